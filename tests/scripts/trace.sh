@@ -43,7 +43,7 @@ table() { sed -n 's/^| *`\(swdd~[^`]*\)` *| *\([^|]*[^| ]\) *|.*/\1\t\2/p' "$1";
 
 # kind<TAB>id<TAB>place of every tag.
 tags() {
-    git grep -noE '\[(impl|utest|itest|stest)->[^]]*\]' -- src proto tests build.rs |
+    git grep -noE '\[(impl|utest|itest|stest)->[^]]*\]' -- src proto tests |
         sed -n 's/^\([^:]*:[0-9]*\):\[\([a-z]*\)->\(.*\)\]$/\2\t\3\t\1/p'
 }
 
