@@ -345,12 +345,14 @@ fn character(text: &str) -> usize {
 
 // ---------------------------------------------------- the rules can also fail
 
+type Rule = fn(&Source) -> Vec<String>;
+
 #[test]
 fn every_rule_finds_what_it_forbids() {
     let fine = "//! Does one thing.\n//!\n//! Thread: none, plain values.\n";
     let unsafe_line = "let x = unsafe { y };\n";
     #[rustfmt::skip]
-    let rows: [(&str, &str, String, fn(&Source) -> Vec<String>, usize); 22] = [
+    let rows: [(&str, &str, String, Rule, usize); 22] = [
         ("no header", "src/a.rs", "use std::fs;\n".into(), header, 1),
         ("header without thread", "src/a.rs", "//! Does one thing.\n".into(), header, 1),
         ("full header", "src/a.rs", fine.into(), header, 0),

@@ -101,6 +101,7 @@ cat >"$demo/env" <<END
 # Source this to talk to the demo cluster with ank, and to its containers with podman.
 export ANK_SERVER_URL=$ANK_SERVER_URL ANK_INSECURE=true
 export CONTAINERS_CONF=$CONTAINERS_CONF CONTAINERS_STORAGE_CONF=$CONTAINERS_STORAGE_CONF
+export CONTAINERS_REGISTRIES_CONF=$CONTAINERS_REGISTRIES_CONF
 export PATH="$bin:\$PATH"
 END
 

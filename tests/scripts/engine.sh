@@ -5,6 +5,7 @@
 # engine_use DIR: from here on every `podman`, also one started by an agent, works in that store.
 engine_use() {
     export CONTAINERS_CONF=$1/containers.conf CONTAINERS_STORAGE_CONF=$1/storage.conf
+    export CONTAINERS_REGISTRIES_CONF=$1/registries.conf
 }
 
 # engine_create DIR: an empty store with the image docker.io/library/alpine:latest, made of busybox.
@@ -17,12 +18,18 @@ engine_create() {
 [containers]
 default_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]
 netns = "none"
+log_driver = "k8s-file"
 
 [engine]
 runtime = "runc"
 events_logger = "file"
 lock_type = "file"
 tmp_dir = "$dir/tmp"
+END
+    # The short name alpine:latest means the image below, and nothing is looked for in a registry by chance.
+    cat >"$dir/registries.conf" <<END
+unqualified-search-registries = ["docker.io"]
+short-name-mode = "disabled"
 END
     for driver in overlay vfs; do
         cat >"$dir/storage.conf" <<END
@@ -73,5 +80,5 @@ engine_remove() {
     podman pod rm --all --force --time 0 >/dev/null 2>&1 || true
     podman rm --all --force --time 0 >/dev/null 2>&1 || true
     engine_clear "$dir"
-    rm -f "$dir/containers.conf" "$dir/storage.conf"
+    rm -f "$dir"/*.conf
 }
