@@ -106,12 +106,11 @@ export PATH="$bin:\$PATH"
 END
 
 title 'The cluster keeps running: play on'
-cat <<END
-  source ${demo/#$HOME/\~}/env                         ${dim}# finds ank, the server and the containers$plain
-  ank get workloads
-  ank apply tests/demo/restart_service.yaml   ${dim}# waits for error_handler, which is done$plain
-  ank apply tests/demo/storage_long.yaml      ${dim}# longer sleeps, then within 20 s:$plain
-  ank delete workload storage_provider        ${dim}# Stopping(WaitingToStop) until logger ends$plain
-  podman ps --all
-  ./justw demo-stop                           ${dim}# stops it and removes everything$plain
-END
+try() { printf '  %-44s%s# %s%s\n' "$1" "$dim" "$2" "$plain"; }
+try "source ${demo/#$HOME/\~}/env" 'finds ank, the server and the containers'
+try 'ank get workloads' 'what runs where'
+try 'ank apply tests/demo/restart_service.yaml' 'waits for error_handler, which is done'
+try 'ank apply tests/demo/storage_long.yaml' 'longer sleeps, then within 20 s:'
+try 'ank delete workload storage_provider' 'Stopping(WaitingToStop) until logger ends'
+try 'podman ps --all' 'the containers behind it'
+try './justw demo-stop' 'ends the cluster and removes everything'
