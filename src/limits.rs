@@ -70,6 +70,13 @@ pub const NAME_MAX: usize = 63;
 /// Longest manifest or state file read, in bytes. Larger than [`MESSAGE_MAX`] could not be sent anyway.
 pub const MANIFEST_MAX: u64 = MESSAGE_MAX as u64;
 
+// ----------------------------------------------------------------- settings
+
+/// Longest config file read, in bytes. Room for three PEM texts and many comments.
+pub const CONFIG_FILE_MAX: u64 = 1024 * 1024;
+/// Longest PEM file read, in bytes. A CA bundle of a whole distribution is about 250 KB.
+pub const PEM_FILE_MAX: u64 = 1024 * 1024;
+
 // ------------------------------------------------------------------ engines
 
 /// Longest wait for one listing of containers. Slow flash makes seconds normal, not minutes.
