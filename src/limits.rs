@@ -69,6 +69,8 @@ const _: () = assert!(TCP_USER_TIMEOUT.as_secs() < 30);
 pub const NAME_MAX: usize = 63;
 /// Longest manifest or state file read, in bytes. Larger than [`MESSAGE_MAX`] could not be sent anyway.
 pub const MANIFEST_MAX: u64 = MESSAGE_MAX as u64;
+/// Unknown keys of one manifest that are warned about; more would hide the first ones.
+pub const MANIFEST_WARNINGS_MAX: usize = 20;
 
 // ----------------------------------------------------------------- settings
 
