@@ -2,6 +2,8 @@
 //!
 //! Thread: the test's. Owns: one fake engine per test.
 
+#![allow(clippy::disallowed_methods)] // Tests start processes and wait for them.
+
 mod support;
 
 use std::process::{Command, Output, Stdio};

@@ -8,6 +8,7 @@
 
 pub mod cluster;
 pub mod engine;
+pub mod manifest;
 pub mod podman;
 pub mod process;
 pub mod recorder;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 
 pub use cluster::{Cluster, Output};
 pub use engine::FakeEngine;
+pub use manifest::{manifest, workload};
 pub use process::Process;
 pub use recorder::Recorder;
 
