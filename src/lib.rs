@@ -1,0 +1,16 @@
+//! A synchronous, thread-based Ankaios for constrained ECUs.
+
+#[cfg(feature = "agent")]
+pub mod agent;
+#[cfg(feature = "cli")]
+pub mod cli;
+pub mod clock;
+pub mod limits;
+pub mod model;
+#[cfg(feature = "agent")]
+pub mod runtime;
+#[cfg(feature = "server")]
+pub mod server;
+pub mod settings;
+pub mod threads;
+pub mod wire;

@@ -1,0 +1,35 @@
+//! Time as a value that is passed in, so that tests and the simulation decide what time it is.
+//!
+//! Thread: none; a clock is cloned into whichever thread needs it.
+
+use crossbeam_channel::Receiver;
+use std::time::{Duration, Instant};
+
+/// Source of monotonic time.
+pub trait Clock: Clone + Send + 'static {
+    /// The current point in time; never goes backwards.
+    fn now(&self) -> Instant;
+
+    /// A channel that becomes ready at `at`.
+    fn alarm(&self, at: Instant) -> Receiver<Instant>;
+
+    /// Time left until `at`; zero when it has passed.
+    fn until(&self, at: Instant) -> Duration {
+        at.saturating_duration_since(self.now())
+    }
+}
+
+/// The operating system's monotonic clock.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    #[allow(clippy::disallowed_methods)] // The one place that reads the system's clock.
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn alarm(&self, at: Instant) -> Receiver<Instant> {
+        crossbeam_channel::at(at)
+    }
+}

@@ -1,0 +1,110 @@
+//! Every capacity, timeout, size and stack bound of the three programs, with its reason.
+//!
+//! Thread: none, plain values.
+
+use std::time::Duration;
+
+// ------------------------------------------------------------------ threads
+
+/// Stack of a thread that only moves messages, in bytes. Pages are touched on demand only.
+pub const STACK_SMALL: usize = 128 * 1024;
+/// Stack of a thread that parses or builds nested data, in bytes.
+pub const STACK_LARGE: usize = 1024 * 1024;
+/// Longest time that `main` waits for its threads at the end before it names those still running.
+pub const STOP_DEADLINE: Duration = Duration::from_secs(2);
+/// A turn of an event loop above this is worth a warning: something blocked that must not.
+pub const TURN_MAX: Duration = Duration::from_millis(500);
+
+// ------------------------------------------------------------------- queues
+
+/// Messages from all peers waiting for the server; full means that readers wait and TCP slows the peers down.
+pub const SERVER_INBOX: usize = 1024;
+/// Messages waiting for one peer. A burst is normal; stuck is measured in time, see [`PEER_STUCK`].
+pub const PEER_OUTBOX: usize = 4096;
+/// Bytes waiting for one peer, as encoded. Room for two of the largest messages.
+pub const PEER_OUTBOX_BYTES: usize = 2 * MESSAGE_MAX;
+/// A peer that took nothing for this long while something waits for it is cut off; it resynchronises on reconnect.
+pub const PEER_STUCK: Duration = Duration::from_secs(10);
+/// Events waiting for the scheduler thread of the agent; senders wait when it is full.
+pub const SCHEDULER_INBOX: usize = 1024;
+/// Commands waiting for one workload; more are merged, since only the newest wish counts.
+pub const WORKLOAD_INBOX: usize = 8;
+/// Messages from the server waiting in `ank`.
+pub const CLI_INBOX: usize = 1024;
+
+// --------------------------------------------------------------- connections
+
+/// Largest gRPC message sent or received by default, in bytes. 5,000 workloads with states need about 8 MB.
+pub const MESSAGE_MAX: usize = 64 * 1024 * 1024;
+/// What other implementations receive at most (gRPC default), in bytes.
+pub const FOREIGN_MESSAGE_MAX: usize = 4 * 1024 * 1024;
+/// Longest wait for a TCP connection. A vehicle network answers in milliseconds or not at all.
+pub const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// An HTTP/2 ping is sent after this long without traffic.
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// A peer that does not answer a ping for this long is gone.
+pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest time data may stay unacknowledged by TCP before the connection counts as dead.
+pub const TCP_USER_TIMEOUT: Duration = Duration::from_secs(20);
+/// A new connection must send its hello within this time.
+pub const HELLO_MAX: Duration = Duration::from_secs(10);
+/// Pause of an agent between two attempts to reach the server.
+pub const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
+/// Lowest number given to an accepted connection, above the descriptors of the program itself.
+pub const CONNECTION_FD_MIN: i32 = 64;
+/// Connections are numbered below this; a higher number would only cost kernel memory.
+pub const CONNECTION_FD_MAX: i32 = 4096;
+const _: () = assert!(KEEPALIVE_INTERVAL.as_secs() + KEEPALIVE_TIMEOUT.as_secs() < 30);
+const _: () = assert!(TCP_USER_TIMEOUT.as_secs() < 30);
+
+// -------------------------------------------------------------------- names
+
+/// Longest name of a workload, agent or config item, in bytes.
+pub const NAME_MAX: usize = 63;
+/// Longest manifest or state file read, in bytes. Larger than [`MESSAGE_MAX`] could not be sent anyway.
+pub const MANIFEST_MAX: u64 = MESSAGE_MAX as u64;
+
+// ------------------------------------------------------------------ engines
+
+/// Longest wait for one listing of containers. Slow flash makes seconds normal, not minutes.
+pub const LISTING_MAX: Duration = Duration::from_secs(30);
+/// How often a full listing repairs what events cannot show. Never shorter than one listing may take.
+pub const REPAIR_INTERVAL: Duration = Duration::from_secs(30);
+/// How often containers are listed where no pidfd can be had.
+pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Stop timeout of a container that names none itself (podman's default).
+pub const CONTAINER_STOP_DEFAULT: Duration = Duration::from_secs(10);
+/// How much longer than the container's own stop timeout a stop may take.
+pub const STOP_GRACE: Duration = Duration::from_secs(10);
+/// Longest wait for a removal of a stopped container.
+pub const REMOVE_MAX: Duration = Duration::from_secs(30);
+/// A create that is older gives its start slot back, so that a hanging one delays nobody.
+pub const START_SLOT_MAX: Duration = Duration::from_secs(10);
+/// How often the age of a long create is shown in the additional info.
+pub const CREATE_AGE_INTERVAL: Duration = Duration::from_secs(10);
+/// Standard output kept of one engine call, in bytes. A listing of 1,000 containers is about 3 MB.
+pub const ENGINE_OUTPUT_MAX: usize = 16 * 1024 * 1024;
+/// Standard error kept of one engine call, in bytes.
+pub const ENGINE_ERROR_MAX: usize = 4 * 1024;
+/// After an exit was seen, podman may still say running for this long.
+pub const EXIT_CODE_MAX: Duration = Duration::from_secs(1);
+const _: () = assert!(LISTING_MAX.as_secs() <= REPAIR_INTERVAL.as_secs());
+
+// ----------------------------------------------------------------- workloads
+
+/// Failed creates are retried this often by default; 0 in the configuration means no limit.
+pub const RETRY_LIMIT: u32 = 20;
+/// Upper bound of the first retry or restart delay; it doubles with each further one.
+pub const BACKOFF_FIRST: Duration = Duration::from_millis(500);
+/// Upper bound of all retry and restart delays.
+pub const BACKOFF_MAX: Duration = Duration::from_secs(300);
+/// A workload that gave up is tried again this often, without a new report.
+pub const REVIVAL_INTERVAL: Duration = Duration::from_secs(15 * 60);
+/// After running this long a workload's next restart is immediate again.
+pub const RESTART_RESET: Duration = Duration::from_secs(60);
+/// Two starts of one workload are at least this far apart.
+pub const RESTART_SPACING: Duration = Duration::from_secs(1);
+/// Additional info in a report, in bytes; the rest of a long engine message is cut.
+pub const ADDITIONAL_INFO_MAX: usize = 4 * 1024;
+/// How often the agent reports its load.
+pub const LOAD_INTERVAL: Duration = Duration::from_secs(2);

@@ -1,0 +1,275 @@
+//! What a workload instance is doing, its texts, and the rules that compare and combine states.
+//!
+//! Thread: none, plain values.
+
+use super::names::InstanceName;
+use super::workload::{AddCondition, DeleteCondition};
+use std::fmt;
+
+/// State of one workload instance (spec/server.md section 6).
+// [impl->swdd~common-workload-states-supported-states~1]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ExecutionState {
+    /// What it is doing.
+    pub phase: Phase,
+    /// Why, for people; empty when there is nothing to say.
+    pub additional_info: String,
+}
+
+/// The states and sub-states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Phase {
+    /// Its agent is not connected, so nobody knows.
+    AgentDisconnected,
+    /// Known to the server, not yet to the agent.
+    PendingInitial,
+    /// Its dependencies have not reached what it waits for.
+    PendingWaitingToStart,
+    /// The runtime was asked to start it.
+    PendingStarting,
+    /// It could not be started and will not be tried again soon.
+    PendingStartingFailed,
+    /// It runs.
+    Running,
+    /// The runtime stops it.
+    Stopping,
+    /// It must stop, but workloads that depend on it still run.
+    StoppingWaitingToStop,
+    /// The runtime was asked to stop it.
+    StoppingRequestedAtRuntime,
+    /// The runtime failed to stop or remove it.
+    StoppingDeleteFailed,
+    /// It ended with exit code 0.
+    Succeeded,
+    /// It ended with another exit code.
+    FailedExecFailed,
+    /// Its state cannot be told.
+    FailedUnknown,
+    /// The runtime does not know it any more.
+    FailedLost,
+    /// It has no agent.
+    NotScheduled,
+    /// It is gone; only reported, never stored.
+    Removed,
+}
+
+impl Phase {
+    /// All phases with the names of their state and sub-state.
+    pub const ALL: [(Self, &'static str, &'static str); 16] = [
+        (Self::AgentDisconnected, "AgentDisconnected", "AgentDisconnected"),
+        (Self::PendingInitial, "Pending", "Initial"),
+        (Self::PendingWaitingToStart, "Pending", "WaitingToStart"),
+        (Self::PendingStarting, "Pending", "Starting"),
+        (Self::PendingStartingFailed, "Pending", "StartingFailed"),
+        (Self::Running, "Running", "Ok"),
+        (Self::Stopping, "Stopping", "Stopping"),
+        (Self::StoppingWaitingToStop, "Stopping", "WaitingToStop"),
+        (Self::StoppingRequestedAtRuntime, "Stopping", "RequestedAtRuntime"),
+        (Self::StoppingDeleteFailed, "Stopping", "DeleteFailed"),
+        (Self::Succeeded, "Succeeded", "Ok"),
+        (Self::FailedExecFailed, "Failed", "ExecFailed"),
+        (Self::FailedUnknown, "Failed", "Unknown"),
+        (Self::FailedLost, "Failed", "Lost"),
+        (Self::NotScheduled, "NotScheduled", "NotScheduled"),
+        (Self::Removed, "Removed", "Removed"),
+    ];
+
+    /// Name of the state, for example `Pending`.
+    #[must_use]
+    pub fn state(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+
+    /// Name of the sub-state, for example `Starting`.
+    #[must_use]
+    pub fn sub_state(self) -> &'static str {
+        Self::ALL[self as usize].2
+    }
+
+    /// Finds the phase with these names.
+    #[must_use]
+    pub fn parse(state: &str, sub_state: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(_, s, sub)| *s == state && *sub == sub_state).map(|(phase, _, _)| *phase)
+    }
+
+    /// Any `Pending` sub-state.
+    #[must_use]
+    pub fn is_pending(self) -> bool {
+        self.state() == "Pending"
+    }
+
+    /// Whether the phase fulfils a dependency with `condition`.
+    ///
+    /// A start that was given up counts as failed, so that an error handler does not wait for ever (DESIGN section 10).
+    // [impl->swdd~execution-states-of-workload-dependencies-fulfill-add-conditions~1]
+    #[must_use]
+    pub fn fulfils_add(self, condition: AddCondition) -> bool {
+        match condition {
+            AddCondition::Running => self == Self::Running,
+            AddCondition::Succeeded => self == Self::Succeeded,
+            AddCondition::Failed => matches!(self, Self::FailedExecFailed | Self::PendingStartingFailed),
+        }
+    }
+
+    /// Whether the phase of a dependent allows to stop what it depends on.
+    // [impl->swdd~execution-states-of-workload-dependencies-fulfill-delete-conditions~1]
+    #[must_use]
+    pub fn fulfils_delete(self, condition: DeleteCondition) -> bool {
+        if self == Self::PendingWaitingToStart {
+            return true; // Not started, so it cannot be hurt.
+        }
+        match condition {
+            DeleteCondition::Running => self == Self::Running,
+            DeleteCondition::NotPendingNorRunning => !self.is_pending() && self != Self::Running,
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AgentDisconnected | Self::NotScheduled | Self::Removed => formatter.write_str(self.state()),
+            _ => write!(formatter, "{}({})", self.state(), self.sub_state()),
+        }
+    }
+}
+
+impl ExecutionState {
+    /// A state without additional info.
+    #[must_use]
+    pub fn plain(phase: Phase) -> Self {
+        Self { phase, additional_info: String::new() }
+    }
+
+    /// A state with additional info.
+    #[must_use]
+    pub fn with_info(phase: Phase, info: impl Into<String>) -> Self {
+        Self { phase, additional_info: info.into() }
+    }
+
+    /// The runtime was asked to start the workload.
+    #[must_use]
+    pub fn starting_triggered() -> Self {
+        Self::with_info(Phase::PendingStarting, "Triggered at runtime.")
+    }
+
+    /// The start failed with `error` and retry number `retry` will come.
+    #[must_use]
+    pub fn retry_starting(retry: u32, error: &str) -> Self {
+        Self::with_info(Phase::PendingStarting, format!("Retry {retry}: {error}"))
+    }
+
+    /// The start failed with `error` for the last time.
+    #[must_use]
+    pub fn no_more_retries(error: &str) -> Self {
+        Self::with_info(Phase::PendingStartingFailed, format!("No more retries: {error}"))
+    }
+
+    /// The workload ended with `code`.
+    #[must_use]
+    pub fn exited(code: i64) -> Self {
+        if code == 0 {
+            Self::plain(Phase::Succeeded)
+        } else {
+            Self::with_info(Phase::FailedExecFailed, format!("Exit code: '{code}'"))
+        }
+    }
+
+    /// The state that follows this one when `incoming` is reported: while a stop is under way, what the
+    /// runtime says of the still existing container changes nothing (spec/server.md section 6.2).
+    // [impl->swdd~workload-state-transitions~1]
+    #[must_use]
+    pub fn transition(&self, incoming: Self) -> Self {
+        let stop_requested = matches!(self.phase, Phase::StoppingRequestedAtRuntime | Phase::StoppingWaitingToStop);
+        let runtime_view = matches!(
+            incoming.phase,
+            Phase::Running | Phase::Succeeded | Phase::FailedExecFailed | Phase::FailedLost | Phase::FailedUnknown
+        );
+        if stop_requested && runtime_view { self.clone() } else { incoming }
+    }
+}
+
+impl fmt::Display for ExecutionState {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}", self.phase)?;
+        if self.additional_info.is_empty() { Ok(()) } else { write!(formatter, ": '{}'", self.additional_info) }
+    }
+}
+
+/// The state of a named instance: what agents report.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct WorkloadState {
+    /// Whose state.
+    pub instance: InstanceName,
+    /// Which state.
+    pub state: ExecutionState,
+}
+
+impl WorkloadState {
+    /// Joins both parts.
+    #[must_use]
+    pub fn new(instance: InstanceName, state: ExecutionState) -> Self {
+        Self { instance, state }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // [utest->swdd~common-workload-states-supported-states~1]
+    #[test]
+    fn the_table_of_phases_is_in_the_order_of_the_enum() {
+        for (index, (phase, state, sub_state)) in Phase::ALL.into_iter().enumerate() {
+            assert_eq!(phase as usize, index);
+            assert_eq!(Phase::parse(state, sub_state), Some(phase));
+        }
+    }
+
+    #[test]
+    fn texts_are_those_of_the_specification() {
+        for (state, text) in [
+            (ExecutionState::plain(Phase::Running), "Running(Ok)"),
+            (ExecutionState::plain(Phase::NotScheduled), "NotScheduled"),
+            (ExecutionState::starting_triggered(), "Pending(Starting): 'Triggered at runtime.'"),
+            (ExecutionState::retry_starting(2, "x"), "Pending(Starting): 'Retry 2: x'"),
+            (ExecutionState::no_more_retries("x"), "Pending(StartingFailed): 'No more retries: x'"),
+            (ExecutionState::exited(0), "Succeeded(Ok)"),
+            (ExecutionState::exited(-1), "Failed(ExecFailed): 'Exit code: '-1''"),
+        ] {
+            assert_eq!(state.to_string(), text);
+        }
+    }
+
+    // [utest->swdd~workload-state-transitions~1]
+    #[test]
+    fn a_requested_stop_is_not_hidden_by_what_the_runtime_sees() {
+        use Phase::*;
+        for old in Phase::ALL.map(|row| row.0) {
+            for new in Phase::ALL.map(|row| row.0) {
+                let kept = matches!(old, StoppingRequestedAtRuntime | StoppingWaitingToStop)
+                    && matches!(new, Running | Succeeded | FailedExecFailed | FailedLost | FailedUnknown);
+                let expected = if kept { old } else { new };
+                let result = ExecutionState::plain(old).transition(ExecutionState::plain(new));
+                assert_eq!(result.phase, expected, "{old} then {new}");
+            }
+        }
+    }
+
+    // [utest->swdd~execution-states-of-workload-dependencies-fulfill-add-conditions~1]
+    // [utest->swdd~execution-states-of-workload-dependencies-fulfill-delete-conditions~1]
+    #[test]
+    fn conditions_are_met_by_exactly_the_documented_phases() {
+        use Phase::*;
+        for phase in Phase::ALL.map(|row| row.0) {
+            assert_eq!(phase.fulfils_add(AddCondition::Running), phase == Running, "{phase}");
+            assert_eq!(phase.fulfils_add(AddCondition::Succeeded), phase == Succeeded, "{phase}");
+            let failed = matches!(phase, FailedExecFailed | PendingStartingFailed);
+            assert_eq!(phase.fulfils_add(AddCondition::Failed), failed, "{phase}");
+            let busy = matches!(phase, PendingInitial | PendingStarting | PendingStartingFailed | Running);
+            assert_eq!(phase.fulfils_delete(DeleteCondition::NotPendingNorRunning), !busy, "{phase}");
+            let running = matches!(phase, Running | PendingWaitingToStart);
+            assert_eq!(phase.fulfils_delete(DeleteCondition::Running), running, "{phase}");
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Reads manifests: YAML text to a desired state.
+//!
+//! Thread: none, plain functions.

@@ -1,0 +1,236 @@
+//! What servers, agents, commanders and workloads say to each other, after the wire format was checked.
+//!
+//! Thread: none, plain values.
+
+use super::execution_state::WorkloadState;
+use super::names::InstanceName;
+use super::node::Node;
+use super::workload::{DeleteCondition, Workload};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// From agents and commanders to the server.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ToServer {
+    /// First message of an agent.
+    AgentHello {
+        /// Name of the agent, not yet checked.
+        agent: String,
+        /// Its version, not yet checked.
+        version: String,
+        /// Its tags.
+        tags: BTreeMap<String, String>,
+    },
+    /// First message of a commander.
+    CommanderHello {
+        /// Its version, not yet checked.
+        version: String,
+    },
+    /// New states of workload instances. Entries that lacked something are left out.
+    WorkloadStates(Vec<WorkloadState>),
+    /// Load of a node.
+    AgentLoad(AgentLoad),
+    /// A request of a commander or, through its agent, of a workload.
+    Request(Request),
+    /// Log lines for the requester with this id.
+    LogEntries {
+        /// Full id of the logs request.
+        request_id: String,
+        /// The lines.
+        entries: Vec<LogEntry>,
+    },
+    /// No more log lines of this instance for the requester with this id.
+    LogsStop {
+        /// Full id of the logs request.
+        request_id: String,
+        /// Whose log ended.
+        instance: InstanceName,
+    },
+    /// The sender leaves.
+    Goodbye,
+    /// Something without content, or content without its mandatory part; only worth a warning.
+    Empty,
+}
+
+/// From the server to agents and commanders.
+#[derive(Debug, Clone, PartialEq)]
+pub enum FromServer {
+    /// All workloads of the agent; answers its hello.
+    ServerHello(Vec<AddedWorkload>),
+    /// Workloads that the agent gets and loses.
+    UpdateWorkload(WorkloadPlan),
+    /// New states of instances on other agents.
+    WorkloadStates(Vec<WorkloadState>),
+    /// An answer to a request.
+    Response(Response),
+    /// Collect logs.
+    LogsRequest {
+        /// Full id of the request.
+        request_id: String,
+        /// What to collect.
+        request: LogsRequest,
+    },
+    /// Stop collecting logs.
+    LogsCancel {
+        /// Full id of the request.
+        request_id: String,
+    },
+}
+
+/// What changes for one agent.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct WorkloadPlan {
+    /// Workloads to start, or the new form of workloads to change.
+    pub added: Vec<AddedWorkload>,
+    /// Instances to stop.
+    pub deleted: Vec<DeletedWorkload>,
+}
+
+/// A workload to run, with the name of the instance.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AddedWorkload {
+    /// Which instance.
+    pub instance: InstanceName,
+    /// What to run; shared with the server's state.
+    pub workload: Arc<Workload>,
+}
+
+/// An instance to stop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeletedWorkload {
+    /// Which instance.
+    pub instance: InstanceName,
+    /// What other workloads must have reached before.
+    pub dependencies: BTreeMap<String, DeleteCondition>,
+}
+
+/// Load of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentLoad {
+    /// Name of the agent.
+    pub agent: String,
+    /// Percent of all cores together, 0 to 100.
+    pub cpu_usage: u32,
+    /// Bytes.
+    pub free_memory: u64,
+}
+
+/// A question or order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    /// Chosen by the sender, not unique; connection layers put prefixes before it.
+    pub id: String,
+    /// What is asked.
+    pub content: RequestContent,
+}
+
+/// The kinds of requests.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RequestContent {
+    /// Change the desired state.
+    UpdateState(UpdateState),
+    /// Read the state.
+    CompleteState(ReadState),
+    /// Collect logs.
+    Logs(LogsRequest),
+    /// Stop collecting the logs asked for under the same id.
+    LogsCancel,
+    /// Stop the events asked for under the same id.
+    EventsCancel,
+    /// The sender left it out.
+    Missing,
+}
+
+/// Change of the desired state.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UpdateState {
+    /// The new state as a field tree that keeps what was present, or why it cannot be read;
+    /// `None` when the sender left it out.
+    pub new_state: Option<Result<Node, String>>,
+    /// Paths to take from it; none means the whole desired state.
+    pub masks: Vec<String>,
+}
+
+/// Reading of the state.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReadState {
+    /// Paths to read; none means all.
+    pub masks: Vec<String>,
+    /// Also send what changes later.
+    pub subscribe: bool,
+}
+
+/// Logs to collect.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LogsRequest {
+    /// Of which instances.
+    pub instances: Vec<InstanceName>,
+    /// Go on with new lines.
+    pub follow: Option<bool>,
+    /// Lines from the end; absent or negative means all.
+    pub tail: Option<i32>,
+    /// RFC 3339 time.
+    pub since: Option<String>,
+    /// RFC 3339 time.
+    pub until: Option<String>,
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Response {
+    /// Id of the request.
+    pub id: String,
+    /// What is answered.
+    pub content: ResponseContent,
+}
+
+/// The kinds of answers.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ResponseContent {
+    /// The request was refused.
+    Error(String),
+    /// The state, or an event about it.
+    CompleteState {
+        /// The selected parts as a field tree.
+        state: Node,
+        /// What changed; only in events.
+        altered: Option<AlteredFields>,
+    },
+    /// The update was accepted.
+    UpdateStateSuccess {
+        /// Instances that will start.
+        added: Vec<String>,
+        /// Instances that will end.
+        deleted: Vec<String>,
+    },
+    /// Logs of these instances will come.
+    LogsAccepted(Vec<InstanceName>),
+    /// Log lines.
+    LogEntries(Vec<LogEntry>),
+    /// No more lines of this instance.
+    LogsStop(InstanceName),
+    /// The collection ended.
+    LogsCancelAccepted,
+    /// The events ended.
+    EventsCancelAccepted,
+}
+
+/// Paths of what an event is about.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AlteredFields {
+    /// New.
+    pub added: Vec<String>,
+    /// Different.
+    pub updated: Vec<String>,
+    /// Gone.
+    pub removed: Vec<String>,
+}
+
+/// One line of a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogEntry {
+    /// Who wrote it.
+    pub instance: InstanceName,
+    /// The line without its end.
+    pub message: String,
+}

@@ -1,0 +1,14 @@
+//! Values and rules: no I/O, no threads, no protobuf.
+//!
+//! Thread: none; used by every thread of the three programs.
+
+pub mod access_rules;
+pub mod complete_state;
+pub mod execution_state;
+pub mod field_path;
+pub mod manifest;
+pub mod messages;
+pub mod names;
+pub mod node;
+pub mod version;
+pub mod workload;

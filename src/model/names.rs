@@ -1,0 +1,135 @@
+//! Names of things: what they may look like, and the name of a workload instance.
+//!
+//! Thread: none, plain values.
+
+use crate::limits::NAME_MAX;
+use sha2::{Digest, Sha256};
+use std::fmt;
+use std::sync::Arc;
+
+/// A short text that many places hold at the same time.
+pub type Name = Arc<str>;
+
+/// Whether `text` consists of `[a-zA-Z0-9_-]` only; true for the empty text (spec/server.md section 4).
+#[must_use]
+pub fn has_name_characters(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
+}
+
+/// Whether `text` is a name: 1 to 63 bytes of `[a-zA-Z0-9_-]`.
+#[must_use]
+pub fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.len() <= NAME_MAX && has_name_characters(text)
+}
+
+/// Identifies one configuration of a workload on one agent (spec/server.md section 5).
+///
+/// `id` is the SHA-256 of the rendered runtime configuration as 64 lower-case hex digits, so a changed
+/// configuration is another instance and everything else that changes is not.
+// [impl->swdd~common-workload-execution-instance-naming~1]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InstanceName {
+    /// Name of the workload.
+    pub workload: Name,
+    /// Hash of the rendered runtime configuration; any text when it came from a peer.
+    pub id: Name,
+    /// Name of the agent; empty means not scheduled.
+    pub agent: Name,
+}
+
+impl InstanceName {
+    /// The instance of `workload` with this `runtime_config` on `agent`.
+    #[must_use]
+    pub fn new(workload: &str, runtime_config: &str, agent: &str) -> Self {
+        Self { workload: workload.into(), id: hash_id(runtime_config).into(), agent: agent.into() }
+    }
+
+    /// The instance with an id that is already known.
+    #[must_use]
+    pub fn with_id(workload: &str, id: &str, agent: &str) -> Self {
+        Self { workload: workload.into(), id: id.into(), agent: agent.into() }
+    }
+
+    /// Reads `<workload>.<id>.<agent>`; `None` unless there are exactly three parts.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('.');
+        let (workload, id, agent) = (parts.next()?, parts.next()?, parts.next()?);
+        parts.next().is_none().then(|| Self::with_id(workload, id, agent))
+    }
+
+    /// `<workload>.<first 7 digits of the id>.<agent>`: the default name of the container.
+    #[must_use]
+    pub fn short(&self) -> String {
+        let id = self.id.get(..7).unwrap_or(&self.id);
+        format!("{}.{id}.{}", self.workload, self.agent)
+    }
+
+    /// `<workload>.<id>`: the folder of FIFOs and files.
+    #[must_use]
+    pub fn folder(&self) -> String {
+        format!("{}.{}", self.workload, self.id)
+    }
+}
+
+impl fmt::Display for InstanceName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}.{}.{}", self.workload, self.id, self.agent)
+    }
+}
+
+/// The id that a runtime configuration gives to its instance.
+#[must_use]
+pub fn hash_id(runtime_config: &str) -> String {
+    use fmt::Write;
+    Sha256::digest(runtime_config.as_bytes()).iter().fold(String::with_capacity(64), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}"); // Writing to a String cannot fail.
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // [utest->swdd~common-workload-execution-instance-naming~1]
+    #[test]
+    fn the_id_is_the_hash_of_the_runtime_config_alone() {
+        for (config, id) in [
+            ("x", "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"),
+            ("", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"),
+        ] {
+            assert_eq!(hash_id(config), id, "{config:?}");
+        }
+        let name = InstanceName::new("web", "x", "agent_A");
+        assert_eq!(name.short(), "web.2d71164.agent_A");
+        assert_eq!(name.folder(), format!("web.{}", hash_id("x")));
+    }
+
+    #[test]
+    fn an_instance_name_has_exactly_three_parts() {
+        for (text, valid) in
+            [("a.b.c", true), ("a.b.", true), ("..", true), ("a.b", false), ("a.b.c.d", false), ("", false)]
+        {
+            let parsed = InstanceName::parse(text);
+            assert_eq!(parsed.is_some(), valid, "{text:?}");
+            assert!(parsed.is_none_or(|name| name.to_string() == text), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn an_id_that_is_not_a_hash_is_shortened_without_panic() {
+        assert_eq!(InstanceName::with_id("w", "äöüäöü", "a").short(), "w.äöüäöü.a");
+        assert_eq!(InstanceName::with_id("w", "abc", "a").short(), "w.abc.a");
+    }
+
+    #[test]
+    fn names_are_limited_in_characters_and_length() {
+        for (text, valid) in [("a", true), ("A_b-9", true), ("", false), ("a.b", false), ("ä", false), ("a b", false)]
+        {
+            assert_eq!(is_name(text), valid, "{text:?}");
+        }
+        assert!(is_name(&"a".repeat(63)));
+        assert!(!is_name(&"a".repeat(64)));
+    }
+}

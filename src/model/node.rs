@@ -1,0 +1,118 @@
+//! The field tree: a state as nested maps, which is what field masks address (spec/server.md section 7).
+//!
+//! Thread: none, plain values.
+
+use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
+use std::collections::BTreeMap;
+
+/// One node of the tree. Maps are sorted, so two outputs of one state are equal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Node {
+    /// Text.
+    Text(String),
+    /// A count, percentage or size.
+    Number(u64),
+    /// A list; for masks a leaf.
+    List(Vec<Node>),
+    /// Nodes by key.
+    Map(BTreeMap<String, Node>),
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self::empty()
+    }
+}
+
+impl Node {
+    /// A map without entries.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self::Map(BTreeMap::new())
+    }
+
+    /// A text node.
+    #[must_use]
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::Text(text.into())
+    }
+
+    /// A map of the given entries.
+    pub fn map<K: Into<String>>(entries: impl IntoIterator<Item = (K, Node)>) -> Self {
+        Self::Map(entries.into_iter().map(|(key, node)| (key.into(), node)).collect())
+    }
+
+    /// The entry `key` when this is a map that has it.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Node> {
+        self.as_map()?.get(key)
+    }
+
+    /// The node that `path` leads to through maps.
+    #[must_use]
+    pub fn at(&self, path: &[&str]) -> Option<&Node> {
+        path.iter().try_fold(self, |node, key| node.get(key))
+    }
+
+    /// The entries when this is a map.
+    #[must_use]
+    pub fn as_map(&self) -> Option<&BTreeMap<String, Node>> {
+        if let Self::Map(map) = self { Some(map) } else { None }
+    }
+
+    /// The entries when this is a map.
+    pub fn as_map_mut(&mut self) -> Option<&mut BTreeMap<String, Node>> {
+        if let Self::Map(map) = self { Some(map) } else { None }
+    }
+
+    /// The text when this is a text.
+    #[must_use]
+    pub fn as_text(&self) -> Option<&str> {
+        if let Self::Text(text) = self { Some(text) } else { None }
+    }
+
+    /// The number when this is a number.
+    #[must_use]
+    pub fn as_number(&self) -> Option<u64> {
+        if let Self::Number(number) = self { Some(*number) } else { None }
+    }
+
+    /// The items when this is a list.
+    #[must_use]
+    pub fn as_list(&self) -> Option<&[Node]> {
+        if let Self::List(list) = self { Some(list) } else { None }
+    }
+
+    /// Whether this is a map or a list without entries.
+    #[must_use]
+    pub fn is_empty_container(&self) -> bool {
+        match self {
+            Self::Map(map) => map.is_empty(),
+            Self::List(list) => list.is_empty(),
+            Self::Text(_) | Self::Number(_) => false,
+        }
+    }
+}
+
+impl Serialize for Node {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Text(text) => serializer.serialize_str(text),
+            Self::Number(number) => serializer.serialize_u64(*number),
+            Self::List(list) => {
+                let mut sequence = serializer.serialize_seq(Some(list.len()))?;
+                for item in list {
+                    sequence.serialize_element(item)?;
+                }
+                sequence.end()
+            }
+            Self::Map(map) => {
+                let mut entries = serializer.serialize_map(Some(map.len()))?;
+                for (key, node) in map {
+                    entries.serialize_entry(key, node)?;
+                }
+                entries.end()
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The version rule of the hello: same major number (spec/server.md section 12.1).
+//!
+//! Thread: none, plain values.
+
+/// Version of this program and of the Ankaios API level it implements.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Checks the version of a peer's hello.
+///
+/// # Errors
+/// The text for the peer when `theirs` is not a complete semantic version with our major number.
+// [impl->swdd~common-version-checking~1]
+pub fn check_compatible(theirs: &str) -> Result<(), String> {
+    let ours = semver::Version::parse(VERSION).expect("the package version is a semantic version");
+    match semver::Version::parse(theirs) {
+        Ok(version) if version.major == ours.major => Ok(()),
+        _ => {
+            let supported = if ours.major == 0 { format!("0.{}", ours.minor) } else { ours.major.to_string() };
+            Err(format!("Unsupported protocol version '{theirs}'. Currently supported '{supported}'"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // [utest->swdd~common-version-checking~1]
+    #[test]
+    fn versions_with_the_same_major_number_are_accepted() {
+        for (version, accepted) in [
+            ("1.0.0", true),
+            ("1.99.0", true),
+            ("1.0.0-rc1", true),
+            ("1.1.0-pre", true),
+            ("2.0.0", false),
+            ("0.9.9", false),
+            ("", false),
+            ("1", false),
+            ("1.0", false),
+            ("v1.0.0", false),
+        ] {
+            assert_eq!(check_compatible(version).is_ok(), accepted, "{version:?}");
+        }
+        let refusal = check_compatible("2.0.0").unwrap_err();
+        assert_eq!(refusal, "Unsupported protocol version '2.0.0'. Currently supported '1'");
+    }
+}

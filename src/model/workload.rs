@@ -1,0 +1,172 @@
+//! A workload as a user describes it, and what its parts may say.
+//!
+//! Thread: none, plain values.
+
+use super::access_rules::ControlInterfaceAccess;
+use super::names::{InstanceName, Name};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// Declares an enum whose members have one fixed text each, used in manifests, state output and messages.
+macro_rules! named_enum {
+    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $member:ident = $text:literal),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name { $($(#[$doc])* $member),+ }
+
+        impl $name {
+            /// All members, in order.
+            pub const ALL: &'static [Self] = &[$(Self::$member),+];
+
+            /// The text used in manifests and output.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$member => $text),+ }
+            }
+
+            /// Reads exactly that text.
+            #[must_use]
+            pub fn parse(text: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|member| member.as_str() == text)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+named_enum! {
+    /// When a workload that ended is started again.
+    // [impl->swdd~common-workload-restart-policies~1]
+    #[derive(Default)]
+    RestartPolicy {
+        /// Not at all.
+        #[default]
+        Never = "NEVER",
+        /// After it failed.
+        OnFailure = "ON_FAILURE",
+        /// After it ended in whatever way.
+        Always = "ALWAYS",
+    }
+}
+
+named_enum! {
+    /// What a dependency must have reached before a workload starts.
+    AddCondition {
+        /// It runs.
+        Running = "ADD_COND_RUNNING",
+        /// It ended well.
+        Succeeded = "ADD_COND_SUCCEEDED",
+        /// It ended with an error or could not be started.
+        Failed = "ADD_COND_FAILED",
+    }
+}
+
+named_enum! {
+    /// What a dependent must have reached before a workload is stopped.
+    DeleteCondition {
+        /// It runs.
+        Running = "DEL_COND_RUNNING",
+        /// It neither runs nor is about to.
+        NotPendingNorRunning = "DEL_COND_NOT_PENDING_NOR_RUNNING",
+    }
+}
+
+/// A file that the agent writes and mounts into the workload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct File {
+    /// Absolute path inside the workload.
+    pub mount_point: String,
+    /// What the file contains.
+    pub content: FileContent,
+}
+
+/// Content of a [`File`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FileContent {
+    /// Written as it is.
+    Data(String),
+    /// Base64 text of the bytes.
+    BinaryData(String),
+}
+
+/// A value for templates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConfigItem {
+    /// Text.
+    Text(String),
+    /// Values in order.
+    List(Vec<ConfigItem>),
+    /// Values by key.
+    Map(BTreeMap<String, ConfigItem>),
+}
+
+/// One workload: of the desired state as written, of the effective state as agents get it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Workload {
+    /// Agent that runs it; empty means not scheduled; may be a template in the desired state.
+    pub agent: Name,
+    /// Runtime that runs it.
+    pub runtime: Name,
+    /// Text for that runtime; without surrounding white space.
+    pub runtime_config: Arc<str>,
+    /// When it is started again.
+    pub restart_policy: RestartPolicy,
+    /// Workloads that must have reached something before it starts.
+    pub dependencies: BTreeMap<String, AddCondition>,
+    /// Free text by key.
+    pub tags: BTreeMap<String, String>,
+    /// Template names to keys of the configs; empty in the effective state.
+    pub configs: BTreeMap<String, String>,
+    /// Files mounted into it.
+    pub files: Vec<File>,
+    /// What it may ask through its control interface.
+    pub control_interface_access: ControlInterfaceAccess,
+}
+
+impl Workload {
+    /// A workload with everything optional left out.
+    #[must_use]
+    pub fn new(agent: &str, runtime: &str, runtime_config: &str) -> Self {
+        Self {
+            agent: agent.into(),
+            runtime: runtime.into(),
+            runtime_config: runtime_config.trim().into(),
+            restart_policy: RestartPolicy::default(),
+            dependencies: BTreeMap::new(),
+            tags: BTreeMap::new(),
+            configs: BTreeMap::new(),
+            files: Vec::new(),
+            control_interface_access: ControlInterfaceAccess::default(),
+        }
+    }
+
+    /// The instance that this workload has under `name`.
+    #[must_use]
+    pub fn instance_name(&self, name: &str) -> InstanceName {
+        InstanceName::new(name, &self.runtime_config, &self.agent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // [utest->swdd~common-workload-restart-policies~1]
+    #[test]
+    fn fixed_texts_are_read_back_and_nothing_else_is() {
+        for policy in RestartPolicy::ALL {
+            assert_eq!(RestartPolicy::parse(policy.as_str()), Some(*policy));
+        }
+        for text in ["never", "", "ON-FAILURE", "NEVER "] {
+            assert_eq!(RestartPolicy::parse(text), None, "{text:?}");
+        }
+        assert_eq!(AddCondition::parse("ADD_COND_FAILED"), Some(AddCondition::Failed));
+        assert_eq!(DeleteCondition::parse("DEL_COND_RUNNING"), Some(DeleteCondition::Running));
+    }
+}

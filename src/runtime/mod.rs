@@ -1,0 +1,133 @@
+//! The narrow waist to the container engines.
+//!
+//! Thread: runs on the caller's thread: `wl:<name>` for create, start and delete, `watch` for listings.
+
+use crate::model::execution_state::ExecutionState;
+use crate::model::names::InstanceName;
+use crate::model::workload::Workload;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The engine's own name of what it created: the 64 hex digits of a container.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ContainerId(pub Arc<str>);
+
+/// What a create needs besides the workload.
+#[derive(Debug, Clone)]
+pub struct NewContainer {
+    /// The instance to create.
+    pub instance: InstanceName,
+    /// What to run.
+    pub workload: Arc<Workload>,
+    /// Host folder with the FIFOs, when the workload has a control interface.
+    pub control_interface: Option<PathBuf>,
+    /// Host path and mount point of each file.
+    pub files: Vec<(PathBuf, String)>,
+}
+
+/// One container of this agent in a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedContainer {
+    /// Its id.
+    pub id: ContainerId,
+    /// Whose it is, from its label.
+    pub instance: InstanceName,
+    /// Its state, as workloads see it.
+    pub state: ExecutionState,
+    /// Main process in the agent's pid namespace while it runs.
+    pub pid: Option<u32>,
+}
+
+/// Why an engine call did not work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RuntimeError {
+    /// The workload can never run here: wrong configuration, unsupported feature. Not retried.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The engine failed; its own message (at most [`crate::limits::ENGINE_ERROR_MAX`]) and the call.
+    #[error("{0}")]
+    Failed(String),
+    /// No answer in time; what was asked for may still happen.
+    #[error("{0}")]
+    TimedOut(String),
+    /// The caller cancelled it.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+/// The caller's view of a call that may take long.
+pub trait CallWatch {
+    /// Readable as soon as the call should be cancelled; `None` when it cannot be.
+    fn cancel_fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// When [`Self::still_running`] wants to be called next, counted from the start of the call; `None` never.
+    fn next_progress(&self) -> Option<Duration>;
+
+    /// The call has been running for `age`.
+    fn still_running(&mut self, age: Duration);
+}
+
+/// A watch for calls that nobody cancels or observes.
+#[derive(Debug, Default)]
+pub struct Unwatched;
+
+impl CallWatch for Unwatched {
+    fn cancel_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn next_progress(&self) -> Option<Duration> {
+        None
+    }
+
+    fn still_running(&mut self, _age: Duration) {}
+}
+
+/// One container engine. Each thread has its own connector; they share nothing but the engine.
+pub trait RuntimeConnector: Send {
+    /// Creates and starts a container. `limit` bounds the call (`create_timeout`), `None` does not: it may pull an image.
+    /// After a failure nothing of the attempt is left behind.
+    ///
+    /// # Errors
+    /// `Unsupported` for a configuration that can never work, `Cancelled` when `watch` said so, others may be retried.
+    fn create(
+        &mut self,
+        new: &NewContainer,
+        limit: Option<Duration>,
+        watch: &mut dyn CallWatch,
+    ) -> Result<ContainerId, RuntimeError>;
+
+    /// Starts the existing, ended container `id` of `new` again; same limits and errors as [`Self::create`].
+    /// A container that cannot be started is removed, so that the next attempt may create a new one.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    fn start(
+        &mut self,
+        id: &ContainerId,
+        new: &NewContainer,
+        limit: Option<Duration>,
+        watch: &mut dyn CallWatch,
+    ) -> Result<ContainerId, RuntimeError>;
+
+    /// Stops and removes a container. Already gone counts as done. Bounded by the container's own stop timeout
+    /// and [`crate::limits::STOP_GRACE`], then [`crate::limits::REMOVE_MAX`].
+    ///
+    /// # Errors
+    /// `TimedOut`: the container may still exist, so ask again. `Failed`: the engine's own message.
+    fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError>;
+
+    /// The containers labelled with exactly this instance, normally none or one.
+    ///
+    /// # Errors
+    /// `Failed` or `TimedOut` when the engine could not be asked.
+    fn find(&mut self, instance: &InstanceName) -> Result<Vec<ContainerId>, RuntimeError>;
+
+    /// All containers of this agent, ended ones too. Entries that cannot be read are left out with a warning.
+    ///
+    /// # Errors
+    /// `Failed` or `TimedOut` when the engine could not be asked; its output makes no sense.
+    fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError>;
+}

@@ -1,0 +1,3 @@
+//! Part of the program
+//!
+//! Thread: see the files.

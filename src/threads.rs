@@ -1,0 +1,82 @@
+//! Named threads with an explicit stack, and a join with a deadline.
+//!
+//! Thread: called by `main` and by owners of threads; the only file that may spawn one.
+
+use crate::clock::{Clock, SystemClock};
+use crossbeam_channel::{Receiver, bounded};
+use std::io;
+use std::time::Duration;
+
+/// A running thread: its name and a channel that closes when it ends.
+#[derive(Debug)]
+pub struct Thread {
+    name: String,
+    ended: Receiver<()>,
+}
+
+impl Thread {
+    /// The name given at the start; the kernel shows its first 15 bytes.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether the thread has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        matches!(self.ended.try_recv(), Err(crossbeam_channel::TryRecvError::Disconnected))
+    }
+}
+
+/// Starts a thread called `name` with `stack_bytes` of stack.
+///
+/// # Errors
+/// The operating system's reason when no thread can be had.
+#[allow(clippy::disallowed_methods)] // The one place that spawns.
+pub fn spawn(name: impl Into<String>, stack_bytes: usize, body: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
+    let name = name.into();
+    let (alive, ended) = bounded::<()>(0);
+    std::thread::Builder::new().name(name.clone()).stack_size(stack_bytes).spawn(move || {
+        let _alive = alive; // Dropped on return and on panic alike.
+        body();
+    })?;
+    Ok(Thread { name, ended })
+}
+
+/// Waits for all threads, at most `limit` in total. Answers the names of those still running.
+#[must_use]
+pub fn join_all(threads: impl IntoIterator<Item = Thread>, limit: Duration) -> Vec<String> {
+    let deadline = SystemClock.now() + limit;
+    let mut running = Vec::new();
+    for thread in threads {
+        // Nothing is ever sent, so only the end of the thread or the deadline wakes us.
+        if let Err(crossbeam_channel::RecvTimeoutError::Timeout) = thread.ended.recv_deadline(deadline) {
+            running.push(thread.name);
+        }
+    }
+    running
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn join_names_the_threads_that_do_not_end() {
+        let (hold, held) = bounded::<()>(0);
+        let ends = spawn("ends", crate::limits::STACK_SMALL, || {}).unwrap();
+        let stays = spawn("stays", crate::limits::STACK_SMALL, move || {
+            let _ = held.recv();
+        })
+        .unwrap();
+        let limit = Duration::from_millis(200);
+        assert_eq!(join_all([ends, stays], limit), ["stays"]);
+        drop(hold);
+    }
+
+    #[test]
+    fn a_panicking_thread_counts_as_ended() {
+        let thread = spawn("panics", crate::limits::STACK_SMALL, || panic!("on purpose")).unwrap();
+        assert!(join_all([thread], Duration::from_secs(20)).is_empty());
+    }
+}

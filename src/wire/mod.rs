@@ -1,0 +1,10 @@
+//! The only place that knows protobuf, grpcio, TLS and sockets.
+//!
+//! Thread: see the files. Connections are ours: gRPC is handed connected sockets (DESIGN section 2).
+
+pub mod address;
+#[cfg(any(feature = "agent", feature = "cli"))]
+pub mod client;
+pub mod outbox;
+#[cfg(feature = "server")]
+pub mod server_endpoint;

@@ -1,0 +1,352 @@
+//! The queue of messages waiting for one peer: never blocks who puts, merges what may be merged, has two bounds.
+//!
+//! Thread: [`Outbox`] belongs to the thread that decides, [`OutboxReader`] to `tx:<peer>`.
+
+use crate::clock::{Clock, SystemClock};
+use crate::limits::{PEER_OUTBOX, PEER_OUTBOX_BYTES, PEER_STUCK};
+use crate::model::execution_state::WorkloadState;
+use crate::model::messages::{FromServer, ResponseContent};
+use crate::model::names::InstanceName;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// Puts messages for one peer.
+#[derive(Debug)]
+pub struct Outbox {
+    queue: Arc<Mutex<Queue>>,
+    /// One token when there is something to read; dropping the sender ends the reader.
+    wake: Sender<()>,
+}
+
+/// Takes messages for one peer.
+#[derive(Debug)]
+pub struct OutboxReader {
+    queue: Arc<Mutex<Queue>>,
+    woken: Receiver<()>,
+}
+
+/// Why a message was not taken: the connection must be closed, the peer resynchronises when it comes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum OutboxError {
+    /// Nothing was written for [`PEER_STUCK`] although something waited.
+    #[error("it does not read its messages")]
+    Stuck,
+    /// More bytes wait than the peer may have waiting.
+    #[error("too much is waiting for it")]
+    Overflow,
+    /// The connection has ended already.
+    #[error("its connection has ended")]
+    Closed,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    messages: VecDeque<Entry>,
+    bytes: usize,
+    /// When something was written last, or since when something waits if nothing was.
+    waiting_since: Option<Instant>,
+    reader_gone: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    message: FromServer,
+    bytes: usize,
+}
+
+/// Makes the two ends of a queue.
+#[must_use]
+pub fn outbox() -> (Outbox, OutboxReader) {
+    let queue = Arc::new(Mutex::new(Queue::default()));
+    let (wake, woken) = bounded(1);
+    (Outbox { queue: queue.clone(), wake }, OutboxReader { queue, woken })
+}
+
+fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
+    // A poisoned queue is still a queue: no operation leaves it half changed.
+    queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+impl Outbox {
+    /// Puts `message`; never waits.
+    ///
+    /// # Errors
+    /// [`OutboxError`] when the connection is of no use any more; the caller drops this outbox.
+    pub fn put(&self, message: FromServer) -> Result<(), OutboxError> {
+        self.put_at(message, SystemClock.now())
+    }
+
+    fn put_at(&self, message: FromServer, now: Instant) -> Result<(), OutboxError> {
+        let mut queue = lock(&self.queue);
+        if queue.reader_gone {
+            return Err(OutboxError::Closed);
+        }
+        let stuck = queue.waiting_since.is_some_and(|since| now.saturating_duration_since(since) >= PEER_STUCK);
+        if stuck {
+            return Err(OutboxError::Stuck);
+        }
+        queue.push(message)?;
+        queue.waiting_since.get_or_insert(now);
+        drop(queue);
+        let _ = self.wake.try_send(()); // Full: the reader is being woken already.
+        Ok(())
+    }
+}
+
+impl Queue {
+    fn push(&mut self, message: FromServer) -> Result<(), OutboxError> {
+        let bytes = approximate_bytes(&message);
+        if let FromServer::WorkloadStates(states) = message {
+            return self.push_states(states, bytes);
+        }
+        if self.bytes + bytes > PEER_OUTBOX_BYTES || self.messages.len() >= PEER_OUTBOX {
+            return Err(OutboxError::Overflow);
+        }
+        self.bytes += bytes;
+        self.messages.push_back(Entry { message, bytes });
+        Ok(())
+    }
+
+    /// Only the newest state of an instance matters, so states join the batch that waits at the end of the queue.
+    fn push_states(&mut self, states: Vec<WorkloadState>, bytes: usize) -> Result<(), OutboxError> {
+        if self.bytes + bytes > PEER_OUTBOX_BYTES {
+            return Err(OutboxError::Overflow);
+        }
+        self.bytes += bytes;
+        match self.messages.back_mut() {
+            // Small batches are merged at once; a long one is thinned out when it doubles, so that the cost stays linear.
+            Some(Entry { message: FromServer::WorkloadStates(waiting), bytes: waiting_bytes }) => {
+                waiting.extend(states);
+                *waiting_bytes += bytes;
+                if waiting.len() >= 64 && waiting.len().is_power_of_two() {
+                    let before = *waiting_bytes;
+                    *waiting = newest(std::mem::take(waiting));
+                    *waiting_bytes = waiting.iter().map(state_bytes).sum();
+                    self.bytes = self.bytes - before + *waiting_bytes;
+                }
+            }
+            _ => self.messages.push_back(Entry { message: FromServer::WorkloadStates(states), bytes }),
+        }
+        Ok(())
+    }
+}
+
+/// Keeps the last state of each instance, in the order in which these were reported.
+fn newest(states: Vec<WorkloadState>) -> Vec<WorkloadState> {
+    let mut last: BTreeMap<InstanceName, usize> = BTreeMap::new();
+    for (index, state) in states.iter().enumerate() {
+        last.insert(state.instance.clone(), index);
+    }
+    let mut index = 0;
+    let mut kept = states;
+    kept.retain(|state| {
+        let keep = last.get(&state.instance) == Some(&index);
+        index += 1;
+        keep
+    });
+    kept
+}
+
+impl OutboxReader {
+    /// Waits for the next message; `None` when the other end was dropped and all was taken.
+    pub fn next(&self) -> Option<FromServer> {
+        loop {
+            if let Some(message) = self.try_next() {
+                return Some(message);
+            }
+            if self.woken.recv().is_err() {
+                return self.try_next();
+            }
+        }
+    }
+
+    /// The next message if there is one.
+    pub fn try_next(&self) -> Option<FromServer> {
+        let mut queue = lock(&self.queue);
+        let Some(entry) = queue.messages.pop_front() else {
+            queue.waiting_since = None;
+            return None;
+        };
+        queue.bytes -= entry.bytes;
+        drop(queue);
+        Some(match entry.message {
+            FromServer::WorkloadStates(states) => FromServer::WorkloadStates(newest(states)),
+            other => other,
+        })
+    }
+
+    /// Notes that a message was handed to the network, so the peer is not stuck.
+    pub fn written(&self) {
+        let mut queue = lock(&self.queue);
+        queue.waiting_since = if queue.messages.is_empty() { None } else { Some(SystemClock.now()) };
+    }
+
+    /// How long the peer has taken nothing although something waits for it.
+    #[must_use]
+    pub fn waiting_for(&self) -> Duration {
+        lock(&self.queue)
+            .waiting_since
+            .map_or(Duration::ZERO, |since| SystemClock.now().saturating_duration_since(since))
+    }
+}
+
+impl Drop for OutboxReader {
+    fn drop(&mut self) {
+        let mut queue = lock(&self.queue);
+        queue.reader_gone = true;
+        queue.messages.clear();
+        queue.bytes = 0;
+    }
+}
+
+// ------------------------------------------------------------------- sizes
+
+const OVERHEAD: usize = 16;
+
+fn name_bytes(name: &InstanceName) -> usize {
+    name.workload.len() + name.id.len() + name.agent.len() + OVERHEAD
+}
+
+fn state_bytes(state: &WorkloadState) -> usize {
+    name_bytes(&state.instance) + state.state.additional_info.len() + OVERHEAD
+}
+
+/// Roughly the encoded size of a message, in bytes. A bound needs no exact number.
+#[must_use]
+pub fn approximate_bytes(message: &FromServer) -> usize {
+    use crate::model::messages::AddedWorkload;
+    fn added_bytes(added: &AddedWorkload) -> usize {
+        let workload = &added.workload;
+        let files: usize = workload
+            .files
+            .iter()
+            .map(|file| match &file.content {
+                crate::model::workload::FileContent::Data(text)
+                | crate::model::workload::FileContent::BinaryData(text) => file.mount_point.len() + text.len(),
+            })
+            .sum();
+        let tags: usize = workload.tags.iter().map(|(key, text)| key.len() + text.len() + OVERHEAD).sum();
+        name_bytes(&added.instance) + workload.runtime_config.len() + files + tags + 8 * OVERHEAD
+    }
+    match message {
+        FromServer::ServerHello(added) => added.iter().map(added_bytes).sum::<usize>() + OVERHEAD,
+        FromServer::UpdateWorkload(plan) => {
+            let deleted = plan.deleted.iter().map(|entry| name_bytes(&entry.instance) + entry.dependencies.len() * 64);
+            plan.added.iter().map(added_bytes).sum::<usize>() + deleted.sum::<usize>() + OVERHEAD
+        }
+        FromServer::WorkloadStates(states) => states.iter().map(state_bytes).sum::<usize>() + OVERHEAD,
+        FromServer::Response(response) => {
+            response.id.len()
+                + OVERHEAD
+                + match &response.content {
+                    ResponseContent::Error(text) => text.len(),
+                    ResponseContent::CompleteState { state, altered } => {
+                        let paths = altered.iter().flat_map(|a| a.added.iter().chain(&a.updated).chain(&a.removed));
+                        node_bytes(state) + paths.map(|path| path.len() + 4).sum::<usize>()
+                    }
+                    ResponseContent::UpdateStateSuccess { added, deleted } => {
+                        added.iter().chain(deleted).map(|name| name.len() + 4).sum()
+                    }
+                    ResponseContent::LogsAccepted(names) => names.iter().map(name_bytes).sum(),
+                    ResponseContent::LogEntries(entries) => {
+                        entries.iter().map(|entry| name_bytes(&entry.instance) + entry.message.len()).sum()
+                    }
+                    ResponseContent::LogsStop(name) => name_bytes(name),
+                    ResponseContent::LogsCancelAccepted | ResponseContent::EventsCancelAccepted => 0,
+                }
+        }
+        FromServer::LogsRequest { request_id, request } => {
+            request_id.len() + request.instances.iter().map(name_bytes).sum::<usize>() + OVERHEAD
+        }
+        FromServer::LogsCancel { request_id } => request_id.len() + OVERHEAD,
+    }
+}
+
+fn node_bytes(node: &crate::model::node::Node) -> usize {
+    use crate::model::node::Node;
+    4 + match node {
+        Node::Text(text) => text.len(),
+        Node::Number(_) => 4,
+        Node::List(items) => items.iter().map(node_bytes).sum(),
+        Node::Map(entries) => entries.iter().map(|(key, child)| key.len() + 4 + node_bytes(child)).sum(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::execution_state::{ExecutionState, Phase};
+    use crate::model::messages::Response;
+
+    fn state(workload: &str, phase: Phase) -> WorkloadState {
+        WorkloadState::new(InstanceName::with_id(workload, "id", "A"), ExecutionState::plain(phase))
+    }
+
+    fn states(states: &[WorkloadState]) -> FromServer {
+        FromServer::WorkloadStates(states.to_vec())
+    }
+
+    fn response(bytes: usize) -> FromServer {
+        FromServer::Response(Response { id: String::new(), content: ResponseContent::Error("x".repeat(bytes)) })
+    }
+
+    #[test]
+    fn waiting_states_are_merged_to_the_newest_of_each_instance() {
+        let (outbox, reader) = outbox();
+        outbox.put(states(&[state("a", Phase::PendingStarting), state("b", Phase::Running)])).unwrap();
+        outbox.put(states(&[state("a", Phase::Running)])).unwrap();
+        assert_eq!(reader.next(), Some(states(&[state("b", Phase::Running), state("a", Phase::Running)])));
+        assert_eq!(reader.try_next(), None);
+    }
+
+    #[test]
+    fn states_are_not_moved_before_another_message() {
+        let (outbox, reader) = outbox();
+        outbox.put(states(&[state("a", Phase::PendingStarting)])).unwrap();
+        outbox.put(response(1)).unwrap();
+        outbox.put(states(&[state("a", Phase::Running)])).unwrap();
+        drop(outbox);
+        assert_eq!(reader.next(), Some(states(&[state("a", Phase::PendingStarting)])));
+        assert_eq!(reader.next(), Some(response(1)));
+        assert_eq!(reader.next(), Some(states(&[state("a", Phase::Running)])));
+        assert_eq!(reader.next(), None);
+    }
+
+    #[test]
+    fn a_flood_of_states_for_a_slow_peer_takes_bounded_room() {
+        let (outbox, reader) = outbox();
+        for round in 0..100_000 {
+            let name = format!("w{}", round % 10);
+            outbox.put(states(&[state(&name, Phase::Running)])).unwrap();
+        }
+        let queue = lock(&reader.queue);
+        assert_eq!(queue.messages.len(), 1);
+        assert!(queue.bytes < 64 * 1024, "{}", queue.bytes);
+    }
+
+    #[test]
+    fn a_peer_is_stuck_only_when_it_takes_nothing_for_long() {
+        let (outbox, reader) = outbox();
+        let start = SystemClock.now();
+        outbox.put_at(response(1), start).unwrap();
+        outbox.put_at(response(1), start + PEER_STUCK / 2).unwrap();
+        assert_eq!(outbox.put_at(response(1), start + PEER_STUCK), Err(OutboxError::Stuck));
+        reader.next().unwrap();
+        reader.written();
+        outbox.put(response(1)).unwrap();
+        while reader.try_next().is_some() {}
+        assert_eq!(reader.waiting_for(), Duration::ZERO);
+        outbox.put_at(response(1), start + 100 * PEER_STUCK).unwrap();
+    }
+
+    #[test]
+    fn too_many_bytes_are_refused_and_a_gone_reader_is_noticed() {
+        let (outbox, reader) = outbox();
+        outbox.put(response(PEER_OUTBOX_BYTES - 1000)).unwrap();
+        assert_eq!(outbox.put(response(1000)), Err(OutboxError::Overflow));
+        drop(reader);
+        assert_eq!(outbox.put(response(1)), Err(OutboxError::Closed));
+    }
+}
