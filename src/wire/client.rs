@@ -127,7 +127,7 @@ pub struct Hangup {
 ///
 /// # Errors
 /// [`ConnectError`] when no connection can be had. A refusal by the server shows as the end of the stream.
-// [impl->swdd~agent-establishes-communication-over-middleware~1]
+// [impl->swdd~agent-default-communication-grpc~1]
 pub fn connect(
     options: &ClientOptions,
     hello: ToServer,
