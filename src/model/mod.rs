@@ -10,5 +10,6 @@ pub mod manifest;
 pub mod messages;
 pub mod names;
 pub mod node;
+pub mod validation;
 pub mod version;
 pub mod workload;
