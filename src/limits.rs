@@ -73,6 +73,8 @@ const _: () = assert!(TCP_USER_TIMEOUT.as_secs() < 30);
 
 /// Longest name of a workload, agent or config item, in bytes.
 pub const NAME_MAX: usize = 63;
+/// A reading mask with more parts cannot match: states nest less deep, since decoders limit the depth to about 100.
+pub const MASK_PARTS_MAX: usize = 256;
 /// Longest manifest or state file read, in bytes. Larger than [`MESSAGE_MAX`] could not be sent anyway.
 pub const MANIFEST_MAX: u64 = MESSAGE_MAX as u64;
 /// Unknown keys of one manifest that are warned about; more would hide the first ones.
