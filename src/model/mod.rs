@@ -9,6 +9,8 @@ pub mod field_path;
 pub mod manifest;
 pub mod messages;
 pub mod names;
+pub mod nearest;
 pub mod node;
 pub mod version;
 pub mod workload;
+pub mod yaml;
