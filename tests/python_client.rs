@@ -32,7 +32,10 @@ fn python() -> &'static Python {
         let proto = repository("proto");
         let option = |name: &str| format!("--{name}={}", stubs.display());
         let mut generate = Command::new(&program);
-        generate.args(["-m", "grpc_tools.protoc", "-I"]).arg(&proto).args([option("python_out"), option("grpc_python_out")]);
+        generate
+            .args(["-m", "grpc_tools.protoc", "-I"])
+            .arg(&proto)
+            .args([option("python_out"), option("grpc_python_out")]);
         generate.args(["ank_base.proto", "control_api.proto", "grpc_api.proto"]);
         succeeded("stubs", generate.output());
         Python { program, stubs }
