@@ -50,8 +50,19 @@ fn podman_is_called_with_the_documented_arguments() {
     assert_eq!(id.len(), 64);
     let name = format!("w1.{}.agent_A", &id[..7]);
     let expected = [
-        "--log-level", "error", "run", "--detach", "--name", &name, "-e", "A=1", &format!("--label=name={label}"),
-        "--label=agent=agent_A", "run", "sleep", "5",
+        "--log-level",
+        "error",
+        "run",
+        "--detach",
+        "--name",
+        &name,
+        "-e",
+        "A=1",
+        &format!("--label=name={label}"),
+        "--label=agent=agent_A",
+        "run",
+        "sleep",
+        "5",
     ];
     assert_eq!(argv, expected);
 }
@@ -140,7 +151,8 @@ fn failed_create_is_retried_and_says_how_often_and_why() {
     wait_until("the recorder saw it", || recorder.states_of("w1").last().is_some_and(|state| state == "Running(Ok)"));
     let infos: Vec<String> = recorder.changes().into_iter().map(|change| change.info).collect();
     for number in 1..=3 {
-        let beginning = format!("Retry {number}: Error: boom. Execution of 'podman \"run\" \"--detach\" \"--name\" \"w1.");
+        let beginning =
+            format!("Retry {number}: Error: boom. Execution of 'podman \"run\" \"--detach\" \"--name\" \"w1.");
         assert!(infos.iter().any(|info| info.starts_with(&beginning)), "no '{beginning}' in {infos:#?}");
     }
     assert_eq!(cluster.workload("w1").map(|row| row.info).as_deref(), Some(""));
@@ -160,7 +172,9 @@ fn retries_end_at_the_limit_and_an_update_begins_anew() {
     assert!(row.info.starts_with("No more retries: Error: boom. Execution of 'podman \"run\""), "{row:?}");
     assert_eq!(count(&cluster, "run", "w1."), 3, "one attempt and two retries");
     cluster.apply(&manifest(&[workload("w1", "run:latest")]));
-    cluster.wait_for("the new instance runs", || cluster.workloads().iter().any(|row| row.state == "Running(Ok)").then_some(()));
+    cluster.wait_for("the new instance runs", || {
+        cluster.workloads().iter().any(|row| row.state == "Running(Ok)").then_some(())
+    });
 }
 
 // [stest->swdd~agent-workload-control-loop-prevents-retries-on-other-workload-commands~1]
@@ -181,7 +195,8 @@ fn delete_ends_the_retries() {
 #[test]
 fn container_that_was_created_but_not_started_does_not_stop_the_retry() {
     let cluster = one_agent();
-    let rule = json!({ "command": "run", "times": 1, "exit": 126, "stderr": "Error: no exec\n", "leaves_container": true });
+    let rule =
+        json!({ "command": "run", "times": 1, "exit": 126, "stderr": "Error: no exec\n", "leaves_container": true });
     cluster.engine.script(&json!([rule]));
     cluster.apply(&manifest(&[workload("w1", "run")]));
     cluster.wait_for_state("w1", "Running(Ok)");

@@ -74,7 +74,8 @@ impl Podman {
     /// The containers of one workload, in any state.
     pub fn containers_of(&self, workload: &str) -> Vec<Value> {
         let prefix = format!("{workload}.");
-        let own = |container: &Value| container["Labels"]["name"].as_str().is_some_and(|name| name.starts_with(&prefix));
+        let own =
+            |container: &Value| container["Labels"]["name"].as_str().is_some_and(|name| name.starts_with(&prefix));
         self.containers().into_iter().filter(own).collect()
     }
 
@@ -135,8 +136,7 @@ fn write_configuration(folder: &Path) {
          network_backend = \"netavark\"\n\
          network_config_dir = \"{base}/networks\"\n"
     );
-    let storage =
-        format!("[storage]\ndriver = \"overlay\"\ngraphroot = \"{base}/graph\"\nrunroot = \"{base}/run\"\n");
+    let storage = format!("[storage]\ndriver = \"overlay\"\ngraphroot = \"{base}/graph\"\nrunroot = \"{base}/run\"\n");
     let registries = "unqualified-search-registries = [\"docker.io\"]\n\
                       short-name-mode = \"disabled\"\n\
                       [[registry]]\n\
