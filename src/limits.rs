@@ -48,6 +48,12 @@ pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 pub const TCP_USER_TIMEOUT: Duration = Duration::from_secs(20);
 /// A new connection must send its hello within this time.
 pub const HELLO_MAX: Duration = Duration::from_secs(10);
+/// A TLS handshake must be done within this time.
+pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// Bytes buffered per direction of a TLS connection: one record.
+pub const TLS_BUFFER: usize = 16 * 1024;
+/// TLS handshakes under way at the same time; more connections are dropped, their clients try again.
+pub const HANDSHAKES: usize = 64;
 /// A connection without any call is closed after this time.
 pub const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(60);
 /// Calls that one connection may have open; each costs two threads.

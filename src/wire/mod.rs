@@ -11,3 +11,5 @@ pub mod outbox;
 mod schema;
 #[cfg(feature = "server")]
 pub mod server_endpoint;
+mod tls;
+pub use tls::{SERVER_NAME, TlsError};
