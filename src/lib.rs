@@ -6,6 +6,7 @@ pub mod agent;
 pub mod cli;
 pub mod clock;
 pub mod limits;
+pub mod logging;
 pub mod model;
 #[cfg(feature = "agent")]
 pub mod runtime;

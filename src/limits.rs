@@ -48,6 +48,18 @@ pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 pub const TCP_USER_TIMEOUT: Duration = Duration::from_secs(20);
 /// A new connection must send its hello within this time.
 pub const HELLO_MAX: Duration = Duration::from_secs(10);
+/// A TLS handshake must be done within this time.
+pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// Bytes buffered per direction of a TLS connection: one record.
+pub const TLS_BUFFER: usize = 16 * 1024;
+/// TLS handshakes under way at the same time; more connections are dropped, their clients try again.
+pub const HANDSHAKES: usize = 64;
+/// A connection without any call is closed after this time.
+pub const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(60);
+/// Calls that one connection may have open; each costs two threads.
+pub const STREAMS_PER_CONNECTION: i32 = 16;
+/// Longest wait of a client that says goodbye before it just leaves.
+pub const GOODBYE_MAX: Duration = Duration::from_secs(1);
 /// Pause of an agent between two attempts to reach the server.
 pub const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 /// Lowest number given to an accepted connection, above the descriptors of the program itself.
@@ -61,8 +73,19 @@ const _: () = assert!(TCP_USER_TIMEOUT.as_secs() < 30);
 
 /// Longest name of a workload, agent or config item, in bytes.
 pub const NAME_MAX: usize = 63;
+/// A reading mask with more parts cannot match: states nest less deep, since decoders limit the depth to about 100.
+pub const MASK_PARTS_MAX: usize = 256;
 /// Longest manifest or state file read, in bytes. Larger than [`MESSAGE_MAX`] could not be sent anyway.
 pub const MANIFEST_MAX: u64 = MESSAGE_MAX as u64;
+/// Unknown keys of one manifest that are warned about; more would hide the first ones.
+pub const MANIFEST_WARNINGS_MAX: usize = 20;
+
+// ----------------------------------------------------------------- settings
+
+/// Longest config file read, in bytes. Room for three PEM texts and many comments.
+pub const CONFIG_FILE_MAX: u64 = 1024 * 1024;
+/// Longest PEM file read, in bytes. A CA bundle of a whole distribution is about 250 KB.
+pub const PEM_FILE_MAX: u64 = 1024 * 1024;
 
 // ------------------------------------------------------------------ engines
 

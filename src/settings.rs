@@ -1,3 +1,420 @@
-//! What the three programs' settings have in common: files, PEM texts, booleans of the environment.
+//! What the settings of the three programs have in common: config files, PEM texts, boolean flags, the TLS decision.
 //!
-//! Thread: `main`.
+//! Thread: `main`, once at the start.
+//! Takes: paths and texts of the command line, the environment and one TOML file (command line > environment >
+//! file > default, decided per setting by the program). Gives: checked values, or errors whose texts are those of
+//! spec/config.md sections 1.4 and 4. Nothing here logs, since `ank` has no logger: warnings are returned.
+
+use crate::limits::{CONFIG_FILE_MAX, PEM_FILE_MAX};
+use crate::wire::address::{PemTexts, Security};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use toml::de::{DeTable, DeValue};
+
+/// The only version of config files.
+pub const CONFIG_VERSION: &str = "v1";
+/// Warning when certificates are given although `--insecure` is.
+pub const INSECURE_AND_PEMS: &str =
+    "Insecure and secure flags specified at the same time. Defaulting to secure communication.";
+
+/// The config file cannot be used (spec/config.md section 1.4).
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// Unreadable, not TOML, a key of the wrong type or a mandatory key missing. The text names the file.
+    #[error("Config file could not have been parsed due to: {0}")]
+    Parse(String),
+    /// Another version than [`CONFIG_VERSION`].
+    #[error("Wrong version: {0}")]
+    WrongVersion(String),
+    /// One PEM is given as a path and as content in the same file.
+    #[error("Conflicting certificates: Certificate paths and certificate content are both set")]
+    ConflictingPems,
+    /// A PEM file that the config file names cannot be used.
+    #[error("Certificate could not have been read due to: {0}")]
+    Pem(#[from] PemError),
+}
+
+/// A config file that was read but not yet interpreted.
+#[derive(Debug)]
+pub struct ConfigFile {
+    path: PathBuf,
+    text: String,
+}
+
+impl ConfigFile {
+    /// Reads the file given by option, or else the first of `places` that exists. `None`: no file, use defaults.
+    ///
+    /// # Errors
+    /// [`ConfigError::Parse`] when the given file is missing, or when a file exists but cannot be read: it is
+    /// never skipped silently.
+    pub fn find(option: Option<&Path>, places: &[PathBuf]) -> Result<Option<Self>, ConfigError> {
+        if let Some(path) = option {
+            return Self::read(path).map(Some);
+        }
+        // A dangling link or an unreadable folder is for the reader to complain about; only absence is skipped.
+        let exists = |path: &&PathBuf| !matches!(path.try_exists(), Ok(false));
+        places.iter().find(exists).map(|path| Self::read(path)).transpose()
+    }
+
+    /// Reads `path`.
+    ///
+    /// # Errors
+    /// [`ConfigError::Parse`] with the operating system's reason, or when it is larger than [`CONFIG_FILE_MAX`].
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let failed = |error: io::Error| ConfigError::Parse(format!("cannot read '{}': {error}", path.display()));
+        let text = read_limited(&mut File::open(path).map_err(failed)?, CONFIG_FILE_MAX).map_err(failed)?;
+        Ok(Self { path: path.to_owned(), text })
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The keys that `T` names, strictly typed; others are ignored here. Give `T` `Option` fields and call this
+    /// once per group of keys (for example once with [`PemKeys`]).
+    ///
+    /// # Errors
+    /// [`ConfigError::Parse`] with file, line, column and an excerpt.
+    pub fn keys<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
+        toml::from_str(&self.text).map_err(|error| self.wrong(&error))
+    }
+
+    fn wrong(&self, error: &toml::de::Error) -> ConfigError {
+        // The excerpt of a line that holds a key would print the key.
+        let text = error.to_string();
+        let shown = if text.contains("-----BEGIN") || text.contains("key_pem_content") {
+            format!("{} (excerpt left out)", error.message())
+        } else {
+            text.trim_end().to_owned()
+        };
+        ConfigError::Parse(format!("'{}': {shown}", self.path.display()))
+    }
+
+    /// Checks that `version` is [`CONFIG_VERSION`]; with `in_default` it may also stand in the table `[default]`.
+    ///
+    /// # Errors
+    /// [`ConfigError::Parse`] when it is missing or no text, [`ConfigError::WrongVersion`] otherwise.
+    pub fn check_version(&self, in_default: bool) -> Result<(), ConfigError> {
+        #[derive(Deserialize)]
+        struct Mandatory {
+            version: String,
+        }
+        #[derive(Deserialize)]
+        struct Default {
+            default: Mandatory,
+        }
+        let root = self.keys::<Mandatory>();
+        let found = if in_default { self.keys::<Default>().map(|keys| keys.default).or(root) } else { root };
+        let version = found?.version;
+        if version == CONFIG_VERSION { Ok(()) } else { Err(ConfigError::WrongVersion(version)) }
+    }
+
+    /// A warning, with line number and the nearest known key, for every key that no pattern of `known` names.
+    ///
+    /// A pattern is a dotted path, for example `mutating_hooks.name`; tables in arrays count as tables, and a last
+    /// part `*` stands for any key with anything below it. A table that is not known is reported once.
+    #[must_use]
+    pub fn unknown_keys(&self, known: &[&str]) -> Vec<String> {
+        let mut found = Vec::new();
+        if let Ok(table) = DeTable::parse(&self.text) {
+            self.collect_unknown(table.get_ref(), "", known, &mut found);
+        }
+        found.sort_unstable();
+        found.into_iter().map(|(_, warning)| warning).collect()
+    }
+
+    fn collect_unknown(&self, table: &DeTable<'_>, above: &str, known: &[&str], found: &mut Vec<(usize, String)>) {
+        for (key, value) in table {
+            let path = if above.is_empty() { key.get_ref().to_string() } else { format!("{above}.{}", key.get_ref()) };
+            match recognise(&path, known) {
+                Recognised::WithAllBelow => {}
+                Recognised::Here => self.collect_below(value.get_ref(), &path, known, found),
+                Recognised::No => {
+                    let before = self.text.get(..key.span().start).unwrap_or_default();
+                    let line = before.matches('\n').count() + 1;
+                    let hint = nearest(&path, known).map(|name| format!(" Did you mean '{name}'?")).unwrap_or_default();
+                    let file = self.path.display();
+                    found.push((line, format!("'{file}', line {line}: unknown key '{path}' is ignored.{hint}")));
+                }
+            }
+        }
+    }
+
+    fn collect_below(&self, value: &DeValue<'_>, path: &str, known: &[&str], found: &mut Vec<(usize, String)>) {
+        match value {
+            DeValue::Table(table) => self.collect_unknown(table, path, known, found),
+            DeValue::Array(items) => {
+                for item in items.iter() {
+                    self.collect_below(item.get_ref(), path, known, found);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+enum Recognised {
+    No,
+    Here,
+    WithAllBelow,
+}
+
+fn recognise(path: &str, known: &[&str]) -> Recognised {
+    let below_any = |pattern: &&str| {
+        pattern.strip_suffix(".*").is_some_and(|stem| path.strip_prefix(stem).is_some_and(|rest| rest.starts_with('.')))
+    };
+    let here = |pattern: &&str| pattern.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    if known.iter().any(|pattern| below_any(pattern)) {
+        Recognised::WithAllBelow
+    } else if known.iter().any(|pattern| here(pattern)) {
+        Recognised::Here
+    } else {
+        Recognised::No
+    }
+}
+
+/// The known key that `path` was probably meant to be: at most two letters away.
+fn nearest<'k>(path: &str, known: &[&'k str]) -> Option<&'k str> {
+    let parts = path.split('.').count();
+    known
+        .iter()
+        .filter_map(|pattern| {
+            let end = pattern.match_indices('.').nth(parts - 1).map_or(pattern.len(), |(at, _)| at);
+            pattern.get(..end)
+        })
+        .map(|candidate| (strsim::levenshtein(path, candidate), candidate))
+        .filter(|(distance, _)| *distance <= 2)
+        .min()
+        .map(|(_, candidate)| candidate)
+}
+
+fn read_limited(file: &mut File, bytes_max: u64) -> io::Result<String> {
+    let mut text = String::new();
+    file.take(bytes_max + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > bytes_max {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {bytes_max} bytes")));
+    }
+    Ok(text)
+}
+
+// --------------------------------------------------------------------- PEM
+
+/// What a PEM file holds, which decides who may read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PemKind {
+    /// Mode exactly 0600 or 0400.
+    PrivateKey,
+    /// Readable by the owner, not writable for group or others, not executable.
+    Certificate,
+}
+
+/// A PEM file cannot be used (spec/config.md section 4.1). The texts hold no content of the file.
+#[derive(Debug, thiserror::Error)]
+pub enum PemError {
+    /// Cannot be opened or read.
+    #[error("Certificate error: 'Error during opening the given file \"{}\": {source}'", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A private key that others could read, or that has unusual permissions.
+    #[error(
+        "Certificate error: 'Private key file \"{}\" has insecure permissions {mode:04o}. Private keys must have permissions 0600 or 0400. Use 'chmod 0600 {}' to fix this.'",
+        path.display(), path.display()
+    )]
+    KeyMode {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// A certificate that others could change.
+    #[error(
+        "Certificate error: 'Certificate file \"{}\" has insecure permissions {mode:04o}. Certificates must be readable for the owner, not writable for others and not executable. Use 'chmod 0600 {}' to fix this.'",
+        path.display(), path.display()
+    )]
+    CertificateMode {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+}
+
+/// Opens `path`, checks the permissions of what was opened (links are followed) and reads the text.
+///
+/// # Errors
+/// [`PemError`]; the content itself is not inspected.
+pub fn read_pem(path: &Path, kind: PemKind) -> Result<String, PemError> {
+    let failed = |source| PemError::Open { path: path.to_owned(), source };
+    let mut file = File::open(path).map_err(failed)?;
+    let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o7777; // Also no set-id bits.
+    let path = path.to_owned();
+    match kind {
+        PemKind::PrivateKey if !matches!(mode, 0o600 | 0o400) => return Err(PemError::KeyMode { path, mode }),
+        PemKind::Certificate if mode & 0o400 == 0 || mode & 0o133 != 0 => {
+            return Err(PemError::CertificateMode { path, mode });
+        }
+        _ => {}
+    }
+    read_limited(&mut file, PEM_FILE_MAX).map_err(|source| PemError::Open { path, source })
+}
+
+/// The PEM keys of a config file, as read by [`ConfigFile::keys`].
+#[derive(Clone, Default, Deserialize)]
+pub struct PemKeys {
+    /// Path of the CA certificate.
+    pub ca_pem: Option<PathBuf>,
+    /// Path of our certificate.
+    pub crt_pem: Option<PathBuf>,
+    /// Path of our private key.
+    pub key_pem: Option<PathBuf>,
+    /// The CA certificate itself.
+    pub ca_pem_content: Option<String>,
+    /// Our certificate itself.
+    pub crt_pem_content: Option<String>,
+    /// Our private key itself.
+    pub key_pem_content: Option<String>,
+}
+
+impl PemKeys {
+    /// Names of the keys, for [`ConfigFile::unknown_keys`].
+    pub const NAMES: [&'static str; 6] =
+        ["ca_pem", "crt_pem", "key_pem", "ca_pem_content", "crt_pem_content", "key_pem_content"];
+
+    /// The texts: contents as they are, paths read at once, even when they will not be needed.
+    ///
+    /// # Errors
+    /// [`ConfigError::ConflictingPems`] or [`ConfigError::Pem`].
+    pub fn read(self) -> Result<Pems, ConfigError> {
+        let one = |path: Option<PathBuf>, content: Option<String>, kind| match (path, content) {
+            (Some(_), Some(_)) => Err(ConfigError::ConflictingPems),
+            (Some(path), None) => Ok(Some(read_pem(&path, kind)?)),
+            (None, content) => Ok(content),
+        };
+        Ok(Pems {
+            ca: one(self.ca_pem, self.ca_pem_content, PemKind::Certificate)?,
+            certificate: one(self.crt_pem, self.crt_pem_content, PemKind::Certificate)?,
+            key: one(self.key_pem, self.key_pem_content, PemKind::PrivateKey)?,
+        })
+    }
+}
+
+/// The PEM options of a command line (`--ca_pem` and so on) and their environment variables.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PemPaths<'a> {
+    /// Path of the CA certificate.
+    pub ca: Option<&'a Path>,
+    /// Path of our certificate.
+    pub certificate: Option<&'a Path>,
+    /// Path of our private key.
+    pub key: Option<&'a Path>,
+}
+
+/// PEM texts as far as they are given.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Pems {
+    /// CA certificate.
+    pub ca: Option<String>,
+    /// Our certificate.
+    pub certificate: Option<String>,
+    /// Our private key.
+    pub key: Option<String>,
+}
+
+impl Pems {
+    /// Reads the files of `paths` at once; each replaces what the config file says.
+    ///
+    /// # Errors
+    /// [`PemError`]: server and agent report it as `Failed to load certificate files!: '<error>'`.
+    pub fn overridden_by(mut self, paths: PemPaths<'_>) -> Result<Self, PemError> {
+        for (place, path, kind) in [
+            (&mut self.ca, paths.ca, PemKind::Certificate),
+            (&mut self.certificate, paths.certificate, PemKind::Certificate),
+            (&mut self.key, paths.key, PemKind::PrivateKey),
+        ] {
+            if let Some(path) = path {
+                *place = Some(read_pem(path, kind)?);
+            }
+        }
+        Ok(self)
+    }
+}
+
+impl std::fmt::Debug for Pems {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let set = |text: &Option<String>| if text.is_some() { "<set>" } else { "<not set>" };
+        write!(formatter, "Pems(ca {}, certificate {}, key {})", set(&self.ca), set(&self.certificate), set(&self.key))
+    }
+}
+
+impl std::fmt::Debug for PemKeys {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("PemKeys(..)") // Key material is never printed.
+    }
+}
+
+/// A config file that holds a private key can be read by others. Worth a warning.
+#[must_use]
+pub fn readable_key_warning(file: &ConfigFile, keys: &PemKeys) -> Option<String> {
+    let mode = std::fs::metadata(file.path()).ok()?.permissions().mode() & 0o777;
+    (keys.key_pem_content.is_some() && mode & 0o077 != 0).then(|| {
+        let path = file.path().display();
+        format!("'{path}' holds a private key but its permissions are {mode:04o}. Use 'chmod 0600 {path}'.")
+    })
+}
+
+// --------------------------------------------------------- flags, decision
+
+/// The value of a boolean flag: `None` when neither the command line nor the environment says anything.
+///
+/// For arguments declared as `bool` with `env`: clap itself refuses other values of the variable than `true` and
+/// `false` (exit 2) when the argument has [`clap::builder::BoolValueParser`], the default of flags.
+#[must_use]
+pub fn flag(matches: &clap::ArgMatches, id: &str) -> Option<bool> {
+    match matches.value_source(id) {
+        None | Some(clap::parser::ValueSource::DefaultValue) => None,
+        Some(_) => Some(matches.get_flag(id)),
+    }
+}
+
+/// Neither certificates nor `--insecure`. Reported as `Missing certificate files: '<error>'`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "Either provide mTLS config via the '--ca_pem', '--crt_pem' and '--key_pem' options or deactivate mTLS with the '--insecure' option! Missing: {}",
+    missing.join(", ")
+)]
+pub struct MissingPems {
+    missing: Vec<&'static str>,
+}
+
+/// Decides how connections are protected (spec/config.md section 4.2), with a warning to print first.
+///
+/// # Errors
+/// [`MissingPems`] when there is neither a complete set of PEMs nor `insecure` alone; names options, never contents.
+pub fn decide_security(insecure: bool, pems: Pems) -> (Result<Security, MissingPems>, Option<&'static str>) {
+    let missing: Vec<&'static str> =
+        [("'--ca_pem'", &pems.ca), ("'--crt_pem'", &pems.certificate), ("'--key_pem'", &pems.key)]
+            .into_iter()
+            .filter_map(|(option, text)| text.is_none().then_some(option))
+            .collect();
+    let nothing_given = missing.len() == 3;
+    let warning = (insecure && !nothing_given).then_some(INSECURE_AND_PEMS);
+    let security = match (pems.ca, pems.certificate, pems.key) {
+        (Some(ca), Some(certificate), Some(key)) => Ok(Security::MutualTls(PemTexts { ca, certificate, key })),
+        _ if insecure && nothing_given => Ok(Security::Insecure),
+        _ => Err(MissingPems { missing }),
+    };
+    (security, warning)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,3 +1,5 @@
-//! Part of the program
+//! Plans in, containers running, states out.
 //!
 //! Thread: see the files.
+
+pub mod state_checker;

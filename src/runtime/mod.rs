@@ -44,6 +44,8 @@ pub struct ListedContainer {
     pub state: ExecutionState,
     /// Main process in the agent's pid namespace while it runs.
     pub pid: Option<u32>,
+    /// When it ended, in seconds since 1970; `None` while it runs or when the engine does not say.
+    pub ended_at: Option<u64>,
 }
 
 /// Why an engine call did not work.

@@ -4,7 +4,20 @@
 //! [`ClientReceiver`] on a thread of its own.
 
 use super::address::{Security, ServerUrl};
+use super::convert::{from_server, to_wire};
+use super::grpc::{self, wait, wait_at_most};
+use super::schema::grpc_api;
+use super::tls::{ClientTls, Reason, TlsError};
+use crate::limits::{GOODBYE_MAX, HANDSHAKE_MAX, STACK_LARGE};
 use crate::model::messages::{FromServer, ToServer};
+use crate::threads;
+use futures_util::{SinkExt, StreamExt};
+use grpcio::{ClientDuplexReceiver, ClientDuplexSender, RpcStatus, RpcStatusCode, WriteFlags};
+use rustix::fd::{IntoRawFd, OwnedFd};
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Which of the three services a client uses.
@@ -44,6 +57,14 @@ pub enum ConnectError {
         /// Why.
         source: std::io::Error,
     },
+    /// Certificates that cannot be used, or a server that TLS does not accept.
+    #[error("no secure connection to '{url}'")]
+    Tls {
+        /// Where to.
+        url: String,
+        /// Why.
+        source: TlsError,
+    },
     /// No connection to any address of the host.
     #[error("no connection to '{url}'")]
     Connect {
@@ -77,24 +98,108 @@ pub enum StreamEnd {
 }
 
 /// Sends to the server; blocks as long as the server does not read.
-pub struct ClientSender {}
+pub struct ClientSender {
+    sink: ClientDuplexSender<grpc_api::ToServer>,
+    _connection: Arc<Connection>,
+}
 
 /// Receives from the server.
-pub struct ClientReceiver {}
+pub struct ClientReceiver {
+    stream: ClientDuplexReceiver<grpc_api::FromServer>,
+    ended: Option<StreamEnd>,
+    /// Why TLS ended the connection, if it did: the better reason than the one that gRPC sees.
+    tls_end: Reason,
+    _connection: Arc<Connection>,
+}
+
+/// Keeps the gRPC channel as long as one of the ends is in use.
+struct Connection {
+    _client: grpcio::Client,
+}
 
 /// Ends a stream from any thread: wakes a blocked sender and receiver.
 #[derive(Debug)]
-pub struct Hangup {}
+pub struct Hangup {
+    socket: OwnedFd,
+}
 
 /// Connects and sends `hello`.
 ///
 /// # Errors
 /// [`ConnectError`] when no connection can be had. A refusal by the server shows as the end of the stream.
+// [impl->swdd~agent-default-communication-grpc~1]
 pub fn connect(
-    _options: &ClientOptions,
-    _hello: ToServer,
+    options: &ClientOptions,
+    hello: ToServer,
 ) -> Result<(ClientSender, ClientReceiver, Hangup), ConnectError> {
-    unimplemented!()
+    let failed = |source| ConnectError::Connect { url: options.url.to_string(), source };
+    let tls = match &options.security {
+        Security::Insecure => None,
+        Security::MutualTls(pem) => Some(
+            ClientTls::new(pem).map_err(|error| ConnectError::Tls { url: options.url.to_string(), source: error })?,
+        ),
+    };
+    let stream = connect_socket(options)?;
+    grpc::prepare(&stream).map_err(failed)?;
+    let socket = rustix::io::fcntl_dupfd_cloexec(&stream, 3).map_err(|errno| failed(errno.into()))?;
+    let tls_end = Reason::default();
+    let endpoint = match tls {
+        None => OwnedFd::from(stream),
+        Some(tls) => secure(options, &tls, stream, &tls_end)?,
+    };
+    let builder = grpc::channel(options.message_max);
+    #[allow(unsafe_code)]
+    // SAFETY: the descriptor is a connected stream socket whose ownership goes to gRPC. The duplicate that is
+    // kept is only ever shut down, which gRPC sees as the peer closing the connection.
+    let channel = unsafe { builder.connect_from_fd("ankaios", endpoint.into_raw_fd()) };
+    let client = grpcio::Client::new(channel);
+    let method = match options.service {
+        Service::Agent => &grpc::CONNECT_AGENT,
+        Service::Cli => &grpc::CONNECT_CLI,
+        Service::Command => &grpc::CONNECT_COMMAND,
+    };
+    let (sink, stream) = client
+        .duplex_streaming(method, grpcio::CallOption::default())
+        .map_err(|error| failed(io::Error::other(error.to_string())))?;
+    let connection = Arc::new(Connection { _client: client });
+    let mut sender = ClientSender { sink, _connection: connection.clone() };
+    // When this fails the stream has ended, and its receiver knows why.
+    let _ = sender.send(hello);
+    Ok((sender, ClientReceiver { stream, ended: None, tls_end, _connection: connection }, Hangup { socket }))
+}
+
+/// Greets the server and starts the pump; answers the end that gRPC gets.
+fn secure(
+    options: &ClientOptions,
+    tls: &ClientTls,
+    stream: TcpStream,
+    reason: &Reason,
+) -> Result<OwnedFd, ConnectError> {
+    let url = options.url.to_string();
+    let failed = |source| ConnectError::Connect { url: url.clone(), source };
+    let session =
+        tls.connect(stream, HANDSHAKE_MAX).map_err(|source| ConnectError::Tls { url: url.clone(), source })?;
+    let (plain, endpoint) = UnixStream::pair().map_err(failed)?;
+    plain.set_nonblocking(true).map_err(failed)?;
+    endpoint.set_nonblocking(true).map_err(failed)?;
+    let reason = reason.clone();
+    threads::spawn("tls:server", STACK_LARGE, move || session.pump(plain, &reason)).map_err(failed)?;
+    Ok(endpoint.into())
+}
+
+/// Tries the addresses of the host in order; the last failure is the one that is told.
+fn connect_socket(options: &ClientOptions) -> Result<TcpStream, ConnectError> {
+    let url = &options.url;
+    let resolve = |source| ConnectError::Resolve { host: url.host.clone(), source };
+    let addresses = (url.host.as_str(), url.port).to_socket_addrs().map_err(resolve)?;
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, options.connect_limit) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failure = error,
+        }
+    }
+    Err(ConnectError::Connect { url: url.to_string(), source: failure })
 }
 
 impl ClientSender {
@@ -102,29 +207,68 @@ impl ClientSender {
     ///
     /// # Errors
     /// How the stream ended; the receiver may know the better reason.
-    pub fn send(&mut self, _message: ToServer) -> Result<(), StreamEnd> {
-        unimplemented!()
+    pub fn send(&mut self, message: ToServer) -> Result<(), StreamEnd> {
+        wait(self.sink.send((to_wire::to_server(message), WriteFlags::default()))).map_err(stream_end)
     }
 
-    /// Says that nothing more will be sent; the server then ends the stream.
-    pub fn finish(self) {
-        unimplemented!()
+    /// Says that nothing more will be sent; the server then ends the stream. Waits at most [`GOODBYE_MAX`].
+    pub fn finish(mut self) {
+        let _ = wait_at_most(self.sink.close(), GOODBYE_MAX);
     }
 }
 
 impl ClientReceiver {
-    /// Waits for the next message.
+    /// Waits for the next message. One that cannot be understood is skipped.
     ///
     /// # Errors
     /// How the stream ended; every later call answers the same.
     pub fn receive(&mut self) -> Result<FromServer, StreamEnd> {
-        unimplemented!()
+        loop {
+            if let Some(end) = &self.ended {
+                return Err(end.clone());
+            }
+            match wait(self.stream.next()) {
+                Some(Ok(message)) => match from_server::from_server(message) {
+                    Ok(message) => return Ok(message),
+                    Err(error) => log::debug!("Dropping a message of the server: '{error}'"),
+                },
+                Some(Err(error)) => {
+                    self.ended = Some(match (stream_end(error), self.tls_end.get()) {
+                        (StreamEnd::Lost(_), Some(reason)) => StreamEnd::Lost(reason.clone()),
+                        (end, _) => end,
+                    });
+                }
+                None => self.ended = Some(StreamEnd::Closed),
+            }
+        }
     }
 }
 
 impl Hangup {
     /// Closes the connection at once.
     pub fn hang_up(&self) {
-        unimplemented!()
+        // An error means that it is closed already.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+}
+
+fn stream_end(error: grpcio::Error) -> StreamEnd {
+    match error {
+        grpcio::Error::RpcFailure(status) | grpcio::Error::RpcFinished(Some(status)) => from_status(&status),
+        grpcio::Error::RpcFinished(None) | grpcio::Error::RemoteStopped => StreamEnd::Closed,
+        other => StreamEnd::Lost(other.to_string()),
+    }
+}
+
+fn from_status(status: &RpcStatus) -> StreamEnd {
+    let message = status.message().to_owned();
+    match status.code() {
+        RpcStatusCode::OK => StreamEnd::Closed,
+        RpcStatusCode::FAILED_PRECONDITION => StreamEnd::VersionMismatch(message),
+        RpcStatusCode::UNAVAILABLE | RpcStatusCode::CANCELLED => StreamEnd::Lost(message),
+        code => {
+            let text = format!("{code:?}"); // `<number>-<name>`
+            StreamEnd::Refused { code: text.split_once('-').map_or(text.clone(), |(_, name)| name.to_owned()), message }
+        }
     }
 }

@@ -1,13 +1,34 @@
 //! The server's end of all connections: accept, hello, one reader and one writer thread per stream.
 //!
-//! Thread: `listen` accepts; `rx:<peer>` and `tx:<peer>` serve one stream each.
+//! Thread: `listen` accepts; `tls:<port>` greets and pumps where TLS is on; `rx:<peer>` and `tx:<peer>` serve
+//! one stream each.
+//! Owns: the listening socket and the gRPC server. Gives: [`PeerEvent`] (readers wait when the inbox is full).
 
 use super::address::Security;
-use super::outbox::Outbox;
+use super::convert::{to_client, to_server};
+use super::grpc::{self, wait, wait_at_most};
+use super::outbox::{Outbox, OutboxReader, outbox};
+use super::schema::grpc_api;
+use super::tls::{PeerCertificate, Reason, ServerTls, TlsError};
+use crate::limits::{
+    CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, HANDSHAKE_MAX, HANDSHAKES, HELLO_MAX, PEER_STUCK,
+    STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_PER_CONNECTION,
+};
 use crate::model::messages::ToServer;
+use crate::model::names::is_name;
+use crate::model::version::check_compatible;
+use crate::threads::{self, Thread};
 use crossbeam_channel::Sender;
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use futures_util::{SinkExt, StreamExt};
+use grpcio::{DuplexSink, RequestStream, RpcContext, RpcStatus, RpcStatusCode, ServiceBuilder, WriteFlags};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Identifies one stream for the life of the process; never reused.
@@ -76,33 +97,376 @@ pub enum EndpointError {
         /// The address.
         address: SocketAddr,
         /// Why, for example address in use.
-        source: std::io::Error,
+        source: io::Error,
     },
+    /// Certificates or key that cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// A thread or the gRPC library could not be started.
     #[error("cannot start the gRPC server: {0}")]
     Start(String),
 }
 
 /// All connections of the server.
-pub struct ServerEndpoint {}
+pub struct ServerEndpoint {
+    address: SocketAddr,
+    listen: Thread,
+    /// Dropping it ends the `listen` thread.
+    stop: OwnedFd,
+}
+
+/// The class of a stream, from the service it uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Agent,
+    Cli,
+    Commander,
+}
+
+type Requests = RequestStream<grpc_api::ToServer>;
+type Responses = DuplexSink<grpc_api::FromServer>;
+
+/// What all streams share.
+struct Shared {
+    inbox: Sender<PeerEvent>,
+    next_peer: AtomicU64,
+    /// Open connections by the number that gRPC calls them; an entry is replaced when its number is used again,
+    /// so there are never more than [`CONNECTION_FD_MAX`].
+    connections: Mutex<HashMap<i32, Origin>>,
+    handshakes: AtomicUsize,
+}
+
+/// Where a connection comes from and, with TLS, what its certificate says.
+#[derive(Debug, Clone)]
+struct Origin {
+    address: SocketAddr,
+    certificate: Option<PeerCertificate>,
+}
+
+/// Gives connections to gRPC.
+struct Gate {
+    server: grpcio::Server,
+    /// Lowest number for the next connection.
+    next_number: i32,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing that is locked here is left half changed by a panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl ServerEndpoint {
     /// Listens and reports everything that happens to `inbox`; readers wait when it is full.
     ///
     /// # Errors
     /// [`EndpointError`] when the address cannot be had or threads cannot be started.
-    pub fn start(_options: &EndpointOptions, _inbox: Sender<PeerEvent>) -> Result<Self, EndpointError> {
-        unimplemented!()
+    // [impl->swdd~server-supports-multiple-clients~1]
+    pub fn start(options: &EndpointOptions, inbox: Sender<PeerEvent>) -> Result<Self, EndpointError> {
+        let tls = match &options.security {
+            Security::Insecure => None,
+            Security::MutualTls(pem) => Some(ServerTls::new(pem)?),
+        };
+        let bind = |source| EndpointError::Bind { address: options.address, source };
+        let start = |text: &dyn std::fmt::Display| EndpointError::Start(text.to_string());
+        let listener = TcpListener::bind(options.address).map_err(bind)?;
+        listener.set_nonblocking(true).map_err(bind)?;
+        let address = listener.local_addr().map_err(bind)?;
+        let shared = Arc::new(Shared {
+            inbox,
+            next_peer: AtomicU64::new(1),
+            connections: Mutex::default(),
+            handshakes: AtomicUsize::new(0),
+        });
+        let arguments = grpc::channel(options.message_max)
+            .max_concurrent_stream(STREAMS_PER_CONNECTION)
+            .raw_cfg_int(
+                grpc::argument("grpc.max_connection_idle_ms"),
+                i32::try_from(CONNECTION_IDLE_MAX.as_millis()).unwrap_or(i32::MAX),
+            )
+            .build_args();
+        let mut server = grpcio::ServerBuilder::new(grpc::environment())
+            .channel_args(arguments)
+            .requests_slot_per_cq(16)
+            .register_service(services(&shared))
+            .build()
+            .map_err(|error| start(&error))?;
+        server.start();
+        let gate = Arc::new(Mutex::new(Gate { server, next_number: CONNECTION_FD_MIN }));
+        let (stopped, stop) =
+            rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| start(&error))?;
+        let listen = threads::spawn("listen", STACK_SMALL, move || {
+            accept_until_stopped(&listener, &stopped, &shared, &gate, tls.as_ref());
+            drop(listener); // Refuse new connections before the old ones end.
+            let mut gate = lock(&gate);
+            let ended = gate.server.shutdown();
+            gate.server.cancel_all_calls();
+            let _ = wait_at_most(Box::pin(ended), STOP_DEADLINE);
+        })
+        .map_err(|error| start(&error))?;
+        Ok(Self { address, listen, stop })
     }
 
     /// Where it listens; tells the port when 0 was asked for.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        unimplemented!()
+        self.address
     }
 
     /// Accepts no more, ends all streams and waits at most `limit` for that.
-    pub fn stop(self, _limit: Duration) {
-        unimplemented!()
+    pub fn stop(self, limit: Duration) {
+        drop(self.stop);
+        for name in threads::join_all([self.listen], limit) {
+            log::warn!("Thread '{name}' did not end within {limit:?}.");
+        }
     }
 }
+
+/// The three services; every call gets a reader thread at once, since the library's thread must not wait.
+fn services(shared: &Arc<Shared>) -> grpcio::Service {
+    let handler = |class: Class| {
+        let shared = shared.clone();
+        move |context: RpcContext<'_>, requests: Requests, responses: Responses| {
+            let peer = PeerId(shared.next_peer.fetch_add(1, Ordering::Relaxed));
+            let origin = origin(&shared, &context.peer());
+            let stream_shared = shared.clone();
+            let body = move || serve_stream(&stream_shared, peer, class, origin.as_ref(), requests, responses);
+            if let Err(error) = threads::spawn(format!("rx:{}", peer.0), STACK_LARGE, body) {
+                // Both ends of the call were dropped with the closure, which cancels it.
+                log::error!("Cannot start a thread for a new connection: '{error}'. The client may try again.");
+            }
+        }
+    };
+    ServiceBuilder::new()
+        .add_duplex_streaming_handler(&grpc::CONNECT_AGENT, handler(Class::Agent))
+        .add_duplex_streaming_handler(&grpc::CONNECT_CLI, handler(Class::Cli))
+        .add_duplex_streaming_handler(&grpc::CONNECT_COMMAND, handler(Class::Commander))
+        .build()
+}
+
+/// Where a stream comes from. gRPC names connections `fd:<number>`.
+fn origin(shared: &Shared, grpc_name: &str) -> Option<Origin> {
+    let number = grpc_name.strip_prefix("fd:")?.parse().ok()?;
+    lock(&shared.connections).get(&number).cloned()
+}
+
+// ------------------------------------------------------------------- accept
+
+fn accept_until_stopped(
+    listener: &TcpListener,
+    stopped: &OwnedFd,
+    shared: &Arc<Shared>,
+    gate: &Arc<Mutex<Gate>>,
+    tls: Option<&ServerTls>,
+) {
+    loop {
+        let mut wanted =
+            [PollFd::new(listener, PollFlags::IN), PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::IN)];
+        match poll(&mut wanted, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => {
+                log::error!("Cannot wait for connections: '{error}'. No further client can connect.");
+                return;
+            }
+        }
+        if !wanted[1].revents().is_empty() {
+            return;
+        }
+        if wanted[0].revents().is_empty() {
+            continue;
+        }
+        match listener.accept() {
+            Ok((stream, from)) => {
+                if let Err(error) = admit(stream, from, shared, gate, tls) {
+                    log::warn!("Dropping the connection from '{from}': '{error}'");
+                }
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error) => {
+                // Out of descriptors or memory: the connection stays in the backlog, so pause instead of spinning.
+                log::warn!("Cannot accept a connection: '{error}'. Trying again.");
+                let mut only_stop = [PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::IN)];
+                let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+                let _ = poll(&mut only_stop, Some(&pause));
+            }
+        }
+    }
+}
+
+/// Brings a new connection to gRPC, with TLS on a thread of its own, so that a slow handshake delays nobody.
+fn admit(
+    stream: TcpStream,
+    address: SocketAddr,
+    shared: &Arc<Shared>,
+    gate: &Arc<Mutex<Gate>>,
+    tls: Option<&ServerTls>,
+) -> io::Result<()> {
+    grpc::prepare(&stream)?;
+    let Some(tls) = tls.cloned() else {
+        return hand_over(stream.as_fd(), Origin { address, certificate: None }, shared, gate);
+    };
+    if shared.handshakes.fetch_add(1, Ordering::Relaxed) >= HANDSHAKES {
+        shared.handshakes.fetch_sub(1, Ordering::Relaxed);
+        return Err(io::Error::other("too many TLS handshakes are under way"));
+    }
+    let (owned, gate) = (shared.clone(), gate.clone());
+    let started = threads::spawn(format!("tls:{}", address.port()), STACK_LARGE, move || {
+        let greeted = tls.accept(stream, HANDSHAKE_MAX);
+        owned.handshakes.fetch_sub(1, Ordering::Relaxed);
+        let pump = greeted.map_err(io::Error::other).and_then(|(session, certificate)| {
+            let (plain, endpoint) = UnixStream::pair()?;
+            plain.set_nonblocking(true)?;
+            endpoint.set_nonblocking(true)?;
+            let origin = Origin { address, certificate: Some(certificate) };
+            hand_over(endpoint.as_fd(), origin, &owned, &gate)?;
+            Ok((session, plain))
+        });
+        // Only what the pump needs stays for the life of the connection.
+        drop((owned, gate));
+        match pump {
+            Ok((session, plain)) => session.pump(plain, &Reason::default()),
+            Err(error) => log::warn!("Dropping the connection from '{address}': {error}"),
+        }
+    });
+    started.map(|_| ()).inspect_err(|_| {
+        shared.handshakes.fetch_sub(1, Ordering::Relaxed);
+    })
+}
+
+/// Gives a duplicate of `endpoint` to gRPC, under a number that was not used for long, because gRPC tells
+/// connections apart by it.
+fn hand_over(endpoint: BorrowedFd<'_>, origin: Origin, shared: &Shared, gate: &Mutex<Gate>) -> io::Result<()> {
+    let mut gate = lock(gate);
+    let fd = match rustix::io::fcntl_dupfd_cloexec(endpoint, gate.next_number) {
+        Ok(fd) => fd,
+        // No free number from there up to the limit of the process: start again at the bottom.
+        Err(_) => rustix::io::fcntl_dupfd_cloexec(endpoint, 3)?,
+    };
+    let number = fd.into_raw_fd();
+    gate.next_number =
+        if number + 1 >= CONNECTION_FD_MAX { CONNECTION_FD_MIN } else { (number + 1).max(CONNECTION_FD_MIN) };
+    lock(&shared.connections).insert(number, origin);
+    #[allow(unsafe_code)]
+    // SAFETY: `number` is a connected stream socket that nothing else uses: a fresh duplicate whose original is
+    // dropped by the caller without being read or written. gRPC owns it from here on.
+    unsafe {
+        gate.server.add_channel_from_fd(number);
+    }
+    Ok(())
+}
+
+// ------------------------------------------------------------------- streams
+
+fn serve_stream(
+    shared: &Shared,
+    peer: PeerId,
+    class: Class,
+    origin: Option<&Origin>,
+    mut requests: Requests,
+    responses: Responses,
+) {
+    let from = origin.map_or_else(|| "unknown".to_owned(), |origin| origin.address.to_string());
+    let certificate = origin.and_then(|origin| origin.certificate.as_ref()).filter(|_| class == Class::Agent);
+    let hello = match wait_at_most(requests.next(), HELLO_MAX) {
+        Some(Some(Ok(message))) => check_hello(class, certificate, to_server::to_server(message)),
+        Some(_) => Err(RpcStatus::with_message(RpcStatusCode::INVALID_ARGUMENT, "Empty".to_owned())),
+        None => Err(RpcStatus::with_message(RpcStatusCode::DEADLINE_EXCEEDED, "No hello received.".to_owned())),
+    };
+    let hello = match hello {
+        Ok(hello) => hello,
+        Err(status) => {
+            log::warn!("Refusing the connection from '{from}': '{}'", status.message());
+            let _ = wait_at_most(responses.fail(status), PEER_STUCK);
+            return;
+        }
+    };
+    let name = match &hello {
+        PeerHello::Agent { name, .. } => name.clone(),
+        PeerHello::Cli | PeerHello::Commander => peer.0.to_string(),
+    };
+    // The name is for people who look at the process; without it nothing is lost.
+    let _ = std::ffi::CString::new(format!("rx:{name}")).map(|name| rustix::thread::set_name(&name));
+    log::debug!("Stream {} from '{from}' is '{name}'.", peer.0);
+    let (outbox, reader) = outbox();
+    let writer = move || write_until_closed(&reader, responses);
+    if let Err(error) = threads::spawn(format!("tx:{name}"), STACK_LARGE, writer) {
+        log::error!("Cannot start a thread for '{name}': '{error}'. It may connect again.");
+        return;
+    }
+    if shared.inbox.send(PeerEvent::Opened { peer, hello, outbox }).is_err() {
+        return; // The server is ending.
+    }
+    // A stream that failed answers with errors for ever, so the first one ends it.
+    while let Some(Ok(message)) = wait(requests.next()) {
+        let message = to_server::to_server(message);
+        if shared.inbox.send(PeerEvent::Message { peer, message }).is_err() {
+            return;
+        }
+    }
+    let _ = shared.inbox.send(PeerEvent::Closed { peer });
+}
+
+/// Sends what the server puts until it drops its end, then ends the stream with status OK.
+fn write_until_closed(reader: &OutboxReader, mut responses: Responses) {
+    while let Some(message) = reader.next() {
+        let message = to_client::from_server(message);
+        match wait_at_most(responses.send((message, WriteFlags::default())), PEER_STUCK) {
+            Some(Ok(())) => reader.written(),
+            Some(Err(_)) => return, // The reader of this stream learns of the end and reports it.
+            None => {
+                log::warn!("A peer took nothing for {PEER_STUCK:?}; closing, it resynchronises on reconnect.");
+                return; // Dropping the sink cancels the call.
+            }
+        }
+    }
+    let _ = wait_at_most(responses.close(), PEER_STUCK);
+}
+
+/// Checks the first message of a stream, for an agent with TLS also its certificate (spec/config.md section 6.3).
+// [impl->swdd~server-check-agent-name~1]
+fn check_hello(class: Class, certificate: Option<&PeerCertificate>, message: ToServer) -> Result<PeerHello, RpcStatus> {
+    let refuse = |code, text: &str| Err(RpcStatus::with_message(code, text.to_owned()));
+    let version = |version: &str| {
+        check_compatible(version).map_err(|text| RpcStatus::with_message(RpcStatusCode::FAILED_PRECONDITION, text))
+    };
+    if let Some(certificate) = certificate {
+        if certificate.count > 1 {
+            return refuse(RpcStatusCode::UNAUTHENTICATED, "Ambiguous agent certificates provided!");
+        }
+        // Without any DNS name the certificate would speak for every agent.
+        if certificate.dns_names.is_empty() {
+            let text = "No subject alt names found in agent certificates!";
+            return refuse(RpcStatusCode::UNAUTHENTICATED, text);
+        }
+    }
+    match (class, message) {
+        (_, ToServer::Empty) => refuse(RpcStatusCode::INVALID_ARGUMENT, "Empty"),
+        (Class::Agent, ToServer::AgentHello { agent, version: theirs, tags }) => {
+            version(&theirs)?;
+            // Such names would be taken for the connections of commanders when answers are routed.
+            let reserved = ["cli-conn", "commander-conn"].iter().any(|prefix| agent.starts_with(prefix));
+            if !is_name(&agent) || reserved {
+                let text = format!(
+                    "Unsupported agent name '{agent}'. Only a-z, A-Z, 0-9 chars, underscore (_), and hyphen (-) \
+                     allowed. Maximum length is 63 characters."
+                );
+                return refuse(RpcStatusCode::INVALID_ARGUMENT, &text);
+            }
+            if let Some(names) = certificate.map(|certificate| &certificate.dns_names)
+                && !names.iter().any(|name| *name == agent || name == "*")
+            {
+                let text = format!("Agent name '{agent}' does not match SAN {names:?} in agent certificates!");
+                return refuse(RpcStatusCode::UNAUTHENTICATED, &text);
+            }
+            Ok(PeerHello::Agent { name: agent, tags })
+        }
+        (Class::Agent, _) => refuse(RpcStatusCode::INVALID_ARGUMENT, "No AgentHello received."),
+        (Class::Cli, ToServer::CommanderHello { version: theirs }) => version(&theirs).map(|()| PeerHello::Cli),
+        (Class::Commander, ToServer::CommanderHello { version: theirs }) => {
+            version(&theirs).map(|()| PeerHello::Commander)
+        }
+        (Class::Cli | Class::Commander, _) => refuse(RpcStatusCode::INVALID_ARGUMENT, "No CommanderHello received."),
+    }
+}
+
+#[cfg(test)]
+mod tests;

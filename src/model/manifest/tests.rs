@@ -1,0 +1,344 @@
+//! Every row of the field rules of spec/server.md section 3, and the texts of errors and warnings.
+
+use super::*;
+
+/// A manifest with one workload `w` that has all mandatory fields, and `extra` lines below it.
+fn with(extra: &str) -> String {
+    let lines: String = extra.lines().map(|line| format!("    {line}\n")).collect();
+    format!("apiVersion: v1\nworkloads:\n  w:\n    agent: A\n    runtime: podman\n    runtimeConfig: x\n{lines}")
+}
+
+fn read(text: &str) -> Result<DesiredState, ManifestError> {
+    Manifest::parse(text)?.into_desired_state()
+}
+
+fn workload(text: &str) -> Workload {
+    let state = read(text).unwrap_or_else(|error| panic!("{text}\n{error}"));
+    Workload::clone(state.workloads.values().next().expect("one workload"))
+}
+
+fn texts(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
+    entries.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect()
+}
+
+// [utest->swdd~api-object-serialization~1]
+#[test]
+fn a_manifest_with_everything_is_read() {
+    let text = "\
+apiVersion: v1
+workloads:
+  web:
+    agent: agent_A
+    runtime: podman
+    runtimeConfig: |
+      image: x
+    restartPolicy: ON_FAILURE
+    tags: {owner: me}
+    dependencies: {db: ADD_COND_RUNNING, init: ADD_COND_SUCCEEDED, bad: ADD_COND_FAILED}
+    configs: {alias: key}
+    files:
+    - {mountPoint: /etc/a, data: \"text\"}
+    - {mountPoint: /etc/b, binaryData: \"aGk=\"}
+    controlInterfaceAccess:
+      allowRules:
+      - {type: StateRule, operation: Read, filterMasks: [\"desiredState.workloads.*\"]}
+      - {type: LogRule, workloadNames: [\"web*\"]}
+      denyRules: []
+configs:
+  key: value
+  list: [a, {b: c}]
+";
+    let state = read(text).unwrap();
+    let mut expected = Workload::new("agent_A", "podman", "image: x");
+    expected.restart_policy = RestartPolicy::OnFailure;
+    expected.tags = texts(&[("owner", "me")]);
+    expected.dependencies = [
+        ("db".to_owned(), AddCondition::Running),
+        ("init".to_owned(), AddCondition::Succeeded),
+        ("bad".to_owned(), AddCondition::Failed),
+    ]
+    .into();
+    expected.configs = texts(&[("alias", "key")]);
+    expected.files = vec![
+        File { mount_point: "/etc/a".into(), content: FileContent::Data("text".into()) },
+        File { mount_point: "/etc/b".into(), content: FileContent::BinaryData("aGk=".into()) },
+    ];
+    expected.control_interface_access.allow_rules = vec![
+        AccessRule::State { operation: Operation::Read, filter_masks: vec!["desiredState.workloads.*".into()] },
+        AccessRule::Log { workload_names: vec!["web*".into()] },
+    ];
+    assert_eq!(state.api_version, "v1");
+    assert_eq!(*state.workloads["web"], expected);
+    let text = |text: &str| ConfigItem::Text(text.to_owned());
+    let list = ConfigItem::List(vec![text("a"), ConfigItem::Map([("b".to_owned(), text("c"))].into())]);
+    assert_eq!(state.configs, [("key".to_owned(), text("value")), ("list".to_owned(), list)].into());
+}
+
+#[test]
+fn accepted_top_levels() {
+    for (text, workloads, configs) in [
+        ("apiVersion: v1\n", 0, 0),
+        ("apiVersion: v0.1\nworkloads:\nconfigs: ~\n", 0, 0),
+        ("apiVersion: v1\nworkloads: {}\nconfigs: {}\nother: [1, 2]\n", 0, 0),
+        ("{\"apiVersion\": \"v1\", \"configs\": {\"a\": \"b\"}}", 0, 1),
+        ("%YAML 1.2\n---\napiVersion: v1\nworkloads: {w: {agent: a, runtime: r, runtimeConfig: c}}\n...\n", 1, 0),
+    ] {
+        let state = read(text).unwrap_or_else(|error| panic!("{text}\n{error}"));
+        assert_eq!((state.workloads.len(), state.configs.len()), (workloads, configs), "{text}");
+    }
+}
+
+#[test]
+fn scalars_of_text_fields_are_their_source_text() {
+    let text = "apiVersion: v1\nworkloads:\n  0x10: {agent: 1.10, runtime: true, runtimeConfig: 0o7}\n";
+    let state = read(text).unwrap();
+    assert_eq!(state.workloads["0x10"].as_ref(), &Workload::new("1.10", "true", "0o7"));
+    let nulls = "apiVersion: v1\nworkloads:\n  ~: {agent: ~, runtime: , runtimeConfig: null}\n";
+    assert_eq!(workload(nulls), Workload::new("", "", ""));
+    let stripped = "apiVersion: v1\nworkloads:\n  w: {agent: a, runtime: r, runtimeConfig: \"\\u2003 x\\n\\n\"}\n";
+    assert_eq!(&*workload(stripped).runtime_config, "x");
+}
+
+#[test]
+fn accepted_fields() {
+    let base = Workload::new("A", "podman", "x");
+    let changed = |change: &dyn Fn(&mut Workload)| {
+        let mut workload = base.clone();
+        change(&mut workload);
+        workload
+    };
+    let file = |content| vec![File { mount_point: "/m".into(), content }];
+    let state_rule = |operation| AccessRule::State { operation, filter_masks: vec!["a".into()] };
+    for (extra, expected) in [
+        ("image: unknown keys are ignored", base.clone()),
+        ("restartPolicy: ALWAYS", changed(&|w| w.restart_policy = RestartPolicy::Always)),
+        ("restartPolicy: NEVER", base.clone()),
+        ("tags: {}", base.clone()),
+        ("tags: {1: '2', a: ''}", changed(&|w| w.tags = texts(&[("1", "2"), ("a", "")]))),
+        ("dependencies: {}", base.clone()),
+        ("configs: {}", base.clone()),
+        ("configs: {a: 1}", changed(&|w| w.configs = texts(&[("a", "1")]))),
+        ("files: []", base.clone()),
+        (
+            "files: [{mountPoint: /m, data: d, binaryData: b, mode: 1}]",
+            changed(&|w| w.files = file(FileContent::Data("d".into()))),
+        ),
+        ("files: [{mountPoint: /m, data: ''}]", changed(&|w| w.files = file(FileContent::Data(String::new())))),
+        ("controlInterfaceAccess:", base.clone()),
+        ("controlInterfaceAccess: {}", base.clone()),
+        ("controlInterfaceAccess: {allowRules: [], rules: []}", base.clone()),
+        (
+            "controlInterfaceAccess: {denyRules: [{type: StateRule, operation: Nothing, filterMask: [a]}]}",
+            changed(&|w| w.control_interface_access.deny_rules = vec![state_rule(Operation::Nothing)]),
+        ),
+        (
+            "controlInterfaceAccess: {allowRules: [{type: LogRule, workloadNames: []}]}",
+            changed(&|w| {
+                w.control_interface_access.allow_rules = vec![AccessRule::Log { workload_names: Vec::new() }];
+            }),
+        ),
+        ("a: &anchor {owner: me}\ntags: *anchor", changed(&|w| w.tags = texts(&[("owner", "me")]))),
+        ("base: &base {restartPolicy: ALWAYS}\n<<: *base", base.clone()),
+    ] {
+        assert_eq!(workload(&with(extra)), expected, "{extra}");
+    }
+}
+
+#[test]
+fn refused_manifests_name_the_field_and_the_place() {
+    let top = |text: &str| text.to_owned();
+    for (text, message) in [
+        (top(""), "missing field `apiVersion` at line 1 column 1"),
+        (top("workloads: {}\n"), "missing field `apiVersion` at line 1 column 1"),
+        (top("[1]\n"), "a list found, expected a mapping with apiVersion and workloads at line 1 column 1"),
+        (top("text"), "text 'text' found, expected a mapping with apiVersion and workloads at line 1 column 1"),
+        (top("apiVersion: {}\n"), "apiVersion: a mapping found, expected text at line 1 column 13"),
+        (top("apiVersion: v1\nworkloads: []\n"), "workloads: a list found, expected a mapping at line 2 column 12"),
+        (top("apiVersion: v1\nworkloads:\n  w:\n"), "workloads.w: null found, expected a mapping at line 3 column 5"),
+        (
+            top("apiVersion: v1\nworkloads:\n  w: {runtime: r, runtimeConfig: c}\n"),
+            "workloads.w: missing field `agent` at line 3 column 6",
+        ),
+        (
+            top("apiVersion: v1\nworkloads:\n  w: {agent: a, runtimeConfig: c}\n"),
+            "workloads.w: missing field `runtime` at line 3 column 6",
+        ),
+        (
+            top("apiVersion: v1\nworkloads:\n  w: {agent: a, runtime: r}\n"),
+            "workloads.w: missing field `runtimeConfig` at line 3 column 6",
+        ),
+        (
+            top("apiVersion: v1\nworkloads:\n  w: {agent: [], runtime: r, runtimeConfig: c}\n"),
+            "workloads.w.agent: a list found, expected text at line 3 column 14",
+        ),
+        (
+            top("apiVersion: v1\nworkloads:\n  [w]: {}\n"),
+            "workloads: a list found as key, expected text at line 3 column 3",
+        ),
+        (
+            with("restartPolicy: never"),
+            "workloads.w.restartPolicy: unknown value 'never', expected NEVER, ON_FAILURE or ALWAYS at line 7 column 20",
+        ),
+        (
+            with("restartPolicy:"),
+            "workloads.w.restartPolicy: null found, expected NEVER, ON_FAILURE or ALWAYS at line 7 column 19",
+        ),
+        (
+            with("tags: {a: 1}"),
+            "workloads.w.tags.a: number 1 found, expected text (put it in quotes) at line 7 column 15",
+        ),
+        (
+            with("tags: {a: true}"),
+            "workloads.w.tags.a: boolean true found, expected text (put it in quotes) at line 7 column 15",
+        ),
+        (with("tags: {a: }"), "workloads.w.tags.a: null found, expected text (put it in quotes) at line 7 column 15"),
+        (with("dependencies:"), "workloads.w.dependencies: null found, expected a mapping at line 7 column 18"),
+        (with("dependencies: []"), "workloads.w.dependencies: a list found, expected a mapping at line 7 column 19"),
+        (
+            with("dependencies: {db: RUNNING}"),
+            "workloads.w.dependencies.db: unknown value 'RUNNING', expected \
+             ADD_COND_RUNNING, ADD_COND_SUCCEEDED or ADD_COND_FAILED at line 7 column 24",
+        ),
+        (with("configs: ~"), "workloads.w.configs: null found, expected a mapping at line 7 column 14"),
+        (with("configs: [a]"), "workloads.w.configs: a list found, expected a mapping at line 7 column 14"),
+        (with("files: ~"), "workloads.w.files: null found, expected a list at line 7 column 12"),
+        (with("files: {}"), "workloads.w.files: a mapping found, expected a list at line 7 column 12"),
+        (with("files: [{data: d}]"), "workloads.w.files[0]: missing field `mountPoint` at line 7 column 13"),
+        (
+            with("files: [{mountPoint: /m}]"),
+            "workloads.w.files[0]: missing field `data` or `binaryData` at line 7 column 13",
+        ),
+        (
+            with("files: [{mountPoint: /m, data: 1}]"),
+            "workloads.w.files[0].data: number 1 found, expected text (put it in quotes) at line 7 column 36",
+        ),
+        (
+            with("controlInterfaceAccess: []"),
+            "workloads.w.controlInterfaceAccess: a list found, expected a mapping at line 7 column 29",
+        ),
+    ] {
+        let error = read(&text).unwrap_err();
+        assert!(matches!(error, ManifestError::Invalid { .. }), "{text}: {error:?}");
+        assert_eq!(error.to_string(), message, "{text}");
+    }
+}
+
+#[test]
+fn refused_access_rules() {
+    let place = "workloads.w.controlInterfaceAccess.allowRules[0]";
+    for (rule, message) in [
+        ("{operation: Read, filterMasks: []}", "missing field `type`"),
+        ("{type: Rule}", "unknown value 'Rule', expected StateRule or LogRule"),
+        ("{type: StateRule, filterMasks: [a]}", "missing field `operation`"),
+        ("{type: StateRule, operation: Read}", "missing field `filterMasks`"),
+        ("{type: StateRule, operation: read, filterMasks: []}", "expected Nothing, Read, Write or ReadWrite"),
+        (
+            "{type: StateRule, operation: Read, filterMask: [a], filterMasks: [a]}",
+            "duplicate field `filterMasks` (`filterMask` is its old name)",
+        ),
+        ("{type: StateRule, operation: Read, filterMasks: a}", "text 'a' found, expected a list"),
+        ("{type: LogRule}", "missing field `workloadNames`"),
+        ("LogRule", "missing field `type`"),
+    ] {
+        let error = read(&with(&format!("controlInterfaceAccess:\n  allowRules:\n  - {rule}"))).unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with(place) && text.contains(message), "{rule}: {text}");
+        assert_eq!(error.location().map(|at| at.line), Some(9), "{rule}: {text}");
+    }
+}
+
+#[test]
+fn config_values_must_be_texts_lists_or_mappings() {
+    for (value, message) in [
+        ("1", "configs.k: number 1 found, expected text (put it in quotes), a list or a mapping at line 3 column 6"),
+        ("~", "configs.k: null found, expected text (put it in quotes), a list or a mapping at line 3 column 6"),
+        (
+            "[a, {b: false}]",
+            "configs.k[1].b: boolean false found, expected text (put it in quotes), a list or a mapping \
+             at line 3 column 14",
+        ),
+    ] {
+        let error = read(&format!("apiVersion: v1\nconfigs:\n  k: {value}\n")).unwrap_err();
+        assert_eq!(error.to_string(), message);
+    }
+}
+
+#[test]
+fn yaml_that_cannot_be_read_is_a_class_of_its_own() {
+    for (text, part) in [
+        ("apiVersion: [", "did not find expected node content"),
+        ("apiVersion: v1\n---\napiVersion: v1\n", "more than one document is not supported"),
+        ("apiVersion: v1\napiVersion: v1\n", "duplicate entry with key \"apiVersion\" at line 2 column 1"),
+        (
+            "apiVersion: v1\nworkloads:\n  w: {}\n  v: {}\n  w: {}\n",
+            "workloads: duplicate entry with key \"w\" at line 5 column 3",
+        ),
+    ] {
+        let error = read(text).unwrap_err();
+        assert!(matches!(error, ManifestError::Unreadable { .. }), "{text}: {error:?}");
+        assert!(error.to_string().contains(part), "{text}: {error}");
+    }
+}
+
+#[test]
+fn tags_have_the_shape_of_the_version() {
+    let tags = |version: &str, tags: &str| {
+        format!("apiVersion: {version}\nworkloads:\n  a: {{agent: A, runtime: r, runtimeConfig: c, tags: {tags}}}\n")
+    };
+    let v1 = "For API version 'v1', tags must be specified as a mapping (key-value pairs). \
+              Found tags as sequence for workload 'a'.";
+    let v01 = "For API version 'v0.1', tags must be specified as a sequence (list of key-value entries). \
+               Found tags as mapping for workload 'a'.";
+    for (text, message) in [(tags("v1", "[]"), v1), (tags("v0.1", "{}"), v01)] {
+        let error = read(&text).unwrap_err();
+        assert!(matches!(error, ManifestError::TagShape { .. }), "{text}: {error:?}");
+        assert_eq!(error.to_string(), message);
+        assert_eq!(error.location().map(|at| at.line), Some(3));
+    }
+    assert!(matches!(read(&tags("v1", "~")), Err(ManifestError::TagShape { .. })));
+    let list = "[{key: a, value: b}, {key: c, value: ''}]";
+    assert_eq!(workload(&tags("v0.1", list)).tags, texts(&[("a", "b"), ("c", "")]));
+    assert!(read(&tags("v0.1", "[{key: a, value: 1}]")).unwrap_err().to_string().contains("tags[0].value: number 1"));
+    assert!(read(&tags("v0.1", "[{key: a}]")).unwrap_err().to_string().contains("missing field `value`"));
+    // Other versions are refused by the receiver, not for the shape of their tags.
+    for shape in ["{a: b}", "[{key: a, value: b}]"] {
+        assert_eq!(read(&tags("v2", shape)).unwrap().api_version, "v2");
+    }
+}
+
+#[test]
+fn unknown_keys_are_warned_about_with_the_nearest_name() {
+    let text = "\
+apiVersion: v1
+workload: {}
+workloads:
+  web:
+    agnet: x
+    agent: A
+    runtime: r
+    runtimeConfig: c
+    files: [{mountPoint: /m, data: d, mode: 7}]
+    controlInterfaceAccess:
+      allowRules: [{type: LogRule, workloadNames: [], operation: Read}]
+";
+    let warnings: Vec<String> = Manifest::parse(text).unwrap().warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        [
+            "unknown key 'workload' is ignored at line 2 column 1, did you mean 'workloads'?",
+            "unknown key 'workloads.web.agnet' is ignored at line 5 column 5, did you mean 'agent'?",
+            "unknown key 'workloads.web.files[0].mode' is ignored at line 9 column 39",
+            "unknown key 'workloads.web.controlInterfaceAccess.allowRules[0].operation' is ignored \
+             at line 11 column 55",
+        ]
+    );
+    let many: String = (0..1000).map(|index| format!("x{index}: 1\n")).collect();
+    assert_eq!(Manifest::parse(&format!("apiVersion: v1\n{many}")).unwrap().warnings.len(), MANIFEST_WARNINGS_MAX);
+}
+
+#[test]
+fn a_workload_without_agent_is_kept_for_those_who_can_give_it_one() {
+    let manifest = Manifest::parse("apiVersion: v1\nworkloads: {w: {runtime: r, runtimeConfig: c}}\n").unwrap();
+    assert_eq!(manifest.workloads["w"].agent, None);
+    assert!(manifest.into_desired_state().is_err());
+}

@@ -1,0 +1,36 @@
+//! Which known name somebody meant who wrote an unknown one.
+//!
+//! Thread: none, plain functions.
+
+/// The candidate that is most similar to `name`, if one is similar enough to be meant.
+#[must_use]
+pub fn nearest<'c>(name: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
+    let lower = name.to_lowercase();
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::damerau_levenshtein(&lower, &candidate.to_lowercase()), candidate))
+        .filter(|(distance, candidate)| *distance <= candidate.chars().count().max(3) / 3)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_typo_leads_to_the_name_and_nonsense_to_nothing() {
+        let known = ["agent", "runtime", "runtimeConfig", "restartPolicy", "tags"];
+        for (name, expected) in [
+            ("agnet", Some("agent")),
+            ("Agent", Some("agent")),
+            ("tag", Some("tags")),
+            ("runtimeconfig", Some("runtimeConfig")),
+            ("restart_policy", Some("restartPolicy")),
+            ("image", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(name, known), expected, "{name:?}");
+        }
+    }
+}

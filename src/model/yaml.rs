@@ -1,0 +1,503 @@
+//! Reads one YAML document into a tree that keeps what manifests need: the source text of numbers, and places.
+//!
+//! Thread: none, plain values.
+//!
+//! The YAML library answers `1.10` as a number, but a manifest means the text. So numbers and booleans are read a
+//! second time as text, and a place in the file is found by walking there again, which only errors need.
+
+use serde::de::{Deserialize, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, IgnoredAny, MapAccess, SeqAccess, VariantAccess};
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// One node of a YAML document.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Yaml {
+    /// No value, `~` or `null`.
+    Null,
+    /// A string.
+    Text(String),
+    /// A number or boolean without quotes, as written in the file.
+    Plain(Plain, String),
+    /// A list.
+    List(Vec<Yaml>),
+    /// Keys and values in the order of the file; no key is there twice.
+    Map(Vec<(Yaml, Yaml)>),
+}
+
+/// What a scalar without quotes is taken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Plain {
+    /// `true` or `false`.
+    Boolean,
+    /// A whole number.
+    Integer,
+    /// Another number.
+    Float,
+}
+
+impl Yaml {
+    /// The text of a scalar as written in the file, empty for null; `None` for lists and maps.
+    #[must_use]
+    pub fn scalar(&self) -> Option<&str> {
+        match self {
+            Self::Null => Some(""),
+            Self::Text(text) | Self::Plain(_, text) => Some(text),
+            Self::List(_) | Self::Map(_) => None,
+        }
+    }
+
+    /// The value of `key` when this is a map that has it.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Yaml> {
+        let Self::Map(entries) = self else { return None };
+        entries.iter().find(|(candidate, _)| candidate.scalar() == Some(key)).map(|(_, value)| value)
+    }
+
+    /// What this is, for error texts: `number 5`, `a list`.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Null => "null".to_owned(),
+            Self::Text(text) if text.chars().count() > 40 => "a text".to_owned(),
+            Self::Text(text) => format!("text '{text}'"),
+            Self::Plain(Plain::Boolean, text) => format!("boolean {text}"),
+            Self::Plain(_, text) => format!("number {text}"),
+            Self::List(_) => "a list".to_owned(),
+            Self::Map(_) => "a mapping".to_owned(),
+        }
+    }
+
+    fn has_plain(&self) -> bool {
+        match self {
+            Self::Null | Self::Text(_) => false,
+            Self::Plain(..) => true,
+            Self::List(items) => items.iter().any(Self::has_plain),
+            Self::Map(entries) => entries.iter().any(|(key, value)| key.has_plain() || value.has_plain()),
+        }
+    }
+}
+
+/// A place in the text, both counted from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Location {
+    /// Line.
+    pub line: usize,
+    /// Column.
+    pub column: usize,
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "line {} column {}", self.line, self.column)
+    }
+}
+
+/// One step from a node to a node below it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// To the value of a key.
+    Key(String),
+    /// To a list item, counted from 0.
+    Index(usize),
+}
+
+/// Joins steps the way error messages name them: `workloads.web.files[0]`; empty for the root.
+#[must_use]
+pub fn path_text(steps: &[Step]) -> String {
+    let mut text = String::new();
+    for step in steps {
+        match step {
+            Step::Key(key) if text.is_empty() => text.push_str(key),
+            Step::Key(key) => text.extend([".", key]),
+            Step::Index(index) => text.push_str(&format!("[{index}]")),
+        }
+    }
+    text
+}
+
+/// The text is not one YAML document: syntax, a key that is there twice, several documents.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct YamlError {
+    /// What is wrong, with the line where the library knows it.
+    pub message: String,
+    /// Where.
+    pub location: Option<Location>,
+}
+
+/// One parsed YAML document together with its text.
+#[derive(Debug, Clone)]
+pub struct Document<'t> {
+    text: &'t str,
+    root: Yaml,
+}
+
+impl<'t> Document<'t> {
+    /// Parses `text`; an empty text is a null document.
+    ///
+    /// # Errors
+    /// [`YamlError`] when it is not exactly one well-formed document.
+    pub fn read(text: &'t str) -> Result<Self, YamlError> {
+        let error = |error: serde_yaml::Error| YamlError {
+            message: error.to_string(),
+            location: error.location().map(|at| Location { line: at.line(), column: at.column() }),
+        };
+        let Parsed(mut root) = Parsed::deserialize(serde_yaml::Deserializer::from_str(text)).map_err(error)?;
+        if root.has_plain() {
+            SourceText(&mut root).deserialize(serde_yaml::Deserializer::from_str(text)).map_err(error)?;
+        }
+        Ok(Self { text, root })
+    }
+
+    /// The outermost node.
+    #[must_use]
+    pub fn root(&self) -> &Yaml {
+        &self.root
+    }
+
+    /// Where the node starts that `path` leads to. Reads the text again, so only for errors and warnings.
+    #[must_use]
+    pub fn locate(&self, path: &[Step]) -> Option<Location> {
+        let found = Finder { path, at_key: false }.deserialize(serde_yaml::Deserializer::from_str(self.text));
+        Some(found.err()?.location()).flatten().map(|at| Location { line: at.line(), column: at.column() })
+    }
+
+    /// Where the key stands that the last step of `path` names.
+    #[must_use]
+    pub fn locate_key(&self, path: &[Step]) -> Option<Location> {
+        let found = Finder { path, at_key: true }.deserialize(serde_yaml::Deserializer::from_str(self.text));
+        Some(found.err()?.location()).flatten().map(|at| Location { line: at.line(), column: at.column() })
+    }
+}
+
+// ----------------------------------------------------------- first reading
+
+/// The tree, numbers in the library's own spelling.
+struct Parsed(Yaml);
+
+impl<'de> Deserialize<'de> for Parsed {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TreeVisitor { seen: None }).map(Parsed)
+    }
+}
+
+/// Builds a node. As a key it knows the keys before it, so that the error points at the second one.
+struct TreeVisitor<'s> {
+    seen: Option<&'s BTreeSet<Yaml>>,
+}
+
+impl TreeVisitor<'_> {
+    fn node<E: Error>(&self, node: Yaml) -> Result<Yaml, E> {
+        if self.seen.is_some_and(|seen| seen.contains(&node)) {
+            let key = node.scalar().unwrap_or_default();
+            return Err(E::custom(format_args!("duplicate entry with key \"{key}\"")));
+        }
+        Ok(node)
+    }
+
+    fn plain<E: Error>(&self, kind: Plain, text: impl ToString) -> Result<Yaml, E> {
+        self.node(Yaml::Plain(kind, text.to_string()))
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for TreeVisitor<'_> {
+    type Value = Yaml;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Yaml, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for TreeVisitor<'_> {
+    type Value = Yaml;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("any YAML value")
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Yaml, E> {
+        self.plain(Plain::Boolean, value)
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Yaml, E> {
+        self.plain(Plain::Integer, value)
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Yaml, E> {
+        self.plain(Plain::Integer, value)
+    }
+
+    fn visit_i128<E: Error>(self, value: i128) -> Result<Yaml, E> {
+        self.plain(Plain::Integer, value)
+    }
+
+    fn visit_u128<E: Error>(self, value: u128) -> Result<Yaml, E> {
+        self.plain(Plain::Integer, value)
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Yaml, E> {
+        self.plain(Plain::Float, value)
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<Yaml, E> {
+        self.node(Yaml::Text(value.to_owned()))
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Yaml, E> {
+        self.node(Yaml::Null)
+    }
+
+    fn visit_none<E: Error>(self) -> Result<Yaml, E> {
+        self.node(Yaml::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Yaml, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element_seed(TreeVisitor { seen: None })? {
+            list.push(item);
+        }
+        self.node(Yaml::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Yaml, A::Error> {
+        let (mut map, mut seen) = (Vec::new(), BTreeSet::new());
+        while let Some(key) = entries.next_key_seed(TreeVisitor { seen: Some(&seen) })? {
+            let value = entries.next_value_seed(TreeVisitor { seen: None })?;
+            seen.insert(key.clone());
+            map.push((key, value));
+        }
+        self.node(Yaml::Map(map))
+    }
+
+    /// A value with a tag of its own (`!name value`): the tag has no meaning here.
+    fn visit_enum<A: EnumAccess<'de>>(self, tagged: A) -> Result<Yaml, A::Error> {
+        let (_tag, value) = tagged.variant_seed(std::marker::PhantomData::<IgnoredTag>)?;
+        value.newtype_variant_seed(self)
+    }
+}
+
+struct IgnoredTag;
+
+impl<'de> Deserialize<'de> for IgnoredTag {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_identifier(IgnoredAny).map(|_| Self)
+    }
+}
+
+// ---------------------------------------------------------- second reading
+
+/// Walks the document next to the tree and replaces numbers and booleans by their source text.
+struct SourceText<'n>(&'n mut Yaml);
+
+impl<'de> DeserializeSeed<'de> for SourceText<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        match self.0 {
+            Yaml::Plain(..) => deserializer.deserialize_str(self),
+            Yaml::List(_) => deserializer.deserialize_seq(self),
+            Yaml::Map(_) => deserializer.deserialize_map(self),
+            Yaml::Null | Yaml::Text(_) => deserializer.deserialize_ignored_any(IgnoredAny).map(|_| ()),
+        }
+    }
+}
+
+impl<'de> Visitor<'de> for SourceText<'_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("what was there before")
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<(), E> {
+        if let Yaml::Plain(_, text) = self.0 {
+            value.clone_into(text);
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        if let Yaml::List(list) = self.0 {
+            for item in list {
+                items.next_element_seed(SourceText(item))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
+        if let Yaml::Map(map) = self.0 {
+            for (key, value) in map {
+                entries.next_key_seed(SourceText(key))?;
+                entries.next_value_seed(SourceText(value))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+// ------------------------------------------------------------ third reading
+
+/// Walks to a node and fails there on purpose: only errors of the library carry a place.
+struct Finder<'p> {
+    path: &'p [Step],
+    at_key: bool,
+}
+
+impl Finder<'_> {
+    fn here<E: Error>() -> E {
+        E::custom("here")
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Finder<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        match self.path.first() {
+            Some(Step::Key(_)) => deserializer.deserialize_map(self),
+            Some(Step::Index(_)) => deserializer.deserialize_seq(self),
+            None => deserializer.deserialize_any(self),
+        }
+    }
+}
+
+impl<'de> Visitor<'de> for Finder<'_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("nothing") // Every scalar is an error, which is the point.
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        let Some((Step::Index(index), rest)) = self.path.split_first() else { return Err(Self::here()) };
+        for _ in 0..*index {
+            items.next_element::<IgnoredAny>()?;
+        }
+        items.next_element_seed(Finder { path: rest, at_key: self.at_key })?;
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
+        let Some((Step::Key(wanted), rest)) = self.path.split_first() else { return Err(Self::here()) };
+        let fail = self.at_key && rest.is_empty();
+        while let Some(found) = entries.next_key_seed(FinderKey { wanted, fail })? {
+            if found {
+                return entries.next_value_seed(Finder { path: rest, at_key: self.at_key });
+            }
+            entries.next_value::<IgnoredAny>()?;
+        }
+        Ok(())
+    }
+
+    fn visit_enum<A: EnumAccess<'de>>(self, _tagged: A) -> Result<(), A::Error> {
+        Err(Self::here())
+    }
+}
+
+/// Compares a key; fails at the wanted one when its own place is asked for.
+struct FinderKey<'p> {
+    wanted: &'p str,
+    fail: bool,
+}
+
+impl<'de> DeserializeSeed<'de> for FinderKey<'_> {
+    type Value = bool;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for FinderKey<'_> {
+    type Value = bool;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a key")
+    }
+
+    fn visit_str<E: Error>(self, key: &str) -> Result<bool, E> {
+        let found = key == self.wanted;
+        if found && self.fail { Err(Finder::here()) } else { Ok(found) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Yaml {
+        Document::read(text).unwrap().root().clone()
+    }
+
+    #[test]
+    fn scalars_keep_their_source_text_and_kind() {
+        for (text, expected) in [
+            ("1.10", Yaml::Plain(Plain::Float, "1.10".into())),
+            ("0x1F", Yaml::Plain(Plain::Integer, "0x1F".into())),
+            ("+7", Yaml::Plain(Plain::Integer, "+7".into())),
+            ("true", Yaml::Plain(Plain::Boolean, "true".into())),
+            ("'1.10'", Yaml::Text("1.10".into())),
+            ("yes", Yaml::Text("yes".into())),
+            ("~", Yaml::Null),
+            ("", Yaml::Null),
+            ("99999999999999999999", Yaml::Plain(Plain::Integer, "99999999999999999999".into())),
+        ] {
+            assert_eq!(read(text), expected, "{text:?}");
+        }
+        let tree = read("a: [1.0, {2.0: x, b: &v 3.0}]\nc: *v\nd: !tag 4.0\n");
+        let plain = |text: &str| Yaml::Plain(Plain::Float, text.into());
+        let Some(Yaml::List(items)) = tree.get("a") else { panic!("{tree:?}") };
+        assert_eq!(items[0], plain("1.0"));
+        assert_eq!(items[1].get("2.0"), Some(&Yaml::Text("x".into())));
+        assert_eq!(tree.get("c"), Some(&plain("3.0")));
+        assert_eq!(tree.get("d"), Some(&plain("4.0")));
+    }
+
+    #[test]
+    fn what_is_not_one_document_is_refused_with_the_line() {
+        for (text, part, line) in [
+            ("a: [1", "did not find expected ',' or ']'", Some(2)),
+            ("a: 1\nb: 2\na: 3\n", "duplicate entry with key \"a\"", Some(3)),
+            ("a:\n  b: 1\n  c: 2\n  b: 3\n", "a: duplicate entry with key \"b\"", Some(4)),
+            ("a: 1\n---\nb: 2\n", "more than one document is not supported", None),
+            ("a: *nobody\n", "unknown anchor", Some(1)),
+            ("a: b: c\n", "mapping values are not allowed", Some(1)),
+        ] {
+            let error = Document::read(text).unwrap_err();
+            assert!(error.message.contains(part), "{text:?}: {error}");
+            assert_eq!(error.location.map(|at| at.line), line, "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn nodes_and_keys_are_found_again() {
+        let text = "workloads:\n  web:\n    files:\n    - a: 1\n    - b: x\n  7: {tags: [p, q]}\n";
+        let document = Document::read(text).unwrap();
+        let key = |key: &str| Step::Key(key.to_owned());
+        for (path, value, name) in [
+            (vec![], (1, 1), None),
+            (vec![key("workloads")], (2, 3), Some((1, 1))),
+            (vec![key("workloads"), key("web"), key("files"), Step::Index(1), key("b")], (5, 10), Some((5, 7))),
+            (vec![key("workloads"), key("7"), key("tags"), Step::Index(1)], (6, 17), None),
+        ] {
+            let at = |(line, column)| Some(Location { line, column });
+            assert_eq!(document.locate(&path), at(value), "{}", path_text(&path));
+            if let Some(name) = name {
+                assert_eq!(document.locate_key(&path), at(name), "{}", path_text(&path));
+            }
+        }
+        assert_eq!(document.locate(&[key("nobody")]), None);
+        assert_eq!(path_text(&[key("a"), Step::Index(0), key("b")]), "a[0].b");
+    }
+
+    #[test]
+    fn a_document_that_nests_too_deep_is_an_error_and_no_crash() {
+        let text = "[".repeat(100_000);
+        assert!(Document::read(&text).is_err());
+        let bomb = "a: &a [x,x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\n\
+                    d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: [*e,*e,*e,*e,*e,*e,*e,*e,*e,*e]\n";
+        assert!(Document::read(bomb).unwrap_err().message.contains("repetition limit"));
+    }
+}

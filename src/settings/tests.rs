@@ -1,0 +1,191 @@
+//! Tests of the common settings.
+
+use super::*;
+use std::fs;
+
+fn file(text: &str) -> ConfigFile {
+    ConfigFile { path: PathBuf::from("/etc/x.conf"), text: text.to_owned() }
+}
+
+fn write(folder: &tempfile::TempDir, name: &str, text: &str, mode: u32) -> PathBuf {
+    let path = folder.path().join(name);
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    path
+}
+
+#[test]
+fn the_given_file_must_exist_and_of_the_places_the_first_existing_is_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let second = write(&folder, "second", "version = 'v1'", 0o600);
+    let missing = folder.path().join("missing");
+    let places = [missing.clone(), second.clone()];
+    assert_eq!(ConfigFile::find(None, &places).unwrap().unwrap().path(), second);
+    assert!(ConfigFile::find(None, &[missing.clone()]).unwrap().is_none());
+    let error = ConfigFile::find(Some(&missing), &places).unwrap_err().to_string();
+    let start = format!("Config file could not have been parsed due to: cannot read '{}': No such", missing.display());
+    assert!(error.starts_with(&start), "{error}");
+    // A folder exists but cannot be read as a file.
+    assert!(ConfigFile::find(None, &[folder.path().to_owned()]).is_err());
+}
+
+#[test]
+fn a_config_file_that_is_too_large_or_not_text_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let large = write(&folder, "large", &"#".repeat(usize::try_from(CONFIG_FILE_MAX).unwrap() + 1), 0o600);
+    assert!(ConfigFile::read(&large).unwrap_err().to_string().contains("larger than"));
+    let binary = folder.path().join("binary");
+    fs::write(&binary, [0xff, 0xfe, 0x00]).unwrap();
+    assert!(ConfigFile::read(&binary).is_err());
+}
+
+#[test]
+fn the_version_must_be_there_and_v1() {
+    for (text, in_default, expected) in [
+        ("version = 'v1'", false, ""),
+        ("version = 'v2'", false, "Wrong version: v2"),
+        ("version = ''", false, "Wrong version: "),
+        ("version = 1", false, "invalid type: integer `1`, expected a string"),
+        ("", false, "missing field `version`"),
+        ("[default]\nversion = 'v1'", false, "missing field `version`"),
+        ("[default]\nversion = 'v1'", true, ""),
+        ("version = 'v1'\n[default]\ninsecure = true", true, ""),
+        ("version = 'v1'", true, ""),
+        ("version = ", false, "TOML parse error at line 1"),
+    ] {
+        match file(text).check_version(in_default) {
+            Ok(()) => assert_eq!(expected, "", "{text:?}"),
+            Err(error) => {
+                assert!(!expected.is_empty() && error.to_string().contains(expected), "{text:?}: {error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_type_error_names_file_and_line_but_never_shows_a_key() {
+    #[derive(Debug, Deserialize)]
+    struct Keys {
+        #[allow(dead_code)]
+        insecure: Option<bool>,
+        #[allow(dead_code)]
+        key_pem_content: Option<String>,
+    }
+    let error = file("version = 'v1'\ninsecure = 'true'").keys::<Keys>().unwrap_err().to_string();
+    assert!(error.contains("'/etc/x.conf': TOML parse error at line 2, column 12"), "{error}");
+    let error = file("key_pem_content = 'SECRET' x").keys::<Keys>().unwrap_err().to_string();
+    assert!(!error.contains("SECRET"), "{error}");
+}
+
+#[test]
+fn unknown_keys_are_named_with_their_line_and_what_was_probably_meant() {
+    let text = "version = 'v1'\nadress = 'x'\n[tags]\na = 'b'\n[[mutating_hook]]\nname = 'h'\n[[hooks]]\nname = 'x'\nprioo = 1\n";
+    let known = ["version", "address", "tags.*", "mutating_hooks.name", "hooks.name", "hooks.prio"];
+    assert_eq!(
+        file(text).unknown_keys(&known),
+        [
+            "'/etc/x.conf', line 2: unknown key 'adress' is ignored. Did you mean 'address'?",
+            "'/etc/x.conf', line 5: unknown key 'mutating_hook' is ignored. Did you mean 'mutating_hooks'?",
+            "'/etc/x.conf', line 9: unknown key 'hooks.prioo' is ignored. Did you mean 'hooks.prio'?",
+        ]
+    );
+    assert_eq!(file("not toml =").unknown_keys(&known), Vec::<String>::new());
+    assert_eq!(file("zzz = 1").unknown_keys(&known), ["'/etc/x.conf', line 1: unknown key 'zzz' is ignored."]);
+}
+
+#[test]
+fn pem_permissions_are_checked_before_reading() {
+    let folder = tempfile::tempdir().unwrap();
+    for (mode, key, certificate) in [
+        (0o600, true, true),
+        (0o400, true, true),
+        (0o640, false, true),
+        (0o644, false, true),
+        (0o444, false, true),
+        (0o664, false, false),
+        (0o646, false, false),
+        (0o700, false, false),
+        (0o611, false, false),
+    ] {
+        let path = write(&folder, "pem", "PEM", mode);
+        assert_eq!(read_pem(&path, PemKind::PrivateKey).is_ok(), key, "key {mode:o}");
+        assert_eq!(read_pem(&path, PemKind::Certificate).is_ok(), certificate, "certificate {mode:o}");
+        fs::remove_file(path).unwrap();
+    }
+    let path = write(&folder, "key", "SECRET", 0o644);
+    let error = read_pem(&path, PemKind::PrivateKey).unwrap_err().to_string();
+    let shown = path.display();
+    assert_eq!(
+        error,
+        format!(
+            "Certificate error: 'Private key file \"{shown}\" has insecure permissions 0644. Private keys must have permissions 0600 or 0400. Use 'chmod 0600 {shown}' to fix this.'"
+        )
+    );
+    let error = read_pem(Path::new("/nowhere/x"), PemKind::Certificate).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "Certificate error: 'Error during opening the given file \"/nowhere/x\": No such file or directory (os error 2)'"
+    );
+}
+
+#[test]
+fn a_pem_path_beside_its_content_conflicts_and_options_replace_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(&folder, "ca", "FROM FILE", 0o644);
+    let content = file("ca_pem_content = 'INLINE'").keys::<PemKeys>().unwrap();
+    let pems = content.clone().read().unwrap();
+    assert_eq!(pems.ca.as_deref(), Some("INLINE"));
+    let replaced = pems.overridden_by(PemPaths { ca: Some(&path), ..PemPaths::default() }).unwrap();
+    assert_eq!(replaced.ca.as_deref(), Some("FROM FILE"));
+    let both = PemKeys { ca_pem: Some(path), ..content };
+    assert!(matches!(both.read(), Err(ConfigError::ConflictingPems)));
+    let missing = PemKeys { key_pem: Some("/nowhere/x".into()), ..PemKeys::default() };
+    let error = missing.read().unwrap_err().to_string();
+    assert!(error.starts_with("Certificate could not have been read due to: Certificate error: '"), "{error}");
+}
+
+#[test]
+fn tls_is_decided_by_the_table_and_never_falls_back_silently() {
+    let pems = |ca: bool, certificate: bool, key: bool| {
+        let text = |given: bool| given.then(|| "SECRET".to_owned());
+        Pems { ca: text(ca), certificate: text(certificate), key: text(key) }
+    };
+    for (insecure, given, expected, warned) in [
+        (false, pems(true, true, true), Some(true), false),
+        (true, pems(true, true, true), Some(true), true),
+        (true, pems(false, false, false), Some(false), false),
+        (true, pems(true, false, true), None, true),
+        (false, pems(false, false, false), None, false),
+        (false, pems(true, true, false), None, false),
+    ] {
+        let (security, warning) = decide_security(insecure, given.clone());
+        let tls = security.as_ref().ok().map(|security| matches!(security, Security::MutualTls(_)));
+        assert_eq!(tls, expected, "insecure {insecure}, {given:?}");
+        assert_eq!(warning.is_some(), warned, "insecure {insecure}, {given:?}");
+        assert!(!format!("{security:?} {given:?}").contains("SECRET"));
+    }
+    let error = decide_security(false, pems(true, true, false)).0.unwrap_err().to_string();
+    assert!(error.ends_with("with the '--insecure' option! Missing: '--key_pem'"), "{error}");
+    assert!(error.starts_with("Either provide mTLS config via the '--ca_pem', '--crt_pem' and '--key_pem' options"));
+}
+
+#[test]
+fn a_flag_knows_whether_it_was_given() {
+    let command = || clap::Command::new("x").arg(clap::Arg::new("k").short('k').action(clap::ArgAction::SetTrue));
+    assert_eq!(flag(&command().get_matches_from(["x"]), "k"), None);
+    assert_eq!(flag(&command().get_matches_from(["x", "-k"]), "k"), Some(true));
+}
+
+#[test]
+fn a_readable_file_with_a_key_is_worth_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    for (mode, text, warned) in [
+        (0o644, "key_pem_content = 'K'", true),
+        (0o600, "key_pem_content = 'K'", false),
+        (0o644, "ca_pem_content = 'C'", false),
+    ] {
+        let config = ConfigFile::read(&write(&folder, "conf", text, mode)).unwrap();
+        let keys = config.keys::<PemKeys>().unwrap();
+        assert_eq!(readable_key_warning(&config, &keys).is_some(), warned, "{mode:o} {text}");
+    }
+}

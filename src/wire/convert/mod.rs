@@ -1,0 +1,36 @@
+//! Schema to model and back: the edge where bytes from outside are checked once (spec/proto.md section 5).
+//!
+//! Thread: whichever reads or writes the stream.
+//!
+//! Receivers are lenient where that is safe: a state without additional info has an empty one, an incomplete
+//! entry of a list of states is left out. What cannot be understood at all is an error that says why.
+
+#[cfg(any(feature = "agent", feature = "cli"))]
+pub mod from_server;
+mod logs;
+pub mod state;
+#[cfg(feature = "server")]
+pub mod to_client;
+#[cfg(feature = "server")]
+pub mod to_server;
+#[cfg(any(feature = "agent", feature = "cli"))]
+pub mod to_wire;
+pub mod workload;
+
+/// A message that cannot be understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConvertError(pub String);
+
+impl ConvertError {
+    fn missing(field: &str) -> Self {
+        Self(format!("Missing field '{field}'"))
+    }
+
+    fn unknown_enum(number: i32) -> Self {
+        Self(format!("unknown enumeration value {number}"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,202 @@
+//! What leaves one side arrives at the other as it was, through real bytes.
+//!
+//! Thread: the test's.
+
+use super::*;
+use crate::model::access_rules::{AccessRule, Operation};
+use crate::model::complete_state::{Rendering, desired_state_from_node, workload_node};
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::messages::*;
+use crate::model::names::InstanceName;
+use crate::model::node::Node;
+use crate::model::workload::{AddCondition, DeleteCondition, File, FileContent, RestartPolicy, Workload};
+use crate::wire::schema::{ank_base as base, grpc_api};
+use protobuf::{EnumOrUnknown, Message, MessageField};
+use std::sync::Arc;
+
+fn workload() -> Workload {
+    let mut workload = Workload::new("agent_A", "podman", "image: x");
+    workload.restart_policy = RestartPolicy::OnFailure;
+    workload.dependencies.insert("db".into(), AddCondition::Failed);
+    workload.tags.insert("owner".into(), "me".into());
+    workload.configs.insert("a".into(), "b".into());
+    workload.files = vec![
+        File { mount_point: "/a".into(), content: FileContent::Data(String::new()) },
+        File { mount_point: "/b".into(), content: FileContent::BinaryData("aGk=".into()) },
+    ];
+    workload.control_interface_access.deny_rules = vec![
+        AccessRule::State { operation: Operation::Nothing, filter_masks: vec!["*".into()] },
+        AccessRule::Log { workload_names: vec!["*".into()] },
+    ];
+    workload
+}
+
+fn instance() -> InstanceName {
+    InstanceName::new("web", "image: x", "agent_A")
+}
+
+fn through_server(message: ToServer) -> ToServer {
+    let bytes = to_wire::to_server(message).write_to_bytes().unwrap();
+    to_server::to_server(grpc_api::ToServer::parse_from_bytes(&bytes).unwrap())
+}
+
+fn through_client(message: FromServer) -> FromServer {
+    let bytes = to_client::from_server(message).write_to_bytes().unwrap();
+    from_server::from_server(grpc_api::FromServer::parse_from_bytes(&bytes).unwrap()).unwrap()
+}
+
+fn states() -> Vec<WorkloadState> {
+    Phase::ALL
+        .iter()
+        .map(|(phase, ..)| WorkloadState::new(instance(), ExecutionState::with_info(*phase, "info")))
+        .collect()
+}
+
+#[test]
+fn messages_to_the_server_arrive_unchanged() {
+    let tree = Node::map([(
+        "desiredState",
+        Node::map([
+            ("apiVersion", Node::text("v1")),
+            ("workloads", Node::map([("web", workload_node(&workload(), Rendering::Full))])),
+            ("configs", Node::map([("c", Node::List(vec![Node::text("x"), Node::map([("k", Node::text("v"))])]))])),
+        ]),
+    )]);
+    let request = |content| ToServer::Request(Request { id: "a@b".into(), content });
+    let logs = LogsRequest {
+        instances: vec![instance()],
+        follow: Some(false),
+        tail: Some(-1),
+        since: Some("s".into()),
+        until: None,
+    };
+    for message in [
+        ToServer::AgentHello { agent: "A".into(), version: "1.1.0".into(), tags: [("k".into(), "v".into())].into() },
+        ToServer::CommanderHello { version: "1.1.0".into() },
+        ToServer::WorkloadStates(states()),
+        ToServer::AgentLoad(AgentLoad { agent: "A".into(), cpu_usage: 42, free_memory: u64::MAX }),
+        request(RequestContent::UpdateState(UpdateState { new_state: Some(Ok(tree)), masks: vec!["m".into()] })),
+        request(RequestContent::UpdateState(UpdateState { new_state: None, masks: vec![] })),
+        request(RequestContent::CompleteState(ReadState { masks: vec!["m".into()], subscribe: true })),
+        request(RequestContent::Logs(logs)),
+        request(RequestContent::LogsCancel),
+        request(RequestContent::EventsCancel),
+        request(RequestContent::Missing),
+        ToServer::LogEntries {
+            request_id: "r".into(),
+            entries: vec![LogEntry { instance: instance(), message: "line".into() }],
+        },
+        ToServer::LogsStop { request_id: "r".into(), instance: instance() },
+        ToServer::Goodbye,
+        ToServer::Empty,
+    ] {
+        assert_eq!(through_server(message.clone()), message);
+    }
+}
+
+#[test]
+fn messages_from_the_server_arrive_unchanged() {
+    let added = AddedWorkload { instance: instance(), workload: Arc::new(workload()) };
+    let deleted = DeletedWorkload {
+        instance: instance(),
+        dependencies: [("a".into(), DeleteCondition::NotPendingNorRunning), ("b".into(), DeleteCondition::Running)]
+            .into(),
+    };
+    let state = Node::map([
+        (
+            "workloadStates",
+            Node::map([("", Node::map([("w", Node::map([("id", Node::map([("additionalInfo", Node::text(""))]))]))]))]),
+        ),
+        ("agents", Node::map([("A", Node::map([("status", Node::map([("cpuUsage", Node::Number(1))]))]))])),
+    ]);
+    let response = |content| FromServer::Response(Response { id: "id".into(), content });
+    for message in [
+        FromServer::ServerHello(vec![added.clone()]),
+        FromServer::UpdateWorkload(WorkloadPlan { added: vec![added], deleted: vec![deleted] }),
+        FromServer::WorkloadStates(states()),
+        FromServer::LogsRequest { request_id: "r".into(), request: LogsRequest::default() },
+        FromServer::LogsCancel { request_id: "r".into() },
+        response(ResponseContent::Error("no".into())),
+        response(ResponseContent::CompleteState { state: state.clone(), altered: None }),
+        response(ResponseContent::CompleteState {
+            state,
+            altered: Some(AlteredFields { added: vec!["a".into()], ..Default::default() }),
+        }),
+        response(ResponseContent::UpdateStateSuccess { added: vec!["a".into()], deleted: vec![] }),
+        response(ResponseContent::LogsAccepted(vec![instance()])),
+        response(ResponseContent::LogEntries(vec![LogEntry { instance: instance(), message: "x".into() }])),
+        response(ResponseContent::LogsStop(instance())),
+        response(ResponseContent::LogsCancelAccepted),
+        response(ResponseContent::EventsCancelAccepted),
+    ] {
+        assert_eq!(through_client(message.clone()), message);
+    }
+}
+
+#[test]
+fn a_zero_sub_state_is_on_the_wire() {
+    let message = workload::execution_state(&ExecutionState::plain(Phase::Running));
+    // Field 1 (text, present though empty), then field 4 as a varint 0.
+    assert_eq!(message.write_to_bytes().unwrap(), [0x0a, 0x00, 0x20, 0x00]);
+}
+
+#[test]
+fn incomplete_states_are_skipped_one_by_one() {
+    let good = workload::workload_states(&[WorkloadState::new(instance(), ExecutionState::plain(Phase::Running))]);
+    let mut states = good.clone();
+    let mut unknown = good.workloadStates[0].clone();
+    unknown.executionState.mut_or_insert_default().ExecutionStateEnum =
+        Some(base::execution_state::ExecutionStateEnum::Pending(EnumOrUnknown::from_i32(77)));
+    states.workloadStates.push(unknown);
+    states.workloadStates.push(base::WorkloadState::default());
+    let mut without_info = good.workloadStates[0].clone();
+    without_info.executionState.mut_or_insert_default().additionalInfo = None;
+    states.workloadStates.push(without_info);
+    assert_eq!(workload::read_workload_states(&states).len(), 2);
+}
+
+#[test]
+fn unknown_numbers_and_open_choices_make_a_new_state_unreadable() {
+    let mut bad_enum = base::Workload::new();
+    bad_enum.restartPolicy = Some(EnumOrUnknown::from_i32(9));
+    let mut bad_file = base::Workload::new();
+    bad_file.files = MessageField::some(base::Files { files: vec![base::File::new()], ..Default::default() });
+    for (workload, message) in [(bad_enum, "unknown enumeration value 9"), (bad_file, "Missing field 'file_content'")] {
+        let mut state = base::CompleteState::new();
+        let map = base::WorkloadMap { workloads: [("w".to_owned(), workload)].into(), ..Default::default() };
+        state.desiredState =
+            MessageField::some(base::State { workloads: MessageField::some(map), ..Default::default() });
+        assert_eq!(state::complete_state_tree(&state).unwrap_err().to_string(), message);
+    }
+}
+
+#[test]
+fn a_workload_for_an_agent_must_be_complete() {
+    let complete = workload::workload(&workload());
+    assert_eq!(workload::read_workload(&complete).as_ref(), Ok(&workload()));
+    for (clear, message) in [
+        ((|w: &mut base::Workload| w.agent = None) as fn(&mut base::Workload), "Missing field 'agent'"),
+        (|w| w.runtime = None, "Missing field 'runtime'"),
+        (|w| w.runtimeConfig = None, "Missing field 'runtime_config'"),
+    ] {
+        let mut incomplete = complete.clone();
+        clear(&mut incomplete);
+        assert_eq!(workload::read_workload(&incomplete).unwrap_err().to_string(), message);
+    }
+}
+
+#[test]
+fn presence_survives_the_tree() {
+    let tree = state::complete_state_tree(&base::CompleteState {
+        desiredState: MessageField::some(base::State {
+            workloads: MessageField::some(base::WorkloadMap::default()),
+            ..Default::default()
+        }),
+        ..Default::default()
+    })
+    .unwrap();
+    assert_eq!(serde_json::to_string(&tree).unwrap(), r#"{"desiredState":{"apiVersion":"","workloads":{}}}"#);
+    assert!(state::complete_state(&tree).desiredState.workloads.is_some());
+    assert!(state::complete_state(&tree).desiredState.configs.is_none());
+    assert!(desired_state_from_node(tree.get("desiredState").unwrap()).is_ok());
+}

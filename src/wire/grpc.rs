@@ -1,0 +1,121 @@
+//! What both ends of a gRPC stream share: methods, channel arguments, the library's environment, blocking waits.
+//!
+//! Thread: plain functions; the library itself runs `grpc-poll-0` and a few idle threads of its own.
+
+use super::schema::grpc_api::{FromServer, ToServer};
+use crate::clock::{Clock, SystemClock};
+use crate::limits::{KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, TCP_USER_TIMEOUT};
+use crate::model::version::VERSION;
+use grpcio::{ChannelBuilder, EnvBuilder, Environment, Marshaller, Method, MethodType};
+use std::ffi::CString;
+use std::future::Future;
+use std::net::TcpStream;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+/// Streams of agents.
+pub const CONNECT_AGENT: Method<ToServer, FromServer> = duplex("/grpc_api.AgentConnection/ConnectAgent");
+/// Streams of command line tools.
+pub const CONNECT_CLI: Method<ToServer, FromServer> = duplex("/grpc_api.CliConnection/ConnectCli");
+/// Streams of other commanders.
+pub const CONNECT_COMMAND: Method<ToServer, FromServer> = duplex("/grpc_api.CommandConnection/ConnectCommand");
+
+const fn duplex(name: &'static str) -> Method<ToServer, FromServer> {
+    Method {
+        ty: MethodType::Duplex,
+        name,
+        req_mar: Marshaller { ser: grpcio::pb_ser, de: grpcio::pb_de },
+        resp_mar: Marshaller { ser: grpcio::pb_ser, de: grpcio::pb_de },
+    }
+}
+
+/// What our programs call themselves; tells the server which limits a client has.
+pub fn user_agent() -> String {
+    format!("ankaios-lite/{VERSION}")
+}
+
+/// The gRPC library, started on first use with a single completion queue.
+pub fn environment() -> Arc<Environment> {
+    static ENVIRONMENT: OnceLock<Arc<Environment>> = OnceLock::new();
+    let start = || {
+        grpcio::redirect_log(); // Or the library writes to standard error in a format of its own.
+        Arc::new(EnvBuilder::new().cq_count(1).name_prefix("grpc-poll").build())
+    };
+    ENVIRONMENT.get_or_init(start).clone()
+}
+
+/// Limits and keepalive for either side (DESIGN section 9). A dead peer is noticed within 30 s.
+pub fn channel(message_max: usize) -> ChannelBuilder {
+    let message_max = i32::try_from(message_max).unwrap_or(i32::MAX);
+    ChannelBuilder::new(environment())
+        .max_receive_message_len(message_max)
+        .max_send_message_len(message_max)
+        .keepalive_time(KEEPALIVE_INTERVAL)
+        .keepalive_timeout(KEEPALIVE_TIMEOUT)
+        .keepalive_permit_without_calls(true)
+        .http2_max_pings_without_data(0)
+        // The peers ping as well; without these a server of this library sends them away.
+        .http2_max_ping_strikes(0)
+        .http2_min_recv_ping_interval_without_data(Duration::from_secs(1))
+        .primary_user_agent(&user_agent())
+}
+
+/// An integer argument of the library that has no method of its own.
+pub fn argument(name: &str) -> CString {
+    CString::new(name).expect("argument names are literals without a zero byte")
+}
+
+/// Prepares a connected socket for gRPC: no delay, dead peers noticed, not blocking.
+///
+/// # Errors
+/// The socket refuses an option, normally because the peer is gone already.
+pub fn prepare(stream: &TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let limit_ms = u32::try_from(TCP_USER_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
+    rustix::net::sockopt::set_tcp_user_timeout(stream, limit_ms)?;
+    stream.set_nonblocking(true)
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Runs `future` on the calling thread until it is ready.
+pub fn wait<F: Future + Unpin>(future: F) -> F::Output {
+    futures_executor::block_on(future)
+}
+
+/// Runs `future` on the calling thread until it is ready, at most `limit`; `None` when the time is over.
+pub fn wait_at_most<F: Future + Unpin>(mut future: F, limit: Duration) -> Option<F::Output> {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let deadline = SystemClock.now() + limit;
+    loop {
+        if let Poll::Ready(output) = std::pin::Pin::new(&mut future).poll(&mut context) {
+            return Some(output);
+        }
+        let left = SystemClock.until(deadline);
+        if left.is_zero() {
+            return None;
+        }
+        std::thread::park_timeout(left);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_with_the_future_or_with_the_time() {
+        let limit = Duration::from_secs(30);
+        assert_eq!(wait_at_most(std::future::ready(1), limit), Some(1));
+        assert_eq!(wait_at_most(std::future::pending::<()>(), Duration::from_millis(5)), None);
+    }
+}

@@ -1,0 +1,185 @@
+//! Both ends of real gRPC streams over loopback.
+//!
+//! Thread: the test's, plus those of the endpoint.
+
+use super::*;
+use crate::limits::{CONNECT_MAX, MESSAGE_MAX};
+use crate::model::messages::{FromServer, Request, RequestContent, Response, ResponseContent};
+use crate::model::version::VERSION;
+use crate::wire::address::ServerUrl;
+use crate::wire::client::{ClientOptions, ClientReceiver, ClientSender, Hangup, Service, StreamEnd, connect};
+use crossbeam_channel::{Receiver, bounded};
+use std::io::Write;
+
+/// Long enough for a machine that is busy with other tests.
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn endpoint(message_max: usize) -> (ServerEndpoint, Receiver<PeerEvent>) {
+    let (inbox, events) = bounded(64);
+    let address = "127.0.0.1:0".parse().unwrap();
+    let options = EndpointOptions { address, security: Security::Insecure, message_max };
+    (ServerEndpoint::start(&options, inbox).unwrap(), events)
+}
+
+fn options(endpoint: &ServerEndpoint, service: Service) -> ClientOptions {
+    ClientOptions {
+        url: ServerUrl::parse(&format!("http://{}", endpoint.address())).unwrap(),
+        security: Security::Insecure,
+        service,
+        connect_limit: CONNECT_MAX,
+        message_max: MESSAGE_MAX,
+    }
+}
+
+fn dial(endpoint: &ServerEndpoint, service: Service, hello: ToServer) -> (ClientSender, ClientReceiver, Hangup) {
+    connect(&options(endpoint, service), hello).unwrap()
+}
+
+fn commander(version: &str) -> ToServer {
+    ToServer::CommanderHello { version: version.to_owned() }
+}
+
+fn agent(name: &str) -> ToServer {
+    ToServer::AgentHello { agent: name.to_owned(), version: VERSION.to_owned(), tags: BTreeMap::new() }
+}
+
+fn opened(events: &Receiver<PeerEvent>) -> (PeerId, PeerHello, Outbox) {
+    match events.recv_timeout(LIMIT).unwrap() {
+        PeerEvent::Opened { peer, hello, outbox } => (peer, hello, outbox),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn answer(bytes: usize) -> FromServer {
+    FromServer::Response(Response { id: "id".into(), content: ResponseContent::Error("x".repeat(bytes)) })
+}
+
+#[test]
+fn messages_travel_both_ways_and_goodbye_closes_in_order() {
+    let (endpoint, events) = endpoint(MESSAGE_MAX);
+    for (service, expected) in [(Service::Cli, PeerHello::Cli), (Service::Command, PeerHello::Commander)] {
+        let (mut sender, mut receiver, _hangup) = dial(&endpoint, service, commander(VERSION));
+        let (peer, hello, outbox) = opened(&events);
+        assert_eq!(hello, expected);
+        let request = ToServer::Request(Request { id: "r".into(), content: RequestContent::EventsCancel });
+        sender.send(request.clone()).unwrap();
+        match events.recv_timeout(LIMIT).unwrap() {
+            PeerEvent::Message { peer: from, message } => assert_eq!((from, message), (peer, request)),
+            other => panic!("{other:?}"),
+        }
+        // Larger than the 4 MiB that gRPC takes by default.
+        outbox.put(answer(8 * 1024 * 1024)).unwrap();
+        assert_eq!(receiver.receive(), Ok(answer(8 * 1024 * 1024)));
+        drop(outbox);
+        assert_eq!(receiver.receive(), Err(StreamEnd::Closed));
+        assert_eq!(receiver.receive(), Err(StreamEnd::Closed));
+        drop((sender, receiver));
+        assert!(matches!(events.recv_timeout(LIMIT), Ok(PeerEvent::Closed { peer: gone }) if gone == peer));
+    }
+    endpoint.stop(LIMIT);
+}
+
+#[test]
+fn what_is_still_in_the_outbox_arrives_before_the_end() {
+    let (endpoint, events) = endpoint(MESSAGE_MAX);
+    let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Cli, commander(VERSION));
+    let (_, _, outbox) = opened(&events);
+    for bytes in 0..100 {
+        outbox.put(answer(bytes)).unwrap();
+    }
+    drop(outbox);
+    for bytes in 0..100 {
+        assert_eq!(receiver.receive(), Ok(answer(bytes)));
+    }
+    assert_eq!(receiver.receive(), Err(StreamEnd::Closed));
+}
+
+// [utest->swdd~server-check-agent-name~1]
+#[test]
+fn a_wrong_hello_is_refused_with_the_documented_status() {
+    let (endpoint, events) = endpoint(MESSAGE_MAX);
+    let refused = |code: &str, message: &str| StreamEnd::Refused { code: code.into(), message: message.into() };
+    let old = "Unsupported protocol version '2.0.0'. Currently supported '1'";
+    for (service, hello, end) in [
+        (Service::Agent, commander(VERSION), refused("INVALID_ARGUMENT", "No AgentHello received.")),
+        (Service::Cli, agent("A"), refused("INVALID_ARGUMENT", "No CommanderHello received.")),
+        (Service::Command, ToServer::Goodbye, refused("INVALID_ARGUMENT", "No CommanderHello received.")),
+        (Service::Agent, ToServer::Empty, refused("INVALID_ARGUMENT", "Empty")),
+        (Service::Cli, commander("2.0.0"), StreamEnd::VersionMismatch(old.into())),
+    ] {
+        let (_sender, mut receiver, _hangup) = dial(&endpoint, service, hello.clone());
+        assert_eq!(receiver.receive(), Err(end), "{service:?} {hello:?}");
+    }
+    for name in ["", "a.b", "a@b", "cli-conn-x", "commander-conn", &"a".repeat(64)] {
+        let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Agent, agent(name));
+        let end = receiver.receive().unwrap_err();
+        assert!(matches!(&end, StreamEnd::Refused { code, .. } if code == "INVALID_ARGUMENT"), "{name:?}: {end:?}");
+    }
+    assert!(events.try_recv().is_err());
+}
+
+#[test]
+fn every_end_of_a_stream_is_reported_once() {
+    let (endpoint, events) = endpoint(MESSAGE_MAX);
+    for way in ["half-close", "hang up", "drop"] {
+        let (sender, receiver, hangup) = dial(&endpoint, Service::Agent, agent("agent_A"));
+        let (peer, _, outbox) = opened(&events);
+        match way {
+            "half-close" => sender.finish(),
+            "hang up" => hangup.hang_up(),
+            _ => drop((sender, receiver)),
+        }
+        let event = events.recv_timeout(LIMIT).unwrap();
+        assert!(matches!(event, PeerEvent::Closed { peer: gone } if gone == peer), "{way}: {event:?}");
+        drop(outbox);
+    }
+}
+
+#[test]
+fn garbage_and_oversize_messages_end_only_their_own_stream() {
+    let (endpoint, events) = endpoint(64 * 1024);
+    let (mut witness, _receiver, _hangup) = dial(&endpoint, Service::Cli, commander(VERSION));
+    let (witness_id, _, _outbox) = opened(&events);
+    let mut garbage = TcpStream::connect(endpoint.address()).unwrap();
+    garbage.write_all(&[0xff; 4096]).unwrap();
+    let (mut large, mut receiver, _hangup) = dial(&endpoint, Service::Cli, commander(VERSION));
+    let (large_id, _, _outbox) = opened(&events);
+    let id = "x".repeat(100 * 1024);
+    let _ = large.send(ToServer::Request(Request { id, content: RequestContent::LogsCancel }));
+    assert!(matches!(events.recv_timeout(LIMIT), Ok(PeerEvent::Closed { peer }) if peer == large_id));
+    assert!(receiver.receive().is_err());
+    witness.send(ToServer::Goodbye).unwrap();
+    let event = events.recv_timeout(LIMIT).unwrap();
+    assert!(matches!(event, PeerEvent::Message { peer, .. } if peer == witness_id), "{event:?}");
+}
+
+#[test]
+fn stopping_ends_all_streams_and_frees_the_address() {
+    let (endpoint, events) = endpoint(MESSAGE_MAX);
+    let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Cli, commander(VERSION));
+    let (_, _, _outbox) = opened(&events);
+    let address = endpoint.address();
+    let again = EndpointOptions { address, security: Security::Insecure, message_max: MESSAGE_MAX };
+    let (inbox, _events) = bounded(1);
+    assert!(matches!(ServerEndpoint::start(&again, inbox.clone()), Err(EndpointError::Bind { .. })));
+    endpoint.stop(LIMIT);
+    assert!(receiver.receive().is_err());
+    ServerEndpoint::start(&again, inbox).unwrap().stop(LIMIT);
+}
+
+#[test]
+fn a_peer_that_cannot_be_reached_is_named() {
+    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut options = ClientOptions {
+        url: ServerUrl::parse(&format!("http://{unused}")).unwrap(),
+        security: Security::Insecure,
+        service: Service::Cli,
+        connect_limit: CONNECT_MAX,
+        message_max: MESSAGE_MAX,
+    };
+    let error = connect(&options, commander(VERSION)).err().unwrap();
+    assert_eq!(error.to_string(), format!("no connection to 'http://{unused}'"));
+    options.url.host = "no such host".to_owned();
+    let error = connect(&options, commander(VERSION)).err().unwrap();
+    assert_eq!(error.to_string(), "cannot resolve host 'no such host'");
+}

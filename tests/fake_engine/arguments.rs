@@ -1,0 +1,133 @@
+//! Splits a podman command line into its parts, as far as the agent and its users need it.
+//!
+//! Thread: `main`. Owns nothing. Takes: argv. Gives: `Invocation`.
+
+use crate::store::Store;
+
+/// Options of the supported commands that take their value as a separate argument.
+const WITH_VALUE: &[&str] = &[
+    "--name",
+    "--label",
+    "-l",
+    "--entrypoint",
+    "-e",
+    "--env",
+    "-v",
+    "--volume",
+    "-p",
+    "--publish",
+    "--network",
+    "--net",
+    "--mount",
+    "--stop-timeout",
+    "--user",
+    "-u",
+    "--memory",
+    "-m",
+    "--filter",
+    "--format",
+    "--time",
+    "-t",
+    "--tail",
+    "--since",
+    "--until",
+    "--log-level",
+    "--root",
+    "--runroot",
+    "--storage-driver",
+    "--signal",
+    "-s",
+    "--hostname",
+];
+
+/// One command line: `podman <general options> <command> <options> <positional>`.
+pub struct Invocation {
+    pub command: String,
+    options: Vec<(String, Option<String>)>,
+    /// For `run`: image and command; otherwise container names or ids.
+    pub positional: Vec<String>,
+}
+
+/// Reads `argv` without the program name. Never fails: what is unknown counts as a flag.
+pub fn parse(argv: &[String]) -> Invocation {
+    let mut command = String::new();
+    let mut options = Vec::new();
+    let mut positional: Vec<String> = Vec::new();
+    let mut words = argv.iter();
+    while let Some(word) = words.next() {
+        let ends_options = command == "run" && !positional.is_empty();
+        if ends_options || !word.starts_with('-') {
+            if command.is_empty() {
+                command.clone_from(word);
+            } else {
+                positional.push(word.clone());
+            }
+        } else if let Some((name, value)) = word.split_once('=') {
+            options.push((name.to_owned(), Some(value.to_owned())));
+        } else if takes_value(&command, word) {
+            options.push((word.clone(), words.next().cloned()));
+        } else {
+            options.push((word.clone(), None));
+        }
+    }
+    if command.is_empty() {
+        command = argv.first().cloned().unwrap_or_default();
+    }
+    Invocation { command, options, positional }
+}
+
+/// `-t` is a time for `stop`, but means a terminal for `run`.
+fn takes_value(command: &str, option: &str) -> bool {
+    WITH_VALUE.contains(&option) && !(command == "run" && option == "-t")
+}
+
+impl Invocation {
+    /// The last value given for any of `names`.
+    pub fn option(&self, names: &[&str]) -> Option<&str> {
+        let found = self.options.iter().rev().find(|(name, _)| names.contains(&name.as_str()));
+        found.and_then(|(_, value)| value.as_deref())
+    }
+
+    pub fn flag(&self, names: &[&str]) -> bool {
+        self.options.iter().any(|(name, value)| names.contains(&name.as_str()) && value.as_deref() != Some("false"))
+    }
+
+    /// All labels in the order given; a later one wins, as in podman.
+    pub fn labels(&self) -> Vec<(String, String)> {
+        let texts = self.values(&["--label", "-l"]);
+        texts
+            .map(|text| text.split_once('=').unwrap_or((text, "")))
+            .map(|(k, v)| (k.to_owned(), v.to_owned()))
+            .collect()
+    }
+
+    pub fn filters(&self) -> Vec<&str> {
+        self.values(&["--filter"]).collect()
+    }
+
+    pub fn image(&self) -> Option<&str> {
+        (self.command == "run").then(|| self.positional.first().map(String::as_str)).flatten()
+    }
+
+    /// The workload this command is about: from the label of a `run`, otherwise from the container named.
+    pub fn workload(&self, store: &Store) -> Option<String> {
+        if self.command == "run" {
+            let name = self.labels().into_iter().rev().find(|(key, _)| key == "name")?.1;
+            return name.split('.').next().map(str::to_owned);
+        }
+        if matches!(self.command.as_str(), "start" | "stop" | "rm" | "kill" | "logs") {
+            return store.find(self.positional.first()?)?.workload();
+        }
+        None
+    }
+
+    /// Time limit of a `stop` given on the command line, in seconds.
+    pub fn stop_seconds(&self) -> Option<u64> {
+        self.option(&["--time", "-t"]).and_then(|text| text.parse().ok())
+    }
+
+    fn values<'a>(&'a self, names: &'a [&str]) -> impl Iterator<Item = &'a str> {
+        let matching = self.options.iter().filter(|(name, _)| names.contains(&name.as_str()));
+        matching.filter_map(|(_, value)| value.as_deref())
+    }
+}

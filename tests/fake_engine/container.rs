@@ -1,0 +1,181 @@
+//! One container: a monitor process that records the exit code (as conmon does) and the container's own process.
+//!
+//! Thread: `main` of the processes `__monitor <id>` and `__container <id>`, each in a session of its own so that they
+//! outlive the command and the agent. Every one ends by itself after `LIFETIME_MAX`, or when the engine's folder is gone.
+
+use std::env;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, Stdio, exit};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, setsid};
+
+use crate::script::Script;
+use crate::store::{Store, now_ms};
+
+/// No process of the engine lives longer, so that nothing stays behind when a test is killed.
+pub const LIFETIME_MAX: Duration = Duration::from_secs(600);
+/// Grain of all waiting in the engine.
+const TICK: Duration = Duration::from_millis(20);
+
+/// How a container behaves, named by its image:
+/// `run`, `exit<code>`, each with any of `:after=<n>ms`, `:ignore-term`.
+pub struct Behaviour {
+    /// `None`: runs until it is stopped.
+    exit_code: Option<i32>,
+    /// Time until the exit.
+    after: Duration,
+    /// SIGTERM is ignored, as by a process 1 without a handler.
+    ignore_term: bool,
+    pub text: String,
+}
+
+impl Behaviour {
+    /// `None` for any other image: it does not exist.
+    pub fn parse(image: &str) -> Option<Self> {
+        let mut parts = image.split(':');
+        let exit_code = match parts.next()? {
+            "run" => None,
+            word => Some(word.strip_prefix("exit")?.parse().ok()?),
+        };
+        let mut behaviour = Self { exit_code, after: Duration::ZERO, ignore_term: false, text: image.to_owned() };
+        for part in parts {
+            match part.split_once('=') {
+                Some(("after", time)) => behaviour.after = milliseconds(time)?,
+                None if part == "ignore-term" => behaviour.ignore_term = true,
+                None if part == "latest" => {}
+                _ => return None,
+            }
+        }
+        Some(behaviour)
+    }
+}
+
+fn milliseconds(text: &str) -> Option<Duration> {
+    text.strip_suffix("ms")?.parse().ok().map(Duration::from_millis)
+}
+
+pub fn pause() {
+    std::thread::sleep(TICK);
+}
+
+/// Starts the monitor of a container and waits until it reports that the container runs.
+pub fn launch(store: &Store, id: &str) -> Result<(), String> {
+    let program = env::current_exe().map_err(|error| error.to_string())?;
+    let mut monitor = Command::new(program)
+        .args(["__monitor", id])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    let mut line = String::new();
+    if let Some(stdout) = monitor.stdout.take() {
+        let _ = BufReader::new(stdout).read_line(&mut line);
+    }
+    if line.trim() == "running" {
+        Ok(())
+    } else {
+        Err(format!("the monitor of {} ended early", store.path(id).display()))
+    }
+}
+
+/// Process `__monitor`: starts the container, waits for its end and records the exit code.
+pub fn monitor(store: &Store, id: &str) {
+    let _ = setsid();
+    let Some(container) = store.read(id) else { return };
+    let Some(behaviour) = Behaviour::parse(&container.behaviour) else { return };
+    let Ok(program) = env::current_exe() else { return };
+    // An ignored signal stays ignored over exec, so the shell does what std cannot.
+    let shell = if behaviour.ignore_term { "trap '' TERM; exec \"$0\" \"$@\"" } else { "exec \"$0\" \"$@\"" };
+    let child = Command::new("/bin/sh")
+        .args(["-c", shell])
+        .arg(program)
+        .args(["__container", id])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let Ok(mut child) = child else { return };
+    store.change(id, |container| {
+        container.state = "running".to_owned();
+        container.exit_code = 0;
+        container.pid = child.id();
+        container.started = now_ms() / 1000;
+    });
+    println!("running");
+    let _ = std::io::stdout().flush();
+
+    let Ok(status) = child.wait() else { return };
+    let until = Instant::now() + Script::load(store).exit_record_delay();
+    while Instant::now() < until {
+        pause();
+    }
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(255);
+    store.change(id, |container| {
+        container.state = "exited".to_owned();
+        container.exit_code = i64::from(code);
+        container.pid = 0;
+    });
+}
+
+/// Process `__container`: lives as its image says, or until the test orders its end in `finish/<workload>`.
+pub fn live(store: &Store, id: &str) -> ! {
+    let Some(container) = store.read(id) else { exit(255) };
+    let Some(behaviour) = Behaviour::parse(&container.behaviour) else { exit(255) };
+    let words = if container.command.is_empty() { String::new() } else { container.command.join(" ") + "\n" };
+    let _ = fs::write(store.log_file(id), words);
+    let order = store.path("finish").join(container.workload().unwrap_or_default());
+    let begin = Instant::now();
+    while begin.elapsed() < LIFETIME_MAX && !store.is_gone() {
+        if let Some(code) = behaviour.exit_code
+            && begin.elapsed() >= behaviour.after
+        {
+            exit(code);
+        }
+        if let Ok(code) = fs::read_to_string(&order) {
+            let _ = fs::remove_file(&order);
+            exit(code.trim().parse().unwrap_or(255));
+        }
+        pause();
+    }
+    exit(255)
+}
+
+/// SIGTERM, then SIGKILL after the container's stop timeout, as podman does.
+pub fn stop(store: &Store, id: &str, seconds: Option<u64>) -> Result<(), (i32, String)> {
+    let Some(container) = store.read(id) else { return Ok(()) };
+    if signal(container.pid, Signal::TERM) {
+        let limit = Duration::from_secs(seconds.unwrap_or(container.stop_seconds));
+        let begin = Instant::now();
+        while begin.elapsed() < limit && runs(store, id) {
+            pause();
+        }
+    }
+    kill(store, id)
+}
+
+/// SIGKILL, and waits until the exit is recorded.
+pub fn kill(store: &Store, id: &str) -> Result<(), (i32, String)> {
+    let Some(container) = store.read(id) else { return Ok(()) };
+    signal(container.pid, Signal::KILL);
+    let begin = Instant::now();
+    while runs(store, id) && !store.is_gone() {
+        if begin.elapsed() > Duration::from_secs(10) {
+            return Err((125, format!("the end of container {id} was not recorded")));
+        }
+        pause();
+    }
+    Ok(())
+}
+
+fn runs(store: &Store, id: &str) -> bool {
+    store.read(id).is_some_and(|container| container.state == "running")
+}
+
+fn signal(pid: u32, signal: Signal) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
+}

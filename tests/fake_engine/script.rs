@@ -1,0 +1,132 @@
+//! The faults a test orders: rules in `script.json`, read anew by every command.
+//!
+//! Thread: `main`. Owns: the counters in `rule_uses.json`. Takes: `script.json`. Gives: the rule for one command.
+
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::container::{LIFETIME_MAX, pause};
+use crate::store::Store;
+
+/// One rule. The first rule that matches a command applies to it.
+pub struct Rule {
+    command: Option<String>,
+    workload: Option<String>,
+    image: Option<String>,
+    /// How often the rule applies; absent means always.
+    times: Option<u64>,
+    delay: Duration,
+    hang: bool,
+    /// Replaces the image's behaviour of a `run`.
+    pub behave: Option<String>,
+    pub exit: Option<i32>,
+    pub stdout: Option<String>,
+    pub stderr: Option<String>,
+    stdout_bytes: u64,
+    stderr_bytes: u64,
+    /// Do the command as well, before answering what the rule says.
+    pub perform: bool,
+    /// A failing `run` that leaves a container which was created, but not started.
+    pub leaves_container: bool,
+}
+
+impl Rule {
+    fn from(value: &Value) -> Self {
+        let text = |key: &str| value[key].as_str().map(str::to_owned);
+        let number = |key: &str| value[key].as_u64().unwrap_or(0);
+        let yes = |key: &str| value[key].as_bool().unwrap_or(false);
+        Self {
+            command: text("command"),
+            workload: text("workload"),
+            image: text("image"),
+            times: value["times"].as_u64(),
+            delay: Duration::from_millis(number("delay_ms")),
+            hang: yes("hang"),
+            behave: text("behave"),
+            exit: value["exit"].as_i64().and_then(|code| i32::try_from(code).ok()),
+            stdout: text("stdout"),
+            stderr: text("stderr"),
+            stdout_bytes: number("stdout_bytes"),
+            stderr_bytes: number("stderr_bytes"),
+            perform: yes("perform"),
+            leaves_container: yes("leaves_container"),
+        }
+    }
+
+    fn matches(&self, command: &str, workload: Option<&str>, image: Option<&str>) -> bool {
+        let fits = |wanted: &Option<String>, given: Option<&str>| wanted.is_none() || wanted.as_deref() == given;
+        fits(&self.command, Some(command)) && fits(&self.workload, workload) && fits(&self.image, image)
+    }
+
+    /// True when the rule says what to answer, so that the command itself is not done.
+    pub fn replaces_command(&self) -> bool {
+        let speaks = self.stdout.is_some() || self.stderr.is_some();
+        speaks || self.exit.is_some() || self.stdout_bytes > 0 || self.stderr_bytes > 0
+    }
+}
+
+/// The content of `script.json`; a missing file is an empty script.
+pub struct Script {
+    value: Value,
+}
+
+impl Script {
+    pub fn load(store: &Store) -> Self {
+        let Ok(text) = std::fs::read_to_string(store.path("script.json")) else {
+            return Self { value: Value::Null };
+        };
+        // A test with a broken script must not pass by accident.
+        Self { value: serde_json::from_str(&text).expect("script.json must be JSON") }
+    }
+
+    /// How long the exit code of an ended container stays unknown.
+    pub fn exit_record_delay(&self) -> Duration {
+        Duration::from_millis(self.value["exit_record_delay_ms"].as_u64().unwrap_or(0))
+    }
+
+    /// The first rule that matches and is not used up; counts its use.
+    pub fn take_rule(&self, store: &Store, command: &str, workload: Option<&str>, image: Option<&str>) -> Option<Rule> {
+        let rules = self.value["rules"].as_array()?;
+        for (index, value) in rules.iter().enumerate() {
+            let rule = Rule::from(value);
+            if !rule.matches(command, workload, image) {
+                continue;
+            }
+            match rule.times {
+                None => return Some(rule),
+                Some(limit) if store.count_use(&index.to_string()) <= limit => return Some(rule),
+                Some(_) => {}
+            }
+        }
+        None
+    }
+}
+
+/// Waits for the rule's delay, and for ever (at most `LIFETIME_MAX`) when it hangs.
+pub fn wait_as_told(store: &Store, rule: &Rule) {
+    let begin = Instant::now();
+    let limit = if rule.hang { LIFETIME_MAX } else { rule.delay };
+    while begin.elapsed() < limit && !store.is_gone() {
+        pause();
+    }
+}
+
+/// Writes the ordered number of bytes to stdout and stderr, or until nobody reads any more.
+pub fn flood(rule: &Rule) {
+    let block = [b'x'; 8192];
+    let mut out = rule.stdout_bytes;
+    let mut err = rule.stderr_bytes;
+    while out > 0 || err > 0 {
+        let out_now = usize::try_from(out.min(block.len() as u64)).expect("at most one block");
+        let err_now = usize::try_from(err.min(block.len() as u64)).expect("at most one block");
+        let written =
+            std::io::stdout().write_all(&block[..out_now]).and(std::io::stderr().write_all(&block[..err_now]));
+        if written.is_err() {
+            return;
+        }
+        out -= out_now as u64;
+        err -= err_now as u64;
+    }
+}

@@ -1,0 +1,257 @@
+//! The engine's folder: one JSON file per container, replaced atomically under one lock; the log of all commands.
+//!
+//! ```text
+//! lock             flock, held for every read-change-write
+//! script.json      written by the test, see script.rs
+//! calls.log        one JSON line per start and end of a command
+//! containers/<id>  one container
+//! logs/<id>        what it wrote
+//! finish/<name>    the test's order to end the container of workload <name>; content is the exit code
+//! ```
+//!
+//! Thread: any process of the engine. Owns: the files above.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{FlockOperation, flock};
+use serde_json::{Value, json};
+
+use crate::arguments::Invocation;
+use crate::container::Behaviour;
+
+pub struct Store {
+    dir: PathBuf,
+}
+
+/// One container as stored.
+pub struct Container {
+    pub id: String,
+    pub name: String,
+    pub image: String,
+    pub command: Vec<String>,
+    pub labels: BTreeMap<String, String>,
+    /// podman's words: `created`, `running`, `exited`.
+    pub state: String,
+    pub exit_code: i64,
+    /// Process of the container, 0 when it does not run.
+    pub pid: u32,
+    pub stop_seconds: u64,
+    pub behaviour: String,
+    pub created: u64,
+    pub started: u64,
+}
+
+impl Container {
+    fn from(value: &Value) -> Option<Self> {
+        let texts = |list: &Value| -> Vec<String> {
+            list.as_array().into_iter().flatten().filter_map(|item| item.as_str().map(str::to_owned)).collect()
+        };
+        let labels = value["Labels"].as_object()?.iter();
+        Some(Self {
+            id: value["Id"].as_str()?.to_owned(),
+            name: texts(&value["Names"]).into_iter().next()?,
+            image: value["Image"].as_str()?.to_owned(),
+            command: texts(&value["Command"]),
+            labels: labels.map(|(k, v)| (k.clone(), v.as_str().unwrap_or("").to_owned())).collect(),
+            state: value["State"].as_str()?.to_owned(),
+            exit_code: value["ExitCode"].as_i64()?,
+            pid: u32::try_from(value["Pid"].as_u64()?).ok()?,
+            stop_seconds: value["StopSeconds"].as_u64()?,
+            behaviour: value["Behaviour"].as_str()?.to_owned(),
+            created: value["Created"].as_u64()?,
+            started: value["StartedAt"].as_u64()?,
+        })
+    }
+
+    /// The entry of `podman ps --format=json`, with the fields of podman 4.3.1.
+    pub fn as_listed(&self) -> Value {
+        json!({
+            "AutoRemove": false, "Command": self.command, "CreatedAt": "1 second ago", "Created": self.created,
+            "Exited": self.state == "exited", "ExitedAt": -62_135_596_800_i64, "ExitCode": self.exit_code,
+            "Id": self.id, "Image": self.image, "ImageID": "", "IsInfra": false,
+            "Labels": if self.labels.is_empty() { Value::Null } else { json!(self.labels) },
+            "Mounts": [], "Names": [self.name], "Namespaces": {}, "Networks": [], "Pid": self.pid, "Pod": "",
+            "PodName": "", "Ports": null, "Size": null, "StartedAt": self.started, "State": self.state,
+            "Status": self.state,
+        })
+    }
+
+    fn as_stored(&self) -> Value {
+        let mut value = self.as_listed();
+        value["Labels"] = json!(self.labels);
+        value["StopSeconds"] = json!(self.stop_seconds);
+        value["Behaviour"] = json!(self.behaviour);
+        value
+    }
+
+    /// Podman's filters `label=key[=value]`, `name=`, `id=`, `status=`.
+    pub fn matches(&self, filter: &str) -> bool {
+        match filter.split_once('=') {
+            Some(("label", label)) => match label.split_once('=') {
+                Some((key, value)) => self.labels.get(key).is_some_and(|have| have == value),
+                None => self.labels.contains_key(label),
+            },
+            Some(("name", name)) => self.name.contains(name),
+            Some(("id", id)) => self.id.starts_with(id),
+            Some(("status", state)) => self.state == state,
+            _ => false,
+        }
+    }
+
+    pub fn workload(&self) -> Option<String> {
+        self.labels.get("name").and_then(|name| name.split('.').next()).map(str::to_owned)
+    }
+}
+
+impl Store {
+    pub fn new(dir: PathBuf) -> Self {
+        for folder in ["containers", "logs", "finish"] {
+            // Only below an existing folder: a removed one is the sign to end.
+            if dir.is_dir() {
+                let _ = fs::create_dir(dir.join(folder));
+            }
+        }
+        Self { dir }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// True when the test removed the folder: everything that still runs has to end.
+    pub fn is_gone(&self) -> bool {
+        !self.dir.is_dir()
+    }
+
+    /// Creates the container, or says why podman would not.
+    pub fn create(&self, run: &Invocation, image: &str, behaviour: &Behaviour) -> Result<String, String> {
+        let id = random_id();
+        let name = run.option(&["--name"]).map_or_else(|| id[..12].to_owned(), str::to_owned);
+        let _lock = self.lock();
+        if let Some(other) = self.list().into_iter().find(|container| container.name == name) {
+            return Err(format!(
+                "creating container storage: the container name \"{name}\" is already in use by {}. You have to \
+                 remove that container to be able to reuse that name: that name is already in use",
+                other.id
+            ));
+        }
+        self.write(&Container {
+            name,
+            image: image.to_owned(),
+            command: run.positional[1..].to_vec(),
+            labels: run.labels().into_iter().collect(),
+            state: "created".to_owned(),
+            exit_code: 0,
+            pid: 0,
+            stop_seconds: run.option(&["--stop-timeout"]).and_then(|text| text.parse().ok()).unwrap_or(10),
+            behaviour: behaviour.text.clone(),
+            created: now_ms() / 1000,
+            started: 0,
+            id: id.clone(),
+        });
+        Ok(id)
+    }
+
+    pub fn list(&self) -> Vec<Container> {
+        let files = fs::read_dir(self.path("containers")).into_iter().flatten().flatten();
+        let mut found: Vec<Container> = files
+            .filter(|file| !file.file_name().to_string_lossy().contains('.'))
+            .filter_map(|file| self.read(&file.file_name().to_string_lossy()))
+            .collect();
+        found.sort_by(|a, b| (a.created, &a.id).cmp(&(b.created, &b.id)));
+        found
+    }
+
+    pub fn read(&self, id: &str) -> Option<Container> {
+        let text = fs::read_to_string(self.path("containers").join(id)).ok()?;
+        Container::from(&serde_json::from_str(&text).ok()?)
+    }
+
+    /// By name, id or unique beginning of an id.
+    pub fn find(&self, name_or_id: &str) -> Option<Container> {
+        let all = self.list();
+        let exact = all.iter().position(|container| container.name == name_or_id || container.id == name_or_id);
+        let index = exact.or_else(|| all.iter().position(|container| container.id.starts_with(name_or_id)))?;
+        all.into_iter().nth(index)
+    }
+
+    /// Changes a container under the lock; does nothing when it was removed.
+    pub fn change(&self, id: &str, change: impl FnOnce(&mut Container)) {
+        let _lock = self.lock();
+        if let Some(mut container) = self.read(id) {
+            change(&mut container);
+            self.write(&container);
+        }
+    }
+
+    pub fn remove(&self, id: &str) {
+        let _lock = self.lock();
+        let _ = fs::remove_file(self.path("containers").join(id));
+        let _ = fs::remove_file(self.log_file(id));
+    }
+
+    pub fn log_file(&self, id: &str) -> PathBuf {
+        self.path("logs").join(id)
+    }
+
+    /// Counts one more use of a rule and returns the number of uses, this one included.
+    pub fn count_use(&self, rule: &str) -> u64 {
+        let _lock = self.lock();
+        let file = self.path("rule_uses.json");
+        let mut uses: Value =
+            fs::read_to_string(&file).ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or(json!({}));
+        let count = uses[rule].as_u64().unwrap_or(0) + 1;
+        uses[rule] = json!(count);
+        replace(&file, &uses.to_string());
+        count
+    }
+
+    pub fn log_start(&self, argv: &[String]) {
+        self.log(&json!({ "pid": std::process::id(), "at_ms": now_ms(), "argv": argv }));
+    }
+
+    pub fn log_end(&self, code: i32) {
+        self.log(&json!({ "pid": std::process::id(), "at_ms": now_ms(), "exit": code }));
+    }
+
+    fn log(&self, line: &Value) {
+        if let Ok(mut file) = OpenOptions::new().append(true).create(true).open(self.path("calls.log")) {
+            let _ = file.write_all(format!("{line}\n").as_bytes());
+        }
+    }
+
+    fn write(&self, container: &Container) {
+        replace(&self.path("containers").join(&container.id), &container.as_stored().to_string());
+    }
+
+    /// Held until dropped; the kernel frees it when the process is killed.
+    fn lock(&self) -> Option<File> {
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(self.path("lock")).ok()?;
+        flock(&file, FlockOperation::LockExclusive).ok()?;
+        Some(file)
+    }
+}
+
+/// A reader sees the old or the new content, never a half.
+fn replace(file: &Path, content: &str) {
+    let temporary = file.with_extension(format!("{}.tmp", std::process::id()));
+    if fs::write(&temporary, content).is_ok() {
+        let _ = fs::rename(&temporary, file);
+    }
+}
+
+pub fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn random_id() -> String {
+    let mut bytes = [0_u8; 32];
+    let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    assert!(read.is_ok(), "/dev/urandom must be readable");
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,393 @@
+//! Bad input ends in a clear message that names the object, with the documented exit code (spec/cli.md 3, 8, 12).
+//!
+//! Thread: the test's. Owns: one cluster per test.
+
+#![allow(clippy::disallowed_methods)] // Tests start processes and wait for them.
+
+mod support;
+
+use std::fs;
+use std::process::Command;
+
+use support::cluster::free_port;
+use support::process::{Process, clean_command, exit_code};
+use support::{Cluster, LIMIT, Output, manifest, workload};
+
+/// A server without agents.
+fn server_only() -> Cluster {
+    let mut cluster = Cluster::prepare();
+    cluster.start_server(&[]);
+    cluster
+}
+
+/// Asserts exit code 1, nothing on stdout and `error: <text>` as the first line of stderr.
+#[track_caller]
+fn fails_with(output: &Output, text: &str) {
+    assert_eq!((output.code, output.stdout.as_str()), (1, ""), "{}", output.stderr);
+    assert_eq!(output.stderr.lines().next().unwrap_or_default(), format!("error: {text}"), "{}", output.stderr);
+}
+
+/// As `fails_with`, where the end of the text depends on a library.
+#[track_caller]
+fn fails_beginning_with(output: &Output, text: &str) {
+    assert_eq!((output.code, output.stdout.as_str()), (1, ""), "{}", output.stderr);
+    assert!(output.stderr.starts_with(&format!("error: {text}")), "{}", output.stderr);
+}
+
+fn apply(cluster: &Cluster, text: &str) -> Output {
+    cluster.ank_with_input(&["apply", "-"], text)
+}
+
+#[test]
+fn manifest_that_cannot_be_read() {
+    let cluster = server_only();
+    fails_with(&cluster.ank(&["apply", "nosuch.yaml"]), "Command failed: 'File 'nosuch.yaml' not found!'");
+    cluster.write("good.yaml", &manifest(&[workload("w1", "run")]));
+    fails_with(&cluster.ank(&["apply", "good.yaml", "nosuch.yaml"]), "Command failed: 'File 'nosuch.yaml' not found!'");
+    fails_with(&cluster.ank(&["apply", "good.yaml", "-"]), "Command failed: 'File '-' not found!'");
+    fs::create_dir(cluster.folder().join("folder")).expect("own folder is writable");
+    fails_beginning_with(&cluster.ank(&["apply", "folder"]), "Command failed: '");
+    assert_eq!(cluster.workloads(), []);
+}
+
+#[test]
+fn manifest_that_is_no_yaml() {
+    let cluster = server_only();
+    fails_beginning_with(&apply(&cluster, "workloads: [\n"), "Command failed: 'Invalid manifest data provided: ");
+    let output = apply(&cluster, "apiVersion: v1\n---\napiVersion: v1\n");
+    fails_beginning_with(&output, "Command failed: 'Invalid manifest data provided: ");
+    assert!(output.stderr.contains("more than one document"), "{}", output.stderr);
+    cluster.write("twice.yaml", "apiVersion: v1\napiVersion: v1\n");
+    fails_beginning_with(&cluster.ank(&["apply", "twice.yaml"]), "Command failed: 'Invalid manifest data provided: ");
+}
+
+#[test]
+fn manifest_that_breaks_the_schema() {
+    let cluster = server_only();
+    let failed = "Command failed: 'Manifest schema validation failed:";
+    let long = "x".repeat(64);
+    let broken = [
+        ("", ""),
+        ("workloads: {}\n", "\"apiVersion\" is a required property"),
+        ("apiVersion: v2\nworkloads: {}\n", "\"v2\" does not match \"^v1$\""),
+        ("apiVersion: v1\nworkloads: 3\n", ""),
+        (
+            "apiVersion: v1\nworkloads:\n  w1:\n    agent: a\n    runtime: podman\n",
+            "\"runtimeConfig\" is a required property",
+        ),
+        (
+            "apiVersion: v1\nworkloads:\n  w1:\n    agent: a\n    runtime: 1\n    runtimeConfig: x\n",
+            "1 is not of type \"string\"",
+        ),
+        (
+            "apiVersion: v1\nworkloads:\n  w1:\n    agent: a\n    runtime: podman\n    runtimeConfig: x\n    \
+             restartPolicy: SOMETIMES\n",
+            "restartPolicy",
+        ),
+        (
+            &format!("apiVersion: v1\nworkloads:\n  {long}:\n    agent: a\n    runtime: p\n    runtimeConfig: x\n"),
+            "longer than 63 characters",
+        ),
+    ];
+    for (text, message) in broken {
+        let output = apply(&cluster, text);
+        assert_eq!(output.code, 1, "{text}");
+        assert_eq!(
+            output.stderr.lines().next(),
+            Some(format!("error: {failed}").as_str()),
+            "{text}\n{}",
+            output.stderr
+        );
+        assert!(output.stderr.contains(message), "no '{message}' in {}", output.stderr);
+    }
+    assert_eq!(cluster.workloads(), []);
+}
+
+#[test]
+fn manifest_the_server_refuses() {
+    let cluster = server_only();
+    let refused = |text: &str| format!("Command failed: 'SetState failed with: '{text}''");
+    let cycle = manifest(&[
+        workload("a", "run").after("b", "ADD_COND_RUNNING"),
+        workload("b", "run").after("a", "ADD_COND_SUCCEEDED"),
+    ]);
+    let cause = "Update rejected: 'workload dependency 'a' is part of a cycle.'";
+    fails_with(&apply(&cluster, &cycle), &refused(cause));
+    assert_eq!(cluster.workloads(), [], "a refused update changes nothing");
+}
+
+#[test]
+fn tags_of_the_wrong_shape() {
+    let cluster = server_only();
+    let text = "apiVersion: v0.1\nworkloads:\n  w1:\n    agent: a\n    runtime: podman\n    runtimeConfig: x\n    tags: {a: b}\n";
+    let output = apply(&cluster, text);
+    assert_eq!(output.code, 1);
+    let expected = "error: Command failed: 'For API version 'v0.1', tags must be specified as a sequence (list of key-value \
+                    entries). Found tags as mapping for workload 'w1'.'";
+    assert_eq!(output.stderr.lines().find(|line| line.starts_with("error: ")), Some(expected));
+}
+
+#[test]
+fn url_that_is_none_and_server_that_is_not_there() {
+    let cluster = Cluster::prepare();
+    let port = free_port();
+    let run = |arguments: &[&str]| {
+        let mut command = cluster.bare_ank_command();
+        command.args(arguments);
+        cluster.finish(command, "")
+    };
+    let output = run(&["-k", "-s", "ftp://here", "get", "workloads"]);
+    fails_with(&output, "Cannot connect to server: 'Wrong server address format: 'ftp://here'.'");
+    let url = format!("http://127.0.0.1:{port}");
+    let nobody = format!("Could not connect to Ankaios server on '{url}'.");
+    for command in [&["get", "state"][..], &["get", "workloads"], &["get", "agents"], &["delete", "workload", "w"]] {
+        let mut arguments = vec!["-k", "-s", &url];
+        arguments.extend(command);
+        fails_with(&run(&arguments), &nobody);
+    }
+    let secure = format!("https://127.0.0.1:{port}");
+    fails_with(&run(&["-k", "-s", &secure, "get", "state"]), &nobody);
+    let output = run(&["-s", &url, "get", "state"]);
+    fails_with(
+        &output,
+        "Missing certificate files: Either provide mTLS config via the '--ca_pem \"\"', '--crt_pem \"\"' and \
+         '--key_pem \"\"' options or deactivate mTLS with the '--insecure' option!",
+    );
+}
+
+#[test]
+fn server_that_does_not_answer_in_time() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
+    let url = format!("http://{}", silent.local_addr().expect("bound"));
+    let cluster = Cluster::prepare();
+    let mut command = cluster.bare_ank_command();
+    command.args(["-k", "-s", &url, "--response-timeout", "300", "get", "workloads"]);
+    let output = cluster.finish(command, "");
+    fails_with(&output, "Failed to get workloads: 'Command failed: 'Command timed out after '300ms'''");
+    let mut command = cluster.bare_ank_command();
+    command.args(["-k", "-s", &url, "--response-timeout", "300", "get", "state"]);
+    fails_beginning_with(&cluster.finish(command, ""), "Could not retrieve state.");
+}
+
+#[test]
+fn masks_that_lead_nowhere() {
+    let cluster = server_only();
+    let output = cluster.ank(&["get", "state", "-o", "json", "nonsense.a.b"]);
+    assert_eq!((output.code, output.stdout.as_str()), (0, "{}\n"), "reading nothing is no error");
+    let output = cluster.ank(&["get", "state", "nonsense"]);
+    assert_eq!((output.code, output.stdout.as_str()), (0, "{}\n\n"));
+    let output = cluster.ank(&["delete", "workload", "nosuch.agent"]);
+    let cause = "Update rejected: 'Could not find field desiredState.workloads.nosuch.agent'";
+    fails_with(&output, &format!("Failed to delete workloads: 'Command failed: 'SetState failed with: '{cause}''''"));
+}
+
+#[test]
+fn state_that_cannot_be_set() {
+    let cluster = server_only();
+    cluster.apply(&manifest(&[workload("w1", "run")]));
+    let set = |mask: &str, text: &str| cluster.ank_with_input(&["set", "state", mask, "-"], text);
+    let output = cluster.ank(&["set", "state", "desiredState", "nosuch.yaml"]);
+    fails_beginning_with(
+        &output,
+        "Failed to set state: 'Command failed: 'Could not read the state object file 'nosuch.yaml'.",
+    );
+    fails_beginning_with(&set("desiredState", "a: [\n"), "Failed to set state: 'Could not serialize YAML object: '");
+    let output = set("desiredState", "desiredState: {workloads: {}}\n");
+    fails_with(&output, "Failed to set state: 'Could not serialize YAML object: 'missing field `apiVersion`''");
+    // A typo must not wipe the state.
+    for (mask, text) in
+        [("desiredState", "desiredSate: {apiVersion: v1}\n"), ("desiredState", "apiVersion: v1\nworkloads: {}\n")]
+    {
+        let output = set(mask, text);
+        assert_eq!(output.code, 1, "{text}: {}{}", output.stdout, output.stderr);
+        assert!(output.stderr.starts_with("error: Failed to set state: '"), "{}", output.stderr);
+    }
+    assert_eq!(cluster.workloads().len(), 1);
+    let incomplete = "desiredState:\n  apiVersion: v1\n  workloads:\n    n:\n      agent: a\n";
+    let output = set("desiredState.workloads.n", incomplete);
+    assert_eq!(output.code, 1);
+    assert!(output.stderr.contains("runtime"), "{}", output.stderr);
+}
+
+#[test]
+fn usage_errors_exit_with_two_and_explain_themselves_on_stderr() {
+    let cluster = Cluster::prepare();
+    let wrong: [&[&str]; 9] = [
+        &["gett"],
+        &["get", "nosuch"],
+        &["get", "state", "-o", "xml"],
+        &["get", "state", "--nosuch"],
+        &["set", "state", "only-one"],
+        &["run", "workload", "w", "--runtime", "podman", "--config", "x", "--agent", "a", "--tags", "novalue"],
+        &["--response-timeout", "soon", "get", "state"],
+        &["-k", "-k", "get", "state"],
+        &["--insecure=true", "get", "state"],
+    ];
+    for arguments in wrong {
+        let mut command = cluster.bare_ank_command();
+        command.args(arguments);
+        let output = cluster.finish(command, "");
+        assert_eq!((output.code, output.stdout.as_str()), (2, ""), "{arguments:?}");
+        assert!(output.stderr.starts_with("error: "), "{arguments:?}: {}", output.stderr);
+    }
+    let incomplete: [&[&str]; 6] = [&[], &["get"], &["set"], &["delete"], &["run"], &["apply"]];
+    for arguments in incomplete {
+        let mut command = cluster.bare_ank_command();
+        command.args(arguments);
+        let output = cluster.finish(command, "");
+        assert_eq!((output.code, output.stdout.as_str()), (2, ""), "{arguments:?}");
+        assert!(output.stderr.contains("Usage: "), "{arguments:?}: {}", output.stderr);
+    }
+    let mut command = cluster.bare_ank_command();
+    command.env("ANK_INSECURE", "yes").args(["get", "state"]);
+    assert_eq!(cluster.finish(command, "").code, 2);
+}
+
+#[test]
+fn configuration_file_that_is_wrong_is_named() {
+    let cluster = Cluster::prepare();
+    let bad = cluster.write("bad.conf", "version = \"v1\"\nresponse_timeout = \"soon\"\n");
+    let old = cluster.write("old.conf", "version = \"v0\"\n");
+    for (file, word) in [(bad, "bad.conf"), (old, "v0"), (cluster.folder().join("none.conf"), "none.conf")] {
+        let mut command = cluster.bare_ank_command();
+        command.arg("-x").arg(file).args(["get", "state"]);
+        let output = cluster.finish(command, "");
+        assert_eq!(output.code, 1);
+        assert!(output.stderr.starts_with("error: ") && output.stderr.contains(word), "{}", output.stderr);
+    }
+}
+
+/// Runs a server or an agent that has to end by itself, and gives its exit code and log.
+fn ends(cluster: &Cluster, mut command: Command, name: &str) -> (i32, String) {
+    let mut process = Process::start(&mut command, cluster.folder(), name);
+    let status = process.wait(LIMIT).unwrap_or_else(|| panic!("{command:?} runs on:\n{}", process.stderr()));
+    (exit_code(status), process.stderr())
+}
+
+fn server(cluster: &Cluster, arguments: &[&str]) -> Command {
+    let config = cluster.write("server.conf", "version = \"v1\"\n");
+    let mut command = clean_command(env!("CARGO_BIN_EXE_ank-server"), cluster.folder());
+    command.current_dir(cluster.folder()).arg("-x").arg(config).args(arguments);
+    command
+}
+
+fn agent(cluster: &Cluster, arguments: &[&str]) -> Command {
+    let config = cluster.write("agent.conf", "version = \"v1\"\n");
+    let mut command = clean_command(env!("CARGO_BIN_EXE_ank-agent"), cluster.folder());
+    command.current_dir(cluster.folder()).arg("-x").arg(config).args(arguments);
+    command
+}
+
+#[test]
+fn address_in_use_ends_the_second_server_only() {
+    let mut cluster = server_only();
+    let address = cluster.address();
+    let (code, log) = ends(&cluster, server(&cluster, &["-k", "-a", &address]), "second");
+    assert_eq!(code, 1, "{log}");
+    assert!(log.contains("server error: '") && log.contains("in use"), "{log}");
+    assert!(log.contains(&address), "the address is named: {log}");
+    assert!(cluster.server().is_running());
+    assert_eq!(cluster.ank(&["get", "state"]).code, 0);
+}
+
+#[test]
+fn server_refuses_what_it_cannot_start_with() {
+    let cluster = Cluster::prepare();
+    let address = format!("127.0.0.1:{}", free_port());
+    let cycle = manifest(&[
+        workload("a", "run").after("b", "ADD_COND_RUNNING"),
+        workload("b", "run").after("a", "ADD_COND_RUNNING"),
+    ]);
+    cluster.write("cycle.yaml", &cycle);
+    cluster.write("no.yaml", "a: [\n");
+    cluster.write("fields.yaml", "apiVersion: v1\nworkloads: {w: {agent: a}}\n");
+    cluster.write("version.yaml", "apiVersion: v9\nworkloads: {}\n");
+    cluster.write(
+        "tags.yaml",
+        "apiVersion: v1\nworkloads: {w: {agent: a, runtime: p, runtimeConfig: x, tags: [{key: a, value: b}]}}\n",
+    );
+    cluster.write("bad.conf", "version = \"v1\"\naddress = 3\n");
+    let cases: [(&[&str], i32, &str); 11] = [
+        (&["-k", "-m", "nosuch.yaml"], 1, "Could not read the startup config: '"),
+        (&["-k", "-m", "no.yaml"], 1, "Invalid tags format in startup manifest: '"),
+        (&["-k", "-m", "tags.yaml"], 1, "Found tags as sequence for workload 'w'."),
+        (&["-k", "-m", "fields.yaml"], 1, "Parsing start config failed with error: '"),
+        (&["-k", "-m", "version.yaml"], 1, "server error: 'Unsupported API version. Received 'v9', expected 'v1'"),
+        (&["-k", "-m", "cycle.yaml"], 1, "server error: 'workload dependency 'a' is part of a cycle.'"),
+        (&[], 1, "Missing certificate files: '"),
+        (&["-k", "--ca_pem", "nosuch.pem"], 1, "Failed to load certificate files!: '"),
+        (&["-k", "-a", "localhost:25551"], 2, "error: "),
+        (&["-k", "--nosuch"], 2, "error: "),
+        (&["-k", "-x", "bad.conf"], 2, "error: "),
+    ];
+    for (number, (arguments, code, text)) in cases.into_iter().enumerate() {
+        let mut all = vec!["-a", &address];
+        if arguments.contains(&"-a") {
+            all.clear();
+        }
+        all.extend(arguments);
+        let (ended, log) = ends(&cluster, server(&cluster, &all), &format!("server-{number}"));
+        assert_eq!(ended, code, "{arguments:?}: {log}");
+        assert!(log.contains(text), "{arguments:?}: no \"{text}\" in: {log}");
+    }
+    let mut command = clean_command(env!("CARGO_BIN_EXE_ank-server"), cluster.folder());
+    command.current_dir(cluster.folder()).args(["-k", "-x", "bad.conf"]);
+    let (code, log) = ends(&cluster, command, "server-config");
+    assert_eq!(code, 1, "{log}");
+    let text = "Config file could not be parsed: 'Config file could not have been parsed due to: ";
+    assert!(log.contains(text), "{log}");
+}
+
+// [stest->swdd~agent-supports-cli-argument-for-insecure-communication~1]
+#[test]
+fn agent_refuses_what_it_cannot_start_with() {
+    let cluster = Cluster::prepare();
+    cluster.write("none.conf", "version = \"v1\"\nruntimes = []\n");
+    cluster.write("v2.conf", "version = \"v2\"\n");
+    let run_folder = cluster.run_folder().to_string_lossy().into_owned();
+    let cases: [(&[&str], i32, &str); 8] = [
+        (&["-k"], 1, "Error encountered while checking agent name!: 'Empty agent name is not allowed."),
+        (&["-k", "-n", "a.b"], 1, "Error encountered while checking agent name!: 'Agent name 'a.b' is invalid."),
+        (
+            &["-n", "a"],
+            1,
+            "Missing certificate files: 'Either provide mTLS config via the '--ca_pem \"\"', '--crt_pem \"\"' and '--key_pem \"\"' options or deactivate mTLS with the '--insecure' option!'",
+        ),
+        (
+            &["-k", "-n", "a", "-s", "here"],
+            1,
+            "Failed to create communications client.: 'Wrong server address format: 'here'.'",
+        ),
+        (&["-k", "-n", "a", "-t", "novalue"], 2, "invalid KEY=value: no `=` found in `novalue`"),
+        (&["-k", "-n", "a", "--nosuch"], 2, "error: "),
+        (
+            &["-k", "-n", "a", "-r", "/nosuch/folder"],
+            1,
+            "Run folder creation failed. Cannot continue without run folder.: 'Could not find directory \"/nosuch/folder\"'",
+        ),
+        (&["-k", "-n", "a", "--ca_pem", "nosuch.pem"], 1, "Failed to load certificate files!: '"),
+    ];
+    for (number, (arguments, code, text)) in cases.into_iter().enumerate() {
+        let mut all = vec!["-r", run_folder.as_str()];
+        if arguments.contains(&"-r") {
+            all.clear();
+        }
+        all.extend(arguments);
+        let (ended, log) = ends(&cluster, agent(&cluster, &all), &format!("agent-{number}"));
+        assert_eq!(ended, code, "{arguments:?}: {log}");
+        assert!(log.contains(text), "{arguments:?}: no \"{text}\" in: {log}");
+    }
+    for (file, text) in [
+        (
+            "none.conf",
+            "Invalid runtime configuration: 'No valid runtimes configured. Supported runtimes: [\"podman\", \"containerd\", \"podman-kube\"]'",
+        ),
+        ("v2.conf", "Config file could not be parsed: 'Wrong version: v2'"),
+    ] {
+        let mut command = clean_command(env!("CARGO_BIN_EXE_ank-agent"), cluster.folder());
+        command.current_dir(cluster.folder()).args(["-x", file, "-k", "-n", "a", "-r", &run_folder]);
+        let (code, log) = ends(&cluster, command, file);
+        assert_eq!(code, 1, "{log}");
+        assert!(log.contains(text), "no \"{text}\" in: {log}");
+    }
+}

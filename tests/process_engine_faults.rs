@@ -1,0 +1,220 @@
+//! An engine that hangs, is missing, fails or talks nonsense: a clear state, the rest goes on, nothing is lost.
+//!
+//! Thread: the test's. Owns: one cluster with the fake engine per test.
+
+#![allow(clippy::disallowed_methods)] // Tests start processes and wait for them.
+
+mod support;
+
+use std::fs;
+
+use serde_json::json;
+use support::process::{children, is_alive, process_state};
+use support::{Cluster, manifest, wait_until, workload};
+
+fn one_agent() -> Cluster {
+    Cluster::start(&["agent_A"])
+}
+
+/// Most memory the process ever had, in KiB.
+fn memory_peak_kib(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel counts it");
+    line.trim().trim_end_matches("kB").trim().parse().expect("a number")
+}
+
+#[test]
+fn hanging_run_delays_nobody_shows_its_age_and_a_delete_cancels_it() {
+    let mut cluster = one_agent();
+    cluster.engine.script(&json!([{ "command": "run", "workload": "hanging", "hang": true }]));
+    cluster.apply(&manifest(&[workload("hanging", "run")]));
+    wait_until("podman run hangs", || cluster.engine.hanging_calls().len() == 1);
+
+    let others: Vec<_> = (0..10).map(|number| workload(&format!("other_{number}"), "run")).collect();
+    cluster.apply(&manifest(&others));
+    for number in 0..10 {
+        cluster.wait_for_state(&format!("other_{number}"), "Running(Ok)");
+    }
+    let row = cluster.wait_for_row("hanging", "shows its age", |row| {
+        let age = row.info.split_whitespace().find_map(|word| word.parse::<u64>().ok());
+        age.is_some_and(|seconds| seconds >= 1)
+    });
+    assert_eq!(row.state, "Pending(Starting)");
+
+    cluster.delete("hanging");
+    cluster.wait_until_gone("hanging");
+    wait_until("podman run is ended", || cluster.engine.hanging_calls().is_empty());
+    assert!(cluster.engine.containers_of("hanging").is_empty());
+    let agent = cluster.agent("agent_A").pid();
+    wait_until("no zombie is left", || children(agent).iter().all(|pid| process_state(*pid) != Some('Z')));
+}
+
+#[test]
+fn many_hanging_runs_delay_a_later_workload_by_no_more_than_their_slot() {
+    let cluster = one_agent();
+    cluster.engine.script(&json!([{ "command": "run", "image": "run:latest", "hang": true }]));
+    let hanging: Vec<_> = (0..12).map(|number| workload(&format!("hanging_{number}"), "run:latest")).collect();
+    cluster.apply(&manifest(&hanging));
+    wait_until("all slots are taken", || cluster.engine.hanging_calls().len() >= 4);
+    cluster.apply(&manifest(&[workload("free", "run")]));
+    cluster.wait_for_state("free", "Running(Ok)");
+    cluster.ank(&["--no-wait", "set", "state", "desiredState.workloads", "-"]);
+}
+
+#[test]
+fn update_cancels_a_hanging_run() {
+    let cluster = one_agent();
+    cluster.engine.script(&json!([{ "command": "run", "image": "run", "hang": true }]));
+    cluster.apply(&manifest(&[workload("w1", "run")]));
+    wait_until("podman run hangs", || cluster.engine.hanging_calls().len() == 1);
+    cluster.apply(&manifest(&[workload("w1", "run:latest")]));
+    cluster.wait_for("the new instance runs alone", || {
+        let rows = cluster.workloads();
+        (rows.len() == 1 && rows[0].state == "Running(Ok)").then_some(())
+    });
+    assert!(cluster.engine.hanging_calls().is_empty());
+    assert_eq!(cluster.engine.containers_of("w1").len(), 1);
+}
+
+#[test]
+fn create_timeout_bounds_a_hanging_run() {
+    let mut cluster = Cluster::prepare();
+    cluster.set_agent_config("create_timeout = 1");
+    cluster.start_server(&[]);
+    cluster.start_agent("agent_A");
+    cluster.engine.script(&json!([{ "command": "run", "times": 1, "hang": true }]));
+    cluster.apply(&manifest(&[workload("w1", "run")]));
+    cluster.wait_for_state("w1", "Running(Ok)");
+    assert_eq!(cluster.engine.calls_of("run", "w1.").len(), 2);
+    assert!(cluster.engine.hanging_calls().is_empty());
+}
+
+#[test]
+fn hanging_stop_delays_nobody() {
+    let cluster = one_agent();
+    cluster.apply(&manifest(&[workload("w1", "run"), workload("w2", "run")]));
+    cluster.wait_for_state("w1", "Running(Ok)");
+    cluster.wait_for_state("w2", "Running(Ok)");
+    cluster.engine.script(&json!([{ "command": "stop", "workload": "w1", "times": 1, "hang": true }]));
+    cluster.delete("w1");
+    wait_until("podman stop hangs", || cluster.engine.hanging_calls().len() == 1);
+    cluster.apply(&manifest(&[workload("w3", "run")]));
+    cluster.delete("w2");
+    cluster.wait_for_state("w3", "Running(Ok)");
+    cluster.wait_until_gone("w2");
+    assert_eq!(cluster.workload("w1").map(|row| row.state).as_deref(), Some("Stopping(RequestedAtRuntime)"));
+    // The limit of a stop is the container's own 10 s and 10 s more; then it is tried again.
+    cluster.wait_until_gone("w1");
+    assert!(cluster.engine.containers_of("w1").is_empty());
+}
+
+#[test]
+fn missing_podman_is_named_and_its_installation_helps() {
+    let cluster = one_agent();
+    cluster.engine.uninstall();
+    cluster.apply(&manifest(&[workload("w1", "run")]));
+    let row = cluster.wait_for_row("w1", "is retried", |row| row.info.starts_with("Retry "));
+    assert!(row.info.contains("No such file or directory"), "{row:?}");
+    assert!(row.info.contains("Could not spawn command 'podman"), "{row:?}");
+    cluster.engine.install();
+    cluster.wait_for_state("w1", "Running(Ok)");
+}
+
+#[test]
+fn agent_starts_without_podman_and_finds_its_containers_when_it_is_back() {
+    let mut cluster = Cluster::prepare();
+    let file = cluster.write("startup.yaml", &manifest(&[workload("w1", "run")]));
+    cluster.start_server(&["-m", &file.to_string_lossy()]);
+    cluster.engine.uninstall();
+    cluster.start_agent("agent_A");
+    cluster.wait_for_row("w1", "is retried", |row| row.info.starts_with("Retry "));
+    cluster.engine.install();
+    cluster.wait_for_state("w1", "Running(Ok)");
+    assert_eq!(cluster.engine.containers_of("w1").len(), 1);
+}
+
+#[test]
+fn image_that_does_not_exist_is_shown_with_the_engines_words() {
+    let cluster = one_agent();
+    cluster.apply(&manifest(&[workload("w1", "localhost/nosuch"), workload("w2", "run")]));
+    let row = cluster.wait_for_row("w1", "is retried", |row| row.info.starts_with("Retry "));
+    assert_eq!(row.state, "Pending(Starting)");
+    assert!(row.info.contains("Error: initializing source docker://localhost/nosuch:latest"), "{row:?}");
+    cluster.wait_for_state("w2", "Running(Ok)");
+}
+
+#[test]
+fn garbage_from_a_listing_loses_nothing() {
+    let mut cluster = Cluster::prepare();
+    cluster.set_agent_config("listing_interval = 1000");
+    cluster.start_server(&[]);
+    cluster.start_agent("agent_A");
+    cluster.apply(&manifest(&[workload("w1", "run"), workload("w2", "run")]));
+    cluster.wait_for_state("w1", "Running(Ok)");
+    cluster.wait_for_state("w2", "Running(Ok)");
+    let (pid, id) = cluster.engine.only_container("w1");
+
+    cluster.engine.script(&json!([{ "command": "ps", "stdout": "}{ no JSON\u{0} here" }]));
+    let before = cluster.engine.calls_of("ps", "").len();
+    wait_until("three listings gave garbage", || cluster.engine.calls_of("ps", "").len() >= before + 3);
+    assert_eq!(cluster.engine.only_container("w1"), (pid, id.clone()));
+    cluster.engine.script(&json!([]));
+
+    cluster.wait_for_state("w1", "Running(Ok)");
+    cluster.wait_for_state("w2", "Running(Ok)");
+    assert_eq!(cluster.engine.only_container("w1"), (pid, id));
+    assert_eq!(cluster.engine.calls_of("run", "").iter().filter(|call| call.command() == "run").count(), 2);
+    cluster.engine.finish("w1", 0);
+    cluster.wait_for_state("w1", "Succeeded(Ok)");
+}
+
+#[test]
+fn workload_that_ends_while_listings_fail_is_reported_when_they_work_again() {
+    let cluster = one_agent();
+    cluster.apply(&manifest(&[workload("w1", "run")]));
+    cluster.wait_for_state("w1", "Running(Ok)");
+    cluster.engine.script(&json!([{ "command": "ps", "exit": 125, "stderr": "Error: database is locked\n" }]));
+    let before = cluster.engine.calls_of("ps", "").len();
+    cluster.engine.finish("w1", 4);
+    wait_until("a listing failed", || cluster.engine.calls_of("ps", "").len() > before);
+    cluster.engine.script(&json!([]));
+    let row = cluster.wait_for_state("w1", "Failed(ExecFailed)");
+    assert_eq!(row.info, "Exit code: '4'");
+}
+
+#[test]
+fn hundred_megabytes_from_the_engine_are_not_kept() {
+    let mut cluster = Cluster::prepare();
+    cluster.set_agent_config("listing_interval = 1000");
+    cluster.start_server(&[]);
+    cluster.start_agent("agent_A");
+    cluster.apply(&manifest(&[workload("calm", "run")]));
+    cluster.wait_for_state("calm", "Running(Ok)");
+    cluster.engine.script(&json!([
+        { "command": "run", "workload": "noisy", "times": 1, "exit": 125, "stderr_bytes": 100_000_000 },
+        { "command": "run", "workload": "noisy", "times": 2, "stdout_bytes": 100_000_000 },
+        { "command": "ps", "times": 2, "stdout_bytes": 100_000_000 },
+    ]));
+    cluster.apply(&manifest(&[workload("noisy", "run")]));
+    let row = cluster.wait_for_row("noisy", "is retried", |row| row.info.starts_with("Retry "));
+    assert!(row.info.len() < 10_000, "the text of the engine is cut: {} bytes", row.info.len());
+    cluster.wait_for_state("noisy", "Running(Ok)");
+    cluster.wait_for_state("calm", "Running(Ok)");
+    assert_eq!(cluster.engine.calls_of("run", "calm.").len(), 1);
+    let peak = memory_peak_kib(cluster.agent("agent_A").pid());
+    assert!(peak < 100_000, "the agent took {peak} KiB");
+}
+
+#[test]
+fn hanging_listing_at_the_start_of_an_agent_ends_after_its_limit() {
+    let mut cluster = Cluster::prepare();
+    let file = cluster.write("startup.yaml", &manifest(&[workload("w1", "run")]));
+    cluster.start_server(&["-m", &file.to_string_lossy()]);
+    cluster.engine.script(&json!([{ "command": "ps", "times": 1, "hang": true }]));
+    cluster.start_agent("agent_A");
+    wait_until("podman ps hangs", || cluster.engine.hanging_calls().len() == 1);
+    let pid = cluster.engine.hanging_calls()[0];
+    cluster.wait_for_state("w1", "Running(Ok)");
+    wait_until("the hanging listing is ended", || !is_alive(pid));
+    assert_eq!(cluster.engine.containers_of("w1").len(), 1);
+}

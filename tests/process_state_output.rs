@@ -1,0 +1,182 @@
+//! `ank get state`, `get agents`: shape and order of the YAML and JSON output (spec/cli.md 6, spec/server.md 7).
+//!
+//! Thread: the test's. Owns: one cluster with the fake engine per test.
+
+#![allow(clippy::disallowed_methods)] // Tests start processes and wait for them.
+
+mod support;
+
+use serde_json::{Value, json};
+use support::{Cluster, manifest, table, workload};
+
+fn json_state(cluster: &Cluster, masks: &[&str]) -> Value {
+    let mut arguments = vec!["get", "state", "-o", "json"];
+    arguments.extend(masks);
+    let output = cluster.ank(&arguments);
+    assert_eq!((output.code, output.stderr.as_str()), (0, ""));
+    serde_json::from_str(&output.stdout).expect("JSON")
+}
+
+fn yaml_state(cluster: &Cluster, masks: &[&str]) -> String {
+    let mut arguments = vec!["get", "state"];
+    arguments.extend(masks);
+    let output = cluster.ank(&arguments);
+    assert_eq!((output.code, output.stderr.as_str()), (0, ""));
+    output.stdout
+}
+
+const TWO: &str = "apiVersion: v1
+workloads:
+  web:
+    agent: agent_A
+    runtime: podman
+    restartPolicy: ALWAYS
+    tags:
+      owner: me
+    dependencies:
+      db: ADD_COND_RUNNING
+    runtimeConfig: |
+      image: run
+      commandArgs: [a]
+  db:
+    agent: agent_A
+    runtime: podman
+    runtimeConfig: 'image: run'
+configs:
+  port: '80'
+";
+
+#[test]
+fn state_of_an_empty_cluster() {
+    let mut cluster = Cluster::prepare();
+    cluster.start_server(&[]);
+    let empty = json!({ "apiVersion": "v1", "workloads": {} });
+    let expected = json!({ "desiredState": empty, "workloadStates": {}, "agents": {}, "effectiveState": empty });
+    assert_eq!(json_state(&cluster, &[]), expected);
+    let yaml = "desiredState:\n  apiVersion: v1\n  workloads: {}\nworkloadStates: {}\nagents: {}\n\
+                effectiveState:\n  apiVersion: v1\n  workloads: {}\n\n";
+    assert_eq!(yaml_state(&cluster, &[]), yaml);
+    assert_eq!(cluster.ank(&["get", "agents"]).stdout, "NAME   WORKLOADS   CPU USAGE   FREE MEMORY\n");
+    assert_eq!(cluster.ank(&["get", "configs"]).stdout.trim_end(), "CONFIG");
+}
+
+#[test]
+fn desired_state_as_yaml_has_sorted_names_and_the_documented_order_of_fields() {
+    let mut cluster = Cluster::prepare();
+    cluster.start_server(&[]);
+    cluster.apply(TWO);
+    let expected = "desiredState:
+  apiVersion: v1
+  workloads:
+    db:
+      agent: agent_A
+      restartPolicy: NEVER
+      runtime: podman
+      runtimeConfig: 'image: run'
+    web:
+      agent: agent_A
+      restartPolicy: ALWAYS
+      dependencies:
+        db: ADD_COND_RUNNING
+      tags:
+        owner: me
+      runtime: podman
+      runtimeConfig: |-
+        image: run
+        commandArgs: [a]
+  configs:
+    port: '80'
+
+";
+    assert_eq!(yaml_state(&cluster, &["desiredState"]), expected);
+    assert_eq!(yaml_state(&cluster, &["desiredState"]), expected, "the same each time");
+}
+
+#[test]
+fn json_is_pretty_with_two_blanks() {
+    let mut cluster = Cluster::prepare();
+    cluster.start_server(&[]);
+    cluster.apply(TWO);
+    let output = cluster.ank(&["get", "state", "-o", "json", "desiredState.workloads.db.agent"]);
+    let expected = "{
+  \"desiredState\": {
+    \"apiVersion\": \"v1\",
+    \"workloads\": {
+      \"db\": {
+        \"agent\": \"agent_A\"
+      }
+    }
+  }
+}
+";
+    assert_eq!(output.stdout, expected);
+}
+
+#[test]
+fn masks_select_exactly_what_they_name() {
+    let mut cluster = Cluster::prepare();
+    cluster.start_server(&[]);
+    cluster.apply(TWO);
+    let masks = ["desiredState.workloads.*.agent", "desiredState.workloads.*.runtime"];
+    let expected = json!({ "desiredState": { "apiVersion": "v1", "workloads": {
+        "db": { "agent": "agent_A", "runtime": "podman" },
+        "web": { "agent": "agent_A", "runtime": "podman" },
+    } } });
+    assert_eq!(json_state(&cluster, &masks), expected);
+    let tag = json!({ "desiredState": { "apiVersion": "v1", "workloads": { "web": { "tags": { "owner": "me" } } } } });
+    assert_eq!(json_state(&cluster, &["desiredState.workloads.web.tags.owner"]), tag);
+    assert_eq!(
+        json_state(&cluster, &["desiredState.workloads.nosuch"]),
+        json!({ "desiredState": { "apiVersion": "v1" } })
+    );
+    assert_eq!(json_state(&cluster, &["nosuch"]), json!({}));
+    assert_eq!(json_state(&cluster, &["", "agents"]), json!({ "agents": {} }));
+}
+
+#[test]
+fn states_of_workloads_are_keyed_by_agent_name_and_id() {
+    let cluster = Cluster::start(&["agent_A"]);
+    cluster.apply(&manifest(&[workload("w1", "run"), workload("lonely", "run").on("''")]));
+    cluster.wait_for_state("w1", "Running(Ok)");
+    let state = json_state(&cluster, &["workloadStates"]);
+    // SHA-256 of "image: run", the rendered runtime configuration without surrounding white space.
+    let id = "19a24e67f6fca6845fe4479bf0d86cbae4f7818a4f1fbe4325bf091732e2b998";
+    let running = json!({ "state": "Running", "subState": "Ok", "additionalInfo": "" });
+    assert_eq!(state["workloadStates"]["agent_A"], json!({ "w1": { id: running } }));
+    let unscheduled = json!({ "state": "NotScheduled", "subState": "NotScheduled", "additionalInfo": "" });
+    assert_eq!(state["workloadStates"][""]["lonely"], json!({ id: unscheduled }));
+    let only = json_state(&cluster, &["workloadStates.agent_A.w1.*.state"]);
+    let pair = json!({ "state": "Running", "subState": "Ok" });
+    assert_eq!(only, json!({ "workloadStates": { "agent_A": { "w1": { id: pair } } } }));
+}
+
+#[test]
+fn agents_report_their_load() {
+    let cluster = Cluster::start(&["agent_B", "agent_A"]);
+    cluster.apply(&manifest(&[workload("w1", "run")]));
+    let rows = cluster.wait_for("both have reported their load", || {
+        let rows = table::parse(&cluster.ank(&["get", "agents"]).stdout);
+        rows.iter().all(|row| row[2].ends_with('%') && row[3].ends_with('B')).then_some(rows)
+    });
+    let names: Vec<(&str, &str)> = rows.iter().map(|row| (row[0].as_str(), row[1].as_str())).collect();
+    assert_eq!(names, [("agent_A", "1"), ("agent_B", "0")]);
+    let status = json_state(&cluster, &["agents.agent_A.status"]);
+    assert!(status["agents"]["agent_A"]["status"]["cpuUsage"].is_u64(), "{status}");
+    assert!(status["agents"]["agent_A"]["status"]["freeMemory"].as_u64().is_some_and(|bytes| bytes > 0), "{status}");
+}
+
+#[test]
+fn state_read_as_yaml_can_be_set_again() {
+    let mut cluster = Cluster::prepare();
+    cluster.start_server(&[]);
+    cluster.apply(TWO);
+    let yaml = yaml_state(&cluster, &["desiredState"]);
+    let output = cluster.ank_with_input(&["set", "state", "desiredState", "-"], &yaml);
+    assert_eq!(
+        (output.code, output.stdout.as_str()),
+        (0, "Apply successful. No workloads updated.\n"),
+        "{}",
+        output.stderr
+    );
+    assert_eq!(yaml_state(&cluster, &["desiredState"]), yaml);
+}

@@ -1,0 +1,58 @@
+# Sourced by the scripts of this folder: where things are, how to speak, how to wait. Needs bash 5.
+# shellcheck shell=bash disable=SC2034
+
+set -euo pipefail
+export LC_ALL=C
+
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd -P)
+cache=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/ankaios-lite
+target=${CARGO_TARGET_DIR:-$root/target}
+case $target in /*) ;; *) target=$root/$target ;; esac
+PATH=$PATH:${CARGO_HOME:-${HOME:-/root}/.cargo}/bin
+export PATH
+
+if [ -t 1 ] && [ -z "${NO_COLOR-}" ]; then
+    bold=$'\e[1m' dim=$'\e[2m' green=$'\e[32m' red=$'\e[31m' yellow=$'\e[33m' plain=$'\e[0m'
+else
+    bold='' dim='' green='' red='' yellow='' plain=''
+fi
+
+title() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
+warn() { printf '%swarning:%s %s\n' "$yellow" "$plain" "$*" >&2; }
+fail() {
+    printf '%serror:%s %s\n' "$red" "$plain" "$1" >&2
+    [ $# -lt 2 ] || printf 'hint: %s\n' "$2" >&2
+    exit 1
+}
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# Microseconds since 1970, without starting a process.
+now_us() { printf '%s' "${EPOCHREALTIME/[.,]/}"; }
+
+# wait_until SECONDS COMMAND...: repeats the command, silently, every 50 ms. Fails when the time is over.
+wait_until() {
+    local end=$(($(now_us) + $1 * 1000000))
+    shift
+    until "$@" >/dev/null 2>&1; do
+        [ "$(now_us)" -lt "$end" ] || return 1
+        sleep 0.05
+    done
+}
+
+# Answers somebody on this loopback port?
+port_used() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+# is_program PID NAME: is this process still that program? A pid alone may have gone to somebody else.
+is_program() { [ "$(cat "/proc/$1/comm" 2>/dev/null)" = "$2" ]; }
+not_program() { ! is_program "$@"; }
+
+# stop_program PIDFILE NAME: ends the process named by the file, if it still is that program, within 5 s.
+stop_program() {
+    local pid
+    pid=$(cat "$1" 2>/dev/null) || return 0
+    if is_program "$pid" "$2"; then
+        kill "$pid" 2>/dev/null || true
+        wait_until 5 not_program "$pid" "$2" || kill -KILL "$pid" 2>/dev/null || true
+    fi
+    rm -f "$1"
+}

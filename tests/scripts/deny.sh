@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Checks the dependencies with cargo-deny (rules in deny.toml). cargo-deny is built once into the cache
+# folder, without link-time optimisation: a good minute on two cores.
+. "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+cd "$root"
+
+wanted=0.20.2
+tools=$cache/tools/cargo-deny-$wanted
+deny=$tools/bin/cargo-deny
+
+if [ ! -x "$deny" ]; then
+    printf 'deny: building cargo-deny %s, once\n' "$wanted"
+    log=$(mktemp)
+    if ! CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+        CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_STRIP=true \
+        env -u CARGO_TARGET_DIR tests/scripts/cargo.sh install --quiet --locked --root "$tools" "cargo-deny@$wanted" >"$log" 2>&1 </dev/null; then
+        tail -n 20 "$log" >&2
+        rm -f "$log"
+        fail "cannot build cargo-deny $wanted" "it comes from crates.io: check the network"
+    fi
+    rm -f "$log"
+fi
+
+"$deny" check licenses bans sources
+
+# The database of advisories is a git repository elsewhere. Not to reach it is no fault of this one.
+if timeout 120 "$deny" fetch db >/dev/null 2>&1; then
+    "$deny" check --disable-fetch advisories
+else
+    warn "the advisory database could not be fetched: advisories were NOT checked"
+fi

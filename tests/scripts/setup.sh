@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Installs what building and testing needs and this machine does not have. Asks the machine first, so a
+# second run takes no time and a machine that has everything needs neither apt nor root.
+. "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+
+missing=()
+# need PACKAGE COMMAND...: the package is missing when the command fails.
+need() {
+    local package=$1
+    shift
+    "$@" >/dev/null 2>&1 || missing+=("$package")
+}
+static_busybox() { [ -x /bin/busybox ] && ! ldd /bin/busybox; }
+first_file() { local file; for file; do [ -e "$file" ] && return; done; return 1; }
+
+# gRPC is C++ and built with cmake.
+need g++ have g++
+need make have make
+need cmake have cmake
+need pkg-config have pkg-config
+need ccache have ccache
+# The engine, and what an image without a registry is made of. Rootless podman needs the last two.
+need podman have podman
+need runc have runc
+need catatonit first_file /usr/libexec/podman/catatonit /usr/bin/catatonit
+need busybox-static static_busybox
+need uidmap have newuidmap
+need fuse-overlayfs have fuse-overlayfs
+# The checks of the scripts, the client in another language, and network faults in tests.
+need shellcheck have shellcheck
+need iproute2 have ip
+need python3 have python3
+need python3-venv python3 -c 'import ensurepip, venv'
+
+if [ "${#missing[@]}" -gt 0 ]; then
+    have apt-get || fail "these are missing and this is not a Debian machine: ${missing[*]}" "install them with the system's own tools"
+    as_root=()
+    if [ "$(id -u)" -ne 0 ]; then
+        have sudo || fail "these packages are missing: ${missing[*]}" "as root: apt-get install ${missing[*]}"
+        as_root=(sudo)
+    fi
+    printf 'setup: installing %s\n' "${missing[*]}"
+    install() {
+        "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+            apt-get install --yes --quiet --no-install-recommends "$@" </dev/null
+    }
+    # The lists of a fresh machine are empty or old: fetch them only when they turn out to be needed.
+    if ! install --download-only "${missing[@]}" >/dev/null 2>&1; then
+        "${as_root[@]}" apt-get update --quiet </dev/null || warn "cannot update apt's package lists"
+    fi
+    install "${missing[@]}" || fail "apt-get could not install: ${missing[*]}" "see the lines above"
+fi
+
+have cargo || fail "cargo is not installed" "install Rust: https://rustup.rs"
+cd "$root"
+wanted=$(sed -n 's/^rust-version *= *"\(.*\)"/\1/p' Cargo.toml)
+present=$(rustc --version | cut -d ' ' -f 2)
+[ "$(printf '%s\n%s\n' "$wanted" "$present" | sort -V | head -n 1)" = "$wanted" ] ||
+    fail "Rust $present is too old, $wanted or newer is needed" "rustup update stable"
+for component in rustfmt clippy; do
+    name=${component/rustfmt/fmt}
+    cargo "$name" --version >/dev/null 2>&1 && continue
+    have rustup || fail "cargo $name is not installed" "install the Rust component '$component'"
+    rustup component add "$component"
+done

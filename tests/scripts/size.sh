@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Builds the release programs and holds their size and idle memory against what the README promises. Fails
+# above the promise. Memory is the proportional set size of an insecure server with one idle agent and an
+# engine without containers.
+. "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+. "$root/tests/scripts/cluster.sh"
+cd "$root"
+
+tests/scripts/cargo.sh build --locked --release --bins
+bin=$target/release
+
+work=$(mktemp -d)
+clean_up() {
+    cluster_stop "$work"
+    rm -rf "$work"
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# An engine that has nothing to show, so that only our own memory is measured.
+mkdir "$work/bin"
+printf '#!/bin/sh\ncase "$*" in *ps*) echo "[]" ;; esac\n' >"$work/bin/podman"
+chmod +x "$work/bin/podman"
+PATH=$work/bin:$PATH cluster_start "$work" "$bin" size
+
+pss() { awk '$1 == "Pss:" { print $2 * 1024 }' "/proc/$(cat "$work/$1.pid")/smaps_rollup"; }
+sleep 3 # Idle is what is left after the start.
+
+# What the same programs of Eclipse Ankaios 1.1.0-pre need: bytes, and the share that is promised.
+rows() {
+    printf 'ank-agent size %s 8900000 0.60\n' "$(stat -c %s "$bin/ank-agent")"
+    printf 'ank-server size %s 9900000 0.60\n' "$(stat -c %s "$bin/ank-server")"
+    printf 'ank size %s 11800000 0.50\n' "$(stat -c %s "$bin/ank")"
+    printf 'ank-agent PSS %s 7444890 0.50\n' "$(pss size)"
+    printf 'ank-server PSS %s 6815744 0.60\n' "$(pss server)"
+}
+rows | awk '
+    BEGIN { printf "%-12s%-14s%10s%12s%8s%10s\n", "PROGRAM", "WHAT", "OURS", "PEER", "RATIO", "PROMISE" }
+    {
+        unit = $2 == "size" ? 1000000 : 1048576
+        name = $2 == "size" ? "stripped, MB" : "idle PSS, MiB"
+        ratio = $3 / $4
+        over = ratio > $5
+        failed += over
+        printf "%-12s%-14s%10.2f%12.2f%8.2f%10.2f%s\n", $1, name, $3 / unit, $4 / unit, ratio, $5, over ? "  TOO MUCH" : ""
+    }
+    END { exit failed > 0 || NR < 5 }
+'

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Compares the requirement ids of the design documents with the tags in the sources: which of the
+# implementations and tests that a requirement asks for are missing? Only --strict fails for those. A tag
+# with an id that neither the documents nor tests/trace/own.md know is always an error.
+#
+# --list also names what is complete.
+. "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+cd "$root"
+
+strict=0 list=0
+for argument; do
+    case $argument in
+        --strict) strict=1 ;;
+        --list) list=1 ;;
+        *) fail "unknown argument '$argument'" "just trace [--strict] [--list]" ;;
+    esac
+done
+
+documents=(../shared/seeds/001_*.md ../shared/seeds/002_*.md)
+for document in "${documents[@]}"; do
+    if [ ! -e "$document" ]; then
+        printf 'trace: skipped, the design documents are not beside this repository (../shared/seeds)\n'
+        exit 0
+    fi
+done
+
+# id<TAB>needs of every requirement: the id stands alone in backquotes, `Needs:` lists what it asks for.
+requirements() {
+    awk '
+        function put() { if (id != "") printf "%s\t%s\n", id, needs; id = ""; needs = "" }
+        /^`swdd~[^`]*`$/ { put(); id = substr($0, 2, length($0) - 2); listing = 0; next }
+        /^#/ { put() }
+        /^Needs:/ { listing = 1; next }
+        listing && /^- / { needs = needs " " $2; next }
+        listing && NF { listing = 0 }
+        END { put() }
+    ' "${documents[@]}"
+}
+
+# id<TAB>needs of the rows of one of our own tables: | `id` | needs or reason | ...
+# shellcheck disable=SC2016
+table() { sed -n 's/^| *`\(swdd~[^`]*\)` *| *\([^|]*[^| ]\) *|.*/\1\t\2/p' "$1"; }
+
+# kind<TAB>id<TAB>place of every tag.
+tags() {
+    git grep -noE '\[(impl|utest|itest|stest)->[^]]*\]' -- src proto tests |
+        sed -n 's/^\([^:]*:[0-9]*\):\[\([a-z]*\)->\(.*\)\]$/\2\t\3\t\1/p'
+}
+
+awk -F '\t' -v strict="$strict" -v list="$list" '
+    # A few ids of the documents lack their version; any version in a tag is meant then.
+    function known(id) { if (id in needs) return id; sub(/~[0-9]+$/, "", id); return id in needs ? id : "" }
+    source == "requirements" || source == "own" { if (!($1 in needs)) order[++count] = $1; needs[$1] = $2 }
+    source == "replaced" {
+        replaced[$1] = $2
+        if (!($1 in needs)) { printf "error: tests/trace/replaced.md names the unknown id %s\n", $1; unknown++ }
+    }
+    source == "tags" {
+        id = known($2)
+        if (id == "") { printf "error: %s: unknown requirement id %s\n", $3, $2; unknown++ }
+        else have[id, $1] = 1
+    }
+    END {
+        for (i = 1; i <= count; i++) {
+            id = order[i]
+            if (id in replaced) { skipped++; continue }
+            missing = ""
+            n = split(needs[id], wanted, /[ ,]+/)
+            for (k = 1; k <= n; k++) if (wanted[k] != "" && !((id, wanted[k]) in have)) {
+                missing = missing " " wanted[k]
+                lacking[wanted[k]]++
+            }
+            if (missing != "") { open++; printf "missing%-18s %s\n", missing, id }
+            else { complete++; if (list) printf "complete                  %s\n", id }
+        }
+        printf "trace: %d requirements: %d complete, %d replaced by what Ankaios does today, %d open (without impl %d, utest %d, itest %d, stest %d)\n",
+            count, complete, skipped, open, lacking["impl"], lacking["utest"], lacking["itest"], lacking["stest"]
+        if (unknown) printf "trace: %d unknown ids\n", unknown
+        exit unknown > 0 || (strict && open > 0)
+    }
+' source=requirements <(requirements) source=own <(table tests/trace/own.md) \
+    source=replaced <(table tests/trace/replaced.md) source=tags <(tags)

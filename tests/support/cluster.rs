@@ -1,0 +1,315 @@
+//! A cluster of the three real programs: one server, any number of agents, and `ank` to ask them.
+//!
+//! Thread: the test's. Owns: port, folders, processes, the fake engine. On drop everything is killed; when the test
+//! panicked, the logs of all programs are printed.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::engine::FakeEngine;
+use super::process::{Process, clean_command, exit_code};
+use super::table::{self, Row};
+use super::{LIMIT, poll};
+
+/// Longest run of one `ank` command that does not wait for workloads.
+const COMMAND_LIMIT: Duration = Duration::from_secs(90);
+
+/// What a finished `ank` printed.
+#[derive(Debug, Clone)]
+pub struct Output {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+pub struct Cluster {
+    folder: TempDir,
+    port: u16,
+    pub engine: FakeEngine,
+    pub server: Option<Process>,
+    pub agents: BTreeMap<String, Process>,
+    /// Further environment of the agents, such as the configuration of a real engine.
+    agent_env: Vec<(String, String)>,
+    /// Lines for every `ank-agent.conf` written from now on.
+    agent_config: String,
+    commands: std::cell::Cell<u32>,
+}
+
+impl Cluster {
+    /// Folders and a fake engine; nothing runs yet.
+    pub fn prepare() -> Self {
+        let folder = tempfile::Builder::new().prefix("ankl-cluster-").tempdir().expect("temp folder");
+        for name in ["home", "run", "logs"] {
+            fs::create_dir(folder.path().join(name)).expect("own folder is writable");
+        }
+        Self {
+            folder,
+            port: 0,
+            engine: FakeEngine::new(),
+            server: None,
+            agents: BTreeMap::new(),
+            agent_env: Vec::new(),
+            agent_config: String::new(),
+            commands: std::cell::Cell::new(0),
+        }
+    }
+
+    /// A server and connected agents.
+    pub fn start(agents: &[&str]) -> Self {
+        let mut cluster = Self::prepare();
+        cluster.start_server(&[]);
+        for name in agents {
+            cluster.start_agent(name);
+        }
+        cluster.wait_for_agents(agents);
+        cluster
+    }
+
+    /// Sets further environment for agents started later.
+    pub fn set_agent_env(&mut self, variables: Vec<(String, String)>) {
+        self.agent_env = variables;
+    }
+
+    /// Sets the lines of `ank-agent.conf` below `version` for agents started later.
+    pub fn set_agent_config(&mut self, lines: &str) {
+        lines.clone_into(&mut self.agent_config);
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Starts a server on a free port and waits until it accepts connections. A restarted one keeps its port.
+    pub fn start_server(&mut self, arguments: &[&str]) {
+        for _ in 0..5 {
+            if self.port == 0 {
+                self.port = free_port();
+            }
+            let mut server = self.spawn_server(arguments);
+            let address = self.address();
+            let listens = poll(LIMIT, || {
+                let ended = !server.is_running();
+                (ended || TcpStream::connect(&address).is_ok()).then_some(!ended)
+            });
+            if listens == Some(true) {
+                self.server = Some(server);
+                return;
+            }
+            let log = server.stderr();
+            assert!(log.contains("in use"), "the server does not start:\n{log}");
+            self.port = 0;
+        }
+        panic!("no free port found");
+    }
+
+    fn spawn_server(&self, arguments: &[&str]) -> Process {
+        let config = self.write("ank-server.conf", "version = \"v1\"\n");
+        let mut command = clean_command(env!("CARGO_BIN_EXE_ank-server"), &self.folder().join("home"));
+        command.args(["--insecure", "--address", &self.address(), "--server-config"]).arg(config).args(arguments);
+        Process::start(&mut command, &self.folder().join("logs"), "server")
+    }
+
+    pub fn server(&mut self) -> &mut Process {
+        self.server.as_mut().expect("the server was started")
+    }
+
+    /// SIGKILL to the server; its port stays reserved for the next one.
+    pub fn kill_server(&mut self) {
+        self.server.take().expect("the server was started").kill();
+    }
+
+    /// Starts an agent; does not wait for its connection.
+    pub fn start_agent(&mut self, name: &str) {
+        let mut command = self.agent_command(name);
+        let process = Process::start(&mut command, &self.folder().join("logs"), name);
+        self.agents.insert(name.to_owned(), process);
+    }
+
+    fn agent_command(&self, name: &str) -> Command {
+        let config = self.write(&format!("{name}.conf"), &format!("version = \"v1\"\n{}\n", self.agent_config));
+        let mut command = clean_command(env!("CARGO_BIN_EXE_ank-agent"), &self.folder().join("home"));
+        command
+            .args(["--insecure", "--name", name, "--server-url", &self.url(), "--agent-config"])
+            .arg(config)
+            .arg("--run-folder")
+            .arg(self.run_folder())
+            .env("FAKE_ENGINE_DIR", self.engine.state())
+            // Only the engine: a test that takes it away must not meet the podman of the machine.
+            .env("PATH", self.engine.bin())
+            .envs(self.agent_env.iter().cloned());
+        command
+    }
+
+    pub fn run_folder(&self) -> PathBuf {
+        self.folder().join("run")
+    }
+
+    pub fn agent(&mut self, name: &str) -> &mut Process {
+        self.agents.get_mut(name).expect("the agent was started")
+    }
+
+    pub fn kill_agent(&mut self, name: &str) {
+        self.agents.remove(name).expect("the agent was started").kill();
+    }
+
+    pub fn wait_for_agents(&self, names: &[&str]) {
+        self.wait_for(&format!("agents {names:?} are connected"), || {
+            let table = self.ank(&["get", "agents"]).stdout;
+            let rows = table::parse(&table);
+            names.iter().all(|name| rows.iter().any(|row| row[0] == *name)).then_some(())
+        });
+    }
+
+    /// Runs `ank` against this cluster.
+    pub fn ank(&self, arguments: &[&str]) -> Output {
+        self.ank_with_input(arguments, "")
+    }
+
+    /// Runs `ank` with `input` on stdin.
+    pub fn ank_with_input(&self, arguments: &[&str], input: &str) -> Output {
+        let mut command = self.ank_command();
+        command.args(arguments);
+        self.finish(command, input)
+    }
+
+    /// `ank` with the options for this cluster and nothing else.
+    pub fn ank_command(&self) -> Command {
+        let config = self.write("ank.conf", "version = \"v1\"\nresponse_timeout = 30000\n");
+        let mut command = self.bare_ank_command();
+        command.args(["--insecure", "--server-url", &self.url(), "--ank-config"]).arg(config);
+        command
+    }
+
+    /// `ank` without any option.
+    pub fn bare_ank_command(&self) -> Command {
+        let mut command = clean_command(env!("CARGO_BIN_EXE_ank"), &self.folder().join("home"));
+        command.current_dir(self.folder());
+        command
+    }
+
+    /// Runs a prepared command to its end.
+    pub fn finish(&self, mut command: Command, input: &str) -> Output {
+        let number = self.commands.replace(self.commands.get() + 1);
+        let folder = self.folder().join("logs");
+        let stdin = folder.join(format!("command-{number}.in"));
+        fs::write(&stdin, input).expect("own folder is writable");
+        command.stdin(File::open(&stdin).expect("just written"));
+        let mut process = Process::start(&mut command, &folder, &format!("command-{number}"));
+        let Some(status) = process.wait(COMMAND_LIMIT) else {
+            panic!("{command:?} runs for more than {COMMAND_LIMIT:?}; it printed:\n{}", process.stdout());
+        };
+        Output { code: exit_code(status), stdout: process.stdout(), stderr: process.stderr() }
+    }
+
+    /// Starts `ank` and lets it run, for commands that wait or follow.
+    pub fn start_ank(&self, arguments: &[&str]) -> Process {
+        let number = self.commands.replace(self.commands.get() + 1);
+        let mut command = self.ank_command();
+        command.args(arguments);
+        Process::start(&mut command, &self.folder().join("logs"), &format!("command-{number}"))
+    }
+
+    /// Applies a manifest without waiting for its workloads.
+    ///
+    /// # Panics
+    /// When the server does not accept it.
+    pub fn apply(&self, manifest: &str) {
+        let output = self.ank_with_input(&["--no-wait", "apply", "-"], manifest);
+        assert_eq!((output.code, output.stderr.as_str()), (0, ""), "apply of\n{manifest}");
+    }
+
+    pub fn delete(&self, workload: &str) {
+        let output = self.ank(&["--no-wait", "delete", "workload", workload]);
+        assert_eq!((output.code, output.stderr.as_str()), (0, ""), "delete of '{workload}'");
+    }
+
+    /// Writes a file into the cluster's folder and returns its path.
+    pub fn write(&self, name: &str, content: &str) -> PathBuf {
+        let path = self.folder().join(name);
+        fs::write(&path, content).expect("own folder is writable");
+        path
+    }
+
+    /// All rows of `ank get workloads`; empty when the server cannot be asked.
+    pub fn workloads(&self) -> Vec<Row> {
+        table::workloads(&self.ank(&["get", "workloads"]).stdout)
+    }
+
+    /// The row of a workload that has one instance.
+    pub fn workload(&self, name: &str) -> Option<Row> {
+        self.workloads().into_iter().find(|row| row.name == name)
+    }
+
+    /// Waits until the only instance of `name` is in `state`, for example `Running(Ok)`.
+    pub fn wait_for_state(&self, name: &str, state: &str) -> Row {
+        self.wait_for(&format!("'{name}' is {state}"), || {
+            let rows: Vec<Row> = self.workloads().into_iter().filter(|row| row.name == name).collect();
+            rows.into_iter().next().filter(|row| row.state == state)
+        })
+    }
+
+    /// Waits until the row of `name` satisfies `condition`.
+    pub fn wait_for_row(&self, name: &str, what: &str, condition: impl Fn(&Row) -> bool) -> Row {
+        self.wait_for(&format!("'{name}': {what}"), || self.workload(name).filter(|row| condition(row)))
+    }
+
+    pub fn wait_until_gone(&self, name: &str) {
+        self.wait_for(&format!("'{name}' is gone"), || {
+            let output = self.ank(&["get", "workloads"]);
+            let gone = output.code == 0 && table::workloads(&output.stdout).iter().all(|row| row.name != name);
+            gone.then_some(())
+        });
+    }
+
+    /// Waits until `condition` gives a value.
+    ///
+    /// # Panics
+    /// After `LIMIT`; the workloads as last seen are part of the message, the logs follow on drop.
+    pub fn wait_for<T>(&self, what: &str, condition: impl FnMut() -> Option<T>) -> T {
+        poll(LIMIT, condition).unwrap_or_else(|| {
+            let last = self.ank(&["get", "workloads"]);
+            panic!("waited {LIMIT:?} in vain: {what}\n{}{}", last.stdout, last.stderr);
+        })
+    }
+
+    fn print_logs(&self) {
+        eprintln!("--- calls of the fake engine\n{}", self.engine.tail());
+        let agents = self.agents.iter().map(|(name, process)| (name.as_str(), process));
+        for (name, process) in self.server.iter().map(|server| ("server", server)).chain(agents) {
+            let log = process.stderr();
+            let lines: Vec<&str> = log.lines().collect();
+            eprintln!("--- {name}\n{}", lines[lines.len().saturating_sub(150)..].join("\n"));
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.print_logs();
+        }
+        // Agents first: a lost server is none of their business any more.
+        self.agents.clear();
+        self.server = None;
+    }
+}
+
+/// A port nobody listens on right now. Another process may take it, so the user of the port has to try again then.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
+    listener.local_addr().expect("a bound socket has an address").port()
+}

@@ -1,0 +1,163 @@
+//! The test's side of the fake engine (tests/fake_engine): folder, script, orders, log of calls.
+//!
+//! Thread: the test's. Owns: the engine's folder; its removal ends every process of the engine.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::process::{is_alive, send_signal};
+use super::wait_until;
+
+pub struct FakeEngine {
+    folder: TempDir,
+}
+
+/// One line of `calls.log` pair: a command and, if it ended by itself, its exit code.
+#[derive(Debug, Clone)]
+pub struct Call {
+    pub pid: u32,
+    pub argv: Vec<String>,
+    pub exit: Option<i64>,
+    pub begin_ms: u64,
+    pub end_ms: Option<u64>,
+}
+
+impl Call {
+    /// The subcommand: the first word that is not an option.
+    pub fn command(&self) -> &str {
+        self.argv.iter().map(String::as_str).find(|word| !word.starts_with('-')).unwrap_or("")
+    }
+
+    pub fn mentions(&self, text: &str) -> bool {
+        self.argv.iter().any(|word| word.contains(text))
+    }
+}
+
+impl FakeEngine {
+    pub fn new() -> Self {
+        let folder = tempfile::Builder::new().prefix("ankl-engine-").tempdir().expect("temp folder");
+        fs::create_dir(folder.path().join("bin")).expect("own folder is writable");
+        fs::create_dir(folder.path().join("state")).expect("own folder is writable");
+        symlink(program(), folder.path().join("bin/podman")).expect("own folder is writable");
+        Self { folder }
+    }
+
+    /// To be put first into `PATH`.
+    pub fn bin(&self) -> PathBuf {
+        self.folder.path().join("bin")
+    }
+
+    /// Value of `FAKE_ENGINE_DIR`.
+    pub fn state(&self) -> PathBuf {
+        self.folder.path().join("state")
+    }
+
+    /// Replaces the rules (see tests/fake_engine/script.rs) for all later commands.
+    pub fn script(&self, rules: &Value) {
+        self.write_script(&serde_json::json!({ "rules": rules }));
+    }
+
+    pub fn write_script(&self, script: &Value) {
+        let temporary = self.state().join("script.json.new");
+        fs::write(&temporary, script.to_string()).expect("own folder is writable");
+        fs::rename(&temporary, self.state().join("script.json")).expect("own folder is writable");
+    }
+
+    /// Takes the engine away, as if it were not installed.
+    pub fn uninstall(&self) {
+        fs::remove_file(self.bin().join("podman")).expect("the engine is installed");
+    }
+
+    pub fn install(&self) {
+        symlink(program(), self.bin().join("podman")).expect("the engine is not installed");
+    }
+
+    /// Orders the running container of `workload` to exit with `code`, and waits until it took the order.
+    pub fn finish(&self, workload: &str, code: i32) {
+        let order = self.state().join("finish").join(workload);
+        let temporary = self.state().join(format!("finish-{workload}.new"));
+        fs::write(&temporary, code.to_string()).expect("own folder is writable");
+        fs::rename(&temporary, &order).expect("own folder is writable");
+        wait_until(&format!("container of '{workload}' takes the order to end"), || !order.exists());
+    }
+
+    /// All containers, as stored by the engine.
+    pub fn containers(&self) -> Vec<Value> {
+        let files = fs::read_dir(self.state().join("containers")).into_iter().flatten().flatten();
+        let names = files.filter(|file| !file.file_name().to_string_lossy().contains('.'));
+        let texts = names.filter_map(|file| fs::read_to_string(file.path()).ok());
+        texts.filter_map(|text| serde_json::from_str(&text).ok()).collect()
+    }
+
+    /// The containers of one workload, in any state.
+    pub fn containers_of(&self, workload: &str) -> Vec<Value> {
+        let prefix = format!("{workload}.");
+        let own =
+            |container: &Value| container["Labels"]["name"].as_str().is_some_and(|name| name.starts_with(&prefix));
+        self.containers().into_iter().filter(own).collect()
+    }
+
+    /// Pid and id of the only container of `workload`.
+    pub fn only_container(&self, workload: &str) -> (u32, String) {
+        let all = self.containers_of(workload);
+        assert_eq!(all.len(), 1, "containers of '{workload}': {all:?}");
+        let pid = all[0]["Pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a pid");
+        (pid, all[0]["Id"].as_str().expect("an id").to_owned())
+    }
+
+    pub fn kill_container(&self, workload: &str) {
+        let (pid, _) = self.only_container(workload);
+        assert!(send_signal(pid, Signal::KILL), "container of '{workload}' does not run");
+    }
+
+    /// Every command so far, in order of their start.
+    pub fn calls(&self) -> Vec<Call> {
+        let text = fs::read_to_string(self.state().join("calls.log")).unwrap_or_default();
+        let mut calls: Vec<Call> = Vec::new();
+        for line in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+            let pid = u32::try_from(line["pid"].as_u64().expect("a pid")).expect("a pid");
+            let at_ms = line["at_ms"].as_u64().expect("a time");
+            if let Some(argv) = line["argv"].as_array() {
+                let argv = argv.iter().filter_map(|word| word.as_str().map(str::to_owned)).collect();
+                calls.push(Call { pid, argv, exit: None, begin_ms: at_ms, end_ms: None });
+            } else if let Some(call) = calls.iter_mut().rev().find(|call| call.pid == pid) {
+                call.exit = line["exit"].as_i64();
+                call.end_ms = Some(at_ms);
+            }
+        }
+        calls
+    }
+
+    /// The calls of one subcommand that mention `text` in any argument.
+    pub fn calls_of(&self, command: &str, text: &str) -> Vec<Call> {
+        let calls = self.calls().into_iter();
+        calls.filter(|call| call.command() == command && call.mentions(text)).collect()
+    }
+
+    /// Pids of commands that neither ended nor were killed.
+    pub fn hanging_calls(&self) -> Vec<u32> {
+        let open = self.calls().into_iter().filter(|call| call.end_ms.is_none());
+        open.map(|call| call.pid).filter(|pid| is_alive(*pid)).collect()
+    }
+
+    /// The last lines of `calls.log`, for failure messages.
+    pub fn tail(&self) -> String {
+        let text = fs::read_to_string(self.state().join("calls.log")).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(60)..].join("\n")
+    }
+}
+
+/// `examples/fake-podman` beside the test binaries; cargo builds examples before it runs tests.
+fn program() -> PathBuf {
+    let test = std::env::current_exe().expect("the test knows its path");
+    let target = test.parent().and_then(Path::parent).expect("tests are in <target>/<profile>/deps");
+    let program = target.join("examples/fake-podman");
+    assert!(program.is_file(), "'{}' is missing: run `cargo build --example fake-podman`", program.display());
+    program
+}

@@ -1,0 +1,188 @@
+//! A real podman with a store of its own, prepared so that nothing is pulled and the machine's own store is not touched.
+//!
+//! What the configuration is for, found on Debian 12 with podman 4.3.1 as root:
+//!
+//! - `runtime = "runc"` and own `default_ulimits`: `crun` refuses a hybrid cgroup mount, and podman's default limits
+//!   are refused where the hard limits are lower.
+//! - `lock_type = "file"` and own `tmp_dir`: by default all stores share one table of locks in `/dev/shm`.
+//! - own `graphroot`, `runroot`, `static_dir`, `volume_path`, `network_config_dir`: stores of parallel tests do not meet.
+//! - `netns = "none"`: the network is not what is tested, and without it a start takes half the time. A workload that
+//!   wants one says `--network=bridge` in its `commandOptions`; that works with this configuration as well.
+//! - `registries.conf` resolves `alpine:latest` to `docker.io/library/alpine:latest`, which is made from the static
+//!   busybox. A missing image under `localhost/` is refused at once, because nothing may be pulled from there.
+//!
+//! Thread: the test's. Owns: the store. On drop all pods and containers are removed and the store is deleted.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Once;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::process::is_alive;
+
+/// Beginning of the name of every store's folder; the pid of the test follows.
+const PREFIX: &str = "ankl-podman-";
+
+pub struct Podman {
+    folder: TempDir,
+}
+
+impl Podman {
+    /// A new store with the image `alpine:latest`.
+    ///
+    /// # Panics
+    /// When podman or busybox is not installed, or podman refuses the configuration.
+    pub fn new() -> Self {
+        static SWEEP: Once = Once::new();
+        SWEEP.call_once(remove_stores_of_dead_tests);
+        let prefix = format!("{PREFIX}{}-", std::process::id());
+        let folder = tempfile::Builder::new().prefix(&prefix).tempdir().expect("temp folder");
+        write_configuration(folder.path());
+        let podman = Self { folder };
+        let archive = podman.folder.path().join("alpine.tar");
+        write_image(podman.folder.path(), &archive);
+        let path = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+        let archive = archive.to_string_lossy().into_owned();
+        let image = "docker.io/library/alpine:latest";
+        podman.run(&["import", "--quiet", "--change", path, "--change", "CMD /bin/sh", &archive, image]);
+        podman
+    }
+
+    /// The environment that selects this store.
+    pub fn environment(&self) -> Vec<(String, String)> {
+        environment(self.folder.path())
+    }
+
+    /// Runs podman on this store and returns its stdout.
+    ///
+    /// # Panics
+    /// When podman fails.
+    pub fn run(&self, arguments: &[&str]) -> String {
+        run(self.folder.path(), arguments).unwrap_or_else(|error| panic!("podman {arguments:?}: {error}"))
+    }
+
+    /// All containers, as `podman ps` lists them.
+    pub fn containers(&self) -> Vec<Value> {
+        let text = self.run(&["ps", "--all", "--format=json"]);
+        serde_json::from_str(&text).expect("podman lists containers as JSON")
+    }
+
+    /// The containers of one workload, in any state.
+    pub fn containers_of(&self, workload: &str) -> Vec<Value> {
+        let prefix = format!("{workload}.");
+        let own =
+            |container: &Value| container["Labels"]["name"].as_str().is_some_and(|name| name.starts_with(&prefix));
+        self.containers().into_iter().filter(own).collect()
+    }
+
+    /// Pid and id of the only container of `workload`.
+    pub fn only_container(&self, workload: &str) -> (u32, String) {
+        let all = self.containers_of(workload);
+        assert_eq!(all.len(), 1, "containers of '{workload}': {all:?}");
+        let pid = all[0]["Pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a pid");
+        (pid, all[0]["Id"].as_str().expect("an id").to_owned())
+    }
+}
+
+impl Drop for Podman {
+    fn drop(&mut self) {
+        empty_store(self.folder.path());
+    }
+}
+
+fn environment(folder: &Path) -> Vec<(String, String)> {
+    let file = |name: &str| folder.join(name).to_string_lossy().into_owned();
+    vec![
+        ("CONTAINERS_CONF".to_owned(), file("containers.conf")),
+        ("CONTAINERS_STORAGE_CONF".to_owned(), file("storage.conf")),
+        ("CONTAINERS_REGISTRIES_CONF".to_owned(), file("registries.conf")),
+    ]
+}
+
+fn run(folder: &Path, arguments: &[&str]) -> Result<String, String> {
+    let command = Command::new("podman").args(arguments).envs(environment(folder)).stdin(Stdio::null()).output();
+    let output = command.map_err(|error| error.to_string())?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+}
+
+fn write_configuration(folder: &Path) {
+    for name in ["graph", "run", "tmp", "networks"] {
+        fs::create_dir(folder.join(name)).expect("own folder is writable");
+    }
+    let base = folder.display();
+    let containers = format!(
+        "[containers]\n\
+         default_ulimits = [\"nofile=1024:1024\", \"nproc=4096:4096\"]\n\
+         netns = \"none\"\n\
+         log_driver = \"k8s-file\"\n\
+         [engine]\n\
+         runtime = \"runc\"\n\
+         cgroup_manager = \"cgroupfs\"\n\
+         events_logger = \"file\"\n\
+         lock_type = \"file\"\n\
+         tmp_dir = \"{base}/tmp\"\n\
+         static_dir = \"{base}/graph/libpod\"\n\
+         volume_path = \"{base}/graph/volumes\"\n\
+         image_copy_tmp_dir = \"{base}/tmp\"\n\
+         [network]\n\
+         network_backend = \"netavark\"\n\
+         network_config_dir = \"{base}/networks\"\n"
+    );
+    let storage = format!("[storage]\ndriver = \"overlay\"\ngraphroot = \"{base}/graph\"\nrunroot = \"{base}/run\"\n");
+    let registries = "unqualified-search-registries = [\"docker.io\"]\n\
+                      short-name-mode = \"disabled\"\n\
+                      [[registry]]\n\
+                      location = \"localhost\"\n\
+                      blocked = true\n";
+    for (name, text) in
+        [("containers.conf", containers.as_str()), ("storage.conf", &storage), ("registries.conf", registries)]
+    {
+        fs::write(folder.join(name), text).expect("own folder is writable");
+    }
+}
+
+/// Packs a root file system: the static busybox with a link for each of its commands.
+fn write_image(folder: &Path, archive: &Path) {
+    let busybox = ["/bin/busybox", "/usr/bin/busybox"].iter().map(Path::new).find(|path| path.is_file());
+    let busybox = busybox.expect("the package busybox-static is needed");
+    let root = folder.join("rootfs");
+    for name in ["bin", "etc", "tmp"] {
+        fs::create_dir_all(root.join(name)).expect("own folder is writable");
+    }
+    fs::copy(busybox, root.join("bin/busybox")).expect("busybox can be copied");
+    let list = Command::new(busybox).arg("--list").output().expect("busybox runs");
+    for applet in String::from_utf8_lossy(&list.stdout).lines().filter(|applet| *applet != "busybox") {
+        symlink("busybox", root.join("bin").join(applet)).expect("own folder is writable");
+    }
+    let packed = Command::new("tar").arg("-C").arg(&root).arg("-cf").arg(archive).arg(".").status();
+    assert!(packed.is_ok_and(|status| status.success()), "tar packs the image");
+}
+
+fn empty_store(folder: &Path) {
+    // What cannot be removed must not keep the rest from being removed.
+    let _ = run(folder, &["pod", "rm", "--all", "--force", "--time=0"]);
+    let _ = run(folder, &["rm", "--all", "--force", "--time=0"]);
+    let _ = Command::new("umount").args(["--lazy", "--quiet"]).arg(folder.join("graph/overlay")).output();
+}
+
+/// A killed test leaves its store and containers behind; the next one clears them away.
+fn remove_stores_of_dead_tests() {
+    let entries = fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
+    let stores = entries.map(|entry| entry.path()).filter(|path| owner(path).is_some_and(|pid| !is_alive(pid)));
+    for store in stores.collect::<Vec<PathBuf>>() {
+        empty_store(&store);
+        let _ = fs::remove_dir_all(&store);
+    }
+}
+
+fn owner(store: &Path) -> Option<u32> {
+    store.file_name()?.to_str()?.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()
+}

@@ -1,0 +1,138 @@
+//! A child process of a test: output in files, signals by pid, killed and waited for on drop.
+//!
+//! Thread: the test's. Owns: the child and its output files' paths.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::poll;
+
+pub struct Process {
+    child: Child,
+    stdout: PathBuf,
+    stderr: PathBuf,
+    status: Option<ExitStatus>,
+}
+
+impl Process {
+    /// Starts `command` with stdout and stderr in `<folder>/<name>.out` and `.err`; both are appended to.
+    pub fn start(command: &mut Command, folder: &Path, name: &str) -> Self {
+        let stdout = folder.join(format!("{name}.out"));
+        let stderr = folder.join(format!("{name}.err"));
+        let open = |path: &Path| File::options().create(true).append(true).open(path).expect("test folder is writable");
+        let child = command.stdout(open(&stdout)).stderr(open(&stderr)).spawn();
+        let program = command.get_program().to_string_lossy().into_owned();
+        let child = child.unwrap_or_else(|error| panic!("cannot start '{program}': {error}"));
+        Self { child, stdout, stderr, status: None }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        assert!(send_signal(self.pid(), signal), "process {} is gone", self.pid());
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        if self.status.is_none() {
+            self.status = self.child.try_wait().expect("own child can be waited for");
+        }
+        self.status.is_none()
+    }
+
+    /// Waits for the end; `None` after `limit`.
+    pub fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
+        poll(limit, || {
+            self.is_running();
+            self.status
+        })
+    }
+
+    /// SIGKILL, and waits for the end.
+    pub fn kill(&mut self) {
+        if self.is_running() {
+            let _ = self.child.kill();
+            self.status = self.child.wait().ok();
+        }
+    }
+
+    pub fn stdout(&self) -> String {
+        read(&self.stdout)
+    }
+
+    pub fn stderr(&self) -> String {
+        read(&self.stderr)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Exit code as a shell shows it: 128 + signal for a killed process.
+pub fn exit_code(status: ExitStatus) -> i32 {
+    status.code().or_else(|| status.signal().map(|signal| 128 + signal)).expect("the process ended")
+}
+
+/// False when there is no such process.
+pub fn send_signal(pid: u32, signal: Signal) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
+}
+
+/// True while `pid` exists and is not a zombie.
+pub fn is_alive(pid: u32) -> bool {
+    process_state(pid).is_some_and(|state| state != 'Z')
+}
+
+/// The state letter of `/proc/<pid>/stat`.
+pub fn process_state(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.trim_start().chars().next()
+}
+
+/// Direct children of `pid`, zombies included.
+pub fn children(pid: u32) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
+    pids.filter(|child| parent(*child) == Some(pid)).collect()
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Names of all threads of `pid`.
+pub fn thread_names(pid: u32) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+    names.map(|name| name.trim().to_owned()).collect()
+}
+
+/// A command without anything from the environment that our programs would read.
+pub fn clean_command(program: impl AsRef<OsStr>, home: &Path) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        let ours = ["ANK", "RUST_LOG", "NOTIFY_SOCKET", "WATCHDOG", "COMPLETE", "CONTAINER", "XDG_", "TMPDIR"];
+        if ours.iter().any(|prefix| text.starts_with(prefix)) {
+            command.env_remove(&name);
+        }
+    }
+    command.env("HOME", home).stdin(Stdio::null());
+    command
+}
+
+fn read(path: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+}

@@ -1,0 +1,407 @@
+//! Habits of this code base that can be checked by reading the files: each rule is a function from a file to
+//! violations, each violation names file, line and rule.
+//!
+//! What a compiler or clippy can check is left to them (`clippy.toml`, `[lints]` in `Cargo.toml`).
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// Lines of a source file, its tests not counted.
+const FILE_LINES_MAX: usize = 800;
+
+/// Words that only `src/wire/` may use: what is behind a connection stays exchangeable.
+const WIRE_WORDS: [&str; 4] = ["grpcio", "protobuf", "rustls", "grpcio_sys"];
+
+/// Files that may contain `unsafe`; each block says there why it is sound.
+const UNSAFE_FILES: [&str; 2] = ["src/wire/client.rs", "src/wire/server_endpoint.rs"];
+
+/// Files that may call what `clippy.toml` forbids: each is the one place where that is done.
+const EXEMPT_FILES: [&str; 3] = ["src/clock.rs", "src/runtime/command.rs", "src/threads.rs"];
+
+/// Crates of async runtimes, and what would bring one.
+const ASYNC_CRATES: [&str; 6] = ["tokio", "async-std", "smol", "async-executor", "tonic", "hyper"];
+
+/// One source file: its path from the top of the repository, its text, and its text without the contents of
+/// comments and strings.
+struct Source {
+    path: String,
+    text: String,
+    code: String,
+}
+
+impl Source {
+    fn new(path: &str, text: &str) -> Self {
+        Self { path: path.to_owned(), text: text.to_owned(), code: blank_comments_and_strings(text) }
+    }
+
+    fn is_test(&self) -> bool {
+        self.path.starts_with("tests/") || self.path.ends_with("/tests.rs") || self.path.contains("/tests/")
+    }
+
+    fn violation(&self, line: usize, rule: &str) -> String {
+        format!("{}:{line}: {rule}", self.path)
+    }
+}
+
+#[test]
+fn sources_keep_the_rules() {
+    let sources = sources();
+    assert!(sources.iter().any(|source| source.path == "src/lib.rs"), "the rules found no sources to look at");
+    let mut violations: Vec<String> = sources
+        .iter()
+        .flat_map(|source| {
+            [header(source), wire_only(source), leftovers(source), length(source), unsafe_code(source), exempt(source)]
+        })
+        .flatten()
+        .collect();
+    for source in &sources {
+        match source.path.as_str() {
+            "src/limits.rs" => violations.extend(documented_constants(source)),
+            "src/lib.rs" => violations.extend(map_names_all(source, &sources)),
+            _ => {}
+        }
+    }
+    report(&violations);
+}
+
+#[test]
+fn no_async_runtime_is_locked() {
+    report(&async_crates(&fs::read_to_string(top().join("Cargo.lock")).unwrap()));
+}
+
+#[track_caller]
+fn report(violations: &[String]) {
+    assert!(violations.is_empty(), "{} violations:\n{}", violations.len(), violations.join("\n"));
+}
+
+// -------------------------------------------------------------------- rules
+
+/// Each file begins with a header; in `src/` it names the thread that runs the file.
+fn header(source: &Source) -> Vec<String> {
+    let header: Vec<&str> = source.text.lines().map_while(|line| line.strip_prefix("//!")).collect();
+    if header.is_empty() {
+        return vec![source.violation(1, "begins with a `//!` header that says what the file does")];
+    }
+    let is_test = source.is_test();
+    let names_thread = header.iter().any(|line| line.trim().starts_with("Thread:"));
+    if is_test || names_thread || source.path == "src/lib.rs" {
+        return vec![];
+    }
+    vec![source.violation(1, "has a header line `Thread:` with the thread that runs it, or `Thread: none`")]
+}
+
+/// Nothing outside `src/wire/` names types of the transport.
+fn wire_only(source: &Source) -> Vec<String> {
+    if !source.path.starts_with("src/") || source.path.starts_with("src/wire/") {
+        return vec![];
+    }
+    lines_with(&source.code, |line| words(line).any(|word| WIRE_WORDS.contains(&word)))
+        .map(|line| source.violation(line, "only src/wire/ names grpcio, protobuf or rustls"))
+        .collect()
+}
+
+/// Nothing unfinished and no test that does not run.
+fn leftovers(source: &Source) -> Vec<String> {
+    let fix_me = concat!("FIX", "ME");
+    let code = lines_with(&source.code, |line| {
+        line.contains("todo!(") || line.contains("unimplemented!(") || line.contains("#[ignore")
+    });
+    let text = lines_with(&source.text, |line| line.contains(fix_me));
+    code.chain(text).map(|line| source.violation(line, "is finished: no todo, no test that does not run")).collect()
+}
+
+/// A file stays short enough to be read at once.
+fn length(source: &Source) -> Vec<String> {
+    let lines = lines_without_tests(&source.code);
+    if source.is_test() || lines <= FILE_LINES_MAX {
+        return vec![];
+    }
+    vec![source.violation(lines, &format!("has at most {FILE_LINES_MAX} lines besides its tests"))]
+}
+
+/// `unsafe` only where it is listed.
+fn unsafe_code(source: &Source) -> Vec<String> {
+    if UNSAFE_FILES.contains(&source.path.as_str()) {
+        return vec![];
+    }
+    lines_with(&source.code, |line| words(line).any(|word| word == "unsafe"))
+        .map(|line| source.violation(line, "`unsafe` only in the files that tests/tidy.rs lists"))
+        .collect()
+}
+
+/// What clippy.toml forbids is allowed only where it is listed. Tests may do it.
+fn exempt(source: &Source) -> Vec<String> {
+    if source.is_test() || EXEMPT_FILES.contains(&source.path.as_str()) {
+        return vec![];
+    }
+    lines_with(&source.code, |line| line.contains("clippy::disallowed_methods") && !line.contains("cfg_attr(test"))
+        .map(|line| source.violation(line, "allows disallowed methods only in the files that tests/tidy.rs lists"))
+        .collect()
+}
+
+/// Each limit says its unit and its reason.
+fn documented_constants(source: &Source) -> Vec<String> {
+    let mut documented = false;
+    let mut violations = vec![];
+    for (index, line) in source.text.lines().map(str::trim).enumerate() {
+        let constant = line.strip_prefix("pub ").unwrap_or(line).starts_with("const ") && !line.starts_with("const _");
+        if constant && !documented {
+            violations.push(source.violation(index + 1, "a limit has a doc comment with its unit and reason"));
+        }
+        documented = line.starts_with("///") || (documented && line.starts_with("#["));
+    }
+    violations
+}
+
+/// The map in the crate docs names every file of `src/`, and no file that does not exist.
+fn map_names_all(lib: &Source, sources: &[Source]) -> Vec<String> {
+    let map = parse_map(&lib.text);
+    let files: BTreeSet<&str> = sources.iter().filter_map(|source| source.path.strip_prefix("src/")).collect();
+    let unnamed = sources.iter().filter(|source| !source.is_test()).filter_map(|source| {
+        let file = source.path.strip_prefix("src/")?;
+        let by_folder = file.strip_suffix("mod.rs").is_some_and(|folder| map.folders.contains(folder));
+        (!by_folder && !map.mentioned.contains(file))
+            .then(|| source.violation(1, "is named in the map of the crate docs in src/lib.rs"))
+    });
+    let stale = map
+        .entries
+        .iter()
+        .filter(|entry| !files.contains(entry.as_str()))
+        .map(|entry| lib.violation(1, &format!("the map names '{entry}', which does not exist")));
+    unnamed.chain(stale).collect()
+}
+
+fn async_crates(lock: &str) -> Vec<String> {
+    lock.lines()
+        .filter_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'))
+        .filter(|name| ASYNC_CRATES.contains(name))
+        .map(|name| format!("Cargo.lock: no async runtime, directly or through others: '{name}'"))
+        .collect()
+}
+
+// ------------------------------------------------------------ reading files
+
+fn top() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn sources() -> Vec<Source> {
+    let mut paths = vec![];
+    for folder in ["src", "tests"] {
+        collect(&top().join(folder), &mut paths);
+    }
+    paths.sort();
+    paths.iter().map(|path| Source::new(path, &fs::read_to_string(top().join(path)).unwrap())).collect()
+}
+
+fn collect(folder: &Path, paths: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, paths);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            paths.push(path.strip_prefix(top()).unwrap().to_str().unwrap().to_owned());
+        }
+    }
+}
+
+fn lines_with<'a>(text: &'a str, found: impl Fn(&str) -> bool + 'a) -> impl Iterator<Item = usize> + 'a {
+    text.lines().enumerate().filter(move |(_, line)| found(line)).map(|(index, _)| index + 1)
+}
+
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|c: char| !c.is_alphanumeric() && c != '_')
+}
+
+/// Lines up to the tests, which stand at the end of a file.
+fn lines_without_tests(code: &str) -> usize {
+    let lines: Vec<&str> = code.lines().collect();
+    let tests = |pair: &[&str]| pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{');
+    lines.windows(2).position(tests).unwrap_or(lines.len())
+}
+
+/// What the crate docs say: files named anywhere, files that have an entry of their own, folders.
+#[derive(Default)]
+struct Map {
+    mentioned: BTreeSet<String>,
+    entries: BTreeSet<String>,
+    folders: BTreeSet<String>,
+}
+
+/// Reads the first fenced block of the crate docs. An indented line belongs to the folder above it.
+fn parse_map(lib: &str) -> Map {
+    let mut map = Map::default();
+    let mut folders: Vec<(usize, String)> = vec![];
+    let block = lib
+        .lines()
+        .map_while(|line| line.strip_prefix("//!"))
+        .skip_while(|line| !line.trim().starts_with("```"))
+        .skip(1)
+        .take_while(|line| !line.trim().starts_with("```"));
+    for line in block {
+        let indent = line.len() - line.trim_start().len();
+        let mut leading = true;
+        for word in line.split_whitespace().map(|word| word.trim_matches(|c| ",;:()`".contains(c))) {
+            if leading {
+                folders.retain(|(depth, _)| *depth < indent);
+            }
+            let folder = folders.last().map_or("", |(_, folder)| folder).to_owned();
+            if word.ends_with(".rs") {
+                map.mentioned.insert(format!("{folder}{word}"));
+                if leading {
+                    map.entries.insert(format!("{folder}{word}"));
+                }
+            } else if leading && word.ends_with('/') {
+                map.folders.insert(format!("{folder}{word}"));
+                folders.push((indent, format!("{folder}{word}")));
+                leading = false;
+            } else {
+                leading = false;
+            }
+        }
+    }
+    map
+}
+
+/// The text with comments and the contents of strings replaced by blanks; line breaks stay.
+fn blank_comments_and_strings(text: &str) -> String {
+    let mut rest = text;
+    let mut code = String::with_capacity(text.len());
+    while let Some(first) = rest.chars().next() {
+        let skip = match first {
+            '/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
+            '/' if rest.starts_with("/*") => block_comment(rest),
+            '"' => string(rest),
+            'r' => raw_string(rest),
+            '\'' => character(rest),
+            _ => 0,
+        };
+        if skip == 0 {
+            code.push(first);
+            rest = &rest[first.len_utf8()..];
+        } else {
+            code.extend(rest[..skip].chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
+            rest = &rest[skip..];
+        }
+    }
+    code
+}
+
+/// Length of the block comment at the start of `text`; block comments nest.
+fn block_comment(text: &str) -> usize {
+    let (mut depth, mut at) = (0, 0);
+    while at < text.len() {
+        if text[at..].starts_with("/*") {
+            depth += 1;
+            at += 2;
+        } else if text[at..].starts_with("*/") {
+            depth -= 1;
+            at += 2;
+            if depth == 0 {
+                break;
+            }
+        } else {
+            at += text[at..].chars().next().map_or(1, char::len_utf8);
+        }
+    }
+    at
+}
+
+/// Length of the string at the start of `text`.
+fn string(text: &str) -> usize {
+    let mut escaped = true; // Steps over the opening quote.
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '"' => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// Length of the raw string at the start of `text`, 0 when there is none.
+fn raw_string(text: &str) -> usize {
+    let hashes = text[1..].chars().take_while(|c| *c == '#').count();
+    if !text[1 + hashes..].starts_with('"') {
+        return 0;
+    }
+    let close = format!("\"{}", "#".repeat(hashes));
+    let body = 2 + hashes;
+    text[body..].find(&close).map_or(text.len(), |at| body + at + close.len())
+}
+
+/// Length of the character literal at the start of `text`, 0 when it is a lifetime.
+fn character(text: &str) -> usize {
+    let mut chars = text.char_indices().skip(1);
+    match (chars.next(), chars.next()) {
+        (Some((_, '\\')), Some(_)) => text[3..].find('\'').map_or(0, |at| at + 4),
+        (Some(_), Some((at, '\''))) => at + 1,
+        _ => 0,
+    }
+}
+
+// ---------------------------------------------------- the rules can also fail
+
+type Rule = fn(&Source) -> Vec<String>;
+
+#[test]
+fn every_rule_finds_what_it_forbids() {
+    let fine = "//! Does one thing.\n//!\n//! Thread: none, plain values.\n";
+    let unsafe_line = "let x = unsafe { y };\n";
+    #[rustfmt::skip]
+    let rows: [(&str, &str, String, Rule, usize); 22] = [
+        ("no header", "src/a.rs", "use std::fs;\n".into(), header, 1),
+        ("header without thread", "src/a.rs", "//! Does one thing.\n".into(), header, 1),
+        ("full header", "src/a.rs", fine.into(), header, 0),
+        ("a test names no thread", "tests/a.rs", "//! Tests one thing.\n".into(), header, 0),
+        ("transport in the server", "src/server/mod.rs", "use grpcio::Channel;\n".into(), wire_only, 1),
+        ("transport in wire", "src/wire/tls.rs", "use rustls::Stream;\n".into(), wire_only, 0),
+        ("transport in a comment", "src/server/mod.rs", "// Not protobuf.\n/* nor /* really */ rustls */\n".into(), wire_only, 0),
+        ("unfinished", "src/a.rs", "fn f() { todo!() }\nfn g() { unimplemented!() }\n".into(), leftovers, 2),
+        ("text about it", "src/a.rs", "let text = \"todo!() \\\" #[ignore]\"; let raw = r#\"a\"todo!()\"#;\n".into(), leftovers, 0),
+        ("test that does not run", "src/a.rs", "#[test]\n#[ignore]\n".into(), leftovers, 1),
+        ("marker in a comment", "src/a.rs", format!("// {}: later\n", concat!("FIX", "ME")), leftovers, 1),
+        ("long file", "src/a.rs", "x\n".repeat(FILE_LINES_MAX + 1), length, 1),
+        ("long tests", "src/a.rs", format!("x\n#[cfg(test)]\nmod tests {{\n{}}}\n", "x\n".repeat(FILE_LINES_MAX)), length, 0),
+        ("long file with tests elsewhere", "src/a.rs", format!("#[cfg(test)]\nmod tests;\n{}", "x\n".repeat(FILE_LINES_MAX)), length, 1),
+        ("long test file", "src/a/tests.rs", "x\n".repeat(FILE_LINES_MAX + 1), length, 0),
+        ("unsafe", "src/a.rs", unsafe_line.into(), unsafe_code, 1),
+        ("word in a string", "src/a.rs", "let c = '\"'; let quote = '\\''; let s = \"unsafe\"; fn f<'a>(a: &'a str) {}\n".into(), unsafe_code, 0),
+        ("unsafe after a lifetime", "src/a.rs", format!("fn f<'a>(a: &'a str) {{}} {unsafe_line}"), unsafe_code, 1),
+        ("exemption", "src/a.rs", "#[allow(clippy::disallowed_methods)]\n".into(), exempt, 1),
+        ("exemption for tests", "src/lib.rs", "#![cfg_attr(test, allow(clippy::disallowed_methods))]\n".into(), exempt, 0),
+        ("limit without reason", "src/limits.rs", "/// Bytes.\npub const A: usize = 1;\npub const B: usize = 2;\n".into(), documented_constants, 1),
+        ("checked relation", "src/limits.rs", "const _: () = assert!(1 < 2);\n".into(), documented_constants, 0),
+    ];
+    for (name, path, text, rule, expected) in rows {
+        let found = rule(&Source::new(path, &text));
+        assert_eq!(found.len(), expected, "{name}: {found:?}");
+    }
+}
+
+#[test]
+fn the_map_must_name_every_file_and_only_files() {
+    let lib = "//! Docs.\n//!\n//! ```text\n//! lib.rs    this map   -\n//! bin/a.rs bin/b.rs   programs, see net/c.rs\n\
+               //! model/    values\n//!   one.rs  a value\n//!   deep/   mod.rs x, two.rs y\n//! gone.rs   -\n//! ```\n";
+    let files =
+        ["lib.rs", "bin/a.rs", "bin/b.rs", "model/mod.rs", "model/one.rs", "model/deep/mod.rs", "model/deep/two.rs"];
+    let mut sources: Vec<Source> = files.iter().map(|file| Source::new(&format!("src/{file}"), lib)).collect();
+    assert_eq!(
+        map_names_all(&sources[0], &sources),
+        ["src/lib.rs:1: the map names 'gone.rs', which does not exist"],
+        "only the entry without a file"
+    );
+    sources.push(Source::new("src/gone.rs", ""));
+    sources.push(Source::new("src/model/new.rs", ""));
+    sources.push(Source::new("src/model/one/tests.rs", ""));
+    let found = map_names_all(&sources[0], &sources);
+    assert_eq!(found, ["src/model/new.rs:1: is named in the map of the crate docs in src/lib.rs"]);
+}
+
+#[test]
+fn an_async_runtime_in_the_lock_file_is_found() {
+    assert_eq!(async_crates("[[package]]\nname = \"tokio\"\nname = \"tokio-like\"\n").len(), 1);
+}
