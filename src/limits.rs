@@ -109,6 +109,12 @@ pub const CREATE_AGE_INTERVAL: Duration = Duration::from_secs(10);
 pub const ENGINE_OUTPUT_MAX: usize = 16 * 1024 * 1024;
 /// Standard error kept of one engine call, in bytes.
 pub const ENGINE_ERROR_MAX: usize = 4 * 1024;
+/// A call that is ended gets this long after SIGTERM, and the kernel this long after SIGKILL.
+pub const ENGINE_KILL_GRACE: Duration = Duration::from_secs(2);
+/// How often a child is asked whether it has ended where the kernel has no pidfd (before Linux 5.3).
+pub const ENGINE_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Most that a pipe can hold without privileges, in bytes (`/proc/sys/fs/pipe-max-size`).
+pub const PIPE_CONTENT_MAX: usize = 1024 * 1024;
 /// After an exit was seen, podman may still say running for this long.
 pub const EXIT_CODE_MAX: Duration = Duration::from_secs(1);
 const _: () = assert!(LISTING_MAX.as_secs() <= REPAIR_INTERVAL.as_secs());
