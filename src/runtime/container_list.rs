@@ -22,6 +22,7 @@ pub struct EngineContainer {
     labels: Value,
     pid: Value,
     pod: Value,
+    exited_at: Value,
 }
 
 /// Reads the list. The engine prints `null` for an empty one in some versions.
@@ -58,6 +59,14 @@ impl EngineContainer {
         self.pid.as_u64().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0)
     }
 
+    /// When it ended, in seconds since 1970. The engine fills in the year 1 for one that never did.
+    #[must_use]
+    pub fn ended_at(&self) -> Option<u64> {
+        self.exited_at
+            .as_u64()
+            .filter(|_| self.state.as_str().is_some_and(|state| state.eq_ignore_ascii_case("exited")))
+    }
+
     /// What the container's state means for its workload (spec/agent.md section 15.3).
     // [impl->swdd~podman-state-getter-maps-state~3]
     #[must_use]
@@ -86,7 +95,13 @@ impl EngineContainer {
         let instance = self.label(LABEL_NAME).and_then(InstanceName::parse)?;
         let ours = self.label(LABEL_AGENT) == Some(agent) && *instance.agent == *agent;
         ours.then_some(())?;
-        Some(ListedContainer { id: self.id()?, instance, state: self.execution_state(), pid: self.pid() })
+        Some(ListedContainer {
+            id: self.id()?,
+            instance,
+            state: self.execution_state(),
+            pid: self.pid(),
+            ended_at: self.ended_at(),
+        })
     }
 
     /// Whether the container carries the name of `instance` exactly.
