@@ -181,6 +181,7 @@ mod tests {
                 id: ContainerId("i".into()),
                 instance: InstanceName::with_id("w", "1", "A"),
                 state: ExecutionState::exited(3),
+                ended_at: None,
                 pid: None
             }]
         );
