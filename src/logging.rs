@@ -8,8 +8,8 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Levels shown when `RUST_LOG` says nothing.
-const DEFAULT_FILTER: &str = "info";
+/// Levels shown when `RUST_LOG` says nothing. What the gRPC library calls info is about its own insides.
+const DEFAULT_FILTER: &str = "info,grpcio=warn";
 /// How the modules of all programs begin.
 const OWN_MODULES: &str = env!("CARGO_CRATE_NAME");
 

@@ -37,7 +37,7 @@ struct Arguments {
     #[arg(short = 'a', long, value_name = "IP:PORT")]
     address: Option<SocketAddr>,
     /// Communicate without TLS
-    #[arg(short = 'k', long, env = "ANKSERVER_INSECURE", action = ArgAction::SetTrue)]
+    #[arg(short = 'k', long, env = "ANKSERVER_INSECURE", action = ArgAction::SetTrue, overrides_with = "no_insecure")]
     insecure: bool,
     /// Communicate with TLS even if the configuration file or the environment says otherwise
     #[arg(long, action = ArgAction::SetTrue, overrides_with = "insecure")]
@@ -154,6 +154,7 @@ fn combine(
         key: options.key_pem.as_deref(),
     };
     let pems = pem_keys.read()?.overridden_by(paths)?;
+    // clap keeps the later one of the two when both are given.
     let from_options = if options.no_insecure { Some(false) } else { flag(matches, "insecure") };
     let insecure = from_options.or(keys.insecure).unwrap_or_default();
     let (security, warning) = decide_security(insecure, pems);
