@@ -31,6 +31,8 @@ pub const SCHEDULER_INBOX: usize = 1024;
 pub const WORKLOAD_INBOX: usize = 8;
 /// Messages from the server waiting in `ank`.
 pub const CLI_INBOX: usize = 1024;
+/// How often `ank` turns its spinner while it waits for workloads.
+pub const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
 
 // --------------------------------------------------------------- connections
 
