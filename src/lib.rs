@@ -7,6 +7,7 @@ pub mod cli;
 pub mod clock;
 pub mod limits;
 pub mod logging;
+pub mod memory;
 pub mod model;
 #[cfg(feature = "agent")]
 pub mod runtime;

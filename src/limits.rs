@@ -15,6 +15,13 @@ pub const STOP_DEADLINE: Duration = Duration::from_secs(2);
 /// A turn of an event loop above this is worth a warning: something blocked that must not.
 pub const TURN_MAX: Duration = Duration::from_millis(500);
 
+// ------------------------------------------------------------------- memory
+
+/// Arenas of malloc. Two let threads allocate at the same time; each more keeps memory that nobody uses.
+pub const MALLOC_ARENAS: i32 = 2;
+/// Dropping this many bytes at once is worth the milliseconds that giving them back takes.
+pub const TRIM_FROM: usize = 1024 * 1024;
+
 // ------------------------------------------------------------------- queues
 
 /// Messages from all peers waiting for the server; full means that readers wait and TCP slows the peers down.
