@@ -58,7 +58,7 @@ sim seed='':
 # The tests that run real podman, in an image and container store of their own
 [group('test')]
 stest: setup
-    {{cargo}} test --locked --test stest
+    {{cargo}} test --locked --test 'system_*'
 
 # Requirements without code or test; `just trace --strict` fails when there are any
 [group('test')]

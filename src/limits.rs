@@ -63,6 +63,12 @@ pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 pub const TCP_USER_TIMEOUT: Duration = Duration::from_secs(20);
 /// A new connection must send its hello within this time.
 pub const HELLO_MAX: Duration = Duration::from_secs(10);
+/// A TLS handshake must be done within this time.
+pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// Bytes buffered per direction of a TLS connection: one record.
+pub const TLS_BUFFER: usize = 16 * 1024;
+/// TLS handshakes under way at the same time; more connections are dropped, their clients try again.
+pub const HANDSHAKES: usize = 64;
 /// A connection without any call is closed after this time.
 pub const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(60);
 /// Calls that one connection may have open; each costs two threads.
@@ -88,6 +94,8 @@ const _: () = assert!(UPLINK_BATCH * ADDITIONAL_INFO_MAX < FOREIGN_MESSAGE_MAX);
 
 /// Longest name of a workload, agent or config item, in bytes.
 pub const NAME_MAX: usize = 63;
+/// A reading mask with more parts cannot match: states nest less deep, since decoders limit the depth to about 100.
+pub const MASK_PARTS_MAX: usize = 256;
 /// Longest manifest or state file read, in bytes. Larger than [`MESSAGE_MAX`] could not be sent anyway.
 pub const MANIFEST_MAX: u64 = MESSAGE_MAX as u64;
 /// Unknown keys of one manifest that are warned about; more would hide the first ones.
@@ -124,6 +132,12 @@ pub const CREATE_AGE_INTERVAL: Duration = Duration::from_secs(10);
 pub const ENGINE_OUTPUT_MAX: usize = 16 * 1024 * 1024;
 /// Standard error kept of one engine call, in bytes.
 pub const ENGINE_ERROR_MAX: usize = 4 * 1024;
+/// A call that is ended gets this long after SIGTERM, and the kernel this long after SIGKILL.
+pub const ENGINE_KILL_GRACE: Duration = Duration::from_secs(2);
+/// How often a child is asked whether it has ended where the kernel has no pidfd (before Linux 5.3).
+pub const ENGINE_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Most that a pipe can hold without privileges, in bytes (`/proc/sys/fs/pipe-max-size`).
+pub const PIPE_CONTENT_MAX: usize = 1024 * 1024;
 /// After an exit was seen, podman may still say running for this long.
 pub const EXIT_CODE_MAX: Duration = Duration::from_secs(1);
 const _: () = assert!(LISTING_MAX.as_secs() <= REPAIR_INTERVAL.as_secs());

@@ -21,6 +21,8 @@ pub fn init(program: &str) {
     let filter = filter.map_or_else(|| DEFAULT_FILTER.to_owned(), |text| own_modules(&text, program));
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let set = Builder::new()
+        // The gRPC library tells more than anybody wants at level info; a filter that names it shows all.
+        .filter_module("grpcio", log::LevelFilter::Warn)
         .parse_filters(&filter)
         .format(move |out, record| {
             let module = record.module_path().unwrap_or_default();
@@ -37,11 +39,11 @@ pub fn fatal(what: &str, detail: impl Display) {
     let _ = io::stderr().write_all(text.as_bytes()); // Nobody is left to tell when standard error is closed.
 }
 
-/// Replaces `program` as the first part of module names in a filter.
+/// Repeats what a filter says of the module `program` for the library, where nearly all of the program is.
 fn own_modules(filter: &str, program: &str) -> String {
     let directive = |text: &str| match text.trim().strip_prefix(program) {
         Some(rest) if rest.is_empty() || rest.starts_with("::") || rest.starts_with('=') => {
-            format!("{OWN_MODULES}{rest}")
+            format!("{text},{OWN_MODULES}{rest}")
         }
         _ => text.to_owned(),
     };
@@ -119,9 +121,9 @@ mod tests {
         let ours = OWN_MODULES;
         for (filter, expected) in [
             ("debug", "debug".to_owned()),
-            ("ank_server=debug", format!("{ours}=debug")),
-            ("warn,ank_server::x=trace", format!("warn,{ours}::x=trace")),
-            ("ank_server", ours.to_owned()),
+            ("ank_server=debug", format!("ank_server=debug,{ours}=debug")),
+            ("warn,ank_server::x=trace", format!("warn,ank_server::x=trace,{ours}::x=trace")),
+            ("ank_server", format!("ank_server,{ours}")),
             ("ank_servers=info", "ank_servers=info".to_owned()),
         ] {
             assert_eq!(own_modules(filter, "ank_server"), expected);

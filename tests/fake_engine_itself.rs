@@ -35,11 +35,17 @@ fn container_is_a_real_process_until_it_is_stopped() {
     assert!(run(&engine, "w", "run").status.success());
     let (pid, id) = engine.only_container("w");
     assert!(is_alive(pid));
-    assert_eq!((listed(&engine)[0]["State"].as_str(), listed(&engine)[0]["Pid"].as_u64()), (Some("running"), Some(u64::from(pid))));
+    assert_eq!(
+        (listed(&engine)[0]["State"].as_str(), listed(&engine)[0]["Pid"].as_u64()),
+        (Some("running"), Some(u64::from(pid)))
+    );
 
     assert!(podman(&engine, &["stop", "--ignore", &id]).status.success());
     assert!(!is_alive(pid));
-    assert_eq!((listed(&engine)[0]["State"].as_str(), listed(&engine)[0]["ExitCode"].as_i64()), (Some("exited"), Some(143)));
+    assert_eq!(
+        (listed(&engine)[0]["State"].as_str(), listed(&engine)[0]["ExitCode"].as_i64()),
+        (Some("exited"), Some(143))
+    );
     assert!(podman(&engine, &["rm", "--ignore", &id]).status.success());
     assert_eq!(listed(&engine), Vec::<Value>::new());
     assert!(podman(&engine, &["rm", "--ignore", &id]).status.success(), "gone is ignored");

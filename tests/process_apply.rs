@@ -111,7 +111,10 @@ fn several_files_are_one_update() {
     let stdout = success(cluster.ank(&["apply", "a.yaml", "b.yaml"]));
     let rows = table::workloads(&last_frame(&stdout));
     let states: Vec<(&str, &str)> = rows.iter().map(|row| (row.name.as_str(), row.state.as_str())).collect();
-    assert!(matches!(states[..], [("w1", "Running(Ok)"), ("w2", "Running(Ok)"), ("w3", "Running(Ok)" | "Succeeded(Ok)")]), "{stdout}");
+    assert!(
+        matches!(states[..], [("w1", "Running(Ok)"), ("w2", "Running(Ok)"), ("w3", "Running(Ok)" | "Succeeded(Ok)")]),
+        "{stdout}"
+    );
 }
 
 #[test]
@@ -129,7 +132,9 @@ fn same_workload_in_two_files_is_refused_before_anything_is_sent() {
 #[test]
 fn stdin_is_the_only_input_when_it_comes_first() {
     let cluster = one_agent();
-    let stdout = success(cluster.ank_with_input(&["--no-wait", "apply", "-", "ignored.yaml"], &manifest(&[workload("w1", "run")])));
+    let stdout = success(
+        cluster.ank_with_input(&["--no-wait", "apply", "-", "ignored.yaml"], &manifest(&[workload("w1", "run")])),
+    );
     assert_eq!(stdout, "");
     let output = cluster.ank_with_input(&["apply", "--agent", "agent_A", "missing.yaml", "-"], "");
     assert_eq!(output.stderr.lines().next(), Some("error: Command failed: 'File 'missing.yaml' not found!'"));
@@ -191,7 +196,8 @@ fn agent_option_places_all_workloads_and_is_needed_where_none_is_named() {
     let elsewhere = manifest(&[workload("w2", "run").on("agent_Z")]);
     success(cluster.ank_with_input(&["apply", "--agent", "agent_A", "-"], homeless));
     success(cluster.ank_with_input(&["apply", "--agent", "agent_A", "-"], &elsewhere));
-    let agents: Vec<String> = cluster.workloads().into_iter().map(|row| format!("{} {}", row.name, row.agent)).collect();
+    let agents: Vec<String> =
+        cluster.workloads().into_iter().map(|row| format!("{} {}", row.name, row.agent)).collect();
     assert_eq!(agents, ["w1 agent_A", "w2 agent_A"]);
 }
 
@@ -234,7 +240,8 @@ fn failing_workloads_end_the_wait_with_exit_code_zero() {
 #[test]
 fn run_workload_creates_one_workload_with_tags() {
     let cluster = one_agent();
-    let options = ["--runtime", "podman", "--config", "image: run", "--agent", "agent_A", "--tags", "a=1", "--tags", "e="];
+    let options =
+        ["--runtime", "podman", "--config", "image: run", "--agent", "agent_A", "--tags", "a=1", "--tags", "e="];
     let mut arguments = vec!["run", "workload", "w1"];
     arguments.extend(options);
     let stdout = success(cluster.ank(&arguments));

@@ -71,19 +71,33 @@ fn manifest_that_breaks_the_schema() {
         ("workloads: {}\n", "\"apiVersion\" is a required property"),
         ("apiVersion: v2\nworkloads: {}\n", "\"v2\" does not match \"^v1$\""),
         ("apiVersion: v1\nworkloads: 3\n", ""),
-        ("apiVersion: v1\nworkloads:\n  w1:\n    agent: a\n    runtime: podman\n", "\"runtimeConfig\" is a required property"),
-        ("apiVersion: v1\nworkloads:\n  w1:\n    agent: a\n    runtime: 1\n    runtimeConfig: x\n", "1 is not of type \"string\""),
+        (
+            "apiVersion: v1\nworkloads:\n  w1:\n    agent: a\n    runtime: podman\n",
+            "\"runtimeConfig\" is a required property",
+        ),
+        (
+            "apiVersion: v1\nworkloads:\n  w1:\n    agent: a\n    runtime: 1\n    runtimeConfig: x\n",
+            "1 is not of type \"string\"",
+        ),
         (
             "apiVersion: v1\nworkloads:\n  w1:\n    agent: a\n    runtime: podman\n    runtimeConfig: x\n    \
              restartPolicy: SOMETIMES\n",
             "restartPolicy",
         ),
-        (&format!("apiVersion: v1\nworkloads:\n  {long}:\n    agent: a\n    runtime: p\n    runtimeConfig: x\n"), "longer than 63 characters"),
+        (
+            &format!("apiVersion: v1\nworkloads:\n  {long}:\n    agent: a\n    runtime: p\n    runtimeConfig: x\n"),
+            "longer than 63 characters",
+        ),
     ];
     for (text, message) in broken {
         let output = apply(&cluster, text);
         assert_eq!(output.code, 1, "{text}");
-        assert_eq!(output.stderr.lines().next(), Some(format!("error: {failed}").as_str()), "{text}\n{}", output.stderr);
+        assert_eq!(
+            output.stderr.lines().next(),
+            Some(format!("error: {failed}").as_str()),
+            "{text}\n{}",
+            output.stderr
+        );
         assert!(output.stderr.contains(message), "no '{message}' in {}", output.stderr);
     }
     assert_eq!(cluster.workloads(), []);
@@ -134,11 +148,8 @@ fn url_that_is_none_and_server_that_is_not_there() {
     let secure = format!("https://127.0.0.1:{port}");
     fails_with(&run(&["-k", "-s", &secure, "get", "state"]), &nobody);
     let output = run(&["-s", &url, "get", "state"]);
-    fails_with(
-        &output,
-        "Missing certificate files: Either provide mTLS config via the '--ca_pem \"\"', '--crt_pem \"\"' and \
-         '--key_pem \"\"' options or deactivate mTLS with the '--insecure' option!",
-    );
+    fails_beginning_with(&output, "Missing certificate files: Either provide mTLS config via the '--ca_pem");
+    assert!(output.stderr.contains("or deactivate mTLS with the '--insecure' option!"), "{}", output.stderr);
 }
 
 #[test]
@@ -173,12 +184,17 @@ fn state_that_cannot_be_set() {
     cluster.apply(&manifest(&[workload("w1", "run")]));
     let set = |mask: &str, text: &str| cluster.ank_with_input(&["set", "state", mask, "-"], text);
     let output = cluster.ank(&["set", "state", "desiredState", "nosuch.yaml"]);
-    fails_beginning_with(&output, "Failed to set state: 'Command failed: 'Could not read the state object file 'nosuch.yaml'.");
+    fails_beginning_with(
+        &output,
+        "Failed to set state: 'Command failed: 'Could not read the state object file 'nosuch.yaml'.",
+    );
     fails_beginning_with(&set("desiredState", "a: [\n"), "Failed to set state: 'Could not serialize YAML object: '");
     let output = set("desiredState", "desiredState: {workloads: {}}\n");
     fails_with(&output, "Failed to set state: 'Could not serialize YAML object: 'missing field `apiVersion`''");
     // A typo must not wipe the state.
-    for (mask, text) in [("desiredState", "desiredSate: {apiVersion: v1}\n"), ("desiredState", "apiVersion: v1\nworkloads: {}\n")] {
+    for (mask, text) in
+        [("desiredState", "desiredSate: {apiVersion: v1}\n"), ("desiredState", "apiVersion: v1\nworkloads: {}\n")]
+    {
         let output = set(mask, text);
         assert_eq!(output.code, 1, "{text}: {}{}", output.stdout, output.stderr);
         assert!(output.stderr.starts_with("error: Failed to set state: '"), "{}", output.stderr);
@@ -283,7 +299,10 @@ fn server_refuses_what_it_cannot_start_with() {
     cluster.write("no.yaml", "a: [\n");
     cluster.write("fields.yaml", "apiVersion: v1\nworkloads: {w: {agent: a}}\n");
     cluster.write("version.yaml", "apiVersion: v9\nworkloads: {}\n");
-    cluster.write("tags.yaml", "apiVersion: v1\nworkloads: {w: {agent: a, runtime: p, runtimeConfig: x, tags: [{key: a, value: b}]}}\n");
+    cluster.write(
+        "tags.yaml",
+        "apiVersion: v1\nworkloads: {w: {agent: a, runtime: p, runtimeConfig: x, tags: [{key: a, value: b}]}}\n",
+    );
     cluster.write("bad.conf", "version = \"v1\"\naddress = 3\n");
     let cases: [(&[&str], i32, &str); 11] = [
         (&["-k", "-m", "nosuch.yaml"], 1, "Could not read the startup config: '"),
@@ -326,11 +345,19 @@ fn agent_refuses_what_it_cannot_start_with() {
     let cases: [(&[&str], i32, &str); 8] = [
         (&["-k"], 1, "Error encountered while checking agent name!: 'Empty agent name is not allowed."),
         (&["-k", "-n", "a.b"], 1, "Error encountered while checking agent name!: 'Agent name 'a.b' is invalid."),
-        (&["-n", "a"], 1, "Missing certificate files: 'Either provide mTLS config via the '--ca_pem \"\"', '--crt_pem \"\"' and '--key_pem \"\"' options or deactivate mTLS with the '--insecure' option!'"),
-        (&["-k", "-n", "a", "-s", "here"], 1, "Failed to create communications client.: 'Wrong server address format: 'here'.'"),
+        (&["-n", "a"], 1, "Missing certificate files: 'Either provide mTLS config via the '--ca_pem"),
+        (
+            &["-k", "-n", "a", "-s", "here"],
+            1,
+            "Failed to create communications client.: 'Wrong server address format: 'here'.'",
+        ),
         (&["-k", "-n", "a", "-t", "novalue"], 2, "invalid KEY=value: no `=` found in `novalue`"),
         (&["-k", "-n", "a", "--nosuch"], 2, "error: "),
-        (&["-k", "-n", "a", "-r", "/nosuch/folder"], 1, "Run folder creation failed. Cannot continue without run folder.: 'Could not find directory \"/nosuch/folder\"'"),
+        (
+            &["-k", "-n", "a", "-r", "/nosuch/folder"],
+            1,
+            "Run folder creation failed. Cannot continue without run folder.: 'Could not find directory \"/nosuch/folder\"'",
+        ),
         (&["-k", "-n", "a", "--ca_pem", "nosuch.pem"], 1, "Failed to load certificate files!: '"),
     ];
     for (number, (arguments, code, text)) in cases.into_iter().enumerate() {
@@ -344,7 +371,10 @@ fn agent_refuses_what_it_cannot_start_with() {
         assert!(log.contains(text), "{arguments:?}: no \"{text}\" in: {log}");
     }
     for (file, text) in [
-        ("none.conf", "Invalid runtime configuration: 'No valid runtimes configured. Supported runtimes: [\"podman\", \"containerd\", \"podman-kube\"]'"),
+        (
+            "none.conf",
+            "Invalid runtime configuration: 'No valid runtimes configured. Supported runtimes: [\"podman\", \"containerd\", \"podman-kube\"]'",
+        ),
         ("v2.conf", "Config file could not be parsed: 'Wrong version: v2'"),
     ] {
         let mut command = clean_command(env!("CARGO_BIN_EXE_ank-agent"), cluster.folder());

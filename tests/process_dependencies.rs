@@ -41,7 +41,9 @@ fn workloads_start_when_their_dependencies_are_met_and_not_before() {
     cluster.engine.finish("storage_provider", 1);
     cluster.wait_for_state("error_handler", "Succeeded(Ok)");
 
-    cluster.apply(&manifest(&[workload("restart_service", "exit0").on("agent_B").after("error_handler", "ADD_COND_SUCCEEDED")]));
+    cluster.apply(&manifest(&[workload("restart_service", "exit0")
+        .on("agent_B")
+        .after("error_handler", "ADD_COND_SUCCEEDED")]));
     cluster.wait_for_state("restart_service", "Succeeded(Ok)");
 
     let at = |name, state| recorder.position(name, state);
@@ -138,7 +140,8 @@ fn deleted_waiting_workload_is_never_started() {
     cluster.wait_for_state("w1", "Pending(WaitingToStart)");
     cluster.delete("w1");
     cluster.wait_until_gone("w1");
-    cluster.apply(&manifest(&[workload("gate", "run"), workload("after_gate", "run").after("gate", "ADD_COND_RUNNING")]));
+    cluster
+        .apply(&manifest(&[workload("gate", "run"), workload("after_gate", "run").after("gate", "ADD_COND_RUNNING")]));
     cluster.wait_for_state("after_gate", "Running(Ok)");
     assert!(cluster.engine.calls_of("run", "w1.").is_empty());
     assert_eq!(cluster.workload("w1"), None);

@@ -125,7 +125,10 @@ fn masks_select_exactly_what_they_name() {
     assert_eq!(json_state(&cluster, &masks), expected);
     let tag = json!({ "desiredState": { "apiVersion": "v1", "workloads": { "web": { "tags": { "owner": "me" } } } } });
     assert_eq!(json_state(&cluster, &["desiredState.workloads.web.tags.owner"]), tag);
-    assert_eq!(json_state(&cluster, &["desiredState.workloads.nosuch"]), json!({ "desiredState": { "apiVersion": "v1" } }));
+    assert_eq!(
+        json_state(&cluster, &["desiredState.workloads.nosuch"]),
+        json!({ "desiredState": { "apiVersion": "v1" } })
+    );
     assert_eq!(json_state(&cluster, &["nosuch"]), json!({}));
     assert_eq!(json_state(&cluster, &["", "agents"]), json!({ "agents": {} }));
 }
@@ -169,6 +172,11 @@ fn state_read_as_yaml_can_be_set_again() {
     cluster.apply(TWO);
     let yaml = yaml_state(&cluster, &["desiredState"]);
     let output = cluster.ank_with_input(&["set", "state", "desiredState", "-"], &yaml);
-    assert_eq!((output.code, output.stdout.as_str()), (0, "Apply successful. No workloads updated.\n"), "{}", output.stderr);
+    assert_eq!(
+        (output.code, output.stdout.as_str()),
+        (0, "Apply successful. No workloads updated.\n"),
+        "{}",
+        output.stderr
+    );
     assert_eq!(yaml_state(&cluster, &["desiredState"]), yaml);
 }

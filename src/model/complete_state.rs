@@ -52,6 +52,7 @@ pub enum Rendering {
 }
 
 /// States of instances, sorted by agent, workload and id.
+// [impl->swdd~api-state-map-for-workload-execution-states~1]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorkloadStates {
     entries: BTreeMap<(Name, Name, Name), ExecutionState>,
@@ -79,6 +80,29 @@ impl WorkloadStates {
         } else {
             self.entries.insert(key(instance), state)
         }
+    }
+
+    /// Stores `state` unless the instance has a state already. Answers whether it was stored.
+    pub fn set_initial(&mut self, instance: &InstanceName, state: ExecutionState) -> bool {
+        let mut stored = false;
+        self.entries.entry(key(instance)).or_insert_with(|| {
+            stored = true;
+            state
+        });
+        stored
+    }
+
+    /// Nobody knows any more what the instances of `agent` do. Answers them with the states they had.
+    pub fn set_agent_disconnected(&mut self, agent: &str) -> Vec<(InstanceName, ExecutionState)> {
+        let agent: Name = agent.into();
+        let empty: Name = "".into();
+        self.entries
+            .range_mut((agent.clone(), empty.clone(), empty)..)
+            .take_while(|(key, _)| key.0 == agent)
+            .map(|(key, state)| {
+                (instance(key), std::mem::replace(state, ExecutionState::plain(Phase::AgentDisconnected)))
+            })
+            .collect()
     }
 
     /// Deletes the entry of `instance`.
@@ -508,6 +532,23 @@ mod tests {
         }
     }
 
+    // [utest->swdd~api-state-map-for-workload-execution-states~1]
+    #[test]
+    fn a_lost_agent_makes_its_states_unknown_and_an_initial_state_overwrites_nothing() {
+        let mut states = WorkloadStates::default();
+        let (mine, other) = (InstanceName::new("w", "c", "A"), InstanceName::new("w", "c", "A2"));
+        let running = ExecutionState::with_info(Phase::Running, "info");
+        assert!(states.set_initial(&mine, running.clone()));
+        assert!(!states.set_initial(&mine, ExecutionState::plain(Phase::PendingInitial)));
+        assert_eq!(states.get(&mine), Some(&running));
+        states.set(&other, running.clone());
+        assert_eq!(states.set_agent_disconnected("A"), [(mine.clone(), running.clone())]);
+        assert_eq!(states.get(&mine), Some(&ExecutionState::plain(Phase::AgentDisconnected)));
+        assert_eq!(states.get(&other), Some(&running));
+        assert!(states.set_agent_disconnected("nobody").is_empty());
+    }
+
+    // [utest->swdd~api-state-map-for-workload-execution-states~1]
     #[test]
     fn states_are_found_by_agent_and_by_workload() {
         let mut states = WorkloadStates::default();

@@ -7,7 +7,7 @@ use super::workload::{AddCondition, DeleteCondition};
 use std::fmt;
 
 /// State of one workload instance (spec/server.md section 6).
-// [impl->swdd~common-workload-states-supported-states~1]
+// [impl->swdd~api-workload-states-supported-states~1]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ExecutionState {
     /// What it is doing.
@@ -177,7 +177,7 @@ impl ExecutionState {
 
     /// The state that follows this one when `incoming` is reported: while a stop is under way, what the
     /// runtime says of the still existing container changes nothing (spec/server.md section 6.2).
-    // [impl->swdd~workload-state-transitions~1]
+    // [impl->swdd~api-workload-state-transitions~1]
     #[must_use]
     pub fn transition(&self, incoming: Self) -> Self {
         let stop_requested = matches!(self.phase, Phase::StoppingRequestedAtRuntime | Phase::StoppingWaitingToStop);
@@ -217,7 +217,7 @@ impl WorkloadState {
 mod tests {
     use super::*;
 
-    // [utest->swdd~common-workload-states-supported-states~1]
+    // [utest->swdd~api-workload-states-supported-states~1]
     #[test]
     fn the_table_of_phases_is_in_the_order_of_the_enum() {
         for (index, (phase, state, sub_state)) in Phase::ALL.into_iter().enumerate() {
@@ -241,7 +241,7 @@ mod tests {
         }
     }
 
-    // [utest->swdd~workload-state-transitions~1]
+    // [utest->swdd~api-workload-state-transitions~1]
     #[test]
     fn a_requested_stop_is_not_hidden_by_what_the_runtime_sees() {
         use Phase::*;

@@ -3,6 +3,7 @@
 //! Thread: none, plain functions.
 
 use super::node::Node;
+use crate::limits::MASK_PARTS_MAX;
 use std::collections::BTreeMap;
 
 /// Stands for every key of the map at its level, in masks that read.
@@ -55,6 +56,112 @@ fn leads_somewhere(node: &Node, path: &[&str]) -> bool {
         entries.values().any(|child| leads_somewhere(child, rest))
     } else {
         entries.get(*key).is_some_and(|child| leads_somewhere(child, rest))
+    }
+}
+
+/// Many reading masks as one tree, so that a state is walked once however many masks there are.
+#[derive(Debug, Default)]
+pub struct MaskTree {
+    ends_here: bool,
+    below: BTreeMap<String, MaskTree>,
+}
+
+impl MaskTree {
+    /// Joins `masks`. Empty ones select nothing; those with more than [`MASK_PARTS_MAX`] parts cannot match
+    /// anything, and leaving them out bounds every recursion over the tree.
+    pub fn new<'m>(masks: impl IntoIterator<Item = &'m str>) -> Self {
+        let mut root = Self::default();
+        for mask in masks.into_iter().filter(|mask| !mask.is_empty()) {
+            if mask.split('.').nth(MASK_PARTS_MAX).is_some() {
+                continue;
+            }
+            let mut place = &mut root;
+            for part in mask.split('.') {
+                place = place.below.entry(part.to_owned()).or_default();
+            }
+            place.ends_here = true;
+        }
+        root
+    }
+
+    /// The position of all masks at their beginning.
+    #[must_use]
+    pub fn wanted(&self) -> Wanted<'_> {
+        Wanted { places: vec![self] }
+    }
+}
+
+/// A position in all masks of a [`MaskTree`] that lead to the same node.
+#[derive(Debug)]
+pub struct Wanted<'m> {
+    places: Vec<&'m MaskTree>,
+}
+
+/// Which entries of a map are wanted.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Keys<'m> {
+    /// All that exist.
+    All,
+    /// These, sorted, if they exist.
+    Named(Vec<&'m str>),
+}
+
+impl<'m> Wanted<'m> {
+    /// Whether no mask leads here.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Whether the node itself is wanted with everything below it.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.places.iter().any(|place| place.ends_here)
+    }
+
+    /// What is wanted of the entry `key`; everything of it when the node itself is wanted as a whole.
+    #[must_use]
+    pub fn below(&self, key: &str) -> Wanted<'m> {
+        let follow = |place: &&'m MaskTree| {
+            if place.ends_here {
+                return vec![*place];
+            }
+            [place.below.get(key), place.below.get(WILDCARD)].into_iter().flatten().collect()
+        };
+        // A wildcard as a literal key would be found twice.
+        let mut places: Vec<&'m MaskTree> = self.places.iter().flat_map(follow).collect();
+        places.dedup_by(|one, other| std::ptr::eq(*one, *other));
+        Wanted { places }
+    }
+
+    /// Which entries are wanted, wholly or in part.
+    #[must_use]
+    pub fn keys(&self) -> Keys<'m> {
+        if self.is_whole() || self.places.iter().any(|place| place.below.contains_key(WILDCARD)) {
+            return Keys::All;
+        }
+        let mut names: Vec<&'m str> =
+            self.places.iter().flat_map(|place| place.below.keys().map(String::as_str)).collect();
+        names.sort_unstable();
+        names.dedup();
+        Keys::Named(names)
+    }
+
+    /// What is wanted of `node`; `None` when that is nothing.
+    #[must_use]
+    pub fn take(&self, node: Node) -> Option<Node> {
+        if self.is_whole() {
+            return Some(node);
+        }
+        let Node::Map(entries) = node else { return None };
+        let kept: BTreeMap<String, Node> = entries
+            .into_iter()
+            .filter_map(|(key, child)| {
+                let wanted = self.below(&key);
+                if wanted.is_nothing() { None } else { Some((key, wanted.take(child)?)) }
+            })
+            .collect();
+        (!kept.is_empty()).then_some(Node::Map(kept))
     }
 }
 
@@ -156,6 +263,40 @@ mod tests {
             assert_eq!(serde_json::to_string(&selected).unwrap(), expected, "{masks:?}");
         }
         assert_eq!(select(&tree(), ["*"]), tree());
+    }
+
+    #[test]
+    fn a_tree_of_masks_selects_what_the_masks_select_one_by_one() {
+        let long = ["x"; 10_000].join(".");
+        for masks in [
+            vec![],
+            vec!["desiredState.workloads.a.agent"],
+            vec!["desiredState.workloads.*.tags.owner", "agents"],
+            vec!["desiredState.workloads.zzz.agent", "nonexistent", ""],
+            vec!["desiredState.workloads.a.files.0", "desiredState.workloads.*.agent"],
+            vec!["*"],
+            vec!["*.*"],
+            vec!["*.workloads.a", "desiredState.*.*.agent", "desiredState.workloads.b.tags"],
+            vec!["desiredState.workloads.a", "desiredState.workloads.a.tags.owner"],
+            vec!["desiredState..a", ".", "desiredState.", long.as_str()],
+        ] {
+            let tree_of_masks = MaskTree::new(masks.iter().copied());
+            let selected = tree_of_masks.wanted().take(tree()).unwrap_or_default();
+            assert_eq!(selected, select(&tree(), masks.iter().copied()), "{masks:.200?}");
+        }
+    }
+
+    #[test]
+    fn a_tree_of_masks_knows_which_entries_to_look_at() {
+        let masks = MaskTree::new(["a.b", "a.c.d", "*.c", "x"]);
+        assert_eq!(masks.wanted().keys(), Keys::All);
+        assert_eq!(masks.wanted().below("a").keys(), Keys::Named(vec!["b", "c"]));
+        assert_eq!(masks.wanted().below("other").keys(), Keys::Named(vec!["c"]));
+        assert_eq!(masks.wanted().below("x").below("anything").keys(), Keys::All);
+        assert!(masks.wanted().below("a").below("c").is_whole());
+        assert!(masks.wanted().below("other").below("b").is_nothing());
+        let literal = MaskTree::new(["*.a"]);
+        assert_eq!(literal.wanted().below("*").places.len(), 1);
     }
 
     // [utest->swdd~update-desired-state-with-update-mask~1]

@@ -11,6 +11,7 @@ pub mod messages;
 pub mod names;
 pub mod nearest;
 pub mod node;
+pub mod validation;
 pub mod version;
 pub mod workload;
 pub mod yaml;

@@ -26,7 +26,7 @@ pub fn is_name(text: &str) -> bool {
 ///
 /// `id` is the SHA-256 of the rendered runtime configuration as 64 lower-case hex digits, so a changed
 /// configuration is another instance and everything else that changes is not.
-// [impl->swdd~common-workload-execution-instance-naming~1]
+// [impl->swdd~api-workload-execution-instance-naming~1]
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InstanceName {
     /// Name of the workload.
@@ -92,7 +92,7 @@ pub fn hash_id(runtime_config: &str) -> String {
 mod tests {
     use super::*;
 
-    // [utest->swdd~common-workload-execution-instance-naming~1]
+    // [utest->swdd~api-workload-execution-instance-naming~1]
     #[test]
     fn the_id_is_the_hash_of_the_runtime_config_alone() {
         for (config, id) in [

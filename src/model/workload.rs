@@ -42,7 +42,7 @@ macro_rules! named_enum {
 
 named_enum! {
     /// When a workload that ended is started again.
-    // [impl->swdd~common-workload-restart-policies~1]
+    // [impl->swdd~api-supports-restart-policies~1]
     #[derive(Default)]
     RestartPolicy {
         /// Not at all.
@@ -157,7 +157,7 @@ impl Workload {
 mod tests {
     use super::*;
 
-    // [utest->swdd~common-workload-restart-policies~1]
+    // [utest->swdd~api-supports-restart-policies~1]
     #[test]
     fn fixed_texts_are_read_back_and_nothing_else_is() {
         for policy in RestartPolicy::ALL {

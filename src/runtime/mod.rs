@@ -2,6 +2,12 @@
 //!
 //! Thread: runs on the caller's thread: `wl:<name>` for create, start and delete, `watch` for listings.
 
+pub mod command;
+pub mod container_config;
+pub mod container_list;
+pub mod engine_children;
+pub mod podman;
+
 use crate::model::execution_state::ExecutionState;
 use crate::model::names::InstanceName;
 use crate::model::workload::Workload;

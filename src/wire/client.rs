@@ -7,13 +7,16 @@ use super::address::{Security, ServerUrl};
 use super::convert::{from_server, to_wire};
 use super::grpc::{self, wait, wait_at_most};
 use super::schema::grpc_api;
-use crate::limits::GOODBYE_MAX;
+use super::tls::{ClientTls, Reason, TlsError};
+use crate::limits::{GOODBYE_MAX, HANDSHAKE_MAX, STACK_LARGE};
 use crate::model::messages::{FromServer, ToServer};
+use crate::threads;
 use futures_util::{SinkExt, StreamExt};
 use grpcio::{ClientDuplexReceiver, ClientDuplexSender, RpcStatus, RpcStatusCode, WriteFlags};
 use rustix::fd::{IntoRawFd, OwnedFd};
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,6 +56,14 @@ pub enum ConnectError {
         host: String,
         /// Why.
         source: std::io::Error,
+    },
+    /// Certificates that cannot be used, or a server that TLS does not accept.
+    #[error("no secure connection to '{url}'")]
+    Tls {
+        /// Where to.
+        url: String,
+        /// Why.
+        source: TlsError,
     },
     /// No connection to any address of the host.
     #[error("no connection to '{url}'")]
@@ -96,6 +107,8 @@ pub struct ClientSender {
 pub struct ClientReceiver {
     stream: ClientDuplexReceiver<grpc_api::FromServer>,
     ended: Option<StreamEnd>,
+    /// Why TLS ended the connection, if it did: the better reason than the one that gRPC sees.
+    tls_end: Reason,
     _connection: Arc<Connection>,
 }
 
@@ -114,24 +127,31 @@ pub struct Hangup {
 ///
 /// # Errors
 /// [`ConnectError`] when no connection can be had. A refusal by the server shows as the end of the stream.
-// [impl->swdd~agent-establishes-communication-over-middleware~1]
+// [impl->swdd~agent-default-communication-grpc~1]
 pub fn connect(
     options: &ClientOptions,
     hello: ToServer,
 ) -> Result<(ClientSender, ClientReceiver, Hangup), ConnectError> {
     let failed = |source| ConnectError::Connect { url: options.url.to_string(), source };
-    if let Security::MutualTls(_) = options.security {
-        let text = "this version has no TLS yet; use '--insecure' on a network you trust";
-        return Err(failed(io::Error::new(io::ErrorKind::Unsupported, text)));
-    }
+    let tls = match &options.security {
+        Security::Insecure => None,
+        Security::MutualTls(pem) => Some(
+            ClientTls::new(pem).map_err(|error| ConnectError::Tls { url: options.url.to_string(), source: error })?,
+        ),
+    };
     let stream = connect_socket(options)?;
     grpc::prepare(&stream).map_err(failed)?;
     let socket = rustix::io::fcntl_dupfd_cloexec(&stream, 3).map_err(|errno| failed(errno.into()))?;
+    let tls_end = Reason::default();
+    let endpoint = match tls {
+        None => OwnedFd::from(stream),
+        Some(tls) => secure(options, &tls, stream, &tls_end)?,
+    };
     let builder = grpc::channel(options.message_max);
     #[allow(unsafe_code)]
     // SAFETY: the descriptor is a connected stream socket whose ownership goes to gRPC. The duplicate that is
     // kept is only ever shut down, which gRPC sees as the peer closing the connection.
-    let channel = unsafe { builder.connect_from_fd("ankaios", OwnedFd::from(stream).into_raw_fd()) };
+    let channel = unsafe { builder.connect_from_fd("ankaios", endpoint.into_raw_fd()) };
     let client = grpcio::Client::new(channel);
     let method = match options.service {
         Service::Agent => &grpc::CONNECT_AGENT,
@@ -145,7 +165,26 @@ pub fn connect(
     let mut sender = ClientSender { sink, _connection: connection.clone() };
     // When this fails the stream has ended, and its receiver knows why.
     let _ = sender.send(hello);
-    Ok((sender, ClientReceiver { stream, ended: None, _connection: connection }, Hangup { socket }))
+    Ok((sender, ClientReceiver { stream, ended: None, tls_end, _connection: connection }, Hangup { socket }))
+}
+
+/// Greets the server and starts the pump; answers the end that gRPC gets.
+fn secure(
+    options: &ClientOptions,
+    tls: &ClientTls,
+    stream: TcpStream,
+    reason: &Reason,
+) -> Result<OwnedFd, ConnectError> {
+    let url = options.url.to_string();
+    let failed = |source| ConnectError::Connect { url: url.clone(), source };
+    let session =
+        tls.connect(stream, HANDSHAKE_MAX).map_err(|source| ConnectError::Tls { url: url.clone(), source })?;
+    let (plain, endpoint) = UnixStream::pair().map_err(failed)?;
+    plain.set_nonblocking(true).map_err(failed)?;
+    endpoint.set_nonblocking(true).map_err(failed)?;
+    let reason = reason.clone();
+    threads::spawn("tls:server", STACK_LARGE, move || session.pump(plain, &reason)).map_err(failed)?;
+    Ok(endpoint.into())
 }
 
 /// Tries the addresses of the host in order; the last failure is the one that is told.
@@ -193,7 +232,12 @@ impl ClientReceiver {
                     Ok(message) => return Ok(message),
                     Err(error) => log::debug!("Dropping a message of the server: '{error}'"),
                 },
-                Some(Err(error)) => self.ended = Some(stream_end(error)),
+                Some(Err(error)) => {
+                    self.ended = Some(match (stream_end(error), self.tls_end.get()) {
+                        (StreamEnd::Lost(_), Some(reason)) => StreamEnd::Lost(reason.clone()),
+                        (end, _) => end,
+                    });
+                }
                 None => self.ended = Some(StreamEnd::Closed),
             }
         }

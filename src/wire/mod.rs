@@ -6,8 +6,12 @@ pub mod address;
 #[cfg(any(feature = "agent", feature = "cli"))]
 pub mod client;
 mod convert;
+#[cfg(feature = "server")]
+mod foreign;
 mod grpc;
 pub mod outbox;
 mod schema;
 #[cfg(feature = "server")]
 pub mod server_endpoint;
+mod tls;
+pub use tls::{SERVER_NAME, TlsError};

@@ -1,16 +1,19 @@
 //! The server's end of all connections: accept, hello, one reader and one writer thread per stream.
 //!
-//! Thread: `listen` accepts; `rx:<peer>` and `tx:<peer>` serve one stream each.
+//! Thread: `listen` accepts; `tls:<port>` greets and pumps where TLS is on; `rx:<peer>` and `tx:<peer>` serve
+//! one stream each.
 //! Owns: the listening socket and the gRPC server. Gives: [`PeerEvent`] (readers wait when the inbox is full).
 
 use super::address::Security;
-use super::convert::{to_client, to_server};
+use super::convert::to_server;
+use super::foreign::fit;
 use super::grpc::{self, wait, wait_at_most};
 use super::outbox::{Outbox, OutboxReader, outbox};
 use super::schema::grpc_api;
+use super::tls::{PeerCertificate, Reason, ServerTls, TlsError};
 use crate::limits::{
-    CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, HELLO_MAX, PEER_STUCK, STACK_LARGE, STACK_SMALL,
-    STREAMS_PER_CONNECTION,
+    CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, FOREIGN_MESSAGE_MAX, HANDSHAKE_MAX, HANDSHAKES,
+    HELLO_MAX, PEER_STUCK, STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_PER_CONNECTION,
 };
 use crate::model::messages::ToServer;
 use crate::model::names::is_name;
@@ -20,12 +23,13 @@ use crossbeam_channel::Sender;
 use futures_util::{SinkExt, StreamExt};
 use grpcio::{DuplexSink, RequestStream, RpcContext, RpcStatus, RpcStatusCode, ServiceBuilder, WriteFlags};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fd::{AsFd, IntoRawFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Identifies one stream for the life of the process; never reused.
@@ -96,6 +100,9 @@ pub enum EndpointError {
         /// Why, for example address in use.
         source: io::Error,
     },
+    /// Certificates or key that cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// A thread or the gRPC library could not be started.
     #[error("cannot start the gRPC server: {0}")]
     Start(String),
@@ -126,7 +133,34 @@ struct Shared {
     next_peer: AtomicU64,
     /// Open connections by the number that gRPC calls them; an entry is replaced when its number is used again,
     /// so there are never more than [`CONNECTION_FD_MAX`].
-    connections: Mutex<HashMap<i32, SocketAddr>>,
+    connections: Mutex<HashMap<i32, Origin>>,
+    handshakes: AtomicUsize,
+}
+
+/// Where a connection comes from and, with TLS, what its certificate says.
+#[derive(Debug, Clone)]
+struct Origin {
+    address: SocketAddr,
+    certificate: Option<PeerCertificate>,
+}
+
+/// The other end of one stream.
+struct Client {
+    origin: Option<Origin>,
+    /// Largest message it takes, in bytes.
+    message_max: usize,
+}
+
+/// Gives connections to gRPC.
+struct Gate {
+    server: grpcio::Server,
+    /// Lowest number for the next connection.
+    next_number: i32,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing that is locked here is left half changed by a panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ServerEndpoint {
@@ -136,16 +170,21 @@ impl ServerEndpoint {
     /// [`EndpointError`] when the address cannot be had or threads cannot be started.
     // [impl->swdd~server-supports-multiple-clients~1]
     pub fn start(options: &EndpointOptions, inbox: Sender<PeerEvent>) -> Result<Self, EndpointError> {
-        if let Security::MutualTls(_) = options.security {
-            let text = "this version has no TLS yet; start with '--insecure' on a network you trust";
-            return Err(EndpointError::Start(text.to_owned()));
-        }
+        let tls = match &options.security {
+            Security::Insecure => None,
+            Security::MutualTls(pem) => Some(ServerTls::new(pem)?),
+        };
         let bind = |source| EndpointError::Bind { address: options.address, source };
         let start = |text: &dyn std::fmt::Display| EndpointError::Start(text.to_string());
         let listener = TcpListener::bind(options.address).map_err(bind)?;
         listener.set_nonblocking(true).map_err(bind)?;
         let address = listener.local_addr().map_err(bind)?;
-        let shared = Arc::new(Shared { inbox, next_peer: AtomicU64::new(1), connections: Mutex::default() });
+        let shared = Arc::new(Shared {
+            inbox,
+            next_peer: AtomicU64::new(1),
+            connections: Mutex::default(),
+            handshakes: AtomicUsize::new(0),
+        });
         let arguments = grpc::channel(options.message_max)
             .max_concurrent_stream(STREAMS_PER_CONNECTION)
             .raw_cfg_int(
@@ -156,18 +195,20 @@ impl ServerEndpoint {
         let mut server = grpcio::ServerBuilder::new(grpc::environment())
             .channel_args(arguments)
             .requests_slot_per_cq(16)
-            .register_service(services(&shared))
+            .register_service(services(&shared, options.message_max))
             .build()
             .map_err(|error| start(&error))?;
         server.start();
-        let (stop, stopped) =
-            rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| start(&e)).map(|(r, w)| (w, r))?;
+        let gate = Arc::new(Mutex::new(Gate { server, next_number: CONNECTION_FD_MIN }));
+        let (stopped, stop) =
+            rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| start(&error))?;
         let listen = threads::spawn("listen", STACK_SMALL, move || {
-            accept_until_stopped(&listener, &stopped, &shared, &mut server);
+            accept_until_stopped(&listener, &stopped, &shared, &gate, tls.as_ref());
             drop(listener); // Refuse new connections before the old ones end.
-            let ended = server.shutdown();
-            server.cancel_all_calls();
-            let _ = wait_at_most(Box::pin(ended), crate::limits::STOP_DEADLINE);
+            let mut gate = lock(&gate);
+            let ended = gate.server.shutdown();
+            gate.server.cancel_all_calls();
+            let _ = wait_at_most(Box::pin(ended), STOP_DEADLINE);
         })
         .map_err(|error| start(&error))?;
         Ok(Self { address, listen, stop })
@@ -189,14 +230,14 @@ impl ServerEndpoint {
 }
 
 /// The three services; every call gets a reader thread at once, since the library's thread must not wait.
-fn services(shared: &Arc<Shared>) -> grpcio::Service {
+fn services(shared: &Arc<Shared>, message_max: usize) -> grpcio::Service {
     let handler = |class: Class| {
         let shared = shared.clone();
         move |context: RpcContext<'_>, requests: Requests, responses: Responses| {
             let peer = PeerId(shared.next_peer.fetch_add(1, Ordering::Relaxed));
-            let from = describe(&shared, &context.peer());
+            let client = Client { origin: origin(&shared, &context.peer()), message_max: takes(&context, message_max) };
             let stream_shared = shared.clone();
-            let body = move || serve_stream(&stream_shared, peer, class, &from, requests, responses);
+            let body = move || serve_stream(&stream_shared, peer, class, &client, requests, responses);
             if let Err(error) = threads::spawn(format!("rx:{}", peer.0), STACK_LARGE, body) {
                 // Both ends of the call were dropped with the closure, which cancels it.
                 log::error!("Cannot start a thread for a new connection: '{error}'. The client may try again.");
@@ -210,17 +251,29 @@ fn services(shared: &Arc<Shared>) -> grpcio::Service {
         .build()
 }
 
-/// Where a stream comes from, for log lines. gRPC names connections `fd:<number>`.
-fn describe(shared: &Shared, grpc_name: &str) -> String {
-    let number = grpc_name.strip_prefix("fd:").and_then(|number| number.parse().ok());
-    let connections = shared.connections.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    number.and_then(|number: i32| connections.get(&number)).map_or_else(|| grpc_name.to_owned(), ToString::to_string)
+/// The largest message that the program at the other end takes, in bytes. Programs of other implementations keep
+/// the default of gRPC.
+fn takes(context: &RpcContext<'_>, message_max: usize) -> usize {
+    let mut headers = context.request_headers().iter();
+    let ours = headers.any(|(key, value)| key == "user-agent" && value.starts_with(grpc::USER_AGENT.as_bytes()));
+    if ours { message_max } else { message_max.min(FOREIGN_MESSAGE_MAX) }
+}
+
+/// Where a stream comes from. gRPC names connections `fd:<number>`.
+fn origin(shared: &Shared, grpc_name: &str) -> Option<Origin> {
+    let number = grpc_name.strip_prefix("fd:")?.parse().ok()?;
+    lock(&shared.connections).get(&number).cloned()
 }
 
 // ------------------------------------------------------------------- accept
 
-fn accept_until_stopped(listener: &TcpListener, stopped: &OwnedFd, shared: &Shared, server: &mut grpcio::Server) {
-    let mut next_number = CONNECTION_FD_MIN;
+fn accept_until_stopped(
+    listener: &TcpListener,
+    stopped: &OwnedFd,
+    shared: &Arc<Shared>,
+    gate: &Arc<Mutex<Gate>>,
+    tls: Option<&ServerTls>,
+) {
     loop {
         let mut wanted =
             [PollFd::new(listener, PollFlags::IN), PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::IN)];
@@ -238,20 +291,11 @@ fn accept_until_stopped(listener: &TcpListener, stopped: &OwnedFd, shared: &Shar
             continue;
         }
         match listener.accept() {
-            Ok((stream, from)) => match hand_over(&stream, &mut next_number) {
-                Ok(number) => {
-                    let mut connections = shared.connections.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                    connections.insert(number, from);
-                    drop(connections);
-                    #[allow(unsafe_code)]
-                    // SAFETY: `number` is a connected stream socket that nothing else uses: a fresh duplicate whose
-                    // original is dropped with `stream`. gRPC owns it from here on.
-                    unsafe {
-                        server.add_channel_from_fd(number)
-                    };
+            Ok((stream, from)) => {
+                if let Err(error) = admit(stream, from, shared, gate, tls) {
+                    log::warn!("Dropping the connection from '{from}': '{error}'");
                 }
-                Err(error) => log::warn!("Dropping the connection from '{from}': '{error}'"),
-            },
+            }
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(error) => {
                 // Out of descriptors or memory: the connection stays in the backlog, so pause instead of spinning.
@@ -264,25 +308,83 @@ fn accept_until_stopped(listener: &TcpListener, stopped: &OwnedFd, shared: &Shar
     }
 }
 
-/// Gives the connection a number that was not used for long, because gRPC tells connections apart by it.
-fn hand_over(stream: &TcpStream, next_number: &mut i32) -> io::Result<i32> {
-    grpc::prepare(stream)?;
-    let fd = match rustix::io::fcntl_dupfd_cloexec(stream, *next_number) {
+/// Brings a new connection to gRPC, with TLS on a thread of its own, so that a slow handshake delays nobody.
+fn admit(
+    stream: TcpStream,
+    address: SocketAddr,
+    shared: &Arc<Shared>,
+    gate: &Arc<Mutex<Gate>>,
+    tls: Option<&ServerTls>,
+) -> io::Result<()> {
+    grpc::prepare(&stream)?;
+    let Some(tls) = tls.cloned() else {
+        return hand_over(stream.as_fd(), Origin { address, certificate: None }, shared, gate);
+    };
+    if shared.handshakes.fetch_add(1, Ordering::Relaxed) >= HANDSHAKES {
+        shared.handshakes.fetch_sub(1, Ordering::Relaxed);
+        return Err(io::Error::other("too many TLS handshakes are under way"));
+    }
+    let (owned, gate) = (shared.clone(), gate.clone());
+    let started = threads::spawn(format!("tls:{}", address.port()), STACK_LARGE, move || {
+        let greeted = tls.accept(stream, HANDSHAKE_MAX);
+        owned.handshakes.fetch_sub(1, Ordering::Relaxed);
+        let pump = greeted.map_err(io::Error::other).and_then(|(session, certificate)| {
+            let (plain, endpoint) = UnixStream::pair()?;
+            plain.set_nonblocking(true)?;
+            endpoint.set_nonblocking(true)?;
+            let origin = Origin { address, certificate: Some(certificate) };
+            hand_over(endpoint.as_fd(), origin, &owned, &gate)?;
+            Ok((session, plain))
+        });
+        // Only what the pump needs stays for the life of the connection.
+        drop((owned, gate));
+        match pump {
+            Ok((session, plain)) => session.pump(plain, &Reason::default()),
+            Err(error) => log::warn!("Dropping the connection from '{address}': {error}"),
+        }
+    });
+    started.map(|_| ()).inspect_err(|_| {
+        shared.handshakes.fetch_sub(1, Ordering::Relaxed);
+    })
+}
+
+/// Gives a duplicate of `endpoint` to gRPC, under a number that was not used for long, because gRPC tells
+/// connections apart by it.
+fn hand_over(endpoint: BorrowedFd<'_>, origin: Origin, shared: &Shared, gate: &Mutex<Gate>) -> io::Result<()> {
+    let mut gate = lock(gate);
+    let fd = match rustix::io::fcntl_dupfd_cloexec(endpoint, gate.next_number) {
         Ok(fd) => fd,
         // No free number from there up to the limit of the process: start again at the bottom.
-        Err(_) => rustix::io::fcntl_dupfd_cloexec(stream, 3)?,
+        Err(_) => rustix::io::fcntl_dupfd_cloexec(endpoint, 3)?,
     };
     let number = fd.into_raw_fd();
-    *next_number =
+    gate.next_number =
         if number + 1 >= CONNECTION_FD_MAX { CONNECTION_FD_MIN } else { (number + 1).max(CONNECTION_FD_MIN) };
-    Ok(number)
+    lock(&shared.connections).insert(number, origin);
+    #[allow(unsafe_code)]
+    // SAFETY: `number` is a connected stream socket that nothing else uses: a fresh duplicate whose original is
+    // dropped by the caller without being read or written. gRPC owns it from here on.
+    unsafe {
+        gate.server.add_channel_from_fd(number);
+    }
+    Ok(())
 }
 
 // ------------------------------------------------------------------- streams
 
-fn serve_stream(shared: &Shared, peer: PeerId, class: Class, from: &str, mut requests: Requests, responses: Responses) {
+fn serve_stream(
+    shared: &Shared,
+    peer: PeerId,
+    class: Class,
+    client: &Client,
+    mut requests: Requests,
+    responses: Responses,
+) {
+    let from = client.origin.as_ref().map_or_else(|| "unknown".to_owned(), |origin| origin.address.to_string());
+    let certificate = client.origin.as_ref().and_then(|origin| origin.certificate.as_ref());
+    let certificate = certificate.filter(|_| class == Class::Agent);
     let hello = match wait_at_most(requests.next(), HELLO_MAX) {
-        Some(Some(Ok(message))) => check_hello(class, to_server::to_server(message)),
+        Some(Some(Ok(message))) => check_hello(class, certificate, to_server::to_server(message)),
         Some(_) => Err(RpcStatus::with_message(RpcStatusCode::INVALID_ARGUMENT, "Empty".to_owned())),
         None => Err(RpcStatus::with_message(RpcStatusCode::DEADLINE_EXCEEDED, "No hello received.".to_owned())),
     };
@@ -302,7 +404,8 @@ fn serve_stream(shared: &Shared, peer: PeerId, class: Class, from: &str, mut req
     let _ = std::ffi::CString::new(format!("rx:{name}")).map(|name| rustix::thread::set_name(&name));
     log::debug!("Stream {} from '{from}' is '{name}'.", peer.0);
     let (outbox, reader) = outbox();
-    let writer = move || write_until_closed(&reader, responses);
+    let (peer_name, message_max) = (name.clone(), client.message_max);
+    let writer = move || write_until_closed(&reader, responses, message_max, &peer_name);
     if let Err(error) = threads::spawn(format!("tx:{name}"), STACK_LARGE, writer) {
         log::error!("Cannot start a thread for '{name}': '{error}'. It may connect again.");
         return;
@@ -321,28 +424,39 @@ fn serve_stream(shared: &Shared, peer: PeerId, class: Class, from: &str, mut req
 }
 
 /// Sends what the server puts until it drops its end, then ends the stream with status OK.
-fn write_until_closed(reader: &OutboxReader, mut responses: Responses) {
+fn write_until_closed(reader: &OutboxReader, mut responses: Responses, message_max: usize, name: &str) {
     while let Some(message) = reader.next() {
-        let message = to_client::from_server(message);
-        match wait_at_most(responses.send((message, WriteFlags::default())), PEER_STUCK) {
-            Some(Ok(())) => reader.written(),
-            Some(Err(_)) => return, // The reader of this stream learns of the end and reports it.
-            None => {
-                log::warn!("A peer took nothing for {PEER_STUCK:?}; closing, it resynchronises on reconnect.");
-                return; // Dropping the sink cancels the call.
+        for piece in fit(message, message_max, name) {
+            match wait_at_most(responses.send((piece, WriteFlags::default())), PEER_STUCK) {
+                Some(Ok(())) => reader.written(),
+                Some(Err(_)) => return, // The reader of this stream learns of the end and reports it.
+                None => {
+                    log::warn!("'{name}' took nothing for {PEER_STUCK:?}; closing, it resynchronises on reconnect.");
+                    return; // Dropping the sink cancels the call.
+                }
             }
         }
     }
     let _ = wait_at_most(responses.close(), PEER_STUCK);
 }
 
-/// Checks the first message of a stream.
+/// Checks the first message of a stream, for an agent with TLS also its certificate (spec/config.md section 6.3).
 // [impl->swdd~server-check-agent-name~1]
-fn check_hello(class: Class, message: ToServer) -> Result<PeerHello, RpcStatus> {
+fn check_hello(class: Class, certificate: Option<&PeerCertificate>, message: ToServer) -> Result<PeerHello, RpcStatus> {
     let refuse = |code, text: &str| Err(RpcStatus::with_message(code, text.to_owned()));
     let version = |version: &str| {
         check_compatible(version).map_err(|text| RpcStatus::with_message(RpcStatusCode::FAILED_PRECONDITION, text))
     };
+    if let Some(certificate) = certificate {
+        if certificate.count > 1 {
+            return refuse(RpcStatusCode::UNAUTHENTICATED, "Ambiguous agent certificates provided!");
+        }
+        // Without any DNS name the certificate would speak for every agent.
+        if certificate.dns_names.is_empty() {
+            let text = "No subject alt names found in agent certificates!";
+            return refuse(RpcStatusCode::UNAUTHENTICATED, text);
+        }
+    }
     match (class, message) {
         (_, ToServer::Empty) => refuse(RpcStatusCode::INVALID_ARGUMENT, "Empty"),
         (Class::Agent, ToServer::AgentHello { agent, version: theirs, tags }) => {
@@ -355,6 +469,12 @@ fn check_hello(class: Class, message: ToServer) -> Result<PeerHello, RpcStatus> 
                      allowed. Maximum length is 63 characters."
                 );
                 return refuse(RpcStatusCode::INVALID_ARGUMENT, &text);
+            }
+            if let Some(names) = certificate.map(|certificate| &certificate.dns_names)
+                && !names.iter().any(|name| *name == agent || name == "*")
+            {
+                let text = format!("Agent name '{agent}' does not match SAN {names:?} in agent certificates!");
+                return refuse(RpcStatusCode::UNAUTHENTICATED, &text);
             }
             Ok(PeerHello::Agent { name: agent, tags })
         }

@@ -6,9 +6,38 @@ use crate::store::Store;
 
 /// Options of the supported commands that take their value as a separate argument.
 const WITH_VALUE: &[&str] = &[
-    "--name", "--label", "-l", "--entrypoint", "-e", "--env", "-v", "--volume", "-p", "--publish", "--network", "--net",
-    "--mount", "--stop-timeout", "--user", "-u", "--memory", "-m", "--filter", "--format", "--time", "-t", "--tail",
-    "--since", "--until", "--log-level", "--root", "--runroot", "--storage-driver", "--signal", "-s", "--hostname",
+    "--name",
+    "--label",
+    "-l",
+    "--entrypoint",
+    "-e",
+    "--env",
+    "-v",
+    "--volume",
+    "-p",
+    "--publish",
+    "--network",
+    "--net",
+    "--mount",
+    "--stop-timeout",
+    "--user",
+    "-u",
+    "--memory",
+    "-m",
+    "--filter",
+    "--format",
+    "--time",
+    "-t",
+    "--tail",
+    "--since",
+    "--until",
+    "--log-level",
+    "--root",
+    "--runroot",
+    "--storage-driver",
+    "--signal",
+    "-s",
+    "--hostname",
 ];
 
 /// One command line: `podman <general options> <command> <options> <positional>`.
@@ -66,7 +95,10 @@ impl Invocation {
     /// All labels in the order given; a later one wins, as in podman.
     pub fn labels(&self) -> Vec<(String, String)> {
         let texts = self.values(&["--label", "-l"]);
-        texts.map(|text| text.split_once('=').unwrap_or((text, ""))).map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
+        texts
+            .map(|text| text.split_once('=').unwrap_or((text, "")))
+            .map(|(k, v)| (k.to_owned(), v.to_owned()))
+            .collect()
     }
 
     pub fn filters(&self) -> Vec<&str> {

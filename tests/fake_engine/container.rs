@@ -75,7 +75,11 @@ pub fn launch(store: &Store, id: &str) -> Result<(), String> {
     if let Some(stdout) = monitor.stdout.take() {
         let _ = BufReader::new(stdout).read_line(&mut line);
     }
-    if line.trim() == "running" { Ok(()) } else { Err(format!("the monitor of {} ended early", store.path(id).display())) }
+    if line.trim() == "running" {
+        Ok(())
+    } else {
+        Err(format!("the monitor of {} ended early", store.path(id).display()))
+    }
 }
 
 /// Process `__monitor`: starts the container, waits for its end and records the exit code.

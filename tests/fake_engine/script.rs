@@ -87,13 +87,7 @@ impl Script {
     }
 
     /// The first rule that matches and is not used up; counts its use.
-    pub fn take_rule(
-        &self,
-        store: &Store,
-        command: &str,
-        workload: Option<&str>,
-        image: Option<&str>,
-    ) -> Option<Rule> {
+    pub fn take_rule(&self, store: &Store, command: &str, workload: Option<&str>, image: Option<&str>) -> Option<Rule> {
         let rules = self.value["rules"].as_array()?;
         for (index, value) in rules.iter().enumerate() {
             let rule = Rule::from(value);
@@ -127,7 +121,8 @@ pub fn flood(rule: &Rule) {
     while out > 0 || err > 0 {
         let out_now = usize::try_from(out.min(block.len() as u64)).expect("at most one block");
         let err_now = usize::try_from(err.min(block.len() as u64)).expect("at most one block");
-        let written = std::io::stdout().write_all(&block[..out_now]).and(std::io::stderr().write_all(&block[..err_now]));
+        let written =
+            std::io::stdout().write_all(&block[..out_now]).and(std::io::stderr().write_all(&block[..err_now]));
         if written.is_err() {
             return;
         }

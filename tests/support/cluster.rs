@@ -286,6 +286,8 @@ impl Cluster {
         })
     }
 
+    // Through the macro, so that it belongs to the output of the failed test.
+    #[allow(clippy::print_stderr)]
     fn print_logs(&self) {
         eprintln!("--- calls of the fake engine\n{}", self.engine.tail());
         let agents = self.agents.iter().map(|(name, process)| (name.as_str(), process));

@@ -97,7 +97,8 @@ impl FakeEngine {
     /// The containers of one workload, in any state.
     pub fn containers_of(&self, workload: &str) -> Vec<Value> {
         let prefix = format!("{workload}.");
-        let own = |container: &Value| container["Labels"]["name"].as_str().is_some_and(|name| name.starts_with(&prefix));
+        let own =
+            |container: &Value| container["Labels"]["name"].as_str().is_some_and(|name| name.starts_with(&prefix));
         self.containers().into_iter().filter(own).collect()
     }
 

@@ -1,0 +1,283 @@
+//! Real TLS between both ends, with good certificates and every kind of bad one.
+//!
+//! Thread: the test's, plus those of the endpoint.
+
+use super::*;
+use crate::limits::{CONNECT_MAX, MESSAGE_MAX};
+use crate::model::messages::{FromServer, Request, RequestContent, Response, ResponseContent, ToServer};
+use crate::model::version::VERSION;
+use crate::wire::address::{Security, ServerUrl};
+use crate::wire::client::{ClientOptions, ConnectError, Service, StreamEnd, connect};
+use crate::wire::server_endpoint::{EndpointOptions, PeerEvent, ServerEndpoint};
+use crossbeam_channel::{Receiver, bounded};
+use rcgen::{CertificateParams, ExtendedKeyUsagePurpose as Usage, IsCa, KeyPair, SanType, date_time_ymd};
+use std::collections::BTreeMap;
+use std::error::Error;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+struct Authority {
+    certificate: rcgen::Certificate,
+    key: KeyPair,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        // Two authorities of one name would differ by their keys only, which shows as a wrong signature.
+        params.distinguished_name.push(rcgen::DnType::CommonName, uuid::Uuid::new_v4().to_string());
+        params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        Self { certificate: params.self_signed(&key).unwrap(), key }
+    }
+
+    fn sign(&self, change: impl FnOnce(&mut CertificateParams)) -> PemTexts {
+        let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        change(&mut params);
+        let certificate = params.signed_by(&key, &self.certificate, &self.key).unwrap();
+        PemTexts { ca: self.certificate.pem(), certificate: certificate.pem(), key: key.serialize_pem() }
+    }
+
+    fn named(&self, name: &str, usage: Usage) -> PemTexts {
+        self.sign(|params| {
+            params.subject_alt_names = vec![SanType::DnsName(name.try_into().unwrap())];
+            params.extended_key_usages = vec![usage];
+        })
+    }
+
+    fn server(&self) -> PemTexts {
+        self.named(SERVER_NAME, Usage::ServerAuth)
+    }
+
+    fn agent(&self, name: &str) -> PemTexts {
+        self.named(name, Usage::ClientAuth)
+    }
+}
+
+fn endpoint(security: Security) -> (ServerEndpoint, Receiver<PeerEvent>) {
+    let (inbox, events) = bounded(64);
+    let address = "127.0.0.1:0".parse().unwrap();
+    (ServerEndpoint::start(&EndpointOptions { address, security, message_max: MESSAGE_MAX }, inbox).unwrap(), events)
+}
+
+fn options(endpoint: &ServerEndpoint, security: Security, service: Service) -> ClientOptions {
+    ClientOptions {
+        url: ServerUrl::parse(&format!("https://{}", endpoint.address())).unwrap(),
+        security,
+        service,
+        connect_limit: CONNECT_MAX,
+        message_max: MESSAGE_MAX,
+    }
+}
+
+fn agent_hello() -> ToServer {
+    ToServer::AgentHello { agent: "agent_A".into(), version: VERSION.into(), tags: BTreeMap::new() }
+}
+
+/// What the user of an agent reads when it connects; "connected" when the server accepts it.
+fn outcome(server: Security, client: Security) -> String {
+    let (endpoint, events) = endpoint(server);
+    let result = match connect(&options(&endpoint, client, Service::Agent), agent_hello()) {
+        Err(error) => error.source().map_or_else(|| error.to_string(), ToString::to_string),
+        Ok((_sender, mut receiver, _hangup)) => {
+            // Accepted: the server says so, and only then the stream is given up.
+            if let Ok(PeerEvent::Opened { outbox, .. }) = events.recv_timeout(Duration::from_millis(300)) {
+                drop(outbox);
+                assert_eq!(receiver.receive(), Err(StreamEnd::Closed));
+                "connected".to_owned()
+            } else {
+                receiver.receive().unwrap_err().to_string()
+            }
+        }
+    };
+    endpoint.stop(LIMIT);
+    result
+}
+
+fn tls(pem: PemTexts) -> Security {
+    Security::MutualTls(pem)
+}
+
+#[test]
+fn good_certificates_connect_and_carry_large_messages_both_ways() {
+    let authority = Authority::new();
+    for name in ["agent_A", "*"] {
+        let certificate =
+            authority.sign(|params| params.subject_alt_names = vec![SanType::DnsName(name.try_into().unwrap())]);
+        assert_eq!(outcome(tls(authority.server()), tls(certificate)), "connected", "{name}");
+    }
+    let (endpoint, events) = endpoint(tls(authority.server()));
+    // Commanders are not checked for names.
+    let client = tls(authority.sign(|_| ()));
+    let hello = ToServer::CommanderHello { version: VERSION.into() };
+    let (mut sender, mut receiver, _hangup) = connect(&options(&endpoint, client, Service::Cli), hello).unwrap();
+    let Ok(PeerEvent::Opened { outbox, .. }) = events.recv_timeout(LIMIT) else { panic!("not opened") };
+    for size in [1, TLS_BUFFER, 10 * 1024 * 1024] {
+        let id = "x".repeat(size);
+        let request = ToServer::Request(Request { id: id.clone(), content: RequestContent::LogsCancel });
+        sender.send(request.clone()).unwrap();
+        let Ok(PeerEvent::Message { message, .. }) = events.recv_timeout(LIMIT) else { panic!("no message") };
+        assert!(message == request, "{size} bytes changed on the way");
+        let answer = FromServer::Response(Response { id, content: ResponseContent::EventsCancelAccepted });
+        outbox.put(answer.clone()).unwrap();
+        assert!(receiver.receive() == Ok(answer), "{size} bytes changed on the way back");
+    }
+    drop(outbox);
+    assert_eq!(receiver.receive(), Err(StreamEnd::Closed));
+}
+
+// [utest->swdd~server-check-agent-name~1]
+#[test]
+fn each_kind_of_bad_certificate_is_refused_with_its_reason() {
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let plain = Security::Insecure;
+    let past = |params: &mut CertificateParams| {
+        params.not_before = date_time_ymd(2001, 1, 1);
+        params.not_after = date_time_ymd(2002, 1, 1);
+    };
+    let server_name = |params: &mut CertificateParams| {
+        params.subject_alt_names = vec![SanType::DnsName(SERVER_NAME.try_into().unwrap())];
+    };
+    let ca = |pem: PemTexts, authority: &Authority| PemTexts { ca: authority.certificate.pem(), ..pem };
+    let chain = {
+        let (first, second) = (ours.agent("agent_A"), ours.agent("agent_A"));
+        PemTexts { certificate: format!("{}{}", first.certificate, second.certificate), ..first }
+    };
+    let unauthenticated = |text: &str| format!("the server refused: {text} (UNAUTHENTICATED)");
+    let cases: Vec<(&str, Security, Security, String)> = vec![
+        (
+            "agent of another name",
+            tls(ours.server()),
+            tls(ours.agent("agent_B")),
+            unauthenticated(r#"Agent name 'agent_A' does not match SAN ["agent_B"] in agent certificates!"#),
+        ),
+        (
+            "agent certificate with an address only",
+            tls(ours.server()),
+            tls(ours.sign(|params| params.subject_alt_names = vec![SanType::IpAddress([127, 0, 0, 1].into())])),
+            unauthenticated("No subject alt names found in agent certificates!"),
+        ),
+        (
+            "agent certificate without names",
+            tls(ours.server()),
+            tls(ours.sign(|_| ())),
+            unauthenticated("No subject alt names found in agent certificates!"),
+        ),
+        ("chain", tls(ours.server()), tls(chain), unauthenticated("Ambiguous agent certificates provided!")),
+        (
+            "client of another CA",
+            tls(ours.server()),
+            tls(ca(theirs.agent("agent_A"), &ours)),
+            "the connection was lost: the server refused the connection: our certificate was not signed by its CA (UnknownCA)".into(),
+        ),
+        (
+            "expired client",
+            tls(ours.server()),
+            tls(ours.sign(past)),
+            "the connection was lost: the server refused the connection: our certificate has expired (CertificateExpired)".into(),
+        ),
+        (
+            "client with a server's certificate",
+            tls(ours.server()),
+            tls(ours.named("agent_A", Usage::ServerAuth)),
+            "the connection was lost: the server refused the connection: our certificate is not meant for this use (UnsupportedCertificate)".into(),
+        ),
+        (
+            "server of another CA",
+            tls(theirs.server()),
+            tls(ours.agent("agent_A")),
+            "the server's certificate was not signed by our CA".into(),
+        ),
+        (
+            "server without the name",
+            tls(ours.named("localhost", Usage::ServerAuth)),
+            tls(ours.agent("agent_A")),
+            "the server's certificate does not carry the name 'ank-server'".into(),
+        ),
+        (
+            "expired server",
+            tls(ours.sign(|params| {
+                server_name(params);
+                past(params);
+            })),
+            tls(ours.agent("agent_A")),
+            "the server's certificate has expired (or the clock of this machine is wrong)".into(),
+        ),
+        (
+            "server of the future",
+            tls(ours.sign(|params| {
+                server_name(params);
+                params.not_before = date_time_ymd(3000, 1, 1);
+            })),
+            tls(ours.agent("agent_A")),
+            "the server's certificate is not valid yet (or the clock of this machine is wrong)".into(),
+        ),
+        (
+            "server with a client's certificate",
+            tls(ours.named(SERVER_NAME, Usage::ClientAuth)),
+            tls(ours.agent("agent_A")),
+            "the server's certificate is not meant for a server (extended key usage)".into(),
+        ),
+        ("plain server", plain, tls(ours.agent("agent_A")), "the server does not speak TLS".into()),
+    ];
+    for (case, server, client, expected) in cases {
+        assert_eq!(outcome(server, client), expected, "{case}");
+    }
+}
+
+#[test]
+fn a_plain_client_of_a_tls_server_is_cut_off() {
+    let authority = Authority::new();
+    let end = outcome(tls(authority.server()), Security::Insecure);
+    assert!(end.starts_with("the connection was lost") || end == "the server closed the connection", "{end}");
+}
+
+#[test]
+fn unusable_texts_are_named_without_quoting_them() {
+    let authority = Authority::new();
+    let good = authority.server();
+    let other_key = authority.server().key;
+    for (case, pem, expected) in [
+        ("no CA", PemTexts { ca: "secret".into(), ..good.clone() }, "the CA certificate cannot be used"),
+        ("no certificate", PemTexts { certificate: "secret".into(), ..good.clone() }, "the certificate cannot be used"),
+        ("no key", PemTexts { key: "secret".into(), ..good.clone() }, "the private key cannot be used"),
+        ("other key", PemTexts { key: other_key, ..good.clone() }, "certificate, key and CA do not fit together"),
+    ] {
+        for error in [ServerTls::new(&pem).unwrap_err(), ClientTls::new(&pem).unwrap_err()] {
+            let text = error.to_string();
+            assert!(text.starts_with(expected) && !text.contains("secret"), "{case}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_handshake_that_never_comes_delays_nobody() {
+    let authority = Authority::new();
+    let (endpoint, events) = endpoint(tls(authority.server()));
+    let silent: Vec<_> = (0..10).map(|_| TcpStream::connect(endpoint.address()).unwrap()).collect();
+    let client = options(&endpoint, tls(authority.agent("agent_A")), Service::Agent);
+    let (_sender, _receiver, _hangup) = connect(&client, agent_hello()).unwrap();
+    assert!(matches!(events.recv_timeout(LIMIT), Ok(PeerEvent::Opened { .. })));
+    drop(silent);
+}
+
+#[test]
+fn a_client_gives_up_on_a_server_that_does_not_greet() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let client = ClientTls::new(&Authority::new().agent("agent_A")).unwrap();
+    let error = client.connect(stream, Duration::from_millis(20)).unwrap_err();
+    assert_eq!(error.to_string(), "no TLS handshake within the time limit");
+}
+
+#[test]
+fn a_connect_error_has_the_reason_as_its_source() {
+    let authority = Authority::new();
+    let (endpoint, _events) = endpoint(Security::Insecure);
+    let client = options(&endpoint, tls(authority.agent("agent_A")), Service::Agent);
+    let error = connect(&client, agent_hello()).err().unwrap();
+    assert!(matches!(error, ConnectError::Tls { .. }), "{error}");
+    assert_eq!(error.to_string(), format!("no secure connection to 'https://{}'", endpoint.address()));
+}
