@@ -142,6 +142,13 @@ pub const PIPE_CONTENT_MAX: usize = 1024 * 1024;
 pub const EXIT_CODE_MAX: Duration = Duration::from_secs(1);
 const _: () = assert!(LISTING_MAX.as_secs() <= REPAIR_INTERVAL.as_secs());
 
+/// Engine calls of an agent that was killed may go on for this long before they are ended; a stop takes its time.
+pub const EARLIER_CALLS_MAX: Duration = Duration::from_secs(30);
+/// What does not end within this time after being asked to is killed.
+pub const EARLIER_CALLS_GRACE: Duration = Duration::from_secs(5);
+/// How often it is looked whether calls of an earlier agent have ended; only at the start.
+pub const EARLIER_CALLS_INTERVAL: Duration = Duration::from_millis(200);
+
 // ----------------------------------------------------------------- workloads
 
 /// Failed creates are retried this often by default; 0 in the configuration means no limit.

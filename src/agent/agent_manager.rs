@@ -14,10 +14,13 @@ use super::workload_control_loop::LoopId;
 use super::workload_scheduler::Operation;
 use super::workload_state_store::WorkloadStateStore;
 use crate::clock::Clock;
-use crate::limits::{LOAD_INTERVAL, REPAIR_INTERVAL, TURN_MAX};
+use crate::limits::{
+    EARLIER_CALLS_GRACE, EARLIER_CALLS_INTERVAL, EARLIER_CALLS_MAX, LOAD_INTERVAL, REPAIR_INTERVAL, TURN_MAX,
+};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, AgentLoad, FromServer, WorkloadPlan};
 use crate::model::names::{InstanceName, Name, has_name_characters};
+use crate::runtime::engine_children::PreviousChildren;
 use crate::runtime::{ListedContainer, RuntimeError};
 use crossbeam_channel::{Receiver, Sender, TrySendError, select_biased};
 use log::{debug, info, warn};
@@ -57,6 +60,25 @@ enum Listing {
     Failed(Instant),
 }
 
+/// Calls of an earlier agent of the same name that may still create or delete something.
+pub trait EarlierCalls {
+    /// How many still run.
+    fn still_running(&mut self) -> usize;
+
+    /// Ends those that still run, politely or by force.
+    fn end(&mut self, by_force: bool);
+}
+
+impl EarlierCalls for PreviousChildren {
+    fn still_running(&mut self) -> usize {
+        PreviousChildren::still_running(self)
+    }
+
+    fn end(&mut self, by_force: bool) {
+        PreviousChildren::end(self, by_force);
+    }
+}
+
 /// A hello whose listings are under way.
 #[derive(Debug, Default)]
 struct PendingHello {
@@ -78,6 +100,12 @@ pub struct AgentManager<C: Clock, T> {
     listings: BTreeMap<Name, Listing>,
     found: Vec<Existing>,
     pending_hello: Option<PendingHello>,
+    /// Whether the server has ever said hello; nothing is looked for before.
+    greeted: bool,
+    /// `None` when no such call runs any more.
+    earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
+    /// When to look at them next and, if they still run then, when to end them.
+    earlier_calls_due: Option<(Instant, Instant)>,
 }
 
 impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
@@ -90,6 +118,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         runtime: RuntimeManager<C, T>,
         uplink: UplinkOutbox,
         load: LoadSampler,
+        earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
     ) -> Self {
         Self {
             store: WorkloadStateStore::new(agent.clone()),
@@ -103,6 +132,9 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             load,
             found: Vec::new(),
             pending_hello: None,
+            greeted: false,
+            earlier_calls,
+            earlier_calls_due: None,
         }
     }
 
@@ -110,7 +142,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     // [impl->swdd~agent-manager-listens-requests-from-server~1]
     pub fn run(mut self, events: &Receiver<SchedulerEvent>, stop: &Receiver<()>) {
         loop {
-            let alarm = self.clock.alarm(self.load_due);
+            let alarm = self.clock.alarm(self.due());
             let event = select_biased! {
                 recv(stop) -> _ => return,
                 recv(events) -> event => event.ok(),
@@ -131,7 +163,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     /// When [`Self::tick`] wants to be called next.
     #[must_use]
     pub fn due(&self) -> Instant {
-        self.load_due
+        self.earlier_calls_due.map_or(self.load_due, |(at, _)| at.min(self.load_due))
     }
 
     /// The threads of the control loops.
@@ -139,17 +171,43 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         self.runtime.threads()
     }
 
-    /// Reports the load, and asks again for listings that failed.
+    /// Does what is due: reports the load, looks whether calls of an earlier agent have ended, asks again for
+    /// listings that failed.
     pub fn tick(&mut self) {
         let now = self.clock.now();
-        self.load_due = now + LOAD_INTERVAL; // Counted from now, so that missed ticks are skipped (FIX-15).
-        if let Some((cpu_usage, free_memory)) = self.load.sample() {
-            self.uplink.put_load(AgentLoad { agent: self.agent.to_string(), cpu_usage, free_memory });
+        if self.load_due <= now {
+            self.load_due = now + LOAD_INTERVAL; // Counted from now, so that missed ticks are skipped (FIX-15).
+            if let Some((cpu_usage, free_memory)) = self.load.sample() {
+                self.uplink.put_load(AgentLoad { agent: self.agent.to_string(), cpu_usage, free_memory });
+            }
         }
-        let asked_before = self.listings.values().any(|listing| *listing != Listing::Wanted);
-        if self.pending_hello.is_some() || asked_before {
+        if self.greeted {
             self.ask_for_listings(now);
+            self.finish_hello();
         }
+    }
+
+    /// Whether no call of an earlier agent runs any more. It might create what a listing now would not show, and we
+    /// would create it a second time (DESIGN section 9).
+    fn earlier_calls_ended(&mut self, now: Instant) -> bool {
+        let Some(calls) = &mut self.earlier_calls else { return true };
+        let count = calls.still_running();
+        if count == 0 {
+            (self.earlier_calls, self.earlier_calls_due) = (None, None);
+            return true;
+        }
+        let end_at = match self.earlier_calls_due {
+            Some((_, end_at)) => end_at,
+            None => {
+                warn!("Waiting for {count} engine calls of an earlier agent.");
+                now + EARLIER_CALLS_MAX
+            }
+        };
+        if end_at <= now {
+            calls.end(end_at + EARLIER_CALLS_GRACE <= now);
+        }
+        self.earlier_calls_due = Some((now + EARLIER_CALLS_INTERVAL, end_at));
+        false
     }
 
     /// Handles one event.
@@ -195,6 +253,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         info!("Received the server hello with '{}' added workloads.", added.len());
         let wanted = added.into_iter().filter(is_acceptable);
         let wanted = wanted.map(|added| (added.instance.workload.clone(), added)).collect();
+        self.greeted = true;
         self.pending_hello = Some(PendingHello { wanted, gone: BTreeSet::new() });
         let dropped = self.store.drop_stale();
         self.ask_for_listings(self.clock.now());
@@ -204,13 +263,16 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
 
     // [impl->swdd~agent-existing-workloads-finds-list~1]
     fn ask_for_listings(&mut self, now: Instant) {
+        let wanted = |listing: &Listing| match listing {
+            Listing::Wanted => true,
+            Listing::Failed(again) => *again <= now,
+            Listing::Asked | Listing::Known => false,
+        };
+        if !self.listings.values().any(wanted) || !self.earlier_calls_ended(now) {
+            return;
+        }
         for (runtime, listing) in &mut self.listings {
-            let wanted = match listing {
-                Listing::Wanted => true,
-                Listing::Failed(again) => *again <= now,
-                Listing::Asked | Listing::Known => false,
-            };
-            let Some(engine) = self.runtime.engines().get(runtime).filter(|_| wanted) else { continue };
+            let Some(engine) = self.runtime.engines().get(runtime).filter(|_| wanted(listing)) else { continue };
             let (inbox, name) = (self.inbox.clone(), runtime.clone());
             let reply = Box::new(move |result| {
                 let _ = inbox.send(SchedulerEvent::Listed { runtime: name, result }); // Gone only at the end.
