@@ -14,5 +14,7 @@ pub mod runtime;
 #[cfg(feature = "server")]
 pub mod server;
 pub mod settings;
+#[cfg(all(test, feature = "agent"))]
+pub mod simulation;
 pub mod threads;
 pub mod wire;
