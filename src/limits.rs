@@ -117,6 +117,16 @@ pub const ENGINE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub const PIPE_CONTENT_MAX: usize = 1024 * 1024;
 /// After an exit was seen, podman may still say running for this long.
 pub const EXIT_CODE_MAX: Duration = Duration::from_secs(1);
+/// Pause before the engine is asked again for the exit code of a process that has ended.
+pub const EXIT_RETRY: Duration = Duration::from_millis(50);
+/// Pause before a container that a listing misses is looked for again; only then it counts as lost.
+pub const MISSING_RETRY: Duration = Duration::from_millis(100);
+/// After a listing the engine rests as long as it took, at most this long, so that listings never take all of a core.
+pub const LISTING_REST_MAX: Duration = Duration::from_millis(500);
+/// Ended processes waiting to be noticed by one state checker; their watcher waits when it is full.
+pub const EXIT_INBOX: usize = 64;
+/// Commands waiting for one state checker; control loops wait when it is full.
+pub const WATCH_INBOX: usize = 256;
 const _: () = assert!(LISTING_MAX.as_secs() <= REPAIR_INTERVAL.as_secs());
 
 // ----------------------------------------------------------------- workloads
