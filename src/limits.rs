@@ -14,6 +14,10 @@ pub const STACK_LARGE: usize = 1024 * 1024;
 pub const STOP_DEADLINE: Duration = Duration::from_secs(2);
 /// A turn of an event loop above this is worth a warning: something blocked that must not.
 pub const TURN_MAX: Duration = Duration::from_millis(500);
+/// Stack of a thread that runs one workload, in bytes: it parses a user's YAML, which may be nested deeply.
+pub const STACK_WORKLOAD: usize = 512 * 1024;
+/// Longest time that the agent waits for its threads at the end. Calls of the engine are not waited for.
+pub const AGENT_STOP_DEADLINE: Duration = Duration::from_secs(1);
 
 // ------------------------------------------------------------------- memory
 
@@ -21,10 +25,6 @@ pub const TURN_MAX: Duration = Duration::from_millis(500);
 pub const MALLOC_ARENAS: i32 = 2;
 /// Dropping this many bytes at once is worth the milliseconds that giving them back takes.
 pub const TRIM_FROM: usize = 1024 * 1024;
-/// Stack of a thread that runs one workload, in bytes: it parses a user's YAML, which may be nested deeply.
-pub const STACK_WORKLOAD: usize = 512 * 1024;
-/// Longest time that the agent waits for its threads at the end. Calls of the engine are not waited for.
-pub const AGENT_STOP_DEADLINE: Duration = Duration::from_secs(1);
 
 // ------------------------------------------------------------------- queues
 
@@ -148,6 +148,16 @@ pub const ENGINE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub const PIPE_CONTENT_MAX: usize = 1024 * 1024;
 /// After an exit was seen, podman may still say running for this long.
 pub const EXIT_CODE_MAX: Duration = Duration::from_secs(1);
+/// Pause before the engine is asked again for the exit code of a process that has ended.
+pub const EXIT_RETRY: Duration = Duration::from_millis(50);
+/// Pause before a container that a listing misses is looked for again; only then it counts as lost.
+pub const MISSING_RETRY: Duration = Duration::from_millis(100);
+/// After a listing the engine rests as long as it took, at most this long, so that listings never take all of a core.
+pub const LISTING_REST_MAX: Duration = Duration::from_millis(500);
+/// Ended processes waiting to be noticed by one state checker; their watcher waits when it is full.
+pub const EXIT_INBOX: usize = 64;
+/// Commands waiting for one state checker; control loops wait when it is full.
+pub const WATCH_INBOX: usize = 256;
 const _: () = assert!(LISTING_MAX.as_secs() <= REPAIR_INTERVAL.as_secs());
 
 /// Engine calls of an agent that was killed may go on for this long before they are ended; a stop takes its time.

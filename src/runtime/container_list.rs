@@ -6,7 +6,7 @@
 //! Thread: none, plain values; runs on the thread that asked the engine.
 
 use super::container_config::{LABEL_AGENT, LABEL_NAME};
-use super::{ContainerId, ListedContainer};
+use super::{ContainerId, ListedContainer, MainProcess};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::InstanceName;
 use serde::Deserialize;
@@ -19,10 +19,10 @@ pub struct EngineContainer {
     id: Value,
     state: Value,
     exit_code: Value,
+    exited: Value,
     labels: Value,
     pid: Value,
     pod: Value,
-    exited_at: Value,
 }
 
 /// Reads the list. The engine prints `null` for an empty one in some versions.
@@ -55,19 +55,15 @@ impl EngineContainer {
 
     /// Main process while there is one.
     #[must_use]
-    pub fn pid(&self) -> Option<u32> {
-        self.pid.as_u64().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0)
-    }
-
-    /// When it ended, in seconds since 1970. The engine fills in the year 1 for one that never did.
-    #[must_use]
-    pub fn ended_at(&self) -> Option<u64> {
-        self.exited_at
-            .as_u64()
-            .filter(|_| self.state.as_str().is_some_and(|state| state.eq_ignore_ascii_case("exited")))
+    pub fn process(&self) -> Option<MainProcess> {
+        let pid = self.pid.as_u64().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0)?;
+        Some(MainProcess { container: self.id()?, pid })
     }
 
     /// What the container's state means for its workload (spec/agent.md section 15.3).
+    ///
+    /// Podman says `stopped` from the end of the process until it has cleaned up behind it, some 100 ms later; the
+    /// exit code is there from the beginning (`Exited` says so), and nothing will change it.
     // [impl->swdd~podman-state-getter-maps-state~3]
     #[must_use]
     pub fn execution_state(&self) -> ExecutionState {
@@ -76,11 +72,12 @@ impl EngineContainer {
         match engine_state.to_ascii_lowercase().as_str() {
             "created" | "configured" | "initialized" => with_state(Phase::PendingStarting),
             "running" => ExecutionState::plain(Phase::Running),
-            "exited" => match self.exit_code.as_i64() {
+            "stopped" if self.exited != Value::Bool(true) => with_state(Phase::Stopping),
+            "exited" | "stopped" => match self.exit_code.as_i64() {
                 Some(code) => ExecutionState::exited(code),
                 None => with_state(Phase::FailedUnknown),
             },
-            "stopping" | "stopped" | "removing" => with_state(Phase::Stopping),
+            "stopping" | "removing" => with_state(Phase::Stopping),
             // [impl->swdd~podman-state-getter-returns-unknown-state~1]
             _ => with_state(Phase::FailedUnknown),
         }
@@ -95,13 +92,8 @@ impl EngineContainer {
         let instance = self.label(LABEL_NAME).and_then(InstanceName::parse)?;
         let ours = self.label(LABEL_AGENT) == Some(agent) && *instance.agent == *agent;
         ours.then_some(())?;
-        Some(ListedContainer {
-            id: self.id()?,
-            instance,
-            state: self.execution_state(),
-            pid: self.pid(),
-            ended_at: self.ended_at(),
-        })
+        let processes = self.process().into_iter().collect();
+        Some(ListedContainer { id: self.id()?, instance, state: self.execution_state(), processes })
     }
 
     /// Whether the container carries the name of `instance` exactly.
@@ -171,6 +163,18 @@ mod tests {
     }
 
     #[test]
+    fn a_stopped_container_whose_exit_code_is_known_has_ended() {
+        for (exited, code, expected) in [
+            ("true", 0, "Succeeded(Ok)"),
+            ("true", 137, "Failed(ExecFailed): 'Exit code: '137''"),
+            ("false", 137, "Stopping(Stopping): 'stopped'"),
+        ] {
+            let container = entry(&format!(r#"{{"State": "stopped", "ExitCode": {code}, "Exited": {exited}}}"#));
+            assert_eq!(container.execution_state().to_string(), expected, "{exited} {code}");
+        }
+    }
+
+    #[test]
     fn a_strange_entry_does_not_hide_the_others() {
         let good = r#"{"Id": "i", "State": "exited", "ExitCode": 3, "Pid": 0, "Labels": {"name":"w.1.A","agent":"A"}}"#;
         let text = format!(r#"[{{}}, {{"Id": 5, "Labels": []}}, {{"Id": null, "Pid": "x", "Pod": null}}, {good}]"#);
@@ -181,8 +185,7 @@ mod tests {
                 id: ContainerId("i".into()),
                 instance: InstanceName::with_id("w", "1", "A"),
                 state: ExecutionState::exited(3),
-                ended_at: None,
-                pid: None
+                processes: vec![]
             }]
         );
     }
@@ -200,9 +203,10 @@ mod tests {
     #[test]
     fn a_pid_is_known_only_while_there_is_a_process() {
         for (json, pid) in [("0", None), ("7", Some(7)), ("-1", None), ("99999999999", None), ("\"7\"", None)] {
-            assert_eq!(entry(&format!(r#"{{"Pid": {json}}}"#)).pid(), pid, "{json}");
+            let process = entry(&format!(r#"{{"Id": "i", "Pid": {json}}}"#)).process();
+            assert_eq!(process.map(|process| process.pid), pid, "{json}");
         }
-        assert_eq!(entry("{}").pid(), None);
+        assert_eq!(entry("{}").process(), None);
         assert_eq!(entry(r#"{"Pod": "p"}"#).pod(), Some("p"));
         assert_eq!(entry(r#"{"Pod": ""}"#).pod(), None);
     }

@@ -6,6 +6,7 @@ pub mod command;
 pub mod container_config;
 pub mod container_list;
 pub mod engine_children;
+pub mod exit_watch;
 pub mod podman;
 
 use crate::model::execution_state::ExecutionState;

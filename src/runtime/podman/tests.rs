@@ -292,8 +292,7 @@ fn one_call_lists_all_containers_of_this_agent_and_no_others() {
         id: ContainerId(ID.into()),
         instance: InstanceName::parse(name).unwrap(),
         state: ExecutionState::plain(crate::model::execution_state::Phase::Running),
-        pid: Some(7),
-        ended_at: None,
+        processes: vec![crate::runtime::MainProcess { container: ContainerId(ID.into()), pid: 7 }],
     });
     assert_eq!(engine.connector.list(), Ok(expected.collect()));
     assert_eq!(engine.calls(), ["ps --all --filter label=agent=agent_A --format=json"]);
