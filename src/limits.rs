@@ -31,6 +31,8 @@ pub const SCHEDULER_INBOX: usize = 1024;
 pub const WORKLOAD_INBOX: usize = 8;
 /// Messages from the server waiting in `ank`.
 pub const CLI_INBOX: usize = 1024;
+/// How often `ank` turns its spinner while it waits for workloads.
+pub const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
 
 // --------------------------------------------------------------- connections
 
@@ -125,8 +127,6 @@ pub const MISSING_RETRY: Duration = Duration::from_millis(100);
 pub const LISTING_REST_MAX: Duration = Duration::from_millis(500);
 /// Ended processes waiting to be noticed by one state checker; their watcher waits when it is full.
 pub const EXIT_INBOX: usize = 64;
-/// Commands waiting for one state checker; control loops wait when it is full.
-pub const WATCH_INBOX: usize = 256;
 const _: () = assert!(LISTING_MAX.as_secs() <= REPAIR_INTERVAL.as_secs());
 
 // ----------------------------------------------------------------- workloads

@@ -8,8 +8,8 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Levels shown when `RUST_LOG` says nothing.
-const DEFAULT_FILTER: &str = "info";
+/// Levels shown when `RUST_LOG` says nothing. What the gRPC library calls info is about its own insides.
+const DEFAULT_FILTER: &str = "info,grpcio=warn";
 /// How the modules of all programs begin.
 const OWN_MODULES: &str = env!("CARGO_CRATE_NAME");
 
@@ -21,6 +21,8 @@ pub fn init(program: &str) {
     let filter = filter.map_or_else(|| DEFAULT_FILTER.to_owned(), |text| own_modules(&text, program));
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let set = Builder::new()
+        // The gRPC library tells more than anybody wants at level info; a filter that names it shows all.
+        .filter_module("grpcio", log::LevelFilter::Warn)
         .parse_filters(&filter)
         .format(move |out, record| {
             let module = record.module_path().unwrap_or_default();

@@ -6,6 +6,7 @@
 //! spec/config.md sections 1.4 and 4. Nothing here logs, since `ank` has no logger: warnings are returned.
 
 use crate::limits::{CONFIG_FILE_MAX, PEM_FILE_MAX};
+use crate::model::nearest::nearest;
 use crate::wire::address::{PemTexts, Security};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -138,7 +139,7 @@ impl ConfigFile {
                 Recognised::No => {
                     let before = self.text.get(..key.span().start).unwrap_or_default();
                     let line = before.matches('\n').count() + 1;
-                    let hint = nearest(&path, known).map(|name| format!(" Did you mean '{name}'?")).unwrap_or_default();
+                    let hint = meant(&path, known).map(|name| format!(" Did you mean '{name}'?")).unwrap_or_default();
                     let file = self.path.display();
                     found.push((line, format!("'{file}', line {line}: unknown key '{path}' is ignored.{hint}")));
                 }
@@ -179,19 +180,14 @@ fn recognise(path: &str, known: &[&str]) -> Recognised {
     }
 }
 
-/// The known key that `path` was probably meant to be: at most two letters away.
-fn nearest<'k>(path: &str, known: &[&'k str]) -> Option<&'k str> {
+/// The known key of the same depth that `path` was probably meant to be.
+fn meant<'k>(path: &str, known: &[&'k str]) -> Option<&'k str> {
     let parts = path.split('.').count();
-    known
-        .iter()
-        .filter_map(|pattern| {
-            let end = pattern.match_indices('.').nth(parts - 1).map_or(pattern.len(), |(at, _)| at);
-            pattern.get(..end)
-        })
-        .map(|candidate| (strsim::levenshtein(path, candidate), candidate))
-        .filter(|(distance, _)| *distance <= 2)
-        .min()
-        .map(|(_, candidate)| candidate)
+    let same_depth = |pattern: &&'k str| {
+        let end = pattern.match_indices('.').nth(parts - 1).map_or(pattern.len(), |(at, _)| at);
+        pattern.get(..end)
+    };
+    nearest(path, known.iter().filter_map(same_depth))
 }
 
 fn read_limited(file: &mut File, bytes_max: u64) -> io::Result<String> {

@@ -1,1 +1,147 @@
-fn main() {}
+//! `ank-server`: reads the settings, starts the threads, waits for a signal and ends them.
+//!
+//! Thread: `main`, which waits for signals; `server` decides, `listen`, `rx:<peer>` and `tx:<peer>` communicate.
+
+use ankaios_lite::clock::SystemClock;
+use ankaios_lite::limits::{MANIFEST_MAX, MESSAGE_MAX, SERVER_INBOX, STACK_LARGE, STOP_DEADLINE};
+use ankaios_lite::logging::{self, fatal};
+use ankaios_lite::model::complete_state::DesiredState;
+use ankaios_lite::model::manifest::{Manifest, ManifestError};
+use ankaios_lite::model::version::VERSION;
+use ankaios_lite::server::ServerLoop;
+use ankaios_lite::server::settings::{self, ServerSettings, SettingsError};
+use ankaios_lite::threads;
+use ankaios_lite::wire::address::Security;
+use ankaios_lite::wire::server_endpoint::{EndpointOptions, ServerEndpoint};
+use crossbeam_channel::bounded;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::error::Error;
+use std::io::Read;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// How the program ends (spec/server.md section 2).
+#[derive(Debug, Clone, Copy)]
+enum Exit {
+    /// A signal asked for it, or help was shown.
+    Done = 0,
+    /// The one fatal record says why.
+    Failed = 1,
+    /// A wrong option or environment variable.
+    Usage = 2,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+fn main() -> ExitCode {
+    logging::init("ank_server");
+    let settings = match settings::read(std::env::args_os()) {
+        Ok(settings) => settings,
+        Err(SettingsError::Usage(usage)) => {
+            let _ = usage.print(); // Nobody is left to tell when the output is closed.
+            return if usage.use_stderr() { Exit::Usage } else { Exit::Done }.into();
+        }
+        Err(SettingsError::Config(error)) => return failed("Config file could not be parsed", error),
+        Err(SettingsError::Pem(error)) => return failed("Failed to load certificate files!", error),
+    };
+    match start_and_wait(settings) {
+        Ok(()) => Exit::Done.into(),
+        Err(exit) => exit,
+    }
+}
+
+fn failed(what: &str, detail: impl std::fmt::Display) -> ExitCode {
+    fatal(what, detail);
+    Exit::Failed.into()
+}
+
+/// An error with all its causes in one line.
+fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
+    let desired = settings.startup_manifest.as_deref().map(read_manifest).transpose()?;
+    for warning in &settings.warnings {
+        log::warn!("{warning}");
+    }
+    let security = settings.security.map_err(|error| failed("Missing certificate files", error))?;
+    let server_error = |error: &dyn Error| failed("server error", with_causes(error));
+    let mut server = ServerLoop::new();
+    if let Some(hook) = settings.mutating_hooks.first() {
+        let text = format!("Mutating hooks are not supported yet; remove hook '{}' from the config file", hook.name);
+        return Err(failed("server error", text));
+    }
+    match desired {
+        Some(desired) => server.start_with(desired).map_err(|error| server_error(&error))?,
+        None => log::info!("No startup manifest provided -> waiting for new workloads from the CLI"),
+    }
+
+    // Signals are caught before anything is started, so that one which comes early is not lost.
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| server_error(&error))?;
+    let (inbox, events) = bounded(SERVER_INBOX);
+    let tls = match &security {
+        Security::Insecure => "none",
+        Security::MutualTls(_) => "mutual",
+    };
+    if tls == "none" {
+        log::warn!("!!!ANKSERVER IS STARTED IN INSECURE MODE (-k, --insecure) -> TLS is disabled!!!");
+    }
+    let options = EndpointOptions { address: settings.address, security, message_max: MESSAGE_MAX };
+    let endpoint = ServerEndpoint::start(&options, inbox).map_err(|error| server_error(&error))?;
+    let (running, stop) = bounded(0);
+    let thread = threads::spawn("server", STACK_LARGE, move || server.run(&events, &stop, &SystemClock))
+        .map_err(|error| server_error(&error))?;
+    let config = settings.config_file.as_deref().unwrap_or(Path::new("none")).display().to_string();
+    log::info!("ank-server {VERSION} listens on '{}', TLS: {tls}, config file: '{config}'", endpoint.address());
+
+    if let Some(signal) = signals.forever().next() {
+        let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
+        log::info!("Stopping because of {name}.");
+    }
+    // Ending the server first closes every stream in order; the endpoint then has nothing left to wait for.
+    drop(running);
+    let still_running = threads::join_all([thread], STOP_DEADLINE);
+    endpoint.stop(STOP_DEADLINE);
+    for name in still_running {
+        log::warn!("Thread '{name}' did not end within {STOP_DEADLINE:?}.");
+    }
+    Ok(())
+}
+
+/// Reads and parses the startup manifest; keys that mean nothing are reported and ignored.
+fn read_manifest(path: &Path) -> Result<DesiredState, ExitCode> {
+    let unreadable = |error: &dyn std::fmt::Display| {
+        failed("Could not read the startup config", format!("{}: {error}", path.display()))
+    };
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(|error| unreadable(&error))?;
+    file.take(MANIFEST_MAX + 1).read_to_string(&mut text).map_err(|error| unreadable(&error))?;
+    if text.len() as u64 > MANIFEST_MAX {
+        return Err(unreadable(&format!("larger than {MANIFEST_MAX} bytes")));
+    }
+    let manifest = Manifest::parse(&text).map_err(manifest_failed)?;
+    for warning in &manifest.warnings {
+        log::warn!("{}: {warning}", path.display());
+    }
+    manifest.into_desired_state().map_err(manifest_failed)
+}
+
+fn manifest_failed(error: ManifestError) -> ExitCode {
+    let what = match error {
+        ManifestError::Unreadable { .. } | ManifestError::TagShape { .. } => "Invalid tags format in startup manifest",
+        ManifestError::Invalid { .. } => "Parsing start config failed with error",
+    };
+    failed(what, error)
+}

@@ -1,3 +1,271 @@
-//! Part of the program
+//! The server: manifest in, plans out, states in, answers out.
 //!
-//! Thread: see the files.
+//! Thread: `server` runs [`ServerLoop`], the one owner of desired state, workload states and connected agents.
+//! Owns: all of that, and one outbox per stream. Takes: [`ServerEvent`]s from a bounded inbox. Gives: messages
+//! through outboxes, which never block; a peer that does not take them is dropped and resynchronises later.
+//!
+//! The loop only waits, [`ServerLoop::on_event`] decides. A test or simulation calls it without any thread.
+
+pub mod agents;
+pub mod dependencies;
+pub mod plan;
+mod requests;
+pub mod settings;
+pub mod state_view;
+pub mod update;
+
+use crate::clock::Clock;
+use crate::limits::TURN_MAX;
+use crate::model::complete_state::{AgentAttributes, DesiredState, WorkloadStates};
+use crate::model::execution_state::WorkloadState;
+use crate::model::messages::{AddedWorkload, AgentLoad, FromServer, ToServer};
+use crate::model::names::Name;
+use crate::wire::outbox::Outbox;
+use crate::wire::server_endpoint::{PeerEvent, PeerHello, PeerId};
+use agents::Agents;
+use crossbeam_channel::{Receiver, select_biased};
+use dependencies::StoppingDependents;
+use state_view::StateView;
+use std::collections::BTreeMap;
+use update::{NewState, UpdateError};
+
+/// What the server reacts to.
+#[derive(Debug)]
+pub enum ServerEvent {
+    /// Something happened on a connection.
+    Peer(PeerEvent),
+}
+
+/// Which service a stream uses: what it is sent without asking depends on it (spec/server.md section 12.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PeerClass {
+    Agent,
+    Cli,
+    Commander,
+}
+
+#[derive(Debug)]
+struct Peer {
+    class: PeerClass,
+    /// The agent's name, or a name that no agent can have and no other stream has.
+    name: Name,
+    outbox: Outbox,
+}
+
+impl Peer {
+    /// Whether it is sent the states of workloads.
+    fn hears_broadcasts(&self) -> bool {
+        self.class != PeerClass::Commander
+    }
+}
+
+/// The state of the cluster and everything that changes it.
+#[derive(Default)]
+pub struct ServerLoop {
+    desired: DesiredState,
+    /// What agents are told, by workload. Shares its workloads with `desired` as long as nothing is rendered.
+    effective: BTreeMap<Name, AddedWorkload>,
+    states: WorkloadStates,
+    stopping: StoppingDependents,
+    agents: Agents,
+    peers: BTreeMap<PeerId, Peer>,
+    /// Streams that did not take a message; dropped at the end of the event.
+    failed: Vec<PeerId>,
+}
+
+impl ServerLoop {
+    /// A server without workloads.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes over a startup manifest.
+    ///
+    /// # Errors
+    /// [`UpdateError`] with the reason of the refusal.
+    pub fn start_with(&mut self, desired: DesiredState) -> Result<(), UpdateError> {
+        self.apply(NewState { desired, agent_tags: BTreeMap::new() }).map(|_| ())
+    }
+
+    /// Handles events until `stop` is closed by its owner or all senders of `events` are gone. The streams end
+    /// with status OK when the loop is dropped at the end.
+    pub fn run(mut self, events: &Receiver<PeerEvent>, stop: &Receiver<()>, clock: &impl Clock) {
+        loop {
+            let event = select_biased! { // The end first: a flood of events must not delay it.
+                recv(stop) -> _ => return,
+                recv(events) -> event => match event {
+                    Ok(event) => ServerEvent::Peer(event),
+                    Err(_) => return,
+                },
+            };
+            let begin = clock.now();
+            self.on_event(event);
+            let turn = clock.now().saturating_duration_since(begin);
+            if turn > TURN_MAX {
+                log::warn!("One event took {turn:?}; all others waited for it.");
+            }
+        }
+    }
+
+    /// Handles one event completely.
+    pub fn on_event(&mut self, event: ServerEvent) {
+        match event {
+            ServerEvent::Peer(PeerEvent::Opened { peer, hello, outbox }) => self.peer_opened(peer, hello, outbox),
+            ServerEvent::Peer(PeerEvent::Message { peer, message }) => self.peer_said(peer, message),
+            ServerEvent::Peer(PeerEvent::Closed { peer }) => self.peer_gone(peer),
+        }
+        // Telling others that a peer is gone may fail for the next one; each can fail once only.
+        while let Some(peer) = self.failed.pop() {
+            self.peer_gone(peer);
+        }
+    }
+
+    /// Everything that can be read.
+    #[must_use]
+    pub fn view(&self) -> StateView<'_> {
+        StateView { desired: &self.desired, effective: &self.effective, states: &self.states, agents: &self.agents }
+    }
+
+    // ------------------------------------------------------------ peers come
+
+    fn peer_opened(&mut self, id: PeerId, hello: PeerHello, outbox: Outbox) {
+        let commander = |class: &str| Name::from(format!("{class}-{}", uuid::Uuid::new_v4()));
+        match hello {
+            PeerHello::Agent { name, tags } => self.agent_opened(id, name.into(), tags, outbox),
+            PeerHello::Cli => {
+                let peer = Peer { class: PeerClass::Cli, name: commander("cli-conn"), outbox };
+                self.peers.insert(id, peer);
+            }
+            PeerHello::Commander => {
+                let peer = Peer { class: PeerClass::Commander, name: commander("commander-conn"), outbox };
+                self.peers.insert(id, peer);
+            }
+        }
+    }
+
+    /// The steps of spec/server.md section 10.1, in that order: states of the others, then the agent's workloads.
+    fn agent_opened(&mut self, id: PeerId, name: Name, tags: BTreeMap<String, String>, outbox: Outbox) {
+        if let Some(old) = self.agents.get(&name).map(|agent| agent.peer) {
+            log::warn!("Agent '{name}' connected again; closing its older connection.");
+            self.peers.remove(&old);
+        }
+        self.peers.insert(id, Peer { class: PeerClass::Agent, name: name.clone(), outbox });
+        log::info!("Agent '{name}' connected.");
+        let others: Vec<WorkloadState> = self
+            .states
+            .iter()
+            .filter(|(instance, _)| instance.agent != name)
+            .map(|(instance, state)| WorkloadState::new(instance, state.clone()))
+            .collect();
+        self.broadcast_states(&others, None);
+        let workloads = self.effective.values().filter(|added| added.instance.agent == name).cloned().collect();
+        self.tell(id, FromServer::ServerHello(workloads));
+        self.agents.connect(name, id, AgentAttributes { load: None, tags });
+    }
+
+    // -------------------------------------------------------------- peers go
+
+    /// Every end of a stream: closed, failed, said goodbye, or does not read.
+    fn peer_gone(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.remove(&id) else { return }; // Replaced by a newer stream, or dropped before.
+        if peer.class == PeerClass::Agent && self.agents.disconnect(&peer.name, id).is_some() {
+            log::info!("Agent '{}' disconnected.", peer.name);
+            let lost = self.states.set_agent_disconnected(&peer.name);
+            let reports: Vec<WorkloadState> = lost
+                .into_iter()
+                .filter_map(|(instance, _)| {
+                    let state = self.states.get(&instance)?.clone();
+                    Some(WorkloadState::new(instance, state))
+                })
+                .collect();
+            self.broadcast_states(&reports, None);
+        }
+    }
+
+    // ------------------------------------------------------------- peers say
+
+    fn peer_said(&mut self, id: PeerId, message: ToServer) {
+        let Some(peer) = self.peers.get(&id) else { return }; // What a replaced stream says late means nothing.
+        let name = peer.name.clone();
+        match message {
+            ToServer::Request(request) => self.request(id, request),
+            ToServer::WorkloadStates(states) => self.states_reported(id, &name, states),
+            ToServer::AgentLoad(load) => self.load_reported(id, &name, &load),
+            ToServer::Goodbye => {
+                log::debug!("'{name}' said goodbye.");
+                self.peer_gone(id);
+            }
+            ToServer::LogEntries { .. } | ToServer::LogsStop { .. } => {
+                log::debug!("Ignoring log lines of '{name}': nobody asked for them.");
+            }
+            ToServer::AgentHello { .. } | ToServer::CommanderHello { .. } => {
+                log::warn!("Ignoring another hello of '{name}' on the same connection.");
+            }
+            ToServer::Empty => log::warn!("Ignoring a message of '{name}' that has no content."),
+        }
+    }
+
+    /// An agent speaks for itself only: what it says of others' workloads is ignored (spec/server.md section 10.3).
+    fn states_reported(&mut self, id: PeerId, agent: &Name, mut states: Vec<WorkloadState>) {
+        let is_agent = self.agents.get(agent).is_some_and(|agent| agent.peer == id);
+        let all = states.len();
+        states.retain(|state| is_agent && state.instance.agent == *agent);
+        if states.len() < all {
+            log::warn!("Ignoring {} workload states that '{agent}' may not report.", all - states.len());
+        }
+        for state in &states {
+            log::debug!("The state of '{}' is '{}'.", state.instance, state.state);
+            self.states.set(&state.instance, state.state.clone());
+            if self.states.get(&state.instance).is_none() {
+                self.stopping.forget(&state.instance);
+            }
+        }
+        self.broadcast_states(&states, Some(id));
+    }
+
+    fn load_reported(&mut self, id: PeerId, name: &Name, load: &AgentLoad) {
+        match self.agents.get_mut(name) {
+            Some(agent) if agent.peer == id && *load.agent == **name => {
+                agent.attributes.load = Some((load.cpu_usage, load.free_memory));
+            }
+            _ => log::warn!("Ignoring the load of '{}' reported by '{name}'.", load.agent),
+        }
+    }
+
+    // ---------------------------------------------------------------- sending
+
+    /// Sends `states` to every stream that hears broadcasts, except to `except`, and to no agent its own.
+    fn broadcast_states(&mut self, states: &[WorkloadState], except: Option<PeerId>) {
+        if states.is_empty() {
+            return;
+        }
+        let receivers: Vec<(PeerId, Name)> = self
+            .peers
+            .iter()
+            .filter(|(id, peer)| Some(**id) != except && peer.hears_broadcasts())
+            .map(|(id, peer)| (*id, peer.name.clone()))
+            .collect();
+        for (id, name) in receivers {
+            let foreign: Vec<WorkloadState> =
+                states.iter().filter(|state| state.instance.agent != name).cloned().collect();
+            if !foreign.is_empty() {
+                self.tell(id, FromServer::WorkloadStates(foreign));
+            }
+        }
+    }
+
+    /// Puts a message for one stream; a stream that cannot take it is dropped when the event is done.
+    fn tell(&mut self, id: PeerId, message: FromServer) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        if let Err(error) = peer.outbox.put(message) {
+            if !self.failed.contains(&id) {
+                log::warn!("Closing the connection of '{}': {error}.", peer.name);
+                self.failed.push(id);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

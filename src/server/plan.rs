@@ -1,0 +1,131 @@
+//! What an update means for workloads and agents: old against new, workload by workload (spec/server.md section 8.3).
+//!
+//! Thread: `server`; plain functions.
+
+use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
+use crate::model::names::{InstanceName, Name};
+use crate::model::workload::Workload;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The workloads that differ, sorted by name. A changed workload is in both lists, even under the same instance name.
+#[derive(Debug, Default, PartialEq)]
+pub struct Difference {
+    /// New and changed workloads.
+    pub added: Vec<AddedWorkload>,
+    /// The instances that end.
+    pub deleted: Vec<InstanceName>,
+}
+
+impl Difference {
+    /// Compares the rendered workloads with those in force; shared objects are equal without a look inside.
+    #[must_use]
+    pub fn between<'w>(
+        old: &BTreeMap<Name, AddedWorkload>,
+        new: impl IntoIterator<Item = (&'w Name, &'w Arc<Workload>)>,
+    ) -> Self {
+        let mut difference = Self::default();
+        let mut rest = old.iter().peekable();
+        for (name, workload) in new {
+            while let Some((_, gone)) = rest.next_if(|(old_name, _)| *old_name < name) {
+                difference.deleted.push(gone.instance.clone());
+            }
+            match rest.next_if(|(old_name, _)| *old_name == name) {
+                Some((_, known)) if Arc::ptr_eq(&known.workload, workload) || known.workload == *workload => continue,
+                Some((_, known)) => difference.deleted.push(known.instance.clone()),
+                None => {}
+            }
+            difference.added.push(added(name, workload.clone()));
+        }
+        difference.deleted.extend(rest.map(|(_, gone)| gone.instance.clone()));
+        difference
+    }
+
+    /// Whether nothing differs.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.deleted.is_empty()
+    }
+}
+
+/// The workload with the name of its instance, sharing the texts that are there already.
+fn added(name: &Name, workload: Arc<Workload>) -> AddedWorkload {
+    let InstanceName { id, .. } = workload.instance_name(name);
+    AddedWorkload { instance: InstanceName { workload: name.clone(), id, agent: workload.agent.clone() }, workload }
+}
+
+/// Sorts what changes by agent. Each agent gets one plan, in which the workloads are sorted by name.
+#[must_use]
+pub fn per_agent(added: &[AddedWorkload], deleted: Vec<DeletedWorkload>) -> BTreeMap<Name, WorkloadPlan> {
+    let mut plans: BTreeMap<Name, WorkloadPlan> = BTreeMap::new();
+    for added in added {
+        plans.entry(added.instance.agent.clone()).or_default().added.push(added.clone());
+    }
+    for deleted in deleted {
+        plans.entry(deleted.instance.agent.clone()).or_default().deleted.push(deleted);
+    }
+    plans
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn workloads(entries: &[(&str, Workload)]) -> BTreeMap<Name, Arc<Workload>> {
+        entries.iter().map(|(name, workload)| (Name::from(*name), Arc::new(workload.clone()))).collect()
+    }
+
+    fn in_force(workloads: &BTreeMap<Name, Arc<Workload>>) -> BTreeMap<Name, AddedWorkload> {
+        workloads.iter().map(|(name, workload)| (name.clone(), added(name, workload.clone()))).collect()
+    }
+
+    fn names(difference: &Difference) -> (String, String) {
+        let added: Vec<&str> = difference.added.iter().map(|added| &*added.instance.workload).collect();
+        let deleted: Vec<&str> = difference.deleted.iter().map(|deleted| &*deleted.workload).collect();
+        (added.join(","), deleted.join(","))
+    }
+
+    #[test]
+    fn workloads_are_compared_one_by_one() {
+        let plain = |config: &str| Workload::new("A", "podman", config);
+        let mut tagged = plain("x");
+        tagged.tags.insert("k".into(), "v".into());
+        let old = workloads(&[("a", plain("x")), ("b", plain("x")), ("c", plain("x")), ("e", plain("x"))]);
+        for (new, added, deleted) in [
+            (old.clone(), "", ""),
+            (workloads(&[]), "", "a,b,c,e"),
+            (workloads(&[("a", plain("x")), ("b", plain("x")), ("c", plain("x")), ("e", plain("x"))]), "", ""),
+            (workloads(&[("a", plain("y")), ("b", plain("x")), ("c", plain("x")), ("e", plain("x"))]), "a", "a"),
+            (workloads(&[("a", tagged), ("d", plain("x")), ("z", plain("x"))]), "a,d,z", "a,b,c,e"),
+        ] {
+            let difference = Difference::between(&in_force(&old), &new);
+            assert_eq!(names(&difference), (added.to_owned(), deleted.to_owned()), "{new:?}");
+            assert_eq!(difference.is_empty(), added.is_empty() && deleted.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_change_of_tags_keeps_the_instance_name_and_is_in_both_lists() {
+        let old = in_force(&workloads(&[("a", Workload::new("A", "podman", "x"))]));
+        let mut changed = Workload::new("A", "podman", "x");
+        changed.tags.insert("k".into(), "v".into());
+        let difference = Difference::between(&old, &workloads(&[("a", changed)]));
+        assert_eq!(difference.added[0].instance, difference.deleted[0]);
+    }
+
+    #[test]
+    fn a_moved_workload_is_in_the_plans_of_both_agents() {
+        let old = in_force(&workloads(&[("a", Workload::new("A", "podman", "x"))]));
+        let new = workloads(&[("a", Workload::new("B", "podman", "x"))]);
+        let difference = Difference::between(&old, &new);
+        let deleted = difference
+            .deleted
+            .iter()
+            .map(|instance| DeletedWorkload { instance: instance.clone(), dependencies: BTreeMap::new() })
+            .collect();
+        let plans = per_agent(&difference.added, deleted);
+        assert_eq!(plans.keys().map(|name| &**name).collect::<Vec<_>>(), ["A", "B"]);
+        assert_eq!((plans["A"].added.len(), plans["A"].deleted.len()), (0, 1));
+        assert_eq!((plans["B"].added.len(), plans["B"].deleted.len()), (1, 0));
+    }
+}

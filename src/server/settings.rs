@@ -1,0 +1,172 @@
+//! Command line, environment and config file of `ank-server` (spec/server.md section 1).
+//!
+//! Thread: `main`.
+
+use crate::model::version::VERSION;
+use crate::settings::{
+    ConfigError, ConfigFile, MissingPems, PemError, PemKeys, PemPaths, decide_security, flag, readable_key_warning,
+};
+use crate::wire::address::Security;
+use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
+use serde::Deserialize;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Where the config file is looked for when no option names it.
+pub const DEFAULT_CONFIG_FILE: &str = "/etc/ankaios/ank-server.conf";
+/// Where hooks are looked for when their entry names no folder.
+pub const DEFAULT_HOOKS_FOLDER: &str = "/usr/libexec/ankaios/hooks";
+const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 25551);
+
+/// The options of `ank-server`.
+#[derive(Debug, Parser)]
+#[command(
+    name = "ank-server",
+    version = VERSION,
+    about = "The Ankaios server: keeps the desired state of a cluster, tells the agents what to run and answers questions about it."
+)]
+struct Arguments {
+    /// YAML manifest with the workloads to start with
+    #[arg(short = 'm', long, value_name = "PATH", short_alias = 'c', alias = "startup-config")]
+    startup_manifest: Option<PathBuf>,
+    /// Configuration file [default: /etc/ankaios/ank-server.conf if it exists]
+    #[arg(short = 'x', long, value_name = "PATH")]
+    server_config: Option<PathBuf>,
+    /// IP address and port to listen on, for example 0.0.0.0:25551 or [::]:25551 [default: 127.0.0.1:25551]
+    #[arg(short = 'a', long, value_name = "IP:PORT")]
+    address: Option<SocketAddr>,
+    /// Communicate without TLS
+    #[arg(short = 'k', long, env = "ANKSERVER_INSECURE", action = ArgAction::SetTrue, overrides_with = "no_insecure")]
+    insecure: bool,
+    /// Communicate with TLS even if the configuration file or the environment says otherwise
+    #[arg(long, action = ArgAction::SetTrue, overrides_with = "insecure")]
+    no_insecure: bool,
+    /// PEM file with the certificate of the authority that signed the certificates of agents and clients
+    #[arg(long = "ca_pem", value_name = "PATH", env = "ANKSERVER_CA_PEM")]
+    ca_pem: Option<PathBuf>,
+    /// PEM file with the certificate of this server
+    #[arg(long = "crt_pem", value_name = "PATH", env = "ANKSERVER_CRT_PEM")]
+    crt_pem: Option<PathBuf>,
+    /// PEM file with the private key of this server
+    #[arg(long = "key_pem", value_name = "PATH", env = "ANKSERVER_KEY_PEM")]
+    key_pem: Option<PathBuf>,
+}
+
+/// The keys of the config file besides the PEM ones.
+#[derive(Debug, Default, Deserialize)]
+struct Keys {
+    startup_manifest: Option<PathBuf>,
+    address: Option<SocketAddr>,
+    insecure: Option<bool>,
+    #[serde(default)]
+    mutating_hooks: Vec<HookEntry>,
+}
+
+/// An outside program that may change or refuse updates.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct HookEntry {
+    /// Name of the program, and of the hook in messages.
+    pub name: String,
+    /// Hooks with a lower number run first; 0 to 255.
+    #[serde(default)]
+    pub prio: u8,
+    /// Folder of the program.
+    #[serde(default = "default_hooks_folder")]
+    pub path: PathBuf,
+}
+
+fn default_hooks_folder() -> PathBuf {
+    DEFAULT_HOOKS_FOLDER.into()
+}
+
+const KNOWN_KEYS: [&str; 7] = [
+    "version",
+    "startup_manifest",
+    "address",
+    "insecure",
+    "mutating_hooks.name",
+    "mutating_hooks.prio",
+    "mutating_hooks.path",
+];
+
+/// The settings of one run.
+#[derive(Debug)]
+pub struct ServerSettings {
+    /// Manifest to start with.
+    pub startup_manifest: Option<PathBuf>,
+    /// Where to listen.
+    pub address: SocketAddr,
+    /// How connections are protected; decided last, after the manifest was read.
+    pub security: Result<Security, MissingPems>,
+    /// Hooks in the order in which they run.
+    pub mutating_hooks: Vec<HookEntry>,
+    /// The config file in use.
+    pub config_file: Option<PathBuf>,
+    /// What to tell the user although it stops nothing.
+    pub warnings: Vec<String>,
+}
+
+/// Why the program cannot start, by the texts of spec/server.md section 2.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// Help, version or a usage error: what clap prints, and the exit code it wants.
+    #[error(transparent)]
+    Usage(#[from] clap::Error),
+    /// The config file.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// PEM files of options or environment.
+    #[error(transparent)]
+    Pem(#[from] PemError),
+}
+
+/// Reads the settings: arguments, then the config file, then the PEM files.
+///
+/// # Errors
+/// [`SettingsError`] of the first step that fails.
+pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Result<ServerSettings, SettingsError> {
+    let matches = Arguments::command().try_get_matches_from(arguments)?;
+    let options = Arguments::from_arg_matches(&matches)?;
+    let places = [PathBuf::from(DEFAULT_CONFIG_FILE)];
+    let file = ConfigFile::find(options.server_config.as_deref(), &places)?;
+    combine(&matches, options, file.as_ref())
+}
+
+fn combine(
+    matches: &ArgMatches,
+    options: Arguments,
+    file: Option<&ConfigFile>,
+) -> Result<ServerSettings, SettingsError> {
+    let mut warnings = Vec::new();
+    let (mut keys, mut pem_keys) = (Keys::default(), PemKeys::default());
+    if let Some(file) = file {
+        file.check_version(false)?;
+        keys = file.keys()?;
+        pem_keys = file.keys()?;
+        let known: Vec<&str> = KNOWN_KEYS.into_iter().chain(PemKeys::NAMES).collect();
+        warnings.extend(file.unknown_keys(&known));
+        warnings.extend(readable_key_warning(file, &pem_keys));
+    }
+    let paths = PemPaths {
+        ca: options.ca_pem.as_deref(),
+        certificate: options.crt_pem.as_deref(),
+        key: options.key_pem.as_deref(),
+    };
+    let pems = pem_keys.read()?.overridden_by(paths)?;
+    // clap keeps the later one of the two when both are given.
+    let from_options = if options.no_insecure { Some(false) } else { flag(matches, "insecure") };
+    let insecure = from_options.or(keys.insecure).unwrap_or_default();
+    let (security, warning) = decide_security(insecure, pems);
+    warnings.extend(warning.map(str::to_owned));
+    let mut mutating_hooks = keys.mutating_hooks;
+    mutating_hooks.sort_by_key(|hook| hook.prio); // Stable: ties stay in the order of the file.
+    Ok(ServerSettings {
+        startup_manifest: options.startup_manifest.or(keys.startup_manifest),
+        address: options.address.or(keys.address).unwrap_or(DEFAULT_ADDRESS),
+        security,
+        mutating_hooks,
+        config_file: file.map(|file| file.path().to_owned()),
+        warnings,
+    })
+}

@@ -1,0 +1,340 @@
+//! Reads of the complete state: builds what the masks ask for and nothing else (spec/server.md section 7).
+//!
+//! Thread: `server`; plain functions over the state that [`super::ServerLoop`] owns.
+
+use super::agents::Agents;
+use crate::model::complete_state::{
+    DesiredState, Rendering, WorkloadStates, agent_node, config_node, execution_state_node, workload_node,
+};
+use crate::model::execution_state::ExecutionState;
+use crate::model::field_path::{Keys, MaskTree, Wanted};
+use crate::model::messages::AddedWorkload;
+use crate::model::names::{InstanceName, Name};
+use crate::model::node::Node;
+use crate::model::workload::Workload;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Everything that can be read.
+#[derive(Clone, Copy)]
+pub struct StateView<'s> {
+    /// What users asked for.
+    pub desired: &'s DesiredState,
+    /// What agents are told.
+    pub effective: &'s BTreeMap<Name, AddedWorkload>,
+    /// What runs.
+    pub states: &'s WorkloadStates,
+    /// Who is connected.
+    pub agents: &'s Agents,
+}
+
+impl<'s> StateView<'s> {
+    /// The answer to a read: everything without masks, otherwise what they select.
+    // [impl->swdd~server-filters-get-complete-state-result~2]
+    #[must_use]
+    pub fn read(&self, masks: &[String]) -> Node {
+        if masks.is_empty() { self.everything() } else { self.select(masks) }
+    }
+
+    /// The whole state with all empty containers, which is what a read without masks gives (section 7.1.1).
+    fn everything(&self) -> Node {
+        let workloads = self.effective.iter().map(|(name, added)| (&**name, full(&added.workload)));
+        let effective = Node::map([
+            ("apiVersion", Node::text(&self.desired.api_version)),
+            ("workloads", Node::map(workloads)),
+            ("configs", Node::empty()),
+        ]);
+        let agents = self.agents.iter().map(|(name, agent)| (&**name, agent_node(&agent.attributes, Rendering::Full)));
+        Node::map([
+            ("desiredState", self.desired.node(Rendering::Full)),
+            ("effectiveState", effective),
+            ("workloadStates", self.states.node()),
+            ("agents", Node::map(agents)),
+        ])
+    }
+
+    fn select(&self, masks: &[String]) -> Node {
+        let tree = MaskTree::new(masks.iter().map(String::as_str));
+        let wanted = tree.wanted();
+        let mut selected = Vec::new();
+        let state_parts = [
+            ("desiredState", self.desired_state(&wanted.below("desiredState"))),
+            ("effectiveState", self.effective_state(&wanted.below("effectiveState"))),
+        ];
+        for (name, mut part) in state_parts {
+            // A state without version is not valid, so it comes with whatever is read; also when a mask only
+            // begins with the name and reads nothing.
+            if part.is_some() || masks.iter().any(|mask| mask.starts_with(name)) {
+                if let Node::Map(entries) = part.get_or_insert_default() {
+                    entries.insert("apiVersion".to_owned(), Node::text(&self.desired.api_version));
+                }
+            }
+            selected.extend(part.map(|part| (name, part)));
+        }
+        let states = self.workload_states(&wanted.below("workloadStates"));
+        selected.extend(states.map(|states| ("workloadStates", states)));
+        selected.extend(self.connected_agents(&wanted.below("agents")).map(|agents| ("agents", agents)));
+        Node::map(selected)
+    }
+
+    fn desired_state(&self, wanted: &Wanted<'_>) -> Option<Node> {
+        let workloads = &self.desired.workloads;
+        let configs = &self.desired.configs;
+        let parts = [
+            ("apiVersion", wanted.below("apiVersion").take(Node::text(&self.desired.api_version))),
+            ("workloads", entries(&wanted.below("workloads"), workloads, |workload| sparse(workload))),
+            ("configs", entries(&wanted.below("configs"), configs, config_node).filter(|_| !configs.is_empty())),
+        ];
+        present(wanted, parts)
+    }
+
+    fn effective_state(&self, wanted: &Wanted<'_>) -> Option<Node> {
+        let parts = [
+            ("apiVersion", wanted.below("apiVersion").take(Node::text(&self.desired.api_version))),
+            ("workloads", entries(&wanted.below("workloads"), self.effective, |added| sparse(&added.workload))),
+        ];
+        present(wanted, parts)
+    }
+
+    fn connected_agents(&self, wanted: &Wanted<'_>) -> Option<Node> {
+        entries(wanted, self.agents.by_name(), |agent| agent_node(&agent.attributes, Rendering::Sparse))
+    }
+
+    fn workload_states(&self, wanted: &Wanted<'_>) -> Option<Node> {
+        if wanted.is_nothing() {
+            return None;
+        }
+        let mut agents = BTreeMap::new();
+        match wanted.keys() {
+            Keys::All => self.states.iter().for_each(|entry| add_state(&mut agents, wanted, entry)),
+            Keys::Named(names) => names
+                .into_iter()
+                .flat_map(|agent| self.states.of_agent(agent))
+                .for_each(|entry| add_state(&mut agents, wanted, entry)),
+        }
+        (wanted.is_whole() || !agents.is_empty()).then_some(Node::Map(agents))
+    }
+}
+
+fn add_state(
+    agents: &mut BTreeMap<String, Node>,
+    wanted: &Wanted<'_>,
+    (instance, state): (InstanceName, &ExecutionState),
+) {
+    let wanted = wanted.below(&instance.agent).below(&instance.workload).below(&instance.id);
+    let Some(node) = state_parts(&wanted, state) else { return };
+    let mut place = agents.entry(instance.agent.to_string()).or_default();
+    for key in [&instance.workload, &instance.id] {
+        let Node::Map(below) = place else { return };
+        place = below.entry(key.to_string()).or_default();
+    }
+    *place = node;
+}
+
+/// The wanted part of one state. `state` and `subState` come together: one alone has no meaning on the wire.
+fn state_parts(wanted: &Wanted<'_>, state: &ExecutionState) -> Option<Node> {
+    if wanted.is_nothing() {
+        return None;
+    }
+    let pair = wanted.below("state").is_whole() || wanted.below("subState").is_whole();
+    let mut node = execution_state_node(state);
+    if let Node::Map(entries) = &mut node {
+        entries.retain(|key, _| match key.as_str() {
+            "state" | "subState" => pair,
+            other => wanted.below(other).is_whole(),
+        });
+    }
+    (wanted.is_whole() || !node.is_empty_container()).then_some(node)
+}
+
+/// The wanted entries of a map whose values are rendered only when they are wanted.
+fn entries<K, V>(wanted: &Wanted<'_>, map: &BTreeMap<K, V>, node: impl Fn(&V) -> Node) -> Option<Node>
+where
+    K: Ord + AsRef<str> + std::borrow::Borrow<str>,
+{
+    if wanted.is_nothing() {
+        return None;
+    }
+    let entry = |key: &str, value: &V| {
+        let below = wanted.below(key);
+        if below.is_nothing() { None } else { Some((key.to_owned(), below.take(node(value))?)) }
+    };
+    let found: BTreeMap<String, Node> = match wanted.keys() {
+        Keys::All => map.iter().filter_map(|(key, value)| entry(key.as_ref(), value)).collect(),
+        Keys::Named(names) => names.into_iter().filter_map(|name| entry(name, map.get(name)?)).collect(),
+    };
+    (wanted.is_whole() || !found.is_empty()).then_some(Node::Map(found))
+}
+
+/// A map of the parts that exist, or nothing when there is none and the map itself is not wanted.
+fn present<const N: usize>(wanted: &Wanted<'_>, parts: [(&str, Option<Node>); N]) -> Option<Node> {
+    let node = Node::map(parts.into_iter().filter_map(|(key, part)| Some((key, part?))));
+    (wanted.is_whole() || !node.is_empty_container()).then_some(node)
+}
+
+fn full(workload: &Arc<Workload>) -> Node {
+    workload_node(workload, Rendering::Full)
+}
+
+fn sparse(workload: &Arc<Workload>) -> Node {
+    workload_node(workload, Rendering::Sparse)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::complete_state::AgentAttributes;
+    use crate::model::execution_state::Phase;
+    use crate::model::workload::ConfigItem;
+    use crate::wire::server_endpoint::PeerId;
+
+    struct Fixture {
+        desired: DesiredState,
+        effective: BTreeMap<Name, AddedWorkload>,
+        states: WorkloadStates,
+        agents: Agents,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let mut fixture = Self {
+                desired: DesiredState::default(),
+                effective: BTreeMap::new(),
+                states: WorkloadStates::default(),
+                agents: Agents::default(),
+            };
+            for (name, agent, tag) in [("a", "agent_A", true), ("b", "agent_B", false), ("c", "", false)] {
+                let mut workload = Workload::new(agent, "podman", "x");
+                if tag {
+                    workload.tags = [("owner".to_owned(), "me".to_owned()), ("t2".to_owned(), "2".to_owned())].into();
+                }
+                let instance = InstanceName::with_id(name, "id", agent);
+                let workload = Arc::new(workload);
+                fixture.desired.workloads.insert(name.into(), workload.clone());
+                fixture.effective.insert(name.into(), AddedWorkload { instance: instance.clone(), workload });
+                let state = ExecutionState::with_info(Phase::Running, "info");
+                fixture.states.set(&instance, state);
+            }
+            fixture
+        }
+
+        fn connect(&mut self, name: &str) {
+            let attributes = AgentAttributes { load: Some((7, 8)), tags: [("k".into(), "v".into())].into() };
+            self.agents.connect(name.into(), PeerId(1), attributes);
+        }
+
+        fn view(&self) -> StateView<'_> {
+            StateView { desired: &self.desired, effective: &self.effective, states: &self.states, agents: &self.agents }
+        }
+
+        fn json(&self, masks: &[&str]) -> String {
+            let masks: Vec<String> = masks.iter().map(|mask| (*mask).to_owned()).collect();
+            serde_json::to_string(&self.view().read(&masks)).unwrap()
+        }
+    }
+
+    // [utest->swdd~server-filters-get-complete-state-result~2]
+    #[test]
+    fn masks_read_what_the_table_of_the_specification_says() {
+        let mut fixture = Fixture::new();
+        assert_eq!(fixture.json(&["agents"]), r#"{"agents":{}}"#);
+        assert_eq!(fixture.json(&["agents.*"]), "{}");
+        fixture.connect("agent_A");
+        let version_only = r#"{"desiredState":{"apiVersion":"v1"}}"#;
+        let pair = r#"{"state":"Running","subState":"Ok"}"#;
+        for (masks, expected) in [
+            (
+                vec!["desiredState.workloads.a.tags.owner"],
+                r#"{"desiredState":{"apiVersion":"v1","workloads":{"a":{"tags":{"owner":"me"}}}}}"#.to_owned(),
+            ),
+            (vec!["desiredState.workloads.zzz"], version_only.to_owned()),
+            (vec!["desiredState.workloads.a.files.0"], version_only.to_owned()),
+            (vec!["desiredStateFoo"], version_only.to_owned()),
+            (vec!["effectiveState.x"], r#"{"effectiveState":{"apiVersion":"v1"}}"#.to_owned()),
+            (vec!["nonexistent"], "{}".to_owned()),
+            (vec![""], "{}".to_owned()),
+            (vec!["agents.agent_A.status.cpuUsage"], r#"{"agents":{"agent_A":{"status":{"cpuUsage":7}}}}"#.to_owned()),
+            (vec!["agents.agent_A.status.cpu_usage"], "{}".to_owned()),
+            (
+                vec!["workloadStates.*.*.*.state"],
+                format!(
+                    r#"{{"workloadStates":{{"":{{"c":{{"id":{pair}}}}},"agent_A":{{"a":{{"id":{pair}}}}},"agent_B":{{"b":{{"id":{pair}}}}}}}}}"#
+                ),
+            ),
+            (
+                vec!["workloadStates.agent_B.b.*.subState"],
+                format!(r#"{{"workloadStates":{{"agent_B":{{"b":{{"id":{pair}}}}}}}}}"#),
+            ),
+            (
+                vec!["workloadStates.agent_B.b.*.additionalInfo"],
+                r#"{"workloadStates":{"agent_B":{"b":{"id":{"additionalInfo":"info"}}}}}"#.to_owned(),
+            ),
+            (
+                vec!["workloadStates..c.id.state"],
+                format!(r#"{{"workloadStates":{{"":{{"c":{{"id":{pair}}}}}}}}}"#),
+            ),
+            (vec!["workloadStates.agent_B.b.id.nothing"], "{}".to_owned()),
+            (vec!["workloadStates.agent_B.zzz"], "{}".to_owned()),
+            (
+                vec!["*.workloads.a.agent"],
+                r#"{"desiredState":{"apiVersion":"v1","workloads":{"a":{"agent":"agent_A"}}},"effectiveState":{"apiVersion":"v1","workloads":{"a":{"agent":"agent_A"}}}}"#
+                    .to_owned(),
+            ),
+            (
+                vec!["", "desiredState.workloads.b.agent"],
+                r#"{"desiredState":{"apiVersion":"v1","workloads":{"b":{"agent":"agent_B"}}}}"#.to_owned(),
+            ),
+        ] {
+            assert_eq!(fixture.json(&masks), expected, "{masks:?}");
+        }
+    }
+
+    #[test]
+    fn wildcards_and_top_level_names_read_everything_without_empty_containers() {
+        let mut fixture = Fixture::new();
+        fixture.connect("agent_A");
+        let everything = fixture.json(&["*"]);
+        assert_eq!(fixture.json(&["*.*"]), everything);
+        assert_eq!(fixture.json(&["desiredState", "effectiveState", "workloadStates", "agents"]), everything);
+        assert!(!everything.contains("{}") && !everything.contains("[]"), "{everything}");
+        assert!(everything.contains(r#""tags":{"owner":"me","t2":"2"}"#));
+    }
+
+    #[test]
+    fn a_read_without_masks_has_every_container_even_when_empty() {
+        let fixture = Fixture::new();
+        let node = fixture.view().read(&[]);
+        for path in [
+            vec!["agents"],
+            vec!["desiredState", "configs"],
+            vec!["effectiveState", "configs"],
+            vec!["desiredState", "workloads", "b", "tags"],
+            vec!["effectiveState", "workloads", "b", "dependencies"],
+            vec!["desiredState", "workloads", "b", "controlInterfaceAccess", "allowRules"],
+        ] {
+            assert!(node.at(&path).is_some_and(Node::is_empty_container), "{path:?}");
+        }
+    }
+
+    #[test]
+    fn configs_are_read_by_mask_and_left_out_when_there_are_none() {
+        let mut fixture = Fixture::new();
+        assert_eq!(fixture.json(&["desiredState.configs"]), r#"{"desiredState":{"apiVersion":"v1"}}"#);
+        let item = ConfigItem::Map([("x".to_owned(), ConfigItem::Text("1".into()))].into());
+        fixture.desired.configs.insert("k".into(), item);
+        assert_eq!(
+            fixture.json(&["desiredState.configs.k.x", "effectiveState.configs"]),
+            r#"{"desiredState":{"apiVersion":"v1","configs":{"k":{"x":"1"}}},"effectiveState":{"apiVersion":"v1"}}"#
+        );
+    }
+
+    #[test]
+    fn hostile_masks_cost_little_and_match_nothing() {
+        let fixture = Fixture::new();
+        let long = vec!["*"; 10_000].join(".");
+        assert_eq!(fixture.json(&[&long]), "{}");
+        let many: Vec<String> = (0..10_000).map(|index| format!("*.workloads.*.x{index}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert_eq!(fixture.json(&many), "{}");
+    }
+}
