@@ -8,13 +8,14 @@ use super::address::Security;
 use super::convert::to_server;
 use super::foreign::fit;
 use super::grpc::{self, wait, wait_at_most};
-use super::outbox::{Outbox, OutboxReader, outbox};
+use super::outbox::{Outbox, OutboxReader, approximate_bytes, outbox};
 use super::schema::grpc_api;
 use super::tls::{PeerCertificate, Reason, ServerTls, TlsError};
 use crate::limits::{
     CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, FOREIGN_MESSAGE_MAX, HANDSHAKE_MAX, HANDSHAKES,
     HELLO_MAX, PEER_STUCK, STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_PER_CONNECTION,
 };
+use crate::memory::give_back_after;
 use crate::model::messages::ToServer;
 use crate::model::names::is_name;
 use crate::model::version::check_compatible;
@@ -426,6 +427,7 @@ fn serve_stream(
 /// Sends what the server puts until it drops its end, then ends the stream with status OK.
 fn write_until_closed(reader: &OutboxReader, mut responses: Responses, message_max: usize, name: &str) {
     while let Some(message) = reader.next() {
+        let bytes = approximate_bytes(&message);
         for piece in fit(message, message_max, name) {
             match wait_at_most(responses.send((piece, WriteFlags::default())), PEER_STUCK) {
                 Some(Ok(())) => reader.written(),
@@ -436,6 +438,7 @@ fn write_until_closed(reader: &OutboxReader, mut responses: Responses, message_m
                 }
             }
         }
+        give_back_after(bytes);
     }
     let _ = wait_at_most(responses.close(), PEER_STUCK);
 }
