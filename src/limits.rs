@@ -156,8 +156,6 @@ pub const MISSING_RETRY: Duration = Duration::from_millis(100);
 pub const LISTING_REST_MAX: Duration = Duration::from_millis(500);
 /// Ended processes waiting to be noticed by one state checker; their watcher waits when it is full.
 pub const EXIT_INBOX: usize = 64;
-/// Commands waiting for one state checker; control loops wait when it is full.
-pub const WATCH_INBOX: usize = 256;
 const _: () = assert!(LISTING_MAX.as_secs() <= REPAIR_INTERVAL.as_secs());
 
 /// Engine calls of an agent that was killed may go on for this long before they are ended; a stop takes its time.

@@ -23,6 +23,7 @@ pub struct EngineContainer {
     labels: Value,
     pid: Value,
     pod: Value,
+    exited_at: Value,
 }
 
 /// Reads the list. The engine prints `null` for an empty one in some versions.
@@ -60,6 +61,13 @@ impl EngineContainer {
         Some(MainProcess { container: self.id()?, pid })
     }
 
+    /// When it ended, in seconds since 1970. The engine fills in the year 1 for one that never did.
+    #[must_use]
+    pub fn ended_at(&self) -> Option<u64> {
+        let ended = matches!(self.execution_state().phase, Phase::Succeeded | Phase::FailedExecFailed);
+        self.exited_at.as_u64().filter(|_| ended)
+    }
+
     /// What the container's state means for its workload (spec/agent.md section 15.3).
     ///
     /// Podman says `stopped` from the end of the process until it has cleaned up behind it, some 100 ms later; the
@@ -92,8 +100,13 @@ impl EngineContainer {
         let instance = self.label(LABEL_NAME).and_then(InstanceName::parse)?;
         let ours = self.label(LABEL_AGENT) == Some(agent) && *instance.agent == *agent;
         ours.then_some(())?;
-        let processes = self.process().into_iter().collect();
-        Some(ListedContainer { id: self.id()?, instance, state: self.execution_state(), processes })
+        Some(ListedContainer {
+            id: self.id()?,
+            instance,
+            state: self.execution_state(),
+            processes: self.process().into_iter().collect(),
+            ended_at: self.ended_at(),
+        })
     }
 
     /// Whether the container carries the name of `instance` exactly.
@@ -185,7 +198,8 @@ mod tests {
                 id: ContainerId("i".into()),
                 instance: InstanceName::with_id("w", "1", "A"),
                 state: ExecutionState::exited(3),
-                processes: vec![]
+                processes: vec![],
+                ended_at: None,
             }]
         );
     }

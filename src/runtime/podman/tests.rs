@@ -293,6 +293,7 @@ fn one_call_lists_all_containers_of_this_agent_and_no_others() {
         instance: InstanceName::parse(name).unwrap(),
         state: ExecutionState::plain(crate::model::execution_state::Phase::Running),
         processes: vec![crate::runtime::MainProcess { container: ContainerId(ID.into()), pid: 7 }],
+        ended_at: None,
     });
     assert_eq!(engine.connector.list(), Ok(expected.collect()));
     assert_eq!(engine.calls(), ["ps --all --filter label=agent=agent_A --format=json"]);
