@@ -14,6 +14,17 @@ pub const STACK_LARGE: usize = 1024 * 1024;
 pub const STOP_DEADLINE: Duration = Duration::from_secs(2);
 /// A turn of an event loop above this is worth a warning: something blocked that must not.
 pub const TURN_MAX: Duration = Duration::from_millis(500);
+/// Stack of a thread that runs one workload, in bytes: it parses a user's YAML, which may be nested deeply.
+pub const STACK_WORKLOAD: usize = 512 * 1024;
+/// Longest time that the agent waits for its threads at the end. Calls of the engine are not waited for.
+pub const AGENT_STOP_DEADLINE: Duration = Duration::from_secs(1);
+
+// ------------------------------------------------------------------- memory
+
+/// Arenas of malloc. Two let threads allocate at the same time; each more keeps memory that nobody uses.
+pub const MALLOC_ARENAS: i32 = 2;
+/// Dropping this many bytes at once is worth the milliseconds that giving them back takes.
+pub const TRIM_FROM: usize = 1024 * 1024;
 
 // ------------------------------------------------------------------- queues
 
@@ -29,8 +40,20 @@ pub const PEER_STUCK: Duration = Duration::from_secs(10);
 pub const SCHEDULER_INBOX: usize = 1024;
 /// Commands waiting for one workload; more are merged, since only the newest wish counts.
 pub const WORKLOAD_INBOX: usize = 8;
+/// Commands waiting for one state checker; control loops wait when it is full.
+pub const WATCH_INBOX: usize = 256;
+/// States of own workloads waiting for the server in the order in which they came; when there are more, only the
+/// newest of each instance is kept.
+pub const UPLINK_STATES: usize = 1024;
+/// States in one message to the server. Room for long texts within [`FOREIGN_MESSAGE_MAX`].
+pub const UPLINK_BATCH: usize = 256;
+/// A removal that was sent is sent again when the connection is lost within this time: nobody knows whether it
+/// arrived. A connection that lives longer has delivered it.
+pub const REMOVED_MEMORY: Duration = Duration::from_secs(60);
 /// Messages from the server waiting in `ank`.
 pub const CLI_INBOX: usize = 1024;
+/// How often `ank` turns its spinner while it waits for workloads.
+pub const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
 
 // --------------------------------------------------------------- connections
 
@@ -62,12 +85,18 @@ pub const STREAMS_PER_CONNECTION: i32 = 16;
 pub const GOODBYE_MAX: Duration = Duration::from_secs(1);
 /// Pause of an agent between two attempts to reach the server.
 pub const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
+/// The reason why the server cannot be reached is repeated in the log after this long at first; it doubles then.
+pub const RECONNECT_LOG_FIRST: Duration = Duration::from_secs(60);
+/// Longest pause between two log lines with the same reason why the server cannot be reached.
+pub const RECONNECT_LOG_MAX: Duration = Duration::from_secs(3600);
 /// Lowest number given to an accepted connection, above the descriptors of the program itself.
 pub const CONNECTION_FD_MIN: i32 = 64;
 /// Connections are numbered below this; a higher number would only cost kernel memory.
 pub const CONNECTION_FD_MAX: i32 = 4096;
 const _: () = assert!(KEEPALIVE_INTERVAL.as_secs() + KEEPALIVE_TIMEOUT.as_secs() < 30);
 const _: () = assert!(TCP_USER_TIMEOUT.as_secs() < 30);
+const _: () = assert!(REMOVED_MEMORY.as_secs() > KEEPALIVE_INTERVAL.as_secs() + KEEPALIVE_TIMEOUT.as_secs());
+const _: () = assert!(UPLINK_BATCH * ADDITIONAL_INFO_MAX < FOREIGN_MESSAGE_MAX);
 
 // -------------------------------------------------------------------- names
 
@@ -101,6 +130,8 @@ pub const CONTAINER_STOP_DEFAULT: Duration = Duration::from_secs(10);
 pub const STOP_GRACE: Duration = Duration::from_secs(10);
 /// Longest wait for a removal of a stopped container.
 pub const REMOVE_MAX: Duration = Duration::from_secs(30);
+/// Creates at the same time are this many at least, and twice the number of cores otherwise.
+pub const PARALLEL_STARTS_MIN: usize = 4;
 /// A create that is older gives its start slot back, so that a hanging one delays nobody.
 pub const START_SLOT_MAX: Duration = Duration::from_secs(10);
 /// How often the age of a long create is shown in the additional info.
@@ -109,9 +140,30 @@ pub const CREATE_AGE_INTERVAL: Duration = Duration::from_secs(10);
 pub const ENGINE_OUTPUT_MAX: usize = 16 * 1024 * 1024;
 /// Standard error kept of one engine call, in bytes.
 pub const ENGINE_ERROR_MAX: usize = 4 * 1024;
+/// A call that is ended gets this long after SIGTERM, and the kernel this long after SIGKILL.
+pub const ENGINE_KILL_GRACE: Duration = Duration::from_secs(2);
+/// How often a child is asked whether it has ended where the kernel has no pidfd (before Linux 5.3).
+pub const ENGINE_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Most that a pipe can hold without privileges, in bytes (`/proc/sys/fs/pipe-max-size`).
+pub const PIPE_CONTENT_MAX: usize = 1024 * 1024;
 /// After an exit was seen, podman may still say running for this long.
 pub const EXIT_CODE_MAX: Duration = Duration::from_secs(1);
+/// Pause before the engine is asked again for the exit code of a process that has ended.
+pub const EXIT_RETRY: Duration = Duration::from_millis(50);
+/// Pause before a container that a listing misses is looked for again; only then it counts as lost.
+pub const MISSING_RETRY: Duration = Duration::from_millis(100);
+/// After a listing the engine rests as long as it took, at most this long, so that listings never take all of a core.
+pub const LISTING_REST_MAX: Duration = Duration::from_millis(500);
+/// Ended processes waiting to be noticed by one state checker; their watcher waits when it is full.
+pub const EXIT_INBOX: usize = 64;
 const _: () = assert!(LISTING_MAX.as_secs() <= REPAIR_INTERVAL.as_secs());
+
+/// Engine calls of an agent that was killed may go on for this long before they are ended; a stop takes its time.
+pub const EARLIER_CALLS_MAX: Duration = Duration::from_secs(30);
+/// What does not end within this time after being asked to is killed.
+pub const EARLIER_CALLS_GRACE: Duration = Duration::from_secs(5);
+/// How often it is looked whether calls of an earlier agent have ended; only at the start.
+pub const EARLIER_CALLS_INTERVAL: Duration = Duration::from_millis(200);
 
 // ----------------------------------------------------------------- workloads
 

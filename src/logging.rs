@@ -21,6 +21,8 @@ pub fn init(program: &str) {
     let filter = filter.map_or_else(|| DEFAULT_FILTER.to_owned(), |text| own_modules(&text, program));
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let set = Builder::new()
+        // The gRPC library tells more than anybody wants at level info; a filter that names it shows all.
+        .filter_module("grpcio", log::LevelFilter::Warn)
         .parse_filters(&filter)
         .format(move |out, record| {
             let module = record.module_path().unwrap_or_default();

@@ -148,11 +148,8 @@ fn url_that_is_none_and_server_that_is_not_there() {
     let secure = format!("https://127.0.0.1:{port}");
     fails_with(&run(&["-k", "-s", &secure, "get", "state"]), &nobody);
     let output = run(&["-s", &url, "get", "state"]);
-    fails_with(
-        &output,
-        "Missing certificate files: Either provide mTLS config via the '--ca_pem \"\"', '--crt_pem \"\"' and \
-         '--key_pem \"\"' options or deactivate mTLS with the '--insecure' option!",
-    );
+    fails_beginning_with(&output, "Missing certificate files: Either provide mTLS config via the '--ca_pem");
+    assert!(output.stderr.contains("or deactivate mTLS with the '--insecure' option!"), "{}", output.stderr);
 }
 
 #[test]
@@ -348,11 +345,7 @@ fn agent_refuses_what_it_cannot_start_with() {
     let cases: [(&[&str], i32, &str); 8] = [
         (&["-k"], 1, "Error encountered while checking agent name!: 'Empty agent name is not allowed."),
         (&["-k", "-n", "a.b"], 1, "Error encountered while checking agent name!: 'Agent name 'a.b' is invalid."),
-        (
-            &["-n", "a"],
-            1,
-            "Missing certificate files: 'Either provide mTLS config via the '--ca_pem \"\"', '--crt_pem \"\"' and '--key_pem \"\"' options or deactivate mTLS with the '--insecure' option!'",
-        ),
+        (&["-n", "a"], 1, "Missing certificate files: 'Either provide mTLS config via the '--ca_pem"),
         (
             &["-k", "-n", "a", "-s", "here"],
             1,

@@ -24,12 +24,9 @@ fn created_workload_goes_through_the_documented_states() {
     let cluster = one_agent();
     let recorder = Recorder::start(&cluster);
     cluster.apply(&manifest(&[workload("w1", "run")]));
-    cluster.wait_for_state("w1", "Running(Ok)");
-    wait_until("the recorder saw it", || recorder.states_of("w1").last().is_some_and(|state| state == "Running(Ok)"));
-    let states = recorder.states_of("w1");
-    assert!(states.ends_with(&["Pending(Starting)".to_owned(), "Running(Ok)".to_owned()]), "{states:?}");
-    let triggered = recorder.changes().into_iter().find(|change| change.state == "Pending(Starting)");
-    assert_eq!(triggered.map(|change| change.info).as_deref(), Some("Triggered at runtime."));
+    assert_eq!(recorder.states_until("w1", "Running(Ok)"), ["Pending(Starting)", "Running(Ok)"]);
+    let infos: Vec<String> = recorder.changes().into_iter().map(|change| change.info).collect();
+    assert_eq!(infos, ["Triggered at runtime.", ""]);
 }
 
 // [stest->swdd~podman-create-workload-runs-workload~1]
@@ -86,7 +83,10 @@ fn update_replaces_the_container() {
     let stop = cluster.engine.calls_of("stop", &id);
     assert_eq!(stop[0].argv, ["stop", "--ignore", &id]);
     assert_eq!(cluster.engine.calls_of("rm", &id)[0].argv, ["rm", "--ignore", &id]);
-    assert!(recorder.position("w1", "Stopping(RequestedAtRuntime)") < recorder.position("w1", "Pending(Starting)"));
+    let states = recorder.states_until("w1", "Running(Ok)");
+    assert_eq!(states, ["Stopping(RequestedAtRuntime)", "Removed", "Pending(Starting)", "Running(Ok)"]);
+    let ids: Vec<String> = recorder.changes().into_iter().map(|change| change.id).collect();
+    assert!(ids[0] == ids[1] && ids[2] == ids[3] && ids[1] != ids[2], "old, old, new, new: {ids:?}");
 }
 
 #[test]
@@ -116,9 +116,8 @@ fn delete_stops_and_removes_the_container() {
     cluster.wait_until_gone("w1");
     assert!(cluster.engine.containers_of("w1").is_empty());
     assert_eq!(cluster.engine.containers_of("w2").len(), 1);
-    wait_until("the recorder saw it", || recorder.states_of("w1").last().is_some_and(|state| state == "Removed"));
-    assert_eq!(recorder.states_of("w1"), ["Running(Ok)", "Stopping(RequestedAtRuntime)", "Removed"]);
-    assert_eq!(recorder.states_of("w2"), ["Running(Ok)"]);
+    assert_eq!(recorder.states_until("w1", "Removed"), ["Stopping(RequestedAtRuntime)", "Removed"]);
+    assert_eq!(recorder.states_of("w2"), [""; 0]);
 }
 
 #[test]
@@ -148,7 +147,7 @@ fn failed_create_is_retried_and_says_how_often_and_why() {
     cluster.apply(&manifest(&[workload("w1", "run")]));
     cluster.wait_for_state("w1", "Running(Ok)");
     assert_eq!(count(&cluster, "run", "w1."), 4);
-    wait_until("the recorder saw it", || recorder.states_of("w1").last().is_some_and(|state| state == "Running(Ok)"));
+    assert_eq!(recorder.states_until("w1", "Running(Ok)"), ["Pending(Starting)", "Running(Ok)"]);
     let infos: Vec<String> = recorder.changes().into_iter().map(|change| change.info).collect();
     for number in 1..=3 {
         let beginning =
@@ -269,8 +268,7 @@ fn exit_code_is_waited_for_when_the_engine_is_late_with_it() {
     let recorder = Recorder::start(&cluster);
     cluster.engine.finish("w1", 0);
     cluster.wait_for_state("w1", "Succeeded(Ok)");
-    wait_until("the recorder saw it", || recorder.states_of("w1").last().is_some_and(|state| state == "Succeeded(Ok)"));
-    assert_eq!(recorder.states_of("w1"), ["Running(Ok)", "Succeeded(Ok)"]);
+    assert_eq!(recorder.states_until("w1", "Succeeded(Ok)"), ["Succeeded(Ok)"]);
 }
 
 #[test]

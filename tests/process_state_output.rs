@@ -6,8 +6,12 @@
 
 mod support;
 
+use std::process::Stdio;
+
+use rustix::process::Signal;
 use serde_json::{Value, json};
-use support::{Cluster, manifest, table, workload};
+use support::process::exit_code;
+use support::{Cluster, LIMIT, Process, manifest, table, workload};
 
 fn json_state(cluster: &Cluster, masks: &[&str]) -> Value {
     let mut arguments = vec!["get", "state", "-o", "json"];
@@ -179,4 +183,74 @@ fn state_read_as_yaml_can_be_set_again() {
         output.stderr
     );
     assert_eq!(yaml_state(&cluster, &["desiredState"]), yaml);
+}
+
+#[test]
+fn verbose_output_does_not_mix_with_the_result() {
+    let mut cluster = Cluster::prepare();
+    cluster.start_server(&[]);
+    let output = cluster.ank(&["-v", "get", "state", "-o", "json"]);
+    assert_eq!(output.code, 0);
+    assert!(serde_json::from_str::<Value>(&output.stdout).is_ok(), "{}", output.stdout);
+}
+
+#[test]
+fn state_above_four_megabytes_can_be_read_and_changed_and_its_reader_may_leave_early() {
+    let mut cluster = Cluster::prepare();
+    cluster.start_server(&[]);
+    let padding = format!("# {}", "x".repeat(20_000));
+    let many: Vec<_> =
+        (0..300).map(|number| workload(&format!("w{number}"), "run").on("absent").config(&padding)).collect();
+    cluster.apply(&manifest(&many));
+    let output = cluster.ank(&["get", "state", "-o", "json"]);
+    assert!(output.code == 0 && output.stdout.len() > 6_000_000, "{} {}", output.code, output.stderr);
+    assert_eq!(cluster.workloads().len(), 300);
+    cluster.delete("w7");
+    assert_eq!(cluster.workloads().len(), 299);
+
+    let mut command = cluster.ank_command();
+    command.args(["get", "state"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("ank starts");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("own child");
+    let code = exit_code(output.status);
+    assert!(code == 0 || code == 141, "exit code {code}");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
+fn watch_prints_a_frame_per_change_until_a_signal_ends_it() {
+    let cluster = Cluster::start(&["agent_A"]);
+    let mut watch = cluster.start_ank(&["get", "workloads", "-w"]);
+    let last_frame = |watch: &Process| {
+        let stdout = watch.stdout();
+        let frame = stdout.strip_suffix("\n\n").and_then(|text| text.rsplit("\n\n").next().map(str::to_owned));
+        frame.map(|frame| table::workloads(&frame))
+    };
+    let states = |watch: &Process| {
+        let rows = last_frame(watch)?.into_iter();
+        Some(rows.map(|row| format!("{} {}", row.name, row.state)).collect::<Vec<String>>())
+    };
+    cluster.wait_for("the first frame is empty", || (states(&watch)? == [""; 0]).then_some(()));
+    cluster.apply(&manifest(&[workload("w1", "run")]));
+    cluster.wait_for("w1 appears", || (states(&watch)? == ["w1 Running(Ok)"]).then_some(()));
+    cluster.engine.finish("w1", 2);
+    cluster.wait_for("w1 changes", || (states(&watch)? == ["w1 Failed(ExecFailed)"]).then_some(()));
+    cluster.delete("w1");
+    cluster.wait_for("w1 vanishes", || (states(&watch)? == [""; 0]).then_some(()));
+    watch.signal(Signal::INT);
+    let status = watch.wait(LIMIT).expect("it ends by the signal");
+    assert_eq!((exit_code(status), watch.stderr().as_str()), (130, ""));
+}
+
+#[test]
+fn watch_ends_with_an_error_when_the_server_ends() {
+    let mut cluster = Cluster::prepare();
+    cluster.start_server(&[]);
+    let mut watch = cluster.start_ank(&["get", "workloads", "-w"]);
+    cluster.wait_for("the first frame", || watch.stdout().contains("WORKLOAD NAME").then_some(()));
+    cluster.kill_server();
+    let status = watch.wait(LIMIT).expect("it ends");
+    let expected = "error: Failed to watch workloads: 'Command failed: 'Connection to server interrupted''";
+    assert_eq!((exit_code(status), watch.stderr().lines().next()), (1, Some(expected)));
 }

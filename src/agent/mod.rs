@@ -1,5 +1,135 @@
-//! Plans in, containers running, states out.
+//! Plans in, containers running, states out: starts the agent's threads and hands out the channels.
 //!
-//! Thread: see the files.
+//! Thread: `main` starts and ends; see the files for the threads.
+//!
+//! Follow one workload: [`uplink`] receives it, [`agent_manager`] passes it to [`runtime_manager`], which makes an
+//! operation of it; [`workload_scheduler`] keeps that until its dependencies are met; [`workload_control_loop`] runs
+//! the engine; [`state_checker`] sees what becomes of it; its states go back through [`workload_state_store`] and
+//! [`uplink_outbox`] to the server.
 
+pub mod agent_manager;
+pub mod backoff;
+pub mod create_watch;
+pub mod existing_workloads;
+pub mod resources;
+pub mod runtime_manager;
+pub mod settings;
+pub mod start_slots;
 pub mod state_checker;
+pub mod uplink;
+pub mod uplink_outbox;
+pub mod workload_command;
+pub mod workload_control_loop;
+pub mod workload_files;
+pub mod workload_scheduler;
+pub mod workload_state_store;
+
+use crate::clock::SystemClock;
+use crate::limits::{
+    AGENT_STOP_DEADLINE, CONNECT_MAX, MESSAGE_MAX, SCHEDULER_INBOX, STACK_LARGE, STACK_SMALL, WATCH_INBOX,
+};
+use crate::runtime::RuntimeConnector;
+use crate::runtime::engine_children::EngineChildren;
+use crate::runtime::podman::{self, PodmanConnector};
+use crate::threads::{self, Thread};
+use crate::wire::client::{ClientOptions, Service};
+use agent_manager::{AgentManager, SchedulerEvent};
+use crossbeam_channel::{Sender, bounded};
+use resources::LoadSampler;
+use runtime_manager::{EngineSource, Engines, NamedThreads, RuntimeManager};
+use settings::AgentSettings;
+use start_slots::StartSlots;
+use state_checker::CheckerSettings;
+use std::io;
+use std::path::Path;
+use uplink::Uplink;
+use uplink_outbox::uplink_outbox;
+use workload_control_loop::LoopContext;
+
+/// A running agent.
+pub struct Agent {
+    /// Dropping it ends the threads.
+    running: Sender<()>,
+    threads: Vec<Thread>,
+}
+
+impl Agent {
+    /// Starts all threads. `refused` is called when the server will never accept us, with its text.
+    ///
+    /// # Errors
+    /// When the system gives no thread, or the run folder cannot be used.
+    pub fn start(settings: AgentSettings, refused: impl FnOnce(String) + Send + 'static) -> io::Result<Self> {
+        // [impl->swdd~agent-uses-bounded-channels~1]
+        let (inbox, events) = bounded(SCHEDULER_INBOX);
+        let (running, stop) = bounded::<()>(0);
+        let (outbox, reader) = uplink_outbox();
+        let mut threads = Vec::new();
+        let (children, previous) = EngineChildren::open(&settings.folder.join("engine-children"))?;
+        let mut engines = Engines::new();
+        if settings.runtimes.contains(podman::RUNTIME_NAME) {
+            let source = start_podman(&settings.name, &children, &inbox, &mut threads)?;
+            engines.insert(podman::RUNTIME_NAME.into(), source);
+        }
+        let context = LoopContext {
+            clock: SystemClock,
+            folder: settings.folder,
+            reports: inbox.clone(),
+            slots: StartSlots::new(settings.parallel_starts),
+            create_timeout: settings.create_timeout,
+            retry_limit: settings.retry_limit,
+            restart_backoff: settings.restart_backoff,
+        };
+        let runtime = RuntimeManager::new(engines, context, fastrand::Rng::new(), NamedThreads, settings.rerun);
+        let load = LoadSampler::new(Path::new("/proc"));
+        let name = settings.name.as_str().into();
+        let manager =
+            AgentManager::new(name, SystemClock, inbox.clone(), runtime, outbox, load, Some(Box::new(previous)));
+        let scheduler_stop = stop.clone();
+        threads.push(threads::spawn("scheduler", STACK_LARGE, move || manager.run(&events, &scheduler_stop))?);
+        let uplink = Uplink {
+            options: ClientOptions {
+                url: settings.url,
+                security: settings.security,
+                service: Service::Agent,
+                connect_limit: CONNECT_MAX,
+                message_max: MESSAGE_MAX,
+            },
+            agent: settings.name,
+            tags: settings.tags,
+            outbox: reader,
+            scheduler: inbox,
+        };
+        threads.push(threads::spawn("uplink", STACK_SMALL, move || {
+            if let Some(text) = uplink.run(&stop) {
+                refused(text);
+            }
+        })?);
+        Ok(Self { running, threads })
+    }
+
+    /// Ends the threads; answers the names of those that have not ended in time. Workloads go on running, calls of
+    /// an engine are not waited for, and nothing in the run folder is removed (spec/agent.md section 1.4).
+    #[must_use]
+    pub fn stop(self) -> Vec<String> {
+        drop(self.running);
+        threads::join_all(self.threads, AGENT_STOP_DEADLINE)
+    }
+}
+
+// [impl->swdd~agent-supports-podman~2]
+fn start_podman(
+    agent: &str,
+    children: &EngineChildren,
+    inbox: &Sender<SchedulerEvent>,
+    threads: &mut Vec<Thread>,
+) -> io::Result<EngineSource> {
+    let (agent, children) = (agent.to_owned(), children.clone());
+    let connect = move || Box::new(PodmanConnector::new(&agent, children.clone())) as Box<dyn RuntimeConnector>;
+    let (watch, commands) = bounded(WATCH_INBOX);
+    let scheduler = inbox.clone();
+    let report = move |report| {
+        let _ = scheduler.send(SchedulerEvent::Checker(report)); // Gone only when the agent ends.
+    };
+    threads.extend(state_checker::start(CheckerSettings::podman(), connect(), commands, report)?);
+    Ok(EngineSource { connect: Box::new(connect), watch })
+}

@@ -1,18 +1,35 @@
 //! Knows what the containers of one engine are doing and reports what changed.
 //!
-//! Thread: `watch:<engine>`, one per engine.
-//! Owns: which containers are watched and the state last reported of each.
+//! Events first (DESIGN section 4): the end of a process wakes the checker, which then lists the containers once for
+//! all that ended together. A slow listing repairs what no event shows, and only where an end cannot be noticed the
+//! containers are listed every second. While nothing is watched, nothing is listed.
+//!
+//! Thread: `watch:<engine>`, one per engine; it never waits for the engine: `list:<engine>` makes one listing and ends,
+//! `exits:<engine>` waits for the ends of processes (runtime/exit_watch.rs).
+//! Owns: which containers are watched, the state last reported of each, when to list next.
 //! Takes: [`WatchCommand`] from the control loops (create, start, delete) and from the scheduler (existing containers).
 //! Gives: [`WatchReport`] to the scheduler's inbox and the answers to `ListAll`; may block on both.
 
-use crate::model::execution_state::ExecutionState;
+use crate::clock::{Clock, SystemClock};
+use crate::limits::{
+    EXIT_CODE_MAX, EXIT_INBOX, EXIT_RETRY, LISTING_REST_MAX, MISSING_RETRY, POLL_INTERVAL, REPAIR_INTERVAL, STACK_LARGE,
+};
+use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::InstanceName;
-use crate::runtime::{ContainerId, ListedContainer, RuntimeError};
+use crate::runtime::exit_watch::{ExitWatch, WatchedProcess};
+use crate::runtime::{ContainerId, ListedContainer, MainProcess, RuntimeConnector, RuntimeError};
+use crate::threads::{self, Thread};
+use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::time::{Duration, Instant};
 
 /// Receives the containers of this agent; runs on the thread of the state checker and may block.
 pub type ListReply = Box<dyn FnOnce(Result<Vec<ListedContainer>, RuntimeError>) + Send>;
 
 /// What control loops and the scheduler ask a state checker to do.
+// [impl->swdd~agent-general-state-checker-interface~1]
 pub enum WatchCommand {
     /// Report the state of this container from now on; a listing follows at once.
     Watch {
@@ -47,3 +64,454 @@ pub struct WatchReport {
     /// The state.
     pub state: ExecutionState,
 }
+
+/// How one engine is checked.
+#[derive(Debug, Clone, Copy)]
+pub struct CheckerSettings {
+    /// Name of the engine, for threads and log lines.
+    pub engine: &'static str,
+    /// Additional info of `Failed(Unknown)` when the engine cannot be asked (spec/agent.md section 11).
+    pub unknown_info: &'static str,
+    /// How often a listing repairs what events cannot show; [`REPAIR_INTERVAL`] unless configured.
+    pub repair_interval: Duration,
+}
+
+impl CheckerSettings {
+    /// The settings for podman.
+    #[must_use]
+    pub fn podman() -> Self {
+        let unknown_info = "Error getting state from Podman.";
+        Self { engine: "podman", unknown_info, repair_interval: REPAIR_INTERVAL }
+    }
+}
+
+// ------------------------------------------------------------------- the core
+
+/// What a state checker decides about.
+pub enum CheckerEvent {
+    /// Somebody wants something.
+    Command(WatchCommand),
+    /// The process watched under this key has ended.
+    Exited(u64),
+    /// The listing that was started has ended.
+    Listed(Result<Vec<ListedContainer>, RuntimeError>),
+}
+
+/// What a state checker needs from outside.
+pub trait Surroundings {
+    /// Watches one process until it is dropped.
+    type Process;
+
+    /// Starts a listing, whose result comes as [`CheckerEvent::Listed`]. Never called before the last one has ended.
+    fn start_listing(&mut self);
+
+    /// Sends [`CheckerEvent::Exited`] with `key` when the process ends. `None` when that cannot be noticed.
+    fn watch_exit(&mut self, key: u64, process: &MainProcess) -> Option<Self::Process>;
+
+    /// Passes a report on.
+    fn report(&mut self, report: WatchReport);
+}
+
+/// Decides when to list and what to report; reaches the outside through [`Surroundings`].
+pub struct StateChecker<S: Surroundings, C: Clock> {
+    surroundings: S,
+    clock: C,
+    settings: CheckerSettings,
+    watched: BTreeMap<InstanceName, Watched<S::Process>>,
+    /// Who waits for a listing with at least this number.
+    replies: Vec<(u64, ListReply)>,
+    next_key: u64,
+    /// Number of the next listing. What began later than a listing is not judged by it.
+    next_listing: u64,
+    /// When the listing under way began.
+    began: Option<Instant>,
+    /// When the next listing should begin; `None` while nothing needs one.
+    wanted: Option<Instant>,
+    /// The engine rests until then.
+    rest_until: Instant,
+    /// Listings that failed since the last good one.
+    failures: u32,
+}
+
+struct Watched<P> {
+    id: ContainerId,
+    generation: u64,
+    valid_from: u64,
+    reported: Option<ExecutionState>,
+    /// The last listing did not show it.
+    missed: bool,
+    processes: Vec<Process<P>>,
+    /// When a process ended whose exit code is not known yet.
+    exit_seen: Option<Instant>,
+    /// Pause before a passing state, which no event ends, is looked at again.
+    passing_pause: Duration,
+}
+
+struct Process<P> {
+    key: u64,
+    what: MainProcess,
+    /// `None`: its end cannot be noticed.
+    watch: Option<P>,
+    ended: bool,
+}
+
+impl<S: Surroundings, C: Clock> StateChecker<S, C> {
+    /// A checker that watches nothing yet.
+    #[must_use]
+    pub fn new(surroundings: S, clock: C, settings: CheckerSettings) -> Self {
+        let rest_until = clock.now();
+        Self {
+            surroundings,
+            clock,
+            settings,
+            watched: BTreeMap::new(),
+            replies: Vec::new(),
+            next_key: 0,
+            next_listing: 0,
+            began: None,
+            wanted: None,
+            rest_until,
+            failures: 0,
+        }
+    }
+
+    /// Takes in what happened. Call [`Self::list_if_due`] after all that happened together.
+    pub fn on_event(&mut self, event: CheckerEvent) {
+        match event {
+            CheckerEvent::Command(WatchCommand::Watch { instance, id, generation }) => {
+                self.watch(instance, id, generation);
+            }
+            CheckerEvent::Command(WatchCommand::Unwatch { instance, generation }) => {
+                if self.watched.get(&instance).is_some_and(|watched| watched.generation == generation) {
+                    self.watched.remove(&instance);
+                }
+            }
+            CheckerEvent::Command(WatchCommand::ListAll { reply }) => {
+                self.replies.push((self.next_listing, reply));
+                self.want_at(self.clock.now());
+            }
+            CheckerEvent::Exited(key) => self.on_exit(key),
+            CheckerEvent::Listed(Ok(listed)) => self.on_listed(listed),
+            CheckerEvent::Listed(Err(error)) => self.on_listing_failed(&error),
+        }
+    }
+
+    /// When [`Self::list_if_due`] has something to do; `None` when only an event can change that.
+    #[must_use]
+    pub fn next_listing_at(&self) -> Option<Instant> {
+        let idle = self.watched.is_empty() && self.replies.is_empty();
+        let at = self.wanted.filter(|_| self.began.is_none() && !idle)?;
+        Some(at.max(self.rest_until))
+    }
+
+    /// Starts a listing when one is due.
+    // [impl->swdd~podmancli-container-state-cache-refresh~1]
+    pub fn list_if_due(&mut self) {
+        let now = self.clock.now();
+        if self.next_listing_at().is_some_and(|at| at <= now) {
+            self.began = Some(now);
+            self.wanted = None;
+            self.next_listing += 1;
+            self.surroundings.start_listing();
+        }
+    }
+
+    /// Watches a container. Only a listing that begins after this tells about it, so an old one cannot hide it.
+    // [impl->swdd~podman-state-getter-reset-cache~1]
+    fn watch(&mut self, instance: InstanceName, id: ContainerId, generation: u64) {
+        if self.watched.get(&instance).is_some_and(|watched| watched.generation > generation) {
+            return;
+        }
+        let watched = Watched {
+            id,
+            generation,
+            valid_from: self.next_listing,
+            reported: None,
+            missed: false,
+            processes: Vec::new(),
+            exit_seen: None,
+            passing_pause: POLL_INTERVAL,
+        };
+        self.watched.insert(instance, watched);
+        self.want_at(self.clock.now());
+    }
+
+    fn want_at(&mut self, at: Instant) {
+        self.wanted = Some(self.wanted.map_or(at, |wanted| wanted.min(at)));
+    }
+
+    fn on_exit(&mut self, key: u64) {
+        let now = self.clock.now();
+        for watched in self.watched.values_mut() {
+            if let Some(process) = watched.processes.iter_mut().find(|process| process.key == key) {
+                process.ended = true;
+                process.watch = None;
+                watched.exit_seen.get_or_insert(now);
+                return self.want_at(now);
+            }
+        }
+    }
+
+    // --------------------------------------------------------------- listings
+
+    // [impl->swdd~podmancli-uses-container-state-cache~1]
+    fn on_listed(&mut self, listed: Vec<ListedContainer>) {
+        let (number, now) = self.end_listing();
+        if std::mem::take(&mut self.failures) > 0 {
+            log::info!("The state of workloads can be had from '{}' again.", self.settings.engine);
+        }
+        let by_id: BTreeMap<&ContainerId, &ListedContainer> = listed.iter().map(|found| (&found.id, found)).collect();
+        let mut again = None;
+        for (instance, watched) in &mut self.watched {
+            if watched.valid_from > number {
+                continue;
+            }
+            let (state, look_again) = match by_id.get(&watched.id) {
+                Some(found) => {
+                    watched.missed = false;
+                    watched.follow(&found.processes, &mut self.next_key, &mut self.surroundings);
+                    watched.judge(&found.state, now)
+                }
+                None => watched.judge_missing(),
+            };
+            again = [again, look_again].into_iter().flatten().min();
+            report(&mut self.surroundings, instance, watched, state);
+        }
+        let repair = self.settings.repair_interval;
+        self.want_at(now + again.map_or(repair, |pause| pause.min(repair)));
+        self.answer(number, &Ok(listed));
+    }
+
+    /// Tries once more at once. When that fails too, nobody knows what the containers are doing.
+    fn on_listing_failed(&mut self, error: &RuntimeError) {
+        let (number, now) = self.end_listing();
+        self.failures = self.failures.saturating_add(1);
+        if self.failures == 1 {
+            log::debug!("Listing the containers of '{}' failed, trying once more: '{error}'", self.settings.engine);
+            self.rest_until = now;
+            return self.want_at(now);
+        }
+        if self.failures == 2 {
+            let engine = self.settings.engine;
+            log::warn!("Could not get the state of workloads from '{engine}': '{error}'. Returning unknown.");
+        }
+        // [impl->swdd~podman-state-getter-returns-unknown-state~1]
+        let unknown = ExecutionState::with_info(Phase::FailedUnknown, self.settings.unknown_info);
+        for (instance, watched) in &mut self.watched {
+            if watched.valid_from <= number {
+                report(&mut self.surroundings, instance, watched, Some(unknown.clone()));
+            }
+        }
+        let doublings = (self.failures - 2).min(8);
+        self.want_at(now + (POLL_INTERVAL * 2_u32.pow(doublings)).min(self.settings.repair_interval));
+        self.answer(number, &Err(error.clone()));
+    }
+
+    /// The number of the listing that has ended, and the time.
+    fn end_listing(&mut self) -> (u64, Instant) {
+        let now = self.clock.now();
+        let took = self.began.take().map_or(Duration::ZERO, |began| now.saturating_duration_since(began));
+        self.rest_until = now + took.min(LISTING_REST_MAX);
+        (self.next_listing.saturating_sub(1), now)
+    }
+
+    fn answer(&mut self, number: u64, result: &Result<Vec<ListedContainer>, RuntimeError>) {
+        for (_, reply) in self.replies.extract_if(.., |(valid_from, _)| *valid_from <= number) {
+            reply(result.clone());
+        }
+    }
+}
+
+impl<P> Watched<P> {
+    /// Watches the processes that the listing shows, and no others.
+    fn follow<S: Surroundings<Process = P>>(
+        &mut self,
+        listed: &[MainProcess],
+        next_key: &mut u64,
+        surroundings: &mut S,
+    ) {
+        self.processes.retain(|process| listed.contains(&process.what));
+        for what in listed {
+            if !self.processes.iter().any(|process| process.what == *what) {
+                *next_key += 1;
+                self.processes.push(Process { key: *next_key, what: what.clone(), watch: None, ended: false });
+            }
+        }
+        for process in self.processes.iter_mut().filter(|process| process.watch.is_none() && !process.ended) {
+            process.watch = surroundings.watch_exit(process.key, &process.what);
+        }
+    }
+
+    /// What to report of a listed state, and after which pause to look again at the latest.
+    fn judge(&mut self, state: &ExecutionState, now: Instant) -> (Option<ExecutionState>, Option<Duration>) {
+        // Podman may not have noticed an end that we have; it gets a little time to tell the exit code.
+        let behind = self.processes.iter().any(|process| process.ended) || state.phase == Phase::Stopping;
+        if let Some(seen) = self.exit_seen.filter(|_| behind)
+            && now.saturating_duration_since(seen) < EXIT_CODE_MAX
+        {
+            return (None, Some(EXIT_RETRY));
+        }
+        self.exit_seen = None;
+        let passing = state.phase.is_pending() || state.phase == Phase::Stopping;
+        if self.reported.as_ref() != Some(state) || !passing {
+            self.passing_pause = POLL_INTERVAL;
+        }
+        let noticed = !self.processes.is_empty() && self.processes.iter().all(|process| process.watch.is_some());
+        let pause = match state.phase {
+            Phase::Running if !noticed => Some(POLL_INTERVAL),
+            _ if passing => Some(self.passing_pause),
+            _ => None,
+        };
+        if passing {
+            // A container may stay like this for ever, so look less and less often.
+            self.passing_pause = self.passing_pause.saturating_mul(2).min(REPAIR_INTERVAL);
+        }
+        (Some(state.clone()), pause)
+    }
+
+    /// A listing right after a create can miss the container, so only the second one in a row is believed.
+    // [impl->swdd~podman-state-getter-returns-lost-state~1]
+    fn judge_missing(&mut self) -> (Option<ExecutionState>, Option<Duration>) {
+        if !std::mem::replace(&mut self.missed, true) {
+            return (None, Some(MISSING_RETRY));
+        }
+        self.processes.clear();
+        self.exit_seen = None;
+        (Some(ExecutionState::plain(Phase::FailedLost)), None)
+    }
+}
+
+/// Reports `state` when it differs from what was reported last.
+// [impl->swdd~generic-state-checker-sends-workload-state~2]
+fn report<S: Surroundings>(
+    surroundings: &mut S,
+    instance: &InstanceName,
+    watched: &mut Watched<S::Process>,
+    state: Option<ExecutionState>,
+) {
+    if let Some(state) = state
+        && watched.reported.as_ref() != Some(&state)
+    {
+        watched.reported = Some(state.clone());
+        surroundings.report(WatchReport { instance: instance.clone(), generation: watched.generation, state });
+    }
+}
+
+// --------------------------------------------------------------- the threads
+
+type Connector = Box<dyn RuntimeConnector>;
+type Listing = Result<Vec<ListedContainer>, RuntimeError>;
+
+/// The operating system and the engine.
+struct Reality<R> {
+    engine: &'static str,
+    /// `None` when the system gives nothing to notice ends with.
+    exit_watch: Option<ExitWatch>,
+    /// Holds the connector between two listings.
+    idle_connector: (Sender<Connector>, Receiver<Connector>),
+    listings: Sender<Listing>,
+    reports: R,
+}
+
+impl<R: Fn(WatchReport)> Surroundings for Reality<R> {
+    type Process = WatchedProcess;
+
+    /// A hanging engine hangs this one thread only.
+    fn start_listing(&mut self) {
+        let (put_back, take) = self.idle_connector.clone();
+        let listings = self.listings.clone();
+        let thread = threads::spawn(format!("list:{}", self.engine), STACK_LARGE, move || {
+            // It is there: the last listing put it back before it sent its result.
+            let Ok(mut connector) = take.recv() else { return };
+            let result = connector.list();
+            let _ = put_back.send(connector); // Fails only when the agent ends.
+            let _ = listings.send(result);
+        });
+        if let Err(error) = thread {
+            let _ = self.listings.try_send(Err(RuntimeError::Failed(format!("no thread for a listing: {error}"))));
+        }
+    }
+
+    fn watch_exit(&mut self, key: u64, process: &MainProcess) -> Option<WatchedProcess> {
+        self.exit_watch.as_ref()?.watch(key, process)
+    }
+
+    fn report(&mut self, report: WatchReport) {
+        (self.reports)(report);
+    }
+}
+
+/// Starts the threads that check the containers behind `connector`. They end when the sender of `commands` is gone.
+///
+/// # Errors
+/// When the system gives no thread.
+pub fn start(
+    settings: CheckerSettings,
+    connector: Connector,
+    commands: Receiver<WatchCommand>,
+    reports: impl Fn(WatchReport) + Send + 'static,
+) -> io::Result<Vec<Thread>> {
+    let engine = settings.engine;
+    let (exits_sender, exits) = bounded(EXIT_INBOX);
+    let (exit_watch, exit_thread) = match ExitWatch::start(format!("exits:{engine}"), exits_sender) {
+        Ok((watch, thread)) => (Some(watch), Some(thread)),
+        Err(error) => {
+            log::warn!("Ends of containers of '{engine}' are noticed by polling only: {error}");
+            (None, None)
+        }
+    };
+    let (listings, results) = bounded(1);
+    let idle_connector = bounded(1);
+    let _ = idle_connector.0.send(connector); // Empty, and both ends are here.
+    let reality = Reality { engine, exit_watch, idle_connector, listings, reports };
+    let watch_thread = threads::spawn(format!("watch:{engine}"), STACK_LARGE, move || {
+        run(StateChecker::new(reality, SystemClock, settings), &commands, exits, &results);
+    })?;
+    Ok(exit_thread.into_iter().chain([watch_thread]).collect())
+}
+
+fn run<S: Surroundings, C: Clock>(
+    mut checker: StateChecker<S, C>,
+    commands: &Receiver<WatchCommand>,
+    mut exits: Receiver<u64>,
+    results: &Receiver<Listing>,
+) {
+    loop {
+        checker.list_if_due();
+        let due = checker.next_listing_at().map_or_else(never, |at| checker.clock.alarm(at));
+        select_biased! {
+            recv(commands) -> command => match command {
+                Ok(command) => checker.on_event(CheckerEvent::Command(command)),
+                Err(_) => return,
+            },
+            recv(exits) -> key => match key {
+                Ok(key) => checker.on_event(CheckerEvent::Exited(key)),
+                Err(_) => exits = never(), // Its thread said why.
+            },
+            recv(results) -> result => if let Ok(result) = result {
+                checker.on_event(CheckerEvent::Listed(result));
+            },
+            recv(due) -> _ => {}
+        }
+        // What happened together is served by one listing.
+        for command in commands.try_iter() {
+            checker.on_event(CheckerEvent::Command(command));
+        }
+        for key in exits.try_iter() {
+            checker.on_event(CheckerEvent::Exited(key));
+        }
+    }
+}
+
+impl fmt::Debug for WatchCommand {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Watch { instance, generation, .. } => write!(formatter, "Watch({instance}, {generation})"),
+            Self::Unwatch { instance, generation } => write!(formatter, "Unwatch({instance}, {generation})"),
+            Self::ListAll { .. } => formatter.write_str("ListAll"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

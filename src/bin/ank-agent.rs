@@ -1,1 +1,97 @@
-fn main() {}
+//! `ank-agent`: reads the settings, starts the threads, waits for a signal and ends.
+//!
+//! Thread: `main`, which waits; the threads of the agent are named in `src/agent/mod.rs`.
+
+use ankaios_lite::agent::Agent;
+use ankaios_lite::agent::settings::{self, Machine, SettingsError};
+use ankaios_lite::logging::{self, fatal};
+use ankaios_lite::model::version::VERSION;
+use ankaios_lite::wire::address::Security;
+use crossbeam_channel::bounded;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// How the program ends (spec/agent.md section 1.3).
+#[derive(Debug, Clone, Copy)]
+enum Exit {
+    /// A signal asked for it, or help was shown.
+    Done = 0,
+    /// The one fatal record says why.
+    Failed = 1,
+    /// A wrong option or environment variable.
+    Usage = 2,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+fn main() -> ExitCode {
+    logging::init("ank_agent");
+    let settings = match settings::read(std::env::args_os(), &Machine::this()) {
+        Ok(settings) => settings,
+        Err(SettingsError::Usage(usage)) => {
+            let _ = usage.print(); // Nobody is left to tell when the output is closed.
+            return if usage.use_stderr() { Exit::Usage } else { Exit::Done }.into();
+        }
+        Err(error) => {
+            fatal(error.what(), &error);
+            return Exit::Failed.into();
+        }
+    };
+    match start_and_wait(settings) {
+        Ok(()) => Exit::Done.into(),
+        Err(text) => {
+            fatal("agent error", text);
+            Exit::Failed.into()
+        }
+    }
+}
+
+/// Runs the agent until a signal ends it, or the server refuses it for good, which is an error.
+fn start_and_wait(settings: settings::AgentSettings) -> Result<(), String> {
+    for warning in &settings.warnings {
+        log::warn!("{warning}");
+    }
+    // Whoever ends the agent, a signal or a refusal, writes a byte that wakes `main`.
+    let (mut woken, wake) = UnixStream::pair().map_err(|error| error.to_string())?;
+    for signal in [SIGTERM, SIGINT] {
+        let wake = wake.try_clone().map_err(|error| error.to_string())?;
+        signal_hook::low_level::pipe::register(signal, wake).map_err(|error| error.to_string())?;
+    }
+    let tls = match settings.security {
+        Security::Insecure => "none",
+        Security::MutualTls(_) => "mutual",
+    };
+    let config = settings.config_file.as_deref().unwrap_or(Path::new("none")).display();
+    log::info!(
+        "ank-agent {VERSION} '{}', server: '{}', TLS: {tls}, folder: '{}', config file: '{config}'",
+        settings.name,
+        settings.url,
+        settings.folder.display()
+    );
+    let (refusal, refused) = bounded(1);
+    let mut refusal_wake = wake.try_clone().map_err(|error| error.to_string())?;
+    let agent = Agent::start(settings, move |text| {
+        let _ = refusal.try_send(text); // There is only one refusal.
+        let _ = refusal_wake.write_all(b"r"); // `main` reads as long as the program runs.
+    })
+    .map_err(|error| error.to_string())?;
+    log::info!("Awaiting commands from the server ...");
+    let _ = woken.read_exact(&mut [0]); // A failure ends the agent as well.
+    for name in agent.stop() {
+        log::warn!("Thread '{name}' did not end in time.");
+    }
+    match refused.try_recv() {
+        Ok(text) => Err(format!("Ankaios version mismatch: '{text}'.")),
+        Err(_) => {
+            log::info!("Stopping; workloads go on running.");
+            Ok(())
+        }
+    }
+}

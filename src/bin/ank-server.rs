@@ -5,6 +5,7 @@
 use ankaios_lite::clock::SystemClock;
 use ankaios_lite::limits::{MANIFEST_MAX, MESSAGE_MAX, SERVER_INBOX, STACK_LARGE, STOP_DEADLINE};
 use ankaios_lite::logging::{self, fatal};
+use ankaios_lite::memory;
 use ankaios_lite::model::complete_state::DesiredState;
 use ankaios_lite::model::manifest::{Manifest, ManifestError};
 use ankaios_lite::model::version::VERSION;
@@ -39,6 +40,7 @@ impl From<Exit> for ExitCode {
 }
 
 fn main() -> ExitCode {
+    memory::bound_arenas();
     logging::init("ank_server");
     let settings = match settings::read(std::env::args_os()) {
         Ok(settings) => settings,

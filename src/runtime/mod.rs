@@ -2,6 +2,13 @@
 //!
 //! Thread: runs on the caller's thread: `wl:<name>` for create, start and delete, `watch` for listings.
 
+pub mod command;
+pub mod container_config;
+pub mod container_list;
+pub mod engine_children;
+pub mod exit_watch;
+pub mod podman;
+
 use crate::model::execution_state::ExecutionState;
 use crate::model::names::InstanceName;
 use crate::model::workload::Workload;
@@ -36,10 +43,19 @@ pub struct ListedContainer {
     pub instance: InstanceName,
     /// Its state, as workloads see it.
     pub state: ExecutionState,
-    /// Main process in the agent's pid namespace while it runs.
-    pub pid: Option<u32>,
+    /// Its main processes while they run: one of a container, one of each container of a pod.
+    pub processes: Vec<MainProcess>,
     /// When it ended, in seconds since 1970; `None` while it runs or when the engine does not say.
     pub ended_at: Option<u64>,
+}
+
+/// The main process of a container as the engine knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MainProcess {
+    /// Which container.
+    pub container: ContainerId,
+    /// Its pid. It means something only when engine and agent share a pid namespace, see [`exit_watch`].
+    pub pid: u32,
 }
 
 /// Why an engine call did not work.

@@ -5,7 +5,6 @@
 use super::schema::grpc_api::{FromServer, ToServer};
 use crate::clock::{Clock, SystemClock};
 use crate::limits::{KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, TCP_USER_TIMEOUT};
-use crate::model::version::VERSION;
 use grpcio::{ChannelBuilder, EnvBuilder, Environment, Marshaller, Method, MethodType};
 use std::ffi::CString;
 use std::future::Future;
@@ -32,9 +31,7 @@ const fn duplex(name: &'static str) -> Method<ToServer, FromServer> {
 }
 
 /// What our programs call themselves; tells the server which limits a client has.
-pub fn user_agent() -> String {
-    format!("ankaios-lite/{VERSION}")
-}
+pub const USER_AGENT: &str = concat!("ankaios-lite/", env!("CARGO_PKG_VERSION"));
 
 /// The gRPC library, started on first use with a single completion queue.
 pub fn environment() -> Arc<Environment> {
@@ -59,7 +56,7 @@ pub fn channel(message_max: usize) -> ChannelBuilder {
         // The peers ping as well; without these a server of this library sends them away.
         .http2_max_ping_strikes(0)
         .http2_min_recv_ping_interval_without_data(Duration::from_secs(1))
-        .primary_user_agent(&user_agent())
+        .primary_user_agent(USER_AGENT)
 }
 
 /// An integer argument of the library that has no method of its own.

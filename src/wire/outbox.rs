@@ -54,6 +54,8 @@ struct Queue {
 struct Entry {
     message: FromServer,
     bytes: usize,
+    /// Number of states in this batch from which on it is worth to look for outdated ones again.
+    thin_out_at: usize,
 }
 
 /// Makes the two ends of a queue.
@@ -105,29 +107,31 @@ impl Queue {
             return Err(OutboxError::Overflow);
         }
         self.bytes += bytes;
-        self.messages.push_back(Entry { message, bytes });
+        self.messages.push_back(Entry { message, bytes, thin_out_at: 0 });
         Ok(())
     }
 
-    /// Only the newest state of an instance matters, so states join the batch that waits at the end of the queue.
+    /// States join the batch that waits at the end of the queue. A peer that keeps up gets every one of them; for one
+    /// that does not only the newest state of each instance is kept.
     fn push_states(&mut self, states: Vec<WorkloadState>, bytes: usize) -> Result<(), OutboxError> {
         if self.bytes + bytes > PEER_OUTBOX_BYTES {
             return Err(OutboxError::Overflow);
         }
         self.bytes += bytes;
         match self.messages.back_mut() {
-            // Small batches are merged at once; a long one is thinned out when it doubles, so that the cost stays linear.
-            Some(Entry { message: FromServer::WorkloadStates(waiting), bytes: waiting_bytes }) => {
+            // A long batch is thinned out whenever it doubles, so that the cost stays linear.
+            Some(Entry { message: FromServer::WorkloadStates(waiting), bytes: waiting_bytes, thin_out_at }) => {
                 waiting.extend(states);
                 *waiting_bytes += bytes;
-                if waiting.len() >= 64 && waiting.len().is_power_of_two() {
+                if waiting.len() >= PEER_OUTBOX && waiting.len() >= *thin_out_at {
                     let before = *waiting_bytes;
                     *waiting = newest(std::mem::take(waiting));
                     *waiting_bytes = waiting.iter().map(state_bytes).sum();
                     self.bytes = self.bytes - before + *waiting_bytes;
+                    *thin_out_at = 2 * waiting.len();
                 }
             }
-            _ => self.messages.push_back(Entry { message: FromServer::WorkloadStates(states), bytes }),
+            _ => self.messages.push_back(Entry { message: FromServer::WorkloadStates(states), bytes, thin_out_at: 0 }),
         }
         Ok(())
     }
@@ -171,10 +175,7 @@ impl OutboxReader {
         };
         queue.bytes -= entry.bytes;
         drop(queue);
-        Some(match entry.message {
-            FromServer::WorkloadStates(states) => FromServer::WorkloadStates(newest(states)),
-            other => other,
-        })
+        Some(entry.message)
     }
 
     /// Notes that a message was handed to the network, so the peer is not stuck.
@@ -293,12 +294,20 @@ mod tests {
     }
 
     #[test]
-    fn waiting_states_are_merged_to_the_newest_of_each_instance() {
+    fn waiting_states_travel_together_and_none_is_left_out() {
         let (outbox, reader) = outbox();
-        outbox.put(states(&[state("a", Phase::PendingStarting), state("b", Phase::Running)])).unwrap();
-        outbox.put(states(&[state("a", Phase::Running)])).unwrap();
-        assert_eq!(reader.next(), Some(states(&[state("b", Phase::Running), state("a", Phase::Running)])));
+        let (first, second) = (state("a", Phase::PendingStarting), state("a", Phase::Running));
+        outbox.put(states(&[first.clone(), state("b", Phase::Running)])).unwrap();
+        outbox.put(states(&[second.clone()])).unwrap();
+        assert_eq!(reader.next(), Some(states(&[first, state("b", Phase::Running), second])));
         assert_eq!(reader.try_next(), None);
+    }
+
+    #[test]
+    fn outdated_states_are_merged_to_the_newest_of_each_instance() {
+        let old = state("a", Phase::PendingStarting);
+        let (new, other) = (state("a", Phase::Running), state("b", Phase::Running));
+        assert_eq!(newest(vec![old, other.clone(), new.clone()]), [other, new]);
     }
 
     #[test]
@@ -323,7 +332,7 @@ mod tests {
         }
         let queue = lock(&reader.queue);
         assert_eq!(queue.messages.len(), 1);
-        assert!(queue.bytes < 64 * 1024, "{}", queue.bytes);
+        assert!(queue.bytes < 2 * 1024 * 1024, "{}", queue.bytes);
     }
 
     #[test]

@@ -5,15 +5,17 @@
 //! Owns: the listening socket and the gRPC server. Gives: [`PeerEvent`] (readers wait when the inbox is full).
 
 use super::address::Security;
-use super::convert::{to_client, to_server};
+use super::convert::to_server;
+use super::foreign::fit;
 use super::grpc::{self, wait, wait_at_most};
-use super::outbox::{Outbox, OutboxReader, outbox};
+use super::outbox::{Outbox, OutboxReader, approximate_bytes, outbox};
 use super::schema::grpc_api;
 use super::tls::{PeerCertificate, Reason, ServerTls, TlsError};
 use crate::limits::{
-    CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, HANDSHAKE_MAX, HANDSHAKES, HELLO_MAX, PEER_STUCK,
-    STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_PER_CONNECTION,
+    CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, FOREIGN_MESSAGE_MAX, HANDSHAKE_MAX, HANDSHAKES,
+    HELLO_MAX, PEER_STUCK, STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_PER_CONNECTION,
 };
+use crate::memory::give_back_after;
 use crate::model::messages::ToServer;
 use crate::model::names::is_name;
 use crate::model::version::check_compatible;
@@ -143,6 +145,13 @@ struct Origin {
     certificate: Option<PeerCertificate>,
 }
 
+/// The other end of one stream.
+struct Client {
+    origin: Option<Origin>,
+    /// Largest message it takes, in bytes.
+    message_max: usize,
+}
+
 /// Gives connections to gRPC.
 struct Gate {
     server: grpcio::Server,
@@ -187,7 +196,7 @@ impl ServerEndpoint {
         let mut server = grpcio::ServerBuilder::new(grpc::environment())
             .channel_args(arguments)
             .requests_slot_per_cq(16)
-            .register_service(services(&shared))
+            .register_service(services(&shared, options.message_max))
             .build()
             .map_err(|error| start(&error))?;
         server.start();
@@ -222,14 +231,14 @@ impl ServerEndpoint {
 }
 
 /// The three services; every call gets a reader thread at once, since the library's thread must not wait.
-fn services(shared: &Arc<Shared>) -> grpcio::Service {
+fn services(shared: &Arc<Shared>, message_max: usize) -> grpcio::Service {
     let handler = |class: Class| {
         let shared = shared.clone();
         move |context: RpcContext<'_>, requests: Requests, responses: Responses| {
             let peer = PeerId(shared.next_peer.fetch_add(1, Ordering::Relaxed));
-            let origin = origin(&shared, &context.peer());
+            let client = Client { origin: origin(&shared, &context.peer()), message_max: takes(&context, message_max) };
             let stream_shared = shared.clone();
-            let body = move || serve_stream(&stream_shared, peer, class, origin.as_ref(), requests, responses);
+            let body = move || serve_stream(&stream_shared, peer, class, &client, requests, responses);
             if let Err(error) = threads::spawn(format!("rx:{}", peer.0), STACK_LARGE, body) {
                 // Both ends of the call were dropped with the closure, which cancels it.
                 log::error!("Cannot start a thread for a new connection: '{error}'. The client may try again.");
@@ -241,6 +250,14 @@ fn services(shared: &Arc<Shared>) -> grpcio::Service {
         .add_duplex_streaming_handler(&grpc::CONNECT_CLI, handler(Class::Cli))
         .add_duplex_streaming_handler(&grpc::CONNECT_COMMAND, handler(Class::Commander))
         .build()
+}
+
+/// The largest message that the program at the other end takes, in bytes. Programs of other implementations keep
+/// the default of gRPC.
+fn takes(context: &RpcContext<'_>, message_max: usize) -> usize {
+    let mut headers = context.request_headers().iter();
+    let ours = headers.any(|(key, value)| key == "user-agent" && value.starts_with(grpc::USER_AGENT.as_bytes()));
+    if ours { message_max } else { message_max.min(FOREIGN_MESSAGE_MAX) }
 }
 
 /// Where a stream comes from. gRPC names connections `fd:<number>`.
@@ -360,12 +377,13 @@ fn serve_stream(
     shared: &Shared,
     peer: PeerId,
     class: Class,
-    origin: Option<&Origin>,
+    client: &Client,
     mut requests: Requests,
     responses: Responses,
 ) {
-    let from = origin.map_or_else(|| "unknown".to_owned(), |origin| origin.address.to_string());
-    let certificate = origin.and_then(|origin| origin.certificate.as_ref()).filter(|_| class == Class::Agent);
+    let from = client.origin.as_ref().map_or_else(|| "unknown".to_owned(), |origin| origin.address.to_string());
+    let certificate = client.origin.as_ref().and_then(|origin| origin.certificate.as_ref());
+    let certificate = certificate.filter(|_| class == Class::Agent);
     let hello = match wait_at_most(requests.next(), HELLO_MAX) {
         Some(Some(Ok(message))) => check_hello(class, certificate, to_server::to_server(message)),
         Some(_) => Err(RpcStatus::with_message(RpcStatusCode::INVALID_ARGUMENT, "Empty".to_owned())),
@@ -387,7 +405,8 @@ fn serve_stream(
     let _ = std::ffi::CString::new(format!("rx:{name}")).map(|name| rustix::thread::set_name(&name));
     log::debug!("Stream {} from '{from}' is '{name}'.", peer.0);
     let (outbox, reader) = outbox();
-    let writer = move || write_until_closed(&reader, responses);
+    let (peer_name, message_max) = (name.clone(), client.message_max);
+    let writer = move || write_until_closed(&reader, responses, message_max, &peer_name);
     if let Err(error) = threads::spawn(format!("tx:{name}"), STACK_LARGE, writer) {
         log::error!("Cannot start a thread for '{name}': '{error}'. It may connect again.");
         return;
@@ -406,17 +425,20 @@ fn serve_stream(
 }
 
 /// Sends what the server puts until it drops its end, then ends the stream with status OK.
-fn write_until_closed(reader: &OutboxReader, mut responses: Responses) {
+fn write_until_closed(reader: &OutboxReader, mut responses: Responses, message_max: usize, name: &str) {
     while let Some(message) = reader.next() {
-        let message = to_client::from_server(message);
-        match wait_at_most(responses.send((message, WriteFlags::default())), PEER_STUCK) {
-            Some(Ok(())) => reader.written(),
-            Some(Err(_)) => return, // The reader of this stream learns of the end and reports it.
-            None => {
-                log::warn!("A peer took nothing for {PEER_STUCK:?}; closing, it resynchronises on reconnect.");
-                return; // Dropping the sink cancels the call.
+        let bytes = approximate_bytes(&message);
+        for piece in fit(message, message_max, name) {
+            match wait_at_most(responses.send((piece, WriteFlags::default())), PEER_STUCK) {
+                Some(Ok(())) => reader.written(),
+                Some(Err(_)) => return, // The reader of this stream learns of the end and reports it.
+                None => {
+                    log::warn!("'{name}' took nothing for {PEER_STUCK:?}; closing, it resynchronises on reconnect.");
+                    return; // Dropping the sink cancels the call.
+                }
             }
         }
+        give_back_after(bytes);
     }
     let _ = wait_at_most(responses.close(), PEER_STUCK);
 }

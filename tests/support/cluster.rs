@@ -13,7 +13,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::engine::FakeEngine;
-use super::process::{Process, clean_command, exit_code};
+use super::process::{Process, clean_command, exit_code, is_alive};
 use super::table::{self, Row};
 use super::{LIMIT, poll};
 
@@ -168,6 +168,9 @@ impl Cluster {
 
     pub fn wait_for_agents(&self, names: &[&str]) {
         self.wait_for(&format!("agents {names:?} are connected"), || {
+            for name in names {
+                assert!(is_alive(self.agents[*name].pid()), "agent '{name}' ended by itself");
+            }
             let table = self.ank(&["get", "agents"]).stdout;
             let rows = table::parse(&table);
             names.iter().all(|name| rows.iter().any(|row| row[0] == *name)).then_some(())
@@ -286,6 +289,8 @@ impl Cluster {
         })
     }
 
+    // Through the macro, so that it belongs to the output of the failed test.
+    #[allow(clippy::print_stderr)]
     fn print_logs(&self) {
         eprintln!("--- calls of the fake engine\n{}", self.engine.tail());
         let agents = self.agents.iter().map(|(name, process)| (name.as_str(), process));

@@ -42,14 +42,20 @@ impl Podman {
         let prefix = format!("{PREFIX}{}-", std::process::id());
         let folder = tempfile::Builder::new().prefix(&prefix).tempdir().expect("temp folder");
         write_configuration(folder.path());
-        let podman = Self { folder };
-        let archive = podman.folder.path().join("alpine.tar");
-        write_image(podman.folder.path(), &archive);
+        let archive = folder.path().join("alpine.tar");
+        write_image(folder.path(), &archive);
         let path = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
         let archive = archive.to_string_lossy().into_owned();
         let image = "docker.io/library/alpine:latest";
-        podman.run(&["import", "--quiet", "--change", path, "--change", "CMD /bin/sh", &archive, image]);
-        podman
+        let import = ["import", "--quiet", "--change", path, "--change", "CMD /bin/sh", &archive, image];
+        // A store inside a container cannot always use overlay; vfs is slow and works everywhere.
+        let imported = ["overlay", "vfs"].iter().map(|driver| {
+            write_storage_configuration(folder.path(), driver);
+            run(folder.path(), &import)
+        });
+        let failures: Vec<String> = imported.map_while(Result::err).collect();
+        assert!(failures.len() < 2, "podman cannot make an image in a store of its own: {failures:#?}");
+        Self { folder }
     }
 
     /// The environment that selects this store.
@@ -114,7 +120,7 @@ fn run(folder: &Path, arguments: &[&str]) -> Result<String, String> {
 }
 
 fn write_configuration(folder: &Path) {
-    for name in ["graph", "run", "tmp", "networks"] {
+    for name in ["run", "tmp", "networks"] {
         fs::create_dir(folder.join(name)).expect("own folder is writable");
     }
     let base = folder.display();
@@ -129,24 +135,30 @@ fn write_configuration(folder: &Path) {
          events_logger = \"file\"\n\
          lock_type = \"file\"\n\
          tmp_dir = \"{base}/tmp\"\n\
-         static_dir = \"{base}/graph/libpod\"\n\
-         volume_path = \"{base}/graph/volumes\"\n\
+         static_dir = \"{base}/libpod\"\n\
+         volume_path = \"{base}/volumes\"\n\
          image_copy_tmp_dir = \"{base}/tmp\"\n\
          [network]\n\
          network_backend = \"netavark\"\n\
          network_config_dir = \"{base}/networks\"\n"
     );
-    let storage = format!("[storage]\ndriver = \"overlay\"\ngraphroot = \"{base}/graph\"\nrunroot = \"{base}/run\"\n");
     let registries = "unqualified-search-registries = [\"docker.io\"]\n\
                       short-name-mode = \"disabled\"\n\
                       [[registry]]\n\
                       location = \"localhost\"\n\
                       blocked = true\n";
-    for (name, text) in
-        [("containers.conf", containers.as_str()), ("storage.conf", &storage), ("registries.conf", registries)]
-    {
+    for (name, text) in [("containers.conf", containers.as_str()), ("registries.conf", registries)] {
         fs::write(folder.join(name), text).expect("own folder is writable");
     }
+}
+
+/// An empty store of that driver.
+fn write_storage_configuration(folder: &Path, driver: &str) {
+    // podman's database keeps to the driver it was made with.
+    let _ = fs::remove_dir_all(folder.join("libpod"));
+    let base = folder.display();
+    let text = format!("[storage]\ndriver = \"{driver}\"\ngraphroot = \"{base}/{driver}\"\nrunroot = \"{base}/run\"\n");
+    fs::write(folder.join("storage.conf"), text).expect("own folder is writable");
 }
 
 /// Packs a root file system: the static busybox with a link for each of its commands.
@@ -170,7 +182,7 @@ fn empty_store(folder: &Path) {
     // What cannot be removed must not keep the rest from being removed.
     let _ = run(folder, &["pod", "rm", "--all", "--force", "--time=0"]);
     let _ = run(folder, &["rm", "--all", "--force", "--time=0"]);
-    let _ = Command::new("umount").args(["--lazy", "--quiet"]).arg(folder.join("graph/overlay")).output();
+    let _ = Command::new("umount").args(["--lazy", "--quiet"]).arg(folder.join("overlay/overlay")).output();
 }
 
 /// A killed test leaves its store and containers behind; the next one clears them away.

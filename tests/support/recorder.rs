@@ -1,64 +1,84 @@
-//! Records the execution states of all workloads in the order in which the server announces them.
+//! Records the execution states of all workloads exactly as the server broadcasts them, so that no short state is
+//! missed.
 //!
-//! `ank get workloads --watch` prints one frame per announcement (spec/cli.md 6.3), so that short states are not missed
-//! as polling would miss them.
-//!
-//! Thread: the test's. Owns: one `ank` process.
+//! Thread: `recorder`, one per recorder: reads the stream until the connection is closed, on drop. Owns: a connection
+//! of the kind `ank` uses. Gives: the list of changes, which the test reads.
+
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use ankaios_lite::limits::{CONNECT_MAX, MESSAGE_MAX};
+use ankaios_lite::model::messages::{FromServer, ReadState, Request, RequestContent, ToServer};
+use ankaios_lite::model::version::VERSION;
+use ankaios_lite::wire::address::{Security, ServerUrl};
+use ankaios_lite::wire::client::{ClientOptions, ClientReceiver, ClientSender, Hangup, Service, connect};
 
 use super::cluster::Cluster;
-use super::process::Process;
-use super::table;
 use super::{LIMIT, poll};
 
 pub struct Recorder {
-    watch: Process,
+    changes: Arc<Mutex<Vec<Change>>>,
+    hangup: Hangup,
+    thread: Option<JoinHandle<()>>,
+    _sender: ClientSender,
 }
 
-/// One recorded change.
+/// One broadcast state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     pub workload: String,
     pub agent: String,
+    pub id: String,
+    /// For example `Running(Ok)` or `Removed`.
     pub state: String,
     pub info: String,
 }
 
 impl Recorder {
-    /// Starts recording; returns when the first frame is there.
+    /// Starts recording; from the return on nothing is missed.
     pub fn start(cluster: &Cluster) -> Self {
-        let watch = cluster.start_ank(&["get", "workloads", "-w"]);
-        let recorder = Self { watch };
-        let ready = poll(LIMIT, || recorder.watch.stdout().contains("WORKLOAD NAME").then_some(()));
-        assert!(ready.is_some(), "no first frame: {}", recorder.watch.stderr());
-        recorder
+        let options = ClientOptions {
+            url: ServerUrl::parse(&cluster.url()).expect("a URL"),
+            security: Security::Insecure,
+            service: Service::Cli,
+            connect_limit: CONNECT_MAX,
+            message_max: MESSAGE_MAX,
+        };
+        let hello = ToServer::CommanderHello { version: VERSION.to_owned() };
+        let (mut sender, mut receiver, hangup) = connect(&options, hello).expect("the server accepts connections");
+        // The answer to any request shows that the server knows this connection.
+        let masks = vec!["desiredState.apiVersion".to_owned()];
+        let content = RequestContent::CompleteState(ReadState { masks, subscribe: false });
+        sender.send(ToServer::Request(Request { id: "recorder".to_owned(), content })).expect("the stream is open");
+        while !matches!(receiver.receive().expect("the stream is open"), FromServer::Response(_)) {}
+
+        let changes = Arc::new(Mutex::new(Vec::new()));
+        let written = changes.clone();
+        let record = move || record(receiver, &written);
+        let thread = std::thread::Builder::new().name("recorder".to_owned()).spawn(record).expect("a thread");
+        Self { changes, hangup, thread: Some(thread), _sender: sender }
     }
 
-    /// All changes so far. A workload that vanished has a last entry `Removed`.
+    /// All changes so far.
     pub fn changes(&self) -> Vec<Change> {
-        let text = self.watch.stdout();
-        // The last piece may be half a frame: only what an empty line ends is complete.
-        let complete = text.rfind("\n\n").map_or("", |end| &text[..end]);
-        let mut changes = Vec::new();
-        let mut before: Vec<Change> = Vec::new();
-        for frame in complete.split("\n\n") {
-            let rows = table::workloads(frame).into_iter();
-            let now: Vec<Change> = rows
-                .map(|row| Change { workload: row.name, agent: row.agent, state: row.state, info: row.info })
-                .collect();
-            changes.extend(now.iter().filter(|change| !before.contains(change)).cloned());
-            let gone = before.iter().filter(|old| !now.iter().any(|new| new.workload == old.workload));
-            changes.extend(gone.map(|old| Change { state: "Removed".to_owned(), ..old.clone() }));
-            before = now;
-        }
-        changes
+        self.changes.lock().expect("the recorder does not panic").clone()
     }
 
-    /// The states of one workload, without repetitions that differ only in the additional info.
+    /// The states of one workload so far; repetitions count once.
     pub fn states_of(&self, workload: &str) -> Vec<String> {
         let own = self.changes().into_iter().filter(|change| change.workload == workload);
         let mut states: Vec<String> = own.map(|change| change.state).collect();
         states.dedup();
         states
+    }
+
+    /// The states of one workload, once the last one is `state`.
+    ///
+    /// # Panics
+    /// When that takes too long.
+    pub fn states_until(&self, workload: &str, state: &str) -> Vec<String> {
+        let ended = || Some(self.states_of(workload)).filter(|states| states.last().is_some_and(|last| last == state));
+        poll(LIMIT, ended).unwrap_or_else(|| panic!("'{workload}' never was {state}: {:#?}", self.changes()))
     }
 
     /// Position of the first change of `workload` to `state`.
@@ -69,5 +89,28 @@ impl Recorder {
         let changes = self.changes();
         let found = changes.iter().position(|change| change.workload == workload && change.state == state);
         found.unwrap_or_else(|| panic!("'{workload}' never was {state}: {changes:#?}"))
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.hangup.hang_up();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn record(mut receiver: ClientReceiver, changes: &Mutex<Vec<Change>>) {
+    while let Ok(message) = receiver.receive() {
+        let FromServer::WorkloadStates(states) = message else { continue };
+        let new = states.into_iter().map(|state| Change {
+            workload: state.instance.workload.to_string(),
+            agent: state.instance.agent.to_string(),
+            id: state.instance.id.to_string(),
+            state: state.state.phase.to_string(),
+            info: state.state.additional_info,
+        });
+        changes.lock().expect("the recorder does not panic").extend(new);
     }
 }

@@ -1,0 +1,403 @@
+//! What the server says, what workloads report, what containers exist: everything that is decided, is decided here.
+//!
+//! Thread: `scheduler`.
+//! Owns: all states, all wishes, all waiting operations.
+//! Takes: [`SchedulerEvent`]s of `rx:server`, `uplink`, `wl:*` and `watch:*`. Gives: commands to control loops,
+//! listings to state checkers, states and load to `uplink`. Waits for none of them.
+
+use super::existing_workloads::Existing;
+use super::resources::LoadSampler;
+use super::runtime_manager::{RuntimeManager, WorkloadThreads};
+use super::state_checker::{WatchCommand, WatchReport};
+use super::uplink_outbox::UplinkOutbox;
+use super::workload_control_loop::LoopId;
+use super::workload_scheduler::Operation;
+use super::workload_state_store::WorkloadStateStore;
+use crate::clock::Clock;
+use crate::limits::{
+    EARLIER_CALLS_GRACE, EARLIER_CALLS_INTERVAL, EARLIER_CALLS_MAX, LOAD_INTERVAL, REPAIR_INTERVAL, TURN_MAX,
+};
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::messages::{AddedWorkload, AgentLoad, FromServer, WorkloadPlan};
+use crate::model::names::{InstanceName, Name, has_name_characters};
+use crate::runtime::engine_children::PreviousChildren;
+use crate::runtime::{ListedContainer, RuntimeError};
+use crossbeam_channel::{Receiver, Sender, TrySendError, select_biased};
+use log::{debug, info, warn};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Instant;
+
+/// What the scheduler reacts to.
+#[derive(Debug)]
+pub enum SchedulerEvent {
+    /// The server said something.
+    Server(FromServer),
+    /// The connection to the server was lost.
+    ServerGone,
+    /// A control loop reports a state of its instance.
+    State(WorkloadState),
+    /// A state checker saw something.
+    Checker(WatchReport),
+    /// The containers of an engine.
+    Listed {
+        /// Name of the runtime.
+        runtime: Name,
+        /// What exists.
+        result: Result<Vec<ListedContainer>, RuntimeError>,
+    },
+    /// A control loop has ended after a delete.
+    LoopEnded(LoopId),
+}
+
+/// Whether the containers of an engine that were there before us are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Listing {
+    /// Not asked, or the state checker had no room for the question.
+    Wanted,
+    Asked,
+    Known,
+    /// The engine failed; ask again then.
+    Failed(Instant),
+}
+
+/// Calls of an earlier agent of the same name that may still create or delete something.
+pub trait EarlierCalls {
+    /// How many still run.
+    fn still_running(&mut self) -> usize;
+
+    /// Ends those that still run, politely or by force.
+    fn end(&mut self, by_force: bool);
+}
+
+impl EarlierCalls for PreviousChildren {
+    fn still_running(&mut self) -> usize {
+        PreviousChildren::still_running(self)
+    }
+
+    fn end(&mut self, by_force: bool) {
+        PreviousChildren::end(self, by_force);
+    }
+}
+
+/// A hello whose listings are under way.
+#[derive(Debug, Default)]
+struct PendingHello {
+    wanted: BTreeMap<Name, AddedWorkload>,
+    /// Deleted by the server in the meantime.
+    gone: BTreeSet<InstanceName>,
+}
+
+/// All decisions of an agent.
+pub struct AgentManager<C: Clock, T> {
+    agent: Name,
+    clock: C,
+    inbox: Sender<SchedulerEvent>,
+    store: WorkloadStateStore,
+    runtime: RuntimeManager<C, T>,
+    uplink: UplinkOutbox,
+    load: LoadSampler,
+    load_due: Instant,
+    listings: BTreeMap<Name, Listing>,
+    found: Vec<Existing>,
+    pending_hello: Option<PendingHello>,
+    /// Whether the server has ever said hello; nothing is looked for before.
+    greeted: bool,
+    /// `None` when no such call runs any more.
+    earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
+    /// When to look at them next and, if they still run then, when to end them.
+    earlier_calls_due: Option<(Instant, Instant)>,
+}
+
+impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
+    /// Manages the workloads of `agent`. `inbox` is where its events come from; listings are answered there.
+    #[must_use]
+    pub fn new(
+        agent: Name,
+        clock: C,
+        inbox: Sender<SchedulerEvent>,
+        runtime: RuntimeManager<C, T>,
+        uplink: UplinkOutbox,
+        load: LoadSampler,
+        earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
+    ) -> Self {
+        Self {
+            store: WorkloadStateStore::new(agent.clone()),
+            listings: runtime.engines().keys().map(|name| (name.clone(), Listing::Wanted)).collect(),
+            load_due: clock.now(),
+            agent,
+            clock,
+            inbox,
+            runtime,
+            uplink,
+            load,
+            found: Vec::new(),
+            pending_hello: None,
+            greeted: false,
+            earlier_calls,
+            earlier_calls_due: None,
+        }
+    }
+
+    /// Handles events until the other end of `stop` is dropped.
+    // [impl->swdd~agent-manager-listens-requests-from-server~1]
+    pub fn run(mut self, events: &Receiver<SchedulerEvent>, stop: &Receiver<()>) {
+        loop {
+            let alarm = self.clock.alarm(self.due());
+            let event = select_biased! {
+                recv(stop) -> _ => return,
+                recv(events) -> event => event.ok(),
+                recv(alarm) -> _ => None,
+            };
+            let start = self.clock.now();
+            match event {
+                Some(event) => self.on_event(event),
+                None => self.tick(),
+            }
+            let took = self.clock.now().saturating_duration_since(start);
+            if took > TURN_MAX {
+                warn!("The scheduler needed {} ms for one event.", took.as_millis());
+            }
+        }
+    }
+
+    /// When [`Self::tick`] wants to be called next.
+    #[must_use]
+    pub fn due(&self) -> Instant {
+        self.earlier_calls_due.map_or(self.load_due, |(at, _)| at.min(self.load_due))
+    }
+
+    /// The threads of the control loops.
+    pub fn threads(&mut self) -> &mut T {
+        self.runtime.threads()
+    }
+
+    /// Does what is due: reports the load, looks whether calls of an earlier agent have ended, asks again for
+    /// listings that failed.
+    pub fn tick(&mut self) {
+        let now = self.clock.now();
+        if self.load_due <= now {
+            self.load_due = now + LOAD_INTERVAL; // Counted from now, so that missed ticks are skipped (FIX-15).
+            if let Some((cpu_usage, free_memory)) = self.load.sample() {
+                self.uplink.put_load(AgentLoad { agent: self.agent.to_string(), cpu_usage, free_memory });
+            }
+        }
+        if self.greeted {
+            self.ask_for_listings(now);
+            self.finish_hello();
+        }
+    }
+
+    /// Whether no call of an earlier agent runs any more. It might create what a listing now would not show, and we
+    /// would create it a second time (DESIGN section 9).
+    fn earlier_calls_ended(&mut self, now: Instant) -> bool {
+        let Some(calls) = &mut self.earlier_calls else { return true };
+        let count = calls.still_running();
+        if count == 0 {
+            (self.earlier_calls, self.earlier_calls_due) = (None, None);
+            return true;
+        }
+        let end_at = match self.earlier_calls_due {
+            Some((_, end_at)) => end_at,
+            None => {
+                warn!("Waiting for {count} engine calls of an earlier agent.");
+                now + EARLIER_CALLS_MAX
+            }
+        };
+        if end_at <= now {
+            calls.end(end_at + EARLIER_CALLS_GRACE <= now);
+        }
+        self.earlier_calls_due = Some((now + EARLIER_CALLS_INTERVAL, end_at));
+        false
+    }
+
+    /// Handles one event.
+    pub fn on_event(&mut self, event: SchedulerEvent) {
+        match event {
+            SchedulerEvent::Server(message) => self.on_message(message),
+            SchedulerEvent::ServerGone => {
+                info!("Agent '{}' received ServerGone.", self.agent);
+                self.store.mark_foreign_stale();
+            }
+            // [impl->swdd~agent-manager-receives-workload-states-of-its-workloads~1]
+            SchedulerEvent::State(report) => self.report(vec![report]),
+            SchedulerEvent::Checker(report) => self.runtime.observed(report),
+            SchedulerEvent::Listed { runtime, result } => self.on_listed(runtime, result),
+            SchedulerEvent::LoopEnded(id) => self.runtime.loop_ended(&id),
+        }
+    }
+
+    fn on_message(&mut self, message: FromServer) {
+        match message {
+            FromServer::ServerHello(added) => self.on_hello(added),
+            // [impl->swdd~agent-handles-update-workload-requests~1]
+            FromServer::UpdateWorkload(plan) => self.on_plan(plan),
+            // [impl->swdd~agent-handles-update-workload-state-requests~1]
+            FromServer::WorkloadStates(states) => {
+                let names: BTreeSet<Name> = states.iter().map(|state| state.instance.workload.clone()).collect();
+                for state in states {
+                    self.store.set_foreign(state);
+                }
+                self.states_changed(names);
+            }
+            FromServer::Response(response) => debug!("No workload waits for the response '{}'.", response.id),
+            FromServer::LogsRequest { request_id, .. } => {
+                warn!("Logs cannot be collected for request '{request_id}': this agent does not offer it.");
+            }
+            FromServer::LogsCancel { request_id } => debug!("No logs are collected for request '{request_id}'."),
+        }
+    }
+
+    // ------------------------------------------------------------------ hello
+
+    fn on_hello(&mut self, added: Vec<AddedWorkload>) {
+        info!("Received the server hello with '{}' added workloads.", added.len());
+        let wanted = added.into_iter().filter(is_acceptable);
+        let wanted = wanted.map(|added| (added.instance.workload.clone(), added)).collect();
+        self.greeted = true;
+        self.pending_hello = Some(PendingHello { wanted, gone: BTreeSet::new() });
+        let dropped = self.store.drop_stale();
+        self.ask_for_listings(self.clock.now());
+        self.finish_hello();
+        self.states_changed(dropped);
+    }
+
+    // [impl->swdd~agent-existing-workloads-finds-list~1]
+    fn ask_for_listings(&mut self, now: Instant) {
+        let wanted = |listing: &Listing| match listing {
+            Listing::Wanted => true,
+            Listing::Failed(again) => *again <= now,
+            Listing::Asked | Listing::Known => false,
+        };
+        if !self.listings.values().any(wanted) || !self.earlier_calls_ended(now) {
+            return;
+        }
+        for (runtime, listing) in &mut self.listings {
+            let Some(engine) = self.runtime.engines().get(runtime).filter(|_| wanted(listing)) else { continue };
+            let (inbox, name) = (self.inbox.clone(), runtime.clone());
+            let reply = Box::new(move |result| {
+                let _ = inbox.send(SchedulerEvent::Listed { runtime: name, result }); // Gone only at the end.
+            });
+            *listing = match engine.watch.try_send(WatchCommand::ListAll { reply }) {
+                Ok(()) => Listing::Asked,
+                Err(TrySendError::Full(_)) => Listing::Wanted, // Asked again with the next tick.
+                Err(TrySendError::Disconnected(_)) => Listing::Failed(now + REPAIR_INTERVAL),
+            };
+        }
+    }
+
+    fn on_listed(&mut self, runtime: Name, result: Result<Vec<ListedContainer>, RuntimeError>) {
+        let before = self.listings.get(&runtime).copied();
+        let found = match result {
+            Ok(containers) => {
+                info!("Found '{}' existing '{runtime}' workload(s).", containers.len());
+                self.listings.insert(runtime.clone(), Listing::Known);
+                containers
+            }
+            Err(error) => {
+                if before == Some(Listing::Asked) {
+                    warn!("Could not get reusable running workloads: '{error}'");
+                }
+                self.listings.insert(runtime.clone(), Listing::Failed(self.clock.now() + REPAIR_INTERVAL));
+                Vec::new()
+            }
+        };
+        let known = self.listings.get(&runtime) == Some(&Listing::Known);
+        self.runtime.set_listed(&runtime, known);
+        let acceptable = found.into_iter().filter(|container| is_file_name(&container.instance));
+        let found: Vec<Existing> = acceptable.map(|container| (runtime.clone(), container)).collect();
+        if self.pending_hello.is_some() {
+            self.found.extend(found);
+            self.finish_hello();
+        } else {
+            let reports = self.runtime.found_late(found);
+            self.report(reports);
+        }
+    }
+
+    /// Acts on the hello once all engines have said what exists.
+    fn finish_hello(&mut self) {
+        let waiting = |listing: &Listing| matches!(listing, Listing::Wanted | Listing::Asked);
+        if self.listings.values().any(waiting) {
+            return;
+        }
+        let Some(PendingHello { wanted, gone }) = self.pending_hello.take() else { return };
+        let found = std::mem::take(&mut self.found);
+        let (operations, reports) = self.runtime.hello(wanted.into_values().collect(), found);
+        self.report(reports);
+        self.submit(operations);
+        for instance in gone {
+            if self.store.get(&instance).is_none() && !self.runtime.has(&instance) {
+                self.report(vec![WorkloadState::new(instance, ExecutionState::plain(Phase::Removed))]);
+            }
+        }
+        self.uplink.resynchronise(self.store.own());
+    }
+
+    // ------------------------------------------------------- plans and states
+
+    fn on_plan(&mut self, plan: WorkloadPlan) {
+        info!(
+            "Received a new desired state with '{}' added and '{}' deleted workloads.",
+            plan.added.len(),
+            plan.deleted.len()
+        );
+        let plan = WorkloadPlan { added: plan.added.into_iter().filter(is_acceptable).collect(), ..plan };
+        if let Some(hello) = &mut self.pending_hello {
+            // Nothing was started yet, so the plan only changes what is wanted.
+            for deleted in plan.deleted {
+                hello.wanted.remove(&deleted.instance.workload);
+                hello.gone.insert(deleted.instance);
+            }
+            hello.wanted.extend(plan.added.into_iter().map(|added| (added.instance.workload.clone(), added)));
+            return;
+        }
+        self.submit(RuntimeManager::<C, T>::operations(plan));
+    }
+
+    fn submit(&mut self, operations: Vec<Operation>) {
+        for operation in operations {
+            let reports = self.runtime.submit(operation, &mut self.store);
+            self.report(reports);
+        }
+    }
+
+    fn states_changed(&mut self, workloads: BTreeSet<Name>) {
+        for workload in workloads {
+            let reports = self.runtime.state_changed(&workload, &self.store);
+            self.report(reports);
+        }
+    }
+
+    /// Stores states of own instances, sends them to the server and does what waited for them, which may give
+    /// further states.
+    // [impl->swdd~agent-sends-workload-states-of-its-workloads-to-server~2]
+    fn report(&mut self, reports: Vec<WorkloadState>) {
+        let mut reports = VecDeque::from(reports);
+        while let Some(WorkloadState { instance, state }) = reports.pop_front() {
+            let shown = self.store.set_own(&instance, state);
+            let gone = shown.phase == Phase::Removed;
+            self.uplink.put(WorkloadState::new(instance.clone(), shown));
+            reports.extend(self.runtime.state_changed(&instance.workload, &self.store));
+            if gone && self.runtime.waits_to_start(&instance) {
+                // The same instance will come back; without this it would be shown nowhere until then.
+                reports.push_back(WorkloadState::new(instance, ExecutionState::plain(Phase::PendingWaitingToStart)));
+            }
+        }
+    }
+}
+
+/// Names become parts of paths, so a peer's mistake must not lead out of the run folder.
+fn is_file_name(instance: &InstanceName) -> bool {
+    [&instance.workload, &instance.id].iter().all(|part| !part.is_empty() && has_name_characters(part))
+}
+
+fn is_acceptable(added: &AddedWorkload) -> bool {
+    let acceptable = is_file_name(&added.instance);
+    if !acceptable {
+        warn!("Ignoring added workload '{}': its name is not valid.", added.instance);
+    }
+    acceptable
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+//! Delays before retries of failed creates and before restarts of ended workloads.
+//!
+//! Thread: none; `wl:<name>` owns the values. Time and randomness are passed in.
+
+use crate::limits::{BACKOFF_FIRST, BACKOFF_MAX, RESTART_RESET, RESTART_SPACING};
+use std::time::{Duration, Instant};
+
+/// Longest delay before retry number `attempt`, counted from 1: doubles each time, then stays at [`BACKOFF_MAX`].
+#[must_use]
+pub fn backoff_max(attempt: u32) -> Duration {
+    // The exponent is bounded, so that no attempt number can overflow (spec/agent.md FIX-7).
+    let exponent = attempt.saturating_sub(1).min(16);
+    BACKOFF_FIRST.saturating_mul(1 << exponent).min(BACKOFF_MAX)
+}
+
+/// Delay before retry number `attempt`: any whole millisecond up to [`backoff_max`], so that workloads which
+/// failed together do not retry together (spec/agent.md section 9).
+// [impl->swdd~agent-workload-control-loop-requests-retries-on-failing-retry-attempt~1]
+#[must_use]
+pub fn retry_delay(attempt: u32, random: &mut fastrand::Rng) -> Duration {
+    Duration::from_millis(random.u64(0..=whole_ms(backoff_max(attempt))))
+}
+
+fn whole_ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// How a workload ended, as far as restarts care.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// With exit code 0.
+    Well,
+    /// With another exit code.
+    Badly,
+}
+
+/// When a workload that ended may start again (spec/lifecycle.md rule 7).
+#[derive(Debug, Clone)]
+pub struct RestartBackoff {
+    enabled: bool,
+    /// Restarts after a failure since the workload last ran for [`RESTART_RESET`].
+    failures: u32,
+    last_start: Option<Instant>,
+    running_since: Option<Instant>,
+}
+
+impl RestartBackoff {
+    /// Nothing has started yet. Without `enabled` every restart is immediate.
+    #[must_use]
+    pub fn new(enabled: bool) -> Self {
+        Self { enabled, failures: 0, last_start: None, running_since: None }
+    }
+
+    /// The engine is being asked to start the workload.
+    pub fn starting(&mut self, now: Instant) {
+        self.last_start = Some(now);
+        self.running_since = None;
+    }
+
+    /// The workload runs.
+    pub fn running(&mut self, now: Instant) {
+        self.running_since = Some(now);
+    }
+
+    /// Forgets all failures, for example because the workload is updated.
+    pub fn reset(&mut self) {
+        *self = Self::new(self.enabled);
+    }
+
+    /// The workload ended now: when to start it again.
+    ///
+    /// After a failure the first restart is immediate, the next ones wait for half to all of a bound that doubles;
+    /// two starts are at least [`RESTART_SPACING`] apart in any case.
+    pub fn restart_at(&mut self, ended: Ended, now: Instant, random: &mut fastrand::Rng) -> Instant {
+        if !self.enabled {
+            return now;
+        }
+        if self.running_since.take().is_some_and(|since| now.saturating_duration_since(since) >= RESTART_RESET) {
+            self.failures = 0;
+        }
+        let mut at = now;
+        if ended == Ended::Badly {
+            if self.failures > 0 {
+                let bound = whole_ms(backoff_max(self.failures));
+                at += Duration::from_millis(random.u64(bound / 2..=bound));
+            }
+            self.failures = self.failures.saturating_add(1);
+        }
+        self.last_start.map_or(at, |start| at.max(start + RESTART_SPACING))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::simulation::manual_clock::ManualClock;
+
+    #[test]
+    fn backoff_bound_doubles_then_stays_at_the_cap_for_ever() {
+        let rows = [(1, 500), (2, 1_000), (3, 2_000), (10, 256_000), (11, 300_000), (65, 300_000), (u32::MAX, 300_000)];
+        for (attempt, expected_ms) in rows {
+            assert_eq!(backoff_max(attempt).as_millis(), expected_ms, "attempt {attempt}");
+        }
+    }
+
+    // [utest->swdd~agent-workload-control-loop-requests-retries-on-failing-retry-attempt~1]
+    #[test]
+    fn retry_delays_use_the_whole_range_up_to_the_bound() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for attempt in [1, 2, 5, 20, u32::MAX] {
+            let bound = backoff_max(attempt);
+            let delays: Vec<Duration> = (0..200).map(|_| retry_delay(attempt, &mut random)).collect();
+            assert!(delays.iter().all(|delay| *delay <= bound), "attempt {attempt}");
+            assert!(delays.iter().any(|delay| *delay < bound / 4), "attempt {attempt}");
+            assert!(delays.iter().any(|delay| *delay > bound / 4 * 3), "attempt {attempt}");
+        }
+    }
+
+    #[test]
+    fn a_crash_loop_restarts_at_once_then_ever_later() {
+        let clock = ManualClock::new();
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut backoff = RestartBackoff::new(true);
+        let start = clock.now();
+        backoff.starting(start);
+        backoff.running(start);
+        let ended = start + Duration::from_secs(5);
+        assert_eq!(backoff.restart_at(Ended::Badly, ended, &mut random), ended);
+        for (restart, bound_ms) in [(1, 500), (2, 1_000), (3, 2_000), (4, 4_000), (20, 300_000), (30, 300_000)] {
+            backoff.failures = restart;
+            let delay = backoff.restart_at(Ended::Badly, ended, &mut random) - ended;
+            let bound = Duration::from_millis(bound_ms);
+            assert!(delay <= bound && delay >= bound / 2, "restart {restart}: {delay:?}");
+        }
+    }
+
+    #[test]
+    fn a_minute_of_running_makes_the_next_restart_immediate_again() {
+        let clock = ManualClock::new();
+        let mut random = fastrand::Rng::with_seed(1);
+        for (ran, immediate) in [(RESTART_RESET - Duration::from_millis(1), false), (RESTART_RESET, true)] {
+            let mut backoff = RestartBackoff::new(true);
+            backoff.failures = 12;
+            backoff.starting(clock.now());
+            backoff.running(clock.now());
+            let ended = clock.now() + ran;
+            assert_eq!(backoff.restart_at(Ended::Badly, ended, &mut random) == ended, immediate, "{ran:?}");
+        }
+    }
+
+    #[test]
+    fn starts_are_a_second_apart_whatever_the_reason() {
+        let clock = ManualClock::new();
+        let mut random = fastrand::Rng::with_seed(1);
+        let start = clock.now();
+        for ended in [Ended::Well, Ended::Badly] {
+            let mut backoff = RestartBackoff::new(true);
+            backoff.starting(start);
+            let now = start + Duration::from_millis(10);
+            assert_eq!(backoff.restart_at(ended, now, &mut random), start + RESTART_SPACING, "{ended:?}");
+            let later = start + Duration::from_secs(2);
+            backoff.reset();
+            assert_eq!(backoff.restart_at(ended, later, &mut random), later, "{ended:?}");
+        }
+    }
+
+    #[test]
+    fn success_never_lengthens_the_delay() {
+        let now = ManualClock::new().now();
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut backoff = RestartBackoff::new(true);
+        for _ in 0..100 {
+            assert_eq!(backoff.restart_at(Ended::Well, now, &mut random), now);
+        }
+    }
+
+    #[test]
+    fn without_backoff_every_restart_is_immediate() {
+        let now = ManualClock::new().now();
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut backoff = RestartBackoff::new(false);
+        for _ in 0..100 {
+            backoff.starting(now);
+            assert_eq!(backoff.restart_at(Ended::Badly, now, &mut random), now);
+        }
+    }
+}

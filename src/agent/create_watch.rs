@@ -1,0 +1,106 @@
+//! What happens while an engine creates a container: cancelling, giving the start slot back, showing the age.
+//!
+//! Thread: `wl:<name>`, inside the engine call.
+
+use super::agent_manager::SchedulerEvent;
+use super::start_slots::StartSlot;
+use super::workload_control_loop::send_state;
+use crate::limits::{CREATE_AGE_INTERVAL, START_SLOT_MAX};
+use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::names::InstanceName;
+use crate::runtime::CallWatch;
+use crossbeam_channel::Sender;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// Watches one create or start.
+pub struct CreateWatch<'a> {
+    cancel: Option<&'a OwnedFd>,
+    slot: Option<StartSlot>,
+    /// Where to report the age; `None` reports nothing.
+    observer: Option<(&'a InstanceName, &'a Sender<SchedulerEvent>)>,
+    next_age: Duration,
+}
+
+impl<'a> CreateWatch<'a> {
+    /// `cancel` becomes readable when the call is not wanted any more.
+    #[must_use]
+    pub fn new(
+        cancel: Option<&'a OwnedFd>,
+        slot: StartSlot,
+        observer: Option<(&'a InstanceName, &'a Sender<SchedulerEvent>)>,
+    ) -> Self {
+        Self { cancel, slot: Some(slot), observer, next_age: CREATE_AGE_INTERVAL }
+    }
+}
+
+impl CallWatch for CreateWatch<'_> {
+    fn cancel_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.cancel.map(AsFd::as_fd)
+    }
+
+    fn next_progress(&self) -> Option<Duration> {
+        let slot = self.slot.as_ref().map(|_| START_SLOT_MAX);
+        let age = self.observer.map(|_| self.next_age);
+        slot.into_iter().chain(age).min()
+    }
+
+    fn still_running(&mut self, age: Duration) {
+        if age >= START_SLOT_MAX {
+            self.slot = None;
+        }
+        if age < self.next_age {
+            return;
+        }
+        while self.next_age <= age {
+            self.next_age += CREATE_AGE_INTERVAL;
+        }
+        if let Some((instance, reports)) = self.observer {
+            let info = format!("Triggered at runtime. The create has been running for {} s.", age.as_secs());
+            send_state(reports, instance, ExecutionState::with_info(Phase::PendingStarting, info));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::start_slots::StartSlots;
+    use super::*;
+    use crossbeam_channel::bounded;
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_long_create_gives_its_slot_back_and_shows_its_age() {
+        let slots = StartSlots::new(1);
+        let (reports, events) = bounded(8);
+        let instance = InstanceName::with_id("w", "id", "A");
+        let mut watch = CreateWatch::new(None, slots.try_take().unwrap(), Some((&instance, &reports)));
+        watch.still_running(seconds(3));
+        assert!(slots.try_take().is_none());
+        assert!(events.is_empty());
+        assert_eq!(watch.next_progress(), Some(seconds(10)));
+        watch.still_running(seconds(10));
+        assert!(slots.try_take().is_some());
+        assert_eq!(watch.next_progress(), Some(seconds(20)));
+        watch.still_running(seconds(47));
+        assert_eq!(watch.next_progress(), Some(seconds(50)));
+        for age in [10, 47] {
+            let SchedulerEvent::State(report) = events.try_recv().unwrap() else { panic!("a state is expected") };
+            let text = format!("Pending(Starting): 'Triggered at runtime. The create has been running for {age} s.'");
+            assert_eq!(report.state.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_silent_watch_only_gives_the_slot_back() {
+        let slots = StartSlots::new(1);
+        let mut watch = CreateWatch::new(None, slots.try_take().unwrap(), None);
+        assert_eq!(watch.next_progress(), Some(START_SLOT_MAX));
+        watch.still_running(START_SLOT_MAX);
+        assert_eq!(watch.next_progress(), None);
+        assert!(slots.try_take().is_some());
+    }
+}

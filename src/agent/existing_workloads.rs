@@ -1,0 +1,195 @@
+//! What happens to containers that an earlier life of the agent left behind (resume, reuse, replace, delete), and to
+//! our own workloads when the server says hello again.
+//!
+//! Thread: `scheduler`; part of [`RuntimeManager`].
+
+use super::runtime_manager::{RerunFinished, RuntimeManager, WorkloadThreads};
+use super::workload_command::{HeldContainer, WorkloadCommand};
+use super::workload_scheduler::{Created, Operation, Updated, Waiting};
+use crate::clock::Clock;
+use crate::model::execution_state::{Phase, WorkloadState};
+use crate::model::messages::{AddedWorkload, DeletedWorkload};
+use crate::model::names::Name;
+use crate::runtime::ListedContainer;
+use log::info;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A container with the name of its runtime.
+pub type Existing = (Name, ListedContainer);
+
+impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
+    /// Takes all workloads that the server wants and all containers that exist and have no object yet; answers what
+    /// is to be done about them (spec/agent.md section 6). Within one life of the agent an unchanged workload is
+    /// left alone in whatever state it is (FIX-4, FIX-22).
+    // [impl->swdd~agent-initial-list-existing-workloads~1]
+    pub fn hello(&mut self, added: Vec<AddedWorkload>, existing: Vec<Existing>) -> (Vec<Operation>, Vec<WorkloadState>) {
+        let wanted: BTreeMap<Name, AddedWorkload> =
+            added.into_iter().map(|added| (added.instance.workload.clone(), added)).collect();
+        let mut operations = self.unneeded(&wanted);
+        let mut reports = Vec::new();
+        let mut found: BTreeMap<Name, Vec<Existing>> = BTreeMap::new();
+        for (runtime, container) in existing {
+            let name = container.instance.workload.clone();
+            if self.is_ours(&container) {
+                continue;
+            }
+            found.entry(name).or_default().push((runtime, container));
+        }
+        for (name, added) in wanted {
+            let known = self.live(&name).is_some() || self.scheduler.get(&name).is_some();
+            if known && self.is_settled(&added) {
+                continue;
+            }
+            let best = if known { None } else { take_best(&mut found, &added) };
+            operations.push(match best {
+                Some(container) => match self.adopt(added, container, &mut reports) {
+                    Some(operation) => operation,
+                    None => continue,
+                },
+                // [impl->swdd~agent-existing-workloads-starts-new-if-not-found~1]
+                None => Operation::Create(Created { added, reuse: false }),
+            });
+        }
+        for (runtime, container) in found.into_values().flatten() {
+            reports.extend(self.discard(&runtime, container));
+        }
+        (operations, reports)
+    }
+
+    /// Containers that a listing showed late: what no object and no waiting create accounts for is deleted.
+    pub fn found_late(&mut self, existing: Vec<Existing>) -> Vec<WorkloadState> {
+        let mut reports = Vec::new();
+        for (runtime, container) in existing {
+            if self.is_ours(&container) {
+                continue;
+            }
+            let name = container.instance.workload.clone();
+            if self.scheduler.get(&name).is_some() && !self.objects.contains_key(&name) {
+                // Its create waits; the container must be gone before.
+                let identity = (container.instance.clone(), None);
+                if let Some(held) = self.hold(&runtime, container) {
+                    reports.extend(self.start_loop(&name, identity, vec![held, WorkloadCommand::Update(None)]));
+                    self.objects.entry(name).and_modify(|object| object.emptied = true);
+                }
+            } else {
+                reports.extend(self.discard(&runtime, container));
+            }
+        }
+        reports
+    }
+
+    /// Whether the object of that name accounts for the container.
+    fn is_ours(&self, container: &ListedContainer) -> bool {
+        self.objects.get(&container.instance.workload).is_some_and(|object| object.instance == container.instance)
+    }
+
+    /// Deletes of what the server does not want any more. A delete that waits already goes on waiting.
+    fn unneeded(&self, wanted: &BTreeMap<Name, AddedWorkload>) -> Vec<Operation> {
+        let objects = self.objects.iter().filter(|(_, object)| !object.deleting).map(|(name, _)| name);
+        let names: BTreeSet<&Name> = objects.chain(self.scheduler.names()).collect();
+        let gone = names.into_iter().filter(|name| !wanted.contains_key(*name));
+        gone.filter_map(|name| {
+            let dependencies = match self.scheduler.get(name) {
+                Some(Waiting::Delete(_)) => return None,
+                Some(Waiting::UpdateDelete(updated)) => updated.deleted.dependencies.clone(),
+                _ => BTreeMap::new(),
+            };
+            info!("Found existing workload '{name}' is not needed.");
+            let pending = self.scheduler.get(name).and_then(Waiting::new_instance).map(|added| &added.instance);
+            let instance = self.live(name).map(|object| &object.instance).or(pending)?.clone();
+            Some(Operation::Delete(DeletedWorkload { instance, dependencies }))
+        })
+        .collect()
+    }
+
+    /// Whether what the server wants is what runs or waits already.
+    fn is_settled(&self, added: &AddedWorkload) -> bool {
+        let name = &added.instance.workload;
+        match self.scheduler.get(name) {
+            Some(waiting) => waiting.new_instance() == Some(added),
+            None => self.live(name).is_some_and(|object| object.runs(added)),
+        }
+    }
+
+    /// Decides about a wanted workload with an existing container.
+    fn adopt(
+        &mut self,
+        added: AddedWorkload,
+        (runtime, container): Existing,
+        reports: &mut Vec<WorkloadState>,
+    ) -> Option<Operation> {
+        let name = added.instance.workload.clone();
+        let unchanged = container.instance == added.instance;
+        let ended = matches!(container.state.phase, Phase::Succeeded | Phase::FailedExecFailed);
+        let stays_ended = match self.rerun {
+            RerunFinished::Always => false,
+            RerunFinished::EndedBefore(boot) => ended && container.ended_at.is_some_and(|at| at >= boot),
+        };
+        // [impl->swdd~agent-existing-workloads-resume-existing~2]
+        if unchanged && (container.state.phase == Phase::Running || stays_ended) {
+            info!("Resuming workload '{name}'");
+            let resume = WorkloadCommand::Resume(self.order(&added), container.id);
+            reports.extend(self.start_loop(&name, (added.instance, Some(added.workload)), vec![resume]));
+            return None;
+        }
+        let old = container.instance.clone();
+        let reuse = unchanged && container.state.phase == Phase::Succeeded;
+        let what = if reuse { "Re-starting workload" } else { "Replacing existing workload" };
+        info!("{what} '{name}'{}", if reuse { "" } else { "." });
+        if let Some(held) = self.hold(&runtime, container) {
+            reports.extend(self.start_loop(&name, (old.clone(), None), vec![held]));
+        }
+        if reuse {
+            return Some(Operation::Create(Created { added, reuse }));
+        }
+        // [impl->swdd~agent-existing-workloads-replace-updated~2]
+        let deleted = DeletedWorkload { instance: old, dependencies: BTreeMap::new() };
+        Some(Operation::Update(Updated { new: added, deleted }))
+    }
+
+    /// Deletes a container that nobody wants, with a loop of its own.
+    // [impl->swdd~agent-existing-workloads-delete-unneeded~1]
+    // [impl->swdd~agent-delete-old-workload~2]
+    fn discard(&mut self, runtime: &Name, container: ListedContainer) -> Vec<WorkloadState> {
+        let name = container.instance.workload.clone();
+        info!("Found existing workload '{name}' is not needed.");
+        info!("Directly deleting workload {name}");
+        // A dot cannot be part of a workload's name, so this never takes the place of a wanted workload.
+        let key = if self.objects.contains_key(&name) {
+            format!("{}.{}", container.instance, container.id.0).into()
+        } else {
+            name
+        };
+        let instance = container.instance.clone();
+        let Some(held) = self.hold(runtime, container) else { return Vec::new() };
+        let reports = self.start_loop(&key, (instance, None), vec![held, WorkloadCommand::Delete]);
+        if let Some(object) = self.objects.get_mut(&key) {
+            object.deleting = true;
+        }
+        reports
+    }
+
+    fn hold(&self, runtime: &Name, container: ListedContainer) -> Option<WorkloadCommand> {
+        let engine = self.engine(runtime)?;
+        Some(WorkloadCommand::Hold(HeldContainer { instance: container.instance, id: container.id, engine }))
+    }
+}
+
+/// Takes the container that serves the wanted workload best: running and unchanged, then unchanged, then any of the
+/// same runtime. The others stay and will be deleted.
+fn take_best(found: &mut BTreeMap<Name, Vec<Existing>>, added: &AddedWorkload) -> Option<Existing> {
+    let candidates = found.get_mut(&added.instance.workload)?;
+    let rank = |(runtime, container): &Existing| {
+        let unchanged = container.instance == added.instance;
+        (*runtime == added.workload.runtime).then_some((unchanged, container.state.phase == Phase::Running))
+    };
+    let (index, _) = candidates
+        .iter()
+        .enumerate()
+        .filter_map(|(index, existing)| Some((index, rank(existing)?)))
+        .max_by_key(|(index, rank)| (*rank, std::cmp::Reverse(*index)))?;
+    Some(candidates.swap_remove(index))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,125 @@
+//! CPU and memory load of the node, from `/proc`.
+//!
+//! Thread: `scheduler`, every [`crate::limits::LOAD_INTERVAL`].
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Samples the load; CPU usage is that between two samples.
+#[derive(Debug)]
+pub struct LoadSampler {
+    stat: PathBuf,
+    memory: PathBuf,
+    last: CpuTimes,
+}
+
+/// Clock ticks of all cores since boot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct CpuTimes {
+    busy: u64,
+    idle: u64,
+}
+
+impl LoadSampler {
+    /// Reads the files below `proc`, normally `/proc`. The first sample is the average since boot.
+    #[must_use]
+    pub fn new(proc: &Path) -> Self {
+        Self { stat: proc.join("stat"), memory: proc.join("meminfo"), last: CpuTimes::default() }
+    }
+
+    /// CPU usage in whole percent of all cores together, and free memory in bytes (spec/agent.md section 19).
+    /// `None` when the kernel does not say.
+    pub fn sample(&mut self) -> Option<(u32, u64)> {
+        let times = cpu_times(&fs::read_to_string(&self.stat).ok()?)?;
+        let free = free_memory(&fs::read_to_string(&self.memory).ok()?)?;
+        let usage = usage_percent(self.last, times);
+        self.last = times;
+        log::trace!("CPU usage {usage} %, free memory {free} bytes");
+        Some((usage, free))
+    }
+}
+
+/// When the machine booted, in seconds since 1970; `None` when the kernel does not say.
+#[must_use]
+pub fn boot_time() -> Option<u64> {
+    btime(&fs::read_to_string("/proc/stat").ok()?)
+}
+
+fn btime(stat: &str) -> Option<u64> {
+    stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
+}
+
+fn cpu_times(stat: &str) -> Option<CpuTimes> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let numbers: Vec<u64> = line.split_whitespace().map_while(|number| number.parse().ok()).collect();
+    // user nice system idle iowait irq softirq steal; time of guests is part of user and nice.
+    let &[user, nice, system, idle, iowait, irq, softirq, steal, ..] = numbers.as_slice() else { return None };
+    let sum = |parts: &[u64]| parts.iter().fold(0_u64, |sum, part| sum.saturating_add(*part));
+    Some(CpuTimes { busy: sum(&[user, nice, system, irq, softirq, steal]), idle: sum(&[idle, iowait]) })
+}
+
+/// Percent between two samples, rounded half up. The kernel's idle counters may go back a little.
+fn usage_percent(before: CpuTimes, now: CpuTimes) -> u32 {
+    let busy = u128::from(now.busy.saturating_sub(before.busy));
+    let total = busy + u128::from(now.idle.saturating_sub(before.idle));
+    if total == 0 {
+        return 0;
+    }
+    u32::try_from((200 * busy + total) / (2 * total)).unwrap_or(100)
+}
+
+fn free_memory(memory: &str) -> Option<u64> {
+    let line = memory.lines().find_map(|line| line.strip_prefix("MemFree:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_is_the_busy_share_between_two_samples_rounded_half_up() {
+        let times = |busy, idle| CpuTimes { busy, idle };
+        for (before, now, percent) in [
+            (times(0, 0), times(0, 0), 0),
+            (times(0, 0), times(1, 199), 1),
+            (times(0, 0), times(1, 200), 0),
+            (times(0, 0), times(1, 0), 100),
+            (times(100, 100), times(150, 150), 50),
+            (times(100, 100), times(199, 101), 99),
+            (times(100, 100), times(90, 90), 0),
+            (times(0, 0), times(u64::MAX, 0), 100),
+        ] {
+            assert_eq!(usage_percent(before, now), percent, "{before:?} {now:?}");
+        }
+    }
+
+    #[test]
+    fn kernel_texts_are_read_and_nonsense_is_refused() {
+        let stat = "cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 1 1 1 1 1 1 1 1 1\nbtime 1700000000\n";
+        assert_eq!(cpu_times(stat), Some(CpuTimes { busy: 1 + 2 + 3 + 6 + 7 + 8, idle: 4 + 5 }));
+        assert_eq!(btime(stat), Some(1_700_000_000));
+        for nonsense in ["", "cpu  1 2 3\n", "cpu  a b c d e f g h\n", "cpu0 1 2 3 4 5 6 7 8\n"] {
+            assert_eq!(cpu_times(nonsense), None, "{nonsense:?}");
+        }
+        assert_eq!(free_memory("MemTotal: 9 kB\nMemFree:   2048 kB\nMemAvailable: 1 kB\n"), Some(2_097_152));
+        for nonsense in ["", "MemFree: 5\n", "MemFree: x kB\n", "MemFree: 99999999999999999999 kB\n"] {
+            assert_eq!(free_memory(nonsense), None, "{nonsense:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_sample_is_the_average_since_boot() {
+        let proc = tempfile::tempdir().unwrap();
+        let write = |stat: &str| {
+            fs::write(proc.path().join("stat"), stat).unwrap();
+            fs::write(proc.path().join("meminfo"), "MemFree: 1 kB\n").unwrap();
+        };
+        let mut sampler = LoadSampler::new(proc.path());
+        assert_eq!(sampler.sample(), None);
+        write("cpu  10 0 0 30 0 0 0 0 0 0\n");
+        assert_eq!(sampler.sample(), Some((25, 1024)));
+        write("cpu  20 0 0 30 0 0 0 0 0 0\n");
+        assert_eq!(sampler.sample(), Some((100, 1024)));
+    }
+}

@@ -1,0 +1,470 @@
+//! Turns wanted workloads into operations, and operations into commands for control loops.
+//!
+//! Thread: `scheduler`, which owns it.
+//! Owns: one object per workload (the sender of its control loop), the engines, the waiting operations.
+//! Takes: plans of the server, listings, states. Gives: commands to `wl:<name>` (never waits), states to report.
+
+use super::state_checker::{WatchCommand, WatchReport};
+use super::workload_command::{Engine, WorkloadCommand, WorkloadCommandSender, WorkloadOrder, workload_inbox};
+use super::workload_control_loop::{LoopContext, LoopId, WorkloadControlLoop};
+use super::workload_scheduler::{Created, Decision, Operation, Updated, Waiting, WorkloadScheduler};
+use super::workload_state_store::WorkloadStateStore;
+use crate::clock::Clock;
+use crate::limits::STACK_WORKLOAD;
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
+use crate::model::names::{InstanceName, Name};
+use crate::model::workload::Workload;
+use crate::runtime::RuntimeConnector;
+use crossbeam_channel::Sender;
+use log::{error, info, warn};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+
+/// Starts control loops. Tests and simulations keep them and call [`WorkloadControlLoop::step`] instead.
+pub trait WorkloadThreads<C: Clock> {
+    /// Lets `control_loop` run from now on.
+    ///
+    /// # Errors
+    /// The operating system's reason when no thread can be had.
+    fn start(&mut self, workload: &str, control_loop: WorkloadControlLoop<C>) -> io::Result<()>;
+}
+
+/// One thread per control loop, named `wl:<workload>`.
+#[derive(Debug, Default)]
+pub struct NamedThreads;
+
+impl<C: Clock> WorkloadThreads<C> for NamedThreads {
+    fn start(&mut self, workload: &str, control_loop: WorkloadControlLoop<C>) -> io::Result<()> {
+        crate::threads::spawn(format!("wl:{workload}"), STACK_WORKLOAD, move || control_loop.run()).map(drop)
+    }
+}
+
+/// How to use an engine.
+pub struct EngineSource {
+    /// Makes a connector; each control loop gets its own.
+    pub connect: Box<dyn Fn() -> Box<dyn RuntimeConnector> + Send>,
+    /// Its state checker.
+    pub watch: Sender<WatchCommand>,
+}
+
+/// The enabled engines by the name of the runtime.
+// [impl->swdd~agent-supports-multiple-runtime-connectors~1]
+pub type Engines = BTreeMap<Name, EngineSource>;
+
+/// What to do after an agent restart with workloads that have ended and are unchanged (DESIGN section 10).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RerunFinished {
+    /// Run them again.
+    Always,
+    /// Leave those that ended at or after this time, in seconds since 1970.
+    EndedBefore(u64),
+}
+
+/// One workload that has a control loop.
+// [impl->swdd~agent-stores-running-workload~1]
+pub(super) struct WorkloadObject {
+    sender: WorkloadCommandSender,
+    number: u64,
+    /// The instance last ordered.
+    pub(super) instance: InstanceName,
+    /// What was last ordered; `None` for a container of an earlier life.
+    workload: Option<Arc<Workload>>,
+    /// The removal was ordered without anything new to start.
+    pub(super) emptied: bool,
+    /// Its delete was ordered; the object stays until the loop has ended.
+    pub(super) deleting: bool,
+}
+
+impl WorkloadObject {
+    pub(super) fn runs(&self, added: &AddedWorkload) -> bool {
+        !self.emptied && self.instance == added.instance && self.workload.as_ref() == Some(&added.workload)
+    }
+}
+
+/// All workloads of this agent.
+pub struct RuntimeManager<C: Clock, T> {
+    engines: Engines,
+    /// Engines that could not say which containers exist.
+    unlisted: BTreeSet<Name>,
+    context: LoopContext<C>,
+    random: fastrand::Rng,
+    threads: T,
+    pub(super) rerun: RerunFinished,
+    pub(super) objects: BTreeMap<Name, WorkloadObject>,
+    pub(super) scheduler: WorkloadScheduler,
+    loops_started: u64,
+}
+
+fn removed(instance: &InstanceName) -> WorkloadState {
+    WorkloadState::new(instance.clone(), ExecutionState::plain(Phase::Removed))
+}
+
+fn report_gone(instance: &InstanceName, reports: &mut Vec<WorkloadState>) {
+    if !reports.iter().any(|report| report.instance == *instance) {
+        reports.push(removed(instance));
+    }
+}
+
+impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
+    /// No workload yet.
+    #[must_use]
+    pub fn new(
+        engines: Engines,
+        context: LoopContext<C>,
+        random: fastrand::Rng,
+        threads: T,
+        rerun: RerunFinished,
+    ) -> Self {
+        Self {
+            engines,
+            unlisted: BTreeSet::new(),
+            context,
+            random,
+            threads,
+            rerun,
+            objects: BTreeMap::new(),
+            scheduler: WorkloadScheduler::default(),
+            loops_started: 0,
+        }
+    }
+
+    /// The enabled engines.
+    #[must_use]
+    pub fn engines(&self) -> &Engines {
+        &self.engines
+    }
+
+    /// The threads of the control loops.
+    pub fn threads(&mut self) -> &mut T {
+        &mut self.threads
+    }
+
+    /// Notes whether the containers of an engine are known.
+    pub fn set_listed(&mut self, runtime: &Name, listed: bool) {
+        if listed {
+            self.unlisted.remove(runtime);
+        } else {
+            self.unlisted.insert(runtime.clone());
+        }
+    }
+
+    // ------------------------------------------------- wishes to operations
+
+    /// The operations of a plan, deletes first (spec/agent.md section 7).
+    // [impl->swdd~agent-transforms-update-workload-message-to-workload-operations~1]
+    // [impl->swdd~agent-handle-deleted-before-added-workloads~1]
+    #[must_use]
+    pub fn operations(plan: WorkloadPlan) -> Vec<Operation> {
+        let names = plan.added.iter().map(|added| added.instance.workload.clone());
+        let mut added: BTreeMap<Name, AddedWorkload> = names.zip(plan.added.iter().cloned()).collect();
+        let mut operations = Vec::new();
+        for deleted in plan.deleted {
+            operations.push(match added.remove(&deleted.instance.workload) {
+                // [impl->swdd~agent-updates-deleted-and-added-workloads~1]
+                Some(new) => Operation::Update(Updated { new, deleted }),
+                // [impl->swdd~agent-deletes-workload~1]
+                None => Operation::Delete(deleted),
+            });
+        }
+        // [impl->swdd~agent-added-creates-workload~1]
+        let rest = plan.added.into_iter().filter_map(|new| added.remove(&new.instance.workload));
+        operations.extend(rest.map(|added| Operation::Create(Created { added, reuse: false })));
+        operations
+    }
+
+    // --------------------------------------------------- operations to loops
+
+    pub(super) fn live(&self, name: &str) -> Option<&WorkloadObject> {
+        self.objects.get(name).filter(|object| !object.deleting)
+    }
+
+    /// Decides about an operation and executes what is ready. Answers states to report.
+    pub fn submit(&mut self, operation: Operation, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
+        let replaced = self.scheduler.take(operation.workload());
+        let mut reports = Vec::new();
+        if let Some(pending) = replaced.as_ref().and_then(Waiting::new_instance) {
+            let still_wanted = match &operation {
+                Operation::Create(created) => created.added.instance == pending.instance,
+                Operation::Update(updated) => updated.new.instance == pending.instance,
+                Operation::UpdateDeleteOnly(_) | Operation::Delete(_) => false,
+            };
+            let exists = self.objects.get(operation.workload()).is_some_and(|object| object.instance == pending.instance);
+            if !still_wanted && !exists {
+                reports.push(removed(&pending.instance)); // It was never started, so nobody else will say so.
+            }
+        }
+        let refined = match operation {
+            Operation::Create(created) => self.refine_create(created, replaced.as_ref(), store, &mut reports),
+            Operation::Update(updated) => self.refine_update(updated, replaced.as_ref(), store, &mut reports),
+            Operation::Delete(deleted) => self.refine_delete(deleted, replaced.as_ref(), &mut reports),
+            Operation::UpdateDeleteOnly(_) => Some(operation),
+        };
+        if let Some(operation) = refined {
+            let decision = self.scheduler.decide(operation, store);
+            reports.extend(self.execute_all(decision));
+        }
+        reports
+    }
+
+    // [impl->swdd~agent-update-on-add-known-workload~1]
+    fn refine_create(
+        &mut self,
+        created: Created,
+        replaced: Option<&Waiting>,
+        store: &mut WorkloadStateStore,
+        reports: &mut Vec<WorkloadState>,
+    ) -> Option<Operation> {
+        let name = &created.added.instance.workload;
+        let Some(object) = self.live(name).filter(|_| !created.reuse) else {
+            return Some(Operation::Create(created));
+        };
+        warn!("Added workload '{name}' already exists. Updating without considering delete dependencies.");
+        // What waits for others already goes on waiting for them.
+        let dependencies = match replaced {
+            Some(Waiting::Delete(deleted)) => deleted.dependencies.clone(),
+            Some(Waiting::UpdateDelete(updated)) => updated.deleted.dependencies.clone(),
+            _ => BTreeMap::new(),
+        };
+        let deleted = DeletedWorkload { instance: object.instance.clone(), dependencies };
+        self.refine_update(Updated { new: created.added, deleted }, replaced, store, reports)
+    }
+
+    fn refine_update(
+        &mut self,
+        mut updated: Updated,
+        replaced: Option<&Waiting>,
+        store: &mut WorkloadStateStore,
+        reports: &mut Vec<WorkloadState>,
+    ) -> Option<Operation> {
+        let name = updated.new.instance.workload.clone();
+        let Some(object) = self.live(&name) else {
+            // [impl->swdd~agent-add-on-update-missing-workload~1]
+            if replaced.is_none() && !self.objects.contains_key(&name) {
+                warn!("Workload for update '{name}' not found. Recreating.");
+            }
+            if updated.deleted.instance != updated.new.instance {
+                report_gone(&updated.deleted.instance, reports);
+            }
+            return Some(Operation::Create(Created { added: updated.new, reuse: false }));
+        };
+        if replaced.is_some() && object.runs(&updated.new) {
+            // What waited to be replaced or deleted is wanted as it is after all.
+            let shown = store.cancel_stop(&updated.new.instance);
+            reports.extend(shown.map(|state| WorkloadState::new(updated.new.instance, state)));
+            return None;
+        }
+        self.correct_deleted(&mut updated.deleted, replaced, Some(&updated.new.instance), reports);
+        Some(Operation::Update(updated))
+    }
+
+    fn refine_delete(
+        &mut self,
+        mut deleted: DeletedWorkload,
+        replaced: Option<&Waiting>,
+        reports: &mut Vec<WorkloadState>,
+    ) -> Option<Operation> {
+        let name = &deleted.instance.workload;
+        match self.objects.get(name) {
+            // A new delete command retries a failed delete at once.
+            Some(object) if object.deleting && object.instance == deleted.instance => {
+                let _ = object.sender.send(WorkloadCommand::Delete); // Ended means deleted.
+                None
+            }
+            Some(object) if !object.deleting => {
+                self.correct_deleted(&mut deleted, replaced, None, reports);
+                Some(Operation::Delete(deleted))
+            }
+            _ => {
+                if replaced.is_none() {
+                    warn!("Workload '{name}' already gone.");
+                }
+                report_gone(&deleted.instance, reports);
+                None
+            }
+        }
+    }
+
+    /// The server may name an instance that was never started; what must go is what the object has.
+    fn correct_deleted(
+        &self,
+        deleted: &mut DeletedWorkload,
+        replaced: Option<&Waiting>,
+        new: Option<&InstanceName>,
+        reports: &mut Vec<WorkloadState>,
+    ) {
+        let Some(object) = self.objects.get(&deleted.instance.workload) else { return };
+        if deleted.instance != object.instance {
+            if Some(&deleted.instance) != new {
+                report_gone(&deleted.instance, reports);
+            }
+            deleted.instance = object.instance.clone();
+        }
+        if matches!(replaced, Some(Waiting::UpdateCreate(_))) {
+            deleted.dependencies.clear(); // The old instance is being removed already.
+        }
+    }
+
+    /// A workload has a new state: executes what waited for it. Answers states to report.
+    // [impl->swdd~agent-handles-workloads-with-fulfilled-dependencies~1]
+    pub fn state_changed(&mut self, workload: &str, store: &WorkloadStateStore) -> Vec<WorkloadState> {
+        let decision = self.scheduler.state_changed(workload, store);
+        self.execute_all(decision)
+    }
+
+    /// The old container of an instance is gone: whether the same instance waits to be started.
+    #[must_use]
+    pub fn waits_to_start(&self, instance: &InstanceName) -> bool {
+        let waiting = self.scheduler.get(&instance.workload);
+        matches!(waiting, Some(Waiting::Create(_) | Waiting::UpdateCreate(_)))
+            && waiting.and_then(Waiting::new_instance).is_some_and(|added| added.instance == *instance)
+    }
+
+    /// Whether some object or waiting operation is about this instance.
+    #[must_use]
+    pub fn has(&self, instance: &InstanceName) -> bool {
+        self.objects.get(&instance.workload).is_some_and(|object| object.instance == *instance)
+            || self.waits_to_start(instance)
+    }
+
+    /// Hands a state to the control loop, which alone knows whether it is still true.
+    pub fn observed(&self, report: WatchReport) {
+        let WatchReport { instance, generation, state } = report;
+        if let Some(object) = self.objects.get(&instance.workload) {
+            // Ended means deleted, then the state is of no interest.
+            let _ = object.sender.send(WorkloadCommand::Observed { generation, state });
+        }
+    }
+
+    /// A control loop has ended.
+    pub fn loop_ended(&mut self, id: &LoopId) {
+        if self.objects.get(&id.name).is_some_and(|object| object.number == id.number) {
+            self.objects.remove(&id.name);
+        }
+    }
+
+    fn execute_all(&mut self, decision: Decision) -> Vec<WorkloadState> {
+        let mut reports = decision.reports;
+        for operation in decision.ready {
+            reports.extend(self.execute(operation));
+        }
+        reports
+    }
+
+    fn execute(&mut self, operation: Operation) -> Vec<WorkloadState> {
+        match operation {
+            // [impl->swdd~agent-executes-create-workload-operation~1]
+            Operation::Create(Created { added, reuse }) => self.start(&added, reuse),
+            // [impl->swdd~agent-executes-update-workload-operation~1]
+            Operation::Update(Updated { new, .. }) => {
+                info!("Updating workload '{}'.", new.instance.workload);
+                self.start(&new, false)
+            }
+            // [impl->swdd~agent-executes-update-delete-only-workload-operation~1]
+            Operation::UpdateDeleteOnly(name) => {
+                let Some(object) = self.objects.get_mut(&name).filter(|object| !object.emptied) else {
+                    return Vec::new();
+                };
+                object.emptied = true;
+                let replaced = object.sender.send(WorkloadCommand::Update(None));
+                replaced.ok().flatten().iter().map(removed).collect() // Ended means deleted.
+            }
+            // [impl->swdd~agent-executes-delete-workload-operation~1]
+            Operation::Delete(deleted) => {
+                let name = &deleted.instance.workload;
+                info!("Deleting workload '{name}'.");
+                if let Some(object) = self.objects.get_mut(name) {
+                    object.deleting = true;
+                    // [impl->swdd~agent-workload-obj-delete-command~1]
+                    if let Ok(replaced) = object.sender.send(WorkloadCommand::Delete) {
+                        return replaced.iter().map(removed).collect();
+                    }
+                }
+                vec![removed(&deleted.instance)]
+            }
+        }
+    }
+
+    /// Starts an instance; an existing loop of the workload removes first what it has.
+    fn start(&mut self, added: &AddedWorkload, reuse: bool) -> Vec<WorkloadState> {
+        let name = &added.instance.workload;
+        let order = self.order(added);
+        let Some(object) = self.objects.get_mut(name) else {
+            let identity = (added.instance.clone(), Some(added.workload.clone()));
+            return self.start_loop(name, identity, vec![WorkloadCommand::Create(order)]);
+        };
+        // [impl->swdd~agent-workload-obj-update-command~1]
+        let reuse = reuse && !object.deleting;
+        let command = if reuse { WorkloadCommand::Create(order) } else { WorkloadCommand::Update(Some(order)) };
+        let Ok(replaced) = object.sender.send(command) else {
+            // It ended just now; its last message is on the way.
+            self.objects.remove(name);
+            return self.start(added, false);
+        };
+        object.instance = added.instance.clone();
+        object.workload = Some(added.workload.clone());
+        (object.emptied, object.deleting) = (false, false);
+        replaced.iter().filter(|instance| **instance != added.instance).map(removed).collect()
+    }
+
+    // [impl->swdd~agent-uses-specified-runtime~1]
+    pub(super) fn engine(&self, runtime: &str) -> Option<Engine> {
+        let source = self.engines.get(runtime)?;
+        Some(Engine { connector: (source.connect)(), watch: source.watch.clone() })
+    }
+
+    pub(super) fn order(&self, added: &AddedWorkload) -> WorkloadOrder {
+        let AddedWorkload { instance, workload } = added;
+        let engine = self.engine(&workload.runtime);
+        let name = &instance.workload;
+        if engine.is_none() {
+            warn!("Could not find runtime '{}'. Workload '{name}' not scheduled.", workload.runtime);
+        } else if workload.control_interface_access.allow_rules.is_empty() {
+            info!("No control interface access specified for workload '{name}'");
+        } else {
+            warn!(
+                "Could not create control interface when creating workload '{name}': '{}'",
+                "this agent offers none; the workload runs without it"
+            );
+        }
+        WorkloadOrder {
+            instance: instance.clone(),
+            workload: workload.clone(),
+            engine,
+            control_interface: None,
+            search_first: self.unlisted.contains(&workload.runtime),
+        }
+    }
+
+    /// Starts a control loop which gets these commands. Answers the state to report when that is not possible.
+    // [impl->swdd~agent-create-workload~1]
+    // [impl->swdd~agent-resume-workload~2]
+    pub(super) fn start_loop(
+        &mut self,
+        key: &Name,
+        (instance, workload): (InstanceName, Option<Arc<Workload>>),
+        commands: Vec<WorkloadCommand>,
+    ) -> Vec<WorkloadState> {
+        self.loops_started += 1;
+        let number = self.loops_started;
+        let (sender, inbox) = workload_inbox();
+        for command in commands {
+            let _ = sender.send(command); // The other end is still here.
+        }
+        let id = LoopId { name: key.clone(), number };
+        let random = self.random.fork();
+        let control_loop = WorkloadControlLoop::new(id, instance.clone(), self.context.clone(), random, inbox);
+        if let Err(error) = self.threads.start(&instance.workload, control_loop) {
+            error!("Failed to create workload with error: 'no thread can be started for it: {error}'");
+            let cause = format!("No thread can be started for it: {error}");
+            return vec![WorkloadState::new(instance, ExecutionState::with_info(Phase::PendingStartingFailed, cause))];
+        }
+        let object = WorkloadObject { sender, number, instance, workload, emptied: false, deleting: false };
+        self.objects.insert(key.clone(), object);
+        Vec::new()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,357 @@
+//! Command line, environment and config file of `ank-agent`, and its run folder (spec/agent.md sections 1 and 2).
+//!
+//! Thread: `main`.
+
+use super::runtime_manager::RerunFinished;
+use crate::limits::{NAME_MAX, PARALLEL_STARTS_MIN, RETRY_LIMIT};
+use crate::model::names::has_name_characters;
+use crate::model::version::VERSION;
+use crate::settings::{
+    ConfigError, ConfigFile, MissingPems, PemError, PemKeys, PemPaths, decide_security, flag, readable_key_warning,
+};
+use crate::wire::address::{Security, ServerUrl, WrongAddress};
+use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where the config file is looked for when no option names it.
+pub const DEFAULT_CONFIG_FILE: &str = "/etc/ankaios/ank-agent.conf";
+/// The runtimes that the config file may name.
+pub const RUNTIMES: [&str; 3] = ["podman", "containerd", "podman-kube"];
+const DEFAULT_SERVER_URL: &str = "https://127.0.0.1:25551";
+
+/// The options of `ank-agent`.
+#[derive(Debug, Parser)]
+#[command(
+    name = "ank-agent",
+    version = VERSION,
+    about = "The Ankaios agent: runs the workloads of one node as the server says and reports what they are doing."
+)]
+struct Arguments {
+    /// Configuration file [default: /etc/ankaios/ank-agent.conf if it exists]
+    #[arg(short = 'x', long, value_name = "PATH", alias = "config_path")]
+    agent_config: Option<PathBuf>,
+    /// Name of this agent: letters, digits, '_' and '-'
+    #[arg(short = 'n', long, value_name = "NAME")]
+    name: Option<String>,
+    /// Address of the server, for example http://10.0.0.1:25551 [default: https://127.0.0.1:25551]
+    #[arg(short = 's', long, value_name = "URL")]
+    server_url: Option<String>,
+    /// Existing folder for the files and pipes of the workloads [default: ankaios in $TMPDIR or /tmp]
+    #[arg(short = 'r', long, value_name = "DIR")]
+    run_folder: Option<PathBuf>,
+    /// Communicate without TLS
+    // [impl->swdd~agent-supports-cli-argument-for-insecure-communication~1]
+    #[arg(short = 'k', long, env = "ANKAGENT_INSECURE", action = ArgAction::SetTrue)]
+    insecure: bool,
+    /// Communicate with TLS even if the configuration file or the environment says otherwise
+    #[arg(long, action = ArgAction::SetTrue, overrides_with = "insecure")]
+    no_insecure: bool,
+    /// Tag of this agent, shown in its state; repeatable; replaces the tags of the configuration file
+    #[arg(short = 't', long = "tag", value_name = "KEY=VALUE", value_parser = key_value)]
+    tags: Vec<(String, String)>,
+    /// PEM file with the certificate of the authority that signed the certificate of the server
+    // [impl->swdd~agent-supports-pem-file-paths-as-cli-arguments~1]
+    #[arg(long = "ca_pem", value_name = "PATH", env = "ANKAGENT_CA_PEM")]
+    ca_pem: Option<PathBuf>,
+    /// PEM file with the certificate of this agent
+    #[arg(long = "crt_pem", value_name = "PATH", env = "ANKAGENT_CRT_PEM")]
+    crt_pem: Option<PathBuf>,
+    /// PEM file with the private key of this agent
+    #[arg(long = "key_pem", value_name = "PATH", env = "ANKAGENT_KEY_PEM")]
+    key_pem: Option<PathBuf>,
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or_else(|| format!("invalid KEY=value: no `=` found in `{text}`"))?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+/// The keys of the config file besides the PEM ones.
+#[derive(Debug, Default, Deserialize)]
+struct Keys {
+    name: Option<String>,
+    server_url: Option<String>,
+    run_folder: Option<PathBuf>,
+    insecure: Option<bool>,
+    runtimes: Option<Vec<String>>,
+    #[serde(default)]
+    tags: BTreeMap<String, String>,
+    /// Seconds; 0 has no limit.
+    create_timeout: Option<u64>,
+    retry_limit: Option<u32>,
+    restart_backoff: Option<bool>,
+    rerun_finished: Option<Rerun>,
+    max_parallel_starts: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Rerun {
+    #[default]
+    Always,
+    Boot,
+}
+
+const KNOWN_KEYS: [&str; 12] = [
+    "version",
+    "name",
+    "server_url",
+    "run_folder",
+    "insecure",
+    "runtimes",
+    "tags.*",
+    "create_timeout",
+    "retry_limit",
+    "restart_backoff",
+    "rerun_finished",
+    "max_parallel_starts",
+];
+
+/// The settings of one run.
+#[derive(Debug)]
+pub struct AgentSettings {
+    /// Name of this agent, checked.
+    pub name: String,
+    /// Where the server is.
+    pub url: ServerUrl,
+    /// How the connection is protected.
+    pub security: Security,
+    /// The agent's folder below the run folder, absolute; it exists.
+    pub folder: PathBuf,
+    /// Tags of this agent.
+    pub tags: BTreeMap<String, String>,
+    /// Enabled runtimes.
+    pub runtimes: BTreeSet<&'static str>,
+    /// Longest create; `None` has no limit.
+    pub create_timeout: Option<Duration>,
+    /// Failed creates are retried this often; `None` has no limit.
+    pub retry_limit: Option<u32>,
+    /// Whether restarts are delayed.
+    pub restart_backoff: bool,
+    /// What to do with finished workloads after a restart of the agent.
+    pub rerun: RerunFinished,
+    /// Creates at the same time.
+    pub parallel_starts: usize,
+    /// The config file in use.
+    pub config_file: Option<PathBuf>,
+    /// What to tell the user although it stops nothing.
+    pub warnings: Vec<String>,
+}
+
+/// Why the program cannot start; the texts are those of spec/agent.md section 1.3.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// Help, version or a usage error: what clap prints, and the exit code it wants.
+    #[error(transparent)]
+    Usage(#[from] clap::Error),
+    /// The config file.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// PEM files of options or environment.
+    #[error(transparent)]
+    Pem(#[from] PemError),
+    /// The name.
+    #[error("{0}")]
+    Name(String),
+    /// The run folder.
+    #[error("{0}")]
+    RunFolder(String),
+    /// No runtime left.
+    #[error("No valid runtimes configured. Supported runtimes: {RUNTIMES:?}")]
+    Runtimes,
+    /// Neither certificates nor `--insecure`.
+    #[error(transparent)]
+    Security(#[from] MissingPems),
+    /// The server's address.
+    #[error(transparent)]
+    Url(#[from] WrongAddress),
+}
+
+impl SettingsError {
+    /// What failed, to be logged before the text of the error.
+    #[must_use]
+    pub fn what(&self) -> &'static str {
+        match self {
+            Self::Usage(_) => "Wrong usage",
+            Self::Config(_) => "Config file could not be parsed",
+            Self::Pem(_) => "Failed to load certificate files!",
+            Self::Name(_) => "Error encountered while checking agent name!",
+            Self::RunFolder(_) => "Run folder creation failed. Cannot continue without run folder.",
+            Self::Runtimes => "Invalid runtime configuration",
+            Self::Security(_) => "Missing certificate files",
+            Self::Url(_) => "Failed to create communications client.",
+        }
+    }
+}
+
+/// What the settings depend on besides arguments and files.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    /// `TMPDIR`, or `/tmp`.
+    pub temporary: PathBuf,
+    /// Number of cores.
+    pub cores: usize,
+    /// When it booted, in seconds since 1970, if the kernel says so.
+    pub boot_time: Option<u64>,
+}
+
+impl Machine {
+    /// The machine we run on.
+    #[must_use]
+    pub fn this() -> Self {
+        Self {
+            temporary: std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            boot_time: super::resources::boot_time(),
+        }
+    }
+}
+
+/// Reads the settings in the order of spec/agent.md section 1.3 and creates the run folder.
+///
+/// # Errors
+/// [`SettingsError`] of the first step that fails.
+pub fn read(
+    arguments: impl IntoIterator<Item = OsString>,
+    machine: &Machine,
+) -> Result<AgentSettings, SettingsError> {
+    let matches = Arguments::command().try_get_matches_from(arguments)?;
+    let options = Arguments::from_arg_matches(&matches)?;
+    let places = [PathBuf::from(DEFAULT_CONFIG_FILE)];
+    let file = ConfigFile::find(options.agent_config.as_deref(), &places)?;
+    combine(&matches, options, file.as_ref(), machine)
+}
+
+fn combine(
+    matches: &ArgMatches,
+    options: Arguments,
+    file: Option<&ConfigFile>,
+    machine: &Machine,
+) -> Result<AgentSettings, SettingsError> {
+    let mut warnings = Vec::new();
+    let (mut keys, mut pem_keys) = (Keys::default(), PemKeys::default());
+    if let Some(file) = file {
+        file.check_version(false)?;
+        keys = file.keys()?;
+        pem_keys = file.keys()?;
+        let known: Vec<&str> = KNOWN_KEYS.into_iter().chain(PemKeys::NAMES).collect();
+        warnings.extend(file.unknown_keys(&known));
+        warnings.extend(readable_key_warning(file, &pem_keys));
+    }
+    let paths = PemPaths {
+        ca: options.ca_pem.as_deref(),
+        certificate: options.crt_pem.as_deref(),
+        key: options.key_pem.as_deref(),
+    };
+    // [impl->swdd~agent-provides-file-paths-to-communication-middleware~1]
+    let pems = pem_keys.read()?.overridden_by(paths)?;
+    let name = checked_name(options.name.or(keys.name).unwrap_or_default())?;
+    let folder = run_folder(options.run_folder.or(keys.run_folder), &name, machine)?;
+    let runtimes = enabled_runtimes(keys.runtimes, &mut warnings)?;
+    let from_options = if options.no_insecure { Some(false) } else { flag(matches, "insecure") };
+    let insecure = from_options.or(keys.insecure).unwrap_or_default();
+    // [impl->swdd~agent-fails-on-missing-file-paths-and-insecure-cli-arguments~1]
+    let (security, warning) = decide_security(insecure, pems);
+    warnings.extend(warning.map(str::to_owned));
+    let security = security?;
+    let url = options.server_url.or(keys.server_url);
+    let url = server_url(url.as_deref().unwrap_or(DEFAULT_SERVER_URL), &security, &mut warnings)?;
+    let tags = if options.tags.is_empty() { keys.tags } else { options.tags.into_iter().collect() };
+    let rerun = match (keys.rerun_finished.unwrap_or_default(), machine.boot_time) {
+        (Rerun::Boot, Some(boot)) => RerunFinished::EndedBefore(boot),
+        _ => RerunFinished::Always,
+    };
+    let parallel_starts = keys.max_parallel_starts.unwrap_or_else(|| PARALLEL_STARTS_MIN.max(2 * machine.cores));
+    Ok(AgentSettings {
+        name,
+        url,
+        security,
+        folder,
+        tags,
+        runtimes,
+        create_timeout: keys.create_timeout.filter(|seconds| *seconds > 0).map(Duration::from_secs),
+        retry_limit: Some(keys.retry_limit.unwrap_or(RETRY_LIMIT)).filter(|limit| *limit > 0),
+        restart_backoff: keys.restart_backoff.unwrap_or(true),
+        rerun,
+        parallel_starts,
+        config_file: file.map(|file| file.path().to_owned()),
+        warnings,
+    })
+}
+
+fn checked_name(name: String) -> Result<String, SettingsError> {
+    if name.is_empty() {
+        let text = "Empty agent name is not allowed. Set it with '--name' or the key 'name' of the config file.";
+        return Err(SettingsError::Name(text.to_owned()));
+    }
+    if !has_name_characters(&name) {
+        let text = format!("Agent name '{name}' is invalid. It must match '[a-zA-Z0-9_-]+'.");
+        return Err(SettingsError::Name(text));
+    }
+    if name.len() > NAME_MAX {
+        // Manifests cannot name such an agent and the server would refuse it for ever.
+        let text = format!("Agent name '{name}' is invalid. It has more than {NAME_MAX} characters.");
+        return Err(SettingsError::Name(text));
+    }
+    Ok(name)
+}
+
+fn server_url(text: &str, security: &Security, warnings: &mut Vec<String>) -> Result<ServerUrl, WrongAddress> {
+    let mut url = ServerUrl::parse(text)?;
+    match security {
+        // [impl->swdd~agent-establishes-insecure-communication-based-on-provided-insecure-cli-argument~1]
+        Security::Insecure => url = url.without_tls(),
+        Security::MutualTls(_) if !url.tls => {
+            warnings.push(format!("The server URL '{text}' is used with TLS, since certificates are given."));
+            url.tls = true;
+        }
+        Security::MutualTls(_) => {}
+    }
+    Ok(url)
+}
+
+fn enabled_runtimes(
+    configured: Option<Vec<String>>,
+    warnings: &mut Vec<String>,
+) -> Result<BTreeSet<&'static str>, SettingsError> {
+    let Some(configured) = configured else { return Ok(RUNTIMES.into()) };
+    let mut enabled = BTreeSet::new();
+    for name in configured {
+        match RUNTIMES.iter().find(|runtime| **runtime == name) {
+            Some(runtime) => {
+                enabled.insert(*runtime);
+            }
+            None => warnings.push(format!("Configured runtime '{name}' is not supported.")),
+        }
+    }
+    if enabled.is_empty() { Err(SettingsError::Runtimes) } else { Ok(enabled) }
+}
+
+/// The agent's own folder. Only the default run folder is created, and open to the other agents and users that share
+/// it; nothing that exists is changed or removed, since running workloads have it mounted.
+fn run_folder(given: Option<PathBuf>, name: &str, machine: &Machine) -> Result<PathBuf, SettingsError> {
+    let default = machine.temporary.join("ankaios");
+    let base = given.unwrap_or_else(|| default.clone());
+    let failed = |path: &Path, error: &io::Error| SettingsError::RunFolder(format!("'{}': {error}", path.display()));
+    if !base.is_dir() {
+        if base != default {
+            return Err(SettingsError::RunFolder(format!("Could not find directory \"{}\"", base.display())));
+        }
+        fs::create_dir_all(&base).map_err(|error| failed(&base, &error))?;
+        fs::set_permissions(&base, fs::Permissions::from_mode(0o777)).map_err(|error| failed(&base, &error))?;
+    }
+    let folder = base.join(format!("{name}_io"));
+    fs::create_dir_all(&folder).map_err(|error| failed(&folder, &error))?;
+    // It becomes part of mount arguments, which another working directory must not change.
+    std::path::absolute(&folder).map_err(|error| failed(&folder, &error))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+//! Keeps the connection to the server: connect, hello, send what waits, reconnect for ever.
+//!
+//! Thread: `uplink`; each connection has a reader `rx:server`, which passes messages to the scheduler.
+//! Takes: what waits in the [`UplinkReader`]. Gives: messages and the loss of the connection to the scheduler (may
+//! block there), a refusal of our version to `main`. Workloads go on whatever happens here.
+
+use super::agent_manager::SchedulerEvent;
+use super::uplink_outbox::UplinkReader;
+use crate::clock::{Clock, SystemClock};
+use crate::limits::{RECONNECT_LOG_FIRST, RECONNECT_LOG_MAX, RECONNECT_PAUSE, STACK_LARGE};
+use crate::model::messages::ToServer;
+use crate::model::version::VERSION;
+use crate::threads;
+use crate::wire::client::{ClientOptions, ClientReceiver, StreamEnd, connect};
+use crossbeam_channel::{Receiver, Sender, bounded, select_biased};
+use log::{debug, info, warn};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+/// The connection to the server.
+pub struct Uplink {
+    /// Where the server is.
+    pub options: ClientOptions,
+    /// Name of this agent.
+    pub agent: String,
+    /// Its tags, told with every hello.
+    pub tags: BTreeMap<String, String>,
+    /// What to send.
+    pub outbox: UplinkReader,
+    /// The scheduler's inbox.
+    pub scheduler: Sender<SchedulerEvent>,
+}
+
+/// How a session ended.
+enum SessionEnd {
+    /// The agent ends.
+    Stopped,
+    /// The server will never accept us. Holds its text.
+    Refused(String),
+    /// Try again; whether the server had said anything.
+    Interrupted { reason: String, greeted: bool },
+}
+
+impl Uplink {
+    /// Runs until the other end of `stop` is dropped. Answers the server's text when it refuses our version.
+    // [impl->swdd~communication-to-from-agent-middleware~1]
+    // [impl->swdd~agent-shall-use-interfaces-to-server~1]
+    #[must_use]
+    pub fn run(self, stop: &Receiver<()>) -> Option<String> {
+        let mut log = InterruptionLog::default();
+        loop {
+            match self.session(stop) {
+                SessionEnd::Stopped => return None,
+                SessionEnd::Refused(text) => return Some(text),
+                SessionEnd::Interrupted { reason, greeted } => {
+                    let now = SystemClock.now();
+                    if greeted {
+                        log = InterruptionLog::default();
+                    }
+                    if log.is_worth(&reason, now) {
+                        warn!("Connection to server interrupted: '{reason}'");
+                    } else {
+                        debug!("Connection to server interrupted: '{reason}'");
+                    }
+                    let pause = SystemClock.alarm(now + RECONNECT_PAUSE);
+                    select_biased! {
+                        recv(stop) -> _ => return None,
+                        recv(pause) -> _ => {}
+                    }
+                }
+            }
+        }
+    }
+
+    // [impl->swdd~agent-sends-hello~1]
+    fn session(&self, stop: &Receiver<()>) -> SessionEnd {
+        let hello = ToServer::AgentHello {
+            agent: self.agent.clone(),
+            version: VERSION.to_owned(),
+            tags: self.tags.clone(),
+        };
+        let interrupted = |reason| SessionEnd::Interrupted { reason, greeted: false };
+        let (mut sender, receiver, hangup) = match connect(&self.options, hello) {
+            Ok(connection) => connection,
+            Err(error) => return interrupted(with_causes(&error)),
+        };
+        let (ended_sender, ended) = bounded(1);
+        let scheduler = self.scheduler.clone();
+        let reader = threads::spawn("rx:server", STACK_LARGE, move || {
+            let _ = ended_sender.send(read(receiver, &scheduler)); // Gone only when the agent ends.
+        });
+        if let Err(error) = reader {
+            hangup.hang_up();
+            return interrupted(format!("no thread for the connection: {error}"));
+        }
+        debug!("Connected to server '{}'.", self.options.url);
+        self.outbox.connected();
+        let end = loop {
+            while let Some(message) = self.outbox.next(SystemClock.now()) {
+                if sender.send(message).is_err() {
+                    hangup.hang_up(); // The reader ends then, and knows the better reason.
+                    break;
+                }
+            }
+            select_biased! {
+                recv(stop) -> _ => {
+                    hangup.hang_up();
+                    return SessionEnd::Stopped;
+                }
+                recv(ended) -> end => break end,
+                recv(self.outbox.woken()) -> woken => if woken.is_err() {
+                    hangup.hang_up();
+                    return SessionEnd::Stopped; // The scheduler is gone.
+                },
+            }
+        };
+        hangup.hang_up();
+        self.outbox.disconnected(SystemClock.now());
+        let _ = self.scheduler.send(SchedulerEvent::ServerGone); // Gone only when the agent ends.
+        match end {
+            Ok((StreamEnd::VersionMismatch(text), _)) => SessionEnd::Refused(text),
+            Ok((end, greeted)) => SessionEnd::Interrupted { reason: end.to_string(), greeted },
+            Err(_) => interrupted("the reader of the connection ended".to_owned()),
+        }
+    }
+}
+
+/// Passes messages on until the stream ends; answers how, and whether there was any message.
+fn read(mut receiver: ClientReceiver, scheduler: &Sender<SchedulerEvent>) -> (StreamEnd, bool) {
+    let mut greeted = false;
+    loop {
+        match receiver.receive() {
+            Ok(message) => {
+                if !greeted {
+                    info!("Connected to the server.");
+                }
+                greeted = true;
+                if scheduler.send(SchedulerEvent::Server(message)).is_err() {
+                    return (StreamEnd::Closed, greeted);
+                }
+            }
+            Err(end) => return (end, greeted),
+        }
+    }
+}
+
+fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// Keeps the log readable while the server is away: a reason is repeated only after ever longer intervals.
+#[derive(Debug, Default)]
+struct InterruptionLog {
+    last: Option<(String, Instant, Duration)>,
+}
+
+impl InterruptionLog {
+    fn is_worth(&mut self, reason: &str, now: Instant) -> bool {
+        let interval = match &self.last {
+            Some((last, at, interval)) if last == reason => {
+                if now.saturating_duration_since(*at) < *interval {
+                    return false;
+                }
+                (*interval * 2).min(RECONNECT_LOG_MAX)
+            }
+            _ => RECONNECT_LOG_FIRST,
+        };
+        self.last = Some((reason.to_owned(), now, interval));
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulation::manual_clock::ManualClock;
+
+    #[test]
+    fn a_day_without_server_fills_no_log_and_a_new_reason_is_told_at_once() {
+        let clock = ManualClock::new();
+        let mut log = InterruptionLog::default();
+        let told = (0..86_400).filter(|_| {
+            clock.advance(RECONNECT_PAUSE);
+            log.is_worth("connection refused", clock.now())
+        });
+        let told = told.count();
+        assert!((24..=34).contains(&told), "{told}");
+        assert!(log.is_worth("no route to host", clock.now()));
+        assert!(log.is_worth("connection refused", clock.now()));
+        assert!(!log.is_worth("connection refused", clock.now()));
+    }
+}

@@ -1,0 +1,279 @@
+//! What waits for the server: states of own instances in order, the newest load. Never blocks who puts, never grows
+//! with the time the server is away.
+//!
+//! Thread: [`UplinkOutbox`] belongs to `scheduler`, [`UplinkReader`] to `uplink`.
+
+use crate::limits::{REMOVED_MEMORY, UPLINK_BATCH, UPLINK_STATES};
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::messages::{AgentLoad, ToServer};
+use crate::model::names::InstanceName;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// Puts messages for the server.
+#[derive(Debug)]
+pub struct UplinkOutbox {
+    slots: Arc<Mutex<Slots>>,
+    wake: Sender<()>,
+}
+
+/// Takes messages for the server.
+#[derive(Debug)]
+pub struct UplinkReader {
+    slots: Arc<Mutex<Slots>>,
+    woken: Receiver<()>,
+}
+
+#[derive(Debug)]
+struct Slots {
+    states: VecDeque<WorkloadState>,
+    /// Length at which only the newest state of each instance is kept.
+    thin_out_at: usize,
+    load: Option<AgentLoad>,
+    connected: bool,
+    /// Removals that were sent and may not have arrived.
+    removed_sent: VecDeque<(Instant, InstanceName)>,
+}
+
+/// Makes the two ends.
+#[must_use]
+pub fn uplink_outbox() -> (UplinkOutbox, UplinkReader) {
+    let slots = Arc::new(Mutex::new(Slots {
+        states: VecDeque::new(),
+        thin_out_at: UPLINK_STATES,
+        load: None,
+        connected: false,
+        removed_sent: VecDeque::new(),
+    }));
+    let (wake, woken) = bounded(1);
+    (UplinkOutbox { slots: slots.clone(), wake }, UplinkReader { slots, woken })
+}
+
+fn lock(slots: &Mutex<Slots>) -> MutexGuard<'_, Slots> {
+    // Poisoned slots are still slots: no operation leaves them half changed.
+    slots.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl UplinkOutbox {
+    /// Puts a state behind those that wait; never waits. All are sent in order as long as there are few.
+    pub fn put(&self, state: WorkloadState) {
+        lock(&self.slots).put(state);
+        self.wake();
+    }
+
+    /// Puts the newest load; forgotten while there is no connection, since it would be old when there is one.
+    pub fn put_load(&self, load: AgentLoad) {
+        let mut slots = lock(&self.slots);
+        if slots.connected {
+            slots.load = Some(load);
+            drop(slots);
+            self.wake();
+        }
+    }
+
+    /// Puts the states of all own instances; what waits is then out of date, except for removals.
+    pub fn resynchronise(&self, own: Vec<WorkloadState>) {
+        let mut slots = lock(&self.slots);
+        slots.thin_out();
+        let existing: BTreeSet<&InstanceName> = own.iter().map(|state| &state.instance).collect();
+        slots.states.retain(|state| state.state.phase == Phase::Removed && !existing.contains(&state.instance));
+        slots.states.extend(own);
+        drop(slots);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        let _ = self.wake.try_send(()); // Full: the reader is being woken already.
+    }
+}
+
+impl Slots {
+    fn put(&mut self, state: WorkloadState) {
+        self.states.push_back(state);
+        if self.states.len() >= self.thin_out_at {
+            self.thin_out();
+            self.thin_out_at = UPLINK_STATES.max(2 * self.states.len());
+        }
+    }
+
+    /// Keeps the newest state of each instance, in the order of these.
+    fn thin_out(&mut self) {
+        let mut seen = BTreeSet::new();
+        let mut newest: VecDeque<WorkloadState> = VecDeque::new();
+        while let Some(state) = self.states.pop_back() {
+            if seen.insert(state.instance.clone()) {
+                newest.push_front(state);
+            }
+        }
+        self.states = newest;
+    }
+
+    fn forget_delivered(&mut self, now: Instant) {
+        while self.removed_sent.front().is_some_and(|(at, _)| now.saturating_duration_since(*at) >= REMOVED_MEMORY) {
+            self.removed_sent.pop_front();
+        }
+    }
+}
+
+impl UplinkReader {
+    /// The next message to send, if any: some states, each of another instance, or the load.
+    #[must_use]
+    pub fn next(&self, now: Instant) -> Option<ToServer> {
+        let mut slots = lock(&self.slots);
+        slots.forget_delivered(now);
+        let mut batch: Vec<WorkloadState> = Vec::new();
+        let mut instances = BTreeSet::new();
+        // A second state of the same instance goes into the next message, so that the server sees both.
+        while batch.len() < UPLINK_BATCH
+            && slots.states.front().is_some_and(|state| instances.insert(state.instance.clone()))
+            && let Some(state) = slots.states.pop_front()
+        {
+            if state.state.phase == Phase::Removed {
+                slots.removed_sent.push_back((now, state.instance.clone()));
+            }
+            batch.push(state);
+        }
+        if batch.is_empty() {
+            slots.load.take().map(ToServer::AgentLoad)
+        } else {
+            Some(ToServer::WorkloadStates(batch))
+        }
+    }
+
+    /// Becomes ready when there may be something to send, and for good when nothing will come any more.
+    #[must_use]
+    pub fn woken(&self) -> &Receiver<()> {
+        &self.woken
+    }
+
+    /// There is a connection.
+    pub fn connected(&self) {
+        lock(&self.slots).connected = true;
+    }
+
+    /// The connection is lost. Removals that may not have arrived will be sent again.
+    pub fn disconnected(&self, now: Instant) {
+        let mut slots = lock(&self.slots);
+        slots.connected = false;
+        slots.load = None;
+        slots.forget_delivered(now);
+        while let Some((_, instance)) = slots.removed_sent.pop_back() {
+            slots.states.push_front(WorkloadState::new(instance, ExecutionState::plain(Phase::Removed)));
+        }
+        slots.thin_out(); // A newer state of the same instance wins.
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::simulation::manual_clock::ManualClock;
+    use std::time::Duration;
+
+    fn state(workload: &str, phase: Phase) -> WorkloadState {
+        WorkloadState::new(InstanceName::with_id(workload, "id", "A"), ExecutionState::plain(phase))
+    }
+
+    fn load(cpu_usage: u32) -> AgentLoad {
+        AgentLoad { agent: "A".to_owned(), cpu_usage, free_memory: 1 }
+    }
+
+    fn sent(reader: &UplinkReader, now: Instant) -> Vec<Vec<WorkloadState>> {
+        std::iter::from_fn(|| reader.next(now))
+            .map(|message| match message {
+                ToServer::WorkloadStates(states) => states,
+                other => panic!("states are expected, not {other:?}"),
+            })
+            .collect()
+    }
+
+    // [utest->swdd~agent-sends-workload-states-of-its-workloads-to-server~2]
+    #[test]
+    fn every_state_is_sent_in_order_as_long_as_there_are_few() {
+        let (outbox, reader) = uplink_outbox();
+        let (a, b) = (state("a", Phase::PendingStarting), state("b", Phase::FailedExecFailed));
+        let (a2, b2) = (state("a", Phase::Running), state("b", Phase::StoppingRequestedAtRuntime));
+        for state in [&a, &b, &b2, &a2] {
+            outbox.put(state.clone());
+        }
+        assert_eq!(sent(&reader, ManualClock::new().now()), [vec![a, b], vec![b2, a2]]);
+    }
+
+    #[test]
+    fn a_long_absence_of_the_server_takes_bounded_room_and_keeps_the_newest() {
+        let (outbox, reader) = uplink_outbox();
+        outbox.put(state("gone", Phase::Removed));
+        for round in 0..100_000 {
+            outbox.put(state(&format!("w{}", round % 10), Phase::PendingStarting));
+            outbox.put(state(&format!("w{}", round % 10), Phase::Running));
+        }
+        assert!(lock(&reader.slots).states.len() <= UPLINK_STATES);
+        let all: Vec<WorkloadState> = sent(&reader, ManualClock::new().now()).concat();
+        assert!(all.contains(&state("gone", Phase::Removed)));
+        for number in 0..10 {
+            let name = format!("w{number}");
+            let newest = all.iter().rfind(|state| &*state.instance.workload == name.as_str()).unwrap();
+            assert_eq!(newest.state.phase, Phase::Running);
+        }
+    }
+
+    #[test]
+    fn only_the_newest_load_is_sent_and_none_is_kept_while_disconnected() {
+        let now = ManualClock::new().now();
+        let (outbox, reader) = uplink_outbox();
+        outbox.put_load(load(1));
+        assert_eq!(reader.next(now), None);
+        reader.connected();
+        outbox.put_load(load(2));
+        outbox.put_load(load(3));
+        outbox.put(state("a", Phase::Running));
+        assert_eq!(reader.next(now), Some(ToServer::WorkloadStates(vec![state("a", Phase::Running)])));
+        assert_eq!(reader.next(now), Some(ToServer::AgentLoad(load(3))));
+        outbox.put_load(load(4));
+        reader.disconnected(now);
+        reader.connected();
+        assert_eq!(reader.next(now), None);
+    }
+
+    #[test]
+    fn a_removal_that_may_not_have_arrived_is_sent_again() {
+        let clock = ManualClock::new();
+        let (outbox, reader) = uplink_outbox();
+        reader.connected();
+        outbox.put(state("old", Phase::Removed));
+        assert_eq!(sent(&reader, clock.now()).len(), 1);
+        clock.advance(REMOVED_MEMORY);
+        outbox.put(state("lost", Phase::Removed));
+        outbox.put(state("back", Phase::Removed));
+        assert_eq!(sent(&reader, clock.now()).len(), 1);
+        outbox.put(state("back", Phase::Running));
+        clock.advance(Duration::from_secs(1));
+        reader.disconnected(clock.now());
+        let expected = [state("lost", Phase::Removed), state("back", Phase::Running)];
+        assert_eq!(sent(&reader, clock.now()), [expected.to_vec()]);
+    }
+
+    #[test]
+    fn after_a_reconnect_all_own_states_and_removals_are_sent_once() {
+        let now = ManualClock::new().now();
+        let (outbox, reader) = uplink_outbox();
+        outbox.put(state("gone", Phase::Running));
+        outbox.put(state("gone", Phase::Removed));
+        outbox.put(state("a", Phase::PendingStarting));
+        outbox.put(state("a", Phase::Removed));
+        outbox.resynchronise(vec![state("a", Phase::Running), state("b", Phase::Succeeded)]);
+        let expected = [state("gone", Phase::Removed), state("a", Phase::Running), state("b", Phase::Succeeded)];
+        assert_eq!(sent(&reader, now), [expected.to_vec()]);
+    }
+
+    #[test]
+    fn a_large_number_of_states_is_split() {
+        let (outbox, reader) = uplink_outbox();
+        outbox.resynchronise((0..UPLINK_BATCH + 1).map(|n| state(&n.to_string(), Phase::Running)).collect());
+        let lengths: Vec<usize> = sent(&reader, ManualClock::new().now()).iter().map(Vec::len).collect();
+        assert_eq!(lengths, [UPLINK_BATCH, 1]);
+    }
+}

@@ -1,0 +1,268 @@
+//! What is known of the states of all workloads: our own with hysteresis, those of other agents as the server says.
+//!
+//! Thread: `scheduler`, which owns it.
+
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::names::{InstanceName, Name};
+use crate::model::workload::{AddCondition, DeleteCondition};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// States by workload name.
+// [impl->swdd~agent-manager-stores-all-workload-states~1]
+#[derive(Debug)]
+pub struct WorkloadStateStore {
+    agent: Name,
+    by_workload: BTreeMap<Name, Vec<Entry>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    instance: InstanceName,
+    state: ExecutionState,
+    /// What the runtime says while a requested stop hides it.
+    hidden: Option<ExecutionState>,
+    /// Of another agent, from before the connection was lost.
+    stale: bool,
+}
+
+impl WorkloadStateStore {
+    /// Knows nothing yet; instances of `agent` are our own.
+    #[must_use]
+    pub fn new(agent: Name) -> Self {
+        Self { agent, by_workload: BTreeMap::new() }
+    }
+
+    /// Stores a state of an own instance; answers the one to show: while a stop is under way, what the runtime
+    /// says of the still existing container changes nothing (spec/agent.md section 3.4).
+    // [impl->swdd~agent-manager-hysteresis_on-workload-states-of-its-workloads~1]
+    // [impl->swdd~agent-stores-workload-states-of-its-workloads~1]
+    pub fn set_own(&mut self, instance: &InstanceName, incoming: ExecutionState) -> ExecutionState {
+        let Some(entry) = self.entry(instance) else {
+            self.set(instance, incoming.clone());
+            return incoming;
+        };
+        let shown = entry.state.transition(incoming.clone());
+        let hidden = if shown != incoming {
+            Some(incoming)
+        } else if shown.phase == Phase::StoppingWaitingToStop {
+            entry.hidden.take().or_else(|| Some(entry.state.clone()))
+        } else {
+            None
+        };
+        if shown.phase == Phase::Removed {
+            self.remove(instance);
+        } else {
+            (entry.state, entry.hidden) = (shown.clone(), hidden);
+        }
+        shown
+    }
+
+    /// The workload need not stop any more: shows again what the runtime says. `None` when it was not to stop.
+    pub fn cancel_stop(&mut self, instance: &InstanceName) -> Option<ExecutionState> {
+        let entry = self.entry(instance)?;
+        entry.state = entry.hidden.take()?;
+        Some(entry.state.clone())
+    }
+
+    /// Stores a state of an instance on another agent; one of our own is not for others to tell.
+    pub fn set_foreign(&mut self, report: WorkloadState) {
+        if report.instance.agent == self.agent {
+            return;
+        }
+        if report.state.phase == Phase::Removed {
+            self.remove(&report.instance);
+        } else {
+            self.set(&report.instance, report.state);
+        }
+    }
+
+    /// The connection was lost: states of other agents may be wrong from now on (spec/agent.md FIX-18).
+    pub fn mark_foreign_stale(&mut self) {
+        for entry in self.by_workload.values_mut().flatten() {
+            entry.stale = entry.instance.agent != self.agent;
+        }
+    }
+
+    /// Drops what the server has not told again since the connection was lost; answers the workloads concerned.
+    pub fn drop_stale(&mut self) -> BTreeSet<Name> {
+        let mut dropped = BTreeSet::new();
+        self.by_workload.retain(|name, entries| {
+            let before = entries.len();
+            entries.retain(|entry| !entry.stale);
+            if entries.len() != before {
+                dropped.insert(name.clone());
+            }
+            !entries.is_empty()
+        });
+        dropped
+    }
+
+    /// The states of all own instances.
+    #[must_use]
+    pub fn own(&self) -> Vec<WorkloadState> {
+        let own = self.by_workload.values().flatten().filter(|entry| entry.instance.agent == self.agent);
+        own.map(|entry| WorkloadState::new(entry.instance.clone(), entry.state.clone())).collect()
+    }
+
+    /// The state of an instance.
+    #[must_use]
+    pub fn get(&self, instance: &InstanceName) -> Option<&ExecutionState> {
+        let entries = self.by_workload.get(&instance.workload)?;
+        entries.iter().find(|entry| entry.instance == *instance).map(|entry| &entry.state)
+    }
+
+    /// Whether a workload with these dependencies may start: of each, some instance has reached the state.
+    // [impl->swdd~workload-ready-to-create-on-fulfilled-dependencies~1]
+    #[must_use]
+    pub fn may_start(&self, dependencies: &BTreeMap<String, AddCondition>) -> bool {
+        dependencies.iter().all(|(name, condition)| self.phases(name).any(|phase| phase.fulfils_add(*condition)))
+    }
+
+    /// Whether a workload that these others depend on may stop: all instances of each are far enough.
+    // [impl->swdd~workload-ready-to-delete-on-fulfilled-dependencies~1]
+    #[must_use]
+    pub fn may_stop(&self, dependents: &BTreeMap<String, DeleteCondition>) -> bool {
+        dependents.iter().all(|(name, condition)| self.phases(name).all(|phase| phase.fulfils_delete(*condition)))
+    }
+
+    fn phases(&self, workload: &str) -> impl Iterator<Item = Phase> {
+        self.by_workload.get(workload).into_iter().flatten().map(|entry| entry.state.phase)
+    }
+
+    fn entry(&mut self, instance: &InstanceName) -> Option<&mut Entry> {
+        let entries = self.by_workload.get_mut(&instance.workload)?;
+        entries.iter_mut().find(|entry| entry.instance == *instance)
+    }
+
+    fn set(&mut self, instance: &InstanceName, state: ExecutionState) {
+        if let Some(entry) = self.entry(instance) {
+            (entry.state, entry.hidden, entry.stale) = (state, None, false);
+        } else if state.phase != Phase::Removed {
+            let entry = Entry { instance: instance.clone(), state, hidden: None, stale: false };
+            self.by_workload.entry(instance.workload.clone()).or_default().push(entry);
+        }
+    }
+
+    fn remove(&mut self, instance: &InstanceName) {
+        if let Some(entries) = self.by_workload.get_mut(&instance.workload) {
+            entries.retain(|entry| entry.instance != *instance);
+            if entries.is_empty() {
+                self.by_workload.remove(&instance.workload);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instance(workload: &str, agent: &str) -> InstanceName {
+        InstanceName::with_id(workload, "id", agent)
+    }
+
+    fn plain(phase: Phase) -> ExecutionState {
+        ExecutionState::plain(phase)
+    }
+
+    fn foreign(workload: &str, phase: Phase) -> WorkloadState {
+        WorkloadState::new(instance(workload, "B"), plain(phase))
+    }
+
+    // [utest->swdd~agent-manager-hysteresis_on-workload-states-of-its-workloads~1]
+    // [utest->swdd~agent-stores-workload-states-of-its-workloads~1]
+    #[test]
+    fn a_requested_stop_hides_what_the_runtime_says_until_it_is_done() {
+        let own = instance("w", "A");
+        for stop in [Phase::StoppingRequestedAtRuntime, Phase::StoppingWaitingToStop] {
+            let mut store = WorkloadStateStore::new("A".into());
+            for (incoming, shown) in [
+                (Phase::Running, Phase::Running),
+                (stop, stop),
+                (Phase::Running, stop),
+                (Phase::FailedLost, stop),
+                (Phase::StoppingDeleteFailed, Phase::StoppingDeleteFailed),
+                (Phase::Running, Phase::Running),
+                (Phase::Removed, Phase::Removed),
+            ] {
+                assert_eq!(store.set_own(&own, plain(incoming)), plain(shown), "{incoming}");
+            }
+            assert_eq!(store.get(&own), None);
+        }
+    }
+
+    #[test]
+    fn a_cancelled_stop_shows_what_the_runtime_said_last() {
+        let own = instance("w", "A");
+        for (said_meanwhile, shown) in [(None, Phase::Running), (Some(Phase::Succeeded), Phase::Succeeded)] {
+            let mut store = WorkloadStateStore::new("A".into());
+            store.set_own(&own, plain(Phase::Running));
+            store.set_own(&own, plain(Phase::StoppingWaitingToStop));
+            store.set_own(&own, plain(Phase::StoppingWaitingToStop));
+            if let Some(phase) = said_meanwhile {
+                store.set_own(&own, plain(phase));
+            }
+            assert_eq!(store.cancel_stop(&own), Some(plain(shown)));
+            assert_eq!(store.cancel_stop(&own), None);
+            assert_eq!(store.own(), [WorkloadState::new(own.clone(), plain(shown))]);
+        }
+    }
+
+    // [utest->swdd~agent-manager-stores-all-workload-states~1]
+    #[test]
+    fn foreign_states_are_stored_without_hysteresis_and_ours_are_not_for_others_to_tell() {
+        let mut store = WorkloadStateStore::new("A".into());
+        store.set_foreign(foreign("w", Phase::StoppingRequestedAtRuntime));
+        store.set_foreign(foreign("w", Phase::Running));
+        assert_eq!(store.get(&instance("w", "B")), Some(&plain(Phase::Running)));
+        store.set_foreign(WorkloadState::new(instance("w", "A"), plain(Phase::Running)));
+        assert_eq!(store.own(), []);
+        store.set_foreign(foreign("w", Phase::Removed));
+        assert_eq!(store.get(&instance("w", "B")), None);
+    }
+
+    #[test]
+    fn what_the_server_does_not_repeat_after_a_reconnect_is_dropped() {
+        let mut store = WorkloadStateStore::new("A".into());
+        store.set_own(&instance("own", "A"), plain(Phase::Running));
+        store.set_foreign(foreign("gone", Phase::Running));
+        store.set_foreign(foreign("still", Phase::Running));
+        assert!(store.drop_stale().is_empty());
+        store.mark_foreign_stale();
+        store.set_foreign(foreign("still", Phase::Succeeded));
+        assert_eq!(store.drop_stale(), BTreeSet::from(["gone".into()]));
+        assert_eq!(store.get(&instance("gone", "B")), None);
+        assert_eq!(store.get(&instance("still", "B")), Some(&plain(Phase::Succeeded)));
+        assert_eq!(store.own().len(), 1);
+    }
+
+    // [utest->swdd~workload-ready-to-create-on-fulfilled-dependencies~1]
+    // [utest->swdd~workload-ready-to-delete-on-fulfilled-dependencies~1]
+    #[test]
+    fn one_instance_is_enough_to_start_and_all_must_agree_to_stop() {
+        let add = BTreeMap::from([("d".to_owned(), AddCondition::Running)]);
+        let delete = BTreeMap::from([("d".to_owned(), DeleteCondition::NotPendingNorRunning)]);
+        for (states, may_start, may_stop) in [
+            (vec![], false, true),
+            (vec![("A", Phase::Running)], true, false),
+            (vec![("A", Phase::Succeeded)], false, true),
+            (vec![("A", Phase::Succeeded), ("B", Phase::Running)], true, false),
+            (vec![("A", Phase::Succeeded), ("B", Phase::PendingWaitingToStart)], false, true),
+            (vec![("A", Phase::Succeeded), ("B", Phase::PendingStarting)], false, false),
+            (vec![("B", Phase::StoppingRequestedAtRuntime)], false, true),
+            (vec![("B", Phase::AgentDisconnected)], false, true),
+        ] {
+            let mut store = WorkloadStateStore::new("A".into());
+            for (agent, phase) in &states {
+                if *agent == "A" {
+                    store.set_own(&instance("d", agent), plain(*phase));
+                } else {
+                    store.set_foreign(WorkloadState::new(instance("d", agent), plain(*phase)));
+                }
+            }
+            assert_eq!(store.may_start(&add), may_start, "{states:?}");
+            assert_eq!(store.may_stop(&delete), may_stop, "{states:?}");
+            assert!(store.may_start(&BTreeMap::new()) && store.may_stop(&BTreeMap::new()));
+        }
+    }
+}

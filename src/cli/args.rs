@@ -1,0 +1,333 @@
+//! The command line of `ank`: commands, options, help texts (spec/cli.md section 1).
+//!
+//! Thread: `main`. Takes: the words of the command line and the environment. Gives: [`Arguments`].
+//!
+//! Options for all commands may stand before and after the command. Only `-s` is different: it means the server
+//! before the command, the state in `get workloads`, so after a command the server needs its long form.
+
+use clap::builder::BoolValueParser;
+use clap::error::ErrorKind;
+use clap::{Arg, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, ValueHint};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const EVERYWHERE: &str = "Options of all commands";
+/// Id of the argument that repeats `--server-url` after a command.
+const SERVER_URL_AFTER: &str = "server_url_after";
+
+/// What was asked for on the command line.
+#[derive(Debug, Clone, Parser)]
+#[command(
+    name = "ank",
+    version,
+    about = "Applies manifests to an Ankaios cluster and shows what runs there",
+    arg_required_else_help = true,
+    subcommand_required = true,
+    after_help = "Examples:\n  ank -k apply cluster.yaml        start what the manifest describes and wait for it\n  \
+                  ank -k get workloads             show what runs\n  \
+                  ank -k get state desiredState    show what was asked for\n\n\
+                  Run 'ank help <command>' for the options and examples of a command."
+)]
+pub struct Arguments {
+    /// Where the server is [default: https://127.0.0.1:25551]
+    #[arg(short, long, env = "ANK_SERVER_URL", value_name = "URL", value_hint = ValueHint::Url, help_heading = EVERYWHERE)]
+    pub server_url: Option<String>,
+    /// Options that may also stand after the command.
+    #[command(flatten)]
+    pub common: Common,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Verb,
+}
+
+/// Options that may stand before and after the command.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = EVERYWHERE)]
+pub struct Common {
+    /// Config file [default: ~/.config/ankaios/ank.conf or /etc/ankaios/ank.conf]
+    #[arg(short = 'x', long, global = true, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub ank_config: Option<PathBuf>,
+    /// Milliseconds to wait for an answer of the server [default: 3000]
+    #[arg(long, global = true, value_name = "MS")]
+    pub response_timeout: Option<u64>,
+    /// Say what happens, on standard error
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+    /// Print results, warnings and errors only
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+    /// Do not wait for workloads after a change
+    #[arg(long, global = true)]
+    pub no_wait: bool,
+    /// Give up waiting after this time, for example 90s or 5m, and exit with 4
+    #[arg(long, global = true, value_name = "TIME", value_parser = parse_duration)]
+    pub wait_timeout: Option<Duration>,
+    /// Exit with 3 when a workload failed that was waited for
+    #[arg(long, global = true)]
+    pub fail_on_error: bool,
+    /// Talk to the server without TLS
+    #[arg(short = 'k', long, global = true, env = "ANK_INSECURE", num_args = 0, value_parser = BoolValueParser::new(), default_missing_value = "true", value_name = "BOOL")]
+    pub insecure: Option<bool>,
+    /// CA certificate that signed the server's certificate
+    #[arg(long = "ca_pem", global = true, env = "ANK_CA_PEM", value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub ca_pem: Option<PathBuf>,
+    /// Own certificate
+    #[arg(long = "crt_pem", global = true, env = "ANK_CRT_PEM", value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub crt_pem: Option<PathBuf>,
+    /// Own private key
+    #[arg(long = "key_pem", global = true, env = "ANK_KEY_PEM", value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub key_pem: Option<PathBuf>,
+}
+
+/// The commands.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Verb {
+    /// Show the state of the cluster
+    #[command(arg_required_else_help = true, subcommand_required = true)]
+    Get {
+        /// What it is about.
+        #[command(subcommand)]
+        object: Get,
+    },
+    /// Change parts of the state
+    #[command(arg_required_else_help = true, subcommand_required = true)]
+    Set {
+        /// What it is about.
+        #[command(subcommand)]
+        object: Set,
+    },
+    /// Delete workloads or configs
+    #[command(arg_required_else_help = true, subcommand_required = true)]
+    Delete {
+        /// What it is about.
+        #[command(subcommand)]
+        object: Delete,
+    },
+    /// Run a workload without a manifest
+    #[command(arg_required_else_help = true, subcommand_required = true)]
+    Run {
+        /// What it is about.
+        #[command(subcommand)]
+        object: Run,
+    },
+    /// Create and update what manifests describe, or delete it
+    #[command(
+        arg_required_else_help = true,
+        after_help = "Examples:\n  ank -k apply web.yaml db.yaml      apply both as one update and wait\n  \
+                      ank -k apply --agent agent_A -     apply standard input, all on agent_A\n  \
+                      ank -k apply -d web.yaml           delete what the manifest names\n  \
+                      ank -k apply web.yaml --wait-timeout 60 --fail-on-error\n                                     \
+                      for scripts: 3 for failed workloads, 4 after a minute"
+    )]
+    Apply(ApplyArguments),
+}
+
+/// What `get` shows.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Get {
+    /// The complete state, or the parts that masks select
+    #[command(after_help = "Examples:\n  ank -k get state -o json\n  \
+                            ank -k get state desiredState.workloads.web\n  \
+                            ank -k get state 'desiredState.workloads.*.agent' workloadStates")]
+    State {
+        /// Format of the output
+        #[arg(short, value_enum, default_value = "yaml", value_name = "FORMAT")]
+        output: Format,
+        /// Parts to show, names separated by dots; '*' stands for every name at its place
+        #[arg(value_name = "MASK")]
+        masks: Vec<String>,
+    },
+    /// A table of workloads and what they are doing
+    #[command(
+        visible_alias = "workloads",
+        after_help = "Examples:\n  ank -k get workloads\n  ank -k get workloads -a agent_A -s running\n  \
+                      ank -k get workloads -w web db"
+    )]
+    Workload {
+        /// Only those of this agent
+        #[arg(short, long, value_name = "NAME")]
+        agent: Option<String>,
+        /// Only those in this state, for example 'running' or 'Pending(Starting)'
+        #[arg(short, long, value_name = "STATE")]
+        state: Option<String>,
+        /// Keep showing changes until interrupted
+        #[arg(short, long)]
+        watch: bool,
+        /// Only workloads with these names
+        #[arg(value_name = "NAME")]
+        names: Vec<String>,
+    },
+    /// A table of connected agents with their load
+    #[command(visible_alias = "agents")]
+    Agent,
+    /// A list of the configs that templates can use
+    #[command(visible_alias = "configs")]
+    Config,
+}
+
+/// What `set` changes.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Set {
+    /// Take the parts that masks select from a file
+    #[command(
+        arg_required_else_help = true,
+        override_usage = "ank set state [OPTIONS] <OBJECT_FIELD_MASK>... <FILE>",
+        after_help = "The file holds a complete state as 'ank get state' prints it, not a manifest.\n\
+                      A part that the file lacks is deleted only with --delete-missing or when the file is empty.\n\n\
+                      Examples:\n  ank -k set state desiredState.workloads.web.restartPolicy state.yaml\n  \
+                      ank -k set state agents.agent_A.tags -"
+    )]
+    State {
+        /// Parts to change, names separated by dots; last, the file with the new state ('-': standard input)
+        // One list, since options may stand between the two.
+        #[arg(value_name = "OBJECT_FIELD_MASK", required = true)]
+        masks_and_file: Vec<String>,
+        /// Delete what a mask names and the file lacks
+        #[arg(long)]
+        delete_missing: bool,
+    },
+}
+
+/// What `delete` deletes.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Delete {
+    /// Stop workloads and take them out of the desired state; unknown names are no error
+    #[command(visible_alias = "workloads", arg_required_else_help = true)]
+    Workload {
+        /// Names of workloads
+        #[arg(value_name = "NAME", required = true)]
+        names: Vec<String>,
+    },
+    /// Take configs out of the desired state; unknown names are no error
+    #[command(visible_alias = "configs", arg_required_else_help = true)]
+    Config {
+        /// Names of configs
+        #[arg(value_name = "NAME", required = true)]
+        names: Vec<String>,
+    },
+}
+
+/// What `run` runs.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Run {
+    /// Run one workload; one with the same name is replaced
+    #[command(
+        arg_required_else_help = true,
+        after_help = "Example:\n  ank -k run workload web --runtime podman --agent agent_A --config 'image: docker.io/nginx:latest'"
+    )]
+    Workload {
+        /// Name of the workload
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// Runtime that runs it: podman, podman-kube or containerd
+        #[arg(long, value_name = "RUNTIME")]
+        runtime: String,
+        /// Configuration for the runtime, as in the runtimeConfig of a manifest
+        #[arg(long, value_name = "CONFIG")]
+        config: String,
+        /// Agent that runs it
+        #[arg(long, value_name = "AGENT")]
+        agent: String,
+        /// A tag as <key>=<value>; may be given several times
+        #[arg(long, value_name = "TAGS", value_parser = parse_tag)]
+        tags: Vec<(String, String)>,
+    },
+}
+
+/// Options of `apply`.
+#[derive(Debug, Clone, Args)]
+pub struct ApplyArguments {
+    /// Put all workloads of the manifests on this agent
+    #[arg(long, value_name = "AGENT")]
+    pub agent: Option<String>,
+    /// Delete the workloads and configs that the manifests name
+    #[arg(short = 'd')]
+    pub delete: bool,
+    /// Manifests; '-' as the first reads one from standard input
+    #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
+    pub manifests: Vec<String>,
+}
+
+/// Formats of states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Block style.
+    Yaml,
+    /// Indented by two blanks.
+    Json,
+}
+
+/// Splits `key=value` at the first `=`; both may be empty.
+fn parse_tag(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or_else(|| format!("invalid KEY=value: no `=` found in `{text}`"))?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+/// A whole number with `ms`, `s`, `m` or `h`; seconds without.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let milliseconds = match unit {
+        "ms" => 1,
+        "" | "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err("expected a whole number of seconds, or one with ms, s, m or h".to_owned()),
+    };
+    let number: u64 = number.parse().map_err(|_| "expected a whole number".to_owned())?;
+    number.checked_mul(milliseconds).map(Duration::from_millis).ok_or_else(|| "too long".to_owned())
+}
+
+impl Arguments {
+    /// Reads the words of the command line, the program's name first.
+    ///
+    /// # Errors
+    /// A usage error, or the text of help or version: clap's error knows where to print it and the exit code.
+    pub fn read(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, clap::Error> {
+        let matches = command().try_get_matches_from(words)?;
+        let mut arguments = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command()))?;
+        if let Some(url) = server_url_after(&matches) {
+            arguments.server_url = Some(url);
+        }
+        if let Verb::Set { object: Set::State { masks_and_file, .. } } = &arguments.command
+            && masks_and_file.len() < 2
+        {
+            let text = "the following required arguments were not provided:\n  <OBJECT_FIELD_MASK>...";
+            let mut whole = command();
+            whole.build(); // Or the usage line would lack the names of the commands above.
+            let set_state = whole.find_subcommand_mut("set").and_then(|set| set.find_subcommand_mut("state"));
+            let error = clap::Error::raw(ErrorKind::MissingRequiredArgument, text);
+            return Err(set_state.map_or(error, |command| command.error(ErrorKind::MissingRequiredArgument, text)));
+        }
+        Ok(arguments)
+    }
+}
+
+/// The whole command tree, also for help pages and completion.
+#[must_use]
+pub fn command() -> Command {
+    let command = Arguments::command();
+    command.mut_subcommands(with_server_url)
+}
+
+/// Adds `--server-url` to a command and those below it.
+fn with_server_url(command: Command) -> Command {
+    let argument = Arg::new(SERVER_URL_AFTER)
+        .long("server-url")
+        .value_name("URL")
+        .help("Where the server is [default: https://127.0.0.1:25551]")
+        .value_hint(ValueHint::Url)
+        .help_heading(EVERYWHERE)
+        .display_order(0); // First in the list, where it is before the command.
+    command.arg(argument).mut_subcommands(with_server_url)
+}
+
+/// The innermost `--server-url` after a command.
+fn server_url_after(matches: &ArgMatches) -> Option<String> {
+    let (_, below) = matches.subcommand()?;
+    server_url_after(below).or_else(|| below.get_one::<String>(SERVER_URL_AFTER).cloned())
+}
+
+#[cfg(test)]
+mod tests;

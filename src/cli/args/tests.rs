@@ -1,0 +1,148 @@
+//! The parsing rules of spec/cli.md section 1.2, row by row.
+
+use super::*;
+
+fn read(words: &str) -> Result<Arguments, clap::Error> {
+    Arguments::read(std::iter::once("ank").chain(words.split_whitespace()))
+}
+
+/// The arguments in debug form, or the first line of the usage error.
+fn shown(words: &str) -> String {
+    match read(words) {
+        Ok(arguments) => format!("{:?} {:?}", arguments.common, arguments.command),
+        Err(error) => error.to_string().lines().next().unwrap_or_default().to_owned(),
+    }
+}
+
+#[test]
+fn the_command_tree_is_consistent() {
+    command().debug_assert();
+}
+
+#[test]
+fn accepted_words_mean_the_same() {
+    for (words, same_as) in [
+        ("-kq get configs", "--insecure --quiet get config"),
+        ("get configs -k", "-k get configs"),
+        ("get -k configs", "-k get configs"),
+        ("apply f.yaml --no-wait", "--no-wait apply f.yaml"),
+        ("apply --response-timeout 5 f", "--response-timeout=5 apply f"),
+        ("run workload w --runtime r --config c --agent a -q", "-q run workload w --agent a --config c --runtime r"),
+        ("get state -o json", "get state -ojson"),
+        ("get state -o=json m", "get state m -o json"),
+        ("get workloads -a x -s y -w", "get workload --watch --agent=x --state y"),
+        ("delete workloads a b", "delete workload a b"),
+        ("delete configs a", "delete config a"),
+        ("get agents", "get agent"),
+        ("apply f --wait-timeout 90", "apply f --wait-timeout 90s"),
+        ("apply f --wait-timeout 2m", "apply f --wait-timeout 120000ms"),
+        ("apply -d --agent A - b", "apply --agent A -d - b"),
+        ("apply -- -d", "apply -- -d"),
+    ] {
+        let arguments = shown(words);
+        assert!(!arguments.starts_with("error"), "{words}: {arguments}");
+        assert_eq!(arguments, shown(same_as), "{words}");
+    }
+}
+
+#[test]
+fn refused_words_are_usage_errors_that_name_the_problem() {
+    for (words, message) in [
+        ("gett", "error: unrecognized subcommand 'gett'"),
+        ("get states", "error: unrecognized subcommand 'states'"),
+        ("ge state", "error: unrecognized subcommand 'ge'"),
+        ("get --version", "error: unexpected argument '--version' found"),
+        ("--insec get state", "error: unexpected argument '--insec' found"),
+        ("-k -k get state", "error: the argument '--insecure' cannot be used multiple times"),
+        ("-k=false get state", "error: unexpected argument '-=' found"),
+        ("--insecure=true get state", "error: unexpected value 'true' for '--insecure' found; no more were expected"),
+        ("--no-wait=true get state", "error: unexpected value 'true' for '--no-wait' found; no more were expected"),
+        ("get workload -a x -a y", "error: the argument '--agent <NAME>' cannot be used multiple times"),
+        ("apply --agent a --agent b f", "error: the argument '--agent <AGENT>' cannot be used multiple times"),
+        ("get state -o YAML", "error: invalid value 'YAML' for '-o <FORMAT>'"),
+        ("get state --output json", "error: unexpected argument '--output' found"),
+        ("--response-timeout -1 get state", "error: unexpected argument '-1' found"),
+        (
+            "--response-timeout soon get state",
+            "error: invalid value 'soon' for '--response-timeout <MS>': invalid digit found in string",
+        ),
+        (
+            "apply f --wait-timeout 5x",
+            "error: invalid value '5x' for '--wait-timeout <TIME>': expected a whole number of seconds, or one with ms, s, m or h",
+        ),
+        ("apply f --wait-timeout s", "error: invalid value 's' for '--wait-timeout <TIME>': expected a whole number"),
+        ("set state only", "error: the following required arguments were not provided:"),
+        (
+            "run workload w --runtime r --config c --agent a --tags x",
+            "error: invalid value 'x' for '--tags <TAGS>': invalid KEY=value: no `=` found in `x`",
+        ),
+        ("run workload w --runtime r --config c", "error: the following required arguments were not provided:"),
+        ("delete workload a -s x", "error: unexpected argument '-s' found"),
+    ] {
+        assert_eq!(shown(words), message, "{words}");
+        assert_eq!(read(words).unwrap_err().exit_code(), 2, "{words}");
+    }
+    assert!(read("set state only").unwrap_err().to_string().contains("<OBJECT_FIELD_MASK>..."));
+}
+
+#[test]
+fn missing_commands_show_help_on_standard_error() {
+    for words in ["", "get", "set", "delete", "run", "apply", "set state", "delete workload", "run workload"] {
+        let error = read(words).unwrap_err();
+        assert_eq!(error.kind(), clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, "{words:?}");
+        assert_eq!((error.exit_code(), error.use_stderr()), (2, true), "{words:?}");
+    }
+    for words in ["--help", "get workload -h", "help apply", "--version"] {
+        let error = read(words).unwrap_err();
+        assert_eq!((error.exit_code(), error.use_stderr()), (0, false), "{words}");
+    }
+    assert_eq!(read("--version").unwrap_err().to_string(), format!("ank {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn short_s_is_the_server_before_the_command_and_the_state_after_get_workload() {
+    let url = |words: &str| read(words).unwrap().server_url;
+    assert_eq!(url("-s http://a get workload -s running"), Some("http://a".to_owned()));
+    assert_eq!(url("get workload -s running"), None);
+    assert_eq!(url("get workload --server-url http://b"), Some("http://b".to_owned()));
+    assert_eq!(url("-s http://a get --server-url http://c agents"), Some("http://c".to_owned()));
+    assert_eq!(url("-s  http://a get --server-url http://c agents --server-url http://d"), Some("http://d".to_owned()));
+}
+
+#[test]
+fn masks_and_file_of_set_state_may_have_options_between_them() {
+    for words in ["set state a.b c f.yaml --delete-missing", "set state a.b c --delete-missing f.yaml"] {
+        let Verb::Set { object: Set::State { masks_and_file, delete_missing } } = read(words).unwrap().command else {
+            panic!("another command")
+        };
+        assert_eq!((masks_and_file.join(" ").as_str(), delete_missing), ("a.b c f.yaml", true), "{words}");
+    }
+}
+
+#[test]
+fn tags_are_split_at_the_first_equals_sign() {
+    for (text, key, value) in [("a=b", "a", "b"), ("e=", "e", ""), ("c==d", "c", "=d"), ("=x", "", "x")] {
+        assert_eq!(parse_tag(text), Ok((key.to_owned(), value.to_owned())), "{text}");
+    }
+    let words = "run workload w --runtime r --config c --agent a --tags a=1 --tags a=2";
+    let Verb::Run { object: Run::Workload { tags, .. } } = read(words).unwrap().command else {
+        panic!("another command")
+    };
+    assert_eq!(tags.len(), 2);
+}
+
+#[test]
+fn help_keeps_the_lines_that_tools_read() {
+    let help = command().render_help().to_string();
+    for line in ["Usage: ank [OPTIONS] <COMMAND>", "Commands:", "Options:"] {
+        assert!(help.lines().any(|candidate| candidate == line), "{line}");
+    }
+    let commands: Vec<&str> = help
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert_eq!(commands, ["get", "set", "delete", "run", "apply", "help"]);
+}

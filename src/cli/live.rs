@@ -1,0 +1,84 @@
+//! Frames that replace each other in a terminal, and follow each other elsewhere (spec/cli.md section 5.4).
+//!
+//! Thread: `main`. Owns: what stands on the screen since the last other output.
+
+use super::output::Output;
+use super::table::cut;
+use std::io;
+
+/// The place on the screen where frames are drawn.
+#[derive(Debug, Default)]
+pub struct LiveFrames {
+    /// Lines of the frame above the cursor.
+    drawn: usize,
+    /// The last frame that was written where no terminal is.
+    last: Option<Vec<String>>,
+}
+
+impl LiveFrames {
+    /// Shows `lines`. In a terminal they replace the frame before; elsewhere they are written, followed by an empty
+    /// line, when they differ from the frame before.
+    ///
+    /// # Errors
+    /// Standard output cannot be written.
+    pub fn show(&mut self, lines: Vec<String>, output: &mut Output<'_>) -> io::Result<()> {
+        if let Some((columns, _)) = output.terminal() {
+            let text = self.redraw(&lines, columns);
+            return output.progress(&text);
+        }
+        if self.last.as_ref() == Some(&lines) {
+            return Ok(());
+        }
+        let text: String = lines.iter().flat_map(|line| [line.as_str(), "\n"]).chain(["\n"]).collect();
+        self.last = Some(lines);
+        output.progress(&text)
+    }
+
+    fn redraw(&mut self, lines: &[String], columns: usize) -> String {
+        let mut text = "\x1b[1G".to_owned();
+        if self.drawn > 0 {
+            text.push_str(&format!("\x1b[{}A", self.drawn));
+        }
+        for line in lines {
+            // A line that is wider than the terminal would take two and spoil the count.
+            text.extend([cut(line, columns), "\x1b[K\n"]);
+        }
+        let surplus = self.drawn.saturating_sub(lines.len());
+        if surplus > 0 {
+            text.push_str(&"\x1b[K\n".repeat(surplus));
+            text.push_str(&format!("\x1b[{surplus}A"));
+        }
+        self.drawn = lines.len();
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frames(frames: &[&[&str]], terminal: Option<fn() -> (usize, usize)>) -> String {
+        let mut out = Vec::new();
+        let mut output = Output::to(&mut out, io::sink(), terminal);
+        let mut live = LiveFrames::default();
+        for frame in frames {
+            live.show(frame.iter().map(ToString::to_string).collect(), &mut output).unwrap();
+        }
+        drop(output);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_terminal_is_redrawn_in_place() {
+        assert_eq!(
+            frames(&[&["a", "b"], &["c"], &["d", "e"]], Some(|| (80, 24))),
+            "\x1b[1Ga\x1b[K\nb\x1b[K\n\x1b[1G\x1b[2Ac\x1b[K\n\x1b[K\n\x1b[1A\x1b[1G\x1b[1Ad\x1b[K\ne\x1b[K\n"
+        );
+        assert_eq!(frames(&[&["abcdef"]], Some(|| (4, 24))), "\x1b[1Gabcd\x1b[K\n");
+    }
+
+    #[test]
+    fn elsewhere_a_frame_is_written_only_when_something_changed() {
+        assert_eq!(frames(&[&["a", "b"], &["a", "b"], &["a", "c"]], None), "a\nb\n\na\nc\n\n");
+    }
+}

@@ -1,0 +1,154 @@
+//! Rows of workload tables: what a complete state says about each instance (spec/cli.md sections 5 and 6.2).
+//!
+//! Thread: `main`, plain values.
+
+use super::table::{Table, one_line};
+use crate::model::execution_state::ExecutionState;
+use crate::model::names::InstanceName;
+use crate::model::node::Node;
+use std::collections::BTreeMap;
+
+/// The parts of the complete state that rows are made of. Everything else could be large.
+pub const MASKS: [&str; 6] = [
+    "workloadStates",
+    "agents",
+    "desiredState.workloads.*.agent",
+    "desiredState.workloads.*.runtime",
+    "effectiveState.workloads.*.agent",
+    "effectiveState.workloads.*.runtime",
+];
+
+/// What a table shows of one instance.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Row {
+    /// Empty when it is not known, for example of a workload that was deleted.
+    pub runtime: String,
+    /// For example `Running(Ok)`.
+    pub state: String,
+    /// One line, as long as it is.
+    pub info: String,
+}
+
+impl Row {
+    /// Takes over what was reported.
+    pub fn update(&mut self, state: &ExecutionState) {
+        self.state = state.phase.to_string();
+        self.info = one_line(&state.additional_info);
+    }
+}
+
+/// The rows of all instances below `workloadStates`.
+#[must_use]
+pub fn rows(state: &Node) -> BTreeMap<InstanceName, Row> {
+    let mut rows = BTreeMap::new();
+    for (agent, workloads) in entries(state.get("workloadStates")) {
+        for (workload, ids) in entries(Some(workloads)) {
+            for (id, execution_state) in entries(Some(ids)) {
+                let row = Row { runtime: runtime(state, workload, agent), ..row(execution_state) };
+                rows.insert(InstanceName::with_id(workload, id, agent), row);
+            }
+        }
+    }
+    rows
+}
+
+fn row(state: &Node) -> Row {
+    let text = |key: &str| state.get(key).and_then(Node::as_text).unwrap_or_default();
+    let (name, sub_state) = (text("state"), text("subState"));
+    // States that only a newer server knows are shown as they come.
+    let state = if name == sub_state { name.to_owned() } else { format!("{name}({sub_state})") };
+    Row { runtime: String::new(), state, info: one_line(text("additionalInfo")) }
+}
+
+/// The runtime of the workload called `name` on `agent`. The effective state comes first: there a templated agent
+/// has its final name.
+fn runtime(state: &Node, name: &str, agent: &str) -> String {
+    let found = ["effectiveState", "desiredState"].into_iter().find_map(|part| {
+        let workload = state.at(&[part, "workloads", name])?;
+        let same_agent = workload.get("agent").and_then(Node::as_text).unwrap_or_default() == agent;
+        if same_agent { workload.get("runtime")?.as_text() } else { None }
+    });
+    found.unwrap_or_default().to_owned()
+}
+
+/// The entries of a map; none when it is missing.
+pub fn entries(node: Option<&Node>) -> impl Iterator<Item = (&String, &Node)> {
+    node.and_then(Node::as_map).into_iter().flatten()
+}
+
+/// The table of `get workload`, sorted by workload name.
+pub fn table<'r>(rows: impl IntoIterator<Item = (&'r InstanceName, &'r Row)>) -> Table<5> {
+    let cells = |(instance, row): (&InstanceName, &Row)| {
+        let (name, agent) = (one_line(&instance.workload), one_line(&instance.agent));
+        [name, agent, row.runtime.clone(), row.state.clone(), row.info.clone()]
+    };
+    Table {
+        headings: ["WORKLOAD NAME", "AGENT", "RUNTIME", "EXECUTION STATE", "ADDITIONAL INFO"],
+        rows: rows.into_iter().map(cells).collect(),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::model::complete_state::execution_state_node;
+    use crate::model::execution_state::Phase;
+
+    /// The complete state in which `instances` run with podman, in the given phases.
+    pub fn state(agents: &[&str], instances: &[(&str, &str, &str, Phase)]) -> Node {
+        let mut states = Node::empty();
+        let mut workloads = Node::empty();
+        for (workload, id, agent, phase) in instances {
+            let mut place = &mut states;
+            for part in [agent, workload, id] {
+                place = place.as_map_mut().unwrap().entry((*part).to_owned()).or_default();
+            }
+            *place = execution_state_node(&ExecutionState::plain(*phase));
+            let workload_node = Node::map([("agent", Node::text(*agent)), ("runtime", Node::text("podman"))]);
+            workloads.as_map_mut().unwrap().insert((*workload).to_owned(), workload_node);
+        }
+        Node::map([
+            ("workloadStates", states),
+            ("agents", Node::map(agents.iter().map(|agent| (*agent, Node::empty())))),
+            ("desiredState", Node::map([("workloads", workloads)])),
+        ])
+    }
+
+    #[test]
+    fn the_runtime_belongs_to_name_and_agent_and_the_effective_state_comes_first() {
+        let workload = |agent: &str, runtime: &str| {
+            Node::map([("w", Node::map([("agent", Node::text(agent)), ("runtime", Node::text(runtime))]))])
+        };
+        let part = |workloads: Node| Node::map([("workloads", workloads)]);
+        let empty = Node::empty;
+        for (desired, effective, runtime) in [
+            (workload("A", "podman"), empty(), "podman"),
+            (workload("{{agent}}", "podman"), empty(), ""),
+            (workload("{{agent}}", "podman"), workload("A", "podman"), "podman"),
+            (workload("B", "podman"), workload("B", "podman"), ""),
+            (workload("A", "new"), workload("A", "hooked"), "hooked"),
+            (empty(), empty(), ""),
+        ] {
+            let mut tree = state(&[], &[("w", "1", "A", Phase::Running)]);
+            let map = tree.as_map_mut().unwrap();
+            map.insert("desiredState".into(), part(desired.clone()));
+            map.insert("effectiveState".into(), part(effective.clone()));
+            let rows = rows(&tree);
+            assert_eq!(rows[&InstanceName::with_id("w", "1", "A")].runtime, runtime, "{desired:?} {effective:?}");
+        }
+    }
+
+    #[test]
+    fn states_are_written_with_their_sub_state_unless_they_have_none() {
+        for (name, sub_state, expected) in [
+            ("Running", "Ok", "Running(Ok)"),
+            ("Pending", "WaitingToStart", "Pending(WaitingToStart)"),
+            ("NotScheduled", "NotScheduled", "NotScheduled"),
+            ("AgentDisconnected", "AgentDisconnected", "AgentDisconnected"),
+            ("Hibernating", "Deep", "Hibernating(Deep)"),
+        ] {
+            let node = Node::map([("state", Node::text(name)), ("subState", Node::text(sub_state))]);
+            assert_eq!(row(&node).state, expected);
+        }
+    }
+}

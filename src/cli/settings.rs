@@ -1,0 +1,265 @@
+//! The settings of one run of `ank`: command line, environment, `ank.conf`, defaults (spec/config.md sections 1 and 4).
+//!
+//! Thread: `main`, once at the start. Gives: checked settings, or the error to print; warnings go to the output.
+
+use super::args::{Arguments, Common};
+use super::error::CliError;
+use super::output::Output;
+use crate::settings::{self, ConfigError, ConfigFile, PemKeys, PemPaths, Pems};
+use crate::wire::address::{Security, ServerUrl};
+use serde::Deserialize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Config file of the whole machine.
+const SYSTEM_FILE: &str = "/etc/ankaios/ank.conf";
+/// Config file of the user, below `$HOME`.
+const USER_FILE: &str = ".config/ankaios/ank.conf";
+const DEFAULT_URL: &str = "https://127.0.0.1:25551";
+const DEFAULT_RESPONSE_TIMEOUT_MS: u64 = 3000;
+/// Keys of the file besides those of certificates; all may stand in the table `default`.
+const KEYS: [&str; 7] = ["version", "response_timeout", "verbose", "quiet", "no_wait", "server_url", "insecure"];
+
+/// What a run of `ank` needs to know besides its command.
+#[derive(Debug)]
+pub struct CliSettings {
+    /// Where the server is; the scheme says what is spoken.
+    pub url: ServerUrl,
+    /// How the connection is protected.
+    pub security: Security,
+    /// Longest wait for an answer.
+    pub response_timeout: Duration,
+    /// Whether and how long to wait for workloads after an update.
+    pub waiting: Waiting,
+}
+
+/// Whether and how long to wait for workloads after an update.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// Do not wait at all.
+    pub no_wait: bool,
+    /// Give up after this time.
+    pub limit: Option<Duration>,
+    /// A failed workload is an error of the command.
+    pub fail_on_error: bool,
+}
+
+/// Keys of `ank.conf`, at the top or in the table `default`.
+#[derive(Debug, Default, Deserialize)]
+struct Keys {
+    response_timeout: Option<u64>,
+    verbose: Option<bool>,
+    quiet: Option<bool>,
+    no_wait: Option<bool>,
+    server_url: Option<String>,
+    insecure: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct InDefault<T> {
+    default: Option<T>,
+}
+
+/// What the config file says, as far as it says anything.
+#[derive(Default)]
+struct FromFile {
+    keys: Keys,
+    pems: Pems,
+}
+
+impl CliSettings {
+    /// Decides all settings and tells `output` what to print.
+    ///
+    /// # Errors
+    /// [`CliError::Start`] when the config file, a PEM file or the URL cannot be used, or certificates are missing.
+    pub fn load(arguments: &Arguments, output: &mut Output<'_>) -> Result<Self, CliError> {
+        let common = &arguments.common;
+        output.set_level(common.quiet, common.verbose); // For what the file has to say.
+        let file = read_file(common, output).map_err(|error| config_error(&error))?;
+        let keys = &file.keys;
+        let quiet = common.quiet || keys.quiet.unwrap_or(false);
+        output.set_level(quiet, common.verbose || keys.verbose.unwrap_or(false));
+        let (url, security) = connection(arguments, file.pems, keys, output)?;
+        let response_timeout = common.response_timeout.or(keys.response_timeout).unwrap_or(DEFAULT_RESPONSE_TIMEOUT_MS);
+        Ok(Self {
+            url,
+            security,
+            response_timeout: Duration::from_millis(response_timeout),
+            waiting: Waiting {
+                no_wait: common.no_wait || keys.no_wait.unwrap_or(false),
+                limit: common.wait_timeout,
+                fail_on_error: common.fail_on_error,
+            },
+        })
+    }
+}
+
+fn read_file(common: &Common, output: &mut Output<'_>) -> Result<FromFile, ConfigError> {
+    let home = std::env::var_os("HOME");
+    let user_file = home.map(|home| PathBuf::from(if home.is_empty() { "/".into() } else { home }).join(USER_FILE));
+    if user_file.is_none() && common.ank_config.is_none() {
+        output.warn(format_args!(
+            "HOME environment variable not found, continue with searching only system config file at '{SYSTEM_FILE}'."
+        ));
+    }
+    let places: Vec<PathBuf> = user_file.into_iter().chain([PathBuf::from(SYSTEM_FILE)]).collect();
+    let Some(file) = ConfigFile::find(common.ank_config.as_deref(), &places)? else {
+        return Ok(FromFile::default());
+    };
+    output.debug(format_args!("config file '{}'", file.path().display()));
+    file.check_version(true)?;
+    let below: Vec<String> = KEYS.iter().chain(&PemKeys::NAMES).map(|key| format!("default.{key}")).collect();
+    let known: Vec<&str> = KEYS.into_iter().chain(PemKeys::NAMES).chain(below.iter().map(String::as_str)).collect();
+    file.unknown_keys(&known).into_iter().for_each(|warning| output.warn(warning));
+    let (top, table) = (file.keys::<Keys>()?, file.keys::<InDefault<Keys>>()?.default.unwrap_or_default());
+    let keys = Keys {
+        response_timeout: table.response_timeout.or(top.response_timeout),
+        verbose: table.verbose.or(top.verbose),
+        quiet: table.quiet.or(top.quiet),
+        no_wait: table.no_wait.or(top.no_wait),
+        server_url: table.server_url.or(top.server_url),
+        insecure: table.insecure.or(top.insecure),
+    };
+    let (top, table) = (file.keys::<PemKeys>()?, file.keys::<InDefault<PemKeys>>()?.default.unwrap_or_default());
+    let pems = PemKeys {
+        ca_pem: table.ca_pem.or(top.ca_pem),
+        crt_pem: table.crt_pem.or(top.crt_pem),
+        key_pem: table.key_pem.or(top.key_pem),
+        ca_pem_content: table.ca_pem_content.or(top.ca_pem_content),
+        crt_pem_content: table.crt_pem_content.or(top.crt_pem_content),
+        key_pem_content: table.key_pem_content.or(top.key_pem_content),
+    };
+    settings::readable_key_warning(&file, &pems).into_iter().for_each(|warning| output.warn(warning));
+    Ok(FromFile { keys, pems: pems.read()? })
+}
+
+fn connection(
+    arguments: &Arguments,
+    pems: Pems,
+    keys: &Keys,
+    output: &mut Output<'_>,
+) -> Result<(ServerUrl, Security), CliError> {
+    let common = &arguments.common;
+    let paths = PemPaths {
+        ca: common.ca_pem.as_deref(),
+        certificate: common.crt_pem.as_deref(),
+        key: common.key_pem.as_deref(),
+    };
+    let pems =
+        pems.overridden_by(paths).map_err(|error| start(error, "check the path and the permissions of the file"))?;
+    let url = arguments.server_url.as_deref().or(keys.server_url.as_deref()).unwrap_or(DEFAULT_URL);
+    let mut url = ServerUrl::parse(url).map_err(|error| {
+        let text = format!("Cannot connect to server: '{error}'");
+        CliError::Start { text, hint: Some("write it as http://<host>:<port> or https://<host>:<port>".to_owned()) }
+    })?;
+    let insecure = common.insecure.or(keys.insecure).unwrap_or(false);
+    let (security, warning) = settings::decide_security(insecure, pems);
+    warning.into_iter().for_each(|warning| output.warn(warning));
+    let security = security.map_err(|error| {
+        let hint = "'-k' is for servers that run without TLS as well, for example on your own machine";
+        start(format_args!("Missing certificate files: {error}"), hint)
+    })?;
+    // What is spoken follows from the certificates: plain text to a TLS server would only fail later.
+    url.tls = security != Security::Insecure;
+    let protection = if url.tls { "mutual TLS" } else { "no TLS" };
+    output.debug(format_args!("server '{url}', {protection}"));
+    Ok((url, security))
+}
+
+fn config_error(error: &ConfigError) -> CliError {
+    let hint = match error {
+        ConfigError::Parse(_) => "correct that file, or name another one with '--ank-config <PATH>'",
+        ConfigError::WrongVersion(_) => "the file must say version = 'v1'",
+        ConfigError::ConflictingPems => "keep either the path or the content of each PEM in the config file",
+        ConfigError::Pem(_) => "check the path in the config file and the permissions of the PEM file",
+    };
+    start(format_args!("Config file could not be parsed: '{error}'"), hint)
+}
+
+fn start(text: impl std::fmt::Display, hint: &str) -> CliError {
+    CliError::Start { text: text.to_string(), hint: Some(hint.to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    /// Loads the settings for the words after `-x <file with text>`; gives them or the error, and standard error.
+    fn load(file: &str, words: &[&str]) -> (Result<CliSettings, String>, String) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ank.conf");
+        std::fs::write(&path, file).unwrap();
+        let path = path.to_str().unwrap();
+        let words = ["ank", "-x", path].into_iter().chain(words.iter().copied()).chain(["get", "agents"]);
+        let arguments = Arguments::read(words).unwrap();
+        let mut err = Vec::new();
+        let mut output = Output::to(io::sink(), &mut err, None);
+        let settings = CliSettings::load(&arguments, &mut output).map_err(|error| error.to_string());
+        drop(output);
+        (settings, String::from_utf8(err).unwrap().replace(path, "FILE"))
+    }
+
+    #[test]
+    fn command_line_beats_file_and_the_default_table_beats_the_top_level() {
+        let file = "version = 'v1'\nserver_url = 'http://top:1'\nresponse_timeout = 7\ninsecure = true\n\
+                    [default]\nserver_url = 'http://table:2'\nno_wait = true\n";
+        let (settings, warnings) = load(file, &[]);
+        let settings = settings.unwrap();
+        assert_eq!(settings.url.to_string(), "http://table:2");
+        assert_eq!(settings.response_timeout, Duration::from_millis(7));
+        assert!(settings.waiting.no_wait);
+        assert_eq!(warnings, "");
+        let (settings, _) = load(file, &["-s", "http://line:3", "--response-timeout", "0"]);
+        let settings = settings.unwrap();
+        assert_eq!((settings.url.to_string().as_str(), settings.response_timeout), ("http://line:3", Duration::ZERO));
+    }
+
+    #[test]
+    fn defaults_apply_where_nothing_is_said() {
+        let (settings, _) = load("[default]\nversion = 'v1'\n", &["-k"]);
+        let settings = settings.unwrap();
+        assert_eq!(settings.url.to_string(), "http://127.0.0.1:25551", "without TLS the scheme is http");
+        assert_eq!(settings.security, Security::Insecure);
+        assert_eq!(settings.response_timeout, Duration::from_secs(3));
+        assert_eq!(settings.waiting, Waiting::default());
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named() {
+        let v1 = "version = 'v1'\n";
+        for (file, words, error) in [
+            ("version = 'v2'\n", &["-k"][..], "Config file could not be parsed: 'Wrong version: v2'"),
+            ("", &["-k"], "missing field `version`"),
+            (&format!("{v1}verbose = 'yes'\n"), &["-k"], "line 2, column 11"),
+            (&format!("{v1}default = 3\n"), &["-k"], "Config file could not"),
+            (&format!("{v1}ca_pem = 'a'\n[default]\nca_pem_content = 'b'\n"), &["-k"], "Conflicting certificates"),
+            (v1, &["-k", "-s", "here"], "Cannot connect to server: 'Wrong server address format: 'here'.'"),
+            (v1, &["-k", "-s", ""], "Cannot connect to server: 'Wrong server address format: ''.'"),
+            (v1, &[], "Missing certificate files: Either provide mTLS config via"),
+            (v1, &["-k", "--ca_pem", "/nowhere/ca.pem"], "Error during opening the given file \"/nowhere/ca.pem\""),
+        ] {
+            let (settings, _) = load(file, words);
+            let found = settings.unwrap_err();
+            assert!(found.contains(error), "{file:?} {words:?}: {found}");
+        }
+    }
+
+    #[test]
+    fn keys_are_never_printed() {
+        let file = "version = 'v1'\nkey_pem_content = 'SECRET'\n";
+        let (settings, err) = load(file, &["-v"]);
+        let text = format!("{err}{}", settings.unwrap_err());
+        assert!(!text.contains("SECRET"), "{text}");
+        let file = "version = 'v1'\nca_pem_content = 'C'\ncrt_pem_content = 'C'\nkey_pem_content = 'SECRET'\n";
+        let (settings, err) = load(file, &["-v"]);
+        let text = format!("{err}{:?}", settings.unwrap());
+        assert!(!text.contains("SECRET") && text.contains("mutual TLS"), "{text}");
+    }
+
+    #[test]
+    fn unknown_keys_are_warned_about() {
+        let (_, err) = load("version = 'v1'\ninsecur = true\n[default]\nserver = 'x'\n", &["-k"]);
+        assert!(err.contains("'insecur'") && err.contains("'default.server'"), "{err}");
+    }
+}

@@ -1,0 +1,230 @@
+//! Waits until the workloads of an accepted update are where they should be, and shows how they get there
+//! (spec/cli.md section 7).
+//!
+//! Thread: `main`. Owns: which instances are still outstanding. Takes: broadcast states. Gives: frames, and how it
+//! ended. Without a terminal a frame is written only when a state changed.
+
+use super::error::CliError;
+use super::live::LiveFrames;
+use super::output::Output;
+use super::rows::{self, Row};
+use super::session::{Accepted, ServerLink};
+use super::table::{TooWide, one_line};
+use crate::clock::Clock;
+use crate::limits::SPINNER_INTERVAL;
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::names::{InstanceName, Name};
+use crate::model::node::Node;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+const SPINNER: [char; 4] = ['|', '/', '-', '\\'];
+
+/// How waiting ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitEnd {
+    /// Nothing is outstanding.
+    Settled,
+    /// The time was over.
+    TimedOut,
+}
+
+/// The instances of one update and how far they are.
+#[derive(Debug)]
+pub struct WaitState {
+    added: BTreeSet<InstanceName>,
+    /// Added instances that are not there yet.
+    starting: BTreeSet<InstanceName>,
+    /// Deleted instances that are not gone yet.
+    ending: BTreeSet<InstanceName>,
+    /// Agents that were connected after the update was accepted; nothing is expected from others.
+    connected: BTreeSet<Name>,
+    rows: BTreeMap<InstanceName, Row>,
+    /// Last reported states in full length, for the summary.
+    reported: BTreeMap<InstanceName, ExecutionState>,
+}
+
+impl WaitState {
+    /// Begins with what the server said before the update (`remembered`) and after it was accepted (`now`).
+    #[must_use]
+    pub fn new(accepted: &Accepted, remembered: BTreeMap<InstanceName, Row>, now: &Node) -> Self {
+        let mut current = rows::rows(now);
+        let mut rows = BTreeMap::new();
+        for instance in accepted.added.iter().chain(&accepted.deleted) {
+            let before = remembered.get(instance);
+            let mut row = current.remove(instance).or_else(|| before.cloned()).unwrap_or_default();
+            if row.state.is_empty() {
+                row.state = Phase::PendingInitial.to_string(); // What the server gives to new instances.
+            }
+            if row.runtime.is_empty() {
+                row.runtime = before.map(|row| row.runtime.clone()).unwrap_or_default();
+            }
+            rows.entry(instance.clone()).or_insert(row);
+        }
+        let mut state = Self {
+            added: accepted.added.iter().cloned().collect(),
+            starting: accepted.added.iter().cloned().collect(),
+            ending: accepted.deleted.iter().cloned().collect(),
+            connected: rows::entries(now.get("agents")).map(|(name, _)| name.as_str().into()).collect(),
+            rows,
+            reported: BTreeMap::new(),
+        };
+        let there = rows::rows(now);
+        // What the server does not list any more was removed before we could hear of it.
+        for instance in state.ending.clone().into_iter().filter(|instance| !there.contains_key(instance)) {
+            state.on_state(&WorkloadState::new(instance, ExecutionState::plain(Phase::Removed)));
+        }
+        state.settle();
+        state
+    }
+
+    /// Takes over reported states; others than those of this update are ignored.
+    pub fn on_states(&mut self, states: &[WorkloadState]) {
+        for state in states {
+            self.on_state(state);
+        }
+        self.settle();
+    }
+
+    fn on_state(&mut self, WorkloadState { instance, state }: &WorkloadState) {
+        let Some(row) = self.rows.get_mut(instance) else { return };
+        row.update(state);
+        self.reported.insert(instance.clone(), state.clone());
+        if ends_start(state.phase) {
+            self.starting.remove(instance);
+        }
+        if matches!(state.phase, Phase::Removed | Phase::AgentDisconnected) {
+            self.ending.remove(instance);
+        }
+    }
+
+    /// Takes instances of unconnected agents out of what is awaited.
+    fn settle(&mut self) {
+        self.starting.retain(|instance| self.connected.contains(&instance.agent));
+        self.ending.retain(|instance| self.connected.contains(&instance.agent));
+    }
+
+    /// Whether nothing is outstanding.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.starting.is_empty() && self.ending.is_empty()
+    }
+
+    fn is_outstanding(&self, instance: &InstanceName) -> bool {
+        self.starting.contains(instance) || self.ending.contains(instance)
+    }
+
+    /// The frame as lines, with `spinner` before the states that are not final. At most `lines_max` lines: when
+    /// there are more instances, those that are done are left out first.
+    #[must_use]
+    pub fn frame(&self, spinner: char, columns: usize, lines_max: usize) -> Vec<String> {
+        let room = lines_max.saturating_sub(1).max(1); // Below the heading.
+        let mut shown: Vec<&InstanceName> = self.rows.keys().collect();
+        let hidden = if shown.len() > room { shown.len() - (room - 1) } else { 0 };
+        if hidden > 0 {
+            shown.sort_by_key(|instance| !self.is_outstanding(instance)); // Stable: names stay sorted.
+            shown.truncate(room - 1);
+            shown.sort();
+        }
+        let mut table = rows::table(shown.iter().map(|instance| (*instance, &self.rows[*instance])));
+        table.headings[3] = "  EXECUTION STATE";
+        for (instance, row) in shown.iter().zip(&mut table.rows) {
+            let symbol = if self.is_outstanding(instance) { spinner } else { ' ' };
+            row[3] = format!("{symbol} {}", row[3]);
+        }
+        let mut lines = table.lines(columns, TooWide::Shorten);
+        if hidden > 0 {
+            let open = shown.iter().filter(|instance| self.is_outstanding(instance)).count();
+            let waiting = self.rows.keys().filter(|instance| self.is_outstanding(instance)).count() - open;
+            lines.push(format!("and {hidden} more, {waiting} of them not there yet"));
+        }
+        lines
+    }
+
+    /// One text for each added instance that failed, with all that was reported about it.
+    #[must_use]
+    pub fn failures(&self) -> Vec<String> {
+        let failed = |instance: &&InstanceName| {
+            self.reported.get(*instance).is_some_and(|state| {
+                matches!(state.phase.state(), "Failed") || state.phase == Phase::PendingStartingFailed
+            })
+        };
+        self.added.iter().filter(failed).map(|instance| self.describe(instance)).collect()
+    }
+
+    /// One text for each instance that is outstanding.
+    #[must_use]
+    pub fn outstanding(&self) -> Vec<String> {
+        self.rows.keys().filter(|instance| self.is_outstanding(instance)).map(|name| self.describe(name)).collect()
+    }
+
+    fn describe(&self, instance: &InstanceName) -> String {
+        let row = &self.rows[instance];
+        let info = self.reported.get(instance).map(|state| one_line(&state.additional_info));
+        let info = info.unwrap_or_else(|| row.info.clone());
+        let place = format!("workload '{}' on agent '{}' is {}", instance.workload, instance.agent, row.state);
+        if info.is_empty() { place } else { format!("{place}: {info}") }
+    }
+}
+
+/// Whether an instance that should start is as far as it will get soon.
+fn ends_start(phase: Phase) -> bool {
+    match phase {
+        Phase::Running
+        | Phase::Succeeded
+        | Phase::FailedExecFailed
+        | Phase::FailedUnknown
+        | Phase::FailedLost
+        | Phase::NotScheduled
+        | Phase::PendingStartingFailed
+        | Phase::AgentDisconnected => true,
+        Phase::PendingInitial
+        | Phase::PendingWaitingToStart
+        | Phase::PendingStarting
+        | Phase::Stopping
+        | Phase::StoppingWaitingToStop
+        | Phase::StoppingRequestedAtRuntime
+        | Phase::StoppingDeleteFailed
+        | Phase::Removed => false,
+    }
+}
+
+/// Follows the states that `link` broadcasts until `state` is settled or `limit` has passed, and shows frames.
+///
+/// # Errors
+/// The connection ended, or standard output cannot be written.
+pub fn wait(
+    state: &mut WaitState,
+    link: &mut impl ServerLink,
+    clock: &impl Clock,
+    limit: Option<Duration>,
+    output: &mut Output<'_>,
+) -> Result<WaitEnd, CliError> {
+    let give_up = limit.and_then(|limit| clock.now().checked_add(limit));
+    let animated = output.terminal().is_some() && !output.is_quiet();
+    let mut frames = LiveFrames::default();
+    let (mut turn, mut next_turn) = (0, clock.now() + SPINNER_INTERVAL);
+    loop {
+        let (columns, lines) = output.terminal().unwrap_or((output.width(), usize::MAX));
+        if state.is_settled() {
+            // The last frame stays on the screen, so it is complete even when it scrolls.
+            frames.show(state.frame(' ', columns, usize::MAX), output)?;
+            return Ok(WaitEnd::Settled);
+        }
+        // The cursor stands below the frame, so one line less than the terminal has can be redrawn.
+        frames.show(state.frame(SPINNER[turn % SPINNER.len()], columns, lines.saturating_sub(1)), output)?;
+        let until = animated.then_some(next_turn).into_iter().chain(give_up).min();
+        match link.next_states(until)? {
+            Some(states) => state.on_states(&states),
+            None if give_up.is_some_and(|at| clock.now() >= at) => return Ok(WaitEnd::TimedOut),
+            None => {}
+        }
+        if animated && clock.now() >= next_turn {
+            turn += 1;
+            next_turn = clock.now() + SPINNER_INTERVAL;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,215 @@
+//! Which states end a wait, what the frames show, and how a wait ends without success.
+
+use super::*;
+use crate::cli::rows::tests::state;
+use crate::cli::testing::{ScriptedServer, Step, accepted, instance, reported};
+
+fn wait_state(added: &[&str], deleted: &[&str], connected: &[&str]) -> WaitState {
+    let all: Vec<InstanceName> = added.iter().chain(deleted).map(|name| instance(name)).collect();
+    let listed: Vec<(&str, &str, &str, Phase)> =
+        all.iter().map(|name| (&*name.workload, &*name.id, &*name.agent, Phase::PendingInitial)).collect();
+    WaitState::new(&accepted(added, deleted), BTreeMap::new(), &state(connected, &listed))
+}
+
+#[test]
+fn each_phase_ends_the_wait_for_an_instance_as_the_table_says() {
+    use Phase::*;
+    for phase in Phase::ALL.map(|row| row.0) {
+        let starts = [
+            Running,
+            Succeeded,
+            FailedExecFailed,
+            FailedUnknown,
+            FailedLost,
+            NotScheduled,
+            PendingStartingFailed,
+            AgentDisconnected,
+        ];
+        let mut added = wait_state(&["w.1.A"], &[], &["A"]);
+        assert!(!added.is_settled());
+        added.on_states(&[reported("w.1.A", phase, "")]);
+        assert_eq!(added.is_settled(), starts.contains(&phase), "added {phase}");
+
+        let mut deleted = wait_state(&[], &["w.1.A"], &["A"]);
+        assert!(!deleted.is_settled());
+        deleted.on_states(&[reported("w.1.A", phase, "")]);
+        assert_eq!(deleted.is_settled(), [Removed, AgentDisconnected].contains(&phase), "deleted {phase}");
+    }
+}
+
+#[test]
+fn an_instance_in_both_lists_must_go_and_come_back() {
+    let mut state = wait_state(&["w.1.A"], &["w.1.A"], &["A"]);
+    state.on_states(&[reported("w.1.A", Phase::Removed, "")]);
+    assert!(!state.is_settled());
+    state.on_states(&[reported("w.1.A", Phase::PendingStarting, ""), reported("w.1.A", Phase::Running, "")]);
+    assert!(state.is_settled());
+}
+
+#[test]
+fn nothing_is_expected_of_agents_that_are_not_connected() {
+    assert!(wait_state(&["w.1.B"], &["v.1.B"], &["A"]).is_settled());
+    assert!(wait_state(&["w.1."], &["v.1."], &[]).is_settled());
+    let mut state = wait_state(&["w.1.A", "v.1.B"], &[], &["A"]);
+    assert!(!state.is_settled());
+    state.on_states(&[reported("w.1.A", Phase::Running, "")]);
+    assert!(state.is_settled());
+}
+
+#[test]
+fn what_the_server_does_not_list_any_more_is_removed_already() {
+    let before = rows::rows(&state(&["A"], &[("w", "1", "A", Phase::Running)]));
+    let state = WaitState::new(&accepted(&[], &["w.1.A"]), before, &state(&["A"], &[]));
+    assert!(state.is_settled());
+    let frame = state.frame(' ', 200, usize::MAX);
+    assert_eq!(frame[1].trim_end(), "w               A       podman      Removed");
+}
+
+#[test]
+fn states_of_others_change_nothing() {
+    let mut state = wait_state(&["w.1.A"], &[], &["A"]);
+    let frame = state.frame('|', 200, usize::MAX);
+    for name in ["w.2.A", "w.1.B", "v.1.A"] {
+        state.on_states(&[reported(name, Phase::Running, "")]);
+    }
+    assert!(!state.is_settled());
+    assert_eq!(state.frame('|', 200, usize::MAX), frame);
+}
+
+#[test]
+fn frames_show_a_spinner_while_an_instance_is_outstanding() {
+    let mut state = wait_state(&["sleepy.1.cspA", "web.2.cspA"], &[], &["cspA"]);
+    state.on_states(&[
+        reported("sleepy.1.cspA", Phase::PendingStarting, "Triggered at runtime."),
+        reported("web.2.cspA", Phase::Running, ""),
+    ]);
+    let expected = [
+        "WORKLOAD NAME   AGENT   RUNTIME     EXECUTION STATE     ADDITIONAL INFO      ",
+        "sleepy          cspA    podman    / Pending(Starting)   Triggered at runtime.",
+        "web             cspA    podman      Running(Ok)                              ",
+    ];
+    assert_eq!(state.frame('/', 200, usize::MAX), expected);
+    assert_eq!(
+        state.frame('/', 74, usize::MAX)[1],
+        "sleepy          cspA    podman    / Pending(Starting)   Triggered at ru..."
+    );
+}
+
+#[test]
+fn a_frame_that_is_too_long_shows_what_is_outstanding() {
+    let names: Vec<String> = (0..20).map(|index| format!("w{index:02}.1.A")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut state = wait_state(&names, &[], &["A"]);
+    let running: Vec<WorkloadState> = names.iter().take(17).map(|name| reported(name, Phase::Running, "")).collect();
+    state.on_states(&running);
+    let shown = |state: &WaitState, lines| -> Vec<String> {
+        let frame = state.frame('|', 200, lines);
+        frame[1..].iter().map(|line| line.split("   ").next().unwrap_or_default().to_owned()).collect()
+    };
+    assert_eq!(shown(&state, 5), ["w17", "w18", "w19", "and 17 more, 0 of them not there yet"]);
+    assert_eq!(shown(&state, 7), ["w00", "w01", "w17", "w18", "w19", "and 15 more, 0 of them not there yet"]);
+    assert_eq!(shown(&state, 3), ["w17", "and 19 more, 2 of them not there yet"]);
+    assert_eq!(shown(&state, 21).len(), 20);
+    assert_eq!(shown(&state, usize::MAX).len(), 20);
+}
+
+#[test]
+fn failures_are_told_in_full_length() {
+    let mut state = wait_state(&["a.1.A", "b.1.A", "c.1.A", "d.1.A"], &["e.1.A"], &["A"]);
+    let long = "x".repeat(500);
+    state.on_states(&[
+        reported("a.1.A", Phase::FailedExecFailed, "Exit code: '1'"),
+        reported("b.1.A", Phase::PendingStartingFailed, &long),
+        reported("c.1.A", Phase::Succeeded, ""),
+        reported("d.1.A", Phase::PendingWaitingToStart, ""),
+        reported("e.1.A", Phase::FailedLost, ""),
+    ]);
+    assert_eq!(
+        state.failures(),
+        [
+            "workload 'a' on agent 'A' is Failed(ExecFailed): Exit code: '1'".to_owned(),
+            format!("workload 'b' on agent 'A' is Pending(StartingFailed): {long}"),
+        ]
+    );
+    assert_eq!(
+        state.outstanding(),
+        [
+            "workload 'd' on agent 'A' is Pending(WaitingToStart)",
+            "workload 'e' on agent 'A' is Failed(Lost)", // A deleted workload is waited for until it is gone.
+        ]
+    );
+}
+
+/// Plays `steps` and gives how the wait ended and what was written.
+fn run(
+    state: &mut WaitState,
+    steps: Vec<Step>,
+    limit: Option<Duration>,
+    terminal: Option<fn() -> (usize, usize)>,
+) -> (Result<WaitEnd, CliError>, String) {
+    let mut server = ScriptedServer::new(steps);
+    let clock = server.clock.clone();
+    let mut out = Vec::new();
+    let mut output = Output::to(&mut out, std::io::sink(), terminal);
+    let end = wait(state, &mut server, &clock, limit, &mut output);
+    drop(output);
+    (end, String::from_utf8(out).unwrap())
+}
+
+#[test]
+fn without_a_terminal_only_changes_are_written_and_the_last_frame_is_final() {
+    let mut state = wait_state(&["w.1.A"], &[], &["A"]);
+    let (end, text) = run(
+        &mut state,
+        vec![
+            Step::Silence(Duration::from_secs(600)),
+            Step::Broadcast(vec![reported("w.1.A", Phase::PendingStarting, "")]),
+            Step::Broadcast(vec![reported("other.1.A", Phase::Running, "")]),
+            Step::Broadcast(vec![reported("w.1.A", Phase::PendingStarting, "")]),
+            Step::Broadcast(vec![reported("w.1.A", Phase::Running, "")]),
+        ],
+        None,
+        None,
+    );
+    assert_eq!(end.unwrap(), WaitEnd::Settled);
+    let expected = "\
+WORKLOAD NAME   AGENT   RUNTIME     EXECUTION STATE    ADDITIONAL INFO
+w               A       podman    | Pending(Initial)                  \n
+WORKLOAD NAME   AGENT   RUNTIME     EXECUTION STATE     ADDITIONAL INFO
+w               A       podman    | Pending(Starting)                  \n
+WORKLOAD NAME   AGENT   RUNTIME     EXECUTION STATE   ADDITIONAL INFO
+w               A       podman      Running(Ok)                      \n
+";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn in_a_terminal_the_spinner_turns_with_the_time() {
+    let mut state = wait_state(&["w.1.A"], &[], &["A"]);
+    let steps = vec![Step::Silence(SPINNER_INTERVAL * 4), Step::Broadcast(vec![reported("w.1.A", Phase::Running, "")])];
+    let (end, text) = run(&mut state, steps, None, Some(|| (100, 24)));
+    assert_eq!(end.unwrap(), WaitEnd::Settled);
+    let symbols: String =
+        text.split("\x1b[1G").filter_map(|frame| frame.split("podman    ").nth(1)?.chars().next()).collect();
+    assert_eq!(symbols, "|/-\\ ");
+    assert_eq!(text.matches("\x1b[2A").count(), 4, "every frame but the first goes back over the one before");
+}
+
+#[test]
+fn waiting_can_be_given_up_and_ends_with_the_connection() {
+    let steps = || {
+        vec![
+            Step::Silence(Duration::from_secs(4)),
+            Step::Broadcast(vec![reported("w.1.A", Phase::PendingStarting, "Retry 3: no image")]),
+            Step::Silence(Duration::from_secs(4)),
+        ]
+    };
+    let mut state = wait_state(&["w.1.A"], &[], &["A"]);
+    let (end, _) = run(&mut state, steps(), Some(Duration::from_secs(5)), None);
+    assert_eq!(end.unwrap(), WaitEnd::TimedOut);
+    assert_eq!(state.outstanding(), ["workload 'w' on agent 'A' is Pending(Starting): Retry 3: no image"]);
+
+    let mut state = wait_state(&["w.1.A"], &[], &["A"]);
+    let (end, _) = run(&mut state, steps(), None, None);
+    assert_eq!(end.unwrap_err().to_string(), "Command failed: 'Connection to server interrupted'");
+}

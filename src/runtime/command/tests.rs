@@ -1,0 +1,260 @@
+//! Scripted children: what a call gives back, and that no child can hang, flood or outlive it.
+
+use super::*;
+use crate::runtime::Unwatched;
+use rustix::event::{EventfdFlags, eventfd};
+use std::fs;
+
+/// Far more than any of these calls needs; a test that reaches it has failed.
+const AMPLE: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(100);
+
+fn shell(script: &str) -> EngineCall<'static> {
+    EngineCall::new("sh", vec!["-c".to_owned(), script.to_owned()]).limit(AMPLE)
+}
+
+fn text_of(call: EngineCall<'_>) -> Result<String, CallError> {
+    call.run(&mut Unwatched)?.into_text()
+}
+
+/// Waits until the process is gone; false when it stays.
+fn is_gone(pid: &str) -> bool {
+    let Some(pid) = Pid::from_raw(pid.trim().parse().unwrap()) else { return false };
+    let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return true };
+    let wait = Timespec::try_from(AMPLE).unwrap();
+    poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&wait)) == Ok(1)
+}
+
+/// A watch that cancels after this many calls of its progress.
+struct TestWatch {
+    cancel: OwnedFd,
+    left: usize,
+    ages: Vec<Duration>,
+}
+
+impl TestWatch {
+    fn cancelling_after(left: usize) -> Self {
+        let cancel = eventfd(u32::from(left == 0), EventfdFlags::CLOEXEC).unwrap();
+        Self { cancel, left, ages: vec![] }
+    }
+}
+
+impl CallWatch for TestWatch {
+    fn cancel_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.cancel.as_fd())
+    }
+
+    fn next_progress(&self) -> Option<Duration> {
+        (self.ages.len() < self.left).then(|| SHORT / 10 * (self.ages.len() as u32 + 1))
+    }
+
+    fn still_running(&mut self, age: Duration) {
+        self.ages.push(age);
+        if self.ages.len() == self.left {
+            rustix::io::write(&self.cancel, &1_u64.to_ne_bytes()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn arguments_reach_the_program_unchanged_and_output_comes_back() {
+    let arguments = ["%s|", "a b", "$HOME", "\"q\"", "*", ""].map(str::to_owned).to_vec();
+    assert_eq!(text_of(EngineCall::new("printf", arguments)), Ok("a b|$HOME|\"q\"|*||".to_owned()));
+}
+
+#[test]
+fn a_failed_call_tells_what_the_engine_said_and_what_was_called() {
+    for (script, said) in [
+        ("echo; echo ' Error: no' >&2; exit 125", "Error: no"),
+        ("exit 3", "Ended with exit status: 3"),
+        ("kill -9 $$", "Ended with signal: 9 (SIGKILL)"),
+    ] {
+        let expected = format!("{said}. Execution of 'sh \"-c\" \"{script}\"'");
+        assert_eq!(text_of(shell(script)), Err(CallError::Failed(expected)));
+    }
+}
+
+#[test]
+fn a_missing_program_is_named() {
+    let call = EngineCall::new("no-such-engine", vec!["ps".to_owned(), "a b".to_owned()]);
+    let text =
+        "Error: 'No such file or directory (os error 2)'. Could not spawn command 'no-such-engine \"ps\" \"a b\"'.";
+    assert_eq!(text_of(call), Err(CallError::NotStarted(text.to_owned())));
+}
+
+#[test]
+fn input_larger_than_a_pipe_passes_while_output_comes_back() {
+    let input: String = "0123456789abcdef\n".repeat(100_000);
+    let call = EngineCall::new("cat", vec![]).limit(AMPLE).input(input.as_bytes());
+    assert_eq!(text_of(call), Ok(input));
+}
+
+#[test]
+fn a_child_that_does_not_read_its_input_is_no_error() {
+    let input = vec![b'x'; 4 * PIPE_CONTENT_MAX];
+    assert_eq!(text_of(shell("exec 0<&-; echo done").input(&input)), Ok("done\n".to_owned()));
+    assert_eq!(text_of(shell("cat")), Ok(String::new()), "without input the child reads an end of file");
+}
+
+#[test]
+fn output_over_the_bound_is_dropped_and_cannot_be_used() {
+    let result = text_of(shell("head -c 20000000 /dev/zero"));
+    let Err(CallError::Failed(text)) = result else { panic!("{result:?}") };
+    assert!(text.starts_with("20000000 bytes of output are too many, at most 16777216 can be read."), "{text}");
+    let result = shell("head -c 20000000 /dev/zero").run(&mut Unwatched).unwrap();
+    assert_eq!((result.bytes.len(), result.discarded), (ENGINE_OUTPUT_MAX, 20_000_000 - ENGINE_OUTPUT_MAX as u64));
+}
+
+#[test]
+fn the_end_of_a_long_error_is_kept_while_both_pipes_are_flooded() {
+    let script =
+        "head -c 3000000 /dev/zero & head -c 3000000 /dev/zero >&2; wait; echo 'Error: the reason' >&2; exit 1";
+    let result = text_of(shell(script));
+    let Err(CallError::Failed(text)) = result else { panic!("{result:?}") };
+    assert!(text.starts_with("... "), "{text:?}");
+    let (said, _) = text.split_once(". Execution of").unwrap();
+    assert!(said.ends_with("Error: the reason"));
+    assert!(said.len() <= ENGINE_ERROR_MAX + 4);
+}
+
+#[test]
+fn output_that_is_not_text_is_an_error() {
+    let result = text_of(shell("printf '\\377'"));
+    assert!(
+        matches!(&result, Err(CallError::Failed(text)) if text.starts_with("The output is not text: ")),
+        "{result:?}"
+    );
+}
+
+#[test]
+fn a_call_that_takes_too_long_is_ended_with_its_helpers() {
+    let folder = tempfile::tempdir().unwrap();
+    let pids = folder.path().join("pids");
+    // The helper ignores SIGTERM; the call itself ends politely.
+    let script = format!(
+        "(trap '' TERM; exec sleep 600) & echo 'Trying to pull' >&2; echo $! >{0}; echo $$ >>{0}; wait",
+        pids.display()
+    );
+    let result = shell(&script).limit(SHORT).run_extended(&mut Unwatched, || {
+        let written = || fs::read_to_string(&pids).is_ok_and(|text| text.matches('\n').count() == 2);
+        while !written() {
+            std::thread::yield_now();
+        }
+        None
+    });
+    let Err(CallError::TimedOut(text)) = result else { panic!("{result:?}") };
+    assert!(text.starts_with("No answer within 100ms. It said: 'Trying to pull'. Execution of 'sh "), "{text}");
+    let pids = fs::read_to_string(pids).unwrap();
+    assert_eq!(pids.lines().count(), 2);
+    for pid in pids.lines() {
+        assert!(is_gone(pid), "process {pid} stays");
+    }
+}
+
+#[test]
+fn a_call_that_ignores_sigterm_is_killed() {
+    let result = text_of(shell("trap '' TERM; while :; do sleep 600; done").limit(SHORT * 3));
+    assert!(
+        matches!(&result, Err(CallError::TimedOut(text)) if text.starts_with("No answer within 300ms.")),
+        "{result:?}"
+    );
+}
+
+#[test]
+fn a_limit_can_be_extended_once_by_asking() {
+    let script = "read line; exit 0";
+    // The fifo has no writer, so only the limits end the call.
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
+    let script = format!("{script} <{}", fifo.display());
+    let call = shell(&script).limit(SHORT);
+    let result = call.run_extended(&mut Unwatched, || Some(SHORT));
+    assert!(
+        matches!(&result, Err(CallError::TimedOut(text)) if text.starts_with("No answer within 200ms.")),
+        "{result:?}"
+    );
+    let call = shell(&script).limit(SHORT);
+    let result = call.run_extended(&mut Unwatched, || {
+        fs::write(&fifo, "go\n").unwrap();
+        Some(AMPLE)
+    });
+    assert!(result.is_ok(), "{result:?}");
+}
+
+#[test]
+fn a_grandchild_that_keeps_the_pipes_open_does_not_hold_the_call() {
+    let output = text_of(shell("sleep 600 & echo $!")).unwrap();
+    let pid = Pid::from_raw(output.trim().parse().unwrap()).unwrap();
+    rustix::process::kill_process(pid, Signal::KILL).expect("the helper of a successful call still runs");
+}
+
+#[test]
+fn a_grandchild_that_writes_for_ever_does_not_hold_the_call() {
+    let output = shell("echo $$; yes >&2 & exec 2>&-; echo $!").run(&mut Unwatched).unwrap().into_text().unwrap();
+    let pid = output.lines().nth(1).unwrap().parse().unwrap();
+    // Nobody reads its pipe any more, so it may have ended by itself.
+    let _ = rustix::process::kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+    assert!(is_gone(output.lines().next().unwrap()));
+}
+
+#[test]
+fn a_readable_cancel_descriptor_ends_the_call() {
+    let mut watch = TestWatch::cancelling_after(0);
+    assert_eq!(shell("echo $$; exec sleep 600").run(&mut watch).unwrap_err(), CallError::Cancelled);
+}
+
+#[test]
+fn progress_is_told_at_the_times_asked_for() {
+    let mut watch = TestWatch::cancelling_after(3);
+    assert_eq!(shell("exec sleep 600").run(&mut watch).unwrap_err(), CallError::Cancelled);
+    assert_eq!(watch.ages.len(), 3);
+    for (age, at) in watch.ages.iter().zip([SHORT / 10, SHORT / 5, SHORT / 10 * 3]) {
+        assert!(*age >= at, "{age:?} {at:?}");
+    }
+}
+
+#[test]
+fn the_child_is_reaped_and_leads_its_own_group() {
+    let output = text_of(shell("read -r stat </proc/$$/stat; echo \"$stat\"")).unwrap();
+    let fields: Vec<&str> = output.split(' ').collect();
+    assert_eq!(fields[0], fields[4], "process and group of {output:?}");
+    assert!(!fs::exists(format!("/proc/{}", fields[0])).unwrap());
+}
+
+#[test]
+fn where_no_pidfd_can_be_had_the_end_is_noticed_all_the_same() {
+    for (script, limit, expected) in [("echo done; exit 0", AMPLE, true), ("exec sleep 600", SHORT, false)] {
+        let call = shell(script).limit(limit);
+        let mut child = call.command(None).spawn().unwrap();
+        let streams = Streams::of(&mut child, &[]);
+        let mut running = RunningCall::new(child, streams, None, call.limit);
+        running.pidfd = None;
+        let status = running.wait(&mut Unwatched, || None);
+        let outcome = running.outcome(status, call.quoted());
+        assert_eq!(outcome.is_ok(), expected, "{script}: {outcome:?}");
+    }
+}
+
+#[test]
+fn the_service_manager_is_hidden_from_the_engine() {
+    let command = shell("").command(None);
+    let removed: Vec<_> = command.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
+    for variable in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS"] {
+        assert!(removed.iter().any(|name| *name == variable), "{variable}");
+    }
+}
+
+#[test]
+fn a_recorded_call_is_on_record_exactly_while_it_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let (children, _) = EngineChildren::open(folder.path()).unwrap();
+    // The record is completed right after the start, so the child waits for its pid to appear.
+    let script = format!(
+        "while ! grep -q \"^$$ \" {0}/* && kill -0 $PPID; do :; done; cat {0}/$ANKAIOS_ENGINE_CALL",
+        folder.path().display()
+    );
+    let output = text_of(shell(&script).recorded(&children)).unwrap();
+    assert_eq!(output.lines().nth(1), Some("sh"));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}

@@ -1,0 +1,180 @@
+//! Notices the end of containers' processes at once, without asking the engine (DESIGN section 4).
+//!
+//! Each process is held by a pidfd in one epoll set. A pid alone proves nothing: it may be in use by another process by
+//! now, and it means something else entirely when the engine runs in another pid namespace. So after the pidfd is
+//! open, `/proc` must show that the process belongs to the container: by its control group, or by the engine's monitor
+//! (conmon) as its parent. Where that cannot be shown, the caller has to poll.
+//!
+//! Thread: `exits:<engine>` waits for the set; the owner of [`ExitWatch`] adds processes from its own thread.
+//! Gives: the key of each process that ended, once.
+
+use super::MainProcess;
+use crate::limits::STACK_SMALL;
+use crate::threads::{self, Thread};
+use crossbeam_channel::Sender;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// Key of the descriptor that ends the thread.
+const END: u64 = u64::MAX;
+
+/// The set of watched processes. Its thread ends when it is dropped.
+#[derive(Debug)]
+pub struct ExitWatch {
+    set: Arc<OwnedFd>,
+    end: OwnedFd,
+}
+
+/// One watched process, until dropped.
+#[derive(Debug)]
+pub struct WatchedProcess {
+    _pidfd: OwnedFd,
+}
+
+impl ExitWatch {
+    /// Starts the thread `name`, which sends the keys of ended processes to `exits` and may wait there.
+    ///
+    /// # Errors
+    /// When the system gives no descriptor or no thread.
+    pub fn start(name: String, exits: Sender<u64>) -> io::Result<(Self, Thread)> {
+        let set = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let end = eventfd(0, EventfdFlags::CLOEXEC)?;
+        epoll::add(&set, &end, epoll::EventData::new_u64(END), epoll::EventFlags::IN)?;
+        let waited = set.clone();
+        let thread = threads::spawn(name, STACK_SMALL, move || forward(&waited, &exits))?;
+        Ok((Self { set, end }, thread))
+    }
+
+    /// Watches `process` under `key`. `None` when its end cannot be noticed: it has ended already, its pid is not
+    /// the container's in our pid namespace, or the kernel has no pidfd.
+    #[must_use]
+    pub fn watch(&self, key: u64, process: &MainProcess) -> Option<WatchedProcess> {
+        let pid = Pid::from_raw(i32::try_from(process.pid).ok()?)?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        // Only after the pidfd is open: a process that is replaced from here on has ended for the pidfd as well.
+        belongs_to(pid, &process.container.0).then_some(())?;
+        let once = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        epoll::add(&self.set, &pidfd, epoll::EventData::new_u64(key), once).ok()?;
+        Some(WatchedProcess { _pidfd: pidfd })
+    }
+}
+
+impl Drop for ExitWatch {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&self.end, &1_u64.to_ne_bytes()); // An empty counter takes it.
+    }
+}
+
+fn forward(set: &OwnedFd, exits: &Sender<u64>) {
+    let mut events = Vec::with_capacity(16);
+    loop {
+        match epoll::wait(set, rustix::buffer::spare_capacity(&mut events), None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return log::error!("ends of containers are noticed by polling only: {error}"),
+        }
+        for event in events.drain(..) {
+            let key = event.data.u64();
+            if key == END || exits.send(key).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Whether `/proc` shows that the process is the main process of the container.
+fn belongs_to(pid: Pid, container: &str) -> bool {
+    if container.is_empty() {
+        return false;
+    }
+    let file = |pid: &str, name: &str| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let own = pid.as_raw_nonzero().to_string();
+    if String::from_utf8_lossy(&file(&own, "cgroup")).contains(container) {
+        return true;
+    }
+    // The name in parentheses may contain anything; behind it come the state and the parent.
+    let stat = String::from_utf8_lossy(&file(&own, "stat")).into_owned();
+    let parent = stat.rsplit(')').next().and_then(|fields| fields.split_ascii_whitespace().nth(1));
+    parent.is_some_and(|parent| file(parent, "cmdline").split(|byte| *byte == 0).any(|arg| arg == container.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::ContainerId;
+    use crossbeam_channel::{Receiver, bounded};
+    use std::process::{Child, Command, Stdio};
+    use std::time::Duration;
+
+    const AMPLE: Duration = Duration::from_secs(60);
+    const ID: &str = "0123456789abcdef";
+
+    fn watch() -> (ExitWatch, Thread, Receiver<u64>) {
+        let (sender, exits) = bounded(4);
+        let (watch, thread) = ExitWatch::start("exits:test".to_owned(), sender).unwrap();
+        (watch, thread, exits)
+    }
+
+    /// A monitor with the container's id among its arguments, and the pid of its child.
+    fn monitored() -> (Child, MainProcess) {
+        use std::io::{BufRead as _, BufReader};
+        let script = "sleep 600 & echo $!; wait";
+        let mut monitor = Command::new("sh").args(["-c", script, "conmon", ID]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(monitor.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        (monitor, MainProcess { container: ContainerId(ID.into()), pid: line.trim().parse().unwrap() })
+    }
+
+    fn kill(pid: u32) {
+        let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
+
+    #[test]
+    fn the_end_of_a_process_is_told_once() {
+        let (watch, thread, exits) = watch();
+        let (mut monitor, process) = monitored();
+        let watched = watch.watch(7, &process).unwrap();
+        kill(process.pid);
+        assert_eq!(exits.recv_timeout(AMPLE), Ok(7));
+        monitor.wait().unwrap();
+        drop(watched);
+        drop(watch);
+        assert!(threads::join_all([thread], AMPLE).is_empty());
+        assert!(exits.try_recv().is_err(), "nothing is told twice");
+    }
+
+    #[test]
+    fn a_process_that_is_not_watched_any_more_is_not_told() {
+        let (watch, _thread, exits) = watch();
+        let (mut first, process) = monitored();
+        drop(watch.watch(1, &process).unwrap());
+        kill(process.pid);
+        first.wait().unwrap();
+        let (mut second, process) = monitored();
+        let _watched = watch.watch(2, &process).unwrap();
+        kill(process.pid);
+        assert_eq!(exits.recv_timeout(AMPLE), Ok(2));
+        second.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_that_is_not_the_containers_is_refused() {
+        let (watch, _thread, _exits) = watch();
+        let (mut monitor, process) = monitored();
+        let other = MainProcess { container: ContainerId("fedcba9876543210".into()), pid: process.pid };
+        assert!(watch.watch(1, &other).is_none(), "another container");
+        let own = MainProcess { container: ContainerId(ID.into()), pid: std::process::id() };
+        assert!(watch.watch(1, &own).is_none(), "another process");
+        kill(process.pid);
+        monitor.wait().unwrap();
+        assert!(watch.watch(1, &process).is_none(), "an ended process");
+        for pid in [0, u32::MAX] {
+            assert!(watch.watch(1, &MainProcess { container: ContainerId(ID.into()), pid }).is_none(), "{pid}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Messages for clients of other implementations, which take at most 4 MiB each (spec/server.md section 12.5).
+//!
+//! Thread: `tx:<peer>`.
+
+use super::convert::to_client::from_server;
+use super::outbox::approximate_bytes;
+use super::schema::grpc_api;
+use crate::model::messages::{FromServer, Response, ResponseContent, WorkloadPlan};
+use crate::model::names::Name;
+use protobuf::Message;
+use std::collections::BTreeMap;
+
+/// The message on the wire, in as many pieces as it takes to keep each within `limit` bytes.
+///
+/// What cannot be cut is replaced: an answer by an error that names the way out, the list of workloads in a hello
+/// by nothing and an error in the log, because it would end the session again and again.
+#[must_use]
+pub fn fit(message: FromServer, limit: usize, peer: &str) -> Vec<grpc_api::FromServer> {
+    // Nearly all messages are far from the limit; only the others are worth a copy to cut.
+    if approximate_bytes(&message).saturating_mul(4) <= limit {
+        return vec![from_server(message)];
+    }
+    let encoded = from_server(message.clone());
+    let size = usize::try_from(encoded.compute_size()).unwrap_or(usize::MAX);
+    if size <= limit {
+        return vec![encoded];
+    }
+    match message {
+        FromServer::WorkloadStates(mut states) if states.len() > 1 => {
+            let rest = states.split_off(states.len() / 2);
+            [states, rest].into_iter().flat_map(|half| fit(FromServer::WorkloadStates(half), limit, peer)).collect()
+        }
+        FromServer::UpdateWorkload(plan) => match halves(&plan) {
+            Some(parts) => {
+                parts.into_iter().flat_map(|half| fit(FromServer::UpdateWorkload(half), limit, peer)).collect()
+            }
+            None => too_large(peer, "an update of one workload", size, limit),
+        },
+        FromServer::Response(Response { id, .. }) => {
+            let text = format!(
+                "The answer has {size} bytes, but this client takes at most {limit}. Ask for parts with field masks."
+            );
+            vec![from_server(FromServer::Response(Response { id, content: ResponseContent::Error(text) }))]
+        }
+        FromServer::ServerHello(added) => {
+            too_large(peer, &format!("the hello with {} workloads", added.len()), size, limit)
+        }
+        _ => too_large(peer, "a message", size, limit),
+    }
+}
+
+fn too_large(peer: &str, what: &str, size: usize, limit: usize) -> Vec<grpc_api::FromServer> {
+    log::error!(
+        "Not sending {what} to '{peer}': it has {size} bytes, but that program takes at most {limit}. \
+         Use fewer or smaller workloads there, or an agent of this version."
+    );
+    Vec::new()
+}
+
+/// Cuts a plan in two without separating what belongs to one workload: its old and its new instance in one
+/// message are an update, in two messages they would be a stop and an unrelated start.
+fn halves(plan: &WorkloadPlan) -> Option<[WorkloadPlan; 2]> {
+    let mut by_name: BTreeMap<Name, WorkloadPlan> = BTreeMap::new();
+    for added in &plan.added {
+        by_name.entry(added.instance.workload.clone()).or_default().added.push(added.clone());
+    }
+    for deleted in &plan.deleted {
+        by_name.entry(deleted.instance.workload.clone()).or_default().deleted.push(deleted.clone());
+    }
+    if by_name.len() < 2 {
+        return None;
+    }
+    let middle = by_name.len() / 2;
+    let mut halves = [WorkloadPlan::default(), WorkloadPlan::default()];
+    for (index, (_, part)) in by_name.into_iter().enumerate() {
+        let half = &mut halves[usize::from(index >= middle)];
+        half.added.extend(part.added);
+        half.deleted.extend(part.deleted);
+    }
+    Some(halves)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+    use crate::model::messages::{AddedWorkload, DeletedWorkload};
+    use crate::model::names::InstanceName;
+    use crate::model::workload::Workload;
+    use grpc_api::from_server::FromServerEnum;
+    use std::sync::Arc;
+
+    const LIMIT: usize = 4096;
+
+    fn added(index: usize, config: &str) -> AddedWorkload {
+        let workload = Arc::new(Workload::new("A", "podman", config));
+        AddedWorkload { instance: workload.instance_name(&format!("w{index}")), workload }
+    }
+
+    #[test]
+    fn states_are_cut_and_none_is_lost() {
+        let state = |index: usize| {
+            let instance = InstanceName::new(&format!("w{index}"), "c", "A");
+            WorkloadState::new(instance, ExecutionState::plain(Phase::Running))
+        };
+        let pieces = fit(FromServer::WorkloadStates((0..500).map(state).collect()), LIMIT, "A");
+        let mut names = Vec::new();
+        for piece in &pieces {
+            assert!(piece.compute_size() <= LIMIT as u64);
+            let Some(FromServerEnum::UpdateWorkloadState(states)) = &piece.FromServerEnum else { panic!("{piece}") };
+            names.extend(states.workloadStates.iter().map(|state| state.instanceName.workloadName.clone()));
+        }
+        assert_eq!(names, (0..500).map(|index| format!("w{index}")).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn both_instances_of_an_updated_workload_stay_together() {
+        let plan = WorkloadPlan {
+            added: (0..100).map(|index| added(index, "new")).collect(),
+            deleted: (0..100)
+                .map(|index| DeletedWorkload { instance: added(index, "old").instance, dependencies: BTreeMap::new() })
+                .collect(),
+        };
+        let pieces = fit(FromServer::UpdateWorkload(plan), LIMIT, "A");
+        let mut count = 0;
+        for piece in &pieces {
+            assert!(piece.compute_size() <= LIMIT as u64);
+            let Some(FromServerEnum::UpdateWorkload(plan)) = &piece.FromServerEnum else { panic!("{piece}") };
+            let mut new: Vec<_> = plan.addedWorkloads.iter().map(|added| &added.instanceName.workloadName).collect();
+            let mut old: Vec<_> = plan.deletedWorkloads.iter().map(|old| &old.instanceName.workloadName).collect();
+            count += new.len();
+            new.sort();
+            old.sort();
+            assert_eq!(new, old);
+        }
+        assert_eq!(count, 100);
+    }
+
+    #[test]
+    fn an_answer_that_is_too_large_becomes_an_error_and_a_hello_nothing() {
+        let content = ResponseContent::UpdateStateSuccess { added: vec!["x".repeat(LIMIT)], deleted: Vec::new() };
+        let pieces = fit(FromServer::Response(Response { id: "id".into(), content }), LIMIT, "c");
+        let Some(FromServerEnum::Response(response)) = &pieces[0].FromServerEnum else { panic!("{pieces:?}") };
+        assert_eq!(response.requestId, "id");
+        assert!(response.error().message.contains("field masks"));
+        assert!(fit(FromServer::ServerHello(vec![added(0, &"x".repeat(LIMIT))]), LIMIT, "A").is_empty());
+    }
+}
