@@ -52,6 +52,8 @@ pub const UPLINK_BATCH: usize = 256;
 pub const REMOVED_MEMORY: Duration = Duration::from_secs(60);
 /// Messages from the server waiting in `ank`.
 pub const CLI_INBOX: usize = 1024;
+/// Messages of `ank` waiting to be sent. It asks one thing at a time, so only a stuck server fills this.
+pub const CLI_OUTBOX: usize = 4;
 /// How often `ank` turns its spinner while it waits for workloads.
 pub const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
 
