@@ -351,7 +351,8 @@ impl<P> Watched<P> {
         {
             return (None, Some(EXIT_RETRY));
         }
-        self.exit_seen = None;
+        // Who ended it may also remove it (`podman rm --force`, `run --rm`), which no event tells.
+        let just_ended = self.exit_seen.take().is_some();
         let passing = state.phase.is_pending() || state.phase == Phase::Stopping;
         if self.reported.as_ref() != Some(state) || !passing {
             self.passing_pause = POLL_INTERVAL;
@@ -359,6 +360,7 @@ impl<P> Watched<P> {
         let noticed = !self.processes.is_empty() && self.processes.iter().all(|process| process.watch.is_some());
         let pause = match state.phase {
             Phase::Running if !noticed => Some(POLL_INTERVAL),
+            _ if just_ended => Some(POLL_INTERVAL),
             _ if passing => Some(self.passing_pause),
             _ => None,
         };

@@ -195,6 +195,8 @@ fn an_end_is_seen_at_once_and_told_when_the_exit_code_is_there() {
     bench.expect_listing_after(EXIT_RETRY);
     bench.list(vec![exited("web", 3)]);
     assert_eq!(bench.take_reports(), ["web/1 Failed(ExecFailed): 'Exit code: '3''"]);
+    bench.expect_listing_after(POLL_INTERVAL);
+    bench.list(vec![exited("web", 3)]);
     bench.expect_listing_after(REPAIR_INTERVAL);
 }
 
@@ -213,7 +215,6 @@ fn one_listing_serves_all_that_ended_together() {
     bench.expect_listing();
     bench.list(vec![exited("a", 0), exited("b", 1), exited("c", 2)]);
     assert_eq!(bench.take_reports(), ["c/1 Failed(ExecFailed): 'Exit code: '2''"]);
-    bench.expect_listing_after(REPAIR_INTERVAL);
 }
 
 // [utest->swdd~agent-provides-generic-state-checker-implementation~1]
@@ -270,7 +271,7 @@ fn a_container_that_the_engine_restarted_is_watched_by_its_new_process() {
     bench.expect_listing();
     bench.list(vec![running("web", 2)]);
     assert_eq!(bench.take_reports(), [""; 0], "it runs as before");
-    bench.expect_listing_after(REPAIR_INTERVAL);
+    bench.expect_listing_after(POLL_INTERVAL);
     bench.list(vec![running("web", 2)]);
     bench.end(2);
     bench.expect_listing();
@@ -342,6 +343,20 @@ fn paused_and_removed_behind_our_back_is_seen_by_the_repair_listing() {
 }
 
 #[test]
+fn what_is_ended_and_removed_at_once_is_soon_lost() {
+    let mut bench = Bench::watching(&["web"]);
+    bench.end(1);
+    bench.expect_listing();
+    bench.list(vec![exited("web", 137)]);
+    bench.expect_listing_after(POLL_INTERVAL);
+    bench.list(vec![]);
+    bench.expect_listing_after(MISSING_RETRY);
+    bench.list(vec![]);
+    assert_eq!(bench.take_reports(), ["web/1 Failed(ExecFailed): 'Exit code: '137''", "web/1 Failed(Lost)"]);
+    bench.expect_listing_after(REPAIR_INTERVAL);
+}
+
+#[test]
 fn a_passing_state_is_looked_at_less_and_less_often() {
     let mut bench = Bench::new();
     bench.watch("web", 1);
@@ -380,7 +395,7 @@ fn an_engine_that_cannot_be_asked_twice_makes_all_states_unknown() {
     bench.expect_listing();
     bench.list(vec![running("a", 1), exited("b", 0)]);
     assert_eq!(bench.take_reports(), ["a/1 Running(Ok)", "b/1 Succeeded(Ok)"]);
-    bench.expect_listing_after(REPAIR_INTERVAL);
+    bench.expect_listing_after(POLL_INTERVAL);
     bench.fail();
     bench.expect_listing();
     bench.list(vec![running("a", 1), exited("b", 0)]);
@@ -469,6 +484,8 @@ fn a_pod_is_watched_by_all_its_processes() {
     bench.list(vec![pod(&[1, 2])]);
     bench.end(2);
     bench.expect_listing();
+    bench.list(vec![pod(&[1])]);
+    bench.expect_listing_after(POLL_INTERVAL);
     bench.list(vec![pod(&[1])]);
     bench.expect_listing_after(REPAIR_INTERVAL);
     bench.list(vec![pod(&[1])]);
