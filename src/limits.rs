@@ -14,6 +14,10 @@ pub const STACK_LARGE: usize = 1024 * 1024;
 pub const STOP_DEADLINE: Duration = Duration::from_secs(2);
 /// A turn of an event loop above this is worth a warning: something blocked that must not.
 pub const TURN_MAX: Duration = Duration::from_millis(500);
+/// Stack of a thread that runs one workload, in bytes: it parses a user's YAML, which may be nested deeply.
+pub const STACK_WORKLOAD: usize = 512 * 1024;
+/// Longest time that the agent waits for its threads at the end. Calls of the engine are not waited for.
+pub const AGENT_STOP_DEADLINE: Duration = Duration::from_secs(1);
 
 // ------------------------------------------------------------------- memory
 
@@ -21,10 +25,6 @@ pub const TURN_MAX: Duration = Duration::from_millis(500);
 pub const MALLOC_ARENAS: i32 = 2;
 /// Dropping this many bytes at once is worth the milliseconds that giving them back takes.
 pub const TRIM_FROM: usize = 1024 * 1024;
-/// Stack of a thread that runs one workload, in bytes: it parses a user's YAML, which may be nested deeply.
-pub const STACK_WORKLOAD: usize = 512 * 1024;
-/// Longest time that the agent waits for its threads at the end. Calls of the engine are not waited for.
-pub const AGENT_STOP_DEADLINE: Duration = Duration::from_secs(1);
 
 // ------------------------------------------------------------------- queues
 

@@ -233,12 +233,14 @@ fn timed_out(error: &ConnectError) -> bool {
 }
 
 fn not_connected(url: &str, error: &ConnectError) -> CliError {
-    let (ConnectError::Resolve { source, .. } | ConnectError::Connect { source, .. }) = error;
-    let advice = match (error, source.kind()) {
-        (ConnectError::Resolve { .. }, _) => "check the host name, or name another server with '--server-url <URL>'",
-        (_, std::io::ErrorKind::Unsupported) => "",
-        _ => "start ank-server there, or name another server with '--server-url <URL>'",
+    let hint = match error {
+        ConnectError::Resolve { source, .. } => {
+            format!("{source}; check the host name, or name another server with '--server-url <URL>'")
+        }
+        ConnectError::Tls { source, .. } => format!("{source}; check the certificates of both sides"),
+        ConnectError::Connect { source, .. } => {
+            format!("{source}; start ank-server there, or name another server with '--server-url <URL>'")
+        }
     };
-    let hint = if advice.is_empty() { source.to_string() } else { format!("{source}; {advice}") };
     CliError::Start { text: format!("Could not connect to Ankaios server on '{url}'."), hint: Some(hint) }
 }

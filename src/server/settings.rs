@@ -170,3 +170,92 @@ fn combine(
         warnings,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Settings from a config file with `text` and further arguments.
+    fn settings(text: &str, arguments: &[&str]) -> Result<ServerSettings, SettingsError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ank-server.conf");
+        std::fs::write(&path, text).unwrap();
+        let arguments = ["ank-server".as_ref(), "-x".as_ref(), path.as_os_str()]
+            .into_iter()
+            .chain(arguments.iter().map(|argument| std::ffi::OsStr::new(*argument)));
+        read(arguments.map(ToOwned::to_owned))
+    }
+
+    #[test]
+    fn options_win_over_the_file_and_the_file_over_defaults() {
+        let text = "version = 'v1'\naddress = '127.0.0.1:1'\nstartup_manifest = 'a'\ninsecure = true\n";
+        let from_file = settings(text, &[]).unwrap();
+        assert_eq!(from_file.address, "127.0.0.1:1".parse().unwrap());
+        assert_eq!(from_file.startup_manifest, Some("a".into()));
+        assert_eq!(from_file.security, Ok(Security::Insecure));
+        let from_options = settings(text, &["-a", "[::1]:2", "-m", "b", "--no-insecure"]).unwrap();
+        assert_eq!(from_options.address, "[::1]:2".parse().unwrap());
+        assert_eq!(from_options.startup_manifest, Some("b".into()));
+        assert!(from_options.security.is_err());
+        let defaults = settings("version = 'v1'", &["-k"]).unwrap();
+        assert_eq!((defaults.address, defaults.startup_manifest), ("127.0.0.1:25551".parse().unwrap(), None));
+        assert_eq!(defaults.security, Ok(Security::Insecure));
+        assert!(defaults.config_file.is_some() && defaults.warnings.is_empty());
+    }
+
+    #[test]
+    fn of_two_opposite_flags_the_later_one_counts() {
+        for (arguments, insecure) in [(["-k", "--no-insecure"], false), (["--no-insecure", "-k"], true)] {
+            let security = settings("version = 'v1'", &arguments).unwrap().security;
+            assert_eq!(security.is_ok(), insecure, "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn older_names_of_the_manifest_option_are_still_known() {
+        for option in ["-m", "-c", "--startup-manifest", "--startup-config"] {
+            let settings = settings("version = 'v1'", &["-k", option, "m.yaml"]).unwrap();
+            assert_eq!(settings.startup_manifest, Some("m.yaml".into()), "{option}");
+        }
+        let help = Arguments::command().render_help().to_string();
+        assert!(!help.contains("startup-config"), "{help}");
+    }
+
+    #[test]
+    fn hooks_run_by_priority_and_then_in_the_order_of_the_file() {
+        let text = "version = 'v1'\n
+            [[mutating_hooks]]\nname = 'c'\nprio = 7\npath = '/h'\n[[mutating_hooks]]\nname = 'a'\n
+            [[mutating_hooks]]\nname = 'd'\nprio = 7\n[[mutating_hook]]\nname = 'ignored'\n";
+        let settings = settings(text, &["-k"]).unwrap();
+        let hooks: Vec<(&str, u8)> =
+            settings.mutating_hooks.iter().map(|hook| (hook.name.as_str(), hook.prio)).collect();
+        assert_eq!(hooks, [("a", 0), ("c", 7), ("d", 7)]);
+        assert_eq!(settings.mutating_hooks[0].path, PathBuf::from(DEFAULT_HOOKS_FOLDER));
+        assert!(settings.warnings[0].contains("unknown key 'mutating_hook'"), "{:?}", settings.warnings);
+    }
+
+    #[test]
+    fn what_cannot_be_understood_is_refused_with_its_class() {
+        type Check = fn(&SettingsError) -> bool;
+        let usage: Check = |error| matches!(error, SettingsError::Usage(_));
+        let config: Check = |error| matches!(error, SettingsError::Config(_));
+        let pem: Check = |error| matches!(error, SettingsError::Pem(_));
+        for (text, arguments, class) in [
+            ("version = 'v1'", vec!["--address", "localhost:1"], usage),
+            ("version = 'v1'", vec!["-a", "25551"], usage),
+            ("version = 'v1'", vec!["--insecure=false"], usage),
+            ("version = 'v1'", vec!["positional"], usage),
+            ("version = 'v1'\naddress = 'localhost:1'", vec![], config),
+            ("version = 'v1'\ninsecure = 'true'", vec![], config),
+            ("version = 'v1'\n[[mutating_hooks]]\nprio = 1", vec![], config),
+            ("version = 'v1'\n[[mutating_hooks]]\nname = 'a'\nprio = 256", vec![], config),
+            ("version = 'v1'\nca_pem = 'a'\nca_pem_content = 'b'", vec![], config),
+            ("version = 'v1'\nca_pem = '/nowhere/a'", vec!["-k"], config),
+            ("insecure = true", vec![], config),
+            ("version = 'v1'", vec!["-k", "--key_pem", "/nowhere/key"], pem),
+        ] {
+            let error = settings(text, &arguments).unwrap_err();
+            assert!(class(&error), "{text} {arguments:?}: {error}");
+        }
+    }
+}

@@ -1,1 +1,158 @@
-//! Tests of the server loop.
+//! Tests of the server: a [`Cluster`] drives [`ServerLoop::on_event`] without threads and reads what peers get.
+
+mod masks;
+mod peers;
+mod updates;
+
+use super::*;
+use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::messages::{
+    ReadState, Request, RequestContent, Response, ResponseContent, UpdateState, WorkloadPlan,
+};
+use crate::model::names::InstanceName;
+use crate::model::node::Node;
+use crate::wire::outbox::{OutboxReader, outbox};
+
+/// A server with peers whose messages are read directly from their outboxes.
+#[derive(Default)]
+pub struct Cluster {
+    pub server: ServerLoop,
+    readers: BTreeMap<PeerId, OutboxReader>,
+    opened: u64,
+}
+
+impl Cluster {
+    /// A server that was started with the manifest `yaml`.
+    pub fn with_manifest(yaml: &str) -> Self {
+        let mut cluster = Self::default();
+        cluster.server.start_with(desired(yaml)).unwrap();
+        cluster
+    }
+
+    pub fn open(&mut self, hello: PeerHello) -> PeerId {
+        self.opened += 1;
+        let peer = PeerId(self.opened);
+        let (outbox, reader) = outbox();
+        self.readers.insert(peer, reader);
+        self.server.on_event(ServerEvent::Peer(PeerEvent::Opened { peer, hello, outbox }));
+        peer
+    }
+
+    pub fn agent(&mut self, name: &str) -> PeerId {
+        self.open(PeerHello::Agent { name: name.to_owned(), tags: BTreeMap::new() })
+    }
+
+    /// An agent whose first messages were read already.
+    pub fn settled_agent(&mut self, name: &str) -> PeerId {
+        let peer = self.agent(name);
+        self.take_all();
+        peer
+    }
+
+    pub fn commander(&mut self) -> PeerId {
+        self.open(PeerHello::Commander)
+    }
+
+    pub fn close(&mut self, peer: PeerId) {
+        self.server.on_event(ServerEvent::Peer(PeerEvent::Closed { peer }));
+    }
+
+    /// The peer dies without the server having been told.
+    pub fn break_outbox(&mut self, peer: PeerId) {
+        self.readers.remove(&peer);
+    }
+
+    pub fn say(&mut self, peer: PeerId, message: ToServer) {
+        self.server.on_event(ServerEvent::Peer(PeerEvent::Message { peer, message }));
+    }
+
+    pub fn report(&mut self, peer: PeerId, states: &[(&InstanceName, Phase)]) {
+        let states = states.iter().map(|(instance, phase)| state(instance, *phase)).collect();
+        self.say(peer, ToServer::WorkloadStates(states));
+    }
+
+    /// What was sent to `peer` since the last look.
+    pub fn take(&self, peer: PeerId) -> Vec<FromServer> {
+        std::iter::from_fn(|| self.readers[&peer].try_next()).collect()
+    }
+
+    /// Forgets what was sent to anybody.
+    pub fn take_all(&self) {
+        self.readers.keys().for_each(|peer| drop(self.take(*peer)));
+    }
+
+    /// Whether the server has dropped its end of the stream.
+    pub fn is_closed(&self, peer: PeerId) -> bool {
+        !self.server.peers.contains_key(&peer)
+    }
+
+    /// Asks something and answers the response to it, which must be the last message.
+    pub fn ask(&mut self, peer: PeerId, content: RequestContent) -> ResponseContent {
+        self.say(peer, ToServer::Request(Request { id: "question".to_owned(), content }));
+        match self.take(peer).pop() {
+            Some(FromServer::Response(Response { id, content })) if id == "question" => content,
+            other => panic!("no answer but {other:?}"),
+        }
+    }
+
+    /// Sends an update from a new commander. Answers added and deleted instances, or the error.
+    pub fn update(&mut self, new_state: &str, masks: &[&str]) -> Result<(Vec<String>, Vec<String>), String> {
+        let commander = self.commander();
+        let answer = self.ask(commander, update(new_state, masks));
+        self.say(commander, ToServer::Goodbye);
+        match answer {
+            ResponseContent::UpdateStateSuccess { added, deleted } => Ok((added, deleted)),
+            ResponseContent::Error(text) => Err(text),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What a new commander reads with `masks`, as JSON.
+    pub fn read(&mut self, masks: &[&str]) -> String {
+        let commander = self.commander();
+        let masks = masks.iter().map(|mask| (*mask).to_owned()).collect();
+        let answer = self.ask(commander, RequestContent::CompleteState(ReadState { masks, subscribe: false }));
+        self.say(commander, ToServer::Goodbye);
+        match answer {
+            ResponseContent::CompleteState { state, altered: None } => serde_json::to_string(&state).unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The phase of an instance as the server knows it.
+    pub fn phase(&self, instance: &InstanceName) -> Option<Phase> {
+        self.server.states.get(instance).map(|state| state.phase)
+    }
+}
+
+pub fn desired(yaml: &str) -> DesiredState {
+    crate::model::manifest::Manifest::parse(yaml).unwrap().into_desired_state().unwrap()
+}
+
+pub fn update(new_state: &str, masks: &[&str]) -> RequestContent {
+    let masks = masks.iter().map(|mask| (*mask).to_owned()).collect();
+    RequestContent::UpdateState(UpdateState { new_state: Some(Ok(tree(new_state))), masks })
+}
+
+/// A field tree from YAML.
+pub fn tree(yaml: &str) -> Node {
+    fn node(value: &serde_yaml::Value) -> Node {
+        match value {
+            serde_yaml::Value::Mapping(entries) => {
+                Node::map(entries.iter().map(|(key, value)| (key.as_str().unwrap(), node(value))))
+            }
+            serde_yaml::Value::Sequence(items) => Node::List(items.iter().map(node).collect()),
+            serde_yaml::Value::Number(number) => Node::Number(number.as_u64().unwrap()),
+            other => Node::text(other.as_str().unwrap()),
+        }
+    }
+    node(&serde_yaml::from_str(yaml).unwrap())
+}
+
+pub fn state(instance: &InstanceName, phase: Phase) -> WorkloadState {
+    WorkloadState::new(instance.clone(), ExecutionState::plain(phase))
+}
+
+pub fn names(added: &[AddedWorkload]) -> Vec<String> {
+    added.iter().map(|added| added.instance.workload.to_string()).collect()
+}

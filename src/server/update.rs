@@ -299,6 +299,3 @@ impl<'s> Patch<'s> {
         agents.map(|(name, agent)| (name.as_str().into(), agent.get("tags").map(texts).unwrap_or_default())).collect()
     }
 }
-
-#[cfg(test)]
-mod tests;

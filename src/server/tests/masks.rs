@@ -1,0 +1,288 @@
+//! The mask algorithm of updates: the table of spec/server.md section 8.2 and what surrounds it.
+
+use super::*;
+
+const MANIFEST: &str = "
+apiVersion: v1
+workloads:
+  a:
+    agent: A
+    runtime: podman
+    runtimeConfig: x
+    restartPolicy: ALWAYS
+    tags: {t0: '0'}
+    files: [{mountPoint: /a, data: d}]
+  b: {agent: A, runtime: podman, runtimeConfig: y}
+configs: {k: v}
+";
+
+/// One row: new state, masks, and either what a read of the desired state contains afterwards or the error.
+struct Row {
+    new_state: &'static str,
+    masks: &'static [&'static str],
+    outcome: Result<&'static str, &'static str>,
+}
+
+fn row(masks: &'static [&'static str], new_state: &'static str, outcome: Result<&'static str, &'static str>) -> Row {
+    Row { new_state, masks, outcome }
+}
+
+const UNCHANGED: &str = r#"{"desiredState":{"apiVersion":"v1","configs":{"k":"v"},"workloads":{"a":{"agent":"A","files":[{"data":"d","mountPoint":"/a"}],"restartPolicy":"ALWAYS","runtime":"podman","runtimeConfig":"x","tags":{"t0":"0"}},"b":{"agent":"A","restartPolicy":"NEVER","runtime":"podman","runtimeConfig":"y"}}}}"#;
+
+fn check(rows: &[Row]) {
+    for Row { new_state, masks, outcome } in rows {
+        let mut cluster = Cluster::with_manifest(MANIFEST);
+        assert_eq!(cluster.read(&["desiredState"]), UNCHANGED);
+        let result = cluster.update(new_state, masks);
+        let after = cluster.read(&["desiredState"]);
+        match (outcome, result) {
+            (Ok(part), Ok(_)) => assert!(after.contains(part), "{masks:?}: {after}"),
+            (Err(text), Err(error)) => {
+                assert_eq!(error, *text, "{masks:?}");
+                assert_eq!(after, UNCHANGED, "{masks:?}: a refused update changes nothing");
+            }
+            (_, result) => panic!("{masks:?}: {result:?}"),
+        }
+    }
+}
+
+// [utest->swdd~update-desired-state-with-update-mask~1]
+#[test]
+fn masks_about_tags_and_fields() {
+    let tags = "{desiredState: {apiVersion: v1, workloads: {a: {tags: {t1: '1'}}}}}";
+    let no_tags = "{desiredState: {apiVersion: v1, workloads: {a: {tags: {}}}}}";
+    let empty = "{desiredState: {apiVersion: v1, workloads: {}}}";
+    check(&[
+        row(&["desiredState.workloads.a.tags.t1"], tags, Ok(r#""tags":{"t0":"0","t1":"1"}"#)),
+        row(&["desiredState.workloads.a.tags"], tags, Ok(r#""tags":{"t1":"1"}"#)),
+        row(&["desiredState.workloads.a.tags"], empty, Ok(r#""runtimeConfig":"x"},"b""#)),
+        row(&["desiredState.workloads.a.tags"], no_tags, Ok(r#""runtimeConfig":"x"},"b""#)),
+        row(&["desiredState.workloads.a.tags.t0"], empty, Ok(r#""runtimeConfig":"x"},"b""#)),
+        row(&["desiredState.workloads.a.tags.zz"], empty, Ok(UNCHANGED)),
+        row(&["desiredState.workloads.b.tags.t1"], empty, Ok(UNCHANGED)),
+        row(&["desiredState.workloads.a.files"], empty, Ok(r#"{"a":{"agent":"A","restartPolicy""#)),
+        row(
+            &["desiredState.workloads.a.restartPolicy"],
+            empty,
+            Ok(r#""restartPolicy":"NEVER","runtime":"podman","runtimeConfig":"x""#),
+        ),
+        row(
+            &["desiredState.workloads.a.agent"],
+            empty,
+            Err(
+                "Update rejected: 'Resulting State is invalid, reason: 'Could not parse into CompleteState: 'missing field `agent`'''",
+            ),
+        ),
+        row(
+            &["desiredState.workloads.a.files.0"],
+            empty,
+            Err("Update rejected: 'Could not find field desiredState.workloads.a.files.0'"),
+        ),
+        row(
+            &["desiredState.workloads.a.runtime.x"],
+            empty,
+            Err("Update rejected: 'Could not find field desiredState.workloads.a.runtime.x'"),
+        ),
+    ]);
+}
+
+// [utest->swdd~update-desired-state-with-update-mask~1]
+#[test]
+fn masks_about_workloads_that_exist_or_not() {
+    let empty = "{desiredState: {apiVersion: v1, workloads: {}}}";
+    let only_agent = "{desiredState: {apiVersion: v1, workloads: {n: {agent: A}}}}";
+    let whole = "{desiredState: {apiVersion: v1, workloads: {n: {agent: A, runtime: podman, runtimeConfig: ' z '}}}}";
+    check(&[
+        row(&["desiredState.workloads.zz"], empty, Ok(UNCHANGED)),
+        row(
+            &["desiredState.workloads.zz.agent"],
+            empty,
+            Err("Update rejected: 'Could not find field desiredState.workloads.zz.agent'"),
+        ),
+        row(
+            &["desiredState.workloads.n.agent"],
+            only_agent,
+            Err(
+                "Update rejected: 'Resulting State is invalid, reason: 'Could not parse into CompleteState: 'missing field `runtime`'''",
+            ),
+        ),
+        row(
+            &["desiredState.workloads.n"],
+            whole,
+            Ok(r#""n":{"agent":"A","restartPolicy":"NEVER","runtime":"podman","runtimeConfig":"z"}"#),
+        ),
+        row(&["desiredState.workloads.a"], empty, Ok(r#""workloads":{"b":"#)),
+        row(&["desiredState.workloads"], whole, Ok(r#""configs":{"k":"v"},"workloads":{"n":"#)),
+        row(
+            &["desiredState.workloads", "desiredState.workloads.n"],
+            empty,
+            Ok(r#""configs":{"k":"v"},"workloads":{}"#),
+        ),
+        row(
+            &["desiredState.workloads.a", "desiredState.workloads.n"],
+            whole,
+            Ok(r#""workloads":{"b":{"agent":"A","restartPolicy":"NEVER","runtime":"podman","runtimeConfig":"y"},"n":"#),
+        ),
+    ]);
+}
+
+#[test]
+fn masks_about_the_whole_state_the_version_and_configs() {
+    let empty = "{desiredState: {apiVersion: v1, workloads: {}}}";
+    let version = "{desiredState: {apiVersion: v0.1}}";
+    let no_version = "{desiredState: {apiVersion: '', workloads: {}}}";
+    let configs = "{desiredState: {apiVersion: v1, configs: {k: [x], n: {m: o}}}}";
+    check(&[
+        row(&["desiredState.apiVersion"], version, Ok(r#""apiVersion":"v0.1","configs":{"k":"v"}"#)),
+        row(&["desiredState"], "{agents: {}}", Ok(r#"{"desiredState":{"apiVersion":"v1","workloads":{}}}"#)),
+        row(&["desiredState"], empty, Ok(r#"{"desiredState":{"apiVersion":"v1","workloads":{}}}"#)),
+        row(&["desiredState"], no_version, Err("Unsupported API version. Received '', expected 'v1'")),
+        row(&["desiredState.configs.k"], configs, Ok(r#""configs":{"k":["x"]},"#)),
+        row(&["desiredState.configs.n.m"], configs, Ok(r#""configs":{"k":"v","n":{"m":"o"}},"#)),
+        row(&["desiredState.configs"], configs, Ok(r#""configs":{"k":["x"],"n":{"m":"o"}},"#)),
+        row(&["desiredState.configs.k"], empty, Ok(r#"{"desiredState":{"apiVersion":"v1","workloads""#)),
+        row(
+            &["desiredState.configs.n.m"],
+            empty,
+            Err("Update rejected: 'Could not find field desiredState.configs.n.m'"),
+        ),
+        row(
+            &["desiredState.configs.k.deeper"],
+            "{desiredState: {apiVersion: v1, configs: {k: {deeper: x}}}}",
+            Err("Update rejected: 'Could not find field desiredState.configs.k.deeper'"),
+        ),
+    ]);
+}
+
+#[test]
+fn masks_that_mean_nothing_do_nothing_or_are_refused() {
+    let empty = "{desiredState: {apiVersion: v1, workloads: {}}}";
+    check(&[
+        row(&["foo"], empty, Ok(UNCHANGED)),
+        row(&["desiredState.workloads."], empty, Ok(UNCHANGED)),
+        row(&["desiredState.*"], empty, Ok(UNCHANGED)),
+        row(&["*"], empty, Ok(UNCHANGED)),
+        row(&["effectiveState"], empty, Ok(UNCHANGED)),
+        row(&["workloadStates"], empty, Ok(UNCHANGED)),
+        row(&["agents"], empty, Ok(UNCHANGED)),
+        row(&["agents.zz"], empty, Ok(UNCHANGED)),
+        row(&["foo.bar"], empty, Err("Update rejected: 'Could not find field foo.bar'")),
+        row(&[""], empty, Err("Update rejected: 'Could not find field '")),
+        row(
+            &["effectiveState.workloads.n.agent"],
+            empty,
+            Err("Update rejected: 'Could not find field effectiveState.workloads.n.agent'"),
+        ),
+        row(&["workloadStates.a.b.c"], empty, Err("Update rejected: 'Could not find field workloadStates.a.b.c'")),
+    ]);
+}
+
+#[test]
+fn without_masks_the_desired_state_is_replaced_and_read_only_parts_are_ignored() {
+    let whole = "{desiredState: {apiVersion: v1, workloads: {n: {agent: A, runtime: podman, runtimeConfig: z}}}}";
+    let read_only =
+        "{desiredState: {apiVersion: v1, workloads: {}}, workloadStates: {x: {}}, effectiveState: {apiVersion: v9}}";
+    let incomplete = "{desiredState: {apiVersion: v1, workloads: {n: {runtime: podman, runtimeConfig: z}}}}";
+    check(&[
+        row(&[], whole, Ok(r#"{"desiredState":{"apiVersion":"v1","workloads":{"n":{"agent":"A","#)),
+        row(&[], read_only, Ok(r#"{"desiredState":{"apiVersion":"v1","workloads":{}}}"#)),
+        row(
+            &[],
+            incomplete,
+            Err(
+                "Update rejected: 'Resulting State is invalid, reason: 'Could not parse into CompleteState: 'Cannot convert field 'desired_state' to spec object: 'Cannot convert field 'workloads' to spec object: 'Cannot convert field 'n' to spec object: 'Missing field 'agent''.'.'.'''",
+            ),
+        ),
+        row(
+            &[],
+            "{desiredState: {apiVersion: v1}}",
+            Err(
+                "Update rejected: 'Resulting State is invalid, reason: 'Could not parse into CompleteState: 'Cannot convert field 'desired_state' to spec object: 'Missing field 'workloads''.'''",
+            ),
+        ),
+        row(
+            &[],
+            "{agents: {}}",
+            Err(
+                "Update rejected: 'Resulting State is invalid, reason: 'Could not parse into CompleteState: 'Missing field 'desired_state''''",
+            ),
+        ),
+        row(
+            &[],
+            "{desiredState: {apiVersion: v1, workloads: {}}, agents: {A: {}}}",
+            Err(
+                "Update rejected: 'Resulting State is invalid, reason: 'Could not parse into CompleteState: 'Cannot convert field 'agents' to spec object: 'Cannot convert field 'A' to spec object: 'Missing field 'tags''.'.'''",
+            ),
+        ),
+        row(
+            &[],
+            "{desiredState: {apiVersion: v2, workloads: {}}}",
+            Err("Unsupported API version. Received 'v2', expected 'v1'"),
+        ),
+    ]);
+}
+
+#[test]
+fn a_new_state_that_cannot_be_read_is_refused() {
+    for (masks, expected) in [
+        (
+            vec!["desiredState".to_owned()],
+            "Update rejected: 'Failed to parse new state, 'unknown enumeration value 9''",
+        ),
+        (
+            vec![],
+            "Update rejected: 'Resulting State is invalid, reason: 'Could not parse into CompleteState: 'unknown enumeration value 9'''",
+        ),
+    ] {
+        let mut cluster = Cluster::with_manifest(MANIFEST);
+        let commander = cluster.commander();
+        let new_state = Some(Err("unknown enumeration value 9".to_owned()));
+        let answer = cluster.ask(commander, RequestContent::UpdateState(UpdateState { new_state, masks }));
+        assert_eq!(answer, ResponseContent::Error(expected.to_owned()));
+    }
+}
+
+#[test]
+fn tags_of_connected_agents_are_set_and_removed_one_by_one() {
+    let both = "{agents: {A: {tags: {k: v, l: w}}, B: {tags: {k: v}}}}";
+    for (new_state, masks, expected) in [
+        (both, vec!["agents.A.tags.k"], r#"{"old":"1","k":"v"}"#),
+        (both, vec!["agents.A.tags"], r#"{"k":"v","l":"w"}"#),
+        (both, vec!["agents.A"], r#"{"k":"v","l":"w"}"#),
+        (both, vec!["agents"], r#"{"k":"v","l":"w"}"#),
+        ("{}", vec!["agents.A.tags.old"], "{}"),
+        ("{}", vec!["agents.A.tags.zz"], r#"{"old":"1"}"#),
+        ("{}", vec!["agents.A.tags"], "{}"),
+        ("{}", vec!["agents.A"], r#"{"old":"1"}"#),
+        ("{}", vec!["agents"], r#"{"old":"1"}"#),
+        ("{agents: {A: {status: {cpuUsage: 1}}}}", vec!["agents.A.status"], r#"{"old":"1"}"#),
+        ("{desiredState: {apiVersion: v1, workloads: {}}, agents: {A: {tags: {k: v}}}}", vec![], r#"{"k":"v"}"#),
+        ("{desiredState: {apiVersion: v1, workloads: {}}}", vec![], r#"{"old":"1"}"#),
+    ] {
+        let mut cluster = Cluster::with_manifest(MANIFEST);
+        cluster.open(PeerHello::Agent { name: "A".into(), tags: [("old".into(), "1".into())].into() });
+        cluster.update(new_state, &masks).unwrap();
+        let tags = &cluster.server.agents.get("A").unwrap().attributes.tags;
+        let expected: BTreeMap<String, String> = serde_json::from_str(expected).unwrap();
+        assert_eq!(*tags, expected, "{masks:?} of {new_state}");
+        assert!(cluster.server.agents.get("B").is_none());
+    }
+    let mut cluster = Cluster::with_manifest(MANIFEST);
+    let result = cluster.update("{}", &["agents.A.tags.k"]);
+    assert_eq!(result, Err("Update rejected: 'Could not find field agents.A.tags.k'".to_owned()));
+}
+
+#[test]
+fn workloads_that_an_update_does_not_touch_stay_the_same_objects() {
+    let mut cluster = Cluster::with_manifest(MANIFEST);
+    let before = cluster.server.desired.workloads["b"].clone();
+    let new_state = "{desiredState: {apiVersion: v1, workloads: {a: {runtimeConfig: new}}}}";
+    cluster.update(new_state, &["desiredState.workloads.a.runtimeConfig"]).unwrap();
+    assert!(std::sync::Arc::ptr_eq(&before, &cluster.server.desired.workloads["b"]));
+    // The same holds when the whole state is sent again, and for what agents are told.
+    let whole = "{desiredState: {apiVersion: v1, workloads: {b: {agent: A, runtime: podman, runtimeConfig: y}}}}";
+    let (added, deleted) = cluster.update(whole, &[]).unwrap();
+    assert_eq!((added.len(), deleted.len()), (0, 1));
+    assert!(std::sync::Arc::ptr_eq(&before, &cluster.server.desired.workloads["b"]));
+    assert!(std::sync::Arc::ptr_eq(&before, &cluster.server.effective["b"].workload));
+}

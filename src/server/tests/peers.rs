@@ -1,0 +1,264 @@
+//! Peers come, speak and go.
+
+use super::*;
+
+const MANIFEST: &str = "
+apiVersion: v1
+workloads:
+  a: {agent: agent_A, runtime: podman, runtimeConfig: x, dependencies: {b: ADD_COND_RUNNING}}
+  b: {agent: agent_B, runtime: podman, runtimeConfig: hello}
+  c: {agent: '', runtime: podman, runtimeConfig: z}
+";
+
+fn a() -> InstanceName {
+    InstanceName::new("a", "x", "agent_A")
+}
+
+fn b() -> InstanceName {
+    InstanceName::new("b", "hello", "agent_B")
+}
+
+fn c() -> InstanceName {
+    InstanceName::new("c", "z", "")
+}
+
+#[test]
+fn the_worked_example_of_the_specification() {
+    let mut cluster = Cluster::with_manifest(MANIFEST);
+    let (a_initial, b_initial) = (state(&a(), Phase::PendingInitial), state(&b(), Phase::PendingInitial));
+    let c_unscheduled = state(&c(), Phase::NotScheduled);
+
+    let agent_a = cluster.agent("agent_A");
+    let messages = cluster.take(agent_a);
+    assert_eq!(messages[0], FromServer::WorkloadStates(vec![c_unscheduled.clone(), b_initial]));
+    assert!(matches!(&messages[1], FromServer::ServerHello(added) if names(added) == ["a"]));
+    assert_eq!(messages.len(), 2);
+
+    let agent_b = cluster.agent("agent_B");
+    let messages = cluster.take(agent_b);
+    assert_eq!(messages[0], FromServer::WorkloadStates(vec![c_unscheduled.clone(), a_initial]));
+    assert!(matches!(&messages[1], FromServer::ServerHello(added) if names(added) == ["b"]));
+    assert_eq!(cluster.take(agent_a), [FromServer::WorkloadStates(vec![c_unscheduled])]);
+
+    let commander = cluster.commander();
+    cluster.report(agent_a, &[(&a(), Phase::Running)]);
+    assert_eq!(cluster.take(agent_b), [FromServer::WorkloadStates(vec![state(&a(), Phase::Running)])]);
+    assert_eq!((cluster.take(agent_a), cluster.take(commander)), (vec![], vec![]));
+
+    let new_state = "{desiredState: {apiVersion: v1, workloads: {b: {runtimeConfig: hello2}}}}";
+    let new_b = InstanceName::new("b", "hello2", "agent_B");
+    assert_eq!(
+        cluster.ask(commander, update(new_state, &["desiredState.workloads.b.runtimeConfig"])),
+        ResponseContent::UpdateStateSuccess { added: vec![new_b.to_string()], deleted: vec![b().to_string()] }
+    );
+    let messages = cluster.take(agent_b);
+    let [FromServer::UpdateWorkload(WorkloadPlan { added, deleted })] = messages.as_slice() else {
+        panic!("{messages:?}")
+    };
+    assert_eq!((added.len(), &added[0].instance), (1, &new_b));
+    assert_eq!((deleted.len(), &deleted[0].instance), (1, &b()));
+    let waits: Vec<(&str, &str)> =
+        deleted[0].dependencies.iter().map(|(name, condition)| (name.as_str(), condition.as_str())).collect();
+    assert_eq!(waits, [("a", "DEL_COND_NOT_PENDING_NOR_RUNNING")]);
+    assert_eq!(cluster.take(agent_a), []);
+
+    cluster.close(agent_b);
+    assert_eq!(cluster.read(&["agents"]), r#"{"agents":{"agent_A":{}}}"#);
+    let mut lost = vec![state(&b(), Phase::AgentDisconnected), state(&new_b, Phase::AgentDisconnected)];
+    lost.sort_by(|one, other| one.instance.cmp(&other.instance));
+    assert_eq!(cluster.take(agent_a), [FromServer::WorkloadStates(lost)]);
+    assert_eq!(cluster.phase(&new_b), Some(Phase::AgentDisconnected));
+}
+
+#[test]
+fn an_agent_without_workloads_and_without_others_gets_an_empty_hello_only() {
+    let mut cluster = Cluster::default();
+    let agent = cluster.agent("A");
+    assert_eq!(cluster.take(agent), [FromServer::ServerHello(vec![])]);
+}
+
+#[test]
+fn tags_of_a_hello_are_shown_and_a_reconnect_begins_anew() {
+    let mut cluster = Cluster::default();
+    let hello = |value: &str| PeerHello::Agent { name: "A".into(), tags: [("k".into(), value.into())].into() };
+    let agent = cluster.open(hello("1"));
+    cluster.say(agent, ToServer::AgentLoad(AgentLoad { agent: "A".into(), cpu_usage: 5, free_memory: 6 }));
+    let with_load = r#"{"agents":{"A":{"status":{"cpuUsage":5,"freeMemory":6},"tags":{"k":"1"}}}}"#;
+    assert_eq!(cluster.read(&["agents"]), with_load);
+    cluster.open(hello("2"));
+    assert_eq!(cluster.read(&["agents"]), r#"{"agents":{"A":{"tags":{"k":"2"}}}}"#);
+}
+
+#[test]
+fn a_newer_connection_of_an_agent_wins_and_the_end_of_the_older_one_changes_nothing() {
+    let mut cluster = Cluster::with_manifest(MANIFEST);
+    let old = cluster.settled_agent("agent_A");
+    let new = cluster.agent("agent_A");
+    assert!(cluster.is_closed(old) && !cluster.is_closed(new));
+    assert!(matches!(cluster.take(new).last(), Some(FromServer::ServerHello(added)) if names(added) == ["a"]));
+    cluster.report(new, &[(&a(), Phase::Running)]);
+    cluster.report(old, &[(&a(), Phase::FailedLost)]);
+    cluster.say(old, ToServer::Goodbye);
+    cluster.close(old);
+    assert_eq!(cluster.phase(&a()), Some(Phase::Running));
+    assert_eq!(cluster.read(&["agents"]), r#"{"agents":{"agent_A":{}}}"#);
+    cluster.close(new);
+    assert_eq!(cluster.phase(&a()), Some(Phase::AgentDisconnected));
+    assert_eq!(cluster.read(&["agents"]), r#"{"agents":{}}"#);
+}
+
+#[test]
+fn every_end_of_an_agent_stream_counts_as_gone() {
+    type End = fn(&mut Cluster, PeerId);
+    let ends: [(&str, End); 3] = [
+        ("closed", |cluster, agent| cluster.close(agent)),
+        ("goodbye", |cluster, agent| cluster.say(agent, ToServer::Goodbye)),
+        ("reads nothing", |cluster, agent| {
+            cluster.break_outbox(agent);
+            cluster.agent("other");
+        }),
+    ];
+    for (name, end) in ends {
+        let mut cluster = Cluster::with_manifest(MANIFEST);
+        let agent = cluster.settled_agent("agent_A");
+        let witness = cluster.settled_agent("agent_B");
+        cluster.report(agent, &[(&a(), Phase::Running)]);
+        cluster.take_all();
+        end(&mut cluster, agent);
+        assert_eq!(cluster.phase(&a()), Some(Phase::AgentDisconnected), "{name}");
+        assert!(cluster.is_closed(agent), "{name}");
+        let told = cluster.take(witness);
+        let Some(FromServer::WorkloadStates(states)) = told.last() else { panic!("{name}: {told:?}") };
+        assert_eq!(states.last(), Some(&state(&a(), Phase::AgentDisconnected)), "{name}");
+        cluster.close(agent); // The endpoint reports the end of the stream as well.
+    }
+}
+
+#[test]
+fn many_peers_that_stop_reading_at_once_are_all_dropped() {
+    let mut cluster = Cluster::with_manifest(MANIFEST);
+    let agents: Vec<PeerId> = (0..20).map(|index| cluster.settled_agent(&format!("agent{index}"))).collect();
+    let survivor = cluster.settled_agent("agent_A");
+    agents.iter().for_each(|agent| cluster.break_outbox(*agent));
+    cluster.report(survivor, &[(&a(), Phase::Running)]);
+    assert!(agents.iter().all(|agent| cluster.is_closed(*agent)));
+    assert!(!cluster.is_closed(survivor));
+}
+
+#[test]
+fn an_agent_speaks_for_itself_only_and_a_commander_for_nobody() {
+    let mut cluster = Cluster::with_manifest(MANIFEST);
+    let agent = cluster.settled_agent("agent_A");
+    let cli = cluster.open(PeerHello::Cli);
+    cluster.report(agent, &[(&b(), Phase::Running), (&a(), Phase::Running), (&c(), Phase::Removed)]);
+    assert_eq!(cluster.take(cli), [FromServer::WorkloadStates(vec![state(&a(), Phase::Running)])]);
+    assert_eq!(cluster.phase(&b()), Some(Phase::PendingInitial));
+    assert_eq!(cluster.phase(&c()), Some(Phase::NotScheduled));
+    cluster.report(cli, &[(&a(), Phase::FailedLost)]);
+    assert_eq!(cluster.phase(&a()), Some(Phase::Running));
+    for (peer, name) in [(agent, "agent_B"), (cli, "agent_A")] {
+        let load = AgentLoad { agent: name.into(), cpu_usage: 1, free_memory: 1 };
+        cluster.say(peer, ToServer::AgentLoad(load));
+    }
+    assert_eq!(cluster.read(&["agents"]), r#"{"agents":{"agent_A":{}}}"#);
+}
+
+#[test]
+fn removed_states_vanish_and_states_of_unknown_workloads_are_kept() {
+    let mut cluster = Cluster::with_manifest(MANIFEST);
+    let agent = cluster.settled_agent("agent_A");
+    let other = cluster.settled_agent("agent_B");
+    let unknown = InstanceName::with_id("old", "id", "agent_A");
+    cluster.report(agent, &[(&unknown, Phase::Running)]);
+    assert_eq!(cluster.phase(&unknown), Some(Phase::Running));
+    cluster.take_all();
+    cluster.report(agent, &[(&unknown, Phase::Removed)]);
+    assert_eq!(cluster.phase(&unknown), None);
+    assert_eq!(cluster.take(other), [FromServer::WorkloadStates(vec![state(&unknown, Phase::Removed)])]);
+    cluster.report(agent, &[]);
+    assert_eq!(cluster.take(other), []);
+}
+
+#[test]
+fn only_agents_and_the_older_cli_service_hear_of_states() {
+    let mut cluster = Cluster::with_manifest(MANIFEST);
+    let (cli, commander) = (cluster.open(PeerHello::Cli), cluster.commander());
+    let agent = cluster.agent("agent_A");
+    // Whoever has no states of its own hears of all that are not the newcomer's.
+    let others = vec![state(&c(), Phase::NotScheduled), state(&b(), Phase::PendingInitial)];
+    assert_eq!(cluster.take(cli), [FromServer::WorkloadStates(others)]);
+    cluster.report(agent, &[(&a(), Phase::Running)]);
+    assert_eq!(cluster.take(cli), [FromServer::WorkloadStates(vec![state(&a(), Phase::Running)])]);
+    assert_eq!(cluster.take(commander), []);
+}
+
+#[test]
+fn strange_messages_change_nothing_and_keep_the_connection() {
+    let mut cluster = Cluster::with_manifest(MANIFEST);
+    let before = cluster.read(&[]);
+    let commander = cluster.commander();
+    for message in [
+        ToServer::Empty,
+        ToServer::AgentHello { agent: "x".into(), version: "1.0.0".into(), tags: BTreeMap::new() },
+        ToServer::CommanderHello { version: String::new() },
+        ToServer::LogEntries { request_id: String::new(), entries: vec![] },
+        ToServer::LogsStop { request_id: "no@such@one".into(), instance: a() },
+    ] {
+        cluster.say(commander, message);
+    }
+    for content in [RequestContent::Missing, RequestContent::EventsCancel, RequestContent::LogsCancel] {
+        // Without an id there is nobody to answer to.
+        cluster.say(commander, ToServer::Request(Request { id: String::new(), content }));
+    }
+    assert_eq!(cluster.take(commander), []);
+    assert!(!cluster.is_closed(commander));
+    assert_eq!(cluster.read(&[]), before);
+    // Somebody whose stream is unknown is not listened to.
+    cluster.say(PeerId(999), ToServer::Goodbye);
+    cluster.close(PeerId(999));
+}
+
+#[test]
+fn a_request_that_cannot_be_handled_is_answered_with_an_error() {
+    let mut cluster = Cluster::default();
+    let agent = cluster.settled_agent("A");
+    let no_state = RequestContent::UpdateState(UpdateState { new_state: None, masks: vec![] });
+    for (content, text) in [
+        (RequestContent::Missing, "The Request does not contain any content"),
+        (no_state, "The UpdateStateRequest does not contain a new state"),
+    ] {
+        assert_eq!(cluster.ask(agent, content), ResponseContent::Error(text.to_owned()));
+        assert!(!cluster.is_closed(agent));
+    }
+}
+
+#[test]
+fn answers_carry_the_id_that_came_on_the_same_stream() {
+    let mut cluster = Cluster::default();
+    let (agent, cli, commander) = (cluster.settled_agent("A"), cluster.open(PeerHello::Cli), cluster.commander());
+    for (peer, id) in [(agent, "workload@1@2"), (agent, "no-workload"), (cli, "same"), (commander, "same"), (cli, "@")]
+    {
+        let content = RequestContent::CompleteState(ReadState { masks: vec!["agents".into()], subscribe: false });
+        cluster.say(peer, ToServer::Request(Request { id: id.to_owned(), content }));
+        let answers = cluster.take(peer);
+        assert!(matches!(answers.as_slice(), [FromServer::Response(response)] if response.id == id), "{answers:?}");
+    }
+}
+
+#[test]
+fn hostile_texts_are_only_texts() {
+    let mut cluster = Cluster::default();
+    let name = "x".repeat(63);
+    let agent = cluster.settled_agent(&name);
+    let strange = InstanceName::with_id("..\n\u{0}@", &"i".repeat(100_000), &name);
+    cluster.report(agent, &[(&strange, Phase::Running)]);
+    assert_eq!(cluster.phase(&strange), Some(Phase::Running));
+    assert!(cluster.read(&["workloadStates.*.*.*.state"]).contains("Running"));
+    let masks: Vec<String> = vec![["*"; 10_000].join("."), "..".into(), "\n".into(), "a".repeat(1_000_000)];
+    let masks: Vec<&str> = masks.iter().map(String::as_str).collect();
+    assert_eq!(cluster.read(&masks), "{}");
+    for mask in masks {
+        let result = cluster.update("{desiredState: {apiVersion: v1}}", &[mask]);
+        assert!(result.is_ok() || result.unwrap_err().contains("Could not find field"));
+    }
+}

@@ -1,0 +1,266 @@
+//! What accepted and refused updates do to states, plans and agents.
+
+use super::*;
+
+fn manifest(workloads: &[(&str, &str, &str)]) -> String {
+    let line = |(name, agent, rest): &(&str, &str, &str)| {
+        format!("  {name}: {{agent: '{agent}', runtime: podman, runtimeConfig: x{rest}}}\n")
+    };
+    let lines: String = workloads.iter().map(line).collect();
+    let workloads = if lines.is_empty() { " {}".to_owned() } else { format!("\n{lines}") };
+    format!("apiVersion: v1\nworkloads:{workloads}")
+}
+
+fn new_state(workloads: &[(&str, &str, &str)]) -> String {
+    format!("desiredState:\n{}", manifest(workloads).lines().map(|line| format!("  {line}\n")).collect::<String>())
+}
+
+fn instance(name: &str, agent: &str) -> InstanceName {
+    InstanceName::new(name, "x", agent)
+}
+
+fn plans(messages: &[FromServer]) -> Vec<&WorkloadPlan> {
+    let plan = |message| if let &FromServer::UpdateWorkload(ref plan) = message { Some(plan) } else { None };
+    messages.iter().filter_map(plan).collect()
+}
+
+#[test]
+fn each_connected_agent_gets_one_plan_with_its_workloads_sorted_by_name() {
+    let mut cluster = Cluster::with_manifest(&manifest(&[("old", "A", ""), ("moves", "A", "")]));
+    let (a, b, idle) = (cluster.settled_agent("A"), cluster.settled_agent("B"), cluster.settled_agent("C"));
+    cluster.take_all();
+    let (added, deleted) = cluster
+        .update(&new_state(&[("z", "A", ""), ("moves", "B", ""), ("k", "A", ""), ("away", "D", "")]), &[])
+        .unwrap();
+    let texts = |names: &[InstanceName]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(added, texts(&[instance("away", "D"), instance("k", "A"), instance("moves", "B"), instance("z", "A")]));
+    assert_eq!(deleted, texts(&[instance("moves", "A"), instance("old", "A")]));
+    let (for_a, for_b) = (cluster.take(a), cluster.take(b));
+    let [plan] = plans(&for_a)[..] else { panic!("{for_a:?}") };
+    assert_eq!(names(&plan.added), ["k", "z"]);
+    assert_eq!(plan.deleted.iter().map(|entry| &*entry.instance.workload).collect::<Vec<_>>(), ["moves", "old"]);
+    let [plan] = plans(&for_b)[..] else { panic!("{for_b:?}") };
+    assert_eq!((names(&plan.added), plan.deleted.len()), (vec!["moves".to_owned()], 0));
+    assert_eq!(cluster.take(idle), []);
+    // The unconnected agent learns its workloads when it comes.
+    let d = cluster.agent("D");
+    assert!(matches!(cluster.take(d).last(), Some(FromServer::ServerHello(added)) if names(added) == ["away"]));
+}
+
+#[test]
+fn an_update_without_changes_succeeds_with_empty_lists_and_tells_nobody() {
+    let workloads = [("a", "A", ", tags: {k: v}")];
+    let mut cluster = Cluster::with_manifest(&manifest(&workloads));
+    let agent = cluster.settled_agent("A");
+    assert_eq!(cluster.update(&new_state(&workloads), &[]), Ok((vec![], vec![])));
+    assert_eq!(cluster.take(agent), []);
+}
+
+#[test]
+fn new_workloads_begin_as_initial_or_not_scheduled_and_known_states_stay() {
+    let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", "")]));
+    let agent = cluster.settled_agent("A");
+    cluster.report(agent, &[(&instance("a", "A"), Phase::Running)]);
+    cluster.update(&new_state(&[("a", "A", ", tags: {k: v}"), ("b", "", ""), ("c", "A", "")]), &[]).unwrap();
+    assert_eq!(cluster.phase(&instance("a", "A")), Some(Phase::Running));
+    assert_eq!(cluster.phase(&instance("b", "")), Some(Phase::NotScheduled));
+    assert_eq!(cluster.phase(&instance("c", "A")), Some(Phase::PendingInitial));
+}
+
+#[test]
+fn a_changed_tag_is_an_update_of_the_same_instance() {
+    let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", "")]));
+    let agent = cluster.settled_agent("A");
+    let (added, deleted) = cluster.update(&new_state(&[("a", "A", ", tags: {k: v}")]), &[]).unwrap();
+    assert_eq!(added, deleted);
+    let messages = cluster.take(agent);
+    let [plan] = plans(&messages)[..] else { panic!("{messages:?}") };
+    assert_eq!(plan.added[0].instance, plan.deleted[0].instance);
+    assert_eq!(plan.added[0].workload.tags["k"], "v");
+}
+
+#[test]
+fn the_server_finishes_deletes_that_no_agent_has_heard_of() {
+    let workloads = [("never", "A", ""), ("unscheduled", "", "")];
+    for (connect, finished) in [(false, vec!["never", "unscheduled"]), (true, vec!["unscheduled"])] {
+        let mut cluster = Cluster::with_manifest(&manifest(&workloads));
+        let witness = cluster.settled_agent("witness");
+        if connect {
+            cluster.settled_agent("A");
+        }
+        let (_, deleted) = cluster.update(&new_state(&[]), &[]).unwrap();
+        assert_eq!(deleted, [instance("never", "A").to_string(), instance("unscheduled", "").to_string()]);
+        let told = cluster.take(witness);
+        let [FromServer::WorkloadStates(states)] = told.as_slice() else { panic!("{told:?}") };
+        assert!(states.iter().all(|state| state.state.phase == Phase::Removed));
+        assert_eq!(states.iter().map(|state| &*state.instance.workload).collect::<Vec<_>>(), finished);
+        assert_eq!(cluster.phase(&instance("unscheduled", "")), None);
+        assert_eq!(cluster.phase(&instance("never", "A")).is_some(), connect);
+    }
+}
+
+#[test]
+fn a_workload_of_an_agent_that_was_there_keeps_its_state_until_the_agent_reports() {
+    let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", "")]));
+    let agent = cluster.settled_agent("A");
+    let name = instance("a", "A");
+    cluster.report(agent, &[(&name, Phase::Running)]);
+    cluster.close(agent);
+    cluster.update(&new_state(&[]), &[]).unwrap();
+    assert_eq!(cluster.phase(&name), Some(Phase::AgentDisconnected));
+    let agent = cluster.agent("A");
+    assert_eq!(cluster.take(agent), [FromServer::ServerHello(vec![])]);
+    cluster.report(agent, &[(&name, Phase::Removed)]);
+    assert_eq!(cluster.phase(&name), None);
+}
+
+#[test]
+fn an_update_that_keeps_the_instance_keeps_the_entry_of_a_workload_nobody_has_heard_of() {
+    for agent in ["", "never_there"] {
+        let mut cluster = Cluster::with_manifest(&manifest(&[("a", agent, "")]));
+        let witness = cluster.settled_agent("witness");
+        let before = cluster.phase(&instance("a", agent));
+        cluster.update(&new_state(&[("a", agent, ", tags: {k: v}")]), &[]).unwrap();
+        assert_eq!(cluster.phase(&instance("a", agent)), before, "{agent:?}");
+        assert_eq!(cluster.take(witness), [], "{agent:?}");
+    }
+}
+
+#[test]
+fn scheduling_and_unscheduling_a_workload() {
+    let mut cluster = Cluster::with_manifest(&manifest(&[("a", "", "")]));
+    let agent = cluster.settled_agent("A");
+    cluster.update(&new_state(&[("a", "A", "")]), &[]).unwrap();
+    let messages = cluster.take(agent);
+    let removed = FromServer::WorkloadStates(vec![state(&instance("a", ""), Phase::Removed)]);
+    assert_eq!(messages[0], removed);
+    let [plan] = plans(&messages)[..] else { panic!("{messages:?}") };
+    assert_eq!((names(&plan.added), plan.deleted.len()), (vec!["a".to_owned()], 0));
+    assert_eq!(cluster.phase(&instance("a", "")), None);
+    cluster.update(&new_state(&[("a", "", "")]), &[]).unwrap();
+    let messages = cluster.take(agent);
+    let [plan] = plans(&messages)[..] else { panic!("{messages:?}") };
+    assert_eq!((plan.added.len(), plan.deleted.len()), (0, 1));
+    assert_eq!(cluster.phase(&instance("a", "")), Some(Phase::NotScheduled));
+}
+
+fn waits(cluster: &Cluster, agent: PeerId, deleted: &str) -> Vec<String> {
+    let messages = cluster.take(agent);
+    let plans = plans(&messages);
+    let entry = plans.iter().flat_map(|plan| &plan.deleted).find(|entry| &*entry.instance.workload == deleted);
+    entry.unwrap_or_else(|| panic!("{messages:?}")).dependencies.keys().cloned().collect()
+}
+
+#[test]
+fn deletes_wait_for_dependents_of_the_state_before_the_update() {
+    let needs_b = ", dependencies: {b: ADD_COND_RUNNING}";
+    let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", needs_b), ("b", "A", "")]));
+    let agent = cluster.settled_agent("A");
+    // After an update of b the old instance goes; a still needs the new one.
+    cluster.update(&new_state(&[("a", "A", needs_b), ("b", "A", ", tags: {k: v}")]), &[]).unwrap();
+    assert_eq!(waits(&cluster, agent, "b"), ["a"]);
+    cluster.report(agent, &[(&instance("b", "A"), Phase::Removed)]);
+    cluster.report(agent, &[(&instance("b", "A"), Phase::Running), (&instance("a", "A"), Phase::Running)]);
+    // Deleting both in one update, and b later than a.
+    cluster.update(&new_state(&[("b", "A", ", tags: {k: v}")]), &[]).unwrap();
+    assert_eq!(waits(&cluster, agent, "a"), [] as [&str; 0]);
+    cluster.update(&new_state(&[]), &[]).unwrap();
+    assert_eq!(waits(&cluster, agent, "b"), ["a"], "a was told to stop but has not stopped");
+}
+
+#[test]
+fn a_dependency_that_was_dropped_delays_no_delete() {
+    let needs_b = ", dependencies: {b: ADD_COND_RUNNING}";
+    let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", needs_b), ("b", "A", "")]));
+    let agent = cluster.settled_agent("A");
+    cluster.update(&new_state(&[("a", "A", ""), ("b", "A", "")]), &[]).unwrap();
+    cluster.report(agent, &[(&instance("a", "A"), Phase::Running)]);
+    cluster.take_all();
+    cluster.update(&new_state(&[("a", "A", "")]), &[]).unwrap();
+    assert_eq!(waits(&cluster, agent, "b"), [] as [&str; 0]);
+}
+
+#[test]
+fn a_stopped_dependent_that_was_removed_delays_no_delete_and_is_forgotten() {
+    let needs_b = ", dependencies: {b: ADD_COND_RUNNING}";
+    let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", needs_b), ("b", "A", "")]));
+    let agent = cluster.settled_agent("A");
+    cluster.report(agent, &[(&instance("a", "A"), Phase::Running)]);
+    cluster.update(&new_state(&[("b", "A", "")]), &[]).unwrap();
+    assert_eq!(cluster.server.stopping.len(), 1);
+    cluster.report(agent, &[(&instance("a", "A"), Phase::Removed)]);
+    assert!(cluster.server.stopping.is_empty());
+    cluster.take_all();
+    cluster.update(&new_state(&[]), &[]).unwrap();
+    assert_eq!(waits(&cluster, agent, "b"), [] as [&str; 0]);
+}
+
+#[test]
+fn an_invalid_state_is_refused_as_a_whole_and_the_old_one_stays() {
+    let cyclic =
+        [("a", "A", ", dependencies: {b: ADD_COND_FAILED}"), ("b", "A", ", dependencies: {a: ADD_COND_RUNNING}")];
+    for (workloads, text) in [
+        (
+            vec![("good", "A", ""), ("bad.name", "A", "")],
+            "Update rejected: 'Resulting State is invalid, reason: 'Unsupported workload name 'bad.name'. Expected to have characters in [a-zA-Z0-9_-].''",
+        ),
+        (
+            vec![("good", "{{a}}", "")],
+            "Update rejected: 'Resulting State is invalid, reason: 'Unsupported agent name '{{a}}'. Only a-z, A-Z, 0-9 chars, underscore (_), and hyphen (-) allowed. Maximum length is 63 characters.''",
+        ),
+        (cyclic.to_vec(), "Update rejected: 'workload dependency 'a' is part of a cycle.'"),
+        (
+            vec![(
+                "a",
+                "A",
+                ", controlInterfaceAccess: {allowRules: [{type: StateRule, operation: Read, filterMasks: ['']}]}",
+            )],
+            "Update rejected: 'Resulting State is invalid, reason: 'Empty filter masks are not allowed in Control Interface access rules''",
+        ),
+    ] {
+        let mut cluster = Cluster::with_manifest(&manifest(&[("old", "A", "")]));
+        let agent = cluster.settled_agent("A");
+        let before = cluster.read(&[]);
+        assert_eq!(cluster.update(&new_state(&workloads), &[]), Err(text.to_owned()));
+        assert_eq!(cluster.read(&[]), before);
+        assert_eq!(cluster.take(agent), []);
+    }
+}
+
+#[test]
+fn config_keys_and_aliases_are_checked_before_anything_else() {
+    let mut cluster = Cluster::default();
+    let state = "{desiredState: {apiVersion: v1, workloads: {}, configs: {a: [{'b.c': x}]}}}";
+    let error = cluster.update(state, &[]).unwrap_err();
+    assert!(error.starts_with("Unsupported config item key 'b.c'. Only a-z"), "{error}");
+    let state = new_state(&[("a", "A", ", configs: {'a b': k}")]);
+    let error = cluster.update(&state, &[]).unwrap_err();
+    assert!(error.starts_with("Unsupported config alias 'a b'. Only a-z"), "{error}");
+}
+
+#[test]
+fn a_startup_manifest_is_checked_like_an_update() {
+    let mut server = ServerLoop::new();
+    let error = server.start_with(desired(&manifest(&[("a", "A", ", dependencies: {a: ADD_COND_RUNNING}")])));
+    assert_eq!(error.unwrap_err().to_string(), "workload dependency 'a' is part of a cycle.");
+    let error = server.start_with(desired("{apiVersion: v2}"));
+    assert_eq!(error.unwrap_err().to_string(), "Unsupported API version. Received 'v2', expected 'v1'");
+    server.start_with(desired("{apiVersion: v0.1}")).unwrap();
+}
+
+#[test]
+fn a_hundred_thousand_workloads_in_one_update() {
+    let mut cluster = Cluster::default();
+    let workloads: BTreeMap<Name, std::sync::Arc<crate::model::workload::Workload>> = (0..100_000)
+        .map(|index| {
+            let workload = crate::model::workload::Workload::new(&format!("agent{}", index % 100), "podman", "x");
+            (format!("w{index}").into(), std::sync::Arc::new(workload))
+        })
+        .collect();
+    cluster.server.start_with(DesiredState { workloads, ..DesiredState::default() }).unwrap();
+    let added = cluster.update(
+        "{desiredState: {apiVersion: v1, workloads: {w5: {tags: {k: v}}}}}",
+        &["desiredState.workloads.w5.tags"],
+    );
+    assert_eq!(added.unwrap().0.len(), 1);
+}
