@@ -113,6 +113,7 @@ pub trait Surroundings {
 }
 
 /// Decides when to list and what to report; reaches the outside through [`Surroundings`].
+// [impl->swdd~agent-provides-generic-state-checker-implementation~1]
 pub struct StateChecker<S: Surroundings, C: Clock> {
     surroundings: S,
     clock: C,
@@ -447,6 +448,7 @@ impl<R: Fn(WatchReport)> Surroundings for Reality<R> {
 ///
 /// # Errors
 /// When the system gives no thread.
+// [impl->swdd~podman-start-checker-starts-podman-state-checker~1]
 pub fn start(
     settings: CheckerSettings,
     connector: Connector,

@@ -107,6 +107,7 @@ fn belongs_to(pid: Pid, container: &str) -> bool {
 }
 
 #[cfg(test)]
+#[cfg_attr(test, allow(clippy::disallowed_methods))]
 mod tests {
     use super::*;
     use crate::runtime::ContainerId;

@@ -104,6 +104,8 @@ impl CallWatch for Unwatched {
 }
 
 /// One container engine. Each thread has its own connector; they share nothing but the engine.
+// [impl->swdd~functions-required-by-runtime-connector~1]
+// [impl->swdd~agent-general-runtime-state-getter-interface~1]
 pub trait RuntimeConnector: Send {
     /// Creates and starts a container. `limit` bounds the call (`create_timeout`), `None` does not: it may pull an image.
     /// After a failure nothing of the attempt is left behind.

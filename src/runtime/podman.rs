@@ -182,6 +182,8 @@ impl RuntimeConnector for PodmanConnector {
 
     // [impl->swdd~podman-list-of-existing-workloads-uses-labels~1]
     // [impl->swdd~podmancli-container-state-cache-all-containers~1]
+    // [impl->swdd~podman-implements-runtime-state-getter~1]
+    // [impl->swdd~podman-state-getter-uses-podmancli~1]
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
         let entries = self.list_with(&filter_by_agent(&self.agent))?;
         let listed: Vec<_> = entries.iter().filter_map(|entry| entry.of_agent(&self.agent)).collect();

@@ -443,7 +443,7 @@ fn a_stale_command_changes_nothing() {
 fn a_question_for_all_containers_is_answered_by_a_listing_that_began_after_it() {
     let mut bench = Bench::new();
     let (sender, answers) = bounded(4);
-    let mut ask = |bench: &mut Bench| {
+    let ask = |bench: &mut Bench| {
         let sender = sender.clone();
         let reply: ListReply = Box::new(move |result| sender.send(result.map(|listed| listed.len())).unwrap());
         bench.event(CheckerEvent::Command(WatchCommand::ListAll { reply }));

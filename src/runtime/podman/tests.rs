@@ -102,6 +102,7 @@ fn the_runtime_podman_uses_the_program_podman() {
 }
 
 // [utest->swdd~podman-create-workload-runs-workload~1]
+// [utest->swdd~functions-required-by-runtime-connector~1]
 // [utest->swdd~podman-create-workload-returns-workload-id~1]
 #[test]
 fn create_runs_the_container_and_answers_its_id() {
@@ -222,6 +223,7 @@ fn start_starts_the_same_container_and_removes_it_when_that_fails() {
 }
 
 // [utest->swdd~podman-delete-workload-stops-and-removes-workload~1]
+// [utest->swdd~functions-required-by-runtime-connector~1]
 #[test]
 fn delete_stops_and_removes() {
     let mut engine = Engine::answering(&[]);
@@ -272,6 +274,7 @@ fn a_stop_has_the_time_that_the_container_asked_for() {
 }
 
 // [utest->swdd~podman-get-workload-id-uses-label~1]
+// [utest->swdd~functions-required-by-runtime-connector~1]
 #[test]
 fn find_answers_the_containers_with_exactly_this_name() {
     let instance = new().instance;
@@ -283,6 +286,8 @@ fn find_answers_the_containers_with_exactly_this_name() {
 
 // [utest->swdd~podman-list-of-existing-workloads-uses-labels~1]
 // [utest->swdd~podmancli-container-state-cache-all-containers~1]
+// [utest->swdd~podman-state-getter-uses-podmancli~1]
+// [utest->swdd~functions-required-by-runtime-connector~1]
 #[test]
 fn one_call_lists_all_containers_of_this_agent_and_no_others() {
     let names = ["web.1.agent_A", "db.2.agent_A", "web.1.X-agent_A", "odd"];
