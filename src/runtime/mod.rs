@@ -4,8 +4,10 @@
 
 pub mod command;
 pub mod container_config;
+pub mod container_engine;
 pub mod container_list;
 pub mod engine_children;
+pub mod engine_cli;
 pub mod exit_watch;
 pub mod podman;
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::model::execution_state::ExecutionState;
 use crate::model::workload::Workload;
+use crate::runtime::{CallWatch, NewContainer, RuntimeConnector as _, RuntimeError};
 use rustix::event::{EventfdFlags, eventfd};
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,8 +31,8 @@ impl Engine {
         let program = folder.path().join("podman");
         std::os::unix::fs::symlink(script, &program).unwrap();
         let (children, _) = EngineChildren::open(&folder.path().join("children")).unwrap();
-        let mut connector = PodmanConnector::new("agent_A", children);
-        connector.program = program.to_str().unwrap().to_owned();
+        let mut connector = PodmanConnector::new("agent_A", children.clone());
+        connector.cli = EngineCli::new(program.to_str().unwrap(), children);
         Self { folder, connector }
     }
 
@@ -43,7 +44,7 @@ impl Engine {
     /// The arguments as they stand in an error text.
     fn execution(&self, arguments: &[&str]) -> String {
         let quoted: String = arguments.iter().map(|argument| format!(" \"{argument}\"")).collect();
-        format!("Execution of '{}{quoted}'", self.connector.program)
+        format!("Execution of '{}{quoted}'", self.connector.cli.program())
     }
 
     fn create(&mut self) -> Result<ContainerId, RuntimeError> {
@@ -97,7 +98,7 @@ fn failed<T: std::fmt::Debug>(result: Result<T, RuntimeError>) -> String {
 fn the_runtime_podman_uses_the_program_podman() {
     let folder = tempfile::tempdir().unwrap();
     let (children, _) = EngineChildren::open(folder.path()).unwrap();
-    assert_eq!(PodmanConnector::new("agent_A", children).program, "podman");
+    assert_eq!(PodmanConnector::new("agent_A", children).cli.program(), "podman");
     assert_eq!(RUNTIME_NAME, "podman");
 }
 
@@ -135,7 +136,8 @@ fn the_error_of_a_create_is_kept_when_the_cleanup_fails_too() {
 #[test]
 fn a_missing_engine_is_not_asked_to_clean_up() {
     let mut engine = Engine::answering(&[]);
-    engine.connector.program = "no-such-engine".to_owned();
+    let (children, _) = EngineChildren::open(&engine.folder.path().join("children")).unwrap();
+    engine.connector.cli = EngineCli::new("no-such-engine", children);
     let text = failed(engine.create());
     assert!(
         text.starts_with("Error: 'No such file or directory (os error 2)'. Could not spawn command 'no-such-engine ")
