@@ -155,7 +155,7 @@ pub const EXIT_RETRY: Duration = Duration::from_millis(50);
 /// Pause before a container that a listing misses is looked for again; only then it counts as lost.
 pub const MISSING_RETRY: Duration = Duration::from_millis(100);
 /// After a listing the engine rests as long as it took, at most this long, so that listings never take all of a core.
-pub const LISTING_REST_MAX: Duration = Duration::from_millis(500);
+pub const LISTING_REST_MAX: Duration = Duration::from_millis(100);
 /// Ended processes waiting to be noticed by one state checker; their watcher waits when it is full.
 pub const EXIT_INBOX: usize = 64;
 const _: () = assert!(LISTING_MAX.as_secs() <= REPAIR_INTERVAL.as_secs());
