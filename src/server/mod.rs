@@ -12,6 +12,7 @@ pub mod plan;
 mod requests;
 pub mod settings;
 pub mod state_view;
+pub mod templates;
 pub mod update;
 
 use crate::clock::Clock;
@@ -27,6 +28,7 @@ use crossbeam_channel::{Receiver, select_biased};
 use dependencies::StoppingDependents;
 use state_view::StateView;
 use std::collections::BTreeMap;
+use templates::Templates;
 use update::{NewState, UpdateError};
 
 /// What the server reacts to.
@@ -67,6 +69,7 @@ pub struct ServerLoop {
     effective: BTreeMap<Name, AddedWorkload>,
     states: WorkloadStates,
     stopping: StoppingDependents,
+    templates: Templates,
     agents: Agents,
     peers: BTreeMap<PeerId, Peer>,
     /// Streams that did not take a message; dropped at the end of the event.

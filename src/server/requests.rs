@@ -6,6 +6,7 @@ use super::ServerLoop;
 use super::dependencies::{find_cycle, with_delete_conditions};
 use super::plan::{Difference, per_agent};
 use super::update::{NewState, Tags, UpdateError, requested_state};
+use crate::model::complete_state::DesiredState;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{
     DeletedWorkload, FromServer, ReadState, Request, RequestContent, Response, ResponseContent, UpdateState,
@@ -24,6 +25,10 @@ pub struct Accepted {
     pub added: Vec<InstanceName>,
     /// Instances that will end.
     pub deleted: Vec<InstanceName>,
+}
+
+fn invalid(error: &dyn std::error::Error) -> UpdateError {
+    UpdateError::Invalid(error.to_string())
 }
 
 impl ServerLoop {
@@ -88,16 +93,11 @@ impl ServerLoop {
         for (_, workload) in desired.workloads.iter().filter(|(name, workload)| changed(name, workload)) {
             check_config_references(workload).map_err(UpdateError::Rule)?;
         }
-        for workload in desired.workloads.values() {
-            if !workload.configs.is_empty() {
-                let text = "Templates are not supported yet by this server; remove 'configs' of the workload";
-                return Err(UpdateError::Invalid(text.to_owned()));
-            }
-        }
-        let difference = Difference::between(&self.effective, &desired.workloads);
+        let rendered = self.rendered(&desired)?;
+        let difference =
+            Difference::between(&self.effective, rendered.iter().map(|(name, workload)| (*name, workload)));
         for added in &difference.added {
-            check_workload(&added.instance.workload, &added.workload)
-                .map_err(|error| UpdateError::Invalid(error.to_string()))?;
+            check_workload(&added.instance.workload, &added.workload).map_err(|error| invalid(&error))?;
         }
         let starts: BTreeSet<Name> = difference.added.iter().map(|added| added.instance.workload.clone()).collect();
         if let Some(name) = find_cycle(&desired.workloads, &starts) {
@@ -107,6 +107,22 @@ impl ServerLoop {
         self.desired = desired;
         self.set_agent_tags(agent_tags);
         Ok(self.carry_out(difference))
+    }
+
+    /// The workloads of `desired` as agents will get them. Only those that changed, or whose configs may have changed,
+    /// are rendered again.
+    fn rendered<'d>(&self, desired: &'d DesiredState) -> Result<Vec<(&'d Name, Arc<Workload>)>, UpdateError> {
+        let same_configs = desired.configs == self.desired.configs;
+        let one = |(name, workload): (&'d Name, &'d Arc<Workload>)| {
+            let unchanged = self.desired.workloads.get(name).is_some_and(|known| Arc::ptr_eq(known, workload));
+            let in_force = self.effective.get(name).filter(|_| unchanged && same_configs);
+            let rendered = match in_force {
+                Some(added) => added.workload.clone(),
+                None => self.templates.render(workload, &desired.configs).map_err(|error| invalid(&error))?,
+            };
+            Ok((name, rendered))
+        };
+        desired.workloads.iter().map(one).collect()
     }
 
     /// Only the tags of connected agents can be changed (spec/server.md section 8.5).
