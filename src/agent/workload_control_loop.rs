@@ -21,10 +21,10 @@ use crate::limits::{ADDITIONAL_INFO_MAX, REVIVAL_INTERVAL};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::{RestartPolicy, Workload};
-use crate::runtime::{CallWatch, ContainerId, NewContainer, RuntimeError, Unwatched};
+use crate::runtime::{ContainerId, NewContainer, RuntimeError};
 use crossbeam_channel::{Select, Sender, never};
 use log::{debug, error, info, warn};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -1,12 +1,7 @@
-//! `ank`: reads the arguments, runs one command, answers with an exit code.
+//! `ank`: runs one command and answers with an exit code (spec/cli.md section 3).
 //!
 //! Thread: `main`.
 
-use ankaios_lite::cli::args::Arguments;
-
-fn main() {
-    match Arguments::read(std::env::args_os()) {
-        Ok(arguments) => println!("{arguments:?}"),
-        Err(error) => error.exit(),
-    }
+fn main() -> std::process::ExitCode {
+    std::process::ExitCode::from(ankaios_lite::cli::main(std::env::args_os()) as u8)
 }

@@ -4,73 +4,10 @@
 //! be compared. Empty maps and lists are left out where only an unmasked answer of the server has them.
 
 use super::args::Format;
+use super::state_shape::Kind;
 use crate::model::node::Node;
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use std::collections::BTreeMap;
-
-/// What a node is, which decides the order of its fields and what is below them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    CompleteState,
-    State,
-    Workload,
-    Access,
-    Rule,
-    File,
-    Agent,
-    /// Any number of names, each with this below it.
-    Map(&'static Kind),
-    List(&'static Kind),
-    /// Printed as it is.
-    Any,
-}
-
-/// A field: its name, what it is, and whether it is left out when it is empty.
-type Field = (&'static str, Kind, bool);
-
-impl Kind {
-    fn fields(self) -> &'static [Field] {
-        match self {
-            Self::CompleteState => &[
-                ("desiredState", Self::State, false),
-                ("workloadStates", Self::Any, false),
-                ("agents", Self::Map(&Self::Agent), false),
-                ("effectiveState", Self::State, false),
-            ],
-            Self::State => &[
-                ("apiVersion", Self::Any, false),
-                ("workloads", Self::Map(&Self::Workload), false),
-                ("configs", Self::Any, true),
-            ],
-            Self::Workload => &[
-                ("agent", Self::Any, false),
-                ("restartPolicy", Self::Any, false),
-                ("dependencies", Self::Any, true),
-                ("tags", Self::Any, true),
-                ("runtime", Self::Any, false),
-                ("runtimeConfig", Self::Any, false),
-                ("controlInterfaceAccess", Self::Access, true),
-                ("configs", Self::Any, true),
-                ("files", Self::List(&Self::File), true),
-            ],
-            Self::Access => &[
-                ("allowRules", Self::List(&Self::Rule), true), //
-                ("denyRules", Self::List(&Self::Rule), true),
-            ],
-            Self::Rule => &[
-                ("type", Self::Any, false),
-                ("operation", Self::Any, false),
-                ("filterMasks", Self::Any, false),
-                ("workloadNames", Self::Any, false),
-            ],
-            Self::File => {
-                &[("mountPoint", Self::Any, false), ("data", Self::Any, false), ("binaryData", Self::Any, false)]
-            }
-            Self::Agent => &[("status", Self::Any, true), ("tags", Self::Any, true)],
-            Self::Map(_) | Self::List(_) | Self::Any => &[],
-        }
-    }
-}
 
 /// A node with its kind.
 struct Ordered<'n> {
@@ -81,9 +18,10 @@ struct Ordered<'n> {
 impl Ordered<'_> {
     fn is_empty(&self) -> bool {
         match self.kind {
-            Kind::Access => self.kind.fields().iter().all(|(name, ..)| {
-                self.node.get(name).is_none_or(Node::is_empty_container) // Both lists empty is as good as no rules.
-            }),
+            // Both lists empty is as good as no rules.
+            Kind::Access => {
+                self.kind.fields().iter().all(|field| self.node.get(field.name).is_none_or(Node::is_empty_container))
+            }
             _ => self.node.is_empty_container(),
         }
     }
@@ -106,7 +44,7 @@ impl Serialize for Ordered<'_> {
                 }
                 list.end()
             }
-            (Node::Map(entries), kind) if kind != Kind::Any => {
+            (Node::Map(entries), kind) if !kind.fields().is_empty() => {
                 let fields = ordered_fields(entries, kind);
                 let mut map = serializer.serialize_map(Some(fields.len()))?;
                 for (name, field) in fields {
@@ -121,11 +59,11 @@ impl Serialize for Ordered<'_> {
 
 /// The fields to print in their order; those that nobody documented come last.
 fn ordered_fields(entries: &BTreeMap<String, Node>, kind: Kind) -> Vec<(&str, Ordered<'_>)> {
-    let known = kind.fields().iter().filter_map(|(name, kind, optional)| {
-        let field = Ordered { node: entries.get(*name)?, kind: *kind };
-        (!(*optional && field.is_empty())).then_some((*name, field))
+    let known = kind.fields().iter().filter_map(|field| {
+        let ordered = Ordered { node: entries.get(field.name)?, kind: field.kind };
+        (!(field.omit_empty && ordered.is_empty())).then_some((field.name, ordered))
     });
-    let is_unknown = |name: &str| kind.fields().iter().all(|(known, ..)| *known != name);
+    let is_unknown = |name: &str| kind.fields().iter().all(|field| field.name != name);
     let unknown = entries.iter().filter(|(name, _)| is_unknown(name));
     known.chain(unknown.map(|(name, node)| (name.as_str(), Ordered { node, kind: Kind::Any }))).collect()
 }

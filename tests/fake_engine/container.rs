@@ -117,6 +117,7 @@ pub fn monitor(store: &Store, id: &str) {
     store.change(id, |container| {
         container.state = "exited".to_owned();
         container.exit_code = i64::from(code);
+        container.exited = i64::try_from(now_ms() / 1000).unwrap_or(i64::MAX);
         container.pid = 0;
     });
 }

@@ -43,7 +43,12 @@ pub struct Container {
     pub behaviour: String,
     pub created: u64,
     pub started: u64,
+    /// Seconds since 1970; `NEVER` before the first exit.
+    pub exited: i64,
 }
+
+/// How podman writes a time that has not come yet: the year 1.
+const NEVER: i64 = -62_135_596_800;
 
 impl Container {
     fn from(value: &Value) -> Option<Self> {
@@ -64,6 +69,7 @@ impl Container {
             behaviour: value["Behaviour"].as_str()?.to_owned(),
             created: value["Created"].as_u64()?,
             started: value["StartedAt"].as_u64()?,
+            exited: value["ExitedAt"].as_i64()?,
         })
     }
 
@@ -71,7 +77,7 @@ impl Container {
     pub fn as_listed(&self) -> Value {
         json!({
             "AutoRemove": false, "Command": self.command, "CreatedAt": "1 second ago", "Created": self.created,
-            "Exited": self.state == "exited", "ExitedAt": -62_135_596_800_i64, "ExitCode": self.exit_code,
+            "Exited": self.state == "exited", "ExitedAt": self.exited, "ExitCode": self.exit_code,
             "Id": self.id, "Image": self.image, "ImageID": "", "IsInfra": false,
             "Labels": if self.labels.is_empty() { Value::Null } else { json!(self.labels) },
             "Mounts": [], "Names": [self.name], "Namespaces": {}, "Networks": [], "Pid": self.pid, "Pod": "",
@@ -151,6 +157,7 @@ impl Store {
             behaviour: behaviour.text.clone(),
             created: now_ms() / 1000,
             started: 0,
+            exited: NEVER,
             id: id.clone(),
         });
         Ok(id)

@@ -1,0 +1,266 @@
+//! `ank apply`: manifests to one update (spec/cli.md section 8).
+//!
+//! Thread: `main`. Takes: files or standard input. Gives: the update; everything is checked before a server is asked.
+
+use super::args::ApplyArguments;
+use super::error::{CliError, CommandError};
+use super::manifest_schema;
+use super::output::Output;
+use super::update::Update;
+use crate::limits::{MANIFEST_MAX, MANIFEST_WARNINGS_MAX};
+use crate::model::complete_state::{API_VERSION, API_VERSION_DEPRECATED, DesiredState, Rendering};
+use crate::model::manifest::{Manifest, ManifestWorkload, TOP_KEYS, check_tag_shapes};
+use crate::model::names::has_name_characters;
+use crate::model::nearest::nearest;
+use crate::model::node::Node;
+use crate::model::workload::ConfigItem;
+use crate::model::yaml::{Document, Location, Plain, Step, Yaml};
+use std::collections::btree_map::{BTreeMap, Entry};
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::Arc;
+
+const DEPRECATED: &str = "Warning: The manifest API version 'v0.1' is deprecated and support will be removed in \
+                          future releases. Please update to the latest API version 'v1'.";
+
+/// A manifest before it is looked at.
+#[derive(Debug, Clone)]
+struct Input {
+    /// How messages name it.
+    name: String,
+    text: String,
+}
+
+/// Reads the manifests of `ank apply` and makes one update of them; without masks there is nothing to do.
+///
+/// # Errors
+/// A manifest cannot be read or used.
+pub fn update(arguments: &ApplyArguments, output: &mut Output<'_>) -> Result<Update, CliError> {
+    merge(&read_inputs(&arguments.manifests)?, arguments, output)
+}
+
+/// Reads all manifests, in order; the first that cannot be read ends it.
+fn read_inputs(names: &[String]) -> Result<Vec<Input>, CommandError> {
+    if names.first().is_some_and(|name| name == "-") {
+        let text = read_text(&mut io::stdin().lock(), "standard input")?;
+        return Ok(vec![Input { name: "standard input".to_owned(), text }]);
+    }
+    let read = |name: &String| {
+        let mut file = File::open(name).map_err(|error| not_opened(name, &error))?;
+        Ok(Input { name: name.clone(), text: read_text(&mut file, name)? })
+    };
+    names.iter().map(read).collect()
+}
+
+fn not_opened(name: &str, error: &io::Error) -> CommandError {
+    match error.kind() {
+        io::ErrorKind::NotFound if name == "-" => {
+            CommandError::input("File '-' not found!", "'-' means standard input only as the first manifest")
+        }
+        io::ErrorKind::NotFound => CommandError::input(
+            format!("File '{name}' not found!"),
+            "check the path, or use '-' to read from standard input",
+        ),
+        _ => CommandError::input(error.to_string(), format!("'{name}' cannot be read")),
+    }
+}
+
+/// Reads a whole text of at most [`MANIFEST_MAX`] bytes.
+fn read_text(source: &mut impl Read, name: &str) -> Result<String, CommandError> {
+    let mut text = String::new();
+    match source.take(MANIFEST_MAX + 1).read_to_string(&mut text) {
+        Ok(_) if text.len() as u64 > MANIFEST_MAX => {
+            let hint = format!("'{name}' is larger than {MANIFEST_MAX} bytes");
+            Err(CommandError::input("File too large", hint))
+        }
+        Ok(_) => Ok(text),
+        Err(error) => Err(CommandError::input(error.to_string(), format!("'{name}' cannot be read"))),
+    }
+}
+
+/// The objects of all manifests, with the manifest they come from.
+#[derive(Default)]
+struct Objects<'i> {
+    workloads: BTreeMap<String, (&'i Input, ManifestWorkload)>,
+    configs: BTreeMap<String, (&'i Input, ConfigItem)>,
+}
+
+/// The update with sorted masks. No masks: there is nothing to do.
+fn merge(inputs: &[Input], arguments: &ApplyArguments, output: &mut Output<'_>) -> Result<Update, CliError> {
+    let mut objects = Objects::default();
+    for input in inputs {
+        let manifest = read_manifest(input, output)?;
+        for (name, workload) in manifest.workloads {
+            put(&mut objects.workloads, name, input, workload)?;
+        }
+        for (name, config) in manifest.configs {
+            put(&mut objects.configs, name, input, config)?;
+        }
+    }
+    let configs = objects.configs.keys().map(|name| format!("desiredState.configs.{name}"));
+    let workloads = objects.workloads.keys().map(|name| format!("desiredState.workloads.{name}"));
+    let masks: Vec<String> = configs.chain(workloads).collect();
+    let new_state = if arguments.delete { Node::empty() } else { new_state(objects, arguments.agent.as_deref())? };
+    Ok(Update { new_state, masks })
+}
+
+fn put<'i, T>(
+    objects: &mut BTreeMap<String, (&'i Input, T)>,
+    name: String,
+    input: &'i Input,
+    object: T,
+) -> Result<(), CommandError> {
+    match objects.entry(name) {
+        Entry::Vacant(entry) => {
+            entry.insert((input, object));
+            Ok(())
+        }
+        Entry::Occupied(entry) => Err(CommandError::input(
+            format!("Multiple workloads with the same name '{}' found!", entry.key()),
+            format!("it is in '{}' and in '{}'; leave it out of one of them", entry.get().0.name, input.name),
+        )),
+    }
+}
+
+fn new_state(objects: Objects<'_>, agent: Option<&str>) -> Result<Node, CommandError> {
+    let mut desired = DesiredState::default();
+    for (name, (input, entry)) in objects.workloads {
+        let mut workload = entry.workload;
+        let Some(agent) = agent.or(entry.agent.as_deref()) else {
+            return Err(CommandError::input(
+                "No agent name specified -> use '--agent' option to specify!",
+                format!("workload '{name}' in '{}' has no key 'agent'", input.name),
+            ));
+        };
+        workload.agent = agent.into();
+        desired.workloads.insert(name.into(), Arc::new(workload));
+    }
+    desired.configs = objects.configs.into_iter().map(|(name, (_, config))| (name, config)).collect();
+    Ok(Node::map([("desiredState", desired.node(Rendering::Sparse))]))
+}
+
+/// Reads and checks one manifest in the documented order, so that the same mistake gives the same message.
+fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<Manifest, CliError> {
+    let invalid = |text: &str, hint: String| {
+        CommandError::input(format!("Invalid manifest data provided: {}: {text}", input.name), hint)
+    };
+    let document = Document::read(&input.text)
+        .map_err(|error| invalid(&error.message, "a manifest is one YAML or JSON document".to_owned()))?;
+    let root = document.root();
+    let deprecated = root.get("apiVersion").and_then(Yaml::scalar) == Some(API_VERSION_DEPRECATED);
+    if !deprecated {
+        check_schema(input, &document)?;
+    }
+    check_keys(input, &document)?;
+    if deprecated {
+        output.status(DEPRECATED)?;
+    }
+    check_tag_shapes(&document)
+        .map_err(|error| CommandError::input(error.to_string(), place(input, error.location())))?;
+    if let Some((key, at)) = unknown_objects(&document) {
+        let hint = nearest(&key, TOP_KEYS).map_or_else(
+            || "a manifest has 'apiVersion', 'workloads' and 'configs'".to_owned(),
+            |name| format!("did you mean '{name}'?"),
+        );
+        return Err(invalid(
+            &format!("unknown key '{key}'{}", at.map_or_else(String::new, |at| format!(" at {at}"))),
+            hint,
+        )
+        .into());
+    }
+    let manifest = Manifest::from_document(&document)
+        .map_err(|error| invalid(&error.to_string(), "correct the manifest and apply it again".to_owned()))?;
+    if ![API_VERSION, API_VERSION_DEPRECATED].contains(&manifest.api_version.as_str()) {
+        let version = &manifest.api_version;
+        let text = format!("Invalid manifest API version provided. Expected '{API_VERSION}', got: '{version}'.");
+        return Err(CommandError::input(text, place(input, None)).into());
+    }
+    for warning in &manifest.warnings {
+        output.warn(format_args!("{}: {warning}", input.name));
+    }
+    Ok(manifest)
+}
+
+fn place(input: &Input, location: Option<Location>) -> String {
+    location.map_or_else(|| format!("see '{}'", input.name), |at| format!("see '{}', {at}", input.name))
+}
+
+fn check_schema(input: &Input, document: &Document<'_>) -> Result<(), CommandError> {
+    let violations = manifest_schema::check(document.root());
+    if violations.is_empty() {
+        return Ok(());
+    }
+    let mut text = "Manifest schema validation failed:".to_owned();
+    for violation in violations.iter().take(MANIFEST_WARNINGS_MAX) {
+        let at = document.locate(&violation.path).map_or_else(String::new, |at| format!(" {at}"));
+        text.push_str(&format!("\n'{}': {} ({}{at})", violation.pointer(), violation.message, input.name));
+    }
+    if violations.len() > MANIFEST_WARNINGS_MAX {
+        text.push_str(&format!("\nand {} more", violations.len() - MANIFEST_WARNINGS_MAX));
+    }
+    Err(CommandError::input(text, "correct the manifest and apply it again; nothing was changed"))
+}
+
+/// Every key at any depth must be one that masks can name.
+fn check_keys(input: &Input, document: &Document<'_>) -> Result<(), CommandError> {
+    let mut path = Vec::new();
+    if let Some(text) = wrong_key(document.root(), &mut path) {
+        return Err(CommandError::input(text, place(input, document.locate(&path))));
+    }
+    let Some(Yaml::Map(workloads)) = document.root().get("workloads") else { return Ok(()) };
+    match workloads.iter().find(|(key, _)| matches!(key, Yaml::Plain(Plain::Integer, _))) {
+        Some((key, _)) => Err(CommandError::input(
+            "The provided path does not exist! This may be caused by improper naming. \
+             Names expected to have characters in '[a-zA-Z0-9_-]'",
+            format!("put the name {} of a workload in '{}' in quotes", key.scalar().unwrap_or_default(), input.name),
+        )),
+        None => Ok(()),
+    }
+}
+
+/// The message for the first wrong key below `node`; `path` then leads to its value.
+fn wrong_key(node: &Yaml, path: &mut Vec<Step>) -> Option<String> {
+    match node {
+        Yaml::Map(entries) => entries.iter().find_map(|(key, value)| {
+            path.push(Step::Key(key.scalar().unwrap_or_default().to_owned()));
+            let wrong = match key {
+                Yaml::Text(text) if !has_name_characters(text) => {
+                    Some(format!("Invalid mapping key '{text}': Expected to have characters in [a-zA-Z0-9_-]."))
+                }
+                Yaml::Text(_) | Yaml::Plain(Plain::Integer, _) => wrong_key(value, path),
+                Yaml::Plain(..) | Yaml::Null => {
+                    Some(format!("Unsupported mapping key '{}'", key.scalar().unwrap_or_default()))
+                }
+                Yaml::List(_) | Yaml::Map(_) => Some(format!("Unsupported mapping key '{}'", key.describe())),
+            };
+            if wrong.is_none() {
+                path.pop();
+            }
+            wrong
+        }),
+        Yaml::List(items) => items.iter().enumerate().find_map(|(index, item)| {
+            path.push(Step::Index(index));
+            let wrong = wrong_key(item, path);
+            if wrong.is_none() {
+                path.pop();
+            }
+            wrong
+        }),
+        Yaml::Null | Yaml::Text(_) | Yaml::Plain(..) => None,
+    }
+}
+
+/// A key at the top that is no part of a state but holds objects: they would silently not be applied.
+fn unknown_objects(document: &Document<'_>) -> Option<(String, Option<Location>)> {
+    let Yaml::Map(entries) = document.root() else { return None };
+    let (key, _) = entries.iter().find(|(key, value)| {
+        let known = key.scalar().is_some_and(|key| TOP_KEYS.contains(&key));
+        !known && matches!(value, Yaml::Map(objects) if !objects.is_empty())
+    })?;
+    let key = key.scalar()?.to_owned();
+    let at = document.locate_key(&[Step::Key(key.clone())]);
+    Some((key, at))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,195 @@
+//! What manifests become, and the exact texts of what is wrong with them (spec/cli.md section 8).
+
+use super::*;
+use std::io;
+
+/// Merges manifests `a.yaml`, `b.yaml`, ... and gives the update or the error, standard output and standard error.
+fn merged(texts: &[&str], agent: Option<&str>, delete: bool) -> (Result<Update, CliError>, String, String) {
+    let names = ["a.yaml", "b.yaml", "c.yaml"];
+    let inputs: Vec<Input> =
+        texts.iter().zip(names).map(|(text, name)| Input { name: name.to_owned(), text: (*text).to_owned() }).collect();
+    let arguments = ApplyArguments { agent: agent.map(str::to_owned), delete, manifests: Vec::new() };
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let mut output = Output::to(&mut out, &mut err, None);
+    let result = merge(&inputs, &arguments, &mut output);
+    drop(output);
+    (result, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
+}
+
+fn error(texts: &[&str]) -> String {
+    merged(texts, None, false).0.unwrap_err().to_string()
+}
+
+const WEB: &str = "apiVersion: v1\nworkloads:\n  web: {agent: A, runtime: podman, runtimeConfig: x}\n";
+const DB: &str =
+    "apiVersion: v1\nworkloads:\n  db: {agent: '{{a}}', runtime: podman, runtimeConfig: y}\nconfigs: {c: v}\n";
+
+fn agents(update: &Update) -> Vec<(String, String)> {
+    let workloads = update.new_state.at(&["desiredState", "workloads"]).and_then(Node::as_map).unwrap();
+    let agent = |workload: &Node| workload.get("agent").and_then(Node::as_text).unwrap().to_owned();
+    workloads.iter().map(|(name, workload)| (name.clone(), agent(workload))).collect()
+}
+
+#[test]
+fn manifests_are_merged_into_one_update_with_sorted_masks() {
+    let (update, out, err) = merged(&[WEB, DB], None, false);
+    let update = update.unwrap();
+    assert_eq!(update.masks, ["desiredState.configs.c", "desiredState.workloads.db", "desiredState.workloads.web"]);
+    let version = update.new_state.at(&["desiredState", "apiVersion"]).and_then(Node::as_text);
+    assert_eq!(version, Some("v1"));
+    assert_eq!(agents(&update), [("db".into(), "{{a}}".into()), ("web".into(), "A".into())]);
+    assert_eq!((out.as_str(), err.as_str()), ("", ""));
+}
+
+#[test]
+fn the_agent_option_wins_everywhere_and_is_needed_where_the_key_is_missing() {
+    let homeless = "apiVersion: v1\nworkloads:\n  w: {runtime: podman, runtimeConfig: x}\n";
+    let unscheduled = "apiVersion: v1\nworkloads:\n  u: {agent: '', runtime: podman, runtimeConfig: x}\n";
+    assert_eq!(error(&[homeless]), "Command failed: 'No agent name specified -> use '--agent' option to specify!'");
+    let update = merged(&[homeless, unscheduled, DB], Some("B"), false).0.unwrap();
+    assert_eq!(agents(&update), [("db".into(), "B".into()), ("u".into(), "B".into()), ("w".into(), "B".into())]);
+    assert_eq!(agents(&merged(&[unscheduled], None, false).0.unwrap()), [("u".into(), String::new())]);
+    assert!(merged(&[homeless], None, true).0.is_ok(), "deleting needs no agent");
+}
+
+#[test]
+fn deleting_sends_the_masks_with_an_empty_state() {
+    let update = merged(&[WEB, DB], None, true).0.unwrap();
+    assert_eq!(update.new_state, Node::empty());
+    assert_eq!(update.masks, ["desiredState.configs.c", "desiredState.workloads.db", "desiredState.workloads.web"]);
+}
+
+#[test]
+fn manifests_without_objects_are_nothing_to_update() {
+    for text in ["apiVersion: v1", "apiVersion: v1\nworkloads: {}\nconfigs:\n", "apiVersion: v1\nother: {}\nnote: x\n"]
+    {
+        assert_eq!(merged(&[text], None, false).0.unwrap().masks, [""; 0], "{text}");
+    }
+    assert_eq!(merged(&[], None, false).0.unwrap().masks, [""; 0]);
+}
+
+#[test]
+fn the_deprecated_version_is_taken_as_the_current_one_with_a_warning() {
+    let text = "apiVersion: v0.1\nworkloads:\n  w:\n    agent: A\n    runtime: 1.10\n    runtimeConfig: x\n    \
+                tags: [{key: a, value: b}]\n    controlInterfaceAccess:\n      allowRules:\n      \
+                - {type: StateRule, operation: Read, filterMask: [a]}\n";
+    let (update, out, err) = merged(&[text], None, false);
+    let update = update.unwrap();
+    assert_eq!((out, err.as_str()), (format!("{DEPRECATED}\n"), ""));
+    let at = |path: &[&str]| update.new_state.get("desiredState").unwrap().at(path).cloned();
+    assert_eq!(at(&["apiVersion"]), Some(Node::text("v1")));
+    assert_eq!(at(&["workloads", "w", "tags"]), Some(Node::map([("a", Node::text("b"))])));
+    assert_eq!(at(&["workloads", "w", "runtime"]), Some(Node::text("1.10")));
+    let rules = at(&["workloads", "w", "controlInterfaceAccess", "allowRules"]).unwrap();
+    assert_eq!(rules.as_list().unwrap()[0].get("filterMasks"), Some(&Node::List(vec![Node::text("a")])));
+}
+
+#[test]
+fn wrong_manifests_give_the_documented_texts() {
+    let workload =
+        |text: &str| format!("apiVersion: v1\nworkloads:\n  w: {{agent: A, runtime: r, runtimeConfig: c{text}}}\n");
+    let old = |text: &str| workload(text).replace("v1", "v0.1");
+    for (text, expected) in [
+        (
+            "a: [".to_owned(),
+            "Invalid manifest data provided: a.yaml: did not find expected node content at line 2 column 1, \
+             while parsing a flow node",
+        ),
+        (
+            format!("{WEB}---\n{DB}"),
+            "Invalid manifest data provided: a.yaml: deserializing from YAML containing more than one document \
+             is not supported",
+        ),
+        (
+            "workloads: {}".to_owned(),
+            "Manifest schema validation failed:\n'': \"apiVersion\" is a required property (a.yaml line 1 column 1)",
+        ),
+        (
+            "apiVersion: v2".to_owned(),
+            "Manifest schema validation failed:\n'/apiVersion': \"v2\" does not match \"^v1$\" (a.yaml line 1 column 13)",
+        ),
+        (
+            workload(", restartPolicy: x, tags: {a: 1}"),
+            "Manifest schema validation failed:\n\
+             '/workloads/w/tags/a': 1 is not of type \"string\" (a.yaml line 3 column 78)\n\
+             '/workloads/w/restartPolicy': \"x\" is not one of",
+        ),
+        (workload(", tags: {a.b: c}"), "Invalid mapping key 'a.b': Expected to have characters in [a-zA-Z0-9_-]."),
+        (workload(", note: [{true: x}]"), "Unsupported mapping key 'true'"),
+        (workload(", note: {1.5: x}"), "Unsupported mapping key '1.5'"),
+        (workload(", note: {[a]: x}"), "Unsupported mapping key 'a list'"),
+        (
+            workload("").replace("  w:", "  17:"),
+            "The provided path does not exist! This may be caused by improper naming. \
+             Names expected to have characters in '[a-zA-Z0-9_-]'",
+        ),
+        (
+            old(", tags: {a: b}"),
+            "For API version 'v0.1', tags must be specified as a sequence (list of key-value entries). \
+             Found tags as mapping for workload 'w'.",
+        ),
+        (
+            old(", restartPolicy: x"),
+            "Invalid manifest data provided: a.yaml: workloads.w.restartPolicy: unknown value 'x', expected NEVER, \
+             ON_FAILURE or ALWAYS at line 3 column 64",
+        ),
+        (
+            "apiVersion: v1\nworkload:\n  web: {}\n".to_owned(),
+            "Invalid manifest data provided: a.yaml: unknown key 'workload' at line 2 column 1",
+        ),
+    ] {
+        let error = error(&[&text]);
+        let expected = format!("Command failed: '{expected}");
+        assert!(error.starts_with(&expected), "{text}\n  {error}\n  {expected}");
+    }
+}
+
+#[test]
+fn only_the_version_at_the_top_counts() {
+    let text = "apiVersion: v1\nconfigs: {c: {apiVersion: apps}}\n";
+    assert_eq!(merged(&[text], None, false).0.unwrap().masks, ["desiredState.configs.c"]);
+}
+
+#[test]
+fn one_name_in_two_manifests_is_refused_with_both_files() {
+    let (result, ..) = merged(&[WEB, DB, WEB], None, false);
+    let error = result.unwrap_err();
+    assert_eq!(error.to_string(), "Command failed: 'Multiple workloads with the same name 'web' found!'");
+    assert_eq!(error.hint().unwrap(), "it is in 'a.yaml' and in 'c.yaml'; leave it out of one of them");
+    let config = "apiVersion: v1\nconfigs: {c: v}\n";
+    let expected = "Command failed: 'Multiple workloads with the same name 'c' found!'";
+    assert_eq!(self::error(&[config, config]), expected);
+}
+
+#[test]
+fn unknown_keys_are_warned_about_with_the_file() {
+    let text = "apiVersion: v1\nworkloads:\n  w:\n    agnet: B\n    agent: A\n    runtime: r\n    runtimeConfig: c\n";
+    let (result, _, err) = merged(&[text], None, false);
+    assert!(result.is_ok());
+    assert_eq!(
+        err,
+        "warn: a.yaml: unknown key 'workloads.w.agnet' is ignored at line 4 column 5, did you mean 'agent'?\n"
+    );
+}
+
+#[test]
+fn many_violations_are_counted_not_listed() {
+    let workloads: String = (0..50).map(|index| format!("  w{index}: {{runtime: r}}\n")).collect();
+    let error = error(&[&format!("apiVersion: v1\nworkloads:\n{workloads}")]);
+    assert_eq!(error.lines().count(), 1 + MANIFEST_WARNINGS_MAX + 1);
+    assert!(error.ends_with("\nand 30 more'"), "{error}");
+}
+
+#[test]
+fn files_are_read_in_order_and_the_first_missing_one_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("a"), "text").unwrap();
+    std::fs::write(path("binary"), [0xff, 0xfe]).unwrap();
+    let read = |names: &[String]| read_inputs(names).map(|inputs| inputs.len()).map_err(|error| error.to_string());
+    assert_eq!(read(&[path("a"), path("a")]), Ok(2));
+    assert_eq!(read(&[path("a"), path("b"), path("c")]), Err(format!("File '{}' not found!", path("b"))));
+    assert_eq!(read(&[path("a"), "-".to_owned()]), Err("File '-' not found!".to_owned()));
+    assert_eq!(read(&[path("")]), Err(io::Error::from_raw_os_error(21).to_string()));
+    assert!(read(&[path("binary")]).unwrap_err().contains("UTF-8"));
+}

@@ -1,0 +1,134 @@
+//! `ank get state|workload|agent|config`: what the server says, as text (spec/cli.md sections 6.1 to 6.5).
+//!
+//! Thread: `main`.
+
+use super::args::Format;
+use super::error::CliError;
+use super::live::LiveFrames;
+use super::output::Output;
+use super::rows::{self, Row};
+use super::session::ServerLink;
+use super::state_output::state_text;
+use super::table::{Table, TooWide, one_line};
+use crate::model::execution_state::{Phase, WorkloadState};
+use crate::model::names::InstanceName;
+use crate::model::node::Node;
+use std::collections::BTreeMap;
+
+/// Which rows `get workload` shows; all conditions must hold.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Exactly this agent.
+    pub agent: Option<String>,
+    /// This state, with or without the sub-state, in any case.
+    pub state: Option<String>,
+    /// One of these workloads; all when empty.
+    pub names: Vec<String>,
+}
+
+impl Filter {
+    fn accepts(&self, instance: &InstanceName, row: &Row) -> bool {
+        let state = |wanted: &String| {
+            let (shown, wanted) = (row.state.to_lowercase(), wanted.to_lowercase());
+            shown == wanted || shown.split('(').next() == Some(wanted.as_str())
+        };
+        self.agent.as_ref().is_none_or(|agent| **agent == *instance.agent)
+            && self.state.as_ref().is_none_or(state)
+            && (self.names.is_empty() || self.names.iter().any(|name| **name == *instance.workload))
+    }
+
+    fn table(&self, rows: &BTreeMap<InstanceName, Row>) -> Table<5> {
+        rows::table(rows.iter().filter(|(instance, row)| self.accepts(instance, row)))
+    }
+}
+
+/// Prints the parts of the state that `masks` select.
+///
+/// # Errors
+/// No answer, or standard output cannot be written.
+pub fn state(
+    link: &mut impl ServerLink,
+    masks: &[String],
+    format: Format,
+    output: &mut Output<'_>,
+) -> Result<(), CliError> {
+    let masks: Vec<&str> = masks.iter().map(String::as_str).collect();
+    let state = link.complete_state(&masks)?;
+    Ok(output.result(&state_text(&state, format))?)
+}
+
+/// Prints the table of workloads once.
+///
+/// # Errors
+/// As [`state`].
+pub fn workloads(link: &mut impl ServerLink, filter: &Filter, output: &mut Output<'_>) -> Result<(), CliError> {
+    let state = link.complete_state(&rows::MASKS)?;
+    let table = filter.table(&rows::rows(&state));
+    Ok(output.result(&table.text(output.width(), TooWide::Wrap))?)
+}
+
+/// Keeps the table of workloads up to date until the connection ends.
+///
+/// # Errors
+/// As [`state`]; the end of the connection is one.
+pub fn watch_workloads(link: &mut impl ServerLink, filter: &Filter, output: &mut Output<'_>) -> Result<(), CliError> {
+    let mut rows = rows::rows(&link.complete_state(&rows::MASKS)?);
+    let mut frames = LiveFrames::default();
+    loop {
+        frames.show(filter.table(&rows).lines(output.width(), TooWide::Wrap), output)?;
+        let Some(states) = link.next_states(None)? else { continue };
+        if !update_rows(&mut rows, &states) {
+            rows = rows::rows(&link.complete_state(&rows::MASKS)?);
+        }
+    }
+}
+
+/// Takes over reported states. Answers whether all instances were known; only the server knows the runtime of others.
+fn update_rows(rows: &mut BTreeMap<InstanceName, Row>, states: &[WorkloadState]) -> bool {
+    let mut all_known = true;
+    for WorkloadState { instance, state } in states {
+        if state.phase == Phase::Removed {
+            rows.remove(instance);
+        } else if let Some(row) = rows.get_mut(instance) {
+            row.update(state);
+        } else {
+            all_known = false;
+        }
+    }
+    all_known
+}
+
+/// Prints the table of agents.
+///
+/// # Errors
+/// As [`state`].
+pub fn agents(link: &mut impl ServerLink, output: &mut Output<'_>) -> Result<(), CliError> {
+    let state = link.complete_state(&["agents", "workloadStates"])?;
+    let rows = rows::entries(state.get("agents")).map(|(name, agent)| {
+        let load = |key: &str| agent.at(&["status", key]).and_then(Node::as_number);
+        let workloads = rows::entries(state.at(&["workloadStates", name]));
+        let instances: usize = workloads.map(|(_, ids)| rows::entries(Some(ids)).count()).sum();
+        [
+            one_line(name),
+            instances.to_string(),
+            load("cpuUsage").map_or_else(String::new, |percent| format!("{percent}%")),
+            load("freeMemory").map_or_else(String::new, |bytes| format!("{bytes}B")),
+        ]
+    });
+    let table = Table { headings: ["NAME", "WORKLOADS", "CPU USAGE", "FREE MEMORY"], rows: rows.collect() };
+    Ok(output.result(&table.text(output.width(), TooWide::Cut))?)
+}
+
+/// Prints the names of configs.
+///
+/// # Errors
+/// As [`state`].
+pub fn configs(link: &mut impl ServerLink, output: &mut Output<'_>) -> Result<(), CliError> {
+    let state = link.complete_state(&["desiredState.configs"])?;
+    let names = rows::entries(state.at(&["desiredState", "configs"])).map(|(name, _)| [one_line(name)]);
+    let table = Table { headings: ["CONFIG"], rows: names.collect() };
+    Ok(output.result(&table.text(output.width(), TooWide::Cut))?)
+}
+
+#[cfg(test)]
+mod tests;

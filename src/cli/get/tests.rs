@@ -1,0 +1,106 @@
+//! Tables, filters and the watch mode, against a scripted server.
+
+use super::*;
+use crate::cli::rows::tests::state;
+use crate::cli::testing::{ScriptedServer, Step, instance, reported};
+use std::io;
+
+fn written(steps: Vec<Step>, get: impl FnOnce(&mut ScriptedServer, &mut Output<'_>) -> Result<(), CliError>) -> String {
+    let mut server = ScriptedServer::new(steps);
+    let mut out = Vec::new();
+    let mut output = Output::to(&mut out, io::sink(), None);
+    output.set_level(true, false); // What was asked for is printed all the same.
+    get(&mut server, &mut output).unwrap();
+    drop(output);
+    assert!(server.is_done());
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn workloads_are_sorted_by_name() {
+    let cluster = state(
+        &["A", "B"],
+        &[("web", "1", "B", Phase::Running), ("db", "2", "B", Phase::Succeeded), ("web", "0", "A", Phase::Removed)],
+    );
+    let text = written(vec![Step::State(cluster)], |link, output| workloads(link, &Filter::default(), output));
+    let expected = "\
+WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE   ADDITIONAL INFO
+db              B       podman    Succeeded(Ok)                    \n\
+web             A       podman    Removed                          \n\
+web             B                 Running(Ok)                      \n";
+    assert_eq!(text, expected);
+    let text = written(vec![Step::State(Node::empty())], |link, output| workloads(link, &Filter::default(), output));
+    assert_eq!(text, "WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE   ADDITIONAL INFO\n");
+}
+
+#[test]
+fn all_conditions_of_a_filter_must_hold() {
+    let row = Row { state: "Pending(Starting)".into(), ..Row::default() };
+    let name = instance("web.1.A");
+    let text = |text: &str| Some(text.to_owned());
+    for (agent, state, names, accepted) in [
+        (None, None, vec![], true),
+        (text("A"), None, vec![], true),
+        (text("a"), None, vec![], false),
+        (text(""), None, vec![], false),
+        (None, text("pending(starting)"), vec![], true),
+        (None, text("PENDING"), vec![], true),
+        (None, text("starting"), vec![], false),
+        (None, text("pend"), vec![], false),
+        (None, None, vec!["db".to_owned(), "web".to_owned()], true),
+        (None, None, vec!["we".to_owned()], false),
+        (text("A"), text("running"), vec!["web".to_owned()], false),
+    ] {
+        let filter = Filter { agent, state, names };
+        assert_eq!(filter.accepts(&name, &row), accepted, "{filter:?}");
+    }
+}
+
+#[test]
+fn agents_show_their_load_as_soon_as_they_reported_it() {
+    let mut cluster = state(&["B"], &[("w", "1", "A", Phase::Running), ("w", "2", "A", Phase::Stopping)]);
+    let load = Node::map([("cpuUsage", Node::Number(42)), ("freeMemory", Node::Number(1024))]);
+    let agents_node = Node::map([("A", Node::map([("status", load)])), ("B", Node::empty())]);
+    cluster.as_map_mut().unwrap().insert("agents".into(), agents_node);
+    let text = written(vec![Step::State(cluster)], agents);
+    let expected = "\
+NAME   WORKLOADS   CPU USAGE   FREE MEMORY
+A      2           42%         1024B      \n\
+B      0                                  \n";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn configs_are_listed_below_one_heading() {
+    let items = Node::map([("b", Node::text("x")), ("a_long_name", Node::text("y"))]);
+    let cluster = Node::map([("desiredState", Node::map([("configs", items)]))]);
+    assert_eq!(written(vec![Step::State(cluster)], configs), "CONFIG     \na_long_name\nb          \n");
+    assert_eq!(written(vec![Step::State(Node::empty())], configs), "CONFIG\n");
+}
+
+#[test]
+fn watching_follows_states_and_asks_again_for_new_instances() {
+    let first = state(&["A"], &[("a", "1", "A", Phase::Running), ("b", "1", "A", Phase::Running)]);
+    let second = state(&["A"], &[("a", "1", "A", Phase::Running), ("c", "1", "A", Phase::Running)]);
+    let steps = vec![
+        Step::State(first),
+        Step::Broadcast(vec![reported("a.1.A", Phase::FailedExecFailed, "Exit code: '1'")]),
+        Step::Broadcast(vec![reported("b.1.A", Phase::Removed, "")]),
+        Step::Broadcast(vec![reported("c.1.A", Phase::PendingStarting, "")]),
+        Step::State(second),
+    ];
+    let mut server = ScriptedServer::new(steps);
+    let mut out = Vec::new();
+    let mut output = Output::to(&mut out, io::sink(), None);
+    let filter = Filter { state: Some("running".to_owned()), ..Filter::default() };
+    let end = watch_workloads(&mut server, &filter, &mut output).unwrap_err();
+    drop(output);
+    assert_eq!(end.to_string(), "Command failed: 'Connection to server interrupted'");
+    let text = String::from_utf8(out).unwrap();
+    let frames: Vec<String> = text
+        .split_terminator("\n\n")
+        .map(|frame| frame.lines().skip(1).filter_map(|line| line.split(' ').next()).collect::<Vec<_>>().join(","))
+        .collect();
+    assert_eq!(frames, ["a,b", "b", "", "a,c"]);
+    assert_eq!(server.reads.len(), 2);
+}

@@ -1,0 +1,259 @@
+//! Reads the file of `set state`: a complete state, or parts of one, in the form that `get state` prints.
+//!
+//! Thread: `main`, plain functions. Everything is checked here, since what the wire format has no place for would be
+//! lost without a word on the way to the server.
+
+use super::state_shape::{Choice, Kind};
+use crate::model::nearest::nearest;
+use crate::model::node::Node;
+use crate::model::yaml::{Document, Step, Yaml, path_text};
+
+/// What the file is wrong about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateInputError {
+    /// What is wrong.
+    pub text: String,
+    /// What to do.
+    pub hint: String,
+}
+
+/// The state in the file, and warnings about keys that mean nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateInput {
+    /// Only what the file has.
+    pub state: Node,
+    /// One text each.
+    pub warnings: Vec<String>,
+}
+
+/// Reads a complete state; an empty file is an empty one.
+///
+/// # Errors
+/// Not YAML, another structure, or a key at the top that no complete state has.
+pub fn read(text: &str) -> Result<StateInput, StateInputError> {
+    let document = Document::read(text).map_err(|error| StateInputError {
+        text: error.message,
+        hint: "the file must be one YAML or JSON document".to_owned(),
+    })?;
+    let mut reader = Reader { document: &document, path: Vec::new(), warnings: Vec::new() };
+    let state = match document.root() {
+        Yaml::Null => Node::empty(),
+        root => reader.node(root, Kind::CompleteState)?,
+    };
+    if let Some(desired) = state.get("desiredState")
+        && desired.get("apiVersion").is_none()
+    {
+        return Err(StateInputError {
+            text: "missing field `apiVersion`".to_owned(),
+            hint: "write 'apiVersion: v1' below 'desiredState'".to_owned(),
+        });
+    }
+    Ok(StateInput { state, warnings: reader.warnings })
+}
+
+struct Reader<'d> {
+    document: &'d Document<'d>,
+    path: Vec<Step>,
+    warnings: Vec<String>,
+}
+
+impl Reader<'_> {
+    fn wrong<T>(&self, problem: &str) -> Result<T, StateInputError> {
+        let place = self.document.locate(&self.path).map_or_else(String::new, |at| format!(" at {at}"));
+        let path = path_text(&self.path);
+        let text = if path.is_empty() { format!("{problem}{place}") } else { format!("{path}: {problem}{place}") };
+        let hint = "the file holds a complete state as 'ank get state' prints it; manifests are for 'ank apply'";
+        Err(StateInputError { text, hint: hint.to_owned() })
+    }
+
+    fn expected<T>(&self, found: &Yaml, expected: &str) -> Result<T, StateInputError> {
+        self.wrong(&format!("{} found, expected {expected}", found.describe()))
+    }
+
+    fn below<T>(
+        &mut self,
+        step: Step,
+        read: impl FnOnce(&mut Self) -> Result<T, StateInputError>,
+    ) -> Result<T, StateInputError> {
+        self.path.push(step);
+        let result = read(self)?;
+        self.path.pop();
+        Ok(result)
+    }
+
+    fn node(&mut self, node: &Yaml, kind: Kind) -> Result<Node, StateInputError> {
+        match kind {
+            Kind::Any => Ok(Node::empty()), // The server reports it and takes it from nobody.
+            Kind::Text => node.scalar().map_or_else(|| self.expected(node, "text"), |text| Ok(Node::text(text))),
+            Kind::Number => match node.scalar().and_then(|text| text.parse().ok()) {
+                Some(number) => Ok(Node::Number(number)),
+                None => self.expected(node, "a whole number"),
+            },
+            Kind::Choice(choice) => self.choice(node, choice),
+            Kind::List(item) => self.list(node, *item),
+            Kind::Map(value) => self.map(node, *value),
+            Kind::Config => match node {
+                Yaml::Text(text) => Ok(Node::text(text)),
+                Yaml::List(_) => self.list(node, Kind::Config),
+                Yaml::Map(_) => self.map(node, Kind::Config),
+                Yaml::Null | Yaml::Plain(..) => self.expected(node, "text (put it in quotes), a list or a mapping"),
+            },
+            _ => self.fields(node, kind),
+        }
+    }
+
+    fn choice(&mut self, node: &Yaml, choice: Choice) -> Result<Node, StateInputError> {
+        let texts = choice.texts();
+        match node {
+            Yaml::Text(text) if texts.contains(&text.as_str()) => Ok(Node::text(text)),
+            _ => self.expected(node, &format!("one of {}", texts.join(", "))),
+        }
+    }
+
+    fn list(&mut self, node: &Yaml, kind: Kind) -> Result<Node, StateInputError> {
+        let Yaml::List(items) = node else { return self.expected(node, "a list") };
+        let items = items.iter().enumerate();
+        items
+            .map(|(index, item)| self.below(Step::Index(index), |reader| reader.node(item, kind)))
+            .collect::<Result<_, _>>()
+            .map(Node::List)
+    }
+
+    fn map(&mut self, node: &Yaml, kind: Kind) -> Result<Node, StateInputError> {
+        let Yaml::Map(entries) = node else { return self.expected(node, "a mapping") };
+        let mut map = Vec::with_capacity(entries.len());
+        for (key, value) in entries {
+            let Some(key) = key.scalar() else { return self.expected(key, "text as key") };
+            map.push((key, self.below(Step::Key(key.to_owned()), |reader| reader.node(value, kind))?));
+        }
+        Ok(Node::map(map))
+    }
+
+    /// A node with known fields; null counts as not there.
+    fn fields(&mut self, node: &Yaml, kind: Kind) -> Result<Node, StateInputError> {
+        let Yaml::Map(entries) = node else { return self.expected(node, "a mapping") };
+        let mut fields = Vec::new();
+        for (key, value) in entries.iter().filter(|(_, value)| *value != Yaml::Null) {
+            let key = key.scalar().unwrap_or_default();
+            match kind.fields().iter().find(|field| field.name == key) {
+                Some(field) => {
+                    let step = Step::Key(key.to_owned());
+                    fields.push((field.name, self.below(step, |reader| reader.node(value, field.kind))?));
+                }
+                None => self.unknown(key, kind)?,
+            }
+        }
+        let state = Node::map(fields);
+        let needed: &[&str] = match kind {
+            Kind::File if state.get("binaryData").is_none() => &["mountPoint", "data"],
+            Kind::File => &["mountPoint"],
+            Kind::Rule => match state.get("type").and_then(Node::as_text) {
+                Some("LogRule") => &["workloadNames"],
+                Some(_) => &["operation", "filterMasks"],
+                None => &["type"],
+            },
+            _ => &[],
+        };
+        match needed.iter().find(|name| state.get(name).is_none()) {
+            Some(name) => self.wrong(&format!("missing field `{name}`")),
+            None => Ok(state),
+        }
+    }
+
+    /// At the top a wrong key would mean that the whole state is deleted, below it something is just not set.
+    fn unknown(&mut self, key: &str, kind: Kind) -> Result<(), StateInputError> {
+        let known = kind.fields().iter().map(|field| field.name);
+        let nearest = nearest(key, known);
+        self.path.push(Step::Key(key.to_owned()));
+        if kind == Kind::CompleteState {
+            let meant = nearest.map_or_else(String::new, |name| format!(" (did you mean '{name}'?)"));
+            return self.wrong(&format!("unknown field{meant}"));
+        }
+        let meant = nearest.map_or_else(String::new, |name| format!(", did you mean '{name}'?"));
+        let place = self.document.locate_key(&self.path).map_or_else(String::new, |at| format!(" at {at}"));
+        self.warnings.push(format!("unknown key '{}' is ignored{place}{meant}", path_text(&self.path)));
+        self.path.pop();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::complete_state::Rendering;
+    use crate::model::manifest::Manifest;
+
+    #[test]
+    fn what_get_state_prints_is_read_back() {
+        let manifest = "apiVersion: v1\nworkloads:\n  w:\n    agent: A\n    runtime: r\n    runtimeConfig: c\n    \
+                        tags: {a: b}\n    dependencies: {d: ADD_COND_FAILED}\n    configs: {x: y}\n    files:\n    \
+                        - {mountPoint: /m, data: d}\n    controlInterfaceAccess:\n      allowRules:\n      \
+                        - {type: StateRule, operation: Read, filterMasks: [a]}\n      \
+                        denyRules:\n      - {type: LogRule, workloadNames: ['*']}\nconfigs: {y: [t, {u: v}]}\n";
+        let desired = Manifest::parse(manifest).unwrap().into_desired_state().unwrap();
+        let load = Node::map([("cpuUsage", Node::Number(3)), ("freeMemory", Node::Number(4))]);
+        let agent = Node::map([("status", load), ("tags", Node::map([("k", Node::text("v"))]))]);
+        let state =
+            Node::map([("desiredState", desired.node(Rendering::Sparse)), ("agents", Node::map([("A", agent)]))]);
+        for format in [crate::cli::args::Format::Yaml, crate::cli::args::Format::Json] {
+            let text = crate::cli::state_output::state_text(&state, format);
+            assert_eq!(read(&text), Ok(StateInput { state: state.clone(), warnings: Vec::new() }), "{text}");
+        }
+    }
+
+    #[test]
+    fn parts_and_empty_files_are_states_too() {
+        for (text, expected) in [
+            ("", Node::empty()),
+            ("{}", Node::empty()),
+            ("agents: {A: {tags: {n: 1.0}}}", {
+                let tags = Node::map([("n", Node::text("1.0"))]);
+                Node::map([("agents", Node::map([("A", Node::map([("tags", tags)]))]))])
+            }),
+            ("desiredState: {apiVersion: v1, workloads: ~}", {
+                Node::map([("desiredState", Node::map([("apiVersion", Node::text("v1"))]))])
+            }),
+        ] {
+            assert_eq!(read(text).unwrap().state, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_complete_state_is_refused() {
+        let workload = |text: &str| format!("desiredState: {{apiVersion: v1, workloads: {{w: {{{text}}}}}}}");
+        for (text, message) in [
+            ("a: [".to_owned(), "did not find expected"),
+            ("[1]".to_owned(), "a list found, expected a mapping at line 1 column 1"),
+            ("desiredState: {workloads: {}}".to_owned(), "missing field `apiVersion`"),
+            (
+                "desiredSate: {apiVersion: v1}".to_owned(),
+                "desiredSate: unknown field (did you mean 'desiredState'?) at line 1 column 14",
+            ),
+            ("apiVersion: v1\nworkloads: {}".to_owned(), "apiVersion: unknown field at line 1 column 13"),
+            (workload("restartPolicy: never"), "restartPolicy: text 'never' found, expected one of NEVER, ON_FAILURE"),
+            (workload("dependencies: {a: b}"), "expected one of ADD_COND_RUNNING"),
+            (workload("tags: [a]"), "tags: a list found, expected a mapping"),
+            (workload("files: [{data: x}]"), "files[0]: missing field `mountPoint`"),
+            (workload("files: [{mountPoint: x}]"), "files[0]: missing field `data`"),
+            (workload("controlInterfaceAccess: {allowRules: [{}]}"), "allowRules[0]: missing field `type`"),
+            (
+                workload("controlInterfaceAccess: {allowRules: [{type: StateRule, operation: Read}]}"),
+                "allowRules[0]: missing field `filterMasks`",
+            ),
+            ("agents: {A: {status: {cpuUsage: -1}}}".to_owned(), "number -1 found, expected a whole number"),
+            ("desiredState: {apiVersion: v1, configs: {a: 1}}".to_owned(), "number 1 found, expected text (put it"),
+        ] {
+            let error = read(&text).unwrap_err();
+            assert!(error.text.contains(message), "{text}: {}", error.text);
+        }
+    }
+
+    #[test]
+    fn unknown_keys_below_the_top_are_warned_about() {
+        let text = "desiredState:\n  apiVersion: v1\n  workloads:\n    w:\n      agnet: A\n";
+        let input = read(text).unwrap();
+        let expected =
+            "unknown key 'desiredState.workloads.w.agnet' is ignored at line 5 column 7, did you mean 'agent'?";
+        assert_eq!(input.warnings, [expected]);
+    }
+}

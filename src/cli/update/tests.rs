@@ -1,0 +1,137 @@
+//! What is sent, printed and answered for updates, against a scripted server.
+
+use super::*;
+use crate::cli::rows::MASKS;
+use crate::cli::rows::tests::state;
+use crate::cli::testing::{ScriptedServer, Step, accepted, reported};
+use crate::model::execution_state::Phase;
+use std::time::Duration;
+
+struct Ran {
+    code: Result<ExitCode, CliError>,
+    out: String,
+    err: String,
+    server: ScriptedServer,
+}
+
+fn run(
+    steps: Vec<Step>,
+    waiting: Waiting,
+    job: impl FnOnce(&mut Context<'_, '_, ScriptedServer, crate::cli::testing::ScriptedClock>) -> Result<ExitCode, CliError>,
+) -> Ran {
+    let mut server = ScriptedServer::new(steps);
+    let clock = server.clock.clone();
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let mut output = Output::to(&mut out, &mut err, None);
+    let code = job(&mut Context { link: &mut server, clock: &clock, output: &mut output, waiting });
+    drop(output);
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Ran { code, out: text(out), err: text(err), server }
+}
+
+fn update() -> Update {
+    Update { new_state: Node::empty(), masks: vec!["desiredState.workloads.w".to_owned()] }
+}
+
+fn running_after_update(end: Vec<Step>) -> Vec<Step> {
+    let now = state(&["A"], &[("w", "1", "A", Phase::PendingInitial)]);
+    let steps = [Step::State(state(&["A"], &[])), Step::Accept(accepted(&["w.1.A"], &[])), Step::State(now)];
+    steps.into_iter().chain(end).collect()
+}
+
+const WAITING: &str = "Successfully applied the manifest(s).\n\
+                       Waiting for workload(s) to reach desired states (press Ctrl+C to interrupt).\n\n";
+
+#[test]
+fn an_update_is_followed_until_its_workloads_run() {
+    let steps = running_after_update(vec![Step::Broadcast(vec![reported("w.1.A", Phase::Running, "")])]);
+    let ran = run(steps, Waiting::default(), |context| context.update_and_wait(update()));
+    assert_eq!(ran.code.unwrap(), ExitCode::Success);
+    assert!(ran.out.starts_with(WAITING), "{}", ran.out);
+    assert!(
+        ran.out.ends_with("\nw               A       podman      Running(Ok)                      \n\n"),
+        "{}",
+        ran.out
+    );
+    assert_eq!(ran.err, "");
+    assert!(ran.server.is_done());
+    assert_eq!(ran.server.reads, [MASKS, MASKS]);
+    assert_eq!(ran.server.updates, [(Node::empty(), vec!["desiredState.workloads.w".to_owned()])]);
+}
+
+#[test]
+fn without_waiting_nothing_is_read_and_nothing_is_printed() {
+    let waiting = Waiting { no_wait: true, ..Waiting::default() };
+    let steps = vec![Step::Accept(accepted(&["w.1.A"], &[]))];
+    let ran = run(steps, waiting, |context| context.update_and_wait(update()));
+    assert_eq!(ran.code.unwrap(), ExitCode::Success);
+    assert_eq!((ran.out.as_str(), ran.err.as_str()), ("", ""));
+    assert!(ran.server.reads.is_empty());
+}
+
+#[test]
+fn an_update_that_changes_no_workload_says_so() {
+    let steps = vec![Step::State(Node::empty()), Step::Accept(accepted(&[], &[]))];
+    let ran = run(steps, Waiting::default(), |context| context.update_and_wait(update()));
+    assert_eq!(ran.code.unwrap(), ExitCode::Success);
+    assert_eq!(ran.out, "Apply successful. No workloads updated.\n");
+}
+
+#[test]
+fn a_refused_update_is_an_error_with_the_text_of_the_server() {
+    let steps = vec![Step::State(Node::empty()), Step::Refuse("Update rejected: 'why'")];
+    let ran = run(steps, Waiting::default(), |context| context.update_and_wait(update()));
+    let error = ran.code.unwrap_err();
+    assert_eq!(error.to_string(), "Command failed: 'SetState failed with: 'Update rejected: 'why'''");
+    assert_eq!(ran.out, "");
+}
+
+#[test]
+fn failed_workloads_are_told_and_are_an_error_only_when_asked() {
+    let failed = || {
+        let end = vec![Step::Broadcast(vec![reported("w.1.A", Phase::PendingStartingFailed, "No more retries: x\ny")])];
+        running_after_update(end)
+    };
+    let told = "warn: workload 'w' on agent 'A' is Pending(StartingFailed): No more retries: x, y\n";
+    let ran = run(failed(), Waiting::default(), |context| context.update_and_wait(update()));
+    assert_eq!((ran.code.unwrap(), ran.err.as_str()), (ExitCode::Success, told));
+    let waiting = Waiting { fail_on_error: true, ..Waiting::default() };
+    let ran = run(failed(), waiting, |context| context.update_and_wait(update()));
+    assert_eq!(ran.code.unwrap(), ExitCode::WorkloadFailed);
+    assert!(ran.err.starts_with(told), "{}", ran.err);
+    assert!(ran.err.contains("error: the update was accepted, but 1 workload failed\nhint: "), "{}", ran.err);
+}
+
+#[test]
+fn a_wait_that_takes_too_long_is_given_up_with_what_is_missing() {
+    let waiting = Waiting { limit: Some(Duration::from_secs(5)), ..Waiting::default() };
+    let steps = running_after_update(vec![Step::Silence(Duration::from_secs(6))]);
+    let ran = run(steps, waiting, |context| context.update_and_wait(update()));
+    assert_eq!(ran.code.unwrap(), ExitCode::GaveUp);
+    assert_eq!(
+        ran.err,
+        "warn: workload 'w' on agent 'A' is Pending(Initial)\n\
+         error: gave up waiting after '5s', not there yet: 1 workload\n\
+         hint: the update stays in force; follow it with 'ank get workloads -w'\n"
+    );
+}
+
+#[test]
+fn deleting_workloads_sends_their_masks_with_an_empty_state() {
+    let update = delete_workloads(&["a".to_owned(), "b".to_owned()]);
+    assert_eq!(update.new_state, Node::empty());
+    assert_eq!(update.masks, ["desiredState.workloads.a", "desiredState.workloads.b"]);
+}
+
+#[test]
+fn deleting_configs_tells_which_were_there() {
+    let configs = Node::map([("a", Node::text("x")), ("c", Node::text("y"))]);
+    let before = Node::map([("desiredState", Node::map([("configs", configs)]))]);
+    let steps = vec![Step::State(before), Step::Accept(accepted(&["w.1.A"], &["w.2.A"]))];
+    let names = ["c", "b", "a", "c"].map(str::to_owned);
+    let ran = run(steps, Waiting::default(), |context| context.delete_configs(&names));
+    assert_eq!(ran.code.unwrap(), ExitCode::Success);
+    assert_eq!(ran.out, "Deleted config 'a'.\nDeleted config 'c'.\n");
+    assert_eq!(ran.err, "warn: config 'b' does not exist\n");
+    assert_eq!(ran.server.updates[0].1, ["c", "b", "a", "c"].map(|name| format!("desiredState.configs.{name}")));
+}

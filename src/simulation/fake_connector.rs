@@ -1,0 +1,281 @@
+//! A container engine in memory: containers with states, and faults on request.
+//!
+//! Thread: the one of the test; connectors and the test share the engine.
+
+use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::names::InstanceName;
+use crate::runtime::{CallWatch, ContainerId, ListedContainer, NewContainer, RuntimeConnector, RuntimeError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// What a call does instead of what was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing, and says so.
+    Fails,
+    /// What was asked for, but reports that it took too long.
+    TimesOut,
+    /// Refuses the workload for good.
+    Unsupported,
+    /// Stops in the middle: the container exists, the call fails.
+    LeavesHalfDone,
+    /// Runs for this long, then does what was asked for, unless it is cancelled before.
+    Hangs(Duration),
+}
+
+/// Kinds of calls that may fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Call {
+    /// `create`.
+    Create,
+    /// `start`.
+    Start,
+    /// `delete`.
+    Delete,
+    /// `find`.
+    Find,
+    /// `list`.
+    List,
+}
+
+/// The engine; clones are the same engine.
+#[derive(Clone, Default)]
+pub struct FakeEngine {
+    world: Arc<Mutex<World>>,
+}
+
+#[derive(Default)]
+struct World {
+    containers: BTreeMap<ContainerId, FakeContainer>,
+    created: u32,
+    calls: Vec<String>,
+    faults: BTreeMap<Call, VecDeque<Fault>>,
+    during_next_create: Option<Box<dyn FnOnce() + Send>>,
+}
+
+/// One container.
+#[derive(Debug, Clone)]
+pub struct FakeContainer {
+    /// From its label.
+    pub instance: InstanceName,
+    /// What the engine says of it.
+    pub state: ExecutionState,
+    /// When it ended.
+    pub ended_at: Option<u64>,
+    /// What it was created with.
+    pub new: Option<NewContainer>,
+}
+
+impl FakeEngine {
+    /// No containers, no faults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap()
+    }
+
+    /// A connector for the containers of `agent`.
+    #[must_use]
+    pub fn connector(&self, agent: &str) -> FakeConnector {
+        FakeConnector { engine: self.clone(), agent: agent.to_owned() }
+    }
+
+    /// The next calls of this kind do this, one after the other.
+    pub fn inject(&self, call: Call, faults: impl IntoIterator<Item = Fault>) {
+        self.world().faults.entry(call).or_default().extend(faults);
+    }
+
+    /// Runs `action` in the middle of the next create.
+    pub fn during_next_create(&self, action: impl FnOnce() + Send + 'static) {
+        self.world().during_next_create = Some(Box::new(action));
+    }
+
+    /// Puts a container there, as if an earlier agent had.
+    pub fn add(&self, instance: &InstanceName, state: ExecutionState) -> ContainerId {
+        self.world().add(instance, state, None)
+    }
+
+    /// Changes the state of a container.
+    pub fn set_state(&self, id: &ContainerId, state: ExecutionState) {
+        self.world().containers.get_mut(id).unwrap().state = state;
+    }
+
+    /// Says when a container ended.
+    pub fn set_ended_at(&self, id: &ContainerId, ended_at: u64) {
+        self.world().containers.get_mut(id).unwrap().ended_at = Some(ended_at);
+    }
+
+    /// All containers.
+    #[must_use]
+    pub fn containers(&self) -> BTreeMap<ContainerId, FakeContainer> {
+        self.world().containers.clone()
+    }
+
+    /// The only container.
+    #[must_use]
+    pub fn only(&self) -> (ContainerId, FakeContainer) {
+        let containers = self.containers();
+        assert_eq!(containers.len(), 1, "{containers:?}");
+        containers.into_iter().next().unwrap()
+    }
+
+    /// The calls until now, for example `create web`; forgets them.
+    pub fn take_calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.world().calls)
+    }
+
+    /// The containers of an agent, as a listing shows them.
+    #[must_use]
+    pub fn listing(&self, agent: &str) -> Vec<ListedContainer> {
+        let world = self.world();
+        let own = world.containers.iter().filter(|(_, container)| &*container.instance.agent == agent);
+        own.map(|(id, container)| ListedContainer {
+            id: id.clone(),
+            instance: container.instance.clone(),
+            state: container.state.clone(),
+            processes: Vec::new(),
+            ended_at: container.ended_at,
+        })
+        .collect()
+    }
+}
+
+impl World {
+    fn add(&mut self, instance: &InstanceName, state: ExecutionState, new: Option<NewContainer>) -> ContainerId {
+        self.created += 1;
+        let id = ContainerId(format!("{:064x}", self.created).into());
+        let container = FakeContainer { instance: instance.clone(), state, ended_at: None, new };
+        self.containers.insert(id.clone(), container);
+        id
+    }
+
+    fn begin(&mut self, call: Call, text: String) -> Option<Fault> {
+        self.calls.push(text);
+        self.faults.get_mut(&call).and_then(VecDeque::pop_front)
+    }
+}
+
+/// Talks to a [`FakeEngine`].
+pub struct FakeConnector {
+    engine: FakeEngine,
+    agent: String,
+}
+
+/// The text of every failure.
+pub const FAILURE: &str = "Error: the engine says no. Execution of 'fake \"call\"'";
+
+fn failed() -> RuntimeError {
+    RuntimeError::Failed(FAILURE.to_owned())
+}
+
+fn is_cancelled(watch: &dyn CallWatch) -> bool {
+    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+    watch.cancel_fd().is_some_and(|fd| poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&zero)) == Ok(1))
+}
+
+/// Plays a call of this age: tells its watch whenever that wants to know.
+fn play(watch: &mut dyn CallWatch, age: Duration) {
+    while let Some(next) = watch.next_progress().filter(|next| *next <= age) {
+        watch.still_running(next);
+    }
+}
+
+impl RuntimeConnector for FakeConnector {
+    fn create(
+        &mut self,
+        new: &NewContainer,
+        limit: Option<Duration>,
+        watch: &mut dyn CallWatch,
+    ) -> Result<ContainerId, RuntimeError> {
+        let (fault, action) = {
+            let mut world = self.engine.world();
+            let fault = world.begin(Call::Create, format!("create {}", new.instance.workload));
+            (fault, world.during_next_create.take())
+        };
+        if let Some(action) = action {
+            action();
+        }
+        if is_cancelled(watch) {
+            return Err(RuntimeError::Cancelled);
+        }
+        if let Some(Fault::Hangs(age)) = &fault {
+            play(watch, limit.map_or(*age, |limit| limit.min(*age)));
+            if limit.is_some_and(|limit| limit < *age) {
+                return Err(RuntimeError::TimedOut("it took too long".to_owned()));
+            }
+        }
+        let mut world = self.engine.world();
+        let in_use = world.containers.values().any(|container| container.instance.short() == new.instance.short());
+        match fault {
+            Some(Fault::Unsupported) => return Err(RuntimeError::Unsupported("it will never work".to_owned())),
+            Some(Fault::Fails) => return Err(failed()),
+            _ if in_use => return Err(RuntimeError::Failed("the name is already in use".to_owned())),
+            _ => {}
+        }
+        let running = ExecutionState::plain(Phase::Running);
+        match fault {
+            Some(Fault::LeavesHalfDone) => {
+                world.add(&new.instance, ExecutionState::with_info(Phase::PendingStarting, "created"), None);
+                Err(failed())
+            }
+            Some(Fault::TimesOut) => {
+                world.add(&new.instance, running, Some(new.clone()));
+                Err(RuntimeError::TimedOut("it took too long".to_owned()))
+            }
+            _ => Ok(world.add(&new.instance, running, Some(new.clone()))),
+        }
+    }
+
+    fn start(
+        &mut self,
+        id: &ContainerId,
+        new: &NewContainer,
+        _limit: Option<Duration>,
+        watch: &mut dyn CallWatch,
+    ) -> Result<ContainerId, RuntimeError> {
+        let mut world = self.engine.world();
+        let fault = world.begin(Call::Start, format!("start {}", new.instance.workload));
+        if is_cancelled(watch) {
+            return Err(RuntimeError::Cancelled);
+        }
+        let Some(container) = world.containers.get_mut(id).filter(|_| fault.is_none()) else {
+            world.containers.remove(id);
+            return Err(failed());
+        };
+        container.state = ExecutionState::plain(Phase::Running);
+        Ok(id.clone())
+    }
+
+    fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let mut world = self.engine.world();
+        let name = world.containers.get(id).map_or("nothing".into(), |container| container.instance.workload.clone());
+        match world.begin(Call::Delete, format!("delete {name}")) {
+            Some(Fault::TimesOut) => return Err(RuntimeError::TimedOut("it took too long".to_owned())),
+            Some(_) => return Err(failed()),
+            None => {}
+        }
+        world.containers.remove(id);
+        Ok(())
+    }
+
+    fn find(&mut self, instance: &InstanceName) -> Result<Vec<ContainerId>, RuntimeError> {
+        let mut world = self.engine.world();
+        if world.begin(Call::Find, format!("find {}", instance.workload)).is_some() {
+            return Err(failed());
+        }
+        let found = world.containers.iter().filter(|(_, container)| container.instance == *instance);
+        Ok(found.map(|(id, _)| id.clone()).collect())
+    }
+
+    fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
+        if self.engine.world().begin(Call::List, "list".to_owned()).is_some() {
+            return Err(failed());
+        }
+        Ok(self.engine.listing(&self.agent))
+    }
+}
