@@ -57,6 +57,15 @@ pub const CLI_INBOX: usize = 1024;
 /// How often `ank` turns its spinner while it waits for workloads.
 pub const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
 
+// ------------------------------------------------------------------ requests
+
+/// Event subscriptions of one stream. An agent's stream carries those of all its workloads.
+pub const SUBSCRIPTIONS_PER_PEER_MAX: usize = 1024;
+/// Log collections that one stream may have running. An agent's stream carries those of all its workloads.
+pub const LOG_CAMPAIGNS_PER_PEER_MAX: usize = 1024;
+/// Encoded log entries in one message, in bytes: a peer's receiver takes 4 MiB at most.
+pub const LOG_MESSAGE_MAX: usize = 2 * 1024 * 1024;
+
 // --------------------------------------------------------------- connections
 
 /// Largest gRPC message sent or received by default, in bytes. 5,000 workloads with states need about 8 MB.
