@@ -49,7 +49,8 @@ impl Rig {
 }
 
 fn label(instance: &InstanceName) -> String {
-    let config = ["a", "b", "c"].into_iter().find(|c| *instance == InstanceName::new(&instance.workload, c, &instance.agent));
+    let config =
+        ["a", "b", "c"].into_iter().find(|c| *instance == InstanceName::new(&instance.workload, c, &instance.agent));
     format!("{}:{}", instance.workload, config.unwrap_or("?"))
 }
 
@@ -89,9 +90,8 @@ fn a_wanted_workload_without_container_is_created_after_one_listing() {
 #[test]
 fn an_existing_container_is_resumed_reused_or_replaced() {
     let started = "w:a Pending(Starting): 'Triggered at runtime.'";
-    let replaced = |old: &str| {
-        vec![format!("{old} Stopping(RequestedAtRuntime)"), format!("{old} Removed"), started.to_owned()]
-    };
+    let replaced =
+        |old: &str| vec![format!("{old} Stopping(RequestedAtRuntime)"), format!("{old} Removed"), started.to_owned()];
     for (config, state, calls, states) in [
         ("a", plain(Phase::Running), vec!["list"], vec![]),
         ("a", plain(Phase::Succeeded), vec!["list", "start w"], vec![started.to_owned()]),
@@ -338,7 +338,10 @@ fn plans_that_arrive_before_the_listing_change_what_is_wanted() {
     let mut rig = Rig::with(FakeEngine::new(), |options| options.earlier_calls = Some(Box::new(calls.clone())));
     rig.agent.hello(&[wanted("deleted", "a"), wanted("updated", "a"), wanted("kept", "a")]);
     let deleted = |name: &str| DeletedWorkload { instance: instance(name, "a"), dependencies: BTreeMap::new() };
-    rig.agent.update(WorkloadPlan { added: vec![wanted("updated", "b")], deleted: vec![deleted("updated"), deleted("deleted")] });
+    rig.agent.update(WorkloadPlan {
+        added: vec![wanted("updated", "b")],
+        deleted: vec![deleted("updated"), deleted("deleted")],
+    });
     rig.agent.update(WorkloadPlan { added: vec![wanted("added", "a")], deleted: vec![] });
     *calls.running.lock().unwrap() = 0;
     rig.agent.pass(Duration::from_secs(1));
@@ -346,7 +349,10 @@ fn plans_that_arrive_before_the_listing_change_what_is_wanted() {
     created.sort();
     assert_eq!(created, ["create added", "create kept", "create updated", "list"]);
     let sent = rig.sent();
-    assert!(sent.contains(&"deleted:a Removed".to_owned()) && sent.contains(&"updated:a Removed".to_owned()), "{sent:?}");
+    assert!(
+        sent.contains(&"deleted:a Removed".to_owned()) && sent.contains(&"updated:a Removed".to_owned()),
+        "{sent:?}"
+    );
 }
 
 // ---------------------------------------------------------------- reconnect
@@ -378,12 +384,15 @@ fn a_reconnect_leaves_unchanged_workloads_alone_in_whatever_state_and_reports_th
     assert!(rig.calls().is_empty());
     let mut sent = rig.sent();
     sent.sort();
-    assert_eq!(sent, [
-        "broken:a Pending(StartingFailed): 'it will never work'",
-        "ended:a Succeeded(Ok)",
-        "failed:a Failed(ExecFailed): 'Exit code: '3''",
-        "runs:a Running(Ok)",
-    ]);
+    assert_eq!(
+        sent,
+        [
+            "broken:a Pending(StartingFailed): 'it will never work'",
+            "ended:a Succeeded(Ok)",
+            "failed:a Failed(ExecFailed): 'Exit code: '3''",
+            "runs:a Running(Ok)",
+        ]
+    );
     assert_eq!(rig.agent.manager.threads().count(), 4, "no second loop for any workload");
 }
 
@@ -396,7 +405,10 @@ fn a_reconnect_updates_deletes_and_creates_what_changed_meanwhile() {
     reconnect(&mut rig, &[wanted("updated", "b"), wanted("created", "a"), policy]);
     let mut calls = rig.calls();
     calls.sort();
-    assert_eq!(calls, ["create created", "create policy", "create updated", "delete deleted", "delete policy", "delete updated"]);
+    assert_eq!(
+        calls,
+        ["create created", "create policy", "create updated", "delete deleted", "delete policy", "delete updated"]
+    );
     let sent = rig.sent();
     for state in ["deleted:a Removed", "updated:a Removed", "updated:b Running(Ok)", "created:a Running(Ok)"] {
         assert!(sent.contains(&state.to_owned()), "{state}: {sent:?}");
