@@ -10,7 +10,9 @@ pub mod containerd;
 pub mod engine_children;
 pub mod engine_cli;
 pub mod exit_watch;
+pub mod kube_manifest;
 pub mod podman;
+pub mod podman_kube;
 #[cfg(test)]
 mod scripted_engine;
 
