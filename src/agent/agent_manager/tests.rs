@@ -134,7 +134,7 @@ fn fifty_workloads_that_wait_do_not_delay_another_one() {
 fn a_workload_that_waits_to_stop_is_shown_so_whatever_its_container_does() {
     let mut rig = Rig::new();
     let used = workload("used", |_| {});
-    rig.add(&[used.clone()]);
+    rig.add(std::slice::from_ref(&used));
     rig.foreign("user", Phase::Running);
     let dependencies = BTreeMap::from([("user".to_owned(), DeleteCondition::NotPendingNorRunning)]);
     rig.agent.update(WorkloadPlan {

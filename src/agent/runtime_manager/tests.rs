@@ -27,7 +27,8 @@ impl Rig {
     fn running(workloads: &[AddedWorkload]) -> Self {
         let mut rig = Self::new();
         rig.update(workloads, &[]);
-        (rig.sent(), rig.engine.take_calls());
+        rig.sent();
+        rig.engine.take_calls();
         rig
     }
 
@@ -99,14 +100,17 @@ fn a_plan_becomes_operations_with_the_deletes_first() {
     };
     let operations = RuntimeManager::<ManualClock, SteppedLoops>::operations(plan);
     let new = wanted("updated", "b");
-    assert_eq!(operations, [
-        // [utest->swdd~agent-deletes-workload~1]
-        Operation::Delete(deleted("gone", "a", "x")),
-        // [utest->swdd~agent-updates-deleted-and-added-workloads~1]
-        Operation::Update(Updated { new, deleted: deleted("updated", "a", None) }),
-        // [utest->swdd~agent-added-creates-workload~1]
-        Operation::Create(Created { added: wanted("created", "a"), reuse: false }),
-    ]);
+    assert_eq!(
+        operations,
+        [
+            // [utest->swdd~agent-deletes-workload~1]
+            Operation::Delete(deleted("gone", "a", "x")),
+            // [utest->swdd~agent-updates-deleted-and-added-workloads~1]
+            Operation::Update(Updated { new, deleted: deleted("updated", "a", None) }),
+            // [utest->swdd~agent-added-creates-workload~1]
+            Operation::Create(Created { added: wanted("created", "a"), reuse: false }),
+        ]
+    );
 }
 
 // [utest->swdd~agent-executes-create-workload-operation~1]
