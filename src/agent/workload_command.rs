@@ -164,7 +164,8 @@ impl Queue {
             self.commands.retain(|waiting| !matches!(waiting, WorkloadCommand::Observed { .. }));
         }
         let mut replaced = None;
-        if self.commands.len() >= WORKLOAD_INBOX
+        let full = self.commands.len() >= WORKLOAD_INBOX;
+        if full
             && self.commands.back().is_some_and(WorkloadCommand::cancels_create)
             && let Some(WorkloadCommand::Update(Some(order))) = self.commands.pop_back()
         {

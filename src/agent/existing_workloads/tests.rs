@@ -46,6 +46,12 @@ impl Rig {
     fn calls(&self) -> Vec<String> {
         self.engine.take_calls()
     }
+
+    /// What was sent and called until now is of no interest.
+    fn forget(&self) {
+        self.sent();
+        self.calls();
+    }
 }
 
 fn label(instance: &InstanceName) -> String {
@@ -130,7 +136,7 @@ fn reuse_and_replace_wait_for_the_dependencies_but_the_old_container_goes_at_onc
         engine.add(&instance("w", config), plain(Phase::Succeeded));
         let mut rig = Rig::new(engine);
         let workload = wanted_with("w", "a", needs_other);
-        rig.agent.hello(&[workload.clone()]);
+        rig.agent.hello(std::slice::from_ref(&workload));
         assert_eq!(rig.calls(), calls);
         assert_eq!(rig.sent(), first);
         rig.agent.update(WorkloadPlan { added: vec![wanted("other", "a")], deleted: vec![] });
@@ -379,7 +385,7 @@ fn a_reconnect_leaves_unchanged_workloads_alone_in_whatever_state_and_reports_th
         }
     }
     rig.agent.run();
-    (rig.sent(), rig.calls());
+    rig.forget();
     reconnect(&mut rig, &all);
     assert!(rig.calls().is_empty());
     let mut sent = rig.sent();
@@ -400,7 +406,7 @@ fn a_reconnect_leaves_unchanged_workloads_alone_in_whatever_state_and_reports_th
 fn a_reconnect_updates_deletes_and_creates_what_changed_meanwhile() {
     let mut rig = Rig::new(FakeEngine::new());
     rig.agent.hello(&[wanted("updated", "a"), wanted("deleted", "a"), wanted("policy", "a")]);
-    (rig.sent(), rig.calls());
+    rig.forget();
     let policy = wanted_with("policy", "a", |w| w.restart_policy = RestartPolicy::Always);
     reconnect(&mut rig, &[wanted("updated", "b"), wanted("created", "a"), policy]);
     let mut calls = rig.calls();
@@ -426,7 +432,7 @@ fn a_reconnect_keeps_what_waits_waiting() {
     let condition = BTreeMap::from([("user".to_owned(), DeleteCondition::NotPendingNorRunning)]);
     let deleted = DeletedWorkload { instance: used.instance, dependencies: condition };
     rig.agent.update(WorkloadPlan { added: vec![], deleted: vec![deleted] });
-    (rig.sent(), rig.calls());
+    rig.forget();
     reconnect(&mut rig, &[waits, wanted("user", "a")]);
     assert!(rig.calls().is_empty());
     let mut sent = rig.sent();
@@ -446,7 +452,8 @@ fn a_delete_that_waited_is_forgotten_when_the_server_wants_the_workload_again() 
     let deleted = DeletedWorkload { instance: used.instance.clone(), dependencies: condition };
     rig.agent.update(WorkloadPlan { added: vec![], deleted: vec![deleted] });
     assert_eq!(rig.sent().last().unwrap(), "used:a Stopping(WaitingToStop)");
-    (rig.calls(), reconnect(&mut rig, &[used, wanted("user", "a")]));
+    rig.forget();
+    reconnect(&mut rig, &[used, wanted("user", "a")]);
     assert!(rig.calls().is_empty());
     assert!(rig.sent().contains(&"used:a Running(Ok)".to_owned()));
 }
