@@ -373,7 +373,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if self.leftovers == Leftovers::Likely {
             self.delete_leftovers()?;
         }
-        let Some(engine) = &mut self.engine else { return Err(RuntimeError::Unsupported("Unsupported Runtime".into())) };
+        let Some(engine) = &mut self.engine else {
+            return Err(RuntimeError::Unsupported("Unsupported Runtime".into()));
+        };
         let call = self.inbox.begin_call();
         let observer = (start != Start::Revival).then_some((&self.instance, &self.context.reports));
         let mut watch = CreateWatch::new(call.as_ref().map(|call| call.fd()), slot, observer);

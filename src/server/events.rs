@@ -116,6 +116,10 @@ impl Altered {
 
 // ------------------------------------------------------------------ changes
 
+/// States that the instances of one workload had, by id.
+type StatesById = BTreeMap<Name, Option<ExecutionState>>;
+type StatesByWorkload = BTreeMap<Name, StatesById>;
+
 /// What one trigger changed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
@@ -175,7 +179,7 @@ impl Changes {
     /// before decide which path is the highest.
     pub fn states(&mut self, old: Vec<(InstanceName, Option<ExecutionState>)>, states: &WorkloadStates) {
         // By agent, workload and id. What changed twice has the oldest state as its old one.
-        let mut before: BTreeMap<Name, BTreeMap<Name, BTreeMap<Name, Option<ExecutionState>>>> = BTreeMap::new();
+        let mut before: BTreeMap<Name, StatesByWorkload> = BTreeMap::new();
         for (InstanceName { workload, id, agent }, state) in old {
             before.entry(agent).or_default().entry(workload).or_default().entry(id).or_insert(state);
         }
@@ -206,7 +210,7 @@ impl Changes {
         way: &Path,
         agent: &Name,
         workload: &Name,
-        ids: &BTreeMap<Name, Option<ExecutionState>>,
+        ids: &StatesById,
         states: &WorkloadStates,
     ) {
         let mut way = way.clone();
@@ -285,10 +289,7 @@ impl Changes {
     }
 }
 
-fn ids_tree(
-    ids: &BTreeMap<Name, Option<ExecutionState>>,
-    node: &dyn Fn(&Name, &Option<ExecutionState>) -> Option<Node>,
-) -> Option<Node> {
+fn ids_tree(ids: &StatesById, node: &dyn Fn(&Name, &Option<ExecutionState>) -> Option<Node>) -> Option<Node> {
     let tree = Node::map(ids.iter().filter_map(|(id, state)| Some((id.to_string(), node(id, state)?))));
     Some(tree).filter(|tree| !tree.is_empty_container())
 }
