@@ -54,6 +54,8 @@ pub const UPLINK_BATCH: usize = 256;
 pub const REMOVED_MEMORY: Duration = Duration::from_secs(60);
 /// Messages from the server waiting in `ank`.
 pub const CLI_INBOX: usize = 1024;
+/// Messages of `ank` waiting to be sent. It asks one thing at a time, so only a stuck server fills this.
+pub const CLI_OUTBOX: usize = 4;
 /// How often `ank` turns its spinner while it waits for workloads.
 pub const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -173,7 +175,7 @@ pub const EXIT_RETRY: Duration = Duration::from_millis(50);
 /// Pause before a container that a listing misses is looked for again; only then it counts as lost.
 pub const MISSING_RETRY: Duration = Duration::from_millis(100);
 /// After a listing the engine rests as long as it took, at most this long, so that listings never take all of a core.
-pub const LISTING_REST_MAX: Duration = Duration::from_millis(500);
+pub const LISTING_REST_MAX: Duration = Duration::from_millis(100);
 /// Ended processes waiting to be noticed by one state checker; their watcher waits when it is full.
 pub const EXIT_INBOX: usize = 64;
 const _: () = assert!(LISTING_MAX.as_secs() <= REPAIR_INTERVAL.as_secs());

@@ -175,7 +175,7 @@ fn masks_that_lead_nowhere() {
     assert_eq!((output.code, output.stdout.as_str()), (0, "{}\n\n"));
     let output = cluster.ank(&["delete", "workload", "nosuch.agent"]);
     let cause = "Update rejected: 'Could not find field desiredState.workloads.nosuch.agent'";
-    fails_with(&output, &format!("Failed to delete workloads: 'Command failed: 'SetState failed with: '{cause}''''"));
+    fails_with(&output, &format!("Failed to delete workloads: 'Command failed: 'SetState failed with: '{cause}'''"));
 }
 
 #[test]

@@ -69,7 +69,8 @@ pub struct WorkloadControlLoop<C: Clock> {
     wanted: Option<Wanted>,
     container: Option<ContainerId>,
     leftovers: Leftovers,
-    /// Counts starts, so that a late report of an earlier container is recognised (spec/agent.md FIX-16).
+    /// Counts starts, so that a late report of an earlier container is recognised (spec/agent.md FIX-16). Begins
+    /// differently in each loop of the agent, since a name may get another loop.
     generation: u64,
     watching: bool,
     failed_creates: u32,
@@ -160,6 +161,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         inbox: WorkloadInbox,
     ) -> Self {
         let restarts = RestartBackoff::new(context.restart_backoff);
+        let generation = id.number << 32;
         Self {
             id,
             context,
@@ -170,7 +172,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             wanted: None,
             container: None,
             leftovers: Leftovers::None,
-            generation: 0,
+            generation,
             watching: false,
             failed_creates: 0,
             failed_deletes: 0,

@@ -3,6 +3,7 @@
 use super::*;
 use crate::model::execution_state::ExecutionState;
 use crate::model::workload::Workload;
+use crate::runtime::{CallWatch, NewContainer, RuntimeConnector as _, RuntimeError};
 use rustix::event::{EventfdFlags, eventfd};
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,8 +31,8 @@ impl Engine {
         let program = folder.path().join("podman");
         std::os::unix::fs::symlink(script, &program).unwrap();
         let (children, _) = EngineChildren::open(&folder.path().join("children")).unwrap();
-        let mut connector = PodmanConnector::new("agent_A", children);
-        connector.program = program.to_str().unwrap().to_owned();
+        let mut connector = PodmanConnector::new("agent_A", children.clone());
+        connector.cli = EngineCli::new(program.to_str().unwrap(), children);
         Self { folder, connector }
     }
 
@@ -43,7 +44,7 @@ impl Engine {
     /// The arguments as they stand in an error text.
     fn execution(&self, arguments: &[&str]) -> String {
         let quoted: String = arguments.iter().map(|argument| format!(" \"{argument}\"")).collect();
-        format!("Execution of '{}{quoted}'", self.connector.program)
+        format!("Execution of '{}{quoted}'", self.connector.cli.program())
     }
 
     fn create(&mut self) -> Result<ContainerId, RuntimeError> {
@@ -97,11 +98,12 @@ fn failed<T: std::fmt::Debug>(result: Result<T, RuntimeError>) -> String {
 fn the_runtime_podman_uses_the_program_podman() {
     let folder = tempfile::tempdir().unwrap();
     let (children, _) = EngineChildren::open(folder.path()).unwrap();
-    assert_eq!(PodmanConnector::new("agent_A", children).program, "podman");
+    assert_eq!(PodmanConnector::new("agent_A", children).cli.program(), "podman");
     assert_eq!(RUNTIME_NAME, "podman");
 }
 
 // [utest->swdd~podman-create-workload-runs-workload~1]
+// [utest->swdd~functions-required-by-runtime-connector~1]
 // [utest->swdd~podman-create-workload-returns-workload-id~1]
 #[test]
 fn create_runs_the_container_and_answers_its_id() {
@@ -134,7 +136,8 @@ fn the_error_of_a_create_is_kept_when_the_cleanup_fails_too() {
 #[test]
 fn a_missing_engine_is_not_asked_to_clean_up() {
     let mut engine = Engine::answering(&[]);
-    engine.connector.program = "no-such-engine".to_owned();
+    let (children, _) = EngineChildren::open(&engine.folder.path().join("children")).unwrap();
+    engine.connector.cli = EngineCli::new("no-such-engine", children);
     let text = failed(engine.create());
     assert!(
         text.starts_with("Error: 'No such file or directory (os error 2)'. Could not spawn command 'no-such-engine ")
@@ -222,6 +225,7 @@ fn start_starts_the_same_container_and_removes_it_when_that_fails() {
 }
 
 // [utest->swdd~podman-delete-workload-stops-and-removes-workload~1]
+// [utest->swdd~functions-required-by-runtime-connector~1]
 #[test]
 fn delete_stops_and_removes() {
     let mut engine = Engine::answering(&[]);
@@ -272,6 +276,7 @@ fn a_stop_has_the_time_that_the_container_asked_for() {
 }
 
 // [utest->swdd~podman-get-workload-id-uses-label~1]
+// [utest->swdd~functions-required-by-runtime-connector~1]
 #[test]
 fn find_answers_the_containers_with_exactly_this_name() {
     let instance = new().instance;
@@ -283,6 +288,8 @@ fn find_answers_the_containers_with_exactly_this_name() {
 
 // [utest->swdd~podman-list-of-existing-workloads-uses-labels~1]
 // [utest->swdd~podmancli-container-state-cache-all-containers~1]
+// [utest->swdd~podman-state-getter-uses-podmancli~1]
+// [utest->swdd~functions-required-by-runtime-connector~1]
 #[test]
 fn one_call_lists_all_containers_of_this_agent_and_no_others() {
     let names = ["web.1.agent_A", "db.2.agent_A", "web.1.X-agent_A", "odd"];
