@@ -213,10 +213,8 @@ fn what_is_gone_already_counts_as_deleted() {
 
 #[test]
 fn when_one_of_several_pods_is_gone_the_others_are_taken_down_alone() {
-    let two = format!(
-        "manifest: |\n  {}---\n  kind: Deployment\n  metadata: {{name: db}}\n",
-        MANIFEST.replace('\n', "\n  ")
-    );
+    let two =
+        format!("manifest: |\n  {}---\n  kind: Deployment\n  metadata: {{name: db}}\n", MANIFEST.replace('\n', "\n  "));
     for (last, fails) in [("cat >$dir/downed", false), ("exit 125", true)] {
         let script = ScriptedEngine::answering(&[&volume(&two), NO_POD, NO_POD, last]);
         let result = connector(&script).delete(&id(&new().instance.to_string()));
