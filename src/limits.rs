@@ -158,6 +158,10 @@ pub const PARALLEL_STARTS_MIN: usize = 4;
 pub const START_SLOT_MAX: Duration = Duration::from_secs(10);
 /// How often the age of a long create is shown in the additional info.
 pub const CREATE_AGE_INTERVAL: Duration = Duration::from_secs(10);
+/// Longest wait until all pods of a manifest are stopped and removed. Their containers are stopped one after the other.
+pub const POD_DOWN_MAX: Duration = Duration::from_secs(120);
+/// What connectors of pods tell the one that lists; dropped when full, since volumes say the same.
+pub const KUBE_NEWS: usize = 256;
 /// Standard output kept of one engine call, in bytes. A listing of 1,000 containers is about 3 MB.
 pub const ENGINE_OUTPUT_MAX: usize = 16 * 1024 * 1024;
 /// Standard error kept of one engine call, in bytes.

@@ -145,10 +145,7 @@ fn image_that_does_not_exist_is_shown_with_the_engines_words() {
 
 #[test]
 fn garbage_from_a_listing_loses_nothing() {
-    let mut cluster = Cluster::prepare();
-    cluster.set_agent_config("listing_interval = 1000");
-    cluster.start_server(&[]);
-    cluster.start_agent("agent_A");
+    let cluster = one_agent();
     cluster.apply(&manifest(&[workload("w1", "run"), workload("w2", "run")]));
     cluster.wait_for_state("w1", "Running(Ok)");
     cluster.wait_for_state("w2", "Running(Ok)");
@@ -156,14 +153,17 @@ fn garbage_from_a_listing_loses_nothing() {
 
     cluster.engine.script(&json!([{ "command": "ps", "stdout": "}{ no JSON\u{0} here" }]));
     let before = cluster.engine.calls_of("ps", "").len();
-    wait_until("three listings gave garbage", || cluster.engine.calls_of("ps", "").len() >= before + 3);
+    // A create is followed by a listing.
+    cluster.apply(&manifest(&[workload("w3", "run")]));
+    wait_until("a listing gave garbage", || cluster.engine.calls_of("ps", "").len() > before);
     assert_eq!(cluster.engine.only_container("w1"), (pid, id.clone()));
     cluster.engine.script(&json!([]));
 
-    cluster.wait_for_state("w1", "Running(Ok)");
-    cluster.wait_for_state("w2", "Running(Ok)");
+    for name in ["w1", "w2", "w3"] {
+        cluster.wait_for_state(name, "Running(Ok)");
+    }
     assert_eq!(cluster.engine.only_container("w1"), (pid, id));
-    assert_eq!(cluster.engine.calls_of("run", "").iter().filter(|call| call.command() == "run").count(), 2);
+    assert_eq!(cluster.engine.calls_of("run", "").len(), 3);
     cluster.engine.finish("w1", 0);
     cluster.wait_for_state("w1", "Succeeded(Ok)");
 }
@@ -184,10 +184,7 @@ fn workload_that_ends_while_listings_fail_is_reported_when_they_work_again() {
 
 #[test]
 fn hundred_megabytes_from_the_engine_are_not_kept() {
-    let mut cluster = Cluster::prepare();
-    cluster.set_agent_config("listing_interval = 1000");
-    cluster.start_server(&[]);
-    cluster.start_agent("agent_A");
+    let mut cluster = one_agent();
     cluster.apply(&manifest(&[workload("calm", "run")]));
     cluster.wait_for_state("calm", "Running(Ok)");
     cluster.engine.script(&json!([
@@ -217,4 +214,35 @@ fn hanging_listing_at_the_start_of_an_agent_ends_after_its_limit() {
     cluster.wait_for_state("w1", "Running(Ok)");
     wait_until("the hanging listing is ended", || !is_alive(pid));
     assert_eq!(cluster.engine.containers_of("w1").len(), 1);
+}
+
+/// Runs the fake engine beside the agent, as a person at the machine would.
+fn by_hand(cluster: &Cluster, arguments: &[&str]) {
+    let mut command = std::process::Command::new(cluster.engine.bin().join("podman"));
+    command.args(arguments).env("FAKE_ENGINE_DIR", cluster.engine.state());
+    let output = command.output().expect("the fake engine starts");
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn what_no_event_shows_is_found_by_the_repairing_listing() {
+    let cluster = one_agent();
+    cluster.apply(&manifest(&[workload("paused", "run"), workload("removed", "exit0"), workload("calm", "run")]));
+    cluster.wait_for_state("paused", "Running(Ok)");
+    cluster.wait_for_state("removed", "Succeeded(Ok)");
+    cluster.wait_for_state("calm", "Running(Ok)");
+    let (_, paused) = cluster.engine.only_container("paused");
+    by_hand(&cluster, &["pause", &paused]);
+    let removed = cluster.engine.containers_of("removed")[0]["Id"].as_str().expect("an id").to_owned();
+    by_hand(&cluster, &["rm", &removed]);
+
+    let row = cluster.wait_for_state("paused", "Failed(Unknown)");
+    assert_eq!(row.info, "paused");
+    cluster.wait_for_state("removed", "Failed(Lost)");
+    assert_eq!(cluster.workload("calm").map(|row| row.state).as_deref(), Some("Running(Ok)"));
+    // A paused container cannot be stopped; the delete must not fail for that.
+    cluster.delete("paused");
+    cluster.wait_until_gone("paused");
+    assert!(cluster.engine.containers_of("paused").is_empty());
+    assert_eq!(cluster.engine.calls_of("run", "").len(), 3);
 }

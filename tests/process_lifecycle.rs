@@ -272,18 +272,16 @@ fn exit_code_is_waited_for_when_the_engine_is_late_with_it() {
 }
 
 #[test]
-fn container_removed_behind_the_agents_back_is_lost() {
-    let mut cluster = Cluster::prepare();
-    cluster.set_agent_config("listing_interval = 1000");
-    cluster.start_server(&[]);
-    cluster.start_agent("agent_A");
-    cluster.apply(&manifest(&[workload("w1", "run").restart("ALWAYS")]));
+fn container_that_removes_itself_is_lost_and_not_restarted() {
+    let cluster = one_agent();
+    let removing = workload("w1", "run").config("commandOptions: [--rm]").restart("ALWAYS");
+    cluster.apply(&manifest(&[removing]));
     cluster.wait_for_state("w1", "Running(Ok)");
-    let (_, id) = cluster.engine.only_container("w1");
-    let mut remove = std::process::Command::new(cluster.engine.bin().join("podman"));
-    remove.args(["rm", "--force", &id]).env("FAKE_ENGINE_DIR", cluster.engine.state());
-    assert!(remove.output().expect("the fake engine starts").status.success());
-    cluster.wait_for_state("w1", "Failed(Lost)");
+    let recorder = Recorder::start(&cluster);
+    cluster.engine.finish("w1", 0);
+    assert_eq!(recorder.states_until("w1", "Failed(Lost)"), ["Failed(Lost)"]);
+    cluster.apply(&manifest(&[workload("w2", "exit0")]));
+    cluster.wait_for_state("w2", "Succeeded(Ok)");
     assert_eq!(count(&cluster, "run", "w1."), 1, "what is lost is not restarted");
 }
 

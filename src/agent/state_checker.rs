@@ -80,8 +80,23 @@ impl CheckerSettings {
     /// The settings for podman.
     #[must_use]
     pub fn podman() -> Self {
-        let unknown_info = "Error getting state from Podman.";
-        Self { engine: "podman", unknown_info, repair_interval: REPAIR_INTERVAL }
+        Self::of("podman", "Error getting state from Podman.")
+    }
+
+    /// The settings for pods of podman.
+    #[must_use]
+    pub fn podman_kube() -> Self {
+        Self::of("podman-kube", "Error getting state from pods.")
+    }
+
+    /// The settings for containerd.
+    #[must_use]
+    pub fn containerd() -> Self {
+        Self::of("containerd", "Error getting state from Nerdctl.")
+    }
+
+    fn of(engine: &'static str, unknown_info: &'static str) -> Self {
+        Self { engine, unknown_info, repair_interval: REPAIR_INTERVAL }
     }
 }
 

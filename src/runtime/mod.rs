@@ -6,10 +6,15 @@ pub mod command;
 pub mod container_config;
 pub mod container_engine;
 pub mod container_list;
+pub mod containerd;
 pub mod engine_children;
 pub mod engine_cli;
 pub mod exit_watch;
+pub mod kube_manifest;
 pub mod podman;
+pub mod podman_kube;
+#[cfg(test)]
+mod scripted_engine;
 
 use crate::model::execution_state::ExecutionState;
 use crate::model::names::InstanceName;

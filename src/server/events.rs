@@ -116,6 +116,10 @@ impl Altered {
 
 // ------------------------------------------------------------------ changes
 
+/// States that the instances of one workload had, by id.
+type StatesById = BTreeMap<Name, Option<ExecutionState>>;
+type StatesByWorkload = BTreeMap<Name, StatesById>;
+
 /// What one trigger changed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
@@ -175,7 +179,7 @@ impl Changes {
     /// before decide which path is the highest.
     pub fn states(&mut self, old: Vec<(InstanceName, Option<ExecutionState>)>, states: &WorkloadStates) {
         // By agent, workload and id. What changed twice has the oldest state as its old one.
-        let mut before: BTreeMap<Name, BTreeMap<Name, BTreeMap<Name, Option<ExecutionState>>>> = BTreeMap::new();
+        let mut before: BTreeMap<Name, StatesByWorkload> = BTreeMap::new();
         for (InstanceName { workload, id, agent }, state) in old {
             before.entry(agent).or_default().entry(workload).or_default().entry(id).or_insert(state);
         }
@@ -188,15 +192,13 @@ impl Changes {
                 workloads.iter().for_each(|(workload, ids)| self.workload_states(&way, agent, workload, ids, states));
                 continue;
             }
-            let tree = |at: &dyn Fn(&Name, &Name, &Option<ExecutionState>) -> Option<Node>| {
-                let trees = workloads.iter().filter_map(|(workload, ids)| {
-                    Some((workload.to_string(), ids_tree(ids, &|id, state| at(workload, id, state))?))
-                });
-                Some(Node::map(trees)).filter(|node| !node.is_empty_container())
-            };
-            let old = tree(&|_, _, state| state.as_ref().map(execution_state_node));
-            let new = tree(&|workload, id, _| current(states, agent, workload, id));
-            self.node(&way, old.as_ref(), new.as_ref());
+            let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
+            for (workload, ids) in workloads {
+                let (old_ids, new_ids) = old_and_new(states, agent, workload, ids);
+                old.extend(old_ids.map(|ids| (workload.to_string(), ids)));
+                new.extend(new_ids.map(|ids| (workload.to_string(), ids)));
+            }
+            self.node(&way, filled(old).as_ref(), filled(new).as_ref());
         }
     }
 
@@ -206,15 +208,14 @@ impl Changes {
         way: &Path,
         agent: &Name,
         workload: &Name,
-        ids: &BTreeMap<Name, Option<ExecutionState>>,
+        ids: &StatesById,
         states: &WorkloadStates,
     ) {
         let mut way = way.clone();
         way.push(workload.to_string());
         let others = states.of_agent_workload(agent, workload).any(|(instance, _)| !ids.contains_key(&instance.id));
         if !others {
-            let old = ids_tree(ids, &|_, state| state.as_ref().map(execution_state_node));
-            let new = ids_tree(ids, &|id, _| current(states, agent, workload, id));
+            let (old, new) = old_and_new(states, agent, workload, ids);
             self.node(&way, old.as_ref(), new.as_ref());
             return;
         }
@@ -285,12 +286,20 @@ impl Changes {
     }
 }
 
-fn ids_tree(
-    ids: &BTreeMap<Name, Option<ExecutionState>>,
-    node: &dyn Fn(&Name, &Option<ExecutionState>) -> Option<Node>,
-) -> Option<Node> {
-    let tree = Node::map(ids.iter().filter_map(|(id, state)| Some((id.to_string(), node(id, state)?))));
-    Some(tree).filter(|tree| !tree.is_empty_container())
+/// The trees of one workload's changed instances before and now; `None` when there was or is no state.
+fn old_and_new(
+    states: &WorkloadStates,
+    agent: &Name,
+    workload: &Name,
+    ids: &StatesById,
+) -> (Option<Node>, Option<Node>) {
+    let before = ids.iter().filter_map(|(id, state)| Some((id.to_string(), execution_state_node(state.as_ref()?))));
+    let now = ids.keys().filter_map(|id| Some((id.to_string(), current(states, agent, workload, id)?)));
+    (filled(before.collect()), filled(now.collect()))
+}
+
+fn filled(entries: BTreeMap<String, Node>) -> Option<Node> {
+    Some(Node::Map(entries)).filter(|node| !node.is_empty_container())
 }
 
 fn current(states: &WorkloadStates, agent: &Name, workload: &Name, id: &Name) -> Option<Node> {

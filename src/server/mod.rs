@@ -320,11 +320,11 @@ impl ServerLoop {
     /// Puts a message for one stream; a stream that cannot take it is dropped when the event is done.
     fn tell(&mut self, id: PeerId, message: FromServer) {
         let Some(peer) = self.peers.get(&id) else { return };
-        if let Err(error) = peer.outbox.put(message) {
-            if !self.failed.contains(&id) {
-                log::warn!("Closing the connection of '{}': {error}.", peer.name);
-                self.failed.push(id);
-            }
+        if let Err(error) = peer.outbox.put(message)
+            && !self.failed.contains(&id)
+        {
+            log::warn!("Closing the connection of '{}': {error}.", peer.name);
+            self.failed.push(id);
         }
     }
 }

@@ -75,10 +75,10 @@ impl<'s> StateView<'s> {
         for (name, mut part) in state_parts {
             // A state without version is not valid, so it comes with whatever is read; also when a mask only
             // begins with the name and reads nothing.
-            if part.is_some() || named(name) {
-                if let Node::Map(entries) = part.get_or_insert_default() {
-                    entries.insert("apiVersion".to_owned(), Node::text(&self.desired.api_version));
-                }
+            if (part.is_some() || named(name))
+                && let Node::Map(entries) = part.get_or_insert_default()
+            {
+                entries.insert("apiVersion".to_owned(), Node::text(&self.desired.api_version));
             }
             selected.extend(part.map(|part| (name, part)));
         }
@@ -93,7 +93,7 @@ impl<'s> StateView<'s> {
         let configs = &self.desired.configs;
         let parts = [
             ("apiVersion", wanted.below("apiVersion").take(Node::text(&self.desired.api_version))),
-            ("workloads", entries(&wanted.below("workloads"), workloads, |workload| sparse(workload))),
+            ("workloads", entries(&wanted.below("workloads"), workloads, sparse)),
             ("configs", entries(&wanted.below("configs"), configs, config_node).filter(|_| !configs.is_empty())),
         ];
         present(wanted, parts)

@@ -163,12 +163,8 @@ impl SteppedAgent {
         let (outbox, uplink) = uplink_outbox();
         let (name, connectors) = (options.name, engine.clone());
         let connect = Box::new(move || Box::new(connectors.connector(name)) as Box<dyn RuntimeConnector>);
-        let checker = SteppedChecker {
-            commands,
-            connector: connect(),
-            scheduler: inbox.clone(),
-            watched: BTreeMap::new(),
-        };
+        let checker =
+            SteppedChecker { commands, connector: connect(), scheduler: inbox.clone(), watched: BTreeMap::new() };
         let engines = Engines::from([("podman".into(), EngineSource { connect, watch })]);
         let context = LoopContext {
             clock: clock.clone(),

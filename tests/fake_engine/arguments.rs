@@ -73,6 +73,10 @@ pub fn parse(argv: &[String]) -> Invocation {
     if command.is_empty() {
         command = argv.first().cloned().unwrap_or_default();
     }
+    // The long form of the commands for containers: `podman container <command>`.
+    if command == "container" && !positional.is_empty() {
+        command = format!("container {}", positional.remove(0));
+    }
     Invocation { command, options, positional }
 }
 

@@ -7,7 +7,7 @@ use std::env;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Command, Stdio, exit};
+use std::process::{ChildStdout, Command, Stdio, exit};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, setsid};
@@ -18,7 +18,7 @@ use crate::store::{Store, now_ms};
 /// No process of the engine lives longer, so that nothing stays behind when a test is killed.
 pub const LIFETIME_MAX: Duration = Duration::from_secs(600);
 /// Grain of all waiting in the engine.
-const TICK: Duration = Duration::from_millis(20);
+const TICK: Duration = Duration::from_millis(10);
 
 /// How a container behaves, named by its image:
 /// `run`, `exit<code>`, each with any of `:after=<n>ms`, `:ignore-term`.
@@ -71,15 +71,20 @@ pub fn launch(store: &Store, id: &str) -> Result<(), String> {
         .stderr(Stdio::null())
         .spawn()
         .map_err(|error| error.to_string())?;
-    let mut line = String::new();
-    if let Some(stdout) = monitor.stdout.take() {
-        let _ = BufReader::new(stdout).read_line(&mut line);
-    }
-    if line.trim() == "running" {
+    if wait_for_line(monitor.stdout.take()) == "running" {
         Ok(())
     } else {
         Err(format!("the monitor of {} ended early", store.path(id).display()))
     }
+}
+
+/// The first line a child writes; empty when it ended without one.
+fn wait_for_line(output: Option<ChildStdout>) -> String {
+    let mut line = String::new();
+    if let Some(output) = output {
+        let _ = BufReader::new(output).read_line(&mut line);
+    }
+    line.trim().to_owned()
 }
 
 /// Process `__monitor`: starts the container, waits for its end and records the exit code.
@@ -95,18 +100,19 @@ pub fn monitor(store: &Store, id: &str) {
         .arg(program)
         .args(["__container", id])
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn();
     let Ok(mut child) = child else { return };
+    // It runs when it says so: from then on a signal meets the disposition set above.
+    wait_for_line(child.stdout.take());
     store.change(id, |container| {
         container.state = "running".to_owned();
         container.exit_code = 0;
         container.pid = child.id();
         container.started = now_ms() / 1000;
     });
-    println!("running");
-    let _ = std::io::stdout().flush();
+    say("running");
 
     let Ok(status) = child.wait() else { return };
     let until = Instant::now() + Script::load(store).exit_record_delay();
@@ -114,6 +120,10 @@ pub fn monitor(store: &Store, id: &str) {
         pause();
     }
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(255);
+    if container.removes_itself {
+        store.remove(id);
+        return;
+    }
     store.change(id, |container| {
         container.state = "exited".to_owned();
         container.exit_code = i64::from(code);
@@ -122,12 +132,19 @@ pub fn monitor(store: &Store, id: &str) {
     });
 }
 
+/// Tells the parent. It may be gone: the command was killed and the container lives on, as with the real engine.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+    let _ = std::io::stdout().flush();
+}
+
 /// Process `__container`: lives as its image says, or until the test orders its end in `finish/<workload>`.
 pub fn live(store: &Store, id: &str) -> ! {
     let Some(container) = store.read(id) else { exit(255) };
     let Some(behaviour) = Behaviour::parse(&container.behaviour) else { exit(255) };
     let words = if container.command.is_empty() { String::new() } else { container.command.join(" ") + "\n" };
     let _ = fs::write(store.log_file(id), words);
+    say("begun");
     let order = store.path("finish").join(container.workload().unwrap_or_default());
     let begin = Instant::now();
     while begin.elapsed() < LIFETIME_MAX && !store.is_gone() {
@@ -148,6 +165,10 @@ pub fn live(store: &Store, id: &str) -> ! {
 /// SIGTERM, then SIGKILL after the container's stop timeout, as podman does.
 pub fn stop(store: &Store, id: &str, seconds: Option<u64>) -> Result<(), (i32, String)> {
     let Some(container) = store.read(id) else { return Ok(()) };
+    if container.state == "paused" {
+        let reason = "is running or paused, refusing to clean up: container state improper";
+        return Err((125, format!("container {id} {reason}")));
+    }
     if signal(container.pid, Signal::TERM) {
         let limit = Duration::from_secs(seconds.unwrap_or(container.stop_seconds));
         let begin = Instant::now();
@@ -172,8 +193,23 @@ pub fn kill(store: &Store, id: &str) -> Result<(), (i32, String)> {
     Ok(())
 }
 
+/// Stops the time of a container, or lets it go on.
+pub fn set_paused(store: &Store, id: &str, paused: bool) -> Result<(), (i32, String)> {
+    let (from, to, sent) =
+        if paused { ("running", "paused", Signal::STOP) } else { ("paused", "running", Signal::CONT) };
+    let mut fits = false;
+    store.change(id, |container| {
+        fits = container.state == from;
+        if fits {
+            to.clone_into(&mut container.state);
+            signal(container.pid, sent);
+        }
+    });
+    if fits { Ok(()) } else { Err((125, format!("container {id} is not {from}: container state improper"))) }
+}
+
 fn runs(store: &Store, id: &str) -> bool {
-    store.read(id).is_some_and(|container| container.state == "running")
+    store.read(id).is_some_and(|container| container.is_active())
 }
 
 fn signal(pid: u32, signal: Signal) -> bool {

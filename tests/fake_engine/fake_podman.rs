@@ -105,6 +105,9 @@ fn perform(store: &Store, invocation: &Invocation, behave: Option<&str>, only_cr
         "ps" => Answer::ok(list(store, invocation)),
         "stop" => each_container(invocation, store, |id| container::stop(store, id, invocation.stop_seconds())),
         "rm" => each_container(invocation, store, |id| remove(store, id, invocation.flag(&["-f", "--force"]))),
+        "pause" => each_container(invocation, store, |id| container::set_paused(store, id, true)),
+        "unpause" => each_container(invocation, store, |id| container::set_paused(store, id, false)),
+        "container inspect" => inspect(store, invocation),
         "kill" => each_container(invocation, store, |id| container::kill(store, id)),
         "logs" => logs(store, invocation),
         other => Answer::error(ENGINE_ERROR, format!("unrecognized command `podman {other}`")),
@@ -164,12 +167,12 @@ fn each_container(
 }
 
 fn remove(store: &Store, id: &str, force: bool) -> Result<(), (i32, String)> {
-    let running = store.read(id).is_some_and(|container| container.state == "running");
-    if running && !force {
+    let Some(container) = store.read(id) else { return Ok(()) };
+    if container.is_active() && !force {
         let reason = "running or paused containers cannot be removed without force: container state improper";
-        return Err((2, format!("cannot remove container {id} as it is running - {reason}")));
+        return Err((2, format!("cannot remove container {id} as it is {} - {reason}", container.state)));
     }
-    if running {
+    if container.is_active() {
         container::kill(store, id)?;
     }
     store.remove(id);
@@ -189,6 +192,16 @@ fn list(store: &Store, invocation: &Invocation) -> String {
         return format!("{}\n", serde_json::to_string_pretty(&rows).expect("plain values serialise"));
     }
     wanted.iter().map(|container| format!("{}\n", container.id)).collect()
+}
+
+/// Answers the one question that is asked of a single container.
+fn inspect(store: &Store, invocation: &Invocation) -> Answer {
+    let name = invocation.positional.first().map_or("", String::as_str);
+    match (store.find(name), invocation.option(&["--format", "-f"])) {
+        (Some(container), Some("{{.Config.StopTimeout}}")) => Answer::ok(format!("{}\n", container.stop_seconds)),
+        (Some(_), format) => Answer::error(ENGINE_ERROR, format!("this engine cannot inspect with format {format:?}")),
+        (None, _) => Answer::error(ENGINE_ERROR, format!("inspecting object: no such container {name}")),
+    }
 }
 
 /// Prints what the container wrote; with `-f` until it ended.

@@ -34,12 +34,14 @@ pub struct Container {
     pub image: String,
     pub command: Vec<String>,
     pub labels: BTreeMap<String, String>,
-    /// podman's words: `created`, `running`, `exited`.
+    /// podman's words: `created`, `running`, `paused`, `exited`.
     pub state: String,
     pub exit_code: i64,
     /// Process of the container, 0 when it does not run.
     pub pid: u32,
     pub stop_seconds: u64,
+    /// Made with `--rm`.
+    pub removes_itself: bool,
     pub behaviour: String,
     pub created: u64,
     pub started: u64,
@@ -66,6 +68,7 @@ impl Container {
             exit_code: value["ExitCode"].as_i64()?,
             pid: u32::try_from(value["Pid"].as_u64()?).ok()?,
             stop_seconds: value["StopSeconds"].as_u64()?,
+            removes_itself: value["AutoRemove"].as_bool()?,
             behaviour: value["Behaviour"].as_str()?.to_owned(),
             created: value["Created"].as_u64()?,
             started: value["StartedAt"].as_u64()?,
@@ -76,7 +79,7 @@ impl Container {
     /// The entry of `podman ps --format=json`, with the fields of podman 4.3.1.
     pub fn as_listed(&self) -> Value {
         json!({
-            "AutoRemove": false, "Command": self.command, "CreatedAt": "1 second ago", "Created": self.created,
+            "AutoRemove": self.removes_itself, "Command": self.command, "CreatedAt": "1 second ago", "Created": self.created,
             "Exited": self.state == "exited", "ExitedAt": self.exited, "ExitCode": self.exit_code,
             "Id": self.id, "Image": self.image, "ImageID": "", "IsInfra": false,
             "Labels": if self.labels.is_empty() { Value::Null } else { json!(self.labels) },
@@ -106,6 +109,11 @@ impl Container {
             Some(("status", state)) => self.state == state,
             _ => false,
         }
+    }
+
+    /// It has a process.
+    pub fn is_active(&self) -> bool {
+        matches!(self.state.as_str(), "running" | "paused")
     }
 
     pub fn workload(&self) -> Option<String> {
@@ -154,6 +162,7 @@ impl Store {
             exit_code: 0,
             pid: 0,
             stop_seconds: run.option(&["--stop-timeout"]).and_then(|text| text.parse().ok()).unwrap_or(10),
+            removes_itself: run.flag(&["--rm"]),
             behaviour: behaviour.text.clone(),
             created: now_ms() / 1000,
             started: 0,

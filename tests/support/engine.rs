@@ -5,6 +5,8 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -153,11 +155,22 @@ impl FakeEngine {
     }
 }
 
-/// `examples/fake-podman` beside the test binaries; cargo builds examples before it runs tests.
-fn program() -> PathBuf {
-    let test = std::env::current_exe().expect("the test knows its path");
-    let target = test.parent().and_then(Path::parent).expect("tests are in <target>/<profile>/deps");
-    let program = target.join("examples/fake-podman");
-    assert!(program.is_file(), "'{}' is missing: run `cargo build --example fake-podman`", program.display());
-    program
+/// The fake engine's program. `cargo test --test <name>` does not build examples, so it is built here, once per test
+/// binary; when it is up to date that takes a moment.
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let test = std::env::current_exe().expect("the test knows its path");
+        let profile = test.parent().and_then(Path::parent).expect("tests are in <target>/<profile>/deps");
+        let target = profile.parent().expect("tests are in <target>/<profile>/deps");
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--locked", "--example", "fake-podman", "--target-dir"]).arg(target);
+        build.current_dir(env!("CARGO_MANIFEST_DIR"));
+        if profile.ends_with("release") {
+            build.arg("--release");
+        }
+        let built = build.output().expect("cargo starts");
+        assert!(built.status.success(), "{build:?}: {}", String::from_utf8_lossy(&built.stderr));
+        profile.join("examples/fake-podman")
+    })
 }

@@ -46,10 +46,17 @@ impl Rig {
     fn calls(&self) -> Vec<String> {
         self.engine.take_calls()
     }
+
+    /// What was sent and called until now is of no interest.
+    fn forget(&self) {
+        self.sent();
+        self.calls();
+    }
 }
 
 fn label(instance: &InstanceName) -> String {
-    let config = ["a", "b", "c"].into_iter().find(|c| *instance == InstanceName::new(&instance.workload, c, &instance.agent));
+    let config =
+        ["a", "b", "c"].into_iter().find(|c| *instance == InstanceName::new(&instance.workload, c, &instance.agent));
     format!("{}:{}", instance.workload, config.unwrap_or("?"))
 }
 
@@ -89,9 +96,8 @@ fn a_wanted_workload_without_container_is_created_after_one_listing() {
 #[test]
 fn an_existing_container_is_resumed_reused_or_replaced() {
     let started = "w:a Pending(Starting): 'Triggered at runtime.'";
-    let replaced = |old: &str| {
-        vec![format!("{old} Stopping(RequestedAtRuntime)"), format!("{old} Removed"), started.to_owned()]
-    };
+    let replaced =
+        |old: &str| vec![format!("{old} Stopping(RequestedAtRuntime)"), format!("{old} Removed"), started.to_owned()];
     for (config, state, calls, states) in [
         ("a", plain(Phase::Running), vec!["list"], vec![]),
         ("a", plain(Phase::Succeeded), vec!["list", "start w"], vec![started.to_owned()]),
@@ -130,7 +136,7 @@ fn reuse_and_replace_wait_for_the_dependencies_but_the_old_container_goes_at_onc
         engine.add(&instance("w", config), plain(Phase::Succeeded));
         let mut rig = Rig::new(engine);
         let workload = wanted_with("w", "a", needs_other);
-        rig.agent.hello(&[workload.clone()]);
+        rig.agent.hello(std::slice::from_ref(&workload));
         assert_eq!(rig.calls(), calls);
         assert_eq!(rig.sent(), first);
         rig.agent.update(WorkloadPlan { added: vec![wanted("other", "a")], deleted: vec![] });
@@ -338,7 +344,10 @@ fn plans_that_arrive_before_the_listing_change_what_is_wanted() {
     let mut rig = Rig::with(FakeEngine::new(), |options| options.earlier_calls = Some(Box::new(calls.clone())));
     rig.agent.hello(&[wanted("deleted", "a"), wanted("updated", "a"), wanted("kept", "a")]);
     let deleted = |name: &str| DeletedWorkload { instance: instance(name, "a"), dependencies: BTreeMap::new() };
-    rig.agent.update(WorkloadPlan { added: vec![wanted("updated", "b")], deleted: vec![deleted("updated"), deleted("deleted")] });
+    rig.agent.update(WorkloadPlan {
+        added: vec![wanted("updated", "b")],
+        deleted: vec![deleted("updated"), deleted("deleted")],
+    });
     rig.agent.update(WorkloadPlan { added: vec![wanted("added", "a")], deleted: vec![] });
     *calls.running.lock().unwrap() = 0;
     rig.agent.pass(Duration::from_secs(1));
@@ -346,7 +355,10 @@ fn plans_that_arrive_before_the_listing_change_what_is_wanted() {
     created.sort();
     assert_eq!(created, ["create added", "create kept", "create updated", "list"]);
     let sent = rig.sent();
-    assert!(sent.contains(&"deleted:a Removed".to_owned()) && sent.contains(&"updated:a Removed".to_owned()), "{sent:?}");
+    assert!(
+        sent.contains(&"deleted:a Removed".to_owned()) && sent.contains(&"updated:a Removed".to_owned()),
+        "{sent:?}"
+    );
 }
 
 // ---------------------------------------------------------------- reconnect
@@ -373,17 +385,20 @@ fn a_reconnect_leaves_unchanged_workloads_alone_in_whatever_state_and_reports_th
         }
     }
     rig.agent.run();
-    (rig.sent(), rig.calls());
+    rig.forget();
     reconnect(&mut rig, &all);
     assert!(rig.calls().is_empty());
     let mut sent = rig.sent();
     sent.sort();
-    assert_eq!(sent, [
-        "broken:a Pending(StartingFailed): 'it will never work'",
-        "ended:a Succeeded(Ok)",
-        "failed:a Failed(ExecFailed): 'Exit code: '3''",
-        "runs:a Running(Ok)",
-    ]);
+    assert_eq!(
+        sent,
+        [
+            "broken:a Pending(StartingFailed): 'it will never work'",
+            "ended:a Succeeded(Ok)",
+            "failed:a Failed(ExecFailed): 'Exit code: '3''",
+            "runs:a Running(Ok)",
+        ]
+    );
     assert_eq!(rig.agent.manager.threads().count(), 4, "no second loop for any workload");
 }
 
@@ -391,12 +406,15 @@ fn a_reconnect_leaves_unchanged_workloads_alone_in_whatever_state_and_reports_th
 fn a_reconnect_updates_deletes_and_creates_what_changed_meanwhile() {
     let mut rig = Rig::new(FakeEngine::new());
     rig.agent.hello(&[wanted("updated", "a"), wanted("deleted", "a"), wanted("policy", "a")]);
-    (rig.sent(), rig.calls());
+    rig.forget();
     let policy = wanted_with("policy", "a", |w| w.restart_policy = RestartPolicy::Always);
     reconnect(&mut rig, &[wanted("updated", "b"), wanted("created", "a"), policy]);
     let mut calls = rig.calls();
     calls.sort();
-    assert_eq!(calls, ["create created", "create policy", "create updated", "delete deleted", "delete policy", "delete updated"]);
+    assert_eq!(
+        calls,
+        ["create created", "create policy", "create updated", "delete deleted", "delete policy", "delete updated"]
+    );
     let sent = rig.sent();
     for state in ["deleted:a Removed", "updated:a Removed", "updated:b Running(Ok)", "created:a Running(Ok)"] {
         assert!(sent.contains(&state.to_owned()), "{state}: {sent:?}");
@@ -414,7 +432,7 @@ fn a_reconnect_keeps_what_waits_waiting() {
     let condition = BTreeMap::from([("user".to_owned(), DeleteCondition::NotPendingNorRunning)]);
     let deleted = DeletedWorkload { instance: used.instance, dependencies: condition };
     rig.agent.update(WorkloadPlan { added: vec![], deleted: vec![deleted] });
-    (rig.sent(), rig.calls());
+    rig.forget();
     reconnect(&mut rig, &[waits, wanted("user", "a")]);
     assert!(rig.calls().is_empty());
     let mut sent = rig.sent();
@@ -434,7 +452,8 @@ fn a_delete_that_waited_is_forgotten_when_the_server_wants_the_workload_again() 
     let deleted = DeletedWorkload { instance: used.instance.clone(), dependencies: condition };
     rig.agent.update(WorkloadPlan { added: vec![], deleted: vec![deleted] });
     assert_eq!(rig.sent().last().unwrap(), "used:a Stopping(WaitingToStop)");
-    (rig.calls(), reconnect(&mut rig, &[used, wanted("user", "a")]));
+    rig.forget();
+    reconnect(&mut rig, &[used, wanted("user", "a")]);
     assert!(rig.calls().is_empty());
     assert!(rig.sent().contains(&"used:a Running(Ok)".to_owned()));
 }

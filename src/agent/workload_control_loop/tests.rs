@@ -245,7 +245,8 @@ fn a_long_create_shows_its_age_and_gives_its_slot_back() {
     let slots = rig.slots.clone();
     let order = rig.order("a");
     rig.send(WorkloadCommand::Create(order));
-    let age = |seconds| format!("a Pending(Starting): 'Triggered at runtime. The create has been running for {seconds} s.'");
+    let age =
+        |seconds| format!("a Pending(Starting): 'Triggered at runtime. The create has been running for {seconds} s.'");
     assert_eq!(rig.states(), [starting("a"), age(10), age(20)]);
     assert_eq!(slots.free().len(), 2);
 }
@@ -260,7 +261,10 @@ fn create_timeout_ends_a_create_and_what_it_left_is_looked_for_before_the_next()
     assert_eq!(rig.states(), [starting("a"), "a Pending(Starting): 'Retry 1: it took too long'".to_owned()]);
     rig.until_due();
     rig.until_due();
-    assert_eq!(rig.engine.take_calls(), ["create web", "find web", "create web", "find web", "delete web", "create web"]);
+    assert_eq!(
+        rig.engine.take_calls(),
+        ["create web", "find web", "create web", "find web", "delete web", "create web"]
+    );
     assert_eq!(rig.engine.containers().len(), 1, "never two containers for one workload");
 }
 

@@ -44,7 +44,8 @@ fn set(store: &mut WorkloadStateStore, name: &str, running: bool) {
 /// Kinds of ready operations and of reports, in order.
 fn kinds(decision: &Decision) -> Vec<String> {
     let reports = decision.reports.iter().map(|report| {
-        let which = if report.instance == InstanceName::new(&report.instance.workload, "new", "A") { "new" } else { "old" };
+        let which =
+            if report.instance == InstanceName::new(&report.instance.workload, "new", "A") { "new" } else { "old" };
         format!("{which} {}", report.state)
     });
     let ready = decision.ready.iter().map(|operation| match operation {
@@ -132,7 +133,8 @@ fn waiting_creates_and_deletes_become_ready() {
     let mut scheduler = WorkloadScheduler::default();
     let mut store = store(false, true);
     scheduler.decide(create("w1", &[("up", AddCondition::Running)]), &store);
-    scheduler.decide(Operation::Delete(deleted("w2", "old", &[("user", DeleteCondition::NotPendingNorRunning)])), &store);
+    scheduler
+        .decide(Operation::Delete(deleted("w2", "old", &[("user", DeleteCondition::NotPendingNorRunning)])), &store);
     set(&mut store, "up", true);
     set(&mut store, "user", false);
     assert_eq!(kinds(&scheduler.state_changed("up", &store)), ["Create"]);
@@ -145,7 +147,8 @@ fn a_failed_start_that_was_given_up_lets_an_error_handler_start() {
     let mut store = store(false, false);
     let up = InstanceName::with_id("up2", "id", "A");
     scheduler.decide(create("handler", &[("up2", AddCondition::Failed)]), &store);
-    for (phase, ready) in [(Phase::PendingStarting, false), (Phase::FailedLost, false), (Phase::PendingStartingFailed, true)]
+    for (phase, ready) in
+        [(Phase::PendingStarting, false), (Phase::FailedLost, false), (Phase::PendingStartingFailed, true)]
     {
         store.set_own(&up, ExecutionState::plain(phase));
         assert_eq!(!scheduler.state_changed("up2", &store).ready.is_empty(), ready, "{phase}");

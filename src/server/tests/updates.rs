@@ -20,8 +20,13 @@ fn instance(name: &str, agent: &str) -> InstanceName {
 }
 
 fn plans(messages: &[FromServer]) -> Vec<&WorkloadPlan> {
-    let plan = |message| if let &FromServer::UpdateWorkload(ref plan) = message { Some(plan) } else { None };
-    messages.iter().filter_map(plan).collect()
+    let mut found = Vec::new();
+    for message in messages {
+        if let FromServer::UpdateWorkload(plan) = message {
+            found.push(plan);
+        }
+    }
+    found
 }
 
 #[test]
