@@ -1,4 +1,121 @@
-//! A synchronous, thread-based Ankaios for constrained ECUs.
+//! A synchronous, thread-based Ankaios for constrained ECUs: `ank-server` holds the desired state of a vehicle,
+//! one `ank-agent` per node makes the container engine reach it, `ank` is the command line.
+//!
+//! # Map
+//!
+//! Read downwards to follow a workload: manifest, server, agent, scheduler, control loop, engine, and its state
+//! back up to the command line. In brackets: the thread that runs the file; `-` is a plain value or function.
+//!
+//! ```text
+//! lib.rs                   this map; modules declared in reading order                        -
+//! bin/                     settings, threads, wait for the end, exit code
+//!   ank-server.rs          starts `listen` and `server`, waits for SIGTERM                    [main]
+//!   ank-agent.rs           starts the agent's threads, waits for SIGTERM                      [main]
+//!   ank.rs                 one command, one exit code                                         [main]
+//! limits.rs                every capacity, timeout, size and stack bound, with its reason     -
+//! clock.rs                 Clock trait and SystemClock                                        -
+//! threads.rs               named spawn with stack size, join with deadline                    -
+//! memory.rs                few malloc arenas, memory of bursts given back                     -
+//! logging.rs               log lines and fatal errors of server and agent                     [any]
+//! settings.rs              file < environment < flags, PEM texts, TLS decision                [main]
+//! model/                   values and rules: no I/O, no threads, no protobuf
+//!   yaml.rs                one YAML document with places and source texts                     -
+//!   manifest.rs            YAML text to DesiredState, errors with line numbers                -
+//!   names.rs               names, and the instance name with its hash                         -
+//!   workload.rs            Workload and what its parts may say                                -
+//!   access_rules.rs        control interface rules as written                                 -
+//!   validation.rs          which names, versions, masks and keys a state may have             -
+//!   execution_state.rs     ExecutionState, its transitions, what fulfils a dependency         -
+//!   complete_state.rs      DesiredState, WorkloadStates, agents; to and from the field tree   -
+//!   node.rs                the field tree                                                     -
+//!   field_path.rs          field masks: read, write, remove                                   -
+//!   messages.rs            what programs say to each other, after the wire was checked        -
+//!   log_entries.rs         log lines cut to a size that every peer takes                      -
+//!   version.rs             the version rule of the hello                                      -
+//!   nearest.rs             the name somebody meant                                            -
+//! wire/                    the only place that knows protobuf, grpcio, rustls and sockets
+//!   address.rs             server URLs, how a connection is protected                         -
+//!   schema.rs              generated from proto/                                              -
+//!   convert/               schema to model and back
+//!     workload.rs          workloads, instance names, execution states                        -
+//!     state.rs             complete states as field trees, presence kept                      -
+//!     logs.rs              log requests and lines                                             -
+//!     to_server.rs         what the server receives                                  [rx:peer]
+//!     to_client.rs         what the server sends                                     [tx:peer]
+//!     from_server.rs       what clients receive                                    [rx:server]
+//!     to_wire.rs           what clients send                                   [uplink] [main]
+//!   grpc.rs                methods, channel arguments, blocking waits                         -
+//!   tls.rs                 handshake, and one pump per TLS connection                [tls:peer]
+//!   outbox.rs              messages waiting for one peer, bounded and merged          [server]
+//!   foreign.rs             messages cut to what other implementations take           [tx:peer]
+//!   server_endpoint.rs     accept, hello, one reader and one writer per stream
+//!                                                               [listen] [rx:peer] [tx:peer]
+//!   client.rs              a client's end of a stream                         [uplink] [main]
+//! server/                  ServerLoop: manifest in, plans out, states in, answers out [server]
+//!   settings.rs            command line, environment, config file                      [main]
+//!   agents.rs              connected agents and their streams                        [server]
+//!   requests.rs            one function per request kind                             [server]
+//!   update.rs              the state that an update asks for                         [server]
+//!   state_view.rs          reads: only what the masks ask for                        [server]
+//!   templates.rs           config items into rendered workloads                      [server]
+//!   dependencies.rs        cycle check; deletes that wait for others                 [server]
+//!   plan.rs                old against new workloads, per agent                      [server]
+//!   events.rs              who asked for which fields; changes to events             [server]
+//!   log_campaigns.rs       which log stream belongs to which request                 [server]
+//! agent/                   starts the agent's threads, hands out the channels          [main]
+//!   settings.rs            command line, environment, config file, run folder          [main]
+//!   uplink.rs              connect, hello, reconnect                     [uplink] [rx:server]
+//!   uplink_outbox.rs       what waits for the server                              [scheduler]
+//!   agent_manager.rs       what the server says and workloads report, one `on_event` [scheduler]
+//!   existing_workloads.rs  containers found at start: resume, reuse, replace, delete [scheduler]
+//!   runtime_manager.rs     wanted workloads to operations, operations to commands [scheduler]
+//!   workload_scheduler.rs  operations wait here for their dependencies            [scheduler]
+//!   workload_state_store.rs states of all workloads, hysteresis of our own        [scheduler]
+//!   workload_command.rs    commands for control loops, bounded and merged         [scheduler]
+//!   workload_control_loop.rs create, retry, restart, update, delete one workload    [wl:name]
+//!   create_watch.rs        a create under way: cancel, start slot, age              [wl:name]
+//!   start_slots.rs         how many creates run at the same time                    [wl:name]
+//!   backoff.rs             retry and restart delays                                           -
+//!   workload_files.rs      files written before the container starts                [wl:name]
+//!   state_checker.rs       one listing per engine, reports what changed        [watch:engine]
+//!   resources.rs           CPU and memory of the node                             [scheduler]
+//! runtime/                 the narrow waist to the engines, on the caller's thread
+//!                                                               [wl:name] [watch:engine]
+//!   command.rs             run a child: time limit, both pipes drained, output capped
+//!   engine_children.rs     engine processes that outlive their agent
+//!   engine_cli.rs          the calls of one engine's program
+//!   container_config.rs    runtimeConfig and the arguments it turns into
+//!   container_engine.rs    create, start and clean-up, common to podman and nerdctl
+//!   container_list.rs      listings to ExecutionState
+//!   podman.rs podman_kube.rs containerd.rs   one engine each
+//!   kube_manifest.rs       Kubernetes manifests: control interface, names of pods
+//!   scripted_engine/mod.rs tests only: an engine's program as a shell script
+//!   exit_watch.rs          pidfds: the end of processes, at once               [exits:engine]
+//! cli/                     `ank`: answers for people and scripts                       [main]
+//!   args.rs settings.rs    command line with help texts; ank.conf, environment, defaults
+//!   session.rs             requests, their answers, broadcast states [main] [cli:rx] [cli:tx]
+//!   apply.rs get.rs set.rs run.rs   one file per verb
+//!   update.rs              sends an update; what all changing verbs share
+//!   manifest_schema.rs     what a manifest may contain
+//!   state_input.rs state_output.rs state_shape.rs   complete states as YAML and JSON
+//!   rows.rs table.rs live.rs wait.rs   tables, frames, waiting until settled
+//!   output.rs error.rs     streams and colours; texts, hints, exit codes
+//!   testing.rs             tests only: a scripted server
+//! simulation/              tests only, one thread: whole programs step by step
+//!   manual_clock.rs        time that moves when told
+//!   fake_connector.rs      a container engine in memory
+//!   stepped_agent.rs       an agent without threads
+//! ```
+//!
+//! # Threads and channels
+//!
+//! Each piece of state has one owner: `server` in the server, `scheduler` in the agent, one `wl:<name>` per
+//! workload. All else goes through bounded channels. Reports flow up and may block, commands flow down and never
+//! do; no thread sends to itself. A thread ends when its owner drops what only the owner can send on, or closes
+//! the socket it reads.
+//!
+//! Files of tests (`tests.rs` and `tests/` beside a module) are not in the map.
+#![cfg_attr(test, allow(clippy::disallowed_methods, clippy::too_many_lines))]
 
 #[cfg(feature = "agent")]
 pub mod agent;

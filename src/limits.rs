@@ -10,6 +10,8 @@ use std::time::Duration;
 pub const STACK_SMALL: usize = 128 * 1024;
 /// Stack of a thread that parses or builds nested data, in bytes.
 pub const STACK_LARGE: usize = 1024 * 1024;
+/// Stack of the server's thread, in bytes: templates nested [`TEMPLATE_DEPTH_MAX`] deep need up to 1.5 MiB.
+pub const STACK_SERVER: usize = 4 * 1024 * 1024;
 /// Longest time that `main` waits for its threads at the end before it names those still running.
 pub const STOP_DEADLINE: Duration = Duration::from_secs(2);
 /// A turn of an event loop above this is worth a warning: something blocked that must not.
@@ -52,8 +54,19 @@ pub const UPLINK_BATCH: usize = 256;
 pub const REMOVED_MEMORY: Duration = Duration::from_secs(60);
 /// Messages from the server waiting in `ank`.
 pub const CLI_INBOX: usize = 1024;
+/// Messages of `ank` waiting to be sent. It asks one thing at a time, so only a stuck server fills this.
+pub const CLI_OUTBOX: usize = 4;
 /// How often `ank` turns its spinner while it waits for workloads.
 pub const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
+
+// ------------------------------------------------------------------ requests
+
+/// Event subscriptions of one stream. An agent's stream carries those of all its workloads.
+pub const SUBSCRIPTIONS_PER_PEER_MAX: usize = 1024;
+/// Log collections that one stream may have running. An agent's stream carries those of all its workloads.
+pub const LOG_CAMPAIGNS_PER_PEER_MAX: usize = 1024;
+/// Encoded log entries in one message, in bytes: a peer's receiver takes 4 MiB at most.
+pub const LOG_MESSAGE_MAX: usize = 2 * 1024 * 1024;
 
 // --------------------------------------------------------------- connections
 
@@ -109,6 +122,15 @@ pub const MANIFEST_MAX: u64 = MESSAGE_MAX as u64;
 /// Unknown keys of one manifest that are warned about; more would hide the first ones.
 pub const MANIFEST_WARNINGS_MAX: usize = 20;
 
+// ---------------------------------------------------------------- templates
+
+/// Blocks, alternatives and brackets of a template may be nested this deep. The template engine recurses and would
+/// overflow the stack, which ends the process; it needs up to 16 KiB for each level.
+pub const TEMPLATE_DEPTH_MAX: usize = 64;
+/// Longest text a template may become, in bytes. A longer one would not fit into a message beside others.
+pub const RENDERED_MAX: usize = MESSAGE_MAX / 4;
+const _: () = assert!(2 * TEMPLATE_DEPTH_MAX * 16 * 1024 < STACK_SERVER);
+
 // ----------------------------------------------------------------- settings
 
 /// Longest config file read, in bytes. Room for three PEM texts and many comments.
@@ -136,6 +158,10 @@ pub const PARALLEL_STARTS_MIN: usize = 4;
 pub const START_SLOT_MAX: Duration = Duration::from_secs(10);
 /// How often the age of a long create is shown in the additional info.
 pub const CREATE_AGE_INTERVAL: Duration = Duration::from_secs(10);
+/// Longest wait until all pods of a manifest are stopped and removed. Their containers are stopped one after the other.
+pub const POD_DOWN_MAX: Duration = Duration::from_secs(120);
+/// What connectors of pods tell the one that lists; dropped when full, since volumes say the same.
+pub const KUBE_NEWS: usize = 256;
 /// Standard output kept of one engine call, in bytes. A listing of 1,000 containers is about 3 MB.
 pub const ENGINE_OUTPUT_MAX: usize = 16 * 1024 * 1024;
 /// Standard error kept of one engine call, in bytes.
@@ -153,7 +179,7 @@ pub const EXIT_RETRY: Duration = Duration::from_millis(50);
 /// Pause before a container that a listing misses is looked for again; only then it counts as lost.
 pub const MISSING_RETRY: Duration = Duration::from_millis(100);
 /// After a listing the engine rests as long as it took, at most this long, so that listings never take all of a core.
-pub const LISTING_REST_MAX: Duration = Duration::from_millis(500);
+pub const LISTING_REST_MAX: Duration = Duration::from_millis(100);
 /// Ended processes waiting to be noticed by one state checker; their watcher waits when it is full.
 pub const EXIT_INBOX: usize = 64;
 const _: () = assert!(LISTING_MAX.as_secs() <= REPAIR_INTERVAL.as_secs());

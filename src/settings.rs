@@ -171,9 +171,9 @@ fn recognise(path: &str, known: &[&str]) -> Recognised {
         pattern.strip_suffix(".*").is_some_and(|stem| path.strip_prefix(stem).is_some_and(|rest| rest.starts_with('.')))
     };
     let here = |pattern: &&str| pattern.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
-    if known.iter().any(|pattern| below_any(pattern)) {
+    if known.iter().any(below_any) {
         Recognised::WithAllBelow
-    } else if known.iter().any(|pattern| here(pattern)) {
+    } else if known.iter().any(here) {
         Recognised::Here
     } else {
         Recognised::No

@@ -22,7 +22,11 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// is to be done about them (spec/agent.md section 6). Within one life of the agent an unchanged workload is
     /// left alone in whatever state it is (FIX-4, FIX-22).
     // [impl->swdd~agent-initial-list-existing-workloads~1]
-    pub fn hello(&mut self, added: Vec<AddedWorkload>, existing: Vec<Existing>) -> (Vec<Operation>, Vec<WorkloadState>) {
+    pub fn hello(
+        &mut self,
+        added: Vec<AddedWorkload>,
+        existing: Vec<Existing>,
+    ) -> (Vec<Operation>, Vec<WorkloadState>) {
         let wanted: BTreeMap<Name, AddedWorkload> =
             added.into_iter().map(|added| (added.instance.workload.clone(), added)).collect();
         let mut operations = self.unneeded(&wanted);

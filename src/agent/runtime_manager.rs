@@ -190,7 +190,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
                 Operation::Update(updated) => updated.new.instance == pending.instance,
                 Operation::UpdateDeleteOnly(_) | Operation::Delete(_) => false,
             };
-            let exists = self.objects.get(operation.workload()).is_some_and(|object| object.instance == pending.instance);
+            let exists =
+                self.objects.get(operation.workload()).is_some_and(|object| object.instance == pending.instance);
             if !still_wanted && !exists {
                 reports.push(removed(&pending.instance)); // It was never started, so nobody else will say so.
             }

@@ -218,10 +218,7 @@ impl Machine {
 ///
 /// # Errors
 /// [`SettingsError`] of the first step that fails.
-pub fn read(
-    arguments: impl IntoIterator<Item = OsString>,
-    machine: &Machine,
-) -> Result<AgentSettings, SettingsError> {
+pub fn read(arguments: impl IntoIterator<Item = OsString>, machine: &Machine) -> Result<AgentSettings, SettingsError> {
     let matches = Arguments::command().try_get_matches_from(arguments)?;
     let options = Arguments::from_arg_matches(&matches)?;
     let places = [PathBuf::from(DEFAULT_CONFIG_FILE)];

@@ -80,8 +80,23 @@ impl CheckerSettings {
     /// The settings for podman.
     #[must_use]
     pub fn podman() -> Self {
-        let unknown_info = "Error getting state from Podman.";
-        Self { engine: "podman", unknown_info, repair_interval: REPAIR_INTERVAL }
+        Self::of("podman", "Error getting state from Podman.")
+    }
+
+    /// The settings for pods of podman.
+    #[must_use]
+    pub fn podman_kube() -> Self {
+        Self::of("podman-kube", "Error getting state from pods.")
+    }
+
+    /// The settings for containerd.
+    #[must_use]
+    pub fn containerd() -> Self {
+        Self::of("containerd", "Error getting state from Nerdctl.")
+    }
+
+    fn of(engine: &'static str, unknown_info: &'static str) -> Self {
+        Self { engine, unknown_info, repair_interval: REPAIR_INTERVAL }
     }
 }
 
@@ -113,6 +128,7 @@ pub trait Surroundings {
 }
 
 /// Decides when to list and what to report; reaches the outside through [`Surroundings`].
+// [impl->swdd~agent-provides-generic-state-checker-implementation~1]
 pub struct StateChecker<S: Surroundings, C: Clock> {
     surroundings: S,
     clock: C,
@@ -351,7 +367,8 @@ impl<P> Watched<P> {
         {
             return (None, Some(EXIT_RETRY));
         }
-        self.exit_seen = None;
+        // Who ended it may also remove it (`podman rm --force`, `run --rm`), which no event tells.
+        let just_ended = self.exit_seen.take().is_some();
         let passing = state.phase.is_pending() || state.phase == Phase::Stopping;
         if self.reported.as_ref() != Some(state) || !passing {
             self.passing_pause = POLL_INTERVAL;
@@ -359,6 +376,7 @@ impl<P> Watched<P> {
         let noticed = !self.processes.is_empty() && self.processes.iter().all(|process| process.watch.is_some());
         let pause = match state.phase {
             Phase::Running if !noticed => Some(POLL_INTERVAL),
+            _ if just_ended => Some(POLL_INTERVAL),
             _ if passing => Some(self.passing_pause),
             _ => None,
         };
@@ -445,6 +463,7 @@ impl<R: Fn(WatchReport)> Surroundings for Reality<R> {
 ///
 /// # Errors
 /// When the system gives no thread.
+// [impl->swdd~podman-start-checker-starts-podman-state-checker~1]
 pub fn start(
     settings: CheckerSettings,
     connector: Connector,

@@ -75,11 +75,8 @@ impl Uplink {
 
     // [impl->swdd~agent-sends-hello~1]
     fn session(&self, stop: &Receiver<()>) -> SessionEnd {
-        let hello = ToServer::AgentHello {
-            agent: self.agent.clone(),
-            version: VERSION.to_owned(),
-            tags: self.tags.clone(),
-        };
+        let hello =
+            ToServer::AgentHello { agent: self.agent.clone(), version: VERSION.to_owned(), tags: self.tags.clone() };
         let interrupted = |reason| SessionEnd::Interrupted { reason, greeted: false };
         let (mut sender, receiver, hangup) = match connect(&self.options, hello) {
             Ok(connection) => connection,

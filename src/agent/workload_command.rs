@@ -164,10 +164,12 @@ impl Queue {
             self.commands.retain(|waiting| !matches!(waiting, WorkloadCommand::Observed { .. }));
         }
         let mut replaced = None;
-        if self.commands.len() >= WORKLOAD_INBOX && self.commands.back().is_some_and(WorkloadCommand::cancels_create) {
-            if let Some(WorkloadCommand::Update(Some(order))) = self.commands.pop_back() {
-                replaced = Some(order.instance);
-            }
+        let full = self.commands.len() >= WORKLOAD_INBOX;
+        if full
+            && self.commands.back().is_some_and(WorkloadCommand::cancels_create)
+            && let Some(WorkloadCommand::Update(Some(order))) = self.commands.pop_back()
+        {
+            replaced = Some(order.instance);
         }
         self.commands.push_back(command);
         replaced

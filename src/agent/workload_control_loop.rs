@@ -69,7 +69,8 @@ pub struct WorkloadControlLoop<C: Clock> {
     wanted: Option<Wanted>,
     container: Option<ContainerId>,
     leftovers: Leftovers,
-    /// Counts starts, so that a late report of an earlier container is recognised (spec/agent.md FIX-16).
+    /// Counts starts, so that a late report of an earlier container is recognised (spec/agent.md FIX-16). Begins
+    /// differently in each loop of the agent, since a name may get another loop.
     generation: u64,
     watching: bool,
     failed_creates: u32,
@@ -160,6 +161,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         inbox: WorkloadInbox,
     ) -> Self {
         let restarts = RestartBackoff::new(context.restart_backoff);
+        let generation = id.number << 32;
         Self {
             id,
             context,
@@ -170,7 +172,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             wanted: None,
             container: None,
             leftovers: Leftovers::None,
-            generation: 0,
+            generation,
             watching: false,
             failed_creates: 0,
             failed_deletes: 0,
@@ -373,7 +375,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if self.leftovers == Leftovers::Likely {
             self.delete_leftovers()?;
         }
-        let Some(engine) = &mut self.engine else { return Err(RuntimeError::Unsupported("Unsupported Runtime".into())) };
+        let Some(engine) = &mut self.engine else {
+            return Err(RuntimeError::Unsupported("Unsupported Runtime".into()));
+        };
         let call = self.inbox.begin_call();
         let observer = (start != Start::Revival).then_some((&self.instance, &self.context.reports));
         let mut watch = CreateWatch::new(call.as_ref().map(|call| call.fd()), slot, observer);
@@ -604,9 +608,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
 /// Reports a state; a long engine message is cut.
 pub(super) fn send_state(reports: &Sender<SchedulerEvent>, instance: &InstanceName, mut state: ExecutionState) {
-    if state.additional_info.len() > ADDITIONAL_INFO_MAX {
-        let end = state.additional_info.floor_char_boundary(ADDITIONAL_INFO_MAX);
-        state.additional_info.truncate(end);
+    let info = &mut state.additional_info;
+    if info.len() > ADDITIONAL_INFO_MAX {
+        let end = (0..=ADDITIONAL_INFO_MAX).rev().find(|index| info.is_char_boundary(*index));
+        info.truncate(end.unwrap_or_default());
     }
     let report = WorkloadState::new(instance.clone(), state);
     let _ = reports.send(SchedulerEvent::State(report)); // The scheduler is gone only when the agent ends.

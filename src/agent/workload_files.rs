@@ -168,7 +168,10 @@ mod tests {
         for (files, text) in [
             (vec![binary("/x", "AA EC")], "invalid base64 data in '/x': '"),
             (vec![binary("/x", "AAE")], "invalid base64 data in '/x': '"),
-            (vec![data("/a", ""), data("/a/b", "")], "failed to create workload file directory structure for '/a/b': '"),
+            (
+                vec![data("/a", ""), data("/a/b", "")],
+                "failed to create workload file directory structure for '/a/b': '",
+            ),
             (vec![data("/c/d", ""), data("/c", "")], "write failed for '/c': '"),
         ] {
             let error = write_files(folder.path(), &files).unwrap_err().to_string();

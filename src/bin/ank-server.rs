@@ -3,7 +3,7 @@
 //! Thread: `main`, which waits for signals; `server` decides, `listen`, `rx:<peer>` and `tx:<peer>` communicate.
 
 use ankaios_lite::clock::SystemClock;
-use ankaios_lite::limits::{MANIFEST_MAX, MESSAGE_MAX, SERVER_INBOX, STACK_LARGE, STOP_DEADLINE};
+use ankaios_lite::limits::{MANIFEST_MAX, MESSAGE_MAX, SERVER_INBOX, STACK_SERVER, STOP_DEADLINE};
 use ankaios_lite::logging::{self, fatal};
 use ankaios_lite::memory;
 use ankaios_lite::model::complete_state::DesiredState;
@@ -103,7 +103,7 @@ fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
     let options = EndpointOptions { address: settings.address, security, message_max: MESSAGE_MAX };
     let endpoint = ServerEndpoint::start(&options, inbox).map_err(|error| server_error(&error))?;
     let (running, stop) = bounded(0);
-    let thread = threads::spawn("server", STACK_LARGE, move || server.run(&events, &stop, &SystemClock))
+    let thread = threads::spawn("server", STACK_SERVER, move || server.run(&events, &stop, &SystemClock))
         .map_err(|error| server_error(&error))?;
     let config = settings.config_file.as_deref().unwrap_or(Path::new("none")).display().to_string();
     log::info!("ank-server {VERSION} listens on '{}', TLS: {tls}, config file: '{config}'", endpoint.address());

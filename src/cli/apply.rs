@@ -190,9 +190,12 @@ fn check_schema(input: &Input, document: &Document<'_>) -> Result<(), CommandErr
     if violations.is_empty() {
         return Ok(());
     }
+    let located = violations.iter().take(MANIFEST_WARNINGS_MAX).map(|found| (document.locate(&found.path), found));
+    let mut located: Vec<_> = located.collect();
+    located.sort_by_key(|(at, _)| at.map(|at| (at.line, at.column))); // As they stand in the file.
     let mut text = "Manifest schema validation failed:".to_owned();
-    for violation in violations.iter().take(MANIFEST_WARNINGS_MAX) {
-        let at = document.locate(&violation.path).map_or_else(String::new, |at| format!(" {at}"));
+    for (at, violation) in located {
+        let at = at.map_or_else(String::new, |at| format!(", {at}"));
         text.push_str(&format!("\n'{}': {} ({}{at})", violation.pointer(), violation.message, input.name));
     }
     if violations.len() > MANIFEST_WARNINGS_MAX {

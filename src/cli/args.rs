@@ -290,18 +290,27 @@ impl Arguments {
         if let Some(url) = server_url_after(&matches) {
             arguments.server_url = Some(url);
         }
-        if let Verb::Set { object: Set::State { masks_and_file, .. } } = &arguments.command
-            && masks_and_file.len() < 2
-        {
-            let text = "the following required arguments were not provided:\n  <OBJECT_FIELD_MASK>...";
-            let mut whole = command();
-            whole.build(); // Or the usage line would lack the names of the commands above.
-            let set_state = whole.find_subcommand_mut("set").and_then(|set| set.find_subcommand_mut("state"));
-            let error = clap::Error::raw(ErrorKind::MissingRequiredArgument, text);
-            return Err(set_state.map_or(error, |command| command.error(ErrorKind::MissingRequiredArgument, text)));
+        match &arguments.command {
+            Verb::Set { object: Set::State { masks_and_file, .. } } if masks_and_file.len() < 2 => {
+                let text = "the following required arguments were not provided:\n  <OBJECT_FIELD_MASK>...";
+                return Err(usage_error(["set", "state"], ErrorKind::MissingRequiredArgument, text));
+            }
+            Verb::Get { object: Get::Workload { watch: true, .. } } if arguments.common.quiet => {
+                let text = "the argument '--quiet' cannot be used with '--watch'";
+                return Err(usage_error(["get", "workload"], ErrorKind::ArgumentConflict, text));
+            }
+            _ => {}
         }
         Ok(arguments)
     }
+}
+
+/// An error of the command below the top that `path` leads to, with its usage line.
+fn usage_error(path: [&str; 2], kind: ErrorKind, text: &str) -> clap::Error {
+    let mut whole = command();
+    whole.build(); // Or the usage line would lack the names of the commands above.
+    let found = path.iter().try_fold(&mut whole, |command, name| command.find_subcommand_mut(name));
+    found.map_or_else(|| clap::Error::raw(kind, text), |command| command.error(kind, text))
 }
 
 /// The whole command tree, also for help pages and completion.

@@ -75,11 +75,25 @@ pub fn watch_workloads(link: &mut impl ServerLink, filter: &Filter, output: &mut
     let mut rows = rows::rows(&link.complete_state(&rows::MASKS)?);
     let mut frames = LiveFrames::default();
     loop {
-        frames.show(filter.table(&rows).lines(output.width(), TooWide::Wrap), output)?;
+        let mut lines = filter.table(&rows).lines(output.width(), TooWide::Wrap);
+        if let Some((_, height)) = output.terminal() {
+            shorten(&mut lines, height.saturating_sub(1)); // The cursor stands below.
+        }
+        frames.show(lines, output)?;
         let Some(states) = link.next_states(None)? else { continue };
         if !update_rows(&mut rows, &states) {
             rows = rows::rows(&link.complete_state(&rows::MASKS)?);
         }
+    }
+}
+
+/// Leaves at most `lines_max` lines, the last one counting the rest: what scrolled away cannot be redrawn.
+fn shorten(lines: &mut Vec<String>, lines_max: usize) {
+    let lines_max = lines_max.max(2);
+    if lines.len() > lines_max {
+        let hidden = lines.len() - (lines_max - 1);
+        lines.truncate(lines_max - 1);
+        lines.push(format!("and {hidden} more lines"));
     }
 }
 

@@ -1,6 +1,6 @@
 //! The command line tool `ank`: answers for people and scripts (spec/cli.md).
 //!
-//! Thread: `main`; a second thread, `cli:rx`, only passes on what the server sends.
+//! Thread: `main`; `cli:rx` and `cli:tx` only pass on what comes from and goes to the server.
 
 pub mod apply;
 pub mod args;

@@ -1,11 +1,12 @@
 //! One connection to the server: requests with their answers, and the workload states it broadcasts meanwhile.
 //!
-//! Thread: `main`; `cli:rx` connects, receives and passes everything on in order.
-//! Owns: the sending end, states received while an answer was awaited.
+//! Thread: `main`; `cli:rx` connects, receives and passes everything on in order; `cli:tx` sends, so that a server
+//! that reads nothing cannot hold up `main` beyond its timeouts.
+//! Owns: both threads, and the states received while an answer was awaited.
 
 use super::error::{CliError, CommandError, ENDED, ENDED_READING};
 use crate::clock::{Clock, SystemClock};
-use crate::limits::{CLI_INBOX, CONNECT_MAX, GOODBYE_MAX, MESSAGE_MAX, STACK_LARGE, STOP_DEADLINE};
+use crate::limits::{CLI_INBOX, CLI_OUTBOX, CONNECT_MAX, GOODBYE_MAX, MESSAGE_MAX, STACK_LARGE, STOP_DEADLINE};
 use crate::model::execution_state::WorkloadState;
 use crate::model::messages::{FromServer, ReadState, Request, RequestContent, Response, ResponseContent};
 use crate::model::messages::{ToServer, UpdateState};
@@ -57,10 +58,10 @@ enum Event {
 
 /// The connection of one run of `ank`.
 pub struct Session {
-    sender: ClientSender,
+    requests: Sender<ToServer>,
     hangup: Hangup,
     events: Receiver<Event>,
-    reader: Thread,
+    threads: [Thread; 2],
     /// Received while an answer was awaited, oldest first.
     kept: Vec<WorkloadState>,
     response_timeout: Duration,
@@ -85,18 +86,22 @@ impl Session {
             message_max: MESSAGE_MAX,
         };
         let (give, events) = bounded(CLI_INBOX);
-        let reader = threads::spawn("cli:rx", STACK_LARGE, move || receive_all(&options, &give))
-            .map_err(|error| CliError::Start { text: format!("cannot start a thread: {error}"), hint: None })?;
+        let no_thread = |error| CliError::Start { text: format!("cannot start a thread: {error}"), hint: None };
+        let reader = threads::spawn("cli:rx", STACK_LARGE, move || receive_all(&options, &give)).map_err(no_thread)?;
         match events.recv_deadline(deadline) {
-            Ok(Event::Connected(Ok((sender, hangup)))) => Ok(Self {
-                sender,
-                hangup,
-                events,
-                reader,
-                kept: Vec::new(),
-                response_timeout,
-                first_deadline: Some(deadline),
-            }),
+            Ok(Event::Connected(Ok((sender, hangup)))) => {
+                let (requests, to_send) = bounded(CLI_OUTBOX);
+                let writer = threads::spawn("cli:tx", STACK_LARGE, move || send_all(sender, &to_send));
+                Ok(Self {
+                    requests,
+                    hangup,
+                    events,
+                    threads: [reader, writer.map_err(no_thread)?],
+                    kept: Vec::new(),
+                    response_timeout,
+                    first_deadline: Some(deadline),
+                })
+            }
             Ok(Event::Connected(Err(error))) if !timed_out(&error) => Err(not_connected(&shown, &error)),
             _ => Err(CommandError::TimedOut(response_timeout).into()),
         }
@@ -106,8 +111,8 @@ impl Session {
     fn ask(&mut self, content: RequestContent, phrase: &'static str) -> Result<ResponseContent, CommandError> {
         let id = uuid::Uuid::new_v4().to_string();
         let deadline = self.first_deadline.take().unwrap_or_else(|| deadline_after(self.response_timeout));
-        // When sending fails, the receiver knows why.
-        let _ = self.sender.send(ToServer::Request(Request { id: id.clone(), content }));
+        // Full or closed: no answer will come, and the receiver may know why.
+        let _ = self.requests.try_send(ToServer::Request(Request { id: id.clone(), content }));
         loop {
             match self.next_message(Some(deadline), phrase)? {
                 Some(FromServer::Response(Response { id: answered, content })) if answered == id => return Ok(content),
@@ -138,9 +143,9 @@ impl Session {
     }
 
     /// Says goodbye, so that the server frees what it keeps for us, and waits a little for its end of the stream.
-    pub fn say_goodbye(mut self) {
+    pub fn say_goodbye(self) {
         let deadline = deadline_after(GOODBYE_MAX);
-        if self.sender.send(ToServer::Goodbye).is_ok() {
+        if self.requests.try_send(ToServer::Goodbye).is_ok() {
             while let Ok(Event::Message(_)) = self.events.recv_deadline(deadline) {}
         }
         self.leave();
@@ -150,8 +155,8 @@ impl Session {
     pub fn leave(self) {
         drop(self.events); // A reader that waits for room in the queue ends.
         self.hangup.hang_up();
-        drop(self.sender);
-        let _ = threads::join_all([self.reader], STOP_DEADLINE); // The program ends anyway.
+        drop(self.requests);
+        let _ = threads::join_all(self.threads, STOP_DEADLINE); // The program ends anyway.
     }
 }
 
@@ -194,6 +199,16 @@ impl ServerLink for Session {
 fn instances(names: &[String]) -> Result<Vec<InstanceName>, CommandError> {
     let parse = |name: &String| InstanceName::parse(name).ok_or_else(|| CommandError::InstanceName(name.clone()));
     names.iter().map(parse).collect()
+}
+
+/// Body of `cli:tx`: sends until nothing more will come or the connection is lost.
+fn send_all(mut sender: ClientSender, requests: &Receiver<ToServer>) {
+    while let Ok(message) = requests.recv() {
+        if sender.send(message).is_err() {
+            return; // The receiver knows why.
+        }
+    }
+    sender.finish();
 }
 
 /// Body of `cli:rx`: connects and passes on what comes until the stream ends or nobody listens any more.

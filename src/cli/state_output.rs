@@ -27,6 +27,7 @@ impl Ordered<'_> {
     }
 }
 
+// [impl->swdd~api-object-serialization~1]
 impl Serialize for Ordered<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match (self.node, self.kind) {
@@ -184,6 +185,7 @@ effectiveState:
 
 ";
 
+    // [utest->swdd~api-object-serialization~1]
     #[test]
     fn yaml_has_the_documented_order_whatever_the_server_sends() {
         for rendering in [Rendering::Full, Rendering::Sparse] {

@@ -49,6 +49,8 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         // The state before knows the runtimes of what the update deletes.
         let before = rows::rows(&self.link.complete_state(&rows::MASKS)?);
         let accepted = self.link.update_state(new_state, masks)?;
+        let (added, deleted) = (accepted.added.len(), accepted.deleted.len());
+        self.output.debug(format_args!("the server accepted: {added} instances start, {deleted} end"));
         if accepted.added.is_empty() && accepted.deleted.is_empty() {
             self.output.status("Apply successful. No workloads updated.")?;
             return Ok(ExitCode::Success);

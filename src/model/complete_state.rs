@@ -137,6 +137,19 @@ impl WorkloadStates {
             .map(|(key, state)| (instance(key), state))
     }
 
+    /// The entries of `workload` on `agent`, sorted by id.
+    pub fn of_agent_workload<'a>(
+        &'a self,
+        agent: &str,
+        workload: &str,
+    ) -> impl Iterator<Item = (InstanceName, &'a ExecutionState)> {
+        let (agent, workload): (Name, Name) = (agent.into(), workload.into());
+        self.entries
+            .range((agent.clone(), workload.clone(), "".into())..)
+            .take_while(move |(key, _)| key.0 == agent && key.1 == workload)
+            .map(|(key, state)| (instance(key), state))
+    }
+
     /// The entries of the workload called `workload` on any agent. Costs one look-up per agent.
     #[must_use]
     pub fn of_workload(&self, workload: &str) -> Vec<(InstanceName, &ExecutionState)> {
@@ -560,6 +573,8 @@ mod tests {
         assert_eq!(agents, ["", "A", "A2"]);
         let workloads: Vec<String> = states.of_agent("A").map(|(name, _)| name.workload.to_string()).collect();
         assert_eq!(workloads, ["v", "w"]);
+        let mine: Vec<String> = states.of_agent_workload("A", "w").map(|(name, _)| name.to_string()).collect();
+        assert_eq!(mine, [InstanceName::new("w", "c", "A").to_string()]);
         assert!(states.of_workload("nobody").is_empty());
         states.set(&InstanceName::new("x", "c", "B"), ExecutionState::plain(Phase::Removed));
         assert_eq!(states.len(), 4);

@@ -72,16 +72,28 @@ impl MaskTree {
     pub fn new<'m>(masks: impl IntoIterator<Item = &'m str>) -> Self {
         let mut root = Self::default();
         for mask in masks.into_iter().filter(|mask| !mask.is_empty()) {
-            if mask.split('.').nth(MASK_PARTS_MAX).is_some() {
-                continue;
+            if mask.split('.').nth(MASK_PARTS_MAX).is_none() {
+                root.insert(mask.split('.'));
             }
-            let mut place = &mut root;
-            for part in mask.split('.') {
-                place = place.below.entry(part.to_owned()).or_default();
-            }
-            place.ends_here = true;
         }
         root
+    }
+
+    /// Joins paths whose keys may contain dots.
+    pub fn of_paths<'p>(paths: impl IntoIterator<Item = &'p [String]>) -> Self {
+        let mut root = Self::default();
+        for path in paths.into_iter().filter(|path| path.len() <= MASK_PARTS_MAX) {
+            root.insert(path.iter().map(String::as_str));
+        }
+        root
+    }
+
+    fn insert<'p>(&mut self, parts: impl Iterator<Item = &'p str>) {
+        let mut place = self;
+        for part in parts {
+            place = place.below.entry(part.to_owned()).or_default();
+        }
+        place.ends_here = true;
     }
 
     /// The position of all masks at their beginning.

@@ -34,6 +34,7 @@ pub struct EngineCall<'a> {
     input: &'a [u8],
     limit: Option<Duration>,
     record_in: Option<&'a EngineChildren>,
+    partial: bool,
 }
 
 /// What a successful call wrote to its standard output.
@@ -87,7 +88,7 @@ impl<'a> EngineCall<'a> {
     /// A call of `program`, looked up in `PATH`, without input and without time limit.
     #[must_use]
     pub fn new(program: &'a str, arguments: Vec<String>) -> Self {
-        Self { program, arguments, input: &[], limit: None, record_in: None }
+        Self { program, arguments, input: &[], limit: None, record_in: None, partial: false }
     }
 
     /// Ends the call after `limit`, `None` never.
@@ -107,6 +108,13 @@ impl<'a> EngineCall<'a> {
     #[must_use]
     pub fn recorded(self, children: &'a EngineChildren) -> Self {
         Self { record_in: Some(children), ..self }
+    }
+
+    /// Takes what the program wrote even when it ends with an error; only a call that wrote nothing fails then. For
+    /// questions about several things of which some may be gone.
+    #[must_use]
+    pub fn partial(self) -> Self {
+        Self { partial: true, ..self }
     }
 
     /// The command as users see it (spec/agent.md section 14).
@@ -149,7 +157,7 @@ impl<'a> EngineCall<'a> {
         let streams = Streams::of(&mut child, self.input);
         let mut running = RunningCall::new(child, streams, record, self.limit);
         let status = running.wait(watch, more_time);
-        running.outcome(status, quoted)
+        running.outcome(status, quoted, self.partial)
     }
 
     #[allow(clippy::disallowed_methods)] // The one place that starts processes.
@@ -434,13 +442,14 @@ impl<'a> RunningCall<'a> {
         self.child.take()?.wait().ok()
     }
 
-    fn outcome(mut self, status: Option<ExitStatus>, call: String) -> Result<EngineOutput, CallError> {
+    fn outcome(mut self, status: Option<ExitStatus>, call: String, partial: bool) -> Result<EngineOutput, CallError> {
         if let Some(child) = self.child.take() {
             reap_later(child, self.record.take());
         }
         let said = self.streams.stderr.text();
+        let wrote = !self.streams.stdout.kept.is_empty();
         match (self.stage, status) {
-            (Stage::Running, Some(status)) if status.success() => {
+            (Stage::Running, Some(status)) if status.success() || (partial && wrote) => {
                 let Capture { kept, discarded, .. } = self.streams.stdout;
                 Ok(EngineOutput { bytes: kept, discarded, call })
             }

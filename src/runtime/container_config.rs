@@ -91,7 +91,7 @@ pub fn filter_by_agent(agent: &str) -> String {
 }
 
 /// A list of texts; YAML null counts as empty. Scalars of any type are taken as they are written.
-fn list_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+pub(super) fn list_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     Ok(Option::<Vec<String>>::deserialize(deserializer)?.unwrap_or_default())
 }
 

@@ -73,6 +73,7 @@ impl EngineContainer {
     /// Podman says `stopped` from the end of the process until it has cleaned up behind it, some 100 ms later; the
     /// exit code is there from the beginning (`Exited` says so), and nothing will change it.
     // [impl->swdd~podman-state-getter-maps-state~3]
+    // [impl->swdd~allowed-workload-states~2]
     #[must_use]
     pub fn execution_state(&self) -> ExecutionState {
         let engine_state = self.state.as_str().unwrap_or_default();

@@ -238,6 +238,7 @@ fn remove(path: &Path) {
 }
 
 #[cfg(test)]
+#[cfg_attr(test, allow(clippy::disallowed_methods))]
 mod tests {
     use super::*;
     use std::os::unix::process::CommandExt as _;

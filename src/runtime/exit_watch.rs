@@ -27,7 +27,7 @@ const END: u64 = u64::MAX;
 #[derive(Debug)]
 pub struct ExitWatch {
     set: Arc<OwnedFd>,
-    end: OwnedFd,
+    end: Arc<OwnedFd>,
 }
 
 /// One watched process, until dropped.
@@ -43,10 +43,14 @@ impl ExitWatch {
     /// When the system gives no descriptor or no thread.
     pub fn start(name: String, exits: Sender<u64>) -> io::Result<(Self, Thread)> {
         let set = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        let end = eventfd(0, EventfdFlags::CLOEXEC)?;
+        let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         epoll::add(&set, &end, epoll::EventData::new_u64(END), epoll::EventFlags::IN)?;
-        let waited = set.clone();
-        let thread = threads::spawn(name, STACK_SMALL, move || forward(&waited, &exits))?;
+        // The thread holds both: a descriptor that is closed leaves the set before its last event is told.
+        let (waited, kept) = (set.clone(), end.clone());
+        let thread = threads::spawn(name, STACK_SMALL, move || {
+            forward(&waited, &exits);
+            drop(kept);
+        })?;
         Ok((Self { set, end }, thread))
     }
 
@@ -103,6 +107,7 @@ fn belongs_to(pid: Pid, container: &str) -> bool {
 }
 
 #[cfg(test)]
+#[cfg_attr(test, allow(clippy::disallowed_methods))]
 mod tests {
     use super::*;
     use crate::runtime::ContainerId;

@@ -4,10 +4,17 @@
 
 pub mod command;
 pub mod container_config;
+pub mod container_engine;
 pub mod container_list;
+pub mod containerd;
 pub mod engine_children;
+pub mod engine_cli;
 pub mod exit_watch;
+pub mod kube_manifest;
 pub mod podman;
+pub mod podman_kube;
+#[cfg(test)]
+mod scripted_engine;
 
 use crate::model::execution_state::ExecutionState;
 use crate::model::names::InstanceName;
@@ -104,6 +111,8 @@ impl CallWatch for Unwatched {
 }
 
 /// One container engine. Each thread has its own connector; they share nothing but the engine.
+// [impl->swdd~functions-required-by-runtime-connector~1]
+// [impl->swdd~agent-general-runtime-state-getter-interface~1]
 pub trait RuntimeConnector: Send {
     /// Creates and starts a container. `limit` bounds the call (`create_timeout`), `None` does not: it may pull an image.
     /// After a failure nothing of the attempt is left behind.

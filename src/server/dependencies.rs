@@ -37,11 +37,11 @@ pub fn find_cycle(workloads: &Workloads, starts: &BTreeSet<Name>) -> Option<Name
             if open.contains(next.as_str()) {
                 return Some(next.as_str().into());
             }
-            if let Some((next, workload)) = workloads.get_key_value(next.as_str()) {
-                if !finished.contains(&**next) {
-                    open.insert(next);
-                    way.push((next, workload.dependencies.keys()));
-                }
+            if let Some((next, workload)) = workloads.get_key_value(next.as_str())
+                && !finished.contains(&**next)
+            {
+                open.insert(next);
+                way.push((next, workload.dependencies.keys()));
             }
         }
     }

@@ -8,16 +8,19 @@
 
 pub mod agents;
 pub mod dependencies;
+pub mod events;
+pub mod log_campaigns;
 pub mod plan;
 mod requests;
 pub mod settings;
 pub mod state_view;
+pub mod templates;
 pub mod update;
 
 use crate::clock::Clock;
 use crate::limits::TURN_MAX;
 use crate::model::complete_state::{AgentAttributes, DesiredState, WorkloadStates};
-use crate::model::execution_state::WorkloadState;
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, AgentLoad, FromServer, ToServer};
 use crate::model::names::Name;
 use crate::wire::outbox::Outbox;
@@ -25,8 +28,11 @@ use crate::wire::server_endpoint::{PeerEvent, PeerHello, PeerId};
 use agents::Agents;
 use crossbeam_channel::{Receiver, select_biased};
 use dependencies::StoppingDependents;
+use events::{Changes, Subscriptions};
+use log_campaigns::LogCampaigns;
 use state_view::StateView;
 use std::collections::BTreeMap;
+use templates::Templates;
 use update::{NewState, UpdateError};
 
 /// What the server reacts to.
@@ -53,9 +59,26 @@ struct Peer {
 }
 
 impl Peer {
-    /// Whether it is sent the states of workloads.
+    /// Whether it is sent the states of workloads without asking.
     fn hears_broadcasts(&self) -> bool {
         self.class != PeerClass::Commander
+    }
+}
+
+/// A request that is served beyond its answer: its stream and its id there.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RequestKey {
+    /// The stream that it came on.
+    pub peer: PeerId,
+    /// As it came on that stream.
+    pub id: String,
+}
+
+impl RequestKey {
+    /// The workload that asks, on the stream of an agent: the part that the agent put before the workload's own id.
+    #[must_use]
+    pub fn workload(&self) -> Option<&str> {
+        self.id.split_once('@').map(|(workload, _)| workload)
     }
 }
 
@@ -67,8 +90,13 @@ pub struct ServerLoop {
     effective: BTreeMap<Name, AddedWorkload>,
     states: WorkloadStates,
     stopping: StoppingDependents,
+    templates: Templates,
     agents: Agents,
     peers: BTreeMap<PeerId, Peer>,
+    /// Streams by the name that stands before ids of requests.
+    names: BTreeMap<Name, PeerId>,
+    subscriptions: Subscriptions,
+    log_campaigns: LogCampaigns,
     /// Streams that did not take a message; dropped at the end of the event.
     failed: Vec<PeerId>,
 }
@@ -85,7 +113,7 @@ impl ServerLoop {
     /// # Errors
     /// [`UpdateError`] with the reason of the refusal.
     pub fn start_with(&mut self, desired: DesiredState) -> Result<(), UpdateError> {
-        self.apply(NewState { desired, agent_tags: BTreeMap::new() }).map(|_| ())
+        self.apply(NewState { desired, agent_tags: BTreeMap::new() }).map(drop)
     }
 
     /// Handles events until `stop` is closed by its owner or all senders of `events` are gone. The streams end
@@ -134,23 +162,26 @@ impl ServerLoop {
         match hello {
             PeerHello::Agent { name, tags } => self.agent_opened(id, name.into(), tags, outbox),
             PeerHello::Cli => {
-                let peer = Peer { class: PeerClass::Cli, name: commander("cli-conn"), outbox };
-                self.peers.insert(id, peer);
+                self.add_peer(id, Peer { class: PeerClass::Cli, name: commander("cli-conn"), outbox });
             }
             PeerHello::Commander => {
-                let peer = Peer { class: PeerClass::Commander, name: commander("commander-conn"), outbox };
-                self.peers.insert(id, peer);
+                self.add_peer(id, Peer { class: PeerClass::Commander, name: commander("commander-conn"), outbox });
             }
         }
+    }
+
+    fn add_peer(&mut self, id: PeerId, peer: Peer) {
+        self.names.insert(peer.name.clone(), id);
+        self.peers.insert(id, peer);
     }
 
     /// The steps of spec/server.md section 10.1, in that order: states of the others, then the agent's workloads.
     fn agent_opened(&mut self, id: PeerId, name: Name, tags: BTreeMap<String, String>, outbox: Outbox) {
         if let Some(old) = self.agents.get(&name).map(|agent| agent.peer) {
             log::warn!("Agent '{name}' connected again; closing its older connection.");
-            self.peers.remove(&old);
+            self.remove_peer(old);
         }
-        self.peers.insert(id, Peer { class: PeerClass::Agent, name: name.clone(), outbox });
+        self.add_peer(id, Peer { class: PeerClass::Agent, name: name.clone(), outbox });
         log::info!("Agent '{name}' connected.");
         let others: Vec<WorkloadState> = self
             .states
@@ -161,26 +192,45 @@ impl ServerLoop {
         self.broadcast_states(&others, None);
         let workloads = self.effective.values().filter(|added| added.instance.agent == name).cloned().collect();
         self.tell(id, FromServer::ServerHello(workloads));
-        self.agents.connect(name, id, AgentAttributes { load: None, tags });
+        let attributes = AgentAttributes { load: None, tags };
+        let mut changes = Changes::default();
+        changes.agent(&name, self.agents.get(&name).map(|agent| &agent.attributes), Some(&attributes));
+        self.agents.connect(name, id, attributes);
+        self.publish(&changes);
     }
 
     // -------------------------------------------------------------- peers go
 
-    /// Every end of a stream: closed, failed, said goodbye, or does not read.
+    /// Every end of a stream: closed, failed, said goodbye, or does not read. An agent's states become unknown.
     fn peer_gone(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.remove(&id) else { return }; // Replaced by a newer stream, or dropped before.
-        if peer.class == PeerClass::Agent && self.agents.disconnect(&peer.name, id).is_some() {
-            log::info!("Agent '{}' disconnected.", peer.name);
-            let lost = self.states.set_agent_disconnected(&peer.name);
-            let reports: Vec<WorkloadState> = lost
-                .into_iter()
-                .filter_map(|(instance, _)| {
-                    let state = self.states.get(&instance)?.clone();
-                    Some(WorkloadState::new(instance, state))
-                })
-                .collect();
-            self.broadcast_states(&reports, None);
+        let Some(peer) = self.peers.get(&id) else { return }; // Replaced by a newer stream, or dropped before.
+        let (name, class) = (peer.name.clone(), peer.class);
+        // What it asked for ends first, so that nothing of what follows is put for it.
+        let agent = if class == PeerClass::Agent { self.agents.disconnect(&name, id) } else { None };
+        self.remove_peer(id);
+        let Some(attributes) = agent else { return };
+        log::info!("Agent '{name}' disconnected.");
+        let lost = self.states.set_agent_disconnected(&name);
+        let unknown = ExecutionState::plain(Phase::AgentDisconnected);
+        let reports: Vec<WorkloadState> =
+            lost.iter().map(|(instance, _)| WorkloadState::new(instance.clone(), unknown.clone())).collect();
+        if !self.subscriptions.is_empty() {
+            let mut changes = Changes::default();
+            changes.agent(&name, Some(&attributes), None);
+            changes.states(lost.into_iter().map(|(instance, state)| (instance, Some(state))).collect(), &self.states);
+            self.publish(&changes);
         }
+        self.broadcast_states(&reports, None);
+    }
+
+    /// Forgets a stream and all that it asked for. Dropping its outbox ends it with status OK.
+    fn remove_peer(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.remove(&id) else { return };
+        if self.names.get(&peer.name) == Some(&id) {
+            self.names.remove(&peer.name);
+        }
+        self.subscriptions.remove_peer(id);
+        self.end_logs_of_peer(id, peer.class, &peer.name);
     }
 
     // ------------------------------------------------------------- peers say
@@ -196,9 +246,8 @@ impl ServerLoop {
                 log::debug!("'{name}' said goodbye.");
                 self.peer_gone(id);
             }
-            ToServer::LogEntries { .. } | ToServer::LogsStop { .. } => {
-                log::debug!("Ignoring log lines of '{name}': nobody asked for them.");
-            }
+            ToServer::LogEntries { request_id, entries } => self.log_entries(&request_id, entries),
+            ToServer::LogsStop { request_id, instance } => self.logs_stopped(&request_id, instance),
             ToServer::AgentHello { .. } | ToServer::CommanderHello { .. } => {
                 log::warn!("Ignoring another hello of '{name}' on the same connection.");
             }
@@ -214,11 +263,20 @@ impl ServerLoop {
         if states.len() < all {
             log::warn!("Ignoring {} workload states that '{agent}' may not report.", all - states.len());
         }
-        for state in &states {
-            log::debug!("The state of '{}' is '{}'.", state.instance, state.state);
-            self.states.set(&state.instance, state.state.clone());
-            if self.states.get(&state.instance).is_none() {
-                self.stopping.forget(&state.instance);
+        let mut old = Vec::new();
+        for WorkloadState { instance, state } in &states {
+            log::debug!("The state of '{instance}' is '{state}'.");
+            old.push((instance.clone(), self.states.set(instance, state.clone())));
+            if state.phase == Phase::Removed {
+                self.stopping.forget(instance);
+            }
+        }
+        if !self.subscriptions.is_empty() {
+            let mut changes = Changes::default();
+            changes.states(old, &self.states);
+            self.publish(&changes);
+            for removed in states.iter().filter(|state| state.state.phase == Phase::Removed) {
+                self.subscriptions.remove_workload(id, &removed.instance.workload);
             }
         }
         self.broadcast_states(&states, Some(id));
@@ -227,7 +285,11 @@ impl ServerLoop {
     fn load_reported(&mut self, id: PeerId, name: &Name, load: &AgentLoad) {
         match self.agents.get_mut(name) {
             Some(agent) if agent.peer == id && *load.agent == **name => {
+                let before = agent.attributes.clone();
                 agent.attributes.load = Some((load.cpu_usage, load.free_memory));
+                let mut changes = Changes::default();
+                changes.agent(name, Some(&before), Some(&agent.attributes));
+                self.publish(&changes);
             }
             _ => log::warn!("Ignoring the load of '{}' reported by '{name}'.", load.agent),
         }
@@ -258,11 +320,11 @@ impl ServerLoop {
     /// Puts a message for one stream; a stream that cannot take it is dropped when the event is done.
     fn tell(&mut self, id: PeerId, message: FromServer) {
         let Some(peer) = self.peers.get(&id) else { return };
-        if let Err(error) = peer.outbox.put(message) {
-            if !self.failed.contains(&id) {
-                log::warn!("Closing the connection of '{}': {error}.", peer.name);
-                self.failed.push(id);
-            }
+        if let Err(error) = peer.outbox.put(message)
+            && !self.failed.contains(&id)
+        {
+            log::warn!("Closing the connection of '{}': {error}.", peer.name);
+            self.failed.push(id);
         }
     }
 }

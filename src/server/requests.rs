@@ -2,13 +2,16 @@
 //!
 //! Thread: `server`; part of [`ServerLoop`].
 
-use super::ServerLoop;
 use super::dependencies::{find_cycle, with_delete_conditions};
+use super::events::Changes;
 use super::plan::{Difference, per_agent};
 use super::update::{NewState, Tags, UpdateError, requested_state};
+use super::{PeerClass, RequestKey, ServerLoop};
+use crate::model::complete_state::DesiredState;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{
-    DeletedWorkload, FromServer, ReadState, Request, RequestContent, Response, ResponseContent, UpdateState,
+    AddedWorkload, DeletedWorkload, FromServer, ReadState, Request, RequestContent, Response, ResponseContent,
+    UpdateState,
 };
 use crate::model::names::{InstanceName, Name};
 use crate::model::validation::{check_api_version, check_config_keys, check_config_references, check_workload};
@@ -26,24 +29,42 @@ pub struct Accepted {
     pub deleted: Vec<InstanceName>,
 }
 
+fn invalid(error: &dyn std::error::Error) -> UpdateError {
+    UpdateError::Invalid(error.to_string())
+}
+
 impl ServerLoop {
-    /// Answers a request on the stream that it came from.
+    /// Handles a request and answers it on the stream that it came from.
     pub(super) fn request(&mut self, peer: PeerId, Request { id, content }: Request) {
-        let answer = match content {
-            RequestContent::UpdateState(update) => self.update_state(update),
-            RequestContent::CompleteState(read) => self.complete_state(&read),
-            RequestContent::Logs(_) | RequestContent::LogsCancel => {
-                ResponseContent::Error("Logs are not supported yet by this server".to_owned())
+        let key = RequestKey { peer, id };
+        match content {
+            RequestContent::UpdateState(update) => self.update_state(key, update),
+            RequestContent::CompleteState(read) if !read.subscribe => self.complete_state(&key, &read),
+            RequestContent::Missing => {
+                self.refuse(&key, "The Request does not contain any content");
             }
-            RequestContent::EventsCancel => ResponseContent::EventsCancelAccepted,
-            RequestContent::Missing => ResponseContent::Error("The Request does not contain any content".to_owned()),
-        };
-        self.answer(peer, id, answer);
+            // What lasts longer than its answer must be found again by its id.
+            _ if key.id.is_empty() => self.refuse(&key, "The request id is empty"),
+            _ if self.is_agent(peer) && key.workload().is_none() => {
+                self.refuse(&key, &format!("The request id '{}' does not name the workload that asks", key.id));
+            }
+            RequestContent::CompleteState(read) => self.subscribe(key, &read),
+            RequestContent::EventsCancel => {
+                self.subscriptions.remove(&key);
+                self.answer(key.peer, key.id, ResponseContent::EventsCancelAccepted);
+            }
+            RequestContent::Logs(logs) => self.logs(key, logs),
+            RequestContent::LogsCancel => self.logs_cancel(&key),
+        }
+    }
+
+    fn is_agent(&self, peer: PeerId) -> bool {
+        self.peers.get(&peer).is_some_and(|peer| peer.class == PeerClass::Agent)
     }
 
     /// Ids on the stream of a commander are its own; on that of an agent they name the workload, which the agent
     /// takes off. So the id that came is the id that goes back. Without one nobody could tell whose answer it is.
-    fn answer(&mut self, peer: PeerId, id: String, content: ResponseContent) {
+    pub(super) fn answer(&mut self, peer: PeerId, id: String, content: ResponseContent) {
         if id.is_empty() {
             let name = self.peers.get(&peer).map(|peer| peer.name.clone()).unwrap_or_default();
             log::warn!("Dropping an answer for '{name}': its request has an empty id.");
@@ -52,31 +73,54 @@ impl ServerLoop {
         self.tell(peer, FromServer::Response(Response { id, content }));
     }
 
-    fn complete_state(&self, read: &ReadState) -> ResponseContent {
-        if read.subscribe {
-            return ResponseContent::Error("Events are not supported yet by this server".to_owned());
-        }
-        ResponseContent::CompleteState { state: self.view().read(&read.masks), altered: None }
+    fn refuse(&mut self, key: &RequestKey, text: &str) {
+        self.answer(key.peer, key.id.clone(), ResponseContent::Error(text.to_owned()));
     }
 
-    fn update_state(&mut self, update: UpdateState) -> ResponseContent {
-        let accepted = requested_state(self.view(), update).and_then(|new| self.apply(new));
-        match accepted {
-            Ok(accepted) => {
+    fn complete_state(&mut self, key: &RequestKey, read: &ReadState) {
+        let state = self.view().read(&read.masks);
+        self.answer(key.peer, key.id.clone(), ResponseContent::CompleteState { state, altered: None });
+    }
+
+    /// The answer to the read comes first, so that events begin where it ends.
+    fn subscribe(&mut self, key: RequestKey, read: &ReadState) {
+        match self.subscriptions.add(key.clone(), &read.masks) {
+            Ok(()) => self.complete_state(&key, read),
+            Err(error) => self.refuse(&key, &error.to_string()),
+        }
+    }
+
+    /// Tells subscribers what changed, each in one message with the new values.
+    pub(super) fn publish(&mut self, changes: &Changes) {
+        for (key, altered) in self.subscriptions.concerned(changes) {
+            let state = self.view().read_paths(altered.all());
+            let altered = Some(altered.fields());
+            self.answer(key.peer, key.id, ResponseContent::CompleteState { state, altered });
+        }
+    }
+
+    fn update_state(&mut self, key: RequestKey, update: UpdateState) {
+        match requested_state(self.view(), update).and_then(|new| self.apply(new)) {
+            Ok((accepted, unpublished)) => {
                 let texts = |names: Vec<InstanceName>| names.iter().map(ToString::to_string).collect();
-                ResponseContent::UpdateStateSuccess { added: texts(accepted.added), deleted: texts(accepted.deleted) }
+                let (added, deleted) = (texts(accepted.added), texts(accepted.deleted));
+                self.answer(key.peer, key.id, ResponseContent::UpdateStateSuccess { added, deleted });
+                self.publish(&unpublished);
             }
             Err(error) => {
                 let answer = error.answer();
                 log::warn!("Refusing an update: {answer}");
-                ResponseContent::Error(answer)
+                self.refuse(&key, &answer);
             }
         }
     }
 
     /// Makes `new` the desired state and tells agents what that means for them, or changes nothing
     /// (spec/server.md sections 8.3 and 8.4).
-    pub(super) fn apply(&mut self, new: NewState) -> Result<Accepted, UpdateError> {
+    ///
+    /// When workloads changed, subscribers have been told before the agents; otherwise the changes are answered, to
+    /// be told after the requester.
+    pub(super) fn apply(&mut self, new: NewState) -> Result<(Accepted, Changes), UpdateError> {
         let NewState { desired, agent_tags } = new;
         if check_api_version(&desired.api_version).map_err(UpdateError::Rule)? {
             log::warn!("The API version '{}' is deprecated; use 'v1'.", desired.api_version);
@@ -88,55 +132,74 @@ impl ServerLoop {
         for (_, workload) in desired.workloads.iter().filter(|(name, workload)| changed(name, workload)) {
             check_config_references(workload).map_err(UpdateError::Rule)?;
         }
-        for workload in desired.workloads.values() {
-            if !workload.configs.is_empty() {
-                let text = "Templates are not supported yet by this server; remove 'configs' of the workload";
-                return Err(UpdateError::Invalid(text.to_owned()));
-            }
-        }
-        let difference = Difference::between(&self.effective, &desired.workloads);
+        let rendered = self.rendered(&desired)?;
+        let difference =
+            Difference::between(&self.effective, rendered.iter().map(|(name, workload)| (*name, workload)));
         for added in &difference.added {
-            check_workload(&added.instance.workload, &added.workload)
-                .map_err(|error| UpdateError::Invalid(error.to_string()))?;
+            check_workload(&added.instance.workload, &added.workload).map_err(|error| invalid(&error))?;
         }
         let starts: BTreeSet<Name> = difference.added.iter().map(|added| added.instance.workload.clone()).collect();
         if let Some(name) = find_cycle(&desired.workloads, &starts) {
             return Err(UpdateError::Cycle(name));
         }
         // From here on nothing fails.
-        self.desired = desired;
-        self.set_agent_tags(agent_tags);
-        Ok(self.carry_out(difference))
+        let before = std::mem::replace(&mut self.desired, desired);
+        let mut changes = Changes::default();
+        if !self.subscriptions.is_empty() {
+            changes.desired(&before, &self.desired);
+        }
+        self.set_agent_tags(agent_tags, &mut changes);
+        if difference.is_empty() {
+            return Ok((Accepted::default(), changes));
+        }
+        Ok((self.carry_out(difference, changes), Changes::default()))
+    }
+
+    /// The workloads of `desired` as agents will get them. Only those that changed, or whose configs may have changed,
+    /// are rendered again.
+    fn rendered<'d>(&self, desired: &'d DesiredState) -> Result<Vec<(&'d Name, Arc<Workload>)>, UpdateError> {
+        let same_configs = desired.configs == self.desired.configs;
+        let one = |(name, workload): (&'d Name, &'d Arc<Workload>)| {
+            let unchanged = self.desired.workloads.get(name).is_some_and(|known| Arc::ptr_eq(known, workload));
+            let in_force = self.effective.get(name).filter(|_| unchanged && same_configs);
+            let rendered = match in_force {
+                Some(added) => added.workload.clone(),
+                None => self.templates.render(workload, &desired.configs).map_err(|error| invalid(&error))?,
+            };
+            Ok((name, rendered))
+        };
+        desired.workloads.iter().map(one).collect()
     }
 
     /// Only the tags of connected agents can be changed (spec/server.md section 8.5).
-    fn set_agent_tags(&mut self, agent_tags: BTreeMap<Name, Tags>) {
+    fn set_agent_tags(&mut self, agent_tags: BTreeMap<Name, Tags>, changes: &mut Changes) {
         for (name, tags) in agent_tags {
             if let Some(agent) = self.agents.get_mut(&name) {
+                let before = agent.attributes.clone();
                 agent.attributes.tags = tags;
+                changes.agent(&name, Some(&before), Some(&agent.attributes));
             }
         }
     }
 
-    /// Replaces the effective workloads that differ and sends each connected agent its part.
-    fn carry_out(&mut self, difference: Difference) -> Accepted {
+    /// Replaces the effective workloads that differ, tells subscribers and sends each connected agent its part.
+    fn carry_out(&mut self, difference: Difference, mut changes: Changes) -> Accepted {
         let accepted = Accepted {
             added: difference.added.iter().map(|added| added.instance.clone()).collect(),
             deleted: difference.deleted.clone(),
         };
         let deleted = with_delete_conditions(difference.deleted, &self.effective, &mut self.stopping, &self.states);
-        for DeletedWorkload { instance, .. } in &deleted {
-            if let Some(stopped) = self.effective.remove(&instance.workload) {
-                self.stopping.note(&stopped);
-            }
-        }
-        for added in &difference.added {
-            self.effective.insert(added.instance.workload.clone(), added.clone());
-            let unscheduled = added.instance.agent.is_empty();
-            let phase = if unscheduled { Phase::NotScheduled } else { Phase::PendingInitial };
-            self.states.set_initial(&added.instance, ExecutionState::plain(phase));
+        let old_states = self.replace_effective(&difference.added, &deleted, &mut changes);
+        for instance in &accepted.deleted {
+            self.end_logs_of_workload(instance);
         }
         let (finished, for_agents) = self.split_finished(deleted);
+        if !self.subscriptions.is_empty() {
+            let removed = finished.iter().map(|(report, state)| (report.instance.clone(), Some(state.clone())));
+            changes.states(old_states.into_iter().map(|name| (name, None)).chain(removed).collect(), &self.states);
+            self.publish(&changes);
+        }
+        let finished: Vec<WorkloadState> = finished.into_iter().map(|(report, _)| report).collect();
         self.broadcast_states(&finished, None);
         for (agent, plan) in per_agent(&difference.added, for_agents) {
             if let Some(peer) = self.agents.get(&agent).map(|agent| agent.peer) {
@@ -146,11 +209,50 @@ impl ServerLoop {
         accepted
     }
 
-    /// Deletes what no agent has ever heard of, and answers it as removed, beside what agents must delete.
+    /// Replaces the effective workloads and gives new instances their first state. Answers these instances.
+    fn replace_effective(
+        &mut self,
+        added: &[AddedWorkload],
+        deleted: &[DeletedWorkload],
+        changes: &mut Changes,
+    ) -> Vec<InstanceName> {
+        let observed = !self.subscriptions.is_empty();
+        let mut before: BTreeMap<Name, Arc<Workload>> = BTreeMap::new();
+        for DeletedWorkload { instance, .. } in deleted {
+            if let Some(stopped) = self.effective.remove(&instance.workload) {
+                self.stopping.note(&stopped);
+                before.insert(instance.workload.clone(), stopped.workload);
+            }
+        }
+        let mut new_instances = Vec::new();
+        for entry in added {
+            let name = &entry.instance.workload;
+            let old = before.remove(name);
+            if observed {
+                changes.workload("effectiveState", name, old.as_ref(), Some(&entry.workload));
+            }
+            self.effective.insert(name.clone(), entry.clone());
+            let unscheduled = entry.instance.agent.is_empty();
+            let phase = if unscheduled { Phase::NotScheduled } else { Phase::PendingInitial };
+            if self.states.set_initial(&entry.instance, ExecutionState::plain(phase)) {
+                new_instances.push(entry.instance.clone());
+            }
+        }
+        for (name, old) in before.iter().filter(|_| observed) {
+            changes.workload("effectiveState", name, Some(old), None);
+        }
+        new_instances
+    }
+
+    /// Deletes what no agent has ever heard of, and answers it as removed with the state it had, beside what agents
+    /// must delete.
     ///
     /// That is what has no agent, or an agent that is away and never reported a state. An instance that continues
     /// in another form keeps its entry.
-    fn split_finished(&mut self, deleted: Vec<DeletedWorkload>) -> (Vec<WorkloadState>, Vec<DeletedWorkload>) {
+    fn split_finished(
+        &mut self,
+        deleted: Vec<DeletedWorkload>,
+    ) -> (Vec<(WorkloadState, ExecutionState)>, Vec<DeletedWorkload>) {
         let (mut finished, mut for_agents) = (Vec::new(), Vec::new());
         for entry in deleted {
             let instance = &entry.instance;
@@ -160,11 +262,11 @@ impl ServerLoop {
                     && self.states.get(instance).is_some_and(|state| state.phase == Phase::PendingInitial));
             if continues || !unheard_of {
                 for_agents.push(entry);
-            } else {
-                self.stopping.forget(instance);
-                if self.states.remove(instance).is_some() {
-                    finished.push(WorkloadState::new(entry.instance, ExecutionState::plain(Phase::Removed)));
-                }
+                continue;
+            }
+            self.stopping.forget(instance);
+            if let Some(state) = self.states.remove(instance) {
+                finished.push((WorkloadState::new(entry.instance, ExecutionState::plain(Phase::Removed)), state));
             }
         }
         (finished, for_agents)

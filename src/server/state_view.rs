@@ -33,7 +33,18 @@ impl<'s> StateView<'s> {
     // [impl->swdd~server-filters-get-complete-state-result~2]
     #[must_use]
     pub fn read(&self, masks: &[String]) -> Node {
-        if masks.is_empty() { self.everything() } else { self.select(masks) }
+        if masks.is_empty() {
+            return self.everything();
+        }
+        let named = |part: &str| masks.iter().any(|mask| mask.starts_with(part));
+        self.select(&MaskTree::new(masks.iter().map(String::as_str)), &named)
+    }
+
+    /// What `paths` lead to; for events, where keys may contain dots.
+    #[must_use]
+    pub fn read_paths<'p>(&self, paths: impl Iterator<Item = &'p [String]> + Clone) -> Node {
+        let named = |part: &str| paths.clone().any(|path| path.first().is_some_and(|first| first == part));
+        self.select(&MaskTree::of_paths(paths.clone()), &named)
     }
 
     /// The whole state with all empty containers, which is what a read without masks gives (section 7.1.1).
@@ -53,8 +64,8 @@ impl<'s> StateView<'s> {
         ])
     }
 
-    fn select(&self, masks: &[String]) -> Node {
-        let tree = MaskTree::new(masks.iter().map(String::as_str));
+    /// What `tree` selects. A state that `named` says is named has at least its version.
+    fn select(&self, tree: &MaskTree, named: &dyn Fn(&str) -> bool) -> Node {
         let wanted = tree.wanted();
         let mut selected = Vec::new();
         let state_parts = [
@@ -64,10 +75,10 @@ impl<'s> StateView<'s> {
         for (name, mut part) in state_parts {
             // A state without version is not valid, so it comes with whatever is read; also when a mask only
             // begins with the name and reads nothing.
-            if part.is_some() || masks.iter().any(|mask| mask.starts_with(name)) {
-                if let Node::Map(entries) = part.get_or_insert_default() {
-                    entries.insert("apiVersion".to_owned(), Node::text(&self.desired.api_version));
-                }
+            if (part.is_some() || named(name))
+                && let Node::Map(entries) = part.get_or_insert_default()
+            {
+                entries.insert("apiVersion".to_owned(), Node::text(&self.desired.api_version));
             }
             selected.extend(part.map(|part| (name, part)));
         }
@@ -82,7 +93,7 @@ impl<'s> StateView<'s> {
         let configs = &self.desired.configs;
         let parts = [
             ("apiVersion", wanted.below("apiVersion").take(Node::text(&self.desired.api_version))),
-            ("workloads", entries(&wanted.below("workloads"), workloads, |workload| sparse(workload))),
+            ("workloads", entries(&wanted.below("workloads"), workloads, sparse)),
             ("configs", entries(&wanted.below("configs"), configs, config_node).filter(|_| !configs.is_empty())),
         ];
         present(wanted, parts)
@@ -105,12 +116,16 @@ impl<'s> StateView<'s> {
             return None;
         }
         let mut agents = BTreeMap::new();
+        let mut add = |entry| add_state(&mut agents, wanted, entry);
         match wanted.keys() {
-            Keys::All => self.states.iter().for_each(|entry| add_state(&mut agents, wanted, entry)),
-            Keys::Named(names) => names
-                .into_iter()
-                .flat_map(|agent| self.states.of_agent(agent))
-                .for_each(|entry| add_state(&mut agents, wanted, entry)),
+            Keys::All => self.states.iter().for_each(add),
+            Keys::Named(names) => names.into_iter().for_each(|agent| match wanted.below(agent).keys() {
+                Keys::All => self.states.of_agent(agent).for_each(&mut add),
+                Keys::Named(workloads) => workloads
+                    .into_iter()
+                    .flat_map(|workload| self.states.of_agent_workload(agent, workload))
+                    .for_each(&mut add),
+            }),
         }
         (wanted.is_whole() || !agents.is_empty()).then_some(Node::Map(agents))
     }

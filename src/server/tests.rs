@@ -1,11 +1,12 @@
 //! Tests of the server: a [`Cluster`] drives [`ServerLoop::on_event`] without threads and reads what peers get.
 
+mod events;
+mod logs;
 mod masks;
 mod peers;
 mod updates;
 
 use super::*;
-use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::{
     ReadState, Request, RequestContent, Response, ResponseContent, UpdateState, WorkloadPlan,
 };

@@ -185,10 +185,10 @@ fn leave_out_empty(new: &mut Node) {
 fn remove_if_empty(node: &mut Node, path: &[&str]) {
     let Some((last, parents)) = path.split_last() else { return };
     let place = parents.iter().try_fold(node, |place, key| place.as_map_mut()?.get_mut(*key));
-    if let Some(Node::Map(entries)) = place {
-        if entries.get(*last).is_some_and(Node::is_empty_container) {
-            entries.remove(*last);
-        }
+    if let Some(Node::Map(entries)) = place
+        && entries.get(*last).is_some_and(Node::is_empty_container)
+    {
+        entries.remove(*last);
     }
 }
 

@@ -19,7 +19,7 @@ pub enum Fault {
     TimesOut,
     /// Refuses the workload for good.
     Unsupported,
-    /// Stops in the middle: the container exists, the call fails.
+    /// Stops in the middle: the container exists, the call fails, and so does the cleaning up.
     LeavesHalfDone,
     /// Runs for this long, then does what was asked for, unless it is cancelled before.
     Hangs(Duration),
@@ -214,7 +214,11 @@ impl RuntimeConnector for FakeConnector {
         match fault {
             Some(Fault::Unsupported) => return Err(RuntimeError::Unsupported("it will never work".to_owned())),
             Some(Fault::Fails) => return Err(failed()),
-            _ if in_use => return Err(RuntimeError::Failed("the name is already in use".to_owned())),
+            _ if in_use => {
+                // As the trait says, a failed create leaves nothing of its instance behind.
+                world.containers.retain(|_, container| container.instance != new.instance);
+                return Err(RuntimeError::Failed("the name is already in use".to_owned()));
+            }
             _ => {}
         }
         let running = ExecutionState::plain(Phase::Running);

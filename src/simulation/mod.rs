@@ -4,3 +4,4 @@
 
 pub mod fake_connector;
 pub mod manual_clock;
+pub mod stepped_agent;

@@ -298,7 +298,7 @@ mod tests {
         let (outbox, reader) = outbox();
         let (first, second) = (state("a", Phase::PendingStarting), state("a", Phase::Running));
         outbox.put(states(&[first.clone(), state("b", Phase::Running)])).unwrap();
-        outbox.put(states(&[second.clone()])).unwrap();
+        outbox.put(states(std::slice::from_ref(&second))).unwrap();
         assert_eq!(reader.next(), Some(states(&[first, state("b", Phase::Running), second])));
         assert_eq!(reader.try_next(), None);
     }

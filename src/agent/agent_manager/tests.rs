@@ -1,1 +1,276 @@
-//! Tests.
+//! The scheduler thread's decisions, driven through `on_event`, with everything behind it in memory.
+
+use super::*;
+use crate::model::messages::{DeletedWorkload, Response, ResponseContent, ToServer};
+use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy, Workload};
+use crate::runtime::ContainerId;
+use crate::simulation::fake_connector::{Call, FakeEngine, Fault};
+use crate::simulation::manual_clock::ManualClock;
+use crate::simulation::stepped_agent::{AgentOptions, SteppedAgent};
+use std::sync::Arc;
+use std::time::Duration;
+
+struct Rig {
+    agent: SteppedAgent,
+    engine: FakeEngine,
+    clock: ManualClock,
+    folder: tempfile::TempDir,
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    fn with(change: impl FnOnce(&mut AgentOptions)) -> Self {
+        let (folder, engine, clock) = (tempfile::tempdir().unwrap(), FakeEngine::new(), ManualClock::new());
+        let mut options = AgentOptions::new(folder.path());
+        change(&mut options);
+        let mut agent = SteppedAgent::start(options, &engine, &clock);
+        agent.hello(&[]);
+        engine.take_calls();
+        Self { agent, engine, clock, folder }
+    }
+
+    fn add(&mut self, added: &[AddedWorkload]) {
+        self.agent.update(WorkloadPlan { added: added.to_vec(), deleted: vec![] });
+    }
+
+    fn foreign(&mut self, name: &str, phase: Phase) {
+        let instance = InstanceName::with_id(name, "id", "agent_B");
+        let state = WorkloadState::new(instance, ExecutionState::plain(phase));
+        self.agent.receive(FromServer::WorkloadStates(vec![state]));
+    }
+
+    fn container_of(&self, name: &str) -> ContainerId {
+        let containers = self.engine.containers();
+        containers.into_iter().find(|(_, container)| &*container.instance.workload == name).unwrap().0
+    }
+
+    fn ends(&mut self, name: &str, code: i64) {
+        self.engine.set_state(&self.container_of(name), ExecutionState::exited(code));
+        self.agent.run();
+    }
+
+    fn sent(&self) -> Vec<String> {
+        self.agent.sent().iter().map(|report| format!("{} {}", report.instance.workload, report.state)).collect()
+    }
+}
+
+fn workload(name: &str, change: impl FnOnce(&mut Workload)) -> AddedWorkload {
+    let mut workload = Workload::new("agent_A", "podman", "a");
+    change(&mut workload);
+    AddedWorkload { instance: workload.instance_name(name), workload: Arc::new(workload) }
+}
+
+fn needing(name: &str, other: &str, condition: AddCondition) -> AddedWorkload {
+    workload(name, |workload| {
+        workload.dependencies.insert(other.to_owned(), condition);
+    })
+}
+
+fn started(name: &str) -> Vec<String> {
+    vec![format!("{name} Pending(Starting): 'Triggered at runtime.'"), format!("{name} Running(Ok)")]
+}
+
+// [utest->swdd~agent-handles-update-workload-requests~1]
+// [utest->swdd~agent-manager-listens-requests-from-server~1]
+// [utest->swdd~agent-manager-receives-workload-states-of-its-workloads~1]
+#[test]
+fn the_storage_example_goes_through_the_documented_states() {
+    let mut rig = Rig::new();
+    rig.add(&[
+        needing("logger", "storage_provider", AddCondition::Running),
+        needing("storage_provider", "init_storage", AddCondition::Succeeded),
+        workload("init_storage", |_| {}),
+        needing("error_handler", "storage_provider", AddCondition::Failed),
+    ]);
+    let waits = |name: &str| format!("{name} Pending(WaitingToStart)");
+    let waiting = vec![waits("logger"), waits("storage_provider"), waits("error_handler")];
+    assert_eq!(rig.sent(), [waiting, started("init_storage")].concat());
+    rig.ends("init_storage", 0);
+    let expected =
+        [vec!["init_storage Succeeded(Ok)".to_owned()], started("storage_provider"), started("logger")].concat();
+    assert_eq!(rig.sent(), expected);
+    rig.ends("storage_provider", 1);
+    let failed = vec!["storage_provider Failed(ExecFailed): 'Exit code: '1''".to_owned()];
+    assert_eq!(rig.sent(), [failed, started("error_handler")].concat());
+}
+
+// [utest->swdd~agent-handles-update-workload-state-requests~1]
+// [utest->swdd~agent-handles-workloads-with-fulfilled-dependencies~1]
+#[test]
+fn states_of_other_agents_start_and_stop_what_waits_for_them() {
+    let mut rig = Rig::new();
+    rig.add(&[needing("w", "far", AddCondition::Running)]);
+    rig.foreign("far", Phase::PendingStarting);
+    assert!(rig.engine.take_calls().is_empty());
+    rig.foreign("far", Phase::Running);
+    assert_eq!(rig.engine.take_calls(), ["create w"]);
+    let dependencies = BTreeMap::from([("far".to_owned(), DeleteCondition::NotPendingNorRunning)]);
+    let deleted = DeletedWorkload { instance: workload("w", |_| {}).instance, dependencies };
+    rig.agent.update(WorkloadPlan { added: vec![], deleted: vec![deleted] });
+    assert!(rig.engine.take_calls().is_empty());
+    rig.foreign("far", Phase::Removed);
+    assert_eq!(rig.engine.take_calls(), ["delete w"]);
+}
+
+#[test]
+fn fifty_workloads_that_wait_do_not_delay_another_one() {
+    let mut rig = Rig::new();
+    let waiting: Vec<AddedWorkload> =
+        (0..50).map(|number| needing(&format!("w{number}"), "far", AddCondition::Running)).collect();
+    rig.add(&waiting);
+    rig.sent();
+    rig.add(&[workload("another", |_| {})]);
+    assert_eq!(rig.sent(), started("another"));
+    rig.foreign("far", Phase::Running);
+    assert_eq!(rig.engine.containers().len(), 51);
+}
+
+// [utest->swdd~agent-manager-hysteresis_on-workload-states-of-its-workloads~1]
+// [utest->swdd~agent-sends-workload-states-of-its-workloads-to-server~2]
+#[test]
+fn a_workload_that_waits_to_stop_is_shown_so_whatever_its_container_does() {
+    let mut rig = Rig::new();
+    let used = workload("used", |_| {});
+    rig.add(std::slice::from_ref(&used));
+    rig.foreign("user", Phase::Running);
+    let dependencies = BTreeMap::from([("user".to_owned(), DeleteCondition::NotPendingNorRunning)]);
+    rig.agent.update(WorkloadPlan {
+        added: vec![],
+        deleted: vec![DeletedWorkload { instance: used.instance, dependencies }],
+    });
+    rig.sent();
+    rig.ends("used", 3);
+    assert_eq!(rig.sent(), ["used Stopping(WaitingToStop)"]);
+    rig.foreign("user", Phase::Succeeded);
+    assert_eq!(rig.sent(), ["used Stopping(RequestedAtRuntime)", "used Removed"]);
+}
+
+#[test]
+fn restarts_and_dependencies_go_on_without_the_server_and_are_told_afterwards() {
+    let mut rig = Rig::new();
+    let restarting = workload("restarting", |w| w.restart_policy = RestartPolicy::Always);
+    let all = [restarting, workload("first", |_| {}), needing("second", "first", AddCondition::Succeeded)];
+    rig.add(&all);
+    rig.sent();
+    rig.agent.uplink.disconnected(rig.clock.now());
+    rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+    rig.engine.take_calls();
+    for _ in 0..50 {
+        rig.ends("restarting", 0);
+        rig.agent.pass(Duration::from_secs(2));
+    }
+    rig.ends("first", 0);
+    assert_eq!(rig.engine.take_calls(), [vec!["start restarting"; 50], vec!["create second"]].concat());
+    rig.agent.uplink.connected();
+    rig.agent.hello(&all);
+    let mut sent = rig.sent();
+    sent.sort();
+    assert_eq!(sent, ["first Succeeded(Ok)", "restarting Running(Ok)", "second Running(Ok)"]);
+}
+
+#[test]
+fn after_a_reconnect_dependencies_are_judged_on_what_the_server_says_now() {
+    let mut rig = Rig::new();
+    rig.foreign("far", Phase::Running);
+    rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+    rig.agent.hello(&[needing("w", "far", AddCondition::Running)]);
+    assert_eq!(rig.sent(), ["w Pending(WaitingToStart)"]);
+    rig.foreign("far", Phase::Running);
+    assert_eq!(rig.sent(), started("w"));
+}
+
+#[test]
+fn a_failed_listing_is_not_asked_for_before_the_server_says_hello() {
+    let (folder, engine, clock) = (tempfile::tempdir().unwrap(), FakeEngine::new(), ManualClock::new());
+    let mut agent = SteppedAgent::start(AgentOptions::new(folder.path()), &engine, &clock);
+    agent.pass(Duration::from_secs(60));
+    assert!(engine.take_calls().is_empty());
+}
+
+#[test]
+fn only_so_many_creates_are_asked_for_at_a_time_but_all_get_their_turn() {
+    let mut rig = Rig::with(|options| options.parallel_starts = 1);
+    let all: Vec<AddedWorkload> = (0..5).map(|number| workload(&format!("w{number}"), |_| {})).collect();
+    rig.add(&all);
+    assert_eq!(rig.engine.containers().len(), 5);
+}
+
+#[test]
+fn names_that_could_lead_out_of_the_run_folder_are_refused() {
+    let mut rig = Rig::new();
+    let mut bad = workload("w", |_| {});
+    bad.instance.id = "../../x".into();
+    rig.add(&[bad, workload("good", |_| {})]);
+    assert_eq!(rig.sent(), started("good"));
+}
+
+#[test]
+fn the_load_is_reported_every_two_seconds_without_bursts() {
+    let mut rig = Rig::new();
+    std::fs::write(rig.folder.path().join("stat"), "cpu  1 0 0 3 0 0 0 0 0 0\n").unwrap();
+    std::fs::write(rig.folder.path().join("meminfo"), "MemFree: 2 kB\n").unwrap();
+    let mut loads = Vec::new();
+    for _ in 0..3 {
+        rig.agent.pass(LOAD_INTERVAL);
+        loads.extend(std::iter::from_fn(|| rig.agent.uplink.next(rig.clock.now())));
+    }
+    assert_eq!(loads.len(), 3);
+    let expected = AgentLoad { agent: "agent_A".to_owned(), cpu_usage: 25, free_memory: 2048 };
+    assert_eq!(loads[0], ToServer::AgentLoad(expected));
+    rig.clock.advance(LOAD_INTERVAL * 10);
+    rig.agent.run();
+    assert_eq!(std::iter::from_fn(|| rig.agent.uplink.next(rig.clock.now())).count(), 1);
+    assert_eq!(rig.agent.manager.due(), rig.clock.now() + LOAD_INTERVAL);
+}
+
+#[test]
+fn messages_for_what_is_not_there_change_nothing() {
+    let mut rig = Rig::new();
+    let response = Response { id: "w@1".to_owned(), content: ResponseContent::LogsCancelAccepted };
+    rig.agent.receive(FromServer::Response(response));
+    rig.agent.receive(FromServer::LogsCancel { request_id: "w@1".to_owned() });
+    rig.agent.receive(FromServer::WorkloadStates(vec![]));
+    let report = WatchReport {
+        instance: workload("nobody", |_| {}).instance,
+        generation: 1,
+        state: ExecutionState::plain(Phase::Running),
+    };
+    rig.agent.manager.on_event(SchedulerEvent::Checker(report));
+    rig.agent.manager.on_event(SchedulerEvent::LoopEnded(LoopId { name: "nobody".into(), number: 7 }));
+    rig.agent.run();
+    assert!(rig.sent().is_empty());
+}
+
+#[test]
+fn a_crash_of_the_agent_during_creates_never_leads_to_two_containers() {
+    for crash_after in 0..40 {
+        let (folder, engine, clock) = (tempfile::tempdir().unwrap(), FakeEngine::new(), ManualClock::new());
+        let all: Vec<AddedWorkload> = (0..5).map(|number| workload(&format!("w{number}"), |_| {})).collect();
+        engine.inject(Call::Create, [Fault::LeavesHalfDone, Fault::TimesOut]);
+        let mut first = SteppedAgent::start(AgentOptions::new(folder.path()), &engine, &clock);
+        first.manager.on_event(SchedulerEvent::Server(FromServer::ServerHello(all.clone())));
+        for _ in 0..crash_after {
+            first.step();
+        }
+        drop(first);
+        let mut second = SteppedAgent::start(AgentOptions::new(folder.path()), &engine, &clock);
+        second.hello(&all);
+        second.pass(Duration::from_secs(60));
+        let containers = engine.containers();
+        let names: BTreeSet<Name> = containers.values().map(|c| c.instance.workload.clone()).collect();
+        assert_eq!((containers.len(), names.len()), (5, 5), "crash after {crash_after} steps");
+        assert!(containers.values().all(|c| c.state.phase == Phase::Running), "crash after {crash_after} steps");
+    }
+}
+
+#[test]
+fn the_scheduler_thread_ends_when_told_to() {
+    let rig = Rig::new();
+    let (_inbox, events) = crossbeam_channel::bounded(1);
+    let (running, stop) = crossbeam_channel::bounded(0);
+    drop(running);
+    rig.agent.manager.run(&events, &stop);
+}

@@ -1,1 +1,459 @@
-//! Tests.
+//! What an agent does with containers of an earlier life, and with its own when the server says hello again
+//! (the table of spec/agent.md section 6).
+
+use crate::agent::agent_manager::{EarlierCalls, SchedulerEvent};
+use crate::agent::runtime_manager::RerunFinished;
+use crate::clock::Clock;
+use crate::limits::{EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, REPAIR_INTERVAL};
+use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
+use crate::model::names::InstanceName;
+use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy, Workload};
+use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
+use crate::simulation::manual_clock::ManualClock;
+use crate::simulation::stepped_agent::{AgentOptions, SteppedAgent};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// An agent that has not heard of the server yet.
+struct Rig {
+    agent: SteppedAgent,
+    engine: FakeEngine,
+    clock: ManualClock,
+    folder: tempfile::TempDir,
+}
+
+impl Rig {
+    fn new(engine: FakeEngine) -> Self {
+        Self::with(engine, |_| {})
+    }
+
+    fn with(engine: FakeEngine, change: impl FnOnce(&mut AgentOptions)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = ManualClock::new();
+        let mut options = AgentOptions::new(folder.path());
+        change(&mut options);
+        let agent = SteppedAgent::start(options, &engine, &clock);
+        Self { agent, engine, clock, folder }
+    }
+
+    /// The states sent since the last call, with name and configuration of the instance.
+    fn sent(&self) -> Vec<String> {
+        self.agent.sent().iter().map(|report| format!("{} {}", label(&report.instance), report.state)).collect()
+    }
+
+    fn calls(&self) -> Vec<String> {
+        self.engine.take_calls()
+    }
+
+    /// What was sent and called until now is of no interest.
+    fn forget(&self) {
+        self.sent();
+        self.calls();
+    }
+}
+
+fn label(instance: &InstanceName) -> String {
+    let config =
+        ["a", "b", "c"].into_iter().find(|c| *instance == InstanceName::new(&instance.workload, c, &instance.agent));
+    format!("{}:{}", instance.workload, config.unwrap_or("?"))
+}
+
+fn wanted(name: &str, config: &str) -> AddedWorkload {
+    wanted_with(name, config, |_| {})
+}
+
+fn wanted_with(name: &str, config: &str, change: impl FnOnce(&mut Workload)) -> AddedWorkload {
+    let mut workload = Workload::new("agent_A", "podman", config);
+    change(&mut workload);
+    AddedWorkload { instance: workload.instance_name(name), workload: Arc::new(workload) }
+}
+
+fn instance(name: &str, config: &str) -> InstanceName {
+    InstanceName::new(name, config, "agent_A")
+}
+
+fn plain(phase: Phase) -> ExecutionState {
+    ExecutionState::plain(phase)
+}
+
+// [utest->swdd~agent-initial-list-existing-workloads~1]
+// [utest->swdd~agent-existing-workloads-finds-list~1]
+// [utest->swdd~agent-facade-forwards-list-reusable-workloads-call~1]
+// [utest->swdd~agent-existing-workloads-starts-new-if-not-found~1]
+#[test]
+fn a_wanted_workload_without_container_is_created_after_one_listing() {
+    let mut rig = Rig::new(FakeEngine::new());
+    rig.agent.hello(&[wanted("w", "a")]);
+    assert_eq!(rig.calls(), ["list", "create w"]);
+    assert_eq!(rig.sent(), ["w:a Pending(Starting): 'Triggered at runtime.'", "w:a Running(Ok)"]);
+}
+
+// [utest->swdd~agent-existing-workloads-resume-existing~2]
+// [utest->swdd~agent-resume-workload~2]
+// [utest->swdd~agent-existing-workloads-replace-updated~2]
+#[test]
+fn an_existing_container_is_resumed_reused_or_replaced() {
+    let started = "w:a Pending(Starting): 'Triggered at runtime.'";
+    let replaced =
+        |old: &str| vec![format!("{old} Stopping(RequestedAtRuntime)"), format!("{old} Removed"), started.to_owned()];
+    for (config, state, calls, states) in [
+        ("a", plain(Phase::Running), vec!["list"], vec![]),
+        ("a", plain(Phase::Succeeded), vec!["list", "start w"], vec![started.to_owned()]),
+        ("a", ExecutionState::exited(1), vec!["list", "delete w", "create w"], replaced("w:a")),
+        ("a", plain(Phase::FailedUnknown), vec!["list", "delete w", "create w"], replaced("w:a")),
+        ("a", plain(Phase::PendingStarting), vec!["list", "delete w", "create w"], replaced("w:a")),
+        ("b", plain(Phase::Running), vec!["list", "delete w", "create w"], replaced("w:b")),
+        ("b", plain(Phase::Succeeded), vec!["list", "delete w", "create w"], replaced("w:b")),
+    ] {
+        let engine = FakeEngine::new();
+        engine.add(&instance("w", config), state.clone());
+        let mut rig = Rig::new(engine);
+        rig.agent.hello(&[wanted("w", "a")]);
+        assert_eq!(rig.calls(), calls, "{config} {state}");
+        let mut expected = states;
+        expected.push("w:a Running(Ok)".to_owned());
+        assert_eq!(rig.sent(), expected, "{config} {state}");
+        assert_eq!(rig.engine.only().1.instance, instance("w", "a"));
+    }
+}
+
+#[test]
+fn reuse_and_replace_wait_for_the_dependencies_but_the_old_container_goes_at_once() {
+    let needs_other = |w: &mut Workload| {
+        w.dependencies.insert("other".to_owned(), AddCondition::Running);
+    };
+    for (config, calls, first) in [
+        ("a", vec!["list"], vec!["w:a Pending(WaitingToStart)"]),
+        (
+            "b",
+            vec!["list", "delete w"],
+            vec!["w:a Pending(WaitingToStart)", "w:b Stopping(RequestedAtRuntime)", "w:b Removed"],
+        ),
+    ] {
+        let engine = FakeEngine::new();
+        engine.add(&instance("w", config), plain(Phase::Succeeded));
+        let mut rig = Rig::new(engine);
+        let workload = wanted_with("w", "a", needs_other);
+        rig.agent.hello(std::slice::from_ref(&workload));
+        assert_eq!(rig.calls(), calls);
+        assert_eq!(rig.sent(), first);
+        rig.agent.update(WorkloadPlan { added: vec![wanted("other", "a")], deleted: vec![] });
+        let start = if config == "a" { "start w" } else { "create w" };
+        assert_eq!(rig.calls(), ["create other", start]);
+        assert_eq!(rig.engine.containers().len(), 2);
+    }
+}
+
+#[test]
+fn a_finished_container_that_waits_for_reuse_is_removed_with_its_workload() {
+    let engine = FakeEngine::new();
+    engine.add(&instance("w", "a"), plain(Phase::Succeeded));
+    let mut rig = Rig::new(engine);
+    rig.agent.hello(&[wanted_with("w", "a", |w| {
+        w.dependencies.insert("other".to_owned(), AddCondition::Running);
+    })]);
+    let deleted = DeletedWorkload { instance: instance("w", "a"), dependencies: BTreeMap::new() };
+    rig.agent.update(WorkloadPlan { added: vec![], deleted: vec![deleted] });
+    assert!(rig.engine.containers().is_empty());
+    assert_eq!(rig.sent().last().unwrap(), "w:a Removed");
+}
+
+// [utest->swdd~agent-existing-workloads-delete-unneeded~1]
+// [utest->swdd~agent-delete-old-workload~2]
+#[test]
+fn containers_that_nobody_wants_are_deleted() {
+    let engine = FakeEngine::new();
+    engine.add(&instance("w", "a"), plain(Phase::Running));
+    engine.add(&instance("other", "a"), plain(Phase::Succeeded));
+    let mut rig = Rig::new(engine);
+    let old_folder = rig.folder.path().join(instance("w", "a").folder());
+    std::fs::create_dir_all(old_folder.join("files")).unwrap();
+    rig.agent.hello(&[]);
+    assert!(rig.engine.containers().is_empty());
+    assert!(!old_folder.exists());
+    let mut sent = rig.sent();
+    sent.sort();
+    let expected = |name: &str| [format!("{name}:a Removed"), format!("{name}:a Stopping(RequestedAtRuntime)")];
+    assert_eq!(sent, [expected("other"), expected("w")].concat());
+    assert_eq!(rig.agent.manager.threads().count(), 0);
+}
+
+#[test]
+fn a_failed_delete_of_an_unneeded_container_is_retried() {
+    let engine = FakeEngine::new();
+    engine.add(&instance("w", "a"), plain(Phase::Running));
+    engine.inject(Call::Delete, [Fault::Fails, Fault::Fails]);
+    let mut rig = Rig::new(engine);
+    rig.agent.hello(&[]);
+    assert_eq!(rig.sent().last().unwrap(), &format!("w:a Stopping(DeleteFailed): '{FAILURE}'"));
+    rig.agent.pass(Duration::from_secs(10));
+    assert!(rig.engine.containers().is_empty());
+    assert_eq!(rig.sent().last().unwrap(), "w:a Removed");
+}
+
+#[test]
+fn of_several_containers_of_one_workload_the_best_stays() {
+    let engine = FakeEngine::new();
+    engine.add(&instance("w", "b"), plain(Phase::Running));
+    let best = engine.add(&instance("w", "a"), plain(Phase::Running));
+    engine.add(&instance("w", "a"), plain(Phase::Succeeded));
+    let mut rig = Rig::new(engine);
+    rig.agent.hello(&[wanted("w", "a")]);
+    assert_eq!(rig.engine.only().0, best);
+    assert!(!rig.calls().contains(&"create w".to_owned()));
+    assert_eq!(rig.agent.manager.threads().count(), 1);
+}
+
+#[test]
+fn a_workload_that_moved_to_another_runtime_leaves_the_old_one() {
+    let engine = FakeEngine::new();
+    engine.add(&instance("w", "a"), plain(Phase::Running));
+    let mut rig = Rig::new(engine);
+    rig.agent.hello(&[wanted_with("w", "a", |w| w.runtime = "podman-kube".into())]);
+    assert!(rig.engine.containers().is_empty());
+    assert!(rig.sent().contains(&"w:a Pending(StartingFailed): 'Unsupported Runtime'".to_owned()));
+}
+
+#[test]
+fn finished_workloads_run_again_after_an_agent_restart_unless_the_settings_say_otherwise() {
+    let boot = 1000;
+    for (rerun, ended_at, state, rerun_expected) in [
+        (RerunFinished::Always, Some(boot), ExecutionState::exited(0), true),
+        (RerunFinished::EndedBefore(boot), Some(boot), ExecutionState::exited(0), false),
+        (RerunFinished::EndedBefore(boot), Some(boot + 5), ExecutionState::exited(1), false),
+        (RerunFinished::EndedBefore(boot), Some(boot - 1), ExecutionState::exited(0), true),
+        (RerunFinished::EndedBefore(boot), None, ExecutionState::exited(0), true),
+    ] {
+        let engine = FakeEngine::new();
+        let id = engine.add(&instance("w", "a"), state.clone());
+        if let Some(at) = ended_at {
+            engine.set_ended_at(&id, at);
+        }
+        let mut rig = Rig::with(engine, |options| options.rerun = rerun);
+        rig.agent.hello(&[wanted("w", "a")]);
+        assert_eq!(rig.calls().len() > 1, rerun_expected, "{rerun:?} {ended_at:?} {state}");
+        if !rerun_expected {
+            assert_eq!(rig.sent(), [format!("w:a {state}")]);
+        }
+    }
+}
+
+#[test]
+fn a_container_with_a_name_that_leads_out_of_the_folder_is_left_alone() {
+    let engine = FakeEngine::new();
+    engine.add(&InstanceName::with_id("..", "../etc", "agent_A"), plain(Phase::Running));
+    let mut rig = Rig::new(engine);
+    rig.agent.hello(&[]);
+    assert_eq!(rig.calls(), ["list"]);
+    assert_eq!(rig.engine.containers().len(), 1);
+}
+
+// ------------------------------------------------------------ listing fails
+
+#[test]
+fn when_the_engine_cannot_list_workloads_are_created_and_leftovers_removed_later() {
+    let engine = FakeEngine::new();
+    engine.add(&instance("w", "a"), plain(Phase::Running));
+    engine.add(&instance("w", "b"), plain(Phase::Running));
+    engine.add(&instance("gone", "a"), plain(Phase::Running));
+    engine.inject(Call::List, [Fault::Fails, Fault::Fails]);
+    let mut rig = Rig::new(engine);
+    rig.agent.hello(&[wanted("w", "a")]);
+    assert_eq!(rig.calls(), ["list", "find w", "delete w", "create w"]);
+    rig.agent.pass(REPAIR_INTERVAL * 3);
+    let containers = rig.engine.containers();
+    let instances: Vec<&InstanceName> = containers.values().map(|container| &container.instance).collect();
+    assert_eq!(instances, [&instance("w", "a")]);
+    assert_eq!(rig.calls().iter().filter(|call| *call == "list").count(), 2, "no listing after a good one");
+    assert_eq!(rig.agent.manager.threads().count(), 1);
+}
+
+#[test]
+fn a_container_found_late_goes_before_its_waiting_create() {
+    let engine = FakeEngine::new();
+    engine.add(&instance("w", "a"), plain(Phase::Running));
+    engine.inject(Call::List, [Fault::Fails]);
+    let mut rig = Rig::new(engine);
+    rig.agent.hello(&[wanted_with("w", "a", |w| {
+        w.dependencies.insert("other".to_owned(), AddCondition::Running);
+    })]);
+    rig.agent.pass(REPAIR_INTERVAL * 2);
+    assert!(rig.engine.containers().is_empty());
+    assert_eq!(rig.sent().last().unwrap(), "w:a Pending(WaitingToStart)");
+    rig.agent.update(WorkloadPlan { added: vec![wanted("other", "a")], deleted: vec![] });
+    assert_eq!(rig.engine.containers().len(), 2);
+    assert_eq!(rig.sent().last().unwrap(), "w:a Running(Ok)");
+}
+
+/// Calls of an earlier agent that end by themselves, when asked, or when killed.
+#[derive(Clone, Default)]
+struct Calls {
+    running: Arc<Mutex<usize>>,
+    ended: Arc<Mutex<Vec<bool>>>,
+}
+
+impl EarlierCalls for Calls {
+    fn still_running(&mut self) -> usize {
+        *self.running.lock().unwrap()
+    }
+
+    fn end(&mut self, by_force: bool) {
+        self.ended.lock().unwrap().push(by_force);
+        if by_force {
+            *self.running.lock().unwrap() = 0;
+        }
+    }
+}
+
+#[test]
+fn nothing_is_listed_or_created_while_calls_of_an_earlier_agent_run() {
+    let calls = Calls::default();
+    *calls.running.lock().unwrap() = 1;
+    let engine = FakeEngine::new();
+    let mut rig = Rig::with(engine, |options| options.earlier_calls = Some(Box::new(calls.clone())));
+    rig.agent.hello(&[wanted("w", "a")]);
+    rig.agent.pass(Duration::from_secs(5));
+    assert!(rig.calls().is_empty());
+    rig.engine.add(&instance("w", "a"), plain(Phase::Running));
+    *calls.running.lock().unwrap() = 0;
+    rig.agent.pass(Duration::from_secs(1));
+    assert_eq!(rig.calls(), ["list"], "what the call created is adopted");
+    assert!(calls.ended.lock().unwrap().is_empty());
+}
+
+#[test]
+fn calls_of_an_earlier_agent_that_hang_are_ended() {
+    let calls = Calls::default();
+    *calls.running.lock().unwrap() = 1;
+    let mut rig = Rig::with(FakeEngine::new(), |options| options.earlier_calls = Some(Box::new(calls.clone())));
+    rig.agent.hello(&[wanted("w", "a")]);
+    rig.agent.pass(EARLIER_CALLS_MAX - Duration::from_secs(1));
+    assert!(calls.ended.lock().unwrap().is_empty());
+    rig.agent.pass(EARLIER_CALLS_GRACE + Duration::from_secs(2));
+    let ended = calls.ended.lock().unwrap().clone();
+    assert!(ended.contains(&false) && ended.last() == Some(&true), "{ended:?}");
+    assert_eq!(rig.calls(), ["list", "create w"]);
+}
+
+#[test]
+fn plans_that_arrive_before_the_listing_change_what_is_wanted() {
+    let calls = Calls::default();
+    *calls.running.lock().unwrap() = 1;
+    let mut rig = Rig::with(FakeEngine::new(), |options| options.earlier_calls = Some(Box::new(calls.clone())));
+    rig.agent.hello(&[wanted("deleted", "a"), wanted("updated", "a"), wanted("kept", "a")]);
+    let deleted = |name: &str| DeletedWorkload { instance: instance(name, "a"), dependencies: BTreeMap::new() };
+    rig.agent.update(WorkloadPlan {
+        added: vec![wanted("updated", "b")],
+        deleted: vec![deleted("updated"), deleted("deleted")],
+    });
+    rig.agent.update(WorkloadPlan { added: vec![wanted("added", "a")], deleted: vec![] });
+    *calls.running.lock().unwrap() = 0;
+    rig.agent.pass(Duration::from_secs(1));
+    let mut created = rig.calls();
+    created.sort();
+    assert_eq!(created, ["create added", "create kept", "create updated", "list"]);
+    let sent = rig.sent();
+    assert!(
+        sent.contains(&"deleted:a Removed".to_owned()) && sent.contains(&"updated:a Removed".to_owned()),
+        "{sent:?}"
+    );
+}
+
+// ---------------------------------------------------------------- reconnect
+
+fn reconnect(rig: &mut Rig, added: &[AddedWorkload]) {
+    rig.agent.uplink.disconnected(rig.clock.now());
+    rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+    rig.agent.run();
+    rig.agent.uplink.connected();
+    rig.agent.hello(added);
+}
+
+#[test]
+fn a_reconnect_leaves_unchanged_workloads_alone_in_whatever_state_and_reports_them_again() {
+    let mut rig = Rig::new(FakeEngine::new());
+    let all = [wanted("runs", "a"), wanted("ended", "a"), wanted("failed", "a"), wanted("broken", "a")];
+    rig.engine.inject(Call::Create, [Fault::Unsupported]);
+    rig.agent.hello(&all);
+    for (id, container) in rig.engine.containers() {
+        match &*container.instance.workload {
+            "ended" => rig.engine.set_state(&id, ExecutionState::exited(0)),
+            "failed" => rig.engine.set_state(&id, ExecutionState::exited(3)),
+            _ => {}
+        }
+    }
+    rig.agent.run();
+    rig.forget();
+    reconnect(&mut rig, &all);
+    assert!(rig.calls().is_empty());
+    let mut sent = rig.sent();
+    sent.sort();
+    assert_eq!(
+        sent,
+        [
+            "broken:a Pending(StartingFailed): 'it will never work'",
+            "ended:a Succeeded(Ok)",
+            "failed:a Failed(ExecFailed): 'Exit code: '3''",
+            "runs:a Running(Ok)",
+        ]
+    );
+    assert_eq!(rig.agent.manager.threads().count(), 4, "no second loop for any workload");
+}
+
+#[test]
+fn a_reconnect_updates_deletes_and_creates_what_changed_meanwhile() {
+    let mut rig = Rig::new(FakeEngine::new());
+    rig.agent.hello(&[wanted("updated", "a"), wanted("deleted", "a"), wanted("policy", "a")]);
+    rig.forget();
+    let policy = wanted_with("policy", "a", |w| w.restart_policy = RestartPolicy::Always);
+    reconnect(&mut rig, &[wanted("updated", "b"), wanted("created", "a"), policy]);
+    let mut calls = rig.calls();
+    calls.sort();
+    assert_eq!(
+        calls,
+        ["create created", "create policy", "create updated", "delete deleted", "delete policy", "delete updated"]
+    );
+    let sent = rig.sent();
+    for state in ["deleted:a Removed", "updated:a Removed", "updated:b Running(Ok)", "created:a Running(Ok)"] {
+        assert!(sent.contains(&state.to_owned()), "{state}: {sent:?}");
+    }
+}
+
+#[test]
+fn a_reconnect_keeps_what_waits_waiting() {
+    let mut rig = Rig::new(FakeEngine::new());
+    let waits = wanted_with("waits", "a", |w| {
+        w.dependencies.insert("other".to_owned(), AddCondition::Running);
+    });
+    let used = wanted("used", "a");
+    rig.agent.hello(&[waits.clone(), used.clone(), wanted("user", "a")]);
+    let condition = BTreeMap::from([("user".to_owned(), DeleteCondition::NotPendingNorRunning)]);
+    let deleted = DeletedWorkload { instance: used.instance, dependencies: condition };
+    rig.agent.update(WorkloadPlan { added: vec![], deleted: vec![deleted] });
+    rig.forget();
+    reconnect(&mut rig, &[waits, wanted("user", "a")]);
+    assert!(rig.calls().is_empty());
+    let mut sent = rig.sent();
+    sent.sort();
+    assert_eq!(sent, ["used:a Stopping(WaitingToStop)", "user:a Running(Ok)", "waits:a Pending(WaitingToStart)"]);
+    reconnect(&mut rig, &[]);
+    assert!(rig.engine.containers().is_empty());
+    assert!(rig.sent().contains(&"waits:a Removed".to_owned()));
+}
+
+#[test]
+fn a_delete_that_waited_is_forgotten_when_the_server_wants_the_workload_again() {
+    let mut rig = Rig::new(FakeEngine::new());
+    let used = wanted("used", "a");
+    rig.agent.hello(&[used.clone(), wanted("user", "a")]);
+    let condition = BTreeMap::from([("user".to_owned(), DeleteCondition::NotPendingNorRunning)]);
+    let deleted = DeletedWorkload { instance: used.instance.clone(), dependencies: condition };
+    rig.agent.update(WorkloadPlan { added: vec![], deleted: vec![deleted] });
+    assert_eq!(rig.sent().last().unwrap(), "used:a Stopping(WaitingToStop)");
+    rig.forget();
+    reconnect(&mut rig, &[used, wanted("user", "a")]);
+    assert!(rig.calls().is_empty());
+    assert!(rig.sent().contains(&"used:a Running(Ok)".to_owned()));
+}

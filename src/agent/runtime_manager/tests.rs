@@ -1,1 +1,325 @@
-//! Tests.
+//! Plans to operations to commands: spec/agent.md section 7, and what an operation does that meets an older one.
+
+use super::*;
+use crate::model::workload::{AddCondition, DeleteCondition};
+use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
+use crate::simulation::manual_clock::ManualClock;
+use crate::simulation::stepped_agent::{AgentOptions, SteppedAgent, SteppedLoops};
+use std::time::Duration;
+
+/// An agent that was greeted by the server.
+struct Rig {
+    agent: SteppedAgent,
+    engine: FakeEngine,
+    _folder: tempfile::TempDir,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let (folder, engine) = (tempfile::tempdir().unwrap(), FakeEngine::new());
+        let mut agent = SteppedAgent::start(AgentOptions::new(folder.path()), &engine, &ManualClock::new());
+        agent.hello(&[]);
+        engine.take_calls();
+        Self { agent, engine, _folder: folder }
+    }
+
+    /// An agent where these run already.
+    fn running(workloads: &[AddedWorkload]) -> Self {
+        let mut rig = Self::new();
+        rig.update(workloads, &[]);
+        rig.sent();
+        rig.engine.take_calls();
+        rig
+    }
+
+    fn update(&mut self, added: &[AddedWorkload], deleted: &[DeletedWorkload]) {
+        self.agent.update(WorkloadPlan { added: added.to_vec(), deleted: deleted.to_vec() });
+    }
+
+    fn sent(&self) -> Vec<String> {
+        self.agent.sent().iter().map(|report| format!("{} {}", label(&report.instance), report.state)).collect()
+    }
+
+    fn loops(&mut self) -> usize {
+        self.agent.manager.threads().count()
+    }
+}
+
+fn label(instance: &InstanceName) -> String {
+    let configs = ["a", "b", "c"];
+    let config = configs.into_iter().find(|c| *instance == InstanceName::new(&instance.workload, c, &instance.agent));
+    format!("{}:{}", instance.workload, config.unwrap())
+}
+
+fn wanted(name: &str, config: &str) -> AddedWorkload {
+    needing(name, config, None)
+}
+
+/// A workload that needs another one to run.
+fn needing(name: &str, config: &str, other: impl Into<Option<&'static str>>) -> AddedWorkload {
+    let mut workload = Workload::new("agent_A", "podman", config);
+    workload.dependencies.extend(other.into().map(|other| (other.to_owned(), AddCondition::Running)));
+    AddedWorkload { instance: workload.instance_name(name), workload: Arc::new(workload) }
+}
+
+/// A delete that waits for another workload to be gone.
+fn deleted(name: &str, config: &str, user: impl Into<Option<&'static str>>) -> DeletedWorkload {
+    let condition = DeleteCondition::NotPendingNorRunning;
+    DeletedWorkload {
+        instance: InstanceName::new(name, config, "agent_A"),
+        dependencies: user.into().map(|user| (user.to_owned(), condition)).into_iter().collect(),
+    }
+}
+
+fn sequence(parts: &[&str]) -> Vec<String> {
+    parts
+        .iter()
+        .map(|part| {
+            let (instance, state) = part.split_once(' ').unwrap();
+            let text = match state {
+                "starting" => "Pending(Starting): 'Triggered at runtime.'",
+                "waiting" => "Pending(WaitingToStart)",
+                "running" => "Running(Ok)",
+                "waiting-to-stop" => "Stopping(WaitingToStop)",
+                "stopping" => "Stopping(RequestedAtRuntime)",
+                "removed" => "Removed",
+                other => other,
+            };
+            format!("{instance} {text}")
+        })
+        .collect()
+}
+
+// [utest->swdd~agent-transforms-update-workload-message-to-workload-operations~1]
+// [utest->swdd~agent-handle-deleted-before-added-workloads~1]
+#[test]
+fn a_plan_becomes_operations_with_the_deletes_first() {
+    let plan = WorkloadPlan {
+        added: vec![wanted("created", "a"), wanted("updated", "b")],
+        deleted: vec![deleted("gone", "a", "x"), deleted("updated", "a", None)],
+    };
+    let operations = RuntimeManager::<ManualClock, SteppedLoops>::operations(plan);
+    let new = wanted("updated", "b");
+    assert_eq!(
+        operations,
+        [
+            // [utest->swdd~agent-deletes-workload~1]
+            Operation::Delete(deleted("gone", "a", "x")),
+            // [utest->swdd~agent-updates-deleted-and-added-workloads~1]
+            Operation::Update(Updated { new, deleted: deleted("updated", "a", None) }),
+            // [utest->swdd~agent-added-creates-workload~1]
+            Operation::Create(Created { added: wanted("created", "a"), reuse: false }),
+        ]
+    );
+}
+
+// [utest->swdd~agent-executes-create-workload-operation~1]
+// [utest->swdd~agent-executes-update-workload-operation~1]
+// [utest->swdd~agent-executes-delete-workload-operation~1]
+// [utest->swdd~agent-create-workload~1]
+// [utest->swdd~agent-stores-running-workload~1]
+// [utest->swdd~agent-workload-obj-update-command~1]
+// [utest->swdd~agent-workload-obj-delete-command~1]
+#[test]
+fn one_workload_from_create_over_update_to_delete() {
+    let mut rig = Rig::new();
+    rig.update(&[wanted("w", "a")], &[]);
+    assert_eq!(rig.sent(), sequence(&["w:a starting", "w:a running"]));
+    rig.update(&[wanted("w", "b")], &[deleted("w", "a", None)]);
+    assert_eq!(rig.sent(), sequence(&["w:a stopping", "w:a removed", "w:b starting", "w:b running"]));
+    rig.update(&[], &[deleted("w", "b", None)]);
+    assert_eq!(rig.sent(), sequence(&["w:b stopping", "w:b removed"]));
+    assert_eq!(rig.engine.take_calls(), ["create w", "delete w", "create w", "delete w"]);
+    assert_eq!(rig.loops(), 0);
+    rig.update(&[wanted("w", "a")], &[]);
+    assert_eq!(rig.engine.only().1.instance, wanted("w", "a").instance, "a name may come back");
+}
+
+// [utest->swdd~agent-executes-update-delete-only-workload-operation~1]
+#[test]
+fn an_update_that_must_wait_deletes_first_and_reports_the_old_instance_twice() {
+    let mut rig = Rig::running(&[wanted("w", "a")]);
+    rig.update(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
+    assert_eq!(rig.sent(), sequence(&["w:b waiting", "w:a stopping", "w:a removed"]));
+    rig.update(&[wanted("other", "a")], &[]);
+    let states = ["other:a starting", "other:a running", "w:a stopping", "w:a removed", "w:b starting", "w:b running"];
+    assert_eq!(rig.sent(), sequence(&states));
+    assert_eq!(rig.engine.take_calls(), ["delete w", "create other", "create w"]);
+}
+
+#[test]
+fn the_same_instance_that_waits_after_its_removal_is_still_shown() {
+    let mut rig = Rig::running(&[wanted("w", "a")]);
+    rig.update(&[needing("w", "a", "other")], &[deleted("w", "a", None)]);
+    assert_eq!(rig.sent(), sequence(&["w:a waiting", "w:a stopping", "w:a removed", "w:a waiting"]));
+}
+
+// [utest->swdd~agent-update-on-add-known-workload~1]
+#[test]
+fn an_added_workload_that_exists_is_updated() {
+    let mut rig = Rig::running(&[wanted("w", "a")]);
+    rig.update(&[wanted("w", "b")], &[]);
+    assert_eq!(rig.sent(), sequence(&["w:a stopping", "w:a removed", "w:b starting", "w:b running"]));
+}
+
+// [utest->swdd~agent-add-on-update-missing-workload~1]
+#[test]
+fn an_update_of_what_is_not_there_creates_and_a_delete_of_it_reports_removed() {
+    let mut rig = Rig::new();
+    rig.update(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
+    assert_eq!(rig.sent(), sequence(&["w:a removed", "w:b starting", "w:b running"]));
+    rig.update(&[], &[deleted("nothing", "a", None)]);
+    assert_eq!(rig.sent(), sequence(&["nothing:a removed"]));
+}
+
+// ------------------------------------------------- operations that meet older ones
+
+#[test]
+fn a_deleted_pending_create_is_dropped_and_never_started() {
+    let mut rig = Rig::new();
+    rig.update(&[needing("w", "a", "other")], &[]);
+    rig.update(&[], &[deleted("w", "a", None)]);
+    rig.update(&[wanted("other", "a")], &[]);
+    let states = ["w:a waiting", "w:a removed", "other:a starting", "other:a running"];
+    assert_eq!(rig.sent(), sequence(&states));
+    assert_eq!(rig.engine.take_calls(), ["create other"]);
+}
+
+#[test]
+fn a_newer_wish_replaces_one_that_waits() {
+    let mut rig = Rig::new();
+    rig.update(&[needing("w", "a", "other")], &[]);
+    rig.update(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
+    assert_eq!(rig.sent(), sequence(&["w:a waiting", "w:a removed", "w:b waiting"]));
+    rig.update(&[wanted("w", "c")], &[deleted("w", "b", None)]);
+    assert_eq!(rig.sent(), sequence(&["w:b removed", "w:c starting", "w:c running"]));
+}
+
+#[test]
+fn a_pending_update_that_is_deleted_removes_the_old_instance() {
+    // The old one waits for its user.
+    let mut rig = Rig::running(&[wanted("w", "a"), wanted("user", "a")]);
+    rig.update(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
+    assert_eq!(rig.sent(), sequence(&["w:a waiting-to-stop"]));
+    rig.update(&[], &[deleted("w", "b", "user")]);
+    assert_eq!(rig.sent(), sequence(&["w:b removed", "w:a waiting-to-stop"]));
+    rig.update(&[], &[deleted("user", "a", None)]);
+    let states = ["user:a stopping", "w:a stopping", "w:a removed", "user:a removed"];
+    assert_eq!(sorted(rig.sent()), sorted(sequence(&states)));
+    assert!(rig.engine.containers().is_empty());
+
+    // The old one is gone already, the new one waits to start.
+    let mut rig = Rig::running(&[wanted("w", "a")]);
+    rig.update(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
+    rig.sent();
+    rig.update(&[], &[deleted("w", "b", "user")]);
+    assert_eq!(rig.sent(), sequence(&["w:b removed", "w:a stopping", "w:a removed"]));
+    assert_eq!(rig.loops(), 0);
+}
+
+fn sorted(mut texts: Vec<String>) -> Vec<String> {
+    texts.sort();
+    texts
+}
+
+#[test]
+fn a_pending_update_that_is_taken_back_leaves_the_workload_running() {
+    let mut rig = Rig::running(&[wanted("w", "a"), wanted("user", "a")]);
+    rig.update(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
+    rig.sent();
+    rig.update(&[wanted("w", "a")], &[deleted("w", "b", "user")]);
+    assert_eq!(rig.sent(), sequence(&["w:b removed", "w:a running"]));
+    assert!(rig.engine.take_calls().is_empty());
+    // The same after the old one is gone: it has to be made again.
+    let mut rig = Rig::running(&[wanted("w", "a")]);
+    rig.update(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
+    rig.sent();
+    rig.update(&[wanted("w", "a")], &[deleted("w", "b", None)]);
+    assert_eq!(rig.sent(), sequence(&["w:b removed", "w:a stopping", "w:a removed", "w:a starting", "w:a running"]));
+}
+
+#[test]
+fn a_pending_delete_that_meets_an_add_goes_on_waiting_for_its_dependents() {
+    let mut rig = Rig::running(&[wanted("w", "a"), wanted("user", "a")]);
+    rig.update(&[], &[deleted("w", "a", "user")]);
+    rig.update(&[wanted("w", "b")], &[]);
+    assert_eq!(rig.sent(), sequence(&["w:a waiting-to-stop", "w:a waiting-to-stop"]));
+    assert!(rig.engine.take_calls().is_empty());
+    rig.update(&[], &[deleted("user", "a", None)]);
+    assert_eq!(rig.sent().last().unwrap(), "w:b Running(Ok)");
+}
+
+// ---------------------------------------------------------------- deletes that fail
+
+#[test]
+fn an_add_waits_for_a_delete_that_fails_so_that_there_are_never_two_containers() {
+    let mut rig = Rig::running(&[wanted("w", "a")]);
+    rig.engine.inject(Call::Delete, [Fault::Fails, Fault::Fails]);
+    rig.update(&[], &[deleted("w", "a", None)]);
+    let failed = format!("w:a Stopping(DeleteFailed): '{FAILURE}'");
+    assert_eq!(rig.sent(), [sequence(&["w:a stopping"]), vec![failed.clone()]].concat());
+    rig.update(&[wanted("w", "b")], &[]);
+    assert_eq!(rig.sent(), [sequence(&["w:a stopping"]), vec![failed]].concat());
+    assert_eq!(rig.engine.only().1.instance, wanted("w", "a").instance);
+    rig.agent.pass(Duration::from_secs(1));
+    assert_eq!(rig.sent(), sequence(&["w:a removed", "w:b starting", "w:b running"]));
+    assert_eq!(rig.loops(), 1);
+}
+
+#[test]
+fn a_new_delete_retries_a_failed_one_at_once() {
+    let mut rig = Rig::running(&[wanted("w", "a")]);
+    rig.engine.inject(Call::Delete, [Fault::Fails]);
+    rig.update(&[], &[deleted("w", "a", None)]);
+    rig.sent();
+    rig.update(&[], &[deleted("w", "a", None)]);
+    assert_eq!(rig.sent(), sequence(&["w:a stopping", "w:a removed"]));
+    assert_eq!(rig.loops(), 0);
+}
+
+// ----------------------------------------------------------------- runtimes, threads
+
+// [utest->swdd~agent-uses-specified-runtime~1]
+// [utest->swdd~agent-supports-multiple-runtime-connectors~1]
+// [utest->swdd~agent-skips-unknown-runtime~1]
+#[test]
+fn a_workload_runs_on_its_runtime_and_on_no_other() {
+    let with_runtime = |config: &str, runtime: &str| {
+        let workload = Workload::new("agent_A", runtime, config);
+        AddedWorkload { instance: workload.instance_name("w"), workload: Arc::new(workload) }
+    };
+    let mut rig = Rig::new();
+    rig.update(&[with_runtime("a", "magic")], &[]);
+    let unsupported = |instance: &str| vec![format!("{instance} Pending(StartingFailed): 'Unsupported Runtime'")];
+    assert_eq!(rig.sent(), [sequence(&["w:a starting"]), unsupported("w:a")].concat());
+    rig.update(&[with_runtime("b", "podman")], &[deleted("w", "a", None)]);
+    assert_eq!(rig.sent(), sequence(&["w:a stopping", "w:a removed", "w:b starting", "w:b running"]));
+    rig.update(&[with_runtime("c", "magic")], &[deleted("w", "b", None)]);
+    let states = sequence(&["w:b stopping", "w:b removed", "w:c starting"]);
+    assert_eq!(rig.sent(), [states, unsupported("w:c")].concat());
+    assert!(rig.engine.containers().is_empty());
+}
+
+#[test]
+fn a_workload_that_gets_no_thread_says_so_and_can_be_added_again() {
+    let mut rig = Rig::new();
+    rig.agent.manager.threads().refuse = true;
+    rig.update(&[wanted("w", "a")], &[]);
+    let sent = rig.sent();
+    assert!(sent[0].starts_with("w:a Pending(StartingFailed): 'No thread can be started for it: "), "{sent:?}");
+    rig.agent.manager.threads().refuse = false;
+    rig.update(&[wanted("w", "b")], &[deleted("w", "a", None)]);
+    assert_eq!(rig.sent(), sequence(&["w:a removed", "w:b starting", "w:b running"]));
+}
+
+#[test]
+fn a_thousand_workloads_come_and_go_and_leave_nothing_behind() {
+    let mut rig = Rig::new();
+    for round in 0..1000 {
+        let name = format!("w{}", round % 7);
+        rig.update(&[wanted(&name, "a")], &[]);
+        rig.update(&[], &[deleted(&name, "a", None)]);
+    }
+    assert_eq!(rig.loops(), 0);
+    assert!(rig.engine.containers().is_empty());
+}

@@ -1,1 +1,219 @@
-//! Tests.
+//! Options, config file, run folder: precedence, order of the checks, texts (spec/agent.md sections 1 and 2).
+
+use super::*;
+
+/// A machine whose temporary folder is our own.
+struct Rig {
+    folder: tempfile::TempDir,
+    machine: Machine,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let machine = Machine { temporary: folder.path().to_owned(), cores: 3, boot_time: Some(1000) };
+        Self { folder, machine }
+    }
+
+    fn config(&self, text: &str) -> String {
+        let path = self.folder.path().join("agent.conf");
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    /// With the arguments, split at blanks; a config file is always named, so that none of the machine is found.
+    fn read(&self, config: &str, arguments: &str) -> Result<AgentSettings, SettingsError> {
+        let config = self.config(&format!("version = 'v1'\n{config}"));
+        let all = ["ank-agent", "-x", &config].into_iter().chain(arguments.split_whitespace()).map(OsString::from);
+        read(all, &self.machine)
+    }
+
+    fn settings(&self, config: &str, arguments: &str) -> AgentSettings {
+        self.read(config, arguments).unwrap_or_else(|error| panic!("{arguments}: {error}"))
+    }
+
+    fn error(&self, config: &str, arguments: &str) -> String {
+        let error = self.read(config, arguments).expect_err(arguments);
+        format!("{}: '{error}'", error.what())
+    }
+}
+
+#[test]
+fn defaults_are_those_of_the_specification() {
+    let rig = Rig::new();
+    let settings = rig.settings("name = 'A'\ninsecure = true", "");
+    assert_eq!(settings.url.to_string(), "http://127.0.0.1:25551");
+    assert_eq!(settings.security, Security::Insecure);
+    assert_eq!(settings.folder, rig.folder.path().join("ankaios/A_io"));
+    assert_eq!(settings.runtimes, RUNTIMES.into());
+    assert_eq!(settings.create_timeout, None);
+    assert_eq!(settings.retry_limit, Some(20));
+    assert!(settings.restart_backoff);
+    assert_eq!(settings.rerun, RerunFinished::Always);
+    assert_eq!(settings.parallel_starts, 6);
+    assert_eq!(settings.tags, BTreeMap::new());
+    assert_eq!(settings.warnings, [""; 0]);
+    let one_core = Machine { cores: 1, ..rig.machine.clone() };
+    let arguments = ["ank-agent", "-x", &rig.config("version = 'v1'"), "-n", "A", "-k"].map(OsString::from);
+    assert_eq!(read(arguments, &one_core).unwrap().parallel_starts, 4);
+}
+
+#[test]
+fn every_key_of_the_config_file_is_used() {
+    let rig = Rig::new();
+    let base = rig.folder.path().join("base");
+    fs::create_dir(&base).unwrap();
+    let config = format!(
+        "name = 'A'\nserver_url = 'https://server:1'\nrun_folder = '{}'\ninsecure = true\nruntimes = ['podman', 'x']\n\
+         create_timeout = 90\nretry_limit = 0\nrestart_backoff = false\nrerun_finished = 'boot'\n\
+         max_parallel_starts = 9\nretry_limits = 1\n[tags]\nzone = 'a'\n",
+        base.display()
+    );
+    let settings = rig.settings(&config, "");
+    assert_eq!(settings.url.to_string(), "http://server:1");
+    assert_eq!(settings.folder, base.join("A_io"));
+    assert_eq!(settings.runtimes, BTreeSet::from(["podman"]));
+    assert_eq!(settings.create_timeout, Some(Duration::from_secs(90)));
+    assert_eq!(settings.retry_limit, None);
+    assert!(!settings.restart_backoff);
+    assert_eq!(settings.rerun, RerunFinished::EndedBefore(1000));
+    assert_eq!(settings.parallel_starts, 9);
+    assert_eq!(settings.tags, BTreeMap::from([("zone".to_owned(), "a".to_owned())]));
+    assert_eq!(settings.warnings.len(), 2, "{:?}", settings.warnings);
+    assert!(settings.warnings.contains(&"Configured runtime 'x' is not supported.".to_owned()));
+    assert_eq!(rig.settings(&config.replace("= 90", "= 0"), "").create_timeout, None);
+}
+
+#[test]
+fn arguments_win_over_the_config_file_and_tags_replace_all_tags() {
+    let rig = Rig::new();
+    let other = rig.folder.path().join("other");
+    fs::create_dir(&other).unwrap();
+    let config = "name = 'A'\nserver_url = 'http://a:1'\ninsecure = true\n[tags]\nzone = 'a'\nkind = 'x'\n";
+    let arguments = format!("-n B -s http://b:2 -r {} -t zone=b -t zone=c=d -t empty=", other.display());
+    let settings = rig.settings(config, &arguments);
+    assert_eq!(settings.name, "B");
+    assert_eq!(settings.url.to_string(), "http://b:2");
+    assert_eq!(settings.folder, other.join("B_io"));
+    let tags = [("zone", "c=d"), ("empty", "")].map(|(key, value)| (key.to_owned(), value.to_owned()));
+    assert_eq!(settings.tags, BTreeMap::from(tags));
+    assert!(rig.error(config, "--no-insecure").starts_with("Missing certificate files: 'Either provide mTLS config"));
+}
+
+#[test]
+fn the_old_name_of_the_config_option_is_understood() {
+    let rig = Rig::new();
+    let config = rig.config("version = 'v1'\nname = 'A'\ninsecure = true");
+    let arguments = ["ank-agent", "--config_path", &config].map(OsString::from);
+    assert_eq!(read(arguments, &rig.machine).unwrap().name, "A");
+}
+
+#[test]
+fn fatal_errors_have_the_documented_texts() {
+    let rig = Rig::new();
+    let long = "x".repeat(64);
+    for (config, arguments, text) in [
+        ("", "-k", "Error encountered while checking agent name!: 'Empty agent name is not allowed. "),
+        ("", "-k -n a.b", "Error encountered while checking agent name!: 'Agent name 'a.b' is invalid. "),
+        ("", &format!("-k -n {long}"), "Error encountered while checking agent name!: 'Agent name 'xxx"),
+        (
+            "",
+            "-k -n A -r /does/not/exist",
+            "Run folder creation failed. Cannot continue without run folder.: 'Could not find directory \"/does/not/exist\"'",
+        ),
+        (
+            "runtimes = []",
+            "-k -n A",
+            "Invalid runtime configuration: 'No valid runtimes configured. Supported runtimes: [\"podman\", \"containerd\", \"podman-kube\"]'",
+        ),
+        ("runtimes = ['docker']", "-k -n A", "Invalid runtime configuration: '"),
+        ("", "-n A", "Missing certificate files: 'Either provide mTLS config via the '--ca_pem"),
+        ("", "-k -n A -s server", "Failed to create communications client.: 'Wrong server address format: 'server'.'"),
+        ("", "-k -n A --ca_pem /does/not/exist", "Failed to load certificate files!: '"),
+        (
+            "ca_pem = 'a'\nca_pem_content = 'b'",
+            "-k -n A",
+            "Config file could not be parsed: 'Conflicting certificates: ",
+        ),
+        (
+            "rerun_finished = 'never'",
+            "-k -n A",
+            "Config file could not be parsed: 'Config file could not have been parsed due to: ",
+        ),
+        (
+            "retry_limit = -1",
+            "-k -n A",
+            "Config file could not be parsed: 'Config file could not have been parsed due to: ",
+        ),
+    ] {
+        let error = rig.error(config, arguments);
+        assert!(error.starts_with(text), "{config} {arguments}: {error}");
+    }
+    let usage = rig.read("", "-t novalue").unwrap_err();
+    assert!(matches!(&usage, SettingsError::Usage(error) if error.use_stderr()));
+    assert!(usage.to_string().contains("invalid KEY=value: no `=` found in `novalue`"), "{usage}");
+}
+
+#[test]
+fn checks_are_made_in_the_documented_order() {
+    let rig = Rig::new();
+    // Each row mends what the row before complains about.
+    for (config, arguments, what) in [
+        ("runtimes = []", "-s x --key_pem /none -n a.b -r /none", "Failed to load certificate files!"),
+        ("runtimes = []", "-s x -n a.b -r /none", "Error encountered while checking agent name!"),
+        ("runtimes = []", "-s x -n a -r /none", "Run folder creation failed. Cannot continue without run folder."),
+        ("runtimes = []", "-s x -n a", "Invalid runtime configuration"),
+        ("", "-s x -n a", "Missing certificate files"),
+        ("", "-s x -n a -k", "Failed to create communications client."),
+    ] {
+        assert!(rig.error(config, arguments).starts_with(what), "{arguments}");
+    }
+}
+
+#[test]
+fn certificates_mean_tls_even_with_insecure() {
+    let rig = Rig::new();
+    let pems = "ca_pem_content = 'a'\ncrt_pem_content = 'b'\nkey_pem_content = 'c'\nname = 'A'";
+    for (arguments, url, warnings) in [
+        ("", "https://127.0.0.1:25551", 0),
+        ("-k", "https://127.0.0.1:25551", 1),
+        ("-s http://server:1", "https://server:1", 1),
+    ] {
+        fs::set_permissions(rig.config(""), fs::Permissions::from_mode(0o600)).unwrap();
+        let settings = rig.settings(pems, arguments);
+        assert!(matches!(settings.security, Security::MutualTls(_)), "{arguments}");
+        assert_eq!(settings.url.to_string(), url);
+        assert_eq!(settings.warnings.len(), warnings, "{arguments}: {:?}", settings.warnings);
+    }
+}
+
+#[test]
+fn only_the_default_run_folder_is_created_and_what_exists_is_left_alone() {
+    let rig = Rig::new();
+    let base = rig.folder.path().join("ankaios");
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    rig.settings("", "-k -n A");
+    assert_eq!(mode(&base), 0o777);
+    fs::set_permissions(&base, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(base.join("A_io/kept"), "").unwrap();
+    rig.settings("", "-k -n A");
+    assert_eq!(mode(&base), 0o700);
+    assert!(base.join("A_io/kept").exists());
+    fs::remove_dir_all(&base).unwrap();
+    rig.settings("", &format!("-k -n A -r {}", base.display()));
+    assert!(base.is_dir(), "naming the default counts as the default");
+    fs::remove_dir_all(&base).unwrap();
+    fs::write(&base, "").unwrap();
+    assert!(rig.error("", "-k -n A").starts_with("Run folder creation failed."));
+}
+
+#[test]
+fn a_relative_run_folder_becomes_absolute() {
+    let rig = Rig::new();
+    let relative = format!("src/../target/{}", rig.folder.path().file_name().unwrap().to_str().unwrap());
+    fs::create_dir_all(&relative).unwrap();
+    let settings = rig.settings("", &format!("-k -n A -r {relative}"));
+    assert!(settings.folder.is_absolute());
+    assert!(settings.folder.is_dir());
+    fs::remove_dir_all(&relative).unwrap();
+}

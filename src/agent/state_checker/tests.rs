@@ -1,1 +1,551 @@
-//! x
+//! The checker on one thread: a manual clock, listings and ends of processes given by the test.
+
+use super::*;
+use crate::simulation::manual_clock::ManualClock;
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Notes what the checker asks for.
+#[derive(Default)]
+struct Fake {
+    listings: usize,
+    watched: Vec<(u64, u32)>,
+    /// Processes whose end cannot be noticed.
+    unnoticed: Vec<u32>,
+    reports: Vec<String>,
+}
+
+impl Surroundings for Fake {
+    type Process = ();
+
+    fn start_listing(&mut self) {
+        self.listings += 1;
+    }
+
+    fn watch_exit(&mut self, key: u64, process: &MainProcess) -> Option<()> {
+        if self.unnoticed.contains(&process.pid) {
+            return None;
+        }
+        self.watched.push((key, process.pid));
+        Some(())
+    }
+
+    fn report(&mut self, report: WatchReport) {
+        self.reports.push(format!("{}/{} {}", report.instance.workload, report.generation, report.state));
+    }
+}
+
+/// A checker and what drives it.
+struct Bench {
+    checker: StateChecker<Fake, ManualClock>,
+    clock: ManualClock,
+}
+
+fn instance(name: &str) -> InstanceName {
+    InstanceName::with_id(name, "1", "agent_A")
+}
+
+fn container(name: &str, state: &ExecutionState, pid: u32) -> ListedContainer {
+    let id = ContainerId(name.into());
+    ListedContainer {
+        instance: instance(name),
+        state: state.clone(),
+        processes: (pid > 0).then(|| MainProcess { container: id.clone(), pid }).into_iter().collect(),
+        id,
+        ended_at: None,
+    }
+}
+
+fn running(name: &str, pid: u32) -> ListedContainer {
+    container(name, &ExecutionState::plain(Phase::Running), pid)
+}
+
+fn exited(name: &str, code: i64) -> ListedContainer {
+    container(name, &ExecutionState::exited(code), 0)
+}
+
+fn refusal() -> RuntimeError {
+    RuntimeError::Failed("no".to_owned())
+}
+
+impl Bench {
+    fn new() -> Self {
+        let clock = ManualClock::new();
+        Self { checker: StateChecker::new(Fake::default(), clock.clone(), CheckerSettings::podman()), clock }
+    }
+
+    /// A checker that has seen each of these run, with pids from 1 on.
+    fn watching(names: &[&str]) -> Self {
+        let mut bench = Self::new();
+        for name in names {
+            bench.watch(name, 1);
+        }
+        let all: Vec<_> = names.iter().zip(1..).map(|(name, pid)| running(name, pid)).collect();
+        bench.expect_listing();
+        bench.list(all);
+        bench.take_reports();
+        bench
+    }
+
+    fn event(&mut self, event: CheckerEvent) {
+        self.checker.on_event(event);
+        self.checker.list_if_due();
+    }
+
+    fn watch(&mut self, name: &str, generation: u64) {
+        let command = WatchCommand::Watch { instance: instance(name), id: ContainerId(name.into()), generation };
+        self.checker.on_event(CheckerEvent::Command(command));
+    }
+
+    fn unwatch(&mut self, name: &str, generation: u64) {
+        let command = WatchCommand::Unwatch { instance: instance(name), generation };
+        self.event(CheckerEvent::Command(command));
+    }
+
+    /// The process with this pid ends.
+    fn end(&mut self, pid: u32) {
+        let found = self.checker.surroundings.watched.iter().rev().find(|(_, watched)| *watched == pid);
+        let (key, _) = *found.expect("the process is watched");
+        self.event(CheckerEvent::Exited(key));
+    }
+
+    fn list(&mut self, listed: Vec<ListedContainer>) {
+        self.event(CheckerEvent::Listed(Ok(listed)));
+    }
+
+    fn fail(&mut self) {
+        self.event(CheckerEvent::Listed(Err(refusal())));
+    }
+
+    fn advance(&mut self, by: Duration) {
+        self.clock.advance(by);
+        self.checker.list_if_due();
+    }
+
+    /// A listing was started since the last look.
+    #[track_caller]
+    fn expect_listing(&mut self) {
+        self.checker.list_if_due();
+        assert_eq!(std::mem::take(&mut self.checker.surroundings.listings), 1, "listings");
+    }
+
+    /// The next listing comes after `pause`, and not before.
+    #[track_caller]
+    fn expect_listing_after(&mut self, pause: Duration) {
+        self.expect_no_listing();
+        self.advance(pause - MILLISECOND);
+        self.expect_no_listing();
+        self.advance(MILLISECOND);
+        self.expect_listing();
+    }
+
+    #[track_caller]
+    fn expect_no_listing(&mut self) {
+        self.checker.list_if_due();
+        assert_eq!(self.checker.surroundings.listings, 0, "listings");
+    }
+
+    fn take_reports(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.checker.surroundings.reports)
+    }
+}
+
+#[test]
+fn nothing_is_listed_while_nothing_is_watched() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.checker.next_listing_at(), None);
+    bench.watch("web", 1);
+    bench.unwatch("web", 1);
+    bench.expect_no_listing();
+    let mut bench = Bench::watching(&["web"]);
+    bench.unwatch("web", 1);
+    bench.advance(SECOND * 3600);
+    bench.expect_no_listing();
+    assert_eq!(bench.checker.next_listing_at(), None);
+}
+
+// [utest->swdd~generic-state-checker-sends-workload-state~2]
+#[test]
+fn only_changes_are_reported_and_each_start_begins_anew() {
+    let mut bench = Bench::new();
+    bench.watch("web", 1);
+    bench.expect_listing();
+    bench.list(vec![running("web", 1)]);
+    bench.expect_listing_after(REPAIR_INTERVAL);
+    bench.list(vec![running("web", 1)]);
+    assert_eq!(bench.take_reports(), ["web/1 Running(Ok)"]);
+    bench.watch("web", 2);
+    bench.expect_listing();
+    bench.list(vec![running("web", 1)]);
+    assert_eq!(bench.take_reports(), ["web/2 Running(Ok)"]);
+}
+
+#[test]
+fn an_end_is_seen_at_once_and_told_when_the_exit_code_is_there() {
+    let mut bench = Bench::watching(&["web"]);
+    bench.advance(SECOND);
+    bench.end(1);
+    bench.expect_listing();
+    bench.list(vec![running("web", 1)]);
+    assert_eq!(bench.take_reports(), [""; 0], "podman is behind");
+    bench.expect_listing_after(EXIT_RETRY);
+    bench.list(vec![container("web", &ExecutionState::with_info(Phase::Stopping, "stopped"), 0)]);
+    assert_eq!(bench.take_reports(), [""; 0], "the exit code is on its way");
+    bench.expect_listing_after(EXIT_RETRY);
+    bench.list(vec![exited("web", 3)]);
+    assert_eq!(bench.take_reports(), ["web/1 Failed(ExecFailed): 'Exit code: '3''"]);
+    bench.expect_listing_after(POLL_INTERVAL);
+    bench.list(vec![exited("web", 3)]);
+    bench.expect_listing_after(REPAIR_INTERVAL);
+}
+
+// [utest->swdd~podmancli-uses-container-state-cache~1]
+// [utest->swdd~podmancli-container-state-cache-all-containers~1]
+#[test]
+fn one_listing_serves_all_that_ended_together() {
+    let mut bench = Bench::watching(&["a", "b", "c"]);
+    bench.end(1);
+    bench.expect_listing();
+    bench.end(2);
+    bench.end(3);
+    bench.expect_no_listing();
+    bench.list(vec![exited("a", 0), exited("b", 1), running("c", 3)]);
+    assert_eq!(bench.take_reports(), ["a/1 Succeeded(Ok)", "b/1 Failed(ExecFailed): 'Exit code: '1''"]);
+    bench.expect_listing();
+    bench.list(vec![exited("a", 0), exited("b", 1), exited("c", 2)]);
+    assert_eq!(bench.take_reports(), ["c/1 Failed(ExecFailed): 'Exit code: '2''"]);
+}
+
+// [utest->swdd~agent-provides-generic-state-checker-implementation~1]
+#[test]
+fn an_end_that_the_engine_never_notices_leads_to_polling() {
+    let mut bench = Bench::watching(&["web"]);
+    bench.end(1);
+    bench.expect_listing();
+    bench.advance(EXIT_CODE_MAX);
+    bench.list(vec![running("web", 1)]);
+    // The listing took a second, so the engine rests, but not longer than a poll.
+    bench.expect_listing_after(POLL_INTERVAL);
+    bench.list(vec![running("web", 1)]);
+    bench.expect_listing_after(POLL_INTERVAL);
+    bench.list(vec![exited("web", 0)]);
+    assert_eq!(bench.take_reports(), ["web/1 Succeeded(Ok)"]);
+}
+
+// [utest->swdd~agent-provides-generic-state-checker-implementation~1]
+#[test]
+fn where_an_end_cannot_be_noticed_the_containers_are_listed_every_second() {
+    for pid in [0, 7] {
+        let mut bench = Bench::new();
+        bench.checker.surroundings.unnoticed = vec![7];
+        bench.watch("web", 1);
+        bench.expect_listing();
+        for _ in 0..5 {
+            bench.list(vec![running("web", pid)]);
+            bench.expect_listing_after(POLL_INTERVAL);
+        }
+        bench.list(vec![exited("web", 0)]);
+        assert_eq!(bench.take_reports(), ["web/1 Running(Ok)", "web/1 Succeeded(Ok)"]);
+        bench.expect_listing_after(REPAIR_INTERVAL);
+    }
+}
+
+#[test]
+fn a_process_is_watched_as_soon_as_that_becomes_possible() {
+    let mut bench = Bench::new();
+    bench.checker.surroundings.unnoticed = vec![7];
+    bench.watch("web", 1);
+    bench.expect_listing();
+    bench.list(vec![running("web", 7)]);
+    bench.checker.surroundings.unnoticed.clear();
+    bench.expect_listing_after(POLL_INTERVAL);
+    bench.list(vec![running("web", 7)]);
+    bench.expect_listing_after(REPAIR_INTERVAL);
+}
+
+#[test]
+fn a_container_that_the_engine_restarted_is_watched_by_its_new_process() {
+    let mut bench = Bench::watching(&["web"]);
+    bench.end(1);
+    bench.expect_listing();
+    bench.list(vec![running("web", 2)]);
+    assert_eq!(bench.take_reports(), [""; 0], "it runs as before");
+    bench.expect_listing_after(POLL_INTERVAL);
+    bench.list(vec![running("web", 2)]);
+    bench.end(2);
+    bench.expect_listing();
+}
+
+#[test]
+fn an_old_key_means_nothing() {
+    let mut bench = Bench::watching(&["web"]);
+    let (key, _) = bench.checker.surroundings.watched[0];
+    bench.watch("web", 2);
+    bench.expect_listing();
+    bench.event(CheckerEvent::Exited(key));
+    bench.list(vec![running("web", 1)]);
+    assert_eq!(bench.take_reports(), ["web/2 Running(Ok)"]);
+    bench.expect_listing_after(REPAIR_INTERVAL);
+}
+
+// [utest->swdd~podman-state-getter-returns-lost-state~1]
+#[test]
+fn a_container_is_lost_only_when_two_listings_miss_it() {
+    let mut bench = Bench::new();
+    bench.watch("web", 1);
+    bench.expect_listing();
+    bench.list(vec![]);
+    assert_eq!(bench.take_reports(), [""; 0]);
+    bench.expect_listing_after(MISSING_RETRY);
+    bench.list(vec![running("web", 1)]);
+    assert_eq!(bench.take_reports(), ["web/1 Running(Ok)"]);
+
+    bench.end(1);
+    bench.expect_listing();
+    bench.list(vec![]);
+    bench.expect_listing_after(MISSING_RETRY);
+    bench.list(vec![]);
+    assert_eq!(bench.take_reports(), ["web/1 Failed(Lost)"]);
+    bench.expect_listing_after(REPAIR_INTERVAL);
+    bench.list(vec![]);
+    bench.expect_listing_after(REPAIR_INTERVAL);
+    bench.list(vec![exited("web", 0)]);
+    assert_eq!(bench.take_reports(), ["web/1 Succeeded(Ok)"], "it is seen when it comes back");
+}
+
+// [utest->swdd~podman-state-getter-reset-cache~1]
+// [utest->swdd~podmancli-container-state-cache-refresh~1]
+#[test]
+fn a_listing_that_began_before_a_start_says_nothing_about_it() {
+    let mut bench = Bench::watching(&["old"]);
+    bench.end(1);
+    bench.expect_listing();
+    bench.watch("web", 1);
+    bench.list(vec![exited("old", 0), exited("web", 9)]);
+    assert_eq!(bench.take_reports(), ["old/1 Succeeded(Ok)"]);
+    bench.expect_listing();
+    bench.list(vec![exited("old", 0), running("web", 5)]);
+    assert_eq!(bench.take_reports(), ["web/1 Running(Ok)"]);
+}
+
+#[test]
+fn paused_and_removed_behind_our_back_is_seen_by_the_repair_listing() {
+    let mut bench = Bench::watching(&["web"]);
+    bench.expect_listing_after(REPAIR_INTERVAL);
+    bench.list(vec![container("web", &ExecutionState::with_info(Phase::FailedUnknown, "paused"), 1)]);
+    assert_eq!(bench.take_reports(), ["web/1 Failed(Unknown): 'paused'"]);
+    bench.expect_listing_after(REPAIR_INTERVAL);
+    bench.list(vec![running("web", 1)]);
+    assert_eq!(bench.take_reports(), ["web/1 Running(Ok)"]);
+    bench.end(1);
+    bench.expect_listing();
+}
+
+#[test]
+fn what_is_ended_and_removed_at_once_is_soon_lost() {
+    let mut bench = Bench::watching(&["web"]);
+    bench.end(1);
+    bench.expect_listing();
+    bench.list(vec![exited("web", 137)]);
+    bench.expect_listing_after(POLL_INTERVAL);
+    bench.list(vec![]);
+    bench.expect_listing_after(MISSING_RETRY);
+    bench.list(vec![]);
+    assert_eq!(bench.take_reports(), ["web/1 Failed(ExecFailed): 'Exit code: '137''", "web/1 Failed(Lost)"]);
+    bench.expect_listing_after(REPAIR_INTERVAL);
+}
+
+#[test]
+fn a_passing_state_is_looked_at_less_and_less_often() {
+    let mut bench = Bench::new();
+    bench.watch("web", 1);
+    bench.expect_listing();
+    let created = container("web", &ExecutionState::with_info(Phase::PendingStarting, "created"), 0);
+    for seconds in [1, 2, 4, 8, 16, 30, 30] {
+        bench.list(vec![created.clone()]);
+        bench.expect_listing_after(SECOND * seconds);
+    }
+    bench.list(vec![container("web", &ExecutionState::with_info(Phase::Stopping, "stopping"), 0)]);
+    bench.expect_listing_after(SECOND);
+    bench.list(vec![running("web", 1)]);
+    bench.expect_listing_after(REPAIR_INTERVAL);
+    bench.list(vec![created]);
+    bench.expect_listing_after(SECOND);
+    assert_eq!(bench.take_reports().len(), 4);
+}
+
+// [utest->swdd~podman-state-getter-returns-unknown-state~1]
+#[test]
+fn an_engine_that_cannot_be_asked_twice_makes_all_states_unknown() {
+    let mut bench = Bench::watching(&["a", "b"]);
+    bench.expect_listing_after(REPAIR_INTERVAL);
+    bench.fail();
+    assert_eq!(bench.take_reports(), [""; 0]);
+    bench.expect_listing();
+    bench.fail();
+    let unknown = "Failed(Unknown): 'Error getting state from Podman.'";
+    assert_eq!(bench.take_reports(), [format!("a/1 {unknown}"), format!("b/1 {unknown}")]);
+    for seconds in [1, 2, 4, 8, 16, 30, 30] {
+        bench.expect_listing_after(SECOND * seconds);
+        bench.fail();
+    }
+    assert_eq!(bench.take_reports(), [""; 0]);
+    bench.end(2);
+    bench.expect_listing();
+    bench.list(vec![running("a", 1), exited("b", 0)]);
+    assert_eq!(bench.take_reports(), ["a/1 Running(Ok)", "b/1 Succeeded(Ok)"]);
+    bench.expect_listing_after(POLL_INTERVAL);
+    bench.fail();
+    bench.expect_listing();
+    bench.list(vec![running("a", 1), exited("b", 0)]);
+    assert_eq!(bench.take_reports(), [""; 0], "one failure alone is not told");
+}
+
+#[test]
+fn a_hanging_listing_does_not_stop_commands_and_ends_are_kept() {
+    let mut bench = Bench::watching(&["a", "b"]);
+    bench.expect_listing_after(REPAIR_INTERVAL);
+    bench.watch("c", 1);
+    bench.end(1);
+    bench.unwatch("b", 1);
+    bench.advance(SECOND * 20);
+    bench.expect_no_listing();
+    bench.list(vec![exited("a", 1), exited("b", 1), exited("c", 1)]);
+    assert_eq!(bench.take_reports(), ["a/1 Failed(ExecFailed): 'Exit code: '1''"]);
+    bench.expect_listing_after(LISTING_REST_MAX);
+}
+
+#[test]
+fn the_engine_rests_as_long_as_it_worked() {
+    let mut bench = Bench::watching(&["a", "b"]);
+    bench.end(1);
+    bench.expect_listing();
+    bench.advance(MILLISECOND * 80);
+    bench.list(vec![exited("a", 0), running("b", 2)]);
+    bench.end(2);
+    bench.expect_listing_after(MILLISECOND * 80);
+}
+
+#[test]
+fn a_stale_command_changes_nothing() {
+    let mut bench = Bench::watching(&["web"]);
+    bench.watch("web", 3);
+    bench.watch("web", 2);
+    bench.unwatch("web", 2);
+    bench.unwatch("none", 1);
+    bench.expect_listing();
+    bench.list(vec![running("web", 1)]);
+    assert_eq!(bench.take_reports(), ["web/3 Running(Ok)"]);
+}
+
+#[test]
+fn a_question_for_all_containers_is_answered_by_a_listing_that_began_after_it() {
+    let mut bench = Bench::new();
+    let (sender, answers) = bounded(4);
+    let ask = |bench: &mut Bench| {
+        let sender = sender.clone();
+        let reply: ListReply = Box::new(move |result| sender.send(result.map(|listed| listed.len())).unwrap());
+        bench.event(CheckerEvent::Command(WatchCommand::ListAll { reply }));
+    };
+    ask(&mut bench);
+    bench.expect_listing();
+    ask(&mut bench);
+    bench.list(vec![exited("a", 0)]);
+    assert_eq!(answers.try_iter().collect::<Vec<_>>(), [Ok(1)]);
+    bench.expect_listing();
+    bench.list(vec![]);
+    assert_eq!(answers.try_iter().collect::<Vec<_>>(), [Ok(0)]);
+    bench.advance(SECOND * 3600);
+    bench.expect_no_listing();
+
+    ask(&mut bench);
+    bench.expect_listing();
+    bench.fail();
+    bench.expect_listing();
+    bench.fail();
+    assert_eq!(answers.try_iter().collect::<Vec<_>>(), [Err(refusal())]);
+}
+
+#[test]
+fn a_pod_is_watched_by_all_its_processes() {
+    let pod = |pids: &[u32]| {
+        let mut pod = running("pod", 0);
+        pod.processes =
+            pids.iter().map(|pid| MainProcess { container: ContainerId(pid.to_string().into()), pid: *pid }).collect();
+        pod
+    };
+    let mut bench = Bench::new();
+    bench.checker.surroundings.unnoticed = vec![3];
+    bench.watch("pod", 1);
+    bench.expect_listing();
+    bench.list(vec![pod(&[1, 2, 3])]);
+    bench.expect_listing_after(POLL_INTERVAL);
+    bench.list(vec![pod(&[1, 2])]);
+    bench.end(2);
+    bench.expect_listing();
+    bench.list(vec![pod(&[1])]);
+    bench.expect_listing_after(POLL_INTERVAL);
+    bench.list(vec![pod(&[1])]);
+    bench.expect_listing_after(REPAIR_INTERVAL);
+    bench.list(vec![pod(&[1])]);
+    bench.end(1);
+    bench.expect_listing();
+}
+
+/// An engine on the checker's own threads.
+struct ScriptedConnector(Receiver<Vec<ListedContainer>>);
+
+impl RuntimeConnector for ScriptedConnector {
+    fn create(
+        &mut self,
+        _new: &crate::runtime::NewContainer,
+        _limit: Option<Duration>,
+        _watch: &mut dyn crate::runtime::CallWatch,
+    ) -> Result<ContainerId, RuntimeError> {
+        Err(refusal())
+    }
+
+    fn start(
+        &mut self,
+        id: &ContainerId,
+        _new: &crate::runtime::NewContainer,
+        _limit: Option<Duration>,
+        _watch: &mut dyn crate::runtime::CallWatch,
+    ) -> Result<ContainerId, RuntimeError> {
+        Ok(id.clone())
+    }
+
+    fn delete(&mut self, _id: &ContainerId) -> Result<(), RuntimeError> {
+        Err(refusal())
+    }
+
+    fn find(&mut self, _instance: &InstanceName) -> Result<Vec<ContainerId>, RuntimeError> {
+        Err(refusal())
+    }
+
+    fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
+        self.0.recv().map_err(|_| refusal())
+    }
+}
+
+#[test]
+fn the_threads_report_and_end_with_their_sender() {
+    let ample = SECOND * 60;
+    let (listings, scripted) = bounded(4);
+    let (commands, inbox) = bounded(4);
+    let (reports, told) = bounded(4);
+    let connector = Box::new(ScriptedConnector(scripted));
+    let threads =
+        start(CheckerSettings::podman(), connector, inbox, move |report| reports.send(report).unwrap()).unwrap();
+    let id = ContainerId("web".into());
+    commands.send(WatchCommand::Watch { instance: instance("web"), id, generation: 1 }).unwrap();
+    for container in [running("web", 0), exited("web", 0)] {
+        let state = container.state.clone();
+        listings.send(vec![container]).unwrap();
+        let report = WatchReport { instance: instance("web"), generation: 1, state };
+        assert_eq!(told.recv_timeout(ample), Ok(report));
+    }
+    drop(commands);
+    assert_eq!(threads::join_all(threads, ample), [""; 0]);
+}

@@ -1,1 +1,809 @@
-//! Tests.
+//! A control loop with a manual clock and an engine in memory: no thread, no sleep. The sequences are those of
+//! spec/agent.md section 8.6.
+
+use super::*;
+use crate::agent::backoff::backoff_max;
+use crate::agent::workload_command::{WorkloadCommandSender, workload_inbox};
+use crate::limits::{RESTART_RESET, RESTART_SPACING, START_SLOT_MAX, WATCH_INBOX};
+use crate::model::workload::{File, FileContent};
+use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
+use crate::simulation::manual_clock::ManualClock;
+use crossbeam_channel::{Receiver, bounded};
+use std::time::Duration;
+
+/// A control loop and everything around it.
+struct Rig {
+    control_loop: WorkloadControlLoop<ManualClock>,
+    /// `None` when the agent has dropped it.
+    commands: WorkloadCommandSender,
+    clock: ManualClock,
+    engine: FakeEngine,
+    events: Receiver<SchedulerEvent>,
+    watch: Sender<WatchCommand>,
+    watched: Receiver<WatchCommand>,
+    slots: StartSlots,
+    folder: tempfile::TempDir,
+    steps: Step,
+}
+
+const RETRY_LIMIT: u32 = 3;
+
+impl Rig {
+    fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    fn with(change: impl FnOnce(&mut LoopContext<ManualClock>)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = ManualClock::new();
+        let (reports, events) = bounded(1000);
+        let (watch, watched) = bounded(WATCH_INBOX);
+        let slots = StartSlots::new(2);
+        let mut context = LoopContext {
+            clock: clock.clone(),
+            folder: folder.path().to_owned(),
+            reports,
+            slots: slots.clone(),
+            create_timeout: None,
+            retry_limit: Some(RETRY_LIMIT),
+            restart_backoff: true,
+        };
+        change(&mut context);
+        let (commands, inbox) = workload_inbox();
+        let id = LoopId { name: "web".into(), number: 1 };
+        let random = fastrand::Rng::with_seed(42);
+        let control_loop = WorkloadControlLoop::new(id, instance("a"), context, random, inbox);
+        let engine = FakeEngine::new();
+        Self { control_loop, commands, clock, engine, events, watch, watched, slots, folder, steps: Step::Idle }
+    }
+
+    fn engine(&self) -> Option<Engine> {
+        Some(Engine { connector: Box::new(self.engine.connector("agent_A")), watch: self.watch.clone() })
+    }
+
+    fn order(&self, config: &str) -> WorkloadOrder {
+        self.order_with(config, |_| {})
+    }
+
+    fn order_with(&self, config: &str, change: impl FnOnce(&mut Workload)) -> WorkloadOrder {
+        let mut workload = Workload::new("agent_A", "podman", config);
+        change(&mut workload);
+        WorkloadOrder {
+            instance: workload.instance_name("web"),
+            workload: Arc::new(workload),
+            engine: self.engine(),
+            control_interface: None,
+            search_first: false,
+        }
+    }
+
+    fn send(&mut self, command: WorkloadCommand) {
+        self.commands.send(command).unwrap();
+        self.run();
+    }
+
+    /// Lets the loop do all it can do now.
+    fn run(&mut self) {
+        for _ in 0..100 {
+            self.steps = self.control_loop.step();
+            if self.steps != Step::Worked {
+                return;
+            }
+        }
+        panic!("the loop does not come to rest");
+    }
+
+    /// Creates `config` and forgets how.
+    fn create(&mut self, config: &str, change: impl FnOnce(&mut Workload)) -> ContainerId {
+        let order = self.order_with(config, change);
+        self.send(WorkloadCommand::Create(order));
+        self.states();
+        self.engine.take_calls();
+        self.engine.only().0
+    }
+
+    fn always(&mut self, config: &str) -> ContainerId {
+        self.create(config, |workload| workload.restart_policy = RestartPolicy::Always)
+    }
+
+    /// Moves the time to the next thing that the loop wants to do, and lets it do that.
+    fn until_due(&mut self) -> Duration {
+        let wait = self.clock.until(self.control_loop.due().expect("the loop waits for a time"));
+        self.clock.advance(wait);
+        self.run();
+        wait
+    }
+
+    /// The engine's view changed; the state checker tells it.
+    fn observe(&mut self, state: ExecutionState) {
+        let generation = self.generation();
+        self.send(WorkloadCommand::Observed { generation, state });
+    }
+
+    /// The generation last watched.
+    fn generation(&self) -> u64 {
+        self.control_loop.generation
+    }
+
+    fn watch_commands(&self) -> Vec<String> {
+        self.watched.try_iter().map(|command| format!("{command:?}").split('(').next().unwrap().to_owned()).collect()
+    }
+
+    /// The reports since the last call, with the configuration of the instance.
+    fn states(&self) -> Vec<String> {
+        self.events
+            .try_iter()
+            .map(|event| match event {
+                SchedulerEvent::State(report) => {
+                    let configs = ["a", "b", "c", "d"];
+                    let config = configs.into_iter().find(|config| instance(config) == report.instance);
+                    format!("{} {}", config.unwrap(), report.state)
+                }
+                SchedulerEvent::LoopEnded(id) => format!("ended {}", id.number),
+                other => panic!("unexpected {other:?}"),
+            })
+            .collect()
+    }
+
+    fn path(&self, config: &str) -> PathBuf {
+        self.folder.path().join(instance(config).folder())
+    }
+}
+
+fn instance(config: &str) -> InstanceName {
+    InstanceName::new("web", config, "agent_A")
+}
+
+fn starting(config: &str) -> String {
+    format!("{config} Pending(Starting): 'Triggered at runtime.'")
+}
+
+fn retry(config: &str, number: u32) -> String {
+    format!("{config} Pending(Starting): 'Retry {number}: {FAILURE}'")
+}
+
+fn stopping(config: &str) -> String {
+    format!("{config} Stopping(RequestedAtRuntime)")
+}
+
+fn delete_failed(config: &str) -> String {
+    format!("{config} Stopping(DeleteFailed): '{FAILURE}'")
+}
+
+fn gone(config: &str) -> String {
+    format!("{config} Removed")
+}
+
+fn file(mount_point: &str) -> File {
+    File { mount_point: mount_point.to_owned(), content: FileContent::Data("x".to_owned()) }
+}
+
+// ------------------------------------------------------------------- create
+
+// [utest->swdd~agent-workload-control-loop-executes-create~3]
+#[test]
+fn create_reports_starts_and_watches() {
+    let mut rig = Rig::new();
+    let order = rig.order_with("a", |workload| workload.files.push(file("/etc/x")));
+    rig.send(WorkloadCommand::Create(order));
+    assert_eq!(rig.states(), [starting("a")]);
+    assert_eq!(rig.engine.take_calls(), ["create web"]);
+    assert_eq!(rig.watch_commands(), ["Watch"]);
+    let new = rig.engine.only().1.new.unwrap();
+    assert_eq!(new.instance, instance("a"));
+    assert_eq!(new.files, [(rig.path("a").join("files/etc/x"), "/etc/x".to_owned())]);
+    // [utest->swdd~workload-control-loop-sends-workload-states~2]
+    rig.observe(ExecutionState::plain(Phase::Running));
+    assert_eq!(rig.states(), ["a Running(Ok)"]);
+}
+
+#[test]
+fn create_with_unwritable_files_is_final_and_leaves_no_files() {
+    let mut rig = Rig::new();
+    let order = rig.order_with("a", |workload| workload.files = vec![file("/ok"), file("bad")]);
+    rig.send(WorkloadCommand::Create(order));
+    let cause = "Failed to create workload file: 'invalid mount point 'bad': 'path 'bad' is relative, expected \
+                 absolute path'''";
+    assert_eq!(rig.states(), [starting("a"), format!("a Pending(StartingFailed): '{cause}")]);
+    assert!(rig.engine.take_calls().is_empty());
+    assert!(!rig.path("a").join("files").exists());
+    assert_eq!(rig.control_loop.due(), None);
+}
+
+#[test]
+fn create_that_the_engine_can_never_do_is_final() {
+    let mut rig = Rig::new();
+    rig.engine.inject(Call::Create, [Fault::Unsupported]);
+    let order = rig.order_with("a", |workload| workload.files.push(file("/x")));
+    rig.send(WorkloadCommand::Create(order));
+    assert_eq!(rig.states(), [starting("a"), "a Pending(StartingFailed): 'it will never work'".to_owned()]);
+    assert!(!rig.path("a").join("files").exists());
+    assert_eq!(rig.control_loop.due(), None);
+}
+
+// [utest->swdd~agent-skips-unknown-runtime~1]
+#[test]
+fn workload_without_engine_fails_for_good_can_be_updated_and_deleted() {
+    let mut rig = Rig::new();
+    let mut order = rig.order_with("a", |workload| workload.files.push(file("/x")));
+    order.engine = None;
+    rig.send(WorkloadCommand::Create(order));
+    assert_eq!(rig.states(), [starting("a"), "a Pending(StartingFailed): 'Unsupported Runtime'".to_owned()]);
+    assert_eq!(rig.control_loop.due(), None);
+    assert!(!rig.path("a").exists(), "no files without a runtime");
+    let order = rig.order("b");
+    rig.send(WorkloadCommand::Update(Some(order)));
+    assert_eq!(rig.states(), [stopping("a"), gone("a"), starting("b")]);
+    rig.send(WorkloadCommand::Delete);
+    assert_eq!(rig.states(), [stopping("b"), gone("b"), "ended 1".to_owned()]);
+}
+
+#[test]
+fn a_long_create_shows_its_age_and_gives_its_slot_back() {
+    let mut rig = Rig::new();
+    rig.engine.inject(Call::Create, [Fault::Hangs(START_SLOT_MAX + Duration::from_secs(15))]);
+    let slots = rig.slots.clone();
+    let order = rig.order("a");
+    rig.send(WorkloadCommand::Create(order));
+    let age =
+        |seconds| format!("a Pending(Starting): 'Triggered at runtime. The create has been running for {seconds} s.'");
+    assert_eq!(rig.states(), [starting("a"), age(10), age(20)]);
+    assert_eq!(slots.free().len(), 2);
+}
+
+#[test]
+fn create_timeout_ends_a_create_and_what_it_left_is_looked_for_before_the_next() {
+    let limit = Duration::from_secs(5);
+    let mut rig = Rig::with(|context| context.create_timeout = Some(limit));
+    rig.engine.inject(Call::Create, [Fault::Hangs(limit * 2), Fault::TimesOut]);
+    let order = rig.order("a");
+    rig.send(WorkloadCommand::Create(order));
+    assert_eq!(rig.states(), [starting("a"), "a Pending(Starting): 'Retry 1: it took too long'".to_owned()]);
+    rig.until_due();
+    rig.until_due();
+    assert_eq!(
+        rig.engine.take_calls(),
+        ["create web", "find web", "create web", "find web", "delete web", "create web"]
+    );
+    assert_eq!(rig.engine.containers().len(), 1, "never two containers for one workload");
+}
+
+#[test]
+fn containers_that_no_listing_showed_are_removed_before_the_first_create() {
+    let mut rig = Rig::new();
+    rig.engine.add(&instance("a"), ExecutionState::plain(Phase::Running));
+    rig.engine.inject(Call::Find, [Fault::Fails]);
+    let mut order = rig.order("a");
+    order.search_first = true;
+    rig.send(WorkloadCommand::Create(order));
+    assert_eq!(rig.states(), [starting("a"), retry("a", 1)]);
+    rig.until_due();
+    assert_eq!(rig.engine.take_calls(), ["find web", "find web", "delete web", "create web"]);
+    assert!(rig.engine.only().1.new.is_some(), "the container is ours");
+}
+
+#[test]
+fn only_so_many_creates_run_at_a_time_and_a_delete_does_not_wait_for_a_slot() {
+    let mut rig = Rig::new();
+    let taken = [rig.slots.try_take(), rig.slots.try_take()];
+    let order = rig.order("a");
+    rig.send(WorkloadCommand::Create(order));
+    assert_eq!(rig.states(), [starting("a")]);
+    assert!(rig.engine.take_calls().is_empty());
+    drop(taken);
+    rig.run();
+    assert_eq!(rig.engine.take_calls(), ["create web"]);
+    assert_eq!(rig.slots.free().len(), 2);
+
+    let mut rig = Rig::new();
+    let _taken = [rig.slots.try_take(), rig.slots.try_take()];
+    let order = rig.order("a");
+    rig.send(WorkloadCommand::Create(order));
+    rig.send(WorkloadCommand::Delete);
+    assert_eq!(rig.states(), [starting("a"), stopping("a"), gone("a"), "ended 1".to_owned()]);
+    assert!(rig.engine.take_calls().is_empty());
+}
+
+// -------------------------------------------------------------------- retry
+
+// [utest->swdd~agent-workload-control-loop-executes-retry~1]
+// [utest->swdd~agent-workload-control-loop-retries-workload-creation-on-create-failure~1]
+#[test]
+fn failed_create_is_retried_after_the_backoff_and_then_runs() {
+    let mut rig = Rig::new();
+    rig.engine.inject(Call::Create, [Fault::Fails, Fault::Fails]);
+    let order = rig.order_with("a", |workload| workload.files.push(file("/x")));
+    rig.send(WorkloadCommand::Create(order));
+    assert_eq!(rig.states(), [starting("a"), retry("a", 1)]);
+    assert!(!rig.path("a").join("files").exists());
+    for number in 1..=2 {
+        let wait = rig.until_due();
+        assert!(wait <= backoff_max(number), "retry {number} after {wait:?}");
+    }
+    assert_eq!(rig.states(), [retry("a", 2)], "a retry is not announced again");
+    assert_eq!(rig.engine.take_calls(), ["create web"; 3]);
+    assert!(rig.path("a").join("files/x").exists());
+    assert_eq!(rig.control_loop.due(), None);
+}
+
+// [utest->swdd~agent-workload-control-loop-limits-retry-attempts~1]
+// [utest->swdd~agent-workload-control-loop-retry-limit-set-execution-state~2]
+#[test]
+fn retries_end_at_the_limit_and_revive_silently_every_quarter_of_an_hour() {
+    let mut rig = Rig::new();
+    rig.engine.inject(Call::Create, vec![Fault::Fails; 6]);
+    let order = rig.order("a");
+    rig.send(WorkloadCommand::Create(order));
+    for _ in 0..RETRY_LIMIT {
+        rig.until_due();
+    }
+    let last = format!("a Pending(StartingFailed): 'No more retries: {FAILURE}'");
+    assert_eq!(rig.states(), [starting("a"), retry("a", 1), retry("a", 2), retry("a", 3), last]);
+    assert_eq!(rig.engine.take_calls().len(), 4);
+    for _ in 0..2 {
+        assert_eq!(rig.until_due(), REVIVAL_INTERVAL);
+        assert!(rig.states().is_empty());
+    }
+    rig.watch_commands();
+    assert_eq!(rig.until_due(), REVIVAL_INTERVAL);
+    assert_eq!(rig.watch_commands(), ["Watch"], "the success reports normally");
+    assert_eq!(rig.engine.take_calls().len(), 3);
+    assert_eq!(rig.control_loop.due(), None);
+}
+
+#[test]
+fn without_limit_the_retries_never_end() {
+    let mut rig = Rig::with(|context| context.retry_limit = None);
+    rig.engine.inject(Call::Create, vec![Fault::Fails; 101]);
+    let order = rig.order("a");
+    rig.send(WorkloadCommand::Create(order));
+    for _ in 0..100 {
+        rig.until_due();
+    }
+    assert_eq!(rig.states().last().unwrap(), &retry("a", 101));
+}
+
+// [utest->swdd~agent-workload-control-loop-reset-retry-attempts-on-update~1]
+// [utest->swdd~agent-workload-control-loop-update-create-failed-allows-retry~1]
+#[test]
+fn update_begins_the_retries_anew_also_after_the_limit() {
+    for failures in [2, RETRY_LIMIT + 1] {
+        let mut rig = Rig::new();
+        rig.engine.inject(Call::Create, vec![Fault::Fails; failures as usize + 1]);
+        let order = rig.order("a");
+        rig.send(WorkloadCommand::Create(order));
+        for _ in 1..failures {
+            rig.until_due();
+        }
+        rig.states();
+        let order = rig.order("b");
+        rig.send(WorkloadCommand::Update(Some(order)));
+        assert_eq!(rig.states(), [stopping("a"), gone("a"), starting("b"), retry("b", 1)]);
+        rig.until_due();
+        assert_eq!(rig.engine.only().1.instance, instance("b"));
+    }
+}
+
+// [utest->swdd~agent-workload-control-loop-prevents-retries-on-other-workload-commands~1]
+#[test]
+fn delete_and_update_end_the_waiting_for_a_retry() {
+    for update in [true, false] {
+        let mut rig = Rig::new();
+        rig.engine.inject(Call::Create, [Fault::Fails]);
+        let order = rig.order("a");
+        rig.send(WorkloadCommand::Create(order));
+        rig.states();
+        rig.send(if update { WorkloadCommand::Update(None) } else { WorkloadCommand::Delete });
+        assert_eq!(rig.states()[..2], [stopping("a"), gone("a")]);
+        assert_eq!(rig.control_loop.due(), None);
+        assert!(rig.engine.containers().is_empty());
+    }
+}
+
+// ------------------------------------------------------------------- delete
+
+// [utest->swdd~agent-workload-control-loop-executes-delete~2]
+#[test]
+fn delete_removes_container_and_folder_and_ends_the_loop() {
+    let mut rig = Rig::new();
+    rig.create("a", |workload| workload.files.push(file("/x")));
+    rig.watch_commands();
+    rig.send(WorkloadCommand::Delete);
+    assert_eq!(rig.states(), [stopping("a"), gone("a"), "ended 1".to_owned()]);
+    assert_eq!(rig.watch_commands(), ["Unwatch"]);
+    assert_eq!(rig.engine.take_calls(), ["delete web"]);
+    assert!(!rig.path("a").exists());
+    assert_eq!(rig.steps, Step::Ended);
+    assert!(rig.commands.send(WorkloadCommand::Delete).is_err());
+}
+
+// [utest->swdd~agent-workload-control-loop-delete-failed-allows-retry~1]
+#[test]
+fn failed_delete_keeps_the_container_known_and_is_retried_until_it_works() {
+    let mut rig = Rig::new();
+    rig.create("a", |_| {});
+    rig.engine.inject(Call::Delete, [Fault::Fails, Fault::Fails, Fault::Fails]);
+    rig.send(WorkloadCommand::Delete);
+    assert_eq!(rig.states(), [stopping("a"), delete_failed("a")]);
+    rig.observe(ExecutionState::plain(Phase::Running));
+    assert!(rig.states().is_empty(), "the failed delete stays visible");
+    assert!(rig.until_due() <= backoff_max(1));
+    assert_eq!(rig.states(), [delete_failed("a")]);
+    rig.send(WorkloadCommand::Delete);
+    assert_eq!(rig.states(), [stopping("a"), delete_failed("a")], "a new command tries at once");
+    rig.until_due();
+    assert_eq!(rig.states(), [gone("a"), "ended 1".to_owned()]);
+    assert!(rig.engine.containers().is_empty());
+}
+
+// [utest->swdd~agent-workload-control-loop-delete-broken-allowed~1]
+#[test]
+fn delete_of_what_was_never_created_works() {
+    let mut rig = Rig::new();
+    rig.engine.inject(Call::Create, [Fault::Fails]);
+    rig.engine.inject(Call::Find, [Fault::Fails]);
+    let order = rig.order("a");
+    rig.send(WorkloadCommand::Create(order));
+    rig.states();
+    rig.send(WorkloadCommand::Delete);
+    assert_eq!(rig.states(), [stopping("a"), gone("a"), "ended 1".to_owned()]);
+}
+
+#[test]
+fn delete_also_removes_what_a_failed_create_left() {
+    for fault in [Fault::LeavesHalfDone, Fault::TimesOut] {
+        let mut rig = Rig::new();
+        rig.engine.inject(Call::Create, [fault.clone()]);
+        let order = rig.order("a");
+        rig.send(WorkloadCommand::Create(order));
+        assert_eq!(rig.engine.containers().len(), 1, "{fault:?}");
+        rig.send(WorkloadCommand::Delete);
+        assert!(rig.engine.containers().is_empty(), "{fault:?}");
+    }
+}
+
+#[test]
+fn delete_during_a_create_cancels_it() {
+    let mut rig = Rig::new();
+    let (commands, inbox) = workload_inbox();
+    rig.control_loop.inbox = inbox;
+    let order = rig.order("a");
+    commands.send(WorkloadCommand::Create(order)).unwrap();
+    rig.engine.during_next_create(move || {
+        commands.send(WorkloadCommand::Delete).unwrap();
+        std::mem::forget(commands); // The agent keeps its end.
+    });
+    rig.run();
+    assert_eq!(rig.states(), [starting("a"), stopping("a"), gone("a"), "ended 1".to_owned()]);
+    assert_eq!(rig.engine.take_calls(), ["create web", "find web"]);
+    assert!(rig.engine.containers().is_empty());
+}
+
+#[test]
+fn update_during_a_create_cancels_it_and_starts_the_new_one() {
+    let mut rig = Rig::new();
+    let (commands, inbox) = workload_inbox();
+    rig.control_loop.inbox = inbox;
+    let (first, second) = (rig.order("a"), rig.order("b"));
+    commands.send(WorkloadCommand::Create(first)).unwrap();
+    rig.engine.during_next_create(move || {
+        commands.send(WorkloadCommand::Update(Some(second))).unwrap();
+        std::mem::forget(commands); // The agent keeps its end.
+    });
+    rig.run();
+    assert_eq!(rig.states(), [starting("a"), stopping("a"), gone("a"), starting("b")]);
+    assert_eq!(rig.engine.only().1.instance, instance("b"));
+}
+
+#[test]
+fn a_command_that_arrives_with_the_end_is_still_executed() {
+    let mut rig = Rig::new();
+    rig.create("a", |_| {});
+    let order = rig.order("b");
+    rig.commands.send(WorkloadCommand::Delete).unwrap();
+    rig.commands.send(WorkloadCommand::Update(Some(order))).unwrap();
+    rig.run();
+    let states = [stopping("a"), gone("a"), stopping("a"), gone("a"), starting("b")];
+    assert_eq!(rig.states(), states);
+    assert_eq!(rig.engine.only().1.instance, instance("b"));
+}
+
+// ------------------------------------------------------------------- update
+
+// [utest->swdd~agent-workload-control-loop-executes-update~2]
+#[test]
+fn update_removes_the_old_then_starts_the_new() {
+    for (config, folder_stays) in [("b", false), ("a", true)] {
+        let mut rig = Rig::new();
+        rig.create("a", |workload| workload.files.push(file("/x")));
+        let order = rig.order(config);
+        rig.send(WorkloadCommand::Update(Some(order)));
+        assert_eq!(rig.states(), [stopping("a"), gone("a"), starting(config)]);
+        assert_eq!(rig.engine.take_calls(), ["delete web", "create web"]);
+        assert!(!rig.path("a").join("files").exists());
+        assert_eq!(rig.path("a").exists(), folder_stays);
+        assert_eq!(rig.engine.only().1.instance, instance(config));
+    }
+}
+
+// [utest->swdd~agent-workload-control-loop-executes-update-delete-only~1]
+#[test]
+fn update_without_new_workload_only_deletes_and_a_deferred_create_reports_the_old_again() {
+    let mut rig = Rig::new();
+    rig.create("a", |_| {});
+    rig.send(WorkloadCommand::Update(None));
+    assert_eq!(rig.states(), [stopping("a"), gone("a")]);
+    assert!(rig.engine.containers().is_empty());
+    let order = rig.order("b");
+    rig.send(WorkloadCommand::Update(Some(order)));
+    assert_eq!(rig.states(), [stopping("a"), gone("a"), starting("b")]);
+    assert_eq!(rig.engine.take_calls(), ["delete web", "create web"]);
+}
+
+// [utest->swdd~agent-workload-control-loop-update-delete-failed-allows-retry~1]
+#[test]
+fn update_whose_delete_fails_keeps_the_new_workload_and_tries_again() {
+    let mut rig = Rig::new();
+    rig.create("a", |_| {});
+    rig.engine.inject(Call::Delete, [Fault::Fails, Fault::TimesOut]);
+    let order = rig.order("b");
+    rig.send(WorkloadCommand::Update(Some(order)));
+    assert_eq!(rig.states(), [stopping("a"), delete_failed("a")]);
+    rig.until_due();
+    assert_eq!(rig.states(), ["a Stopping(DeleteFailed): 'it took too long'"]);
+    rig.until_due();
+    assert_eq!(rig.states(), [gone("a"), starting("b")]);
+    assert_eq!(rig.engine.only().1.instance, instance("b"));
+}
+
+// [utest->swdd~agent-workload-control-loop-update-broken-allowed~1]
+#[test]
+fn update_of_what_has_no_container_goes_on() {
+    let mut rig = Rig::new();
+    rig.engine.inject(Call::Create, [Fault::Unsupported]);
+    let order = rig.order("a");
+    rig.send(WorkloadCommand::Create(order));
+    rig.states();
+    let order = rig.order("b");
+    rig.send(WorkloadCommand::Update(Some(order)));
+    assert_eq!(rig.states(), [stopping("a"), gone("a"), starting("b")]);
+}
+
+#[test]
+fn update_to_another_runtime_deletes_with_the_old_engine() {
+    let mut rig = Rig::new();
+    rig.create("a", |_| {});
+    let other = FakeEngine::new();
+    let mut order = rig.order("b");
+    order.engine = Some(Engine { connector: Box::new(other.connector("agent_A")), watch: rig.watch.clone() });
+    rig.send(WorkloadCommand::Update(Some(order)));
+    assert_eq!(rig.engine.take_calls(), ["delete web"]);
+    assert_eq!(other.take_calls(), ["create web"]);
+}
+
+// ------------------------------------------------------------------ restart
+
+// [utest->swdd~agent-supports-restart-policies~1]
+// [utest->swdd~workload-control-loop-restarts-workload-with-enabled-restart-policy~2]
+#[test]
+fn policies_restart_what_they_say_and_nothing_else() {
+    use RestartPolicy::{Always, Never, OnFailure};
+    for (phase, restarting) in [
+        (Phase::FailedExecFailed, vec![OnFailure, Always]),
+        (Phase::Succeeded, vec![Always]),
+        (Phase::FailedLost, vec![]),
+        (Phase::FailedUnknown, vec![]),
+        (Phase::Running, vec![]),
+        (Phase::PendingStarting, vec![]),
+        (Phase::Stopping, vec![]),
+    ] {
+        for policy in [Never, OnFailure, Always] {
+            let mut rig = Rig::new();
+            rig.create("a", |workload| workload.restart_policy = policy);
+            rig.clock.advance(RESTART_SPACING);
+            rig.observe(ExecutionState::plain(phase));
+            let restarted = !rig.engine.take_calls().is_empty();
+            assert_eq!(restarted, restarting.contains(&policy), "{policy} {phase}");
+        }
+    }
+}
+
+// [utest->swdd~workload-control-loop-handles-workload-restarts~2]
+#[test]
+fn a_workload_that_succeeded_is_started_in_its_own_container() {
+    let mut rig = Rig::new();
+    let id = rig.create("a", |workload| {
+        workload.restart_policy = RestartPolicy::Always;
+        workload.files.push(file("/x"));
+    });
+    rig.watch_commands();
+    std::fs::remove_file(rig.path("a").join("files/x")).unwrap();
+    rig.clock.advance(RESTART_SPACING);
+    rig.observe(ExecutionState::exited(0));
+    assert_eq!(rig.states(), ["a Succeeded(Ok)".to_owned(), starting("a")]);
+    assert_eq!(rig.engine.take_calls(), ["start web"]);
+    assert_eq!(rig.watch_commands(), ["Unwatch", "Watch"]);
+    assert_eq!(rig.engine.only().0, id);
+    assert!(rig.path("a").join("files/x").exists(), "files are written again");
+}
+
+// [utest->swdd~workload-control-loop-restarts-workloads-using-update~1]
+#[test]
+fn a_workload_that_failed_gets_a_new_container() {
+    let mut rig = Rig::new();
+    let id = rig.always("a");
+    rig.clock.advance(RESTART_SPACING);
+    rig.observe(ExecutionState::exited(3));
+    let failed = "a Failed(ExecFailed): 'Exit code: '3''".to_owned();
+    assert_eq!(rig.states(), [failed, stopping("a"), gone("a"), starting("a")]);
+    assert_eq!(rig.engine.take_calls(), ["delete web", "create web"]);
+    assert_ne!(rig.engine.only().0, id);
+}
+
+#[test]
+fn a_failed_start_of_an_ended_container_is_retried_with_a_new_one() {
+    let mut rig = Rig::new();
+    rig.always("a");
+    rig.engine.inject(Call::Start, [Fault::Fails]);
+    rig.clock.advance(RESTART_SPACING);
+    rig.observe(ExecutionState::exited(0));
+    assert_eq!(rig.states().last().unwrap(), &retry("a", 1));
+    rig.until_due();
+    assert_eq!(rig.engine.take_calls(), ["start web", "create web"]);
+}
+
+#[test]
+fn a_crash_loop_restarts_ever_more_slowly_until_it_ran_for_a_minute() {
+    let mut rig = Rig::new();
+    rig.always("a");
+    rig.clock.advance(RESTART_SPACING);
+    let mut waits = Vec::new();
+    for _ in 0..12 {
+        rig.observe(ExecutionState::exited(1));
+        waits.push(if rig.control_loop.due().is_some() { rig.until_due() } else { Duration::ZERO });
+    }
+    assert_eq!(waits[0], Duration::ZERO, "the first restart is immediate");
+    for (restart, wait) in waits.iter().enumerate().skip(1) {
+        let bound = backoff_max(u32::try_from(restart).unwrap());
+        assert!(*wait <= bound.max(RESTART_SPACING) && *wait >= bound / 2, "restart {restart}: {wait:?}");
+    }
+    rig.clock.advance(RESTART_RESET);
+    rig.states();
+    rig.observe(ExecutionState::exited(1));
+    assert_eq!(rig.states().last().unwrap(), &starting("a"), "immediate again");
+}
+
+#[test]
+fn starts_of_a_workload_that_succeeds_at_once_are_a_second_apart() {
+    let mut rig = Rig::new();
+    rig.always("a");
+    for _ in 0..5 {
+        rig.observe(ExecutionState::exited(0));
+        assert_eq!(rig.until_due(), RESTART_SPACING);
+    }
+    assert_eq!(rig.engine.take_calls(), ["start web"; 5]);
+}
+
+#[test]
+fn without_restart_backoff_every_restart_is_immediate() {
+    let mut rig = Rig::with(|context| context.restart_backoff = false);
+    rig.always("a");
+    for _ in 0..5 {
+        rig.observe(ExecutionState::exited(1));
+    }
+    assert_eq!(rig.engine.take_calls().len(), 10);
+}
+
+#[test]
+fn commands_and_a_revival_by_others_end_the_waiting_for_a_restart() {
+    for case in ["running", "delete", "update"] {
+        let mut rig = Rig::new();
+        rig.always("a");
+        rig.observe(ExecutionState::exited(1));
+        assert!(rig.control_loop.due().is_some());
+        match case {
+            "running" => rig.observe(ExecutionState::plain(Phase::Running)),
+            "delete" => rig.send(WorkloadCommand::Delete),
+            _ => {
+                let order = rig.order("b");
+                rig.send(WorkloadCommand::Update(Some(order)));
+            }
+        }
+        assert_eq!(rig.control_loop.due(), None, "{case}");
+    }
+}
+
+// [utest->swdd~workload-control-loop-receives-workload-states~1]
+// [utest->swdd~workload-control-loop-checks-workload-state-validity~1]
+#[test]
+fn states_of_an_earlier_start_are_ignored() {
+    let mut rig = Rig::new();
+    rig.always("a");
+    let old = rig.generation();
+    rig.clock.advance(RESTART_SPACING);
+    rig.observe(ExecutionState::exited(1));
+    rig.states();
+    rig.engine.take_calls();
+    rig.send(WorkloadCommand::Observed { generation: old, state: ExecutionState::exited(1) });
+    assert!(rig.states().is_empty());
+    assert!(rig.engine.take_calls().is_empty());
+    rig.send(WorkloadCommand::Update(None));
+    rig.states();
+    rig.observe(ExecutionState::plain(Phase::FailedLost));
+    assert!(rig.states().is_empty(), "nothing is watched after a delete");
+}
+
+#[test]
+fn loops_of_the_same_name_never_share_a_generation() {
+    let context = Rig::new().control_loop.context.clone();
+    let first_generation = |number| {
+        let (_, inbox) = workload_inbox();
+        let id = LoopId { name: "web".into(), number };
+        WorkloadControlLoop::new(id, instance("a"), context.clone(), fastrand::Rng::with_seed(1), inbox).generation
+    };
+    assert!(first_generation(2) - first_generation(1) > u64::from(u32::MAX));
+}
+
+// ----------------------------------------------------------- found at start
+
+// [utest->swdd~agent-workload-control-loop-executes-resume~1]
+#[test]
+fn resume_watches_reports_nothing_and_restarts_with_everything() {
+    let mut rig = Rig::new();
+    let id = rig.engine.add(&instance("a"), ExecutionState::plain(Phase::Running));
+    let mut order = rig.order_with("a", |workload| workload.restart_policy = RestartPolicy::Always);
+    order.control_interface = Some("/run/x".into());
+    rig.send(WorkloadCommand::Resume(order, id));
+    assert!(rig.states().is_empty());
+    assert!(rig.engine.take_calls().is_empty());
+    assert_eq!(rig.watch_commands(), ["Watch"]);
+    rig.observe(ExecutionState::exited(1));
+    let new = rig.engine.only().1.new.unwrap();
+    assert_eq!(new.control_interface, Some(PathBuf::from("/run/x")));
+}
+
+#[test]
+fn a_held_container_is_started_again_by_create_and_removed_by_anything_else() {
+    let hold = |rig: &Rig| {
+        let id = rig.engine.add(&instance("a"), ExecutionState::plain(Phase::Succeeded));
+        WorkloadCommand::Hold(HeldContainer { instance: instance("a"), id, engine: rig.engine().unwrap() })
+    };
+    let mut rig = Rig::new();
+    let (held, order) = (hold(&rig), rig.order("a"));
+    rig.send(held);
+    rig.send(WorkloadCommand::Create(order));
+    assert_eq!(rig.engine.take_calls(), ["start web"]);
+    assert_eq!(rig.states(), [starting("a")]);
+
+    let mut rig = Rig::new();
+    let (held, order) = (hold(&rig), rig.order("b"));
+    rig.send(held);
+    rig.send(WorkloadCommand::Update(Some(order)));
+    assert_eq!(rig.engine.take_calls(), ["delete web", "create web"]);
+    assert_eq!(rig.states(), [stopping("a"), gone("a"), starting("b")]);
+
+    // [utest->swdd~agent-delete-old-workload~2]
+    let mut rig = Rig::new();
+    let held = hold(&rig);
+    rig.send(held);
+    rig.send(WorkloadCommand::Delete);
+    assert_eq!(rig.states(), [stopping("a"), gone("a"), "ended 1".to_owned()]);
+}
+
+#[test]
+fn long_engine_messages_are_cut_between_characters() {
+    let rig = Rig::new();
+    let text = "ä".repeat(ADDITIONAL_INFO_MAX);
+    send_state(&rig.control_loop.context.reports, &instance("a"), ExecutionState::with_info(Phase::Running, text));
+    let Ok(SchedulerEvent::State(report)) = rig.events.try_recv() else { panic!("a state is expected") };
+    assert_eq!(report.state.additional_info.len(), ADDITIONAL_INFO_MAX);
+}
+
+#[test]
+fn the_thread_ends_when_the_agent_drops_its_end() {
+    let rig = Rig::new();
+    drop(rig.commands);
+    let control_loop = rig.control_loop;
+    let thread = crate::threads::spawn("wl:web", crate::limits::STACK_WORKLOAD, move || control_loop.run()).unwrap();
+    assert!(crate::threads::join_all([thread], Duration::from_secs(20)).is_empty());
+}

@@ -1,1 +1,173 @@
-//! Tests.
+//! The tables of spec/agent.md sections 8.3 and 8.4.
+
+use super::*;
+use crate::model::workload::{AddCondition, DeleteCondition, Workload};
+use std::sync::Arc;
+
+fn added(name: &str, config: &str, dependencies: &[(&str, AddCondition)]) -> AddedWorkload {
+    let mut workload = Workload::new("A", "podman", config);
+    workload.dependencies = dependencies.iter().map(|(name, condition)| ((*name).to_owned(), *condition)).collect();
+    AddedWorkload { instance: workload.instance_name(name), workload: Arc::new(workload) }
+}
+
+fn deleted(name: &str, config: &str, dependencies: &[(&str, DeleteCondition)]) -> DeletedWorkload {
+    DeletedWorkload {
+        instance: InstanceName::new(name, config, "A"),
+        dependencies: dependencies.iter().map(|(name, condition)| ((*name).to_owned(), *condition)).collect(),
+    }
+}
+
+fn create(name: &str, dependencies: &[(&str, AddCondition)]) -> Operation {
+    Operation::Create(Created { added: added(name, "new", dependencies), reuse: false })
+}
+
+/// An update of `w` that needs `up` to run and `user` to be gone.
+fn update() -> Updated {
+    Updated {
+        new: added("w", "new", &[("up", AddCondition::Running)]),
+        deleted: deleted("w", "old", &[("user", DeleteCondition::NotPendingNorRunning)]),
+    }
+}
+
+fn store(up: bool, user: bool) -> WorkloadStateStore {
+    let mut store = WorkloadStateStore::new("A".into());
+    set(&mut store, "up", up);
+    set(&mut store, "user", user);
+    store
+}
+
+fn set(store: &mut WorkloadStateStore, name: &str, running: bool) {
+    let phase = if running { Phase::Running } else { Phase::FailedExecFailed };
+    store.set_own(&InstanceName::with_id(name, "id", "A"), ExecutionState::plain(phase));
+}
+
+/// Kinds of ready operations and of reports, in order.
+fn kinds(decision: &Decision) -> Vec<String> {
+    let reports = decision.reports.iter().map(|report| {
+        let which =
+            if report.instance == InstanceName::new(&report.instance.workload, "new", "A") { "new" } else { "old" };
+        format!("{which} {}", report.state)
+    });
+    let ready = decision.ready.iter().map(|operation| match operation {
+        Operation::Create(_) => "Create".to_owned(),
+        Operation::Update(_) => "Update".to_owned(),
+        Operation::UpdateDeleteOnly(_) => "UpdateDeleteOnly".to_owned(),
+        Operation::Delete(_) => "Delete".to_owned(),
+    });
+    reports.chain(ready).collect()
+}
+
+const WAITS: &str = "new Pending(WaitingToStart)";
+const WAITS_TO_STOP: &str = "old Stopping(WaitingToStop)";
+
+// [utest->swdd~agent-enqueues-unfulfilled-create~1]
+#[test]
+fn a_create_waits_for_its_dependencies() {
+    for (up, expected, queued) in [(true, vec!["Create"], false), (false, vec![WAITS], true)] {
+        let mut scheduler = WorkloadScheduler::default();
+        let decision = scheduler.decide(create("w", &[("up", AddCondition::Running)]), &store(up, true));
+        assert_eq!(kinds(&decision), expected);
+        assert_eq!(scheduler.get("w").is_some(), queued);
+    }
+}
+
+// [utest->swdd~agent-enqueues-unfulfilled-delete~1]
+#[test]
+fn a_delete_waits_for_its_dependents() {
+    for (user, expected, queued) in [(false, vec!["Delete"], false), (true, vec![WAITS_TO_STOP], true)] {
+        let mut scheduler = WorkloadScheduler::default();
+        let operation = Operation::Delete(update().deleted);
+        assert_eq!(kinds(&scheduler.decide(operation, &store(true, user))), expected);
+        assert_eq!(scheduler.get("w").is_some(), queued);
+    }
+}
+
+// [utest->swdd~agent-handles-update-with-fulfilled-delete~1]
+// [utest->swdd~agent-enqueues-update-with-unfulfilled-delete~1]
+#[test]
+fn an_update_deletes_as_soon_as_it_may_and_starts_when_it_may() {
+    for (up, user, expected) in [
+        (true, false, vec!["Update"]),
+        (false, false, vec![WAITS, "UpdateDeleteOnly"]),
+        (true, true, vec![WAITS_TO_STOP]),
+        (false, true, vec![WAITS_TO_STOP]),
+    ] {
+        let mut scheduler = WorkloadScheduler::default();
+        let decision = scheduler.decide(Operation::Update(update()), &store(up, user));
+        assert_eq!(kinds(&decision), expected, "up {up} user {user}");
+        let queued = match (up, user) {
+            (true, false) => None,
+            (false, false) => Some(Waiting::UpdateCreate(update())),
+            (_, true) => Some(Waiting::UpdateDelete(update())),
+        };
+        assert_eq!(scheduler.get("w"), queued.as_ref());
+    }
+}
+
+// [utest->swdd~agent-shall-not-enqueue-update-delete-only-workload-operation~1]
+#[test]
+fn an_update_that_only_deletes_never_waits() {
+    let mut scheduler = WorkloadScheduler::default();
+    let decision = scheduler.decide(Operation::UpdateDeleteOnly("w".into()), &store(false, true));
+    assert_eq!(kinds(&decision), ["UpdateDeleteOnly"]);
+    assert_eq!(scheduler.names().count(), 0);
+}
+
+// [utest->swdd~agent-keeps-workloads-with-unfulfilled-workload-dependencies-in-queue~1]
+#[test]
+fn a_waiting_update_goes_through_both_phases_and_reports_each_once() {
+    let mut scheduler = WorkloadScheduler::default();
+    let mut store = store(false, true);
+    scheduler.decide(Operation::Update(update()), &store);
+    assert_eq!(scheduler.state_changed("user", &store), Decision::default(), "nothing is reported again");
+    set(&mut store, "user", false);
+    assert_eq!(kinds(&scheduler.state_changed("user", &store)), [WAITS, "UpdateDeleteOnly"]);
+    assert_eq!(scheduler.state_changed("up", &store), Decision::default());
+    set(&mut store, "up", true);
+    assert_eq!(kinds(&scheduler.state_changed("up", &store)), ["Update"]);
+    assert_eq!(scheduler.names().count(), 0);
+}
+
+#[test]
+fn waiting_creates_and_deletes_become_ready() {
+    let mut scheduler = WorkloadScheduler::default();
+    let mut store = store(false, true);
+    scheduler.decide(create("w1", &[("up", AddCondition::Running)]), &store);
+    scheduler
+        .decide(Operation::Delete(deleted("w2", "old", &[("user", DeleteCondition::NotPendingNorRunning)])), &store);
+    set(&mut store, "up", true);
+    set(&mut store, "user", false);
+    assert_eq!(kinds(&scheduler.state_changed("up", &store)), ["Create"]);
+    assert_eq!(kinds(&scheduler.state_changed("user", &store)), ["Delete"]);
+}
+
+#[test]
+fn a_failed_start_that_was_given_up_lets_an_error_handler_start() {
+    let mut scheduler = WorkloadScheduler::default();
+    let mut store = store(false, false);
+    let up = InstanceName::with_id("up2", "id", "A");
+    scheduler.decide(create("handler", &[("up2", AddCondition::Failed)]), &store);
+    for (phase, ready) in
+        [(Phase::PendingStarting, false), (Phase::FailedLost, false), (Phase::PendingStartingFailed, true)]
+    {
+        store.set_own(&up, ExecutionState::plain(phase));
+        assert_eq!(!scheduler.state_changed("up2", &store).ready.is_empty(), ready, "{phase}");
+    }
+}
+
+#[test]
+fn what_waits_is_found_by_what_it_waits_for_and_leaves_nothing_behind() {
+    let mut scheduler = WorkloadScheduler::default();
+    let store = store(false, true);
+    for number in 0..50 {
+        scheduler.decide(create(&format!("w{number}"), &[("up", AddCondition::Running)]), &store);
+    }
+    assert_eq!(scheduler.waiters.len(), 1, "50 waiting workloads cost one look-up");
+    assert_eq!(kinds(&scheduler.decide(create("w50", &[]), &store)), ["Create"]);
+    assert_eq!(scheduler.state_changed("w50", &store), Decision::default());
+    for number in 0..50 {
+        assert!(scheduler.take(&format!("w{number}")).is_some());
+    }
+    assert!(scheduler.waiters.is_empty());
+    assert!(scheduler.take("w0").is_none());
+}

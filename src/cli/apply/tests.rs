@@ -102,17 +102,18 @@ fn wrong_manifests_give_the_documented_texts() {
         ),
         (
             "workloads: {}".to_owned(),
-            "Manifest schema validation failed:\n'': \"apiVersion\" is a required property (a.yaml line 1 column 1)",
+            "Manifest schema validation failed:\n'': \"apiVersion\" is a required property (a.yaml, line 1 column 1)",
         ),
         (
             "apiVersion: v2".to_owned(),
-            "Manifest schema validation failed:\n'/apiVersion': \"v2\" does not match \"^v1$\" (a.yaml line 1 column 13)",
+            "Manifest schema validation failed:\n'/apiVersion': \"v2\" does not match \"^v1$\" (a.yaml, line 1 column 13)",
         ),
         (
             workload(", restartPolicy: x, tags: {a: 1}"),
             "Manifest schema validation failed:\n\
-             '/workloads/w/tags/a': 1 is not of type \"string\" (a.yaml line 3 column 78)\n\
-             '/workloads/w/restartPolicy': \"x\" is not one of",
+             '/workloads/w/restartPolicy': \"x\" is not one of \"NEVER\", \"ON_FAILURE\", \"ALWAYS\" \
+             (a.yaml, line 3 column 62)\n\
+             '/workloads/w/tags/a': 1 is not of type \"string\" (a.yaml, line 3 column 75)",
         ),
         (workload(", tags: {a.b: c}"), "Invalid mapping key 'a.b': Expected to have characters in [a-zA-Z0-9_-]."),
         (workload(", note: [{true: x}]"), "Unsupported mapping key 'true'"),
@@ -131,7 +132,7 @@ fn wrong_manifests_give_the_documented_texts() {
         (
             old(", restartPolicy: x"),
             "Invalid manifest data provided: a.yaml: workloads.w.restartPolicy: unknown value 'x', expected NEVER, \
-             ON_FAILURE or ALWAYS at line 3 column 64",
+             ON_FAILURE or ALWAYS at line 3 column 62",
         ),
         (
             "apiVersion: v1\nworkload:\n  web: {}\n".to_owned(),

@@ -71,6 +71,7 @@ fn refused_words_are_usage_errors_that_name_the_problem() {
             "error: invalid value '5x' for '--wait-timeout <TIME>': expected a whole number of seconds, or one with ms, s, m or h",
         ),
         ("apply f --wait-timeout s", "error: invalid value 's' for '--wait-timeout <TIME>': expected a whole number"),
+        ("get workload -w -q", "error: the argument '--quiet' cannot be used with '--watch'"),
         ("set state only", "error: the following required arguments were not provided:"),
         (
             "run workload w --runtime r --config c --agent a --tags x",

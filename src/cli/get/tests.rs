@@ -104,3 +104,17 @@ fn watching_follows_states_and_asks_again_for_new_instances() {
     assert_eq!(frames, ["a,b", "b", "", "a,c"]);
     assert_eq!(server.reads.len(), 2);
 }
+
+#[test]
+fn a_watch_frame_is_no_higher_than_the_terminal() {
+    for (lines_max, expected) in [
+        (6, vec!["0", "1", "2", "3", "4"]),
+        (5, vec!["0", "1", "2", "3", "4"]),
+        (4, vec!["0", "1", "2", "and 2 more lines"]),
+        (0, vec!["0", "and 4 more lines"]),
+    ] {
+        let mut lines: Vec<String> = (0..5).map(|line| line.to_string()).collect();
+        shorten(&mut lines, lines_max);
+        assert_eq!(lines, expected, "{lines_max}");
+    }
+}

@@ -21,7 +21,6 @@ fn texts(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
     entries.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect()
 }
 
-// [utest->swdd~api-object-serialization~1]
 #[test]
 fn a_manifest_with_everything_is_read() {
     let text = "\

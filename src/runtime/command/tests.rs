@@ -75,6 +75,13 @@ fn a_failed_call_tells_what_the_engine_said_and_what_was_called() {
 }
 
 #[test]
+fn a_partial_answer_is_taken_where_it_helps() {
+    assert_eq!(text_of(shell("echo one; exit 1").partial()), Ok("one\n".to_owned()));
+    assert!(matches!(text_of(shell("echo two >&2; exit 1").partial()), Err(CallError::Failed(_))));
+    assert!(matches!(text_of(shell("echo one; exit 1")), Err(CallError::Failed(_))));
+}
+
+#[test]
 fn a_missing_program_is_named() {
     let call = EngineCall::new("no-such-engine", vec!["ps".to_owned(), "a b".to_owned()]);
     let text =
@@ -231,7 +238,7 @@ fn where_no_pidfd_can_be_had_the_end_is_noticed_all_the_same() {
         let mut running = RunningCall::new(child, streams, None, call.limit);
         running.pidfd = None;
         let status = running.wait(&mut Unwatched, || None);
-        let outcome = running.outcome(status, call.quoted());
+        let outcome = running.outcome(status, call.quoted(), false);
         assert_eq!(outcome.is_ok(), expected, "{script}: {outcome:?}");
     }
 }

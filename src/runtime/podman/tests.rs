@@ -1,68 +1,45 @@
 //! The connector against a scripted engine: which calls it makes, and what it makes of the answers.
 
 use super::*;
-use crate::model::execution_state::ExecutionState;
+use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::workload::Workload;
+use crate::runtime::scripted_engine::{ID, OTHER, ScriptedEngine, failed, id, new_container};
+use crate::runtime::{CallWatch, MainProcess, NewContainer, RuntimeConnector as _, RuntimeError};
 use rustix::event::{EventfdFlags, eventfd};
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use tempfile::TempDir;
 
-const ID: &str = "1111111111111111111111111111111111111111111111111111111111111111";
-const OTHER: &str = "2222222222222222222222222222222222222222222222222222222222222222";
-
-/// An engine that answers its calls, in order, by these lines of shell.
+/// A scripted engine and a connector to it.
 struct Engine {
-    folder: TempDir,
+    script: ScriptedEngine,
     connector: PodmanConnector,
 }
 
 impl Engine {
     fn answering(answers: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        for (index, answer) in answers.iter().enumerate() {
-            fs::write(folder.path().join((index + 1).to_string()), answer).unwrap();
-        }
-        fs::write(folder.path().join("calls"), "").unwrap();
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/runtime/podman/scripted_engine.sh");
-        let program = folder.path().join("podman");
-        std::os::unix::fs::symlink(script, &program).unwrap();
-        let (children, _) = EngineChildren::open(&folder.path().join("children")).unwrap();
-        let mut connector = PodmanConnector::new("agent_A", children);
-        connector.program = program.to_str().unwrap().to_owned();
-        Self { folder, connector }
+        let script = ScriptedEngine::answering(answers);
+        let mut connector = PodmanConnector::new("agent_A", script.children());
+        connector.cli = script.cli();
+        Self { script, connector }
     }
 
     fn calls(&self) -> Vec<String> {
-        let text = fs::read_to_string(self.folder.path().join("calls")).unwrap();
-        text.lines().map(str::to_owned).collect()
-    }
-
-    /// The arguments as they stand in an error text.
-    fn execution(&self, arguments: &[&str]) -> String {
-        let quoted: String = arguments.iter().map(|argument| format!(" \"{argument}\"")).collect();
-        format!("Execution of '{}{quoted}'", self.connector.program)
+        self.script.calls()
     }
 
     fn create(&mut self) -> Result<ContainerId, RuntimeError> {
         self.connector.create(&new(), None, &mut Unwatched)
     }
 
-    fn start(&mut self, id: &str) -> Result<ContainerId, RuntimeError> {
-        self.connector.start(&ContainerId(id.into()), &new(), None, &mut Unwatched)
+    fn start(&mut self, container: &str) -> Result<ContainerId, RuntimeError> {
+        self.connector.start(&id(container), &new(), None, &mut Unwatched)
     }
 }
 
 fn new() -> NewContainer {
-    let config = "image: x\ngeneralOptions: [-g]\ncommandArgs: [sh]";
-    NewContainer {
-        instance: InstanceName::new("web", config, "agent_A"),
-        workload: Arc::new(Workload::new("agent_A", "podman", config)),
-        control_interface: None,
-        files: Vec::new(),
-    }
+    new_container("podman", "image: x\ngeneralOptions: [-g]\ncommandArgs: [sh]")
 }
 
 fn run_call() -> String {
@@ -84,29 +61,22 @@ fn listing(containers: &[(&str, String)]) -> String {
     format!("echo '[{}]'", entries.join(","))
 }
 
-fn failed<T: std::fmt::Debug>(result: Result<T, RuntimeError>) -> String {
-    match result {
-        Err(RuntimeError::Failed(text)) => text,
-        other => panic!("{other:?}"),
-    }
-}
-
 // [utest->swdd~podman-name-returns-podman~1]
 // [utest->swdd~podman-uses-podman-cli~1]
 #[test]
 fn the_runtime_podman_uses_the_program_podman() {
-    let folder = tempfile::tempdir().unwrap();
-    let (children, _) = EngineChildren::open(folder.path()).unwrap();
-    assert_eq!(PodmanConnector::new("agent_A", children).program, "podman");
+    let children = ScriptedEngine::answering(&[]).children();
+    assert_eq!(PodmanConnector::new("agent_A", children).cli.program(), "podman");
     assert_eq!(RUNTIME_NAME, "podman");
 }
 
 // [utest->swdd~podman-create-workload-runs-workload~1]
+// [utest->swdd~functions-required-by-runtime-connector~1]
 // [utest->swdd~podman-create-workload-returns-workload-id~1]
 #[test]
 fn create_runs_the_container_and_answers_its_id() {
     let mut engine = Engine::answering(&[&format!("echo 'Trying to pull' >&2; echo {ID}")]);
-    assert_eq!(engine.create(), Ok(ContainerId(ID.into())));
+    assert_eq!(engine.create(), Ok(id(ID)));
     assert_eq!(engine.calls(), [run_call()]);
 }
 
@@ -121,7 +91,7 @@ fn a_failed_create_removes_exactly_its_containers_and_keeps_the_error() {
     assert_eq!(engine.calls(), [run_call(), find_call(), stop, format!("rm --ignore {ID}")]);
     let run = run_call();
     let arguments: Vec<&str> = run.split(' ').collect();
-    assert_eq!(text, format!("Error: no such command. {}", engine.execution(&arguments)));
+    assert_eq!(text, format!("Error: no such command. {}", engine.script.execution(&arguments)));
 }
 
 #[test]
@@ -134,7 +104,7 @@ fn the_error_of_a_create_is_kept_when_the_cleanup_fails_too() {
 #[test]
 fn a_missing_engine_is_not_asked_to_clean_up() {
     let mut engine = Engine::answering(&[]);
-    engine.connector.program = "no-such-engine".to_owned();
+    engine.connector.cli = EngineCli::new("no-such-engine", engine.script.children());
     let text = failed(engine.create());
     assert!(
         text.starts_with("Error: 'No such file or directory (os error 2)'. Could not spawn command 'no-such-engine ")
@@ -158,7 +128,7 @@ fn a_configuration_that_cannot_work_calls_nothing() {
 fn an_engine_that_prints_no_id_is_asked_for_it() {
     let found = listing(&[(ID, new().instance.to_string())]);
     let mut engine = Engine::answering(&["echo garbage", &found]);
-    assert_eq!(engine.create(), Ok(ContainerId(ID.into())));
+    assert_eq!(engine.create(), Ok(id(ID)));
 
     let mut engine = Engine::answering(&["", "echo '[]'", "echo '[]'"]);
     assert_eq!(failed(engine.create()), "Unexpected number of workloads: 0 containers after a create");
@@ -196,7 +166,7 @@ fn a_create_that_is_cancelled_or_takes_too_long_is_cleaned_up() {
     for (cancelled, limit) in [(true, None), (false, Some(Duration::from_millis(10)))] {
         let mut engine = Engine::answering(&["exec sleep 600", &found]);
         let cancel = cancelled.then(|| eventfd(0, EventfdFlags::CLOEXEC).unwrap());
-        let mut watch = OnceCalled { calls: engine.folder.path().join("calls"), cancel };
+        let mut watch = OnceCalled { calls: engine.script.path().join("calls"), cancel };
         match engine.connector.create(&new(), limit, &mut watch) {
             Err(RuntimeError::Cancelled) if cancelled => {}
             Err(RuntimeError::TimedOut(text)) if !cancelled => assert!(text.starts_with("No answer within 10ms.")),
@@ -210,7 +180,7 @@ fn a_create_that_is_cancelled_or_takes_too_long_is_cleaned_up() {
 #[test]
 fn start_starts_the_same_container_and_removes_it_when_that_fails() {
     let mut engine = Engine::answering(&[&format!("echo {ID}")]);
-    assert_eq!(engine.start(ID), Ok(ContainerId(ID.into())));
+    assert_eq!(engine.start(ID), Ok(id(ID)));
     assert_eq!(engine.calls(), [format!("-g start {ID}")]);
 
     for found in [listing(&[(ID, new().instance.to_string())]), "echo '[]'".to_owned(), "exit 1".to_owned()] {
@@ -222,27 +192,34 @@ fn start_starts_the_same_container_and_removes_it_when_that_fails() {
 }
 
 // [utest->swdd~podman-delete-workload-stops-and-removes-workload~1]
+// [utest->swdd~functions-required-by-runtime-connector~1]
 #[test]
 fn delete_stops_and_removes() {
     let mut engine = Engine::answering(&[]);
-    assert_eq!(engine.connector.delete(&ContainerId(ID.into())), Ok(()));
+    assert_eq!(engine.connector.delete(&id(ID)), Ok(()));
     assert_eq!(engine.calls(), [format!("stop --ignore {ID}"), format!("rm --ignore {ID}")]);
 }
 
 #[test]
 fn a_failed_stop_or_removal_is_told() {
-    let id = ContainerId(ID.into());
+    let web = id(ID);
     let mut engine = Engine::answering(&["echo no >&2; exit 125"]);
-    assert_eq!(failed(engine.connector.delete(&id)), format!("no. {}", engine.execution(&["stop", "--ignore", ID])));
+    assert_eq!(
+        failed(engine.connector.delete(&web)),
+        format!("no. {}", engine.script.execution(&["stop", "--ignore", ID]))
+    );
     assert_eq!(engine.calls().len(), 1);
     let mut engine = Engine::answering(&["", "echo no >&2; exit 2"]);
-    assert_eq!(failed(engine.connector.delete(&id)), format!("no. {}", engine.execution(&["rm", "--ignore", ID])));
+    assert_eq!(
+        failed(engine.connector.delete(&web)),
+        format!("no. {}", engine.script.execution(&["rm", "--ignore", ID]))
+    );
 }
 
 #[test]
 fn a_paused_container_goes_on_to_be_stopped() {
     let mut engine = Engine::answering(&["echo 'container is running or paused, refusing to clean up' >&2; exit 125"]);
-    assert_eq!(engine.connector.delete(&ContainerId(ID.into())), Ok(()));
+    assert_eq!(engine.connector.delete(&id(ID)), Ok(()));
     let stop = format!("stop --ignore {ID}");
     assert_eq!(engine.calls(), [stop.clone(), format!("unpause {ID}"), stop, format!("rm --ignore {ID}")]);
 }
@@ -252,13 +229,13 @@ fn a_stop_has_the_time_that_the_container_asked_for() {
     // The stop ends when the inspection lets it; by then its first limit has passed.
     for (answer, granted) in [("70", true), ("10", false), ("0", false), ("garbage", false)] {
         let mut engine = Engine::answering(&[]);
-        let folder = engine.folder.path();
+        let folder = engine.script.path();
         rustix::fs::mkfifoat(rustix::fs::CWD, folder.join("fifo"), rustix::fs::Mode::RWXU).unwrap();
         fs::write(folder.join("stop"), "read line <$dir/fifo").unwrap();
         let release = if granted { "echo go >$dir/fifo;" } else { "" };
         fs::write(folder.join("container"), format!("{release} echo {answer}")).unwrap();
         engine.connector.stop_limit = Duration::from_millis(100);
-        let result = engine.connector.delete(&ContainerId(ID.into()));
+        let result = engine.connector.delete(&id(ID));
         let calls = engine.calls();
         let inspection = format!("container inspect --format={{{{.Config.StopTimeout}}}} {ID}");
         assert_eq!(calls.iter().filter(|call| **call == inspection).count(), 1, "{answer}: {calls:?}");
@@ -272,27 +249,30 @@ fn a_stop_has_the_time_that_the_container_asked_for() {
 }
 
 // [utest->swdd~podman-get-workload-id-uses-label~1]
+// [utest->swdd~functions-required-by-runtime-connector~1]
 #[test]
 fn find_answers_the_containers_with_exactly_this_name() {
     let instance = new().instance;
     let found = [(ID, instance.to_string()), (OTHER, format!("x{instance}"))];
     let mut engine = Engine::answering(&[&listing(&found)]);
-    assert_eq!(engine.connector.find(&instance), Ok(vec![ContainerId(ID.into())]));
+    assert_eq!(engine.connector.find(&instance), Ok(vec![id(ID)]));
     assert_eq!(engine.calls(), [find_call()]);
 }
 
 // [utest->swdd~podman-list-of-existing-workloads-uses-labels~1]
 // [utest->swdd~podmancli-container-state-cache-all-containers~1]
+// [utest->swdd~podman-state-getter-uses-podmancli~1]
+// [utest->swdd~functions-required-by-runtime-connector~1]
 #[test]
 fn one_call_lists_all_containers_of_this_agent_and_no_others() {
     let names = ["web.1.agent_A", "db.2.agent_A", "web.1.X-agent_A", "odd"];
     let found = names.map(|name| (ID, name.to_owned()));
     let mut engine = Engine::answering(&[&listing(&found)]);
     let expected = names[..2].iter().map(|name| ListedContainer {
-        id: ContainerId(ID.into()),
+        id: id(ID),
         instance: InstanceName::parse(name).unwrap(),
-        state: ExecutionState::plain(crate::model::execution_state::Phase::Running),
-        processes: vec![crate::runtime::MainProcess { container: ContainerId(ID.into()), pid: 7 }],
+        state: ExecutionState::plain(Phase::Running),
+        processes: vec![MainProcess { container: id(ID), pid: 7 }],
         ended_at: None,
     });
     assert_eq!(engine.connector.list(), Ok(expected.collect()));
@@ -304,6 +284,6 @@ fn a_listing_that_makes_no_sense_is_an_error_that_names_the_call() {
     let mut engine = Engine::answering(&["echo garbage"]);
     let text = failed(engine.connector.list());
     assert!(text.starts_with("The list of containers cannot be read: expected value at line 1 column 1. "), "{text}");
-    let call = engine.execution(&["ps", "--all", "--filter", "label=agent=agent_A", "--format=json"]);
+    let call = engine.script.execution(&["ps", "--all", "--filter", "label=agent=agent_A", "--format=json"]);
     assert!(text.ends_with(&call), "{text}");
 }

@@ -20,8 +20,13 @@ fn instance(name: &str, agent: &str) -> InstanceName {
 }
 
 fn plans(messages: &[FromServer]) -> Vec<&WorkloadPlan> {
-    let plan = |message| if let &FromServer::UpdateWorkload(ref plan) = message { Some(plan) } else { None };
-    messages.iter().filter_map(plan).collect()
+    let mut found = Vec::new();
+    for message in messages {
+        if let FromServer::UpdateWorkload(plan) = message {
+            found.push(plan);
+        }
+    }
+    found
 }
 
 #[test]
@@ -236,6 +241,41 @@ fn config_keys_and_aliases_are_checked_before_anything_else() {
     let state = new_state(&[("a", "A", ", configs: {'a b': k}")]);
     let error = cluster.update(&state, &[]).unwrap_err();
     assert!(error.starts_with("Unsupported config alias 'a b'. Only a-z"), "{error}");
+}
+
+#[test]
+fn a_changed_config_updates_exactly_the_workloads_that_become_different() {
+    let with_configs = |k: &str, other: &str, rest: &str| {
+        format!(
+            "desiredState:\n  apiVersion: v1\n  configs: {{k: '{k}', other: '{other}'}}\n  workloads:\n    \
+             a: {{agent: 'A', runtime: podman, runtimeConfig: 'c {{{{k}}}}', configs: {{k: k, unused: other}}}}\n    \
+             b: {{agent: '{{{{where}}}}', runtime: podman, runtimeConfig: x, configs: {{where: other}}}}\n    \
+             c: {{agent: A, runtime: podman, runtimeConfig: '{{{{literal}}}}'{rest}}}\n"
+        )
+    };
+    let mut cluster = Cluster::default();
+    let agent = cluster.settled_agent("A");
+    let (added, _) = cluster.update(&with_configs("1", "B", ""), &[]).unwrap();
+    let name = |workload, config, agent| InstanceName::new(workload, config, agent).to_string();
+    assert_eq!(added, [name("a", "c 1", "A"), name("b", "x", "B"), name("c", "{{literal}}", "A")]);
+    let read = cluster.read(&["effectiveState.workloads.a", "desiredState.workloads.a.runtimeConfig"]);
+    assert!(read.contains(r#""desiredState":{"apiVersion":"v1","workloads":{"a":{"runtimeConfig":"c {{k}}"}}}"#));
+    assert!(read.contains(r#""a":{"agent":"A","restartPolicy":"NEVER","runtime":"podman","runtimeConfig":"c 1"}"#));
+    cluster.take_all();
+    // Only a uses k; b moves with the other one; replacing a template by the equal text changes nothing.
+    let changed = cluster.update("{desiredState: {apiVersion: v1, configs: {k: '2'}}}", &["desiredState.configs.k"]);
+    assert_eq!(changed, Ok((vec![name("a", "c 2", "A")], vec![name("a", "c 1", "A")])));
+    assert_eq!(plans(&cluster.take(agent)).len(), 1);
+    let moved =
+        cluster.update("{desiredState: {apiVersion: v1, configs: {other: A}}}", &["desiredState.configs.other"]);
+    assert_eq!(moved, Ok((vec![name("b", "x", "A")], vec![name("b", "x", "B")])));
+    let literal = "{desiredState: {apiVersion: v1, workloads: {a: {runtimeConfig: c 2}}}}";
+    assert_eq!(cluster.update(literal, &["desiredState.workloads.a.runtimeConfig"]), Ok((vec![], vec![])));
+    let error = cluster.update("{desiredState: {apiVersion: v1}}", &["desiredState.configs.other"]).unwrap_err();
+    let expected = "Update rejected: 'Resulting State is invalid, reason: 'Workload references config key 'other' that does not exist''";
+    assert_eq!(error, expected);
+    let error = cluster.update(&with_configs("1", "not a name", ""), &[]).unwrap_err();
+    assert!(error.contains("Unsupported agent name 'not a name'"), "{error}");
 }
 
 #[test]

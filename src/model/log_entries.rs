@@ -1,0 +1,93 @@
+//! Keeps messages with log lines below the size that every peer takes (spec/server.md section 14.2).
+//!
+//! Thread: none, plain functions; used by agents that send lines and by the server that passes them on.
+
+use super::messages::LogEntry;
+use crate::limits::LOG_MESSAGE_MAX;
+
+/// What stands at the end of a line that was cut.
+const CUT: &str = " [truncated]";
+/// The line that follows one that was cut.
+const CUT_NOTE: &str = "The previous message was truncated due to exceeding the maximum 2 MB size.";
+/// Bytes of an entry besides its texts; more than the tags and lengths of its six fields take.
+const OVERHEAD: usize = 48;
+
+fn names_bytes(entry: &LogEntry) -> usize {
+    let instance = &entry.instance;
+    instance.workload.len() + instance.id.len() + instance.agent.len() + OVERHEAD
+}
+
+fn bytes(entry: &LogEntry) -> usize {
+    names_bytes(entry) + entry.message.len()
+}
+
+/// Splits `entries` into messages of at most [`LOG_MESSAGE_MAX`] bytes, in order. A line that is longer by itself is
+/// cut and followed by a line that says so.
+#[must_use]
+pub fn split(entries: Vec<LogEntry>) -> Vec<Vec<LogEntry>> {
+    let mut messages: Vec<Vec<LogEntry>> = Vec::new();
+    let mut room = 0;
+    let mut put = |entry: LogEntry| {
+        let bytes = bytes(&entry);
+        match messages.last_mut() {
+            Some(message) if bytes <= room => message.push(entry),
+            _ => {
+                room = LOG_MESSAGE_MAX;
+                messages.push(vec![entry]);
+            }
+        }
+        room = room.saturating_sub(bytes);
+    };
+    for mut entry in entries {
+        if bytes(&entry) <= LOG_MESSAGE_MAX {
+            put(entry);
+            continue;
+        }
+        let instance = entry.instance.clone();
+        let end = LOG_MESSAGE_MAX.saturating_sub(names_bytes(&entry) + CUT.len());
+        entry.message.truncate(floor_boundary(&entry.message, end));
+        entry.message.push_str(CUT);
+        put(entry);
+        put(LogEntry { instance, message: CUT_NOTE.to_owned() });
+    }
+    messages
+}
+
+/// The highest index up to `end` at which a text may be cut.
+fn floor_boundary(text: &str, end: usize) -> usize {
+    (0..=end.min(text.len())).rev().find(|index| text.is_char_boundary(*index)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::names::InstanceName;
+
+    fn entry(message: &str) -> LogEntry {
+        LogEntry { instance: InstanceName::with_id("w", "id", "A"), message: message.to_owned() }
+    }
+
+    #[test]
+    fn short_lines_stay_together_and_long_ones_are_split_in_order() {
+        assert_eq!(split(vec![]), Vec::<Vec<LogEntry>>::new());
+        let short = vec![entry("a"), entry(""), entry("b")];
+        assert_eq!(split(short.clone()), [short]);
+        let half = "x".repeat(LOG_MESSAGE_MAX / 2);
+        let messages = split(vec![entry("a"), entry(&half), entry(&half), entry("b")]);
+        assert_eq!(messages.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2]);
+        assert!(messages.iter().all(|message| message.iter().map(bytes).sum::<usize>() <= LOG_MESSAGE_MAX));
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_cut_between_characters_and_followed_by_a_note() {
+        for text in ["x".repeat(LOG_MESSAGE_MAX + 1), "ä".repeat(LOG_MESSAGE_MAX), "🦀".repeat(LOG_MESSAGE_MAX / 3)]
+        {
+            let messages = split(vec![entry("first"), entry(&text), entry("last")]);
+            assert!(messages.iter().all(|message| message.iter().map(bytes).sum::<usize>() <= LOG_MESSAGE_MAX));
+            let lines: Vec<&str> = messages.iter().flatten().map(|entry| entry.message.as_str()).collect();
+            assert_eq!((lines.len(), lines[0], lines[2], lines[3]), (4, "first", CUT_NOTE, "last"));
+            let kept = lines[1].strip_suffix(CUT).unwrap();
+            assert!(text.starts_with(kept) && kept.len() + 200 > LOG_MESSAGE_MAX, "{}", kept.len());
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What podman and nerdctl have in common: create, start, and cleaning up after a create or start that failed.
+//!
+//! Thread: the caller's: `wl:<name>` for create, start and delete, `watch:<engine>` for listings.
+//! Owns: nothing; the engines keep the containers.
+
+use super::command::{CallError, EngineOutput};
+use super::container_config::ContainerConfig;
+use super::engine_cli::EngineCli;
+use super::{CallWatch, ContainerId, ListedContainer, NewContainer, RuntimeConnector, RuntimeError};
+use crate::model::names::InstanceName;
+use std::time::Duration;
+
+/// Digits of a container id.
+const ID_DIGITS: usize = 64;
+
+/// An engine that runs single containers from a [`ContainerConfig`]. Each one is a [`RuntimeConnector`].
+pub trait ContainerEngine: Send {
+    /// Name of the runtime in manifests.
+    fn runtime_name(&self) -> &'static str;
+
+    /// Its command line.
+    fn cli(&self) -> &EngineCli;
+
+    /// The containers labelled with exactly this instance.
+    ///
+    /// # Errors
+    /// When the engine could not be asked.
+    fn find_all(&self, instance: &InstanceName) -> Result<Vec<ContainerId>, CallError>;
+
+    /// See [`RuntimeConnector::delete`].
+    ///
+    /// # Errors
+    /// See there.
+    fn stop_and_remove(&self, id: &ContainerId) -> Result<(), CallError>;
+
+    /// See [`RuntimeConnector::list`].
+    ///
+    /// # Errors
+    /// See there.
+    fn list_all(&mut self) -> Result<Vec<ListedContainer>, CallError>;
+}
+
+impl<E: ContainerEngine> RuntimeConnector for E {
+    fn create(
+        &mut self,
+        new: &NewContainer,
+        limit: Option<Duration>,
+        watch: &mut dyn CallWatch,
+    ) -> Result<ContainerId, RuntimeError> {
+        let config = ContainerConfig::of(new, self.runtime_name())?;
+        run_or_clean_up(self, config.run_arguments(new), new, None, limit, watch)
+    }
+
+    fn start(
+        &mut self,
+        id: &ContainerId,
+        new: &NewContainer,
+        limit: Option<Duration>,
+        watch: &mut dyn CallWatch,
+    ) -> Result<ContainerId, RuntimeError> {
+        let config = ContainerConfig::of(new, self.runtime_name())?;
+        run_or_clean_up(self, config.start_arguments(&id.0), new, Some(id), limit, watch)
+    }
+
+    fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
+        Ok(self.stop_and_remove(id)?)
+    }
+
+    fn find(&mut self, instance: &InstanceName) -> Result<Vec<ContainerId>, RuntimeError> {
+        Ok(self.find_all(instance)?)
+    }
+
+    fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
+        Ok(self.list_all()?)
+    }
+}
+
+/// Runs a create or start; whatever a failed one has left is removed and the first error kept.
+fn run_or_clean_up<E: ContainerEngine>(
+    engine: &E,
+    arguments: Vec<String>,
+    new: &NewContainer,
+    existing: Option<&ContainerId>,
+    limit: Option<Duration>,
+    watch: &mut dyn CallWatch,
+) -> Result<ContainerId, RuntimeError> {
+    let result = engine.cli().change(arguments).limit(limit).run(watch);
+    result.and_then(|output| created_id(engine, output, &new.instance)).map_err(|error| {
+        if !matches!(error, CallError::NotStarted(_)) {
+            clean_up(engine, &new.instance, existing);
+        }
+        error.into()
+    })
+}
+
+/// The id that a successful `run` or `start` printed. An engine that printed something else is asked.
+// [impl->swdd~podman-create-workload-returns-workload-id~1]
+fn created_id<E: ContainerEngine>(
+    engine: &E,
+    output: EngineOutput,
+    instance: &InstanceName,
+) -> Result<ContainerId, CallError> {
+    let text = output.into_text()?;
+    let id = text.trim();
+    if id.len() == ID_DIGITS && id.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return Ok(ContainerId(id.into()));
+    }
+    match engine.find_all(instance)?.as_slice() {
+        [id] => Ok(id.clone()),
+        found => {
+            let count = found.len();
+            Err(CallError::Failed(format!("Unexpected number of workloads: {count} containers after a create")))
+        }
+    }
+}
+
+/// Removes the containers of a create or start that failed. They are found by label, since the user may have
+/// named them differently, and a call that was ended half way printed no id.
+// [impl->swdd~podman-create-workload-deletes-failed-container~1]
+fn clean_up<E: ContainerEngine>(engine: &E, instance: &InstanceName, existing: Option<&ContainerId>) {
+    let mut errors = Vec::new();
+    let mut ids = engine.find_all(instance).unwrap_or_else(|error| {
+        errors.push(error);
+        Vec::new()
+    });
+    if let Some(id) = existing
+        && !ids.contains(id)
+    {
+        ids.push(id.clone());
+    }
+    errors.extend(ids.iter().filter_map(|id| engine.stop_and_remove(id).err()));
+    for error in errors {
+        log::warn!("Failed container cleanup after failed create. Error: '{}'", RuntimeError::from(error));
+    }
+}

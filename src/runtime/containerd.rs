@@ -1,0 +1,186 @@
+//! Containers of containerd through the `nerdctl` command line (spec/agent.md section 17).
+//!
+//! nerdctl's listing has no states, so a listing is two calls: `ps` for ids and labels, `inspect` for the states of
+//! all of them.
+//!
+//! Thread: the caller's: `wl:<name>` for create, start and delete, `watch:containerd` for listings.
+//! Owns: nothing that outlives a call; the engine keeps the containers.
+
+use super::command::CallError;
+use super::container_config::{LABEL_AGENT, LABEL_NAME, filter_by_agent, filter_by_name};
+use super::container_engine::ContainerEngine;
+use super::engine_children::EngineChildren;
+use super::engine_cli::{EngineCli, strings};
+use super::{ContainerId, ListedContainer, MainProcess, Unwatched};
+use crate::limits::{CONTAINER_STOP_DEFAULT, REMOVE_MAX, STOP_GRACE};
+use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::names::{InstanceName, Name};
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Name of the runtime in manifests.
+pub const RUNTIME_NAME: &str = "containerd";
+const PROGRAM: &str = "nerdctl";
+
+/// Runs workloads with nerdctl for one agent.
+#[derive(Debug, Clone)]
+pub struct ContainerdConnector {
+    cli: EngineCli,
+    agent: Name,
+    stop_limit: Duration,
+}
+
+impl ContainerdConnector {
+    /// A connector for the containers of `agent`, which records its calls in `children`.
+    #[must_use]
+    pub fn new(agent: &str, children: EngineChildren) -> Self {
+        let stop_limit = CONTAINER_STOP_DEFAULT + STOP_GRACE;
+        Self { cli: EngineCli::new(PROGRAM, children), agent: agent.into(), stop_limit }
+    }
+
+    fn ps(&self, filter: &str) -> Result<Vec<PsEntry>, CallError> {
+        let arguments = ["ps", "--all", "--no-trunc", "--filter", filter, "--format=json"];
+        let text = self.cli.ask(&arguments)?;
+        let lines = text.lines().filter(|line| !line.trim().is_empty());
+        lines.map(serde_json::from_str).collect::<Result<_, _>>().map_err(|error: serde_json::Error| {
+            self.cli.nonsense(&format!("The list of containers cannot be read: {error}"), &arguments)
+        })
+    }
+
+    /// States of these containers; one that has vanished since it was listed is left out.
+    fn inspect(&self, ids: &[&str]) -> Result<Vec<Inspection>, CallError> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut arguments = vec!["inspect"];
+        arguments.extend(ids);
+        let answer = self.cli.call(&arguments).partial().run(&mut Unwatched);
+        let text = match answer {
+            Err(error) if is_gone(&error) => return Ok(Vec::new()),
+            answer => answer?.into_text()?,
+        };
+        serde_json::from_str(&text).map_err(|error| {
+            self.cli.nonsense(&format!("The states of containers cannot be read: {error}"), &["inspect", "..."])
+        })
+    }
+
+    /// How long the container may take to stop; `None` when the engine does not say.
+    fn stop_timeout(&self, id: &ContainerId) -> Option<Duration> {
+        let format = r#"--format={{index .Config.Labels "nerdctl/stop-timeout"}}"#;
+        let answer = self.cli.ask(&["inspect", format, &id.0]).ok()?;
+        Some(Duration::from_secs(answer.trim().parse().ok()?))
+    }
+}
+
+impl ContainerEngine for ContainerdConnector {
+    fn runtime_name(&self) -> &'static str {
+        RUNTIME_NAME
+    }
+
+    fn cli(&self) -> &EngineCli {
+        &self.cli
+    }
+
+    fn find_all(&self, instance: &InstanceName) -> Result<Vec<ContainerId>, CallError> {
+        let name = instance.to_string();
+        let entries = self.ps(&filter_by_name(instance))?;
+        let found = entries.iter().filter(|entry| entry.label(LABEL_NAME) == Some(&name));
+        Ok(found.filter_map(|entry| entry.id()).map(|id| ContainerId(id.into())).collect())
+    }
+
+    /// `rm` follows even when `stop` knows no such container: one that was never started cannot be stopped.
+    fn stop_and_remove(&self, id: &ContainerId) -> Result<(), CallError> {
+        let stop = self.cli.change(strings(&["stop", &id.0])).limit(self.stop_limit);
+        let more_time = || self.stop_timeout(id)?.checked_sub(CONTAINER_STOP_DEFAULT).filter(|extra| !extra.is_zero());
+        gone_is_fine(stop.run_extended(&mut Unwatched, more_time).map(drop))?;
+        let removal = self.cli.change(strings(&["rm", &id.0])).limit(REMOVE_MAX);
+        gone_is_fine(removal.run(&mut Unwatched).map(drop))
+    }
+
+    fn list_all(&mut self) -> Result<Vec<ListedContainer>, CallError> {
+        let entries = self.ps(&filter_by_agent(&self.agent))?;
+        let ours: BTreeMap<&str, InstanceName> =
+            entries.iter().filter_map(|entry| entry.of_agent(&self.agent)).collect();
+        let ids: Vec<&str> = ours.keys().copied().collect();
+        let states = self.inspect(&ids)?;
+        Ok(states.iter().filter_map(|state| state.of(&ours)).collect())
+    }
+}
+
+fn is_gone(error: &CallError) -> bool {
+    matches!(error, CallError::Failed(text) if text.to_ascii_lowercase().contains("no such container"))
+}
+
+fn gone_is_fine(result: Result<(), CallError>) -> Result<(), CallError> {
+    result.or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) })
+}
+
+/// One line of `nerdctl ps`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct PsEntry {
+    #[serde(rename = "ID", alias = "Id")]
+    id: Value,
+    #[serde(rename = "Labels")]
+    labels: Value,
+}
+
+impl PsEntry {
+    fn id(&self) -> Option<&str> {
+        self.id.as_str().filter(|id| !id.is_empty())
+    }
+
+    /// The labels are one text, `key=value,key=value`.
+    fn label(&self, name: &str) -> Option<&str> {
+        let labels = self.labels.as_str()?.split(',').filter_map(|label| label.split_once('='));
+        labels.filter(|(key, _)| *key == name).map(|(_, value)| value).next()
+    }
+
+    /// Id and instance when both the label and the name say exactly `agent`.
+    fn of_agent(&self, agent: &str) -> Option<(&str, InstanceName)> {
+        let instance = self.label(LABEL_NAME).and_then(InstanceName::parse)?;
+        let ours = self.label(LABEL_AGENT) == Some(agent) && *instance.agent == *agent;
+        ours.then_some((self.id()?, instance))
+    }
+}
+
+/// What `nerdctl inspect` tells about one container.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Inspection {
+    #[serde(rename = "Id", alias = "ID")]
+    id: Value,
+    #[serde(rename = "State")]
+    state: Value,
+}
+
+impl Inspection {
+    fn of(&self, ours: &BTreeMap<&str, InstanceName>) -> Option<ListedContainer> {
+        let id = self.id.as_str()?;
+        let instance = ours.get(id)?.clone();
+        let container = ContainerId(id.into());
+        let pid = self.state["Pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
+        let processes = pid.map(|pid| MainProcess { container: container.clone(), pid }).into_iter().collect();
+        Some(ListedContainer { id: container, instance, state: self.execution_state(), processes, ended_at: None })
+    }
+
+    /// What the container's state means for its workload (spec/agent.md section 17).
+    fn execution_state(&self) -> ExecutionState {
+        let status = self.state["Status"].as_str().unwrap_or_default();
+        let with_status = |phase| ExecutionState::with_info(phase, status);
+        let code = self.state["ExitCode"].as_i64();
+        match (status.to_ascii_lowercase().as_str(), code) {
+            ("created" | "restarting", _) => with_status(Phase::PendingStarting),
+            ("running", _) => ExecutionState::plain(Phase::Running),
+            ("exited", Some(code)) => ExecutionState::exited(code),
+            ("dead", Some(code)) => ExecutionState::with_info(Phase::FailedExecFailed, format!("Exit code: '{code}'")),
+            ("removing", _) => with_status(Phase::Stopping),
+            _ => with_status(Phase::FailedUnknown),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

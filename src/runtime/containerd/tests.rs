@@ -1,0 +1,125 @@
+//! The connector against a scripted nerdctl.
+
+use super::*;
+use crate::runtime::scripted_engine::{ID, OTHER, ScriptedEngine, failed, id, new_container};
+use crate::runtime::{NewContainer, RuntimeConnector as _, RuntimeError};
+
+fn connector(script: &ScriptedEngine) -> ContainerdConnector {
+    let mut connector = ContainerdConnector::new("agent_A", script.children());
+    connector.cli = script.cli();
+    connector
+}
+
+fn new() -> NewContainer {
+    new_container("containerd", "image: x")
+}
+
+fn ps_line(id: &str, name: &str) -> String {
+    format!(
+        r#"{{"Command":"x","ID":"{id}","Labels":"a=b,nerdctl/x=[\"c\",\"d\"],name={name},agent=agent_A","Status":"Up"}}"#
+    )
+}
+
+fn print(lines: &[String]) -> String {
+    lines.iter().map(|line| format!("printf '%s\\n\\n' '{line}';")).collect()
+}
+
+#[test]
+fn a_container_is_run_started_and_deleted_by_nerdctl() {
+    let answer = format!("echo {ID}");
+    let script = ScriptedEngine::answering(&[&answer, &answer]);
+    let mut containerd = connector(&script);
+    assert_eq!(containerd.create(&new(), None, &mut Unwatched), Ok(id(ID)));
+    assert_eq!(containerd.start(&id(ID), &new(), None, &mut Unwatched), Ok(id(ID)));
+    assert_eq!(containerd.delete(&id(ID)), Ok(()));
+    let instance = new().instance;
+    let run = format!("run --detach --name {} --label=name={instance} --label=agent=agent_A x", instance.short());
+    assert_eq!(script.calls(), [run, format!("start {ID}"), format!("stop {ID}"), format!("rm {ID}")]);
+    assert_eq!(ContainerdConnector::new("agent_A", script.children()).cli.program(), "nerdctl");
+}
+
+#[test]
+fn a_failed_create_is_removed_even_when_it_cannot_be_stopped() {
+    let found = print(&[ps_line(ID, &new().instance.to_string()), ps_line(OTHER, "web.2.agent_A")]);
+    let script =
+        ScriptedEngine::answering(&["echo broken >&2; exit 1", &found, "echo 'No such container' >&2; exit 1"]);
+    assert!(failed(connector(&script).create(&new(), None, &mut Unwatched)).starts_with("broken. Execution of "));
+    let find = format!("ps --all --no-trunc --filter label=name={} --format=json", new().instance);
+    assert_eq!(script.calls()[1..], [find, format!("stop {ID}"), format!("rm {ID}")]);
+}
+
+#[test]
+fn deleting_what_is_gone_is_done_and_other_errors_are_told() {
+    let gone = "echo 'level=fatal msg=\"no such container x\"' >&2; exit 1";
+    assert_eq!(connector(&ScriptedEngine::answering(&[gone, gone])).delete(&id(ID)), Ok(()));
+    for answers in [["exit 1", ""], [gone, "exit 1"]] {
+        let script = ScriptedEngine::answering(&answers);
+        assert!(failed(connector(&script).delete(&id(ID))).starts_with("Ended with exit status: 1."));
+    }
+}
+
+#[test]
+fn a_listing_joins_labels_and_states_of_this_agents_containers() {
+    let foreign = ps_line("f", "web.1.X-agent_A");
+    let lines = [ps_line(ID, "web.1.agent_A"), ps_line(OTHER, "db.2.agent_A"), ps_line("v", "gone.3.agent_A"), foreign];
+    // One container vanished in between, which makes the call fail.
+    let states = format!(
+        r#"echo '[{{"Id":"{ID}","State":{{"Status":"running","Pid":7}}}},
+            {{"ID":"{OTHER}","State":{{"Status":"exited","ExitCode":3,"Pid":0}}}}, {{}}]'; exit 1"#
+    );
+    let script = ScriptedEngine::answering(&[&print(&lines), &states]);
+    let listed = connector(&script).list().unwrap();
+    let calls = script.calls();
+    assert_eq!(calls[0], "ps --all --no-trunc --filter label=agent=agent_A --format=json");
+    assert_eq!(calls[1], format!("inspect {ID} {OTHER} v"));
+    let told: Vec<_> =
+        listed.iter().map(|one| (one.id.clone(), one.instance.to_string(), one.state.to_string())).collect();
+    let expected = [
+        (id(ID), "web.1.agent_A".to_owned(), "Running(Ok)".to_owned()),
+        (id(OTHER), "db.2.agent_A".to_owned(), "Failed(ExecFailed): 'Exit code: '3''".to_owned()),
+    ];
+    assert_eq!(told, expected);
+    assert_eq!(listed[0].processes, [MainProcess { container: id(ID), pid: 7 }]);
+    assert_eq!(listed[1].processes, []);
+}
+
+#[test]
+fn nothing_is_inspected_when_there_is_nothing() {
+    let script = ScriptedEngine::answering(&[]);
+    assert_eq!(connector(&script).list(), Ok(vec![]));
+    assert_eq!(script.calls().len(), 1);
+    let script =
+        ScriptedEngine::answering(&[&print(&[ps_line(ID, "web.1.agent_A")]), "echo 'no such container' >&2; exit 1"]);
+    assert_eq!(connector(&script).list(), Ok(vec![]), "the only one vanished");
+}
+
+#[test]
+fn answers_that_make_no_sense_are_errors() {
+    let line = print(&[ps_line(ID, "web.1.agent_A")]);
+    for answers in [["echo garbage", ""], [&line, "echo garbage"], [&line, ""]] {
+        let result = connector(&ScriptedEngine::answering(&answers)).list();
+        assert!(failed(result).contains(" cannot be read: "), "{answers:?}");
+    }
+    let script = ScriptedEngine::answering(&["exit 1"]);
+    assert!(matches!(connector(&script).find(&new().instance), Err(RuntimeError::Failed(_))));
+}
+
+#[test]
+fn engine_states_mean_what_the_table_says() {
+    for (status, code, expected) in [
+        ("created", "0", "Pending(Starting): 'created'"),
+        ("restarting", "0", "Pending(Starting): 'restarting'"),
+        ("Running", "0", "Running(Ok)"),
+        ("exited", "0", "Succeeded(Ok)"),
+        ("exited", "2", "Failed(ExecFailed): 'Exit code: '2''"),
+        ("exited", "null", "Failed(Unknown): 'exited'"),
+        ("dead", "0", "Failed(ExecFailed): 'Exit code: '0''"),
+        ("removing", "0", "Stopping(Stopping): 'removing'"),
+        ("paused", "0", "Failed(Unknown): 'paused'"),
+        ("", "0", "Failed(Unknown)"),
+    ] {
+        let text = format!(r#"{{"Id":"i","State":{{"Status":"{status}","ExitCode":{code}}}}}"#);
+        let inspection: Inspection = serde_json::from_str(&text).unwrap();
+        assert_eq!(inspection.execution_state().to_string(), expected, "{status} {code}");
+    }
+}

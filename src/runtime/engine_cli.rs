@@ -1,0 +1,75 @@
+//! The command line of one engine: calls that ask, calls that change something, and podman's list of containers.
+//!
+//! Thread: the caller's. Owns: the name of the program and where its calls are recorded.
+
+use super::Unwatched;
+use super::command::{CallError, EngineCall};
+use super::container_list::{self, EngineContainer};
+use super::engine_children::EngineChildren;
+use crate::limits::LISTING_MAX;
+
+/// How one engine is called.
+#[derive(Debug, Clone)]
+pub struct EngineCli {
+    program: String,
+    children: EngineChildren,
+}
+
+impl EngineCli {
+    /// Calls `program`, looked up in `PATH` each time, and records calls that change something in `children`.
+    #[must_use]
+    pub fn new(program: &str, children: EngineChildren) -> Self {
+        Self { program: program.to_owned(), children }
+    }
+
+    /// The program that is called.
+    #[must_use]
+    pub fn program(&self) -> &str {
+        &self.program
+    }
+
+    /// A call that changes nothing; the caller may limit it and runs it.
+    #[must_use]
+    pub fn call(&self, arguments: &[&str]) -> EngineCall<'_> {
+        EngineCall::new(&self.program, strings(arguments)).limit(LISTING_MAX)
+    }
+
+    /// A call that changes something, recorded for the next agent; the caller limits and runs it.
+    #[must_use]
+    pub fn change(&self, arguments: Vec<String>) -> EngineCall<'_> {
+        EngineCall::new(&self.program, arguments).recorded(&self.children)
+    }
+
+    /// Asks and answers what the engine printed.
+    ///
+    /// # Errors
+    /// As [`EngineCall::run`], within [`LISTING_MAX`].
+    pub fn ask(&self, arguments: &[&str]) -> Result<String, CallError> {
+        self.call(arguments).run(&mut Unwatched)?.into_text()
+    }
+
+    /// The error for an answer that cannot be understood.
+    #[must_use]
+    pub fn nonsense(&self, why: &str, arguments: &[&str]) -> CallError {
+        let quoted: String = arguments.iter().map(|argument| format!(" \"{argument}\"")).collect();
+        CallError::Failed(format!("{why}. Execution of '{}{quoted}'", self.program))
+    }
+
+    /// All containers that podman knows, ended ones too, or those that match `filter`.
+    ///
+    /// # Errors
+    /// As [`Self::ask`]; `Failed` when the answer is no list of containers.
+    // [impl->swdd~podmancli-container-state-cache-all-containers~1]
+    pub fn containers(&self, filter: Option<&str>) -> Result<Vec<EngineContainer>, CallError> {
+        let mut arguments = vec!["ps", "--all"];
+        arguments.extend(filter.into_iter().flat_map(|filter| ["--filter", filter]));
+        arguments.push("--format=json");
+        container_list::parse(&self.ask(&arguments)?).map_err(|why| self.nonsense(&why, &arguments))
+    }
+}
+
+/// Owned arguments.
+#[must_use]
+pub fn strings(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
+}

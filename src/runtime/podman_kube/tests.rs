@@ -1,0 +1,357 @@
+//! The connector against a scripted podman: which calls it makes, and what it makes of the answers.
+
+use super::*;
+use crate::runtime::MainProcess;
+use crate::runtime::container_list;
+use crate::runtime::scripted_engine::{ScriptedEngine, failed, id, new_container};
+use std::fs;
+
+const MANIFEST: &str = "kind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: main}]}\n";
+const CONFIG: &str = "manifest: |\n  kind: Pod\n  metadata: {name: web}\n  spec: {containers: [{name: main}]}\n\
+    generalOptions: [-g]\nplayOptions: [--p]\ndownOptions: [--d]\ncontrolInterfaceTarget: web/main";
+const NO_VOLUME: &str = "echo 'Error: inspecting object: no such volume x' >&2; echo '[]'; exit 125";
+const NO_POD: &str = "echo 'Error: no pod with name or ID web found: no such pod' >&2; exit 125";
+
+fn connector(script: &ScriptedEngine) -> PodmanKubeConnector {
+    let mut connector = PodmanKubeConnector::new("agent_A", script.children());
+    connector.cli = script.cli();
+    connector
+}
+
+fn new() -> NewContainer {
+    new_container("podman-kube", CONFIG)
+}
+
+fn create(connector: &mut PodmanKubeConnector) -> Result<ContainerId, RuntimeError> {
+    connector.create(&new(), None, &mut Unwatched)
+}
+
+/// The calls with the encoded data left out.
+fn calls(script: &ScriptedEngine) -> Vec<String> {
+    let without_data = |call: String| match call.split_once("--label=data=") {
+        Some((before, after)) => format!("{before}DATA{}", after.trim_start_matches(|c: char| c != ' ')),
+        None => call,
+    };
+    script.calls().into_iter().map(without_data).collect()
+}
+
+fn store_calls(suffix: &str) -> [String; 2] {
+    let volume = format!("{}{suffix}", new().instance);
+    [format!("volume rm {volume}"), format!("volume create DATA {volume}")]
+}
+
+fn removal_calls() -> [String; 2] {
+    let instance = new().instance;
+    [format!("volume rm {instance}.pods"), format!("volume rm {instance}.config")]
+}
+
+const POD_LS: &str = "pod ls --no-trunc --format={{.Id}} {{.Name}}";
+const PLAY: &str = "-g kube play --quiet --p -";
+
+/// What `volume inspect` prints for a volume with this data.
+fn volume(data: &str) -> String {
+    format!("echo '[{{\"Name\":\"v\",\"Labels\":{{\"data\":\"{}\"}}}}]'", BASE64.encode(data))
+}
+
+// [utest->swdd~podman-kube-name-returns-podman-kube~1]
+// [utest->swdd~podman-kube-uses-podman-cli~1]
+#[test]
+fn the_runtime_podman_kube_uses_the_program_podman() {
+    let children = ScriptedEngine::answering(&[]).children();
+    assert_eq!(PodmanKubeConnector::new("agent_A", children).cli.program(), "podman");
+    assert_eq!(RUNTIME_NAME, "podman-kube");
+}
+
+// [utest->swdd~podman-kube-create-workload-apply-manifest~1]
+// [utest->swdd~podman-kube-create-workload-returns-workload-id~1]
+// [utest->swdd~podman-kube-create-workload-creates-config-volume~1]
+// [utest->swdd~podman-kube-create-workload-creates-pods-volume~1]
+#[test]
+fn create_keeps_the_configuration_plays_the_manifest_and_keeps_the_pods() {
+    let script = ScriptedEngine::answering(&[]);
+    script.on("-g", "cat >$dir/played; printf 'Pod:\\np1\\nContainer:\\nc1\\n\\nPod:\\np2\\nVolumes:\\nv\\n'");
+    let instance = new().instance;
+    assert_eq!(create(&mut connector(&script)), Ok(id(&instance.to_string())));
+    let [rm_config, create_config] = store_calls(".config");
+    let [rm_pods, create_pods] = store_calls(".pods");
+    let expected = [POD_LS.to_owned(), rm_config, create_config, PLAY.to_owned(), rm_pods, create_pods];
+    assert_eq!(calls(&script), expected);
+    assert_eq!(fs::read_to_string(script.path().join("played")).unwrap(), MANIFEST);
+    let data = |call: &str| {
+        let (_, rest) = call.split_once("--label=data=").unwrap();
+        String::from_utf8(BASE64.decode(rest.split_once(' ').unwrap().0).unwrap()).unwrap()
+    };
+    assert_eq!(data(&script.calls()[2]), CONFIG, "the configuration as it was given");
+    assert!(!script.calls()[2].contains('='.to_string().repeat(2).as_str()), "without padding");
+    assert_eq!(data(&script.calls()[5]), r#"["p1","p2"]"#);
+}
+
+#[test]
+fn the_control_interface_is_played_and_not_kept() {
+    let script = ScriptedEngine::answering(&[]);
+    script.on("-g", "cat >$dir/played");
+    let mut with_interface = new();
+    with_interface.control_interface = Some("/run/a/control_interface".into());
+    connector(&script).create(&with_interface, None, &mut Unwatched).unwrap();
+    assert!(fs::read_to_string(script.path().join("played")).unwrap().contains("/run/a/control_interface"));
+    assert!(script.calls()[2].contains(&BASE64.encode(CONFIG)));
+}
+
+#[test]
+fn a_workload_that_can_never_run_calls_nothing() {
+    let script = ScriptedEngine::answering(&[]);
+    let mut with_files = new();
+    with_files.files = vec![("/x".into(), "/y".to_owned())];
+    let mut with_interface = new_container("podman-kube", "manifest: 'kind: Pod'");
+    with_interface.control_interface = Some("/x".into());
+    for (broken, reason) in [
+        (with_files, "Workload files are not supported for podman-kube runtime. Use ConfigMaps instead."),
+        (with_interface, "Control interface target not specified in runtime config."),
+        (new_container("podman", CONFIG), "Received a manifest for the wrong runtime: 'podman'"),
+        (new_container("podman-kube", "playOptions: []"), "missing field `manifest`"),
+    ] {
+        let web = id("web.1.agent_A");
+        for result in [
+            connector(&script).create(&broken, None, &mut Unwatched),
+            connector(&script).start(&web, &broken, None, &mut Unwatched),
+        ] {
+            match result {
+                Err(RuntimeError::Unsupported(text)) => assert!(text.contains(reason), "{text}"),
+                other => panic!("{reason}: {other:?}"),
+            }
+        }
+    }
+    assert_eq!(script.calls(), [""; 0]);
+}
+
+// [utest->swdd~podman-kube-create-continues-if-cannot-create-volume~1]
+#[test]
+fn volumes_that_cannot_be_made_do_not_hinder_the_workload() {
+    let script = ScriptedEngine::answering(&[]);
+    script.on("volume", "exit 125");
+    script.on("-g", "printf 'Pod:\\np1\\n'");
+    let mut kube = connector(&script);
+    let mut lister = kube.clone();
+    let web = create(&mut kube).unwrap();
+    // The listing finds no volume either, and knows the pod all the same.
+    script.on("volume", "");
+    script.on("ps", r#"echo '[{"Id":"c","Pod":"p1","State":"running","Pid":7}]'"#);
+    let listed = lister.list().unwrap();
+    assert_eq!(listed.len(), 1);
+    assert_eq!((listed[0].id.clone(), listed[0].state.phase), (web.clone(), Phase::Running));
+    assert_eq!(listed[0].processes, [MainProcess { container: id("c"), pid: 7 }]);
+    script.on("kube", "cat >$dir/downed");
+    assert_eq!(kube.delete(&web), Ok(()));
+    assert_eq!(fs::read_to_string(script.path().join("downed")).unwrap(), MANIFEST);
+    assert_eq!(lister.list(), Ok(vec![]));
+}
+
+#[test]
+fn a_failed_play_removes_the_pods_that_it_made_and_no_others() {
+    let script = ScriptedEngine::answering(&[
+        "echo 'old web'; echo 'x db'",
+        "",
+        "",
+        "",
+        "printf 'new web\\nold web\\ny other\\n'",
+    ]);
+    script.on("4", "echo 'pod already exists' >&2; exit 125");
+    let mut kube = connector(&script);
+    assert!(failed(create(&mut kube)).starts_with("pod already exists. Execution of "));
+    let calls = calls(&script);
+    assert_eq!(calls[4..6], [POD_LS.to_owned(), "pod rm --force --ignore new".to_owned()]);
+    assert_eq!(calls[6..], removal_calls());
+}
+
+#[test]
+fn pods_that_a_failed_play_left_are_removed_before_the_next() {
+    let script = ScriptedEngine::answering(&["", "", "", "exit 125", "echo 'new web'", "exit 125"]);
+    let mut kube = connector(&script);
+    assert!(create(&mut kube).is_err());
+    assert_eq!(kube.left_over.len(), 1);
+    create(&mut kube).unwrap();
+    let calls = calls(&script);
+    assert_eq!(calls[5], "pod rm --force --ignore new");
+    assert_eq!(calls[8..10], ["pod rm --force --ignore new", POD_LS]);
+}
+
+// [utest->swdd~podman-kube-delete-workload-downs-manifest-file~1]
+// [utest->swdd~podman-kube-delete-removes-volumes~1]
+// [utest->swdd~podman-kube-get-workload-id-uses-volumes~1]
+#[test]
+fn a_later_agent_takes_down_what_the_configuration_volume_says() {
+    let script = ScriptedEngine::answering(&[&volume(CONFIG), "cat >$dir/downed"]);
+    let instance = new().instance;
+    assert_eq!(connector(&script).delete(&id(&instance.to_string())), Ok(()));
+    let expected = [format!("volume inspect {instance}.config"), "kube down --d -".to_owned()];
+    assert_eq!(script.calls()[..2], expected);
+    assert_eq!(script.calls()[2..], removal_calls());
+    assert_eq!(fs::read_to_string(script.path().join("downed")).unwrap(), MANIFEST);
+}
+
+#[test]
+fn a_failed_down_keeps_the_volumes_and_is_told() {
+    let script = ScriptedEngine::answering(&[&volume(CONFIG), "echo no >&2; exit 125"]);
+    let text = failed(connector(&script).delete(&id(&new().instance.to_string())));
+    assert!(text.starts_with("no. Execution of "), "{text}");
+    assert_eq!(script.calls().len(), 2);
+    let script = ScriptedEngine::answering(&["echo '[{}]'"]);
+    let text = failed(connector(&script).delete(&id(&new().instance.to_string())));
+    assert!(text.contains("holds no data. Execution of "), "{text}");
+    assert!(failed(connector(&script).delete(&id("nonsense"))).contains("'nonsense'"));
+}
+
+#[test]
+fn what_is_gone_already_counts_as_deleted() {
+    let script = ScriptedEngine::answering(&[NO_VOLUME]);
+    assert_eq!(connector(&script).delete(&id(&new().instance.to_string())), Ok(()));
+    assert_eq!(script.calls().len(), 1, "nothing says what to take down");
+    let script = ScriptedEngine::answering(&[&volume(CONFIG), NO_POD]);
+    assert_eq!(connector(&script).delete(&id(&new().instance.to_string())), Ok(()));
+    assert_eq!(script.calls()[2..], removal_calls());
+}
+
+#[test]
+fn when_one_of_several_pods_is_gone_the_others_are_taken_down_alone() {
+    let two =
+        format!("manifest: |\n  {}---\n  kind: Deployment\n  metadata: {{name: db}}\n", MANIFEST.replace('\n', "\n  "));
+    for (last, fails) in [("cat >$dir/downed", false), ("exit 125", true)] {
+        let script = ScriptedEngine::answering(&[&volume(&two), NO_POD, NO_POD, last]);
+        let result = connector(&script).delete(&id(&new().instance.to_string()));
+        assert_eq!(result.is_err(), fails);
+        assert_eq!(script.calls()[1..4], ["kube down -"; 3]);
+        assert_eq!(script.calls().len(), if fails { 4 } else { 6 });
+        if !fails {
+            let downed = fs::read_to_string(script.path().join("downed")).unwrap();
+            assert!(downed.contains("Deployment") && !downed.contains("web"), "{downed}");
+        }
+    }
+}
+
+#[test]
+fn start_replaces_the_pods() {
+    let script = ScriptedEngine::answering(&[&volume(CONFIG)]);
+    let instance = new().instance.to_string();
+    assert_eq!(connector(&script).start(&id(&instance), &new(), None, &mut Unwatched), Ok(id(&instance)));
+    let calls = calls(&script);
+    assert_eq!((calls[1].as_str(), calls[7].as_str()), ("kube down --d -", PLAY));
+}
+
+// [utest->swdd~podman-kube-list-existing-workloads-using-config-volumes~1]
+// [utest->swdd~podman-kube-get-workload-id-uses-volumes~1]
+// [utest->swdd~podman-kube-state-getter-uses-container-states~1]
+// [utest->swdd~podman-kube-state-getter-reset-cache~1]
+#[test]
+fn a_listing_finds_the_workloads_of_exactly_this_agent_by_their_volumes() {
+    let names = "printf 'web.1.agent_A.config\\nweb.1.X-agent_A.config\\nodd.config\\ndb.2.agent_A.config\\n'";
+    let ps = |state: &str| {
+        format!(r#"echo '[{{"Id":"c","Pod":"p1","State":"{state}","ExitCode":3}}, {{"Id":"d","Pod":"q"}}]'"#)
+    };
+    let script = ScriptedEngine::answering(&[names, NO_VOLUME, &volume(r#"["p1"]"#), &ps("running")]);
+    let mut kube = connector(&script);
+    let told = |listed: Vec<ListedContainer>| -> Vec<String> {
+        listed.iter().map(|one| format!("{} {} {}", &*one.id.0, one.instance, one.state)).collect()
+    };
+    let db = "db.2.agent_A db.2.agent_A Succeeded(Ok)";
+    let expected = [db, "web.1.agent_A web.1.agent_A Running(Ok)"];
+    assert_eq!(told(kube.list().unwrap()), expected);
+    assert_eq!(
+        script.calls(),
+        [
+            r"volume ls --filter name=\.agent_A\.config$ --format={{.Name}}",
+            "volume inspect db.2.agent_A.pods",
+            "volume inspect web.1.agent_A.pods",
+            "ps --all --format=json"
+        ]
+    );
+    // The pods are remembered, the states are not.
+    script.on("5", names);
+    script.on("6", NO_VOLUME);
+    script.on("7", &ps("exited"));
+    let expected = [db, "web.1.agent_A web.1.agent_A Failed(ExecFailed): 'Exit code: '3''"];
+    assert_eq!(told(kube.list().unwrap()), expected);
+    assert_eq!(script.calls().len(), 7);
+}
+
+#[test]
+fn containers_are_not_listed_when_there_is_no_workload() {
+    let script = ScriptedEngine::answering(&[]);
+    assert_eq!(connector(&script).list(), Ok(vec![]));
+    assert_eq!(script.calls().len(), 1);
+    let script = ScriptedEngine::answering(&["exit 125"]);
+    assert!(failed(connector(&script).list()).starts_with("Ended with exit status: 125."));
+}
+
+#[test]
+fn find_asks_for_exactly_this_instance() {
+    let instance = InstanceName::with_id("web", "1", "agent_A");
+    let script = ScriptedEngine::answering(&["echo web.1.agent_A.config"]);
+    assert_eq!(connector(&script).find(&instance), Ok(vec![id("web.1.agent_A")]));
+    assert_eq!(script.calls(), [r"volume ls --filter name=^web\.1\.agent_A\.config$ --format={{.Name}}"]);
+    assert_eq!(connector(&ScriptedEngine::answering(&[""])).find(&instance), Ok(vec![]));
+}
+
+fn states(containers: &[(&str, &str, i64)]) -> Vec<EngineContainer> {
+    let entries: Vec<String> = containers
+        .iter()
+        .map(|(pod, state, code)| format!(r#"{{"Id":"c","Pod":"{pod}","State":"{state}","ExitCode":{code}}}"#))
+        .collect();
+    container_list::parse(&format!("[{}]", entries.join(","))).unwrap()
+}
+
+// [utest->swdd~podman-kube-state-getter-maps-state~2]
+#[test]
+fn a_single_container_gives_its_state_to_the_workload() {
+    for (state, code, expected) in [
+        ("created", 0, "Pending(Starting): 'starting container'"),
+        ("configured", 0, "Pending(Starting): 'starting container'"),
+        ("initialized", 0, "Pending(Starting): 'starting container'"),
+        ("paused", 0, "Failed(Unknown): 'unknown container state'"),
+        ("running", 0, "Running(Ok)"),
+        ("exited", 0, "Succeeded(Ok)"),
+        ("exited", 7, "Failed(ExecFailed): 'Exit code: '7''"),
+        ("stopping", 0, "Stopping(Stopping): 'stopping container'"),
+        ("stopped", 0, "Stopping(Stopping): 'stopping container'"),
+        ("removing", 0, "Stopping(Stopping): 'stopping container'"),
+        ("odd", 0, "Failed(Unknown): 'unknown container state'"),
+    ] {
+        let combined = combined_state(&["p".to_owned()], &states(&[("p", state, code), ("other", "exited", 9)]));
+        assert_eq!(combined.to_string(), expected, "{state} {code}");
+    }
+}
+
+// [utest->swdd~podman-kube-state-getter-combines-states~2]
+#[test]
+fn of_all_containers_the_state_that_matters_most_counts() {
+    let order = [("exited", 1), ("created", 0), ("paused", 0), ("running", 0), ("stopping", 0), ("exited", 0)];
+    for (index, (state, code)) in order.iter().enumerate() {
+        for (lesser, lesser_code) in &order[index..] {
+            let containers = states(&[("q", lesser, *lesser_code), ("p", state, *code), ("q", lesser, *lesser_code)]);
+            let expected = pod_container_state(&containers[1]);
+            let pods = ["p".to_owned(), "q".to_owned()];
+            assert_eq!(combined_state(&pods, &containers), expected, "{state} before {lesser}");
+        }
+    }
+}
+
+// [utest->swdd~podman-kube-state-getter-treats-missing-pods-as-unknown~1]
+// [utest->swdd~podman-kube-state-getter-removed-if-no-container~1]
+#[test]
+fn missing_pods_are_unknown_and_no_pods_at_all_are_lost() {
+    let pods = ["p".to_owned(), "q".to_owned()];
+    assert_eq!(combined_state(&pods, &states(&[("p", "running", 0)])), unknown());
+    assert_eq!(combined_state(&pods, &states(&[("p", "exited", 1)])), ExecutionState::exited(1));
+    assert_eq!(combined_state(&[], &states(&[("p", "running", 0)])), ExecutionState::plain(Phase::FailedLost));
+}
+
+#[test]
+fn pods_are_read_from_all_sections_of_the_output() {
+    for (output, pods) in [
+        ("", vec![]),
+        ("Pod:\np1\nContainer:\nc1\n", vec!["p1"]),
+        ("Volumes:\nv\nPod:\n  p1  \n\np2\nContainers:\nc1\nc2\n\nPod:\np3\n", vec!["p1", "p2", "p3"]),
+        ("Containers:\nc1\n", vec![]),
+    ] {
+        assert_eq!(parse_pods(output), pods, "{output:?}");
+    }
+}

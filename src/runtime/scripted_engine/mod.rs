@@ -1,0 +1,89 @@
+//! Stands for an engine's program in unit tests: a shell script that notes its calls and answers them as told.
+//!
+//! Thread: the one of the test.
+
+use super::engine_children::EngineChildren;
+use super::engine_cli::EngineCli;
+use super::{ContainerId, NewContainer, RuntimeError};
+use crate::model::names::InstanceName;
+use crate::model::workload::Workload;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+/// An id as engines print it.
+pub const ID: &str = "1111111111111111111111111111111111111111111111111111111111111111";
+/// Another one.
+pub const OTHER: &str = "2222222222222222222222222222222222222222222222222222222222222222";
+
+/// The folder of one scripted engine.
+pub struct ScriptedEngine {
+    folder: TempDir,
+}
+
+impl ScriptedEngine {
+    /// An engine that answers its calls, in order, by these lines of shell. Without a line it does nothing and succeeds.
+    pub fn answering(answers: &[&str]) -> Self {
+        let engine = Self { folder: tempfile::tempdir().unwrap() };
+        for (index, answer) in answers.iter().enumerate() {
+            engine.on(&(index + 1).to_string(), answer);
+        }
+        fs::write(engine.path().join("calls"), "").unwrap();
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/runtime/scripted_engine/engine.sh");
+        // A link, since a file that is written while another test forks cannot be executed.
+        std::os::unix::fs::symlink(script, engine.path().join("engine")).unwrap();
+        engine
+    }
+
+    /// Answers the call with this number, or those with this first argument, by a line of shell.
+    pub fn on(&self, call: &str, answer: &str) {
+        fs::write(self.path().join(call), answer).unwrap();
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn children(&self) -> EngineChildren {
+        EngineChildren::open(&self.path().join("children")).unwrap().0
+    }
+
+    pub fn cli(&self) -> EngineCli {
+        EngineCli::new(self.path().join("engine").to_str().unwrap(), self.children())
+    }
+
+    /// The calls so far, arguments joined by blanks.
+    pub fn calls(&self) -> Vec<String> {
+        fs::read_to_string(self.path().join("calls")).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    /// The call as it stands in an error text.
+    pub fn execution(&self, arguments: &[&str]) -> String {
+        let quoted: String = arguments.iter().map(|argument| format!(" \"{argument}\"")).collect();
+        format!("Execution of '{}{quoted}'", self.cli().program())
+    }
+}
+
+/// A workload `web` of `agent_A`.
+pub fn new_container(runtime: &str, config: &str) -> NewContainer {
+    NewContainer {
+        instance: InstanceName::new("web", config, "agent_A"),
+        workload: Arc::new(Workload::new("agent_A", runtime, config)),
+        control_interface: None,
+        files: Vec::new(),
+    }
+}
+
+pub fn id(text: &str) -> ContainerId {
+    ContainerId(text.into())
+}
+
+/// The text of a failure that may be retried.
+#[track_caller]
+pub fn failed<T: std::fmt::Debug>(result: Result<T, RuntimeError>) -> String {
+    match result {
+        Err(RuntimeError::Failed(text)) => text,
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,196 @@
+//! Which log stream belongs to which request (spec/server.md section 14).
+//!
+//! Thread: `server`; a plain value and the part of [`ServerLoop`] that uses it.
+
+use super::{PeerClass, RequestKey, ServerLoop};
+use crate::limits::LOG_CAMPAIGNS_PER_PEER_MAX;
+use crate::model::log_entries;
+use crate::model::messages::{FromServer, LogEntry, LogsRequest, ResponseContent};
+use crate::model::names::{InstanceName, Name};
+use crate::wire::server_endpoint::PeerId;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One request for logs that is being served.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Campaign {
+    /// The id under which agents know it.
+    full_id: String,
+    /// Who still sends lines of what.
+    providers: BTreeMap<Name, BTreeSet<InstanceName>>,
+}
+
+/// A campaign that ended before its providers were done: they are to be told.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ended {
+    full_id: String,
+    agents: Vec<Name>,
+}
+
+/// The requests for logs that are being served.
+#[derive(Debug, Default)]
+pub struct LogCampaigns {
+    by_request: BTreeMap<RequestKey, Campaign>,
+}
+
+impl LogCampaigns {
+    /// `agent` sends lines of `instances` for the request `key` from now on.
+    fn add(&mut self, key: &RequestKey, full_id: &str, agent: Name, instances: &[InstanceName]) {
+        let campaign = self.by_request.entry(key.clone()).or_default();
+        full_id.clone_into(&mut campaign.full_id);
+        campaign.providers.entry(agent).or_default().extend(instances.iter().cloned());
+    }
+
+    /// Ends one campaign.
+    fn end(&mut self, key: &RequestKey) -> Option<Ended> {
+        self.by_request.remove(key).map(Ended::from)
+    }
+
+    /// Ends the campaigns whose requests `which` selects.
+    fn end_all(&mut self, which: impl Fn(&RequestKey) -> bool) -> Vec<Ended> {
+        let keys: Vec<RequestKey> = self.by_request.keys().filter(|key| which(key)).cloned().collect();
+        keys.iter().filter_map(|key| self.end(key)).collect()
+    }
+
+    /// `instance` sends no more lines for `key`. A campaign without providers is over.
+    fn stopped(&mut self, key: &RequestKey, instance: &InstanceName) {
+        let Some(campaign) = self.by_request.get_mut(key) else { return };
+        campaign.providers.retain(|_, instances| {
+            instances.remove(instance);
+            !instances.is_empty()
+        });
+        if campaign.providers.is_empty() {
+            self.by_request.remove(key);
+        }
+    }
+
+    /// `agent` sends no more lines at all. Answers which requests miss which instances.
+    fn provider_gone(&mut self, agent: &str) -> Vec<(RequestKey, InstanceName)> {
+        let mut missing = Vec::new();
+        self.by_request.retain(|key, campaign| {
+            let instances = campaign.providers.remove(agent).unwrap_or_default();
+            missing.extend(instances.into_iter().map(|instance| (key.clone(), instance)));
+            !campaign.providers.is_empty()
+        });
+        missing
+    }
+
+    fn of_peer(&self, peer: PeerId) -> usize {
+        let start = RequestKey { peer, id: String::new() };
+        self.by_request.range(start..).take_while(|(key, _)| key.peer == peer).count()
+    }
+
+    /// Whether no campaign runs.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_request.is_empty()
+    }
+}
+
+impl From<Campaign> for Ended {
+    fn from(campaign: Campaign) -> Self {
+        Self { full_id: campaign.full_id, agents: campaign.providers.into_keys().collect() }
+    }
+}
+
+impl ServerLoop {
+    /// Asks the agents that run them for the logs of workloads; what is not in the effective state is left out.
+    ///
+    /// The requester learns what it will get. Instances whose agent is away are stopped at once, or a requester
+    /// that does not follow would wait for them for ever.
+    pub(super) fn logs(&mut self, key: RequestKey, request: LogsRequest) {
+        if self.log_campaigns.of_peer(key.peer) >= LOG_CAMPAIGNS_PER_PEER_MAX {
+            let text = format!("Too many requests for logs, at most {LOG_CAMPAIGNS_PER_PEER_MAX} are allowed");
+            return self.answer(key.peer, key.id, ResponseContent::Error(text));
+        }
+        let exists =
+            |name: &InstanceName| self.effective.get(&name.workload).is_some_and(|added| added.instance == *name);
+        let instances: Vec<InstanceName> = request.instances.iter().filter(|name| exists(name)).cloned().collect();
+        let mut by_agent: BTreeMap<Name, Vec<InstanceName>> = BTreeMap::new();
+        for instance in &instances {
+            by_agent.entry(instance.agent.clone()).or_default().push(instance.clone());
+        }
+        let full_id = self.full_id(&key);
+        let mut away = Vec::new();
+        for (agent, instances) in by_agent {
+            let Some(provider) = self.agents.get(&agent).map(|agent| agent.peer) else {
+                away.extend(instances);
+                continue;
+            };
+            self.log_campaigns.add(&key, &full_id, agent, &instances);
+            let request = LogsRequest { instances, ..request.clone() };
+            self.tell(provider, FromServer::LogsRequest { request_id: full_id.clone(), request });
+        }
+        self.answer(key.peer, key.id.clone(), ResponseContent::LogsAccepted(instances));
+        for instance in away {
+            self.answer(key.peer, key.id.clone(), ResponseContent::LogsStop(instance));
+        }
+    }
+
+    /// Ends the collection of logs under the same id; an unknown one is answered like any other.
+    pub(super) fn logs_cancel(&mut self, key: &RequestKey) {
+        let ended = self.log_campaigns.end(key);
+        self.cancel_logs(ended);
+        self.answer(key.peer, key.id.clone(), ResponseContent::LogsCancelAccepted);
+    }
+
+    /// Passes lines on, also late ones of a collection that was cancelled.
+    pub(super) fn log_entries(&mut self, request_id: &str, entries: Vec<LogEntry>) {
+        let Some(key) = self.requester(request_id) else { return };
+        for entries in log_entries::split(entries) {
+            self.answer(key.peer, key.id.clone(), ResponseContent::LogEntries(entries));
+        }
+    }
+
+    /// Passes the end of one instance's lines on.
+    pub(super) fn logs_stopped(&mut self, request_id: &str, instance: InstanceName) {
+        let Some(key) = self.requester(request_id) else { return };
+        self.log_campaigns.stopped(&key, &instance);
+        self.answer(key.peer, key.id, ResponseContent::LogsStop(instance));
+    }
+
+    /// A stream ended: nobody reads what it asked for, and an agent sends no more lines.
+    pub(super) fn end_logs_of_peer(&mut self, peer: PeerId, class: PeerClass, name: &str) {
+        let ended = self.log_campaigns.end_all(|key| key.peer == peer);
+        self.cancel_logs(ended);
+        if class == PeerClass::Agent {
+            for (key, instance) in self.log_campaigns.provider_gone(name) {
+                self.answer(key.peer, key.id, ResponseContent::LogsStop(instance));
+            }
+        }
+    }
+
+    /// A workload is deleted or becomes another instance: nobody reads what it asked for.
+    pub(super) fn end_logs_of_workload(&mut self, instance: &InstanceName) {
+        let Some(peer) = self.agents.get(&instance.agent).map(|agent| agent.peer) else { return };
+        let ended = self.log_campaigns.end_all(|key| key.peer == peer && key.workload() == Some(&instance.workload));
+        self.cancel_logs(ended);
+    }
+
+    fn cancel_logs(&mut self, ended: impl IntoIterator<Item = Ended>) {
+        for Ended { full_id, agents } in ended {
+            for agent in agents {
+                if let Some(provider) = self.agents.get(&agent).map(|agent| agent.peer) {
+                    self.tell(provider, FromServer::LogsCancel { request_id: full_id.clone() });
+                }
+            }
+        }
+    }
+
+    /// The id that is unique in the cluster: with the name of the stream before it (section 11).
+    fn full_id(&self, key: &RequestKey) -> String {
+        let name = self.peers.get(&key.peer).map(|peer| &*peer.name).unwrap_or_default();
+        format!("{name}@{}", key.id)
+    }
+
+    /// Whose request has this full id. The id of the requester may contain the separator itself.
+    fn requester(&self, full_id: &str) -> Option<RequestKey> {
+        let found = full_id.split_once('@').and_then(|(name, id)| {
+            let peer = *self.names.get(name)?;
+            Some(RequestKey { peer, id: id.to_owned() })
+        });
+        if found.is_none() {
+            log::warn!("Dropping logs for the unknown request '{full_id}'.");
+        }
+        found
+    }
+}

@@ -1,0 +1,234 @@
+//! Log campaigns: fan-out, stop, cancel and every way in which somebody disappears.
+
+use super::*;
+use crate::model::messages::{LogEntry, LogsRequest};
+
+const MANIFEST: &str = "
+apiVersion: v1
+workloads:
+  a: {agent: agent_A, runtime: podman, runtimeConfig: x}
+  b: {agent: agent_B, runtime: podman, runtimeConfig: x}
+  away: {agent: agent_C, runtime: podman, runtimeConfig: x}
+  unscheduled: {agent: '', runtime: podman, runtimeConfig: x}
+";
+
+fn instance(name: &str, agent: &str) -> InstanceName {
+    InstanceName::new(name, "x", agent)
+}
+
+fn request(instances: &[InstanceName]) -> LogsRequest {
+    LogsRequest {
+        instances: instances.to_vec(),
+        follow: Some(true),
+        tail: Some(3),
+        since: Some("s".into()),
+        until: None,
+    }
+}
+
+/// Both agents connected, and `requester` has asked for the logs of `a` and `b` under the id `logs`.
+struct Fixture {
+    cluster: Cluster,
+    agent_a: PeerId,
+    agent_b: PeerId,
+    requester: PeerId,
+    /// The id under which the agents know the request.
+    full_id: String,
+}
+
+impl Fixture {
+    fn new(requester: impl FnOnce(&mut Cluster, PeerId) -> PeerId, id: &str) -> Self {
+        let mut cluster = Cluster::with_manifest(MANIFEST);
+        let (agent_a, agent_b) = (cluster.settled_agent("agent_A"), cluster.settled_agent("agent_B"));
+        let requester = requester(&mut cluster, agent_a);
+        cluster.take_all();
+        let wanted = [instance("a", "agent_A"), instance("b", "agent_B")];
+        let content = RequestContent::Logs(request(&wanted));
+        cluster.say(requester, ToServer::Request(Request { id: id.to_owned(), content }));
+        let messages = cluster.take(agent_b);
+        let [FromServer::LogsRequest { request_id, .. }] = messages.as_slice() else { panic!("{messages:?}") };
+        let full_id = request_id.clone();
+        cluster.take_all();
+        Self { cluster, agent_a, agent_b, requester, full_id }
+    }
+
+    fn commander() -> Self {
+        Self::new(|cluster, _| cluster.commander(), "logs")
+    }
+
+    fn answers(&self) -> Vec<ResponseContent> {
+        let content = |message| match message {
+            FromServer::Response(response) => response.content,
+            other => panic!("{other:?}"),
+        };
+        self.cluster.take(self.requester).into_iter().map(content).collect()
+    }
+
+    fn cancels(&self, agent: PeerId) -> usize {
+        let cancel = FromServer::LogsCancel { request_id: self.full_id.clone() };
+        self.cluster.take(agent).iter().filter(|message| **message == cancel).count()
+    }
+}
+
+#[test]
+fn each_agent_is_asked_for_its_own_and_the_requester_learns_what_it_gets() {
+    let mut cluster = Cluster::with_manifest(MANIFEST);
+    let (agent_a, agent_b) = (cluster.settled_agent("agent_A"), cluster.settled_agent("agent_B"));
+    let commander = cluster.commander();
+    cluster.take_all();
+    let (a, b) = (instance("a", "agent_A"), instance("b", "agent_B"));
+    let (away, unscheduled) = (instance("away", "agent_C"), instance("unscheduled", ""));
+    let wrong = [InstanceName::with_id("a", "other", "agent_A"), instance("a", "agent_B"), instance("zz", "agent_A")];
+    let wanted = [&[a.clone(), a.clone(), away.clone(), b.clone(), unscheduled.clone()][..], &wrong].concat();
+    let content = RequestContent::Logs(request(&wanted));
+    cluster.say(commander, ToServer::Request(Request { id: "x@y".into(), content }));
+    for (agent, instances) in [(agent_a, vec![a.clone(), a.clone()]), (agent_b, vec![b.clone()])] {
+        let messages = cluster.take(agent);
+        let [FromServer::LogsRequest { request_id, request: got }] = messages.as_slice() else {
+            panic!("{messages:?}")
+        };
+        assert_eq!(*got, request(&instances));
+        assert!(request_id.starts_with("commander-conn-") && request_id.ends_with("@x@y"), "{request_id}");
+    }
+    let content = |message: FromServer| match message {
+        FromServer::Response(Response { id, content }) if id == "x@y" => content,
+        other => panic!("{other:?}"),
+    };
+    let answers: Vec<ResponseContent> = cluster.take(commander).into_iter().map(content).collect();
+    // Nobody will send lines of what has no connected agent, so that ends at once.
+    let kept = vec![a.clone(), a, away.clone(), b, unscheduled.clone()];
+    assert_eq!(
+        answers,
+        [ResponseContent::LogsAccepted(kept), ResponseContent::LogsStop(unscheduled), ResponseContent::LogsStop(away)]
+    );
+}
+
+#[test]
+fn nothing_to_collect_is_accepted_with_an_empty_list() {
+    let mut cluster = Cluster::with_manifest(MANIFEST);
+    let commander = cluster.commander();
+    let content = RequestContent::Logs(request(&[instance("zz", "agent_A")]));
+    assert_eq!(cluster.ask(commander, content), ResponseContent::LogsAccepted(vec![]));
+    assert!(cluster.server.log_campaigns.is_empty());
+}
+
+#[test]
+fn lines_and_stops_reach_the_requester_and_end_the_campaign() {
+    let mut fixture = Fixture::commander();
+    let (a, b) = (instance("a", "agent_A"), instance("b", "agent_B"));
+    let entries = vec![LogEntry { instance: a.clone(), message: "line".into() }];
+    let request_id = fixture.full_id.clone();
+    fixture
+        .cluster
+        .say(fixture.agent_a, ToServer::LogEntries { request_id: request_id.clone(), entries: entries.clone() });
+    assert_eq!(fixture.answers(), [ResponseContent::LogEntries(entries.clone())]);
+    for (agent, instance) in [(fixture.agent_a, a), (fixture.agent_b, b)] {
+        assert!(!fixture.cluster.server.log_campaigns.is_empty());
+        fixture.cluster.say(agent, ToServer::LogsStop { request_id: request_id.clone(), instance: instance.clone() });
+        assert_eq!(fixture.answers(), [ResponseContent::LogsStop(instance)]);
+    }
+    assert!(fixture.cluster.server.log_campaigns.is_empty());
+    // Late lines are still delivered, and agents that end send no second stop.
+    fixture.cluster.say(fixture.agent_a, ToServer::LogEntries { request_id, entries: entries.clone() });
+    assert_eq!(fixture.answers(), [ResponseContent::LogEntries(entries)]);
+    fixture.cluster.close(fixture.agent_a);
+    assert_eq!(fixture.answers(), []);
+}
+
+#[test]
+fn a_message_with_too_many_lines_is_split() {
+    let mut fixture = Fixture::commander();
+    let line = LogEntry { instance: instance("a", "agent_A"), message: "x".repeat(1_500_000) };
+    let message = ToServer::LogEntries { request_id: fixture.full_id.clone(), entries: vec![line.clone(), line] };
+    fixture.cluster.say(fixture.agent_a, message);
+    assert_eq!(fixture.answers().len(), 2);
+}
+
+#[test]
+fn a_cancel_reaches_the_agents_that_take_part_and_is_always_accepted() {
+    let mut fixture = Fixture::commander();
+    let bystander = fixture.cluster.settled_agent("agent_C");
+    fixture.cluster.take_all();
+    for round in 0..2 {
+        let cancel = Request { id: "logs".into(), content: RequestContent::LogsCancel };
+        fixture.cluster.say(fixture.requester, ToServer::Request(cancel));
+        assert_eq!(fixture.answers(), [ResponseContent::LogsCancelAccepted]);
+        let expected = usize::from(round == 0);
+        assert_eq!((fixture.cancels(fixture.agent_a), fixture.cancels(fixture.agent_b)), (expected, expected));
+        assert_eq!(fixture.cluster.take(bystander), []);
+    }
+    assert!(fixture.cluster.server.log_campaigns.is_empty());
+}
+
+#[test]
+fn a_requester_that_disappears_ends_its_campaigns() {
+    type End = fn(&mut Cluster, PeerId);
+    let ends: [End; 2] = [|cluster, peer| cluster.say(peer, ToServer::Goodbye), |cluster, peer| cluster.close(peer)];
+    for end in ends {
+        let mut fixture = Fixture::commander();
+        end(&mut fixture.cluster, fixture.requester);
+        assert_eq!((fixture.cancels(fixture.agent_a), fixture.cancels(fixture.agent_b)), (1, 1));
+        assert!(fixture.cluster.server.log_campaigns.is_empty());
+        // What comes late has no receiver any more.
+        let message = ToServer::LogsStop { request_id: fixture.full_id.clone(), instance: instance("a", "agent_A") };
+        fixture.cluster.say(fixture.agent_a, message);
+    }
+}
+
+#[test]
+fn a_provider_that_disappears_is_reported_as_stopped() {
+    let mut fixture = Fixture::commander();
+    fixture.cluster.close(fixture.agent_b);
+    assert_eq!(fixture.answers(), [ResponseContent::LogsStop(instance("b", "agent_B"))]);
+    // The same when its connection is replaced.
+    fixture.cluster.agent("agent_A");
+    assert_eq!(fixture.answers(), [ResponseContent::LogsStop(instance("a", "agent_A"))]);
+    assert!(fixture.cluster.server.log_campaigns.is_empty());
+}
+
+#[test]
+fn a_workload_that_collects_ends_with_itself_with_its_update_and_with_its_agent() {
+    type End = fn(&mut Cluster, PeerId);
+    let deleted: End = |cluster, _| {
+        cluster.update("{desiredState: {apiVersion: v1}}", &["desiredState.workloads.a"]).unwrap();
+    };
+    let updated: End = |cluster, _| {
+        let tag = "{desiredState: {apiVersion: v1, workloads: {a: {tags: {k: v}}}}}";
+        cluster.update(tag, &["desiredState.workloads.a.tags"]).unwrap();
+    };
+    let agent_gone: End = |cluster, agent| cluster.close(agent);
+    let another_deleted: End = |cluster, _| {
+        cluster.update("{desiredState: {apiVersion: v1}}", &["desiredState.workloads.away"]).unwrap();
+    };
+    for (end, over) in [(deleted, true), (updated, true), (agent_gone, true), (another_deleted, false)] {
+        let mut fixture = Fixture::new(|_, agent_a| agent_a, "a@logs");
+        assert_eq!(fixture.full_id, "agent_A@a@logs");
+        end(&mut fixture.cluster, fixture.agent_a);
+        assert_eq!(fixture.cancels(fixture.agent_b), usize::from(over));
+        assert_eq!(fixture.cluster.server.log_campaigns.is_empty(), over);
+    }
+    // A workload of the same name on another agent is another collector.
+    let mut fixture = Fixture::new(|_, agent_a| agent_a, "b@logs");
+    fixture.cluster.update("{desiredState: {apiVersion: v1}}", &["desiredState.workloads.b"]).unwrap();
+    assert!(!fixture.cluster.server.log_campaigns.is_empty());
+}
+
+#[test]
+fn requests_without_a_usable_id_are_refused_and_one_stream_cannot_collect_without_end() {
+    let mut cluster = Cluster::with_manifest(MANIFEST);
+    let agent = cluster.settled_agent("agent_A");
+    let content = || RequestContent::Logs(request(&[instance("a", "agent_A")]));
+    for content in [content(), RequestContent::LogsCancel, RequestContent::EventsCancel] {
+        cluster.say(agent, ToServer::Request(Request { id: String::new(), content: content.clone() }));
+        assert_eq!(cluster.take(agent), []);
+        cluster.say(agent, ToServer::Request(Request { id: "no-workload".into(), content }));
+        let messages = cluster.take(agent);
+        assert!(matches!(&messages[..], [FromServer::Response(r)] if matches!(r.content, ResponseContent::Error(_))));
+    }
+    let commander = cluster.commander();
+    for index in 0..=crate::limits::LOG_CAMPAIGNS_PER_PEER_MAX {
+        cluster.say(commander, ToServer::Request(Request { id: index.to_string(), content: content() }));
+    }
+    let last = cluster.take(commander).pop();
+    assert!(matches!(last, Some(FromServer::Response(r)) if matches!(r.content, ResponseContent::Error(_))));
+}
