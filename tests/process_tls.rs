@@ -2,6 +2,8 @@
 //!
 //! Thread: the test's.
 
+#![allow(clippy::disallowed_methods)] // Tests start processes and wait for them.
+
 mod support;
 
 use std::path::{Path, PathBuf};
