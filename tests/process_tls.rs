@@ -60,6 +60,7 @@ fn secure_cluster(algorithm: &[&str]) -> (Cluster, PathBuf) {
     (cluster, folder)
 }
 
+// [stest->swdd~agent-supports-pem-file-paths-as-cli-arguments~1]
 #[test]
 fn all_three_programs_work_with_keys_of_every_kind() {
     for algorithm in [
