@@ -262,6 +262,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     }
 
     // [impl->swdd~agent-existing-workloads-finds-list~1]
+    // [impl->swdd~agent-facade-forwards-list-reusable-workloads-call~1]
     fn ask_for_listings(&mut self, now: Instant) {
         let wanted = |listing: &Listing| match listing {
             Listing::Wanted => true,
