@@ -87,7 +87,9 @@
 //!   container_config.rs    runtimeConfig and the arguments it turns into
 //!   container_engine.rs    create, start and clean-up, common to podman and nerdctl
 //!   container_list.rs      listings to ExecutionState
-//!   podman.rs              podman
+//!   podman.rs podman_kube.rs containerd.rs   one engine each
+//!   kube_manifest.rs       Kubernetes manifests: control interface, names of pods
+//!   scripted_engine/mod.rs tests only: an engine's program as a shell script
 //!   exit_watch.rs          pidfds: the end of processes, at once               [exits:engine]
 //! cli/                     `ank`: answers for people and scripts                       [main]
 //!   args.rs settings.rs    command line with help texts; ank.conf, environment, defaults

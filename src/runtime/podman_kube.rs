@@ -354,6 +354,7 @@ impl RuntimeConnector for PodmanKubeConnector {
     }
 
     // [impl->swdd~podman-kube-implements-runtime-state-getter~1]
+    // [impl->swdd~podman-kube-create-starts-podman-kube-state-getter~1]
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
         self.hear_news();
         let mut instances: BTreeSet<InstanceName> = self.stored_instances(None)?.into_iter().collect();

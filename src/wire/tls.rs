@@ -337,9 +337,22 @@ impl TlsStream {
         let mut peer_ended = false;
         loop {
             self.flush()?;
-            peer_ended |= self.decrypt_into(&mut decrypted)?;
-            if decrypted.write_to(plain).is_err() {
-                return self.say_goodbye(); // gRPC closed its end.
+            // All that is decrypted must go on now: only new bytes from the socket wake this loop again.
+            loop {
+                if decrypted.write_to(plain).is_err() {
+                    return self.say_goodbye(); // gRPC closed its end.
+                }
+                if !decrypted.is_empty() {
+                    break;
+                }
+                match self.decrypt_into(&mut decrypted)? {
+                    Decrypted::Some => {}
+                    Decrypted::Nothing => break,
+                    Decrypted::Ended => {
+                        peer_ended = true;
+                        break;
+                    }
+                }
             }
             if !decrypted.is_empty() || self.session.wants_write() || !peer_ended {
                 let from_tcp = decrypted.is_empty() && !peer_ended;
@@ -369,20 +382,17 @@ impl TlsStream {
         }
     }
 
-    /// Takes decrypted bytes when there is room; answers whether the peer said that no more will come.
-    fn decrypt_into(&mut self, decrypted: &mut Buffer) -> Result<bool, TlsError> {
-        if !decrypted.is_empty() {
-            return Ok(false);
-        }
+    /// Fills the empty buffer with decrypted bytes.
+    fn decrypt_into(&mut self, decrypted: &mut Buffer) -> Result<Decrypted, TlsError> {
         match self.session.reader().read(&mut decrypted.bytes) {
-            Ok(0) => Ok(true),
+            Ok(0) => Ok(Decrypted::Ended),
             Ok(count) => {
                 decrypted.range = 0..count;
-                Ok(false)
+                Ok(Decrypted::Some)
             }
-            Err(error) if would_block(&error) => Ok(false),
+            Err(error) if would_block(&error) => Ok(Decrypted::Nothing),
             // The socket ended without a farewell; what came before was complete all the same.
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Decrypted::Ended),
             Err(error) => Err(broken(&error)),
         }
     }
@@ -428,6 +438,16 @@ impl TlsStream {
         let plain_index = usize::from(!tcp.is_empty());
         Ok((!tcp.is_empty() && ready(0), !grpc.is_empty() && ready(plain_index)))
     }
+}
+
+/// What a TLS session has for gRPC.
+enum Decrypted {
+    /// Bytes, now in the buffer.
+    Some,
+    /// Nothing at the moment.
+    Nothing,
+    /// Nothing ever again.
+    Ended,
 }
 
 /// Bytes on their way to gRPC.

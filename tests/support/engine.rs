@@ -155,22 +155,43 @@ impl FakeEngine {
     }
 }
 
-/// The fake engine's program. `cargo test --test <name>` does not build examples, so it is built here, once per test
-/// binary; when it is up to date that takes a moment.
+/// The fake engine's program. `cargo test` builds examples, `cargo test --test <name>` does not: then it is built here
+/// when it is missing or older than its sources.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
         let test = std::env::current_exe().expect("the test knows its path");
         let profile = test.parent().and_then(Path::parent).expect("tests are in <target>/<profile>/deps");
-        let target = profile.parent().expect("tests are in <target>/<profile>/deps");
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--locked", "--example", "fake-podman", "--target-dir"]).arg(target);
-        build.current_dir(env!("CARGO_MANIFEST_DIR"));
-        if profile.ends_with("release") {
-            build.arg("--release");
+        let program = profile.join("examples/fake-podman");
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_engine");
+        let newest = fs::read_dir(sources).expect("the sources are there").flatten();
+        let newest = newest.filter_map(|file| file.metadata().and_then(|data| data.modified()).ok()).max();
+        let built = fs::metadata(&program).and_then(|data| data.modified()).ok();
+        if built.is_none() || built < newest {
+            build_program(profile);
         }
-        let built = build.output().expect("cargo starts");
-        assert!(built.status.success(), "{build:?}: {}", String::from_utf8_lossy(&built.stderr));
-        profile.join("examples/fake-podman")
+        program
     })
+}
+
+fn build_program(profile: &Path) {
+    let target = profile.parent().expect("tests are in <target>/<profile>/deps");
+    let mut build = Command::new(env!("CARGO"));
+    // What cargo tells its children about this package would make it build the dependencies anew.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if ["CARGO_MANIFEST", "CARGO_PKG", "CARGO_BIN", "CARGO_CRATE", "OUT_DIR"]
+            .iter()
+            .any(|prefix| text.starts_with(prefix))
+        {
+            build.env_remove(&name);
+        }
+    }
+    build.args(["build", "--quiet", "--locked", "--example", "fake-podman", "--target-dir"]).arg(target);
+    build.current_dir(env!("CARGO_MANIFEST_DIR"));
+    if profile.ends_with("release") {
+        build.arg("--release");
+    }
+    let built = build.output().expect("cargo starts");
+    assert!(built.status.success(), "{build:?}: {}", String::from_utf8_lossy(&built.stderr));
 }

@@ -281,3 +281,36 @@ fn a_connect_error_has_the_reason_as_its_source() {
     assert!(matches!(error, ConnectError::Tls { .. }), "{error}");
     assert_eq!(error.to_string(), format!("no secure connection to 'https://{}'", endpoint.address()));
 }
+
+#[test]
+fn the_end_of_a_burst_of_records_is_not_left_behind() {
+    let authority = Authority::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let out = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (inner, _) = listener.accept().unwrap();
+    for stream in [&out, &inner] {
+        stream.set_nonblocking(true).unwrap();
+    }
+    let server = ServerTls::new(&authority.server()).unwrap();
+    let (mut plain, grpc_end) = UnixStream::pair().unwrap();
+    grpc_end.set_nonblocking(true).unwrap();
+    let pump = std::thread::spawn(move || {
+        let (session, _) = server.accept(inner, LIMIT).unwrap();
+        session.pump(grpc_end, &Reason::default());
+    });
+    let client = ClientTls::new(&authority.agent("agent_A")).unwrap();
+    let mut session = client.connect(out, LIMIT).unwrap();
+    // Many small records in one write: more plain text at once than the pump's buffer holds, and then silence.
+    let record = [7; 1000];
+    let records = 3 * TLS_BUFFER / record.len();
+    for _ in 0..records {
+        session.session.writer().write_all(&record).unwrap();
+    }
+    session.flush().unwrap();
+    plain.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut received = vec![0; records * record.len()];
+    plain.read_exact(&mut received).unwrap();
+    assert!(received.iter().all(|byte| *byte == 7));
+    drop(plain);
+    pump.join().unwrap();
+}
