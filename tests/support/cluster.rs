@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::engine::FakeEngine;
 use super::process::{Process, clean_command, exit_code, is_alive};
 use super::table::{self, Row};
-use super::{LIMIT, poll};
+use super::{LIMIT, poll, scratch};
 
 /// Longest run of one `ank` command that does not wait for workloads.
 const COMMAND_LIMIT: Duration = Duration::from_secs(90);
@@ -44,7 +44,7 @@ pub struct Cluster {
 impl Cluster {
     /// Folders and a fake engine; nothing runs yet.
     pub fn prepare() -> Self {
-        let folder = tempfile::Builder::new().prefix("ankl-cluster-").tempdir().expect("temp folder");
+        let folder = scratch::folder("cluster");
         for name in ["home", "run", "logs"] {
             fs::create_dir(folder.path().join(name)).expect("own folder is writable");
         }
