@@ -4,6 +4,7 @@
 
 use env_logger::Builder;
 use log::Level;
+use std::error::Error;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -48,6 +49,18 @@ fn own_modules(filter: &str, program: &str) -> String {
         _ => text.to_owned(),
     };
     filter.split(',').map(directive).collect::<Vec<_>>().join(",")
+}
+
+/// An error with all its causes in one line.
+#[must_use]
+pub fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
 }
 
 /// One record as text, with continuation lines indented by four blanks.
@@ -114,6 +127,15 @@ mod tests {
         assert_eq!(line(at, Level::Info, "a::b", &"x\ny", false), "[1970-01-01T00:00:00Z INFO  a::b] x\n    y\n");
         assert_eq!(line(at, Level::Error, "", &"what: 'why'", false), "[1970-01-01T00:00:00Z ERROR] what: 'why'\n");
         assert!(line(at, Level::Warn, "m", &"x", true).contains("\x1b[33mWARN \x1b[0m m] x"));
+    }
+
+    #[test]
+    fn causes_are_told_outermost_first() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot read 'x'")]
+        struct Outer(#[source] io::Error);
+        let error = Outer(io::Error::other("no such file"));
+        assert_eq!(with_causes(&error), "cannot read 'x': no such file");
     }
 
     #[test]

@@ -98,6 +98,8 @@ pub struct AgentManager<C: Clock, T> {
     load: LoadSampler,
     load_due: Instant,
     listings: BTreeMap<Name, Listing>,
+    /// Why an engine could not list last time, so that the log does not repeat it.
+    listing_errors: BTreeMap<Name, String>,
     found: Vec<Existing>,
     pending_hello: Option<PendingHello>,
     /// Whether the server has ever said hello; nothing is looked for before.
@@ -123,6 +125,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         Self {
             store: WorkloadStateStore::new(agent.clone()),
             listings: runtime.engines().keys().map(|name| (name.clone(), Listing::Wanted)).collect(),
+            listing_errors: BTreeMap::new(),
             load_due: clock.now(),
             agent,
             clock,
@@ -262,6 +265,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     }
 
     // [impl->swdd~agent-existing-workloads-finds-list~1]
+    // [impl->swdd~agent-facade-forwards-list-reusable-workloads-call~1]
     fn ask_for_listings(&mut self, now: Instant) {
         let wanted = |listing: &Listing| match listing {
             Listing::Wanted => true,
@@ -286,7 +290,6 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     }
 
     fn on_listed(&mut self, runtime: Name, result: Result<Vec<ListedContainer>, RuntimeError>) {
-        let before = self.listings.get(&runtime).copied();
         let found = match result {
             Ok(containers) => {
                 info!("Found '{}' existing '{runtime}' workload(s).", containers.len());
@@ -294,8 +297,10 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
                 containers
             }
             Err(error) => {
-                if before == Some(Listing::Asked) {
-                    warn!("Could not get reusable running workloads: '{error}'");
+                let text = error.to_string();
+                if self.listing_errors.get(&runtime) != Some(&text) {
+                    warn!("Could not get reusable running workloads: '{text}'");
+                    self.listing_errors.insert(runtime.clone(), text);
                 }
                 self.listings.insert(runtime.clone(), Listing::Failed(self.clock.now() + REPAIR_INTERVAL));
                 Vec::new()

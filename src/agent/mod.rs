@@ -67,7 +67,7 @@ impl Agent {
         let (children, previous) = EngineChildren::open(&settings.folder.join("engine-children"))?;
         let mut engines = Engines::new();
         if settings.runtimes.contains(podman::RUNTIME_NAME) {
-            let source = start_podman(&settings.name, &children, &inbox, &mut threads)?;
+            let source = start_podman(&settings, &children, &inbox, &mut threads)?;
             engines.insert(podman::RUNTIME_NAME.into(), source);
         }
         let context = LoopContext {
@@ -118,18 +118,19 @@ impl Agent {
 
 // [impl->swdd~agent-supports-podman~2]
 fn start_podman(
-    agent: &str,
+    settings: &AgentSettings,
     children: &EngineChildren,
     inbox: &Sender<SchedulerEvent>,
     threads: &mut Vec<Thread>,
 ) -> io::Result<EngineSource> {
-    let (agent, children) = (agent.to_owned(), children.clone());
+    let (agent, children) = (settings.name.clone(), children.clone());
     let connect = move || Box::new(PodmanConnector::new(&agent, children.clone())) as Box<dyn RuntimeConnector>;
     let (watch, commands) = bounded(WATCH_INBOX);
     let scheduler = inbox.clone();
     let report = move |report| {
         let _ = scheduler.send(SchedulerEvent::Checker(report)); // Gone only when the agent ends.
     };
-    threads.extend(state_checker::start(CheckerSettings::podman(), connect(), commands, report)?);
+    let checker = CheckerSettings { repair_interval: settings.listing_interval, ..CheckerSettings::podman() };
+    threads.extend(state_checker::start(checker, connect(), commands, report)?);
     Ok(EngineSource { connect: Box::new(connect), watch })
 }

@@ -181,6 +181,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     }
 
     /// Decides about an operation and executes what is ready. Answers states to report.
+    // [impl->swdd~agent-handles-new-workload-operations]
     pub fn submit(&mut self, operation: Operation, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
         let replaced = self.scheduler.take(operation.workload());
         let mut reports = Vec::new();

@@ -3,7 +3,7 @@
 //! Thread: `main`.
 
 use super::runtime_manager::RerunFinished;
-use crate::limits::{NAME_MAX, PARALLEL_STARTS_MIN, RETRY_LIMIT};
+use crate::limits::{NAME_MAX, PARALLEL_STARTS_MIN, REPAIR_INTERVAL, RETRY_LIMIT};
 use crate::model::names::has_name_characters;
 use crate::model::version::VERSION;
 use crate::settings::{
@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::num::NonZeroU32;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -89,6 +90,8 @@ struct Keys {
     restart_backoff: Option<bool>,
     rerun_finished: Option<Rerun>,
     max_parallel_starts: Option<usize>,
+    /// Seconds, at least 1.
+    listing_interval: Option<NonZeroU32>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -99,7 +102,7 @@ enum Rerun {
     Boot,
 }
 
-const KNOWN_KEYS: [&str; 12] = [
+const KNOWN_KEYS: [&str; 13] = [
     "version",
     "name",
     "server_url",
@@ -112,6 +115,7 @@ const KNOWN_KEYS: [&str; 12] = [
     "restart_backoff",
     "rerun_finished",
     "max_parallel_starts",
+    "listing_interval",
 ];
 
 /// The settings of one run.
@@ -139,6 +143,8 @@ pub struct AgentSettings {
     pub rerun: RerunFinished,
     /// Creates at the same time.
     pub parallel_starts: usize,
+    /// How often a full listing of the containers repairs what no event shows (DESIGN section 4).
+    pub listing_interval: Duration,
     /// The config file in use.
     pub config_file: Option<PathBuf>,
     /// What to tell the user although it stops nothing.
@@ -278,6 +284,9 @@ fn combine(
         restart_backoff: keys.restart_backoff.unwrap_or(true),
         rerun,
         parallel_starts,
+        listing_interval: keys
+            .listing_interval
+            .map_or(REPAIR_INTERVAL, |seconds| Duration::from_secs(u64::from(seconds.get()))),
         config_file: file.map(|file| file.path().to_owned()),
         warnings,
     })

@@ -16,7 +16,7 @@ use crate::limits::{
 };
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::InstanceName;
-use crate::runtime::exit_watch::{ExitWatch, WatchedProcess};
+use crate::runtime::exit_watch::{ExitWatch, NotWatched, WatchedProcess};
 use crate::runtime::{ContainerId, ListedContainer, MainProcess, RuntimeConnector, RuntimeError};
 use crate::threads::{self, Thread};
 use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
@@ -120,8 +120,11 @@ pub trait Surroundings {
     /// Starts a listing, whose result comes as [`CheckerEvent::Listed`]. Never called before the last one has ended.
     fn start_listing(&mut self);
 
-    /// Sends [`CheckerEvent::Exited`] with `key` when the process ends. `None` when that cannot be noticed.
-    fn watch_exit(&mut self, key: u64, process: &MainProcess) -> Option<Self::Process>;
+    /// Sends [`CheckerEvent::Exited`] with `key` when the process ends.
+    ///
+    /// # Errors
+    /// When that cannot be noticed.
+    fn watch_exit(&mut self, key: u64, process: &MainProcess) -> Result<Self::Process, NotWatched>;
 
     /// Passes a report on.
     fn report(&mut self, report: WatchReport);
@@ -168,6 +171,8 @@ struct Process<P> {
     what: MainProcess,
     /// `None`: its end cannot be noticed.
     watch: Option<P>,
+    /// When it was not there any more although the engine listed it.
+    gone: Option<Instant>,
     ended: bool,
 }
 
@@ -285,7 +290,7 @@ impl<S: Surroundings, C: Clock> StateChecker<S, C> {
             let (state, look_again) = match by_id.get(&watched.id) {
                 Some(found) => {
                     watched.missed = false;
-                    watched.follow(&found.processes, &mut self.next_key, &mut self.surroundings);
+                    watched.follow(&found.processes, &mut self.next_key, &mut self.surroundings, now);
                     watched.judge(&found.state, now)
                 }
                 None => watched.judge_missing(),
@@ -345,16 +350,27 @@ impl<P> Watched<P> {
         listed: &[MainProcess],
         next_key: &mut u64,
         surroundings: &mut S,
+        now: Instant,
     ) {
         self.processes.retain(|process| listed.contains(&process.what));
         for what in listed {
             if !self.processes.iter().any(|process| process.what == *what) {
                 *next_key += 1;
-                self.processes.push(Process { key: *next_key, what: what.clone(), watch: None, ended: false });
+                self.processes.push(Process {
+                    key: *next_key,
+                    what: what.clone(),
+                    watch: None,
+                    gone: None,
+                    ended: false,
+                });
             }
         }
         for process in self.processes.iter_mut().filter(|process| process.watch.is_none() && !process.ended) {
-            process.watch = surroundings.watch_exit(process.key, &process.what);
+            match surroundings.watch_exit(process.key, &process.what) {
+                Ok(watch) => process.watch = Some(watch),
+                Err(NotWatched::Gone) => _ = process.gone.get_or_insert(now),
+                Err(NotWatched::Unable) => {}
+            }
         }
     }
 
@@ -374,7 +390,10 @@ impl<P> Watched<P> {
             self.passing_pause = POLL_INTERVAL;
         }
         let noticed = !self.processes.is_empty() && self.processes.iter().all(|process| process.watch.is_some());
+        // It ended before we could look, or is in another pid namespace, which only time tells.
+        let just_gone = |process: &Process<P>| process.gone.is_some_and(|gone| now - gone < EXIT_CODE_MAX);
         let pause = match state.phase {
+            Phase::Running if self.processes.iter().any(just_gone) => Some(EXIT_RETRY),
             Phase::Running if !noticed => Some(POLL_INTERVAL),
             _ if just_ended => Some(POLL_INTERVAL),
             _ if passing => Some(self.passing_pause),
@@ -450,8 +469,8 @@ impl<R: Fn(WatchReport)> Surroundings for Reality<R> {
         }
     }
 
-    fn watch_exit(&mut self, key: u64, process: &MainProcess) -> Option<WatchedProcess> {
-        self.exit_watch.as_ref()?.watch(key, process)
+    fn watch_exit(&mut self, key: u64, process: &MainProcess) -> Result<WatchedProcess, NotWatched> {
+        self.exit_watch.as_ref().ok_or(NotWatched::Unable)?.watch(key, process)
     }
 
     fn report(&mut self, report: WatchReport) {

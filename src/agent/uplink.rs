@@ -8,6 +8,7 @@ use super::agent_manager::SchedulerEvent;
 use super::uplink_outbox::UplinkReader;
 use crate::clock::{Clock, SystemClock};
 use crate::limits::{RECONNECT_LOG_FIRST, RECONNECT_LOG_MAX, RECONNECT_PAUSE, STACK_LARGE};
+use crate::logging::with_causes;
 use crate::model::messages::ToServer;
 use crate::model::version::VERSION;
 use crate::threads;
@@ -15,7 +16,6 @@ use crate::wire::client::{ClientOptions, ClientReceiver, StreamEnd, connect};
 use crossbeam_channel::{Receiver, Sender, bounded, select_biased};
 use log::{debug, info, warn};
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::time::{Duration, Instant};
 
 /// The connection to the server.
@@ -140,16 +140,6 @@ fn read(mut receiver: ClientReceiver, scheduler: &Sender<SchedulerEvent>) -> (St
             Err(end) => return (end, greeted),
         }
     }
-}
-
-fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// Keeps the log readable while the server is away: a reason is repeated only after ever longer intervals.

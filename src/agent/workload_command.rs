@@ -303,6 +303,7 @@ mod tests {
         assert_eq!(taken(&inbox), ["1", "Running(Ok)", "Succeeded(Ok)", "Delete"]);
     }
 
+    // [utest->swdd~agent-uses-bounded-channels~1]
     #[test]
     fn a_full_queue_keeps_the_newest_wish_and_names_what_it_dropped() {
         let (sender, inbox) = workload_inbox();

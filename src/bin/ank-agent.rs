@@ -5,6 +5,7 @@
 use ankaios_lite::agent::Agent;
 use ankaios_lite::agent::settings::{self, Machine, SettingsError};
 use ankaios_lite::logging::{self, fatal};
+use ankaios_lite::memory;
 use ankaios_lite::model::version::VERSION;
 use ankaios_lite::wire::address::Security;
 use crossbeam_channel::bounded;
@@ -32,6 +33,7 @@ impl From<Exit> for ExitCode {
 }
 
 fn main() -> ExitCode {
+    memory::bound_arenas();
     logging::init("ank_agent");
     let settings = match settings::read(std::env::args_os(), &Machine::this()) {
         Ok(settings) => settings,

@@ -4,7 +4,7 @@
 
 use ankaios_lite::clock::SystemClock;
 use ankaios_lite::limits::{MANIFEST_MAX, MESSAGE_MAX, SERVER_INBOX, STACK_SERVER, STOP_DEADLINE};
-use ankaios_lite::logging::{self, fatal};
+use ankaios_lite::logging::{self, fatal, with_causes};
 use ankaios_lite::memory;
 use ankaios_lite::model::complete_state::DesiredState;
 use ankaios_lite::model::manifest::{Manifest, ManifestError};
@@ -60,17 +60,6 @@ fn main() -> ExitCode {
 fn failed(what: &str, detail: impl std::fmt::Display) -> ExitCode {
     fatal(what, detail);
     Exit::Failed.into()
-}
-
-/// An error with all its causes in one line.
-fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {

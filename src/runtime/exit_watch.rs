@@ -36,6 +36,15 @@ pub struct WatchedProcess {
     _pidfd: OwnedFd,
 }
 
+/// Why the end of a process cannot be noticed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotWatched {
+    /// There is no process with this pid: it has ended, or it lives in another pid namespace.
+    Gone,
+    /// The pid is not the container's, or the kernel has no pidfd.
+    Unable,
+}
+
 impl ExitWatch {
     /// Starts the thread `name`, which sends the keys of ended processes to `exits` and may wait there.
     ///
@@ -54,17 +63,25 @@ impl ExitWatch {
         Ok((Self { set, end }, thread))
     }
 
-    /// Watches `process` under `key`. `None` when its end cannot be noticed: it has ended already, its pid is not
-    /// the container's in our pid namespace, or the kernel has no pidfd.
-    #[must_use]
-    pub fn watch(&self, key: u64, process: &MainProcess) -> Option<WatchedProcess> {
-        let pid = Pid::from_raw(i32::try_from(process.pid).ok()?)?;
-        let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    /// Watches `process` under `key`.
+    ///
+    /// # Errors
+    /// When its end cannot be noticed; the caller has to ask the engine.
+    pub fn watch(&self, key: u64, process: &MainProcess) -> Result<WatchedProcess, NotWatched> {
+        let raw = i32::try_from(process.pid).map_err(|_| NotWatched::Unable)?;
+        let pid = Pid::from_raw(raw).ok_or(NotWatched::Unable)?;
+        let open = || {
+            pidfd_open(pid, PidfdFlags::empty())
+                .map_err(|errno| if errno == Errno::SRCH { NotWatched::Gone } else { NotWatched::Unable })
+        };
+        let pidfd = open()?;
         // Only after the pidfd is open: a process that is replaced from here on has ended for the pidfd as well.
-        belongs_to(pid, &process.container.0).then_some(())?;
+        if !belongs_to(pid, &process.container.0) {
+            return open().and(Err(NotWatched::Unable)); // It may have ended while we looked.
+        }
         let once = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
-        epoll::add(&self.set, &pidfd, epoll::EventData::new_u64(key), once).ok()?;
-        Some(WatchedProcess { _pidfd: pidfd })
+        let added = epoll::add(&self.set, &pidfd, epoll::EventData::new_u64(key), once);
+        added.map(|()| WatchedProcess { _pidfd: pidfd }).map_err(|_| NotWatched::Unable)
     }
 }
 
@@ -134,6 +151,13 @@ mod tests {
         (monitor, MainProcess { container: ContainerId(ID.into()), pid: line.trim().parse().unwrap() })
     }
 
+    /// A process that has ended and was waited for.
+    fn gone() -> MainProcess {
+        let mut child = Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        MainProcess { container: ContainerId(ID.into()), pid: child.id() }
+    }
+
     fn kill(pid: u32) {
         let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
@@ -172,14 +196,15 @@ mod tests {
         let (watch, _thread, _exits) = watch();
         let (mut monitor, process) = monitored();
         let other = MainProcess { container: ContainerId("fedcba9876543210".into()), pid: process.pid };
-        assert!(watch.watch(1, &other).is_none(), "another container");
+        assert_eq!(watch.watch(1, &other).unwrap_err(), NotWatched::Unable, "another container");
         let own = MainProcess { container: ContainerId(ID.into()), pid: std::process::id() };
-        assert!(watch.watch(1, &own).is_none(), "another process");
+        assert_eq!(watch.watch(1, &own).unwrap_err(), NotWatched::Unable, "another process");
         kill(process.pid);
         monitor.wait().unwrap();
-        assert!(watch.watch(1, &process).is_none(), "an ended process");
+        assert_eq!(watch.watch(1, &gone()).unwrap_err(), NotWatched::Gone, "an ended process");
         for pid in [0, u32::MAX] {
-            assert!(watch.watch(1, &MainProcess { container: ContainerId(ID.into()), pid }).is_none(), "{pid}");
+            let nobody = MainProcess { container: ContainerId(ID.into()), pid };
+            assert_eq!(watch.watch(1, &nobody).unwrap_err(), NotWatched::Unable, "{pid}");
         }
     }
 }

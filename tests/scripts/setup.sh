@@ -29,6 +29,7 @@ need fuse-overlayfs have fuse-overlayfs
 # The checks of the scripts, the client in another language, and network faults in tests.
 need shellcheck have shellcheck
 need iproute2 have ip
+need openssl have openssl
 need python3 have python3
 need python3-venv python3 -c 'import ensurepip, venv'
 

@@ -39,6 +39,8 @@ pub struct Cluster {
     agent_env: Vec<(String, String)>,
     /// Lines for every `ank-agent.conf` written from now on.
     agent_config: String,
+    /// Folder with certificates; without it the programs run with `--insecure`.
+    certificates: Option<PathBuf>,
     commands: std::cell::Cell<u32>,
 }
 
@@ -57,6 +59,7 @@ impl Cluster {
             agents: BTreeMap::new(),
             agent_env: Vec::new(),
             agent_config: String::new(),
+            certificates: None,
             commands: std::cell::Cell::new(0),
         }
     }
@@ -82,12 +85,32 @@ impl Cluster {
         lines.clone_into(&mut self.agent_config);
     }
 
+    /// Lets programs started later use mutual TLS with `ca.pem`, `<program>.pem` and `<program>-key.pem` of `folder`.
+    pub fn set_certificates(&mut self, folder: &Path) {
+        self.certificates = Some(folder.to_owned());
+    }
+
+    /// The options that protect the connections of `program`.
+    fn security(&self, program: &str) -> Vec<String> {
+        let Some(folder) = &self.certificates else { return vec!["--insecure".to_owned()] };
+        let files = [
+            ("--ca_pem", "ca.pem"),
+            ("--crt_pem", &format!("{program}.pem")),
+            ("--key_pem", &format!("{program}-key.pem")),
+        ];
+        files
+            .into_iter()
+            .flat_map(|(option, file)| [option.to_owned(), folder.join(file).display().to_string()])
+            .collect()
+    }
+
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
     pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        let scheme = if self.certificates.is_some() { "https" } else { "http" };
+        format!("{scheme}://127.0.0.1:{}", self.port)
     }
 
     pub fn address(&self) -> String {
@@ -123,7 +146,8 @@ impl Cluster {
     fn spawn_server(&self, arguments: &[&str]) -> Process {
         let config = self.write("ank-server.conf", "version = \"v1\"\n");
         let mut command = clean_command(env!("CARGO_BIN_EXE_ank-server"), &self.folder().join("home"));
-        command.args(["--insecure", "--address", &self.address(), "--server-config"]).arg(config).args(arguments);
+        command.args(self.security("ank-server")).args(["--address", &self.address(), "--server-config"]);
+        command.arg(config).args(arguments);
         Process::start(&mut command, &self.folder().join("logs"), "server")
     }
 
@@ -147,7 +171,8 @@ impl Cluster {
         let config = self.write(&format!("{name}.conf"), &format!("version = \"v1\"\n{}\n", self.agent_config));
         let mut command = clean_command(env!("CARGO_BIN_EXE_ank-agent"), &self.folder().join("home"));
         command
-            .args(["--insecure", "--name", name, "--server-url", &self.url(), "--agent-config"])
+            .args(self.security("ank-agent"))
+            .args(["--name", name, "--server-url", &self.url(), "--agent-config"])
             .arg(config)
             .arg("--run-folder")
             .arg(self.run_folder())
@@ -197,7 +222,7 @@ impl Cluster {
     pub fn ank_command(&self) -> Command {
         let config = self.write("ank.conf", "version = \"v1\"\nresponse_timeout = 30000\n");
         let mut command = self.bare_ank_command();
-        command.args(["--insecure", "--server-url", &self.url(), "--ank-config"]).arg(config);
+        command.args(self.security("ank")).args(["--server-url", &self.url(), "--ank-config"]).arg(config);
         command
     }
 

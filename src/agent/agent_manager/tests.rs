@@ -74,6 +74,7 @@ fn started(name: &str) -> Vec<String> {
 }
 
 // [utest->swdd~agent-handles-update-workload-requests~1]
+// [utest->swdd~agent-handles-new-workload-operations]
 // [utest->swdd~agent-manager-listens-requests-from-server~1]
 // [utest->swdd~agent-manager-receives-workload-states-of-its-workloads~1]
 #[test]

@@ -51,6 +51,7 @@ fn defaults_are_those_of_the_specification() {
     assert!(settings.restart_backoff);
     assert_eq!(settings.rerun, RerunFinished::Always);
     assert_eq!(settings.parallel_starts, 6);
+    assert_eq!(settings.listing_interval, REPAIR_INTERVAL);
     assert_eq!(settings.tags, BTreeMap::new());
     assert_eq!(settings.warnings, [""; 0]);
     let one_core = Machine { cores: 1, ..rig.machine.clone() };
@@ -66,7 +67,7 @@ fn every_key_of_the_config_file_is_used() {
     let config = format!(
         "name = 'A'\nserver_url = 'https://server:1'\nrun_folder = '{}'\ninsecure = true\nruntimes = ['podman', 'x']\n\
          create_timeout = 90\nretry_limit = 0\nrestart_backoff = false\nrerun_finished = 'boot'\n\
-         max_parallel_starts = 9\nretry_limits = 1\n[tags]\nzone = 'a'\n",
+         max_parallel_starts = 9\nlisting_interval = 5\nretry_limits = 1\n[tags]\nzone = 'a'\n",
         base.display()
     );
     let settings = rig.settings(&config, "");
@@ -78,6 +79,7 @@ fn every_key_of_the_config_file_is_used() {
     assert!(!settings.restart_backoff);
     assert_eq!(settings.rerun, RerunFinished::EndedBefore(1000));
     assert_eq!(settings.parallel_starts, 9);
+    assert_eq!(settings.listing_interval, Duration::from_secs(5));
     assert_eq!(settings.tags, BTreeMap::from([("zone".to_owned(), "a".to_owned())]));
     assert_eq!(settings.warnings.len(), 2, "{:?}", settings.warnings);
     assert!(settings.warnings.contains(&"Configured runtime 'x' is not supported.".to_owned()));
@@ -137,6 +139,11 @@ fn fatal_errors_have_the_documented_texts() {
         ),
         (
             "rerun_finished = 'never'",
+            "-k -n A",
+            "Config file could not be parsed: 'Config file could not have been parsed due to: ",
+        ),
+        (
+            "listing_interval = 0",
             "-k -n A",
             "Config file could not be parsed: 'Config file could not have been parsed due to: ",
         ),

@@ -13,6 +13,8 @@ struct Fake {
     watched: Vec<(u64, u32)>,
     /// Processes whose end cannot be noticed.
     unnoticed: Vec<u32>,
+    /// Processes that are not there although they are listed.
+    gone: Vec<u32>,
     reports: Vec<String>,
 }
 
@@ -23,12 +25,15 @@ impl Surroundings for Fake {
         self.listings += 1;
     }
 
-    fn watch_exit(&mut self, key: u64, process: &MainProcess) -> Option<()> {
+    fn watch_exit(&mut self, key: u64, process: &MainProcess) -> Result<(), NotWatched> {
         if self.unnoticed.contains(&process.pid) {
-            return None;
+            return Err(NotWatched::Unable);
+        }
+        if self.gone.contains(&process.pid) {
+            return Err(NotWatched::Gone);
         }
         self.watched.push((key, process.pid));
-        Some(())
+        Ok(())
     }
 
     fn report(&mut self, report: WatchReport) {
@@ -249,6 +254,35 @@ fn where_an_end_cannot_be_noticed_the_containers_are_listed_every_second() {
         assert_eq!(bench.take_reports(), ["web/1 Running(Ok)", "web/1 Succeeded(Ok)"]);
         bench.expect_listing_after(REPAIR_INTERVAL);
     }
+}
+
+#[test]
+fn a_process_that_ended_before_it_could_be_watched_is_not_noticed_a_second_late() {
+    let mut bench = Bench::new();
+    bench.checker.surroundings.gone = vec![7];
+    bench.watch("brief", 1);
+    bench.expect_listing();
+    bench.list(vec![running("brief", 7)]);
+    bench.expect_listing_after(EXIT_RETRY);
+    bench.list(vec![exited("brief", 0)]);
+    assert_eq!(bench.take_reports(), ["brief/1 Running(Ok)", "brief/1 Succeeded(Ok)"]);
+}
+
+#[test]
+fn a_process_of_another_pid_namespace_is_looked_for_often_only_at_first() {
+    let mut bench = Bench::new();
+    bench.checker.surroundings.gone = vec![7];
+    bench.watch("web", 1);
+    bench.expect_listing();
+    bench.list(vec![running("web", 7)]);
+    bench.expect_listing_after(EXIT_RETRY);
+    bench.clock.advance(EXIT_CODE_MAX);
+    bench.list(vec![running("web", 7)]);
+    bench.clock.advance(EXIT_CODE_MAX); // The engine rests as long as its listing took.
+    bench.expect_listing();
+    bench.list(vec![running("web", 7)]);
+    bench.expect_listing_after(POLL_INTERVAL);
+    assert_eq!(bench.take_reports(), ["web/1 Running(Ok)"]);
 }
 
 #[test]
