@@ -279,8 +279,9 @@ fn a_reconnect_after_a_failed_listing_lists_again_and_leaves_our_own_alone() {
     let mut rig = Rig::new(engine);
     rig.agent.hello(&[wanted("w", "a")]);
     rig.forget();
+    rig.agent.manager.on_event(SchedulerEvent::ServerGone);
     rig.clock.advance(REPAIR_INTERVAL);
-    reconnect(&mut rig, &[wanted("w", "a")]);
+    rig.agent.hello(&[wanted("w", "a")]);
     assert_eq!(rig.calls(), ["list", "delete gone"]);
     assert_eq!(rig.engine.only().1.instance, instance("w", "a"));
 }
