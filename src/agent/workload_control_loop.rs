@@ -481,7 +481,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn restart(&mut self, ended: Ended) -> Flow {
-        self.failed_creates = 0;
         match ended {
             Ended::Well => {
                 self.unwatch();

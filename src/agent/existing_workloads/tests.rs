@@ -157,7 +157,8 @@ fn a_finished_container_that_waits_for_reuse_is_removed_with_its_workload() {
     let deleted = DeletedWorkload { instance: instance("w", "a"), dependencies: BTreeMap::new() };
     rig.agent.update(WorkloadPlan { added: vec![], deleted: vec![deleted] });
     assert!(rig.engine.containers().is_empty());
-    assert_eq!(rig.sent().last().unwrap(), "w:a Removed");
+    let sequence = ["w:a Pending(WaitingToStart)", "w:a Stopping(RequestedAtRuntime)", "w:a Removed"];
+    assert_eq!(rig.sent(), sequence);
 }
 
 // [utest->swdd~agent-existing-workloads-delete-unneeded~1]
@@ -268,6 +269,21 @@ fn when_the_engine_cannot_list_workloads_are_created_and_leftovers_removed_later
     assert_eq!(instances, [&instance("w", "a")]);
     assert_eq!(rig.calls().iter().filter(|call| *call == "list").count(), 2, "no listing after a good one");
     assert_eq!(rig.agent.manager.threads().count(), 1);
+}
+
+#[test]
+fn a_reconnect_after_a_failed_listing_lists_again_and_leaves_our_own_alone() {
+    let engine = FakeEngine::new();
+    engine.add(&instance("gone", "a"), plain(Phase::Running));
+    engine.inject(Call::List, [Fault::Fails]);
+    let mut rig = Rig::new(engine);
+    rig.agent.hello(&[wanted("w", "a")]);
+    rig.forget();
+    rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+    rig.clock.advance(REPAIR_INTERVAL);
+    rig.agent.hello(&[wanted("w", "a")]);
+    assert_eq!(rig.calls(), ["list", "delete gone"]);
+    assert_eq!(rig.engine.only().1.instance, instance("w", "a"));
 }
 
 #[test]

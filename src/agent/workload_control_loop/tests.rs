@@ -674,6 +674,25 @@ fn a_crash_loop_restarts_ever_more_slowly_until_it_ran_for_a_minute() {
 }
 
 #[test]
+fn an_update_forgets_the_crashes_of_the_old_workload() {
+    let mut rig = Rig::new();
+    rig.always("a");
+    for _ in 0..8 {
+        rig.clock.advance(RESTART_SPACING);
+        rig.observe(ExecutionState::exited(1));
+        if rig.control_loop.due().is_some() {
+            rig.until_due();
+        }
+    }
+    let order = rig.order_with("b", |workload| workload.restart_policy = RestartPolicy::Always);
+    rig.send(WorkloadCommand::Update(Some(order)));
+    rig.clock.advance(RESTART_SPACING);
+    rig.states();
+    rig.observe(ExecutionState::exited(1));
+    assert_eq!(rig.states().last().unwrap(), &starting("b"), "the first restart of the new one is immediate");
+}
+
+#[test]
 fn starts_of_a_workload_that_succeeds_at_once_are_a_second_apart() {
     let mut rig = Rig::new();
     rig.always("a");
