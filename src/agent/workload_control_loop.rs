@@ -225,6 +225,18 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
+    /// Whether a free start slot is all that it waits for.
+    #[cfg(test)]
+    pub fn waits_for_slot(&self) -> bool {
+        matches!(self.stage, Stage::WaitingForSlot(_))
+    }
+
+    /// Where its commands come from.
+    #[cfg(test)]
+    pub fn inbox(&self) -> &WorkloadInbox {
+        &self.inbox
+    }
+
     fn wanted_slot(&self) -> Option<StartSlot> {
         matches!(self.stage, Stage::WaitingForSlot(_)).then(|| self.context.slots.try_take())?
     }
