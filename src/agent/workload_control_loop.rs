@@ -511,7 +511,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Removes what is there, then does `after`. Ends all waiting, above all for a retry.
     // [impl->swdd~agent-workload-control-loop-prevents-retries-on-other-workload-commands~1]
     fn delete(&mut self, after: AfterDelete) -> Flow {
-        self.stage = Stage::Idle;
+        let stage = std::mem::replace(&mut self.stage, Stage::Idle);
+        if let Stage::DeleteRetryAt(_, AfterDelete::Start(waiting)) = stage {
+            let starts_after_all =
+                matches!(&after, AfterDelete::Start(order) if order.instance == waiting.instance);
+            if waiting.instance != self.instance && !starts_after_all {
+                // It was never started, so nobody else will say so.
+                send_state(&self.context.reports, &waiting.instance, ExecutionState::plain(Phase::Removed));
+            }
+        }
         self.failed_deletes = 0;
         self.report(ExecutionState::plain(Phase::StoppingRequestedAtRuntime));
         self.try_delete(after)

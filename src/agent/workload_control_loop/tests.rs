@@ -556,6 +556,25 @@ fn update_whose_delete_fails_keeps_the_new_workload_and_tries_again() {
     assert_eq!(rig.engine.only().1.instance, instance("b"));
 }
 
+#[test]
+fn what_waits_behind_a_failed_delete_and_is_not_wanted_any_more_is_reported_as_removed() {
+    for (next, expected) in [
+        (None, vec![gone("b"), stopping("a"), gone("a"), "ended 1".to_owned()]),
+        (Some("b"), vec![stopping("a"), gone("a"), starting("b")]),
+        (Some("c"), vec![gone("b"), stopping("a"), gone("a"), starting("c")]),
+    ] {
+        let mut rig = Rig::new();
+        rig.create("a", |_| {});
+        rig.engine.inject(Call::Delete, [Fault::Fails]);
+        let order = rig.order("b");
+        rig.send(WorkloadCommand::Update(Some(order)));
+        rig.states();
+        let command = next.map_or(WorkloadCommand::Delete, |config| WorkloadCommand::Update(Some(rig.order(config))));
+        rig.send(command);
+        assert_eq!(rig.states(), expected, "{next:?}");
+    }
+}
+
 // [utest->swdd~agent-workload-control-loop-update-broken-allowed~1]
 #[test]
 fn update_of_what_has_no_container_goes_on() {
