@@ -92,8 +92,11 @@ enum Leftovers {
     None,
     /// A create failed; its connector cleaned up as well as it could.
     Unlikely,
-    /// A create was cut short, or the engine could not tell what exists: look before the next create.
+    /// A create was cut short: look before the next create.
     Likely,
+    /// The engine could not tell what an earlier agent left: look for any instance of the workload before the next
+    /// create, or there would be two.
+    AnyInstance,
 }
 
 /// What the loop waits for besides commands.
@@ -311,7 +314,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let WorkloadOrder { instance, workload, engine, control_interface, search_first } = order;
         (self.instance, self.engine) = (instance, engine);
         self.wanted = Some(Wanted { workload, control_interface });
-        self.leftovers = if search_first { Leftovers::Likely } else { Leftovers::None };
+        self.leftovers = if search_first { Leftovers::AnyInstance } else { Leftovers::None };
         self.failed_creates = 0;
         self.restarts.reset();
         self.stage = Stage::Idle;
@@ -345,7 +348,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             }
             Err(RuntimeError::Cancelled) => {
                 // The command that cancelled it comes next; whatever was created until now must go then.
-                self.leftovers = Leftovers::Likely;
+                self.expect_leftovers();
             }
             Err(RuntimeError::Unsupported(cause)) => {
                 self.container = None;
@@ -353,7 +356,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             }
             Err(error @ (RuntimeError::Failed(_) | RuntimeError::TimedOut(_))) => {
                 if matches!(error, RuntimeError::TimedOut(_)) {
-                    self.leftovers = Leftovers::Likely;
+                    self.expect_leftovers();
                 } else if self.leftovers == Leftovers::None {
                     self.leftovers = Leftovers::Unlikely;
                 }
@@ -384,7 +387,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn call_engine(&mut self, start: Start, new: &NewContainer, slot: StartSlot) -> Result<ContainerId, RuntimeError> {
-        if self.leftovers == Leftovers::Likely {
+        if matches!(self.leftovers, Leftovers::Likely | Leftovers::AnyInstance) {
             self.delete_leftovers()?;
         }
         let Some(engine) = &mut self.engine else {
@@ -562,7 +565,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             engine.connector.delete(id)?;
         }
         match self.leftovers {
-            Leftovers::Likely => self.delete_leftovers(),
+            Leftovers::Likely | Leftovers::AnyInstance => self.delete_leftovers(),
             Leftovers::Unlikely => {
                 if let Err(error) = self.delete_leftovers() {
                     debug!("Nothing is known to be left of workload '{}': '{error}'", self.instance.workload);
@@ -578,9 +581,22 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
+    fn expect_leftovers(&mut self) {
+        if self.leftovers != Leftovers::AnyInstance {
+            self.leftovers = Leftovers::Likely;
+        }
+    }
+
     fn delete_leftovers(&mut self) -> Result<(), RuntimeError> {
         let Some(engine) = &mut self.engine else { return Ok(()) };
-        for id in engine.connector.find(&self.instance)? {
+        let ids = if self.leftovers == Leftovers::AnyInstance {
+            let listed = engine.connector.list()?.into_iter();
+            let ours = listed.filter(|container| container.instance.workload == self.instance.workload);
+            ours.map(|container| container.id).collect()
+        } else {
+            engine.connector.find(&self.instance)?
+        };
+        for id in ids {
             if self.container.as_ref() != Some(&id) {
                 engine.connector.delete(&id)?;
             }

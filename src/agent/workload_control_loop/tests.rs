@@ -272,14 +272,19 @@ fn create_timeout_ends_a_create_and_what_it_left_is_looked_for_before_the_next()
 fn containers_that_no_listing_showed_are_removed_before_the_first_create() {
     let mut rig = Rig::new();
     rig.engine.add(&instance("a"), ExecutionState::plain(Phase::Running));
-    rig.engine.inject(Call::Find, [Fault::Fails]);
+    rig.engine.add(&instance("b"), ExecutionState::plain(Phase::Running));
+    rig.engine.add(&InstanceName::new("other", "a", "agent_A"), ExecutionState::plain(Phase::Running));
+    rig.engine.inject(Call::List, [Fault::Fails]);
     let mut order = rig.order("a");
     order.search_first = true;
     rig.send(WorkloadCommand::Create(order));
     assert_eq!(rig.states(), [starting("a"), retry("a", 1)]);
     rig.until_due();
-    assert_eq!(rig.engine.take_calls(), ["find web", "find web", "delete web", "create web"]);
-    assert!(rig.engine.only().1.new.is_some(), "the container is ours");
+    assert_eq!(rig.engine.take_calls(), ["list", "list", "delete web", "delete web", "create web"]);
+    let containers = rig.engine.containers();
+    let of_workload: Vec<_> = containers.values().filter(|found| &*found.instance.workload == "web").collect();
+    assert_eq!((containers.len(), of_workload.len()), (2, 1), "{containers:?}");
+    assert!(of_workload[0].new.is_some(), "the container is ours");
 }
 
 #[test]
