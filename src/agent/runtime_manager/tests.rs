@@ -120,6 +120,7 @@ fn a_plan_becomes_operations_with_the_deletes_first() {
 // [utest->swdd~agent-stores-running-workload~1]
 // [utest->swdd~agent-workload-obj-update-command~1]
 // [utest->swdd~agent-workload-obj-delete-command~1]
+// [utest->swdd~agent-handles-new-workload-operations]
 #[test]
 fn one_workload_from_create_over_update_to_delete() {
     let mut rig = Rig::new();
