@@ -174,6 +174,12 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         self.runtime.threads()
     }
 
+    /// The states of all workloads, as far as this agent knows.
+    #[cfg(test)]
+    pub fn known_states(&self) -> impl Iterator<Item = (&InstanceName, &ExecutionState)> {
+        self.store.iter()
+    }
+
     /// Does what is due: reports the load, looks whether calls of an earlier agent have ended, asks again for
     /// listings that failed.
     pub fn tick(&mut self) {

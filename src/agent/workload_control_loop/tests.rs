@@ -272,14 +272,19 @@ fn create_timeout_ends_a_create_and_what_it_left_is_looked_for_before_the_next()
 fn containers_that_no_listing_showed_are_removed_before_the_first_create() {
     let mut rig = Rig::new();
     rig.engine.add(&instance("a"), ExecutionState::plain(Phase::Running));
-    rig.engine.inject(Call::Find, [Fault::Fails]);
+    rig.engine.add(&instance("b"), ExecutionState::plain(Phase::Running));
+    rig.engine.add(&InstanceName::new("other", "a", "agent_A"), ExecutionState::plain(Phase::Running));
+    rig.engine.inject(Call::List, [Fault::Fails]);
     let mut order = rig.order("a");
     order.search_first = true;
     rig.send(WorkloadCommand::Create(order));
     assert_eq!(rig.states(), [starting("a"), retry("a", 1)]);
     rig.until_due();
-    assert_eq!(rig.engine.take_calls(), ["find web", "find web", "delete web", "create web"]);
-    assert!(rig.engine.only().1.new.is_some(), "the container is ours");
+    assert_eq!(rig.engine.take_calls(), ["list", "list", "delete web", "delete web", "create web"]);
+    let containers = rig.engine.containers();
+    let of_workload: Vec<_> = containers.values().filter(|found| &*found.instance.workload == "web").collect();
+    assert_eq!((containers.len(), of_workload.len()), (2, 1), "{containers:?}");
+    assert!(of_workload[0].new.is_some(), "the container is ours");
 }
 
 #[test]
@@ -556,6 +561,25 @@ fn update_whose_delete_fails_keeps_the_new_workload_and_tries_again() {
     assert_eq!(rig.engine.only().1.instance, instance("b"));
 }
 
+#[test]
+fn what_waits_behind_a_failed_delete_and_is_not_wanted_any_more_is_reported_as_removed() {
+    for (next, expected) in [
+        (None, vec![gone("b"), stopping("a"), gone("a"), "ended 1".to_owned()]),
+        (Some("b"), vec![stopping("a"), gone("a"), starting("b")]),
+        (Some("c"), vec![gone("b"), stopping("a"), gone("a"), starting("c")]),
+    ] {
+        let mut rig = Rig::new();
+        rig.create("a", |_| {});
+        rig.engine.inject(Call::Delete, [Fault::Fails]);
+        let order = rig.order("b");
+        rig.send(WorkloadCommand::Update(Some(order)));
+        rig.states();
+        let command = next.map_or(WorkloadCommand::Delete, |config| WorkloadCommand::Update(Some(rig.order(config))));
+        rig.send(command);
+        assert_eq!(rig.states(), expected, "{next:?}");
+    }
+}
+
 // [utest->swdd~agent-workload-control-loop-update-broken-allowed~1]
 #[test]
 fn update_of_what_has_no_container_goes_on() {
@@ -671,6 +695,25 @@ fn a_crash_loop_restarts_ever_more_slowly_until_it_ran_for_a_minute() {
     rig.states();
     rig.observe(ExecutionState::exited(1));
     assert_eq!(rig.states().last().unwrap(), &starting("a"), "immediate again");
+}
+
+#[test]
+fn an_update_forgets_the_crashes_of_the_old_workload() {
+    let mut rig = Rig::new();
+    rig.always("a");
+    for _ in 0..8 {
+        rig.clock.advance(RESTART_SPACING);
+        rig.observe(ExecutionState::exited(1));
+        if rig.control_loop.due().is_some() {
+            rig.until_due();
+        }
+    }
+    let order = rig.order_with("b", |workload| workload.restart_policy = RestartPolicy::Always);
+    rig.send(WorkloadCommand::Update(Some(order)));
+    rig.clock.advance(RESTART_SPACING);
+    rig.states();
+    rig.observe(ExecutionState::exited(1));
+    assert_eq!(rig.states().last().unwrap(), &starting("b"), "the first restart of the new one is immediate");
 }
 
 #[test]
