@@ -405,9 +405,7 @@ impl World {
                 let takes = if hangs { self.millis(10_000..60_000) } else { self.millis(10..2_000) };
                 (self.works_unless(faults.delete_fails), takes, Some(STOP_GRACE * 2))
             }
-            Action::Remove(_) => {
-                (self.works_unless(faults.delete_fails), self.millis(10..500), Some(REMOVE_MAX))
-            }
+            Action::Remove(_) => (self.works_unless(faults.delete_fails), self.millis(10..500), Some(REMOVE_MAX)),
             Action::List => {
                 let hangs = self.happens(faults.list_hangs);
                 let takes = if hangs { self.millis(5_000..60_000) } else { self.millis(5..200) };
