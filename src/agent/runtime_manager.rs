@@ -182,7 +182,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
     /// Decides about an operation and executes what is ready. Answers states to report.
     pub fn submit(&mut self, operation: Operation, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
-        let replaced = self.scheduler.take(operation.workload());
+        let name = operation.workload().clone();
+        let replaced = self.scheduler.take(&name);
         let mut reports = Vec::new();
         if let Some(pending) = replaced.as_ref().and_then(Waiting::new_instance) {
             let still_wanted = match &operation {
@@ -206,7 +207,20 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             let decision = self.scheduler.decide(operation, store);
             reports.extend(self.execute_all(decision));
         }
+        if let Some(Waiting::UpdateCreate(before)) = replaced {
+            reports.extend(self.never_came_back(&name, &before.new.instance, store));
+        }
         reports
+    }
+
+    /// An instance was removed and waited to start again, and now another one waits in its place: the control loop
+    /// said long ago that it is removed, and says nothing any more.
+    fn never_came_back(&self, name: &Name, before: &InstanceName, store: &WorkloadStateStore) -> Option<WorkloadState> {
+        let was_removed = self.objects.get(name).is_some_and(|object| object.emptied && object.instance == *before);
+        let replaced =
+            matches!(self.scheduler.get(name), Some(Waiting::UpdateCreate(now)) if now.new.instance != *before);
+        let shown = store.get(before).is_some_and(|state| state.phase == Phase::PendingWaitingToStart);
+        (was_removed && replaced && shown).then(|| removed(before))
     }
 
     // [impl->swdd~agent-update-on-add-known-workload~1]
@@ -320,6 +334,16 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let waiting = self.scheduler.get(&instance.workload);
         matches!(waiting, Some(Waiting::Create(_) | Waiting::UpdateCreate(_)))
             && waiting.and_then(Waiting::new_instance).is_some_and(|added| added.instance == *instance)
+    }
+
+    /// Whether this instance waits for others before it is deleted or replaced.
+    #[must_use]
+    pub fn waits_to_stop(&self, instance: &InstanceName) -> bool {
+        match self.scheduler.get(&instance.workload) {
+            Some(Waiting::Delete(deleted)) => deleted.instance == *instance,
+            Some(Waiting::UpdateDelete(updated)) => updated.deleted.instance == *instance,
+            Some(Waiting::Create(_) | Waiting::UpdateCreate(_)) | None => false,
+        }
     }
 
     /// Whether some object or waiting operation is about this instance.

@@ -516,8 +516,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn delete(&mut self, after: AfterDelete) -> Flow {
         let stage = std::mem::replace(&mut self.stage, Stage::Idle);
         if let Stage::DeleteRetryAt(_, AfterDelete::Start(waiting)) = stage {
-            let starts_after_all =
-                matches!(&after, AfterDelete::Start(order) if order.instance == waiting.instance);
+            let starts_after_all = matches!(&after, AfterDelete::Start(order) if order.instance == waiting.instance);
             if waiting.instance != self.instance && !starts_after_all {
                 // It was never started, so nobody else will say so.
                 send_state(&self.context.reports, &waiting.instance, ExecutionState::plain(Phase::Removed));

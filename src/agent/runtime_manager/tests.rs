@@ -156,6 +156,19 @@ fn the_same_instance_that_waits_after_its_removal_is_still_shown() {
 
 // [utest->swdd~agent-update-on-add-known-workload~1]
 #[test]
+fn an_instance_that_waits_to_come_back_and_is_replaced_meanwhile_is_reported_as_removed() {
+    let mut rig = Rig::running(&[wanted("w", "a")]);
+    rig.update(&[needing("w", "a", "other")], &[deleted("w", "a", None)]);
+    assert_eq!(rig.sent().last().unwrap(), "w:a Pending(WaitingToStart)");
+    rig.update(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
+    assert_eq!(rig.sent(), sequence(&["w:b waiting", "w:a removed"]));
+    rig.update(&[needing("w", "c", "other")], &[deleted("w", "b", None)]);
+    assert_eq!(rig.sent(), sequence(&["w:b removed", "w:c waiting"]));
+    rig.update(&[wanted("other", "a")], &[]);
+    assert_eq!(rig.engine.containers().len(), 2);
+}
+
+#[test]
 fn an_added_workload_that_exists_is_updated() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
     rig.update(&[wanted("w", "b")], &[]);
