@@ -184,6 +184,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     pub fn submit(&mut self, operation: Operation, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
         let name = operation.workload().clone();
         let replaced = self.scheduler.take(&name);
+        let to_come_back = self.to_come_back(&name, replaced.as_ref());
         let mut reports = Vec::new();
         if let Some(pending) = replaced.as_ref().and_then(Waiting::new_instance) {
             let still_wanted = match &operation {
@@ -207,20 +208,31 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             let decision = self.scheduler.decide(operation, store);
             reports.extend(self.execute_all(decision));
         }
-        if let Some(Waiting::UpdateCreate(before)) = replaced {
-            reports.extend(self.never_came_back(&name, &before.new.instance, store));
+        if let Some(before) = to_come_back {
+            reports.extend(self.never_came_back(&name, &before, store));
         }
         reports
     }
 
-    /// An instance was removed and waited to start again, and now another one waits in its place: the control loop
-    /// said long ago that it is removed, and says nothing any more.
-    fn never_came_back(&self, name: &Name, before: &InstanceName, store: &WorkloadStateStore) -> Option<WorkloadState> {
-        let was_removed = self.objects.get(name).is_some_and(|object| object.emptied && object.instance == *before);
-        let replaced =
-            matches!(self.scheduler.get(name), Some(Waiting::UpdateCreate(now)) if now.new.instance != *before);
+    /// An instance that was removed and waits to start again.
+    fn to_come_back(&self, name: &Name, waiting: Option<&Waiting>) -> Option<InstanceName> {
+        let Some(Waiting::UpdateCreate(updated)) = waiting else { return None };
+        let object = self.objects.get(name).filter(|object| object.emptied)?;
+        (object.instance == updated.new.instance).then(|| object.instance.clone())
+    }
+
+    /// Something else was ordered instead of `before`, which waited to start again: its control loop said long ago
+    /// that it is removed, and may know only of another instance by now.
+    fn never_came_back(
+        &self,
+        name: &Name,
+        before: &InstanceName,
+        store: &WorkloadStateStore,
+    ) -> Option<WorkloadState> {
+        let ordered = |object: &WorkloadObject| object.instance == *before && !object.emptied && !object.deleting;
+        let comes_back = self.waits_to_start(before) || self.objects.get(name).is_some_and(ordered);
         let shown = store.get(before).is_some_and(|state| state.phase == Phase::PendingWaitingToStart);
-        (was_removed && replaced && shown).then(|| removed(before))
+        (shown && !comes_back).then(|| removed(before))
     }
 
     // [impl->swdd~agent-update-on-add-known-workload~1]
