@@ -223,12 +223,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
     /// Something else was ordered instead of `before`, which waited to start again: its control loop said long ago
     /// that it is removed, and may know only of another instance by now.
-    fn never_came_back(
-        &self,
-        name: &Name,
-        before: &InstanceName,
-        store: &WorkloadStateStore,
-    ) -> Option<WorkloadState> {
+    fn never_came_back(&self, name: &Name, before: &InstanceName, store: &WorkloadStateStore) -> Option<WorkloadState> {
         let ordered = |object: &WorkloadObject| object.instance == *before && !object.emptied && !object.deleting;
         let comes_back = self.waits_to_start(before) || self.objects.get(name).is_some_and(ordered);
         let shown = store.get(before).is_some_and(|state| state.phase == Phase::PendingWaitingToStart);
