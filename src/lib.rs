@@ -16,6 +16,7 @@
 //! clock.rs                 Clock trait and SystemClock                                        -
 //! threads.rs               named spawn with stack size, join with deadline                    -
 //! memory.rs                few malloc arenas, memory of bursts given back                     -
+//! child.rs                 outside programs: time limit, both pipes drained, output capped     [caller]
 //! logging.rs               log lines and fatal errors of server and agent                     [any]
 //! settings.rs              file < environment < flags, PEM texts, TLS decision                [main]
 //! model/                   values and rules: no I/O, no threads, no protobuf
@@ -81,7 +82,7 @@
 //!   resources.rs           CPU and memory of the node                             [scheduler]
 //! runtime/                 the narrow waist to the engines, on the caller's thread
 //!                                                               [wl:name] [watch:engine]
-//!   command.rs             run a child: time limit, both pipes drained, output capped
+//!   command.rs             calls of an engine's program, recorded and quoted
 //!   engine_children.rs     engine processes that outlive their agent
 //!   engine_cli.rs          the calls of one engine's program
 //!   container_config.rs    runtimeConfig and the arguments it turns into
@@ -119,6 +120,8 @@
 
 #[cfg(feature = "agent")]
 pub mod agent;
+#[cfg(any(feature = "agent", feature = "server"))]
+pub mod child;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod clock;

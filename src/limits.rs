@@ -140,6 +140,17 @@ pub const CONFIG_FILE_MAX: u64 = 1024 * 1024;
 /// Longest PEM file read, in bytes. A CA bundle of a whole distribution is about 250 KB.
 pub const PEM_FILE_MAX: u64 = 1024 * 1024;
 
+// ------------------------------------------------------------ other programs
+
+/// A child that is ended gets this long after SIGTERM, and the kernel this long after SIGKILL.
+pub const CHILD_KILL_GRACE: Duration = Duration::from_secs(2);
+/// How often a child is asked whether it has ended where the kernel has no pidfd (before Linux 5.3).
+pub const CHILD_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// What a pipe holds by default, in bytes.
+pub const PIPE_CAPACITY: usize = 64 * 1024;
+/// Most that a pipe can hold without privileges, in bytes (`/proc/sys/fs/pipe-max-size`).
+pub const PIPE_CONTENT_MAX: usize = 1024 * 1024;
+
 // ------------------------------------------------------------------ engines
 
 /// Longest wait for one listing of containers. Slow flash makes seconds normal, not minutes.
@@ -168,12 +179,6 @@ pub const KUBE_NEWS: usize = 256;
 pub const ENGINE_OUTPUT_MAX: usize = 16 * 1024 * 1024;
 /// Standard error kept of one engine call, in bytes.
 pub const ENGINE_ERROR_MAX: usize = 4 * 1024;
-/// A call that is ended gets this long after SIGTERM, and the kernel this long after SIGKILL.
-pub const ENGINE_KILL_GRACE: Duration = Duration::from_secs(2);
-/// How often a child is asked whether it has ended where the kernel has no pidfd (before Linux 5.3).
-pub const ENGINE_POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Most that a pipe can hold without privileges, in bytes (`/proc/sys/fs/pipe-max-size`).
-pub const PIPE_CONTENT_MAX: usize = 1024 * 1024;
 /// After an exit was seen, podman may still say running for this long.
 pub const EXIT_CODE_MAX: Duration = Duration::from_secs(1);
 /// Pause before the engine is asked again for the exit code of a process that has ended.

@@ -90,7 +90,7 @@ struct Wanted {
 enum Leftovers {
     /// No create was tried.
     None,
-    /// A create failed; its connector cleaned up as well as it could.
+    /// A create failed; its connector cleaned up as well as it could. Look before the loop ends.
     Unlikely,
     /// A create was cut short: look before the next create.
     Likely,
@@ -354,11 +354,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 self.container = None;
                 self.fail_for_good(&cause);
             }
-            Err(error @ (RuntimeError::Failed(_) | RuntimeError::TimedOut(_))) => {
-                if matches!(error, RuntimeError::TimedOut(_)) {
-                    self.expect_leftovers();
-                } else if self.leftovers == Leftovers::None {
-                    self.leftovers = Leftovers::Unlikely;
+            Err(error) => {
+                match error {
+                    RuntimeError::TimedOut(_) => self.expect_leftovers(),
+                    RuntimeError::NotStarted(_) if self.container.is_none() => {}
+                    _ if self.leftovers == Leftovers::None => self.leftovers = Leftovers::Unlikely,
+                    _ => {}
                 }
                 self.container = None;
                 self.on_create_failed(start, &error.to_string());
@@ -515,8 +516,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn delete(&mut self, after: AfterDelete) -> Flow {
         let stage = std::mem::replace(&mut self.stage, Stage::Idle);
         if let Stage::DeleteRetryAt(_, AfterDelete::Start(waiting)) = stage {
-            let starts_after_all =
-                matches!(&after, AfterDelete::Start(order) if order.instance == waiting.instance);
+            let starts_after_all = matches!(&after, AfterDelete::Start(order) if order.instance == waiting.instance);
             if waiting.instance != self.instance && !starts_after_all {
                 // It was never started, so nobody else will say so.
                 send_state(&self.context.reports, &waiting.instance, ExecutionState::plain(Phase::Removed));
@@ -563,21 +563,14 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if let Some(id) = &self.container {
             engine.connector.delete(id)?;
         }
-        match self.leftovers {
-            Leftovers::Likely | Leftovers::AnyInstance => self.delete_leftovers(),
-            Leftovers::Unlikely => {
-                if let Err(error) = self.delete_leftovers() {
-                    debug!("Nothing is known to be left of workload '{}': '{error}'", self.instance.workload);
-                }
-                Ok(())
-            }
-            Leftovers::None => {
-                if self.container.is_none() {
-                    debug!("Workload '{}' already gone.", self.instance.workload);
-                }
-                Ok(())
-            }
+        // What may be left is never given up: it would run for ever without anybody knowing it.
+        if self.leftovers != Leftovers::None {
+            return self.delete_leftovers();
         }
+        if self.container.is_none() {
+            debug!("Workload '{}' already gone.", self.instance.workload);
+        }
+        Ok(())
     }
 
     fn expect_leftovers(&mut self) {

@@ -16,10 +16,10 @@ pub mod podman_kube;
 #[cfg(test)]
 mod scripted_engine;
 
+pub use crate::child::{CallWatch, Unwatched};
 use crate::model::execution_state::ExecutionState;
 use crate::model::names::InstanceName;
 use crate::model::workload::Workload;
-use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,6 +71,9 @@ pub enum RuntimeError {
     /// The workload can never run here: wrong configuration, unsupported feature. Not retried.
     #[error("{0}")]
     Unsupported(String),
+    /// The engine's program could not even be started, so nothing happened.
+    #[error("{0}")]
+    NotStarted(String),
     /// The engine failed; its own message (at most [`crate::limits::ENGINE_ERROR_MAX`]) and the call.
     #[error("{0}")]
     Failed(String),
@@ -80,34 +83,6 @@ pub enum RuntimeError {
     /// The caller cancelled it.
     #[error("cancelled")]
     Cancelled,
-}
-
-/// The caller's view of a call that may take long.
-pub trait CallWatch {
-    /// Readable as soon as the call should be cancelled; `None` when it cannot be.
-    fn cancel_fd(&self) -> Option<BorrowedFd<'_>>;
-
-    /// When [`Self::still_running`] wants to be called next, counted from the start of the call; `None` never.
-    fn next_progress(&self) -> Option<Duration>;
-
-    /// The call has been running for `age`.
-    fn still_running(&mut self, age: Duration);
-}
-
-/// A watch for calls that nobody cancels or observes.
-#[derive(Debug, Default)]
-pub struct Unwatched;
-
-impl CallWatch for Unwatched {
-    fn cancel_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn next_progress(&self) -> Option<Duration> {
-        None
-    }
-
-    fn still_running(&mut self, _age: Duration) {}
 }
 
 /// One container engine. Each thread has its own connector; they share nothing but the engine.

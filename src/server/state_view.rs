@@ -198,10 +198,10 @@ fn sparse(workload: &Arc<Workload>) -> Node {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::agents::Agent;
     use crate::model::complete_state::AgentAttributes;
     use crate::model::execution_state::Phase;
     use crate::model::workload::ConfigItem;
+    use crate::server::agents::Agent;
     use crate::wire::server_endpoint::PeerId;
 
     struct Fixture {

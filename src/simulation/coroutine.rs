@@ -60,9 +60,7 @@ impl Task {
             loop {
                 let wait = match control_loop.step() {
                     Step::Worked => Pause::Worked,
-                    Step::Idle => {
-                        Pause::Idle { due: control_loop.due(), wants_slot: control_loop.waits_for_slot() }
-                    }
+                    Step::Idle => Pause::Idle { due: control_loop.due(), wants_slot: control_loop.waits_for_slot() },
                     Step::Ended => return,
                 };
                 pause(wait);

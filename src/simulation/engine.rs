@@ -142,6 +142,8 @@ struct World {
     ended: Vec<(Caller, u64)>,
     started: Vec<(u64, InstanceName, Arc<Workload>)>,
     removed_by_hand: BTreeSet<InstanceName>,
+    /// Lives that were told which containers a runtime has.
+    listed: BTreeSet<(u64, Name)>,
     violations: Vec<String>,
 }
 
@@ -181,6 +183,7 @@ impl SimEngine {
             ended: Vec::new(),
             started: Vec::new(),
             removed_by_hand: BTreeSet::new(),
+            listed: BTreeSet::new(),
             violations: Vec::new(),
         };
         Self { world: Arc::new(Mutex::new(world)) }
@@ -210,6 +213,9 @@ impl SimEngine {
         }
         world.take_due(); // It acts before it ends.
         let ended = world.calls.remove(&call)?;
+        if let Ok(Answer::Listed(_)) = &ended.result {
+            world.listed.insert((ended.caller.life, ended.caller.runtime.clone()));
+        }
         if let (Action::Run(_), Ok(Answer::Id(id))) = (&ended.action, &ended.result)
             && let Some(container) = world.containers.get_mut(id)
         {
@@ -393,7 +399,7 @@ impl World {
         let faults = self.faults;
         let (plan, takes, limit) = match &action {
             Action::Run(new) | Action::Start(_, new) => {
-                self.check_start(&action, new);
+                self.check_start(&caller, &action, new);
                 self.started.push((caller.life, new.instance.clone(), new.workload.clone()));
                 let half_done = matches!(action, Action::Run(_)) && self.happens(faults.start_half_done);
                 let plan = if half_done { Plan::HalfDone } else { self.works_unless(faults.start_fails) };
@@ -405,9 +411,7 @@ impl World {
                 let takes = if hangs { self.millis(10_000..60_000) } else { self.millis(10..2_000) };
                 (self.works_unless(faults.delete_fails), takes, Some(STOP_GRACE * 2))
             }
-            Action::Remove(_) => {
-                (self.works_unless(faults.delete_fails), self.millis(10..500), Some(REMOVE_MAX))
-            }
+            Action::Remove(_) => (self.works_unless(faults.delete_fails), self.millis(10..500), Some(REMOVE_MAX)),
             Action::List => {
                 let hangs = self.happens(faults.list_hangs);
                 let takes = if hangs { self.millis(5_000..60_000) } else { self.millis(5..200) };
@@ -431,7 +435,7 @@ impl World {
     }
 
     /// Never a create while a previous one of the same workload is not gone.
-    fn check_start(&mut self, action: &Action, new: &NewContainer) {
+    fn check_start(&mut self, caller: &Caller, action: &Action, new: &NewContainer) {
         let name = &new.instance.workload;
         for call in self.calls.values() {
             if let Action::Run(other) | Action::Start(_, other) = &call.action
@@ -445,7 +449,10 @@ impl World {
         for (id, container) in &self.containers {
             let itself = matches!(action, Action::Start(own, _) if own == id);
             let known = container.leftover && container.instance == new.instance;
-            if container.instance.workload == *name && !itself && !known {
+            // What an engine never told cannot be waited for by workloads of another one.
+            let other = container.runtime != caller.runtime;
+            let untold = other && !self.listed.contains(&(caller.life, container.runtime.clone()));
+            if container.instance.workload == *name && !itself && !known && !untold {
                 let text =
                     format!("'{}' is created while a container of '{}' exists", new.instance, container.instance);
                 self.violations.push(text);
@@ -507,8 +514,9 @@ impl World {
         call.acts_at = None;
         let (caller, action, plan) = (call.caller.clone(), call.action.clone(), call.plan);
         let answer = match (&action, plan) {
+            (Action::Start(id, new), Plan::Fails) => self.start(id, new, true),
             (_, Plan::Fails) => Err(failed("the engine says no")),
-            (Action::Run(new), plan) => self.run(&caller.runtime, new, plan == Plan::HalfDone),
+            (Action::Run(new), plan) => self.run(&caller, new, plan == Plan::HalfDone),
             (Action::Start(id, new), plan) => self.start(id, new, plan == Plan::HalfDone),
             (Action::Stop(id), _) => {
                 self.end(id, 137);
@@ -539,12 +547,16 @@ impl World {
         }
     }
 
-    fn run(&mut self, runtime: &Name, new: &NewContainer, half_done: bool) -> Result<Answer, RuntimeError> {
-        let name = new.instance.short();
+    fn run(&mut self, caller: &Caller, new: &NewContainer, half_done: bool) -> Result<Answer, RuntimeError> {
+        let (runtime, name) = (&caller.runtime, new.instance.short());
         if self.containers.values().any(|other| other.runtime == *runtime && other.instance.short() == name) {
             return Err(failed("the name is already in use"));
         }
-        if let Some(other) = self.containers.values().find(|other| other.instance.workload == new.instance.workload) {
+        let of_workload = |other: &&Container| {
+            let told = other.runtime == *runtime || self.listed.contains(&(caller.life, other.runtime.clone()));
+            other.instance.workload == new.instance.workload && told
+        };
+        if let Some(other) = self.containers.values().find(of_workload) {
             let text = format!("two containers at the same time: '{}' and '{}'", other.instance, new.instance);
             self.violations.push(text);
         }
@@ -571,13 +583,13 @@ impl World {
         let doing = self.running(&new.workload);
         self.created += 1;
         let pid = self.created;
-        match self.containers.get_mut(id).filter(|_| !fails) {
-            Some(container) => {
-                (container.doing, container.pid) = (doing, pid);
-                Ok(Answer::Id(id.clone()))
-            }
-            None => Err(failed("no such container")),
+        let Some(container) = self.containers.get_mut(id) else { return Err(failed("no such container")) };
+        if fails {
+            container.leftover = true;
+            return Err(failed("the container does not start"));
         }
+        (container.doing, container.pid) = (doing, pid);
+        Ok(Answer::Id(id.clone()))
     }
 
     fn remove(&mut self, id: &ContainerId) -> Result<Answer, RuntimeError> {

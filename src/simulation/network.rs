@@ -141,9 +141,10 @@ impl Network {
             stream.down.extend(timed);
         }
         if ended {
-            (stream.reader, stream.server_open) = (None, false);
-            stream.up.clear();
+            // What the agent has sent until it notices arrives, and the end of the stream after it.
+            stream.reader = None;
             stream.client_notices_at.get_or_insert(end);
+            stream.server_notices_at.get_or_insert(end);
         }
     }
 

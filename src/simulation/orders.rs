@@ -81,7 +81,10 @@ impl Orders {
                 states.any(|(known, state)| *known.workload == **name && meets(state.phase, *condition))
             };
             order.may_start = order.added.workload.dependencies.iter().all(met)
-                || engine.containers().iter().any(|found| found.instance == *instance && found.phase() == Phase::Running);
+                || engine
+                    .containers()
+                    .iter()
+                    .any(|found| found.instance == *instance && found.phase() == Phase::Running);
         }
     }
 

@@ -42,11 +42,7 @@ fn waits_to_stop(nodes: &[Node], instance: &InstanceName, states: &States) -> bo
         })
 }
 
-fn states_of_the_gone(
-    nodes: &[Node],
-    effective: &BTreeMap<Name, AddedWorkload>,
-    states: &States,
-) -> Option<String> {
+fn states_of_the_gone(nodes: &[Node], effective: &BTreeMap<Name, AddedWorkload>, states: &States) -> Option<String> {
     states.iter().find_map(|(instance, state)| {
         let wanted = effective.get(&instance.workload).is_some_and(|added| added.instance == *instance);
         let gone = !wanted && !waits_to_stop(nodes, instance, states);
@@ -112,7 +108,9 @@ fn may_start(added: &AddedWorkload, states: &States) -> bool {
 fn unwanted_container(node: &Node, effective: &BTreeMap<Name, AddedWorkload>, states: &States) -> Option<String> {
     node.engine.containers().iter().find_map(|found| {
         let wanted = effective.get(&found.instance.workload).is_some_and(|added| {
-            added.instance == found.instance && added.workload.runtime == found.runtime && node.name == added.instance.agent
+            added.instance == found.instance
+                && added.workload.runtime == found.runtime
+                && node.name == added.instance.agent
         });
         let waits = waits_to_stop(std::slice::from_ref(node), &found.instance, states);
         (!wanted && !waits).then(|| format!("node {}: nobody wants {found:?}", node.name))

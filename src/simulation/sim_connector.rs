@@ -26,12 +26,7 @@ fn is_cancelled(watch: &dyn CallWatch) -> bool {
 }
 
 impl SimConnector {
-    fn call(
-        &self,
-        action: Action,
-        limit: Option<Duration>,
-        watch: &mut dyn CallWatch,
-    ) -> Result<Answer, RuntimeError> {
+    fn call(&self, action: Action, limit: Option<Duration>, watch: &mut dyn CallWatch) -> Result<Answer, RuntimeError> {
         let begin = self.clock.now();
         let call = self.engine.begin(&self.caller, action, limit);
         loop {

@@ -61,8 +61,11 @@ fn faults_never_make_two_containers_of_one_workload_and_once_they_stop_actual_eq
     show(&format!("{} seeds, {steps} steps in {seconds:.1} s", seeds.end));
     if let Some((seed, _)) = failures.first() {
         run(*seed, SHOWN).1.iter().for_each(|line| show(line));
-        let list: String =
-            failures.iter().take(FAILURES_SHOWN).map(|(seed, violation)| format!("seed {seed}: {violation}\n")).collect();
+        let list: String = failures
+            .iter()
+            .take(FAILURES_SHOWN)
+            .map(|(seed, violation)| format!("seed {seed}: {violation}\n"))
+            .collect();
         panic!("{} of {} seeds failed:\n{list}`just sim {seed}` shows all events", failures.len(), seeds.end);
     }
 }

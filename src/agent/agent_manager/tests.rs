@@ -1,6 +1,7 @@
 //! The scheduler thread's decisions, driven through `on_event`, with everything behind it in memory.
 
 use super::*;
+use crate::limits::RESTART_SPACING;
 use crate::model::messages::{DeletedWorkload, Response, ResponseContent, ToServer};
 use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy, Workload};
 use crate::runtime::ContainerId;
@@ -147,6 +148,26 @@ fn a_workload_that_waits_to_stop_is_shown_so_whatever_its_container_does() {
     assert_eq!(rig.sent(), ["used Stopping(WaitingToStop)"]);
     rig.foreign("user", Phase::Succeeded);
     assert_eq!(rig.sent(), ["used Stopping(RequestedAtRuntime)", "used Removed"]);
+}
+
+#[test]
+fn a_workload_that_is_restarted_while_it_waits_to_stop_is_still_shown_as_waiting() {
+    for code in [0, 3] {
+        let mut rig = Rig::new();
+        let used = workload("used", |workload| workload.restart_policy = RestartPolicy::Always);
+        rig.add(std::slice::from_ref(&used));
+        rig.foreign("user", Phase::Running);
+        let dependencies = BTreeMap::from([("user".to_owned(), DeleteCondition::NotPendingNorRunning)]);
+        let deleted = vec![DeletedWorkload { instance: used.instance.clone(), dependencies }];
+        rig.agent.update(WorkloadPlan { added: vec![], deleted });
+        rig.ends("used", code);
+        rig.agent.pass(RESTART_SPACING);
+        assert_eq!(rig.engine.only().1.state.phase, Phase::Running, "it is needed, so it runs again");
+        assert_eq!(rig.sent().last().unwrap(), "used Stopping(WaitingToStop)");
+        rig.foreign("user", Phase::Succeeded);
+        assert_eq!(rig.sent().last().unwrap(), "used Removed");
+        assert!(rig.engine.containers().is_empty());
+    }
 }
 
 #[test]

@@ -157,6 +157,31 @@ fn the_same_instance_that_waits_after_its_removal_is_still_shown() {
 
 // [utest->swdd~agent-update-on-add-known-workload~1]
 #[test]
+fn an_instance_that_waits_to_come_back_and_is_replaced_meanwhile_is_reported_as_removed() {
+    let mut rig = Rig::running(&[wanted("w", "a")]);
+    rig.update(&[needing("w", "a", "other")], &[deleted("w", "a", None)]);
+    assert_eq!(rig.sent().last().unwrap(), "w:a Pending(WaitingToStart)");
+    rig.update(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
+    assert_eq!(rig.sent(), sequence(&["w:b waiting", "w:a removed"]));
+    rig.update(&[needing("w", "c", "other")], &[deleted("w", "b", None)]);
+    assert_eq!(rig.sent(), sequence(&["w:b removed", "w:c waiting"]));
+    rig.update(&[wanted("other", "a")], &[]);
+    assert_eq!(rig.engine.containers().len(), 2);
+}
+
+#[test]
+fn an_instance_that_waits_behind_a_failed_delete_and_is_deleted_is_reported_as_removed() {
+    let mut rig = Rig::running(&[wanted("w", "a")]);
+    rig.engine.inject(Call::Delete, [Fault::Fails, Fault::Fails]);
+    rig.update(&[wanted("w", "b")], &[deleted("w", "a", None)]);
+    rig.update(&[needing("w", "b", "other")], &[deleted("w", "b", None)]);
+    rig.sent();
+    rig.update(&[], &[deleted("w", "b", None)]);
+    assert_eq!(rig.sent(), sequence(&["w:b removed", "w:a stopping", "w:a removed"]));
+    assert_eq!(rig.loops(), 0);
+}
+
+#[test]
 fn an_added_workload_that_exists_is_updated() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
     rig.update(&[wanted("w", "b")], &[]);

@@ -445,13 +445,40 @@ fn failed_delete_keeps_the_container_known_and_is_retried_until_it_works() {
 #[test]
 fn delete_of_what_was_never_created_works() {
     let mut rig = Rig::new();
-    rig.engine.inject(Call::Create, [Fault::Fails]);
+    rig.engine.inject(Call::Create, [Fault::IsMissing]);
     rig.engine.inject(Call::Find, [Fault::Fails]);
     let order = rig.order("a");
     rig.send(WorkloadCommand::Create(order));
     rig.states();
     rig.send(WorkloadCommand::Delete);
     assert_eq!(rig.states(), [stopping("a"), gone("a"), "ended 1".to_owned()]);
+}
+
+#[test]
+fn what_a_failed_create_or_start_left_is_not_forgotten_when_it_cannot_be_deleted_at_once() {
+    for call in [Call::Find, Call::Delete] {
+        for start in [false, true] {
+            let mut rig = Rig::new();
+            if start {
+                let id = rig.always("a");
+                rig.engine.inject(Call::Start, [Fault::LeavesHalfDone]);
+                rig.clock.advance(RESTART_SPACING);
+                rig.observe(ExecutionState::plain(Phase::Succeeded));
+                assert!(rig.engine.containers().contains_key(&id));
+            } else {
+                rig.engine.inject(Call::Create, [Fault::LeavesHalfDone]);
+                let order = rig.order("a");
+                rig.send(WorkloadCommand::Create(order));
+            }
+            rig.states();
+            rig.engine.inject(call, [Fault::Fails]);
+            rig.send(WorkloadCommand::Delete);
+            assert_eq!(rig.states(), [stopping("a"), delete_failed("a")], "{call:?} {start}");
+            rig.until_due();
+            assert_eq!(rig.states(), [gone("a"), "ended 1".to_owned()], "{call:?} {start}");
+            assert!(rig.engine.containers().is_empty());
+        }
+    }
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! Scripted children: what a call gives back, and that no child can hang, flood or outlive it.
 
 use super::*;
+use crate::limits::PIPE_CONTENT_MAX;
 use crate::runtime::Unwatched;
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use std::fs;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 /// Far more than any of these calls needs; a test that reaches it has failed.
 const AMPLE: Duration = Duration::from_secs(60);
@@ -227,29 +230,6 @@ fn the_child_is_reaped_and_leads_its_own_group() {
     let fields: Vec<&str> = output.split(' ').collect();
     assert_eq!(fields[0], fields[4], "process and group of {output:?}");
     assert!(!fs::exists(format!("/proc/{}", fields[0])).unwrap());
-}
-
-#[test]
-fn where_no_pidfd_can_be_had_the_end_is_noticed_all_the_same() {
-    for (script, limit, expected) in [("echo done; exit 0", AMPLE, true), ("exec sleep 600", SHORT, false)] {
-        let call = shell(script).limit(limit);
-        let mut child = call.command(None).spawn().unwrap();
-        let streams = Streams::of(&mut child, &[]);
-        let mut running = RunningCall::new(child, streams, None, call.limit);
-        running.pidfd = None;
-        let status = running.wait(&mut Unwatched, || None);
-        let outcome = running.outcome(status, call.quoted(), false);
-        assert_eq!(outcome.is_ok(), expected, "{script}: {outcome:?}");
-    }
-}
-
-#[test]
-fn the_service_manager_is_hidden_from_the_engine() {
-    let command = shell("").command(None);
-    let removed: Vec<_> = command.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
-    for variable in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS"] {
-        assert!(removed.iter().any(|name| *name == variable), "{variable}");
-    }
 }
 
 #[test]
