@@ -384,12 +384,12 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             let phase = shown.phase;
             self.uplink.put(WorkloadState::new(instance.clone(), shown));
             reports.extend(self.runtime.state_changed(&instance.workload, &self.store));
-            if phase == Phase::Removed && self.runtime.waits_to_start(&instance) {
-                // The same instance will come back; without this it would be shown nowhere until then.
-                reports.push_back(WorkloadState::new(instance, ExecutionState::plain(Phase::PendingWaitingToStart)));
-            } else if phase.state() != "Stopping" && self.runtime.waits_to_stop(&instance) {
+            if phase.state() != "Stopping" && self.runtime.waits_to_stop(&instance) {
                 // It was started once more while it waits; without this nobody would see that it is to stop.
                 reports.push_back(WorkloadState::new(instance, ExecutionState::plain(Phase::StoppingWaitingToStop)));
+            } else if phase == Phase::Removed && self.runtime.waits_to_start(&instance) {
+                // The same instance will come back; without this it would be shown nowhere until then.
+                reports.push_back(WorkloadState::new(instance, ExecutionState::plain(Phase::PendingWaitingToStart)));
             }
         }
     }

@@ -339,8 +339,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     #[must_use]
     pub fn waits_to_start(&self, instance: &InstanceName) -> bool {
         let waiting = self.scheduler.get(&instance.workload);
-        matches!(waiting, Some(Waiting::Create(_) | Waiting::UpdateCreate(_)))
-            && waiting.and_then(Waiting::new_instance).is_some_and(|added| added.instance == *instance)
+        waiting.and_then(Waiting::new_instance).is_some_and(|added| added.instance == *instance)
     }
 
     /// Whether this instance waits for others before it is deleted or replaced.
