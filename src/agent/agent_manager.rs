@@ -336,6 +336,11 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
                 self.report(vec![WorkloadState::new(instance, ExecutionState::plain(Phase::Removed))]);
             }
         }
+        // What waits behind its predecessor was reported by nobody yet, and the server may think that we are gone.
+        let untold = self.runtime.waits_behind_another().filter(|instance| self.store.get(instance).is_none());
+        let waiting = ExecutionState::plain(Phase::PendingWaitingToStart);
+        let untold = untold.map(|instance| WorkloadState::new(instance.clone(), waiting.clone())).collect();
+        self.report(untold);
         self.uplink.resynchronise(self.store.own());
     }
 

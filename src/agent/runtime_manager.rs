@@ -342,6 +342,14 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         waiting.and_then(Waiting::new_instance).is_some_and(|added| added.instance == *instance)
     }
 
+    /// The instances whose predecessors wait for others before they go.
+    pub fn waits_behind_another(&self) -> impl Iterator<Item = &InstanceName> {
+        self.scheduler.names().filter_map(|name| match self.scheduler.get(name) {
+            Some(Waiting::UpdateDelete(updated)) => Some(&updated.new.instance),
+            _ => None,
+        })
+    }
+
     /// Whether this instance waits for others before it is deleted or replaced.
     #[must_use]
     pub fn waits_to_stop(&self, instance: &InstanceName) -> bool {

@@ -79,6 +79,8 @@ fn workload(nodes: &[Node], added: &AddedWorkload, states: &States) -> Option<St
     let policy = workload.restart_policy;
     let right = match container(node, &found, added).map(Container::phase) {
         Some(Phase::Running) => phase == Phase::Running,
+        // One of an earlier life is kept until it may be started again.
+        Some(Phase::Succeeded) if phase == Phase::PendingWaitingToStart => !may_start(added, states),
         Some(Phase::Succeeded) => phase == Phase::Succeeded && policy != RestartPolicy::Always,
         Some(Phase::FailedExecFailed) => phase == Phase::FailedExecFailed && policy == RestartPolicy::Never,
         Some(_) => false,
