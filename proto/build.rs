@@ -6,6 +6,7 @@ fn main() {
         println!("cargo:rerun-if-changed={file}");
     }
     protobuf_codegen::Codegen::new().pure().includes(["proto"]).inputs(files).cargo_out_dir("schema").run_from_script();
+    link_small();
 }
 
 /// Relative relocations in their packed form, and one copy of identical functions where the linker can do that.

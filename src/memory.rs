@@ -1,8 +1,12 @@
 //! Keeps the memory of a program with many threads small: few malloc arenas, and what a burst took is given back.
 //!
-//! Thread: [`bound_arenas`] on `main` before any other thread starts; [`give_back_after`] on any.
+//! Thread: [`bound_arenas`] on `main` before any other thread starts; [`give_back_after`] on any; `settle` is a
+//! thread that ends after it gave back what only the start needed.
 
-use crate::limits::{MALLOC_ARENAS, TRIM_FROM};
+use crate::limits::{MALLOC_ARENAS, SETTLE_AFTER, STACK_SMALL, TRIM_FROM};
+use crate::threads;
+use std::io;
+use std::ops::Range;
 
 /// Bounds the number of arenas of glibc's malloc, which by default may grow to eight per core and keep what each
 /// thread once needed. Other C libraries have no such arenas.
@@ -28,9 +32,84 @@ pub fn give_back_after(bytes: usize) {
     }
 }
 
+/// Gives back, some time after the start, the pages of the program's own code that only the start needed. A page
+/// that is needed again is mapped again from the page cache.
+///
+/// # Errors
+/// When the system gives no thread; nothing but a little memory is lost then.
+pub fn settle() -> io::Result<()> {
+    threads::spawn("settle", STACK_SMALL, || {
+        let _ = crossbeam_channel::after(SETTLE_AFTER).recv();
+        for range in own_clean_pages(
+            &std::fs::read_to_string("/proc/self/maps").unwrap_or_default(),
+            &std::fs::read_link("/proc/self/exe").unwrap_or_default().to_string_lossy(),
+        ) {
+            #[allow(unsafe_code)]
+            // SAFETY: the range is a mapping of our own file that is never written, so its content stays the same:
+            // the next access reads it from the file again.
+            let result = unsafe {
+                rustix::mm::madvise(
+                    std::ptr::without_provenance_mut(range.start),
+                    range.len(),
+                    rustix::mm::Advice::LinuxDontNeed,
+                )
+            };
+            if let Err(error) = result {
+                log::debug!("Pages of the start stay: '{error}'");
+            }
+        }
+        give_back_after(TRIM_FROM);
+    })
+    .map(drop)
+}
+
+/// The mappings of `program` that hold nothing but unchanged content of its file: the code, and the constants
+/// before it. What comes after the code was changed by the loader, even where it is read-only now.
+fn own_clean_pages(maps: &str, program: &str) -> Vec<Range<usize>> {
+    let own = |line: &str| {
+        let (range, rest) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
+        let address = |text| usize::from_str_radix(text, 16).ok();
+        let path = rest.splitn(5, ' ').last()?.trim_start();
+        (path == program).then_some((rest.get(..4)?.to_owned(), address(start)?..address(end)?))
+    };
+    let mut pages = Vec::new();
+    for (permissions, range) in maps.lines().filter_map(own) {
+        match permissions.as_str() {
+            "r--p" => pages.push(range),
+            "r-xp" => {
+                pages.push(range);
+                return pages;
+            }
+            _ => return Vec::new(), // Not the order we know: better keep all.
+        }
+    }
+    Vec::new()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_mappings_that_are_never_written_are_given_back() {
+        let line = |range: &str, permissions: &str, path: &str| {
+            format!("{range} {permissions} 00000000 fe:00 1234567                    {path}\n")
+        };
+        let maps = [
+            line("1000-2000", "r--p", "/usr/bin/ank agent"),
+            line("2000-5000", "r-xp", "/usr/bin/ank agent"),
+            line("5000-6000", "r--p", "/usr/bin/ank agent"),
+            line("6000-7000", "rw-p", "/usr/bin/ank agent"),
+            line("8000-9000", "r-xp", "/lib/libc.so.6"),
+            "a000-b000 rw-p 00000000 00:00 0 \n".to_owned(),
+        ]
+        .concat();
+        assert_eq!(own_clean_pages(&maps, "/usr/bin/ank agent"), [0x1000..0x2000, 0x2000..0x5000]);
+        assert_eq!(own_clean_pages(&maps, "/usr/bin/other"), []);
+        assert_eq!(own_clean_pages(&line("1-2", "rwxp", "/p"), "/p"), []);
+        assert_eq!(own_clean_pages("garbage\n\n", "/p"), []);
+    }
 
     fn resident_kib() -> usize {
         let status = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();

@@ -116,6 +116,53 @@ fn manifest_the_server_refuses() {
     assert_eq!(cluster.workloads(), [], "a refused update changes nothing");
 }
 
+// [stest->swdd~api-workload-naming-convention~1]
+// [stest->swdd~api-agent-naming-convention~1]
+// [stest->swdd~api-config-item-key-naming-convention~1]
+// [stest->swdd~api-config-aliases-and-config-reference-keys-naming-convention~1]
+// [stest->swdd~api-access-rules-filter-mask-convention~1]
+#[test]
+fn names_that_break_the_rules_are_refused_by_the_server() {
+    let cluster = server_only();
+    // The manifest schema of `ank apply` would refuse some of these itself; `set state` leaves them to the server.
+    let set = |part: &str| {
+        let text = format!("desiredState:\n  apiVersion: v1\n  {part}\n");
+        cluster.ank_with_input(&["set", "state", "desiredState", "-"], &text)
+    };
+    let fields = "runtime: podman, runtimeConfig: x";
+    let rules = |mask: &str| format!("allowRules: [{{type: StateRule, operation: Read, filterMasks: [{mask}]}}]");
+    let cases = [
+        (format!("workloads: {{a.b: {{agent: a, {fields}}}}}"), "Unsupported workload name 'a.b'."),
+        (format!("workloads: {{\"\": {{agent: a, {fields}}}}}"), "Unsupported workload name ''. Is empty."),
+        (format!("workloads: {{{}: {{agent: a, {fields}}}}}", "x".repeat(64)), "Length 64 exceeds the maximum limit"),
+        (format!("workloads: {{w: {{agent: a b, {fields}}}}}"), "Unsupported agent name 'a b'."),
+        ("configs: {a.b: text}".to_owned(), "Unsupported config item key 'a.b'."),
+        ("configs: {list: [{\"a b\": text}]}".to_owned(), "Unsupported config item key 'a b'."),
+        (
+            format!("configs: {{k: v}}\n  workloads: {{w: {{agent: a, {fields}, configs: {{a.b: k}}}}}}"),
+            "Unsupported config alias 'a.b'.",
+        ),
+        (
+            format!("workloads: {{w: {{agent: a, {fields}, configs: {{alias: k.v}}}}}}"),
+            "Unsupported config reference key 'k.v'.",
+        ),
+        (
+            format!("workloads: {{w: {{agent: a, {fields}, controlInterfaceAccess: {{{}}}}}}}", rules("\"\"")),
+            "Empty filter masks are not allowed in Control Interface access rules",
+        ),
+    ];
+    for (part, message) in cases {
+        let output = set(&part);
+        assert_eq!(output.code, 1, "{part}: {}{}", output.stdout, output.stderr);
+        assert!(output.stderr.contains(message), "{part}: no '{message}' in {}", output.stderr);
+        assert!(output.stderr.contains("SetState failed with"), "{part}: it is the server that says so");
+    }
+    assert_eq!(cluster.workloads(), [], "a refused update changes nothing");
+    let longest = "x".repeat(63);
+    assert_eq!(set(&format!("workloads: {{{longest}: {{agent: \"\", {fields}}}}}")).code, 0);
+    assert_eq!(cluster.workloads().len(), 1);
+}
+
 #[test]
 fn tags_of_the_wrong_shape() {
     let cluster = server_only();

@@ -25,6 +25,7 @@ fn state(cluster: &Cluster, name: &str) -> String {
 
 // [stest->swdd~agent-enqueues-unfulfilled-create~1]
 // [stest->swdd~agent-handles-workloads-with-fulfilled-dependencies~1]
+// [stest->swdd~agent-handles-new-workload-operations]
 #[test]
 fn workloads_start_when_their_dependencies_are_met_and_not_before() {
     let cluster = Cluster::start(&["agent_A", "agent_B"]);

@@ -2,6 +2,8 @@
 //!
 //! Thread: the test's.
 
+#![allow(clippy::disallowed_methods)] // Tests start processes and wait for them.
+
 mod support;
 
 use std::path::{Path, PathBuf};
@@ -58,6 +60,7 @@ fn secure_cluster(algorithm: &[&str]) -> (Cluster, PathBuf) {
     (cluster, folder)
 }
 
+// [stest->swdd~agent-supports-pem-file-paths-as-cli-arguments~1]
 #[test]
 fn all_three_programs_work_with_keys_of_every_kind() {
     for algorithm in [

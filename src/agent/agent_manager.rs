@@ -174,6 +174,12 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         self.runtime.threads()
     }
 
+    /// The states of all workloads, as far as this agent knows.
+    #[cfg(test)]
+    pub fn known_states(&self) -> impl Iterator<Item = (&InstanceName, &ExecutionState)> {
+        self.store.iter()
+    }
+
     /// Does what is due: reports the load, looks whether calls of an earlier agent have ended, asks again for
     /// listings that failed.
     pub fn tick(&mut self) {
@@ -380,12 +386,15 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         let mut reports = VecDeque::from(reports);
         while let Some(WorkloadState { instance, state }) = reports.pop_front() {
             let shown = self.store.set_own(&instance, state);
-            let gone = shown.phase == Phase::Removed;
+            let phase = shown.phase;
             self.uplink.put(WorkloadState::new(instance.clone(), shown));
             reports.extend(self.runtime.state_changed(&instance.workload, &self.store));
-            if gone && self.runtime.waits_to_start(&instance) {
+            if phase == Phase::Removed && self.runtime.waits_to_start(&instance) {
                 // The same instance will come back; without this it would be shown nowhere until then.
                 reports.push_back(WorkloadState::new(instance, ExecutionState::plain(Phase::PendingWaitingToStart)));
+            } else if phase.state() != "Stopping" && self.runtime.waits_to_stop(&instance) {
+                // It was started once more while it waits; without this nobody would see that it is to stop.
+                reports.push_back(WorkloadState::new(instance, ExecutionState::plain(Phase::StoppingWaitingToStop)));
             }
         }
     }

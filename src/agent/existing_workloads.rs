@@ -123,7 +123,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         reports: &mut Vec<WorkloadState>,
     ) -> Option<Operation> {
         let name = added.instance.workload.clone();
-        let unchanged = container.instance == added.instance;
+        let unchanged = container.instance == added.instance && runtime == added.workload.runtime;
         let ended = matches!(container.state.phase, Phase::Succeeded | Phase::FailedExecFailed);
         let stays_ended = match self.rerun {
             RerunFinished::Always => false,
@@ -179,19 +179,16 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     }
 }
 
-/// Takes the container that serves the wanted workload best: running and unchanged, then unchanged, then any of the
-/// same runtime. The others stay and will be deleted.
+/// Takes the container that serves the wanted workload best: of its runtime, unchanged, running, in this order. One of
+/// another runtime serves as well, since it must be gone before the new one comes. The others stay and will be deleted.
 fn take_best(found: &mut BTreeMap<Name, Vec<Existing>>, added: &AddedWorkload) -> Option<Existing> {
     let candidates = found.get_mut(&added.instance.workload)?;
     let rank = |(runtime, container): &Existing| {
         let unchanged = container.instance == added.instance;
-        (*runtime == added.workload.runtime).then_some((unchanged, container.state.phase == Phase::Running))
+        (*runtime == added.workload.runtime, unchanged, container.state.phase == Phase::Running)
     };
-    let (index, _) = candidates
-        .iter()
-        .enumerate()
-        .filter_map(|(index, existing)| Some((index, rank(existing)?)))
-        .max_by_key(|(index, rank)| (*rank, std::cmp::Reverse(*index)))?;
+    let (index, _) =
+        candidates.iter().enumerate().max_by_key(|(index, existing)| (rank(existing), std::cmp::Reverse(*index)))?;
     Some(candidates.swap_remove(index))
 }
 

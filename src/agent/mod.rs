@@ -25,9 +25,8 @@ pub mod workload_scheduler;
 pub mod workload_state_store;
 
 use crate::clock::SystemClock;
-use crate::limits::{
-    AGENT_STOP_DEADLINE, CONNECT_MAX, MESSAGE_MAX, SCHEDULER_INBOX, STACK_LARGE, STACK_SMALL, WATCH_INBOX,
-};
+use crate::limits::{AGENT_STOP_DEADLINE, CONNECT_MAX, MESSAGE_MAX, SCHEDULER_INBOX, STACK_LARGE, WATCH_INBOX};
+use crate::model::version::VERSION;
 use crate::runtime::RuntimeConnector;
 use crate::runtime::engine_children::EngineChildren;
 use crate::runtime::podman::{self, PodmanConnector};
@@ -95,11 +94,12 @@ impl Agent {
                 message_max: MESSAGE_MAX,
             },
             agent: settings.name,
+            version: VERSION,
             tags: settings.tags,
             outbox: reader,
             scheduler: inbox,
         };
-        threads.push(threads::spawn("uplink", STACK_SMALL, move || {
+        threads.push(threads::spawn("uplink", STACK_LARGE, move || {
             if let Some(text) = uplink.run(&stop) {
                 refused(text);
             }

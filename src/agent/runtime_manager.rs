@@ -183,7 +183,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// Decides about an operation and executes what is ready. Answers states to report.
     // [impl->swdd~agent-handles-new-workload-operations]
     pub fn submit(&mut self, operation: Operation, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
-        let replaced = self.scheduler.take(operation.workload());
+        let name = operation.workload().clone();
+        let replaced = self.scheduler.take(&name);
+        let to_come_back = self.to_come_back(&name, replaced.as_ref());
         let mut reports = Vec::new();
         if let Some(pending) = replaced.as_ref().and_then(Waiting::new_instance) {
             let still_wanted = match &operation {
@@ -207,7 +209,26 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             let decision = self.scheduler.decide(operation, store);
             reports.extend(self.execute_all(decision));
         }
+        if let Some(before) = to_come_back {
+            reports.extend(self.never_came_back(&name, &before, store));
+        }
         reports
+    }
+
+    /// An instance that was removed and waits to start again.
+    fn to_come_back(&self, name: &Name, waiting: Option<&Waiting>) -> Option<InstanceName> {
+        let Some(Waiting::UpdateCreate(updated)) = waiting else { return None };
+        let object = self.objects.get(name).filter(|object| object.emptied)?;
+        (object.instance == updated.new.instance).then(|| object.instance.clone())
+    }
+
+    /// Something else was ordered instead of `before`, which waited to start again: its control loop said long ago
+    /// that it is removed, and may know only of another instance by now.
+    fn never_came_back(&self, name: &Name, before: &InstanceName, store: &WorkloadStateStore) -> Option<WorkloadState> {
+        let ordered = |object: &WorkloadObject| object.instance == *before && !object.emptied && !object.deleting;
+        let comes_back = self.waits_to_start(before) || self.objects.get(name).is_some_and(ordered);
+        let shown = store.get(before).is_some_and(|state| state.phase == Phase::PendingWaitingToStart);
+        (shown && !comes_back).then(|| removed(before))
     }
 
     // [impl->swdd~agent-update-on-add-known-workload~1]
@@ -321,6 +342,16 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let waiting = self.scheduler.get(&instance.workload);
         matches!(waiting, Some(Waiting::Create(_) | Waiting::UpdateCreate(_)))
             && waiting.and_then(Waiting::new_instance).is_some_and(|added| added.instance == *instance)
+    }
+
+    /// Whether this instance waits for others before it is deleted or replaced.
+    #[must_use]
+    pub fn waits_to_stop(&self, instance: &InstanceName) -> bool {
+        match self.scheduler.get(&instance.workload) {
+            Some(Waiting::Delete(deleted)) => deleted.instance == *instance,
+            Some(Waiting::UpdateDelete(updated)) => updated.deleted.instance == *instance,
+            Some(Waiting::Create(_) | Waiting::UpdateCreate(_)) | None => false,
+        }
     }
 
     /// Whether some object or waiting operation is about this instance.

@@ -454,6 +454,7 @@ impl<R: Fn(WatchReport)> Surroundings for Reality<R> {
     type Process = WatchedProcess;
 
     /// A hanging engine hangs this one thread only.
+    // [impl->swdd~agent-facade-forwards-list-reusable-workloads-call~1]
     fn start_listing(&mut self) {
         let (put_back, take) = self.idle_connector.clone();
         let listings = self.listings.clone();

@@ -10,7 +10,6 @@ use crate::clock::{Clock, SystemClock};
 use crate::limits::{RECONNECT_LOG_FIRST, RECONNECT_LOG_MAX, RECONNECT_PAUSE, STACK_LARGE};
 use crate::logging::with_causes;
 use crate::model::messages::ToServer;
-use crate::model::version::VERSION;
 use crate::threads;
 use crate::wire::client::{ClientOptions, ClientReceiver, StreamEnd, connect};
 use crossbeam_channel::{Receiver, Sender, bounded, select_biased};
@@ -24,6 +23,8 @@ pub struct Uplink {
     pub options: ClientOptions,
     /// Name of this agent.
     pub agent: String,
+    /// Our version, told with every hello.
+    pub version: &'static str,
     /// Its tags, told with every hello.
     pub tags: BTreeMap<String, String>,
     /// What to send.
@@ -75,8 +76,8 @@ impl Uplink {
 
     // [impl->swdd~agent-sends-hello~1]
     fn session(&self, stop: &Receiver<()>) -> SessionEnd {
-        let hello =
-            ToServer::AgentHello { agent: self.agent.clone(), version: VERSION.to_owned(), tags: self.tags.clone() };
+        let (agent, version) = (self.agent.clone(), self.version.to_owned());
+        let hello = ToServer::AgentHello { agent, version, tags: self.tags.clone() };
         let interrupted = |reason| SessionEnd::Interrupted { reason, greeted: false };
         let (mut sender, receiver, hangup) = match connect(&self.options, hello) {
             Ok(connection) => connection,
@@ -165,22 +166,4 @@ impl InterruptionLog {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::simulation::manual_clock::ManualClock;
-
-    #[test]
-    fn a_day_without_server_fills_no_log_and_a_new_reason_is_told_at_once() {
-        let clock = ManualClock::new();
-        let mut log = InterruptionLog::default();
-        let told = (0..86_400).filter(|_| {
-            clock.advance(RECONNECT_PAUSE);
-            log.is_worth("connection refused", clock.now())
-        });
-        let told = told.count();
-        assert!((24..=34).contains(&told), "{told}");
-        assert!(log.is_worth("no route to host", clock.now()));
-        assert!(log.is_worth("connection refused", clock.now()));
-        assert!(!log.is_worth("connection refused", clock.now()));
-    }
-}
+mod tests;

@@ -31,6 +31,9 @@ struct Slots {
     states: VecDeque<WorkloadState>,
     /// Length at which only the newest state of each instance is kept.
     thin_out_at: usize,
+    /// All own states were put and nothing was sent since: the server must hear of us even if we have none, since it
+    /// forgets then what we do not have any more.
+    introduce: bool,
     load: Option<AgentLoad>,
     connected: bool,
     /// Removals that were sent and may not have arrived.
@@ -43,6 +46,7 @@ pub fn uplink_outbox() -> (UplinkOutbox, UplinkReader) {
     let slots = Arc::new(Mutex::new(Slots {
         states: VecDeque::new(),
         thin_out_at: UPLINK_STATES,
+        introduce: false,
         load: None,
         connected: false,
         removed_sent: VecDeque::new(),
@@ -80,6 +84,7 @@ impl UplinkOutbox {
         let existing: BTreeSet<&InstanceName> = own.iter().map(|state| &state.instance).collect();
         slots.states.retain(|state| state.state.phase == Phase::Removed && !existing.contains(&state.instance));
         slots.states.extend(own);
+        slots.introduce = true;
         drop(slots);
         self.wake();
     }
@@ -135,9 +140,10 @@ impl UplinkReader {
             }
             batch.push(state);
         }
-        if batch.is_empty() {
+        if batch.is_empty() && !std::mem::take(&mut slots.introduce) {
             slots.load.take().map(ToServer::AgentLoad)
         } else {
+            slots.introduce = false;
             Some(ToServer::WorkloadStates(batch))
         }
     }
@@ -156,7 +162,7 @@ impl UplinkReader {
     /// The connection is lost. Removals that may not have arrived will be sent again.
     pub fn disconnected(&self, now: Instant) {
         let mut slots = lock(&self.slots);
-        slots.connected = false;
+        (slots.connected, slots.introduce) = (false, false);
         slots.load = None;
         slots.forget_delivered(now);
         while let Some((_, instance)) = slots.removed_sent.pop_back() {
@@ -267,6 +273,22 @@ mod tests {
         outbox.resynchronise(vec![state("a", Phase::Running), state("b", Phase::Succeeded)]);
         let expected = [state("gone", Phase::Removed), state("a", Phase::Running), state("b", Phase::Succeeded)];
         assert_eq!(sent(&reader, now), [expected.to_vec()]);
+    }
+
+    #[test]
+    fn an_agent_without_states_says_so_once_after_a_reconnect() {
+        let now = ManualClock::new().now();
+        let (outbox, reader) = uplink_outbox();
+        for own in [vec![], vec![state("a", Phase::Running)]] {
+            reader.connected();
+            outbox.resynchronise(own.clone());
+            assert_eq!(sent(&reader, now), [own]);
+            reader.disconnected(now);
+        }
+        outbox.resynchronise(vec![]);
+        reader.disconnected(now);
+        reader.connected();
+        assert_eq!(reader.next(now), None, "the next hello is answered anew");
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub struct WorkloadOrder {
     pub engine: Option<Engine>,
     /// Host folder of its control interface, when it has one.
     pub control_interface: Option<PathBuf>,
-    /// Containers of this instance may exist that no listing showed; remove them before the first create.
+    /// Containers of this workload may exist that no listing showed; remove them before the first create.
     pub search_first: bool,
 }
 

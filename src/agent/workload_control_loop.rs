@@ -90,10 +90,13 @@ struct Wanted {
 enum Leftovers {
     /// No create was tried.
     None,
-    /// A create failed; its connector cleaned up as well as it could.
+    /// A create failed; its connector cleaned up as well as it could. Look before the loop ends.
     Unlikely,
-    /// A create was cut short, or the engine could not tell what exists: look before the next create.
+    /// A create was cut short: look before the next create.
     Likely,
+    /// The engine could not tell what an earlier agent left: look for any instance of the workload before the next
+    /// create, or there would be two.
+    AnyInstance,
 }
 
 /// What the loop waits for besides commands.
@@ -225,6 +228,18 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
+    /// Whether a free start slot is all that it waits for.
+    #[cfg(test)]
+    pub fn waits_for_slot(&self) -> bool {
+        matches!(self.stage, Stage::WaitingForSlot(_))
+    }
+
+    /// Where its commands come from.
+    #[cfg(test)]
+    pub fn inbox(&self) -> &WorkloadInbox {
+        &self.inbox
+    }
+
     fn wanted_slot(&self) -> Option<StartSlot> {
         matches!(self.stage, Stage::WaitingForSlot(_)).then(|| self.context.slots.try_take())?
     }
@@ -299,7 +314,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let WorkloadOrder { instance, workload, engine, control_interface, search_first } = order;
         (self.instance, self.engine) = (instance, engine);
         self.wanted = Some(Wanted { workload, control_interface });
-        self.leftovers = if search_first { Leftovers::Likely } else { Leftovers::None };
+        self.leftovers = if search_first { Leftovers::AnyInstance } else { Leftovers::None };
         self.failed_creates = 0;
         self.restarts.reset();
         self.stage = Stage::Idle;
@@ -333,17 +348,18 @@ impl<C: Clock> WorkloadControlLoop<C> {
             }
             Err(RuntimeError::Cancelled) => {
                 // The command that cancelled it comes next; whatever was created until now must go then.
-                self.leftovers = Leftovers::Likely;
+                self.expect_leftovers();
             }
             Err(RuntimeError::Unsupported(cause)) => {
                 self.container = None;
                 self.fail_for_good(&cause);
             }
-            Err(error @ (RuntimeError::Failed(_) | RuntimeError::TimedOut(_))) => {
-                if matches!(error, RuntimeError::TimedOut(_)) {
-                    self.leftovers = Leftovers::Likely;
-                } else if self.leftovers == Leftovers::None {
-                    self.leftovers = Leftovers::Unlikely;
+            Err(error) => {
+                match error {
+                    RuntimeError::TimedOut(_) => self.expect_leftovers(),
+                    RuntimeError::NotStarted(_) if self.container.is_none() => {}
+                    _ if self.leftovers == Leftovers::None => self.leftovers = Leftovers::Unlikely,
+                    _ => {}
                 }
                 self.container = None;
                 self.on_create_failed(start, &error.to_string());
@@ -372,7 +388,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn call_engine(&mut self, start: Start, new: &NewContainer, slot: StartSlot) -> Result<ContainerId, RuntimeError> {
-        if self.leftovers == Leftovers::Likely {
+        if matches!(self.leftovers, Leftovers::Likely | Leftovers::AnyInstance) {
             self.delete_leftovers()?;
         }
         let Some(engine) = &mut self.engine else {
@@ -481,7 +497,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn restart(&mut self, ended: Ended) -> Flow {
-        self.failed_creates = 0;
         match ended {
             Ended::Well => {
                 self.unwatch();
@@ -499,7 +514,14 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Removes what is there, then does `after`. Ends all waiting, above all for a retry.
     // [impl->swdd~agent-workload-control-loop-prevents-retries-on-other-workload-commands~1]
     fn delete(&mut self, after: AfterDelete) -> Flow {
-        self.stage = Stage::Idle;
+        let stage = std::mem::replace(&mut self.stage, Stage::Idle);
+        if let Stage::DeleteRetryAt(_, AfterDelete::Start(waiting)) = stage {
+            let starts_after_all = matches!(&after, AfterDelete::Start(order) if order.instance == waiting.instance);
+            if waiting.instance != self.instance && !starts_after_all {
+                // It was never started, so nobody else will say so.
+                send_state(&self.context.reports, &waiting.instance, ExecutionState::plain(Phase::Removed));
+            }
+        }
         self.failed_deletes = 0;
         self.report(ExecutionState::plain(Phase::StoppingRequestedAtRuntime));
         self.try_delete(after)
@@ -541,26 +563,32 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if let Some(id) = &self.container {
             engine.connector.delete(id)?;
         }
-        match self.leftovers {
-            Leftovers::Likely => self.delete_leftovers(),
-            Leftovers::Unlikely => {
-                if let Err(error) = self.delete_leftovers() {
-                    debug!("Nothing is known to be left of workload '{}': '{error}'", self.instance.workload);
-                }
-                Ok(())
-            }
-            Leftovers::None => {
-                if self.container.is_none() {
-                    debug!("Workload '{}' already gone.", self.instance.workload);
-                }
-                Ok(())
-            }
+        // What may be left is never given up: it would run for ever without anybody knowing it.
+        if self.leftovers != Leftovers::None {
+            return self.delete_leftovers();
+        }
+        if self.container.is_none() {
+            debug!("Workload '{}' already gone.", self.instance.workload);
+        }
+        Ok(())
+    }
+
+    fn expect_leftovers(&mut self) {
+        if self.leftovers != Leftovers::AnyInstance {
+            self.leftovers = Leftovers::Likely;
         }
     }
 
     fn delete_leftovers(&mut self) -> Result<(), RuntimeError> {
         let Some(engine) = &mut self.engine else { return Ok(()) };
-        for id in engine.connector.find(&self.instance)? {
+        let ids = if self.leftovers == Leftovers::AnyInstance {
+            let listed = engine.connector.list()?.into_iter();
+            let ours = listed.filter(|container| container.instance.workload == self.instance.workload);
+            ours.map(|container| container.id).collect()
+        } else {
+            engine.connector.find(&self.instance)?
+        };
+        for id in ids {
             if self.container.as_ref() != Some(&id) {
                 engine.connector.delete(&id)?;
             }

@@ -104,6 +104,12 @@ impl WorkloadStateStore {
         own.map(|entry| WorkloadState::new(entry.instance.clone(), entry.state.clone())).collect()
     }
 
+    /// All states.
+    #[cfg(test)]
+    pub fn iter(&self) -> impl Iterator<Item = (&InstanceName, &ExecutionState)> {
+        self.by_workload.values().flatten().map(|entry| (&entry.instance, &entry.state))
+    }
+
     /// The state of an instance.
     #[must_use]
     pub fn get(&self, instance: &InstanceName) -> Option<&ExecutionState> {

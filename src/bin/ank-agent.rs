@@ -85,6 +85,9 @@ fn start_and_wait(settings: settings::AgentSettings) -> Result<(), String> {
     })
     .map_err(|error| error.to_string())?;
     log::info!("Awaiting commands from the server ...");
+    if let Err(error) = memory::settle() {
+        log::debug!("Memory of the start is kept: '{error}'");
+    }
     let _ = woken.read_exact(&mut [0]); // A failure ends the agent as well.
     for name in agent.stop() {
         log::warn!("Thread '{name}' did not end in time.");

@@ -101,6 +101,9 @@ fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
     let config = settings.config_file.as_deref().unwrap_or(Path::new("none")).display().to_string();
     log::info!("ank-server {VERSION} listens on '{}', TLS: {tls}, config file: '{config}'", endpoint.address());
 
+    if let Err(error) = memory::settle() {
+        log::debug!("Memory of the start is kept: '{error}'");
+    }
     if let Some(signal) = signals.forever().next() {
         let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
         log::info!("Stopping because of {name}.");

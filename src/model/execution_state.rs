@@ -13,6 +13,7 @@ pub struct ExecutionState {
     /// What it is doing.
     pub phase: Phase,
     /// Why, for people; empty when there is nothing to say.
+    // [impl->swdd~api-workload-state-additional-information~1]
     pub additional_info: String,
 }
 
@@ -226,6 +227,7 @@ mod tests {
         }
     }
 
+    // [utest->swdd~api-workload-state-additional-information~1]
     #[test]
     fn texts_are_those_of_the_specification() {
         for (state, text) in [

@@ -27,6 +27,7 @@ pub fn is_name(text: &str) -> bool {
 /// `id` is the SHA-256 of the rendered runtime configuration as 64 lower-case hex digits, so a changed
 /// configuration is another instance and everything else that changes is not.
 // [impl->swdd~api-workload-execution-instance-naming~1]
+// [impl->swdd~api-workload-state-identification~1]
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InstanceName {
     /// Name of the workload.

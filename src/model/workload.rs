@@ -57,6 +57,7 @@ named_enum! {
 
 named_enum! {
     /// What a dependency must have reached before a workload starts.
+    // [impl->swdd~api-add-conditions-for-dependencies~1]
     AddCondition {
         /// It runs.
         Running = "ADD_COND_RUNNING",
@@ -69,6 +70,7 @@ named_enum! {
 
 named_enum! {
     /// What a dependent must have reached before a workload is stopped.
+    // [impl->swdd~api-delete-conditions-for-dependencies~1]
     DeleteCondition {
         /// It runs.
         Running = "DEL_COND_RUNNING",
@@ -107,6 +109,7 @@ pub enum ConfigItem {
 }
 
 /// One workload: of the desired state as written, of the effective state as agents get it.
+// [impl->swdd~api-provides-spec-object-definitions~1]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workload {
     /// Agent that runs it; empty means not scheduled; may be a template in the desired state.
@@ -166,7 +169,29 @@ mod tests {
         for text in ["never", "", "ON-FAILURE", "NEVER "] {
             assert_eq!(RestartPolicy::parse(text), None, "{text:?}");
         }
-        assert_eq!(AddCondition::parse("ADD_COND_FAILED"), Some(AddCondition::Failed));
-        assert_eq!(DeleteCondition::parse("DEL_COND_RUNNING"), Some(DeleteCondition::Running));
+    }
+
+    // [utest->swdd~api-add-conditions-for-dependencies~1]
+    // [utest->swdd~api-delete-conditions-for-dependencies~1]
+    #[test]
+    fn conditions_have_the_names_of_the_manifest() {
+        let add = [
+            ("ADD_COND_RUNNING", Some(AddCondition::Running)),
+            ("ADD_COND_SUCCEEDED", Some(AddCondition::Succeeded)),
+            ("ADD_COND_FAILED", Some(AddCondition::Failed)),
+            ("DEL_COND_RUNNING", None),
+            ("RUNNING", None),
+        ];
+        for (text, condition) in add {
+            assert_eq!(AddCondition::parse(text), condition, "{text}");
+        }
+        let delete = [
+            ("DEL_COND_RUNNING", Some(DeleteCondition::Running)),
+            ("DEL_COND_NOT_PENDING_NOR_RUNNING", Some(DeleteCondition::NotPendingNorRunning)),
+            ("ADD_COND_RUNNING", None),
+        ];
+        for (text, condition) in delete {
+            assert_eq!(DeleteCondition::parse(text), condition, "{text}");
+        }
     }
 }

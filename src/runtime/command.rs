@@ -50,7 +50,8 @@ pub enum CallError {
 impl From<CallError> for RuntimeError {
     fn from(error: CallError) -> Self {
         match error {
-            CallError::NotStarted(text) | CallError::Failed(text) => Self::Failed(text),
+            CallError::NotStarted(text) => Self::NotStarted(text),
+            CallError::Failed(text) => Self::Failed(text),
             CallError::TimedOut(text) => Self::TimedOut(text),
             CallError::Cancelled => Self::Cancelled,
         }

@@ -71,6 +71,9 @@ pub enum RuntimeError {
     /// The workload can never run here: wrong configuration, unsupported feature. Not retried.
     #[error("{0}")]
     Unsupported(String),
+    /// The engine's program could not even be started, so nothing happened.
+    #[error("{0}")]
+    NotStarted(String),
     /// The engine failed; its own message (at most [`crate::limits::ENGINE_ERROR_MAX`]) and the call.
     #[error("{0}")]
     Failed(String),

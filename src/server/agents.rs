@@ -3,9 +3,9 @@
 //! Thread: `server`; a plain value owned by [`super::ServerLoop`].
 
 use crate::model::complete_state::AgentAttributes;
-use crate::model::names::Name;
+use crate::model::names::{InstanceName, Name};
 use crate::wire::server_endpoint::PeerId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A connected agent.
 #[derive(Debug)]
@@ -15,6 +15,9 @@ pub struct Agent {
     pub peer: PeerId,
     /// What it told about itself.
     pub attributes: AgentAttributes,
+    /// Instances with a state that were not wanted any more when it came. Its first report shows which of them it
+    /// still has; nobody else could ever report the others as removed.
+    pub unconfirmed: BTreeSet<InstanceName>,
 }
 
 /// All connected agents by name.
@@ -24,9 +27,9 @@ pub struct Agents {
 }
 
 impl Agents {
-    /// Registers the agent `name` on the stream `peer`, with fresh attributes. Answers the stream it replaces.
-    pub fn connect(&mut self, name: Name, peer: PeerId, attributes: AgentAttributes) -> Option<PeerId> {
-        self.by_name.insert(name, Agent { peer, attributes }).map(|old| old.peer)
+    /// Registers `agent`. Answers the stream it replaces.
+    pub fn connect(&mut self, name: Name, agent: Agent) -> Option<PeerId> {
+        self.by_name.insert(name, agent).map(|old| old.peer)
     }
 
     /// Removes the agent `name` if `peer` is its stream. Answers its last attributes.
@@ -66,9 +69,14 @@ mod tests {
 
     #[test]
     fn a_replaced_stream_takes_nothing_from_its_successor() {
+        let agent = |number| Agent {
+            peer: PeerId(number),
+            attributes: AgentAttributes::default(),
+            unconfirmed: BTreeSet::new(),
+        };
         let mut agents = Agents::default();
-        assert_eq!(agents.connect("A".into(), PeerId(1), AgentAttributes::default()), None);
-        assert_eq!(agents.connect("A".into(), PeerId(2), AgentAttributes::default()), Some(PeerId(1)));
+        assert_eq!(agents.connect("A".into(), agent(1)), None);
+        assert_eq!(agents.connect("A".into(), agent(2)), Some(PeerId(1)));
         assert_eq!(agents.disconnect("A", PeerId(1)), None);
         assert_eq!(agents.get("A").map(|agent| agent.peer), Some(PeerId(2)));
         assert!(agents.disconnect("A", PeerId(2)).is_some());

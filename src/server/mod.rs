@@ -24,10 +24,10 @@ use crate::limits::TURN_MAX;
 use crate::model::complete_state::{AgentAttributes, DesiredState, WorkloadStates};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, AgentLoad, FromServer, ToServer};
-use crate::model::names::Name;
+use crate::model::names::{InstanceName, Name};
 use crate::wire::outbox::Outbox;
 use crate::wire::server_endpoint::{PeerEvent, PeerHello, PeerId};
-use agents::Agents;
+use agents::{Agent, Agents};
 use crossbeam_channel::{Receiver, never, select_biased};
 use dependencies::StoppingDependents;
 use events::{Changes, Subscriptions};
@@ -223,7 +223,9 @@ impl ServerLoop {
         let attributes = AgentAttributes { load: None, tags };
         let mut changes = Changes::default();
         changes.agent(&name, self.agents.get(&name).map(|agent| &agent.attributes), Some(&attributes));
-        self.agents.connect(name, id, attributes);
+        let states = self.states.of_agent(&name).map(|(instance, _)| instance);
+        let unconfirmed = states.filter(|instance| !self.is_wanted(instance)).collect();
+        self.agents.connect(name, Agent { peer: id, attributes, unconfirmed });
         self.publish(&changes);
     }
 
@@ -292,6 +294,9 @@ impl ServerLoop {
         if states.len() < all {
             log::warn!("Ignoring {} workload states that '{agent}' may not report.", all - states.len());
         }
+        if is_agent {
+            states.extend(self.no_longer_there(agent, &states));
+        }
         let mut old = Vec::new();
         for WorkloadState { instance, state } in &states {
             log::debug!("The state of '{instance}' is '{state}'.");
@@ -309,6 +314,23 @@ impl ServerLoop {
             }
         }
         self.broadcast_states(&states, Some(id));
+    }
+
+    /// Removals of what an agent lost while it was away: it is not wanted, and missing in the first report.
+    fn no_longer_there(&mut self, agent: &Name, reported: &[WorkloadState]) -> Vec<WorkloadState> {
+        let Some(agent) = self.agents.get_mut(agent) else { return Vec::new() };
+        let unconfirmed = std::mem::take(&mut agent.unconfirmed);
+        let is_gone = |instance: &InstanceName| {
+            !reported.iter().any(|state| state.instance == *instance)
+                && self.states.get(instance).is_some()
+                && !self.is_wanted(instance)
+        };
+        let gone = unconfirmed.into_iter().filter(is_gone);
+        gone.map(|instance| WorkloadState::new(instance, ExecutionState::plain(Phase::Removed))).collect()
+    }
+
+    fn is_wanted(&self, instance: &InstanceName) -> bool {
+        self.effective.get(&instance.workload).is_some_and(|added| added.instance == *instance)
     }
 
     fn load_reported(&mut self, id: PeerId, name: &Name, load: &AgentLoad) {

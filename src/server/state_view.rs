@@ -201,6 +201,7 @@ mod tests {
     use crate::model::complete_state::AgentAttributes;
     use crate::model::execution_state::Phase;
     use crate::model::workload::ConfigItem;
+    use crate::server::agents::Agent;
     use crate::wire::server_endpoint::PeerId;
 
     struct Fixture {
@@ -235,7 +236,8 @@ mod tests {
 
         fn connect(&mut self, name: &str) {
             let attributes = AgentAttributes { load: Some((7, 8)), tags: [("k".into(), "v".into())].into() };
-            self.agents.connect(name.into(), PeerId(1), attributes);
+            let agent = Agent { peer: PeerId(1), attributes, unconfirmed: std::collections::BTreeSet::new() };
+            self.agents.connect(name.into(), agent);
         }
 
         fn view(&self) -> StateView<'_> {

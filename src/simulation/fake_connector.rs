@@ -15,6 +15,8 @@ use std::time::Duration;
 pub enum Fault {
     /// Nothing, and says so.
     Fails,
+    /// Nothing: the engine is not there.
+    IsMissing,
     /// What was asked for, but reports that it took too long.
     TimesOut,
     /// Refuses the workload for good.
@@ -213,6 +215,7 @@ impl RuntimeConnector for FakeConnector {
         let in_use = world.containers.values().any(|container| container.instance.short() == new.instance.short());
         match fault {
             Some(Fault::Unsupported) => return Err(RuntimeError::Unsupported("it will never work".to_owned())),
+            Some(Fault::IsMissing) => return Err(RuntimeError::NotStarted(FAILURE.to_owned())),
             Some(Fault::Fails) => return Err(failed()),
             _ if in_use => {
                 // As the trait says, a failed create leaves nothing of its instance behind.
@@ -246,6 +249,9 @@ impl RuntimeConnector for FakeConnector {
         let fault = world.begin(Call::Start, format!("start {}", new.instance.workload));
         if is_cancelled(watch) {
             return Err(RuntimeError::Cancelled);
+        }
+        if fault == Some(Fault::LeavesHalfDone) {
+            return Err(failed());
         }
         let Some(container) = world.containers.get_mut(id).filter(|_| fault.is_none()) else {
             world.containers.remove(id);

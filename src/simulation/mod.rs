@@ -1,7 +1,23 @@
 //! Tests only: time, engine and threads as values, so that whole programs run on one thread.
 //!
 //! Thread: the one of the test.
+//!
+//! Two things stand here. [`stepped_agent`] with [`fake_connector`] runs one agent in tests that tell a story. The
+//! simulation runs a whole [`cluster`] through a [`scenario`] that a seed decides, and checks what must always hold:
+//! [`engine`] that no workload ever has two containers, [`orders`] that dependencies are kept, [`settled`] that actual
+//! equals desired once faults stop. `just sim` runs it, `just sim 42` repeats a seed with all its events.
 
+mod cluster;
+mod coroutine;
+mod engine;
 pub mod fake_connector;
+mod life;
 pub mod manual_clock;
+mod network;
+mod orders;
+mod scenario;
+mod settled;
+mod sim_connector;
 pub mod stepped_agent;
+mod tests;
+mod trace;

@@ -178,6 +178,14 @@ impl OutboxReader {
         Some(entry.message)
     }
 
+    /// Whether the other end was dropped; what it has put before can still be taken.
+    #[cfg(test)]
+    pub fn ended(&self) -> bool {
+        use crossbeam_channel::TryRecvError;
+        // Takes the token, so look for messages afterwards.
+        self.woken.try_recv() == Err(TryRecvError::Disconnected)
+    }
+
     /// Notes that a message was handed to the network, so the peer is not stuck.
     pub fn written(&self) {
         let mut queue = lock(&self.queue);

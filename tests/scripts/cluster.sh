@@ -12,12 +12,16 @@ program_folder() {
     fi
 }
 
+# Does this process run that program already, or has it ended?
+launched() { is_program "$1" "$2" || ! kill -0 "$1"; }
+
 # launch DIR NAME COMMAND...: runs it in the background, output to DIR/NAME.log, pid to DIR/NAME.pid.
 launch() {
     local dir=$1 name=$2
     shift 2
     setsid "$@" </dev/null >>"$dir/$name.log" 2>&1 &
     printf '%s\n' "$!" >"$dir/$name.pid"
+    wait_until 10 launched "$!" "${1##*/}" || true # Until then it has the name of a shell.
 }
 
 server_gone() { not_program "$(cat "$1/server.pid")" ank-server; }

@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -15,7 +16,7 @@ use tempfile::TempDir;
 use super::engine::FakeEngine;
 use super::process::{Process, clean_command, exit_code, is_alive};
 use super::table::{self, Row};
-use super::{LIMIT, poll};
+use super::{LIMIT, poll, scratch};
 
 /// Longest run of one `ank` command that does not wait for workloads.
 const COMMAND_LIMIT: Duration = Duration::from_secs(90);
@@ -46,7 +47,7 @@ pub struct Cluster {
 impl Cluster {
     /// Folders and a fake engine; nothing runs yet.
     pub fn prepare() -> Self {
-        let folder = tempfile::Builder::new().prefix("ankl-cluster-").tempdir().expect("temp folder");
+        let folder = scratch::folder("cluster");
         for name in ["home", "run", "logs"] {
             fs::create_dir(folder.path().join(name)).expect("own folder is writable");
         }
@@ -116,17 +117,20 @@ impl Cluster {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Starts a server on a free port and waits until it accepts connections. A restarted one keeps its port.
+    /// Starts a server on a free port and waits until it says that it listens. A restarted one keeps its port.
     pub fn start_server(&mut self, arguments: &[&str]) {
         for _ in 0..5 {
             if self.port == 0 {
                 self.port = free_port();
             }
+            // A connection would not show that it listens: the port could be that of another test's server.
+            let log = self.folder().join("logs/server.err");
+            let said = || fs::read_to_string(&log).unwrap_or_default().matches("listens on").count();
+            let before = said();
             let mut server = self.spawn_server(arguments);
-            let address = self.address();
             let listens = poll(LIMIT, || {
                 let ended = !server.is_running();
-                (ended || TcpStream::connect(&address).is_ok()).then_some(!ended)
+                (ended || said() > before).then_some(!ended)
             });
             if listens == Some(true) {
                 self.server = Some(server);
@@ -338,8 +342,14 @@ impl Drop for Cluster {
     }
 }
 
-/// A port nobody listens on right now. Another process may take it, so the user of the port has to try again then.
+/// A port that nobody listens on right now. Below the range from which the kernel takes ports for connections, and no
+/// two tests of a process get the same. Another process may take it, so the user of the port has to try again then.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
-    listener.local_addr().expect("a bound socket has an address").port()
+    const FIRST: u32 = 20_000;
+    const COUNT: u32 = 12_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let begin = std::process::id().wrapping_mul(97);
+    let ports = std::iter::repeat_with(|| begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT + FIRST);
+    let mut ports = ports.take(100).filter_map(|port| u16::try_from(port).ok());
+    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("loopback has free ports")
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::process::{is_alive, send_signal};
-use super::wait_until;
+use super::{scratch, wait_until};
 
 pub struct FakeEngine {
     folder: TempDir,
@@ -42,7 +42,7 @@ impl Call {
 
 impl FakeEngine {
     pub fn new() -> Self {
-        let folder = tempfile::Builder::new().prefix("ankl-engine-").tempdir().expect("temp folder");
+        let folder = scratch::folder("engine");
         fs::create_dir(folder.path().join("bin")).expect("own folder is writable");
         fs::create_dir(folder.path().join("state")).expect("own folder is writable");
         symlink(program(), folder.path().join("bin/podman")).expect("own folder is writable");
@@ -152,6 +152,13 @@ impl FakeEngine {
         let text = fs::read_to_string(self.state().join("calls.log")).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(60)..].join("\n")
+    }
+}
+
+impl Drop for FakeEngine {
+    fn drop(&mut self) {
+        // From one moment to the next, so that no process of the engine puts a file into a folder being removed.
+        let _ = fs::rename(self.state(), self.folder.path().join("ended"));
     }
 }
 

@@ -12,6 +12,7 @@ pub mod manifest;
 pub mod podman;
 pub mod process;
 pub mod recorder;
+pub mod scratch;
 pub mod table;
 
 use std::time::{Duration, Instant};

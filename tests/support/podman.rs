@@ -6,6 +6,9 @@
 //!   are refused where the hard limits are lower.
 //! - `lock_type = "file"` and own `tmp_dir`: by default all stores share one table of locks in `/dev/shm`.
 //! - own `graphroot`, `runroot`, `static_dir`, `volume_path`, `network_config_dir`: stores of parallel tests do not meet.
+//!   `static_dir` has to be `<graphroot>/libpod`: when a container ends, conmon calls `podman --root=... container
+//!   cleanup`, which looks there whatever the configuration says. Elsewhere the container would stay `stopped` instead
+//!   of becoming `exited`.
 //! - `netns = "none"`: the network is not what is tested, and without it a start takes half the time. A workload that
 //!   wants one says `--network=bridge` in its `commandOptions`; that works with this configuration as well.
 //! - `registries.conf` resolves `alpine:latest` to `docker.io/library/alpine:latest`, which is made from the static
@@ -15,17 +18,16 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Once;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::process::is_alive;
+use super::scratch;
 
-/// Beginning of the name of every store's folder; the pid of the test follows.
-const PREFIX: &str = "ankl-podman-";
+/// Kind of folder that holds a store.
+const KIND: &str = "podman";
 
 pub struct Podman {
     folder: TempDir,
@@ -37,10 +39,7 @@ impl Podman {
     /// # Panics
     /// When podman or busybox is not installed, or podman refuses the configuration.
     pub fn new() -> Self {
-        static SWEEP: Once = Once::new();
-        SWEEP.call_once(remove_stores_of_dead_tests);
-        let prefix = format!("{PREFIX}{}-", std::process::id());
-        let folder = tempfile::Builder::new().prefix(&prefix).tempdir().expect("temp folder");
+        let folder = scratch::folder(KIND);
         write_configuration(folder.path());
         let archive = folder.path().join("alpine.tar");
         write_image(folder.path(), &archive);
@@ -135,7 +134,7 @@ fn write_configuration(folder: &Path) {
          events_logger = \"file\"\n\
          lock_type = \"file\"\n\
          tmp_dir = \"{base}/tmp\"\n\
-         static_dir = \"{base}/libpod\"\n\
+         static_dir = \"{base}/store/libpod\"\n\
          volume_path = \"{base}/volumes\"\n\
          image_copy_tmp_dir = \"{base}/tmp\"\n\
          [network]\n\
@@ -155,9 +154,9 @@ fn write_configuration(folder: &Path) {
 /// An empty store of that driver.
 fn write_storage_configuration(folder: &Path, driver: &str) {
     // podman's database keeps to the driver it was made with.
-    let _ = fs::remove_dir_all(folder.join("libpod"));
+    let _ = fs::remove_dir_all(folder.join("store"));
     let base = folder.display();
-    let text = format!("[storage]\ndriver = \"{driver}\"\ngraphroot = \"{base}/{driver}\"\nrunroot = \"{base}/run\"\n");
+    let text = format!("[storage]\ndriver = \"{driver}\"\ngraphroot = \"{base}/store\"\nrunroot = \"{base}/run\"\n");
     fs::write(folder.join("storage.conf"), text).expect("own folder is writable");
 }
 
@@ -178,23 +177,13 @@ fn write_image(folder: &Path, archive: &Path) {
     assert!(packed.is_ok_and(|status| status.success()), "tar packs the image");
 }
 
-fn empty_store(folder: &Path) {
+/// Removes all containers of the store in `folder`, if it is one.
+pub fn empty_store(folder: &Path) {
+    if !folder.join("storage.conf").is_file() {
+        return;
+    }
     // What cannot be removed must not keep the rest from being removed.
     let _ = run(folder, &["pod", "rm", "--all", "--force", "--time=0"]);
     let _ = run(folder, &["rm", "--all", "--force", "--time=0"]);
-    let _ = Command::new("umount").args(["--lazy", "--quiet"]).arg(folder.join("overlay/overlay")).output();
-}
-
-/// A killed test leaves its store and containers behind; the next one clears them away.
-fn remove_stores_of_dead_tests() {
-    let entries = fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
-    let stores = entries.map(|entry| entry.path()).filter(|path| owner(path).is_some_and(|pid| !is_alive(pid)));
-    for store in stores.collect::<Vec<PathBuf>>() {
-        empty_store(&store);
-        let _ = fs::remove_dir_all(&store);
-    }
-}
-
-fn owner(store: &Path) -> Option<u32> {
-    store.file_name()?.to_str()?.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()
+    let _ = Command::new("umount").args(["--lazy", "--quiet"]).arg(folder.join("store/overlay")).output();
 }

@@ -1,6 +1,7 @@
 //! The scheduler thread's decisions, driven through `on_event`, with everything behind it in memory.
 
 use super::*;
+use crate::limits::RESTART_SPACING;
 use crate::model::messages::{DeletedWorkload, Response, ResponseContent, ToServer};
 use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy, Workload};
 use crate::runtime::ContainerId;
@@ -150,6 +151,26 @@ fn a_workload_that_waits_to_stop_is_shown_so_whatever_its_container_does() {
 }
 
 #[test]
+fn a_workload_that_is_restarted_while_it_waits_to_stop_is_still_shown_as_waiting() {
+    for code in [0, 3] {
+        let mut rig = Rig::new();
+        let used = workload("used", |workload| workload.restart_policy = RestartPolicy::Always);
+        rig.add(std::slice::from_ref(&used));
+        rig.foreign("user", Phase::Running);
+        let dependencies = BTreeMap::from([("user".to_owned(), DeleteCondition::NotPendingNorRunning)]);
+        let deleted = vec![DeletedWorkload { instance: used.instance.clone(), dependencies }];
+        rig.agent.update(WorkloadPlan { added: vec![], deleted });
+        rig.ends("used", code);
+        rig.agent.pass(RESTART_SPACING);
+        assert_eq!(rig.engine.only().1.state.phase, Phase::Running, "it is needed, so it runs again");
+        assert_eq!(rig.sent().last().unwrap(), "used Stopping(WaitingToStop)");
+        rig.foreign("user", Phase::Succeeded);
+        assert_eq!(rig.sent().last().unwrap(), "used Removed");
+        assert!(rig.engine.containers().is_empty());
+    }
+}
+
+#[test]
 fn restarts_and_dependencies_go_on_without_the_server_and_are_told_afterwards() {
     let mut rig = Rig::new();
     let restarting = workload("restarting", |w| w.restart_policy = RestartPolicy::Always);
@@ -213,6 +234,7 @@ fn the_load_is_reported_every_two_seconds_without_bursts() {
     let mut rig = Rig::new();
     std::fs::write(rig.folder.path().join("stat"), "cpu  1 0 0 3 0 0 0 0 0 0\n").unwrap();
     std::fs::write(rig.folder.path().join("meminfo"), "MemFree: 2 kB\n").unwrap();
+    assert_eq!(rig.agent.uplink.next(rig.clock.now()), Some(ToServer::WorkloadStates(vec![])), "it is there");
     let mut loads = Vec::new();
     for _ in 0..3 {
         rig.agent.pass(LOAD_INTERVAL);

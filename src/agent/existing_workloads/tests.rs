@@ -4,7 +4,7 @@
 use crate::agent::agent_manager::{EarlierCalls, SchedulerEvent};
 use crate::agent::runtime_manager::RerunFinished;
 use crate::clock::Clock;
-use crate::limits::{EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, REPAIR_INTERVAL};
+use crate::limits::{BACKOFF_FIRST, EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, REPAIR_INTERVAL};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
 use crate::model::names::InstanceName;
@@ -157,7 +157,8 @@ fn a_finished_container_that_waits_for_reuse_is_removed_with_its_workload() {
     let deleted = DeletedWorkload { instance: instance("w", "a"), dependencies: BTreeMap::new() };
     rig.agent.update(WorkloadPlan { added: vec![], deleted: vec![deleted] });
     assert!(rig.engine.containers().is_empty());
-    assert_eq!(rig.sent().last().unwrap(), "w:a Removed");
+    let sequence = ["w:a Pending(WaitingToStart)", "w:a Stopping(RequestedAtRuntime)", "w:a Removed"];
+    assert_eq!(rig.sent(), sequence);
 }
 
 // [utest->swdd~agent-existing-workloads-delete-unneeded~1]
@@ -207,13 +208,22 @@ fn of_several_containers_of_one_workload_the_best_stays() {
 }
 
 #[test]
-fn a_workload_that_moved_to_another_runtime_leaves_the_old_one() {
-    let engine = FakeEngine::new();
-    engine.add(&instance("w", "a"), plain(Phase::Running));
-    let mut rig = Rig::new(engine);
-    rig.agent.hello(&[wanted_with("w", "a", |w| w.runtime = "podman-kube".into())]);
-    assert!(rig.engine.containers().is_empty());
-    assert!(rig.sent().contains(&"w:a Pending(StartingFailed): 'Unsupported Runtime'".to_owned()));
+fn the_old_container_of_a_workload_that_moved_to_another_runtime_goes_before_the_new_one_comes() {
+    for state in [Phase::Running, Phase::Succeeded] {
+        let engine = FakeEngine::new();
+        engine.add(&instance("w", "a"), plain(state));
+        let mut rig = Rig::new(engine);
+        rig.agent.hello(&[wanted_with("w", "a", |w| w.runtime = "podman-kube".into())]);
+        assert!(rig.engine.containers().is_empty());
+        let expected = [
+            "w:a Stopping(RequestedAtRuntime)",
+            "w:a Removed",
+            "w:a Pending(Starting): 'Triggered at runtime.'",
+            "w:a Pending(StartingFailed): 'Unsupported Runtime'",
+        ];
+        assert_eq!(rig.sent(), expected, "{state}");
+        assert_eq!(rig.agent.manager.threads().count(), 1);
+    }
 }
 
 #[test]
@@ -261,13 +271,30 @@ fn when_the_engine_cannot_list_workloads_are_created_and_leftovers_removed_later
     engine.inject(Call::List, [Fault::Fails, Fault::Fails]);
     let mut rig = Rig::new(engine);
     rig.agent.hello(&[wanted("w", "a")]);
-    assert_eq!(rig.calls(), ["list", "find w", "delete w", "create w"]);
+    assert_eq!(rig.calls(), ["list", "list"], "nothing is created before it is known what exists");
+    rig.agent.pass(BACKOFF_FIRST);
+    assert_eq!(rig.calls(), ["list", "delete w", "delete w", "create w"]);
     rig.agent.pass(REPAIR_INTERVAL * 3);
     let containers = rig.engine.containers();
     let instances: Vec<&InstanceName> = containers.values().map(|container| &container.instance).collect();
     assert_eq!(instances, [&instance("w", "a")]);
-    assert_eq!(rig.calls().iter().filter(|call| *call == "list").count(), 2, "no listing after a good one");
+    assert_eq!(rig.calls().iter().filter(|call| *call == "list").count(), 1, "no listing after a good one");
     assert_eq!(rig.agent.manager.threads().count(), 1);
+}
+
+#[test]
+fn a_reconnect_after_a_failed_listing_lists_again_and_leaves_our_own_alone() {
+    let engine = FakeEngine::new();
+    engine.add(&instance("gone", "a"), plain(Phase::Running));
+    engine.inject(Call::List, [Fault::Fails]);
+    let mut rig = Rig::new(engine);
+    rig.agent.hello(&[wanted("w", "a")]);
+    rig.forget();
+    rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+    rig.clock.advance(REPAIR_INTERVAL);
+    rig.agent.hello(&[wanted("w", "a")]);
+    assert_eq!(rig.calls(), ["list", "delete gone"]);
+    assert_eq!(rig.engine.only().1.instance, instance("w", "a"));
 }
 
 #[test]

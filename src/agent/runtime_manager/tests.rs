@@ -120,6 +120,7 @@ fn a_plan_becomes_operations_with_the_deletes_first() {
 // [utest->swdd~agent-stores-running-workload~1]
 // [utest->swdd~agent-workload-obj-update-command~1]
 // [utest->swdd~agent-workload-obj-delete-command~1]
+// [utest->swdd~agent-handles-new-workload-operations]
 #[test]
 fn one_workload_from_create_over_update_to_delete() {
     let mut rig = Rig::new();
@@ -155,6 +156,31 @@ fn the_same_instance_that_waits_after_its_removal_is_still_shown() {
 }
 
 // [utest->swdd~agent-update-on-add-known-workload~1]
+#[test]
+fn an_instance_that_waits_to_come_back_and_is_replaced_meanwhile_is_reported_as_removed() {
+    let mut rig = Rig::running(&[wanted("w", "a")]);
+    rig.update(&[needing("w", "a", "other")], &[deleted("w", "a", None)]);
+    assert_eq!(rig.sent().last().unwrap(), "w:a Pending(WaitingToStart)");
+    rig.update(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
+    assert_eq!(rig.sent(), sequence(&["w:b waiting", "w:a removed"]));
+    rig.update(&[needing("w", "c", "other")], &[deleted("w", "b", None)]);
+    assert_eq!(rig.sent(), sequence(&["w:b removed", "w:c waiting"]));
+    rig.update(&[wanted("other", "a")], &[]);
+    assert_eq!(rig.engine.containers().len(), 2);
+}
+
+#[test]
+fn an_instance_that_waits_behind_a_failed_delete_and_is_deleted_is_reported_as_removed() {
+    let mut rig = Rig::running(&[wanted("w", "a")]);
+    rig.engine.inject(Call::Delete, [Fault::Fails, Fault::Fails]);
+    rig.update(&[wanted("w", "b")], &[deleted("w", "a", None)]);
+    rig.update(&[needing("w", "b", "other")], &[deleted("w", "b", None)]);
+    rig.sent();
+    rig.update(&[], &[deleted("w", "b", None)]);
+    assert_eq!(rig.sent(), sequence(&["w:b removed", "w:a stopping", "w:a removed"]));
+    assert_eq!(rig.loops(), 0);
+}
+
 #[test]
 fn an_added_workload_that_exists_is_updated() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
@@ -209,17 +235,26 @@ fn a_pending_update_that_is_deleted_removes_the_old_instance() {
     assert!(rig.engine.containers().is_empty());
 
     // The old one is gone already, the new one waits to start.
-    let mut rig = Rig::running(&[wanted("w", "a")]);
+    let mut rig = Rig::running(&[wanted("w", "a"), wanted("user", "a")]);
     rig.update(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
     rig.sent();
     rig.update(&[], &[deleted("w", "b", "user")]);
     assert_eq!(rig.sent(), sequence(&["w:b removed", "w:a stopping", "w:a removed"]));
-    assert_eq!(rig.loops(), 0);
+    assert_eq!(rig.loops(), 1, "only the user is left");
 }
 
 fn sorted(mut texts: Vec<String>) -> Vec<String> {
     texts.sort();
     texts
+}
+
+#[test]
+fn a_pending_update_that_changes_without_a_new_instance_is_not_reported_as_removed() {
+    let mut rig = Rig::running(&[wanted("w", "a"), wanted("user", "a")]);
+    rig.update(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
+    rig.sent();
+    rig.update(&[needing("w", "b", "other")], &[deleted("w", "b", "user")]);
+    assert_eq!(rig.sent(), sequence(&["w:a waiting-to-stop"]));
 }
 
 #[test]
@@ -264,6 +299,25 @@ fn an_add_waits_for_a_delete_that_fails_so_that_there_are_never_two_containers()
     rig.agent.pass(Duration::from_secs(1));
     assert_eq!(rig.sent(), sequence(&["w:a removed", "w:b starting", "w:b running"]));
     assert_eq!(rig.loops(), 1);
+}
+
+#[test]
+fn what_came_after_a_removal_is_a_workload_like_any_other() {
+    // After an update that had to wait.
+    let mut rig = Rig::running(&[wanted("w", "a")]);
+    rig.update(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
+    rig.update(&[wanted("other", "a")], &[]);
+    // After a delete that failed.
+    rig.update(&[wanted("x", "a")], &[]);
+    rig.engine.inject(Call::Delete, [Fault::Fails]);
+    rig.update(&[], &[deleted("x", "a", None)]);
+    rig.update(&[wanted("x", "b")], &[]);
+    rig.engine.take_calls();
+    let all = [needing("w", "b", "other"), wanted("other", "a"), wanted("x", "b")];
+    rig.agent.hello(&all);
+    assert!(rig.engine.take_calls().is_empty(), "an unchanged workload is left alone");
+    rig.update(&[wanted("w", "c"), wanted("x", "c")], &[deleted("w", "b", "user"), deleted("x", "b", "user")]);
+    assert_eq!(rig.engine.take_calls(), ["delete w", "create w", "delete x", "create x"]);
 }
 
 #[test]

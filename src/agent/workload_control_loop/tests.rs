@@ -272,14 +272,19 @@ fn create_timeout_ends_a_create_and_what_it_left_is_looked_for_before_the_next()
 fn containers_that_no_listing_showed_are_removed_before_the_first_create() {
     let mut rig = Rig::new();
     rig.engine.add(&instance("a"), ExecutionState::plain(Phase::Running));
-    rig.engine.inject(Call::Find, [Fault::Fails]);
+    rig.engine.add(&instance("b"), ExecutionState::plain(Phase::Running));
+    rig.engine.add(&InstanceName::new("other", "a", "agent_A"), ExecutionState::plain(Phase::Running));
+    rig.engine.inject(Call::List, [Fault::Fails]);
     let mut order = rig.order("a");
     order.search_first = true;
     rig.send(WorkloadCommand::Create(order));
     assert_eq!(rig.states(), [starting("a"), retry("a", 1)]);
     rig.until_due();
-    assert_eq!(rig.engine.take_calls(), ["find web", "find web", "delete web", "create web"]);
-    assert!(rig.engine.only().1.new.is_some(), "the container is ours");
+    assert_eq!(rig.engine.take_calls(), ["list", "list", "delete web", "delete web", "create web"]);
+    let containers = rig.engine.containers();
+    let of_workload: Vec<_> = containers.values().filter(|found| &*found.instance.workload == "web").collect();
+    assert_eq!((containers.len(), of_workload.len()), (2, 1), "{containers:?}");
+    assert!(of_workload[0].new.is_some(), "the container is ours");
 }
 
 #[test]
@@ -440,13 +445,40 @@ fn failed_delete_keeps_the_container_known_and_is_retried_until_it_works() {
 #[test]
 fn delete_of_what_was_never_created_works() {
     let mut rig = Rig::new();
-    rig.engine.inject(Call::Create, [Fault::Fails]);
+    rig.engine.inject(Call::Create, [Fault::IsMissing]);
     rig.engine.inject(Call::Find, [Fault::Fails]);
     let order = rig.order("a");
     rig.send(WorkloadCommand::Create(order));
     rig.states();
     rig.send(WorkloadCommand::Delete);
     assert_eq!(rig.states(), [stopping("a"), gone("a"), "ended 1".to_owned()]);
+}
+
+#[test]
+fn what_a_failed_create_or_start_left_is_not_forgotten_when_it_cannot_be_deleted_at_once() {
+    for call in [Call::Find, Call::Delete] {
+        for start in [false, true] {
+            let mut rig = Rig::new();
+            if start {
+                let id = rig.always("a");
+                rig.engine.inject(Call::Start, [Fault::LeavesHalfDone]);
+                rig.clock.advance(RESTART_SPACING);
+                rig.observe(ExecutionState::plain(Phase::Succeeded));
+                assert!(rig.engine.containers().contains_key(&id));
+            } else {
+                rig.engine.inject(Call::Create, [Fault::LeavesHalfDone]);
+                let order = rig.order("a");
+                rig.send(WorkloadCommand::Create(order));
+            }
+            rig.states();
+            rig.engine.inject(call, [Fault::Fails]);
+            rig.send(WorkloadCommand::Delete);
+            assert_eq!(rig.states(), [stopping("a"), delete_failed("a")], "{call:?} {start}");
+            rig.until_due();
+            assert_eq!(rig.states(), [gone("a"), "ended 1".to_owned()], "{call:?} {start}");
+            assert!(rig.engine.containers().is_empty());
+        }
+    }
 }
 
 #[test]
@@ -554,6 +586,25 @@ fn update_whose_delete_fails_keeps_the_new_workload_and_tries_again() {
     rig.until_due();
     assert_eq!(rig.states(), [gone("a"), starting("b")]);
     assert_eq!(rig.engine.only().1.instance, instance("b"));
+}
+
+#[test]
+fn what_waits_behind_a_failed_delete_and_is_not_wanted_any_more_is_reported_as_removed() {
+    for (next, expected) in [
+        (None, vec![gone("b"), stopping("a"), gone("a"), "ended 1".to_owned()]),
+        (Some("b"), vec![stopping("a"), gone("a"), starting("b")]),
+        (Some("c"), vec![gone("b"), stopping("a"), gone("a"), starting("c")]),
+    ] {
+        let mut rig = Rig::new();
+        rig.create("a", |_| {});
+        rig.engine.inject(Call::Delete, [Fault::Fails]);
+        let order = rig.order("b");
+        rig.send(WorkloadCommand::Update(Some(order)));
+        rig.states();
+        let command = next.map_or(WorkloadCommand::Delete, |config| WorkloadCommand::Update(Some(rig.order(config))));
+        rig.send(command);
+        assert_eq!(rig.states(), expected, "{next:?}");
+    }
 }
 
 // [utest->swdd~agent-workload-control-loop-update-broken-allowed~1]
@@ -671,6 +722,25 @@ fn a_crash_loop_restarts_ever_more_slowly_until_it_ran_for_a_minute() {
     rig.states();
     rig.observe(ExecutionState::exited(1));
     assert_eq!(rig.states().last().unwrap(), &starting("a"), "immediate again");
+}
+
+#[test]
+fn an_update_forgets_the_crashes_of_the_old_workload() {
+    let mut rig = Rig::new();
+    rig.always("a");
+    for _ in 0..8 {
+        rig.clock.advance(RESTART_SPACING);
+        rig.observe(ExecutionState::exited(1));
+        if rig.control_loop.due().is_some() {
+            rig.until_due();
+        }
+    }
+    let order = rig.order_with("b", |workload| workload.restart_policy = RestartPolicy::Always);
+    rig.send(WorkloadCommand::Update(Some(order)));
+    rig.clock.advance(RESTART_SPACING);
+    rig.states();
+    rig.observe(ExecutionState::exited(1));
+    assert_eq!(rig.states().last().unwrap(), &starting("b"), "the first restart of the new one is immediate");
 }
 
 #[test]

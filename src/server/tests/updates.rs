@@ -120,6 +120,37 @@ fn a_workload_of_an_agent_that_was_there_keeps_its_state_until_the_agent_reports
 }
 
 #[test]
+fn what_an_agent_lost_while_it_was_away_is_removed_with_its_first_report() {
+    let all = [("stays", "A", ""), ("lost", "A", ""), ("stopping", "A", ""), ("back", "A", ""), ("unstarted", "A", "")];
+    for clean_end in [true, false] {
+        let mut cluster = Cluster::with_manifest(&manifest(&all));
+        let (agent, witness) = (cluster.settled_agent("A"), cluster.settled_agent("witness"));
+        let names = all.map(|(name, ..)| instance(name, "A"));
+        let [stays, lost, stopping, back, unstarted] = &names;
+        cluster.report(agent, &[stays, lost, stopping, back].map(|name| (name, Phase::Running)));
+        if clean_end {
+            cluster.close(agent);
+        }
+        cluster.update(&new_state(&all[..1]), &[]).unwrap();
+        let agent = cluster.agent("A");
+        cluster.update(&new_state(&[all[0], all[3]]), &[]).unwrap();
+        assert!([lost, stopping, back, unstarted].iter().all(|name| cluster.phase(name).is_some()), "{clean_end}");
+        cluster.take_all();
+        cluster.report(agent, &[(stays, Phase::Running), (stopping, Phase::StoppingRequestedAtRuntime)]);
+        assert_eq!(cluster.phase(lost), None, "{clean_end}");
+        assert_eq!(cluster.phase(unstarted), None, "{clean_end}");
+        assert_eq!(cluster.phase(stopping), Some(Phase::StoppingRequestedAtRuntime), "{clean_end}");
+        assert!(cluster.phase(back).is_some(), "it is wanted again");
+        let told = cluster.take(witness);
+        let [FromServer::WorkloadStates(states)] = told.as_slice() else { panic!("{told:?}") };
+        assert_eq!(states[2..], [state(lost, Phase::Removed), state(unstarted, Phase::Removed)], "{clean_end}");
+        // Only the first report counts.
+        cluster.report(agent, &[(stays, Phase::Running)]);
+        assert!(cluster.phase(stopping).is_some());
+    }
+}
+
+#[test]
 fn an_update_that_keeps_the_instance_keeps_the_entry_of_a_workload_nobody_has_heard_of() {
     for agent in ["", "never_there"] {
         let mut cluster = Cluster::with_manifest(&manifest(&[("a", agent, "")]));

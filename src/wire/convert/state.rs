@@ -22,6 +22,7 @@ use std::collections::HashMap;
 ///
 /// # Errors
 /// An enumeration number without meaning, or a choice that is left open, anywhere in the state.
+// [impl->swdd~api-conversions-between-ank-base-and-spec~1]
 pub fn complete_state_tree(state: &base::CompleteState) -> Result<Node, ConvertError> {
     let mut entries = Vec::new();
     if let Some(desired) = state.desiredState.as_ref() {
@@ -163,6 +164,7 @@ fn agent_tree(agent: &base::AgentAttributes) -> Node {
 // ------------------------------------------------------------ from the tree
 
 /// The message of a tree that may be partial. What the schema has no place for is left out.
+// [impl->swdd~api-conversions-between-ank-base-and-spec~1]
 #[must_use]
 pub fn complete_state(tree: &Node) -> base::CompleteState {
     let part = |key: &str| tree.get(key);

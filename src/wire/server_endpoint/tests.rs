@@ -135,6 +135,7 @@ fn every_end_of_a_stream_is_reported_once() {
     }
 }
 
+// [utest->swdd~server-supports-multiple-clients~1]
 #[test]
 fn garbage_and_oversize_messages_end_only_their_own_stream() {
     let (endpoint, events) = endpoint(64 * 1024);

@@ -1,0 +1,148 @@
+//! The uplink against a real endpoint on the loopback interface. Waits are bounded and end as soon as something comes.
+
+use super::super::uplink_outbox::{UplinkOutbox, uplink_outbox};
+use super::*;
+use crate::limits::{CONNECT_MAX, MESSAGE_MAX, SCHEDULER_INBOX, SERVER_INBOX};
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::messages::FromServer;
+use crate::model::names::InstanceName;
+use crate::model::version::VERSION;
+use crate::simulation::manual_clock::ManualClock;
+use crate::threads::Thread;
+use crate::wire::address::{Security, ServerUrl};
+use crate::wire::client::Service;
+use crate::wire::outbox::Outbox;
+use crate::wire::server_endpoint::{EndpointOptions, PeerEvent, PeerHello, ServerEndpoint};
+use std::net::SocketAddr;
+
+/// Longest wait for what must come.
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn endpoint(address: SocketAddr) -> (ServerEndpoint, Receiver<PeerEvent>) {
+    let (inbox, events) = bounded(SERVER_INBOX);
+    let options = EndpointOptions { address, security: Security::Insecure, message_max: MESSAGE_MAX };
+    (ServerEndpoint::start(&options, inbox).unwrap(), events)
+}
+
+/// An uplink on a thread of its own.
+struct Running {
+    outbox: UplinkOutbox,
+    events: Receiver<SchedulerEvent>,
+    stop: Option<Sender<()>>,
+    result: Receiver<Option<String>>,
+    thread: Option<Thread>,
+}
+
+impl Running {
+    fn start(server: SocketAddr, version: &'static str) -> Self {
+        let (outbox, reader) = uplink_outbox();
+        let (scheduler, events) = bounded(SCHEDULER_INBOX);
+        let (stop, stopped) = bounded(0);
+        let (results, result) = bounded(1);
+        let uplink = Uplink {
+            options: ClientOptions {
+                url: ServerUrl::parse(&format!("http://{server}")).unwrap(),
+                security: Security::Insecure,
+                service: Service::Agent,
+                connect_limit: CONNECT_MAX,
+                message_max: MESSAGE_MAX,
+            },
+            agent: "agent_A".to_owned(),
+            version,
+            tags: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
+            outbox: reader,
+            scheduler,
+        };
+        let thread = threads::spawn("uplink", STACK_LARGE, move || {
+            let _ = results.send(uplink.run(&stopped));
+        });
+        Self { outbox, events, stop: Some(stop), result, thread: Some(thread.unwrap()) }
+    }
+
+    fn stop(mut self) {
+        self.stop = None;
+        assert!(threads::join_all(self.thread.take(), LIMIT).is_empty(), "it ends when told to");
+    }
+}
+
+fn opened(events: &Receiver<PeerEvent>) -> Outbox {
+    match events.recv_timeout(LIMIT).unwrap() {
+        PeerEvent::Opened { hello, outbox, .. } => {
+            let tags = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);
+            assert_eq!(hello, PeerHello::Agent { name: "agent_A".to_owned(), tags });
+            outbox
+        }
+        other => panic!("a hello is expected, not {other:?}"),
+    }
+}
+
+fn message(events: &Receiver<PeerEvent>) -> ToServer {
+    match events.recv_timeout(LIMIT).unwrap() {
+        PeerEvent::Message { message, .. } => message,
+        other => panic!("a message is expected, not {other:?}"),
+    }
+}
+
+fn state(phase: Phase) -> WorkloadState {
+    WorkloadState::new(InstanceName::with_id("w", "id", "agent_A"), ExecutionState::plain(phase))
+}
+
+// [utest->swdd~agent-sends-hello~1]
+#[test]
+fn a_lost_connection_is_told_made_again_and_removals_are_repeated() {
+    let (server, peers) = endpoint("127.0.0.1:0".parse().unwrap());
+    let uplink = Running::start(server.address(), VERSION);
+    let to_agent = opened(&peers);
+    to_agent.put(FromServer::ServerHello(vec![])).unwrap();
+    let event = uplink.events.recv_timeout(LIMIT).unwrap();
+    assert!(matches!(event, SchedulerEvent::Server(FromServer::ServerHello(_))), "{event:?}");
+    uplink.outbox.put(state(Phase::Running));
+    assert_eq!(message(&peers), ToServer::WorkloadStates(vec![state(Phase::Running)]));
+    uplink.outbox.put(state(Phase::Removed));
+    assert_eq!(message(&peers), ToServer::WorkloadStates(vec![state(Phase::Removed)]));
+
+    drop(to_agent);
+    let event = uplink.events.recv_timeout(LIMIT).unwrap();
+    assert!(matches!(event, SchedulerEvent::ServerGone), "{event:?}");
+    assert!(matches!(peers.recv_timeout(LIMIT).unwrap(), PeerEvent::Closed { .. }));
+    let _to_agent = opened(&peers);
+    assert_eq!(message(&peers), ToServer::WorkloadStates(vec![state(Phase::Removed)]), "nobody knows if it arrived");
+    uplink.stop();
+    server.stop(LIMIT);
+}
+
+#[test]
+fn a_server_of_another_version_is_given_up() {
+    let (server, _peers) = endpoint("127.0.0.1:0".parse().unwrap());
+    let uplink = Running::start(server.address(), "9.0.0");
+    let text = uplink.result.recv_timeout(LIMIT).unwrap();
+    assert_eq!(text.as_deref(), Some("Unsupported protocol version '9.0.0'. Currently supported '1'"));
+    server.stop(LIMIT);
+}
+
+#[test]
+fn a_server_that_comes_later_is_found() {
+    let (server, _) = endpoint("127.0.0.1:0".parse().unwrap());
+    let address = server.address();
+    server.stop(LIMIT);
+    let uplink = Running::start(address, VERSION);
+    let (server, peers) = endpoint(address);
+    drop(opened(&peers));
+    uplink.stop();
+    server.stop(LIMIT);
+}
+
+#[test]
+fn a_day_without_server_fills_no_log_and_a_new_reason_is_told_at_once() {
+    let clock = ManualClock::new();
+    let mut log = InterruptionLog::default();
+    let told = (0..86_400).filter(|_| {
+        clock.advance(RECONNECT_PAUSE);
+        log.is_worth("connection refused", clock.now())
+    });
+    let told = told.count();
+    assert!((24..=34).contains(&told), "{told}");
+    assert!(log.is_worth("no route to host", clock.now()));
+    assert!(log.is_worth("connection refused", clock.now()));
+    assert!(!log.is_worth("connection refused", clock.now()));
+}

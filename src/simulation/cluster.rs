@@ -1,0 +1,403 @@
+//! A whole cluster on one thread: server, agents, engines and the network between them, in virtual time.
+//!
+//! Thread: the one of the test. Whatever can do something now is an [`Actor`]; a step lets one of them, chosen by the
+//! seed, do one thing. Time goes on only when none can.
+
+use super::engine::{EngineFaults, SimEngine};
+use super::life::{Life, LifeOptions, Part};
+use super::manual_clock::ManualClock;
+use super::network::{Network, StreamId, StreamWork};
+use super::orders::Orders;
+use super::trace::Trace;
+use crate::agent::agent_manager::SchedulerEvent;
+use crate::clock::Clock;
+use crate::limits::RECONNECT_PAUSE;
+use crate::model::complete_state::DesiredState;
+use crate::model::messages::{Request, RequestContent, ResponseContent, ToServer};
+use crate::model::names::Name;
+use crate::server::{ServerEvent, ServerLoop};
+use crate::wire::outbox::outbox;
+use crate::wire::server_endpoint::{PeerEvent, PeerHello, PeerId};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// What happens to a cluster, decided by the seed. Percentages, and seconds between two disturbances.
+#[derive(Debug, Clone, Copy)]
+pub struct Disturbances {
+    pub engine: EngineFaults,
+    /// Connections whose messages may take seconds.
+    pub slow_network: u32,
+    pub cuts: u32,
+    pub agent_kills: u32,
+    pub server_kills: u32,
+    pub reboots: u32,
+    pub crashes: u32,
+    pub removals: u32,
+}
+
+/// One machine with an agent.
+pub struct Node {
+    pub name: Name,
+    pub engine: SimEngine,
+    pub life: Option<Life>,
+    pub orders: Orders,
+    lives: u64,
+    options: LifeOptions,
+    start_at: Option<Instant>,
+    connect_at: Option<Instant>,
+    stream: Option<StreamId>,
+}
+
+/// Who can do something now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Actor {
+    Part(usize, Part),
+    Uplink(usize),
+    Connect(usize),
+    StartAgent(usize),
+    Engine(usize),
+    Stream(StreamId, StreamWork),
+    StartServer,
+}
+
+/// The cluster.
+pub struct Cluster {
+    pub clock: ManualClock,
+    pub random: fastrand::Rng,
+    pub trace: Trace,
+    /// `None` while it is down.
+    pub server: Option<ServerLoop>,
+    pub nodes: Vec<Node>,
+    pub steps: u64,
+    pub violations: Vec<String>,
+    network: Network,
+    /// The startup manifest of the next server.
+    manifest: DesiredState,
+    start_server_at: Option<Instant>,
+    commanders: u64,
+    folder: PathBuf,
+}
+
+impl Cluster {
+    /// A server without workloads, and agents that are about to connect.
+    pub fn new(mut random: fastrand::Rng, trace: Trace, clock: ManualClock, disturbances: &Disturbances) -> Self {
+        let count = random.usize(1..=3);
+        let nodes = ["A", "B", "C"].into_iter().take(count);
+        let nodes = nodes
+            .map(|name| Node {
+                name: name.into(),
+                engine: SimEngine::new(&clock, random.fork(), trace.clone(), disturbances.engine),
+                life: None,
+                orders: Orders::default(),
+                lives: 0,
+                options: LifeOptions {
+                    parallel_starts: random.usize(1..=4),
+                    create_timeout: random.bool().then_some(Duration::from_secs(30)),
+                    pidfds: random.u8(0..4) > 0,
+                    seed: random.u64(..),
+                },
+                start_at: Some(clock.now()),
+                connect_at: None,
+                stream: None,
+            })
+            .collect();
+        Self {
+            network: Network::new(&clock, random.fork(), disturbances.slow_network),
+            clock,
+            random,
+            trace,
+            server: Some(ServerLoop::new()),
+            nodes,
+            steps: 0,
+            violations: Vec::new(),
+            manifest: DesiredState::default(),
+            start_server_at: None,
+            commanders: 1 << 32,
+            folder: "/nonexistent/ankaios-simulation".into(),
+        }
+    }
+
+    // --------------------------------------------------------------- stepping
+
+    /// Lets time go on until `end`, one thing after the other. Stops early at a violation.
+    pub fn run_until(&mut self, end: Instant) {
+        let mut ready = Vec::new();
+        while self.violations.is_empty() {
+            ready.clear();
+            self.ready(&mut ready);
+            if ready.is_empty() {
+                let due = self.due().map_or(end, |due| due.min(end));
+                if due >= end {
+                    self.clock.advance(self.clock.until(end));
+                    return;
+                }
+                self.clock.advance(self.clock.until(due));
+                continue;
+            }
+            let actor = ready[self.random.usize(..ready.len())];
+            self.step(actor);
+        }
+    }
+
+    fn ready(&mut self, ready: &mut Vec<Actor>) {
+        let now = self.clock.now();
+        let reached = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if reached(self.start_server_at) {
+            ready.push(Actor::StartServer);
+        }
+        let mut parts = Vec::new();
+        for (index, node) in self.nodes.iter_mut().enumerate() {
+            if reached(node.engine.due()) {
+                ready.push(Actor::Engine(index));
+            }
+            if reached(node.start_at) {
+                ready.push(Actor::StartAgent(index));
+            }
+            let Some(life) = &mut node.life else { continue };
+            if reached(node.connect_at) {
+                ready.push(Actor::Connect(index));
+            }
+            if node.stream.is_some() && !life.uplink.woken().is_empty() {
+                ready.push(Actor::Uplink(index));
+            }
+            life.ready(&mut parts);
+            ready.extend(parts.drain(..).map(|part| Actor::Part(index, part)));
+        }
+        let room = |node: usize| self.nodes[node].life.as_ref().is_none_or(|life| !life.events.is_full());
+        self.network.ready(now, room, |stream, work| ready.push(Actor::Stream(stream, work)));
+    }
+
+    fn due(&mut self) -> Option<Instant> {
+        let mut due: Vec<Instant> = self.network.due().into_iter().chain(self.start_server_at).collect();
+        for node in &mut self.nodes {
+            due.extend(node.engine.due());
+            due.extend(node.start_at);
+            due.extend(node.connect_at.filter(|_| node.life.is_some()));
+            due.extend(node.life.as_mut().map(Life::due));
+        }
+        due.into_iter().min()
+    }
+
+    fn step(&mut self, actor: Actor) {
+        self.steps += 1;
+        match actor {
+            Actor::Part(node, part) => self.step_part(node, part),
+            Actor::Uplink(node) => self.send_up(node),
+            Actor::Connect(node) => self.connect(node),
+            Actor::StartAgent(node) => self.start_agent(node),
+            Actor::Engine(node) => self.nodes[node].engine.step(),
+            Actor::Stream(stream, work) => self.step_stream(stream, work),
+            Actor::StartServer => self.start_server(),
+        }
+        for node in &mut self.nodes {
+            self.violations.extend(node.engine.take_violations());
+            let number = node.life.as_ref().map(|life| life.number);
+            for (life, instance, workload) in node.engine.take_started() {
+                if number == Some(life) {
+                    self.violations.extend(node.orders.check_start(&instance, &workload));
+                }
+            }
+        }
+    }
+
+    fn step_part(&mut self, index: usize, part: Part) {
+        let node = &mut self.nodes[index];
+        let Some(life) = &mut node.life else { return };
+        match part {
+            Part::Scheduler => {
+                let event = life.events.try_recv().ok();
+                if let Some(event) = &event {
+                    self.trace.line(|| format!("{}: {}", node.name, Trace::event(event)));
+                }
+                node.orders.before(event.as_ref(), &life.manager, &node.engine);
+                match event {
+                    Some(event) => life.manager.on_event(event),
+                    None => life.manager.tick(),
+                }
+                node.orders.after(&life.manager, &node.engine);
+            }
+            Part::Loop(index) => {
+                let workload = life.step_loop(index);
+                self.trace.line(|| format!("{}: wl:{workload}", node.name));
+            }
+            Part::Checker(index) => life.step_checker(index),
+        }
+    }
+
+    // ---------------------------------------------------------------- network
+
+    fn connect(&mut self, index: usize) {
+        let node = &mut self.nodes[index];
+        let Some(life) = &node.life else { return };
+        if self.server.is_none() {
+            node.connect_at = Some(self.clock.now() + RECONNECT_PAUSE);
+            return;
+        }
+        node.connect_at = None;
+        life.uplink.connected();
+        let stream = self.network.open(index);
+        self.trace.line(|| format!("{}: connects with stream {}", node.name, stream.0));
+        node.stream = Some(stream);
+        self.send_up(index);
+    }
+
+    fn send_up(&mut self, index: usize) {
+        let node = &self.nodes[index];
+        let (Some(life), Some(stream)) = (&node.life, node.stream) else { return };
+        let _ = life.uplink.woken().try_recv();
+        while let Some(message) = life.uplink.next(self.clock.now()) {
+            self.network.send_up(stream, message);
+        }
+    }
+
+    fn step_stream(&mut self, stream: StreamId, work: StreamWork) {
+        let peer = PeerId(stream.0);
+        match work {
+            StreamWork::Open => {
+                let name = self.nodes[self.network.node(stream)].name.to_string();
+                let (outbox, reader) = outbox();
+                let hello = PeerHello::Agent { name, tags: BTreeMap::new() };
+                self.network.opened(stream, self.server.is_some().then_some(reader));
+                self.tell_server(PeerEvent::Opened { peer, hello, outbox });
+            }
+            StreamWork::Up => {
+                if let Some(message) = self.network.take_up(stream) {
+                    self.trace.line(|| format!("server: stream {} says {}", stream.0, Trace::message(&message)));
+                    self.tell_server(PeerEvent::Message { peer, message });
+                }
+            }
+            StreamWork::Pump => self.network.pump(stream),
+            StreamWork::Down => {
+                let node = &mut self.nodes[self.network.node(stream)];
+                if let (Some(message), Some(life)) = (self.network.take_down(stream), &node.life) {
+                    life.inbox.send(SchedulerEvent::Server(message)).unwrap();
+                }
+            }
+            StreamWork::ServerNotices => {
+                self.trace.line(|| format!("server: stream {} has ended", stream.0));
+                self.network.close_server_end(stream);
+                self.tell_server(PeerEvent::Closed { peer });
+            }
+            StreamWork::ClientNotices => {
+                let index = self.network.node(stream);
+                self.network.close_client_end(stream);
+                let node = &mut self.nodes[index];
+                if node.stream == Some(stream)
+                    && let Some(life) = &node.life
+                {
+                    self.trace.line(|| format!("{}: stream {} has ended", node.name, stream.0));
+                    node.stream = None;
+                    life.uplink.disconnected(self.clock.now());
+                    life.inbox.send(SchedulerEvent::ServerGone).unwrap();
+                    node.connect_at = Some(self.clock.now() + RECONNECT_PAUSE);
+                }
+            }
+        }
+    }
+
+    fn tell_server(&mut self, event: PeerEvent) {
+        if let Some(server) = &mut self.server {
+            server.on_event(ServerEvent::Peer(event));
+            self.network.server_spoke();
+        }
+    }
+
+    /// A commander connects, asks for a change of the state and leaves. Answers the error when it is refused;
+    /// `None` when there is no server.
+    pub fn ask(&mut self, content: RequestContent) -> Option<Result<(), String>> {
+        self.server.as_ref()?;
+        self.commanders += 1;
+        let peer = PeerId(self.commanders);
+        let (outbox, reader) = outbox();
+        self.tell_server(PeerEvent::Opened { peer, hello: PeerHello::Commander, outbox });
+        let request = Request { id: "r".to_owned(), content };
+        self.tell_server(PeerEvent::Message { peer, message: ToServer::Request(request) });
+        let answer = std::iter::from_fn(|| reader.try_next()).last();
+        self.tell_server(PeerEvent::Message { peer, message: ToServer::Goodbye });
+        match answer {
+            Some(crate::model::messages::FromServer::Response(response)) => match response.content {
+                ResponseContent::UpdateStateSuccess { .. } => Some(Ok(())),
+                ResponseContent::Error(text) => Some(Err(text)),
+                other => panic!("{other:?}"),
+            },
+            other => panic!("no answer but {other:?}"),
+        }
+    }
+
+    // ---------------------------------------------------------- start and kill
+
+    fn start_agent(&mut self, index: usize) {
+        let node = &mut self.nodes[index];
+        node.start_at = None;
+        node.lives += 1;
+        let mut options = node.options;
+        options.seed = options.seed.wrapping_add(node.lives);
+        let (name, number) = (node.name.clone(), node.lives);
+        self.trace.line(|| format!("{name}: life {number} starts"));
+        node.life = Some(Life::start(&name, number, &node.engine, &self.clock, &self.folder, options));
+        node.orders = Orders::default();
+        node.connect_at = Some(self.clock.now());
+    }
+
+    /// Kills an agent; its calls and containers go on unless the whole node is restarted.
+    pub fn kill_agent(&mut self, index: usize, back_after: Duration, reboot: bool) {
+        let node = &mut self.nodes[index];
+        let Some(life) = node.life.take() else { return };
+        self.trace.line(|| format!("{}: killed{}", node.name, if reboot { " with its node" } else { "" }));
+        let number = life.number;
+        drop(life);
+        node.engine.orphan(number);
+        if reboot {
+            node.engine.reboot();
+        }
+        node.connect_at = None;
+        node.start_at = Some(self.clock.now() + back_after);
+        if let Some(stream) = node.stream.take() {
+            if reboot {
+                self.network.cut(stream);
+            } else {
+                self.network.client_dies(stream);
+            }
+        }
+    }
+
+    /// Kills the server; its successor starts with the last desired state.
+    pub fn kill_server(&mut self, back_after: Duration) {
+        let Some(server) = self.server.take() else { return };
+        self.trace.line(|| "server: killed".to_owned());
+        self.manifest = server.view().desired.clone();
+        drop(server);
+        self.network.server_dies();
+        self.start_server_at = Some(self.clock.now() + back_after);
+    }
+
+    fn start_server(&mut self) {
+        self.start_server_at = None;
+        self.trace.line(|| "server: starts".to_owned());
+        let mut server = ServerLoop::new();
+        server.start_with(self.manifest.clone()).expect("it was accepted before");
+        self.server = Some(server);
+    }
+
+    /// Breaks the connection of an agent; both ends notice it at some time.
+    pub fn cut(&mut self, index: usize) {
+        if let Some(stream) = self.nodes[index].stream {
+            self.trace.line(|| format!("network: stream {} of {} is cut", stream.0, self.nodes[index].name));
+            self.network.cut(stream);
+        }
+    }
+
+    /// From now on nothing disturbs any more.
+    pub fn calm_down(&mut self) {
+        self.trace.line(|| "nothing disturbs any more".to_owned());
+        self.network.calm_down();
+        self.nodes.iter().for_each(|node| node.engine.calm_down());
+    }
+
+    /// Whether everybody is there and nothing is on its way.
+    pub fn is_connected(&self) -> bool {
+        let idle = |node: &Node| node.life.is_some() && node.stream.is_some() && node.engine.calls() == 0;
+        self.server.is_some() && self.nodes.iter().all(idle) && self.network.is_quiet()
+    }
+}

@@ -1,0 +1,104 @@
+//! Control loops that share one thread: each stops in the middle of an engine call and goes on when the call has ended.
+//!
+//! Thread: the one of the test. A control loop blocks in engine calls, so each gets a stack of its own, and whoever
+//! steps the simulation decides which one goes on. Dropping a [`Task`] unwinds its stack: the process was killed.
+
+use super::manual_clock::ManualClock;
+use crate::agent::start_slots::StartSlots;
+use crate::agent::workload_control_loop::{Step, WorkloadControlLoop};
+use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, CoroutineResult, Yielder};
+use crossbeam_channel::Receiver;
+use std::cell::Cell;
+use std::ptr::NonNull;
+use std::time::Instant;
+
+/// Stack of one control loop, in bytes; a failing test prints from here.
+const STACK: usize = 512 * 1024;
+
+/// Why a control loop stopped.
+#[derive(Debug, Clone, Copy)]
+pub enum Pause {
+    /// It handled an event and may find another one.
+    Worked,
+    /// It waits for a command, for `due`, or for a free start slot.
+    Idle { due: Option<Instant>, wants_slot: bool },
+    /// It is in an engine call, which wants to be looked at then.
+    Calling { until: Instant },
+}
+
+thread_local! {
+    static RUNNING: Cell<Option<NonNull<Yielder<(), Pause>>>> = const { Cell::new(None) };
+}
+
+/// Stops the running control loop until it is resumed.
+pub fn pause(why: Pause) {
+    let yielder = RUNNING.get().expect("only control loops of a simulation are paused");
+    // SAFETY: a task sets the pointer whenever it starts or goes on, and no other task runs before it stops again, so
+    // it points to the yielder of this task, which lives as long as the task's stack does.
+    #[allow(unsafe_code)]
+    unsafe { yielder.as_ref() }.suspend(why);
+    RUNNING.set(Some(yielder));
+}
+
+/// One control loop.
+pub struct Task {
+    /// Name of the workload.
+    pub workload: String,
+    coroutine: Coroutine<(), Pause, ()>,
+    pause: Pause,
+    woken: Receiver<()>,
+}
+
+impl Task {
+    /// A control loop that has not begun.
+    pub fn new(workload: &str, mut control_loop: WorkloadControlLoop<ManualClock>) -> Self {
+        let woken = control_loop.inbox().woken().clone();
+        let stack = DefaultStack::new(STACK).expect("there is memory for a stack");
+        let coroutine = Coroutine::with_stack(stack, move |yielder, ()| {
+            RUNNING.set(Some(NonNull::from(yielder)));
+            loop {
+                let wait = match control_loop.step() {
+                    Step::Worked => Pause::Worked,
+                    Step::Idle => Pause::Idle { due: control_loop.due(), wants_slot: control_loop.waits_for_slot() },
+                    Step::Ended => return,
+                };
+                pause(wait);
+            }
+        });
+        Self { workload: workload.to_owned(), coroutine, pause: Pause::Worked, woken }
+    }
+
+    /// Whether it can do something now.
+    pub fn is_ready(&self, now: Instant, slots: &StartSlots) -> bool {
+        let called = !self.woken.is_empty();
+        match self.pause {
+            Pause::Worked => true,
+            Pause::Idle { due, wants_slot } => {
+                called || due.is_some_and(|at| at <= now) || (wants_slot && !slots.free().is_empty())
+            }
+            Pause::Calling { until } => called || until <= now,
+        }
+    }
+
+    /// When it can do something without being called.
+    pub fn due(&self) -> Option<Instant> {
+        match self.pause {
+            Pause::Worked => None,
+            Pause::Idle { due, .. } => due,
+            Pause::Calling { until } => Some(until),
+        }
+    }
+
+    /// Goes on until the next pause; answers whether the control loop has ended.
+    pub fn resume(&mut self) -> bool {
+        let _ = self.woken.try_recv();
+        match self.coroutine.resume(()) {
+            CoroutineResult::Yield(pause) => {
+                self.pause = pause;
+                false
+            }
+            CoroutineResult::Return(()) => true,
+        }
+    }
+}

@@ -1,0 +1,643 @@
+//! The container engines of one node in virtual time: calls take their time, fail and hang, and containers outlive
+//! the agent.
+//!
+//! Thread: the one of the test. A call is what one child process of the agent does: it acts at some point and ends
+//! later; when its agent is killed it goes on. Two runtimes share a node and know nothing of each other's containers.
+
+use super::manual_clock::ManualClock;
+use super::trace::Trace;
+use crate::clock::Clock;
+use crate::limits::{LISTING_MAX, REMOVE_MAX, STOP_GRACE};
+use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::names::{InstanceName, Name};
+use crate::model::workload::{RestartPolicy, Workload};
+use crate::runtime::{ContainerId, ListedContainer, MainProcess, NewContainer, RuntimeError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// How often calls go wrong, in percent.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct EngineFaults {
+    /// A create or start does nothing and says so.
+    pub start_fails: u32,
+    /// A create stops in the middle: the container exists, the call fails.
+    pub start_half_done: u32,
+    /// A create takes up to two minutes.
+    pub start_hangs: u32,
+    /// A stop or removal fails.
+    pub delete_fails: u32,
+    /// A stop takes longer than it may.
+    pub stop_hangs: u32,
+    /// A listing fails.
+    pub list_fails: u32,
+    /// A listing takes longer than it may.
+    pub list_hangs: u32,
+    /// A listing right after a create misses the container.
+    pub list_misses: u32,
+}
+
+/// What a child process of the agent does.
+#[derive(Debug, Clone)]
+pub enum Action {
+    Run(NewContainer),
+    Start(ContainerId, NewContainer),
+    Stop(ContainerId),
+    Remove(ContainerId),
+    /// All containers of the runtime.
+    List,
+}
+
+impl Action {
+    fn changes_something(&self) -> bool {
+        !matches!(self, Self::List)
+    }
+}
+
+/// What a call answers.
+#[derive(Debug, Clone)]
+pub enum Answer {
+    Done,
+    Id(ContainerId),
+    Listed(Vec<ListedContainer>),
+}
+
+/// Which agent process calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// Number of its life; an agent that was killed has another one than its successor.
+    pub life: u64,
+    pub runtime: Name,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Plan {
+    Works,
+    Fails,
+    HalfDone,
+}
+
+#[derive(Debug)]
+struct Call {
+    caller: Caller,
+    action: Action,
+    plan: Plan,
+    acts_at: Option<Instant>,
+    ends_at: Instant,
+    /// What it will say at its end.
+    result: Result<Answer, RuntimeError>,
+    cancelled: bool,
+}
+
+#[derive(Debug, Clone)]
+enum Doing {
+    Created,
+    Running { until: Option<(Instant, i64)> },
+    Ended { code: i64, shown_from: Instant },
+}
+
+/// One container.
+#[derive(Debug, Clone)]
+pub struct Container {
+    pub runtime: Name,
+    pub instance: InstanceName,
+    workload: Arc<Workload>,
+    doing: Doing,
+    pid: u32,
+    listed_from: Instant,
+    /// Its create did not end well, so nobody may know of it.
+    leftover: bool,
+}
+
+impl Container {
+    /// What it really does, whatever a listing may still say.
+    pub fn phase(&self) -> Phase {
+        match self.doing {
+            Doing::Created => Phase::PendingStarting,
+            Doing::Running { .. } => Phase::Running,
+            Doing::Ended { code: 0, .. } => Phase::Succeeded,
+            Doing::Ended { .. } => Phase::FailedExecFailed,
+        }
+    }
+}
+
+struct ExitWatch {
+    caller: Caller,
+    key: u64,
+    pid: u32,
+}
+
+struct World {
+    clock: ManualClock,
+    random: fastrand::Rng,
+    trace: Trace,
+    faults: EngineFaults,
+    /// Once nothing disturbs any more, what would be restarted for ever stays.
+    calm: bool,
+    containers: BTreeMap<ContainerId, Container>,
+    created: u32,
+    calls: BTreeMap<u64, Call>,
+    called: u64,
+    watches: Vec<ExitWatch>,
+    ended: Vec<(Caller, u64)>,
+    started: Vec<(u64, InstanceName, Arc<Workload>)>,
+    removed_by_hand: BTreeSet<InstanceName>,
+    /// Lives that were told which containers a runtime has.
+    listed: BTreeSet<(u64, Name)>,
+    violations: Vec<String>,
+}
+
+/// The engines; clones are the same engines.
+#[derive(Clone)]
+pub struct SimEngine {
+    world: Arc<Mutex<World>>,
+}
+
+/// Ends the watching of one process when it is dropped.
+pub struct WatchGuard {
+    engine: SimEngine,
+    caller: Caller,
+    key: u64,
+}
+
+impl Drop for WatchGuard {
+    fn drop(&mut self) {
+        let (caller, key) = (&self.caller, self.key);
+        self.engine.world().watches.retain(|watch| watch.key != key || watch.caller != *caller);
+    }
+}
+
+impl SimEngine {
+    pub fn new(clock: &ManualClock, random: fastrand::Rng, trace: Trace, faults: EngineFaults) -> Self {
+        let world = World {
+            clock: clock.clone(),
+            random,
+            trace,
+            faults,
+            calm: false,
+            containers: BTreeMap::new(),
+            created: 0,
+            calls: BTreeMap::new(),
+            called: 0,
+            watches: Vec::new(),
+            ended: Vec::new(),
+            started: Vec::new(),
+            removed_by_hand: BTreeSet::new(),
+            listed: BTreeSet::new(),
+            violations: Vec::new(),
+        };
+        Self { world: Arc::new(Mutex::new(world)) }
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap()
+    }
+
+    // ------------------------------------------------------- what agents see
+
+    /// Starts a child process; answers its number.
+    pub fn begin(&self, caller: &Caller, action: Action, limit: Option<Duration>) -> u64 {
+        self.world().begin(caller.clone(), action, limit)
+    }
+
+    /// When there may be something new about a call.
+    pub fn due_of(&self, call: u64) -> Option<Instant> {
+        self.world().calls.get(&call).map(|call| call.ends_at)
+    }
+
+    /// What the call said, when it has ended.
+    pub fn take_result(&self, call: u64) -> Option<Result<Answer, RuntimeError>> {
+        let mut world = self.world();
+        if world.calls.get(&call)?.ends_at > world.clock.now() {
+            return None;
+        }
+        world.take_due(); // It acts before it ends.
+        let ended = world.calls.remove(&call)?;
+        if let Ok(Answer::Listed(_)) = &ended.result {
+            world.listed.insert((ended.caller.life, ended.caller.runtime.clone()));
+        }
+        if let (Action::Run(_), Ok(Answer::Id(id))) = (&ended.action, &ended.result)
+            && let Some(container) = world.containers.get_mut(id)
+        {
+            container.leftover = false;
+        }
+        Some(ended.result)
+    }
+
+    /// Ends a child process within two seconds. What it was about to do may still happen.
+    pub fn cancel(&self, call: u64) {
+        let mut world = self.world();
+        let late = world.random.u64(0..2_000);
+        let acts = world.random.u8(0..3);
+        let now = world.clock.now();
+        if let Some(call) = world.calls.get_mut(&call).filter(|call| !call.cancelled) {
+            call.cancelled = true;
+            call.ends_at = call.ends_at.min(now + Duration::from_millis(late));
+            call.result = Err(RuntimeError::Cancelled);
+            match acts {
+                0 => call.acts_at = None,
+                1 => call.plan = Plan::HalfDone,
+                _ => {}
+            }
+            call.acts_at = call.acts_at.filter(|at| *at <= call.ends_at);
+        }
+    }
+
+    /// Watches a process; what is over already is told at once.
+    pub fn watch_exit(&self, caller: &Caller, key: u64, pid: u32) -> WatchGuard {
+        let mut world = self.world();
+        let runs = |container: &Container| container.pid == pid && container.phase() == Phase::Running;
+        if world.containers.values().any(runs) {
+            world.watches.push(ExitWatch { caller: caller.clone(), key, pid });
+        } else {
+            world.ended.push((caller.clone(), key));
+        }
+        drop(world);
+        WatchGuard { engine: self.clone(), caller: caller.clone(), key }
+    }
+
+    /// Whether [`Self::take_exits`] has something.
+    pub fn has_exits(&self, caller: &Caller) -> bool {
+        self.world().ended.iter().any(|(for_whom, _)| for_whom == caller)
+    }
+
+    /// Keys of watched processes that have ended.
+    pub fn take_exits(&self, caller: &Caller) -> Vec<u64> {
+        let mut world = self.world();
+        world.ended.extract_if(.., |(for_whom, _)| for_whom == caller).map(|(_, key)| key).collect()
+    }
+
+    // -------------------------------------------------------- agents and nodes
+
+    /// The agent was killed: calls that change something go on.
+    pub fn orphan(&self, life: u64) {
+        let mut world = self.world();
+        world.calls.retain(|_, call| call.caller.life != life || call.action.changes_something());
+        world.watches.retain(|watch| watch.caller.life != life);
+        world.ended.retain(|(caller, _)| caller.life != life);
+    }
+
+    /// How many calls of earlier lives still run.
+    pub fn orphans(&self, life: u64) -> usize {
+        self.world().forget_ended(life)
+    }
+
+    /// Ends calls of earlier lives.
+    pub fn end_orphans(&self, life: u64, by_force: bool) {
+        let numbers: Vec<u64> = {
+            let world = self.world();
+            world.calls.iter().filter(|(_, call)| call.caller.life < life).map(|(number, _)| *number).collect()
+        };
+        for number in numbers {
+            if by_force || self.world().random.bool() {
+                self.cancel(number);
+            }
+        }
+    }
+
+    /// The node loses its power: nothing runs any more.
+    pub fn reboot(&self) {
+        let mut world = self.world();
+        let now = world.clock.now();
+        (world.calls, world.watches, world.ended) = (BTreeMap::new(), Vec::new(), Vec::new());
+        for container in world.containers.values_mut() {
+            if container.phase() == Phase::Running {
+                container.doing = Doing::Ended { code: 255, shown_from: now };
+            }
+        }
+    }
+
+    // ---------------------------------------------------------- from outside
+
+    /// A process ends by itself, if there is one.
+    pub fn crash_one(&self) {
+        let mut world = self.world();
+        let running: Vec<ContainerId> = world.ids(|container| container.phase() == Phase::Running);
+        if running.is_empty() {
+            return;
+        }
+        let index = world.random.usize(..running.len());
+        let code = [0, 1, 137, -1][world.random.usize(..4)];
+        world.end(&running[index], code);
+    }
+
+    /// Somebody removes a container by hand, if there is one.
+    pub fn remove_one(&self) {
+        let mut world = self.world();
+        let ids = world.ids(|_| true);
+        if ids.is_empty() {
+            return;
+        }
+        let id = ids[world.random.usize(..ids.len())].clone();
+        world.end(&id, 137);
+        if let Some(container) = world.containers.remove(&id) {
+            world.trace.line(|| format!("engine: '{}' is removed by hand", container.instance.short()));
+            world.removed_by_hand.insert(container.instance);
+        }
+    }
+
+    /// From now on calls work.
+    pub fn calm_down(&self) {
+        let mut world = self.world();
+        (world.faults, world.calm) = (EngineFaults::default(), true);
+    }
+
+    /// What is due by itself: acts of calls, ends of processes.
+    pub fn due(&self) -> Option<Instant> {
+        self.world().due()
+    }
+
+    /// Does what is due.
+    pub fn step(&self) {
+        self.world().take_due();
+    }
+
+    // ------------------------------------------------------------ for checks
+
+    pub fn containers(&self) -> Vec<Container> {
+        self.world().containers.values().cloned().collect()
+    }
+
+    pub fn is_removed_by_hand(&self, instance: &InstanceName) -> bool {
+        self.world().removed_by_hand.contains(instance)
+    }
+
+    pub fn calls(&self) -> usize {
+        let world = self.world();
+        world.calls.values().filter(|call| call.action.changes_something()).count()
+    }
+
+    pub fn take_violations(&self) -> Vec<String> {
+        std::mem::take(&mut self.world().violations)
+    }
+
+    /// Creates and starts that have begun, with the life of their agent.
+    pub fn take_started(&self) -> Vec<(u64, InstanceName, Arc<Workload>)> {
+        std::mem::take(&mut self.world().started)
+    }
+}
+
+fn failed(text: &str) -> RuntimeError {
+    RuntimeError::Failed(text.to_owned())
+}
+
+impl World {
+    fn ids(&self, wanted: impl Fn(&Container) -> bool) -> Vec<ContainerId> {
+        self.containers.iter().filter(|(_, container)| wanted(container)).map(|(id, _)| id.clone()).collect()
+    }
+
+    fn happens(&mut self, percent: u32) -> bool {
+        percent > 0 && self.random.u32(0..100) < percent
+    }
+
+    fn millis(&mut self, range: std::ops::Range<u64>) -> Duration {
+        Duration::from_millis(self.random.u64(range))
+    }
+
+    fn begin(&mut self, caller: Caller, action: Action, limit: Option<Duration>) -> u64 {
+        let now = self.clock.now();
+        let faults = self.faults;
+        let (plan, takes, limit) = match &action {
+            Action::Run(new) | Action::Start(_, new) => {
+                self.check_start(&caller, &action, new);
+                self.started.push((caller.life, new.instance.clone(), new.workload.clone()));
+                let half_done = matches!(action, Action::Run(_)) && self.happens(faults.start_half_done);
+                let plan = if half_done { Plan::HalfDone } else { self.works_unless(faults.start_fails) };
+                let hangs = self.happens(faults.start_hangs);
+                (plan, if hangs { self.millis(3_000..120_000) } else { self.millis(20..3_000) }, limit)
+            }
+            Action::Stop(_) => {
+                let hangs = self.happens(faults.stop_hangs);
+                let takes = if hangs { self.millis(10_000..60_000) } else { self.millis(10..2_000) };
+                (self.works_unless(faults.delete_fails), takes, Some(STOP_GRACE * 2))
+            }
+            Action::Remove(_) => (self.works_unless(faults.delete_fails), self.millis(10..500), Some(REMOVE_MAX)),
+            Action::List => {
+                let hangs = self.happens(faults.list_hangs);
+                let takes = if hangs { self.millis(5_000..60_000) } else { self.millis(5..200) };
+                (self.works_unless(faults.list_fails), takes, Some(LISTING_MAX))
+            }
+        };
+        let acts_at = now + takes.mul_f64(self.random.f64());
+        let (ends_at, result) = match limit.filter(|limit| *limit < takes) {
+            Some(limit) => (now + limit, Err(RuntimeError::TimedOut("it took too long".to_owned()))),
+            None => (now + takes, Ok(Answer::Done)),
+        };
+        let acts_at = Some(acts_at).filter(|at| *at <= ends_at);
+        self.called += 1;
+        let call = Call { caller, action, plan, acts_at, ends_at, result, cancelled: false };
+        self.calls.insert(self.called, call);
+        self.called
+    }
+
+    fn works_unless(&mut self, percent: u32) -> Plan {
+        if self.happens(percent) { Plan::Fails } else { Plan::Works }
+    }
+
+    /// Never a create while a previous one of the same workload is not gone.
+    fn check_start(&mut self, caller: &Caller, action: &Action, new: &NewContainer) {
+        let name = &new.instance.workload;
+        for call in self.calls.values() {
+            if let Action::Run(other) | Action::Start(_, other) = &call.action
+                && other.instance.workload == *name
+                && call.ends_at > self.clock.now()
+            {
+                let text = format!("'{}' is created while '{}' is being created", new.instance, other.instance);
+                self.violations.push(text);
+            }
+        }
+        for (id, container) in &self.containers {
+            let itself = matches!(action, Action::Start(own, _) if own == id);
+            let known = container.leftover && container.instance == new.instance;
+            // What an engine never told cannot be waited for by workloads of another one.
+            let other = container.runtime != caller.runtime;
+            let untold = other && !self.listed.contains(&(caller.life, container.runtime.clone()));
+            if container.instance.workload == *name && !itself && !known && !untold {
+                let text =
+                    format!("'{}' is created while a container of '{}' exists", new.instance, container.instance);
+                self.violations.push(text);
+            }
+        }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let acts = self.calls.values().filter_map(|call| call.acts_at);
+        let ends = self.containers.values().filter_map(|container| match container.doing {
+            Doing::Running { until: Some((at, _)) } => Some(at),
+            _ => None,
+        });
+        acts.chain(ends).min()
+    }
+
+    fn take_due(&mut self) {
+        while let Some(at) = self.due().filter(|at| *at <= self.clock.now()) {
+            let call = self.calls.iter().find(|(_, call)| call.acts_at == Some(at)).map(|(number, _)| *number);
+            if let Some(number) = call {
+                self.act(number);
+                continue;
+            }
+            let ends = |container: &Container| match container.doing {
+                Doing::Running { until: Some((until, code)) } if until == at => Some(code),
+                _ => None,
+            };
+            let found = self.containers.iter().find_map(|(id, container)| Some((id.clone(), ends(container)?)));
+            let Some((id, code)) = found else { return };
+            self.end(&id, code);
+        }
+    }
+
+    fn end(&mut self, id: &ContainerId, code: i64) {
+        let lag = self.millis(0..400);
+        let Some(container) = self.containers.get_mut(id) else { return };
+        if !matches!(container.doing, Doing::Running { .. }) {
+            return;
+        }
+        let (short, pid) = (container.instance.short(), container.pid);
+        container.doing = Doing::Ended { code, shown_from: self.clock.now() + lag };
+        self.trace.line(|| format!("engine: '{short}' ends with {code}"));
+        let ended = self.watches.extract_if(.., |watch| watch.pid == pid).map(|watch| (watch.caller, watch.key));
+        self.ended.extend(ended);
+    }
+
+    /// Calls of earlier lives that have ended have nobody to tell. Answers how many still run.
+    fn forget_ended(&mut self, life: u64) -> usize {
+        let now = self.clock.now();
+        self.take_due();
+        self.calls.retain(|_, call| call.caller.life >= life || call.ends_at > now);
+        self.calls.values().filter(|call| call.caller.life < life).count()
+    }
+
+    // ------------------------------------------------------------------- acts
+
+    fn act(&mut self, number: u64) {
+        let Some(call) = self.calls.get_mut(&number) else { return };
+        call.acts_at = None;
+        let (caller, action, plan) = (call.caller.clone(), call.action.clone(), call.plan);
+        let answer = match (&action, plan) {
+            (Action::Start(id, new), Plan::Fails) => self.start(id, new, true),
+            (_, Plan::Fails) => Err(failed("the engine says no")),
+            (Action::Run(new), plan) => self.run(&caller, new, plan == Plan::HalfDone),
+            (Action::Start(id, new), plan) => self.start(id, new, plan == Plan::HalfDone),
+            (Action::Stop(id), _) => {
+                self.end(id, 137);
+                Ok(Answer::Done)
+            }
+            (Action::Remove(id), _) => self.remove(id),
+            (Action::List, _) => Ok(Answer::Listed(self.list(&caller.runtime))),
+        };
+        if !matches!(action, Action::List) {
+            self.trace.line(|| {
+                let what = match &action {
+                    Action::Run(new) => format!("run {}", new.instance.short()),
+                    Action::Start(_, new) => format!("start {}", new.instance.short()),
+                    Action::Stop(id) => format!("stop {}", id.0.trim_start_matches('0')),
+                    Action::Remove(id) => format!("remove {}", id.0.trim_start_matches('0')),
+                    Action::List => "list".to_owned(),
+                };
+                let said = match &answer {
+                    Ok(Answer::Id(id)) => id.0.trim_start_matches('0').to_string(),
+                    Ok(_) => "done".to_owned(),
+                    Err(error) => error.to_string(),
+                };
+                format!("engine: {what} of life {}: {said}", caller.life)
+            });
+        }
+        if let Some(call) = self.calls.get_mut(&number).filter(|call| call.result.is_ok()) {
+            call.result = answer;
+        }
+    }
+
+    fn run(&mut self, caller: &Caller, new: &NewContainer, half_done: bool) -> Result<Answer, RuntimeError> {
+        let (runtime, name) = (&caller.runtime, new.instance.short());
+        if self.containers.values().any(|other| other.runtime == *runtime && other.instance.short() == name) {
+            return Err(failed("the name is already in use"));
+        }
+        let of_workload = |other: &&Container| {
+            let told = other.runtime == *runtime || self.listed.contains(&(caller.life, other.runtime.clone()));
+            other.instance.workload == new.instance.workload && told
+        };
+        if let Some(other) = self.containers.values().find(of_workload) {
+            let text = format!("two containers at the same time: '{}' and '{}'", other.instance, new.instance);
+            self.violations.push(text);
+        }
+        self.created += 1;
+        let id = ContainerId(format!("{:064x}", self.created).into());
+        let missed = self.happens(self.faults.list_misses);
+        let listed_from = self.clock.now() + if missed { self.millis(0..90) } else { Duration::ZERO };
+        let doing = if half_done { Doing::Created } else { self.running(&new.workload) };
+        let container = Container {
+            runtime: runtime.clone(),
+            instance: new.instance.clone(),
+            workload: new.workload.clone(),
+            doing,
+            pid: self.created,
+            listed_from,
+            leftover: true,
+        };
+        self.removed_by_hand.remove(&new.instance);
+        self.containers.insert(id.clone(), container);
+        if half_done { Err(failed("the engine stopped in the middle")) } else { Ok(Answer::Id(id)) }
+    }
+
+    fn start(&mut self, id: &ContainerId, new: &NewContainer, fails: bool) -> Result<Answer, RuntimeError> {
+        let doing = self.running(&new.workload);
+        self.created += 1;
+        let pid = self.created;
+        let Some(container) = self.containers.get_mut(id) else { return Err(failed("no such container")) };
+        if fails {
+            container.leftover = true;
+            return Err(failed("the container does not start"));
+        }
+        (container.doing, container.pid) = (doing, pid);
+        Ok(Answer::Id(id.clone()))
+    }
+
+    fn remove(&mut self, id: &ContainerId) -> Result<Answer, RuntimeError> {
+        if self.containers.get(id).is_some_and(|container| container.phase() == Phase::Running) {
+            return Err(failed("the container is running"));
+        }
+        self.containers.remove(id);
+        Ok(Answer::Done)
+    }
+
+    /// The first word of the configuration says how the program ends.
+    fn running(&mut self, workload: &Workload) -> Doing {
+        let restarts = |code| match workload.restart_policy {
+            RestartPolicy::Always => true,
+            RestartPolicy::OnFailure => code != 0,
+            RestartPolicy::Never => false,
+        };
+        let code = match workload.runtime_config.split(' ').next() {
+            Some("exit0") => 0,
+            Some("exit1") => 1,
+            _ => return Doing::Running { until: None },
+        };
+        if self.calm && restarts(code) {
+            return Doing::Running { until: None };
+        }
+        let runs_for = self.millis(0..8_000);
+        Doing::Running { until: Some((self.clock.now() + runs_for, code)) }
+    }
+
+    fn list(&self, runtime: &Name) -> Vec<ListedContainer> {
+        let now = self.clock.now();
+        let shown = self.containers.iter().filter(|(_, found)| found.runtime == *runtime && found.listed_from <= now);
+        shown
+            .map(|(id, container)| {
+                let state = match container.doing {
+                    Doing::Created => ExecutionState::with_info(Phase::PendingStarting, "created"),
+                    Doing::Ended { code, shown_from } if shown_from <= now => ExecutionState::exited(code),
+                    Doing::Running { .. } | Doing::Ended { .. } => ExecutionState::plain(Phase::Running),
+                };
+                let process = MainProcess { container: id.clone(), pid: container.pid };
+                ListedContainer {
+                    id: id.clone(),
+                    instance: container.instance.clone(),
+                    processes: if state.phase == Phase::Running { vec![process] } else { Vec::new() },
+                    state,
+                    ended_at: None,
+                }
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,248 @@
+//! One life of an agent: scheduler, control loops, state checkers and its end of the connection, from start to kill.
+//!
+//! Thread: the one of the test; each part does one thing when the cluster says so.
+
+use super::coroutine::Task;
+use super::engine::{Action, Answer, Caller, SimEngine, WatchGuard};
+use super::manual_clock::ManualClock;
+use super::sim_connector::SimConnector;
+use crate::agent::agent_manager::{AgentManager, EarlierCalls, SchedulerEvent};
+use crate::agent::resources::LoadSampler;
+use crate::agent::runtime_manager::{EngineSource, Engines, RerunFinished, RuntimeManager, WorkloadThreads};
+use crate::agent::start_slots::StartSlots;
+use crate::agent::state_checker::{
+    CheckerEvent, CheckerSettings, StateChecker, Surroundings, WatchCommand, WatchReport,
+};
+use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
+use crate::agent::workload_control_loop::{LoopContext, WorkloadControlLoop};
+use crate::clock::Clock;
+use crate::limits::{REPAIR_INTERVAL, SCHEDULER_INBOX, WATCH_INBOX};
+use crate::model::names::Name;
+use crate::runtime::{MainProcess, RuntimeConnector};
+use crossbeam_channel::{Receiver, Sender, bounded};
+use std::cell::Cell;
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// The runtimes of each node.
+pub const RUNTIMES: [&str; 2] = ["podman", "containerd"];
+
+/// Control loops that wait until they are stepped.
+pub struct Tasks {
+    tasks: Vec<Task>,
+    slots: StartSlots,
+}
+
+impl WorkloadThreads<ManualClock> for Tasks {
+    fn start(&mut self, workload: &str, control_loop: WorkloadControlLoop<ManualClock>) -> io::Result<()> {
+        self.tasks.push(Task::new(workload, control_loop));
+        Ok(())
+    }
+}
+
+/// A state checker's view of its engine.
+struct SimSurroundings {
+    engine: SimEngine,
+    caller: Caller,
+    listing: Rc<Cell<Option<u64>>>,
+    scheduler: Sender<SchedulerEvent>,
+    /// Whether ends of processes can be noticed.
+    pidfds: bool,
+}
+
+impl Surroundings for SimSurroundings {
+    type Process = WatchGuard;
+
+    fn start_listing(&mut self) {
+        self.listing.set(Some(self.engine.begin(&self.caller, Action::List, None)));
+    }
+
+    fn watch_exit(&mut self, key: u64, process: &MainProcess) -> Option<WatchGuard> {
+        self.pidfds.then(|| self.engine.watch_exit(&self.caller, key, process.pid))
+    }
+
+    fn report(&mut self, report: WatchReport) {
+        self.scheduler.send(SchedulerEvent::Checker(report)).unwrap();
+    }
+}
+
+struct SimChecker {
+    checker: StateChecker<SimSurroundings, ManualClock>,
+    commands: Receiver<WatchCommand>,
+    listing: Rc<Cell<Option<u64>>>,
+    engine: SimEngine,
+    caller: Caller,
+}
+
+impl SimChecker {
+    fn due(&self) -> Option<Instant> {
+        let listed = self.listing.get().and_then(|call| self.engine.due_of(call));
+        self.checker.next_listing_at().into_iter().chain(listed).min()
+    }
+
+    fn is_ready(&self, now: Instant) -> bool {
+        !self.commands.is_empty() || self.engine.has_exits(&self.caller) || self.due().is_some_and(|at| at <= now)
+    }
+
+    fn step(&mut self) {
+        if let Some(call) = self.listing.get()
+            && let Some(result) = self.engine.take_result(call)
+        {
+            self.listing.set(None);
+            let listed = result.map(|answer| match answer {
+                Answer::Listed(listed) => listed,
+                other => panic!("a listing answers {other:?}"),
+            });
+            self.checker.on_event(CheckerEvent::Listed(listed));
+        }
+        for command in self.commands.try_iter() {
+            self.checker.on_event(CheckerEvent::Command(command));
+        }
+        for key in self.engine.take_exits(&self.caller) {
+            self.checker.on_event(CheckerEvent::Exited(key));
+        }
+        self.checker.list_if_due();
+    }
+}
+
+struct Orphans {
+    engine: SimEngine,
+    life: u64,
+}
+
+impl EarlierCalls for Orphans {
+    fn still_running(&mut self) -> usize {
+        self.engine.orphans(self.life)
+    }
+
+    fn end(&mut self, by_force: bool) {
+        self.engine.end_orphans(self.life, by_force);
+    }
+}
+
+/// How an agent is configured.
+#[derive(Debug, Clone, Copy)]
+pub struct LifeOptions {
+    pub parallel_starts: usize,
+    pub create_timeout: Option<Duration>,
+    pub pidfds: bool,
+    pub seed: u64,
+}
+
+/// A part of an agent that can do something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    Scheduler,
+    Loop(usize),
+    Checker(usize),
+}
+
+/// A running agent.
+pub struct Life {
+    pub number: u64,
+    pub manager: AgentManager<ManualClock, Tasks>,
+    pub events: Receiver<SchedulerEvent>,
+    pub inbox: Sender<SchedulerEvent>,
+    pub uplink: UplinkReader,
+    clock: ManualClock,
+    checkers: Vec<SimChecker>,
+}
+
+impl Life {
+    /// Starts the agent `name` on a node. `folder` is never written to.
+    pub fn start(
+        name: &Name,
+        number: u64,
+        engine: &SimEngine,
+        clock: &ManualClock,
+        folder: &Path,
+        options: LifeOptions,
+    ) -> Self {
+        let (inbox, events) = bounded(SCHEDULER_INBOX);
+        let (outbox, uplink) = uplink_outbox();
+        let (mut engines, mut checkers) = (Engines::new(), Vec::new());
+        for runtime in RUNTIMES {
+            let (watch, commands) = bounded(WATCH_INBOX);
+            let caller = Caller { life: number, runtime: runtime.into() };
+            let listing = Rc::new(Cell::new(None));
+            let surroundings = SimSurroundings {
+                engine: engine.clone(),
+                caller: caller.clone(),
+                listing: listing.clone(),
+                scheduler: inbox.clone(),
+                pidfds: options.pidfds,
+            };
+            let settings = CheckerSettings { engine: runtime, unknown_info: "?", repair_interval: REPAIR_INTERVAL };
+            let checker = StateChecker::new(surroundings, clock.clone(), settings);
+            checkers.push(SimChecker { checker, commands, listing, engine: engine.clone(), caller: caller.clone() });
+            let (engine, clock) = (engine.clone(), clock.clone());
+            let connect = move || {
+                let (engine, caller, clock) = (engine.clone(), caller.clone(), clock.clone());
+                Box::new(SimConnector { engine, caller, clock }) as Box<dyn RuntimeConnector>
+            };
+            engines.insert(runtime.into(), EngineSource { connect: Box::new(connect), watch });
+        }
+        let slots = StartSlots::new(options.parallel_starts);
+        let context = LoopContext {
+            clock: clock.clone(),
+            folder: folder.to_owned(),
+            reports: inbox.clone(),
+            slots: slots.clone(),
+            create_timeout: options.create_timeout,
+            retry_limit: Some(20),
+            restart_backoff: true,
+        };
+        let random = fastrand::Rng::with_seed(options.seed);
+        let tasks = Tasks { tasks: Vec::new(), slots };
+        let runtime = RuntimeManager::new(engines, context, random, tasks, RerunFinished::Always);
+        let orphans = Box::new(Orphans { engine: engine.clone(), life: number });
+        let load = LoadSampler::new(folder); // There is nothing to sample.
+        let manager =
+            AgentManager::new(name.clone(), clock.clone(), inbox.clone(), runtime, outbox, load, Some(orphans));
+        Self { number, manager, events, inbox, uplink, clock: clock.clone(), checkers }
+    }
+
+    /// The parts that can do something now.
+    pub fn ready(&mut self, ready: &mut Vec<Part>) {
+        let now = self.clock.now();
+        if !self.events.is_empty() || self.manager.due() <= now {
+            ready.push(Part::Scheduler);
+        }
+        let checkers = self.checkers.iter().enumerate().filter(|(_, checker)| checker.is_ready(now));
+        ready.extend(checkers.map(|(index, _)| Part::Checker(index)));
+        let threads = self.manager.threads();
+        let slots = threads.slots.clone();
+        let tasks = threads.tasks.iter().enumerate().filter(|(_, task)| task.is_ready(now, &slots));
+        ready.extend(tasks.map(|(index, _)| Part::Loop(index)));
+    }
+
+    /// When something happens without anybody asking for it.
+    pub fn due(&mut self) -> Instant {
+        let checkers = self.checkers.iter().filter_map(SimChecker::due).min();
+        let manager = self.manager.due();
+        let tasks = self.manager.threads().tasks.iter().filter_map(Task::due).min();
+        checkers.into_iter().chain(tasks).chain([manager]).min().unwrap_or(manager)
+    }
+
+    /// Lets a control loop go on; answers its workload.
+    pub fn step_loop(&mut self, index: usize) -> String {
+        let tasks = &mut self.manager.threads().tasks;
+        let workload = tasks[index].workload.clone();
+        if tasks[index].resume() {
+            tasks.remove(index);
+        }
+        workload
+    }
+
+    /// Lets a state checker go on.
+    pub fn step_checker(&mut self, index: usize) {
+        self.checkers[index].step();
+    }
+
+    /// How many control loops there are.
+    pub fn loops(&mut self) -> usize {
+        self.manager.threads().tasks.len()
+    }
+}

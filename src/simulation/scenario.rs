@@ -1,0 +1,268 @@
+//! What a commander asks and what goes wrong, decided by a seed.
+//!
+//! Thread: the one of the test.
+
+use super::cluster::{Cluster, Disturbances};
+use super::engine::EngineFaults;
+use super::life::RUNTIMES;
+use super::manual_clock::ManualClock;
+use super::settled::unsettled;
+use super::trace::Trace;
+use crate::clock::Clock;
+use crate::model::complete_state::{DesiredState, Rendering};
+use crate::model::messages::{RequestContent, UpdateState};
+use crate::model::names::Name;
+use crate::model::node::Node;
+use crate::model::workload::{AddCondition, RestartPolicy, Workload};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Once nothing disturbs any more, everything must be in order after this time: some of the longest pauses between
+/// retries, or one revival of a workload that gave up, each followed by what depends on it.
+const SETTLED_AFTER: Duration = Duration::from_secs(90 * 60);
+/// How often it is looked whether all is in order.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+/// What is in order must stay so.
+const STAYS_SETTLED: Duration = Duration::from_secs(120);
+
+/// How a seed ended.
+pub struct Outcome {
+    pub steps: u64,
+    /// What was violated, if anything.
+    pub violation: Option<String>,
+}
+
+/// Runs one seed.
+pub fn run(seed: u64, clock: ManualClock, trace: Trace) -> Outcome {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let disturbances = disturbances(&mut random);
+    trace.line(|| format!("seed {seed}: {disturbances:?}"));
+    let cluster = Cluster::new(random.fork(), trace, clock, &disturbances);
+    let mut scenario = Scenario { cluster, random, disturbances, past: Vec::new() };
+    scenario.disturb();
+    let violation = scenario.settle();
+    Outcome { steps: scenario.cluster.steps, violation }
+}
+
+/// Each seed has only some kinds of faults: what happens rarely would otherwise drown in what happens often.
+fn disturbances(random: &mut fastrand::Rng) -> Disturbances {
+    let mut up_to = |most: u32| if random.bool() { random.u32(0..=most) } else { 0 };
+    Disturbances {
+        engine: EngineFaults {
+            start_fails: up_to(50),
+            start_half_done: up_to(30),
+            start_hangs: up_to(20),
+            delete_fails: up_to(40),
+            stop_hangs: up_to(20),
+            list_fails: up_to(50),
+            list_hangs: up_to(15),
+            list_misses: up_to(50),
+        },
+        slow_network: up_to(20),
+        cuts: up_to(20),
+        agent_kills: up_to(20),
+        server_kills: up_to(10),
+        reboots: up_to(5),
+        crashes: up_to(30),
+        removals: up_to(10),
+    }
+}
+
+struct Scenario {
+    cluster: Cluster,
+    random: fastrand::Rng,
+    disturbances: Disturbances,
+    /// Desired states that were once asked for.
+    past: Vec<DesiredState>,
+}
+
+impl Scenario {
+    fn disturb(&mut self) {
+        let pause_ms = [300, 3_000, 20_000][self.random.usize(..3)];
+        for _ in 0..self.random.usize(5..60) {
+            match self.random.u8(0..3) {
+                0 => self.something_breaks(),
+                _ => self.commander_acts(),
+            }
+            // Several requests in a row must not be rare.
+            let pause = if self.random.u8(0..3) == 0 { 0 } else { self.random.u64(0..pause_ms) };
+            let end = self.cluster.clock.now() + Duration::from_millis(pause);
+            self.cluster.run_until(end);
+            if !self.cluster.violations.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn settle(&mut self) -> Option<String> {
+        self.cluster.calm_down();
+        let (mut waited, mut settled) = (Duration::ZERO, Duration::ZERO);
+        let mut reason = None;
+        while waited < SETTLED_AFTER && settled < STAYS_SETTLED {
+            let end = self.cluster.clock.now() + LOOK_INTERVAL;
+            self.cluster.run_until(end);
+            if let Some(violation) = self.cluster.violations.first() {
+                return Some(violation.clone());
+            }
+            waited += LOOK_INTERVAL;
+            reason = unsettled(&mut self.cluster);
+            settled = if reason.is_none() { settled + LOOK_INTERVAL } else { Duration::ZERO };
+        }
+        reason.map(|reason| format!("not settled after {} s: {reason}", waited.as_secs()))
+    }
+
+    // ------------------------------------------------------------- what breaks
+
+    fn something_breaks(&mut self) {
+        let Disturbances { cuts, agent_kills, server_kills, reboots, crashes, removals, .. } = self.disturbances;
+        let node = self.random.usize(..self.cluster.nodes.len());
+        let longest_ms = if self.random.bool() { 1_000 } else { 30_000 };
+        let away = Duration::from_millis(self.random.u64(0..longest_ms));
+        let mut happens = |percent| self.random.u32(0..100) < percent;
+        if happens(cuts) {
+            self.cluster.cut(node);
+        }
+        if happens(agent_kills) {
+            self.cluster.kill_agent(node, away, false);
+        }
+        if happens(reboots) {
+            self.cluster.kill_agent(node, away, true);
+        }
+        if happens(server_kills) {
+            self.cluster.kill_server(away);
+        }
+        if happens(crashes) {
+            self.cluster.nodes[node].engine.crash_one();
+        }
+        if happens(removals) {
+            self.cluster.nodes[node].engine.remove_one();
+        }
+    }
+
+    // ---------------------------------------------------------- what is wanted
+
+    fn commander_acts(&mut self) {
+        let Some(server) = &self.cluster.server else { return };
+        let mut desired = server.view().desired.clone();
+        let mut masks = Vec::new();
+        match self.random.u8(0..100) {
+            0..60 => {
+                for _ in 0..self.random.usize(1..=3) {
+                    let (index, name) = self.any_name();
+                    let workload = match desired.workloads.get(&name) {
+                        Some(known) if self.random.u8(0..4) > 0 => self.changed(index, known),
+                        _ => self.new_workload(index),
+                    };
+                    masks.push(format!("desiredState.workloads.{name}"));
+                    desired.workloads.insert(name, Arc::new(workload));
+                }
+            }
+            60..80 => {
+                for _ in 0..self.random.usize(1..=2) {
+                    let (_, name) = self.any_name();
+                    masks.push(format!("desiredState.workloads.{name}"));
+                    desired.workloads.remove(&name);
+                }
+            }
+            80..90 => {
+                desired.workloads.clear();
+                for _ in 0..self.random.usize(0..=6) {
+                    let (index, name) = self.any_name();
+                    desired.workloads.insert(name, Arc::new(self.new_workload(index)));
+                }
+            }
+            _ if !self.past.is_empty() => desired = self.past[self.random.usize(..self.past.len())].clone(),
+            _ => {}
+        }
+        let tree = Node::map([("desiredState", desired.node(Rendering::Sparse))]);
+        self.cluster.trace.line(|| format!("commander: {masks:?} {:?}", texts(&desired)));
+        let update = RequestContent::UpdateState(UpdateState { new_state: Some(Ok(tree)), masks });
+        let repeated = self.random.u8(0..10) == 0;
+        let answer = self.cluster.ask(update.clone());
+        match &answer {
+            Some(Ok(())) => self.past.push(desired),
+            Some(Err(text)) => {
+                self.cluster.trace.line(|| format!("commander: {text}"));
+                if !text.contains("cycle") {
+                    self.cluster.violations.push(format!("a valid update was refused: {text}"));
+                }
+            }
+            None => {}
+        }
+        if repeated && self.cluster.ask(update) != answer {
+            self.cluster.violations.push("the same update has two different answers".to_owned());
+        }
+    }
+
+    fn any_name(&mut self) -> (usize, Name) {
+        let index = self.random.usize(0..6);
+        (index, format!("w{index}").into())
+    }
+
+    fn new_workload(&mut self, index: usize) -> Workload {
+        let mut workload = Workload::new("", "", "");
+        (workload.agent, workload.runtime) = (self.any_agent(), self.any_runtime());
+        workload.runtime_config = self.any_config();
+        workload.restart_policy = RestartPolicy::ALL[self.random.usize(..3)];
+        self.set_dependencies(index, &mut workload);
+        workload
+    }
+
+    /// One thing about it is different.
+    fn changed(&mut self, index: usize, known: &Workload) -> Workload {
+        let mut workload = known.clone();
+        match self.random.u8(0..12) {
+            0..5 => workload.runtime_config = self.any_config(),
+            5 | 6 => workload.agent = self.any_agent(),
+            7 => workload.runtime = self.any_runtime(),
+            8 => workload.restart_policy = RestartPolicy::ALL[self.random.usize(..3)],
+            9 | 10 => self.set_dependencies(index, &mut workload),
+            _ => {
+                workload.tags.insert("tag".to_owned(), self.random.u8(0..3).to_string());
+            }
+        }
+        workload
+    }
+
+    fn any_agent(&mut self) -> Name {
+        match self.random.u8(0..30) {
+            0 => "".into(),
+            1 => "nobody".into(),
+            _ => self.cluster.nodes[self.random.usize(..self.cluster.nodes.len())].name.clone(),
+        }
+    }
+
+    fn any_runtime(&mut self) -> Name {
+        match self.random.u8(0..30) {
+            0 => "unknown".into(),
+            1..6 => RUNTIMES[1].into(),
+            _ => RUNTIMES[0].into(),
+        }
+    }
+
+    fn any_config(&mut self) -> Arc<str> {
+        let program = ["run", "run", "run", "exit0", "exit0", "exit1", "bad"][self.random.usize(..7)];
+        format!("{program} {}", self.random.u8(0..2)).into()
+    }
+
+    /// Mostly on workloads before it, so that there are few cycles.
+    fn set_dependencies(&mut self, index: usize, workload: &mut Workload) {
+        workload.dependencies.clear();
+        for _ in 0..[0, 0, 1, 1, 2][self.random.usize(..5)] {
+            let last = if self.random.u8(0..20) == 0 { 6 } else { index };
+            if last > 0 {
+                let name = format!("w{}", self.random.usize(..last));
+                let condition = [AddCondition::Running, AddCondition::Succeeded, AddCondition::Failed];
+                workload.dependencies.insert(name, condition[[0, 0, 1, 2][self.random.usize(..4)]]);
+            }
+        }
+    }
+}
+
+fn texts(desired: &DesiredState) -> Vec<String> {
+    let text = |(name, workload): (&Name, &Arc<Workload>)| {
+        let Workload { agent, runtime, runtime_config, restart_policy, dependencies, tags, .. } = &**workload;
+        format!("{name}: {agent} {runtime} '{runtime_config}' {restart_policy} {dependencies:?} {tags:?}")
+    };
+    desired.workloads.iter().map(text).collect()
+}

@@ -1,0 +1,139 @@
+//! Whether a cluster that nothing disturbs any more does what is desired, seen by the engines, the agents and the
+//! server alike.
+//!
+//! Thread: the one of the test.
+
+use super::cluster::{Cluster, Node};
+use super::engine::Container;
+use super::life::RUNTIMES;
+use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::messages::AddedWorkload;
+use crate::model::names::{InstanceName, Name};
+use crate::model::workload::{AddCondition, RestartPolicy};
+use std::collections::BTreeMap;
+
+type States = BTreeMap<InstanceName, ExecutionState>;
+
+/// Answers the first thing that is not as it must be; `None` when all is.
+pub fn unsettled(cluster: &mut Cluster) -> Option<String> {
+    if !cluster.is_connected() {
+        return Some("not everybody is connected and idle".to_owned());
+    }
+    let server = cluster.server.as_ref()?;
+    let view = server.view();
+    let effective: BTreeMap<Name, AddedWorkload> = view.effective.clone();
+    let states: States = view.states.iter().map(|(instance, state)| (instance, state.clone())).collect();
+    let nodes = &cluster.nodes;
+    states_of_the_gone(nodes, &effective, &states)
+        .or_else(|| effective.values().find_map(|added| workload(nodes, added, &states)))
+        .or_else(|| nodes.iter().find_map(|node| unwanted_container(node, &effective, &states)))
+        .or_else(|| nodes.iter().find_map(|node| agents_view(node, &states)))
+        .or_else(|| cluster.nodes.iter_mut().find_map(|node| too_many_loops(node, &effective)))
+}
+
+/// Whether an instance goes on existing because others need it, as the agent was told.
+fn waits_to_stop(nodes: &[Node], instance: &InstanceName, states: &States) -> bool {
+    let Some(node) = nodes.iter().find(|node| node.name == instance.agent) else { return false };
+    let Some(conditions) = node.orders.delete_conditions.get(&instance.workload) else { return false };
+    states.get(instance).is_some_and(|state| state.phase == Phase::StoppingWaitingToStop)
+        && conditions.iter().any(|(name, condition)| {
+            let mut of_dependent = states.iter().filter(|(other, _)| *other.workload == **name);
+            !of_dependent.all(|(_, state)| state.phase.fulfils_delete(*condition))
+        })
+}
+
+fn states_of_the_gone(nodes: &[Node], effective: &BTreeMap<Name, AddedWorkload>, states: &States) -> Option<String> {
+    states.iter().find_map(|(instance, state)| {
+        let wanted = effective.get(&instance.workload).is_some_and(|added| added.instance == *instance);
+        let gone = !wanted && !waits_to_stop(nodes, instance, states);
+        gone.then(|| format!("the server shows '{instance}' as {state}, which is not wanted any more"))
+    })
+}
+
+fn container<'a>(node: &Node, found: &'a [Container], added: &AddedWorkload) -> Option<&'a Container> {
+    debug_assert_eq!(node.name, added.instance.agent);
+    found.iter().find(|found| found.instance == added.instance && found.runtime == added.workload.runtime)
+}
+
+/// Whether a wanted workload is in the right state.
+fn workload(nodes: &[Node], added: &AddedWorkload, states: &States) -> Option<String> {
+    let AddedWorkload { instance, workload } = added;
+    let wrong = |why: &str| Some(format!("'{instance}' ({}): {why}", workload.runtime_config));
+    let Some(state) = states.get(instance) else { return wrong("the server shows no state") };
+    let phase = state.phase;
+    if waits_to_stop(nodes, instance, states) {
+        return None;
+    }
+    let of_same_name = states.keys().filter(|other| other.workload == instance.workload && *other != instance);
+    let mut blocked = of_same_name.filter(|other| other.agent == instance.agent);
+    if phase == Phase::PendingInitial && blocked.any(|other| waits_to_stop(nodes, other, states)) {
+        return None;
+    }
+    let Some(node) = nodes.iter().find(|node| node.name == instance.agent) else {
+        let expected = if instance.agent.is_empty() { Phase::NotScheduled } else { Phase::PendingInitial };
+        return if phase == expected { None } else { wrong(&format!("is {state} without agent")) };
+    };
+    let found = node.engine.containers();
+    let policy = workload.restart_policy;
+    let right = match container(node, &found, added).map(Container::phase) {
+        Some(Phase::Running) => phase == Phase::Running,
+        Some(Phase::Succeeded) => phase == Phase::Succeeded && policy != RestartPolicy::Always,
+        Some(Phase::FailedExecFailed) => phase == Phase::FailedExecFailed && policy == RestartPolicy::Never,
+        Some(_) => false,
+        None => match phase {
+            Phase::PendingWaitingToStart => !may_start(added, states),
+            Phase::PendingStartingFailed => {
+                workload.runtime_config.starts_with("bad") || !RUNTIMES.contains(&&*workload.runtime)
+            }
+            Phase::FailedLost => node.engine.is_removed_by_hand(instance),
+            _ => false,
+        },
+    };
+    if right {
+        return None;
+    }
+    wrong(&format!("is {state} while there is {:?}", container(node, &found, added)))
+}
+
+fn may_start(added: &AddedWorkload, states: &States) -> bool {
+    added.workload.dependencies.iter().all(|(name, condition)| {
+        states.iter().filter(|(instance, _)| *instance.workload == **name).any(|(_, state)| match condition {
+            AddCondition::Running => state.phase == Phase::Running,
+            AddCondition::Succeeded => state.phase == Phase::Succeeded,
+            AddCondition::Failed => matches!(state.phase, Phase::FailedExecFailed | Phase::PendingStartingFailed),
+        })
+    })
+}
+
+fn unwanted_container(node: &Node, effective: &BTreeMap<Name, AddedWorkload>, states: &States) -> Option<String> {
+    node.engine.containers().iter().find_map(|found| {
+        let wanted = effective.get(&found.instance.workload).is_some_and(|added| {
+            added.instance == found.instance
+                && added.workload.runtime == found.runtime
+                && node.name == added.instance.agent
+        });
+        let waits = waits_to_stop(std::slice::from_ref(node), &found.instance, states);
+        (!wanted && !waits).then(|| format!("node {}: nobody wants {found:?}", node.name))
+    })
+}
+
+/// The agent knows what the server knows, except for what is not told to agents.
+fn agents_view(node: &Node, states: &States) -> Option<String> {
+    let manager = &node.life.as_ref()?.manager;
+    let known: States = manager.known_states().map(|(instance, state)| (instance.clone(), state.clone())).collect();
+    let untold = |phase| matches!(phase, Phase::PendingInitial | Phase::NotScheduled);
+    let missing = states.iter().find(|(instance, state)| known.get(instance) != Some(state) && !untold(state.phase));
+    if let Some((instance, state)) = missing {
+        let own = known.get(instance).map(ToString::to_string).unwrap_or_default();
+        return Some(format!("agent {} knows '{instance}' as '{own}', the server as '{state}'", node.name));
+    }
+    let more = known.iter().find(|(instance, _)| !states.contains_key(instance));
+    more.map(|(instance, state)| format!("agent {} still knows '{instance}' as {state}", node.name))
+}
+
+fn too_many_loops(node: &mut Node, effective: &BTreeMap<Name, AddedWorkload>) -> Option<String> {
+    let waiting = node.orders.delete_conditions.len();
+    let wanted = effective.values().filter(|added| added.instance.agent == node.name).count();
+    let loops = node.life.as_mut()?.loops();
+    (loops > wanted + waiting).then(|| format!("agent {}: {loops} control loops for {wanted} workloads", node.name))
+}

@@ -1,0 +1,130 @@
+//! A connector whose calls take virtual time: it does what the connectors of the real engines do, child by child.
+//!
+//! Thread: the one of the test, on the stack of a control loop, which is paused while a call runs.
+
+use super::coroutine::{Pause, pause};
+use super::engine::{Action, Answer, Caller, SimEngine};
+use super::manual_clock::ManualClock;
+use crate::clock::Clock;
+use crate::model::names::InstanceName;
+use crate::runtime::{
+    CallWatch, ContainerId, ListedContainer, NewContainer, RuntimeConnector, RuntimeError, Unwatched,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::time::{Duration, Instant};
+
+/// Calls the engines of one node for one life of its agent.
+pub struct SimConnector {
+    pub engine: SimEngine,
+    pub caller: Caller,
+    pub clock: ManualClock,
+}
+
+fn is_cancelled(watch: &dyn CallWatch) -> bool {
+    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+    watch.cancel_fd().is_some_and(|fd| poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&zero)) == Ok(1))
+}
+
+impl SimConnector {
+    fn call(&self, action: Action, limit: Option<Duration>, watch: &mut dyn CallWatch) -> Result<Answer, RuntimeError> {
+        let begin = self.clock.now();
+        let call = self.engine.begin(&self.caller, action, limit);
+        loop {
+            if is_cancelled(watch) {
+                self.engine.cancel(call);
+            }
+            if let Some(result) = self.engine.take_result(call) {
+                return result;
+            }
+            let age = self.clock.now().saturating_duration_since(begin);
+            while let Some(next) = watch.next_progress().filter(|next| *next <= age) {
+                watch.still_running(next);
+            }
+            let due = self.engine.due_of(call).unwrap_or(begin);
+            let until: Instant = watch.next_progress().map_or(due, |next| due.min(begin + next));
+            pause(Pause::Calling { until });
+        }
+    }
+
+    fn change(&self, action: Action) -> Result<Answer, RuntimeError> {
+        self.call(action, None, &mut Unwatched)
+    }
+
+    /// Whatever a create or start that failed has left is removed and the first error kept.
+    fn clean_up(&mut self, instance: &InstanceName, existing: Option<&ContainerId>) {
+        let mut ids = self.find(instance).unwrap_or_default();
+        if let Some(id) = existing
+            && !ids.contains(id)
+        {
+            ids.push(id.clone());
+        }
+        for id in ids {
+            let _ = self.delete(&id); // As in reality, only worth a warning.
+        }
+    }
+
+    fn run_or_clean_up(
+        &mut self,
+        action: Action,
+        new: &NewContainer,
+        existing: Option<&ContainerId>,
+        limit: Option<Duration>,
+        watch: &mut dyn CallWatch,
+    ) -> Result<ContainerId, RuntimeError> {
+        match self.call(action, limit, watch) {
+            Ok(Answer::Id(id)) => Ok(id),
+            Ok(other) => panic!("a create answers {other:?}"),
+            Err(error) => {
+                self.clean_up(&new.instance, existing);
+                Err(error)
+            }
+        }
+    }
+}
+
+fn check(new: &NewContainer) -> Result<(), RuntimeError> {
+    if new.workload.runtime_config.starts_with("bad") {
+        return Err(RuntimeError::Unsupported("it will never work".to_owned()));
+    }
+    Ok(())
+}
+
+impl RuntimeConnector for SimConnector {
+    fn create(
+        &mut self,
+        new: &NewContainer,
+        limit: Option<Duration>,
+        watch: &mut dyn CallWatch,
+    ) -> Result<ContainerId, RuntimeError> {
+        check(new)?;
+        self.run_or_clean_up(Action::Run(new.clone()), new, None, limit, watch)
+    }
+
+    fn start(
+        &mut self,
+        id: &ContainerId,
+        new: &NewContainer,
+        limit: Option<Duration>,
+        watch: &mut dyn CallWatch,
+    ) -> Result<ContainerId, RuntimeError> {
+        check(new)?;
+        self.run_or_clean_up(Action::Start(id.clone(), new.clone()), new, Some(id), limit, watch)
+    }
+
+    fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
+        self.change(Action::Stop(id.clone()))?;
+        self.change(Action::Remove(id.clone())).map(drop)
+    }
+
+    fn find(&mut self, instance: &InstanceName) -> Result<Vec<ContainerId>, RuntimeError> {
+        let listed = self.list()?.into_iter();
+        Ok(listed.filter(|container| container.instance == *instance).map(|container| container.id).collect())
+    }
+
+    fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
+        match self.change(Action::List)? {
+            Answer::Listed(listed) => Ok(listed),
+            other => panic!("a listing answers {other:?}"),
+        }
+    }
+}

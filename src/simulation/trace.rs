@@ -1,0 +1,96 @@
+//! The events of a simulated cluster, for people who look for the reason of a failure.
+//!
+//! Thread: the one of the test. A seed runs without a trace first; one that fails runs again with it.
+
+use super::manual_clock::ManualClock;
+use crate::agent::agent_manager::SchedulerEvent;
+use crate::clock::Clock;
+use crate::model::execution_state::WorkloadState;
+use crate::model::messages::{AddedWorkload, FromServer, ToServer};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// Where lines go; clones write to the same place.
+#[derive(Clone)]
+pub struct Trace {
+    lines: Option<Arc<Mutex<Lines>>>,
+    clock: ManualClock,
+    start: Instant,
+}
+
+struct Lines {
+    last: VecDeque<String>,
+    kept: usize,
+}
+
+impl Trace {
+    /// Keeps the last `kept` lines; none is made when that is zero.
+    pub fn new(clock: &ManualClock, kept: usize) -> Self {
+        let lines = (kept > 0).then(|| Arc::new(Mutex::new(Lines { last: VecDeque::new(), kept })));
+        Self { lines, clock: clock.clone(), start: clock.now() }
+    }
+
+    /// Adds a line with the virtual time before it.
+    pub fn line(&self, text: impl FnOnce() -> String) {
+        let Some(lines) = &self.lines else { return };
+        let time = self.clock.now().saturating_duration_since(self.start);
+        let line = format!("{:>9.3} {}", time.as_secs_f64(), text());
+        let mut lines = lines.lock().unwrap();
+        if lines.last.len() >= lines.kept {
+            lines.last.pop_front();
+        }
+        lines.last.push_back(line);
+    }
+
+    /// What an agent handles, short enough for one line.
+    pub fn event(event: &SchedulerEvent) -> String {
+        match event {
+            SchedulerEvent::Server(FromServer::ServerHello(added)) => format!("hello {}", names(added)),
+            SchedulerEvent::Server(FromServer::UpdateWorkload(plan)) => {
+                let deleted = plan.deleted.iter();
+                let deleted: Vec<String> =
+                    deleted.map(|deleted| format!("{} {:?}", deleted.instance.short(), deleted.dependencies)).collect();
+                format!("plan: deleted {deleted:?}, added {}", names(&plan.added))
+            }
+            SchedulerEvent::Server(FromServer::WorkloadStates(list)) => format!("others: {}", states(list)),
+            SchedulerEvent::State(state) => format!("own: {}", states(std::slice::from_ref(state))),
+            SchedulerEvent::Checker(report) => {
+                format!("seen: {} #{:x} {}", report.instance.short(), report.generation, report.state)
+            }
+            SchedulerEvent::Listed { runtime, result } => match result {
+                Ok(found) => {
+                    let found: Vec<String> =
+                        found.iter().map(|found| format!("{} {}", found.instance.short(), found.state)).collect();
+                    format!("listed: {runtime} {found:?}")
+                }
+                Err(error) => format!("listed: {runtime} {error}"),
+            },
+            other => format!("{other:?}"),
+        }
+    }
+
+    /// What an agent says, short enough for one line.
+    pub fn message(message: &ToServer) -> String {
+        match message {
+            ToServer::WorkloadStates(list) => states(list),
+            other => format!("{other:?}"),
+        }
+    }
+
+    /// The lines that were kept.
+    pub fn take(&self) -> Vec<String> {
+        self.lines.as_ref().map(|lines| lines.lock().unwrap().last.drain(..).collect()).unwrap_or_default()
+    }
+}
+
+fn names(added: &[AddedWorkload]) -> String {
+    let names: Vec<String> =
+        added.iter().map(|added| format!("{} {:?}", added.instance.short(), added.workload.dependencies)).collect();
+    format!("{names:?}")
+}
+
+fn states(states: &[WorkloadState]) -> String {
+    let texts: Vec<String> = states.iter().map(|state| format!("{} {}", state.instance.short(), state.state)).collect();
+    texts.join(", ")
+}
