@@ -7,7 +7,7 @@
 //! Owns: the child until it is reaped. Takes: [`ChildCall`], [`CallWatch`]. Gives: [`ChildEnd`].
 
 use crate::clock::{Clock, SystemClock};
-use crate::limits::{CHILD_KILL_GRACE, CHILD_POLL_INTERVAL, PIPE_CAPACITY, PIPE_CONTENT_MAX, STACK_SMALL};
+use crate::limits::{CHILD_POLL_INTERVAL, KERNEL_KILL_GRACE, PIPE_CAPACITY, PIPE_CONTENT_MAX, STACK_SMALL};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid};
@@ -65,6 +65,8 @@ pub struct ChildCall<'a> {
     pub limit: Option<Duration>,
     /// How much of each output is kept.
     pub bounds: OutputBounds,
+    /// Time after SIGTERM until SIGKILL, for a call that is ended.
+    pub kill_grace: Duration,
 }
 
 /// How many bytes of a child's output are kept; the rest is read and counted only.
@@ -123,7 +125,7 @@ impl<'a> ChildCall<'a> {
         started: impl FnOnce(u32),
         more_time: impl FnOnce() -> Option<Duration>,
     ) -> io::Result<ChildEnd> {
-        let mut running = RunningCall::new(self.command().spawn()?, self.input, self.limit, self.bounds);
+        let mut running = RunningCall::new(self.command().spawn()?, &self);
         started(running.pid.as_raw_nonzero().get().unsigned_abs());
         let status = running.wait(watch, more_time);
         let mut end = running.end_with(status);
@@ -269,6 +271,7 @@ struct RunningCall<'a> {
     clock: SystemClock,
     began: Instant,
     limit: Option<Duration>,
+    kill_grace: Duration,
     stage: Stage,
 }
 
@@ -280,14 +283,25 @@ struct Ready {
 }
 
 impl<'a> RunningCall<'a> {
-    fn new(mut child: Child, input: &'a [u8], limit: Option<Duration>, bounds: OutputBounds) -> Self {
+    fn new(mut child: Child, call: &ChildCall<'a>) -> Self {
         let pid = Pid::from_child(&child);
         // The child is not reaped yet, so its pid cannot mean another process.
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok();
-        let streams = Streams::of(&mut child, input, bounds);
+        let streams = Streams::of(&mut child, call.input, call.bounds);
         let clock = SystemClock;
         let began = clock.now();
-        Self { child: Some(child), pid, pidfd, streams, bounds, clock, began, limit, stage: Stage::Running }
+        Self {
+            child: Some(child),
+            pid,
+            pidfd,
+            streams,
+            bounds: call.bounds,
+            clock,
+            began,
+            limit: call.limit,
+            kill_grace: call.kill_grace,
+            stage: Stage::Running,
+        }
     }
 
     /// Waits for the end of the child; `None` when even SIGKILL did not end it.
@@ -374,7 +388,7 @@ impl<'a> RunningCall<'a> {
     fn end(&mut self, ending: Ending) {
         if self.stage == Stage::Running {
             let _ = kill_process_group(self.pid, Signal::TERM);
-            self.stage = Stage::Asked(ending, self.clock.now() + CHILD_KILL_GRACE);
+            self.stage = Stage::Asked(ending, self.clock.now() + self.kill_grace);
         }
     }
 
@@ -384,7 +398,7 @@ impl<'a> RunningCall<'a> {
         match self.stage {
             Stage::Asked(ending, at) if at <= now => {
                 let _ = kill_process_group(self.pid, Signal::KILL);
-                self.stage = Stage::Killed(ending, now + CHILD_KILL_GRACE);
+                self.stage = Stage::Killed(ending, now + KERNEL_KILL_GRACE);
                 false
             }
             Stage::Killed(_, at) => at <= now,

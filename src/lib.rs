@@ -47,6 +47,7 @@
 //!     to_wire.rs           what clients send                                   [uplink] [main]
 //!   grpc.rs                methods, channel arguments, blocking waits                         -
 //!   tls.rs                 handshake, and one pump per TLS connection                [tls:peer]
+//!   hook_message.rs        what hooks read and write                                  [hook]
 //!   outbox.rs              messages waiting for one peer, bounded and merged          [server]
 //!   foreign.rs             messages cut to what other implementations take           [tx:peer]
 //!   server_endpoint.rs     accept, hello, one reader and one writer per stream
@@ -61,6 +62,8 @@
 //!   templates.rs           config items into rendered workloads                      [server]
 //!   dependencies.rs        cycle check; deletes that wait for others                 [server]
 //!   plan.rs                old against new workloads, per agent                      [server]
+//!   mutating_hooks.rs      outside programs that change or veto an update, timed       [hook]
+//!   waiting_requests.rs    requests that wait while hooks work                      [server]
 //!   events.rs              who asked for which fields; changes to events             [server]
 //!   log_campaigns.rs       which log stream belongs to which request                 [server]
 //! agent/                   starts the agent's threads, hands out the channels          [main]

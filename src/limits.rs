@@ -142,14 +142,30 @@ pub const PEM_FILE_MAX: u64 = 1024 * 1024;
 
 // ------------------------------------------------------------ other programs
 
-/// A child that is ended gets this long after SIGTERM, and the kernel this long after SIGKILL.
-pub const CHILD_KILL_GRACE: Duration = Duration::from_secs(2);
+/// A child that was killed is waited for this long; one that the kernel cannot end is left to a thread of its own.
+pub const KERNEL_KILL_GRACE: Duration = Duration::from_secs(2);
 /// How often a child is asked whether it has ended where the kernel has no pidfd (before Linux 5.3).
 pub const CHILD_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// What a pipe holds by default, in bytes.
 pub const PIPE_CAPACITY: usize = 64 * 1024;
 /// Most that a pipe can hold without privileges, in bytes (`/proc/sys/fs/pipe-max-size`).
 pub const PIPE_CONTENT_MAX: usize = 1024 * 1024;
+
+// ----------------------------------------------------------- mutating hooks
+
+/// A hook may run this long unless its entry in the config file says otherwise, in seconds. Updates wait meanwhile.
+pub const HOOK_TIMEOUT_S: u16 = 10;
+/// A hook that is ended gets this long after SIGTERM before SIGKILL. Less than [`STOP_DEADLINE`].
+pub const HOOK_KILL_GRACE: Duration = Duration::from_millis(500);
+/// Longest output of a hook, in bytes: more could not be sent to agents either.
+pub const HOOK_OUTPUT_MAX: usize = MESSAGE_MAX;
+/// Standard error kept of a hook, in bytes. It becomes part of an answer.
+pub const HOOK_ERROR_MAX: usize = 4 * 1024;
+/// Requests that wait until the hooks are done with an update; more are refused.
+pub const HOOK_WAITING: usize = 256;
+/// Bytes of requests that wait for hooks. Room for two of the largest updates.
+pub const HOOK_WAITING_BYTES: usize = 2 * MESSAGE_MAX;
+const _: () = assert!(HOOK_KILL_GRACE.as_millis() < STOP_DEADLINE.as_millis());
 
 // ------------------------------------------------------------------ engines
 
@@ -179,6 +195,8 @@ pub const KUBE_NEWS: usize = 256;
 pub const ENGINE_OUTPUT_MAX: usize = 16 * 1024 * 1024;
 /// Standard error kept of one engine call, in bytes.
 pub const ENGINE_ERROR_MAX: usize = 4 * 1024;
+/// An engine's call that is ended gets this long after SIGTERM before SIGKILL.
+pub const ENGINE_KILL_GRACE: Duration = Duration::from_secs(2);
 /// After an exit was seen, podman may still say running for this long.
 pub const EXIT_CODE_MAX: Duration = Duration::from_secs(1);
 /// Pause before the engine is asked again for the exit code of a process that has ended.

@@ -1,6 +1,6 @@
 //! `ank-server`: reads the settings, starts the threads, waits for a signal and ends them.
 //!
-//! Thread: `main`, which waits for signals; `server` decides, `listen`, `rx:<peer>` and `tx:<peer>` communicate.
+//! Thread: `main`, which waits for signals; `server` decides, `hook` runs hooks, `listen`, `rx:<peer>` and `tx:<peer>` communicate.
 
 use ankaios_lite::clock::SystemClock;
 use ankaios_lite::limits::{MANIFEST_MAX, MESSAGE_MAX, SERVER_INBOX, STACK_SERVER, STOP_DEADLINE};
@@ -10,6 +10,7 @@ use ankaios_lite::model::complete_state::DesiredState;
 use ankaios_lite::model::manifest::{Manifest, ManifestError};
 use ankaios_lite::model::version::VERSION;
 use ankaios_lite::server::ServerLoop;
+use ankaios_lite::server::mutating_hooks::MutatingHooks;
 use ankaios_lite::server::settings::{self, ServerSettings, SettingsError};
 use ankaios_lite::threads;
 use ankaios_lite::wire::address::Security;
@@ -70,9 +71,11 @@ fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
     let security = settings.security.map_err(|error| failed("Missing certificate files", error))?;
     let server_error = |error: &dyn Error| failed("server error", with_causes(error));
     let mut server = ServerLoop::new();
-    if let Some(hook) = settings.mutating_hooks.first() {
-        let text = format!("Mutating hooks are not supported yet; remove hook '{}' from the config file", hook.name);
-        return Err(failed("server error", text));
+    let mut server_threads = Vec::new();
+    if !settings.mutating_hooks.is_empty() {
+        let (hooks, thread) = MutatingHooks::start(settings.mutating_hooks).map_err(|error| server_error(&error))?;
+        server.set_hooks(hooks);
+        server_threads.push(thread);
     }
     match desired {
         Some(desired) => server.start_with(desired).map_err(|error| server_error(&error))?,
@@ -94,6 +97,7 @@ fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
     let (running, stop) = bounded(0);
     let thread = threads::spawn("server", STACK_SERVER, move || server.run(&events, &stop, &SystemClock))
         .map_err(|error| server_error(&error))?;
+    server_threads.push(thread);
     let config = settings.config_file.as_deref().unwrap_or(Path::new("none")).display().to_string();
     log::info!("ank-server {VERSION} listens on '{}', TLS: {tls}, config file: '{config}'", endpoint.address());
 
@@ -106,7 +110,7 @@ fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
     }
     // Ending the server first closes every stream in order; the endpoint then has nothing left to wait for.
     drop(running);
-    let still_running = threads::join_all([thread], STOP_DEADLINE);
+    let still_running = threads::join_all(server_threads, STOP_DEADLINE);
     endpoint.stop(STOP_DEADLINE);
     for name in still_running {
         log::warn!("Thread '{name}' did not end within {STOP_DEADLINE:?}.");

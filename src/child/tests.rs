@@ -9,7 +9,15 @@ const BOUNDS: OutputBounds = OutputBounds { output_max: 1000, error_max: 100, en
 
 fn shell(script: &str, input: &'static [u8], limit: Duration) -> ChildCall<'static> {
     let arguments = vec!["-c".into(), script.into()];
-    ChildCall { program: OsStr::new("sh"), arguments, variables: vec![], input, limit: Some(limit), bounds: BOUNDS }
+    ChildCall {
+        program: OsStr::new("sh"),
+        arguments,
+        variables: vec![],
+        input,
+        limit: Some(limit),
+        bounds: BOUNDS,
+        kill_grace: SHORT,
+    }
 }
 
 fn end_of(script: &str, input: &'static [u8]) -> ChildEnd {
@@ -45,7 +53,7 @@ fn where_no_pidfd_can_be_had_the_end_is_noticed_all_the_same() {
         [("echo done; exit 0", AMPLE, Ending::Itself), ("exec sleep 600", SHORT, Ending::TimedOut(SHORT))]
     {
         let call = shell(script, b"", limit);
-        let mut running = RunningCall::new(call.command().spawn().unwrap(), call.input, call.limit, call.bounds);
+        let mut running = RunningCall::new(call.command().spawn().unwrap(), &call);
         running.pidfd = None;
         let status = running.wait(&mut Unwatched, || None);
         assert_eq!(running.end_with(status).ending, ending, "{script}");

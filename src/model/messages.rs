@@ -141,6 +141,27 @@ pub enum RequestContent {
     Missing,
 }
 
+impl RequestContent {
+    /// Roughly the encoded size, in bytes.
+    #[must_use]
+    pub fn approximate_bytes(&self) -> usize {
+        let texts = |texts: &[String]| texts.iter().map(|text| text.len() + 4).sum::<usize>();
+        match self {
+            Self::UpdateState(update) => {
+                let state = match &update.new_state {
+                    Some(Ok(state)) => state.approximate_bytes(),
+                    Some(Err(reason)) => reason.len(),
+                    None => 0,
+                };
+                state + texts(&update.masks)
+            }
+            Self::CompleteState(read) => texts(&read.masks),
+            Self::Logs(logs) => logs.instances.iter().map(|name| name.to_string().len() + 8).sum(),
+            Self::LogsCancel | Self::EventsCancel | Self::Missing => 0,
+        }
+    }
+}
+
 /// Change of the desired state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UpdateState {

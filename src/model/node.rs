@@ -25,6 +25,17 @@ impl Default for Node {
 }
 
 impl Node {
+    /// Roughly the encoded size, in bytes.
+    #[must_use]
+    pub fn approximate_bytes(&self) -> usize {
+        4 + match self {
+            Self::Text(text) => text.len(),
+            Self::Number(_) => 4,
+            Self::List(items) => items.iter().map(Self::approximate_bytes).sum(),
+            Self::Map(entries) => entries.iter().map(|(key, child)| key.len() + 4 + child.approximate_bytes()).sum(),
+        }
+    }
+
     /// A map without entries.
     #[must_use]
     pub fn empty() -> Self {

@@ -6,7 +6,7 @@
 use super::engine_children::{CALL_VARIABLE, EngineChildren};
 use super::{CallWatch, RuntimeError};
 use crate::child::{ChildCall, ChildEnd, Ending, OutputBounds, reap_later};
-use crate::limits::{ENGINE_ERROR_MAX, ENGINE_OUTPUT_MAX};
+use crate::limits::{ENGINE_ERROR_MAX, ENGINE_KILL_GRACE, ENGINE_OUTPUT_MAX};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -144,6 +144,7 @@ impl<'a> EngineCall<'a> {
             input: self.input,
             limit: self.limit,
             bounds: BOUNDS,
+            kill_grace: ENGINE_KILL_GRACE,
         };
         let started = |pid| record.iter_mut().for_each(|record| record.started(pid));
         let mut end = call

@@ -10,12 +10,14 @@ pub mod agents;
 pub mod dependencies;
 pub mod events;
 pub mod log_campaigns;
+pub mod mutating_hooks;
 pub mod plan;
 mod requests;
 pub mod settings;
 pub mod state_view;
 pub mod templates;
 pub mod update;
+mod waiting_requests;
 
 use crate::clock::Clock;
 use crate::limits::TURN_MAX;
@@ -26,20 +28,24 @@ use crate::model::names::{InstanceName, Name};
 use crate::wire::outbox::Outbox;
 use crate::wire::server_endpoint::{PeerEvent, PeerHello, PeerId};
 use agents::{Agent, Agents};
-use crossbeam_channel::{Receiver, select_biased};
+use crossbeam_channel::{Receiver, never, select_biased};
 use dependencies::StoppingDependents;
 use events::{Changes, Subscriptions};
 use log_campaigns::LogCampaigns;
+use mutating_hooks::{HookOutcome, MutatingHooks};
 use state_view::StateView;
 use std::collections::BTreeMap;
 use templates::Templates;
 use update::{NewState, UpdateError};
+use waiting_requests::WaitingRequests;
 
 /// What the server reacts to.
 #[derive(Debug)]
 pub enum ServerEvent {
     /// Something happened on a connection.
     Peer(PeerEvent),
+    /// The mutating hooks are done with the update that they were asked about.
+    Hooks(HookOutcome),
 }
 
 /// Which service a stream uses: what it is sent without asking depends on it (spec/server.md section 12.2).
@@ -88,6 +94,10 @@ pub struct ServerLoop {
     desired: DesiredState,
     /// What agents are told, by workload. Shares its workloads with `desired` as long as nothing is rendered.
     effective: BTreeMap<Name, AddedWorkload>,
+    /// The rendered workloads as they were before hooks changed them; only kept when there are hooks.
+    before_hooks: Option<BTreeMap<Name, AddedWorkload>>,
+    hooks: Option<MutatingHooks>,
+    waiting: WaitingRequests,
     states: WorkloadStates,
     stopping: StoppingDependents,
     templates: Templates,
@@ -108,20 +118,37 @@ impl ServerLoop {
         Self::default()
     }
 
-    /// Takes over a startup manifest.
+    /// From now on `hooks` are asked before an update changes workloads. To be called before the first update.
+    pub fn set_hooks(&mut self, hooks: MutatingHooks) {
+        self.before_hooks = Some(self.effective.clone());
+        self.hooks = Some(hooks);
+    }
+
+    /// Takes over a startup manifest; waits for the hooks, since there is nothing else to do yet.
     ///
     /// # Errors
     /// [`UpdateError`] with the reason of the refusal.
     pub fn start_with(&mut self, desired: DesiredState) -> Result<(), UpdateError> {
-        self.apply(NewState { desired, agent_tags: BTreeMap::new() }).map(drop)
+        let mut prepared = self.prepare(NewState { desired, agent_tags: BTreeMap::new() })?;
+        if let Some(hooks) = self.hooks.as_ref().filter(|_| prepared.changes_workloads()) {
+            let outcome = hooks.ask_and_wait(prepared.message());
+            prepared = self.hooked(prepared, outcome)?;
+        }
+        self.commit(prepared);
+        Ok(())
     }
 
     /// Handles events until `stop` is closed by its owner or all senders of `events` are gone. The streams end
     /// with status OK when the loop is dropped at the end.
     pub fn run(mut self, events: &Receiver<PeerEvent>, stop: &Receiver<()>, clock: &impl Clock) {
+        let outcomes = self.hooks.as_ref().map_or_else(never, |hooks| hooks.outcomes().clone());
         loop {
             let event = select_biased! { // The end first: a flood of events must not delay it.
                 recv(stop) -> _ => return,
+                recv(outcomes) -> outcome => match outcome {
+                    Ok(outcome) => ServerEvent::Hooks(outcome),
+                    Err(_) => return log::error!("The thread of the mutating hooks has ended; ending the server."),
+                },
                 recv(events) -> event => match event {
                     Ok(event) => ServerEvent::Peer(event),
                     Err(_) => return,
@@ -142,6 +169,7 @@ impl ServerLoop {
             ServerEvent::Peer(PeerEvent::Opened { peer, hello, outbox }) => self.peer_opened(peer, hello, outbox),
             ServerEvent::Peer(PeerEvent::Message { peer, message }) => self.peer_said(peer, message),
             ServerEvent::Peer(PeerEvent::Closed { peer }) => self.peer_gone(peer),
+            ServerEvent::Hooks(outcome) => self.hooks_done(outcome),
         }
         // Telling others that a peer is gone may fail for the next one; each can fail once only.
         while let Some(peer) = self.failed.pop() {
@@ -232,6 +260,7 @@ impl ServerLoop {
             self.names.remove(&peer.name);
         }
         self.subscriptions.remove_peer(id);
+        self.waiting.remove_peer(id);
         self.end_logs_of_peer(id, peer.class, &peer.name);
     }
 

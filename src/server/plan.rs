@@ -3,10 +3,42 @@
 //! Thread: `server`; plain functions.
 
 use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
-use crate::model::names::{InstanceName, Name};
+use crate::model::names::{InstanceName, Name, has_name_characters};
+use crate::model::validation::{ValidationError, check_workload};
 use crate::model::workload::Workload;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// What hooks made of a plan cannot be carried out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// A name or an access rule.
+    #[error("Hook output: {0}")]
+    Rule(#[from] ValidationError),
+    /// An instance without the characters of a hash.
+    #[error("Hook output: Unsupported id '{id}' of workload '{workload}'.")]
+    Id {
+        /// Of which workload.
+        workload: Name,
+        /// The id.
+        id: Name,
+    },
+    /// Where a workload runs must be said twice and the same.
+    #[error(
+        "Hook output: Workload '{workload}' is for agent '{agent}', but its instance name is for agent '{instance_agent}'."
+    )]
+    Agent {
+        /// Which workload.
+        workload: Name,
+        /// The agent of the workload.
+        agent: Name,
+        /// The agent of its instance name.
+        instance_agent: Name,
+    },
+    /// A workload has one instance.
+    #[error("Hook output: Workload '{0}' is added twice.")]
+    Twice(Name),
+}
 
 /// The workloads that differ, sorted by name. A changed workload is in both lists, even under the same instance name.
 #[derive(Debug, Default, PartialEq)]
@@ -41,11 +73,99 @@ impl Difference {
         difference
     }
 
+    /// The same change as seen by agents: the instances that end are those in `effective`, which hooks may have made
+    /// others than the rendered ones.
+    #[must_use]
+    pub fn for_agents(&self, effective: &BTreeMap<Name, AddedWorkload>) -> Self {
+        let deleted = self.deleted.iter().map(|instance| &instance.workload);
+        let names: BTreeSet<&Name> = self.added.iter().map(|added| &added.instance.workload).chain(deleted).collect();
+        let ends = |name: &&Name| effective.get(&***name).map(|added| added.instance.clone());
+        Self { added: self.added.clone(), deleted: names.iter().filter_map(ends).collect() }
+    }
+
+    /// What hooks made of this change, checked and completed so that it leads from `effective` to another consistent
+    /// state: an instance that is replaced ends even if the hook forgot it, one that does not exist cannot end.
+    ///
+    /// # Errors
+    /// [`PlanError`] when the output cannot be carried out.
+    pub fn changed_to(
+        &self,
+        output: WorkloadPlan,
+        effective: &BTreeMap<Name, AddedWorkload>,
+    ) -> Result<Self, PlanError> {
+        let mut added: BTreeMap<Name, AddedWorkload> = BTreeMap::new();
+        for entry in output.added {
+            check_added(&entry)?;
+            let name = entry.instance.workload.clone();
+            let same = |known: &&AddedWorkload| **known == entry;
+            // What is the same is shared, so that no text is kept twice.
+            let entry = self.of(&name).filter(same).cloned().unwrap_or(entry);
+            if added.insert(name.clone(), entry).is_some() {
+                return Err(PlanError::Twice(name));
+            }
+        }
+        let mut deleted: BTreeSet<InstanceName> = BTreeSet::new();
+        for DeletedWorkload { instance, .. } in output.deleted {
+            if effective.get(&instance.workload).is_some_and(|known| known.instance == instance) {
+                deleted.insert(instance);
+            } else {
+                log::warn!("A hook deletes '{instance}', which does not exist.");
+            }
+        }
+        added.retain(|name, entry| match effective.get(name) {
+            Some(known) if !deleted.contains(&known.instance) => {
+                let changes = known != entry;
+                deleted.extend(changes.then(|| known.instance.clone()));
+                changes
+            }
+            _ => true,
+        });
+        Ok(Self { added: added.into_values().collect(), deleted: deleted.into_iter().collect() })
+    }
+
+    fn of(&self, workload: &str) -> Option<&AddedWorkload> {
+        let index = self.added.binary_search_by(|added| (*added.instance.workload).cmp(workload)).ok()?;
+        self.added.get(index)
+    }
+
+    /// As a message; conditions of deletes are not known yet.
+    #[must_use]
+    pub fn message(&self) -> WorkloadPlan {
+        let delete =
+            |instance: &InstanceName| DeletedWorkload { instance: instance.clone(), dependencies: BTreeMap::new() };
+        WorkloadPlan { added: self.added.clone(), deleted: self.deleted.iter().map(delete).collect() }
+    }
+
+    /// Makes the change in a set of workloads.
+    pub fn carry_out(&self, workloads: &mut BTreeMap<Name, AddedWorkload>) {
+        for deleted in &self.deleted {
+            workloads.remove(&deleted.workload);
+        }
+        for added in &self.added {
+            workloads.insert(added.instance.workload.clone(), added.clone());
+        }
+    }
+
     /// Whether nothing differs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.added.is_empty() && self.deleted.is_empty()
     }
+}
+
+fn check_added(AddedWorkload { instance, workload }: &AddedWorkload) -> Result<(), PlanError> {
+    check_workload(&instance.workload, workload)?;
+    if instance.id.is_empty() || !has_name_characters(&instance.id) {
+        return Err(PlanError::Id { workload: instance.workload.clone(), id: instance.id.clone() });
+    }
+    if instance.agent != workload.agent {
+        return Err(PlanError::Agent {
+            workload: instance.workload.clone(),
+            agent: workload.agent.clone(),
+            instance_agent: instance.agent.clone(),
+        });
+    }
+    Ok(())
 }
 
 /// The workload with the name of its instance, sharing the texts that are there already.

@@ -4,6 +4,7 @@
 
 use super::dependencies::{find_cycle, with_delete_conditions};
 use super::events::Changes;
+use super::mutating_hooks::HookOutcome;
 use super::plan::{Difference, per_agent};
 use super::update::{NewState, Tags, UpdateError, requested_state};
 use super::{PeerClass, RequestKey, ServerLoop};
@@ -11,7 +12,7 @@ use crate::model::complete_state::DesiredState;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{
     AddedWorkload, DeletedWorkload, FromServer, ReadState, Request, RequestContent, Response, ResponseContent,
-    UpdateState,
+    UpdateState, WorkloadPlan,
 };
 use crate::model::names::{InstanceName, Name};
 use crate::model::validation::{check_api_version, check_config_keys, check_config_references, check_workload};
@@ -29,14 +30,51 @@ pub struct Accepted {
     pub deleted: Vec<InstanceName>,
 }
 
+/// An update that passed all checks but is not carried out yet.
+#[derive(Debug)]
+pub struct PreparedUpdate {
+    desired: DesiredState,
+    agent_tags: BTreeMap<Name, Tags>,
+    /// What changes in the rendered workloads.
+    rendered: Difference,
+    /// What changes in the effective workloads, once hooks have agreed.
+    for_agents: Difference,
+}
+
+impl PreparedUpdate {
+    /// Whether hooks have anything to say about it.
+    #[must_use]
+    pub fn changes_workloads(&self) -> bool {
+        !self.rendered.is_empty()
+    }
+
+    /// What hooks are asked about.
+    #[must_use]
+    pub fn message(&self) -> WorkloadPlan {
+        self.for_agents.message()
+    }
+}
+
 fn invalid(error: &dyn std::error::Error) -> UpdateError {
     UpdateError::Invalid(error.to_string())
 }
 
 impl ServerLoop {
-    /// Handles a request and answers it on the stream that it came from.
+    /// Handles a request and answers it on the stream that it came from, or lets it wait for an update before it.
     pub(super) fn request(&mut self, peer: PeerId, Request { id, content }: Request) {
         let key = RequestKey { peer, id };
+        let requester = self.requester_of(&key);
+        if !self.waiting.must_wait(&requester, &content) {
+            return self.serve(key, content);
+        }
+        if let Err(error) = self.waiting.add(requester, key.clone(), content) {
+            self.refuse(&key, &error.answer());
+        }
+    }
+
+    /// Handles a request whose turn it is.
+    pub(super) fn serve(&mut self, key: RequestKey, content: RequestContent) {
+        let peer = key.peer;
         match content {
             RequestContent::UpdateState(update) => self.update_state(key, update),
             RequestContent::CompleteState(read) if !read.subscribe => self.complete_state(&key, &read),
@@ -100,7 +138,22 @@ impl ServerLoop {
     }
 
     fn update_state(&mut self, key: RequestKey, update: UpdateState) {
-        match requested_state(self.view(), update).and_then(|new| self.apply(new)) {
+        let prepared = requested_state(self.view(), update).and_then(|new| self.prepare(new));
+        match (prepared, &self.hooks) {
+            (Ok(prepared), Some(hooks)) if prepared.changes_workloads() => {
+                hooks.ask(prepared.message());
+                self.waiting.begin(self.requester_of(&key), key, prepared);
+            }
+            (prepared, _) => {
+                let accepted = prepared.map(|prepared| self.commit(prepared));
+                self.update_done(key, accepted);
+            }
+        }
+    }
+
+    /// Answers an update.
+    pub(super) fn update_done(&mut self, key: RequestKey, result: Result<(Accepted, Changes), UpdateError>) {
+        match result {
             Ok((accepted, unpublished)) => {
                 let texts = |names: Vec<InstanceName>| names.iter().map(ToString::to_string).collect();
                 let (added, deleted) = (texts(accepted.added), texts(accepted.deleted));
@@ -115,12 +168,8 @@ impl ServerLoop {
         }
     }
 
-    /// Makes `new` the desired state and tells agents what that means for them, or changes nothing
-    /// (spec/server.md sections 8.3 and 8.4).
-    ///
-    /// When workloads changed, subscribers have been told before the agents; otherwise the changes are answered, to
-    /// be told after the requester.
-    pub(super) fn apply(&mut self, new: NewState) -> Result<(Accepted, Changes), UpdateError> {
+    /// Checks and renders what is asked for, and finds out what it means for workloads (spec/server.md section 8.3).
+    pub(super) fn prepare(&self, new: NewState) -> Result<PreparedUpdate, UpdateError> {
         let NewState { desired, agent_tags } = new;
         if check_api_version(&desired.api_version).map_err(UpdateError::Rule)? {
             log::warn!("The API version '{}' is deprecated; use 'v1'.", desired.api_version);
@@ -132,27 +181,57 @@ impl ServerLoop {
         for (_, workload) in desired.workloads.iter().filter(|(name, workload)| changed(name, workload)) {
             check_config_references(workload).map_err(UpdateError::Rule)?;
         }
-        let rendered = self.rendered(&desired)?;
-        let difference =
-            Difference::between(&self.effective, rendered.iter().map(|(name, workload)| (*name, workload)));
-        for added in &difference.added {
+        let new = self.rendered(&desired)?;
+        let rendered = Difference::between(self.before_hooks(), new.iter().map(|(name, workload)| (*name, workload)));
+        for added in &rendered.added {
             check_workload(&added.instance.workload, &added.workload).map_err(|error| invalid(&error))?;
         }
-        let starts: BTreeSet<Name> = difference.added.iter().map(|added| added.instance.workload.clone()).collect();
+        let starts: BTreeSet<Name> = rendered.added.iter().map(|added| added.instance.workload.clone()).collect();
         if let Some(name) = find_cycle(&desired.workloads, &starts) {
             return Err(UpdateError::Cycle(name));
         }
-        // From here on nothing fails.
+        let for_agents = rendered.for_agents(&self.effective);
+        Ok(PreparedUpdate { desired, agent_tags, rendered, for_agents })
+    }
+
+    /// Puts what hooks made of an update in the place of what they were asked about.
+    pub(super) fn hooked(&self, prepared: PreparedUpdate, outcome: HookOutcome) -> Result<PreparedUpdate, UpdateError> {
+        let Some(output) = outcome? else { return Ok(prepared) };
+        let for_agents = prepared.for_agents.changed_to(output, &self.effective).map_err(|error| invalid(&error))?;
+        let mut effective = self.effective.clone();
+        for_agents.carry_out(&mut effective);
+        let graph = effective.into_iter().map(|(name, added)| (name, added.workload)).collect();
+        let starts = for_agents.added.iter().map(|added| added.instance.workload.clone()).collect();
+        match find_cycle(&graph, &starts) {
+            Some(name) => Err(UpdateError::Cycle(name)),
+            None => Ok(PreparedUpdate { for_agents, ..prepared }),
+        }
+    }
+
+    /// Makes a checked state the desired one and tells agents what that means for them (spec/server.md section 8.4).
+    ///
+    /// When workloads changed, subscribers have been told before the agents; otherwise the changes are answered, to
+    /// be told after the requester.
+    pub(super) fn commit(&mut self, prepared: PreparedUpdate) -> (Accepted, Changes) {
+        let PreparedUpdate { desired, agent_tags, rendered, for_agents } = prepared;
         let before = std::mem::replace(&mut self.desired, desired);
         let mut changes = Changes::default();
         if !self.subscriptions.is_empty() {
             changes.desired(&before, &self.desired);
         }
         self.set_agent_tags(agent_tags, &mut changes);
-        if difference.is_empty() {
-            return Ok((Accepted::default(), changes));
+        if let Some(before_hooks) = &mut self.before_hooks {
+            rendered.carry_out(before_hooks);
         }
-        Ok((self.carry_out(difference, changes), Changes::default()))
+        if for_agents.is_empty() {
+            return (Accepted::default(), changes);
+        }
+        (self.carry_out(for_agents, changes), Changes::default())
+    }
+
+    /// The rendered workloads, as they were before hooks changed them.
+    fn before_hooks(&self) -> &BTreeMap<Name, AddedWorkload> {
+        self.before_hooks.as_ref().unwrap_or(&self.effective)
     }
 
     /// The workloads of `desired` as agents will get them. Only those that changed, or whose configs may have changed,
@@ -161,7 +240,7 @@ impl ServerLoop {
         let same_configs = desired.configs == self.desired.configs;
         let one = |(name, workload): (&'d Name, &'d Arc<Workload>)| {
             let unchanged = self.desired.workloads.get(name).is_some_and(|known| Arc::ptr_eq(known, workload));
-            let in_force = self.effective.get(name).filter(|_| unchanged && same_configs);
+            let in_force = self.before_hooks().get(name).filter(|_| unchanged && same_configs);
             let rendered = match in_force {
                 Some(added) => added.workload.clone(),
                 None => self.templates.render(workload, &desired.configs).map_err(|error| invalid(&error))?,

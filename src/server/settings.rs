@@ -2,6 +2,7 @@
 //!
 //! Thread: `main`.
 
+use crate::limits::HOOK_TIMEOUT_S;
 use crate::model::version::VERSION;
 use crate::settings::{
     ConfigError, ConfigFile, MissingPems, PemError, PemKeys, PemPaths, decide_security, flag, readable_key_warning,
@@ -74,13 +75,25 @@ pub struct HookEntry {
     /// Folder of the program.
     #[serde(default = "default_hooks_folder")]
     pub path: PathBuf,
+    /// How long it may run, in seconds, 1 to 65535; a hook that takes longer is ended and the update refused.
+    #[serde(default = "default_hook_timeout", deserialize_with = "at_least_one")]
+    pub timeout_s: u16,
+}
+
+fn default_hook_timeout() -> u16 {
+    HOOK_TIMEOUT_S
+}
+
+fn at_least_one<'de, D: serde::Deserializer<'de>>(number: D) -> Result<u16, D::Error> {
+    let seconds = u16::deserialize(number)?;
+    (seconds > 0).then_some(seconds).ok_or_else(|| serde::de::Error::custom("a hook needs at least 1 second"))
 }
 
 fn default_hooks_folder() -> PathBuf {
     DEFAULT_HOOKS_FOLDER.into()
 }
 
-const KNOWN_KEYS: [&str; 7] = [
+const KNOWN_KEYS: [&str; 8] = [
     "version",
     "startup_manifest",
     "address",
@@ -88,6 +101,7 @@ const KNOWN_KEYS: [&str; 7] = [
     "mutating_hooks.name",
     "mutating_hooks.prio",
     "mutating_hooks.path",
+    "mutating_hooks.timeout_s",
 ];
 
 /// The settings of one run.
@@ -225,11 +239,13 @@ mod tests {
     fn hooks_run_by_priority_and_then_in_the_order_of_the_file() {
         let text = "version = 'v1'\n
             [[mutating_hooks]]\nname = 'c'\nprio = 7\npath = '/h'\n[[mutating_hooks]]\nname = 'a'\n
-            [[mutating_hooks]]\nname = 'd'\nprio = 7\n[[mutating_hook]]\nname = 'ignored'\n";
+            [[mutating_hooks]]\nname = 'd'\nprio = 7\ntimeout_s = 3\n[[mutating_hook]]\nname = 'ignored'\n";
         let settings = settings(text, &["-k"]).unwrap();
         let hooks: Vec<(&str, u8)> =
             settings.mutating_hooks.iter().map(|hook| (hook.name.as_str(), hook.prio)).collect();
         assert_eq!(hooks, [("a", 0), ("c", 7), ("d", 7)]);
+        let timeouts: Vec<u16> = settings.mutating_hooks.iter().map(|hook| hook.timeout_s).collect();
+        assert_eq!(timeouts, [HOOK_TIMEOUT_S, HOOK_TIMEOUT_S, 3]);
         assert_eq!(settings.mutating_hooks[0].path, PathBuf::from(DEFAULT_HOOKS_FOLDER));
         assert!(settings.warnings[0].contains("unknown key 'mutating_hook'"), "{:?}", settings.warnings);
     }
@@ -249,6 +265,7 @@ mod tests {
             ("version = 'v1'\ninsecure = 'true'", vec![], config),
             ("version = 'v1'\n[[mutating_hooks]]\nprio = 1", vec![], config),
             ("version = 'v1'\n[[mutating_hooks]]\nname = 'a'\nprio = 256", vec![], config),
+            ("version = 'v1'\n[[mutating_hooks]]\nname = 'a'\ntimeout_s = 0", vec![], config),
             ("version = 'v1'\nca_pem = 'a'\nca_pem_content = 'b'", vec![], config),
             ("version = 'v1'\nca_pem = '/nowhere/a'", vec!["-k"], config),
             ("insecure = true", vec![], config),

@@ -1,6 +1,7 @@
 //! Tests of the server: a [`Cluster`] drives [`ServerLoop::on_event`] without threads and reads what peers get.
 
 mod events;
+mod hooks;
 mod logs;
 mod masks;
 mod peers;

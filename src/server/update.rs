@@ -47,6 +47,25 @@ pub enum UpdateError {
     /// The state that the update leads to is not valid.
     #[error("Resulting State is invalid, reason: '{0}'")]
     Invalid(String),
+    /// A mutating hook refuses the update.
+    #[error("Mutating hook '{hook}' vetoed the state change: '{reason}'")]
+    Veto {
+        /// Which hook.
+        hook: String,
+        /// What it said.
+        reason: String,
+    },
+    /// A mutating hook cannot do its work.
+    #[error("Mutating hook '{hook}' execution failed: '{reason}'")]
+    HookFailed {
+        /// Which hook.
+        hook: String,
+        /// Why.
+        reason: String,
+    },
+    /// The server cannot take more updates until the mutating hooks are done.
+    #[error("Too many requests wait for mutating hooks; try again later")]
+    TooManyWait,
     /// Workloads wait for each other.
     #[error("workload dependency '{0}' is part of a cycle.")]
     Cycle(Name),
@@ -58,6 +77,7 @@ impl UpdateError {
     pub fn answer(&self) -> String {
         match self {
             Self::NoState | Self::Rule(_) => self.to_string(),
+            Self::Veto { hook, reason } => format!("Update rejected by mutating hook '{hook}': '{reason}'"),
             _ => format!("Update rejected: '{self}'"),
         }
     }

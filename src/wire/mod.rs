@@ -9,6 +9,8 @@ mod convert;
 #[cfg(feature = "server")]
 mod foreign;
 mod grpc;
+#[cfg(feature = "server")]
+pub mod hook_message;
 pub mod outbox;
 mod schema;
 #[cfg(feature = "server")]

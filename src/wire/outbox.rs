@@ -253,7 +253,7 @@ pub fn approximate_bytes(message: &FromServer) -> usize {
                     ResponseContent::Error(text) => text.len(),
                     ResponseContent::CompleteState { state, altered } => {
                         let paths = altered.iter().flat_map(|a| a.added.iter().chain(&a.updated).chain(&a.removed));
-                        node_bytes(state) + paths.map(|path| path.len() + 4).sum::<usize>()
+                        state.approximate_bytes() + paths.map(|path| path.len() + 4).sum::<usize>()
                     }
                     ResponseContent::UpdateStateSuccess { added, deleted } => {
                         added.iter().chain(deleted).map(|name| name.len() + 4).sum()
@@ -270,16 +270,6 @@ pub fn approximate_bytes(message: &FromServer) -> usize {
             request_id.len() + request.instances.iter().map(name_bytes).sum::<usize>() + OVERHEAD
         }
         FromServer::LogsCancel { request_id } => request_id.len() + OVERHEAD,
-    }
-}
-
-fn node_bytes(node: &crate::model::node::Node) -> usize {
-    use crate::model::node::Node;
-    4 + match node {
-        Node::Text(text) => text.len(),
-        Node::Number(_) => 4,
-        Node::List(items) => items.iter().map(node_bytes).sum(),
-        Node::Map(entries) => entries.iter().map(|(key, child)| key.len() + 4 + node_bytes(child)).sum(),
     }
 }
 

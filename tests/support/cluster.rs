@@ -39,6 +39,8 @@ pub struct Cluster {
     agent_env: Vec<(String, String)>,
     /// Lines for every `ank-agent.conf` written from now on.
     agent_config: String,
+    /// Lines for every `ank-server.conf` written from now on.
+    server_config: String,
     /// Folder with certificates; without it the programs run with `--insecure`.
     certificates: Option<PathBuf>,
     commands: std::cell::Cell<u32>,
@@ -59,6 +61,7 @@ impl Cluster {
             agents: BTreeMap::new(),
             agent_env: Vec::new(),
             agent_config: String::new(),
+            server_config: String::new(),
             certificates: None,
             commands: std::cell::Cell::new(0),
         }
@@ -78,6 +81,11 @@ impl Cluster {
     /// Sets further environment for agents started later.
     pub fn set_agent_env(&mut self, variables: Vec<(String, String)>) {
         self.agent_env = variables;
+    }
+
+    /// Sets the lines of `ank-server.conf` below `version` for servers started later.
+    pub fn set_server_config(&mut self, lines: &str) {
+        lines.clone_into(&mut self.server_config);
     }
 
     /// Sets the lines of `ank-agent.conf` below `version` for agents started later.
@@ -143,8 +151,9 @@ impl Cluster {
         panic!("no free port found");
     }
 
-    fn spawn_server(&self, arguments: &[&str]) -> Process {
-        let config = self.write("ank-server.conf", "version = \"v1\"\n");
+    /// Starts a server and does not wait until it listens.
+    pub fn spawn_server(&self, arguments: &[&str]) -> Process {
+        let config = self.write("ank-server.conf", &format!("version = \"v1\"\n{}\n", self.server_config));
         let mut command = clean_command(env!("CARGO_BIN_EXE_ank-server"), &self.folder().join("home"));
         command.args(self.security("ank-server")).args(["--address", &self.address(), "--server-config"]);
         command.arg(config).args(arguments);

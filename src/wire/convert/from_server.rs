@@ -1,6 +1,6 @@
-//! Messages that agents and commanders receive.
+//! Messages that agents and commanders receive, and hooks answer.
 //!
-//! Thread: `rx:server`.
+//! Thread: `rx:server`; `hook` of the server.
 
 use super::ConvertError;
 use super::logs::{read_log_entries, read_logs_request};
@@ -22,13 +22,9 @@ use std::sync::Arc;
 /// # Errors
 /// What is missing or unknown; the whole message is of no use then.
 pub fn from_server(message: grpc_api::FromServer) -> Result<FromServer, ConvertError> {
-    let added = |added: Vec<grpc_api::AddedWorkload>| added.iter().map(added_workload).collect::<Result<Vec<_>, _>>();
     Ok(match message.FromServerEnum {
-        Some(FromServerEnum::ServerHello(hello)) => FromServer::ServerHello(added(hello.addedWorkloads)?),
-        Some(FromServerEnum::UpdateWorkload(update)) => FromServer::UpdateWorkload(WorkloadPlan {
-            added: added(update.addedWorkloads)?,
-            deleted: update.deletedWorkloads.iter().map(deleted_workload).collect::<Result<_, _>>()?,
-        }),
+        Some(FromServerEnum::ServerHello(hello)) => FromServer::ServerHello(added_workloads(&hello.addedWorkloads)?),
+        Some(FromServerEnum::UpdateWorkload(update)) => FromServer::UpdateWorkload(workload_plan(update)?),
         Some(FromServerEnum::UpdateWorkloadState(states)) => FromServer::WorkloadStates(read_workload_states(&states)),
         Some(FromServerEnum::Response(answer)) => FromServer::Response(response(answer)?),
         Some(FromServerEnum::LogsRequest(request)) => FromServer::LogsRequest {
@@ -40,12 +36,25 @@ pub fn from_server(message: grpc_api::FromServer) -> Result<FromServer, ConvertE
     })
 }
 
-fn added_workload(added: &grpc_api::AddedWorkload) -> Result<AddedWorkload, ConvertError> {
-    let workload = added.workload.as_ref().ok_or_else(|| ConvertError("No workload".to_owned()))?;
-    Ok(AddedWorkload {
-        instance: required_instance_name(&added.instanceName)?,
-        workload: Arc::new(read_workload(workload)?),
+/// Reads what changes for an agent, or what a hook made of it.
+///
+/// # Errors
+/// What is missing or unknown.
+pub fn workload_plan(update: grpc_api::UpdateWorkload) -> Result<WorkloadPlan, ConvertError> {
+    Ok(WorkloadPlan {
+        added: added_workloads(&update.addedWorkloads)?,
+        deleted: update.deletedWorkloads.iter().map(deleted_workload).collect::<Result<_, _>>()?,
     })
+}
+
+fn added_workloads(added: &[grpc_api::AddedWorkload]) -> Result<Vec<AddedWorkload>, ConvertError> {
+    added.iter().map(added_workload).collect()
+}
+
+fn added_workload(added: &grpc_api::AddedWorkload) -> Result<AddedWorkload, ConvertError> {
+    let instance = required_instance_name(&added.instanceName)?;
+    let workload = added.workload.as_ref().ok_or_else(|| ConvertError("No workload".to_owned()))?;
+    Ok(AddedWorkload { instance, workload: Arc::new(read_workload(workload)?) })
 }
 
 fn deleted_workload(deleted: &grpc_api::DeletedWorkload) -> Result<DeletedWorkload, ConvertError> {

@@ -5,7 +5,6 @@
 //! Receivers are lenient where that is safe: a state without additional info has an empty one, an incomplete
 //! entry of a list of states is left out. What cannot be understood at all is an error that says why.
 
-#[cfg(any(feature = "agent", feature = "cli"))]
 pub mod from_server;
 mod logs;
 pub mod state;

@@ -1,11 +1,11 @@
-//! Messages that the server sends.
+//! Messages that the server sends, and asks hooks about.
 //!
-//! Thread: `tx:<peer>`.
+//! Thread: `tx:<peer>`; `hook`.
 
 use super::logs::{log_entries, logs_request};
 use super::state::complete_state;
 use super::workload::{delete_condition, instance_name, workload, workload_states};
-use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, Response, ResponseContent};
+use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, Response, ResponseContent, WorkloadPlan};
 use crate::wire::schema::ank_base as base;
 use crate::wire::schema::grpc_api;
 use base::response::ResponseContent as WireContent;
@@ -20,11 +20,7 @@ pub fn from_server(message: FromServer) -> grpc_api::FromServer {
             addedWorkloads: added.iter().map(added_workload).collect(),
             ..Default::default()
         }),
-        FromServer::UpdateWorkload(plan) => FromServerEnum::UpdateWorkload(grpc_api::UpdateWorkload {
-            addedWorkloads: plan.added.iter().map(added_workload).collect(),
-            deletedWorkloads: plan.deleted.iter().map(deleted_workload).collect(),
-            ..Default::default()
-        }),
+        FromServer::UpdateWorkload(plan) => FromServerEnum::UpdateWorkload(update_workload(&plan)),
         FromServer::WorkloadStates(states) => FromServerEnum::UpdateWorkloadState(workload_states(&states)),
         FromServer::Response(answer) => FromServerEnum::Response(response(answer)),
         FromServer::LogsRequest { request_id, request } => FromServerEnum::LogsRequest(grpc_api::LogsRequest {
@@ -38,6 +34,16 @@ pub fn from_server(message: FromServer) -> grpc_api::FromServer {
         }),
     };
     grpc_api::FromServer { FromServerEnum: Some(content), ..Default::default() }
+}
+
+/// What changes for an agent, or what hooks are asked about.
+#[must_use]
+pub fn update_workload(plan: &WorkloadPlan) -> grpc_api::UpdateWorkload {
+    grpc_api::UpdateWorkload {
+        addedWorkloads: plan.added.iter().map(added_workload).collect(),
+        deletedWorkloads: plan.deleted.iter().map(deleted_workload).collect(),
+        ..Default::default()
+    }
 }
 
 fn added_workload(added: &AddedWorkload) -> grpc_api::AddedWorkload {

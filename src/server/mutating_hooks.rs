@@ -1,0 +1,189 @@
+//! Mutating hooks: outside programs that change or veto what an update means for workloads (spec/server.md
+//! section 9.2).
+//!
+//! Thread: `hook` runs the programs one after the other; [`MutatingHooks`] belongs to `server`, which never waits for
+//! them, and to `main` at the start, which does.
+//! Owns: the running program. Takes: one [`WorkloadPlan`] at a time. Gives: a [`HookOutcome`] for each.
+
+use super::settings::HookEntry;
+use super::update::UpdateError;
+use crate::child::{CallWatch, ChildCall, ChildEnd, Ending, OutputBounds, reap_later};
+use crate::limits::{HOOK_ERROR_MAX, HOOK_KILL_GRACE, HOOK_OUTPUT_MAX, STACK_LARGE};
+use crate::memory::give_back_after;
+use crate::model::messages::WorkloadPlan;
+use crate::threads::{self, Thread};
+use crate::wire::hook_message::{self, HookMessageError};
+use crossbeam_channel::{Receiver, Sender, bounded};
+use rustix::pipe::{PipeFlags, pipe_with};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What the hooks made of a plan: `None` when they left it as it is.
+pub type HookOutcome = Result<Option<WorkloadPlan>, UpdateError>;
+
+/// The server's end of the `hook` thread. At most one plan is with the hooks at any time.
+#[derive(Debug)]
+pub struct MutatingHooks {
+    plans: Sender<WorkloadPlan>,
+    outcomes: Receiver<HookOutcome>,
+    /// Dropping it ends a program that runs.
+    _stop: OwnedFd,
+}
+
+impl MutatingHooks {
+    /// Starts the thread for hooks that run in the order given.
+    ///
+    /// # Errors
+    /// The operating system's reason when no thread or pipe can be had.
+    pub fn start(entries: Vec<HookEntry>) -> io::Result<(Self, Thread)> {
+        let (hooks, plans, outcomes, watch) = Self::unattended()?;
+        let thread = threads::spawn("hook", STACK_LARGE, move || {
+            for plan in &plans {
+                if outcomes.send(run_all(&entries, &plan, &mut watch.clone())).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok((hooks, thread))
+    }
+
+    /// Both ends without a thread between them.
+    fn unattended() -> io::Result<(Self, Receiver<WorkloadPlan>, Sender<HookOutcome>, StopWatch)> {
+        let (plans, taken) = bounded(1);
+        let (put, outcomes) = bounded(1);
+        let (watched, stop) = pipe_with(PipeFlags::CLOEXEC)?;
+        let watch = StopWatch(std::sync::Arc::new(watched));
+        Ok((Self { plans, outcomes, _stop: stop }, taken, put, watch))
+    }
+
+    /// Hooks whose outcomes a test gives.
+    #[cfg(test)]
+    pub fn scripted() -> (Self, Receiver<WorkloadPlan>) {
+        let (hooks, plans, ..) = Self::unattended().unwrap();
+        (hooks, plans)
+    }
+
+    /// Gives the hooks a plan. Its outcome comes later; until then no other plan may be given.
+    pub fn ask(&self, plan: WorkloadPlan) {
+        if self.plans.try_send(plan).is_err() {
+            log::error!("The mutating hooks do not take an update.");
+        }
+    }
+
+    /// Gives the hooks a plan and waits for the outcome.
+    ///
+    /// # Errors
+    /// As a hook refuses or fails.
+    pub fn ask_and_wait(&self, plan: WorkloadPlan) -> HookOutcome {
+        self.ask(plan);
+        let gone = || UpdateError::HookFailed { hook: String::new(), reason: "the thread of the hooks ended".into() };
+        self.outcomes.recv().unwrap_or_else(|_| Err(gone()))
+    }
+
+    /// Where outcomes come in the order of the plans.
+    #[must_use]
+    pub fn outcomes(&self) -> &Receiver<HookOutcome> {
+        &self.outcomes
+    }
+}
+
+/// Ends the running program when the server ends.
+#[derive(Debug, Clone)]
+struct StopWatch(std::sync::Arc<OwnedFd>);
+
+impl CallWatch for StopWatch {
+    fn cancel_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
+    }
+
+    fn next_progress(&self) -> Option<Duration> {
+        None
+    }
+
+    fn still_running(&mut self, _age: Duration) {}
+}
+
+/// Gives `plan` to the first hook, what that makes of it to the second, and so on.
+fn run_all(entries: &[HookEntry], plan: &WorkloadPlan, watch: &mut dyn CallWatch) -> HookOutcome {
+    let original = hook_message::encode(plan);
+    let mut changed: Option<(Vec<u8>, WorkloadPlan)> = None;
+    for entry in entries {
+        let input = changed.as_ref().map_or(&original, |(bytes, _)| bytes);
+        let output = run_one(entry, input, watch)?;
+        if output == *input {
+            continue;
+        }
+        log::debug!("Hook '{}' changed the update.", entry.name);
+        // Each hook is answerable for its own output, so it is read before the next one gets it.
+        let plan = hook_message::decode(&output).map_err(|error| unreadable(&entry.name, &error))?;
+        changed = Some((output, plan));
+    }
+    let bytes = original.len();
+    let outcome = changed.filter(|(output, _)| *output != original).map(|(_, plan)| plan);
+    drop(original);
+    give_back_after(bytes);
+    Ok(outcome)
+}
+
+fn unreadable(name: &str, error: &HookMessageError) -> UpdateError {
+    UpdateError::Invalid(match error {
+        HookMessageError::Undecodable(reason) => {
+            format!("Failed to decode protobuf output from hook '{name}': {reason}")
+        }
+        HookMessageError::Incomplete(reason) => format!("Failed to convert output from hook '{name}': {reason}"),
+    })
+}
+
+/// Runs one hook and answers what it wrote.
+fn run_one(entry: &HookEntry, input: &[u8], watch: &mut dyn CallWatch) -> Result<Vec<u8>, UpdateError> {
+    let file: PathBuf = entry.path.join(&entry.name);
+    let failed = |reason: String| UpdateError::HookFailed { hook: entry.name.clone(), reason };
+    log::debug!("Running hook '{}' with {} bytes.", file.display(), input.len());
+    let call = ChildCall {
+        program: file.as_os_str(),
+        arguments: vec![],
+        variables: vec![],
+        input,
+        limit: Some(Duration::from_secs(entry.timeout_s.into())),
+        bounds: OutputBounds { output_max: HOOK_OUTPUT_MAX, error_max: HOOK_ERROR_MAX, end_when_exceeded: true },
+        kill_grace: HOOK_KILL_GRACE,
+    };
+    let end = call
+        .run(watch, |_| (), || None)
+        .map_err(|error| failed(format!("Failed to execute hook '{}': {error}", file.display())))?;
+    let ChildEnd { ending, status, output, said, input_error, left_over, .. } = end;
+    if let Some(child) = left_over {
+        reap_later(child, ());
+    }
+    let said_too = if said.is_empty() { String::new() } else { format!(". It said: '{said}'") };
+    match (ending, status) {
+        (Ending::Itself, Some(status)) if status.success() => match input_error {
+            None => {
+                log::debug!("Hook '{}' accepted the update{said_too}.", entry.name);
+                Ok(output)
+            }
+            Some(error) => Err(failed(format!("Failed to write to hook '{}' stdin: {error}", file.display()))),
+        },
+        (Ending::Itself, status) => {
+            let said = match (said.is_empty(), status) {
+                (false, _) => said,
+                (true, Some(status)) => format!("it said nothing and ended with {status}"),
+                (true, None) => "it said nothing and its exit status is not known".to_owned(),
+            };
+            let reason = format!("Hook '{}' rejected the change: {said}", entry.name);
+            Err(UpdateError::Veto { hook: entry.name.clone(), reason })
+        }
+        (Ending::TimedOut(limit), _) => {
+            Err(failed(format!("Hook '{}' did not end within {limit:?} and was ended{said_too}", file.display())))
+        }
+        (Ending::TooMuchOutput, _) => {
+            Err(failed(format!("Hook '{}' wrote more than {HOOK_OUTPUT_MAX} bytes and was ended", file.display())))
+        }
+        (Ending::Cancelled, _) => Err(failed("The server is ending".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,390 @@
+//! Updates with mutating hooks: what waits for them, what goes on meanwhile, and what their answers do.
+
+use super::*;
+use crate::limits::HOOK_WAITING;
+use crate::model::workload::Workload;
+use crate::server::mutating_hooks::{HookOutcome, MutatingHooks};
+use std::sync::Arc;
+
+/// A cluster whose hooks answer when the test says so.
+struct Hooked {
+    cluster: Cluster,
+    plans: Receiver<WorkloadPlan>,
+}
+
+impl Hooked {
+    fn new() -> Self {
+        let (hooks, plans) = MutatingHooks::scripted();
+        let mut cluster = Cluster::default();
+        cluster.server.set_hooks(hooks);
+        Self { cluster, plans }
+    }
+
+    /// Sends an update of the whole state; its answer comes when the hooks have answered.
+    fn send(&mut self, commander: PeerId, workloads: &[(&str, &str)]) {
+        let content = update(&whole(workloads), &[]);
+        self.cluster.say(commander, ToServer::Request(Request { id: "update".to_owned(), content }));
+    }
+
+    /// What the hooks were asked, if anything.
+    fn asked(&self) -> Option<WorkloadPlan> {
+        self.plans.try_recv().ok()
+    }
+
+    fn answer(&mut self, outcome: HookOutcome) {
+        self.cluster.server.on_event(ServerEvent::Hooks(outcome));
+    }
+
+    /// An update from a new commander whose plan `hook` changes. Answers added and deleted instances or the error.
+    fn update(
+        &mut self,
+        workloads: &[(&str, &str)],
+        hook: impl FnOnce(&mut WorkloadPlan),
+    ) -> Result<(Vec<String>, Vec<String>), String> {
+        let commander = self.cluster.commander();
+        self.send(commander, workloads);
+        if let Some(mut plan) = self.asked() {
+            let before = plan.clone();
+            hook(&mut plan);
+            self.answer(Ok((plan != before).then_some(plan)));
+        }
+        let answer = self.cluster.take(commander).pop();
+        self.cluster.say(commander, ToServer::Goodbye);
+        match answer {
+            Some(FromServer::Response(Response {
+                content: ResponseContent::UpdateStateSuccess { added, deleted },
+                ..
+            })) => Ok((added, deleted)),
+            Some(FromServer::Response(Response { content: ResponseContent::Error(text), .. })) => Err(text),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn agent_in_state(&mut self, part: &str, workload: &str) -> String {
+        self.cluster.read(&[&format!("{part}.workloads.{workload}.agent")])
+    }
+}
+
+/// A state with workloads on agents.
+fn whole(workloads: &[(&str, &str)]) -> String {
+    let line = |(name, agent): &(&str, &str)| format!("{name}: {{agent: {agent}, runtime: podman, runtimeConfig: x}}");
+    let lines: Vec<String> = workloads.iter().map(line).collect();
+    format!("{{desiredState: {{apiVersion: v1, workloads: {{{}}}}}}}", lines.join(", "))
+}
+
+fn text(workload: &str, agent: &str) -> String {
+    InstanceName::new(workload, "x", agent).to_string()
+}
+
+/// What a hook does that moves a workload to another agent.
+fn move_to(plan: &mut WorkloadPlan, workload: &str, agent: &str) {
+    for added in plan.added.iter_mut().filter(|added| &*added.instance.workload == workload) {
+        added.instance.agent = agent.into();
+        Arc::make_mut(&mut added.workload).agent = agent.into();
+    }
+}
+
+fn ids(messages: &[FromServer]) -> Vec<&str> {
+    messages
+        .iter()
+        .map(|message| match message {
+            FromServer::Response(response) => response.id.as_str(),
+            other => panic!("{other:?}"),
+        })
+        .collect()
+}
+
+#[test]
+fn while_hooks_work_everybody_else_is_served() {
+    let mut hooked = Hooked::new();
+    let (agent, commander) = (hooked.cluster.settled_agent("A"), hooked.cluster.commander());
+    hooked.send(commander, &[("web", "A")]);
+    assert_eq!(hooked.asked().unwrap().added.len(), 1);
+    // Reads show the state before, states are stored and passed on, agents come and go.
+    assert_eq!(
+        hooked.cluster.read(&["desiredState.workloads"]),
+        r#"{"desiredState":{"apiVersion":"v1","workloads":{}}}"#
+    );
+    let other = InstanceName::new("other", "x", "A");
+    hooked.cluster.report(agent, &[(&other, Phase::Running)]);
+    assert_eq!(hooked.cluster.phase(&other), Some(Phase::Running));
+    let late = hooked.cluster.settled_agent("B");
+    assert_eq!((hooked.cluster.take(commander), hooked.cluster.take(agent)), (vec![], vec![]));
+    hooked.answer(Ok(None));
+    assert_eq!(ids(&hooked.cluster.take(commander)), ["update"]);
+    assert!(
+        matches!(&hooked.cluster.take(agent)[..], [FromServer::UpdateWorkload(plan)] if names(&plan.added) == ["web"])
+    );
+    assert_eq!(hooked.cluster.take(late), []);
+}
+
+#[test]
+fn updates_that_wait_are_carried_out_in_order_and_each_is_asked_about() {
+    let mut hooked = Hooked::new();
+    let commanders = [hooked.cluster.commander(), hooked.cluster.commander(), hooked.cluster.commander()];
+    hooked.send(commanders[0], &[("a", "A")]);
+    hooked.send(commanders[1], &[("a", "A"), ("b", "A")]);
+    hooked.send(commanders[2], &[("b", "A")]);
+    let plan = |plan: WorkloadPlan| (names(&plan.added).join(","), plan.deleted.len());
+    assert_eq!(hooked.asked().map(plan), Some(("a".to_owned(), 0)));
+    assert_eq!(hooked.asked(), None, "one at a time");
+    hooked.answer(Ok(None));
+    assert_eq!(hooked.asked().map(plan), Some(("b".to_owned(), 0)), "planned against the state after the first");
+    hooked.answer(Err(UpdateError::TooManyWait));
+    assert_eq!(hooked.asked().map(plan), Some(("b".to_owned(), 1)), "planned against the state after a refusal");
+    hooked.answer(Ok(None));
+    assert_eq!(hooked.asked(), None);
+    for commander in commanders {
+        assert_eq!(ids(&hooked.cluster.take(commander)), ["update"]);
+    }
+    assert_eq!(
+        hooked.cluster.read(&["desiredState.workloads.*.agent"]),
+        r#"{"desiredState":{"apiVersion":"v1","workloads":{"b":{"agent":"A"}}}}"#
+    );
+}
+
+#[test]
+fn answers_to_one_requester_keep_their_order_while_workloads_of_one_agent_are_several() {
+    let mut hooked = Hooked::new();
+    let agent = hooked.cluster.settled_agent("A");
+    let read = || RequestContent::CompleteState(ReadState { masks: vec!["agents".to_owned()], subscribe: false });
+    let say = |hooked: &mut Hooked, id: &str, content| {
+        hooked.cluster.say(agent, ToServer::Request(Request { id: id.to_owned(), content }));
+    };
+    say(&mut hooked, "one@update", update(&whole(&[("a", "B")]), &[]));
+    say(&mut hooked, "one@read", read());
+    say(&mut hooked, "two@read", read());
+    assert_eq!(ids(&hooked.cluster.take(agent)), ["two@read"]);
+    hooked.answer(Ok(None));
+    assert_eq!(ids(&hooked.cluster.take(agent)), ["one@update", "one@read"]);
+}
+
+#[test]
+fn updates_that_change_no_workload_are_not_asked_about_but_keep_their_place() {
+    let mut hooked = Hooked::new();
+    let commander = hooked.cluster.commander();
+    let configs = "{desiredState: {apiVersion: v1, configs: {k: v}}}";
+    assert!(matches!(
+        hooked.cluster.ask(commander, update(configs, &["desiredState.configs"])),
+        ResponseContent::UpdateStateSuccess { .. }
+    ));
+    assert_eq!(hooked.asked(), None);
+    hooked.send(commander, &[("a", "A")]);
+    let other = hooked.cluster.commander();
+    let content = update(configs, &["desiredState.configs"]);
+    hooked.cluster.say(other, ToServer::Request(Request { id: "configs".to_owned(), content }));
+    assert_eq!(hooked.cluster.take(other), []);
+    hooked.answer(Ok(None));
+    assert_eq!(ids(&hooked.cluster.take(other)), ["configs"]);
+}
+
+#[test]
+fn too_many_waiting_requests_are_refused() {
+    let mut hooked = Hooked::new();
+    let commander = hooked.cluster.commander();
+    for _ in 0..HOOK_WAITING + 1 {
+        hooked.send(commander, &[("a", "A")]);
+    }
+    assert_eq!(hooked.cluster.take(commander), []);
+    hooked.send(commander, &[("a", "A")]);
+    let messages = hooked.cluster.take(commander);
+    assert!(
+        matches!(&messages[..], [FromServer::Response(Response { content: ResponseContent::Error(text), .. })] if text.contains("Too many requests wait")),
+        "{messages:?}"
+    );
+    hooked.answer(Ok(None));
+    assert_eq!(hooked.cluster.take(commander).len(), HOOK_WAITING + 1);
+}
+
+#[test]
+fn a_requester_that_leaves_gets_nothing_but_its_update_is_carried_out() {
+    let mut hooked = Hooked::new();
+    let commander = hooked.cluster.commander();
+    hooked.send(commander, &[("a", "A")]);
+    hooked.send(commander, &[("b", "A")]);
+    let content = RequestContent::CompleteState(ReadState { masks: vec![], subscribe: true });
+    hooked.cluster.say(commander, ToServer::Request(Request { id: "events".to_owned(), content }));
+    hooked.cluster.close(commander);
+    hooked.answer(Ok(None));
+    hooked.answer(Ok(None));
+    assert!(hooked.cluster.server.subscriptions.is_empty());
+    assert_eq!(
+        hooked.agent_in_state("desiredState", "b"),
+        r#"{"desiredState":{"apiVersion":"v1","workloads":{"b":{"agent":"A"}}}}"#
+    );
+}
+
+#[test]
+fn a_refused_update_changes_nothing() {
+    let mut hooked = Hooked::new();
+    let agent = hooked.cluster.settled_agent("A");
+    let commander = hooked.cluster.commander();
+    hooked.send(commander, &[("a", "A")]);
+    let veto = UpdateError::Veto { hook: "h".into(), reason: "Hook 'h' rejected the change: no".into() };
+    hooked.answer(Err(veto));
+    let error =
+        ResponseContent::Error("Update rejected by mutating hook 'h': 'Hook 'h' rejected the change: no'".into());
+    assert_eq!(
+        hooked.cluster.take(commander),
+        [FromServer::Response(Response { id: "update".to_owned(), content: error })]
+    );
+    assert_eq!(hooked.cluster.take(agent), []);
+    assert!(!hooked.cluster.read(&[]).contains("podman"));
+}
+
+#[test]
+fn the_changed_lists_are_what_agents_get_and_the_answer_names() {
+    let mut hooked = Hooked::new();
+    let (a, b) = (hooked.cluster.settled_agent("A"), hooked.cluster.settled_agent("B"));
+    let answer = hooked.update(&[("stays", "A"), ("moves", "A"), ("dropped", "A")], |plan| {
+        move_to(plan, "moves", "B");
+        plan.added.retain(|added| &*added.instance.workload != "dropped");
+        let sidecar = Arc::new(Workload::new("B", "podman", "x"));
+        plan.added.push(AddedWorkload { instance: sidecar.instance_name("sidecar"), workload: sidecar });
+    });
+    assert_eq!(answer, Ok((vec![text("moves", "B"), text("sidecar", "B"), text("stays", "A")], vec![])));
+    let added = |messages: Vec<FromServer>| match &messages[..] {
+        [FromServer::UpdateWorkload(plan)] => names(&plan.added),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        (added(hooked.cluster.take(a)), added(hooked.cluster.take(b))),
+        (vec!["stays".to_owned()], vec!["moves".to_owned(), "sidecar".to_owned()])
+    );
+    assert_eq!(hooked.cluster.phase(&InstanceName::new("moves", "x", "B")), Some(Phase::PendingInitial));
+    assert_eq!(hooked.cluster.phase(&InstanceName::new("moves", "x", "A")), None);
+    // Users see what they wrote in the desired state, and what runs in the effective one.
+    assert!(hooked.agent_in_state("desiredState", "moves").contains(r#""agent":"A""#));
+    assert!(hooked.agent_in_state("effectiveState", "moves").contains(r#""agent":"B""#));
+    assert!(hooked.agent_in_state("desiredState", "dropped").contains(r#""agent":"A""#));
+    assert!(!hooked.agent_in_state("effectiveState", "dropped").contains("dropped"));
+}
+
+#[test]
+fn an_unrelated_update_keeps_what_hooks_made_of_earlier_ones() {
+    let mut hooked = Hooked::new();
+    hooked
+        .update(&[("moves", "A"), ("dropped", "A")], |plan| {
+            move_to(plan, "moves", "B");
+            plan.added.retain(|added| &*added.instance.workload != "dropped");
+        })
+        .unwrap();
+    let before = hooked.cluster.read(&["effectiveState.workloads.*.agent"]);
+    let answer = hooked.update(&[("moves", "A"), ("dropped", "A"), ("new", "A")], |_| ());
+    assert_eq!(answer, Ok((vec![text("new", "A")], vec![])));
+    let after = hooked.cluster.read(&["effectiveState.workloads.*.agent"]);
+    assert_eq!(after.replace(r#","new":{"agent":"A"}"#, ""), before);
+    // The agents of a restarted cluster get the same.
+    let b = hooked.cluster.agent("B");
+    assert!(matches!(hooked.cluster.take(b).last(), Some(FromServer::ServerHello(added)) if names(added) == ["moves"]));
+    // Applying the same again is no change at all, although the effective state differs.
+    let same = hooked.update(&[("moves", "A"), ("dropped", "A"), ("new", "A")], |_| panic!("hooks are not asked"));
+    assert_eq!(same, Ok((vec![], vec![])));
+}
+
+#[test]
+fn a_workload_that_a_hook_moved_is_deleted_where_it_runs() {
+    let mut hooked = Hooked::new();
+    let (a, b) = (hooked.cluster.settled_agent("A"), hooked.cluster.settled_agent("B"));
+    hooked.update(&[("moves", "A")], |plan| move_to(plan, "moves", "B")).unwrap();
+    hooked.cluster.take_all();
+    let answer = hooked.update(&[], |plan| {
+        assert_eq!(plan.deleted[0].instance, InstanceName::new("moves", "x", "B"));
+    });
+    assert_eq!(answer, Ok((vec![], vec![text("moves", "B")])));
+    assert_eq!(hooked.cluster.take(a), []);
+    assert!(matches!(&hooked.cluster.take(b)[..], [FromServer::UpdateWorkload(plan)] if plan.deleted.len() == 1));
+}
+
+#[test]
+fn a_workload_that_a_hook_does_not_let_go_stays() {
+    let mut hooked = Hooked::new();
+    let agent = hooked.cluster.settled_agent("A");
+    hooked.update(&[("a", "A")], |_| ()).unwrap();
+    hooked.cluster.take_all();
+    assert_eq!(hooked.update(&[], |plan| plan.deleted.clear()), Ok((vec![], vec![])));
+    assert_eq!(hooked.cluster.take(agent), []);
+    assert!(hooked.agent_in_state("effectiveState", "a").contains(r#""agent":"A""#));
+    assert!(!hooked.agent_in_state("desiredState", "a").contains(r#""agent""#));
+    // When it comes back in another form, the instance that stayed is replaced, not doubled.
+    let answer = hooked.update(&[("a", "B")], |_| ());
+    assert_eq!(answer, Ok((vec![text("a", "B")], vec![text("a", "A")])));
+}
+
+#[test]
+fn a_hook_cannot_leave_two_instances_of_one_workload() {
+    let mut hooked = Hooked::new();
+    hooked.update(&[("a", "A")], |_| ()).unwrap();
+    // The delete of the old instance is forgotten; the same sidecar is added again and again.
+    let answer = hooked.update(&[("a", "B")], |plan| plan.deleted.clear());
+    assert_eq!(answer, Ok((vec![text("a", "B")], vec![text("a", "A")])));
+    let sidecar = |plan: &mut WorkloadPlan| {
+        let workload = Arc::new(Workload::new("A", "podman", "x"));
+        plan.added.push(AddedWorkload { instance: workload.instance_name("sidecar"), workload });
+    };
+    let answer = hooked.update(&[("a", "C")], sidecar);
+    assert_eq!(answer, Ok((vec![text("a", "C"), text("sidecar", "A")], vec![text("a", "B")])));
+    let answer = hooked.update(&[("a", "D")], sidecar);
+    assert_eq!(answer, Ok((vec![text("a", "D")], vec![text("a", "C")])));
+}
+
+#[test]
+fn output_that_cannot_be_carried_out_refuses_the_update() {
+    type Hook = fn(&mut WorkloadPlan);
+    let rows: [(&str, Hook); 6] = [
+        ("Unsupported workload name 'a.b'. Expected to have characters in [a-zA-Z0-9_-].", |plan| {
+            plan.added[0].instance.workload = "a.b".into();
+        }),
+        ("Unsupported agent name 'A/B'.", |plan| move_to(plan, "a", "A/B")),
+        ("Workload 'a' is for agent 'A', but its instance name is for agent 'B'.", |plan| {
+            plan.added[0].instance.agent = "B".into();
+        }),
+        ("Unsupported id '../x' of workload 'a'.", |plan| plan.added[0].instance.id = "../x".into()),
+        ("Workload 'a' is added twice.", |plan| {
+            let again = plan.added[0].clone();
+            plan.added.push(again);
+        }),
+        ("workload dependency 'a' is part of a cycle.", |plan| {
+            let condition = crate::model::workload::AddCondition::Running;
+            Arc::make_mut(&mut plan.added[0].workload).dependencies.insert("old".into(), condition);
+            let mut old = Workload::new("A", "podman", "x");
+            old.dependencies.insert("a".into(), condition);
+            plan.added.push(AddedWorkload { instance: old.instance_name("old"), workload: Arc::new(old) });
+        }),
+    ];
+    for (expected, hook) in rows {
+        let mut hooked = Hooked::new();
+        hooked.update(&[("old", "A")], |_| ()).unwrap();
+        let before = hooked.cluster.read(&[]);
+        let error = hooked.update(&[("old", "A"), ("a", "A")], hook).unwrap_err();
+        assert!(error.starts_with("Update rejected: '") && error.contains(expected), "{error}");
+        assert_eq!(hooked.cluster.read(&[]), before, "{expected}");
+    }
+}
+
+#[test]
+fn a_delete_of_what_does_not_exist_is_ignored() {
+    let mut hooked = Hooked::new();
+    let answer = hooked.update(&[("a", "A")], |plan| {
+        let instance = InstanceName::new("ghost", "x", "A");
+        plan.deleted.push(crate::model::messages::DeletedWorkload { instance, dependencies: [].into() });
+    });
+    assert_eq!(answer, Ok((vec![text("a", "A")], vec![])));
+}
+
+#[test]
+fn an_update_that_hooks_empty_changes_the_desired_state_alone() {
+    let mut hooked = Hooked::new();
+    let agent = hooked.cluster.settled_agent("A");
+    assert_eq!(hooked.update(&[("a", "A")], |plan| plan.added.clear()), Ok((vec![], vec![])));
+    assert_eq!(hooked.cluster.take(agent), []);
+    assert!(hooked.agent_in_state("desiredState", "a").contains(r#""agent":"A""#));
+    assert!(!hooked.agent_in_state("effectiveState", "a").contains(r#""agent""#));
+}
+
+#[test]
+fn an_outcome_that_nobody_waits_for_is_ignored() {
+    let mut hooked = Hooked::new();
+    hooked.answer(Ok(Some(WorkloadPlan::default())));
+    assert_eq!(hooked.update(&[("a", "A")], |_| ()).unwrap().0, [text("a", "A")]);
+}

@@ -1,0 +1,81 @@
+//! What mutating hooks read and write: one `UpdateWorkload` without length (spec/server.md section 9.2).
+//!
+//! Thread: `hook`.
+
+use super::convert::{from_server, to_client};
+use super::schema::grpc_api;
+use crate::model::messages::WorkloadPlan;
+use protobuf::Message;
+
+/// Output of a hook that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HookMessageError {
+    /// Not the message that was expected.
+    #[error("{0}")]
+    Undecodable(String),
+    /// That message, but something in it is missing or unknown.
+    #[error("{0}")]
+    Incomplete(String),
+}
+
+/// The bytes that a hook reads.
+#[must_use]
+pub fn encode(plan: &WorkloadPlan) -> Vec<u8> {
+    // Writing into memory fails for a message of more than 2 GiB only, which no update can become.
+    to_client::update_workload(plan).write_to_bytes().unwrap_or_default()
+}
+
+/// Reads what a hook wrote.
+///
+/// # Errors
+/// [`HookMessageError`] with the reason.
+pub fn decode(bytes: &[u8]) -> Result<WorkloadPlan, HookMessageError> {
+    let message = grpc_api::UpdateWorkload::parse_from_bytes(bytes)
+        .map_err(|error| HookMessageError::Undecodable(error.to_string()))?;
+    from_server::workload_plan(message).map_err(|error| HookMessageError::Incomplete(error.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::messages::{AddedWorkload, DeletedWorkload};
+    use crate::model::names::InstanceName;
+    use crate::model::workload::Workload;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_plan_is_read_back_as_it_was() {
+        let workload = Arc::new(Workload::new("A", "podman", "x"));
+        let instance = workload.instance_name("web");
+        let plan = WorkloadPlan {
+            added: vec![AddedWorkload { instance: instance.clone(), workload }],
+            deleted: vec![DeletedWorkload { instance, dependencies: [].into() }],
+        };
+        assert_eq!(decode(&encode(&plan)), Ok(plan));
+        assert_eq!(decode(&[]), Ok(WorkloadPlan::default()));
+    }
+
+    #[test]
+    fn what_cannot_be_used_says_why() {
+        assert!(matches!(decode(b"garbage"), Err(HookMessageError::Undecodable(_))));
+        let name = InstanceName::with_id("a", "id", "A");
+        let added = |message| grpc_api::UpdateWorkload { addedWorkloads: vec![message], ..Default::default() };
+        let whole = WorkloadPlan {
+            added: vec![AddedWorkload { instance: name, workload: Arc::new(Workload::new("A", "r", "c")) }],
+            deleted: vec![],
+        };
+        let whole = to_client::update_workload(&whole).addedWorkloads.remove(0);
+        let mut no_name = whole.clone();
+        no_name.instanceName.clear();
+        let mut no_workload = whole.clone();
+        no_workload.workload.clear();
+        let mut no_agent = whole;
+        no_agent.workload.as_mut().unwrap().agent = None;
+        for (message, reason) in
+            [(no_name, "No instance name"), (no_workload, "No workload"), (no_agent, "Missing field 'agent'")]
+        {
+            let bytes = added(message).write_to_bytes().unwrap();
+            assert_eq!(decode(&bytes), Err(HookMessageError::Incomplete(reason.to_owned())));
+        }
+    }
+}
