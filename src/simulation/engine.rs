@@ -101,7 +101,6 @@ enum Doing {
 pub struct Container {
     pub runtime: Name,
     pub instance: InstanceName,
-    workload: Arc<Workload>,
     doing: Doing,
     pid: u32,
     listed_from: Instant,
