@@ -569,7 +569,6 @@ impl World {
         let container = Container {
             runtime: runtime.clone(),
             instance: new.instance.clone(),
-            workload: new.workload.clone(),
             doing,
             pid: self.created,
             listed_from,
