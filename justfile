@@ -70,7 +70,7 @@ trace *args:
 size: setup
     @tests/scripts/size.sh
 
-# Sizes, start of 20 workloads next to bare podman, delay from a container's exit to `ank get workloads`
+# Sizes, start of 20 workloads next to bare podman, an idle minute, delay from an exit to `ank get workloads`
 [group('measure')]
 bench: setup
     @tests/scripts/bench.sh

@@ -106,10 +106,14 @@
 //!   rows.rs table.rs live.rs wait.rs   tables, frames, waiting until settled
 //!   output.rs error.rs     streams and colours; texts, hints, exit codes
 //!   testing.rs             tests only: a scripted server
-//! simulation/              tests only, one thread: whole programs step by step
+//! simulation/              tests only, one thread: whole clusters from a seed, in virtual time
+//!   scenario.rs cluster.rs what happens, and to whom
+//!   life.rs                one life of an agent: real scheduler, control loops, state checker
+//!   network.rs orders.rs   connections that delay and break; what users ask for
+//!   engine.rs sim_connector.rs coroutine.rs   an engine per node, its calls that take time
+//!   settled.rs trace.rs    what must hold once it is quiet; what happened before a failure
 //!   manual_clock.rs        time that moves when told
-//!   fake_connector.rs      a container engine in memory
-//!   stepped_agent.rs       an agent without threads
+//!   fake_connector.rs stepped_agent.rs   a container engine and an agent for unit tests
 //! ```
 //!
 //! # Threads and channels

@@ -341,6 +341,11 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
                 self.report(vec![WorkloadState::new(instance, ExecutionState::plain(Phase::Removed))]);
             }
         }
+        // What waits behind its predecessor was reported by nobody yet, and the server may think that we are gone.
+        let untold = self.runtime.waits_behind_another().filter(|instance| self.store.get(instance).is_none());
+        let waiting = ExecutionState::plain(Phase::PendingWaitingToStart);
+        let untold = untold.map(|instance| WorkloadState::new(instance.clone(), waiting.clone())).collect();
+        self.report(untold);
         self.uplink.resynchronise(self.store.own());
     }
 
@@ -389,12 +394,12 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             let phase = shown.phase;
             self.uplink.put(WorkloadState::new(instance.clone(), shown));
             reports.extend(self.runtime.state_changed(&instance.workload, &self.store));
-            if phase == Phase::Removed && self.runtime.waits_to_start(&instance) {
-                // The same instance will come back; without this it would be shown nowhere until then.
-                reports.push_back(WorkloadState::new(instance, ExecutionState::plain(Phase::PendingWaitingToStart)));
-            } else if phase.state() != "Stopping" && self.runtime.waits_to_stop(&instance) {
+            if phase.state() != "Stopping" && self.runtime.waits_to_stop(&instance) {
                 // It was started once more while it waits; without this nobody would see that it is to stop.
                 reports.push_back(WorkloadState::new(instance, ExecutionState::plain(Phase::StoppingWaitingToStop)));
+            } else if phase == Phase::Removed && self.runtime.waits_to_start(&instance) {
+                // The same instance will come back; without this it would be shown nowhere until then.
+                reports.push_back(WorkloadState::new(instance, ExecutionState::plain(Phase::PendingWaitingToStart)));
             }
         }
     }

@@ -340,8 +340,15 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     #[must_use]
     pub fn waits_to_start(&self, instance: &InstanceName) -> bool {
         let waiting = self.scheduler.get(&instance.workload);
-        matches!(waiting, Some(Waiting::Create(_) | Waiting::UpdateCreate(_)))
-            && waiting.and_then(Waiting::new_instance).is_some_and(|added| added.instance == *instance)
+        waiting.and_then(Waiting::new_instance).is_some_and(|added| added.instance == *instance)
+    }
+
+    /// The instances whose predecessors wait for others before they go.
+    pub fn waits_behind_another(&self) -> impl Iterator<Item = &InstanceName> {
+        self.scheduler.names().filter_map(|name| match self.scheduler.get(name) {
+            Some(Waiting::UpdateDelete(updated)) => Some(&updated.new.instance),
+            _ => None,
+        })
     }
 
     /// Whether this instance waits for others before it is deleted or replaced.

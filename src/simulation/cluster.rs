@@ -210,6 +210,9 @@ impl Cluster {
                 if let Some(event) = &event {
                     self.trace.line(|| format!("{}: {}", node.name, Trace::event(event)));
                 }
+                if let Some(SchedulerEvent::Listed { runtime, result: Ok(_) }) = &event {
+                    node.engine.note_listed(life.number, runtime);
+                }
                 node.orders.before(event.as_ref(), &life.manager, &node.engine);
                 match event {
                     Some(event) => life.manager.on_event(event),
@@ -395,9 +398,20 @@ impl Cluster {
         self.nodes.iter().for_each(|node| node.engine.calm_down());
     }
 
-    /// Whether everybody is there and nothing is on its way.
-    pub fn is_connected(&self) -> bool {
-        let idle = |node: &Node| node.life.is_some() && node.stream.is_some() && node.engine.calls() == 0;
-        self.server.is_some() && self.nodes.iter().all(idle) && self.network.is_quiet()
+    /// Answers who is not there or what is still on its way.
+    pub fn busy(&self) -> Option<String> {
+        let busy = |node: &Node| {
+            let name = &node.name;
+            match (&node.life, node.stream, node.engine.calls()) {
+                (None, ..) => Some(format!("agent {name} is away")),
+                (_, None, _) => Some(format!("agent {name} is not connected")),
+                (_, _, 0) => None,
+                (_, _, calls) => Some(format!("{calls} engine calls run on node {name}")),
+            }
+        };
+        let node = self.nodes.iter().find_map(busy);
+        let network = || (!self.network.is_quiet()).then(|| "messages are on their way".to_owned());
+        let server = self.server.is_none().then(|| "the server is away".to_owned());
+        server.or(node).or_else(network)
     }
 }

@@ -213,15 +213,17 @@ impl SimEngine {
         }
         world.take_due(); // It acts before it ends.
         let ended = world.calls.remove(&call)?;
-        if let Ok(Answer::Listed(_)) = &ended.result {
-            world.listed.insert((ended.caller.life, ended.caller.runtime.clone()));
-        }
         if let (Action::Run(_), Ok(Answer::Id(id))) = (&ended.action, &ended.result)
             && let Some(container) = world.containers.get_mut(id)
         {
             container.leftover = false;
         }
         Some(ended.result)
+    }
+
+    /// The scheduler of this life was told which containers a runtime has.
+    pub fn note_listed(&self, life: u64, runtime: &Name) {
+        self.world().listed.insert((life, runtime.clone()));
     }
 
     /// Ends a child process within two seconds. What it was about to do may still happen.

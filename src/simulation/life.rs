@@ -18,6 +18,7 @@ use crate::agent::workload_control_loop::{LoopContext, WorkloadControlLoop};
 use crate::clock::Clock;
 use crate::limits::{REPAIR_INTERVAL, SCHEDULER_INBOX, WATCH_INBOX};
 use crate::model::names::Name;
+use crate::runtime::exit_watch::NotWatched;
 use crate::runtime::{MainProcess, RuntimeConnector};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::cell::Cell;
@@ -59,8 +60,11 @@ impl Surroundings for SimSurroundings {
         self.listing.set(Some(self.engine.begin(&self.caller, Action::List, None)));
     }
 
-    fn watch_exit(&mut self, key: u64, process: &MainProcess) -> Option<WatchGuard> {
-        self.pidfds.then(|| self.engine.watch_exit(&self.caller, key, process.pid))
+    fn watch_exit(&mut self, key: u64, process: &MainProcess) -> Result<WatchGuard, NotWatched> {
+        if !self.pidfds {
+            return Err(NotWatched::Unable);
+        }
+        Ok(self.engine.watch_exit(&self.caller, key, process.pid))
     }
 
     fn report(&mut self, report: WatchReport) {

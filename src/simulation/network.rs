@@ -160,6 +160,7 @@ impl Network {
         }
         stream.server_notices_at.get_or_insert(now + Duration::from_millis(server));
         stream.client_notices_at.get_or_insert(now + Duration::from_millis(client));
+        self.forget_closed();
     }
 
     /// The agent's process ends: what it sent arrives, then its end.
@@ -171,6 +172,7 @@ impl Network {
         stream.client_open = false;
         stream.down.clear();
         stream.server_notices_at.get_or_insert(at);
+        self.forget_closed();
     }
 
     /// The server's process ends: what it sent arrives, then its end.

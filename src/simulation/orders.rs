@@ -19,6 +19,8 @@ struct Order {
     /// Its dependencies were met at some time since it came, or it ran already.
     may_start: bool,
     current: bool,
+    /// The event that is being handled ends it. Until its deletes are done, it may still start.
+    ends: bool,
 }
 
 /// The orders of one life.
@@ -40,9 +42,9 @@ impl Orders {
         match event {
             Some(SchedulerEvent::Server(FromServer::ServerHello(added))) => {
                 let keep = |order: &Order| added.contains(&order.added);
-                self.orders.iter_mut().for_each(|order| order.current &= keep(order));
+                self.orders.iter_mut().for_each(|order| order.ends |= !keep(order));
                 for added in added {
-                    if !self.orders.iter().any(|order| order.current && order.added == *added) {
+                    if !self.orders.iter().any(|order| order.current && !order.ends && order.added == *added) {
                         self.order(added.clone());
                     }
                 }
@@ -60,20 +62,26 @@ impl Orders {
             }
             _ => {}
         }
-        self.after(manager, engine);
+        self.look(manager, engine);
     }
 
     fn outdate(&mut self, name: &Name) {
         let orders = self.orders.iter_mut().filter(|order| order.added.instance.workload == *name);
-        orders.for_each(|order| order.current = false);
+        orders.for_each(|order| order.ends = true);
     }
 
     fn order(&mut self, added: AddedWorkload) {
-        self.orders.push(Order { added, may_start: false, current: true });
+        self.orders.push(Order { added, may_start: false, current: true, ends: false });
+    }
+
+    /// The event was handled.
+    pub fn after(&mut self, manager: &AgentManager<ManualClock, Tasks>, engine: &SimEngine) {
+        self.look(manager, engine);
+        self.orders.iter_mut().for_each(|order| order.current &= !order.ends);
     }
 
     /// Notes which orders may start now.
-    pub fn after(&mut self, manager: &AgentManager<ManualClock, Tasks>, engine: &SimEngine) {
+    fn look(&mut self, manager: &AgentManager<ManualClock, Tasks>, engine: &SimEngine) {
         for order in self.orders.iter_mut().filter(|order| order.current && !order.may_start) {
             let instance = &order.added.instance;
             let met = |(name, condition): (&String, &AddCondition)| {

@@ -16,8 +16,8 @@ type States = BTreeMap<InstanceName, ExecutionState>;
 
 /// Answers the first thing that is not as it must be; `None` when all is.
 pub fn unsettled(cluster: &mut Cluster) -> Option<String> {
-    if !cluster.is_connected() {
-        return Some("not everybody is connected and idle".to_owned());
+    if let Some(reason) = cluster.busy() {
+        return Some(reason);
     }
     let server = cluster.server.as_ref()?;
     let view = server.view();
@@ -66,7 +66,9 @@ fn workload(nodes: &[Node], added: &AddedWorkload, states: &States) -> Option<St
     }
     let of_same_name = states.keys().filter(|other| other.workload == instance.workload && *other != instance);
     let mut blocked = of_same_name.filter(|other| other.agent == instance.agent);
-    if phase == Phase::PendingInitial && blocked.any(|other| waits_to_stop(nodes, other, states)) {
+    if matches!(phase, Phase::PendingInitial | Phase::PendingWaitingToStart)
+        && blocked.any(|other| waits_to_stop(nodes, other, states))
+    {
         return None;
     }
     let Some(node) = nodes.iter().find(|node| node.name == instance.agent) else {
@@ -77,6 +79,8 @@ fn workload(nodes: &[Node], added: &AddedWorkload, states: &States) -> Option<St
     let policy = workload.restart_policy;
     let right = match container(node, &found, added).map(Container::phase) {
         Some(Phase::Running) => phase == Phase::Running,
+        // One of an earlier life is kept until it may be started again.
+        Some(Phase::Succeeded) if phase == Phase::PendingWaitingToStart => !may_start(added, states),
         Some(Phase::Succeeded) => phase == Phase::Succeeded && policy != RestartPolicy::Always,
         Some(Phase::FailedExecFailed) => phase == Phase::FailedExecFailed && policy == RestartPolicy::Never,
         Some(_) => false,

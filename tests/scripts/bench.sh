@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures on real podman, with release programs: sizes, the start of 20 workloads next to 20 bare `podman
-# run` in parallel, and how long after a container's exit `ank get workloads` shows it. Medians of a few
-# rounds; other load on the machine shows.
+# run` in parallel, memory and CPU time of a minute in which they only run, and how long after a container's exit
+# `ank get workloads` shows it. Medians of a few rounds; other load on the machine shows.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 . "$root/tests/scripts/engine.sh"
 . "$root/tests/scripts/cluster.sh"
@@ -29,6 +29,13 @@ cluster_start "$work" "$bin" bench
 
 median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 milliseconds() { awk -v us="$1" 'BEGIN { printf "%.0f ms", us / 1000 }'; }
+
+pss() { awk '$1 == "Pss:" { printf "%.1f MiB", $2 / 1024 }' "/proc/$(cat "$work/$1.pid")/smaps_rollup"; }
+# cpu_ms NAME: CPU time of a program and of its children that have ended, in milliseconds.
+cpu_ms() {
+    awk -v tick="$(getconf CLK_TCK)" '{ sub(/.*\) /, ""); print int(($12 + $13 + $14 + $15) * 1000 / tick) }' \
+        "/proc/$(cat "$work/$1.pid")/stat"
+}
 
 {
     printf 'apiVersion: v1\nworkloads:\n'
@@ -65,6 +72,16 @@ done
 ours=$(median <"$work/ours") bare=$(median <"$work/bare")
 printf 'ours %s, bare podman %s, ratio %s\n' "$(milliseconds "$ours")" "$(milliseconds "$bare")" \
     "$(awk -v a="$ours" -v b="$bare" 'BEGIN { printf "%.2f", a / b }')"
+
+title "A minute in which $workloads workloads only run"
+"$ank" --quiet apply "$work/many.yaml"
+sleep 5 # What follows the start is over.
+agent=$(cpu_ms bench) server=$(cpu_ms server)
+sleep 60
+printf 'CPU: agent and its podman %s ms, server %s ms; memory: agent %s, server %s\n' \
+    $(($(cpu_ms bench) - agent)) $(($(cpu_ms server) - server)) "$(pss bench)" "$(pss server)"
+podman kill --all >/dev/null
+"$ank" --quiet apply -d "$work/many.yaml"
 
 title 'From the exit of a container to the change in ank get workloads'
 : >"$work/delays"

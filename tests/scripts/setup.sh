@@ -26,9 +26,10 @@ need catatonit first_file /usr/libexec/podman/catatonit /usr/bin/catatonit
 need busybox-static static_busybox
 need uidmap have newuidmap
 need fuse-overlayfs have fuse-overlayfs
-# The checks of the scripts, the client in another language, and network faults in tests.
+# The checks of the scripts and of the tags, the client in another language, network faults and certificates in tests.
 need shellcheck have shellcheck
 need iproute2 have ip
+need git have git
 need openssl have openssl
 need python3 have python3
 need python3-venv python3 -c 'import ensurepip, venv'

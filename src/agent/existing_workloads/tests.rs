@@ -471,6 +471,24 @@ fn a_reconnect_keeps_what_waits_waiting() {
 }
 
 #[test]
+fn a_reconnect_also_tells_of_what_waits_behind_its_predecessor() {
+    let mut rig = Rig::new(FakeEngine::new());
+    let (old, new, user) = (wanted("used", "a"), wanted("used", "b"), wanted("user", "a"));
+    rig.agent.hello(&[old.clone(), user.clone()]);
+    let dependencies = BTreeMap::from([("user".to_owned(), DeleteCondition::NotPendingNorRunning)]);
+    let deleted = vec![DeletedWorkload { instance: old.instance, dependencies }];
+    rig.agent.update(WorkloadPlan { added: vec![new.clone()], deleted });
+    rig.forget();
+    reconnect(&mut rig, &[new.clone(), user.clone()]);
+    let mut sent = rig.sent();
+    sent.sort();
+    sent.dedup();
+    assert_eq!(sent, ["used:a Stopping(WaitingToStop)", "used:b Pending(WaitingToStart)", "user:a Running(Ok)"]);
+    reconnect(&mut rig, &[user]);
+    assert!(rig.sent().contains(&"used:b Removed".to_owned()));
+}
+
+#[test]
 fn a_delete_that_waited_is_forgotten_when_the_server_wants_the_workload_again() {
     let mut rig = Rig::new(FakeEngine::new());
     let used = wanted("used", "a");
