@@ -13,6 +13,7 @@ use crate::model::names::hash_id;
 use crate::model::node::Node;
 use crate::threads::{self, Thread};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
+use serde::Deserialize;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -112,7 +113,11 @@ fn parse(text: &str) -> Result<DesiredState, String> {
     if checksum != hash_id(body) {
         return Err("its checksum is wrong".to_owned());
     }
-    let node: Node = serde_json::from_str(body).map_err(|error| error.to_string())?;
+    // Our own text, as deep as some manifest may have been: at most a few levels above the limit of the parser.
+    let mut json = serde_json::Deserializer::from_str(body);
+    json.disable_recursion_limit();
+    let node = Node::deserialize(&mut json).and_then(|node| json.end().map(|()| node));
+    let node = node.map_err(|error| error.to_string())?;
     desired_state_from_node(&node).map_err(|error| error.to_string())
 }
 
