@@ -59,6 +59,7 @@
 //!   requests.rs            one function per request kind                             [server]
 //!   update.rs              the state that an update asks for                         [server]
 //!   state_view.rs          reads: only what the masks ask for                        [server]
+//!   state_store.rs         the desired state on disk, when that is wanted           [store]
 //!   templates.rs           config items into rendered workloads                      [server]
 //!   dependencies.rs        cycle check; deletes that wait for others                 [server]
 //!   plan.rs                old against new workloads, per agent                      [server]

@@ -124,6 +124,11 @@ pub const MANIFEST_MAX: u64 = MESSAGE_MAX as u64;
 /// Unknown keys of one manifest that are warned about; more would hide the first ones.
 pub const MANIFEST_WARNINGS_MAX: usize = 20;
 
+// --------------------------------------------------------------- persistence
+
+/// Pause before a state that could not be stored is tried again. A full disk seldom gets better at once.
+pub const STORE_RETRY: Duration = Duration::from_secs(30);
+
 // ---------------------------------------------------------------- templates
 
 /// Blocks, alternatives and brackets of a template may be nested this deep. The template engine recurses and would

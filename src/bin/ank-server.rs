@@ -1,6 +1,6 @@
 //! `ank-server`: reads the settings, starts the threads, waits for a signal and ends them.
 //!
-//! Thread: `main`, which waits for signals; `server` decides, `hook` runs hooks, `listen`, `rx:<peer>` and `tx:<peer>` communicate.
+//! Thread: `main`, which waits for signals; `server` decides, `hook` runs hooks, `store` writes the state, `listen`, `rx:<peer>` and `tx:<peer>` communicate.
 
 use ankaios_lite::clock::SystemClock;
 use ankaios_lite::limits::{MANIFEST_MAX, MESSAGE_MAX, SERVER_INBOX, STACK_SERVER, STOP_DEADLINE};
@@ -12,6 +12,8 @@ use ankaios_lite::model::version::VERSION;
 use ankaios_lite::server::ServerLoop;
 use ankaios_lite::server::mutating_hooks::MutatingHooks;
 use ankaios_lite::server::settings::{self, ServerSettings, SettingsError};
+use ankaios_lite::server::state_store::{self, StateStore};
+use ankaios_lite::server::update::UpdateError;
 use ankaios_lite::threads;
 use ankaios_lite::wire::address::Security;
 use ankaios_lite::wire::server_endpoint::{EndpointOptions, ServerEndpoint};
@@ -77,9 +79,16 @@ fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
         server.set_hooks(hooks);
         server_threads.push(thread);
     }
-    match desired {
-        Some(desired) => server.start_with(desired).map_err(|error| server_error(&error))?,
-        None => log::info!("No startup manifest provided -> waiting for new workloads from the CLI"),
+    if !start_with_stored(&mut server, settings.state_dir.as_deref())? {
+        match desired {
+            Some(desired) => server.start_with(desired).map_err(|error| server_error(&error))?,
+            None => log::info!("No startup manifest provided -> waiting for new workloads from the CLI"),
+        }
+    }
+    if let Some(folder) = settings.state_dir {
+        let (store, thread) = StateStore::start(folder).map_err(|error| server_error(&error))?;
+        server.set_store(store);
+        server_threads.push(thread);
     }
 
     // Signals are caught before anything is started, so that one which comes early is not lost.
@@ -116,6 +125,26 @@ fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
         log::warn!("Thread '{name}' did not end within {STOP_DEADLINE:?}.");
     }
     Ok(())
+}
+
+/// Takes over the state that an earlier server stored in `folder`. Answers whether there was one of use; it then
+/// replaces the startup manifest.
+fn start_with_stored(server: &mut ServerLoop, folder: Option<&Path>) -> Result<bool, ExitCode> {
+    let Some(folder) = folder else { return Ok(false) };
+    let unusable = |error| failed("server error", format!("cannot use state_dir '{}': {error}", folder.display()));
+    let Some(desired) = state_store::open(folder).map_err(unusable)? else { return Ok(false) };
+    match server.start_with(desired) {
+        Ok(()) => {
+            log::info!("Starting with the state stored in '{}'; a startup manifest does not count.", folder.display());
+            Ok(true)
+        }
+        // The state may be fine, and a hook that fails now may work at the next start.
+        Err(error @ (UpdateError::Veto { .. } | UpdateError::HookFailed { .. })) => Err(failed("server error", error)),
+        Err(error) => {
+            state_store::set_aside(folder, &error.to_string());
+            Ok(false)
+        }
+    }
 }
 
 /// Reads and parses the startup manifest; keys that mean nothing are reported and ignored.

@@ -14,6 +14,7 @@ pub mod mutating_hooks;
 pub mod plan;
 mod requests;
 pub mod settings;
+pub mod state_store;
 pub mod state_view;
 pub mod templates;
 pub mod update;
@@ -33,6 +34,7 @@ use dependencies::StoppingDependents;
 use events::{Changes, Subscriptions};
 use log_campaigns::LogCampaigns;
 use mutating_hooks::{HookOutcome, MutatingHooks};
+use state_store::StateStore;
 use state_view::StateView;
 use std::collections::BTreeMap;
 use templates::Templates;
@@ -98,6 +100,7 @@ pub struct ServerLoop {
     before_hooks: Option<BTreeMap<Name, AddedWorkload>>,
     hooks: Option<MutatingHooks>,
     waiting: WaitingRequests,
+    store: Option<StateStore>,
     states: WorkloadStates,
     stopping: StoppingDependents,
     templates: Templates,
@@ -122,6 +125,11 @@ impl ServerLoop {
     pub fn set_hooks(&mut self, hooks: MutatingHooks) {
         self.before_hooks = Some(self.effective.clone());
         self.hooks = Some(hooks);
+    }
+
+    /// From now on each accepted desired state is given to `store`. To be called after the start.
+    pub fn set_store(&mut self, store: StateStore) {
+        self.store = Some(store);
     }
 
     /// Takes over a startup manifest; waits for the hooks, since there is nothing else to do yet.

@@ -215,6 +215,9 @@ impl ServerLoop {
     pub(super) fn commit(&mut self, prepared: PreparedUpdate) -> (Accepted, Changes) {
         let PreparedUpdate { desired, agent_tags, rendered, for_agents } = prepared;
         let before = std::mem::replace(&mut self.desired, desired);
+        if let Some(store) = self.store.as_ref().filter(|_| before != self.desired) {
+            store.store(&self.desired);
+        }
         let mut changes = Changes::default();
         if !self.subscriptions.is_empty() {
             changes.desired(&before, &self.desired);

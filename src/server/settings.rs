@@ -62,6 +62,7 @@ struct Keys {
     insecure: Option<bool>,
     #[serde(default)]
     mutating_hooks: Vec<HookEntry>,
+    state_dir: Option<PathBuf>,
 }
 
 /// An outside program that may change or refuse updates.
@@ -93,11 +94,12 @@ fn default_hooks_folder() -> PathBuf {
     DEFAULT_HOOKS_FOLDER.into()
 }
 
-const KNOWN_KEYS: [&str; 8] = [
+const KNOWN_KEYS: [&str; 9] = [
     "version",
     "startup_manifest",
     "address",
     "insecure",
+    "state_dir",
     "mutating_hooks.name",
     "mutating_hooks.prio",
     "mutating_hooks.path",
@@ -115,6 +117,8 @@ pub struct ServerSettings {
     pub security: Result<Security, MissingPems>,
     /// Hooks in the order in which they run.
     pub mutating_hooks: Vec<HookEntry>,
+    /// Folder in which the desired state is kept over restarts; `None` to keep it in memory alone.
+    pub state_dir: Option<PathBuf>,
     /// The config file in use.
     pub config_file: Option<PathBuf>,
     /// What to tell the user although it stops nothing.
@@ -180,6 +184,7 @@ fn combine(
         address: options.address.or(keys.address).unwrap_or(DEFAULT_ADDRESS),
         security,
         mutating_hooks,
+        state_dir: keys.state_dir,
         config_file: file.map(|file| file.path().to_owned()),
         warnings,
     })
@@ -202,11 +207,13 @@ mod tests {
 
     #[test]
     fn options_win_over_the_file_and_the_file_over_defaults() {
-        let text = "version = 'v1'\naddress = '127.0.0.1:1'\nstartup_manifest = 'a'\ninsecure = true\n";
+        let text =
+            "version = 'v1'\naddress = '127.0.0.1:1'\nstartup_manifest = 'a'\ninsecure = true\nstate_dir = '/s'\n";
         let from_file = settings(text, &[]).unwrap();
         assert_eq!(from_file.address, "127.0.0.1:1".parse().unwrap());
         assert_eq!(from_file.startup_manifest, Some("a".into()));
         assert_eq!(from_file.security, Ok(Security::Insecure));
+        assert_eq!(from_file.state_dir, Some("/s".into()));
         let from_options = settings(text, &["-a", "[::1]:2", "-m", "b", "--no-insecure"]).unwrap();
         assert_eq!(from_options.address, "[::1]:2".parse().unwrap());
         assert_eq!(from_options.startup_manifest, Some("b".into()));
@@ -214,6 +221,7 @@ mod tests {
         let defaults = settings("version = 'v1'", &["-k"]).unwrap();
         assert_eq!((defaults.address, defaults.startup_manifest), ("127.0.0.1:25551".parse().unwrap(), None));
         assert_eq!(defaults.security, Ok(Security::Insecure));
+        assert_eq!(defaults.state_dir, None);
         assert!(defaults.config_file.is_some() && defaults.warnings.is_empty());
     }
 

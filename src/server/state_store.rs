@@ -1,0 +1,290 @@
+//! Keeps the desired state over restarts of the server, when `state_dir` is set (spec/server.md section 12.5).
+//!
+//! The file holds one line with a checksum of the rest, then the state as JSON. It is replaced as a whole: a new file
+//! is written, brought to the disk and renamed, so that a crash leaves either the old or the new one.
+//!
+//! Thread: `store` writes; [`StateStore`] belongs to `server`, which never waits for the disk; `main` reads at the start.
+//! Owns: the files in the folder. Takes: accepted states, of which only the newest is written.
+
+use crate::clock::{Clock, SystemClock};
+use crate::limits::{MANIFEST_MAX, STACK_LARGE, STORE_RETRY};
+use crate::model::complete_state::{DesiredState, Rendering, desired_state_from_node};
+use crate::model::names::hash_id;
+use crate::model::node::Node;
+use crate::threads::{self, Thread};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
+use serde::Deserialize;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// The stored state.
+pub const FILE: &str = "desired-state.json";
+/// A state that is being written; means nothing when it is found at the start.
+const NEW_FILE: &str = "desired-state.json.new";
+/// Where a file that cannot be used is put, for somebody to look at.
+pub const DAMAGED_FILE: &str = "desired-state.json.damaged";
+/// Before the checksum in the first line.
+const HEADER: &str = "ankaios-lite desired state 1 sha256:";
+
+/// The server's end of the `store` thread.
+#[derive(Debug)]
+pub struct StateStore {
+    newest: Sender<DesiredState>,
+    /// The writer's end, to take out a state that a newer one replaces.
+    outdated: Receiver<DesiredState>,
+}
+
+impl StateStore {
+    /// Starts the thread that writes into `folder`.
+    ///
+    /// # Errors
+    /// The operating system's reason when no thread can be had.
+    pub fn start(folder: PathBuf) -> io::Result<(Self, Thread)> {
+        let (store, states) = Self::unattended();
+        let thread = threads::spawn("store", STACK_LARGE, move || write_all(&folder, &states, &SystemClock))?;
+        Ok((store, thread))
+    }
+
+    fn unattended() -> (Self, Receiver<DesiredState>) {
+        let (newest, states) = bounded(1);
+        (Self { newest, outdated: states.clone() }, states)
+    }
+
+    /// Gives the writer a state; never waits. One that it has not begun to write is replaced.
+    pub fn store(&self, state: &DesiredState) {
+        if let Err(TrySendError::Full(state)) = self.newest.try_send(state.clone()) {
+            let _ = self.outdated.try_recv(); // Empty: the writer has just taken it. There is room in both cases.
+            let _ = self.newest.try_send(state);
+        }
+    }
+}
+
+/// Makes the folder and reads the state stored in it. A file that cannot be used is set aside and `None` answered.
+///
+/// # Errors
+/// When the folder neither exists nor can be made.
+pub fn open(folder: &Path) -> io::Result<Option<DesiredState>> {
+    fs::create_dir_all(folder)?;
+    let path = folder.join(FILE);
+    match read(&path) {
+        Ok(state) => Ok(Some(state)),
+        Err(Unusable::Missing) => Ok(None),
+        Err(Unusable::Because(reason)) => {
+            set_aside(folder, &reason);
+            Ok(None)
+        }
+    }
+}
+
+/// Puts the stored state away, because it cannot be used.
+pub fn set_aside(folder: &Path, reason: &str) {
+    let (path, aside) = (folder.join(FILE), folder.join(DAMAGED_FILE));
+    let moved = match fs::rename(&path, &aside) {
+        Ok(()) => format!("It is now '{}'", aside.display()),
+        Err(error) => format!("It cannot be renamed: {error}"),
+    };
+    log::error!("The stored state '{}' cannot be used: {reason}. {moved}.", path.display());
+}
+
+/// Why there is no stored state.
+#[derive(Debug)]
+enum Unusable {
+    Missing,
+    Because(String),
+}
+
+fn read(path: &Path) -> Result<DesiredState, Unusable> {
+    let because = |reason: &dyn std::fmt::Display| Unusable::Because(reason.to_string());
+    let file = File::open(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Unusable::Missing,
+        _ => because(&error),
+    })?;
+    let mut text = String::new();
+    // JSON escapes can make a state larger than the manifest that it came from.
+    file.take(2 * MANIFEST_MAX).read_to_string(&mut text).map_err(|error| because(&error))?;
+    parse(&text).map_err(Unusable::Because)
+}
+
+fn parse(text: &str) -> Result<DesiredState, String> {
+    let (header, body) = text.split_once('\n').ok_or("it has no first line")?;
+    let checksum = header.strip_prefix(HEADER).ok_or("its first line is not the one of a stored state")?;
+    if checksum != hash_id(body) {
+        return Err("its checksum is wrong".to_owned());
+    }
+    // Our own text, as deep as some manifest may have been: at most a few levels above the limit of the parser.
+    let mut json = serde_json::Deserializer::from_str(body);
+    json.disable_recursion_limit();
+    let node = Node::deserialize(&mut json).and_then(|node| json.end().map(|()| node));
+    let node = node.map_err(|error| error.to_string())?;
+    desired_state_from_node(&node).map_err(|error| error.to_string())
+}
+
+fn text(state: &DesiredState) -> Result<String, serde_json::Error> {
+    let body = serde_json::to_string(&state.node(Rendering::Sparse))?;
+    Ok(format!("{HEADER}{}\n{body}", hash_id(&body)))
+}
+
+/// Writes states until the server drops its end. What fails is tried again, unless a newer state comes.
+fn write_all(folder: &Path, states: &Receiver<DesiredState>, clock: &impl Clock) {
+    let mut failed: Option<DesiredState> = None;
+    loop {
+        let next = match failed.take() {
+            None => states.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(old) => match states.recv_deadline(clock.now() + STORE_RETRY) {
+                Err(RecvTimeoutError::Timeout) => Ok(old),
+                Err(RecvTimeoutError::Disconnected) => {
+                    // The last chance; what went wrong was said.
+                    let _ = write(folder, &old);
+                    return;
+                }
+                newer => newer,
+            },
+        };
+        let Ok(state) = next else { return };
+        if let Err(error) = write(folder, &state) {
+            log::error!(
+                "Cannot store the state in '{}': {error}. Trying again in {STORE_RETRY:?}; a restart of the server \
+                 would go back to the state stored before.",
+                folder.display()
+            );
+            failed = Some(state);
+        }
+    }
+}
+
+/// Replaces the stored state.
+fn write(folder: &Path, state: &DesiredState) -> io::Result<()> {
+    let (new, path) = (folder.join(NEW_FILE), folder.join(FILE));
+    // Runtime configurations and files may hold secrets, so it is for the server alone.
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    file.write_all(text(state)?.as_bytes())?;
+    file.sync_all()?;
+    drop(file);
+    fs::rename(&new, &path)?;
+    // The new name is on the disk only when the folder is.
+    File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::workload::ConfigItem;
+    use std::time::Duration;
+
+    fn state(name: &str) -> DesiredState {
+        let yaml = format!(
+            "{{apiVersion: v0.1, configs: {{k: {{a: ['1', {{x: y}}]}}}}, workloads: {{{name}: {{agent: '{{{{a}}}}', \
+             runtime: podman, runtimeConfig: \"a: \\\"\\u0000\\u2028ä\\\\n\\\"\\nb\", restartPolicy: ALWAYS, \
+             configs: {{a: k}}, dependencies: {{other: ADD_COND_FAILED}}, \
+             files: [{{mountPoint: /a, binaryData: aGk=}}], \
+             controlInterfaceAccess: {{denyRules: [{{type: LogRule, workloadNames: ['w*']}}]}}}}}}}}"
+        );
+        crate::model::manifest::Manifest::parse(&yaml).unwrap().into_desired_state().unwrap()
+    }
+
+    fn stored(folder: &Path) -> Option<DesiredState> {
+        open(folder).unwrap()
+    }
+
+    #[test]
+    fn a_stored_state_is_read_back_as_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("deep/below");
+        assert_eq!(stored(&path), None);
+        for state in [state("a"), DesiredState::default(), state("b")] {
+            write(&path, &state).unwrap();
+            assert_eq!(stored(&path), Some(state));
+        }
+    }
+
+    #[test]
+    fn whatever_a_manifest_may_nest_can_be_stored() {
+        let nested = |depth: usize| {
+            let yaml = format!("{{apiVersion: v1, configs: {{k: {}x{}}}}}", "[".repeat(depth), "]".repeat(depth));
+            crate::model::manifest::Manifest::parse(&yaml).ok()?.into_desired_state().ok()
+        };
+        let deepest = (1..2_000).map_while(nested).last().expect("some depth is allowed");
+        assert!(matches!(deepest.configs["k"], ConfigItem::List(_)));
+        assert_eq!(parse(&text(&deepest).unwrap()), Ok(deepest));
+    }
+
+    #[test]
+    fn a_damaged_file_is_set_aside() {
+        let whole = text(&state("a")).unwrap();
+        let mut damaged: Vec<Vec<u8>> =
+            (0..whole.len()).step_by(7).map(|end| whole.as_bytes()[..end].to_vec()).collect();
+        damaged.extend((0..whole.len()).step_by(5).map(|place| {
+            let mut bytes = whole.clone().into_bytes();
+            bytes[place] ^= 1;
+            bytes
+        }));
+        damaged.push(b"\xff\xfe".to_vec());
+        let body = r#"{"apiVersion":"v1","workloads":{"a":{}}}"#;
+        damaged.push(format!("{HEADER}{}\n{body}", hash_id(body)).into_bytes());
+        let folder = tempfile::tempdir().unwrap();
+        for bytes in damaged {
+            fs::write(folder.path().join(FILE), &bytes).unwrap();
+            assert_eq!(stored(folder.path()), None, "{}", String::from_utf8_lossy(&bytes));
+            assert_eq!(fs::read(folder.path().join(DAMAGED_FILE)).unwrap(), bytes);
+            assert!(!folder.path().join(FILE).exists());
+        }
+    }
+
+    #[test]
+    fn a_write_that_was_interrupted_leaves_the_state_before_it() {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), &state("a")).unwrap();
+        fs::write(folder.path().join(NEW_FILE), &text(&state("b")).unwrap()[..99]).unwrap();
+        assert_eq!(stored(folder.path()), Some(state("a")));
+        write(folder.path(), &state("c")).unwrap();
+        assert_eq!(stored(folder.path()), Some(state("c")));
+    }
+
+    #[test]
+    fn only_the_newest_of_the_waiting_states_is_written() {
+        let (store, states) = StateStore::unattended();
+        for name in ["a", "b", "c"] {
+            store.store(&state(name));
+        }
+        assert_eq!(states.try_recv(), Ok(state("c")));
+        assert!(states.try_recv().is_err());
+    }
+
+    #[test]
+    fn the_last_state_is_on_disk_when_the_thread_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, thread) = StateStore::start(folder.path().to_owned()).unwrap();
+        for name in ["a", "b", "c", "d"] {
+            store.store(&state(name));
+        }
+        drop(store);
+        assert!(threads::join_all([thread], Duration::from_secs(60)).is_empty());
+        assert_eq!(stored(folder.path()), Some(state("d")));
+    }
+
+    #[test]
+    fn a_write_that_failed_is_made_up_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("gone");
+        let (store, states) = StateStore::unattended();
+        store.store(&state("a"));
+        // The folder comes back while the writer waits for its next try, which the end of the server brings about.
+        let (begun, wait) = bounded(0);
+        let (writer_path, owner) = (path.clone(), store);
+        let writer = threads::spawn("store", STACK_LARGE, move || {
+            let _begun = begun;
+            write_all(&writer_path, &states, &SystemClock);
+        })
+        .unwrap();
+        while owner.newest.is_full() {
+            std::thread::yield_now();
+        }
+        fs::create_dir(&path).unwrap();
+        drop(owner);
+        let _: Result<(), _> = wait.recv();
+        assert!(threads::join_all([writer], Duration::from_secs(60)).is_empty());
+        assert_eq!(stored(&path), Some(state("a")));
+    }
+}
