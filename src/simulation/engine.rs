@@ -101,7 +101,6 @@ enum Doing {
 pub struct Container {
     pub runtime: Name,
     pub instance: InstanceName,
-    workload: Arc<Workload>,
     doing: Doing,
     pid: u32,
     listed_from: Instant,
@@ -570,7 +569,6 @@ impl World {
         let container = Container {
             runtime: runtime.clone(),
             instance: new.instance.clone(),
-            workload: new.workload.clone(),
             doing,
             pid: self.created,
             listed_from,
