@@ -34,10 +34,17 @@ pub const TRIM_FROM: usize = 1024 * 1024;
 
 /// Messages from all peers waiting for the server; full means that readers wait and TCP slows the peers down.
 pub const SERVER_INBOX: usize = 1024;
-/// Messages waiting for one peer. A burst is normal; stuck is measured in time, see [`PEER_STUCK`].
+/// When this many messages wait for one peer, further log lines are dropped and of states only the newest are kept.
+/// Other messages are bounded by their bytes: a burst is normal, stuck is measured in time, see [`PEER_STUCK`].
 pub const PEER_OUTBOX: usize = 4096;
-/// Bytes waiting for one peer, as encoded. Room for two of the largest messages.
-pub const PEER_OUTBOX_BYTES: usize = 2 * MESSAGE_MAX;
+/// The largest messages that may wait for one peer, by their bytes as encoded.
+pub const PEER_OUTBOX_LARGEST: usize = 2;
+/// Bytes of log lines that may wait for one peer. More are dropped: lines are worth less than answers.
+pub const PEER_OUTBOX_LOG_BYTES: usize = 4 * LOG_MESSAGE_MAX;
+/// What a waiting message counts beside its own bytes: about what it takes in the queue.
+pub const PEER_OUTBOX_ENTRY: usize = 256;
+/// Log collections of one peer whose dropped lines are counted; of others nothing is told.
+pub const PEER_DROPPED_LOGS: usize = 1024;
 /// A peer that took nothing for this long while something waits for it is cut off; it resynchronises on reconnect.
 pub const PEER_STUCK: Duration = Duration::from_secs(10);
 /// Events waiting for the scheduler thread of the agent; senders wait when it is full.
@@ -74,6 +81,8 @@ pub const LOG_MESSAGE_MAX: usize = 2 * 1024 * 1024;
 
 /// Largest gRPC message sent or received by default, in bytes. 5,000 workloads with states need about 8 MB.
 pub const MESSAGE_MAX: usize = 64 * 1024 * 1024;
+/// The highest value of `max_message_size`, in bytes: sizes are counted in 32 bits with a sign in some places.
+pub const MESSAGE_MAX_HIGHEST: usize = 1024 * 1024 * 1024;
 /// What other implementations receive at most (gRPC default), in bytes.
 pub const FOREIGN_MESSAGE_MAX: usize = 4 * 1024 * 1024;
 /// Longest wait for a TCP connection. A vehicle network answers in milliseconds or not at all.

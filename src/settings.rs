@@ -5,7 +5,7 @@
 //! file > default, decided per setting by the program). Gives: checked values, or errors whose texts are those of
 //! spec/config.md sections 1.4 and 4. Nothing here logs, since `ank` has no logger: warnings are returned.
 
-use crate::limits::{CONFIG_FILE_MAX, PEM_FILE_MAX};
+use crate::limits::{CONFIG_FILE_MAX, FOREIGN_MESSAGE_MAX, MESSAGE_MAX, MESSAGE_MAX_HIGHEST, PEM_FILE_MAX};
 use crate::model::nearest::nearest;
 use crate::wire::address::{PemTexts, Security};
 use serde::Deserialize;
@@ -21,6 +21,29 @@ pub const CONFIG_VERSION: &str = "v1";
 /// Warning when certificates are given although `--insecure` is.
 pub const INSECURE_AND_PEMS: &str =
     "Insecure and secure flags specified at the same time. Defaulting to secure communication.";
+
+/// Value of the key `max_message_size`: the largest gRPC message sent and received, in bytes, from 4 MiB
+/// ([`FOREIGN_MESSAGE_MAX`]) to 1 GiB ([`MESSAGE_MAX_HIGHEST`]). Has to be the same for all programs of a cluster, or
+/// the lowest one counts for what the server sends, and its own for what it receives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MessageSize(pub usize);
+
+impl Default for MessageSize {
+    fn default() -> Self {
+        Self(MESSAGE_MAX)
+    }
+}
+
+impl<'de> Deserialize<'de> for MessageSize {
+    fn deserialize<D: serde::Deserializer<'de>>(number: D) -> Result<Self, D::Error> {
+        let bytes = usize::deserialize(number)?;
+        if (FOREIGN_MESSAGE_MAX..=MESSAGE_MAX_HIGHEST).contains(&bytes) {
+            return Ok(Self(bytes));
+        }
+        let text = format!("a message size of {FOREIGN_MESSAGE_MAX} to {MESSAGE_MAX_HIGHEST} bytes is expected");
+        Err(serde::de::Error::custom(text))
+    }
+}
 
 /// The config file cannot be used (spec/config.md section 1.4).
 #[derive(Debug, thiserror::Error)]

@@ -25,7 +25,7 @@ pub mod workload_scheduler;
 pub mod workload_state_store;
 
 use crate::clock::SystemClock;
-use crate::limits::{AGENT_STOP_DEADLINE, CONNECT_MAX, MESSAGE_MAX, SCHEDULER_INBOX, STACK_LARGE, WATCH_INBOX};
+use crate::limits::{AGENT_STOP_DEADLINE, CONNECT_MAX, SCHEDULER_INBOX, STACK_LARGE, WATCH_INBOX};
 use crate::model::version::VERSION;
 use crate::runtime::RuntimeConnector;
 use crate::runtime::engine_children::EngineChildren;
@@ -91,7 +91,7 @@ impl Agent {
                 security: settings.security,
                 service: Service::Agent,
                 connect_limit: CONNECT_MAX,
-                message_max: MESSAGE_MAX,
+                message_max: settings.message_max.0,
             },
             agent: settings.name,
             version: VERSION,

@@ -7,7 +7,8 @@ use crate::limits::{NAME_MAX, PARALLEL_STARTS_MIN, REPAIR_INTERVAL, RETRY_LIMIT}
 use crate::model::names::has_name_characters;
 use crate::model::version::VERSION;
 use crate::settings::{
-    ConfigError, ConfigFile, MissingPems, PemError, PemKeys, PemPaths, decide_security, flag, readable_key_warning,
+    ConfigError, ConfigFile, MessageSize, MissingPems, PemError, PemKeys, PemPaths, decide_security, flag,
+    readable_key_warning,
 };
 use crate::wire::address::{Security, ServerUrl, WrongAddress};
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
@@ -92,6 +93,8 @@ struct Keys {
     max_parallel_starts: Option<usize>,
     /// Seconds, at least 1.
     listing_interval: Option<NonZeroU32>,
+    #[serde(default)]
+    max_message_size: MessageSize,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -102,7 +105,7 @@ enum Rerun {
     Boot,
 }
 
-const KNOWN_KEYS: [&str; 13] = [
+const KNOWN_KEYS: [&str; 14] = [
     "version",
     "name",
     "server_url",
@@ -116,6 +119,7 @@ const KNOWN_KEYS: [&str; 13] = [
     "rerun_finished",
     "max_parallel_starts",
     "listing_interval",
+    "max_message_size",
 ];
 
 /// The settings of one run.
@@ -145,6 +149,8 @@ pub struct AgentSettings {
     pub parallel_starts: usize,
     /// How often a full listing of the containers repairs what no event shows (DESIGN section 4).
     pub listing_interval: Duration,
+    /// Largest message sent and received.
+    pub message_max: MessageSize,
     /// The config file in use.
     pub config_file: Option<PathBuf>,
     /// What to tell the user although it stops nothing.
@@ -287,6 +293,7 @@ fn combine(
         listing_interval: keys
             .listing_interval
             .map_or(REPAIR_INTERVAL, |seconds| Duration::from_secs(u64::from(seconds.get()))),
+        message_max: keys.max_message_size,
         config_file: file.map(|file| file.path().to_owned()),
         warnings,
     })

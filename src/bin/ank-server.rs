@@ -3,7 +3,7 @@
 //! Thread: `main`, which waits for signals; `server` decides, `hook` runs hooks, `store` writes the state, `listen`, `rx:<peer>` and `tx:<peer>` communicate.
 
 use ankaios_lite::clock::SystemClock;
-use ankaios_lite::limits::{MANIFEST_MAX, MESSAGE_MAX, SERVER_INBOX, STACK_SERVER, STOP_DEADLINE};
+use ankaios_lite::limits::{MANIFEST_MAX, SERVER_INBOX, STACK_SERVER, STOP_DEADLINE};
 use ankaios_lite::logging::{self, fatal, with_causes};
 use ankaios_lite::memory;
 use ankaios_lite::model::complete_state::DesiredState;
@@ -101,7 +101,7 @@ fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
     if tls == "none" {
         log::warn!("!!!ANKSERVER IS STARTED IN INSECURE MODE (-k, --insecure) -> TLS is disabled!!!");
     }
-    let options = EndpointOptions { address: settings.address, security, message_max: MESSAGE_MAX };
+    let options = EndpointOptions { address: settings.address, security, message_max: settings.message_max.0 };
     let endpoint = ServerEndpoint::start(&options, inbox).map_err(|error| server_error(&error))?;
     let (running, stop) = bounded(0);
     let thread = threads::spawn("server", STACK_SERVER, move || server.run(&events, &stop, &SystemClock))

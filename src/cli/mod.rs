@@ -60,7 +60,7 @@ fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<ExitCode, CliEr
         output.status(text)?;
         return Ok(ExitCode::Success);
     }
-    let mut session = Session::open(settings.url, settings.security, settings.response_timeout)?;
+    let mut session = Session::open(settings.url, settings.security, settings.response_timeout, settings.message_max)?;
     let says_goodbye = !matches!(job, Job::Get(_));
     let mut context = Context { link: &mut session, clock: &SystemClock, output, waiting: settings.waiting };
     let result = job.run(&mut context);

@@ -6,13 +6,14 @@
 
 use super::error::{CliError, CommandError, ENDED, ENDED_READING};
 use crate::clock::{Clock, SystemClock};
-use crate::limits::{CLI_INBOX, CLI_OUTBOX, CONNECT_MAX, GOODBYE_MAX, MESSAGE_MAX, STACK_LARGE, STOP_DEADLINE};
+use crate::limits::{CLI_INBOX, CLI_OUTBOX, CONNECT_MAX, GOODBYE_MAX, STACK_LARGE, STOP_DEADLINE};
 use crate::model::execution_state::WorkloadState;
 use crate::model::messages::{FromServer, ReadState, Request, RequestContent, Response, ResponseContent};
 use crate::model::messages::{ToServer, UpdateState};
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::model::version::VERSION;
+use crate::settings::MessageSize;
 use crate::threads::{self, Thread};
 use crate::wire::address::{Security, ServerUrl};
 use crate::wire::client::{self, ClientOptions, ClientSender, ConnectError, Hangup, Service, StreamEnd};
@@ -75,7 +76,12 @@ impl Session {
     /// # Errors
     /// [`CliError::Start`] when no connection can be had, [`CommandError::TimedOut`] when it takes longer than
     /// `response_timeout`.
-    pub fn open(url: ServerUrl, security: Security, response_timeout: Duration) -> Result<Self, CliError> {
+    pub fn open(
+        url: ServerUrl,
+        security: Security,
+        response_timeout: Duration,
+        message_max: MessageSize,
+    ) -> Result<Self, CliError> {
         let deadline = deadline_after(response_timeout);
         let shown = url.to_string();
         let options = ClientOptions {
@@ -83,7 +89,7 @@ impl Session {
             security,
             service: Service::Cli,
             connect_limit: response_timeout.clamp(Duration::from_millis(1), CONNECT_MAX),
-            message_max: MESSAGE_MAX,
+            message_max: message_max.0,
         };
         let (give, events) = bounded(CLI_INBOX);
         let no_thread = |error| CliError::Start { text: format!("cannot start a thread: {error}"), hint: None };

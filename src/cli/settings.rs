@@ -5,7 +5,7 @@
 use super::args::{Arguments, Common};
 use super::error::CliError;
 use super::output::Output;
-use crate::settings::{self, ConfigError, ConfigFile, PemKeys, PemPaths, Pems};
+use crate::settings::{self, ConfigError, ConfigFile, MessageSize, PemKeys, PemPaths, Pems};
 use crate::wire::address::{Security, ServerUrl};
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -18,7 +18,8 @@ const USER_FILE: &str = ".config/ankaios/ank.conf";
 const DEFAULT_URL: &str = "https://127.0.0.1:25551";
 const DEFAULT_RESPONSE_TIMEOUT_MS: u64 = 3000;
 /// Keys of the file besides those of certificates; all may stand in the table `default`.
-const KEYS: [&str; 7] = ["version", "response_timeout", "verbose", "quiet", "no_wait", "server_url", "insecure"];
+const KEYS: [&str; 8] =
+    ["version", "response_timeout", "verbose", "quiet", "no_wait", "server_url", "insecure", "max_message_size"];
 
 /// What a run of `ank` needs to know besides its command.
 #[derive(Debug)]
@@ -29,6 +30,8 @@ pub struct CliSettings {
     pub security: Security,
     /// Longest wait for an answer.
     pub response_timeout: Duration,
+    /// Largest message sent and received.
+    pub message_max: MessageSize,
     /// Whether and how long to wait for workloads after an update.
     pub waiting: Waiting,
 }
@@ -53,6 +56,7 @@ struct Keys {
     no_wait: Option<bool>,
     server_url: Option<String>,
     insecure: Option<bool>,
+    max_message_size: Option<MessageSize>,
 }
 
 #[derive(Deserialize)]
@@ -85,6 +89,7 @@ impl CliSettings {
             url,
             security,
             response_timeout: Duration::from_millis(response_timeout),
+            message_max: keys.max_message_size.unwrap_or_default(),
             waiting: Waiting {
                 no_wait: common.no_wait || keys.no_wait.unwrap_or(false),
                 limit: common.wait_timeout,
@@ -119,6 +124,7 @@ fn read_file(common: &Common, output: &mut Output<'_>) -> Result<FromFile, Confi
         no_wait: table.no_wait.or(top.no_wait),
         server_url: table.server_url.or(top.server_url),
         insecure: table.insecure.or(top.insecure),
+        max_message_size: table.max_message_size.or(top.max_message_size),
     };
     let (top, table) = (file.keys::<PemKeys>()?, file.keys::<InDefault<PemKeys>>()?.default.unwrap_or_default());
     let pems = PemKeys {
@@ -202,13 +208,13 @@ mod tests {
 
     #[test]
     fn command_line_beats_file_and_the_default_table_beats_the_top_level() {
-        let file = "version = 'v1'\nserver_url = 'http://top:1'\nresponse_timeout = 7\ninsecure = true\n\
-                    [default]\nserver_url = 'http://table:2'\nno_wait = true\n";
+        let file = "version = 'v1'\nserver_url = 'http://top:1'\nresponse_timeout = 7\ninsecure = true\nmax_message_size = 5000000\n[default]\nserver_url = 'http://table:2'\nno_wait = true\n";
         let (settings, warnings) = load(file, &[]);
         let settings = settings.unwrap();
         assert_eq!(settings.url.to_string(), "http://table:2");
         assert_eq!(settings.response_timeout, Duration::from_millis(7));
         assert!(settings.waiting.no_wait);
+        assert_eq!(settings.message_max, MessageSize(5_000_000));
         assert_eq!(warnings, "");
         let (settings, _) = load(file, &["-s", "http://line:3", "--response-timeout", "0"]);
         let settings = settings.unwrap();

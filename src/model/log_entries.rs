@@ -3,6 +3,7 @@
 //! Thread: none, plain functions; used by agents that send lines and by the server that passes them on.
 
 use super::messages::LogEntry;
+use super::names::InstanceName;
 use crate::limits::LOG_MESSAGE_MAX;
 
 /// What stands at the end of a line that was cut.
@@ -53,6 +54,14 @@ pub fn split(entries: Vec<LogEntry>) -> Vec<Vec<LogEntry>> {
     messages
 }
 
+/// A line that stands for `lines` lines of `instance` that were dropped, because whoever asked for them did not read
+/// as fast as they came.
+#[must_use]
+pub fn dropped(instance: InstanceName, lines: u64) -> LogEntry {
+    let plural = if lines == 1 { "" } else { "s" };
+    LogEntry { instance, message: format!("[{lines} line{plural} not shown: they came faster than they were read]") }
+}
+
 /// The highest index up to `end` at which a text may be cut.
 fn floor_boundary(text: &str, end: usize) -> usize {
     (0..=end.min(text.len())).rev().find(|index| text.is_char_boundary(*index)).unwrap_or(0)
@@ -61,7 +70,6 @@ fn floor_boundary(text: &str, end: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::names::InstanceName;
 
     fn entry(message: &str) -> LogEntry {
         LogEntry { instance: InstanceName::with_id("w", "id", "A"), message: message.to_owned() }

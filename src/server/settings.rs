@@ -5,7 +5,8 @@
 use crate::limits::HOOK_TIMEOUT_S;
 use crate::model::version::VERSION;
 use crate::settings::{
-    ConfigError, ConfigFile, MissingPems, PemError, PemKeys, PemPaths, decide_security, flag, readable_key_warning,
+    ConfigError, ConfigFile, MessageSize, MissingPems, PemError, PemKeys, PemPaths, decide_security, flag,
+    readable_key_warning,
 };
 use crate::wire::address::Security;
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
@@ -63,6 +64,8 @@ struct Keys {
     #[serde(default)]
     mutating_hooks: Vec<HookEntry>,
     state_dir: Option<PathBuf>,
+    #[serde(default)]
+    max_message_size: MessageSize,
 }
 
 /// An outside program that may change or refuse updates.
@@ -94,12 +97,13 @@ fn default_hooks_folder() -> PathBuf {
     DEFAULT_HOOKS_FOLDER.into()
 }
 
-const KNOWN_KEYS: [&str; 9] = [
+const KNOWN_KEYS: [&str; 10] = [
     "version",
     "startup_manifest",
     "address",
     "insecure",
     "state_dir",
+    "max_message_size",
     "mutating_hooks.name",
     "mutating_hooks.prio",
     "mutating_hooks.path",
@@ -119,6 +123,8 @@ pub struct ServerSettings {
     pub mutating_hooks: Vec<HookEntry>,
     /// Folder in which the desired state is kept over restarts; `None` to keep it in memory alone.
     pub state_dir: Option<PathBuf>,
+    /// Largest message sent and received.
+    pub message_max: MessageSize,
     /// The config file in use.
     pub config_file: Option<PathBuf>,
     /// What to tell the user although it stops nothing.
@@ -185,6 +191,7 @@ fn combine(
         security,
         mutating_hooks,
         state_dir: keys.state_dir,
+        message_max: keys.max_message_size,
         config_file: file.map(|file| file.path().to_owned()),
         warnings,
     })
@@ -207,13 +214,13 @@ mod tests {
 
     #[test]
     fn options_win_over_the_file_and_the_file_over_defaults() {
-        let text =
-            "version = 'v1'\naddress = '127.0.0.1:1'\nstartup_manifest = 'a'\ninsecure = true\nstate_dir = '/s'\n";
+        let text = "version = 'v1'\naddress = '127.0.0.1:1'\nstartup_manifest = 'a'\ninsecure = true\nstate_dir = '/s'\nmax_message_size = 5000000\n";
         let from_file = settings(text, &[]).unwrap();
         assert_eq!(from_file.address, "127.0.0.1:1".parse().unwrap());
         assert_eq!(from_file.startup_manifest, Some("a".into()));
         assert_eq!(from_file.security, Ok(Security::Insecure));
         assert_eq!(from_file.state_dir, Some("/s".into()));
+        assert_eq!(from_file.message_max, MessageSize(5_000_000));
         let from_options = settings(text, &["-a", "[::1]:2", "-m", "b", "--no-insecure"]).unwrap();
         assert_eq!(from_options.address, "[::1]:2".parse().unwrap());
         assert_eq!(from_options.startup_manifest, Some("b".into()));
@@ -221,7 +228,7 @@ mod tests {
         let defaults = settings("version = 'v1'", &["-k"]).unwrap();
         assert_eq!((defaults.address, defaults.startup_manifest), ("127.0.0.1:25551".parse().unwrap(), None));
         assert_eq!(defaults.security, Ok(Security::Insecure));
-        assert_eq!(defaults.state_dir, None);
+        assert_eq!((defaults.state_dir, defaults.message_max), (None, MessageSize(64 * 1024 * 1024)));
         assert!(defaults.config_file.is_some() && defaults.warnings.is_empty());
     }
 
@@ -274,6 +281,9 @@ mod tests {
             ("version = 'v1'\n[[mutating_hooks]]\nprio = 1", vec![], config),
             ("version = 'v1'\n[[mutating_hooks]]\nname = 'a'\nprio = 256", vec![], config),
             ("version = 'v1'\n[[mutating_hooks]]\nname = 'a'\ntimeout_s = 0", vec![], config),
+            ("version = 'v1'\nmax_message_size = 4194303", vec![], config),
+            ("version = 'v1'\nmax_message_size = 1073741825", vec![], config),
+            ("version = 'v1'\nmax_message_size = '64 MiB'", vec![], config),
             ("version = 'v1'\nca_pem = 'a'\nca_pem_content = 'b'", vec![], config),
             ("version = 'v1'\nca_pem = '/nowhere/a'", vec!["-k"], config),
             ("insecure = true", vec![], config),

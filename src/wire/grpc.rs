@@ -4,6 +4,8 @@
 
 use super::schema::grpc_api::{FromServer, ToServer};
 use crate::clock::{Clock, SystemClock};
+#[cfg(feature = "server")]
+use crate::limits::FOREIGN_MESSAGE_MAX;
 use crate::limits::{KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, TCP_USER_TIMEOUT};
 use grpcio::{ChannelBuilder, EnvBuilder, Environment, Marshaller, Method, MethodType};
 use std::ffi::CString;
@@ -30,8 +32,23 @@ const fn duplex(name: &'static str) -> Method<ToServer, FromServer> {
     }
 }
 
-/// What our programs call themselves; tells the server which limits a client has.
-pub const USER_AGENT: &str = concat!("ankaios-lite/", env!("CARGO_PKG_VERSION"));
+/// How the name of our programs begins, whatever their version.
+const OWN_USER_AGENT: &str = "ankaios-lite/";
+
+/// What our programs call themselves; tells the server what a client takes.
+fn user_agent(message_max: i32) -> String {
+    format!("{OWN_USER_AGENT}{} (takes {message_max} bytes)", env!("CARGO_PKG_VERSION"))
+}
+
+/// The largest message that a client with this user agent takes, in bytes, of at most `message_max` that the server
+/// sends. Programs of other implementations keep the default of gRPC.
+#[cfg(feature = "server")]
+pub fn takes(user_agent: &[u8], message_max: usize) -> usize {
+    let text = String::from_utf8_lossy(user_agent);
+    let Some(own) = text.strip_prefix(OWN_USER_AGENT) else { return message_max.min(FOREIGN_MESSAGE_MAX) };
+    let told = own.split_once("(takes ").and_then(|(_, rest)| rest.split_once(" bytes)"));
+    told.and_then(|(bytes, _)| bytes.parse().ok()).map_or(message_max, |bytes: usize| bytes.min(message_max))
+}
 
 /// The gRPC library, started on first use with a single completion queue.
 pub fn environment() -> Arc<Environment> {
@@ -56,7 +73,7 @@ pub fn channel(message_max: usize) -> ChannelBuilder {
         // The peers ping as well; without these a server of this library sends them away.
         .http2_max_ping_strikes(0)
         .http2_min_recv_ping_interval_without_data(Duration::from_secs(1))
-        .primary_user_agent(USER_AGENT)
+        .primary_user_agent(&user_agent(message_max))
 }
 
 /// An integer argument of the library that has no method of its own.
@@ -108,6 +125,23 @@ pub fn wait_at_most<F: Future + Unpin>(mut future: F, limit: Duration) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "server")]
+    #[test]
+    fn the_user_agent_tells_what_a_client_takes() {
+        let own = |bytes: i32| format!("{} grpc-c/36.0.0 (linux; chttp2)", user_agent(bytes));
+        for (text, takes_bytes) in [
+            (own(20_000_000), 20_000_000),
+            (own(i32::MAX), 64_000_000),
+            ("ankaios-lite/0.9.0 grpc-c/36.0.0".to_owned(), 64_000_000),
+            ("ankaios-lite/2.0.0 (takes many bytes)".to_owned(), 64_000_000),
+            ("tonic/0.11.0".to_owned(), FOREIGN_MESSAGE_MAX),
+            (String::new(), FOREIGN_MESSAGE_MAX),
+        ] {
+            assert_eq!(takes(text.as_bytes(), 64_000_000), takes_bytes, "{text}");
+        }
+        assert_eq!(takes(b"tonic", 1_000), 1_000);
+    }
 
     #[test]
     fn a_wait_ends_with_the_future_or_with_the_time() {

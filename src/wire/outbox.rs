@@ -1,11 +1,16 @@
-//! The queue of messages waiting for one peer: never blocks who puts, merges what may be merged, has two bounds.
+//! The queue of messages waiting for one peer: never blocks who puts, merges what may be merged, is bounded in
+//! bytes. Log lines that find no room are dropped and counted, and the stream says so.
 //!
 //! Thread: [`Outbox`] belongs to the thread that decides, [`OutboxReader`] to `tx:<peer>`.
 
 use crate::clock::{Clock, SystemClock};
-use crate::limits::{PEER_OUTBOX, PEER_OUTBOX_BYTES, PEER_STUCK};
+use crate::limits::{
+    MESSAGE_MAX, PEER_DROPPED_LOGS, PEER_OUTBOX, PEER_OUTBOX_ENTRY, PEER_OUTBOX_LARGEST, PEER_OUTBOX_LOG_BYTES,
+    PEER_STUCK,
+};
 use crate::model::execution_state::WorkloadState;
-use crate::model::messages::{FromServer, ResponseContent};
+use crate::model::log_entries;
+use crate::model::messages::{FromServer, LogEntry, Response, ResponseContent};
 use crate::model::names::InstanceName;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::collections::{BTreeMap, VecDeque};
@@ -45,6 +50,11 @@ pub enum OutboxError {
 struct Queue {
     messages: VecDeque<Entry>,
     bytes: usize,
+    bytes_max: usize,
+    /// How much of `bytes` is log lines.
+    log_bytes: usize,
+    /// Log lines that were dropped, until their reader can be told.
+    dropped: BTreeMap<(String, InstanceName), u64>,
     /// When something was written last, or since when something waits if nothing was.
     waiting_since: Option<Instant>,
     reader_gone: bool,
@@ -58,10 +68,17 @@ struct Entry {
     thin_out_at: usize,
 }
 
-/// Makes the two ends of a queue.
+/// Makes the two ends of a queue for a peer that takes messages of the default size.
 #[must_use]
 pub fn outbox() -> (Outbox, OutboxReader) {
-    let queue = Arc::new(Mutex::new(Queue::default()));
+    outbox_for(MESSAGE_MAX)
+}
+
+/// Makes the two ends of a queue for a peer that takes messages of up to `message_max` bytes.
+#[must_use]
+pub fn outbox_for(message_max: usize) -> (Outbox, OutboxReader) {
+    let bytes_max = PEER_OUTBOX_LARGEST.saturating_mul(message_max);
+    let queue = Arc::new(Mutex::new(Queue { bytes_max, ..Queue::default() }));
     let (wake, woken) = bounded(1);
     (Outbox { queue: queue.clone(), wake }, OutboxReader { queue, woken })
 }
@@ -99,22 +116,71 @@ impl Outbox {
 
 impl Queue {
     fn push(&mut self, message: FromServer) -> Result<(), OutboxError> {
-        let bytes = approximate_bytes(&message);
-        if let FromServer::WorkloadStates(states) = message {
-            return self.push_states(states, bytes);
+        let bytes = approximate_bytes(&message) + PEER_OUTBOX_ENTRY;
+        match message {
+            FromServer::WorkloadStates(states) => self.push_states(states, bytes),
+            FromServer::Response(Response { id, content: ResponseContent::LogEntries(entries) }) => {
+                self.push_logs(id, entries, bytes);
+                Ok(())
+            }
+            FromServer::Response(Response { id, content: ResponseContent::LogsStop(instance) }) => {
+                // The last chance to tell what is missing.
+                if let Some(lines) = self.dropped.remove(&(id.clone(), instance.clone())) {
+                    self.push_entry(note(&id, &instance, lines), PEER_OUTBOX_ENTRY)?;
+                }
+                self.push_entry(
+                    FromServer::Response(Response { id, content: ResponseContent::LogsStop(instance) }),
+                    bytes,
+                )
+            }
+            other => self.push_entry(other, bytes),
         }
-        if self.bytes + bytes > PEER_OUTBOX_BYTES || self.messages.len() >= PEER_OUTBOX {
+    }
+
+    fn push_entry(&mut self, message: FromServer, bytes: usize) -> Result<(), OutboxError> {
+        if self.bytes + bytes > self.bytes_max {
             return Err(OutboxError::Overflow);
         }
         self.bytes += bytes;
+        if is_log(&message) {
+            self.log_bytes += bytes;
+        }
         self.messages.push_back(Entry { message, bytes, thin_out_at: 0 });
         Ok(())
+    }
+
+    /// Lines that find no room are dropped and counted; the next ones that find some say how many are missing.
+    fn push_logs(&mut self, id: String, entries: Vec<LogEntry>, bytes: usize) {
+        let no_room = self.log_bytes + bytes > PEER_OUTBOX_LOG_BYTES
+            || self.bytes + bytes > self.bytes_max
+            || self.messages.len() >= PEER_OUTBOX;
+        if no_room {
+            for entry in entries {
+                let key = (id.clone(), entry.instance);
+                if let Some(lines) = self.dropped.get_mut(&key) {
+                    *lines += 1;
+                } else if self.dropped.len() < PEER_DROPPED_LOGS {
+                    self.dropped.insert(key, 1);
+                }
+            }
+            return;
+        }
+        // Notes are short and few, and what follows them has been given room already.
+        let missing: Vec<InstanceName> =
+            self.dropped.keys().filter(|(request, _)| *request == id).map(|(_, instance)| instance.clone()).collect();
+        for instance in missing {
+            if let Some(lines) = self.dropped.remove(&(id.clone(), instance.clone())) {
+                let _ = self.push_entry(note(&id, &instance, lines), PEER_OUTBOX_ENTRY);
+            }
+        }
+        let content = ResponseContent::LogEntries(entries);
+        let _ = self.push_entry(FromServer::Response(Response { id, content }), bytes);
     }
 
     /// States join the batch that waits at the end of the queue. A peer that keeps up gets every one of them; for one
     /// that does not only the newest state of each instance is kept.
     fn push_states(&mut self, states: Vec<WorkloadState>, bytes: usize) -> Result<(), OutboxError> {
-        if self.bytes + bytes > PEER_OUTBOX_BYTES {
+        if self.bytes + bytes > self.bytes_max {
             return Err(OutboxError::Overflow);
         }
         self.bytes += bytes;
@@ -135,6 +201,16 @@ impl Queue {
         }
         Ok(())
     }
+}
+
+fn is_log(message: &FromServer) -> bool {
+    matches!(message, FromServer::Response(Response { content: ResponseContent::LogEntries(_), .. }))
+}
+
+/// A line that stands where others are missing.
+fn note(id: &str, instance: &InstanceName, lines: u64) -> FromServer {
+    let content = ResponseContent::LogEntries(vec![log_entries::dropped(instance.clone(), lines)]);
+    FromServer::Response(Response { id: id.to_owned(), content })
 }
 
 /// Keeps the last state of each instance, in the order in which these were reported.
@@ -174,6 +250,9 @@ impl OutboxReader {
             return None;
         };
         queue.bytes -= entry.bytes;
+        if is_log(&entry.message) {
+            queue.log_bytes -= entry.bytes;
+        }
         drop(queue);
         Some(entry.message)
     }
@@ -206,7 +285,8 @@ impl Drop for OutboxReader {
         let mut queue = lock(&self.queue);
         queue.reader_gone = true;
         queue.messages.clear();
-        queue.bytes = 0;
+        (queue.bytes, queue.log_bytes) = (0, 0);
+        queue.dropped.clear();
     }
 }
 
@@ -277,7 +357,6 @@ pub fn approximate_bytes(message: &FromServer) -> usize {
 mod tests {
     use super::*;
     use crate::model::execution_state::{ExecutionState, Phase};
-    use crate::model::messages::Response;
 
     fn state(workload: &str, phase: Phase) -> WorkloadState {
         WorkloadState::new(InstanceName::with_id(workload, "id", "A"), ExecutionState::plain(phase))
@@ -348,10 +427,83 @@ mod tests {
         outbox.put_at(response(1), start + 100 * PEER_STUCK).unwrap();
     }
 
+    fn line(id: &str, workload: &str, text: &str) -> FromServer {
+        let instance = InstanceName::with_id(workload, "id", "A");
+        let entries = vec![LogEntry { instance, message: text.to_owned() }];
+        FromServer::Response(Response { id: id.to_owned(), content: ResponseContent::LogEntries(entries) })
+    }
+
+    fn stop(id: &str, workload: &str) -> FromServer {
+        let instance = InstanceName::with_id(workload, "id", "A");
+        FromServer::Response(Response { id: id.to_owned(), content: ResponseContent::LogsStop(instance) })
+    }
+
+    #[test]
+    fn log_lines_without_room_are_dropped_and_the_stream_says_how_many() {
+        let (outbox, reader) = outbox();
+        for _ in 0..PEER_OUTBOX + 3 {
+            outbox.put(line("r", "a", "x")).unwrap();
+        }
+        outbox.put(line("r", "b", "x")).unwrap();
+        outbox.put(line("other", "a", "x")).unwrap();
+        // Answers still find room, and so do states.
+        outbox.put(response(1)).unwrap();
+        outbox.put(states(&[state("a", Phase::Running)])).unwrap();
+        for _ in 0..PEER_OUTBOX {
+            assert_eq!(reader.next(), Some(line("r", "a", "x")));
+        }
+        assert_eq!((reader.next(), reader.try_next().is_some()), (Some(response(1)), true));
+        outbox.put(line("r", "c", "new")).unwrap();
+        let text = |lines: &str| format!("[{lines} not shown: they came faster than they were read]");
+        assert_eq!(reader.next(), Some(line("r", "a", &text("3 lines"))));
+        assert_eq!(reader.next(), Some(line("r", "b", &text("1 line"))));
+        assert_eq!(reader.next(), Some(line("r", "c", "new")));
+        // A stream that ends says it before its end, another one when its turn comes, and nobody twice.
+        outbox.put(stop("r", "a")).unwrap();
+        outbox.put(stop("other", "a")).unwrap();
+        assert_eq!(reader.next(), Some(stop("r", "a")));
+        assert_eq!(reader.next(), Some(line("other", "a", &text("1 line"))));
+        assert_eq!((reader.next(), reader.try_next()), (Some(stop("other", "a")), None));
+        assert_eq!(lock(&reader.queue).bytes, 0);
+    }
+
+    #[test]
+    fn log_lines_have_a_share_of_the_bytes_that_comes_back_when_they_are_read() {
+        let (outbox, reader) = outbox();
+        let long = "x".repeat(1024 * 1024);
+        for _ in 0..100 {
+            outbox.put(line("r", "a", &long)).unwrap();
+        }
+        let waiting =
+            std::iter::from_fn(|| reader.try_next()).filter(|message| *message == line("r", "a", &long)).count();
+        assert_eq!(waiting, PEER_OUTBOX_LOG_BYTES / long.len() - 1);
+        assert_eq!(lock(&reader.queue).log_bytes, 0);
+        outbox.put(line("r", "a", &long)).unwrap();
+        assert_eq!(std::iter::from_fn(|| reader.try_next()).count(), 2, "the note and the line");
+    }
+
+    #[test]
+    fn a_burst_of_small_messages_does_not_drop_a_peer() {
+        let (outbox, reader) = outbox();
+        for _ in 0..100_000 {
+            outbox.put(response(10)).unwrap();
+        }
+        assert_eq!(std::iter::from_fn(|| reader.try_next()).count(), 100_000);
+        let flood = (0..2_000_000).map(|_| outbox.put(response(10))).find(Result::is_err);
+        assert_eq!(flood, Some(Err(OutboxError::Overflow)), "but a flood does");
+    }
+
+    #[test]
+    fn a_peer_that_takes_smaller_messages_has_less_waiting() {
+        let (outbox, _reader) = outbox_for(1_000_000);
+        outbox.put(response(1_900_000)).unwrap();
+        assert_eq!(outbox.put(response(100_000)), Err(OutboxError::Overflow));
+    }
+
     #[test]
     fn too_many_bytes_are_refused_and_a_gone_reader_is_noticed() {
         let (outbox, reader) = outbox();
-        outbox.put(response(PEER_OUTBOX_BYTES - 1000)).unwrap();
+        outbox.put(response(PEER_OUTBOX_LARGEST * MESSAGE_MAX - 1000)).unwrap();
         assert_eq!(outbox.put(response(1000)), Err(OutboxError::Overflow));
         drop(reader);
         assert_eq!(outbox.put(response(1)), Err(OutboxError::Closed));

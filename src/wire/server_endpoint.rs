@@ -8,12 +8,12 @@ use super::address::Security;
 use super::convert::to_server;
 use super::foreign::fit;
 use super::grpc::{self, wait, wait_at_most};
-use super::outbox::{Outbox, OutboxReader, approximate_bytes, outbox};
+use super::outbox::{Outbox, OutboxReader, approximate_bytes, outbox_for};
 use super::schema::grpc_api;
 use super::tls::{PeerCertificate, Reason, ServerTls, TlsError};
 use crate::limits::{
-    CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, FOREIGN_MESSAGE_MAX, HANDSHAKE_MAX, HANDSHAKES,
-    HELLO_MAX, PEER_STUCK, STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_PER_CONNECTION,
+    CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, HANDSHAKE_MAX, HANDSHAKES, HELLO_MAX, PEER_STUCK,
+    STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_PER_CONNECTION,
 };
 use crate::memory::give_back_after;
 use crate::model::messages::ToServer;
@@ -252,12 +252,11 @@ fn services(shared: &Arc<Shared>, message_max: usize) -> grpcio::Service {
         .build()
 }
 
-/// The largest message that the program at the other end takes, in bytes. Programs of other implementations keep
-/// the default of gRPC.
+/// The largest message that the program at the other end takes, in bytes.
 fn takes(context: &RpcContext<'_>, message_max: usize) -> usize {
     let mut headers = context.request_headers().iter();
-    let ours = headers.any(|(key, value)| key == "user-agent" && value.starts_with(grpc::USER_AGENT.as_bytes()));
-    if ours { message_max } else { message_max.min(FOREIGN_MESSAGE_MAX) }
+    let user_agent = headers.find(|(key, _)| *key == "user-agent").map(|(_, value)| value);
+    grpc::takes(user_agent.unwrap_or_default(), message_max)
 }
 
 /// Where a stream comes from. gRPC names connections `fd:<number>`.
@@ -404,7 +403,7 @@ fn serve_stream(
     // The name is for people who look at the process; without it nothing is lost.
     let _ = std::ffi::CString::new(format!("rx:{name}")).map(|name| rustix::thread::set_name(&name));
     log::debug!("Stream {} from '{from}' is '{name}'.", peer.0);
-    let (outbox, reader) = outbox();
+    let (outbox, reader) = outbox_for(client.message_max);
     let (peer_name, message_max) = (name.clone(), client.message_max);
     let writer = move || write_until_closed(&reader, responses, message_max, &peer_name);
     if let Err(error) = threads::spawn(format!("tx:{name}"), STACK_LARGE, writer) {

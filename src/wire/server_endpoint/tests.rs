@@ -55,6 +55,25 @@ fn answer(bytes: usize) -> FromServer {
 }
 
 #[test]
+fn a_client_that_takes_less_than_the_server_sends_is_told_instead_of_cut_off() {
+    let (endpoint, events) = endpoint(MESSAGE_MAX);
+    let options = ClientOptions { message_max: 5_000_000, ..options(&endpoint, Service::Cli) };
+    let (_sender, mut receiver, _hangup) = connect(&options, commander(VERSION)).unwrap();
+    let (_, _, outbox) = opened(&events);
+    outbox.put(answer(4_900_000)).unwrap();
+    assert_eq!(receiver.receive(), Ok(answer(4_900_000)));
+    outbox.put(answer(5_000_000)).unwrap();
+    match receiver.receive() {
+        Ok(FromServer::Response(Response { content: ResponseContent::Error(text), .. })) => {
+            assert!(text.contains("takes at most 5000000"), "{text}");
+        }
+        other => panic!("{other:?}"),
+    }
+    outbox.put(answer(1)).unwrap();
+    assert_eq!(receiver.receive(), Ok(answer(1)));
+}
+
+#[test]
 fn messages_travel_both_ways_and_goodbye_closes_in_order() {
     let (endpoint, events) = endpoint(MESSAGE_MAX);
     for (service, expected) in [(Service::Cli, PeerHello::Cli), (Service::Command, PeerHello::Commander)] {
