@@ -12,10 +12,8 @@ rounds=5
 
 title 'Size and idle memory'
 tests/scripts/size.sh || warn 'above the promise'
-bin=$target/release
-ank=$bin/ank
-
-work=$(mktemp -d)
+work=$(mktemp -d "$target/bench.XXXXXX") # On a disk, which /tmp need not be.
+bin=$work/programs ank=$work/programs/ank
 clean_up() {
     cluster_stop "$work"
     engine_remove "$work/engine"
@@ -24,6 +22,7 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
+as_after_boot "$target/release" "$bin"
 engine_create "$work/engine"
 cluster_start "$work" "$bin" bench
 

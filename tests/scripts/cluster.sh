@@ -12,6 +12,19 @@ program_folder() {
     fi
 }
 
+# as_after_boot FROM TO: copies of the programs that the page cache has forgotten, so that memory is measured as
+# on a device. Of a file that was just written everything is in memory, in large pieces that are mapped as a
+# whole; and of one that a demo in parallel has mapped as well, each page counts for a part only.
+as_after_boot() {
+    local program
+    mkdir -p "$2"
+    for program in ank-server ank-agent ank; do
+        cp "$1/$program" "$2/$program"
+        sync "$2/$program"
+        dd if="$2/$program" iflag=nocache count=0 status=none
+    done
+}
+
 # Does this process run that program already, or has it ended?
 launched() { is_program "$1" "$2" || ! kill -0 "$1"; }
 

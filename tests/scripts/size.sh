@@ -1,9 +1,7 @@
 #!/usr/bin/env bash
 # Builds the release programs and holds their size and idle memory against what the README promises. Fails
 # above the promise. Memory is the proportional set size of an insecure server with one idle agent and an
-# engine without containers. Both run from copies of their own that were forgotten by the page cache, as after
-# the boot of a device: of a file that was just written everything is in memory, in large pieces that are mapped
-# as a whole, and of one that a demo in parallel has mapped as well each page counts for a part only.
+# engine without containers.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 . "$root/tests/scripts/cluster.sh"
 cd "$root"
@@ -20,10 +18,7 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-mkdir "$work/programs"
-cp "$bin/ank-server" "$bin/ank-agent" "$bin/ank" "$work/programs"
-sync "$work/programs"/*
-for program in "$work/programs"/*; do dd if="$program" iflag=nocache count=0 status=none; done
+as_after_boot "$bin" "$work/programs"
 
 # An engine that has nothing to show, so that only our own memory is measured.
 mkdir "$work/bin"
