@@ -137,8 +137,13 @@ impl Queue {
         }
     }
 
+    /// A single message always finds room: only the writer knows whether it can be cut to what the peer takes.
+    fn has_no_room_for(&self, bytes: usize) -> bool {
+        !self.messages.is_empty() && self.bytes + bytes > self.bytes_max
+    }
+
     fn push_entry(&mut self, message: FromServer, bytes: usize) -> Result<(), OutboxError> {
-        if self.bytes + bytes > self.bytes_max {
+        if self.has_no_room_for(bytes) {
             return Err(OutboxError::Overflow);
         }
         self.bytes += bytes;
@@ -180,7 +185,7 @@ impl Queue {
     /// States join the batch that waits at the end of the queue. A peer that keeps up gets every one of them; for one
     /// that does not only the newest state of each instance is kept.
     fn push_states(&mut self, states: Vec<WorkloadState>, bytes: usize) -> Result<(), OutboxError> {
-        if self.bytes + bytes > self.bytes_max {
+        if self.has_no_room_for(bytes) {
             return Err(OutboxError::Overflow);
         }
         self.bytes += bytes;
@@ -498,6 +503,15 @@ mod tests {
         let (outbox, _reader) = outbox_for(1_000_000);
         outbox.put(response(1_900_000)).unwrap();
         assert_eq!(outbox.put(response(100_000)), Err(OutboxError::Overflow));
+    }
+
+    #[test]
+    fn one_message_above_the_bound_reaches_the_writer_which_may_cut_it() {
+        let (outbox, reader) = outbox_for(1_000_000);
+        outbox.put(response(10_000_000)).unwrap();
+        assert_eq!(outbox.put(response(1)), Err(OutboxError::Overflow));
+        assert_eq!(reader.next(), Some(response(10_000_000)));
+        outbox.put(response(1)).unwrap();
     }
 
     #[test]
