@@ -17,6 +17,7 @@
 //! threads.rs               named spawn with stack size, join with deadline                    -
 //! memory.rs                few malloc arenas, memory of bursts given back                     -
 //! child.rs                 outside programs: time limit, both pipes drained, output capped     [caller]
+//! child/followed.rs        outside programs whose output is read while they run                [caller]
 //! logging.rs               log lines and fatal errors of server and agent                     [any]
 //! settings.rs              file < environment < flags, PEM texts, TLS decision                [main]
 //! model/                   values and rules: no I/O, no threads, no protobuf
@@ -83,6 +84,7 @@
 //!   backoff.rs             retry and restart delays                                           -
 //!   workload_files.rs      files written before the container starts                [wl:name]
 //!   state_checker.rs       one listing per engine, reports what changed        [watch:engine]
+//!   log_stream.rs          one container's log for one request                 [log:number]
 //!   resources.rs           CPU and memory of the node                             [scheduler]
 //! runtime/                 the narrow waist to the engines, on the caller's thread
 //!                                                               [wl:name] [watch:engine]
@@ -92,6 +94,8 @@
 //!   container_config.rs    runtimeConfig and the arguments it turns into
 //!   container_engine.rs    create, start and clean-up, common to podman and nerdctl
 //!   container_list.rs      listings to ExecutionState
+//!   pod_states.rs          containers of pods to ExecutionState
+//!   log_reader.rs          what an engine's log prints, line by line             [log:number]
 //!   podman.rs podman_kube.rs containerd.rs   one engine each
 //!   kube_manifest.rs       Kubernetes manifests: control interface, names of pods
 //!   scripted_engine/mod.rs tests only: an engine's program as a shell script

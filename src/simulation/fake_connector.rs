@@ -3,7 +3,9 @@
 //! Thread: the one of the test; connectors and the test share the engine.
 
 use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::messages::LogsRequest;
 use crate::model::names::InstanceName;
+use crate::runtime::log_reader::LogCall;
 use crate::runtime::{CallWatch, ContainerId, ListedContainer, NewContainer, RuntimeConnector, RuntimeError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{BTreeMap, VecDeque};
@@ -215,7 +217,7 @@ impl RuntimeConnector for FakeConnector {
         let in_use = world.containers.values().any(|container| container.instance.short() == new.instance.short());
         match fault {
             Some(Fault::Unsupported) => return Err(RuntimeError::Unsupported("it will never work".to_owned())),
-            Some(Fault::IsMissing) => return Err(RuntimeError::NotStarted(FAILURE.to_owned())),
+            Some(Fault::IsMissing) => return Err(RuntimeError::NotInstalled(FAILURE.to_owned())),
             Some(Fault::Fails) => return Err(failed()),
             _ if in_use => {
                 // As the trait says, a failed create leaves nothing of its instance behind.
@@ -287,5 +289,9 @@ impl RuntimeConnector for FakeConnector {
             return Err(failed());
         }
         Ok(self.engine.listing(&self.agent))
+    }
+
+    fn log_calls(&mut self, _instance: &InstanceName, _wanted: &LogsRequest) -> Result<Vec<LogCall>, RuntimeError> {
+        Ok(Vec::new())
     }
 }
