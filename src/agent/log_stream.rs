@@ -288,8 +288,7 @@ impl LogStream {
         limit: Option<Duration>,
     ) -> Result<(), Stopped> {
         let descriptors = descriptors.into_iter().chain([self.stop.as_fd()]);
-        let mut polled: Vec<PollFd<'_>> =
-            descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let mut polled: Vec<PollFd<'_>> = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         // An error, EINTR for one, reports nothing ready; the caller looks again.
         let _ = poll(&mut polled, limit.as_ref());

@@ -200,6 +200,13 @@ impl UplinkReader {
         &self.woken
     }
 
+    /// Messages of logs that wait.
+    #[cfg(test)]
+    #[must_use]
+    pub fn log_messages(&self) -> usize {
+        lock(&self.slots).logs.len()
+    }
+
     /// There is a connection.
     pub fn connected(&self) {
         lock(&self.slots).connected = true;

@@ -89,6 +89,21 @@ impl Container {
         })
     }
 
+    /// The line of `nerdctl ps --format=json`.
+    pub fn as_nerdctl_lists(&self) -> Value {
+        let labels: Vec<String> = self.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        json!({ "ID": self.id, "Image": self.image, "Labels": labels.join(","), "Names": self.name, "Status": "" })
+    }
+
+    /// The entry of `nerdctl inspect`.
+    pub fn as_nerdctl_inspects(&self) -> Value {
+        // The engine keeps seconds, which is all that the day of a test needs.
+        let finished = if self.exited > 0 { "2026-01-01T00:00:00.5Z" } else { "0001-01-01T00:00:00Z" };
+        json!({ "Id": self.id, "Name": self.name, "State": {
+            "Status": self.state, "ExitCode": self.exit_code, "Pid": self.pid, "FinishedAt": finished,
+        }})
+    }
+
     fn as_stored(&self) -> Value {
         let mut value = self.as_listed();
         value["Labels"] = json!(self.labels);

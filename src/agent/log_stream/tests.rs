@@ -274,5 +274,8 @@ fn streams_at_the_same_time_have_a_bound() {
     let orders = orders.collect();
     fixture.streams.start("logs", &LogsRequest::default(), orders);
     assert_eq!(fixture.streams.len(), LOG_STREAMS_MAX);
-    assert_eq!(fixture.lines_until_stop("web"), [format!("[no log: this agent reads {LOG_STREAMS_MAX} others at the moment]")]);
+    assert_eq!(
+        fixture.lines_until_stop("web"),
+        [format!("[no log: this agent reads {LOG_STREAMS_MAX} others at the moment]")]
+    );
 }

@@ -143,8 +143,7 @@ fn the_time_of_the_end_is_known_of_what_has_ended() {
         ("exited", "yesterday", None),
         ("exited", "", None),
     ] {
-        let text =
-            format!(r#"{{"Id":"i","State":{{"Status":"{status}","ExitCode":0,"FinishedAt":"{finished}"}}}}"#);
+        let text = format!(r#"{{"Id":"i","State":{{"Status":"{status}","ExitCode":0,"FinishedAt":"{finished}"}}}}"#);
         let inspection: Inspection = serde_json::from_str(&text).unwrap();
         let ours = BTreeMap::from([("i", InstanceName::with_id("w", "1", "A"))]);
         assert_eq!(inspection.of(&ours).unwrap().ended_at, expected, "{status} {finished}");
