@@ -16,6 +16,8 @@ use support::{Cluster, LogClient, Recorder, wait_until};
 /// A cluster of `agent_A`, which uses `podman`. The store has to outlive the cluster.
 fn cluster(podman: &Podman) -> Cluster {
     let mut cluster = Cluster::prepare();
+    // What no event shows is to be seen soon.
+    cluster.set_agent_config("listing_interval = 2");
     let mut environment = podman.environment();
     environment.push(("PATH".to_owned(), std::env::var("PATH").expect("PATH is set")));
     cluster.set_agent_env(environment);
@@ -178,6 +180,31 @@ fn a_new_agent_takes_over_pods_that_run_and_notices_their_end() {
     cluster.delete("web");
     cluster.wait_until_gone("web");
     assert_eq!((pods(&podman).len(), volumes(&podman)), (0, vec![]));
+}
+
+#[test]
+fn pods_that_ended_since_the_boot_stay_as_they_are_when_the_agent_is_told_so() {
+    let podman = Podman::new();
+    for (rerun, same) in [("boot", true), ("always", false)] {
+        let mut cluster = Cluster::prepare();
+        let mut environment = podman.environment();
+        environment.push(("PATH".to_owned(), std::env::var("PATH").expect("PATH is set")));
+        cluster.set_agent_env(environment);
+        cluster.set_agent_config(&format!("rerun_finished = \"{rerun}\""));
+        let file = cluster.write("startup.yaml", &workload("job", "", &pod("job", &[("main", "exit 0")])));
+        cluster.start_server(&["-m", &file.to_string_lossy()]);
+        cluster.start_agent("agent_A");
+        cluster.wait_for_state("job", "Succeeded(Ok)");
+        let before = containers(&podman, "-main");
+        cluster.kill_agent("agent_A");
+        cluster.wait_for_state("job", "AgentDisconnected");
+        let recorder = Recorder::start(&cluster);
+        cluster.start_agent("agent_A");
+        recorder.states_until("job", "Succeeded(Ok)");
+        assert_eq!(containers(&podman, "-main") == before, same, "{rerun}");
+        cluster.delete("job");
+        cluster.wait_until_gone("job");
+    }
 }
 
 #[test]
