@@ -1,7 +1,8 @@
 //! A program whose output is read while it runs, as it comes. Dropping it ends the program.
 //!
-//! Both outputs share one pipe, so that their lines stay in the order in which they were written. Nothing is kept here:
-//! while nobody reads, the program waits at the full pipe.
+//! Both outputs share one pipe, so that their lines stay in the order in which they were written; what the program writes
+//! without a line end is followed by what it writes next, whatever the output. Nothing is kept here: while nobody reads,
+//! the program waits at the full pipe.
 //!
 //! Thread: the caller's. Owns: the child until it is reaped.
 
