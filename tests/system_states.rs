@@ -148,7 +148,7 @@ fn logs_come_in_the_order_in_which_they_were_written_and_as_they_were_asked_for(
     let mut cluster = cluster(&podman, &["agent_A"]);
     let recorder = Recorder::start(&cluster);
     // The engine's monitor reads both outputs at once, so only what was written apart has an order.
-    let script = "echo 1; sleep 0.3; echo 2 >&2; sleep 0.3; echo 3; sleep 0.3; echo 4 >&2; sleep 0.3; printf 5; exit 7";
+    let script = "echo 1; sleep 0.3; echo 2 >&2; sleep 0.3; echo 3; sleep 0.3; echo 4 >&2; sleep 0.3; echo 5; exit 7";
     cluster.apply(&shell("job", script));
     cluster.apply(&shell("web", &format!("echo begun; {PATIENT}")));
     cluster.wait_for_state("job", "Failed(ExecFailed)");

@@ -116,7 +116,7 @@ impl LogClient {
     pub fn read_all(&mut self, request: LogsRequest) -> Vec<String> {
         let instance = request.instances[0].clone();
         self.request("all", request);
-        assert_eq!(self.accepted("all"), [instance.clone()]);
+        assert_eq!(self.accepted("all"), std::slice::from_ref(&instance));
         self.lines_until_stop("all", &instance)
     }
 }
