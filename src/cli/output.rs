@@ -55,6 +55,12 @@ impl<'w> Output<'w> {
         self.quiet
     }
 
+    /// Whether what happens is written.
+    #[must_use]
+    pub fn is_verbose(&self) -> bool {
+        self.verbose
+    }
+
     /// Columns and lines of the terminal; `None` when standard output is none.
     #[must_use]
     pub fn terminal(&self) -> Option<(usize, usize)> {

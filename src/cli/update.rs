@@ -3,15 +3,17 @@
 //!
 //! Thread: `main`.
 
-use super::error::{CliError, ExitCode};
+use super::error::{CliError, CommandError, ExitCode};
 use super::output::Output;
 use super::rows;
 use super::session::ServerLink;
 use super::settings::Waiting;
 use super::wait::{WaitEnd, WaitState, wait};
 use crate::clock::Clock;
+use crate::limits::NAME_MAX;
+use crate::model::names::is_name;
 use crate::model::node::Node;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 /// A change of the state, ready to be sent.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -89,28 +91,53 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
     /// # Errors
     /// As [`Self::update_and_wait`]; nothing is waited for.
     pub fn delete_configs(&mut self, names: &[String]) -> Result<ExitCode, CliError> {
+        names.iter().try_for_each(|name| check_name("config", name))?;
         let masks: Vec<String> = names.iter().map(|name| format!("desiredState.configs.{name}")).collect();
-        let before = self.link.complete_state(&["desiredState.configs"])?;
+        // Only for what is told afterwards: a state that cannot be read must not keep anybody from deleting.
+        let before = self.link.complete_state(&masks.iter().map(String::as_str).collect::<Vec<_>>());
         self.link.update_state(Node::empty(), masks)?;
-        // The names as a map: each is told once, in order.
-        let names: BTreeMap<&str, bool> =
-            names.iter().map(|name| (name.as_str(), before.at(&["desiredState", "configs", name]).is_some())).collect();
-        for (name, existed) in names {
-            if existed {
-                self.output.status(&format!("Deleted config '{name}'."))?;
-            } else {
-                self.output.warn(format_args!("config '{name}' does not exist"));
+        // The names as a set: each is told once, in order.
+        for name in names.iter().collect::<BTreeSet<_>>() {
+            match &before {
+                Ok(before) if before.at(&["desiredState", "configs", name]).is_none() => {
+                    self.output.warn(format_args!("config '{name}' does not exist"));
+                }
+                Ok(_) => self.output.status(&format!("Deleted config '{name}'."))?,
+                Err(error) => {
+                    self.output.debug(format_args!("whether config '{name}' was there is not known: {error}"));
+                    self.output.status(&format!("The deletion of config '{name}' was accepted."))?;
+                }
             }
         }
         Ok(ExitCode::Success)
     }
 }
 
+/// Refuses what cannot be the name of a `kind`. In a mask a dot would lead to a part of another one.
+///
+/// # Errors
+/// What names look like.
+pub fn check_name(kind: &str, name: &str) -> Result<(), CommandError> {
+    if is_name(name) {
+        return Ok(());
+    }
+    let text = format!("Invalid {kind} name '{name}': Expected 1 to {NAME_MAX} characters in [a-zA-Z0-9_-].");
+    let hint = if name.contains('.') {
+        format!("parts of a {kind} are changed and deleted with 'ank set state'")
+    } else {
+        format!("'ank get {kind}s' lists the names")
+    };
+    Err(CommandError::input(text, hint))
+}
+
 /// The update that deletes workloads by name.
-#[must_use]
-pub fn delete_workloads(names: &[String]) -> Update {
+///
+/// # Errors
+/// A name is none that a workload can have.
+pub fn delete_workloads(names: &[String]) -> Result<Update, CommandError> {
+    names.iter().try_for_each(|name| check_name("workload", name))?;
     let masks = names.iter().map(|name| format!("desiredState.workloads.{name}")).collect();
-    Update { new_state: Node::empty(), masks }
+    Ok(Update { new_state: Node::empty(), masks })
 }
 
 fn counted(workloads: usize) -> String {

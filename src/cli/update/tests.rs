@@ -118,7 +118,7 @@ fn a_wait_that_takes_too_long_is_given_up_with_what_is_missing() {
 
 #[test]
 fn deleting_workloads_sends_their_masks_with_an_empty_state() {
-    let update = delete_workloads(&["a".to_owned(), "b".to_owned()]);
+    let update = delete_workloads(&["a".to_owned(), "b".to_owned()]).unwrap();
     assert_eq!(update.new_state, Node::empty());
     assert_eq!(update.masks, ["desiredState.workloads.a", "desiredState.workloads.b"]);
 }
@@ -133,5 +133,28 @@ fn deleting_configs_tells_which_were_there() {
     assert_eq!(ran.code.unwrap(), ExitCode::Success);
     assert_eq!(ran.out, "Deleted config 'a'.\nDeleted config 'c'.\n");
     assert_eq!(ran.err, "warn: config 'b' does not exist\n");
-    assert_eq!(ran.server.updates[0].1, ["c", "b", "a", "c"].map(|name| format!("desiredState.configs.{name}")));
+    let masks = ["c", "b", "a", "c"].map(|name| format!("desiredState.configs.{name}"));
+    assert_eq!(ran.server.updates[0].1, masks);
+    assert_eq!(ran.server.reads, [masks], "no more is read than the deletion is about");
+}
+
+#[test]
+fn a_state_that_cannot_be_read_does_not_keep_configs() {
+    let steps = vec![Step::NoState("too large"), Step::Accept(accepted(&[], &[]))];
+    let ran = run(steps, Waiting::default(), |context| context.delete_configs(&["a".to_owned()]));
+    assert_eq!(ran.code.unwrap(), ExitCode::Success);
+    assert_eq!(ran.out, "The deletion of config 'a' was accepted.\n");
+    assert_eq!(ran.server.updates[0].1, ["desiredState.configs.a"]);
+}
+
+#[test]
+fn names_that_lead_to_parts_of_others_are_refused_before_anything_is_sent() {
+    for name in ["a.b", "a.b.c", "", "a b", "*"] {
+        let ran = run(vec![], Waiting::default(), |context| context.delete_configs(&["a".into(), name.into()]));
+        let error = ran.code.unwrap_err().to_string();
+        assert!(error.starts_with(&format!("Command failed: 'Invalid config name '{name}'")), "{error}");
+        assert!(ran.server.updates.is_empty() && ran.server.reads.is_empty());
+        let error = delete_workloads(&["a".to_owned(), name.to_owned()]).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("Invalid workload name '{name}'")), "{error}");
+    }
 }
