@@ -8,10 +8,9 @@ use super::output::Output;
 use super::rows::{self, entries};
 use super::session::ServerLink;
 use super::table::{Table, TooWide, one_line};
-use crate::model::execution_state::Phase;
+use super::wait::fulfils;
 use crate::model::nearest::nearest;
 use crate::model::node::Node;
-use crate::model::workload::AddCondition;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
@@ -59,10 +58,7 @@ impl Workload {
     }
 
     fn fulfils(&self, condition: &str) -> bool {
-        let condition = AddCondition::ALL.iter().find(|known| known.as_str() == condition);
-        let phase = |text: &String| Phase::ALL.iter().map(|row| row.0).find(|phase| phase.to_string() == *text);
-        condition
-            .is_some_and(|condition| self.phases.iter().filter_map(phase).any(|phase| phase.fulfils_add(*condition)))
+        self.phases.iter().any(|phase| fulfils(phase, condition))
     }
 }
 
@@ -236,6 +232,7 @@ mod tests {
     use super::*;
     use crate::cli::rows::tests::state;
     use crate::cli::testing::{ScriptedServer, Step};
+    use crate::model::execution_state::Phase;
     use std::io;
 
     /// The cluster of the demo: `logger` needs `storage`, which needs `init`; `handler` waits for its failure.
@@ -281,14 +278,14 @@ mod tests {
     #[test]
     fn trees_show_what_each_workload_needs_and_whether_it_has_it() {
         let expected = "\
-WORKLOAD NAME               NEEDED      MET   AGENT   EXECUTION STATE
-alone                                         A       Running(Ok)
-handler                                       A       Pending(WaitingToStart)
-`-- storage                 failed      no    A       Running(Ok)
-    `-- init                succeeded   yes   A       Succeeded(Ok)
-logger                                        B       Pending(Starting)
-|-- gone                    running     no            does not exist
-`-- storage (see above)     running     yes   A       Running(Ok)
+WORKLOAD NAME             NEEDED      MET   AGENT   EXECUTION STATE
+alone                                       A       Running(Ok)
+handler                                     A       Pending(WaitingToStart)
+`-- storage               failed      no    A       Running(Ok)
+    `-- init              succeeded   yes   A       Succeeded(Ok)
+logger                                      B       Pending(Starting)
+|-- gone                  running     no            does not exist
+`-- storage (see above)   running     yes   A       Running(Ok)
 ";
         assert_eq!(trimmed(&printed(&[], GraphFormat::Text).unwrap()), expected);
         let expected = "\

@@ -122,6 +122,11 @@ impl<'w> Output<'w> {
         }
     }
 
+    /// Writes what belongs to the warning or error before it, as it is.
+    pub fn explain(&mut self, text: &str) {
+        let _ = self.err.write_all(text.as_bytes()); // As for labels.
+    }
+
     fn labelled(&mut self, colour: &str, label: &str, text: &dyn Display) {
         // Nobody is left to tell when standard error cannot be written.
         let _ = if self.colours {

@@ -8,7 +8,8 @@ use super::output::Output;
 use super::rows;
 use super::session::ServerLink;
 use super::settings::Waiting;
-use super::wait::{WaitEnd, WaitState, wait};
+use super::table::TooWide;
+use super::wait::{self, WaitEnd, WaitState};
 use crate::clock::Clock;
 use crate::limits::NAME_MAX;
 use crate::model::names::is_name;
@@ -49,7 +50,7 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
             return Ok(ExitCode::Success);
         }
         // The state before knows the runtimes of what the update deletes.
-        let before = rows::rows(&self.link.complete_state(&rows::MASKS)?);
+        let before = self.link.complete_state(&wait::MASKS)?;
         let accepted = self.link.update_state(new_state, masks)?;
         let (added, deleted) = (accepted.added.len(), accepted.deleted.len());
         self.output.debug(format_args!("the server accepted: {added} instances start, {deleted} end"));
@@ -59,20 +60,26 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         }
         self.output.status("Successfully applied the manifest(s).")?;
         self.output.status("Waiting for workload(s) to reach desired states (press Ctrl+C to interrupt).\n")?;
-        let now = self.link.complete_state(&rows::MASKS)?;
-        let mut state = WaitState::new(&accepted, before, &now);
-        let end = wait(&mut state, self.link, self.clock, self.waiting.limit, self.output)?;
+        let now = self.link.complete_state(&wait::MASKS)?;
+        let mut state = WaitState::new(&accepted, rows::rows(&before), &now);
+        state.learn_dependencies(&before);
+        drop((before, now)); // They may be large, and waiting may be long.
+        let end = wait::wait(&mut state, self.link, self.clock, self.waiting.limit, self.output)?;
         Ok(self.conclude(&state, end))
     }
 
     /// Tells what is not as it should be and decides the exit code.
     fn conclude(&mut self, state: &WaitState, end: WaitEnd) -> ExitCode {
         let failures = state.failures();
-        failures.iter().for_each(|failure| self.output.warn(failure));
+        let outstanding = if end == WaitEnd::TimedOut { state.outstanding() } else { Vec::new() };
+        let missed = failures.iter().chain(&outstanding).copied().collect::<BTreeSet<_>>();
+        if !missed.is_empty() {
+            self.output.warn(format_args!("{} missed the target:", counted(missed.len())));
+            let table = state.summary(missed).text(self.output.width(), TooWide::Wrap);
+            self.output.explain(&table);
+        }
         let mut code = ExitCode::Success;
         if end == WaitEnd::TimedOut {
-            let outstanding = state.outstanding();
-            outstanding.iter().for_each(|text| self.output.warn(text));
             let limit = self.waiting.limit.unwrap_or_default();
             let text = format!("gave up waiting after '{limit:?}', not there yet: {}", counted(outstanding.len()));
             self.output.error(text, Some("the update stays in force; follow it with 'ank get workloads -w'"));
@@ -80,7 +87,8 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         }
         if self.waiting.fail_on_error && !failures.is_empty() {
             let text = format!("the update was accepted, but {} failed", counted(failures.len()));
-            self.output.error(text, Some("see the additional info above, or the logs of the workload"));
+            let name = &failures[0].workload;
+            self.output.error(text, Some(&format!("see the additional info above, and 'ank logs {name}'")));
             code = ExitCode::WorkloadFailed;
         }
         code

@@ -1,7 +1,6 @@
 //! What is sent, printed and answered for updates, against a scripted server.
 
 use super::*;
-use crate::cli::rows::MASKS;
 use crate::cli::rows::tests::state;
 use crate::cli::testing::{ScriptedServer, Step, accepted, reported};
 use crate::model::execution_state::Phase;
@@ -55,7 +54,7 @@ fn an_update_is_followed_until_its_workloads_run() {
     );
     assert_eq!(ran.err, "");
     assert!(ran.server.is_done());
-    assert_eq!(ran.server.reads, [MASKS, MASKS]);
+    assert_eq!(ran.server.reads, [wait::MASKS, wait::MASKS]);
     assert_eq!(ran.server.updates, [(Node::empty(), vec!["desiredState.workloads.w".to_owned()])]);
 }
 
@@ -92,7 +91,9 @@ fn failed_workloads_are_told_and_are_an_error_only_when_asked() {
         let end = vec![Step::Broadcast(vec![reported("w.1.A", Phase::PendingStartingFailed, "No more retries: x\ny")])];
         running_after_update(end)
     };
-    let told = "warn: workload 'w' on agent 'A' is Pending(StartingFailed): No more retries: x, y\n";
+    let told = "warn: 1 workload missed the target:\n\
+                WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE           ADDITIONAL INFO      \n\
+                w               A       podman    Pending(StartingFailed)   No more retries: x, y\n";
     let ran = run(failed(), Waiting::default(), |context| context.update_and_wait(update()));
     assert_eq!((ran.code.unwrap(), ran.err.as_str()), (ExitCode::Success, told));
     let waiting = Waiting { fail_on_error: true, ..Waiting::default() };
@@ -110,7 +111,9 @@ fn a_wait_that_takes_too_long_is_given_up_with_what_is_missing() {
     assert_eq!(ran.code.unwrap(), ExitCode::GaveUp);
     assert_eq!(
         ran.err,
-        "warn: workload 'w' on agent 'A' is Pending(Initial)\n\
+        "warn: 1 workload missed the target:\n\
+         WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE    ADDITIONAL INFO\n\
+         w               A       podman    Pending(Initial)                  \n\
          error: gave up waiting after '5s', not there yet: 1 workload\n\
          hint: the update stays in force; follow it with 'ank get workloads -w'\n"
     );
