@@ -42,6 +42,7 @@ fn ended(process: &mut Process) -> i32 {
 #[test]
 fn events_come_as_one_json_object_a_line_until_enough_were_printed() {
     let cluster = server_only();
+    set_config(&cluster, "other", "stays");
     let mut process = follow_configs(&cluster, &["--count", "3"]);
     set_config(&cluster, "port", "'80'");
     set_config(&cluster, "port", "'81'");
@@ -51,9 +52,11 @@ fn events_come_as_one_json_object_a_line_until_enough_were_printed() {
         process.stdout().lines().map(|line| serde_json::from_str(line).expect("one object a line")).collect();
     assert_eq!(lines.len(), 4);
     let path = "desiredState.configs.port";
-    for (line, key, value) in
-        [(&lines[1], "addedFields", Some("80")), (&lines[2], "updatedFields", Some("81")), (&lines[3], "removedFields", None)]
-    {
+    for (line, key, value) in [
+        (&lines[1], "addedFields", Some("80")),
+        (&lines[2], "updatedFields", Some("81")),
+        (&lines[3], "removedFields", None),
+    ] {
         assert_eq!(line[key], serde_json::json!([path]), "{line}");
         assert_eq!(line["completeState"]["desiredState"]["configs"]["port"].as_str(), value, "{line}");
         let timestamp = line["timestamp"].as_str().unwrap_or_default();
@@ -86,15 +89,9 @@ fn a_lost_connection_ends_events_with_an_error_unless_they_reconnect() {
     cluster.kill_server();
     assert_eq!(ended(&mut ends), 1);
     let first = |process: &Process| process.stderr().lines().next().unwrap_or_default().to_owned();
-    assert_eq!(
-        first(&ends),
-        "error: Failed to get events: 'Command failed: 'Connection to server interrupted''"
-    );
+    assert_eq!(first(&ends), "error: Failed to get events: 'Command failed: 'Connection to server interrupted''");
     assert_eq!(ended(&mut watch), 1);
-    assert_eq!(
-        first(&watch),
-        "error: Failed to watch workloads: 'Command failed: 'Connection to server interrupted''"
-    );
+    assert_eq!(first(&watch), "error: Failed to watch workloads: 'Command failed: 'Connection to server interrupted''");
     cluster.start_server(&[]);
     // The state as it is after the new connection.
     wait_until("a new connection", || stays.stdout().lines().count() == 2);
@@ -111,7 +108,11 @@ fn events_without_a_server_are_an_error_also_when_they_would_reconnect() {
     for arguments in [&["get", "events"][..], &["get", "events", "--reconnect"]] {
         let output = cluster.ank(arguments);
         assert_eq!(output.code, 1);
-        assert!(output.stderr.starts_with("error: Could not connect to Ankaios server on 'http://"), "{}", output.stderr);
+        assert!(
+            output.stderr.starts_with("error: Could not connect to Ankaios server on 'http://"),
+            "{}",
+            output.stderr
+        );
     }
 }
 

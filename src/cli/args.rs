@@ -7,7 +7,7 @@
 
 use super::completion::Names;
 use super::logs::parse_time;
-use clap::builder::BoolValueParser;
+use clap::builder::{BoolValueParser, OsStringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
@@ -26,7 +26,7 @@ const SERVER_URL_AFTER: &str = "server_url_after";
     about = "Applies manifests to an Ankaios cluster and shows what runs there",
     arg_required_else_help = true,
     subcommand_required = true,
-    after_help = "Examples:\n  ank -k apply cluster.yaml        start what the manifest describes and wait for it\n  \
+    after_help = "Examples:\n  ank -k apply cluster.yaml        start what the manifest describes and wait\n  \
                   ank -k get workloads             show what runs\n  \
                   ank -k get state desiredState    show what was asked for\n\n\
                   Run 'ank help <command>' for the options and examples of a command."
@@ -48,7 +48,7 @@ pub struct Arguments {
 #[command(next_help_heading = EVERYWHERE)]
 pub struct Common {
     /// Config file [default: ~/.config/ankaios/ank.conf or /etc/ankaios/ank.conf]
-    #[arg(short = 'x', long, global = true, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    #[arg(short = 'x', long, global = true, value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub ank_config: Option<PathBuf>,
     /// Milliseconds to wait for an answer of the server [default: 3000]
     #[arg(long, global = true, value_name = "MS")]
@@ -72,13 +72,13 @@ pub struct Common {
     #[arg(short = 'k', long, global = true, env = "ANK_INSECURE", num_args = 0, value_parser = BoolValueParser::new(), default_missing_value = "true", value_name = "BOOL")]
     pub insecure: Option<bool>,
     /// CA certificate that signed the server's certificate
-    #[arg(long = "ca_pem", global = true, env = "ANK_CA_PEM", value_name = "PATH", value_hint = ValueHint::FilePath)]
+    #[arg(long = "ca_pem", global = true, env = "ANK_CA_PEM", value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub ca_pem: Option<PathBuf>,
     /// Own certificate
-    #[arg(long = "crt_pem", global = true, env = "ANK_CRT_PEM", value_name = "PATH", value_hint = ValueHint::FilePath)]
+    #[arg(long = "crt_pem", global = true, env = "ANK_CRT_PEM", value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub crt_pem: Option<PathBuf>,
     /// Own private key
-    #[arg(long = "key_pem", global = true, env = "ANK_KEY_PEM", value_name = "PATH", value_hint = ValueHint::FilePath)]
+    #[arg(long = "key_pem", global = true, env = "ANK_KEY_PEM", value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub key_pem: Option<PathBuf>,
 }
 
@@ -339,6 +339,11 @@ pub enum Format {
     Yaml,
     /// Indented by two blanks.
     Json,
+}
+
+/// Any path, also an empty one: it counts as given and is told as one that cannot be opened.
+fn path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
 }
 
 /// Splits `key=value` at the first `=`; both may be empty.

@@ -108,7 +108,8 @@ fn masks(state: &Node) -> BTreeSet<String> {
     }
     if let Some(agents) = state.get("workloadStates") {
         masks.insert("workloadStates".to_owned());
-        for (agent, workloads) in entries(Some(agents)) {
+        // What is not scheduled is below an agent without a name, which nobody would type.
+        for (agent, workloads) in entries(Some(agents)).filter(|(agent, _)| !agent.is_empty()) {
             masks.insert(format!("workloadStates.{agent}"));
             masks.extend(entries(Some(workloads)).map(|(workload, _)| format!("workloadStates.{agent}.{workload}")));
         }
@@ -151,10 +152,11 @@ mod tests {
     fn state() -> Node {
         let load = Node::map([("cpuUsage", Node::Number(1))]);
         let workloads = Node::map([("web", Node::map([("agent", Node::text("A"))])), ("db", Node::empty())]);
+        let web = Node::map([("web", Node::empty())]);
         let desired = Node::map([("workloads", workloads), ("configs", Node::map([("port", Node::text("80"))]))]);
         Node::map([
             ("desiredState", desired),
-            ("workloadStates", Node::map([("A", Node::map([("web", Node::empty())]))])),
+            ("workloadStates", Node::map([("A", web.clone()), ("", web)])),
             ("agents", Node::map([("A", Node::map([("status", load)])), ("B", Node::empty())])),
         ])
     }

@@ -34,10 +34,9 @@ pub fn print(
             None => instances.push(instance),
             Some(obstacle) => {
                 missing = true;
-                output.warn(format_args!(
-                    "no logs of workload '{}' on agent '{}': it is {obstacle}",
-                    instance.workload, instance.agent
-                ));
+                let InstanceName { workload, agent, .. } = instance;
+                let place = if agent.is_empty() { String::new() } else { format!(" on agent '{agent}'") };
+                output.warn(format_args!("no logs of workload '{workload}'{place}: it is {obstacle}"));
             }
         }
     }

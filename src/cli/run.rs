@@ -24,7 +24,7 @@ pub fn update(
     workload.tags = tags.iter().cloned().collect(); // Of repeated keys the last one counts.
     let workloads = Node::map([(name, workload_node(&workload, Rendering::Sparse))]);
     let state = Node::map([("desiredState", Node::map([("workloads", workloads)]))]);
-    Ok(Update { new_state: state, masks: vec![format!("desiredState.workloads.{name}")] })
+    Ok(Update { new_state: state, masks: vec![format!("desiredState.workloads.{name}")], ..Update::default() })
 }
 
 #[cfg(test)]
@@ -34,7 +34,7 @@ mod tests {
     #[test]
     fn the_update_holds_one_workload_and_names_it() {
         let tags = [("a", "1"), ("b", ""), ("a", "2")].map(|(key, value)| (key.to_owned(), value.to_owned()));
-        let Update { new_state: state, masks } = update("w", "podman", "image: x\n", "A", &tags).unwrap();
+        let Update { new_state: state, masks, .. } = update("w", "podman", "image: x\n", "A", &tags).unwrap();
         assert_eq!(masks, ["desiredState.workloads.w"]);
         let workload = state.at(&["desiredState", "workloads", "w"]).unwrap();
         let text = |key: &str| workload.get(key).and_then(Node::as_text);

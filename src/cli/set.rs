@@ -77,7 +77,7 @@ fn update_from(
             .into());
         }
     }
-    Ok(Update { new_state: state, masks: masks.to_vec() })
+    Ok(Update { new_state: state, masks: masks.to_vec(), ..Update::default() })
 }
 
 /// Whether `state` has a value at `mask`, or says by an empty map in the place of its parent that it has none.

@@ -8,11 +8,12 @@ use super::output::Output;
 use super::rows;
 use super::session::ServerLink;
 use super::settings::Waiting;
-use super::table::TooWide;
+use super::table::{TooWide, one_line};
 use super::wait::{self, WaitEnd, WaitState};
 use crate::clock::Clock;
 use crate::limits::NAME_MAX;
 use crate::model::names::is_name;
+use crate::model::nearest::nearest;
 use crate::model::node::Node;
 use std::collections::BTreeSet;
 
@@ -23,6 +24,8 @@ pub struct Update {
     pub new_state: Node,
     /// Which parts to take from it; what it lacks is deleted.
     pub masks: Vec<String>,
+    /// Workloads that somebody typed to be deleted: one that is not there may be a typo.
+    pub deleted: Vec<String>,
 }
 
 /// What the commands work with.
@@ -43,7 +46,10 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
     /// # Errors
     /// The server refused or did not answer, the connection ended, or standard output cannot be written. Workloads
     /// that fail and a wait that was given up are no errors but exit codes.
-    pub fn update_and_wait(&mut self, Update { new_state, masks }: Update) -> Result<ExitCode, CliError> {
+    pub fn update_and_wait(
+        &mut self,
+        Update { new_state, masks, deleted: typed }: Update,
+    ) -> Result<ExitCode, CliError> {
         self.output.debug(format_args!("updating {}", masks.join(", ")));
         if self.waiting.no_wait {
             self.link.update_state(new_state, masks)?;
@@ -52,6 +58,7 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         // The state before knows the runtimes of what the update deletes.
         let before = self.link.complete_state(&wait::MASKS)?;
         let accepted = self.link.update_state(new_state, masks)?;
+        self.warn_of_unknown(&before, &typed);
         let (added, deleted) = (accepted.added.len(), accepted.deleted.len());
         self.output.debug(format_args!("the server accepted: {added} instances start, {deleted} end"));
         if accepted.added.is_empty() && accepted.deleted.is_empty() {
@@ -68,8 +75,21 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         Ok(self.conclude(&state, end))
     }
 
+    /// Tells which of the workloads to delete were not there, and which were meant.
+    fn warn_of_unknown(&mut self, before: &Node, names: &[String]) {
+        let known = || rows::entries(before.at(&["desiredState", "workloads"])).map(|(name, _)| name.as_str());
+        for name in names.iter().filter(|name| !known().any(|known| known == *name)) {
+            let meant = nearest(name, known()).map_or_else(String::new, |name| format!(", did you mean '{name}'?"));
+            self.output.warn(format_args!("workload '{name}' does not exist{meant}"));
+        }
+    }
+
     /// Tells what is not as it should be and decides the exit code.
     fn conclude(&mut self, state: &WaitState, end: WaitEnd) -> ExitCode {
+        for (agent, workloads) in state.absent_agents() {
+            let text = format!("agent '{agent}' is not connected and starts when it is: {}", workloads.join(", "));
+            self.output.warn(one_line(&text));
+        }
         let failures = state.failures();
         let outstanding = if end == WaitEnd::TimedOut { state.outstanding() } else { Vec::new() };
         let missed = failures.iter().chain(&outstanding).copied().collect::<BTreeSet<_>>();
@@ -145,7 +165,7 @@ pub fn check_name(kind: &str, name: &str) -> Result<(), CommandError> {
 pub fn delete_workloads(names: &[String]) -> Result<Update, CommandError> {
     names.iter().try_for_each(|name| check_name("workload", name))?;
     let masks = names.iter().map(|name| format!("desiredState.workloads.{name}")).collect();
-    Ok(Update { new_state: Node::empty(), masks })
+    Ok(Update { new_state: Node::empty(), masks, deleted: names.to_vec() })
 }
 
 fn counted(workloads: usize) -> String {

@@ -192,6 +192,18 @@ impl WaitState {
         self.added.iter().filter(failed).collect()
     }
 
+    /// Agents that are not connected and should start something: nobody knows when they will.
+    #[must_use]
+    pub fn absent_agents(&self) -> BTreeMap<&str, Vec<&str>> {
+        let mut absent: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for InstanceName { agent, workload, .. } in &self.added {
+            if !agent.is_empty() && !self.connected.contains(agent) {
+                absent.entry(agent).or_default().push(workload);
+            }
+        }
+        absent
+    }
+
     /// The instances that are outstanding.
     #[must_use]
     pub fn outstanding(&self) -> Vec<&InstanceName> {

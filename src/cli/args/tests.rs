@@ -139,6 +139,12 @@ fn masks_and_file_of_set_state_may_have_options_between_them() {
 }
 
 #[test]
+fn an_empty_path_is_given_and_fails_later_with_a_reason() {
+    assert_eq!(read("--ca_pem= get agents").unwrap().common.ca_pem, Some(PathBuf::new()));
+    assert_eq!(read("get agents --ank-config=").unwrap().common.ank_config, Some(PathBuf::new()));
+}
+
+#[test]
 fn tags_are_split_at_the_first_equals_sign() {
     for (text, key, value) in [("a=b", "a", "b"), ("e=", "e", ""), ("c==d", "c", "=d"), ("=x", "", "x")] {
         assert_eq!(parse_tag(text), Ok((key.to_owned(), value.to_owned())), "{text}");

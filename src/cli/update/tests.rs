@@ -29,7 +29,7 @@ fn run(
 }
 
 fn update() -> Update {
-    Update { new_state: Node::empty(), masks: vec!["desiredState.workloads.w".to_owned()] }
+    Update { masks: vec!["desiredState.workloads.w".to_owned()], ..Update::default() }
 }
 
 fn running_after_update(end: Vec<Step>) -> Vec<Step> {
@@ -160,4 +160,24 @@ fn names_that_lead_to_parts_of_others_are_refused_before_anything_is_sent() {
         let error = delete_workloads(&["a".to_owned(), name.to_owned()]).unwrap_err().to_string();
         assert!(error.starts_with(&format!("Invalid workload name '{name}'")), "{error}");
     }
+}
+
+#[test]
+fn deleting_what_is_not_there_says_so_and_names_what_was_meant() {
+    let steps =
+        vec![Step::State(state(&["A"], &[("web", "1", "A", Phase::Running)])), Step::Accept(accepted(&[], &[]))];
+    let update = delete_workloads(&["wbe".to_owned(), "web".to_owned()]).unwrap();
+    let ran = run(steps, Waiting::default(), |context| context.update_and_wait(update));
+    assert_eq!(ran.code.unwrap(), ExitCode::Success);
+    assert_eq!(ran.out, "Apply successful. No workloads updated.\n");
+    assert_eq!(ran.err, "warn: workload 'wbe' does not exist, did you mean 'web'?\n");
+}
+
+#[test]
+fn an_agent_that_is_away_is_told_since_nothing_is_waited_for() {
+    let now = state(&["A"], &[("w", "1", "B", Phase::PendingInitial)]);
+    let steps = vec![Step::State(Node::empty()), Step::Accept(accepted(&["w.1.B"], &[])), Step::State(now)];
+    let ran = run(steps, Waiting::default(), |context| context.update_and_wait(update()));
+    assert_eq!(ran.code.unwrap(), ExitCode::Success);
+    assert_eq!(ran.err, "warn: agent 'B' is not connected and starts when it is: w\n");
 }
