@@ -104,7 +104,9 @@
 //! cli/                     `ank`: answers for people and scripts                       [main]
 //!   args.rs settings.rs    command line with help texts; ank.conf, environment, defaults
 //!   session.rs             requests, their answers, broadcast states [main] [cli:rx] [cli:tx]
-//!   apply.rs get.rs set.rs run.rs   one file per verb
+//!   completion.rs          candidates for shells, with names that the server knows
+//!   apply.rs get.rs set.rs run.rs logs.rs events.rs graph.rs   one file per verb
+//!   signals.rs             Ctrl+C ends logs and events in order          [cli:signals] [main]
 //!   update.rs              sends an update; what all changing verbs share
 //!   manifest_schema.rs     what a manifest may contain
 //!   state_input.rs state_output.rs state_shape.rs   complete states as YAML and JSON

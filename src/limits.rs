@@ -65,6 +65,10 @@ pub const REMOVED_MEMORY: Duration = Duration::from_secs(60);
 pub const CLI_INBOX: usize = 1024;
 /// Messages of `ank` waiting to be sent. It asks one thing at a time, so only a stuck server fills this.
 pub const CLI_OUTBOX: usize = 4;
+/// Longest wait of `ank` for names to complete a command line with. A prompt must not hang.
+pub const COMPLETION_MAX: Duration = Duration::from_secs(1);
+/// Pause between attempts of `ank get events --reconnect` to find the server again. Fast for people, no load for it.
+pub const EVENTS_RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 /// How often `ank` turns its spinner while it waits for workloads.
 pub const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
 

@@ -221,8 +221,8 @@ fn masks_that_lead_nowhere() {
     let output = cluster.ank(&["get", "state", "nonsense"]);
     assert_eq!((output.code, output.stdout.as_str()), (0, "{}\n\n"));
     let output = cluster.ank(&["delete", "workload", "nosuch.agent"]);
-    let cause = "Update rejected: 'Could not find field desiredState.workloads.nosuch.agent'";
-    fails_with(&output, &format!("Failed to delete workloads: 'Command failed: 'SetState failed with: '{cause}'''"));
+    let cause = "Invalid workload name 'nosuch.agent': Expected 1 to 63 characters in [a-zA-Z0-9_-].";
+    fails_with(&output, &format!("Failed to delete workloads: 'Command failed: '{cause}''"));
 }
 
 #[test]
@@ -235,7 +235,11 @@ fn state_that_cannot_be_set() {
         &output,
         "Failed to set state: 'Command failed: 'Could not read the state object file 'nosuch.yaml'.",
     );
-    fails_beginning_with(&set("desiredState", "a: [\n"), "Failed to set state: 'Could not serialize YAML object: '");
+    let no_yaml = "Failed to set state: 'Could not serialize YAML object: 'Could not convert";
+    fails_beginning_with(&set("desiredState", "a: [\n"), &format!("{no_yaml} stdin input to yaml.\nError: '"));
+    cluster.write("broken.yaml", "a: [\n");
+    let output = cluster.ank(&["set", "state", "desiredState", "broken.yaml"]);
+    fails_beginning_with(&output, &format!("{no_yaml} state object file to yaml.\nError: '"));
     let output = set("desiredState", "desiredState: {workloads: {}}\n");
     fails_with(&output, "Failed to set state: 'Could not serialize YAML object: 'missing field `apiVersion`''");
     // A typo must not wipe the state.

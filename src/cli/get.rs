@@ -12,6 +12,7 @@ use super::state_output::state_text;
 use super::table::{Table, TooWide, one_line};
 use crate::model::execution_state::{Phase, WorkloadState};
 use crate::model::names::InstanceName;
+use crate::model::nearest::nearest;
 use crate::model::node::Node;
 use std::collections::BTreeMap;
 
@@ -63,7 +64,13 @@ pub fn state(
 /// As [`state`].
 pub fn workloads(link: &mut impl ServerLink, filter: &Filter, output: &mut Output<'_>) -> Result<(), CliError> {
     let state = link.complete_state(&rows::MASKS)?;
-    let table = filter.table(&rows::rows(&state));
+    let rows = rows::rows(&state);
+    let known = || rows.keys().map(|instance| &*instance.workload);
+    for name in filter.names.iter().filter(|name| !known().any(|known| known == **name)) {
+        let meant = nearest(name, known()).map_or_else(String::new, |name| format!(", did you mean '{name}'?"));
+        output.warn(format_args!("workload '{name}' does not exist{meant}"));
+    }
+    let table = filter.table(&rows);
     Ok(output.result(&table.text(output.width(), TooWide::Wrap))?)
 }
 
