@@ -14,7 +14,7 @@ use std::path::Path;
 use targets::Target;
 
 /// Changed inputs of each target.
-const INPUTS: usize = 3000;
+const INPUTS: usize = 1500;
 /// Longest input, in bytes.
 const LENGTH_MAX: usize = 16 * 1024;
 

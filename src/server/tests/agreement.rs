@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// Runs of the normal tests.
-const SEEDS: u64 = 80;
+const SEEDS: u64 = 40;
 /// Steps of each run.
 const STEPS: usize = 60;
 /// Subscribers at the same time.
