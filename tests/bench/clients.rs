@@ -147,7 +147,8 @@ pub struct Agent {
     sender: Arc<Mutex<ClientSender>>,
     hangup: Hangup,
     instances: Receiver<InstanceName>,
-    pub workloads: Vec<InstanceName>,
+    /// What it runs, and whether the last report said so.
+    pub workloads: Vec<(InstanceName, bool)>,
 }
 
 impl Agent {
@@ -164,13 +165,18 @@ impl Agent {
     /// Waits until it has reported `count` workloads.
     pub fn wait_for_workloads(&mut self, count: usize) {
         while self.workloads.len() < count {
-            self.workloads.push(self.instances.recv_timeout(LIMIT).expect("the server sends the workloads"));
+            let instance = self.instances.recv_timeout(LIMIT).expect("the server sends the workloads");
+            self.workloads.push((instance, true));
         }
     }
 
-    /// Reports the state of the workload with this index.
-    pub fn report(&self, index: usize, phase: Phase) {
-        send(&self.sender, vec![WorkloadState::new(self.workloads[index].clone(), ExecutionState::plain(phase))]);
+    /// Reports another state of the workload with this number.
+    pub fn report_change(&mut self, number: usize) {
+        let index = number % self.workloads.len();
+        let (instance, runs) = &mut self.workloads[index];
+        *runs = !*runs;
+        let phase = if *runs { Phase::Running } else { Phase::Succeeded };
+        send(&self.sender, vec![WorkloadState::new(instance.clone(), ExecutionState::plain(phase))]);
     }
 }
 

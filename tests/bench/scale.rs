@@ -6,7 +6,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ankaios_lite::model::complete_state::{DesiredState, Rendering};
-use ankaios_lite::model::execution_state::Phase;
 use ankaios_lite::model::node::Node;
 use ankaios_lite::model::workload::Workload;
 use ankaios_lite::wire::address::Security;
@@ -101,12 +100,12 @@ fn measure(programs: &Path, size: &Size, table: &mut Table) -> Costs {
     std::thread::sleep(SETTLE);
     table.promised(&label("memory"), "MiB", mebibytes(server.pss()), peer.pss, promise.pss);
 
-    let all = changes(&server, &agents);
+    let all = changes(&server, &mut agents);
     table.promised(&label("CPU of a state change"), "ms", all.cpu, peer.change, promise.change);
     table.promised(&label("event at the subscriber after"), "ms", all.latency, peer.latency, promise.latency);
     agents.truncate(1);
     server.wait_until_idle();
-    let alone = changes(&server, &agents);
+    let alone = changes(&server, &mut agents);
     table.noted(&label("CPU of a state change, others not connected"), "ms", alone.cpu);
     table.noted(&label("event at the subscriber after, others not connected"), "ms", alone.latency);
     Costs { all: all.cpu, alone: alone.cpu }
@@ -170,18 +169,15 @@ struct Change {
 }
 
 /// Each change waits for the event of the one before, so that nothing is merged.
-fn changes(server: &Server, agents: &[Agent]) -> Change {
+fn changes(server: &Server, agents: &mut [Agent]) -> Change {
     let subscriber = Subscriber::connect(server);
     server.wait_until_idle();
     let before = server.cpu();
     let mut latency = Duration::ZERO;
     for number in 0..CHANGES as usize {
-        let agent = &agents[number % agents.len()];
-        let index = number / agents.len() % agent.workloads.len();
-        let round = number / agents.len() / agent.workloads.len();
-        let phase = if round % 2 == 0 { Phase::Succeeded } else { Phase::Running };
+        let count = agents.len();
         let begin = Instant::now();
-        agent.report(index, phase);
+        agents[number % count].report_change(number / count);
         latency += subscriber.next().saturating_duration_since(begin);
     }
     server.wait_until_idle();

@@ -31,17 +31,17 @@ pub fn run(programs: &Path) -> bool {
     let (security, arguments) = certificates(folder.path());
     let plain = measure(programs, &[], Security::Insecure);
     let tls = measure(programs, &arguments, security);
-    println!("{:<44}{:>10}{:>10}{:>9}", "", "PLAIN", "TLS", "TLS/PLAIN");
+    println!("{:<44}{:>12}{:>12}{:>11}", "", "PLAIN", "TLS", "TLS/PLAIN");
     let sizes = [format!("read of about {:.1} MiB", plain.state_mib), "read of one field".to_owned()];
     for ((size, plain_row), tls_row) in sizes.iter().zip(plain.rows).zip(tls.rows) {
         for (what, (plain, tls)) in
             ["time", "CPU of the server", "CPU of the client"].iter().zip(plain_row.iter().zip(tls_row))
         {
-            println!("{:<44}{:>7.3} ms{:>7.3} ms{:>9.2}", format!("{size}: {what}"), plain, tls, tls / plain);
+            println!("{:<44}{:>9.3} ms{:>9.3} ms{:>11.2}", format!("{size}: {what}"), plain, tls, tls / plain);
         }
     }
     let throughput = |cost: &Cost| cost.state_mib / (cost.rows[0][0] / 1000.0);
-    println!("{:<44}{:>5.0} MiB/s{:>5.0} MiB/s", "throughput of large reads", throughput(&plain), throughput(&tls));
+    println!("{:<44}{:>6.0} MiB/s{:>6.0} MiB/s", "throughput of large reads", throughput(&plain), throughput(&tls));
     true
 }
 
