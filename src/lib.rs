@@ -55,6 +55,7 @@
 //!   server_endpoint.rs     accept, hello, one reader and one writer per stream
 //!                                                               [listen] [rx:peer] [tx:peer]
 //!   client.rs              a client's end of a stream                         [uplink] [main]
+//!   raw.rs                 messages as bytes, for tests                                     -
 //! server/                  ServerLoop: manifest in, plans out, states in, answers out [server]
 //!   settings.rs            command line, environment, config file                      [main]
 //!   agents.rs              connected agents and their streams                        [server]

@@ -1,5 +1,6 @@
 //! Tests of the server: a [`Cluster`] drives [`ServerLoop::on_event`] without threads and reads what peers get.
 
+mod agreement;
 mod events;
 mod hooks;
 mod logs;

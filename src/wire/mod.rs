@@ -12,6 +12,9 @@ mod grpc;
 #[cfg(feature = "server")]
 pub mod hook_message;
 pub mod outbox;
+#[doc(hidden)]
+#[cfg(all(feature = "server", any(feature = "agent", feature = "cli")))]
+pub mod raw;
 mod schema;
 #[cfg(feature = "server")]
 pub mod server_endpoint;
