@@ -11,6 +11,8 @@ mod foreign;
 mod grpc;
 #[cfg(feature = "server")]
 pub mod hook_message;
+#[cfg(feature = "server")]
+pub mod inbox_budget;
 pub mod outbox;
 mod schema;
 #[cfg(feature = "server")]

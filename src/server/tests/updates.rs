@@ -120,7 +120,7 @@ fn a_workload_of_an_agent_that_was_there_keeps_its_state_until_the_agent_reports
 }
 
 #[test]
-fn what_an_agent_lost_while_it_was_away_is_removed_with_its_first_report() {
+fn what_an_agent_lost_while_it_was_away_is_removed_when_it_has_told_all_it_has() {
     let all = [("stays", "A", ""), ("lost", "A", ""), ("stopping", "A", ""), ("back", "A", ""), ("unstarted", "A", "")];
     for clean_end in [true, false] {
         let mut cluster = Cluster::with_manifest(&manifest(&all));
@@ -136,7 +136,12 @@ fn what_an_agent_lost_while_it_was_away_is_removed_with_its_first_report() {
         cluster.update(&new_state(&[all[0], all[3]]), &[]).unwrap();
         assert!([lost, stopping, back, unstarted].iter().all(|name| cluster.phase(name).is_some()), "{clean_end}");
         cluster.take_all();
-        cluster.report(agent, &[(stays, Phase::Running), (stopping, Phase::StoppingRequestedAtRuntime)]);
+        // The report may take several messages, and until its end nothing follows from what is missing.
+        cluster.report(agent, &[(stays, Phase::Running)]);
+        cluster.report(agent, &[]);
+        cluster.report(agent, &[(stopping, Phase::StoppingRequestedAtRuntime)]);
+        assert!([lost, back, unstarted].iter().all(|name| cluster.phase(name).is_some()), "{clean_end}");
+        cluster.say(agent, ToServer::StatesComplete);
         assert_eq!(cluster.phase(lost), None, "{clean_end}");
         assert_eq!(cluster.phase(unstarted), None, "{clean_end}");
         assert_eq!(cluster.phase(stopping), Some(Phase::StoppingRequestedAtRuntime), "{clean_end}");
@@ -144,10 +149,47 @@ fn what_an_agent_lost_while_it_was_away_is_removed_with_its_first_report() {
         let told = cluster.take(witness);
         let [FromServer::WorkloadStates(states)] = told.as_slice() else { panic!("{told:?}") };
         assert_eq!(states[2..], [state(lost, Phase::Removed), state(unstarted, Phase::Removed)], "{clean_end}");
-        // Only the first report counts.
-        cluster.report(agent, &[(stays, Phase::Running)]);
+        // Only the first end counts, and only that of the agent itself.
+        cluster.say(agent, ToServer::StatesComplete);
+        cluster.say(witness, ToServer::StatesComplete);
         assert!(cluster.phase(stopping).is_some());
+        assert_eq!(cluster.take(witness), []);
     }
+}
+
+#[test]
+fn states_of_workloads_that_still_exist_survive_an_empty_or_partial_first_report() {
+    let all: Vec<(String, &str, &str)> = (0..600).map(|index| (format!("w{index:03}"), "A", "")).collect();
+    let all: Vec<(&str, &str, &str)> = all.iter().map(|(name, agent, rest)| (name.as_str(), *agent, *rest)).collect();
+    let mut cluster = Cluster::with_manifest(&manifest(&all));
+    let agent = cluster.settled_agent("A");
+    let names: Vec<InstanceName> = all.iter().map(|(name, ..)| instance(name, "A")).collect();
+    let running: Vec<(&InstanceName, Phase)> = names.iter().map(|name| (name, Phase::Running)).collect();
+    cluster.report(agent, &running);
+    cluster.close(agent);
+    cluster.update(&new_state(&[]), &[]).unwrap();
+    let agent = cluster.settled_agent("A");
+    cluster.report(agent, &[]);
+    for part in running.chunks(256) {
+        cluster.report(agent, part);
+        assert!(names.iter().all(|name| cluster.phase(name).is_some()));
+    }
+    cluster.say(agent, ToServer::StatesComplete);
+    assert!(names.iter().all(|name| cluster.phase(name) == Some(Phase::Running)));
+}
+
+#[test]
+fn what_is_added_and_deleted_again_before_the_end_of_the_report_is_for_the_agent_to_report() {
+    let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", "")]));
+    let agent = cluster.settled_agent("A");
+    cluster.report(agent, &[(&instance("a", "A"), Phase::Running)]);
+    cluster.close(agent);
+    cluster.update(&new_state(&[]), &[]).unwrap();
+    let agent = cluster.settled_agent("A");
+    cluster.update(&new_state(&[("a", "A", "")]), &[]).unwrap();
+    cluster.update(&new_state(&[]), &[]).unwrap();
+    cluster.say(agent, ToServer::StatesComplete);
+    assert!(cluster.phase(&instance("a", "A")).is_some());
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn messages_travel_both_ways_and_goodbye_closes_in_order() {
         let request = ToServer::Request(Request { id: "r".into(), content: RequestContent::EventsCancel });
         sender.send(request.clone()).unwrap();
         match events.recv_timeout(LIMIT).unwrap() {
-            PeerEvent::Message { peer: from, message } => assert_eq!((from, message), (peer, request)),
+            PeerEvent::Message { peer: from, message, .. } => assert_eq!((from, message), (peer, request)),
             other => panic!("{other:?}"),
         }
         // Larger than the 4 MiB that gRPC takes by default.
