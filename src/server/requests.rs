@@ -238,7 +238,7 @@ impl ServerLoop {
 
     /// The workloads that `change` touches as agents will get them, `None` for those that go: those that it names, and
     /// those that use configs that it names.
-    fn rendered(&self, change: &StateChange) -> Result<BTreeMap<Name, Option<Arc<Workload>>>, UpdateError> {
+    pub(super) fn rendered(&self, change: &StateChange) -> Result<BTreeMap<Name, Option<Arc<Workload>>>, UpdateError> {
         self.templates.begin_update();
         let users = change.configs.keys().flat_map(|key| self.config_users.of(key));
         let names: BTreeSet<&Name> = change.workloads.keys().chain(users).collect();

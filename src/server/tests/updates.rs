@@ -1,6 +1,7 @@
 //! What accepted and refused updates do to states, plans and agents.
 
 use super::*;
+use crate::server::update::requested_change;
 
 fn manifest(workloads: &[(&str, &str, &str)]) -> String {
     let line = |(name, agent, rest): &(&str, &str, &str)| {
@@ -349,6 +350,48 @@ fn a_changed_config_updates_exactly_the_workloads_that_become_different() {
     assert_eq!(error, expected);
     let error = cluster.update(&with_configs("1", "not a name", ""), &[]).unwrap_err();
     assert!(error.contains("Unsupported agent name 'not a name'"), "{error}");
+}
+
+#[test]
+fn an_update_looks_at_what_it_names_and_at_the_users_of_its_configs_alone() {
+    let mut cluster = Cluster::default();
+    let lines: String = (0..1_000)
+        .map(|index| {
+            let configs = if index % 500 == 7 { ", configs: {alias: k}" } else { "" };
+            format!("  w{index:03}: {{agent: A, runtime: podman, runtimeConfig: x{configs}}}\n")
+        })
+        .collect();
+    let state = format!("apiVersion: v1\nconfigs: {{k: v, other: v, more: v}}\nworkloads:\n{lines}");
+    cluster.server.start_with(desired(&state)).unwrap();
+    let whole = format!("desiredState:\n{}", state.lines().map(|line| format!("  {line}\n")).collect::<String>());
+    for (new_state, masks, changed, configs, rendered) in [
+        ("desiredState: {configs: {k: w}}", vec!["desiredState.configs.k"], vec![], vec!["k"], vec!["w007", "w507"]),
+        ("desiredState: {configs: {k: w}}", vec!["desiredState.configs.other"], vec![], vec!["other"], vec![]),
+        ("desiredState: {configs: {k: v}}", vec!["desiredState.configs.k"], vec![], vec![], vec![]),
+        ("desiredState: {}", vec!["desiredState.workloads.w005"], vec!["w005"], vec![], vec!["w005"]),
+        (
+            "desiredState: {workloads: {w005: {tags: {k: v}}}}",
+            vec!["desiredState.workloads.w005.tags", "desiredState.workloads.w006.tags"],
+            vec!["w005"],
+            vec![],
+            vec!["w005"],
+        ),
+        (&whole, vec![], vec![], vec![], vec![]),
+        (&whole, vec!["desiredState"], vec![], vec![], vec![]),
+    ] {
+        let RequestContent::UpdateState(update) = update(new_state, &masks) else { panic!("an update") };
+        let change = requested_change(cluster.server.view(), update).unwrap();
+        assert_eq!(change.workloads.keys().map(|name| &**name).collect::<Vec<_>>(), changed, "{masks:?}");
+        assert_eq!(change.configs.keys().collect::<Vec<_>>(), configs, "{masks:?}");
+        let looked_at = cluster.server.rendered(&change).unwrap();
+        assert_eq!(looked_at.keys().map(|name| &**name).collect::<Vec<_>>(), rendered, "{masks:?}");
+    }
+    // The index of users follows the workloads.
+    cluster.update("desiredState: {}", &["desiredState.workloads.w007"]).unwrap();
+    let error = cluster.update("desiredState: {}", &["desiredState.configs.k"]).unwrap_err();
+    assert!(error.contains("config key 'k'"), "{error}");
+    cluster.update("desiredState: {}", &["desiredState.workloads.w507.configs"]).unwrap();
+    assert_eq!(cluster.update("desiredState: {}", &["desiredState.configs.k"]), Ok((vec![], vec![])));
 }
 
 #[test]
