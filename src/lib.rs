@@ -51,6 +51,7 @@
 //!   tls.rs                 handshake, and one pump per TLS connection                [tls:peer]
 //!   hook_message.rs        what hooks read and write                                  [hook]
 //!   outbox.rs              messages waiting for one peer, bounded and merged          [server]
+//!   inbox_budget.rs        bytes of large messages that wait for the server       [rx:peer]
 //!   foreign.rs             messages cut to what other implementations take           [tx:peer]
 //!   server_endpoint.rs     accept, hello, one reader and one writer per stream
 //!                                                               [listen] [rx:peer] [tx:peer]

@@ -319,6 +319,33 @@ fn server(cluster: &Cluster, arguments: &[&str]) -> Command {
     command
 }
 
+#[test]
+fn the_environment_wins_over_the_file_and_no_filter_hides_why_the_server_ends() {
+    let cluster = Cluster::prepare();
+    cluster.write("insecure.conf", "version = \"v1\"\ninsecure = true\nstartup_manifest = \"nosuch.yaml\"\n");
+    let no_certificates = "ERROR] Missing certificate files: '";
+    let manifest = "ERROR] Could not read the startup config: 'nosuch.yaml: ";
+    cluster.write("empty.yaml", "apiVersion: v1\n");
+    for (number, (variable, value, arguments, code, text)) in [
+        // With the manifest that exists the decision about TLS is reached; options still win over the environment.
+        ("ANKSERVER_INSECURE", "false", &["-m", "empty.yaml"][..], 1, no_certificates),
+        ("ANKSERVER_INSECURE", "true", &["--no-insecure", "-m", "empty.yaml"], 1, no_certificates),
+        ("ANKSERVER_INSECURE", "yes", &[], 2, "error: "),
+        ("ANKSERVER_CRT_PEM", "nosuch.pem", &[], 1, "ERROR] Failed to load certificate files!: '"),
+        ("RUST_LOG", "ank_server=off", &[], 1, manifest),
+        ("RUST_LOG", "off", &[], 1, manifest),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut command = clean_command(env!("CARGO_BIN_EXE_ank-server"), cluster.folder());
+        command.current_dir(cluster.folder()).args(["-x", "insecure.conf"]).args(arguments).env(variable, value);
+        let (ended, log) = ends(&cluster, command, &format!("environment-{number}"));
+        assert_eq!(ended, code, "{variable}={value}: {log}");
+        assert!(log.contains(text), "{variable}={value}: no \"{text}\" in: {log}");
+    }
+}
+
 fn agent(cluster: &Cluster, arguments: &[&str]) -> Command {
     let config = cluster.write("agent.conf", "version = \"v1\"\n");
     let mut command = clean_command(env!("CARGO_BIN_EXE_ank-agent"), cluster.folder());

@@ -111,6 +111,8 @@ pub struct AgentManager<C: Clock, T> {
     pending_hello: Option<PendingHello>,
     /// Whether the server has ever said hello; nothing is looked for before.
     greeted: bool,
+    /// Whether the last report after a hello was of all that exists.
+    all_told: bool,
     /// `None` when no such call runs any more.
     earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
     /// When to look at them next and, if they still run then, when to end them.
@@ -144,6 +146,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             found: Vec::new(),
             pending_hello: None,
             greeted: false,
+            all_told: true,
             earlier_calls,
             earlier_calls_due: None,
         }
@@ -345,6 +348,9 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         } else {
             let reports = self.runtime.found_late(found);
             self.report(reports);
+            if !self.all_told && known {
+                self.report_all();
+            }
         }
     }
 
@@ -369,7 +375,14 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         let waiting = ExecutionState::plain(Phase::PendingWaitingToStart);
         let untold = untold.map(|instance| WorkloadState::new(instance.clone(), waiting.clone())).collect();
         self.report(untold);
-        self.uplink.resynchronise(self.store.own());
+        self.report_all();
+    }
+
+    /// Tells the server the states of all that exists here, and that this is all. As long as an engine does not say
+    /// what it has nobody knows that.
+    fn report_all(&mut self) {
+        self.all_told = self.listings.values().all(|listing| *listing == Listing::Known);
+        self.uplink.resynchronise(self.store.own(), self.all_told);
     }
 
     // ------------------------------------------------------- plans and states

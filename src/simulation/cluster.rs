@@ -16,6 +16,7 @@ use crate::model::complete_state::DesiredState;
 use crate::model::messages::{Request, RequestContent, ResponseContent, ToServer};
 use crate::model::names::Name;
 use crate::server::{ServerEvent, ServerLoop};
+use crate::wire::inbox_budget::Room;
 use crate::wire::outbox::outbox;
 use crate::wire::server_endpoint::{PeerEvent, PeerHello, PeerId};
 use std::collections::BTreeMap;
@@ -267,7 +268,7 @@ impl Cluster {
             StreamWork::Up => {
                 if let Some(message) = self.network.take_up(stream) {
                     self.trace.line(|| format!("server: stream {} says {}", stream.0, Trace::message(&message)));
-                    self.tell_server(PeerEvent::Message { peer, message });
+                    self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
                 }
             }
             StreamWork::Pump => self.network.pump(stream),
@@ -315,9 +316,9 @@ impl Cluster {
         let (outbox, reader) = outbox();
         self.tell_server(PeerEvent::Opened { peer, hello: PeerHello::Commander, outbox });
         let request = Request { id: "r".to_owned(), content };
-        self.tell_server(PeerEvent::Message { peer, message: ToServer::Request(request) });
+        self.tell_server(PeerEvent::Message { peer, message: ToServer::Request(request), room: Room::default() });
         let answer = std::iter::from_fn(|| reader.try_next()).last();
-        self.tell_server(PeerEvent::Message { peer, message: ToServer::Goodbye });
+        self.tell_server(PeerEvent::Message { peer, message: ToServer::Goodbye, room: Room::default() });
         match answer {
             Some(crate::model::messages::FromServer::Response(response)) => match response.content {
                 ResponseContent::UpdateStateSuccess { .. } => Some(Ok(())),

@@ -6,7 +6,7 @@ use crate::agent::runtime_manager::RerunFinished;
 use crate::clock::Clock;
 use crate::limits::{BACKOFF_FIRST, EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, REPAIR_INTERVAL};
 use crate::model::execution_state::{ExecutionState, Phase};
-use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
+use crate::model::messages::{AddedWorkload, DeletedWorkload, ToServer, WorkloadPlan};
 use crate::model::names::InstanceName;
 use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy, Workload};
 use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
@@ -280,6 +280,27 @@ fn when_the_engine_cannot_list_workloads_are_created_and_leftovers_removed_later
     assert_eq!(instances, [&instance("w", "a")]);
     assert_eq!(rig.calls().iter().filter(|call| *call == "list").count(), 1, "no listing after a good one");
     assert_eq!(rig.agent.manager.threads().count(), 1);
+}
+
+#[test]
+fn nobody_says_that_a_report_is_complete_while_an_engine_does_not_say_what_exists() {
+    let engine = FakeEngine::new();
+    engine.add(&instance("gone", "a"), plain(Phase::Running));
+    engine.inject(Call::List, [Fault::Fails]);
+    let mut rig = Rig::new(engine);
+    let ends = |rig: &Rig| {
+        let messages = std::iter::from_fn(|| rig.agent.uplink.next(rig.clock.now()));
+        messages.filter(|message| *message == ToServer::StatesComplete).count()
+    };
+    rig.agent.hello(&[wanted("w", "a")]);
+    assert_eq!(ends(&rig), 0);
+    rig.agent.pass(REPAIR_INTERVAL * 3);
+    assert_eq!(rig.engine.only().1.instance, instance("w", "a"));
+    assert_eq!(ends(&rig), 1);
+    rig.agent.pass(REPAIR_INTERVAL * 3);
+    assert_eq!(ends(&rig), 0);
+    rig.agent.hello(&[wanted("w", "a")]);
+    assert_eq!(ends(&rig), 1, "the next hello gets its own report");
 }
 
 #[test]
