@@ -322,6 +322,28 @@ mod tests {
     }
 
     #[test]
+    fn a_call_that_only_reads_is_ended_by_the_next_agent_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let (children, _) = EngineChildren::open(folder.path()).unwrap();
+        let (mut told, untold) =
+            (children.announce_reader(PROGRAM).unwrap(), children.announce_reader(PROGRAM).unwrap());
+        let mut readers = [start(Some(&told)), start(Some(&untold))];
+        told.started(readers[0].id());
+        let mut other = start(None);
+        crash(told);
+        crash(untold);
+        let (_, mut previous) = EngineChildren::open(folder.path()).unwrap();
+        assert_eq!(previous.still_running(), 0);
+        for reader in &mut readers {
+            reader.wait().unwrap();
+        }
+        assert!(matches!(other.try_wait(), Ok(None)), "others are left alone");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
+
+    #[test]
     fn a_zombie_and_a_later_process_with_the_same_pid_do_not_count() {
         let folder = tempfile::tempdir().unwrap();
         let (children, _) = EngineChildren::open(folder.path()).unwrap();

@@ -56,6 +56,7 @@ struct World {
     created: u32,
     calls: Vec<String>,
     faults: BTreeMap<Call, VecDeque<Fault>>,
+    cannot_start_again: bool,
     during_next_create: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -92,6 +93,11 @@ impl FakeEngine {
     /// The next calls of this kind do this, one after the other.
     pub fn inject(&self, call: Call, faults: impl IntoIterator<Item = Fault>) {
         self.world().faults.entry(call).or_default().extend(faults);
+    }
+
+    /// What has ended cannot be started again from now on, like pods.
+    pub fn forbid_start_again(&self) {
+        self.world().cannot_start_again = true;
     }
 
     /// Runs `action` in the middle of the next create.
@@ -240,6 +246,10 @@ impl RuntimeConnector for FakeConnector {
         }
     }
 
+    fn can_start_again(&self) -> bool {
+        !self.engine.world().cannot_start_again
+    }
+
     fn start(
         &mut self,
         id: &ContainerId,
@@ -285,8 +295,10 @@ impl RuntimeConnector for FakeConnector {
     }
 
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
-        if self.engine.world().begin(Call::List, "list".to_owned()).is_some() {
-            return Err(failed());
+        match self.engine.world().begin(Call::List, "list".to_owned()) {
+            Some(Fault::IsMissing) => return Err(RuntimeError::NotInstalled(FAILURE.to_owned())),
+            Some(_) => return Err(failed()),
+            None => {}
         }
         Ok(self.engine.listing(&self.agent))
     }
