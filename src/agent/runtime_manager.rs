@@ -185,20 +185,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     pub fn submit(&mut self, operation: Operation, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
         let name = operation.workload().clone();
         let replaced = self.scheduler.take(&name);
-        let to_come_back = self.to_come_back(&name, replaced.as_ref());
         let mut reports = Vec::new();
-        if let Some(pending) = replaced.as_ref().and_then(Waiting::new_instance) {
-            let still_wanted = match &operation {
-                Operation::Create(created) => created.added.instance == pending.instance,
-                Operation::Update(updated) => updated.new.instance == pending.instance,
-                Operation::UpdateDeleteOnly(_) | Operation::Delete(_) => false,
-            };
-            let exists =
-                self.objects.get(operation.workload()).is_some_and(|object| object.instance == pending.instance);
-            if !still_wanted && !exists {
-                reports.push(removed(&pending.instance)); // It was never started, so nobody else will say so.
-            }
-        }
         let refined = match operation {
             Operation::Create(created) => self.refine_create(created, replaced.as_ref(), store, &mut reports),
             Operation::Update(updated) => self.refine_update(updated, replaced.as_ref(), store, &mut reports),
@@ -209,26 +196,23 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             let decision = self.scheduler.decide(operation, store);
             reports.extend(self.execute_all(decision));
         }
-        if let Some(before) = to_come_back {
-            reports.extend(self.never_came_back(&name, &before, store));
+        if let Some(before) = replaced.as_ref().and_then(Waiting::new_instance) {
+            let is_reported =
+                |report: &WorkloadState| report.instance == before.instance && report.state.phase == Phase::Removed;
+            if self.never_starts(&name, &before.instance, store) && !reports.iter().any(is_reported) {
+                reports.insert(0, removed(&before.instance));
+            }
         }
         reports
     }
 
-    /// An instance that was removed and waits to start again.
-    fn to_come_back(&self, name: &Name, waiting: Option<&Waiting>) -> Option<InstanceName> {
-        let Some(Waiting::UpdateCreate(updated)) = waiting else { return None };
-        let object = self.objects.get(name).filter(|object| object.emptied)?;
-        (object.instance == updated.new.instance).then(|| object.instance.clone())
-    }
-
-    /// Something else was ordered instead of `before`, which waited to start again: its control loop said long ago
-    /// that it is removed, and may know only of another instance by now.
-    fn never_came_back(&self, name: &Name, before: &InstanceName, store: &WorkloadStateStore) -> Option<WorkloadState> {
+    /// Whether nobody else will report `before`, which waited to be started until something else was ordered. What was
+    /// last ordered says little: its control loop may still be busy with an earlier instance.
+    fn never_starts(&self, name: &Name, before: &InstanceName, store: &WorkloadStateStore) -> bool {
         let ordered = |object: &WorkloadObject| object.instance == *before && !object.emptied && !object.deleting;
-        let comes_back = self.waits_to_start(before) || self.objects.get(name).is_some_and(ordered);
-        let shown = store.get(before).is_some_and(|state| state.phase == Phase::PendingWaitingToStart);
-        (shown && !comes_back).then(|| removed(before))
+        let starts = self.waits_to_start(before) || self.objects.get(name).is_some_and(ordered);
+        let shown = store.get(before).map(|state| state.phase);
+        !starts && matches!(shown, None | Some(Phase::PendingWaitingToStart))
     }
 
     // [impl->swdd~agent-update-on-add-known-workload~1]

@@ -212,6 +212,9 @@ impl SimEngine {
         }
         world.take_due(); // It acts before it ends.
         let ended = world.calls.remove(&call)?;
+        if ended.cancelled {
+            world.show_all();
+        }
         if let (Action::Run(_), Ok(Answer::Id(id))) = (&ended.action, &ended.result)
             && let Some(container) = world.containers.get_mut(id)
         {
@@ -500,11 +503,21 @@ impl World {
         self.ended.extend(ended);
     }
 
+    /// A listing may miss what a call is just creating, but not what a dead one has created.
+    fn show_all(&mut self) {
+        let now = self.clock.now();
+        self.containers.values_mut().for_each(|container| container.listed_from = container.listed_from.min(now));
+    }
+
     /// Calls of earlier lives that have ended have nobody to tell. Answers how many still run.
     fn forget_ended(&mut self, life: u64) -> usize {
         let now = self.clock.now();
         self.take_due();
+        let before = self.calls.len();
         self.calls.retain(|_, call| call.caller.life >= life || call.ends_at > now);
+        if self.calls.len() < before {
+            self.show_all();
+        }
         self.calls.values().filter(|call| call.caller.life < life).count()
     }
 

@@ -7,7 +7,7 @@ use super::engine::SimEngine;
 use super::life::Tasks;
 use super::manual_clock::ManualClock;
 use crate::agent::agent_manager::{AgentManager, SchedulerEvent};
-use crate::model::execution_state::Phase;
+use crate::model::execution_state::{Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, FromServer};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::{AddCondition, DeleteCondition, Workload};
@@ -62,7 +62,11 @@ impl Orders {
             }
             _ => {}
         }
-        self.look(manager, engine);
+        self.look(manager, engine, None);
+        if let Some(SchedulerEvent::State(report)) = event {
+            // What this leads to may hide it again before the event is done.
+            self.look(manager, engine, Some(report));
+        }
     }
 
     fn outdate(&mut self, name: &Name) {
@@ -76,16 +80,17 @@ impl Orders {
 
     /// The event was handled.
     pub fn after(&mut self, manager: &AgentManager<ManualClock, Tasks>, engine: &SimEngine) {
-        self.look(manager, engine);
+        self.look(manager, engine, None);
         self.orders.iter_mut().for_each(|order| order.current &= !order.ends);
     }
 
     /// Notes which orders may start now.
-    fn look(&mut self, manager: &AgentManager<ManualClock, Tasks>, engine: &SimEngine) {
+    fn look(&mut self, manager: &AgentManager<ManualClock, Tasks>, engine: &SimEngine, news: Option<&WorkloadState>) {
         for order in self.orders.iter_mut().filter(|order| order.current && !order.may_start) {
             let instance = &order.added.instance;
             let met = |(name, condition): (&String, &AddCondition)| {
-                let mut states = manager.known_states();
+                let news = news.map(|report| (&report.instance, &report.state));
+                let mut states = manager.known_states().chain(news);
                 states.any(|(known, state)| *known.workload == **name && meets(state.phase, *condition))
             };
             order.may_start = order.added.workload.dependencies.iter().all(met)

@@ -162,7 +162,7 @@ fn an_instance_that_waits_to_come_back_and_is_replaced_meanwhile_is_reported_as_
     rig.update(&[needing("w", "a", "other")], &[deleted("w", "a", None)]);
     assert_eq!(rig.sent().last().unwrap(), "w:a Pending(WaitingToStart)");
     rig.update(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
-    assert_eq!(rig.sent(), sequence(&["w:b waiting", "w:a removed"]));
+    assert_eq!(rig.sent(), sequence(&["w:a removed", "w:b waiting"]));
     rig.update(&[needing("w", "c", "other")], &[deleted("w", "b", None)]);
     assert_eq!(rig.sent(), sequence(&["w:b removed", "w:c waiting"]));
     rig.update(&[wanted("other", "a")], &[]);
@@ -176,6 +176,20 @@ fn an_instance_that_waits_behind_a_failed_delete_and_is_deleted_is_reported_as_r
     rig.update(&[wanted("w", "b")], &[deleted("w", "a", None)]);
     rig.update(&[needing("w", "b", "other")], &[deleted("w", "b", None)]);
     rig.sent();
+    rig.update(&[], &[deleted("w", "b", None)]);
+    assert_eq!(rig.sent(), sequence(&["w:b removed", "w:a stopping", "w:a removed"]));
+    assert_eq!(rig.loops(), 0);
+}
+
+#[test]
+fn an_instance_that_waits_for_a_delete_of_an_earlier_one_and_is_deleted_is_reported_as_removed() {
+    let mut rig = Rig::running(&[wanted("w", "a")]);
+    rig.engine.inject(Call::Delete, [Fault::Fails, Fault::Fails]);
+    rig.update(&[wanted("w", "b")], &[deleted("w", "a", None)]);
+    rig.update(&[], &[deleted("w", "b", None)]);
+    assert!(rig.sent().contains(&"w:b Removed".to_owned()));
+    rig.update(&[needing("w", "b", "other")], &[]);
+    assert_eq!(rig.sent(), sequence(&["w:b waiting"]));
     rig.update(&[], &[deleted("w", "b", None)]);
     assert_eq!(rig.sent(), sequence(&["w:b removed", "w:a stopping", "w:a removed"]));
     assert_eq!(rig.loops(), 0);
