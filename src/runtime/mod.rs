@@ -71,7 +71,10 @@ pub enum RuntimeError {
     /// The workload can never run here: wrong configuration, unsupported feature. Not retried.
     #[error("{0}")]
     Unsupported(String),
-    /// The engine's program could not even be started, so nothing happened.
+    /// The engine's program does not exist, so nothing happened, and it has no containers.
+    #[error("{0}")]
+    NotInstalled(String),
+    /// The engine's program could not be started, so nothing happened.
     #[error("{0}")]
     NotStarted(String),
     /// The engine failed; its own message (at most [`crate::limits::ENGINE_ERROR_MAX`]) and the call.
@@ -90,7 +93,7 @@ pub enum RuntimeError {
 // [impl->swdd~agent-general-runtime-state-getter-interface~1]
 pub trait RuntimeConnector: Send {
     /// Creates and starts a container. `limit` bounds the call (`create_timeout`), `None` does not: it may pull an image.
-    /// After a failure nothing of the attempt is left behind.
+    /// After a failure nothing of the attempt is left behind, unless it was cancelled: who cancels it looks anyway.
     ///
     /// # Errors
     /// `Unsupported` for a configuration that can never work, `Cancelled` when `watch` said so, others may be retried.

@@ -54,6 +54,7 @@ struct World {
     created: u32,
     calls: Vec<String>,
     faults: BTreeMap<Call, VecDeque<Fault>>,
+    silent: bool,
     during_next_create: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -90,6 +91,17 @@ impl FakeEngine {
     /// The next calls of this kind do this, one after the other.
     pub fn inject(&self, call: Call, faults: impl IntoIterator<Item = Fault>) {
         self.world().faults.entry(call).or_default().extend(faults);
+    }
+
+    /// Whether listings of the state checker never end.
+    pub fn set_silent(&self, silent: bool) {
+        self.world().silent = silent;
+    }
+
+    /// See [`Self::set_silent`].
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        self.world().silent
     }
 
     /// Runs `action` in the middle of the next create.
@@ -283,8 +295,10 @@ impl RuntimeConnector for FakeConnector {
     }
 
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
-        if self.engine.world().begin(Call::List, "list".to_owned()).is_some() {
-            return Err(failed());
+        match self.engine.world().begin(Call::List, "list".to_owned()) {
+            Some(Fault::IsMissing) => return Err(RuntimeError::NotInstalled(FAILURE.to_owned())),
+            Some(_) => return Err(failed()),
+            None => {}
         }
         Ok(self.engine.listing(&self.agent))
     }

@@ -74,6 +74,7 @@ impl Rig {
             engine: self.engine(),
             control_interface: None,
             search_first: false,
+            others: Vec::new(),
         }
     }
 
@@ -836,7 +837,7 @@ fn resume_watches_reports_nothing_and_restarts_with_everything() {
 fn a_held_container_is_started_again_by_create_and_removed_by_anything_else() {
     let hold = |rig: &Rig| {
         let id = rig.engine.add(&instance("a"), ExecutionState::plain(Phase::Succeeded));
-        WorkloadCommand::Hold(HeldContainer { instance: instance("a"), id, engine: rig.engine().unwrap() })
+        WorkloadCommand::Hold(HeldContainer { instance: instance("a"), id, engine: rig.engine().unwrap(), silent: false })
     };
     let mut rig = Rig::new();
     let (held, order) = (hold(&rig), rig.order("a"));
