@@ -36,11 +36,7 @@ pub struct CreateObserver<'a> {
 impl<'a> CreateWatch<'a> {
     /// `cancel` becomes readable when the call is not wanted any more.
     #[must_use]
-    pub fn new(
-        cancel: Option<&'a OwnedFd>,
-        slot: StartSlot,
-        observer: Option<CreateObserver<'a>>,
-    ) -> Self {
+    pub fn new(cancel: Option<&'a OwnedFd>, slot: StartSlot, observer: Option<CreateObserver<'a>>) -> Self {
         Self { cancel, slot: Some(slot), observer, next_age: CREATE_AGE_INTERVAL }
     }
 }

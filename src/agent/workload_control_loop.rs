@@ -89,7 +89,6 @@ pub struct WorkloadControlLoop<C: Clock> {
     stage: Stage,
 }
 
-
 /// The part of an order that is needed again for retries and restarts.
 struct Wanted {
     workload: Arc<Workload>,

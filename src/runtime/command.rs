@@ -151,9 +151,7 @@ impl<'a> EngineCall<'a> {
             kill_grace: ENGINE_KILL_GRACE,
         };
         let started = |pid| record.iter_mut().for_each(|record| record.started(pid));
-        let mut end = call
-            .run(watch, started, more_time)
-            .map_err(|error| not_started(&error, &quoted))?;
+        let mut end = call.run(watch, started, more_time).map_err(|error| not_started(&error, &quoted))?;
         if let Some(child) = end.left_over.take() {
             reap_later(child, record);
         }

@@ -25,11 +25,7 @@ pub trait ContainerEngine: Send {
     ///
     /// # Errors
     /// When the engine could not be asked.
-    fn find_watched(
-        &self,
-        instance: &InstanceName,
-        watch: &mut dyn CallWatch,
-    ) -> Result<Vec<ContainerId>, CallError>;
+    fn find_watched(&self, instance: &InstanceName, watch: &mut dyn CallWatch) -> Result<Vec<ContainerId>, CallError>;
 
     /// As [`Self::find_watched`] without a watch.
     ///

@@ -83,11 +83,7 @@ impl ContainerEngine for ContainerdConnector {
         &self.cli
     }
 
-    fn find_watched(
-        &self,
-        instance: &InstanceName,
-        watch: &mut dyn CallWatch,
-    ) -> Result<Vec<ContainerId>, CallError> {
+    fn find_watched(&self, instance: &InstanceName, watch: &mut dyn CallWatch) -> Result<Vec<ContainerId>, CallError> {
         let name = instance.to_string();
         let entries = self.ps(&filter_by_name(instance), watch)?;
         let found = entries.iter().filter(|entry| entry.label(LABEL_NAME) == Some(&name));

@@ -2,10 +2,10 @@
 //!
 //! Thread: the caller's. Owns: the name of the program and where its calls are recorded.
 
-use super::{CallWatch, Unwatched};
 use super::command::{CallError, EngineCall};
 use super::container_list::{self, EngineContainer};
 use super::engine_children::EngineChildren;
+use super::{CallWatch, Unwatched};
 use crate::limits::LISTING_MAX;
 
 /// How one engine is called.

@@ -77,11 +77,7 @@ impl ContainerEngine for PodmanConnector {
     }
 
     // [impl->swdd~podman-get-workload-id-uses-label~1]
-    fn find_watched(
-        &self,
-        instance: &InstanceName,
-        watch: &mut dyn CallWatch,
-    ) -> Result<Vec<ContainerId>, CallError> {
+    fn find_watched(&self, instance: &InstanceName, watch: &mut dyn CallWatch) -> Result<Vec<ContainerId>, CallError> {
         let containers = self.cli.containers_watched(Some(&filter_by_name(instance)), watch)?;
         Ok(containers.iter().filter(|container| container.is_of(instance)).filter_map(EngineContainer::id).collect())
     }

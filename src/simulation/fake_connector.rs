@@ -93,6 +93,11 @@ impl FakeEngine {
         self.world().faults.entry(call).or_default().extend(faults);
     }
 
+    /// From now on all calls work.
+    pub fn forget_faults(&self) {
+        self.world().faults.clear();
+    }
+
     /// Whether listings of the state checker never end.
     pub fn set_silent(&self, silent: bool) {
         self.world().silent = silent;

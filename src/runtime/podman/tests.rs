@@ -3,6 +3,7 @@
 use super::*;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::workload::Workload;
+use crate::runtime::Unwatched;
 use crate::runtime::scripted_engine::{ID, OTHER, ScriptedEngine, failed, id, new_container};
 use crate::runtime::{CallWatch, MainProcess, NewContainer, RuntimeConnector as _, RuntimeError};
 use rustix::event::{EventfdFlags, eventfd};
