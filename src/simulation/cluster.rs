@@ -198,6 +198,11 @@ impl Cluster {
                     self.violations.extend(node.orders.check_start(&instance, &workload));
                 }
             }
+            for (caller, instance) in node.engine.take_stopped() {
+                if number == Some(caller.life) {
+                    self.violations.extend(node.orders.check_stop(&instance, &caller.runtime));
+                }
+            }
         }
     }
 

@@ -1,5 +1,5 @@
-//! What the server has told one life of an agent, to judge its starts: a workload may start once its dependencies were
-//! met, as far as that agent could know.
+//! What the server has told one life of an agent, to judge its starts and stops: a workload may start once its
+//! dependencies were met, and is stopped once what its delete waits for was met, as far as that agent could know.
 //!
 //! Thread: the one of the test.
 
@@ -23,10 +23,21 @@ struct Order {
     ends: bool,
 }
 
+/// A delete, alone or as a part of an update.
+struct Delete {
+    conditions: BTreeMap<String, DeleteCondition>,
+    /// They were met at some time since it came.
+    may_stop: bool,
+    /// What it is about: instances that were wanted before, with their runtimes.
+    of: Vec<(InstanceName, Name)>,
+}
+
 /// The orders of one life.
 #[derive(Default)]
 pub struct Orders {
     orders: Vec<Order>,
+    /// The newest of each workload, unless the workload is wanted again.
+    deletes: BTreeMap<Name, Delete>,
     /// What deletes of a workload have to wait for, as told last.
     pub delete_conditions: BTreeMap<Name, BTreeMap<String, DeleteCondition>>,
 }
@@ -44,6 +55,7 @@ impl Orders {
                 let keep = |order: &Order| added.contains(&order.added);
                 self.orders.iter_mut().for_each(|order| order.ends |= !keep(order));
                 for added in added {
+                    self.deletes.remove(&added.instance.workload);
                     if !self.orders.iter().any(|order| order.current && !order.ends && order.added == *added) {
                         self.order(added.clone());
                     }
@@ -53,9 +65,17 @@ impl Orders {
                 for deleted in &plan.deleted {
                     let name = &deleted.instance.workload;
                     self.outdate(name);
+                    let known = self.orders.iter().map(|order| &order.added);
+                    let of = known.filter(|added| added.instance.workload == *name);
+                    let of = of.map(|added| (added.instance.clone(), added.workload.runtime.clone())).collect();
+                    let delete = Delete { conditions: deleted.dependencies.clone(), may_stop: false, of };
+                    self.deletes.insert(name.clone(), delete);
                     self.delete_conditions.insert(name.clone(), deleted.dependencies.clone());
                 }
                 for added in &plan.added {
+                    if !plan.deleted.iter().any(|deleted| deleted.instance.workload == added.instance.workload) {
+                        self.deletes.remove(&added.instance.workload);
+                    }
                     self.outdate(&added.instance.workload);
                     self.order(added.clone());
                 }
@@ -99,6 +119,20 @@ impl Orders {
                     .iter()
                     .any(|found| found.instance == *instance && found.phase() == Phase::Running);
         }
+        for delete in self.deletes.values_mut().filter(|delete| !delete.may_stop) {
+            delete.may_stop = delete.conditions.iter().all(|(name, condition)| {
+                let old = manager.known_states().filter(|(known, _)| news.is_none_or(|news| news.instance != **known));
+                let mut states = old.chain(news.map(|news| (&news.instance, &news.state)));
+                states.all(|(known, state)| *known.workload != **name || lets_stop(state.phase, *condition))
+            });
+        }
+    }
+
+    /// Whether the stop of a running container is against what its delete waits for.
+    pub fn check_stop(&self, instance: &InstanceName, runtime: &Name) -> Option<String> {
+        let delete = self.deletes.get(&instance.workload).filter(|delete| !delete.may_stop)?;
+        let wanted_before = delete.of.iter().any(|(of, its_runtime)| of == instance && its_runtime == runtime);
+        wanted_before.then(|| format!("'{instance}' is stopped before what it waits for: {:?}", delete.conditions))
     }
 
     /// Whether a create or start is against its dependencies.
@@ -118,5 +152,14 @@ fn meets(phase: Phase, condition: AddCondition) -> bool {
         AddCondition::Running => phase == Phase::Running,
         AddCondition::Succeeded => phase == Phase::Succeeded,
         AddCondition::Failed => phase == Phase::FailedExecFailed || phase == Phase::PendingStartingFailed,
+    }
+}
+
+/// As [`meets`], for deletes.
+fn lets_stop(phase: Phase, condition: DeleteCondition) -> bool {
+    match condition {
+        _ if matches!(phase, Phase::PendingWaitingToStart | Phase::Removed) => true,
+        DeleteCondition::Running => phase == Phase::Running,
+        DeleteCondition::NotPendingNorRunning => !phase.is_pending() && phase != Phase::Running,
     }
 }
