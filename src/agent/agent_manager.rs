@@ -110,10 +110,9 @@ pub struct AgentManager<C: Clock, T> {
     pending_hello: Option<PendingHello>,
     /// Whether the server has ever said hello; nothing is looked for before.
     greeted: bool,
-    /// Until when the first hello waits for engines that have not said what they have; `None` before they were asked.
+    /// Until when a hello waits for engines that have not said what they have; `None` before they were asked. Later on,
+    /// after a reconnect, what is ours is known.
     first_listings_until: Option<Instant>,
-    /// Whether the first hello was acted upon. Later ones wait for no engine.
-    settled_in: bool,
     /// `None` when no such call runs any more.
     earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
     /// When to look at them next and, if they still run then, when to end them.
@@ -147,7 +146,6 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             pending_hello: None,
             greeted: false,
             first_listings_until: None,
-            settled_in: false,
             earlier_calls,
             earlier_calls_due: None,
         }
@@ -346,11 +344,10 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     fn finish_hello(&mut self) {
         let silent = |listing: &Listing| matches!(listing, Listing::Wanted | Listing::Asked);
         let patient = self.first_listings_until.is_none_or(|until| self.clock.now() < until);
-        if !self.settled_in && patient && self.listings.values().any(silent) {
+        if patient && self.listings.values().any(silent) {
             return;
         }
         let Some(hello) = self.pending_hello.take() else { return };
-        self.settled_in = true;
         let found = std::mem::take(&mut self.found);
         let (wanted, later, gone) = self.split_plans(hello, &found);
         let (operations, reports) = self.runtime.hello(wanted, found);
