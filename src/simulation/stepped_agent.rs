@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 /// Keeps control loops and steps them.
 #[derive(Default)]
 pub struct SteppedLoops {
-    loops: Vec<Box<WorkloadControlLoop<ManualClock>>>,
+    loops: Vec<WorkloadControlLoop<ManualClock>>,
     /// Makes the next starts fail, as if the system had no more threads.
     pub refuse: bool,
 }
@@ -40,7 +40,7 @@ impl WorkloadThreads<ManualClock> for SteppedLoops {
         if self.refuse {
             return Err(NoThread { error: io::ErrorKind::WouldBlock.into(), control_loop });
         }
-        self.loops.push(control_loop);
+        self.loops.push(*control_loop);
         Ok(())
     }
 }
@@ -64,7 +64,7 @@ impl SteppedLoops {
     }
 
     fn due(&self) -> Option<Instant> {
-        self.loops.iter().filter_map(|control_loop| control_loop.due()).min()
+        self.loops.iter().filter_map(WorkloadControlLoop::due).min()
     }
 }
 
@@ -242,7 +242,9 @@ impl SteppedAgent {
     /// Lets each part of the agent do one thing; answers whether there was any.
     pub fn step(&mut self) -> bool {
         let mut worked = self.manager.threads().step();
-        worked |= self.checkers.iter_mut().fold(false, |worked, checker| checker.step() || worked);
+        for checker in &mut self.checkers {
+            worked |= checker.step();
+        }
         for event in self.events.try_iter().collect::<Vec<_>>() {
             self.manager.on_event(event);
             worked = true;
