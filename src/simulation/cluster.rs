@@ -383,6 +383,7 @@ impl Cluster {
         drop(life);
         // Nobody knows any more which of its removals arrived.
         self.reported.retain(|instance| instance.agent != node.name);
+        self.speaks.remove(&index);
         node.engine.orphan(number);
         if reboot {
             node.engine.reboot();

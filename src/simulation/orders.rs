@@ -65,9 +65,12 @@ impl Orders {
                 for deleted in &plan.deleted {
                     let name = &deleted.instance.workload;
                     self.outdate(name);
-                    let known = self.orders.iter().map(|order| &order.added);
-                    let of = known.filter(|added| added.instance.workload == *name);
-                    let of = of.map(|added| (added.instance.clone(), added.workload.runtime.clone())).collect();
+                    // What an earlier delete was about is already being stopped, unless that one still waits.
+                    let waiting = self.deletes.remove(name).filter(|earlier| !earlier.may_stop);
+                    let mut of = waiting.map(|earlier| earlier.of).unwrap_or_default();
+                    let known = self.orders.iter().filter(|order| order.current).map(|order| &order.added);
+                    let known = known.filter(|added| added.instance.workload == *name);
+                    of.extend(known.map(|added| (added.instance.clone(), added.workload.runtime.clone())));
                     let delete = Delete { conditions: deleted.dependencies.clone(), may_stop: false, of };
                     self.deletes.insert(name.clone(), delete);
                     self.delete_conditions.insert(name.clone(), deleted.dependencies.clone());
