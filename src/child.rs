@@ -35,6 +35,9 @@ pub trait CallWatch {
 
     /// The call has been running for `age`.
     fn still_running(&mut self, age: Duration);
+
+    /// The call has failed; what follows only removes what it left.
+    fn cleaning_up(&mut self) {}
 }
 
 /// A watch for calls that nobody cancels or observes.

@@ -82,6 +82,7 @@
 //!   workload_state_store.rs states of all workloads, hysteresis of our own        [scheduler]
 //!   workload_command.rs    commands for control loops, bounded and merged         [scheduler]
 //!   workload_control_loop.rs create, retry, restart, update, delete one workload    [wl:name]
+//!   workload_control_loop/search.rs   before a start: containers that must be gone [wl:name]
 //!   create_watch.rs        a create under way: cancel, start slot, age              [wl:name]
 //!   start_slots.rs         how many creates run at the same time                    [wl:name]
 //!   backoff.rs             retry and restart delays                                           -
@@ -118,7 +119,7 @@
 //! simulation/              tests only, one thread: whole clusters from a seed, in virtual time
 //!   scenario.rs cluster.rs what happens, and to whom
 //!   life.rs                one life of an agent: real scheduler, control loops, state checker
-//!   network.rs orders.rs   connections that delay and break; what users ask for
+//!   network.rs orders.rs   connections that delay and break; what agents were told
 //!   engine.rs sim_connector.rs coroutine.rs   an engine per node, its calls that take time
 //!   settled.rs trace.rs    what must hold once it is quiet; what happened before a failure
 //!   manual_clock.rs        time that moves when told

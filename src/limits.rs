@@ -260,6 +260,10 @@ pub const LISTING_REST_MAX: Duration = Duration::from_millis(100);
 /// Ended processes waiting to be noticed by one state checker; their watcher waits when it is full.
 pub const EXIT_INBOX: usize = 64;
 const _: () = assert!(LISTING_MAX.as_secs() <= REPAIR_INTERVAL.as_secs());
+/// An engine that does not say within this time after the agent's start which containers it has delays only its own
+/// workloads from then on. Slow flash makes seconds normal, and a vehicle does not wait longer for what it can start.
+pub const FIRST_LISTING_MAX: Duration = Duration::from_secs(10);
+const _: () = assert!(FIRST_LISTING_MAX.as_secs() < LISTING_MAX.as_secs());
 
 /// Engine calls of an agent that was killed may go on for this long before they are ended; a stop takes its time.
 pub const EARLIER_CALLS_MAX: Duration = Duration::from_secs(30);

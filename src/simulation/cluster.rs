@@ -13,13 +13,14 @@ use crate::agent::agent_manager::SchedulerEvent;
 use crate::clock::Clock;
 use crate::limits::RECONNECT_PAUSE;
 use crate::model::complete_state::DesiredState;
+use crate::model::execution_state::Phase;
 use crate::model::messages::{Request, RequestContent, ResponseContent, ToServer};
-use crate::model::names::Name;
+use crate::model::names::{InstanceName, Name};
 use crate::server::{ServerEvent, ServerLoop};
 use crate::wire::inbox_budget::Room;
 use crate::wire::outbox::outbox;
 use crate::wire::server_endpoint::{PeerEvent, PeerHello, PeerId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -72,6 +73,11 @@ pub struct Cluster {
     pub nodes: Vec<Node>,
     pub steps: u64,
     pub violations: Vec<String>,
+    /// What a server would show that only believes what agents report: ours also forgets by itself what an agent does
+    /// not have any more, others do not.
+    pub reported: BTreeSet<InstanceName>,
+    /// The stream on which each agent speaks; what an older one still delivers means nothing.
+    speaks: BTreeMap<usize, StreamId>,
     network: Network,
     /// The startup manifest of the next server.
     manifest: DesiredState,
@@ -112,6 +118,8 @@ impl Cluster {
             nodes,
             steps: 0,
             violations: Vec::new(),
+            reported: BTreeSet::new(),
+            speaks: BTreeMap::new(),
             manifest: DesiredState::default(),
             start_server_at: None,
             commanders: 1 << 32,
@@ -199,6 +207,11 @@ impl Cluster {
                     self.violations.extend(node.orders.check_start(&instance, &workload));
                 }
             }
+            for (caller, instance) in node.engine.take_stopped() {
+                if number == Some(caller.life) {
+                    self.violations.extend(node.orders.check_stop(&instance, &caller.runtime));
+                }
+            }
         }
     }
 
@@ -262,12 +275,16 @@ impl Cluster {
                 let name = self.nodes[self.network.node(stream)].name.to_string();
                 let (outbox, reader) = outbox();
                 let hello = PeerHello::Agent { name, tags: BTreeMap::new() };
+                if self.server.is_some() {
+                    self.speaks.insert(self.network.node(stream), stream);
+                }
                 self.network.opened(stream, self.server.is_some().then_some(reader));
                 self.tell_server(PeerEvent::Opened { peer, hello, outbox });
             }
             StreamWork::Up => {
                 if let Some(message) = self.network.take_up(stream) {
                     self.trace.line(|| format!("server: stream {} says {}", stream.0, Trace::message(&message)));
+                    self.note_reported(stream, &message);
                     self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
                 }
             }
@@ -296,6 +313,20 @@ impl Cluster {
                     life.inbox.send(SchedulerEvent::ServerGone).unwrap();
                     node.connect_at = Some(self.clock.now() + RECONNECT_PAUSE);
                 }
+            }
+        }
+    }
+
+    fn note_reported(&mut self, stream: StreamId, message: &ToServer) {
+        let ToServer::WorkloadStates(states) = message else { return };
+        if self.server.is_none() || self.speaks.get(&self.network.node(stream)) != Some(&stream) {
+            return;
+        }
+        for state in states {
+            if state.state.phase == Phase::Removed {
+                self.reported.remove(&state.instance);
+            } else {
+                self.reported.insert(state.instance.clone());
             }
         }
     }
@@ -351,6 +382,9 @@ impl Cluster {
         self.trace.line(|| format!("{}: killed{}", node.name, if reboot { " with its node" } else { "" }));
         let number = life.number;
         drop(life);
+        // Nobody knows any more which of its removals arrived.
+        self.reported.retain(|instance| instance.agent != node.name);
+        self.speaks.remove(&index);
         node.engine.orphan(number);
         if reboot {
             node.engine.reboot();
@@ -372,6 +406,8 @@ impl Cluster {
         self.trace.line(|| "server: killed".to_owned());
         self.manifest = server.view().desired.clone();
         drop(server);
+        self.reported.clear();
+        self.speaks.clear();
         self.network.server_dies();
         self.start_server_at = Some(self.clock.now() + back_after);
     }
