@@ -119,15 +119,14 @@ pub enum Verb {
         after_help = "Examples:\n  ank -k apply web.yaml db.yaml      apply both as one update and wait\n  \
                       ank -k apply --agent agent_A -     apply standard input, all on agent_A\n  \
                       ank -k apply -d web.yaml           delete what the manifest names\n  \
-                      ank -k apply web.yaml --wait-timeout 60 --fail-on-error\n                                     \
-                      for scripts: 3 for failed workloads, 4 after a minute"
+                      ank -k apply web.yaml --wait-timeout 60 --fail-on-error\n                                     exits with 3 or 4 when not all is well"
     )]
     Apply(ApplyArguments),
     /// Print what workloads wrote to their standard output and error
     #[command(
         arg_required_else_help = true,
-        after_help = "Examples:\n  ank -k logs web                          print all lines there are\n  \
-                      ank -k logs -f --tail 10 web db          the last 10 lines of both, and all that follow\n  \
+        after_help = "Examples:\n  ank -k logs web                    print all lines there are\n  \
+                      ank -k logs -f --tail 10 web db    the last 10 lines of both and all new ones\n  \
                       ank -k logs --since 2026-01-31T12:00:00Z web"
     )]
     Logs(LogsArguments),

@@ -4,6 +4,7 @@
 
 use super::args::Format;
 use super::error::CliError;
+use super::get::warn_of_unknown_parts;
 use super::output::Output;
 use super::session::ServerLink;
 use super::state_output::event_text;
@@ -31,6 +32,7 @@ impl Events<'_> {
     /// # Errors
     /// The connection ended, the server refused, a signal asked to stop, or standard output cannot be written.
     pub fn follow(&mut self, link: &mut impl ServerLink, output: &mut Output<'_>) -> Result<(), CliError> {
+        warn_of_unknown_parts(self.masks, output);
         let masks: Vec<&str> = self.masks.iter().map(String::as_str).collect();
         let current = link.subscribe(&masks)?;
         if self.include_current_state {

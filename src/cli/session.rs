@@ -147,8 +147,14 @@ impl Session {
         let (give, events) = bounded(CLI_INBOX);
         let no_thread = |error| CliError::Start { text: format!("cannot start a thread: {error}"), hint: None };
         let reader = threads::spawn("cli:rx", STACK_LARGE, move || receive_all(&options, &give)).map_err(no_thread)?;
-        match events.recv_deadline(deadline) {
-            Ok(Event::Connected(Ok((sender, hangup)))) => {
+        let late = at(deadline);
+        let connected = select_biased! {
+            recv(interrupts) -> _ => return Err(CommandError::Interrupted.into()),
+            recv(events) -> event => event.ok(),
+            recv(late) -> _ => None,
+        };
+        match connected {
+            Some(Event::Connected(Ok((sender, hangup)))) => {
                 let (requests, to_send) = bounded(CLI_OUTBOX);
                 let writer = threads::spawn("cli:tx", STACK_LARGE, move || send_all(sender, &to_send));
                 Ok(Self {
@@ -163,7 +169,7 @@ impl Session {
                     interrupts,
                 })
             }
-            Ok(Event::Connected(Err(error))) => {
+            Some(Event::Connected(Err(error))) => {
                 Err(unreachable_server(&shown, &error, response_timeout, SystemClock.now() >= deadline))
             }
             _ => Err(CommandError::TimedOut(response_timeout).into()),
@@ -401,6 +407,16 @@ fn not_connected(url: &str, error: &ConnectError) -> CliError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_signal_ends_also_a_connection_that_takes_long() {
+        let (press, pressed) = bounded(1);
+        press.send(()).unwrap();
+        let url = ServerUrl::parse("http://127.0.0.1:1").unwrap();
+        let limits = (Duration::from_secs(60), MessageSize::default());
+        let opened = Session::open(url, Security::Insecure, limits.0, limits.1, pressed);
+        assert!(opened.err().unwrap().is_interrupted());
+    }
 
     #[test]
     fn a_host_that_does_not_answer_is_called_unreachable_before_the_response_timeout() {

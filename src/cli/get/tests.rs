@@ -131,3 +131,19 @@ fn a_name_that_is_not_there_is_told_beside_the_table() {
     assert_eq!(String::from_utf8(out).unwrap(), heading);
     assert_eq!(String::from_utf8(err).unwrap(), "warn: workload 'wbe' does not exist, did you mean 'web'?\n");
 }
+
+#[test]
+fn a_mask_that_leads_nowhere_is_told_beside_the_empty_answer() {
+    let mut server = ScriptedServer::new([Step::State(Node::empty())]);
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let mut output = Output::to(&mut out, &mut err, None);
+    let masks = ["desiredSate.workloads", "agents.nobody", "*.workloads", ""].map(str::to_owned);
+    super::state(&mut server, &masks, Format::Json, &mut output).unwrap();
+    drop(output);
+    assert_eq!(String::from_utf8(out).unwrap(), "{}\n");
+    assert_eq!(
+        String::from_utf8(err).unwrap(),
+        "warn: mask 'desiredSate.workloads' leads nowhere: no part of the state is called 'desiredSate', did you mean \
+         'desiredState'?\nwarn: mask '' leads nowhere: no part of the state is called ''\n"
+    );
+}
