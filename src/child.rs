@@ -92,6 +92,10 @@ impl CallWatch for CallSequence<'_> {
     fn still_running(&mut self, age: Duration) {
         self.watch.still_running(self.before.saturating_add(age));
     }
+
+    fn cleaning_up(&mut self) {
+        self.watch.cleaning_up();
+    }
 }
 
 /// One call of a program.
