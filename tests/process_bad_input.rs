@@ -320,6 +320,20 @@ fn server(cluster: &Cluster, arguments: &[&str]) -> Command {
 }
 
 #[test]
+fn an_option_of_the_agent_wins_over_the_environment() {
+    let cluster = Cluster::prepare();
+    cluster.write("agent.conf", "version = \"v1\"\nname = \"agent_A\"\ninsecure = true\nrun_folder = \".\"\n");
+    for (number, (value, arguments)) in [("true", &["--no-insecure"][..]), ("false", &[])].into_iter().enumerate() {
+        let mut command = clean_command(env!("CARGO_BIN_EXE_ank-agent"), cluster.folder());
+        command.current_dir(cluster.folder()).args(["-x", "agent.conf"]).args(arguments);
+        command.env("ANKAGENT_INSECURE", value);
+        let (ended, log) = ends(&cluster, command, &format!("agent-environment-{number}"));
+        assert_eq!(ended, 1, "{value} {arguments:?}: {log}");
+        assert!(log.contains("Missing certificate files: '"), "{value} {arguments:?}: {log}");
+    }
+}
+
+#[test]
 fn the_environment_wins_over_the_file_and_no_filter_hides_why_the_server_ends() {
     let cluster = Cluster::prepare();
     cluster.write("insecure.conf", "version = \"v1\"\ninsecure = true\nstartup_manifest = \"nosuch.yaml\"\n");

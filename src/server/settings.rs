@@ -5,11 +5,10 @@
 use crate::limits::HOOK_TIMEOUT_S;
 use crate::model::version::VERSION;
 use crate::settings::{
-    ConfigError, ConfigFile, MessageSize, MissingPems, PemError, PemKeys, PemPaths, decide_security, flag,
+    ConfigError, ConfigFile, MessageSize, MissingPems, PemError, PemKeys, PemPaths, decide_security, insecure_flag,
     readable_key_warning,
 };
 use crate::wire::address::Security;
-use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
 use serde::Deserialize;
 use std::ffi::OsString;
@@ -179,16 +178,7 @@ fn combine(
         key: options.key_pem.as_deref(),
     };
     let pems = pem_keys.read()?.overridden_by(paths)?;
-    // Of two options the later one counts, and an option more than the environment.
-    let place = |id: &str| {
-        let is_option = matches.value_source(id) == Some(ValueSource::CommandLine);
-        is_option.then(|| matches.indices_of(id)?.next_back()).flatten()
-    };
-    let from_options = match (place("insecure"), place("no_insecure")) {
-        (Some(insecure), Some(not)) => Some(insecure > not),
-        (None, Some(_)) => Some(false),
-        _ => flag(matches, "insecure"),
-    };
+    let from_options = insecure_flag(matches);
     let insecure = from_options.or(keys.insecure).unwrap_or_default();
     let (security, warning) = decide_security(insecure, pems);
     warnings.extend(warning.map(str::to_owned));
