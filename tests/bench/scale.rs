@@ -176,18 +176,21 @@ struct Changes {
     growth: f64,
 }
 
+/// Means of CPU and delay of one round, in milliseconds.
+type Means = (f64, f64);
+
 fn change_in_turns(clusters: &mut [Cluster; 2]) -> Changes {
-    let rounds: Vec<[(f64, f64); 2]> = (0..ROUNDS).map(|_| clusters.each_mut().map(changes)).collect();
-    let of = |value: &dyn Fn(&[(f64, f64); 2]) -> f64| median(rounds.iter().map(value).collect());
+    let rounds: Vec<[Means; 2]> = (0..ROUNDS).map(|_| clusters.each_mut().map(changes)).collect();
+    let of = |value: fn(&[Means; 2]) -> f64| median(rounds.iter().map(value).collect());
     Changes {
-        cpu: [of(&|round| round[0].0), of(&|round| round[1].0)],
-        latency: [of(&|round| round[0].1), of(&|round| round[1].1)],
-        growth: of(&|round| round[1].0 / round[0].0),
+        cpu: [of(|round| round[0].0), of(|round| round[1].0)],
+        latency: [of(|round| round[0].1), of(|round| round[1].1)],
+        growth: of(|round| round[1].0 / round[0].0),
     }
 }
 
-/// Means of CPU and delay. Each change waits for the event of the one before, so that nothing is merged.
-fn changes(Cluster { server, agents, .. }: &mut Cluster) -> (f64, f64) {
+/// Each change waits for the event of the one before, so that nothing is merged.
+fn changes(Cluster { server, agents, .. }: &mut Cluster) -> Means {
     let subscriber = Subscriber::connect(server);
     server.wait_until_idle();
     let before = server.cpu();
