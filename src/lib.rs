@@ -17,7 +17,9 @@
 //! threads.rs               named spawn with stack size, join with deadline                    -
 //! memory.rs                few malloc arenas, memory of bursts given back                     -
 //! child.rs                 outside programs: time limit, both pipes drained, output capped     [caller]
+//! child/followed.rs        outside programs whose output is read while they run                [caller]
 //! logging.rs               log lines and fatal errors of server and agent                     [any]
+//! program.rs               how server and agent end: exit codes, help                         [main]
 //! settings.rs              file < environment < flags, PEM texts, TLS decision                [main]
 //! model/                   values and rules: no I/O, no threads, no protobuf
 //!   yaml.rs                one YAML document with places and source texts                     -
@@ -49,6 +51,7 @@
 //!   tls.rs                 handshake, and one pump per TLS connection                [tls:peer]
 //!   hook_message.rs        what hooks read and write                                  [hook]
 //!   outbox.rs              messages waiting for one peer, bounded and merged          [server]
+//!   inbox_budget.rs        bytes of large messages that wait for the server       [rx:peer]
 //!   foreign.rs             messages cut to what other implementations take           [tx:peer]
 //!   server_endpoint.rs     accept, hello, one reader and one writer per stream
 //!                                                               [listen] [rx:peer] [tx:peer]
@@ -79,11 +82,13 @@
 //!   workload_state_store.rs states of all workloads, hysteresis of our own        [scheduler]
 //!   workload_command.rs    commands for control loops, bounded and merged         [scheduler]
 //!   workload_control_loop.rs create, retry, restart, update, delete one workload    [wl:name]
+//!   workload_control_loop/search.rs   before a start: containers that must be gone [wl:name]
 //!   create_watch.rs        a create under way: cancel, start slot, age              [wl:name]
 //!   start_slots.rs         how many creates run at the same time                    [wl:name]
 //!   backoff.rs             retry and restart delays                                           -
 //!   workload_files.rs      files written before the container starts                [wl:name]
 //!   state_checker.rs       one listing per engine, reports what changed        [watch:engine]
+//!   log_stream.rs          one container's log for one request                 [log:number]
 //!   resources.rs           CPU and memory of the node                             [scheduler]
 //! runtime/                 the narrow waist to the engines, on the caller's thread
 //!                                                               [wl:name] [watch:engine]
@@ -93,6 +98,8 @@
 //!   container_config.rs    runtimeConfig and the arguments it turns into
 //!   container_engine.rs    create, start and clean-up, common to podman and nerdctl
 //!   container_list.rs      listings to ExecutionState
+//!   pod_states.rs          containers of pods to ExecutionState
+//!   log_reader.rs          what an engine's log prints, line by line             [log:number]
 //!   podman.rs podman_kube.rs containerd.rs   one engine each
 //!   kube_manifest.rs       Kubernetes manifests: control interface, names of pods
 //!   scripted_engine/mod.rs tests only: an engine's program as a shell script
@@ -100,7 +107,9 @@
 //! cli/                     `ank`: answers for people and scripts                       [main]
 //!   args.rs settings.rs    command line with help texts; ank.conf, environment, defaults
 //!   session.rs             requests, their answers, broadcast states [main] [cli:rx] [cli:tx]
-//!   apply.rs get.rs set.rs run.rs   one file per verb
+//!   completion.rs          candidates for shells, with names that the server knows
+//!   apply.rs get.rs set.rs run.rs logs.rs events.rs graph.rs   one file per verb
+//!   signals.rs             Ctrl+C ends logs and events in order          [cli:signals] [main]
 //!   update.rs              sends an update; what all changing verbs share
 //!   manifest_schema.rs     what a manifest may contain
 //!   state_input.rs state_output.rs state_shape.rs   complete states as YAML and JSON
@@ -110,7 +119,7 @@
 //! simulation/              tests only, one thread: whole clusters from a seed, in virtual time
 //!   scenario.rs cluster.rs what happens, and to whom
 //!   life.rs                one life of an agent: real scheduler, control loops, state checker
-//!   network.rs orders.rs   connections that delay and break; what users ask for
+//!   network.rs orders.rs   connections that delay and break; what agents were told
 //!   engine.rs sim_connector.rs coroutine.rs   an engine per node, its calls that take time
 //!   settled.rs trace.rs    what must hold once it is quiet; what happened before a failure
 //!   manual_clock.rs        time that moves when told
@@ -140,6 +149,8 @@ pub mod limits;
 pub mod logging;
 pub mod memory;
 pub mod model;
+#[cfg(any(feature = "agent", feature = "server"))]
+pub mod program;
 #[cfg(feature = "agent")]
 pub mod runtime;
 #[cfg(feature = "server")]

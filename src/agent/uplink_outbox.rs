@@ -1,7 +1,7 @@
-//! What waits for the server: states of own instances in order, the newest load. Never blocks who puts, never grows
-//! with the time the server is away.
+//! What waits for the server: states of own instances in order, the newest load, lines of logs behind them. Never
+//! blocks who puts, never grows with the time the server is away.
 //!
-//! Thread: [`UplinkOutbox`] belongs to `scheduler`, [`UplinkReader`] to `uplink`.
+//! Thread: [`UplinkOutbox`] belongs to `scheduler`, [`LogOutbox`] to each `log:<number>`, [`UplinkReader`] to `uplink`.
 
 use crate::limits::{REMOVED_MEMORY, UPLINK_BATCH, UPLINK_STATES};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
@@ -9,12 +9,20 @@ use crate::model::messages::{AgentLoad, ToServer};
 use crate::model::names::InstanceName;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::collections::{BTreeSet, VecDeque};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// Puts messages for the server.
 #[derive(Debug)]
 pub struct UplinkOutbox {
+    slots: Arc<Mutex<Slots>>,
+    wake: Sender<()>,
+}
+
+/// Puts lines of logs. A clone puts into the same place.
+#[derive(Debug, Clone)]
+pub struct LogOutbox {
     slots: Arc<Mutex<Slots>>,
     wake: Sender<()>,
 }
@@ -31,13 +39,22 @@ struct Slots {
     states: VecDeque<WorkloadState>,
     /// Length at which only the newest state of each instance is kept.
     thin_out_at: usize,
-    /// All own states were put and nothing was sent since: the server must hear of us even if we have none, since it
-    /// forgets then what we do not have any more.
-    introduce: bool,
+    /// All own states were put; the server is told so when all of them are sent. It forgets then what we do not have
+    /// any more.
+    complete: bool,
     load: Option<AgentLoad>,
     connected: bool,
     /// Removals that were sent and may not have arrived.
     removed_sent: VecDeque<(Instant, InstanceName)>,
+    /// At most one message of each log stream, so that all get their turn.
+    logs: VecDeque<LogMessage>,
+}
+
+#[derive(Debug)]
+struct LogMessage {
+    message: ToServer,
+    /// Becomes readable when the message is about to be sent.
+    taken: Option<Arc<OwnedFd>>,
 }
 
 /// Makes the two ends.
@@ -46,10 +63,11 @@ pub fn uplink_outbox() -> (UplinkOutbox, UplinkReader) {
     let slots = Arc::new(Mutex::new(Slots {
         states: VecDeque::new(),
         thin_out_at: UPLINK_STATES,
-        introduce: false,
+        complete: false,
         load: None,
         connected: false,
         removed_sent: VecDeque::new(),
+        logs: VecDeque::new(),
     }));
     let (wake, woken) = bounded(1);
     (UplinkOutbox { slots: slots.clone(), wake }, UplinkReader { slots, woken })
@@ -77,20 +95,41 @@ impl UplinkOutbox {
         }
     }
 
-    /// Puts the states of all own instances; what waits is then out of date, except for removals.
-    pub fn resynchronise(&self, own: Vec<WorkloadState>) {
+    /// Puts the states of all own instances; what waits is then out of date, except for removals. With `complete`
+    /// nothing else exists: what the server remembers of us beside these is gone.
+    pub fn resynchronise(&self, own: Vec<WorkloadState>, complete: bool) {
         let mut slots = lock(&self.slots);
         slots.thin_out();
         let existing: BTreeSet<&InstanceName> = own.iter().map(|state| &state.instance).collect();
         slots.states.retain(|state| state.state.phase == Phase::Removed && !existing.contains(&state.instance));
         slots.states.extend(own);
-        slots.introduce = true;
+        slots.complete = complete;
         drop(slots);
         self.wake();
     }
 
+    /// Where lines of logs are put.
+    #[must_use]
+    pub fn logs(&self) -> LogOutbox {
+        LogOutbox { slots: self.slots.clone(), wake: self.wake.clone() }
+    }
+
     fn wake(&self) {
         let _ = self.wake.try_send(()); // Full: the reader is being woken already.
+    }
+}
+
+impl LogOutbox {
+    /// Puts a message; never waits. `taken` becomes readable when the next one may be put. False when there is no
+    /// connection: then nobody can read it, and whoever asked for it is gone.
+    #[must_use]
+    pub fn put(&self, message: ToServer, taken: Option<Arc<OwnedFd>>) -> bool {
+        let mut slots = lock(&self.slots);
+        if slots.connected {
+            slots.logs.push_back(LogMessage { message, taken });
+            let _ = self.wake.try_send(()); // Full: the reader is being woken already.
+        }
+        slots.connected
     }
 }
 
@@ -115,6 +154,14 @@ impl Slots {
         self.states = newest;
     }
 
+    fn next_log(&mut self) -> Option<ToServer> {
+        let LogMessage { message, taken } = self.logs.pop_front()?;
+        if let Some(taken) = taken {
+            let _ = rustix::io::write(&taken, &1_u64.to_ne_bytes()); // Full means readable already.
+        }
+        Some(message)
+    }
+
     fn forget_delivered(&mut self, now: Instant) {
         while self.removed_sent.front().is_some_and(|(at, _)| now.saturating_duration_since(*at) >= REMOVED_MEMORY) {
             self.removed_sent.pop_front();
@@ -123,7 +170,8 @@ impl Slots {
 }
 
 impl UplinkReader {
-    /// The next message to send, if any: some states, each of another instance, or the load.
+    /// The next message to send, if any: some states, each of another instance; that these were all; the load; or
+    /// lines of a log.
     #[must_use]
     pub fn next(&self, now: Instant) -> Option<ToServer> {
         let mut slots = lock(&self.slots);
@@ -140,18 +188,26 @@ impl UplinkReader {
             }
             batch.push(state);
         }
-        if batch.is_empty() && !std::mem::take(&mut slots.introduce) {
-            slots.load.take().map(ToServer::AgentLoad)
-        } else {
-            slots.introduce = false;
-            Some(ToServer::WorkloadStates(batch))
+        if !batch.is_empty() {
+            return Some(ToServer::WorkloadStates(batch));
         }
+        if std::mem::take(&mut slots.complete) {
+            return Some(ToServer::StatesComplete);
+        }
+        slots.load.take().map(ToServer::AgentLoad).or_else(|| slots.next_log())
     }
 
     /// Becomes ready when there may be something to send, and for good when nothing will come any more.
     #[must_use]
     pub fn woken(&self) -> &Receiver<()> {
         &self.woken
+    }
+
+    /// Messages of logs that wait.
+    #[cfg(test)]
+    #[must_use]
+    pub fn log_messages(&self) -> usize {
+        lock(&self.slots).logs.len()
     }
 
     /// There is a connection.
@@ -162,8 +218,9 @@ impl UplinkReader {
     /// The connection is lost. Removals that may not have arrived will be sent again.
     pub fn disconnected(&self, now: Instant) {
         let mut slots = lock(&self.slots);
-        (slots.connected, slots.introduce) = (false, false);
+        (slots.connected, slots.complete) = (false, false);
         slots.load = None;
+        slots.logs.clear();
         slots.forget_delivered(now);
         while let Some((_, instance)) = slots.removed_sent.pop_back() {
             slots.states.push_front(WorkloadState::new(instance, ExecutionState::plain(Phase::Removed)));
@@ -270,31 +327,55 @@ mod tests {
         outbox.put(state("gone", Phase::Removed));
         outbox.put(state("a", Phase::PendingStarting));
         outbox.put(state("a", Phase::Removed));
-        outbox.resynchronise(vec![state("a", Phase::Running), state("b", Phase::Succeeded)]);
+        outbox.resynchronise(vec![state("a", Phase::Running), state("b", Phase::Succeeded)], false);
         let expected = [state("gone", Phase::Removed), state("a", Phase::Running), state("b", Phase::Succeeded)];
         assert_eq!(sent(&reader, now), [expected.to_vec()]);
     }
 
     #[test]
-    fn an_agent_without_states_says_so_once_after_a_reconnect() {
+    fn the_end_of_the_report_after_a_hello_is_told_once_and_after_all_states() {
         let now = ManualClock::new().now();
         let (outbox, reader) = uplink_outbox();
-        for own in [vec![], vec![state("a", Phase::Running)]] {
+        for count in [0, 1, UPLINK_BATCH + 1] {
+            let own: Vec<WorkloadState> = (0..count).map(|n| state(&n.to_string(), Phase::Running)).collect();
             reader.connected();
-            outbox.resynchronise(own.clone());
-            assert_eq!(sent(&reader, now), [own]);
+            outbox.resynchronise(own.clone(), true);
+            let mut told = Vec::new();
+            let end = std::iter::from_fn(|| reader.next(now)).find(|message| match message {
+                ToServer::WorkloadStates(states) => {
+                    told.extend(states.clone());
+                    false
+                }
+                _ => true,
+            });
+            assert_eq!((told.len(), end), (count, Some(ToServer::StatesComplete)));
+            assert_eq!(reader.next(now), None);
             reader.disconnected(now);
         }
-        outbox.resynchronise(vec![]);
+        outbox.resynchronise(vec![], true);
         reader.disconnected(now);
         reader.connected();
         assert_eq!(reader.next(now), None, "the next hello is answered anew");
     }
 
     #[test]
+    fn states_before_the_report_after_a_hello_do_not_end_it() {
+        let now = ManualClock::new().now();
+        let (outbox, reader) = uplink_outbox();
+        reader.connected();
+        outbox.put(state("a", Phase::Running));
+        assert_eq!(sent(&reader, now), [vec![state("a", Phase::Running)]]);
+        for (complete, end) in [(false, None), (true, Some(ToServer::StatesComplete))] {
+            outbox.resynchronise(vec![state("a", Phase::Running)], complete);
+            assert_eq!(reader.next(now), Some(ToServer::WorkloadStates(vec![state("a", Phase::Running)])));
+            assert_eq!(reader.next(now), end);
+        }
+    }
+
+    #[test]
     fn a_large_number_of_states_is_split() {
         let (outbox, reader) = uplink_outbox();
-        outbox.resynchronise((0..UPLINK_BATCH + 1).map(|n| state(&n.to_string(), Phase::Running)).collect());
+        outbox.resynchronise((0..UPLINK_BATCH + 1).map(|n| state(&n.to_string(), Phase::Running)).collect(), false);
         let lengths: Vec<usize> = sent(&reader, ManualClock::new().now()).iter().map(Vec::len).collect();
         assert_eq!(lengths, [UPLINK_BATCH, 1]);
     }

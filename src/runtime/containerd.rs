@@ -11,7 +11,7 @@ use super::container_config::{LABEL_AGENT, LABEL_NAME, filter_by_agent, filter_b
 use super::container_engine::ContainerEngine;
 use super::engine_children::EngineChildren;
 use super::engine_cli::{EngineCli, strings};
-use super::{ContainerId, ListedContainer, MainProcess, Unwatched};
+use super::{CallWatch, ContainerId, ListedContainer, MainProcess, Unwatched};
 use crate::limits::{CONTAINER_STOP_DEFAULT, REMOVE_MAX, STOP_GRACE};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::{InstanceName, Name};
@@ -40,9 +40,9 @@ impl ContainerdConnector {
         Self { cli: EngineCli::new(PROGRAM, children), agent: agent.into(), stop_limit }
     }
 
-    fn ps(&self, filter: &str) -> Result<Vec<PsEntry>, CallError> {
+    fn ps(&self, filter: &str, watch: &mut dyn CallWatch) -> Result<Vec<PsEntry>, CallError> {
         let arguments = ["ps", "--all", "--no-trunc", "--filter", filter, "--format=json"];
-        let text = self.cli.ask(&arguments)?;
+        let text = self.cli.ask_watched(&arguments, watch)?;
         let lines = text.lines().filter(|line| !line.trim().is_empty());
         lines.map(serde_json::from_str).collect::<Result<_, _>>().map_err(|error: serde_json::Error| {
             self.cli.nonsense(&format!("The list of containers cannot be read: {error}"), &arguments)
@@ -83,24 +83,24 @@ impl ContainerEngine for ContainerdConnector {
         &self.cli
     }
 
-    fn find_all(&self, instance: &InstanceName) -> Result<Vec<ContainerId>, CallError> {
+    fn find_watched(&self, instance: &InstanceName, watch: &mut dyn CallWatch) -> Result<Vec<ContainerId>, CallError> {
         let name = instance.to_string();
-        let entries = self.ps(&filter_by_name(instance))?;
+        let entries = self.ps(&filter_by_name(instance), watch)?;
         let found = entries.iter().filter(|entry| entry.label(LABEL_NAME) == Some(&name));
         Ok(found.filter_map(|entry| entry.id()).map(|id| ContainerId(id.into())).collect())
     }
 
     /// `rm` follows even when `stop` knows no such container: one that was never started cannot be stopped.
-    fn stop_and_remove(&self, id: &ContainerId) -> Result<(), CallError> {
+    fn stop_and_remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), CallError> {
         let stop = self.cli.change(strings(&["stop", &id.0])).limit(self.stop_limit);
         let more_time = || self.stop_timeout(id)?.checked_sub(CONTAINER_STOP_DEFAULT).filter(|extra| !extra.is_zero());
-        gone_is_fine(stop.run_extended(&mut Unwatched, more_time).map(drop))?;
+        gone_is_fine(stop.run_extended(watch, more_time).map(drop))?;
         let removal = self.cli.change(strings(&["rm", &id.0])).limit(REMOVE_MAX);
-        gone_is_fine(removal.run(&mut Unwatched).map(drop))
+        gone_is_fine(removal.run(watch).map(drop))
     }
 
     fn list_all(&mut self) -> Result<Vec<ListedContainer>, CallError> {
-        let entries = self.ps(&filter_by_agent(&self.agent))?;
+        let entries = self.ps(&filter_by_agent(&self.agent), &mut Unwatched)?;
         let ours: BTreeMap<&str, InstanceName> =
             entries.iter().filter_map(|entry| entry.of_agent(&self.agent)).collect();
         let ids: Vec<&str> = ours.keys().copied().collect();
@@ -163,7 +163,10 @@ impl Inspection {
         let container = ContainerId(id.into());
         let pid = self.state["Pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
         let processes = pid.map(|pid| MainProcess { container: container.clone(), pid }).into_iter().collect();
-        Some(ListedContainer { id: container, instance, state: self.execution_state(), processes, ended_at: None })
+        let state = self.execution_state();
+        let ended = matches!(state.phase, Phase::Succeeded | Phase::FailedExecFailed);
+        let ended_at = self.state["FinishedAt"].as_str().filter(|_| ended).and_then(seconds_since_1970);
+        Some(ListedContainer { id: container, instance, state, processes, ended_at })
     }
 
     /// What the container's state means for its workload (spec/agent.md section 17).
@@ -180,6 +183,39 @@ impl Inspection {
             _ => with_status(Phase::FailedUnknown),
         }
     }
+}
+
+/// Reads a time like `2026-01-31T23:59:59.123+02:00` to the second; `None` for anything else and for times before
+/// 1970, such as the year 1 that stands for never.
+fn seconds_since_1970(text: &str) -> Option<u64> {
+    let (date, time) = text.split_once(['T', ' '])?;
+    let numbers = |text: &str, separator: char| -> Option<[i64; 3]> {
+        let numbers: Result<Vec<i64>, _> = text.split(separator).map(str::parse).collect();
+        numbers.ok()?.try_into().ok()
+    };
+    let [year, month, day] = numbers(date, '-')?;
+    let clock_end = time.find(['.', 'Z', '+', '-']).unwrap_or(time.len());
+    let [hour, minute, second] = numbers(&time[..clock_end], ':')?;
+    let zone = time[clock_end..].trim_start_matches(|c: char| c == '.' || c.is_ascii_digit());
+    let offset = match zone.as_bytes() {
+        [] | [b'Z', ..] => 0,
+        [sign, rest @ ..] => {
+            let (hours, minutes) = std::str::from_utf8(rest).ok()?.split_once(':')?;
+            let minutes = hours.parse::<i64>().ok()?.checked_mul(60)?.checked_add(minutes.parse().ok()?)?;
+            if *sign == b'-' { -minutes } else { minutes }
+        }
+    };
+    let in_range = (1970..10_000).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
+    let in_range = in_range && (0..24).contains(&hour) && (0..60).contains(&minute) && (0..=60).contains(&second);
+    if !in_range || offset.abs() >= 24 * 60 {
+        return None;
+    }
+    // Years begin in March, so that a leap day is the last day of its year.
+    let (year, month) = if month < 3 { (year - 1, month + 9) } else { (year, month - 3) };
+    let days = year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 1;
+    let days = days - 719_468; // From March of the year 0 to 1970.
+    let seconds = ((days * 24 + hour) * 60 + minute - offset) * 60 + second;
+    u64::try_from(seconds).ok()
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use crate::settings::{
     readable_key_warning,
 };
 use crate::wire::address::Security;
+use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
 use serde::Deserialize;
 use std::ffi::OsString;
@@ -39,10 +40,10 @@ struct Arguments {
     #[arg(short = 'a', long, value_name = "IP:PORT")]
     address: Option<SocketAddr>,
     /// Communicate without TLS
-    #[arg(short = 'k', long, env = "ANKSERVER_INSECURE", action = ArgAction::SetTrue, overrides_with = "no_insecure")]
+    #[arg(short = 'k', long, env = "ANKSERVER_INSECURE", action = ArgAction::SetTrue)]
     insecure: bool,
     /// Communicate with TLS even if the configuration file or the environment says otherwise
-    #[arg(long, action = ArgAction::SetTrue, overrides_with = "insecure")]
+    #[arg(long, action = ArgAction::SetTrue)]
     no_insecure: bool,
     /// PEM file with the certificate of the authority that signed the certificates of agents and clients
     #[arg(long = "ca_pem", value_name = "PATH", env = "ANKSERVER_CA_PEM")]
@@ -178,8 +179,16 @@ fn combine(
         key: options.key_pem.as_deref(),
     };
     let pems = pem_keys.read()?.overridden_by(paths)?;
-    // clap keeps the later one of the two when both are given.
-    let from_options = if options.no_insecure { Some(false) } else { flag(matches, "insecure") };
+    // Of two options the later one counts, and an option more than the environment.
+    let place = |id: &str| {
+        let is_option = matches.value_source(id) == Some(ValueSource::CommandLine);
+        is_option.then(|| matches.indices_of(id)?.next_back()).flatten()
+    };
+    let from_options = match (place("insecure"), place("no_insecure")) {
+        (Some(insecure), Some(not)) => Some(insecure > not),
+        (None, Some(_)) => Some(false),
+        _ => flag(matches, "insecure"),
+    };
     let insecure = from_options.or(keys.insecure).unwrap_or_default();
     let (security, warning) = decide_security(insecure, pems);
     warnings.extend(warning.map(str::to_owned));

@@ -16,6 +16,7 @@ use ankaios_lite::model::messages::{
 use ankaios_lite::model::names::InstanceName;
 use ankaios_lite::model::node::Node;
 use ankaios_lite::server::{ServerEvent, ServerLoop};
+use ankaios_lite::wire::inbox_budget::Room;
 use ankaios_lite::wire::outbox::{OutboxReader, outbox};
 use ankaios_lite::wire::raw;
 use ankaios_lite::wire::server_endpoint::{PeerEvent, PeerHello, PeerId};
@@ -183,7 +184,7 @@ impl Cluster {
 
     fn event(&mut self, index: usize, message: ToServer) {
         let peer = self.peers[index].0;
-        self.server.on_event(ServerEvent::Peer(PeerEvent::Message { peer, message }));
+        self.server.on_event(ServerEvent::Peer(PeerEvent::Message { peer, message, room: Room::default() }));
     }
 
     /// Everything that waits for a peer; each message must have bytes.

@@ -8,6 +8,8 @@
 
 pub mod cluster;
 pub mod engine;
+pub mod listing;
+pub mod log_client;
 pub mod manifest;
 pub mod podman;
 pub mod process;
@@ -19,6 +21,7 @@ use std::time::{Duration, Instant};
 
 pub use cluster::{Cluster, Output};
 pub use engine::FakeEngine;
+pub use log_client::LogClient;
 pub use manifest::{manifest, workload};
 pub use process::Process;
 pub use recorder::Recorder;
