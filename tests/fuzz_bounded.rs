@@ -4,6 +4,8 @@
 //! `ANKAIOS_FUZZ_INPUTS=100000` takes more of them. `ANKAIOS_FUZZ_SEEDS=<folder>` writes what the targets begin with, for
 //! cargo-fuzz (tests/scripts/fuzz.sh).
 
+#![allow(clippy::disallowed_methods)] // Tests start threads of their own.
+
 #[path = "fuzz/targets.rs"]
 mod targets;
 

@@ -75,15 +75,19 @@ pub fn run(programs: &Path) -> bool {
         table.noted(&size.label("event after, one agent left"), "ms", alone.latency[index]);
     }
     table.print();
+    // Each agent is told, so with all of them the cost grows with their number, whatever else there is.
+    let told = |size: &Size| f64::from(u32::try_from(size.agents).unwrap_or(u32::MAX));
+    let streams = told(&clusters[1].size) / told(&clusters[0].size);
+    let text = "times the CPU of a state change in the large cluster";
+    println!("all agents connected: {:.2} {text}, where {streams:.2} times as many streams are told", all.growth);
     let mut held = true;
-    for (what, changes) in [("all agents connected", all), ("one agent connected", alone)] {
-        let within = changes.growth <= GROWTH_MAX;
+    for (what, growth) in
+        [("for each stream that is told", all.growth / streams), ("one agent connected", alone.growth)]
+    {
+        let within = growth <= GROWTH_MAX;
         held &= within;
         let verdict = if within { "kept" } else { "BROKEN" };
-        println!(
-            "state change, {what}: {:.2} times the CPU in the large cluster, at most {GROWTH_MAX} promised: {verdict}",
-            changes.growth
-        );
+        println!("{what}: {growth:.2} {text}, at most {GROWTH_MAX} promised: {verdict}");
     }
     held
 }
@@ -176,18 +180,21 @@ struct Changes {
     growth: f64,
 }
 
+/// Means of CPU and delay of one round, in milliseconds.
+type Means = (f64, f64);
+
 fn change_in_turns(clusters: &mut [Cluster; 2]) -> Changes {
-    let rounds: Vec<[(f64, f64); 2]> = (0..ROUNDS).map(|_| clusters.each_mut().map(changes)).collect();
-    let of = |value: &dyn Fn(&[(f64, f64); 2]) -> f64| median(rounds.iter().map(value).collect());
+    let rounds: Vec<[Means; 2]> = (0..ROUNDS).map(|_| clusters.each_mut().map(changes)).collect();
+    let of = |value: fn(&[Means; 2]) -> f64| median(rounds.iter().map(value).collect());
     Changes {
-        cpu: [of(&|round| round[0].0), of(&|round| round[1].0)],
-        latency: [of(&|round| round[0].1), of(&|round| round[1].1)],
-        growth: of(&|round| round[1].0 / round[0].0),
+        cpu: [of(|round| round[0].0), of(|round| round[1].0)],
+        latency: [of(|round| round[0].1), of(|round| round[1].1)],
+        growth: of(|round| round[1].0 / round[0].0),
     }
 }
 
-/// Means of CPU and delay. Each change waits for the event of the one before, so that nothing is merged.
-fn changes(Cluster { server, agents, .. }: &mut Cluster) -> (f64, f64) {
+/// Each change waits for the event of the one before, so that nothing is merged.
+fn changes(Cluster { server, agents, .. }: &mut Cluster) -> Means {
     let subscriber = Subscriber::connect(server);
     server.wait_until_idle();
     let before = server.cpu();
