@@ -248,7 +248,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
                 }
                 self.states_changed(names);
             }
-            FromServer::Response(response) => debug!("No workload waits for the response '{}'.", response.id),
+            FromServer::Response(response) => self.runtime.deliver(response),
             FromServer::LogsRequest { request_id, .. } => {
                 warn!("Logs cannot be collected for request '{request_id}': this agent does not offer it.");
             }

@@ -1,19 +1,20 @@
-//! What waits for the server: states of own instances in order, the newest load. Never blocks who puts, never grows
-//! with the time the server is away.
+//! What waits for the server: states of own instances in order, requests of workloads, the newest load. Never blocks
+//! who puts, never grows with the time the server is away.
 //!
-//! Thread: [`UplinkOutbox`] belongs to `scheduler`, [`UplinkReader`] to `uplink`.
+//! Thread: [`UplinkOutbox`] belongs to `scheduler` and, for requests, to `control`; [`UplinkReader`] to `uplink`.
 
+use super::request_queue::RequestQueue;
 use crate::limits::{REMOVED_MEMORY, UPLINK_BATCH, UPLINK_STATES};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{AgentLoad, ToServer};
-use crate::model::names::InstanceName;
+use crate::model::messages::{AgentLoad, Request, ToServer};
+use crate::model::names::{InstanceName, Name};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Puts messages for the server.
-#[derive(Debug)]
+/// Puts messages for the server. Clones put into the same place.
+#[derive(Debug, Clone)]
 pub struct UplinkOutbox {
     slots: Arc<Mutex<Slots>>,
     wake: Sender<()>,
@@ -26,6 +27,15 @@ pub struct UplinkReader {
     woken: Receiver<()>,
 }
 
+/// Too many requests of a workload wait.
+#[derive(Debug)]
+pub struct NoRoom {
+    /// The one that was not taken.
+    pub request: Box<Request>,
+    /// Whether there is a connection, so that there will be room soon.
+    pub connected: bool,
+}
+
 #[derive(Debug)]
 struct Slots {
     states: VecDeque<WorkloadState>,
@@ -35,6 +45,7 @@ struct Slots {
     /// forgets then what we do not have any more.
     introduce: bool,
     load: Option<AgentLoad>,
+    requests: RequestQueue,
     connected: bool,
     /// Removals that were sent and may not have arrived.
     removed_sent: VecDeque<(Instant, InstanceName)>,
@@ -48,6 +59,7 @@ pub fn uplink_outbox() -> (UplinkOutbox, UplinkReader) {
         thin_out_at: UPLINK_STATES,
         introduce: false,
         load: None,
+        requests: RequestQueue::default(),
         connected: false,
         removed_sent: VecDeque::new(),
     }));
@@ -89,6 +101,25 @@ impl UplinkOutbox {
         self.wake();
     }
 
+    /// Puts a request of a workload; never waits. While there is no connection requests wait for it.
+    ///
+    /// # Errors
+    /// The request, when too many of this workload wait.
+    pub fn put_request(&self, workload: &Name, request: Request) -> Result<(), NoRoom> {
+        let mut slots = lock(&self.slots);
+        let connected = slots.connected;
+        slots.requests.put(workload, request).map_err(|request| NoRoom { request: Box::new(request), connected })?;
+        drop(slots);
+        self.wake();
+        Ok(())
+    }
+
+    /// Puts the cancellation of something that a workload asked for; never waits and never fails.
+    pub fn put_cancel(&self, request: Request) {
+        lock(&self.slots).requests.put_cancel(request);
+        self.wake();
+    }
+
     fn wake(&self) {
         let _ = self.wake.try_send(()); // Full: the reader is being woken already.
     }
@@ -123,7 +154,7 @@ impl Slots {
 }
 
 impl UplinkReader {
-    /// The next message to send, if any: some states, each of another instance, or the load.
+    /// The next message to send, if any: some states, each of another instance, or a request, or the load.
     #[must_use]
     pub fn next(&self, now: Instant) -> Option<ToServer> {
         let mut slots = lock(&self.slots);
@@ -141,7 +172,8 @@ impl UplinkReader {
             batch.push(state);
         }
         if batch.is_empty() && !std::mem::take(&mut slots.introduce) {
-            slots.load.take().map(ToServer::AgentLoad)
+            let request = slots.requests.pop().map(ToServer::Request);
+            request.or_else(|| slots.load.take().map(ToServer::AgentLoad))
         } else {
             slots.introduce = false;
             Some(ToServer::WorkloadStates(batch))
