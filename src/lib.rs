@@ -18,6 +18,7 @@
 //! memory.rs                few malloc arenas, memory of bursts given back                     -
 //! child.rs                 outside programs: time limit, both pipes drained, output capped     [caller]
 //! logging.rs               log lines and fatal errors of server and agent                     [any]
+//! program.rs               how server and agent end: exit codes, help                         [main]
 //! settings.rs              file < environment < flags, PEM texts, TLS decision                [main]
 //! model/                   values and rules: no I/O, no threads, no protobuf
 //!   yaml.rs                one YAML document with places and source texts                     -
@@ -149,6 +150,8 @@ pub mod limits;
 pub mod logging;
 pub mod memory;
 pub mod model;
+#[cfg(any(feature = "agent", feature = "server"))]
+pub mod program;
 #[cfg(feature = "agent")]
 pub mod runtime;
 #[cfg(feature = "server")]

@@ -7,6 +7,7 @@ use ankaios_lite::agent::settings::{self, Machine, SettingsError};
 use ankaios_lite::logging::{self, fatal};
 use ankaios_lite::memory;
 use ankaios_lite::model::version::VERSION;
+use ankaios_lite::program::{self, Exit};
 use ankaios_lite::wire::address::Security;
 use crossbeam_channel::bounded;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -15,32 +16,12 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// How the program ends (spec/agent.md section 1.3).
-#[derive(Debug, Clone, Copy)]
-enum Exit {
-    /// A signal asked for it, or help was shown.
-    Done = 0,
-    /// The one fatal record says why.
-    Failed = 1,
-    /// A wrong option or environment variable.
-    Usage = 2,
-}
-
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
-        Self::from(exit as u8)
-    }
-}
-
 fn main() -> ExitCode {
     memory::bound_arenas();
     logging::init("ank_agent");
     let settings = match settings::read(std::env::args_os(), &Machine::this()) {
         Ok(settings) => settings,
-        Err(SettingsError::Usage(usage)) => {
-            let _ = usage.print(); // Nobody is left to tell when the output is closed.
-            return if usage.use_stderr() { Exit::Usage } else { Exit::Done }.into();
-        }
+        Err(SettingsError::Usage(text)) => return program::usage(&text).into(),
         Err(error) => {
             fatal(error.what(), &error);
             return Exit::Failed.into();

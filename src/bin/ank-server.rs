@@ -9,6 +9,7 @@ use ankaios_lite::memory;
 use ankaios_lite::model::complete_state::DesiredState;
 use ankaios_lite::model::manifest::{Manifest, ManifestError};
 use ankaios_lite::model::version::VERSION;
+use ankaios_lite::program::{self, Exit};
 use ankaios_lite::server::ServerLoop;
 use ankaios_lite::server::mutating_hooks::MutatingHooks;
 use ankaios_lite::server::settings::{self, ServerSettings, SettingsError};
@@ -25,32 +26,12 @@ use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// How the program ends (spec/server.md section 2).
-#[derive(Debug, Clone, Copy)]
-enum Exit {
-    /// A signal asked for it, or help was shown.
-    Done = 0,
-    /// The one fatal record says why.
-    Failed = 1,
-    /// A wrong option or environment variable.
-    Usage = 2,
-}
-
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
-        Self::from(exit as u8)
-    }
-}
-
 fn main() -> ExitCode {
     memory::bound_arenas();
     logging::init("ank_server");
     let settings = match settings::read(std::env::args_os()) {
         Ok(settings) => settings,
-        Err(SettingsError::Usage(usage)) => {
-            let _ = usage.print(); // Nobody is left to tell when the output is closed.
-            return if usage.use_stderr() { Exit::Usage } else { Exit::Done }.into();
-        }
+        Err(SettingsError::Usage(text)) => return program::usage(&text).into(),
         Err(SettingsError::Config(error)) => return failed("Config file could not be parsed", error),
         Err(SettingsError::Pem(error)) => return failed("Failed to load certificate files!", error),
     };

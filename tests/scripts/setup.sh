@@ -22,6 +22,8 @@ need ccache have ccache
 # The engine, and what an image without a registry is made of. Rootless podman needs the last two.
 need podman have podman
 need runc have runc
+# podman does not start without its network program, which Debian only recommends.
+need netavark first_file /usr/lib/podman/netavark /usr/libexec/podman/netavark /usr/local/{lib,libexec}/podman/netavark
 need catatonit first_file /usr/libexec/podman/catatonit /usr/bin/catatonit
 need busybox-static static_busybox
 need uidmap have newuidmap

@@ -12,6 +12,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::listing;
 use super::process::{is_alive, send_signal};
 use super::{scratch, wait_until};
 
@@ -98,18 +99,12 @@ impl FakeEngine {
 
     /// The containers of one workload, in any state.
     pub fn containers_of(&self, workload: &str) -> Vec<Value> {
-        let prefix = format!("{workload}.");
-        let own =
-            |container: &Value| container["Labels"]["name"].as_str().is_some_and(|name| name.starts_with(&prefix));
-        self.containers().into_iter().filter(own).collect()
+        listing::containers_of(self.containers(), workload)
     }
 
     /// Pid and id of the only container of `workload`.
     pub fn only_container(&self, workload: &str) -> (u32, String) {
-        let all = self.containers_of(workload);
-        assert_eq!(all.len(), 1, "containers of '{workload}': {all:?}");
-        let pid = all[0]["Pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a pid");
-        (pid, all[0]["Id"].as_str().expect("an id").to_owned())
+        listing::only_container(self.containers(), workload)
     }
 
     pub fn kill_container(&self, workload: &str) {

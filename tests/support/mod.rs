@@ -8,6 +8,7 @@
 
 pub mod cluster;
 pub mod engine;
+pub mod listing;
 pub mod manifest;
 pub mod podman;
 pub mod process;

@@ -24,7 +24,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::scratch;
+use super::{listing, scratch};
 
 /// Kind of folder that holds a store.
 const KIND: &str = "podman";
@@ -78,18 +78,12 @@ impl Podman {
 
     /// The containers of one workload, in any state.
     pub fn containers_of(&self, workload: &str) -> Vec<Value> {
-        let prefix = format!("{workload}.");
-        let own =
-            |container: &Value| container["Labels"]["name"].as_str().is_some_and(|name| name.starts_with(&prefix));
-        self.containers().into_iter().filter(own).collect()
+        listing::containers_of(self.containers(), workload)
     }
 
     /// Pid and id of the only container of `workload`.
     pub fn only_container(&self, workload: &str) -> (u32, String) {
-        let all = self.containers_of(workload);
-        assert_eq!(all.len(), 1, "containers of '{workload}': {all:?}");
-        let pid = all[0]["Pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a pid");
-        (pid, all[0]["Id"].as_str().expect("an id").to_owned())
+        listing::only_container(self.containers(), workload)
     }
 }
 

@@ -1,0 +1,43 @@
+//! How `ank-server` and `ank-agent` end: their exit codes, and what a usage error or a request for help does.
+//!
+//! Thread: `main`. `ank` has exit codes of its own (`src/cli/error.rs`).
+
+use std::process::ExitCode;
+
+/// How a program ends (spec/server.md section 2, spec/agent.md section 1.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// A signal asked for it, or help was shown.
+    Done = 0,
+    /// The one fatal record says why.
+    Failed = 1,
+    /// A wrong option or environment variable.
+    Usage = 2,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Prints what the command line parser has to say: help and version to standard output, errors to standard error.
+pub fn usage(text: &clap::Error) -> Exit {
+    let _ = text.print(); // Nobody is left to tell when the output is closed.
+    if text.use_stderr() { Exit::Usage } else { Exit::Done }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Command;
+
+    #[test]
+    fn only_a_wrong_command_line_is_an_error() {
+        for (argument, expected) in [("--help", Exit::Done), ("--version", Exit::Done), ("--wrong", Exit::Usage)] {
+            let command = Command::new("program").version("1.0.0");
+            let text = command.try_get_matches_from(["program", argument]).expect_err("nothing to run");
+            assert_eq!(usage(&text), expected, "{argument}");
+        }
+    }
+}
