@@ -7,6 +7,7 @@
 #![allow(dead_code, unused_imports)]
 
 pub mod cluster;
+pub mod control_client;
 pub mod engine;
 pub mod listing;
 pub mod manifest;
@@ -19,6 +20,7 @@ pub mod table;
 use std::time::{Duration, Instant};
 
 pub use cluster::{Cluster, Output};
+pub use control_client::ControlClient;
 pub use engine::FakeEngine;
 pub use manifest::{manifest, workload};
 pub use process::Process;

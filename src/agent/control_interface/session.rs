@@ -283,7 +283,10 @@ impl Complaints {
 
 /// A text of a workload as a log line may show it: short, and without characters that do something.
 fn brief(text: &str) -> String {
-    let mut shown: String = text.chars().take(CONTROL_LOGGED_TEXT).flat_map(char::escape_debug).collect();
+    let mut shown = String::new();
+    for character in text.chars().take(CONTROL_LOGGED_TEXT) {
+        if character.is_control() { shown.extend(character.escape_default()) } else { shown.push(character) }
+    }
     if text.chars().nth(CONTROL_LOGGED_TEXT).is_some() {
         shown.push_str(" ...");
     }
