@@ -13,6 +13,7 @@ pub mod listing;
 pub mod manifest;
 pub mod podman;
 pub mod process;
+pub mod python;
 pub mod recorder;
 pub mod scratch;
 pub mod table;

@@ -1,0 +1,108 @@
+//! Workloads that talk to the cluster from inside real containers: the SDKs for Python and Rust, unmodified, with every
+//! call that they offer.
+//!
+//! A container sees the machine's libraries and interpreter through read-only mounts beside the image of busybox, so no
+//! image is pulled and none is large.
+//!
+//! Thread: the test's. Owns: per test one cluster and one podman store (support/podman.rs).
+
+#![allow(clippy::disallowed_methods)] // Tests start processes and wait for them.
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use support::podman::Podman;
+use support::python::{cache, interpreter, repository, succeeded};
+use support::{Cluster, poll};
+
+/// Longest run of a client that makes every call of its SDK.
+const CLIENT_LIMIT: Duration = Duration::from_secs(240);
+
+const ALL: &str = "{allowRules: [{type: StateRule, operation: ReadWrite, filterMasks: ['*']}, \
+                   {type: LogRule, workloadNames: ['*']}]}";
+const AGENTS_ONLY: &str = "{allowRules: [{type: StateRule, operation: Read, filterMasks: [agents]}]}";
+
+/// Folders of the machine that a program with shared libraries needs.
+const LIBRARIES: [&str; 3] = ["/usr", "/lib", "/lib64"];
+
+fn cluster(podman: &Podman) -> Cluster {
+    let mut cluster = Cluster::prepare();
+    let mut environment = podman.environment();
+    environment.push(("PATH".to_owned(), std::env::var("PATH").expect("PATH is set")));
+    cluster.set_agent_env(environment);
+    cluster.start_server(&[]);
+    cluster.start_agent("agent_A");
+    cluster.wait_for_agents(&["agent_A"]);
+    cluster
+}
+
+/// The manifest of a workload that runs `command` and sees the machine's libraries and `folders`.
+fn client(name: &str, access: &str, folders: &[PathBuf], command: &[&str]) -> String {
+    let libraries = LIBRARIES.iter().map(PathBuf::from).filter(|folder| folder.exists());
+    let mut all: Vec<PathBuf> = libraries.chain(folders.iter().cloned()).collect();
+    all.dedup();
+    let volumes: Vec<String> = all.iter().map(|folder| format!("'--volume={0}:{0}:ro'", folder.display())).collect();
+    let command: Vec<String> = command.iter().map(|part| format!("'{part}'")).collect();
+    format!(
+        "apiVersion: v1\nworkloads:\n  {name}:\n    agent: agent_A\n    runtime: podman\n    \
+         controlInterfaceAccess: {access}\n    runtimeConfig: |\n      image: alpine:latest\n      \
+         commandOptions: [{}]\n      commandArgs: [{}]\n",
+        volumes.join(", "),
+        command.join(", ")
+    )
+}
+
+/// Waits until the client has ended well.
+#[track_caller]
+fn ends_well(cluster: &Cluster, podman: &Podman, name: &str) {
+    let state = poll(CLIENT_LIMIT, || {
+        let state = cluster.workload(name)?.state;
+        matches!(state.as_str(), "Succeeded(Ok)" | "Failed(ExecFailed)").then_some(state)
+    });
+    if state.as_deref() != Some("Succeeded(Ok)") {
+        let containers = podman.containers_of(name);
+        let id = containers.first().and_then(|container| container["Id"].as_str()).unwrap_or("none");
+        panic!("'{name}' is {state:?}:\n{}", podman.logs(id));
+    }
+}
+
+// ------------------------------------------------------------------- Python
+
+/// The interpreter with the SDK, and the folders that it needs.
+fn python() -> (PathBuf, Vec<PathBuf>) {
+    let program = interpreter("venv-sdk", "sdk_requirements.txt", "import ankaios_sdk");
+    let prefix = Command::new(&program).args(["-c", "import sys; print(sys.base_prefix)"]).output();
+    let prefix = PathBuf::from(succeeded("python's folder", prefix).trim());
+    let mut folders = vec![cache().join("venv-sdk"), repository("tests/python")];
+    if !prefix.starts_with("/usr") {
+        folders.push(prefix);
+    }
+    (program, folders)
+}
+
+fn python_workload(name: &str, access: &str, scenario: &str) -> String {
+    let (program, folders) = python();
+    let script = repository("tests/python/sdk_workload.py");
+    let (program, script) = (program.display().to_string(), script.display().to_string());
+    client(name, access, &folders, &[&program, "-B", &script, scenario])
+}
+
+// [stest->swdd~agent-forward-responses-to-control-interface-pipe~1]
+#[test]
+fn python_sdk_makes_every_call() {
+    let podman = Podman::new();
+    let cluster = cluster(&podman);
+    cluster.apply(&python_workload("sdk", ALL, "all"));
+    ends_well(&cluster, &podman, "sdk");
+}
+
+#[test]
+fn python_sdk_is_denied_what_no_rule_allows() {
+    let podman = Podman::new();
+    let cluster = cluster(&podman);
+    cluster.apply(&python_workload("limited", AGENTS_ONLY, "denied"));
+    ends_well(&cluster, &podman, "limited");
+}
