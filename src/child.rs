@@ -6,6 +6,9 @@
 //! Thread: the caller's, which waits in one `poll` for output, exit, cancellation and deadlines.
 //! Owns: the child until it is reaped. Takes: [`ChildCall`], [`CallWatch`]. Gives: [`ChildEnd`].
 
+#[cfg(feature = "agent")]
+pub mod followed;
+
 use crate::clock::{Clock, SystemClock};
 use crate::limits::{CHILD_POLL_INTERVAL, KERNEL_KILL_GRACE, PIPE_CAPACITY, PIPE_CONTENT_MAX, STACK_SMALL};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -48,6 +51,44 @@ impl CallWatch for Unwatched {
     }
 
     fn still_running(&mut self, _age: Duration) {}
+}
+
+/// One watch for several calls in a row: ages count from the beginning of the first.
+pub struct CallSequence<'a> {
+    watch: &'a mut dyn CallWatch,
+    clock: SystemClock,
+    began: Instant,
+    /// Age of the sequence when the present call began.
+    before: Duration,
+}
+
+impl<'a> CallSequence<'a> {
+    /// Begins a sequence that `watch` watches.
+    #[must_use]
+    pub fn new(watch: &'a mut dyn CallWatch) -> Self {
+        let clock = SystemClock;
+        Self { watch, began: clock.now(), clock, before: Duration::ZERO }
+    }
+
+    /// The watch for the next call.
+    pub fn next_call(&mut self) -> &mut Self {
+        self.before = self.clock.now().saturating_duration_since(self.began);
+        self
+    }
+}
+
+impl CallWatch for CallSequence<'_> {
+    fn cancel_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.watch.cancel_fd()
+    }
+
+    fn next_progress(&self) -> Option<Duration> {
+        self.watch.next_progress().map(|at| at.saturating_sub(self.before))
+    }
+
+    fn still_running(&mut self, age: Duration) {
+        self.watch.still_running(self.before.saturating_add(age));
+    }
 }
 
 /// One call of a program.
@@ -133,18 +174,26 @@ impl<'a> ChildCall<'a> {
         Ok(end)
     }
 
-    #[allow(clippy::disallowed_methods)] // The one place that starts processes.
     fn command(&self) -> Command {
-        let mut command = Command::new(self.program);
-        command.args(&self.arguments).process_group(0);
-        command.stdin(if self.input.is_empty() { Stdio::null() } else { Stdio::piped() });
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        for variable in SERVICE_MANAGER_VARIABLES {
-            command.env_remove(variable);
+        let mut command = command(self.program, &self.arguments);
+        if !self.input.is_empty() {
+            command.stdin(Stdio::piped());
         }
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command.envs(self.variables.iter().map(|(name, value)| (*name, value)));
         command
     }
+}
+
+/// A program in a process group of its own, without input and without what a service manager handed to us.
+#[allow(clippy::disallowed_methods)] // The one place that starts processes.
+fn command(program: &OsStr, arguments: &[OsString]) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments).process_group(0).stdin(Stdio::null());
+    for variable in SERVICE_MANAGER_VARIABLES {
+        command.env_remove(variable);
+    }
+    command
 }
 
 // -------------------------------------------------------------------- pipes

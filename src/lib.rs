@@ -17,6 +17,7 @@
 //! threads.rs               named spawn with stack size, join with deadline                    -
 //! memory.rs                few malloc arenas, memory of bursts given back                     -
 //! child.rs                 outside programs: time limit, both pipes drained, output capped     [caller]
+//! child/followed.rs        outside programs whose output is read while they run                [caller]
 //! logging.rs               log lines and fatal errors of server and agent                     [any]
 //! program.rs               how server and agent end: exit codes, help                         [main]
 //! settings.rs              file < environment < flags, PEM texts, TLS decision                [main]
@@ -87,6 +88,7 @@
 //!   backoff.rs             retry and restart delays                                           -
 //!   workload_files.rs      files written before the container starts                [wl:name]
 //!   state_checker.rs       one listing per engine, reports what changed        [watch:engine]
+//!   log_stream.rs          one container's log for one request                 [log:number]
 //!   control_interface/     workloads that talk to the cluster: where it is opened, answers delivered
 //!                                                                      [wl:name] [scheduler]
 //!     poller.rs            the loop that serves all of them                         [control]
@@ -103,6 +105,8 @@
 //!   container_config.rs    runtimeConfig and the arguments it turns into
 //!   container_engine.rs    create, start and clean-up, common to podman and nerdctl
 //!   container_list.rs      listings to ExecutionState
+//!   pod_states.rs          containers of pods to ExecutionState
+//!   log_reader.rs          what an engine's log prints, line by line             [log:number]
 //!   podman.rs podman_kube.rs containerd.rs   one engine each
 //!   kube_manifest.rs       Kubernetes manifests: control interface, names of pods
 //!   scripted_engine/mod.rs tests only: an engine's program as a shell script

@@ -77,6 +77,20 @@ pub const LOG_CAMPAIGNS_PER_PEER_MAX: usize = 1024;
 /// Encoded log entries in one message, in bytes: a peer's receiver takes 4 MiB at most.
 pub const LOG_MESSAGE_MAX: usize = 2 * 1024 * 1024;
 
+/// Logs that one agent reads at the same time; each takes a thread and a process of the engine.
+pub const LOG_STREAMS_MAX: usize = 64;
+/// Bytes read from an engine's log at once: what a pipe holds, so that a chatty container fills whole messages.
+pub const LOG_READ: usize = 64 * 1024;
+/// Lines read before they are sent. Empty lines cost far more in memory and on the wire than in the pipe.
+pub const LOG_LINES: usize = 4096;
+/// Bytes kept of one line of a log. Just too long for a message, so that it is cut there and said to be cut.
+pub const LOG_LINE_MAX: usize = LOG_MESSAGE_MAX + 1;
+/// A line of this many bytes will never end; its log is closed.
+pub const LOG_LINE_ENDLESS: usize = 50 * 1024 * 1024;
+/// The agent waits this long at its end for the processes that read logs to be gone. Less than [`AGENT_STOP_DEADLINE`].
+pub const LOG_STOP_MAX: Duration = Duration::from_millis(500);
+const _: () = assert!(LOG_STOP_MAX.as_millis() < AGENT_STOP_DEADLINE.as_millis());
+
 // --------------------------------------------------------------- connections
 
 /// Largest gRPC message sent or received by default, in bytes. 5,000 workloads with states need about 8 MB.

@@ -6,21 +6,12 @@
 
 mod support;
 
-use std::fs;
-
 use serde_json::json;
-use support::process::{children, is_alive, process_state};
+use support::process::{children, is_alive, memory_peak_kib, process_state};
 use support::{Cluster, manifest, wait_until, workload};
 
 fn one_agent() -> Cluster {
     Cluster::start(&["agent_A"])
-}
-
-/// Most memory the process ever had, in KiB.
-fn memory_peak_kib(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel counts it");
-    line.trim().trim_end_matches("kB").trim().parse().expect("a number")
 }
 
 #[test]

@@ -10,6 +10,7 @@
 
 mod support;
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -105,4 +106,37 @@ fn python_sdk_is_denied_what_no_rule_allows() {
     let cluster = cluster(&podman);
     cluster.apply(&python_workload("limited", AGENTS_ONLY, "denied"));
     ends_well(&cluster, &podman, "limited");
+}
+
+// --------------------------------------------------------------------- Rust
+
+/// The program of tests/sdk_rust. It is kept in the cache, so only the first build takes minutes.
+fn rust_program() -> PathBuf {
+    let target = cache().join("sdk-rust");
+    std::fs::create_dir_all(&target).expect("the cache folder is writable");
+    // The SDK generates code with the protobuf compiler, which the tools for Python's gRPC bring along.
+    let python = interpreter("venv", "requirements.txt", "import grpc, grpc_tools.protoc");
+    let compiler = target.join("protoc");
+    let script = format!("#!/bin/sh\nexec '{}' -m grpc_tools.protoc \"$@\"\n", python.display());
+    // A program that runs cannot be written.
+    if std::fs::read_to_string(&compiler).ok().as_ref() != Some(&script) {
+        std::fs::write(&compiler, script).expect("the cache folder is writable");
+        std::fs::set_permissions(&compiler, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
+    }
+    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    build.args(["build", "--locked", "--quiet", "--manifest-path"]).arg(repository("tests/sdk_rust/Cargo.toml"));
+    build.arg("--target-dir").arg(&target).env("PROTOC", &compiler);
+    succeeded("cargo build of tests/sdk_rust", build.output());
+    target.join("debug/sdk-workload")
+}
+
+// [stest->swdd~agent-forward-responses-to-control-interface-pipe~1]
+#[test]
+fn rust_sdk_makes_every_call() {
+    let program = rust_program();
+    let podman = Podman::new();
+    let cluster = cluster(&podman);
+    let folder = program.parent().expect("it is in a folder").to_owned();
+    cluster.apply(&client("sdk", ALL, &[folder], &[&program.display().to_string()]));
+    ends_well(&cluster, &podman, "sdk");
 }

@@ -6,6 +6,7 @@
 //! listings to state checkers, states and load to `uplink`. Waits for none of them.
 
 use super::existing_workloads::Existing;
+use super::log_stream::{LogOrder, LogStreams, StreamId};
 use super::resources::LoadSampler;
 use super::runtime_manager::{RuntimeManager, WorkloadThreads};
 use super::state_checker::{WatchCommand, WatchReport};
@@ -47,6 +48,8 @@ pub enum SchedulerEvent {
     },
     /// A control loop has ended after a delete.
     LoopEnded(LoopId),
+    /// The log of an instance was sent to its end.
+    LogEnded(StreamId),
 }
 
 /// Whether the containers of an engine that were there before us are known.
@@ -56,6 +59,9 @@ enum Listing {
     Wanted,
     Asked,
     Known,
+    /// The engine is not there, so it has no containers; asked again with the next hello, and by each workload that
+    /// wants it.
+    NotInstalled,
     /// The engine failed; ask again then.
     Failed(Instant),
 }
@@ -95,6 +101,7 @@ pub struct AgentManager<C: Clock, T> {
     store: WorkloadStateStore,
     runtime: RuntimeManager<C, T>,
     uplink: UplinkOutbox,
+    logs: LogStreams,
     load: LoadSampler,
     load_due: Instant,
     listings: BTreeMap<Name, Listing>,
@@ -127,6 +134,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             listings: runtime.engines().keys().map(|name| (name.clone(), Listing::Wanted)).collect(),
             listing_errors: BTreeMap::new(),
             load_due: clock.now(),
+            logs: LogStreams::new(uplink.logs(), inbox.clone()),
             agent,
             clock,
             inbox,
@@ -226,12 +234,14 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             SchedulerEvent::ServerGone => {
                 info!("Agent '{}' received ServerGone.", self.agent);
                 self.store.mark_foreign_stale();
+                self.logs.cancel_all();
             }
             // [impl->swdd~agent-manager-receives-workload-states-of-its-workloads~1]
             SchedulerEvent::State(report) => self.report(vec![report]),
             SchedulerEvent::Checker(report) => self.runtime.observed(report),
             SchedulerEvent::Listed { runtime, result } => self.on_listed(runtime, result),
             SchedulerEvent::LoopEnded(id) => self.runtime.loop_ended(&id),
+            SchedulerEvent::LogEnded(id) => self.logs.ended(&id),
         }
     }
 
@@ -249,10 +259,15 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
                 self.states_changed(names);
             }
             FromServer::Response(response) => self.runtime.deliver(response),
-            FromServer::LogsRequest { request_id, .. } => {
-                warn!("Logs cannot be collected for request '{request_id}': this agent does not offer it.");
+            FromServer::LogsRequest { request_id, request } => {
+                let order = |instance: &InstanceName| LogOrder {
+                    instance: instance.clone(),
+                    connector: self.runtime.connector_of(instance),
+                };
+                let orders = request.instances.iter().map(order).collect();
+                self.logs.start(&request_id, &request, orders);
             }
-            FromServer::LogsCancel { request_id } => debug!("No logs are collected for request '{request_id}'."),
+            FromServer::LogsCancel { request_id } => self.logs.cancel(&request_id),
         }
     }
 
@@ -265,6 +280,9 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         self.greeted = true;
         self.pending_hello = Some(PendingHello { wanted, gone: BTreeSet::new() });
         let dropped = self.store.drop_stale();
+        for listing in self.listings.values_mut().filter(|listing| **listing == Listing::NotInstalled) {
+            *listing = Listing::Wanted;
+        }
         self.ask_for_listings(self.clock.now());
         self.finish_hello();
         self.states_changed(dropped);
@@ -276,7 +294,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         let wanted = |listing: &Listing| match listing {
             Listing::Wanted => true,
             Listing::Failed(again) => *again <= now,
-            Listing::Asked | Listing::Known => false,
+            Listing::Asked | Listing::Known | Listing::NotInstalled => false,
         };
         if !self.listings.values().any(wanted) || !self.earlier_calls_ended(now) {
             return;
@@ -301,6 +319,11 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
                 info!("Found '{}' existing '{runtime}' workload(s).", containers.len());
                 self.listings.insert(runtime.clone(), Listing::Known);
                 containers
+            }
+            Err(RuntimeError::NotInstalled(text)) => {
+                debug!("No existing '{runtime}' workloads are looked for: '{text}'");
+                self.listings.insert(runtime.clone(), Listing::NotInstalled);
+                Vec::new()
             }
             Err(error) => {
                 let text = error.to_string();

@@ -137,7 +137,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             return None;
         }
         let old = container.instance.clone();
-        let reuse = unchanged && container.state.phase == Phase::Succeeded;
+        let ended_well = unchanged && container.state.phase == Phase::Succeeded;
+        let reuse = ended_well && self.engine(&runtime).is_some_and(|engine| engine.connector.can_start_again());
         let what = if reuse { "Re-starting workload" } else { "Replacing existing workload" };
         info!("{what} '{name}'{}", if reuse { "" } else { "." });
         if let Some(held) = self.hold(&runtime, container) {

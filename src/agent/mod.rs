@@ -12,6 +12,7 @@ pub mod backoff;
 pub mod control_interface;
 pub mod create_watch;
 pub mod existing_workloads;
+pub mod log_stream;
 pub mod request_queue;
 pub mod resources;
 pub mod runtime_manager;
@@ -30,8 +31,10 @@ use crate::clock::SystemClock;
 use crate::limits::{AGENT_STOP_DEADLINE, CONNECT_MAX, SCHEDULER_INBOX, STACK_LARGE, WATCH_INBOX};
 use crate::model::version::VERSION;
 use crate::runtime::RuntimeConnector;
+use crate::runtime::containerd::{self, ContainerdConnector};
 use crate::runtime::engine_children::EngineChildren;
 use crate::runtime::podman::{self, PodmanConnector};
+use crate::runtime::podman_kube::{self, PodmanKubeConnector};
 use crate::threads::{self, Thread};
 use crate::wire::client::{ClientOptions, Service};
 use agent_manager::{AgentManager, SchedulerEvent};
@@ -69,11 +72,7 @@ impl Agent {
         let (outbox, reader) = uplink_outbox();
         let mut threads = Vec::new();
         let (children, previous) = EngineChildren::open(&settings.folder.join("engine-children"))?;
-        let mut engines = Engines::new();
-        if settings.runtimes.contains(podman::RUNTIME_NAME) {
-            let source = start_podman(&settings, &children, &inbox, &mut threads)?;
-            engines.insert(podman::RUNTIME_NAME.into(), source);
-        }
+        let engines = start_engines(&settings, &children, &inbox, &mut threads)?;
         let control = ControlHub::new(outbox.clone(), settings.control_message_max.0)?;
         let (control_stop, control_running) = pipe_with(PipeFlags::CLOEXEC)?;
         threads.push(control.start(SystemClock, control_stop)?);
@@ -125,21 +124,46 @@ impl Agent {
     }
 }
 
+type Connector = Box<dyn RuntimeConnector>;
+
+/// Starts the state checkers of the enabled runtimes. They cost nothing until a workload wants them; whether the
+/// programs are there shows when they are called.
 // [impl->swdd~agent-supports-podman~2]
-fn start_podman(
+// [impl->swdd~agent-supports-podman-kube-runtime~1]
+fn start_engines(
     settings: &AgentSettings,
     children: &EngineChildren,
     inbox: &Sender<SchedulerEvent>,
     threads: &mut Vec<Thread>,
-) -> io::Result<EngineSource> {
-    let (agent, children) = (settings.name.clone(), children.clone());
-    let connect = move || Box::new(PodmanConnector::new(&agent, children.clone())) as Box<dyn RuntimeConnector>;
-    let (watch, commands) = bounded(WATCH_INBOX);
-    let scheduler = inbox.clone();
-    let report = move |report| {
-        let _ = scheduler.send(SchedulerEvent::Checker(report)); // Gone only when the agent ends.
+) -> io::Result<Engines> {
+    let mut engines = Engines::new();
+    let mut start = |runtime: &str, checker, lister, connect| -> io::Result<()> {
+        let checker = CheckerSettings { repair_interval: settings.listing_interval, ..checker };
+        let (watch, commands) = bounded(WATCH_INBOX);
+        let scheduler = inbox.clone();
+        let report = move |report| {
+            let _ = scheduler.send(SchedulerEvent::Checker(report)); // Gone only when the agent ends.
+        };
+        threads.push(state_checker::start(checker, lister, commands, report)?);
+        engines.insert(runtime.into(), EngineSource { connect, watch });
+        Ok(())
     };
-    let checker = CheckerSettings { repair_interval: settings.listing_interval, ..CheckerSettings::podman() };
-    threads.extend(state_checker::start(checker, connect(), commands, report)?);
-    Ok(EngineSource { connect: Box::new(connect), watch })
+    let enabled = |runtime| settings.runtimes.contains(runtime);
+    if enabled(podman::RUNTIME_NAME) {
+        let (agent, children) = (settings.name.clone(), children.clone());
+        let connect = move || Box::new(PodmanConnector::new(&agent, children.clone())) as Connector;
+        start(podman::RUNTIME_NAME, CheckerSettings::podman(), connect(), Box::new(connect))?;
+    }
+    if enabled(podman_kube::RUNTIME_NAME) {
+        let lister = PodmanKubeConnector::new(&settings.name, children.clone());
+        let make = lister.for_workload();
+        let connect = Box::new(move || Box::new(make()) as Connector);
+        start(podman_kube::RUNTIME_NAME, CheckerSettings::podman_kube(), Box::new(lister), connect)?;
+    }
+    if enabled(containerd::RUNTIME_NAME) {
+        let (agent, children) = (settings.name.clone(), children.clone());
+        let connect = move || Box::new(ContainerdConnector::new(&agent, children.clone())) as Connector;
+        start(containerd::RUNTIME_NAME, CheckerSettings::containerd(), connect(), Box::new(connect))?;
+    }
+    Ok(engines)
 }

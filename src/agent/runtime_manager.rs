@@ -471,6 +471,14 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         replaced.iter().filter(|instance| **instance != added.instance).map(removed).collect()
     }
 
+    /// A connector to the engine that has the containers of a workload; `None` when no such workload was ordered or
+    /// its runtime is not known.
+    #[must_use]
+    pub fn connector_of(&self, instance: &InstanceName) -> Option<Box<dyn RuntimeConnector>> {
+        let workload = self.objects.get(&instance.workload)?.workload.as_ref()?;
+        self.engines.get(&workload.runtime).map(|source| (source.connect)())
+    }
+
     // [impl->swdd~agent-uses-specified-runtime~1]
     pub(super) fn engine(&self, runtime: &str) -> Option<Engine> {
         let source = self.engines.get(runtime)?;

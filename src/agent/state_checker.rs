@@ -312,7 +312,7 @@ impl<S: Surroundings, C: Clock> StateChecker<S, C> {
             self.rest_until = now;
             return self.want_at(now);
         }
-        if self.failures == 2 {
+        if self.failures == 2 && !(self.watched.is_empty() && matches!(error, RuntimeError::NotInstalled(_))) {
             let engine = self.settings.engine;
             log::warn!("Could not get the state of workloads from '{engine}': '{error}'. Returning unknown.");
         }
@@ -439,11 +439,19 @@ fn report<S: Surroundings>(
 type Connector = Box<dyn RuntimeConnector>;
 type Listing = Result<Vec<ListedContainer>, RuntimeError>;
 
+/// What notices the ends of processes.
+enum Exits {
+    /// There was no process yet. Keys of ended ones are to be sent here.
+    NotNeeded(Sender<u64>),
+    Watched(ExitWatch),
+    /// The system gives nothing to notice ends with.
+    Unable,
+}
+
 /// The operating system and the engine.
 struct Reality<R> {
     engine: &'static str,
-    /// `None` when the system gives nothing to notice ends with.
-    exit_watch: Option<ExitWatch>,
+    exits: Exits,
     /// Holds the connector between two listings.
     idle_connector: (Sender<Connector>, Receiver<Connector>),
     listings: Sender<Listing>,
@@ -471,7 +479,19 @@ impl<R: Fn(WatchReport)> Surroundings for Reality<R> {
     }
 
     fn watch_exit(&mut self, key: u64, process: &MainProcess) -> Result<WatchedProcess, NotWatched> {
-        self.exit_watch.as_ref().ok_or(NotWatched::Unable)?.watch(key, process)
+        if let Exits::NotNeeded(exits) = &self.exits {
+            self.exits = match ExitWatch::start(format!("exits:{}", self.engine), exits.clone()) {
+                Ok((watch, _)) => Exits::Watched(watch), // Its thread ends with it.
+                Err(error) => {
+                    log::warn!("Ends of containers of '{}' are noticed by polling only: {error}", self.engine);
+                    Exits::Unable
+                }
+            };
+        }
+        match &self.exits {
+            Exits::Watched(watch) => watch.watch(key, process),
+            Exits::NotNeeded(_) | Exits::Unable => Err(NotWatched::Unable),
+        }
     }
 
     fn report(&mut self, report: WatchReport) {
@@ -479,7 +499,7 @@ impl<R: Fn(WatchReport)> Surroundings for Reality<R> {
     }
 }
 
-/// Starts the threads that check the containers behind `connector`. They end when the sender of `commands` is gone.
+/// Starts the thread that checks the containers behind `connector`. It ends when the sender of `commands` is gone.
 ///
 /// # Errors
 /// When the system gives no thread.
@@ -489,24 +509,16 @@ pub fn start(
     connector: Connector,
     commands: Receiver<WatchCommand>,
     reports: impl Fn(WatchReport) + Send + 'static,
-) -> io::Result<Vec<Thread>> {
+) -> io::Result<Thread> {
     let engine = settings.engine;
     let (exits_sender, exits) = bounded(EXIT_INBOX);
-    let (exit_watch, exit_thread) = match ExitWatch::start(format!("exits:{engine}"), exits_sender) {
-        Ok((watch, thread)) => (Some(watch), Some(thread)),
-        Err(error) => {
-            log::warn!("Ends of containers of '{engine}' are noticed by polling only: {error}");
-            (None, None)
-        }
-    };
     let (listings, results) = bounded(1);
     let idle_connector = bounded(1);
     let _ = idle_connector.0.send(connector); // Empty, and both ends are here.
-    let reality = Reality { engine, exit_watch, idle_connector, listings, reports };
-    let watch_thread = threads::spawn(format!("watch:{engine}"), STACK_LARGE, move || {
+    let reality = Reality { engine, exits: Exits::NotNeeded(exits_sender), idle_connector, listings, reports };
+    threads::spawn(format!("watch:{engine}"), STACK_LARGE, move || {
         run(StateChecker::new(reality, SystemClock, settings), &commands, exits, &results);
-    })?;
-    Ok(exit_thread.into_iter().chain([watch_thread]).collect())
+    })
 }
 
 fn run<S: Surroundings, C: Clock>(

@@ -1,7 +1,8 @@
-//! What waits for the server: states of own instances in order, requests of workloads, the newest load. Never blocks
-//! who puts, never grows with the time the server is away.
+//! What waits for the server: states of own instances in order, requests of workloads, the newest load, lines of logs
+//! behind them. Never blocks who puts, never grows with the time the server is away.
 //!
-//! Thread: [`UplinkOutbox`] belongs to `scheduler` and, for requests, to `control`; [`UplinkReader`] to `uplink`.
+//! Thread: [`UplinkOutbox`] belongs to `scheduler` and, for requests, to `control`; [`LogOutbox`] to each
+//! `log:<number>`, [`UplinkReader`] to `uplink`.
 
 use super::request_queue::RequestQueue;
 use crate::limits::{REMOVED_MEMORY, UPLINK_BATCH, UPLINK_STATES};
@@ -10,12 +11,20 @@ use crate::model::messages::{AgentLoad, Request, ToServer};
 use crate::model::names::{InstanceName, Name};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::collections::{BTreeSet, VecDeque};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// Puts messages for the server. Clones put into the same place.
 #[derive(Debug, Clone)]
 pub struct UplinkOutbox {
+    slots: Arc<Mutex<Slots>>,
+    wake: Sender<()>,
+}
+
+/// Puts lines of logs. A clone puts into the same place.
+#[derive(Debug, Clone)]
+pub struct LogOutbox {
     slots: Arc<Mutex<Slots>>,
     wake: Sender<()>,
 }
@@ -49,6 +58,15 @@ struct Slots {
     connected: bool,
     /// Removals that were sent and may not have arrived.
     removed_sent: VecDeque<(Instant, InstanceName)>,
+    /// At most one message of each log stream, so that all get their turn.
+    logs: VecDeque<LogMessage>,
+}
+
+#[derive(Debug)]
+struct LogMessage {
+    message: ToServer,
+    /// Becomes readable when the message is about to be sent.
+    taken: Option<Arc<OwnedFd>>,
 }
 
 /// Makes the two ends.
@@ -62,6 +80,7 @@ pub fn uplink_outbox() -> (UplinkOutbox, UplinkReader) {
         requests: RequestQueue::default(),
         connected: false,
         removed_sent: VecDeque::new(),
+        logs: VecDeque::new(),
     }));
     let (wake, woken) = bounded(1);
     (UplinkOutbox { slots: slots.clone(), wake }, UplinkReader { slots, woken })
@@ -120,8 +139,28 @@ impl UplinkOutbox {
         self.wake();
     }
 
+    /// Where lines of logs are put.
+    #[must_use]
+    pub fn logs(&self) -> LogOutbox {
+        LogOutbox { slots: self.slots.clone(), wake: self.wake.clone() }
+    }
+
     fn wake(&self) {
         let _ = self.wake.try_send(()); // Full: the reader is being woken already.
+    }
+}
+
+impl LogOutbox {
+    /// Puts a message; never waits. `taken` becomes readable when the next one may be put. False when there is no
+    /// connection: then nobody can read it, and whoever asked for it is gone.
+    #[must_use]
+    pub fn put(&self, message: ToServer, taken: Option<Arc<OwnedFd>>) -> bool {
+        let mut slots = lock(&self.slots);
+        if slots.connected {
+            slots.logs.push_back(LogMessage { message, taken });
+            let _ = self.wake.try_send(()); // Full: the reader is being woken already.
+        }
+        slots.connected
     }
 }
 
@@ -146,6 +185,14 @@ impl Slots {
         self.states = newest;
     }
 
+    fn next_log(&mut self) -> Option<ToServer> {
+        let LogMessage { message, taken } = self.logs.pop_front()?;
+        if let Some(taken) = taken {
+            let _ = rustix::io::write(&taken, &1_u64.to_ne_bytes()); // Full means readable already.
+        }
+        Some(message)
+    }
+
     fn forget_delivered(&mut self, now: Instant) {
         while self.removed_sent.front().is_some_and(|(at, _)| now.saturating_duration_since(*at) >= REMOVED_MEMORY) {
             self.removed_sent.pop_front();
@@ -154,7 +201,8 @@ impl Slots {
 }
 
 impl UplinkReader {
-    /// The next message to send, if any: some states, each of another instance, or a request, or the load.
+    /// The next message to send, if any: some states, each of another instance, or a request, or the load, or lines of
+    /// a log.
     #[must_use]
     pub fn next(&self, now: Instant) -> Option<ToServer> {
         let mut slots = lock(&self.slots);
@@ -173,7 +221,7 @@ impl UplinkReader {
         }
         if batch.is_empty() && !std::mem::take(&mut slots.introduce) {
             let request = slots.requests.pop().map(ToServer::Request);
-            request.or_else(|| slots.load.take().map(ToServer::AgentLoad))
+            request.or_else(|| slots.load.take().map(ToServer::AgentLoad)).or_else(|| slots.next_log())
         } else {
             slots.introduce = false;
             Some(ToServer::WorkloadStates(batch))
@@ -186,6 +234,13 @@ impl UplinkReader {
         &self.woken
     }
 
+    /// Messages of logs that wait.
+    #[cfg(test)]
+    #[must_use]
+    pub fn log_messages(&self) -> usize {
+        lock(&self.slots).logs.len()
+    }
+
     /// There is a connection.
     pub fn connected(&self) {
         lock(&self.slots).connected = true;
@@ -196,6 +251,7 @@ impl UplinkReader {
         let mut slots = lock(&self.slots);
         (slots.connected, slots.introduce) = (false, false);
         slots.load = None;
+        slots.logs.clear();
         slots.forget_delivered(now);
         while let Some((_, instance)) = slots.removed_sent.pop_back() {
             slots.states.push_front(WorkloadState::new(instance, ExecutionState::plain(Phase::Removed)));

@@ -278,7 +278,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         match command {
             // [impl->swdd~agent-workload-control-loop-executes-create~3]
             WorkloadCommand::Create(order) => {
-                let reuse = self.container.is_some() && self.instance == order.instance;
+                let reuse = self.container.is_some() && self.instance == order.instance && self.can_start_again();
                 if self.container.is_some() && !reuse {
                     return self.delete(AfterDelete::Start(Box::new(order)));
                 }
@@ -357,7 +357,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Err(error) => {
                 match error {
                     RuntimeError::TimedOut(_) => self.expect_leftovers(),
-                    RuntimeError::NotStarted(_) if self.container.is_none() => {}
+                    RuntimeError::NotInstalled(_) | RuntimeError::NotStarted(_) if self.container.is_none() => {}
                     _ if self.leftovers == Leftovers::None => self.leftovers = Leftovers::Unlikely,
                     _ => {}
                 }
@@ -497,9 +497,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
+    fn can_start_again(&self) -> bool {
+        self.engine.as_ref().is_some_and(|engine| engine.connector.can_start_again())
+    }
+
     fn restart(&mut self, ended: Ended) -> Flow {
         match ended {
-            Ended::Well => {
+            Ended::Well if self.can_start_again() => {
                 self.unwatch();
                 self.restart_control_interface();
                 self.report(ExecutionState::starting_triggered());
@@ -507,7 +511,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 Flow::Continue
             }
             // [impl->swdd~workload-control-loop-restarts-workloads-using-update~1]
-            Ended::Badly => self.delete(AfterDelete::Restart),
+            Ended::Badly | Ended::Well => self.delete(AfterDelete::Restart),
         }
     }
 

@@ -68,3 +68,33 @@ fn the_service_manager_is_hidden_from_the_child() {
         assert!(removed.iter().any(|name| *name == variable), "{variable}");
     }
 }
+
+/// Notes the ages it is told and wants to know of each second.
+struct Ages(Vec<Duration>);
+
+impl CallWatch for Ages {
+    fn cancel_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn next_progress(&self) -> Option<Duration> {
+        Some(Duration::from_secs(self.0.len() as u64 + 1))
+    }
+
+    fn still_running(&mut self, age: Duration) {
+        self.0.push(age);
+    }
+}
+
+#[test]
+fn ages_of_calls_in_a_row_count_from_the_first() {
+    let mut ages = Ages(vec![]);
+    let mut sequence = CallSequence::new(&mut ages);
+    // As if two calls had taken a second and a half.
+    sequence.before = Duration::from_millis(1500);
+    assert_eq!(sequence.next_progress(), Some(Duration::ZERO), "the first second is over");
+    sequence.still_running(Duration::ZERO);
+    assert_eq!(sequence.next_progress(), Some(Duration::from_millis(500)));
+    sequence.still_running(Duration::from_millis(700));
+    assert_eq!(ages.0, [Duration::from_millis(1500), Duration::from_millis(2200)]);
+}

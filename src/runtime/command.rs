@@ -9,6 +9,7 @@ use crate::child::{ChildCall, ChildEnd, Ending, OutputBounds, reap_later};
 use crate::limits::{ENGINE_ERROR_MAX, ENGINE_KILL_GRACE, ENGINE_OUTPUT_MAX};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
+use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 /// A listing can be long; what is cut off cannot be parsed, so the beginning tells as much as anything.
@@ -37,7 +38,9 @@ pub struct EngineOutput {
 /// Why a call did not work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallError {
-    /// The program could not even be started, so nothing happened.
+    /// There is no such program, so nothing happened.
+    NotInstalled(String),
+    /// The program could not be started, so nothing happened.
     NotStarted(String),
     /// It ended with an error, or its output makes no sense.
     Failed(String),
@@ -50,6 +53,7 @@ pub enum CallError {
 impl From<CallError> for RuntimeError {
     fn from(error: CallError) -> Self {
         match error {
+            CallError::NotInstalled(text) => Self::NotInstalled(text),
             CallError::NotStarted(text) => Self::NotStarted(text),
             CallError::Failed(text) => Self::Failed(text),
             CallError::TimedOut(text) => Self::TimedOut(text),
@@ -147,13 +151,19 @@ impl<'a> EngineCall<'a> {
             kill_grace: ENGINE_KILL_GRACE,
         };
         let started = |pid| record.iter_mut().for_each(|record| record.started(pid));
-        let mut end = call
-            .run(watch, started, more_time)
-            .map_err(|error| CallError::NotStarted(format!("Error: '{error}'. Could not spawn command {quoted}.")))?;
+        let mut end = call.run(watch, started, more_time).map_err(|error| not_started(&error, &quoted))?;
         if let Some(child) = end.left_over.take() {
             reap_later(child, record);
         }
         outcome(end, quoted, self.partial)
+    }
+}
+
+fn not_started(error: &io::Error, call: &str) -> CallError {
+    let text = format!("Error: '{error}'. Could not spawn command {call}.");
+    match error.kind() {
+        ErrorKind::NotFound => CallError::NotInstalled(text),
+        _ => CallError::NotStarted(text),
     }
 }
 

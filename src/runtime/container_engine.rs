@@ -6,7 +6,9 @@
 use super::command::{CallError, EngineOutput};
 use super::container_config::ContainerConfig;
 use super::engine_cli::EngineCli;
+use super::log_reader::{LogCall, log_arguments};
 use super::{CallWatch, ContainerId, ListedContainer, NewContainer, RuntimeConnector, RuntimeError};
+use crate::model::messages::LogsRequest;
 use crate::model::names::InstanceName;
 use std::time::Duration;
 
@@ -73,6 +75,11 @@ impl<E: ContainerEngine> RuntimeConnector for E {
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
         Ok(self.list_all()?)
     }
+
+    fn log_calls(&mut self, instance: &InstanceName, wanted: &LogsRequest) -> Result<Vec<LogCall>, RuntimeError> {
+        let call = |id: &ContainerId| self.cli().log_call(log_arguments(wanted, &id.0), String::new());
+        Ok(self.find_all(instance)?.iter().map(call).collect())
+    }
 }
 
 /// Runs a create or start; whatever a failed one has left is removed and the first error kept.
@@ -86,7 +93,7 @@ fn run_or_clean_up<E: ContainerEngine>(
 ) -> Result<ContainerId, RuntimeError> {
     let result = engine.cli().change(arguments).limit(limit).run(watch);
     result.and_then(|output| created_id(engine, output, &new.instance)).map_err(|error| {
-        if !matches!(error, CallError::NotStarted(_)) {
+        if !matches!(error, CallError::NotInstalled(_) | CallError::NotStarted(_)) {
             clean_up(engine, &new.instance, existing);
         }
         error.into()

@@ -24,6 +24,8 @@ pub struct EngineContainer {
     pid: Value,
     pod: Value,
     exited_at: Value,
+    names: Value,
+    is_infra: Value,
 }
 
 /// Reads the list. The engine prints `null` for an empty one in some versions.
@@ -52,6 +54,18 @@ impl EngineContainer {
     #[must_use]
     pub fn pod(&self) -> Option<&str> {
         self.pod.as_str().filter(|pod| !pod.is_empty())
+    }
+
+    /// Its name; empty when the entry has none.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.names[0].as_str().unwrap_or_default()
+    }
+
+    /// Whether the engine made it itself to hold a pod together.
+    #[must_use]
+    pub fn is_infra(&self) -> bool {
+        self.is_infra == Value::Bool(true)
     }
 
     /// Main process while there is one.

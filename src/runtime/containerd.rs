@@ -163,7 +163,10 @@ impl Inspection {
         let container = ContainerId(id.into());
         let pid = self.state["Pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
         let processes = pid.map(|pid| MainProcess { container: container.clone(), pid }).into_iter().collect();
-        Some(ListedContainer { id: container, instance, state: self.execution_state(), processes, ended_at: None })
+        let state = self.execution_state();
+        let ended = matches!(state.phase, Phase::Succeeded | Phase::FailedExecFailed);
+        let ended_at = self.state["FinishedAt"].as_str().filter(|_| ended).and_then(seconds_since_1970);
+        Some(ListedContainer { id: container, instance, state, processes, ended_at })
     }
 
     /// What the container's state means for its workload (spec/agent.md section 17).
@@ -180,6 +183,39 @@ impl Inspection {
             _ => with_status(Phase::FailedUnknown),
         }
     }
+}
+
+/// Reads a time like `2026-01-31T23:59:59.123+02:00` to the second; `None` for anything else and for times before
+/// 1970, such as the year 1 that stands for never.
+fn seconds_since_1970(text: &str) -> Option<u64> {
+    let (date, time) = text.split_once(['T', ' '])?;
+    let numbers = |text: &str, separator: char| -> Option<[i64; 3]> {
+        let numbers: Result<Vec<i64>, _> = text.split(separator).map(str::parse).collect();
+        numbers.ok()?.try_into().ok()
+    };
+    let [year, month, day] = numbers(date, '-')?;
+    let clock_end = time.find(['.', 'Z', '+', '-']).unwrap_or(time.len());
+    let [hour, minute, second] = numbers(&time[..clock_end], ':')?;
+    let zone = time[clock_end..].trim_start_matches(|c: char| c == '.' || c.is_ascii_digit());
+    let offset = match zone.as_bytes() {
+        [] | [b'Z', ..] => 0,
+        [sign, rest @ ..] => {
+            let (hours, minutes) = std::str::from_utf8(rest).ok()?.split_once(':')?;
+            let minutes = hours.parse::<i64>().ok()?.checked_mul(60)?.checked_add(minutes.parse().ok()?)?;
+            if *sign == b'-' { -minutes } else { minutes }
+        }
+    };
+    let in_range = (1970..10_000).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
+    let in_range = in_range && (0..24).contains(&hour) && (0..60).contains(&minute) && (0..=60).contains(&second);
+    if !in_range || offset.abs() >= 24 * 60 {
+        return None;
+    }
+    // Years begin in March, so that a leap day is the last day of its year.
+    let (year, month) = if month < 3 { (year - 1, month + 9) } else { (year, month - 3) };
+    let days = year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 1;
+    let days = days - 719_468; // From March of the year 0 to 1970.
+    let seconds = ((days * 24 + hour) * 60 + minute - offset) * 60 + second;
+    u64::try_from(seconds).ok()
 }
 
 #[cfg(test)]

@@ -22,6 +22,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Environment variable with the token of a recorded call.
 pub const CALL_VARIABLE: &str = "ANKAIOS_ENGINE_CALL";
 
+/// Begins the token of a call that only reads.
+const READER: &str = "reader-";
+
 /// Where this agent records the engine processes it runs. A clone records in the same place.
 #[derive(Debug, Clone)]
 pub struct EngineChildren {
@@ -75,6 +78,10 @@ impl EngineChildren {
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();
             match PreviousRecord::read(&path, &boot_id) {
+                Some(mut record) if record.token.starts_with(READER) => {
+                    record.end_if_running(Signal::KILL);
+                    remove(&path);
+                }
                 Some(record) => records.push(record),
                 None => remove(&path),
             }
@@ -86,9 +93,18 @@ impl EngineChildren {
     /// Records that a call of `program` is about to start. `None` when nothing can be written; the call is then
     /// made all the same, since only a crash of the agent during it would need the record.
     pub(super) fn announce(&self, program: &str) -> Option<ChildRecord> {
+        self.record(program, "")
+    }
+
+    /// As [`Self::announce`], for a call that only reads and may do so for ever: the next agent ends it at once.
+    pub(super) fn announce_reader(&self, program: &str) -> Option<ChildRecord> {
+        self.record(program, READER)
+    }
+
+    fn record(&self, program: &str, kind: &str) -> Option<ChildRecord> {
         let number = self.shared.next_call.fetch_add(1, Ordering::Relaxed);
         let boot = self.shared.boot_id.get(..8).unwrap_or_default();
-        let token = format!("{}-{number}-{boot}", std::process::id());
+        let token = format!("{kind}{}-{number}-{boot}", std::process::id());
         let path = self.shared.folder.join(&token);
         let record = ChildRecord { path, token };
         record
@@ -152,11 +168,8 @@ impl PreviousChildren {
     pub fn end(&mut self, by_force: bool) {
         let signal = if by_force { Signal::KILL } else { Signal::TERM };
         self.still_running();
-        for record in &self.records {
-            if let Some(process) = record.process {
-                log::warn!("ending process {}, left by an earlier agent", process.pid.as_raw_nonzero());
-                let _ = kill_process_group(process.pid, signal);
-            }
+        for record in &mut self.records {
+            record.end_if_running(signal);
         }
     }
 }
@@ -175,6 +188,15 @@ impl PreviousRecord {
             Some(Process { pid: Pid::from_raw(pid.parse().ok()?)?, start_ticks: start.parse().ok()? })
         });
         Some(Self { path: path.to_owned(), token: path.file_name()?.to_str()?.to_owned(), program, process })
+    }
+
+    fn end_if_running(&mut self, signal: Signal) {
+        if self.is_running()
+            && let Some(process) = self.process
+        {
+            log::warn!("ending process {}, left by an earlier agent", process.pid.as_raw_nonzero());
+            let _ = kill_process_group(process.pid, signal);
+        }
     }
 
     fn is_running(&mut self) -> bool {
@@ -297,6 +319,28 @@ mod tests {
         previous.end(false);
         child.wait().unwrap();
         assert_eq!(previous.still_running(), 0);
+    }
+
+    #[test]
+    fn a_call_that_only_reads_is_ended_by_the_next_agent_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let (children, _) = EngineChildren::open(folder.path()).unwrap();
+        let (mut told, untold) =
+            (children.announce_reader(PROGRAM).unwrap(), children.announce_reader(PROGRAM).unwrap());
+        let mut readers = [start(Some(&told)), start(Some(&untold))];
+        told.started(readers[0].id());
+        let mut other = start(None);
+        crash(told);
+        crash(untold);
+        let (_, mut previous) = EngineChildren::open(folder.path()).unwrap();
+        assert_eq!(previous.still_running(), 0);
+        for reader in &mut readers {
+            reader.wait().unwrap();
+        }
+        assert!(matches!(other.try_wait(), Ok(None)), "others are left alone");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        other.kill().unwrap();
+        other.wait().unwrap();
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::Unwatched;
 use super::command::{CallError, EngineCall};
 use super::container_list::{self, EngineContainer};
 use super::engine_children::EngineChildren;
+use super::log_reader::LogCall;
 use crate::limits::LISTING_MAX;
 
 /// How one engine is called.
@@ -38,6 +39,12 @@ impl EngineCli {
     #[must_use]
     pub fn change(&self, arguments: Vec<String>) -> EngineCall<'_> {
         EngineCall::new(&self.program, arguments).recorded(&self.children)
+    }
+
+    /// A call that prints a log, to be started by who reads it. `prefix` stands before each line.
+    #[must_use]
+    pub fn log_call(&self, arguments: Vec<String>, prefix: String) -> LogCall {
+        LogCall { program: self.program.clone(), arguments, prefix, children: self.children.clone() }
     }
 
     /// Asks and answers what the engine printed.

@@ -11,15 +11,19 @@ pub mod engine_children;
 pub mod engine_cli;
 pub mod exit_watch;
 pub mod kube_manifest;
+pub mod log_reader;
+pub mod pod_states;
 pub mod podman;
 pub mod podman_kube;
 #[cfg(test)]
 mod scripted_engine;
 
-pub use crate::child::{CallWatch, Unwatched};
+pub use crate::child::{CallSequence, CallWatch, Unwatched};
 use crate::model::execution_state::ExecutionState;
+use crate::model::messages::LogsRequest;
 use crate::model::names::InstanceName;
 use crate::model::workload::Workload;
+use log_reader::LogCall;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,7 +75,10 @@ pub enum RuntimeError {
     /// The workload can never run here: wrong configuration, unsupported feature. Not retried.
     #[error("{0}")]
     Unsupported(String),
-    /// The engine's program could not even be started, so nothing happened.
+    /// The engine's program does not exist, so nothing happened, and it has no containers.
+    #[error("{0}")]
+    NotInstalled(String),
+    /// The engine's program could not be started, so nothing happened.
     #[error("{0}")]
     NotStarted(String),
     /// The engine failed; its own message (at most [`crate::limits::ENGINE_ERROR_MAX`]) and the call.
@@ -100,6 +107,11 @@ pub trait RuntimeConnector: Send {
         limit: Option<Duration>,
         watch: &mut dyn CallWatch,
     ) -> Result<ContainerId, RuntimeError>;
+
+    /// Whether what has ended can be started again. What cannot is deleted and created anew.
+    fn can_start_again(&self) -> bool {
+        true
+    }
 
     /// Starts the existing, ended container `id` of `new` again; same limits and errors as [`Self::create`].
     /// A container that cannot be started is removed, so that the next attempt may create a new one.
@@ -132,4 +144,10 @@ pub trait RuntimeConnector: Send {
     /// # Errors
     /// `Failed` or `TimedOut` when the engine could not be asked; its output makes no sense.
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError>;
+
+    /// The calls that print what the containers of this instance wrote; none when it has no container.
+    ///
+    /// # Errors
+    /// `Failed` or `TimedOut` when the engine could not be asked.
+    fn log_calls(&mut self, instance: &InstanceName, wanted: &LogsRequest) -> Result<Vec<LogCall>, RuntimeError>;
 }

@@ -5,6 +5,9 @@
 //! itself it also remembers, and tells the connector that lists, so that a volume that could not be made hurts only
 //! after a restart of the agent.
 //!
+//! Nothing that may have pods is forgotten: the volumes of a workload stay until its pods are known to be gone, also
+//! when a play failed and what it left could not be listed or removed.
+//!
 //! Thread: the caller's: `wl:<name>` for create and delete, `watch:podman-kube` for listings.
 //! Owns: what it played or read, per instance. Gives: [`KubeNews`] to the listing connector (never waits).
 
@@ -14,9 +17,13 @@ use super::container_list::EngineContainer;
 use super::engine_children::EngineChildren;
 use super::engine_cli::{EngineCli, strings};
 use super::kube_manifest::{pod_documents, with_control_interface};
-use super::{CallWatch, ContainerId, ListedContainer, NewContainer, RuntimeConnector, RuntimeError, Unwatched};
+use super::log_reader::{LogCall, log_arguments};
+use super::pod_states::{Pods, is_in, listed};
+use super::{
+    CallSequence, CallWatch, ContainerId, ListedContainer, NewContainer, RuntimeConnector, RuntimeError, Unwatched,
+};
 use crate::limits::{KUBE_NEWS, LISTING_MAX, POD_DOWN_MAX};
-use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::messages::LogsRequest;
 use crate::model::names::{InstanceName, Name};
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
@@ -64,6 +71,18 @@ struct Played {
     pods: Vec<String>,
 }
 
+/// A play that failed, whose pods are not known to be gone yet.
+#[derive(Debug, Clone)]
+struct FailedPlay {
+    instance: InstanceName,
+    manifest: String,
+    /// Ids and names of the pods before it: those are somebody else's, even when the play failed because they have
+    /// the same name.
+    before: Vec<(String, String)>,
+    /// What it made; `None` until the engine could be asked.
+    made: Option<Vec<String>>,
+}
+
 /// What the connector of a workload tells the one that lists.
 #[derive(Debug, Clone)]
 enum KubeNews {
@@ -71,22 +90,25 @@ enum KubeNews {
     Down(InstanceName),
 }
 
-/// Runs workloads as pods for one agent. Clones tell each other what they played.
+/// Runs workloads as pods for one agent.
 // [impl->swdd~podman-kube-implements-runtime-connector~1]
 // [impl->swdd~podman-kube-uses-podman-cli~1]
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct PodmanKubeConnector {
     cli: EngineCli,
     agent: Name,
     /// Played by this connector.
     played: BTreeMap<InstanceName, Played>,
-    /// Pods that a failed play left and that could not be removed yet.
-    left_over: BTreeSet<String>,
+    failed_play: Option<FailedPlay>,
     /// Pods of each instance, for listings.
     pods: BTreeMap<InstanceName, Vec<String>>,
-    /// Instances for which a missing pods volume was complained about.
+    /// Instances whose pods volume was complained about, so that the log does not repeat it.
     complained: BTreeSet<InstanceName>,
-    news: (Sender<KubeNews>, Receiver<KubeNews>),
+    /// Pods that the last listing missed, for the same reason.
+    missing: BTreeSet<String>,
+    news: Sender<KubeNews>,
+    /// Only the connector that lists hears the news.
+    heard: Option<Receiver<KubeNews>>,
 }
 
 impl KubeConfig {
@@ -96,36 +118,59 @@ impl KubeConfig {
 }
 
 impl PodmanKubeConnector {
-    /// A connector for the pods of `agent`, which records its calls in `children`.
+    /// The connector that lists the pods of `agent`, which records its calls in `children`. Those that play tell it
+    /// what they do, see [`Self::for_workload`].
     #[must_use]
     pub fn new(agent: &str, children: EngineChildren) -> Self {
+        let (news, heard) = bounded(KUBE_NEWS);
+        Self::with_news(EngineCli::new(PROGRAM, children), agent.into(), news, Some(heard))
+    }
+
+    /// A function that makes connectors for workloads. They tell this one what they play.
+    pub fn for_workload(&self) -> impl Fn() -> Self + Send + use<> {
+        let (cli, agent, news) = (self.cli.clone(), self.agent.clone(), self.news.clone());
+        move || Self::with_news(cli.clone(), agent.clone(), news.clone(), None)
+    }
+
+    fn with_news(cli: EngineCli, agent: Name, news: Sender<KubeNews>, heard: Option<Receiver<KubeNews>>) -> Self {
         Self {
-            cli: EngineCli::new(PROGRAM, children),
-            agent: agent.into(),
+            cli,
+            agent,
             played: BTreeMap::new(),
-            left_over: BTreeSet::new(),
+            failed_play: None,
             pods: BTreeMap::new(),
             complained: BTreeSet::new(),
-            news: bounded(KUBE_NEWS),
+            missing: BTreeSet::new(),
+            news,
+            heard,
         }
     }
 
     fn tell(&self, news: KubeNews) {
         // When nobody listed for long the volumes have to do.
-        let _ = self.news.0.try_send(news);
+        let _ = self.news.try_send(news);
     }
 
     // ---------------------------------------------------------------- volumes
 
     /// Keeps `data` in the label of a volume. Only a later agent needs it, so a failure is no failure of the workload.
+    ///
+    /// # Errors
+    /// `Cancelled` only.
     // [impl->swdd~podman-kube-create-continues-if-cannot-create-volume~1]
-    fn store(&self, volume: &str, data: &str) {
-        let _ = self.cli.change(strings(&["volume", "rm", volume])).limit(LISTING_MAX).run(&mut Unwatched);
+    fn store(&self, volume: &str, data: &str, watch: &mut CallSequence<'_>) -> Result<(), CallError> {
         let label = format!("--label=data={}", BASE64.encode(data));
+        let removal = self.cli.change(strings(&["volume", "rm", volume])).limit(LISTING_MAX);
         let create = self.cli.change(strings(&["volume", "create", &label, volume])).limit(LISTING_MAX);
-        if let Err(error) = create.run(&mut Unwatched) {
-            log::warn!("Could not create volume '{volume}': '{}'", RuntimeError::from(error));
+        if removal.run(watch.next_call()).is_err_and(|error| error == CallError::Cancelled) {
+            return Err(CallError::Cancelled);
         }
+        match create.run(watch.next_call()) {
+            Err(CallError::Cancelled) => return Err(CallError::Cancelled),
+            Err(error) => log::warn!("Could not create volume '{volume}': '{}'", RuntimeError::from(error)),
+            Ok(_) => {}
+        }
+        Ok(())
     }
 
     /// The data kept in a volume; `None` when there is no such volume.
@@ -172,8 +217,9 @@ impl PodmanKubeConnector {
     // ------------------------------------------------------------------- pods
 
     /// Ids and names of all pods there are.
-    fn existing_pods(&self) -> Result<Vec<(String, String)>, CallError> {
-        let text = self.cli.ask(&["pod", "ls", "--no-trunc", "--format={{.Id}} {{.Name}}"])?;
+    fn existing_pods(&self, watch: &mut dyn CallWatch) -> Result<Vec<(String, String)>, CallError> {
+        let arguments = ["pod", "ls", "--no-trunc", "--format={{.Id}} {{.Name}}"];
+        let text = self.cli.call(&arguments).run(watch)?.into_text()?;
         let pods = text.lines().filter_map(|line| line.trim().split_once(' '));
         Ok(pods.map(|(id, name)| (id.to_owned(), name.to_owned())).collect())
     }
@@ -194,29 +240,38 @@ impl PodmanKubeConnector {
         Ok(parse_pods(&call.run(watch)?.into_text()?))
     }
 
-    /// Removes the pods that a failed play has made. Pods that were there before are somebody else's, even when the
-    /// play failed because they have the same name.
-    fn remove_new_pods(&mut self, manifest: &str, before: &[(String, String)]) {
-        let documents = pod_documents(manifest);
-        let after = self.existing_pods().unwrap_or_default();
-        let is_ours =
-            |pod: &&(String, String)| !before.contains(pod) && documents.iter().any(|document| document.makes(&pod.1));
-        self.left_over.extend(after.iter().filter(is_ours).map(|(id, _)| id.clone()));
-        self.remove_left_over();
+    /// Removes the pods that a failed play has made, and then its volumes. What cannot be listed or removed now is
+    /// tried again with the next create or delete.
+    fn remove_left_over(&mut self, watch: &mut CallSequence<'_>) -> Result<(), CallError> {
+        let Some(failed) = &self.failed_play else { return Ok(()) };
+        let made = match &failed.made {
+            Some(made) => made.clone(),
+            None => {
+                let documents = pod_documents(&failed.manifest);
+                let mut pods = self.existing_pods(watch.next_call())?;
+                pods.retain(|pod| !failed.before.contains(pod) && documents.iter().any(|one| one.makes(&pod.1)));
+                pods.into_iter().map(|(id, _)| id).collect()
+            }
+        };
+        if let Some(failed) = &mut self.failed_play {
+            failed.made = Some(made.clone());
+        }
+        if !made.is_empty() {
+            let mut arguments = strings(&["pod", "rm", "--force", "--ignore"]);
+            arguments.extend(made);
+            self.cli.change(arguments).limit(POD_DOWN_MAX).run(watch.next_call())?;
+        }
+        if let Some(failed) = self.failed_play.take() {
+            self.remove_volumes(&failed.instance);
+        }
+        Ok(())
     }
 
-    fn remove_left_over(&mut self) {
-        if self.left_over.is_empty() {
-            return;
-        }
-        let mut arguments = strings(&["pod", "rm", "--force", "--ignore"]);
-        arguments.extend(self.left_over.iter().cloned());
-        match self.cli.change(arguments).limit(POD_DOWN_MAX).run(&mut Unwatched) {
-            Ok(_) => self.left_over.clear(),
-            Err(error) => {
-                let error = RuntimeError::from(error);
-                log::warn!("Failed container cleanup after failed create. Error: '{error}'");
-            }
+    /// Cleans up behind a create that failed, as well as possible now.
+    fn clean_up(&mut self) {
+        if let Err(error) = self.remove_left_over(&mut CallSequence::new(&mut Unwatched)) {
+            let error = RuntimeError::from(error);
+            log::warn!("Failed container cleanup after failed create. Error: '{error}'");
         }
     }
 
@@ -263,26 +318,43 @@ impl PodmanKubeConnector {
 
     /// Pods of the instance as far as known: told, read before, or read from the volume now.
     // [impl->swdd~podman-kube-get-workload-id-uses-volumes~1]
-    fn pods_of(&mut self, instance: &InstanceName) -> Option<Vec<String>> {
+    fn pods_of(&mut self, instance: &InstanceName) -> Pods {
         if let Some(pods) = self.pods.get(instance) {
-            return Some(pods.clone());
+            return Pods::Known(pods.clone());
         }
-        let read = self.read(&format!("{instance}{PODS_SUFFIX}"));
-        let pods = match read.map(|text| text.map(|text| serde_json::from_str::<Vec<String>>(&text))) {
-            Ok(Some(Ok(pods))) => pods,
-            other => {
-                if self.complained.insert(instance.clone()) {
-                    log::warn!("The pods of workload '{instance}' are not known: {other:?}");
+        let volume = format!("{instance}{PODS_SUFFIX}");
+        // Once more at once, as for listings: a moment of trouble must not look like a workload that is lost.
+        let text = self.read(&volume).or_else(|_| self.read(&volume));
+        let (pods, complaint) = match text {
+            Ok(None) => (Pods::NotNoted, format!("there is no volume '{volume}'")),
+            Ok(Some(text)) => match serde_json::from_str::<Vec<String>>(&text) {
+                Ok(pods) => {
+                    self.complained.remove(instance);
+                    self.pods.insert(instance.clone(), pods.clone());
+                    return Pods::Known(pods);
                 }
-                return None;
-            }
+                Err(error) => (Pods::Unreadable, format!("volume '{volume}' holds no list of pods: {error}")),
+            },
+            Err(error) => (Pods::Unreadable, RuntimeError::from(error).to_string()),
         };
-        self.pods.insert(instance.clone(), pods.clone());
-        Some(pods)
+        if self.complained.insert(instance.clone()) {
+            log::warn!("The pods of workload '{instance}' are not known: '{complaint}'");
+        }
+        pods
+    }
+
+    /// Warns of pods that are gone, once each.
+    fn note_missing<'a>(&mut self, pods: impl Iterator<Item = &'a String>, containers: &[EngineContainer]) {
+        let there: BTreeSet<&str> = containers.iter().filter_map(EngineContainer::pod).collect();
+        let missing: BTreeSet<String> = pods.filter(|pod| !there.contains(pod.as_str())).cloned().collect();
+        for pod in missing.difference(&self.missing) {
+            log::warn!("The pod '{pod}' is missing.");
+        }
+        self.missing = missing;
     }
 
     fn hear_news(&mut self) {
-        for news in self.news.1.try_iter() {
+        for news in self.heard.iter().flat_map(Receiver::try_iter) {
             match news {
                 KubeNews::Played(instance, pods) => self.pods.insert(instance, pods),
                 KubeNews::Down(instance) => {
@@ -302,43 +374,60 @@ impl RuntimeConnector for PodmanKubeConnector {
         watch: &mut dyn CallWatch,
     ) -> Result<ContainerId, RuntimeError> {
         let (config, manifest) = prepare(new)?;
-        self.remove_left_over();
-        let before = self.existing_pods()?;
+        let mut watch = CallSequence::new(watch);
+        self.remove_left_over(&mut watch)?;
+        let before = self.existing_pods(watch.next_call())?;
         let instance = &new.instance;
+        let made_nothing = FailedPlay { instance: instance.clone(), manifest, before, made: Some(Vec::new()) };
         // [impl->swdd~podman-kube-create-workload-creates-config-volume~1]
-        self.store(&format!("{instance}{CONFIG_SUFFIX}"), &new.workload.runtime_config);
-        let pods = match self.play(&config, &manifest, limit, watch) {
+        let config_volume = format!("{instance}{CONFIG_SUFFIX}");
+        if let Err(error) = self.store(&config_volume, &new.workload.runtime_config, &mut watch) {
+            self.failed_play = Some(made_nothing);
+            self.clean_up();
+            return Err(error.into());
+        }
+        let pods = match self.play(&config, &made_nothing.manifest, limit, watch.next_call()) {
             Ok(pods) => pods,
             Err(error) => {
-                self.remove_new_pods(&manifest, &before);
-                self.remove_volumes(instance);
+                let nothing = matches!(error, CallError::NotInstalled(_) | CallError::NotStarted(_));
+                let made = nothing.then(Vec::new);
+                self.failed_play = Some(FailedPlay { made, ..made_nothing });
+                self.clean_up();
                 return Err(error.into());
             }
         };
         // [impl->swdd~podman-kube-create-workload-creates-pods-volume~1]
-        self.store(&format!("{instance}{PODS_SUFFIX}"), &serde_json::json!(pods).to_string());
+        let pods_volume = format!("{instance}{PODS_SUFFIX}");
+        // The pods run, so a command that comes now finds them as those of any other workload.
+        let list = serde_json::json!(pods).to_string();
+        let _ = self.store(&pods_volume, &list, &mut CallSequence::new(&mut Unwatched)); // It warned.
         self.tell(KubeNews::Played(instance.clone(), pods.clone()));
-        self.played.insert(instance.clone(), Played { manifest, down_options: config.down_options, pods });
+        let played = Played { manifest: made_nothing.manifest, down_options: config.down_options, pods };
+        self.played.insert(instance.clone(), played);
         // [impl->swdd~podman-kube-create-workload-returns-workload-id~1]
         Ok(ContainerId(instance.to_string().into()))
     }
 
-    /// Podman cannot start the pods of a manifest again, so they are replaced.
+    /// Podman cannot start the pods of a manifest again.
+    fn can_start_again(&self) -> bool {
+        false
+    }
+
     fn start(
         &mut self,
         id: &ContainerId,
         new: &NewContainer,
-        limit: Option<Duration>,
-        watch: &mut dyn CallWatch,
+        _limit: Option<Duration>,
+        _watch: &mut dyn CallWatch,
     ) -> Result<ContainerId, RuntimeError> {
         prepare(new)?;
-        self.delete(id)?;
-        self.create(new, limit, watch)
+        Err(RuntimeError::Unsupported(format!("The pods of '{}' cannot be started again", id.0)))
     }
 
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
         let instance = InstanceName::parse(&id.0)
             .ok_or_else(|| RuntimeError::Failed(format!("'{}' is not the name of a workload instance", id.0)))?;
+        self.remove_left_over(&mut CallSequence::new(&mut Unwatched))?;
         if let Some(played) = self.recall(&instance)? {
             self.down(&played.manifest, &played.down_options)?;
             self.remove_volumes(&instance);
@@ -349,7 +438,9 @@ impl RuntimeConnector for PodmanKubeConnector {
     }
 
     fn find(&mut self, instance: &InstanceName) -> Result<Vec<ContainerId>, RuntimeError> {
-        let known = self.played.contains_key(instance) || !self.stored_instances(Some(instance))?.is_empty();
+        let failed = self.failed_play.as_ref().is_some_and(|failed| failed.instance == *instance);
+        let known = failed || self.played.contains_key(instance);
+        let known = known || !self.stored_instances(Some(instance))?.is_empty();
         Ok(known.then(|| ContainerId(instance.to_string().into())).into_iter().collect())
     }
 
@@ -366,7 +457,28 @@ impl RuntimeConnector for PodmanKubeConnector {
         // [impl->swdd~podman-kube-state-getter-uses-container-states~1]
         // [impl->swdd~podman-kube-state-getter-reset-cache~1]
         let containers = self.cli.containers(None)?;
-        Ok(with_pods.into_iter().map(|(pods, instance)| listed(instance, pods.as_deref(), &containers)).collect())
+        let known = with_pods.iter().filter_map(|(pods, _)| if let Pods::Known(ids) = pods { Some(ids) } else { None });
+        self.note_missing(known.flatten(), &containers);
+        Ok(with_pods.into_iter().map(|(pods, instance)| listed(instance, &pods, &containers)).collect())
+    }
+
+    /// The containers of all pods, each with its name before its lines when there are several.
+    fn log_calls(&mut self, instance: &InstanceName, wanted: &LogsRequest) -> Result<Vec<LogCall>, RuntimeError> {
+        let pods = match self.pods_of(instance) {
+            Pods::Known(pods) => pods,
+            Pods::NotNoted => return Ok(Vec::new()),
+            Pods::Unreadable => {
+                return Err(RuntimeError::Failed(format!("The pods of '{instance}' are not known")));
+            }
+        };
+        let containers = self.cli.containers(None)?;
+        let ours: Vec<_> = containers.iter().filter(|one| is_in(one, &pods) && !one.is_infra()).collect();
+        let several = ours.len() > 1;
+        let call = |container: &&EngineContainer| {
+            let prefix = if several { format!("[{}] ", container.name()) } else { String::new() };
+            Some(self.cli.log_call(log_arguments(wanted, &container.id()?.0), prefix))
+        };
+        Ok(ours.iter().filter_map(call).collect())
     }
 }
 
@@ -401,65 +513,6 @@ fn parse_pods(output: &str) -> Vec<String> {
         }
     }
     pods
-}
-
-// ------------------------------------------------------------------- states
-
-fn listed(instance: InstanceName, pods: Option<&[String]>, containers: &[EngineContainer]) -> ListedContainer {
-    let pods_of = |container: &&EngineContainer| {
-        pods.is_some_and(|pods| container.pod().is_some_and(|pod| pods.iter().any(|ours| ours == pod)))
-    };
-    let processes = containers.iter().filter(pods_of).filter_map(EngineContainer::process).collect();
-    let state = match pods {
-        Some(pods) => combined_state(pods, containers),
-        None => ExecutionState::plain(Phase::Succeeded),
-    };
-    ListedContainer { id: ContainerId(instance.to_string().into()), instance, state, processes, ended_at: None }
-}
-
-/// The state of a workload: of all containers of its pods the one that matters most (spec/agent.md section 16.4).
-// [impl->swdd~podman-kube-state-getter-combines-states~2]
-fn combined_state(pods: &[String], containers: &[EngineContainer]) -> ExecutionState {
-    let states = pods.iter().flat_map(|pod| {
-        let mut states: Vec<ExecutionState> =
-            containers.iter().filter(|container| container.pod() == Some(pod)).map(pod_container_state).collect();
-        // [impl->swdd~podman-kube-state-getter-treats-missing-pods-as-unknown~1]
-        if states.is_empty() {
-            log::debug!("The pod '{pod}' is missing.");
-            states.push(unknown());
-        }
-        states
-    });
-    // [impl->swdd~podman-kube-state-getter-removed-if-no-container~1]
-    states.min_by_key(|state| priority(state.phase)).unwrap_or_else(|| ExecutionState::plain(Phase::FailedLost))
-}
-
-fn unknown() -> ExecutionState {
-    ExecutionState::with_info(Phase::FailedUnknown, "unknown container state")
-}
-
-// [impl->swdd~podman-kube-state-getter-maps-state~2]
-fn pod_container_state(container: &EngineContainer) -> ExecutionState {
-    let state = container.execution_state();
-    match state.phase {
-        Phase::PendingStarting => ExecutionState::with_info(Phase::PendingStarting, "starting container"),
-        Phase::Stopping => ExecutionState::with_info(Phase::Stopping, "stopping container"),
-        Phase::FailedUnknown => unknown(),
-        _ => state,
-    }
-}
-
-/// Lower matters more.
-fn priority(phase: Phase) -> u8 {
-    match phase {
-        Phase::FailedExecFailed => 0,
-        Phase::PendingStarting => 1,
-        Phase::FailedUnknown => 2,
-        Phase::Running => 3,
-        Phase::Stopping => 4,
-        Phase::Succeeded => 5,
-        _ => 6,
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 //! Thread: the one of the test; connectors and the test share the engine.
 
 use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::messages::LogsRequest;
 use crate::model::names::InstanceName;
+use crate::runtime::log_reader::LogCall;
 use crate::runtime::{CallWatch, ContainerId, ListedContainer, NewContainer, RuntimeConnector, RuntimeError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{BTreeMap, VecDeque};
@@ -54,6 +56,7 @@ struct World {
     created: u32,
     calls: Vec<String>,
     faults: BTreeMap<Call, VecDeque<Fault>>,
+    cannot_start_again: bool,
     during_next_create: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -90,6 +93,11 @@ impl FakeEngine {
     /// The next calls of this kind do this, one after the other.
     pub fn inject(&self, call: Call, faults: impl IntoIterator<Item = Fault>) {
         self.world().faults.entry(call).or_default().extend(faults);
+    }
+
+    /// What has ended cannot be started again from now on, like pods.
+    pub fn forbid_start_again(&self) {
+        self.world().cannot_start_again = true;
     }
 
     /// Runs `action` in the middle of the next create.
@@ -215,7 +223,7 @@ impl RuntimeConnector for FakeConnector {
         let in_use = world.containers.values().any(|container| container.instance.short() == new.instance.short());
         match fault {
             Some(Fault::Unsupported) => return Err(RuntimeError::Unsupported("it will never work".to_owned())),
-            Some(Fault::IsMissing) => return Err(RuntimeError::NotStarted(FAILURE.to_owned())),
+            Some(Fault::IsMissing) => return Err(RuntimeError::NotInstalled(FAILURE.to_owned())),
             Some(Fault::Fails) => return Err(failed()),
             _ if in_use => {
                 // As the trait says, a failed create leaves nothing of its instance behind.
@@ -236,6 +244,10 @@ impl RuntimeConnector for FakeConnector {
             }
             _ => Ok(world.add(&new.instance, running, Some(new.clone()))),
         }
+    }
+
+    fn can_start_again(&self) -> bool {
+        !self.engine.world().cannot_start_again
     }
 
     fn start(
@@ -283,9 +295,15 @@ impl RuntimeConnector for FakeConnector {
     }
 
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
-        if self.engine.world().begin(Call::List, "list".to_owned()).is_some() {
-            return Err(failed());
+        match self.engine.world().begin(Call::List, "list".to_owned()) {
+            Some(Fault::IsMissing) => return Err(RuntimeError::NotInstalled(FAILURE.to_owned())),
+            Some(_) => return Err(failed()),
+            None => {}
         }
         Ok(self.engine.listing(&self.agent))
+    }
+
+    fn log_calls(&mut self, _instance: &InstanceName, _wanted: &LogsRequest) -> Result<Vec<LogCall>, RuntimeError> {
+        Ok(Vec::new())
     }
 }

@@ -1,6 +1,7 @@
-//! A scripted container engine that answers the podman command lines the agent uses (spec/agent.md 15.2).
+//! A scripted container engine that answers the podman and nerdctl command lines the agent uses (spec/agent.md 15.2
+//! and 17).
 //!
-//! Tests put a link named `podman` to this program first into the `PATH` of an agent. The containers are real
+//! Tests put a link named `podman` or `nerdctl` to this program first into the `PATH` of an agent. The containers are real
 //! processes that outlive the caller, so pids, exit codes, adoption and signals behave as with the real engine, while
 //! `script.json` makes any single command slow, failing, hanging or talkative.
 //!
@@ -102,7 +103,9 @@ fn perform(store: &Store, invocation: &Invocation, behave: Option<&str>, only_cr
         "--version" | "-v" => Answer::ok("podman version 4.3.1\n"),
         "run" => run(store, invocation, behave, only_create),
         "start" => start(store, invocation),
+        "ps" if is_nerdctl() => Answer::ok(nerdctl_list(store, invocation)),
         "ps" => Answer::ok(list(store, invocation)),
+        "inspect" if is_nerdctl() => nerdctl_inspect(store, invocation),
         "stop" => each_container(invocation, store, |id| container::stop(store, id, invocation.stop_seconds())),
         "rm" => each_container(invocation, store, |id| remove(store, id, invocation.flag(&["-f", "--force"]))),
         "pause" => each_container(invocation, store, |id| container::set_paused(store, id, true)),
@@ -179,14 +182,37 @@ fn remove(store: &Store, id: &str, force: bool) -> Result<(), (i32, String)> {
     Ok(())
 }
 
-fn list(store: &Store, invocation: &Invocation) -> String {
+/// Whether the program was called by the name of containerd's command line.
+fn is_nerdctl() -> bool {
+    env::args_os().next().is_some_and(|name| PathBuf::from(name).ends_with("nerdctl"))
+}
+
+fn listed(store: &Store, invocation: &Invocation) -> Vec<store::Container> {
     let all = invocation.flag(&["--all", "-a"]);
-    let wanted: Vec<_> = store
-        .list()
-        .into_iter()
-        .filter(|container| all || container.state == "running")
-        .filter(|container| invocation.filters().iter().all(|filter| container.matches(filter)))
-        .collect();
+    let containers = store.list().into_iter();
+    let containers = containers.filter(|container| all || container.state == "running");
+    containers.filter(|container| invocation.filters().iter().all(|filter| container.matches(filter))).collect()
+}
+
+/// One JSON object per line, without states.
+fn nerdctl_list(store: &Store, invocation: &Invocation) -> String {
+    listed(store, invocation).iter().map(|container| format!("{}\n", container.as_nerdctl_lists())).collect()
+}
+
+/// Answers what it can and fails when one of the containers is missing, as nerdctl does.
+fn nerdctl_inspect(store: &Store, invocation: &Invocation) -> Answer {
+    let found: Vec<_> = invocation.positional.iter().filter_map(|id| store.find(id)).collect();
+    let missing = found.len() < invocation.positional.len();
+    let stdout = match invocation.option(&["--format", "-f"]) {
+        Some(_) => found.iter().map(|container| format!("{}\n", container.stop_seconds)).collect(),
+        None => format!("{}\n", found.iter().map(store::Container::as_nerdctl_inspects).collect::<serde_json::Value>()),
+    };
+    let stderr = if missing { "level=fatal msg=\"1 errors: [no such container]\"\n".to_owned() } else { String::new() };
+    Answer { code: i32::from(missing), stdout, stderr }
+}
+
+fn list(store: &Store, invocation: &Invocation) -> String {
+    let wanted = listed(store, invocation);
     if invocation.option(&["--format"]) == Some("json") {
         let rows: Vec<_> = wanted.iter().map(store::Container::as_listed).collect();
         return format!("{}\n", serde_json::to_string_pretty(&rows).expect("plain values serialise"));

@@ -26,6 +26,8 @@ pub struct Rule {
     pub stderr: Option<String>,
     stdout_bytes: u64,
     stderr_bytes: u64,
+    /// Of these bytes every so many are a line; 0 means no line end at all.
+    line_bytes: usize,
     /// Do the command as well, before answering what the rule says.
     pub perform: bool,
     /// A failing `run` that leaves a container which was created, but not started.
@@ -50,6 +52,7 @@ impl Rule {
             stderr: text("stderr"),
             stdout_bytes: number("stdout_bytes"),
             stderr_bytes: number("stderr_bytes"),
+            line_bytes: usize::try_from(number("line_bytes")).expect("a short line"),
             perform: yes("perform"),
             leaves_container: yes("leaves_container"),
         }
@@ -115,7 +118,10 @@ pub fn wait_as_told(store: &Store, rule: &Rule) {
 
 /// Writes the ordered number of bytes to stdout and stderr, or until nobody reads any more.
 pub fn flood(rule: &Rule) {
-    let block = [b'x'; 8192];
+    let mut block = [b'x'; 8192];
+    if rule.line_bytes > 0 {
+        block.iter_mut().skip(rule.line_bytes - 1).step_by(rule.line_bytes).for_each(|byte| *byte = b'\n');
+    }
     let mut out = rule.stdout_bytes;
     let mut err = rule.stderr_bytes;
     while out > 0 || err > 0 {

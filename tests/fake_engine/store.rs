@@ -89,6 +89,20 @@ impl Container {
         })
     }
 
+    /// The line of `nerdctl ps --format=json`.
+    pub fn as_nerdctl_lists(&self) -> Value {
+        let labels: Vec<String> = self.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        json!({ "ID": self.id, "Image": self.image, "Labels": labels.join(","), "Names": self.name, "Status": "" })
+    }
+
+    /// The entry of `nerdctl inspect`.
+    pub fn as_nerdctl_inspects(&self) -> Value {
+        let finished = if self.exited > 0 { rfc3339(self.exited) } else { "0001-01-01T00:00:00Z".to_owned() };
+        json!({ "Id": self.id, "Name": self.name, "State": {
+            "Status": self.state, "ExitCode": self.exit_code, "Pid": self.pid, "FinishedAt": finished,
+        }})
+    }
+
     fn as_stored(&self) -> Value {
         let mut value = self.as_listed();
         value["Labels"] = json!(self.labels);
@@ -263,6 +277,23 @@ fn replace(file: &Path, content: &str) {
 pub fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The time as nerdctl writes it.
+fn rfc3339(seconds: i64) -> String {
+    let (mut day, second) = (seconds / 86_400, seconds % 86_400);
+    let (mut year, mut month) = (1970, 0);
+    let leap = |year: i64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let length = |year, month: usize| match month {
+        1 if leap(year) => 29,
+        month => [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31][month],
+    };
+    while day >= length(year, month) {
+        day -= length(year, month);
+        (year, month) = if month == 11 { (year + 1, 0) } else { (year, month + 1) };
+    }
+    let (hour, minute) = (second / 3600, second / 60 % 60);
+    format!("{year}-{:02}-{:02}T{hour:02}:{minute:02}:{:02}.123456789Z", month + 1, day + 1, second % 60)
 }
 
 fn random_id() -> String {

@@ -71,6 +71,11 @@ impl FakeEngine {
         fs::rename(&temporary, self.state().join("script.json")).expect("own folder is writable");
     }
 
+    /// Installs the same engine as containerd's command line.
+    pub fn install_nerdctl(&self) {
+        symlink(program(), self.bin().join("nerdctl")).expect("nerdctl is not installed");
+    }
+
     /// Takes the engine away, as if it were not installed.
     pub fn uninstall(&self) {
         fs::remove_file(self.bin().join("podman")).expect("the engine is installed");

@@ -112,6 +112,13 @@ fn parent(pid: u32) -> Option<u32> {
     stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
 }
 
+/// Most memory the process ever had, in KiB.
+pub fn memory_peak_kib(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel counts it");
+    line.trim().trim_end_matches("kB").trim().parse().expect("a number")
+}
+
 /// Names of all threads of `pid`.
 pub fn thread_names(pid: u32) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();

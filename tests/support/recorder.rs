@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 
 use ankaios_lite::limits::{CONNECT_MAX, MESSAGE_MAX};
 use ankaios_lite::model::messages::{FromServer, ReadState, Request, RequestContent, ToServer};
+use ankaios_lite::model::names::InstanceName;
 use ankaios_lite::model::version::VERSION;
 use ankaios_lite::wire::address::{Security, ServerUrl};
 use ankaios_lite::wire::client::{ClientOptions, ClientReceiver, ClientSender, Hangup, Service, connect};
@@ -79,6 +80,16 @@ impl Recorder {
     pub fn states_until(&self, workload: &str, state: &str) -> Vec<String> {
         let ended = || Some(self.states_of(workload)).filter(|states| states.last().is_some_and(|last| last == state));
         poll(LIMIT, ended).unwrap_or_else(|| panic!("'{workload}' never was {state}: {:#?}", self.changes()))
+    }
+
+    /// The instance of `workload` that was last heard of.
+    ///
+    /// # Panics
+    /// When that takes too long.
+    pub fn instance(&self, workload: &str) -> InstanceName {
+        let last = || self.changes().into_iter().rfind(|change| change.workload == workload);
+        let change = poll(LIMIT, last).unwrap_or_else(|| panic!("'{workload}' was never heard of"));
+        InstanceName::with_id(workload, &change.id, &change.agent)
     }
 
     /// Position of the first change of `workload` to `state`.

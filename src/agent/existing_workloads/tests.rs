@@ -120,6 +120,32 @@ fn an_existing_container_is_resumed_reused_or_replaced() {
 }
 
 #[test]
+fn what_cannot_be_started_again_is_replaced_when_it_succeeded() {
+    let engine = FakeEngine::new();
+    engine.forbid_start_again();
+    engine.add(&instance("w", "a"), plain(Phase::Succeeded));
+    let mut rig = Rig::new(engine);
+    rig.agent.hello(&[wanted("w", "a")]);
+    assert_eq!(rig.calls(), ["list", "delete w", "create w"]);
+}
+
+#[test]
+fn an_engine_that_is_not_installed_is_asked_once_per_hello_and_by_the_workloads_that_want_it() {
+    let engine = FakeEngine::new();
+    engine.inject(Call::List, [Fault::IsMissing, Fault::IsMissing]);
+    let mut rig = Rig::new(engine);
+    rig.agent.hello(&[]);
+    rig.agent.pass(REPAIR_INTERVAL * 3);
+    assert_eq!(rig.calls(), ["list"]);
+    rig.agent.hello(&[]);
+    assert_eq!(rig.calls(), ["list"]);
+    // It was installed in the meantime, and an earlier agent had left something.
+    rig.engine.add(&instance("w", "b"), plain(Phase::Running));
+    rig.agent.update(WorkloadPlan { added: vec![wanted("w", "a")], deleted: vec![] });
+    assert_eq!(rig.calls(), ["list", "delete w", "create w"]);
+}
+
+#[test]
 fn reuse_and_replace_wait_for_the_dependencies_but_the_old_container_goes_at_once() {
     let needs_other = |w: &mut Workload| {
         w.dependencies.insert("other".to_owned(), AddCondition::Running);

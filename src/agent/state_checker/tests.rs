@@ -561,6 +561,14 @@ impl RuntimeConnector for ScriptedConnector {
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
         self.0.recv().map_err(|_| refusal())
     }
+
+    fn log_calls(
+        &mut self,
+        _instance: &InstanceName,
+        _wanted: &crate::model::messages::LogsRequest,
+    ) -> Result<Vec<crate::runtime::log_reader::LogCall>, RuntimeError> {
+        Err(refusal())
+    }
 }
 
 #[test]
@@ -570,7 +578,7 @@ fn the_threads_report_and_end_with_their_sender() {
     let (commands, inbox) = bounded(4);
     let (reports, told) = bounded(4);
     let connector = Box::new(ScriptedConnector(scripted));
-    let threads =
+    let thread =
         start(CheckerSettings::podman(), connector, inbox, move |report| reports.send(report).unwrap()).unwrap();
     let id = ContainerId("web".into());
     commands.send(WatchCommand::Watch { instance: instance("web"), id, generation: 1 }).unwrap();
@@ -581,5 +589,5 @@ fn the_threads_report_and_end_with_their_sender() {
         assert_eq!(told.recv_timeout(ample), Ok(report));
     }
     drop(commands);
-    assert_eq!(threads::join_all(threads, ample), [""; 0]);
+    assert_eq!(threads::join_all([thread], ample), [""; 0]);
 }

@@ -681,6 +681,24 @@ fn a_workload_that_succeeded_is_started_in_its_own_container() {
     assert!(rig.path("a").join("files/x").exists(), "files are written again");
 }
 
+#[test]
+fn pods_that_succeeded_were_forgotten_when_their_next_create_failed() {
+    let mut rig = Rig::new();
+    rig.engine.forbid_start_again();
+    let id = rig.always("a");
+    rig.clock.advance(RESTART_SPACING);
+    rig.engine.inject(Call::Delete, [Fault::Fails]);
+    rig.engine.inject(Call::Create, [Fault::Fails]);
+    rig.observe(ExecutionState::exited(0));
+    assert_eq!(rig.states(), ["a Succeeded(Ok)".to_owned(), stopping("a"), delete_failed("a")]);
+    assert_eq!(rig.engine.only().0, id, "nothing is created before the old ones are gone");
+    rig.until_due();
+    assert_eq!(rig.states(), [gone("a"), starting("a"), retry("a", 1)]);
+    rig.until_due();
+    assert_eq!(rig.engine.take_calls(), ["delete web", "delete web", "create web", "create web"]);
+    assert_ne!(rig.engine.only().0, id);
+}
+
 // [utest->swdd~workload-control-loop-restarts-workloads-using-update~1]
 #[test]
 fn a_workload_that_failed_gets_a_new_container() {

@@ -89,7 +89,7 @@ fn a_missing_program_is_named() {
     let call = EngineCall::new("no-such-engine", vec!["ps".to_owned(), "a b".to_owned()]);
     let text =
         "Error: 'No such file or directory (os error 2)'. Could not spawn command 'no-such-engine \"ps\" \"a b\"'.";
-    assert_eq!(text_of(call), Err(CallError::NotStarted(text.to_owned())));
+    assert_eq!(text_of(call), Err(CallError::NotInstalled(text.to_owned())));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The connector against a scripted nerdctl.
 
 use super::*;
+use crate::model::messages::LogsRequest;
 use crate::runtime::scripted_engine::{ID, OTHER, ScriptedEngine, failed, id, new_container};
 use crate::runtime::{NewContainer, RuntimeConnector as _, RuntimeError};
 
@@ -122,4 +123,39 @@ fn engine_states_mean_what_the_table_says() {
         let inspection: Inspection = serde_json::from_str(&text).unwrap();
         assert_eq!(inspection.execution_state().to_string(), expected, "{status} {code}");
     }
+}
+
+#[test]
+fn the_time_of_the_end_is_known_of_what_has_ended() {
+    for (status, finished, expected) in [
+        ("exited", "1970-01-01T00:00:01Z", Some(1)),
+        ("exited", "2024-02-29T12:00:00.123456789Z", Some(1_709_208_000)),
+        ("exited", "2024-03-01T00:30:00.5+01:30", Some(1_709_247_600)),
+        ("exited", "2023-12-31T23:59:59-00:01", Some(1_704_067_259)),
+        ("dead", "2000-01-01T00:00:00Z", Some(946_684_800)),
+        ("running", "2000-01-01T00:00:00Z", None),
+        ("exited", "0001-01-01T00:00:00Z", None),
+        ("exited", "1970-01-01T00:00:00+00:01", None),
+        ("exited", "99999999999999-01-01T00:00:00Z", None),
+        ("exited", "2000-13-01T00:00:00Z", None),
+        ("exited", "2000-01-01T00:00:00+99999999999999999:00", None),
+        ("exited", "2000-01-01T00:00Z", None),
+        ("exited", "yesterday", None),
+        ("exited", "", None),
+    ] {
+        let text = format!(r#"{{"Id":"i","State":{{"Status":"{status}","ExitCode":0,"FinishedAt":"{finished}"}}}}"#);
+        let inspection: Inspection = serde_json::from_str(&text).unwrap();
+        let ours = BTreeMap::from([("i", InstanceName::with_id("w", "1", "A"))]);
+        assert_eq!(inspection.of(&ours).unwrap().ended_at, expected, "{status} {finished}");
+    }
+}
+
+#[test]
+fn logs_are_read_by_the_id_of_the_container() {
+    let found = print(&[ps_line(ID, &new().instance.to_string())]);
+    let script = ScriptedEngine::answering(&[&found, ""]);
+    let mut containerd = connector(&script);
+    let calls = containerd.log_calls(&new().instance, &LogsRequest::default()).unwrap();
+    assert_eq!(calls.iter().map(|call| call.arguments.join(" ")).collect::<Vec<_>>(), [format!("logs {ID}")]);
+    assert!(containerd.log_calls(&new().instance, &LogsRequest::default()).unwrap().is_empty(), "it is gone");
 }

@@ -1,8 +1,8 @@
 //! The connector against a scripted podman: which calls it makes, and what it makes of the answers.
 
 use super::*;
+use crate::model::execution_state::Phase;
 use crate::runtime::MainProcess;
-use crate::runtime::container_list;
 use crate::runtime::scripted_engine::{ScriptedEngine, failed, id, new_container};
 use std::fs;
 
@@ -110,15 +110,9 @@ fn a_workload_that_can_never_run_calls_nothing() {
         (new_container("podman", CONFIG), "Received a manifest for the wrong runtime: 'podman'"),
         (new_container("podman-kube", "playOptions: []"), "missing field `manifest`"),
     ] {
-        let web = id("web.1.agent_A");
-        for result in [
-            connector(&script).create(&broken, None, &mut Unwatched),
-            connector(&script).start(&web, &broken, None, &mut Unwatched),
-        ] {
-            match result {
-                Err(RuntimeError::Unsupported(text)) => assert!(text.contains(reason), "{text}"),
-                other => panic!("{reason}: {other:?}"),
-            }
+        match connector(&script).create(&broken, None, &mut Unwatched) {
+            Err(RuntimeError::Unsupported(text)) => assert!(text.contains(reason), "{text}"),
+            other => panic!("{reason}: {other:?}"),
         }
     }
     assert_eq!(script.calls(), [""; 0]);
@@ -130,8 +124,8 @@ fn volumes_that_cannot_be_made_do_not_hinder_the_workload() {
     let script = ScriptedEngine::answering(&[]);
     script.on("volume", "exit 125");
     script.on("-g", "printf 'Pod:\\np1\\n'");
-    let mut kube = connector(&script);
-    let mut lister = kube.clone();
+    let mut lister = connector(&script);
+    let mut kube = lister.for_workload()();
     let web = create(&mut kube).unwrap();
     // The listing finds no volume either, and knows the pod all the same.
     script.on("volume", "");
@@ -168,11 +162,77 @@ fn pods_that_a_failed_play_left_are_removed_before_the_next() {
     let script = ScriptedEngine::answering(&["", "", "", "exit 125", "echo 'new web'", "exit 125"]);
     let mut kube = connector(&script);
     assert!(create(&mut kube).is_err());
-    assert_eq!(kube.left_over.len(), 1);
     create(&mut kube).unwrap();
     let calls = calls(&script);
-    assert_eq!(calls[5], "pod rm --force --ignore new");
-    assert_eq!(calls[8..10], ["pod rm --force --ignore new", POD_LS]);
+    assert_eq!(calls[5..7], ["pod rm --force --ignore new"; 2], "the volumes stay until the pods are gone");
+    assert_eq!(calls[7..9], removal_calls());
+    assert_eq!(calls[9], POD_LS);
+}
+
+#[test]
+fn pods_of_a_failed_play_that_could_not_be_listed_were_forgotten() {
+    // The play fails, and so does the listing of what it left.
+    let script = ScriptedEngine::answering(&["echo 'old web'", "", "", "exit 125", "exit 125"]);
+    let mut kube = connector(&script);
+    assert!(create(&mut kube).is_err());
+    let instance = new().instance;
+    assert_eq!(calls(&script).len(), 5, "the volumes stay");
+    let web = id(&instance.to_string());
+    assert_eq!(kube.find(&instance), Ok(vec![web.clone()]));
+    // As long as nobody can tell what is left, neither a create nor a delete may go on.
+    script.on("6", "exit 125");
+    assert!(create(&mut kube).is_err());
+    script.on("7", "exit 125");
+    assert!(kube.delete(&web).is_err());
+    script.on("8", "printf 'old web\nnew web\n'");
+    script.on("12", NO_VOLUME);
+    assert_eq!(kube.delete(&web), Ok(()));
+    let calls = calls(&script);
+    assert_eq!(calls[5..8], [POD_LS; 3]);
+    assert_eq!(calls[8], "pod rm --force --ignore new");
+    assert_eq!(calls[9..11], removal_calls());
+    assert_eq!(calls[11], format!("volume inspect {instance}.config"));
+}
+
+/// A watch whose call is to be cancelled, and which notes the ages it was told.
+struct Cancelling(std::os::fd::OwnedFd);
+
+impl CallWatch for Cancelling {
+    fn cancel_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        Some(std::os::fd::AsFd::as_fd(&self.0))
+    }
+
+    fn next_progress(&self) -> Option<Duration> {
+        None
+    }
+
+    fn still_running(&mut self, _age: Duration) {}
+}
+
+#[test]
+fn calls_before_the_play_could_not_be_cancelled() {
+    use rustix::event::{EventfdFlags, eventfd};
+    let [rm, create_volume] = store_calls(".config");
+    for (hanging, expected) in [
+        ("1", vec![POD_LS.to_owned()]),
+        ("2", [&[POD_LS.to_owned(), rm.clone()][..], &removal_calls()].concat()),
+        ("3", [&[POD_LS.to_owned(), rm, create_volume][..], &removal_calls()].concat()),
+    ] {
+        let script = ScriptedEngine::answering(&[]);
+        // Cancelled as soon as it hangs: the script itself makes the descriptor readable, which is a pipe's end.
+        let fifo = script.path().join("cancel");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
+        let readable = fs::OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
+        script.on(hanging, &format!("echo >{}; exec sleep 600", fifo.display()));
+        let mut watch = Cancelling(readable.into());
+        let result = connector(&script).create(&new(), None, &mut watch);
+        assert_eq!(result, Err(RuntimeError::Cancelled), "call {hanging}");
+        assert_eq!(calls(&script), expected);
+    }
+    // A cancel that came before counts as well.
+    let cancelled = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
+    let script = ScriptedEngine::answering(&["exec sleep 600"]);
+    assert_eq!(connector(&script).create(&new(), None, &mut Cancelling(cancelled)), Err(RuntimeError::Cancelled));
 }
 
 // [utest->swdd~podman-kube-delete-workload-downs-manifest-file~1]
@@ -229,12 +289,13 @@ fn when_one_of_several_pods_is_gone_the_others_are_taken_down_alone() {
 }
 
 #[test]
-fn start_replaces_the_pods() {
-    let script = ScriptedEngine::answering(&[&volume(CONFIG)]);
-    let instance = new().instance.to_string();
-    assert_eq!(connector(&script).start(&id(&instance), &new(), None, &mut Unwatched), Ok(id(&instance)));
-    let calls = calls(&script);
-    assert_eq!((calls[1].as_str(), calls[7].as_str()), ("kube down --d -", PLAY));
+fn pods_cannot_be_started_again() {
+    let script = ScriptedEngine::answering(&[]);
+    let mut kube = connector(&script);
+    assert!(!kube.can_start_again());
+    let result = kube.start(&id(&new().instance.to_string()), &new(), None, &mut Unwatched);
+    assert!(matches!(result, Err(RuntimeError::Unsupported(_))));
+    assert_eq!(script.calls(), [""; 0], "and they are not touched");
 }
 
 // [utest->swdd~podman-kube-list-existing-workloads-using-config-volumes~1]
@@ -274,6 +335,62 @@ fn a_listing_finds_the_workloads_of_exactly_this_agent_by_their_volumes() {
 }
 
 #[test]
+fn pods_that_could_not_be_read_were_taken_for_a_workload_that_succeeded() {
+    for broken in ["echo 'database is locked' >&2; exit 125", &volume("no list"), "echo '[{}]'"] {
+        let script = ScriptedEngine::answering(&["printf 'web.1.agent_A.config\ndb.2.agent_A.config\n'"]);
+        script.on("2", &volume(r#"["p1"]"#));
+        script.on("volume", broken);
+        script.on("ps", r#"echo '[{"Id":"c","Pod":"p1","State":"running"}]'"#);
+        let listed = connector(&script).list().unwrap();
+        let states: Vec<String> = listed.iter().map(|one| one.state.to_string()).collect();
+        assert_eq!(states, ["Running(Ok)", "Failed(Unknown): 'Could not load workload metadata'"], "{broken}");
+    }
+    // One moment of trouble is nothing.
+    let script = ScriptedEngine::answering(&["echo web.1.agent_A.config", "exit 125", &volume(r#"["p1"]"#)]);
+    script.on("ps", r#"echo '[{"Id":"c","Pod":"p1","State":"running"}]'"#);
+    assert_eq!(connector(&script).list().unwrap()[0].state.phase, Phase::Running);
+}
+
+#[test]
+fn a_listing_of_another_connector_does_not_take_the_news_away() {
+    let script = ScriptedEngine::answering(&[]);
+    script.on("volume", "exit 125");
+    script.on("-g", "printf 'Pod:\np1\n'");
+    let mut lister = connector(&script);
+    let mut kube = lister.for_workload()();
+    create(&mut kube).unwrap();
+    script.on("volume", "");
+    script.on("ps", r#"echo '[{"Id":"c","Pod":"p1","State":"running"}]'"#);
+    assert_eq!(kube.list(), Ok(vec![]));
+    assert_eq!(lister.list().unwrap().len(), 1);
+}
+
+#[test]
+fn the_logs_of_all_containers_but_the_one_that_holds_the_pod_are_read() {
+    let wanted = LogsRequest { follow: Some(true), tail: Some(5), ..LogsRequest::default() };
+    let two = r#"{"Id":"a","Pod":"p1","Names":["web-a"]},{"Id":"b","Pod":"p2","Names":["web-b"]}"#;
+    let infra = r#"{"Id":"i","Pod":"p1","IsInfra":true},{"Id":"x","Pod":"q","Names":["other"]}"#;
+    let one = two.split_once(",{").unwrap().0;
+    for (containers, expected) in [
+        (format!("{two},{infra}"), vec![("a", "[web-a] "), ("b", "[web-b] ")]),
+        (format!("{one},{infra}"), vec![("a", "")]),
+        (infra.to_owned(), vec![]),
+    ] {
+        let script = ScriptedEngine::answering(&[&volume(r#"["p1","p2"]"#), &format!("echo '[{containers}]'")]);
+        let calls = connector(&script).log_calls(&new().instance, &wanted).unwrap();
+        let told: Vec<_> = calls.iter().map(|call| (call.arguments.join(" "), call.prefix.as_str())).collect();
+        let expected: Vec<_> =
+            expected.iter().map(|(id, prefix)| (format!("logs -f --tail 5 {id}"), *prefix)).collect();
+        assert_eq!(told, expected);
+    }
+    let script = ScriptedEngine::answering(&[NO_VOLUME]);
+    assert!(connector(&script).log_calls(&new().instance, &wanted).unwrap().is_empty());
+    let script = ScriptedEngine::answering(&[]);
+    script.on("volume", "exit 125");
+    assert!(connector(&script).log_calls(&new().instance, &wanted).is_err());
+}
+
+#[test]
 fn containers_are_not_listed_when_there_is_no_workload() {
     let script = ScriptedEngine::answering(&[]);
     assert_eq!(connector(&script).list(), Ok(vec![]));
@@ -289,59 +406,6 @@ fn find_asks_for_exactly_this_instance() {
     assert_eq!(connector(&script).find(&instance), Ok(vec![id("web.1.agent_A")]));
     assert_eq!(script.calls(), [r"volume ls --filter name=^web\.1\.agent_A\.config$ --format={{.Name}}"]);
     assert_eq!(connector(&ScriptedEngine::answering(&[""])).find(&instance), Ok(vec![]));
-}
-
-fn states(containers: &[(&str, &str, i64)]) -> Vec<EngineContainer> {
-    let entries: Vec<String> = containers
-        .iter()
-        .map(|(pod, state, code)| format!(r#"{{"Id":"c","Pod":"{pod}","State":"{state}","ExitCode":{code}}}"#))
-        .collect();
-    container_list::parse(&format!("[{}]", entries.join(","))).unwrap()
-}
-
-// [utest->swdd~podman-kube-state-getter-maps-state~2]
-#[test]
-fn a_single_container_gives_its_state_to_the_workload() {
-    for (state, code, expected) in [
-        ("created", 0, "Pending(Starting): 'starting container'"),
-        ("configured", 0, "Pending(Starting): 'starting container'"),
-        ("initialized", 0, "Pending(Starting): 'starting container'"),
-        ("paused", 0, "Failed(Unknown): 'unknown container state'"),
-        ("running", 0, "Running(Ok)"),
-        ("exited", 0, "Succeeded(Ok)"),
-        ("exited", 7, "Failed(ExecFailed): 'Exit code: '7''"),
-        ("stopping", 0, "Stopping(Stopping): 'stopping container'"),
-        ("stopped", 0, "Stopping(Stopping): 'stopping container'"),
-        ("removing", 0, "Stopping(Stopping): 'stopping container'"),
-        ("odd", 0, "Failed(Unknown): 'unknown container state'"),
-    ] {
-        let combined = combined_state(&["p".to_owned()], &states(&[("p", state, code), ("other", "exited", 9)]));
-        assert_eq!(combined.to_string(), expected, "{state} {code}");
-    }
-}
-
-// [utest->swdd~podman-kube-state-getter-combines-states~2]
-#[test]
-fn of_all_containers_the_state_that_matters_most_counts() {
-    let order = [("exited", 1), ("created", 0), ("paused", 0), ("running", 0), ("stopping", 0), ("exited", 0)];
-    for (index, (state, code)) in order.iter().enumerate() {
-        for (lesser, lesser_code) in &order[index..] {
-            let containers = states(&[("q", lesser, *lesser_code), ("p", state, *code), ("q", lesser, *lesser_code)]);
-            let expected = pod_container_state(&containers[1]);
-            let pods = ["p".to_owned(), "q".to_owned()];
-            assert_eq!(combined_state(&pods, &containers), expected, "{state} before {lesser}");
-        }
-    }
-}
-
-// [utest->swdd~podman-kube-state-getter-treats-missing-pods-as-unknown~1]
-// [utest->swdd~podman-kube-state-getter-removed-if-no-container~1]
-#[test]
-fn missing_pods_are_unknown_and_no_pods_at_all_are_lost() {
-    let pods = ["p".to_owned(), "q".to_owned()];
-    assert_eq!(combined_state(&pods, &states(&[("p", "running", 0)])), unknown());
-    assert_eq!(combined_state(&pods, &states(&[("p", "exited", 1)])), ExecutionState::exited(1));
-    assert_eq!(combined_state(&[], &states(&[("p", "running", 0)])), ExecutionState::plain(Phase::FailedLost));
 }
 
 #[test]

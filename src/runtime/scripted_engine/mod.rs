@@ -83,7 +83,7 @@ pub fn id(text: &str) -> ContainerId {
 #[track_caller]
 pub fn failed<T: std::fmt::Debug>(result: Result<T, RuntimeError>) -> String {
     match result {
-        Err(RuntimeError::Failed(text) | RuntimeError::NotStarted(text)) => text,
+        Err(RuntimeError::Failed(text) | RuntimeError::NotStarted(text) | RuntimeError::NotInstalled(text)) => text,
         other => panic!("{other:?}"),
     }
 }

@@ -1,0 +1,305 @@
+//! Reads the logs of containers for requests of the server: follow, tail, since, until (spec/control-interface.md 10).
+//!
+//! One stream per request and instance. A stream has at most one message waiting for the server; until that is sent it
+//! reads nothing, so a flood waits in the pipe of the engine's program, costs bounded memory and delays nobody. What
+//! a slow requester does not read in time is dropped, counted and told by the server.
+//!
+//! Thread: `log:<number>:<workload>`, one per stream: reads and sends. [`LogStreams`] belongs to `scheduler`.
+//! Owns: the processes of the engine that print the log. Takes: [`LogOrder`], its end when [`LogStreams`] forgets it.
+//! Gives: lines and their end to `uplink` (waits there for room), its own end to the scheduler.
+
+use super::agent_manager::SchedulerEvent;
+use super::uplink_outbox::LogOutbox;
+use crate::limits::{LOG_LINES, LOG_STOP_MAX, LOG_STREAMS_MAX, STACK_LARGE};
+use crate::model::log_entries;
+use crate::model::messages::{LogEntry, LogsRequest, ToServer};
+use crate::model::names::InstanceName;
+use crate::runtime::RuntimeConnector;
+use crate::runtime::log_reader::LogReader;
+use crate::threads::{self, Thread};
+use crossbeam_channel::Sender;
+use log::{debug, info, warn};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One instance whose log is wanted.
+pub struct LogOrder {
+    /// Whose log.
+    pub instance: InstanceName,
+    /// The engine that has its container; `None` when the workload is not known or has no engine.
+    pub connector: Option<Box<dyn RuntimeConnector>>,
+}
+
+/// Names one stream of this agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamId {
+    /// The full id of the request.
+    request_id: String,
+    number: u64,
+}
+
+/// The streams under way.
+pub struct LogStreams {
+    outbox: LogOutbox,
+    scheduler: Sender<SchedulerEvent>,
+    by_request: BTreeMap<String, BTreeMap<u64, Running>>,
+    started: u64,
+}
+
+/// A running stream. It ends when this is dropped.
+struct Running {
+    stop: Arc<OwnedFd>,
+    thread: Option<Thread>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes()); // An empty counter takes it.
+    }
+}
+
+impl LogStreams {
+    /// No stream yet. Lines go to `outbox`, ends to `scheduler`.
+    #[must_use]
+    pub fn new(outbox: LogOutbox, scheduler: Sender<SchedulerEvent>) -> Self {
+        Self { outbox, scheduler, by_request: BTreeMap::new(), started: 0 }
+    }
+
+    /// Starts to read; a request under the same id is replaced. What cannot be read ends at once, or the requester
+    /// would wait for it for ever.
+    pub fn start(&mut self, request_id: &str, wanted: &LogsRequest, orders: Vec<LogOrder>) {
+        self.by_request.remove(request_id);
+        for order in orders {
+            let LogOrder { instance, connector } = order;
+            let Some(connector) = connector else {
+                info!("Could not find workload '{}'", instance.workload);
+                self.refuse(request_id, instance, None);
+                continue;
+            };
+            let running: usize = self.by_request.values().map(BTreeMap::len).sum();
+            if running >= LOG_STREAMS_MAX {
+                let text = format!("[no log: this agent reads {LOG_STREAMS_MAX} others at the moment]");
+                self.refuse(request_id, instance, Some(text));
+                continue;
+            }
+            if let Err(error) = self.start_one(request_id, wanted.clone(), instance.clone(), connector) {
+                warn!("Did not get log fetcher for '{}': {error}", instance.workload);
+                self.refuse(request_id, instance, Some(format!("[no log: {error}]")));
+            }
+        }
+    }
+
+    fn start_one(
+        &mut self,
+        request_id: &str,
+        wanted: LogsRequest,
+        instance: InstanceName,
+        connector: Box<dyn RuntimeConnector>,
+    ) -> io::Result<()> {
+        self.started += 1;
+        let number = self.started;
+        let new_fd = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Arc::new);
+        let (stop, room) = (new_fd()?, new_fd()?);
+        let name = format!("log:{number}:{}", instance.workload);
+        let stream = LogStream {
+            id: StreamId { request_id: request_id.to_owned(), number },
+            instance,
+            wanted,
+            outbox: self.outbox.clone(),
+            scheduler: self.scheduler.clone(),
+            stop: stop.clone(),
+            room,
+            sending: false,
+            waiting: VecDeque::new(),
+        };
+        let thread = threads::spawn(name, STACK_LARGE, move || stream.run(connector))?;
+        let streams = self.by_request.entry(request_id.to_owned()).or_default();
+        streams.insert(number, Running { stop, thread: Some(thread) });
+        Ok(())
+    }
+
+    fn refuse(&self, request_id: &str, instance: InstanceName, why: Option<String>) {
+        let lines = why.map(|message| vec![LogEntry { instance: instance.clone(), message }]);
+        let lines = lines.map(|entries| ToServer::LogEntries { request_id: request_id.to_owned(), entries });
+        let stop = ToServer::LogsStop { request_id: request_id.to_owned(), instance };
+        for message in lines.into_iter().chain([stop]) {
+            let _ = self.outbox.put(message, None); // Refused only when there is no server that could read it.
+        }
+    }
+
+    /// Ends the streams of a request; an unknown one is no error.
+    pub fn cancel(&mut self, request_id: &str) {
+        self.by_request.remove(request_id);
+    }
+
+    /// Ends all streams: whoever wanted them is gone.
+    pub fn cancel_all(&mut self) {
+        self.by_request.clear();
+    }
+
+    /// A stream has ended by itself.
+    pub fn ended(&mut self, id: &StreamId) {
+        if let Some(streams) = self.by_request.get_mut(&id.request_id) {
+            streams.remove(&id.number);
+            if streams.is_empty() {
+                self.by_request.remove(&id.request_id);
+            }
+        }
+    }
+
+    /// How many streams run.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_request.values().map(BTreeMap::len).sum()
+    }
+
+    /// Whether none runs.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_request.is_empty()
+    }
+}
+
+impl Drop for LogStreams {
+    /// The agent ends: nobody else would end the processes of the engine.
+    fn drop(&mut self) {
+        let mut streams: Vec<Running> =
+            std::mem::take(&mut self.by_request).into_values().flat_map(BTreeMap::into_values).collect();
+        let running: Vec<Thread> = streams.iter_mut().filter_map(|stream| stream.thread.take()).collect();
+        drop(streams);
+        for name in threads::join_all(running, LOG_STOP_MAX) {
+            debug!("Not waiting for thread '{name}'.");
+        }
+    }
+}
+
+/// One log on its way.
+struct LogStream {
+    id: StreamId,
+    instance: InstanceName,
+    wanted: LogsRequest,
+    outbox: LogOutbox,
+    scheduler: Sender<SchedulerEvent>,
+    /// Readable when nobody wants the log any more.
+    stop: Arc<OwnedFd>,
+    /// Readable when the message that waited for the server is being sent.
+    room: Arc<OwnedFd>,
+    /// Whether a message waits for the server.
+    sending: bool,
+    /// What comes after it.
+    waiting: VecDeque<ToServer>,
+}
+
+/// Nobody wants the log any more.
+struct Stopped;
+
+impl LogStream {
+    fn run(mut self, connector: Box<dyn RuntimeConnector>) {
+        if let Ok(()) = self.send_all(connector) {
+            // Told only when it ended by itself, after its last line.
+            let end = SchedulerEvent::LogEnded(self.id.clone());
+            let _ = self.scheduler.send(end); // Gone only when the agent ends.
+        }
+    }
+
+    fn send_all(&mut self, connector: Box<dyn RuntimeConnector>) -> Result<(), Stopped> {
+        let mut readers = self.open(connector);
+        while !readers.is_empty() {
+            self.send()?;
+            self.until_sent()?;
+            let limit = readers.iter().filter_map(LogReader::wait_max).min();
+            self.wait_for(readers.iter().flat_map(LogReader::descriptors), limit)?;
+            let mut lines = Vec::new();
+            readers.retain_mut(|reader| !reader.read(&mut lines));
+            self.queue(lines);
+        }
+        let (request_id, instance) = (self.id.request_id.clone(), self.instance.clone());
+        self.waiting.push_back(ToServer::LogsStop { request_id, instance });
+        self.send()
+    }
+
+    /// Starts the calls that print the log. What goes wrong becomes its lines.
+    fn open(&mut self, mut connector: Box<dyn RuntimeConnector>) -> Vec<LogReader> {
+        let calls = match connector.log_calls(&self.instance, &self.wanted) {
+            Ok(calls) => calls,
+            Err(error) => {
+                warn!("Did not get log fetcher for '{}': {error}", self.instance.workload);
+                self.queue(vec![format!("[no log: {error}]")]);
+                return Vec::new();
+            }
+        };
+        if calls.is_empty() {
+            info!("Did not get log fetcher for '{}': it has no container", self.instance.workload);
+        }
+        let mut readers = Vec::new();
+        for call in calls {
+            let program = call.program.clone();
+            match call.start() {
+                Ok(reader) => readers.push(reader),
+                Err(error) => self.queue(vec![format!("[no log: cannot start '{program}': {error}]")]),
+            }
+        }
+        readers
+    }
+
+    /// Puts lines behind what waits, in messages that every peer takes.
+    fn queue(&mut self, lines: Vec<String>) {
+        let mut entries = lines.into_iter().map(|message| LogEntry { instance: self.instance.clone(), message });
+        loop {
+            let some: Vec<LogEntry> = entries.by_ref().take(LOG_LINES).collect();
+            if some.is_empty() {
+                return;
+            }
+            let request_id = &self.id.request_id;
+            let message = |entries| ToServer::LogEntries { request_id: request_id.clone(), entries };
+            self.waiting.extend(log_entries::split(some).into_iter().map(message));
+        }
+    }
+
+    /// Hands over what waits, one message at a time; the last one may still wait for the server then.
+    fn send(&mut self) -> Result<(), Stopped> {
+        while let Some(message) = self.waiting.pop_front() {
+            self.until_sent()?;
+            if !self.outbox.put(message, Some(self.room.clone())) {
+                return Err(Stopped); // There is no server, which the scheduler hears as well.
+            }
+            self.sending = true;
+        }
+        Ok(())
+    }
+
+    /// Waits until no message waits for the server.
+    fn until_sent(&mut self) -> Result<(), Stopped> {
+        while self.sending {
+            self.wait_for([self.room.as_fd()], None)?;
+            self.sending = !is_set(&self.room);
+        }
+        Ok(())
+    }
+
+    /// Waits until one of the descriptors is readable, at most `limit`.
+    fn wait_for<'a>(
+        &'a self,
+        descriptors: impl IntoIterator<Item = BorrowedFd<'a>>,
+        limit: Option<Duration>,
+    ) -> Result<(), Stopped> {
+        let descriptors = descriptors.into_iter().chain([self.stop.as_fd()]);
+        let mut polled: Vec<PollFd<'_>> = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        // An error, EINTR for one, reports nothing ready; the caller looks again.
+        let _ = poll(&mut polled, limit.as_ref());
+        if is_set(&self.stop) { Err(Stopped) } else { Ok(()) }
+    }
+}
+
+/// Takes the signal from a descriptor, if there is one.
+fn is_set(signal: &OwnedFd) -> bool {
+    rustix::io::read(signal, &mut [0_u8; 8]).is_ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,281 @@
+//! Streams whose engine is a shell script: what reaches the server, in which order, and what ends them.
+
+use super::super::uplink_outbox::{UplinkOutbox, UplinkReader, uplink_outbox};
+use super::*;
+use crate::clock::{Clock as _, SystemClock};
+use crate::limits::LOG_MESSAGE_MAX;
+use crate::runtime::engine_children::EngineChildren;
+use crate::runtime::log_reader::LogCall;
+use crate::runtime::{CallWatch, ContainerId, ListedContainer, NewContainer, RuntimeError};
+use crossbeam_channel::{Receiver, bounded};
+use std::path::Path;
+
+/// Longest wait for anything a test expects.
+const AMPLE: Duration = Duration::from_secs(60);
+
+/// A connector whose logs are printed by these scripts.
+struct Scripts {
+    calls: Result<Vec<LogCall>, RuntimeError>,
+}
+
+impl RuntimeConnector for Scripts {
+    fn create(
+        &mut self,
+        _new: &NewContainer,
+        _limit: Option<Duration>,
+        _watch: &mut dyn CallWatch,
+    ) -> Result<ContainerId, RuntimeError> {
+        panic!("logs only")
+    }
+
+    fn start(
+        &mut self,
+        _id: &ContainerId,
+        _new: &NewContainer,
+        _limit: Option<Duration>,
+        _watch: &mut dyn CallWatch,
+    ) -> Result<ContainerId, RuntimeError> {
+        panic!("logs only")
+    }
+
+    fn delete(&mut self, _id: &ContainerId) -> Result<(), RuntimeError> {
+        panic!("logs only")
+    }
+
+    fn find(&mut self, _instance: &InstanceName) -> Result<Vec<ContainerId>, RuntimeError> {
+        panic!("logs only")
+    }
+
+    fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
+        panic!("logs only")
+    }
+
+    fn log_calls(&mut self, _instance: &InstanceName, _wanted: &LogsRequest) -> Result<Vec<LogCall>, RuntimeError> {
+        self.calls.clone()
+    }
+}
+
+fn instance(name: &str) -> InstanceName {
+    InstanceName::with_id(name, "1", "agent_A")
+}
+
+struct Fixture {
+    streams: LogStreams,
+    events: Receiver<SchedulerEvent>,
+    reader: UplinkReader,
+    children: EngineChildren,
+    _outbox: UplinkOutbox,
+    _folder: tempfile::TempDir,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let (outbox, reader) = uplink_outbox();
+        reader.connected();
+        let (inbox, events) = bounded(16);
+        let folder = tempfile::tempdir().unwrap();
+        let children = EngineChildren::open(folder.path()).unwrap().0;
+        let streams = LogStreams::new(outbox.logs(), inbox);
+        Self { streams, events, reader, children, _outbox: outbox, _folder: folder }
+    }
+
+    fn call(&self, program: &str, script: &str, prefix: &str) -> LogCall {
+        let arguments = vec!["-c".to_owned(), script.to_owned()];
+        LogCall { program: program.to_owned(), arguments, prefix: prefix.to_owned(), children: self.children.clone() }
+    }
+
+    fn order(&self, name: &str, calls: Result<Vec<LogCall>, RuntimeError>) -> LogOrder {
+        LogOrder { instance: instance(name), connector: Some(Box::new(Scripts { calls })) }
+    }
+
+    /// Starts one stream under the id `logs`.
+    fn start(&mut self, name: &str, script: &str) {
+        let order = self.order(name, Ok(vec![self.call("sh", script, "")]));
+        self.streams.start("logs", &LogsRequest::default(), vec![order]);
+    }
+
+    /// The next message, which has to come.
+    fn message(&self) -> ToServer {
+        loop {
+            if let Some(message) = self.reader.next(SystemClock.now()) {
+                return message;
+            }
+            self.reader.woken().recv_timeout(AMPLE).expect("a message comes");
+        }
+    }
+
+    /// All lines until the stream of `name` ends.
+    fn lines_until_stop(&self, name: &str) -> Vec<String> {
+        let mut lines = Vec::new();
+        loop {
+            match self.message() {
+                ToServer::LogEntries { request_id, entries } => {
+                    assert_eq!(request_id, "logs");
+                    assert!(entries.iter().all(|entry| entry.instance == instance(name)));
+                    lines.extend(entries.into_iter().map(|entry| entry.message));
+                }
+                ToServer::LogsStop { request_id, instance: ended } => {
+                    assert_eq!((request_id.as_str(), ended), ("logs", instance(name)));
+                    return lines;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// The only line of the next message.
+    fn line(&self) -> String {
+        match self.message() {
+            ToServer::LogEntries { mut entries, .. } => {
+                assert_eq!(entries.len(), 1);
+                entries.remove(0).message
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn ended(&mut self) {
+        match self.events.recv_timeout(AMPLE) {
+            Ok(SchedulerEvent::LogEnded(id)) => self.streams.ended(&id),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn wait_until_gone(pid: &str) {
+    let begin = SystemClock.now();
+    while Path::new("/proc").join(pid.trim()).exists() {
+        assert!(SystemClock.now() - begin < AMPLE, "process {pid} lives on");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn lines_of_both_outputs_come_in_order_and_their_end_after_them() {
+    let mut fixture = Fixture::new();
+    fixture.start("web", "echo 1; echo 2 >&2; printf '3\\n\\n\\377\\n'; printf end");
+    assert_eq!(fixture.lines_until_stop("web"), ["1", "2", "3", "", "\u{fffd}", "end"]);
+    fixture.ended();
+    assert!(fixture.streams.is_empty());
+}
+
+#[test]
+fn containers_of_a_pod_are_told_apart() {
+    let mut fixture = Fixture::new();
+    let calls = vec![fixture.call("sh", "echo 1; echo 2", "[a] "), fixture.call("sh", "echo 3", "[b] ")];
+    let order = fixture.order("web", Ok(calls));
+    fixture.streams.start("logs", &LogsRequest::default(), vec![order]);
+    let mut lines = fixture.lines_until_stop("web");
+    lines.sort();
+    assert_eq!(lines, ["[a] 1", "[a] 2", "[b] 3"]);
+}
+
+#[test]
+fn what_cannot_be_read_ends_at_once_and_says_why() {
+    let mut fixture = Fixture::new();
+    let unknown = LogOrder { instance: instance("web"), connector: None };
+    let failed = Err(RuntimeError::Failed("database is locked".to_owned()));
+    let missing = Ok(vec![fixture.call("/no/such/program", "", "")]);
+    let orders =
+        [unknown, fixture.order("web", Ok(vec![])), fixture.order("web", failed), fixture.order("web", missing)];
+    let expected = [
+        vec![],
+        vec![],
+        vec!["[no log: database is locked]"],
+        vec!["[no log: cannot start '/no/such/program': No such file or directory (os error 2)]"],
+    ];
+    for (order, expected) in orders.into_iter().zip(expected) {
+        fixture.streams.start("logs", &LogsRequest::default(), vec![order]);
+        assert_eq!(fixture.lines_until_stop("web"), expected);
+    }
+}
+
+#[test]
+fn a_cancelled_stream_ends_its_process_and_says_nothing_more() {
+    type End = fn(&mut LogStreams);
+    let again: End = |streams| streams.start("logs", &LogsRequest::default(), vec![]);
+    let ends: [End; 3] = [|streams| streams.cancel("logs"), LogStreams::cancel_all, again];
+    for end in ends {
+        let mut fixture = Fixture::new();
+        fixture.start("web", "trap '' TERM; echo $$; while true; do sleep 600; done");
+        let pid = fixture.line();
+        fixture.streams.cancel("another");
+        assert_eq!(fixture.streams.len(), 1);
+        end(&mut fixture.streams);
+        wait_until_gone(&pid);
+        assert!(fixture.streams.is_empty());
+        assert!(fixture.reader.next(SystemClock.now()).is_none());
+    }
+}
+
+#[test]
+fn the_end_of_the_agent_ends_the_processes_and_waits_for_that() {
+    let mut fixture = Fixture::new();
+    fixture.start("web", "echo $$; exec sleep 600");
+    let pid = fixture.line();
+    drop(fixture.streams);
+    wait_until_gone(&pid);
+}
+
+#[test]
+fn a_flood_that_nobody_reads_takes_bounded_room_and_delays_nobody() {
+    let mut fixture = Fixture::new();
+    let flood = fixture.order("flood", Ok(vec![fixture.call("sh", "yes x", "")]));
+    let calm = fixture.order("web", Ok(vec![fixture.call("sh", "echo 1", "")]));
+    fixture.streams.start("flood", &LogsRequest::default(), vec![flood]);
+    // One message of the flood waits and nothing more is read, so that the other is next whatever the flood does.
+    while fixture.reader.log_messages() == 0 {
+        fixture.reader.woken().recv_timeout(AMPLE).unwrap();
+    }
+    fixture.streams.start("logs", &LogsRequest::default(), vec![calm]);
+    while fixture.reader.log_messages() < 2 {
+        fixture.reader.woken().recv_timeout(AMPLE).unwrap();
+    }
+    let ToServer::LogEntries { request_id, entries } = fixture.message() else { panic!("lines come") };
+    assert!(request_id == "flood" && entries.len() <= LOG_LINES, "{} lines", entries.len());
+    assert_eq!(fixture.line(), "1");
+    // Nothing is lost: what was not read waits in the pipe.
+    for _ in 0..100 {
+        if let ToServer::LogEntries { entries, .. } = fixture.message() {
+            assert!(entries.iter().all(|entry| entry.message == "x" && entry.instance == instance("flood")));
+        }
+        assert!(fixture.reader.log_messages() <= 2);
+    }
+}
+
+#[test]
+fn without_a_server_streams_end_by_themselves() {
+    let mut fixture = Fixture::new();
+    fixture.start("web", "echo $$; exec yes x");
+    let ToServer::LogEntries { entries, .. } = fixture.message() else { panic!("lines come") };
+    fixture.reader.disconnected(SystemClock.now());
+    fixture.streams.cancel_all(); // As the scheduler does when it hears of it.
+    wait_until_gone(&entries[0].message);
+    assert_eq!(fixture.reader.log_messages(), 0);
+    fixture.start("web", "echo 1");
+    assert!(fixture.reader.next(SystemClock.now()).is_none());
+}
+
+#[test]
+fn a_line_that_is_too_long_is_cut_and_said_to_be_cut() {
+    let mut fixture = Fixture::new();
+    fixture.start("web", "head -c 3000000 /dev/zero | tr '\\0' x; echo; echo next");
+    let lines = fixture.lines_until_stop("web");
+    assert_eq!(lines.len(), 3);
+    assert!(lines[0].ends_with(" [truncated]") && lines[0].len() <= LOG_MESSAGE_MAX);
+    assert!(lines[1].contains("truncated due to exceeding the maximum 2 MB size"), "{}", lines[1]);
+    assert_eq!(lines[2], "next");
+}
+
+#[test]
+fn streams_at_the_same_time_have_a_bound() {
+    let mut fixture = Fixture::new();
+    let orders = (0..=LOG_STREAMS_MAX).map(|_| fixture.order("web", Ok(vec![fixture.call("sh", "sleep 600", "")])));
+    let orders = orders.collect();
+    fixture.streams.start("logs", &LogsRequest::default(), orders);
+    assert_eq!(fixture.streams.len(), LOG_STREAMS_MAX);
+    assert_eq!(
+        fixture.lines_until_stop("web"),
+        [format!("[no log: this agent reads {LOG_STREAMS_MAX} others at the moment]")]
+    );
+}

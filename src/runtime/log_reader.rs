@@ -1,0 +1,189 @@
+//! Reads what a container wrote through a call of its engine's program, line by line, while the call runs.
+//!
+//! Thread: `log:<number>`, see agent/log_stream.rs.
+//! Owns: the engine's process, and the beginning of a line whose end has not come yet.
+
+use super::engine_children::{CALL_VARIABLE, ChildRecord, EngineChildren};
+use crate::child::followed::{FollowedChild, Output};
+use crate::limits::{LOG_LINE_ENDLESS, LOG_LINE_MAX, LOG_READ};
+use crate::model::messages::LogsRequest;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+/// The last line of a log with a line that does not end.
+const ENDLESS_LINE: &str = "The previous log message exceeded the maximum 50 MB size. Closing the log campaign.";
+
+/// A call that prints what one container wrote.
+#[derive(Debug, Clone)]
+pub struct LogCall {
+    /// The engine's program.
+    pub program: String,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// Stands before each line: which container wrote it, when the workload has several.
+    pub prefix: String,
+    /// Where the call is recorded, so that the next agent can end it.
+    pub children: EngineChildren,
+}
+
+/// The arguments that print the log of the container `id` (spec/control-interface.md section 10.2).
+#[must_use]
+pub fn log_arguments(wanted: &LogsRequest, id: &str) -> Vec<String> {
+    let mut arguments = vec!["logs".to_owned()];
+    arguments.extend(wanted.follow.filter(|follow| *follow).map(|_| "-f".to_owned()));
+    let tail = wanted.tail.map(|tail| tail.to_string());
+    for (option, value) in [("--since", &wanted.since), ("--until", &wanted.until), ("--tail", &tail)] {
+        arguments.extend(value.iter().flat_map(|value| [option.to_owned(), value.clone()]));
+    }
+    arguments.push(id.to_owned());
+    arguments
+}
+
+/// A running call.
+#[derive(Debug)]
+pub struct LogReader {
+    child: FollowedChild,
+    lines: Lines,
+    prefix: String,
+    _record: Option<ChildRecord>,
+}
+
+impl LogCall {
+    /// Starts the call.
+    ///
+    /// # Errors
+    /// The program could not be started.
+    pub fn start(self) -> io::Result<LogReader> {
+        let mut record = self.children.announce_reader(&self.program);
+        let arguments: Vec<OsString> = self.arguments.into_iter().map(OsString::from).collect();
+        let variables: Vec<_> = record.iter().map(|record| (CALL_VARIABLE, record.token().to_owned())).collect();
+        let child = FollowedChild::start(OsStr::new(&self.program), &arguments, &variables)?;
+        record.iter_mut().for_each(|record| record.started(child.pid()));
+        Ok(LogReader { child, lines: Lines::default(), prefix: self.prefix, _record: record })
+    }
+}
+
+impl LogReader {
+    /// Descriptors of which one is readable when [`Self::read`] has something to tell.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.child.descriptors()
+    }
+
+    /// How long to wait for the descriptors at most; `None` for ever.
+    #[must_use]
+    pub fn wait_max(&self) -> Option<Duration> {
+        self.child.wait_max()
+    }
+
+    /// Reads once and adds the complete lines to `lines`; never waits. True when nothing more will come.
+    pub fn read(&mut self, lines: &mut Vec<String>) -> bool {
+        let mut buffer = [0; LOG_READ];
+        let before = lines.len();
+        let over = match self.child.read(&mut buffer) {
+            Output::Bytes(count) => self.lines.take(&buffer[..count], lines),
+            Output::NotYet => false,
+            Output::End => {
+                self.lines.finish(lines);
+                true
+            }
+        };
+        if !self.prefix.is_empty() {
+            lines[before..].iter_mut().for_each(|line| line.insert_str(0, &self.prefix));
+        }
+        over
+    }
+}
+
+/// Splits bytes into lines, at line feeds only. Of a line that is too long the beginning is kept.
+#[derive(Debug, Default)]
+struct Lines {
+    /// The beginning of the line that has not ended, at most [`LOG_LINE_MAX`] bytes of it.
+    partial: Vec<u8>,
+    /// Bytes of that line that were not kept.
+    skipped: usize,
+}
+
+impl Lines {
+    /// Adds the lines that end in `bytes`. True when a line has no end in sight.
+    fn take(&mut self, bytes: &[u8], lines: &mut Vec<String>) -> bool {
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let content = piece.strip_suffix(b"\n").unwrap_or(piece);
+            let kept = content.len().min(LOG_LINE_MAX - self.partial.len());
+            self.partial.extend_from_slice(&content[..kept]);
+            self.skipped += content.len() - kept;
+            if self.partial.len() + self.skipped > LOG_LINE_ENDLESS {
+                *self = Self::default();
+                lines.push(ENDLESS_LINE.to_owned());
+                return true;
+            }
+            if content.len() < piece.len() {
+                self.end_line(lines);
+            }
+        }
+        false
+    }
+
+    /// Adds the last line when it has no line feed.
+    fn finish(&mut self, lines: &mut Vec<String>) {
+        if !self.partial.is_empty() {
+            self.end_line(lines);
+        }
+    }
+
+    fn end_line(&mut self, lines: &mut Vec<String>) {
+        let bytes = std::mem::take(&mut self.partial);
+        self.skipped = 0;
+        lines.push(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::LOG_MESSAGE_MAX;
+
+    fn lines_of(pieces: &[&[u8]]) -> (Vec<String>, bool) {
+        let (mut splitter, mut lines) = (Lines::default(), Vec::new());
+        let endless = pieces.iter().any(|piece| splitter.take(piece, &mut lines));
+        splitter.finish(&mut lines);
+        (lines, endless)
+    }
+
+    #[test]
+    fn arguments_stand_in_the_documented_order_and_only_when_they_are_wanted() {
+        let mut wanted = LogsRequest::default();
+        assert_eq!(log_arguments(&wanted, "id"), ["logs", "id"]);
+        wanted.follow = Some(false);
+        assert_eq!(log_arguments(&wanted, "id"), ["logs", "id"]);
+        wanted.follow = Some(true);
+        (wanted.tail, wanted.since, wanted.until) = (Some(-1), Some("a b".to_owned()), Some("-x".to_owned()));
+        let expected = ["logs", "-f", "--since", "a b", "--until", "-x", "--tail", "-1", "id"];
+        assert_eq!(log_arguments(&wanted, "id"), expected);
+    }
+
+    #[test]
+    fn lines_end_at_line_feeds_only_wherever_the_reads_end() {
+        for (pieces, expected) in [
+            (&[b"a\nb\n" as &[u8]][..], &["a", "b"][..]),
+            (&[b"a", b"b\n\nc\r", b"\nd"], &["ab", "", "c\r", "d"]),
+            (&[b"\xff\n\xc3", b"\xa4"], &["\u{fffd}", "\u{e4}"]),
+            (&[], &[]),
+        ] {
+            assert_eq!(lines_of(pieces), (expected.iter().map(|line| (*line).to_owned()).collect(), false));
+        }
+    }
+
+    #[test]
+    fn a_long_line_is_kept_up_to_its_bound_and_an_endless_one_ends_the_log() {
+        let piece = vec![b'x'; 1024 * 1024];
+        let mut pieces: Vec<&[u8]> = vec![&piece; 10];
+        pieces.push(b"\nnext\n");
+        let (lines, endless) = lines_of(&pieces);
+        assert_eq!((lines.len(), lines[0].len(), lines[1].as_str(), endless), (2, LOG_LINE_MAX, "next", false));
+        assert!(lines[0].len() > LOG_MESSAGE_MAX, "so that it is cut and said to be cut when it is sent");
+        let pieces: Vec<&[u8]> = vec![&piece; 51];
+        assert_eq!(lines_of(&pieces), (vec![ENDLESS_LINE.to_owned()], true));
+    }
+}
