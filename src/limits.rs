@@ -218,6 +218,8 @@ pub const KERNEL_KILL_GRACE: Duration = Duration::from_secs(2);
 pub const CHILD_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// What a pipe holds by default, in bytes.
 pub const PIPE_CAPACITY: usize = 64 * 1024;
+/// Least that a pipe can be asked to hold, in bytes; the system makes one page of it.
+pub const PIPE_SMALLEST: usize = 4 * 1024;
 /// Most that a pipe can hold without privileges, in bytes (`/proc/sys/fs/pipe-max-size`).
 pub const PIPE_CONTENT_MAX: usize = 1024 * 1024;
 

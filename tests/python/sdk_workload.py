@@ -145,11 +145,11 @@ def events(ankaios):
     # The SDK takes events only after it has returned from the call before.
     ankaios.apply_workload(workload("event", "exit 0"), timeout=LIMIT)
     event = take(queue, "the event")
-    assert event.added_fields == ["desiredState.workloads.event"], event.added_fields
+    assert event.added_fields == ["desiredState.workloads.event.tags"], event.added_fields
     assert [one.name for one in event.complete_state.get_workloads()] == ["event"]
     ankaios.delete_workload("event", timeout=LIMIT)
     event = take(queue, "the event of the removal")
-    assert event.removed_fields == ["desiredState.workloads.event"], event.removed_fields
+    assert event.removed_fields == ["desiredState.workloads.event.tags"], event.removed_fields
     ankaios.unregister_event(queue, timeout=LIMIT)
 
 

@@ -8,10 +8,10 @@
 //! descriptors.
 
 use crate::agent::workload_files::remove_folder;
-use crate::limits::{CONTROL_LEFTOVER_MAX, CONTROL_TURN, PIPE_CAPACITY, PIPE_CONTENT_MAX};
+use crate::limits::{CONTROL_LEFTOVER_MAX, CONTROL_TURN, PIPE_CAPACITY, PIPE_CONTENT_MAX, PIPE_SMALLEST};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, mknodat, open, openat};
 use rustix::io::{Errno, ioctl_fionread, read, write};
-use rustix::pipe::fcntl_setpipe_size;
+use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
 use std::fs::create_dir_all;
 use std::io;
 use std::os::fd::AsFd;
@@ -62,6 +62,8 @@ pub struct Pipes {
     input: Option<OwnedFd>,
     /// What `input` holds, in bytes.
     capacity: usize,
+    /// It holds as little as a pipe can.
+    one_page: bool,
 }
 
 /// Makes folder and FIFOs. An existing FIFO is kept, since a running workload may have it open.
@@ -114,7 +116,7 @@ impl Pipes {
         let output =
             reopen(&place_of(&path)?, OFlags::RDONLY).map_err(|errno| PipeError { path, source: errno.into() })?;
         let input_place = place_of(&folder.join(INPUT))?;
-        Ok(Self { output, input_place, input: None, capacity: PIPE_CAPACITY })
+        Ok(Self { output, input_place, input: None, capacity: PIPE_CAPACITY, one_page: false })
     }
 
     /// To wait for bytes of the workload.
@@ -147,30 +149,41 @@ impl Pipes {
         }
     }
 
-    /// Writes to the workload, `bytes` being the rest of a message. A pipe that cannot hold a message as a whole is
-    /// made larger if that is possible: some clients do not wait for the second half.
+    /// Whether the workload has taken all that was written. A message is begun only then: there are clients that wait
+    /// for the pipe while further messages are in their own buffer already, and so never see those.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.input.as_ref().is_none_or(|input| ioctl_fionread(input).is_ok_and(|bytes| bytes == 0))
+    }
+
+    /// Whether a pipe that is not drained tells when it is: a pipe of one page has room only when it is empty.
+    #[must_use]
+    pub fn tells_when_drained(&self) -> bool {
+        self.one_page
+    }
+
+    /// Writes to the workload the rest of a message, from `sent` on.
     ///
     /// # Errors
     /// The operating system's, which makes the pipe useless.
     // [impl->swdd~agent-handles-control-interface-input-pipe-not-read~1]
-    pub fn write(&mut self, bytes: &[u8]) -> io::Result<WriteOutcome> {
+    pub fn write(&mut self, message: &[u8], sent: usize) -> io::Result<WriteOutcome> {
         if self.input.is_none() {
             match reopen(&self.input_place, OFlags::WRONLY) {
                 Ok(input) => {
+                    // A reader that was there before keeps the pipe as it was.
+                    (self.capacity, self.one_page) = (fcntl_getpipe_size(&input).unwrap_or(PIPE_CAPACITY), false);
                     self.input = Some(input);
-                    self.capacity = PIPE_CAPACITY;
                 }
                 Err(Errno::NXIO) => return Ok(WriteOutcome::NoReader),
                 Err(errno) => return Err(errno.into()),
             }
         }
-        let Some(input) = &self.input else { return Ok(WriteOutcome::NoReader) };
-        if bytes.len() > self.capacity / 2 && self.capacity < PIPE_CONTENT_MAX {
-            let wanted = (2 * bytes.len()).min(PIPE_CONTENT_MAX);
-            // Refused to users who have many large pipes; the message then goes in pieces.
-            self.capacity = fcntl_setpipe_size(input, wanted).unwrap_or(PIPE_CONTENT_MAX).max(self.capacity);
+        if sent == 0 {
+            self.fit(message.len());
         }
-        match write(input, bytes) {
+        let Some(input) = &self.input else { return Ok(WriteOutcome::NoReader) };
+        match write(input, &message[sent..]) {
             Ok(count) => Ok(WriteOutcome::Bytes(count)),
             Err(Errno::AGAIN | Errno::INTR) => Ok(WriteOutcome::Full),
             Err(Errno::PIPE) => {
@@ -178,6 +191,21 @@ impl Pipes {
                 Ok(WriteOutcome::NoReader)
             }
             Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Makes the pipe as large as the message needs and no larger. Some clients do not wait for the second half of a
+    /// message, so it is written as a whole where that is possible.
+    fn fit(&mut self, message: usize) {
+        let small = message <= PIPE_SMALLEST;
+        let fits = if small { self.one_page } else { self.capacity >= message };
+        if fits {
+            return;
+        }
+        let Some(input) = &self.input else { return };
+        // Refused to users with many large pipes; the message goes in pieces then.
+        if let Ok(capacity) = fcntl_setpipe_size(input, message.clamp(PIPE_SMALLEST, PIPE_CONTENT_MAX)) {
+            (self.capacity, self.one_page) = (capacity, small);
         }
     }
 
@@ -299,7 +327,7 @@ mod tests {
             fs::remove_file(fixture.folder.join(name)).unwrap();
             symlink(&secret, fixture.folder.join(name)).unwrap();
         }
-        assert_eq!(pipes.write(b"hello").unwrap(), WriteOutcome::Bytes(5));
+        assert_eq!(pipes.write(b"hello", 0).unwrap(), WriteOutcome::Bytes(5));
         assert_eq!(fs::read_to_string(secret).unwrap(), "untouched");
         drop(reader);
     }
@@ -333,22 +361,22 @@ mod tests {
     fn a_reader_may_be_late_slow_and_gone() {
         let fixture = created();
         let mut pipes = Pipes::open(&fixture.folder).unwrap();
-        assert_eq!(pipes.write(b"x").unwrap(), WriteOutcome::NoReader);
+        assert_eq!(pipes.write(b"x", 0).unwrap(), WriteOutcome::NoReader);
         let mut reader = fixture.reader();
         let piece = [7; 10_000];
         let mut written = 0;
-        while let WriteOutcome::Bytes(count) = pipes.write(&piece).unwrap() {
+        while let WriteOutcome::Bytes(count) = pipes.write(&piece, 0).unwrap() {
             written += count;
             assert!(written <= PIPE_CONTENT_MAX);
         }
-        assert_eq!(pipes.write(&piece).unwrap(), WriteOutcome::Full);
+        assert_eq!(pipes.write(&piece, 0).unwrap(), WriteOutcome::Full);
         let mut room = vec![0; written];
         reader.read_exact(&mut room).unwrap();
-        assert_eq!(pipes.write(b"y").unwrap(), WriteOutcome::Bytes(1));
+        assert_eq!(pipes.write(b"y", 0).unwrap(), WriteOutcome::Bytes(1));
         drop(reader);
-        assert_eq!(pipes.write(b"z").unwrap(), WriteOutcome::NoReader);
+        assert_eq!(pipes.write(b"z", 0).unwrap(), WriteOutcome::NoReader);
         let mut next = fixture.reader();
-        assert_eq!(pipes.write(b"next").unwrap(), WriteOutcome::Bytes(4));
+        assert_eq!(pipes.write(b"next", 0).unwrap(), WriteOutcome::Bytes(4));
         let mut room = [0; 4];
         next.read_exact(&mut room).unwrap();
         assert_eq!(&room, b"next", "what the first reader left is gone");
@@ -360,7 +388,31 @@ mod tests {
         let mut pipes = Pipes::open(&fixture.folder).unwrap();
         let _reader = fixture.reader();
         let message = vec![1; 300_000];
-        assert_eq!(pipes.write(&message).unwrap(), WriteOutcome::Bytes(message.len()));
+        assert_eq!(pipes.write(&message, 0).unwrap(), WriteOutcome::Bytes(message.len()));
+    }
+
+    #[test]
+    fn a_small_pipe_has_room_again_exactly_when_everything_was_read() {
+        let fixture = created();
+        let mut pipes = Pipes::open(&fixture.folder).unwrap();
+        let mut reader = fixture.reader();
+        assert!(pipes.is_drained(), "nobody reads, nothing is in it");
+        let large = vec![1; 100_000];
+        pipes.write(&large, 0).unwrap();
+        assert!(!pipes.is_drained() && !pipes.tells_when_drained());
+        reader.read_exact(&mut vec![0; large.len()]).unwrap();
+        pipes.write(b"small", 0).unwrap();
+        let has_room = |pipes: &Pipes| {
+            let quiet = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+            let mut waits =
+                [rustix::event::PollFd::from_borrowed_fd(pipes.input().unwrap(), rustix::event::PollFlags::OUT)];
+            rustix::event::poll(&mut waits, Some(&quiet)).unwrap() == 1
+        };
+        for left in (0..5).rev() {
+            assert!(!pipes.is_drained() && pipes.tells_when_drained() && !has_room(&pipes), "{left} more");
+            reader.read_exact(&mut [0]).unwrap();
+        }
+        assert!(pipes.is_drained() && has_room(&pipes));
     }
 
     #[test]
@@ -368,10 +420,10 @@ mod tests {
         let fixture = created();
         let mut pipes = Pipes::open(&fixture.folder).unwrap();
         let mut reader = fixture.reader();
-        pipes.write(b"stale").unwrap();
+        pipes.write(b"stale", 0).unwrap();
         assert!(pipes.discard_unread());
         assert!(!pipes.discard_unread());
-        pipes.write(b"new").unwrap();
+        pipes.write(b"new", 0).unwrap();
         let mut room = [0; 10];
         assert_eq!(reader.read(&mut room).unwrap(), 3);
         assert_eq!(&room[..3], b"new");

@@ -38,7 +38,7 @@ struct Link {
     sending: Option<Sending>,
     /// The pipe was full; it says when it is not.
     full: bool,
-    /// Nobody reads; when to look again.
+    /// Nobody reads now, and nothing tells when somebody does; when to look again.
     absent: Option<Absent>,
     /// A pipe failed; only the end of the interface is waited for.
     broken: bool,
@@ -248,8 +248,11 @@ impl Link {
         }
         let mut budget = CONTROL_TURN;
         while budget > 0 {
+            if self.sending.is_none() && self.has_something() && !self.pipes.is_drained() {
+                return self.wait_until_drained(now);
+            }
             let Some(sending) = self.sending.take().or_else(|| self.next_message()) else { return };
-            match self.pipes.write(&sending.bytes[sending.sent..]) {
+            match self.pipes.write(&sending.bytes, sending.sent) {
                 Ok(WriteOutcome::Bytes(count)) => {
                     self.absent = None;
                     budget = budget.saturating_sub(count);
@@ -271,6 +274,15 @@ impl Link {
             }
         }
         self.full = self.has_something(); // Another workload's turn; the pipe says at once whether there is room.
+    }
+
+    /// What was written last is not read yet.
+    fn wait_until_drained(&mut self, now: Instant) {
+        if self.pipes.tells_when_drained() {
+            self.full = true;
+        } else {
+            self.wait_for_reader(now);
+        }
     }
 
     fn next_message(&mut self) -> Option<Sending> {

@@ -174,11 +174,11 @@ async fn events(ankaios: &mut Ankaios) {
     assert!(first.added_fields.is_empty(), "{first:?}");
     ankaios.apply_workload(workload("event", "exit 0")).await.expect("a workload can be added");
     let event = next(&mut campaign.events_receiver, "the event").await;
-    assert_eq!(event.added_fields, ["desiredState.workloads.event"]);
+    assert_eq!(event.added_fields, ["desiredState.workloads.event.tags"]);
     assert!(event.complete_state.get_workload("event").is_some());
     ankaios.delete_workload("event".to_owned()).await.expect("a workload can be deleted");
     let event = next(&mut campaign.events_receiver, "the event of the removal").await;
-    assert_eq!(event.removed_fields, ["desiredState.workloads.event"]);
+    assert_eq!(event.removed_fields, ["desiredState.workloads.event.tags"]);
     ankaios.unregister_event(campaign).await.expect("events can be cancelled");
 }
 
