@@ -70,7 +70,7 @@ trace *args:
 size: setup
     @tests/scripts/size.sh
 
-# Sizes, start of 20 workloads next to bare podman, an idle minute, delay from an exit to `ank get workloads`
+# Sizes, start of 20 workloads, an idle minute, delay of an exit; `just bench control`: the control interface
 [group('measure')]
-bench: setup
-    @tests/scripts/bench.sh
+bench *names: setup
+    @tests/scripts/bench.sh {{names}}

@@ -7,6 +7,11 @@
 . "$root/tests/scripts/cluster.sh"
 cd "$root"
 
+if [ "${1-}" = control ]; then
+    tests/scripts/cargo.sh build --locked --release --bins --example fake-podman
+    exec tests/scripts/cargo.sh bench --locked --bench control
+fi
+
 workloads=20
 rounds=5
 

@@ -13,6 +13,8 @@ use ankaios_lite::model::messages::{
 use ankaios_lite::model::node::Node;
 use ankaios_lite::wire::delimited::workload_side::{frame, read_message};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll as wait};
+
 use super::cluster::Cluster;
 use super::{LIMIT, poll};
 
@@ -86,25 +88,28 @@ impl ControlClient {
         self.say(FromWorkload::Request(Request { id: id.to_owned(), content }));
     }
 
-    /// The next message; `None` when the agent closed its end or nothing came in time.
+    /// The next message; `None` when nothing came in time.
     pub fn try_receive(&mut self) -> Option<ToWorkload> {
         let mut room = vec![0; 1 << 16];
         poll(LIMIT, || {
-            if let Some(message) = self.take() {
-                return Some(Some(message));
-            }
-            match self.input.read(&mut room) {
-                Ok(0) if !self.unread.is_empty() => Some(None),
-                // Without a writer a read ends at once; the agent comes when it has something to say.
-                Ok(0) => None,
-                Ok(count) => {
-                    self.unread.extend_from_slice(&room[..count]);
-                    self.take().map(Some)
+            loop {
+                if let Some(message) = self.take() {
+                    return Some(message);
                 }
-                Err(_) => None,
+                match self.input.read(&mut room) {
+                    // Without a writer a read ends at once; the agent comes when it has something to say.
+                    Ok(0) => return None,
+                    Ok(count) => self.unread.extend_from_slice(&room[..count]),
+                    Err(_) => {
+                        let mut waits = [PollFd::new(&self.input, PollFlags::IN)];
+                        let second = Timespec { tv_sec: 1, tv_nsec: 0 };
+                        if wait(&mut waits, Some(&second)) != Ok(1) {
+                            return None;
+                        }
+                    }
+                }
             }
         })
-        .flatten()
     }
 
     pub fn receive(&mut self) -> ToWorkload {
