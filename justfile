@@ -55,6 +55,11 @@ deny:
 sim seed='':
     ANKAIOS_SIM_SEED='{{seed}}' {{cargo}} test --locked --lib simulation -- --nocapture
 
+# The fuzz targets under cargo-fuzz, a minute each; `just fuzz 600 masks` runs one for ten minutes
+[group('test')]
+fuzz *args: setup
+    @tests/scripts/fuzz.sh {{args}}
+
 # The tests that run real podman, in an image and container store of their own
 [group('test')]
 stest: setup
@@ -70,7 +75,7 @@ trace *args:
 size: setup
     @tests/scripts/size.sh
 
-# Sizes, start of 20 workloads, an idle minute, delay of an exit; `just bench control`: the control interface
+# Size, memory, CPU and delays of the release programs; `just bench server`, `tls`, `agent`, `control` or `size` is one part
 [group('measure')]
 bench *names: setup
     @tests/scripts/bench.sh {{names}}

@@ -35,6 +35,9 @@ pub trait CallWatch {
 
     /// The call has been running for `age`.
     fn still_running(&mut self, age: Duration);
+
+    /// The call has failed; what follows only removes what it left.
+    fn cleaning_up(&mut self) {}
 }
 
 /// A watch for calls that nobody cancels or observes.
@@ -88,6 +91,10 @@ impl CallWatch for CallSequence<'_> {
 
     fn still_running(&mut self, age: Duration) {
         self.watch.still_running(self.before.saturating_add(age));
+    }
+
+    fn cleaning_up(&mut self) {
+        self.watch.cleaning_up();
     }
 }
 

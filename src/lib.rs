@@ -53,10 +53,12 @@
 //!   tls.rs                 handshake, and one pump per TLS connection                [tls:peer]
 //!   hook_message.rs        what hooks read and write                                  [hook]
 //!   outbox.rs              messages waiting for one peer, bounded and merged          [server]
+//!   inbox_budget.rs        bytes of large messages that wait for the server       [rx:peer]
 //!   foreign.rs             messages cut to what other implementations take           [tx:peer]
 //!   server_endpoint.rs     accept, hello, one reader and one writer per stream
 //!                                                               [listen] [rx:peer] [tx:peer]
 //!   client.rs              a client's end of a stream                         [uplink] [main]
+//!   raw.rs                 messages as bytes, for tests                                     -
 //! server/                  ServerLoop: manifest in, plans out, states in, answers out [server]
 //!   settings.rs            command line, environment, config file                      [main]
 //!   agents.rs              connected agents and their streams                        [server]
@@ -83,6 +85,7 @@
 //!   workload_state_store.rs states of all workloads, hysteresis of our own        [scheduler]
 //!   workload_command.rs    commands for control loops, bounded and merged         [scheduler]
 //!   workload_control_loop.rs create, retry, restart, update, delete one workload    [wl:name]
+//!   workload_control_loop/search.rs   before a start: containers that must be gone [wl:name]
 //!   create_watch.rs        a create under way: cancel, start slot, age              [wl:name]
 //!   start_slots.rs         how many creates run at the same time                    [wl:name]
 //!   backoff.rs             retry and restart delays                                           -
@@ -114,7 +117,9 @@
 //! cli/                     `ank`: answers for people and scripts                       [main]
 //!   args.rs settings.rs    command line with help texts; ank.conf, environment, defaults
 //!   session.rs             requests, their answers, broadcast states [main] [cli:rx] [cli:tx]
-//!   apply.rs get.rs set.rs run.rs   one file per verb
+//!   completion.rs          candidates for shells, with names that the server knows
+//!   apply.rs get.rs set.rs run.rs logs.rs events.rs graph.rs   one file per verb
+//!   signals.rs             Ctrl+C ends logs and events in order          [cli:signals] [main]
 //!   update.rs              sends an update; what all changing verbs share
 //!   manifest_schema.rs     what a manifest may contain
 //!   state_input.rs state_output.rs state_shape.rs   complete states as YAML and JSON
@@ -124,7 +129,7 @@
 //! simulation/              tests only, one thread: whole clusters from a seed, in virtual time
 //!   scenario.rs cluster.rs what happens, and to whom
 //!   life.rs                one life of an agent: real scheduler, control loops, state checker
-//!   network.rs orders.rs   connections that delay and break; what users ask for
+//!   network.rs orders.rs   connections that delay and break; what agents were told
 //!   engine.rs sim_connector.rs coroutine.rs   an engine per node, its calls that take time
 //!   settled.rs trace.rs    what must hold once it is quiet; what happened before a failure
 //!   manual_clock.rs        time that moves when told

@@ -34,6 +34,12 @@ pub const TRIM_FROM: usize = 1024 * 1024;
 
 /// Messages from all peers waiting for the server; full means that readers wait and TCP slows the peers down.
 pub const SERVER_INBOX: usize = 1024;
+/// Bytes of large messages from all peers that wait for the server, as encoded: room for two of the largest. A message
+/// that its reader holds until there is room counts not yet; that is at most one for each stream.
+pub const SERVER_INBOX_BYTES: usize = 2 * MESSAGE_MAX;
+/// Messages up to this size, in bytes, need no room: [`SERVER_INBOX`] of them are bounded well enough.
+pub const INBOX_SMALL_MESSAGE: usize = 32 * 1024;
+const _: () = assert!(SERVER_INBOX * INBOX_SMALL_MESSAGE < SERVER_INBOX_BYTES);
 /// When this many messages wait for one peer, further log lines are dropped and of states only the newest are kept.
 /// Other messages are bounded by their bytes: a burst is normal, stuck is measured in time, see [`PEER_STUCK`].
 pub const PEER_OUTBOX: usize = 4096;
@@ -65,6 +71,10 @@ pub const REMOVED_MEMORY: Duration = Duration::from_secs(60);
 pub const CLI_INBOX: usize = 1024;
 /// Messages of `ank` waiting to be sent. It asks one thing at a time, so only a stuck server fills this.
 pub const CLI_OUTBOX: usize = 4;
+/// Longest wait of `ank` for names to complete a command line with. A prompt must not hang.
+pub const COMPLETION_MAX: Duration = Duration::from_secs(1);
+/// Pause between attempts of `ank get events --reconnect` to find the server again. Fast for people, no load for it.
+pub const EVENTS_RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 /// How often `ank` turns its spinner while it waits for workloads.
 pub const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -74,6 +84,15 @@ pub const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
 pub const SUBSCRIPTIONS_PER_PEER_MAX: usize = 1024;
 /// Log collections that one stream may have running. An agent's stream carries those of all its workloads.
 pub const LOG_CAMPAIGNS_PER_PEER_MAX: usize = 1024;
+/// States of instances that an agent should not have, in bytes of their names and [`STRAY_STATE_ENTRY`] each: a few
+/// thousand. More can only be a mistake or an attack.
+pub const STRAY_STATES_BYTES: usize = 1024 * 1024;
+/// What the state of an instance takes beside the names, about.
+pub const STRAY_STATE_ENTRY: usize = 256;
+/// Additional info of a state that the server keeps, in bytes. Agents of other implementations send what their engine
+/// says, however long; ours send at most [`ADDITIONAL_INFO_MAX`].
+pub const STATE_INFO_MAX: usize = 16 * 1024;
+const _: () = assert!(ADDITIONAL_INFO_MAX <= STATE_INFO_MAX);
 /// Encoded log entries in one message, in bytes: a peer's receiver takes 4 MiB at most.
 pub const LOG_MESSAGE_MAX: usize = 2 * 1024 * 1024;
 
@@ -202,6 +221,11 @@ pub const TEMPLATE_DEPTH_MAX: usize = 64;
 /// Longest text a template may become, in bytes. A longer one would not fit into a message beside others.
 pub const RENDERED_MAX: usize = MESSAGE_MAX / 4;
 const _: () = assert!(2 * TEMPLATE_DEPTH_MAX * 16 * 1024 < STACK_SERVER);
+/// Elements that all templates of one update may render. Thousands of workloads with loops need some 100,000; nested
+/// loops over a list that is not even long would never end. A step takes about a microsecond, and everybody waits.
+pub const TEMPLATE_STEPS_MAX: usize = 1_000_000;
+/// A step counts once more for this many bytes of config values, since it may compare or copy them.
+pub const TEMPLATE_STEP_BYTES: usize = 16 * 1024;
 
 // ----------------------------------------------------------------- settings
 
@@ -280,6 +304,10 @@ pub const LISTING_REST_MAX: Duration = Duration::from_millis(100);
 /// Ended processes waiting to be noticed by one state checker; their watcher waits when it is full.
 pub const EXIT_INBOX: usize = 64;
 const _: () = assert!(LISTING_MAX.as_secs() <= REPAIR_INTERVAL.as_secs());
+/// An engine that does not say within this time after the agent's start which containers it has delays only its own
+/// workloads from then on. Slow flash makes seconds normal, and a vehicle does not wait longer for what it can start.
+pub const FIRST_LISTING_MAX: Duration = Duration::from_secs(10);
+const _: () = assert!(FIRST_LISTING_MAX.as_secs() < LISTING_MAX.as_secs());
 
 /// Engine calls of an agent that was killed may go on for this long before they are ended; a stop takes its time.
 pub const EARLIER_CALLS_MAX: Duration = Duration::from_secs(30);

@@ -84,7 +84,8 @@ fn line(now: SystemTime, level: Level, module: &str, text: &dyn Display, colours
 }
 
 /// `YYYY-MM-DDThh:mm:ssZ`; a clock before 1970 shows as 1970.
-fn utc(now: SystemTime) -> String {
+#[must_use]
+pub fn utc(now: SystemTime) -> String {
     let seconds = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     // The civil calendar in years that begin on 1 March, so that the leap day comes last. Eras have 400 years.

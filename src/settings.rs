@@ -430,6 +430,23 @@ pub fn flag(matches: &clap::ArgMatches, id: &str) -> Option<bool> {
     }
 }
 
+/// What `--insecure`, its environment variable and `--no-insecure` say together; `None` when nothing is given.
+///
+/// Of the two options the later one counts, and an option more than the environment. For arguments with the ids
+/// `insecure` and `no_insecure`, declared as [`flag`] wants.
+#[must_use]
+pub fn insecure_flag(matches: &clap::ArgMatches) -> Option<bool> {
+    let place = |id: &str| {
+        let is_option = matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
+        is_option.then(|| matches.indices_of(id)?.next_back()).flatten()
+    };
+    match (place("insecure"), place("no_insecure")) {
+        (Some(insecure), Some(not)) => Some(insecure > not),
+        (None, Some(_)) => Some(false),
+        (_, None) => flag(matches, "insecure"),
+    }
+}
+
 /// Neither certificates nor `--insecure`. Reported as `Missing certificate files: '<error>'`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(

@@ -158,10 +158,13 @@ fn apply_d_deletes_what_the_manifest_names_and_nothing_else() {
 fn delete_workload_waits_until_removed_and_unknown_names_are_no_error() {
     let cluster = one_agent();
     success(cluster.ank_with_input(&["apply", "-"], &manifest(&[workload("w1", "run")])));
-    let stdout = success(cluster.ank(&["delete", "workload", "w1", "nosuch"]));
-    let row = table::workloads(&last_frame(&stdout)).pop().expect("the deleted workload has a row");
+    let output = cluster.ank(&["delete", "workload", "w1", "nosuch"]);
+    let unknown = "warn: workload 'nosuch' does not exist\n";
+    assert_eq!((output.code, output.stderr.as_str()), (0, unknown));
+    let row = table::workloads(&last_frame(&output.stdout)).pop().expect("the deleted workload has a row");
     assert_eq!((row.name.as_str(), row.state.as_str()), ("w1", "Removed"));
-    assert_eq!(success(cluster.ank(&["delete", "workload", "nosuch"])), UNCHANGED);
+    let output = cluster.ank(&["delete", "workload", "nosuch"]);
+    assert_eq!((output.code, output.stdout.as_str(), output.stderr.as_str()), (0, UNCHANGED, unknown));
 }
 
 #[test]
@@ -206,7 +209,9 @@ fn workload_of_an_absent_agent_is_done_for_waiting() {
     let cluster = one_agent();
     let absent = workload("w1", "run").on("agent_Z");
     let unscheduled = workload("w2", "run").on("''");
-    let stdout = success(cluster.ank_with_input(&["apply", "-"], &manifest(&[absent, unscheduled])));
+    let Output { code, stdout, stderr } = cluster.ank_with_input(&["apply", "-"], &manifest(&[absent, unscheduled]));
+    let told = "warn: agent 'agent_Z' is not connected and starts when it is: w1\n";
+    assert_eq!((code, stderr.as_str()), (0, told));
     let rows = table::workloads(&last_frame(&stdout));
     let states: Vec<&str> = rows.iter().map(|row| row.state.as_str()).collect();
     assert_eq!(states, ["Pending(Initial)", "NotScheduled"], "{stdout}");
@@ -235,6 +240,40 @@ fn failing_workloads_end_the_wait_with_exit_code_zero() {
     let row = table::workloads(&last_frame(&output.stdout)).pop().expect("two rows");
     assert_eq!((row.name.as_str(), row.state.as_str()), ("w2", "Pending(StartingFailed)"));
     assert_eq!(row.info, "Unsupported Runtime");
+    let missed = table::workloads(&output.stderr);
+    assert!(output.stderr.starts_with("warn: 2 workloads missed the target:\n"), "{}", output.stderr);
+    let missed: Vec<String> = missed.into_iter().map(|row| format!("{} {}", row.name, row.state)).collect();
+    assert_eq!(missed, ["w1 Failed(ExecFailed)", "w2 Pending(StartingFailed)"]);
+    let output = cluster.ank(&[
+        "run",
+        "workload",
+        "w3",
+        "--runtime",
+        "nosuch",
+        "--config",
+        "x",
+        "--agent",
+        "agent_A",
+        "--fail-on-error",
+    ]);
+    assert_eq!(output.code, 3, "{}", output.stderr);
+}
+
+#[test]
+fn a_wait_that_takes_too_long_is_given_up_with_what_is_missing_and_why() {
+    let cluster = one_agent();
+    let both = manifest(&[workload("w1", "run").after("w2", "ADD_COND_SUCCEEDED"), workload("w2", "run")]);
+    let output = cluster.ank_with_input(&["apply", "-", "--wait-timeout", "2s"], &both);
+    assert_eq!(output.code, 4, "{}{}", output.stdout, output.stderr);
+    let row = table::workloads(&output.stderr).into_iter().next().expect("one is missing");
+    assert_eq!((row.name.as_str(), row.state.as_str()), ("w1", "Pending(WaitingToStart)"), "{}", output.stderr);
+    assert_eq!(row.info, "waits for 'w2' to succeed, it is Running(Ok)");
+    assert!(
+        output.stderr.contains("error: gave up waiting after '2s', not there yet: 1 workload\n"),
+        "{}",
+        output.stderr
+    );
+    assert_eq!(table::workloads(&last_frame(&output.stdout))[0].info, row.info);
 }
 
 #[test]
@@ -284,7 +323,10 @@ fn options_of_get_workloads_filter_the_rows() {
     assert_eq!(names(&["get", "workloads", "-s", "succeeded(ok)"]), ["w3"]);
     assert_eq!(names(&["get", "workloads", "w3", "w1"]), ["w1", "w3"]);
     assert_eq!(names(&["get", "workloads", "-a", "agent_A", "-s", "running(ok)"]), ["w1"]);
-    assert_eq!(names(&["get", "workloads", "nosuch"]), [""; 0]);
+    let output = cluster.ank(&["get", "workloads", "nosuch"]);
+    let heading = "WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE   ADDITIONAL INFO\n";
+    let told = "warn: workload 'nosuch' does not exist\n";
+    assert_eq!((output.code, output.stdout.as_str(), output.stderr.as_str()), (0, heading, told));
 }
 
 #[test]

@@ -221,8 +221,8 @@ fn masks_that_lead_nowhere() {
     let output = cluster.ank(&["get", "state", "nonsense"]);
     assert_eq!((output.code, output.stdout.as_str()), (0, "{}\n\n"));
     let output = cluster.ank(&["delete", "workload", "nosuch.agent"]);
-    let cause = "Update rejected: 'Could not find field desiredState.workloads.nosuch.agent'";
-    fails_with(&output, &format!("Failed to delete workloads: 'Command failed: 'SetState failed with: '{cause}'''"));
+    let cause = "Invalid workload name 'nosuch.agent': Expected 1 to 63 characters in [a-zA-Z0-9_-].";
+    fails_with(&output, &format!("Failed to delete workloads: 'Command failed: '{cause}''"));
 }
 
 #[test]
@@ -235,7 +235,11 @@ fn state_that_cannot_be_set() {
         &output,
         "Failed to set state: 'Command failed: 'Could not read the state object file 'nosuch.yaml'.",
     );
-    fails_beginning_with(&set("desiredState", "a: [\n"), "Failed to set state: 'Could not serialize YAML object: '");
+    let no_yaml = "Failed to set state: 'Could not serialize YAML object: 'Could not convert";
+    fails_beginning_with(&set("desiredState", "a: [\n"), &format!("{no_yaml} stdin input to yaml.\nError: '"));
+    cluster.write("broken.yaml", "a: [\n");
+    let output = cluster.ank(&["set", "state", "desiredState", "broken.yaml"]);
+    fails_beginning_with(&output, &format!("{no_yaml} state object file to yaml.\nError: '"));
     let output = set("desiredState", "desiredState: {workloads: {}}\n");
     fails_with(&output, "Failed to set state: 'Could not serialize YAML object: 'missing field `apiVersion`''");
     // A typo must not wipe the state.
@@ -313,6 +317,47 @@ fn server(cluster: &Cluster, arguments: &[&str]) -> Command {
     let mut command = clean_command(env!("CARGO_BIN_EXE_ank-server"), cluster.folder());
     command.current_dir(cluster.folder()).arg("-x").arg(config).args(arguments);
     command
+}
+
+#[test]
+fn an_option_of_the_agent_wins_over_the_environment() {
+    let cluster = Cluster::prepare();
+    cluster.write("agent.conf", "version = \"v1\"\nname = \"agent_A\"\ninsecure = true\nrun_folder = \".\"\n");
+    for (number, (value, arguments)) in [("true", &["--no-insecure"][..]), ("false", &[])].into_iter().enumerate() {
+        let mut command = clean_command(env!("CARGO_BIN_EXE_ank-agent"), cluster.folder());
+        command.current_dir(cluster.folder()).args(["-x", "agent.conf"]).args(arguments);
+        command.env("ANKAGENT_INSECURE", value);
+        let (ended, log) = ends(&cluster, command, &format!("agent-environment-{number}"));
+        assert_eq!(ended, 1, "{value} {arguments:?}: {log}");
+        assert!(log.contains("Missing certificate files: '"), "{value} {arguments:?}: {log}");
+    }
+}
+
+#[test]
+fn the_environment_wins_over_the_file_and_no_filter_hides_why_the_server_ends() {
+    let cluster = Cluster::prepare();
+    cluster.write("insecure.conf", "version = \"v1\"\ninsecure = true\nstartup_manifest = \"nosuch.yaml\"\n");
+    let no_certificates = "ERROR] Missing certificate files: '";
+    let manifest = "ERROR] Could not read the startup config: 'nosuch.yaml: ";
+    cluster.write("empty.yaml", "apiVersion: v1\n");
+    for (number, (variable, value, arguments, code, text)) in [
+        // With the manifest that exists the decision about TLS is reached; options still win over the environment.
+        ("ANKSERVER_INSECURE", "false", &["-m", "empty.yaml"][..], 1, no_certificates),
+        ("ANKSERVER_INSECURE", "true", &["--no-insecure", "-m", "empty.yaml"], 1, no_certificates),
+        ("ANKSERVER_INSECURE", "yes", &[], 2, "error: "),
+        ("ANKSERVER_CRT_PEM", "nosuch.pem", &[], 1, "ERROR] Failed to load certificate files!: '"),
+        ("RUST_LOG", "ank_server=off", &[], 1, manifest),
+        ("RUST_LOG", "off", &[], 1, manifest),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut command = clean_command(env!("CARGO_BIN_EXE_ank-server"), cluster.folder());
+        command.current_dir(cluster.folder()).args(["-x", "insecure.conf"]).args(arguments).env(variable, value);
+        let (ended, log) = ends(&cluster, command, &format!("environment-{number}"));
+        assert_eq!(ended, code, "{variable}={value}: {log}");
+        assert!(log.contains(text), "{variable}={value}: no \"{text}\" in: {log}");
+    }
 }
 
 fn agent(cluster: &Cluster, arguments: &[&str]) -> Command {

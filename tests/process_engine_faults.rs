@@ -7,8 +7,9 @@
 mod support;
 
 use serde_json::json;
+use support::log_client::everything;
 use support::process::{children, is_alive, memory_peak_kib, process_state};
-use support::{Cluster, manifest, wait_until, workload};
+use support::{Cluster, LogClient, Recorder, manifest, wait_until, workload};
 
 fn one_agent() -> Cluster {
     Cluster::start(&["agent_A"])
@@ -239,4 +240,43 @@ fn what_no_event_shows_is_found_by_the_repairing_listing() {
     cluster.wait_until_gone("paused");
     assert!(cluster.engine.containers_of("paused").is_empty());
     assert_eq!(cluster.engine.calls_of("run", "").len(), 3);
+}
+
+#[test]
+fn a_hanging_log_of_the_engine_hangs_nothing_else() {
+    let cluster = one_agent();
+    let recorder = Recorder::start(&cluster);
+    cluster.apply(&manifest(&[workload("w1", "run").config("commandArgs: [hello]")]));
+    cluster.wait_for_state("w1", "Running(Ok)");
+    let w1 = recorder.instance("w1");
+    cluster.engine.script(&json!([{ "command": "logs", "hang": true, "times": 1 }]));
+    let mut client = LogClient::new(&cluster);
+    client.request("hangs", everything(&w1));
+    client.accepted("hangs");
+    let hangs =
+        || cluster.engine.calls_of("logs", "").iter().any(|call| cluster.engine.hanging_calls().contains(&call.pid));
+    wait_until("the call hangs", || hangs() && cluster.engine.state().join("rule_uses.json").exists());
+    let mut other = LogClient::new(&cluster);
+    assert_eq!(other.read_all(everything(&w1)), ["hello"]);
+    cluster.apply(&manifest(&[workload("w2", "run")]));
+    cluster.wait_for_state("w2", "Running(Ok)");
+    cluster.delete("w1");
+    cluster.wait_until_gone("w1");
+    assert!(hangs(), "as long as somebody wants the log");
+    client.cancel("hangs");
+    wait_until("the hanging call is ended", || cluster.engine.hanging_calls().is_empty());
+}
+
+#[test]
+fn pods_on_an_engine_without_kube_play_are_retried_with_its_words_and_can_be_deleted() {
+    let cluster = one_agent();
+    let manifest = "apiVersion: v1\nworkloads:\n  pod:\n    agent: agent_A\n    runtime: podman-kube\n    runtimeConfig: |\n      \
+                    manifest: |\n        kind: Pod\n        metadata: {name: web}\n";
+    cluster.apply(manifest);
+    let row = cluster.wait_for_row("pod", "is retried", |row| row.info.starts_with("Retry "));
+    assert!(row.info.contains("Error: unrecognized command `podman "), "{row:?}");
+    cluster.apply(&support::manifest(&[workload("calm", "run")]));
+    cluster.wait_for_state("calm", "Running(Ok)");
+    cluster.delete("pod");
+    cluster.wait_until_gone("pod");
 }

@@ -133,8 +133,14 @@ fn masks_select_exactly_what_they_name() {
         json_state(&cluster, &["desiredState.workloads.nosuch"]),
         json!({ "desiredState": { "apiVersion": "v1" } })
     );
-    assert_eq!(json_state(&cluster, &["nosuch"]), json!({}));
-    assert_eq!(json_state(&cluster, &["", "agents"]), json!({ "agents": {} }));
+    for (masks, expected, wrong) in
+        [(&["nosuch"][..], json!({}), "nosuch"), (&["", "agents"], json!({ "agents": {} }), "")]
+    {
+        let output = cluster.ank(&[&["get", "state", "-o", "json"], masks].concat());
+        assert_eq!((output.code, serde_json::from_str::<Value>(&output.stdout).expect("JSON")), (0, expected));
+        let told = format!("warn: mask '{wrong}' leads nowhere: no part of the state is called '{wrong}'\n");
+        assert_eq!(output.stderr, told);
+    }
 }
 
 #[test]

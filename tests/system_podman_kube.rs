@@ -82,7 +82,10 @@ fn containers(podman: &Podman, end: &str) -> Vec<(String, u32)> {
 
 // [stest->swdd~agent-supports-podman-kube-runtime~1]
 // [stest->swdd~podman-kube-create-workload-apply-manifest~1]
+// [stest->swdd~podman-kube-create-workload-creates-config-volume~1]
+// [stest->swdd~podman-kube-create-workload-creates-pods-volume~1]
 // [stest->swdd~podman-kube-delete-workload-downs-manifest-file~1]
+// [stest->swdd~podman-kube-delete-removes-volumes~1]
 #[test]
 fn pods_and_deployments_are_played_updated_and_deleted_with_their_volumes() {
     let podman = Podman::new();

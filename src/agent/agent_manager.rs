@@ -12,14 +12,15 @@ use super::runtime_manager::{RuntimeManager, WorkloadThreads};
 use super::state_checker::{WatchCommand, WatchReport};
 use super::uplink_outbox::UplinkOutbox;
 use super::workload_control_loop::LoopId;
-use super::workload_scheduler::Operation;
+use super::workload_scheduler::{Operation, Updated};
 use super::workload_state_store::WorkloadStateStore;
 use crate::clock::Clock;
 use crate::limits::{
-    EARLIER_CALLS_GRACE, EARLIER_CALLS_INTERVAL, EARLIER_CALLS_MAX, LOAD_INTERVAL, REPAIR_INTERVAL, TURN_MAX,
+    EARLIER_CALLS_GRACE, EARLIER_CALLS_INTERVAL, EARLIER_CALLS_MAX, FIRST_LISTING_MAX, LOAD_INTERVAL, REPAIR_INTERVAL,
+    TURN_MAX,
 };
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{AddedWorkload, AgentLoad, FromServer, WorkloadPlan};
+use crate::model::messages::{AddedWorkload, AgentLoad, DeletedWorkload, FromServer, WorkloadPlan};
 use crate::model::names::{InstanceName, Name, has_name_characters};
 use crate::runtime::engine_children::PreviousChildren;
 use crate::runtime::{ListedContainer, RuntimeError};
@@ -66,6 +67,13 @@ enum Listing {
     Failed(Instant),
 }
 
+impl Listing {
+    /// Whether nothing can be there that nobody has heard of.
+    fn is_known(&self) -> bool {
+        matches!(self, Self::Known | Self::NotInstalled)
+    }
+}
+
 /// Calls of an earlier agent of the same name that may still create or delete something.
 pub trait EarlierCalls {
     /// How many still run.
@@ -88,8 +96,13 @@ impl EarlierCalls for PreviousChildren {
 /// A hello whose listings are under way.
 #[derive(Debug, Default)]
 struct PendingHello {
+    /// What the hello said.
+    said: BTreeMap<Name, AddedWorkload>,
+    /// What is wanted after the plans that came since.
     wanted: BTreeMap<Name, AddedWorkload>,
-    /// Deleted by the server in the meantime.
+    /// What those plans delete, of each workload the newest, and what that has to wait for.
+    deleted: BTreeMap<Name, DeletedWorkload>,
+    /// All instances that they delete.
     gone: BTreeSet<InstanceName>,
 }
 
@@ -111,6 +124,11 @@ pub struct AgentManager<C: Clock, T> {
     pending_hello: Option<PendingHello>,
     /// Whether the server has ever said hello; nothing is looked for before.
     greeted: bool,
+    /// Whether the last report after a hello was of all that exists.
+    all_told: bool,
+    /// Until when a hello waits for engines that have not said what they have; `None` before they were asked. Later on,
+    /// after a reconnect, what is ours is known.
+    first_listings_until: Option<Instant>,
     /// `None` when no such call runs any more.
     earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
     /// When to look at them next and, if they still run then, when to end them.
@@ -144,6 +162,8 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             found: Vec::new(),
             pending_hello: None,
             greeted: false,
+            all_told: true,
+            first_listings_until: None,
             earlier_calls,
             earlier_calls_due: None,
         }
@@ -174,7 +194,9 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     /// When [`Self::tick`] wants to be called next.
     #[must_use]
     pub fn due(&self) -> Instant {
-        self.earlier_calls_due.map_or(self.load_due, |(at, _)| at.min(self.load_due))
+        let earlier_calls = self.earlier_calls_due.map(|(at, _)| at);
+        let listings = self.first_listings_until.filter(|_| self.pending_hello.is_some());
+        earlier_calls.into_iter().chain(listings).fold(self.load_due, Instant::min)
     }
 
     /// The threads of the control loops.
@@ -188,8 +210,8 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         self.store.iter()
     }
 
-    /// Does what is due: reports the load, looks whether calls of an earlier agent have ended, asks again for
-    /// listings that failed.
+    /// Does what is due: reports the load, looks whether calls of an earlier agent have ended, asks again for threads
+    /// and listings that failed.
     pub fn tick(&mut self) {
         let now = self.clock.now();
         if self.load_due <= now {
@@ -198,6 +220,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
                 self.uplink.put_load(AgentLoad { agent: self.agent.to_string(), cpu_usage, free_memory });
             }
         }
+        self.runtime.start_waiting_loops();
         if self.greeted {
             self.ask_for_listings(now);
             self.finish_hello();
@@ -276,9 +299,9 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     fn on_hello(&mut self, added: Vec<AddedWorkload>) {
         info!("Received the server hello with '{}' added workloads.", added.len());
         let wanted = added.into_iter().filter(is_acceptable);
-        let wanted = wanted.map(|added| (added.instance.workload.clone(), added)).collect();
+        let said: BTreeMap<Name, _> = wanted.map(|added| (added.instance.workload.clone(), added)).collect();
         self.greeted = true;
-        self.pending_hello = Some(PendingHello { wanted, gone: BTreeSet::new() });
+        self.pending_hello = Some(PendingHello { wanted: said.clone(), said, ..PendingHello::default() });
         let dropped = self.store.drop_stale();
         for listing in self.listings.values_mut().filter(|listing| **listing == Listing::NotInstalled) {
             *listing = Listing::Wanted;
@@ -299,6 +322,8 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         if !self.listings.values().any(wanted) || !self.earlier_calls_ended(now) {
             return;
         }
+        let until = *self.first_listings_until.get_or_insert(now + FIRST_LISTING_MAX);
+        self.runtime.wait_for_others_until(until);
         for (runtime, listing) in &mut self.listings {
             let Some(engine) = self.runtime.engines().get(runtime).filter(|_| wanted(listing)) else { continue };
             let (inbox, name) = (self.inbox.clone(), runtime.clone());
@@ -314,6 +339,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     }
 
     fn on_listed(&mut self, runtime: Name, result: Result<Vec<ListedContainer>, RuntimeError>) {
+        self.runtime.note_listing(&runtime, &result);
         let found = match result {
             Ok(containers) => {
                 info!("Found '{}' existing '{runtime}' workload(s).", containers.len());
@@ -335,8 +361,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
                 Vec::new()
             }
         };
-        let known = self.listings.get(&runtime) == Some(&Listing::Known);
-        self.runtime.set_listed(&runtime, known);
+        let known = self.listings.get(&runtime).is_some_and(Listing::is_known);
         let acceptable = found.into_iter().filter(|container| is_file_name(&container.instance));
         let found: Vec<Existing> = acceptable.map(|container| (runtime.clone(), container)).collect();
         if self.pending_hello.is_some() {
@@ -345,20 +370,27 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         } else {
             let reports = self.runtime.found_late(found);
             self.report(reports);
+            if !self.all_told && known {
+                self.report_all();
+            }
         }
     }
 
-    /// Acts on the hello once all engines have said what exists.
+    /// Acts on the hello: on the first one when all engines have said what exists, or had time enough to; what one says
+    /// later concerns its own workloads only. Later ones find what is ours known.
     fn finish_hello(&mut self) {
-        let waiting = |listing: &Listing| matches!(listing, Listing::Wanted | Listing::Asked);
-        if self.listings.values().any(waiting) {
+        let silent = |listing: &Listing| matches!(listing, Listing::Wanted | Listing::Asked);
+        let patient = self.first_listings_until.is_none_or(|until| self.clock.now() < until);
+        if patient && self.listings.values().any(silent) {
             return;
         }
-        let Some(PendingHello { wanted, gone }) = self.pending_hello.take() else { return };
+        let Some(hello) = self.pending_hello.take() else { return };
         let found = std::mem::take(&mut self.found);
-        let (operations, reports) = self.runtime.hello(wanted.into_values().collect(), found);
+        let (wanted, later, gone) = self.split_plans(hello, &found);
+        let (operations, reports) = self.runtime.hello(wanted, found);
         self.report(reports);
         self.submit(operations);
+        self.submit(later);
         for instance in gone {
             if self.store.get(&instance).is_none() && !self.runtime.has(&instance) {
                 self.report(vec![WorkloadState::new(instance, ExecutionState::plain(Phase::Removed))]);
@@ -369,7 +401,36 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         let waiting = ExecutionState::plain(Phase::PendingWaitingToStart);
         let untold = untold.map(|instance| WorkloadState::new(instance.clone(), waiting.clone())).collect();
         self.report(untold);
-        self.uplink.resynchronise(self.store.own());
+        self.report_all();
+    }
+
+    /// Tells the server the states of all that exists here, and that this is all. As long as an engine does not say
+    /// what it has nobody knows that.
+    fn report_all(&mut self) {
+        self.all_told = self.listings.values().all(Listing::is_known);
+        self.uplink.resynchronise(self.store.own(), self.all_told);
+    }
+
+    /// What the hello wants, operations that follow it, instances that are gone. What exists already is first taken over
+    /// as the hello said: an update or delete of it may have to wait for others.
+    fn split_plans(
+        &self,
+        hello: PendingHello,
+        found: &[Existing],
+    ) -> (Vec<AddedWorkload>, Vec<Operation>, BTreeSet<InstanceName>) {
+        let PendingHello { mut said, mut wanted, deleted, gone } = hello;
+        let exists = |name: &Name| {
+            self.runtime.knows(name) || found.iter().any(|(_, container)| container.instance.workload == *name)
+        };
+        let mut later = Vec::new();
+        for (name, deleted) in deleted.into_iter().filter(|(name, _)| exists(name)) {
+            let Some(before) = said.remove(&name) else { continue };
+            later.push(match wanted.insert(name, before) {
+                Some(new) => Operation::Update(Updated { new, deleted }),
+                None => Operation::Delete(deleted),
+            });
+        }
+        (wanted.into_values().collect(), later, gone)
     }
 
     // ------------------------------------------------------- plans and states
@@ -382,10 +443,11 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         );
         let plan = WorkloadPlan { added: plan.added.into_iter().filter(is_acceptable).collect(), ..plan };
         if let Some(hello) = &mut self.pending_hello {
-            // Nothing was started yet, so the plan only changes what is wanted.
+            // Nothing was started yet, so the plan changes what is wanted.
             for deleted in plan.deleted {
                 hello.wanted.remove(&deleted.instance.workload);
-                hello.gone.insert(deleted.instance);
+                hello.gone.insert(deleted.instance.clone());
+                hello.deleted.insert(deleted.instance.workload.clone(), deleted);
             }
             hello.wanted.extend(plan.added.into_iter().map(|added| (added.instance.workload.clone(), added)));
             return;

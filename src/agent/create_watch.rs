@@ -4,8 +4,8 @@
 
 use super::agent_manager::SchedulerEvent;
 use super::start_slots::StartSlot;
-use super::workload_control_loop::send_state;
-use crate::limits::{CREATE_AGE_INTERVAL, START_SLOT_MAX};
+use super::workload_control_loop::{cut, send_state};
+use crate::limits::{ADDITIONAL_INFO_MAX, CREATE_AGE_INTERVAL, START_SLOT_MAX};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::InstanceName;
 use crate::runtime::CallWatch;
@@ -17,19 +17,26 @@ use std::time::Duration;
 pub struct CreateWatch<'a> {
     cancel: Option<&'a OwnedFd>,
     slot: Option<StartSlot>,
-    /// Where to report the age; `None` reports nothing.
-    observer: Option<(&'a InstanceName, &'a Sender<SchedulerEvent>)>,
+    /// `None` reports nothing.
+    observer: Option<CreateObserver<'a>>,
     next_age: Duration,
+}
+
+/// Where and how to report the age of a create.
+#[derive(Debug, Clone, Copy)]
+pub struct CreateObserver<'a> {
+    /// What is created.
+    pub instance: &'a InstanceName,
+    /// The additional info that is shown already, for example why the last attempt failed. The age is put behind it.
+    pub shown: &'a str,
+    /// The scheduler's inbox.
+    pub reports: &'a Sender<SchedulerEvent>,
 }
 
 impl<'a> CreateWatch<'a> {
     /// `cancel` becomes readable when the call is not wanted any more.
     #[must_use]
-    pub fn new(
-        cancel: Option<&'a OwnedFd>,
-        slot: StartSlot,
-        observer: Option<(&'a InstanceName, &'a Sender<SchedulerEvent>)>,
-    ) -> Self {
+    pub fn new(cancel: Option<&'a OwnedFd>, slot: StartSlot, observer: Option<CreateObserver<'a>>) -> Self {
         Self { cancel, slot: Some(slot), observer, next_age: CREATE_AGE_INTERVAL }
     }
 }
@@ -55,10 +62,16 @@ impl CallWatch for CreateWatch<'_> {
         while self.next_age <= age {
             self.next_age += CREATE_AGE_INTERVAL;
         }
-        if let Some((instance, reports)) = self.observer {
-            let info = format!("Triggered at runtime. The create has been running for {} s.", age.as_secs());
-            send_state(reports, instance, ExecutionState::with_info(Phase::PendingStarting, info));
+        if let Some(CreateObserver { instance, shown, reports }) = self.observer {
+            let age = format!(" The create has been running for {} s.", age.as_secs());
+            let mut info = shown.to_owned();
+            cut(&mut info, ADDITIONAL_INFO_MAX - age.len());
+            send_state(reports, instance, ExecutionState::with_info(Phase::PendingStarting, info + &age));
         }
+    }
+
+    fn cleaning_up(&mut self) {
+        (self.slot, self.observer) = (None, None);
     }
 }
 
@@ -77,7 +90,8 @@ mod tests {
         let slots = StartSlots::new(1);
         let (reports, events) = bounded(8);
         let instance = InstanceName::with_id("w", "id", "A");
-        let mut watch = CreateWatch::new(None, slots.try_take().unwrap(), Some((&instance, &reports)));
+        let observer = CreateObserver { instance: &instance, shown: "Triggered at runtime.", reports: &reports };
+        let mut watch = CreateWatch::new(None, slots.try_take().unwrap(), Some(observer));
         watch.still_running(seconds(3));
         assert!(slots.try_take().is_none());
         assert!(events.is_empty());
@@ -92,6 +106,32 @@ mod tests {
             let text = format!("Pending(Starting): 'Triggered at runtime. The create has been running for {age} s.'");
             assert_eq!(report.state.to_string(), text);
         }
+    }
+
+    #[test]
+    fn the_age_of_a_retry_does_not_hide_why_the_last_attempt_failed() {
+        let slots = StartSlots::new(1);
+        let (reports, events) = bounded(8);
+        let instance = InstanceName::with_id("w", "id", "A");
+        let long = format!("Retry 3: {}", "\u{fc}".repeat(ADDITIONAL_INFO_MAX));
+        for shown in ["Retry 3: no such image.", &long] {
+            let observer = CreateObserver { instance: &instance, shown, reports: &reports };
+            let mut watch = CreateWatch::new(None, slots.try_take().unwrap(), Some(observer));
+            watch.still_running(seconds(10));
+            let SchedulerEvent::State(report) = events.try_recv().unwrap() else { panic!("a state is expected") };
+            let info = report.state.additional_info;
+            assert!(info.starts_with(&shown[..19]), "{info}");
+            assert!(info.ends_with(" The create has been running for 10 s."), "{info}");
+            assert!(info.len() <= ADDITIONAL_INFO_MAX);
+        }
+    }
+
+    #[test]
+    fn cleaning_up_after_a_create_needs_no_slot() {
+        let slots = StartSlots::new(1);
+        let mut watch = CreateWatch::new(None, slots.try_take().unwrap(), None);
+        watch.cleaning_up();
+        assert!(slots.try_take().is_some());
     }
 
     #[test]

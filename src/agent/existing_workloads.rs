@@ -3,7 +3,7 @@
 //!
 //! Thread: `scheduler`; part of [`RuntimeManager`].
 
-use super::runtime_manager::{RerunFinished, RuntimeManager, WorkloadThreads};
+use super::runtime_manager::{Identity, RerunFinished, RuntimeManager, WorkloadThreads};
 use super::workload_command::{HeldContainer, WorkloadCommand};
 use super::workload_scheduler::{Created, Operation, Updated, Waiting};
 use crate::clock::Clock;
@@ -34,7 +34,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let mut found: BTreeMap<Name, Vec<Existing>> = BTreeMap::new();
         for (runtime, container) in existing {
             let name = container.instance.workload.clone();
-            if self.is_ours(&container) {
+            if self.is_ours(&runtime, &container) {
                 continue;
             }
             found.entry(name).or_default().push((runtime, container));
@@ -64,14 +64,14 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     pub fn found_late(&mut self, existing: Vec<Existing>) -> Vec<WorkloadState> {
         let mut reports = Vec::new();
         for (runtime, container) in existing {
-            if self.is_ours(&container) {
+            if self.is_ours(&runtime, &container) {
                 continue;
             }
             let name = container.instance.workload.clone();
             if self.scheduler.get(&name).is_some() && !self.objects.contains_key(&name) {
                 // Its create waits; the container must be gone before.
-                let identity = (container.instance.clone(), None);
-                if let Some(held) = self.hold(&runtime, container) {
+                let identity = identity(&runtime, &container);
+                if let Some(held) = self.hold(&runtime, container, false) {
                     reports.extend(self.start_loop(&name, identity, vec![held, WorkloadCommand::Update(None)]));
                     self.objects.entry(name).and_modify(|object| object.emptied = true);
                 }
@@ -82,9 +82,10 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         reports
     }
 
-    /// Whether the object of that name accounts for the container.
-    fn is_ours(&self, container: &ListedContainer) -> bool {
-        self.objects.get(&container.instance.workload).is_some_and(|object| object.instance == container.instance)
+    /// Whether the object of that name accounts for the container. The id of an instance does not tell its runtime.
+    fn is_ours(&self, runtime: &Name, container: &ListedContainer) -> bool {
+        let object = self.objects.get(&container.instance.workload);
+        object.is_some_and(|object| object.instance == container.instance && object.runtime == *runtime)
     }
 
     /// Deletes of what the server does not want any more. A delete that waits already goes on waiting.
@@ -133,7 +134,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         if unchanged && (container.state.phase == Phase::Running || stays_ended) {
             info!("Resuming workload '{name}'");
             let resume = WorkloadCommand::Resume(self.order(&added), container.id);
-            reports.extend(self.start_loop(&name, (added.instance, Some(added.workload)), vec![resume]));
+            // Others may wait for it or depend on it already.
+            reports.push(WorkloadState::new(added.instance.clone(), container.state));
+            reports.extend(self.start_loop(&name, Identity::of(&added), vec![resume]));
             return None;
         }
         let old = container.instance.clone();
@@ -141,8 +144,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let reuse = ended_well && self.engine(&runtime).is_some_and(|engine| engine.connector.can_start_again());
         let what = if reuse { "Re-starting workload" } else { "Replacing existing workload" };
         info!("{what} '{name}'{}", if reuse { "" } else { "." });
-        if let Some(held) = self.hold(&runtime, container) {
-            reports.extend(self.start_loop(&name, (old.clone(), None), vec![held]));
+        let identity = identity(&runtime, &container);
+        if let Some(held) = self.hold(&runtime, container, false) {
+            reports.extend(self.start_loop(&name, identity, vec![held]));
         }
         if reuse {
             return Some(Operation::Create(Created { added, reuse }));
@@ -165,19 +169,26 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         } else {
             name
         };
-        let instance = container.instance.clone();
-        let Some(held) = self.hold(runtime, container) else { return Vec::new() };
-        let reports = self.start_loop(&key, (instance, None), vec![held, WorkloadCommand::Delete]);
+        let identity = identity(runtime, &container);
+        // The same instance goes on elsewhere: what becomes of this container is not its state.
+        let silent = self.objects.get(&container.instance.workload).is_some_and(|it| it.instance == container.instance);
+        let Some(held) = self.hold(runtime, container, silent) else { return Vec::new() };
+        let reports = self.start_loop(&key, identity, vec![held, WorkloadCommand::Delete]);
         if let Some(object) = self.objects.get_mut(&key) {
             object.deleting = true;
         }
         reports
     }
 
-    fn hold(&self, runtime: &Name, container: ListedContainer) -> Option<WorkloadCommand> {
+    fn hold(&self, runtime: &Name, container: ListedContainer, silent: bool) -> Option<WorkloadCommand> {
+        let ListedContainer { instance, id, .. } = container;
         let engine = self.engine(runtime)?;
-        Some(WorkloadCommand::Hold(HeldContainer { instance: container.instance, id: container.id, engine }))
+        Some(WorkloadCommand::Hold(HeldContainer { instance, id, engine, silent }))
     }
+}
+
+fn identity(runtime: &Name, container: &ListedContainer) -> Identity {
+    Identity { instance: container.instance.clone(), runtime: runtime.clone(), workload: None }
 }
 
 /// Takes the container that serves the wanted workload best: of its runtime, unchanged, running, in this order. One of

@@ -6,7 +6,9 @@
 
 use super::control_interface::{self, NoInterface};
 use super::state_checker::{WatchCommand, WatchReport};
-use super::workload_command::{Engine, WorkloadCommand, WorkloadCommandSender, WorkloadOrder, workload_inbox};
+use super::workload_command::{
+    Engine, OtherEngine, WorkloadCommand, WorkloadCommandSender, WorkloadOrder, workload_inbox,
+};
 use super::workload_control_loop::{LoopContext, LoopId, WorkloadControlLoop};
 use super::workload_scheduler::{Created, Decision, Operation, Updated, Waiting, WorkloadScheduler};
 use super::workload_state_store::WorkloadStateStore;
@@ -16,20 +18,29 @@ use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, DeletedWorkload, Response, WorkloadPlan};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
-use crate::runtime::RuntimeConnector;
-use crossbeam_channel::Sender;
+use crate::runtime::{RuntimeConnector, RuntimeError};
+use crossbeam_channel::{Sender, bounded};
 use log::{error, info, warn};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Starts control loops. Tests and simulations keep them and call [`WorkloadControlLoop::step`] instead.
 pub trait WorkloadThreads<C: Clock> {
     /// Lets `control_loop` run from now on.
     ///
     /// # Errors
-    /// The operating system's reason when no thread can be had.
-    fn start(&mut self, workload: &str, control_loop: WorkloadControlLoop<C>) -> io::Result<()>;
+    /// The control loop comes back when no thread can be had.
+    fn start(&mut self, workload: &str, control_loop: Box<WorkloadControlLoop<C>>) -> Result<(), NoThread<C>>;
+}
+
+/// No thread can be had for a control loop, which is kept: it may hold the only id of a container.
+pub struct NoThread<C: Clock> {
+    /// The operating system's reason.
+    pub error: io::Error,
+    /// What could not be started.
+    pub control_loop: Box<WorkloadControlLoop<C>>,
 }
 
 /// One thread per control loop, named `wl:<workload>`.
@@ -37,8 +48,15 @@ pub trait WorkloadThreads<C: Clock> {
 pub struct NamedThreads;
 
 impl<C: Clock> WorkloadThreads<C> for NamedThreads {
-    fn start(&mut self, workload: &str, control_loop: WorkloadControlLoop<C>) -> io::Result<()> {
-        crate::threads::spawn(format!("wl:{workload}"), STACK_WORKLOAD, move || control_loop.run()).map(drop)
+    fn start(&mut self, workload: &str, control_loop: Box<WorkloadControlLoop<C>>) -> Result<(), NoThread<C>> {
+        // What a thread that cannot be had was to run is dropped, so the loop is handed over afterwards.
+        let (give, take) = bounded::<Box<WorkloadControlLoop<C>>>(1);
+        let body = move || take.iter().for_each(|control_loop| control_loop.run());
+        match crate::threads::spawn(format!("wl:{workload}"), STACK_WORKLOAD, body) {
+            Ok(_) => _ = give.send(control_loop), // The other end waits for it.
+            Err(error) => return Err(NoThread { error, control_loop }),
+        }
+        Ok(())
     }
 }
 
@@ -70,6 +88,8 @@ pub(super) struct WorkloadObject {
     number: u64,
     /// The instance last ordered.
     pub(super) instance: InstanceName,
+    /// Where it was ordered. The same instance may have a container of another runtime, too: its id says nothing of it.
+    pub(super) runtime: Name,
     /// What was last ordered; `None` for a container of an earlier life.
     workload: Option<Arc<Workload>>,
     /// The removal was ordered without anything new to start.
@@ -78,7 +98,26 @@ pub(super) struct WorkloadObject {
     pub(super) deleting: bool,
 }
 
+/// What an object is made for.
+pub(super) struct Identity {
+    pub(super) instance: InstanceName,
+    pub(super) runtime: Name,
+    /// `None` for a container of an earlier life.
+    pub(super) workload: Option<Arc<Workload>>,
+}
+
+impl Identity {
+    pub(super) fn of(added: &AddedWorkload) -> Self {
+        let AddedWorkload { instance, workload } = added;
+        Self { instance: instance.clone(), runtime: workload.runtime.clone(), workload: Some(workload.clone()) }
+    }
+}
+
 impl WorkloadObject {
+    fn is_to_run(&self, instance: &InstanceName) -> bool {
+        self.instance == *instance && !self.emptied && !self.deleting
+    }
+
     pub(super) fn runs(&self, added: &AddedWorkload) -> bool {
         !self.emptied && self.instance == added.instance && self.workload.as_ref() == Some(&added.workload)
     }
@@ -87,8 +126,14 @@ impl WorkloadObject {
 /// All workloads of this agent.
 pub struct RuntimeManager<C: Clock, T> {
     engines: Engines,
-    /// Engines that could not say which containers exist.
+    /// Engines that have not said since the agent's start which containers they have.
     unlisted: BTreeSet<Name>,
+    /// Those of them whose programs do not exist.
+    absent: BTreeSet<Name>,
+    /// Until then workloads of other runtimes wait for them, too.
+    others_until: Option<Instant>,
+    /// Control loops without a thread.
+    unstarted: BTreeMap<Name, Box<WorkloadControlLoop<C>>>,
     context: LoopContext<C>,
     random: fastrand::Rng,
     threads: T,
@@ -119,8 +164,11 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         rerun: RerunFinished,
     ) -> Self {
         Self {
+            unlisted: engines.keys().cloned().collect(),
             engines,
-            unlisted: BTreeSet::new(),
+            absent: BTreeSet::new(),
+            others_until: None,
+            unstarted: BTreeMap::new(),
             context,
             random,
             threads,
@@ -142,12 +190,17 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         &mut self.threads
     }
 
-    /// Notes whether the containers of an engine are known.
-    pub fn set_listed(&mut self, runtime: &Name, listed: bool) {
-        if listed {
-            self.unlisted.remove(runtime);
-        } else {
-            self.unlisted.insert(runtime.clone());
+    /// The engines were asked for their containers for the first time; until `at` all workloads wait for all of them.
+    pub fn wait_for_others_until(&mut self, at: Instant) {
+        self.others_until = Some(at);
+    }
+
+    /// Notes what an engine answered to the question which containers it has.
+    pub fn note_listing<L>(&mut self, runtime: &Name, result: &Result<L, RuntimeError>) {
+        match result {
+            Ok(_) => _ = self.unlisted.remove(runtime),
+            Err(RuntimeError::NotInstalled(_)) => _ = self.absent.insert(runtime.clone()),
+            Err(_) => {}
         }
     }
 
@@ -186,20 +239,11 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     pub fn submit(&mut self, operation: Operation, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
         let name = operation.workload().clone();
         let replaced = self.scheduler.take(&name);
-        let to_come_back = self.to_come_back(&name, replaced.as_ref());
+        let before = replaced.as_ref().and_then(Waiting::new_instance).map(|added| added.instance.clone());
+        let ordered = |before: &InstanceName| self.objects.get(&name).is_some_and(|object| object.is_to_run(before));
+        // Its control loop will say what becomes of it. Asked before the operation changes what is ordered.
+        let held = before.as_ref().is_some_and(ordered);
         let mut reports = Vec::new();
-        if let Some(pending) = replaced.as_ref().and_then(Waiting::new_instance) {
-            let still_wanted = match &operation {
-                Operation::Create(created) => created.added.instance == pending.instance,
-                Operation::Update(updated) => updated.new.instance == pending.instance,
-                Operation::UpdateDeleteOnly(_) | Operation::Delete(_) => false,
-            };
-            let exists =
-                self.objects.get(operation.workload()).is_some_and(|object| object.instance == pending.instance);
-            if !still_wanted && !exists {
-                reports.push(removed(&pending.instance)); // It was never started, so nobody else will say so.
-            }
-        }
         let refined = match operation {
             Operation::Create(created) => self.refine_create(created, replaced.as_ref(), store, &mut reports),
             Operation::Update(updated) => self.refine_update(updated, replaced.as_ref(), store, &mut reports),
@@ -210,26 +254,23 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             let decision = self.scheduler.decide(operation, store);
             reports.extend(self.execute_all(decision));
         }
-        if let Some(before) = to_come_back {
-            reports.extend(self.never_came_back(&name, &before, store));
+        if let Some(before) = before.filter(|_| !held) {
+            let is_reported =
+                |report: &WorkloadState| report.instance == before && report.state.phase == Phase::Removed;
+            if self.never_starts(&name, &before, store) && !reports.iter().any(is_reported) {
+                reports.insert(0, removed(&before));
+            }
         }
         reports
     }
 
-    /// An instance that was removed and waits to start again.
-    fn to_come_back(&self, name: &Name, waiting: Option<&Waiting>) -> Option<InstanceName> {
-        let Some(Waiting::UpdateCreate(updated)) = waiting else { return None };
-        let object = self.objects.get(name).filter(|object| object.emptied)?;
-        (object.instance == updated.new.instance).then(|| object.instance.clone())
-    }
-
-    /// Something else was ordered instead of `before`, which waited to start again: its control loop said long ago
-    /// that it is removed, and may know only of another instance by now.
-    fn never_came_back(&self, name: &Name, before: &InstanceName, store: &WorkloadStateStore) -> Option<WorkloadState> {
-        let ordered = |object: &WorkloadObject| object.instance == *before && !object.emptied && !object.deleting;
-        let comes_back = self.waits_to_start(before) || self.objects.get(name).is_some_and(ordered);
-        let shown = store.get(before).is_some_and(|state| state.phase == Phase::PendingWaitingToStart);
-        (shown && !comes_back).then(|| removed(before))
+    /// Whether nobody else will report `before`, which waited to be started until something else was ordered. What was
+    /// last ordered says little: its control loop may still be busy with an earlier instance.
+    fn never_starts(&self, name: &Name, before: &InstanceName, store: &WorkloadStateStore) -> bool {
+        let ordered = |object: &WorkloadObject| object.is_to_run(before);
+        let starts = self.waits_to_start(before) || self.objects.get(name).is_some_and(ordered);
+        let shown = store.get(before).map(|state| state.phase);
+        !starts && matches!(shown, None | Some(Phase::PendingWaitingToStart))
     }
 
     // [impl->swdd~agent-update-on-add-known-workload~1]
@@ -369,6 +410,12 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             || self.waits_to_start(instance)
     }
 
+    /// Whether some object or waiting operation is about this workload.
+    #[must_use]
+    pub fn knows(&self, workload: &str) -> bool {
+        self.objects.contains_key(workload) || self.scheduler.get(workload).is_some()
+    }
+
     /// Hands a state to the control loop, which alone knows whether it is still true.
     pub fn observed(&self, report: WatchReport) {
         let WatchReport { instance, generation, state } = report;
@@ -454,8 +501,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let name = &added.instance.workload;
         let order = self.order(added);
         let Some(object) = self.objects.get_mut(name) else {
-            let identity = (added.instance.clone(), Some(added.workload.clone()));
-            return self.start_loop(name, identity, vec![WorkloadCommand::Create(order)]);
+            return self.start_loop(name, Identity::of(added), vec![WorkloadCommand::Create(order)]);
         };
         // [impl->swdd~agent-workload-obj-update-command~1]
         let reuse = reuse && !object.deleting;
@@ -466,6 +512,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             return self.start(added, false);
         };
         object.instance = added.instance.clone();
+        object.runtime = added.workload.runtime.clone();
         object.workload = Some(added.workload.clone());
         (object.emptied, object.deleting) = (false, false);
         replaced.iter().filter(|instance| **instance != added.instance).map(removed).collect()
@@ -499,18 +546,34 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             workload: workload.clone(),
             engine,
             search_first: self.unlisted.contains(&workload.runtime),
+            others: self.others(&workload.runtime),
         }
     }
 
-    /// Starts a control loop which gets these commands. Answers the state to report when that is not possible.
+    /// Engines where a container of a workload of `runtime` may be, since its runtime may have been another one.
+    fn others(&self, runtime: &Name) -> Vec<OtherEngine> {
+        let Some(until) = self.others_until.filter(|until| self.context.clock.now() < *until) else {
+            return Vec::new();
+        };
+        let others = self.unlisted.iter().filter(|other| *other != runtime && !self.absent.contains(*other));
+        others
+            .filter_map(|other| {
+                Some(OtherEngine { runtime: other.clone(), engine: self.engine(other)?, until: Some(until) })
+            })
+            .collect()
+    }
+
+    /// Starts a control loop which gets these commands. Answers the state to report when it has to wait for a thread.
     // [impl->swdd~agent-create-workload~1]
     // [impl->swdd~agent-resume-workload~2]
     pub(super) fn start_loop(
         &mut self,
         key: &Name,
-        (instance, workload): (InstanceName, Option<Arc<Workload>>),
+        Identity { instance, runtime, workload }: Identity,
         commands: Vec<WorkloadCommand>,
     ) -> Vec<WorkloadState> {
+        let creates = matches!(commands.first(), Some(WorkloadCommand::Create(_)));
+        let silent = matches!(commands.first(), Some(WorkloadCommand::Hold(held)) if held.silent);
         self.loops_started += 1;
         let number = self.loops_started;
         let (sender, inbox) = workload_inbox();
@@ -520,14 +583,32 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let id = LoopId { name: key.clone(), number };
         let random = self.random.fork();
         let control_loop = WorkloadControlLoop::new(id, instance.clone(), self.context.clone(), random, inbox);
-        if let Err(error) = self.threads.start(&instance.workload, control_loop) {
-            error!("Failed to create workload with error: 'no thread can be started for it: {error}'");
-            let cause = format!("No thread can be started for it: {error}");
-            return vec![WorkloadState::new(instance, ExecutionState::with_info(Phase::PendingStartingFailed, cause))];
-        }
-        let object = WorkloadObject { sender, number, instance, workload, emptied: false, deleting: false };
+        let started = self.threads.start(&instance.workload, Box::new(control_loop));
+        let named = instance.clone();
+        let object = WorkloadObject { sender, number, instance, runtime, workload, emptied: false, deleting: false };
         self.objects.insert(key.clone(), object);
-        Vec::new()
+        let Err(NoThread { error, control_loop }) = started else { return Vec::new() };
+        error!("No thread can be started for workload '{}', trying again: '{error}'", named.workload);
+        self.unstarted.insert(key.clone(), control_loop);
+        // What has a container may be doing anything; nobody can look after it.
+        let phase = if creates { Phase::PendingStarting } else { Phase::FailedUnknown };
+        let info = format!("No thread can be started for it, trying again: {error}");
+        let shown = WorkloadState::new(named, ExecutionState::with_info(phase, info));
+        if silent { Vec::new() } else { vec![shown] }
+    }
+
+    /// Tries again to get threads for the control loops that have none.
+    pub fn start_waiting_loops(&mut self) {
+        while let Some((key, control_loop)) = self.unstarted.pop_first() {
+            let name = self.objects.get(&key).map_or(&key, |object| &object.instance.workload);
+            match self.threads.start(name, control_loop) {
+                Ok(()) => info!("Workload '{name}' has got a thread."),
+                Err(NoThread { control_loop, .. }) => {
+                    self.unstarted.insert(key, control_loop);
+                    return;
+                }
+            }
+        }
     }
 }
 

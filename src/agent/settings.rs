@@ -8,7 +8,7 @@ use crate::model::names::has_name_characters;
 use crate::model::version::VERSION;
 use crate::settings::{
     ConfigError, ConfigFile, ControlMessageSize, MessageSize, MissingPems, PemError, PemKeys, PemPaths,
-    decide_security, flag, readable_key_warning,
+    decide_security, insecure_flag, readable_key_warning,
 };
 use crate::wire::address::{Security, ServerUrl, WrongAddress};
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
@@ -53,7 +53,7 @@ struct Arguments {
     #[arg(short = 'k', long, env = "ANKAGENT_INSECURE", action = ArgAction::SetTrue)]
     insecure: bool,
     /// Communicate with TLS even if the configuration file or the environment says otherwise
-    #[arg(long, action = ArgAction::SetTrue, overrides_with = "insecure")]
+    #[arg(long, action = ArgAction::SetTrue)]
     no_insecure: bool,
     /// Tag of this agent, shown in its state; repeatable; replaces the tags of the configuration file
     #[arg(short = 't', long = "tag", value_name = "KEY=VALUE", value_parser = key_value)]
@@ -269,7 +269,7 @@ fn combine(
     let name = checked_name(options.name.or(keys.name).unwrap_or_default())?;
     let folder = run_folder(options.run_folder.or(keys.run_folder), &name, machine)?;
     let runtimes = enabled_runtimes(keys.runtimes, &mut warnings)?;
-    let from_options = if options.no_insecure { Some(false) } else { flag(matches, "insecure") };
+    let from_options = insecure_flag(matches);
     let insecure = from_options.or(keys.insecure).unwrap_or_default();
     // [impl->swdd~agent-fails-on-missing-file-paths-and-insecure-cli-arguments~1]
     let (security, warning) = decide_security(insecure, pems);

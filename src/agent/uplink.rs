@@ -115,6 +115,8 @@ impl Uplink {
         };
         hangup.hang_up();
         self.outbox.disconnected(SystemClock.now());
+        // Also after a clean end of the stream, which upstream does not tell: a server that was shut down in order is as
+        // little there as one that crashed, so what it said of other agents is as old (spec/agent.md FIX-18).
         let _ = self.scheduler.send(SchedulerEvent::ServerGone); // Gone only when the agent ends.
         match end {
             Ok((StreamEnd::VersionMismatch(text), _)) => SessionEnd::Refused(text),

@@ -50,9 +50,9 @@ struct Slots {
     states: VecDeque<WorkloadState>,
     /// Length at which only the newest state of each instance is kept.
     thin_out_at: usize,
-    /// All own states were put and nothing was sent since: the server must hear of us even if we have none, since it
-    /// forgets then what we do not have any more.
-    introduce: bool,
+    /// All own states were put; the server is told so when all of them are sent. It forgets then what we do not have
+    /// any more.
+    complete: bool,
     load: Option<AgentLoad>,
     requests: RequestQueue,
     connected: bool,
@@ -75,7 +75,7 @@ pub fn uplink_outbox() -> (UplinkOutbox, UplinkReader) {
     let slots = Arc::new(Mutex::new(Slots {
         states: VecDeque::new(),
         thin_out_at: UPLINK_STATES,
-        introduce: false,
+        complete: false,
         load: None,
         requests: RequestQueue::default(),
         connected: false,
@@ -108,14 +108,15 @@ impl UplinkOutbox {
         }
     }
 
-    /// Puts the states of all own instances; what waits is then out of date, except for removals.
-    pub fn resynchronise(&self, own: Vec<WorkloadState>) {
+    /// Puts the states of all own instances; what waits is then out of date, except for removals. With `complete`
+    /// nothing else exists: what the server remembers of us beside these is gone.
+    pub fn resynchronise(&self, own: Vec<WorkloadState>, complete: bool) {
         let mut slots = lock(&self.slots);
         slots.thin_out();
         let existing: BTreeSet<&InstanceName> = own.iter().map(|state| &state.instance).collect();
         slots.states.retain(|state| state.state.phase == Phase::Removed && !existing.contains(&state.instance));
         slots.states.extend(own);
-        slots.introduce = true;
+        slots.complete = complete;
         drop(slots);
         self.wake();
     }
@@ -201,8 +202,8 @@ impl Slots {
 }
 
 impl UplinkReader {
-    /// The next message to send, if any: some states, each of another instance, or a request, or the load, or lines of
-    /// a log.
+    /// The next message to send, if any: some states, each of another instance; that these were all; a request; the
+    /// load; or lines of a log.
     #[must_use]
     pub fn next(&self, now: Instant) -> Option<ToServer> {
         let mut slots = lock(&self.slots);
@@ -219,13 +220,14 @@ impl UplinkReader {
             }
             batch.push(state);
         }
-        if batch.is_empty() && !std::mem::take(&mut slots.introduce) {
-            let request = slots.requests.pop().map(ToServer::Request);
-            request.or_else(|| slots.load.take().map(ToServer::AgentLoad)).or_else(|| slots.next_log())
-        } else {
-            slots.introduce = false;
-            Some(ToServer::WorkloadStates(batch))
+        if !batch.is_empty() {
+            return Some(ToServer::WorkloadStates(batch));
         }
+        if std::mem::take(&mut slots.complete) {
+            return Some(ToServer::StatesComplete);
+        }
+        let request = slots.requests.pop().map(ToServer::Request);
+        request.or_else(|| slots.load.take().map(ToServer::AgentLoad)).or_else(|| slots.next_log())
     }
 
     /// Becomes ready when there may be something to send, and for good when nothing will come any more.
@@ -249,7 +251,7 @@ impl UplinkReader {
     /// The connection is lost. Removals that may not have arrived will be sent again.
     pub fn disconnected(&self, now: Instant) {
         let mut slots = lock(&self.slots);
-        (slots.connected, slots.introduce) = (false, false);
+        (slots.connected, slots.complete) = (false, false);
         slots.load = None;
         slots.logs.clear();
         slots.forget_delivered(now);
@@ -358,31 +360,78 @@ mod tests {
         outbox.put(state("gone", Phase::Removed));
         outbox.put(state("a", Phase::PendingStarting));
         outbox.put(state("a", Phase::Removed));
-        outbox.resynchronise(vec![state("a", Phase::Running), state("b", Phase::Succeeded)]);
+        outbox.resynchronise(vec![state("a", Phase::Running), state("b", Phase::Succeeded)], false);
         let expected = [state("gone", Phase::Removed), state("a", Phase::Running), state("b", Phase::Succeeded)];
         assert_eq!(sent(&reader, now), [expected.to_vec()]);
     }
 
     #[test]
-    fn an_agent_without_states_says_so_once_after_a_reconnect() {
+    fn the_end_of_the_report_after_a_hello_is_told_once_and_after_all_states() {
         let now = ManualClock::new().now();
         let (outbox, reader) = uplink_outbox();
-        for own in [vec![], vec![state("a", Phase::Running)]] {
+        for count in [0, 1, UPLINK_BATCH + 1] {
+            let own: Vec<WorkloadState> = (0..count).map(|n| state(&n.to_string(), Phase::Running)).collect();
             reader.connected();
-            outbox.resynchronise(own.clone());
-            assert_eq!(sent(&reader, now), [own]);
+            outbox.resynchronise(own.clone(), true);
+            let mut told = Vec::new();
+            let end = std::iter::from_fn(|| reader.next(now)).find(|message| match message {
+                ToServer::WorkloadStates(states) => {
+                    told.extend(states.clone());
+                    false
+                }
+                _ => true,
+            });
+            assert_eq!((told.len(), end), (count, Some(ToServer::StatesComplete)));
+            assert_eq!(reader.next(now), None);
             reader.disconnected(now);
         }
-        outbox.resynchronise(vec![]);
+        outbox.resynchronise(vec![], true);
         reader.disconnected(now);
         reader.connected();
         assert_eq!(reader.next(now), None, "the next hello is answered anew");
     }
 
     #[test]
+    fn states_before_the_report_after_a_hello_do_not_end_it() {
+        let now = ManualClock::new().now();
+        let (outbox, reader) = uplink_outbox();
+        reader.connected();
+        outbox.put(state("a", Phase::Running));
+        assert_eq!(sent(&reader, now), [vec![state("a", Phase::Running)]]);
+        for (complete, end) in [(false, None), (true, Some(ToServer::StatesComplete))] {
+            outbox.resynchronise(vec![state("a", Phase::Running)], complete);
+            assert_eq!(reader.next(now), Some(ToServer::WorkloadStates(vec![state("a", Phase::Running)])));
+            assert_eq!(reader.next(now), end);
+        }
+    }
+
+    // [utest->swdd~agent-forward-request-from-control-interface-pipe-to-server~1]
+    #[test]
+    fn requests_of_workloads_wait_for_a_connection_and_then_come_after_states() {
+        use crate::limits::CONTROL_REQUESTS;
+        use crate::model::messages::RequestContent;
+        let now = ManualClock::new().now();
+        let (outbox, reader) = uplink_outbox();
+        let request = |id: &str| Request { id: id.to_owned(), content: RequestContent::LogsCancel };
+        for number in 0..CONTROL_REQUESTS {
+            outbox.put_request(&"w".into(), request(&number.to_string())).unwrap();
+        }
+        let refused = outbox.put_request(&"w".into(), request("more")).unwrap_err();
+        assert_eq!((*refused.request, refused.connected), (request("more"), false));
+        reader.connected();
+        assert!(outbox.put_request(&"w".into(), request("more")).unwrap_err().connected);
+        outbox.put(state("a", Phase::Running));
+        outbox.put_cancel(request("cancel"));
+        assert!(matches!(reader.next(now), Some(ToServer::WorkloadStates(_))));
+        assert_eq!(reader.next(now), Some(ToServer::Request(request("cancel"))));
+        assert_eq!(reader.next(now), Some(ToServer::Request(request("0"))));
+        outbox.put_request(&"w".into(), request("more")).unwrap();
+    }
+
+    #[test]
     fn a_large_number_of_states_is_split() {
         let (outbox, reader) = uplink_outbox();
-        outbox.resynchronise((0..UPLINK_BATCH + 1).map(|n| state(&n.to_string(), Phase::Running)).collect());
+        outbox.resynchronise((0..UPLINK_BATCH + 1).map(|n| state(&n.to_string(), Phase::Running)).collect(), false);
         let lengths: Vec<usize> = sent(&reader, ManualClock::new().now()).iter().map(Vec::len).collect();
         assert_eq!(lengths, [UPLINK_BATCH, 1]);
     }

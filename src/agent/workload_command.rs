@@ -6,7 +6,7 @@
 use super::state_checker::WatchCommand;
 use crate::limits::WORKLOAD_INBOX;
 use crate::model::execution_state::ExecutionState;
-use crate::model::names::InstanceName;
+use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
 use crate::runtime::{ContainerId, RuntimeConnector};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// An engine as one control loop uses it.
 pub struct Engine {
@@ -41,6 +42,19 @@ pub struct WorkloadOrder {
     pub engine: Option<Engine>,
     /// Containers of this workload may exist that no listing showed; remove them before the first create.
     pub search_first: bool,
+    /// Engines of other runtimes that may have a container of this workload, which goes before the first create, too.
+    pub others: Vec<OtherEngine>,
+}
+
+/// An engine of another runtime that has not said which containers it has since the agent started.
+#[derive(Debug)]
+pub struct OtherEngine {
+    /// Its runtime.
+    pub runtime: Name,
+    /// The engine.
+    pub engine: Engine,
+    /// When it is not waited for any more; `None` waits for ever.
+    pub until: Option<Instant>,
 }
 
 /// A container of an earlier life of the agent.
@@ -52,6 +66,8 @@ pub struct HeldContainer {
     pub id: ContainerId,
     /// Where it is.
     pub engine: Engine,
+    /// Another control loop runs the same instance: the states and the folder of the instance are not this one's.
+    pub silent: bool,
 }
 
 /// Commands of one workload, executed strictly in order.
@@ -207,6 +223,12 @@ impl WorkloadInbox {
         queue.closed
     }
 
+    /// Whether a command waits that makes a create pointless.
+    #[must_use]
+    pub fn cancels_create(&self) -> bool {
+        lock(&self.shared).commands.iter().any(WorkloadCommand::cancels_create)
+    }
+
     /// Announces an engine call; what it answers becomes readable when a command makes the call pointless.
     ///
     /// `None` when no descriptor can be had; the call then runs to its end.
@@ -266,6 +288,7 @@ mod tests {
             workload: Arc::new(workload),
             engine: None,
             search_first: false,
+            others: Vec::new(),
         }))
     }
 

@@ -12,10 +12,10 @@
 use super::agent_manager::SchedulerEvent;
 use super::backoff::{Ended, RestartBackoff, retry_delay};
 use super::control_interface::{self, ControlHub, ControlInterface};
-use super::create_watch::CreateWatch;
+use super::create_watch::{CreateObserver, CreateWatch};
 use super::start_slots::{StartSlot, StartSlots};
 use super::state_checker::WatchCommand;
-use super::workload_command::{Engine, HeldContainer, WorkloadCommand, WorkloadInbox, WorkloadOrder};
+use super::workload_command::{Engine, HeldContainer, OtherEngine, WorkloadCommand, WorkloadInbox, WorkloadOrder};
 use super::workload_files::{remove_folder, write_files};
 use crate::clock::Clock;
 use crate::limits::{ADDITIONAL_INFO_MAX, REVIVAL_INTERVAL};
@@ -23,11 +23,15 @@ use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::{RestartPolicy, Workload};
 use crate::runtime::{ContainerId, NewContainer, RuntimeError};
-use crossbeam_channel::{Select, Sender, never};
+use crossbeam_channel::{Receiver, Select, Sender, never};
 use log::{debug, error, info, warn};
+pub use search::Answer;
+use search::Search;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+mod search;
 
 /// What all control loops of an agent have in common.
 #[derive(Debug, Clone)]
@@ -73,18 +77,24 @@ pub struct WorkloadControlLoop<C: Clock> {
     control: Option<ControlInterface>,
     container: Option<ContainerId>,
     leftovers: Leftovers,
+    /// Engines of other runtimes where a container of the workload may be.
+    others: Vec<OtherEngine>,
+    /// Another loop runs the same instance; this one only removes a container that is too many.
+    silent: bool,
     /// Counts starts, so that a late report of an earlier container is recognised (spec/agent.md FIX-16). Begins
     /// differently in each loop of the agent, since a name may get another loop.
     generation: u64,
     watching: bool,
     failed_creates: u32,
     failed_deletes: u32,
+    /// Additional info of the start that is under way.
+    shown: String,
     restarts: RestartBackoff,
     stage: Stage,
 }
 
 /// Whether containers of the instance may exist that the loop has no id of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Leftovers {
     /// No create was tried.
     None,
@@ -100,8 +110,10 @@ enum Leftovers {
 /// What the loop waits for besides commands.
 enum Stage {
     Idle,
+    /// Engines were asked for their containers. No start slot is held meanwhile, and any command ends the waiting.
+    Searching(Search),
     WaitingForSlot(Start),
-    RetryAt(Instant),
+    RetryAt(Instant, Start),
     /// The retry limit was reached.
     ReviveAt(Instant),
     RestartAt(Instant, Ended),
@@ -131,6 +143,7 @@ enum AfterDelete {
 enum Event {
     Command(WorkloadCommand),
     SlotFree(StartSlot),
+    Listed(Answer),
     TimerDue,
 }
 
@@ -174,10 +187,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
             control: None,
             container: None,
             leftovers: Leftovers::None,
+            others: Vec::new(),
+            silent: false,
             generation,
             watching: false,
             failed_creates: 0,
             failed_deletes: 0,
+            shown: String::new(),
             restarts,
             stage: Stage::Idle,
         }
@@ -205,6 +221,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Event::Command(command)
         } else if let Some(slot) = self.wanted_slot() {
             Event::SlotFree(slot)
+        } else if let Some(answer) = self.answers().and_then(|answers| answers.try_recv().ok()) {
+            Event::Listed(answer)
         } else if self.due().is_some_and(|at| at <= self.context.clock.now()) {
             Event::TimerDue
         } else {
@@ -221,7 +239,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub fn due(&self) -> Option<Instant> {
         match &self.stage {
             Stage::Idle | Stage::WaitingForSlot(_) => None,
-            Stage::RetryAt(at) | Stage::ReviveAt(at) | Stage::RestartAt(at, _) | Stage::DeleteRetryAt(at, _) => {
+            Stage::Searching(_) => self.others.iter().filter_map(|other| other.until).min(),
+            Stage::RetryAt(at, _) | Stage::ReviveAt(at) | Stage::RestartAt(at, _) | Stage::DeleteRetryAt(at, _) => {
                 Some(*at)
             }
         }
@@ -231,6 +250,20 @@ impl<C: Clock> WorkloadControlLoop<C> {
     #[cfg(test)]
     pub fn waits_for_slot(&self) -> bool {
         matches!(self.stage, Stage::WaitingForSlot(_))
+    }
+
+    /// Where the answers come from while it searches.
+    fn answers(&self) -> Option<&Receiver<Answer>> {
+        match &self.stage {
+            Stage::Searching(search) => Some(&search.answers),
+            _ => None,
+        }
+    }
+
+    /// What else wakes it while it searches.
+    #[cfg(test)]
+    pub fn searching(&self) -> Option<Receiver<Answer>> {
+        self.answers().cloned()
     }
 
     /// Where its commands come from.
@@ -251,6 +284,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if matches!(self.stage, Stage::WaitingForSlot(_)) {
             select.recv(self.context.slots.free());
         }
+        if let Some(answers) = self.answers() {
+            select.recv(answers);
+        }
         select.ready();
     }
 
@@ -262,9 +298,20 @@ impl<C: Clock> WorkloadControlLoop<C> {
                     self.start(start, slot);
                 }
             }
+            Event::Listed(answer) => {
+                if let Stage::Searching(search) = &mut self.stage {
+                    search.answered.push(answer);
+                    self.end_search();
+                }
+            }
             Event::TimerDue => match std::mem::replace(&mut self.stage, Stage::Idle) {
+                Stage::Searching(search) => {
+                    self.stage = Stage::Searching(search);
+                    self.give_up_others();
+                    self.end_search();
+                }
                 // [impl->swdd~agent-workload-control-loop-executes-retry~1]
-                Stage::RetryAt(_) => self.begin_start(Start::New),
+                Stage::RetryAt(_, start) => self.begin_start(start),
                 Stage::ReviveAt(_) => self.begin_start(Start::Revival),
                 Stage::RestartAt(_, ended) => return self.restart(ended),
                 Stage::DeleteRetryAt(_, after) => return self.try_delete(after),
@@ -299,9 +346,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 self.restarts.running(self.context.clock.now());
                 self.watch(id);
             }
-            WorkloadCommand::Hold(HeldContainer { instance, id, engine }) => {
+            WorkloadCommand::Hold(HeldContainer { instance, id, engine, silent }) => {
                 (self.instance, self.engine, self.wanted) = (instance, Some(engine), None);
-                self.container = Some(id);
+                (self.container, self.silent) = (Some(id), silent);
             }
             WorkloadCommand::Observed { generation, state } => return self.on_observed(generation, state),
         }
@@ -311,13 +358,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Makes `order` the one to run. Nothing of an earlier one counts any more (spec/lifecycle.md rule 10).
     // [impl->swdd~agent-workload-control-loop-reset-retry-attempts-on-update~1]
     fn take(&mut self, order: WorkloadOrder) {
-        let WorkloadOrder { instance, workload, engine, search_first } = order;
-        (self.instance, self.engine) = (instance, engine);
+        let WorkloadOrder { instance, workload, engine, search_first, others } = order;
+        (self.instance, self.engine, self.others) = (instance, engine, others);
         self.wanted = Some(workload);
         self.leftovers = if search_first { Leftovers::AnyInstance } else { Leftovers::None };
         self.failed_creates = 0;
         self.restarts.reset();
-        self.stage = Stage::Idle;
+        (self.stage, self.silent) = (Stage::Idle, false);
     }
 
     // ------------------------------------------------------------------ start
@@ -327,6 +374,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
             // [impl->swdd~agent-skips-unknown-runtime~1]
             self.fail_for_good("Unsupported Runtime");
             return;
+        }
+        self.give_up_others();
+        if self.must_search() {
+            return self.search(start);
         }
         match self.context.slots.try_take() {
             Some(slot) => self.start(start, slot),
@@ -389,19 +440,17 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn call_engine(&mut self, start: Start, new: &NewContainer, slot: StartSlot) -> Result<ContainerId, RuntimeError> {
-        if matches!(self.leftovers, Leftovers::Likely | Leftovers::AnyInstance) {
-            self.delete_leftovers()?;
-        }
         let Some(engine) = &mut self.engine else {
             return Err(RuntimeError::Unsupported("Unsupported Runtime".into()));
         };
         let call = self.inbox.begin_call();
-        let observer = (start != Start::Revival).then_some((&self.instance, &self.context.reports));
+        let (instance, shown, reports) = (&self.instance, self.shown.as_str(), &self.context.reports);
+        let observer = (start != Start::Revival).then_some(CreateObserver { instance, shown, reports });
         let mut watch = CreateWatch::new(call.as_ref().map(|call| call.fd()), slot, observer);
         let limit = self.context.create_timeout;
-        match (start, &self.container) {
-            (Start::Existing, Some(id)) => engine.connector.start(id, new, limit, &mut watch),
-            _ => engine.connector.create(new, limit, &mut watch),
+        match &self.container {
+            Some(id) => engine.connector.start(id, new, limit, &mut watch),
+            None => engine.connector.create(new, limit, &mut watch),
         }
     }
 
@@ -427,7 +476,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
         info!("Retrying workload creation for: '{}'. Error: '{cause}'", self.instance.workload);
         self.report(ExecutionState::retry_starting(retry, cause));
-        self.stage = Stage::RetryAt(now + retry_delay(retry, &mut self.random));
+        self.stage = Stage::RetryAt(now + retry_delay(retry, &mut self.random), Start::New);
     }
 
     /// The workload can never run as it is; only an update helps.
@@ -547,7 +596,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
             AfterDelete::End => true,
             AfterDelete::Restart | AfterDelete::Nothing => false,
         };
-        remove_folder(&if changed { self.folder() } else { self.files_folder() });
+        if !self.silent {
+            remove_folder(&if changed { self.folder() } else { self.files_folder() });
+        }
         self.report(ExecutionState::plain(Phase::Removed));
         match after {
             AfterDelete::Start(order) => self.take(*order),
@@ -684,18 +735,27 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.folder().join("files")
     }
 
-    fn report(&self, state: ExecutionState) {
-        send_state(&self.context.reports, &self.instance, state);
+    fn report(&mut self, state: ExecutionState) {
+        if state.phase == Phase::PendingStarting {
+            self.shown.clone_from(&state.additional_info);
+        }
+        if !self.silent {
+            send_state(&self.context.reports, &self.instance, state);
+        }
+    }
+}
+
+/// Cuts a text to at most `bytes`, between two characters.
+pub(super) fn cut(text: &mut String, bytes: usize) {
+    if text.len() > bytes {
+        let end = (0..=bytes).rev().find(|index| text.is_char_boundary(*index));
+        text.truncate(end.unwrap_or_default());
     }
 }
 
 /// Reports a state; a long engine message is cut.
 pub(super) fn send_state(reports: &Sender<SchedulerEvent>, instance: &InstanceName, mut state: ExecutionState) {
-    let info = &mut state.additional_info;
-    if info.len() > ADDITIONAL_INFO_MAX {
-        let end = (0..=ADDITIONAL_INFO_MAX).rev().find(|index| info.is_char_boundary(*index));
-        info.truncate(end.unwrap_or_default());
-    }
+    cut(&mut state.additional_info, ADDITIONAL_INFO_MAX);
     let report = WorkloadState::new(instance.clone(), state);
     let _ = reports.send(SchedulerEvent::State(report)); // The scheduler is gone only when the agent ends.
 }

@@ -101,7 +101,7 @@ fn merge(inputs: &[Input], arguments: &ApplyArguments, output: &mut Output<'_>) 
     let workloads = objects.workloads.keys().map(|name| format!("desiredState.workloads.{name}"));
     let masks: Vec<String> = configs.chain(workloads).collect();
     let new_state = if arguments.delete { Node::empty() } else { new_state(objects, arguments.agent.as_deref())? };
-    Ok(Update { new_state, masks })
+    Ok(Update { new_state, masks, ..Update::default() })
 }
 
 fn put<'i, T>(

@@ -5,7 +5,9 @@
 //! Options for all commands may stand before and after the command. Only `-s` is different: it means the server
 //! before the command, the state in `get workloads`, so after a command the server needs its long form.
 
-use clap::builder::BoolValueParser;
+use super::completion::Names;
+use super::logs::parse_time;
+use clap::builder::{BoolValueParser, OsStringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
@@ -24,7 +26,7 @@ const SERVER_URL_AFTER: &str = "server_url_after";
     about = "Applies manifests to an Ankaios cluster and shows what runs there",
     arg_required_else_help = true,
     subcommand_required = true,
-    after_help = "Examples:\n  ank -k apply cluster.yaml        start what the manifest describes and wait for it\n  \
+    after_help = "Examples:\n  ank -k apply cluster.yaml        start what the manifest describes and wait\n  \
                   ank -k get workloads             show what runs\n  \
                   ank -k get state desiredState    show what was asked for\n\n\
                   Run 'ank help <command>' for the options and examples of a command."
@@ -46,7 +48,7 @@ pub struct Arguments {
 #[command(next_help_heading = EVERYWHERE)]
 pub struct Common {
     /// Config file [default: ~/.config/ankaios/ank.conf or /etc/ankaios/ank.conf]
-    #[arg(short = 'x', long, global = true, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    #[arg(short = 'x', long, global = true, value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub ank_config: Option<PathBuf>,
     /// Milliseconds to wait for an answer of the server [default: 3000]
     #[arg(long, global = true, value_name = "MS")]
@@ -70,13 +72,13 @@ pub struct Common {
     #[arg(short = 'k', long, global = true, env = "ANK_INSECURE", num_args = 0, value_parser = BoolValueParser::new(), default_missing_value = "true", value_name = "BOOL")]
     pub insecure: Option<bool>,
     /// CA certificate that signed the server's certificate
-    #[arg(long = "ca_pem", global = true, env = "ANK_CA_PEM", value_name = "PATH", value_hint = ValueHint::FilePath)]
+    #[arg(long = "ca_pem", global = true, env = "ANK_CA_PEM", value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub ca_pem: Option<PathBuf>,
     /// Own certificate
-    #[arg(long = "crt_pem", global = true, env = "ANK_CRT_PEM", value_name = "PATH", value_hint = ValueHint::FilePath)]
+    #[arg(long = "crt_pem", global = true, env = "ANK_CRT_PEM", value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub crt_pem: Option<PathBuf>,
     /// Own private key
-    #[arg(long = "key_pem", global = true, env = "ANK_KEY_PEM", value_name = "PATH", value_hint = ValueHint::FilePath)]
+    #[arg(long = "key_pem", global = true, env = "ANK_KEY_PEM", value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub key_pem: Option<PathBuf>,
 }
 
@@ -117,10 +119,29 @@ pub enum Verb {
         after_help = "Examples:\n  ank -k apply web.yaml db.yaml      apply both as one update and wait\n  \
                       ank -k apply --agent agent_A -     apply standard input, all on agent_A\n  \
                       ank -k apply -d web.yaml           delete what the manifest names\n  \
-                      ank -k apply web.yaml --wait-timeout 60 --fail-on-error\n                                     \
-                      for scripts: 3 for failed workloads, 4 after a minute"
+                      ank -k apply web.yaml --wait-timeout 60 --fail-on-error\n                                     exits with 3 or 4 when not all is well"
     )]
     Apply(ApplyArguments),
+    /// Print what workloads wrote to their standard output and error
+    #[command(
+        arg_required_else_help = true,
+        after_help = "Examples:\n  ank -k logs web                    print all lines there are\n  \
+                      ank -k logs -f --tail 10 web db    the last 10 lines of both and all new ones\n  \
+                      ank -k logs --since 2026-01-31T12:00:00Z web"
+    )]
+    Logs(LogsArguments),
+    /// Print which workloads wait for which others, and what those are doing
+    #[command(after_help = "Examples:\n  ank -k graph                             a tree below each workload\n  \
+                      ank -k graph web                         only what 'web' needs\n  \
+                      ank -k graph -o dot | dot -Tsvg > graph.svg")]
+    Graph {
+        /// Format of the output
+        #[arg(short, value_enum, default_value = "text", value_name = "FORMAT")]
+        output: GraphFormat,
+        /// Only these workloads and what they need
+        #[arg(value_name = "NAME", add = Names::Workloads.completer())]
+        names: Vec<String>,
+    },
 }
 
 /// What `get` shows.
@@ -135,7 +156,7 @@ pub enum Get {
         #[arg(short, value_enum, default_value = "yaml", value_name = "FORMAT")]
         output: Format,
         /// Parts to show, names separated by dots; '*' stands for every name at its place
-        #[arg(value_name = "MASK")]
+        #[arg(value_name = "MASK", add = Names::Masks.completer())]
         masks: Vec<String>,
     },
     /// A table of workloads and what they are doing
@@ -146,16 +167,16 @@ pub enum Get {
     )]
     Workload {
         /// Only those of this agent
-        #[arg(short, long, value_name = "NAME")]
+        #[arg(short, long, value_name = "NAME", add = Names::Agents.completer())]
         agent: Option<String>,
         /// Only those in this state, for example 'running' or 'Pending(Starting)'
-        #[arg(short, long, value_name = "STATE")]
+        #[arg(short, long, value_name = "STATE", add = Names::States.completer())]
         state: Option<String>,
         /// Keep showing changes until interrupted
         #[arg(short, long)]
         watch: bool,
         /// Only workloads with these names
-        #[arg(value_name = "NAME")]
+        #[arg(value_name = "NAME", add = Names::Workloads.completer())]
         names: Vec<String>,
     },
     /// A table of connected agents with their load
@@ -164,6 +185,30 @@ pub enum Get {
     /// A list of the configs that templates can use
     #[command(visible_alias = "configs")]
     Config,
+    /// Changes of the state as they happen, until interrupted
+    #[command(
+        after_help = "One document for each change: 'timestamp', 'addedFields', 'updatedFields', 'removedFields' and, in\n\
+                      'completeState', the new values. Without masks the load of agents is reported, too.\n\n\
+                      Examples:\n  ank -k get events -o json workloadStates\n  \
+                      ank -k get events -c --count 1 desiredState.workloads.web"
+    )]
+    Events {
+        /// Format of the output
+        #[arg(short, value_enum, default_value = "yaml", value_name = "FORMAT")]
+        output: Format,
+        /// Print the state as it is before the first event
+        #[arg(short = 'c', long)]
+        include_current_state: bool,
+        /// End after this many events
+        #[arg(long, value_name = "N")]
+        count: Option<u64>,
+        /// Connect again when the connection is lost, and print the state as it is then
+        #[arg(long)]
+        reconnect: bool,
+        /// Parts to watch, names separated by dots; '*' stands for every name at its place
+        #[arg(value_name = "MASK", add = Names::Masks.completer())]
+        masks: Vec<String>,
+    },
 }
 
 /// What `set` changes.
@@ -181,7 +226,7 @@ pub enum Set {
     State {
         /// Parts to change, names separated by dots; last, the file with the new state ('-': standard input)
         // One list, since options may stand between the two.
-        #[arg(value_name = "OBJECT_FIELD_MASK", required = true)]
+        #[arg(value_name = "OBJECT_FIELD_MASK", required = true, add = Names::MasksAndFile.completer())]
         masks_and_file: Vec<String>,
         /// Delete what a mask names and the file lacks
         #[arg(long)]
@@ -196,14 +241,14 @@ pub enum Delete {
     #[command(visible_alias = "workloads", arg_required_else_help = true)]
     Workload {
         /// Names of workloads
-        #[arg(value_name = "NAME", required = true)]
+        #[arg(value_name = "NAME", required = true, add = Names::Workloads.completer())]
         names: Vec<String>,
     },
     /// Take configs out of the desired state; unknown names are no error
     #[command(visible_alias = "configs", arg_required_else_help = true)]
     Config {
         /// Names of configs
-        #[arg(value_name = "NAME", required = true)]
+        #[arg(value_name = "NAME", required = true, add = Names::Configs.completer())]
         names: Vec<String>,
     },
 }
@@ -221,13 +266,13 @@ pub enum Run {
         #[arg(value_name = "NAME")]
         name: String,
         /// Runtime that runs it: podman, podman-kube or containerd
-        #[arg(long, value_name = "RUNTIME")]
+        #[arg(long, value_name = "RUNTIME", add = Names::Runtimes.completer())]
         runtime: String,
         /// Configuration for the runtime, as in the runtimeConfig of a manifest
         #[arg(long, value_name = "CONFIG")]
         config: String,
         /// Agent that runs it
-        #[arg(long, value_name = "AGENT")]
+        #[arg(long, value_name = "AGENT", add = Names::Agents.completer())]
         agent: String,
         /// A tag as <key>=<value>; may be given several times
         #[arg(long, value_name = "TAGS", value_parser = parse_tag)]
@@ -239,7 +284,7 @@ pub enum Run {
 #[derive(Debug, Clone, Args)]
 pub struct ApplyArguments {
     /// Put all workloads of the manifests on this agent
-    #[arg(long, value_name = "AGENT")]
+    #[arg(long, value_name = "AGENT", add = Names::Agents.completer())]
     pub agent: Option<String>,
     /// Delete the workloads and configs that the manifests name
     #[arg(short = 'd')]
@@ -249,6 +294,43 @@ pub struct ApplyArguments {
     pub manifests: Vec<String>,
 }
 
+/// Options of `logs`.
+#[derive(Debug, Clone, Args)]
+pub struct LogsArguments {
+    /// Go on with new lines until interrupted
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Lines from the end; -1 means all
+    #[arg(short, long, value_name = "N", default_value = "-1", allow_negative_numbers = true)]
+    pub tail: i32,
+    /// Begin each line with the name of the workload, also when there is only one
+    #[arg(short = 'n', long = "names")]
+    pub names_before_lines: bool,
+    /// Begin each line with agent and workload, as <agent>/<workload>
+    #[arg(long)]
+    pub agent_names: bool,
+    /// Only lines since this time, for example 2026-01-31T12:00:00Z
+    #[arg(short, long, value_name = "TIME", value_parser = parse_time)]
+    pub since: Option<String>,
+    /// Only lines until this time
+    #[arg(short, long, value_name = "TIME", value_parser = parse_time)]
+    pub until: Option<String>,
+    /// Names of workloads
+    #[arg(value_name = "NAME", required = true, add = Names::Workloads.completer())]
+    pub names: Vec<String>,
+}
+
+/// Formats of graphs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum GraphFormat {
+    /// Trees.
+    Text,
+    /// For Graphviz.
+    Dot,
+    /// For Mermaid.
+    Mermaid,
+}
+
 /// Formats of states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
@@ -256,6 +338,11 @@ pub enum Format {
     Yaml,
     /// Indented by two blanks.
     Json,
+}
+
+/// Any path, also an empty one: it counts as given and is told as one that cannot be opened.
+fn path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
 }
 
 /// Splits `key=value` at the first `=`; both may be empty.
@@ -287,9 +374,7 @@ impl Arguments {
     pub fn read(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, clap::Error> {
         let matches = command().try_get_matches_from(words)?;
         let mut arguments = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command()))?;
-        if let Some(url) = server_url_after(&matches) {
-            arguments.server_url = Some(url);
-        }
+        arguments.server_url = server_url(&matches);
         match &arguments.command {
             Verb::Set { object: Set::State { masks_and_file, .. } } if masks_and_file.len() < 2 => {
                 let text = "the following required arguments were not provided:\n  <OBJECT_FIELD_MASK>...";
@@ -298,6 +383,10 @@ impl Arguments {
             Verb::Get { object: Get::Workload { watch: true, .. } } if arguments.common.quiet => {
                 let text = "the argument '--quiet' cannot be used with '--watch'";
                 return Err(usage_error(["get", "workload"], ErrorKind::ArgumentConflict, text));
+            }
+            Verb::Get { object: Get::Events { .. } } if arguments.common.quiet => {
+                let text = "the argument '--quiet' cannot be used with 'get events'";
+                return Err(usage_error(["get", "events"], ErrorKind::ArgumentConflict, text));
             }
             _ => {}
         }
@@ -332,10 +421,18 @@ fn with_server_url(command: Command) -> Command {
     command.arg(argument).mut_subcommands(with_server_url)
 }
 
+/// The server that was asked for: the innermost `--server-url` after a command, or the one before it.
+#[must_use]
+pub fn server_url(matches: &ArgMatches) -> Option<String> {
+    let before = || matches.try_get_one::<String>("server_url").ok().flatten().cloned();
+    server_url_after(matches).or_else(before)
+}
+
 /// The innermost `--server-url` after a command.
 fn server_url_after(matches: &ArgMatches) -> Option<String> {
     let (_, below) = matches.subcommand()?;
-    server_url_after(below).or_else(|| below.get_one::<String>(SERVER_URL_AFTER).cloned())
+    // The generated command 'help' has none.
+    server_url_after(below).or_else(|| below.try_get_one::<String>(SERVER_URL_AFTER).ok().flatten().cloned())
 }
 
 #[cfg(test)]

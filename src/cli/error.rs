@@ -34,6 +34,14 @@ pub enum CliError {
         /// What to do.
         hint: Option<String>,
     },
+    /// No connection; the same text for all commands.
+    #[error("Could not connect to Ankaios server on '{url}'.")]
+    Unreachable {
+        /// Where to.
+        url: String,
+        /// Why, and what to do.
+        hint: String,
+    },
     /// The command itself.
     #[error("Command failed: '{0}'")]
     Command(CommandError),
@@ -70,6 +78,15 @@ pub enum CommandError {
     /// The server answered with an error where a state was expected.
     #[error("Server replied with error: '{0}'")]
     Answer(String),
+    /// The server refused a subscription, or ended it.
+    #[error("Event subscription failed: '{0}'")]
+    Subscription(String),
+    /// The server ended the logs that it had accepted.
+    #[error("Error streaming logs: '{0}'")]
+    Logs(String),
+    /// A signal asked to stop; not worth a message.
+    #[error("interrupted")]
+    Interrupted,
     /// The server answered with something else than what was asked for.
     #[error("Received an unexpected answer from the server")]
     Unexpected,
@@ -104,6 +121,10 @@ impl From<CommandError> for CliError {
 pub const ENDED_READING: &str = "Channel preliminary closed.";
 /// Text for a stream that ended while anything else was awaited.
 pub const ENDED: &str = "Connection to server interrupted";
+/// Text for a stream that ended before logs were accepted.
+pub const NO_LOGS: &str = "Connection to server interrupted while waiting for LogsRequestAccepted response.";
+/// Text for a stream that ended while logs were printed.
+pub const ENDED_IN_LOGS: &str = "Error streaming workload logs: channel preliminary closed.";
 
 impl CommandError {
     /// A problem with a file or its content.
@@ -125,6 +146,8 @@ impl CommandError {
             Self::Answer(_) | Self::Unexpected | Self::InstanceName(_) => {
                 "check the versions of ank and server with '--version'"
             }
+            Self::Subscription(_) | Self::Logs(_) => "see the server's log",
+            Self::Interrupted => return None,
             Self::Input { hint, .. } => return (!hint.is_empty()).then(|| hint.clone()),
         };
         Some(hint.to_owned())
@@ -138,8 +161,24 @@ impl CliError {
         match self {
             Self::Start { hint, .. } => hint.clone(),
             Self::Command(error) => error.hint(),
-            Self::StateFile { hint, .. } => Some(hint.clone()),
+            Self::StateFile { hint, .. } | Self::Unreachable { hint, .. } => Some(hint.clone()),
             Self::Output(_) => None,
+        }
+    }
+
+    /// Whether a signal asked to stop.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        matches!(self, Self::Command(CommandError::Interrupted))
+    }
+
+    /// Whether it may be over when one tries again: the connection was lost, or there is none at the moment.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::Command(CommandError::TimedOut(_)) => true,
+            Self::Command(CommandError::Ended { end, .. }) => matches!(end, StreamEnd::Closed | StreamEnd::Lost(_)),
+            _ => false,
         }
     }
 
@@ -153,7 +192,7 @@ impl CliError {
     #[must_use]
     pub fn text_for(&self, verb: &Verb) -> String {
         match (self, outer(verb)) {
-            (Self::Start { .. } | Self::Output(_), _) | (_, None) => self.to_string(),
+            (Self::Start { .. } | Self::Unreachable { .. } | Self::Output(_), _) | (_, None) => self.to_string(),
             (_, Some("get state")) => format!("Could not retrieve state. {self}"),
             (_, Some(what)) => format!("Failed to {what}: '{self}'"),
         }
@@ -168,10 +207,13 @@ fn outer(verb: &Verb) -> Option<&'static str> {
         Verb::Get { object: Get::Workload { watch: true, .. } } => "watch workloads",
         Verb::Get { object: Get::Agent } => "get agents",
         Verb::Get { object: Get::Config } => "get configs",
+        Verb::Get { object: Get::Events { .. } } => "get events",
         Verb::Set { object: Set::State { .. } } => "set state",
         Verb::Delete { object: Delete::Workload { .. } } => "delete workloads",
         Verb::Delete { object: Delete::Config { .. } } => "delete configs",
         Verb::Run { object: Run::Workload { .. } } => "run workloads",
+        Verb::Logs(_) => "output logs",
+        Verb::Graph { .. } => "print the graph",
         Verb::Apply(_) => return None,
     })
 }
@@ -195,6 +237,9 @@ mod tests {
             ("get workload -w", "Failed to watch workloads: 'Command failed: 'Command timed out after '3s'''"),
             ("get agents", "Failed to get agents: 'Command failed: 'Command timed out after '3s'''"),
             ("get configs", "Failed to get configs: 'Command failed: 'Command timed out after '3s'''"),
+            ("get events", "Failed to get events: 'Command failed: 'Command timed out after '3s'''"),
+            ("logs a", "Failed to output logs: 'Command failed: 'Command timed out after '3s'''"),
+            ("graph", "Failed to print the graph: 'Command failed: 'Command timed out after '3s'''"),
             ("set state a b", "Failed to set state: 'Command failed: 'Command timed out after '3s'''"),
             ("delete workload a", "Failed to delete workloads: 'Command failed: 'Command timed out after '3s'''"),
             ("delete config a", "Failed to delete configs: 'Command failed: 'Command timed out after '3s'''"),

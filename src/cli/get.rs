@@ -9,9 +9,12 @@ use super::output::Output;
 use super::rows::{self, Row};
 use super::session::ServerLink;
 use super::state_output::state_text;
+use super::state_shape::Kind;
 use super::table::{Table, TooWide, one_line};
 use crate::model::execution_state::{Phase, WorkloadState};
+use crate::model::field_path::{WILDCARD, parts};
 use crate::model::names::InstanceName;
+use crate::model::nearest::nearest;
 use crate::model::node::Node;
 use std::collections::BTreeMap;
 
@@ -52,9 +55,22 @@ pub fn state(
     format: Format,
     output: &mut Output<'_>,
 ) -> Result<(), CliError> {
+    warn_of_unknown_parts(masks, output);
     let masks: Vec<&str> = masks.iter().map(String::as_str).collect();
     let state = link.complete_state(&masks)?;
     Ok(output.result(&state_text(&state, format))?)
+}
+
+/// Warns about masks that can never lead to anything: the server takes them without a word.
+pub fn warn_of_unknown_parts(masks: &[String], output: &mut Output<'_>) {
+    let known = || Kind::CompleteState.fields().iter().map(|field| field.name);
+    for mask in masks {
+        let part = parts(mask)[0];
+        if part != WILDCARD && !known().any(|known| known == part) {
+            let meant = nearest(part, known()).map_or_else(String::new, |name| format!(", did you mean '{name}'?"));
+            output.warn(format_args!("mask '{mask}' leads nowhere: no part of the state is called '{part}'{meant}"));
+        }
+    }
 }
 
 /// Prints the table of workloads once.
@@ -63,7 +79,13 @@ pub fn state(
 /// As [`state`].
 pub fn workloads(link: &mut impl ServerLink, filter: &Filter, output: &mut Output<'_>) -> Result<(), CliError> {
     let state = link.complete_state(&rows::MASKS)?;
-    let table = filter.table(&rows::rows(&state));
+    let rows = rows::rows(&state);
+    let known = || rows.keys().map(|instance| &*instance.workload);
+    for name in filter.names.iter().filter(|name| !known().any(|known| known == **name)) {
+        let meant = nearest(name, known()).map_or_else(String::new, |name| format!(", did you mean '{name}'?"));
+        output.warn(format_args!("workload '{name}' does not exist{meant}"));
+    }
+    let table = filter.table(&rows);
     Ok(output.result(&table.text(output.width(), TooWide::Wrap))?)
 }
 

@@ -1,12 +1,16 @@
 //! The command line tool `ank`: answers for people and scripts (spec/cli.md).
 //!
-//! Thread: `main`; `cli:rx` and `cli:tx` only pass on what comes from and goes to the server.
+//! Thread: `main`; `cli:rx` and `cli:tx` only pass on what comes from and goes to the server, `cli:signals` signals.
 
 pub mod apply;
 pub mod args;
+pub mod completion;
 pub mod error;
+pub mod events;
 pub mod get;
+pub mod graph;
 pub mod live;
+pub mod logs;
 pub mod manifest_schema;
 pub mod output;
 pub mod rows;
@@ -14,6 +18,7 @@ pub mod run;
 pub mod session;
 pub mod set;
 pub mod settings;
+pub mod signals;
 pub mod state_input;
 pub mod state_output;
 pub mod state_shape;
@@ -24,18 +29,29 @@ pub mod update;
 pub mod wait;
 
 use crate::clock::{Clock, SystemClock};
-use args::{Arguments, Delete, Get, Run, Set, Verb};
+use crate::limits::EVENTS_RECONNECT_INTERVAL;
+use args::{Arguments, Delete, Get, GraphFormat, LogsArguments, Run, Set, Verb};
+use crossbeam_channel::never;
 use error::{CliError, ExitCode};
+use events::Events;
 use get::Filter;
 use output::Output;
 use session::{ServerLink, Session};
-use settings::CliSettings;
+use settings::{CliSettings, Waiting};
+use signals::Interrupts;
 use std::ffi::OsString;
+use std::time::SystemTime;
 use update::{Context, Update};
 
 /// Runs `ank` with the words of the command line, the program's name first.
 pub fn main(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> ExitCode {
-    let arguments = match Arguments::read(words) {
+    let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
+    let read = match completion::answer_shell(words.clone()) {
+        Ok(true) => return ExitCode::Success,
+        Ok(false) => Arguments::read(words),
+        Err(error) => Err(error),
+    };
+    let arguments = match read {
         Ok(arguments) => arguments,
         Err(error) => {
             let _ = error.print(); // Nobody is left to tell when the stream is closed.
@@ -45,7 +61,7 @@ pub fn main(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Exi
     let mut output = Output::of_process();
     match run(&arguments, &mut output) {
         Ok(code) => code,
-        Err(error) if error.is_broken_pipe() => ExitCode::Success,
+        Err(error) if error.is_broken_pipe() || error.is_interrupted() => ExitCode::Success,
         Err(error) => {
             output.error(error.text_for(&arguments.command), error.hint().as_deref());
             ExitCode::Failed
@@ -54,22 +70,31 @@ pub fn main(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Exi
 }
 
 fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<ExitCode, CliError> {
-    let settings = CliSettings::load(arguments, output)?;
-    let job = Job::prepare(&arguments.command, output)?;
+    let settings = CliSettings::load(arguments.server_url.as_deref(), &arguments.common, output)?;
+    let mut job = Job::prepare(&arguments.command, output)?;
     if let Job::Nothing(text) = job {
         output.status(text)?;
         return Ok(ExitCode::Success);
     }
-    let mut session = Session::open(settings.url, settings.security, settings.response_timeout, settings.message_max)?;
-    let says_goodbye = !matches!(job, Job::Get(_));
-    let mut context = Context { link: &mut session, clock: &SystemClock, output, waiting: settings.waiting };
-    let result = job.run(&mut context);
-    if says_goodbye && result.is_ok() {
-        session.say_goodbye();
-    } else {
-        session.leave();
+    if job.goes_on() {
+        output.set_level(false, output.is_verbose()); // A config file's `quiet` would leave nothing of them.
     }
-    result
+    let interrupts = if job.ends_by_signal() { Some(Interrupts::catch()?) } else { None };
+    let signals = interrupts.as_ref().map_or_else(never, Interrupts::receiver);
+    loop {
+        let (url, security) = (settings.url.clone(), settings.security.clone());
+        let session = Session::open(url, security, settings.response_timeout, settings.message_max, signals.clone());
+        let result = session.and_then(|session| job.run_in(session, settings.waiting, output));
+        match result {
+            Err(error) if job.reconnects() && error.may_pass() => {
+                output.warn(format_args!("{error}; trying again"));
+                if signals.recv_timeout(EVENTS_RECONNECT_INTERVAL).is_ok() {
+                    return Ok(ExitCode::Success);
+                }
+            }
+            result => return result,
+        }
+    }
 }
 
 /// What to ask the server for. Files are read and checked before a connection is made.
@@ -77,6 +102,16 @@ enum Job<'a> {
     Get(&'a Get),
     Update(Update),
     DeleteConfigs(&'a [String]),
+    Events {
+        events: Events<'a>,
+        reconnect: bool,
+        connected: bool,
+    },
+    Logs(&'a LogsArguments),
+    Graph {
+        format: GraphFormat,
+        names: &'a [String],
+    },
     /// The command needs no server; the text says why.
     Nothing(&'static str),
 }
@@ -84,14 +119,21 @@ enum Job<'a> {
 impl<'a> Job<'a> {
     fn prepare(verb: &'a Verb, output: &mut Output<'_>) -> Result<Self, CliError> {
         Ok(match verb {
+            Verb::Get { object: Get::Events { output: format, include_current_state, count, reconnect, masks } } => {
+                let (format, include_current_state, left) = (*format, *include_current_state, *count);
+                let events = Events { masks, format, include_current_state, left, now: SystemTime::now };
+                Self::Events { events, reconnect: *reconnect, connected: false }
+            }
             Verb::Get { object } => Self::Get(object),
+            Verb::Logs(arguments) => Self::Logs(arguments),
+            Verb::Graph { output: format, names } => Self::Graph { format: *format, names },
             Verb::Set { object: Set::State { masks_and_file, delete_missing } } => {
                 Self::Update(set::update(masks_and_file, *delete_missing, output)?)
             }
-            Verb::Delete { object: Delete::Workload { names } } => Self::Update(update::delete_workloads(names)),
+            Verb::Delete { object: Delete::Workload { names } } => Self::Update(update::delete_workloads(names)?),
             Verb::Delete { object: Delete::Config { names } } => Self::DeleteConfigs(names),
             Verb::Run { object: Run::Workload { name, runtime, config, agent, tags } } => {
-                Self::Update(run::update(name, runtime, config, agent, tags))
+                Self::Update(run::update(name, runtime, config, agent, tags)?)
             }
             Verb::Apply(arguments) => match apply::update(arguments, output)? {
                 update if update.masks.is_empty() => Self::Nothing("Nothing to update."),
@@ -100,11 +142,52 @@ impl<'a> Job<'a> {
         })
     }
 
-    fn run<L: ServerLink, C: Clock>(self, context: &mut Context<'_, '_, L, C>) -> Result<ExitCode, CliError> {
+    /// Whether it shows changes until it is stopped.
+    fn goes_on(&self) -> bool {
+        matches!(self, Self::Events { .. } | Self::Get(Get::Workload { watch: true, .. }))
+    }
+
+    /// Whether a signal is the usual way to end it.
+    fn ends_by_signal(&self) -> bool {
+        matches!(self, Self::Events { .. } | Self::Logs(_))
+    }
+
+    /// Whether a lost connection is followed by another one. The first one has to be had.
+    fn reconnects(&self) -> bool {
+        matches!(self, Self::Events { reconnect: true, connected: true, .. })
+    }
+
+    fn run_in(
+        &mut self,
+        mut session: Session,
+        waiting: Waiting,
+        output: &mut Output<'_>,
+    ) -> Result<ExitCode, CliError> {
+        let mut context = Context { link: &mut session, clock: &SystemClock, output, waiting };
+        let result = self.run(&mut context);
+        let in_order = result.as_ref().map_or_else(CliError::is_interrupted, |_| true);
+        if in_order && !matches!(self, Job::Get(_) | Job::Graph { .. }) {
+            session.say_goodbye();
+        } else {
+            session.leave();
+        }
+        result
+    }
+
+    fn run<L: ServerLink, C: Clock>(&mut self, context: &mut Context<'_, '_, L, C>) -> Result<ExitCode, CliError> {
+        let (link, output) = (&mut *context.link, &mut *context.output);
         match self {
             Self::Get(object) => get(object, context).map(|()| ExitCode::Success),
-            Self::Update(update) => context.update_and_wait(update),
+            Self::Update(update) => context.update_and_wait(std::mem::take(update)),
             Self::DeleteConfigs(names) => context.delete_configs(names),
+            Self::Events { events, connected, .. } => {
+                if std::mem::replace(connected, true) {
+                    events.resume();
+                }
+                events.follow(link, output).map(|()| ExitCode::Success)
+            }
+            Self::Logs(arguments) => logs::print(arguments, link, output),
+            Self::Graph { format, names } => graph::print(link, names, *format, output).map(|()| ExitCode::Success),
             Self::Nothing(_) => Ok(ExitCode::Success),
         }
     }
@@ -120,5 +203,6 @@ fn get<L: ServerLink, C: Clock>(object: &Get, context: &mut Context<'_, '_, L, C
         }
         Get::Agent => get::agents(link, output),
         Get::Config => get::configs(link, output),
+        Get::Events { .. } => Ok(()), // A job of its own.
     }
 }

@@ -55,6 +55,12 @@ impl<'w> Output<'w> {
         self.quiet
     }
 
+    /// Whether what happens is written.
+    #[must_use]
+    pub fn is_verbose(&self) -> bool {
+        self.verbose
+    }
+
     /// Columns and lines of the terminal; `None` when standard output is none.
     #[must_use]
     pub fn terminal(&self) -> Option<(usize, usize)> {
@@ -114,6 +120,11 @@ impl<'w> Output<'w> {
         if let Some(hint) = hint {
             self.labelled("\x1b[38;5;14m", "hint:", &hint);
         }
+    }
+
+    /// Writes what belongs to the warning or error before it, as it is.
+    pub fn explain(&mut self, text: &str) {
+        let _ = self.err.write_all(text.as_bytes()); // As for labels.
     }
 
     fn labelled(&mut self, colour: &str, label: &str, text: &dyn Display) {

@@ -2,19 +2,29 @@
 //!
 //! Thread: `main`, plain functions.
 
-use super::update::Update;
+use super::error::CommandError;
+use super::update::{Update, check_name};
 use crate::model::complete_state::{Rendering, workload_node};
 use crate::model::node::Node;
 use crate::model::workload::Workload;
 
 /// The update that creates or replaces the workload.
-#[must_use]
-pub fn update(name: &str, runtime: &str, config: &str, agent: &str, tags: &[(String, String)]) -> Update {
+///
+/// # Errors
+/// `name` is none that a workload can have.
+pub fn update(
+    name: &str,
+    runtime: &str,
+    config: &str,
+    agent: &str,
+    tags: &[(String, String)],
+) -> Result<Update, CommandError> {
+    check_name("workload", name)?;
     let mut workload = Workload::new(agent, runtime, config);
     workload.tags = tags.iter().cloned().collect(); // Of repeated keys the last one counts.
     let workloads = Node::map([(name, workload_node(&workload, Rendering::Sparse))]);
     let state = Node::map([("desiredState", Node::map([("workloads", workloads)]))]);
-    Update { new_state: state, masks: vec![format!("desiredState.workloads.{name}")] }
+    Ok(Update { new_state: state, masks: vec![format!("desiredState.workloads.{name}")], ..Update::default() })
 }
 
 #[cfg(test)]
@@ -24,7 +34,7 @@ mod tests {
     #[test]
     fn the_update_holds_one_workload_and_names_it() {
         let tags = [("a", "1"), ("b", ""), ("a", "2")].map(|(key, value)| (key.to_owned(), value.to_owned()));
-        let Update { new_state: state, masks } = update("w", "podman", "image: x\n", "A", &tags);
+        let Update { new_state: state, masks, .. } = update("w", "podman", "image: x\n", "A", &tags).unwrap();
         assert_eq!(masks, ["desiredState.workloads.w"]);
         let workload = state.at(&["desiredState", "workloads", "w"]).unwrap();
         let text = |key: &str| workload.get(key).and_then(Node::as_text);
@@ -35,5 +45,13 @@ mod tests {
         assert_eq!(workload.at(&["tags", "a"]).and_then(Node::as_text), Some("2"));
         assert_eq!(workload.at(&["tags", "b"]).and_then(Node::as_text), Some(""));
         assert_eq!(state.at(&["desiredState", "apiVersion"]), None, "what is sent without it is not checked");
+    }
+
+    #[test]
+    fn a_name_with_a_dot_would_replace_part_of_another_workload_and_is_refused() {
+        for name in ["web.agent", "a b", "", "ä"] {
+            let error = update(name, "podman", "x", "A", &[]).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("Invalid workload name '{name}'")), "{error}");
+        }
     }
 }

@@ -4,12 +4,12 @@
 //! that reads nothing cannot hold up `main` beyond its timeouts.
 //! Owns: both threads, and the states received while an answer was awaited.
 
-use super::error::{CliError, CommandError, ENDED, ENDED_READING};
+use super::error::{CliError, CommandError, ENDED, ENDED_IN_LOGS, ENDED_READING, NO_LOGS};
 use crate::clock::{Clock, SystemClock};
 use crate::limits::{CLI_INBOX, CLI_OUTBOX, CONNECT_MAX, GOODBYE_MAX, STACK_LARGE, STOP_DEADLINE};
 use crate::model::execution_state::WorkloadState;
+use crate::model::messages::{AlteredFields, LogEntry, LogsRequest, ToServer, UpdateState};
 use crate::model::messages::{FromServer, ReadState, Request, RequestContent, Response, ResponseContent};
-use crate::model::messages::{ToServer, UpdateState};
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::model::version::VERSION;
@@ -17,7 +17,7 @@ use crate::settings::MessageSize;
 use crate::threads::{self, Thread};
 use crate::wire::address::{Security, ServerUrl};
 use crate::wire::client::{self, ClientOptions, ClientSender, ConnectError, Hangup, Service, StreamEnd};
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, at, bounded, never, select_biased};
 use std::time::{Duration, Instant};
 
 /// Instances that an accepted update starts and ends.
@@ -49,6 +49,54 @@ pub trait ServerLink {
     /// # Errors
     /// The connection ended.
     fn next_states(&mut self, until: Option<Instant>) -> Result<Option<Vec<WorkloadState>>, CommandError>;
+
+    /// Asks for the parts of the state that `masks` select, and for an event whenever something in them changes.
+    /// Answers the state as it is.
+    ///
+    /// # Errors
+    /// As [`Self::complete_state`]; a signal asked to stop.
+    fn subscribe(&mut self, masks: &[&str]) -> Result<Node, CommandError>;
+
+    /// The next event of the subscription.
+    ///
+    /// # Errors
+    /// The connection ended, the server refused, or a signal asked to stop.
+    fn next_event(&mut self) -> Result<StateEvent, CommandError>;
+
+    /// Asks for logs. Answers the instances whose lines will come.
+    ///
+    /// # Errors
+    /// As [`Self::subscribe`].
+    fn request_logs(&mut self, request: LogsRequest) -> Result<Vec<InstanceName>, CommandError>;
+
+    /// What comes next of the logs asked for, or about the instances.
+    ///
+    /// # Errors
+    /// As [`Self::next_event`].
+    fn next_log(&mut self) -> Result<LogStep, CommandError>;
+
+    /// Ends the logs asked for.
+    fn cancel_logs(&mut self);
+}
+
+/// A change of the state.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StateEvent {
+    /// Only what changed.
+    pub state: Node,
+    /// Where.
+    pub altered: AlteredFields,
+}
+
+/// What happens while logs are followed.
+#[derive(Debug, Clone, PartialEq)]
+pub enum LogStep {
+    /// Lines.
+    Entries(Vec<LogEntry>),
+    /// No more lines of this instance.
+    Stopped(InstanceName),
+    /// New states of instances, also of others.
+    States(Vec<WorkloadState>),
 }
 
 enum Event {
@@ -68,19 +116,24 @@ pub struct Session {
     response_timeout: Duration,
     /// When the first request must be answered: connecting is part of the wait.
     first_deadline: Option<Instant>,
+    /// Id of the request whose answers go on: events or logs.
+    stream: String,
+    /// Signals that end the command in order.
+    interrupts: Receiver<()>,
 }
 
 impl Session {
-    /// Connects to `url`.
+    /// Connects to `url`. What comes from `interrupts` ends every later wait with [`CommandError::Interrupted`].
     ///
     /// # Errors
-    /// [`CliError::Start`] when no connection can be had, [`CommandError::TimedOut`] when it takes longer than
-    /// `response_timeout`.
+    /// [`CliError::Unreachable`] when no connection can be had, [`CommandError::TimedOut`] when `response_timeout` passed
+    /// before that was clear.
     pub fn open(
         url: ServerUrl,
         security: Security,
         response_timeout: Duration,
         message_max: MessageSize,
+        interrupts: Receiver<()>,
     ) -> Result<Self, CliError> {
         let deadline = deadline_after(response_timeout);
         let shown = url.to_string();
@@ -94,8 +147,14 @@ impl Session {
         let (give, events) = bounded(CLI_INBOX);
         let no_thread = |error| CliError::Start { text: format!("cannot start a thread: {error}"), hint: None };
         let reader = threads::spawn("cli:rx", STACK_LARGE, move || receive_all(&options, &give)).map_err(no_thread)?;
-        match events.recv_deadline(deadline) {
-            Ok(Event::Connected(Ok((sender, hangup)))) => {
+        let late = at(deadline);
+        let connected = select_biased! {
+            recv(interrupts) -> _ => return Err(CommandError::Interrupted.into()),
+            recv(events) -> event => event.ok(),
+            recv(late) -> _ => None,
+        };
+        match connected {
+            Some(Event::Connected(Ok((sender, hangup)))) => {
                 let (requests, to_send) = bounded(CLI_OUTBOX);
                 let writer = threads::spawn("cli:tx", STACK_LARGE, move || send_all(sender, &to_send));
                 Ok(Self {
@@ -106,9 +165,13 @@ impl Session {
                     kept: Vec::new(),
                     response_timeout,
                     first_deadline: Some(deadline),
+                    stream: String::new(),
+                    interrupts,
                 })
             }
-            Ok(Event::Connected(Err(error))) if !timed_out(&error) => Err(not_connected(&shown, &error)),
+            Some(Event::Connected(Err(error))) => {
+                Err(unreachable_server(&shown, &error, response_timeout, SystemClock.now() >= deadline))
+            }
             _ => Err(CommandError::TimedOut(response_timeout).into()),
         }
     }
@@ -117,6 +180,7 @@ impl Session {
     fn ask(&mut self, content: RequestContent, phrase: &'static str) -> Result<ResponseContent, CommandError> {
         let id = uuid::Uuid::new_v4().to_string();
         let deadline = self.first_deadline.take().unwrap_or_else(|| deadline_after(self.response_timeout));
+        self.stream.clone_from(&id);
         // Full or closed: no answer will come, and the receiver may know why.
         let _ = self.requests.try_send(ToServer::Request(Request { id: id.clone(), content }));
         loop {
@@ -129,21 +193,39 @@ impl Session {
         }
     }
 
+    /// The next message; `None` when `until` passed first.
     fn next_message(
         &mut self,
         until: Option<Instant>,
         phrase: &'static str,
     ) -> Result<Option<FromServer>, CommandError> {
-        let received = match until {
-            Some(until) => self.events.recv_deadline(until),
-            None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        let late = until.map_or_else(never, at);
+        let received = select_biased! { // What arrived counts even when the time is over by now.
+            recv(self.interrupts) -> signal => match signal {
+                Ok(()) => return Err(CommandError::Interrupted),
+                // Nobody listens to signals any more.
+                Err(_) => { self.interrupts = never(); return self.next_message(until, phrase) }
+            },
+            recv(self.events) -> event => event,
+            recv(late) -> _ => return Ok(None),
         };
         match received {
             Ok(Event::Message(message)) => Ok(Some(message)),
             Ok(Event::Ended(end)) => Err(CommandError::Ended { phrase, end }),
-            Err(RecvTimeoutError::Timeout) => Ok(None),
-            Ok(Event::Connected(_)) | Err(RecvTimeoutError::Disconnected) => {
-                Err(CommandError::Ended { phrase, end: StreamEnd::Closed })
+            Ok(Event::Connected(_)) | Err(_) => Err(CommandError::Ended { phrase, end: StreamEnd::Closed }),
+        }
+    }
+
+    /// The next answer of the stream asked for last, or the states that came before it.
+    fn next_answer(
+        &mut self,
+        phrase: &'static str,
+    ) -> Result<Result<ResponseContent, Vec<WorkloadState>>, CommandError> {
+        loop {
+            match self.next_message(None, phrase)? {
+                Some(FromServer::Response(Response { id, content })) if id == self.stream => return Ok(Ok(content)),
+                Some(FromServer::WorkloadStates(states)) => return Ok(Err(states)),
+                Some(_) | None => {}
             }
         }
     }
@@ -200,6 +282,56 @@ impl ServerLink for Session {
             }
         }
     }
+
+    fn subscribe(&mut self, masks: &[&str]) -> Result<Node, CommandError> {
+        let read = ReadState { masks: masks.iter().map(ToString::to_string).collect(), subscribe: true };
+        match self.ask(RequestContent::CompleteState(read), ENDED)? {
+            ResponseContent::CompleteState { state, .. } => Ok(state),
+            ResponseContent::Error(text) => Err(CommandError::Subscription(text)),
+            _ => Err(CommandError::Unexpected),
+        }
+    }
+
+    fn next_event(&mut self) -> Result<StateEvent, CommandError> {
+        loop {
+            match self.next_answer(ENDED)? {
+                Ok(ResponseContent::CompleteState { state, altered }) => {
+                    return Ok(StateEvent { state, altered: altered.unwrap_or_default() });
+                }
+                Ok(ResponseContent::Error(text)) => return Err(CommandError::Subscription(text)),
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+
+    fn request_logs(&mut self, request: LogsRequest) -> Result<Vec<InstanceName>, CommandError> {
+        self.kept.clear(); // What was told before is in the state that was read.
+        match self.ask(RequestContent::Logs(request), NO_LOGS)? {
+            ResponseContent::LogsAccepted(instances) => Ok(instances),
+            ResponseContent::Error(text) => Err(CommandError::Answer(text)),
+            _ => Err(CommandError::Unexpected),
+        }
+    }
+
+    fn next_log(&mut self) -> Result<LogStep, CommandError> {
+        if !self.kept.is_empty() {
+            return Ok(LogStep::States(std::mem::take(&mut self.kept)));
+        }
+        loop {
+            match self.next_answer(ENDED_IN_LOGS)? {
+                Ok(ResponseContent::LogEntries(entries)) => return Ok(LogStep::Entries(entries)),
+                Ok(ResponseContent::LogsStop(instance)) => return Ok(LogStep::Stopped(instance)),
+                Ok(ResponseContent::Error(text)) => return Err(CommandError::Logs(text)),
+                Ok(_) => {}
+                Err(states) => return Ok(LogStep::States(states)),
+            }
+        }
+    }
+
+    fn cancel_logs(&mut self) {
+        let request = Request { id: self.stream.clone(), content: RequestContent::LogsCancel };
+        let _ = self.requests.try_send(ToServer::Request(request)); // Without a connection nothing is left to end.
+    }
 }
 
 fn instances(names: &[String]) -> Result<Vec<InstanceName>, CommandError> {
@@ -249,8 +381,14 @@ fn deadline_after(limit: Duration) -> Instant {
     now.checked_add(limit).unwrap_or_else(|| now + Duration::from_secs(100 * 365 * 24 * 3600))
 }
 
-fn timed_out(error: &ConnectError) -> bool {
-    matches!(error, ConnectError::Connect { source, .. } if source.kind() == std::io::ErrorKind::TimedOut)
+/// A host that does not answer looks like a slow server only when the whole time for an answer is over.
+fn unreachable_server(url: &str, error: &ConnectError, response_timeout: Duration, late: bool) -> CliError {
+    match error {
+        ConnectError::Connect { source, .. } if late && source.kind() == std::io::ErrorKind::TimedOut => {
+            CommandError::TimedOut(response_timeout).into()
+        }
+        error => not_connected(url, error),
+    }
 }
 
 fn not_connected(url: &str, error: &ConnectError) -> CliError {
@@ -263,5 +401,31 @@ fn not_connected(url: &str, error: &ConnectError) -> CliError {
             format!("{source}; start ank-server there, or name another server with '--server-url <URL>'")
         }
     };
-    CliError::Start { text: format!("Could not connect to Ankaios server on '{url}'."), hint: Some(hint) }
+    CliError::Unreachable { url: url.to_owned(), hint }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_ends_also_a_connection_that_takes_long() {
+        let (press, pressed) = bounded(1);
+        press.send(()).unwrap();
+        let url = ServerUrl::parse("http://127.0.0.1:1").unwrap();
+        let limits = (Duration::from_secs(60), MessageSize::default());
+        let opened = Session::open(url, Security::Insecure, limits.0, limits.1, pressed);
+        assert!(opened.err().unwrap().is_interrupted());
+    }
+
+    #[test]
+    fn a_host_that_does_not_answer_is_called_unreachable_before_the_response_timeout() {
+        let silent = || ConnectError::Connect {
+            url: "http://host:1".to_owned(),
+            source: std::io::Error::new(std::io::ErrorKind::TimedOut, "connection timed out"),
+        };
+        let text = |late| unreachable_server("http://host:1", &silent(), Duration::from_secs(30), late).to_string();
+        assert_eq!(text(false), "Could not connect to Ankaios server on 'http://host:1'.");
+        assert_eq!(text(true), "Command failed: 'Command timed out after '30s''");
+    }
 }

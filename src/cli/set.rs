@@ -5,7 +5,7 @@
 
 use super::error::{CliError, CommandError};
 use super::output::Output;
-use super::state_input::{self, StateInput};
+use super::state_input::{self, StateInput, StateInputError};
 use super::update::Update;
 use crate::limits::MANIFEST_MAX;
 use crate::model::field_path::parts;
@@ -22,7 +22,7 @@ const CHANGEABLE: [&str; 2] = ["desiredState", "agents"];
 /// The file cannot be read, is no complete state, or lacks what a mask names although no deletion was asked for.
 pub fn update(masks_and_file: &[String], delete_missing: bool, output: &mut Output<'_>) -> Result<Update, CliError> {
     let (file, masks) = masks_and_file.split_last().map_or(("", masks_and_file), |(file, masks)| (file, masks));
-    update_from(masks, &read_file(file)?, delete_missing, output)
+    update_from(masks, file, &read_file(file)?, delete_missing, output)
 }
 
 /// Reads the text of the state file; `-` is standard input.
@@ -46,15 +46,25 @@ fn read_file(name: &str) -> Result<String, CommandError> {
     }
 }
 
-/// The update that takes `masks` from `text`, the content of the file.
+/// What a file that is no YAML is called (spec/cli.md section 6.6).
+fn no_yaml(file: &str, error: &str) -> String {
+    let source = if file == "-" { "stdin input" } else { "state object file" };
+    format!("Could not convert {source} to yaml.\nError: '{error}'")
+}
+
+/// The update that takes `masks` from `text`, the content of `file`.
 fn update_from(
     masks: &[String],
+    file: &str,
     text: &str,
     delete_missing: bool,
     output: &mut Output<'_>,
 ) -> Result<Update, CliError> {
     let StateInput { state, warnings } =
-        state_input::read(text).map_err(|error| CliError::StateFile { text: error.text, hint: error.hint })?;
+        state_input::read(text).map_err(|StateInputError { no_yaml: unreadable, text, hint }| {
+            let text = if unreadable { no_yaml(file, &text) } else { text };
+            CliError::StateFile { text, hint }
+        })?;
     warnings.iter().for_each(|warning| output.warn(warning));
     for mask in masks {
         if !CHANGEABLE.contains(&parts(mask)[0]) {
@@ -67,7 +77,7 @@ fn update_from(
             .into());
         }
     }
-    Ok(Update { new_state: state, masks: masks.to_vec() })
+    Ok(Update { new_state: state, masks: masks.to_vec(), ..Update::default() })
 }
 
 /// Whether `state` has a value at `mask`, or says by an empty map in the place of its parent that it has none.
@@ -87,7 +97,7 @@ mod tests {
         let mut err = Vec::new();
         let mut output = Output::to(io::sink(), &mut err, None);
         let masks: Vec<String> = masks.iter().map(ToString::to_string).collect();
-        let result = update_from(&masks, text, delete, &mut output);
+        let result = update_from(&masks, "state.yaml", text, delete, &mut output);
         drop(output);
         (result, String::from_utf8(err).unwrap())
     }
@@ -119,6 +129,17 @@ mod tests {
         let (result, err) = set(&["workloadStates.a", "nonsense"], "{}", false);
         assert_eq!(result.unwrap().masks, ["workloadStates.a", "nonsense"]);
         assert_eq!(err.lines().count(), 2, "{err}");
+    }
+
+    #[test]
+    fn what_is_no_yaml_is_called_by_where_it_came_from() {
+        for (file, source) in [("state.yaml", "state object file"), ("-", "stdin input")] {
+            let mut output = Output::to(io::sink(), io::sink(), None);
+            let error = update_from(&["desiredState".to_owned()], file, "a: [", false, &mut output).unwrap_err();
+            let begin =
+                format!("Could not serialize YAML object: 'Could not convert {source} to yaml.\nError: 'did not");
+            assert!(error.to_string().starts_with(&begin) && error.to_string().ends_with("''"), "{error}");
+        }
     }
 
     #[test]

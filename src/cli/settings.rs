@@ -2,7 +2,7 @@
 //!
 //! Thread: `main`, once at the start. Gives: checked settings, or the error to print; warnings go to the output.
 
-use super::args::{Arguments, Common};
+use super::args::Common;
 use super::error::CliError;
 use super::output::Output;
 use crate::settings::{self, ConfigError, ConfigFile, MessageSize, PemKeys, PemPaths, Pems};
@@ -76,14 +76,13 @@ impl CliSettings {
     ///
     /// # Errors
     /// [`CliError::Start`] when the config file, a PEM file or the URL cannot be used, or certificates are missing.
-    pub fn load(arguments: &Arguments, output: &mut Output<'_>) -> Result<Self, CliError> {
-        let common = &arguments.common;
+    pub fn load(server_url: Option<&str>, common: &Common, output: &mut Output<'_>) -> Result<Self, CliError> {
         output.set_level(common.quiet, common.verbose); // For what the file has to say.
         let file = read_file(common, output).map_err(|error| config_error(&error))?;
         let keys = &file.keys;
         let quiet = common.quiet || keys.quiet.unwrap_or(false);
         output.set_level(quiet, common.verbose || keys.verbose.unwrap_or(false));
-        let (url, security) = connection(arguments, file.pems, keys, output)?;
+        let (url, security) = connection(server_url, common, file.pems, keys, output)?;
         let response_timeout = common.response_timeout.or(keys.response_timeout).unwrap_or(DEFAULT_RESPONSE_TIMEOUT_MS);
         Ok(Self {
             url,
@@ -140,12 +139,12 @@ fn read_file(common: &Common, output: &mut Output<'_>) -> Result<FromFile, Confi
 }
 
 fn connection(
-    arguments: &Arguments,
+    server_url: Option<&str>,
+    common: &Common,
     pems: Pems,
     keys: &Keys,
     output: &mut Output<'_>,
 ) -> Result<(ServerUrl, Security), CliError> {
-    let common = &arguments.common;
     let paths = PemPaths {
         ca: common.ca_pem.as_deref(),
         certificate: common.crt_pem.as_deref(),
@@ -153,7 +152,7 @@ fn connection(
     };
     let pems =
         pems.overridden_by(paths).map_err(|error| start(error, "check the path and the permissions of the file"))?;
-    let url = arguments.server_url.as_deref().or(keys.server_url.as_deref()).unwrap_or(DEFAULT_URL);
+    let url = server_url.or(keys.server_url.as_deref()).unwrap_or(DEFAULT_URL);
     let mut url = ServerUrl::parse(url).map_err(|error| {
         let text = format!("Cannot connect to server: '{error}'");
         CliError::Start { text, hint: Some("write it as http://<host>:<port> or https://<host>:<port>".to_owned()) }
@@ -189,6 +188,7 @@ fn start(text: impl std::fmt::Display, hint: &str) -> CliError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::args::Arguments;
     use std::io;
 
     /// Loads the settings for the words after `-x <file with text>`; gives them or the error, and standard error.
@@ -201,7 +201,8 @@ mod tests {
         let arguments = Arguments::read(words).unwrap();
         let mut err = Vec::new();
         let mut output = Output::to(io::sink(), &mut err, None);
-        let settings = CliSettings::load(&arguments, &mut output).map_err(|error| error.to_string());
+        let settings = CliSettings::load(arguments.server_url.as_deref(), &arguments.common, &mut output);
+        let settings = settings.map_err(|error| error.to_string());
         drop(output);
         (settings, String::from_utf8(err).unwrap().replace(path, "FILE"))
     }

@@ -11,6 +11,8 @@ use crate::model::yaml::{Document, Step, Yaml, path_text};
 /// What the file is wrong about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateInputError {
+    /// It is no YAML at all.
+    pub no_yaml: bool,
     /// What is wrong.
     pub text: String,
     /// What to do.
@@ -32,6 +34,7 @@ pub struct StateInput {
 /// Not YAML, another structure, or a key at the top that no complete state has.
 pub fn read(text: &str) -> Result<StateInput, StateInputError> {
     let document = Document::read(text).map_err(|error| StateInputError {
+        no_yaml: true,
         text: error.message,
         hint: "the file must be one YAML or JSON document".to_owned(),
     })?;
@@ -44,6 +47,7 @@ pub fn read(text: &str) -> Result<StateInput, StateInputError> {
         && desired.get("apiVersion").is_none()
     {
         return Err(StateInputError {
+            no_yaml: false,
             text: "missing field `apiVersion`".to_owned(),
             hint: "write 'apiVersion: v1' below 'desiredState'".to_owned(),
         });
@@ -63,7 +67,7 @@ impl Reader<'_> {
         let path = path_text(&self.path);
         let text = if path.is_empty() { format!("{problem}{place}") } else { format!("{path}: {problem}{place}") };
         let hint = "the file holds a complete state as 'ank get state' prints it; manifests are for 'ank apply'";
-        Err(StateInputError { text, hint: hint.to_owned() })
+        Err(StateInputError { no_yaml: false, text, hint: hint.to_owned() })
     }
 
     fn expected<T>(&self, found: &Yaml, expected: &str) -> Result<T, StateInputError> {

@@ -5,9 +5,12 @@
 
 use super::args::Format;
 use super::state_shape::Kind;
+use crate::logging::utc;
+use crate::model::messages::AlteredFields;
 use crate::model::node::Node;
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A node with its kind.
 struct Ordered<'n> {
@@ -79,6 +82,44 @@ pub fn state_text(state: &Node, format: Format) -> String {
         Format::Json => serde_json::to_string_pretty(&ordered).unwrap_or_default(),
     };
     text + "\n"
+}
+
+/// One event as a document: YAML after a line `---`, or JSON in one line (spec/cli.md section 10).
+#[must_use]
+pub fn event_text(now: SystemTime, altered: &AlteredFields, state: &Node, format: Format) -> String {
+    let event = Event { timestamp: timestamp(now), altered, state };
+    // As in `state_text`.
+    match format {
+        Format::Yaml => format!("---\n{}\n", serde_yaml::to_string(&event).unwrap_or_default().trim_end()),
+        Format::Json => serde_json::to_string(&event).unwrap_or_default() + "\n",
+    }
+}
+
+/// UTC with nanoseconds as scripts know it.
+fn timestamp(now: SystemTime) -> String {
+    let nanoseconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
+    format!("{}.{nanoseconds:09}+00:00", utc(now).trim_end_matches('Z'))
+}
+
+struct Event<'e> {
+    timestamp: String,
+    altered: &'e AlteredFields,
+    state: &'e Node,
+}
+
+impl Serialize for Event<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("timestamp", &self.timestamp)?;
+        let AlteredFields { added, updated, removed } = self.altered;
+        for (key, paths) in [("addedFields", added), ("updatedFields", updated), ("removedFields", removed)] {
+            if !paths.is_empty() {
+                map.serialize_entry(key, paths)?;
+            }
+        }
+        map.serialize_entry("completeState", &Ordered { node: self.state, kind: Kind::CompleteState })?;
+        map.end()
+    }
 }
 
 #[cfg(test)]

@@ -2,10 +2,11 @@
 //!
 //! Thread: the test's. Owns: the script. Takes: requests. Gives: what the script says, in its order.
 
-use super::error::{CommandError, ENDED, ENDED_READING};
-use super::session::{Accepted, ServerLink};
+use super::error::{CommandError, ENDED, ENDED_IN_LOGS, ENDED_READING, NO_LOGS};
+use super::session::{Accepted, LogStep, ServerLink, StateEvent};
 use crate::clock::{Clock, SystemClock};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::messages::LogsRequest;
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::wire::client::StreamEnd;
@@ -33,6 +34,8 @@ impl Clock for ScriptedClock {
 pub enum Step {
     /// Answers a reading request.
     State(Node),
+    /// Answers a reading request with an error.
+    NoState(&'static str),
     /// Accepts an update.
     Accept(Accepted),
     /// Refuses an update.
@@ -41,6 +44,14 @@ pub enum Step {
     Broadcast(Vec<WorkloadState>),
     /// Says nothing for this long.
     Silence(Duration),
+    /// Tells of a change.
+    Event(StateEvent),
+    /// Accepts a request for logs of these instances.
+    Logs(Vec<InstanceName>),
+    /// Sends lines, ends them, or tells of states meanwhile.
+    Log(LogStep),
+    /// Not the server: somebody presses Ctrl+C.
+    Signal,
 }
 
 /// Plays a script and remembers what was asked; at the end of the script the connection is lost.
@@ -53,13 +64,18 @@ pub struct ScriptedServer {
     pub reads: Vec<Vec<String>>,
     /// New states and masks of the updates.
     pub updates: Vec<(Node, Vec<String>)>,
+    /// Requests for logs.
+    pub logs: Vec<LogsRequest>,
+    /// Whether logs were cancelled.
+    pub cancelled: bool,
 }
 
 impl ScriptedServer {
     /// A server that does `steps`.
     pub fn new(steps: impl IntoIterator<Item = Step>) -> Self {
         let clock = ScriptedClock(Arc::new(Mutex::new(SystemClock.now())));
-        Self { steps: steps.into_iter().collect(), clock, reads: Vec::new(), updates: Vec::new() }
+        let steps = steps.into_iter().collect();
+        Self { steps, clock, reads: Vec::new(), updates: Vec::new(), logs: Vec::new(), cancelled: false }
     }
 
     /// Whether the whole script was played.
@@ -77,6 +93,7 @@ impl ServerLink for ScriptedServer {
         self.reads.push(masks.iter().map(ToString::to_string).collect());
         match self.steps.pop_front() {
             Some(Step::State(state)) => Ok(state),
+            Some(Step::NoState(text)) => Err(CommandError::Answer(text.to_owned())),
             None => Err(lost(ENDED_READING)),
             other => panic!("a state was asked for, the script says {other:?}"),
         }
@@ -112,6 +129,49 @@ impl ServerLink for ScriptedServer {
             None => Err(lost(ENDED)),
             other => panic!("states were awaited, the script says {other:?}"),
         }
+    }
+
+    fn subscribe(&mut self, masks: &[&str]) -> Result<Node, CommandError> {
+        self.reads.push(masks.iter().map(ToString::to_string).collect());
+        match self.steps.pop_front() {
+            Some(Step::State(state)) => Ok(state),
+            Some(Step::Refuse(text)) => Err(CommandError::Subscription(text.to_owned())),
+            None => Err(lost(ENDED)),
+            other => panic!("events were asked for, the script says {other:?}"),
+        }
+    }
+
+    fn next_event(&mut self) -> Result<StateEvent, CommandError> {
+        match self.steps.pop_front() {
+            Some(Step::Event(event)) => Ok(event),
+            Some(Step::Signal) => Err(CommandError::Interrupted),
+            None => Err(lost(ENDED)),
+            other => panic!("an event was awaited, the script says {other:?}"),
+        }
+    }
+
+    fn request_logs(&mut self, request: LogsRequest) -> Result<Vec<InstanceName>, CommandError> {
+        self.logs.push(request);
+        match self.steps.pop_front() {
+            Some(Step::Logs(instances)) => Ok(instances),
+            Some(Step::Refuse(text)) => Err(CommandError::Answer(text.to_owned())),
+            None => Err(lost(NO_LOGS)),
+            other => panic!("logs were asked for, the script says {other:?}"),
+        }
+    }
+
+    fn next_log(&mut self) -> Result<LogStep, CommandError> {
+        match self.steps.pop_front() {
+            Some(Step::Log(step)) => Ok(step),
+            Some(Step::Refuse(text)) => Err(CommandError::Logs(text.to_owned())),
+            Some(Step::Signal) => Err(CommandError::Interrupted),
+            None => Err(lost(ENDED_IN_LOGS)),
+            other => panic!("log lines were awaited, the script says {other:?}"),
+        }
+    }
+
+    fn cancel_logs(&mut self) {
+        self.cancelled = true;
     }
 }
 

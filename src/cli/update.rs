@@ -3,15 +3,19 @@
 //!
 //! Thread: `main`.
 
-use super::error::{CliError, ExitCode};
+use super::error::{CliError, CommandError, ExitCode};
 use super::output::Output;
 use super::rows;
 use super::session::ServerLink;
 use super::settings::Waiting;
-use super::wait::{WaitEnd, WaitState, wait};
+use super::table::{TooWide, one_line};
+use super::wait::{self, WaitEnd, WaitState};
 use crate::clock::Clock;
+use crate::limits::NAME_MAX;
+use crate::model::names::is_name;
+use crate::model::nearest::nearest;
 use crate::model::node::Node;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 /// A change of the state, ready to be sent.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -20,6 +24,8 @@ pub struct Update {
     pub new_state: Node,
     /// Which parts to take from it; what it lacks is deleted.
     pub masks: Vec<String>,
+    /// Workloads that somebody typed to be deleted: one that is not there may be a typo.
+    pub deleted: Vec<String>,
 }
 
 /// What the commands work with.
@@ -40,15 +46,19 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
     /// # Errors
     /// The server refused or did not answer, the connection ended, or standard output cannot be written. Workloads
     /// that fail and a wait that was given up are no errors but exit codes.
-    pub fn update_and_wait(&mut self, Update { new_state, masks }: Update) -> Result<ExitCode, CliError> {
+    pub fn update_and_wait(
+        &mut self,
+        Update { new_state, masks, deleted: typed }: Update,
+    ) -> Result<ExitCode, CliError> {
         self.output.debug(format_args!("updating {}", masks.join(", ")));
         if self.waiting.no_wait {
             self.link.update_state(new_state, masks)?;
             return Ok(ExitCode::Success);
         }
         // The state before knows the runtimes of what the update deletes.
-        let before = rows::rows(&self.link.complete_state(&rows::MASKS)?);
+        let before = self.link.complete_state(&wait::MASKS)?;
         let accepted = self.link.update_state(new_state, masks)?;
+        self.warn_of_unknown(&before, &typed);
         let (added, deleted) = (accepted.added.len(), accepted.deleted.len());
         self.output.debug(format_args!("the server accepted: {added} instances start, {deleted} end"));
         if accepted.added.is_empty() && accepted.deleted.is_empty() {
@@ -57,20 +67,39 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         }
         self.output.status("Successfully applied the manifest(s).")?;
         self.output.status("Waiting for workload(s) to reach desired states (press Ctrl+C to interrupt).\n")?;
-        let now = self.link.complete_state(&rows::MASKS)?;
-        let mut state = WaitState::new(&accepted, before, &now);
-        let end = wait(&mut state, self.link, self.clock, self.waiting.limit, self.output)?;
+        let now = self.link.complete_state(&wait::MASKS)?;
+        let mut state = WaitState::new(&accepted, rows::rows(&before), &now);
+        state.learn_dependencies(&before);
+        drop((before, now)); // They may be large, and waiting may be long.
+        let end = wait::wait(&mut state, self.link, self.clock, self.waiting.limit, self.output)?;
         Ok(self.conclude(&state, end))
+    }
+
+    /// Tells which of the workloads to delete were not there, and which were meant.
+    fn warn_of_unknown(&mut self, before: &Node, names: &[String]) {
+        let known = || rows::entries(before.at(&["desiredState", "workloads"])).map(|(name, _)| name.as_str());
+        for name in names.iter().filter(|name| !known().any(|known| known == *name)) {
+            let meant = nearest(name, known()).map_or_else(String::new, |name| format!(", did you mean '{name}'?"));
+            self.output.warn(format_args!("workload '{name}' does not exist{meant}"));
+        }
     }
 
     /// Tells what is not as it should be and decides the exit code.
     fn conclude(&mut self, state: &WaitState, end: WaitEnd) -> ExitCode {
+        for (agent, workloads) in state.absent_agents() {
+            let text = format!("agent '{agent}' is not connected and starts when it is: {}", workloads.join(", "));
+            self.output.warn(one_line(&text));
+        }
         let failures = state.failures();
-        failures.iter().for_each(|failure| self.output.warn(failure));
+        let outstanding = if end == WaitEnd::TimedOut { state.outstanding() } else { Vec::new() };
+        let missed = failures.iter().chain(&outstanding).copied().collect::<BTreeSet<_>>();
+        if !missed.is_empty() {
+            self.output.warn(format_args!("{} missed the target:", counted(missed.len())));
+            let table = state.summary(missed).text(self.output.width(), TooWide::Wrap);
+            self.output.explain(&table);
+        }
         let mut code = ExitCode::Success;
         if end == WaitEnd::TimedOut {
-            let outstanding = state.outstanding();
-            outstanding.iter().for_each(|text| self.output.warn(text));
             let limit = self.waiting.limit.unwrap_or_default();
             let text = format!("gave up waiting after '{limit:?}', not there yet: {}", counted(outstanding.len()));
             self.output.error(text, Some("the update stays in force; follow it with 'ank get workloads -w'"));
@@ -78,7 +107,8 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         }
         if self.waiting.fail_on_error && !failures.is_empty() {
             let text = format!("the update was accepted, but {} failed", counted(failures.len()));
-            self.output.error(text, Some("see the additional info above, or the logs of the workload"));
+            let name = &failures[0].workload;
+            self.output.error(text, Some(&format!("see the additional info above, and 'ank logs {name}'")));
             code = ExitCode::WorkloadFailed;
         }
         code
@@ -89,28 +119,53 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
     /// # Errors
     /// As [`Self::update_and_wait`]; nothing is waited for.
     pub fn delete_configs(&mut self, names: &[String]) -> Result<ExitCode, CliError> {
+        names.iter().try_for_each(|name| check_name("config", name))?;
         let masks: Vec<String> = names.iter().map(|name| format!("desiredState.configs.{name}")).collect();
-        let before = self.link.complete_state(&["desiredState.configs"])?;
+        // Only for what is told afterwards: a state that cannot be read must not keep anybody from deleting.
+        let before = self.link.complete_state(&masks.iter().map(String::as_str).collect::<Vec<_>>());
         self.link.update_state(Node::empty(), masks)?;
-        // The names as a map: each is told once, in order.
-        let names: BTreeMap<&str, bool> =
-            names.iter().map(|name| (name.as_str(), before.at(&["desiredState", "configs", name]).is_some())).collect();
-        for (name, existed) in names {
-            if existed {
-                self.output.status(&format!("Deleted config '{name}'."))?;
-            } else {
-                self.output.warn(format_args!("config '{name}' does not exist"));
+        // The names as a set: each is told once, in order.
+        for name in names.iter().collect::<BTreeSet<_>>() {
+            match &before {
+                Ok(before) if before.at(&["desiredState", "configs", name]).is_none() => {
+                    self.output.warn(format_args!("config '{name}' does not exist"));
+                }
+                Ok(_) => self.output.status(&format!("Deleted config '{name}'."))?,
+                Err(error) => {
+                    self.output.debug(format_args!("whether config '{name}' was there is not known: {error}"));
+                    self.output.status(&format!("The deletion of config '{name}' was accepted."))?;
+                }
             }
         }
         Ok(ExitCode::Success)
     }
 }
 
+/// Refuses what cannot be the name of a `kind`. In a mask a dot would lead to a part of another one.
+///
+/// # Errors
+/// What names look like.
+pub fn check_name(kind: &str, name: &str) -> Result<(), CommandError> {
+    if is_name(name) {
+        return Ok(());
+    }
+    let text = format!("Invalid {kind} name '{name}': Expected 1 to {NAME_MAX} characters in [a-zA-Z0-9_-].");
+    let hint = if name.contains('.') {
+        format!("parts of a {kind} are changed and deleted with 'ank set state'")
+    } else {
+        format!("'ank get {kind}s' lists the names")
+    };
+    Err(CommandError::input(text, hint))
+}
+
 /// The update that deletes workloads by name.
-#[must_use]
-pub fn delete_workloads(names: &[String]) -> Update {
+///
+/// # Errors
+/// A name is none that a workload can have.
+pub fn delete_workloads(names: &[String]) -> Result<Update, CommandError> {
+    names.iter().try_for_each(|name| check_name("workload", name))?;
     let masks = names.iter().map(|name| format!("desiredState.workloads.{name}")).collect();
-    Update { new_state: Node::empty(), masks }
+    Ok(Update { new_state: Node::empty(), masks, deleted: names.to_vec() })
 }
 
 fn counted(workloads: usize) -> String {

@@ -9,14 +9,27 @@ use super::live::LiveFrames;
 use super::output::Output;
 use super::rows::{self, Row};
 use super::session::{Accepted, ServerLink};
-use super::table::{TooWide, one_line};
+use super::table::{Table, TooWide, one_line};
 use crate::clock::Clock;
 use crate::limits::SPINNER_INTERVAL;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
+use crate::model::workload::AddCondition;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+/// The parts of the complete state that a wait begins with: [`rows::MASKS`] and the dependencies.
+pub const MASKS: [&str; 8] = [
+    rows::MASKS[0],
+    rows::MASKS[1],
+    rows::MASKS[2],
+    rows::MASKS[3],
+    rows::MASKS[4],
+    rows::MASKS[5],
+    "desiredState.workloads.*.dependencies",
+    "effectiveState.workloads.*.dependencies",
+];
 
 const SPINNER: [char; 4] = ['|', '/', '-', '\\'];
 
@@ -42,6 +55,10 @@ pub struct WaitState {
     rows: BTreeMap<InstanceName, Row>,
     /// Last reported states in full length, for the summary.
     reported: BTreeMap<InstanceName, ExecutionState>,
+    /// What all instances are doing, also those that are only waited for by ours; as in tables.
+    phases: BTreeMap<InstanceName, String>,
+    /// Which workload needs which other, and how.
+    needs: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 impl WaitState {
@@ -68,14 +85,31 @@ impl WaitState {
             connected: rows::entries(now.get("agents")).map(|(name, _)| name.as_str().into()).collect(),
             rows,
             reported: BTreeMap::new(),
+            phases: BTreeMap::new(),
+            needs: BTreeMap::new(),
         };
         let there = rows::rows(now);
+        state.phases = there.iter().map(|(instance, row)| (instance.clone(), row.state.clone())).collect();
+        state.learn_dependencies(now);
         // What the server does not list any more was removed before we could hear of it.
         for instance in state.ending.clone().into_iter().filter(|instance| !there.contains_key(instance)) {
             state.on_state(&WorkloadState::new(instance, ExecutionState::plain(Phase::Removed)));
         }
         state.settle();
         state
+    }
+
+    /// Learns which workload needs which other. Those of the state before the update count, too: what is deleted waits
+    /// for the end of what needed it.
+    pub fn learn_dependencies(&mut self, state: &Node) {
+        for part in ["desiredState", "effectiveState"] {
+            for (name, workload) in rows::entries(state.at(&[part, "workloads"])) {
+                let needs = rows::entries(workload.get("dependencies"));
+                let needs =
+                    needs.map(|(name, condition)| (name.clone(), condition.as_text().unwrap_or_default().to_owned()));
+                self.needs.entry(name.clone()).or_default().extend(needs);
+            }
+        }
     }
 
     /// Takes over reported states; others than those of this update are ignored.
@@ -87,6 +121,11 @@ impl WaitState {
     }
 
     fn on_state(&mut self, WorkloadState { instance, state }: &WorkloadState) {
+        if state.phase == Phase::Removed {
+            self.phases.remove(instance);
+        } else {
+            self.phases.insert(instance.clone(), state.phase.to_string());
+        }
         let Some(row) = self.rows.get_mut(instance) else { return };
         row.update(state);
         self.reported.insert(instance.clone(), state.clone());
@@ -131,6 +170,7 @@ impl WaitState {
         for (instance, row) in shown.iter().zip(&mut table.rows) {
             let symbol = if self.is_outstanding(instance) { spinner } else { ' ' };
             row[3] = format!("{symbol} {}", row[3]);
+            row[4] = self.info(instance);
         }
         let mut lines = table.lines(columns, TooWide::Shorten);
         if hidden > 0 {
@@ -141,30 +181,101 @@ impl WaitState {
         lines
     }
 
-    /// One text for each added instance that failed, with all that was reported about it.
+    /// The added instances that failed.
     #[must_use]
-    pub fn failures(&self) -> Vec<String> {
+    pub fn failures(&self) -> Vec<&InstanceName> {
         let failed = |instance: &&InstanceName| {
             self.reported.get(*instance).is_some_and(|state| {
                 matches!(state.phase.state(), "Failed") || state.phase == Phase::PendingStartingFailed
             })
         };
-        self.added.iter().filter(failed).map(|instance| self.describe(instance)).collect()
+        self.added.iter().filter(failed).collect()
     }
 
-    /// One text for each instance that is outstanding.
+    /// Agents that are not connected and should start something: nobody knows when they will.
     #[must_use]
-    pub fn outstanding(&self) -> Vec<String> {
-        self.rows.keys().filter(|instance| self.is_outstanding(instance)).map(|name| self.describe(name)).collect()
+    pub fn absent_agents(&self) -> BTreeMap<&str, Vec<&str>> {
+        let mut absent: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for InstanceName { agent, workload, .. } in &self.added {
+            if !agent.is_empty() && !self.connected.contains(agent) {
+                absent.entry(agent).or_default().push(workload);
+            }
+        }
+        absent
     }
 
-    fn describe(&self, instance: &InstanceName) -> String {
-        let row = &self.rows[instance];
-        let info = self.reported.get(instance).map(|state| one_line(&state.additional_info));
-        let info = info.unwrap_or_else(|| row.info.clone());
-        let place = format!("workload '{}' on agent '{}' is {}", instance.workload, instance.agent, row.state);
-        if info.is_empty() { place } else { format!("{place}: {info}") }
+    /// The instances that are outstanding.
+    #[must_use]
+    pub fn outstanding(&self) -> Vec<&InstanceName> {
+        self.rows.keys().filter(|instance| self.is_outstanding(instance)).collect()
     }
+
+    /// The table of `instances` with all that is known about each, for the end.
+    #[must_use]
+    pub fn summary<'i>(&self, instances: impl IntoIterator<Item = &'i InstanceName>) -> Table<5> {
+        let rows: BTreeMap<&InstanceName, Row> = instances
+            .into_iter()
+            .filter_map(|instance| {
+                Some((instance, Row { info: self.info(instance), ..self.rows.get(instance)?.clone() }))
+            })
+            .collect();
+        rows::table(rows.iter().map(|(instance, row)| (*instance, row)))
+    }
+
+    /// What was reported about an instance, and what it waits for.
+    fn info(&self, instance: &InstanceName) -> String {
+        let row = &self.rows[instance];
+        let name = &*instance.workload;
+        let waits = match row.state.as_str() {
+            "Pending(WaitingToStart)" => self.unmet(name),
+            "Stopping(WaitingToStop)" => self.dependents(name),
+            _ => Vec::new(),
+        };
+        let parts = std::iter::once(row.info.clone()).filter(|info| !info.is_empty()).chain(waits);
+        parts.collect::<Vec<_>>().join("; ")
+    }
+
+    /// What the instances of a workload are doing.
+    fn phases_of<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s str> {
+        self.phases.iter().filter(move |(instance, _)| *instance.workload == *name).map(|(_, phase)| phase.as_str())
+    }
+
+    /// One text for each dependency of `name` that is not fulfilled.
+    fn unmet(&self, name: &str) -> Vec<String> {
+        let unmet = |(needed, condition): (&String, &String)| {
+            let fulfilled = self.phases_of(needed).any(|phase| fulfils(phase, condition));
+            let wanted = match condition.as_str() {
+                "ADD_COND_RUNNING" => "to run",
+                "ADD_COND_SUCCEEDED" => "to succeed",
+                "ADD_COND_FAILED" => "to fail",
+                _ => "",
+            };
+            let phases = self.phases_of(needed).collect::<Vec<_>>().join(", ");
+            let now = if phases.is_empty() { "it does not exist".to_owned() } else { format!("it is {phases}") };
+            (!fulfilled).then(|| one_line(&format!("waits for '{needed}' {wanted}, {now}")))
+        };
+        self.needs.get(name).into_iter().flatten().filter_map(unmet).collect()
+    }
+
+    /// One text for each workload that must end before `name` can.
+    fn dependents(&self, name: &str) -> Vec<String> {
+        let needs_it =
+            self.needs.iter().filter(|(_, needs)| needs.get(name).is_some_and(|how| how == "ADD_COND_RUNNING"));
+        let running = |(dependent, _): (&String, _)| {
+            let phase = self
+                .phases_of(dependent)
+                .find(|phase| !["Succeeded", "Failed"].iter().any(|end| phase.starts_with(end)))?;
+            Some(one_line(&format!("waits for '{dependent}' to end, it is {phase}")))
+        };
+        needs_it.filter_map(running).collect()
+    }
+}
+
+/// Whether a phase, as text, fulfils a condition.
+pub(super) fn fulfils(phase: &str, condition: &str) -> bool {
+    let condition = AddCondition::ALL.iter().find(|known| known.as_str() == condition);
+    let phase = Phase::ALL.iter().map(|row| row.0).find(|known| known.to_string() == phase);
+    phase.zip(condition).is_some_and(|(phase, condition)| phase.fulfils_add(*condition))
 }
 
 /// Whether an instance that should start is as far as it will get soon.

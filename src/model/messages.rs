@@ -28,6 +28,9 @@ pub enum ToServer {
     },
     /// New states of workload instances. Entries that lacked something are left out.
     WorkloadStates(Vec<WorkloadState>),
+    /// The states told since the hello are those of all instances that the agent has. On the wire this is a list
+    /// without states, which means nothing to programs of other implementations; those do not say it either.
+    StatesComplete,
     /// Load of a node.
     AgentLoad(AgentLoad),
     /// A request of a commander or, through its agent, of a workload.

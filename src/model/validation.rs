@@ -7,7 +7,6 @@ use super::complete_state::{API_VERSION, API_VERSION_DEPRECATED};
 use super::names::{has_name_characters, is_name};
 use super::workload::{ConfigItem, Workload};
 use crate::limits::NAME_MAX;
-use std::collections::BTreeMap;
 
 /// What a rule about most names says.
 const NAME_RULE: &str =
@@ -82,8 +81,10 @@ pub fn check_api_version(version: &str) -> Result<bool, ValidationError> {
 /// # Errors
 /// [`ValidationError::ConfigItemKey`].
 // [impl->swdd~api-config-item-key-naming-convention~1]
-pub fn check_config_keys(configs: &BTreeMap<String, ConfigItem>) -> Result<(), ValidationError> {
-    configs.iter().try_for_each(|(key, item)| {
+pub fn check_config_keys<'c>(
+    configs: impl IntoIterator<Item = (&'c String, &'c ConfigItem)>,
+) -> Result<(), ValidationError> {
+    configs.into_iter().try_for_each(|(key, item)| {
         if !is_name(key) {
             return Err(Error::ConfigItemKey(key.clone()));
         }
@@ -195,6 +196,7 @@ pub fn check_workload_pattern(pattern: &str) -> Result<(), ValidationError> {
 mod tests {
     use super::*;
     use crate::model::access_rules::Operation;
+    use std::collections::BTreeMap;
 
     fn long(bytes: usize) -> String {
         "a".repeat(bytes)

@@ -7,7 +7,7 @@ use super::command::{CallError, EngineOutput};
 use super::container_config::ContainerConfig;
 use super::engine_cli::EngineCli;
 use super::log_reader::{LogCall, log_arguments};
-use super::{CallWatch, ContainerId, ListedContainer, NewContainer, RuntimeConnector, RuntimeError};
+use super::{CallWatch, ContainerId, ListedContainer, NewContainer, RuntimeConnector, RuntimeError, Unwatched};
 use crate::model::messages::LogsRequest;
 use crate::model::names::InstanceName;
 use std::time::Duration;
@@ -27,13 +27,21 @@ pub trait ContainerEngine: Send {
     ///
     /// # Errors
     /// When the engine could not be asked.
-    fn find_all(&self, instance: &InstanceName) -> Result<Vec<ContainerId>, CallError>;
+    fn find_watched(&self, instance: &InstanceName, watch: &mut dyn CallWatch) -> Result<Vec<ContainerId>, CallError>;
+
+    /// As [`Self::find_watched`] without a watch.
+    ///
+    /// # Errors
+    /// See there.
+    fn find_all(&self, instance: &InstanceName) -> Result<Vec<ContainerId>, CallError> {
+        self.find_watched(instance, &mut Unwatched)
+    }
 
     /// See [`RuntimeConnector::delete`].
     ///
     /// # Errors
     /// See there.
-    fn stop_and_remove(&self, id: &ContainerId) -> Result<(), CallError>;
+    fn stop_and_remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), CallError>;
 
     /// See [`RuntimeConnector::list`].
     ///
@@ -65,7 +73,7 @@ impl<E: ContainerEngine> RuntimeConnector for E {
     }
 
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
-        Ok(self.stop_and_remove(id)?)
+        Ok(self.stop_and_remove(id, &mut Unwatched)?)
     }
 
     fn find(&mut self, instance: &InstanceName) -> Result<Vec<ContainerId>, RuntimeError> {
@@ -82,7 +90,8 @@ impl<E: ContainerEngine> RuntimeConnector for E {
     }
 }
 
-/// Runs a create or start; whatever a failed one has left is removed and the first error kept.
+/// Runs a create or start; whatever a failed one has left is removed and the first error kept. Who cancels a create
+/// removes what is there anyway, so a cancelled one ends at once.
 fn run_or_clean_up<E: ContainerEngine>(
     engine: &E,
     arguments: Vec<String>,
@@ -93,8 +102,11 @@ fn run_or_clean_up<E: ContainerEngine>(
 ) -> Result<ContainerId, RuntimeError> {
     let result = engine.cli().change(arguments).limit(limit).run(watch);
     result.and_then(|output| created_id(engine, output, &new.instance)).map_err(|error| {
-        if !matches!(error, CallError::NotInstalled(_) | CallError::NotStarted(_)) {
-            clean_up(engine, &new.instance, existing);
+        if !matches!(error, CallError::NotInstalled(_) | CallError::NotStarted(_) | CallError::Cancelled) {
+            watch.cleaning_up();
+            if clean_up(engine, &new.instance, existing, watch) == Err(Interrupted) {
+                return RuntimeError::Cancelled;
+            }
         }
         error.into()
     })
@@ -121,12 +133,21 @@ fn created_id<E: ContainerEngine>(
     }
 }
 
+/// The cleaning up was cancelled.
+#[derive(Debug, PartialEq, Eq)]
+struct Interrupted;
+
 /// Removes the containers of a create or start that failed. They are found by label, since the user may have
 /// named them differently, and a call that was ended half way printed no id.
 // [impl->swdd~podman-create-workload-deletes-failed-container~1]
-fn clean_up<E: ContainerEngine>(engine: &E, instance: &InstanceName, existing: Option<&ContainerId>) {
+fn clean_up<E: ContainerEngine>(
+    engine: &E,
+    instance: &InstanceName,
+    existing: Option<&ContainerId>,
+    watch: &mut dyn CallWatch,
+) -> Result<(), Interrupted> {
     let mut errors = Vec::new();
-    let mut ids = engine.find_all(instance).unwrap_or_else(|error| {
+    let mut ids = engine.find_watched(instance, watch).unwrap_or_else(|error| {
         errors.push(error);
         Vec::new()
     });
@@ -135,8 +156,17 @@ fn clean_up<E: ContainerEngine>(engine: &E, instance: &InstanceName, existing: O
     {
         ids.push(id.clone());
     }
-    errors.extend(ids.iter().filter_map(|id| engine.stop_and_remove(id).err()));
+    for id in ids {
+        if errors.contains(&CallError::Cancelled) {
+            return Err(Interrupted);
+        }
+        errors.extend(engine.stop_and_remove(&id, watch).err());
+    }
+    if errors.contains(&CallError::Cancelled) {
+        return Err(Interrupted);
+    }
     for error in errors {
         log::warn!("Failed container cleanup after failed create. Error: '{}'", RuntimeError::from(error));
     }
+    Ok(())
 }

@@ -11,7 +11,7 @@ use super::container_config::{LABEL_AGENT, LABEL_NAME, filter_by_agent, filter_b
 use super::container_engine::ContainerEngine;
 use super::engine_children::EngineChildren;
 use super::engine_cli::{EngineCli, strings};
-use super::{ContainerId, ListedContainer, MainProcess, Unwatched};
+use super::{CallWatch, ContainerId, ListedContainer, MainProcess, Unwatched};
 use crate::limits::{CONTAINER_STOP_DEFAULT, REMOVE_MAX, STOP_GRACE};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::{InstanceName, Name};
@@ -40,9 +40,9 @@ impl ContainerdConnector {
         Self { cli: EngineCli::new(PROGRAM, children), agent: agent.into(), stop_limit }
     }
 
-    fn ps(&self, filter: &str) -> Result<Vec<PsEntry>, CallError> {
+    fn ps(&self, filter: &str, watch: &mut dyn CallWatch) -> Result<Vec<PsEntry>, CallError> {
         let arguments = ["ps", "--all", "--no-trunc", "--filter", filter, "--format=json"];
-        let text = self.cli.ask(&arguments)?;
+        let text = self.cli.ask_watched(&arguments, watch)?;
         let lines = text.lines().filter(|line| !line.trim().is_empty());
         lines.map(serde_json::from_str).collect::<Result<_, _>>().map_err(|error: serde_json::Error| {
             self.cli.nonsense(&format!("The list of containers cannot be read: {error}"), &arguments)
@@ -83,24 +83,24 @@ impl ContainerEngine for ContainerdConnector {
         &self.cli
     }
 
-    fn find_all(&self, instance: &InstanceName) -> Result<Vec<ContainerId>, CallError> {
+    fn find_watched(&self, instance: &InstanceName, watch: &mut dyn CallWatch) -> Result<Vec<ContainerId>, CallError> {
         let name = instance.to_string();
-        let entries = self.ps(&filter_by_name(instance))?;
+        let entries = self.ps(&filter_by_name(instance), watch)?;
         let found = entries.iter().filter(|entry| entry.label(LABEL_NAME) == Some(&name));
         Ok(found.filter_map(|entry| entry.id()).map(|id| ContainerId(id.into())).collect())
     }
 
     /// `rm` follows even when `stop` knows no such container: one that was never started cannot be stopped.
-    fn stop_and_remove(&self, id: &ContainerId) -> Result<(), CallError> {
+    fn stop_and_remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), CallError> {
         let stop = self.cli.change(strings(&["stop", &id.0])).limit(self.stop_limit);
         let more_time = || self.stop_timeout(id)?.checked_sub(CONTAINER_STOP_DEFAULT).filter(|extra| !extra.is_zero());
-        gone_is_fine(stop.run_extended(&mut Unwatched, more_time).map(drop))?;
+        gone_is_fine(stop.run_extended(watch, more_time).map(drop))?;
         let removal = self.cli.change(strings(&["rm", &id.0])).limit(REMOVE_MAX);
-        gone_is_fine(removal.run(&mut Unwatched).map(drop))
+        gone_is_fine(removal.run(watch).map(drop))
     }
 
     fn list_all(&mut self) -> Result<Vec<ListedContainer>, CallError> {
-        let entries = self.ps(&filter_by_agent(&self.agent))?;
+        let entries = self.ps(&filter_by_agent(&self.agent), &mut Unwatched)?;
         let ours: BTreeMap<&str, InstanceName> =
             entries.iter().filter_map(|entry| entry.of_agent(&self.agent)).collect();
         let ids: Vec<&str> = ours.keys().copied().collect();

@@ -2,11 +2,11 @@
 //!
 //! Thread: the caller's. Owns: the name of the program and where its calls are recorded.
 
-use super::Unwatched;
 use super::command::{CallError, EngineCall};
 use super::container_list::{self, EngineContainer};
 use super::engine_children::EngineChildren;
 use super::log_reader::LogCall;
+use super::{CallWatch, Unwatched};
 use crate::limits::LISTING_MAX;
 
 /// How one engine is called.
@@ -52,7 +52,15 @@ impl EngineCli {
     /// # Errors
     /// As [`EngineCall::run`], within [`LISTING_MAX`].
     pub fn ask(&self, arguments: &[&str]) -> Result<String, CallError> {
-        self.call(arguments).run(&mut Unwatched)?.into_text()
+        self.ask_watched(arguments, &mut Unwatched)
+    }
+
+    /// As [`Self::ask`] with a watch, which may cancel it.
+    ///
+    /// # Errors
+    /// See there.
+    pub fn ask_watched(&self, arguments: &[&str], watch: &mut dyn CallWatch) -> Result<String, CallError> {
+        self.call(arguments).run(watch)?.into_text()
     }
 
     /// The error for an answer that cannot be understood.
@@ -68,10 +76,22 @@ impl EngineCli {
     /// As [`Self::ask`]; `Failed` when the answer is no list of containers.
     // [impl->swdd~podmancli-container-state-cache-all-containers~1]
     pub fn containers(&self, filter: Option<&str>) -> Result<Vec<EngineContainer>, CallError> {
+        self.containers_watched(filter, &mut Unwatched)
+    }
+
+    /// As [`Self::containers`] with a watch, which may cancel it.
+    ///
+    /// # Errors
+    /// See there.
+    pub fn containers_watched(
+        &self,
+        filter: Option<&str>,
+        watch: &mut dyn CallWatch,
+    ) -> Result<Vec<EngineContainer>, CallError> {
         let mut arguments = vec!["ps", "--all"];
         arguments.extend(filter.into_iter().flat_map(|filter| ["--filter", filter]));
         arguments.push("--format=json");
-        container_list::parse(&self.ask(&arguments)?).map_err(|why| self.nonsense(&why, &arguments))
+        container_list::parse(&self.ask_watched(&arguments, watch)?).map_err(|why| self.nonsense(&why, &arguments))
     }
 }
 

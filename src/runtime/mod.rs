@@ -97,7 +97,7 @@ pub enum RuntimeError {
 // [impl->swdd~agent-general-runtime-state-getter-interface~1]
 pub trait RuntimeConnector: Send {
     /// Creates and starts a container. `limit` bounds the call (`create_timeout`), `None` does not: it may pull an image.
-    /// After a failure nothing of the attempt is left behind.
+    /// After a failure nothing of the attempt is left behind, unless it was cancelled: who cancels it looks anyway.
     ///
     /// # Errors
     /// `Unsupported` for a configuration that can never work, `Cancelled` when `watch` said so, others may be retried.

@@ -9,7 +9,7 @@ use super::container_engine::ContainerEngine;
 use super::container_list::EngineContainer;
 use super::engine_children::EngineChildren;
 use super::engine_cli::{EngineCli, strings};
-use super::{ContainerId, ListedContainer, Unwatched};
+use super::{CallWatch, ContainerId, ListedContainer};
 use crate::limits::{CONTAINER_STOP_DEFAULT, LISTING_MAX, REMOVE_MAX, STOP_GRACE};
 use crate::model::names::{InstanceName, Name};
 use std::time::Duration;
@@ -44,20 +44,20 @@ impl PodmanConnector {
     /// Stops a container. It may take its own stop timeout, which only the engine knows: it comes from the
     /// workload's options or from the engine's configuration, maybe of an earlier agent. Nearly all stops end
     /// within the default, so the engine is asked only when one does not.
-    fn stop(&self, id: &ContainerId) -> Result<(), CallError> {
+    fn stop(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), CallError> {
         let call = self.cli.change(strings(&["stop", "--ignore", &id.0])).limit(self.stop_limit);
         let more_time = || self.stop_timeout(id)?.checked_sub(CONTAINER_STOP_DEFAULT).filter(|extra| !extra.is_zero());
-        call.run_extended(&mut Unwatched, more_time).map(drop)
+        call.run_extended(watch, more_time).map(drop)
     }
 
     /// A paused container does not notice a stop, and podman 4 refuses it; so it has to go on first.
-    fn stop_paused(&self, id: &ContainerId, refusal: CallError) -> Result<(), CallError> {
+    fn stop_paused(&self, id: &ContainerId, refusal: CallError, watch: &mut dyn CallWatch) -> Result<(), CallError> {
         if !matches!(&refusal, CallError::Failed(text) if text.contains("paused")) {
             return Err(refusal);
         }
         log::info!("container '{}' is paused, letting it go on to stop it", id.0);
-        self.cli.change(strings(&["unpause", &id.0])).limit(LISTING_MAX).run(&mut Unwatched)?;
-        self.stop(id)
+        self.cli.change(strings(&["unpause", &id.0])).limit(LISTING_MAX).run(watch)?;
+        self.stop(id, watch)
     }
 
     /// How long the container may take to stop; `None` when the engine does not say.
@@ -77,16 +77,16 @@ impl ContainerEngine for PodmanConnector {
     }
 
     // [impl->swdd~podman-get-workload-id-uses-label~1]
-    fn find_all(&self, instance: &InstanceName) -> Result<Vec<ContainerId>, CallError> {
-        let containers = self.cli.containers(Some(&filter_by_name(instance)))?;
+    fn find_watched(&self, instance: &InstanceName, watch: &mut dyn CallWatch) -> Result<Vec<ContainerId>, CallError> {
+        let containers = self.cli.containers_watched(Some(&filter_by_name(instance)), watch)?;
         Ok(containers.iter().filter(|container| container.is_of(instance)).filter_map(EngineContainer::id).collect())
     }
 
     // [impl->swdd~podman-delete-workload-stops-and-removes-workload~1]
-    fn stop_and_remove(&self, id: &ContainerId) -> Result<(), CallError> {
-        self.stop(id).or_else(|refusal| self.stop_paused(id, refusal))?;
+    fn stop_and_remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), CallError> {
+        self.stop(id, watch).or_else(|refusal| self.stop_paused(id, refusal, watch))?;
         let removal = self.cli.change(strings(&["rm", "--ignore", &id.0])).limit(REMOVE_MAX);
-        removal.run(&mut Unwatched).map(drop)
+        removal.run(watch).map(drop)
     }
 
     // [impl->swdd~podman-list-of-existing-workloads-uses-labels~1]

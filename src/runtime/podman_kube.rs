@@ -267,8 +267,10 @@ impl PodmanKubeConnector {
         Ok(())
     }
 
-    /// Cleans up behind a create that failed, as well as possible now.
-    fn clean_up(&mut self) {
+    /// Cleans up behind a create that failed, as well as possible now. It is not cancelled, because a delete that comes
+    /// now would only have to do the same; the next create of another workload need not wait for it.
+    fn clean_up(&mut self, watch: &mut CallSequence<'_>) {
+        watch.cleaning_up();
         if let Err(error) = self.remove_left_over(&mut CallSequence::new(&mut Unwatched)) {
             let error = RuntimeError::from(error);
             log::warn!("Failed container cleanup after failed create. Error: '{error}'");
@@ -383,7 +385,7 @@ impl RuntimeConnector for PodmanKubeConnector {
         let config_volume = format!("{instance}{CONFIG_SUFFIX}");
         if let Err(error) = self.store(&config_volume, &new.workload.runtime_config, &mut watch) {
             self.failed_play = Some(made_nothing);
-            self.clean_up();
+            self.clean_up(&mut watch);
             return Err(error.into());
         }
         let pods = match self.play(&config, &made_nothing.manifest, limit, watch.next_call()) {
@@ -392,7 +394,7 @@ impl RuntimeConnector for PodmanKubeConnector {
                 let nothing = matches!(error, CallError::NotInstalled(_) | CallError::NotStarted(_));
                 let made = nothing.then(Vec::new);
                 self.failed_play = Some(FailedPlay { made, ..made_nothing });
-                self.clean_up();
+                self.clean_up(&mut watch);
                 return Err(error.into());
             }
         };

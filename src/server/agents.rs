@@ -2,6 +2,7 @@
 //!
 //! Thread: `server`; a plain value owned by [`super::ServerLoop`].
 
+use crate::limits::{STRAY_STATE_ENTRY, STRAY_STATES_BYTES};
 use crate::model::complete_state::AgentAttributes;
 use crate::model::names::{InstanceName, Name};
 use crate::wire::server_endpoint::PeerId;
@@ -15,9 +16,55 @@ pub struct Agent {
     pub peer: PeerId,
     /// What it told about itself.
     pub attributes: AgentAttributes,
-    /// Instances with a state that were not wanted any more when it came. Its first report shows which of them it
-    /// still has; nobody else could ever report the others as removed.
+    /// Instances with a state that were not wanted any more when it came, and of which it has not spoken since. They
+    /// are gone if it has told all states and these were not among them.
     pub unconfirmed: BTreeSet<InstanceName>,
+    /// Instances with a state that nobody wanted when it came, or when it reported them first.
+    pub strays: Strays,
+}
+
+impl Agent {
+    /// An agent with the stream `peer`; `strays` are its instances with a state that are not wanted.
+    #[must_use]
+    pub fn new(peer: PeerId, attributes: AgentAttributes, strays: BTreeSet<InstanceName>) -> Self {
+        let bytes = strays.iter().map(stray_bytes).sum();
+        Self { peer, attributes, unconfirmed: strays.clone(), strays: Strays { instances: strays, bytes } }
+    }
+}
+
+/// Instances that an agent has although it should not. There are some after each start with another manifest, but an
+/// agent must not fill the memory of the server with them.
+#[derive(Debug, Default)]
+pub struct Strays {
+    instances: BTreeSet<InstanceName>,
+    bytes: usize,
+}
+
+fn stray_bytes(instance: &InstanceName) -> usize {
+    instance.workload.len() + instance.id.len() + instance.agent.len() + STRAY_STATE_ENTRY
+}
+
+impl Strays {
+    /// Adds an instance; answers `false` when there are too many.
+    pub fn add(&mut self, instance: &InstanceName) -> bool {
+        let bytes = self.bytes + stray_bytes(instance);
+        if self.instances.contains(instance) {
+            return true;
+        }
+        if bytes > STRAY_STATES_BYTES {
+            return false;
+        }
+        self.bytes = bytes;
+        self.instances.insert(instance.clone());
+        true
+    }
+
+    /// The instance is gone.
+    pub fn remove(&mut self, instance: &InstanceName) {
+        if self.instances.remove(instance) {
+            self.bytes -= stray_bytes(instance);
+        }
+    }
 }
 
 /// All connected agents by name.
@@ -69,11 +116,7 @@ mod tests {
 
     #[test]
     fn a_replaced_stream_takes_nothing_from_its_successor() {
-        let agent = |number| Agent {
-            peer: PeerId(number),
-            attributes: AgentAttributes::default(),
-            unconfirmed: BTreeSet::new(),
-        };
+        let agent = |number| Agent::new(PeerId(number), AgentAttributes::default(), BTreeSet::new());
         let mut agents = Agents::default();
         assert_eq!(agents.connect("A".into(), agent(1)), None);
         assert_eq!(agents.connect("A".into(), agent(2)), Some(PeerId(1)));

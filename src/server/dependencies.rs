@@ -7,38 +7,37 @@ use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::{AddCondition, DeleteCondition, Workload};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-type Workloads = BTreeMap<Name, Arc<Workload>>;
-
-/// A workload that waits for itself through workloads reachable from `starts`, or `None`.
+/// A workload that waits for itself through workloads reachable from `starts`, or `None`. `workload` answers the
+/// workload of a name; nothing else is looked at.
 ///
 /// Every condition counts, and so does only what exists. Names are followed in sorted order; the answer is the
 /// first one that is reached again while it is still being followed, so the same graph always names the same.
 /// A depth-first search with three colours: an iterative one, since the length of a chain is up to the user.
 #[must_use]
-pub fn find_cycle(workloads: &Workloads, starts: &BTreeSet<Name>) -> Option<Name> {
+pub fn find_cycle<'w>(
+    workload: impl Fn(&str) -> Option<&'w Workload>,
+    starts: impl IntoIterator<Item = &'w Name>,
+) -> Option<Name> {
     let mut finished: BTreeSet<&str> = BTreeSet::new();
     let mut open: BTreeSet<&str> = BTreeSet::new();
     for start in starts {
-        let Some((start, workload)) = workloads.get_key_value(start) else { continue };
-        if finished.contains(&**start) {
-            continue;
-        }
+        let start: &str = start;
+        let Some(first) = workload(start).filter(|_| !finished.contains(start)) else { continue };
         open.insert(start);
-        let mut way = vec![(start, workload.dependencies.keys())];
+        let mut way = vec![(start, first.dependencies.keys())];
         while let Some((name, rest)) = way.last_mut() {
-            let Some(next) = rest.next() else {
-                open.remove(&***name);
+            let Some(next) = rest.next().map(String::as_str) else {
+                open.remove(*name);
                 finished.insert(name);
                 way.pop();
                 continue;
             };
-            if open.contains(next.as_str()) {
-                return Some(next.as_str().into());
+            if open.contains(next) {
+                return Some(next.into());
             }
-            if let Some((next, workload)) = workloads.get_key_value(next.as_str())
-                && !finished.contains(&**next)
+            if !finished.contains(next)
+                && let Some(workload) = workload(next)
             {
                 open.insert(next);
                 way.push((next, workload.dependencies.keys()));
@@ -48,24 +47,92 @@ pub fn find_cycle(workloads: &Workloads, starts: &BTreeSet<Name>) -> Option<Name
     None
 }
 
+/// Who needs whom running, by the name of the one that is needed. Kept up to date, so that a delete asks for its own
+/// dependents and does not search all workloads.
+#[derive(Debug)]
+struct NeededBy<T> {
+    by_needed: BTreeMap<String, BTreeSet<T>>,
+}
+
+impl<T> Default for NeededBy<T> {
+    fn default() -> Self {
+        Self { by_needed: BTreeMap::new() }
+    }
+}
+
+impl<T: Ord + Clone> NeededBy<T> {
+    fn add<'n>(&mut self, who: &T, needs: impl Iterator<Item = &'n str>) {
+        for needed in needs {
+            self.by_needed.entry(needed.to_owned()).or_default().insert(who.clone());
+        }
+    }
+
+    fn remove<'n>(&mut self, who: &T, needs: impl Iterator<Item = &'n str>) {
+        for needed in needs {
+            if let Some(dependents) = self.by_needed.get_mut(needed) {
+                dependents.remove(who);
+                if dependents.is_empty() {
+                    self.by_needed.remove(needed);
+                }
+            }
+        }
+    }
+
+    fn of(&self, needed: &str) -> impl Iterator<Item = &T> {
+        self.by_needed.get(needed).into_iter().flatten()
+    }
+}
+
+/// Which of the effective workloads need others running.
+#[derive(Debug, Default)]
+pub struct Dependents {
+    needed_by: NeededBy<Name>,
+}
+
+impl Dependents {
+    /// `name` is an effective workload now.
+    pub fn add(&mut self, name: &Name, workload: &Workload) {
+        self.needed_by.add(name, needed_running(workload));
+    }
+
+    /// `name` was one.
+    pub fn remove(&mut self, name: &Name, workload: &Workload) {
+        self.needed_by.remove(name, needed_running(workload));
+    }
+}
+
 /// Workloads that were told to stop, with the workloads that they need until then.
 #[derive(Debug, Default)]
 pub struct StoppingDependents {
     needs: BTreeMap<InstanceName, Vec<Name>>,
+    needed_by: NeededBy<InstanceName>,
 }
 
 impl StoppingDependents {
     /// `added` is about to stop on its agent.
     pub fn note(&mut self, stopped: &AddedWorkload) {
+        self.forget(&stopped.instance); // It may have needed others in an earlier form.
         let needs: Vec<Name> = needed_running(&stopped.workload).map(Name::from).collect();
         if !needs.is_empty() {
+            self.needed_by.add(&stopped.instance, needs.iter().map(|needed| &**needed));
             self.needs.insert(stopped.instance.clone(), needs);
         }
     }
 
     /// `instance` is gone.
     pub fn forget(&mut self, instance: &InstanceName) {
-        self.needs.remove(instance);
+        if let Some(needs) = self.needs.remove(instance) {
+            self.needed_by.remove(instance, needs.iter().map(|needed| &**needed));
+        }
+    }
+
+    /// Those that need `needed` and still have a state; the others are forgotten.
+    fn still_needing(&mut self, needed: &str, states: &WorkloadStates) -> Vec<InstanceName> {
+        let all: Vec<InstanceName> = self.needed_by.of(needed).cloned().collect();
+        let (stopping, stopped): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|instance| states.get(instance).is_some());
+        stopped.iter().for_each(|instance| self.forget(instance));
+        stopping
     }
 
     /// Number of instances that are remembered.
@@ -95,25 +162,14 @@ fn needed_running(workload: &Workload) -> impl Iterator<Item = &str> {
 pub fn with_delete_conditions(
     deleted: Vec<InstanceName>,
     before: &BTreeMap<Name, AddedWorkload>,
+    dependents: &Dependents,
     stopping: &mut StoppingDependents,
     states: &WorkloadStates,
 ) -> Vec<DeletedWorkload> {
-    stopping.needs.retain(|instance, _| states.get(instance).is_some());
-    let mut dependents: BTreeMap<&str, Vec<&Name>> = BTreeMap::new();
-    if !deleted.is_empty() {
-        for (name, added) in before {
-            for needed in needed_running(&added.workload) {
-                dependents.entry(needed).or_default().push(name);
-            }
-        }
-        for (instance, needs) in &stopping.needs {
-            if !before.contains_key(&instance.workload) {
-                needs.iter().for_each(|needed| dependents.entry(needed).or_default().push(&instance.workload));
-            }
-        }
-    }
     let with_conditions = |instance: InstanceName| {
-        let waits_for = dependents.get(&*instance.workload).into_iter().flatten();
+        let stopping = stopping.still_needing(&instance.workload, states).into_iter().map(|other| other.workload);
+        let stopping = stopping.filter(|name| !before.contains_key(name));
+        let waits_for = dependents.needed_by.of(&instance.workload).cloned().chain(stopping);
         let condition = DeleteCondition::NotPendingNorRunning;
         let dependencies = waits_for.map(|name| (name.to_string(), condition)).collect();
         DeletedWorkload { instance, dependencies }
@@ -125,6 +181,9 @@ pub fn with_delete_conditions(
 mod tests {
     use super::*;
     use crate::model::execution_state::{ExecutionState, Phase};
+    use std::sync::Arc;
+
+    type Workloads = BTreeMap<Name, Arc<Workload>>;
 
     fn graph(edges: &[(&str, &[&str])]) -> Workloads {
         let workload = |dependencies: &&[&str]| {
@@ -138,7 +197,11 @@ mod tests {
 
     fn cycle(edges: &[(&str, &[&str])]) -> Option<String> {
         let workloads = graph(edges);
-        find_cycle(&workloads, &workloads.keys().cloned().collect()).map(|name| name.to_string())
+        find_from(&workloads, workloads.keys()).map(|name| name.to_string())
+    }
+
+    fn find_from<'w>(workloads: &'w Workloads, starts: impl IntoIterator<Item = &'w Name>) -> Option<Name> {
+        find_cycle(|name| workloads.get(name).map(|workload| &**workload), starts)
     }
 
     #[test]
@@ -160,8 +223,8 @@ mod tests {
     #[test]
     fn only_what_the_starts_reach_is_looked_at() {
         let workloads = graph(&[("a", &["b"]), ("b", &[]), ("x", &["x"])]);
-        assert_eq!(find_cycle(&workloads, &["a".into()].into()), None);
-        assert_eq!(find_cycle(&workloads, &["nobody".into()].into()), None);
+        assert_eq!(find_from(&workloads, &["a".into()]), None);
+        assert_eq!(find_from(&workloads, &["nobody".into()]), None);
     }
 
     #[test]
@@ -173,7 +236,7 @@ mod tests {
             workload.dependencies.insert(pair[1].clone(), AddCondition::Running);
             workloads.insert(pair[0].as_str().into(), Arc::new(workload));
         }
-        assert_eq!(find_cycle(&workloads, &[names[0].as_str().into()].into()), None);
+        assert_eq!(find_from(&workloads, &[names[0].as_str().into()]), None);
     }
 
     fn added(name: &str, needs: &[(&str, AddCondition)]) -> AddedWorkload {
@@ -191,6 +254,10 @@ mod tests {
         ]
         .map(|(name, workload)| (name.into(), workload))
         .into();
+        let mut dependents = Dependents::default();
+        dependents.add(&"a".into(), &added("a", &[("x", AddCondition::Running)]).workload);
+        dependents.remove(&"a".into(), &added("a", &[("x", AddCondition::Running)]).workload);
+        before.iter().for_each(|(name, added)| dependents.add(name, &added.workload));
         let mut states = WorkloadStates::default();
         let mut stopping = StoppingDependents::default();
         // Gone from the state but still stopping; gone and stopped; back in another form.
@@ -204,7 +271,7 @@ mod tests {
         stopping.note(&added("nothing_needed", &[("b", AddCondition::Failed)]));
         let waits = |name: &str, stopping: &mut StoppingDependents| {
             let instance = InstanceName::with_id(name, "id", "A");
-            let deleted = with_delete_conditions(vec![instance], &before, stopping, &states);
+            let deleted = with_delete_conditions(vec![instance], &before, &dependents, stopping, &states);
             deleted[0].dependencies.clone()
         };
         let expected = |names: &[&str]| -> BTreeMap<String, DeleteCondition> {

@@ -4,6 +4,7 @@
 //! only while somebody listens.
 
 use super::RequestKey;
+use super::update::StateChange;
 use crate::limits::SUBSCRIPTIONS_PER_PEER_MAX;
 use crate::model::complete_state::{
     AgentAttributes, DesiredState, Rendering, WorkloadStates, agent_node, config_node, execution_state_node,
@@ -227,29 +228,28 @@ impl Changes {
         }
     }
 
-    /// The desired state changed, and with its version that of the effective state. Workloads that are the same
-    /// object are not looked at.
-    pub fn desired(&mut self, old: &DesiredState, new: &DesiredState) {
-        if old.api_version != new.api_version {
+    /// The desired state became `now`, and with its version that of the effective state; `before` leads back.
+    pub fn desired(&mut self, before: &StateChange, now: &DesiredState) {
+        if before.api_version != now.api_version {
             self.updated.push(path(&["desiredState", "apiVersion"]));
             self.updated.push(path(&["effectiveState", "apiVersion"]));
         }
-        let gone = old.workloads.iter().filter(|(name, _)| !new.workloads.contains_key(*name));
-        for (name, workload) in gone {
-            self.workload("desiredState", name, Some(workload), None);
+        for (name, workload) in &before.workloads {
+            self.workload("desiredState", name, workload.as_ref(), now.workloads.get(name));
         }
-        for (name, workload) in &new.workloads {
-            match old.workloads.get(name) {
-                Some(known) if Arc::ptr_eq(known, workload) => {}
-                known => self.workload("desiredState", name, known, Some(workload)),
-            }
+        let way = path(&["desiredState", "configs"]);
+        let old = before.configs.iter().filter_map(|(key, item)| Some((key.clone(), config_node(item.as_ref()?))));
+        let new = before.configs.keys().filter_map(|key| Some((key.clone(), config_node(now.configs.get(key)?))));
+        let (old, new): (BTreeMap<String, Node>, BTreeMap<String, Node>) = (old.collect(), new.collect());
+        if now.configs.len() == new.len() {
+            // There are and were no others, so the first one brings the map itself and the last one takes it along.
+            self.node(&way, filled(old).as_ref(), filled(new).as_ref());
+            return;
         }
-        if old.configs != new.configs {
-            let tree = |state: &DesiredState| {
-                let tree = Node::map(state.configs.iter().map(|(key, item)| (key.clone(), config_node(item))));
-                Some(tree).filter(|tree| !tree.is_empty_container())
-            };
-            self.node(&path(&["desiredState", "configs"]), tree(old).as_ref(), tree(new).as_ref());
+        for key in before.configs.keys() {
+            let mut way = way.clone();
+            way.push(key.clone());
+            self.node(&way, old.get(key), new.get(key));
         }
     }
 

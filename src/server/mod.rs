@@ -21,24 +21,24 @@ pub mod update;
 mod waiting_requests;
 
 use crate::clock::Clock;
-use crate::limits::TURN_MAX;
+use crate::limits::{STRAY_STATES_BYTES, TURN_MAX};
 use crate::model::complete_state::{AgentAttributes, DesiredState, WorkloadStates};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, AgentLoad, FromServer, ToServer};
 use crate::model::names::{InstanceName, Name};
-use crate::wire::outbox::Outbox;
+use crate::wire::outbox::{Outbox, OutboxError, StatesSnapshot};
 use crate::wire::server_endpoint::{PeerEvent, PeerHello, PeerId};
 use agents::{Agent, Agents};
 use crossbeam_channel::{Receiver, never, select_biased};
-use dependencies::StoppingDependents;
+use dependencies::{Dependents, StoppingDependents};
 use events::{Changes, Subscriptions};
 use log_campaigns::LogCampaigns;
 use mutating_hooks::{HookOutcome, MutatingHooks};
 use state_store::StateStore;
 use state_view::StateView;
-use std::collections::BTreeMap;
-use templates::Templates;
-use update::{NewState, UpdateError};
+use std::collections::{BTreeMap, BTreeSet};
+use templates::{ConfigUsers, Templates};
+use update::{StateChange, UpdateError};
 use waiting_requests::WaitingRequests;
 
 /// What the server reacts to.
@@ -102,8 +102,10 @@ pub struct ServerLoop {
     waiting: WaitingRequests,
     store: Option<StateStore>,
     states: WorkloadStates,
+    dependents: Dependents,
     stopping: StoppingDependents,
     templates: Templates,
+    config_users: ConfigUsers,
     agents: Agents,
     peers: BTreeMap<PeerId, Peer>,
     /// Streams by the name that stands before ids of requests.
@@ -137,7 +139,7 @@ impl ServerLoop {
     /// # Errors
     /// [`UpdateError`] with the reason of the refusal.
     pub fn start_with(&mut self, desired: DesiredState) -> Result<(), UpdateError> {
-        let mut prepared = self.prepare(NewState { desired, agent_tags: BTreeMap::new() })?;
+        let mut prepared = self.prepare(StateChange::between(&self.desired, desired))?;
         if let Some(hooks) = self.hooks.as_ref().filter(|_| prepared.changes_workloads()) {
             let outcome = hooks.ask_and_wait(prepared.message());
             prepared = self.hooked(prepared, outcome)?;
@@ -175,7 +177,10 @@ impl ServerLoop {
     pub fn on_event(&mut self, event: ServerEvent) {
         match event {
             ServerEvent::Peer(PeerEvent::Opened { peer, hello, outbox }) => self.peer_opened(peer, hello, outbox),
-            ServerEvent::Peer(PeerEvent::Message { peer, message }) => self.peer_said(peer, message),
+            ServerEvent::Peer(PeerEvent::Message { peer, message, room }) => {
+                self.peer_said(peer, message);
+                drop(room); // Only now, so that the next large message waits until this one is handled.
+            }
             ServerEvent::Peer(PeerEvent::Closed { peer }) => self.peer_gone(peer),
             ServerEvent::Hooks(outcome) => self.hooks_done(outcome),
         }
@@ -215,26 +220,37 @@ impl ServerLoop {
     fn agent_opened(&mut self, id: PeerId, name: Name, tags: BTreeMap<String, String>, outbox: Outbox) {
         if let Some(old) = self.agents.get(&name).map(|agent| agent.peer) {
             log::warn!("Agent '{name}' connected again; closing its older connection.");
-            self.remove_peer(old);
+            self.forget_peer(old);
+            self.end_logs_of_peer(old, PeerClass::Agent, &name);
         }
         self.add_peer(id, Peer { class: PeerClass::Agent, name: name.clone(), outbox });
         log::info!("Agent '{name}' connected.");
-        let others: Vec<WorkloadState> = self
-            .states
-            .iter()
-            .filter(|(instance, _)| instance.agent != name)
-            .map(|(instance, state)| WorkloadState::new(instance, state.clone()))
-            .collect();
-        self.broadcast_states(&others, None);
+        self.refresh_states(id, &name);
         let workloads = self.effective.values().filter(|added| added.instance.agent == name).cloned().collect();
         self.tell(id, FromServer::ServerHello(workloads));
         let attributes = AgentAttributes { load: None, tags };
         let mut changes = Changes::default();
         changes.agent(&name, self.agents.get(&name).map(|agent| &agent.attributes), Some(&attributes));
         let states = self.states.of_agent(&name).map(|(instance, _)| instance);
-        let unconfirmed = states.filter(|instance| !self.is_wanted(instance)).collect();
-        self.agents.connect(name, Agent { peer: id, attributes, unconfirmed });
+        let strays: BTreeSet<InstanceName> = states.filter(|instance| !self.is_wanted(instance)).collect();
+        self.agents.connect(name, Agent::new(id, attributes, strays));
         self.publish(&changes);
+    }
+
+    /// Tells everybody who hears broadcasts all states except its own and those of the newcomer. All share one list,
+    /// so the cost does not grow with agents times states; a receiver that is busy gets the newest list only.
+    fn refresh_states(&mut self, newcomer: PeerId, name: &Name) {
+        let snapshot = StatesSnapshot::new(self.states.reports());
+        let put = |(id, peer): (&PeerId, &Peer)| {
+            let first = *id == newcomer;
+            let result = peer.outbox.put_snapshot(&snapshot, &peer.name, name, first);
+            result.err().map(|error| (*id, error))
+        };
+        let receivers = self.peers.iter().filter(|(_, peer)| peer.hears_broadcasts());
+        let failed: Vec<(PeerId, OutboxError)> = receivers.filter_map(put).collect();
+        for (id, error) in failed {
+            self.outbox_failed(id, error);
+        }
     }
 
     // -------------------------------------------------------------- peers go
@@ -243,33 +259,39 @@ impl ServerLoop {
     fn peer_gone(&mut self, id: PeerId) {
         let Some(peer) = self.peers.get(&id) else { return }; // Replaced by a newer stream, or dropped before.
         let (name, class) = (peer.name.clone(), peer.class);
-        // What it asked for ends first, so that nothing of what follows is put for it.
         let agent = if class == PeerClass::Agent { self.agents.disconnect(&name, id) } else { None };
-        self.remove_peer(id);
-        let Some(attributes) = agent else { return };
+        // What it asked for ends first, so that nothing of what follows is put for it.
+        self.forget_peer(id);
+        if let Some(attributes) = agent {
+            self.agent_gone(&name, &attributes);
+        }
+        self.end_logs_of_peer(id, class, &name);
+    }
+
+    /// The steps of spec/server.md section 10.4 between the removal of the agent and the end of its logs.
+    fn agent_gone(&mut self, name: &Name, attributes: &AgentAttributes) {
         log::info!("Agent '{name}' disconnected.");
-        let lost = self.states.set_agent_disconnected(&name);
+        let lost = self.states.set_agent_disconnected(name);
         let unknown = ExecutionState::plain(Phase::AgentDisconnected);
         let reports: Vec<WorkloadState> =
             lost.iter().map(|(instance, _)| WorkloadState::new(instance.clone(), unknown.clone())).collect();
         if !self.subscriptions.is_empty() {
             let mut changes = Changes::default();
-            changes.agent(&name, Some(&attributes), None);
+            changes.agent(name, Some(attributes), None);
             changes.states(lost.into_iter().map(|(instance, state)| (instance, Some(state))).collect(), &self.states);
             self.publish(&changes);
         }
         self.broadcast_states(&reports, None);
     }
 
-    /// Forgets a stream and all that it asked for. Dropping its outbox ends it with status OK.
-    fn remove_peer(&mut self, id: PeerId) {
+    /// Forgets a stream and what it asked for, except for logs. Dropping its outbox ends it with status OK.
+    fn forget_peer(&mut self, id: PeerId) {
         let Some(peer) = self.peers.remove(&id) else { return };
         if self.names.get(&peer.name) == Some(&id) {
             self.names.remove(&peer.name);
         }
         self.subscriptions.remove_peer(id);
         self.waiting.remove_peer(id);
-        self.end_logs_of_peer(id, peer.class, &peer.name);
     }
 
     // ------------------------------------------------------------- peers say
@@ -280,6 +302,7 @@ impl ServerLoop {
         match message {
             ToServer::Request(request) => self.request(id, request),
             ToServer::WorkloadStates(states) => self.states_reported(id, &name, states),
+            ToServer::StatesComplete => self.all_states_reported(id, &name),
             ToServer::AgentLoad(load) => self.load_reported(id, &name, &load),
             ToServer::Goodbye => {
                 log::debug!("'{name}' said goodbye.");
@@ -295,16 +318,46 @@ impl ServerLoop {
     }
 
     /// An agent speaks for itself only: what it says of others' workloads is ignored (spec/server.md section 10.3).
-    fn states_reported(&mut self, id: PeerId, agent: &Name, mut states: Vec<WorkloadState>) {
-        let is_agent = self.agents.get(agent).is_some_and(|agent| agent.peer == id);
+    fn states_reported(&mut self, id: PeerId, name: &Name, mut states: Vec<WorkloadState>) {
         let all = states.len();
-        states.retain(|state| is_agent && state.instance.agent == *agent);
+        let agent = self.agents.get_mut(name).filter(|agent| agent.peer == id);
+        states.retain(|state| agent.is_some() && state.instance.agent == *name);
         if states.len() < all {
-            log::warn!("Ignoring {} workload states that '{agent}' may not report.", all - states.len());
+            log::warn!("Ignoring {} workload states that '{name}' may not report.", all - states.len());
         }
-        if is_agent {
-            states.extend(self.no_longer_there(agent, &states));
+        let Some(agent) = agent else { return };
+        let all = states.len();
+        let (effective, known) = (&self.effective, &self.states);
+        states.retain(|WorkloadState { instance, state }| {
+            agent.unconfirmed.remove(instance);
+            if state.phase == Phase::Removed {
+                agent.strays.remove(instance);
+                return true;
+            }
+            known.get(instance).is_some() || is_wanted(effective, instance) || agent.strays.add(instance)
+        });
+        if states.len() < all {
+            log::warn!(
+                "Ignoring {} states of workloads that '{name}' should not have: more than {STRAY_STATES_BYTES} bytes.",
+                all - states.len()
+            );
         }
+        self.take_states(id, states);
+    }
+
+    /// The agent has told all that it has: what it lost while it was away, and is not wanted any more, is gone. Nobody
+    /// else could ever report that.
+    fn all_states_reported(&mut self, id: PeerId, name: &Name) {
+        let Some(agent) = self.agents.get_mut(name).filter(|agent| agent.peer == id) else { return };
+        let mut gone = std::mem::take(&mut agent.unconfirmed);
+        gone.retain(|instance| self.states.get(instance).is_some());
+        let removed = ExecutionState::plain(Phase::Removed);
+        let states = gone.into_iter().map(|instance| WorkloadState::new(instance, removed.clone()));
+        self.states_reported(id, name, states.collect());
+    }
+
+    /// Stores states that an agent may report and passes them on.
+    fn take_states(&mut self, id: PeerId, states: Vec<WorkloadState>) {
         let mut old = Vec::new();
         for WorkloadState { instance, state } in &states {
             log::debug!("The state of '{instance}' is '{state}'.");
@@ -324,21 +377,8 @@ impl ServerLoop {
         self.broadcast_states(&states, Some(id));
     }
 
-    /// Removals of what an agent lost while it was away: it is not wanted, and missing in the first report.
-    fn no_longer_there(&mut self, agent: &Name, reported: &[WorkloadState]) -> Vec<WorkloadState> {
-        let Some(agent) = self.agents.get_mut(agent) else { return Vec::new() };
-        let unconfirmed = std::mem::take(&mut agent.unconfirmed);
-        let is_gone = |instance: &InstanceName| {
-            !reported.iter().any(|state| state.instance == *instance)
-                && self.states.get(instance).is_some()
-                && !self.is_wanted(instance)
-        };
-        let gone = unconfirmed.into_iter().filter(is_gone);
-        gone.map(|instance| WorkloadState::new(instance, ExecutionState::plain(Phase::Removed))).collect()
-    }
-
     fn is_wanted(&self, instance: &InstanceName) -> bool {
-        self.effective.get(&instance.workload).is_some_and(|added| added.instance == *instance)
+        is_wanted(&self.effective, instance)
     }
 
     fn load_reported(&mut self, id: PeerId, name: &Name, load: &AgentLoad) {
@@ -379,13 +419,20 @@ impl ServerLoop {
     /// Puts a message for one stream; a stream that cannot take it is dropped when the event is done.
     fn tell(&mut self, id: PeerId, message: FromServer) {
         let Some(peer) = self.peers.get(&id) else { return };
-        if let Err(error) = peer.outbox.put(message)
-            && !self.failed.contains(&id)
-        {
-            log::warn!("Closing the connection of '{}': {error}.", peer.name);
-            self.failed.push(id);
+        if let Err(error) = peer.outbox.put(message) {
+            self.outbox_failed(id, error);
         }
     }
+
+    fn outbox_failed(&mut self, id: PeerId, error: OutboxError) {
+        let Some(peer) = self.peers.get(&id).filter(|_| !self.failed.contains(&id)) else { return };
+        log::warn!("Closing the connection of '{}': {error}.", peer.name);
+        self.failed.push(id);
+    }
+}
+
+fn is_wanted(effective: &BTreeMap<Name, AddedWorkload>, instance: &InstanceName) -> bool {
+    effective.get(&instance.workload).is_some_and(|added| added.instance == *instance)
 }
 
 #[cfg(test)]

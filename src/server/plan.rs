@@ -50,27 +50,30 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Compares the rendered workloads with those in force; shared objects are equal without a look inside.
+    /// Compares rendered workloads, sorted by name, with those in force; `None` stands for one that goes. Those that
+    /// are not in `changed` stay.
     #[must_use]
-    pub fn between<'w>(
-        old: &BTreeMap<Name, AddedWorkload>,
-        new: impl IntoIterator<Item = (&'w Name, &'w Arc<Workload>)>,
-    ) -> Self {
+    pub fn between(old: &BTreeMap<Name, AddedWorkload>, changed: BTreeMap<Name, Option<Arc<Workload>>>) -> Self {
         let mut difference = Self::default();
-        let mut rest = old.iter().peekable();
-        for (name, workload) in new {
-            while let Some((_, gone)) = rest.next_if(|(old_name, _)| *old_name < name) {
-                difference.deleted.push(gone.instance.clone());
+        for (name, workload) in changed {
+            let known = old.get(&name);
+            if known.map(|known| &known.workload) == workload.as_ref() {
+                continue;
             }
-            match rest.next_if(|(old_name, _)| *old_name == name) {
-                Some((_, known)) if Arc::ptr_eq(&known.workload, workload) || known.workload == *workload => continue,
-                Some((_, known)) => difference.deleted.push(known.instance.clone()),
-                None => {}
-            }
-            difference.added.push(added(name, workload.clone()));
+            difference.deleted.extend(known.map(|known| known.instance.clone()));
+            difference.added.extend(workload.map(|workload| added(&name, workload)));
         }
-        difference.deleted.extend(rest.map(|(_, gone)| gone.instance.clone()));
         difference
+    }
+
+    /// A workload of `workloads` after this change.
+    #[must_use]
+    pub fn workload<'a>(&'a self, workloads: &'a BTreeMap<Name, AddedWorkload>, name: &str) -> Option<&'a Workload> {
+        if let Some(added) = self.of(name) {
+            return Some(&added.workload);
+        }
+        let stays = |known: &&AddedWorkload| self.deleted.binary_search(&known.instance).is_err();
+        workloads.get(name).filter(stays).map(|known| &*known.workload)
     }
 
     /// The same change as seen by agents: the instances that end are those in `effective`, which hooks may have made
@@ -199,6 +202,13 @@ mod tests {
         workloads.iter().map(|(name, workload)| (name.clone(), added(name, workload.clone()))).collect()
     }
 
+    /// What leads to `new`, with those that go.
+    fn between(old: &BTreeMap<Name, Arc<Workload>>, new: &BTreeMap<Name, Arc<Workload>>) -> Difference {
+        let gone = old.keys().map(|name| (name.clone(), None));
+        let stays = new.iter().map(|(name, workload)| (name.clone(), Some(workload.clone())));
+        Difference::between(&in_force(old), gone.chain(stays).collect())
+    }
+
     fn names(difference: &Difference) -> (String, String) {
         let added: Vec<&str> = difference.added.iter().map(|added| &*added.instance.workload).collect();
         let deleted: Vec<&str> = difference.deleted.iter().map(|deleted| &*deleted.workload).collect();
@@ -218,7 +228,7 @@ mod tests {
             (workloads(&[("a", plain("y")), ("b", plain("x")), ("c", plain("x")), ("e", plain("x"))]), "a", "a"),
             (workloads(&[("a", tagged), ("d", plain("x")), ("z", plain("x"))]), "a,d,z", "a,b,c,e"),
         ] {
-            let difference = Difference::between(&in_force(&old), &new);
+            let difference = between(&old, &new);
             assert_eq!(names(&difference), (added.to_owned(), deleted.to_owned()), "{new:?}");
             assert_eq!(difference.is_empty(), added.is_empty() && deleted.is_empty());
         }
@@ -226,18 +236,18 @@ mod tests {
 
     #[test]
     fn a_change_of_tags_keeps_the_instance_name_and_is_in_both_lists() {
-        let old = in_force(&workloads(&[("a", Workload::new("A", "podman", "x"))]));
+        let old = workloads(&[("a", Workload::new("A", "podman", "x"))]);
         let mut changed = Workload::new("A", "podman", "x");
         changed.tags.insert("k".into(), "v".into());
-        let difference = Difference::between(&old, &workloads(&[("a", changed)]));
+        let difference = between(&old, &workloads(&[("a", changed)]));
         assert_eq!(difference.added[0].instance, difference.deleted[0]);
     }
 
     #[test]
     fn a_moved_workload_is_in_the_plans_of_both_agents() {
-        let old = in_force(&workloads(&[("a", Workload::new("A", "podman", "x"))]));
+        let old = workloads(&[("a", Workload::new("A", "podman", "x"))]);
         let new = workloads(&[("a", Workload::new("B", "podman", "x"))]);
-        let difference = Difference::between(&old, &new);
+        let difference = between(&old, &new);
         let deleted = difference
             .deleted
             .iter()

@@ -6,9 +6,8 @@ use super::dependencies::{find_cycle, with_delete_conditions};
 use super::events::Changes;
 use super::mutating_hooks::HookOutcome;
 use super::plan::{Difference, per_agent};
-use super::update::{NewState, Tags, UpdateError, requested_state};
+use super::update::{StateChange, Tags, UpdateError, requested_change};
 use super::{PeerClass, RequestKey, ServerLoop};
-use crate::model::complete_state::DesiredState;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{
     AddedWorkload, DeletedWorkload, FromServer, ReadState, Request, RequestContent, Response, ResponseContent,
@@ -33,8 +32,8 @@ pub struct Accepted {
 /// An update that passed all checks but is not carried out yet.
 #[derive(Debug)]
 pub struct PreparedUpdate {
-    desired: DesiredState,
-    agent_tags: BTreeMap<Name, Tags>,
+    /// What changes in the desired state.
+    change: StateChange,
     /// What changes in the rendered workloads.
     rendered: Difference,
     /// What changes in the effective workloads, once hooks have agreed.
@@ -138,7 +137,7 @@ impl ServerLoop {
     }
 
     fn update_state(&mut self, key: RequestKey, update: UpdateState) {
-        let prepared = requested_state(self.view(), update).and_then(|new| self.prepare(new));
+        let prepared = requested_change(self.view(), update).and_then(|change| self.prepare(change));
         match (prepared, &self.hooks) {
             (Ok(prepared), Some(hooks)) if prepared.changes_workloads() => {
                 hooks.ask(prepared.message());
@@ -169,40 +168,34 @@ impl ServerLoop {
     }
 
     /// Checks and renders what is asked for, and finds out what it means for workloads (spec/server.md section 8.3).
-    pub(super) fn prepare(&self, new: NewState) -> Result<PreparedUpdate, UpdateError> {
-        let NewState { desired, agent_tags } = new;
-        if check_api_version(&desired.api_version).map_err(UpdateError::Rule)? {
-            log::warn!("The API version '{}' is deprecated; use 'v1'.", desired.api_version);
+    /// Looks at what changes and what depends on that, and at nothing else.
+    pub(super) fn prepare(&self, change: StateChange) -> Result<PreparedUpdate, UpdateError> {
+        if check_api_version(&change.api_version).map_err(UpdateError::Rule)? {
+            log::warn!("The API version '{}' is deprecated; use 'v1'.", change.api_version);
         }
-        check_config_keys(&desired.configs).map_err(UpdateError::Rule)?;
-        let changed = |name: &Name, workload: &Arc<Workload>| {
-            !self.desired.workloads.get(name).is_some_and(|known| Arc::ptr_eq(known, workload))
-        };
-        for (_, workload) in desired.workloads.iter().filter(|(name, workload)| changed(name, workload)) {
+        let configs = change.configs.iter().filter_map(|(key, item)| Some((key, item.as_ref()?)));
+        check_config_keys(configs).map_err(UpdateError::Rule)?;
+        for workload in change.workloads.values().flatten() {
             check_config_references(workload).map_err(UpdateError::Rule)?;
         }
-        let new = self.rendered(&desired)?;
-        let rendered = Difference::between(self.before_hooks(), new.iter().map(|(name, workload)| (*name, workload)));
+        let rendered = Difference::between(self.before_hooks(), self.rendered(&change)?);
         for added in &rendered.added {
             check_workload(&added.instance.workload, &added.workload).map_err(|error| invalid(&error))?;
         }
-        let starts: BTreeSet<Name> = rendered.added.iter().map(|added| added.instance.workload.clone()).collect();
-        if let Some(name) = find_cycle(&desired.workloads, &starts) {
+        let workload = |name: &str| change.workload(&self.desired, name).map(|workload| &**workload);
+        if let Some(name) = find_cycle(workload, rendered.added.iter().map(|added| &added.instance.workload)) {
             return Err(UpdateError::Cycle(name));
         }
         let for_agents = rendered.for_agents(&self.effective);
-        Ok(PreparedUpdate { desired, agent_tags, rendered, for_agents })
+        Ok(PreparedUpdate { change, rendered, for_agents })
     }
 
     /// Puts what hooks made of an update in the place of what they were asked about.
     pub(super) fn hooked(&self, prepared: PreparedUpdate, outcome: HookOutcome) -> Result<PreparedUpdate, UpdateError> {
         let Some(output) = outcome? else { return Ok(prepared) };
         let for_agents = prepared.for_agents.changed_to(output, &self.effective).map_err(|error| invalid(&error))?;
-        let mut effective = self.effective.clone();
-        for_agents.carry_out(&mut effective);
-        let graph = effective.into_iter().map(|(name, added)| (name, added.workload)).collect();
-        let starts = for_agents.added.iter().map(|added| added.instance.workload.clone()).collect();
-        match find_cycle(&graph, &starts) {
+        let workload = |name: &str| for_agents.workload(&self.effective, name);
+        match find_cycle(workload, for_agents.added.iter().map(|added| &added.instance.workload)) {
             Some(name) => Err(UpdateError::Cycle(name)),
             None => Ok(PreparedUpdate { for_agents, ..prepared }),
         }
@@ -213,9 +206,15 @@ impl ServerLoop {
     /// When workloads changed, subscribers have been told before the agents; otherwise the changes are answered, to
     /// be told after the requester.
     pub(super) fn commit(&mut self, prepared: PreparedUpdate) -> (Accepted, Changes) {
-        let PreparedUpdate { desired, agent_tags, rendered, for_agents } = prepared;
-        let before = std::mem::replace(&mut self.desired, desired);
-        if let Some(store) = self.store.as_ref().filter(|_| before != self.desired) {
+        let PreparedUpdate { mut change, rendered, for_agents } = prepared;
+        let agent_tags = std::mem::take(&mut change.agent_tags);
+        let stays = change.keeps(&self.desired);
+        let before = change.carry_out(&mut self.desired);
+        for (name, old) in &before.workloads {
+            let new = self.desired.workloads.get(name);
+            self.config_users.replace(name, old.as_deref(), new.map(|workload| &**workload));
+        }
+        if let Some(store) = self.store.as_ref().filter(|_| !stays) {
             store.store(&self.desired);
         }
         let mut changes = Changes::default();
@@ -237,20 +236,19 @@ impl ServerLoop {
         self.before_hooks.as_ref().unwrap_or(&self.effective)
     }
 
-    /// The workloads of `desired` as agents will get them. Only those that changed, or whose configs may have changed,
-    /// are rendered again.
-    fn rendered<'d>(&self, desired: &'d DesiredState) -> Result<Vec<(&'d Name, Arc<Workload>)>, UpdateError> {
-        let same_configs = desired.configs == self.desired.configs;
-        let one = |(name, workload): (&'d Name, &'d Arc<Workload>)| {
-            let unchanged = self.desired.workloads.get(name).is_some_and(|known| Arc::ptr_eq(known, workload));
-            let in_force = self.before_hooks().get(name).filter(|_| unchanged && same_configs);
-            let rendered = match in_force {
-                Some(added) => added.workload.clone(),
-                None => self.templates.render(workload, &desired.configs).map_err(|error| invalid(&error))?,
-            };
-            Ok((name, rendered))
+    /// The workloads that `change` touches as agents will get them, `None` for those that go: those that it names, and
+    /// those that use configs that it names.
+    pub(super) fn rendered(&self, change: &StateChange) -> Result<BTreeMap<Name, Option<Arc<Workload>>>, UpdateError> {
+        self.templates.begin_update();
+        let users = change.configs.keys().flat_map(|key| self.config_users.of(key));
+        let names: BTreeSet<&Name> = change.workloads.keys().chain(users).collect();
+        let config = |key: &str| change.config(&self.desired, key);
+        let one = |name: &Name| {
+            let workload = change.workload(&self.desired, name);
+            let rendered = workload.map(|workload| self.templates.render(workload, config)).transpose();
+            Ok((name.clone(), rendered.map_err(|error| invalid(&error))?))
         };
-        desired.workloads.iter().map(one).collect()
+        names.into_iter().map(one).collect()
     }
 
     /// Only the tags of connected agents can be changed (spec/server.md section 8.5).
@@ -270,7 +268,8 @@ impl ServerLoop {
             added: difference.added.iter().map(|added| added.instance.clone()).collect(),
             deleted: difference.deleted.clone(),
         };
-        let deleted = with_delete_conditions(difference.deleted, &self.effective, &mut self.stopping, &self.states);
+        let (stopping, dependents) = (&mut self.stopping, &self.dependents);
+        let deleted = with_delete_conditions(difference.deleted, &self.effective, dependents, stopping, &self.states);
         let old_states = self.replace_effective(&difference.added, &deleted, &mut changes);
         for instance in &accepted.deleted {
             self.end_logs_of_workload(instance);
@@ -302,7 +301,11 @@ impl ServerLoop {
         let mut before: BTreeMap<Name, Arc<Workload>> = BTreeMap::new();
         for DeletedWorkload { instance, .. } in deleted {
             if let Some(stopped) = self.effective.remove(&instance.workload) {
-                self.stopping.note(&stopped);
+                self.dependents.remove(&instance.workload, &stopped.workload);
+                // What has no state has stopped; nobody would ever report its end.
+                if self.states.get(&stopped.instance).is_some() {
+                    self.stopping.note(&stopped);
+                }
                 before.insert(instance.workload.clone(), stopped.workload);
             }
         }
@@ -314,6 +317,10 @@ impl ServerLoop {
                 changes.workload("effectiveState", name, old.as_ref(), Some(&entry.workload));
             }
             self.effective.insert(name.clone(), entry.clone());
+            self.dependents.add(name, &entry.workload);
+            if let Some(agent) = self.agents.get_mut(&entry.instance.agent) {
+                agent.unconfirmed.remove(&entry.instance); // It is told of it, so it will report it.
+            }
             let unscheduled = entry.instance.agent.is_empty();
             let phase = if unscheduled { Phase::NotScheduled } else { Phase::PendingInitial };
             if self.states.set_initial(&entry.instance, ExecutionState::plain(phase)) {

@@ -5,7 +5,7 @@
 use crate::limits::HOOK_TIMEOUT_S;
 use crate::model::version::VERSION;
 use crate::settings::{
-    ConfigError, ConfigFile, MessageSize, MissingPems, PemError, PemKeys, PemPaths, decide_security, flag,
+    ConfigError, ConfigFile, MessageSize, MissingPems, PemError, PemKeys, PemPaths, decide_security, insecure_flag,
     readable_key_warning,
 };
 use crate::wire::address::Security;
@@ -39,10 +39,10 @@ struct Arguments {
     #[arg(short = 'a', long, value_name = "IP:PORT")]
     address: Option<SocketAddr>,
     /// Communicate without TLS
-    #[arg(short = 'k', long, env = "ANKSERVER_INSECURE", action = ArgAction::SetTrue, overrides_with = "no_insecure")]
+    #[arg(short = 'k', long, env = "ANKSERVER_INSECURE", action = ArgAction::SetTrue)]
     insecure: bool,
     /// Communicate with TLS even if the configuration file or the environment says otherwise
-    #[arg(long, action = ArgAction::SetTrue, overrides_with = "insecure")]
+    #[arg(long, action = ArgAction::SetTrue)]
     no_insecure: bool,
     /// PEM file with the certificate of the authority that signed the certificates of agents and clients
     #[arg(long = "ca_pem", value_name = "PATH", env = "ANKSERVER_CA_PEM")]
@@ -178,8 +178,7 @@ fn combine(
         key: options.key_pem.as_deref(),
     };
     let pems = pem_keys.read()?.overridden_by(paths)?;
-    // clap keeps the later one of the two when both are given.
-    let from_options = if options.no_insecure { Some(false) } else { flag(matches, "insecure") };
+    let from_options = insecure_flag(matches);
     let insecure = from_options.or(keys.insecure).unwrap_or_default();
     let (security, warning) = decide_security(insecure, pems);
     warnings.extend(warning.map(str::to_owned));

@@ -236,8 +236,7 @@ mod tests {
 
         fn connect(&mut self, name: &str) {
             let attributes = AgentAttributes { load: Some((7, 8)), tags: [("k".into(), "v".into())].into() };
-            let agent = Agent { peer: PeerId(1), attributes, unconfirmed: std::collections::BTreeSet::new() };
-            self.agents.connect(name.into(), agent);
+            self.agents.connect(name.into(), Agent::new(PeerId(1), attributes, std::collections::BTreeSet::new()));
         }
 
         fn view(&self) -> StateView<'_> {

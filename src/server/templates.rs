@@ -1,18 +1,26 @@
 //! Config items into rendered workloads (spec/server.md section 9.1).
 //!
 //! Thread: `server`; a plain value. The template engine recurses as deep as a template is nested and knows no
-//! bounds, so templates are measured before it sees them and its output is cut off.
+//! bounds, so templates are measured before it sees them, its output is cut off and its steps are counted.
 
-use crate::limits::{RENDERED_MAX, TEMPLATE_DEPTH_MAX};
+use crate::limits::{RENDERED_MAX, TEMPLATE_DEPTH_MAX, TEMPLATE_STEP_BYTES, TEMPLATE_STEPS_MAX};
+use crate::model::names::Name;
 use crate::model::workload::{ConfigItem, File, FileContent, Workload};
-use handlebars::{Context, Decorator, Handlebars, RenderContext, RenderErrorReason};
+use handlebars::template::{Parameter, Subexpression, TemplateElement};
+use handlebars::{
+    Context, Decorator, Handlebars, Helper, HelperResult, Output, RenderContext, RenderError as EngineError,
+    RenderErrorReason, Renderable, Template, WriteOutput,
+};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The one partial that templates may include: each line of its content gets the indentation of the inclusion.
 const INDENT: (&str, &str) = ("indent", "{{content}}");
+/// Counts steps. Templates that users write cannot name it, because of the space.
+const COUNT_STEPS: &str = "count steps";
 
 /// A workload cannot be rendered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,6 +41,8 @@ pub enum RenderError {
 /// Renders workloads.
 pub struct Templates {
     engine: Handlebars<'static>,
+    /// What the templates of this update may still do. Shared with the helper that counts.
+    steps_left: Arc<AtomicUsize>,
 }
 
 impl Default for Templates {
@@ -48,30 +58,90 @@ impl Default for Templates {
                 Err(RenderErrorReason::DecoratorNotFound("inline".to_owned()).into())
             }),
         );
-        Self { engine }
+        let steps_left = Arc::new(AtomicUsize::new(TEMPLATE_STEPS_MAX));
+        let counter = steps_left.clone();
+        engine.register_helper(
+            COUNT_STEPS,
+            Box::new(
+                move |helper: &Helper<'_>,
+                      _: &Handlebars<'_>,
+                      _: &Context,
+                      _: &mut RenderContext<'_, '_>,
+                      _: &mut dyn Output|
+                      -> HelperResult {
+                    let steps = helper.param(0).and_then(|steps| steps.value().as_u64()).unwrap_or(1);
+                    take_steps(&counter, usize::try_from(steps).unwrap_or(usize::MAX))
+                },
+            ),
+        );
+        Self { engine, steps_left }
     }
 }
 
+/// Takes `steps` from those that are left.
+fn take_steps(left: &AtomicUsize, steps: usize) -> HelperResult {
+    let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(steps));
+    taken.map(drop).map_err(|_| {
+        let text = format!(
+            "the templates of this update take more than {TEMPLATE_STEPS_MAX} steps; use shorter lists or fewer \
+             loops inside of each other"
+        );
+        EngineError::from(RenderErrorReason::Other(text))
+    })
+}
+
+/// Lets each turn of a loop count what it renders: puts a step at the end of each block. Answers how many elements
+/// are rendered when each block is rendered once, each of them counted as `weight`.
+fn count_steps(template: &mut Template, weight: usize) -> usize {
+    let mut total = template.elements.len().saturating_mul(weight);
+    for element in &mut template.elements {
+        let blocks = match element {
+            TemplateElement::HelperBlock(block) => [block.template.as_mut(), block.inverse.as_mut()],
+            TemplateElement::DecoratorBlock(block) | TemplateElement::PartialBlock(block) => {
+                [block.template.as_mut(), None]
+            }
+            _ => [None, None],
+        };
+        for block in blocks.into_iter().flatten() {
+            let steps = count_steps(block, weight).saturating_add(weight);
+            total = total.saturating_add(steps);
+            let parameters = vec![Parameter::Literal(Value::from(steps))];
+            let count = Subexpression::new(Parameter::Name(COUNT_STEPS.to_owned()), parameters, Default::default());
+            // At the end, so that the places that errors name stay the same.
+            block.elements.push(*count.element);
+        }
+    }
+    total
+}
+
 impl Templates {
+    /// Another update begins: its templates may do [`TEMPLATE_STEPS_MAX`] steps altogether.
+    pub fn begin_update(&self) {
+        self.steps_left.store(TEMPLATE_STEPS_MAX, Ordering::Relaxed);
+    }
+
     /// The workload as agents get it: templates in agent, runtime configuration and files are filled in and the
     /// names for templates are gone. A workload without such names is shared as it is, whatever its texts look like.
     ///
     /// # Errors
     /// [`RenderError`] for the first field, or a config that is missing even if no template uses it.
-    pub fn render(
+    pub fn render<'c>(
         &self,
         workload: &Arc<Workload>,
-        configs: &BTreeMap<String, ConfigItem>,
+        config: impl Fn(&str) -> Option<&'c ConfigItem>,
     ) -> Result<Arc<Workload>, RenderError> {
         if workload.configs.is_empty() {
             return Ok(workload.clone());
         }
-        let value = |(alias, key): (&String, &String)| match configs.get(key) {
+        let value = |(alias, key): (&String, &String)| match config(key) {
             Some(item) => Ok((alias.clone(), json(item))),
             None => Err(RenderError::MissingConfig(key.clone())),
         };
         let values: serde_json::Map<String, Value> = workload.configs.iter().map(value).collect::<Result<_, _>>()?;
-        let values = Value::Object(values);
+        let values = Values {
+            weight: 1 + values.values().map(bytes).sum::<usize>() / TEMPLATE_STEP_BYTES,
+            context: Context::from(Value::Object(values)),
+        };
         let field = |name: &str, text: &str| self.text(text, &values).map_err(|reason| at(name, reason));
         let mut rendered = Workload::clone(workload);
         rendered.configs = BTreeMap::new();
@@ -84,7 +154,7 @@ impl Templates {
         Ok(Arc::new(rendered))
     }
 
-    fn text(&self, template: &str, values: &Value) -> Result<String, String> {
+    fn text(&self, template: &str, values: &Values) -> Result<String, String> {
         if !template.contains("{{") && !template.contains('\\') {
             return Ok(template.to_owned());
         }
@@ -92,10 +162,31 @@ impl Templates {
             return Err(format!("blocks or brackets are nested more than {TEMPLATE_DEPTH_MAX} deep"));
         }
         let mut output = Bounded { bytes: Vec::new() };
-        self.engine
-            .render_template_to_write(template, values, &mut output)
-            .map_err(|error| error.to_string().trim_end().to_owned())?;
+        self.render_to(template, values, &mut output).map_err(|error| error.to_string().trim_end().to_owned())?;
         String::from_utf8(output.bytes).map_err(|error| error.to_string())
+    }
+
+    fn render_to(&self, template: &str, values: &Values, output: &mut Bounded) -> Result<(), EngineError> {
+        let mut template = Template::compile(template)?;
+        take_steps(&self.steps_left, count_steps(&mut template, values.weight))?;
+        let mut context = RenderContext::new(None);
+        template.render(&self.engine, &values.context, &mut context, &mut WriteOutput::new(output))
+    }
+}
+
+/// What templates of one workload can name.
+struct Values {
+    context: Context,
+    /// How many steps one counts: a step may compare or copy all of the values.
+    weight: usize,
+}
+
+fn bytes(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(bytes).sum(),
+        Value::Object(items) => items.iter().map(|(key, item)| key.len() + bytes(item)).sum(),
+        _ => 0,
     }
 }
 
@@ -108,6 +199,34 @@ fn json(item: &ConfigItem) -> Value {
         ConfigItem::Text(text) => Value::String(text.clone()),
         ConfigItem::List(items) => Value::Array(items.iter().map(json).collect()),
         ConfigItem::Map(items) => Value::Object(items.iter().map(|(key, item)| (key.clone(), json(item))).collect()),
+    }
+}
+
+/// Which workloads use which configs, so that a change of one is proportional to its users.
+#[derive(Debug, Default)]
+pub struct ConfigUsers {
+    by_key: BTreeMap<String, BTreeSet<Name>>,
+}
+
+impl ConfigUsers {
+    /// The workload `name` of the desired state was `old` and is `new`.
+    pub fn replace(&mut self, name: &Name, old: Option<&Workload>, new: Option<&Workload>) {
+        for key in old.into_iter().flat_map(|workload| workload.configs.values()) {
+            if let Some(users) = self.by_key.get_mut(key) {
+                users.remove(name);
+                if users.is_empty() {
+                    self.by_key.remove(key);
+                }
+            }
+        }
+        for key in new.into_iter().flat_map(|workload| workload.configs.values()) {
+            self.by_key.entry(key.clone()).or_default().insert(name.clone());
+        }
+    }
+
+    /// The workloads that use the config `key`.
+    pub fn of(&self, key: &str) -> impl Iterator<Item = &Name> {
+        self.by_key.get(key).into_iter().flatten()
     }
 }
 
@@ -201,8 +320,13 @@ mod tests {
         workload
     }
 
+    fn render_workload(workload: &Arc<Workload>) -> Result<Arc<Workload>, RenderError> {
+        let configs = configs();
+        Templates::default().render(workload, |key| configs.get(key))
+    }
+
     fn render(template: &str) -> Result<String, RenderError> {
-        let rendered = Templates::default().render(&Arc::new(workload(template)), &configs())?;
+        let rendered = render_workload(&Arc::new(workload(template)))?;
         assert!(rendered.configs.is_empty());
         Ok(rendered.runtime_config.to_string())
     }
@@ -260,12 +384,12 @@ mod tests {
         ] {
             let mut workload = workload("c");
             change(&mut workload);
-            let error = Templates::default().render(&Arc::new(workload), &configs()).unwrap_err().to_string();
+            let error = render_workload(&Arc::new(workload)).unwrap_err().to_string();
             assert!(error.starts_with(&format!("Failed to render field '{field}': '")), "{error}");
         }
         let mut unused = workload("c");
         unused.configs.insert("unused".into(), "missing".into());
-        let error = Templates::default().render(&Arc::new(unused), &configs()).unwrap_err().to_string();
+        let error = render_workload(&Arc::new(unused)).unwrap_err().to_string();
         assert_eq!(error, "Workload references config key 'missing' that does not exist");
     }
 
@@ -278,7 +402,7 @@ mod tests {
             File { mount_point: "/b".into(), content: FileContent::BinaryData("{{n}}".into()) },
         ];
         with_files.tags.insert("{{n}}".into(), "{{n}}".into());
-        let rendered = Templates::default().render(&Arc::new(with_files), &configs()).unwrap();
+        let rendered = render_workload(&Arc::new(with_files)).unwrap();
         assert_eq!(&*rendered.agent, "agent_8081");
         assert_eq!(&*rendered.runtime_config, "c\nl1\nl2\n\nl3\n", "a rendered value is not stripped again");
         assert_eq!(rendered.files[0].mount_point, "/{{n}}");
@@ -286,7 +410,7 @@ mod tests {
         assert_eq!(rendered.files[1].content, FileContent::BinaryData("8081".into()));
         assert!(rendered.tags.contains_key("{{n}}"));
         let plain = Arc::new(Workload::new("A", "podman", "{{literal}}"));
-        let rendered = Templates::default().render(&plain, &configs()).unwrap();
+        let rendered = render_workload(&plain).unwrap();
         assert!(Arc::ptr_eq(&plain, &rendered));
     }
 
@@ -331,5 +455,36 @@ mod tests {
         let template = format!("{}{text}{}", "{{#each @root/arr}}".repeat(loops), "{{/each}}".repeat(loops));
         let error = render(&template).unwrap_err().to_string();
         assert!(error.contains("longer than"), "{error}");
+    }
+
+    #[test]
+    fn loops_that_render_nothing_end() {
+        let nested = |body: &str, times: usize| {
+            format!("{}{body}{}", "{{#each @root/arr}}".repeat(times), "{{/each}}".repeat(times))
+        };
+        for template in [
+            nested("", TEMPLATE_DEPTH_MAX - 1),
+            nested("{{#if e}}x{{/if}}", TEMPLATE_DEPTH_MAX - 2),
+            format!("{{{{#if e}}}}{{{{else}}}}{}{{{{/if}}}}", nested("", 40)),
+            format!("{{{{#> indent content=n}}}}{}{{{{/indent}}}}{}", nested("", 10), nested("", 40)),
+        ] {
+            let error = render(&template).unwrap_err().to_string();
+            assert!(
+                error.starts_with("Failed to render field 'runtimeConfig': '") && error.contains("steps"),
+                "{error}"
+            );
+        }
+        assert_eq!(render(&nested("x", 4)).as_deref(), Ok(&*"x".repeat(81)), "what is reasonable is rendered");
+    }
+
+    #[test]
+    fn all_templates_of_an_update_share_their_steps_and_the_next_update_has_new_ones() {
+        let templates = Templates::default();
+        let configs = configs();
+        let loops = Arc::new(workload(&format!("{}{}", "{{#each @root/arr}}".repeat(8), "{{/each}}".repeat(8))));
+        let failed = (0..TEMPLATE_STEPS_MAX).find(|_| templates.render(&loops, |key| configs.get(key)).is_err());
+        assert!(failed.is_some_and(|times| times > 1), "{failed:?}");
+        templates.begin_update();
+        assert!(templates.render(&loops, |key| configs.get(key)).is_ok());
     }
 }

@@ -1,5 +1,6 @@
 //! Tests of the server: a [`Cluster`] drives [`ServerLoop::on_event`] without threads and reads what peers get.
 
+mod agreement;
 mod events;
 mod hooks;
 mod logs;
@@ -13,6 +14,7 @@ use crate::model::messages::{
 };
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
+use crate::wire::inbox_budget::Room;
 use crate::wire::outbox::{OutboxReader, outbox};
 
 /// A server with peers whose messages are read directly from their outboxes.
@@ -65,7 +67,7 @@ impl Cluster {
     }
 
     pub fn say(&mut self, peer: PeerId, message: ToServer) {
-        self.server.on_event(ServerEvent::Peer(PeerEvent::Message { peer, message }));
+        self.server.on_event(ServerEvent::Peer(PeerEvent::Message { peer, message, room: Room::default() }));
     }
 
     pub fn report(&mut self, peer: PeerId, states: &[(&InstanceName, Phase)]) {

@@ -3,29 +3,104 @@
 //!
 //! Thread: `server`; plain functions. Nothing is changed here, so a refused update leaves no trace.
 
+use super::agents::Agent;
 use super::state_view::StateView;
 use crate::model::complete_state::{
-    API_VERSION, DesiredState, Rendering, StateError, agent_node, config_node, desired_state_from_node,
-    workload_from_node, workload_node,
+    API_VERSION, DesiredState, Rendering, StateError, agent_node, config_node, desired_state_from_node, workload_node,
 };
 use crate::model::field_path::{self, FieldNotFound};
 use crate::model::messages::UpdateState;
 use crate::model::names::Name;
 use crate::model::node::Node;
 use crate::model::validation::ValidationError;
+use crate::model::workload::{ConfigItem, Workload};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Tags by key.
 pub type Tags = BTreeMap<String, String>;
 
-/// The state that an update asks for.
-#[derive(Debug, PartialEq, Eq)]
-pub struct NewState {
-    /// What users want now. Workloads that the update does not touch are those of the current state, shared.
-    pub desired: DesiredState,
+/// What an update makes different; everything else stays as it is, and costs nothing.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct StateChange {
+    /// The version of the state, whether or not it is another one.
+    pub api_version: String,
+    /// Workloads in their new form, `None` for those that go; none is as it was.
+    pub workloads: BTreeMap<Name, Option<Arc<Workload>>>,
+    /// Configs, likewise.
+    pub configs: BTreeMap<String, Option<ConfigItem>>,
     /// New tags of agents, which count only for connected ones.
     pub agent_tags: BTreeMap<Name, Tags>,
+}
+
+impl StateChange {
+    /// What leads from `old` to `new`.
+    #[must_use]
+    pub fn between(old: &DesiredState, new: DesiredState) -> Self {
+        Self {
+            api_version: new.api_version,
+            workloads: differences(&old.workloads, new.workloads),
+            configs: differences(&old.configs, new.configs),
+            agent_tags: BTreeMap::new(),
+        }
+    }
+
+    /// Whether the desired state stays as it is.
+    #[must_use]
+    pub fn keeps(&self, desired: &DesiredState) -> bool {
+        self.workloads.is_empty() && self.configs.is_empty() && self.api_version == desired.api_version
+    }
+
+    /// A workload of `desired` after the change.
+    #[must_use]
+    pub fn workload<'a>(&'a self, desired: &'a DesiredState, name: &str) -> Option<&'a Arc<Workload>> {
+        match self.workloads.get(name) {
+            Some(changed) => changed.as_ref(),
+            None => desired.workloads.get(name),
+        }
+    }
+
+    /// A config of `desired` after the change.
+    #[must_use]
+    pub fn config<'a>(&'a self, desired: &'a DesiredState, key: &str) -> Option<&'a ConfigItem> {
+        match self.configs.get(key) {
+            Some(changed) => changed.as_ref(),
+            None => desired.configs.get(key),
+        }
+    }
+
+    /// Makes the change. Answers what leads back.
+    #[must_use]
+    pub fn carry_out(self, desired: &mut DesiredState) -> Self {
+        Self {
+            api_version: std::mem::replace(&mut desired.api_version, self.api_version),
+            workloads: exchange(&mut desired.workloads, self.workloads),
+            configs: exchange(&mut desired.configs, self.configs),
+            agent_tags: BTreeMap::new(),
+        }
+    }
+}
+
+/// The entries of `new` that are not in `old` or different there, and `None` for those that only `old` has.
+fn differences<K: Ord + Clone, V: PartialEq>(old: &BTreeMap<K, V>, new: BTreeMap<K, V>) -> BTreeMap<K, Option<V>> {
+    let gone = old.keys().filter(|key| !new.contains_key(key)).map(|key| (key.clone(), None));
+    let mut all: BTreeMap<K, Option<V>> = gone.collect();
+    all.extend(
+        new.into_iter().filter(|(key, value)| old.get(key) != Some(value)).map(|(key, value)| (key, Some(value))),
+    );
+    all
+}
+
+/// Puts what `change` has into `map`. Answers what leads back.
+fn exchange<K: Ord + Clone, V>(map: &mut BTreeMap<K, V>, change: BTreeMap<K, Option<V>>) -> BTreeMap<K, Option<V>> {
+    let one = |(key, value): (K, Option<V>)| {
+        let old = match value {
+            Some(value) => map.insert(key.clone(), value),
+            None => map.remove(&key),
+        };
+        (key, old)
+    };
+    change.into_iter().map(one).collect()
 }
 
 /// An update is refused; nothing was changed. The text is that of a refused startup manifest, see
@@ -87,32 +162,19 @@ fn unparsable(reason: impl std::fmt::Display) -> UpdateError {
     UpdateError::Invalid(format!("Could not parse into CompleteState: '{reason}'"))
 }
 
-/// The state that `update` makes of the current one.
+/// What `update` makes of the current state.
 ///
 /// # Errors
 /// [`UpdateError`] when the new state cannot be read, a mask cannot be followed or the result lacks something.
-pub fn requested_state(current: StateView<'_>, update: UpdateState) -> Result<NewState, UpdateError> {
-    let mut requested = match (update.new_state, update.masks.as_slice()) {
-        (None, _) => return Err(UpdateError::NoState),
-        (Some(Err(reason)), []) => return Err(unparsable(reason)),
-        (Some(Err(reason)), _) => return Err(UpdateError::Unreadable(reason)),
-        (Some(Ok(new)), []) => whole_state(&new)?,
+pub fn requested_change(current: StateView<'_>, update: UpdateState) -> Result<StateChange, UpdateError> {
+    match (update.new_state, update.masks.as_slice()) {
+        (None, _) => Err(UpdateError::NoState),
+        (Some(Err(reason)), []) => Err(unparsable(reason)),
+        (Some(Err(reason)), _) => Err(UpdateError::Unreadable(reason)),
+        (Some(Ok(new)), []) => whole_state(current.desired, &new),
         (Some(Ok(mut new)), masks) => {
             leave_out_empty(&mut new);
-            Patch::new(current, masks).apply(&new, masks)?
-        }
-    };
-    share_unchanged(current.desired, &mut requested.desired);
-    Ok(requested)
-}
-
-/// Replaces workloads of `new` that equal those of `old` by the old objects, so that later steps see at once that
-/// nothing changed and no text is kept twice.
-fn share_unchanged(old: &DesiredState, new: &mut DesiredState) {
-    for (name, workload) in &mut new.workloads {
-        match old.workloads.get(name) {
-            Some(known) if !Arc::ptr_eq(known, workload) && known == workload => *workload = known.clone(),
-            _ => {}
+            Patch::new(current, masks).apply(&new, masks)
         }
     }
 }
@@ -120,7 +182,7 @@ fn share_unchanged(old: &DesiredState, new: &mut DesiredState) {
 // ------------------------------------------------------------ without masks
 
 /// Reads the desired state and the tags of agents; everything else in the new state is ignored.
-fn whole_state(new: &Node) -> Result<NewState, UpdateError> {
+fn whole_state(current: &DesiredState, new: &Node) -> Result<StateChange, UpdateError> {
     let desired = new.get("desiredState").ok_or_else(|| unparsable(missing(&[], "desired_state")))?;
     if desired.get("workloads").is_none() {
         return Err(unparsable(missing(&["desired_state"], "workloads")));
@@ -131,7 +193,7 @@ fn whole_state(new: &Node) -> Result<NewState, UpdateError> {
         let tags = agent.get("tags").ok_or_else(|| unparsable(missing(&["agents", name], "tags")))?;
         agent_tags.insert(Name::from(name.as_str()), texts(tags));
     }
-    Ok(NewState { desired, agent_tags })
+    Ok(StateChange { agent_tags, ..StateChange::between(current, desired) })
 }
 
 /// `Missing field '<field>'` inside one frame for each part of the way to it.
@@ -212,36 +274,49 @@ fn remove_if_empty(node: &mut Node, path: &[&str]) {
     }
 }
 
+/// What the masks of an update name, as far as it decides what of the current state they can reach.
+#[derive(Default)]
+struct Named {
+    workloads: BTreeSet<String>,
+    all_workloads: bool,
+    configs: BTreeSet<String>,
+    all_configs: bool,
+    agents: BTreeSet<String>,
+    all_agents: bool,
+}
+
+impl Named {
+    fn by(masks: &[String]) -> Self {
+        let mut named = Self::default();
+        for mask in masks {
+            let mut parts = mask.split('.');
+            match (parts.next(), parts.next(), parts.next()) {
+                (Some("desiredState"), None, _) => (named.all_workloads, named.all_configs) = (true, true),
+                (Some("desiredState"), Some("workloads"), None) => named.all_workloads = true,
+                (Some("desiredState"), Some("workloads"), Some(name)) => drop(named.workloads.insert(name.to_owned())),
+                (Some("desiredState"), Some("configs"), None) => named.all_configs = true,
+                (Some("desiredState"), Some("configs"), Some(key)) => drop(named.configs.insert(key.to_owned())),
+                (Some("agents"), None, _) => named.all_agents = true,
+                (Some("agents"), Some(name), _) => drop(named.agents.insert(name.to_owned())),
+                _ => {}
+            }
+        }
+        named
+    }
+}
+
 /// The part of the current state that the masks of an update can reach, as a tree with all containers.
 struct Patch<'s> {
     current: StateView<'s>,
     tree: Node,
-    /// Names of workloads in the tree or in masks; none other can change unless all do.
-    touched: BTreeSet<String>,
-    /// A mask is about all workloads, so those outside the tree are gone.
-    all_workloads: bool,
-    /// A mask is about configs, so they are in the tree.
-    configs: bool,
+    named: Named,
 }
 
 impl<'s> Patch<'s> {
     fn new(current: StateView<'s>, masks: &[String]) -> Self {
-        let (mut touched, mut all_workloads, mut configs, mut agents) = (BTreeSet::new(), false, false, false);
-        for mask in masks {
-            let mut parts = mask.split('.');
-            match (parts.next(), parts.next(), parts.next()) {
-                (Some("desiredState"), None, _) => (all_workloads, configs) = (true, true),
-                (Some("desiredState"), Some("workloads"), None) => all_workloads = true,
-                (Some("desiredState"), Some("workloads"), Some(name)) => {
-                    touched.insert(name.to_owned());
-                }
-                (Some("desiredState"), Some("configs"), _) => configs = true,
-                (Some("agents"), ..) => agents = true,
-                _ => {}
-            }
-        }
+        let named = Named::by(masks);
         let desired = current.desired;
-        let workloads = touched.iter().filter_map(|name| {
+        let workloads = named.workloads.iter().filter_map(|name| {
             let workload = desired.workloads.get(name.as_str())?;
             Some((name.clone(), workload_node(workload, Rendering::Full)))
         });
@@ -249,15 +324,18 @@ impl<'s> Patch<'s> {
             ("apiVersion", Node::text(&desired.api_version)),
             ("workloads", Node::map(workloads.collect::<Vec<_>>())),
         ];
-        if configs {
-            let items = desired.configs.iter().map(|(key, item)| (key.clone(), config_node(item)));
+        if named.all_configs {
+            state.push(("configs", Node::map(desired.configs.iter().map(|(key, item)| (key, config_node(item))))));
+        } else if !named.configs.is_empty() {
+            let items = named.configs.iter().filter_map(|key| Some((key, config_node(desired.configs.get(key)?))));
             state.push(("configs", Node::map(items)));
         }
-        let agents = current
-            .agents
-            .iter()
-            .filter(|_| agents)
-            .map(|(name, agent)| (&**name, agent_node(&agent.attributes, Rendering::Full)));
+        let one = |(name, agent): (&Name, &Agent)| (name.to_string(), agent_node(&agent.attributes, Rendering::Full));
+        let agents: Vec<(String, Node)> = if named.all_agents {
+            current.agents.iter().map(one).collect()
+        } else {
+            named.agents.iter().filter_map(|name| current.agents.by_name().get_key_value(&**name).map(one)).collect()
+        };
         let effective =
             [("apiVersion", Node::text(API_VERSION)), ("workloads", Node::empty()), ("configs", Node::empty())];
         // What is read-only is there but empty: masks may name it, and nothing comes of that.
@@ -267,55 +345,56 @@ impl<'s> Patch<'s> {
             ("agents", Node::map(agents)),
             ("effectiveState", Node::map(effective)),
         ]);
-        Self { current, tree, touched, all_workloads, configs }
+        Self { current, tree, named }
     }
 
-    fn apply(mut self, new: &Node, masks: &[String]) -> Result<NewState, UpdateError> {
+    fn apply(mut self, new: &Node, masks: &[String]) -> Result<StateChange, UpdateError> {
         for mask in masks {
             field_path::apply(&mut self.tree, new, mask)?;
         }
-        Ok(NewState { desired: self.desired()?, agent_tags: self.agent_tags() })
+        Ok(StateChange { agent_tags: self.agent_tags(), ..self.change()? })
     }
 
-    fn desired(&self) -> Result<DesiredState, UpdateError> {
-        let Some(tree) = self.tree.get("desiredState") else {
-            return Ok(DesiredState::default());
+    /// What is different in the tree now. What it never held is as it was, unless a mask is about all of its kind.
+    fn change(&self) -> Result<StateChange, UpdateError> {
+        let (named, current) = (&self.named, self.current.desired);
+        let new = match self.tree.get("desiredState") {
+            Some(tree) => desired_state_from_node(tree).map_err(unparsable)?,
+            None => DesiredState::default(),
         };
-        if self.all_workloads {
-            let mut desired = desired_state_from_node(tree).map_err(unparsable)?;
-            if !self.configs {
-                desired.configs.clone_from(&self.current.desired.configs);
-            }
-            return Ok(desired);
-        }
-        let mut desired = self.current.desired.clone();
-        for name in &self.touched {
-            match tree.at(&["workloads", name]) {
-                None => {
-                    desired.workloads.remove(name.as_str());
-                }
-                Some(node) => {
-                    let path = format!("desiredState.workloads.{name}");
-                    let workload = workload_from_node(node, &path).map_err(unparsable)?;
-                    desired.workloads.insert(name.as_str().into(), Arc::new(workload));
-                }
-            }
-        }
-        // The rest of the tree is small: version, and configs when a mask is about them.
-        let mut rest = tree.clone();
-        if let Some(entries) = rest.as_map_mut() {
-            entries.remove("workloads");
-        }
-        let rest = desired_state_from_node(&rest).map_err(unparsable)?;
-        desired.api_version = rest.api_version;
-        if self.configs {
-            desired.configs = rest.configs;
-        }
-        Ok(desired)
+        let DesiredState { api_version, workloads, configs } = new;
+        let workload_names = named.workloads.iter().map(|name| Name::from(name.as_str()));
+        Ok(StateChange {
+            api_version,
+            workloads: if named.all_workloads {
+                differences(&current.workloads, workloads)
+            } else {
+                differences_of(workload_names, &current.workloads, workloads)
+            },
+            configs: if named.all_configs {
+                differences(&current.configs, configs)
+            } else {
+                differences_of(named.configs.iter().cloned(), &current.configs, configs)
+            },
+            agent_tags: BTreeMap::new(),
+        })
     }
 
     fn agent_tags(&self) -> BTreeMap<Name, Tags> {
         let agents = self.tree.get("agents").and_then(Node::as_map).into_iter().flatten();
         agents.map(|(name, agent)| (name.as_str().into(), agent.get("tags").map(texts).unwrap_or_default())).collect()
     }
+}
+
+/// Those of `keys` whose values in `old` and `new` differ, with the new ones.
+fn differences_of<K: Ord, V: PartialEq>(
+    keys: impl Iterator<Item = K>,
+    old: &BTreeMap<K, V>,
+    mut new: BTreeMap<K, V>,
+) -> BTreeMap<K, Option<V>> {
+    let now = keys.map(|key| {
+        let value = new.remove(&key);
+        (key, value)
+    });
+    now.filter(|(key, value)| old.get(key) != value.as_ref()).collect()
 }

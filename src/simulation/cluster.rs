@@ -13,12 +13,14 @@ use crate::agent::agent_manager::SchedulerEvent;
 use crate::clock::Clock;
 use crate::limits::RECONNECT_PAUSE;
 use crate::model::complete_state::DesiredState;
+use crate::model::execution_state::Phase;
 use crate::model::messages::{Request, RequestContent, ResponseContent, ToServer};
-use crate::model::names::Name;
+use crate::model::names::{InstanceName, Name};
 use crate::server::{ServerEvent, ServerLoop};
+use crate::wire::inbox_budget::Room;
 use crate::wire::outbox::outbox;
 use crate::wire::server_endpoint::{PeerEvent, PeerHello, PeerId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -71,6 +73,11 @@ pub struct Cluster {
     pub nodes: Vec<Node>,
     pub steps: u64,
     pub violations: Vec<String>,
+    /// What a server would show that only believes what agents report: ours also forgets by itself what an agent does
+    /// not have any more, others do not.
+    pub reported: BTreeSet<InstanceName>,
+    /// The stream on which each agent speaks; what an older one still delivers means nothing.
+    speaks: BTreeMap<usize, StreamId>,
     network: Network,
     /// The startup manifest of the next server.
     manifest: DesiredState,
@@ -111,6 +118,8 @@ impl Cluster {
             nodes,
             steps: 0,
             violations: Vec::new(),
+            reported: BTreeSet::new(),
+            speaks: BTreeMap::new(),
             manifest: DesiredState::default(),
             start_server_at: None,
             commanders: 1 << 32,
@@ -198,6 +207,11 @@ impl Cluster {
                     self.violations.extend(node.orders.check_start(&instance, &workload));
                 }
             }
+            for (caller, instance) in node.engine.take_stopped() {
+                if number == Some(caller.life) {
+                    self.violations.extend(node.orders.check_stop(&instance, &caller.runtime));
+                }
+            }
         }
     }
 
@@ -261,13 +275,17 @@ impl Cluster {
                 let name = self.nodes[self.network.node(stream)].name.to_string();
                 let (outbox, reader) = outbox();
                 let hello = PeerHello::Agent { name, tags: BTreeMap::new() };
+                if self.server.is_some() {
+                    self.speaks.insert(self.network.node(stream), stream);
+                }
                 self.network.opened(stream, self.server.is_some().then_some(reader));
                 self.tell_server(PeerEvent::Opened { peer, hello, outbox });
             }
             StreamWork::Up => {
                 if let Some(message) = self.network.take_up(stream) {
                     self.trace.line(|| format!("server: stream {} says {}", stream.0, Trace::message(&message)));
-                    self.tell_server(PeerEvent::Message { peer, message });
+                    self.note_reported(stream, &message);
+                    self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
                 }
             }
             StreamWork::Pump => self.network.pump(stream),
@@ -299,6 +317,20 @@ impl Cluster {
         }
     }
 
+    fn note_reported(&mut self, stream: StreamId, message: &ToServer) {
+        let ToServer::WorkloadStates(states) = message else { return };
+        if self.server.is_none() || self.speaks.get(&self.network.node(stream)) != Some(&stream) {
+            return;
+        }
+        for state in states {
+            if state.state.phase == Phase::Removed {
+                self.reported.remove(&state.instance);
+            } else {
+                self.reported.insert(state.instance.clone());
+            }
+        }
+    }
+
     fn tell_server(&mut self, event: PeerEvent) {
         if let Some(server) = &mut self.server {
             server.on_event(ServerEvent::Peer(event));
@@ -315,9 +347,9 @@ impl Cluster {
         let (outbox, reader) = outbox();
         self.tell_server(PeerEvent::Opened { peer, hello: PeerHello::Commander, outbox });
         let request = Request { id: "r".to_owned(), content };
-        self.tell_server(PeerEvent::Message { peer, message: ToServer::Request(request) });
+        self.tell_server(PeerEvent::Message { peer, message: ToServer::Request(request), room: Room::default() });
         let answer = std::iter::from_fn(|| reader.try_next()).last();
-        self.tell_server(PeerEvent::Message { peer, message: ToServer::Goodbye });
+        self.tell_server(PeerEvent::Message { peer, message: ToServer::Goodbye, room: Room::default() });
         match answer {
             Some(crate::model::messages::FromServer::Response(response)) => match response.content {
                 ResponseContent::UpdateStateSuccess { .. } => Some(Ok(())),
@@ -350,6 +382,9 @@ impl Cluster {
         self.trace.line(|| format!("{}: killed{}", node.name, if reboot { " with its node" } else { "" }));
         let number = life.number;
         drop(life);
+        // Nobody knows any more which of its removals arrived.
+        self.reported.retain(|instance| instance.agent != node.name);
+        self.speaks.remove(&index);
         node.engine.orphan(number);
         if reboot {
             node.engine.reboot();
@@ -371,6 +406,8 @@ impl Cluster {
         self.trace.line(|| "server: killed".to_owned());
         self.manifest = server.view().desired.clone();
         drop(server);
+        self.reported.clear();
+        self.speaks.clear();
         self.network.server_dies();
         self.start_server_at = Some(self.clock.now() + back_after);
     }

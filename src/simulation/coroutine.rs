@@ -5,7 +5,7 @@
 
 use super::manual_clock::ManualClock;
 use crate::agent::start_slots::StartSlots;
-use crate::agent::workload_control_loop::{Step, WorkloadControlLoop};
+use crate::agent::workload_control_loop::{Answer, Step, WorkloadControlLoop};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use crossbeam_channel::Receiver;
@@ -17,12 +17,12 @@ use std::time::Instant;
 const STACK: usize = 512 * 1024;
 
 /// Why a control loop stopped.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub enum Pause {
     /// It handled an event and may find another one.
     Worked,
-    /// It waits for a command, for `due`, or for a free start slot.
-    Idle { due: Option<Instant>, wants_slot: bool },
+    /// It waits for a command, for `due`, for a free start slot, or for listings.
+    Idle { due: Option<Instant>, wants_slot: bool, searching: Option<Receiver<Answer>> },
     /// It is in an engine call, which wants to be looked at then.
     Calling { until: Instant },
 }
@@ -60,7 +60,11 @@ impl Task {
             loop {
                 let wait = match control_loop.step() {
                     Step::Worked => Pause::Worked,
-                    Step::Idle => Pause::Idle { due: control_loop.due(), wants_slot: control_loop.waits_for_slot() },
+                    Step::Idle => Pause::Idle {
+                        due: control_loop.due(),
+                        wants_slot: control_loop.waits_for_slot(),
+                        searching: control_loop.searching(),
+                    },
                     Step::Ended => return,
                 };
                 pause(wait);
@@ -72,12 +76,13 @@ impl Task {
     /// Whether it can do something now.
     pub fn is_ready(&self, now: Instant, slots: &StartSlots) -> bool {
         let called = !self.woken.is_empty();
-        match self.pause {
+        match &self.pause {
             Pause::Worked => true,
-            Pause::Idle { due, wants_slot } => {
-                called || due.is_some_and(|at| at <= now) || (wants_slot && !slots.free().is_empty())
+            Pause::Idle { due, wants_slot, searching } => {
+                let answered = searching.as_ref().is_some_and(|answers| !answers.is_empty());
+                called || answered || due.is_some_and(|at| at <= now) || (*wants_slot && !slots.free().is_empty())
             }
-            Pause::Calling { until } => called || until <= now,
+            Pause::Calling { until } => called || *until <= now,
         }
     }
 

@@ -7,7 +7,7 @@
 use super::manual_clock::ManualClock;
 use super::trace::Trace;
 use crate::clock::Clock;
-use crate::limits::{LISTING_MAX, REMOVE_MAX, STOP_GRACE};
+use crate::limits::{FIRST_LISTING_MAX, LISTING_MAX, REMOVE_MAX, STOP_GRACE};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::{RestartPolicy, Workload};
@@ -140,9 +140,12 @@ struct World {
     watches: Vec<ExitWatch>,
     ended: Vec<(Caller, u64)>,
     started: Vec<(u64, InstanceName, Arc<Workload>)>,
+    stopped: Vec<(Caller, InstanceName)>,
     removed_by_hand: BTreeSet<InstanceName>,
     /// Lives that were told which containers a runtime has.
     listed: BTreeSet<(u64, Name)>,
+    /// When a life first asked for containers.
+    asked: BTreeMap<u64, Instant>,
     violations: Vec<String>,
 }
 
@@ -181,8 +184,10 @@ impl SimEngine {
             watches: Vec::new(),
             ended: Vec::new(),
             started: Vec::new(),
+            stopped: Vec::new(),
             removed_by_hand: BTreeSet::new(),
             listed: BTreeSet::new(),
+            asked: BTreeMap::new(),
             violations: Vec::new(),
         };
         Self { world: Arc::new(Mutex::new(world)) }
@@ -212,6 +217,14 @@ impl SimEngine {
         }
         world.take_due(); // It acts before it ends.
         let ended = world.calls.remove(&call)?;
+        if ended.cancelled {
+            world.show_all();
+        }
+        if let (Action::Start(id, _), Err(_)) = (&ended.action, &ended.result)
+            && let Some(container) = world.containers.get_mut(id)
+        {
+            container.leftover = true;
+        }
         if let (Action::Run(_), Ok(Answer::Id(id))) = (&ended.action, &ended.result)
             && let Some(container) = world.containers.get_mut(id)
         {
@@ -376,6 +389,11 @@ impl SimEngine {
     pub fn take_started(&self) -> Vec<(u64, InstanceName, Arc<Workload>)> {
         std::mem::take(&mut self.world().started)
     }
+
+    /// Running containers that somebody began to stop, with who did.
+    pub fn take_stopped(&self) -> Vec<(Caller, InstanceName)> {
+        std::mem::take(&mut self.world().stopped)
+    }
 }
 
 fn failed(text: &str) -> RuntimeError {
@@ -407,13 +425,18 @@ impl World {
                 let hangs = self.happens(faults.start_hangs);
                 (plan, if hangs { self.millis(3_000..120_000) } else { self.millis(20..3_000) }, limit)
             }
-            Action::Stop(_) => {
+            Action::Stop(id) => {
+                let runs = |found: &&Container| found.phase() == Phase::Running && !found.leftover;
+                let stopped =
+                    self.containers.get(id).filter(runs).map(|found| (caller.clone(), found.instance.clone()));
+                self.stopped.extend(stopped);
                 let hangs = self.happens(faults.stop_hangs);
                 let takes = if hangs { self.millis(10_000..60_000) } else { self.millis(10..2_000) };
                 (self.works_unless(faults.delete_fails), takes, Some(STOP_GRACE * 2))
             }
             Action::Remove(_) => (self.works_unless(faults.delete_fails), self.millis(10..500), Some(REMOVE_MAX)),
             Action::List => {
+                self.asked.entry(caller.life).or_insert(now);
                 let hangs = self.happens(faults.list_hangs);
                 let takes = if hangs { self.millis(5_000..60_000) } else { self.millis(5..200) };
                 (self.works_unless(faults.list_fails), takes, Some(LISTING_MAX))
@@ -450,15 +473,20 @@ impl World {
         for (id, container) in &self.containers {
             let itself = matches!(action, Action::Start(own, _) if own == id);
             let known = container.leftover && container.instance == new.instance;
-            // What an engine never told cannot be waited for by workloads of another one.
-            let other = container.runtime != caller.runtime;
-            let untold = other && !self.listed.contains(&(caller.life, container.runtime.clone()));
-            if container.instance.workload == *name && !itself && !known && !untold {
+            if container.instance.workload == *name && !itself && !known && !self.is_given_up(caller, container) {
                 let text =
                     format!("'{}' is created while a container of '{}' exists", new.instance, container.instance);
                 self.violations.push(text);
             }
         }
+    }
+
+    /// Workloads wait only so long for an engine of another runtime that never told what it has.
+    fn is_given_up(&self, caller: &Caller, container: &Container) -> bool {
+        let late = |at: &Instant| self.clock.now() >= *at + FIRST_LISTING_MAX;
+        container.runtime != caller.runtime
+            && !self.listed.contains(&(caller.life, container.runtime.clone()))
+            && self.asked.get(&caller.life).is_some_and(late)
     }
 
     fn due(&self) -> Option<Instant> {
@@ -500,11 +528,21 @@ impl World {
         self.ended.extend(ended);
     }
 
+    /// A listing may miss what a call is just creating, but not what a dead one has created.
+    fn show_all(&mut self) {
+        let now = self.clock.now();
+        self.containers.values_mut().for_each(|container| container.listed_from = container.listed_from.min(now));
+    }
+
     /// Calls of earlier lives that have ended have nobody to tell. Answers how many still run.
     fn forget_ended(&mut self, life: u64) -> usize {
         let now = self.clock.now();
         self.take_due();
+        let before = self.calls.len();
         self.calls.retain(|_, call| call.caller.life >= life || call.ends_at > now);
+        if self.calls.len() < before {
+            self.show_all();
+        }
         self.calls.values().filter(|call| call.caller.life < life).count()
     }
 
@@ -553,10 +591,8 @@ impl World {
         if self.containers.values().any(|other| other.runtime == *runtime && other.instance.short() == name) {
             return Err(failed("the name is already in use"));
         }
-        let of_workload = |other: &&Container| {
-            let told = other.runtime == *runtime || self.listed.contains(&(caller.life, other.runtime.clone()));
-            other.instance.workload == new.instance.workload && told
-        };
+        let of_workload =
+            |other: &&Container| other.instance.workload == new.instance.workload && !self.is_given_up(caller, other);
         if let Some(other) = self.containers.values().find(of_workload) {
             let text = format!("two containers at the same time: '{}' and '{}'", other.instance, new.instance);
             self.violations.push(text);

@@ -57,6 +57,7 @@ struct World {
     calls: Vec<String>,
     faults: BTreeMap<Call, VecDeque<Fault>>,
     cannot_start_again: bool,
+    silent: bool,
     during_next_create: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -98,6 +99,22 @@ impl FakeEngine {
     /// What has ended cannot be started again from now on, like pods.
     pub fn forbid_start_again(&self) {
         self.world().cannot_start_again = true;
+    }
+
+    /// From now on all calls work.
+    pub fn forget_faults(&self) {
+        self.world().faults.clear();
+    }
+
+    /// Whether listings of the state checker never end.
+    pub fn set_silent(&self, silent: bool) {
+        self.world().silent = silent;
+    }
+
+    /// See [`Self::set_silent`].
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        self.world().silent
     }
 
     /// Runs `action` in the middle of the next create.

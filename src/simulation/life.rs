@@ -9,7 +9,7 @@ use super::sim_connector::SimConnector;
 use crate::agent::agent_manager::{AgentManager, EarlierCalls, SchedulerEvent};
 use crate::agent::control_interface::ControlHub;
 use crate::agent::resources::LoadSampler;
-use crate::agent::runtime_manager::{EngineSource, Engines, RerunFinished, RuntimeManager, WorkloadThreads};
+use crate::agent::runtime_manager::{EngineSource, Engines, NoThread, RerunFinished, RuntimeManager, WorkloadThreads};
 use crate::agent::start_slots::StartSlots;
 use crate::agent::state_checker::{
     CheckerEvent, CheckerSettings, StateChecker, Surroundings, WatchCommand, WatchReport,
@@ -23,7 +23,6 @@ use crate::runtime::exit_watch::NotWatched;
 use crate::runtime::{MainProcess, RuntimeConnector};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::cell::Cell;
-use std::io;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -38,8 +37,12 @@ pub struct Tasks {
 }
 
 impl WorkloadThreads<ManualClock> for Tasks {
-    fn start(&mut self, workload: &str, control_loop: WorkloadControlLoop<ManualClock>) -> io::Result<()> {
-        self.tasks.push(Task::new(workload, control_loop));
+    fn start(
+        &mut self,
+        workload: &str,
+        control_loop: Box<WorkloadControlLoop<ManualClock>>,
+    ) -> Result<(), NoThread<ManualClock>> {
+        self.tasks.push(Task::new(workload, *control_loop));
         Ok(())
     }
 }

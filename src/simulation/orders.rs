@@ -1,5 +1,5 @@
-//! What the server has told one life of an agent, to judge its starts: a workload may start once its dependencies were
-//! met, as far as that agent could know.
+//! What the server has told one life of an agent, to judge its starts and stops: a workload may start once its
+//! dependencies were met, and is stopped once what its delete waits for was met, as far as that agent could know.
 //!
 //! Thread: the one of the test.
 
@@ -7,7 +7,7 @@ use super::engine::SimEngine;
 use super::life::Tasks;
 use super::manual_clock::ManualClock;
 use crate::agent::agent_manager::{AgentManager, SchedulerEvent};
-use crate::model::execution_state::Phase;
+use crate::model::execution_state::{Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, FromServer};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::{AddCondition, DeleteCondition, Workload};
@@ -23,10 +23,21 @@ struct Order {
     ends: bool,
 }
 
+/// A delete, alone or as a part of an update.
+struct Delete {
+    conditions: BTreeMap<String, DeleteCondition>,
+    /// They were met at some time since it came.
+    may_stop: bool,
+    /// What it is about: instances that were wanted before, with their runtimes.
+    of: Vec<(InstanceName, Name)>,
+}
+
 /// The orders of one life.
 #[derive(Default)]
 pub struct Orders {
     orders: Vec<Order>,
+    /// The newest of each workload, unless the workload is wanted again.
+    deletes: BTreeMap<Name, Delete>,
     /// What deletes of a workload have to wait for, as told last.
     pub delete_conditions: BTreeMap<Name, BTreeMap<String, DeleteCondition>>,
 }
@@ -44,6 +55,7 @@ impl Orders {
                 let keep = |order: &Order| added.contains(&order.added);
                 self.orders.iter_mut().for_each(|order| order.ends |= !keep(order));
                 for added in added {
+                    self.deletes.remove(&added.instance.workload);
                     if !self.orders.iter().any(|order| order.current && !order.ends && order.added == *added) {
                         self.order(added.clone());
                     }
@@ -53,16 +65,31 @@ impl Orders {
                 for deleted in &plan.deleted {
                     let name = &deleted.instance.workload;
                     self.outdate(name);
+                    // What an earlier delete was about is already being stopped, unless that one still waits.
+                    let waiting = self.deletes.remove(name).filter(|earlier| !earlier.may_stop);
+                    let mut of = waiting.map(|earlier| earlier.of).unwrap_or_default();
+                    let known = self.orders.iter().filter(|order| order.current).map(|order| &order.added);
+                    let known = known.filter(|added| added.instance.workload == *name);
+                    of.extend(known.map(|added| (added.instance.clone(), added.workload.runtime.clone())));
+                    let delete = Delete { conditions: deleted.dependencies.clone(), may_stop: false, of };
+                    self.deletes.insert(name.clone(), delete);
                     self.delete_conditions.insert(name.clone(), deleted.dependencies.clone());
                 }
                 for added in &plan.added {
+                    if !plan.deleted.iter().any(|deleted| deleted.instance.workload == added.instance.workload) {
+                        self.deletes.remove(&added.instance.workload);
+                    }
                     self.outdate(&added.instance.workload);
                     self.order(added.clone());
                 }
             }
             _ => {}
         }
-        self.look(manager, engine);
+        self.look(manager, engine, None);
+        if let Some(SchedulerEvent::State(report)) = event {
+            // What this leads to may hide it again before the event is done.
+            self.look(manager, engine, Some(report));
+        }
     }
 
     fn outdate(&mut self, name: &Name) {
@@ -76,16 +103,17 @@ impl Orders {
 
     /// The event was handled.
     pub fn after(&mut self, manager: &AgentManager<ManualClock, Tasks>, engine: &SimEngine) {
-        self.look(manager, engine);
+        self.look(manager, engine, None);
         self.orders.iter_mut().for_each(|order| order.current &= !order.ends);
     }
 
     /// Notes which orders may start now.
-    fn look(&mut self, manager: &AgentManager<ManualClock, Tasks>, engine: &SimEngine) {
+    fn look(&mut self, manager: &AgentManager<ManualClock, Tasks>, engine: &SimEngine, news: Option<&WorkloadState>) {
         for order in self.orders.iter_mut().filter(|order| order.current && !order.may_start) {
             let instance = &order.added.instance;
             let met = |(name, condition): (&String, &AddCondition)| {
-                let mut states = manager.known_states();
+                let news = news.map(|report| (&report.instance, &report.state));
+                let mut states = manager.known_states().chain(news);
                 states.any(|(known, state)| *known.workload == **name && meets(state.phase, *condition))
             };
             order.may_start = order.added.workload.dependencies.iter().all(met)
@@ -94,6 +122,20 @@ impl Orders {
                     .iter()
                     .any(|found| found.instance == *instance && found.phase() == Phase::Running);
         }
+        for delete in self.deletes.values_mut().filter(|delete| !delete.may_stop) {
+            delete.may_stop = delete.conditions.iter().all(|(name, condition)| {
+                let old = manager.known_states().filter(|(known, _)| news.is_none_or(|news| news.instance != **known));
+                let mut states = old.chain(news.map(|news| (&news.instance, &news.state)));
+                states.all(|(known, state)| *known.workload != **name || lets_stop(state.phase, *condition))
+            });
+        }
+    }
+
+    /// Whether the stop of a running container is against what its delete waits for.
+    pub fn check_stop(&self, instance: &InstanceName, runtime: &Name) -> Option<String> {
+        let delete = self.deletes.get(&instance.workload).filter(|delete| !delete.may_stop)?;
+        let wanted_before = delete.of.iter().any(|(of, its_runtime)| of == instance && its_runtime == runtime);
+        wanted_before.then(|| format!("'{instance}' is stopped before what it waits for: {:?}", delete.conditions))
     }
 
     /// Whether a create or start is against its dependencies.
@@ -113,5 +155,14 @@ fn meets(phase: Phase, condition: AddCondition) -> bool {
         AddCondition::Running => phase == Phase::Running,
         AddCondition::Succeeded => phase == Phase::Succeeded,
         AddCondition::Failed => phase == Phase::FailedExecFailed || phase == Phase::PendingStartingFailed,
+    }
+}
+
+/// As [`meets`], for deletes.
+fn lets_stop(phase: Phase, condition: DeleteCondition) -> bool {
+    match condition {
+        _ if matches!(phase, Phase::PendingWaitingToStart | Phase::Removed) => true,
+        DeleteCondition::Running => phase == Phase::Running,
+        DeleteCondition::NotPendingNorRunning => !phase.is_pending() && phase != Phase::Running,
     }
 }

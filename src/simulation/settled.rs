@@ -23,6 +23,9 @@ pub fn unsettled(cluster: &mut Cluster) -> Option<String> {
     let view = server.view();
     let effective: BTreeMap<Name, AddedWorkload> = view.effective.clone();
     let states: States = view.states.iter().map(|(instance, state)| (instance, state.clone())).collect();
+    if let Some(instance) = cluster.reported.iter().find(|instance| !states.contains_key(*instance)) {
+        return Some(format!("the server was never told that '{instance}' is removed"));
+    }
     let nodes = &cluster.nodes;
     states_of_the_gone(nodes, &effective, &states)
         .or_else(|| effective.values().find_map(|added| workload(nodes, added, &states)))

@@ -7,9 +7,9 @@ use super::manual_clock::ManualClock;
 use crate::agent::agent_manager::{AgentManager, EarlierCalls, SchedulerEvent};
 use crate::agent::control_interface::ControlHub;
 use crate::agent::resources::LoadSampler;
-use crate::agent::runtime_manager::{EngineSource, Engines, RerunFinished, RuntimeManager, WorkloadThreads};
+use crate::agent::runtime_manager::{EngineSource, Engines, NoThread, RerunFinished, RuntimeManager, WorkloadThreads};
 use crate::agent::start_slots::StartSlots;
-use crate::agent::state_checker::{WatchCommand, WatchReport};
+use crate::agent::state_checker::{ListReply, WatchCommand, WatchReport};
 use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
 use crate::agent::workload_control_loop::{LoopContext, Step, WorkloadControlLoop};
 use crate::clock::Clock;
@@ -33,11 +33,15 @@ pub struct SteppedLoops {
 }
 
 impl WorkloadThreads<ManualClock> for SteppedLoops {
-    fn start(&mut self, _workload: &str, control_loop: WorkloadControlLoop<ManualClock>) -> io::Result<()> {
+    fn start(
+        &mut self,
+        _workload: &str,
+        control_loop: Box<WorkloadControlLoop<ManualClock>>,
+    ) -> Result<(), NoThread<ManualClock>> {
         if self.refuse {
-            return Err(io::ErrorKind::WouldBlock.into());
+            return Err(NoThread { error: io::ErrorKind::WouldBlock.into(), control_loop });
         }
-        self.loops.push(control_loop);
+        self.loops.push(*control_loop);
         Ok(())
     }
 }
@@ -67,6 +71,9 @@ impl SteppedLoops {
 
 /// Answers and reports at once what the engine says.
 struct SteppedChecker {
+    engine: FakeEngine,
+    /// Who waits for a silent engine.
+    waiting: Vec<ListReply>,
     commands: Receiver<WatchCommand>,
     connector: Box<dyn RuntimeConnector>,
     scheduler: Sender<SchedulerEvent>,
@@ -80,8 +87,25 @@ struct Watched {
 }
 
 impl SteppedChecker {
-    fn step(&mut self, engine: &FakeEngine) -> bool {
+    fn new(
+        engine: &FakeEngine,
+        agent: &'static str,
+        commands: Receiver<WatchCommand>,
+        scheduler: &Sender<SchedulerEvent>,
+    ) -> Self {
+        let connector = Box::new(engine.connector(agent));
+        let (waiting, watched) = (Vec::new(), BTreeMap::new());
+        Self { engine: engine.clone(), waiting, commands, connector, scheduler: scheduler.clone(), watched }
+    }
+
+    fn step(&mut self) -> bool {
         let mut worked = false;
+        if !self.engine.is_silent() {
+            for reply in self.waiting.drain(..) {
+                worked = true;
+                reply(self.connector.list());
+            }
+        }
         for command in self.commands.try_iter() {
             worked = true;
             match command {
@@ -93,10 +117,11 @@ impl SteppedChecker {
                         self.watched.remove(&instance);
                     }
                 }
+                WatchCommand::ListAll { reply } if self.engine.is_silent() => self.waiting.push(reply),
                 WatchCommand::ListAll { reply } => reply(self.connector.list()),
             }
         }
-        let containers = engine.containers();
+        let containers = self.engine.containers();
         for (instance, watched) in &mut self.watched {
             let lost = || ExecutionState::plain(Phase::FailedLost);
             let state = containers.get(&watched.id).map_or_else(lost, |container| container.state.clone());
@@ -125,6 +150,8 @@ pub struct AgentOptions {
     pub earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
     /// Creates at the same time.
     pub parallel_starts: usize,
+    /// Runtimes besides podman.
+    pub others: Vec<(&'static str, FakeEngine)>,
 }
 
 impl AgentOptions {
@@ -138,11 +165,12 @@ impl AgentOptions {
             rerun: RerunFinished::Always,
             earlier_calls: None,
             parallel_starts: 100,
+            others: Vec::new(),
         }
     }
 }
 
-/// An agent with podman as its only runtime.
+/// An agent with podman as its runtime, and others if wanted.
 pub struct SteppedAgent {
     /// Its scheduler.
     pub manager: AgentManager<ManualClock, SteppedLoops>,
@@ -150,9 +178,8 @@ pub struct SteppedAgent {
     pub uplink: UplinkReader,
     /// Its time.
     pub clock: ManualClock,
-    engine: FakeEngine,
     events: Receiver<SchedulerEvent>,
-    checker: SteppedChecker,
+    checkers: Vec<SteppedChecker>,
 }
 
 impl SteppedAgent {
@@ -160,13 +187,15 @@ impl SteppedAgent {
     #[must_use]
     pub fn start(options: AgentOptions, engine: &FakeEngine, clock: &ManualClock) -> Self {
         let (inbox, events) = bounded(SCHEDULER_INBOX);
-        let (watch, commands) = bounded(WATCH_INBOX);
         let (outbox, uplink) = uplink_outbox();
-        let (name, connectors) = (options.name, engine.clone());
-        let connect = Box::new(move || Box::new(connectors.connector(name)) as Box<dyn RuntimeConnector>);
-        let checker =
-            SteppedChecker { commands, connector: connect(), scheduler: inbox.clone(), watched: BTreeMap::new() };
-        let engines = Engines::from([("podman".into(), EngineSource { connect, watch })]);
+        let name = options.name;
+        let (mut engines, mut checkers) = (Engines::new(), Vec::new());
+        for (runtime, engine) in options.others.into_iter().chain([("podman", engine.clone())]) {
+            let (watch, commands) = bounded(WATCH_INBOX);
+            checkers.push(SteppedChecker::new(&engine, name, commands, &inbox));
+            let connect = Box::new(move || Box::new(engine.connector(name)) as Box<dyn RuntimeConnector>);
+            engines.insert(runtime.into(), EngineSource { connect, watch });
+        }
         let control = ControlHub::new(outbox.clone(), CONTROL_MESSAGE_MAX).expect("a descriptor");
         let context = LoopContext {
             clock: clock.clone(),
@@ -184,7 +213,7 @@ impl SteppedAgent {
         let manager =
             AgentManager::new(name.into(), clock.clone(), inbox, runtime, outbox, load, options.earlier_calls);
         uplink.connected();
-        Self { manager, uplink, clock: clock.clone(), engine: engine.clone(), events, checker }
+        Self { manager, uplink, clock: clock.clone(), events, checkers }
     }
 
     /// Passes a message of the server on and lets the agent do all it can do now.
@@ -216,7 +245,9 @@ impl SteppedAgent {
     /// Lets each part of the agent do one thing; answers whether there was any.
     pub fn step(&mut self) -> bool {
         let mut worked = self.manager.threads().step();
-        worked |= self.checker.step(&self.engine);
+        for checker in &mut self.checkers {
+            worked |= checker.step();
+        }
         for event in self.events.try_iter().collect::<Vec<_>>() {
             self.manager.on_event(event);
             worked = true;

@@ -1,4 +1,5 @@
-//! Runs the simulation with a fixed set of seeds, or with one.
+//! Runs the simulation with a fixed set of seeds, with `ANKAIOS_SIM_SEEDS` seeds from `ANKAIOS_SIM_FIRST` on, or with
+//! the one of `ANKAIOS_SIM_SEED`.
 
 use super::manual_clock::ManualClock;
 use super::scenario::{self, Outcome};
@@ -49,7 +50,8 @@ fn faults_never_make_two_containers_of_one_workload_and_once_they_stop_actual_eq
         return;
     }
     let begin = SystemClock.now();
-    let seeds = number("ANKAIOS_SIM_SEEDS").map_or(SEEDS, |count| 0..count);
+    let first = number("ANKAIOS_SIM_FIRST").unwrap_or(SEEDS.start);
+    let seeds = number("ANKAIOS_SIM_SEEDS").map_or(SEEDS, |count| first..first + count);
     let (mut steps, mut failures) = (0, Vec::new());
     for seed in seeds.clone() {
         match run(seed, 0).0 {
@@ -58,7 +60,8 @@ fn faults_never_make_two_containers_of_one_workload_and_once_they_stop_actual_eq
         }
     }
     let seconds = SystemClock.now().saturating_duration_since(begin).as_secs_f64();
-    show(&format!("{} seeds, {steps} steps in {seconds:.1} s", seeds.end));
+    let count = seeds.end - seeds.start;
+    show(&format!("{count} seeds, {steps} steps in {seconds:.1} s"));
     if let Some((seed, _)) = failures.first() {
         run(*seed, SHOWN).1.iter().for_each(|line| show(line));
         let list: String = failures
@@ -66,6 +69,6 @@ fn faults_never_make_two_containers_of_one_workload_and_once_they_stop_actual_eq
             .take(FAILURES_SHOWN)
             .map(|(seed, violation)| format!("seed {seed}: {violation}\n"))
             .collect();
-        panic!("{} of {} seeds failed:\n{list}`just sim {seed}` shows all events", failures.len(), seeds.end);
+        panic!("{} of {count} seeds failed:\n{list}`just sim {seed}` shows all events", failures.len());
     }
 }

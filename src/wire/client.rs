@@ -5,7 +5,7 @@
 
 use super::address::{Security, ServerUrl};
 use super::convert::{from_server, to_wire};
-use super::grpc::{self, wait, wait_at_most};
+use super::grpc::{self, Keepalive, wait, wait_at_most};
 use super::schema::grpc_api;
 use super::tls::{ClientTls, Reason, TlsError};
 use crate::limits::{GOODBYE_MAX, HANDSHAKE_MAX, STACK_LARGE};
@@ -132,6 +132,15 @@ pub fn connect(
     options: &ClientOptions,
     hello: ToServer,
 ) -> Result<(ClientSender, ClientReceiver, Hangup), ConnectError> {
+    connect_with(options, hello, Keepalive::default())
+}
+
+/// The same with another bound for a server that has vanished.
+pub(super) fn connect_with(
+    options: &ClientOptions,
+    hello: ToServer,
+    keepalive: Keepalive,
+) -> Result<(ClientSender, ClientReceiver, Hangup), ConnectError> {
     let failed = |source| ConnectError::Connect { url: options.url.to_string(), source };
     let tls = match &options.security {
         Security::Insecure => None,
@@ -147,7 +156,7 @@ pub fn connect(
         None => OwnedFd::from(stream),
         Some(tls) => secure(options, &tls, stream, &tls_end)?,
     };
-    let builder = grpc::channel(options.message_max);
+    let builder = grpc::channel(options.message_max, keepalive);
     #[allow(unsafe_code)]
     // SAFETY: the descriptor is a connected stream socket whose ownership goes to gRPC. The duplicate that is
     // kept is only ever shut down, which gRPC sees as the peer closing the connection.

@@ -50,6 +50,12 @@ pub fn takes(user_agent: &[u8], message_max: usize) -> usize {
     told.and_then(|(bytes, _)| bytes.parse().ok()).map_or(message_max, |bytes: usize| bytes.min(message_max))
 }
 
+/// Whether a client with this user agent is one of our programs.
+#[cfg(feature = "server")]
+pub fn is_own(user_agent: &[u8]) -> bool {
+    user_agent.starts_with(OWN_USER_AGENT.as_bytes())
+}
+
 /// The gRPC library, started on first use with a single completion queue.
 pub fn environment() -> Arc<Environment> {
     static ENVIRONMENT: OnceLock<Arc<Environment>> = OnceLock::new();
@@ -60,14 +66,29 @@ pub fn environment() -> Arc<Environment> {
     ENVIRONMENT.get_or_init(start).clone()
 }
 
-/// Limits and keepalive for either side (DESIGN section 9). A dead peer is noticed within 30 s.
-pub fn channel(message_max: usize) -> ChannelBuilder {
+/// How soon a peer that has vanished is noticed.
+#[derive(Debug, Clone, Copy)]
+pub struct Keepalive {
+    /// A ping is sent after this long without traffic.
+    pub interval: Duration,
+    /// A peer that does not answer a ping for this long is gone.
+    pub timeout: Duration,
+}
+
+impl Default for Keepalive {
+    fn default() -> Self {
+        Self { interval: KEEPALIVE_INTERVAL, timeout: KEEPALIVE_TIMEOUT }
+    }
+}
+
+/// Limits and keepalive for either side (DESIGN section 9). A dead peer is noticed within 30 s by default.
+pub fn channel(message_max: usize, keepalive: Keepalive) -> ChannelBuilder {
     let message_max = i32::try_from(message_max).unwrap_or(i32::MAX);
     ChannelBuilder::new(environment())
         .max_receive_message_len(message_max)
         .max_send_message_len(message_max)
-        .keepalive_time(KEEPALIVE_INTERVAL)
-        .keepalive_timeout(KEEPALIVE_TIMEOUT)
+        .keepalive_time(keepalive.interval)
+        .keepalive_timeout(keepalive.timeout)
         .keepalive_permit_without_calls(true)
         .http2_max_pings_without_data(0)
         // The peers ping as well; without these a server of this library sends them away.

@@ -13,7 +13,12 @@ mod foreign;
 mod grpc;
 #[cfg(feature = "server")]
 pub mod hook_message;
+#[cfg(feature = "server")]
+pub mod inbox_budget;
 pub mod outbox;
+#[doc(hidden)]
+#[cfg(all(feature = "server", any(feature = "agent", feature = "cli")))]
+pub mod raw;
 mod schema;
 #[cfg(feature = "server")]
 pub mod server_endpoint;

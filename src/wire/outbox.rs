@@ -11,7 +11,7 @@ use crate::limits::{
 use crate::model::execution_state::WorkloadState;
 use crate::model::log_entries;
 use crate::model::messages::{FromServer, LogEntry, Response, ResponseContent};
-use crate::model::names::InstanceName;
+use crate::model::names::{InstanceName, Name};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -62,10 +62,62 @@ struct Queue {
 
 #[derive(Debug)]
 struct Entry {
-    message: FromServer,
+    content: Content,
     bytes: usize,
     /// Number of states in this batch from which on it is worth to look for outdated ones again.
     thin_out_at: usize,
+}
+
+#[derive(Debug)]
+enum Content {
+    Message(FromServer),
+    Snapshot(Told),
+}
+
+/// All states of one moment, shared by all who are told of them.
+#[derive(Debug)]
+pub struct StatesSnapshot {
+    states: Vec<WorkloadState>,
+    /// Each agent with states, once.
+    agents: Vec<Name>,
+    bytes: usize,
+}
+
+impl StatesSnapshot {
+    /// A snapshot of `states`, which are sorted by agent.
+    #[must_use]
+    pub fn new(states: Vec<WorkloadState>) -> Arc<Self> {
+        let mut agents: Vec<Name> = Vec::new();
+        for state in &states {
+            if agents.last() != Some(&state.instance.agent) {
+                agents.push(state.instance.agent.clone());
+            }
+        }
+        let bytes = states.iter().map(state_bytes).sum();
+        Arc::new(Self { states, agents, bytes })
+    }
+}
+
+/// A snapshot for one peer.
+#[derive(Debug)]
+struct Told {
+    snapshot: Arc<StatesSnapshot>,
+    own: Name,
+    /// Whose states are left out too.
+    newcomer: Option<Name>,
+    /// The peer knows what is in it, so a newer one can take its place.
+    repeats: bool,
+}
+
+impl Told {
+    fn leaves_out(&self, agent: &Name) -> bool {
+        *agent == self.own || self.newcomer.as_ref() == Some(agent)
+    }
+
+    fn message(&self) -> FromServer {
+        let states = self.snapshot.states.iter().filter(|state| !self.leaves_out(&state.instance.agent));
+        FromServer::WorkloadStates(states.cloned().collect())
+    }
 }
 
 /// Makes the two ends of a queue for a peer that takes messages of the default size.
@@ -97,7 +149,35 @@ impl Outbox {
         self.put_at(message, SystemClock.now())
     }
 
+    /// Puts all states except those of `own`, which is the peer, and of `newcomer`; never waits. Unless they are the
+    /// `first` that this peer hears of them, they take the place of older ones that still wait.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub fn put_snapshot(
+        &self,
+        snapshot: &Arc<StatesSnapshot>,
+        own: &Name,
+        newcomer: &Name,
+        first: bool,
+    ) -> Result<(), OutboxError> {
+        let (snapshot, own, newcomer) = (snapshot.clone(), own.clone(), Some(newcomer.clone()));
+        let told = Told { snapshot, own, newcomer, repeats: !first };
+        if told.snapshot.agents.iter().all(|agent| told.leaves_out(agent)) {
+            return Ok(());
+        }
+        self.put_with(SystemClock.now(), |queue| queue.push_snapshot(told))
+    }
+
     fn put_at(&self, message: FromServer, now: Instant) -> Result<(), OutboxError> {
+        self.put_with(now, |queue| queue.push(message))
+    }
+
+    fn put_with(
+        &self,
+        now: Instant,
+        push: impl FnOnce(&mut Queue) -> Result<(), OutboxError>,
+    ) -> Result<(), OutboxError> {
         let mut queue = lock(&self.queue);
         if queue.reader_gone {
             return Err(OutboxError::Closed);
@@ -106,7 +186,7 @@ impl Outbox {
         if stuck {
             return Err(OutboxError::Stuck);
         }
-        queue.push(message)?;
+        push(&mut queue)?;
         queue.waiting_since.get_or_insert(now);
         drop(queue);
         let _ = self.wake.try_send(()); // Full: the reader is being woken already.
@@ -150,7 +230,30 @@ impl Queue {
         if is_log(&message) {
             self.log_bytes += bytes;
         }
-        self.messages.push_back(Entry { message, bytes, thin_out_at: 0 });
+        self.messages.push_back(Entry { content: Content::Message(message), bytes, thin_out_at: 0 });
+        Ok(())
+    }
+
+    /// A snapshot that repeats what the peer knows takes the place of an older such one: what came between them is as
+    /// true before the newer one. So a peer that does not keep up is not told everything for each agent that comes.
+    fn push_snapshot(&mut self, mut told: Told) -> Result<(), OutboxError> {
+        let repeats = |entry: &Entry| matches!(&entry.content, Content::Snapshot(old) if old.repeats);
+        if told.repeats
+            && let Some(index) = self.messages.iter().position(repeats)
+            && let Some(Entry { content: Content::Snapshot(old), bytes, .. }) = self.messages.remove(index)
+        {
+            self.bytes -= bytes;
+            // States that only one of them leaves out were to be told by the other.
+            if old.newcomer != told.newcomer {
+                told.newcomer = None;
+            }
+        }
+        let bytes = told.snapshot.bytes + PEER_OUTBOX_ENTRY;
+        if self.has_no_room_for(bytes) {
+            return Err(OutboxError::Overflow);
+        }
+        self.bytes += bytes;
+        self.messages.push_back(Entry { content: Content::Snapshot(told), bytes, thin_out_at: 0 });
         Ok(())
     }
 
@@ -191,7 +294,11 @@ impl Queue {
         self.bytes += bytes;
         match self.messages.back_mut() {
             // A long batch is thinned out whenever it doubles, so that the cost stays linear.
-            Some(Entry { message: FromServer::WorkloadStates(waiting), bytes: waiting_bytes, thin_out_at }) => {
+            Some(Entry {
+                content: Content::Message(FromServer::WorkloadStates(waiting)),
+                bytes: waiting_bytes,
+                thin_out_at,
+            }) => {
                 waiting.extend(states);
                 *waiting_bytes += bytes;
                 if waiting.len() >= PEER_OUTBOX && waiting.len() >= *thin_out_at {
@@ -202,7 +309,10 @@ impl Queue {
                     *thin_out_at = 2 * waiting.len();
                 }
             }
-            _ => self.messages.push_back(Entry { message: FromServer::WorkloadStates(states), bytes, thin_out_at: 0 }),
+            _ => {
+                let content = Content::Message(FromServer::WorkloadStates(states));
+                self.messages.push_back(Entry { content, bytes, thin_out_at: 0 });
+            }
         }
         Ok(())
     }
@@ -255,11 +365,14 @@ impl OutboxReader {
             return None;
         };
         queue.bytes -= entry.bytes;
-        if is_log(&entry.message) {
+        if matches!(&entry.content, Content::Message(message) if is_log(message)) {
             queue.log_bytes -= entry.bytes;
         }
         drop(queue);
-        Some(entry.message)
+        Some(match entry.content {
+            Content::Message(message) => message,
+            Content::Snapshot(told) => told.message(),
+        })
     }
 
     /// Whether the other end was dropped; what it has put before can still be taken.
@@ -415,6 +528,59 @@ mod tests {
         let queue = lock(&reader.queue);
         assert_eq!(queue.messages.len(), 1);
         assert!(queue.bytes < 2 * 1024 * 1024, "{}", queue.bytes);
+    }
+
+    fn on(workload: &str, agent: &str) -> WorkloadState {
+        WorkloadState::new(InstanceName::with_id(workload, "id", agent), ExecutionState::plain(Phase::Running))
+    }
+
+    fn name(text: &str) -> Name {
+        text.into()
+    }
+
+    #[test]
+    fn a_snapshot_leaves_out_the_peers_own_states_and_those_of_the_newcomer() {
+        let snapshot = StatesSnapshot::new(vec![on("u", ""), on("a", "A"), on("a2", "A"), on("b", "B")]);
+        for (own, newcomer, expected) in [
+            ("A", "B", vec![on("u", "")]),
+            ("B", "B", vec![on("u", ""), on("a", "A"), on("a2", "A")]),
+            ("C", "D", vec![on("u", ""), on("a", "A"), on("a2", "A"), on("b", "B")]),
+        ] {
+            let (outbox, reader) = outbox();
+            outbox.put_snapshot(&snapshot, &name(own), &name(newcomer), true).unwrap();
+            assert_eq!(reader.try_next(), Some(states(&expected)), "{own} {newcomer}");
+        }
+        let (outbox, reader) = outbox();
+        for all in [vec![], vec![on("a", "A"), on("b", "B")]] {
+            outbox.put_snapshot(&StatesSnapshot::new(all), &name("A"), &name("B"), true).unwrap();
+        }
+        assert_eq!(reader.try_next(), None);
+    }
+
+    #[test]
+    fn of_snapshots_that_wait_only_the_first_and_the_newest_are_told() {
+        let (outbox, reader) = outbox();
+        let snapshot = |count: usize| {
+            StatesSnapshot::new(["A", "B", "C"].iter().map(|agent| on(&format!("w{count}"), agent)).collect())
+        };
+        outbox.put_snapshot(&snapshot(0), &name("own"), &name("own"), true).unwrap();
+        for count in 1..1000 {
+            outbox.put_snapshot(&snapshot(count), &name("own"), &name("C"), false).unwrap();
+            outbox.put(states(&[state(&format!("{count}"), Phase::Running)])).unwrap();
+        }
+        outbox.put_snapshot(&snapshot(1000), &name("own"), &name("B"), false).unwrap();
+        assert_eq!(reader.try_next(), Some(states(&[on("w0", "A"), on("w0", "B"), on("w0", "C")])));
+        let between: Vec<WorkloadState> = (1..1000).map(|count| state(&count.to_string(), Phase::Running)).collect();
+        let mut told = Vec::new();
+        while told.len() < between.len()
+            && let Some(FromServer::WorkloadStates(states)) = reader.try_next()
+        {
+            told.extend(states);
+        }
+        assert_eq!(told, between);
+        // The older ones would have told of B, the newest tells of C.
+        assert_eq!(reader.try_next(), Some(states(&[on("w1000", "A"), on("w1000", "B"), on("w1000", "C")])));
+        assert_eq!((reader.try_next(), lock(&reader.queue).bytes), (None, 0));
     }
 
     #[test]

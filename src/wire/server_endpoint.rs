@@ -7,13 +7,14 @@
 use super::address::Security;
 use super::convert::to_server;
 use super::foreign::fit;
-use super::grpc::{self, wait, wait_at_most};
+use super::grpc::{self, Keepalive, wait, wait_at_most};
+use super::inbox_budget::{InboxBudget, Room};
 use super::outbox::{Outbox, OutboxReader, approximate_bytes, outbox_for};
 use super::schema::grpc_api;
 use super::tls::{PeerCertificate, Reason, ServerTls, TlsError};
 use crate::limits::{
     CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, HANDSHAKE_MAX, HANDSHAKES, HELLO_MAX, PEER_STUCK,
-    STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_PER_CONNECTION,
+    SERVER_INBOX_BYTES, STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_PER_CONNECTION,
 };
 use crate::memory::give_back_after;
 use crate::model::messages::ToServer;
@@ -23,6 +24,7 @@ use crate::threads::{self, Thread};
 use crossbeam_channel::Sender;
 use futures_util::{SinkExt, StreamExt};
 use grpcio::{DuplexSink, RequestStream, RpcContext, RpcStatus, RpcStatusCode, ServiceBuilder, WriteFlags};
+use protobuf::Message;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::collections::{BTreeMap, HashMap};
@@ -71,6 +73,8 @@ pub enum PeerEvent {
         peer: PeerId,
         /// What it says.
         message: ToServer,
+        /// What it takes of the inbox until it is handled.
+        room: Room,
     },
     /// The stream has ended, for whatever reason.
     Closed {
@@ -131,6 +135,7 @@ type Responses = DuplexSink<grpc_api::FromServer>;
 /// What all streams share.
 struct Shared {
     inbox: Sender<PeerEvent>,
+    budget: Arc<InboxBudget>,
     next_peer: AtomicU64,
     /// Open connections by the number that gRPC calls them; an entry is replaced when its number is used again,
     /// so there are never more than [`CONNECTION_FD_MAX`].
@@ -150,6 +155,8 @@ struct Client {
     origin: Option<Origin>,
     /// Largest message it takes, in bytes.
     message_max: usize,
+    /// Whether it is a program of ours.
+    own: bool,
 }
 
 /// Gives connections to gRPC.
@@ -171,6 +178,16 @@ impl ServerEndpoint {
     /// [`EndpointError`] when the address cannot be had or threads cannot be started.
     // [impl->swdd~server-supports-multiple-clients~1]
     pub fn start(options: &EndpointOptions, inbox: Sender<PeerEvent>) -> Result<Self, EndpointError> {
+        Self::start_with(options, inbox, Keepalive::default(), SERVER_INBOX_BYTES)
+    }
+
+    /// The same with another bound for peers that have vanished, and for the bytes of large messages that wait.
+    fn start_with(
+        options: &EndpointOptions,
+        inbox: Sender<PeerEvent>,
+        keepalive: Keepalive,
+        inbox_bytes: usize,
+    ) -> Result<Self, EndpointError> {
         let tls = match &options.security {
             Security::Insecure => None,
             Security::MutualTls(pem) => Some(ServerTls::new(pem)?),
@@ -182,11 +199,12 @@ impl ServerEndpoint {
         let address = listener.local_addr().map_err(bind)?;
         let shared = Arc::new(Shared {
             inbox,
+            budget: InboxBudget::new(inbox_bytes),
             next_peer: AtomicU64::new(1),
             connections: Mutex::default(),
             handshakes: AtomicUsize::new(0),
         });
-        let arguments = grpc::channel(options.message_max)
+        let arguments = grpc::channel(options.message_max, keepalive)
             .max_concurrent_stream(STREAMS_PER_CONNECTION)
             .raw_cfg_int(
                 grpc::argument("grpc.max_connection_idle_ms"),
@@ -236,7 +254,12 @@ fn services(shared: &Arc<Shared>, message_max: usize) -> grpcio::Service {
         let shared = shared.clone();
         move |context: RpcContext<'_>, requests: Requests, responses: Responses| {
             let peer = PeerId(shared.next_peer.fetch_add(1, Ordering::Relaxed));
-            let client = Client { origin: origin(&shared, &context.peer()), message_max: takes(&context, message_max) };
+            let user_agent = user_agent(&context);
+            let client = Client {
+                origin: origin(&shared, &context.peer()),
+                message_max: grpc::takes(user_agent, message_max),
+                own: grpc::is_own(user_agent),
+            };
             let stream_shared = shared.clone();
             let body = move || serve_stream(&stream_shared, peer, class, &client, requests, responses);
             if let Err(error) = threads::spawn(format!("rx:{}", peer.0), STACK_LARGE, body) {
@@ -252,11 +275,10 @@ fn services(shared: &Arc<Shared>, message_max: usize) -> grpcio::Service {
         .build()
 }
 
-/// The largest message that the program at the other end takes, in bytes.
-fn takes(context: &RpcContext<'_>, message_max: usize) -> usize {
+/// What the program at the other end calls itself.
+fn user_agent<'c>(context: &'c RpcContext<'_>) -> &'c [u8] {
     let mut headers = context.request_headers().iter();
-    let user_agent = headers.find(|(key, _)| *key == "user-agent").map(|(_, value)| value);
-    grpc::takes(user_agent.unwrap_or_default(), message_max)
+    headers.find(|(key, _)| *key == "user-agent").map(|(_, value)| value).unwrap_or_default()
 }
 
 /// Where a stream comes from. gRPC names connections `fd:<number>`.
@@ -415,8 +437,13 @@ fn serve_stream(
     }
     // A stream that failed answers with errors for ever, so the first one ends it.
     while let Some(Ok(message)) = wait(requests.next()) {
-        let message = to_server::to_server(message);
-        if shared.inbox.send(PeerEvent::Message { peer, message }).is_err() {
+        let room = shared.budget.take(usize::try_from(message.compute_size()).unwrap_or(usize::MAX));
+        let message = match to_server::to_server(message) {
+            // From others a list without states means nothing (spec/server.md section 10.3).
+            ToServer::StatesComplete if !client.own => ToServer::WorkloadStates(Vec::new()),
+            message => message,
+        };
+        if shared.inbox.send(PeerEvent::Message { peer, message, room }).is_err() {
             return;
         }
     }

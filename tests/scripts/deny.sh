@@ -22,6 +22,8 @@ if [ ! -x "$deny" ]; then
 fi
 
 "$deny" check licenses bans sources
+# The fuzz targets are a package of their own, with a lock file of their own.
+"$deny" --manifest-path tests/fuzz/Cargo.toml --config deny.toml check licenses bans sources
 
 # The database of advisories is a git repository elsewhere. Not to reach it is no fault of this one.
 if timeout 120 "$deny" fetch db >/dev/null 2>&1; then

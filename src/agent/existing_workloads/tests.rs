@@ -4,9 +4,9 @@
 use crate::agent::agent_manager::{EarlierCalls, SchedulerEvent};
 use crate::agent::runtime_manager::RerunFinished;
 use crate::clock::Clock;
-use crate::limits::{BACKOFF_FIRST, EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, REPAIR_INTERVAL};
+use crate::limits::{BACKOFF_FIRST, EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, FIRST_LISTING_MAX, REPAIR_INTERVAL};
 use crate::model::execution_state::{ExecutionState, Phase};
-use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
+use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
 use crate::model::names::InstanceName;
 use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy, Workload};
 use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
@@ -113,6 +113,7 @@ fn an_existing_container_is_resumed_reused_or_replaced() {
         rig.agent.hello(&[wanted("w", "a")]);
         assert_eq!(rig.calls(), calls, "{config} {state}");
         let mut expected = states;
+        expected.extend((calls == ["list"]).then(|| "w:a Running(Ok)".to_owned())); // Known before anybody looks again.
         expected.push("w:a Running(Ok)".to_owned());
         assert_eq!(rig.sent(), expected, "{config} {state}");
         assert_eq!(rig.engine.only().1.instance, instance("w", "a"));
@@ -234,6 +235,22 @@ fn of_several_containers_of_one_workload_the_best_stays() {
 }
 
 #[test]
+fn removing_a_second_container_of_an_instance_says_nothing_of_the_one_that_stays() {
+    let engine = FakeEngine::new();
+    let best = engine.add(&instance("w", "a"), plain(Phase::Running));
+    engine.add(&instance("w", "a"), plain(Phase::Succeeded));
+    let mut rig = Rig::new(engine);
+    let files = rig.folder.path().join(instance("w", "a").folder()).join("files");
+    std::fs::create_dir_all(&files).unwrap();
+    rig.agent.hello(&[wanted("w", "a")]);
+    assert_eq!(rig.engine.only().0, best);
+    let mut sent = rig.sent();
+    sent.dedup();
+    assert_eq!(sent, ["w:a Running(Ok)"]);
+    assert!(files.exists());
+}
+
+#[test]
 fn the_old_container_of_a_workload_that_moved_to_another_runtime_goes_before_the_new_one_comes() {
     for state in [Phase::Running, Phase::Succeeded] {
         let engine = FakeEngine::new();
@@ -271,7 +288,9 @@ fn finished_workloads_run_again_after_an_agent_restart_unless_the_settings_say_o
         rig.agent.hello(&[wanted("w", "a")]);
         assert_eq!(rig.calls().len() > 1, rerun_expected, "{rerun:?} {ended_at:?} {state}");
         if !rerun_expected {
-            assert_eq!(rig.sent(), [format!("w:a {state}")]);
+            let mut sent = rig.sent();
+            sent.dedup();
+            assert_eq!(sent, [format!("w:a {state}")]);
         }
     }
 }
@@ -291,7 +310,7 @@ fn a_container_with_a_name_that_leads_out_of_the_folder_is_left_alone() {
 #[test]
 fn when_the_engine_cannot_list_workloads_are_created_and_leftovers_removed_later() {
     let engine = FakeEngine::new();
-    engine.add(&instance("w", "a"), plain(Phase::Running));
+    engine.add(&instance("w", "a"), plain(Phase::Succeeded));
     engine.add(&instance("w", "b"), plain(Phase::Running));
     engine.add(&instance("gone", "a"), plain(Phase::Running));
     engine.inject(Call::List, [Fault::Fails, Fault::Fails]);
@@ -306,6 +325,27 @@ fn when_the_engine_cannot_list_workloads_are_created_and_leftovers_removed_later
     assert_eq!(instances, [&instance("w", "a")]);
     assert_eq!(rig.calls().iter().filter(|call| *call == "list").count(), 1, "no listing after a good one");
     assert_eq!(rig.agent.manager.threads().count(), 1);
+}
+
+#[test]
+fn nobody_says_that_a_report_is_complete_while_an_engine_does_not_say_what_exists() {
+    let engine = FakeEngine::new();
+    engine.add(&instance("gone", "a"), plain(Phase::Running));
+    engine.inject(Call::List, [Fault::Fails]);
+    let mut rig = Rig::new(engine);
+    let ends = |rig: &Rig| {
+        let messages = std::iter::from_fn(|| rig.agent.uplink.next(rig.clock.now()));
+        messages.filter(|message| *message == ToServer::StatesComplete).count()
+    };
+    rig.agent.hello(&[wanted("w", "a")]);
+    assert_eq!(ends(&rig), 0);
+    rig.agent.pass(REPAIR_INTERVAL * 3);
+    assert_eq!(rig.engine.only().1.instance, instance("w", "a"));
+    assert_eq!(ends(&rig), 1);
+    rig.agent.pass(REPAIR_INTERVAL * 3);
+    assert_eq!(ends(&rig), 0);
+    rig.agent.hello(&[wanted("w", "a")]);
+    assert_eq!(ends(&rig), 1, "the next hello gets its own report");
 }
 
 #[test]
@@ -338,6 +378,129 @@ fn a_container_found_late_goes_before_its_waiting_create() {
     rig.agent.update(WorkloadPlan { added: vec![wanted("other", "a")], deleted: vec![] });
     assert_eq!(rig.engine.containers().len(), 2);
     assert_eq!(rig.sent().last().unwrap(), "w:a Running(Ok)");
+}
+
+// ------------------------------------------------------- one of several engines
+
+/// An agent with podman and another engine, `kube`.
+fn with_kube(engine: FakeEngine) -> (Rig, FakeEngine) {
+    let kube = FakeEngine::new();
+    let other = kube.clone();
+    (Rig::with(engine, |options| options.others.push(("kube", other))), kube)
+}
+
+fn on_kube(name: &str, config: &str) -> AddedWorkload {
+    wanted_with(name, config, |w| w.runtime = "kube".into())
+}
+
+#[test]
+fn a_workload_that_moved_to_another_runtime_waits_for_the_engine_that_cannot_list() {
+    let (mut rig, kube) = with_kube(FakeEngine::new());
+    kube.add(&instance("w", "a"), plain(Phase::Running));
+    kube.inject(Call::List, [Fault::Fails, Fault::Fails]);
+    rig.agent.hello(&[wanted("w", "a")]);
+    assert!(rig.engine.containers().is_empty(), "nothing is created before it is known what exists");
+    rig.agent.pass(BACKOFF_FIRST);
+    assert!(kube.containers().is_empty());
+    assert_eq!(rig.engine.only().1.instance, instance("w", "a"));
+    assert_eq!(rig.sent().last().unwrap(), "w:a Running(Ok)");
+}
+
+#[test]
+fn a_container_of_the_same_instance_in_another_runtime_is_not_taken_for_ours() {
+    let (mut rig, kube) = with_kube(FakeEngine::new());
+    kube.add(&instance("w", "a"), plain(Phase::Running));
+    kube.inject(Call::List, vec![Fault::Fails; 100]);
+    rig.agent.hello(&[wanted("w", "a")]);
+    rig.agent.pass(FIRST_LISTING_MAX);
+    let (id, _) = rig.engine.only();
+    kube.forget_faults();
+    rig.sent();
+    let files = rig.folder.path().join(instance("w", "a").folder());
+    std::fs::create_dir_all(&files).unwrap();
+    rig.agent.pass(REPAIR_INTERVAL * 2);
+    assert!(kube.containers().is_empty());
+    assert_eq!(rig.engine.only().0, id);
+    assert!(rig.sent().is_empty(), "the instance goes on running");
+    assert!(files.exists());
+    assert_eq!(rig.agent.manager.threads().count(), 1);
+}
+
+#[test]
+fn an_engine_that_is_not_installed_delays_no_workload_of_another_one() {
+    let (mut rig, kube) = with_kube(FakeEngine::new());
+    kube.inject(Call::List, vec![Fault::IsMissing; 10]);
+    rig.agent.hello(&[wanted("w", "a")]);
+    assert_eq!(rig.calls(), ["list", "create w"]);
+    assert_eq!(kube.take_calls(), ["list"]);
+}
+
+#[test]
+fn a_silent_engine_delays_only_its_own_workloads() {
+    let engine = FakeEngine::new();
+    engine.add(&instance("runs", "a"), plain(Phase::Running));
+    let (mut rig, kube) = with_kube(engine);
+    let id = kube.add(&instance("there", "a"), plain(Phase::Running));
+    kube.set_silent(true);
+    rig.agent.hello(&[wanted("runs", "a"), wanted("new", "a"), on_kube("there", "a"), on_kube("k", "a")]);
+    assert!(rig.sent().is_empty());
+    rig.agent.pass(FIRST_LISTING_MAX);
+    let sent = rig.sent();
+    assert!(sent.contains(&"runs:a Running(Ok)".to_owned()) && sent.contains(&"new:a Running(Ok)".to_owned()));
+    assert_eq!(rig.calls(), ["list", "create new"]);
+    assert!(kube.take_calls().is_empty());
+    kube.set_silent(false);
+    rig.agent.run();
+    assert_eq!(kube.containers().len(), 2);
+    assert!(kube.containers().contains_key(&id), "what runs as it should goes on running");
+    let sent = rig.sent();
+    assert!(sent.contains(&"there:a Running(Ok)".to_owned()) && sent.contains(&"k:a Running(Ok)".to_owned()));
+}
+
+#[test]
+fn a_reconnect_waits_for_no_engine() {
+    let (mut rig, kube) = with_kube(FakeEngine::new());
+    kube.inject(Call::List, [Fault::Fails]);
+    rig.agent.hello(&[wanted("w", "a")]);
+    rig.agent.pass(REPAIR_INTERVAL - Duration::from_secs(1));
+    rig.forget();
+    kube.set_silent(true);
+    rig.clock.advance(Duration::from_secs(1));
+    let mut again = vec![wanted("w", "a"), wanted("new", "a")];
+    reconnect(&mut rig, &again);
+    let sent = rig.sent();
+    assert!(sent.contains(&"w:a Running(Ok)".to_owned()), "the server hears of what we have: {sent:?}");
+    assert!(sent.contains(&"new:a Running(Ok)".to_owned()), "{sent:?}");
+    // What the server says next meets what is there.
+    again.remove(0);
+    let dependencies = BTreeMap::from([("new".to_owned(), DeleteCondition::NotPendingNorRunning)]);
+    let deleted = vec![DeletedWorkload { instance: instance("w", "a"), dependencies }];
+    rig.agent.update(WorkloadPlan { added: vec![], deleted });
+    assert_eq!(rig.sent(), ["w:a Stopping(WaitingToStop)"]);
+}
+
+#[test]
+fn plans_that_arrive_before_the_listing_wait_for_the_users_of_what_exists() {
+    for update in [false, true] {
+        let engine = FakeEngine::new();
+        engine.add(&instance("used", "a"), plain(Phase::Running));
+        engine.add(&instance("user", "a"), plain(Phase::Running));
+        let mut rig = Rig::new(engine);
+        let hello = FromServer::ServerHello(vec![wanted("used", "a"), wanted("user", "a")]);
+        rig.agent.manager.on_event(SchedulerEvent::Server(hello));
+        let dependencies = BTreeMap::from([("user".to_owned(), DeleteCondition::NotPendingNorRunning)]);
+        let deleted = |instance, dependencies| vec![DeletedWorkload { instance, dependencies }];
+        let added = if update { vec![wanted("used", "b")] } else { vec![] };
+        let plan = WorkloadPlan { added: added.clone(), deleted: deleted(instance("used", "a"), dependencies) };
+        rig.agent.manager.on_event(SchedulerEvent::Server(FromServer::UpdateWorkload(plan)));
+        rig.agent.run();
+        assert_eq!(rig.calls(), ["list"], "update: {update}");
+        assert!(rig.sent().contains(&"used:a Stopping(WaitingToStop)".to_owned()), "update: {update}");
+        let users = deleted(instance("user", "a"), BTreeMap::new());
+        rig.agent.update(WorkloadPlan { added: vec![], deleted: users });
+        let left: Vec<InstanceName> = rig.engine.containers().into_values().map(|found| found.instance).collect();
+        assert_eq!(left, added.iter().map(|added| added.instance.clone()).collect::<Vec<_>>());
+    }
 }
 
 /// Calls of an earlier agent that end by themselves, when asked, or when killed.

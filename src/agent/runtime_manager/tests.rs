@@ -1,6 +1,7 @@
 //! Plans to operations to commands: spec/agent.md section 7, and what an operation does that meets an older one.
 
 use super::*;
+use crate::limits::LOAD_INTERVAL;
 use crate::model::workload::{AddCondition, DeleteCondition};
 use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
 use crate::simulation::manual_clock::ManualClock;
@@ -162,7 +163,7 @@ fn an_instance_that_waits_to_come_back_and_is_replaced_meanwhile_is_reported_as_
     rig.update(&[needing("w", "a", "other")], &[deleted("w", "a", None)]);
     assert_eq!(rig.sent().last().unwrap(), "w:a Pending(WaitingToStart)");
     rig.update(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
-    assert_eq!(rig.sent(), sequence(&["w:b waiting", "w:a removed"]));
+    assert_eq!(rig.sent(), sequence(&["w:a removed", "w:b waiting"]));
     rig.update(&[needing("w", "c", "other")], &[deleted("w", "b", None)]);
     assert_eq!(rig.sent(), sequence(&["w:b removed", "w:c waiting"]));
     rig.update(&[wanted("other", "a")], &[]);
@@ -176,6 +177,20 @@ fn an_instance_that_waits_behind_a_failed_delete_and_is_deleted_is_reported_as_r
     rig.update(&[wanted("w", "b")], &[deleted("w", "a", None)]);
     rig.update(&[needing("w", "b", "other")], &[deleted("w", "b", None)]);
     rig.sent();
+    rig.update(&[], &[deleted("w", "b", None)]);
+    assert_eq!(rig.sent(), sequence(&["w:b removed", "w:a stopping", "w:a removed"]));
+    assert_eq!(rig.loops(), 0);
+}
+
+#[test]
+fn an_instance_that_waits_for_a_delete_of_an_earlier_one_and_is_deleted_is_reported_as_removed() {
+    let mut rig = Rig::running(&[wanted("w", "a")]);
+    rig.engine.inject(Call::Delete, [Fault::Fails, Fault::Fails]);
+    rig.update(&[wanted("w", "b")], &[deleted("w", "a", None)]);
+    rig.update(&[], &[deleted("w", "b", None)]);
+    assert!(rig.sent().contains(&"w:b Removed".to_owned()));
+    rig.update(&[needing("w", "b", "other")], &[]);
+    assert_eq!(rig.sent(), sequence(&["w:b waiting"]));
     rig.update(&[], &[deleted("w", "b", None)]);
     assert_eq!(rig.sent(), sequence(&["w:b removed", "w:a stopping", "w:a removed"]));
     assert_eq!(rig.loops(), 0);
@@ -355,15 +370,54 @@ fn a_workload_runs_on_its_runtime_and_on_no_other() {
 }
 
 #[test]
-fn a_workload_that_gets_no_thread_says_so_and_can_be_added_again() {
+fn a_workload_that_gets_no_thread_says_so_and_starts_when_there_is_one() {
+    let no_thread = "'No thread can be started for it, trying again: ";
     let mut rig = Rig::new();
     rig.agent.manager.threads().refuse = true;
     rig.update(&[wanted("w", "a")], &[]);
     let sent = rig.sent();
-    assert!(sent[0].starts_with("w:a Pending(StartingFailed): 'No thread can be started for it: "), "{sent:?}");
+    assert!(sent[0].starts_with(&format!("w:a Pending(Starting): {no_thread}")), "{sent:?}");
+    rig.agent.pass(LOAD_INTERVAL * 3);
+    assert!(rig.sent().is_empty(), "it says so once");
     rig.agent.manager.threads().refuse = false;
+    rig.agent.pass(LOAD_INTERVAL);
+    assert_eq!(rig.sent(), sequence(&["w:a starting", "w:a running"]));
+}
+
+#[test]
+fn what_is_wanted_of_a_workload_without_thread_is_done_when_there_is_one() {
+    for delete in [false, true] {
+        let mut rig = Rig::new();
+        rig.agent.manager.threads().refuse = true;
+        rig.update(&[wanted("w", "a")], &[]);
+        let added = if delete { vec![] } else { vec![wanted("w", "b")] };
+        rig.update(&added, &[deleted("w", "a", None)]);
+        rig.sent();
+        rig.agent.manager.threads().refuse = false;
+        rig.agent.pass(LOAD_INTERVAL);
+        assert!(rig.sent().contains(&"w:a Removed".to_owned()), "delete: {delete}");
+        let instances: Vec<InstanceName> = rig.engine.containers().into_values().map(|found| found.instance).collect();
+        assert_eq!(instances, added.iter().map(|added| added.instance.clone()).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn an_existing_container_that_gets_no_thread_is_neither_forgotten_nor_made_twice() {
+    let (folder, engine) = (tempfile::tempdir().unwrap(), FakeEngine::new());
+    engine.add(&wanted("w", "a").instance, ExecutionState::plain(Phase::Running));
+    let mut agent = SteppedAgent::start(AgentOptions::new(folder.path()), &engine, &ManualClock::new());
+    agent.manager.threads().refuse = true;
+    agent.hello(&[wanted("w", "a")]);
+    let mut rig = Rig { agent, engine, _folder: folder };
+    let sent = rig.sent();
+    assert!(sent[0].starts_with("w:a Failed(Unknown): 'No thread can be started for it, trying again: "), "{sent:?}");
     rig.update(&[wanted("w", "b")], &[deleted("w", "a", None)]);
-    assert_eq!(rig.sent(), sequence(&["w:a removed", "w:b starting", "w:b running"]));
+    assert_eq!(rig.engine.only().1.instance, wanted("w", "a").instance);
+    assert!(rig.sent().is_empty());
+    rig.agent.manager.threads().refuse = false;
+    rig.agent.pass(LOAD_INTERVAL);
+    assert_eq!(rig.sent(), sequence(&["w:a stopping", "w:a removed", "w:b starting", "w:b running"]));
+    assert_eq!(rig.engine.only().1.instance, wanted("w", "b").instance);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use crate::agent::workload_command::{WorkloadCommandSender, workload_inbox};
 use crate::limits::{CONTROL_MESSAGE_MAX, RESTART_RESET, RESTART_SPACING, START_SLOT_MAX, WATCH_INBOX};
 use crate::model::access_rules::{AccessRule, Operation};
 use crate::model::workload::{File, FileContent};
+use crate::runtime::RuntimeConnector;
 use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
 use crate::simulation::manual_clock::ManualClock;
 use crossbeam_channel::{Receiver, bounded};
@@ -27,6 +28,10 @@ struct Rig {
     slots: StartSlots,
     folder: tempfile::TempDir,
     steps: Step,
+    /// Whether the state checker answers.
+    listings: bool,
+    /// What it was told besides.
+    watch_commands: Vec<WatchCommand>,
 }
 
 const RETRY_LIMIT: u32 = 3;
@@ -58,7 +63,21 @@ impl Rig {
         let random = fastrand::Rng::with_seed(42);
         let control_loop = WorkloadControlLoop::new(id, instance("a"), context, random, inbox);
         let engine = FakeEngine::new();
-        Self { control_loop, commands, clock, engine, events, watch, watched, slots, folder, steps: Step::Idle }
+        let (steps, listings, watch_commands) = (Step::Idle, true, Vec::new());
+        Self {
+            control_loop,
+            commands,
+            clock,
+            engine,
+            events,
+            watch,
+            watched,
+            slots,
+            folder,
+            steps,
+            listings,
+            watch_commands,
+        }
     }
 
     fn engine(&self) -> Option<Engine> {
@@ -77,6 +96,7 @@ impl Rig {
             workload: Arc::new(workload),
             engine: self.engine(),
             search_first: false,
+            others: Vec::new(),
         }
     }
 
@@ -89,11 +109,26 @@ impl Rig {
     fn run(&mut self) {
         for _ in 0..100 {
             self.steps = self.control_loop.step();
-            if self.steps != Step::Worked {
+            if self.steps != Step::Worked && !self.answer_listings() {
                 return;
             }
         }
         panic!("the loop does not come to rest");
+    }
+
+    /// Does what the state checker does; answers whether it had to list.
+    fn answer_listings(&mut self) -> bool {
+        let (mut listed, mut connector) = (false, self.engine.connector("agent_A"));
+        while let Some(command) = self.watched.try_recv().ok().filter(|_| self.listings) {
+            match command {
+                WatchCommand::ListAll { reply } => {
+                    reply(connector.list());
+                    listed = true;
+                }
+                command => self.watch_commands.push(command),
+            }
+        }
+        listed
     }
 
     /// Creates `config` and forgets how.
@@ -128,8 +163,10 @@ impl Rig {
         self.control_loop.generation
     }
 
-    fn watch_commands(&self) -> Vec<String> {
-        self.watched.try_iter().map(|command| format!("{command:?}").split('(').next().unwrap().to_owned()).collect()
+    fn watch_commands(&mut self) -> Vec<String> {
+        self.answer_listings();
+        let text = |command| format!("{command:?}").split('(').next().unwrap().to_owned();
+        self.watch_commands.drain(..).map(text).collect()
     }
 
     /// The reports since the last call, with the configuration of the instance.
@@ -264,17 +301,14 @@ fn create_timeout_ends_a_create_and_what_it_left_is_looked_for_before_the_next()
     assert_eq!(rig.states(), [starting("a"), "a Pending(Starting): 'Retry 1: it took too long'".to_owned()]);
     rig.until_due();
     rig.until_due();
-    assert_eq!(
-        rig.engine.take_calls(),
-        ["create web", "find web", "create web", "find web", "delete web", "create web"]
-    );
+    assert_eq!(rig.engine.take_calls(), ["create web", "list", "create web", "list", "delete web", "create web"]);
     assert_eq!(rig.engine.containers().len(), 1, "never two containers for one workload");
 }
 
 #[test]
 fn containers_that_no_listing_showed_are_removed_before_the_first_create() {
     let mut rig = Rig::new();
-    rig.engine.add(&instance("a"), ExecutionState::plain(Phase::Running));
+    rig.engine.add(&instance("a"), ExecutionState::exited(1));
     rig.engine.add(&instance("b"), ExecutionState::plain(Phase::Running));
     rig.engine.add(&InstanceName::new("other", "a", "agent_A"), ExecutionState::plain(Phase::Running));
     rig.engine.inject(Call::List, [Fault::Fails]);
@@ -288,6 +322,123 @@ fn containers_that_no_listing_showed_are_removed_before_the_first_create() {
     let of_workload: Vec<_> = containers.values().filter(|found| &*found.instance.workload == "web").collect();
     assert_eq!((containers.len(), of_workload.len()), (2, 1), "{containers:?}");
     assert!(of_workload[0].new.is_some(), "the container is ours");
+}
+
+#[test]
+fn a_container_that_no_listing_showed_and_that_runs_as_it_should_is_taken_over() {
+    let mut rig = Rig::new();
+    rig.engine.add(&instance("b"), ExecutionState::plain(Phase::Running));
+    let id = rig.engine.add(&instance("a"), ExecutionState::plain(Phase::Running));
+    let mut order = rig.order("a");
+    order.search_first = true;
+    rig.send(WorkloadCommand::Create(order));
+    assert_eq!(rig.engine.take_calls(), ["list", "delete web"]);
+    assert_eq!(rig.engine.only().0, id);
+    assert_eq!(rig.watch_commands(), ["Watch"]);
+    rig.send(WorkloadCommand::Delete);
+    assert!(rig.engine.containers().is_empty());
+}
+
+#[test]
+fn a_search_before_a_create_holds_no_slot_and_does_not_delay_a_delete() {
+    let mut rig = Rig::new();
+    rig.listings = false;
+    let mut order = rig.order("a");
+    order.search_first = true;
+    rig.send(WorkloadCommand::Create(order));
+    assert_eq!(rig.slots.free().len(), 2);
+    assert!(rig.engine.take_calls().is_empty(), "the loop itself waits for no engine");
+    rig.send(WorkloadCommand::Delete);
+    assert_eq!(rig.states(), [starting("a"), stopping("a"), gone("a"), "ended 1".to_owned()]);
+    rig.listings = true;
+    rig.answer_listings();
+    rig.run();
+    assert!(rig.engine.containers().is_empty(), "a late answer starts nothing");
+}
+
+#[test]
+fn the_age_of_a_retry_is_shown_behind_the_reason_of_the_last_failure() {
+    let mut rig = Rig::new();
+    rig.engine.inject(Call::Create, [Fault::Fails, Fault::Hangs(Duration::from_secs(15))]);
+    let order = rig.order("a");
+    rig.send(WorkloadCommand::Create(order));
+    rig.until_due();
+    let age = format!("a Pending(Starting): 'Retry 1: {FAILURE} The create has been running for 10 s.'");
+    assert_eq!(rig.states(), [starting("a"), retry("a", 1), age]);
+}
+
+/// An engine of another runtime that may have a container of the workload.
+fn other(rig: &Rig, engine: &FakeEngine, until: Instant) -> (OtherEngine, Receiver<WatchCommand>) {
+    let (watch, watched) = bounded(WATCH_INBOX);
+    let engine = Engine { connector: Box::new(engine.connector("agent_A")), watch };
+    assert!(until > rig.clock.now());
+    (OtherEngine { runtime: "other".into(), engine, until: Some(until) }, watched)
+}
+
+#[test]
+fn a_container_of_another_runtime_goes_before_the_first_create() {
+    let mut rig = Rig::new();
+    let elsewhere = FakeEngine::new();
+    elsewhere.add(&instance("a"), ExecutionState::plain(Phase::Running));
+    elsewhere.inject(Call::Delete, [Fault::Fails]);
+    let (other, watched) = other(&rig, &elsewhere, rig.clock.now() + Duration::from_millis(1));
+    let mut order = rig.order("a");
+    order.others.push(other);
+    rig.send(WorkloadCommand::Create(order));
+    let answer = || {
+        let Ok(WatchCommand::ListAll { reply }) = watched.try_recv() else { panic!("a listing is wanted") };
+        reply(elsewhere.connector("agent_A").list());
+    };
+    answer();
+    rig.run();
+    assert_eq!(rig.states(), [starting("a"), retry("a", 1)]);
+    rig.until_due();
+    rig.clock.advance(Duration::from_secs(60));
+    rig.run();
+    assert!(rig.engine.take_calls().is_empty(), "what is known to be there is waited for");
+    answer();
+    rig.run();
+    assert!(elsewhere.containers().is_empty());
+    assert_eq!(rig.engine.take_calls(), ["create web"]);
+}
+
+#[test]
+fn an_engine_of_another_runtime_that_says_nothing_is_waited_for_only_so_long() {
+    let mut rig = Rig::new();
+    let limit = Duration::from_secs(7);
+    let (silent, _watched) = other(&rig, &FakeEngine::new(), rig.clock.now() + limit);
+    let mut order = rig.order("a");
+    order.others.push(silent);
+    rig.send(WorkloadCommand::Create(order));
+    assert!(rig.engine.take_calls().is_empty());
+    assert_eq!(rig.until_due(), limit);
+    assert_eq!(rig.engine.take_calls(), ["create web"]);
+}
+
+#[test]
+fn an_engine_of_another_runtime_that_is_not_installed_is_not_waited_for() {
+    let mut rig = Rig::new();
+    let (missing, watched) = other(&rig, &FakeEngine::new(), rig.clock.now() + Duration::from_secs(7));
+    let mut order = rig.order("a");
+    order.others.push(missing);
+    rig.send(WorkloadCommand::Create(order));
+    let Ok(WatchCommand::ListAll { reply }) = watched.try_recv() else { panic!("a listing is wanted") };
+    reply(Err(RuntimeError::NotInstalled("no such file".to_owned())));
+    rig.run();
+    assert_eq!(rig.engine.take_calls(), ["create web"]);
+}
+
+#[test]
+fn a_second_container_of_an_instance_goes_without_a_word_about_the_one_that_stays() {
+    let mut rig = Rig::new();
+    let id = rig.engine.add(&instance("a"), ExecutionState::plain(Phase::Running));
+    std::fs::create_dir_all(rig.path("a").join("files")).unwrap();
+    let engine = rig.engine().unwrap();
+    rig.send(WorkloadCommand::Hold(HeldContainer { instance: instance("a"), id, engine, silent: true }));
+    rig.send(WorkloadCommand::Delete);
+    assert!(rig.engine.containers().is_empty());
+    assert_eq!(rig.states(), ["ended 1"]);
+    assert!(rig.path("a").join("files").exists());
 }
 
 #[test]
@@ -980,7 +1131,12 @@ fn a_workload_starts_without_control_interface_when_that_cannot_be_made() {
 fn a_held_container_is_started_again_by_create_and_removed_by_anything_else() {
     let hold = |rig: &Rig| {
         let id = rig.engine.add(&instance("a"), ExecutionState::plain(Phase::Succeeded));
-        WorkloadCommand::Hold(HeldContainer { instance: instance("a"), id, engine: rig.engine().unwrap() })
+        WorkloadCommand::Hold(HeldContainer {
+            instance: instance("a"),
+            id,
+            engine: rig.engine().unwrap(),
+            silent: false,
+        })
     };
     let mut rig = Rig::new();
     let (held, order) = (hold(&rig), rig.order("a"));

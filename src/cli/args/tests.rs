@@ -38,6 +38,12 @@ fn accepted_words_mean_the_same() {
         ("apply f --wait-timeout 2m", "apply f --wait-timeout 120000ms"),
         ("apply -d --agent A - b", "apply --agent A -d - b"),
         ("apply -- -d", "apply -- -d"),
+        ("logs -t -1 a", "logs --tail=-1 a"),
+        ("logs -t=-1 a b", "logs a b"),
+        ("logs -fn -t 5 a -s 2026-01-31T12:00:00Z", "logs --follow --names --tail 5 --since=2026-01-31T12:00:00Z a"),
+        ("logs a -u 2026-01-31T12:00:00Z -k", "-k logs --until 2026-01-31T12:00:00Z a"),
+        ("get events -c m -o json n", "get events --include-current-state -ojson m n"),
+        ("graph -o dot a", "graph a -o=dot"),
     ] {
         let arguments = shown(words);
         assert!(!arguments.starts_with("error"), "{words}: {arguments}");
@@ -71,6 +77,18 @@ fn refused_words_are_usage_errors_that_name_the_problem() {
             "error: invalid value '5x' for '--wait-timeout <TIME>': expected a whole number of seconds, or one with ms, s, m or h",
         ),
         ("apply f --wait-timeout s", "error: invalid value 's' for '--wait-timeout <TIME>': expected a whole number"),
+        ("get events -q", "error: the argument '--quiet' cannot be used with 'get events'"),
+        ("get event", "error: unrecognized subcommand 'event'"),
+        ("get events -o text", "error: invalid value 'text' for '-o <FORMAT>'"),
+        ("log a", "error: unrecognized subcommand 'log'"),
+        ("logs -f -f a", "error: the argument '--follow' cannot be used multiple times"),
+        ("logs -t x a", "error: invalid value 'x' for '--tail <N>': invalid digit found in string"),
+        (
+            "logs --since 10m a",
+            "error: invalid value '10m' for '--since <TIME>': expected a time as in RFC 3339, for example \
+             2026-01-31T12:00:00Z or 2026-01-31T13:00:00.5+01:00",
+        ),
+        ("graph -o svg", "error: invalid value 'svg' for '-o <FORMAT>'"),
         ("get workload -w -q", "error: the argument '--quiet' cannot be used with '--watch'"),
         ("set state only", "error: the following required arguments were not provided:"),
         (
@@ -88,7 +106,7 @@ fn refused_words_are_usage_errors_that_name_the_problem() {
 
 #[test]
 fn missing_commands_show_help_on_standard_error() {
-    for words in ["", "get", "set", "delete", "run", "apply", "set state", "delete workload", "run workload"] {
+    for words in ["", "get", "set", "delete", "run", "apply", "logs", "set state", "delete workload", "run workload"] {
         let error = read(words).unwrap_err();
         assert_eq!(error.kind(), clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, "{words:?}");
         assert_eq!((error.exit_code(), error.use_stderr()), (2, true), "{words:?}");
@@ -121,6 +139,12 @@ fn masks_and_file_of_set_state_may_have_options_between_them() {
 }
 
 #[test]
+fn an_empty_path_is_given_and_fails_later_with_a_reason() {
+    assert_eq!(read("--ca_pem= get agents").unwrap().common.ca_pem, Some(PathBuf::new()));
+    assert_eq!(read("get agents --ank-config=").unwrap().common.ank_config, Some(PathBuf::new()));
+}
+
+#[test]
 fn tags_are_split_at_the_first_equals_sign() {
     for (text, key, value) in [("a=b", "a", "b"), ("e=", "e", ""), ("c==d", "c", "=d"), ("=x", "", "x")] {
         assert_eq!(parse_tag(text), Ok((key.to_owned(), value.to_owned())), "{text}");
@@ -145,5 +169,5 @@ fn help_keeps_the_lines_that_tools_read() {
         .take_while(|line| !line.is_empty())
         .filter_map(|line| line.split_whitespace().next())
         .collect();
-    assert_eq!(commands, ["get", "set", "delete", "run", "apply", "help"]);
+    assert_eq!(commands, ["get", "set", "delete", "run", "apply", "logs", "graph", "help"]);
 }

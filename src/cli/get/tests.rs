@@ -118,3 +118,32 @@ fn a_watch_frame_is_no_higher_than_the_terminal() {
         assert_eq!(lines, expected, "{lines_max}");
     }
 }
+
+#[test]
+fn a_name_that_is_not_there_is_told_beside_the_table() {
+    let mut server = ScriptedServer::new([Step::State(state(&["A"], &[("web", "1", "A", Phase::Running)]))]);
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let mut output = Output::to(&mut out, &mut err, None);
+    let filter = Filter { names: vec!["wbe".to_owned()], ..Filter::default() };
+    workloads(&mut server, &filter, &mut output).unwrap();
+    drop(output);
+    let heading = "WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE   ADDITIONAL INFO\n";
+    assert_eq!(String::from_utf8(out).unwrap(), heading);
+    assert_eq!(String::from_utf8(err).unwrap(), "warn: workload 'wbe' does not exist, did you mean 'web'?\n");
+}
+
+#[test]
+fn a_mask_that_leads_nowhere_is_told_beside_the_empty_answer() {
+    let mut server = ScriptedServer::new([Step::State(Node::empty())]);
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let mut output = Output::to(&mut out, &mut err, None);
+    let masks = ["desiredSate.workloads", "agents.nobody", "*.workloads", ""].map(str::to_owned);
+    super::state(&mut server, &masks, Format::Json, &mut output).unwrap();
+    drop(output);
+    assert_eq!(String::from_utf8(out).unwrap(), "{}\n");
+    assert_eq!(
+        String::from_utf8(err).unwrap(),
+        "warn: mask 'desiredSate.workloads' leads nowhere: no part of the state is called 'desiredSate', did you mean \
+         'desiredState'?\nwarn: mask '' leads nowhere: no part of the state is called ''\n"
+    );
+}

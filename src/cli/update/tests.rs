@@ -1,7 +1,6 @@
 //! What is sent, printed and answered for updates, against a scripted server.
 
 use super::*;
-use crate::cli::rows::MASKS;
 use crate::cli::rows::tests::state;
 use crate::cli::testing::{ScriptedServer, Step, accepted, reported};
 use crate::model::execution_state::Phase;
@@ -30,7 +29,7 @@ fn run(
 }
 
 fn update() -> Update {
-    Update { new_state: Node::empty(), masks: vec!["desiredState.workloads.w".to_owned()] }
+    Update { masks: vec!["desiredState.workloads.w".to_owned()], ..Update::default() }
 }
 
 fn running_after_update(end: Vec<Step>) -> Vec<Step> {
@@ -55,7 +54,7 @@ fn an_update_is_followed_until_its_workloads_run() {
     );
     assert_eq!(ran.err, "");
     assert!(ran.server.is_done());
-    assert_eq!(ran.server.reads, [MASKS, MASKS]);
+    assert_eq!(ran.server.reads, [wait::MASKS, wait::MASKS]);
     assert_eq!(ran.server.updates, [(Node::empty(), vec!["desiredState.workloads.w".to_owned()])]);
 }
 
@@ -92,7 +91,9 @@ fn failed_workloads_are_told_and_are_an_error_only_when_asked() {
         let end = vec![Step::Broadcast(vec![reported("w.1.A", Phase::PendingStartingFailed, "No more retries: x\ny")])];
         running_after_update(end)
     };
-    let told = "warn: workload 'w' on agent 'A' is Pending(StartingFailed): No more retries: x, y\n";
+    let told = "warn: 1 workload missed the target:\n\
+                WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE           ADDITIONAL INFO      \n\
+                w               A       podman    Pending(StartingFailed)   No more retries: x, y\n";
     let ran = run(failed(), Waiting::default(), |context| context.update_and_wait(update()));
     assert_eq!((ran.code.unwrap(), ran.err.as_str()), (ExitCode::Success, told));
     let waiting = Waiting { fail_on_error: true, ..Waiting::default() };
@@ -110,7 +111,9 @@ fn a_wait_that_takes_too_long_is_given_up_with_what_is_missing() {
     assert_eq!(ran.code.unwrap(), ExitCode::GaveUp);
     assert_eq!(
         ran.err,
-        "warn: workload 'w' on agent 'A' is Pending(Initial)\n\
+        "warn: 1 workload missed the target:\n\
+         WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE    ADDITIONAL INFO\n\
+         w               A       podman    Pending(Initial)                  \n\
          error: gave up waiting after '5s', not there yet: 1 workload\n\
          hint: the update stays in force; follow it with 'ank get workloads -w'\n"
     );
@@ -118,7 +121,7 @@ fn a_wait_that_takes_too_long_is_given_up_with_what_is_missing() {
 
 #[test]
 fn deleting_workloads_sends_their_masks_with_an_empty_state() {
-    let update = delete_workloads(&["a".to_owned(), "b".to_owned()]);
+    let update = delete_workloads(&["a".to_owned(), "b".to_owned()]).unwrap();
     assert_eq!(update.new_state, Node::empty());
     assert_eq!(update.masks, ["desiredState.workloads.a", "desiredState.workloads.b"]);
 }
@@ -133,5 +136,48 @@ fn deleting_configs_tells_which_were_there() {
     assert_eq!(ran.code.unwrap(), ExitCode::Success);
     assert_eq!(ran.out, "Deleted config 'a'.\nDeleted config 'c'.\n");
     assert_eq!(ran.err, "warn: config 'b' does not exist\n");
-    assert_eq!(ran.server.updates[0].1, ["c", "b", "a", "c"].map(|name| format!("desiredState.configs.{name}")));
+    let masks = ["c", "b", "a", "c"].map(|name| format!("desiredState.configs.{name}"));
+    assert_eq!(ran.server.updates[0].1, masks);
+    assert_eq!(ran.server.reads, [masks], "no more is read than the deletion is about");
+}
+
+#[test]
+fn a_state_that_cannot_be_read_does_not_keep_configs() {
+    let steps = vec![Step::NoState("too large"), Step::Accept(accepted(&[], &[]))];
+    let ran = run(steps, Waiting::default(), |context| context.delete_configs(&["a".to_owned()]));
+    assert_eq!(ran.code.unwrap(), ExitCode::Success);
+    assert_eq!(ran.out, "The deletion of config 'a' was accepted.\n");
+    assert_eq!(ran.server.updates[0].1, ["desiredState.configs.a"]);
+}
+
+#[test]
+fn names_that_lead_to_parts_of_others_are_refused_before_anything_is_sent() {
+    for name in ["a.b", "a.b.c", "", "a b", "*"] {
+        let ran = run(vec![], Waiting::default(), |context| context.delete_configs(&["a".into(), name.into()]));
+        let error = ran.code.unwrap_err().to_string();
+        assert!(error.starts_with(&format!("Command failed: 'Invalid config name '{name}'")), "{error}");
+        assert!(ran.server.updates.is_empty() && ran.server.reads.is_empty());
+        let error = delete_workloads(&["a".to_owned(), name.to_owned()]).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("Invalid workload name '{name}'")), "{error}");
+    }
+}
+
+#[test]
+fn deleting_what_is_not_there_says_so_and_names_what_was_meant() {
+    let steps =
+        vec![Step::State(state(&["A"], &[("web", "1", "A", Phase::Running)])), Step::Accept(accepted(&[], &[]))];
+    let update = delete_workloads(&["wbe".to_owned(), "web".to_owned()]).unwrap();
+    let ran = run(steps, Waiting::default(), |context| context.update_and_wait(update));
+    assert_eq!(ran.code.unwrap(), ExitCode::Success);
+    assert_eq!(ran.out, "Apply successful. No workloads updated.\n");
+    assert_eq!(ran.err, "warn: workload 'wbe' does not exist, did you mean 'web'?\n");
+}
+
+#[test]
+fn an_agent_that_is_away_is_told_since_nothing_is_waited_for() {
+    let now = state(&["A"], &[("w", "1", "B", Phase::PendingInitial)]);
+    let steps = vec![Step::State(Node::empty()), Step::Accept(accepted(&["w.1.B"], &[])), Step::State(now)];
+    let ran = run(steps, Waiting::default(), |context| context.update_and_wait(update()));
+    assert_eq!(ran.code.unwrap(), ExitCode::Success);
+    assert_eq!(ran.err, "warn: agent 'B' is not connected and starts when it is: w\n");
 }

@@ -124,20 +124,76 @@ fn failures_are_told_in_full_length() {
         reported("d.1.A", Phase::PendingWaitingToStart, ""),
         reported("e.1.A", Phase::FailedLost, ""),
     ]);
-    assert_eq!(
-        state.failures(),
-        [
-            "workload 'a' on agent 'A' is Failed(ExecFailed): Exit code: '1'".to_owned(),
-            format!("workload 'b' on agent 'A' is Pending(StartingFailed): {long}"),
-        ]
+    let names = |instances: Vec<&InstanceName>| instances.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+    assert_eq!(names(state.failures()), ["a.1.A", "b.1.A"]);
+    // A deleted workload is waited for until it is gone.
+    assert_eq!(names(state.outstanding()), ["d.1.A", "e.1.A"]);
+    let summary = state.summary(state.failures()).text(65_535, TooWide::Wrap);
+    assert_eq!(summary.lines().count(), 3);
+    assert!(summary.lines().nth(2).unwrap().ends_with(&format!("Pending(StartingFailed)   {long}")), "{summary}");
+}
+
+/// `web` needs `db` running and `init` succeeded, `db` needs nothing; all are added but `init`.
+fn dependent() -> WaitState {
+    let mut now = state(
+        &["A"],
+        &[
+            ("db", "1", "A", Phase::PendingInitial),
+            ("init", "1", "B", Phase::Running),
+            ("web", "1", "A", Phase::PendingInitial),
+        ],
     );
+    let needs = [("db", "ADD_COND_RUNNING"), ("init", "ADD_COND_SUCCEEDED"), ("nobody", "ADD_COND_FAILED")];
+    let needs = Node::map(needs.map(|(name, condition)| (name, Node::text(condition))));
+    let web = Node::map([("agent", Node::text("A")), ("runtime", Node::text("podman")), ("dependencies", needs)]);
+    let effective = Node::map([("workloads", Node::map([("web", web)]))]);
+    now.as_map_mut().unwrap().insert("effectiveState".to_owned(), effective);
+    WaitState::new(&accepted(&["web.1.A", "db.1.A"], &[]), BTreeMap::new(), &now)
+}
+
+#[test]
+fn a_workload_that_waits_tells_for_what() {
+    let mut state = dependent();
+    let info = |state: &WaitState| state.info(&instance("web.1.A"));
+    assert_eq!(info(&state), "");
+    state.on_states(&[reported("web.1.A", Phase::PendingWaitingToStart, "")]);
     assert_eq!(
-        state.outstanding(),
-        [
-            "workload 'd' on agent 'A' is Pending(WaitingToStart)",
-            "workload 'e' on agent 'A' is Failed(Lost)", // A deleted workload is waited for until it is gone.
-        ]
+        info(&state),
+        "waits for 'db' to run, it is Pending(Initial); waits for 'init' to succeed, it is Running(Ok); \
+         waits for 'nobody' to fail, it does not exist"
     );
+    state.on_states(&[
+        reported("init.1.B", Phase::Succeeded, ""), // Not ours, but waited for.
+        reported("db.1.A", Phase::PendingStarting, "Retry 2: no image"),
+        reported("nobody.1.A", Phase::FailedExecFailed, ""),
+    ]);
+    assert_eq!(info(&state), "waits for 'db' to run, it is Pending(Starting)");
+    let frame = state.frame('|', 200, usize::MAX);
+    assert!(frame[1].contains("| Pending(Starting)         Retry 2: no image"), "{frame:#?}");
+    assert!(
+        frame[2].ends_with("| Pending(WaitingToStart)   waits for 'db' to run, it is Pending(Starting)"),
+        "{frame:#?}"
+    );
+    state.on_states(&[reported("db.1.A", Phase::Running, ""), reported("web.1.A", Phase::Running, "")]);
+    assert_eq!(info(&state), "");
+}
+
+#[test]
+fn a_workload_that_must_not_stop_yet_tells_who_still_needs_it() {
+    let mut before = state(&["A"], &[]);
+    let needs = Node::map([("db", Node::text("ADD_COND_RUNNING"))]);
+    let workloads = Node::map([("web", Node::map([("dependencies", needs)]))]);
+    before.as_map_mut().unwrap().insert("desiredState".to_owned(), Node::map([("workloads", workloads)]));
+    let mut state = wait_state(&[], &["db.1.A", "web.1.A"], &["A"]);
+    state.learn_dependencies(&before);
+    state.on_states(&[
+        reported("db.1.A", Phase::StoppingWaitingToStop, ""),
+        reported("web.1.A", Phase::StoppingRequestedAtRuntime, ""),
+    ]);
+    let info = |state: &WaitState| state.info(&instance("db.1.A"));
+    assert_eq!(info(&state), "waits for 'web' to end, it is Stopping(RequestedAtRuntime)");
+    state.on_states(&[reported("web.1.A", Phase::Removed, "")]);
+    assert_eq!(info(&state), "");
 }
 
 /// Plays `steps` and gives how the wait ended and what was written.
@@ -207,7 +263,12 @@ fn waiting_can_be_given_up_and_ends_with_the_connection() {
     let mut state = wait_state(&["w.1.A"], &[], &["A"]);
     let (end, _) = run(&mut state, steps(), Some(Duration::from_secs(5)), None);
     assert_eq!(end.unwrap(), WaitEnd::TimedOut);
-    assert_eq!(state.outstanding(), ["workload 'w' on agent 'A' is Pending(Starting): Retry 3: no image"]);
+    assert_eq!(state.outstanding(), [&instance("w.1.A")]);
+    let summary = state.summary(state.outstanding()).text(65_535, TooWide::Wrap);
+    assert!(
+        summary.ends_with("w               A       podman    Pending(Starting)   Retry 3: no image\n"),
+        "{summary}"
+    );
 
     let mut state = wait_state(&["w.1.A"], &[], &["A"]);
     let (end, _) = run(&mut state, steps(), None, None);

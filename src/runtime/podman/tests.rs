@@ -3,6 +3,7 @@
 use super::*;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::workload::Workload;
+use crate::runtime::Unwatched;
 use crate::runtime::scripted_engine::{ID, OTHER, ScriptedEngine, failed, id, new_container};
 use crate::runtime::{CallWatch, MainProcess, NewContainer, RuntimeConnector as _, RuntimeError};
 use rustix::event::{EventfdFlags, eventfd};
@@ -161,7 +162,7 @@ impl CallWatch for OnceCalled {
 }
 
 #[test]
-fn a_create_that_is_cancelled_or_takes_too_long_is_cleaned_up() {
+fn a_create_that_takes_too_long_is_cleaned_up_and_a_cancelled_one_ends_at_once() {
     let found = listing(&[(ID, new().instance.to_string())]);
     for (cancelled, limit) in [(true, None), (false, Some(Duration::from_millis(10)))] {
         let mut engine = Engine::answering(&["exec sleep 600", &found]);
@@ -173,8 +174,35 @@ fn a_create_that_is_cancelled_or_takes_too_long_is_cleaned_up() {
             other => panic!("{other:?}"),
         }
         let removal = [find_call(), format!("stop --ignore {ID}"), format!("rm --ignore {ID}")];
-        assert_eq!(engine.calls()[1..], removal);
+        // Who cancels a create removes what is there.
+        assert_eq!(engine.calls()[1..], removal[..if cancelled { 0 } else { 3 }]);
     }
+}
+
+/// A watch that cancels when the cleaning up begins.
+struct CancelsCleanUp(OwnedFd);
+
+impl CallWatch for CancelsCleanUp {
+    fn cancel_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
+    }
+
+    fn next_progress(&self) -> Option<Duration> {
+        None
+    }
+
+    fn still_running(&mut self, _age: Duration) {}
+
+    fn cleaning_up(&mut self) {
+        rustix::io::write(&self.0, &1_u64.to_ne_bytes()).unwrap();
+    }
+}
+
+#[test]
+fn cleaning_up_after_a_failed_create_can_be_cancelled() {
+    let mut engine = Engine::answering(&["exit 125", "exec sleep 600"]);
+    let mut watch = CancelsCleanUp(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+    assert_eq!(engine.connector.create(&new(), None, &mut watch), Err(RuntimeError::Cancelled));
 }
 
 #[test]

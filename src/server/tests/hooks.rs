@@ -363,6 +363,26 @@ fn output_that_cannot_be_carried_out_refuses_the_update() {
 }
 
 #[test]
+fn a_cyclic_update_is_refused_before_any_hook_is_asked() {
+    let mut hooked = Hooked::new();
+    let commander = hooked.cluster.commander();
+    let cyclic = "{desiredState: {apiVersion: v1, workloads: {a: {agent: A, runtime: podman, runtimeConfig: x, \
+                  dependencies: {b: ADD_COND_RUNNING}}, b: {agent: A, runtime: podman, runtimeConfig: x, \
+                  dependencies: {a: ADD_COND_SUCCEEDED}}}}}";
+    for masks in [vec![], vec!["desiredState.workloads"]] {
+        let answer = hooked.cluster.ask(commander, update(cyclic, &masks));
+        let expected = "Update rejected: 'workload dependency 'a' is part of a cycle.'";
+        assert_eq!(answer, ResponseContent::Error(expected.to_owned()), "{masks:?}");
+        assert_eq!(hooked.asked(), None, "{masks:?}");
+    }
+    // At the start neither: these hooks would never answer.
+    let manifest = "{apiVersion: v1, workloads: {a: {agent: A, runtime: podman, runtimeConfig: x, \
+                    dependencies: {a: ADD_COND_RUNNING}}}}";
+    let error = hooked.cluster.server.start_with(desired(manifest)).unwrap_err();
+    assert_eq!((error, hooked.asked()), (UpdateError::Cycle("a".into()), None));
+}
+
+#[test]
 fn a_delete_of_what_does_not_exist_is_ignored() {
     let mut hooked = Hooked::new();
     let answer = hooked.update(&[("a", "A")], |plan| {

@@ -273,6 +273,38 @@ fn tags_of_connected_agents_are_set_and_removed_one_by_one() {
 }
 
 #[test]
+fn runtime_configs_are_stripped_by_every_kind_of_update_and_by_a_manifest() {
+    let config = "\"\\n \\u00a0 image: x\\n\\n\\u2028\"";
+    let workload = format!("{{agent: A, runtime: podman, runtimeConfig: {config}}}");
+    let whole = format!("{{desiredState: {{apiVersion: v1, workloads: {{n: {workload}}}}}}}");
+    let stripped = InstanceName::new("n", "image: x", "A").to_string();
+    for masks in [
+        vec![],
+        vec!["desiredState"],
+        vec!["desiredState.workloads"],
+        vec!["desiredState.workloads.n"],
+        vec![
+            "desiredState.workloads.n.agent",
+            "desiredState.workloads.n.runtime",
+            "desiredState.workloads.n.runtimeConfig",
+        ],
+    ] {
+        let mut cluster = Cluster::default();
+        assert_eq!(cluster.update(&whole, &masks), Ok((vec![stripped.clone()], vec![])), "{masks:?}");
+        let read = cluster.read(&["*.workloads.n.runtimeConfig"]);
+        assert_eq!(read.matches(r#""runtimeConfig":"image: x""#).count(), 2, "{masks:?}: {read}");
+        // So nothing is left that a later update of something else could strip and thereby restart.
+        let tag = "{desiredState: {apiVersion: v1, workloads: {n: {tags: {k: v}}}}}";
+        let (added, deleted) = cluster.update(tag, &["desiredState.workloads.n.tags"]).unwrap();
+        assert_eq!((&added, &deleted), (&vec![stripped.clone()], &vec![stripped.clone()]), "{masks:?}");
+        assert_eq!(cluster.update(&whole, &["desiredState.workloads.n.runtimeConfig"]), Ok((vec![], vec![])));
+    }
+    let mut cluster = Cluster::with_manifest(&format!("{{apiVersion: v1, workloads: {{n: {workload}}}}}"));
+    assert_eq!(cluster.phase(&InstanceName::new("n", "image: x", "A")), Some(Phase::PendingInitial));
+    assert!(cluster.read(&["desiredState"]).contains(r#""runtimeConfig":"image: x""#));
+}
+
+#[test]
 fn workloads_that_an_update_does_not_touch_stay_the_same_objects() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let before = cluster.server.desired.workloads["b"].clone();

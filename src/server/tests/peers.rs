@@ -1,6 +1,7 @@
 //! Peers come, speak and go.
 
 use super::*;
+use crate::limits::STRAY_STATES_BYTES;
 
 const MANIFEST: &str = "
 apiVersion: v1
@@ -177,6 +178,60 @@ fn removed_states_vanish_and_states_of_unknown_workloads_are_kept() {
     assert_eq!(cluster.take(other), [FromServer::WorkloadStates(vec![state(&unknown, Phase::Removed)])]);
     cluster.report(agent, &[]);
     assert_eq!(cluster.take(other), []);
+}
+
+#[test]
+fn an_agent_cannot_fill_the_memory_with_states_of_workloads_that_nobody_wants() {
+    let mut cluster = Cluster::with_manifest(MANIFEST);
+    let (mut agent, witness) = (cluster.settled_agent("agent_A"), cluster.settled_agent("agent_B"));
+    let strange = |number: usize| InstanceName::with_id(&format!("x{number}"), "id", "agent_A");
+    for round in 0..3 {
+        for part in 0..100 {
+            let names: Vec<InstanceName> =
+                (0..1_000).map(|index| strange(round * 100_000 + part * 1_000 + index)).collect();
+            cluster.report(agent, &names.iter().map(|name| (name, Phase::Running)).collect::<Vec<_>>());
+            cluster.take_all();
+        }
+        let count = cluster.server.states.of_agent("agent_A").count();
+        assert!(count > 1_000 && count * 256 <= STRAY_STATES_BYTES, "{count}");
+        // What is wanted or known is taken all the same.
+        cluster
+            .report(agent, &[(&a(), Phase::Running), (&strange(0), Phase::Succeeded), (&strange(1), Phase::Removed)]);
+        assert_eq!(cluster.phase(&a()), Some(Phase::Running));
+        assert_eq!(cluster.phase(&strange(0)), Some(Phase::Succeeded));
+        assert_eq!(cluster.phase(&strange(1)), None);
+        cluster.take_all();
+        cluster.report(agent, &[(&strange(1), Phase::Running), (&strange(999_999_999), Phase::Running)]);
+        assert_eq!(cluster.phase(&strange(1)), Some(Phase::Running), "one is gone, so there is room for one");
+        assert_eq!(
+            cluster.take(witness),
+            [FromServer::WorkloadStates(vec![state(&strange(1), Phase::Running)])],
+            "what is not stored is not passed on"
+        );
+        // A new connection starts with what is there already.
+        cluster.close(agent);
+        agent = cluster.settled_agent("agent_A");
+    }
+}
+
+#[test]
+fn when_an_agent_goes_its_states_are_told_before_its_log_collections_end() {
+    let mut cluster = Cluster::with_manifest(MANIFEST);
+    let (agent_a, agent_b) = (cluster.settled_agent("agent_A"), cluster.settled_agent("agent_B"));
+    let cli = cluster.open(PeerHello::Cli);
+    let logs = |instance: InstanceName| {
+        RequestContent::Logs(crate::model::messages::LogsRequest { instances: vec![instance], ..Default::default() })
+    };
+    // agent_B collects from agent_A for its workload, and provides for the command line.
+    cluster.say(agent_b, ToServer::Request(Request { id: "b@logs".into(), content: logs(a()) }));
+    cluster.say(cli, ToServer::Request(Request { id: "logs".into(), content: logs(b()) }));
+    cluster.take_all();
+    cluster.close(agent_b);
+    let gone = FromServer::WorkloadStates(vec![state(&b(), Phase::AgentDisconnected)]);
+    let cancel = FromServer::LogsCancel { request_id: "agent_B@b@logs".into() };
+    assert_eq!(cluster.take(agent_a), [gone.clone(), cancel]);
+    let stop = Response { id: "logs".into(), content: ResponseContent::LogsStop(b()) };
+    assert_eq!(cluster.take(cli), [gone, FromServer::Response(stop)]);
 }
 
 #[test]

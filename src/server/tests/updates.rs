@@ -1,6 +1,7 @@
 //! What accepted and refused updates do to states, plans and agents.
 
 use super::*;
+use crate::server::update::requested_change;
 
 fn manifest(workloads: &[(&str, &str, &str)]) -> String {
     let line = |(name, agent, rest): &(&str, &str, &str)| {
@@ -120,7 +121,7 @@ fn a_workload_of_an_agent_that_was_there_keeps_its_state_until_the_agent_reports
 }
 
 #[test]
-fn what_an_agent_lost_while_it_was_away_is_removed_with_its_first_report() {
+fn what_an_agent_lost_while_it_was_away_is_removed_when_it_has_told_all_it_has() {
     let all = [("stays", "A", ""), ("lost", "A", ""), ("stopping", "A", ""), ("back", "A", ""), ("unstarted", "A", "")];
     for clean_end in [true, false] {
         let mut cluster = Cluster::with_manifest(&manifest(&all));
@@ -136,7 +137,12 @@ fn what_an_agent_lost_while_it_was_away_is_removed_with_its_first_report() {
         cluster.update(&new_state(&[all[0], all[3]]), &[]).unwrap();
         assert!([lost, stopping, back, unstarted].iter().all(|name| cluster.phase(name).is_some()), "{clean_end}");
         cluster.take_all();
-        cluster.report(agent, &[(stays, Phase::Running), (stopping, Phase::StoppingRequestedAtRuntime)]);
+        // The report may take several messages, and until its end nothing follows from what is missing.
+        cluster.report(agent, &[(stays, Phase::Running)]);
+        cluster.report(agent, &[]);
+        cluster.report(agent, &[(stopping, Phase::StoppingRequestedAtRuntime)]);
+        assert!([lost, back, unstarted].iter().all(|name| cluster.phase(name).is_some()), "{clean_end}");
+        cluster.say(agent, ToServer::StatesComplete);
         assert_eq!(cluster.phase(lost), None, "{clean_end}");
         assert_eq!(cluster.phase(unstarted), None, "{clean_end}");
         assert_eq!(cluster.phase(stopping), Some(Phase::StoppingRequestedAtRuntime), "{clean_end}");
@@ -144,10 +150,47 @@ fn what_an_agent_lost_while_it_was_away_is_removed_with_its_first_report() {
         let told = cluster.take(witness);
         let [FromServer::WorkloadStates(states)] = told.as_slice() else { panic!("{told:?}") };
         assert_eq!(states[2..], [state(lost, Phase::Removed), state(unstarted, Phase::Removed)], "{clean_end}");
-        // Only the first report counts.
-        cluster.report(agent, &[(stays, Phase::Running)]);
+        // Only the first end counts, and only that of the agent itself.
+        cluster.say(agent, ToServer::StatesComplete);
+        cluster.say(witness, ToServer::StatesComplete);
         assert!(cluster.phase(stopping).is_some());
+        assert_eq!(cluster.take(witness), []);
     }
+}
+
+#[test]
+fn states_of_workloads_that_still_exist_survive_an_empty_or_partial_first_report() {
+    let all: Vec<(String, &str, &str)> = (0..600).map(|index| (format!("w{index:03}"), "A", "")).collect();
+    let all: Vec<(&str, &str, &str)> = all.iter().map(|(name, agent, rest)| (name.as_str(), *agent, *rest)).collect();
+    let mut cluster = Cluster::with_manifest(&manifest(&all));
+    let agent = cluster.settled_agent("A");
+    let names: Vec<InstanceName> = all.iter().map(|(name, ..)| instance(name, "A")).collect();
+    let running: Vec<(&InstanceName, Phase)> = names.iter().map(|name| (name, Phase::Running)).collect();
+    cluster.report(agent, &running);
+    cluster.close(agent);
+    cluster.update(&new_state(&[]), &[]).unwrap();
+    let agent = cluster.settled_agent("A");
+    cluster.report(agent, &[]);
+    for part in running.chunks(256) {
+        cluster.report(agent, part);
+        assert!(names.iter().all(|name| cluster.phase(name).is_some()));
+    }
+    cluster.say(agent, ToServer::StatesComplete);
+    assert!(names.iter().all(|name| cluster.phase(name) == Some(Phase::Running)));
+}
+
+#[test]
+fn what_is_added_and_deleted_again_before_the_end_of_the_report_is_for_the_agent_to_report() {
+    let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", "")]));
+    let agent = cluster.settled_agent("A");
+    cluster.report(agent, &[(&instance("a", "A"), Phase::Running)]);
+    cluster.close(agent);
+    cluster.update(&new_state(&[]), &[]).unwrap();
+    let agent = cluster.settled_agent("A");
+    cluster.update(&new_state(&[("a", "A", "")]), &[]).unwrap();
+    cluster.update(&new_state(&[]), &[]).unwrap();
+    cluster.say(agent, ToServer::StatesComplete);
+    assert!(cluster.phase(&instance("a", "A")).is_some());
 }
 
 #[test]
@@ -307,6 +350,48 @@ fn a_changed_config_updates_exactly_the_workloads_that_become_different() {
     assert_eq!(error, expected);
     let error = cluster.update(&with_configs("1", "not a name", ""), &[]).unwrap_err();
     assert!(error.contains("Unsupported agent name 'not a name'"), "{error}");
+}
+
+#[test]
+fn an_update_looks_at_what_it_names_and_at_the_users_of_its_configs_alone() {
+    let mut cluster = Cluster::default();
+    let lines: String = (0..1_000)
+        .map(|index| {
+            let configs = if index % 500 == 7 { ", configs: {alias: k}" } else { "" };
+            format!("  w{index:03}: {{agent: A, runtime: podman, runtimeConfig: x{configs}}}\n")
+        })
+        .collect();
+    let state = format!("apiVersion: v1\nconfigs: {{k: v, other: v, more: v}}\nworkloads:\n{lines}");
+    cluster.server.start_with(desired(&state)).unwrap();
+    let whole = format!("desiredState:\n{}", state.lines().map(|line| format!("  {line}\n")).collect::<String>());
+    for (new_state, masks, changed, configs, rendered) in [
+        ("desiredState: {configs: {k: w}}", vec!["desiredState.configs.k"], vec![], vec!["k"], vec!["w007", "w507"]),
+        ("desiredState: {configs: {k: w}}", vec!["desiredState.configs.other"], vec![], vec!["other"], vec![]),
+        ("desiredState: {configs: {k: v}}", vec!["desiredState.configs.k"], vec![], vec![], vec![]),
+        ("desiredState: {}", vec!["desiredState.workloads.w005"], vec!["w005"], vec![], vec!["w005"]),
+        (
+            "desiredState: {workloads: {w005: {tags: {k: v}}}}",
+            vec!["desiredState.workloads.w005.tags", "desiredState.workloads.w006.tags"],
+            vec!["w005"],
+            vec![],
+            vec!["w005"],
+        ),
+        (&whole, vec![], vec![], vec![], vec![]),
+        (&whole, vec!["desiredState"], vec![], vec![], vec![]),
+    ] {
+        let RequestContent::UpdateState(update) = update(new_state, &masks) else { panic!("an update") };
+        let change = requested_change(cluster.server.view(), update).unwrap();
+        assert_eq!(change.workloads.keys().map(|name| &**name).collect::<Vec<_>>(), changed, "{masks:?}");
+        assert_eq!(change.configs.keys().collect::<Vec<_>>(), configs, "{masks:?}");
+        let looked_at = cluster.server.rendered(&change).unwrap();
+        assert_eq!(looked_at.keys().map(|name| &**name).collect::<Vec<_>>(), rendered, "{masks:?}");
+    }
+    // The index of users follows the workloads.
+    cluster.update("desiredState: {}", &["desiredState.workloads.w007"]).unwrap();
+    let error = cluster.update("desiredState: {}", &["desiredState.configs.k"]).unwrap_err();
+    assert!(error.contains("config key 'k'"), "{error}");
+    cluster.update("desiredState: {}", &["desiredState.workloads.w507.configs"]).unwrap();
+    assert_eq!(cluster.update("desiredState: {}", &["desiredState.configs.k"]), Ok((vec![], vec![])));
 }
 
 #[test]

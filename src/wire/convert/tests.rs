@@ -74,6 +74,7 @@ fn messages_to_the_server_arrive_unchanged() {
         ToServer::AgentHello { agent: "A".into(), version: "1.1.0".into(), tags: [("k".into(), "v".into())].into() },
         ToServer::CommanderHello { version: "1.1.0".into() },
         ToServer::WorkloadStates(states()),
+        ToServer::StatesComplete,
         ToServer::AgentLoad(AgentLoad { agent: "A".into(), cpu_usage: 42, free_memory: u64::MAX }),
         request(RequestContent::UpdateState(UpdateState { new_state: Some(Ok(tree)), masks: vec!["m".into()] })),
         request(RequestContent::UpdateState(UpdateState { new_state: None, masks: vec![] })),

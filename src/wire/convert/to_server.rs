@@ -21,6 +21,7 @@ pub fn to_server(message: grpc_api::ToServer) -> ToServer {
             tags: hello.tags.into_option().map(|tags| tags.tags.into_iter().collect()).unwrap_or_default(),
         },
         Some(ToServerEnum::CommanderHello(hello)) => ToServer::CommanderHello { version: hello.protocolVersion },
+        Some(ToServerEnum::UpdateWorkloadState(states)) if states.workloadStates.is_empty() => ToServer::StatesComplete,
         Some(ToServerEnum::UpdateWorkloadState(states)) => ToServer::WorkloadStates(read_workload_states(&states)),
         Some(ToServerEnum::AgentLoadStatus(load)) => ToServer::AgentLoad(AgentLoad {
             agent: load.agent_name,

@@ -26,6 +26,7 @@ pub fn to_server(message: ToServer) -> grpc_api::ToServer {
             ToServerEnum::CommanderHello(grpc_api::CommanderHello { protocolVersion: version, ..Default::default() })
         }
         ToServer::WorkloadStates(states) => ToServerEnum::UpdateWorkloadState(workload_states(&states)),
+        ToServer::StatesComplete => ToServerEnum::UpdateWorkloadState(workload_states(&[])),
         ToServer::AgentLoad(load) => ToServerEnum::AgentLoadStatus(grpc_api::AgentLoadStatus {
             agent_name: load.agent,
             cpu_usage: MessageField::some(base::CpuUsage { cpu_usage: load.cpu_usage, ..Default::default() }),

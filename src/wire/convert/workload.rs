@@ -4,6 +4,7 @@
 
 use super::ConvertError;
 use super::state::workload_tree;
+use crate::limits::STATE_INFO_MAX;
 use crate::model::access_rules::{AccessRule, Operation};
 use crate::model::complete_state::workload_from_node;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
@@ -184,7 +185,8 @@ fn read_workload_state(state: &base::WorkloadState) -> Result<WorkloadState, Con
     let instance = required_instance_name(&state.instanceName)?;
     let execution = state.executionState.as_ref().ok_or_else(|| ConvertError::missing("execution_state"))?;
     let kind = execution.ExecutionStateEnum.as_ref().ok_or_else(|| ConvertError::missing("execution_state_enum"))?;
-    let info = execution.additionalInfo.clone().unwrap_or_default();
+    let info = execution.additionalInfo.as_deref().unwrap_or_default();
+    let info = &info[..info.floor_char_boundary(STATE_INFO_MAX)];
     Ok(WorkloadState::new(instance, ExecutionState::with_info(read_phase(kind)?, info)))
 }
 

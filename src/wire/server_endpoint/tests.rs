@@ -7,9 +7,12 @@ use crate::limits::{CONNECT_MAX, MESSAGE_MAX};
 use crate::model::messages::{FromServer, Request, RequestContent, Response, ResponseContent};
 use crate::model::version::VERSION;
 use crate::wire::address::ServerUrl;
-use crate::wire::client::{ClientOptions, ClientReceiver, ClientSender, Hangup, Service, StreamEnd, connect};
+use crate::wire::client::{
+    ClientOptions, ClientReceiver, ClientSender, Hangup, Service, StreamEnd, connect, connect_with,
+};
 use crossbeam_channel::{Receiver, bounded};
-use std::io::Write;
+use std::io::{Read, Write};
+use std::sync::atomic::AtomicBool;
 
 /// Long enough for a machine that is busy with other tests.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -83,7 +86,7 @@ fn messages_travel_both_ways_and_goodbye_closes_in_order() {
         let request = ToServer::Request(Request { id: "r".into(), content: RequestContent::EventsCancel });
         sender.send(request.clone()).unwrap();
         match events.recv_timeout(LIMIT).unwrap() {
-            PeerEvent::Message { peer: from, message } => assert_eq!((from, message), (peer, request)),
+            PeerEvent::Message { peer: from, message, .. } => assert_eq!((from, message), (peer, request)),
             other => panic!("{other:?}"),
         }
         // Larger than the 4 MiB that gRPC takes by default.
@@ -171,6 +174,130 @@ fn garbage_and_oversize_messages_end_only_their_own_stream() {
     witness.send(ToServer::Goodbye).unwrap();
     let event = events.recv_timeout(LIMIT).unwrap();
     assert!(matches!(event, PeerEvent::Message { peer, .. } if peer == witness_id), "{event:?}");
+}
+
+/// Passes bytes on between one client and `server` until it is told to be silent: then it takes everything and passes
+/// nothing on, like a host that has vanished behind a switch. Ends are not passed on either.
+fn wire_to(server: SocketAddr) -> (SocketAddr, Arc<AtomicBool>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let silent = Arc::new(AtomicBool::new(false));
+    let told = silent.clone();
+    std::thread::spawn(move || {
+        let ends = [listener.accept().unwrap().0, TcpStream::connect(server).unwrap()];
+        for (from, to) in [(0, 1), (1, 0)] {
+            let (mut from, mut to) = (ends[from].try_clone().unwrap(), ends[to].try_clone().unwrap());
+            let silent = told.clone();
+            std::thread::spawn(move || {
+                let mut buffer = [0; 4096];
+                while let Ok(bytes @ 1..) = from.read(&mut buffer) {
+                    if !silent.load(Ordering::SeqCst) && to.write_all(&buffer[..bytes]).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (address, silent)
+}
+
+#[test]
+fn a_peer_that_vanishes_without_a_word_is_noticed_by_either_side() {
+    let promised = Keepalive::default();
+    let bound = promised.interval + promised.timeout;
+    assert!(bound <= Duration::from_secs(30) && crate::limits::TCP_USER_TIMEOUT <= Duration::from_secs(30));
+    // What is configured is what happens: with these it takes a moment, with the default ones at least the interval.
+    let short = Keepalive { interval: Duration::from_millis(100), timeout: Duration::from_millis(300) };
+    for (server_side, client_side) in [(short, promised), (promised, short)] {
+        let server_notices = server_side.interval < client_side.interval;
+        let (inbox, events) = bounded(64);
+        let endpoint_options = EndpointOptions {
+            address: "127.0.0.1:0".parse().unwrap(),
+            security: Security::Insecure,
+            message_max: MESSAGE_MAX,
+        };
+        let endpoint = ServerEndpoint::start_with(&endpoint_options, inbox, server_side, MESSAGE_MAX).unwrap();
+        let (address, silent) = wire_to(endpoint.address());
+        let url = ServerUrl::parse(&format!("http://{address}")).unwrap();
+        let options = ClientOptions { url, ..options(&endpoint, Service::Agent) };
+        let (_sender, mut receiver, _hangup) = connect_with(&options, agent("A"), client_side).unwrap();
+        let (peer, _, outbox) = opened(&events);
+        outbox.put(answer(1)).unwrap();
+        assert_eq!(receiver.receive(), Ok(answer(1)));
+        silent.store(true, Ordering::SeqCst);
+        if server_notices {
+            let event = events.recv_timeout(promised.interval).unwrap();
+            assert!(matches!(event, PeerEvent::Closed { peer: gone } if gone == peer), "{event:?}");
+        } else {
+            let (ended, end) = bounded(1);
+            std::thread::spawn(move || ended.send(receiver.receive()).unwrap());
+            assert!(end.recv_timeout(promised.interval).unwrap().is_err());
+        }
+    }
+}
+
+#[test]
+fn large_messages_that_wait_for_the_server_are_bounded_and_small_ones_of_others_pass() {
+    const LARGE: usize = 100 * 1024;
+    let (inbox, events) = bounded(64);
+    let options = EndpointOptions {
+        address: "127.0.0.1:0".parse().unwrap(),
+        security: Security::Insecure,
+        message_max: MESSAGE_MAX,
+    };
+    let endpoint = ServerEndpoint::start_with(&options, inbox, Keepalive::default(), 2 * LARGE + LARGE / 2).unwrap();
+    let (mut flood, _flood_receiver, _hangup) = dial(&endpoint, Service::Cli, commander(VERSION));
+    let (flooding, _, _flood_outbox) = opened(&events);
+    let (mut witness, _receiver, _hangup) = dial(&endpoint, Service::Cli, commander(VERSION));
+    let (witnessing, _, _outbox) = opened(&events);
+    let sender = std::thread::spawn(move || {
+        for _ in 0..20 {
+            let request = Request { id: "x".repeat(LARGE), content: RequestContent::LogsCancel };
+            flood.send(ToServer::Request(request)).unwrap();
+        }
+        flood
+    });
+    let next = || match events.recv_timeout(LIMIT).unwrap() {
+        PeerEvent::Message { peer, room, .. } => (peer, room),
+        other => panic!("{other:?}"),
+    };
+    // The room is held as long as these are not handled, so the third one stays with its reader.
+    let held = [next(), next()];
+    assert!(held.iter().all(|(peer, _)| *peer == flooding));
+    for _ in 0..100 {
+        witness.send(ToServer::Goodbye).unwrap();
+        assert_eq!(next().0, witnessing);
+    }
+    drop(held);
+    for _ in 2..20 {
+        assert_eq!(next().0, flooding);
+    }
+    sender.join().unwrap();
+}
+
+#[test]
+fn the_end_of_a_report_is_believed_of_our_own_agents() {
+    let (endpoint, events) = endpoint(MESSAGE_MAX);
+    let (mut sender, _receiver, _hangup) = dial(&endpoint, Service::Agent, agent("A"));
+    let _opened = opened(&events);
+    sender.send(ToServer::StatesComplete).unwrap();
+    let event = events.recv_timeout(LIMIT).unwrap();
+    assert!(matches!(event, PeerEvent::Message { message: ToServer::StatesComplete, .. }), "{event:?}");
+    // Programs of other implementations, which have another name, mean nothing by it.
+    let builder = grpcio::ChannelBuilder::new(grpc::environment()).primary_user_agent("tonic/0.12");
+    let channel = builder.connect(&endpoint.address().to_string());
+    let client = grpcio::Client::new(channel);
+    let (mut sink, _stream) = client.duplex_streaming(&grpc::CONNECT_AGENT, grpcio::CallOption::default()).unwrap();
+    for message in [agent("B"), ToServer::StatesComplete] {
+        let message = crate::wire::convert::to_wire::to_server(message);
+        wait(sink.send((message, WriteFlags::default()))).unwrap();
+    }
+    let _opened = opened(&events);
+    let event = events.recv_timeout(LIMIT).unwrap();
+    assert!(
+        matches!(&event, PeerEvent::Message { message: ToServer::WorkloadStates(states), .. } if states.is_empty()),
+        "{event:?}"
+    );
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 #![allow(clippy::disallowed_methods, clippy::print_stdout)] // It starts processes, takes times and prints them.
 
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::fs;

@@ -1,0 +1,150 @@
+//! Before a start: containers of the workload that nobody accounts for are looked for and removed, or taken over.
+//!
+//! Thread: `wl:<name>`; part of [`WorkloadControlLoop`]. It waits for the answers as for commands, so that a delete need
+//! not wait for an engine that hangs, and holds no start slot.
+//! Takes: listings of the state checkers, one for all workloads that ask at the same time.
+
+use super::{Leftovers, Stage, Start, WorkloadControlLoop};
+use crate::agent::state_checker::WatchCommand;
+use crate::agent::workload_command::Engine;
+use crate::clock::Clock;
+use crate::model::execution_state::Phase;
+use crate::model::names::Name;
+use crate::runtime::{ContainerId, ListedContainer, RuntimeError};
+use crossbeam_channel::{Receiver, bounded};
+use log::{info, warn};
+
+/// The answer of an engine that was asked for its containers: one of another runtime, or the own one (`None`).
+pub type Answer = (Option<Name>, Result<Vec<ListedContainer>, RuntimeError>);
+
+/// A search that is under way.
+pub(super) struct Search {
+    start: Start,
+    pub(super) answers: Receiver<Answer>,
+    pub(super) answered: Vec<Answer>,
+}
+
+impl<C: Clock> WorkloadControlLoop<C> {
+    /// Whether a container may exist that must be gone before a start.
+    pub(super) fn must_search(&self) -> bool {
+        self.searches_own() || !self.others.is_empty()
+    }
+
+    fn searches_own(&self) -> bool {
+        self.leftovers >= Leftovers::Likely
+    }
+
+    /// Asks the engines where such containers may be.
+    pub(super) fn search(&mut self, start: Start) {
+        let (sender, answers) = bounded(1 + self.others.len());
+        let ask = |engine: &Engine, runtime: Option<Name>| {
+            let sender = sender.clone();
+            let reply = Box::new(move |result| {
+                let _ = sender.try_send((runtime, result)); // There is room; gone means that nobody waits any more.
+            });
+            let _ = engine.watch.send(WatchCommand::ListAll { reply }); // Gone only when the agent ends.
+        };
+        self.engine.iter().filter(|_| self.searches_own()).for_each(|engine| ask(engine, None));
+        self.others.iter().for_each(|other| ask(&other.engine, Some(other.runtime.clone())));
+        self.stage = Stage::Searching(Search { start, answers, answered: Vec::new() });
+    }
+
+    /// Workloads do not wait for ever for an engine of another runtime. What it has goes when it says so.
+    pub(super) fn give_up_others(&mut self) {
+        let now = self.context.clock.now();
+        for other in self.others.extract_if(.., |other| other.until.is_some_and(|until| until <= now)) {
+            let (name, runtime) = (&self.instance.workload, &other.runtime);
+            warn!("Starting workload '{name}' although '{runtime}' does not say which containers it has.");
+        }
+    }
+
+    /// When all have answered: removes what was found, and starts.
+    pub(super) fn end_search(&mut self) {
+        let Stage::Searching(search) = &self.stage else { return };
+        let answered = |runtime: Option<&Name>| search.answered.iter().any(|(of, _)| of.as_ref() == runtime);
+        let own_missing = self.searches_own() && !answered(None);
+        if own_missing || !self.others.iter().all(|other| answered(Some(&other.runtime))) {
+            return;
+        }
+        let Stage::Searching(Search { start, answered, .. }) = std::mem::replace(&mut self.stage, Stage::Idle) else {
+            return;
+        };
+        let (mut running, mut failed) = (None, None);
+        for (runtime, result) in answered {
+            let removed = match runtime {
+                Some(runtime) => self.remove_from_other(&runtime, result),
+                None => result.and_then(|listed| self.remove_own(start, listed)).map(|found| running = found),
+            };
+            match removed {
+                Ok(()) => {}
+                Err(RuntimeError::Cancelled) => return, // The command that makes it pointless comes next.
+                Err(error) => _ = failed.get_or_insert(error),
+            }
+        }
+        if let Some(error) = failed {
+            return self.on_search_failed(start, &error);
+        }
+        self.leftovers = Leftovers::None;
+        if let Some(id) = running {
+            info!("Resuming workload '{}'", self.instance.workload);
+            self.restarts.running(self.context.clock.now());
+            return self.watch(id);
+        }
+        self.begin_start(start);
+    }
+
+    /// As a create that failed, but what was to be started stays so.
+    fn on_search_failed(&mut self, start: Start, error: &RuntimeError) {
+        self.on_create_failed(start, &error.to_string());
+        let given_up_at = self.others.iter().filter_map(|other| other.until).min();
+        if let Stage::RetryAt(at, again) = &mut self.stage {
+            *again = start;
+            *at = given_up_at.map_or(*at, |until| until.min(*at));
+        }
+    }
+
+    /// Removes what the own engine has. A container of an earlier life that runs as it should is taken over instead.
+    fn remove_own(&mut self, start: Start, listed: Vec<ListedContainer>) -> Result<Option<ContainerId>, RuntimeError> {
+        let any_instance = self.leftovers == Leftovers::AnyInstance;
+        let ours = |found: &ListedContainer| match any_instance {
+            true => found.instance.workload == self.instance.workload,
+            false => found.instance == self.instance,
+        };
+        let mut found: Vec<ListedContainer> = listed.into_iter().filter(ours).collect();
+        found.retain(|found| self.container.as_ref() != Some(&found.id));
+        let serves = |found: &ListedContainer| found.instance == self.instance && found.state.phase == Phase::Running;
+        let may_serve = any_instance && start != Start::Existing;
+        let serving = found.iter().position(serves).filter(|_| may_serve).map(|index| found.swap_remove(index).id);
+        for container in found {
+            if self.inbox.cancels_create() {
+                return Err(RuntimeError::Cancelled);
+            }
+            let Some(engine) = &mut self.engine else { break };
+            engine.connector.delete(&container.id)?;
+        }
+        Ok(serving)
+    }
+
+    fn remove_from_other(
+        &mut self,
+        runtime: &Name,
+        result: Result<Vec<ListedContainer>, RuntimeError>,
+    ) -> Result<(), RuntimeError> {
+        let Some(index) = self.others.iter().position(|other| other.runtime == *runtime) else { return Ok(()) };
+        let listed = match result {
+            // Its program is not there, so nothing can have been made with it.
+            Err(RuntimeError::NotInstalled(_)) => Vec::new(),
+            result => result?,
+        };
+        for container in listed.into_iter().filter(|found| found.instance.workload == self.instance.workload) {
+            if self.inbox.cancels_create() {
+                return Err(RuntimeError::Cancelled);
+            }
+            let other = &mut self.others[index];
+            other.until = None; // What is known to be there is waited for.
+            other.engine.connector.delete(&container.id)?;
+        }
+        self.others.remove(index);
+        Ok(())
+    }
+}

@@ -1,0 +1,207 @@
+//! Shell completion: `COMPLETE=bash|zsh|fish|elvish|powershell ank` prints the script, which then asks the same
+//! program for candidates (spec/cli.md section 13).
+//!
+//! Thread: `main`. Takes: the words typed so far, so that `-s`, `-k` and certificates count. Gives: names that the
+//! server knows; none, silently, when it does not answer within [`COMPLETION_MAX`].
+
+use super::args::{self, Common};
+use super::output::Output;
+use super::rows::entries;
+use super::session::{ServerLink, Session};
+use super::settings::CliSettings;
+use crate::limits::COMPLETION_MAX;
+use crate::model::execution_state::Phase;
+use crate::model::node::Node;
+use clap::FromArgMatches;
+use clap_complete::CompleteEnv;
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
+use crossbeam_channel::never;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::io;
+
+/// Runtimes that agents have.
+const RUNTIMES: [&str; 3] = ["podman", "podman-kube", "containerd"];
+
+/// Prints the script or candidates when a shell asks for them. Answers whether that was so.
+///
+/// # Errors
+/// The shell is unknown, or standard output cannot be written.
+pub fn answer_shell(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<bool, clap::Error> {
+    CompleteEnv::with_factory(args::command).try_complete(words, std::env::current_dir().ok().as_deref())
+}
+
+/// What can stand at a place of the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Names {
+    /// Names of workloads in the desired state.
+    Workloads,
+    /// Names of configs in the desired state.
+    Configs,
+    /// Names of connected agents.
+    Agents,
+    /// Field masks.
+    Masks,
+    /// Field masks, or the file of `set state`.
+    MasksAndFile,
+    /// States of workloads.
+    States,
+    /// Runtimes.
+    Runtimes,
+}
+
+impl Names {
+    /// For the attribute of an argument.
+    #[must_use]
+    pub fn completer(self) -> ArgValueCompleter {
+        ArgValueCompleter::new(self)
+    }
+
+    /// Parts of the state that the candidates are made of, as small as they can be asked for.
+    fn masks(self) -> &'static [&'static str] {
+        match self {
+            Self::Workloads => &["desiredState.workloads.*.agent"],
+            Self::Configs => &["desiredState.configs"],
+            Self::Agents => &["agents"],
+            Self::Masks | Self::MasksAndFile => {
+                &["desiredState.workloads.*.agent", "desiredState.configs", "workloadStates", "agents"]
+            }
+            Self::States | Self::Runtimes => &[],
+        }
+    }
+
+    fn in_state(self, state: &Node) -> BTreeSet<String> {
+        let keys = |path: &[&str]| entries(state.at(path)).map(|(name, _)| name.clone()).collect();
+        match self {
+            Self::Workloads => keys(&["desiredState", "workloads"]),
+            Self::Configs => keys(&["desiredState", "configs"]),
+            Self::Agents => keys(&["agents"]),
+            Self::Masks | Self::MasksAndFile => masks(state),
+            Self::States => Phase::ALL.iter().map(|(_, state, _)| (*state).to_owned()).collect(),
+            Self::Runtimes => RUNTIMES.map(str::to_owned).into(),
+        }
+    }
+}
+
+impl ValueCompleter for Names {
+    fn complete(&self, current: &OsStr) -> Vec<CompletionCandidate> {
+        let Some(begin) = current.to_str() else { return Vec::new() };
+        let state = if self.masks().is_empty() { Some(Node::empty()) } else { read_state(self.masks()) };
+        let names = self.in_state(&state.unwrap_or_default());
+        let matching = names.into_iter().filter(|name| name.starts_with(begin)).map(CompletionCandidate::new);
+        let mut candidates: Vec<CompletionCandidate> = matching.collect();
+        if *self == Self::MasksAndFile {
+            candidates.extend(PathCompleter::file().stdio().complete(current));
+        }
+        candidates
+    }
+}
+
+/// The masks that lead to something in `state`.
+fn masks(state: &Node) -> BTreeSet<String> {
+    let mut masks = BTreeSet::new();
+    for (part, below) in [("desiredState", "workloads"), ("desiredState", "configs")] {
+        if let Some(objects) = state.at(&[part, below]) {
+            masks.extend([part.to_owned(), format!("{part}.{below}")]);
+            masks.extend(entries(Some(objects)).map(|(name, _)| format!("{part}.{below}.{name}")));
+        }
+    }
+    if let Some(agents) = state.get("workloadStates") {
+        masks.insert("workloadStates".to_owned());
+        // What is not scheduled is below an agent without a name, which nobody would type.
+        for (agent, workloads) in entries(Some(agents)).filter(|(agent, _)| !agent.is_empty()) {
+            masks.insert(format!("workloadStates.{agent}"));
+            masks.extend(entries(Some(workloads)).map(|(workload, _)| format!("workloadStates.{agent}.{workload}")));
+        }
+    }
+    if let Some(agents) = state.get("agents") {
+        masks.insert("agents".to_owned());
+        for (name, agent) in entries(Some(agents)) {
+            masks.insert(format!("agents.{name}"));
+            let parts = entries(Some(agent)).filter(|(part, _)| ["status", "tags"].contains(&part.as_str()));
+            masks.extend(parts.map(|(part, _)| format!("agents.{name}.{part}")));
+        }
+    }
+    masks
+}
+
+/// Asks the server that the typed words, the environment and the config file lead to.
+fn read_state(masks: &[&str]) -> Option<Node> {
+    let words: Vec<OsString> = std::env::args_os().skip_while(|word| word != "--").skip(1).collect();
+    let (server_url, common) = typed(words)?;
+    let settings = CliSettings::load(server_url.as_deref(), &common, &mut Output::to(io::sink(), io::sink(), None));
+    let CliSettings { url, security, response_timeout, message_max, .. } = settings.ok()?;
+    let limit = response_timeout.min(COMPLETION_MAX);
+    let mut session = Session::open(url, security, limit, message_max, never()).ok()?;
+    let state = session.complete_state(masks).ok();
+    session.leave();
+    state
+}
+
+/// Where the server is and how to reach it, as far as an unfinished command line says so.
+fn typed(words: Vec<OsString>) -> Option<(Option<String>, Common)> {
+    let matches = args::command().ignore_errors(true).try_get_matches_from(words).ok()?;
+    let server_url = args::server_url(&matches);
+    Common::from_arg_matches(&matches).ok().map(|common| (server_url, common))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state() -> Node {
+        let load = Node::map([("cpuUsage", Node::Number(1))]);
+        let workloads = Node::map([("web", Node::map([("agent", Node::text("A"))])), ("db", Node::empty())]);
+        let web = Node::map([("web", Node::empty())]);
+        let desired = Node::map([("workloads", workloads), ("configs", Node::map([("port", Node::text("80"))]))]);
+        Node::map([
+            ("desiredState", desired),
+            ("workloadStates", Node::map([("A", web.clone()), ("", web)])),
+            ("agents", Node::map([("A", Node::map([("status", load)])), ("B", Node::empty())])),
+        ])
+    }
+
+    #[test]
+    fn candidates_are_what_the_state_has_at_that_place() {
+        let masks = [
+            "agents",
+            "agents.A",
+            "agents.A.status",
+            "agents.B",
+            "desiredState",
+            "desiredState.configs",
+            "desiredState.configs.port",
+            "desiredState.workloads",
+            "desiredState.workloads.db",
+            "desiredState.workloads.web",
+            "workloadStates",
+            "workloadStates.A",
+            "workloadStates.A.web",
+        ];
+        for (names, expected) in [
+            (Names::Workloads, &["db", "web"][..]),
+            (Names::Configs, &["port"]),
+            (Names::Agents, &["A", "B"]),
+            (Names::Masks, &masks),
+        ] {
+            let found: Vec<String> = names.in_state(&state()).into_iter().collect();
+            assert_eq!(found, expected, "{names:?}");
+            assert!(names.in_state(&Node::empty()).is_empty(), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn options_typed_so_far_say_which_server_is_asked() {
+        for (words, url, insecure) in [
+            ("ank -s http://a:1 -k get workload", Some("http://a:1"), Some(true)),
+            ("ank get workload -s run --server-url http://b:2", Some("http://b:2"), None),
+            ("ank delete workload --insecure x ", None, Some(true)),
+            ("ank -s http://a:1 logs -s 2026", Some("http://a:1"), None),
+            ("ank -k run workload w --runtime", None, Some(true)),
+            ("ank -k nonsense --what", None, Some(true)),
+        ] {
+            let (found, common) = typed(words.split(' ').map(OsString::from).collect()).unwrap();
+            assert_eq!((found.as_deref(), common.insecure), (url, insecure), "{words}");
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! `ank graph`: which workload needs which, and what they are doing: as trees, for Graphviz, or for Mermaid.
+//!
+//! Thread: `main`, plain functions.
+
+use super::args::GraphFormat;
+use super::error::{CliError, CommandError};
+use super::output::Output;
+use super::rows::{self, entries};
+use super::session::ServerLink;
+use super::table::{Table, TooWide, one_line};
+use super::wait::fulfils;
+use crate::model::nearest::nearest;
+use crate::model::node::Node;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+/// The parts of the complete state that a graph is made of. The effective state is that of rendered templates.
+const MASKS: [&str; 5] = [
+    "workloadStates",
+    "desiredState.workloads.*.agent",
+    "desiredState.workloads.*.dependencies",
+    "effectiveState.workloads.*.agent",
+    "effectiveState.workloads.*.dependencies",
+];
+
+/// Prints the graph of all workloads, or of `names` and what they need.
+///
+/// # Errors
+/// No answer, an unknown name, or standard output cannot be written.
+pub fn print(
+    link: &mut impl ServerLink,
+    names: &[String],
+    format: GraphFormat,
+    output: &mut Output<'_>,
+) -> Result<(), CliError> {
+    let graph = Graph::of(&link.complete_state(&MASKS)?).only(names)?;
+    let text = match format {
+        GraphFormat::Text => graph.trees(names).text(output.width(), TooWide::Cut),
+        GraphFormat::Dot => graph.dot(),
+        GraphFormat::Mermaid => graph.mermaid(),
+    };
+    Ok(output.result(&text)?)
+}
+
+/// One workload.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Workload {
+    agent: String,
+    /// What its instances are doing; one, except while an update replaces it.
+    phases: Vec<String>,
+    /// Names with the condition, for example `ADD_COND_RUNNING`.
+    needs: BTreeMap<String, String>,
+}
+
+impl Workload {
+    fn state(&self) -> String {
+        if self.phases.is_empty() { "does not exist".to_owned() } else { self.phases.join(", ") }
+    }
+
+    fn fulfils(&self, condition: &str) -> bool {
+        self.phases.iter().any(|phase| fulfils(phase, condition))
+    }
+}
+
+/// What is needed, for people: `running`, `succeeded` or `failed`.
+fn needed(condition: &str) -> String {
+    condition.trim_start_matches("ADD_COND_").to_lowercase()
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Graph {
+    workloads: BTreeMap<String, Workload>,
+}
+
+impl Graph {
+    fn of(state: &Node) -> Self {
+        let mut graph = Self::default();
+        let instances = rows::rows(state);
+        for part in ["desiredState", "effectiveState"] {
+            for (name, node) in entries(state.at(&[part, "workloads"])) {
+                let agent = node.get("agent").and_then(Node::as_text).unwrap_or_default().to_owned();
+                let needs = entries(node.get("dependencies"));
+                let needs =
+                    needs.map(|(name, condition)| (name.clone(), condition.as_text().unwrap_or_default().into()));
+                graph.workloads.insert(name.clone(), Workload { agent, needs: needs.collect(), phases: Vec::new() });
+            }
+        }
+        for (instance, row) in instances {
+            // Also what was deleted and is still there: others may wait for its end.
+            let agent = one_line(&instance.agent);
+            let workload = graph.workloads.entry(instance.workload.to_string());
+            workload.or_insert_with(|| Workload { agent, ..Workload::default() }).phases.push(row.state);
+        }
+        let missing: BTreeSet<String> =
+            graph.workloads.values().flat_map(|workload| workload.needs.keys().cloned()).collect();
+        for name in missing {
+            graph.workloads.entry(name).or_default();
+        }
+        graph
+    }
+
+    /// The part of the graph that `names` need; all of it without names.
+    fn only(mut self, names: &[String]) -> Result<Self, CommandError> {
+        let mut wanted = BTreeSet::new();
+        let mut open: Vec<String> = names.to_vec();
+        if let Some(unknown) = names.iter().find(|name| !self.workloads.contains_key(*name)) {
+            let hint = nearest(unknown, self.workloads.keys().map(String::as_str)).map_or_else(
+                || "'ank get workloads' lists the names".to_owned(),
+                |name| format!("did you mean '{name}'?"),
+            );
+            return Err(CommandError::input(format!("Workload name '{unknown}' does not exist."), hint));
+        }
+        while let Some(name) = open.pop() {
+            if let Some(workload) = self.workloads.get(&name)
+                && wanted.insert(name)
+            {
+                open.extend(workload.needs.keys().cloned());
+            }
+        }
+        if !names.is_empty() {
+            self.workloads.retain(|name, _| wanted.contains(name));
+        }
+        Ok(self)
+    }
+
+    /// A tree for each of `names`; without names for each workload that no other needs.
+    fn trees(&self, names: &[String]) -> Table<5> {
+        let needed: BTreeSet<&str> =
+            self.workloads.values().flat_map(|workload| workload.needs.keys()).map(String::as_str).collect();
+        let mut rows = Vec::new();
+        let mut shown = BTreeSet::new();
+        let is_root =
+            |name: &str| if names.is_empty() { !needed.contains(name) } else { names.iter().any(|root| root == name) };
+        for root in self.workloads.keys().filter(|name| is_root(name)) {
+            self.branch(root, None, "", "", &mut shown, &mut rows);
+        }
+        // Only workloads that need each other are left; no server accepts that, but who knows.
+        for left in self.workloads.keys() {
+            if !shown.contains(left.as_str()) {
+                self.branch(left, None, "", "", &mut shown, &mut rows);
+            }
+        }
+        Table { headings: ["WORKLOAD NAME", "NEEDED", "MET", "AGENT", "EXECUTION STATE"], rows }
+    }
+
+    /// The rows of `name` and what it needs. `first` stands before its name, `rest` before those of the others.
+    fn branch<'g>(
+        &'g self,
+        name: &'g str,
+        condition: Option<&str>,
+        first: &str,
+        rest: &str,
+        shown: &mut BTreeSet<&'g str>,
+        rows: &mut Vec<[String; 5]>,
+    ) {
+        let Some(workload) = self.workloads.get(name) else { return };
+        let is_new = shown.insert(name);
+        let above = if is_new || workload.needs.is_empty() { "" } else { " (see above)" };
+        let met = match condition {
+            None => "",
+            Some(condition) if workload.fulfils(condition) => "yes",
+            Some(_) => "no",
+        };
+        rows.push([
+            format!("{first}{}{above}", one_line(name)),
+            condition.map(needed).unwrap_or_default(),
+            met.to_owned(),
+            one_line(&workload.agent),
+            workload.state(),
+        ]);
+        if !is_new {
+            return;
+        }
+        let mut needs = workload.needs.iter().peekable();
+        while let Some((name, condition)) = needs.next() {
+            let (corner, line) = if needs.peek().is_some() { ("|-- ", "|   ") } else { ("`-- ", "    ") };
+            self.branch(name, Some(condition), &format!("{rest}{corner}"), &format!("{rest}{line}"), shown, rows);
+        }
+    }
+
+    fn dot(&self) -> String {
+        let quoted = |text: &str| format!("\"{}\"", one_line(text).replace('\\', "\\\\").replace('"', "\\\""));
+        let mut text = "digraph workloads {\n  rankdir=LR;\n  node [shape=box];\n".to_owned();
+        for (name, workload) in &self.workloads {
+            let label = [name.as_str(), &workload.agent, &workload.state()].map(|line| quoted(line).replace('"', ""));
+            let label = label.iter().filter(|line| !line.is_empty()).cloned().collect::<Vec<_>>().join("\\n");
+            let _ = writeln!(text, "  {} [label=\"{label}\"];", quoted(name)); // Writing to a String cannot fail.
+        }
+        for (name, needs, condition, met) in self.edges() {
+            let style = if met { "solid" } else { "dashed" };
+            let _ = writeln!(
+                text,
+                "  {} -> {} [label={}, style={style}];",
+                quoted(name),
+                quoted(needs),
+                quoted(&needed(condition))
+            );
+        }
+        text + "}\n"
+    }
+
+    fn mermaid(&self) -> String {
+        // Words such as `end` are none that Mermaid takes for a node, so nodes are numbered.
+        let ids: BTreeMap<&str, usize> = self.workloads.keys().zip(0..).map(|(name, id)| (name.as_str(), id)).collect();
+        let escaped = |text: &str| one_line(text).replace('"', "#quot;").replace('<', "#lt;");
+        let mut text = "flowchart LR\n".to_owned();
+        for (name, workload) in &self.workloads {
+            let label = [name.as_str(), &workload.agent, &workload.state()].map(escaped);
+            let label = label.iter().filter(|line| !line.is_empty()).cloned().collect::<Vec<_>>().join("<br/>");
+            let _ = writeln!(text, "  n{}[\"{label}\"]", ids[name.as_str()]);
+        }
+        for (name, needs, condition, met) in self.edges() {
+            let arrow = if met { "-->" } else { "-.->" };
+            let _ = writeln!(text, "  n{} {arrow}|{}| n{}", ids[name], escaped(&needed(condition)), ids[needs]);
+        }
+        text
+    }
+
+    /// Each dependency: who needs whom, how, and whether it is met.
+    fn edges(&self) -> impl Iterator<Item = (&str, &str, &str, bool)> {
+        self.workloads.iter().flat_map(move |(name, workload)| {
+            workload.needs.iter().filter_map(move |(needs, condition)| {
+                let met = self.workloads.get(needs)?.fulfils(condition);
+                Some((name.as_str(), needs.as_str(), condition.as_str(), met))
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::rows::tests::state;
+    use crate::cli::testing::{ScriptedServer, Step};
+    use crate::model::execution_state::Phase;
+    use std::io;
+
+    /// The cluster of the demo: `logger` needs `storage`, which needs `init`; `handler` waits for its failure.
+    fn cluster() -> Node {
+        let mut cluster = state(
+            &["A", "B"],
+            &[
+                ("storage", "1", "A", Phase::Running),
+                ("init", "1", "A", Phase::Succeeded),
+                ("logger", "1", "B", Phase::PendingStarting),
+                ("handler", "1", "A", Phase::PendingWaitingToStart),
+                ("alone", "1", "A", Phase::Running),
+            ],
+        );
+        let needs = [
+            ("storage", &[("init", "ADD_COND_SUCCEEDED")][..]),
+            ("logger", &[("gone", "ADD_COND_RUNNING"), ("storage", "ADD_COND_RUNNING")]),
+            ("handler", &[("storage", "ADD_COND_FAILED")]),
+        ];
+        let workloads = cluster.as_map_mut().unwrap().get_mut("desiredState").unwrap().as_map_mut().unwrap();
+        let workloads = workloads.get_mut("workloads").unwrap().as_map_mut().unwrap();
+        for (name, needs) in needs {
+            let needs = Node::map(needs.iter().map(|(name, condition)| (*name, Node::text(*condition))));
+            workloads.get_mut(name).unwrap().as_map_mut().unwrap().insert("dependencies".to_owned(), needs);
+        }
+        cluster
+    }
+
+    fn printed(names: &[&str], format: GraphFormat) -> Result<String, String> {
+        let mut server = ScriptedServer::new([Step::State(cluster())]);
+        let mut out = Vec::new();
+        let mut output = Output::to(&mut out, io::sink(), None);
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let result = print(&mut server, &names, format, &mut output);
+        drop(output);
+        result.map(|()| String::from_utf8(out).unwrap()).map_err(|error| error.to_string())
+    }
+
+    fn trimmed(text: &str) -> String {
+        text.lines().flat_map(|line| [line.trim_end(), "\n"]).collect()
+    }
+
+    #[test]
+    fn trees_show_what_each_workload_needs_and_whether_it_has_it() {
+        let expected = "\
+WORKLOAD NAME             NEEDED      MET   AGENT   EXECUTION STATE
+alone                                       A       Running(Ok)
+handler                                     A       Pending(WaitingToStart)
+`-- storage               failed      no    A       Running(Ok)
+    `-- init              succeeded   yes   A       Succeeded(Ok)
+logger                                      B       Pending(Starting)
+|-- gone                  running     no            does not exist
+`-- storage (see above)   running     yes   A       Running(Ok)
+";
+        assert_eq!(trimmed(&printed(&[], GraphFormat::Text).unwrap()), expected);
+        let expected = "\
+WORKLOAD NAME   NEEDED      MET   AGENT   EXECUTION STATE
+storage                           A       Running(Ok)
+`-- init        succeeded   yes   A       Succeeded(Ok)
+";
+        assert_eq!(trimmed(&printed(&["storage"], GraphFormat::Text).unwrap()), expected);
+        let error = printed(&["storag"], GraphFormat::Text).unwrap_err();
+        assert_eq!(error, "Command failed: 'Workload name 'storag' does not exist.'");
+    }
+
+    #[test]
+    fn graphviz_and_mermaid_get_labelled_nodes_and_edges() {
+        let expected = "\
+digraph workloads {
+  rankdir=LR;
+  node [shape=box];
+  \"init\" [label=\"init\\nA\\nSucceeded(Ok)\"];
+  \"storage\" [label=\"storage\\nA\\nRunning(Ok)\"];
+  \"storage\" -> \"init\" [label=\"succeeded\", style=solid];
+}
+";
+        assert_eq!(printed(&["storage"], GraphFormat::Dot).unwrap(), expected);
+        let expected = "\
+flowchart LR
+  n0[\"handler<br/>A<br/>Pending(WaitingToStart)\"]
+  n1[\"init<br/>A<br/>Succeeded(Ok)\"]
+  n2[\"storage<br/>A<br/>Running(Ok)\"]
+  n0 -.->|failed| n2
+  n2 -->|succeeded| n1
+";
+        assert_eq!(printed(&["handler"], GraphFormat::Mermaid).unwrap(), expected);
+    }
+
+    #[test]
+    fn workloads_that_need_each_other_do_not_go_on_for_ever() {
+        let mut graph = Graph::default();
+        for (name, needs) in [("a", "b"), ("b", "a")] {
+            let needs = BTreeMap::from([(needs.to_owned(), "ADD_COND_RUNNING".to_owned())]);
+            graph.workloads.insert(name.to_owned(), Workload { needs, ..Workload::default() });
+        }
+        let names: Vec<String> = graph.trees(&[]).rows.into_iter().map(|[name, ..]| name).collect();
+        assert_eq!(names, ["a", "`-- b", "    `-- a (see above)"]);
+    }
+}

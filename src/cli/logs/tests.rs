@@ -1,0 +1,212 @@
+//! What `ank logs` asks for, prints and ends with, against a scripted provider.
+
+use super::*;
+use crate::cli::rows::tests::state;
+use crate::cli::testing::{ScriptedServer, Step, instance, reported};
+
+fn arguments(names: &[&str]) -> LogsArguments {
+    LogsArguments {
+        follow: false,
+        tail: -1,
+        names_before_lines: false,
+        agent_names: false,
+        since: None,
+        until: None,
+        names: names.iter().map(ToString::to_string).collect(),
+    }
+}
+
+struct Ran {
+    code: Result<ExitCode, CliError>,
+    out: String,
+    err: String,
+    server: ScriptedServer,
+}
+
+fn run(arguments: &LogsArguments, steps: Vec<Step>) -> Ran {
+    let mut server = ScriptedServer::new(steps);
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let mut output = Output::to(&mut out, &mut err, None);
+    output.set_level(true, false); // Log lines were asked for and are printed all the same.
+    let code = print(arguments, &mut server, &mut output);
+    drop(output);
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Ran { code, out: text(out), err: text(err), server }
+}
+
+fn two_workloads() -> Step {
+    Step::State(state(&["A", "B"], &[("web", "1", "A", Phase::Running), ("db", "2", "B", Phase::FailedExecFailed)]))
+}
+
+fn lines(entries: &[(&str, &str)]) -> Step {
+    let entry = |(name, message): &(&str, &str)| LogEntry { instance: instance(name), message: (*message).to_owned() };
+    Step::Log(LogStep::Entries(entries.iter().map(entry).collect()))
+}
+
+fn stopped(name: &str) -> Step {
+    Step::Log(LogStep::Stopped(instance(name)))
+}
+
+#[test]
+fn lines_of_one_workload_are_printed_as_they_are() {
+    let steps = vec![
+        two_workloads(),
+        Step::Logs(vec![instance("web.1.A")]),
+        lines(&[("web.1.A", "one"), ("web.1.A", "")]),
+        lines(&[("web.1.A", " three ")]),
+        stopped("web.1.A"),
+    ];
+    let ran = run(&arguments(&["web", "web"]), steps);
+    assert_eq!(ran.code.unwrap(), ExitCode::Success);
+    assert_eq!((ran.out.as_str(), ran.err.as_str()), ("one\n\n three \n", ""));
+    assert_eq!(ran.server.reads, [["workloadStates"]]);
+    let expected = LogsRequest { instances: vec![instance("web.1.A")], ..LogsRequest::default() };
+    assert_eq!(ran.server.logs, [expected]);
+    assert!(ran.server.is_done() && !ran.server.cancelled);
+}
+
+#[test]
+fn lines_of_several_instances_begin_with_the_name_of_the_workload() {
+    let steps = |prefixed: &str| {
+        let instances = vec![instance("db.2.B"), instance("web.1.A")];
+        let ends = [lines(&[("web.1.A", "w"), ("db.2.B", "d")]), stopped("db.2.B"), stopped("web.1.A")];
+        let steps: Vec<Step> = [two_workloads(), Step::Logs(instances)].into_iter().chain(ends).collect();
+        (steps, prefixed.to_owned())
+    };
+    let (script, expected) = steps("web w\ndb d\n");
+    assert_eq!(run(&arguments(&["web", "db"]), script).out, expected);
+    let (script, expected) = steps("A/web w\nB/db d\n");
+    let with_agents = LogsArguments { agent_names: true, ..arguments(&["web", "db"]) };
+    assert_eq!(run(&with_agents, script).out, expected);
+    let one =
+        vec![two_workloads(), Step::Logs(vec![instance("web.1.A")]), lines(&[("web.1.A", "w")]), stopped("web.1.A")];
+    let forced = LogsArguments { names_before_lines: true, ..arguments(&["web"]) };
+    assert_eq!(run(&forced, one).out, "web w\n");
+}
+
+#[test]
+fn options_are_passed_on_as_the_protocol_has_them() {
+    for (follow, tail, sent_follow, sent_tail) in [
+        (false, -1, None, None),
+        (true, 0, Some(true), Some(0)),
+        (true, 7, Some(true), Some(7)),
+        (false, -9, None, None),
+    ] {
+        let since = Some("2026-01-31T12:00:00Z".to_owned());
+        let arguments = LogsArguments { follow, tail, since: since.clone(), ..arguments(&["web"]) };
+        let steps = vec![two_workloads(), Step::Logs(vec![instance("web.1.A")]), stopped("web.1.A")];
+        let request = run(&arguments, steps).server.logs.remove(0);
+        let sent = (request.follow, request.tail, request.since, request.until);
+        assert_eq!(sent, (sent_follow, sent_tail, since, None), "{arguments:?}");
+    }
+}
+
+#[test]
+fn an_unknown_workload_is_an_error_that_names_the_nearest_one() {
+    let ran = run(&arguments(&["wbe", "db"]), vec![two_workloads()]);
+    let error = ran.code.unwrap_err();
+    assert_eq!(error.to_string(), "Command failed: 'Workload name 'wbe' does not exist.'");
+    assert_eq!(error.hint().as_deref(), Some("did you mean 'web'?"));
+    assert!(ran.server.logs.is_empty(), "nothing is asked for when a part of it is a mistake");
+    let error = run(&arguments(&["web"]), vec![Step::State(Node::empty())]).code.unwrap_err();
+    let expected = "Command failed: 'No workload states available to convert workload names to instance names.'";
+    assert_eq!(error.to_string(), expected);
+}
+
+#[test]
+fn a_workload_without_container_is_told_instead_of_waited_for() {
+    for phase in [
+        Phase::PendingInitial,
+        Phase::PendingWaitingToStart,
+        Phase::PendingStarting,
+        Phase::PendingStartingFailed,
+        Phase::NotScheduled,
+        Phase::AgentDisconnected,
+        Phase::FailedLost,
+    ] {
+        let ran = run(&arguments(&["w"]), vec![Step::State(state(&["A"], &[("w", "1", "A", phase)]))]);
+        assert_eq!(ran.code.unwrap(), ExitCode::Failed, "{phase}");
+        assert_eq!(ran.err, format!("warn: no logs of workload 'w' on agent 'A': it is {phase}\n"));
+        assert!(ran.server.logs.is_empty());
+    }
+    let both = state(&["A"], &[("bad", "1", "A", Phase::PendingStartingFailed), ("good", "1", "A", Phase::Succeeded)]);
+    let steps = vec![
+        Step::State(both),
+        Step::Logs(vec![instance("good.1.A")]),
+        lines(&[("good.1.A", "x")]),
+        stopped("good.1.A"),
+    ];
+    let ran = run(&arguments(&["bad", "good"]), steps);
+    assert_eq!((ran.code.unwrap(), ran.out.as_str()), (ExitCode::Failed, "x\n"));
+}
+
+#[test]
+fn logs_end_when_their_agent_goes_away() {
+    let steps = vec![
+        two_workloads(),
+        Step::Logs(vec![instance("web.1.A")]),
+        Step::Log(LogStep::States(vec![reported("db.2.B", Phase::AgentDisconnected, "")])),
+        lines(&[("web.1.A", "x")]),
+        Step::Log(LogStep::States(vec![reported("web.1.A", Phase::AgentDisconnected, "")])),
+    ];
+    let ran = run(&arguments(&["web"]), steps);
+    assert_eq!((ran.code.unwrap(), ran.out.as_str()), (ExitCode::Failed, "x\n"));
+    assert_eq!(ran.err, "warn: logs of workload 'web' end: agent 'A' is disconnected\n");
+    assert!(ran.server.is_done());
+}
+
+#[test]
+fn an_instance_that_is_not_accepted_is_an_error() {
+    let ran = run(&arguments(&["web", "db"]), vec![two_workloads(), Step::Logs(vec![instance("db.2.B")])]);
+    let expected = "Command failed: 'Workload 'web' is not accepted by the server to receive logs from.'";
+    assert_eq!(ran.code.unwrap_err().to_string(), expected);
+    assert!(ran.server.cancelled);
+}
+
+#[test]
+fn a_signal_cancels_the_logs_and_a_lost_connection_is_an_error() {
+    let steps = |end: Option<Step>| {
+        let begin = [two_workloads(), Step::Logs(vec![instance("web.1.A")])];
+        begin.into_iter().chain(end).collect::<Vec<_>>()
+    };
+    let ran = run(&arguments(&["web"]), steps(Some(Step::Signal)));
+    assert!(ran.code.unwrap_err().is_interrupted() && ran.server.cancelled);
+    for (end, text) in [
+        (None, "Error streaming workload logs: channel preliminary closed."),
+        (Some(Step::Refuse("no")), "Error streaming logs: 'no'"),
+    ] {
+        let error = run(&arguments(&["web"]), steps(end)).code.unwrap_err();
+        assert_eq!(error.to_string(), format!("Command failed: '{text}'"));
+    }
+    let error = run(&arguments(&["web"]), vec![two_workloads(), Step::Refuse("no")]).code.unwrap_err();
+    assert_eq!(error.to_string(), "Command failed: 'Server replied with error: 'no''");
+    let error = run(&arguments(&["web"]), vec![two_workloads()]).code.unwrap_err();
+    let expected = "Command failed: 'Connection to server interrupted while waiting for LogsRequestAccepted response.'";
+    assert_eq!(error.to_string(), expected);
+}
+
+#[test]
+fn times_must_be_as_rfc_3339_has_them() {
+    for (text, valid) in [
+        ("2026-01-31T12:00:00Z", true),
+        ("2026-01-31t12:00:00z", true),
+        ("2026-01-31 12:00:00Z", true),
+        ("2026-01-31T12:00:00.123456789+01:00", true),
+        ("2024-02-29T23:59:60-00:30", true),
+        ("2026-02-29T00:00:00Z", false),
+        ("2026-13-01T00:00:00Z", false),
+        ("2026-04-31T00:00:00Z", false),
+        ("2026-01-31T24:00:00Z", false),
+        ("2026-01-31T12:00:00", false),
+        ("2026-01-31T12:00:00.Z", false),
+        ("2026-01-31T12:00:00+0100", false),
+        ("2026-01-31T12:00:00+01:60", false),
+        ("+026-01-31T12:00:00Z", false),
+        ("2026-01-31", false),
+        ("10m", false),
+        ("", false),
+        ("äääääääääääääääääääää", false),
+    ] {
+        assert_eq!(parse_time(text).is_ok(), valid, "{text:?}");
+    }
+}

@@ -1,0 +1,151 @@
+//! Bytes of messages that wait for the server: large ones need room before they are passed on, so that many peers with
+//! large messages do not fill the memory. Who waits for room reads nothing more, so TCP slows that peer down.
+//!
+//! Thread: `rx:<peer>` takes room and may wait; `server` gives it back by dropping it with the message.
+//! Owns: the count of bytes. Nobody who holds room waits for anything but the server, which never waits for a reader.
+
+use crate::limits::INBOX_SMALL_MESSAGE;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// What all readers share.
+#[derive(Debug)]
+pub struct InboxBudget {
+    bytes_max: usize,
+    counts: Mutex<Counts>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    bytes: usize,
+    /// Large messages get room in the order in which they came, so that the largest is not overtaken for ever.
+    next_turn: u64,
+    turn: u64,
+}
+
+/// Room of one message; dropping it gives the room back. The default takes none.
+#[derive(Debug, Default)]
+pub struct Room {
+    taken: Option<(Arc<InboxBudget>, usize)>,
+}
+
+impl InboxBudget {
+    /// Room for `bytes_max` bytes of large messages; a single one always finds room.
+    #[must_use]
+    pub fn new(bytes_max: usize) -> Arc<Self> {
+        Arc::new(Self { bytes_max, counts: Mutex::default(), changed: Condvar::new() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner) // Nothing is left half changed by a panic.
+    }
+
+    /// Room for a message of `bytes`; waits for it. Small messages need none: the number of messages bounds them.
+    #[must_use]
+    pub fn take(self: &Arc<Self>, bytes: usize) -> Room {
+        if bytes <= INBOX_SMALL_MESSAGE {
+            return Room::default();
+        }
+        let mut counts = self.lock();
+        let turn = counts.next_turn;
+        counts.next_turn += 1;
+        let must_wait = |counts: &mut Counts| {
+            counts.turn != turn || (counts.bytes > 0 && counts.bytes.saturating_add(bytes) > self.bytes_max)
+        };
+        counts = self.changed.wait_while(counts, must_wait).unwrap_or_else(PoisonError::into_inner);
+        counts.turn += 1;
+        counts.bytes += bytes;
+        drop(counts);
+        self.changed.notify_all(); // The next one may fit as well.
+        Room { taken: Some((self.clone(), bytes)) }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if let Some((budget, bytes)) = self.taken.take() {
+            budget.lock().bytes -= bytes;
+            budget.changed.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crossbeam_channel::bounded;
+    use std::time::Duration;
+
+    const LIMIT: Duration = Duration::from_secs(30);
+    const LARGE: usize = 2 * INBOX_SMALL_MESSAGE;
+
+    fn bytes(budget: &InboxBudget) -> usize {
+        budget.lock().bytes
+    }
+
+    /// Waits until `count` readers wait for room.
+    fn until_waiting(budget: &InboxBudget, count: u64) {
+        let waiting = || {
+            let counts = budget.lock();
+            counts.next_turn - counts.turn
+        };
+        let begin = std::time::Instant::now();
+        while waiting() < count {
+            assert!(begin.elapsed() < LIMIT);
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn room_comes_back_with_the_message_and_one_message_always_finds_some() {
+        let budget = InboxBudget::new(2 * LARGE);
+        let rooms = [budget.take(LARGE), budget.take(LARGE)];
+        assert_eq!(bytes(&budget), 2 * LARGE);
+        drop(rooms);
+        drop(budget.take(100 * LARGE));
+        assert_eq!(bytes(&budget), 0);
+    }
+
+    #[test]
+    fn small_messages_pass_while_large_ones_wait() {
+        let budget = InboxBudget::new(LARGE);
+        let room = budget.take(LARGE);
+        let (got, gets) = bounded(0);
+        let waiting = budget.clone();
+        let thread = std::thread::spawn(move || got.send(waiting.take(LARGE)).unwrap());
+        until_waiting(&budget, 1);
+        for _ in 0..10_000 {
+            std::mem::forget(budget.take(INBOX_SMALL_MESSAGE));
+        }
+        assert!(gets.try_recv().is_err());
+        drop(room);
+        drop(gets.recv_timeout(LIMIT).unwrap());
+        thread.join().unwrap();
+        assert_eq!(bytes(&budget), 0);
+    }
+
+    #[test]
+    fn the_largest_message_is_not_overtaken_by_others_that_would_fit() {
+        let budget = InboxBudget::new(10 * LARGE);
+        let room = budget.take(5 * LARGE);
+        let (got, gets) = bounded(0);
+        let reader = |bytes: usize| {
+            let (budget, got) = (budget.clone(), got.clone());
+            std::thread::spawn(move || {
+                let room = budget.take(bytes);
+                got.send(bytes).unwrap();
+                drop(room);
+            })
+        };
+        let largest = reader(10 * LARGE);
+        until_waiting(&budget, 1);
+        let fits = reader(LARGE);
+        until_waiting(&budget, 2);
+        assert!(gets.try_recv().is_err());
+        drop(room);
+        assert_eq!(gets.recv_timeout(LIMIT), Ok(10 * LARGE));
+        assert_eq!(gets.recv_timeout(LIMIT), Ok(LARGE));
+        largest.join().unwrap();
+        fits.join().unwrap();
+    }
+}

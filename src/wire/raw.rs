@@ -1,0 +1,32 @@
+//! Messages as bytes, without a connection: for tests that read what nobody would send (tests/fuzz).
+//!
+//! Thread: none, plain functions.
+
+use super::convert::{from_server, to_client, to_server, to_wire};
+use super::schema::grpc_api;
+use crate::model::messages::{FromServer, ToServer};
+use protobuf::Message;
+
+/// What the server makes of these bytes; `None` when the decoder refuses them already.
+#[must_use]
+pub fn read_to_server(bytes: &[u8]) -> Option<ToServer> {
+    grpc_api::ToServer::parse_from_bytes(bytes).ok().map(to_server::to_server)
+}
+
+/// What a client makes of these bytes; `None` when they cannot be understood.
+#[must_use]
+pub fn read_from_server(bytes: &[u8]) -> Option<FromServer> {
+    from_server::from_server(grpc_api::FromServer::parse_from_bytes(bytes).ok()?).ok()
+}
+
+/// The bytes that a client sends; `None` for what cannot be encoded.
+#[must_use]
+pub fn write_to_server(message: ToServer) -> Option<Vec<u8>> {
+    to_wire::to_server(message).write_to_bytes().ok()
+}
+
+/// The bytes that the server sends; `None` for what cannot be encoded.
+#[must_use]
+pub fn write_from_server(message: FromServer) -> Option<Vec<u8>> {
+    to_client::from_server(message).write_to_bytes().ok()
+}

@@ -1,0 +1,31 @@
+//! Measures `ank-server` from outside: `bench server FOLDER` and `bench tls FOLDER`, where FOLDER has the program.
+//!
+//! `server`: what a cluster of simulated agents costs the server, beside the numbers of Eclipse Ankaios and what we
+//! promise. Fails only when a relation that no other load can change is broken: the cost of one state change must not
+//! grow with the number of workloads. `tls`: what protecting the connection costs.
+//!
+//! Thread: `main`, one more for each simulated agent and for the subscriber. Run by tests/scripts/bench.sh.
+
+#![allow(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)] // A program of its own for people.
+
+mod clients;
+mod process;
+mod scale;
+mod table;
+mod tls;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let held = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["server", programs] => scale::run(Path::new(programs)),
+        ["tls", programs] => tls::run(Path::new(programs)),
+        _ => {
+            eprintln!("usage: bench server|tls FOLDER_OF_ANK_SERVER");
+            return ExitCode::from(2);
+        }
+    };
+    if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,214 @@
+//! Who talks to the server: simulated agents, a commander, a subscriber of events.
+//!
+//! Thread: requests and reports on the caller's, what the server sends on a thread of each agent and subscriber.
+
+use std::collections::BTreeMap;
+use std::net::TcpStream;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use ankaios_lite::limits::{CONNECT_MAX, MESSAGE_MAX};
+use ankaios_lite::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_lite::model::messages::{
+    FromServer, ReadState, Request, RequestContent, Response, ResponseContent, ToServer, UpdateState,
+};
+use ankaios_lite::model::names::InstanceName;
+use ankaios_lite::model::node::Node;
+use ankaios_lite::model::version::VERSION;
+use ankaios_lite::wire::client::{ClientOptions, ClientReceiver, ClientSender, Hangup, Service, connect};
+
+use super::process::Server;
+
+/// Longest wait for anything that the server has to send.
+const LIMIT: Duration = Duration::from_secs(120);
+
+type Ends = (ClientSender, ClientReceiver, Hangup);
+
+fn open(server: &Server, service: Service, hello: ToServer) -> Option<Ends> {
+    let options = ClientOptions {
+        url: server.url.clone(),
+        security: server.security.clone(),
+        service,
+        connect_limit: CONNECT_MAX,
+        message_max: MESSAGE_MAX,
+    };
+    connect(&options, hello).ok()
+}
+
+/// Whether the server gives an answer right now.
+pub fn answers(server: &Server) -> bool {
+    // Without this every attempt would cost the start of a gRPC channel.
+    let listens = TcpStream::connect((server.url.host.as_str(), server.url.port)).is_ok();
+    listens && Commander::try_connect(server).is_some_and(|mut commander| commander.try_read(&["agents"]).is_some())
+}
+
+// --------------------------------------------------------------- commanders
+
+/// Asks one thing after the other.
+pub struct Commander {
+    sender: ClientSender,
+    receiver: ClientReceiver,
+    _hangup: Hangup,
+}
+
+fn texts(masks: &[&str]) -> Vec<String> {
+    masks.iter().map(|mask| (*mask).to_owned()).collect()
+}
+
+fn request(content: RequestContent) -> ToServer {
+    ToServer::Request(Request { id: "bench".to_owned(), content })
+}
+
+impl Commander {
+    pub fn connect(server: &Server) -> Self {
+        Self::try_connect(server).expect("the server takes connections")
+    }
+
+    fn try_connect(server: &Server) -> Option<Self> {
+        let hello = ToServer::CommanderHello { version: VERSION.to_owned() };
+        let (sender, receiver, hangup) = open(server, Service::Command, hello)?;
+        Some(Self { sender, receiver, _hangup: hangup })
+    }
+
+    fn ask(&mut self, content: RequestContent) -> Option<ResponseContent> {
+        self.sender.send(request(content)).ok()?;
+        match self.receiver.receive().ok()? {
+            FromServer::Response(Response { content, .. }) => Some(content),
+            other => panic!("no answer but {other:?}"),
+        }
+    }
+
+    fn try_read(&mut self, masks: &[&str]) -> Option<Node> {
+        match self.ask(RequestContent::CompleteState(ReadState { masks: texts(masks), subscribe: false }))? {
+            ResponseContent::CompleteState { state, .. } => Some(state),
+            other => panic!("no state but {other:?}"),
+        }
+    }
+
+    /// The part of the state that `masks` select.
+    pub fn read(&mut self, masks: &[&str]) -> Node {
+        self.try_read(masks).expect("the server answers")
+    }
+
+    /// Replaces the desired state.
+    pub fn apply(&mut self, new_state: Node) {
+        let update = UpdateState { new_state: Some(Ok(new_state)), masks: texts(&["desiredState"]) };
+        match self.ask(RequestContent::UpdateState(update)) {
+            Some(ResponseContent::UpdateStateSuccess { .. }) => {}
+            other => panic!("the update was not accepted: {other:?}"),
+        }
+    }
+}
+
+/// Is told of changed workload states.
+pub struct Subscriber {
+    events: Receiver<Instant>,
+    _sender: ClientSender,
+    hangup: Hangup,
+}
+
+impl Subscriber {
+    pub fn connect(server: &Server) -> Self {
+        let Commander { mut sender, mut receiver, _hangup: hangup } = Commander::connect(server);
+        let read = ReadState { masks: texts(&["workloadStates"]), subscribe: true };
+        sender.send(request(RequestContent::CompleteState(read))).expect("the server takes requests");
+        receiver.receive().expect("the server answers");
+        let (events_to, events) = sync_channel(1024);
+        std::thread::spawn(move || while receiver.receive().is_ok() && events_to.send(Instant::now()).is_ok() {});
+        Self { events, _sender: sender, hangup }
+    }
+
+    /// When the next event arrived.
+    pub fn next(&self) -> Instant {
+        self.events.recv_timeout(LIMIT).expect("an event for each change")
+    }
+}
+
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        self.hangup.hang_up();
+    }
+}
+
+// ------------------------------------------------------------------- agents
+
+/// How an agent reports the workloads that it is given.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Reports {
+    /// All in one message: the agent was faster than its connection.
+    Together,
+    /// Each in a message of its own.
+    OneByOne,
+}
+
+/// A simulated agent: whatever it gets runs at once.
+pub struct Agent {
+    sender: Arc<Mutex<ClientSender>>,
+    hangup: Hangup,
+    instances: Receiver<InstanceName>,
+    /// What it runs, and whether the last report said so.
+    pub workloads: Vec<(InstanceName, bool)>,
+}
+
+impl Agent {
+    pub fn connect(server: &Server, name: &str, reports: Reports) -> Self {
+        let hello = ToServer::AgentHello { agent: name.to_owned(), version: VERSION.to_owned(), tags: BTreeMap::new() };
+        let (sender, receiver, hangup) = open(server, Service::Agent, hello).expect("the server takes connections");
+        let sender = Arc::new(Mutex::new(sender));
+        let (started, instances) = sync_channel(16 * 1024);
+        let answers = sender.clone();
+        std::thread::spawn(move || serve(receiver, &answers, &started, reports));
+        Self { sender, hangup, instances, workloads: Vec::new() }
+    }
+
+    /// Waits until it has reported `count` workloads.
+    pub fn wait_for_workloads(&mut self, count: usize) {
+        while self.workloads.len() < count {
+            let instance = self.instances.recv_timeout(LIMIT).expect("the server sends the workloads");
+            self.workloads.push((instance, true));
+        }
+    }
+
+    /// Reports another state of the workload with this number.
+    pub fn report_change(&mut self, number: usize) {
+        let index = number % self.workloads.len();
+        let (instance, runs) = &mut self.workloads[index];
+        *runs = !*runs;
+        let phase = if *runs { Phase::Running } else { Phase::Succeeded };
+        send(&self.sender, vec![WorkloadState::new(instance.clone(), ExecutionState::plain(phase))]);
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.hangup.hang_up();
+    }
+}
+
+fn serve(
+    mut receiver: ClientReceiver,
+    sender: &Mutex<ClientSender>,
+    started: &SyncSender<InstanceName>,
+    reports: Reports,
+) {
+    while let Ok(message) = receiver.receive() {
+        let added = match message {
+            FromServer::ServerHello(added) => added,
+            FromServer::UpdateWorkload(plan) => plan.added,
+            _ => continue,
+        };
+        let running = |name: &InstanceName| WorkloadState::new(name.clone(), ExecutionState::plain(Phase::Running));
+        let names: Vec<InstanceName> = added.into_iter().map(|workload| workload.instance).collect();
+        let chunk = if reports == Reports::Together { names.len().max(1) } else { 1 };
+        names.chunks(chunk).for_each(|names| send(sender, names.iter().map(running).collect()));
+        for name in names {
+            let _ = started.send(name);
+        }
+    }
+}
+
+fn send(sender: &Mutex<ClientSender>, states: Vec<WorkloadState>) {
+    // An error means that the bench is over.
+    let _ = sender.lock().expect("nobody panics with it").send(ToServer::WorkloadStates(states));
+}

@@ -1,0 +1,168 @@
+//! The fuzz targets with a few thousand inputs from a fixed seed: what they begin with, changed at random, and every
+//! input that was once found to be wrong (tests/fuzz/found/<target>/).
+//!
+//! `ANKAIOS_FUZZ_INPUTS=100000` takes more of them. `ANKAIOS_FUZZ_SEEDS=<folder>` writes what the targets begin with, for
+//! cargo-fuzz (tests/scripts/fuzz.sh).
+
+#![allow(clippy::disallowed_methods)] // Tests start threads of their own.
+
+#[path = "fuzz/targets.rs"]
+mod targets;
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use targets::Target;
+
+/// Changed inputs of each target.
+const INPUTS: usize = 1500;
+/// Longest input, in bytes.
+const LENGTH_MAX: usize = 16 * 1024;
+
+fn number(variable: &str) -> Option<usize> {
+    let text = std::env::var(variable).ok().filter(|text| !text.is_empty())?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number, not '{text}'")))
+}
+
+/// Runs one input; a failure shows it in a form that can be kept.
+fn feed(name: &str, target: Target, input: &[u8], origin: &str) {
+    if catch_unwind(AssertUnwindSafe(|| target(input))).is_err() {
+        panic!("'{name}' fails with {origin}: b\"{}\"", input.escape_ascii());
+    }
+}
+
+/// The target on a thread with the stack of the server's thread.
+fn run(index: usize) {
+    let stack = ankaios_lite::limits::STACK_SERVER;
+    let body = move || {
+        let (name, target, seeds) = targets::all().into_iter().nth(index).expect("there are that many");
+        for (number, seed) in seeds.iter().enumerate() {
+            feed(name, target, seed, &format!("seed {number}"));
+        }
+        for (path, input) in found(name) {
+            feed(name, target, &input, &path);
+        }
+        let mut random = fastrand::Rng::with_seed(7);
+        for round in 0..number("ANKAIOS_FUZZ_INPUTS").unwrap_or(INPUTS) {
+            feed(name, target, &changed(&mut random, &seeds), &format!("input {round}"));
+        }
+    };
+    let thread = std::thread::Builder::new().stack_size(stack).spawn(body).expect("a thread can be had");
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Inputs that failed once.
+fn found(name: &str) -> Vec<(String, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/found").join(name);
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| (entry.path().display().to_string(), fs::read(entry.path()).expect("it is readable"))).collect()
+}
+
+// ----------------------------------------------------------- random changes
+
+/// Pieces that mean something in one of the targets.
+const PIECES: [&str; 30] = [
+    "*",
+    ".",
+    "\n",
+    "\n\n",
+    ": ",
+    "- ",
+    "{",
+    "}",
+    "[",
+    "]",
+    "{{",
+    "}}",
+    "{{#each ",
+    "{{/each}}",
+    "&a ",
+    "*a",
+    "<<: *a",
+    "!!str ",
+    "null",
+    "~",
+    "\"",
+    "'",
+    "|\n",
+    "desiredState.",
+    "workloads.",
+    "\u{feff}",
+    "é",
+    "\0",
+    "apiVersion: v1\n",
+    "---\n",
+];
+
+/// One of the seeds with up to eight changes.
+fn changed(random: &mut fastrand::Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
+    let mut input = seeds[random.usize(..seeds.len())].clone();
+    for _ in 0..=random.usize(..8) {
+        let at = random.usize(..=input.len());
+        let end = (at + random.usize(..40)).min(input.len());
+        match random.u8(..8) {
+            0 => drop(input.drain(at..end)),
+            1 if at < input.len() => input[at] = random.u8(..),
+            2 if at < input.len() => input[at] ^= 1 << random.u8(..8),
+            3 => insert(&mut input, at, PIECES[random.usize(..PIECES.len())].as_bytes()),
+            4 => {
+                let copy = input[at..end].to_vec();
+                insert(&mut input, at, &copy.repeat(random.usize(1..4)));
+            }
+            5 => {
+                let other = &seeds[random.usize(..seeds.len())];
+                let from = random.usize(..=other.len());
+                let to = (from + random.usize(..200)).min(other.len());
+                insert(&mut input, at, &other[from..to]);
+            }
+            6 => input.truncate(at),
+            _ => {
+                let to = random.usize(..=input.len());
+                let moved: Vec<u8> = input.drain(at..end).collect();
+                insert(&mut input, to, &moved);
+            }
+        }
+    }
+    input.truncate(LENGTH_MAX);
+    input
+}
+
+fn insert(input: &mut Vec<u8>, at: usize, bytes: &[u8]) {
+    let at = at.min(input.len());
+    input.splice(at..at, bytes.iter().copied());
+}
+
+// ----------------------------------------------------------------- the tests
+
+#[test]
+fn a_manifest_of_any_bytes_is_read_or_refused() {
+    run(0);
+}
+
+#[test]
+fn masks_of_any_bytes_read_what_they_select_and_update_all_or_nothing() {
+    run(1);
+}
+
+#[test]
+fn messages_of_any_bytes_are_answered_and_survive_the_way_there_and_back() {
+    run(2);
+}
+
+#[test]
+fn what_the_targets_begin_with_is_written_where_cargo_fuzz_looks() {
+    let wanted = std::env::var_os("ANKAIOS_FUZZ_SEEDS").map(std::path::PathBuf::from);
+    let own = tempfile::tempdir().expect("the temporary folder is writable");
+    let folder = wanted.unwrap_or_else(|| own.path().to_owned());
+    for (name, _, seeds) in targets::all() {
+        let folder = folder.join(name);
+        fs::create_dir_all(&folder).expect("the folder is writable");
+        for (number, seed) in seeds.iter().enumerate() {
+            fs::write(folder.join(format!("seed-{number}")), seed).expect("the folder is writable");
+        }
+        assert!(fs::read_dir(&folder).expect("it was made").count() >= seeds.len());
+    }
+}
