@@ -145,6 +145,9 @@ fn to_server_and_back(message: &ToServer) {
     {
         return; // Only the receiver knows this one: what the sender meant cannot be told.
     }
+    if matches!(message, ToServer::WorkloadStates(states) if states.is_empty()) {
+        return; // All entries were incomplete; a list sent empty is another message, the end of a report.
+    }
     let written = raw::write_to_server(message.clone()).expect("what was read can be written");
     assert_eq!(raw::read_to_server(&written).as_ref(), Some(message));
 }
