@@ -13,9 +13,10 @@ use std::time::Duration;
 use ankaios_lite::model::messages::{RequestContent, Response, ResponseContent, ToWorkload};
 use ankaios_lite::model::node::Node;
 use rustix::process::Signal;
-use support::control_client::{folder, read, tree};
-use support::process::thread_names;
-use support::{Cluster, ControlClient, manifest, wait_until, workload};
+use serde_json::json;
+use support::control_client::{folder, logs, read, tree};
+use support::process::{memory_peak_kib, thread_names};
+use support::{Cluster, ControlClient, Recorder, manifest, wait_until, workload};
 
 const WEB: &str = "web";
 
@@ -259,6 +260,73 @@ fn a_workload_that_does_not_read_its_events_costs_only_its_own() {
         id == "last"
     });
     assert!(answered.is_some());
+}
+
+#[test]
+fn logs_come_until_they_are_cancelled_or_their_workload_or_their_reader_is_gone() {
+    let cluster = Cluster::start(&["agent_A"]);
+    let recorder = Recorder::start(&cluster);
+    let talker = || workload("talker", "run").config("commandArgs: [hello, world]");
+    cluster.apply(&manifest(&[workload(WEB, "run").allow_logs("talk*"), talker()]));
+    cluster.wait_for_state(WEB, "Running(Ok)");
+    cluster.wait_for_state("talker", "Running(Ok)");
+    let instance = recorder.instance("talker");
+    let mut client = client(&cluster);
+    let begin = |client: &mut ControlClient, id: &str| {
+        client.request(id, logs(vec![instance.clone()]));
+        assert_eq!(client.answer(id), ResponseContent::LogsAccepted(vec![instance.clone()]));
+        let ResponseContent::LogEntries(lines) = client.answer(id) else { panic!("lines are expected") };
+        assert_eq!(lines.iter().map(|line| line.message.as_str()).collect::<Vec<_>>(), ["hello world"]);
+    };
+    begin(&mut client, "one");
+    begin(&mut client, "two");
+    assert_eq!(cluster.engine.hanging_calls().len(), 2);
+    client.request("web", logs(vec![recorder.instance(WEB)]));
+    assert_eq!(client.answer("web"), denied());
+    client.request("one", RequestContent::LogsCancel);
+    assert_eq!(client.answer("one"), ResponseContent::LogsCancelAccepted);
+    wait_until("its process is ended", || cluster.engine.hanging_calls().len() == 1);
+    cluster.delete("talker");
+    assert_eq!(client.answer("two"), ResponseContent::LogsStop(instance.clone()));
+
+    cluster.wait_until_gone("talker");
+    cluster.apply(&manifest(&[talker()]));
+    cluster.wait_for_state("talker", "Running(Ok)");
+    begin(&mut client, "three");
+    assert_eq!(cluster.engine.hanging_calls().len(), 1);
+    cluster.delete(WEB);
+    wait_until("nobody reads, so its process is ended", || cluster.engine.hanging_calls().is_empty());
+}
+
+#[test]
+fn a_workload_that_does_not_read_its_logs_loses_them_and_nobody_notices() {
+    let mut cluster = Cluster::start(&["agent_A"]);
+    let recorder = Recorder::start(&cluster);
+    let both = [workload(WEB, "run").allow("Read", "*"), workload("lazy", "run").allow_logs("*")];
+    cluster.apply(&manifest(&both));
+    cluster.wait_for_state("lazy", "Running(Ok)");
+    cluster.wait_for_state(WEB, "Running(Ok)");
+    cluster.engine.script(&json!([{ "command": "logs", "stdout_bytes": 60_000_000, "line_bytes": 64 }]));
+    let mut good = client(&cluster);
+    let mut lazy = ControlClient::connect(&folder(&cluster, "agent_A", "lazy"));
+    lazy.request("flood", logs(vec![recorder.instance(WEB)]));
+    wait_until("the flood is over", || {
+        state_of_web(&mut good);
+        cluster.engine.calls_of("logs", "").first().is_some_and(|call| call.exit.is_some())
+            || cluster.engine.calls_of("logs", "").len() == 1 && cluster.engine.hanging_calls().is_empty()
+    });
+    let peak = memory_peak_kib(cluster.agent("agent_A").pid());
+    assert!(peak < 200_000, "the agent took {peak} KiB");
+    let end = std::iter::from_fn(|| lazy.try_receive()).find_map(|message| match message {
+        ToWorkload::Response(Response { content: ResponseContent::LogEntries(_), .. }) => None,
+        ToWorkload::Response(Response { content: ResponseContent::LogsAccepted(_), .. }) => None,
+        ToWorkload::Response(Response { id, content }) => Some((id, content)),
+        other => panic!("an answer is expected, not {other:?}"),
+    });
+    let (id, content) = end.expect("the end of the flood is told");
+    assert_eq!(id, "flood");
+    let told = matches!(content, ResponseContent::LogsCancelAccepted | ResponseContent::LogsStop(_));
+    assert!(told, "{content:?}");
 }
 
 #[test]
