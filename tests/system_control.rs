@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use support::podman::Podman;
 use support::python::{cache, interpreter, repository, succeeded};
-use support::{Cluster, poll};
+use support::{Cluster, poll, wait_until};
 
 /// Longest run of a client that makes every call of its SDK.
 const CLIENT_LIMIT: Duration = Duration::from_secs(240);
@@ -139,4 +139,41 @@ fn rust_sdk_makes_every_call() {
     let folder = program.parent().expect("it is in a folder").to_owned();
     cluster.apply(&client("sdk", ALL, &[folder], &[&program.display().to_string()]));
     ends_well(&cluster, &podman, "sdk");
+}
+
+// --------------------------------------------------------------------- pods
+
+/// Says hello with the tools of busybox, and `accepted` when the agent says so, too.
+const HELLO: &str = "cd /run/ankaios/control_interface\n\
+    head -c 3 input >/tmp/answer &\n\
+    printf '\\011\\012\\007\\022\\0051.0.0' >output\n\
+    wait\n\
+    [ \"$(od -An -tx1 /tmp/answer)\" = ' 02 22 00' ] && echo accepted\n\
+    trap 'exit 0' TERM\n\
+    while true; do sleep 0.1; done";
+
+#[test]
+fn the_named_container_of_a_pod_finds_the_control_interface_and_no_other_does() {
+    let podman = Podman::new();
+    let cluster = cluster(&podman);
+    let command = |text: &str| format!("[sh, -c, {}]", serde_json::Value::from(text));
+    let other = "ls /run/ankaios || echo nothing; trap 'exit 0' TERM; while true; do sleep 0.1; done";
+    let pod = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: ci}}\nspec:\n  hostNetwork: true\n  restartPolicy: Never\n  \
+         terminationGracePeriodSeconds: 1\n  containers:\n  - {{name: main, image: 'alpine:latest', command: {}}}\n  \
+         - {{name: other, image: 'alpine:latest', command: {}}}\n",
+        command(HELLO),
+        command(other)
+    );
+    let config = format!("controlInterfaceTarget: ci/main\nmanifest: |\n  {}", pod.trim_end().replace('\n', "\n  "));
+    cluster.apply(&format!(
+        "apiVersion: v1\nworkloads:\n  pods:\n    agent: agent_A\n    runtime: podman-kube\n    \
+         controlInterfaceAccess: {AGENTS_ONLY}\n    runtimeConfig: |\n      {}\n",
+        config.replace('\n', "\n      ")
+    ));
+    cluster.wait_for_state("pods", "Running(Ok)");
+    wait_until("the container is accepted", || podman.logs("ci-main").contains("accepted"));
+    wait_until("the other one has looked", || podman.logs("ci-other").contains("nothing"));
+    cluster.delete("pods");
+    cluster.wait_until_gone("pods");
 }
