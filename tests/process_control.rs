@@ -124,6 +124,8 @@ fn a_server_that_restarts_is_no_event_for_the_session() {
     let mut client = ControlClient::connect(&pipes);
     let before = inode(&pipes.join("input"));
     cluster.kill_server();
+    // What is sent before the agent knows is lost with the connection.
+    wait_until("the agent knows", || cluster.agents["agent_A"].stderr().contains("received ServerGone"));
     client.request("while away", read(&["desiredState.workloads.web.agent"], false));
     cluster.start_server(&["-m", &file]);
     state(client.answer("while away"));
