@@ -13,8 +13,8 @@ use std::fs;
 use support::process::thread_names;
 use support::{Cluster, manifest, poll, workload};
 
-/// Rounds of each run of the tests; 20 are a thousand cycles.
-const ROUNDS: u64 = 5;
+/// Rounds of each run of the tests: a thousand cycles.
+const ROUNDS: u64 = 20;
 const WORKLOADS: usize = 50;
 /// Rounds until allocators and thread stacks have what they need.
 const WARM_UP: u64 = 2;

@@ -86,6 +86,15 @@ impl Orders {
                     self.order(added.clone());
                 }
             }
+            Some(SchedulerEvent::Listed { result: Ok(listed), .. }) => {
+                // A listing may be older than the end of what it shows as running; the agent cannot know.
+                for found in listed.iter().filter(|found| found.state.phase == Phase::Running) {
+                    let orders = self.orders.iter_mut().filter(|order| order.current);
+                    orders
+                        .filter(|order| order.added.instance == found.instance)
+                        .for_each(|order| order.may_start = true);
+                }
+            }
             _ => {}
         }
         self.look(manager, engine, None);
