@@ -178,12 +178,22 @@ pub const STORE_RETRY: Duration = Duration::from_secs(30);
 pub const TEMPLATE_DEPTH_MAX: usize = 64;
 /// Longest text a template may become, in bytes. A longer one would not fit into a message beside others.
 pub const RENDERED_MAX: usize = MESSAGE_MAX / 4;
+/// Text that all templates of one update may become, in bytes; agents could not be told more.
+pub const RENDERED_UPDATE_MAX: usize = 2 * MESSAGE_MAX;
 const _: () = assert!(2 * TEMPLATE_DEPTH_MAX * 16 * 1024 < STACK_SERVER);
-/// Elements that all templates of one update may render. Thousands of workloads with loops need some 100,000; nested
+/// Elements and their parameters that all templates of one update may render. Thousands of workloads with loops need some 100,000; nested
 /// loops over a list that is not even long would never end. A step takes about a microsecond, and everybody waits.
 pub const TEMPLATE_STEPS_MAX: usize = 1_000_000;
 /// A step counts once more for this many bytes of config values, since it may compare or copy them.
 pub const TEMPLATE_STEP_BYTES: usize = 16 * 1024;
+/// Each tag of a template takes one step for this many bytes of the template, which are read again for it.
+pub const TEMPLATE_TAG_BYTES: usize = 512;
+/// Config values that the templates of one workload can name, in bytes. The engine gets a copy of them.
+pub const TEMPLATE_VALUES_MAX: usize = RENDERED_MAX;
+/// What a config value takes in that copy beside its text, in bytes, about.
+pub const TEMPLATE_VALUE_ENTRY: usize = 64;
+/// Bytes of config values that are copied in one step.
+pub const TEMPLATE_COPY_BYTES: usize = 1024;
 
 // ----------------------------------------------------------------- settings
 

@@ -37,7 +37,7 @@ use mutating_hooks::{HookOutcome, MutatingHooks};
 use state_store::StateStore;
 use state_view::StateView;
 use std::collections::{BTreeMap, BTreeSet};
-use templates::{ConfigUsers, Templates};
+use templates::{ConfigUsers, TemplateBudget, Templates};
 use update::{StateChange, UpdateError};
 use waiting_requests::WaitingRequests;
 
@@ -139,7 +139,20 @@ impl ServerLoop {
     /// # Errors
     /// [`UpdateError`] with the reason of the refusal.
     pub fn start_with(&mut self, desired: DesiredState) -> Result<(), UpdateError> {
-        let mut prepared = self.prepare(StateChange::between(&self.desired, desired))?;
+        self.start(desired, TemplateBudget::Update)
+    }
+
+    /// Takes over a state that an earlier server had accepted, like [`ServerLoop::start_with`]. What several updates
+    /// led to may render more than one may, so what is allowed to one update is allowed to each workload.
+    ///
+    /// # Errors
+    /// [`UpdateError`] with the reason of the refusal.
+    pub fn start_again_with(&mut self, stored: DesiredState) -> Result<(), UpdateError> {
+        self.start(stored, TemplateBudget::Workload)
+    }
+
+    fn start(&mut self, desired: DesiredState, budget: TemplateBudget) -> Result<(), UpdateError> {
+        let mut prepared = self.prepare(StateChange::between(&self.desired, desired), budget)?;
         if let Some(hooks) = self.hooks.as_ref().filter(|_| prepared.changes_workloads()) {
             let outcome = hooks.ask_and_wait(prepared.message());
             prepared = self.hooked(prepared, outcome)?;

@@ -6,6 +6,7 @@ use super::dependencies::{find_cycle, with_delete_conditions};
 use super::events::Changes;
 use super::mutating_hooks::HookOutcome;
 use super::plan::{Difference, per_agent};
+use super::templates::TemplateBudget;
 use super::update::{StateChange, Tags, UpdateError, requested_change};
 use super::{PeerClass, RequestKey, ServerLoop};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
@@ -137,7 +138,8 @@ impl ServerLoop {
     }
 
     fn update_state(&mut self, key: RequestKey, update: UpdateState) {
-        let prepared = requested_change(self.view(), update).and_then(|change| self.prepare(change));
+        let prepared =
+            requested_change(self.view(), update).and_then(|change| self.prepare(change, TemplateBudget::Update));
         match (prepared, &self.hooks) {
             (Ok(prepared), Some(hooks)) if prepared.changes_workloads() => {
                 hooks.ask(prepared.message());
@@ -169,7 +171,7 @@ impl ServerLoop {
 
     /// Checks and renders what is asked for, and finds out what it means for workloads (spec/server.md section 8.3).
     /// Looks at what changes and what depends on that, and at nothing else.
-    pub(super) fn prepare(&self, change: StateChange) -> Result<PreparedUpdate, UpdateError> {
+    pub(super) fn prepare(&self, change: StateChange, budget: TemplateBudget) -> Result<PreparedUpdate, UpdateError> {
         if check_api_version(&change.api_version).map_err(UpdateError::Rule)? {
             log::warn!("The API version '{}' is deprecated; use 'v1'.", change.api_version);
         }
@@ -178,7 +180,7 @@ impl ServerLoop {
         for workload in change.workloads.values().flatten() {
             check_config_references(workload).map_err(UpdateError::Rule)?;
         }
-        let rendered = Difference::between(self.before_hooks(), self.rendered(&change)?);
+        let rendered = Difference::between(self.before_hooks(), self.rendered(&change, budget)?);
         for added in &rendered.added {
             check_workload(&added.instance.workload, &added.workload).map_err(|error| invalid(&error))?;
         }
@@ -238,12 +240,19 @@ impl ServerLoop {
 
     /// The workloads that `change` touches as agents will get them, `None` for those that go: those that it names, and
     /// those that use configs that it names.
-    pub(super) fn rendered(&self, change: &StateChange) -> Result<BTreeMap<Name, Option<Arc<Workload>>>, UpdateError> {
+    pub(super) fn rendered(
+        &self,
+        change: &StateChange,
+        budget: TemplateBudget,
+    ) -> Result<BTreeMap<Name, Option<Arc<Workload>>>, UpdateError> {
         self.templates.begin_update();
         let users = change.configs.keys().flat_map(|key| self.config_users.of(key));
         let names: BTreeSet<&Name> = change.workloads.keys().chain(users).collect();
         let config = |key: &str| change.config(&self.desired, key);
         let one = |name: &Name| {
+            if budget == TemplateBudget::Workload {
+                self.templates.begin_update();
+            }
             let workload = change.workload(&self.desired, name);
             let rendered = workload.map(|workload| self.templates.render(workload, config)).transpose();
             Ok((name.clone(), rendered.map_err(|error| invalid(&error))?))
