@@ -84,6 +84,18 @@ pub const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
 pub const SUBSCRIPTIONS_PER_PEER_MAX: usize = 1024;
 /// Log collections that one stream may have running. An agent's stream carries those of all its workloads.
 pub const LOG_CAMPAIGNS_PER_PEER_MAX: usize = 1024;
+/// What the event subscriptions of one stream may take together, in bytes, and its log collections likewise: room for
+/// some that name each of 5,000 workloads.
+pub const LASTING_REQUESTS_BYTES: usize = 8 * 1024 * 1024;
+/// What a part of a mask or the name of an instance takes beside its text, in bytes, about.
+pub const LASTING_REQUEST_PART: usize = 32;
+/// Longest id of a request, in bytes. It is kept and sent to agents, with names of a stream and a workload before it.
+pub const REQUEST_ID_MAX: usize = 1024;
+/// Longest time that logs are asked for, in bytes; RFC 3339 needs about 35.
+pub const LOG_TIME_MAX: usize = 64;
+/// Parts that all field masks of one request may have together: a dozen masks for each of 5,000 workloads. Each may
+/// take some hundred bytes while the state is read.
+pub const MASKS_PARTS_MAX: usize = 250_000;
 /// States of instances that an agent should not have, in bytes of their names and [`STRAY_STATE_ENTRY`] each: a few
 /// thousand. More can only be a mistake or an attack.
 pub const STRAY_STATES_BYTES: usize = 1024 * 1024;
@@ -132,7 +144,7 @@ pub const HELLO_MAX: Duration = Duration::from_secs(10);
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Bytes buffered per direction of a TLS connection: one record.
 pub const TLS_BUFFER: usize = 16 * 1024;
-/// TLS handshakes under way at the same time; more connections are dropped, their clients try again.
+/// TLS handshakes under way at the same time; for another one the oldest is given up, its client tries again.
 pub const HANDSHAKES: usize = 64;
 /// A connection without any call is closed after this time.
 pub const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(60);
@@ -159,6 +171,8 @@ const _: () = assert!(UPLINK_BATCH * ADDITIONAL_INFO_MAX < FOREIGN_MESSAGE_MAX);
 
 /// Longest name of a workload, agent or config item, in bytes.
 pub const NAME_MAX: usize = 63;
+/// Bytes shown of a text from outside that may have any length.
+pub const EXCERPT_MAX: usize = 200;
 /// A reading mask with more parts cannot match: states nest less deep, since decoders limit the depth to about 100.
 pub const MASK_PARTS_MAX: usize = 256;
 /// Longest manifest or state file read, in bytes. Larger than [`MESSAGE_MAX`] could not be sent anyway.

@@ -8,7 +8,9 @@ use super::mutating_hooks::HookOutcome;
 use super::plan::{Difference, per_agent};
 use super::templates::TemplateBudget;
 use super::update::{StateChange, Tags, UpdateError, requested_change};
+use super::waiting_requests::NoRoom;
 use super::{PeerClass, RequestKey, ServerLoop};
+use crate::limits::{LOG_TIME_MAX, MASKS_PARTS_MAX, REQUEST_ID_MAX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{
     AddedWorkload, DeletedWorkload, FromServer, ReadState, Request, RequestContent, Response, ResponseContent,
@@ -55,6 +57,30 @@ impl PreparedUpdate {
     }
 }
 
+/// Why a request may not be kept, passed on or looked at, if its size is a reason. All that is said here is far beyond
+/// what anybody needs.
+fn too_large(id: &str, content: &RequestContent) -> Option<String> {
+    if id.len() > REQUEST_ID_MAX {
+        return Some(format!("The request id has {} bytes, at most {REQUEST_ID_MAX} are allowed", id.len()));
+    }
+    let masks = match content {
+        RequestContent::UpdateState(update) => &update.masks,
+        RequestContent::CompleteState(read) => &read.masks,
+        RequestContent::Logs(logs) => {
+            let time = [("since", &logs.since), ("until", &logs.until)].into_iter().find_map(|(name, time)| {
+                let bytes = time.as_ref().map(String::len).filter(|bytes| *bytes > LOG_TIME_MAX)?;
+                Some(format!("The time '{name}' has {bytes} bytes, at most {LOG_TIME_MAX} are allowed"))
+            });
+            return time;
+        }
+        _ => return None,
+    };
+    let parts: usize = masks.iter().map(|mask| mask.split('.').count()).sum();
+    (parts > MASKS_PARTS_MAX).then(|| {
+        format!("The field masks have {parts} parts, at most {MASKS_PARTS_MAX} are allowed; use fewer or shorter masks")
+    })
+}
+
 fn invalid(error: &dyn std::error::Error) -> UpdateError {
     UpdateError::Invalid(error.to_string())
 }
@@ -63,12 +89,24 @@ impl ServerLoop {
     /// Handles a request and answers it on the stream that it came from, or lets it wait for an update before it.
     pub(super) fn request(&mut self, peer: PeerId, Request { id, content }: Request) {
         let key = RequestKey { peer, id };
+        if let Some(reason) = too_large(&key.id, &content) {
+            return self.refuse(&key, &reason);
+        }
         let requester = self.requester_of(&key);
         if !self.waiting.must_wait(&requester, &content) {
             return self.serve(key, content);
         }
-        if let Err(error) = self.waiting.add(requester, key.clone(), content) {
-            self.refuse(&key, &error.answer());
+        match self.waiting.add(requester, key, content) {
+            Ok(()) => {}
+            // What frees something is never refused. The answers before it come later, but that is little to lose.
+            Err(NoRoom { key, content: content @ (RequestContent::LogsCancel | RequestContent::EventsCancel) }) => {
+                self.waiting.withdraw(&key);
+                self.serve(key, content);
+            }
+            Err(NoRoom { key, content: RequestContent::UpdateState(_) }) => {
+                self.refuse(&key, &UpdateError::TooManyWait.answer());
+            }
+            Err(NoRoom { key, .. }) => self.refuse(&key, &UpdateError::TooManyWait.to_string()),
         }
     }
 
