@@ -84,6 +84,18 @@ pub const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
 pub const SUBSCRIPTIONS_PER_PEER_MAX: usize = 1024;
 /// Log collections that one stream may have running. An agent's stream carries those of all its workloads.
 pub const LOG_CAMPAIGNS_PER_PEER_MAX: usize = 1024;
+/// What the event subscriptions of one stream may take together, in bytes, and its log collections likewise: room for
+/// some that name each of 5,000 workloads.
+pub const LASTING_REQUESTS_BYTES: usize = 8 * 1024 * 1024;
+/// What a part of a mask or the name of an instance takes beside its text, in bytes, about.
+pub const LASTING_REQUEST_PART: usize = 32;
+/// Longest id of a request, in bytes. It is kept and sent to agents, with names of a stream and a workload before it.
+pub const REQUEST_ID_MAX: usize = 1024;
+/// Longest time that logs are asked for, in bytes; RFC 3339 needs about 35.
+pub const LOG_TIME_MAX: usize = 64;
+/// Parts that all field masks of one request may have together: a dozen masks for each of 5,000 workloads. Each may
+/// take some hundred bytes while the state is read.
+pub const MASKS_PARTS_MAX: usize = 250_000;
 /// States of instances that an agent should not have, in bytes of their names and [`STRAY_STATE_ENTRY`] each: a few
 /// thousand. More can only be a mistake or an attack.
 pub const STRAY_STATES_BYTES: usize = 1024 * 1024;
@@ -132,7 +144,7 @@ pub const HELLO_MAX: Duration = Duration::from_secs(10);
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Bytes buffered per direction of a TLS connection: one record.
 pub const TLS_BUFFER: usize = 16 * 1024;
-/// TLS handshakes under way at the same time; more connections are dropped, their clients try again.
+/// TLS handshakes under way at the same time; for another one the oldest is given up, its client tries again.
 pub const HANDSHAKES: usize = 64;
 /// A connection without any call is closed after this time.
 pub const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(60);
@@ -201,6 +213,8 @@ pub const CONTROL_LEFTOVER_MAX: usize = 2 * PIPE_CONTENT_MAX;
 
 /// Longest name of a workload, agent or config item, in bytes.
 pub const NAME_MAX: usize = 63;
+/// Bytes shown of a text from outside that may have any length.
+pub const EXCERPT_MAX: usize = 200;
 /// A reading mask with more parts cannot match: states nest less deep, since decoders limit the depth to about 100.
 pub const MASK_PARTS_MAX: usize = 256;
 /// Longest manifest or state file read, in bytes. Larger than [`MESSAGE_MAX`] could not be sent anyway.
@@ -220,12 +234,22 @@ pub const STORE_RETRY: Duration = Duration::from_secs(30);
 pub const TEMPLATE_DEPTH_MAX: usize = 64;
 /// Longest text a template may become, in bytes. A longer one would not fit into a message beside others.
 pub const RENDERED_MAX: usize = MESSAGE_MAX / 4;
+/// Text that all templates of one update may become, in bytes; agents could not be told more.
+pub const RENDERED_UPDATE_MAX: usize = 2 * MESSAGE_MAX;
 const _: () = assert!(2 * TEMPLATE_DEPTH_MAX * 16 * 1024 < STACK_SERVER);
-/// Elements that all templates of one update may render. Thousands of workloads with loops need some 100,000; nested
+/// Elements and their parameters that all templates of one update may render. Thousands of workloads with loops need some 100,000; nested
 /// loops over a list that is not even long would never end. A step takes about a microsecond, and everybody waits.
 pub const TEMPLATE_STEPS_MAX: usize = 1_000_000;
 /// A step counts once more for this many bytes of config values, since it may compare or copy them.
 pub const TEMPLATE_STEP_BYTES: usize = 16 * 1024;
+/// Each tag of a template takes one step for this many bytes of the template, which are read again for it.
+pub const TEMPLATE_TAG_BYTES: usize = 512;
+/// Config values that the templates of one workload can name, in bytes. The engine gets a copy of them.
+pub const TEMPLATE_VALUES_MAX: usize = RENDERED_MAX;
+/// What a config value takes in that copy beside its text, in bytes, about.
+pub const TEMPLATE_VALUE_ENTRY: usize = 64;
+/// Bytes of config values that are copied in one step.
+pub const TEMPLATE_COPY_BYTES: usize = 1024;
 
 // ----------------------------------------------------------------- settings
 

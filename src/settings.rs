@@ -13,6 +13,7 @@ use crate::model::nearest::nearest;
 use crate::wire::address::{PemTexts, Security};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -88,10 +89,16 @@ pub enum ConfigError {
 }
 
 /// A config file that was read but not yet interpreted.
-#[derive(Debug)]
 pub struct ConfigFile {
     path: PathBuf,
     text: String,
+}
+
+/// Without the text, which may hold keys.
+impl fmt::Debug for ConfigFile {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ConfigFile").field("path", &self.path).finish_non_exhaustive()
+    }
 }
 
 impl ConfigFile {
@@ -135,12 +142,17 @@ impl ConfigFile {
     }
 
     fn wrong(&self, error: &toml::de::Error) -> ConfigError {
-        // The excerpt of a line that holds a key would print the key.
-        let text = error.to_string();
-        let shown = if text.contains("-----BEGIN") || text.contains("key_pem_content") {
-            format!("{} (excerpt left out)", error.message())
+        // The excerpt may be any line of a key, also one that does not look like it.
+        let holds_key = ["PRIVATE KEY", "key_pem_content"].iter().any(|sign| self.text.contains(sign));
+        let shown = if holds_key {
+            let place = error.span().and_then(|span| self.text.get(..span.start));
+            let line = place.map_or(0, |before| before.matches('\n').count()) + 1;
+            // The message may quote the value.
+            let message = error.message();
+            let message = if message.contains("PRIVATE KEY") { "a value of the wrong type" } else { message };
+            format!("line {line}: {message} (excerpt left out)")
         } else {
-            text.trim_end().to_owned()
+            error.to_string().trim_end().to_owned()
         };
         ConfigError::Parse(format!("'{}': {shown}", self.path.display()))
     }

@@ -14,7 +14,6 @@ use ankaios_lite::server::ServerLoop;
 use ankaios_lite::server::mutating_hooks::MutatingHooks;
 use ankaios_lite::server::settings::{self, ServerSettings, SettingsError};
 use ankaios_lite::server::state_store::{self, StateStore};
-use ankaios_lite::server::update::UpdateError;
 use ankaios_lite::threads;
 use ankaios_lite::wire::address::Security;
 use ankaios_lite::wire::server_endpoint::{EndpointOptions, ServerEndpoint};
@@ -114,18 +113,15 @@ fn start_with_stored(server: &mut ServerLoop, folder: Option<&Path>) -> Result<b
     let Some(folder) = folder else { return Ok(false) };
     let unusable = |error| failed("server error", format!("cannot use state_dir '{}': {error}", folder.display()));
     let Some(desired) = state_store::open(folder).map_err(unusable)? else { return Ok(false) };
-    match server.start_with(desired) {
-        Ok(()) => {
-            log::info!("Starting with the state stored in '{}'; a startup manifest does not count.", folder.display());
-            Ok(true)
-        }
-        // The state may be fine, and a hook that fails now may work at the next start.
-        Err(error @ (UpdateError::Veto { .. } | UpdateError::HookFailed { .. })) => Err(failed("server error", error)),
-        Err(error) => {
-            state_store::set_aside(folder, &error.to_string());
-            Ok(false)
-        }
-    }
+    // It was accepted before, so whatever refuses it now may be another hook, setting or version. Going on without it
+    // would delete the workloads of all agents.
+    server.start_again_with(desired).map_err(|error| {
+        let file = folder.join(state_store::FILE);
+        let way_out = "Remove the cause, or move the file away to start with the startup manifest";
+        failed("server error", format!("cannot start with the stored state '{}': {error}. {way_out}", file.display()))
+    })?;
+    log::info!("Starting with the state stored in '{}'; a startup manifest does not count.", folder.display());
+    Ok(true)
 }
 
 /// Reads and parses the startup manifest; keys that mean nothing are reported and ignored.

@@ -2,6 +2,7 @@
 //!
 //! Thread: none, plain functions.
 
+use super::names::excerpt;
 use super::node::Node;
 use crate::limits::MASK_PARTS_MAX;
 use std::collections::BTreeMap;
@@ -179,7 +180,7 @@ impl<'m> Wanted<'m> {
 
 /// The place that a mask names cannot be reached.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("Could not find field {mask}")]
+#[error("Could not find field {}", excerpt(mask))]
 pub struct FieldNotFound {
     /// The mask as the user wrote it.
     pub mask: String,

@@ -2,8 +2,9 @@
 //!
 //! Thread: none, plain values.
 
-use crate::limits::NAME_MAX;
+use crate::limits::{EXCERPT_MAX, NAME_MAX};
 use sha2::{Digest, Sha256};
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -89,9 +90,27 @@ pub fn hash_id(runtime_config: &str) -> String {
     })
 }
 
+/// The beginning of a text of any length that a peer sent, for a line of the log or an answer.
+#[must_use]
+pub fn excerpt(text: &str) -> Cow<'_, str> {
+    if text.len() <= EXCERPT_MAX {
+        return text.into();
+    }
+    format!("{}... ({} bytes)", &text[..text.floor_char_boundary(EXCERPT_MAX)], text.len()).into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_excerpt_of_an_endless_text_is_short_and_ends_between_characters() {
+        assert_eq!(excerpt("short"), "short");
+        for text in ["x".repeat(1_000_000), "ä".repeat(500_000), format!("x{}", "🦀".repeat(1_000))] {
+            let excerpt = excerpt(&text);
+            assert!(excerpt.len() < EXCERPT_MAX + 30 && excerpt.ends_with(&format!("... ({} bytes)", text.len())));
+        }
+    }
 
     // [utest->swdd~api-workload-execution-instance-naming~1]
     #[test]

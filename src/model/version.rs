@@ -2,6 +2,8 @@
 //!
 //! Thread: none, plain values.
 
+use super::names::excerpt;
+
 /// Version of this program and of the Ankaios API level it implements.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -16,7 +18,7 @@ pub fn check_compatible(theirs: &str) -> Result<(), String> {
         Ok(version) if version.major == ours.major => Ok(()),
         _ => {
             let supported = if ours.major == 0 { format!("0.{}", ours.minor) } else { ours.major.to_string() };
-            Err(format!("Unsupported protocol version '{theirs}'. Currently supported '{supported}'"))
+            Err(format!("Unsupported protocol version '{}'. Currently supported '{supported}'", excerpt(theirs)))
         }
     }
 }

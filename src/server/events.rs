@@ -1,11 +1,11 @@
 //! Who asked for which fields, and what changed: state changes to events (spec/server.md section 13).
 //!
-//! Thread: `server`; plain values. Differences are computed for the entries that changed and for nothing else, and
-//! only while somebody listens.
+//! Thread: `server`; plain values. Differences are computed for the entries that changed and for nothing else. What is
+//! gone is compared only while somebody listens.
 
 use super::RequestKey;
 use super::update::StateChange;
-use crate::limits::SUBSCRIPTIONS_PER_PEER_MAX;
+use crate::limits::{LASTING_REQUEST_PART, LASTING_REQUESTS_BYTES, SUBSCRIPTIONS_PER_PEER_MAX};
 use crate::model::complete_state::{
     AgentAttributes, DesiredState, Rendering, WorkloadStates, agent_node, config_node, execution_state_node,
     workload_node,
@@ -31,8 +31,17 @@ pub struct Subscriptions {
 
 /// A stream has as many subscriptions as it may have.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("Too many event subscriptions, at most {SUBSCRIPTIONS_PER_PEER_MAX} are allowed")]
+#[error(
+    "Too many event subscriptions, at most {SUBSCRIPTIONS_PER_PEER_MAX} with field masks of {LASTING_REQUESTS_BYTES} \
+     bytes are allowed"
+)]
 pub struct TooManySubscriptions;
+
+/// What a subscription takes, about.
+fn bytes(key: &RequestKey, paths: &[Path]) -> usize {
+    let parts = paths.iter().flatten().map(|part| part.len() + LASTING_REQUEST_PART);
+    key.id.len() + paths.len() * LASTING_REQUEST_PART + parts.sum::<usize>()
+}
 
 impl Subscriptions {
     /// Subscribes the request `key`; its earlier masks are replaced. No masks mean everything.
@@ -40,13 +49,15 @@ impl Subscriptions {
     /// # Errors
     /// [`TooManySubscriptions`].
     pub fn add(&mut self, key: RequestKey, masks: &[String]) -> Result<(), TooManySubscriptions> {
-        if !self.masks.contains_key(&key) && self.of_peer(key.peer).count() >= SUBSCRIPTIONS_PER_PEER_MAX {
-            return Err(TooManySubscriptions);
-        }
         let paths = masks.iter().filter(|mask| !mask.is_empty());
         let mut paths: Vec<Path> = paths.map(|mask| mask.split('.').map(str::to_owned).collect()).collect();
         if paths.is_empty() && !masks.is_empty() {
             paths.push(vec![String::new()]); // Only empty masks: they select nothing, which is not everything.
+        }
+        let others = self.of_peer(key.peer).filter(|(other, _)| **other != key);
+        let (count, taken) = others.fold((0, 0), |(count, taken), (key, paths)| (count + 1, taken + bytes(key, paths)));
+        if count >= SUBSCRIPTIONS_PER_PEER_MAX || taken + bytes(&key, &paths) > LASTING_REQUESTS_BYTES {
+            return Err(TooManySubscriptions);
         }
         self.masks.insert(key, paths);
         Ok(())
@@ -67,9 +78,9 @@ impl Subscriptions {
         self.masks.retain(|key, _| key.peer != peer || key.workload() != Some(workload));
     }
 
-    fn of_peer(&self, peer: PeerId) -> impl Iterator<Item = &RequestKey> {
+    fn of_peer(&self, peer: PeerId) -> impl Iterator<Item = (&RequestKey, &Vec<Path>)> {
         let start = RequestKey { peer, id: String::new() };
-        self.masks.range(start..).map(|(key, _)| key).take_while(move |key| key.peer == peer)
+        self.masks.range(start..).take_while(move |(key, _)| key.peer == peer)
     }
 
     /// Whether nobody listens.

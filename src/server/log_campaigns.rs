@@ -3,10 +3,10 @@
 //! Thread: `server`; a plain value and the part of [`ServerLoop`] that uses it.
 
 use super::{PeerClass, RequestKey, ServerLoop};
-use crate::limits::LOG_CAMPAIGNS_PER_PEER_MAX;
+use crate::limits::{LASTING_REQUEST_PART, LASTING_REQUESTS_BYTES, LOG_CAMPAIGNS_PER_PEER_MAX};
 use crate::model::log_entries;
 use crate::model::messages::{FromServer, LogEntry, LogsRequest, ResponseContent};
-use crate::model::names::{InstanceName, Name};
+use crate::model::names::{InstanceName, Name, excerpt};
 use crate::wire::server_endpoint::PeerId;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -74,9 +74,13 @@ impl LogCampaigns {
         missing
     }
 
-    fn of_peer(&self, peer: PeerId) -> usize {
+    /// How many campaigns a stream has, and how many bytes they take.
+    fn of_peer(&self, peer: PeerId) -> (usize, usize) {
         let start = RequestKey { peer, id: String::new() };
-        self.by_request.range(start..).take_while(|(key, _)| key.peer == peer).count()
+        let own = self.by_request.range(start..).take_while(|(key, _)| key.peer == peer);
+        own.fold((0, 0), |(count, taken), (key, campaign)| {
+            (count + 1, taken + bytes(key, campaign.providers.values().flatten()))
+        })
     }
 
     /// Whether no campaign runs.
@@ -84,6 +88,12 @@ impl LogCampaigns {
     pub fn is_empty(&self) -> bool {
         self.by_request.is_empty()
     }
+}
+
+/// What a campaign takes, about.
+fn bytes<'i>(key: &RequestKey, instances: impl Iterator<Item = &'i InstanceName>) -> usize {
+    let names = |name: &InstanceName| name.workload.len() + name.id.len() + name.agent.len() + LASTING_REQUEST_PART;
+    2 * key.id.len() + instances.map(names).sum::<usize>()
 }
 
 impl From<Campaign> for Ended {
@@ -98,13 +108,20 @@ impl ServerLoop {
     /// The requester learns what it will get. Instances whose agent is away are stopped at once, or a requester
     /// that does not follow would wait for them for ever.
     pub(super) fn logs(&mut self, key: RequestKey, request: LogsRequest) {
-        if self.log_campaigns.of_peer(key.peer) >= LOG_CAMPAIGNS_PER_PEER_MAX {
-            let text = format!("Too many requests for logs, at most {LOG_CAMPAIGNS_PER_PEER_MAX} are allowed");
+        let instances: Vec<InstanceName> =
+            request.instances.iter().filter(|name| self.is_wanted(name)).cloned().collect();
+        if instances.len() > 2 * self.effective.len() {
+            let text = "The request for logs names the same workloads again and again; name each once";
+            return self.answer(key.peer, key.id, ResponseContent::Error(text.to_owned()));
+        }
+        let (count, taken) = self.log_campaigns.of_peer(key.peer);
+        if count >= LOG_CAMPAIGNS_PER_PEER_MAX || taken + bytes(&key, instances.iter()) > LASTING_REQUESTS_BYTES {
+            let text = format!(
+                "Too many requests for logs, at most {LOG_CAMPAIGNS_PER_PEER_MAX} with names of \
+                 {LASTING_REQUESTS_BYTES} bytes are allowed"
+            );
             return self.answer(key.peer, key.id, ResponseContent::Error(text));
         }
-        let exists =
-            |name: &InstanceName| self.effective.get(&name.workload).is_some_and(|added| added.instance == *name);
-        let instances: Vec<InstanceName> = request.instances.iter().filter(|name| exists(name)).cloned().collect();
         let mut by_agent: BTreeMap<Name, Vec<InstanceName>> = BTreeMap::new();
         for instance in &instances {
             by_agent.entry(instance.agent.clone()).or_default().push(instance.clone());
@@ -117,7 +134,9 @@ impl ServerLoop {
                 continue;
             };
             self.log_campaigns.add(&key, &full_id, agent, &instances);
-            let request = LogsRequest { instances, ..request.clone() };
+            let LogsRequest { follow, tail, .. } = request;
+            let (since, until) = (request.since.clone(), request.until.clone());
+            let request = LogsRequest { instances, follow, tail, since, until };
             self.tell(provider, FromServer::LogsRequest { request_id: full_id.clone(), request });
         }
         self.answer(key.peer, key.id.clone(), ResponseContent::LogsAccepted(instances));
@@ -189,7 +208,7 @@ impl ServerLoop {
             Some(RequestKey { peer, id: id.to_owned() })
         });
         if found.is_none() {
-            log::warn!("Dropping logs for the unknown request '{full_id}'.");
+            log::warn!("Dropping logs for the unknown request '{}'.", excerpt(full_id));
         }
         found
     }

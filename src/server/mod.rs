@@ -25,7 +25,7 @@ use crate::limits::{STRAY_STATES_BYTES, TURN_MAX};
 use crate::model::complete_state::{AgentAttributes, DesiredState, WorkloadStates};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, AgentLoad, FromServer, ToServer};
-use crate::model::names::{InstanceName, Name};
+use crate::model::names::{InstanceName, Name, excerpt};
 use crate::wire::outbox::{Outbox, OutboxError, StatesSnapshot};
 use crate::wire::server_endpoint::{PeerEvent, PeerHello, PeerId};
 use agents::{Agent, Agents};
@@ -37,7 +37,7 @@ use mutating_hooks::{HookOutcome, MutatingHooks};
 use state_store::StateStore;
 use state_view::StateView;
 use std::collections::{BTreeMap, BTreeSet};
-use templates::{ConfigUsers, Templates};
+use templates::{ConfigUsers, TemplateBudget, Templates};
 use update::{StateChange, UpdateError};
 use waiting_requests::WaitingRequests;
 
@@ -139,7 +139,20 @@ impl ServerLoop {
     /// # Errors
     /// [`UpdateError`] with the reason of the refusal.
     pub fn start_with(&mut self, desired: DesiredState) -> Result<(), UpdateError> {
-        let mut prepared = self.prepare(StateChange::between(&self.desired, desired))?;
+        self.start(desired, TemplateBudget::Update)
+    }
+
+    /// Takes over a state that an earlier server had accepted, like [`ServerLoop::start_with`]. What several updates
+    /// led to may render more than one may, so what is allowed to one update is allowed to each workload.
+    ///
+    /// # Errors
+    /// [`UpdateError`] with the reason of the refusal.
+    pub fn start_again_with(&mut self, stored: DesiredState) -> Result<(), UpdateError> {
+        self.start(stored, TemplateBudget::Workload)
+    }
+
+    fn start(&mut self, desired: DesiredState, budget: TemplateBudget) -> Result<(), UpdateError> {
+        let mut prepared = self.prepare(StateChange::between(&self.desired, desired), budget)?;
         if let Some(hooks) = self.hooks.as_ref().filter(|_| prepared.changes_workloads()) {
             let outcome = hooks.ask_and_wait(prepared.message());
             prepared = self.hooked(prepared, outcome)?;
@@ -219,6 +232,10 @@ impl ServerLoop {
     /// The steps of spec/server.md section 10.1, in that order: states of the others, then the agent's workloads.
     fn agent_opened(&mut self, id: PeerId, name: Name, tags: BTreeMap<String, String>, outbox: Outbox) {
         if let Some(old) = self.agents.get(&name).map(|agent| agent.peer) {
+            // Readers that wait for room in the inbox do not keep the order of their streams.
+            if old > id {
+                return log::warn!("Ignoring an older connection of agent '{name}' that was announced late.");
+            }
             log::warn!("Agent '{name}' connected again; closing its older connection.");
             self.forget_peer(old);
             self.end_logs_of_peer(old, PeerClass::Agent, &name);
@@ -371,10 +388,20 @@ impl ServerLoop {
             changes.states(old, &self.states);
             self.publish(&changes);
             for removed in states.iter().filter(|state| state.state.phase == Phase::Removed) {
-                self.subscriptions.remove_workload(id, &removed.instance.workload);
+                if !self.has_successor(&removed.instance) {
+                    self.subscriptions.remove_workload(id, &removed.instance.workload);
+                }
             }
         }
         self.broadcast_states(&states, Some(id));
+    }
+
+    /// Whether the agent of a removed instance has or gets another one of the same workload.
+    fn has_successor(&self, removed: &InstanceName) -> bool {
+        let InstanceName { workload, agent, .. } = removed;
+        let wanted = self.effective.get(workload).map(|added| &added.instance);
+        wanted.is_some_and(|wanted| wanted.agent == *agent && wanted != removed)
+            || self.states.of_agent_workload(agent, workload).next().is_some()
     }
 
     fn is_wanted(&self, instance: &InstanceName) -> bool {
@@ -390,7 +417,7 @@ impl ServerLoop {
                 changes.agent(name, Some(&before), Some(&agent.attributes));
                 self.publish(&changes);
             }
-            _ => log::warn!("Ignoring the load of '{}' reported by '{name}'.", load.agent),
+            _ => log::warn!("Ignoring the load of '{}' reported by '{name}'.", excerpt(&load.agent)),
         }
     }
 

@@ -6,8 +6,11 @@ use super::dependencies::{find_cycle, with_delete_conditions};
 use super::events::Changes;
 use super::mutating_hooks::HookOutcome;
 use super::plan::{Difference, per_agent};
+use super::templates::TemplateBudget;
 use super::update::{StateChange, Tags, UpdateError, requested_change};
+use super::waiting_requests::NoRoom;
 use super::{PeerClass, RequestKey, ServerLoop};
+use crate::limits::{LOG_TIME_MAX, MASKS_PARTS_MAX, REQUEST_ID_MAX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{
     AddedWorkload, DeletedWorkload, FromServer, ReadState, Request, RequestContent, Response, ResponseContent,
@@ -54,6 +57,30 @@ impl PreparedUpdate {
     }
 }
 
+/// Why a request may not be kept, passed on or looked at, if its size is a reason. All that is said here is far beyond
+/// what anybody needs.
+fn too_large(id: &str, content: &RequestContent) -> Option<String> {
+    if id.len() > REQUEST_ID_MAX {
+        return Some(format!("The request id has {} bytes, at most {REQUEST_ID_MAX} are allowed", id.len()));
+    }
+    let masks = match content {
+        RequestContent::UpdateState(update) => &update.masks,
+        RequestContent::CompleteState(read) => &read.masks,
+        RequestContent::Logs(logs) => {
+            let time = [("since", &logs.since), ("until", &logs.until)].into_iter().find_map(|(name, time)| {
+                let bytes = time.as_ref().map(String::len).filter(|bytes| *bytes > LOG_TIME_MAX)?;
+                Some(format!("The time '{name}' has {bytes} bytes, at most {LOG_TIME_MAX} are allowed"))
+            });
+            return time;
+        }
+        _ => return None,
+    };
+    let parts: usize = masks.iter().map(|mask| mask.split('.').count()).sum();
+    (parts > MASKS_PARTS_MAX).then(|| {
+        format!("The field masks have {parts} parts, at most {MASKS_PARTS_MAX} are allowed; use fewer or shorter masks")
+    })
+}
+
 fn invalid(error: &dyn std::error::Error) -> UpdateError {
     UpdateError::Invalid(error.to_string())
 }
@@ -62,12 +89,24 @@ impl ServerLoop {
     /// Handles a request and answers it on the stream that it came from, or lets it wait for an update before it.
     pub(super) fn request(&mut self, peer: PeerId, Request { id, content }: Request) {
         let key = RequestKey { peer, id };
+        if let Some(reason) = too_large(&key.id, &content) {
+            return self.refuse(&key, &reason);
+        }
         let requester = self.requester_of(&key);
         if !self.waiting.must_wait(&requester, &content) {
             return self.serve(key, content);
         }
-        if let Err(error) = self.waiting.add(requester, key.clone(), content) {
-            self.refuse(&key, &error.answer());
+        match self.waiting.add(requester, key, content) {
+            Ok(()) => {}
+            // What frees something is never refused. The answers before it come later, but that is little to lose.
+            Err(NoRoom { key, content: content @ (RequestContent::LogsCancel | RequestContent::EventsCancel) }) => {
+                self.waiting.withdraw(&key);
+                self.serve(key, content);
+            }
+            Err(NoRoom { key, content: RequestContent::UpdateState(_) }) => {
+                self.refuse(&key, &UpdateError::TooManyWait.answer());
+            }
+            Err(NoRoom { key, .. }) => self.refuse(&key, &UpdateError::TooManyWait.to_string()),
         }
     }
 
@@ -137,7 +176,8 @@ impl ServerLoop {
     }
 
     fn update_state(&mut self, key: RequestKey, update: UpdateState) {
-        let prepared = requested_change(self.view(), update).and_then(|change| self.prepare(change));
+        let prepared =
+            requested_change(self.view(), update).and_then(|change| self.prepare(change, TemplateBudget::Update));
         match (prepared, &self.hooks) {
             (Ok(prepared), Some(hooks)) if prepared.changes_workloads() => {
                 hooks.ask(prepared.message());
@@ -169,7 +209,7 @@ impl ServerLoop {
 
     /// Checks and renders what is asked for, and finds out what it means for workloads (spec/server.md section 8.3).
     /// Looks at what changes and what depends on that, and at nothing else.
-    pub(super) fn prepare(&self, change: StateChange) -> Result<PreparedUpdate, UpdateError> {
+    pub(super) fn prepare(&self, change: StateChange, budget: TemplateBudget) -> Result<PreparedUpdate, UpdateError> {
         if check_api_version(&change.api_version).map_err(UpdateError::Rule)? {
             log::warn!("The API version '{}' is deprecated; use 'v1'.", change.api_version);
         }
@@ -178,7 +218,7 @@ impl ServerLoop {
         for workload in change.workloads.values().flatten() {
             check_config_references(workload).map_err(UpdateError::Rule)?;
         }
-        let rendered = Difference::between(self.before_hooks(), self.rendered(&change)?);
+        let rendered = Difference::between(self.before_hooks(), self.rendered(&change, budget)?);
         for added in &rendered.added {
             check_workload(&added.instance.workload, &added.workload).map_err(|error| invalid(&error))?;
         }
@@ -238,12 +278,19 @@ impl ServerLoop {
 
     /// The workloads that `change` touches as agents will get them, `None` for those that go: those that it names, and
     /// those that use configs that it names.
-    pub(super) fn rendered(&self, change: &StateChange) -> Result<BTreeMap<Name, Option<Arc<Workload>>>, UpdateError> {
+    pub(super) fn rendered(
+        &self,
+        change: &StateChange,
+        budget: TemplateBudget,
+    ) -> Result<BTreeMap<Name, Option<Arc<Workload>>>, UpdateError> {
         self.templates.begin_update();
         let users = change.configs.keys().flat_map(|key| self.config_users.of(key));
         let names: BTreeSet<&Name> = change.workloads.keys().chain(users).collect();
         let config = |key: &str| change.config(&self.desired, key);
         let one = |name: &Name| {
+            if budget == TemplateBudget::Workload {
+                self.templates.begin_update();
+            }
             let workload = change.workload(&self.desired, name);
             let rendered = workload.map(|workload| self.templates.render(workload, config)).transpose();
             Ok((name.clone(), rendered.map_err(|error| invalid(&error))?))

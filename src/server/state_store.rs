@@ -7,7 +7,7 @@
 //! Owns: the files in the folder. Takes: accepted states, of which only the newest is written.
 
 use crate::clock::{Clock, SystemClock};
-use crate::limits::{MANIFEST_MAX, STACK_LARGE, STORE_RETRY};
+use crate::limits::{STACK_LARGE, STORE_RETRY};
 use crate::model::complete_state::{DesiredState, Rendering, desired_state_from_node};
 use crate::model::names::hash_id;
 use crate::model::node::Node;
@@ -15,7 +15,7 @@ use crate::threads::{self, Thread};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
 use serde::Deserialize;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -61,17 +61,19 @@ impl StateStore {
     }
 }
 
-/// Makes the folder and reads the state stored in it. A file that cannot be used is set aside and `None` answered.
+/// Makes the folder and reads the state stored in it. A file that holds something else is set aside and `None`
+/// answered: only then there is nothing to lose.
 ///
 /// # Errors
-/// When the folder neither exists nor can be made.
+/// When the folder neither exists nor can be made, or when the file is there but cannot be read.
 pub fn open(folder: &Path) -> io::Result<Option<DesiredState>> {
     fs::create_dir_all(folder)?;
     let path = folder.join(FILE);
     match read(&path) {
         Ok(state) => Ok(Some(state)),
         Err(Unusable::Missing) => Ok(None),
-        Err(Unusable::Because(reason)) => {
+        Err(Unusable::Unread(error)) => Err(io::Error::new(error.kind(), format!("'{}': {error}", path.display()))),
+        Err(Unusable::Damaged(reason)) => {
             set_aside(folder, &reason);
             Ok(None)
         }
@@ -79,7 +81,7 @@ pub fn open(folder: &Path) -> io::Result<Option<DesiredState>> {
 }
 
 /// Puts the stored state away, because it cannot be used.
-pub fn set_aside(folder: &Path, reason: &str) {
+fn set_aside(folder: &Path, reason: &str) {
     let (path, aside) = (folder.join(FILE), folder.join(DAMAGED_FILE));
     let moved = match fs::rename(&path, &aside) {
         Ok(()) => format!("It is now '{}'", aside.display()),
@@ -92,19 +94,20 @@ pub fn set_aside(folder: &Path, reason: &str) {
 #[derive(Debug)]
 enum Unusable {
     Missing,
-    Because(String),
+    /// It may be fine; another try may succeed.
+    Unread(io::Error),
+    /// It is not what was written.
+    Damaged(String),
 }
 
 fn read(path: &Path) -> Result<DesiredState, Unusable> {
-    let because = |reason: &dyn std::fmt::Display| Unusable::Because(reason.to_string());
-    let file = File::open(path).map_err(|error| match error.kind() {
+    // Without a bound: several updates lead to a state that is larger than each of them, and it was in memory before.
+    let bytes = fs::read(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Unusable::Missing,
-        _ => because(&error),
+        _ => Unusable::Unread(error),
     })?;
-    let mut text = String::new();
-    // JSON escapes can make a state larger than the manifest that it came from.
-    file.take(2 * MANIFEST_MAX).read_to_string(&mut text).map_err(|error| because(&error))?;
-    parse(&text).map_err(Unusable::Because)
+    let text = String::from_utf8(bytes).map_err(|error| Unusable::Damaged(error.to_string()))?;
+    parse(&text).map_err(Unusable::Damaged)
 }
 
 fn parse(text: &str) -> Result<DesiredState, String> {
@@ -230,6 +233,16 @@ mod tests {
             assert_eq!(fs::read(folder.path().join(DAMAGED_FILE)).unwrap(), bytes);
             assert!(!folder.path().join(FILE).exists());
         }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_now_is_an_error_and_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE);
+        fs::create_dir(&path).unwrap(); // Opens, but reading it fails.
+        let error = open(folder.path()).unwrap_err().to_string();
+        assert!(error.contains(&path.display().to_string()), "{error}");
+        assert!(path.exists() && !folder.path().join(DAMAGED_FILE).exists());
     }
 
     #[test]

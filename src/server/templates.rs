@@ -1,9 +1,12 @@
 //! Config items into rendered workloads (spec/server.md section 9.1).
 //!
 //! Thread: `server`; a plain value. The template engine recurses as deep as a template is nested and knows no
-//! bounds, so templates are measured before it sees them, its output is cut off and its steps are counted.
+//! bounds, so templates and configs are measured before it sees them, its output is cut off and its steps are counted.
 
-use crate::limits::{RENDERED_MAX, TEMPLATE_DEPTH_MAX, TEMPLATE_STEP_BYTES, TEMPLATE_STEPS_MAX};
+use crate::limits::{
+    RENDERED_MAX, RENDERED_UPDATE_MAX, TEMPLATE_COPY_BYTES, TEMPLATE_DEPTH_MAX, TEMPLATE_STEP_BYTES,
+    TEMPLATE_STEPS_MAX, TEMPLATE_TAG_BYTES, TEMPLATE_VALUE_ENTRY, TEMPLATE_VALUES_MAX,
+};
 use crate::model::names::Name;
 use crate::model::workload::{ConfigItem, File, FileContent, Workload};
 use handlebars::template::{Parameter, Subexpression, TemplateElement};
@@ -12,6 +15,7 @@ use handlebars::{
     RenderErrorReason, Renderable, Template, WriteOutput,
 };
 use serde_json::Value;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
@@ -28,6 +32,15 @@ pub enum RenderError {
     /// A name for templates refers to a config that does not exist.
     #[error("Workload references config key '{0}' that does not exist")]
     MissingConfig(String),
+    /// The configs that a workload names are too large for templates.
+    #[error(
+        "The configs that the workload references hold more than {TEMPLATE_VALUES_MAX} bytes; reference fewer or \
+             split them"
+    )]
+    ConfigsTooLarge,
+    /// The templates of the update do too much altogether.
+    #[error("Failed to prepare the configs of the workload: '{0}'")]
+    TooManySteps(String),
     /// The template engine refuses a field.
     #[error("Failed to render field '{field}': '{reason}'")]
     Field {
@@ -38,11 +51,22 @@ pub enum RenderError {
     },
 }
 
+/// What shares the bounds of templates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TemplateBudget {
+    /// All workloads that an update renders.
+    Update,
+    /// Each workload has its own.
+    Workload,
+}
+
 /// Renders workloads.
 pub struct Templates {
     engine: Handlebars<'static>,
     /// What the templates of this update may still do. Shared with the helper that counts.
     steps_left: Arc<AtomicUsize>,
+    /// Bytes that the templates of this update may still render.
+    output_left: Cell<usize>,
 }
 
 impl Default for Templates {
@@ -74,7 +98,7 @@ impl Default for Templates {
                 },
             ),
         );
-        Self { engine, steps_left }
+        Self { engine, steps_left, output_left: Cell::new(RENDERED_UPDATE_MAX) }
     }
 }
 
@@ -83,17 +107,18 @@ fn take_steps(left: &AtomicUsize, steps: usize) -> HelperResult {
     let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(steps));
     taken.map(drop).map_err(|_| {
         let text = format!(
-            "the templates of this update take more than {TEMPLATE_STEPS_MAX} steps; use shorter lists or fewer \
-             loops inside of each other"
+            "the templates of this update take more than {TEMPLATE_STEPS_MAX} steps; use shorter lists and templates, \
+             or fewer loops inside of each other"
         );
         EngineError::from(RenderErrorReason::Other(text))
     })
 }
 
 /// Lets each turn of a loop count what it renders: puts a step at the end of each block. Answers how many elements
-/// are rendered when each block is rendered once, each of them counted as `weight`.
+/// and parameters are rendered when each block is rendered once, each of them counted as `weight`.
 fn count_steps(template: &mut Template, weight: usize) -> usize {
-    let mut total = template.elements.len().saturating_mul(weight);
+    let rendered: usize = template.elements.iter().map(|element| 1 + parameters(element)).sum();
+    let mut total = rendered.saturating_mul(weight);
     for element in &mut template.elements {
         let blocks = match element {
             TemplateElement::HelperBlock(block) => [block.template.as_mut(), block.inverse.as_mut()],
@@ -114,10 +139,31 @@ fn count_steps(template: &mut Template, weight: usize) -> usize {
     total
 }
 
+/// How many parameters an element has, with those of expressions inside of it: each may copy or compare a value.
+fn parameters(element: &TemplateElement) -> usize {
+    let (listed, named) = match element {
+        TemplateElement::HtmlExpression(helper)
+        | TemplateElement::Expression(helper)
+        | TemplateElement::HelperBlock(helper) => (&helper.params, &helper.hash),
+        TemplateElement::DecoratorExpression(decorator)
+        | TemplateElement::DecoratorBlock(decorator)
+        | TemplateElement::PartialExpression(decorator)
+        | TemplateElement::PartialBlock(decorator) => (&decorator.params, &decorator.hash),
+        _ => return 0,
+    };
+    let one = |parameter: &Parameter| match parameter {
+        Parameter::Subexpression(expression) => 1 + parameters(&expression.element),
+        _ => 1,
+    };
+    listed.iter().chain(named.values()).map(one).sum()
+}
+
 impl Templates {
-    /// Another update begins: its templates may do [`TEMPLATE_STEPS_MAX`] steps altogether.
+    /// Another update begins: its templates may do [`TEMPLATE_STEPS_MAX`] steps and render [`RENDERED_UPDATE_MAX`]
+    /// bytes altogether.
     pub fn begin_update(&self) {
         self.steps_left.store(TEMPLATE_STEPS_MAX, Ordering::Relaxed);
+        self.output_left.set(RENDERED_UPDATE_MAX);
     }
 
     /// The workload as agents get it: templates in agent, runtime configuration and files are filled in and the
@@ -125,23 +171,20 @@ impl Templates {
     ///
     /// # Errors
     /// [`RenderError`] for the first field, or a config that is missing even if no template uses it.
-    pub fn render<'c>(
+    pub fn render<'c, 'w>(
         &self,
-        workload: &Arc<Workload>,
+        workload: &'w Arc<Workload>,
         config: impl Fn(&str) -> Option<&'c ConfigItem>,
     ) -> Result<Arc<Workload>, RenderError> {
         if workload.configs.is_empty() {
             return Ok(workload.clone());
         }
-        let value = |(alias, key): (&String, &String)| match config(key) {
-            Some(item) => Ok((alias.clone(), json(item))),
+        let item = |(alias, key): (&'w String, &String)| match config(key) {
+            Some(item) => Ok((alias, item)),
             None => Err(RenderError::MissingConfig(key.clone())),
         };
-        let values: serde_json::Map<String, Value> = workload.configs.iter().map(value).collect::<Result<_, _>>()?;
-        let values = Values {
-            weight: 1 + values.values().map(bytes).sum::<usize>() / TEMPLATE_STEP_BYTES,
-            context: Context::from(Value::Object(values)),
-        };
+        let items: Vec<(&String, &ConfigItem)> = workload.configs.iter().map(item).collect::<Result<_, _>>()?;
+        let values = if texts(workload).any(has_template) { self.values(&items)? } else { Values::nothing() };
         let field = |name: &str, text: &str| self.text(text, &values).map_err(|reason| at(name, reason));
         let mut rendered = Workload::clone(workload);
         rendered.configs = BTreeMap::new();
@@ -154,24 +197,51 @@ impl Templates {
         Ok(Arc::new(rendered))
     }
 
+    /// Copies configs for the engine. What that costs is counted first, since it may be far more than there is.
+    fn values(&self, items: &[(&String, &ConfigItem)]) -> Result<Values, RenderError> {
+        let sizes = items.iter().try_fold(0, |size, (_, item)| add_size(size, item));
+        let size = sizes.ok_or(RenderError::ConfigsTooLarge)?;
+        take_steps(&self.steps_left, size / TEMPLATE_COPY_BYTES)
+            .map_err(|error| RenderError::TooManySteps(error.to_string()))?;
+        let values: serde_json::Map<String, Value> =
+            items.iter().map(|(alias, item)| ((*alias).clone(), json(item))).collect();
+        Ok(Values { weight: 1 + size / TEMPLATE_STEP_BYTES, context: Context::from(Value::Object(values)) })
+    }
+
     fn text(&self, template: &str, values: &Values) -> Result<String, String> {
-        if !template.contains("{{") && !template.contains('\\') {
+        if !has_template(template) {
             return Ok(template.to_owned());
         }
         if depth(template) > TEMPLATE_DEPTH_MAX {
             return Err(format!("blocks or brackets are nested more than {TEMPLATE_DEPTH_MAX} deep"));
         }
-        let mut output = Bounded { bytes: Vec::new() };
+        let mut output = Bounded { bytes: Vec::new(), left: &self.output_left };
         self.render_to(template, values, &mut output).map_err(|error| error.to_string().trim_end().to_owned())?;
         String::from_utf8(output.bytes).map_err(|error| error.to_string())
     }
 
-    fn render_to(&self, template: &str, values: &Values, output: &mut Bounded) -> Result<(), EngineError> {
+    fn render_to(&self, template: &str, values: &Values, output: &mut Bounded<'_>) -> Result<(), EngineError> {
+        // The engine reads the text before a tag once more for each tag, to know its line.
+        let tags = template.matches("{{").count();
+        take_steps(&self.steps_left, tags.saturating_mul(1 + template.len() / TEMPLATE_TAG_BYTES))?;
         let mut template = Template::compile(template)?;
         take_steps(&self.steps_left, count_steps(&mut template, values.weight))?;
         let mut context = RenderContext::new(None);
         template.render(&self.engine, &values.context, &mut context, &mut WriteOutput::new(output))
     }
+}
+
+/// The fields of a workload that may be templates.
+fn texts(workload: &Workload) -> impl Iterator<Item = &str> {
+    let files = workload.files.iter().map(|file| match &file.content {
+        FileContent::Data(text) | FileContent::BinaryData(text) => text.as_str(),
+    });
+    [&*workload.agent, &*workload.runtime_config].into_iter().chain(files)
+}
+
+/// Whether the engine makes something else of a text.
+fn has_template(text: &str) -> bool {
+    text.contains("{{") || text.contains('\\')
 }
 
 /// What templates of one workload can name.
@@ -181,13 +251,22 @@ struct Values {
     weight: usize,
 }
 
-fn bytes(value: &Value) -> usize {
-    match value {
-        Value::String(text) => text.len(),
-        Value::Array(items) => items.iter().map(bytes).sum(),
-        Value::Object(items) => items.iter().map(|(key, item)| key.len() + bytes(item)).sum(),
-        _ => 0,
+impl Values {
+    fn nothing() -> Self {
+        Self { context: Context::from(Value::Null), weight: 1 }
     }
+}
+
+/// `size` and what the engine's copy of `item` takes, in bytes; `None` from [`TEMPLATE_VALUES_MAX`] on, so that no more
+/// is looked at than may be used.
+fn add_size(size: usize, item: &ConfigItem) -> Option<usize> {
+    let size = size + TEMPLATE_VALUE_ENTRY;
+    let size = match item {
+        ConfigItem::Text(text) => size + text.len(),
+        ConfigItem::List(items) => items.iter().try_fold(size, add_size)?,
+        ConfigItem::Map(items) => items.iter().try_fold(size, |size, (key, item)| add_size(size + key.len(), item))?,
+    };
+    (size <= TEMPLATE_VALUES_MAX).then_some(size)
 }
 
 fn at(field: &str, reason: String) -> RenderError {
@@ -230,17 +309,23 @@ impl ConfigUsers {
     }
 }
 
-/// Takes at most [`RENDERED_MAX`] bytes: loops in templates can multiply texts.
-struct Bounded {
+/// Takes at most [`RENDERED_MAX`] bytes, and what is left for the update: loops in templates can multiply texts.
+struct Bounded<'l> {
     bytes: Vec<u8>,
+    left: &'l Cell<usize>,
 }
 
-impl io::Write for Bounded {
+impl io::Write for Bounded<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.bytes.len() + bytes.len() > RENDERED_MAX {
             let text = format!("the rendered text is longer than {RENDERED_MAX} bytes");
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
         }
+        let Some(left) = self.left.get().checked_sub(bytes.len()) else {
+            let text = format!("the templates of this update render more than {RENDERED_UPDATE_MAX} bytes");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+        };
+        self.left.set(left);
         self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())
     }
@@ -486,5 +571,73 @@ mod tests {
         assert!(failed.is_some_and(|times| times > 1), "{failed:?}");
         templates.begin_update();
         assert!(templates.render(&loops, |key| configs.get(key)).is_ok());
+    }
+
+    /// A workload whose texts use `alias`es of one config.
+    fn render_with(aliases: usize, item: ConfigItem, template: &str) -> Result<Arc<Workload>, RenderError> {
+        let mut workload = Workload::new("A", "podman", template);
+        workload.configs = (0..aliases).map(|number| (format!("a{number}"), "key".to_owned())).collect();
+        Templates::default().render(&Arc::new(workload), |key| (key == "key").then_some(&item))
+    }
+
+    #[test]
+    fn many_tags_in_one_template_cannot_keep_the_engine_busy_before_anything_is_counted() {
+        for tag in ["{{n}}", "{{> [x]}}", "{{!--x}}", "\\{{n}}"] {
+            let error = render(&tag.repeat(25_000)).unwrap_err().to_string();
+            assert!(error.contains("steps"), "{tag}: {error}");
+        }
+        assert_eq!(render(&"{{n}}".repeat(2_000)), Ok("8081".repeat(2_000)));
+    }
+
+    #[test]
+    fn parameters_inside_of_parameters_count_as_often_as_they_look_at_a_large_config() {
+        let text = || ConfigItem::Text("x".repeat(4 * 1024 * 1024));
+        let equal = |times: usize| format!("{{{{#if (or {})}}}}{{{{/if}}}}", "(eq (len a0) 1)".repeat(times));
+        let error = render_with(1, text(), &equal(4_000)).unwrap_err().to_string();
+        assert!(error.contains("steps"), "{error}");
+        assert!(render_with(1, text(), &equal(2)).is_ok());
+        let named: String = (0..4_000).map(|number| format!(" k{number}=(len a0)")).collect();
+        for parameters in [named, " a0".repeat(4_000)] {
+            let error = render_with(1, text(), &format!("{{{{> indent{parameters}}}}}"));
+            assert!(error.is_err_and(|error| error.to_string().contains("steps")), "{parameters:.20}");
+        }
+    }
+
+    #[test]
+    fn one_large_config_under_many_names_is_not_copied_for_each() {
+        let text = || ConfigItem::Text("x".repeat(1024 * 1024));
+        assert_eq!(render_with(400, text(), "{{a0}}"), Err(RenderError::ConfigsTooLarge));
+        let many = ConfigItem::List(vec![ConfigItem::Text(String::new()); TEMPLATE_VALUES_MAX / TEMPLATE_VALUE_ENTRY]);
+        assert_eq!(render_with(1, many.clone(), "{{a0}}"), Err(RenderError::ConfigsTooLarge));
+        assert_eq!(render_with(2, text(), "{{a0}}").unwrap().runtime_config.len(), 1024 * 1024);
+        // Without a template nothing is copied, so nothing can be too large.
+        let plain = render_with(400, many, "no template").unwrap();
+        assert_eq!((&*plain.runtime_config, plain.configs.len()), ("no template", 0));
+    }
+
+    #[test]
+    fn copies_of_configs_for_many_workloads_of_one_update_are_counted() {
+        let item = ConfigItem::Text("x".repeat(8 * 1024 * 1024));
+        let templates = Templates::default();
+        let mut workload = Workload::new("A", "podman", "\\");
+        workload.configs = [("a".to_owned(), "key".to_owned())].into();
+        let workload = Arc::new(workload);
+        let failed = (0..1_000).find_map(|_| templates.render(&workload, |_| Some(&item)).err());
+        assert!(failed.is_some_and(|error| error.to_string().contains("steps")));
+    }
+
+    #[test]
+    fn what_all_fields_of_an_update_become_is_bounded_together() {
+        let mut workload = Workload::new("A", "podman", "{{a}}{{a}}");
+        workload.configs = [("a".to_owned(), "key".to_owned())].into();
+        let item = ConfigItem::Text("x".repeat(RENDERED_MAX / 2));
+        let (templates, workload) = (Templates::default(), Arc::new(workload));
+        let render = || templates.render(&workload, |_| Some(&item));
+        let fits = RENDERED_UPDATE_MAX / RENDERED_MAX;
+        assert!((0..fits).all(|_| render().is_ok()));
+        let error = render().unwrap_err().to_string();
+        assert!(error.contains("of this update render more than"), "{error}");
+        templates.begin_update();
+        assert!(render().is_ok());
     }
 }

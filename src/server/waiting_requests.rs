@@ -5,7 +5,6 @@
 
 use super::mutating_hooks::HookOutcome;
 use super::requests::PreparedUpdate;
-use super::update::UpdateError;
 use super::{PeerClass, RequestKey, ServerLoop};
 use crate::limits::{HOOK_WAITING, HOOK_WAITING_BYTES};
 use crate::model::messages::RequestContent;
@@ -25,6 +24,15 @@ struct Waiting {
     key: RequestKey,
     content: RequestContent,
     bytes: usize,
+}
+
+/// A request cannot wait: too many do.
+#[derive(Debug)]
+pub struct NoRoom {
+    /// Whose it is.
+    pub key: RequestKey,
+    /// What it asks.
+    pub content: RequestContent,
 }
 
 /// The update that the hooks have, and what waits for it.
@@ -49,11 +57,11 @@ impl WaitingRequests {
     /// Lets a request wait.
     ///
     /// # Errors
-    /// [`UpdateError::TooManyWait`] when [`HOOK_WAITING`] or [`HOOK_WAITING_BYTES`] are reached.
-    pub fn add(&mut self, requester: Requester, key: RequestKey, content: RequestContent) -> Result<(), UpdateError> {
+    /// [`NoRoom`] when [`HOOK_WAITING`] or [`HOOK_WAITING_BYTES`] are reached.
+    pub fn add(&mut self, requester: Requester, key: RequestKey, content: RequestContent) -> Result<(), NoRoom> {
         let bytes = key.id.len() + content.approximate_bytes();
         if self.queue.len() >= HOOK_WAITING || self.bytes + bytes > HOOK_WAITING_BYTES {
-            return Err(UpdateError::TooManyWait);
+            return Err(NoRoom { key, content });
         }
         self.bytes += bytes;
         self.queue.push_back(Waiting { requester, key, content, bytes });
@@ -80,6 +88,19 @@ impl WaitingRequests {
         let next = self.queue.pop_front()?;
         self.bytes -= next.bytes;
         Some((next.key, next.content))
+    }
+
+    /// What waits under `key` to last longer than its answer is cancelled before it has begun.
+    pub fn withdraw(&mut self, key: &RequestKey) {
+        self.queue.retain(|waiting| {
+            let lasting = match &waiting.content {
+                RequestContent::Logs(_) => true,
+                RequestContent::CompleteState(read) => read.subscribe,
+                _ => false,
+            };
+            waiting.key != *key || !lasting
+        });
+        self.bytes = self.queue.iter().map(|waiting| waiting.bytes).sum();
     }
 
     /// A stream has ended. What it asked to be changed is changed all the same, as if the answer was lost; nobody

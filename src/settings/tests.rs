@@ -1,6 +1,7 @@
 //! Tests of the common settings.
 
 use super::*;
+use std::collections::BTreeMap;
 use std::fs;
 
 fn file(text: &str) -> ConfigFile {
@@ -37,6 +38,28 @@ fn a_config_file_that_is_too_large_or_not_text_is_refused() {
     let binary = folder.path().join("binary");
     fs::write(&binary, [0xff, 0xfe, 0x00]).unwrap();
     assert!(ConfigFile::read(&binary).is_err());
+}
+
+#[test]
+fn no_line_of_a_key_is_printed_wherever_the_file_is_wrong() {
+    let line = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC";
+    let key = format!("-----BEGIN PRIVATE KEY-----\n{line}\n-----END PRIVATE KEY-----");
+    for text in [
+        format!("version = 'v1'\nkey_pem_content = \"\"\"\n-----BEGIN PRIVATE\n{line}\\q\n\"\"\"\n"),
+        format!("version = 'v1'\nca_pem_content = \"\"\"\n{key}\n{line}\\q\"\"\"\n"),
+        format!("version = 'v1'\nkey_pem_content = '''\n{line}'''{line}\n"),
+        format!("version = ['''{key}''']\n"),
+        format!("key_pem_content = '''{key}'''\nversion = 1\n"),
+        format!("version = 'v1'\nkey_pem_content = '''{key}\n"),
+    ] {
+        let file = file(&text);
+        assert!(!format!("{file:?}").contains(line));
+        let Err(error) = file.check_version(false).and_then(|()| file.keys::<BTreeMap<String, bool>>()) else {
+            panic!("it is correct: {text}");
+        };
+        let error = error.to_string();
+        assert!(!error.contains(line) && error.contains("line ") && error.contains("/etc/x.conf"), "{error}");
+    }
 }
 
 #[test]

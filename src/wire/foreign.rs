@@ -40,7 +40,10 @@ pub fn fit(message: FromServer, limit: usize, peer: &str) -> Vec<grpc_api::FromS
             let text = format!(
                 "The answer has {size} bytes, but this client takes at most {limit}. Ask for parts with field masks."
             );
-            vec![from_server(FromServer::Response(Response { id, content: ResponseContent::Error(text) }))]
+            let error = from_server(FromServer::Response(Response { id, content: ResponseContent::Error(text) }));
+            // An endless id is the requester's own; its agent must not suffer for it.
+            let size = usize::try_from(error.compute_size()).unwrap_or(usize::MAX);
+            if size <= limit { vec![error] } else { too_large(peer, "an answer", size, limit) }
         }
         FromServer::ServerHello(added) => {
             too_large(peer, &format!("the hello with {} workloads", added.len()), size, limit)
@@ -83,10 +86,11 @@ fn halves(plan: &WorkloadPlan) -> Option<[WorkloadPlan; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::access_rules::AccessRule;
     use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-    use crate::model::messages::{AddedWorkload, DeletedWorkload};
+    use crate::model::messages::{AddedWorkload, DeletedWorkload, LogsRequest};
     use crate::model::names::InstanceName;
-    use crate::model::workload::Workload;
+    use crate::model::workload::{AddCondition, Workload};
     use grpc_api::from_server::FromServerEnum;
     use std::sync::Arc;
 
@@ -144,5 +148,39 @@ mod tests {
         assert_eq!(response.requestId, "id");
         assert!(response.error().message.contains("field masks"));
         assert!(fit(FromServer::ServerHello(vec![added(0, &"x".repeat(LIMIT))]), LIMIT, "A").is_empty());
+    }
+
+    #[test]
+    fn what_is_too_large_is_seen_in_whatever_part_of_a_message_it_is() {
+        let long = || "x".repeat(LIMIT + 1);
+        let with = |change: &dyn Fn(&mut Workload)| {
+            let mut workload = Workload::new("A", "podman", "c");
+            change(&mut workload);
+            let workload = Arc::new(workload);
+            AddedWorkload { instance: workload.instance_name("w"), workload }
+        };
+        let rule = |allow| {
+            move |workload: &mut Workload| {
+                let rule = AccessRule::Log { workload_names: vec!["x".repeat(LIMIT + 1)] };
+                let access = &mut workload.control_interface_access;
+                if allow { &mut access.allow_rules } else { &mut access.deny_rules }.push(rule);
+            }
+        };
+        let plan = |added| FromServer::UpdateWorkload(WorkloadPlan { added: vec![added], deleted: vec![] });
+        let request = |since: Option<String>, until: Option<String>| FromServer::LogsRequest {
+            request_id: "id".into(),
+            request: LogsRequest { since, until, ..LogsRequest::default() },
+        };
+        for message in [
+            plan(with(&|workload| workload.dependencies = [(long(), AddCondition::Running)].into())),
+            plan(with(&|workload| workload.runtime = long().into())),
+            plan(with(&rule(true))),
+            plan(with(&rule(false))),
+            request(Some(long()), None),
+            request(None, Some(long())),
+            FromServer::Response(Response { id: long(), content: ResponseContent::EventsCancelAccepted }),
+        ] {
+            assert!(fit(message.clone(), LIMIT, "A").is_empty(), "{message:.100?}");
+        }
     }
 }

@@ -423,6 +423,7 @@ fn state_bytes(state: &WorkloadState) -> usize {
 /// Roughly the encoded size of a message, in bytes. A bound needs no exact number.
 #[must_use]
 pub fn approximate_bytes(message: &FromServer) -> usize {
+    use crate::model::access_rules::AccessRule;
     use crate::model::messages::AddedWorkload;
     fn added_bytes(added: &AddedWorkload) -> usize {
         let workload = &added.workload;
@@ -435,12 +436,24 @@ pub fn approximate_bytes(message: &FromServer) -> usize {
             })
             .sum();
         let tags: usize = workload.tags.iter().map(|(key, text)| key.len() + text.len() + OVERHEAD).sum();
-        name_bytes(&added.instance) + workload.runtime_config.len() + files + tags + 8 * OVERHEAD
+        let dependencies: usize = workload.dependencies.keys().map(|name| name.len() + OVERHEAD).sum();
+        let access = &workload.control_interface_access;
+        let rules = access.allow_rules.iter().chain(&access.deny_rules);
+        let texts = rules.flat_map(|rule| match rule {
+            AccessRule::State { filter_masks, .. } => filter_masks,
+            AccessRule::Log { workload_names } => workload_names,
+        });
+        let access: usize = texts.map(|text| text.len() + OVERHEAD).sum();
+        let runtime = workload.runtime.len() + workload.runtime_config.len();
+        name_bytes(&added.instance) + runtime + files + tags + dependencies + access + 8 * OVERHEAD
     }
     match message {
         FromServer::ServerHello(added) => added.iter().map(added_bytes).sum::<usize>() + OVERHEAD,
         FromServer::UpdateWorkload(plan) => {
-            let deleted = plan.deleted.iter().map(|entry| name_bytes(&entry.instance) + entry.dependencies.len() * 64);
+            let deleted = plan.deleted.iter().map(|entry| {
+                let dependencies = entry.dependencies.keys().map(|name| name.len() + OVERHEAD);
+                name_bytes(&entry.instance) + dependencies.sum::<usize>()
+            });
             plan.added.iter().map(added_bytes).sum::<usize>() + deleted.sum::<usize>() + OVERHEAD
         }
         FromServer::WorkloadStates(states) => states.iter().map(state_bytes).sum::<usize>() + OVERHEAD,
@@ -465,7 +478,8 @@ pub fn approximate_bytes(message: &FromServer) -> usize {
                 }
         }
         FromServer::LogsRequest { request_id, request } => {
-            request_id.len() + request.instances.iter().map(name_bytes).sum::<usize>() + OVERHEAD
+            let times: usize = [&request.since, &request.until].into_iter().flatten().map(String::len).sum();
+            request_id.len() + times + request.instances.iter().map(name_bytes).sum::<usize>() + OVERHEAD
         }
         FromServer::LogsCancel { request_id } => request_id.len() + OVERHEAD,
     }

@@ -18,7 +18,7 @@ use crate::limits::{
 };
 use crate::memory::give_back_after;
 use crate::model::messages::ToServer;
-use crate::model::names::is_name;
+use crate::model::names::{excerpt, is_name};
 use crate::model::version::check_compatible;
 use crate::threads::{self, Thread};
 use crossbeam_channel::Sender;
@@ -29,9 +29,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -140,7 +140,34 @@ struct Shared {
     /// Open connections by the number that gRPC calls them; an entry is replaced when its number is used again,
     /// so there are never more than [`CONNECTION_FD_MAX`].
     connections: Mutex<HashMap<i32, Origin>>,
-    handshakes: AtomicUsize,
+    handshakes: Mutex<Handshakes>,
+}
+
+/// TLS handshakes under way, at most [`HANDSHAKES`].
+#[derive(Default)]
+struct Handshakes {
+    next: u64,
+    under_way: BTreeMap<u64, TcpStream>,
+}
+
+impl Handshakes {
+    /// Counts the handshake of `stream` and answers its number. If there are too many, the oldest is given up: whoever
+    /// is silent that long must not keep others out.
+    fn begin(&mut self, stream: &TcpStream) -> io::Result<u64> {
+        let stream = stream.try_clone()?;
+        if self.under_way.len() >= HANDSHAKES
+            && let Some((_, oldest)) = self.under_way.pop_first()
+        {
+            let _ = oldest.shutdown(Shutdown::Both); // Wakes its thread, which says in the log whose it was.
+        }
+        self.next += 1;
+        self.under_way.insert(self.next, stream);
+        Ok(self.next)
+    }
+
+    fn end(&mut self, number: u64) {
+        self.under_way.remove(&number);
+    }
 }
 
 /// Where a connection comes from and, with TLS, what its certificate says.
@@ -202,7 +229,7 @@ impl ServerEndpoint {
             budget: InboxBudget::new(inbox_bytes),
             next_peer: AtomicU64::new(1),
             connections: Mutex::default(),
-            handshakes: AtomicUsize::new(0),
+            handshakes: Mutex::default(),
         });
         let arguments = grpc::channel(options.message_max, keepalive)
             .max_concurrent_stream(STREAMS_PER_CONNECTION)
@@ -342,14 +369,11 @@ fn admit(
     let Some(tls) = tls.cloned() else {
         return hand_over(stream.as_fd(), Origin { address, certificate: None }, shared, gate);
     };
-    if shared.handshakes.fetch_add(1, Ordering::Relaxed) >= HANDSHAKES {
-        shared.handshakes.fetch_sub(1, Ordering::Relaxed);
-        return Err(io::Error::other("too many TLS handshakes are under way"));
-    }
+    let handshake = lock(&shared.handshakes).begin(&stream)?;
     let (owned, gate) = (shared.clone(), gate.clone());
     let started = threads::spawn(format!("tls:{}", address.port()), STACK_LARGE, move || {
         let greeted = tls.accept(stream, HANDSHAKE_MAX);
-        owned.handshakes.fetch_sub(1, Ordering::Relaxed);
+        lock(&owned.handshakes).end(handshake);
         let pump = greeted.map_err(io::Error::other).and_then(|(session, certificate)| {
             let (plain, endpoint) = UnixStream::pair()?;
             plain.set_nonblocking(true)?;
@@ -365,9 +389,7 @@ fn admit(
             Err(error) => log::warn!("Dropping the connection from '{address}': {error}"),
         }
     });
-    started.map(|_| ()).inspect_err(|_| {
-        shared.handshakes.fetch_sub(1, Ordering::Relaxed);
-    })
+    started.map(|_| ()).inspect_err(|_| lock(&shared.handshakes).end(handshake))
 }
 
 /// Gives a duplicate of `endpoint` to gRPC, under a number that was not used for long, because gRPC tells
@@ -406,6 +428,10 @@ fn serve_stream(
     let certificate = client.origin.as_ref().and_then(|origin| origin.certificate.as_ref());
     let certificate = certificate.filter(|_| class == Class::Agent);
     let hello = match wait_at_most(requests.next(), HELLO_MAX) {
+        // Nobody knows its certificate, so nobody could check it.
+        _ if client.origin.is_none() => {
+            Err(RpcStatus::with_message(RpcStatusCode::UNAUTHENTICATED, "Unknown connection.".to_owned()))
+        }
         Some(Some(Ok(message))) => check_hello(class, certificate, to_server::to_server(message)),
         Some(_) => Err(RpcStatus::with_message(RpcStatusCode::INVALID_ARGUMENT, "Empty".to_owned())),
         None => Err(RpcStatus::with_message(RpcStatusCode::DEADLINE_EXCEEDED, "No hello received.".to_owned())),
@@ -494,8 +520,9 @@ fn check_hello(class: Class, certificate: Option<&PeerCertificate>, message: ToS
             let reserved = ["cli-conn", "commander-conn"].iter().any(|prefix| agent.starts_with(prefix));
             if !is_name(&agent) || reserved {
                 let text = format!(
-                    "Unsupported agent name '{agent}'. Only a-z, A-Z, 0-9 chars, underscore (_), and hyphen (-) \
-                     allowed. Maximum length is 63 characters."
+                    "Unsupported agent name '{}'. Only a-z, A-Z, 0-9 chars, underscore (_), and hyphen (-) allowed. \
+                     Maximum length is 63 characters.",
+                    excerpt(&agent)
                 );
                 return refuse(RpcStatusCode::INVALID_ARGUMENT, &text);
             }

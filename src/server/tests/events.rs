@@ -450,3 +450,31 @@ fn apply_event(copy: &mut Node, state: &Node, altered: &AlteredFields) {
         crate::model::field_path::apply(copy, &Node::empty(), path).unwrap();
     }
 }
+
+#[test]
+fn a_few_subscriptions_with_endless_masks_cannot_fill_the_memory() {
+    let mut cluster = Cluster::default();
+    let peer = cluster.commander();
+    let masks: Vec<String> = (0..10_000).map(|number| format!("desiredState.workloads.w{number}.tags")).collect();
+    let masks: Vec<&str> = masks.iter().map(String::as_str).collect();
+    let mut subscribe = |id: usize| cluster.subscribe_as(peer, &id.to_string(), &masks);
+    let refused = (0..100).find(|id| matches!(subscribe(*id), ResponseContent::Error(_)));
+    assert!(refused.is_some_and(|id| id > 1), "{refused:?}");
+    assert!(!matches!(subscribe(0), ResponseContent::Error(_)), "replacing is allowed");
+}
+
+#[test]
+fn the_late_end_of_an_older_instance_does_not_unsubscribe_its_successor() {
+    let mut cluster = Cluster::with_manifest(MANIFEST);
+    let agent = cluster.settled_agent("agent_A");
+    cluster.subscribe_as(agent, "a@events", &["agents"]);
+    cluster.report(agent, &[(&InstanceName::with_id("a", "old", "agent_A"), Phase::Removed)]);
+    assert!(!cluster.server.subscriptions.is_empty(), "the running instance listens");
+    // Also while the newer one has no state yet, or is not wanted any more but there.
+    let other = InstanceName::with_id("a", "stray", "agent_A");
+    cluster.report(agent, &[(&other, Phase::Running), (&a(), Phase::Removed)]);
+    assert!(!cluster.server.subscriptions.is_empty());
+    cluster.update("{desiredState: {apiVersion: v1}}", &["desiredState.workloads.a"]).unwrap();
+    cluster.report(agent, &[(&other, Phase::Removed)]);
+    assert!(cluster.server.subscriptions.is_empty(), "none is left");
+}

@@ -197,6 +197,43 @@ fn too_many_waiting_requests_are_refused() {
 }
 
 #[test]
+fn cancels_are_accepted_and_reads_are_no_updates_when_too_many_requests_wait() {
+    let mut hooked = Hooked::new();
+    let commander = hooked.cluster.commander();
+    let say = |hooked: &mut Hooked, id: &str, content: RequestContent| {
+        hooked.cluster.say(commander, ToServer::Request(Request { id: id.to_owned(), content }));
+        hooked.cluster.take(commander).pop()
+    };
+    let read = |subscribe| RequestContent::CompleteState(ReadState { masks: vec![], subscribe });
+    hooked.send(commander, &[("a", "A")]);
+    assert_eq!(say(&mut hooked, "events", read(true)), None);
+    for _ in 0..HOOK_WAITING - 1 {
+        hooked.send(commander, &[("a", "A")]);
+    }
+    let Some(FromServer::Response(Response { content: ResponseContent::Error(text), .. })) =
+        say(&mut hooked, "read", read(false))
+    else {
+        panic!("a read waits although too many do")
+    };
+    assert_eq!(text, "Too many requests wait for mutating hooks; try again later");
+    for (content, accepted) in [
+        (RequestContent::LogsCancel, ResponseContent::LogsCancelAccepted),
+        (RequestContent::EventsCancel, ResponseContent::EventsCancelAccepted),
+    ] {
+        let expected = FromServer::Response(Response { id: "events".to_owned(), content: accepted });
+        if let Some(answer) = say(&mut hooked, "events", content) {
+            assert_eq!(answer, expected);
+        } else {
+            // The first cancel made room, so the second one waits like everything else.
+            hooked.answer(Ok(None));
+            assert!(hooked.cluster.take(commander).contains(&expected));
+        }
+    }
+    hooked.answer(Ok(None));
+    assert!(hooked.cluster.server.subscriptions.is_empty(), "what was cancelled has begun afterwards");
+}
+
+#[test]
 fn a_requester_that_leaves_gets_nothing_but_its_update_is_carried_out() {
     let mut hooked = Hooked::new();
     let commander = hooked.cluster.commander();

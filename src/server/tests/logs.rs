@@ -232,3 +232,48 @@ fn requests_without_a_usable_id_are_refused_and_one_stream_cannot_collect_withou
     let last = cluster.take(commander).pop();
     assert!(matches!(last, Some(FromServer::Response(r)) if matches!(r.content, ResponseContent::Error(_))));
 }
+
+#[test]
+fn a_request_for_logs_cannot_be_too_large_for_the_agents_that_it_reaches() {
+    let mut cluster = Cluster::with_manifest(MANIFEST);
+    let agent = cluster.settled_agent("agent_A");
+    let commander = cluster.commander();
+    let a = instance("a", "agent_A");
+    let long = "9".repeat(4_200_000);
+    let since = LogsRequest { since: Some(long.clone()), ..request(std::slice::from_ref(&a)) };
+    let until = LogsRequest { until: Some(long.clone()), ..request(std::slice::from_ref(&a)) };
+    for (id, request) in [("since", since), ("until", until), (&*long, request(std::slice::from_ref(&a)))] {
+        cluster
+            .say(commander, ToServer::Request(Request { id: id.to_owned(), content: RequestContent::Logs(request) }));
+        let answer = cluster.take(commander).pop();
+        let refused = matches!(&answer, Some(FromServer::Response(Response { content: ResponseContent::Error(text), .. }))
+            if text.contains("at most"));
+        assert!(refused, "{id:.9}");
+        assert_eq!(cluster.take(agent), [], "{id:.9}");
+    }
+    let answer = cluster.ask(commander, RequestContent::Logs(request(&vec![a; 60_000])));
+    assert!(matches!(&answer, ResponseContent::Error(text) if text.contains("each once")), "{answer:?}");
+    assert_eq!(cluster.take(agent), []);
+}
+
+#[test]
+fn collections_of_the_logs_of_many_workloads_are_bounded_by_their_names() {
+    let workloads: String =
+        (0..2_000).map(|number| format!("  w{number}: {{agent: A, runtime: podman, runtimeConfig: x}}\n")).collect();
+    let mut cluster = Cluster::with_manifest(&format!("apiVersion: v1\nworkloads:\n{workloads}"));
+    cluster.settled_agent("A");
+    let commander = cluster.commander();
+    let all: Vec<InstanceName> = (0..2_000).map(|number| instance(&format!("w{number}"), "A")).collect();
+    let mut refused = None;
+    for number in 0..200 {
+        let content = RequestContent::Logs(request(&all));
+        cluster.say(commander, ToServer::Request(Request { id: number.to_string(), content }));
+        let answer = cluster.take(commander).pop();
+        cluster.take_all();
+        if matches!(answer, Some(FromServer::Response(Response { content: ResponseContent::Error(_), .. }))) {
+            refused = Some(number);
+            break;
+        }
+    }
+    assert!(refused.is_some_and(|number| number > 5), "{refused:?}");
+}

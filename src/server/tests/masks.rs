@@ -318,3 +318,37 @@ fn workloads_that_an_update_does_not_touch_stay_the_same_objects() {
     assert!(std::sync::Arc::ptr_eq(&before, &cluster.server.desired.workloads["b"]));
     assert!(std::sync::Arc::ptr_eq(&before, &cluster.server.effective["b"].workload));
 }
+
+#[test]
+fn masks_that_say_the_same_again_cost_nothing_and_mean_the_same() {
+    let workloads: String =
+        (0..500).map(|number| format!("    w{number}: {{agent: A, runtime: podman, runtimeConfig: x}}\n")).collect();
+    let state = format!("desiredState:\n  apiVersion: v1\n  workloads:\n{workloads}");
+    let mut cluster = Cluster::default();
+    let masks = vec!["desiredState"; 20_000];
+    let (added, _) = cluster.update(&state, &masks).unwrap();
+    assert_eq!(added.len(), 500);
+    // What is not there leads nowhere the second time as well as the first.
+    let mut with_absent = vec!["desiredState.workloads.w1"; 3];
+    with_absent.extend(["desiredState.workloads", "desiredState.workloads.w1.tags"]);
+    let (_, deleted) = cluster.update("{desiredState: {apiVersion: v1}}", &with_absent[..3]).unwrap();
+    assert_eq!(deleted.len(), 1);
+    let error = cluster.update("{desiredState: {apiVersion: v1}}", &with_absent).unwrap_err();
+    assert_eq!(error, "Update rejected: 'Could not find field desiredState.workloads.w1.tags'");
+}
+
+#[test]
+fn requests_with_endless_masks_are_refused_before_they_take_memory() {
+    let mut cluster = Cluster::default();
+    let commander = cluster.commander();
+    let deep = vec!["x"; 200].join(".");
+    let masks: Vec<String> = (0..1_300).map(|number| format!("{number}.{deep}")).collect();
+    let read = |subscribe| RequestContent::CompleteState(ReadState { masks: masks.clone(), subscribe });
+    let texts: Vec<&str> = masks.iter().map(String::as_str).collect();
+    for content in [read(false), read(true), update("{}", &texts)] {
+        let answer = cluster.ask(commander, content);
+        assert!(matches!(&answer, ResponseContent::Error(text) if text.contains("field masks")), "{answer:?}");
+    }
+    let few = RequestContent::CompleteState(ReadState { masks: masks[..1_000].to_vec(), subscribe: false });
+    assert!(matches!(cluster.ask(commander, few), ResponseContent::CompleteState { .. }));
+}

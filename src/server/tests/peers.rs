@@ -317,3 +317,16 @@ fn hostile_texts_are_only_texts() {
         assert!(result.is_ok() || result.unwrap_err().contains("Could not find field"));
     }
 }
+
+#[test]
+fn an_older_connection_that_is_announced_late_does_not_replace_the_newer_one() {
+    let mut cluster = Cluster::default();
+    let newer = cluster.settled_agent("agent_A");
+    let (outbox, reader) = outbox();
+    let hello = PeerHello::Agent { name: "agent_A".to_owned(), tags: BTreeMap::new() };
+    let opened = PeerEvent::Opened { peer: PeerId(newer.0 - 1), hello, outbox };
+    cluster.server.on_event(ServerEvent::Peer(opened));
+    assert!(!cluster.is_closed(newer));
+    assert!(cluster.is_closed(PeerId(newer.0 - 1)) && reader.ended());
+    assert_eq!(cluster.server.agents.get("agent_A").map(|agent| agent.peer), Some(newer));
+}

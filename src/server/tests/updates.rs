@@ -53,6 +53,30 @@ fn each_connected_agent_gets_one_plan_with_its_workloads_sorted_by_name() {
     assert!(matches!(cluster.take(d).last(), Some(FromServer::ServerHello(added)) if names(added) == ["away"]));
 }
 
+/// A whole state is not one update: what was accepted step by step must be accepted after a restart.
+#[test]
+fn a_state_of_several_updates_that_each_rendered_much_is_accepted_after_a_restart() {
+    let template = format!("{}{}", "{{#each @root/l}}".repeat(5), "{{/each}}".repeat(5));
+    let workload = |name: &str| {
+        format!("    {name}: {{agent: A, runtime: podman, runtimeConfig: '{template}', configs: {{l: l}}}}\n")
+    };
+    let items = ["x"; 14].join(", ");
+    let state = |workloads: &str| {
+        format!("desiredState:\n  apiVersion: v1\n  configs: {{l: [{items}]}}\n  workloads:\n{workloads}")
+    };
+    let mut cluster = Cluster::default();
+    cluster.update(&state(&workload("a")), &[]).unwrap();
+    cluster.update(&state(&workload("b")), &["desiredState.workloads.b"]).unwrap();
+    let both = format!("{}{}", workload("c"), workload("d"));
+    let error = cluster.update(&state(&both), &["desiredState.workloads.c", "desiredState.workloads.d"]).unwrap_err();
+    assert!(error.contains("steps"), "the templates are too cheap for this test: {error}");
+    let stored = cluster.server.view().desired.clone();
+    ServerLoop::new().start_with(stored.clone()).expect_err("as one update it is refused, or this shows nothing");
+    let mut restarted = ServerLoop::new();
+    restarted.start_again_with(stored).unwrap();
+    assert_eq!(restarted.view().effective.len(), 2);
+}
+
 #[test]
 fn an_update_without_changes_succeeds_with_empty_lists_and_tells_nobody() {
     let workloads = [("a", "A", ", tags: {k: v}")];
@@ -383,7 +407,7 @@ fn an_update_looks_at_what_it_names_and_at_the_users_of_its_configs_alone() {
         let change = requested_change(cluster.server.view(), update).unwrap();
         assert_eq!(change.workloads.keys().map(|name| &**name).collect::<Vec<_>>(), changed, "{masks:?}");
         assert_eq!(change.configs.keys().collect::<Vec<_>>(), configs, "{masks:?}");
-        let looked_at = cluster.server.rendered(&change).unwrap();
+        let looked_at = cluster.server.rendered(&change, TemplateBudget::Update).unwrap();
         assert_eq!(looked_at.keys().map(|name| &**name).collect::<Vec<_>>(), rendered, "{masks:?}");
     }
     // The index of users follows the workloads.

@@ -201,3 +201,42 @@ fn presence_survives_the_tree() {
     assert!(state::complete_state(&tree).desiredState.configs.is_none());
     assert!(desired_state_from_node(tree.get("desiredState").unwrap()).is_ok());
 }
+
+#[test]
+fn what_an_update_without_masks_ignores_cannot_refuse_it() {
+    let rule = base::AccessRightsRule {
+        AccessRightsRuleEnum: Some(base::access_rights_rule::AccessRightsRuleEnum::StateRule(base::StateRule {
+            operation: EnumOrUnknown::from_i32(77),
+            ..Default::default()
+        })),
+        ..Default::default()
+    };
+    let access = base::ControlInterfaceAccess { allowRules: vec![rule], ..Default::default() };
+    let workload = base::Workload { controlInterfaceAccess: MessageField::some(access), ..Default::default() };
+    let workloads = base::WorkloadMap { workloads: [("w".to_owned(), workload)].into(), ..Default::default() };
+    let strange = base::State { workloads: MessageField::some(workloads), ..Default::default() };
+    let state = |desired: &base::State, effective: &base::State| base::CompleteState {
+        desiredState: MessageField::some(desired.clone()),
+        effectiveState: MessageField::some(effective.clone()),
+        ..Default::default()
+    };
+    let plain = base::State { apiVersion: "v1".to_owned(), ..Default::default() };
+    let read = |state: base::CompleteState, masks: &[&str]| {
+        let update = base::UpdateStateRequest {
+            newState: MessageField::some(state),
+            updateMask: masks.iter().map(|mask| (*mask).to_owned()).collect(),
+            ..Default::default()
+        };
+        let content = Some(base::request::RequestContent::UpdateStateRequest(update));
+        let request = base::Request { RequestContent: content, ..Default::default() };
+        match to_server::read_request(request).content {
+            RequestContent::UpdateState(update) => update,
+            other => panic!("{other:?}"),
+        }
+    };
+    let ignored = read(state(&plain, &strange), &[]);
+    assert!(ignored.new_state.is_some_and(|state| state.is_ok_and(|state| state.get("desiredState").is_some())));
+    assert!(read(state(&strange, &plain), &[]).new_state.is_some_and(|state| state.is_err()));
+    let masked = read(state(&plain, &strange), &["desiredState"]);
+    assert!(masked.new_state.is_some_and(|state| state.is_err()) && masked.masks == ["desiredState"]);
+}

@@ -10,6 +10,7 @@ use crate::wire::schema::ank_base as base;
 use crate::wire::schema::grpc_api;
 use base::request::RequestContent as WireContent;
 use grpc_api::to_server::ToServerEnum;
+use protobuf::MessageField;
 
 /// Reads any message; one that says nothing becomes [`ToServer::Empty`].
 #[must_use]
@@ -50,13 +51,17 @@ pub fn to_server(message: grpc_api::ToServer) -> ToServer {
 #[must_use]
 pub fn read_request(request: base::Request) -> Request {
     let content = match request.RequestContent {
-        Some(WireContent::UpdateStateRequest(update)) => RequestContent::UpdateState(UpdateState {
-            new_state: update
-                .newState
-                .as_ref()
-                .map(|state| complete_state_tree(state).map_err(|error| error.to_string())),
-            masks: update.updateMask,
-        }),
+        Some(WireContent::UpdateStateRequest(mut update)) => {
+            // Without masks only the desired state and the agents count, so nothing else can be wrong.
+            if let Some(state) = update.newState.as_mut().filter(|_| update.updateMask.is_empty()) {
+                (state.workloadStates, state.effectiveState) = (MessageField::none(), MessageField::none());
+            }
+            let tree = |state| complete_state_tree(state).map_err(|error| error.to_string());
+            RequestContent::UpdateState(UpdateState {
+                new_state: update.newState.as_ref().map(tree),
+                masks: std::mem::take(&mut update.updateMask),
+            })
+        }
         Some(WireContent::CompleteStateRequest(read)) => {
             RequestContent::CompleteState(ReadState { masks: read.fieldMask, subscribe: read.subscribeForEvents })
         }

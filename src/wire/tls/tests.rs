@@ -3,9 +3,10 @@
 //! Thread: the test's, plus those of the endpoint.
 
 use super::*;
-use crate::limits::{CONNECT_MAX, MESSAGE_MAX};
+use crate::limits::{CONNECT_MAX, HANDSHAKES, MESSAGE_MAX, STACK_SMALL};
 use crate::model::messages::{FromServer, Request, RequestContent, Response, ResponseContent, ToServer};
 use crate::model::version::VERSION;
+use crate::threads;
 use crate::wire::address::{Security, ServerUrl};
 use crate::wire::client::{ClientOptions, ConnectError, Service, StreamEnd, connect};
 use crate::wire::server_endpoint::{EndpointOptions, PeerEvent, ServerEndpoint};
@@ -81,13 +82,22 @@ fn outcome(server: Security, client: Security) -> String {
     let result = match connect(&options(&endpoint, client, Service::Agent), agent_hello()) {
         Err(error) => error.source().map_or_else(|| error.to_string(), ToString::to_string),
         Ok((_sender, mut receiver, _hangup)) => {
-            // Accepted: the server says so, and only then the stream is given up.
-            if let Ok(PeerEvent::Opened { outbox, .. }) = events.recv_timeout(Duration::from_millis(300)) {
-                drop(outbox);
-                assert_eq!(receiver.receive(), Err(StreamEnd::Closed));
+            // Who is accepted is given up at once, so both outcomes end the stream, however long that takes.
+            let (opened, accepted) = bounded(1);
+            let waiting = threads::spawn("test", STACK_SMALL, move || {
+                for event in events {
+                    if let PeerEvent::Opened { .. } = event {
+                        let _ = opened.try_send(());
+                    }
+                }
+            });
+            waiting.unwrap();
+            let end = receiver.receive().unwrap_err();
+            if accepted.try_recv().is_ok() {
+                assert_eq!(end, StreamEnd::Closed);
                 "connected".to_owned()
             } else {
-                receiver.receive().unwrap_err().to_string()
+                end.to_string()
             }
         }
     };
@@ -313,4 +323,19 @@ fn the_end_of_a_burst_of_records_is_not_left_behind() {
     assert!(received.iter().all(|byte| *byte == 7));
     drop(plain);
     pump.join().unwrap();
+}
+
+#[test]
+fn connections_that_never_greet_do_not_keep_others_out() {
+    let authority = Authority::new();
+    let (endpoint, events) = endpoint(tls(authority.server()));
+    let silent: Vec<std::net::TcpStream> =
+        (0..HANDSHAKES + 1).map(|_| std::net::TcpStream::connect(endpoint.address()).unwrap()).collect();
+    let client = tls(authority.sign(|_| ()));
+    let hello = ToServer::CommanderHello { version: VERSION.into() };
+    let connected = connect(&options(&endpoint, client, Service::Cli), hello);
+    assert!(connected.is_ok(), "{:?}", connected.err());
+    assert!(matches!(events.recv_timeout(LIMIT), Ok(PeerEvent::Opened { .. })));
+    drop((silent, connected));
+    endpoint.stop(LIMIT);
 }
