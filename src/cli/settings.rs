@@ -258,6 +258,24 @@ mod tests {
     }
 
     #[test]
+    fn a_socket_needs_neither_certificates_nor_insecure() {
+        let v1 = "version = 'v1'\n";
+        for (file, words) in [
+            (v1, &["-s", "unix:///run/ank.sock"][..]),
+            (v1, &["-k", "-s", "unix:///run/ank.sock"]),
+            (&format!("{v1}server_url = 'unix:///run/ank.sock'\nca_pem_content = 'C'\n"), &[]),
+        ] {
+            let (settings, warnings) = load(file, words);
+            let settings = settings.unwrap();
+            assert_eq!(
+                (settings.url.to_string().as_str(), &settings.security),
+                ("unix:///run/ank.sock", &Security::Insecure)
+            );
+            assert_eq!(warnings, "");
+        }
+    }
+
+    #[test]
     fn keys_are_never_printed() {
         let file = "version = 'v1'\nkey_pem_content = 'SECRET'\n";
         let (settings, err) = load(file, &["-v"]);
