@@ -55,6 +55,7 @@
 //!   outbox.rs              messages waiting for one peer, bounded and merged          [server]
 //!   inbox_budget.rs        bytes of large messages that wait for the server       [rx:peer]
 //!   foreign.rs             messages cut to what other implementations take           [tx:peer]
+//!   listener.rs            TCP ports and Unix domain sockets that are listened on     [main] [listen]
 //!   server_endpoint.rs     accept, hello, one reader and one writer per stream
 //!                                                               [listen] [rx:peer] [tx:peer]
 //!   client.rs              a client's end of a stream                         [uplink] [main]

@@ -146,6 +146,15 @@ pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 pub const TLS_BUFFER: usize = 16 * 1024;
 /// TLS handshakes under way at the same time; for another one the oldest is given up, its client tries again.
 pub const HANDSHAKES: usize = 64;
+/// Longest path of a Unix domain socket, in bytes: what the kernel takes without the zero at the end.
+pub const SOCKET_PATH_MAX: usize = 107;
+/// Connections to a Unix domain socket that wait to be accepted; as many as the standard library asks for TCP.
+pub const SOCKET_BACKLOG: i32 = 128;
+/// Tries to get the folder of a socket for oneself, [`SOCKET_FOLDER_PAUSE`] apart. Another server that starts holds it
+/// for much less than one of them.
+pub const SOCKET_FOLDER_TRIES: u32 = 40;
+/// Pause between two such tries.
+pub const SOCKET_FOLDER_PAUSE: Duration = Duration::from_millis(50);
 /// A connection without any call is closed after this time.
 pub const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(60);
 /// Calls that one connection may have open; each costs two threads.

@@ -14,8 +14,13 @@ const FILE_LINES_MAX: usize = 800;
 const WIRE_WORDS: [&str; 4] = ["grpcio", "protobuf", "rustls", "grpcio_sys"];
 
 /// Files that may contain `unsafe`; each block says there why it is sound.
-const UNSAFE_FILES: [&str; 4] =
-    ["src/memory.rs", "src/wire/client.rs", "src/wire/server_endpoint.rs", "src/simulation/coroutine.rs"];
+const UNSAFE_FILES: [&str; 5] = [
+    "src/memory.rs",
+    "src/wire/client.rs",
+    "src/wire/listener.rs",
+    "src/wire/server_endpoint.rs",
+    "src/simulation/coroutine.rs",
+];
 
 /// Files that may call what `clippy.toml` forbids: each is the one place where that is done.
 const EXEMPT_FILES: [&str; 3] = ["src/child.rs", "src/clock.rs", "src/threads.rs"];

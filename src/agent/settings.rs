@@ -42,7 +42,8 @@ struct Arguments {
     /// Name of this agent: letters, digits, '_' and '-'
     #[arg(short = 'n', long, value_name = "NAME")]
     name: Option<String>,
-    /// Address of the server, for example http://10.0.0.1:25551 [default: https://127.0.0.1:25551]
+    /// Address of the server, for example http://10.0.0.1:25551 or unix:///run/ankaios/ank.sock [default:
+    /// https://127.0.0.1:25551]
     #[arg(short = 's', long, value_name = "URL")]
     server_url: Option<String>,
     /// Existing folder for the files and pipes of the workloads [default: ankaios in $TMPDIR or /tmp]
@@ -272,11 +273,17 @@ fn combine(
     let from_options = insecure_flag(matches);
     let insecure = from_options.or(keys.insecure).unwrap_or_default();
     // [impl->swdd~agent-fails-on-missing-file-paths-and-insecure-cli-arguments~1]
-    let (security, warning) = decide_security(insecure, pems);
-    warnings.extend(warning.map(str::to_owned));
-    let security = security?;
     let url = options.server_url.or(keys.server_url);
-    let url = server_url(url.as_deref().unwrap_or(DEFAULT_SERVER_URL), &security, &mut warnings)?;
+    let url = url.as_deref().unwrap_or(DEFAULT_SERVER_URL);
+    let parsed = ServerUrl::parse(url);
+    let security = if parsed.as_ref().is_ok_and(ServerUrl::is_socket) {
+        Security::Insecure // The permissions of the socket decide who connects.
+    } else {
+        let (security, warning) = decide_security(insecure, pems);
+        warnings.extend(warning.map(str::to_owned));
+        security?
+    };
+    let url = protected(parsed?, &security, &mut warnings);
     let tags = if options.tags.is_empty() { keys.tags } else { options.tags.into_iter().collect() };
     let rerun = match (keys.rerun_finished.unwrap_or_default(), machine.boot_time) {
         (Rerun::Boot, Some(boot)) => RerunFinished::EndedBefore(boot),
@@ -322,18 +329,18 @@ fn checked_name(name: String) -> Result<String, SettingsError> {
     Ok(name)
 }
 
-fn server_url(text: &str, security: &Security, warnings: &mut Vec<String>) -> Result<ServerUrl, WrongAddress> {
-    let mut url = ServerUrl::parse(text)?;
+/// The URL with the scheme that follows from how the connection is protected.
+fn protected(url: ServerUrl, security: &Security, warnings: &mut Vec<String>) -> ServerUrl {
     match security {
         // [impl->swdd~agent-establishes-insecure-communication-based-on-provided-insecure-cli-argument~1]
-        Security::Insecure => url = url.without_tls(),
-        Security::MutualTls(_) if !url.tls => {
-            warnings.push(format!("The server URL '{text}' is used with TLS, since certificates are given."));
-            url.tls = true;
+        Security::Insecure => url.with_tls(false),
+        Security::MutualTls(_) => {
+            if !url.uses_tls() {
+                warnings.push(format!("The server URL '{url}' is used with TLS, since certificates are given."));
+            }
+            url.with_tls(true)
         }
-        Security::MutualTls(_) => {}
     }
-    Ok(url)
 }
 
 fn enabled_runtimes(

@@ -15,7 +15,7 @@ use ankaios_lite::server::mutating_hooks::MutatingHooks;
 use ankaios_lite::server::settings::{self, ServerSettings, SettingsError};
 use ankaios_lite::server::state_store::{self, StateStore};
 use ankaios_lite::threads;
-use ankaios_lite::wire::address::Security;
+use ankaios_lite::wire::address::{ListenAddress, Security};
 use ankaios_lite::wire::server_endpoint::{EndpointOptions, ServerEndpoint};
 use crossbeam_channel::bounded;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -78,17 +78,25 @@ fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
         Security::Insecure => "none",
         Security::MutualTls(_) => "mutual",
     };
-    if tls == "none" {
+    let over_tcp = settings.addresses.iter().any(|address| matches!(address, ListenAddress::Tcp(_)));
+    if over_tcp && security == Security::Insecure {
         log::warn!("!!!ANKSERVER IS STARTED IN INSECURE MODE (-k, --insecure) -> TLS is disabled!!!");
     }
-    let options = EndpointOptions { address: settings.address, security, message_max: settings.message_max.0 };
+    let options = EndpointOptions {
+        addresses: settings.addresses,
+        socket_mode: settings.socket_mode,
+        security,
+        message_max: settings.message_max.0,
+    };
     let endpoint = ServerEndpoint::start(&options, inbox).map_err(|error| server_error(&error))?;
     let (running, stop) = bounded(0);
     let thread = threads::spawn("server", STACK_SERVER, move || server.run(&events, &stop, &SystemClock))
         .map_err(|error| server_error(&error))?;
     server_threads.push(thread);
     let config = settings.config_file.as_deref().unwrap_or(Path::new("none")).display().to_string();
-    log::info!("ank-server {VERSION} listens on '{}', TLS: {tls}, config file: '{config}'", endpoint.address());
+    let addresses: Vec<String> = endpoint.addresses().iter().map(ToString::to_string).collect();
+    let addresses = addresses.join("' and '");
+    log::info!("ank-server {VERSION} listens on '{addresses}', TLS: {tls}, config file: '{config}'");
 
     if let Err(error) = memory::settle() {
         log::debug!("Memory of the start is kept: '{error}'");

@@ -397,6 +397,9 @@ fn not_connected(url: &str, error: &ConnectError) -> CliError {
             format!("{source}; check the host name, or name another server with '--server-url <URL>'")
         }
         ConnectError::Tls { source, .. } => format!("{source}; check the certificates of both sides"),
+        ConnectError::Connect { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            format!("{source}; run it as root or as a member of the group of the socket")
+        }
         ConnectError::Connect { source, .. } => {
             format!("{source}; start ank-server there, or name another server with '--server-url <URL>'")
         }

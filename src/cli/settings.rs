@@ -153,10 +153,15 @@ fn connection(
     let pems =
         pems.overridden_by(paths).map_err(|error| start(error, "check the path and the permissions of the file"))?;
     let url = server_url.or(keys.server_url.as_deref()).unwrap_or(DEFAULT_URL);
-    let mut url = ServerUrl::parse(url).map_err(|error| {
-        let text = format!("Cannot connect to server: '{error}'");
-        CliError::Start { text, hint: Some("write it as http://<host>:<port> or https://<host>:<port>".to_owned()) }
+    let url = ServerUrl::parse(url).map_err(|error| {
+        let hint = "write it as http://<host>:<port>, https://<host>:<port> or unix:///<path>";
+        start(format_args!("Cannot connect to server: '{error}'"), hint)
     })?;
+    if url.is_socket() {
+        // Neither certificates nor '--insecure' mean anything: the permissions of the socket decide who connects.
+        output.debug(format_args!("server '{url}'"));
+        return Ok((url, Security::Insecure));
+    }
     let insecure = common.insecure.or(keys.insecure).unwrap_or(false);
     let (security, warning) = settings::decide_security(insecure, pems);
     warning.into_iter().for_each(|warning| output.warn(warning));
@@ -165,8 +170,8 @@ fn connection(
         start(format_args!("Missing certificate files: {error}"), hint)
     })?;
     // What is spoken follows from the certificates: plain text to a TLS server would only fail later.
-    url.tls = security != Security::Insecure;
-    let protection = if url.tls { "mutual TLS" } else { "no TLS" };
+    let url = url.with_tls(security != Security::Insecure);
+    let protection = if url.uses_tls() { "mutual TLS" } else { "no TLS" };
     output.debug(format_args!("server '{url}', {protection}"));
     Ok((url, security))
 }
@@ -249,6 +254,24 @@ mod tests {
             let (settings, _) = load(file, words);
             let found = settings.unwrap_err();
             assert!(found.contains(error), "{file:?} {words:?}: {found}");
+        }
+    }
+
+    #[test]
+    fn a_socket_needs_neither_certificates_nor_insecure() {
+        let v1 = "version = 'v1'\n";
+        for (file, words) in [
+            (v1, &["-s", "unix:///run/ank.sock"][..]),
+            (v1, &["-k", "-s", "unix:///run/ank.sock"]),
+            (&format!("{v1}server_url = 'unix:///run/ank.sock'\nca_pem_content = 'C'\n"), &[]),
+        ] {
+            let (settings, warnings) = load(file, words);
+            let settings = settings.unwrap();
+            assert_eq!(
+                (settings.url.to_string().as_str(), &settings.security),
+                ("unix:///run/ank.sock", &Security::Insecure)
+            );
+            assert_eq!(warnings, "");
         }
     }
 

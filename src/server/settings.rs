@@ -8,10 +8,12 @@ use crate::settings::{
     ConfigError, ConfigFile, MessageSize, MissingPems, PemError, PemKeys, PemPaths, decide_security, insecure_flag,
     readable_key_warning,
 };
-use crate::wire::address::Security;
+use crate::wire::address::{ListenAddress, Security};
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
 use serde::Deserialize;
+use serde::de::{SeqAccess, Visitor};
 use std::ffi::OsString;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -20,6 +22,8 @@ pub const DEFAULT_CONFIG_FILE: &str = "/etc/ankaios/ank-server.conf";
 /// Where hooks are looked for when their entry names no folder.
 pub const DEFAULT_HOOKS_FOLDER: &str = "/usr/libexec/ankaios/hooks";
 const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 25551);
+/// The user of the server and the group of the socket's file may connect.
+const DEFAULT_SOCKET_MODE: u32 = 0o660;
 
 /// The options of `ank-server`.
 #[derive(Debug, Parser)]
@@ -35,9 +39,10 @@ struct Arguments {
     /// Configuration file [default: /etc/ankaios/ank-server.conf if it exists]
     #[arg(short = 'x', long, value_name = "PATH")]
     server_config: Option<PathBuf>,
-    /// IP address and port to listen on, for example 0.0.0.0:25551 or [::]:25551 [default: 127.0.0.1:25551]
+    /// IP address and port to listen on, for example 0.0.0.0:25551 or [::]:25551, or a Unix domain socket, for example
+    /// unix:///run/ankaios/ank.sock; may be given several times [default: 127.0.0.1:25551]
     #[arg(short = 'a', long, value_name = "IP:PORT")]
-    address: Option<SocketAddr>,
+    address: Vec<ListenAddress>,
     /// Communicate without TLS
     #[arg(short = 'k', long, env = "ANKSERVER_INSECURE", action = ArgAction::SetTrue)]
     insecure: bool,
@@ -59,13 +64,65 @@ struct Arguments {
 #[derive(Debug, Default, Deserialize)]
 struct Keys {
     startup_manifest: Option<PathBuf>,
-    address: Option<SocketAddr>,
+    address: Option<Addresses>,
+    socket_mode: Option<SocketMode>,
     insecure: Option<bool>,
     #[serde(default)]
     mutating_hooks: Vec<HookEntry>,
     state_dir: Option<PathBuf>,
     #[serde(default)]
     max_message_size: MessageSize,
+}
+
+/// Value of the key `address`: one address or a list of them.
+#[derive(Debug)]
+struct Addresses(Vec<ListenAddress>);
+
+impl<'de> Deserialize<'de> for Addresses {
+    fn deserialize<D: serde::Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
+        value.deserialize_any(AddressesVisitor)
+    }
+}
+
+/// Not an untagged enum, which would not say what is wrong with an address.
+struct AddressesVisitor;
+
+impl<'de> Visitor<'de> for AddressesVisitor {
+    type Value = Addresses;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an address or a list of addresses")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Addresses, E> {
+        text.parse().map(|address| Addresses(vec![address])).map_err(E::custom)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Addresses, A::Error> {
+        let mut addresses = Vec::new();
+        while let Some(text) = items.next_element::<String>()? {
+            addresses.push(text.parse().map_err(serde::de::Error::custom)?);
+        }
+        if addresses.is_empty() {
+            return Err(serde::de::Error::custom("a server needs at least one address"));
+        }
+        Ok(Addresses(addresses))
+    }
+}
+
+/// Value of the key `socket_mode`: permissions of the files of Unix domain sockets.
+#[derive(Debug, Clone, Copy)]
+struct SocketMode(u32);
+
+impl<'de> Deserialize<'de> for SocketMode {
+    fn deserialize<D: serde::Deserializer<'de>>(number: D) -> Result<Self, D::Error> {
+        let mode = u32::deserialize(number)?;
+        // A decimal 660 is meant as octal, and would open the socket in another way.
+        if mode & !0o666 == 0 && mode & 0o600 == 0o600 {
+            return Ok(Self(mode));
+        }
+        Err(serde::de::Error::custom("permissions from 0o600 to 0o666 are expected, written in octal as 0o660"))
+    }
 }
 
 /// An outside program that may change or refuse updates.
@@ -97,10 +154,11 @@ fn default_hooks_folder() -> PathBuf {
     DEFAULT_HOOKS_FOLDER.into()
 }
 
-const KNOWN_KEYS: [&str; 10] = [
+const KNOWN_KEYS: [&str; 11] = [
     "version",
     "startup_manifest",
     "address",
+    "socket_mode",
     "insecure",
     "state_dir",
     "max_message_size",
@@ -115,9 +173,11 @@ const KNOWN_KEYS: [&str; 10] = [
 pub struct ServerSettings {
     /// Manifest to start with.
     pub startup_manifest: Option<PathBuf>,
-    /// Where to listen.
-    pub address: SocketAddr,
-    /// How connections are protected; decided last, after the manifest was read.
+    /// Where to listen, at least one.
+    pub addresses: Vec<ListenAddress>,
+    /// Permissions of the files of Unix domain sockets.
+    pub socket_mode: u32,
+    /// How connections over TCP are protected; decided last, after the manifest was read.
     pub security: Result<Security, MissingPems>,
     /// Hooks in the order in which they run.
     pub mutating_hooks: Vec<HookEntry>,
@@ -180,13 +240,24 @@ fn combine(
     let pems = pem_keys.read()?.overridden_by(paths)?;
     let from_options = insecure_flag(matches);
     let insecure = from_options.or(keys.insecure).unwrap_or_default();
-    let (security, warning) = decide_security(insecure, pems);
-    warnings.extend(warning.map(str::to_owned));
+    let addresses = match (options.address, keys.address) {
+        (given, _) if !given.is_empty() => given,
+        (_, Some(Addresses(addresses))) => addresses,
+        _ => vec![ListenAddress::Tcp(DEFAULT_ADDRESS)],
+    };
+    let security = if addresses.iter().all(|address| matches!(address, ListenAddress::Socket(_))) {
+        Ok(Security::Insecure) // The permissions of the sockets decide who connects.
+    } else {
+        let (security, warning) = decide_security(insecure, pems);
+        warnings.extend(warning.map(str::to_owned));
+        security
+    };
     let mut mutating_hooks = keys.mutating_hooks;
     mutating_hooks.sort_by_key(|hook| hook.prio); // Stable: ties stay in the order of the file.
     Ok(ServerSettings {
         startup_manifest: options.startup_manifest.or(keys.startup_manifest),
-        address: options.address.or(keys.address).unwrap_or(DEFAULT_ADDRESS),
+        addresses,
+        socket_mode: keys.socket_mode.map_or(DEFAULT_SOCKET_MODE, |SocketMode(mode)| mode),
         security,
         mutating_hooks,
         state_dir: keys.state_dir,
@@ -215,20 +286,35 @@ mod tests {
     fn options_win_over_the_file_and_the_file_over_defaults() {
         let text = "version = 'v1'\naddress = '127.0.0.1:1'\nstartup_manifest = 'a'\ninsecure = true\nstate_dir = '/s'\nmax_message_size = 5000000\n";
         let from_file = settings(text, &[]).unwrap();
-        assert_eq!(from_file.address, "127.0.0.1:1".parse().unwrap());
+        assert_eq!(from_file.addresses, ["127.0.0.1:1".parse().unwrap()]);
         assert_eq!(from_file.startup_manifest, Some("a".into()));
         assert_eq!(from_file.security, Ok(Security::Insecure));
         assert_eq!(from_file.state_dir, Some("/s".into()));
         assert_eq!(from_file.message_max, MessageSize(5_000_000));
         let from_options = settings(text, &["-a", "[::1]:2", "-m", "b", "--no-insecure"]).unwrap();
-        assert_eq!(from_options.address, "[::1]:2".parse().unwrap());
+        assert_eq!(from_options.addresses, ["[::1]:2".parse().unwrap()]);
         assert_eq!(from_options.startup_manifest, Some("b".into()));
         assert!(from_options.security.is_err());
         let defaults = settings("version = 'v1'", &["-k"]).unwrap();
-        assert_eq!((defaults.address, defaults.startup_manifest), ("127.0.0.1:25551".parse().unwrap(), None));
+        assert_eq!((defaults.addresses, defaults.startup_manifest), (vec!["127.0.0.1:25551".parse().unwrap()], None));
         assert_eq!(defaults.security, Ok(Security::Insecure));
         assert_eq!((defaults.state_dir, defaults.message_max), (None, MessageSize(64 * 1024 * 1024)));
         assert!(defaults.config_file.is_some() && defaults.warnings.is_empty());
+    }
+
+    #[test]
+    fn sockets_and_ports_are_listened_on_together_and_sockets_alone_need_no_certificates() {
+        let both = "version = 'v1'\naddress = ['127.0.0.1:1', 'unix:///run/ank.sock']\nsocket_mode = 0o600\n";
+        let from_file = settings(both, &[]).unwrap();
+        let shown: Vec<String> = from_file.addresses.iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["127.0.0.1:1", "unix:///run/ank.sock"]);
+        assert!(from_file.security.is_err(), "the port needs certificates or --insecure");
+        assert_eq!(from_file.socket_mode, 0o600);
+        let from_options = settings(both, &["-a", "unix:///a", "--address", "unix:///b"]).unwrap();
+        assert_eq!(from_options.addresses, ["unix:///a".parse().unwrap(), "unix:///b".parse().unwrap()]);
+        assert_eq!(from_options.security, Ok(Security::Insecure));
+        let one = settings("version = 'v1'\naddress = 'unix:///run/ank.sock'\nca_pem_content = 'x'\n", &[]).unwrap();
+        assert_eq!((one.security, one.socket_mode, one.warnings), (Ok(Security::Insecure), 0o660, Vec::new()));
     }
 
     #[test]
@@ -275,7 +361,13 @@ mod tests {
             ("version = 'v1'", vec!["-a", "25551"], usage),
             ("version = 'v1'", vec!["--insecure=false"], usage),
             ("version = 'v1'", vec!["positional"], usage),
+            ("version = 'v1'", vec!["-a", "unix://run/ank.sock"], usage),
             ("version = 'v1'\naddress = 'localhost:1'", vec![], config),
+            ("version = 'v1'\naddress = []", vec![], config),
+            ("version = 'v1'\naddress = [1]", vec![], config),
+            ("version = 'v1'\naddress = ['unix://run/ank.sock']", vec![], config),
+            ("version = 'v1'\nsocket_mode = 660", vec![], config),
+            ("version = 'v1'\nsocket_mode = 0o060", vec![], config),
             ("version = 'v1'\ninsecure = 'true'", vec![], config),
             ("version = 'v1'\n[[mutating_hooks]]\nprio = 1", vec![], config),
             ("version = 'v1'\n[[mutating_hooks]]\nname = 'a'\nprio = 256", vec![], config),

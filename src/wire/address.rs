@@ -2,33 +2,59 @@
 //!
 //! Thread: none, plain values.
 
-/// The address of a server as clients write it: `http://host:port` or `https://host:port`.
+use crate::limits::SOCKET_PATH_MAX;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// What begins the address of a Unix domain socket; an absolute path follows.
+const SOCKET_SCHEME: &str = "unix://";
+
+/// The address of a server as clients write it: `http://host:port`, `https://host:port` or `unix:///path`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServerUrl {
-    /// Whether the scheme is `https`.
-    pub tls: bool,
-    /// Host name or literal address, without brackets.
-    pub host: String,
-    /// TCP port.
-    pub port: u16,
+pub enum ServerUrl {
+    /// Over the network.
+    Tcp {
+        /// Whether the scheme is `https`.
+        tls: bool,
+        /// Host name or literal address, without brackets.
+        host: String,
+        /// TCP port.
+        port: u16,
+    },
+    /// A Unix domain socket of this machine, by its absolute path. Never with TLS: who may connect is decided by the
+    /// permissions of the file.
+    Socket(PathBuf),
 }
 
 /// The text is not the URL of a server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("Wrong server address format: '{0}'.")]
-pub struct WrongAddress(pub String);
+#[error("Wrong server address format: '{text}'.{explanation}", explanation = explanation(text))]
+pub struct WrongAddress {
+    /// What was given.
+    pub text: String,
+}
+
+fn explanation(text: &str) -> String {
+    // Only for sockets: the text for the others is known to scripts.
+    if text.starts_with("unix:") { format!(" {}", NoSocketPath) } else { String::new() }
+}
 
 /// Port of a server that names none.
 pub const DEFAULT_PORT: u16 = 25551;
 
 impl ServerUrl {
     /// Reads `http://host[:port]` or `https://host[:port]`; a path, query or user part is ignored, as the peer does.
-    /// A missing port means 25551 (spec/config.md section 4.3).
+    /// A missing port means 25551 (spec/config.md section 4.3). Or `unix:///path`.
     ///
     /// # Errors
-    /// [`WrongAddress`] when the scheme or the host is missing or the port is not a number.
+    /// [`WrongAddress`] when the scheme or the host is missing, the port is not a number or the path is not absolute.
     pub fn parse(text: &str) -> Result<Self, WrongAddress> {
-        let wrong = || WrongAddress(text.to_owned());
+        let wrong = || WrongAddress { text: text.to_owned() };
+        if let Some(path) = text.strip_prefix(SOCKET_SCHEME) {
+            return socket_path(path).map(Self::Socket).map_err(|_| wrong());
+        }
         let (tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
             (Some(rest), _) => (true, rest),
             (_, Some(rest)) => (false, rest),
@@ -46,26 +72,96 @@ impl ServerUrl {
         if host.is_empty() {
             return Err(wrong());
         }
-        Ok(Self { tls, host: host.to_owned(), port })
+        Ok(Self::Tcp { tls, host: host.to_owned(), port })
     }
 
-    /// The same server without TLS: what `--insecure` makes of an `https` URL.
+    /// The same server with or without TLS: `--insecure` makes `http` of an `https` URL, certificates the reverse. A
+    /// socket stays as it is.
     #[must_use]
-    pub fn without_tls(mut self) -> Self {
-        self.tls = false;
+    pub fn with_tls(mut self, wanted: bool) -> Self {
+        if let Self::Tcp { tls, .. } = &mut self {
+            *tls = wanted;
+        }
         self
+    }
+
+    /// Whether the connection uses TLS.
+    #[must_use]
+    pub fn uses_tls(&self) -> bool {
+        matches!(self, Self::Tcp { tls: true, .. })
+    }
+
+    /// Whether it is a Unix domain socket, which needs neither certificates nor `--insecure`.
+    #[must_use]
+    pub fn is_socket(&self) -> bool {
+        matches!(self, Self::Socket(_))
     }
 }
 
-impl std::fmt::Display for ServerUrl {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let scheme = if self.tls { "https" } else { "http" };
-        if self.host.contains(':') {
-            write!(formatter, "{scheme}://[{}]:{}", self.host, self.port)
-        } else {
-            write!(formatter, "{scheme}://{}:{}", self.host, self.port)
+impl fmt::Display for ServerUrl {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { tls, host, port } => {
+                let scheme = if *tls { "https" } else { "http" };
+                let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
+                write!(formatter, "{scheme}://{open}{host}{close}:{port}")
+            }
+            Self::Socket(path) => write!(formatter, "{SOCKET_SCHEME}{}", path.display()),
         }
     }
+}
+
+/// Where a server listens: `IP:PORT` or `unix:///path`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ListenAddress {
+    /// A TCP port of one or all interfaces.
+    Tcp(SocketAddr),
+    /// A Unix domain socket, by its absolute path.
+    Socket(PathBuf),
+}
+
+/// The text is no address that a server can listen on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WrongListenAddress {
+    /// Neither `IP:PORT` nor a socket.
+    #[error(
+        "expected an IP address and a port, for example 0.0.0.0:25551, or a socket, for example unix:///run/ank.sock"
+    )]
+    Unknown,
+    /// A socket whose path cannot be used.
+    #[error(transparent)]
+    Path(#[from] NoSocketPath),
+}
+
+impl FromStr for ListenAddress {
+    type Err = WrongListenAddress;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.strip_prefix(SOCKET_SCHEME) {
+            Some(path) => Ok(Self::Socket(socket_path(path)?)),
+            None => text.parse().map(Self::Tcp).map_err(|_| WrongListenAddress::Unknown),
+        }
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(formatter),
+            Self::Socket(path) => write!(formatter, "{SOCKET_SCHEME}{}", path.display()),
+        }
+    }
+}
+
+/// The path of a socket is not absolute or too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("A socket is written as unix:///path, with an absolute path of at most {SOCKET_PATH_MAX} bytes.")]
+pub struct NoSocketPath;
+
+fn socket_path(text: &str) -> Result<PathBuf, NoSocketPath> {
+    let usable = text.len() <= SOCKET_PATH_MAX && !text.ends_with('/') && !text.contains('\0');
+    let path = Path::new(text);
+    if usable && path.is_absolute() && path.file_name().is_some() { Ok(path.to_owned()) } else { Err(NoSocketPath) }
 }
 
 /// PEM texts of one side of a mutually authenticated connection.
@@ -115,10 +211,44 @@ mod tests {
             ("http://[::1]x", None),
             ("ftp://a:1", None),
             ("", None),
+            ("unix:///run/ankaios/ank.sock", Some("unix:///run/ankaios/ank.sock")),
+            ("unix:///a b?c", Some("unix:///a b?c")),
+            ("unix://run/ank.sock", None),
+            ("unix:/run/ank.sock", None),
+            ("unix:///", None),
+            ("unix:///run/", None),
+            ("unix:///run/..", None),
+            ("unix:///run/a\0b", None),
         ] {
             assert_eq!(ServerUrl::parse(text).ok().map(|url| url.to_string()).as_deref(), expected, "{text:?}");
         }
-        assert_eq!(ServerUrl::parse("https://a:1").unwrap().without_tls().to_string(), "http://a:1");
+        assert_eq!(ServerUrl::parse("https://a:1").unwrap().with_tls(false).to_string(), "http://a:1");
         assert_eq!(ServerUrl::parse("a").unwrap_err().to_string(), "Wrong server address format: 'a'.");
+    }
+
+    #[test]
+    fn a_socket_is_an_absolute_path_that_fits_and_never_uses_tls() {
+        let longest = format!("unix:///{}", "x".repeat(SOCKET_PATH_MAX - 1));
+        assert!(ServerUrl::parse(&longest).is_ok() && longest.parse::<ListenAddress>().is_ok());
+        let text = "A socket is written as unix:///path, with an absolute path of at most 107 bytes.";
+        for wrong in [format!("{longest}x"), "unix://relative".to_owned(), "unix://".to_owned()] {
+            let error = ServerUrl::parse(&wrong).unwrap_err().to_string();
+            assert_eq!(error, format!("Wrong server address format: '{wrong}'. {text}"));
+            assert_eq!(wrong.parse::<ListenAddress>().unwrap_err().to_string(), text);
+        }
+        let url = ServerUrl::parse("unix:///run/ank.sock").unwrap();
+        assert!(url.is_socket() && !url.clone().with_tls(true).uses_tls());
+        assert_eq!(url.with_tls(true).to_string(), "unix:///run/ank.sock");
+    }
+
+    #[test]
+    fn a_server_listens_on_literal_addresses_and_sockets() {
+        for text in ["127.0.0.1:0", "[::1]:25551", "unix:///run/ank.sock"] {
+            assert_eq!(text.parse::<ListenAddress>().unwrap().to_string(), text);
+        }
+        for text in ["localhost:1", "25551", "", "http://127.0.0.1:1", "/run/ank.sock", "unix:/run/ank.sock"] {
+            let error = text.parse::<ListenAddress>().unwrap_err();
+            assert_eq!(error, WrongListenAddress::Unknown, "{text}");
+        }
     }
 }

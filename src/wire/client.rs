@@ -13,10 +13,14 @@ use crate::model::messages::{FromServer, ToServer};
 use crate::threads;
 use futures_util::{SinkExt, StreamExt};
 use grpcio::{ClientDuplexReceiver, ClientDuplexSender, RpcStatus, RpcStatusCode, WriteFlags};
-use rustix::fd::{IntoRawFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -143,18 +147,29 @@ pub(super) fn connect_with(
 ) -> Result<(ClientSender, ClientReceiver, Hangup), ConnectError> {
     let failed = |source| ConnectError::Connect { url: options.url.to_string(), source };
     let tls = match &options.security {
-        Security::Insecure => None,
-        Security::MutualTls(pem) => Some(
+        Security::MutualTls(pem) if !options.url.is_socket() => Some(
             ClientTls::new(pem).map_err(|error| ConnectError::Tls { url: options.url.to_string(), source: error })?,
         ),
+        _ => None,
     };
-    let stream = connect_socket(options)?;
-    grpc::prepare(&stream).map_err(failed)?;
-    let socket = rustix::io::fcntl_dupfd_cloexec(&stream, 3).map_err(|errno| failed(errno.into()))?;
     let tls_end = Reason::default();
-    let endpoint = match tls {
-        None => OwnedFd::from(stream),
-        Some(tls) => secure(options, &tls, stream, &tls_end)?,
+    let duplicate =
+        |socket: BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(socket, 3).map_err(|errno| failed(errno.into()));
+    let (socket, endpoint) = match &options.url {
+        ServerUrl::Socket(path) => {
+            let stream = connect_unix(path, options.connect_limit).map_err(failed)?;
+            (duplicate(stream.as_fd())?, stream)
+        }
+        ServerUrl::Tcp { host, port, .. } => {
+            let stream = connect_tcp(options, host, *port)?;
+            grpc::prepare(&stream).map_err(failed)?;
+            let socket = duplicate(stream.as_fd())?;
+            let endpoint = match tls {
+                None => OwnedFd::from(stream),
+                Some(tls) => secure(options, &tls, stream, &tls_end)?,
+            };
+            (socket, endpoint)
+        }
     };
     let builder = grpc::channel(options.message_max, keepalive);
     #[allow(unsafe_code)]
@@ -197,10 +212,10 @@ fn secure(
 }
 
 /// Tries the addresses of the host in order; the last failure is the one that is told.
-fn connect_socket(options: &ClientOptions) -> Result<TcpStream, ConnectError> {
+fn connect_tcp(options: &ClientOptions, host: &str, port: u16) -> Result<TcpStream, ConnectError> {
     let url = &options.url;
-    let resolve = |source| ConnectError::Resolve { host: url.host.clone(), source };
-    let addresses = (url.host.as_str(), url.port).to_socket_addrs().map_err(resolve)?;
+    let resolve = |source| ConnectError::Resolve { host: host.to_owned(), source };
+    let addresses = (host, port).to_socket_addrs().map_err(resolve)?;
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     for address in addresses {
         match TcpStream::connect_timeout(&address, options.connect_limit) {
@@ -209,6 +224,19 @@ fn connect_socket(options: &ClientOptions) -> Result<TcpStream, ConnectError> {
         }
     }
     Err(ConnectError::Connect { url: url.to_string(), source: failure })
+}
+
+/// Connects to a Unix domain socket; a server that does not accept is waited for at most `limit`.
+fn connect_unix(path: &Path, limit: Duration) -> io::Result<OwnedFd> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // The time limit for sending is also that of the connect.
+    set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
+    match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
+        Err(Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
+        connected => connected?,
+    }
+    rustix::io::ioctl_fionbio(&socket, true)?;
+    Ok(socket)
 }
 
 impl ClientSender {

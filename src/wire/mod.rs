@@ -15,6 +15,8 @@ mod grpc;
 pub mod hook_message;
 #[cfg(feature = "server")]
 pub mod inbox_budget;
+#[cfg(feature = "server")]
+mod listener;
 pub mod outbox;
 #[doc(hidden)]
 #[cfg(all(feature = "server", any(feature = "agent", feature = "cli")))]

@@ -2,13 +2,14 @@
 //!
 //! Thread: `listen` accepts; `tls:<port>` greets and pumps where TLS is on; `rx:<peer>` and `tx:<peer>` serve
 //! one stream each.
-//! Owns: the listening socket and the gRPC server. Gives: [`PeerEvent`] (readers wait when the inbox is full).
+//! Owns: the listening sockets and the gRPC server. Gives: [`PeerEvent`] (readers wait when the inbox is full).
 
-use super::address::Security;
+use super::address::{ListenAddress, Security};
 use super::convert::to_server;
 use super::foreign::fit;
 use super::grpc::{self, Keepalive, wait, wait_at_most};
 use super::inbox_budget::{InboxBudget, Room};
+use super::listener::{Accepted, Listener, SocketPeer};
 use super::outbox::{Outbox, OutboxReader, approximate_bytes, outbox_for};
 use super::schema::grpc_api;
 use super::tls::{PeerCertificate, Reason, ServerTls, TlsError};
@@ -28,8 +29,9 @@ use protobuf::Message;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::io;
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -87,8 +89,10 @@ pub enum PeerEvent {
 #[derive(Debug, Clone)]
 pub struct EndpointOptions {
     /// Where to listen.
-    pub address: SocketAddr,
-    /// How connections are protected.
+    pub addresses: Vec<ListenAddress>,
+    /// Permissions of the files of Unix domain sockets.
+    pub socket_mode: u32,
+    /// How connections over TCP are protected. Unix domain sockets are never encrypted.
     pub security: Security,
     /// Largest message sent and received, in bytes.
     pub message_max: usize,
@@ -101,7 +105,7 @@ pub enum EndpointError {
     #[error("cannot listen on '{address}'")]
     Bind {
         /// The address.
-        address: SocketAddr,
+        address: ListenAddress,
         /// Why, for example address in use.
         source: io::Error,
     },
@@ -115,7 +119,7 @@ pub enum EndpointError {
 
 /// All connections of the server.
 pub struct ServerEndpoint {
-    address: SocketAddr,
+    addresses: Vec<ListenAddress>,
     listen: Thread,
     /// Dropping it ends the `listen` thread.
     stop: OwnedFd,
@@ -170,11 +174,24 @@ impl Handshakes {
     }
 }
 
-/// Where a connection comes from and, with TLS, what its certificate says.
+/// Where a connection comes from, and what vouches for the other end.
 #[derive(Debug, Clone)]
-struct Origin {
-    address: SocketAddr,
-    certificate: Option<PeerCertificate>,
+enum Origin {
+    /// TCP without TLS: nothing does.
+    Plain(SocketAddr),
+    /// TCP with TLS: its certificate.
+    Tls(SocketAddr, PeerCertificate),
+    /// A Unix domain socket: the kernel.
+    Socket(SocketPeer),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plain(address) | Self::Tls(address, _) => address.fmt(formatter),
+            Self::Socket(peer) => peer.fmt(formatter),
+        }
+    }
 }
 
 /// The other end of one stream.
@@ -219,11 +236,14 @@ impl ServerEndpoint {
             Security::Insecure => None,
             Security::MutualTls(pem) => Some(ServerTls::new(pem)?),
         };
-        let bind = |source| EndpointError::Bind { address: options.address, source };
         let start = |text: &dyn std::fmt::Display| EndpointError::Start(text.to_string());
-        let listener = TcpListener::bind(options.address).map_err(bind)?;
-        listener.set_nonblocking(true).map_err(bind)?;
-        let address = listener.local_addr().map_err(bind)?;
+        let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
+        for address in &options.addresses {
+            let bind = |source| EndpointError::Bind { address: address.clone(), source };
+            let listener = Listener::bind(address, options.socket_mode).map_err(bind)?;
+            addresses.push(listener.address().map_err(bind)?);
+            listeners.push(listener);
+        }
         let shared = Arc::new(Shared {
             inbox,
             budget: InboxBudget::new(inbox_bytes),
@@ -249,21 +269,21 @@ impl ServerEndpoint {
         let (stopped, stop) =
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| start(&error))?;
         let listen = threads::spawn("listen", STACK_SMALL, move || {
-            accept_until_stopped(&listener, &stopped, &shared, &gate, tls.as_ref());
-            drop(listener); // Refuse new connections before the old ones end.
+            accept_until_stopped(&listeners, &stopped, &shared, &gate, tls.as_ref());
+            drop(listeners); // Refuse new connections before the old ones end.
             let mut gate = lock(&gate);
             let ended = gate.server.shutdown();
             gate.server.cancel_all_calls();
             let _ = wait_at_most(Box::pin(ended), STOP_DEADLINE);
         })
         .map_err(|error| start(&error))?;
-        Ok(Self { address, listen, stop })
+        Ok(Self { addresses, listen, stop })
     }
 
-    /// Where it listens; tells the port when 0 was asked for.
+    /// Where it listens, in the order of the options; tells the port when 0 was asked for.
     #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    pub fn addresses(&self) -> &[ListenAddress] {
+        &self.addresses
     }
 
     /// Accepts no more, ends all streams and waits at most `limit` for that.
@@ -317,15 +337,16 @@ fn origin(shared: &Shared, grpc_name: &str) -> Option<Origin> {
 // ------------------------------------------------------------------- accept
 
 fn accept_until_stopped(
-    listener: &TcpListener,
+    listeners: &[Listener],
     stopped: &OwnedFd,
     shared: &Arc<Shared>,
     gate: &Arc<Mutex<Gate>>,
     tls: Option<&ServerTls>,
 ) {
     loop {
-        let mut wanted =
-            [PollFd::new(listener, PollFlags::IN), PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::IN)];
+        let stop = PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::IN);
+        let listening = listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN));
+        let mut wanted: Vec<PollFd<'_>> = std::iter::once(stop).chain(listening).collect();
         match poll(&mut wanted, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => {
@@ -333,26 +354,47 @@ fn accept_until_stopped(
                 return;
             }
         }
-        if !wanted[1].revents().is_empty() {
+        if !wanted[0].revents().is_empty() {
             return;
         }
-        if wanted[0].revents().is_empty() {
-            continue;
+        let ready = listeners.iter().zip(&wanted[1..]).filter(|(_, polled)| !polled.revents().is_empty());
+        for (listener, _) in ready {
+            accept_from(listener, stopped, shared, gate, tls);
         }
-        match listener.accept() {
-            Ok((stream, from)) => {
-                if let Err(error) = admit(stream, from, shared, gate, tls) {
-                    log::warn!("Dropping the connection from '{from}': '{error}'");
-                }
+    }
+}
+
+/// Takes one connection of a listener that has some.
+fn accept_from(
+    listener: &Listener,
+    stopped: &OwnedFd,
+    shared: &Arc<Shared>,
+    gate: &Arc<Mutex<Gate>>,
+    tls: Option<&ServerTls>,
+) {
+    let dropped = |from: &dyn fmt::Display, error: io::Error| {
+        log::warn!("Dropping the connection from '{from}': '{error}'");
+    };
+    match listener.accept() {
+        Ok(Accepted::Tcp(stream, from)) => {
+            if let Err(error) = admit(stream, from, shared, gate, tls) {
+                dropped(&from, error);
             }
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-            Err(error) => {
-                // Out of descriptors or memory: the connection stays in the backlog, so pause instead of spinning.
-                log::warn!("Cannot accept a connection: '{error}'. Trying again.");
-                let mut only_stop = [PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::IN)];
-                let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
-                let _ = poll(&mut only_stop, Some(&pause));
+        }
+        Ok(Accepted::Socket(stream, peer)) => {
+            let origin = Origin::Socket(peer.clone());
+            let prepared = stream.set_nonblocking(true);
+            if let Err(error) = prepared.and_then(|()| hand_over(stream.as_fd(), origin, shared, gate)) {
+                dropped(&peer, error);
             }
+        }
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+        Err(error) => {
+            // Out of descriptors or memory: the connection stays in the backlog, so pause instead of spinning.
+            log::warn!("Cannot accept a connection: '{error}'. Trying again.");
+            let mut only_stop = [PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::IN)];
+            let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+            let _ = poll(&mut only_stop, Some(&pause));
         }
     }
 }
@@ -367,7 +409,7 @@ fn admit(
 ) -> io::Result<()> {
     grpc::prepare(&stream)?;
     let Some(tls) = tls.cloned() else {
-        return hand_over(stream.as_fd(), Origin { address, certificate: None }, shared, gate);
+        return hand_over(stream.as_fd(), Origin::Plain(address), shared, gate);
     };
     let handshake = lock(&shared.handshakes).begin(&stream)?;
     let (owned, gate) = (shared.clone(), gate.clone());
@@ -378,8 +420,7 @@ fn admit(
             let (plain, endpoint) = UnixStream::pair()?;
             plain.set_nonblocking(true)?;
             endpoint.set_nonblocking(true)?;
-            let origin = Origin { address, certificate: Some(certificate) };
-            hand_over(endpoint.as_fd(), origin, &owned, &gate)?;
+            hand_over(endpoint.as_fd(), Origin::Tls(address, certificate), &owned, &gate)?;
             Ok((session, plain))
         });
         // Only what the pump needs stays for the life of the connection.
@@ -424,15 +465,18 @@ fn serve_stream(
     mut requests: Requests,
     responses: Responses,
 ) {
-    let from = client.origin.as_ref().map_or_else(|| "unknown".to_owned(), |origin| origin.address.to_string());
-    let certificate = client.origin.as_ref().and_then(|origin| origin.certificate.as_ref());
-    let certificate = certificate.filter(|_| class == Class::Agent);
+    let from = client.origin.as_ref().map_or_else(|| "unknown".to_owned(), Origin::to_string);
+    let certificate = match &client.origin {
+        Some(Origin::Tls(_, certificate)) if class == Class::Agent => Some(certificate),
+        _ => None,
+    };
     let hello = match wait_at_most(requests.next(), HELLO_MAX) {
         // Nobody knows its certificate, so nobody could check it.
         _ if client.origin.is_none() => {
             Err(RpcStatus::with_message(RpcStatusCode::UNAUTHENTICATED, "Unknown connection.".to_owned()))
         }
-        Some(Some(Ok(message))) => check_hello(class, certificate, to_server::to_server(message)),
+        Some(Some(Ok(message))) => check_hello(class, certificate, to_server::to_server(message))
+            .and_then(|hello| check_user(&hello, client.origin.as_ref()).map(|()| hello)),
         Some(_) => Err(RpcStatus::with_message(RpcStatusCode::INVALID_ARGUMENT, "Empty".to_owned())),
         None => Err(RpcStatus::with_message(RpcStatusCode::DEADLINE_EXCEEDED, "No hello received.".to_owned())),
     };
@@ -540,6 +584,22 @@ fn check_hello(class: Class, certificate: Option<&PeerCertificate>, message: ToS
             version(&theirs).map(|()| PeerHello::Commander)
         }
         (Class::Cli | Class::Commander, _) => refuse(RpcStatusCode::INVALID_ARGUMENT, "No CommanderHello received."),
+    }
+}
+
+/// Only root and the user of this server may be an agent over a Unix domain socket: workloads of whoever is one would
+/// see the secrets that are meant for it. Who may command is decided by the permissions of the socket's file.
+fn check_user(hello: &PeerHello, origin: Option<&Origin>) -> Result<(), RpcStatus> {
+    let own = rustix::process::geteuid().as_raw();
+    match (hello, origin) {
+        (PeerHello::Agent { .. }, Some(Origin::Socket(peer))) if peer.uid != 0 && peer.uid != own => {
+            let text = format!(
+                "Over a Unix domain socket only root and the user of the server (uid {own}) may run an agent, not uid {}.",
+                peer.uid
+            );
+            Err(RpcStatus::with_message(RpcStatusCode::PERMISSION_DENIED, text))
+        }
+        _ => Ok(()),
     }
 }
 

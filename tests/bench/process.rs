@@ -22,6 +22,7 @@ const QUIET: Duration = Duration::from_millis(400);
 pub struct Server {
     child: Child,
     pub url: ServerUrl,
+    pub port: u16,
     pub security: Security,
     /// From the start of the process to its first answer.
     pub answered_after: Duration,
@@ -43,7 +44,7 @@ impl Server {
             command.env("RUST_LOG", "error").stdin(Stdio::null());
             let begin = Instant::now();
             let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
-            let mut server = Self { child, url, security: security.clone(), answered_after: Duration::ZERO };
+            let mut server = Self { child, url, port, security: security.clone(), answered_after: Duration::ZERO };
             while begin.elapsed() < LIMIT && !server.has_ended() {
                 if clients::answers(&server) {
                     server.answered_after = begin.elapsed();

@@ -43,6 +43,8 @@ pub struct Cluster {
     server_config: String,
     /// Folder with certificates; without it the programs run with `--insecure`.
     certificates: Option<PathBuf>,
+    /// Unix domain socket that all programs use instead of the port.
+    socket: Option<PathBuf>,
     commands: std::cell::Cell<u32>,
 }
 
@@ -63,6 +65,7 @@ impl Cluster {
             agent_config: String::new(),
             server_config: String::new(),
             certificates: None,
+            socket: None,
             commands: std::cell::Cell::new(0),
         }
     }
@@ -98,8 +101,17 @@ impl Cluster {
         self.certificates = Some(folder.to_owned());
     }
 
+    /// Lets programs started later use a Unix domain socket, with neither certificates nor `--insecure`.
+    pub fn set_socket(&mut self, path: &Path) {
+        self.socket = Some(path.to_owned());
+        self.port = free_port();
+    }
+
     /// The options that protect the connections of `program`.
     fn security(&self, program: &str) -> Vec<String> {
+        if self.socket.is_some() {
+            return Vec::new();
+        }
         let Some(folder) = &self.certificates else { return vec!["--insecure".to_owned()] };
         let files = [
             ("--ca_pem", "ca.pem"),
@@ -117,6 +129,9 @@ impl Cluster {
     }
 
     pub fn url(&self) -> String {
+        if let Some(path) = &self.socket {
+            return format!("unix://{}", path.display());
+        }
         let scheme = if self.certificates.is_some() { "https" } else { "http" };
         format!("{scheme}://127.0.0.1:{}", self.port)
     }
@@ -155,7 +170,8 @@ impl Cluster {
     pub fn spawn_server(&self, arguments: &[&str]) -> Process {
         let config = self.write("ank-server.conf", &format!("version = \"v1\"\n{}\n", self.server_config));
         let mut command = clean_command(env!("CARGO_BIN_EXE_ank-server"), &self.folder().join("home"));
-        command.args(self.security("ank-server")).args(["--address", &self.address(), "--server-config"]);
+        let address = if self.socket.is_some() { self.url() } else { self.address() };
+        command.args(self.security("ank-server")).args(["--address", &address, "--server-config"]);
         command.arg(config).args(arguments);
         Process::start(&mut command, &self.folder().join("logs"), "server")
     }

@@ -227,3 +227,22 @@ fn a_relative_run_folder_becomes_absolute() {
     assert!(settings.folder.is_dir());
     fs::remove_dir_all(&relative).unwrap();
 }
+
+#[test]
+fn a_socket_needs_neither_certificates_nor_insecure() {
+    let rig = Rig::new();
+    for (config, arguments) in [
+        ("", "-n A -s unix:///run/ank.sock"),
+        ("name = 'A'\nserver_url = 'unix:///run/ank.sock'\nca_pem_content = 'C'", ""),
+        ("", "-n A -k -s unix:///run/ank.sock"),
+    ] {
+        let settings = rig.settings(config, arguments);
+        assert_eq!(settings.url.to_string(), "unix:///run/ank.sock", "{arguments}");
+        assert_eq!((settings.security, settings.warnings), (Security::Insecure, Vec::new()), "{arguments}");
+    }
+    assert_eq!(
+        rig.error("", "-n A -k -s unix://run/ank.sock"),
+        "Failed to create communications client.: 'Wrong server address format: 'unix://run/ank.sock'. A socket is \
+         written as unix:///path, with an absolute path of at most 107 bytes.'"
+    );
+}

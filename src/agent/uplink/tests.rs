@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 fn endpoint(address: SocketAddr) -> (ServerEndpoint, Receiver<PeerEvent>) {
     let (inbox, events) = bounded(SERVER_INBOX);
-    let options = EndpointOptions { address, security: Security::Insecure, message_max: MESSAGE_MAX };
+    let options = EndpointOptions::tcp(address, Security::Insecure, MESSAGE_MAX);
     (ServerEndpoint::start(&options, inbox).unwrap(), events)
 }
 

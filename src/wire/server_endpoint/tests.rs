@@ -12,15 +12,33 @@ use crate::wire::client::{
 };
 use crossbeam_channel::{Receiver, bounded};
 use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::sync::atomic::AtomicBool;
 
 /// Long enough for a machine that is busy with other tests.
 const LIMIT: Duration = Duration::from_secs(30);
 
+impl EndpointOptions {
+    /// For one TCP address.
+    pub(crate) fn tcp(address: SocketAddr, security: Security, message_max: usize) -> Self {
+        Self { addresses: vec![ListenAddress::Tcp(address)], socket_mode: 0o660, security, message_max }
+    }
+}
+
+impl ServerEndpoint {
+    /// The TCP address, of which there is one.
+    pub(crate) fn address(&self) -> SocketAddr {
+        match self.addresses() {
+            [ListenAddress::Tcp(address)] => *address,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 fn endpoint(message_max: usize) -> (ServerEndpoint, Receiver<PeerEvent>) {
     let (inbox, events) = bounded(64);
     let address = "127.0.0.1:0".parse().unwrap();
-    let options = EndpointOptions { address, security: Security::Insecure, message_max };
+    let options = EndpointOptions::tcp(address, Security::Insecure, message_max);
     (ServerEndpoint::start(&options, inbox).unwrap(), events)
 }
 
@@ -211,11 +229,7 @@ fn a_peer_that_vanishes_without_a_word_is_noticed_by_either_side() {
     for (server_side, client_side) in [(short, promised), (promised, short)] {
         let server_notices = server_side.interval < client_side.interval;
         let (inbox, events) = bounded(64);
-        let endpoint_options = EndpointOptions {
-            address: "127.0.0.1:0".parse().unwrap(),
-            security: Security::Insecure,
-            message_max: MESSAGE_MAX,
-        };
+        let endpoint_options = EndpointOptions::tcp("127.0.0.1:0".parse().unwrap(), Security::Insecure, MESSAGE_MAX);
         let endpoint = ServerEndpoint::start_with(&endpoint_options, inbox, server_side, MESSAGE_MAX).unwrap();
         let (address, silent) = wire_to(endpoint.address());
         let url = ServerUrl::parse(&format!("http://{address}")).unwrap();
@@ -240,11 +254,7 @@ fn a_peer_that_vanishes_without_a_word_is_noticed_by_either_side() {
 fn large_messages_that_wait_for_the_server_are_bounded_and_small_ones_of_others_pass() {
     const LARGE: usize = 100 * 1024;
     let (inbox, events) = bounded(64);
-    let options = EndpointOptions {
-        address: "127.0.0.1:0".parse().unwrap(),
-        security: Security::Insecure,
-        message_max: MESSAGE_MAX,
-    };
+    let options = EndpointOptions::tcp("127.0.0.1:0".parse().unwrap(), Security::Insecure, MESSAGE_MAX);
     let endpoint = ServerEndpoint::start_with(&options, inbox, Keepalive::default(), 2 * LARGE + LARGE / 2).unwrap();
     let (mut flood, _flood_receiver, _hangup) = dial(&endpoint, Service::Cli, commander(VERSION));
     let (flooding, _, _flood_outbox) = opened(&events);
@@ -306,7 +316,7 @@ fn stopping_ends_all_streams_and_frees_the_address() {
     let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Cli, commander(VERSION));
     let (_, _, _outbox) = opened(&events);
     let address = endpoint.address();
-    let again = EndpointOptions { address, security: Security::Insecure, message_max: MESSAGE_MAX };
+    let again = EndpointOptions::tcp(address, Security::Insecure, MESSAGE_MAX);
     let (inbox, _events) = bounded(1);
     assert!(matches!(ServerEndpoint::start(&again, inbox.clone()), Err(EndpointError::Bind { .. })));
     endpoint.stop(LIMIT);
@@ -326,7 +336,62 @@ fn a_peer_that_cannot_be_reached_is_named() {
     };
     let error = connect(&options, commander(VERSION)).err().unwrap();
     assert_eq!(error.to_string(), format!("no connection to 'http://{unused}'"));
-    options.url.host = "no such host".to_owned();
+    options.url = ServerUrl::parse("http://no such host:1").unwrap();
     let error = connect(&options, commander(VERSION)).err().unwrap();
     assert_eq!(error.to_string(), "cannot resolve host 'no such host'");
+}
+
+#[test]
+fn a_socket_and_a_port_are_open_together_and_the_file_goes_with_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("made/ank.sock");
+    let (inbox, events) = bounded(64);
+    let options = EndpointOptions {
+        addresses: vec!["127.0.0.1:0".parse().unwrap(), ListenAddress::Socket(path.clone())],
+        socket_mode: 0o660,
+        security: Security::Insecure,
+        message_max: MESSAGE_MAX,
+    };
+    let endpoint = ServerEndpoint::start(&options, inbox).unwrap();
+    let [ListenAddress::Tcp(port), socket] = endpoint.addresses() else { panic!("{:?}", endpoint.addresses()) };
+    for url in [format!("http://{port}"), socket.to_string()] {
+        let client = |service| ClientOptions {
+            url: ServerUrl::parse(&url).unwrap(),
+            security: Security::Insecure,
+            service,
+            connect_limit: CONNECT_MAX,
+            message_max: MESSAGE_MAX,
+        };
+        let (mut sender, mut receiver, _hangup) = connect(&client(Service::Agent), agent("A")).unwrap();
+        let (peer, hello, outbox) = opened(&events);
+        assert_eq!(hello, PeerHello::Agent { name: "A".into(), tags: BTreeMap::new() }, "{url}");
+        sender.send(ToServer::Goodbye).unwrap();
+        let event = events.recv_timeout(LIMIT).unwrap();
+        assert!(matches!(event, PeerEvent::Message { peer: from, .. } if from == peer), "{event:?}");
+        // Larger than what a socket holds.
+        outbox.put(answer(3_000_000)).unwrap();
+        assert_eq!(receiver.receive(), Ok(answer(3_000_000)), "{url}");
+        drop((sender, receiver, outbox));
+        assert!(matches!(events.recv_timeout(LIMIT).unwrap(), PeerEvent::Closed { .. }));
+    }
+    endpoint.stop(LIMIT);
+    assert!(!path.exists());
+}
+
+#[test]
+fn over_a_socket_only_root_and_the_user_of_the_server_are_agents() {
+    let own = rustix::process::geteuid().as_raw();
+    let agent = PeerHello::Agent { name: "A".into(), tags: BTreeMap::new() };
+    let from = |uid| Origin::Socket(SocketPeer { path: std::path::Path::new("/run/ank.sock").into(), uid });
+    let stranger = own + 1;
+    for uid in [0, own] {
+        assert!(check_user(&agent, Some(&from(uid))).is_ok(), "{uid}");
+    }
+    for commander in [PeerHello::Cli, PeerHello::Commander] {
+        assert!(check_user(&commander, Some(&from(stranger))).is_ok(), "the permissions of the file decide");
+    }
+    let refused = check_user(&agent, Some(&from(stranger))).unwrap_err();
+    assert_eq!(refused.code(), RpcStatusCode::PERMISSION_DENIED);
+    assert!(refused.message().ends_with(&format!("(uid {own}) may run an agent, not uid {stranger}.")));
+    assert!(check_user(&agent, Some(&Origin::Plain("127.0.0.1:1".parse().unwrap()))).is_ok());
 }

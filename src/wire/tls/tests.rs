@@ -59,7 +59,7 @@ impl Authority {
 fn endpoint(security: Security) -> (ServerEndpoint, Receiver<PeerEvent>) {
     let (inbox, events) = bounded(64);
     let address = "127.0.0.1:0".parse().unwrap();
-    (ServerEndpoint::start(&EndpointOptions { address, security, message_max: MESSAGE_MAX }, inbox).unwrap(), events)
+    (ServerEndpoint::start(&EndpointOptions::tcp(address, security, MESSAGE_MAX), inbox).unwrap(), events)
 }
 
 fn options(endpoint: &ServerEndpoint, security: Security, service: Service) -> ClientOptions {

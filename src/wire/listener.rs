@@ -1,0 +1,209 @@
+//! What a server listens on: TCP ports and Unix domain sockets, and who is at the other end of a connection.
+//!
+//! Thread: `main` binds, `listen` accepts.
+//! Owns: the file of each socket. It takes the place of one that a dead server left, never of one in use, and is
+//! removed when the listener is dropped.
+
+use super::address::ListenAddress;
+use crate::limits::{SOCKET_BACKLOG, SOCKET_FOLDER_PAUSE, SOCKET_FOLDER_TRIES};
+use rustix::event::poll;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+
+/// One place that is listened on.
+#[derive(Debug)]
+pub enum Listener {
+    /// A TCP port.
+    Tcp(TcpListener),
+    /// A Unix domain socket.
+    Socket(SocketFile),
+}
+
+/// A Unix domain socket and its file.
+#[derive(Debug)]
+pub struct SocketFile {
+    listener: UnixListener,
+    path: Arc<Path>,
+    /// Device and number of the file, to recognise it when it is removed.
+    identity: (u64, u64),
+}
+
+/// A connection that was accepted.
+#[derive(Debug)]
+pub enum Accepted {
+    /// Over TCP.
+    Tcp(TcpStream, SocketAddr),
+    /// Over a socket of this machine.
+    Socket(UnixStream, SocketPeer),
+}
+
+/// The other end of a connection over a Unix domain socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SocketPeer {
+    /// Path of the socket.
+    pub path: Arc<Path>,
+    /// The user as whom the other end connected, as the kernel tells it.
+    pub uid: u32,
+}
+
+impl fmt::Display for SocketPeer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "unix://{} (uid {})", self.path.display(), self.uid)
+    }
+}
+
+impl Listener {
+    /// Listens on `address`; `mode` are the permissions of a socket's file.
+    ///
+    /// # Errors
+    /// The operating system's, with kind `AddrInUse` when another server listens there.
+    pub fn bind(address: &ListenAddress, mode: u32) -> io::Result<Self> {
+        match address {
+            ListenAddress::Tcp(address) => {
+                let listener = TcpListener::bind(address)?;
+                listener.set_nonblocking(true)?;
+                Ok(Self::Tcp(listener))
+            }
+            ListenAddress::Socket(path) => SocketFile::bind(path, mode).map(Self::Socket),
+        }
+    }
+
+    /// Where it listens; tells the port when 0 was asked for.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn address(&self) -> io::Result<ListenAddress> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().map(ListenAddress::Tcp),
+            Self::Socket(socket) => Ok(ListenAddress::Socket(socket.path.to_path_buf())),
+        }
+    }
+
+    /// Takes a connection that waits.
+    ///
+    /// # Errors
+    /// `WouldBlock` when there is none any more.
+    pub fn accept(&self) -> io::Result<Accepted> {
+        match self {
+            Self::Tcp(listener) => listener.accept().map(|(stream, from)| Accepted::Tcp(stream, from)),
+            Self::Socket(socket) => {
+                let (stream, _) = socket.listener.accept()?;
+                let uid = peer_uid(stream.as_fd())?;
+                Ok(Accepted::Socket(stream, SocketPeer { path: socket.path.clone(), uid }))
+            }
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(listener) => listener.as_fd(),
+            Self::Socket(socket) => socket.listener.as_fd(),
+        }
+    }
+}
+
+impl SocketFile {
+    fn bind(path: &Path, mode: u32) -> io::Result<Self> {
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        match fs::DirBuilder::new().mode(0o755).create(folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        // Of two servers that find the file of a dead one, the later must not remove what the first put in its place.
+        let _alone = lock(folder)?;
+        let socket = stream_socket()?;
+        let address = SocketAddrUnix::new(path)?;
+        match rustix::net::bind(&socket, &address) {
+            Err(Errno::ADDRINUSE) => {
+                remove_of_dead_server(path, &address)?;
+                rustix::net::bind(&socket, &address)?;
+            }
+            bound => bound?,
+        }
+        let metadata = fs::symlink_metadata(path)?;
+        let identity = (metadata.dev(), metadata.ino());
+        let socket = Self { listener: socket.into(), path: path.into(), identity };
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+        // Only now can anybody connect, when the permissions are as they should be.
+        rustix::net::listen(&socket.listener, SOCKET_BACKLOG)?;
+        Ok(socket)
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let is_ours = |metadata: fs::Metadata| (metadata.dev(), metadata.ino()) == self.identity;
+        if fs::symlink_metadata(&self.path).is_ok_and(is_ours)
+            && let Err(error) = fs::remove_file(&self.path)
+        {
+            log::debug!("Cannot remove '{}': '{error}'", self.path.display()); // The next server replaces it.
+        }
+    }
+}
+
+fn stream_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
+/// Waits a little until no other server is about to bind a socket in `folder`; unlocked when dropped.
+fn lock(folder: &Path) -> io::Result<File> {
+    let file = File::open(folder)?;
+    for _ in 0..SOCKET_FOLDER_TRIES {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: i64::from(SOCKET_FOLDER_PAUSE.subsec_nanos()) };
+        let _ = poll(&mut [], Some(&pause)); // A pause that a signal ends early is none the worse.
+    }
+    let text = format!("another program has locked the folder '{}'", folder.display());
+    Err(io::Error::new(io::ErrorKind::ResourceBusy, text))
+}
+
+/// Removes the file of a socket on which nobody listens.
+fn remove_of_dead_server(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
+    let refused = |kind, text: &str| Err(io::Error::new(kind, text.to_owned()));
+    if !fs::symlink_metadata(path)?.file_type().is_socket() {
+        let text = "there is a file that is no socket; remove it or choose another path";
+        return refused(io::ErrorKind::AlreadyExists, text);
+    }
+    match rustix::net::connect(stream_socket()?, address) {
+        Err(Errno::CONNREFUSED) => fs::remove_file(path),
+        // It listens, even if too many connections wait.
+        Ok(()) | Err(Errno::AGAIN) => refused(io::ErrorKind::AddrInUse, "address in use: another server listens there"),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The user as whom the other end of a Unix domain socket connected.
+///
+/// Not by `rustix`, whose answer holds a process id that cannot be 0, which it is for a process that this one cannot
+/// see, for example because this one runs in a container.
+fn peer_uid(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    #[allow(unsafe_code)]
+    // SAFETY: the descriptor is open, and `credentials` and `length` are writable and as large as the call is told.
+    let result = unsafe {
+        let place = std::ptr::from_mut(&mut credentials).cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, place, &raw mut length)
+    };
+    if result == 0 { Ok(credentials.uid) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests;

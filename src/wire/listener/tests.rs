@@ -1,0 +1,103 @@
+//! Files of sockets: made, replaced, left alone, removed.
+//!
+//! Thread: the test's.
+
+use super::*;
+
+fn bind(path: &Path, mode: u32) -> io::Result<Listener> {
+    Listener::bind(&ListenAddress::Socket(path.to_owned()), mode)
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn a_socket_has_the_wanted_permissions_tells_the_user_and_is_removed_at_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("made/ank.sock");
+    for wanted in [0o600, 0o660, 0o666] {
+        let listener = bind(&path, wanted).unwrap();
+        assert_eq!(mode(&path), wanted);
+        assert_eq!(listener.address().unwrap().to_string(), format!("unix://{}", path.display()));
+        assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let _client = UnixStream::connect(&path).unwrap();
+        let Accepted::Socket(_, peer) = listener.accept().unwrap() else { panic!("not over TCP") };
+        let uid = rustix::process::geteuid().as_raw();
+        assert_eq!(peer.to_string(), format!("unix://{} (uid {uid})", path.display()));
+        drop(listener);
+        assert!(!path.exists() && path.parent().unwrap().exists());
+    }
+}
+
+#[test]
+fn the_file_of_a_dead_server_is_replaced_and_one_in_use_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ank.sock");
+    drop(UnixListener::bind(&path).unwrap()); // As after SIGKILL: nobody removes it.
+    assert!(path.exists());
+    let listener = bind(&path, 0o660).unwrap();
+    let refused = bind(&path, 0o660).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
+    assert!(refused.to_string().contains("in use"), "{refused}");
+    // Not even when nobody accepts and too many wait.
+    let waiting: Vec<OwnedFd> = (0..2 * SOCKET_BACKLOG)
+        .map_while(|_| {
+            let socket = stream_socket().unwrap();
+            rustix::net::connect(&socket, &SocketAddrUnix::new(&path).unwrap()).ok().map(|()| socket)
+        })
+        .collect();
+    assert!(waiting.len() < 2 * SOCKET_BACKLOG as usize);
+    assert_eq!(bind(&path, 0o660).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    drop(waiting);
+    assert!(listener.accept().is_ok() && path.exists(), "it still listens");
+}
+
+#[test]
+fn what_is_no_socket_and_what_another_server_put_there_is_never_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("notes");
+    fs::write(&file, "kept").unwrap();
+    let error = bind(&file, 0o660).unwrap_err();
+    assert!(error.to_string().contains("no socket"), "{error}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "kept");
+
+    let path = folder.path().join("ank.sock");
+    let first = bind(&path, 0o660).unwrap();
+    fs::remove_file(&path).unwrap();
+    let second = bind(&path, 0o660).unwrap();
+    drop(first);
+    assert!(path.exists(), "it belongs to the second");
+    drop(second);
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_folder_that_cannot_be_had_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(bind(&folder.path().join("a/b/ank.sock"), 0o660).unwrap_err().kind(), io::ErrorKind::NotFound);
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    assert!(bind(&file.join("ank.sock"), 0o660).is_err());
+    let held = lock(folder.path()).unwrap();
+    let error = bind(&folder.path().join("ank.sock"), 0o660).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ResourceBusy, "{error}");
+    drop(held);
+    assert!(bind(&folder.path().join("ank.sock"), 0o660).is_ok());
+}
+
+#[test]
+fn of_servers_that_find_a_dead_file_together_only_one_listens() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ank.sock");
+    for _ in 0..20 {
+        let _ = UnixListener::bind(&path).unwrap();
+        let bound: Vec<io::Result<Listener>> = std::thread::scope(|scope| {
+            let starting: Vec<_> = (0..4).map(|_| scope.spawn(|| bind(&path, 0o660))).collect();
+            starting.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let listening = bound.iter().filter(|bound| bound.is_ok()).count();
+        assert_eq!(listening, 1, "{bound:?}");
+        assert!(bound.iter().flatten().all(|_| UnixStream::connect(&path).is_ok()));
+    }
+}
