@@ -85,19 +85,3 @@ fn a_folder_that_cannot_be_had_is_an_error() {
     drop(held);
     assert!(bind(&folder.path().join("ank.sock"), 0o660).is_ok());
 }
-
-#[test]
-fn of_servers_that_find_a_dead_file_together_only_one_listens() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("ank.sock");
-    for _ in 0..20 {
-        let _ = UnixListener::bind(&path).unwrap();
-        let bound: Vec<io::Result<Listener>> = std::thread::scope(|scope| {
-            let starting: Vec<_> = (0..4).map(|_| scope.spawn(|| bind(&path, 0o660))).collect();
-            starting.into_iter().map(|thread| thread.join().unwrap()).collect()
-        });
-        let listening = bound.iter().filter(|bound| bound.is_ok()).count();
-        assert_eq!(listening, 1, "{bound:?}");
-        assert!(bound.iter().flatten().all(|_| UnixStream::connect(&path).is_ok()));
-    }
-}
