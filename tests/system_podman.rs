@@ -8,7 +8,7 @@ mod support;
 
 use rustix::process::Signal;
 use support::podman::Podman;
-use support::process::{is_alive, send_signal};
+use support::process::{children, is_alive, send_signal};
 use support::{Cluster, Recorder, table, wait_until};
 
 /// A cluster whose agents use `podman`. The store has to outlive the cluster, so that nothing is created after it.
@@ -233,4 +233,40 @@ fn output_of_a_container_and_its_end_do_not_depend_on_the_agent() {
     assert_eq!(podman.containers_of("job")[0]["ExitCode"], 7);
     let (_, id) = podman.only_container("job");
     assert_eq!(podman.run(&["logs", &id]), "done\n");
+}
+
+#[test]
+fn agent_killed_at_any_moment_of_creating_leaves_one_container_of_each_workload() {
+    const ROUNDS: u64 = 3;
+    const WORKLOADS: usize = 4;
+    let podman = Podman::new();
+    let mut cluster = cluster(&podman, &["agent_A"]);
+    for round in 0..ROUNDS {
+        let names: Vec<String> = (0..WORKLOADS).map(|number| format!("w{number}")).collect();
+        let workloads = names.iter().map(|name| {
+            let one = shell(name, &format!("R={round}; {PATIENT}"));
+            one.split_once("workloads:\n").expect("a manifest").1.to_owned()
+        });
+        cluster.apply(&format!("apiVersion: v1\nworkloads:\n{}", workloads.collect::<String>()));
+        // Whatever is there already, a create is under way.
+        let pids = |cluster: &mut Cluster| children(cluster.agent("agent_A").pid());
+        wait_until("podman creates", || {
+            let is_create = |pid: &u32| {
+                let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                let line = String::from_utf8_lossy(&line).into_owned();
+                line.split('\0').any(|word| word == "run") && line.contains(&format!("R={round};"))
+            };
+            pids(&mut cluster).iter().any(is_create)
+        });
+        cluster.kill_agent("agent_A");
+        cluster.start_agent("agent_A");
+        cluster.wait_for(&format!("all run in round {round}"), || {
+            let rows = cluster.workloads();
+            (rows.len() == WORKLOADS && rows.iter().all(|row| row.state == "Running(Ok)")).then_some(())
+        });
+        assert_eq!(podman.containers().len(), WORKLOADS, "round {round}: {:#?}", podman.containers());
+        for name in &names {
+            assert!(is_alive(podman.only_container(name).0), "'{name}' in round {round}");
+        }
+    }
 }

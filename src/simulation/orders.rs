@@ -11,7 +11,7 @@ use crate::model::execution_state::{Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, FromServer};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::{AddCondition, DeleteCondition, Workload};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 struct Order {
@@ -38,6 +38,9 @@ pub struct Orders {
     orders: Vec<Order>,
     /// The newest of each workload, unless the workload is wanted again.
     deletes: BTreeMap<Name, Delete>,
+    /// What an earlier order let stop, until it is started again: a loop may come to it only when the same instance is
+    /// wanted and deleted once more, and a stop that failed is tried again.
+    stopping: BTreeSet<(InstanceName, Name)>,
     /// What deletes of a workload have to wait for, as told last.
     pub delete_conditions: BTreeMap<Name, BTreeMap<String, DeleteCondition>>,
 }
@@ -81,6 +84,15 @@ impl Orders {
                     }
                     self.outdate(&added.instance.workload);
                     self.order(added.clone());
+                }
+            }
+            Some(SchedulerEvent::Listed { result: Ok(listed), .. }) => {
+                // A listing may be older than the end of what it shows as running; the agent cannot know.
+                for found in listed.iter().filter(|found| found.state.phase == Phase::Running) {
+                    let orders = self.orders.iter_mut().filter(|order| order.current);
+                    orders
+                        .filter(|order| order.added.instance == found.instance)
+                        .for_each(|order| order.may_start = true);
                 }
             }
             _ => {}
@@ -128,18 +140,25 @@ impl Orders {
                 let mut states = old.chain(news.map(|news| (&news.instance, &news.state)));
                 states.all(|(known, state)| *known.workload != **name || lets_stop(state.phase, *condition))
             });
+            if delete.may_stop {
+                self.stopping.extend(delete.of.iter().cloned());
+            }
         }
     }
 
     /// Whether the stop of a running container is against what its delete waits for.
     pub fn check_stop(&self, instance: &InstanceName, runtime: &Name) -> Option<String> {
         let delete = self.deletes.get(&instance.workload).filter(|delete| !delete.may_stop)?;
+        if self.stopping.contains(&(instance.clone(), runtime.clone())) {
+            return None;
+        }
         let wanted_before = delete.of.iter().any(|(of, its_runtime)| of == instance && its_runtime == runtime);
         wanted_before.then(|| format!("'{instance}' is stopped before what it waits for: {:?}", delete.conditions))
     }
 
     /// Whether a create or start is against its dependencies.
-    pub fn check_start(&self, instance: &InstanceName, workload: &Arc<Workload>) -> Option<String> {
+    pub fn check_start(&mut self, instance: &InstanceName, workload: &Arc<Workload>) -> Option<String> {
+        self.stopping.remove(&(instance.clone(), workload.runtime.clone()));
         let mut equal =
             self.orders.iter().filter(|order| order.added.instance == *instance && order.added.workload == *workload);
         if equal.any(|order| order.may_start) {
