@@ -226,7 +226,7 @@ pub const NAME_MAX: usize = 63;
 pub const EXCERPT_MAX: usize = 200;
 /// A reading mask with more parts cannot match: states nest less deep, since decoders limit the depth to about 100.
 pub const MASK_PARTS_MAX: usize = 256;
-/// Longest manifest or state file read, in bytes. Larger than [`MESSAGE_MAX`] could not be sent anyway.
+/// Longest manifest or state file read, in bytes: more does not fit into a message of the size that is the default.
 pub const MANIFEST_MAX: u64 = MESSAGE_MAX as u64;
 /// Unknown keys of one manifest that are warned about; more would hide the first ones.
 pub const MANIFEST_WARNINGS_MAX: usize = 20;
@@ -286,13 +286,11 @@ pub const PIPE_CONTENT_MAX: usize = 1024 * 1024;
 pub const HOOK_TIMEOUT_S: u16 = 10;
 /// A hook that is ended gets this long after SIGTERM before SIGKILL. Less than [`STOP_DEADLINE`].
 pub const HOOK_KILL_GRACE: Duration = Duration::from_millis(500);
-/// Longest output of a hook, in bytes: more could not be sent to agents either.
-pub const HOOK_OUTPUT_MAX: usize = MESSAGE_MAX;
 /// Standard error kept of a hook, in bytes. It becomes part of an answer.
 pub const HOOK_ERROR_MAX: usize = 4 * 1024;
 /// Requests that wait until the hooks are done with an update; more are refused.
 pub const HOOK_WAITING: usize = 256;
-/// Bytes of requests that wait for hooks. Room for two of the largest updates.
+/// Bytes of requests that wait for hooks. Room for two updates of the size that is the default.
 pub const HOOK_WAITING_BYTES: usize = 2 * MESSAGE_MAX;
 const _: () = assert!(HOOK_KILL_GRACE.as_millis() < STOP_DEADLINE.as_millis());
 

@@ -55,7 +55,8 @@ fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
     let mut server = ServerLoop::new();
     let mut server_threads = Vec::new();
     if !settings.mutating_hooks.is_empty() {
-        let (hooks, thread) = MutatingHooks::start(settings.mutating_hooks).map_err(|error| server_error(&error))?;
+        let (hooks, thread) = MutatingHooks::start(settings.mutating_hooks, settings.message_max.0)
+            .map_err(|error| server_error(&error))?;
         server.set_hooks(hooks);
         server_threads.push(thread);
     }
@@ -65,14 +66,15 @@ fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
             None => log::info!("No startup manifest provided -> waiting for new workloads from the CLI"),
         }
     }
+    // From here on a signal ends everything in order. Before, it ends the process at once, also while hooks run: nobody
+    // is connected and nothing is being written yet.
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| server_error(&error))?;
     if let Some(folder) = settings.state_dir {
         let (store, thread) = StateStore::start(folder).map_err(|error| server_error(&error))?;
         server.set_store(store);
         server_threads.push(thread);
     }
 
-    // Signals are caught before anything is started, so that one which comes early is not lost.
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| server_error(&error))?;
     let (inbox, events) = bounded(SERVER_INBOX);
     let tls = match &security {
         Security::Insecure => "none",

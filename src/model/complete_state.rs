@@ -8,7 +8,6 @@ use super::names::{InstanceName, Name};
 use super::node::Node;
 use super::workload::{AddCondition, ConfigItem, File, FileContent, RestartPolicy, Workload};
 use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::sync::Arc;
 
 /// The version of manifests and states that is current.
@@ -148,32 +147,6 @@ impl WorkloadStates {
             .range((agent.clone(), workload.clone(), "".into())..)
             .take_while(move |(key, _)| key.0 == agent && key.1 == workload)
             .map(|(key, state)| (instance(key), state))
-    }
-
-    /// The entries of the workload called `workload` on any agent. Costs one look-up per agent.
-    #[must_use]
-    pub fn of_workload(&self, workload: &str) -> Vec<(InstanceName, &ExecutionState)> {
-        let workload: Name = workload.into();
-        let empty: Name = "".into();
-        let mut found = Vec::new();
-        let mut next = self.entries.first_key_value().map(|(key, _)| key.0.clone());
-        while let Some(agent) = next {
-            let start = (agent.clone(), workload.clone(), empty.clone());
-            found.extend(
-                self.entries
-                    .range(start..)
-                    .take_while(|(key, _)| key.0 == agent && key.1 == workload)
-                    .map(|(key, state)| (instance(key), state)),
-            );
-            // The shortest text above `agent` leads to the first entry of the next agent.
-            let above: Name = format!("{agent}\0").into();
-            next = self
-                .entries
-                .range((Bound::Included((above, empty.clone(), empty.clone())), Bound::Unbounded))
-                .next()
-                .map(|(key, _)| key.0.clone());
-        }
-        found
     }
 
     /// All entries as reports.
@@ -563,19 +536,16 @@ mod tests {
 
     // [utest->swdd~api-state-map-for-workload-execution-states~1]
     #[test]
-    fn states_are_found_by_agent_and_by_workload() {
+    fn states_are_found_by_agent_and_its_workload() {
         let mut states = WorkloadStates::default();
         let running = ExecutionState::plain(Phase::Running);
         for (workload, agent) in [("w", "A"), ("v", "A"), ("w", "A2"), ("w", ""), ("x", "B")] {
             states.set(&InstanceName::new(workload, "c", agent), running.clone());
         }
-        let agents: Vec<String> = states.of_workload("w").iter().map(|(name, _)| name.agent.to_string()).collect();
-        assert_eq!(agents, ["", "A", "A2"]);
         let workloads: Vec<String> = states.of_agent("A").map(|(name, _)| name.workload.to_string()).collect();
         assert_eq!(workloads, ["v", "w"]);
         let mine: Vec<String> = states.of_agent_workload("A", "w").map(|(name, _)| name.to_string()).collect();
         assert_eq!(mine, [InstanceName::new("w", "c", "A").to_string()]);
-        assert!(states.of_workload("nobody").is_empty());
         states.set(&InstanceName::new("x", "c", "B"), ExecutionState::plain(Phase::Removed));
         assert_eq!(states.len(), 4);
         assert_eq!(states.of_agent("B").count(), 0);

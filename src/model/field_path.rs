@@ -219,20 +219,6 @@ pub fn apply(tree: &mut Node, new: &Node, mask: &str) -> Result<(), FieldNotFoun
     Ok(())
 }
 
-/// Removes maps and lists that are empty, at any depth below `node`, unless `keep` says the key stays.
-pub fn prune(node: &mut Node, keep: &dyn Fn(&str) -> bool) {
-    if let Node::Map(entries) = node {
-        for child in entries.values_mut() {
-            prune(child, keep);
-        }
-        let pruned: BTreeMap<String, Node> = std::mem::take(entries)
-            .into_iter()
-            .filter(|(key, child)| keep(key) || !child.is_empty_container())
-            .collect();
-        *entries = pruned;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

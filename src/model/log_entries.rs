@@ -46,7 +46,7 @@ pub fn split(entries: Vec<LogEntry>) -> Vec<Vec<LogEntry>> {
         }
         let instance = entry.instance.clone();
         let end = LOG_MESSAGE_MAX.saturating_sub(names_bytes(&entry) + CUT.len());
-        entry.message.truncate(floor_boundary(&entry.message, end));
+        entry.message.truncate(entry.message.floor_char_boundary(end));
         entry.message.push_str(CUT);
         put(entry);
         put(LogEntry { instance, message: CUT_NOTE.to_owned() });
@@ -60,11 +60,6 @@ pub fn split(entries: Vec<LogEntry>) -> Vec<Vec<LogEntry>> {
 pub fn dropped(instance: InstanceName, lines: u64) -> LogEntry {
     let plural = if lines == 1 { "" } else { "s" };
     LogEntry { instance, message: format!("[{lines} line{plural} not shown: they came faster than they were read]") }
-}
-
-/// The highest index up to `end` at which a text may be cut.
-fn floor_boundary(text: &str, end: usize) -> usize {
-    (0..=end.min(text.len())).rev().find(|index| text.is_char_boundary(*index)).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 use super::settings::HookEntry;
 use super::update::UpdateError;
 use crate::child::{CallWatch, ChildCall, ChildEnd, Ending, OutputBounds, reap_later};
-use crate::limits::{HOOK_ERROR_MAX, HOOK_KILL_GRACE, HOOK_OUTPUT_MAX, STACK_LARGE};
+use crate::limits::{HOOK_ERROR_MAX, HOOK_KILL_GRACE, STACK_LARGE};
 use crate::memory::give_back_after;
 use crate::model::messages::WorkloadPlan;
 use crate::threads::{self, Thread};
@@ -33,15 +33,16 @@ pub struct MutatingHooks {
 }
 
 impl MutatingHooks {
-    /// Starts the thread for hooks that run in the order given.
+    /// Starts the thread for hooks that run in the order given. Each may answer with `output_max` bytes: more could not
+    /// be sent to agents either.
     ///
     /// # Errors
     /// The operating system's reason when no thread or pipe can be had.
-    pub fn start(entries: Vec<HookEntry>) -> io::Result<(Self, Thread)> {
+    pub fn start(entries: Vec<HookEntry>, output_max: usize) -> io::Result<(Self, Thread)> {
         let (hooks, plans, outcomes, watch) = Self::unattended()?;
         let thread = threads::spawn("hook", STACK_LARGE, move || {
             for plan in &plans {
-                if outcomes.send(run_all(&entries, &plan, &mut watch.clone())).is_err() {
+                if outcomes.send(run_all(&entries, output_max, &plan, &mut watch.clone())).is_err() {
                     return;
                 }
             }
@@ -106,12 +107,12 @@ impl CallWatch for StopWatch {
 }
 
 /// Gives `plan` to the first hook, what that makes of it to the second, and so on.
-fn run_all(entries: &[HookEntry], plan: &WorkloadPlan, watch: &mut dyn CallWatch) -> HookOutcome {
+fn run_all(entries: &[HookEntry], output_max: usize, plan: &WorkloadPlan, watch: &mut dyn CallWatch) -> HookOutcome {
     let original = hook_message::encode(plan);
     let mut changed: Option<(Vec<u8>, WorkloadPlan)> = None;
     for entry in entries {
         let input = changed.as_ref().map_or(&original, |(bytes, _)| bytes);
-        let output = run_one(entry, input, watch)?;
+        let output = run_one(entry, output_max, input, watch)?;
         if output == *input {
             continue;
         }
@@ -137,7 +138,12 @@ fn unreadable(name: &str, error: &HookMessageError) -> UpdateError {
 }
 
 /// Runs one hook and answers what it wrote.
-fn run_one(entry: &HookEntry, input: &[u8], watch: &mut dyn CallWatch) -> Result<Vec<u8>, UpdateError> {
+fn run_one(
+    entry: &HookEntry,
+    output_max: usize,
+    input: &[u8],
+    watch: &mut dyn CallWatch,
+) -> Result<Vec<u8>, UpdateError> {
     let file: PathBuf = entry.path.join(&entry.name);
     let failed = |reason: String| UpdateError::HookFailed { hook: entry.name.clone(), reason };
     log::debug!("Running hook '{}' with {} bytes.", file.display(), input.len());
@@ -147,7 +153,7 @@ fn run_one(entry: &HookEntry, input: &[u8], watch: &mut dyn CallWatch) -> Result
         variables: vec![],
         input,
         limit: Some(Duration::from_secs(entry.timeout_s.into())),
-        bounds: OutputBounds { output_max: HOOK_OUTPUT_MAX, error_max: HOOK_ERROR_MAX, end_when_exceeded: true },
+        bounds: OutputBounds { output_max, error_max: HOOK_ERROR_MAX, end_when_exceeded: true },
         kill_grace: HOOK_KILL_GRACE,
     };
     let end = call
@@ -179,7 +185,7 @@ fn run_one(entry: &HookEntry, input: &[u8], watch: &mut dyn CallWatch) -> Result
             Err(failed(format!("Hook '{}' did not end within {limit:?} and was ended{said_too}", file.display())))
         }
         (Ending::TooMuchOutput, _) => {
-            Err(failed(format!("Hook '{}' wrote more than {HOOK_OUTPUT_MAX} bytes and was ended", file.display())))
+            Err(failed(format!("Hook '{}' wrote more than {output_max} bytes and was ended", file.display())))
         }
         (Ending::Cancelled, _) => Err(failed("The server is ending".to_owned())),
     }

@@ -57,10 +57,10 @@ impl WaitingRequests {
     /// Lets a request wait.
     ///
     /// # Errors
-    /// [`NoRoom`] when [`HOOK_WAITING`] or [`HOOK_WAITING_BYTES`] are reached.
+    /// [`NoRoom`] when [`HOOK_WAITING`] or [`HOOK_WAITING_BYTES`] are reached; a single request may be larger.
     pub fn add(&mut self, requester: Requester, key: RequestKey, content: RequestContent) -> Result<(), NoRoom> {
         let bytes = key.id.len() + content.approximate_bytes();
-        if self.queue.len() >= HOOK_WAITING || self.bytes + bytes > HOOK_WAITING_BYTES {
+        if self.queue.len() >= HOOK_WAITING || (self.bytes > 0 && self.bytes + bytes > HOOK_WAITING_BYTES) {
             return Err(NoRoom { key, content });
         }
         self.bytes += bytes;
@@ -131,5 +131,24 @@ impl ServerLoop {
         while let Some((key, content)) = self.waiting.next() {
             self.serve(key, content);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::messages::UpdateState;
+
+    #[test]
+    fn an_update_larger_than_all_that_may_wait_waits_alone() {
+        let requester = Requester { peer: PeerId(1), workload: None };
+        let mut waiting = WaitingRequests::default();
+        let mut add = |bytes: usize| {
+            let key = RequestKey { peer: PeerId(1), id: "x".to_owned() };
+            let update = UpdateState { new_state: Some(Err("x".repeat(bytes))), masks: vec![] };
+            waiting.add(requester.clone(), key, RequestContent::UpdateState(update)).is_ok()
+        };
+        assert!(add(HOOK_WAITING_BYTES));
+        assert!(!add(0));
     }
 }

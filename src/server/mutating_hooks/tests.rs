@@ -11,6 +11,9 @@ use std::os::unix::fs::symlink;
 use std::sync::Arc;
 use tempfile::TempDir;
 
+/// What a hook of these tests may write, in bytes.
+const OUTPUT_MAX: usize = 8 * 1024 * 1024;
+
 /// Hooks in a folder of their own.
 struct Hooks {
     folder: TempDir,
@@ -36,7 +39,7 @@ impl Hooks {
     }
 
     fn run(&self, plan: &WorkloadPlan) -> HookOutcome {
-        run_all(&self.entries, plan, &mut Unwatched)
+        run_all(&self.entries, OUTPUT_MAX, plan, &mut Unwatched)
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> String {
@@ -170,7 +173,7 @@ fn output_that_is_no_update_is_refused() {
 #[test]
 fn endless_output_is_cut_off_at_once() {
     let text = answer(Hooks::one("cat >/dev/null; exec yes").run(&plan("x")));
-    assert!(text.contains(&format!("wrote more than {HOOK_OUTPUT_MAX} bytes and was ended")), "{text}");
+    assert!(text.contains(&format!("wrote more than {OUTPUT_MAX} bytes and was ended")), "{text}");
 }
 
 #[test]
@@ -198,7 +201,7 @@ fn the_end_of_the_server_ends_a_running_hook() {
     let fifo = folder.path().join("begun");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
     let scripts = Hooks::one(&format!("echo >{}; exec sleep 600", fifo.display()));
-    let (hooks, thread) = MutatingHooks::start(scripts.entries.clone()).unwrap();
+    let (hooks, thread) = MutatingHooks::start(scripts.entries.clone(), OUTPUT_MAX).unwrap();
     hooks.ask(plan("x"));
     fs::read(&fifo).unwrap(); // Until the hook runs.
     drop(hooks);
@@ -208,7 +211,7 @@ fn the_end_of_the_server_ends_a_running_hook() {
 #[test]
 fn the_thread_answers_plan_after_plan() {
     let scripts = Hooks::one("cat");
-    let (hooks, thread) = MutatingHooks::start(scripts.entries.clone()).unwrap();
+    let (hooks, thread) = MutatingHooks::start(scripts.entries.clone(), OUTPUT_MAX).unwrap();
     assert_eq!((hooks.ask_and_wait(plan("x")), hooks.ask_and_wait(plan("y"))), (Ok(None), Ok(None)));
     drop(hooks);
     assert!(threads::join_all([thread], Duration::from_secs(60)).is_empty());
