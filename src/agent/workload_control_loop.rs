@@ -640,8 +640,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn delete_leftovers(&mut self) -> Result<(), RuntimeError> {
         let Some(engine) = &mut self.engine else { return Ok(()) };
         let ids = if self.leftovers == Leftovers::AnyInstance {
-            let listed = engine.connector.list()?.into_iter();
-            let ours = listed.filter(|container| container.instance.workload == self.instance.workload);
+            let listed = match engine.connector.list() {
+                // Its program is not there, so nothing can have been made with it.
+                Err(RuntimeError::NotInstalled(_)) => Vec::new(),
+                listed => listed?,
+            };
+            let ours = listed.into_iter().filter(|found| found.instance.workload == self.instance.workload);
             ours.map(|container| container.id).collect()
         } else {
             engine.connector.find(&self.instance)?

@@ -442,6 +442,31 @@ fn a_second_container_of_an_instance_goes_without_a_word_about_the_one_that_stay
 }
 
 #[test]
+fn a_workload_whose_engine_is_not_installed_could_be_neither_deleted_nor_moved_to_another_runtime() {
+    for moves in [false, true] {
+        let mut rig = Rig::new();
+        let missing = FakeEngine::new();
+        missing.inject(Call::List, vec![Fault::IsMissing; 10]);
+        let mut order = rig.order("a");
+        order.search_first = true;
+        order.engine = Some(Engine { connector: Box::new(missing.connector("agent_A")), watch: rig.watch.clone() });
+        let engine = std::mem::replace(&mut rig.engine, missing); // The state checker asks the missing one, too.
+        rig.send(WorkloadCommand::Create(order));
+        assert_eq!(rig.states(), [starting("a"), retry("a", 1)]);
+        rig.engine = engine;
+        if moves {
+            let update = rig.order("b");
+            rig.send(WorkloadCommand::Update(Some(update)));
+            assert_eq!(rig.states(), [stopping("a"), gone("a"), starting("b")]);
+            assert_eq!(rig.engine.only().1.instance, instance("b"));
+        } else {
+            rig.send(WorkloadCommand::Delete);
+            assert_eq!(rig.states(), [stopping("a"), gone("a"), "ended 1".to_owned()]);
+        }
+    }
+}
+
+#[test]
 fn only_so_many_creates_run_at_a_time_and_a_delete_does_not_wait_for_a_slot() {
     let mut rig = Rig::new();
     let taken = [rig.slots.try_take(), rig.slots.try_take()];
