@@ -368,8 +368,9 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             self.found.extend(found);
             self.finish_hello();
         } else {
-            let reports = self.runtime.found_late(found);
+            let (operations, reports) = self.runtime.found_late(found);
             self.report(reports);
+            self.submit(operations);
             if !self.all_told && known {
                 self.report_all();
             }

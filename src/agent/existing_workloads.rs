@@ -31,14 +31,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             added.into_iter().map(|added| (added.instance.workload.clone(), added)).collect();
         let mut operations = self.unneeded(&wanted);
         let mut reports = Vec::new();
-        let mut found: BTreeMap<Name, Vec<Existing>> = BTreeMap::new();
-        for (runtime, container) in existing {
-            let name = container.instance.workload.clone();
-            if self.is_ours(&runtime, &container) {
-                continue;
-            }
-            found.entry(name).or_default().push((runtime, container));
-        }
+        let mut found = self.unaccounted(existing);
         for (name, added) in wanted {
             let known = self.live(&name).is_some() || self.scheduler.get(&name).is_some();
             if known && self.is_settled(&added) {
@@ -60,26 +53,36 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         (operations, reports)
     }
 
-    /// Containers that a listing showed late: what no object and no waiting create accounts for is deleted.
-    pub fn found_late(&mut self, existing: Vec<Existing>) -> Vec<WorkloadState> {
-        let mut reports = Vec::new();
-        for (runtime, container) in existing {
-            if self.is_ours(&runtime, &container) {
-                continue;
-            }
-            let name = container.instance.workload.clone();
-            if self.scheduler.get(&name).is_some() && !self.objects.contains_key(&name) {
-                // Its create waits; the container must be gone before.
-                let identity = identity(&runtime, &container);
-                if let Some(held) = self.hold(&runtime, container, false) {
-                    reports.extend(self.start_loop(&name, identity, vec![held, WorkloadCommand::Update(None)]));
-                    self.objects.entry(name).and_modify(|object| object.emptied = true);
-                }
-            } else {
-                reports.extend(self.discard(&runtime, container));
+    /// Containers that a listing showed late. A create that still waits gets the one that serves it, as with a hello;
+    /// what no object accounts for is deleted.
+    pub fn found_late(&mut self, existing: Vec<Existing>) -> (Vec<Operation>, Vec<WorkloadState>) {
+        let (mut operations, mut reports) = (Vec::new(), Vec::new());
+        let mut found = self.unaccounted(existing);
+        let waiting = found.keys().filter(|name| !self.objects.contains_key(*name));
+        let waiting = waiting.filter_map(|name| self.scheduler.get(name)?.new_instance().cloned());
+        for added in waiting.collect::<Vec<_>>() {
+            let Some(best) = take_best(&mut found, &added) else { continue };
+            let name = added.instance.workload.clone();
+            match self.adopt(added, best, &mut reports) {
+                Some(operation) => operations.push(operation),
+                None => _ = self.scheduler.take(&name), // It runs already.
             }
         }
-        reports
+        for (runtime, container) in found.into_values().flatten() {
+            reports.extend(self.discard(&runtime, container));
+        }
+        (operations, reports)
+    }
+
+    /// By workload, what no object accounts for.
+    fn unaccounted(&self, existing: Vec<Existing>) -> BTreeMap<Name, Vec<Existing>> {
+        let mut found: BTreeMap<Name, Vec<Existing>> = BTreeMap::new();
+        for (runtime, container) in existing {
+            if !self.is_ours(&runtime, &container) {
+                found.entry(container.instance.workload.clone()).or_default().push((runtime, container));
+            }
+        }
+        found
     }
 
     /// Whether the object of that name accounts for the container. The id of an instance does not tell its runtime.

@@ -87,6 +87,8 @@ pub struct WorkloadControlLoop<C: Clock> {
     watching: bool,
     failed_creates: u32,
     failed_deletes: u32,
+    /// Searches that failed because of engines of other runtimes.
+    failed_searches: u32,
     /// Additional info of the start that is under way.
     shown: String,
     restarts: RestartBackoff,
@@ -193,6 +195,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             watching: false,
             failed_creates: 0,
             failed_deletes: 0,
+            failed_searches: 0,
             shown: String::new(),
             restarts,
             stage: Stage::Idle,
@@ -362,7 +365,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         (self.instance, self.engine, self.others) = (instance, engine, others);
         self.wanted = Some(workload);
         self.leftovers = if search_first { Leftovers::AnyInstance } else { Leftovers::None };
-        self.failed_creates = 0;
+        (self.failed_creates, self.failed_searches) = (0, 0);
         self.restarts.reset();
         (self.stage, self.silent) = (Stage::Idle, false);
     }
@@ -640,8 +643,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn delete_leftovers(&mut self) -> Result<(), RuntimeError> {
         let Some(engine) = &mut self.engine else { return Ok(()) };
         let ids = if self.leftovers == Leftovers::AnyInstance {
-            let listed = engine.connector.list()?.into_iter();
-            let ours = listed.filter(|container| container.instance.workload == self.instance.workload);
+            let listed = match engine.connector.list() {
+                // Its program is not there, so nothing can have been made with it.
+                Err(RuntimeError::NotInstalled(_)) => Vec::new(),
+                listed => listed?,
+            };
+            let ours = listed.into_iter().filter(|found| found.instance.workload == self.instance.workload);
             ours.map(|container| container.id).collect()
         } else {
             engine.connector.find(&self.instance)?

@@ -201,13 +201,17 @@ fn seconds_since_1970(text: &str) -> Option<u64> {
         [] | [b'Z', ..] => 0,
         [sign, rest @ ..] => {
             let (hours, minutes) = std::str::from_utf8(rest).ok()?.split_once(':')?;
-            let minutes = hours.parse::<i64>().ok()?.checked_mul(60)?.checked_add(minutes.parse().ok()?)?;
+            let (hours, minutes): (u32, u32) = (hours.parse().ok()?, minutes.parse().ok()?);
+            if hours >= 24 || minutes >= 60 {
+                return None;
+            }
+            let minutes = i64::from(hours * 60 + minutes);
             if *sign == b'-' { -minutes } else { minutes }
         }
     };
     let in_range = (1970..10_000).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
     let in_range = in_range && (0..24).contains(&hour) && (0..60).contains(&minute) && (0..=60).contains(&second);
-    if !in_range || offset.abs() >= 24 * 60 {
+    if !in_range {
         return None;
     }
     // Years begin in March, so that a leap day is the last day of its year.

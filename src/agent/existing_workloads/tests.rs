@@ -363,21 +363,62 @@ fn a_reconnect_after_a_failed_listing_lists_again_and_leaves_our_own_alone() {
     assert_eq!(rig.engine.only().1.instance, instance("w", "a"));
 }
 
+fn needs_other(name: &str) -> AddedWorkload {
+    wanted_with(name, "a", |w| {
+        w.dependencies.insert("other".to_owned(), AddCondition::Running);
+    })
+}
+
 #[test]
-fn a_container_found_late_goes_before_its_waiting_create() {
+fn a_container_of_an_old_instance_found_late_goes_before_the_waiting_create() {
     let engine = FakeEngine::new();
-    engine.add(&instance("w", "a"), plain(Phase::Running));
+    engine.add(&instance("w", "b"), plain(Phase::Running));
     engine.inject(Call::List, [Fault::Fails]);
     let mut rig = Rig::new(engine);
-    rig.agent.hello(&[wanted_with("w", "a", |w| {
-        w.dependencies.insert("other".to_owned(), AddCondition::Running);
-    })]);
+    rig.agent.hello(&[needs_other("w")]);
     rig.agent.pass(REPAIR_INTERVAL * 2);
     assert!(rig.engine.containers().is_empty());
-    assert_eq!(rig.sent().last().unwrap(), "w:a Pending(WaitingToStart)");
+    assert_eq!(rig.sent().last().unwrap(), "w:b Removed");
     rig.agent.update(WorkloadPlan { added: vec![wanted("other", "a")], deleted: vec![] });
     assert_eq!(rig.engine.containers().len(), 2);
     assert_eq!(rig.sent().last().unwrap(), "w:a Running(Ok)");
+}
+
+#[test]
+fn a_running_container_found_late_was_removed_although_nothing_had_changed() {
+    let engine = FakeEngine::new();
+    engine.add(&instance("w", "b"), plain(Phase::Running));
+    let best = engine.add(&instance("w", "a"), plain(Phase::Running));
+    engine.add(&instance("w", "a"), plain(Phase::Succeeded));
+    engine.inject(Call::List, [Fault::Fails]);
+    let mut rig = Rig::new(engine);
+    rig.agent.hello(&[needs_other("w")]);
+    assert_eq!(rig.sent(), ["w:a Pending(WaitingToStart)"]);
+    rig.agent.pass(REPAIR_INTERVAL * 2);
+    assert_eq!(rig.engine.only().0, best);
+    let of_wanted = |sent: Vec<String>| sent.into_iter().filter(|s| s.starts_with("w:a ")).collect::<Vec<_>>();
+    let mut sent = of_wanted(rig.sent());
+    sent.dedup();
+    assert_eq!(sent, ["w:a Running(Ok)"]);
+    rig.forget();
+    rig.agent.update(WorkloadPlan { added: vec![wanted("other", "a")], deleted: vec![] });
+    assert_eq!(rig.calls(), ["create other"]);
+    assert!(of_wanted(rig.sent()).is_empty());
+    assert_eq!(rig.agent.manager.threads().count(), 2);
+}
+
+#[test]
+fn a_finished_container_found_late_waits_to_be_started_again() {
+    let engine = FakeEngine::new();
+    engine.add(&instance("w", "a"), plain(Phase::Succeeded));
+    engine.inject(Call::List, [Fault::Fails]);
+    let mut rig = Rig::new(engine);
+    rig.agent.hello(&[needs_other("w")]);
+    rig.agent.pass(REPAIR_INTERVAL * 2);
+    assert_eq!(rig.calls(), ["list", "list"]);
+    assert_eq!(rig.sent().last().unwrap(), "w:a Pending(WaitingToStart)");
+    rig.agent.update(WorkloadPlan { added: vec![wanted("other", "a")], deleted: vec![] });
+    assert_eq!(rig.calls(), ["create other", "start w"]);
 }
 
 // ------------------------------------------------------- one of several engines
@@ -444,11 +485,11 @@ fn a_silent_engine_delays_only_its_own_workloads() {
     let id = kube.add(&instance("there", "a"), plain(Phase::Running));
     kube.set_silent(true);
     rig.agent.hello(&[wanted("runs", "a"), wanted("new", "a"), on_kube("there", "a"), on_kube("k", "a")]);
-    assert!(rig.sent().is_empty());
+    assert_eq!(rig.calls(), ["list"]);
     rig.agent.pass(FIRST_LISTING_MAX);
     let sent = rig.sent();
     assert!(sent.contains(&"runs:a Running(Ok)".to_owned()) && sent.contains(&"new:a Running(Ok)".to_owned()));
-    assert_eq!(rig.calls(), ["list", "create new"]);
+    assert_eq!(rig.calls(), ["create new"]);
     assert!(kube.take_calls().is_empty());
     kube.set_silent(false);
     rig.agent.run();

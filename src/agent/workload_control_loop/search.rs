@@ -4,15 +4,17 @@
 //! not wait for an engine that hangs, and holds no start slot.
 //! Takes: listings of the state checkers, one for all workloads that ask at the same time.
 
-use super::{Leftovers, Stage, Start, WorkloadControlLoop};
+use super::{Leftovers, Stage, Start, WorkloadControlLoop, cut};
+use crate::agent::backoff::retry_delay;
 use crate::agent::state_checker::WatchCommand;
 use crate::agent::workload_command::Engine;
 use crate::clock::Clock;
-use crate::model::execution_state::Phase;
+use crate::limits::ADDITIONAL_INFO_MAX;
+use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::Name;
 use crate::runtime::{ContainerId, ListedContainer, RuntimeError};
 use crossbeam_channel::{Receiver, bounded};
-use log::{info, warn};
+use log::{debug, info, warn};
 
 /// The answer of an engine that was asked for its containers: one of another runtime, or the own one (`None`).
 pub type Answer = (Option<Name>, Result<Vec<ListedContainer>, RuntimeError>);
@@ -69,22 +71,28 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let Stage::Searching(Search { start, answered, .. }) = std::mem::replace(&mut self.stage, Stage::Idle) else {
             return;
         };
-        let (mut running, mut failed) = (None, None);
+        let (mut running, mut failed, mut failed_other) = (None, None, None);
         for (runtime, result) in answered {
-            let removed = match runtime {
-                Some(runtime) => self.remove_from_other(&runtime, result),
+            let removed = match &runtime {
+                Some(runtime) => self.remove_from_other(runtime, result),
                 None => result.and_then(|listed| self.remove_own(start, listed)).map(|found| running = found),
             };
             match removed {
                 Ok(()) => {}
                 Err(RuntimeError::Cancelled) => return, // The command that makes it pointless comes next.
-                Err(error) => _ = failed.get_or_insert(error),
+                Err(error) => match runtime {
+                    Some(runtime) => failed_other = Some((runtime, error)),
+                    None => failed = Some(error),
+                },
             }
         }
         if let Some(error) = failed {
             return self.on_search_failed(start, &error);
         }
-        self.leftovers = Leftovers::None;
+        if let Some((runtime, error)) = failed_other {
+            return self.on_other_failed(start, &runtime, &error);
+        }
+        (self.leftovers, self.failed_searches) = (Leftovers::None, 0);
         if let Some(id) = running {
             info!("Resuming workload '{}'", self.instance.workload);
             self.restarts.running(self.context.clock.now());
@@ -101,6 +109,21 @@ impl<C: Clock> WorkloadControlLoop<C> {
             *again = start;
             *at = given_up_at.map_or(*at, |until| until.min(*at));
         }
+    }
+
+    /// The engine of another runtime is to blame, so this is no failed create. It is asked again soon.
+    fn on_other_failed(&mut self, start: Start, runtime: &Name, error: &RuntimeError) {
+        let name = &self.instance.workload;
+        debug!("Workload '{name}' waits for '{runtime}', which may have a container of it: '{error}'");
+        let mut info = format!("Waiting for '{runtime}', which may have a container of it: {error}");
+        cut(&mut info, ADDITIONAL_INFO_MAX);
+        if start != Start::Revival && self.shown != info {
+            self.report(ExecutionState::with_info(Phase::PendingStarting, info));
+        }
+        self.failed_searches = self.failed_searches.saturating_add(1);
+        let again = self.context.clock.now() + retry_delay(self.failed_searches, &mut self.random);
+        let given_up_at = self.others.iter().filter_map(|other| other.until).min();
+        self.stage = Stage::RetryAt(given_up_at.map_or(again, |until| until.min(again)), start);
     }
 
     /// Removes what the own engine has. A container of an earlier life that runs as it should is taken over instead.

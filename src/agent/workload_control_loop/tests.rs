@@ -202,6 +202,10 @@ fn retry(config: &str, number: u32) -> String {
     format!("{config} Pending(Starting): 'Retry {number}: {FAILURE}'")
 }
 
+fn waits_for_other(config: &str) -> String {
+    format!("{config} Pending(Starting): 'Waiting for 'other', which may have a container of it: {FAILURE}'")
+}
+
 fn stopping(config: &str) -> String {
     format!("{config} Stopping(RequestedAtRuntime)")
 }
@@ -391,7 +395,7 @@ fn a_container_of_another_runtime_goes_before_the_first_create() {
     };
     answer();
     rig.run();
-    assert_eq!(rig.states(), [starting("a"), retry("a", 1)]);
+    assert_eq!(rig.states(), [starting("a"), waits_for_other("a")]);
     rig.until_due();
     rig.clock.advance(Duration::from_secs(60));
     rig.run();
@@ -416,6 +420,28 @@ fn an_engine_of_another_runtime_that_says_nothing_is_waited_for_only_so_long() {
 }
 
 #[test]
+fn an_engine_of_another_runtime_that_fails_used_up_the_retries_of_a_workload() {
+    let mut rig = Rig::with(|context| context.retry_limit = Some(1));
+    let elsewhere = FakeEngine::new();
+    elsewhere.inject(Call::List, vec![Fault::Fails; 100]);
+    let limit = Duration::from_secs(7);
+    let (failing, watched) = other(&rig, &elsewhere, rig.clock.now() + limit);
+    let mut order = rig.order("a");
+    order.others.push(failing);
+    rig.send(WorkloadCommand::Create(order));
+    let (mut failures, mut waited) = (0, Duration::ZERO);
+    while let Ok(WatchCommand::ListAll { reply }) = watched.try_recv() {
+        reply(elsewhere.connector("agent_A").list());
+        rig.run();
+        (failures, waited) = (failures + 1, waited + rig.until_due());
+    }
+    assert!(failures > 2);
+    assert_eq!(waited, limit);
+    assert_eq!(rig.engine.take_calls(), ["create web"]);
+    assert_eq!(rig.states(), [starting("a"), waits_for_other("a")]);
+}
+
+#[test]
 fn an_engine_of_another_runtime_that_is_not_installed_is_not_waited_for() {
     let mut rig = Rig::new();
     let (missing, watched) = other(&rig, &FakeEngine::new(), rig.clock.now() + Duration::from_secs(7));
@@ -426,6 +452,31 @@ fn an_engine_of_another_runtime_that_is_not_installed_is_not_waited_for() {
     reply(Err(RuntimeError::NotInstalled("no such file".to_owned())));
     rig.run();
     assert_eq!(rig.engine.take_calls(), ["create web"]);
+}
+
+#[test]
+fn a_workload_whose_engine_is_not_installed_could_be_neither_deleted_nor_moved_to_another_runtime() {
+    for moves in [false, true] {
+        let mut rig = Rig::new();
+        let missing = FakeEngine::new();
+        missing.inject(Call::List, vec![Fault::IsMissing; 10]);
+        let mut order = rig.order("a");
+        order.search_first = true;
+        order.engine = Some(Engine { connector: Box::new(missing.connector("agent_A")), watch: rig.watch.clone() });
+        let engine = std::mem::replace(&mut rig.engine, missing); // The state checker asks the missing one, too.
+        rig.send(WorkloadCommand::Create(order));
+        assert_eq!(rig.states(), [starting("a"), retry("a", 1)]);
+        rig.engine = engine;
+        if moves {
+            let update = rig.order("b");
+            rig.send(WorkloadCommand::Update(Some(update)));
+            assert_eq!(rig.states(), [stopping("a"), gone("a"), starting("b")]);
+            assert_eq!(rig.engine.only().1.instance, instance("b"));
+        } else {
+            rig.send(WorkloadCommand::Delete);
+            assert_eq!(rig.states(), [stopping("a"), gone("a"), "ended 1".to_owned()]);
+        }
+    }
 }
 
 #[test]
