@@ -47,6 +47,8 @@
 //!     to_client.rs         what the server sends                                          [tx]
 //!     from_server.rs       what clients receive                                    [rx:server]
 //!     to_wire.rs           what clients send                                   [uplink] [main]
+//!     control.rs           what workloads and their agent say                       [control]
+//!   delimited.rs           messages with their length before them                   [control]
 //!   grpc.rs                methods, channel arguments, blocking waits                         -
 //!   tls.rs                 handshake, and one pump per TLS connection                [tls:peer]
 //!   hook_message.rs        what hooks read and write                                  [hook]
@@ -75,6 +77,7 @@
 //!   settings.rs            command line, environment, config file, run folder          [main]
 //!   uplink.rs              connect, hello, reconnect                     [uplink] [rx:server]
 //!   uplink_outbox.rs       what waits for the server                              [scheduler]
+//!   request_queue.rs       requests of workloads among it                         [scheduler]
 //!   agent_manager.rs       what the server says and workloads report, one `on_event` [scheduler]
 //!   existing_workloads.rs  containers found at start: resume, reuse, replace, delete [scheduler]
 //!   runtime_manager.rs     wanted workloads to operations, operations to commands [scheduler]
@@ -89,6 +92,13 @@
 //!   workload_files.rs      files written before the container starts                [wl:name]
 //!   state_checker.rs       one listing per engine, reports what changed        [watch:engine]
 //!   log_stream.rs          one container's log for one request                 [log:number]
+//!   control_interface/     workloads that talk to the cluster: where it is opened, answers delivered
+//!                                                                      [wl:name] [scheduler]
+//!     poller.rs            the loop that serves all of them                         [control]
+//!     pipes.rs             two FIFOs                                      [wl:name] [control]
+//!     session.rs           hello, requests, what follows from them                  [control]
+//!     authorizer.rs        rules against requests                                   [control]
+//!     outbox.rs            what waits for one workload, bounded           [scheduler] [control]
 //!   resources.rs           CPU and memory of the node                             [scheduler]
 //! runtime/                 the narrow waist to the engines, on the caller's thread
 //!                                                               [wl:name] [watch:engine]

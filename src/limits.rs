@@ -169,6 +169,48 @@ const _: () = assert!(TCP_USER_TIMEOUT.as_secs() < 30);
 const _: () = assert!(REMOVED_MEMORY.as_secs() > KEEPALIVE_INTERVAL.as_secs() + KEEPALIVE_TIMEOUT.as_secs());
 const _: () = assert!(UPLINK_BATCH * ADDITIONAL_INFO_MAX < FOREIGN_MESSAGE_MAX);
 
+// -------------------------------------------------------- control interface
+
+/// Longest message of a workload by default, in bytes. A length is only an announcement: room is made as bytes come.
+pub const CONTROL_MESSAGE_MAX: usize = 4 * 1024 * 1024;
+/// The lowest value of `max_control_message_size`, in bytes: a hello and small requests must fit.
+pub const CONTROL_MESSAGE_MAX_LOWEST: usize = 4 * 1024;
+/// A message that a workload has begun must be complete after this time. Slow programs need milliseconds.
+pub const CONTROL_MESSAGE_TIME: Duration = Duration::from_secs(30);
+/// Messages waiting for one workload. One that does not read loses its log lines and events, and is told so.
+pub const CONTROL_OUTBOX: usize = 1024;
+/// Bytes waiting for one workload, roughly as encoded. A larger message waits alone.
+pub const CONTROL_OUTBOX_BYTES: usize = 8 * 1024 * 1024;
+/// Ids of a workload's cancelled collections and subscriptions that are remembered, so that each is cancelled once.
+pub const CONTROL_CANCELLED: usize = 1024;
+/// Bytes read from or written to one workload before it is another one's turn.
+pub const CONTROL_TURN: usize = 64 * 1024;
+/// Requests of one workload that wait for the connection to the server. A program asks a few things at a time.
+pub const CONTROL_REQUESTS: usize = 64;
+/// Bytes of requests of one workload that wait for the connection to the server. A larger request waits alone.
+pub const CONTROL_REQUESTS_BYTES: usize = 2 * CONTROL_MESSAGE_MAX;
+/// Cancellations that wait for the connection to the server: what one connection may have running, twice.
+pub const CONTROL_CANCELS: usize = LOG_CAMPAIGNS_PER_PEER_MAX + SUBSCRIPTIONS_PER_PEER_MAX;
+/// Pause before a request that found no room is tried again. The connection empties its queue in milliseconds.
+pub const CONTROL_ROOM_RETRY: Duration = Duration::from_millis(10);
+/// First pause before it is tried again to reach a workload that does not read; it doubles. Nothing tells when a
+/// reader comes.
+pub const CONTROL_READER_RETRY: Duration = Duration::from_millis(5);
+/// Longest pause between two tries to reach a workload that came to its pipe lately.
+pub const CONTROL_READER_RETRY_MAX: Duration = Duration::from_millis(100);
+/// Longest pause between two tries to reach a workload that has not read for [`CONTROL_READER_AWAY`].
+pub const CONTROL_READER_RETRY_AWAY: Duration = Duration::from_secs(1);
+/// A workload that has not read for this long is asked less often: each try wakes a processor that may sleep.
+pub const CONTROL_READER_AWAY: Duration = Duration::from_secs(10);
+/// Log lines about one workload's mistakes within [`CONTROL_COMPLAINTS_TIME`]; further ones are of no use.
+pub const CONTROL_COMPLAINTS: u32 = 20;
+/// Time in which a workload's mistakes are counted.
+pub const CONTROL_COMPLAINTS_TIME: Duration = Duration::from_secs(60);
+/// Characters of a text from a workload that are shown in a log line.
+pub const CONTROL_LOGGED_TEXT: usize = 200;
+/// Bytes left over by an earlier user of a pipe that are thrown away at once: what a pipe can hold.
+pub const CONTROL_LEFTOVER_MAX: usize = 2 * PIPE_CONTENT_MAX;
+
 // -------------------------------------------------------------------- names
 
 /// Longest name of a workload, agent or config item, in bytes.
@@ -214,6 +256,8 @@ pub const KERNEL_KILL_GRACE: Duration = Duration::from_secs(2);
 pub const CHILD_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// What a pipe holds by default, in bytes.
 pub const PIPE_CAPACITY: usize = 64 * 1024;
+/// Least that a pipe can be asked to hold, in bytes; the system makes one page of it.
+pub const PIPE_SMALLEST: usize = 4 * 1024;
 /// Most that a pipe can hold without privileges, in bytes (`/proc/sys/fs/pipe-max-size`).
 pub const PIPE_CONTENT_MAX: usize = 1024 * 1024;
 

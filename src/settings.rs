@@ -5,7 +5,10 @@
 //! file > default, decided per setting by the program). Gives: checked values, or errors whose texts are those of
 //! spec/config.md sections 1.4 and 4. Nothing here logs, since `ank` has no logger: warnings are returned.
 
-use crate::limits::{CONFIG_FILE_MAX, FOREIGN_MESSAGE_MAX, MESSAGE_MAX, MESSAGE_MAX_HIGHEST, PEM_FILE_MAX};
+use crate::limits::{
+    CONFIG_FILE_MAX, CONTROL_MESSAGE_MAX, CONTROL_MESSAGE_MAX_LOWEST, FOREIGN_MESSAGE_MAX, MESSAGE_MAX,
+    MESSAGE_MAX_HIGHEST, PEM_FILE_MAX,
+};
 use crate::model::nearest::nearest;
 use crate::wire::address::{PemTexts, Security};
 use serde::Deserialize;
@@ -41,6 +44,28 @@ impl<'de> Deserialize<'de> for MessageSize {
             return Ok(Self(bytes));
         }
         let text = format!("a message size of {FOREIGN_MESSAGE_MAX} to {MESSAGE_MAX_HIGHEST} bytes is expected");
+        Err(serde::de::Error::custom(text))
+    }
+}
+
+/// The key `max_control_message_size` of an agent's config file: bytes of the longest message that a workload may
+/// send through its control interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ControlMessageSize(pub usize);
+
+impl Default for ControlMessageSize {
+    fn default() -> Self {
+        Self(CONTROL_MESSAGE_MAX)
+    }
+}
+
+impl<'de> Deserialize<'de> for ControlMessageSize {
+    fn deserialize<D: serde::Deserializer<'de>>(number: D) -> Result<Self, D::Error> {
+        let bytes = usize::deserialize(number)?;
+        if (CONTROL_MESSAGE_MAX_LOWEST..=MESSAGE_MAX_HIGHEST).contains(&bytes) {
+            return Ok(Self(bytes));
+        }
+        let text = format!("a message size of {CONTROL_MESSAGE_MAX_LOWEST} to {MESSAGE_MAX_HIGHEST} bytes is expected");
         Err(serde::de::Error::custom(text))
     }
 }

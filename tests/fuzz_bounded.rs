@@ -166,3 +166,8 @@ fn what_the_targets_begin_with_is_written_where_cargo_fuzz_looks() {
         assert!(fs::read_dir(&folder).expect("it was made").count() >= seeds.len());
     }
 }
+
+#[test]
+fn bytes_of_a_workload_get_through_only_as_what_its_rules_allow() {
+    run(3);
+}

@@ -6,6 +6,8 @@
 
 mod support;
 
+use std::io::Write;
+
 use rustix::process::Signal;
 use serde_json::Value;
 use support::process::exit_code;
@@ -159,4 +161,52 @@ fn logs_that_cannot_be_had_are_explained_instead_of_awaited() {
     let output = cluster.ank(&["logs", "-f", "fine"]);
     assert_eq!(output.code, 1);
     assert!(output.stderr.contains("it is AgentDisconnected"), "{}", output.stderr);
+}
+
+#[test]
+fn logs_of_two_workloads_on_two_agents_are_followed_until_both_ended() {
+    let cluster = Cluster::start(&["agent_A", "agent_B"]);
+    let web = workload("web", "run").config("commandArgs: [hello, world]");
+    let db = workload("db", "run").on("agent_B").config("commandArgs: ['one\n\n      two']");
+    cluster.apply(&manifest(&[web, db]));
+    cluster.wait_for_state("web", "Running(Ok)");
+    cluster.wait_for_state("db", "Running(Ok)");
+    for (arguments, expected) in [
+        (&["logs", "web"][..], "hello world\n"),
+        (&["logs", "-n", "web"], "web hello world\n"),
+        (&["logs", "--agent-names", "--tail", "7", "web"], "agent_A/web hello world\n"),
+    ] {
+        let output = cluster.ank(arguments);
+        assert_eq!((output.code, output.stdout.as_str(), output.stderr.as_str()), (0, expected, ""), "{arguments:?}");
+    }
+    let (_, id) = cluster.engine.only_container("web");
+    let calls: Vec<String> = cluster.engine.calls_of("logs", &id).iter().map(|call| call.argv.join(" ")).collect();
+    assert_eq!(calls, [format!("logs {id}"), format!("logs {id}"), format!("logs --tail 7 {id}")]);
+
+    // Which of the two workloads comes first is open, the order of the lines of one of them is not.
+    let lines_of = |process: &Process, name: &str| -> Vec<String> {
+        let text = process.stdout();
+        text.lines().filter_map(|line| line.strip_prefix(name)).map(str::to_owned).collect()
+    };
+    let mut both = cluster.start_ank(&["logs", "--follow", "web", "db"]);
+    let mut stopped = cluster.start_ank(&["logs", "-f", "web"]);
+    wait_until("the lines so far", || both.stdout().lines().count() == 3);
+    wait_until("the line of the other reader", || stopped.stdout() == "hello world\n");
+    let log = cluster.engine.state().join("logs").join(&id);
+    let mut file = std::fs::File::options().append(true).open(log).expect("the container has a log");
+    file.write_all(b"later\n").expect("the log is writable");
+    wait_until("the line that comes later", || both.stdout().lines().count() == 4);
+    assert_eq!(lines_of(&both, "web "), ["hello world", "later"]);
+    assert_eq!(lines_of(&both, "db "), ["one", "two"]);
+    wait_until("the same line", || stopped.stdout() == "hello world\nlater\n");
+
+    stopped.signal(Signal::INT);
+    assert_eq!((ended(&mut stopped), stopped.stderr()), (0, String::new()));
+    wait_until("nobody reads for it any more", || cluster.engine.hanging_calls().len() == 2);
+    cluster.engine.finish("web", 0);
+    wait_until("one reader is left", || cluster.engine.hanging_calls().len() == 1);
+    assert!(both.is_running(), "the other workload still runs");
+    cluster.engine.finish("db", 0);
+    assert_eq!((ended(&mut both), both.stderr()), (0, String::new()));
+    assert_eq!(both.stdout().lines().count(), 4);
 }

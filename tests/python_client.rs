@@ -11,10 +11,11 @@ mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::OnceLock;
 
 use support::Cluster;
+use support::python::{interpreter, repository, succeeded};
 
 /// The Python interpreter with grpcio, and the folder of the generated stubs.
 struct Python {
@@ -25,7 +26,7 @@ struct Python {
 fn python() -> &'static Python {
     static PYTHON: OnceLock<Python> = OnceLock::new();
     PYTHON.get_or_init(|| {
-        let program = interpreter();
+        let program = interpreter("venv", "requirements.txt", "import grpc, grpc_tools.protoc");
         let stubs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python_stubs");
         let _ = fs::remove_dir_all(&stubs);
         fs::create_dir_all(&stubs).expect("cargo's folder is writable");
@@ -40,35 +41,6 @@ fn python() -> &'static Python {
         succeeded("stubs", generate.output());
         Python { program, stubs }
     })
-}
-
-/// The interpreter of the prepared environment; makes it when it is missing or broken.
-fn interpreter() -> PathBuf {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")));
-    let folder = cache.expect("HOME is set").join("ankaios-lite/venv");
-    let program = folder.join("bin/python");
-    let works = Command::new(&program).args(["-c", "import grpc, grpc_tools.protoc"]).output();
-    if works.is_ok_and(|output| output.status.success()) {
-        return program;
-    }
-    let made = Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder).output();
-    succeeded("python3 -m venv (Debian package python3-venv)", made);
-    let requirements = repository("tests/python/requirements.txt");
-    let installed = Command::new(&program).args(["-m", "pip", "install", "--quiet", "-r"]).arg(requirements).output();
-    succeeded("pip install grpcio grpcio-tools", installed);
-    program
-}
-
-fn repository(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
-}
-
-#[track_caller]
-fn succeeded(what: &str, output: std::io::Result<Output>) {
-    let output = output.unwrap_or_else(|error| panic!("{what}: {error}"));
-    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{what}: {}\n{text}", output.status);
 }
 
 fn run(cluster: &Cluster, scenario: &str) {

@@ -281,7 +281,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
                 }
                 self.states_changed(names);
             }
-            FromServer::Response(response) => debug!("No workload waits for the response '{}'.", response.id),
+            FromServer::Response(response) => self.runtime.deliver(response),
             FromServer::LogsRequest { request_id, request } => {
                 let order = |instance: &InstanceName| LogOrder {
                     instance: instance.clone(),

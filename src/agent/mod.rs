@@ -5,13 +5,15 @@
 //! Follow one workload: [`uplink`] receives it, [`agent_manager`] passes it to [`runtime_manager`], which makes an
 //! operation of it; [`workload_scheduler`] keeps that until its dependencies are met; [`workload_control_loop`] runs
 //! the engine; [`state_checker`] sees what becomes of it; its states go back through [`workload_state_store`] and
-//! [`uplink_outbox`] to the server.
+//! [`uplink_outbox`] to the server. What it asks the cluster, and the answers, go through [`control_interface`].
 
 pub mod agent_manager;
 pub mod backoff;
+pub mod control_interface;
 pub mod create_watch;
 pub mod existing_workloads;
 pub mod log_stream;
+pub mod request_queue;
 pub mod resources;
 pub mod runtime_manager;
 pub mod settings;
@@ -36,13 +38,16 @@ use crate::runtime::podman_kube::{self, PodmanKubeConnector};
 use crate::threads::{self, Thread};
 use crate::wire::client::{ClientOptions, Service};
 use agent_manager::{AgentManager, SchedulerEvent};
+use control_interface::ControlHub;
 use crossbeam_channel::{Sender, bounded};
 use resources::LoadSampler;
 use runtime_manager::{EngineSource, Engines, NamedThreads, RuntimeManager};
+use rustix::pipe::{PipeFlags, pipe_with};
 use settings::AgentSettings;
 use start_slots::StartSlots;
 use state_checker::CheckerSettings;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use uplink::Uplink;
 use uplink_outbox::uplink_outbox;
@@ -50,8 +55,8 @@ use workload_control_loop::LoopContext;
 
 /// A running agent.
 pub struct Agent {
-    /// Dropping it ends the threads.
-    running: Sender<()>,
+    /// Dropping these ends the threads.
+    running: (Sender<()>, OwnedFd),
     threads: Vec<Thread>,
 }
 
@@ -68,6 +73,9 @@ impl Agent {
         let mut threads = Vec::new();
         let (children, previous) = EngineChildren::open(&settings.folder.join("engine-children"))?;
         let engines = start_engines(&settings, &children, &inbox, &mut threads)?;
+        let control = ControlHub::new(outbox.clone(), settings.control_message_max.0)?;
+        let (control_stop, control_running) = pipe_with(PipeFlags::CLOEXEC)?;
+        threads.push(control.start(SystemClock, control_stop)?);
         let context = LoopContext {
             clock: SystemClock,
             folder: settings.folder,
@@ -76,6 +84,7 @@ impl Agent {
             create_timeout: settings.create_timeout,
             retry_limit: settings.retry_limit,
             restart_backoff: settings.restart_backoff,
+            control,
         };
         let runtime = RuntimeManager::new(engines, context, fastrand::Rng::new(), NamedThreads, settings.rerun);
         let load = LoadSampler::new(Path::new("/proc"));
@@ -103,7 +112,7 @@ impl Agent {
                 refused(text);
             }
         })?);
-        Ok(Self { running, threads })
+        Ok(Self { running: (running, control_running), threads })
     }
 
     /// Ends the threads; answers the names of those that have not ended in time. Workloads go on running, calls of

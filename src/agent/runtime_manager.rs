@@ -4,6 +4,7 @@
 //! Owns: one object per workload (the sender of its control loop), the engines, the waiting operations.
 //! Takes: plans of the server, listings, states. Gives: commands to `wl:<name>` (never waits), states to report.
 
+use super::control_interface::{self, NoInterface};
 use super::state_checker::{WatchCommand, WatchReport};
 use super::workload_command::{
     Engine, OtherEngine, WorkloadCommand, WorkloadCommandSender, WorkloadOrder, workload_inbox,
@@ -14,7 +15,7 @@ use super::workload_state_store::WorkloadStateStore;
 use crate::clock::Clock;
 use crate::limits::STACK_WORKLOAD;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
+use crate::model::messages::{AddedWorkload, DeletedWorkload, Response, WorkloadPlan};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
 use crate::runtime::{RuntimeConnector, RuntimeError};
@@ -424,6 +425,28 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         }
     }
 
+    /// Passes an answer of the server to the workload that its id names.
+    // [impl->swdd~agent-uses-id-prefix-forward-control-interface-response-correct-workload~1]
+    // [impl->swdd~agent-remove-id-prefix-forwarding-control-interface-response~1]
+    pub fn deliver(&self, response: Response) {
+        let Some((workload, id)) = response.id.split_once('@') else {
+            warn!("Could not forward response: its id '{}' names no workload", response.id);
+            return;
+        };
+        let for_workload = Response { id: id.to_owned(), content: response.content };
+        match self.context.control.deliver(workload, for_workload) {
+            Ok(()) => {}
+            Err(NoInterface) if !self.objects.contains_key(workload) => {
+                warn!("Could not forward response for unknown workload: '{workload}'");
+            }
+            Err(error @ NoInterface) => {
+                warn!(
+                    "Could not forward response to workload '{workload}': 'Could not forward complete state '{error}''"
+                );
+            }
+        }
+    }
+
     /// A control loop has ended.
     pub fn loop_ended(&mut self, id: &LoopId) {
         if self.objects.get(&id.name).is_some_and(|object| object.number == id.number) {
@@ -515,19 +538,13 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let name = &instance.workload;
         if engine.is_none() {
             warn!("Could not find runtime '{}'. Workload '{name}' not scheduled.", workload.runtime);
-        } else if workload.control_interface_access.allow_rules.is_empty() {
+        } else if !control_interface::is_wanted(&workload.control_interface_access) {
             info!("No control interface access specified for workload '{name}'");
-        } else {
-            warn!(
-                "Could not create control interface when creating workload '{name}': '{}'",
-                "this agent offers none; the workload runs without it"
-            );
         }
         WorkloadOrder {
             instance: instance.clone(),
             workload: workload.clone(),
             engine,
-            control_interface: None,
             search_first: self.unlisted.contains(&workload.runtime),
             others: self.others(&workload.runtime),
         }

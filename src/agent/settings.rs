@@ -7,8 +7,8 @@ use crate::limits::{NAME_MAX, PARALLEL_STARTS_MIN, REPAIR_INTERVAL, RETRY_LIMIT}
 use crate::model::names::has_name_characters;
 use crate::model::version::VERSION;
 use crate::settings::{
-    ConfigError, ConfigFile, MessageSize, MissingPems, PemError, PemKeys, PemPaths, decide_security, insecure_flag,
-    readable_key_warning,
+    ConfigError, ConfigFile, ControlMessageSize, MessageSize, MissingPems, PemError, PemKeys, PemPaths,
+    decide_security, insecure_flag, readable_key_warning,
 };
 use crate::wire::address::{Security, ServerUrl, WrongAddress};
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
@@ -95,6 +95,8 @@ struct Keys {
     listing_interval: Option<NonZeroU32>,
     #[serde(default)]
     max_message_size: MessageSize,
+    #[serde(default)]
+    max_control_message_size: ControlMessageSize,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -105,7 +107,7 @@ enum Rerun {
     Boot,
 }
 
-const KNOWN_KEYS: [&str; 14] = [
+const KNOWN_KEYS: [&str; 15] = [
     "version",
     "name",
     "server_url",
@@ -120,6 +122,7 @@ const KNOWN_KEYS: [&str; 14] = [
     "max_parallel_starts",
     "listing_interval",
     "max_message_size",
+    "max_control_message_size",
 ];
 
 /// The settings of one run.
@@ -151,6 +154,8 @@ pub struct AgentSettings {
     pub listing_interval: Duration,
     /// Largest message sent and received.
     pub message_max: MessageSize,
+    /// Longest message of a workload.
+    pub control_message_max: ControlMessageSize,
     /// The config file in use.
     pub config_file: Option<PathBuf>,
     /// What to tell the user although it stops nothing.
@@ -294,6 +299,7 @@ fn combine(
             .listing_interval
             .map_or(REPAIR_INTERVAL, |seconds| Duration::from_secs(u64::from(seconds.get()))),
         message_max: keys.max_message_size,
+        control_message_max: keys.max_control_message_size,
         config_file: file.map(|file| file.path().to_owned()),
         warnings,
     })

@@ -1,20 +1,22 @@
-//! What waits for the server: states of own instances in order, the newest load, lines of logs behind them. Never
-//! blocks who puts, never grows with the time the server is away.
+//! What waits for the server: states of own instances in order, requests of workloads, the newest load, lines of logs
+//! behind them. Never blocks who puts, never grows with the time the server is away.
 //!
-//! Thread: [`UplinkOutbox`] belongs to `scheduler`, [`LogOutbox`] to each `log:<number>`, [`UplinkReader`] to `uplink`.
+//! Thread: [`UplinkOutbox`] belongs to `scheduler` and, for requests, to `control`; [`LogOutbox`] to each
+//! `log:<number>`, [`UplinkReader`] to `uplink`.
 
+use super::request_queue::RequestQueue;
 use crate::limits::{REMOVED_MEMORY, UPLINK_BATCH, UPLINK_STATES};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{AgentLoad, ToServer};
-use crate::model::names::InstanceName;
+use crate::model::messages::{AgentLoad, Request, ToServer};
+use crate::model::names::{InstanceName, Name};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Puts messages for the server.
-#[derive(Debug)]
+/// Puts messages for the server. Clones put into the same place.
+#[derive(Debug, Clone)]
 pub struct UplinkOutbox {
     slots: Arc<Mutex<Slots>>,
     wake: Sender<()>,
@@ -34,6 +36,15 @@ pub struct UplinkReader {
     woken: Receiver<()>,
 }
 
+/// Too many requests of a workload wait.
+#[derive(Debug)]
+pub struct NoRoom {
+    /// The one that was not taken.
+    pub request: Box<Request>,
+    /// Whether there is a connection, so that there will be room soon.
+    pub connected: bool,
+}
+
 #[derive(Debug)]
 struct Slots {
     states: VecDeque<WorkloadState>,
@@ -43,6 +54,7 @@ struct Slots {
     /// any more.
     complete: bool,
     load: Option<AgentLoad>,
+    requests: RequestQueue,
     connected: bool,
     /// Removals that were sent and may not have arrived.
     removed_sent: VecDeque<(Instant, InstanceName)>,
@@ -65,6 +77,7 @@ pub fn uplink_outbox() -> (UplinkOutbox, UplinkReader) {
         thin_out_at: UPLINK_STATES,
         complete: false,
         load: None,
+        requests: RequestQueue::default(),
         connected: false,
         removed_sent: VecDeque::new(),
         logs: VecDeque::new(),
@@ -105,6 +118,25 @@ impl UplinkOutbox {
         slots.states.extend(own);
         slots.complete = complete;
         drop(slots);
+        self.wake();
+    }
+
+    /// Puts a request of a workload; never waits. While there is no connection requests wait for it.
+    ///
+    /// # Errors
+    /// The request, when too many of this workload wait.
+    pub fn put_request(&self, workload: &Name, request: Request) -> Result<(), NoRoom> {
+        let mut slots = lock(&self.slots);
+        let connected = slots.connected;
+        slots.requests.put(workload, request).map_err(|request| NoRoom { request: Box::new(request), connected })?;
+        drop(slots);
+        self.wake();
+        Ok(())
+    }
+
+    /// Puts the cancellation of something that a workload asked for; never waits and never fails.
+    pub fn put_cancel(&self, request: Request) {
+        lock(&self.slots).requests.put_cancel(request);
         self.wake();
     }
 
@@ -170,8 +202,8 @@ impl Slots {
 }
 
 impl UplinkReader {
-    /// The next message to send, if any: some states, each of another instance; that these were all; the load; or
-    /// lines of a log.
+    /// The next message to send, if any: some states, each of another instance; that these were all; a request; the
+    /// load; or lines of a log.
     #[must_use]
     pub fn next(&self, now: Instant) -> Option<ToServer> {
         let mut slots = lock(&self.slots);
@@ -194,7 +226,8 @@ impl UplinkReader {
         if std::mem::take(&mut slots.complete) {
             return Some(ToServer::StatesComplete);
         }
-        slots.load.take().map(ToServer::AgentLoad).or_else(|| slots.next_log())
+        let request = slots.requests.pop().map(ToServer::Request);
+        request.or_else(|| slots.load.take().map(ToServer::AgentLoad)).or_else(|| slots.next_log())
     }
 
     /// Becomes ready when there may be something to send, and for good when nothing will come any more.
@@ -370,6 +403,29 @@ mod tests {
             assert_eq!(reader.next(now), Some(ToServer::WorkloadStates(vec![state("a", Phase::Running)])));
             assert_eq!(reader.next(now), end);
         }
+    }
+
+    // [utest->swdd~agent-forward-request-from-control-interface-pipe-to-server~1]
+    #[test]
+    fn requests_of_workloads_wait_for_a_connection_and_then_come_after_states() {
+        use crate::limits::CONTROL_REQUESTS;
+        use crate::model::messages::RequestContent;
+        let now = ManualClock::new().now();
+        let (outbox, reader) = uplink_outbox();
+        let request = |id: &str| Request { id: id.to_owned(), content: RequestContent::LogsCancel };
+        for number in 0..CONTROL_REQUESTS {
+            outbox.put_request(&"w".into(), request(&number.to_string())).unwrap();
+        }
+        let refused = outbox.put_request(&"w".into(), request("more")).unwrap_err();
+        assert_eq!((*refused.request, refused.connected), (request("more"), false));
+        reader.connected();
+        assert!(outbox.put_request(&"w".into(), request("more")).unwrap_err().connected);
+        outbox.put(state("a", Phase::Running));
+        outbox.put_cancel(request("cancel"));
+        assert!(matches!(reader.next(now), Some(ToServer::WorkloadStates(_))));
+        assert_eq!(reader.next(now), Some(ToServer::Request(request("cancel"))));
+        assert_eq!(reader.next(now), Some(ToServer::Request(request("0"))));
+        outbox.put_request(&"w".into(), request("more")).unwrap();
     }
 
     #[test]

@@ -14,7 +14,6 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -41,8 +40,6 @@ pub struct WorkloadOrder {
     pub workload: Arc<Workload>,
     /// Where; `None` when its runtime is unknown or not enabled.
     pub engine: Option<Engine>,
-    /// Host folder of its control interface, when it has one.
-    pub control_interface: Option<PathBuf>,
     /// Containers of this workload may exist that no listing showed; remove them before the first create.
     pub search_first: bool,
     /// Engines of other runtimes that may have a container of this workload, which goes before the first create, too.
@@ -290,7 +287,6 @@ mod tests {
             instance,
             workload: Arc::new(workload),
             engine: None,
-            control_interface: None,
             search_first: false,
             others: Vec::new(),
         }))

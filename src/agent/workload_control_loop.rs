@@ -2,7 +2,7 @@
 //!
 //! Thread: `wl:<name>`, one per workload; ends after a delete or when the agent drops the sender of its commands.
 //! Owns: the connector, the container's id, the number of its start, attempts, the time of the next attempt, the
-//! workload's folder below the run folder.
+//! workload's folder below the run folder, its control interface.
 //! Takes: [`WorkloadCommand`] from the scheduler, one at a time and in order, and a free start slot.
 //! Gives: states and its end to the scheduler (may block there), what to watch to the state checker (may block there).
 //!
@@ -11,6 +11,7 @@
 
 use super::agent_manager::SchedulerEvent;
 use super::backoff::{Ended, RestartBackoff, retry_delay};
+use super::control_interface::{self, ControlHub, ControlInterface};
 use super::create_watch::{CreateObserver, CreateWatch};
 use super::start_slots::{StartSlot, StartSlots};
 use super::state_checker::WatchCommand;
@@ -49,6 +50,8 @@ pub struct LoopContext<C> {
     pub retry_limit: Option<u32>,
     /// Whether restarts are delayed.
     pub restart_backoff: bool,
+    /// Where control interfaces are opened.
+    pub control: ControlHub,
 }
 
 /// Tells loops apart; a name may get a new loop while the old one is just ending.
@@ -70,7 +73,8 @@ pub struct WorkloadControlLoop<C: Clock> {
     instance: InstanceName,
     engine: Option<Engine>,
     /// What to run; `None` when nothing shall run.
-    wanted: Option<Wanted>,
+    wanted: Option<Arc<Workload>>,
+    control: Option<ControlInterface>,
     container: Option<ContainerId>,
     leftovers: Leftovers,
     /// Engines of other runtimes where a container of the workload may be.
@@ -87,12 +91,6 @@ pub struct WorkloadControlLoop<C: Clock> {
     shown: String,
     restarts: RestartBackoff,
     stage: Stage,
-}
-
-/// The part of an order that is needed again for retries and restarts.
-struct Wanted {
-    workload: Arc<Workload>,
-    control_interface: Option<PathBuf>,
 }
 
 /// Whether containers of the instance may exist that the loop has no id of.
@@ -186,6 +184,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             instance,
             engine: None,
             wanted: None,
+            control: None,
             container: None,
             leftovers: Leftovers::None,
             others: Vec::new(),
@@ -343,6 +342,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             // [impl->swdd~agent-workload-control-loop-executes-resume~1]
             WorkloadCommand::Resume(order, id) => {
                 self.take(order);
+                self.open_control_interface();
                 self.restarts.running(self.context.clock.now());
                 self.watch(id);
             }
@@ -358,9 +358,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Makes `order` the one to run. Nothing of an earlier one counts any more (spec/lifecycle.md rule 10).
     // [impl->swdd~agent-workload-control-loop-reset-retry-attempts-on-update~1]
     fn take(&mut self, order: WorkloadOrder) {
-        let WorkloadOrder { instance, workload, engine, control_interface, search_first, others } = order;
+        let WorkloadOrder { instance, workload, engine, search_first, others } = order;
         (self.instance, self.engine, self.others) = (instance, engine, others);
-        self.wanted = Some(Wanted { workload, control_interface });
+        self.wanted = Some(workload);
         self.leftovers = if search_first { Leftovers::AnyInstance } else { Leftovers::None };
         self.failed_creates = 0;
         self.restarts.reset();
@@ -418,14 +418,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Writes the files and says what to create; `None` when that failed for good.
+    /// Opens the control interface, writes the files and says what to create; `None` when that failed for good.
     fn prepare(&mut self) -> Option<NewContainer> {
-        let wanted = self.wanted.as_ref()?;
-        match write_files(&self.files_folder(), &wanted.workload.files) {
+        self.open_control_interface();
+        let workload = self.wanted.clone()?;
+        match write_files(&self.files_folder(), &workload.files) {
             Ok(files) => Some(NewContainer {
                 instance: self.instance.clone(),
-                workload: wanted.workload.clone(),
-                control_interface: wanted.control_interface.clone(),
+                workload,
+                control_interface: self.control.as_ref().map(|control| control.folder().to_owned()),
                 files,
             }),
             Err(error) => {
@@ -539,7 +540,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // [impl->swdd~agent-supports-restart-policies~1]
     // [impl->swdd~workload-control-loop-restarts-workload-with-enabled-restart-policy~2]
     fn needs_restart(&self, phase: Phase) -> Option<Ended> {
-        let policy = self.wanted.as_ref()?.workload.restart_policy;
+        let policy = self.wanted.as_ref()?.restart_policy;
         match (policy, phase) {
             (RestartPolicy::Always | RestartPolicy::OnFailure, Phase::FailedExecFailed) => Some(Ended::Badly),
             (RestartPolicy::Always, Phase::Succeeded) => Some(Ended::Well),
@@ -555,6 +556,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         match ended {
             Ended::Well if self.can_start_again() => {
                 self.unwatch();
+                self.restart_control_interface();
                 self.report(ExecutionState::starting_triggered());
                 self.begin_start(Start::Existing);
                 Flow::Continue
@@ -578,6 +580,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             }
         }
         self.failed_deletes = 0;
+        self.end_control_interface_unless_kept(&after);
         self.report(ExecutionState::plain(Phase::StoppingRequestedAtRuntime));
         self.try_delete(after)
     }
@@ -601,7 +604,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.report(ExecutionState::plain(Phase::Removed));
         match after {
             AfterDelete::Start(order) => self.take(*order),
-            AfterDelete::Restart => {}
+            AfterDelete::Restart => self.restart_control_interface(),
             AfterDelete::Nothing => {
                 self.wanted = None;
                 return Flow::Continue;
@@ -674,6 +677,54 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
         let _ = self.context.reports.send(SchedulerEvent::LoopEnded(self.id.clone())); // Gone only at the end.
         Flow::Stop
+    }
+
+    // ------------------------------------------------------ control interface
+
+    /// Gives the workload its control interface if it wants one and has none yet. It runs without one when that is
+    /// not possible (spec/control-interface.md section 1).
+    fn open_control_interface(&mut self) {
+        let Some(workload) = self.wanted.as_ref().filter(|_| self.engine.is_some()) else { return };
+        let access = &workload.control_interface_access;
+        if self.control.is_some() || !control_interface::is_wanted(access) {
+            return;
+        }
+        let name = &self.instance.workload;
+        match self.context.control.open(name, self.control_folder(&self.instance), access) {
+            Ok(control) => {
+                info!("Successfully created control interface for workload '{name}'.");
+                self.control = Some(control);
+            }
+            Err(error) => {
+                warn!("Could not create control interface when creating workload '{name}': '{error}'");
+            }
+        }
+    }
+
+    /// A control interface ends before its container, unless the next one may go on with it.
+    fn end_control_interface_unless_kept(&mut self, after: &AfterDelete) {
+        let kept = |control: &ControlInterface| match after {
+            AfterDelete::Start(order) => {
+                control.serves(&self.control_folder(&order.instance), &order.workload.control_interface_access)
+            }
+            AfterDelete::Restart => true,
+            AfterDelete::Nothing | AfterDelete::End => false,
+        };
+        if !self.control.as_ref().is_some_and(kept)
+            && let Some(control) = self.control.take()
+        {
+            control.end();
+        }
+    }
+
+    fn restart_control_interface(&self) {
+        if let Some(control) = &self.control {
+            control.restart();
+        }
+    }
+
+    fn control_folder(&self, instance: &InstanceName) -> PathBuf {
+        self.context.folder.join(instance.folder()).join(control_interface::FOLDER)
     }
 
     // ---------------------------------------------------------------- helpers

@@ -80,6 +80,34 @@ pub enum FromServer {
     },
 }
 
+/// From a workload to its agent, through the control interface.
+#[derive(Debug, Clone, PartialEq)]
+pub enum FromWorkload {
+    /// First message of a session.
+    Hello {
+        /// Its version, not yet checked.
+        version: String,
+    },
+    /// Something for the server, not yet authorised; the id is the workload's own.
+    Request(Request),
+    /// Nothing.
+    Empty,
+}
+
+/// From an agent to a workload, through the control interface.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ToWorkload {
+    /// Answers a hello.
+    Accepted,
+    /// The session ends.
+    Closed {
+        /// Why.
+        reason: String,
+    },
+    /// An answer to a request, with the workload's own id.
+    Response(Response),
+}
+
 /// What changes for one agent.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct WorkloadPlan {
@@ -237,6 +265,30 @@ pub enum ResponseContent {
     LogsCancelAccepted,
     /// The events ended.
     EventsCancelAccepted,
+}
+
+impl ResponseContent {
+    /// Roughly the encoded size, in bytes.
+    #[must_use]
+    pub fn approximate_bytes(&self) -> usize {
+        let texts = |texts: &[String]| texts.iter().map(|text| text.len() + 4).sum::<usize>();
+        let name = |name: &InstanceName| name.workload.len() + name.id.len() + name.agent.len() + 8;
+        match self {
+            Self::Error(text) => text.len(),
+            Self::CompleteState { state, altered } => {
+                let altered = altered.as_ref();
+                let paths = altered.map_or(0, |a| texts(&a.added) + texts(&a.updated) + texts(&a.removed));
+                state.approximate_bytes() + paths
+            }
+            Self::UpdateStateSuccess { added, deleted } => texts(added) + texts(deleted),
+            Self::LogsAccepted(names) => names.iter().map(name).sum(),
+            Self::LogEntries(entries) => {
+                entries.iter().map(|entry| name(&entry.instance) + entry.message.len() + 8).sum()
+            }
+            Self::LogsStop(instance) => name(instance),
+            Self::LogsCancelAccepted | Self::EventsCancelAccepted => 0,
+        }
+    }
 }
 
 /// Paths of what an event is about.

@@ -107,14 +107,7 @@ impl EngineChildren {
         let token = format!("{kind}{}-{number}-{boot}", std::process::id());
         let path = self.shared.folder.join(&token);
         let record = ChildRecord { path, token };
-        record
-            .append(&format!(
-                "{}
-{program}
-",
-                self.shared.boot_id
-            ))
-            .then_some(record)
+        record.append(&format!("{}\n{program}\n", self.shared.boot_id)).then_some(record)
     }
 }
 
@@ -274,7 +267,12 @@ mod tests {
         if let Some(record) = record {
             command.env(CALL_VARIABLE, record.token());
         }
-        command.spawn().unwrap()
+        let child = command.spawn().unwrap();
+        // A new program runs a moment before its arguments and environment can be read.
+        while fs::read(format!("/proc/{}/environ", child.id())).unwrap().is_empty() {
+            std::thread::yield_now();
+        }
+        child
     }
 
     /// Ends as an agent does that is killed: the record stays.

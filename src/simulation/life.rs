@@ -7,6 +7,7 @@ use super::engine::{Action, Answer, Caller, SimEngine, WatchGuard};
 use super::manual_clock::ManualClock;
 use super::sim_connector::SimConnector;
 use crate::agent::agent_manager::{AgentManager, EarlierCalls, SchedulerEvent};
+use crate::agent::control_interface::ControlHub;
 use crate::agent::resources::LoadSampler;
 use crate::agent::runtime_manager::{EngineSource, Engines, NoThread, RerunFinished, RuntimeManager, WorkloadThreads};
 use crate::agent::start_slots::StartSlots;
@@ -16,7 +17,7 @@ use crate::agent::state_checker::{
 use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
 use crate::agent::workload_control_loop::{LoopContext, WorkloadControlLoop};
 use crate::clock::Clock;
-use crate::limits::{REPAIR_INTERVAL, SCHEDULER_INBOX, WATCH_INBOX};
+use crate::limits::{CONTROL_MESSAGE_MAX, REPAIR_INTERVAL, SCHEDULER_INBOX, WATCH_INBOX};
 use crate::model::names::Name;
 use crate::runtime::exit_watch::NotWatched;
 use crate::runtime::{MainProcess, RuntimeConnector};
@@ -192,6 +193,7 @@ impl Life {
             engines.insert(runtime.into(), EngineSource { connect: Box::new(connect), watch });
         }
         let slots = StartSlots::new(options.parallel_starts);
+        let control = ControlHub::new(outbox.clone(), CONTROL_MESSAGE_MAX).expect("a descriptor");
         let context = LoopContext {
             clock: clock.clone(),
             folder: folder.to_owned(),
@@ -200,6 +202,7 @@ impl Life {
             create_timeout: options.create_timeout,
             retry_limit: Some(20),
             restart_backoff: true,
+            control,
         };
         let random = fastrand::Rng::with_seed(options.seed);
         let tasks = Tasks { tasks: Vec::new(), slots };

@@ -5,6 +5,7 @@
 use super::fake_connector::FakeEngine;
 use super::manual_clock::ManualClock;
 use crate::agent::agent_manager::{AgentManager, EarlierCalls, SchedulerEvent};
+use crate::agent::control_interface::ControlHub;
 use crate::agent::resources::LoadSampler;
 use crate::agent::runtime_manager::{EngineSource, Engines, NoThread, RerunFinished, RuntimeManager, WorkloadThreads};
 use crate::agent::start_slots::StartSlots;
@@ -12,7 +13,7 @@ use crate::agent::state_checker::{ListReply, WatchCommand, WatchReport};
 use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
 use crate::agent::workload_control_loop::{LoopContext, Step, WorkloadControlLoop};
 use crate::clock::Clock;
-use crate::limits::{SCHEDULER_INBOX, WATCH_INBOX};
+use crate::limits::{CONTROL_MESSAGE_MAX, SCHEDULER_INBOX, WATCH_INBOX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, FromServer, ToServer, WorkloadPlan};
 use crate::model::names::InstanceName;
@@ -195,6 +196,7 @@ impl SteppedAgent {
             let connect = Box::new(move || Box::new(engine.connector(name)) as Box<dyn RuntimeConnector>);
             engines.insert(runtime.into(), EngineSource { connect, watch });
         }
+        let control = ControlHub::new(outbox.clone(), CONTROL_MESSAGE_MAX).expect("a descriptor");
         let context = LoopContext {
             clock: clock.clone(),
             folder: options.folder.clone(),
@@ -203,6 +205,7 @@ impl SteppedAgent {
             create_timeout: None,
             retry_limit: Some(20),
             restart_backoff: true,
+            control,
         };
         let random = fastrand::Rng::with_seed(options.seed);
         let runtime = RuntimeManager::new(engines, context, random, SteppedLoops::default(), options.rerun);

@@ -6,6 +6,8 @@ pub mod address;
 #[cfg(any(feature = "agent", feature = "cli"))]
 pub mod client;
 mod convert;
+#[cfg(feature = "agent")]
+pub mod delimited;
 #[cfg(feature = "server")]
 mod foreign;
 mod grpc;

@@ -245,11 +245,13 @@ fn logs(store: &Store, invocation: &Invocation) -> Answer {
         if let Ok(mut file) = std::fs::File::open(store.log_file(&container.id)) {
             let _ = file.read_to_string(&mut text);
         }
-        if std::io::stdout().write_all(&text.as_bytes()[printed..]).is_err() {
+        // The file of a removed container is gone.
+        let new = text.as_bytes().get(printed..).unwrap_or_default();
+        if std::io::stdout().write_all(new).is_err() {
             return Answer::ok("");
         }
         let _ = std::io::stdout().flush();
-        printed = text.len();
+        printed += new.len();
         if !follow || ended || store.is_gone() {
             return Answer::ok("");
         }

@@ -5,17 +5,21 @@
 
 use std::collections::BTreeMap;
 
+use ankaios_lite::agent::control_interface::authorizer::Authorizer;
+use ankaios_lite::agent::control_interface::session::{Forwarded, Outside, Session};
+use ankaios_lite::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
 use ankaios_lite::model::complete_state::{Rendering, desired_state_from_node};
 use ankaios_lite::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_lite::model::field_path;
 use ankaios_lite::model::manifest::Manifest;
 use ankaios_lite::model::messages::{
-    AgentLoad, FromServer, LogEntry, LogsRequest, ReadState, Request, RequestContent, Response, ResponseContent,
-    ToServer, UpdateState,
+    AgentLoad, FromServer, FromWorkload, LogEntry, LogsRequest, ReadState, Request, RequestContent, Response,
+    ResponseContent, ToServer, ToWorkload, UpdateState,
 };
 use ankaios_lite::model::names::InstanceName;
 use ankaios_lite::model::node::Node;
 use ankaios_lite::server::{ServerEvent, ServerLoop};
+use ankaios_lite::wire::delimited::{frame, workload_side};
 use ankaios_lite::wire::inbox_budget::Room;
 use ankaios_lite::wire::outbox::{OutboxReader, outbox};
 use ankaios_lite::wire::raw;
@@ -25,11 +29,12 @@ use ankaios_lite::wire::server_endpoint::{PeerEvent, PeerHello, PeerId};
 pub type Target = fn(&[u8]);
 
 /// All targets by name, with the inputs to begin with.
-pub fn all() -> [(&'static str, Target, Vec<Vec<u8>>); 3] {
+pub fn all() -> [(&'static str, Target, Vec<Vec<u8>>); 4] {
     [
         ("manifest", manifest, MANIFESTS.iter().map(|text| text.as_bytes().to_vec()).collect()),
         ("masks", masks, MASKS.iter().map(|masks| format!("{masks}\n\n{}", MANIFESTS[0]).into_bytes()).collect()),
         ("messages", messages, message_seeds()),
+        ("control", control, control_seeds()),
     ]
 }
 
@@ -360,5 +365,90 @@ fn message_seeds() -> Vec<Vec<u8>> {
     };
     let mut seeds: Vec<Vec<u8>> = told.iter().map(framed).collect();
     seeds.push(seeds.concat());
+    seeds
+}
+
+// ------------------------------------------------------------------ control
+
+/// What a workload may write to its control interface, in pieces whose size the first byte tells: framing, decoding,
+/// authorisation. Whatever it writes, the server gets only what the rules allow, under an id that names the workload.
+pub fn control(bytes: &[u8]) {
+    let Some((size, rest)) = bytes.split_first() else { return };
+    let mut world = Workload { authorizer: Authorizer::new(&control_rules()) };
+    let mut session = Session::new("w".into(), world.authorizer.clone(), 4096);
+    let now = std::time::Instant::now();
+    for piece in rest.chunks(usize::from(*size) + 1) {
+        session.on_bytes(piece, now, &mut world);
+    }
+    if session.deadline().is_some() {
+        session.on_deadline(&mut world);
+    }
+    session.on_close();
+    let hello = FromWorkload::Hello { version: "1.0.0".to_owned() };
+    let hello = workload_side::frame(hello).expect("it is small");
+    session.on_bytes(&hello, now, &mut world);
+    assert!(session.is_established(), "the next user of the pipe is not heard");
+}
+
+struct Workload {
+    authorizer: Authorizer,
+}
+
+impl Outside for Workload {
+    fn greet(&mut self, message: ToWorkload) {
+        assert!(frame(message).is_ok());
+    }
+
+    fn answer(&mut self, response: Response) {
+        assert!(frame(ToWorkload::Response(response)).is_ok());
+    }
+
+    fn discard_unsent(&mut self) {}
+
+    fn forward(&mut self, own_id: &str, request: Request) -> Forwarded {
+        assert_eq!(request.id, format!("w@{own_id}"));
+        assert!(self.authorizer.check(&request.content).is_ok(), "{request:?} is not allowed");
+        let again = FromWorkload::Request(request);
+        let bytes = workload_side::frame(again).expect("it came as bytes");
+        assert!(!bytes.is_empty());
+        Forwarded::Yes
+    }
+}
+
+fn control_rules() -> ControlInterfaceAccess {
+    let rule = |operation, masks: &[&str]| AccessRule::State {
+        operation,
+        filter_masks: masks.iter().map(|mask| (*mask).to_owned()).collect(),
+    };
+    ControlInterfaceAccess {
+        allow_rules: vec![
+            rule(Operation::ReadWrite, &["desiredState.workloads", "agents"]),
+            AccessRule::Log { workload_names: vec!["w*".to_owned()] },
+        ],
+        deny_rules: vec![rule(Operation::Read, &["desiredState.workloads.*.configs"])],
+    }
+}
+
+fn control_seeds() -> Vec<Vec<u8>> {
+    let hello = FromWorkload::Hello { version: "1.0.0".to_owned() };
+    let masks = |masks: &[&str]| masks.iter().map(|mask| (*mask).to_owned()).collect::<Vec<_>>();
+    let logs = LogsRequest { instances: vec![InstanceName::with_id("w1", "1", "A")], ..LogsRequest::default() };
+    let contents = [
+        RequestContent::CompleteState(ReadState { masks: masks(&["agents"]), subscribe: true }),
+        RequestContent::CompleteState(ReadState { masks: masks(&["desiredState.workloads.a.tags"]), subscribe: false }),
+        RequestContent::UpdateState(UpdateState {
+            new_state: Some(Ok(Node::map([("agents", Node::empty())]))),
+            masks: masks(&["agents.A.tags"]),
+        }),
+        RequestContent::Logs(logs),
+        RequestContent::LogsCancel,
+        RequestContent::EventsCancel,
+        RequestContent::Missing,
+    ];
+    let requests = contents.map(|content| FromWorkload::Request(Request { id: "id@x".to_owned(), content }));
+    let written = |message: &FromWorkload| workload_side::frame(message.clone()).expect("it is small");
+    let all: Vec<u8> = std::iter::once(&hello).chain(&requests).flat_map(written).collect();
+    let mut seeds = vec![[&[255], all.as_slice()].concat(), [&[3], all.as_slice()].concat()];
+    seeds.extend(requests.iter().map(|request| [vec![63], written(&hello), written(request)].concat()));
     seeds
 }

@@ -6,16 +6,17 @@
 #   server   simulated agents: memory and CPU of the server, delay of events
 #   tls      mutual TLS next to plain text
 #   agent    real podman: memory, CPU, delays, a crash loop
+#   control  control interface: round trips, memory and threads with 50 sessions
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 . "$root/tests/scripts/cluster.sh"
 cd "$root"
 
 names=("$@")
-[ "${#names[@]}" -gt 0 ] || names=(size server tls agent)
+[ "${#names[@]}" -gt 0 ] || names=(size server tls agent control)
 for name in "${names[@]}"; do
     case $name in
-        size | server | tls | agent) ;;
-        *) fail "there is nothing to measure called '$name'" "just bench [size|server|tls|agent]..." ;;
+        size | server | tls | agent | control) ;;
+        *) fail "there is nothing to measure called '$name'" "just bench [size|server|tls|agent|control]..." ;;
     esac
 done
 
@@ -38,6 +39,11 @@ for name in "${names[@]}"; do
             "$target/release/examples/bench" "$name" "$work/programs" || failed=1
             ;;
         agent) tests/scripts/bench-agent.sh ;;
+        control)
+            title 'Control interface'
+            tests/scripts/cargo.sh build --locked --release --example fake-podman
+            tests/scripts/cargo.sh bench --locked --bench control || failed=1
+            ;;
     esac
 done
 exit "$failed"

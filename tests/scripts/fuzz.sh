@@ -8,7 +8,7 @@ cd "$root"
 seconds=${1:-60}
 shift || true
 names=("$@")
-[ "${#names[@]}" -gt 0 ] || names=(manifest masks messages)
+[ "${#names[@]}" -gt 0 ] || names=(manifest masks messages control)
 
 wanted=0.13.2
 tools=$cache/tools/cargo-fuzz-$wanted

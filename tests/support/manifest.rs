@@ -12,6 +12,9 @@ pub struct Workload {
     runtime: String,
     restart: Option<&'static str>,
     dependencies: Vec<(String, &'static str)>,
+    tag: Option<String>,
+    /// Rules of the control interface, each as `allow` or `deny` and a line of YAML.
+    rules: Vec<(&'static str, String)>,
     config: String,
 }
 
@@ -22,6 +25,8 @@ pub fn workload(name: &str, image: &str) -> Workload {
         runtime: "podman".to_owned(),
         restart: None,
         dependencies: Vec::new(),
+        tag: None,
+        rules: Vec::new(),
         config: format!("image: {image}"),
     }
 }
@@ -44,6 +49,31 @@ impl Workload {
 
     pub fn after(mut self, workload: &str, condition: &'static str) -> Self {
         self.dependencies.push((workload.to_owned(), condition));
+        self
+    }
+
+    /// A tag that changes nothing else.
+    pub fn tag(mut self, value: &str) -> Self {
+        self.tag = Some(value.to_owned());
+        self
+    }
+
+    /// Lets the workload read or write (`Read`, `Write`, `ReadWrite`) what `mask` selects.
+    pub fn allow(self, operation: &str, mask: &str) -> Self {
+        self.rule("allow", format!("{{type: StateRule, operation: {operation}, filterMasks: [\"{mask}\"]}}"))
+    }
+
+    pub fn deny(self, operation: &str, mask: &str) -> Self {
+        self.rule("deny", format!("{{type: StateRule, operation: {operation}, filterMasks: [\"{mask}\"]}}"))
+    }
+
+    /// Lets the workload read the logs of workloads with this name.
+    pub fn allow_logs(self, name: &str) -> Self {
+        self.rule("allow", format!("{{type: LogRule, workloadNames: [\"{name}\"]}}"))
+    }
+
+    fn rule(mut self, kind: &'static str, rule: String) -> Self {
+        self.rules.push((kind, rule));
         self
     }
 
@@ -74,6 +104,16 @@ fn write_workload(text: &mut String, workload: &Workload) -> std::fmt::Result {
     }
     for (name, condition) in &workload.dependencies {
         writeln!(text, "      {name}: {condition}")?;
+    }
+    if let Some(tag) = &workload.tag {
+        writeln!(text, "    tags: {{tag: {tag}}}")?;
+    }
+    if !workload.rules.is_empty() {
+        let of = |kind: &str| -> Vec<&str> {
+            workload.rules.iter().filter(|rule| rule.0 == kind).map(|rule| rule.1.as_str()).collect()
+        };
+        let (allow, deny) = (of("allow").join(", "), of("deny").join(", "));
+        writeln!(text, "    controlInterfaceAccess: {{allowRules: [{allow}], denyRules: [{deny}]}}")?;
     }
     writeln!(text, "    runtimeConfig: |\n      {}", workload.config.replace('\n', "\n      "))
 }

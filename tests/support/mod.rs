@@ -7,12 +7,14 @@
 #![allow(dead_code, unused_imports)]
 
 pub mod cluster;
+pub mod control_client;
 pub mod engine;
 pub mod listing;
 pub mod log_client;
 pub mod manifest;
 pub mod podman;
 pub mod process;
+pub mod python;
 pub mod recorder;
 pub mod scratch;
 pub mod table;
@@ -20,6 +22,7 @@ pub mod table;
 use std::time::{Duration, Instant};
 
 pub use cluster::{Cluster, Output};
+pub use control_client::ControlClient;
 pub use engine::FakeEngine;
 pub use log_client::LogClient;
 pub use manifest::{manifest, workload};

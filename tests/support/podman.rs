@@ -70,6 +70,15 @@ impl Podman {
         run(self.folder.path(), arguments).unwrap_or_else(|error| panic!("podman {arguments:?}: {error}"))
     }
 
+    /// What a container wrote, both streams, or why that cannot be told.
+    pub fn logs(&self, id: &str) -> String {
+        let output = Command::new("podman").args(["logs", id]).envs(self.environment()).output();
+        output.map_or_else(
+            |error| error.to_string(),
+            |output| String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr),
+        )
+    }
+
     /// All containers, as `podman ps` lists them.
     pub fn containers(&self) -> Vec<Value> {
         let text = self.run(&["ps", "--all", "--format=json"]);

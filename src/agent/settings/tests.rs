@@ -67,7 +67,8 @@ fn every_key_of_the_config_file_is_used() {
     let config = format!(
         "name = 'A'\nserver_url = 'https://server:1'\nrun_folder = '{}'\ninsecure = true\nruntimes = ['podman', 'x']\n\
          create_timeout = 90\nretry_limit = 0\nrestart_backoff = false\nrerun_finished = 'boot'\n\
-         max_parallel_starts = 9\nlisting_interval = 5\nmax_message_size = 5000000\nretry_limits = 1\n[tags]\nzone = 'a'\n",
+         max_parallel_starts = 9\nlisting_interval = 5\nmax_message_size = 5000000\n\
+         max_control_message_size = 8192\nretry_limits = 1\n[tags]\nzone = 'a'\n",
         base.display()
     );
     let settings = rig.settings(&config, "");
@@ -79,6 +80,7 @@ fn every_key_of_the_config_file_is_used() {
     assert!(!settings.restart_backoff);
     assert_eq!(settings.rerun, RerunFinished::EndedBefore(1000));
     assert_eq!(settings.parallel_starts, 9);
+    assert_eq!(settings.control_message_max.0, 8192);
     assert_eq!(settings.listing_interval, Duration::from_secs(5));
     assert_eq!(settings.message_max, MessageSize(5_000_000));
     assert_eq!(settings.tags, BTreeMap::from([("zone".to_owned(), "a".to_owned())]));

@@ -3,8 +3,11 @@
 
 use super::*;
 use crate::agent::backoff::backoff_max;
+use crate::agent::control_interface::ControlHub;
+use crate::agent::uplink_outbox::uplink_outbox;
 use crate::agent::workload_command::{WorkloadCommandSender, workload_inbox};
-use crate::limits::{RESTART_RESET, RESTART_SPACING, START_SLOT_MAX, WATCH_INBOX};
+use crate::limits::{CONTROL_MESSAGE_MAX, RESTART_RESET, RESTART_SPACING, START_SLOT_MAX, WATCH_INBOX};
+use crate::model::access_rules::{AccessRule, Operation};
 use crate::model::workload::{File, FileContent};
 use crate::runtime::RuntimeConnector;
 use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
@@ -52,6 +55,7 @@ impl Rig {
             create_timeout: None,
             retry_limit: Some(RETRY_LIMIT),
             restart_backoff: true,
+            control: ControlHub::new(uplink_outbox().0, CONTROL_MESSAGE_MAX).unwrap(),
         };
         change(&mut context);
         let (commands, inbox) = workload_inbox();
@@ -91,7 +95,6 @@ impl Rig {
             instance: workload.instance_name("web"),
             workload: Arc::new(workload),
             engine: self.engine(),
-            control_interface: None,
             search_first: false,
             others: Vec::new(),
         }
@@ -990,15 +993,138 @@ fn loops_of_the_same_name_never_share_a_generation() {
 fn resume_watches_reports_nothing_and_restarts_with_everything() {
     let mut rig = Rig::new();
     let id = rig.engine.add(&instance("a"), ExecutionState::plain(Phase::Running));
-    let mut order = rig.order_with("a", |workload| workload.restart_policy = RestartPolicy::Always);
-    order.control_interface = Some("/run/x".into());
+    let order = rig.order_with("a", |workload| {
+        workload.restart_policy = RestartPolicy::Always;
+        allow(workload, "agents");
+    });
     rig.send(WorkloadCommand::Resume(order, id));
     assert!(rig.states().is_empty());
     assert!(rig.engine.take_calls().is_empty());
     assert_eq!(rig.watch_commands(), ["Watch"]);
     rig.observe(ExecutionState::exited(1));
     let new = rig.engine.only().1.new.unwrap();
-    assert_eq!(new.control_interface, Some(PathBuf::from("/run/x")));
+    assert_eq!(new.control_interface, Some(rig.control_folder("a")));
+    assert!(rig.control_folder("a").join("input").exists());
+}
+
+// ------------------------------------------------------- control interface
+
+fn allow(workload: &mut Workload, mask: &str) {
+    let rule = AccessRule::State { operation: Operation::Read, filter_masks: vec![mask.to_owned()] };
+    workload.control_interface_access.allow_rules.push(rule);
+}
+
+impl Rig {
+    fn control_folder(&self, config: &str) -> PathBuf {
+        self.folder.path().join(instance(config).folder()).join("control_interface")
+    }
+
+    fn input_inode(&self, config: &str) -> Option<u64> {
+        let metadata = std::fs::metadata(self.control_folder(config).join("input")).ok()?;
+        Some(std::os::unix::fs::MetadataExt::ino(&metadata))
+    }
+
+    fn mounted(&self) -> Option<PathBuf> {
+        self.engine.only().1.new.unwrap().control_interface
+    }
+}
+
+// [utest->swdd~api-workload-needs-control-interface~1]
+#[test]
+fn only_a_workload_with_allow_rules_gets_a_control_interface() {
+    let mut rig = Rig::new();
+    rig.create("a", |workload| {
+        let rule = AccessRule::Log { workload_names: vec!["*".to_owned()] };
+        workload.control_interface_access.deny_rules.push(rule);
+    });
+    assert_eq!((rig.mounted(), rig.input_inode("a")), (None, None));
+
+    let mut rig = Rig::new();
+    rig.create("a", |workload| allow(workload, "agents"));
+    assert_eq!(rig.mounted(), Some(rig.control_folder("a")));
+    assert!(rig.input_inode("a").is_some());
+}
+
+#[test]
+fn an_update_keeps_the_control_interface_exactly_when_path_and_rules_stay() {
+    let mut rig = Rig::new();
+    rig.create("a", |workload| allow(workload, "agents"));
+    let first = rig.input_inode("a").unwrap();
+    let hold = std::fs::File::options().read(true).write(true).open(rig.control_folder("a").join("input")).unwrap();
+
+    let same = rig.order_with("a", |workload| {
+        allow(workload, "agents");
+        workload.tags.insert("k".to_owned(), "v".to_owned());
+    });
+    rig.send(WorkloadCommand::Update(Some(same)));
+    assert_eq!((rig.input_inode("a"), rig.mounted()), (Some(first), Some(rig.control_folder("a"))));
+
+    let other_rules = rig.order_with("a", |workload| allow(workload, "desiredState"));
+    rig.send(WorkloadCommand::Update(Some(other_rules)));
+    let second = rig.input_inode("a").unwrap();
+    assert_ne!(second, first, "a new one for new rules");
+    drop(hold);
+
+    let other_id = rig.order_with("b", |workload| allow(workload, "desiredState"));
+    rig.send(WorkloadCommand::Update(Some(other_id)));
+    assert!(rig.input_inode("b").is_some() && !rig.folder.path().join(instance("a").folder()).exists());
+
+    let no_rules = rig.order("b");
+    rig.send(WorkloadCommand::Update(Some(no_rules)));
+    assert_eq!((rig.input_inode("b"), rig.mounted()), (None, None));
+    assert!(!rig.control_folder("b").exists());
+}
+
+#[test]
+fn the_control_interface_goes_with_its_workload_and_stays_with_a_restarted_one() {
+    let mut rig = Rig::new();
+    rig.create("a", |workload| {
+        workload.restart_policy = RestartPolicy::Always;
+        allow(workload, "agents");
+    });
+    let inode = rig.input_inode("a");
+    rig.observe(ExecutionState::exited(1));
+    assert_eq!((rig.input_inode("a"), rig.mounted()), (inode, Some(rig.control_folder("a"))));
+    rig.send(WorkloadCommand::Update(None));
+    assert_eq!(rig.input_inode("a"), None, "it waits to be created again");
+    let order = rig.order_with("a", |workload| allow(workload, "agents"));
+    rig.send(WorkloadCommand::Create(order));
+    assert!(rig.input_inode("a").is_some());
+    rig.send(WorkloadCommand::Delete);
+    assert!(!rig.folder.path().join(instance("a").folder()).exists());
+}
+
+#[test]
+fn an_agent_that_ends_leaves_the_control_interface_of_its_workloads() {
+    let mut rig = Rig::new();
+    rig.create("a", |workload| allow(workload, "agents"));
+    let before = rig.input_inode("a").unwrap();
+    let hold = std::fs::File::options().read(true).write(true).open(rig.control_folder("a").join("input")).unwrap();
+    let order = rig.order_with("a", |workload| allow(workload, "agents"));
+    let (folder, context) = (rig.control_folder("a"), rig.control_loop.context.clone());
+    drop(rig.control_loop);
+    assert!(folder.join("input").exists() && folder.join("output").exists());
+
+    let (commands, inbox) = workload_inbox();
+    let id = LoopId { name: "web".into(), number: 2 };
+    let container = rig.engine.add(&instance("a"), ExecutionState::plain(Phase::Running));
+    let mut next = WorkloadControlLoop::new(id, instance("a"), context, fastrand::Rng::with_seed(1), inbox);
+    commands.send(WorkloadCommand::Resume(order, container)).unwrap();
+    while next.step() == Step::Worked {}
+    let after = std::os::unix::fs::MetadataExt::ino(&hold.metadata().unwrap());
+    assert_eq!((before, after), (after, before));
+    let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(folder.join("input")).unwrap());
+    assert_eq!(inode, before, "who has it open goes on");
+}
+
+#[test]
+fn a_workload_starts_without_control_interface_when_that_cannot_be_made() {
+    let mut rig = Rig::new();
+    let folder = rig.control_folder("a");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("output"), "not a FIFO").unwrap();
+    rig.create("a", |workload| allow(workload, "agents"));
+    assert_eq!(rig.mounted(), None);
 }
 
 #[test]

@@ -5,12 +5,14 @@
 //! Receivers are lenient where that is safe: a state without additional info has an empty one, an incomplete
 //! entry of a list of states is left out. What cannot be understood at all is an error that says why.
 
+#[cfg(feature = "agent")]
+pub mod control;
 pub mod from_server;
 mod logs;
 pub mod state;
-#[cfg(feature = "server")]
+#[cfg(any(feature = "server", feature = "agent"))]
 pub mod to_client;
-#[cfg(feature = "server")]
+#[cfg(any(feature = "server", feature = "agent"))]
 pub mod to_server;
 #[cfg(any(feature = "agent", feature = "cli"))]
 pub mod to_wire;

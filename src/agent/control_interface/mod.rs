@@ -1,0 +1,224 @@
+//! Workloads that talk to the cluster: two FIFOs per workload, one thread for all of them
+//! (spec/control-interface.md).
+//!
+//! Follow a request: [`pipes`] reads bytes, [`session`] makes messages of them and asks [`authorizer`], `uplink` sends
+//! what is allowed. Follow an answer: the scheduler gives it to [`ControlHub::deliver`], it waits in an [`outbox`],
+//! [`poller`] writes it.
+//!
+//! Thread: [`ControlHub::deliver`] on `scheduler`, [`ControlHub::open`] and [`ControlInterface`] on `wl:<name>`, which
+//! makes and removes the FIFOs; everything else on `control`. Nobody waits for a workload.
+//! Owns: which workload has an interface, and what waits for it, shared behind locks that are held for a moment only.
+
+pub mod authorizer;
+pub mod outbox;
+pub mod pipes;
+pub mod poller;
+pub mod session;
+
+use super::uplink_outbox::UplinkOutbox;
+use crate::clock::Clock;
+use crate::limits::STACK_LARGE;
+use crate::model::access_rules::ControlInterfaceAccess;
+use crate::model::messages::{Request, Response};
+use crate::model::names::Name;
+use crate::threads::{self, Thread};
+use authorizer::Authorizer;
+use outbox::Outbox;
+use pipes::{PipeError, Pipes};
+use poller::Poller;
+use rustix::event::{EventfdFlags, eventfd};
+use session::Session;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Name of the folder of the FIFOs in that of their workload.
+pub const FOLDER: &str = "control_interface";
+
+/// Whether a workload gets a control interface: deny rules alone make none.
+// [impl->swdd~api-workload-needs-control-interface~1]
+#[must_use]
+pub fn is_wanted(access: &ControlInterfaceAccess) -> bool {
+    !access.allow_rules.is_empty()
+}
+
+/// Where control interfaces are opened, and where answers for workloads are delivered. Clones are the same.
+#[derive(Debug, Clone)]
+pub struct ControlHub {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    registry: Mutex<Registry>,
+    /// Becomes readable when `control` has something to look at.
+    wake: OwnedFd,
+    uplink: UplinkOutbox,
+    message_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Registry {
+    interfaces: BTreeMap<Name, Arc<Interface>>,
+    /// Not yet taken over by `control`.
+    opened: Vec<Opened>,
+}
+
+/// What a new interface brings to `control`.
+#[derive(Debug)]
+struct Opened {
+    interface: Arc<Interface>,
+    pipes: Pipes,
+    session: Session,
+}
+
+/// One interface, as all threads know it.
+#[derive(Debug)]
+struct Interface {
+    workload: Name,
+    mailbox: Mutex<Mailbox>,
+}
+
+#[derive(Debug, Default)]
+struct Mailbox {
+    outbox: Outbox,
+    ended: bool,
+    restarted: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing panics while it holds one of these; if something did, the content is still whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes()); // Full means readable already.
+    }
+
+    /// Tells the server that a workload does not want any more what it asked for.
+    fn cancel(&self, workload: &str, Request { id, content }: Request) {
+        self.uplink.put_cancel(Request { id: format!("{workload}@{id}"), content });
+    }
+}
+
+impl ControlHub {
+    /// A hub without interfaces. Messages of workloads may have `message_max` bytes; requests go to `uplink`.
+    ///
+    /// # Errors
+    /// When the system gives no descriptor.
+    pub fn new(uplink: UplinkOutbox, message_max: usize) -> io::Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { shared: Arc::new(Shared { registry: Mutex::default(), wake, uplink, message_max }) })
+    }
+
+    /// Starts the thread `control`, which runs until the other end of the pipe `stop` is closed.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start<C: Clock>(&self, clock: C, stop: OwnedFd) -> io::Result<Thread> {
+        let poller = Poller::new(self.shared.clone(), clock);
+        threads::spawn("control", STACK_LARGE, move || poller.run(&stop))
+    }
+
+    /// Makes the FIFOs of a workload in `folder` and serves them from now on. Existing FIFOs are kept, so that a
+    /// workload that has them open may go on after a restart of the agent.
+    ///
+    /// # Errors
+    /// [`PipeError`] when that is not possible.
+    pub fn open(
+        &self,
+        workload: &Name,
+        folder: PathBuf,
+        access: &ControlInterfaceAccess,
+    ) -> Result<ControlInterface, PipeError> {
+        pipes::create(&folder)?;
+        let pipes = Pipes::open(&folder)?;
+        let authorizer = Authorizer::new(access);
+        let session = Session::new(workload.clone(), authorizer.clone(), self.shared.message_max);
+        let interface = Arc::new(Interface { workload: workload.clone(), mailbox: Mutex::default() });
+        let mut registry = lock(&self.shared.registry);
+        if let Some(earlier) = registry.interfaces.insert(workload.clone(), interface.clone()) {
+            lock(&earlier.mailbox).ended = true;
+        }
+        registry.opened.push(Opened { interface: interface.clone(), pipes, session });
+        drop(registry);
+        self.shared.wake();
+        Ok(ControlInterface { hub: self.clone(), interface, folder, authorizer })
+    }
+
+    /// Delivers an answer with the id of the workload. Never waits.
+    ///
+    /// # Errors
+    /// The workload has no control interface; the server is told when more of this would come.
+    // [impl->swdd~agent-forward-responses-to-control-interface-pipe~1]
+    pub fn deliver(&self, workload: &str, response: Response) -> Result<(), NoInterface> {
+        let interface = lock(&self.shared.registry).interfaces.get(workload).cloned();
+        let Some(interface) = interface else {
+            if let Some(cancel) = outbox::cancellation(&response) {
+                self.shared.cancel(workload, cancel);
+            }
+            return Err(NoInterface);
+        };
+        let cancels = lock(&interface.mailbox).outbox.put(response);
+        for cancel in cancels {
+            log::warn!("Workload '{workload}' does not read its control interface, cancelling what it asked for.");
+            self.shared.cancel(workload, cancel);
+        }
+        self.shared.wake();
+        Ok(())
+    }
+}
+
+/// The workload has no control interface (any more).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("control interface not available")]
+pub struct NoInterface;
+
+/// The control interface of one workload, as its control loop holds it. Dropping it ends nothing, since workloads
+/// outlive the agent.
+#[derive(Debug)]
+pub struct ControlInterface {
+    hub: ControlHub,
+    interface: Arc<Interface>,
+    folder: PathBuf,
+    authorizer: Authorizer,
+}
+
+impl ControlInterface {
+    /// The host folder to mount.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Whether it may serve a workload with this folder and these rules as it is.
+    #[must_use]
+    pub fn serves(&self, folder: &Path, access: &ControlInterfaceAccess) -> bool {
+        self.folder == folder && is_wanted(access) && self.authorizer == Authorizer::new(access)
+    }
+
+    /// The container will be started again: the next one has to say hello, and gets nothing of its predecessor.
+    pub fn restart(&self) {
+        lock(&self.interface.mailbox).restarted = true;
+        self.hub.shared.wake();
+    }
+
+    /// Ends the session and removes the FIFOs.
+    pub fn end(self) {
+        let mut registry = lock(&self.hub.shared.registry);
+        let name = &self.interface.workload;
+        if registry.interfaces.get(name).is_some_and(|current| Arc::ptr_eq(current, &self.interface)) {
+            registry.interfaces.remove(name);
+        }
+        drop(registry);
+        lock(&self.interface.mailbox).ended = true;
+        self.hub.shared.wake();
+        pipes::remove(&self.folder);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,286 @@
+//! Messages that wait for one workload: bounded, never blocking who puts them (spec/control-interface.md CFIX-2).
+//!
+//! Thread: none, a plain value; `scheduler` and `control` put, `control` takes, see [`super::ControlHub`].
+
+use crate::limits::{CONTROL_CANCELLED, CONTROL_OUTBOX, CONTROL_OUTBOX_BYTES};
+use crate::model::messages::{Request, RequestContent, Response, ResponseContent, ToWorkload};
+use std::collections::{BTreeSet, VecDeque};
+
+/// What a workload is told when it did not read its events.
+const EVENTS_LOST: &str =
+    "Events were not read in time and are lost; the subscription is cancelled, subscribe again to get the state";
+
+/// What lasts longer than one answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Lasting {
+    Logs,
+    Events,
+}
+
+impl Lasting {
+    fn of(content: &ResponseContent) -> Option<Self> {
+        match content {
+            ResponseContent::LogEntries(_) => Some(Self::Logs),
+            ResponseContent::CompleteState { altered: Some(_), .. } => Some(Self::Events),
+            _ => None,
+        }
+    }
+
+    fn cancel(self) -> RequestContent {
+        match self {
+            Self::Logs => RequestContent::LogsCancel,
+            Self::Events => RequestContent::EventsCancel,
+        }
+    }
+}
+
+/// What ends the request that `response` belongs to, if more of it would come.
+#[must_use]
+pub fn cancellation(response: &Response) -> Option<Request> {
+    Lasting::of(&response.content).map(|lasting| Request { id: response.id.clone(), content: lasting.cancel() })
+}
+
+#[derive(Debug)]
+struct Waiting {
+    response: Response,
+    bytes: usize,
+}
+
+/// What waits for one workload.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    /// Answers a hello or ends the session, so it comes before all else.
+    first: Option<ToWorkload>,
+    waiting: VecDeque<Waiting>,
+    bytes: usize,
+    /// Cancelled because the workload did not read. What still comes of them is dropped.
+    cancelled: BTreeSet<(Lasting, String)>,
+}
+
+impl Outbox {
+    /// Puts an answer. When there is no room, log lines and events are dropped with the request that they belong to,
+    /// and for other answers the oldest ones make room. Answers which requests are to be cancelled at the server.
+    pub fn put(&mut self, response: Response) -> Vec<Request> {
+        match &response.content {
+            ResponseContent::LogsCancelAccepted => self.forget_cancelled(Lasting::Logs, &response.id),
+            ResponseContent::EventsCancelAccepted => self.forget_cancelled(Lasting::Events, &response.id),
+            _ => {}
+        }
+        let lasting = Lasting::of(&response.content);
+        if lasting.is_some_and(|lasting| self.cancelled.contains(&(lasting, response.id.clone()))) {
+            return Vec::new();
+        }
+        let waiting = Waiting { bytes: response.id.len() + response.content.approximate_bytes() + 8, response };
+        if self.has_room(waiting.bytes) {
+            self.push(waiting);
+            return Vec::new();
+        }
+        let mut cancels = Vec::new();
+        if let Some(lasting) = lasting {
+            self.cancel(lasting, waiting.response.id, &mut cancels);
+            return cancels;
+        }
+        while !self.has_room(waiting.bytes)
+            && let Some(oldest) = self.pop_waiting()
+        {
+            if let Some(lasting) = Lasting::of(&oldest.content) {
+                self.cancel(lasting, oldest.id, &mut cancels);
+            }
+        }
+        self.push(waiting);
+        cancels
+    }
+
+    /// Puts what comes before everything else. After the end of a session nothing else comes.
+    pub fn put_first(&mut self, message: ToWorkload) {
+        if matches!(message, ToWorkload::Closed { .. }) {
+            self.clear();
+        }
+        self.first = Some(message);
+    }
+
+    /// The next message. Answers come only when the workload has said hello.
+    pub fn pop(&mut self, greeted: bool) -> Option<ToWorkload> {
+        let first = self.first.take();
+        first.or_else(|| if greeted { self.pop_waiting().map(ToWorkload::Response) } else { None })
+    }
+
+    /// Whether [`Self::pop`] would answer something.
+    #[must_use]
+    pub fn has_any(&self, greeted: bool) -> bool {
+        self.first.is_some() || greeted && !self.waiting.is_empty()
+    }
+
+    /// Forgets what waits.
+    pub fn clear(&mut self) {
+        (self.first, self.waiting, self.bytes) = (None, VecDeque::new(), 0);
+    }
+
+    /// The workload asks for something that lasts under this id, maybe anew.
+    pub fn asked(&mut self, id: &str, content: &RequestContent) {
+        match content {
+            RequestContent::Logs(_) => self.forget_cancelled(Lasting::Logs, id),
+            RequestContent::CompleteState(read) if read.subscribe => self.forget_cancelled(Lasting::Events, id),
+            _ => {}
+        }
+    }
+
+    fn forget_cancelled(&mut self, lasting: Lasting, id: &str) {
+        if !self.cancelled.is_empty() {
+            self.cancelled.remove(&(lasting, id.to_owned()));
+        }
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        let empty = self.waiting.is_empty();
+        empty || self.waiting.len() < CONTROL_OUTBOX && self.bytes + bytes <= CONTROL_OUTBOX_BYTES
+    }
+
+    fn push(&mut self, waiting: Waiting) {
+        self.bytes += waiting.bytes;
+        self.waiting.push_back(waiting);
+    }
+
+    fn pop_waiting(&mut self) -> Option<Response> {
+        let Waiting { response, bytes } = self.waiting.pop_front()?;
+        self.bytes -= bytes;
+        if self.waiting.is_empty() {
+            self.waiting = VecDeque::new(); // Gives the room of a burst back.
+        }
+        Some(response)
+    }
+
+    fn cancel(&mut self, lasting: Lasting, id: String, cancels: &mut Vec<Request>) {
+        if self.cancelled.len() >= CONTROL_CANCELLED {
+            self.cancelled.clear(); // At worst something is cancelled twice.
+        }
+        if !self.cancelled.insert((lasting, id.clone())) {
+            return;
+        }
+        if lasting == Lasting::Events {
+            let content = ResponseContent::Error(EVENTS_LOST.to_owned());
+            self.push(Waiting { bytes: id.len() + EVENTS_LOST.len(), response: Response { id: id.clone(), content } });
+        }
+        cancels.push(Request { id, content: lasting.cancel() });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::messages::{AlteredFields, LogEntry, LogsRequest};
+    use crate::model::names::InstanceName;
+    use crate::model::node::Node;
+
+    fn lines(id: &str, bytes: usize) -> Response {
+        let instance = InstanceName::with_id("w", "1", "A");
+        let entry = LogEntry { instance, message: "x".repeat(bytes) };
+        Response { id: id.to_owned(), content: ResponseContent::LogEntries(vec![entry]) }
+    }
+
+    fn event(id: &str) -> Response {
+        let content = ResponseContent::CompleteState { state: Node::empty(), altered: Some(AlteredFields::default()) };
+        Response { id: id.to_owned(), content }
+    }
+
+    fn answer(id: &str) -> Response {
+        Response { id: id.to_owned(), content: ResponseContent::Error("no".to_owned()) }
+    }
+
+    fn cancel(id: &str, content: RequestContent) -> Request {
+        Request { id: id.to_owned(), content }
+    }
+
+    fn full_of(response: &Response) -> Outbox {
+        let mut outbox = Outbox::default();
+        for _ in 0..CONTROL_OUTBOX {
+            assert_eq!(outbox.put(response.clone()), []);
+        }
+        outbox
+    }
+
+    fn all(outbox: &mut Outbox) -> Vec<Response> {
+        std::iter::from_fn(|| outbox.pop(true))
+            .map(|message| match message {
+                ToWorkload::Response(response) => response,
+                other => panic!("an answer is expected, not {other:?}"),
+            })
+            .collect()
+    }
+
+    // [utest->swdd~agent-handles-control-interface-input-pipe-not-read~1]
+    #[test]
+    fn log_lines_without_room_are_dropped_and_their_request_is_cancelled_once() {
+        for bytes in [1, CONTROL_OUTBOX_BYTES / 4] {
+            let mut outbox = Outbox::default();
+            let mut cancels = Vec::new();
+            for _ in 0..2 * CONTROL_OUTBOX {
+                cancels.extend(outbox.put(lines("a", bytes)));
+            }
+            assert_eq!(cancels, [cancel("a", RequestContent::LogsCancel)], "lines of {bytes} bytes");
+            assert!(outbox.bytes <= CONTROL_OUTBOX_BYTES && outbox.waiting.len() <= CONTROL_OUTBOX);
+            all(&mut outbox);
+            outbox.put(lines("a", 1));
+            assert_eq!(all(&mut outbox), [], "late lines of what is cancelled");
+            outbox.put(lines("b", 1));
+            assert_eq!(all(&mut outbox), [lines("b", 1)]);
+            let accepted = Response { id: "a".to_owned(), content: ResponseContent::LogsCancelAccepted };
+            outbox.put(accepted.clone());
+            outbox.put(lines("a", 1));
+            assert_eq!(all(&mut outbox), [accepted, lines("a", 1)]);
+        }
+    }
+
+    #[test]
+    fn an_event_without_room_ends_its_subscription_and_the_workload_is_told() {
+        let mut outbox = full_of(&lines("l", 1));
+        assert_eq!(outbox.put(event("e")), [cancel("e", RequestContent::EventsCancel)]);
+        assert_eq!(outbox.put(event("e")), []);
+        let told = all(&mut outbox).pop().unwrap();
+        assert_eq!(told, Response { id: "e".to_owned(), content: ResponseContent::Error(EVENTS_LOST.to_owned()) });
+        outbox.asked("e", &RequestContent::Logs(LogsRequest::default()));
+        outbox.put(event("e"));
+        assert_eq!(all(&mut outbox), [], "another kind of request with the same id");
+        let read = crate::model::messages::ReadState { masks: vec![], subscribe: true };
+        outbox.asked("e", &RequestContent::CompleteState(read));
+        outbox.put(event("e"));
+        assert_eq!(all(&mut outbox), [event("e")]);
+    }
+
+    #[test]
+    fn an_answer_without_room_takes_that_of_the_oldest() {
+        let mut outbox = full_of(&answer("old"));
+        assert_eq!(outbox.put(answer("new")), []);
+        let kept = all(&mut outbox);
+        assert_eq!((kept.len(), kept.last()), (CONTROL_OUTBOX, Some(&answer("new"))));
+        assert_eq!(outbox.bytes, 0);
+
+        let mut outbox = full_of(&event("e"));
+        assert_eq!(outbox.put(answer("new")), [cancel("e", RequestContent::EventsCancel)]);
+        assert!(all(&mut outbox).contains(&answer("new")));
+    }
+
+    #[test]
+    fn a_message_above_the_limit_waits_alone() {
+        let mut outbox = Outbox::default();
+        let large = lines("a", CONTROL_OUTBOX_BYTES + 1);
+        assert_eq!(outbox.put(large.clone()), []);
+        assert_eq!(outbox.put(lines("a", 1)), [cancel("a", RequestContent::LogsCancel)]);
+        assert_eq!(all(&mut outbox), [large]);
+    }
+
+    #[test]
+    fn nothing_comes_before_the_answer_to_the_hello() {
+        let mut outbox = Outbox::default();
+        outbox.put(answer("a"));
+        assert!(!outbox.has_any(false) && outbox.has_any(true));
+        assert_eq!(outbox.pop(false), None);
+        outbox.put_first(ToWorkload::Accepted);
+        assert_eq!(outbox.pop(true), Some(ToWorkload::Accepted));
+        assert_eq!(outbox.pop(true), Some(ToWorkload::Response(answer("a"))));
+        outbox.put(answer("b"));
+        outbox.put_first(ToWorkload::Closed { reason: "r".to_owned() });
+        assert_eq!(outbox.pop(true), Some(ToWorkload::Closed { reason: "r".to_owned() }));
+        assert_eq!(outbox.pop(true), None);
+    }
+}

@@ -1,0 +1,439 @@
+//! The two FIFOs of a control interface: `output`, which the workload writes, and `input`, which it reads
+//! (spec/control-interface.md section 2).
+//!
+//! Thread: `wl:<name>` creates and removes them, `control` reads and writes. Never waits for the other side.
+//!
+//! The workload has the folder mounted and may put there what it likes. So names are only followed when the FIFOs are
+//! opened first, never through links, and only to what is a FIFO; from then on the same two are reopened through their
+//! descriptors.
+
+use crate::agent::workload_files::remove_folder;
+use crate::limits::{CONTROL_LEFTOVER_MAX, CONTROL_TURN, PIPE_CAPACITY, PIPE_CONTENT_MAX, PIPE_SMALLEST};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, mknodat, open, openat};
+use rustix::io::{Errno, ioctl_fionread, read, write};
+use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
+use std::fs::create_dir_all;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// What the workload writes.
+const OUTPUT: &str = "output";
+/// What the workload reads.
+const INPUT: &str = "input";
+
+/// A control interface cannot be made or opened.
+#[derive(Debug, thiserror::Error)]
+#[error("'{}': {source}", path.display())]
+pub struct PipeError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// What a read gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadOutcome {
+    /// So many bytes.
+    Bytes(usize),
+    /// Nothing now.
+    Nothing,
+    /// All writers have closed; reopened for the next one.
+    Closed,
+}
+
+/// What a write did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteOutcome {
+    /// So many bytes.
+    Bytes(usize),
+    /// No room now.
+    Full,
+    /// Nobody reads; what was written and not read is lost.
+    NoReader,
+}
+
+/// Both FIFOs, open as far as the workload lets us.
+#[derive(Debug)]
+pub struct Pipes {
+    output: OwnedFd,
+    /// Names the FIFO without opening it, which takes a reader.
+    input_place: OwnedFd,
+    input: Option<OwnedFd>,
+    /// What `input` holds, in bytes.
+    capacity: usize,
+    /// It holds as little as a pipe can.
+    one_page: bool,
+}
+
+/// Makes folder and FIFOs. An existing FIFO is kept, since a running workload may have it open.
+///
+/// # Errors
+/// [`PipeError`] when something else has the name of a FIFO, or the folder cannot be written.
+// [impl->swdd~agent-control-interface-creates-two-pipes-per-workload~1]
+pub fn create(folder: &Path) -> Result<(), PipeError> {
+    create_dir_all(folder).map_err(|source| PipeError { path: folder.to_owned(), source })?;
+    for name in [OUTPUT, INPUT] {
+        let path = folder.join(name);
+        match mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => drop(place_of(&path)?),
+            Err(errno) => return Err(PipeError { path, source: errno.into() }),
+        }
+    }
+    Ok(())
+}
+
+/// Removes the FIFOs and their folder; a failure is only worth a warning.
+pub fn remove(folder: &Path) {
+    remove_folder(folder);
+}
+
+/// A descriptor that names a FIFO and cannot be led elsewhere any more.
+fn place_of(path: &Path) -> Result<OwnedFd, PipeError> {
+    let failed = |source| PipeError { path: path.to_owned(), source };
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let place = openat(CWD, path, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?;
+    let stat = fstat(&place).map_err(|errno| failed(errno.into()))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Fifo {
+        return Err(failed(io::Error::new(io::ErrorKind::AlreadyExists, "is not a FIFO")));
+    }
+    Ok(place)
+}
+
+fn reopen(descriptor: &OwnedFd, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+    open(path, flags | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
+}
+
+impl Pipes {
+    /// Opens the FIFOs of `folder`: `output` at once, `input` as soon as the workload reads it.
+    ///
+    /// # Errors
+    /// [`PipeError`] when one is missing or is something else.
+    pub fn open(folder: &Path) -> Result<Self, PipeError> {
+        let path = folder.join(OUTPUT);
+        let output =
+            reopen(&place_of(&path)?, OFlags::RDONLY).map_err(|errno| PipeError { path, source: errno.into() })?;
+        let input_place = place_of(&folder.join(INPUT))?;
+        Ok(Self { output, input_place, input: None, capacity: PIPE_CAPACITY, one_page: false })
+    }
+
+    /// To wait for bytes of the workload.
+    #[must_use]
+    pub fn output(&self) -> BorrowedFd<'_> {
+        self.output.as_fd()
+    }
+
+    /// To wait for room, and for the reader to close.
+    #[must_use]
+    pub fn input(&self) -> Option<BorrowedFd<'_>> {
+        self.input.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Reads what the workload wrote.
+    ///
+    /// # Errors
+    /// The operating system's, which makes the pipe useless.
+    // [impl->swdd~agent-ensures-control-interface-output-pipe-read~1]
+    pub fn read(&mut self, room: &mut [u8]) -> io::Result<ReadOutcome> {
+        match read(&self.output, room) {
+            Ok(0) => {
+                // Until it is reopened it would be ready for ever.
+                self.output = reopen(&self.output, OFlags::RDONLY)?;
+                Ok(ReadOutcome::Closed)
+            }
+            Ok(count) => Ok(ReadOutcome::Bytes(count)),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(ReadOutcome::Nothing),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Whether the workload has taken all that was written. A message is begun only then: there are clients that wait
+    /// for the pipe while further messages are in their own buffer already, and so never see those.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.input.as_ref().is_none_or(|input| ioctl_fionread(input).is_ok_and(|bytes| bytes == 0))
+    }
+
+    /// Whether a pipe that is not drained tells when it is: a pipe of one page has room only when it is empty.
+    #[must_use]
+    pub fn tells_when_drained(&self) -> bool {
+        self.one_page
+    }
+
+    /// Writes to the workload the rest of a message, from `sent` on.
+    ///
+    /// # Errors
+    /// The operating system's, which makes the pipe useless.
+    // [impl->swdd~agent-handles-control-interface-input-pipe-not-read~1]
+    pub fn write(&mut self, message: &[u8], sent: usize) -> io::Result<WriteOutcome> {
+        if self.input.is_none() {
+            match reopen(&self.input_place, OFlags::WRONLY) {
+                Ok(input) => {
+                    // A reader that was there before keeps the pipe as it was.
+                    (self.capacity, self.one_page) = (fcntl_getpipe_size(&input).unwrap_or(PIPE_CAPACITY), false);
+                    self.input = Some(input);
+                }
+                Err(Errno::NXIO) => return Ok(WriteOutcome::NoReader),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        if sent == 0 {
+            self.fit(message.len());
+        }
+        let Some(input) = &self.input else { return Ok(WriteOutcome::NoReader) };
+        match write(input, &message[sent..]) {
+            Ok(count) => Ok(WriteOutcome::Bytes(count)),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(WriteOutcome::Full),
+            Err(Errno::PIPE) => {
+                self.close_input();
+                Ok(WriteOutcome::NoReader)
+            }
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Makes the pipe as large as the message needs and no larger. Some clients do not wait for the second half of a
+    /// message, so it is written as a whole where that is possible.
+    fn fit(&mut self, message: usize) {
+        let small = message <= PIPE_SMALLEST;
+        let fits = if small { self.one_page } else { self.capacity >= message };
+        if fits {
+            return;
+        }
+        let Some(input) = &self.input else { return };
+        // Refused to users with many large pipes; the message goes in pieces then.
+        if let Ok(capacity) = fcntl_setpipe_size(input, message.clamp(PIPE_SMALLEST, PIPE_CONTENT_MAX)) {
+            (self.capacity, self.one_page) = (capacity, small);
+        }
+    }
+
+    /// The next reader begins with the next message.
+    pub fn close_input(&mut self) {
+        self.input = None;
+    }
+
+    /// Throws away what was written and not read; answers whether there was anything.
+    pub fn discard_unread(&mut self) -> bool {
+        let Some(input) = self.input.take() else { return false };
+        let unread = ioctl_fionread(&input).is_ok_and(|bytes| bytes > 0);
+        if !unread {
+            self.input = Some(input);
+            return false;
+        }
+        // A reader that is there already keeps the pipe with its content, so closing is not enough.
+        if let Ok(reader) = reopen(&input, OFlags::RDONLY) {
+            drain(&reader);
+        }
+        true
+    }
+
+    /// Throws away what the workload wrote and we did not read, and closes our end of the other one.
+    pub fn start_anew(&mut self) {
+        drain(&self.output);
+        if !self.discard_unread() {
+            self.close_input();
+        }
+    }
+}
+
+/// Bounded, since somebody may go on writing.
+fn drain(reader: &OwnedFd) {
+    let mut room = vec![0; CONTROL_TURN];
+    let mut left = CONTROL_LEFTOVER_MAX;
+    while let Ok(count @ 1..) = read(reader, &mut room) {
+        if count >= left {
+            return;
+        }
+        left -= count;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, File, OpenOptions};
+    use std::io::{Read, Write};
+    use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+
+    struct Fixture {
+        _temporary: tempfile::TempDir,
+        folder: PathBuf,
+    }
+
+    fn created() -> Fixture {
+        let temporary = tempfile::tempdir().unwrap();
+        let folder = temporary.path().join("w.1/control_interface");
+        create(&folder).unwrap();
+        Fixture { _temporary: temporary, folder }
+    }
+
+    impl Fixture {
+        fn writer(&self) -> File {
+            OpenOptions::new().write(true).custom_flags(0o4000).open(self.folder.join(OUTPUT)).unwrap()
+        }
+
+        fn reader(&self) -> File {
+            OpenOptions::new().read(true).custom_flags(0o4000).open(self.folder.join(INPUT)).unwrap()
+        }
+    }
+
+    // [utest->swdd~agent-control-interface-creates-two-pipes-per-workload~1]
+    #[test]
+    fn both_fifos_are_for_their_owner_alone_and_survive_an_agent() {
+        let fixture = created();
+        let metadata = |name: &str| fs::metadata(fixture.folder.join(name)).unwrap();
+        let before = [OUTPUT, INPUT].map(|name| {
+            assert!(metadata(name).file_type().is_fifo());
+            assert_eq!(metadata(name).permissions().mode() & 0o077, 0, "{name}");
+            metadata(name).ino()
+        });
+        create(&fixture.folder).unwrap();
+        assert_eq!([OUTPUT, INPUT].map(|name| metadata(name).ino()), before);
+        remove(&fixture.folder);
+        assert!(!fixture.folder.exists() && fixture.folder.parent().unwrap().exists());
+    }
+
+    #[test]
+    fn what_is_no_fifo_is_refused_and_left_alone() {
+        let fixture = created();
+        let secret = fixture.folder.join("../secret");
+        fs::write(&secret, "untouched").unwrap();
+        let output = fixture.folder.join(OUTPUT);
+        for link in [false, true] {
+            fs::remove_file(&output).unwrap();
+            if link {
+                symlink(&secret, &output).unwrap();
+            } else {
+                fs::write(&output, "").unwrap();
+            }
+            for result in [create(&fixture.folder), Pipes::open(&fixture.folder).map(drop)] {
+                let error = result.unwrap_err().to_string();
+                assert!(error.contains("output': is not a FIFO"), "{error}");
+            }
+        }
+        assert_eq!(fs::read_to_string(secret).unwrap(), "untouched");
+    }
+
+    #[test]
+    fn a_workload_that_swaps_a_fifo_for_a_link_leads_us_nowhere() {
+        let fixture = created();
+        let mut pipes = Pipes::open(&fixture.folder).unwrap();
+        let reader = fixture.reader();
+        let secret = fixture.folder.join("../secret");
+        fs::write(&secret, "untouched").unwrap();
+        for name in [OUTPUT, INPUT] {
+            fs::remove_file(fixture.folder.join(name)).unwrap();
+            symlink(&secret, fixture.folder.join(name)).unwrap();
+        }
+        assert_eq!(pipes.write(b"hello", 0).unwrap(), WriteOutcome::Bytes(5));
+        assert_eq!(fs::read_to_string(secret).unwrap(), "untouched");
+        drop(reader);
+    }
+
+    // [utest->swdd~agent-ensures-control-interface-output-pipe-read~1]
+    #[test]
+    fn writers_come_and_go_and_each_end_is_told_once() {
+        let fixture = created();
+        let mut pipes = Pipes::open(&fixture.folder).unwrap();
+        let mut room = [0; 100];
+        for round in 0..3_u8 {
+            let mut writer = fixture.writer();
+            writer.write_all(&[round; 10]).unwrap();
+            assert_eq!(pipes.read(&mut room).unwrap(), ReadOutcome::Bytes(10));
+            assert_eq!(room[..10], [round; 10]);
+            assert_eq!(pipes.read(&mut room).unwrap(), ReadOutcome::Nothing);
+            drop(writer);
+            assert_eq!(pipes.read(&mut room).unwrap(), ReadOutcome::Closed);
+            let quiet = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+            let mut waits = [rustix::event::PollFd::from_borrowed_fd(pipes.output(), rustix::event::PollFlags::IN)];
+            assert_eq!(
+                rustix::event::poll(&mut waits, Some(&quiet)).unwrap(),
+                0,
+                "nobody is there, so nothing is told"
+            );
+        }
+    }
+
+    // [utest->swdd~agent-handles-control-interface-input-pipe-not-read~1]
+    #[test]
+    fn a_reader_may_be_late_slow_and_gone() {
+        let fixture = created();
+        let mut pipes = Pipes::open(&fixture.folder).unwrap();
+        assert_eq!(pipes.write(b"x", 0).unwrap(), WriteOutcome::NoReader);
+        let mut reader = fixture.reader();
+        let piece = [7; 10_000];
+        let mut written = 0;
+        while let WriteOutcome::Bytes(count) = pipes.write(&piece, 0).unwrap() {
+            written += count;
+            assert!(written <= PIPE_CONTENT_MAX);
+        }
+        assert_eq!(pipes.write(&piece, 0).unwrap(), WriteOutcome::Full);
+        let mut room = vec![0; written];
+        reader.read_exact(&mut room).unwrap();
+        assert_eq!(pipes.write(b"y", 0).unwrap(), WriteOutcome::Bytes(1));
+        drop(reader);
+        assert_eq!(pipes.write(b"z", 0).unwrap(), WriteOutcome::NoReader);
+        let mut next = fixture.reader();
+        assert_eq!(pipes.write(b"next", 0).unwrap(), WriteOutcome::Bytes(4));
+        let mut room = [0; 4];
+        next.read_exact(&mut room).unwrap();
+        assert_eq!(&room, b"next", "what the first reader left is gone");
+    }
+
+    #[test]
+    fn a_large_message_fits_the_pipe_as_a_whole() {
+        let fixture = created();
+        let mut pipes = Pipes::open(&fixture.folder).unwrap();
+        let _reader = fixture.reader();
+        let message = vec![1; 300_000];
+        assert_eq!(pipes.write(&message, 0).unwrap(), WriteOutcome::Bytes(message.len()));
+    }
+
+    #[test]
+    fn a_small_pipe_has_room_again_exactly_when_everything_was_read() {
+        let fixture = created();
+        let mut pipes = Pipes::open(&fixture.folder).unwrap();
+        let mut reader = fixture.reader();
+        assert!(pipes.is_drained(), "nobody reads, nothing is in it");
+        let large = vec![1; 100_000];
+        pipes.write(&large, 0).unwrap();
+        assert!(!pipes.is_drained() && !pipes.tells_when_drained());
+        reader.read_exact(&mut vec![0; large.len()]).unwrap();
+        pipes.write(b"small", 0).unwrap();
+        let has_room = |pipes: &Pipes| {
+            let quiet = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+            let mut waits =
+                [rustix::event::PollFd::from_borrowed_fd(pipes.input().unwrap(), rustix::event::PollFlags::OUT)];
+            rustix::event::poll(&mut waits, Some(&quiet)).unwrap() == 1
+        };
+        for left in (0..5).rev() {
+            assert!(!pipes.is_drained() && pipes.tells_when_drained() && !has_room(&pipes), "{left} more");
+            reader.read_exact(&mut [0]).unwrap();
+        }
+        assert!(pipes.is_drained() && has_room(&pipes));
+    }
+
+    #[test]
+    fn unread_bytes_are_thrown_away_although_the_next_reader_is_there() {
+        let fixture = created();
+        let mut pipes = Pipes::open(&fixture.folder).unwrap();
+        let mut reader = fixture.reader();
+        pipes.write(b"stale", 0).unwrap();
+        assert!(pipes.discard_unread());
+        assert!(!pipes.discard_unread());
+        pipes.write(b"new", 0).unwrap();
+        let mut room = [0; 10];
+        assert_eq!(reader.read(&mut room).unwrap(), 3);
+        assert_eq!(&room[..3], b"new");
+
+        let mut writer = fixture.writer();
+        writer.write_all(b"old request").unwrap();
+        pipes.start_anew();
+        writer.write_all(b"new request").unwrap();
+        let mut room = [0; 100];
+        assert_eq!(pipes.read(&mut room).unwrap(), ReadOutcome::Bytes(11));
+        assert_eq!(&room[..11], b"new request");
+    }
+}

@@ -1,0 +1,435 @@
+//! Tests of the loop with real FIFOs and a manual clock, one turn at a time, the test being the workload.
+
+use super::super::{ControlHub, ControlInterface, FOLDER};
+use super::*;
+use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
+use crate::limits::{CONTROL_MESSAGE_TIME, CONTROL_OUTBOX_BYTES, CONTROL_REQUESTS};
+use crate::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
+use crate::model::messages::{FromWorkload, LogEntry, ReadState, RequestContent, ResponseContent, ToServer};
+use crate::model::names::InstanceName;
+use crate::simulation::manual_clock::ManualClock;
+use crate::wire::delimited::workload_side::{frame as to_agent, read_message};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::{read, write};
+use std::path::PathBuf;
+
+struct Rig {
+    poller: Poller<ManualClock>,
+    clock: ManualClock,
+    hub: ControlHub,
+    uplink: UplinkReader,
+    folder: tempfile::TempDir,
+}
+
+/// The test as a workload: never waits, whichever end it opens.
+struct Client {
+    output: Option<OwnedFd>,
+    input: Option<OwnedFd>,
+    folder: PathBuf,
+    unread: Vec<u8>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let (outbox, uplink) = uplink_outbox();
+        let hub = ControlHub::new(outbox, 1 << 20).unwrap();
+        let clock = ManualClock::new();
+        let poller = Poller::new(hub.shared.clone(), clock.clone());
+        uplink.connected();
+        Self { poller, clock, hub, uplink, folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn open(&mut self, workload: &str) -> ControlInterface {
+        let rule = AccessRule::State { operation: Operation::Read, filter_masks: vec!["*".to_owned()] };
+        let access = ControlInterfaceAccess { allow_rules: vec![rule], deny_rules: vec![] };
+        let folder = self.folder.path().join(workload).join(FOLDER);
+        let interface = self.hub.open(&workload.into(), folder, &access).unwrap();
+        self.turns();
+        interface
+    }
+
+    fn client(&self, workload: &str) -> Client {
+        let folder = self.folder.path().join(workload).join(FOLDER);
+        let mut client = Client { output: None, input: None, folder, unread: Vec::new() };
+        client.open_input();
+        client.open_output();
+        client
+    }
+
+    /// A workload that has said hello.
+    fn greeted(&mut self, workload: &str) -> (ControlInterface, Client) {
+        let interface = self.open(workload);
+        let mut client = self.client(workload);
+        client.say(hello());
+        self.turns();
+        assert_eq!(client.heard(), [ToWorkload::Accepted]);
+        (interface, client)
+    }
+
+    /// Lets the loop do all it can do now.
+    fn turns(&mut self) {
+        for _ in 0..8 {
+            assert!(self.poller.turn(None));
+        }
+    }
+
+    /// Lets time pass until nothing is due within `limit`.
+    fn pass(&mut self, limit: Duration) {
+        let end = self.clock.now() + limit;
+        for _ in 0..10_000 {
+            self.turns();
+            let now = self.clock.now();
+            match self.poller.due(now).filter(|due| *due <= end) {
+                Some(due) => self.clock.advance(due.saturating_duration_since(now)),
+                None => return self.clock.advance(end.saturating_duration_since(now)),
+            }
+        }
+        panic!("the loop finds no rest");
+    }
+
+    /// All messages that `client` gets when it reads and reads.
+    fn heard(&mut self, client: &mut Client) -> Vec<ToWorkload> {
+        for _ in 0..1_000 {
+            let before = client.unread.len();
+            self.pass(Duration::from_millis(200));
+            client.read();
+            if client.unread.len() == before {
+                return client.heard();
+            }
+        }
+        panic!("there is no end");
+    }
+
+    fn requests(&self) -> Vec<String> {
+        std::iter::from_fn(|| self.uplink.next(self.clock.now()))
+            .map(|message| match message {
+                ToServer::Request(request) => request.id,
+                other => panic!("a request is expected, not {other:?}"),
+            })
+            .collect()
+    }
+}
+
+impl Client {
+    fn open_output(&mut self) {
+        let flags = OFlags::WRONLY | OFlags::NONBLOCK;
+        self.output = Some(open(self.folder.join("output"), flags, Mode::empty()).unwrap());
+    }
+
+    fn open_input(&mut self) {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        self.input = Some(open(self.folder.join("input"), flags, Mode::empty()).unwrap());
+    }
+
+    fn say(&mut self, message: FromWorkload) {
+        let bytes = to_agent(message).unwrap();
+        assert_eq!(write(self.output.as_ref().unwrap(), &bytes), Ok(bytes.len()));
+    }
+
+    fn read(&mut self) {
+        let mut room = vec![0; 1 << 20];
+        while let Ok(count @ 1..) = read(self.input.as_ref().unwrap(), &mut room) {
+            self.unread.extend_from_slice(&room[..count]);
+        }
+    }
+
+    /// All messages that came; panics when they do not begin and end where they should.
+    fn heard(&mut self) -> Vec<ToWorkload> {
+        self.read();
+        let messages = split(&self.unread);
+        self.unread.clear();
+        messages.into_iter().map(|bytes| read_message(&bytes).unwrap()).collect()
+    }
+}
+
+fn split(stream: &[u8]) -> Vec<Vec<u8>> {
+    let mut messages = Vec::new();
+    let mut rest = stream;
+    while !rest.is_empty() {
+        let prefix = rest.iter().position(|byte| byte & 0x80 == 0).expect("a whole length") + 1;
+        let length = rest[..prefix].iter().rev().fold(0, |length, byte| length << 7 | usize::from(byte & 0x7f));
+        messages.push(rest[prefix..prefix + length].to_vec());
+        rest = &rest[prefix + length..];
+    }
+    messages
+}
+
+fn hello() -> FromWorkload {
+    FromWorkload::Hello { version: "1.0.0".to_owned() }
+}
+
+fn ask(id: &str) -> FromWorkload {
+    let content = RequestContent::CompleteState(ReadState { masks: vec!["agents".to_owned()], subscribe: false });
+    FromWorkload::Request(Request { id: id.to_owned(), content })
+}
+
+fn lines(id: &str, bytes: usize) -> Response {
+    let entry = LogEntry { instance: InstanceName::with_id("w", "1", "A"), message: "x".repeat(bytes) };
+    Response { id: id.to_owned(), content: ResponseContent::LogEntries(vec![entry]) }
+}
+
+fn answer(id: &str) -> Response {
+    Response { id: id.to_owned(), content: ResponseContent::Error("no".to_owned()) }
+}
+
+// [utest->swdd~agent-listens-for-requests-from-pipe~1]
+// [utest->swdd~agent-forward-responses-to-control-interface-pipe~1]
+// [utest->swdd~agent-remove-id-prefix-forwarding-control-interface-response~1]
+#[test]
+fn requests_go_out_and_answers_come_back() {
+    let mut rig = Rig::new();
+    let (_one, mut client) = rig.greeted("one");
+    let (_two, mut other) = rig.greeted("two");
+    client.say(ask("a"));
+    other.say(ask("a"));
+    rig.turns();
+    assert_eq!(rig.requests(), ["one@a", "two@a"]);
+    rig.hub.deliver("one", answer("a")).unwrap();
+    rig.turns();
+    assert_eq!(client.heard(), [ToWorkload::Response(answer("a"))]);
+    assert_eq!(other.heard(), []);
+    assert_eq!(rig.poller.due(rig.clock.now()), None, "an idle interface costs nothing");
+}
+
+#[test]
+fn answers_wait_for_the_hello() {
+    let mut rig = Rig::new();
+    let _interface = rig.open("w");
+    let mut client = rig.client("w");
+    rig.hub.deliver("w", answer("early")).unwrap();
+    rig.turns();
+    assert_eq!(client.heard(), []);
+    client.say(hello());
+    rig.turns();
+    assert_eq!(rig.heard(&mut client), [ToWorkload::Accepted, ToWorkload::Response(answer("early"))]);
+}
+
+// [utest->swdd~agent-handles-control-interface-input-pipe-not-read~1]
+#[test]
+fn a_frame_that_was_cut_is_continued_or_forgotten_but_never_followed_by_another() {
+    let mut rig = Rig::new();
+    let (_interface, mut client) = rig.greeted("w");
+    let large = 3_000_000;
+    for id in ["a", "b"] {
+        rig.hub.deliver("w", lines(id, large)).unwrap();
+    }
+    rig.turns();
+    let ids = |messages: Vec<ToWorkload>| -> Vec<String> {
+        messages
+            .into_iter()
+            .map(|message| if let ToWorkload::Response(answer) = message { answer.id } else { panic!() })
+            .collect()
+    };
+    // A slow reader gets everything, in order.
+    assert_eq!(ids(rig.heard(&mut client)), ["a", "b"]);
+    // One that goes in the middle of a message is followed by one that begins with the next.
+    for id in ["c", "d"] {
+        rig.hub.deliver("w", lines(id, large)).unwrap();
+    }
+    rig.turns();
+    client.input = None;
+    rig.turns();
+    client.open_input();
+    assert_eq!(ids(rig.heard(&mut client)), ["d"]);
+}
+
+// [utest->swdd~agent-handles-control-interface-input-pipe-not-read~1]
+#[test]
+fn requests_are_read_while_nobody_reads_answers() {
+    let mut rig = Rig::new();
+    let (_interface, mut client) = rig.greeted("w");
+    for number in 0..8 {
+        rig.hub.deliver("w", lines(&number.to_string(), CONTROL_OUTBOX_BYTES / 9)).unwrap();
+    }
+    rig.turns();
+    let bytes = to_agent(ask("half")).unwrap();
+    write(client.output.as_ref().unwrap(), &bytes[..4]).unwrap();
+    rig.turns();
+    rig.hub.deliver("w", answer("between")).unwrap();
+    rig.turns();
+    write(client.output.as_ref().unwrap(), &bytes[4..]).unwrap();
+    rig.turns();
+    assert_eq!(rig.requests(), ["w@half"], "what was read before the answer came is not lost");
+    assert_eq!(rig.heard(&mut client).len(), 9);
+}
+
+/// Clients may take all that the pipe holds and then wait for the pipe although they have messages left.
+#[test]
+fn a_second_message_is_not_written_before_the_first_one_was_read() {
+    for bytes in [10, 100_000] {
+        let mut rig = Rig::new();
+        let (_interface, mut client) = rig.greeted("w");
+        for id in ["a", "b", "c"] {
+            rig.hub.deliver("w", lines(id, bytes)).unwrap();
+        }
+        for id in ["a", "b", "c"] {
+            rig.pass(Duration::from_millis(200));
+            assert_eq!(client.heard(), [ToWorkload::Response(lines(id, bytes))]);
+        }
+        assert_eq!(rig.poller.due(rig.clock.now()), None);
+    }
+}
+
+#[test]
+fn a_reader_that_comes_late_gets_what_waited() {
+    let mut rig = Rig::new();
+    let _interface = rig.open("w");
+    let mut client = rig.client("w");
+    client.input = None;
+    client.say(hello());
+    rig.turns();
+    rig.hub.deliver("w", answer("a")).unwrap();
+    rig.pass(Duration::from_millis(350));
+    let due = rig.poller.due(rig.clock.now()).unwrap();
+    assert!(due <= rig.clock.now() + CONTROL_READER_RETRY_MAX, "somebody who blocks in open() waits for us");
+    rig.pass(2 * CONTROL_READER_AWAY);
+    let due = rig.poller.due(rig.clock.now()).unwrap();
+    assert!(due > rig.clock.now() + CONTROL_READER_RETRY_MAX, "a workload that never reads is asked seldom");
+    client.open_input();
+    rig.pass(CONTROL_READER_RETRY_AWAY);
+    assert_eq!(rig.heard(&mut client), [ToWorkload::Accepted, ToWorkload::Response(answer("a"))]);
+    assert_eq!(rig.poller.due(rig.clock.now()), None);
+}
+
+#[test]
+fn a_new_user_of_the_pipes_gets_nothing_of_the_earlier_one() {
+    let mut rig = Rig::new();
+    let (_interface, mut client) = rig.greeted("w");
+    for id in ["a", "b", "c"] {
+        rig.hub.deliver("w", lines(id, 900_000)).unwrap();
+    }
+    rig.turns();
+    client.output = None;
+    rig.turns();
+    client.input = None;
+    client.open_input();
+    client.open_output();
+    rig.hub.deliver("w", answer("stale")).unwrap();
+    client.say(hello());
+    rig.pass(Duration::from_millis(200));
+    assert_eq!(client.heard(), [ToWorkload::Accepted]);
+    rig.hub.deliver("w", answer("new")).unwrap();
+    rig.turns();
+    assert_eq!(client.heard(), [ToWorkload::Response(answer("new"))]);
+}
+
+#[test]
+fn a_restarted_container_finds_clean_pipes_and_has_to_say_hello() {
+    let mut rig = Rig::new();
+    let (interface, mut client) = rig.greeted("w");
+    rig.hub.deliver("w", lines("old", 1000)).unwrap();
+    client.say(ask("a"));
+    rig.turns();
+    client.say(ask("unread"));
+    (client.output, client.input) = (None, None);
+    interface.restart();
+    rig.turns();
+    rig.requests();
+    let mut next = rig.client("w");
+    rig.hub.deliver("w", answer("stale")).unwrap();
+    next.say(ask("without hello"));
+    rig.turns();
+    assert_eq!(next.heard(), [ToWorkload::Closed { reason: "Initial Hello missing!".to_owned() }]);
+    assert_eq!(rig.requests(), [] as [&str; 0]);
+}
+
+#[test]
+fn garbage_ends_one_session_until_its_user_closes_and_no_other() {
+    let mut rig = Rig::new();
+    let (_other, mut other) = rig.greeted("other");
+    let _interface = rig.open("w");
+    for bytes in [&[0xff; 12][..], &[0x80, 0x80, 0x80, 0x80, 0x80, 2], &[1, 0xff]] {
+        let mut client = rig.client("w");
+        write(client.output.as_ref().unwrap(), bytes).unwrap();
+        rig.turns();
+        assert_eq!(client.heard(), [ToWorkload::Closed { reason: "Could not decode protobuf data".to_owned() }]);
+        client.say(hello());
+        rig.turns();
+        assert_eq!(client.heard(), [], "nothing is believed before the pipe is closed");
+        drop(client);
+        rig.turns();
+    }
+    let mut client = rig.client("w");
+    client.say(hello());
+    other.say(ask("fine"));
+    rig.turns();
+    assert_eq!(client.heard(), [ToWorkload::Accepted]);
+    assert_eq!(rig.requests(), ["other@fine"]);
+}
+
+#[test]
+fn thousands_of_opens_and_closes_leave_nothing_behind() {
+    let mut rig = Rig::new();
+    let _interface = rig.open("w");
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = descriptors();
+    for round in 0..2_000 {
+        let mut client = rig.client("w");
+        match round % 3 {
+            0 => client.say(hello()),
+            1 => drop(write(client.output.as_ref().unwrap(), &[40, 1, 2])),
+            _ => {}
+        }
+        assert!(rig.poller.turn(None));
+    }
+    rig.turns();
+    // Other tests of this process open and close as well.
+    assert!(descriptors() < before + 200, "{before} {}", descriptors());
+    let mut client = rig.client("w");
+    rig.turns();
+    client.say(hello());
+    rig.turns();
+    assert_eq!(client.heard(), [ToWorkload::Accepted]);
+}
+
+#[test]
+fn a_message_that_is_never_finished_ends_the_session() {
+    let mut rig = Rig::new();
+    let (_interface, mut client) = rig.greeted("w");
+    write(client.output.as_ref().unwrap(), &[100, 1]).unwrap();
+    rig.turns();
+    rig.pass(CONTROL_MESSAGE_TIME);
+    rig.turns();
+    let reason = "A message was not complete within 30 s".to_owned();
+    assert_eq!(client.heard(), [ToWorkload::Closed { reason }]);
+}
+
+#[test]
+fn a_flood_of_requests_waits_in_the_pipe_and_others_do_not_notice() {
+    let mut rig = Rig::new();
+    let (_greedy, mut greedy) = rig.greeted("greedy");
+    let (_modest, mut modest) = rig.greeted("modest");
+    for number in 0..CONTROL_REQUESTS + 50 {
+        greedy.say(ask(&number.to_string()));
+    }
+    rig.turns();
+    modest.say(ask("a"));
+    rig.turns();
+    let sent = rig.requests();
+    assert_eq!((sent.len(), sent.last().map(String::as_str)), (CONTROL_REQUESTS + 1, Some("modest@a")));
+    assert!(rig.poller.due(rig.clock.now()).is_some());
+    rig.pass(CONTROL_ROOM_RETRY);
+    assert_eq!(rig.requests().len(), 50);
+}
+
+#[test]
+fn an_interface_that_ended_is_let_go() {
+    let mut rig = Rig::new();
+    let (interface, client) = rig.greeted("w");
+    interface.end();
+    rig.turns();
+    assert!(rig.poller.links.is_empty());
+    assert!(!client.folder.exists());
+    let wrote = write(client.output.as_ref().unwrap(), b"x");
+    assert_eq!(wrote, Err(Errno::PIPE));
+}
+
+#[test]
+fn the_thread_ends_when_the_agent_does() {
+    let (outbox, _uplink) = uplink_outbox();
+    let hub = ControlHub::new(outbox, 1 << 20).unwrap();
+    let (stop, running) = rustix::pipe::pipe().unwrap();
+    let thread = hub.start(crate::clock::SystemClock, stop).unwrap();
+    drop(running);
+    assert!(crate::threads::join_all([thread], Duration::from_secs(20)).is_empty());
+}

@@ -1,0 +1,297 @@
+//! What one workload says and what follows from it: hello, authorisation, forwarding (spec/control-interface.md
+//! sections 4 and 5).
+//!
+//! Thread: `control`. Owns: bytes that came and are no whole message yet, whether the workload has said hello, one
+//! request that waits for room. Reaches the outside through [`Outside`], and waits for nothing.
+
+use super::authorizer::Authorizer;
+use crate::limits::{CONTROL_COMPLAINTS, CONTROL_COMPLAINTS_TIME, CONTROL_LOGGED_TEXT, CONTROL_MESSAGE_TIME};
+use crate::model::messages::{FromWorkload, Request, RequestContent, Response, ResponseContent, ToWorkload};
+use crate::model::names::Name;
+use crate::model::version::check_compatible;
+use crate::wire::delimited::{FrameBuffer, Undecodable, read_message};
+use log::{debug, info, warn};
+use std::time::Instant;
+
+const HELLO_MISSING: &str = "Initial Hello missing!";
+const UNDECODABLE: &str = "Could not decode protobuf data";
+const DENIED: &str = "Access denied";
+const NO_STATE: &str = "The UpdateStateRequest does not contain a new state";
+const NO_SERVER: &str = "The agent has no connection to the server and too many requests wait for it; try again later";
+
+/// What a session does to the world.
+pub trait Outside {
+    /// Answers a hello, or ends the session, before anything else that waits.
+    fn greet(&mut self, message: ToWorkload);
+
+    /// Sends an answer behind those that wait.
+    fn answer(&mut self, response: Response);
+
+    /// Forgets what was meant for an earlier user of the pipes, and what it did not read.
+    fn discard_unsent(&mut self);
+
+    /// Passes a request to the server; `own_id` is the id without our prefix.
+    fn forward(&mut self, own_id: &str, request: Request) -> Forwarded;
+}
+
+/// What became of a request.
+#[derive(Debug, PartialEq)]
+pub enum Forwarded {
+    /// It is on its way.
+    Yes,
+    /// There will be room for it soon.
+    Later(Request),
+    /// There is no connection, and no room to wait for one.
+    NoServer,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Waits for a hello.
+    New,
+    Established,
+    /// The workload was told why; what it still says is ignored until it closes its pipe.
+    Refused,
+}
+
+/// The workload's side of one control interface.
+#[derive(Debug)]
+pub struct Session {
+    workload: Name,
+    authorizer: Authorizer,
+    stage: Stage,
+    /// The workload has closed its pipe since it last said hello: whoever says hello next may be somebody else.
+    closed_since_hello: bool,
+    buffer: FrameBuffer,
+    /// When the message began that is not complete.
+    began: Option<Instant>,
+    /// Waits for room; nothing is read meanwhile.
+    held: Option<(String, Request)>,
+    complaints: Complaints,
+}
+
+impl Session {
+    /// Waits for the hello of `workload`. Its messages may have `message_max` bytes.
+    #[must_use]
+    pub fn new(workload: Name, authorizer: Authorizer, message_max: usize) -> Self {
+        Self {
+            workload,
+            authorizer,
+            stage: Stage::New,
+            closed_since_hello: false,
+            buffer: FrameBuffer::new(message_max),
+            began: None,
+            held: None,
+            complaints: Complaints::default(),
+        }
+    }
+
+    /// Whether the workload has said hello and may get answers.
+    #[must_use]
+    pub fn is_established(&self) -> bool {
+        self.stage == Stage::Established
+    }
+
+    /// Whether nothing shall be read, because a request waits for room.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// When a message that began must be complete.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.began.map(|began| began + CONTROL_MESSAGE_TIME)
+    }
+
+    /// The workload wrote something.
+    // [impl->swdd~agent-listens-for-requests-from-pipe~1]
+    pub fn on_bytes(&mut self, bytes: &[u8], now: Instant, outside: &mut dyn Outside) {
+        if self.stage != Stage::Refused {
+            self.buffer.put(bytes);
+            self.on_messages(now, outside);
+        }
+    }
+
+    /// There may be room for the request that waits.
+    pub fn on_room(&mut self, now: Instant, outside: &mut dyn Outside) {
+        if let Some((own_id, request)) = self.held.take() {
+            self.forward(own_id, request, outside);
+            self.on_messages(now, outside);
+        }
+    }
+
+    /// The workload has closed its pipe. What it began to say is void; the session goes on (section 4).
+    pub fn on_close(&mut self) {
+        self.closed_since_hello = true;
+        self.forget_partial();
+        if self.stage == Stage::Refused {
+            self.stage = Stage::New;
+        }
+    }
+
+    /// The container was restarted: the new one has to say hello.
+    pub fn on_restart(&mut self, outside: &mut dyn Outside) {
+        self.stage = Stage::New;
+        self.closed_since_hello = false;
+        self.held = None;
+        self.forget_partial();
+        outside.discard_unsent();
+    }
+
+    /// The time of [`Self::deadline`] has come.
+    pub fn on_deadline(&mut self, outside: &mut dyn Outside) {
+        let reason = match self.stage {
+            Stage::New => UNDECODABLE.to_owned(),
+            _ => format!("A message was not complete within {} s", CONTROL_MESSAGE_TIME.as_secs()),
+        };
+        self.refuse(reason, outside);
+    }
+
+    fn on_messages(&mut self, now: Instant, outside: &mut dyn Outside) {
+        let mut complete = false;
+        while self.stage != Stage::Refused && self.held.is_none() {
+            match self.buffer.next_message() {
+                Ok(Some(bytes)) => {
+                    complete = true;
+                    let message = read_message(bytes);
+                    self.on_message(message, now, outside);
+                }
+                Ok(None) => {
+                    let partial = self.buffer.is_partial();
+                    self.began = partial.then(|| self.began.filter(|_| !complete).unwrap_or(now));
+                    return;
+                }
+                Err(error) => {
+                    let reason = if self.stage == Stage::New { UNDECODABLE.to_owned() } else { error.to_string() };
+                    debug!("Workload '{}' wrote {error}.", self.workload);
+                    self.refuse(reason, outside);
+                }
+            }
+        }
+        self.began = None; // Nothing is read, so nothing is late.
+    }
+
+    fn on_message(&mut self, message: Result<FromWorkload, Undecodable>, now: Instant, outside: &mut dyn Outside) {
+        match (self.stage, message) {
+            (_, Ok(FromWorkload::Hello { version })) => self.on_hello(&version, now, outside),
+            (Stage::New, Ok(_)) => self.refuse(HELLO_MISSING.to_owned(), outside),
+            (Stage::New, Err(_)) => self.refuse(UNDECODABLE.to_owned(), outside),
+            (_, Ok(FromWorkload::Request(request))) => self.on_request(request, now, outside),
+            (_, Ok(FromWorkload::Empty)) => {
+                self.complain(now, || {
+                    "Could not convert protobuf in internal data structure: 'ToAnkaios is None.'".to_owned()
+                });
+            }
+            (_, Err(_)) => self.complain(now, || "Could not decode to Ankaios data.".to_owned()),
+        }
+    }
+
+    fn on_hello(&mut self, version: &str, now: Instant, outside: &mut dyn Outside) {
+        if let Err(reason) = check_compatible(version) {
+            return self.refuse(reason, outside);
+        }
+        if self.stage == Stage::Established {
+            self.complain(now, || format!("Received yet another Hello with protocol version '{}'", brief(version)));
+        } else {
+            info!("Control interface connection established. Workload '{}'.", self.workload);
+        }
+        if std::mem::take(&mut self.closed_since_hello) {
+            outside.discard_unsent();
+        }
+        self.stage = Stage::Established;
+        outside.greet(ToWorkload::Accepted);
+    }
+
+    // [impl->swdd~agent-adds-workload-prefix-id-control-interface-request~1]
+    // [impl->swdd~agent-authorizes-control-interface-requests~1]
+    fn on_request(&mut self, request: Request, now: Instant, outside: &mut dyn Outside) {
+        let Request { id, content } = request;
+        let refusal = match (self.authorizer.check(&content), &content) {
+            (Err(denial), _) => {
+                if self.complaints.may_speak(now) {
+                    let denial = denial.to_string();
+                    info!("Denied request '{}' of workload '{}': {}", brief(&id), self.workload, brief(&denial));
+                }
+                Some(DENIED.to_owned())
+            }
+            (Ok(()), RequestContent::UpdateState(update)) => match &update.new_state {
+                None => Some(NO_STATE.to_owned()),
+                Some(Err(reason)) => Some(format!("Update rejected: '{reason}'")), // The server would say the same.
+                Some(Ok(_)) => None,
+            },
+            (Ok(()), _) => None,
+        };
+        if let Some(text) = refusal {
+            return outside.answer(Response { id, content: ResponseContent::Error(text) });
+        }
+        // A name has no '@', so the first one in the id is ours whatever the workload writes.
+        let request = Request { id: format!("{}@{id}", self.workload), content };
+        self.forward(id, request, outside);
+    }
+
+    // [impl->swdd~agent-forward-request-from-control-interface-pipe-to-server~1]
+    fn forward(&mut self, own_id: String, request: Request, outside: &mut dyn Outside) {
+        match outside.forward(&own_id, request) {
+            Forwarded::Yes => {}
+            Forwarded::Later(request) => self.held = Some((own_id, request)),
+            Forwarded::NoServer => {
+                let content = ResponseContent::Error(NO_SERVER.to_owned());
+                outside.answer(Response { id: own_id, content });
+            }
+        }
+    }
+
+    fn refuse(&mut self, reason: String, outside: &mut dyn Outside) {
+        warn!("Closing the control interface connection of workload '{}': '{}'", self.workload, brief(&reason));
+        self.stage = Stage::Refused;
+        self.held = None;
+        self.forget_partial();
+        outside.greet(ToWorkload::Closed { reason });
+    }
+
+    fn forget_partial(&mut self) {
+        if self.held.is_none() {
+            self.buffer.clear();
+        }
+        self.began = None;
+    }
+
+    fn complain(&mut self, now: Instant, text: impl Fn() -> String) {
+        if self.complaints.may_speak(now) {
+            warn!("Workload '{}': {}", self.workload, text());
+        }
+    }
+}
+
+/// Keeps the log readable when a workload makes many mistakes.
+#[derive(Debug, Default)]
+struct Complaints {
+    since: Option<Instant>,
+    count: u32,
+}
+
+impl Complaints {
+    fn may_speak(&mut self, now: Instant) -> bool {
+        if self.since.is_none_or(|since| now.saturating_duration_since(since) >= CONTROL_COMPLAINTS_TIME) {
+            (self.since, self.count) = (Some(now), 0);
+        }
+        self.count = self.count.saturating_add(1);
+        self.count <= CONTROL_COMPLAINTS
+    }
+}
+
+/// A text of a workload as a log line may show it: short, and without characters that do something.
+fn brief(text: &str) -> String {
+    let mut shown = String::new();
+    for character in text.chars().take(CONTROL_LOGGED_TEXT) {
+        if character.is_control() { shown.extend(character.escape_default()) } else { shown.push(character) }
+    }
+    if text.chars().nth(CONTROL_LOGGED_TEXT).is_some() {
+        shown.push_str(" ...");
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests;

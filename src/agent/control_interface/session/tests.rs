@@ -1,0 +1,343 @@
+//! Tests of one session: every message, every reason, one call at a time.
+
+use super::*;
+use crate::clock::Clock;
+use crate::limits::{CONTROL_MESSAGE_MAX, STACK_LARGE};
+use crate::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
+use crate::model::messages::{ReadState, UpdateState};
+use crate::model::node::Node;
+use crate::simulation::manual_clock::ManualClock;
+use crate::wire::delimited::workload_side::frame;
+
+/// What a session did, in order.
+#[derive(Debug, Clone, PartialEq)]
+enum Did {
+    Greeted(ToWorkload),
+    Answered(Response),
+    Discarded,
+    Forwarded(Request),
+}
+
+#[derive(Default)]
+struct World {
+    did: Vec<Did>,
+    full: bool,
+    offline: bool,
+}
+
+impl Outside for World {
+    fn greet(&mut self, message: ToWorkload) {
+        self.did.push(Did::Greeted(message));
+    }
+
+    fn answer(&mut self, response: Response) {
+        self.did.push(Did::Answered(response));
+    }
+
+    fn discard_unsent(&mut self) {
+        self.did.push(Did::Discarded);
+    }
+
+    fn forward(&mut self, _own_id: &str, request: Request) -> Forwarded {
+        match (self.full, self.offline) {
+            (true, _) => Forwarded::Later(request),
+            (_, true) => Forwarded::NoServer,
+            _ => {
+                self.did.push(Did::Forwarded(request));
+                Forwarded::Yes
+            }
+        }
+    }
+}
+
+struct Rig {
+    session: Session,
+    world: World,
+    clock: ManualClock,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let rule = |operation, mask: &str| AccessRule::State { operation, filter_masks: vec![mask.to_owned()] };
+        let allow_rules = vec![rule(Operation::Read, "agents"), rule(Operation::Write, "desiredState")];
+        let authorizer = Authorizer::new(&ControlInterfaceAccess { allow_rules, deny_rules: vec![] });
+        let session = Session::new("web".into(), authorizer, CONTROL_MESSAGE_MAX);
+        Self { session, world: World::default(), clock: ManualClock::new() }
+    }
+
+    fn established() -> Self {
+        let mut rig = Self::new();
+        rig.hello("1.0.0");
+        rig.did();
+        rig
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.session.on_bytes(bytes, self.clock.now(), &mut self.world);
+    }
+
+    fn say(&mut self, message: FromWorkload) {
+        let bytes = frame(message).unwrap();
+        self.bytes(&bytes);
+    }
+
+    fn hello(&mut self, version: &str) {
+        self.say(FromWorkload::Hello { version: version.to_owned() });
+    }
+
+    fn did(&mut self) -> Vec<Did> {
+        std::mem::take(&mut self.world.did)
+    }
+}
+
+fn read(id: &str, mask: &str) -> FromWorkload {
+    let content = RequestContent::CompleteState(ReadState { masks: vec![mask.to_owned()], subscribe: false });
+    FromWorkload::Request(Request { id: id.to_owned(), content })
+}
+
+fn forwarded(id: &str) -> Did {
+    let content = RequestContent::CompleteState(ReadState { masks: vec!["agents".to_owned()], subscribe: false });
+    Did::Forwarded(Request { id: id.to_owned(), content })
+}
+
+fn closed(reason: &str) -> Did {
+    Did::Greeted(ToWorkload::Closed { reason: reason.to_owned() })
+}
+
+fn error(id: &str, text: &str) -> Did {
+    Did::Answered(Response { id: id.to_owned(), content: ResponseContent::Error(text.to_owned()) })
+}
+
+const ACCEPTED: Did = Did::Greeted(ToWorkload::Accepted);
+
+#[test]
+fn the_first_message_must_be_a_hello_that_fits() {
+    let unsupported = |version: &str| format!("Unsupported protocol version '{version}'. Currently supported '1'");
+    let hello = |version: &str| frame(FromWorkload::Hello { version: version.to_owned() }).unwrap();
+    for (bytes, expected) in [
+        (hello("1.0.0"), ACCEPTED),
+        (hello("1.9.0"), ACCEPTED),
+        (hello("1.0.0+b"), ACCEPTED),
+        (hello("1.1.0-pre"), ACCEPTED),
+        (hello("1"), closed(&unsupported("1"))),
+        (hello("1.0"), closed(&unsupported("1.0"))),
+        (hello("abc"), closed(&unsupported("abc"))),
+        (hello(""), closed(&unsupported(""))),
+        (hello("0.7.0"), closed(&unsupported("0.7.0"))),
+        (hello("2.0.0"), closed(&unsupported("2.0.0"))),
+        (frame(read("a", "agents")).unwrap(), closed("Initial Hello missing!")),
+        (vec![0], closed("Initial Hello missing!")),
+        (vec![2, 0x18, 1], closed("Initial Hello missing!")),
+        (vec![1, 0xff], closed("Could not decode protobuf data")),
+        (vec![0x80; 10], closed("Could not decode protobuf data")),
+        (vec![0x80, 0x80, 0x80, 0x80, 0x80, 2], closed("Could not decode protobuf data")),
+    ] {
+        let mut rig = Rig::new();
+        rig.bytes(&bytes);
+        assert_eq!(rig.did(), [expected], "{bytes:?}");
+    }
+}
+
+// [utest->swdd~agent-listens-for-requests-from-pipe~1]
+// [utest->swdd~agent-adds-workload-prefix-id-control-interface-request~1]
+// [utest->swdd~agent-forward-request-from-control-interface-pipe-to-server~1]
+#[test]
+fn the_id_that_the_server_sees_begins_with_the_workload_whatever_the_workload_writes() {
+    let mut rig = Rig::established();
+    for id in ["a", "", "other@a", "@", "agent_A@other@a", "web@web"] {
+        rig.say(read(id, "agents"));
+        assert_eq!(rig.did(), [forwarded(&format!("web@{id}"))]);
+    }
+}
+
+#[test]
+fn what_is_not_allowed_is_answered_here() {
+    let mut rig = Rig::established();
+    let update = |new_state, mask: &str| {
+        let content = RequestContent::UpdateState(UpdateState { new_state, masks: vec![mask.to_owned()] });
+        FromWorkload::Request(Request { id: "u".to_owned(), content })
+    };
+    let no_state = "The UpdateStateRequest does not contain a new state";
+    for (message, expected) in [
+        (read("a@b", "desiredState"), error("a@b", "Access denied")),
+        (
+            FromWorkload::Request(Request { id: "m".to_owned(), content: RequestContent::Missing }),
+            error("m", "Access denied"),
+        ),
+        (update(None, "desiredState"), error("u", no_state)),
+        (update(None, "agents"), error("u", "Access denied")),
+        (update(Some(Ok(Node::empty())), "agents"), error("u", "Access denied")),
+    ] {
+        rig.say(message.clone());
+        assert_eq!(rig.did(), [expected], "{message:?}");
+    }
+}
+
+#[test]
+fn a_state_that_cannot_be_read_is_answered_here() {
+    let mut rig = Rig::established();
+    // newState { desiredState { workloads { "w": { restartPolicy: 9 } } } }, mask desiredState
+    let workload = [0x0a, 0x01, b'w', 0x12, 0x02, 0x10, 0x09];
+    let wrap = |tag: u8, bytes: &[u8]| [&[tag, u8::try_from(bytes.len()).unwrap()], bytes].concat();
+    let state = wrap(0x0a, &wrap(0x0a, &wrap(0x12, &wrap(0x0a, &workload))));
+    let update = [state, wrap(0x12, b"desiredState")].concat();
+    let request = [wrap(0x0a, b"id"), wrap(0x12, &update)].concat();
+    let message = wrap(0x1a, &request);
+    rig.bytes(&[&[u8::try_from(message.len()).unwrap()], message.as_slice()].concat());
+    let [Did::Answered(Response { id, content: ResponseContent::Error(text) })] = &rig.did()[..] else {
+        panic!("an error is expected")
+    };
+    assert_eq!(id, "id");
+    assert!(text.starts_with("Update rejected: '"), "{text}");
+}
+
+#[test]
+fn an_established_session_survives_what_it_cannot_read() {
+    let mut rig = Rig::established();
+    rig.bytes(&[1, 0xff]);
+    rig.say(FromWorkload::Empty);
+    rig.say(read("a", "agents"));
+    assert_eq!(rig.did(), [forwarded("web@a")]);
+}
+
+#[test]
+fn another_hello_is_answered_and_a_wrong_one_ends_the_session() {
+    let mut rig = Rig::established();
+    rig.hello("1.5.0");
+    assert_eq!(rig.did(), [ACCEPTED]);
+    rig.hello("3.0.0");
+    assert_eq!(rig.did(), [closed("Unsupported protocol version '3.0.0'. Currently supported '1'")]);
+    rig.hello("1.0.0");
+    rig.say(read("a", "agents"));
+    assert_eq!(rig.did(), [], "what comes before the pipe is closed is ignored");
+    assert!(!rig.session.is_established());
+    rig.session.on_close();
+    rig.hello("1.0.0");
+    assert_eq!(rig.did(), [Did::Discarded, ACCEPTED]);
+}
+
+#[test]
+fn a_pipe_that_is_closed_and_opened_again_goes_on_without_hello() {
+    let mut rig = Rig::established();
+    let request = frame(read("half", "agents")).unwrap();
+    rig.bytes(&request[..5]);
+    rig.session.on_close();
+    assert_eq!(rig.session.deadline(), None);
+    rig.say(read("a", "agents"));
+    assert_eq!(rig.did(), [forwarded("web@a")]);
+    rig.hello("1.0.0");
+    assert_eq!(rig.did(), [Did::Discarded, ACCEPTED], "it may be somebody else");
+    rig.hello("1.0.0");
+    assert_eq!(rig.did(), [ACCEPTED], "nobody closed in between");
+}
+
+#[test]
+fn a_restarted_container_has_to_say_hello() {
+    let mut rig = Rig::established();
+    rig.bytes(&[50, 1, 2]);
+    rig.session.on_restart(&mut rig.world);
+    assert_eq!(rig.did(), [Did::Discarded]);
+    assert!(!rig.session.is_established());
+    rig.hello("1.0.0");
+    assert_eq!(rig.did(), [ACCEPTED]);
+}
+
+#[test]
+fn a_message_has_to_be_complete_in_time_from_its_first_byte() {
+    for established in [false, true] {
+        let mut rig = if established { Rig::established() } else { Rig::new() };
+        let started = rig.clock.now();
+        rig.bytes(&[100]);
+        for _ in 0..3 {
+            assert_eq!(rig.session.deadline(), Some(started + CONTROL_MESSAGE_TIME), "not from the last byte");
+            rig.clock.advance(CONTROL_MESSAGE_TIME / 4);
+            rig.bytes(&[0]);
+        }
+        rig.session.on_deadline(&mut rig.world);
+        let reason =
+            if established { "A message was not complete within 30 s" } else { "Could not decode protobuf data" };
+        assert_eq!(rig.did(), [closed(reason)]);
+        assert_eq!(rig.session.deadline(), None);
+    }
+    let mut rig = Rig::established();
+    let request = frame(read("a", "agents")).unwrap();
+    rig.bytes(&request[..3]);
+    rig.clock.advance(CONTROL_MESSAGE_TIME / 2);
+    rig.bytes(&[&request[3..], &request[..3]].concat());
+    assert_eq!(rig.session.deadline(), Some(rig.clock.now() + CONTROL_MESSAGE_TIME), "the next message is another one");
+}
+
+#[test]
+fn lengths_above_the_limit_end_an_established_session_with_a_reason() {
+    let mut rig = Rig::established();
+    rig.bytes(&[0x80, 0x80, 0x80, 0x80, 0x80, 2]);
+    assert_eq!(rig.did(), [closed("a message of 68719476736 bytes, at most 4194304 are allowed")]);
+}
+
+#[test]
+fn requests_without_room_wait_in_order_and_nothing_else_is_read() {
+    let mut rig = Rig::established();
+    rig.world.full = true;
+    let bytes: Vec<u8> = ["a", "b", "c"].iter().flat_map(|id| frame(read(id, "agents")).unwrap()).collect();
+    rig.bytes(&bytes);
+    assert!(rig.session.is_paused());
+    rig.session.on_room(rig.clock.now(), &mut rig.world);
+    assert!(rig.session.is_paused());
+    assert_eq!(rig.did(), []);
+    rig.world.full = false;
+    rig.session.on_room(rig.clock.now(), &mut rig.world);
+    assert!(!rig.session.is_paused());
+    assert_eq!(rig.did(), ["web@a", "web@b", "web@c"].map(forwarded));
+}
+
+#[test]
+fn without_a_server_a_request_without_room_is_answered() {
+    let mut rig = Rig::established();
+    rig.world.offline = true;
+    rig.say(read("a", "agents"));
+    assert_eq!(rig.did(), [error("a", NO_SERVER)]);
+    assert!(!rig.session.is_paused());
+}
+
+#[test]
+fn a_flood_of_mistakes_is_not_a_flood_of_log_lines() {
+    let clock = ManualClock::new();
+    let mut complaints = Complaints::default();
+    let spoken = (0..1000).filter(|_| complaints.may_speak(clock.now())).count();
+    assert_eq!(spoken, CONTROL_COMPLAINTS as usize);
+    clock.advance(CONTROL_COMPLAINTS_TIME);
+    assert!(complaints.may_speak(clock.now()));
+    assert_eq!(brief("a\n\u{1b}[31m"), "a\\n\\u{1b}[31m");
+    assert!(brief(&"ä".repeat(10_000)).len() < 3 * CONTROL_LOGGED_TEXT);
+}
+
+/// Bytes that nest deeply must not overflow the stack of `control`.
+#[test]
+fn deeply_nested_messages_are_no_danger() {
+    let nested = std::thread::Builder::new().stack_size(STACK_LARGE).spawn(|| {
+        // Config items within config items: { array { values { array { values ... } } } }
+        let mut inner = Vec::new();
+        let wrap = |tag: u8, bytes: &[u8]| {
+            let mut length = bytes.len();
+            let mut framed = vec![tag];
+            while length >= 0x80 {
+                framed.push(0x80 | u8::try_from(length & 0x7f).unwrap());
+                length >>= 7;
+            }
+            framed.push(u8::try_from(length).unwrap());
+            framed.extend_from_slice(bytes);
+            framed
+        };
+        for depth in 0..2_000 {
+            inner = wrap(if depth % 2 == 0 { 0x0a } else { 0x12 }, &inner);
+        }
+        let configs = wrap(0x0a, &[wrap(0x0a, b"k"), wrap(0x12, &inner)].concat());
+        let update = wrap(0x0a, &wrap(0x0a, &wrap(0x1a, &configs)));
+        let message = wrap(0x1a, &wrap(0x12, &update));
+        let mut rig = Rig::established();
+        let bytes = wrap(0, &message);
+        rig.bytes(&bytes[1..]);
+        rig.did()
+    });
+    let _ = nested.unwrap().join().unwrap();
+}

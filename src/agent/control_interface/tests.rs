@@ -1,0 +1,106 @@
+//! Tests of the hub: interfaces opened, kept and ended while answers come.
+
+use super::*;
+use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
+use crate::clock::{Clock, SystemClock};
+use crate::limits::{CONTROL_MESSAGE_MAX, CONTROL_OUTBOX};
+use crate::model::access_rules::{AccessRule, Operation};
+use crate::model::messages::{LogEntry, RequestContent, ResponseContent, ToServer};
+use crate::model::names::InstanceName;
+
+fn hub() -> (ControlHub, UplinkReader) {
+    let (outbox, reader) = uplink_outbox();
+    (ControlHub::new(outbox, CONTROL_MESSAGE_MAX).unwrap(), reader)
+}
+
+fn access() -> ControlInterfaceAccess {
+    let rule = AccessRule::State { operation: Operation::Read, filter_masks: vec!["agents".to_owned()] };
+    ControlInterfaceAccess { allow_rules: vec![rule], deny_rules: vec![] }
+}
+
+fn lines(id: &str) -> Response {
+    let entry = LogEntry { instance: InstanceName::with_id("w", "1", "A"), message: "line".to_owned() };
+    Response { id: id.to_owned(), content: ResponseContent::LogEntries(vec![entry]) }
+}
+
+fn answer(id: &str) -> Response {
+    Response { id: id.to_owned(), content: ResponseContent::LogsCancelAccepted }
+}
+
+fn sent(reader: &UplinkReader) -> Vec<Request> {
+    std::iter::from_fn(|| reader.next(SystemClock.now()))
+        .map(|message| match message {
+            ToServer::Request(request) => request,
+            other => panic!("a request is expected, not {other:?}"),
+        })
+        .collect()
+}
+
+fn cancel(id: &str) -> Request {
+    Request { id: id.to_owned(), content: RequestContent::LogsCancel }
+}
+
+// [utest->swdd~agent-forward-responses-to-control-interface-pipe~1]
+// [utest->swdd~agent-uses-id-prefix-forward-control-interface-response-correct-workload~1]
+#[test]
+fn answers_reach_the_workload_that_is_named_and_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let (hub, _reader) = hub();
+    let one = hub.open(&"one".into(), folder.path().join("one"), &access()).unwrap();
+    let two = hub.open(&"two".into(), folder.path().join("two"), &access()).unwrap();
+    hub.deliver("two", answer("x@y")).unwrap();
+    assert!(!lock(&one.interface.mailbox).outbox.has_any(true));
+    assert!(lock(&two.interface.mailbox).outbox.has_any(true));
+    assert_eq!(hub.deliver("three", answer("x")), Err(NoInterface));
+}
+
+// [utest->swdd~agent-handles-control-interface-input-pipe-not-read~1]
+#[test]
+fn nobody_waits_for_a_workload_that_does_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let (hub, reader) = hub();
+    let _interface = hub.open(&"w".into(), folder.path().join("w"), &access()).unwrap();
+    for _ in 0..2 * CONTROL_OUTBOX {
+        hub.deliver("w", lines("campaign")).unwrap();
+    }
+    assert_eq!(sent(&reader), [cancel("w@campaign")]);
+}
+
+#[test]
+fn what_a_workload_without_interface_had_asked_for_is_cancelled() {
+    let folder = tempfile::tempdir().unwrap();
+    let (hub, reader) = hub();
+    let interface = hub.open(&"w".into(), folder.path().join("w"), &access()).unwrap();
+    interface.end();
+    assert!(!folder.path().join("w").exists());
+    assert_eq!(hub.deliver("w", lines("campaign")), Err(NoInterface));
+    assert_eq!(hub.deliver("w", answer("campaign")), Err(NoInterface));
+    assert_eq!(sent(&reader), [cancel("w@campaign")]);
+}
+
+#[test]
+fn the_end_of_an_earlier_interface_leaves_the_later_one_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let (hub, _reader) = hub();
+    let earlier = hub.open(&"w".into(), folder.path().join("earlier"), &access()).unwrap();
+    let later = hub.open(&"w".into(), folder.path().join("later"), &access()).unwrap();
+    assert!(lock(&earlier.interface.mailbox).ended);
+    earlier.end();
+    hub.deliver("w", answer("x")).unwrap();
+    assert!(lock(&later.interface.mailbox).outbox.has_any(true));
+    assert!(folder.path().join("later/input").exists());
+}
+
+#[test]
+fn an_interface_serves_as_long_as_folder_and_rules_are_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let (hub, _reader) = hub();
+    let place = folder.path().join("w");
+    let interface = hub.open(&"w".into(), place.clone(), &access()).unwrap();
+    let mut other = access();
+    other.deny_rules = other.allow_rules.clone();
+    assert!(interface.serves(&place, &access()));
+    assert!(!interface.serves(&folder.path().join("x"), &access()));
+    assert!(!interface.serves(&place, &other));
+    assert!(!interface.serves(&place, &ControlInterfaceAccess::default()));
+}

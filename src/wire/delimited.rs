@@ -1,0 +1,176 @@
+//! Length-delimited messages of the control interface: each is a varint with its length and then its bytes
+//! (spec/control-interface.md section 3).
+//!
+//! Thread: `control`.
+//! A [`FrameBuffer`] holds what one workload has written and not finished; it never holds more than the limit of a
+//! message and one read. [`workload_side`] is the other end, for tests and measurements.
+
+use super::convert::control;
+use crate::model::messages::{FromWorkload, ToWorkload};
+use protobuf::{CodedInputStream, Message};
+
+/// A varint of 64 bits has at most this many bytes.
+const VARINT_MAX: usize = 10;
+/// Memory kept for the next message, in bytes.
+const KEPT: usize = 4 * 1024;
+
+/// The stream cannot be understood any more; what follows has no known beginning.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// The length is no varint.
+    #[error("a length that is no varint")]
+    BadLength,
+    /// The length is above the limit.
+    #[error("a message of {length} bytes, at most {max} are allowed")]
+    TooLong {
+        /// Bytes as announced.
+        length: u64,
+        /// Bytes allowed.
+        max: usize,
+    },
+}
+
+/// One message that cannot be decoded; the next one may be fine.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Undecodable(String);
+
+/// Bytes that came and are not handled yet.
+#[derive(Debug)]
+pub struct FrameBuffer {
+    bytes: Vec<u8>,
+    /// Bytes at the beginning that were handed out already.
+    used: usize,
+    max: usize,
+}
+
+impl FrameBuffer {
+    /// Holds messages of at most `max` bytes each.
+    #[must_use]
+    pub fn new(max: usize) -> Self {
+        Self { bytes: Vec::new(), used: 0, max }
+    }
+
+    /// Adds what was read.
+    pub fn put(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..self.used);
+        self.used = 0;
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next complete message, without its length.
+    ///
+    /// # Errors
+    /// The stream is of no use any more; forget it with [`Self::clear`].
+    // [impl->swdd~agent-uses-length-delimited-protobuf-for-pipes~1]
+    pub fn next_message(&mut self) -> Result<Option<&[u8]>, FrameError> {
+        let unread = &self.bytes[self.used..];
+        let Some((length, prefix)) = read_varint(unread)? else {
+            self.shrink();
+            return Ok(None);
+        };
+        let length = match usize::try_from(length) {
+            Ok(short) if short <= self.max => short,
+            _ => return Err(FrameError::TooLong { length, max: self.max }),
+        };
+        if unread.len() - prefix < length {
+            return Ok(None);
+        }
+        let start = self.used + prefix;
+        self.used = start + length;
+        Ok(Some(&self.bytes[start..self.used]))
+    }
+
+    /// Whether a message has begun and is not complete. Asked after [`Self::next_message`] found no more.
+    #[must_use]
+    pub fn is_partial(&self) -> bool {
+        self.used < self.bytes.len()
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.bytes = Vec::new();
+        self.used = 0;
+    }
+
+    /// Gives memory of a large message back.
+    fn shrink(&mut self) {
+        if self.used == self.bytes.len() && self.bytes.capacity() > KEPT {
+            self.clear();
+        }
+    }
+}
+
+/// Value and length of the varint at the beginning; `None` when it is not complete.
+fn read_varint(bytes: &[u8]) -> Result<Option<(u64, usize)>, FrameError> {
+    let mut value = 0_u64;
+    for (index, byte) in bytes.iter().take(VARINT_MAX).enumerate() {
+        let part = u64::from(byte & 0x7f);
+        if index + 1 == VARINT_MAX && part > 1 {
+            return Err(FrameError::BadLength); // More than 64 bits.
+        }
+        value |= part << (7 * index);
+        if byte & 0x80 == 0 {
+            return Ok(Some((value, index + 1)));
+        }
+    }
+    if bytes.len() < VARINT_MAX { Ok(None) } else { Err(FrameError::BadLength) }
+}
+
+/// Reads one message of a workload.
+///
+/// # Errors
+/// The bytes are no such message.
+pub fn read_message(bytes: &[u8]) -> Result<FromWorkload, Undecodable> {
+    decode(bytes).map(control::from_workload)
+}
+
+/// Decodes all of `bytes`. The decoder has to be told where they end: without a limit it takes a nested message that
+/// is cut short for a complete one, and an update that lost its masks would replace everything.
+fn decode<M: Message>(bytes: &[u8]) -> Result<M, Undecodable> {
+    let parse = || {
+        let mut message = M::new();
+        let mut stream = CodedInputStream::from_bytes(bytes);
+        stream.push_limit(bytes.len() as u64)?;
+        message.merge_from(&mut stream)?;
+        Ok(message)
+    };
+    parse().map_err(|error: protobuf::Error| Undecodable(error.to_string()))
+}
+
+/// The bytes of a message to a workload, with its length.
+///
+/// # Errors
+/// The message is too large to be encoded.
+pub fn frame(message: ToWorkload) -> Result<Vec<u8>, Undecodable> {
+    delimit(&control::to_workload(message))
+}
+
+fn delimit(message: &impl Message) -> Result<Vec<u8>, Undecodable> {
+    message.write_length_delimited_to_bytes().map_err(|error| Undecodable(error.to_string()))
+}
+
+/// The end of a workload.
+pub mod workload_side {
+    use super::{Undecodable, control, decode, delimit};
+    use crate::model::messages::{FromWorkload, ToWorkload};
+
+    /// The bytes of a message to the agent, with its length.
+    ///
+    /// # Errors
+    /// The message is too large to be encoded.
+    pub fn frame(message: FromWorkload) -> Result<Vec<u8>, Undecodable> {
+        delimit(&control::workload_to_wire(message))
+    }
+
+    /// Reads one message of the agent.
+    ///
+    /// # Errors
+    /// The bytes are no such message.
+    pub fn read_message(bytes: &[u8]) -> Result<ToWorkload, Undecodable> {
+        control::read_to_workload(decode(bytes)?).map_err(|error| Undecodable(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

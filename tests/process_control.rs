@@ -1,0 +1,356 @@
+//! Workloads that talk to the cluster through their FIFOs, the test being the workload (spec/control-interface.md).
+//!
+//! Thread: the test's. Owns: one cluster with the fake engine per test.
+
+#![allow(clippy::disallowed_methods)] // Tests start processes and wait for them.
+
+mod support;
+
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::time::Duration;
+
+use ankaios_lite::model::messages::{RequestContent, Response, ResponseContent, ToWorkload};
+use ankaios_lite::model::node::Node;
+use rustix::process::Signal;
+use serde_json::json;
+use support::control_client::{folder, logs, read, tree};
+use support::process::{memory_peak_kib, thread_names};
+use support::{Cluster, ControlClient, Recorder, manifest, wait_until, workload};
+
+const WEB: &str = "web";
+
+/// A cluster with one running workload that has these rules.
+fn cluster_with(rules: impl FnOnce(support::manifest::Workload) -> support::manifest::Workload) -> Cluster {
+    let cluster = Cluster::start(&["agent_A"]);
+    cluster.apply(&manifest(&[rules(workload(WEB, "run"))]));
+    cluster.wait_for_state(WEB, "Running(Ok)");
+    cluster
+}
+
+fn client(cluster: &Cluster) -> ControlClient {
+    ControlClient::connect(&folder(cluster, "agent_A", WEB))
+}
+
+fn state(content: ResponseContent) -> Node {
+    match content {
+        ResponseContent::CompleteState { state, .. } => state,
+        other => panic!("a state is expected, not {other:?}"),
+    }
+}
+
+fn closed(message: ToWorkload) -> String {
+    match message {
+        ToWorkload::Closed { reason } => reason,
+        other => panic!("the end of the connection is expected, not {other:?}"),
+    }
+}
+
+fn inode(path: &Path) -> u64 {
+    std::fs::metadata(path).expect("it is there").ino()
+}
+
+fn denied() -> ResponseContent {
+    ResponseContent::Error("Access denied".to_owned())
+}
+
+// [itest->swdd~agent-forward-responses-to-control-interface-pipe~1]
+// [stest->swdd~agent-forward-responses-to-control-interface-pipe~1]
+#[test]
+fn a_workload_reads_and_changes_what_its_rules_allow() {
+    let cluster = cluster_with(|web| {
+        web.allow("Read", "agents")
+            .allow("ReadWrite", "desiredState.workloads")
+            .deny("Write", "desiredState.workloads.web")
+    });
+    let mut client = client(&cluster);
+    let agents = state(client.read("a@b", &["agents"]));
+    assert!(agents.at(&["agents", "agent_A"]).is_some(), "{agents:?}");
+
+    let entries = [("agent", "agent_A"), ("runtime", "podman"), ("runtimeConfig", "image: run")];
+    let new = tree("desiredState.workloads.other", Node::map(entries.map(|(key, text)| (key, Node::text(text)))));
+    let answer = client.update("u", new, &["desiredState.workloads.other"]);
+    assert!(matches!(&answer, ResponseContent::UpdateStateSuccess { added, .. } if added.len() == 1), "{answer:?}");
+    cluster.wait_for_state("other", "Running(Ok)");
+
+    let gone = client.update("d", Node::empty(), &["desiredState.workloads.other"]);
+    assert!(matches!(&gone, ResponseContent::UpdateStateSuccess { deleted, .. } if deleted.len() == 1), "{gone:?}");
+    cluster.wait_until_gone("other");
+
+    assert_eq!(client.read("r", &["workloadStates"]), denied());
+    assert_eq!(client.read("r", &[]), denied());
+    assert_eq!(client.update("w", Node::empty(), &["desiredState.workloads"]), denied());
+    assert_eq!(client.update("w", Node::empty(), &["desiredState.workloads.web.agent"]), denied());
+    let log = cluster.agents["agent_A"].stderr();
+    assert!(log.contains("Denied request 'r' of workload 'web': no rule allows 'workloadStates'"), "{log}");
+}
+
+#[test]
+fn events_come_until_they_are_cancelled() {
+    let cluster = cluster_with(|web| web.allow("Read", "desiredState"));
+    let mut client = client(&cluster);
+    client.request("e", read(&["desiredState.workloads"], true));
+    let ResponseContent::CompleteState { altered: None, .. } = client.answer("e") else {
+        panic!("the state comes first")
+    };
+    cluster.apply(&manifest(&[workload("other", "exit0")]));
+    let ResponseContent::CompleteState { state, altered: Some(altered) } = client.answer("e") else {
+        panic!("an event is expected")
+    };
+    assert_eq!(altered.added, ["desiredState.workloads.other"]);
+    assert!(state.at(&["desiredState", "workloads", "other"]).is_some());
+    client.request("e", RequestContent::EventsCancel);
+    assert_eq!(client.answer("e"), ResponseContent::EventsCancelAccepted);
+    cluster.apply(&manifest(&[workload("third", "exit0")]));
+    cluster.wait_for_state("third", "Succeeded(Ok)");
+    state_of_web(&mut client);
+}
+
+/// The next answer is that to this question, so nothing else has come.
+fn state_of_web(client: &mut ControlClient) {
+    let content = client.read("question", &["desiredState.workloads.web.agent"]);
+    assert!(state(content).at(&["desiredState", "workloads", "web", "agent"]).is_some());
+}
+
+#[test]
+fn a_server_that_restarts_is_no_event_for_the_session() {
+    let text = manifest(&[workload(WEB, "run").allow("Read", "desiredState")]);
+    let mut cluster = Cluster::prepare();
+    let file = cluster.write("startup.yaml", &text).to_string_lossy().into_owned();
+    cluster.start_server(&["-m", &file]);
+    cluster.start_agent("agent_A");
+    cluster.wait_for_state(WEB, "Running(Ok)");
+    let pipes = folder(&cluster, "agent_A", WEB);
+    let mut client = ControlClient::connect(&pipes);
+    let before = inode(&pipes.join("input"));
+    cluster.kill_server();
+    // What is sent before the agent knows is lost with the connection.
+    wait_until("the agent knows", || cluster.agents["agent_A"].stderr().contains("received ServerGone"));
+    client.request("while away", read(&["desiredState.workloads.web.agent"], false));
+    cluster.start_server(&["-m", &file]);
+    state(client.answer("while away"));
+    state_of_web(&mut client);
+    assert_eq!(inode(&pipes.join("input")), before);
+}
+
+#[test]
+fn an_agent_that_restarts_finds_the_fifos_and_asks_for_a_new_hello() {
+    let mut cluster = cluster_with(|web| web.allow("Read", "desiredState"));
+    let pipes = folder(&cluster, "agent_A", WEB);
+    let mut client = ControlClient::connect(&pipes);
+    let before = [inode(&pipes.join("input")), inode(&pipes.join("output"))];
+    cluster.kill_agent("agent_A");
+    assert!(client.write(b"x").is_err(), "nobody reads any more");
+    cluster.start_agent("agent_A");
+    cluster.wait_for_state(WEB, "Running(Ok)");
+    // The descriptors of the workload go on working.
+    wait_until("the agent reads again", || client.write(&[]).is_ok() && try_hello(&mut client));
+    assert_eq!(client.receive(), ToWorkload::Accepted);
+    state_of_web(&mut client);
+    assert_eq!([inode(&pipes.join("input")), inode(&pipes.join("output"))], before);
+    assert_eq!(cluster.engine.calls_of("run", "web.").len(), 1);
+}
+
+fn try_hello(client: &mut ControlClient) -> bool {
+    use ankaios_lite::model::messages::FromWorkload;
+    let hello = FromWorkload::Hello { version: "1.0.0".to_owned() };
+    let bytes = ankaios_lite::wire::delimited::workload_side::frame(hello).expect("it is small");
+    client.write(&bytes).is_ok()
+}
+
+#[test]
+fn updates_keep_or_replace_the_fifos_and_a_delete_removes_them() {
+    let cluster = cluster_with(|web| web.allow("Read", "desiredState"));
+    let pipes = folder(&cluster, "agent_A", WEB);
+    let mode = std::fs::metadata(pipes.join("input")).expect("it is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o700, "for the agent's user alone");
+    let mounts = |text: &str| cluster.engine.calls_of("run", text).len();
+    let mount = format!("--mount=type=bind,source={},destination=/run/ankaios/control_interface", pipes.display());
+    assert_eq!(mounts(&mount), 1);
+    let mut client = ControlClient::connect(&pipes);
+    let before = inode(&pipes.join("input"));
+
+    cluster.apply(&manifest(&[workload(WEB, "run").allow("Read", "desiredState").tag("new")]));
+    wait_until("the container is replaced", || mounts(&mount) == 2);
+    cluster.wait_for_state(WEB, "Running(Ok)");
+    state_of_web(&mut client);
+    assert_eq!(inode(&pipes.join("input")), before, "same path and rules: the session goes on");
+
+    cluster.apply(&manifest(&[workload(WEB, "run").allow("Read", "agents").tag("new")]));
+    wait_until("the container is replaced", || mounts(&mount) == 3);
+    wait_until("the old session ends", || client.write(b"").is_ok() && client.write(&[0]).is_err());
+    assert_ne!(inode(&pipes.join("input")), before);
+    let mut client = ControlClient::connect(&pipes);
+    assert_eq!(client.read("a", &["desiredState"]), denied());
+    state(client.read("b", &["agents"]));
+
+    cluster.apply(&manifest(&[workload(WEB, "run").tag("new")]));
+    wait_until("the FIFOs are removed", || !pipes.exists());
+
+    cluster.apply(&manifest(&[workload(WEB, "run").allow("Read", "agents")]));
+    ControlClient::connect(&folder(&cluster, "agent_A", WEB));
+    cluster.delete(WEB);
+    cluster.wait_until_gone(WEB);
+    assert!(!pipes.parent().expect("the folder of the workload").exists());
+}
+
+#[test]
+fn bad_input_ends_one_session_with_a_reason_and_nothing_else() {
+    let cluster = Cluster::start(&["agent_A"]);
+    let both =
+        [workload(WEB, "run").allow("Read", "desiredState"), workload("bad", "run").allow("Read", "desiredState")];
+    cluster.apply(&manifest(&both));
+    cluster.wait_for_state("bad", "Running(Ok)");
+    cluster.wait_for_state(WEB, "Running(Ok)");
+    let mut good = client(&cluster);
+    let pipes = folder(&cluster, "agent_A", "bad");
+    let undecodable = "Could not decode protobuf data";
+    for (bytes, reason) in [
+        (&[0x80, 0x80, 0x80, 0x80, 0x80, 2][..], undecodable),
+        (&[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x40], undecodable),
+        (&[0xff; 11], undecodable),
+        (&[3, 0xff, 0xff, 0xff], undecodable),
+        (&[0], "Initial Hello missing!"),
+        (&[7, 0x1a, 5, 0x0a, 1, b'a', 0x2a, 0], "Initial Hello missing!"),
+        (&[7, 0x0a, 5, 0x12, 3, b'9', b'.', b'9'], "Unsupported protocol version '9.9'. Currently supported '1'"),
+    ] {
+        let mut bad = ControlClient::open(&pipes);
+        bad.write(bytes).expect("the agent reads");
+        assert_eq!(closed(bad.receive()), reason, "{bytes:?}");
+        drop(bad);
+        state_of_web(&mut good);
+    }
+    for _ in 0..2_000 {
+        drop(ControlClient::open(&pipes));
+    }
+    state_of_web(&mut good);
+    let mut cured = ControlClient::open(&pipes);
+    // The agent may still be busy with the ends of those before.
+    wait_until("a hello is accepted", || {
+        cured.hello("1.0.0");
+        cured.try_receive() == Some(ToWorkload::Accepted)
+    });
+}
+
+#[test]
+fn a_workload_that_does_not_read_its_events_costs_only_its_own() {
+    let cluster = Cluster::start(&["agent_A"]);
+    let both = [workload(WEB, "run").allow("Read", "*"), workload("lazy", "run").allow("Read", "*")];
+    cluster.apply(&manifest(&both));
+    cluster.wait_for_state("lazy", "Running(Ok)");
+    cluster.wait_for_state(WEB, "Running(Ok)");
+    let mut good = client(&cluster);
+    let mut lazy = ControlClient::connect(&folder(&cluster, "agent_A", "lazy"));
+    lazy.request("e", read(&[], true));
+    // Each answer is some kilobytes; nobody reads 4,000 of them.
+    for number in 0..4_000 {
+        lazy.request(&format!("r{number}"), read(&[], false));
+        if number % 500 == 0 {
+            state_of_web(&mut good);
+        }
+    }
+    state_of_web(&mut good);
+    assert_eq!(cluster.ank(&["get", "agents"]).code, 0);
+    // It gets the newest answers, in order, and the session goes on.
+    lazy.request("last", read(&["agents"], false));
+    let mut last = None;
+    let answered = std::iter::from_fn(|| lazy.try_receive()).find(|message| {
+        let ToWorkload::Response(Response { id, .. }) = message else { return false };
+        let number = id.strip_prefix('r').and_then(|number| number.parse::<u32>().ok());
+        assert!(number.is_none() || number > last, "'{id}' after {last:?}");
+        last = number.or(last);
+        id == "last"
+    });
+    assert!(answered.is_some());
+}
+
+#[test]
+fn logs_come_until_they_are_cancelled_or_their_workload_or_their_reader_is_gone() {
+    let cluster = Cluster::start(&["agent_A"]);
+    let recorder = Recorder::start(&cluster);
+    let talker = || workload("talker", "run").config("commandArgs: [hello, world]");
+    cluster.apply(&manifest(&[workload(WEB, "run").allow_logs("talk*"), talker()]));
+    cluster.wait_for_state(WEB, "Running(Ok)");
+    cluster.wait_for_state("talker", "Running(Ok)");
+    let instance = recorder.instance("talker");
+    let mut client = client(&cluster);
+    let begin = |client: &mut ControlClient, id: &str| {
+        client.request(id, logs(vec![instance.clone()]));
+        assert_eq!(client.answer(id), ResponseContent::LogsAccepted(vec![instance.clone()]));
+        let ResponseContent::LogEntries(lines) = client.answer(id) else { panic!("lines are expected") };
+        assert_eq!(lines.iter().map(|line| line.message.as_str()).collect::<Vec<_>>(), ["hello world"]);
+    };
+    begin(&mut client, "one");
+    begin(&mut client, "two");
+    assert_eq!(cluster.engine.hanging_calls().len(), 2);
+    client.request("web", logs(vec![recorder.instance(WEB)]));
+    assert_eq!(client.answer("web"), denied());
+    client.request("one", RequestContent::LogsCancel);
+    assert_eq!(client.answer("one"), ResponseContent::LogsCancelAccepted);
+    wait_until("its process is ended", || cluster.engine.hanging_calls().len() == 1);
+    cluster.delete("talker");
+    assert_eq!(client.answer("two"), ResponseContent::LogsStop(instance.clone()));
+
+    cluster.wait_until_gone("talker");
+    cluster.apply(&manifest(&[talker()]));
+    cluster.wait_for_state("talker", "Running(Ok)");
+    begin(&mut client, "three");
+    assert_eq!(cluster.engine.hanging_calls().len(), 1);
+    cluster.delete(WEB);
+    wait_until("nobody reads, so its process is ended", || cluster.engine.hanging_calls().is_empty());
+}
+
+#[test]
+fn a_workload_that_does_not_read_its_logs_loses_them_and_nobody_notices() {
+    let mut cluster = Cluster::start(&["agent_A"]);
+    let recorder = Recorder::start(&cluster);
+    let both = [workload(WEB, "run").allow("Read", "*"), workload("lazy", "run").allow_logs("*")];
+    cluster.apply(&manifest(&both));
+    cluster.wait_for_state("lazy", "Running(Ok)");
+    cluster.wait_for_state(WEB, "Running(Ok)");
+    cluster.engine.script(&json!([{ "command": "logs", "stdout_bytes": 60_000_000, "line_bytes": 64 }]));
+    let mut good = client(&cluster);
+    let mut lazy = ControlClient::connect(&folder(&cluster, "agent_A", "lazy"));
+    lazy.request("flood", logs(vec![recorder.instance(WEB)]));
+    wait_until("the flood is over", || {
+        state_of_web(&mut good);
+        cluster.engine.calls_of("logs", "").first().is_some_and(|call| call.exit.is_some())
+            || cluster.engine.calls_of("logs", "").len() == 1 && cluster.engine.hanging_calls().is_empty()
+    });
+    let peak = memory_peak_kib(cluster.agent("agent_A").pid());
+    assert!(peak < 200_000, "the agent took {peak} KiB");
+    let end = std::iter::from_fn(|| lazy.try_receive()).find_map(|message| match message {
+        ToWorkload::Response(Response { content: ResponseContent::LogEntries(_), .. }) => None,
+        ToWorkload::Response(Response { content: ResponseContent::LogsAccepted(_), .. }) => None,
+        ToWorkload::Response(Response { id, content }) => Some((id, content)),
+        other => panic!("an answer is expected, not {other:?}"),
+    });
+    let (id, content) = end.expect("the end of the flood is told");
+    assert_eq!(id, "flood");
+    let told = matches!(content, ResponseContent::LogsCancelAccepted | ResponseContent::LogsStop(_));
+    assert!(told, "{content:?}");
+}
+
+#[test]
+fn all_workloads_are_served_by_one_thread() {
+    let names: Vec<String> = (0..20).map(|number| format!("w{number}")).collect();
+    let mut cluster = Cluster::start(&["agent_A"]);
+    let workloads: Vec<_> = names.iter().map(|name| workload(name, "run").allow("Read", "agents")).collect();
+    cluster.apply(&manifest(&workloads));
+    let mut clients: Vec<ControlClient> = names
+        .iter()
+        .map(|name| {
+            cluster.wait_for_state(name, "Running(Ok)");
+            ControlClient::connect(&folder(&cluster, "agent_A", name))
+        })
+        .collect();
+    for client in &mut clients {
+        state(client.read("a", &["agents"]));
+    }
+    let threads = thread_names(cluster.agent("agent_A").pid());
+    let own = threads.iter().filter(|name| name.starts_with("control")).count();
+    assert_eq!(own, 1, "{threads:?}");
+    cluster.agent("agent_A").signal(Signal::TERM);
+    let ended = cluster.agent("agent_A").wait(Duration::from_secs(10));
+    assert!(ended.is_some_and(|status| status.success()), "open sessions delay no stop");
+}

@@ -1,0 +1,54 @@
+//! Python environments of the tests, made once in `~/.cache/ankaios-lite` and used again.
+//!
+//! Thread: the test's; a lock file keeps tests of other processes from making the same one. Owns nothing.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The interpreter of the environment called `name` with the packages of `requirements` (a file below
+/// `tests/python`); `probe` is Python code that works only when they are there.
+///
+/// # Panics
+/// When the environment cannot be made.
+pub fn interpreter(name: &str, requirements: &str, probe: &str) -> PathBuf {
+    let folder = cache().join(name);
+    let program = folder.join("bin/python");
+    fs::create_dir_all(cache()).expect("the cache folder is writable");
+    let lock = File::create(cache().join(format!("{name}.lock"))).expect("the cache folder is writable");
+    lock.lock().expect("the cache folder has locks");
+    let works = Command::new(&program).args(["-c", probe]).output();
+    if works.is_ok_and(|output| output.status.success()) {
+        return program;
+    }
+    let made = Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder).output();
+    succeeded("python3 -m venv (Debian package python3-venv)", made);
+    let file = repository("tests/python").join(requirements);
+    let installed = Command::new(&program).args(["-m", "pip", "install", "--quiet", "-r"]).arg(file).output();
+    succeeded(&format!("pip install -r {requirements}"), installed);
+    program
+}
+
+/// Where tests keep what takes long to make.
+pub fn cache() -> PathBuf {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")));
+    cache.expect("HOME is set").join("ankaios-lite")
+}
+
+/// A path below the top of the repository.
+pub fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// The output of a command that has to work.
+///
+/// # Panics
+/// With what it printed, when it does not.
+#[track_caller]
+pub fn succeeded(what: &str, output: std::io::Result<Output>) -> String {
+    let output = output.unwrap_or_else(|error| panic!("{what}: {error}"));
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{what}: {}\n{stdout}{}", output.status, String::from_utf8_lossy(&output.stderr));
+    stdout
+}
