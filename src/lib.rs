@@ -44,7 +44,7 @@
 //!     state.rs             complete states as field trees, presence kept                      -
 //!     logs.rs              log requests and lines                                             -
 //!     to_server.rs         what the server receives                                  [rx:peer]
-//!     to_client.rs         what the server sends                                     [tx:peer]
+//!     to_client.rs         what the server sends                                          [tx]
 //!     from_server.rs       what clients receive                                    [rx:server]
 //!     to_wire.rs           what clients send                                   [uplink] [main]
 //!     control.rs           what workloads and their agent say                       [control]
@@ -54,10 +54,10 @@
 //!   hook_message.rs        what hooks read and write                                  [hook]
 //!   outbox.rs              messages waiting for one peer, bounded and merged          [server]
 //!   inbox_budget.rs        bytes of large messages that wait for the server       [rx:peer]
-//!   foreign.rs             messages cut to what other implementations take           [tx:peer]
+//!   foreign.rs             messages cut to what other implementations take                [tx]
+//!   writer.rs              sends what waits for all peers                                 [tx]
 //!   listener.rs            TCP ports and Unix domain sockets that are listened on     [main] [listen]
-//!   server_endpoint.rs     accept, hello, one reader and one writer per stream
-//!                                                               [listen] [rx:peer] [tx:peer]
+//!   server_endpoint.rs     accept, hello, one reader per stream                [listen] [rx:peer]
 //!   client.rs              a client's end of a stream                         [uplink] [main]
 //!   raw.rs                 messages as bytes, for tests                                     -
 //! server/                  ServerLoop: manifest in, plans out, states in, answers out [server]

@@ -30,6 +30,12 @@ pub const SETTLE_AFTER: Duration = Duration::from_secs(2);
 /// Dropping this many bytes at once is worth the milliseconds that giving them back takes.
 pub const TRIM_FROM: usize = 1024 * 1024;
 
+/// Messages of this many bytes in total are a burst after which free memory is given back.
+pub const BURST_TRIM_FROM: usize = 4 * 1024 * 1024;
+const _: () = assert!(BURST_TRIM_FROM >= TRIM_FROM);
+/// A burst is over when no message was sent for this long.
+pub const BURST_OVER_AFTER: Duration = Duration::from_secs(1);
+
 // ------------------------------------------------------------------- queues
 
 /// Messages from all peers waiting for the server; full means that readers wait and TCP slows the peers down.
@@ -53,6 +59,14 @@ pub const PEER_OUTBOX_ENTRY: usize = 256;
 pub const PEER_DROPPED_LOGS: usize = 1024;
 /// A peer that took nothing for this long while something waits for it is cut off; it resynchronises on reconnect.
 pub const PEER_STUCK: Duration = Duration::from_secs(10);
+/// A message of a peer up to this size, in bytes, counts as sent when it was handed to the network; its completion is
+/// looked at when the next one is due. Half of the smallest window of a stream, so that it goes out at once normally.
+pub const PEER_SMALL_MESSAGE: usize = 32 * 1024;
+/// Messages sent to one peer before it is the turn of the others.
+pub const PEER_TURN: usize = 16;
+/// After an agent was told states of others, further ones join one message for this long, so that a burst of changes
+/// on many agents does not cost agents times changes. Answers and orders do not wait, and nor does the first state.
+pub const STATES_REST: Duration = Duration::from_millis(20);
 /// Events waiting for the scheduler thread of the agent; senders wait when it is full.
 pub const SCHEDULER_INBOX: usize = 1024;
 /// Commands waiting for one workload; more are merged, since only the newest wish counts.
@@ -332,6 +346,10 @@ pub const EXIT_RETRY: Duration = Duration::from_millis(50);
 pub const MISSING_RETRY: Duration = Duration::from_millis(100);
 /// After a listing the engine rests as long as it took, at most this long, so that listings never take all of a core.
 pub const LISTING_REST_MAX: Duration = Duration::from_millis(100);
+/// While containers are being created the listings that new ones need begin this many times as far apart: a listing
+/// costs about as much as a start, which would wait for it.
+pub const LISTING_BURST_REST: u32 = 4;
+const _: () = assert!(LISTING_BURST_REST > 1);
 /// Ended processes waiting to be noticed by one state checker; their watcher waits when it is full.
 pub const EXIT_INBOX: usize = 64;
 const _: () = assert!(LISTING_MAX.as_secs() <= REPAIR_INTERVAL.as_secs());

@@ -35,6 +35,12 @@ impl StartSlots {
         self.free.try_recv().ok().map(|()| StartSlot { back: self.back.clone() })
     }
 
+    /// Whether something is being created.
+    #[must_use]
+    pub fn in_use(&self) -> bool {
+        !self.free.is_full()
+    }
+
     /// Ready when a slot is free. Only for waiting: take the slot with [`Self::try_take`].
     #[must_use]
     pub fn free(&self) -> &Receiver<()> {
@@ -56,8 +62,9 @@ mod tests {
     fn no_more_slots_are_taken_than_there_are_and_each_comes_back() {
         for count in [1, 4] {
             let slots = StartSlots::new(count);
+            assert!(!slots.in_use());
             let mut taken: Vec<StartSlot> = std::iter::from_fn(|| slots.try_take()).collect();
-            assert_eq!(taken.len(), count);
+            assert_eq!((taken.len(), slots.in_use()), (count, true));
             taken.pop();
             assert_eq!(slots.free().len(), 1);
             assert!(slots.try_take().is_some());

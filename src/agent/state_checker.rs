@@ -12,7 +12,8 @@
 
 use crate::clock::{Clock, SystemClock};
 use crate::limits::{
-    EXIT_CODE_MAX, EXIT_INBOX, EXIT_RETRY, LISTING_REST_MAX, MISSING_RETRY, POLL_INTERVAL, REPAIR_INTERVAL, STACK_LARGE,
+    EXIT_CODE_MAX, EXIT_INBOX, EXIT_RETRY, LISTING_BURST_REST, LISTING_REST_MAX, MISSING_RETRY, POLL_INTERVAL,
+    REPAIR_INTERVAL, STACK_LARGE,
 };
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::InstanceName;
@@ -31,7 +32,7 @@ pub type ListReply = Box<dyn FnOnce(Result<Vec<ListedContainer>, RuntimeError>) 
 /// What control loops and the scheduler ask a state checker to do.
 // [impl->swdd~agent-general-state-checker-interface~1]
 pub enum WatchCommand {
-    /// Report the state of this container from now on; a listing follows at once.
+    /// Report the state of this container from now on; a listing follows at once, or soon in a burst.
     Watch {
         /// Whose container.
         instance: InstanceName,
@@ -39,6 +40,8 @@ pub enum WatchCommand {
         id: ContainerId,
         /// Number of this start of the instance; a higher one replaces an older watch of the same instance.
         generation: u64,
+        /// Others are being created, so one listing may serve several.
+        in_burst: bool,
     },
     /// Report nothing more of this start of the instance. An unknown one is no error.
     Unwatch {
@@ -146,8 +149,12 @@ pub struct StateChecker<S: Surroundings, C: Clock> {
     began: Option<Instant>,
     /// When the next listing should begin; `None` while nothing needs one.
     wanted: Option<Instant>,
+    /// Whether a container of a burst of starts waits for a listing.
+    burst: bool,
     /// The engine rests until then.
     rest_until: Instant,
+    /// In a burst of starts it rests until then.
+    burst_rest_until: Instant,
     /// Listings that failed since the last good one.
     failures: u32,
 }
@@ -191,7 +198,9 @@ impl<S: Surroundings, C: Clock> StateChecker<S, C> {
             next_listing: 0,
             began: None,
             wanted: None,
+            burst: false,
             rest_until,
+            burst_rest_until: rest_until,
             failures: 0,
         }
     }
@@ -199,8 +208,10 @@ impl<S: Surroundings, C: Clock> StateChecker<S, C> {
     /// Takes in what happened. Call [`Self::list_if_due`] after all that happened together.
     pub fn on_event(&mut self, event: CheckerEvent) {
         match event {
-            CheckerEvent::Command(WatchCommand::Watch { instance, id, generation }) => {
-                self.watch(instance, id, generation);
+            CheckerEvent::Command(WatchCommand::Watch { instance, id, generation, in_burst }) => {
+                if self.watch(instance, id, generation) {
+                    self.want_new(in_burst);
+                }
             }
             CheckerEvent::Command(WatchCommand::Unwatch { instance, generation }) => {
                 if self.watched.get(&instance).is_some_and(|watched| watched.generation == generation) {
@@ -221,8 +232,12 @@ impl<S: Surroundings, C: Clock> StateChecker<S, C> {
     #[must_use]
     pub fn next_listing_at(&self) -> Option<Instant> {
         let idle = self.watched.is_empty() && self.replies.is_empty();
-        let at = self.wanted.filter(|_| self.began.is_none() && !idle)?;
-        Some(at.max(self.rest_until))
+        if self.began.is_some() || idle {
+            return None;
+        }
+        let wanted = self.wanted.map(|at| at.max(self.rest_until));
+        let burst = self.burst.then_some(self.burst_rest_until);
+        wanted.into_iter().chain(burst).min()
     }
 
     /// Starts a listing when one is due.
@@ -231,17 +246,18 @@ impl<S: Surroundings, C: Clock> StateChecker<S, C> {
         let now = self.clock.now();
         if self.next_listing_at().is_some_and(|at| at <= now) {
             self.began = Some(now);
-            self.wanted = None;
+            (self.wanted, self.burst) = (None, false);
             self.next_listing += 1;
             self.surroundings.start_listing();
         }
     }
 
-    /// Watches a container. Only a listing that begins after this tells about it, so an old one cannot hide it.
+    /// Watches a container, unless the command is outdated. Only a listing that begins after this tells about it, so
+    /// an old one cannot hide it.
     // [impl->swdd~podman-state-getter-reset-cache~1]
-    fn watch(&mut self, instance: InstanceName, id: ContainerId, generation: u64) {
+    fn watch(&mut self, instance: InstanceName, id: ContainerId, generation: u64) -> bool {
         if self.watched.get(&instance).is_some_and(|watched| watched.generation > generation) {
-            return;
+            return false;
         }
         let watched = Watched {
             id,
@@ -254,7 +270,16 @@ impl<S: Surroundings, C: Clock> StateChecker<S, C> {
             passing_pause: POLL_INTERVAL,
         };
         self.watched.insert(instance, watched);
-        self.want_at(self.clock.now());
+        true
+    }
+
+    /// A new container is to be listed, the last one of a burst at once.
+    fn want_new(&mut self, in_burst: bool) {
+        if in_burst {
+            self.burst = true;
+        } else {
+            self.want_at(self.clock.now());
+        }
     }
 
     fn want_at(&mut self, at: Instant) {
@@ -332,7 +357,8 @@ impl<S: Surroundings, C: Clock> StateChecker<S, C> {
     fn end_listing(&mut self) -> (u64, Instant) {
         let now = self.clock.now();
         let took = self.began.take().map_or(Duration::ZERO, |began| now.saturating_duration_since(began));
-        self.rest_until = now + took.min(LISTING_REST_MAX);
+        let rest = took.min(LISTING_REST_MAX);
+        (self.rest_until, self.burst_rest_until) = (now + rest, now + rest * LISTING_BURST_REST);
         (self.next_listing.saturating_sub(1), now)
     }
 

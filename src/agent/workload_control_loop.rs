@@ -496,7 +496,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let Some(engine) = &self.engine else { return };
         self.generation += 1;
         self.watching = true;
-        let command = WatchCommand::Watch { instance: self.instance.clone(), id, generation: self.generation };
+        let in_burst = self.context.slots.in_use();
+        let command =
+            WatchCommand::Watch { instance: self.instance.clone(), id, generation: self.generation, in_burst };
         let _ = engine.watch.send(command); // Gone only when the agent ends.
     }
 

@@ -1,6 +1,6 @@
 //! `ank-server`: reads the settings, starts the threads, waits for a signal and ends them.
 //!
-//! Thread: `main`, which waits for signals; `server` decides, `hook` runs hooks, `store` writes the state, `listen`, `rx:<peer>` and `tx:<peer>` communicate.
+//! Thread: `main`, which waits for signals; `server` decides, `hook` runs hooks, `store` writes the state, `listen`, `rx:<peer>` and `tx` communicate.
 
 use ankaios_lite::clock::SystemClock;
 use ankaios_lite::limits::{MANIFEST_MAX, SERVER_INBOX, STACK_SERVER, STOP_DEADLINE};

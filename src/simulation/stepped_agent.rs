@@ -109,7 +109,7 @@ impl SteppedChecker {
         for command in self.commands.try_iter() {
             worked = true;
             match command {
-                WatchCommand::Watch { instance, id, generation } => {
+                WatchCommand::Watch { instance, id, generation, .. } => {
                     self.watched.insert(instance, Watched { id, generation, reported: None });
                 }
                 WatchCommand::Unwatch { instance, generation } => {

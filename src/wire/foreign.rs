@@ -1,6 +1,6 @@
 //! Messages for clients of other implementations, which take at most 4 MiB each (spec/server.md section 12.5).
 //!
-//! Thread: `tx:<peer>`.
+//! Thread: `tx`.
 
 use super::convert::to_client::from_server;
 use super::outbox::approximate_bytes;

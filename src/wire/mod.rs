@@ -25,4 +25,6 @@ mod schema;
 #[cfg(feature = "server")]
 pub mod server_endpoint;
 mod tls;
+#[cfg(feature = "server")]
+mod writer;
 pub use tls::{SERVER_NAME, TlsError};

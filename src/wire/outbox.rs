@@ -1,7 +1,7 @@
 //! The queue of messages waiting for one peer: never blocks who puts, merges what may be merged, is bounded in
 //! bytes. Log lines that find no room are dropped and counted, and the stream says so.
 //!
-//! Thread: [`Outbox`] belongs to the thread that decides, [`OutboxReader`] to `tx:<peer>`.
+//! Thread: [`Outbox`] belongs to the thread that decides, [`OutboxReader`] to `tx`.
 
 use crate::clock::{Clock, SystemClock};
 use crate::limits::{
@@ -12,24 +12,23 @@ use crate::model::execution_state::WorkloadState;
 use crate::model::log_entries;
 use crate::model::messages::{FromServer, LogEntry, Response, ResponseContent};
 use crate::model::names::{InstanceName, Name};
-use crossbeam_channel::{Receiver, Sender, bounded};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 /// Puts messages for one peer.
 #[derive(Debug)]
 pub struct Outbox {
     queue: Arc<Mutex<Queue>>,
-    /// One token when there is something to read; dropping the sender ends the reader.
-    wake: Sender<()>,
+    /// Tells the reader that there is something to take, or that this end is gone.
+    wake: Waker,
 }
 
 /// Takes messages for one peer.
 #[derive(Debug)]
 pub struct OutboxReader {
     queue: Arc<Mutex<Queue>>,
-    woken: Receiver<()>,
 }
 
 /// Why a message was not taken: the connection must be closed, the peer resynchronises when it comes back.
@@ -57,6 +56,7 @@ struct Queue {
     dropped: BTreeMap<(String, InstanceName), u64>,
     /// When something was written last, or since when something waits if nothing was.
     waiting_since: Option<Instant>,
+    outbox_gone: bool,
     reader_gone: bool,
 }
 
@@ -120,19 +120,19 @@ impl Told {
     }
 }
 
-/// Makes the two ends of a queue for a peer that takes messages of the default size.
+/// Makes the two ends of a queue for a peer that takes messages of the default size; nobody is woken.
 #[must_use]
 pub fn outbox() -> (Outbox, OutboxReader) {
-    outbox_for(MESSAGE_MAX)
+    outbox_for(MESSAGE_MAX, Waker::noop().clone())
 }
 
-/// Makes the two ends of a queue for a peer that takes messages of up to `message_max` bytes.
+/// Makes the two ends of a queue for a peer that takes messages of up to `message_max` bytes. `wake` is woken when
+/// there is something to take.
 #[must_use]
-pub fn outbox_for(message_max: usize) -> (Outbox, OutboxReader) {
+pub fn outbox_for(message_max: usize, wake: Waker) -> (Outbox, OutboxReader) {
     let bytes_max = PEER_OUTBOX_LARGEST.saturating_mul(message_max);
     let queue = Arc::new(Mutex::new(Queue { bytes_max, ..Queue::default() }));
-    let (wake, woken) = bounded(1);
-    (Outbox { queue: queue.clone(), wake }, OutboxReader { queue, woken })
+    (Outbox { queue: queue.clone(), wake }, OutboxReader { queue })
 }
 
 fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
@@ -189,8 +189,15 @@ impl Outbox {
         push(&mut queue)?;
         queue.waiting_since.get_or_insert(now);
         drop(queue);
-        let _ = self.wake.try_send(()); // Full: the reader is being woken already.
+        self.wake.wake_by_ref();
         Ok(())
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        lock(&self.queue).outbox_gone = true;
+        self.wake.wake_by_ref();
     }
 }
 
@@ -345,18 +352,6 @@ fn newest(states: Vec<WorkloadState>) -> Vec<WorkloadState> {
 }
 
 impl OutboxReader {
-    /// Waits for the next message; `None` when the other end was dropped and all was taken.
-    pub fn next(&self) -> Option<FromServer> {
-        loop {
-            if let Some(message) = self.try_next() {
-                return Some(message);
-            }
-            if self.woken.recv().is_err() {
-                return self.try_next();
-            }
-        }
-    }
-
     /// The next message if there is one.
     pub fn try_next(&self) -> Option<FromServer> {
         let mut queue = lock(&self.queue);
@@ -376,11 +371,24 @@ impl OutboxReader {
     }
 
     /// Whether the other end was dropped; what it has put before can still be taken.
-    #[cfg(test)]
+    #[must_use]
     pub fn ended(&self) -> bool {
-        use crossbeam_channel::TryRecvError;
-        // Takes the token, so look for messages afterwards.
-        self.woken.try_recv() == Err(TryRecvError::Disconnected)
+        lock(&self.queue).outbox_gone
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        lock(&self.queue).messages.is_empty()
+    }
+
+    /// Whether nothing waits but a batch of states, which further ones would join.
+    #[must_use]
+    pub fn has_only_states(&self) -> bool {
+        let queue = lock(&self.queue);
+        let mut entries = queue.messages.iter();
+        let states = |entry: &Entry| matches!(entry.content, Content::Message(FromServer::WorkloadStates(_)));
+        !queue.outbox_gone && entries.next().is_some_and(states) && entries.next().is_none()
     }
 
     /// Notes that a message was handed to the network, so the peer is not stuck.
@@ -508,7 +516,7 @@ mod tests {
         let (first, second) = (state("a", Phase::PendingStarting), state("a", Phase::Running));
         outbox.put(states(&[first.clone(), state("b", Phase::Running)])).unwrap();
         outbox.put(states(std::slice::from_ref(&second))).unwrap();
-        assert_eq!(reader.next(), Some(states(&[first, state("b", Phase::Running), second])));
+        assert_eq!(reader.try_next(), Some(states(&[first, state("b", Phase::Running), second])));
         assert_eq!(reader.try_next(), None);
     }
 
@@ -526,10 +534,10 @@ mod tests {
         outbox.put(response(1)).unwrap();
         outbox.put(states(&[state("a", Phase::Running)])).unwrap();
         drop(outbox);
-        assert_eq!(reader.next(), Some(states(&[state("a", Phase::PendingStarting)])));
-        assert_eq!(reader.next(), Some(response(1)));
-        assert_eq!(reader.next(), Some(states(&[state("a", Phase::Running)])));
-        assert_eq!(reader.next(), None);
+        assert_eq!(reader.try_next(), Some(states(&[state("a", Phase::PendingStarting)])));
+        assert_eq!(reader.try_next(), Some(response(1)));
+        assert_eq!(reader.try_next(), Some(states(&[state("a", Phase::Running)])));
+        assert_eq!(reader.try_next(), None);
     }
 
     #[test]
@@ -604,7 +612,7 @@ mod tests {
         outbox.put_at(response(1), start).unwrap();
         outbox.put_at(response(1), start + PEER_STUCK / 2).unwrap();
         assert_eq!(outbox.put_at(response(1), start + PEER_STUCK), Err(OutboxError::Stuck));
-        reader.next().unwrap();
+        reader.try_next().unwrap();
         reader.written();
         outbox.put(response(1)).unwrap();
         while reader.try_next().is_some() {}
@@ -635,20 +643,20 @@ mod tests {
         outbox.put(response(1)).unwrap();
         outbox.put(states(&[state("a", Phase::Running)])).unwrap();
         for _ in 0..PEER_OUTBOX {
-            assert_eq!(reader.next(), Some(line("r", "a", "x")));
+            assert_eq!(reader.try_next(), Some(line("r", "a", "x")));
         }
-        assert_eq!((reader.next(), reader.try_next().is_some()), (Some(response(1)), true));
+        assert_eq!((reader.try_next(), reader.try_next().is_some()), (Some(response(1)), true));
         outbox.put(line("r", "c", "new")).unwrap();
         let text = |lines: &str| format!("[{lines} not shown: they came faster than they were read]");
-        assert_eq!(reader.next(), Some(line("r", "a", &text("3 lines"))));
-        assert_eq!(reader.next(), Some(line("r", "b", &text("1 line"))));
-        assert_eq!(reader.next(), Some(line("r", "c", "new")));
+        assert_eq!(reader.try_next(), Some(line("r", "a", &text("3 lines"))));
+        assert_eq!(reader.try_next(), Some(line("r", "b", &text("1 line"))));
+        assert_eq!(reader.try_next(), Some(line("r", "c", "new")));
         // A stream that ends says it before its end, another one when its turn comes, and nobody twice.
         outbox.put(stop("r", "a")).unwrap();
         outbox.put(stop("other", "a")).unwrap();
-        assert_eq!(reader.next(), Some(stop("r", "a")));
-        assert_eq!(reader.next(), Some(line("other", "a", &text("1 line"))));
-        assert_eq!((reader.next(), reader.try_next()), (Some(stop("other", "a")), None));
+        assert_eq!(reader.try_next(), Some(stop("r", "a")));
+        assert_eq!(reader.try_next(), Some(line("other", "a", &text("1 line"))));
+        assert_eq!((reader.try_next(), reader.try_next()), (Some(stop("other", "a")), None));
         assert_eq!(lock(&reader.queue).bytes, 0);
     }
 
@@ -680,17 +688,17 @@ mod tests {
 
     #[test]
     fn a_peer_that_takes_smaller_messages_has_less_waiting() {
-        let (outbox, _reader) = outbox_for(1_000_000);
+        let (outbox, _reader) = outbox_for(1_000_000, Waker::noop().clone());
         outbox.put(response(1_900_000)).unwrap();
         assert_eq!(outbox.put(response(100_000)), Err(OutboxError::Overflow));
     }
 
     #[test]
     fn one_message_above_the_bound_reaches_the_writer_which_may_cut_it() {
-        let (outbox, reader) = outbox_for(1_000_000);
+        let (outbox, reader) = outbox_for(1_000_000, Waker::noop().clone());
         outbox.put(response(10_000_000)).unwrap();
         assert_eq!(outbox.put(response(1)), Err(OutboxError::Overflow));
-        assert_eq!(reader.next(), Some(response(10_000_000)));
+        assert_eq!(reader.try_next(), Some(response(10_000_000)));
         outbox.put(response(1)).unwrap();
     }
 

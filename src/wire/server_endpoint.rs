@@ -1,30 +1,29 @@
-//! The server's end of all connections: accept, hello, one reader and one writer thread per stream.
+//! The server's end of all connections: accept, hello, one reader thread per stream, one writer for all.
 //!
-//! Thread: `listen` accepts; `tls:<port>` greets and pumps where TLS is on; `rx:<peer>` and `tx:<peer>` serve
-//! one stream each.
+//! Thread: `listen` accepts; `tls:<port>` greets and pumps where TLS is on; `rx:<peer>` reads one stream, `tx`
+//! (writer.rs) writes all.
 //! Owns: the listening sockets and the gRPC server. Gives: [`PeerEvent`] (readers wait when the inbox is full).
 
 use super::address::{ListenAddress, Security};
 use super::convert::to_server;
-use super::foreign::fit;
 use super::grpc::{self, Keepalive, wait, wait_at_most};
 use super::inbox_budget::{InboxBudget, Room};
 use super::listener::{Accepted, Listener, SocketPeer};
-use super::outbox::{Outbox, OutboxReader, approximate_bytes, outbox_for};
+use super::outbox::{Outbox, outbox_for};
 use super::schema::grpc_api;
 use super::tls::{PeerCertificate, Reason, ServerTls, TlsError};
+use super::writer::{PeerStream, Writer};
 use crate::limits::{
     CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, HANDSHAKE_MAX, HANDSHAKES, HELLO_MAX, PEER_STUCK,
     SERVER_INBOX_BYTES, STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_PER_CONNECTION,
 };
-use crate::memory::give_back_after;
 use crate::model::messages::ToServer;
 use crate::model::names::{excerpt, is_name};
 use crate::model::version::check_compatible;
 use crate::threads::{self, Thread};
 use crossbeam_channel::Sender;
-use futures_util::{SinkExt, StreamExt};
-use grpcio::{DuplexSink, RequestStream, RpcContext, RpcStatus, RpcStatusCode, ServiceBuilder, WriteFlags};
+use futures_util::StreamExt;
+use grpcio::{DuplexSink, RequestStream, RpcContext, RpcStatus, RpcStatusCode, ServiceBuilder};
 use protobuf::Message;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
@@ -140,6 +139,7 @@ type Responses = DuplexSink<grpc_api::FromServer>;
 struct Shared {
     inbox: Sender<PeerEvent>,
     budget: Arc<InboxBudget>,
+    writer: Writer<Responses>,
     next_peer: AtomicU64,
     /// Open connections by the number that gRPC calls them; an entry is replaced when its number is used again,
     /// so there are never more than [`CONNECTION_FD_MAX`].
@@ -247,6 +247,7 @@ impl ServerEndpoint {
         let shared = Arc::new(Shared {
             inbox,
             budget: InboxBudget::new(inbox_bytes),
+            writer: Writer::start().map_err(|error| start(&error))?,
             next_peer: AtomicU64::new(1),
             connections: Mutex::default(),
             handshakes: Mutex::default(),
@@ -495,13 +496,10 @@ fn serve_stream(
     // The name is for people who look at the process; without it nothing is lost.
     let _ = std::ffi::CString::new(format!("rx:{name}")).map(|name| rustix::thread::set_name(&name));
     log::debug!("Stream {} from '{from}' is '{name}'.", peer.0);
-    let (outbox, reader) = outbox_for(client.message_max);
-    let (peer_name, message_max) = (name.clone(), client.message_max);
-    let writer = move || write_until_closed(&reader, responses, message_max, &peer_name);
-    if let Err(error) = threads::spawn(format!("tx:{name}"), STACK_LARGE, writer) {
-        log::error!("Cannot start a thread for '{name}': '{error}'. It may connect again.");
-        return;
-    }
+    let waker = shared.writer.waker(peer);
+    let (outbox, reader) = outbox_for(client.message_max, waker.clone());
+    let stream = PeerStream::new(name, responses, reader, client.message_max, class == Class::Agent);
+    shared.writer.add(peer, stream, waker);
     if shared.inbox.send(PeerEvent::Opened { peer, hello, outbox }).is_err() {
         return; // The server is ending.
     }
@@ -518,25 +516,6 @@ fn serve_stream(
         }
     }
     let _ = shared.inbox.send(PeerEvent::Closed { peer });
-}
-
-/// Sends what the server puts until it drops its end, then ends the stream with status OK.
-fn write_until_closed(reader: &OutboxReader, mut responses: Responses, message_max: usize, name: &str) {
-    while let Some(message) = reader.next() {
-        let bytes = approximate_bytes(&message);
-        for piece in fit(message, message_max, name) {
-            match wait_at_most(responses.send((piece, WriteFlags::default())), PEER_STUCK) {
-                Some(Ok(())) => reader.written(),
-                Some(Err(_)) => return, // The reader of this stream learns of the end and reports it.
-                None => {
-                    log::warn!("'{name}' took nothing for {PEER_STUCK:?}; closing, it resynchronises on reconnect.");
-                    return; // Dropping the sink cancels the call.
-                }
-            }
-        }
-        give_back_after(bytes);
-    }
-    let _ = wait_at_most(responses.close(), PEER_STUCK);
 }
 
 /// Checks the first message of a stream, for an agent with TLS also its certificate (spec/config.md section 6.3).

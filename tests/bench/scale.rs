@@ -19,8 +19,12 @@ use super::table::{Table, median};
 const STARTS: usize = 15;
 /// State changes that one mean is made of.
 const CHANGES: u32 = 400;
+/// The same where there is a pause after each.
+const CHANGES_APART: u32 = 150;
 /// Means of which the median counts, taken in turns so that other load meets both sizes.
 const ROUNDS: usize = 7;
+/// Pause after each change in the part where each is told to all agents in a message of its own.
+const APART: Duration = Duration::from_millis(25);
 /// The server gives memory of bursts back within this time.
 const SETTLE: Duration = Duration::from_secs(4);
 /// What one state change costs may grow by this factor from the small to the large cluster.
@@ -61,16 +65,19 @@ pub fn run(programs: &Path) -> bool {
     let mut table = Table::default();
     start_and_idle(programs, &mut table);
     let mut clusters = [SMALL, LARGE].map(|size| apply(programs, size, &mut table));
-    let all = change_in_turns(&mut clusters);
+    let all = change_in_turns(&mut clusters, Duration::ZERO);
+    let apart = change_in_turns(&mut clusters, APART);
     for Cluster { agents, .. } in &mut clusters {
         agents.truncate(1);
     }
-    let alone = change_in_turns(&mut clusters);
+    let alone = change_in_turns(&mut clusters, Duration::ZERO);
     for (index, Cluster { size, .. }) in clusters.iter().enumerate() {
         let Size { peer, promise, .. } = size;
         table.promised(&size.label("CPU of a state change"), "ms", all.cpu[index], peer.change, promise.change);
         let latency = all.latency[index];
         table.promised(&size.label("event at the subscriber after"), "ms", latency, peer.latency, promise.latency);
+        table.noted(&size.label("CPU of a state change that is not followed"), "ms", apart.cpu[index]);
+        table.noted(&size.label("event after, not followed"), "ms", apart.latency[index]);
         table.noted(&size.label("CPU of a state change, one agent left"), "ms", alone.cpu[index]);
         table.noted(&size.label("event after, one agent left"), "ms", alone.latency[index]);
     }
@@ -183,8 +190,9 @@ struct Changes {
 /// Means of CPU and delay of one round, in milliseconds.
 type Means = (f64, f64);
 
-fn change_in_turns(clusters: &mut [Cluster; 2]) -> Changes {
-    let rounds: Vec<[Means; 2]> = (0..ROUNDS).map(|_| clusters.each_mut().map(changes)).collect();
+fn change_in_turns(clusters: &mut [Cluster; 2], pause: Duration) -> Changes {
+    let rounds: Vec<[Means; 2]> =
+        (0..ROUNDS).map(|_| clusters.each_mut().map(|cluster| changes(cluster, pause))).collect();
     let of = |value: fn(&[Means; 2]) -> f64| median(rounds.iter().map(value).collect());
     Changes {
         cpu: [of(|round| round[0].0), of(|round| round[1].0)],
@@ -193,21 +201,24 @@ fn change_in_turns(clusters: &mut [Cluster; 2]) -> Changes {
     }
 }
 
-/// Each change waits for the event of the one before, so that nothing is merged.
-fn changes(Cluster { server, agents, .. }: &mut Cluster) -> Means {
+/// Each change waits for the event of the one before, so that each has an event of its own. Agents are told all that
+/// happened in a short time in one message, unless there is a `pause`.
+fn changes(Cluster { server, agents, .. }: &mut Cluster, pause: Duration) -> Means {
     let subscriber = Subscriber::connect(server);
     server.wait_until_idle();
     let before = server.cpu();
     let mut latency = Duration::ZERO;
-    for number in 0..CHANGES as usize {
-        let count = agents.len();
+    let count = if pause.is_zero() { CHANGES } else { CHANGES_APART };
+    for number in 0..count as usize {
+        let last = agents.len();
         let begin = Instant::now();
-        agents[number % count].report_change(number / count);
+        agents[number % last].report_change(number / last);
         latency += subscriber.next().saturating_duration_since(begin);
+        std::thread::sleep(pause);
     }
     server.wait_until_idle();
     let cpu = server.cpu() - before;
-    (milliseconds(cpu / CHANGES), milliseconds(latency / CHANGES))
+    (milliseconds(cpu / count), milliseconds(latency / count))
 }
 
 pub fn milliseconds(time: Duration) -> f64 {

@@ -99,7 +99,12 @@ impl Bench {
     }
 
     fn watch(&mut self, name: &str, generation: u64) {
-        let command = WatchCommand::Watch { instance: instance(name), id: ContainerId(name.into()), generation };
+        self.watch_in(name, generation, false);
+    }
+
+    fn watch_in(&mut self, name: &str, generation: u64, in_burst: bool) {
+        let id = ContainerId(name.into());
+        let command = WatchCommand::Watch { instance: instance(name), id, generation, in_burst };
         self.checker.on_event(CheckerEvent::Command(command));
     }
 
@@ -462,6 +467,46 @@ fn the_engine_rests_as_long_as_it_worked() {
 }
 
 #[test]
+fn a_burst_of_starts_is_served_by_few_listings_and_its_last_container_does_not_wait() {
+    let mut bench = Bench::new();
+    bench.watch_in("a", 1, true);
+    bench.expect_listing();
+    bench.watch_in("b", 1, true);
+    bench.advance(MILLISECOND * 50);
+    bench.list(vec![running("a", 1), running("b", 2)]);
+    assert_eq!(bench.take_reports(), ["a/1 Running(Ok)"]);
+    bench.watch_in("c", 1, true);
+    bench.expect_listing_after(MILLISECOND * 50 * LISTING_BURST_REST);
+    bench.advance(MILLISECOND * 50);
+    bench.list(vec![running("a", 1), running("b", 2), running("c", 3)]);
+    assert_eq!(bench.take_reports(), ["b/1 Running(Ok)", "c/1 Running(Ok)"]);
+    bench.watch_in("d", 1, true);
+    bench.advance(MILLISECOND * 50);
+    bench.expect_no_listing();
+    bench.watch_in("e", 1, false);
+    bench.expect_listing();
+}
+
+#[test]
+fn an_end_in_a_burst_of_starts_is_listed_at_once() {
+    let mut bench = Bench::watching(&["a"]);
+    bench.end(1);
+    bench.expect_listing();
+    bench.advance(MILLISECOND * 50);
+    bench.list(vec![exited("a", 0)]);
+    bench.watch_in("b", 1, true);
+    bench.watch_in("a", 2, true);
+    bench.expect_listing_after(MILLISECOND * 200);
+    bench.advance(MILLISECOND * 50);
+    bench.list(vec![running("a", 5), running("b", 6)]);
+    bench.watch_in("c", 1, true);
+    bench.advance(MILLISECOND * 50);
+    bench.expect_no_listing();
+    bench.end(5);
+    bench.expect_listing();
+}
+
+#[test]
 fn a_stale_command_changes_nothing() {
     let mut bench = Bench::watching(&["web"]);
     bench.watch("web", 3);
@@ -581,7 +626,7 @@ fn the_threads_report_and_end_with_their_sender() {
     let thread =
         start(CheckerSettings::podman(), connector, inbox, move |report| reports.send(report).unwrap()).unwrap();
     let id = ContainerId("web".into());
-    commands.send(WatchCommand::Watch { instance: instance("web"), id, generation: 1 }).unwrap();
+    commands.send(WatchCommand::Watch { instance: instance("web"), id, generation: 1, in_burst: false }).unwrap();
     for container in [running("web", 0), exited("web", 0)] {
         let state = container.state.clone();
         listings.send(vec![container]).unwrap();

@@ -1,6 +1,6 @@
 //! Messages that the server sends, and asks hooks about.
 //!
-//! Thread: `tx:<peer>`; `hook`.
+//! Thread: `tx`; `hook`.
 
 use super::logs::{log_entries, logs_request};
 use super::state::complete_state;

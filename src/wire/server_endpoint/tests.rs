@@ -11,6 +11,8 @@ use crate::wire::client::{
     ClientOptions, ClientReceiver, ClientSender, Hangup, Service, StreamEnd, connect, connect_with,
 };
 use crossbeam_channel::{Receiver, bounded};
+use futures_util::SinkExt;
+use grpcio::WriteFlags;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::atomic::AtomicBool;

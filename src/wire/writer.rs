@@ -1,0 +1,348 @@
+//! Sends what waits for all peers. One thread serves all of them because a state change is told to each agent: a thread
+//! for each would be woken twice for every message, once to send it and once to learn that it was sent.
+//!
+//! Thread: `tx`; it waits for no peer, gRPC says which of them can take more.
+//! Owns: the writing end of every stream. Takes: what the outboxes hold. A stream ends when its outbox is dropped (status
+//! OK), when it fails, or when its peer takes nothing for [`PEER_STUCK`].
+
+use super::foreign::fit;
+use super::outbox::{OutboxReader, approximate_bytes};
+use super::schema::grpc_api;
+use super::server_endpoint::PeerId;
+use crate::clock::{Clock, SystemClock};
+use crate::limits::{
+    BURST_OVER_AFTER, BURST_TRIM_FROM, PEER_SMALL_MESSAGE, PEER_STUCK, PEER_TURN, STACK_LARGE, STATES_REST,
+};
+use crate::memory::give_back_after;
+use crate::threads;
+use futures_util::Sink;
+use grpcio::WriteFlags;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Instant;
+
+/// Where messages of one stream go; the end of it drops the call.
+pub trait Line: Sink<(grpc_api::FromServer, WriteFlags), Error: Send> + Unpin + Send + 'static {}
+impl<S: Sink<(grpc_api::FromServer, WriteFlags), Error: Send> + Unpin + Send + 'static> Line for S {}
+
+/// Gives streams to the writing thread, which ends after this was dropped and the last stream has ended.
+pub struct Writer<S: Line>(Arc<Due<S>>);
+
+/// What the thread has to look at.
+struct Due<S> {
+    state: Mutex<DueState<S>>,
+    changed: Condvar,
+}
+
+struct DueState<S> {
+    added: Vec<(PeerId, PeerStream<S>, Waker)>,
+    peers: Vec<Arc<Woken<S>>>,
+    /// Whether the thread waits; only then it costs a system call to wake it.
+    waits: bool,
+    no_more: bool,
+}
+
+/// Notes that a stream can go on.
+struct Woken<S> {
+    peer: PeerId,
+    /// Whether it is noted already.
+    noted: AtomicBool,
+    due: Arc<Due<S>>,
+}
+
+impl<S: Line> Wake for Woken<S> {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.noted.swap(true, Ordering::AcqRel) {
+            self.due.change(|state| state.peers.push(self.clone()));
+        }
+    }
+}
+
+impl<S> Due<S> {
+    fn lock(&self) -> MutexGuard<'_, DueState<S>> {
+        // A list of what is due is never left half changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut DueState<S>)) {
+        let mut state = self.lock();
+        change(&mut state);
+        if std::mem::take(&mut state.waits) {
+            drop(state);
+            self.changed.notify_one();
+        }
+    }
+
+    /// Waits until something is due, or until `alarm`.
+    fn wait(&self, alarm: Option<Instant>) -> MutexGuard<'_, DueState<S>> {
+        let mut state = self.lock();
+        while state.peers.is_empty() && state.added.is_empty() && !state.no_more {
+            state.waits = true;
+            state = match alarm.map(|at| SystemClock.until(at)) {
+                Some(left) if left.is_zero() => break,
+                Some(left) => self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+        state.waits = false;
+        state
+    }
+}
+
+impl<S: Line> Writer<S> {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start() -> io::Result<Self> {
+        let state = DueState { added: Vec::new(), peers: Vec::new(), waits: false, no_more: false };
+        let due = Arc::new(Due { state: Mutex::new(state), changed: Condvar::new() });
+        let owned = due.clone();
+        threads::spawn("tx", STACK_LARGE, move || Streams::default().serve(&owned))?;
+        Ok(Self(due))
+    }
+
+    /// Wakes the thread for this stream.
+    pub fn waker(&self, peer: PeerId) -> Waker {
+        Waker::from(Arc::new(Woken { peer, noted: AtomicBool::new(false), due: self.0.clone() }))
+    }
+
+    /// Gives a stream to the thread; `waker` is the one that was made for it.
+    pub fn add(&self, peer: PeerId, stream: PeerStream<S>, waker: Waker) {
+        self.0.change(|state| state.added.push((peer, stream, waker)));
+    }
+}
+
+impl<S: Line> Drop for Writer<S> {
+    fn drop(&mut self) {
+        self.0.change(|state| state.no_more = true);
+    }
+}
+
+// ------------------------------------------------------------------ the thread
+
+struct Streams<S> {
+    streams: HashMap<PeerId, Slot<S>>,
+    /// When to look at which stream again although nobody wakes it.
+    alarms: BTreeSet<(Instant, PeerId)>,
+    /// Bytes sent since free memory was given back, approximately.
+    sent: usize,
+    /// When to give it back if it stays quiet until then.
+    trim_at: Option<Instant>,
+}
+
+struct Slot<S> {
+    stream: PeerStream<S>,
+    waker: Waker,
+    alarm: Option<Instant>,
+}
+
+impl<S> Default for Streams<S> {
+    fn default() -> Self {
+        Self { streams: HashMap::new(), alarms: BTreeSet::new(), sent: 0, trim_at: None }
+    }
+}
+
+impl<S: Line> Streams<S> {
+    fn serve(mut self, due: &Due<S>) {
+        loop {
+            let alarm = self.alarms.first().map(|(at, _)| *at);
+            let mut state = due.wait(alarm.into_iter().chain(self.trim_at).min());
+            let (added, woken) = (std::mem::take(&mut state.added), std::mem::take(&mut state.peers));
+            if state.no_more && self.streams.is_empty() && added.is_empty() {
+                return;
+            }
+            drop(state);
+            let is_quiet = added.is_empty() && woken.is_empty();
+            for (peer, stream, waker) in added {
+                self.streams.insert(peer, Slot { stream, waker, alarm: None });
+                self.advance(peer);
+            }
+            for woken in woken {
+                // Before the look, so that what comes during it is noted again.
+                woken.noted.store(false, Ordering::Release);
+                self.advance(woken.peer);
+            }
+            let now = SystemClock.now();
+            while let Some((_, peer)) = self.alarms.first().copied().filter(|(at, _)| *at <= now) {
+                self.advance(peer);
+            }
+            self.give_back(is_quiet, now);
+        }
+    }
+
+    /// A burst of many small messages leaves free memory behind like a large one does. Giving it back takes
+    /// milliseconds, so it waits until the burst is over.
+    fn give_back(&mut self, is_quiet: bool, now: Instant) {
+        if !is_quiet {
+            self.trim_at = (self.sent >= BURST_TRIM_FROM).then(|| now + BURST_OVER_AFTER);
+        } else if self.trim_at.is_some_and(|at| at <= now) {
+            (self.sent, self.trim_at) = (0, None);
+            give_back_after(BURST_TRIM_FROM);
+        }
+    }
+
+    fn advance(&mut self, peer: PeerId) {
+        let Some(slot) = self.streams.get_mut(&peer) else { return };
+        if let Some(at) = slot.alarm.take() {
+            self.alarms.remove(&(at, peer));
+        }
+        let next = slot.stream.advance(&mut Context::from_waker(&slot.waker), SystemClock.now());
+        self.sent = self.sent.saturating_add(std::mem::take(&mut slot.stream.sent));
+        match next {
+            Next::Woken => {}
+            Next::At(at) => {
+                slot.alarm = Some(at);
+                self.alarms.insert((at, peer));
+            }
+            Next::Ended => {
+                self.streams.remove(&peer);
+            }
+        }
+    }
+}
+
+// ------------------------------------------------------------------ one stream
+
+/// When a stream goes on.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    /// When it is woken.
+    Woken,
+    /// When it is woken, and at this time at the latest.
+    At(Instant),
+    /// Never.
+    Ended,
+}
+
+/// The writing end of one stream.
+pub struct PeerStream<S> {
+    name: String,
+    line: S,
+    reader: OutboxReader,
+    message_max: usize,
+    /// Whether states for it rest after it was told some.
+    bundles_states: bool,
+    rest_until: Option<Instant>,
+    /// What is left of the message whose turn it is.
+    pieces: VecDeque<grpc_api::FromServer>,
+    /// Approximate size of that message, until it was sent, in bytes.
+    sending: Option<usize>,
+    /// Bytes of the messages that were sent since somebody asked, approximately.
+    sent: usize,
+    /// Since when the peer takes nothing although it should.
+    blocked_since: Option<Instant>,
+    closing: bool,
+}
+
+impl<S: Line> PeerStream<S> {
+    /// A stream to `name`, which takes messages of up to `message_max` bytes; with `bundles_states` states that follow
+    /// each other closely are told together.
+    pub fn new(name: String, line: S, reader: OutboxReader, message_max: usize, bundles_states: bool) -> Self {
+        Self {
+            name,
+            line,
+            reader,
+            message_max,
+            bundles_states,
+            rest_until: None,
+            pieces: VecDeque::new(),
+            sending: None,
+            sent: 0,
+            blocked_since: None,
+            closing: false,
+        }
+    }
+
+    /// Sends what can be sent.
+    fn advance(&mut self, context: &mut Context<'_>, now: Instant) -> Next {
+        for _ in 0..PEER_TURN {
+            if self.closing {
+                return match Pin::new(&mut self.line).poll_close(context) {
+                    Poll::Ready(_) => Next::Ended,
+                    Poll::Pending => self.blocked(now),
+                };
+            }
+            if self.has_nothing_to_do() {
+                return Next::Woken;
+            }
+            match Pin::new(&mut self.line).poll_ready(context) {
+                Poll::Pending => return self.blocked(now),
+                Poll::Ready(Err(_)) => return Next::Ended, // The reader of this stream learns of it and reports it.
+                Poll::Ready(Ok(())) => self.was_sent(),
+            }
+            if let Some(at) = self.rest_until.filter(|at| now < *at)
+                && self.pieces.is_empty()
+                && self.reader.has_only_states()
+            {
+                return Next::At(at);
+            }
+            if !self.send_next(now) {
+                return Next::Ended;
+            }
+        }
+        context.waker().wake_by_ref();
+        Next::Woken
+    }
+
+    /// Whether nothing waits for it, and nothing is being sent whose end matters.
+    fn has_nothing_to_do(&self) -> bool {
+        self.sending.is_none() && self.pieces.is_empty() && !self.reader.ended() && self.reader.is_empty()
+    }
+
+    /// The peer took everything that was sent.
+    fn was_sent(&mut self) {
+        self.blocked_since = None;
+        if let Some(bytes) = self.sending.filter(|_| self.pieces.is_empty()) {
+            self.sending = None;
+            give_back_after(bytes);
+        }
+        self.reader.written();
+    }
+
+    /// Sends one piece, or begins to close. Answers whether the stream lives.
+    fn send_next(&mut self, now: Instant) -> bool {
+        if self.pieces.is_empty() {
+            let states = self.reader.has_only_states();
+            let ended = self.reader.ended(); // Before the look, so that the last message is not missed.
+            let Some(message) = self.reader.try_next() else {
+                self.closing = ended;
+                return true;
+            };
+            let bytes = approximate_bytes(&message);
+            self.sent = self.sent.saturating_add(bytes);
+            self.rest_until = Some(now + STATES_REST).filter(|_| states && self.bundles_states);
+            self.pieces = fit(message, self.message_max, &self.name).into();
+            // A small one goes out at once, and waking up just to see that would cost as much as sending it.
+            self.sending = Some(bytes).filter(|bytes| *bytes > PEER_SMALL_MESSAGE);
+        }
+        let Some(piece) = self.pieces.pop_front() else { return true };
+        let sent = Pin::new(&mut self.line).start_send((piece, WriteFlags::default()));
+        if self.sending.is_none() {
+            self.reader.written();
+        }
+        sent.is_ok()
+    }
+
+    fn blocked(&mut self, now: Instant) -> Next {
+        let until = *self.blocked_since.get_or_insert(now) + PEER_STUCK;
+        if now < until {
+            return Next::At(until);
+        }
+        if !self.closing {
+            log::warn!("'{}' took nothing for {PEER_STUCK:?}; closing, it resynchronises on reconnect.", self.name);
+        }
+        Next::Ended
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,313 @@
+//! One stream on one thread with a line that the test controls; the thread with lines that take everything.
+
+use super::*;
+use crate::limits::STOP_DEADLINE;
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::messages::{FromServer, Response, ResponseContent};
+use crate::model::names::InstanceName;
+use crate::wire::outbox::{Outbox, OutboxError, outbox_for};
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use grpc_api::from_server::FromServerEnum;
+use std::time::Duration;
+
+const MESSAGE_MAX: usize = 1024 * 1024;
+
+/// What a peer does with what it is sent.
+#[derive(Default)]
+struct Peer {
+    sent: Vec<String>,
+    /// A message is under way that it has not taken.
+    in_flight: bool,
+    /// It takes nothing.
+    stuck: bool,
+    failed: bool,
+    closed: bool,
+    /// How often somebody looked whether it can take more.
+    looks: usize,
+}
+
+#[derive(Clone, Default)]
+struct FakeLine(Arc<Mutex<Peer>>);
+
+impl FakeLine {
+    fn peer(&self) -> MutexGuard<'_, Peer> {
+        self.0.lock().unwrap()
+    }
+}
+
+fn text(message: &grpc_api::FromServer) -> String {
+    match &message.FromServerEnum {
+        Some(FromServerEnum::UpdateWorkloadState(states)) => {
+            let names: Vec<&str> =
+                states.workloadStates.iter().map(|state| state.instanceName.workloadName.as_str()).collect();
+            names.join(" ")
+        }
+        Some(FromServerEnum::Response(response)) => format!("answer {}", response.requestId),
+        other => panic!("{other:?}"),
+    }
+}
+
+impl Sink<(grpc_api::FromServer, WriteFlags)> for FakeLine {
+    type Error = std::fmt::Error;
+
+    fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        let mut peer = self.peer();
+        peer.looks += 1;
+        if peer.failed {
+            return Poll::Ready(Err(std::fmt::Error));
+        }
+        if peer.in_flight && peer.stuck {
+            return Poll::Pending;
+        }
+        peer.in_flight = false;
+        Poll::Ready(Ok(()))
+    }
+
+    fn start_send(self: Pin<&mut Self>, (message, _): (grpc_api::FromServer, WriteFlags)) -> Result<(), Self::Error> {
+        let mut peer = self.peer();
+        assert!(!peer.in_flight, "the one before was not taken yet");
+        peer.in_flight = true;
+        peer.sent.push(text(&message));
+        Ok(())
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        panic!("nobody waits for this")
+    }
+
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        let mut peer = self.peer();
+        if peer.stuck {
+            return Poll::Pending;
+        }
+        peer.closed = true;
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A stream, its line and the other end of its outbox.
+struct Bench {
+    line: FakeLine,
+    outbox: Option<Outbox>,
+    stream: PeerStream<FakeLine>,
+    now: Instant,
+}
+
+fn state(workload: &str) -> FromServer {
+    let instance = InstanceName::with_id(workload, "id", "A");
+    FromServer::WorkloadStates(vec![WorkloadState::new(instance, ExecutionState::plain(Phase::Running))])
+}
+
+fn answer(id: &str, bytes: usize) -> FromServer {
+    FromServer::Response(Response { id: id.to_owned(), content: ResponseContent::Error("x".repeat(bytes)) })
+}
+
+impl Bench {
+    fn new(bundles_states: bool) -> Self {
+        let line = FakeLine::default();
+        let (outbox, reader) = outbox_for(MESSAGE_MAX, Waker::noop().clone());
+        let stream = PeerStream::new("peer".to_owned(), line.clone(), reader, MESSAGE_MAX, bundles_states);
+        Self { line, outbox: Some(outbox), stream, now: SystemClock.now() }
+    }
+
+    fn put(&self, message: FromServer) {
+        self.outbox.as_ref().unwrap().put(message).unwrap();
+    }
+
+    fn advance(&mut self) -> Next {
+        self.stream.advance(&mut Context::from_waker(Waker::noop()), self.now)
+    }
+
+    #[track_caller]
+    fn expect_sent(&mut self, expected: &[&str]) {
+        assert_eq!(std::mem::take(&mut self.line.peer().sent), expected);
+    }
+}
+
+#[test]
+fn messages_go_out_in_order_and_the_end_of_the_outbox_closes_the_stream() {
+    let mut bench = Bench::new(false);
+    assert_eq!(bench.advance(), Next::Woken);
+    for message in [state("a"), answer("1", 1), state("b"), answer("2", 1)] {
+        bench.put(message);
+    }
+    drop(bench.outbox.take());
+    assert_eq!(bench.advance(), Next::Ended);
+    bench.expect_sent(&["a", "answer 1", "b", "answer 2"]);
+    assert!(bench.line.peer().closed);
+}
+
+#[test]
+fn states_that_follow_each_other_closely_are_told_together_and_none_is_lost() {
+    let mut bench = Bench::new(true);
+    bench.put(state("a"));
+    assert_eq!(bench.advance(), Next::Woken);
+    bench.expect_sent(&["a"]);
+    let rested = bench.now + STATES_REST;
+    bench.put(state("b"));
+    assert_eq!(bench.advance(), Next::At(rested));
+    bench.put(state("c"));
+    assert_eq!(bench.advance(), Next::At(rested));
+    bench.expect_sent(&[]);
+    bench.now = rested;
+    assert_eq!(bench.advance(), Next::Woken);
+    bench.expect_sent(&["b c"]);
+    bench.now += STATES_REST;
+    bench.put(state("d"));
+    assert_eq!(bench.advance(), Next::Woken);
+    bench.expect_sent(&["d"]);
+}
+
+#[test]
+fn nothing_but_states_rests_and_an_end_does_not() {
+    let mut bench = Bench::new(true);
+    bench.put(state("a"));
+    bench.advance();
+    bench.put(state("b"));
+    bench.put(answer("1", 1));
+    assert_eq!(bench.advance(), Next::Woken);
+    bench.expect_sent(&["a", "b", "answer 1"]);
+    bench.put(state("c"));
+    drop(bench.outbox.take());
+    assert_eq!(bench.advance(), Next::Ended);
+    bench.expect_sent(&["c"]);
+}
+
+#[test]
+fn commanders_are_told_each_state_at_once() {
+    let mut bench = Bench::new(false);
+    for name in ["a", "b"] {
+        bench.put(state(name));
+        assert_eq!(bench.advance(), Next::Woken);
+        bench.expect_sent(&[name]);
+    }
+}
+
+#[test]
+fn nobody_wakes_up_to_see_that_a_small_message_was_sent_but_for_a_large_one() {
+    let mut bench = Bench::new(false);
+    bench.line.peer().stuck = true;
+    bench.put(answer("small", 1));
+    assert_eq!(bench.advance(), Next::Woken);
+    assert_eq!(bench.line.peer().looks, 1);
+    bench.line.peer().stuck = false;
+    bench.put(answer("large", PEER_SMALL_MESSAGE + 1));
+    bench.advance();
+    bench.expect_sent(&["answer small", "answer large"]);
+    assert_eq!(bench.line.peer().looks, 3, "one more after the large one");
+}
+
+#[test]
+fn a_peer_that_takes_nothing_for_long_is_cut_off_and_others_are_not() {
+    for bytes in [1, PEER_SMALL_MESSAGE + 1] {
+        let mut bench = Bench::new(false);
+        bench.line.peer().stuck = true;
+        bench.put(answer("1", bytes));
+        bench.put(answer("2", 1));
+        let until = bench.now + PEER_STUCK;
+        assert_eq!(bench.advance(), Next::At(until));
+        bench.now = until - Duration::from_millis(1);
+        assert_eq!(bench.advance(), Next::At(until));
+        bench.line.peer().stuck = false;
+        assert_eq!(bench.advance(), Next::Woken);
+        bench.line.peer().stuck = true;
+        bench.put(answer("3", 1));
+        let until = bench.now + PEER_STUCK;
+        assert_eq!(bench.advance(), Next::At(until));
+        bench.now = until;
+        assert_eq!(bench.advance(), Next::Ended);
+        bench.expect_sent(&["answer 1", "answer 2"]);
+    }
+}
+
+#[test]
+fn a_small_message_that_went_out_long_ago_makes_no_peer_stuck() {
+    let mut bench = Bench::new(false);
+    bench.put(answer("1", 1));
+    bench.advance();
+    assert_eq!(bench.stream.reader.waiting_for(), Duration::ZERO);
+}
+
+#[test]
+fn a_stream_that_failed_ends_and_its_outbox_says_so() {
+    let mut bench = Bench::new(false);
+    bench.line.peer().failed = true;
+    bench.put(answer("1", 1));
+    assert_eq!(bench.advance(), Next::Ended);
+    let Bench { outbox, stream, .. } = bench;
+    drop(stream);
+    assert_eq!(outbox.unwrap().put(answer("2", 1)), Err(OutboxError::Closed));
+}
+
+#[test]
+fn a_peer_with_much_to_take_leaves_the_others_their_turn() {
+    let mut bench = Bench::new(false);
+    for _ in 0..3 * PEER_TURN {
+        bench.put(answer("1", 1));
+    }
+    bench.advance();
+    assert_eq!(bench.line.peer().sent.len(), PEER_TURN);
+}
+
+/// Takes everything and tells the test.
+struct Told(Sender<String>);
+
+impl Sink<(grpc_api::FromServer, WriteFlags)> for Told {
+    type Error = std::fmt::Error;
+
+    fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn start_send(self: Pin<&mut Self>, (message, _): (grpc_api::FromServer, WriteFlags)) -> Result<(), Self::Error> {
+        self.0.send(text(&message)).map_err(|_| std::fmt::Error)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+fn open(writer: &Writer<Told>, number: u64) -> (Outbox, Receiver<String>) {
+    let (told, received) = unbounded();
+    let waker = writer.waker(PeerId(number));
+    let (outbox, reader) = outbox_for(MESSAGE_MAX, waker.clone());
+    writer.add(PeerId(number), PeerStream::new(number.to_string(), Told(told), reader, MESSAGE_MAX, true), waker);
+    (outbox, received)
+}
+
+#[test]
+fn one_thread_serves_all_streams_and_ends_each_with_its_outbox() {
+    let writer = Writer::start().unwrap();
+    let streams: Vec<(Outbox, Receiver<String>)> = (0..20).map(|number| open(&writer, number)).collect();
+    for round in 0..50 {
+        for (outbox, _) in &streams {
+            outbox.put(answer(&round.to_string(), 1)).unwrap();
+        }
+    }
+    drop(writer);
+    for (outbox, received) in streams {
+        drop(outbox);
+        let all: Vec<String> = std::iter::from_fn(|| received.recv_timeout(STOP_DEADLINE).ok()).collect();
+        assert_eq!(all, (0..50).map(|round| format!("answer {round}")).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn states_that_rested_are_told_although_nothing_else_happens() {
+    let writer = Writer::start().unwrap();
+    let (outbox, received) = open(&writer, 1);
+    let mut names = Vec::new();
+    for round in 0..10 {
+        outbox.put(state(&format!("w{round}"))).unwrap();
+    }
+    while names.len() < 10 {
+        let told = received.recv_timeout(STOP_DEADLINE).expect("all states are told");
+        names.extend(told.split(' ').map(str::to_owned));
+    }
+    assert_eq!(names, (0..10).map(|round| format!("w{round}")).collect::<Vec<_>>());
+}
