@@ -10,7 +10,7 @@ cargo := "tests/scripts/cargo.sh"
 # List the recipes
 [private]
 default:
-    @just --justfile '{{justfile()}}' --list --unsorted
+    @'{{just_executable()}}' --justfile '{{justfile()}}' --list --unsorted
 
 # Install what is missing on this machine (Debian packages; a second run does nothing)
 [group('start')]

@@ -59,6 +59,9 @@ pub const PEER_OUTBOX_ENTRY: usize = 256;
 pub const PEER_DROPPED_LOGS: usize = 1024;
 /// A peer that took nothing for this long while something waits for it is cut off; it resynchronises on reconnect.
 pub const PEER_STUCK: Duration = Duration::from_secs(10);
+/// Bytes per second of the slowest link that is still served (1 Mbit/s). gRPC tells only when a whole message is gone,
+/// so a large one has so much longer than [`PEER_STUCK`]; a peer that is gone is noticed by keepalive before.
+pub const PEER_SLOWEST: u64 = 128 * 1024;
 /// A message of a peer up to this size, in bytes, counts as sent when it was handed to the network; its completion is
 /// looked at when the next one is due. Half of the smallest window of a stream, so that it goes out at once normally.
 pub const PEER_SMALL_MESSAGE: usize = 32 * 1024;

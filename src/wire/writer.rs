@@ -11,7 +11,7 @@ use super::schema::grpc_api;
 use super::server_endpoint::PeerId;
 use crate::clock::{Clock, SystemClock};
 use crate::limits::{
-    BURST_OVER_AFTER, BURST_TRIM_FROM, PEER_SMALL_MESSAGE, PEER_STUCK, PEER_TURN, STACK_LARGE, STATES_REST,
+    BURST_OVER_AFTER, BURST_TRIM_FROM, PEER_SLOWEST, PEER_SMALL_MESSAGE, PEER_STUCK, PEER_TURN, STACK_LARGE, STATES_REST,
 };
 use crate::memory::give_back_after;
 use crate::threads;
@@ -23,7 +23,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Where messages of one stream go; the end of it drops the call.
 pub trait Line: Sink<(grpc_api::FromServer, WriteFlags), Error: Send> + Unpin + Send + 'static {}
@@ -333,12 +333,14 @@ impl<S: Line> PeerStream<S> {
     }
 
     fn blocked(&mut self, now: Instant) -> Next {
-        let until = *self.blocked_since.get_or_insert(now) + PEER_STUCK;
+        let transfer = Duration::from_secs(self.sending.map_or(0, |bytes| bytes as u64 / PEER_SLOWEST));
+        let until = *self.blocked_since.get_or_insert(now) + PEER_STUCK + transfer;
         if now < until {
             return Next::At(until);
         }
         if !self.closing {
-            log::warn!("'{}' took nothing for {PEER_STUCK:?}; closing, it resynchronises on reconnect.", self.name);
+            let limit = PEER_STUCK + transfer;
+            log::warn!("'{}' took nothing for {limit:?}; closing, it resynchronises on reconnect.", self.name);
         }
         Next::Ended
     }

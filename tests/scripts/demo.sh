@@ -104,6 +104,7 @@ begun='^(Pending\(Starting\)|Running|Succeeded|Failed)'
 waiting='^Pending\(WaitingToStart\)'
 
 act '1. Workloads that wait for each other, also across agents'
+printf 'storage_provider fails on purpose: error_handler waits for that.\n'
 shown apply "$manifest"
 wait_until 60 reached logger 'Succeeded(Ok)' init_storage 'Succeeded(Ok)' \
     storage_provider 'Failed(ExecFailed)' error_handler 'Succeeded(Ok)' || warn "not every workload came to its end within 60 s"
@@ -119,7 +120,7 @@ act '2. A workload that waits for one that does not exist yet'
 shown --quiet delete workload error_handler
 shown --no-wait apply tests/demo/restart_service.yaml
 wait_until 10 reached restart_service 'Pending(WaitingToStart)' || warn 'restart_service does not wait'
-shown get workloads restart_service
+shown graph restart_service
 printf 'error_handler comes back with the manifest:\n'
 shown --quiet apply "$manifest"
 wait_until 60 reached restart_service 'Succeeded(Ok)' || warn 'restart_service did not end within 60 s'

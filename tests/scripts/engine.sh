@@ -55,7 +55,7 @@ engine_import() {
     for applet in $(/bin/busybox --list); do
         [ "$applet" = busybox ] || ln -s busybox "$tree/bin/$applet"
     done
-    tar -C "$tree" -c . | podman import --quiet - docker.io/library/alpine:latest >/dev/null
+    tar -C "$tree" -c . | podman import --quiet --change 'ENV PATH=/bin' --change 'CMD ["/bin/sh"]' - docker.io/library/alpine:latest >/dev/null
     local done=$?
     rm -rf "$tree"
     return "$done"
@@ -71,6 +71,17 @@ engine_clear() {
     "${as_owner[@]}" rm -rf "$dir/store" "$dir/run" "$dir/tmp"
 }
 
+# engine_end_lost DIR: ends containers of the store that podman does not know any more; nothing else could.
+engine_end_lost() {
+    local dir=$1 process pid
+    for process in /proc/[0-9]*; do
+        pid=${process#/proc/}
+        [[ $(tr '\0' ' ' <"$process/cmdline" 2>/dev/null) == *conmon\ *" $dir/"* ]] || continue
+        # shellcheck disable=SC2046
+        kill -KILL $(cat "$process/task/$pid/children" 2>/dev/null) "$pid" 2>/dev/null || true
+    done
+}
+
 # engine_remove DIR: all its containers, then the store itself.
 engine_remove() {
     local dir=$1
@@ -79,6 +90,7 @@ engine_remove() {
     # --time 0: nobody waits for a shell's ten seconds. A store that podman cannot read is removed all the same.
     podman pod rm --all --force --time 0 >/dev/null 2>&1 || true
     podman rm --all --force --time 0 >/dev/null 2>&1 || true
+    engine_end_lost "$dir"
     engine_clear "$dir"
     rm -f "$dir"/*.conf
 }

@@ -8,7 +8,6 @@ use crate::model::names::InstanceName;
 use crate::wire::outbox::{Outbox, OutboxError, outbox_for};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use grpc_api::from_server::FromServerEnum;
-use std::time::Duration;
 
 const MESSAGE_MAX: usize = 1024 * 1024;
 
@@ -218,6 +217,19 @@ fn a_peer_that_takes_nothing_for_long_is_cut_off_and_others_are_not() {
         assert_eq!(bench.advance(), Next::Ended);
         bench.expect_sent(&["answer 1", "answer 2"]);
     }
+}
+
+#[test]
+fn a_large_message_on_a_slow_link_is_given_the_time_it_takes() {
+    let mut bench = Bench::new(false);
+    bench.line.peer().stuck = true;
+    bench.put(answer("large", 15 * PEER_SLOWEST as usize));
+    let Next::At(until) = bench.advance() else { panic!("it waits") };
+    assert_eq!((until - bench.now).as_secs(), (PEER_STUCK + Duration::from_secs(15)).as_secs());
+    bench.now = until - Duration::from_millis(1);
+    assert_eq!(bench.advance(), Next::At(until));
+    bench.now = until;
+    assert_eq!(bench.advance(), Next::Ended);
 }
 
 #[test]
