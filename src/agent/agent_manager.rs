@@ -38,6 +38,8 @@ pub enum SchedulerEvent {
     ServerGone,
     /// A control loop reports a state of its instance.
     State(WorkloadState),
+    /// A control loop that removes a container which is too many reports its state.
+    SurplusState(WorkloadState),
     /// A state checker saw something.
     Checker(WatchReport),
     /// The containers of an engine.
@@ -261,6 +263,9 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             }
             // [impl->swdd~agent-manager-receives-workload-states-of-its-workloads~1]
             SchedulerEvent::State(report) => self.report(vec![report]),
+            // When the instance has come back in the meantime, its own loop tells its states.
+            SchedulerEvent::SurplusState(report) if self.runtime.is_current(&report.instance) => {}
+            SchedulerEvent::SurplusState(report) => self.report(vec![report]),
             SchedulerEvent::Checker(report) => self.runtime.observed(report),
             SchedulerEvent::Listed { runtime, result } => self.on_listed(runtime, result),
             SchedulerEvent::LoopEnded(id) => self.runtime.loop_ended(&id),
