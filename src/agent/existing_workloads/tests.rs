@@ -542,6 +542,33 @@ fn a_silent_engine_delays_only_its_own_workloads() {
 }
 
 #[test]
+fn a_silent_engine_delayed_the_watch_of_what_runs_in_another_one() {
+    for deleted in [false, true] {
+        let engine = FakeEngine::new();
+        engine.add(&instance("runs", "b"), plain(Phase::Running));
+        let best = engine.add(&instance("runs", "a"), plain(Phase::Running));
+        engine.add(&instance("runs", "a"), plain(Phase::Succeeded));
+        let old = engine.add(&instance("changed", "b"), plain(Phase::Running));
+        let (mut rig, kube) = with_kube(engine);
+        kube.set_silent(true);
+        rig.agent.hello(&[wanted("runs", "a"), wanted("changed", "a")]);
+        assert!(rig.sent().contains(&"runs:a Running(Ok)".to_owned()));
+        assert!(rig.engine.containers().keys().eq([&best, &old]), "what is new waits");
+        if deleted {
+            let deleted = vec![DeletedWorkload { instance: instance("runs", "a"), dependencies: BTreeMap::new() }];
+            rig.agent.update(WorkloadPlan { added: vec![], deleted });
+        }
+        rig.agent.pass(FIRST_LISTING_MAX);
+        let containers = rig.engine.containers();
+        assert!(!containers.contains_key(&old) && containers.values().any(|it| it.instance == instance("changed", "a")));
+        assert_eq!(containers.contains_key(&best), !deleted);
+        let sent = rig.sent();
+        assert_eq!(sent.contains(&"runs:a Removed".to_owned()), deleted, "{sent:?}");
+        assert_eq!(rig.agent.manager.threads().count(), containers.len());
+    }
+}
+
+#[test]
 fn a_reconnect_waits_for_no_engine() {
     let (mut rig, kube) = with_kube(FakeEngine::new());
     kube.inject(Call::List, [Fault::Fails]);
