@@ -560,7 +560,9 @@ fn a_silent_engine_delayed_the_watch_of_what_runs_in_another_one() {
         }
         rig.agent.pass(FIRST_LISTING_MAX);
         let containers = rig.engine.containers();
-        assert!(!containers.contains_key(&old) && containers.values().any(|it| it.instance == instance("changed", "a")));
+        assert!(
+            !containers.contains_key(&old) && containers.values().any(|it| it.instance == instance("changed", "a"))
+        );
         assert_eq!(containers.contains_key(&best), !deleted);
         let sent = rig.sent();
         assert_eq!(sent.contains(&"runs:a Removed".to_owned()), deleted, "{sent:?}");
