@@ -38,6 +38,8 @@ pub enum SchedulerEvent {
     ServerGone,
     /// A control loop reports a state of its instance.
     State(WorkloadState),
+    /// A control loop that removes a container which is too many reports its state.
+    SurplusState(WorkloadState),
     /// A state checker saw something.
     Checker(WatchReport),
     /// The containers of an engine.
@@ -261,6 +263,9 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             }
             // [impl->swdd~agent-manager-receives-workload-states-of-its-workloads~1]
             SchedulerEvent::State(report) => self.report(vec![report]),
+            // When the instance has come back in the meantime, its own loop tells its states.
+            SchedulerEvent::SurplusState(report) if self.runtime.is_current(&report.instance) => {}
+            SchedulerEvent::SurplusState(report) => self.report(vec![report]),
             SchedulerEvent::Checker(report) => self.runtime.observed(report),
             SchedulerEvent::Listed { runtime, result } => self.on_listed(runtime, result),
             SchedulerEvent::LoopEnded(id) => self.runtime.loop_ended(&id),
@@ -378,12 +383,13 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     }
 
     /// Acts on the hello: on the first one when all engines have said what exists, or had time enough to; what one says
-    /// later concerns its own workloads only. Later ones find what is ours known.
+    /// later concerns its own workloads only. Until then only what runs as it should goes on. Later ones find what is
+    /// ours known.
     fn finish_hello(&mut self) {
         let silent = |listing: &Listing| matches!(listing, Listing::Wanted | Listing::Asked);
         let patient = self.first_listings_until.is_none_or(|until| self.clock.now() < until);
         if patient && self.listings.values().any(silent) {
-            return;
+            return self.resume_running();
         }
         let Some(hello) = self.pending_hello.take() else { return };
         let found = std::mem::take(&mut self.found);
@@ -403,6 +409,17 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         let untold = untold.map(|instance| WorkloadState::new(instance.clone(), waiting.clone())).collect();
         self.report(untold);
         self.report_all();
+    }
+
+    /// What runs as it should is watched at once, whatever other engines may say. What a plan has changed since the
+    /// hello waits with the rest.
+    fn resume_running(&mut self) {
+        let Some(PendingHello { said, wanted, deleted, .. }) = &self.pending_hello else { return };
+        let unchanged = wanted.iter().filter(|(name, added)| {
+            said.get(*name) == Some(*added) && !deleted.contains_key(*name) // In both: deleted and added again.
+        });
+        let reports = self.runtime.resume_running(unchanged.map(|(_, added)| added), &mut self.found);
+        self.report(reports);
     }
 
     /// Tells the server the states of all that exists here, and that this is all. As long as an engine does not say

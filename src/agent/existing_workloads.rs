@@ -53,6 +53,35 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         (operations, reports)
     }
 
+    /// Of all that was found until now, takes those containers that run as `wanted` says, and deletes the others of the
+    /// same workloads. The rest stays in `found`: other engines may have something to say.
+    pub fn resume_running<'a>(
+        &mut self,
+        wanted: impl Iterator<Item = &'a AddedWorkload>,
+        found: &mut Vec<Existing>,
+    ) -> Vec<WorkloadState> {
+        let mut reports = Vec::new();
+        let mut by_workload = self.unaccounted(std::mem::take(found));
+        for added in wanted {
+            let name = &added.instance.workload;
+            let serves = |(runtime, container): &Existing| {
+                let unchanged = container.instance == added.instance && *runtime == added.workload.runtime;
+                unchanged && container.state.phase == Phase::Running
+            };
+            let known = self.objects.contains_key(name) || self.scheduler.get(name).is_some();
+            if known || !by_workload.get(name).is_some_and(|found| found.iter().any(serves)) {
+                continue;
+            }
+            let Some(best) = take_best(&mut by_workload, added) else { continue };
+            self.adopt(added.clone(), best, &mut reports); // It resumes, so nothing else is to be done.
+            for (runtime, container) in by_workload.remove(name).into_iter().flatten() {
+                reports.extend(self.discard(&runtime, container));
+            }
+        }
+        *found = by_workload.into_values().flatten().collect();
+        reports
+    }
+
     /// Containers that a listing showed late. A create that still waits gets the one that serves it, as with a hello;
     /// what no object accounts for is deleted.
     pub fn found_late(&mut self, existing: Vec<Existing>) -> (Vec<Operation>, Vec<WorkloadState>) {

@@ -10,6 +10,7 @@ use super::workload_command::{
     Engine, OtherEngine, WorkloadCommand, WorkloadCommandSender, WorkloadOrder, workload_inbox,
 };
 use super::workload_control_loop::{LoopContext, LoopId, WorkloadControlLoop};
+use super::workload_files::remove_folder;
 use super::workload_scheduler::{Created, Decision, Operation, Updated, Waiting, WorkloadScheduler};
 use super::workload_state_store::WorkloadStateStore;
 use crate::clock::Clock;
@@ -406,8 +407,13 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// Whether some object or waiting operation is about this instance.
     #[must_use]
     pub fn has(&self, instance: &InstanceName) -> bool {
+        self.is_current(instance) || self.waits_to_start(instance)
+    }
+
+    /// Whether this is the instance last ordered of its workload.
+    #[must_use]
+    pub fn is_current(&self, instance: &InstanceName) -> bool {
         self.objects.get(&instance.workload).is_some_and(|object| object.instance == *instance)
-            || self.waits_to_start(instance)
     }
 
     /// Whether some object or waiting operation is about this workload.
@@ -447,10 +453,15 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         }
     }
 
-    /// A control loop has ended.
+    /// A control loop has ended. The folder of an instance that only had a container too many goes now, unless the
+    /// instance has come back: its own loop uses the folder then.
     pub fn loop_ended(&mut self, id: &LoopId) {
-        if self.objects.get(&id.name).is_some_and(|object| object.number == id.number) {
-            self.objects.remove(&id.name);
+        if self.objects.get(&id.name).is_none_or(|object| object.number != id.number) {
+            return;
+        }
+        let Some(WorkloadObject { instance, .. }) = self.objects.remove(&id.name) else { return };
+        if instance.workload != id.name && !self.is_current(&instance) {
+            remove_folder(&self.context.folder.join(instance.folder()));
         }
     }
 

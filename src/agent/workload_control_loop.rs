@@ -57,7 +57,8 @@ pub struct LoopContext<C> {
 /// Tells loops apart; a name may get a new loop while the old one is just ending.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoopId {
-    /// Under which the scheduler knows the loop: the name of the workload.
+    /// Under which the scheduler knows the loop: the name of the workload, or one with a dot when it only removes a
+    /// container that is too many.
     pub name: Name,
     /// Counts the loops of this agent.
     pub number: u64,
@@ -601,7 +602,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             AfterDelete::End => true,
             AfterDelete::Restart | AfterDelete::Nothing => false,
         };
-        if !self.silent {
+        if !self.silent && !self.is_surplus() {
             remove_folder(&if changed { self.folder() } else { self.files_folder() });
         }
         self.report(ExecutionState::plain(Phase::Removed));
@@ -748,9 +749,20 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if state.phase == Phase::PendingStarting {
             self.shown.clone_from(&state.additional_info);
         }
-        if !self.silent {
-            send_state(&self.context.reports, &self.instance, state);
+        if self.silent {
+            return;
         }
+        if !self.is_surplus() {
+            return send_state(&self.context.reports, &self.instance, state);
+        }
+        let event = SchedulerEvent::SurplusState(short_report(&self.instance, state));
+        let _ = self.context.reports.send(event); // The scheduler is gone only when the agent ends.
+    }
+
+    /// Whether the workload has another loop, which may come back to the instance of this one. The scheduler then
+    /// knows whose states and whose folder those of the instance are.
+    fn is_surplus(&self) -> bool {
+        self.id.name != self.instance.workload
     }
 }
 
@@ -763,10 +775,14 @@ pub(super) fn cut(text: &mut String, bytes: usize) {
 }
 
 /// Reports a state; a long engine message is cut.
-pub(super) fn send_state(reports: &Sender<SchedulerEvent>, instance: &InstanceName, mut state: ExecutionState) {
-    cut(&mut state.additional_info, ADDITIONAL_INFO_MAX);
-    let report = WorkloadState::new(instance.clone(), state);
+pub(super) fn send_state(reports: &Sender<SchedulerEvent>, instance: &InstanceName, state: ExecutionState) {
+    let report = short_report(instance, state);
     let _ = reports.send(SchedulerEvent::State(report)); // The scheduler is gone only when the agent ends.
+}
+
+fn short_report(instance: &InstanceName, mut state: ExecutionState) -> WorkloadState {
+    cut(&mut state.additional_info, ADDITIONAL_INFO_MAX);
+    WorkloadState::new(instance.clone(), state)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Files of a workload: written on the host before its container starts, removed when it is gone.
 //!
-//! Thread: `wl:<name>`, which owns the folder of its workload.
+//! Thread: `wl:<name>`, which owns the folder of its workload. That of an instance whose container was one too many is
+//! removed by `scheduler`.
 
 use crate::model::workload::{File, FileContent};
 use base64::Engine;

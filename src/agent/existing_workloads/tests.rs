@@ -8,7 +8,7 @@ use crate::limits::{BACKOFF_FIRST, EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, FIRST
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
 use crate::model::names::InstanceName;
-use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy, Workload};
+use crate::model::workload::{AddCondition, DeleteCondition, File, FileContent, RestartPolicy, Workload};
 use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
 use crate::simulation::manual_clock::ManualClock;
 use crate::simulation::stepped_agent::{AgentOptions, SteppedAgent};
@@ -421,6 +421,48 @@ fn a_finished_container_found_late_waits_to_be_started_again() {
     assert_eq!(rig.calls(), ["create other", "start w"]);
 }
 
+// ------------------------------------------------ containers that are too many
+
+fn with_file(name: &str, config: &str) -> AddedWorkload {
+    wanted_with(name, config, |w| {
+        w.files.push(File { mount_point: "/f".to_owned(), content: FileContent::Data("text".to_owned()) });
+    })
+}
+
+#[test]
+fn the_end_of_an_old_container_was_taken_for_that_of_its_instance_which_had_come_back() {
+    let engine = FakeEngine::new();
+    engine.add(&instance("w", "a"), plain(Phase::Running));
+    engine.add(&instance("w", "b"), plain(Phase::Running));
+    engine.inject(Call::Delete, [Fault::Fails]);
+    let mut rig = Rig::new(engine);
+    rig.agent.hello(&[wanted("w", "b")]);
+    assert!(rig.sent().contains(&format!("w:a Stopping(DeleteFailed): '{FAILURE}'")));
+    let deleted = vec![DeletedWorkload { instance: instance("w", "b"), dependencies: BTreeMap::new() }];
+    rig.agent.update(WorkloadPlan { added: vec![with_file("w", "a")], deleted });
+    rig.engine.inject(Call::Delete, vec![Fault::Fails; 4]);
+    rig.agent.pass(Duration::from_secs(60));
+    assert_eq!(rig.agent.manager.threads().count(), 1, "the old container is known to be gone");
+    let sent: Vec<String> = rig.sent().into_iter().filter(|state| state.starts_with("w:a ")).collect();
+    assert!(sent.iter().all(|state| !state.contains("Removed") && !state.contains("Stopping")), "{sent:?}");
+    assert_eq!(sent.last().unwrap(), "w:a Running(Ok)");
+    assert!(rig.folder.path().join(instance("w", "a").folder()).join("files").exists());
+}
+
+#[test]
+fn the_folder_of_an_old_container_goes_with_it() {
+    let engine = FakeEngine::new();
+    engine.add(&instance("w", "a"), plain(Phase::Running));
+    engine.add(&instance("w", "b"), plain(Phase::Running));
+    let mut rig = Rig::new(engine);
+    let folder = |config| rig.folder.path().join(instance("w", config).folder()).join("files");
+    let (old, kept) = (folder("a"), folder("b"));
+    [&old, &kept].into_iter().for_each(|folder| std::fs::create_dir_all(folder).unwrap());
+    rig.agent.hello(&[wanted("w", "b")]);
+    assert!(rig.sent().contains(&"w:a Removed".to_owned()));
+    assert!(!old.parent().unwrap().exists() && kept.exists());
+}
+
 // ------------------------------------------------------- one of several engines
 
 /// An agent with podman and another engine, `kube`.
@@ -497,6 +539,35 @@ fn a_silent_engine_delays_only_its_own_workloads() {
     assert!(kube.containers().contains_key(&id), "what runs as it should goes on running");
     let sent = rig.sent();
     assert!(sent.contains(&"there:a Running(Ok)".to_owned()) && sent.contains(&"k:a Running(Ok)".to_owned()));
+}
+
+#[test]
+fn a_silent_engine_delayed_the_watch_of_what_runs_in_another_one() {
+    for deleted in [false, true] {
+        let engine = FakeEngine::new();
+        engine.add(&instance("runs", "b"), plain(Phase::Running));
+        let best = engine.add(&instance("runs", "a"), plain(Phase::Running));
+        engine.add(&instance("runs", "a"), plain(Phase::Succeeded));
+        let old = engine.add(&instance("changed", "b"), plain(Phase::Running));
+        let (mut rig, kube) = with_kube(engine);
+        kube.set_silent(true);
+        rig.agent.hello(&[wanted("runs", "a"), wanted("changed", "a")]);
+        assert!(rig.sent().contains(&"runs:a Running(Ok)".to_owned()));
+        assert!(rig.engine.containers().keys().eq([&best, &old]), "what is new waits");
+        if deleted {
+            let deleted = vec![DeletedWorkload { instance: instance("runs", "a"), dependencies: BTreeMap::new() }];
+            rig.agent.update(WorkloadPlan { added: vec![], deleted });
+        }
+        rig.agent.pass(FIRST_LISTING_MAX);
+        let containers = rig.engine.containers();
+        assert!(
+            !containers.contains_key(&old) && containers.values().any(|it| it.instance == instance("changed", "a"))
+        );
+        assert_eq!(containers.contains_key(&best), !deleted);
+        let sent = rig.sent();
+        assert_eq!(sent.contains(&"runs:a Removed".to_owned()), deleted, "{sent:?}");
+        assert_eq!(rig.agent.manager.threads().count(), containers.len());
+    }
 }
 
 #[test]
