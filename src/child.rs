@@ -11,6 +11,7 @@ pub mod followed;
 
 use crate::clock::{Clock, SystemClock};
 use crate::limits::{CHILD_POLL_INTERVAL, KERNEL_KILL_GRACE, PIPE_CAPACITY, PIPE_CONTENT_MAX, STACK_SMALL};
+use crate::memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid};
@@ -178,6 +179,7 @@ impl<'a> ChildCall<'a> {
         let status = running.wait(watch, more_time);
         let mut end = running.end_with(status);
         end.input_error.take_if(|_| self.input.len() <= PIPE_CAPACITY);
+        memory::settle_again();
         Ok(end)
     }
 

@@ -25,7 +25,7 @@ pub const AGENT_STOP_DEADLINE: Duration = Duration::from_secs(1);
 
 /// Arenas of malloc. Two let threads allocate at the same time; each more keeps memory that nobody uses.
 pub const MALLOC_ARENAS: i32 = 2;
-/// The start is over after this time, and what only it needed is given back.
+/// The start, or a call of an engine, is over after this time, and what only it needed is given back.
 pub const SETTLE_AFTER: Duration = Duration::from_secs(2);
 /// Dropping this many bytes at once is worth the milliseconds that giving them back takes.
 pub const TRIM_FROM: usize = 1024 * 1024;

@@ -1,12 +1,14 @@
 //! Keeps the memory of a program with many threads small: few malloc arenas, and what a burst took is given back.
 //!
-//! Thread: [`bound_arenas`] on `main` before any other thread starts; [`give_back_after`] on any; `settle` is a
-//! thread that ends after it gave back what only the start needed.
+//! Thread: [`bound_arenas`] on `main` before any other thread starts; [`give_back_after`] and [`settle_again`] on any;
+//! `settle` is a thread that waits until nothing was done for a while, and gives back what only that needed.
 
 use crate::limits::{MALLOC_ARENAS, SETTLE_AFTER, STACK_SMALL, TRIM_FROM};
 use crate::threads;
+use crossbeam_channel::{Sender, bounded};
 use std::io;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 /// Bounds the number of arenas of glibc's malloc, which by default may grow to eight per core and keep what each
 /// thread once needed. Other C libraries have no such arenas.
@@ -32,35 +34,58 @@ pub fn give_back_after(bytes: usize) {
     }
 }
 
-/// Gives back, some time after the start, the pages of the program's own code that only the start needed. A page
-/// that is needed again is mapped again from the page cache.
+/// Wakes the thread of [`settle`]; it has room for one message, more say no more.
+static WORK_DONE: OnceLock<Sender<()>> = OnceLock::new();
+
+/// Starts a thread that gives back, some time after the start, the pages of the program's own code that only the start
+/// needed, and does so again some time after [`settle_again`]. A page that is needed again is mapped again from the
+/// page cache.
 ///
 /// # Errors
 /// When the system gives no thread; nothing but a little memory is lost then.
 pub fn settle() -> io::Result<()> {
-    threads::spawn("settle", STACK_SMALL, || {
-        let _ = crossbeam_channel::after(SETTLE_AFTER).recv();
-        for range in own_clean_pages(
-            &std::fs::read_to_string("/proc/self/maps").unwrap_or_default(),
-            &std::fs::read_link("/proc/self/exe").unwrap_or_default().to_string_lossy(),
-        ) {
-            #[allow(unsafe_code)]
-            // SAFETY: the range is a mapping of our own file that is never written, so its content stays the same:
-            // the next access reads it from the file again.
-            let result = unsafe {
-                rustix::mm::madvise(
-                    std::ptr::without_provenance_mut(range.start),
-                    range.len(),
-                    rustix::mm::Advice::LinuxDontNeed,
-                )
-            };
-            if let Err(error) = result {
-                log::debug!("Pages of the start stay: '{error}'");
+    let (work_done, woken) = bounded(1);
+    threads::spawn("settle", STACK_SMALL, move || {
+        loop {
+            // Whoever works goes on working for a while: wait until it is quiet.
+            while woken.recv_timeout(SETTLE_AFTER).is_ok() {}
+            give_back_own_pages();
+            if woken.recv().is_err() {
+                return;
             }
         }
-        give_back_after(TRIM_FROM);
-    })
-    .map(drop)
+    })?;
+    let _ = WORK_DONE.set(work_done); // Set once: a program starts once.
+    Ok(())
+}
+
+/// Something was done that needed code which rests otherwise, such as a call of an engine. Never waits.
+pub fn settle_again() {
+    if let Some(work_done) = WORK_DONE.get() {
+        let _ = work_done.try_send(()); // Full: it is about to look anyway.
+    }
+}
+
+fn give_back_own_pages() {
+    for range in own_clean_pages(
+        &std::fs::read_to_string("/proc/self/maps").unwrap_or_default(),
+        &std::fs::read_link("/proc/self/exe").unwrap_or_default().to_string_lossy(),
+    ) {
+        #[allow(unsafe_code)]
+        // SAFETY: the range is a mapping of our own file that is never written, so its content stays the same:
+        // the next access reads it from the file again.
+        let result = unsafe {
+            rustix::mm::madvise(
+                std::ptr::without_provenance_mut(range.start),
+                range.len(),
+                rustix::mm::Advice::LinuxDontNeed,
+            )
+        };
+        if let Err(error) = result {
+            log::debug!("Pages that rest stay: '{error}'");
+        }
+    }
+    give_back_after(TRIM_FROM);
 }
 
 /// The mappings of `program` that hold nothing but unchanged content of its file: the code, and the constants

@@ -11,7 +11,8 @@ use super::schema::grpc_api;
 use super::server_endpoint::PeerId;
 use crate::clock::{Clock, SystemClock};
 use crate::limits::{
-    BURST_OVER_AFTER, BURST_TRIM_FROM, PEER_SLOWEST, PEER_SMALL_MESSAGE, PEER_STUCK, PEER_TURN, STACK_LARGE, STATES_REST,
+    BURST_OVER_AFTER, BURST_TRIM_FROM, PEER_SLOWEST, PEER_SMALL_MESSAGE, PEER_STUCK, PEER_TURN, STACK_LARGE,
+    STATES_REST,
 };
 use crate::memory::give_back_after;
 use crate::threads;
