@@ -69,7 +69,7 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         self.output.status("Waiting for workload(s) to reach desired states (press Ctrl+C to interrupt).\n")?;
         let now = self.link.complete_state(&wait::MASKS)?;
         let mut state = WaitState::new(&accepted, rows::rows(&before), &now);
-        state.learn_dependencies(&before);
+        state.learn_old_dependencies(&before);
         drop((before, now)); // They may be large, and waiting may be long.
         let end = wait::wait(&mut state, self.link, self.clock, self.waiting.limit, self.output)?;
         Ok(self.conclude(&state, end))
