@@ -292,6 +292,31 @@ fn usage_errors_exit_with_two_and_explain_themselves_on_stderr() {
 }
 
 #[test]
+fn environment_variables_do_not_count_as_words_of_the_command_line() {
+    let cluster = Cluster::prepare();
+    let run = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let mut command = cluster.bare_ank_command();
+        command.args(arguments).envs(variables.iter().copied());
+        let output = cluster.finish(command, "");
+        assert_eq!((output.code, output.stdout.as_str()), (2, ""), "{arguments:?}");
+        output.stderr
+    };
+    let variables = [("ANK_INSECURE", "true"), ("ANK_SERVER_URL", "http://127.0.0.1:1"), ("ANK_CA_PEM", "ca.pem")];
+    for arguments in [&[][..], &["get"], &["apply"], &["logs"], &["delete", "workload"], &["set", "state"]] {
+        let shown = run(arguments, &variables);
+        let empty = variables
+            .iter()
+            .fold(shown, |text, (name, value)| text.replace(&format!("{name}={value}"), &format!("{name}=")));
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(words(&empty), words(&run(arguments, &[])), "{arguments:?}");
+        assert!(empty.contains("Options of all commands:"), "{arguments:?}: {empty}");
+    }
+    let shown = run(&["delete", "workload", "-q"], &variables);
+    assert!(shown.contains("Usage: ank delete workload ") && !shown.contains("--insecure <"), "{shown}");
+    assert_eq!(shown, run(&["delete", "workload", "-q"], &[]));
+}
+
+#[test]
 fn configuration_file_that_is_wrong_is_named() {
     let cluster = Cluster::prepare();
     let bad = cluster.write("bad.conf", "version = \"v1\"\nresponse_timeout = \"soon\"\n");

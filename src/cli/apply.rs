@@ -144,12 +144,12 @@ fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<Manifest, Cli
     let invalid = |text: &str, hint: String| {
         CommandError::input(format!("Invalid manifest data provided: {}: {text}", input.name), hint)
     };
-    let document = Document::read(&input.text)
-        .map_err(|error| invalid(&error.message, "a manifest is one YAML or JSON document".to_owned()))?;
+    let document =
+        Document::read(&input.text).map_err(|error| invalid(&error.message, hint_of_unreadable(&input.text)))?;
     let root = document.root();
     let deprecated = root.get("apiVersion").and_then(Yaml::scalar) == Some(API_VERSION_DEPRECATED);
     if !deprecated {
-        check_schema(input, &document)?;
+        check_schema(input, &document).inspect_err(|_| warn_of_misspelt(input, &document, output))?;
     }
     check_keys(input, &document)?;
     if deprecated {
@@ -179,6 +179,22 @@ fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<Manifest, Cli
         output.warn(format_args!("{}: {warning}", input.name));
     }
     Ok(manifest)
+}
+
+/// What to do about a text that is no YAML.
+fn hint_of_unreadable(text: &str) -> String {
+    let tab = text.lines().position(|line| line.trim_start_matches(' ').starts_with('\t') && !line.trim().is_empty());
+    tab.map_or_else(
+        || "a manifest is one YAML or JSON document".to_owned(),
+        |index| format!("tabs cannot indent in YAML; line {} begins with one, use blanks", index + 1),
+    )
+}
+
+/// Names the keys of a refused manifest that are probably those it lacks.
+fn warn_of_misspelt(input: &Input, document: &Document<'_>, output: &mut Output<'_>) {
+    for key in Manifest::unknown_keys(document).iter().filter(|key| key.nearest.is_some()) {
+        output.warn(format_args!("{}: {key}", input.name));
+    }
 }
 
 fn place(input: &Input, location: Option<Location>) -> String {

@@ -9,7 +9,9 @@ use super::completion::Names;
 use super::logs::parse_time;
 use clap::builder::{BoolValueParser, OsStringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{Arg, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{
+    Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, ValueHint,
+};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,6 +19,9 @@ use std::time::Duration;
 const EVERYWHERE: &str = "Options of all commands";
 /// Id of the argument that repeats `--server-url` after a command.
 const SERVER_URL_AFTER: &str = "server_url_after";
+
+/// Aliases of commands, each the plural of its name.
+const PLURALS: [&str; 3] = ["workloads", "agents", "configs"];
 
 /// What was asked for on the command line.
 #[derive(Debug, Clone, Parser)]
@@ -324,10 +329,13 @@ pub struct LogsArguments {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum GraphFormat {
     /// Trees.
+    #[value(help = None::<&'static str>)]
     Text,
     /// For Graphviz.
+    #[value(help = None::<&'static str>)]
     Dot,
     /// For Mermaid.
+    #[value(help = None::<&'static str>)]
     Mermaid,
 }
 
@@ -335,8 +343,10 @@ pub enum GraphFormat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// Block style.
+    #[value(help = None::<&'static str>)]
     Yaml,
     /// Indented by two blanks.
+    #[value(help = None::<&'static str>)]
     Json,
 }
 
@@ -372,7 +382,10 @@ impl Arguments {
     /// # Errors
     /// A usage error, or the text of help or version: clap's error knows where to print it and the exit code.
     pub fn read(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, clap::Error> {
-        let matches = command().try_get_matches_from(words)?;
+        let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
+        // First without the environment, or its values would count as words: no help where the command is missing.
+        parsed_command().mut_args(without_environment).try_get_matches_from(&words)?;
+        let matches = parsed_command().try_get_matches_from(words)?;
         let mut arguments = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command()))?;
         arguments.server_url = server_url(&matches);
         match &arguments.command {
@@ -396,7 +409,7 @@ impl Arguments {
 
 /// An error of the command below the top that `path` leads to, with its usage line.
 fn usage_error(path: [&str; 2], kind: ErrorKind, text: &str) -> clap::Error {
-    let mut whole = command();
+    let mut whole = parsed_command().mut_args(without_environment);
     whole.build(); // Or the usage line would lack the names of the commands above.
     let found = path.iter().try_fold(&mut whole, |command, name| command.find_subcommand_mut(name));
     found.map_or_else(|| clap::Error::raw(kind, text), |command| command.error(kind, text))
@@ -409,12 +422,47 @@ pub fn command() -> Command {
     command.mut_subcommands(with_server_url)
 }
 
+/// [`command`] with help pages as they are documented: `-h` shows what `--help` does, aliases as `[aliases: ...]`.
+fn parsed_command() -> Command {
+    let help = Arg::new("help").short('h').long("help").help("Print help").action(ArgAction::HelpShort).global(true);
+    command().disable_help_flag(true).arg(help).mut_subcommands(with_plurals)
+}
+
+/// Shows the environment variable of an option in its help, without reading it as an option.
+fn without_environment(argument: Arg) -> Arg {
+    let Some(name) = argument.get_env() else { return argument };
+    let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+    let help = format!("{help} {}", environment(&name.to_string_lossy()));
+    argument.env(None::<&'static str>).help(help)
+}
+
+/// What a help page says about an environment variable.
+fn environment(name: &str) -> String {
+    let value = std::env::var_os(name).unwrap_or_default();
+    format!("[env: {name}={}]", value.to_string_lossy())
+}
+
+/// Writes the plurals of the commands below `command` as the documentation does.
+fn with_plurals(command: Command) -> Command {
+    command.mut_subcommands(|object| {
+        let Some(plural) =
+            PLURALS.into_iter().find(|plural| object.get_visible_aliases().any(|alias| alias == *plural))
+        else {
+            return object;
+        };
+        let about = object.get_about().map(ToString::to_string).unwrap_or_default();
+        // On its own page the command is told without them.
+        let page = format!("{about}\n\n{{usage-heading}} {{usage}}\n\n{{all-args}}{{after-help}}");
+        object.visible_alias(None).alias(plural).about(format!("{about} [aliases: {plural}]")).help_template(page)
+    })
+}
+
 /// Adds `--server-url` to a command and those below it.
 fn with_server_url(command: Command) -> Command {
     let argument = Arg::new(SERVER_URL_AFTER)
         .long("server-url")
         .value_name("URL")
-        .help("Where the server is [default: https://127.0.0.1:25551]")
+        .help(format!("Where the server is [default: https://127.0.0.1:25551] {}", environment("ANK_SERVER_URL")))
         .value_hint(ValueHint::Url)
         .help_heading(EVERYWHERE)
         .display_order(0); // First in the list, where it is before the command.

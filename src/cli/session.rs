@@ -391,12 +391,16 @@ fn unreachable_server(url: &str, error: &ConnectError, response_timeout: Duratio
     }
 }
 
+fn tls_hint(source: impl std::fmt::Display) -> String {
+    format!("{source}; check the certificates of both sides, or use -k/--insecure when the server runs without TLS")
+}
+
 fn not_connected(url: &str, error: &ConnectError) -> CliError {
     let hint = match error {
         ConnectError::Resolve { source, .. } => {
             format!("{source}; check the host name, or name another server with '--server-url <URL>'")
         }
-        ConnectError::Tls { source, .. } => format!("{source}; check the certificates of both sides"),
+        ConnectError::Tls { source, .. } => tls_hint(source),
         ConnectError::Connect { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
             format!("{source}; run it as root or as a member of the group of the socket")
         }
@@ -430,5 +434,11 @@ mod tests {
         let text = |late| unreachable_server("http://host:1", &silent(), Duration::from_secs(30), late).to_string();
         assert_eq!(text(false), "Could not connect to Ankaios server on 'http://host:1'.");
         assert_eq!(text(true), "Command failed: 'Command timed out after '30s''");
+    }
+
+    #[test]
+    fn a_server_that_speaks_no_tls_is_reached_with_insecure() {
+        let hint = tls_hint("received corrupt message of type InvalidContentType");
+        assert!(hint.contains("use -k/--insecure"), "{hint}");
     }
 }

@@ -18,6 +18,9 @@ pub enum TooWide {
     Wrap,
     /// The cell ends in `...`.
     Shorten,
+    /// As `Wrap`, but where the heading of the last column has no room, nothing is cut: there is no table then, and
+    /// each row takes a line, its last cell another one.
+    Whole,
 }
 
 /// Headings and rows; every row has a cell for each heading.
@@ -56,7 +59,11 @@ impl<const N: usize> Table<N> {
         }
         let before_last: usize = widths.iter().take(N - 1).map(|width| width + GAP).sum();
         let room = columns.saturating_sub(before_last);
-        let too_wide = if room < width(self.headings[N - 1]) { TooWide::Cut } else { too_wide };
+        let fits = room >= width(self.headings[N - 1]);
+        if !fits && too_wide == TooWide::Whole {
+            return self.plain_lines();
+        }
+        let too_wide = if fits { too_wide } else { TooWide::Cut };
         if too_wide != TooWide::Cut {
             widths[N - 1] = widths[N - 1].min(room);
         }
@@ -68,6 +75,16 @@ impl<const N: usize> Table<N> {
             lines.iter_mut().for_each(|line| *line = cut(line, columns).to_owned());
         }
         lines
+    }
+
+    fn plain_lines(&self) -> Vec<String> {
+        let lines = self.rows.iter().flat_map(|row| {
+            let cells: Vec<&str> = row[..N - 1].iter().map(String::as_str).filter(|cell| !cell.is_empty()).collect();
+            let last = &row[N - 1];
+            let last = (!last.is_empty()).then(|| format!("  {last}"));
+            std::iter::once(cells.join(&" ".repeat(GAP))).chain(last)
+        });
+        lines.collect()
     }
 
     /// The table as text, every line with its end.
@@ -83,7 +100,7 @@ fn row_lines<const N: usize>(row: &[String; N], widths: &[usize; N], too_wide: T
         return vec![line(row, widths)];
     }
     let pieces = match too_wide {
-        TooWide::Wrap => wrap(last, room),
+        TooWide::Wrap | TooWide::Whole => wrap(last, room),
         TooWide::Cut | TooWide::Shorten => {
             vec![format!("{}{ELLIPSIS}", cut(last, room.saturating_sub(ELLIPSIS.len())))]
         }

@@ -69,7 +69,7 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         self.output.status("Waiting for workload(s) to reach desired states (press Ctrl+C to interrupt).\n")?;
         let now = self.link.complete_state(&wait::MASKS)?;
         let mut state = WaitState::new(&accepted, rows::rows(&before), &now);
-        state.learn_dependencies(&before);
+        state.learn_old_dependencies(&before);
         drop((before, now)); // They may be large, and waiting may be long.
         let end = wait::wait(&mut state, self.link, self.clock, self.waiting.limit, self.output)?;
         Ok(self.conclude(&state, end))
@@ -87,7 +87,8 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
     /// Tells what is not as it should be and decides the exit code.
     fn conclude(&mut self, state: &WaitState, end: WaitEnd) -> ExitCode {
         for (agent, workloads) in state.absent_agents() {
-            let text = format!("agent '{agent}' is not connected and starts when it is: {}", workloads.join(", "));
+            let start = if workloads.len() == 1 { "starts" } else { "start" };
+            let text = format!("agent '{agent}' is not connected; '{}' {start} when it is", workloads.join("', '"));
             self.output.warn(one_line(&text));
         }
         let failures = state.failures();
@@ -95,20 +96,21 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         let missed = failures.iter().chain(&outstanding).copied().collect::<BTreeSet<_>>();
         if !missed.is_empty() {
             self.output.warn(format_args!("{} missed the target:", counted(missed.len())));
-            let table = state.summary(missed).text(self.output.width(), TooWide::Wrap);
+            let table = state.summary(missed).text(self.output.width(), TooWide::Whole);
             self.output.explain(&table);
         }
         let mut code = ExitCode::Success;
         if end == WaitEnd::TimedOut {
             let limit = self.waiting.limit.unwrap_or_default();
-            let text = format!("gave up waiting after '{limit:?}', not there yet: {}", counted(outstanding.len()));
+            let limit = if limit.is_zero() { "0s".to_owned() } else { format!("{limit:?}") };
+            let text = format!("gave up waiting after '{limit}', not there yet: {}", counted(outstanding.len()));
             self.output.error(text, Some("the update stays in force; follow it with 'ank get workloads -w'"));
             code = ExitCode::GaveUp;
         }
         if self.waiting.fail_on_error && !failures.is_empty() {
             let text = format!("the update was accepted, but {} failed", counted(failures.len()));
-            let name = &failures[0].workload;
-            self.output.error(text, Some(&format!("see the additional info above, and 'ank logs {name}'")));
+            let logs = state.failure_with_logs().map(|instance| format!(", and 'ank logs {}'", instance.workload));
+            self.output.error(text, Some(&format!("see the additional info above{}", logs.unwrap_or_default())));
             code = ExitCode::WorkloadFailed;
         }
         code

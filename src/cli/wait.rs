@@ -57,9 +57,14 @@ pub struct WaitState {
     reported: BTreeMap<InstanceName, ExecutionState>,
     /// What all instances are doing, also those that are only waited for by ours; as in tables.
     phases: BTreeMap<InstanceName, String>,
-    /// Which workload needs which other, and how.
-    needs: BTreeMap<String, BTreeMap<String, String>>,
+    /// What each workload needs to start, after the update.
+    needs: Needs,
+    /// The same before the update: only what is deleted still waits for the end of what needed it.
+    needed_before: Needs,
 }
+
+/// Which workload needs which other, and how.
+type Needs = BTreeMap<String, BTreeMap<String, String>>;
 
 impl WaitState {
     /// Begins with what the server said before the update (`remembered`) and after it was accepted (`now`).
@@ -86,11 +91,11 @@ impl WaitState {
             rows,
             reported: BTreeMap::new(),
             phases: BTreeMap::new(),
-            needs: BTreeMap::new(),
+            needs: needs(now),
+            needed_before: Needs::new(),
         };
         let there = rows::rows(now);
         state.phases = there.iter().map(|(instance, row)| (instance.clone(), row.state.clone())).collect();
-        state.learn_dependencies(now);
         // What the server does not list any more was removed before we could hear of it.
         for instance in state.ending.clone().into_iter().filter(|instance| !there.contains_key(instance)) {
             state.on_state(&WorkloadState::new(instance, ExecutionState::plain(Phase::Removed)));
@@ -99,17 +104,9 @@ impl WaitState {
         state
     }
 
-    /// Learns which workload needs which other. Those of the state before the update count, too: what is deleted waits
-    /// for the end of what needed it.
-    pub fn learn_dependencies(&mut self, state: &Node) {
-        for part in ["desiredState", "effectiveState"] {
-            for (name, workload) in rows::entries(state.at(&[part, "workloads"])) {
-                let needs = rows::entries(workload.get("dependencies"));
-                let needs =
-                    needs.map(|(name, condition)| (name.clone(), condition.as_text().unwrap_or_default().to_owned()));
-                self.needs.entry(name.clone()).or_default().extend(needs);
-            }
-        }
+    /// Learns which workload needed which other before the update: what is deleted waits for the end of those.
+    pub fn learn_old_dependencies(&mut self, before: &Node) {
+        self.needed_before = needs(before);
     }
 
     /// Takes over reported states; others than those of this update are ignored.
@@ -121,6 +118,10 @@ impl WaitState {
     }
 
     fn on_state(&mut self, WorkloadState { instance, state }: &WorkloadState) {
+        let is_gone = self.reported.get(instance).is_some_and(|last| last.phase == Phase::Removed);
+        if is_gone && state.phase.state() == "Stopping" {
+            return; // Told late: what is gone cannot stop.
+        }
         if state.phase == Phase::Removed {
             self.phases.remove(instance);
         } else {
@@ -210,16 +211,23 @@ impl WaitState {
         self.rows.keys().filter(|instance| self.is_outstanding(instance)).collect()
     }
 
-    /// The table of `instances` with all that is known about each, for the end.
+    /// The table of `instances` with all that is known about each, for the end. What was deleted stands above what
+    /// replaced it.
     #[must_use]
     pub fn summary<'i>(&self, instances: impl IntoIterator<Item = &'i InstanceName>) -> Table<5> {
-        let rows: BTreeMap<&InstanceName, Row> = instances
-            .into_iter()
-            .filter_map(|instance| {
-                Some((instance, Row { info: self.info(instance), ..self.rows.get(instance)?.clone() }))
-            })
-            .collect();
+        let mut instances: Vec<&InstanceName> =
+            instances.into_iter().filter(|instance| self.rows.contains_key(*instance)).collect();
+        instances.sort_by_key(|instance| (&instance.workload, self.added.contains(*instance), *instance));
+        let row = |instance: &InstanceName| Row { info: self.info(instance), ..self.rows[instance].clone() };
+        let rows: Vec<(&InstanceName, Row)> = instances.into_iter().map(|instance| (instance, row(instance))).collect();
         rows::table(rows.iter().map(|(instance, row)| (*instance, row)))
+    }
+
+    /// A failed instance that had a container, so that there may be something in its logs.
+    #[must_use]
+    pub fn failure_with_logs(&self) -> Option<&InstanceName> {
+        let ran = |instance: &&InstanceName| self.reported[*instance].phase.state() == "Failed";
+        self.failures().into_iter().find(ran)
     }
 
     /// What was reported about an instance, and what it waits for.
@@ -259,16 +267,32 @@ impl WaitState {
 
     /// One text for each workload that must end before `name` can.
     fn dependents(&self, name: &str) -> Vec<String> {
-        let needs_it =
-            self.needs.iter().filter(|(_, needs)| needs.get(name).is_some_and(|how| how == "ADD_COND_RUNNING"));
-        let running = |(dependent, _): (&String, _)| {
+        let needed = |needs: &BTreeMap<String, String>| needs.get(name).is_some_and(|how| how == "ADD_COND_RUNNING");
+        let both = self.needs.iter().chain(&self.needed_before);
+        let needs_it: BTreeSet<&String> = both.filter(|(_, needs)| needed(needs)).map(|(name, _)| name).collect();
+        let running = |dependent: &String| {
             let phase = self
                 .phases_of(dependent)
                 .find(|phase| !["Succeeded", "Failed"].iter().any(|end| phase.starts_with(end)))?;
             Some(one_line(&format!("waits for '{dependent}' to end, it is {phase}")))
         };
-        needs_it.filter_map(running).collect()
+        needs_it.into_iter().filter_map(running).collect()
     }
+}
+
+/// What each workload of a complete state needs. Where the effective state has a workload, its agent goes by that.
+fn needs(state: &Node) -> Needs {
+    let mut all = Needs::new();
+    for part in ["desiredState", "effectiveState"] {
+        for (name, workload) in rows::entries(state.at(&[part, "workloads"])) {
+            let needs = rows::entries(workload.get("dependencies"));
+            let text = |(name, condition): (&String, &Node)| {
+                (name.clone(), condition.as_text().unwrap_or_default().to_owned())
+            };
+            all.insert(name.clone(), needs.map(text).collect());
+        }
+    }
+    all
 }
 
 /// Whether a phase, as text, fulfils a condition.

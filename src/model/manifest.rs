@@ -158,6 +158,20 @@ impl Manifest {
         Ok(manifest)
     }
 
+    /// The keys that mean nothing in a manifest that is refused, as far as it can be read; as many as
+    /// [`MANIFEST_WARNINGS_MAX`].
+    #[must_use]
+    pub fn unknown_keys(document: &Document<'_>) -> Vec<UnknownKey> {
+        let root = At { node: document.root(), parent: None };
+        let mut reader = Reader { unknown: Vec::new() };
+        reader.note_unknown(&root, &TOP_KEYS);
+        let workloads = root.optional("workloads");
+        for (_, workload) in workloads.iter().filter_map(|at| at.entries().ok()).flatten() {
+            let _ = reader.workload(&workload); // What is wrong besides is told by whoever refused it.
+        }
+        reader.unknown.into_iter().take(MANIFEST_WARNINGS_MAX).map(|key| key.locate(document)).collect()
+    }
+
     /// The desired state of this manifest; white space around runtime configurations is gone.
     ///
     /// # Errors

@@ -174,6 +174,29 @@ fn unknown_keys_are_warned_about_with_the_file() {
 }
 
 #[test]
+fn a_misspelt_key_is_named_also_when_the_manifest_is_refused_for_it() {
+    let text = "apiVersion: v1\nworkloads:\n  w:\n    agent: A\n    runtime: r\n    runtimeConfg: c\n";
+    let (result, _, err) = merged(&[text], None, false);
+    let error = result.unwrap_err().to_string();
+    assert!(error.contains("'/workloads/w': \"runtimeConfig\" is a required property"), "{error}");
+    assert_eq!(
+        err,
+        "warn: a.yaml: unknown key 'workloads.w.runtimeConfg' is ignored at line 6 column 5, did you mean \
+         'runtimeConfig'?\n"
+    );
+}
+
+#[test]
+fn tabs_before_a_key_are_named_as_what_is_wrong() {
+    let hint = |text: &str| merged(&[text], None, false).0.unwrap_err().hint().unwrap();
+    assert_eq!(
+        hint("apiVersion: v1\nworkloads:\n\tw:\n\t\tagent: A\n"),
+        "tabs cannot indent in YAML; line 3 begins with one, use blanks"
+    );
+    assert_eq!(hint("a: ["), "a manifest is one YAML or JSON document");
+}
+
+#[test]
 fn many_violations_are_counted_not_listed() {
     let workloads: String = (0..50).map(|index| format!("  w{index}: {{runtime: r}}\n")).collect();
     let error = error(&[&format!("apiVersion: v1\nworkloads:\n{workloads}")]);

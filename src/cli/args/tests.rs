@@ -171,3 +171,28 @@ fn help_keeps_the_lines_that_tools_read() {
         .collect();
     assert_eq!(commands, ["get", "set", "delete", "run", "apply", "logs", "graph", "help"]);
 }
+
+#[test]
+fn short_and_long_help_are_the_same_and_complete() {
+    let help = |words: &str| read(words).unwrap_err().to_string();
+    for words in ["", "get", "get state", "get workload", "get agent", "get events", "delete workload", "graph", "logs"]
+    {
+        let page = help(&format!("{words} -h"));
+        assert_eq!(page, help(&format!("{words} --help")), "{words}");
+        assert_eq!(page, help(&format!("help {words}")), "{words}");
+        assert!(page.replace(['\n', ' '], "").contains("[env:ANK_SERVER_URL="), "{page}");
+        assert!(page.replace(['\n', ' '], "").contains("[env:ANK_INSECURE="), "{page}");
+    }
+    for (words, line) in [
+        ("get -h", "  workload  A table of workloads and what they are doing [aliases: workloads]"),
+        (
+            "delete -h",
+            "  config    Take configs out of the desired state; unknown names are no error [aliases: configs]",
+        ),
+        ("get workload -h", "A table of workloads and what they are doing"),
+        ("graph -h", "  -o <FORMAT>  Format of the output [default: text] [possible values: text, dot, mermaid]"),
+    ] {
+        let page = help(words);
+        assert!(page.lines().any(|candidate| candidate == line), "{words}\n{page}");
+    }
+}

@@ -18,10 +18,19 @@ fn run(
     waiting: Waiting,
     job: impl FnOnce(&mut Context<'_, '_, ScriptedServer, crate::cli::testing::ScriptedClock>) -> Result<ExitCode, CliError>,
 ) -> Ran {
+    run_in(None, steps, waiting, job)
+}
+
+fn run_in(
+    terminal: Option<fn() -> (usize, usize)>,
+    steps: Vec<Step>,
+    waiting: Waiting,
+    job: impl FnOnce(&mut Context<'_, '_, ScriptedServer, crate::cli::testing::ScriptedClock>) -> Result<ExitCode, CliError>,
+) -> Ran {
     let mut server = ScriptedServer::new(steps);
     let clock = server.clock.clone();
     let (mut out, mut err) = (Vec::new(), Vec::new());
-    let mut output = Output::to(&mut out, &mut err, None);
+    let mut output = Output::to(&mut out, &mut err, terminal);
     let code = job(&mut Context { link: &mut server, clock: &clock, output: &mut output, waiting });
     drop(output);
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -120,6 +129,47 @@ fn a_wait_that_takes_too_long_is_given_up_with_what_is_missing() {
 }
 
 #[test]
+fn no_time_to_wait_is_written_in_seconds() {
+    let waiting = Waiting { limit: Some(Duration::ZERO), ..Waiting::default() };
+    let ran = run(running_after_update(vec![Step::Silence(Duration::from_secs(1))]), waiting, |context| {
+        context.update_and_wait(update())
+    });
+    assert_eq!(ran.code.unwrap(), ExitCode::GaveUp);
+    assert!(ran.err.contains("\nerror: gave up waiting after '0s', not there yet: 1 workload\n"), "{}", ran.err);
+}
+
+#[test]
+fn a_narrow_terminal_cuts_nothing_of_what_missed_its_target() {
+    let info = "No more retries: cannot create the container, there is no image called nginx";
+    let steps =
+        || running_after_update(vec![Step::Broadcast(vec![reported("w.1.A", Phase::PendingStartingFailed, info)])]);
+    let ran = run_in(Some(|| (40, 24)), steps(), Waiting::default(), |context| context.update_and_wait(update()));
+    let expected = format!("warn: 1 workload missed the target:\nw   A   podman   Pending(StartingFailed)\n  {info}\n");
+    assert_eq!(ran.err, expected);
+    let ran = run_in(Some(|| (80, 24)), steps(), Waiting::default(), |context| context.update_and_wait(update()));
+    let words: String = ran.err.lines().skip(2).map(|line| &line[58..]).collect();
+    assert_eq!(words.split_whitespace().collect::<String>(), info.replace(' ', ""), "{}", ran.err);
+}
+
+#[test]
+fn logs_are_recommended_only_of_what_had_a_container() {
+    let waiting = Waiting { fail_on_error: true, ..Waiting::default() };
+    let hint = |ended: &[(&str, Phase)]| {
+        let names: Vec<&str> = ended.iter().map(|(name, _)| *name).collect();
+        let now = state(&["A"], &[]);
+        let states = ended.iter().map(|(name, phase)| reported(name, *phase, "")).collect();
+        let steps = [Step::State(now.clone()), Step::Accept(accepted(&names, &[])), Step::State(now)];
+        let steps = steps.into_iter().chain([Step::Broadcast(states)]).collect();
+        let ran = run(steps, waiting, |context| context.update_and_wait(update()));
+        ran.err.lines().last().unwrap().to_owned()
+    };
+    let starting = ("a.1.A", Phase::PendingStartingFailed);
+    assert_eq!(hint(&[starting]), "hint: see the additional info above");
+    let ran = [starting, ("b.1.A", Phase::FailedExecFailed)];
+    assert_eq!(hint(&ran), "hint: see the additional info above, and 'ank logs b'");
+}
+
+#[test]
 fn deleting_workloads_sends_their_masks_with_an_empty_state() {
     let update = delete_workloads(&["a".to_owned(), "b".to_owned()]).unwrap();
     assert_eq!(update.new_state, Node::empty());
@@ -179,5 +229,5 @@ fn an_agent_that_is_away_is_told_since_nothing_is_waited_for() {
     let steps = vec![Step::State(Node::empty()), Step::Accept(accepted(&["w.1.B"], &[])), Step::State(now)];
     let ran = run(steps, Waiting::default(), |context| context.update_and_wait(update()));
     assert_eq!(ran.code.unwrap(), ExitCode::Success);
-    assert_eq!(ran.err, "warn: agent 'B' is not connected and starts when it is: w\n");
+    assert_eq!(ran.err, "warn: agent 'B' is not connected; 'w' starts when it is\n");
 }

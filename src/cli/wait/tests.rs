@@ -185,7 +185,7 @@ fn a_workload_that_must_not_stop_yet_tells_who_still_needs_it() {
     let workloads = Node::map([("web", Node::map([("dependencies", needs)]))]);
     before.as_map_mut().unwrap().insert("desiredState".to_owned(), Node::map([("workloads", workloads)]));
     let mut state = wait_state(&[], &["db.1.A", "web.1.A"], &["A"]);
-    state.learn_dependencies(&before);
+    state.learn_old_dependencies(&before);
     state.on_states(&[
         reported("db.1.A", Phase::StoppingWaitingToStop, ""),
         reported("web.1.A", Phase::StoppingRequestedAtRuntime, ""),
@@ -194,6 +194,39 @@ fn a_workload_that_must_not_stop_yet_tells_who_still_needs_it() {
     assert_eq!(info(&state), "waits for 'web' to end, it is Stopping(RequestedAtRuntime)");
     state.on_states(&[reported("web.1.A", Phase::Removed, "")]);
     assert_eq!(info(&state), "");
+}
+
+#[test]
+fn a_dependency_that_the_update_took_away_is_not_waited_for_any_more() {
+    let with_needs = |needed: &[&str]| {
+        let needs = Node::map(needed.iter().map(|name| (*name, Node::text("ADD_COND_RUNNING"))));
+        let mut tree = state(&["A"], &[("web", "1", "A", Phase::PendingWaitingToStart)]);
+        let workloads = Node::map([("web", Node::map([("dependencies", needs)]))]);
+        tree.as_map_mut().unwrap().insert("effectiveState".to_owned(), Node::map([("workloads", workloads)]));
+        tree
+    };
+    let mut state = WaitState::new(&accepted(&["web.1.A"], &[]), BTreeMap::new(), &with_needs(&["cache"]));
+    state.learn_old_dependencies(&with_needs(&["db", "cache"]));
+    assert_eq!(state.info(&instance("web.1.A")), "waits for 'cache' to run, it does not exist");
+}
+
+#[test]
+fn a_removed_instance_does_not_go_back_to_stopping() {
+    let mut state = wait_state(&["w.2.A"], &["w.1.A"], &["A"]);
+    state.on_states(&[reported("w.1.A", Phase::Removed, "")]);
+    state.on_states(&[reported("w.1.A", Phase::StoppingRequestedAtRuntime, "late")]);
+    let summary = state.summary([&instance("w.1.A")]);
+    assert_eq!((summary.rows[0][3].as_str(), summary.rows[0][4].as_str()), ("Removed", ""));
+}
+
+#[test]
+fn what_was_deleted_stands_above_what_replaced_it() {
+    let (old, new, other) = (instance("w.b.A"), instance("w.a.A"), instance("v.c.A"));
+    let mut state = wait_state(&["w.a.A", "v.c.A"], &["w.b.A"], &["A"]);
+    state.on_states(&[reported("w.b.A", Phase::StoppingDeleteFailed, "")]);
+    let summary = state.summary([&new, &old, &other]);
+    let states: Vec<[&str; 2]> = summary.rows.iter().map(|row| [row[0].as_str(), row[3].as_str()]).collect();
+    assert_eq!(states, [["v", "Pending(Initial)"], ["w", "Stopping(DeleteFailed)"], ["w", "Pending(Initial)"]]);
 }
 
 /// Plays `steps` and gives how the wait ended and what was written.
