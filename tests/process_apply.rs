@@ -210,7 +210,7 @@ fn workload_of_an_absent_agent_is_done_for_waiting() {
     let absent = workload("w1", "run").on("agent_Z");
     let unscheduled = workload("w2", "run").on("''");
     let Output { code, stdout, stderr } = cluster.ank_with_input(&["apply", "-"], &manifest(&[absent, unscheduled]));
-    let told = "warn: agent 'agent_Z' is not connected and starts when it is: w1\n";
+    let told = "warn: agent 'agent_Z' is not connected; 'w1' starts when it is\n";
     assert_eq!((code, stderr.as_str()), (0, told));
     let rows = table::workloads(&last_frame(&stdout));
     let states: Vec<&str> = rows.iter().map(|row| row.state.as_str()).collect();

@@ -6,6 +6,7 @@ use super::args::ApplyArguments;
 use super::error::{CliError, CommandError};
 use super::manifest_schema;
 use super::output::Output;
+use super::state_input::hint_of_unreadable;
 use super::update::Update;
 use crate::limits::{MANIFEST_MAX, MANIFEST_WARNINGS_MAX};
 use crate::model::complete_state::{API_VERSION, API_VERSION_DEPRECATED, DesiredState, Rendering};
@@ -144,8 +145,9 @@ fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<Manifest, Cli
     let invalid = |text: &str, hint: String| {
         CommandError::input(format!("Invalid manifest data provided: {}: {text}", input.name), hint)
     };
-    let document =
-        Document::read(&input.text).map_err(|error| invalid(&error.message, hint_of_unreadable(&input.text)))?;
+    let document = Document::read(&input.text).map_err(|error| {
+        invalid(&error.message, hint_of_unreadable(&input.text, &error, "a manifest is one YAML or JSON document"))
+    })?;
     let root = document.root();
     let deprecated = root.get("apiVersion").and_then(Yaml::scalar) == Some(API_VERSION_DEPRECATED);
     if !deprecated {
@@ -179,15 +181,6 @@ fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<Manifest, Cli
         output.warn(format_args!("{}: {warning}", input.name));
     }
     Ok(manifest)
-}
-
-/// What to do about a text that is no YAML.
-fn hint_of_unreadable(text: &str) -> String {
-    let tab = text.lines().position(|line| line.trim_start_matches(' ').starts_with('\t') && !line.trim().is_empty());
-    tab.map_or_else(
-        || "a manifest is one YAML or JSON document".to_owned(),
-        |index| format!("tabs cannot indent in YAML; line {} begins with one, use blanks", index + 1),
-    )
 }
 
 /// Names the keys of a refused manifest that are probably those it lacks.

@@ -19,7 +19,8 @@ use std::time::Duration;
 const EVERYWHERE: &str = "Options of all commands";
 /// Id of the argument that repeats `--server-url` after a command.
 const SERVER_URL_AFTER: &str = "server_url_after";
-
+/// A help page with another text at its beginning than in the list of commands.
+const PAGE_OF_ALIASED: &str = "{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
 /// Aliases of commands, each the plural of its name.
 const PLURALS: [&str; 3] = ["workloads", "agents", "configs"];
 
@@ -425,6 +426,7 @@ pub fn command() -> Command {
 /// [`command`] with help pages as they are documented: `-h` shows what `--help` does, aliases as `[aliases: ...]`.
 fn parsed_command() -> Command {
     let help = Arg::new("help").short('h').long("help").help("Print help").action(ArgAction::HelpShort).global(true);
+    let help = help.help_heading(None::<&'static str>);
     command().disable_help_flag(true).arg(help).mut_subcommands(with_plurals)
 }
 
@@ -451,9 +453,9 @@ fn with_plurals(command: Command) -> Command {
             return object;
         };
         let about = object.get_about().map(ToString::to_string).unwrap_or_default();
+        let told = format!("{about} [aliases: {plural}]");
         // On its own page the command is told without them.
-        let page = format!("{about}\n\n{{usage-heading}} {{usage}}\n\n{{all-args}}{{after-help}}");
-        object.visible_alias(None).alias(plural).about(format!("{about} [aliases: {plural}]")).help_template(page)
+        object.visible_alias(None).alias(plural).about(told).before_help(about).help_template(PAGE_OF_ALIASED)
     })
 }
 

@@ -392,7 +392,11 @@ fn unreachable_server(url: &str, error: &ConnectError, response_timeout: Duratio
 }
 
 fn tls_hint(source: impl std::fmt::Display) -> String {
-    format!("{source}; check the certificates of both sides, or use -k/--insecure when the server runs without TLS")
+    let source = source.to_string();
+    if source.contains("does not speak TLS") {
+        return format!("{source}; use -k/--insecure if it is meant to run without");
+    }
+    format!("{source}; check the certificates of both sides")
 }
 
 fn not_connected(url: &str, error: &ConnectError) -> CliError {
@@ -438,7 +442,8 @@ mod tests {
 
     #[test]
     fn a_server_that_speaks_no_tls_is_reached_with_insecure() {
-        let hint = tls_hint("received corrupt message of type InvalidContentType");
-        assert!(hint.contains("use -k/--insecure"), "{hint}");
+        let hint = tls_hint("the server does not speak TLS");
+        assert_eq!(hint, "the server does not speak TLS; use -k/--insecure if it is meant to run without");
+        assert!(!tls_hint("certificate expired").contains("insecure"));
     }
 }

@@ -6,7 +6,7 @@
 use super::state_shape::{Choice, Kind};
 use crate::model::nearest::nearest;
 use crate::model::node::Node;
-use crate::model::yaml::{Document, Step, Yaml, path_text};
+use crate::model::yaml::{Document, Step, Yaml, YamlError, path_text};
 
 /// What the file is wrong about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,8 +35,8 @@ pub struct StateInput {
 pub fn read(text: &str) -> Result<StateInput, StateInputError> {
     let document = Document::read(text).map_err(|error| StateInputError {
         no_yaml: true,
+        hint: hint_of_unreadable(text, &error, "the file must be one YAML or JSON document"),
         text: error.message,
-        hint: "the file must be one YAML or JSON document".to_owned(),
     })?;
     let mut reader = Reader { document: &document, path: Vec::new(), warnings: Vec::new() };
     let state = match document.root() {
@@ -53,6 +53,17 @@ pub fn read(text: &str) -> Result<StateInput, StateInputError> {
         });
     }
     Ok(StateInput { state, warnings: reader.warnings })
+}
+
+/// What to do about a `text` that is no YAML because of `error`: `general`, unless a tab stands there.
+#[must_use]
+pub fn hint_of_unreadable(text: &str, error: &YamlError, general: &str) -> String {
+    let Some(at) = error.location else { return general.to_owned() };
+    let line = text.lines().nth(at.line.saturating_sub(1)).unwrap_or_default();
+    if line.trim_start_matches(' ').starts_with('\t') {
+        return format!("tabs cannot indent in YAML; line {} begins with one, use blanks", at.line);
+    }
+    general.to_owned()
 }
 
 struct Reader<'d> {
@@ -202,6 +213,14 @@ mod tests {
         for format in [crate::cli::args::Format::Yaml, crate::cli::args::Format::Json] {
             let text = crate::cli::state_output::state_text(&state, format);
             assert_eq!(read(&text), Ok(StateInput { state: state.clone(), warnings: Vec::new() }), "{text}");
+        }
+    }
+
+    #[test]
+    fn tabs_are_named_only_where_they_are_what_is_wrong() {
+        for (text, tabs) in [("a:\n\tb: c\n", true), ("a: |\n  x\n  \ty\nb: [\n", false), ("a: [", false)] {
+            let hint = read(text).unwrap_err().hint;
+            assert_eq!(hint.starts_with("tabs cannot indent in YAML; line 2"), tabs, "{text:?}: {hint}");
         }
     }
 

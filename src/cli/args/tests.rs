@@ -158,7 +158,12 @@ fn tags_are_split_at_the_first_equals_sign() {
 
 #[test]
 fn help_keeps_the_lines_that_tools_read() {
-    let help = command().render_help().to_string();
+    let help = read("--help").unwrap_err().to_string();
+    for words in ["get -h", "get agent -h", "get workload -h", "apply -h", "delete config -h", "graph -h"] {
+        let page = read(words).unwrap_err().to_string();
+        let (usage, options) = (page.find("\nUsage: ank "), page.find("\nOptions:\n"));
+        assert!(usage.is_some() && usage < options && options < page.find("\nOptions of all commands:\n"), "{page}");
+    }
     for line in ["Usage: ank [OPTIONS] <COMMAND>", "Commands:", "Options:"] {
         assert!(help.lines().any(|candidate| candidate == line), "{line}");
     }
