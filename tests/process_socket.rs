@@ -10,6 +10,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::process::Signal;
 use support::process::{clean_command, exit_code};
@@ -121,6 +122,17 @@ fn open_to_all(cluster: &Cluster) {
     set(&cluster.run_folder(), 0o777);
 }
 
+/// The stranger's `program`: a copy, because the folder that it was built in need not be open to others.
+fn of_stranger(cluster: &Cluster, program: &str, name: &str) -> Command {
+    let copy = cluster.folder().join(name);
+    if !copy.exists() {
+        fs::copy(program, &copy).expect("own folder is writable");
+    }
+    let mut command = clean_command(copy.to_str().expect("a plain path"), cluster.folder());
+    command.current_dir(cluster.folder()).uid(STRANGER).gid(STRANGER);
+    command
+}
+
 #[test]
 fn other_users_command_if_the_file_lets_them_and_never_become_agents() {
     if !rustix::process::geteuid().is_root() {
@@ -131,8 +143,8 @@ fn other_users_command_if_the_file_lets_them_and_never_become_agents() {
     cluster.start_server(&[]);
     let url = format!("unix://{}", socket.display());
     let ask = || {
-        let mut command = cluster.bare_ank_command();
-        command.args(["--server-url", &url, "get", "agents"]).uid(STRANGER).gid(STRANGER);
+        let mut command = of_stranger(&cluster, env!("CARGO_BIN_EXE_ank"), "ank");
+        command.args(["--server-url", &url, "get", "agents"]);
         cluster.finish(command, "")
     };
     let output = ask();
@@ -144,9 +156,9 @@ fn other_users_command_if_the_file_lets_them_and_never_become_agents() {
     assert_eq!((output.code, output.stderr.as_str()), (0, ""));
 
     let config = cluster.write("stranger.conf", "version = 'v1'\n");
-    let mut command = clean_command(env!("CARGO_BIN_EXE_ank-agent"), cluster.folder());
+    let mut command = of_stranger(&cluster, env!("CARGO_BIN_EXE_ank-agent"), "ank-agent");
     command.args(["--name", "stranger", "--server-url", &url, "--run-folder"]).arg(cluster.run_folder());
-    command.arg("--agent-config").arg(config).uid(STRANGER).gid(STRANGER);
+    command.arg("--agent-config").arg(config);
     let agent = Process::start(&mut command, &cluster.folder().join("logs"), "stranger");
     let text = "only root and the user of the server (uid 0) may run an agent, not uid 65534. (PERMISSION_DENIED)";
     wait_until("the agent is refused", || agent.stderr().contains(text));
