@@ -263,8 +263,9 @@ pub const RENDERED_MAX: usize = MESSAGE_MAX / 4;
 /// Text that all templates of one update may become, in bytes; agents could not be told more.
 pub const RENDERED_UPDATE_MAX: usize = 2 * MESSAGE_MAX;
 const _: () = assert!(2 * TEMPLATE_DEPTH_MAX * 16 * 1024 < STACK_SERVER);
-/// Elements and their parameters that all templates of one update may render. Thousands of workloads with loops need some 100,000; nested
-/// loops over a list that is not even long would never end. A step takes about a microsecond, and everybody waits.
+/// Elements and their parameters that all templates of one update may render. Thousands of workloads with loops need
+/// some 100,000; nested loops over a list that is not even long would never end. A step takes about a microsecond, and
+/// everybody waits.
 pub const TEMPLATE_STEPS_MAX: usize = 1_000_000;
 /// A step counts once more for this many bytes of config values, since it may compare or copy them.
 pub const TEMPLATE_STEP_BYTES: usize = 16 * 1024;

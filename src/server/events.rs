@@ -1,7 +1,6 @@
 //! Who asked for which fields, and what changed: state changes to events (spec/server.md section 13).
 //!
-//! Thread: `server`; plain values. Differences are computed for the entries that changed and for nothing else. What is
-//! gone is compared only while somebody listens.
+//! Thread: `server`; plain values. Differences are computed for the entries that changed and for nothing else.
 
 use super::RequestKey;
 use super::update::StateChange;

@@ -3,10 +3,8 @@
 //!
 //! Thread: [`Outbox`] belongs to the thread that decides, [`OutboxReader`] to `tx`.
 
-use crate::clock::{Clock, SystemClock};
 use crate::limits::{
     MESSAGE_MAX, PEER_DROPPED_LOGS, PEER_OUTBOX, PEER_OUTBOX_ENTRY, PEER_OUTBOX_LARGEST, PEER_OUTBOX_LOG_BYTES,
-    PEER_STUCK,
 };
 use crate::model::execution_state::WorkloadState;
 use crate::model::log_entries;
@@ -15,7 +13,6 @@ use crate::model::names::{InstanceName, Name};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
-use std::time::{Duration, Instant};
 
 /// Puts messages for one peer.
 #[derive(Debug)]
@@ -34,9 +31,6 @@ pub struct OutboxReader {
 /// Why a message was not taken: the connection must be closed, the peer resynchronises when it comes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OutboxError {
-    /// Nothing was written for [`PEER_STUCK`] although something waited.
-    #[error("it does not read its messages")]
-    Stuck,
     /// More bytes wait than the peer may have waiting.
     #[error("too much is waiting for it")]
     Overflow,
@@ -54,8 +48,6 @@ struct Queue {
     log_bytes: usize,
     /// Log lines that were dropped, until their reader can be told.
     dropped: BTreeMap<(String, InstanceName), u64>,
-    /// When something was written last, or since when something waits if nothing was.
-    waiting_since: Option<Instant>,
     outbox_gone: bool,
     reader_gone: bool,
 }
@@ -146,7 +138,7 @@ impl Outbox {
     /// # Errors
     /// [`OutboxError`] when the connection is of no use any more; the caller drops this outbox.
     pub fn put(&self, message: FromServer) -> Result<(), OutboxError> {
-        self.put_at(message, SystemClock.now())
+        self.put_with(|queue| queue.push(message))
     }
 
     /// Puts all states except those of `own`, which is the peer, and of `newcomer`; never waits. Unless they are the
@@ -166,28 +158,15 @@ impl Outbox {
         if told.snapshot.agents.iter().all(|agent| told.leaves_out(agent)) {
             return Ok(());
         }
-        self.put_with(SystemClock.now(), |queue| queue.push_snapshot(told))
+        self.put_with(|queue| queue.push_snapshot(told))
     }
 
-    fn put_at(&self, message: FromServer, now: Instant) -> Result<(), OutboxError> {
-        self.put_with(now, |queue| queue.push(message))
-    }
-
-    fn put_with(
-        &self,
-        now: Instant,
-        push: impl FnOnce(&mut Queue) -> Result<(), OutboxError>,
-    ) -> Result<(), OutboxError> {
+    fn put_with(&self, push: impl FnOnce(&mut Queue) -> Result<(), OutboxError>) -> Result<(), OutboxError> {
         let mut queue = lock(&self.queue);
         if queue.reader_gone {
             return Err(OutboxError::Closed);
         }
-        let stuck = queue.waiting_since.is_some_and(|since| now.saturating_duration_since(since) >= PEER_STUCK);
-        if stuck {
-            return Err(OutboxError::Stuck);
-        }
         push(&mut queue)?;
-        queue.waiting_since.get_or_insert(now);
         drop(queue);
         self.wake.wake_by_ref();
         Ok(())
@@ -355,10 +334,7 @@ impl OutboxReader {
     /// The next message if there is one.
     pub fn try_next(&self) -> Option<FromServer> {
         let mut queue = lock(&self.queue);
-        let Some(entry) = queue.messages.pop_front() else {
-            queue.waiting_since = None;
-            return None;
-        };
+        let entry = queue.messages.pop_front()?;
         queue.bytes -= entry.bytes;
         if matches!(&entry.content, Content::Message(message) if is_log(message)) {
             queue.log_bytes -= entry.bytes;
@@ -389,20 +365,6 @@ impl OutboxReader {
         let mut entries = queue.messages.iter();
         let states = |entry: &Entry| matches!(entry.content, Content::Message(FromServer::WorkloadStates(_)));
         !queue.outbox_gone && entries.next().is_some_and(states) && entries.next().is_none()
-    }
-
-    /// Notes that a message was handed to the network, so the peer is not stuck.
-    pub fn written(&self) {
-        let mut queue = lock(&self.queue);
-        queue.waiting_since = if queue.messages.is_empty() { None } else { Some(SystemClock.now()) };
-    }
-
-    /// How long the peer has taken nothing although something waits for it.
-    #[must_use]
-    pub fn waiting_for(&self) -> Duration {
-        lock(&self.queue)
-            .waiting_since
-            .map_or(Duration::ZERO, |since| SystemClock.now().saturating_duration_since(since))
     }
 }
 
@@ -603,21 +565,6 @@ mod tests {
         // The older ones would have told of B, the newest tells of C.
         assert_eq!(reader.try_next(), Some(states(&[on("w1000", "A"), on("w1000", "B"), on("w1000", "C")])));
         assert_eq!((reader.try_next(), lock(&reader.queue).bytes), (None, 0));
-    }
-
-    #[test]
-    fn a_peer_is_stuck_only_when_it_takes_nothing_for_long() {
-        let (outbox, reader) = outbox();
-        let start = SystemClock.now();
-        outbox.put_at(response(1), start).unwrap();
-        outbox.put_at(response(1), start + PEER_STUCK / 2).unwrap();
-        assert_eq!(outbox.put_at(response(1), start + PEER_STUCK), Err(OutboxError::Stuck));
-        reader.try_next().unwrap();
-        reader.written();
-        outbox.put(response(1)).unwrap();
-        while reader.try_next().is_some() {}
-        assert_eq!(reader.waiting_for(), Duration::ZERO);
-        outbox.put_at(response(1), start + 100 * PEER_STUCK).unwrap();
     }
 
     fn line(id: &str, workload: &str, text: &str) -> FromServer {

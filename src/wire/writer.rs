@@ -82,10 +82,10 @@ impl<S> Due<S> {
         }
     }
 
-    /// Waits until something is due, or until `alarm`.
-    fn wait(&self, alarm: Option<Instant>) -> MutexGuard<'_, DueState<S>> {
+    /// Waits until something is due, or until `alarm`; with `may_end` also until nothing more will be added.
+    fn wait(&self, alarm: Option<Instant>, may_end: bool) -> MutexGuard<'_, DueState<S>> {
         let mut state = self.lock();
-        while state.peers.is_empty() && state.added.is_empty() && !state.no_more {
+        while state.peers.is_empty() && state.added.is_empty() && !(state.no_more && may_end) {
             state.waits = true;
             state = match alarm.map(|at| SystemClock.until(at)) {
                 Some(left) if left.is_zero() => break,
@@ -156,7 +156,7 @@ impl<S: Line> Streams<S> {
     fn serve(mut self, due: &Due<S>) {
         loop {
             let alarm = self.alarms.first().map(|(at, _)| *at);
-            let mut state = due.wait(alarm.into_iter().chain(self.trim_at).min());
+            let mut state = due.wait(alarm.into_iter().chain(self.trim_at).min(), self.streams.is_empty());
             let (added, woken) = (std::mem::take(&mut state.added), std::mem::take(&mut state.peers));
             if state.no_more && self.streams.is_empty() && added.is_empty() {
                 return;
@@ -306,7 +306,6 @@ impl<S: Line> PeerStream<S> {
             self.sending = None;
             give_back_after(bytes);
         }
-        self.reader.written();
     }
 
     /// Sends one piece, or begins to close. Answers whether the stream lives.
@@ -327,9 +326,6 @@ impl<S: Line> PeerStream<S> {
         }
         let Some(piece) = self.pieces.pop_front() else { return true };
         let sent = Pin::new(&mut self.line).start_send((piece, WriteFlags::default()));
-        if self.sending.is_none() {
-            self.reader.written();
-        }
         sent.is_ok()
     }
 

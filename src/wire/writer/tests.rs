@@ -236,8 +236,11 @@ fn a_large_message_on_a_slow_link_is_given_the_time_it_takes() {
 fn a_small_message_that_went_out_long_ago_makes_no_peer_stuck() {
     let mut bench = Bench::new(false);
     bench.put(answer("1", 1));
-    bench.advance();
-    assert_eq!(bench.stream.reader.waiting_for(), Duration::ZERO);
+    assert_eq!(bench.advance(), Next::Woken);
+    bench.now += 10 * PEER_STUCK;
+    bench.put(answer("2", 1));
+    assert_eq!(bench.advance(), Next::Woken);
+    bench.expect_sent(&["answer 1", "answer 2"]);
 }
 
 #[test]
