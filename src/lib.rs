@@ -24,6 +24,7 @@
 //! model/                   values and rules: no I/O, no threads, no protobuf
 //!   yaml.rs                one YAML document with places and source texts                     -
 //!   manifest.rs            YAML text to DesiredState, errors with line numbers                -
+//!   lifecycle.rs           the `lifecycle:` block of a runtime configuration                  -
 //!   names.rs               names, and the instance name with its hash                         -
 //!   workload.rs            Workload and what its parts may say                                -
 //!   access_rules.rs        control interface rules as written                                 -

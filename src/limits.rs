@@ -248,6 +248,37 @@ pub const MANIFEST_MAX: u64 = MESSAGE_MAX as u64;
 /// Unknown keys of one manifest that are warned about; more would hide the first ones.
 pub const MANIFEST_WARNINGS_MAX: usize = 20;
 
+// ----------------------------------------------------------------- lifecycle
+
+/// Longest time that a `lifecycle:` block may name: a day. More can only be a mistake.
+pub const LIFECYCLE_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Shortest period and timeout of a check. Faster ones would only cost.
+pub const PROBE_PERIOD_LOWEST: Duration = Duration::from_millis(50);
+/// Shortest restart delay that a block may begin with. A container needs about that long to start.
+pub const LIFECYCLE_BACKOFF_LOWEST: Duration = Duration::from_millis(100);
+/// Longest path or URL in a check, in bytes.
+pub const PROBE_TEXT_MAX: usize = 1024;
+/// Additional info about conditions, in bytes (spec/lifecycle.md rule 15).
+pub const CONDITION_INFO_MAX: usize = 256;
+/// Orders waiting for the thread that checks; control loops wait when it is full, which takes it microseconds.
+pub const PROBE_INBOX: usize = 256;
+/// Results waiting for one control loop. While it is in an engine's call only the newest is kept besides.
+pub const PROBE_REPORTS: usize = 4;
+/// The same failure of a check is told again after this long, so that the number of attempts is not all too old.
+pub const PROBE_REPORT_INTERVAL: Duration = Duration::from_secs(5);
+/// Checks of one workload by a command are at least this far apart: each is a process, and one of the engine's.
+pub const EXEC_SPACING: Duration = Duration::from_secs(1);
+/// Commands that check something at the same time. More wait for their turn: each costs the engine a tenth of a second.
+pub const EXEC_PARALLEL: usize = 4;
+/// Bytes read of an answer to an HTTP request: its first line counts only.
+pub const HTTP_ANSWER_MAX: usize = 512;
+/// Longest notification read, in bytes; what systemd takes.
+pub const NOTIFY_MESSAGE_MAX: usize = 4096;
+/// Notifications of one workload read before it is the turn of the others.
+pub const NOTIFY_TURN: usize = 16;
+/// How often preconditions are looked at (rule 12).
+pub const PRECONDITION_INTERVAL: Duration = Duration::from_secs(1);
+
 // --------------------------------------------------------------- persistence
 
 /// Pause before a state that could not be stored is tried again. A full disk seldom gets better at once.

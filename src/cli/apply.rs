@@ -10,6 +10,7 @@ use super::state_input::hint_of_unreadable;
 use super::update::Update;
 use crate::limits::{MANIFEST_MAX, MANIFEST_WARNINGS_MAX};
 use crate::model::complete_state::{API_VERSION, API_VERSION_DEPRECATED, DesiredState, Rendering};
+use crate::model::lifecycle;
 use crate::model::manifest::{Manifest, ManifestWorkload, TOP_KEYS, check_tag_shapes};
 use crate::model::names::has_name_characters;
 use crate::model::nearest::nearest;
@@ -91,6 +92,9 @@ fn merge(inputs: &[Input], arguments: &ApplyArguments, output: &mut Output<'_>) 
     let mut objects = Objects::default();
     for input in inputs {
         let manifest = read_manifest(input, output)?;
+        if !arguments.delete {
+            check_lifecycles(input, &manifest)?;
+        }
         for (name, workload) in manifest.workloads {
             put(&mut objects.workloads, name, input, workload)?;
         }
@@ -181,6 +185,26 @@ fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<Manifest, Cli
         output.warn(format_args!("{}: {warning}", input.name));
     }
     Ok(manifest)
+}
+
+/// A typo in a `lifecycle:` block would switch a safety gate off. What templates make of a text only the server knows.
+fn check_lifecycles(input: &Input, manifest: &Manifest) -> Result<(), CommandError> {
+    for (name, ManifestWorkload { workload, .. }) in &manifest.workloads {
+        let config = &workload.runtime_config;
+        if !workload.configs.is_empty() && config.contains("{{") {
+            continue;
+        }
+        let Err(error) = lifecycle::of_config(&workload.runtime, config) else { continue };
+        let path = ["workloads", name, "runtimeConfig"].map(|key| Step::Key(key.to_owned()));
+        let begins = Document::read(&input.text).ok().and_then(|document| document.locate(&path));
+        let line = begins.zip(error.location).and_then(|(begins, at)| {
+            lifecycle::line_in_manifest(&input.text, begins, config, at.line)
+        });
+        let place = line.map_or_else(|| place(input, begins), |line| format!("see '{}', line {line}", input.name));
+        let text = format!("Invalid manifest data provided: {}: workload '{name}': {error}", input.name);
+        return Err(CommandError::input(text, place));
+    }
+    Ok(())
 }
 
 /// Names the keys of a refused manifest that are probably those it lacks.

@@ -145,7 +145,7 @@ impl Manifest {
     /// # Errors
     /// [`ManifestError::Invalid`] naming the first field that is missing or wrong.
     pub fn from_document(document: &Document<'_>) -> Result<Self, ManifestError> {
-        let root = At { node: document.root(), parent: None };
+        let root = At::root(document.root());
         let mut reader = Reader { unknown: Vec::new() };
         let mut manifest = reader.manifest(&root).map_err(|problem| problem.locate(document))?;
         manifest.warnings =
@@ -162,7 +162,7 @@ impl Manifest {
     /// [`MANIFEST_WARNINGS_MAX`].
     #[must_use]
     pub fn unknown_keys(document: &Document<'_>) -> Vec<UnknownKey> {
-        let root = At { node: document.root(), parent: None };
+        let root = At::root(document.root());
         let mut reader = Reader { unknown: Vec::new() };
         reader.note_unknown(&root, &TOP_KEYS);
         let workloads = root.optional("workloads");
@@ -222,9 +222,9 @@ pub fn check_tag_shapes(document: &Document<'_>) -> Result<(), ManifestError> {
 // ----------------------------------------------------------- walking the tree
 
 /// A problem before its place in the text is looked up, which costs another reading.
-struct Problem {
-    path: Vec<Step>,
-    message: String,
+pub(super) struct Problem {
+    pub(super) path: Vec<Step>,
+    pub(super) message: String,
 }
 
 impl Problem {
@@ -247,18 +247,22 @@ impl Unknown {
 }
 
 /// A node and the way to it. The way is put together only when something is wrong.
-struct At<'a> {
-    node: &'a Yaml,
+pub(super) struct At<'a> {
+    pub(super) node: &'a Yaml,
     parent: Option<(&'a At<'a>, Link<'a>)>,
 }
 
 #[derive(Clone, Copy)]
-enum Link<'a> {
+pub(super) enum Link<'a> {
     Key(&'a str),
     Index(usize),
 }
 
 impl<'a> At<'a> {
+    pub(super) fn root(node: &'a Yaml) -> Self {
+        Self { node, parent: None }
+    }
+
     fn steps(&self) -> Vec<Step> {
         let Some((parent, link)) = &self.parent else { return Vec::new() };
         let mut steps = parent.steps();
@@ -269,33 +273,33 @@ impl<'a> At<'a> {
         steps
     }
 
-    fn problem<T>(&self, message: impl Into<String>) -> Result<T, Problem> {
+    pub(super) fn problem<T>(&self, message: impl Into<String>) -> Result<T, Problem> {
         Err(Problem { path: self.steps(), message: message.into() })
     }
 
-    fn expected<T>(&self, expected: &str) -> Result<T, Problem> {
+    pub(super) fn expected<T>(&self, expected: &str) -> Result<T, Problem> {
         self.problem(format!("{} found, expected {expected}", self.node.describe()))
     }
 
-    fn child(&'a self, key: &'a str, node: &'a Yaml) -> At<'a> {
+    pub(super) fn child(&'a self, key: &'a str, node: &'a Yaml) -> At<'a> {
         At { node, parent: Some((self, Link::Key(key))) }
     }
 
-    fn optional(&'a self, key: &'a str) -> Option<At<'a>> {
+    pub(super) fn optional(&'a self, key: &'a str) -> Option<At<'a>> {
         self.node.get(key).map(|node| self.child(key, node))
     }
 
-    fn required(&'a self, key: &'a str) -> Result<At<'a>, Problem> {
+    pub(super) fn required(&'a self, key: &'a str) -> Result<At<'a>, Problem> {
         self.optional(key).map_or_else(|| self.problem(format!("missing field `{key}`")), Ok)
     }
 
     /// The text of any scalar, numbers as written, null as empty.
-    fn text(&self) -> Result<&'a str, Problem> {
+    pub(super) fn text(&self) -> Result<&'a str, Problem> {
         self.node.scalar().map_or_else(|| self.expected("text"), Ok)
     }
 
     /// The text of a string; numbers, booleans and null must be quoted to be one.
-    fn string(&self) -> Result<&'a str, Problem> {
+    pub(super) fn string(&self) -> Result<&'a str, Problem> {
         match self.node {
             Yaml::Text(text) => Ok(text),
             Yaml::Plain(..) | Yaml::Null => self.expected("text (put it in quotes)"),
@@ -304,7 +308,7 @@ impl<'a> At<'a> {
     }
 
     /// The entries of a mapping with their keys as text.
-    fn entries(&'a self) -> Result<Vec<(&'a str, At<'a>)>, Problem> {
+    pub(super) fn entries(&'a self) -> Result<Vec<(&'a str, At<'a>)>, Problem> {
         let Yaml::Map(entries) = self.node else { return self.expected("a mapping") };
         let entry = |(key, node): &'a (Yaml, Yaml)| match key.scalar() {
             Some(text) => Ok((text, self.child(text, node))),
@@ -313,7 +317,7 @@ impl<'a> At<'a> {
         entries.iter().map(entry).collect()
     }
 
-    fn items(&'a self) -> Result<impl Iterator<Item = At<'a>>, Problem> {
+    pub(super) fn items(&'a self) -> Result<impl Iterator<Item = At<'a>>, Problem> {
         let Yaml::List(items) = self.node else { return self.expected("a list") };
         let item = |(index, node)| At { node, parent: Some((self, Link::Index(index))) };
         Ok(items.iter().enumerate().map(item))
@@ -324,7 +328,7 @@ impl<'a> At<'a> {
     }
 
     /// One of the texts that `parse` knows; `names` lists them for the error.
-    fn member<T>(&self, names: &str, parse: impl Fn(&str) -> Option<T>) -> Result<T, Problem> {
+    pub(super) fn member<T>(&self, names: &str, parse: impl Fn(&str) -> Option<T>) -> Result<T, Problem> {
         let Yaml::Text(text) = self.node else { return self.expected(names) };
         parse(text).map_or_else(|| self.problem(format!("unknown value '{text}', expected {names}")), Ok)
     }

@@ -7,6 +7,7 @@ pub mod complete_state;
 pub mod execution_state;
 pub mod field_path;
 pub mod log_entries;
+pub mod lifecycle;
 pub mod manifest;
 pub mod messages;
 pub mod names;

@@ -12,6 +12,7 @@ use super::waiting_requests::NoRoom;
 use super::{PeerClass, RequestKey, ServerLoop};
 use crate::limits::{LOG_TIME_MAX, MASKS_PARTS_MAX, REQUEST_ID_MAX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::lifecycle::{self, LifecycleError};
 use crate::model::messages::{
     AddedWorkload, DeletedWorkload, FromServer, ReadState, Request, RequestContent, Response, ResponseContent,
     UpdateState, WorkloadPlan,
@@ -83,6 +84,13 @@ fn too_large(id: &str, content: &RequestContent) -> Option<String> {
 
 fn invalid(error: &dyn std::error::Error) -> UpdateError {
     UpdateError::Invalid(error.to_string())
+}
+
+/// A typo in a `lifecycle:` block must not switch a safety gate off, so it is not passed on (spec/lifecycle.md section 1).
+fn check_lifecycle(AddedWorkload { instance, workload }: &AddedWorkload) -> Result<(), UpdateError> {
+    let checked = lifecycle::of_config(&workload.runtime, &workload.runtime_config);
+    let refused = |error: LifecycleError| UpdateError::Invalid(format!("Workload '{}': {error}", instance.workload));
+    checked.map(drop).map_err(refused)
 }
 
 impl ServerLoop {
@@ -221,6 +229,7 @@ impl ServerLoop {
         let rendered = Difference::between(self.before_hooks(), self.rendered(&change, budget)?);
         for added in &rendered.added {
             check_workload(&added.instance.workload, &added.workload).map_err(|error| invalid(&error))?;
+            check_lifecycle(added)?;
         }
         let workload = |name: &str| change.workload(&self.desired, name).map(|workload| &**workload);
         if let Some(name) = find_cycle(workload, rendered.added.iter().map(|added| &added.instance.workload)) {

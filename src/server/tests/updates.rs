@@ -444,3 +444,19 @@ fn a_hundred_thousand_workloads_in_one_update() {
     );
     assert_eq!(added.unwrap().0.len(), 1);
 }
+
+#[test]
+fn a_lifecycle_block_is_checked_after_rendering_and_refused_with_workload_and_line() {
+    let state = |key: &str| {
+        format!(
+            "desiredState:\n  apiVersion: v1\n  configs: {{key: {key}}}\n  workloads:\n    db:\n      agent: A\n      \
+             runtime: podman\n      configs: {{k: key}}\n      runtimeConfig: |\n        image: x\n        lifecycle:\n          \
+             ready: {{file: /up, {{{{k}}}}: 5}}\n"
+        )
+    };
+    let mut cluster = Cluster::with_manifest(&manifest(&[]));
+    let error = cluster.update(&state("deadlinMs"), &[]).unwrap_err();
+    let expected = "Workload 'db': lifecycle.ready.deadlinMs: unknown key, did you mean 'deadlineMs'? at line 3";
+    assert!(error.contains(expected), "{error}");
+    cluster.update(&state("deadlineMs"), &[]).unwrap();
+}

@@ -1,0 +1,195 @@
+//! What a `lifecycle:` block may say, and the errors of what it may not.
+
+use super::*;
+
+const FULL: &str = "\
+image: localhost/storage:2.1
+lifecycle:
+  activation: { pathExists: /dev/nvme0n1 }
+  precondition: { pathExists: /run/keys/unsealed, pathMissing: /run/off, tagEquals: { zone: 1 } }
+  ready:
+    http: { port: 8080, path: /ready, status: 200 }
+    initialDelayMs: 0
+    periodMs: 500
+    timeoutMs: 1000
+    successThreshold: 1
+    deadlineMs: 30000
+    onDeadline: FAIL
+  alive: { tcp: { port: 5432 }, periodMs: 5000, timeoutMs: 1000, failureThreshold: 3, action: RESTART }
+  gone: { unix: /run/storage.sock, deadlineMs: 10000 }
+  restart: { backoffMs: 500, backoffMaxMs: 300000, maxRestarts: 5, windowMs: 60000 }
+";
+
+fn read(block: &str) -> Result<Lifecycle, LifecycleError> {
+    of_config("podman", &format!("image: x\nlifecycle:\n  {block}\n")).map(Option::unwrap)
+}
+
+fn local() -> IpAddr {
+    IpAddr::from([127, 0, 0, 1])
+}
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[test]
+fn the_documented_block_is_read_as_it_is_written() {
+    let lifecycle = of_config("podman", FULL).unwrap().unwrap();
+    let path = |path: &str| Some(path.to_owned());
+    let ready = lifecycle.ready.as_ref().unwrap();
+    assert_eq!(lifecycle.activation.as_ref().unwrap().path_exists, path("/dev/nvme0n1"));
+    let precondition = lifecycle.precondition.as_ref().unwrap();
+    assert_eq!((&precondition.path_missing, &precondition.tags["zone"]), (&path("/run/off"), &"1".to_owned()));
+    let http = Check::Http { host: local(), port: 8080, path: "/ready".to_owned(), status: Some(200) };
+    assert_eq!((&ready.check, ready.deadline, ready.on_deadline), (&http, Some(seconds(30)), OnDeadline::Fail));
+    let alive = lifecycle.alive.as_ref().unwrap();
+    assert_eq!(alive.check, Check::Tcp { host: local(), port: 5432 });
+    assert_eq!((alive.failure_threshold, alive.action), (3, AliveAction::Restart));
+    assert_eq!(lifecycle.gone.as_ref().unwrap().check, Check::Unix("/run/storage.sock".to_owned()));
+    assert_eq!(lifecycle.restart.unwrap().max_restarts, Some(5));
+}
+
+#[test]
+fn what_is_left_out_has_the_documented_default() {
+    let ready = read("ready: { file: /run/up }").unwrap().ready.unwrap();
+    let pace = Pace { initial_delay: seconds(0), period: Duration::from_millis(500), timeout: seconds(1) };
+    assert_eq!((ready.pace, ready.success_threshold, ready.deadline), (pace, 1, Some(seconds(30))));
+    assert_eq!(read("ready: { file: /run/up, deadlineMs: 0 }").unwrap().ready.unwrap().deadline, None);
+    let alive = read("alive: { exec: [/bin/check, -q] }").unwrap().alive.unwrap();
+    assert_eq!((alive.pace.period, alive.failure_threshold, alive.action), (seconds(5), 3, AliveAction::Restart));
+    assert_eq!(read("gone: { tcp: { port: 1 } }").unwrap().gone.unwrap().deadline, Some(seconds(10)));
+    let restart = read("restart: {}").unwrap().restart.unwrap();
+    let bounds = (restart.backoff, restart.backoff_max, restart.window, restart.max_restarts);
+    assert_eq!(bounds, (Duration::from_millis(500), seconds(300), seconds(60), None));
+    assert_eq!(read("ready: { http: { port: 80 } }").unwrap().ready.unwrap().check.to_string(), "http 80 /");
+}
+
+/// Each of these would switch a gate off if it were ignored.
+#[test]
+fn what_is_not_known_is_an_error_with_line_and_suggestion() {
+    for (block, expected) in [
+        ("redy: { file: /a }", "lifecycle.redy: unknown key, did you mean 'ready'? at line 3 column 3"),
+        ("ready: { fil: /a }", "lifecycle.ready.fil: unknown key, did you mean 'file'?"),
+        ("ready: { tcp: { prt: 1 } }", "lifecycle.ready.tcp.prt: unknown key, did you mean 'port'?"),
+        ("ready: { file: /a, deadlineMS: 1 }", "lifecycle.ready.deadlineMS: unknown key, did you mean 'deadlineMs'?"),
+        ("ready: { file: /a, failureThreshold: 3 }", "lifecycle.ready.failureThreshold: unknown key"),
+        ("ready: {}", "one of notify, exec, tcp, http, unix or file is needed"),
+        ("ready: ~", "lifecycle.ready: null found, expected a mapping"),
+        ("ready: { file: /a, tcp: { port: 1 } }", "'tcp' and 'file' are both there, only one can be"),
+        ("ready: { file: a }", "lifecycle.ready.file: text 'a' found, expected an absolute path of the node"),
+        ("ready: { file: /a, periodMs: 1 }", "number 1 found, expected a whole number from 50 to 86400000"),
+        ("ready: { file: /a, periodMs: '500' }", "text '500' found, expected a whole number"),
+        ("ready: { file: /a, periodMs: 0.5 }", "number 0.5 found, expected a whole number"),
+        ("ready: { file: /a, onDeadline: fail }", "unknown value 'fail', expected FAIL or WAIT"),
+        ("ready: { tcp: { port: 0 } }", "number 0 found, expected a whole number from 1 to 65535"),
+        ("ready: { tcp: { port: 80, host: db } }", "'db' is no IP address; names are not looked up"),
+        ("ready: { tcp: {} }", "lifecycle.ready.tcp: missing field `port`"),
+        ("ready: { http: { port: 80, path: 'a b' } }", "expected a path that begins with '/'"),
+        ("ready: { exec: /bin/true }", "lifecycle.ready.exec: text '/bin/true' found, expected a list"),
+        ("ready: { exec: [] }", "an empty list found, expected a command"),
+        ("ready: { notify: false }", "lifecycle.ready.notify: boolean false found, expected true"),
+        ("ready: { notify: true, periodMs: 500 }", "it means nothing together with 'notify'; leave it out"),
+        ("alive: { notify: true }", "lifecycle.alive: missing field `timeoutMs`"),
+        ("alive: { file: /a, action: STOP }", "unknown value 'STOP', expected RESTART or REPORT"),
+        ("gone: { exec: [a] }", "'exec' needs the container, which is gone then"),
+        ("restart: { maxRestart: 5 }", "lifecycle.restart.maxRestart: unknown key, did you mean 'maxRestarts'?"),
+        ("restart: { maxRestarts: -1 }", "number -1 found, expected a whole number from 0"),
+        ("precondition: {}", "at least one of pathExists, pathMissing or tagEquals is needed"),
+        ("precondition: { tagEquals: [a] }", "lifecycle.precondition.tagEquals: a list found, expected a mapping"),
+        ("ready: { file: /a }\n  ready: { file: /b }", "duplicate"),
+    ] {
+        let error = read(block).unwrap_err().to_string();
+        assert!(error.contains(expected), "{block}: {error}");
+        assert!(error.contains("line"), "{block}: {error}");
+    }
+    let error = of_config("podman", "image: x\nLifecycle: {}\nx: lifecycle").unwrap_err().to_string();
+    assert!(error.contains("did you mean 'lifecycle'?") && error.contains("line 2"), "{error}");
+}
+
+#[test]
+fn notify_is_for_podman_and_needs_its_options_for_itself() {
+    let with = |runtime, rest: &str| of_config(runtime, &format!("lifecycle: {{ ready: {{ notify: true }} }}\n{rest}"));
+    assert!(with("podman", "commandOptions: [--net=host]").unwrap().unwrap().wants_notify());
+    for runtime in ["podman-kube", "containerd"] {
+        let error = with(runtime, "").unwrap_err().to_string();
+        assert!(error.contains("'notify' is for the runtime podman only"), "{error}");
+    }
+    for option in ["--sdnotify=ignore", "--pidfile"] {
+        let error = with("podman", &format!("commandOptions: [-d, {option}]")).unwrap_err().to_string();
+        assert!(error.contains(&format!("'{option}' cannot be used together with 'notify'")), "{error}");
+    }
+}
+
+#[test]
+fn no_block_and_other_runtimes_are_left_alone() {
+    for (runtime, config) in [
+        ("podman", "image: x"),
+        ("podman", "commandArgs: [lifecycle]"),
+        ("podman", "just lifecycle text"),
+        ("other", "lifecycle: { redy: 1 }"),
+        ("podman", ""),
+    ] {
+        assert_eq!(of_config(runtime, config), Ok(None), "{config}");
+    }
+}
+
+#[test]
+fn a_condition_names_the_first_entry_that_does_not_hold() {
+    let read = |text: &str| read(&format!("activation: {text}")).unwrap().activation.unwrap();
+    let tags = BTreeMap::from([("zone".to_owned(), "2".to_owned())]);
+    let exists = |path: &str| path == "/there";
+    for (condition, unmet) in [
+        ("{ pathExists: /there, pathMissing: /gone, tagEquals: { zone: 2 } }", None),
+        ("{ pathExists: /gone }", Some("/gone does not exist")),
+        ("{ pathMissing: /there }", Some("/there exists")),
+        ("{ tagEquals: { zone: '1' } }", Some("tag zone is '2', not '1'")),
+        ("{ tagEquals: { area: '1' } }", Some("the agent has no tag area")),
+    ] {
+        assert_eq!(read(condition).unmet(exists, &tags).as_deref(), unmet, "{condition}");
+    }
+}
+
+#[test]
+fn a_line_of_the_block_is_found_in_the_manifest() {
+    let manifest = "workloads:\n  w:\n    runtimeConfig: |\n\n      image: x\n      lifecycle:\n        redy: 1\n";
+    let at = Location { line: 3, column: 20 };
+    assert_eq!(line_in_manifest(manifest, at, "image: x\nlifecycle:\n  redy: 1", 3), Some(7));
+    assert_eq!(line_in_manifest(manifest, at, "image: x\nlifecycle: {redy: 1}", 2), None);
+}
+
+/// Today's Ankaios agents read these fields and ignore the rest (spec/agent.md sections 15.1, 16.1 and 17).
+#[test]
+fn the_fields_that_other_agents_read_are_the_same_with_a_block() {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Peer {
+        image: String,
+        #[serde(default)]
+        general_options: Vec<String>,
+        #[serde(default)]
+        command_options: Vec<String>,
+        #[serde(default)]
+        command_args: Vec<String>,
+    }
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct PeerKube {
+        manifest: String,
+        #[serde(default)]
+        play_options: Vec<String>,
+        control_interface_target: Option<String>,
+    }
+    let container = format!("{FULL}generalOptions: [-v]\ncommandOptions: [--net=host]\ncommandArgs: [serve]\n");
+    let peer: Peer = serde_yaml::from_str(&container).unwrap();
+    assert_eq!((peer.image.as_str(), peer.general_options, peer.command_options, peer.command_args), (
+        "localhost/storage:2.1",
+        vec!["-v".to_owned()],
+        vec!["--net=host".to_owned()],
+        vec!["serve".to_owned()]
+    ));
+    let (_, block) = FULL.split_once('\n').unwrap();
+    let kube = format!("manifest: 'kind: Pod'\nplayOptions: [--net=host]\ncontrolInterfaceTarget: a/b\n{block}");
+    let peer: PeerKube = serde_yaml::from_str(&kube).unwrap();
+    assert_eq!((peer.manifest.as_str(), peer.play_options.len()), ("kind: Pod", 1));
+    assert_eq!(peer.control_interface_target.as_deref(), Some("a/b"));
+}
