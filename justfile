@@ -75,7 +75,7 @@ trace *args:
 size: setup
     @tests/scripts/size.sh
 
-# Size, memory, CPU and delays of the release programs; `just bench server`, `tls`, `agent`, `control` or `size` is one part
+# Size, memory, CPU and delays of the release programs; `just bench server`, `tls`, `agent`, `control`, `lifecycle` or `size` is one part
 [group('measure')]
 bench *names: setup
     @tests/scripts/bench.sh {{names}}

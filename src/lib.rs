@@ -81,12 +81,18 @@
 //!   uplink_outbox.rs       what waits for the server                              [scheduler]
 //!   request_queue.rs       requests of workloads among it                         [scheduler]
 //!   agent_manager.rs       what the server says and workloads report, one `on_event` [scheduler]
+//!   lifecycle/             readiness, liveness and conditions of workloads                 -
+//!     probe_table.rs       when to check, what the results amount to                [probes]
+//!     probe_sockets.rs     asks: connections, requests, files; commands   [probes] [exec:name]
+//!     prober.rs            the loop that checks all of them                          [probes]
+//!     conditions.rs        who may not run at the moment                          [scheduler]
 //!   existing_workloads.rs  containers found at start: resume, reuse, replace, delete [scheduler]
 //!   runtime_manager.rs     wanted workloads to operations, operations to commands [scheduler]
 //!   workload_scheduler.rs  operations wait here for their dependencies            [scheduler]
 //!   workload_state_store.rs states of all workloads, hysteresis of our own        [scheduler]
 //!   workload_command.rs    commands for control loops, bounded and merged         [scheduler]
 //!   workload_control_loop.rs create, retry, restart, update, delete one workload    [wl:name]
+//!   workload_control_loop/lifecycle.rs what the `lifecycle:` block changes           [wl:name]
 //!   workload_control_loop/search.rs   before a start: containers that must be gone [wl:name]
 //!   workload_control_loop/start.rs    a start, and a start that failed              [wl:name]
 //!   workload_control_loop/restart.rs  what follows from the container's states      [wl:name]
@@ -138,6 +144,7 @@
 //!   engine.rs sim_connector.rs coroutine.rs   an engine per node, its calls that take time
 //!   settled.rs trace.rs    what must hold once it is quiet; what happened before a failure
 //!   manual_clock.rs        time that moves when told
+//!   fake_probes.rs         checks whose results a test or an engine decides
 //!   fake_connector.rs stepped_agent.rs   a container engine and an agent for unit tests
 //! ```
 //!

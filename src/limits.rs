@@ -266,16 +266,26 @@ pub const PROBE_INBOX: usize = 256;
 pub const PROBE_REPORTS: usize = 4;
 /// The same failure of a check is told again after this long, so that the number of attempts is not all too old.
 pub const PROBE_REPORT_INTERVAL: Duration = Duration::from_secs(5);
+/// Something new about a check is told at once, but not more often than this: each report goes to the whole cluster.
+pub const PROBE_REPORT_PAUSE: Duration = Duration::from_secs(1);
+/// Checks that are due within this time are made together, so that many of them wake the processor once.
+pub const PROBE_SLACK: Duration = Duration::from_millis(20);
+/// Pause before a result is told again to a control loop that had no room for it.
+pub const PROBE_UNSENT_RETRY: Duration = Duration::from_millis(100);
 /// Checks of one workload by a command are at least this far apart: each is a process, and one of the engine's.
 pub const EXEC_SPACING: Duration = Duration::from_secs(1);
 /// Commands that check something at the same time. More wait for their turn: each costs the engine a tenth of a second.
 pub const EXEC_PARALLEL: usize = 4;
 /// Bytes read of an answer to an HTTP request: its first line counts only.
 pub const HTTP_ANSWER_MAX: usize = 512;
+/// Bytes kept of what a command said when its check failed; it has to fit into [`CONDITION_INFO_MAX`] with the rest.
+pub const PROBE_REASON_MAX: usize = 120;
 /// Longest notification read, in bytes; what systemd takes.
 pub const NOTIFY_MESSAGE_MAX: usize = 4096;
 /// Notifications of one workload read before it is the turn of the others.
 pub const NOTIFY_TURN: usize = 16;
+/// Pause before the engine is asked again where a workload can be asked.
+pub const MISSING_TARGET_RETRY: Duration = Duration::from_secs(1);
 /// How often preconditions are looked at (rule 12).
 pub const PRECONDITION_INTERVAL: Duration = Duration::from_secs(1);
 

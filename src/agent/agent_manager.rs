@@ -198,7 +198,8 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     pub fn due(&self) -> Instant {
         let earlier_calls = self.earlier_calls_due.map(|(at, _)| at);
         let listings = self.first_listings_until.filter(|_| self.pending_hello.is_some());
-        earlier_calls.into_iter().chain(listings).fold(self.load_due, Instant::min)
+        let conditions = self.runtime.conditions_due();
+        earlier_calls.into_iter().chain(listings).chain(conditions).fold(self.load_due, Instant::min)
     }
 
     /// The threads of the control loops.
@@ -223,6 +224,10 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             }
         }
         self.runtime.start_waiting_loops();
+        if self.runtime.conditions_due().is_some_and(|at| at <= now) {
+            let reports = self.runtime.look_at_preconditions(&mut self.store);
+            self.report(reports);
+        }
         if self.greeted {
             self.ask_for_listings(now);
             self.finish_hello();
@@ -499,10 +504,12 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             reports.extend(self.runtime.state_changed(&instance.workload, &self.store));
             if phase.state() != "Stopping" && self.runtime.waits_to_stop(&instance) {
                 // It was started once more while it waits; without this nobody would see that it is to stop.
-                reports.push_back(WorkloadState::new(instance, ExecutionState::plain(Phase::StoppingWaitingToStop)));
+                let mut report = WorkloadState::new(instance, ExecutionState::plain(Phase::StoppingWaitingToStop));
+                self.runtime.await_gone(&mut report);
+                reports.push_back(report);
             } else if phase == Phase::Removed && self.runtime.waits_to_start(&instance) {
                 // The same instance will come back; without this it would be shown nowhere until then.
-                reports.push_back(WorkloadState::new(instance, ExecutionState::plain(Phase::PendingWaitingToStart)));
+                reports.push_back(self.runtime.waiting_to_start(&instance));
             }
         }
     }

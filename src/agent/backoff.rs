@@ -3,6 +3,7 @@
 //! Thread: none; `wl:<name>` owns the values. Time and randomness are passed in.
 
 use crate::limits::{BACKOFF_FIRST, BACKOFF_MAX, RESTART_RESET, RESTART_SPACING};
+use crate::model::lifecycle::Restart;
 use std::time::{Duration, Instant};
 
 /// Longest delay before retry number `attempt`, counted from 1: doubles each time, then stays at [`BACKOFF_MAX`].
@@ -42,13 +43,15 @@ pub struct RestartBackoff {
     failures: u32,
     last_start: Option<Instant>,
     running_since: Option<Instant>,
+    /// What the workload's own block says.
+    rules: Option<Restart>,
 }
 
 impl RestartBackoff {
     /// Nothing has started yet. Without `enabled` every restart is immediate.
     #[must_use]
     pub fn new(enabled: bool) -> Self {
-        Self { enabled, failures: 0, last_start: None, running_since: None }
+        Self { enabled, failures: 0, last_start: None, running_since: None, rules: None }
     }
 
     /// The engine is being asked to start the workload.
@@ -64,7 +67,36 @@ impl RestartBackoff {
 
     /// Forgets all failures, for example because the workload is updated.
     pub fn reset(&mut self) {
-        *self = Self::new(self.enabled);
+        *self = Self { rules: self.rules, ..Self::new(self.enabled) };
+    }
+
+    /// What the workload itself says about restarts; they are delayed as that says even when others are not.
+    pub fn set_rules(&mut self, rules: Option<Restart>) {
+        self.rules = rules;
+    }
+
+    /// Starts and restarts without success in a row.
+    #[must_use]
+    pub fn unsuccessful(&self) -> u32 {
+        self.failures
+    }
+
+    /// The workload ended now, or did not become ready: when to start it again; `None` when it was tried often enough.
+    pub fn next(&mut self, ended: Ended, now: Instant, random: &mut fastrand::Rng) -> Option<Instant> {
+        let Some(rules) = self.rules else { return Some(self.restart_at(ended, now, random)) };
+        if self.running_since.take().is_some_and(|since| now.saturating_duration_since(since) >= rules.window) {
+            self.failures = 0;
+        }
+        if ended == Ended::Well {
+            return Some(self.last_start.map_or(now, |start| now.max(start + RESTART_SPACING)));
+        }
+        if rules.max_restarts.is_some_and(|most| self.failures >= most) {
+            return None;
+        }
+        let factor = 1_u32.checked_shl(self.failures).unwrap_or(u32::MAX);
+        let bound = whole_ms(rules.backoff.saturating_mul(factor).min(rules.backoff_max));
+        self.failures = self.failures.saturating_add(1);
+        Some(now + Duration::from_millis(random.u64(bound / 2..=bound)))
     }
 
     /// The workload ended now: when to start it again.
@@ -183,6 +215,51 @@ mod tests {
         for _ in 0..100 {
             backoff.starting(now);
             assert_eq!(backoff.restart_at(Ended::Badly, now, &mut random), now);
+        }
+    }
+
+    fn rules(max_restarts: Option<u32>) -> Restart {
+        Restart {
+            backoff: Duration::from_millis(200),
+            backoff_max: Duration::from_secs(5),
+            max_restarts,
+            window: Duration::from_secs(10),
+        }
+    }
+
+    #[test]
+    fn what_a_workload_says_itself_decides_its_delays_and_their_bound() {
+        let now = ManualClock::new().now();
+        let mut random = fastrand::Rng::with_seed(1);
+        for enabled in [true, false] {
+            let mut backoff = RestartBackoff::new(enabled);
+            backoff.set_rules(Some(rules(None)));
+            for bound_ms in [200, 400, 800, 1_600, 3_200, 5_000, 5_000] {
+                let delay = backoff.next(Ended::Badly, now, &mut random).unwrap() - now;
+                let bound = Duration::from_millis(bound_ms);
+                assert!(delay <= bound && delay >= bound / 2, "{bound_ms}: {delay:?}");
+            }
+            backoff.failures = u32::MAX;
+            assert!(backoff.next(Ended::Badly, now, &mut random).unwrap() <= now + Duration::from_secs(5));
+        }
+    }
+
+    #[test]
+    fn restarts_are_given_up_at_their_limit_and_counted_anew_after_the_window() {
+        let now = ManualClock::new().now();
+        let mut random = fastrand::Rng::with_seed(1);
+        for most in [0, 1, 3] {
+            let mut backoff = RestartBackoff::new(true);
+            backoff.set_rules(Some(rules(Some(most))));
+            for (ran_s, begins_anew) in [(9, false), (10, true)] {
+                backoff.failures = most;
+                backoff.running(now);
+                let ended = now + Duration::from_secs(ran_s);
+                let next = backoff.next(Ended::Badly, ended, &mut random);
+                assert_eq!(next.is_some(), begins_anew && most > 0, "{most} {ran_s}");
+            }
+            backoff.failures = most;
+            assert!(backoff.next(Ended::Well, now, &mut random).is_some(), "success is not counted");
         }
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! Thread: `scheduler`; part of [`RuntimeManager`].
 
+use super::lifecycle::adopted_state;
 use super::runtime_manager::{Identity, RerunFinished, RuntimeManager, WorkloadThreads};
 use super::workload_command::{HeldContainer, WorkloadCommand};
 use super::workload_scheduler::{Created, Operation, Updated, Waiting};
@@ -69,7 +70,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
                 unchanged && container.state.phase == Phase::Running
             };
             let known = self.objects.contains_key(name) || self.scheduler.get(name).is_some();
-            if known || !by_workload.get(name).is_some_and(|found| found.iter().any(serves)) {
+            self.note_wanted(added);
+            if known || self.is_inactive(name) || !by_workload.get(name).is_some_and(|found| found.iter().any(serves)) {
                 continue;
             }
             let Some(best) = take_best(&mut by_workload, added) else { continue };
@@ -162,17 +164,19 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             RerunFinished::Always => false,
             RerunFinished::EndedBefore(boot) => ended && container.ended_at.is_some_and(|at| at >= boot),
         };
+        self.note_wanted(&added);
         // [impl->swdd~agent-existing-workloads-resume-existing~2]
-        if unchanged && (container.state.phase == Phase::Running || stays_ended) {
+        if unchanged && !self.is_inactive(&name) && (container.state.phase == Phase::Running || stays_ended) {
             info!("Resuming workload '{name}'");
             let resume = WorkloadCommand::Resume(self.order(&added), container.id);
             // Others may wait for it or depend on it already.
-            reports.push(WorkloadState::new(added.instance.clone(), container.state));
+            let state = adopted_state(&added.workload, container.state);
+            reports.push(WorkloadState::new(added.instance.clone(), state));
             reports.extend(self.start_loop(&name, Identity::of(&added), vec![resume]));
             return None;
         }
         let old = container.instance.clone();
-        let ended_well = unchanged && container.state.phase == Phase::Succeeded;
+        let ended_well = unchanged && !self.is_inactive(&name) && container.state.phase == Phase::Succeeded;
         let reuse = ended_well && self.engine(&runtime).is_some_and(|engine| engine.connector.can_start_again());
         let what = if reuse { "Re-starting workload" } else { "Replacing existing workload" };
         info!("{what} '{name}'{}", if reuse { "" } else { "." });

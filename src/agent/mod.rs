@@ -12,6 +12,7 @@ pub mod backoff;
 pub mod control_interface;
 pub mod create_watch;
 pub mod existing_workloads;
+pub mod lifecycle;
 pub mod log_stream;
 pub mod request_queue;
 pub mod resources;
@@ -40,6 +41,8 @@ use crate::wire::client::{ClientOptions, Service};
 use agent_manager::{AgentManager, SchedulerEvent};
 use control_interface::ControlHub;
 use crossbeam_channel::{Sender, bounded};
+use lifecycle::conditions::NodeFacts;
+use lifecycle::prober::Prober;
 use resources::LoadSampler;
 use runtime_manager::{EngineSource, Engines, NamedThreads, RuntimeManager};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -49,6 +52,7 @@ use state_checker::CheckerSettings;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
 use uplink::Uplink;
 use uplink_outbox::uplink_outbox;
 use workload_control_loop::LoopContext;
@@ -85,8 +89,10 @@ impl Agent {
             retry_limit: settings.retry_limit,
             restart_backoff: settings.restart_backoff,
             control,
+            probes: Arc::new(Prober::new(SystemClock)),
         };
-        let runtime = RuntimeManager::new(engines, context, fastrand::Rng::new(), NamedThreads, settings.rerun);
+        let runtime = RuntimeManager::new(engines, context, fastrand::Rng::new(), NamedThreads, settings.rerun)
+            .on_node(NodeFacts::new(settings.tags.clone()));
         let load = LoadSampler::new(Path::new("/proc"));
         let name = settings.name.as_str().into();
         let manager =

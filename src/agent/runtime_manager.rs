@@ -5,6 +5,8 @@
 //! Takes: plans of the server, listings, states. Gives: commands to `wl:<name>` (never waits), states to report.
 
 use super::control_interface::{self, NoInterface};
+use super::lifecycle::conditions::Conditions;
+use super::lifecycle::GONE_PREFIX;
 use super::state_checker::{WatchCommand, WatchReport};
 use super::workload_command::{
     Engine, OtherEngine, WorkloadCommand, WorkloadCommandSender, WorkloadOrder, workload_inbox,
@@ -16,6 +18,7 @@ use super::workload_state_store::WorkloadStateStore;
 use crate::clock::Clock;
 use crate::limits::STACK_WORKLOAD;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::lifecycle;
 use crate::model::messages::{AddedWorkload, DeletedWorkload, Response, WorkloadPlan};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
@@ -115,6 +118,10 @@ impl Identity {
 }
 
 impl WorkloadObject {
+    pub(super) fn workload(&self) -> Option<&Arc<Workload>> {
+        self.workload.as_ref()
+    }
+
     fn is_to_run(&self, instance: &InstanceName) -> bool {
         self.instance == *instance && !self.emptied && !self.deleting
     }
@@ -135,7 +142,8 @@ pub struct RuntimeManager<C: Clock, T> {
     others_until: Option<Instant>,
     /// Control loops without a thread.
     unstarted: BTreeMap<Name, Box<WorkloadControlLoop<C>>>,
-    context: LoopContext<C>,
+    pub(super) context: LoopContext<C>,
+    pub(super) conditions: Conditions,
     random: fastrand::Rng,
     threads: T,
     pub(super) rerun: RerunFinished,
@@ -171,6 +179,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             others_until: None,
             unstarted: BTreeMap::new(),
             context,
+            conditions: Conditions::default(),
             random,
             threads,
             rerun,
@@ -244,12 +253,18 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let ordered = |before: &InstanceName| self.objects.get(&name).is_some_and(|object| object.is_to_run(before));
         // Its control loop will say what becomes of it. Asked before the operation changes what is ordered.
         let held = before.as_ref().is_some_and(ordered);
+        match &operation {
+            Operation::Create(Created { added, .. }) => self.note_wanted(added),
+            Operation::Update(updated) => self.note_wanted(&updated.new),
+            Operation::Delete(_) => self.note_unwanted(&name),
+            Operation::UpdateDeleteOnly(_) | Operation::Withhold(_) => {}
+        }
         let mut reports = Vec::new();
         let refined = match operation {
             Operation::Create(created) => self.refine_create(created, replaced.as_ref(), store, &mut reports),
             Operation::Update(updated) => self.refine_update(updated, replaced.as_ref(), store, &mut reports),
             Operation::Delete(deleted) => self.refine_delete(deleted, replaced.as_ref(), &mut reports),
-            Operation::UpdateDeleteOnly(_) => Some(operation),
+            Operation::UpdateDeleteOnly(_) | Operation::Withhold(_) => Some(operation),
         };
         if let Some(operation) = refined {
             let decision = self.scheduler.decide(operation, store);
@@ -262,7 +277,23 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
                 reports.insert(0, removed(&before));
             }
         }
+        reports.iter_mut().for_each(|report| self.await_gone(report));
+        reports.extend(self.withhold(store));
         reports
+    }
+
+    /// What waits to stop and has a `gone` condition also keeps what it depends on until it is gone (rule 14).
+    pub(super) fn await_gone(&self, report: &mut WorkloadState) {
+        let WorkloadState { instance, state } = report;
+        let has_condition = |workload: &Arc<Workload>| {
+            let lifecycle = lifecycle::of_config(&workload.runtime, &workload.runtime_config).ok().flatten();
+            lifecycle.is_some_and(|lifecycle| lifecycle.gone.is_some())
+        };
+        let object = self.objects.get(&instance.workload).filter(|object| object.instance == *instance);
+        let waits = state.phase == Phase::StoppingWaitingToStop;
+        if waits && object.and_then(WorkloadObject::workload).is_some_and(has_condition) {
+            state.additional_info = format!("{GONE_PREFIX}waits for those that depend on it");
+        }
     }
 
     /// Whether nobody else will report `before`, which waited to be started until something else was ordered. What was
@@ -399,7 +430,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     pub fn waits_to_stop(&self, instance: &InstanceName) -> bool {
         match self.scheduler.get(&instance.workload) {
             Some(Waiting::Delete(deleted)) => deleted.instance == *instance,
-            Some(Waiting::UpdateDelete(updated)) => updated.deleted.instance == *instance,
+            Some(Waiting::UpdateDelete(updated) | Waiting::Withhold(updated)) => updated.deleted.instance == *instance,
             Some(Waiting::Create(_) | Waiting::UpdateCreate(_)) | None => false,
         }
     }
@@ -465,7 +496,13 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         }
     }
 
-    fn execute_all(&mut self, decision: Decision) -> Vec<WorkloadState> {
+    /// What is shown of an instance that waits to be started.
+    #[must_use]
+    pub fn waiting_to_start(&self, instance: &InstanceName) -> WorkloadState {
+        self.scheduler.waiting_to_start(instance)
+    }
+
+    pub(super) fn execute_all(&mut self, decision: Decision) -> Vec<WorkloadState> {
         let mut reports = decision.reports;
         for operation in decision.ready {
             reports.extend(self.execute(operation));
@@ -491,6 +528,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
                 let replaced = object.sender.send(WorkloadCommand::Update(None));
                 replaced.ok().flatten().iter().map(removed).collect() // Ended means deleted.
             }
+            Operation::Withhold(_) => Vec::new(), // Never ready as such.
             // [impl->swdd~agent-executes-delete-workload-operation~1]
             Operation::Delete(deleted) => {
                 let name = &deleted.instance.workload;

@@ -12,6 +12,7 @@
 use super::agent_manager::SchedulerEvent;
 use super::backoff::{Ended, RestartBackoff};
 use super::control_interface::{self, ControlHub, ControlInterface};
+use super::lifecycle::{ProbeReport, Probes};
 use super::start_slots::{StartSlot, StartSlots};
 use super::workload_command::{Engine, HeldContainer, OtherEngine, WorkloadCommand, WorkloadInbox, WorkloadOrder};
 use crate::clock::Clock;
@@ -22,6 +23,7 @@ use crate::model::workload::Workload;
 use crate::runtime::ContainerId;
 use crossbeam_channel::{Receiver, Select, Sender, never};
 use log::{info, warn};
+use lifecycle::Life;
 pub use search::Answer;
 use search::Search;
 use std::path::PathBuf;
@@ -29,12 +31,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 mod delete;
+mod lifecycle;
 mod restart;
 mod search;
 mod start;
 
 /// What all control loops of an agent have in common.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct LoopContext<C> {
     /// Time.
     pub clock: C,
@@ -52,6 +55,8 @@ pub struct LoopContext<C> {
     pub restart_backoff: bool,
     /// Where control interfaces are opened.
     pub control: ControlHub,
+    /// Where workloads are checked.
+    pub probes: Arc<dyn Probes>,
 }
 
 /// Tells loops apart; a name may get a new loop while the old one is just ending.
@@ -93,6 +98,7 @@ pub struct WorkloadControlLoop<C: Clock> {
     /// Additional info of the start that is under way.
     shown: String,
     restarts: RestartBackoff,
+    life: Life,
     stage: Stage,
 }
 
@@ -121,6 +127,8 @@ enum Stage {
     ReviveAt(Instant),
     RestartAt(Instant, Ended),
     DeleteRetryAt(Instant, AfterDelete),
+    /// The container is removed, but what it did still answers.
+    Gone(AfterDelete),
 }
 
 /// How to start.
@@ -138,6 +146,10 @@ enum Start {
 enum AfterDelete {
     Start(Box<WorkloadOrder>),
     Restart,
+    /// It did not become ready for this reason: start again later.
+    NotReady(String),
+    /// It does not work any more for this reason, and could not be stopped first.
+    Failed(String),
     Nothing,
     End,
 }
@@ -147,7 +159,9 @@ enum Event {
     Command(WorkloadCommand),
     SlotFree(StartSlot),
     Listed(Answer),
+    Probed(ProbeReport),
     TimerDue,
+    LifecycleDue,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -179,6 +193,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     ) -> Self {
         let restarts = RestartBackoff::new(context.restart_backoff);
         let generation = id.number << 32;
+        let life = Life::new(generation);
         Self {
             id,
             context,
@@ -199,6 +214,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             failed_searches: 0,
             shown: String::new(),
             restarts,
+            life,
             stage: Stage::Idle,
         }
     }
@@ -227,8 +243,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Event::SlotFree(slot)
         } else if let Some(answer) = self.answers().and_then(|answers| answers.try_recv().ok()) {
             Event::Listed(answer)
-        } else if self.due().is_some_and(|at| at <= self.context.clock.now()) {
+        } else if let Ok(report) = self.life.reports().try_recv() {
+            Event::Probed(report)
+        } else if self.stage_due().is_some_and(|at| at <= self.context.clock.now()) {
             Event::TimerDue
+        } else if self.life.due().is_some_and(|at| at <= self.context.clock.now()) {
+            Event::LifecycleDue
         } else {
             return Step::Idle;
         };
@@ -241,8 +261,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// When the loop wants to act by itself.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
+        self.stage_due().into_iter().chain(self.life.due()).min()
+    }
+
+    fn stage_due(&self) -> Option<Instant> {
         match &self.stage {
-            Stage::Idle | Stage::WaitingForSlot(_) => None,
+            Stage::Idle | Stage::WaitingForSlot(_) | Stage::Gone(_) => None,
             Stage::Searching(_) => self.others.iter().filter_map(|other| other.until).min(),
             Stage::RetryAt(at, _) | Stage::ReviveAt(at) | Stage::RestartAt(at, _) | Stage::DeleteRetryAt(at, _) => {
                 Some(*at)
@@ -262,6 +286,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Stage::Searching(search) => Some(&search.answers),
             _ => None,
         }
+    }
+
+    /// Where the results of its checks come from.
+    #[cfg(test)]
+    pub fn probe_reports(&self) -> Receiver<ProbeReport> {
+        self.life.reports().clone()
     }
 
     /// What else wakes it while it searches.
@@ -285,6 +315,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let mut select = Select::new();
         select.recv(self.inbox.woken());
         select.recv(&alarm);
+        select.recv(self.life.reports());
         if matches!(self.stage, Stage::WaitingForSlot(_)) {
             select.recv(self.context.slots.free());
         }
@@ -319,8 +350,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 Stage::ReviveAt(_) => self.begin_start(Start::Revival),
                 Stage::RestartAt(_, ended) => return self.restart(ended),
                 Stage::DeleteRetryAt(_, after) => return self.try_delete(after),
-                Stage::Idle | Stage::WaitingForSlot(_) => {}
+                stage @ (Stage::Idle | Stage::WaitingForSlot(_) | Stage::Gone(_)) => self.stage = stage,
             },
+            Event::Probed(report) => return self.on_probed(&report),
+            Event::LifecycleDue => return self.on_lifecycle_due(),
         }
         Flow::Continue
     }
@@ -349,6 +382,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 self.open_control_interface();
                 self.restarts.running(self.context.clock.now());
                 self.watch(id);
+                self.lifecycle_started(true);
             }
             WorkloadCommand::Hold(HeldContainer { instance, id, engine, silent }) => {
                 (self.instance, self.engine, self.wanted) = (instance, Some(engine), None);
@@ -369,6 +403,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         (self.failed_creates, self.failed_searches) = (0, 0);
         self.restarts.reset();
         (self.stage, self.silent) = (Stage::Idle, false);
+        self.take_lifecycle();
     }
 
     // ------------------------------------------------------ control interface
@@ -399,7 +434,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             AfterDelete::Start(order) => {
                 control.serves(&self.control_folder(&order.instance), &order.workload.control_interface_access)
             }
-            AfterDelete::Restart => true,
+            AfterDelete::Restart | AfterDelete::NotReady(_) | AfterDelete::Failed(_) => true,
             AfterDelete::Nothing | AfterDelete::End => false,
         };
         if !self.control.as_ref().is_some_and(kept)

@@ -20,6 +20,8 @@ pub enum Operation {
     UpdateDeleteOnly(Name),
     /// Remove it.
     Delete(DeletedWorkload),
+    /// Remove it and let it wait: it may not run at the moment (spec/lifecycle.md rule 12).
+    Withhold(Updated),
 }
 
 /// A workload to start.
@@ -46,7 +48,7 @@ impl Operation {
     pub fn workload(&self) -> &Name {
         match self {
             Self::Create(created) => &created.added.instance.workload,
-            Self::Update(updated) => &updated.new.instance.workload,
+            Self::Update(updated) | Self::Withhold(updated) => &updated.new.instance.workload,
             Self::UpdateDeleteOnly(name) => name,
             Self::Delete(deleted) => &deleted.instance.workload,
         }
@@ -64,6 +66,8 @@ pub enum Waiting {
     UpdateCreate(Updated),
     /// The old instance waits for those that depend on it.
     UpdateDelete(Updated),
+    /// It may not run, but those that depend on it must be gone first.
+    Withhold(Updated),
 }
 
 impl Waiting {
@@ -72,7 +76,7 @@ impl Waiting {
     pub fn new_instance(&self) -> Option<&AddedWorkload> {
         match self {
             Self::Create(created) => Some(&created.added),
-            Self::UpdateCreate(updated) | Self::UpdateDelete(updated) => Some(&updated.new),
+            Self::UpdateCreate(updated) | Self::UpdateDelete(updated) | Self::Withhold(updated) => Some(&updated.new),
             Self::Delete(_) => None,
         }
     }
@@ -81,7 +85,7 @@ impl Waiting {
         let added = self.new_instance().map(|added| &added.workload.dependencies);
         let deleted = match self {
             Self::Delete(deleted) => Some(&deleted.dependencies),
-            Self::UpdateDelete(updated) => Some(&updated.deleted.dependencies),
+            Self::UpdateDelete(updated) | Self::Withhold(updated) => Some(&updated.deleted.dependencies),
             Self::Create(_) | Self::UpdateCreate(_) => None,
         };
         added.into_iter().flat_map(BTreeMap::keys).chain(deleted.into_iter().flat_map(BTreeMap::keys))
@@ -109,6 +113,8 @@ pub struct WorkloadScheduler {
     queue: BTreeMap<Name, Waiting>,
     /// Who waits for a workload, by the name of that workload.
     waiters: BTreeMap<String, BTreeSet<Name>>,
+    /// Who may not run whatever its dependencies do, and why (spec/lifecycle.md rules 12 and 13).
+    pub(super) withheld: BTreeMap<Name, String>,
 }
 
 impl WorkloadScheduler {
@@ -117,16 +123,16 @@ impl WorkloadScheduler {
         let mut decision = Decision::default();
         match operation {
             Operation::Create(created) => {
-                if store.may_start(&created.added.workload.dependencies) {
+                if self.may_start(&created.added, store) {
                     decision.ready.push(Operation::Create(created));
                 } else {
                     // [impl->swdd~agent-enqueues-unfulfilled-create~1]
-                    decision.report(&created.added.instance, Phase::PendingWaitingToStart);
+                    decision.reports.push(self.waiting_to_start(&created.added.instance));
                     self.put(Waiting::Create(created));
                 }
             }
             Operation::Update(updated) => {
-                if store.may_stop(&updated.deleted.dependencies) {
+                if self.may_stop(&updated.deleted, store) {
                     self.decide_start_of_update(updated, store, &mut decision);
                 } else {
                     // [impl->swdd~agent-enqueues-update-with-unfulfilled-delete~1]
@@ -135,7 +141,7 @@ impl WorkloadScheduler {
                 }
             }
             Operation::Delete(deleted) => {
-                if store.may_stop(&deleted.dependencies) {
+                if self.may_stop(&deleted, store) {
                     decision.ready.push(Operation::Delete(deleted));
                 } else {
                     // [impl->swdd~agent-enqueues-unfulfilled-delete~1]
@@ -145,18 +151,23 @@ impl WorkloadScheduler {
             }
             // [impl->swdd~agent-shall-not-enqueue-update-delete-only-workload-operation~1]
             Operation::UpdateDeleteOnly(name) => decision.ready.push(Operation::UpdateDeleteOnly(name)),
+            Operation::Withhold(updated) if are_gone(&updated.deleted, store) => self.empty(updated, &mut decision),
+            Operation::Withhold(updated) => {
+                decision.report(&updated.deleted.instance, Phase::StoppingWaitingToStop);
+                self.put(Waiting::Withhold(updated));
+            }
         }
         decision
     }
 
     /// The old instance may go; the new one may have to wait.
     fn decide_start_of_update(&mut self, updated: Updated, store: &WorkloadStateStore, decision: &mut Decision) {
-        if store.may_start(&updated.new.workload.dependencies) {
+        if self.may_start(&updated.new, store) {
             decision.ready.push(Operation::Update(updated));
             return;
         }
         // [impl->swdd~agent-handles-update-with-fulfilled-delete~1]
-        decision.report(&updated.new.instance, Phase::PendingWaitingToStart);
+        decision.reports.push(self.waiting_to_start(&updated.new.instance));
         decision.ready.push(Operation::UpdateDeleteOnly(updated.new.instance.workload.clone()));
         self.put(Waiting::UpdateCreate(updated));
     }
@@ -166,27 +177,95 @@ impl WorkloadScheduler {
     pub fn state_changed(&mut self, workload: &str, store: &WorkloadStateStore) -> Decision {
         let mut decision = Decision::default();
         for name in self.waiters.get(workload).cloned().unwrap_or_default() {
-            if self.queue.get(&name).is_some_and(|waiting| Self::is_ready(waiting, store))
+            if self.queue.get(&name).is_some_and(|waiting| self.is_ready(waiting, store))
                 && let Some(waiting) = self.take(&name)
             {
-                match waiting {
-                    Waiting::Create(created) => decision.ready.push(Operation::Create(created)),
-                    Waiting::Delete(deleted) => decision.ready.push(Operation::Delete(deleted)),
-                    Waiting::UpdateCreate(updated) => decision.ready.push(Operation::Update(updated)),
-                    Waiting::UpdateDelete(updated) => self.decide_start_of_update(updated, store, &mut decision),
-                }
+                self.go_on(waiting, store, &mut decision);
             }
         }
         decision
     }
 
-    fn is_ready(waiting: &Waiting, store: &WorkloadStateStore) -> bool {
+    fn go_on(&mut self, waiting: Waiting, store: &WorkloadStateStore, decision: &mut Decision) {
         match waiting {
-            Waiting::Create(created) => store.may_start(&created.added.workload.dependencies),
-            Waiting::UpdateCreate(updated) => store.may_start(&updated.new.workload.dependencies),
-            Waiting::Delete(deleted) => store.may_stop(&deleted.dependencies),
-            Waiting::UpdateDelete(updated) => store.may_stop(&updated.deleted.dependencies),
+            Waiting::Create(created) => decision.ready.push(Operation::Create(created)),
+            Waiting::Delete(deleted) => decision.ready.push(Operation::Delete(deleted)),
+            Waiting::UpdateCreate(updated) => decision.ready.push(Operation::Update(updated)),
+            Waiting::UpdateDelete(updated) => self.decide_start_of_update(updated, store, decision),
+            Waiting::Withhold(updated) => self.empty(updated, decision),
         }
+    }
+
+    /// Whether `workload` may run has changed: looks again whether it can start. What goes on waiting for its
+    /// dependencies says so anew.
+    pub fn recheck(&mut self, workload: &str, store: &WorkloadStateStore) -> Decision {
+        let mut decision = Decision::default();
+        let Some(waiting @ (Waiting::Create(_) | Waiting::UpdateCreate(_))) = self.queue.get(workload) else {
+            return decision;
+        };
+        if !self.is_ready(waiting, store) {
+            decision.reports.extend(waiting.new_instance().map(|added| self.waiting_to_start(&added.instance)));
+        } else if let Some(waiting) = self.take(workload) {
+            self.go_on(waiting, store, &mut decision);
+        }
+        decision
+    }
+
+    /// The container is removed, and its instance waits.
+    fn empty(&mut self, mut updated: Updated, decision: &mut Decision) {
+        decision.ready.push(Operation::UpdateDeleteOnly(updated.new.instance.workload.clone()));
+        updated.deleted.dependencies.clear();
+        self.put(Waiting::UpdateCreate(updated));
+    }
+
+    /// What is shown of an instance that waits to be started.
+    pub fn waiting_to_start(&self, instance: &InstanceName) -> WorkloadState {
+        let why = self.withheld.get(&instance.workload).cloned().unwrap_or_default();
+        WorkloadState::new(instance.clone(), ExecutionState::with_info(Phase::PendingWaitingToStart, why))
+    }
+
+    fn is_ready(&self, waiting: &Waiting, store: &WorkloadStateStore) -> bool {
+        match waiting {
+            Waiting::Create(created) => self.may_start(&created.added, store),
+            Waiting::UpdateCreate(updated) => self.may_start(&updated.new, store),
+            Waiting::Delete(deleted) => self.may_stop(deleted, store),
+            Waiting::UpdateDelete(updated) => self.may_stop(&updated.deleted, store),
+            Waiting::Withhold(updated) => are_gone(&updated.deleted, store),
+        }
+    }
+
+    fn may_start(&self, added: &AddedWorkload, store: &WorkloadStateStore) -> bool {
+        !self.withheld.contains_key(&added.instance.workload) && store.may_start(&added.workload.dependencies)
+    }
+
+    /// Whether those that depend on `deleted` are far enough. One that waits for us itself holds up nothing, or both
+    /// would wait for ever.
+    fn may_stop(&self, deleted: &DeletedWorkload, store: &WorkloadStateStore) -> bool {
+        if store.may_stop(&deleted.dependencies) {
+            return true;
+        }
+        deleted.dependencies.iter().all(|(name, condition)| {
+            let one = BTreeMap::from([(name.clone(), *condition)]);
+            let in_circle = || store.is_stopping(name, *condition) && self.waits_for(name, &deleted.instance.workload);
+            store.may_stop(&one) || in_circle()
+        })
+    }
+
+    /// Whether the end of `name` waits for that of `other`, directly or not.
+    fn waits_for(&self, name: &str, other: &str) -> bool {
+        let (mut open, mut seen) = (vec![name], BTreeSet::new());
+        while let Some(name) = open.pop() {
+            let next = match self.queue.get(name) {
+                Some(Waiting::Delete(deleted)) => &deleted.dependencies,
+                Some(Waiting::UpdateDelete(updated) | Waiting::Withhold(updated)) => &updated.deleted.dependencies,
+                _ => continue,
+            };
+            if next.contains_key(other) {
+                return true;
+            }
+            open.extend(next.keys().map(String::as_str).filter(|name| seen.insert(*name)));
+        }
+        false
     }
 
     /// The operation that waits for `workload`.
@@ -218,7 +297,9 @@ impl WorkloadScheduler {
         let name = match &waiting {
             Waiting::Create(created) => &created.added.instance.workload,
             Waiting::Delete(deleted) => &deleted.instance.workload,
-            Waiting::UpdateCreate(updated) | Waiting::UpdateDelete(updated) => &updated.new.instance.workload,
+            Waiting::UpdateCreate(updated) | Waiting::UpdateDelete(updated) | Waiting::Withhold(updated) => {
+                &updated.new.instance.workload
+            }
         }
         .clone();
         debug_assert!(!self.queue.contains_key(&name), "the caller takes an older operation out first");
@@ -227,6 +308,11 @@ impl WorkloadScheduler {
         }
         self.queue.insert(name, waiting);
     }
+}
+
+/// Whether those that depend on `deleted` have no container here any more: its end must not hurt them.
+fn are_gone(deleted: &DeletedWorkload, store: &WorkloadStateStore) -> bool {
+    deleted.dependencies.keys().all(|name| store.has_no_container(name))
 }
 
 #[cfg(test)]

@@ -128,11 +128,28 @@ impl WorkloadStateStore {
     // [impl->swdd~workload-ready-to-delete-on-fulfilled-dependencies~1]
     #[must_use]
     pub fn may_stop(&self, dependents: &BTreeMap<String, DeleteCondition>) -> bool {
-        dependents.iter().all(|(name, condition)| self.phases(name).all(|phase| phase.fulfils_delete(*condition)))
+        dependents.iter().all(|(name, condition)| self.states(name).all(|state| state.fulfils_delete(*condition)))
+    }
+
+    /// As [`Self::may_stop`] for one dependent, whatever it is that its end has to wait for.
+    #[must_use]
+    pub fn is_stopping(&self, dependent: &str, condition: DeleteCondition) -> bool {
+        self.states(dependent).all(|state| state.phase.fulfils_delete(condition))
+    }
+
+    /// Whether no own instance of the workload has a container any more, as far as is known.
+    #[must_use]
+    pub fn has_no_container(&self, workload: &str) -> bool {
+        let own = self.by_workload.get(workload).into_iter().flatten().filter(|entry| entry.instance.agent == self.agent);
+        own.into_iter().all(|entry| entry.state.phase == Phase::PendingWaitingToStart)
     }
 
     fn phases(&self, workload: &str) -> impl Iterator<Item = Phase> {
-        self.by_workload.get(workload).into_iter().flatten().map(|entry| entry.state.phase)
+        self.states(workload).map(|state| state.phase)
+    }
+
+    fn states(&self, workload: &str) -> impl Iterator<Item = &ExecutionState> {
+        self.by_workload.get(workload).into_iter().flatten().map(|entry| &entry.state)
     }
 
     fn entry(&mut self, instance: &InstanceName) -> Option<&mut Entry> {

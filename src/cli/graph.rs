@@ -48,18 +48,26 @@ struct Workload {
     agent: String,
     /// What its instances are doing; one, except while an update replaces it.
     phases: Vec<String>,
+    /// What their conditions came to last.
+    conditions: Vec<String>,
     /// Names with the condition, for example `ADD_COND_RUNNING`.
     needs: BTreeMap<String, String>,
 }
 
 impl Workload {
     fn state(&self) -> String {
-        if self.phases.is_empty() { "does not exist".to_owned() } else { self.phases.join(", ") }
+        let told = self.phases.iter().chain(&self.conditions).cloned().collect::<Vec<_>>().join(", ");
+        if told.is_empty() { "does not exist".to_owned() } else { told }
     }
 
     fn fulfils(&self, condition: &str) -> bool {
         self.phases.iter().any(|phase| fulfils(phase, condition))
     }
+}
+
+/// Whether an additional info is about a condition of the workload's `lifecycle:` block.
+fn tells_of_condition(info: &str) -> bool {
+    ["ready: ", "alive: ", "gone: ", "precondition: ", "inactive: "].iter().any(|begin| info.starts_with(begin))
 }
 
 /// What is needed, for people: `running`, `succeeded` or `failed`.
@@ -82,14 +90,16 @@ impl Graph {
                 let needs = entries(node.get("dependencies"));
                 let needs =
                     needs.map(|(name, condition)| (name.clone(), condition.as_text().unwrap_or_default().into()));
-                graph.workloads.insert(name.clone(), Workload { agent, needs: needs.collect(), phases: Vec::new() });
+                graph.workloads.insert(name.clone(), Workload { agent, needs: needs.collect(), ..Workload::default() });
             }
         }
         for (instance, row) in instances {
             // Also what was deleted and is still there: others may wait for its end.
             let agent = one_line(&instance.agent);
             let workload = graph.workloads.entry(instance.workload.to_string());
-            workload.or_insert_with(|| Workload { agent, ..Workload::default() }).phases.push(row.state);
+            let workload = workload.or_insert_with(|| Workload { agent, ..Workload::default() });
+            workload.conditions.extend(Some(row.info).filter(|info| tells_of_condition(info)));
+            workload.phases.push(row.state);
         }
         let missing: BTreeSet<String> =
             graph.workloads.values().flat_map(|workload| workload.needs.keys().cloned()).collect();
@@ -319,6 +329,19 @@ flowchart LR
   n2 -->|succeeded| n1
 ";
         assert_eq!(printed(&["handler"], GraphFormat::Mermaid).unwrap(), expected);
+    }
+
+    #[test]
+    fn results_of_conditions_are_shown_and_other_infos_are_not() {
+        let mut state = cluster();
+        for (workload, info) in [("storage", "ready: tcp 5432 refused, attempt 7"), ("init", "Exit code: '0'")] {
+            let at = ["workloadStates", "A", workload, "1"];
+            let place = at.iter().fold(&mut state, |place, key| place.as_map_mut().unwrap().get_mut(*key).unwrap());
+            place.as_map_mut().unwrap().insert("additionalInfo".to_owned(), Node::text(info));
+        }
+        let graph = Graph::of(&state);
+        assert_eq!(graph.workloads["storage"].state(), "Running(Ok), ready: tcp 5432 refused, attempt 7");
+        assert_eq!(graph.workloads["init"].state(), "Succeeded(Ok)");
     }
 
     #[test]

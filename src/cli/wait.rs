@@ -130,7 +130,7 @@ impl WaitState {
         let Some(row) = self.rows.get_mut(instance) else { return };
         row.update(state);
         self.reported.insert(instance.clone(), state.clone());
-        if ends_start(state.phase) {
+        if ends_start(state.phase) || state.is_inactive() {
             self.starting.remove(instance);
         }
         if matches!(state.phase, Phase::Removed | Phase::AgentDisconnected) {

@@ -6,6 +6,13 @@ use super::names::InstanceName;
 use super::workload::{AddCondition, DeleteCondition};
 use std::fmt;
 
+/// Begins the additional info of a stopping state whose end others have to wait for: its `gone` condition does not hold
+/// yet (spec/lifecycle.md rule 14). Agents of this project on other nodes recognise it.
+pub const GONE_PREFIX: &str = "gone: ";
+
+/// Begins the additional info of a workload that is not relevant on its node (spec/lifecycle.md rule 13).
+pub const INACTIVE_PREFIX: &str = "inactive: ";
+
 /// State of one workload instance (spec/server.md section 6).
 // [impl->swdd~api-workload-states-supported-states~1]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -174,6 +181,20 @@ impl ExecutionState {
         } else {
             Self::with_info(Phase::FailedExecFailed, format!("Exit code: '{code}'"))
         }
+    }
+
+    /// Whether the workload is not relevant on its node, so that nobody should wait for it.
+    #[must_use]
+    pub fn is_inactive(&self) -> bool {
+        self.phase == Phase::PendingWaitingToStart && self.additional_info.starts_with(INACTIVE_PREFIX)
+    }
+
+    /// Whether the state of a dependent allows to stop what it depends on: as its phase says, unless a `gone` condition
+    /// is awaited.
+    #[must_use]
+    pub fn fulfils_delete(&self, condition: DeleteCondition) -> bool {
+        let awaited = self.phase.state() == "Stopping" && self.additional_info.starts_with(GONE_PREFIX);
+        !awaited && self.phase.fulfils_delete(condition)
     }
 
     /// The state that follows this one when `incoming` is reported: while a stop is under way, what the

@@ -242,6 +242,7 @@ const RUNTIMES: [&str; 3] = ["podman", "podman-kube", "containerd"];
 ///
 /// # Errors
 /// The first thing that is not as it should be.
+// [impl->swdd~lifecycle-block-is-checked~1]
 pub fn of_config(runtime: &str, config: &str) -> Result<Option<Lifecycle>, LifecycleError> {
     if !RUNTIMES.contains(&runtime) || !config.contains(KEY) {
         return Ok(None);

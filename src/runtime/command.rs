@@ -25,6 +25,7 @@ pub struct EngineCall<'a> {
     limit: Option<Duration>,
     record_in: Option<&'a EngineChildren>,
     partial: bool,
+    variables: Vec<(&'static str, String)>,
 }
 
 /// What a successful call wrote to its standard output.
@@ -82,7 +83,7 @@ impl<'a> EngineCall<'a> {
     /// A call of `program`, looked up in `PATH`, without input and without time limit.
     #[must_use]
     pub fn new(program: &'a str, arguments: Vec<String>) -> Self {
-        Self { program, arguments, input: &[], limit: None, record_in: None, partial: false }
+        Self { program, arguments, input: &[], limit: None, record_in: None, partial: false, variables: Vec::new() }
     }
 
     /// Ends the call after `limit`, `None` never.
@@ -109,6 +110,13 @@ impl<'a> EngineCall<'a> {
     #[must_use]
     pub fn partial(self) -> Self {
         Self { partial: true, ..self }
+    }
+
+    /// Environment variables that only this call gets.
+    #[must_use]
+    pub fn variables(mut self, variables: impl IntoIterator<Item = (&'static str, String)>) -> Self {
+        self.variables.extend(variables);
+        self
     }
 
     /// The command as users see it (spec/agent.md section 14).
@@ -144,7 +152,11 @@ impl<'a> EngineCall<'a> {
         let call = ChildCall {
             program: OsStr::new(self.program),
             arguments: self.arguments.into_iter().map(OsString::from).collect(),
-            variables: record.iter().map(|record| (CALL_VARIABLE, record.token().to_owned())).collect(),
+            variables: record
+                .iter()
+                .map(|record| (CALL_VARIABLE, record.token().to_owned()))
+                .chain(self.variables)
+                .collect(),
             input: self.input,
             limit: self.limit,
             bounds: BOUNDS,

@@ -61,6 +61,9 @@ impl ContainerConfig {
         arguments.extend(new.files.iter().map(|(source, target)| {
             format!("--mount=type=bind,source={},destination={target},readonly=true", source.display())
         }));
+        if new.notify_socket.is_some() {
+            arguments.push("--sdnotify=container".to_owned());
+        }
         // [impl->swdd~podman-create-workload-creates-labels~1]
         arguments.push(format!("--label={LABEL_NAME}={}", new.instance));
         arguments.push(format!("--label={LABEL_AGENT}={}", new.instance.agent));
@@ -107,6 +110,7 @@ mod tests {
             workload: Arc::new(Workload::new("agent_A", "podman", runtime_config)),
             control_interface: None,
             files: Vec::new(),
+            notify_socket: None,
         }
     }
 

@@ -7,11 +7,13 @@ use super::command::{CallError, EngineOutput};
 use super::container_config::ContainerConfig;
 use super::engine_cli::EngineCli;
 use super::log_reader::{LogCall, log_arguments};
-use super::{CallWatch, ContainerId, ListedContainer, NewContainer, RuntimeConnector, RuntimeError, Unwatched};
+use super::{CallWatch, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError, Unwatched};
 use crate::model::messages::LogsRequest;
 use crate::model::names::InstanceName;
 use std::time::Duration;
 
+/// Environment variable with the path of the socket that a workload notifies.
+const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 /// Digits of a container id.
 const ID_DIGITS: usize = 64;
 
@@ -19,6 +21,9 @@ const ID_DIGITS: usize = 64;
 pub trait ContainerEngine: Send {
     /// Name of the runtime in manifests.
     fn runtime_name(&self) -> &'static str;
+
+    /// Name of its program.
+    fn runtime_program(&self) -> &'static str;
 
     /// Its command line.
     fn cli(&self) -> &EngineCli;
@@ -42,6 +47,12 @@ pub trait ContainerEngine: Send {
     /// # Errors
     /// See there.
     fn stop_and_remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), CallError>;
+
+    /// See [`RuntimeConnector::stop`].
+    ///
+    /// # Errors
+    /// See there.
+    fn stop_only(&self, id: &ContainerId) -> Result<(), CallError>;
 
     /// See [`RuntimeConnector::list`].
     ///
@@ -76,6 +87,17 @@ impl<E: ContainerEngine> RuntimeConnector for E {
         Ok(self.stop_and_remove(id, &mut Unwatched)?)
     }
 
+    fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
+        Ok(self.stop_only(id)?)
+    }
+
+    fn probe_target(&mut self, id: &ContainerId, with_processes: bool) -> Result<ProbeTarget, RuntimeError> {
+        let listed = if with_processes { self.list_all()? } else { Vec::new() };
+        let found = listed.into_iter().find(|found| found.id == *id);
+        let processes = found.map(|found| found.processes).unwrap_or_default();
+        Ok(ProbeTarget { program: self.runtime_program(), container: Some(id.0.to_string()), processes })
+    }
+
     fn find(&mut self, instance: &InstanceName) -> Result<Vec<ContainerId>, RuntimeError> {
         Ok(self.find_all(instance)?)
     }
@@ -100,7 +122,8 @@ fn run_or_clean_up<E: ContainerEngine>(
     limit: Option<Duration>,
     watch: &mut dyn CallWatch,
 ) -> Result<ContainerId, RuntimeError> {
-    let result = engine.cli().change(arguments).limit(limit).run(watch);
+    let socket = new.notify_socket.as_ref().map(|path| (NOTIFY_SOCKET, path.to_string_lossy().into_owned()));
+    let result = engine.cli().change(arguments).variables(socket).limit(limit).run(watch);
     result.and_then(|output| created_id(engine, output, &new.instance)).map_err(|error| {
         if !matches!(error, CallError::NotInstalled(_) | CallError::NotStarted(_) | CallError::Cancelled) {
             watch.cleaning_up();

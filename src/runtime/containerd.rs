@@ -66,6 +66,12 @@ impl ContainerdConnector {
         })
     }
 
+    fn stop(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), CallError> {
+        let stop = self.cli.change(strings(&["stop", &id.0])).limit(self.stop_limit);
+        let more_time = || self.stop_timeout(id)?.checked_sub(CONTAINER_STOP_DEFAULT).filter(|extra| !extra.is_zero());
+        gone_is_fine(stop.run_extended(watch, more_time).map(drop))
+    }
+
     /// How long the container may take to stop; `None` when the engine does not say.
     fn stop_timeout(&self, id: &ContainerId) -> Option<Duration> {
         let format = r#"--format={{index .Config.Labels "nerdctl/stop-timeout"}}"#;
@@ -77,6 +83,10 @@ impl ContainerdConnector {
 impl ContainerEngine for ContainerdConnector {
     fn runtime_name(&self) -> &'static str {
         RUNTIME_NAME
+    }
+
+    fn runtime_program(&self) -> &'static str {
+        PROGRAM
     }
 
     fn cli(&self) -> &EngineCli {
@@ -92,11 +102,13 @@ impl ContainerEngine for ContainerdConnector {
 
     /// `rm` follows even when `stop` knows no such container: one that was never started cannot be stopped.
     fn stop_and_remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), CallError> {
-        let stop = self.cli.change(strings(&["stop", &id.0])).limit(self.stop_limit);
-        let more_time = || self.stop_timeout(id)?.checked_sub(CONTAINER_STOP_DEFAULT).filter(|extra| !extra.is_zero());
-        gone_is_fine(stop.run_extended(watch, more_time).map(drop))?;
+        self.stop(id, watch)?;
         let removal = self.cli.change(strings(&["rm", &id.0])).limit(REMOVE_MAX);
         gone_is_fine(removal.run(watch).map(drop))
+    }
+
+    fn stop_only(&self, id: &ContainerId) -> Result<(), CallError> {
+        self.stop(id, &mut Unwatched)
     }
 
     fn list_all(&mut self) -> Result<Vec<ListedContainer>, CallError> {

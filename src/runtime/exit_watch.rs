@@ -108,7 +108,8 @@ fn forward(set: &OwnedFd, exits: &Sender<u64>) {
 }
 
 /// Whether `/proc` shows that the process is the main process of the container.
-fn belongs_to(pid: Pid, container: &str) -> bool {
+/// Whether the process is one of the container, as `/proc` shows it.
+pub(crate) fn belongs_to(pid: Pid, container: &str) -> bool {
     if container.is_empty() {
         return false;
     }

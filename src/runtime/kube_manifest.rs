@@ -53,6 +53,17 @@ pub fn pod_documents(manifest: &str) -> Vec<PodDocument> {
     pods.collect()
 }
 
+/// How the name of the first container of a manifest ends, as podman calls it.
+#[must_use]
+pub fn first_container(manifest: &str) -> Option<String> {
+    let mut documents = parse(manifest).ok()?;
+    let name = |document: &mut Value| {
+        let spec = pod_spec(document)?;
+        Some(format!("-{}", spec.get("containers")?.get(0)?.get("name")?.as_str()?))
+    };
+    documents.iter_mut().find_map(name)
+}
+
 /// Mounts `host_folder` as control interface into the container that `target` (`<pod>/<container>`) names.
 ///
 /// # Errors

@@ -43,6 +43,19 @@ pub struct NewContainer {
     pub control_interface: Option<PathBuf>,
     /// Host path and mount point of each file.
     pub files: Vec<(PathBuf, String)>,
+    /// Where the workload notifies, when it does (spec/lifecycle.md rule 8).
+    pub notify_socket: Option<PathBuf>,
+}
+
+/// Where a workload can be asked whether it is ready or alive.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ProbeTarget {
+    /// The engine's program.
+    pub program: &'static str,
+    /// The container that commands run in.
+    pub container: Option<String>,
+    /// Its processes, whose network it has.
+    pub processes: Vec<MainProcess>,
 }
 
 /// One container of this agent in a listing.
@@ -132,6 +145,27 @@ pub trait RuntimeConnector: Send {
     /// # Errors
     /// `TimedOut`: the container may still exist, so ask again. `Failed`: the engine's own message.
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError>;
+
+    /// Stops a container politely and keeps it, where the engine can; otherwise as [`Self::delete`]. Same limits.
+    ///
+    /// # Errors
+    /// As [`Self::delete`].
+    fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
+        self.delete(id)
+    }
+
+    /// Where the workload behind `id` can be asked something; its processes only when they are wanted.
+    ///
+    /// # Errors
+    /// `Failed` or `TimedOut` when the engine could not be asked.
+    fn probe_target(&mut self, id: &ContainerId, with_processes: bool) -> Result<ProbeTarget, RuntimeError> {
+        if !with_processes {
+            return Ok(ProbeTarget::default());
+        }
+        let found = self.list()?.into_iter().find(|found| found.id == *id);
+        let processes = found.map(|found| found.processes).unwrap_or_default();
+        Ok(ProbeTarget { processes, ..ProbeTarget::default() })
+    }
 
     /// The containers labelled with exactly this instance, normally none or one.
     ///

@@ -9,7 +9,7 @@ use super::container_engine::ContainerEngine;
 use super::container_list::EngineContainer;
 use super::engine_children::EngineChildren;
 use super::engine_cli::{EngineCli, strings};
-use super::{CallWatch, ContainerId, ListedContainer};
+use super::{CallWatch, ContainerId, ListedContainer, Unwatched};
 use crate::limits::{CONTAINER_STOP_DEFAULT, LISTING_MAX, REMOVE_MAX, STOP_GRACE};
 use crate::model::names::{InstanceName, Name};
 use std::time::Duration;
@@ -72,6 +72,10 @@ impl ContainerEngine for PodmanConnector {
         RUNTIME_NAME
     }
 
+    fn runtime_program(&self) -> &'static str {
+        RUNTIME_NAME
+    }
+
     fn cli(&self) -> &EngineCli {
         &self.cli
     }
@@ -87,6 +91,11 @@ impl ContainerEngine for PodmanConnector {
         self.stop(id, watch).or_else(|refusal| self.stop_paused(id, refusal, watch))?;
         let removal = self.cli.change(strings(&["rm", "--ignore", &id.0])).limit(REMOVE_MAX);
         removal.run(watch).map(drop)
+    }
+
+    fn stop_only(&self, id: &ContainerId) -> Result<(), CallError> {
+        let watch = &mut Unwatched;
+        self.stop(id, watch).or_else(|refusal| self.stop_paused(id, refusal, watch))
     }
 
     // [impl->swdd~podman-list-of-existing-workloads-uses-labels~1]

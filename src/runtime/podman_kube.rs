@@ -16,11 +16,11 @@ use super::container_config::list_or_null;
 use super::container_list::EngineContainer;
 use super::engine_children::EngineChildren;
 use super::engine_cli::{EngineCli, strings};
-use super::kube_manifest::{pod_documents, with_control_interface};
+use super::kube_manifest::{first_container, pod_documents, with_control_interface};
 use super::log_reader::{LogCall, log_arguments};
 use super::pod_states::{Pods, is_in, listed};
 use super::{
-    CallSequence, CallWatch, ContainerId, ListedContainer, NewContainer, RuntimeConnector, RuntimeError, Unwatched,
+    CallSequence, CallWatch, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError, Unwatched,
 };
 use crate::limits::{KUBE_NEWS, LISTING_MAX, POD_DOWN_MAX};
 use crate::model::messages::LogsRequest;
@@ -437,6 +437,29 @@ impl RuntimeConnector for PodmanKubeConnector {
         self.played.remove(&instance);
         self.tell(KubeNews::Down(instance));
         Ok(())
+    }
+
+    /// Commands run in the first container of the manifest; all containers of a pod share its network.
+    fn probe_target(&mut self, id: &ContainerId, _with_processes: bool) -> Result<ProbeTarget, RuntimeError> {
+        let instance = InstanceName::parse(&id.0)
+            .ok_or_else(|| RuntimeError::Failed(format!("'{}' is not the name of a workload instance", id.0)))?;
+        let pods = match self.played.get(&instance) {
+            Some(played) => played.pods.clone(),
+            None => match self.pods_of(&instance) {
+                Pods::Known(pods) => pods,
+                Pods::NotNoted | Pods::Unreadable => Vec::new(),
+            },
+        };
+        let first = self.recall(&instance)?.and_then(|played| first_container(&played.manifest));
+        let containers = self.cli.containers(None)?;
+        let ours: Vec<_> = containers.iter().filter(|one| is_in(one, &pods) && !one.is_infra()).collect();
+        let is_first = |one: &&&EngineContainer| first.as_ref().is_some_and(|first| one.name().ends_with(first));
+        let chosen = ours.iter().find(is_first).or(ours.first());
+        Ok(ProbeTarget {
+            program: PROGRAM,
+            container: chosen.and_then(|one| one.id()).map(|id| id.0.to_string()),
+            processes: ours.iter().filter_map(|one| one.process()).collect(),
+        })
     }
 
     fn find(&mut self, instance: &InstanceName) -> Result<Vec<ContainerId>, RuntimeError> {

@@ -36,6 +36,8 @@ pub struct Disturbances {
     pub reboots: u32,
     pub crashes: u32,
     pub removals: u32,
+    /// A path that preconditions name comes or goes.
+    pub paths: u32,
 }
 
 /// One machine with an agent.
@@ -227,6 +229,9 @@ impl Cluster {
                 if let Some(SchedulerEvent::Listed { runtime, result: Ok(_) }) = &event {
                     node.engine.note_listed(life.number, runtime);
                 }
+                if let Some(SchedulerEvent::State(report)) = &event {
+                    self.violations.extend(node.orders.check_ready(report, &node.engine));
+                }
                 node.orders.before(event.as_ref(), &life.manager, &node.engine);
                 match event {
                     Some(event) => life.manager.on_event(event),
@@ -239,6 +244,7 @@ impl Cluster {
                 self.trace.line(|| format!("{}: wl:{workload}", node.name));
             }
             Part::Checker(index) => life.step_checker(index),
+            Part::Probes => life.step_probes(),
         }
     }
 

@@ -4,6 +4,7 @@
 //! steps the simulation decides which one goes on. Dropping a [`Task`] unwinds its stack: the process was killed.
 
 use super::manual_clock::ManualClock;
+use crate::agent::lifecycle::ProbeReport;
 use crate::agent::start_slots::StartSlots;
 use crate::agent::workload_control_loop::{Answer, Step, WorkloadControlLoop};
 use corosensei::stack::DefaultStack;
@@ -22,7 +23,7 @@ pub enum Pause {
     /// It handled an event and may find another one.
     Worked,
     /// It waits for a command, for `due`, for a free start slot, or for listings.
-    Idle { due: Option<Instant>, wants_slot: bool, searching: Option<Receiver<Answer>> },
+    Idle { due: Option<Instant>, wants_slot: bool, searching: Option<Receiver<Answer>>, probed: Receiver<ProbeReport> },
     /// It is in an engine call, which wants to be looked at then.
     Calling { until: Instant },
 }
@@ -64,6 +65,7 @@ impl Task {
                         due: control_loop.due(),
                         wants_slot: control_loop.waits_for_slot(),
                         searching: control_loop.searching(),
+                        probed: control_loop.probe_reports(),
                     },
                     Step::Ended => return,
                 };
@@ -78,9 +80,9 @@ impl Task {
         let called = !self.woken.is_empty();
         match &self.pause {
             Pause::Worked => true,
-            Pause::Idle { due, wants_slot, searching } => {
+            Pause::Idle { due, wants_slot, searching, probed } => {
                 let answered = searching.as_ref().is_some_and(|answers| !answers.is_empty());
-                called || answered || due.is_some_and(|at| at <= now) || (*wants_slot && !slots.free().is_empty())
+                called || answered || !probed.is_empty() || due.is_some_and(|at| at <= now) || (*wants_slot && !slots.free().is_empty())
             }
             Pause::Calling { until } => called || *until <= now,
         }

@@ -6,6 +6,7 @@
 
 use super::manual_clock::ManualClock;
 use super::trace::Trace;
+use crate::agent::lifecycle::{Outcome, ProbeOrder, Purpose};
 use crate::clock::Clock;
 use crate::limits::{FIRST_LISTING_MAX, LISTING_MAX, REMOVE_MAX, STOP_GRACE};
 use crate::model::execution_state::{ExecutionState, Phase};
@@ -35,6 +36,8 @@ pub struct EngineFaults {
     pub list_hangs: u32,
     /// A listing right after a create misses the container.
     pub list_misses: u32,
+    /// A check of a running workload fails.
+    pub checks_fail: u32,
 }
 
 /// What a child process of the agent does.
@@ -92,7 +95,7 @@ struct Call {
 #[derive(Debug, Clone)]
 enum Doing {
     Created,
-    Running { until: Option<(Instant, i64)> },
+    Running { since: Instant, until: Option<(Instant, i64)> },
     Ended { code: i64, shown_from: Instant },
 }
 
@@ -109,6 +112,12 @@ pub struct Container {
 }
 
 impl Container {
+    /// It needs some time until it answers, each instance another one.
+    fn answers(&self, instance: &InstanceName, now: Instant) -> bool {
+        let takes = Duration::from_millis(instance.id.bytes().take(2).map(|byte| u64::from(byte % 16) * 150).sum());
+        self.instance == *instance && matches!(self.doing, Doing::Running { since, .. } if since + takes <= now)
+    }
+
     /// What it really does, whatever a listing may still say.
     pub fn phase(&self) -> Phase {
         match self.doing {
@@ -142,6 +151,12 @@ struct World {
     started: Vec<(u64, InstanceName, Arc<Workload>)>,
     stopped: Vec<(Caller, InstanceName)>,
     removed_by_hand: BTreeSet<InstanceName>,
+    /// Until when what was removed still answers.
+    lingers: BTreeMap<InstanceName, Instant>,
+    /// Starts of instances that were found ready.
+    ready: BTreeSet<InstanceName>,
+    /// Paths of the node that do not exist at the moment.
+    missing: BTreeSet<String>,
     /// Lives that were told which containers a runtime has.
     listed: BTreeSet<(u64, Name)>,
     /// When a life first asked for containers.
@@ -186,6 +201,9 @@ impl SimEngine {
             started: Vec::new(),
             stopped: Vec::new(),
             removed_by_hand: BTreeSet::new(),
+            lingers: BTreeMap::new(),
+            ready: BTreeSet::new(),
+            missing: BTreeSet::new(),
             listed: BTreeSet::new(),
             asked: BTreeMap::new(),
             violations: Vec::new(),
@@ -281,6 +299,48 @@ impl SimEngine {
         world.ended.extract_if(.., |(for_whom, _)| for_whom == caller).map(|(_, key)| key).collect()
     }
 
+    // ----------------------------------------------------------------- checks
+
+    /// What a check of a workload comes to.
+    pub fn check(&self, order: &ProbeOrder) -> Outcome {
+        let mut world = self.world();
+        let now = world.clock.now();
+        let faults = world.faults.checks_fail;
+        let holds = match order.purpose {
+            Purpose::Gone => world.lingers.get(&order.instance).is_some_and(|until| *until > now),
+            Purpose::Ready | Purpose::Alive if order.check.to_string().contains("never") => false,
+            Purpose::Ready => {
+                let up = world.containers.values().any(|found| found.answers(&order.instance, now));
+                let holds = up && !world.happens(faults);
+                if holds {
+                    world.ready.insert(order.instance.clone());
+                }
+                holds
+            }
+            Purpose::Alive => !world.happens(faults),
+        };
+        if holds { Outcome::Holds } else { Outcome::fails("refused") }
+    }
+
+    /// Whether the instance was ever found ready.
+    pub fn was_ready(&self, instance: &InstanceName) -> bool {
+        self.world().ready.contains(instance)
+    }
+
+    /// Whether a path of the node exists.
+    pub fn exists(&self, path: &str) -> bool {
+        !self.world().missing.contains(path)
+    }
+
+    /// A path comes or goes.
+    pub fn toggle(&self, path: &str) {
+        let mut world = self.world();
+        world.trace.line(|| format!("engine: {path} comes or goes"));
+        if !world.missing.remove(path) {
+            world.missing.insert(path.to_owned());
+        }
+    }
+
     // -------------------------------------------------------- agents and nodes
 
     /// The agent was killed: calls that change something go on.
@@ -354,6 +414,7 @@ impl SimEngine {
     pub fn calm_down(&self) {
         let mut world = self.world();
         (world.faults, world.calm) = (EngineFaults::default(), true);
+        world.missing.clear();
     }
 
     /// What is due by itself: acts of calls, ends of processes.
@@ -492,7 +553,7 @@ impl World {
     fn due(&self) -> Option<Instant> {
         let acts = self.calls.values().filter_map(|call| call.acts_at);
         let ends = self.containers.values().filter_map(|container| match container.doing {
-            Doing::Running { until: Some((at, _)) } => Some(at),
+            Doing::Running { until: Some((at, _)), .. } => Some(at),
             _ => None,
         });
         acts.chain(ends).min()
@@ -506,7 +567,7 @@ impl World {
                 continue;
             }
             let ends = |container: &Container| match container.doing {
-                Doing::Running { until: Some((until, code)) } if until == at => Some(code),
+                Doing::Running { until: Some((until, code)), .. } if until == at => Some(code),
                 _ => None,
             };
             let found = self.containers.iter().find_map(|(id, container)| Some((id.clone(), ends(container)?)));
@@ -632,12 +693,16 @@ impl World {
         if self.containers.get(id).is_some_and(|container| container.phase() == Phase::Running) {
             return Err(failed("the container is running"));
         }
-        self.containers.remove(id);
+        if let Some(container) = self.containers.remove(id) {
+            let lingers = if self.calm { Duration::ZERO } else { self.millis(0..3_000) };
+            self.lingers.insert(container.instance, self.clock.now() + lingers);
+        }
         Ok(Answer::Done)
     }
 
     /// The first word of the configuration says how the program ends.
     fn running(&mut self, workload: &Workload) -> Doing {
+        let since = self.clock.now();
         let restarts = |code| match workload.restart_policy {
             RestartPolicy::Always => true,
             RestartPolicy::OnFailure => code != 0,
@@ -646,13 +711,13 @@ impl World {
         let code = match workload.runtime_config.split(' ').next() {
             Some("exit0") => 0,
             Some("exit1") => 1,
-            _ => return Doing::Running { until: None },
+            _ => return Doing::Running { since, until: None },
         };
         if self.calm && restarts(code) {
-            return Doing::Running { until: None };
+            return Doing::Running { since, until: None };
         }
         let runs_for = self.millis(0..8_000);
-        Doing::Running { until: Some((self.clock.now() + runs_for, code)) }
+        Doing::Running { since, until: Some((since + runs_for, code)) }
     }
 
     fn list(&self, runtime: &Name) -> Vec<ListedContainer> {

@@ -6,9 +6,11 @@ use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::LogsRequest;
 use crate::model::names::InstanceName;
 use crate::runtime::log_reader::LogCall;
-use crate::runtime::{CallWatch, ContainerId, ListedContainer, NewContainer, RuntimeConnector, RuntimeError};
+use crate::runtime::{
+    CallWatch, ContainerId, ListedContainer, MainProcess, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -38,6 +40,8 @@ pub enum Call {
     Start,
     /// `delete`.
     Delete,
+    /// `stop`.
+    Stop,
     /// `find`.
     Find,
     /// `list`.
@@ -58,6 +62,8 @@ struct World {
     faults: BTreeMap<Call, VecDeque<Fault>>,
     cannot_start_again: bool,
     silent: bool,
+    /// Workloads whose containers cannot be deleted.
+    stuck: BTreeSet<String>,
     during_next_create: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -104,6 +110,16 @@ impl FakeEngine {
     /// From now on all calls work.
     pub fn forget_faults(&self) {
         self.world().faults.clear();
+    }
+
+    /// Whether the containers of this workload can be deleted.
+    pub fn set_stuck(&self, workload: &str, stuck: bool) {
+        let mut world = self.world();
+        if stuck {
+            world.stuck.insert(workload.to_owned());
+        } else {
+            world.stuck.remove(workload);
+        }
     }
 
     /// Whether listings of the state checker never end.
@@ -293,6 +309,9 @@ impl RuntimeConnector for FakeConnector {
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
         let mut world = self.engine.world();
         let name = world.containers.get(id).map_or("nothing".into(), |container| container.instance.workload.clone());
+        if world.stuck.contains(&*name) {
+            return Err(failed());
+        }
         match world.begin(Call::Delete, format!("delete {name}")) {
             Some(Fault::TimesOut) => return Err(RuntimeError::TimedOut("it took too long".to_owned())),
             Some(_) => return Err(failed()),
@@ -300,6 +319,23 @@ impl RuntimeConnector for FakeConnector {
         }
         world.containers.remove(id);
         Ok(())
+    }
+
+    fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let mut world = self.engine.world();
+        let name = world.containers.get(id).map_or("nothing".into(), |container| container.instance.workload.clone());
+        if world.begin(Call::Stop, format!("stop {name}")).is_some() {
+            return Err(failed());
+        }
+        if let Some(container) = world.containers.get_mut(id) {
+            container.state = ExecutionState::exited(0);
+        }
+        Ok(())
+    }
+
+    fn probe_target(&mut self, id: &ContainerId, _with_processes: bool) -> Result<ProbeTarget, RuntimeError> {
+        let processes = vec![MainProcess { container: id.clone(), pid: 1 }];
+        Ok(ProbeTarget { program: "fake", container: Some(id.0.to_string()), processes })
     }
 
     fn find(&mut self, instance: &InstanceName) -> Result<Vec<ContainerId>, RuntimeError> {

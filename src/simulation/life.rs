@@ -4,10 +4,12 @@
 
 use super::coroutine::Task;
 use super::engine::{Action, Answer, Caller, SimEngine, WatchGuard};
+use super::fake_probes::FakeProbes;
 use super::manual_clock::ManualClock;
 use super::sim_connector::SimConnector;
 use crate::agent::agent_manager::{AgentManager, EarlierCalls, SchedulerEvent};
 use crate::agent::control_interface::ControlHub;
+use crate::agent::lifecycle::conditions::NodeFacts;
 use crate::agent::resources::LoadSampler;
 use crate::agent::runtime_manager::{EngineSource, Engines, NoThread, RerunFinished, RuntimeManager, WorkloadThreads};
 use crate::agent::start_slots::StartSlots;
@@ -23,8 +25,10 @@ use crate::runtime::exit_watch::NotWatched;
 use crate::runtime::{MainProcess, RuntimeConnector};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The runtimes of each node.
@@ -145,6 +149,7 @@ pub enum Part {
     Scheduler,
     Loop(usize),
     Checker(usize),
+    Probes,
 }
 
 /// A running agent.
@@ -156,6 +161,7 @@ pub struct Life {
     pub uplink: UplinkReader,
     clock: ManualClock,
     checkers: Vec<SimChecker>,
+    probes: Arc<FakeProbes>,
 }
 
 impl Life {
@@ -194,6 +200,8 @@ impl Life {
         }
         let slots = StartSlots::new(options.parallel_starts);
         let control = ControlHub::new(outbox.clone(), CONTROL_MESSAGE_MAX).expect("a descriptor");
+        let for_checks = engine.clone();
+        let probes = FakeProbes::new(clock, Box::new(move |order| for_checks.check(order)));
         let context = LoopContext {
             clock: clock.clone(),
             folder: folder.to_owned(),
@@ -203,15 +211,21 @@ impl Life {
             retry_limit: Some(20),
             restart_backoff: true,
             control,
+            probes: probes.clone(),
         };
         let random = fastrand::Rng::with_seed(options.seed);
         let tasks = Tasks { tasks: Vec::new(), slots };
-        let runtime = RuntimeManager::new(engines, context, random, tasks, RerunFinished::Always);
+        let for_conditions = engine.clone();
+        let facts = NodeFacts {
+            tags: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
+            exists: Box::new(move |path| for_conditions.exists(path)),
+        };
+        let runtime = RuntimeManager::new(engines, context, random, tasks, RerunFinished::Always).on_node(facts);
         let orphans = Box::new(Orphans { engine: engine.clone(), life: number });
         let load = LoadSampler::new(folder); // There is nothing to sample.
         let manager =
             AgentManager::new(name.clone(), clock.clone(), inbox.clone(), runtime, outbox, load, Some(orphans));
-        Self { number, manager, events, inbox, uplink, clock: clock.clone(), checkers }
+        Self { number, manager, events, inbox, uplink, clock: clock.clone(), checkers, probes }
     }
 
     /// The parts that can do something now.
@@ -219,6 +233,9 @@ impl Life {
         let now = self.clock.now();
         if !self.events.is_empty() || self.manager.due() <= now {
             ready.push(Part::Scheduler);
+        }
+        if self.probes.due().is_some_and(|due| due <= now) {
+            ready.push(Part::Probes);
         }
         let checkers = self.checkers.iter().enumerate().filter(|(_, checker)| checker.is_ready(now));
         ready.extend(checkers.map(|(index, _)| Part::Checker(index)));
@@ -233,7 +250,7 @@ impl Life {
         let checkers = self.checkers.iter().filter_map(SimChecker::due).min();
         let manager = self.manager.due();
         let tasks = self.manager.threads().tasks.iter().filter_map(Task::due).min();
-        checkers.into_iter().chain(tasks).chain([manager]).min().unwrap_or(manager)
+        checkers.into_iter().chain(tasks).chain(self.probes.due()).chain([manager]).min().unwrap_or(manager)
     }
 
     /// Lets a control loop go on; answers its workload.
@@ -244,6 +261,11 @@ impl Life {
             tasks.remove(index);
         }
         workload
+    }
+
+    /// Lets the checks go on.
+    pub fn step_probes(&self) {
+        self.probes.step();
     }
 
     /// Lets a state checker go on.

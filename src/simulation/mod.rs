@@ -11,6 +11,7 @@ mod cluster;
 mod coroutine;
 mod engine;
 pub mod fake_connector;
+pub mod fake_probes;
 mod life;
 pub mod manual_clock;
 mod network;

@@ -148,12 +148,32 @@ impl Orders {
 
     /// Whether the stop of a running container is against what its delete waits for.
     pub fn check_stop(&self, instance: &InstanceName, runtime: &Name) -> Option<String> {
+        if self.stops_by_itself(instance) {
+            return None;
+        }
         let delete = self.deletes.get(&instance.workload).filter(|delete| !delete.may_stop)?;
         if self.stopping.contains(&(instance.clone(), runtime.clone())) {
             return None;
         }
         let wanted_before = delete.of.iter().any(|(of, its_runtime)| of == instance && its_runtime == runtime);
         wanted_before.then(|| format!("'{instance}' is stopped before what it waits for: {:?}", delete.conditions))
+    }
+
+    /// A block may end a container whatever waits for it: it is not ready in time, or does not work any more, or may not
+    /// run.
+    fn stops_by_itself(&self, instance: &InstanceName) -> bool {
+        let of_instance = |order: &&Order| order.added.instance == *instance;
+        self.orders.iter().filter(of_instance).any(|order| order.added.workload.runtime_config.contains("lifecycle:"))
+    }
+
+    /// Whether a workload is said to run that has never been found ready (spec/lifecycle.md rule 2).
+    pub fn check_ready(&self, report: &WorkloadState, engine: &SimEngine) -> Option<String> {
+        let WorkloadState { instance, state } = report;
+        let of_instance = |order: &&Order| order.added.instance == *instance;
+        let gated = |order: &Order| order.added.workload.runtime_config.contains("ready:");
+        let is_gated = self.orders.iter().filter(of_instance).any(gated);
+        let early = is_gated && state.phase == Phase::Running && !engine.was_ready(instance);
+        early.then(|| format!("'{instance}' is said to run and was never ready"))
     }
 
     /// Whether a create or start is against its dependencies.

@@ -25,6 +25,22 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// What is in order must stay so.
 const STAYS_SETTLED: Duration = Duration::from_secs(120);
 
+/// What workloads say about their lifecycle, mostly nothing. All hold once nothing disturbs any more, except `never`.
+const LIFECYCLES: [&str; 12] = [
+    "",
+    "",
+    "",
+    "",
+    "",
+    "{ ready: { file: /up, deadlineMs: 0 } }",
+    "{ ready: { file: /up, deadlineMs: 6000 }, alive: { file: /up, periodMs: 1000, failureThreshold: 2 } }",
+    "{ ready: { file: /up, successThreshold: 2, onDeadline: WAIT, deadlineMs: 1000 }, gone: { file: /up, deadlineMs: 1000 } }",
+    "{ ready: { file: /never, deadlineMs: 2000 }, restart: { maxRestarts: 1, backoffMaxMs: 1000 } }",
+    "{ gone: { file: /up }, restart: { maxRestarts: 3, windowMs: 1000 } }",
+    "{ precondition: { pathExists: /sim/key } }",
+    "{ activation: { tagEquals: { zone: b } } }",
+];
+
 /// How a seed ended.
 pub struct Outcome {
     pub steps: u64,
@@ -57,6 +73,7 @@ fn disturbances(random: &mut fastrand::Rng) -> Disturbances {
             list_fails: up_to(50),
             list_hangs: up_to(15),
             list_misses: up_to(50),
+            checks_fail: up_to(30),
         },
         slow_network: up_to(20),
         cuts: up_to(20),
@@ -65,6 +82,7 @@ fn disturbances(random: &mut fastrand::Rng) -> Disturbances {
         reboots: up_to(5),
         crashes: up_to(30),
         removals: up_to(10),
+        paths: up_to(20),
     }
 }
 
@@ -114,7 +132,7 @@ impl Scenario {
     // ------------------------------------------------------------- what breaks
 
     fn something_breaks(&mut self) {
-        let Disturbances { cuts, agent_kills, server_kills, reboots, crashes, removals, .. } = self.disturbances;
+        let Disturbances { cuts, agent_kills, server_kills, reboots, crashes, removals, paths, .. } = self.disturbances;
         let node = self.random.usize(..self.cluster.nodes.len());
         let longest_ms = if self.random.bool() { 1_000 } else { 30_000 };
         let away = Duration::from_millis(self.random.u64(0..longest_ms));
@@ -133,6 +151,9 @@ impl Scenario {
         }
         if happens(crashes) {
             self.cluster.nodes[node].engine.crash_one();
+        }
+        if happens(paths) {
+            self.cluster.nodes[node].engine.toggle("/sim/key");
         }
         if happens(removals) {
             self.cluster.nodes[node].engine.remove_one();
@@ -242,7 +263,10 @@ impl Scenario {
 
     fn any_config(&mut self) -> Arc<str> {
         let program = ["run", "run", "run", "exit0", "exit0", "exit1", "bad"][self.random.usize(..7)];
-        format!("{program} {}", self.random.u8(0..2)).into()
+        let number = self.random.u8(0..2);
+        let block = LIFECYCLES[self.random.usize(..LIFECYCLES.len())];
+        let lifecycle = if block.is_empty() { String::new() } else { format!("\nlifecycle: {block}") };
+        format!("{program} : {number}{lifecycle}").into()
     }
 
     /// Mostly on workloads before it, so that there are few cycles.

@@ -80,15 +80,19 @@ fn workload(nodes: &[Node], added: &AddedWorkload, states: &States) -> Option<St
     };
     let found = node.engine.containers();
     let policy = workload.restart_policy;
+    let config = &*workload.runtime_config;
     let right = match container(node, &found, added).map(Container::phase) {
-        Some(Phase::Running) => phase == Phase::Running,
+        Some(Phase::Running) => phase == Phase::Running && !config.contains("/never"),
         // One of an earlier life is kept until it may be started again.
         Some(Phase::Succeeded) if phase == Phase::PendingWaitingToStart => !may_start(added, states),
         Some(Phase::Succeeded) => phase == Phase::Succeeded && policy != RestartPolicy::Always,
-        Some(Phase::FailedExecFailed) => phase == Phase::FailedExecFailed && policy == RestartPolicy::Never,
+        Some(Phase::FailedExecFailed) => {
+            phase == Phase::FailedExecFailed && (policy == RestartPolicy::Never || config.contains("maxRestarts"))
+        }
         Some(_) => false,
         None => match phase {
-            Phase::PendingWaitingToStart => !may_start(added, states),
+            Phase::PendingWaitingToStart => !may_start(added, states) || config.contains("activation"),
+            Phase::FailedExecFailed => config.contains("/never"),
             Phase::PendingStartingFailed => {
                 workload.runtime_config.starts_with("bad") || !RUNTIMES.contains(&&*workload.runtime)
             }

@@ -118,6 +118,10 @@ impl RuntimeConnector for SimConnector {
         self.change(Action::Remove(id.clone())).map(drop)
     }
 
+    fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
+        self.change(Action::Stop(id.clone())).map(drop)
+    }
+
     fn find(&mut self, instance: &InstanceName) -> Result<Vec<ContainerId>, RuntimeError> {
         let listed = self.list()?.into_iter();
         Ok(listed.filter(|container| container.instance == *instance).map(|container| container.id).collect())

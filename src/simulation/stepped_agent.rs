@@ -3,9 +3,11 @@
 //! Thread: the one of the test.
 
 use super::fake_connector::FakeEngine;
+use super::fake_probes::{FakeProbes, ProbeAnswers};
 use super::manual_clock::ManualClock;
 use crate::agent::agent_manager::{AgentManager, EarlierCalls, SchedulerEvent};
 use crate::agent::control_interface::ControlHub;
+use crate::agent::lifecycle::conditions::NodeFacts;
 use crate::agent::resources::LoadSampler;
 use crate::agent::runtime_manager::{EngineSource, Engines, NoThread, RerunFinished, RuntimeManager, WorkloadThreads};
 use crate::agent::start_slots::StartSlots;
@@ -22,6 +24,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Keeps control loops and steps them.
@@ -150,6 +153,8 @@ pub struct AgentOptions {
     pub earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
     /// Creates at the same time.
     pub parallel_starts: usize,
+    /// What conditions are about.
+    pub facts: NodeFacts,
     /// Runtimes besides podman.
     pub others: Vec<(&'static str, FakeEngine)>,
 }
@@ -165,6 +170,7 @@ impl AgentOptions {
             rerun: RerunFinished::Always,
             earlier_calls: None,
             parallel_starts: 100,
+            facts: NodeFacts::default(),
             others: Vec::new(),
         }
     }
@@ -176,6 +182,10 @@ pub struct SteppedAgent {
     pub manager: AgentManager<ManualClock, SteppedLoops>,
     /// Its end of the connection to the server.
     pub uplink: UplinkReader,
+    /// Its checks.
+    pub probes: Arc<FakeProbes>,
+    /// What they come to.
+    pub answers: ProbeAnswers,
     /// Its time.
     pub clock: ManualClock,
     events: Receiver<SchedulerEvent>,
@@ -197,6 +207,7 @@ impl SteppedAgent {
             engines.insert(runtime.into(), EngineSource { connect, watch });
         }
         let control = ControlHub::new(outbox.clone(), CONTROL_MESSAGE_MAX).expect("a descriptor");
+        let (probes, answers) = FakeProbes::settable(clock);
         let context = LoopContext {
             clock: clock.clone(),
             folder: options.folder.clone(),
@@ -206,14 +217,16 @@ impl SteppedAgent {
             retry_limit: Some(20),
             restart_backoff: true,
             control,
+            probes: probes.clone(),
         };
         let random = fastrand::Rng::with_seed(options.seed);
-        let runtime = RuntimeManager::new(engines, context, random, SteppedLoops::default(), options.rerun);
+        let runtime = RuntimeManager::new(engines, context, random, SteppedLoops::default(), options.rerun)
+            .on_node(options.facts);
         let load = LoadSampler::new(&options.folder); // There is nothing to sample.
         let manager =
             AgentManager::new(name.into(), clock.clone(), inbox, runtime, outbox, load, options.earlier_calls);
         uplink.connected();
-        Self { manager, uplink, clock: clock.clone(), events, checkers }
+        Self { manager, uplink, probes, answers, clock: clock.clone(), events, checkers }
     }
 
     /// Passes a message of the server on and lets the agent do all it can do now.
@@ -245,6 +258,7 @@ impl SteppedAgent {
     /// Lets each part of the agent do one thing; answers whether there was any.
     pub fn step(&mut self) -> bool {
         let mut worked = self.manager.threads().step();
+        worked |= self.probes.step();
         for checker in &mut self.checkers {
             worked |= checker.step();
         }
@@ -265,7 +279,8 @@ impl SteppedAgent {
         self.run();
         while self.clock.now() < end {
             let loops_due = self.manager.threads().due();
-            let next = loops_due.into_iter().chain([self.manager.due(), end]).min().unwrap_or(end);
+            let probes_due = self.probes.due();
+            let next = loops_due.into_iter().chain(probes_due).chain([self.manager.due(), end]).min().unwrap_or(end);
             self.clock.advance(self.clock.until(next.min(end)));
             self.run();
         }

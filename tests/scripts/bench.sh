@@ -7,16 +7,17 @@
 #   tls      mutual TLS next to plain text
 #   agent    real podman: memory, CPU, delays, a crash loop
 #   control  control interface: round trips, memory and threads with 50 sessions
+#   lifecycle  CPU of the agent with 100 workloads that are checked every 500 ms
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 . "$root/tests/scripts/cluster.sh"
 cd "$root"
 
 names=("$@")
-[ "${#names[@]}" -gt 0 ] || names=(size server tls agent control)
+[ "${#names[@]}" -gt 0 ] || names=(size server tls agent control lifecycle)
 for name in "${names[@]}"; do
     case $name in
-        size | server | tls | agent | control) ;;
-        *) fail "there is nothing to measure called '$name'" "just bench [size|server|tls|agent|control]..." ;;
+        size | server | tls | agent | control | lifecycle) ;;
+        *) fail "there is nothing to measure called '$name'" "just bench [size|server|tls|agent|control|lifecycle]..." ;;
     esac
 done
 
@@ -43,6 +44,11 @@ for name in "${names[@]}"; do
             title 'Control interface'
             tests/scripts/cargo.sh build --locked --release --example fake-podman
             tests/scripts/cargo.sh bench --locked --bench control || failed=1
+            ;;
+        lifecycle)
+            title 'Checks of workloads'
+            tests/scripts/cargo.sh build --locked --release --example fake-podman
+            tests/scripts/cargo.sh bench --locked --bench lifecycle || failed=1
             ;;
     esac
 done

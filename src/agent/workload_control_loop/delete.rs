@@ -17,7 +17,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // [impl->swdd~agent-workload-control-loop-prevents-retries-on-other-workload-commands~1]
     pub(super) fn delete(&mut self, after: AfterDelete) -> Flow {
         let stage = std::mem::replace(&mut self.stage, Stage::Idle);
-        if let Stage::DeleteRetryAt(_, AfterDelete::Start(waiting)) = stage {
+        if let Stage::DeleteRetryAt(_, AfterDelete::Start(waiting)) | Stage::Gone(AfterDelete::Start(waiting)) = stage {
             let starts_after_all = matches!(&after, AfterDelete::Start(order) if order.instance == waiting.instance);
             if waiting.instance != self.instance && !starts_after_all {
                 // It was never started, so nobody else will say so.
@@ -26,7 +26,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
         self.failed_deletes = 0;
         self.end_control_interface_unless_kept(&after);
-        self.report(ExecutionState::plain(Phase::StoppingRequestedAtRuntime));
+        self.lifecycle_ended();
+        let stopping = self.life.stopping(ExecutionState::plain(Phase::StoppingRequestedAtRuntime));
+        self.report(stopping);
         self.try_delete(after)
     }
 
@@ -38,16 +40,32 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.unwatch();
         self.container = None;
         self.leftovers = Leftovers::None;
+        if self.must_wait_until_gone() {
+            self.wait_until_gone(after);
+            return Flow::Continue;
+        }
+        self.deleted(after)
+    }
+
+    /// Nothing is left of the container.
+    pub(super) fn deleted(&mut self, after: AfterDelete) -> Flow {
         let changed = match &after {
             AfterDelete::Start(order) => order.instance != self.instance,
             AfterDelete::End => true,
-            AfterDelete::Restart | AfterDelete::Nothing => false,
+            AfterDelete::Restart | AfterDelete::Nothing | AfterDelete::NotReady(_) | AfterDelete::Failed(_) => false,
         };
         if !self.silent && !self.is_surplus() {
             remove_folder(&if changed { self.folder() } else { self.files_folder() });
         }
-        self.report(ExecutionState::plain(Phase::Removed));
+        // What follows from these is told with the state that follows.
+        if !matches!(after, AfterDelete::NotReady(_) | AfterDelete::Failed(_)) {
+            self.report(ExecutionState::plain(Phase::Removed));
+        }
         match after {
+            AfterDelete::NotReady(cause) => return self.retry_not_ready(&cause),
+            AfterDelete::Failed(cause) => {
+                return self.on_failed(ExecutionState::with_info(Phase::FailedExecFailed, cause));
+            }
             AfterDelete::Start(order) => self.take(*order),
             AfterDelete::Restart => self.restart_control_interface(),
             AfterDelete::Nothing => {
@@ -113,7 +131,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn on_delete_failed(&mut self, after: AfterDelete, cause: &str) {
         let verb = if matches!(after, AfterDelete::End) { "stop" } else { "update" };
         warn!("Could not {verb} workload '{}': '{cause}'", self.instance.workload);
-        self.report(ExecutionState::with_info(Phase::StoppingDeleteFailed, cause));
+        let state = self.life.stopping(ExecutionState::with_info(Phase::StoppingDeleteFailed, cause));
+        self.report(state);
         self.failed_deletes = self.failed_deletes.saturating_add(1);
         let at = self.context.clock.now() + retry_delay(self.failed_deletes, &mut self.random);
         self.stage = Stage::DeleteRetryAt(at, after);

@@ -26,6 +26,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     pub(super) fn unwatch(&mut self) {
+        self.lifecycle_ended();
         if let Some(engine) = &self.engine
             && std::mem::take(&mut self.watching)
         {
@@ -38,23 +39,20 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn on_observed(&mut self, generation: u64, state: ExecutionState) -> Flow {
         // [impl->swdd~workload-control-loop-checks-workload-state-validity~1]
         let stale = generation != self.generation || !self.watching;
-        if stale || matches!(self.stage, Stage::DeleteRetryAt(..)) {
+        if stale || matches!(self.stage, Stage::DeleteRetryAt(..) | Stage::Gone(_)) {
             debug!("Ignoring state '{state}' of workload '{}', which is past.", self.instance.workload);
             return Flow::Continue;
         }
         let ended = self.needs_restart(state.phase);
         let runs = state.phase == Phase::Running;
+        let state = self.lifecycle_view(state);
+        if ended.is_some() {
+            // [impl->swdd~workload-control-loop-handles-workload-restarts~2]
+            return self.report_ended(state, ended);
+        }
         // [impl->swdd~workload-control-loop-sends-workload-states~2]
         self.report(state);
-        if let Some(ended) = ended {
-            // [impl->swdd~workload-control-loop-handles-workload-restarts~2]
-            let now = self.context.clock.now();
-            let at = self.restarts.restart_at(ended, now, &mut self.random);
-            if at <= now {
-                return self.restart(ended);
-            }
-            self.stage = Stage::RestartAt(at, ended);
-        } else if runs && matches!(self.stage, Stage::RestartAt(..)) {
+        if runs && matches!(self.stage, Stage::RestartAt(..)) {
             self.stage = Stage::Idle; // Somebody else started it again.
         }
         Flow::Continue
@@ -63,7 +61,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// How the workload ended if its policy wants it to run again (spec/agent.md section 10).
     // [impl->swdd~agent-supports-restart-policies~1]
     // [impl->swdd~workload-control-loop-restarts-workload-with-enabled-restart-policy~2]
-    fn needs_restart(&self, phase: Phase) -> Option<Ended> {
+    pub(super) fn needs_restart(&self, phase: Phase) -> Option<Ended> {
         let policy = self.wanted.as_ref()?.restart_policy;
         match (policy, phase) {
             (RestartPolicy::Always | RestartPolicy::OnFailure, Phase::FailedExecFailed) => Some(Ended::Badly),

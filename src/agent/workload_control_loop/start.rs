@@ -21,6 +21,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
             self.fail_for_good("Unsupported Runtime");
             return;
         }
+        if let Some(cause) = self.life.invalid().map(str::to_owned) {
+            return self.fail_for_good(&cause);
+        }
         self.give_up_others();
         if self.must_search() {
             return self.search(start);
@@ -39,9 +42,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Ok(id) => {
                 self.failed_creates = 0;
                 self.leftovers = Leftovers::None;
-                self.restarts.running(self.context.clock.now());
+                if self.life.is_ready_when_created() {
+                    self.restarts.running(self.context.clock.now());
+                }
                 info!("Successfully created workload '{}'.", self.instance.workload);
                 self.watch(id);
+                self.lifecycle_started(false);
             }
             Err(RuntimeError::Cancelled) => {
                 // The command that cancelled it comes next; whatever was created until now must go then.
@@ -68,12 +74,20 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn prepare(&mut self) -> Option<NewContainer> {
         self.open_control_interface();
         let workload = self.wanted.clone()?;
+        let notify_socket = match self.open_notify_socket() {
+            Ok(path) => path,
+            Err(cause) => {
+                self.fail_for_good(&cause);
+                return None;
+            }
+        };
         match write_files(&self.files_folder(), &workload.files) {
             Ok(files) => Some(NewContainer {
                 instance: self.instance.clone(),
                 workload,
                 control_interface: self.control.as_ref().map(|control| control.folder().to_owned()),
                 files,
+                notify_socket,
             }),
             Err(error) => {
                 error!("Failed to create workload files for workload '{}': '{error}'", self.instance);

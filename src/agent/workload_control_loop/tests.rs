@@ -14,6 +14,7 @@ use crate::model::access_rules::{AccessRule, Operation};
 use crate::model::workload::{File, FileContent, RestartPolicy};
 use crate::runtime::{RuntimeConnector, RuntimeError};
 use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
+use crate::simulation::fake_probes::FakeProbes;
 use crate::simulation::manual_clock::ManualClock;
 use crossbeam_channel::{Receiver, bounded};
 use std::time::Duration;
@@ -59,6 +60,7 @@ impl Rig {
             retry_limit: Some(RETRY_LIMIT),
             restart_backoff: true,
             control: ControlHub::new(uplink_outbox().0, CONTROL_MESSAGE_MAX).unwrap(),
+            probes: FakeProbes::settable(&clock).0,
         };
         change(&mut context);
         let (commands, inbox) = workload_inbox();

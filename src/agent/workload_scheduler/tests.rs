@@ -53,6 +53,7 @@ fn kinds(decision: &Decision) -> Vec<String> {
         Operation::Update(_) => "Update".to_owned(),
         Operation::UpdateDeleteOnly(_) => "UpdateDeleteOnly".to_owned(),
         Operation::Delete(_) => "Delete".to_owned(),
+        Operation::Withhold(_) => "Withhold".to_owned(),
     });
     reports.chain(ready).collect()
 }

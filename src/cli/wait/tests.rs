@@ -307,3 +307,11 @@ fn waiting_can_be_given_up_and_ends_with_the_connection() {
     let (end, _) = run(&mut state, steps(), None, None);
     assert_eq!(end.unwrap_err().to_string(), "Command failed: 'Connection to server interrupted'");
 }
+
+#[test]
+fn what_is_not_relevant_on_its_node_is_not_waited_for() {
+    let mut state = wait_state(&["w.1.A", "x.1.A"], &[], &["A"]);
+    state.on_states(&[reported("w.1.A", Phase::PendingWaitingToStart, "precondition: /key does not exist")]);
+    state.on_states(&[reported("x.1.A", Phase::PendingWaitingToStart, "inactive: /dev/x does not exist")]);
+    assert_eq!(state.outstanding(), [&instance("w.1.A")]);
+}

@@ -65,6 +65,7 @@ fn what_is_left_out_has_the_documented_default() {
 }
 
 /// Each of these would switch a gate off if it were ignored.
+// [utest->swdd~lifecycle-block-is-checked~1]
 #[test]
 fn what_is_not_known_is_an_error_with_line_and_suggestion() {
     for (block, expected) in [

@@ -72,6 +72,7 @@ pub fn new_container(runtime: &str, config: &str) -> NewContainer {
         workload: Arc::new(Workload::new("agent_A", runtime, config)),
         control_interface: None,
         files: Vec::new(),
+        notify_socket: None,
     }
 }
 

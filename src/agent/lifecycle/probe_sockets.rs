@@ -1,0 +1,368 @@
+//! Asks workloads: connections, HTTP requests, files; commands inside of containers on threads of their own.
+//!
+//! A container with a network of its own is asked inside of it: the thread enters its network name space for the moment
+//! in which a socket is made, which from then on belongs there.
+//!
+//! Thread: `probes`, which never waits for a workload; `exec:<workload>` waits for one command and ends.
+//! Owns: the sockets that wait for an answer. Gives: results of commands to `probes`.
+
+use super::{Outcome, ProbeOrder, Purpose};
+use crate::limits::{EXEC_PARALLEL, HTTP_ANSWER_MAX, PROBE_REASON_MAX, STACK_WORKLOAD};
+use crate::model::lifecycle::Check;
+use crate::runtime::command::EngineCall;
+use crate::runtime::exit_watch::belongs_to;
+use crate::runtime::{ProbeTarget, RuntimeError, Unwatched};
+use crate::threads;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use rustix::event::PollFlags;
+use rustix::fs::fstat;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with, sockopt,
+};
+use rustix::process::Pid;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Tells the thread that something waits for it.
+pub type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// What is asked at the moment.
+pub struct SocketIo {
+    waiting: BTreeMap<u64, Waiting>,
+    networks: Networks,
+    commands: Commands,
+}
+
+/// A connection that is being made, or a request that waits for its answer.
+struct Waiting {
+    socket: OwnedFd,
+    /// What to send once it is connected, and the status that counts.
+    request: Option<(String, Option<u16>)>,
+    sent: bool,
+    answer: Vec<u8>,
+}
+
+impl super::probe_table::ProbeIo for SocketIo {
+    fn begin(&mut self, order: &ProbeOrder) -> Option<Outcome> {
+        match &order.check {
+            Check::Notify => None,
+            Check::File(path) => Some(match rustix::fs::stat(path.as_str()) {
+                Ok(_) => Outcome::Holds,
+                Err(Errno::NOENT) => Outcome::fails("does not exist"),
+                Err(errno) => Outcome::fails(text(errno)),
+            }),
+            Check::Exec(command) => {
+                self.commands.begin(order, command);
+                None
+            }
+            Check::Unix(path) => {
+                let connected = SocketAddrUnix::new(path.as_str()).and_then(|address| {
+                    let socket = stream_socket(AddressFamily::UNIX)?;
+                    connect(&socket, &address)
+                });
+                Some(connected.map_or_else(failure, |()| Outcome::Holds))
+            }
+            Check::Tcp { host, port } => self.connect(order, SocketAddr::new(*host, *port), None),
+            Check::Http { host, port, path, status } => {
+                let shown = if host.is_ipv6() { format!("[{host}]") } else { host.to_string() };
+                let request = format!(
+                    "GET {path} HTTP/1.1\r\nHost: {shown}:{port}\r\nUser-Agent: ank-agent\r\nConnection: close\r\n\r\n"
+                );
+                self.connect(order, SocketAddr::new(*host, *port), Some((request, *status)))
+            }
+        }
+    }
+
+    fn abandon(&mut self, key: u64) {
+        self.waiting.remove(&key);
+        self.networks.forget(key);
+        self.commands.queue.retain(|call| call.key != key);
+    }
+}
+
+impl SocketIo {
+    /// Nothing is asked yet. `wake` is called when the result of a command waits in [`Self::take_ended_commands`].
+    #[must_use]
+    pub fn new(wake: Wake) -> Self {
+        let commands = Commands { running: 0, queue: VecDeque::new(), results: bounded(EXEC_PARALLEL), wake };
+        Self { waiting: BTreeMap::new(), networks: Networks::default(), commands }
+    }
+
+    /// The sockets that wait, and for what.
+    pub fn descriptors(&self) -> impl Iterator<Item = (u64, BorrowedFd<'_>, PollFlags)> {
+        let one = |(key, waiting): (&u64, &'_ Waiting)| (*key, if waiting.sent { PollFlags::IN } else { PollFlags::OUT });
+        self.waiting.iter().map(move |entry| {
+            let (key, flags) = one(entry);
+            (key, entry.1.socket.as_fd(), flags)
+        })
+    }
+
+    /// A socket has something to say. Answers the outcome when that was all.
+    pub fn ready(&mut self, key: u64) -> Option<Outcome> {
+        let outcome = self.waiting.get_mut(&key)?.go_on()?;
+        self.waiting.remove(&key);
+        Some(outcome)
+    }
+
+    /// Commands that have ended.
+    pub fn take_ended_commands(&mut self) -> Vec<(u64, Outcome)> {
+        self.commands.take_ended()
+    }
+
+    fn connect(
+        &mut self,
+        order: &ProbeOrder,
+        address: SocketAddr,
+        request: Option<(String, Option<u16>)>,
+    ) -> Option<Outcome> {
+        let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+        // Once it has ended there is no network but the node's.
+        let own_network = order.purpose != Purpose::Gone;
+        let socket = if own_network && address.ip().is_loopback() {
+            self.networks.socket(order.key, &order.target, family)
+        } else {
+            stream_socket(family).map_err(text)
+        };
+        let socket = match socket {
+            Ok(socket) => socket,
+            Err(reason) => return Some(Outcome::fails(reason)),
+        };
+        let mut waiting = Waiting { socket, request, sent: false, answer: Vec::new() };
+        match connect(&waiting.socket, &address) {
+            Ok(()) => {
+                let outcome = waiting.go_on();
+                if outcome.is_none() {
+                    self.waiting.insert(order.key, waiting);
+                }
+                outcome
+            }
+            Err(Errno::INPROGRESS) => {
+                self.waiting.insert(order.key, waiting);
+                None
+            }
+            Err(errno) => Some(failure(errno)),
+        }
+    }
+}
+
+impl Waiting {
+    fn go_on(&mut self) -> Option<Outcome> {
+        if self.sent {
+            return self.read();
+        }
+        match sockopt::socket_error(&self.socket) {
+            Ok(Ok(())) => {}
+            Ok(Err(errno)) | Err(errno) => return Some(failure(errno)),
+        }
+        let Some((request, _)) = &self.request else { return Some(Outcome::Holds) };
+        // A fresh connection takes a whole request at once.
+        match send(&self.socket, request.as_bytes(), SendFlags::NOSIGNAL) {
+            Ok(_) => {
+                self.sent = true;
+                None
+            }
+            Err(Errno::AGAIN | Errno::INTR) => None,
+            Err(errno) => Some(failure(errno)),
+        }
+    }
+
+    fn read(&mut self) -> Option<Outcome> {
+        let mut chunk = [0_u8; HTTP_ANSWER_MAX];
+        match rustix::io::read(&self.socket, &mut chunk[..]) {
+            Ok(0) => return Some(Outcome::Fails { reason: "closed without an answer".to_owned(), answered: true }),
+            Ok(count) => self.answer.extend_from_slice(&chunk[..count]),
+            Err(Errno::AGAIN | Errno::INTR) => return None,
+            Err(errno) => return Some(failure(errno)),
+        }
+        let line_end = self.answer.iter().position(|byte| *byte == b'\n');
+        if line_end.is_none() && self.answer.len() < HTTP_ANSWER_MAX {
+            return None;
+        }
+        let expected = self.request.as_ref().and_then(|(_, status)| *status);
+        Some(judge(&self.answer[..line_end.unwrap_or_default()], expected))
+    }
+}
+
+/// What the first line of an HTTP answer means.
+fn judge(line: &[u8], expected: Option<u16>) -> Outcome {
+    let line = String::from_utf8_lossy(line);
+    let mut words = line.split_ascii_whitespace();
+    let is_http = words.next().is_some_and(|version| version.starts_with("HTTP/"));
+    let status = words.next().and_then(|status| status.parse::<u16>().ok()).filter(|_| is_http);
+    match status {
+        None => Outcome::Fails { reason: "the answer is not HTTP".to_owned(), answered: true },
+        Some(status) if expected.map_or((200..400).contains(&status), |expected| expected == status) => Outcome::Holds,
+        Some(status) => Outcome::Fails { reason: format!("status {status}"), answered: true },
+    }
+}
+
+fn stream_socket(family: AddressFamily) -> Result<OwnedFd, Errno> {
+    socket_with(family, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)
+}
+
+fn failure(errno: Errno) -> Outcome {
+    Outcome::fails(text(errno))
+}
+
+fn text(errno: Errno) -> String {
+    match errno {
+        Errno::CONNREFUSED => "refused".to_owned(),
+        Errno::NOENT => "does not exist".to_owned(),
+        Errno::HOSTUNREACH | Errno::NETUNREACH => "unreachable".to_owned(),
+        Errno::AGAIN => "does not accept".to_owned(),
+        Errno::CONNRESET => "reset".to_owned(),
+        other => std::io::Error::from(other).to_string(),
+    }
+}
+
+// ------------------------------------------------------------ network of containers
+
+/// Name spaces that sockets are made in.
+#[derive(Default)]
+struct Networks {
+    /// Of each order; `None` for the node's own.
+    of: BTreeMap<u64, Option<File>>,
+    own: Option<File>,
+    /// The way back did not work, so it is tried again first.
+    astray: bool,
+}
+
+impl Networks {
+    fn forget(&mut self, key: u64) {
+        self.of.remove(&key);
+    }
+
+    /// A socket in the network of the container.
+    fn socket(&mut self, key: u64, target: &ProbeTarget, family: AddressFamily) -> Result<OwnedFd, String> {
+        self.return_home()?;
+        if !self.of.contains_key(&key) {
+            let found = self.find(target)?;
+            self.of.insert(key, found);
+        }
+        let Some(Some(network)) = self.of.get(&key) else { return stream_socket(family).map_err(text) };
+        move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(|errno| format!("its network cannot be entered: {}; use exec", text(errno)))?;
+        self.astray = true;
+        let socket = stream_socket(family).map_err(text);
+        self.return_home()?;
+        socket
+    }
+
+    fn return_home(&mut self) -> Result<(), String> {
+        if let Some(own) = self.own.as_ref().filter(|_| self.astray) {
+            let back = move_into_link_name_space(own.as_fd(), Some(LinkNameSpaceType::Network));
+            back.map_err(|errno| format!("the network of the node cannot be entered again: {}", text(errno)))?;
+            self.astray = false;
+        }
+        Ok(())
+    }
+
+    /// The name space of the container's process; `None` when it is our own.
+    fn find(&mut self, target: &ProbeTarget) -> Result<Option<File>, String> {
+        let own = match self.own.take() {
+            Some(own) => own,
+            None => File::open("/proc/thread-self/ns/net").map_err(|error| error.to_string())?,
+        };
+        let own = self.own.insert(own);
+        let open = |process: &crate::runtime::MainProcess| {
+            let network = File::open(format!("/proc/{}/ns/net", process.pid)).ok()?;
+            // Only after it is open: the number may have gone to another process.
+            let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw)?;
+            belongs_to(pid, &process.container.0).then_some(network)
+        };
+        let network = target.processes.iter().find_map(open).ok_or("its process is not found")?;
+        let identity = |file: &File| fstat(file).map(|stat| (stat.st_dev, stat.st_ino)).map_err(text);
+        Ok((identity(&network)? != identity(own)?).then_some(network))
+    }
+}
+
+// ---------------------------------------------------------------------- commands
+
+struct Commands {
+    running: usize,
+    queue: VecDeque<Command>,
+    results: (Sender<(u64, Outcome)>, Receiver<(u64, Outcome)>),
+    wake: Wake,
+}
+
+struct Command {
+    key: u64,
+    workload: String,
+    target: ProbeTarget,
+    command: Vec<String>,
+    limit: std::time::Duration,
+}
+
+impl Commands {
+    fn begin(&mut self, order: &ProbeOrder, command: &[String]) {
+        self.queue.push_back(Command {
+            key: order.key,
+            workload: order.instance.workload.to_string(),
+            target: order.target.clone(),
+            command: command.to_vec(),
+            limit: order.pace.timeout,
+        });
+        self.start_waiting();
+    }
+
+    fn start_waiting(&mut self) {
+        while self.running < EXEC_PARALLEL
+            && let Some(command) = self.queue.pop_front()
+        {
+            let (results, wake, key) = (self.results.0.clone(), self.wake.clone(), command.key);
+            let name = format!("exec:{}", command.workload);
+            let body = move || {
+                // There is room for the result of each that runs.
+                let _ = results.send((key, command.run()));
+                wake();
+            };
+            match threads::spawn(name, STACK_WORKLOAD, body) {
+                Ok(_) => self.running += 1,
+                Err(error) => {
+                    let _ = self.results.0.try_send((key, Outcome::fails(format!("no thread: {error}"))));
+                    self.running += 1; // Counted until its result is taken, as any other.
+                    (self.wake)();
+                }
+            }
+        }
+    }
+
+    fn take_ended(&mut self) -> Vec<(u64, Outcome)> {
+        let ended: Vec<(u64, Outcome)> = self.results.1.try_iter().collect();
+        self.running -= ended.len();
+        self.start_waiting();
+        ended
+    }
+}
+
+impl Command {
+    /// Runs it inside of the container and waits for its end.
+    fn run(self) -> Outcome {
+        let Some(container) = &self.target.container else { return Outcome::fails("its container is not known") };
+        let arguments = ["exec", container].into_iter().map(str::to_owned).chain(self.command).collect();
+        let call = EngineCall::new(self.target.program, arguments).limit(self.limit);
+        match call.run(&mut Unwatched).map_err(RuntimeError::from) {
+            Ok(_) => Outcome::Holds,
+            Err(RuntimeError::TimedOut(_)) => {
+                Outcome::fails(format!("no answer within {} ms", self.limit.as_millis()))
+            }
+            Err(error) => Outcome::fails(reason(&error.to_string())),
+        }
+    }
+}
+
+/// What a command said last, without the call.
+fn reason(text: &str) -> String {
+    let said = text.split(". Execution of ").next().unwrap_or_default();
+    let mut last = said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("failed").to_owned();
+    crate::agent::workload_control_loop::cut(&mut last, PROBE_REASON_MAX);
+    last
+}
+
+#[cfg(test)]
+mod tests;

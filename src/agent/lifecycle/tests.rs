@@ -1,0 +1,752 @@
+//! A whole agent with checks and conditions in virtual time, and the samples of seeds/003.
+
+use super::conditions::NodeFacts;
+use super::*;
+use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
+use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy};
+use crate::runtime::ContainerId;
+use crate::simulation::fake_connector::FakeEngine;
+use crate::simulation::manual_clock::ManualClock;
+use crate::simulation::stepped_agent::{AgentOptions, SteppedAgent};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+use std::time::Duration;
+
+struct Rig {
+    agent: SteppedAgent,
+    engine: FakeEngine,
+    clock: ManualClock,
+    folder: tempfile::TempDir,
+    /// Paths of the node.
+    paths: Arc<Mutex<BTreeSet<String>>>,
+}
+
+fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+fn options(folder: &tempfile::TempDir, paths: &Arc<Mutex<BTreeSet<String>>>) -> AgentOptions {
+    let paths = paths.clone();
+    let facts = NodeFacts {
+        tags: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
+        exists: Box::new(move |path| paths.lock().unwrap().contains(path)),
+    };
+    AgentOptions { facts, ..AgentOptions::new(folder.path()) }
+}
+
+impl Rig {
+    fn new() -> Self {
+        let (folder, engine, clock) = (tempfile::tempdir().unwrap(), FakeEngine::new(), ManualClock::new());
+        let paths = Arc::default();
+        let mut agent = SteppedAgent::start(options(&folder, &paths), &engine, &clock);
+        agent.hello(&[]);
+        engine.take_calls();
+        Self { agent, engine, clock, folder, paths }
+    }
+
+    /// The agent is killed and comes again, and the server wants the same.
+    fn restart_agent(&mut self, wanted: &[AddedWorkload]) {
+        let answers = self.agent.answers.clone();
+        self.agent = SteppedAgent::start(options(&self.folder, &self.paths), &self.engine, &self.clock);
+        self.agent.answers.take_over(&answers);
+        self.agent.hello(wanted);
+    }
+
+    fn add(&mut self, added: &[AddedWorkload]) {
+        self.agent.update(WorkloadPlan { added: added.to_vec(), deleted: vec![] });
+    }
+
+    fn update(&mut self, old: &AddedWorkload, new: &AddedWorkload) {
+        let deleted = DeletedWorkload { instance: old.instance.clone(), dependencies: BTreeMap::new() };
+        self.agent.update(WorkloadPlan { added: vec![new.clone()], deleted: vec![deleted] });
+    }
+
+    /// The server wants these gone, each after those that need it.
+    fn delete(&mut self, gone: &[AddedWorkload]) {
+        let deleted = gone.iter().map(|added| {
+            let needs = |other: &&AddedWorkload| other.workload.dependencies.contains_key(&*added.instance.workload);
+            let dependents = gone.iter().filter(needs).map(|other| other.instance.workload.to_string());
+            let dependencies = dependents.map(|name| (name, DeleteCondition::NotPendingNorRunning)).collect();
+            DeletedWorkload { instance: added.instance.clone(), dependencies }
+        });
+        self.agent.update(WorkloadPlan { added: vec![], deleted: deleted.collect() });
+    }
+
+    fn pass(&mut self, milliseconds: u64) {
+        self.agent.pass(ms(milliseconds));
+    }
+
+    fn ready(&mut self, name: &str) {
+        self.agent.answers.holds(name, Purpose::Ready, true);
+        self.pass(1_000);
+    }
+
+    fn path(&mut self, path: &str, exists: bool) {
+        let mut paths = self.paths.lock().unwrap();
+        if exists {
+            paths.insert(path.to_owned());
+        } else {
+            paths.remove(path);
+        }
+        drop(paths);
+        self.pass(1_000);
+    }
+
+    fn container_of(&self, name: &str) -> ContainerId {
+        self.engine.containers().into_iter().find(|(_, one)| &*one.instance.workload == name).unwrap().0
+    }
+
+    fn ends(&mut self, name: &str, code: i64) {
+        self.engine.set_state(&self.container_of(name), ExecutionState::exited(code));
+        self.agent.run();
+    }
+
+    fn sent(&self) -> Vec<String> {
+        self.agent.sent().iter().map(|report| format!("{} {}", report.instance.workload, report.state)).collect()
+    }
+
+    /// The states since the last call, without additional info, each once.
+    fn phases(&self) -> Vec<String> {
+        let mut phases: Vec<String> =
+            self.agent.sent().iter().map(|report| format!("{} {}", report.instance.workload, report.state.phase)).collect();
+        phases.dedup();
+        phases
+    }
+
+    fn calls(&self) -> Vec<String> {
+        self.engine.take_calls().into_iter().filter(|call| call != "list").collect()
+    }
+
+    fn containers(&self) -> BTreeSet<String> {
+        self.engine.containers().values().map(|one| one.instance.workload.to_string()).collect()
+    }
+}
+
+fn workload(name: &str, block: &str, needs: &[&str]) -> AddedWorkload {
+    with_policy(name, block, needs, RestartPolicy::Never)
+}
+
+fn with_policy(name: &str, block: &str, needs: &[&str], policy: RestartPolicy) -> AddedWorkload {
+    let lifecycle = if block.is_empty() { String::new() } else { format!("\nlifecycle: {block}") };
+    let mut workload = Workload::new("agent_A", "podman", &format!("image: {name}{lifecycle}"));
+    workload.restart_policy = policy;
+    workload.dependencies = needs.iter().map(|name| ((*name).to_owned(), AddCondition::Running)).collect();
+    AddedWorkload { instance: workload.instance_name(name), workload: Arc::new(workload) }
+}
+
+const READY: &str = "{ ready: { file: /up, periodMs: 500, deadlineMs: 0 } }";
+
+fn names(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+// -------------------------------------------------------------------- ready
+
+// [utest->swdd~agent-lifecycle-ready~1]
+#[test]
+fn a_dependent_starts_when_what_it_needs_is_ready_and_not_when_it_only_runs() {
+    let mut rig = Rig::new();
+    rig.add(&[workload("db", READY, &[]), workload("web", "", &["db"])]);
+    rig.pass(3_000);
+    assert_eq!(rig.calls(), ["create db"]);
+    let sent = rig.sent();
+    assert!(sent.contains(&"db Pending(Starting): 'ready: file /up refused, attempt 1, 0 s'".to_owned()), "{sent:?}");
+    assert!(!sent.iter().any(|state| state.contains("db Running")), "{sent:?}");
+    rig.ready("db");
+    assert_eq!(rig.calls(), ["create web"]);
+    let sent = rig.sent();
+    assert!(sent[0].starts_with("db Running(Ok): 'ready: file /up answered, attempt "), "{sent:?}");
+    assert_eq!(sent[1..], ["web Pending(Starting): 'Triggered at runtime.'", "web Running(Ok)"]);
+}
+
+#[test]
+fn readiness_is_kept_until_the_workload_ends() {
+    let mut rig = Rig::new();
+    rig.add(&[workload("db", READY, &[])]);
+    rig.ready("db");
+    rig.sent();
+    rig.agent.answers.holds("db", Purpose::Ready, false);
+    rig.pass(5_000);
+    assert_eq!(rig.sent(), [] as [&str; 0]);
+    assert_eq!(rig.agent.probes.orders(), [] as [&str; 0], "nobody is asked any more");
+}
+
+#[test]
+fn as_many_successes_in_a_row_are_needed_as_are_asked_for() {
+    let mut rig = Rig::new();
+    rig.add(&[workload("db", "{ ready: { file: /up, periodMs: 1000, successThreshold: 3, deadlineMs: 0 } }", &[])]);
+    let mut steps = Vec::new();
+    for holds in [true, true, false, true, true, true] {
+        rig.agent.answers.holds("db", Purpose::Ready, holds);
+        rig.pass(1_000);
+        steps.push(rig.sent().iter().any(|state| state.contains("Running(Ok)")));
+    }
+    // The first one was asked before there was an answer.
+    assert_eq!(steps, [false, false, false, false, false, true]);
+}
+
+#[test]
+fn a_workload_that_ends_before_it_is_ready_has_succeeded_or_failed() {
+    for (code, phase) in [(0, "db Succeeded(Ok)"), (3, "db Failed(ExecFailed): 'Exit code: '3''")] {
+        let mut rig = Rig::new();
+        rig.add(&[workload("db", READY, &[])]);
+        rig.pass(100);
+        rig.sent();
+        rig.ends("db", code);
+        assert_eq!(rig.sent(), [phase]);
+        assert_eq!(rig.agent.probes.orders(), [] as [&str; 0]);
+    }
+}
+
+const FAILS: &str = "{ ready: { file: /up, periodMs: 500, deadlineMs: 2000 }, restart: { backoffMs: 1000, maxRestarts: 2 } }";
+
+#[test]
+fn a_missed_deadline_is_retried_until_the_restarts_are_used_up_and_then_an_error_handler_starts() {
+    let mut rig = Rig::new();
+    let mut handler = workload("handler", "", &[]);
+    Arc::make_mut(&mut handler.workload).dependencies.insert("db".to_owned(), AddCondition::Failed);
+    rig.add(&[workload("db", FAILS, &[]), handler]);
+    rig.pass(2_100);
+    assert_eq!(rig.calls(), ["create db", "delete db"]);
+    let sent = rig.sent();
+    assert_eq!(
+        sent.last().unwrap(),
+        "db Pending(Starting): 'Retry 1: ready: file /up refused, not ready within 2 s'",
+        "{sent:?}"
+    );
+    rig.pass(15_000);
+    assert_eq!(rig.calls(), ["create db", "delete db", "create db", "delete db", "create handler"]);
+    let phases = rig.phases();
+    assert!(!phases.iter().any(|state| state.contains("Stopping") || state.contains("Removed")), "{phases:?}");
+    assert_eq!(phases[phases.len() - 3..], ["db Failed(ExecFailed)", "handler Pending(Starting)", "handler Running(Ok)"]);
+    rig.pass(3_600_000);
+    assert_eq!(rig.calls(), [] as [&str; 0], "it is not tried again by itself");
+    assert_eq!(rig.containers(), names(&["handler"]));
+}
+
+#[test]
+fn a_missed_deadline_may_also_be_waited_out() {
+    let mut rig = Rig::new();
+    rig.add(&[workload("db", "{ ready: { file: /up, deadlineMs: 2000, onDeadline: WAIT } }", &[])]);
+    rig.pass(60_000);
+    assert_eq!(rig.calls(), ["create db"]);
+    rig.ready("db");
+    assert!(rig.sent().last().unwrap().starts_with("db Running(Ok)"));
+}
+
+#[test]
+fn an_update_begins_anew_after_the_restarts_were_used_up() {
+    let mut rig = Rig::new();
+    let old = workload("db", FAILS, &[]);
+    rig.add(std::slice::from_ref(&old));
+    rig.pass(60_000);
+    assert_eq!(rig.phases().last().unwrap(), "db Failed(ExecFailed)");
+    rig.calls();
+    let new = workload("db", &FAILS.replace("2000", "3000"), &[]);
+    rig.update(&old, &new);
+    assert_eq!(rig.calls(), ["create db"]);
+    rig.pass(60_000);
+    assert_eq!(rig.calls().iter().filter(|call| *call == "create db").count(), 2, "with the count at its beginning");
+}
+
+// [utest->swdd~agent-lifecycle-restarts~1]
+#[test]
+fn restarts_after_failures_are_counted_and_a_time_of_being_ready_begins_a_new_count() {
+    let block = "{ restart: { backoffMs: 100, backoffMaxMs: 200, maxRestarts: 2, windowMs: 5000 } }";
+    let mut rig = Rig::new();
+    rig.add(&[with_policy("db", block, &[], RestartPolicy::OnFailure)]);
+    for _ in 0..3 {
+        rig.pass(5_000);
+        rig.ends("db", 1);
+        rig.pass(300);
+        assert_eq!(rig.phases().last().unwrap(), "db Running(Ok)", "it ran long enough each time");
+    }
+    rig.ends("db", 1);
+    rig.pass(300);
+    rig.sent();
+    rig.ends("db", 1);
+    assert_eq!(rig.sent(), ["db Failed(ExecFailed): 'No more restarts: Exit code: '1''"]);
+    rig.pass(600_000);
+    assert_eq!(rig.sent(), [] as [&str; 0]);
+}
+
+#[test]
+fn a_block_that_cannot_be_followed_is_a_start_that_failed_for_good() {
+    let mut rig = Rig::new();
+    rig.add(&[workload("db", "{ redy: { file: /up } }", &[])]);
+    rig.pass(60_000);
+    assert_eq!(rig.calls(), [] as [&str; 0]);
+    let expected = "db Pending(StartingFailed): 'lifecycle.redy: unknown key, did you mean 'ready'? at line 2";
+    assert!(rig.sent().last().unwrap().starts_with(expected));
+}
+
+#[test]
+fn a_notification_makes_it_ready_and_the_watchdog_wants_to_be_fed() {
+    let block = "{ ready: { notify: true }, alive: { notify: true, timeoutMs: 5000 } }";
+    let mut rig = Rig::new();
+    rig.add(&[workload("db", block, &[])]);
+    rig.pass(2_000);
+    assert!(!rig.phases().contains(&"db Running(Ok)".to_owned()));
+    let new = rig.engine.only().1.new.unwrap();
+    let socket = new.notify_socket.expect("a socket");
+    assert!(socket.exists() && socket.as_os_str().len() < 107, "{}", socket.display());
+    rig.agent.probes.notify("db", "MAINPID=1");
+    rig.agent.probes.notify("db", "STATUS=up\nREADY=1\n");
+    rig.pass(100);
+    assert_eq!(rig.sent(), ["db Running(Ok): 'ready: notify answered'"]);
+    for _ in 0..5 {
+        rig.pass(4_000);
+        rig.agent.probes.notify("db", "WATCHDOG=1");
+    }
+    assert_eq!(rig.calls(), ["create db"]);
+    rig.pass(5_000);
+    assert_eq!(rig.calls(), ["stop db"]);
+    assert!(rig.sent().last().unwrap().contains("Failed(ExecFailed): 'alive: notify no WATCHDOG=1 for 5000 ms"));
+    assert!(!socket.exists(), "nobody listens any more");
+}
+
+// -------------------------------------------------------------------- alive
+
+const ALIVE: &str = "{ alive: { file: /up, periodMs: 1000, failureThreshold: 2 } }";
+
+// [utest->swdd~agent-lifecycle-alive~1]
+#[test]
+fn what_does_not_answer_any_more_is_stopped_and_its_policy_decides() {
+    for (policy, calls) in [
+        (RestartPolicy::Never, vec!["create db", "stop db"]),
+        (RestartPolicy::OnFailure, vec!["create db", "stop db", "delete db", "create db"]),
+    ] {
+        let mut rig = Rig::new();
+        rig.agent.answers.holds("db", Purpose::Alive, true);
+        rig.add(&[with_policy("db", ALIVE, &[], policy)]);
+        rig.pass(10_000);
+        rig.sent();
+        rig.agent.answers.holds("db", Purpose::Alive, false);
+        rig.pass(2_100);
+        let sent = rig.sent();
+        assert_eq!(sent[0], "db Running(Ok): 'alive: file /up refused, 1 of 2'", "{policy}");
+        assert_eq!(sent[1], "db Failed(ExecFailed): 'alive: file /up refused, 2 of 2'", "{policy}");
+        rig.agent.answers.holds("db", Purpose::Alive, true);
+        rig.pass(5_000);
+        assert_eq!(rig.calls(), calls, "{policy}");
+        let last = rig.phases().last().cloned();
+        assert_eq!(last.as_deref(), (policy == RestartPolicy::OnFailure).then_some("db Running(Ok)"));
+    }
+}
+
+#[test]
+fn a_failure_that_is_only_reported_is_shown_until_it_is_over() {
+    let mut rig = Rig::new();
+    rig.agent.answers.holds("db", Purpose::Alive, true);
+    rig.add(&[workload("db", &ALIVE.replace("2 }", "2, action: REPORT }"), &[])]);
+    rig.pass(3_000);
+    rig.sent();
+    rig.agent.answers.set("db", Purpose::Alive, Outcome::fails("status 500"));
+    rig.pass(3_000);
+    let sent = rig.sent();
+    assert_eq!(sent[sent.len() - 1], "db Running(Ok): 'alive: file /up status 500, 2 of 2'");
+    rig.agent.answers.holds("db", Purpose::Alive, true);
+    rig.pass(2_000);
+    assert_eq!(rig.sent(), ["db Running(Ok)"]);
+    assert_eq!(rig.calls(), ["create db"]);
+}
+
+#[test]
+fn one_failure_less_than_counts_means_nothing() {
+    let mut rig = Rig::new();
+    rig.add(&[workload("db", ALIVE, &[])]);
+    for turn in 0..20 {
+        rig.agent.answers.holds("db", Purpose::Alive, turn % 2 == 0);
+        rig.pass(1_000);
+    }
+    assert_eq!(rig.calls(), ["create db"]);
+}
+
+// -------------------------------------------------------------- agent restart
+
+#[test]
+fn after_a_restart_of_the_agent_a_container_is_asked_again_and_no_deadline_ends_it() {
+    let mut rig = Rig::new();
+    let wanted = [workload("db", FAILS, &[]), workload("web", "", &["db"])];
+    rig.add(&wanted);
+    rig.pass(500);
+    rig.calls();
+    rig.restart_agent(&wanted);
+    rig.pass(60_000);
+    assert_eq!(rig.calls(), [] as [&str; 0], "the deadline of 2 s does not count");
+    let sent = rig.sent();
+    assert_eq!(sent[0], "db Pending(Starting): 'ready: file /up is asked'");
+    assert!(!sent.iter().any(|state| state.contains("db Running")), "{sent:?}");
+    rig.ready("db");
+    assert_eq!(rig.calls(), ["create web"]);
+}
+
+#[test]
+fn after_a_restart_of_the_agent_what_notifies_counts_as_ready() {
+    let mut rig = Rig::new();
+    let wanted = [workload("db", "{ ready: { notify: true }, alive: { notify: true, timeoutMs: 1000 } }", &[])];
+    rig.add(&wanted);
+    rig.calls();
+    rig.restart_agent(&wanted);
+    rig.pass(10_000);
+    assert_eq!(rig.phases(), ["db Running(Ok)"]);
+    assert_eq!(rig.calls(), [] as [&str; 0], "its watchdog counts from the first time that it is fed");
+    rig.agent.probes.notify("db", "WATCHDOG=1");
+    rig.pass(1_100);
+    assert_eq!(rig.calls(), ["stop db"]);
+}
+
+#[test]
+fn after_a_restart_of_the_agent_a_precondition_that_does_not_hold_stops_what_runs() {
+    let mut rig = Rig::new();
+    let wanted = [workload("db", "{ precondition: { pathExists: /key } }", &[]), workload("web", "", &["db"])];
+    rig.path("/key", true);
+    rig.add(&wanted);
+    rig.pass(100);
+    rig.calls();
+    rig.paths.lock().unwrap().clear();
+    rig.restart_agent(&wanted);
+    rig.pass(2_000);
+    assert_eq!(rig.calls(), ["delete web", "delete db"]);
+}
+
+// --------------------------------------------------------------------- gone
+
+const GONE: &str = "{ gone: { file: /up, deadlineMs: 5000 } }";
+
+// [utest->swdd~agent-lifecycle-gone~1]
+#[test]
+fn a_workload_is_removed_only_when_it_does_not_answer_any_more() {
+    let mut rig = Rig::new();
+    let db = workload("db", GONE, &[]);
+    rig.agent.answers.holds("db", Purpose::Gone, true);
+    rig.add(std::slice::from_ref(&db));
+    rig.pass(100);
+    rig.sent();
+    rig.delete(&[db]);
+    rig.pass(4_000);
+    assert_eq!(rig.calls(), ["create db", "delete db"]);
+    assert!(rig.sent().iter().all(|state| state.starts_with("db Stopping(RequestedAtRuntime): 'gone: file /up ")));
+    rig.pass(1_100);
+    assert_eq!(rig.sent().last().unwrap(), "db Stopping(DeleteFailed): 'gone: file /up still answers after 5 s'");
+    rig.agent.answers.holds("db", Purpose::Gone, false);
+    rig.pass(500);
+    assert_eq!(rig.sent(), ["db Removed"]);
+}
+
+#[test]
+fn an_update_starts_the_new_instance_when_the_old_one_is_gone() {
+    let mut rig = Rig::new();
+    let (old, new) = (workload("db", GONE, &[]), workload("db", READY, &[]));
+    rig.agent.answers.holds("db", Purpose::Gone, true);
+    rig.add(std::slice::from_ref(&old));
+    rig.pass(100);
+    rig.calls();
+    rig.update(&old, &new);
+    rig.pass(2_000);
+    assert_eq!(rig.calls(), ["delete db"]);
+    rig.agent.answers.holds("db", Purpose::Gone, false);
+    rig.pass(500);
+    assert_eq!(rig.calls(), ["create db"]);
+}
+
+#[test]
+fn after_a_restart_of_the_agent_nobody_waits_for_what_was_removed_already() {
+    let mut rig = Rig::new();
+    let db = workload("db", GONE, &[]);
+    rig.agent.answers.holds("db", Purpose::Gone, true);
+    rig.add(std::slice::from_ref(&db));
+    rig.pass(100);
+    rig.delete(&[db]);
+    rig.pass(1_000);
+    rig.restart_agent(&[]);
+    rig.pass(1_000);
+    assert_eq!(rig.agent.manager.known_states().count(), 0);
+}
+
+#[test]
+fn what_has_finished_is_not_run_again_because_a_path_came_back() {
+    let mut rig = Rig::new();
+    rig.path("/key", true);
+    rig.add(&[workload("job", "{ precondition: { pathExists: /key } }", &[])]);
+    rig.pass(100);
+    rig.ends("job", 0);
+    rig.calls();
+    rig.path("/key", false);
+    rig.path("/key", true);
+    rig.pass(5_000);
+    assert_eq!(rig.calls(), [] as [&str; 0]);
+}
+
+#[test]
+fn what_somebody_else_started_again_is_asked_again() {
+    let mut rig = Rig::new();
+    rig.add(&[workload("db", READY, &[])]);
+    rig.ready("db");
+    rig.ends("db", 1);
+    rig.sent();
+    rig.engine.set_state(&rig.container_of("db"), ExecutionState::plain(Phase::Running));
+    rig.pass(1_000);
+    assert_eq!(rig.phases(), ["db Pending(Starting)", "db Running(Ok)"]);
+}
+
+// --------------------------------------------------------------- activation
+
+// [utest->swdd~agent-lifecycle-activation~1]
+#[test]
+fn what_is_not_relevant_on_the_node_is_never_created_and_never_asked() {
+    let mut rig = Rig::new();
+    let block = "{ activation: { tagEquals: { zone: b } }, ready: { file: /up } }";
+    rig.add(&[workload("db", block, &[]), workload("web", "", &["db"]), workload("other", "", &[])]);
+    rig.pass(60_000);
+    assert_eq!(rig.calls(), ["create other"]);
+    let sent = rig.sent();
+    assert!(sent.contains(&"db Pending(WaitingToStart): 'inactive: tag zone is 'a', not 'b''".to_owned()), "{sent:?}");
+    assert_eq!(rig.agent.probes.orders(), [] as [&str; 0]);
+}
+
+#[test]
+fn an_update_and_a_restart_of_the_agent_look_at_the_activation_again() {
+    let mut rig = Rig::new();
+    let device = |tag: &str| workload("db", &format!("{{ activation: {{ pathExists: /dev/x, pathMissing: /{tag} }} }}"), &[]);
+    let old = device("a");
+    rig.add(std::slice::from_ref(&old));
+    rig.path("/dev/x", true);
+    rig.pass(60_000);
+    assert_eq!(rig.calls(), [] as [&str; 0], "it is looked at once");
+    let new = device("b");
+    rig.update(&old, &new);
+    assert_eq!(rig.calls(), ["create db"]);
+    rig.path("/dev/x", false);
+    rig.pass(60_000);
+    assert_eq!(rig.calls(), [] as [&str; 0]);
+    rig.sent();
+    rig.restart_agent(&[new]);
+    rig.pass(1_000);
+    assert_eq!(rig.calls(), ["delete db"], "what an earlier life left is not relevant any more");
+    assert_eq!(rig.sent().last().unwrap(), "db Pending(WaitingToStart): 'inactive: /dev/x does not exist'");
+}
+
+// ------------------------------------------------- samples of seeds/003: reconcile
+
+/// 1 -> 2, 1 -> 3, 2 -> 4, 3 -> 4, where the arrow shows the order of starts.
+fn diamond(block: &str) -> [AddedWorkload; 4] {
+    let one = |name: &str, needs: &[&str]| workload(name, block, needs);
+    [one("1", &[]), one("2", &["1"]), one("3", &["1"]), one("4", &["2", "3"])]
+}
+
+#[test]
+fn sample_reconcile_starts_in_the_order_of_readiness_and_independent_ones_together() {
+    let mut rig = Rig::new();
+    rig.add(&diamond(READY));
+    rig.pass(2_000);
+    assert_eq!(rig.calls(), ["create 1"]);
+    rig.ready("1");
+    assert_eq!(rig.calls(), ["create 2", "create 3"]);
+    rig.ready("3");
+    assert_eq!(rig.calls(), [] as [&str; 0]);
+    rig.ready("2");
+    assert_eq!(rig.calls(), ["create 4"]);
+}
+
+#[test]
+fn sample_reconcile_one_that_is_not_ready_blocks_its_dependents_only() {
+    for (failing, created) in [
+        ("1", names(&["1"])),
+        ("2", names(&["1", "2", "3"])),
+        ("3", names(&["1", "2", "3"])),
+        ("4", names(&["1", "2", "3", "4"])),
+    ] {
+        let mut rig = Rig::new();
+        for name in ["1", "2", "3", "4"].iter().filter(|name| **name != failing) {
+            rig.agent.answers.holds(name, Purpose::Ready, true);
+        }
+        rig.add(&diamond(READY));
+        rig.pass(60_000);
+        assert_eq!(rig.containers(), created, "{failing} is not ready");
+    }
+}
+
+#[test]
+fn sample_reconcile_one_that_fails_blocks_its_dependents_only() {
+    for (failing, created) in [
+        ("1", names(&["1"])),
+        ("2", names(&["1", "2", "3"])),
+        ("3", names(&["1", "2", "3"])),
+        ("4", names(&["1", "2", "3", "4"])),
+    ] {
+        let mut rig = Rig::new();
+        rig.add(&diamond(READY));
+        for _ in 0..4 {
+            let running: Vec<String> = rig.containers().into_iter().collect();
+            for name in running {
+                if name == failing {
+                    rig.ends(&name, 1);
+                } else {
+                    rig.ready(&name);
+                }
+            }
+        }
+        assert_eq!(rig.containers(), created, "{failing} fails");
+    }
+}
+
+/// 1 -> 2, 1 -> 3, 3 -> 4, 3 -> 5; 3 has a precondition.
+fn with_precondition(block_of_5: &str) -> [AddedWorkload; 5] {
+    [
+        workload("1", "", &[]),
+        workload("2", "", &["1"]),
+        workload("3", "{ precondition: { pathExists: /key } }", &["1"]),
+        workload("4", "", &["3"]),
+        workload("5", block_of_5, &["3"]),
+    ]
+}
+
+#[test]
+fn sample_precondition_that_never_held_keeps_3_4_and_5_from_starting() {
+    let mut rig = Rig::new();
+    rig.add(&with_precondition(""));
+    rig.pass(60_000);
+    assert_eq!(rig.calls(), ["create 1", "create 2"]);
+    let sent = rig.sent();
+    assert!(sent.contains(&"3 Pending(WaitingToStart): 'precondition: /key does not exist'".to_owned()), "{sent:?}");
+}
+
+// [utest->swdd~agent-lifecycle-precondition~1]
+#[test]
+fn sample_precondition_withdrawn_stops_4_and_5_then_3_and_restored_starts_all_again() {
+    let mut rig = Rig::new();
+    rig.path("/key", true);
+    rig.add(&with_precondition(""));
+    rig.pass(1_000);
+    assert_eq!(rig.containers(), names(&["1", "2", "3", "4", "5"]));
+    let _ = (rig.calls(), rig.sent());
+    rig.path("/key", false);
+    assert_eq!(rig.calls(), ["delete 4", "delete 5", "delete 3"]);
+    let states: BTreeMap<String, String> =
+        rig.agent.manager.known_states().map(|(of, state)| (of.workload.to_string(), state.to_string())).collect();
+    assert_eq!(states["3"], "Pending(WaitingToStart): 'precondition: /key does not exist'");
+    assert_eq!(states["4"], "Pending(WaitingToStart): 'waits for '3', which may not run'");
+    assert_eq!(states["1"], "Running(Ok)");
+    rig.sent();
+    rig.path("/key", true);
+    rig.pass(1_000);
+    assert_eq!(rig.calls(), ["create 3", "create 4", "create 5"]);
+    assert_eq!(rig.containers(), names(&["1", "2", "3", "4", "5"]));
+    let known: BTreeSet<String> = rig.agent.manager.known_states().map(|(_, state)| state.to_string()).collect();
+    assert_eq!(known, names(&["Running(Ok)"]));
+}
+
+#[test]
+fn sample_precondition_3_stays_while_5_is_not_gone_or_cannot_be_deleted_but_4_goes() {
+    for gone_condition in [true, false] {
+        let mut rig = Rig::new();
+        rig.path("/key", true);
+        rig.agent.answers.holds("5", Purpose::Gone, true);
+        rig.add(&with_precondition(if gone_condition { GONE } else { "" }));
+        rig.pass(1_000);
+        rig.engine.set_stuck("5", !gone_condition);
+        rig.calls();
+        rig.path("/key", false);
+        rig.pass(30_000);
+        assert!(rig.containers().contains("3") && !rig.containers().contains("4"), "{:?}", rig.containers());
+        assert_eq!(rig.containers().contains("5"), !gone_condition);
+        rig.agent.answers.holds("5", Purpose::Gone, false);
+        rig.engine.set_stuck("5", false);
+        rig.pass(400_000);
+        assert_eq!(rig.containers(), names(&["1", "2"]));
+    }
+}
+
+#[test]
+fn a_precondition_that_holds_again_before_the_stop_leaves_all_as_it_is() {
+    let mut rig = Rig::new();
+    rig.path("/key", true);
+    rig.agent.answers.holds("5", Purpose::Gone, true);
+    rig.add(&with_precondition(GONE));
+    rig.pass(1_000);
+    rig.path("/key", false);
+    assert!(rig.phases().contains(&"3 Stopping(WaitingToStop)".to_owned()));
+    rig.path("/key", true);
+    assert!(rig.phases().contains(&"3 Running(Ok)".to_owned()));
+    rig.agent.answers.holds("5", Purpose::Gone, false);
+    rig.pass(2_000);
+    assert_eq!(rig.containers(), names(&["1", "2", "3", "4", "5"]));
+}
+
+// ---------------------------------------------------- samples of seeds/003: clean-up
+
+#[test]
+fn sample_cleanup_goes_from_the_last_to_the_first_and_independent_ones_together() {
+    let mut rig = Rig::new();
+    let all = diamond(GONE);
+    rig.add(&all);
+    rig.pass(1_000);
+    for name in ["2", "3"] {
+        rig.agent.answers.holds(name, Purpose::Gone, true);
+    }
+    rig.calls();
+    rig.delete(&all);
+    rig.pass(1_000);
+    assert_eq!(rig.calls(), ["delete 4", "delete 2", "delete 3"]);
+    for name in ["2", "3"] {
+        assert_eq!(rig.containers(), names(&["1"]));
+        rig.agent.answers.holds(name, Purpose::Gone, false);
+        rig.pass(1_000);
+    }
+    assert_eq!(rig.calls(), ["delete 1"]);
+    assert_eq!(rig.agent.manager.known_states().count(), 0);
+}
+
+#[test]
+fn sample_cleanup_one_that_is_not_gone_or_cannot_be_deleted_keeps_what_it_needs() {
+    for (failing, kept) in [("4", names(&["1", "2", "3"])), ("2", names(&["1"])), ("3", names(&["1"])), ("1", names(&[]))] {
+        for stuck in [false, true] {
+            let mut rig = Rig::new();
+            let all = diamond(GONE);
+            rig.add(&all);
+            rig.pass(1_000);
+            rig.engine.set_stuck(failing, stuck);
+            rig.agent.answers.holds(failing, Purpose::Gone, true);
+            rig.delete(&all);
+            rig.pass(60_000);
+            let mut expected = kept.clone();
+            expected.extend(stuck.then(|| failing.to_owned()));
+            assert_eq!(rig.containers(), expected, "{failing}, {stuck}");
+            rig.engine.set_stuck(failing, false);
+            rig.agent.answers.holds(failing, Purpose::Gone, false);
+            rig.pass(400_000);
+            assert_eq!(rig.containers(), names(&[]), "{failing}, {stuck}");
+        }
+    }
+}
+
+#[test]
+fn a_dependent_that_is_not_ready_yet_counts_as_pending_for_the_delete_of_what_it_needs() {
+    let mut rig = Rig::new();
+    let all = [workload("db", "", &[]), workload("web", READY, &["db"])];
+    rig.add(&all);
+    rig.pass(2_000);
+    assert_eq!(rig.containers(), names(&["db", "web"]));
+    rig.calls();
+    let deleted = DeletedWorkload {
+        instance: all[0].instance.clone(),
+        dependencies: BTreeMap::from([("web".to_owned(), DeleteCondition::NotPendingNorRunning)]),
+    };
+    rig.agent.update(WorkloadPlan { added: vec![], deleted: vec![deleted] });
+    rig.pass(5_000);
+    assert_eq!(rig.calls(), [] as [&str; 0]);
+    rig.ends("web", 0);
+    assert_eq!(rig.calls(), ["delete db"]);
+}
+
+#[test]
+fn results_of_conditions_are_short() {
+    let long = "x".repeat(1_000);
+    assert!(short_info(long.clone()).len() <= CONDITION_INFO_MAX);
+    let mut rig = Rig::new();
+    rig.agent.answers.set("db", Purpose::Ready, Outcome::fails(long));
+    rig.add(&[workload("db", READY, &[])]);
+    rig.pass(30_000);
+    assert!(rig.agent.sent().iter().all(|report| report.state.additional_info.len() <= CONDITION_INFO_MAX));
+}

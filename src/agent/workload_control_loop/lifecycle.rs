@@ -1,0 +1,520 @@
+//! What the `lifecycle:` block of a workload changes while it starts, runs and ends (spec/lifecycle.md).
+//!
+//! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
+//! Owns: whether the workload is ready, its deadlines, its notify socket. Takes: [`ProbeReport`] from `probes`.
+//! Gives: [`ProbeOrder`] to `probes`, states to the scheduler (may block there).
+
+use super::{AfterDelete, Flow, Stage, Start, WorkloadControlLoop};
+use crate::agent::backoff::Ended;
+use crate::agent::lifecycle::prober::notify_socket;
+use crate::agent::lifecycle::{GONE_PREFIX, Outcome, ProbeOrder, ProbeReport, Purpose, short_info};
+use crate::clock::Clock;
+use crate::limits::{MISSING_TARGET_RETRY, PROBE_REPORTS};
+use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::lifecycle::{self, AliveAction, Check, Lifecycle, OnDeadline, Pace};
+use crate::model::names::InstanceName;
+use crate::runtime::ProbeTarget;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use log::{info, warn};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// One instance from its start to its end: created, starting, ready (which stays), ended (rule 1).
+pub(super) struct Life {
+    spec: Arc<Lifecycle>,
+    /// Why the block cannot be followed.
+    invalid: Option<String>,
+    /// The container is of an earlier life of the agent (rule 9).
+    adopted: bool,
+    started: Option<Instant>,
+    is_ready: bool,
+    /// When `ready` or `gone` should hold.
+    deadline: Option<Instant>,
+    /// What the checker said last.
+    observed: Option<Phase>,
+    /// Additional info of the state that is shown.
+    note: String,
+    asked: Option<Asked>,
+    next_key: u64,
+    notify: Option<NotifySocket>,
+    /// There was a container that its `gone` condition is about.
+    must_be_gone: bool,
+    reports: (Sender<ProbeReport>, Receiver<ProbeReport>),
+}
+
+struct Asked {
+    key: u64,
+    purpose: Purpose,
+    /// The engine could not say where to ask.
+    incomplete: bool,
+}
+
+struct NotifySocket {
+    path: PathBuf,
+    socket: Arc<OwnedFd>,
+}
+
+impl Drop for NotifySocket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path); // The next start makes a new one in any case.
+    }
+}
+
+impl Life {
+    pub(super) fn new(first_key: u64) -> Self {
+        Self {
+            spec: Arc::default(),
+            invalid: None,
+            adopted: false,
+            started: None,
+            is_ready: false,
+            deadline: None,
+            observed: None,
+            note: String::new(),
+            asked: None,
+            next_key: first_key,
+            notify: None,
+            must_be_gone: false,
+            reports: bounded(PROBE_REPORTS),
+        }
+    }
+
+    /// What the block says about a container, once it is gone.
+    fn has_gone_condition(&self) -> bool {
+        self.must_be_gone && self.spec.gone.is_some()
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    pub(super) fn reports(&self) -> &Receiver<ProbeReport> {
+        &self.reports.1
+    }
+
+    /// Why the workload cannot be started.
+    pub(super) fn invalid(&self) -> Option<&str> {
+        self.invalid.as_deref()
+    }
+
+    /// Whether being created is all there is to being ready.
+    pub(super) fn is_ready_when_created(&self) -> bool {
+        self.spec.ready.is_none()
+    }
+
+    /// A stopping state as others have to see it: they wait for the end when there is a `gone` condition.
+    pub(super) fn stopping(&self, state: ExecutionState) -> ExecutionState {
+        let Some(gone) = self.spec.gone.as_ref().filter(|_| self.has_gone_condition()) else { return state };
+        let info = match state.additional_info.as_str() {
+            "" => format!("{GONE_PREFIX}{} must not answer any more", gone.check),
+            said => format!("{GONE_PREFIX}not removed yet: {said}"),
+        };
+        ExecutionState::with_info(state.phase, short_info(info))
+    }
+}
+
+impl<C: Clock> WorkloadControlLoop<C> {
+    /// Reads the block of what is to run from now on. Nothing of an earlier instance counts (rule 10).
+    pub(super) fn take_lifecycle(&mut self) {
+        self.stop_asking();
+        let read = self.wanted.as_ref().map(|workload| lifecycle::of_config(&workload.runtime, &workload.runtime_config));
+        let (spec, invalid) = match read {
+            Some(Ok(spec)) => (spec.unwrap_or_default(), None),
+            Some(Err(error)) => (Lifecycle::default(), Some(error.to_string())),
+            None => (Lifecycle::default(), None),
+        };
+        self.restarts.set_rules(spec.restart);
+        let reports = self.life.reports.clone();
+        self.life = Life { spec: Arc::new(spec), invalid, reports, ..Life::new(self.life.next_key) };
+    }
+
+    // ------------------------------------------------------------------ start
+
+    /// Makes the socket that the workload notifies, if it does. Its path must be short, so it is not in the workload's
+    /// folder.
+    pub(super) fn open_notify_socket(&mut self) -> Result<Option<PathBuf>, String> {
+        self.life.notify = None;
+        if !self.life.spec.wants_notify() {
+            return Ok(None);
+        }
+        let digits = InstanceName::new("", &self.instance.to_string(), "").id;
+        let path = self.context.folder.join("notify").join(&digits[..digits.len().min(16)]);
+        match notify_socket(&path) {
+            Ok(socket) => {
+                self.life.notify = Some(NotifySocket { path: path.clone(), socket: Arc::new(socket) });
+                Ok(Some(path))
+            }
+            Err(error) => Err(format!(
+                "lifecycle.ready.notify: the socket '{}' cannot be made: {error}; a shorter run folder may help",
+                path.display()
+            )),
+        }
+    }
+
+    /// The container was created, or taken over from an earlier life of the agent.
+    pub(super) fn lifecycle_started(&mut self, adopted: bool) {
+        let now = self.context.clock.now();
+        let life = &mut self.life;
+        (life.adopted, life.started, life.observed, life.is_ready) = (adopted, Some(now), None, false);
+        (life.note, life.must_be_gone) = (String::new(), true);
+        let Some(ready) = life.spec.ready.clone() else {
+            life.is_ready = true;
+            return;
+        };
+        if adopted && ready.check == Check::Notify {
+            life.is_ready = true; // It will not say so again.
+            return;
+        }
+        // No deadline ends a container that was there before us.
+        life.deadline = ready.deadline.filter(|_| !adopted).map(|deadline| now + deadline);
+        let initial_delay = if adopted { Duration::ZERO } else { ready.pace.initial_delay };
+        self.ask(Purpose::Ready, ready.check, Pace { initial_delay, ..ready.pace }, ready.success_threshold, None);
+    }
+
+    /// Orders a check; it replaces the one before.
+    fn ask(&mut self, purpose: Purpose, check: Check, pace: Pace, successes: u32, failures: Option<u32>) {
+        self.stop_asking();
+        let in_container = matches!(check, Check::Exec(_));
+        let in_network = matches!(check, Check::Tcp { .. } | Check::Http { .. }) && purpose != Purpose::Gone;
+        let mut target = ProbeTarget::default();
+        let mut incomplete = false;
+        if (in_container || in_network)
+            && let (Some(engine), Some(id)) = (&mut self.engine, &self.container)
+        {
+            match engine.connector.probe_target(id, in_network) {
+                Ok(found) => target = found,
+                Err(error) => warn!("Where to ask workload '{}' is not known: '{error}'", self.instance.workload),
+            }
+            incomplete = (in_container && target.container.is_none()) || (in_network && target.processes.is_empty());
+        }
+        let notify = self.life.notify.as_ref().filter(|_| check == Check::Notify).map(|notify| notify.socket.clone());
+        self.life.next_key += 1;
+        let key = self.life.next_key;
+        self.life.asked = Some(Asked { key, purpose, incomplete });
+        self.context.probes.watch(ProbeOrder {
+            key,
+            instance: self.instance.clone(),
+            purpose,
+            check,
+            pace,
+            successes,
+            failures,
+            target,
+            notify,
+            unarmed: self.life.adopted,
+            reports: self.life.reports.0.clone(),
+        });
+    }
+
+    fn stop_asking(&mut self) {
+        if let Some(Asked { key, .. }) = self.life.asked.take() {
+            self.context.probes.unwatch(key);
+        }
+    }
+
+    /// The container ends or is removed: neither readiness nor its absence means anything any more.
+    pub(super) fn lifecycle_ended(&mut self) {
+        self.stop_asking();
+        (self.life.notify, self.life.deadline, self.life.is_ready) = (None, None, false);
+        self.life.started = None;
+        self.life.note.clear();
+    }
+
+    // ----------------------------------------------------------------- states
+
+    /// What is shown instead of what the container does: while it is not ready, it is still starting (rule 2).
+    pub(super) fn lifecycle_view(&mut self, state: ExecutionState) -> ExecutionState {
+        self.life.observed = Some(state.phase);
+        match state.phase {
+            Phase::Running => {
+                if self.life.started.is_none() {
+                    self.lifecycle_started(true); // It was lost or had ended, and somebody else started it again.
+                    self.life.observed = Some(Phase::Running);
+                }
+                self.check_alive();
+                self.running_view()
+            }
+            Phase::Succeeded | Phase::FailedExecFailed | Phase::FailedLost => {
+                self.lifecycle_ended();
+                state
+            }
+            _ => {
+                if self.life.asked.as_ref().is_some_and(|asked| asked.purpose == Purpose::Alive) {
+                    self.stop_asking(); // Paused or unknown: no answer would mean anything.
+                }
+                state
+            }
+        }
+    }
+
+    fn running_view(&self) -> ExecutionState {
+        let phase = if self.life.is_ready { Phase::Running } else { Phase::PendingStarting };
+        let first = match &self.life.spec.ready {
+            Some(ready) if !self.life.is_ready => format!("ready: {} is asked", ready.check),
+            _ => String::new(),
+        };
+        let note = if self.life.note.is_empty() { first } else { self.life.note.clone() };
+        ExecutionState::with_info(phase, short_info(note))
+    }
+
+    /// Shows a running container anew after a check.
+    fn show(&mut self, note: String) {
+        self.life.note = note;
+        if self.life.observed == Some(Phase::Running) {
+            let state = self.running_view();
+            self.report(state);
+        }
+    }
+
+    /// Begins to check whether it still works, once it is ready (rule 6).
+    fn check_alive(&mut self) {
+        if !self.life.is_ready || self.life.asked.is_some() {
+            return;
+        }
+        let Some(alive) = self.life.spec.alive.clone() else { return };
+        if alive.check == Check::Notify && self.life.notify.is_none() && self.open_notify_socket().is_err() {
+            return; // After a restart of the agent only; nothing can be told from what does not arrive.
+        }
+        let pace = Pace { initial_delay: alive.pace.period, ..alive.pace };
+        self.ask(Purpose::Alive, alive.check, pace, 1, Some(alive.failure_threshold));
+    }
+
+    // ----------------------------------------------------------------- results
+
+    pub(super) fn on_probed(&mut self, report: &ProbeReport) -> Flow {
+        let Some(Asked { key, purpose, incomplete }) = self.life.asked else { return Flow::Continue };
+        if key != report.key {
+            return Flow::Continue; // Of a check that is not wanted any more.
+        }
+        let holds = report.outcome == Outcome::Holds;
+        match purpose {
+            Purpose::Ready if holds && report.is_verdict => self.on_ready(report),
+            Purpose::Ready => {
+                let note = self.ready_note(report);
+                self.show(note);
+                if incomplete && !holds {
+                    self.ask_again();
+                }
+            }
+            Purpose::Alive if !holds && report.is_verdict => return self.on_not_alive(report),
+            Purpose::Alive => {
+                let note = if holds { String::new() } else { self.alive_note(report) };
+                if note != self.life.note && (!holds || self.life.note.starts_with("alive: ")) {
+                    self.show(note);
+                }
+                if incomplete && !holds {
+                    self.ask_again();
+                }
+            }
+            Purpose::Gone if !holds => return self.on_gone(),
+            Purpose::Gone => {
+                let overdue = self.life.deadline.is_none() && self.gone_deadline().is_some();
+                let phase = if overdue { Phase::StoppingDeleteFailed } else { Phase::StoppingRequestedAtRuntime };
+                self.report_not_gone(phase, report.attempts);
+            }
+        }
+        Flow::Continue
+    }
+
+    /// The engine may know better now where to ask.
+    fn ask_again(&mut self) {
+        let spec = self.life.spec.clone();
+        let later = |pace: Pace| Pace { initial_delay: MISSING_TARGET_RETRY, ..pace };
+        match (self.life.is_ready, &spec.ready, &spec.alive) {
+            (false, Some(ready), _) => {
+                self.ask(Purpose::Ready, ready.check.clone(), later(ready.pace), ready.success_threshold, None);
+            }
+            (true, _, Some(alive)) => {
+                let failures = Some(alive.failure_threshold);
+                self.ask(Purpose::Alive, alive.check.clone(), later(alive.pace), 1, failures);
+            }
+            _ => {}
+        }
+    }
+
+    // [impl->swdd~agent-lifecycle-ready~1]
+    fn on_ready(&mut self, report: &ProbeReport) {
+        self.stop_asking();
+        (self.life.is_ready, self.life.deadline) = (true, None);
+        self.restarts.running(self.context.clock.now());
+        info!("Workload '{}' is ready.", self.instance.workload);
+        let watched = self.life.spec.alive.as_ref().is_some_and(|alive| alive.check == Check::Notify);
+        if !watched {
+            self.life.notify = None; // Nobody would read what it says.
+        }
+        let check = self.life.spec.ready.as_ref().map(|ready| ready.check.to_string()).unwrap_or_default();
+        let asked = if check == "notify" { String::new() } else { format!(", attempt {}", report.attempts) };
+        self.show(format!("ready: {check} answered{asked}"));
+        if self.life.observed == Some(Phase::Running) {
+            self.check_alive();
+        }
+    }
+
+    fn ready_note(&self, report: &ProbeReport) -> String {
+        let Some(ready) = &self.life.spec.ready else { return String::new() };
+        let began = self.life.started.unwrap_or_else(|| self.context.clock.now());
+        let waited = self.context.clock.now().saturating_duration_since(began).as_secs();
+        let limit = match ready.deadline {
+            Some(deadline) if !self.life.adopted => format!("{waited} of {} s", deadline.as_secs_f32()),
+            _ => format!("{waited} s"),
+        };
+        let said = match &report.outcome {
+            Outcome::Holds => format!("answered {} of {} times", report.in_a_row, ready.success_threshold),
+            Outcome::Fails { reason, .. } => reason.clone(),
+        };
+        format!("ready: {} {said}, attempt {}, {limit}", ready.check, report.attempts)
+    }
+
+    fn alive_note(&self, report: &ProbeReport) -> String {
+        let Some(alive) = &self.life.spec.alive else { return String::new() };
+        let said = match &report.outcome {
+            Outcome::Holds => "answered".to_owned(),
+            Outcome::Fails { reason, .. } => reason.clone(),
+        };
+        format!("alive: {} {said}, {} of {}", alive.check, report.in_a_row, alive.failure_threshold)
+    }
+
+    // [impl->swdd~agent-lifecycle-alive~1]
+    fn on_not_alive(&mut self, report: &ProbeReport) -> Flow {
+        let note = self.alive_note(report);
+        warn!("Workload '{}' does not work any more: '{note}'", self.instance.workload);
+        if self.life.spec.alive.as_ref().is_some_and(|alive| alive.action == AliveAction::Report) {
+            self.show(note);
+            return Flow::Continue;
+        }
+        self.unwatch(); // How it ends now says nothing.
+        let stopped = match (&mut self.engine, &self.container) {
+            (Some(engine), Some(id)) => engine.connector.stop(id),
+            _ => Ok(()),
+        };
+        match stopped {
+            Ok(()) => self.on_failed(ExecutionState::with_info(Phase::FailedExecFailed, short_info(note))),
+            Err(error) => {
+                warn!("Could not stop workload '{}': '{error}'", self.instance.workload);
+                self.delete_then(AfterDelete::Failed(note))
+            }
+        }
+    }
+
+    /// The workload failed and has ended: its restart policy decides.
+    pub(super) fn on_failed(&mut self, state: ExecutionState) -> Flow {
+        let phase = state.phase;
+        self.report_ended(state, self.needs_restart(phase))
+    }
+
+    /// Reports the end of a workload and starts it again when that is wanted and not given up (rules 4 and 7).
+    // [impl->swdd~agent-lifecycle-restarts~1]
+    pub(super) fn report_ended(&mut self, mut state: ExecutionState, restart: Option<Ended>) -> Flow {
+        let now = self.context.clock.now();
+        let at = restart.and_then(|ended| Some((ended, self.restarts.next(ended, now, &mut self.random)?)));
+        if restart.is_some() && at.is_none() {
+            let last = if state.additional_info.is_empty() { "it failed" } else { &state.additional_info };
+            state.additional_info = short_info(format!("No more restarts: {last}"));
+            warn!("No more restarts of workload '{}': '{}'", self.instance.workload, state.additional_info);
+        }
+        self.report(state);
+        match at {
+            Some((ended, at)) if at <= now => self.restart(ended),
+            Some((ended, at)) => {
+                self.stage = Stage::RestartAt(at, ended);
+                Flow::Continue
+            }
+            None => Flow::Continue,
+        }
+    }
+
+    // --------------------------------------------------------------- deadlines
+
+    pub(super) fn on_lifecycle_due(&mut self) -> Flow {
+        self.life.deadline = None;
+        match (&self.life.asked, &self.stage) {
+            (Some(Asked { purpose: Purpose::Gone, .. }), _) => {
+                let limit = self.gone_deadline().unwrap_or_default().as_secs_f32();
+                warn!("Workload '{}' still answers {limit} s after it was removed", self.instance.workload);
+                self.report_not_gone(Phase::StoppingDeleteFailed, 0);
+                Flow::Continue
+            }
+            (Some(Asked { purpose: Purpose::Ready, .. }), _) => self.on_ready_deadline(),
+            _ => Flow::Continue,
+        }
+    }
+
+    fn on_ready_deadline(&mut self) -> Flow {
+        let Some(ready) = self.life.spec.ready.clone() else { return Flow::Continue };
+        let limit = ready.deadline.unwrap_or_default().as_secs_f32();
+        if ready.on_deadline == OnDeadline::Wait {
+            warn!("Workload '{}' is not ready after {limit} s, waiting on", self.instance.workload);
+            return Flow::Continue;
+        }
+        let last = if self.life.note.is_empty() { format!("ready: {}", ready.check) } else { self.life.note.clone() };
+        let last = last.split(", attempt").next().unwrap_or_default();
+        self.delete_then(AfterDelete::NotReady(short_info(format!("{last}, not ready within {limit} s"))))
+    }
+
+    /// Removes the container as part of a start that failed, which is not shown as an end.
+    fn delete_then(&mut self, after: AfterDelete) -> Flow {
+        self.lifecycle_ended();
+        self.failed_deletes = 0;
+        self.try_delete(after)
+    }
+
+    /// The container that did not become ready is removed (rule 4).
+    pub(super) fn retry_not_ready(&mut self, cause: &str) -> Flow {
+        let now = self.context.clock.now();
+        self.restart_control_interface();
+        let Some(at) = self.restarts.next(Ended::Badly, now, &mut self.random) else {
+            warn!("No more restarts of workload '{}': '{cause}'", self.instance.workload);
+            let info = short_info(format!("No more restarts: {cause}"));
+            self.report(ExecutionState::with_info(Phase::FailedExecFailed, info));
+            return Flow::Continue;
+        };
+        let retry = self.restarts.unsuccessful();
+        info!("Retrying workload creation for: '{}'. Error: '{cause}'", self.instance.workload);
+        self.report(ExecutionState::retry_starting(retry, cause));
+        self.stage = Stage::RetryAt(at, Start::New);
+        Flow::Continue
+    }
+
+    // -------------------------------------------------------------------- gone
+
+    fn gone_deadline(&self) -> Option<Duration> {
+        self.life.spec.gone.as_ref()?.deadline
+    }
+
+    /// Whether `after` has to wait because of a `gone` condition, which is asked for then (rule 14).
+    pub(super) fn must_wait_until_gone(&self) -> bool {
+        self.life.has_gone_condition() && !self.silent
+    }
+
+    // [impl->swdd~agent-lifecycle-gone~1]
+    pub(super) fn wait_until_gone(&mut self, after: AfterDelete) {
+        let Some(gone) = self.life.spec.gone.clone() else { return };
+        self.life.deadline = gone.deadline.map(|deadline| self.context.clock.now() + deadline);
+        self.stage = Stage::Gone(after);
+        self.ask(Purpose::Gone, gone.check, gone.pace, 1, Some(1));
+    }
+
+    fn on_gone(&mut self) -> Flow {
+        self.stop_asking();
+        (self.life.must_be_gone, self.life.deadline) = (false, None);
+        match std::mem::replace(&mut self.stage, Stage::Idle) {
+            Stage::Gone(after) => self.deleted(after),
+            other => {
+                self.stage = other;
+                Flow::Continue
+            }
+        }
+    }
+
+    fn report_not_gone(&mut self, phase: Phase, attempts: u32) {
+        let Some(gone) = &self.life.spec.gone else { return };
+        let limit = gone.deadline.map_or_else(String::new, |limit| format!("{} s", limit.as_secs_f32()));
+        let info = match phase {
+            Phase::StoppingDeleteFailed => format!("{GONE_PREFIX}{} still answers after {limit}", gone.check),
+            _ => format!("{GONE_PREFIX}{} still answers, attempt {attempts}", gone.check),
+        };
+        self.report(ExecutionState::with_info(phase, short_info(info)));
+    }
+}
