@@ -5,8 +5,8 @@
 //! Takes: plans of the server, listings, states. Gives: commands to `wl:<name>` (never waits), states to report.
 
 use super::control_interface::{self, NoInterface};
-use super::lifecycle::conditions::Conditions;
 use super::lifecycle::GONE_PREFIX;
+use super::lifecycle::conditions::Conditions;
 use super::state_checker::{WatchCommand, WatchReport};
 use super::workload_command::{
     Engine, OtherEngine, WorkloadCommand, WorkloadCommandSender, WorkloadOrder, workload_inbox,

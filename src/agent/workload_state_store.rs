@@ -140,7 +140,8 @@ impl WorkloadStateStore {
     /// Whether no own instance of the workload has a container any more, as far as is known.
     #[must_use]
     pub fn has_no_container(&self, workload: &str) -> bool {
-        let own = self.by_workload.get(workload).into_iter().flatten().filter(|entry| entry.instance.agent == self.agent);
+        let own =
+            self.by_workload.get(workload).into_iter().flatten().filter(|entry| entry.instance.agent == self.agent);
         own.into_iter().all(|entry| entry.state.phase == Phase::PendingWaitingToStart)
     }
 

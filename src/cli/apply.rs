@@ -197,9 +197,9 @@ fn check_lifecycles(input: &Input, manifest: &Manifest) -> Result<(), CommandErr
         let Err(error) = lifecycle::of_config(&workload.runtime, config) else { continue };
         let path = ["workloads", name, "runtimeConfig"].map(|key| Step::Key(key.to_owned()));
         let begins = Document::read(&input.text).ok().and_then(|document| document.locate(&path));
-        let line = begins.zip(error.location).and_then(|(begins, at)| {
-            lifecycle::line_in_manifest(&input.text, begins, config, at.line)
-        });
+        let line = begins
+            .zip(error.location)
+            .and_then(|(begins, at)| lifecycle::line_in_manifest(&input.text, begins, config, at.line));
         let place = line.map_or_else(|| place(input, begins), |line| format!("see '{}', line {line}", input.name));
         let text = format!("Invalid manifest data provided: {}: workload '{name}': {error}", input.name);
         return Err(CommandError::input(text, place));

@@ -8,7 +8,9 @@
 use super::manifest::{At, Problem};
 use super::nearest::nearest;
 use super::yaml::{Document, Location, Plain, Yaml, path_text};
-use crate::limits::{LIFECYCLE_BACKOFF_LOWEST, LIFECYCLE_TIME_MAX, PROBE_PERIOD_LOWEST, PROBE_TEXT_MAX, SOCKET_PATH_MAX};
+use crate::limits::{
+    LIFECYCLE_BACKOFF_LOWEST, LIFECYCLE_TIME_MAX, PROBE_PERIOD_LOWEST, PROBE_TEXT_MAX, SOCKET_PATH_MAX,
+};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
@@ -391,7 +393,8 @@ fn check(kind: &str, at: &At<'_>) -> Result<Check, Problem> {
             _ => return at.expected("true"),
         },
         "exec" => {
-            let command: Vec<String> = at.items()?.map(|item| item.string().map(str::to_owned)).collect::<Result<_, _>>()?;
+            let command: Vec<String> =
+                at.items()?.map(|item| item.string().map(str::to_owned)).collect::<Result<_, _>>()?;
             if command.is_empty() {
                 return at.problem("an empty list found, expected a command");
             }

@@ -7,7 +7,9 @@ use super::command::{CallError, EngineOutput};
 use super::container_config::ContainerConfig;
 use super::engine_cli::EngineCli;
 use super::log_reader::{LogCall, log_arguments};
-use super::{CallWatch, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError, Unwatched};
+use super::{
+    CallWatch, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError, Unwatched,
+};
 use crate::model::messages::LogsRequest;
 use crate::model::names::InstanceName;
 use std::time::Duration;

@@ -20,7 +20,8 @@ use super::kube_manifest::{first_container, pod_documents, with_control_interfac
 use super::log_reader::{LogCall, log_arguments};
 use super::pod_states::{Pods, is_in, listed};
 use super::{
-    CallSequence, CallWatch, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError, Unwatched,
+    CallSequence, CallWatch, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError,
+    Unwatched,
 };
 use crate::limits::{KUBE_NEWS, LISTING_MAX, POD_DOWN_MAX};
 use crate::model::messages::LogsRequest;

@@ -82,7 +82,11 @@ impl Task {
             Pause::Worked => true,
             Pause::Idle { due, wants_slot, searching, probed } => {
                 let answered = searching.as_ref().is_some_and(|answers| !answers.is_empty());
-                called || answered || !probed.is_empty() || due.is_some_and(|at| at <= now) || (*wants_slot && !slots.free().is_empty())
+                called
+                    || answered
+                    || !probed.is_empty()
+                    || due.is_some_and(|at| at <= now)
+                    || (*wants_slot && !slots.free().is_empty())
             }
             Pause::Calling { until } => called || *until <= now,
         }

@@ -70,13 +70,14 @@ impl Conditions {
     }
 
     /// Takes note of what is wanted; looks at its conditions.
-// [impl->swdd~agent-lifecycle-activation~1]
+    // [impl->swdd~agent-lifecycle-activation~1]
     fn wanted(&mut self, added: &AddedWorkload, now: Instant) {
         let workload = &added.workload;
         // What is wrong with the block is told when the workload is started.
         let lifecycle = lifecycle::of_config(&workload.runtime, &workload.runtime_config).ok().flatten();
         let name = &added.instance.workload;
-        let Some(lifecycle) = lifecycle.filter(|found| found.activation.is_some() || found.precondition.is_some()) else {
+        let Some(lifecycle) = lifecycle.filter(|found| found.activation.is_some() || found.precondition.is_some())
+        else {
             self.of.remove(name);
             return;
         };
@@ -184,7 +185,10 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let mut wanted: BTreeMap<Name, AddedWorkload> = BTreeMap::new();
         for (name, object) in self.objects.iter().filter(|(name, object)| object.instance.workload == **name) {
             if let Some(workload) = object.workload().filter(|_| !object.emptied && !object.deleting) {
-                wanted.insert(name.clone(), AddedWorkload { instance: object.instance.clone(), workload: workload.clone() });
+                wanted.insert(
+                    name.clone(),
+                    AddedWorkload { instance: object.instance.clone(), workload: workload.clone() },
+                );
             }
         }
         for name in self.scheduler.names() {
@@ -213,9 +217,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             // It does not run: only the reason may be a new one.
             Some(Waiting::Create(_) | Waiting::UpdateCreate(_)) => {
                 let shown = store.get(instance);
-                let stale = shown.is_some_and(|shown| {
-                    shown.phase == Phase::PendingWaitingToStart && shown.additional_info != why
-                });
+                let stale = shown
+                    .is_some_and(|shown| shown.phase == Phase::PendingWaitingToStart && shown.additional_info != why);
                 let state = ExecutionState::with_info(Phase::PendingWaitingToStart, why);
                 return if stale { vec![WorkloadState::new(instance.clone(), state)] } else { Vec::new() };
             }

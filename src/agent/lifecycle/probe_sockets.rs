@@ -95,7 +95,8 @@ impl SocketIo {
 
     /// The sockets that wait, and for what.
     pub fn descriptors(&self) -> impl Iterator<Item = (u64, BorrowedFd<'_>, PollFlags)> {
-        let one = |(key, waiting): (&u64, &'_ Waiting)| (*key, if waiting.sent { PollFlags::IN } else { PollFlags::OUT });
+        let one =
+            |(key, waiting): (&u64, &'_ Waiting)| (*key, if waiting.sent { PollFlags::IN } else { PollFlags::OUT });
         self.waiting.iter().map(move |entry| {
             let (key, flags) = one(entry);
             (key, entry.1.socket.as_fd(), flags)
@@ -348,9 +349,7 @@ impl Command {
         let call = EngineCall::new(self.target.program, arguments).limit(self.limit);
         match call.run(&mut Unwatched).map_err(RuntimeError::from) {
             Ok(_) => Outcome::Holds,
-            Err(RuntimeError::TimedOut(_)) => {
-                Outcome::fails(format!("no answer within {} ms", self.limit.as_millis()))
-            }
+            Err(RuntimeError::TimedOut(_)) => Outcome::fails(format!("no answer within {} ms", self.limit.as_millis())),
             Err(error) => Outcome::fails(reason(&error.to_string())),
         }
     }

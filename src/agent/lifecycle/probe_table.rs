@@ -85,14 +85,15 @@ impl<I: ProbeIo> ProbeTable<I> {
     /// When [`Self::turn`] has something to do.
     #[must_use]
     pub fn due(&self, now: Instant) -> Option<Instant> {
-        let times = self.entries.values().flat_map(|entry| {
-            [entry.next, entry.overdue, entry.unsent.as_ref().map(|_| now + PROBE_UNSENT_RETRY)]
-        });
+        let times = self
+            .entries
+            .values()
+            .flat_map(|entry| [entry.next, entry.overdue, entry.unsent.as_ref().map(|_| now + PROBE_UNSENT_RETRY)]);
         times.flatten().min()
     }
 
     /// Does what is due: asks, gives up what takes too long, tells what could not be told.
-// [impl->swdd~agent-lifecycle-probes~1]
+    // [impl->swdd~agent-lifecycle-probes~1]
     pub fn turn(&mut self, now: Instant) {
         let io = &mut self.io;
         for entry in self.entries.values_mut() {

@@ -107,8 +107,12 @@ impl Rig {
 
     /// The states since the last call, without additional info, each once.
     fn phases(&self) -> Vec<String> {
-        let mut phases: Vec<String> =
-            self.agent.sent().iter().map(|report| format!("{} {}", report.instance.workload, report.state.phase)).collect();
+        let mut phases: Vec<String> = self
+            .agent
+            .sent()
+            .iter()
+            .map(|report| format!("{} {}", report.instance.workload, report.state.phase))
+            .collect();
         phases.dedup();
         phases
     }
@@ -198,7 +202,8 @@ fn a_workload_that_ends_before_it_is_ready_has_succeeded_or_failed() {
     }
 }
 
-const FAILS: &str = "{ ready: { file: /up, periodMs: 500, deadlineMs: 2000 }, restart: { backoffMs: 1000, maxRestarts: 2 } }";
+const FAILS: &str =
+    "{ ready: { file: /up, periodMs: 500, deadlineMs: 2000 }, restart: { backoffMs: 1000, maxRestarts: 2 } }";
 
 #[test]
 fn a_missed_deadline_is_retried_until_the_restarts_are_used_up_and_then_an_error_handler_starts() {
@@ -218,7 +223,10 @@ fn a_missed_deadline_is_retried_until_the_restarts_are_used_up_and_then_an_error
     assert_eq!(rig.calls(), ["create db", "delete db", "create db", "delete db", "create handler"]);
     let phases = rig.phases();
     assert!(!phases.iter().any(|state| state.contains("Stopping") || state.contains("Removed")), "{phases:?}");
-    assert_eq!(phases[phases.len() - 3..], ["db Failed(ExecFailed)", "handler Pending(Starting)", "handler Running(Ok)"]);
+    assert_eq!(
+        phases[phases.len() - 3..],
+        ["db Failed(ExecFailed)", "handler Pending(Starting)", "handler Running(Ok)"]
+    );
     rig.pass(3_600_000);
     assert_eq!(rig.calls(), [] as [&str; 0], "it is not tried again by itself");
     assert_eq!(rig.containers(), names(&["handler"]));
@@ -329,8 +337,8 @@ fn what_does_not_answer_any_more_is_stopped_and_its_policy_decides() {
         rig.agent.answers.holds("db", Purpose::Alive, true);
         rig.pass(5_000);
         assert_eq!(rig.calls(), calls, "{policy}");
-        let last = rig.phases().last().cloned();
-        assert_eq!(last.as_deref(), (policy == RestartPolicy::OnFailure).then_some("db Running(Ok)"));
+        let runs = rig.engine.only().1.state.phase == Phase::Running;
+        assert_eq!(runs, policy == RestartPolicy::OnFailure, "{policy}");
     }
 }
 
@@ -508,7 +516,8 @@ fn what_is_not_relevant_on_the_node_is_never_created_and_never_asked() {
 #[test]
 fn an_update_and_a_restart_of_the_agent_look_at_the_activation_again() {
     let mut rig = Rig::new();
-    let device = |tag: &str| workload("db", &format!("{{ activation: {{ pathExists: /dev/x, pathMissing: /{tag} }} }}"), &[]);
+    let device =
+        |tag: &str| workload("db", &format!("{{ activation: {{ pathExists: /dev/x, pathMissing: /{tag} }} }}"), &[]);
     let old = device("a");
     rig.add(std::slice::from_ref(&old));
     rig.path("/dev/x", true);
@@ -700,7 +709,9 @@ fn sample_cleanup_goes_from_the_last_to_the_first_and_independent_ones_together(
 
 #[test]
 fn sample_cleanup_one_that_is_not_gone_or_cannot_be_deleted_keeps_what_it_needs() {
-    for (failing, kept) in [("4", names(&["1", "2", "3"])), ("2", names(&["1"])), ("3", names(&["1"])), ("1", names(&[]))] {
+    for (failing, kept) in
+        [("4", names(&["1", "2", "3"])), ("2", names(&["1"])), ("3", names(&["1"])), ("1", names(&[]))]
+    {
         for stuck in [false, true] {
             let mut rig = Rig::new();
             let all = diamond(GONE);

@@ -119,7 +119,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Reads the block of what is to run from now on. Nothing of an earlier instance counts (rule 10).
     pub(super) fn take_lifecycle(&mut self) {
         self.stop_asking();
-        let read = self.wanted.as_ref().map(|workload| lifecycle::of_config(&workload.runtime, &workload.runtime_config));
+        let read =
+            self.wanted.as_ref().map(|workload| lifecycle::of_config(&workload.runtime, &workload.runtime_config));
         let (spec, invalid) = match read {
             Some(Ok(spec)) => (spec.unwrap_or_default(), None),
             Some(Err(error)) => (Lifecycle::default(), Some(error.to_string())),

@@ -228,12 +228,17 @@ fn a_misspelt_key_of_a_lifecycle_block_is_refused_with_line_and_suggestion() {
     };
     let text = manifest("", "redy");
     let refused = merged(&[&text], None, false).0.unwrap_err();
-    let expected = "Invalid manifest data provided: a.yaml: workload 'db': lifecycle.redy: unknown key, did you mean 'ready'?";
+    let expected =
+        "Invalid manifest data provided: a.yaml: workload 'db': lifecycle.redy: unknown key, did you mean 'ready'?";
     assert!(refused.to_string().contains(expected), "{refused}");
     assert_eq!(refused.hint().as_deref(), Some("see 'a.yaml', line 9"));
     assert!(text.lines().nth(8).unwrap().contains("redy"));
-    assert!(merged(&[&manifest("configs: {f: f}\n    ", "redy")], None, false).0.is_ok(), "the server renders it first");
+    assert!(
+        merged(&[&manifest("configs: {f: f}\n    ", "redy")], None, false).0.is_ok(),
+        "the server renders it first"
+    );
     assert!(merged(&[&text], None, true).0.is_ok(), "what is there can be deleted");
-    let flow = "apiVersion: v1\nworkloads:\n  db: {agent: A, runtime: podman, runtimeConfig: 'lifecycle: {alive: 1}'}\n";
+    let flow =
+        "apiVersion: v1\nworkloads:\n  db: {agent: A, runtime: podman, runtimeConfig: 'lifecycle: {alive: 1}'}\n";
     assert!(error(&[flow]).contains("lifecycle.alive: number 1 found, expected a mapping"));
 }

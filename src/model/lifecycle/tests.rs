@@ -182,12 +182,10 @@ fn the_fields_that_other_agents_read_are_the_same_with_a_block() {
     }
     let container = format!("{FULL}generalOptions: [-v]\ncommandOptions: [--net=host]\ncommandArgs: [serve]\n");
     let peer: Peer = serde_yaml::from_str(&container).unwrap();
-    assert_eq!((peer.image.as_str(), peer.general_options, peer.command_options, peer.command_args), (
-        "localhost/storage:2.1",
-        vec!["-v".to_owned()],
-        vec!["--net=host".to_owned()],
-        vec!["serve".to_owned()]
-    ));
+    assert_eq!(
+        (peer.image.as_str(), peer.general_options, peer.command_options, peer.command_args),
+        ("localhost/storage:2.1", vec!["-v".to_owned()], vec!["--net=host".to_owned()], vec!["serve".to_owned()])
+    );
     let (_, block) = FULL.split_once('\n').unwrap();
     let kube = format!("manifest: 'kind: Pod'\nplayOptions: [--net=host]\ncontrolInterfaceTarget: a/b\n{block}");
     let peer: PeerKube = serde_yaml::from_str(&kube).unwrap();

@@ -72,7 +72,11 @@ impl Rig {
     }
 
     fn verdicts(&self) -> Vec<bool> {
-        self.reports.try_iter().filter(|report| report.is_verdict).map(|report| report.outcome == Outcome::Holds).collect()
+        self.reports
+            .try_iter()
+            .filter(|report| report.is_verdict)
+            .map(|report| report.outcome == Outcome::Holds)
+            .collect()
     }
 }
 
