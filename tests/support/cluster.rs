@@ -14,6 +14,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::engine::FakeEngine;
+use super::podman::Podman;
 use super::process::{Process, clean_command, exit_code, is_alive};
 use super::table::{self, Row};
 use super::{LIMIT, poll, scratch};
@@ -73,12 +74,32 @@ impl Cluster {
     /// A server and connected agents.
     pub fn start(agents: &[&str]) -> Self {
         let mut cluster = Self::prepare();
-        cluster.start_server(&[]);
-        for name in agents {
-            cluster.start_agent(name);
-        }
-        cluster.wait_for_agents(agents);
+        cluster.start_all(agents);
         cluster
+    }
+
+    /// As `prepare`, with agents that use `podman`, which has to outlive the cluster: nothing is created after it then.
+    pub fn prepare_on(podman: &Podman) -> Self {
+        let mut cluster = Self::prepare();
+        cluster.agent_env = podman.environment();
+        cluster.agent_env.push(("PATH".to_owned(), std::env::var("PATH").expect("PATH is set")));
+        cluster
+    }
+
+    /// As `start`, with agents that use `podman` and have these lines in their config file.
+    pub fn start_on(podman: &Podman, agents: &[&str], config: &str) -> Self {
+        let mut cluster = Self::prepare_on(podman);
+        cluster.set_agent_config(config);
+        cluster.start_all(agents);
+        cluster
+    }
+
+    fn start_all(&mut self, agents: &[&str]) {
+        self.start_server(&[]);
+        for name in agents {
+            self.start_agent(name);
+        }
+        self.wait_for_agents(agents);
     }
 
     /// Sets further environment for agents started later.
