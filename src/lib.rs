@@ -12,6 +12,7 @@
 //!   ank-server.rs          starts `listen` and `server`, waits for SIGTERM                    [main]
 //!   ank-agent.rs           starts the agent's threads, waits for SIGTERM                      [main]
 //!   ank.rs                 one command, one exit code                                         [main]
+//!   ank-schema.rs          prints ank_schema.json, which editors know manifests by            [main]
 //! limits.rs                every capacity, timeout, size and stack bound, with its reason     -
 //! clock.rs                 Clock trait and SystemClock                                        -
 //! threads.rs               named spawn with stack size, join with deadline                    -
@@ -128,6 +129,7 @@
 //!   signals.rs             Ctrl+C ends logs and events in order          [cli:signals] [main]
 //!   update.rs              sends an update; what all changing verbs share
 //!   manifest_schema.rs     what a manifest may contain
+//!   manifest_schema/json_schema.rs   tests only: the same as ank_schema.json
 //!   state_input.rs state_output.rs state_shape.rs   complete states as YAML and JSON
 //!   rows.rs table.rs live.rs wait.rs   tables, frames, waiting until settled
 //!   output.rs error.rs     streams and colours; texts, hints, exit codes
