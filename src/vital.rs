@@ -147,12 +147,15 @@ impl Drop for Pulse {
 }
 
 /// Never returns when the folder in `ANKAIOS_TEST_FREEZE` holds a file with this name, which it removes, so that the next
-/// process is not frozen. Only in builds for tests: it shows what a stuck thread leads to.
+/// process is not frozen; panics at one with `.panic` behind the name. Only in builds for tests: it shows what becomes
+/// of a program with such a thread.
 #[cfg(debug_assertions)]
 fn freeze_if_asked(name: &str) {
     static FOLDER: std::sync::OnceLock<Option<std::ffi::OsString>> = std::sync::OnceLock::new();
     let Some(folder) = FOLDER.get_or_init(|| std::env::var_os("ANKAIOS_TEST_FREEZE")) else { return };
-    if std::fs::remove_file(std::path::Path::new(folder).join(name)).is_ok() {
+    let is_asked = |file: &str| std::fs::remove_file(std::path::Path::new(folder).join(file)).is_ok();
+    assert!(!is_asked(&format!("{name}.panic")), "a test wants thread '{name}' to panic");
+    if is_asked(name) {
         log::warn!("Thread '{name}' is frozen for a test.");
         loop {
             std::thread::park();
