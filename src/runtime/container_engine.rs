@@ -119,14 +119,15 @@ fn created_id<E: ContainerEngine>(
     output: EngineOutput,
     instance: &InstanceName,
 ) -> Result<ContainerId, CallError> {
-    let text = output.into_text()?;
-    let id = text.trim();
+    let text = output.into_text();
+    let id = text.as_ref().map(|text| text.trim()).unwrap_or_default();
     if id.len() == ID_DIGITS && id.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return Ok(ContainerId(id.into()));
     }
     match engine.find_all(instance)?.as_slice() {
         [id] => Ok(id.clone()),
         found => {
+            text?;
             let count = found.len();
             Err(CallError::Failed(format!("Unexpected number of workloads: {count} containers after a create")))
         }
