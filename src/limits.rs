@@ -43,6 +43,9 @@ pub const VITAL_LATE: Duration = Duration::from_secs(2);
 pub const MALLOC_ARENAS: i32 = 2;
 /// The start, or a call of an engine, is over after this time, and what only it needed is given back.
 pub const SETTLE_AFTER: Duration = Duration::from_secs(2);
+/// Bytes of a program's code that are mapped as one piece. The kernel maps up to 64 KiB around what is needed, of which
+/// an idle program needs little; a piece costs the kernel some 200 bytes.
+pub const CODE_PIECE: usize = 16 * 1024;
 /// Dropping this many bytes at once is worth the milliseconds that giving them back takes.
 pub const TRIM_FROM: usize = 1024 * 1024;
 
@@ -368,7 +371,7 @@ pub const MISSING_RETRY: Duration = Duration::from_millis(100);
 pub const LISTING_REST_MAX: Duration = Duration::from_millis(100);
 /// While containers are being created the listings that new ones need begin this many times as far apart: a listing
 /// costs about as much as a start, which would wait for it.
-pub const LISTING_BURST_REST: u32 = 4;
+pub const LISTING_BURST_REST: u32 = 8;
 const _: () = assert!(LISTING_BURST_REST > 1);
 /// Ended processes waiting to be noticed by one state checker; their watcher waits when it is full.
 pub const EXIT_INBOX: usize = 64;

@@ -9,7 +9,7 @@ mod support;
 use serde_json::json;
 use support::log_client::everything;
 use support::process::{children, is_alive, memory_peak_kib, process_state};
-use support::{Cluster, LogClient, Recorder, manifest, wait_until, workload};
+use support::{Cluster, LogClient, Recorder, manifest, pod, wait_until, workload};
 
 fn one_agent() -> Cluster {
     Cluster::start(&["agent_A"])
@@ -270,12 +270,15 @@ fn a_hanging_log_of_the_engine_hangs_nothing_else() {
 #[test]
 fn pods_on_an_engine_without_kube_play_are_retried_with_its_words_and_can_be_deleted() {
     let cluster = one_agent();
-    let manifest = "apiVersion: v1\nworkloads:\n  pod:\n    agent: agent_A\n    runtime: podman-kube\n    runtimeConfig: |\n      \
-                    manifest: |\n        kind: Pod\n        metadata: {name: web}\n";
-    cluster.apply(manifest);
+    let refused = |command: &str| {
+        let text = format!("Error: unrecognized command `podman {command}`\n");
+        json!({ "command": command, "exit": 125, "stderr": text })
+    };
+    cluster.engine.script(&json!([refused("kube play"), refused("kube down"), refused("pod ls"), refused("pod rm")]));
+    cluster.apply(&manifest(&[pod("pod", "run")]));
     let row = cluster.wait_for_row("pod", "is retried", |row| row.info.starts_with("Retry "));
     assert!(row.info.contains("Error: unrecognized command `podman "), "{row:?}");
-    cluster.apply(&support::manifest(&[workload("calm", "run")]));
+    cluster.apply(&manifest(&[workload("calm", "run")]));
     cluster.wait_for_state("calm", "Running(Ok)");
     cluster.delete("pod");
     cluster.wait_until_gone("pod");

@@ -446,8 +446,13 @@ impl ServerLoop {
     fn load_reported(&mut self, id: PeerId, name: &Name, load: &AgentLoad) {
         match self.agents.get_mut(name) {
             Some(agent) if agent.peer == id && *load.agent == **name => {
+                let new = Some((load.cpu_usage, load.free_memory));
+                if self.subscriptions.is_empty() {
+                    agent.attributes.load = new; // Every two seconds, and nobody wants to hear of it.
+                    return;
+                }
                 let before = agent.attributes.clone();
-                agent.attributes.load = Some((load.cpu_usage, load.free_memory));
+                agent.attributes.load = new;
                 let mut changes = Changes::default();
                 changes.agent(name, Some(&before), Some(&agent.attributes));
                 self.publish(&changes);
