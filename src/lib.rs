@@ -52,6 +52,7 @@
 //!     to_wire.rs           what clients send                                   [uplink] [main]
 //!     control.rs           what workloads and their agent say                       [control]
 //!   delimited.rs           messages with their length before them                   [control]
+//!   weight.rs              what a message takes when it is decoded         [control] [rx:peer]
 //!   grpc.rs                methods, channel arguments, blocking waits                         -
 //!   tls.rs                 handshake, and one pump per TLS connection                [tls:peer]
 //!   hook_message.rs        what hooks read and write                                  [hook]

@@ -59,10 +59,10 @@ pub const BURST_OVER_AFTER: Duration = Duration::from_secs(1);
 
 /// Messages from all peers waiting for the server; full means that readers wait and TCP slows the peers down.
 pub const SERVER_INBOX: usize = 1024;
-/// Bytes of large messages from all peers that wait for the server, as encoded: room for two of the largest. A message
-/// that its reader holds until there is room counts not yet; that is at most one for each stream.
-pub const SERVER_INBOX_BYTES: usize = 2 * MESSAGE_MAX;
-/// Messages up to this size, in bytes, need no room: [`SERVER_INBOX`] of them are bounded well enough.
+/// What large messages from all peers that wait for the server take, in bytes: room for one of the largest as people
+/// write them. A message that its reader holds until there is room counts not yet; that is at most one for each stream.
+pub const SERVER_INBOX_BYTES: usize = 4 * MESSAGE_MAX;
+/// Messages that take up to this many bytes need no room: [`SERVER_INBOX`] of them are bounded well enough.
 pub const INBOX_SMALL_MESSAGE: usize = 32 * 1024;
 const _: () = assert!(SERVER_INBOX * INBOX_SMALL_MESSAGE < SERVER_INBOX_BYTES);
 /// When this many messages wait for one peer, further log lines are dropped and of states only the newest are kept.
@@ -116,6 +116,11 @@ pub const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
 
 // ------------------------------------------------------------------ requests
 
+/// A message may take this many bytes of memory when it is decoded, however short it is: some 100,000 small parts.
+pub const DECODED_ALWAYS: usize = 16 * 1024 * 1024;
+/// And this many times its own bytes more. States as people write them take three to five times theirs; a message of
+/// tiny parts would take a hundred times.
+pub const DECODED_FACTOR: usize = 8;
 /// Event subscriptions of one stream. An agent's stream carries those of all its workloads.
 pub const SUBSCRIPTIONS_PER_PEER_MAX: usize = 1024;
 /// Log collections that one stream may have running. An agent's stream carries those of all its workloads.
@@ -232,6 +237,12 @@ pub const CONTROL_TURN: usize = 64 * 1024;
 pub const CONTROL_REQUESTS: usize = 64;
 /// Bytes of requests of one workload that wait for the connection to the server. A larger request waits alone.
 pub const CONTROL_REQUESTS_BYTES: usize = 2 * CONTROL_MESSAGE_MAX;
+/// Requests of one workload whose answers are missed when the connection to the server is lost; of older ones nothing
+/// is told. A program asks a few things at a time.
+pub const CONTROL_UNANSWERED: usize = 256;
+/// Requests up to this size, in bytes, are sent by the thread that read them if nothing waits before them. Writing a
+/// larger one takes longer than waking another thread.
+pub const CONTROL_SMALL_REQUEST: usize = 32 * 1024;
 /// Cancellations that wait for the connection to the server: what one connection may have running, twice.
 pub const CONTROL_CANCELS: usize = LOG_CAMPAIGNS_PER_PEER_MAX + SUBSCRIPTIONS_PER_PEER_MAX;
 /// Pause before a request that found no room is tried again. The connection empties its queue in milliseconds.

@@ -25,6 +25,8 @@ mod schema;
 #[cfg(feature = "server")]
 pub mod server_endpoint;
 mod tls;
+#[cfg(any(feature = "agent", feature = "server"))]
+mod weight;
 #[cfg(feature = "server")]
 mod writer;
 pub use tls::{SERVER_NAME, TlsError};

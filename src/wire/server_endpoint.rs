@@ -6,7 +6,7 @@
 
 use super::address::{ListenAddress, Security};
 use super::convert::to_server;
-use super::grpc::{self, Keepalive, wait, wait_at_most};
+use super::grpc::{self, Keepalive, Received, wait, wait_at_most};
 use super::inbox_budget::{InboxBudget, Room};
 use super::listener::{Accepted, Listener, SocketPeer};
 use super::outbox::{Outbox, outbox_for};
@@ -17,7 +17,7 @@ use crate::limits::{
     CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, HANDSHAKE_MAX, HANDSHAKES, HELLO_MAX, PEER_STUCK,
     SERVER_INBOX_BYTES, STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_PER_CONNECTION,
 };
-use crate::model::messages::ToServer;
+use crate::model::messages::{Request, RequestContent, ToServer, UpdateState};
 use crate::model::names::{excerpt, is_name};
 use crate::model::version::check_compatible;
 use crate::threads::{self, Thread};
@@ -25,7 +25,6 @@ use crate::vital::{Pulse, VitalThreads};
 use crossbeam_channel::Sender;
 use futures_util::StreamExt;
 use grpcio::{DuplexSink, RequestStream, RpcContext, RpcStatus, RpcStatusCode, ServiceBuilder};
-use protobuf::Message;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::collections::{BTreeMap, HashMap};
@@ -133,7 +132,7 @@ enum Class {
     Commander,
 }
 
-type Requests = RequestStream<grpc_api::ToServer>;
+type Requests = RequestStream<Received>;
 type Responses = DuplexSink<grpc_api::FromServer>;
 
 /// What all streams share.
@@ -328,9 +327,9 @@ fn services(shared: &Arc<Shared>, message_max: usize) -> grpcio::Service {
         }
     };
     ServiceBuilder::new()
-        .add_duplex_streaming_handler(&grpc::CONNECT_AGENT, handler(Class::Agent))
-        .add_duplex_streaming_handler(&grpc::CONNECT_CLI, handler(Class::Cli))
-        .add_duplex_streaming_handler(&grpc::CONNECT_COMMAND, handler(Class::Commander))
+        .add_duplex_streaming_handler(&grpc::served(&grpc::CONNECT_AGENT), handler(Class::Agent))
+        .add_duplex_streaming_handler(&grpc::served(&grpc::CONNECT_CLI), handler(Class::Cli))
+        .add_duplex_streaming_handler(&grpc::served(&grpc::CONNECT_COMMAND), handler(Class::Commander))
         .build()
 }
 
@@ -501,7 +500,7 @@ fn serve_stream(
         _ if client.origin.is_none() => {
             Err(RpcStatus::with_message(RpcStatusCode::UNAUTHENTICATED, "Unknown connection.".to_owned()))
         }
-        Some(Some(Ok(message))) => check_hello(class, certificate, to_server::to_server(message))
+        Some(Some(Ok(received))) => check_hello(class, certificate, read(received, &from))
             .and_then(|hello| check_user(&hello, client.origin.as_ref()).map(|()| hello)),
         Some(_) => Err(RpcStatus::with_message(RpcStatusCode::INVALID_ARGUMENT, "Empty".to_owned())),
         None => Err(RpcStatus::with_message(RpcStatusCode::DEADLINE_EXCEEDED, "No hello received.".to_owned())),
@@ -529,9 +528,10 @@ fn serve_stream(
         return; // The server is ending.
     }
     // A stream that failed answers with errors for ever, so the first one ends it.
-    while let Some(Ok(message)) = wait(requests.next()) {
-        let room = shared.budget.take(usize::try_from(message.compute_size()).unwrap_or(usize::MAX));
-        let message = match to_server::to_server(message) {
+    while let Some(Ok(received)) = wait(requests.next()) {
+        let weight = if let Received::Message { weight, .. } = &received { *weight } else { 0 };
+        let room = shared.budget.take(weight);
+        let message = match read(received, &from) {
             // From others a list without states means nothing (spec/server.md section 10.3).
             ToServer::StatesComplete if !client.own => ToServer::WorkloadStates(Vec::new()),
             message => message,
@@ -541,6 +541,22 @@ fn serve_stream(
         }
     }
     let _ = shared.inbox.send(PeerEvent::Closed { peer });
+}
+
+/// What a peer at `from` says. A request that was not decoded is refused as one that cannot be understood, so that its
+/// sender gets an answer; anything else that was not decoded says nothing.
+fn read(received: Received, from: &str) -> ToServer {
+    match received {
+        Received::Message { message, .. } => to_server::to_server(*message),
+        Received::TooHeavy { request_id, reason } => {
+            log::warn!("Not decoding a message from '{from}': {reason}.");
+            let refused = |id| {
+                let update = UpdateState { new_state: Some(Err(reason)), masks: Vec::new() };
+                ToServer::Request(Request { id, content: RequestContent::UpdateState(update) })
+            };
+            request_id.map_or(ToServer::Empty, refused)
+        }
+    }
 }
 
 /// Checks the first message of a stream, for an agent with TLS also its certificate (spec/config.md section 6.3).
