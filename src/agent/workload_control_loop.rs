@@ -13,6 +13,7 @@ use super::agent_manager::SchedulerEvent;
 use super::backoff::{Ended, RestartBackoff, retry_delay};
 use super::control_interface::{self, ControlHub, ControlInterface};
 use super::create_watch::{CreateObserver, CreateWatch};
+use super::settings::unsupported_runtime;
 use super::start_slots::{StartSlot, StartSlots};
 use super::state_checker::WatchCommand;
 use super::workload_command::{Engine, HeldContainer, OtherEngine, WorkloadCommand, WorkloadInbox, WorkloadOrder};
@@ -376,7 +377,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn begin_start(&mut self, start: Start) {
         if self.engine.is_none() {
             // [impl->swdd~agent-skips-unknown-runtime~1]
-            self.fail_for_good("Unsupported Runtime");
+            let runtime = self.wanted.as_ref().map_or("", |workload| &workload.runtime);
+            self.fail_for_good(&unsupported_runtime(runtime));
             return;
         }
         self.give_up_others();

@@ -3,11 +3,12 @@
 //! Thread: `main`, which waits; the threads of the agent are named in `src/agent/mod.rs`.
 
 use ankaios_lite::agent::Agent;
-use ankaios_lite::agent::settings::{self, Machine, SettingsError};
+use ankaios_lite::agent::settings::{self, Machine};
 use ankaios_lite::logging::{self, fatal};
 use ankaios_lite::memory;
 use ankaios_lite::model::version::VERSION;
 use ankaios_lite::program::{self, Exit};
+use ankaios_lite::settings::SettingsError;
 use ankaios_lite::wire::address::Security;
 use crossbeam_channel::bounded;
 use signal_hook::consts::{SIGINT, SIGTERM};

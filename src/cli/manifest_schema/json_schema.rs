@@ -195,9 +195,7 @@ fn fulfils(whole: &Value, part: &Value, value: &Value) -> bool {
         "properties" => value.as_object().is_none_or(|object| {
             object.iter().all(|(key, value)| wanted.get(key).is_none_or(|part| below(part, value)))
         }),
-        "propertyNames" => {
-            value.as_object().is_none_or(|object| object.keys().all(|key| below(wanted, &json!(key))))
-        }
+        "propertyNames" => value.as_object().is_none_or(|object| object.keys().all(|key| below(wanted, &json!(key)))),
         // The schema uses it only where there are no "properties".
         "additionalProperties" => {
             value.as_object().is_none_or(|object| object.values().all(|value| below(wanted, value)))
