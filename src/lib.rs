@@ -133,6 +133,7 @@
 //!   manifest_schema/json_schema.rs   tests only: the same as ank_schema.json
 //!   state_input.rs state_output.rs state_shape.rs   complete states as YAML and JSON
 //!   rows.rs table.rs live.rs wait.rs   tables, frames, waiting until settled
+//!   reasons.rs             which others a workload waits for
 //!   output.rs error.rs     streams and colours; texts, hints, exit codes
 //!   testing.rs             tests only: a scripted server
 //! simulation/              tests only, one thread: whole clusters from a seed, in virtual time

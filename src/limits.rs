@@ -275,6 +275,8 @@ pub const EXCERPT_MAX: usize = 200;
 pub const MASK_PARTS_MAX: usize = 256;
 /// Longest manifest or state file read, in bytes: more does not fit into a message of the size that is the default.
 pub const MANIFEST_MAX: u64 = MESSAGE_MAX as u64;
+/// Workloads of a dependency cycle that a refusal names; the first and the last ones of more say as much.
+pub const CYCLE_SHOWN_MAX: usize = 10;
 /// Unknown keys of one manifest that are warned about; more would hide the first ones.
 pub const MANIFEST_WARNINGS_MAX: usize = 20;
 

@@ -14,7 +14,7 @@ use super::workload_files::remove_folder;
 use super::workload_scheduler::{Created, Decision, Operation, Updated, Waiting, WorkloadScheduler};
 use super::workload_state_store::WorkloadStateStore;
 use crate::clock::Clock;
-use crate::limits::STACK_SMALL;
+use crate::limits::STACK_WORKLOAD;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, DeletedWorkload, Response, WorkloadPlan};
 use crate::model::names::{InstanceName, Name};
@@ -53,7 +53,7 @@ impl<C: Clock> WorkloadThreads<C> for NamedThreads {
         // What a thread that cannot be had was to run is dropped, so the loop is handed over afterwards.
         let (give, take) = bounded::<Box<WorkloadControlLoop<C>>>(1);
         let body = move || take.iter().for_each(|control_loop| control_loop.run());
-        match crate::threads::spawn(format!("wl:{workload}"), STACK_SMALL, body) {
+        match crate::threads::spawn(format!("wl:{workload}"), STACK_WORKLOAD, body) {
             Ok(_) => _ = give.send(control_loop), // The other end waits for it.
             Err(error) => return Err(NoThread { error, control_loop }),
         }

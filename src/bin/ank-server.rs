@@ -12,9 +12,10 @@ use ankaios_lite::model::version::VERSION;
 use ankaios_lite::program::{self, Exit};
 use ankaios_lite::server::ServerLoop;
 use ankaios_lite::server::mutating_hooks::MutatingHooks;
-use ankaios_lite::server::settings::{self, ServerSettings, SettingsError};
+use ankaios_lite::server::settings::{self, ServerSettings};
 use ankaios_lite::server::state_store::{self, StateStore};
 use ankaios_lite::service_manager::ServiceManager;
+use ankaios_lite::settings::SettingsError;
 use ankaios_lite::threads;
 use ankaios_lite::vital::VitalThreads;
 use ankaios_lite::wire::address::{ListenAddress, Security};
@@ -34,8 +35,7 @@ fn main() -> ExitCode {
     let settings = match settings::read(std::env::args_os()) {
         Ok(settings) => settings,
         Err(SettingsError::Usage(text)) => return program::usage(&text).into(),
-        Err(SettingsError::Config(error)) => return failed("Config file could not be parsed", error),
-        Err(SettingsError::Pem(error)) => return failed("Failed to load certificate files!", error),
+        Err(error) => return failed(error.what(), error),
     };
     match start_and_wait(settings) {
         Ok(()) => Exit::Done.into(),

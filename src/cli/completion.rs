@@ -8,7 +8,7 @@ use super::args::{self, Common};
 use super::output::Output;
 use super::rows::entries;
 use super::session::{ServerLink, Session};
-use super::settings::CliSettings;
+use super::settings::{CliSettings, known_contexts};
 use crate::limits::COMPLETION_MAX;
 use crate::model::execution_state::Phase;
 use crate::model::node::Node;
@@ -48,6 +48,8 @@ pub enum Names {
     States,
     /// Runtimes.
     Runtimes,
+    /// Contexts of the config file.
+    Contexts,
 }
 
 impl Names {
@@ -66,7 +68,7 @@ impl Names {
             Self::Masks | Self::MasksAndFile => {
                 &["desiredState.workloads.*.agent", "desiredState.configs", "workloadStates", "agents"]
             }
-            Self::States | Self::Runtimes => &[],
+            Self::States | Self::Runtimes | Self::Contexts => &[],
         }
     }
 
@@ -79,6 +81,10 @@ impl Names {
             Self::Masks | Self::MasksAndFile => masks(state),
             Self::States => Phase::ALL.iter().map(|(_, state, _)| (*state).to_owned()).collect(),
             Self::Runtimes => RUNTIMES.map(str::to_owned).into(),
+            Self::Contexts => {
+                let typed = typed(words_of_command_line());
+                typed.into_iter().flat_map(|(_, common)| known_contexts(&common)).collect()
+            }
         }
     }
 }
@@ -125,10 +131,14 @@ fn masks(state: &Node) -> BTreeSet<String> {
     masks
 }
 
+/// The words that the shell passes on.
+fn words_of_command_line() -> Vec<OsString> {
+    std::env::args_os().skip_while(|word| word != "--").skip(1).collect()
+}
+
 /// Asks the server that the typed words, the environment and the config file lead to.
 fn read_state(masks: &[&str]) -> Option<Node> {
-    let words: Vec<OsString> = std::env::args_os().skip_while(|word| word != "--").skip(1).collect();
-    let (server_url, common) = typed(words)?;
+    let (server_url, common) = typed(words_of_command_line())?;
     let settings = CliSettings::load(server_url.as_deref(), &common, &mut Output::to(io::sink(), io::sink(), None));
     let CliSettings { url, security, response_timeout, message_max, .. } = settings.ok()?;
     let limit = response_timeout.min(COMPLETION_MAX);

@@ -117,6 +117,12 @@ impl From<CommandError> for CliError {
     }
 }
 
+/// A time that was given, as people write it.
+#[must_use]
+pub fn shown(limit: Duration) -> String {
+    if limit.is_zero() { "0s".to_owned() } else { format!("{limit:?}") }
+}
+
 /// Text for a stream that ended while a complete state was awaited.
 pub const ENDED_READING: &str = "Channel preliminary closed.";
 /// Text for a stream that ended while anything else was awaited.

@@ -5,7 +5,7 @@
 use crate::limits::HOOK_TIMEOUT_S;
 use crate::model::version::VERSION;
 use crate::settings::{
-    ConfigError, ConfigFile, MessageSize, MissingPems, PemError, PemKeys, PemPaths, decide_security, insecure_flag,
+    ConfigFile, MessageSize, MissingPems, PemKeys, PemPaths, Pems, SettingsError, decide_security, insecure_flag,
     readable_key_warning,
 };
 use crate::wire::address::{ListenAddress, Security};
@@ -41,7 +41,7 @@ struct Arguments {
     server_config: Option<PathBuf>,
     /// IP address and port to listen on, for example 0.0.0.0:25551 or [::]:25551, or a Unix domain socket, for example
     /// unix:///run/ankaios/ank.sock; may be given several times [default: 127.0.0.1:25551]
-    #[arg(short = 'a', long, value_name = "IP:PORT")]
+    #[arg(short = 'a', long, env = "ANKSERVER_ADDRESS", value_name = "IP:PORT")]
     address: Vec<ListenAddress>,
     /// Communicate without TLS
     #[arg(short = 'k', long, env = "ANKSERVER_INSECURE", action = ArgAction::SetTrue)]
@@ -191,20 +191,6 @@ pub struct ServerSettings {
     pub warnings: Vec<String>,
 }
 
-/// Why the program cannot start, by the texts of spec/server.md section 2.
-#[derive(Debug, thiserror::Error)]
-pub enum SettingsError {
-    /// Help, version or a usage error: what clap prints, and the exit code it wants.
-    #[error(transparent)]
-    Usage(#[from] clap::Error),
-    /// The config file.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// PEM files of options or environment.
-    #[error(transparent)]
-    Pem(#[from] PemError),
-}
-
 /// Reads the settings: arguments, then the config file, then the PEM files.
 ///
 /// # Errors
@@ -223,21 +209,22 @@ fn combine(
     file: Option<&ConfigFile>,
 ) -> Result<ServerSettings, SettingsError> {
     let mut warnings = Vec::new();
-    let (mut keys, mut pem_keys) = (Keys::default(), PemKeys::default());
+    let (mut keys, mut pems) = (Keys::default(), Pems::default());
     if let Some(file) = file {
         file.check_version(false)?;
         keys = file.keys()?;
-        pem_keys = file.keys()?;
+        let pem_keys: PemKeys = file.keys()?;
         let known: Vec<&str> = KNOWN_KEYS.into_iter().chain(PemKeys::NAMES).collect();
         warnings.extend(file.unknown_keys(&known));
         warnings.extend(readable_key_warning(file, &pem_keys));
+        pems = pem_keys.read(file)?;
     }
     let paths = PemPaths {
         ca: options.ca_pem.as_deref(),
         certificate: options.crt_pem.as_deref(),
         key: options.key_pem.as_deref(),
     };
-    let pems = pem_keys.read()?.overridden_by(paths)?;
+    let pems = pems.overridden_by(paths)?;
     let from_options = insecure_flag(matches);
     let insecure = from_options.or(keys.insecure).unwrap_or_default();
     let addresses = match (options.address, keys.address) {

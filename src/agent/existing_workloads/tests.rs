@@ -262,7 +262,8 @@ fn the_old_container_of_a_workload_that_moved_to_another_runtime_goes_before_the
             "w:a Stopping(RequestedAtRuntime)",
             "w:a Removed",
             "w:a Pending(Starting): 'Triggered at runtime.'",
-            "w:a Pending(StartingFailed): 'Unsupported Runtime'",
+            "w:a Pending(StartingFailed): 'Unsupported Runtime: 'podman-kube' is not among the 'runtimes' in the config \
+             file of the agent'",
         ];
         assert_eq!(rig.sent(), expected, "{state}");
         assert_eq!(rig.agent.manager.threads().count(), 1);

@@ -63,7 +63,7 @@ fn an_update_is_followed_until_its_workloads_run() {
     );
     assert_eq!(ran.err, "");
     assert!(ran.server.is_done());
-    assert_eq!(ran.server.reads, [wait::MASKS, wait::MASKS]);
+    assert_eq!(ran.server.reads, [reasons::MASKS, reasons::MASKS]);
     assert_eq!(ran.server.updates, [(Node::empty(), vec!["desiredState.workloads.w".to_owned()])]);
 }
 
