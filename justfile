@@ -65,6 +65,16 @@ fuzz *args: setup
 stest: setup
     {{cargo}} test --locked --test 'system_*'
 
+# Build for another architecture: `just cross aarch64`, or one component of `server`, `agent`, `cli`, `multicall`
+[group('device')]
+cross architecture='aarch64' component='all': setup
+    @cross/build.sh '{{architecture}}' '{{component}}'
+
+# Build for aarch64 and run the programs under qemu with this machine's `ank` and the fake engine
+[group('device')]
+cross-test: setup
+    @cross/test.sh
+
 # Requirements without code or test; `just trace --strict` fails when there are any
 [group('test')]
 trace *args:

@@ -17,8 +17,9 @@ esac
 case $component in
     all) what=(--bins) ;;
     server | agent) what=(--bin "ank-$component" --no-default-features --features "$component") ;;
-    cli) what=(--bin ank --no-default-features --features cli) ;;
-    *) fail "there is no component '$component'" "one of: all, server, agent, cli" ;;
+    cli | ank) what=(--bin ank --no-default-features --features cli) ;;
+    multicall) what=(--bin ankaios --features multicall) ;;
+    *) fail "there is no component '$component'" "one of: all, server, agent, cli, multicall" ;;
 esac
 
 . cross/aarch64.sh

@@ -16,7 +16,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
 
-fn main() -> ExitCode {
+/// The program; its exit code. Public for the multi-call file.
+pub fn main() -> ExitCode {
     memory::bound_arenas();
     logging::init("ank_agent");
     let settings = match settings::read(std::env::args_os(), &Machine::this()) {

@@ -25,7 +25,8 @@ use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
 
-fn main() -> ExitCode {
+/// The program; its exit code. Public for the multi-call file.
+pub fn main() -> ExitCode {
     memory::bound_arenas();
     logging::init("ank_server");
     let settings = match settings::read(std::env::args_os()) {
