@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "8b75fcc814f8e1bafc920a98982f7acd72e3047e"
+SRCREV = "add379afb871dcc98b4d02f3b67609db482667b0"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
