@@ -3,6 +3,7 @@
 #
 # The compiler is rustup's where its standard library for that target is installed, else Debian's, which has that
 # library as a package. Both write to a target folder of their own, so that builds for this machine stay warm.
+# shellcheck source=tests/scripts/common.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/../tests/scripts/common.sh"
 cd "$root"
 
@@ -22,6 +23,7 @@ case $component in
     *) fail "there is no component '$component'" "one of: all, server, agent, cli, multicall" ;;
 esac
 
+# shellcheck source=cross/aarch64.sh
 . cross/aarch64.sh
 cross/setup.sh
 cross_cargo build --locked --release "${what[@]}"
