@@ -1,5 +1,5 @@
 # Sourced after tests/scripts/common.sh: which compiler builds for aarch64 on this machine, and with what settings.
-# shellcheck shell=bash disable=SC2154
+# shellcheck shell=bash disable=SC2034,SC2154
 
 cross_target=aarch64-unknown-linux-gnu
 # Its own folder: another compiler's results here would make the next build for this machine start anew.

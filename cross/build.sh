@@ -3,6 +3,7 @@
 #
 # The compiler is rustup's where its standard library for that target is installed, else Debian's, which has that
 # library as a package. Both write to a target folder of their own, so that builds for this machine stay warm.
+# shellcheck source=tests/scripts/common.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/../tests/scripts/common.sh"
 cd "$root"
 
@@ -17,10 +18,12 @@ esac
 case $component in
     all) what=(--bins) ;;
     server | agent) what=(--bin "ank-$component" --no-default-features --features "$component") ;;
-    cli) what=(--bin ank --no-default-features --features cli) ;;
-    *) fail "there is no component '$component'" "one of: all, server, agent, cli" ;;
+    cli | ank) what=(--bin ank --no-default-features --features cli) ;;
+    multicall) what=(--bin ankaios --features multicall) ;;
+    *) fail "there is no component '$component'" "one of: all, server, agent, cli, multicall" ;;
 esac
 
+# shellcheck source=cross/aarch64.sh
 . cross/aarch64.sh
 cross/setup.sh
 cross_cargo build --locked --release "${what[@]}"

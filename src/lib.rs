@@ -13,6 +13,7 @@
 //!   ank-agent.rs           starts the agent's threads, waits for SIGTERM                      [main]
 //!   ank.rs                 one command, one exit code                                         [main]
 //!   ank-schema.rs          prints ank_schema.json, which editors know manifests by            [main]
+//!   ankaios.rs             all three in one file, chosen by the name it is called under       [main]
 //! limits.rs                every capacity, timeout, size and stack bound, with its reason     -
 //! clock.rs                 Clock trait and SystemClock                                        -
 //! threads.rs               named spawn with stack size, join with deadline                    -
@@ -169,7 +170,6 @@ pub mod limits;
 pub mod logging;
 pub mod memory;
 pub mod model;
-#[cfg(any(feature = "agent", feature = "server"))]
 pub mod program;
 #[cfg(feature = "agent")]
 pub mod runtime;

@@ -55,7 +55,7 @@ impl UplinkInbox {
         let message = match message {
             FromServer::Response(response) => match self.control.deliver_from_server(response) {
                 Ok(()) => return true,
-                Err(response) => FromServer::Response(response),
+                Err(response) => FromServer::Response(*response),
             },
             other => other,
         };

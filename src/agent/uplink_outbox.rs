@@ -560,9 +560,11 @@ mod tests {
         assert_eq!(lengths, [UPLINK_BATCH, 1]);
     }
 
+    type Room = (usize, Vec<ToServer>, Option<Waker>);
+
     /// Takes messages as long as it has room.
     #[derive(Clone, Default)]
-    struct FakeLine(Arc<Mutex<(usize, Vec<ToServer>, Option<Waker>)>>);
+    struct FakeLine(Arc<Mutex<Room>>);
 
     impl FakeLine {
         fn give_room(&self, room: usize) {

@@ -19,7 +19,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
 
-fn main() -> ExitCode {
+/// The program; its exit code. Public for the multi-call file.
+pub fn main() -> ExitCode {
     program::abort_on_panic();
     memory::bound_arenas();
     logging::init("ank_agent");

@@ -48,6 +48,8 @@ pub struct Cluster {
     certificates: Option<PathBuf>,
     /// Unix domain socket that all programs use instead of the port.
     socket: Option<PathBuf>,
+    /// What starts a program that is not the one cargo built: its words.
+    programs: BTreeMap<String, Vec<PathBuf>>,
     commands: std::cell::Cell<u32>,
 }
 
@@ -70,6 +72,7 @@ impl Cluster {
             server_config: String::new(),
             certificates: None,
             socket: None,
+            programs: BTreeMap::new(),
             commands: std::cell::Cell::new(0),
         }
     }
@@ -134,6 +137,24 @@ impl Cluster {
     pub fn set_socket(&mut self, path: &Path) {
         self.socket = Some(path.to_owned());
         self.port = free_port();
+    }
+
+    /// Lets `program`, when started later, be these words: a path, perhaps behind what runs it.
+    pub fn set_program(&mut self, program: &str, words: &[&Path]) {
+        self.programs.insert(program.to_owned(), words.iter().map(|word| word.to_path_buf()).collect());
+    }
+
+    /// A command that runs `program` without options.
+    fn program(&self, program: &str) -> Command {
+        let built = match program {
+            "ank-server" => env!("CARGO_BIN_EXE_ank-server"),
+            "ank-agent" => env!("CARGO_BIN_EXE_ank-agent"),
+            _ => env!("CARGO_BIN_EXE_ank"),
+        };
+        let words = self.programs.get(program).cloned().unwrap_or_else(|| vec![built.into()]);
+        let mut command = clean_command(&words[0], &self.folder().join("home"));
+        command.args(&words[1..]);
+        command
     }
 
     /// The options that protect the connections of `program`.
@@ -203,7 +224,7 @@ impl Cluster {
     /// Starts a server and does not wait until it listens.
     pub fn spawn_server(&self, arguments: &[&str]) -> Process {
         let config = self.write("ank-server.conf", &format!("version = \"v1\"\n{}\n", self.server_config));
-        let mut command = clean_command(env!("CARGO_BIN_EXE_ank-server"), &self.folder().join("home"));
+        let mut command = self.program("ank-server");
         let address = if self.socket.is_some() { self.url() } else { self.address() };
         command.args(self.security("ank-server")).args(["--address", &address, "--server-config"]);
         command.arg(config).args(arguments).envs(self.server_env.iter().cloned());
@@ -228,7 +249,7 @@ impl Cluster {
 
     fn agent_command(&self, name: &str) -> Command {
         let config = self.write(&format!("{name}.conf"), &format!("version = \"v1\"\n{}\n", self.agent_config));
-        let mut command = clean_command(env!("CARGO_BIN_EXE_ank-agent"), &self.folder().join("home"));
+        let mut command = self.program("ank-agent");
         command
             .args(self.security("ank-agent"))
             .args(["--name", name, "--server-url", &self.url(), "--agent-config"])
@@ -287,7 +308,7 @@ impl Cluster {
 
     /// `ank` without any option.
     pub fn bare_ank_command(&self) -> Command {
-        let mut command = clean_command(env!("CARGO_BIN_EXE_ank"), &self.folder().join("home"));
+        let mut command = self.program("ank");
         command.current_dir(self.folder());
         command
     }

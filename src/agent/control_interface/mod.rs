@@ -156,10 +156,10 @@ impl ControlHub {
     ///
     /// # Errors
     /// The answer, when there is no such workload.
-    pub fn deliver_from_server(&self, response: Response) -> Result<(), Response> {
-        let Some((workload, id)) = response.id.split_once('@') else { return Err(response) };
+    pub fn deliver_from_server(&self, response: Response) -> Result<(), Box<Response>> {
+        let Some((workload, id)) = response.id.split_once('@') else { return Err(Box::new(response)) };
         if !lock(&self.shared.registry).interfaces.contains_key(workload) {
-            return Err(response);
+            return Err(Box::new(response));
         }
         let own = Response { id: id.to_owned(), content: response.content };
         let _ = self.deliver(workload, own); // It may be gone just now, which nobody need be told.
