@@ -116,6 +116,51 @@ fn missing_podman_is_named_and_its_installation_helps() {
 }
 
 #[test]
+fn a_container_of_a_failed_create_is_removed_although_podman_was_away_for_a_while() {
+    let cluster = one_agent();
+    let broken = json!({ "exit": 125, "stderr": "Error: no space left" });
+    let with = |command: &str, key: &str, value: bool| {
+        let mut rule = broken.clone();
+        (rule["command"], rule[key]) = (json!(command), json!(value));
+        rule
+    };
+    cluster.engine.script(&json!([with("run", "leaves_container", true), with("rm", "perform", false)]));
+    cluster.apply(&manifest(&[workload("w1", "run")]));
+    cluster.wait_for_row("w1", "is retried", |row| row.info.starts_with("Retry "));
+    cluster.engine.uninstall();
+    cluster.engine.script(&json!([]));
+    cluster.delete("w1");
+    let row = cluster.wait_for_row("w1", "cannot be removed", |row| row.state == "Stopping(DeleteFailed)");
+    assert!(row.info.contains("Could not spawn command 'podman"), "{row:?}");
+    assert_eq!(cluster.engine.containers_of("w1").len(), 1);
+    cluster.engine.install();
+    cluster.wait_until_gone("w1");
+    assert!(cluster.engine.containers_of("w1").is_empty());
+}
+
+// spec/agent.md FIX-3.
+#[test]
+fn the_log_of_a_workload_whose_run_hangs_is_asked_for_and_delays_nobody() {
+    let cluster = one_agent();
+    let recorder = Recorder::start(&cluster);
+    cluster.engine.script(&json!([{ "command": "run", "workload": "hanging", "hang": true }]));
+    cluster.apply(&manifest(&[workload("hanging", "run")]));
+    wait_until("podman run hangs", || cluster.engine.hanging_calls().len() == 1);
+    let instance = recorder.instance("hanging");
+    assert!(LogClient::new(&cluster).read_all(everything(&instance)).is_empty(), "it has written nothing yet");
+    // More than the queue of one workload holds: the newest wish counts, and nobody waits.
+    for number in 0..20 {
+        cluster.apply(&manifest(&[workload("hanging", "run").tag(&format!("t{number}"))]));
+    }
+    cluster.apply(&manifest(&[workload("calm", "run")]));
+    cluster.wait_for_state("calm", "Running(Ok)");
+    cluster.engine.script(&json!([]));
+    cluster.delete("hanging");
+    cluster.wait_until_gone("hanging");
+    assert_eq!(cluster.engine.containers().len(), 1);
+}
+
+#[test]
 fn agent_starts_without_podman_and_finds_its_containers_when_it_is_back() {
     let mut cluster = Cluster::prepare();
     let file = cluster.write("startup.yaml", &manifest(&[workload("w1", "run")]));

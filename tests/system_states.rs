@@ -167,3 +167,71 @@ fn logs_come_in_the_order_in_which_they_were_written_and_as_they_were_asked_for(
     cluster.wait_for_state("web", "Succeeded(Ok)");
     wait_until("no process that reads logs is left", || children(agent).is_empty());
 }
+
+/// Stands before podman: a listing after a `run` misses everything once when there is a file `miss`, and every process in
+/// a listing has the pid that is in the file `pid`.
+const WRAPPER: &str = r#"#!/bin/sh
+here=$(dirname "$0")
+case " $* " in
+*" ps "*)
+    if rm "$here/hide" 2>/dev/null; then : >"$here/missed"; echo '[]'; exit 0; fi
+    if [ -e "$here/pid" ]; then podman_path "$@" | sed "s/\"Pid\": [1-9][0-9]*/\"Pid\": $(cat "$here/pid")/"; exit 0; fi
+    ;;
+esac
+podman_path "$@"
+code=$?
+case " $* " in *" run "*) [ ! -e "$here/miss" ] || : >"$here/hide" ;; esac
+exit "$code"
+"#;
+
+/// A cluster of `agent_A`, which calls podman through the wrapper in the folder that is answered.
+fn behind_a_wrapper(podman: &Podman) -> (Cluster, std::path::PathBuf) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mut cluster = Cluster::prepare_on(podman);
+    let folder = cluster.folder().join("wrapper");
+    std::fs::create_dir(&folder).expect("own folder is writable");
+    let path = std::env::var("PATH").expect("PATH is set");
+    let program = path.split(':').map(|one| std::path::Path::new(one).join("podman")).find(|file| file.is_file());
+    let program = program.expect("podman is installed");
+    std::fs::write(folder.join("podman"), WRAPPER.replace("podman_path", &program.to_string_lossy()))
+        .expect("own folder");
+    std::fs::set_permissions(folder.join("podman"), std::fs::Permissions::from_mode(0o755)).expect("own file");
+    let mut environment = podman.environment();
+    environment.push(("PATH".to_owned(), format!("{}:{path}", folder.display())));
+    cluster.set_agent_env(environment);
+    cluster.start_server(&[]);
+    cluster.start_agent("agent_A");
+    cluster.wait_for_agents(&["agent_A"]);
+    (cluster, folder)
+}
+
+#[test]
+fn a_listing_that_misses_a_fresh_container_does_not_make_it_lost() {
+    let podman = Podman::new();
+    let (cluster, wrapper) = behind_a_wrapper(&podman);
+    std::fs::write(wrapper.join("miss"), "").expect("own folder is writable");
+    let recorder = Recorder::start(&cluster);
+    cluster.apply(&shell("web", PATIENT));
+    assert_eq!(recorder.states_until("web", "Running(Ok)"), ["Pending(Starting)", "Running(Ok)"]);
+    assert!(wrapper.join("missed").exists(), "a listing missed it");
+    assert_eq!(podman.containers_of("web").len(), 1);
+}
+
+#[test]
+fn a_pid_that_another_process_has_by_now_says_nothing_about_the_container() {
+    let podman = Podman::new();
+    let (cluster, wrapper) = behind_a_wrapper(&podman);
+    let mut other = std::process::Command::new("sleep").arg("600").spawn().expect("sleep starts");
+    std::fs::write(wrapper.join("pid"), other.id().to_string()).expect("own folder is writable");
+    let recorder = Recorder::start(&cluster);
+    cluster.apply(&shell("web", PATIENT));
+    cluster.wait_for_state("web", "Running(Ok)");
+    other.kill().expect("it is our child");
+    other.wait().expect("it is our child");
+    // A listing, which comes every second where nothing else tells, is what ends this.
+    let (pid, _) = podman.only_container("web");
+    assert!(send_signal(pid, Signal::KILL));
+    let states = recorder.states_until("web", "Failed(ExecFailed)");
+    assert_eq!(states, ["Pending(Starting)", "Running(Ok)", "Failed(ExecFailed)"]);
+    assert_eq!(cluster.workload("web").map(|row| row.info).as_deref(), Some("Exit code: '137'"));
+}

@@ -197,6 +197,22 @@ fn certificates_mean_tls_even_with_insecure() {
     }
 }
 
+// spec/agent.md FIX-21.
+#[test]
+fn an_incomplete_set_of_certificates_is_never_printed() {
+    let rig = Rig::new();
+    for (config, missing) in [
+        ("key_pem_content = 'SECRET'", "Missing: '--ca_pem', '--crt_pem''"),
+        ("ca_pem_content = 'SECRET'\nkey_pem_content = 'SECRET'", "Missing: '--crt_pem''"),
+    ] {
+        let path = rig.config("");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+        let error = rig.error(&format!("{config}\nname = 'A'"), "");
+        assert!(error.starts_with("Missing certificate files: '") && error.contains(missing), "{error}");
+        assert!(!error.contains("SECRET"), "{error}");
+    }
+}
+
 #[test]
 fn only_the_default_run_folder_is_created_and_what_exists_is_left_alone() {
     let rig = Rig::new();
