@@ -296,7 +296,7 @@ fn config_files_that_cannot_be_used_are_told_by_file_line_and_key() {
 fn shells_show_what_candidates_mean() {
     let cluster = Cluster::prepare();
     let mut all = String::new();
-    for words in ["", "get ", "get workload -", "get state -o ", "logs -"] {
+    for words in ["", "get ", "get workload -", "get agent ", "get state -o ", "logs -"] {
         let mut command = cluster.bare_ank_command();
         command.env("COMPLETE", "fish").args(["--", "ank"]).args(words.split(' '));
         let output = cluster.finish(command, "");
