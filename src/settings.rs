@@ -238,7 +238,8 @@ impl ConfigFile {
     }
 
     /// The file, and the line of `key` when that stands in one place only, at the top or in some table.
-    fn place(&self, key: &str) -> String {
+    #[must_use]
+    pub fn place(&self, key: &str) -> String {
         fn collect(table: &DeTable<'_>, key: &str, found: &mut Vec<usize>) {
             for (name, value) in table {
                 match value.get_ref() {

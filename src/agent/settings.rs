@@ -223,12 +223,17 @@ fn combine(
     };
     // [impl->swdd~agent-provides-file-paths-to-communication-middleware~1]
     let pems = pems.overridden_by(paths)?;
-    let name = checked_name(options.name.or(keys.name).unwrap_or_default())?;
-    let folder = run_folder(options.run_folder.or(keys.run_folder), &name, machine)?;
+    // A value that cannot be used is easier to find with the place that it stands in.
+    let place = |key: &str, given: bool| file.filter(|_| !given).map_or_else(String::new, |file| in_file(file, key));
+    let name_place = place("name", options.name.is_some() || keys.name.is_none());
+    let name = checked_name(options.name.or(keys.name).unwrap_or_default(), &name_place)?;
+    let folder_place = place("run_folder", options.run_folder.is_some() || keys.run_folder.is_none());
+    let folder = run_folder(options.run_folder.or(keys.run_folder), &name, &folder_place, machine)?;
     let runtimes = enabled_runtimes(keys.runtimes, &mut warnings)?;
     let from_options = insecure_flag(matches);
     let insecure = from_options.or(keys.insecure).unwrap_or_default();
     // [impl->swdd~agent-fails-on-missing-file-paths-and-insecure-cli-arguments~1]
+    let url_place = place("server_url", options.server_url.is_some() || keys.server_url.is_none());
     let url = options.server_url.or(keys.server_url);
     let url = url.as_deref().unwrap_or(DEFAULT_SERVER_URL);
     let parsed = ServerUrl::parse(url);
@@ -239,7 +244,8 @@ fn combine(
         warnings.extend(warning.map(str::to_owned));
         security?
     };
-    let parsed = parsed.map_err(|error| other("Failed to create communications client.", error))?;
+    let wrong = |error| other("Failed to create communications client.", format!("{error}{url_place}"));
+    let parsed = parsed.map_err(wrong)?;
     let url = protected(parsed, &security, &mut warnings);
     let tags = if options.tags.is_empty() { keys.tags } else { options.tags.into_iter().collect() };
     let rerun = match (keys.rerun_finished.unwrap_or_default(), machine.boot_time) {
@@ -280,12 +286,17 @@ pub fn unsupported_runtime(runtime: &str) -> String {
     format!("Unsupported Runtime '{runtime}'{meant}")
 }
 
-fn other(what: &'static str, text: impl ToString) -> SettingsError {
-    SettingsError::Other { what, text: text.to_string() }
+fn other(what: &'static str, text: String) -> SettingsError {
+    SettingsError::Other { what, text }
 }
 
-fn checked_name(name: String) -> Result<String, SettingsError> {
-    let wrong = |text: &str| other("Error encountered while checking agent name!", text);
+fn in_file(file: &ConfigFile, key: &str) -> String {
+    format!(" ({}: '{key}')", file.place(key))
+}
+
+/// Checks the name, which stands at `place` when that is not empty.
+fn checked_name(name: String, place: &str) -> Result<String, SettingsError> {
+    let wrong = |text: &str| other("Error encountered while checking agent name!", format!("{text}{place}"));
     if name.is_empty() {
         let text = "Empty agent name is not allowed. Set it with '--name' or the key 'name' of the config file.";
         return Err(wrong(text));
@@ -339,14 +350,14 @@ fn enabled_runtimes(
 
 /// The agent's own folder. Only the default run folder is created, and open to the other agents and users that share
 /// it; nothing that exists is changed or removed, since running workloads have it mounted.
-fn run_folder(given: Option<PathBuf>, name: &str, machine: &Machine) -> Result<PathBuf, SettingsError> {
+fn run_folder(given: Option<PathBuf>, name: &str, place: &str, machine: &Machine) -> Result<PathBuf, SettingsError> {
     let default = machine.temporary.join("ankaios");
     let base = given.unwrap_or_else(|| default.clone());
     let wrong = |text| other("Run folder creation failed. Cannot continue without run folder.", text);
     let failed = |path: &Path, error: &io::Error| wrong(format!("'{}': {error}", path.display()));
     if !base.is_dir() {
         if base != default {
-            return Err(wrong(format!("Could not find directory \"{}\"", base.display())));
+            return Err(wrong(format!("Could not find directory \"{}\"{place}", base.display())));
         }
         fs::create_dir_all(&base).map_err(|error| failed(&base, &error))?;
         fs::set_permissions(&base, fs::Permissions::from_mode(0o777)).map_err(|error| failed(&base, &error))?;

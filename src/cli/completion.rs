@@ -12,7 +12,7 @@ use super::settings::{CliSettings, known_contexts};
 use crate::limits::COMPLETION_MAX;
 use crate::model::execution_state::Phase;
 use crate::model::node::Node;
-use clap::FromArgMatches;
+use clap::{Arg, Command, FromArgMatches};
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
 use crossbeam_channel::never;
@@ -28,7 +28,23 @@ const RUNTIMES: [&str; 3] = ["podman", "podman-kube", "containerd"];
 /// # Errors
 /// The shell is unknown, or standard output cannot be written.
 pub fn answer_shell(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<bool, clap::Error> {
-    CompleteEnv::with_factory(args::command).try_complete(words, std::env::current_dir().ok().as_deref())
+    CompleteEnv::with_factory(command).try_complete(words, std::env::current_dir().ok().as_deref())
+}
+
+/// The command tree. Options are offered where one is begun or nothing else can stand: among twenty of them nobody
+/// finds the three names of workloads.
+fn command() -> Command {
+    let words = words_of_command_line();
+    let place = std::env::var("_CLAP_COMPLETE_INDEX").ok().and_then(|place| place.parse().ok());
+    let word = words.get(place.unwrap_or_else(|| words.len().saturating_sub(1)));
+    let is_option = word.is_some_and(|word| word.as_encoded_bytes().starts_with(b"-"));
+    if is_option { args::command() } else { with_hidden_options(args::command()) }
+}
+
+fn with_hidden_options(command: Command) -> Command {
+    let command = command.disable_help_flag(true).disable_version_flag(true);
+    let hidden = |argument: Arg| if argument.is_positional() { argument } else { argument.hide(true) };
+    command.mut_args(hidden).mut_subcommands(with_hidden_options)
 }
 
 /// What can stand at a place of the command line.

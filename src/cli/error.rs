@@ -148,6 +148,12 @@ impl CommandError {
                 return Some(format!("{end}; check the server's log, and whether it expects TLS"));
             }
             Self::Refused(text) if text.contains("cycle") => "remove one of the dependencies of that cycle",
+            Self::Refused(text) if text.contains("Failed to access variable") => {
+                "the configs have no such value; compare with 'ank get state desiredState.configs'"
+            }
+            Self::Refused(text) if text.contains("references config key") => {
+                "add it to the 'configs' of the manifest; 'ank get configs' lists those there are"
+            }
             Self::Refused(_) => "nothing was changed; correct what the server names and try again",
             Self::Answer(_) | Self::Unexpected | Self::InstanceName(_) => {
                 "check the versions of ank and server with '--version'"

@@ -91,6 +91,8 @@ fn contexts(file: &ConfigFile) -> Result<Vec<String>, ConfigError> {
 struct FromFile {
     keys: Keys,
     pems: Pems,
+    /// Where the URL of the server stands.
+    url_place: String,
 }
 
 impl CliSettings {
@@ -105,7 +107,7 @@ impl CliSettings {
         let flag = |given: bool, not: bool, key: Option<bool>| given || (!not && key.unwrap_or(false));
         let quiet = flag(common.quiet, common.no_quiet, keys.quiet);
         output.set_level(quiet, flag(common.verbose, common.no_verbose, keys.verbose));
-        let (url, security) = connection(server_url, common, file.pems, keys, output)?;
+        let (url, security) = connection(server_url, common, file.pems, keys, &file.url_place, output)?;
         let response_timeout = common.response_timeout.or(keys.response_timeout).unwrap_or(DEFAULT_RESPONSE_TIMEOUT_MS);
         Ok(Self {
             url,
@@ -200,7 +202,7 @@ fn from_file(
         key_pem_content: table.key_pem_content.or(top.key_pem_content),
     };
     settings::readable_key_warning(file, &pems).into_iter().for_each(|warning| output.warn(warning));
-    Ok(FromFile { keys, pems: pems.read(file)? })
+    Ok(FromFile { keys, pems: pems.read(file)?, url_place: file.place("server_url") })
 }
 
 fn connection(
@@ -208,6 +210,7 @@ fn connection(
     common: &Common,
     pems: Pems,
     keys: &Keys,
+    url_place: &str,
     output: &mut Output<'_>,
 ) -> Result<(ServerUrl, Security), CliError> {
     let paths = PemPaths {
@@ -217,10 +220,11 @@ fn connection(
     };
     let pems =
         pems.overridden_by(paths).map_err(|error| start(error, "check the path and the permissions of the file"))?;
-    let url = server_url.or(keys.server_url.as_deref()).unwrap_or(DEFAULT_URL);
-    let url = ServerUrl::parse(url).map_err(|error| {
-        let hint = "write it as http://<host>:<port>, https://<host>:<port> or unix:///<path>";
-        start(format_args!("Cannot connect to server: '{error}'"), hint)
+    let text = server_url.or(keys.server_url.as_deref()).unwrap_or(DEFAULT_URL);
+    let url = ServerUrl::parse(text).map_err(|error| {
+        let place = if server_url.is_none() { format!(" in {url_place}") } else { String::new() };
+        let hint = format!("write it{place} as http://<host>:<port>, https://<host>:<port> or unix:///<path>");
+        start(format_args!("Cannot connect to server: '{error}'"), &hint)
     })?;
     if url.is_socket() {
         // Neither certificates nor '--insecure' mean anything: the permissions of the socket decide who connects.
@@ -352,6 +356,26 @@ mod tests {
             let found = settings.unwrap_err();
             assert!(found.contains(error), "{file:?} {words:?}: {found}");
         }
+    }
+
+    #[test]
+    fn a_wrong_url_of_the_config_file_is_told_with_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ank.conf");
+        std::fs::write(&path, "version = 'v1'\n[default]\nserver_url = 'here'\n").unwrap();
+        let hint = |words: &[&str]| {
+            let words = ["ank", "-k", "-x", path.to_str().unwrap()].into_iter().chain(words.iter().copied());
+            let arguments = Arguments::read(words.chain(["get", "agents"])).unwrap();
+            let mut output = Output::to(io::sink(), io::sink(), None);
+            let settings = CliSettings::load(arguments.server_url.as_deref(), &arguments.common, &mut output);
+            settings.unwrap_err().hint().unwrap()
+        };
+        assert!(
+            hint(&[]).starts_with(&format!("write it in '{}', line 3 as http://", path.display())),
+            "{}",
+            hint(&[])
+        );
+        assert!(hint(&["-s", "there"]).starts_with("write it as http://"));
     }
 
     #[test]

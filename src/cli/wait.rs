@@ -10,7 +10,7 @@ use super::output::Output;
 use super::reasons::Reasons;
 use super::rows::{self, Row};
 use super::session::{Accepted, ServerLink};
-use super::table::{Table, TooWide};
+use super::table::{Table, TooWide, shortened};
 use crate::clock::Clock;
 use crate::limits::SPINNER_INTERVAL;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
@@ -131,7 +131,8 @@ impl WaitState {
     }
 
     /// The frame as lines, with `spinner` before the states that are not final. At most `lines_max` lines: when
-    /// there are more instances, those that are done are left out first.
+    /// there are more instances, those that are done are left out first. Below, as far as there is room, stands what
+    /// the table had to cut about those that are outstanding.
     #[must_use]
     pub fn frame(&self, spinner: char, columns: usize, lines_max: usize) -> Vec<String> {
         let room = lines_max.saturating_sub(1).max(1); // Below the heading.
@@ -154,6 +155,17 @@ impl WaitState {
             let open = shown.iter().filter(|instance| self.is_outstanding(instance)).count();
             let waiting = self.rows.keys().filter(|instance| self.is_outstanding(instance)).count() - open;
             lines.push(format!("and {hidden} more, {waiting} of them not there yet"));
+        }
+        let is_cut = |(index, instance): &(usize, &&InstanceName)| {
+            self.is_outstanding(instance) && !lines[index + 1].contains(&table.rows[*index][4])
+        };
+        let cut: Vec<String> = (shown.iter().enumerate())
+            .filter(is_cut)
+            .map(|(index, instance)| shortened(&format!("{}: {}", instance.workload, table.rows[index][4]), columns))
+            .collect();
+        if !cut.is_empty() && lines.len() + 1 + cut.len() <= lines_max {
+            lines.push(String::new());
+            lines.extend(cut);
         }
         lines
     }

@@ -102,6 +102,21 @@ fn frames_show_a_spinner_while_an_instance_is_outstanding() {
 }
 
 #[test]
+fn what_a_narrow_table_cuts_about_what_is_outstanding_stands_below_it() {
+    let mut state = wait_state(&["db.1.A", "web.1.A"], &[], &["A"]);
+    let info = "Retry 3: Error: no space left on device, and nothing helps";
+    state.on_states(&[reported("web.1.A", Phase::PendingStarting, info), reported("db.1.A", Phase::Running, info)]);
+    let frame = state.frame('|', 76, usize::MAX);
+    assert_eq!(frame[3..], [String::new(), format!("web: {info}")]);
+    assert_eq!(state.frame('|', 76, 5).len(), 5);
+    assert_eq!(state.frame('|', 76, 4).len(), 3, "no room");
+    assert_eq!(state.frame('|', 40, 9)[4], "web: Retry 3: Error: no space left on...");
+    assert_eq!(state.frame('|', 200, 9).len(), 3, "nothing is cut");
+    state.on_states(&[reported("web.1.A", Phase::Running, info)]);
+    assert_eq!(state.frame(' ', 76, usize::MAX).len(), 3, "all are done");
+}
+
+#[test]
 fn a_frame_that_is_too_long_shows_what_is_outstanding() {
     let names: Vec<String> = (0..20).map(|index| format!("w{index:02}.1.A")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
