@@ -191,6 +191,12 @@ pub struct ServerSettings {
     pub warnings: Vec<String>,
 }
 
+/// The command line, as manual pages show it.
+#[must_use]
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
 /// Reads the settings: arguments, then the config file, then the PEM files.
 ///
 /// # Errors
