@@ -51,6 +51,7 @@
 //!     control.rs           what workloads and their agent say                       [control]
 //!   delimited.rs           messages with their length before them                   [control]
 //!   grpc.rs                methods, channel arguments, blocking waits                         -
+//!   grpc_parts.rs          what of the library gets into our programs                       -
 //!   tls.rs                 handshake, and one pump per TLS connection                [tls:peer]
 //!   hook_message.rs        what hooks read and write                                  [hook]
 //!   outbox.rs              messages waiting for one peer, bounded and merged          [server]
