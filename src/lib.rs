@@ -21,6 +21,8 @@
 //! child/followed.rs        outside programs whose output is read while they run                [caller]
 //! logging.rs               log lines and fatal errors of server and agent                     [any]
 //! program.rs               how server and agent end: exit codes, help                         [main]
+//! vital.rs                 threads without which nothing goes on: turns, nudges           [all of them]
+//! service_manager.rs       systemd is told: ready, status, all threads go on                [notify]
 //! settings.rs              file < environment < flags, PEM texts, TLS decision                [main]
 //! model/                   values and rules: no I/O, no threads, no protobuf
 //!   yaml.rs                one YAML document with places and source texts                     -
@@ -170,8 +172,12 @@ pub mod program;
 pub mod runtime;
 #[cfg(feature = "server")]
 pub mod server;
+#[cfg(any(feature = "agent", feature = "server"))]
+pub mod service_manager;
 pub mod settings;
 #[cfg(all(test, feature = "agent"))]
 pub mod simulation;
 pub mod threads;
+#[cfg(any(feature = "agent", feature = "server"))]
+pub mod vital;
 pub mod wire;

@@ -21,6 +21,22 @@ pub const STACK_WORKLOAD: usize = 512 * 1024;
 /// Longest time that the agent waits for its threads at the end. Calls of the engine are not waited for.
 pub const AGENT_STOP_DEADLINE: Duration = Duration::from_secs(1);
 
+// ---------------------------------------------------------- service manager
+
+/// Longest wait until the service manager takes a message. It is busy for milliseconds, or it is not there any more.
+pub const NOTIFY_SEND_MAX: Duration = Duration::from_secs(1);
+/// A changed status is told at most this often: it is for people.
+pub const SERVICE_STATUS_REST: Duration = Duration::from_secs(1);
+/// Longest part of the status, in bytes; it is shown on one line.
+pub const SERVICE_STATUS_MAX: usize = 300;
+/// After a thread was nudged it is looked at again after this long; it doubles. A turn takes less than a millisecond.
+pub const VITAL_LOOK_FIRST: Duration = Duration::from_millis(2);
+/// Longest pause between two such looks. Much less than half of the shortest sensible `WatchdogSec`, so that a thread
+/// that comes back late is seen in time.
+pub const VITAL_LOOK_MAX: Duration = Duration::from_millis(250);
+/// A thread that is waited for this long is named in the log, before the service manager kills the program.
+pub const VITAL_LATE: Duration = Duration::from_secs(2);
+
 // ------------------------------------------------------------------- memory
 
 /// Arenas of malloc. Two let threads allocate at the same time; each more keeps memory that nobody uses.

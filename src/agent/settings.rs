@@ -232,6 +232,12 @@ impl Machine {
     }
 }
 
+/// The command line, as manual pages show it.
+#[must_use]
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
 /// Reads the settings in the order of spec/agent.md section 1.3 and creates the run folder.
 ///
 /// # Errors

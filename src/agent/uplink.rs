@@ -10,7 +10,9 @@ use crate::clock::{Clock, SystemClock};
 use crate::limits::{RECONNECT_LOG_FIRST, RECONNECT_LOG_MAX, RECONNECT_PAUSE, STACK_LARGE};
 use crate::logging::with_causes;
 use crate::model::messages::ToServer;
+use crate::service_manager::StatusBoard;
 use crate::threads;
+use crate::vital::Pulse;
 use crate::wire::client::{ClientOptions, ClientReceiver, StreamEnd, connect};
 use crossbeam_channel::{Receiver, Sender, bounded, select_biased};
 use log::{debug, info, warn};
@@ -31,6 +33,8 @@ pub struct Uplink {
     pub outbox: UplinkReader,
     /// The scheduler's inbox.
     pub scheduler: Sender<SchedulerEvent>,
+    /// Where it is told whether there is a connection.
+    pub status: StatusBoard,
 }
 
 /// How a session ended.
@@ -48,13 +52,16 @@ impl Uplink {
     // [impl->swdd~communication-to-from-agent-middleware~1]
     // [impl->swdd~agent-shall-use-interfaces-to-server~1]
     #[must_use]
-    pub fn run(self, stop: &Receiver<()>) -> Option<String> {
+    pub fn run(self, stop: &Receiver<()>, pulse: &Pulse) -> Option<String> {
         let mut log = InterruptionLog::default();
+        self.status.connection(|| format!("Connecting to '{}'", self.options.url));
         loop {
-            match self.session(stop) {
+            pulse.turn();
+            match self.session(stop, pulse) {
                 SessionEnd::Stopped => return None,
                 SessionEnd::Refused(text) => return Some(text),
                 SessionEnd::Interrupted { reason, greeted } => {
+                    self.status.connection(|| format!("No connection to '{}': {reason}", self.options.url));
                     let now = SystemClock.now();
                     if greeted {
                         log = InterruptionLog::default();
@@ -75,18 +82,23 @@ impl Uplink {
     }
 
     // [impl->swdd~agent-sends-hello~1]
-    fn session(&self, stop: &Receiver<()>) -> SessionEnd {
+    fn session(&self, stop: &Receiver<()>, pulse: &Pulse) -> SessionEnd {
         let (agent, version) = (self.agent.clone(), self.version.to_owned());
         let hello = ToServer::AgentHello { agent, version, tags: self.tags.clone() };
         let interrupted = |reason| SessionEnd::Interrupted { reason, greeted: false };
-        let (mut sender, receiver, hangup) = match connect(&self.options, hello) {
+        let (mut sender, receiver, hangup) = match pulse.outside(|| connect(&self.options, hello)) {
             Ok(connection) => connection,
             Err(error) => return interrupted(with_causes(&error)),
         };
         let (ended_sender, ended) = bounded(1);
         let scheduler = self.scheduler.clone();
+        let (status, url) = (self.status.clone(), self.options.url.clone());
+        let greeted = move || {
+            info!("Connected to the server.");
+            status.connection(|| format!("Connected to '{url}'"));
+        };
         let reader = threads::spawn("rx:server", STACK_LARGE, move || {
-            let _ = ended_sender.send(read(receiver, &scheduler)); // Gone only when the agent ends.
+            let _ = ended_sender.send(read(receiver, &scheduler, greeted)); // Gone only when the agent ends.
         });
         if let Err(error) = reader {
             hangup.hang_up();
@@ -95,8 +107,9 @@ impl Uplink {
         debug!("Connected to server '{}'.", self.options.url);
         self.outbox.connected();
         let end = loop {
+            pulse.turn();
             while let Some(message) = self.outbox.next(SystemClock.now()) {
-                if sender.send(message).is_err() {
+                if pulse.outside(|| sender.send(message)).is_err() {
                     hangup.hang_up(); // The reader ends then, and knows the better reason.
                     break;
                 }
@@ -111,6 +124,7 @@ impl Uplink {
                     hangup.hang_up();
                     return SessionEnd::Stopped; // The scheduler is gone.
                 },
+                recv(pulse.nudged()) -> _ => {}
             }
         };
         hangup.hang_up();
@@ -126,14 +140,15 @@ impl Uplink {
     }
 }
 
-/// Passes messages on until the stream ends; answers how, and whether there was any message.
-fn read(mut receiver: ClientReceiver, scheduler: &Sender<SchedulerEvent>) -> (StreamEnd, bool) {
+/// Passes messages on until the stream ends; answers how, and whether there was any message. Calls `on_first` at the
+/// first one.
+fn read(mut receiver: ClientReceiver, scheduler: &Sender<SchedulerEvent>, on_first: impl Fn()) -> (StreamEnd, bool) {
     let mut greeted = false;
     loop {
         match receiver.receive() {
             Ok(message) => {
                 if !greeted {
-                    info!("Connected to the server.");
+                    on_first();
                 }
                 greeted = true;
                 if scheduler.send(SchedulerEvent::Server(message)).is_err() {

@@ -205,6 +205,12 @@ pub enum SettingsError {
     Pem(#[from] PemError),
 }
 
+/// The command line, as manual pages show it.
+#[must_use]
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
 /// Reads the settings: arguments, then the config file, then the PEM files.
 ///
 /// # Errors

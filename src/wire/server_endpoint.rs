@@ -21,11 +21,12 @@ use crate::model::messages::ToServer;
 use crate::model::names::{excerpt, is_name};
 use crate::model::version::check_compatible;
 use crate::threads::{self, Thread};
+use crate::vital::{Pulse, VitalThreads};
 use crossbeam_channel::Sender;
 use futures_util::StreamExt;
 use grpcio::{DuplexSink, RequestStream, RpcContext, RpcStatus, RpcStatusCode, ServiceBuilder};
 use protobuf::Message;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -221,14 +222,19 @@ impl ServerEndpoint {
     /// # Errors
     /// [`EndpointError`] when the address cannot be had or threads cannot be started.
     // [impl->swdd~server-supports-multiple-clients~1]
-    pub fn start(options: &EndpointOptions, inbox: Sender<PeerEvent>) -> Result<Self, EndpointError> {
-        Self::start_with(options, inbox, Keepalive::default(), SERVER_INBOX_BYTES)
+    pub fn start(
+        options: &EndpointOptions,
+        inbox: Sender<PeerEvent>,
+        vital: &mut VitalThreads,
+    ) -> Result<Self, EndpointError> {
+        Self::start_with(options, inbox, vital, Keepalive::default(), SERVER_INBOX_BYTES)
     }
 
     /// The same with another bound for peers that have vanished, and for the bytes of large messages that wait.
     fn start_with(
         options: &EndpointOptions,
         inbox: Sender<PeerEvent>,
+        vital: &mut VitalThreads,
         keepalive: Keepalive,
         inbox_bytes: usize,
     ) -> Result<Self, EndpointError> {
@@ -247,7 +253,7 @@ impl ServerEndpoint {
         let shared = Arc::new(Shared {
             inbox,
             budget: InboxBudget::new(inbox_bytes),
-            writer: Writer::start().map_err(|error| start(&error))?,
+            writer: Writer::start(vital).map_err(|error| start(&error))?,
             next_peer: AtomicU64::new(1),
             connections: Mutex::default(),
             handshakes: Mutex::default(),
@@ -269,8 +275,13 @@ impl ServerEndpoint {
         let gate = Arc::new(Mutex::new(Gate { server, next_number: CONNECTION_FD_MIN }));
         let (stopped, stop) =
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| start(&error))?;
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| start(&error))?);
+        let nudge = wake.clone();
+        let pulse = vital.add_nudged_by("listen", move || {
+            let _ = rustix::io::write(&nudge, &1_u64.to_ne_bytes()); // Full means readable already.
+        });
         let listen = threads::spawn("listen", STACK_SMALL, move || {
-            accept_until_stopped(&listeners, &stopped, &shared, &gate, tls.as_ref());
+            accept_until_stopped(&listeners, &Wakes { stopped, wake, pulse }, &shared, &gate, tls.as_ref());
             drop(listeners); // Refuse new connections before the old ones end.
             let mut gate = lock(&gate);
             let ended = gate.server.shutdown();
@@ -337,17 +348,28 @@ fn origin(shared: &Shared, grpc_name: &str) -> Option<Origin> {
 
 // ------------------------------------------------------------------- accept
 
+/// What wakes the `listen` thread beside connections.
+struct Wakes {
+    /// Closed at the end.
+    stopped: OwnedFd,
+    /// Readable when a turn is wanted.
+    wake: Arc<OwnedFd>,
+    pulse: Pulse,
+}
+
 fn accept_until_stopped(
     listeners: &[Listener],
-    stopped: &OwnedFd,
+    wakes: &Wakes,
     shared: &Arc<Shared>,
     gate: &Arc<Mutex<Gate>>,
     tls: Option<&ServerTls>,
 ) {
     loop {
-        let stop = PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::IN);
+        wakes.pulse.turn();
+        let stop = PollFd::from_borrowed_fd(wakes.stopped.as_fd(), PollFlags::IN);
+        let wake = PollFd::from_borrowed_fd(wakes.wake.as_fd(), PollFlags::IN);
         let listening = listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN));
-        let mut wanted: Vec<PollFd<'_>> = std::iter::once(stop).chain(listening).collect();
+        let mut wanted: Vec<PollFd<'_>> = [stop, wake].into_iter().chain(listening).collect();
         match poll(&mut wanted, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => {
@@ -358,9 +380,12 @@ fn accept_until_stopped(
         if !wanted[0].revents().is_empty() {
             return;
         }
-        let ready = listeners.iter().zip(&wanted[1..]).filter(|(_, polled)| !polled.revents().is_empty());
+        if !wanted[1].revents().is_empty() {
+            let _ = rustix::io::read(&wakes.wake, &mut [0; 8]); // Nobody else reads it.
+        }
+        let ready = listeners.iter().zip(&wanted[2..]).filter(|(_, polled)| !polled.revents().is_empty());
         for (listener, _) in ready {
-            accept_from(listener, stopped, shared, gate, tls);
+            accept_from(listener, &wakes.stopped, shared, gate, tls);
         }
     }
 }

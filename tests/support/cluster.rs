@@ -37,6 +37,8 @@ pub struct Cluster {
     pub agents: BTreeMap<String, Process>,
     /// Further environment of the agents, such as the configuration of a real engine.
     agent_env: Vec<(String, String)>,
+    /// Further environment of the server.
+    server_env: Vec<(String, String)>,
     /// Lines for every `ank-agent.conf` written from now on.
     agent_config: String,
     /// Lines for every `ank-server.conf` written from now on.
@@ -64,6 +66,7 @@ impl Cluster {
             server: None,
             agents: BTreeMap::new(),
             agent_env: Vec::new(),
+            server_env: Vec::new(),
             agent_config: String::new(),
             server_config: String::new(),
             certificates: None,
@@ -87,6 +90,11 @@ impl Cluster {
     /// Sets further environment for agents started later.
     pub fn set_agent_env(&mut self, variables: Vec<(String, String)>) {
         self.agent_env = variables;
+    }
+
+    /// Sets further environment for servers started later.
+    pub fn set_server_env(&mut self, variables: Vec<(String, String)>) {
+        self.server_env = variables;
     }
 
     /// Sets the lines of `ank-server.conf` below `version` for servers started later.
@@ -187,13 +195,18 @@ impl Cluster {
         panic!("no free port found");
     }
 
+    /// Chooses the port of a server that is started later than its agents.
+    pub fn reserve_port(&mut self) {
+        self.port = free_port();
+    }
+
     /// Starts a server and does not wait until it listens.
     pub fn spawn_server(&self, arguments: &[&str]) -> Process {
         let config = self.write("ank-server.conf", &format!("version = \"v1\"\n{}\n", self.server_config));
         let mut command = self.program("ank-server");
         let address = if self.socket.is_some() { self.url() } else { self.address() };
         command.args(self.security("ank-server")).args(["--address", &address, "--server-config"]);
-        command.arg(config).args(arguments);
+        command.arg(config).args(arguments).envs(self.server_env.iter().cloned());
         Process::start(&mut command, &self.folder().join("logs"), "server")
     }
 

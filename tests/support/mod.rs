@@ -17,6 +17,7 @@ pub mod process;
 pub mod python;
 pub mod recorder;
 pub mod scratch;
+pub mod service_manager;
 pub mod table;
 
 use std::time::{Duration, Instant};
@@ -28,6 +29,7 @@ pub use log_client::LogClient;
 pub use manifest::{manifest, workload};
 pub use process::Process;
 pub use recorder::Recorder;
+pub use service_manager::ServiceManager;
 
 /// Longest wait for anything a test expects. Generous, because a loaded machine is slow, not wrong.
 pub const LIMIT: Duration = Duration::from_secs(60);

@@ -22,6 +22,7 @@ use crate::model::access_rules::ControlInterfaceAccess;
 use crate::model::messages::{Request, Response};
 use crate::model::names::Name;
 use crate::threads::{self, Thread};
+use crate::vital::VitalThreads;
 use authorizer::Authorizer;
 use outbox::Outbox;
 use pipes::{PipeError, Pipes};
@@ -118,9 +119,11 @@ impl ControlHub {
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub fn start<C: Clock>(&self, clock: C, stop: OwnedFd) -> io::Result<Thread> {
+    pub fn start<C: Clock>(&self, clock: C, stop: OwnedFd, vital: &mut VitalThreads) -> io::Result<Thread> {
+        let shared = self.shared.clone();
+        let pulse = vital.add_nudged_by("control", move || shared.wake());
         let poller = Poller::new(self.shared.clone(), clock);
-        threads::spawn("control", STACK_LARGE, move || poller.run(&stop))
+        threads::spawn("control", STACK_LARGE, move || poller.run(&stop, &pulse))
     }
 
     /// Makes the FIFOs of a workload in `folder` and serves them from now on. Existing FIFOs are kept, so that a

@@ -623,8 +623,9 @@ fn the_threads_report_and_end_with_their_sender() {
     let (commands, inbox) = bounded(4);
     let (reports, told) = bounded(4);
     let connector = Box::new(ScriptedConnector(scripted));
+    let pulse = Pulse::unattended();
     let thread =
-        start(CheckerSettings::podman(), connector, inbox, move |report| reports.send(report).unwrap()).unwrap();
+        start(CheckerSettings::podman(), connector, inbox, move |report| reports.send(report).unwrap(), pulse).unwrap();
     let id = ContainerId("web".into());
     commands.send(WatchCommand::Watch { instance: instance("web"), id, generation: 1, in_burst: false }).unwrap();
     for container in [running("web", 0), exited("web", 0)] {

@@ -9,6 +9,7 @@ use crate::model::names::InstanceName;
 use crate::model::version::VERSION;
 use crate::simulation::manual_clock::ManualClock;
 use crate::threads::Thread;
+use crate::vital::VitalThreads;
 use crate::wire::address::{Security, ServerUrl};
 use crate::wire::client::Service;
 use crate::wire::outbox::Outbox;
@@ -21,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 fn endpoint(address: SocketAddr) -> (ServerEndpoint, Receiver<PeerEvent>) {
     let (inbox, events) = bounded(SERVER_INBOX);
     let options = EndpointOptions::tcp(address, Security::Insecure, MESSAGE_MAX);
-    (ServerEndpoint::start(&options, inbox).unwrap(), events)
+    (ServerEndpoint::start(&options, inbox, &mut VitalThreads::unattended()).unwrap(), events)
 }
 
 /// An uplink on a thread of its own.
@@ -52,9 +53,10 @@ impl Running {
             tags: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
             outbox: reader,
             scheduler,
+            status: StatusBoard::default(),
         };
         let thread = threads::spawn("uplink", STACK_LARGE, move || {
-            let _ = results.send(uplink.run(&stopped));
+            let _ = results.send(uplink.run(&stopped, &Pulse::unattended()));
         });
         Self { outbox, events, stop: Some(stop), result, thread: Some(thread.unwrap()) }
     }
