@@ -55,6 +55,7 @@
 //!   delimited.rs           messages with their length before them                   [control]
 //!   weight.rs              what a message takes when it is decoded         [control] [rx:peer]
 //!   grpc.rs                methods, channel arguments, blocking waits                         -
+//!   grpc_parts.rs          what of the library gets into our programs                       -
 //!   tls.rs                 handshake, and one pump per TLS connection                [tls:peer]
 //!   hook_message.rs        what hooks read and write                                  [hook]
 //!   outbox.rs              messages waiting for one peer, bounded and merged          [server]

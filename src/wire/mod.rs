@@ -11,6 +11,7 @@ pub mod delimited;
 #[cfg(feature = "server")]
 mod foreign;
 mod grpc;
+mod grpc_parts;
 #[cfg(feature = "server")]
 pub mod hook_message;
 #[cfg(feature = "server")]
