@@ -80,20 +80,13 @@ fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
     }
 
     let (inbox, events) = bounded(SERVER_INBOX);
-    let tls = match &security {
-        Security::Insecure => "none",
-        Security::MutualTls(_) => "mutual",
-    };
-    let over_tcp = settings.addresses.iter().any(|address| matches!(address, ListenAddress::Tcp(_)));
-    if over_tcp && security == Security::Insecure {
-        log::warn!("!!!ANKSERVER IS STARTED IN INSECURE MODE (-k, --insecure) -> TLS is disabled!!!");
-    }
     let options = EndpointOptions {
         addresses: settings.addresses,
         socket_mode: settings.socket_mode,
         security,
         message_max: settings.message_max.0,
     };
+    let tls = told_protection(&options);
     let manager = ServiceManager::from_environment();
     let (lost, lost_thread) = bounded(1);
     let wake = signals.handle();
@@ -114,9 +107,7 @@ fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
     let addresses = addresses.join("' and '");
     log::info!("ank-server {VERSION} listens on '{addresses}', TLS: {tls}, config file: '{config}'");
 
-    if let Err(error) = memory::settle() {
-        log::debug!("Memory of the start is kept: '{error}'");
-    }
+    let _ = memory::settle().inspect_err(|error| log::debug!("Memory of the start is kept: '{error}'"));
     let signal = signals.forever().next();
     manager.stopping();
     if let Some(signal) = signal {
@@ -133,6 +124,17 @@ fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
     }
     drop(watch);
     lost.map_or(Ok(()), |name| Err(failed("server error", format!("the thread '{name}' has ended"))))
+}
+
+/// How connections are protected, for the log; warns of those that are not.
+fn told_protection(options: &EndpointOptions) -> &'static str {
+    if options.security != Security::Insecure {
+        return "mutual";
+    }
+    if options.addresses.iter().any(|address| matches!(address, ListenAddress::Tcp(_))) {
+        log::warn!("!!!ANKSERVER IS STARTED IN INSECURE MODE (-k, --insecure) -> TLS is disabled!!!");
+    }
+    "none"
 }
 
 /// Takes over the state that an earlier server stored in `folder`. Answers whether there was one of use; it then

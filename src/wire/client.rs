@@ -12,7 +12,7 @@ use crate::limits::{GOODBYE_MAX, HANDSHAKE_MAX, STACK_LARGE};
 use crate::model::messages::{FromServer, ToServer};
 use crate::threads;
 use futures_util::{Sink, SinkExt, StreamExt};
-use grpcio::{ClientDuplexReceiver, ClientDuplexSender, RpcStatus, RpcStatusCode, WriteFlags};
+use grpcio::{Channel, ChannelBuilder, ClientDuplexReceiver, ClientDuplexSender, RpcStatus, RpcStatusCode, WriteFlags};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -173,11 +173,7 @@ pub(super) fn connect_with(
             (socket, endpoint)
         }
     };
-    let builder = grpc::channel(options.message_max, keepalive);
-    #[allow(unsafe_code)]
-    // SAFETY: the descriptor is a connected stream socket whose ownership goes to gRPC. The duplicate that is
-    // kept is only ever shut down, which gRPC sees as the peer closing the connection.
-    let channel = unsafe { builder.connect_from_fd("ankaios", endpoint.into_raw_fd()) };
+    let channel = channel_over(grpc::channel(options.message_max, keepalive), endpoint);
     let client = grpcio::Client::new(channel);
     let method = match options.service {
         Service::Agent => &grpc::CONNECT_AGENT,
@@ -192,6 +188,16 @@ pub(super) fn connect_with(
     // When this fails the stream has ended, and its receiver knows why.
     let _ = sender.send(hello);
     Ok((sender, ClientReceiver { stream, ended: None, tls_end, _connection: connection }, Hangup { socket }))
+}
+
+/// A channel over a connected stream socket that does not block.
+pub(super) fn channel_over(builder: ChannelBuilder, socket: OwnedFd) -> Channel {
+    #[allow(unsafe_code)]
+    // SAFETY: the descriptor is a connected stream socket whose ownership goes to gRPC. The duplicate that is
+    // kept is only ever shut down, which gRPC sees as the peer closing the connection.
+    unsafe {
+        builder.connect_from_fd("ankaios", socket.into_raw_fd())
+    }
 }
 
 /// Greets the server and starts the pump; answers the end that gRPC gets.

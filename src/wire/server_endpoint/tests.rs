@@ -8,13 +8,13 @@ use crate::model::messages::{FromServer, Request, RequestContent, Response, Resp
 use crate::model::version::VERSION;
 use crate::wire::address::ServerUrl;
 use crate::wire::client::{
-    ClientOptions, ClientReceiver, ClientSender, Hangup, Service, StreamEnd, connect, connect_with,
+    ClientOptions, ClientReceiver, ClientSender, Hangup, Service, StreamEnd, channel_over, connect, connect_with,
 };
 use crossbeam_channel::{Receiver, bounded};
 use futures_util::SinkExt;
 use grpcio::WriteFlags;
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::AtomicBool;
 
 /// Long enough for a machine that is busy with other tests.
@@ -306,7 +306,9 @@ fn the_end_of_a_report_is_believed_of_our_own_agents() {
     assert!(matches!(event, PeerEvent::Message { message: ToServer::StatesComplete, .. }), "{event:?}");
     // Programs of other implementations, which have another name, mean nothing by it.
     let builder = grpcio::ChannelBuilder::new(grpc::environment()).primary_user_agent("tonic/0.12");
-    let channel = builder.connect(&endpoint.address().to_string());
+    let socket = TcpStream::connect(endpoint.address()).unwrap();
+    grpc::prepare(&socket).unwrap();
+    let channel = channel_over(builder, socket.into());
     let client = grpcio::Client::new(channel);
     let (mut sink, _stream) = client.duplex_streaming(&grpc::CONNECT_AGENT, grpcio::CallOption::default()).unwrap();
     for message in [agent("B"), ToServer::StatesComplete] {
