@@ -89,6 +89,7 @@ fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
         socket_mode: settings.socket_mode,
         security,
         message_max: settings.message_max.0,
+        commander_names: settings.commander_names,
     };
     let endpoint = ServerEndpoint::start(&options, inbox).map_err(|error| server_error(&error))?;
     let (running, stop) = bounded(0);
