@@ -85,6 +85,7 @@ fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
         socket_mode: settings.socket_mode,
         security,
         message_max: settings.message_max.0,
+        commander_names: settings.commander_names,
     };
     let tls = told_protection(&options);
     let manager = ServiceManager::from_environment();

@@ -72,6 +72,8 @@ struct Keys {
     state_dir: Option<PathBuf>,
     #[serde(default)]
     max_message_size: MessageSize,
+    #[serde(default)]
+    commander_names: Vec<String>,
 }
 
 /// Value of the key `address`: one address or a list of them.
@@ -154,7 +156,7 @@ fn default_hooks_folder() -> PathBuf {
     DEFAULT_HOOKS_FOLDER.into()
 }
 
-const KNOWN_KEYS: [&str; 11] = [
+const KNOWN_KEYS: [&str; 12] = [
     "version",
     "startup_manifest",
     "address",
@@ -162,6 +164,7 @@ const KNOWN_KEYS: [&str; 11] = [
     "insecure",
     "state_dir",
     "max_message_size",
+    "commander_names",
     "mutating_hooks.name",
     "mutating_hooks.prio",
     "mutating_hooks.path",
@@ -185,6 +188,8 @@ pub struct ServerSettings {
     pub state_dir: Option<PathBuf>,
     /// Largest message sent and received.
     pub message_max: MessageSize,
+    /// With TLS, only certificates with one of these DNS names may command; empty: all of the authority.
+    pub commander_names: Vec<String>,
     /// The config file in use.
     pub config_file: Option<PathBuf>,
     /// What to tell the user although it stops nothing.
@@ -245,6 +250,9 @@ fn combine(
         warnings.extend(warning.map(str::to_owned));
         security
     };
+    if !keys.commander_names.is_empty() && !matches!(security, Ok(Security::MutualTls(_))) {
+        warnings.push("The key 'commander_names' has no effect without certificates.".to_owned());
+    }
     let mut mutating_hooks = keys.mutating_hooks;
     mutating_hooks.sort_by_key(|hook| hook.prio); // Stable: ties stay in the order of the file.
     Ok(ServerSettings {
@@ -255,6 +263,7 @@ fn combine(
         mutating_hooks,
         state_dir: keys.state_dir,
         message_max: keys.max_message_size,
+        commander_names: keys.commander_names,
         config_file: file.map(|file| file.path().to_owned()),
         warnings,
     })
@@ -308,6 +317,17 @@ mod tests {
         assert_eq!(from_options.security, Ok(Security::Insecure));
         let one = settings("version = 'v1'\naddress = 'unix:///run/ank.sock'\nca_pem_content = 'x'\n", &[]).unwrap();
         assert_eq!((one.security, one.socket_mode, one.warnings), (Ok(Security::Insecure), 0o660, Vec::new()));
+    }
+
+    #[test]
+    fn names_of_commanders_mean_something_with_certificates_only() {
+        let text = "version = 'v1'\ncommander_names = ['ank']\n";
+        let insecure = settings(text, &["-k"]).unwrap();
+        assert_eq!(insecure.warnings, ["The key 'commander_names' has no effect without certificates."]);
+        let pems = "ca_pem_content = 'x'\ncrt_pem_content = 'x'\nkey_pem_content = 'x'\n";
+        let secure = settings(&format!("{text}{pems}"), &[]).unwrap();
+        assert_eq!(secure.commander_names, ["ank"]);
+        assert!(!secure.warnings.iter().any(|warning| warning.contains("commander_names")), "{:?}", secure.warnings);
     }
 
     #[test]

@@ -95,6 +95,8 @@ pub struct EndpointOptions {
     pub security: Security,
     /// Largest message sent and received, in bytes.
     pub message_max: usize,
+    /// Only certificates with one of these DNS names may command; empty: all of the authority.
+    pub commander_names: Vec<String>,
 }
 
 /// The endpoint could not be started.
@@ -145,6 +147,8 @@ struct Shared {
     /// so there are never more than [`CONNECTION_FD_MAX`].
     connections: Mutex<HashMap<i32, Origin>>,
     handshakes: Mutex<Handshakes>,
+    /// See [`EndpointOptions::commander_names`].
+    commander_names: Vec<String>,
 }
 
 /// TLS handshakes under way, at most [`HANDSHAKES`].
@@ -256,6 +260,7 @@ impl ServerEndpoint {
             next_peer: AtomicU64::new(1),
             connections: Mutex::default(),
             handshakes: Mutex::default(),
+            commander_names: options.commander_names.clone(),
         });
         let arguments = grpc::channel(options.message_max, keepalive)
             .max_concurrent_stream(STREAMS_PER_CONNECTION)
@@ -501,7 +506,7 @@ fn serve_stream(
             Err(RpcStatus::with_message(RpcStatusCode::UNAUTHENTICATED, "Unknown connection.".to_owned()))
         }
         Some(Some(Ok(received))) => check_hello(class, certificate, read(received, &from))
-            .and_then(|hello| check_user(&hello, client.origin.as_ref()).map(|()| hello)),
+            .and_then(|hello| check_user(&hello, client.origin.as_ref(), &shared.commander_names).map(|()| hello)),
         Some(_) => Err(RpcStatus::with_message(RpcStatusCode::INVALID_ARGUMENT, "Empty".to_owned())),
         None => Err(RpcStatus::with_message(RpcStatusCode::DEADLINE_EXCEEDED, "No hello received.".to_owned())),
     };
@@ -608,8 +613,9 @@ fn check_hello(class: Class, certificate: Option<&PeerCertificate>, message: ToS
 }
 
 /// Only root and the user of this server may be an agent over a Unix domain socket: workloads of whoever is one would
-/// see the secrets that are meant for it. Who may command is decided by the permissions of the socket's file.
-fn check_user(hello: &PeerHello, origin: Option<&Origin>) -> Result<(), RpcStatus> {
+/// see the secrets that are meant for it. Who may command is decided by the permissions of the socket's file, and with
+/// TLS by the name in the certificate where that is asked for (spec/config.md section 6.2).
+fn check_user(hello: &PeerHello, origin: Option<&Origin>, commander_names: &[String]) -> Result<(), RpcStatus> {
     let own = rustix::process::geteuid().as_raw();
     match (hello, origin) {
         (PeerHello::Agent { .. }, Some(Origin::Socket(peer))) if peer.uid != 0 && peer.uid != own => {
@@ -618,6 +624,16 @@ fn check_user(hello: &PeerHello, origin: Option<&Origin>) -> Result<(), RpcStatu
                 peer.uid
             );
             Err(RpcStatus::with_message(RpcStatusCode::PERMISSION_DENIED, text))
+        }
+        (PeerHello::Cli | PeerHello::Commander, Some(Origin::Tls(_, certificate)))
+            if !commander_names.is_empty()
+                && !certificate.dns_names.iter().any(|name| commander_names.contains(name)) =>
+        {
+            let text = format!(
+                "Only certificates for {commander_names:?} may command, not one for {:?}.",
+                certificate.dns_names
+            );
+            Err(RpcStatus::with_message(RpcStatusCode::UNAUTHENTICATED, text))
         }
         _ => Ok(()),
     }

@@ -23,7 +23,13 @@ const LIMIT: Duration = Duration::from_secs(30);
 impl EndpointOptions {
     /// For one TCP address.
     pub(crate) fn tcp(address: SocketAddr, security: Security, message_max: usize) -> Self {
-        Self { addresses: vec![ListenAddress::Tcp(address)], socket_mode: 0o660, security, message_max }
+        Self {
+            addresses: vec![ListenAddress::Tcp(address)],
+            socket_mode: 0o660,
+            security,
+            message_max,
+            commander_names: Vec::new(),
+        }
     }
 }
 
@@ -367,6 +373,7 @@ fn a_socket_and_a_port_are_open_together_and_the_file_goes_with_the_server() {
         socket_mode: 0o660,
         security: Security::Insecure,
         message_max: MESSAGE_MAX,
+        commander_names: Vec::new(),
     };
     let endpoint = ServerEndpoint::start(&options, inbox, &mut VitalThreads::unattended()).unwrap();
     let [ListenAddress::Tcp(port), socket] = endpoint.addresses() else { panic!("{:?}", endpoint.addresses()) };
@@ -401,13 +408,13 @@ fn over_a_socket_only_root_and_the_user_of_the_server_are_agents() {
     let from = |uid| Origin::Socket(SocketPeer { path: std::path::Path::new("/run/ank.sock").into(), uid });
     let stranger = own + 1;
     for uid in [0, own] {
-        assert!(check_user(&agent, Some(&from(uid))).is_ok(), "{uid}");
+        assert!(check_user(&agent, Some(&from(uid)), &[]).is_ok(), "{uid}");
     }
     for commander in [PeerHello::Cli, PeerHello::Commander] {
-        assert!(check_user(&commander, Some(&from(stranger))).is_ok(), "the permissions of the file decide");
+        assert!(check_user(&commander, Some(&from(stranger)), &[]).is_ok(), "the permissions of the file decide");
     }
-    let refused = check_user(&agent, Some(&from(stranger))).unwrap_err();
+    let refused = check_user(&agent, Some(&from(stranger)), &[]).unwrap_err();
     assert_eq!(refused.code(), RpcStatusCode::PERMISSION_DENIED);
     assert!(refused.message().ends_with(&format!("(uid {own}) may run an agent, not uid {stranger}.")));
-    assert!(check_user(&agent, Some(&Origin::Plain("127.0.0.1:1".parse().unwrap()))).is_ok());
+    assert!(check_user(&agent, Some(&Origin::Plain("127.0.0.1:1".parse().unwrap())), &[]).is_ok());
 }
