@@ -35,15 +35,18 @@ demo-stop:
 # Everything that has to pass: check, all tests, trace. What CI runs
 [group('test')]
 test: setup check trace
-    {{cargo}} test --locked
+    {{cargo}} test --locked --features multicall
 
 # Formatting, clippy as errors, shell scripts, the rules of tests/tidy.rs, dependencies
 [group('test')]
 check: setup deny
     {{cargo}} fmt --check
-    shellcheck justw .ci/run tests/scripts/*.sh
-    {{cargo}} clippy --locked --all-targets -- -D warnings
-    {{cargo}} test --locked --test tidy
+    shellcheck justw .ci/run tests/scripts/*.sh cross/*.sh
+    {{cargo}} clippy --locked --all-targets --features multicall -- -D warnings
+    for component in server agent cli; do \
+        {{cargo}} clippy --locked --lib --bins --no-default-features --features "$component" -- -D warnings; \
+    done
+    {{cargo}} test --locked --features multicall --test tidy
 
 # Licenses, forbidden crates and sources of the dependencies; advisories where they can be fetched
 [group('test')]
@@ -64,6 +67,21 @@ fuzz *args: setup
 [group('test')]
 stest: setup
     {{cargo}} test --locked --test 'system_*'
+
+# Build for another architecture: `just cross aarch64`, or one component of `server`, `agent`, `cli`, `multicall`
+[group('device')]
+cross architecture='aarch64' component='all': setup
+    @cross/build.sh '{{architecture}}' '{{component}}'
+
+# Build for aarch64 and run the programs under qemu with this machine's `ank` and the fake engine
+[group('device')]
+cross-test: setup
+    @cross/test.sh
+
+# Point the Yocto recipe at the current commit and write its list of crates; then commit that
+[group('device')]
+yocto-update commit='HEAD':
+    @python3 yocto/update.py '{{commit}}'
 
 # Requirements without code or test; `just trace --strict` fails when there are any
 [group('test')]

@@ -1,5 +1,8 @@
 //! Generates the Rust side of `proto/` with the pure Rust parser, so that no `protoc` is needed.
 
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
 fn main() {
     let files = ["proto/ank_base.proto", "proto/control_api.proto", "proto/grpc_api.proto"];
     for file in files {
@@ -9,15 +12,36 @@ fn main() {
     link_small();
 }
 
-/// Relative relocations in their packed form, and one copy of identical functions where the linker can do that.
+/// Relative relocations in their packed form, and one copy of identical functions, where the linker can do that.
 fn link_small() {
-    let variable = |name: &str| std::env::var(name).unwrap_or_default();
     if variable("PROFILE") != "release" || variable("CARGO_CFG_TARGET_ENV") != "gnu" {
         return;
     }
-    println!("cargo:rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
-    // The default linker of this target is lld; others do not know the option.
-    if variable("CARGO_CFG_TARGET_ARCH") == "x86_64" {
-        println!("cargo:rustc-link-arg-bins=-Wl,--icf=all");
+    for argument in ["-Wl,-z,pack-relative-relocs", "-Wl,--icf=all"] {
+        if linker_takes(argument) {
+            println!("cargo:rustc-link-arg-bins={argument}");
+        }
     }
+}
+
+/// Which linker there is depends on target, compiler and settings; asking it is the only sure way.
+#[allow(clippy::disallowed_methods)] // Nothing else runs in a build script that could wait for this.
+fn linker_takes(argument: &str) -> bool {
+    let mut compiler = Command::new(variable("RUSTC"));
+    compiler.args(["--crate-name", "linker_takes", "--crate-type", "bin", "--target", &variable("TARGET"), "-"]);
+    compiler.arg(format!("-Clink-arg={argument}")).args(["--out-dir", &variable("OUT_DIR")]);
+    let flags = variable("CARGO_ENCODED_RUSTFLAGS");
+    compiler.args(flags.split('\u{1f}').filter(|flag| !flag.is_empty()));
+    if !variable("RUSTC_LINKER").is_empty() {
+        compiler.arg(format!("-Clinker={}", variable("RUSTC_LINKER")));
+    }
+    let child = compiler.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let Ok(mut child) = child else { return false };
+    // Dropping standard input ends it. Who does not read the program fails below.
+    let _ = child.stdin.take().map(|mut stdin| stdin.write_all(b"fn main() {}"));
+    child.wait().is_ok_and(|status| status.success())
+}
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_default()
 }

@@ -12,6 +12,8 @@
 //!   ank-server.rs          starts `listen` and `server`, waits for SIGTERM                    [main]
 //!   ank-agent.rs           starts the agent's threads, waits for SIGTERM                      [main]
 //!   ank.rs                 one command, one exit code                                         [main]
+//!   ank-schema.rs          prints ank_schema.json, which editors know manifests by            [main]
+//!   ankaios.rs             all three in one file, chosen by the name it is called under       [main]
 //! limits.rs                every capacity, timeout, size and stack bound, with its reason     -
 //! clock.rs                 Clock trait and SystemClock                                        -
 //! threads.rs               named spawn with stack size, join with deadline                    -
@@ -20,6 +22,8 @@
 //! child/followed.rs        outside programs whose output is read while they run                [caller]
 //! logging.rs               log lines and fatal errors of server and agent                     [any]
 //! program.rs               how server and agent end: exit codes, help                         [main]
+//! vital.rs                 threads without which nothing goes on: turns, nudges           [all of them]
+//! service_manager.rs       systemd is told: ready, status, all threads go on                [notify]
 //! settings.rs              file < environment < flags, PEM texts, TLS decision                [main]
 //! model/                   values and rules: no I/O, no threads, no protobuf
 //!   yaml.rs                one YAML document with places and source texts                     -
@@ -50,7 +54,9 @@
 //!     to_wire.rs           what clients send                                   [uplink] [main]
 //!     control.rs           what workloads and their agent say                       [control]
 //!   delimited.rs           messages with their length before them                   [control]
+//!   weight.rs              what a message takes when it is decoded         [control] [rx:peer]
 //!   grpc.rs                methods, channel arguments, blocking waits                         -
+//!   grpc_parts.rs          what of the library gets into our programs                       -
 //!   tls.rs                 handshake, and one pump per TLS connection                [tls:peer]
 //!   hook_message.rs        what hooks read and write                                  [hook]
 //!   outbox.rs              messages waiting for one peer, bounded and merged          [server]
@@ -133,8 +139,10 @@
 //!   signals.rs             Ctrl+C ends logs and events in order          [cli:signals] [main]
 //!   update.rs              sends an update; what all changing verbs share
 //!   manifest_schema.rs     what a manifest may contain
+//!   manifest_schema/json_schema.rs   tests only: the same as ank_schema.json
 //!   state_input.rs state_output.rs state_shape.rs   complete states as YAML and JSON
 //!   rows.rs table.rs live.rs wait.rs   tables, frames, waiting until settled
+//!   reasons.rs             which others a workload waits for
 //!   output.rs error.rs     streams and colours; texts, hints, exit codes
 //!   testing.rs             tests only: a scripted server
 //! simulation/              tests only, one thread: whole clusters from a seed, in virtual time
@@ -171,14 +179,17 @@ pub mod limits;
 pub mod logging;
 pub mod memory;
 pub mod model;
-#[cfg(any(feature = "agent", feature = "server"))]
 pub mod program;
 #[cfg(feature = "agent")]
 pub mod runtime;
 #[cfg(feature = "server")]
 pub mod server;
+#[cfg(any(feature = "agent", feature = "server"))]
+pub mod service_manager;
 pub mod settings;
 #[cfg(all(test, feature = "agent"))]
 pub mod simulation;
 pub mod threads;
+#[cfg(any(feature = "agent", feature = "server"))]
+pub mod vital;
 pub mod wire;

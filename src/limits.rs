@@ -21,12 +21,31 @@ pub const STACK_WORKLOAD: usize = 512 * 1024;
 /// Longest time that the agent waits for its threads at the end. Calls of the engine are not waited for.
 pub const AGENT_STOP_DEADLINE: Duration = Duration::from_secs(1);
 
+// ---------------------------------------------------------- service manager
+
+/// Longest wait until the service manager takes a message. It is busy for milliseconds, or it is not there any more.
+pub const NOTIFY_SEND_MAX: Duration = Duration::from_secs(1);
+/// A changed status is told at most this often: it is for people.
+pub const SERVICE_STATUS_REST: Duration = Duration::from_secs(1);
+/// Longest part of the status, in bytes; it is shown on one line.
+pub const SERVICE_STATUS_MAX: usize = 300;
+/// After a thread was nudged it is looked at again after this long; it doubles. A turn takes less than a millisecond.
+pub const VITAL_LOOK_FIRST: Duration = Duration::from_millis(2);
+/// Longest pause between two such looks. Much less than half of the shortest sensible `WatchdogSec`, so that a thread
+/// that comes back late is seen in time.
+pub const VITAL_LOOK_MAX: Duration = Duration::from_millis(250);
+/// A thread that is waited for this long is named in the log, before the service manager kills the program.
+pub const VITAL_LATE: Duration = Duration::from_secs(2);
+
 // ------------------------------------------------------------------- memory
 
 /// Arenas of malloc. Two let threads allocate at the same time; each more keeps memory that nobody uses.
 pub const MALLOC_ARENAS: i32 = 2;
 /// The start, or a call of an engine, is over after this time, and what only it needed is given back.
 pub const SETTLE_AFTER: Duration = Duration::from_secs(2);
+/// Bytes of a program's code that are mapped as one piece. The kernel maps up to 64 KiB around what is needed, of which
+/// an idle program needs little; a piece costs the kernel some 200 bytes.
+pub const CODE_PIECE: usize = 16 * 1024;
 /// Dropping this many bytes at once is worth the milliseconds that giving them back takes.
 pub const TRIM_FROM: usize = 1024 * 1024;
 
@@ -40,10 +59,10 @@ pub const BURST_OVER_AFTER: Duration = Duration::from_secs(1);
 
 /// Messages from all peers waiting for the server; full means that readers wait and TCP slows the peers down.
 pub const SERVER_INBOX: usize = 1024;
-/// Bytes of large messages from all peers that wait for the server, as encoded: room for two of the largest. A message
-/// that its reader holds until there is room counts not yet; that is at most one for each stream.
-pub const SERVER_INBOX_BYTES: usize = 2 * MESSAGE_MAX;
-/// Messages up to this size, in bytes, need no room: [`SERVER_INBOX`] of them are bounded well enough.
+/// What large messages from all peers that wait for the server take, in bytes: room for one of the largest as people
+/// write them. A message that its reader holds until there is room counts not yet; that is at most one for each stream.
+pub const SERVER_INBOX_BYTES: usize = 4 * MESSAGE_MAX;
+/// Messages that take up to this many bytes need no room: [`SERVER_INBOX`] of them are bounded well enough.
 pub const INBOX_SMALL_MESSAGE: usize = 32 * 1024;
 const _: () = assert!(SERVER_INBOX * INBOX_SMALL_MESSAGE < SERVER_INBOX_BYTES);
 /// When this many messages wait for one peer, further log lines are dropped and of states only the newest are kept.
@@ -97,6 +116,11 @@ pub const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
 
 // ------------------------------------------------------------------ requests
 
+/// A message may take this many bytes of memory when it is decoded, however short it is: some 100,000 small parts.
+pub const DECODED_ALWAYS: usize = 16 * 1024 * 1024;
+/// And this many times its own bytes more. States as people write them take three to five times theirs; a message of
+/// tiny parts would take a hundred times.
+pub const DECODED_FACTOR: usize = 8;
 /// Event subscriptions of one stream. An agent's stream carries those of all its workloads.
 pub const SUBSCRIPTIONS_PER_PEER_MAX: usize = 1024;
 /// Log collections that one stream may have running. An agent's stream carries those of all its workloads.
@@ -213,6 +237,12 @@ pub const CONTROL_TURN: usize = 64 * 1024;
 pub const CONTROL_REQUESTS: usize = 64;
 /// Bytes of requests of one workload that wait for the connection to the server. A larger request waits alone.
 pub const CONTROL_REQUESTS_BYTES: usize = 2 * CONTROL_MESSAGE_MAX;
+/// Requests of one workload whose answers are missed when the connection to the server is lost; of older ones nothing
+/// is told. A program asks a few things at a time.
+pub const CONTROL_UNANSWERED: usize = 256;
+/// Requests up to this size, in bytes, are sent by the thread that read them if nothing waits before them. Writing a
+/// larger one takes longer than waking another thread.
+pub const CONTROL_SMALL_REQUEST: usize = 32 * 1024;
 /// Cancellations that wait for the connection to the server: what one connection may have running, twice.
 pub const CONTROL_CANCELS: usize = LOG_CAMPAIGNS_PER_PEER_MAX + SUBSCRIPTIONS_PER_PEER_MAX;
 /// Pause before a request that found no room is tried again. The connection empties its queue in milliseconds.
@@ -245,6 +275,8 @@ pub const EXCERPT_MAX: usize = 200;
 pub const MASK_PARTS_MAX: usize = 256;
 /// Longest manifest or state file read, in bytes: more does not fit into a message of the size that is the default.
 pub const MANIFEST_MAX: u64 = MESSAGE_MAX as u64;
+/// Workloads of a dependency cycle that a refusal names; the first and the last ones of more say as much.
+pub const CYCLE_SHOWN_MAX: usize = 10;
 /// Unknown keys of one manifest that are warned about; more would hide the first ones.
 pub const MANIFEST_WARNINGS_MAX: usize = 20;
 
@@ -393,7 +425,7 @@ pub const MISSING_RETRY: Duration = Duration::from_millis(100);
 pub const LISTING_REST_MAX: Duration = Duration::from_millis(100);
 /// While containers are being created the listings that new ones need begin this many times as far apart: a listing
 /// costs about as much as a start, which would wait for it.
-pub const LISTING_BURST_REST: u32 = 4;
+pub const LISTING_BURST_REST: u32 = 8;
 const _: () = assert!(LISTING_BURST_REST > 1);
 /// Ended processes waiting to be noticed by one state checker; their watcher waits when it is full.
 pub const EXIT_INBOX: usize = 64;

@@ -1,7 +1,10 @@
-//! How `ank-server` and `ank-agent` end: their exit codes, and what a usage error or a request for help does.
+//! How `ank-server` and `ank-agent` end: their exit codes, and what a usage error or a request for help does. Which
+//! program a multi-call file is.
 //!
 //! Thread: `main`. `ank` has exit codes of its own (`src/cli/error.rs`).
 
+use std::ffi::OsStr;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// How a program ends (spec/server.md section 2, spec/agent.md section 1.3).
@@ -21,10 +24,25 @@ impl From<Exit> for ExitCode {
     }
 }
 
+/// Makes a panic of any thread end the program, as release builds do by themselves: without it a program would go on
+/// without the thread, and nobody would start it again.
+pub fn abort_on_panic() {
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        print(panic);
+        std::process::abort();
+    }));
+}
+
 /// Prints what the command line parser has to say: help and version to standard output, errors to standard error.
 pub fn usage(text: &clap::Error) -> Exit {
     let _ = text.print(); // Nobody is left to tell when the output is closed.
     if text.use_stderr() { Exit::Usage } else { Exit::Done }
+}
+
+/// The name of a program in `argv[0]`, without folders; empty when there is none.
+pub fn called_as(first_argument: &OsStr) -> &OsStr {
+    Path::new(first_argument).file_name().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -38,6 +56,14 @@ mod tests {
             let command = Command::new("program").version("1.0.0");
             let text = command.try_get_matches_from(["program", argument]).expect_err("nothing to run");
             assert_eq!(usage(&text), expected, "{argument}");
+        }
+    }
+
+    #[test]
+    fn program_is_named_by_the_last_part_of_the_path() {
+        for (argument, expected) in [("ank", "ank"), ("/usr/bin/ank-agent", "ank-agent"), ("./x/ank", "ank"), ("", "")]
+        {
+            assert_eq!(called_as(OsStr::new(argument)), expected, "{argument}");
         }
     }
 }

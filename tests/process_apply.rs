@@ -239,7 +239,7 @@ fn failing_workloads_end_the_wait_with_exit_code_zero() {
     assert_eq!(output.code, 0, "{}", output.stderr);
     let row = table::workloads(&last_frame(&output.stdout)).pop().expect("two rows");
     assert_eq!((row.name.as_str(), row.state.as_str()), ("w2", "Pending(StartingFailed)"));
-    assert_eq!(row.info, "Unsupported Runtime");
+    assert_eq!(row.info, "Unsupported Runtime 'nosuch'; there are 'podman', 'containerd', 'podman-kube'");
     let missed = table::workloads(&output.stderr);
     assert!(output.stderr.starts_with("warn: 2 workloads missed the target:\n"), "{}", output.stderr);
     let missed: Vec<String> = missed.into_iter().map(|row| format!("{} {}", row.name, row.state)).collect();

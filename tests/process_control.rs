@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
-use ankaios_lite::model::messages::{RequestContent, Response, ResponseContent, ToWorkload};
+use ankaios_lite::model::messages::{RequestContent, Response, ResponseContent, ToWorkload, UpdateState};
 use ankaios_lite::model::node::Node;
 use rustix::process::Signal;
 use serde_json::json;
@@ -124,13 +124,37 @@ fn a_server_that_restarts_is_no_event_for_the_session() {
     let mut client = ControlClient::connect(&pipes);
     let before = inode(&pipes.join("input"));
     cluster.kill_server();
-    // What is sent before the agent knows is lost with the connection.
+    // What is sent before the agent knows is answered when it does, see the next test.
     wait_until("the agent knows", || cluster.agents["agent_A"].stderr().contains("received ServerGone"));
     client.request("while away", read(&["desiredState.workloads.web.agent"], false));
     cluster.start_server(&["-m", &file]);
     state(client.answer("while away"));
     state_of_web(&mut client);
     assert_eq!(inode(&pipes.join("input")), before);
+}
+
+#[test]
+fn a_request_that_the_server_took_with_it_is_answered() {
+    let mut cluster = cluster_with(|web| web.allow("ReadWrite", "desiredState"));
+    let mut client = client(&cluster);
+    // It takes the requests and answers nothing.
+    cluster.server().signal(Signal::STOP);
+    client.request("read", read(&["desiredState.workloads.web.agent"], false));
+    let new = tree("desiredState.configs.c", Node::text("1"));
+    let update = UpdateState { new_state: Some(Ok(new)), masks: vec!["desiredState.configs.c".to_owned()] };
+    client.request("update", RequestContent::UpdateState(update));
+    client.request("cancel", RequestContent::EventsCancel);
+    client.request("denied", read(&["agents"], false));
+    assert_eq!(client.answer("denied"), denied(), "so the agent has read what came before");
+    cluster.kill_server();
+    for id in ["read", "update"] {
+        let ResponseContent::Error(text) = client.answer(id) else { panic!("an error is expected for '{id}'") };
+        assert!(text.contains("connection to the server was lost"), "{text}");
+    }
+    assert_eq!(client.answer("cancel"), ResponseContent::EventsCancelAccepted);
+    cluster.start_server(&[]);
+    let answer = client.read("later", &["desiredState"]);
+    assert!(matches!(answer, ResponseContent::CompleteState { .. }), "the session goes on: {answer:?}");
 }
 
 #[test]

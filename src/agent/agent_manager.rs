@@ -24,6 +24,8 @@ use crate::model::messages::{AddedWorkload, AgentLoad, DeletedWorkload, FromServ
 use crate::model::names::{InstanceName, Name, has_name_characters};
 use crate::runtime::engine_children::PreviousChildren;
 use crate::runtime::{ListedContainer, RuntimeError};
+use crate::service_manager::StatusBoard;
+use crate::vital::Pulse;
 use crossbeam_channel::{Receiver, Sender, TrySendError, select_biased};
 use log::{debug, info, warn};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -135,6 +137,7 @@ pub struct AgentManager<C: Clock, T> {
     earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
     /// When to look at them next and, if they still run then, when to end them.
     earlier_calls_due: Option<(Instant, Instant)>,
+    status: StatusBoard,
 }
 
 impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
@@ -168,18 +171,32 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             first_listings_until: None,
             earlier_calls,
             earlier_calls_due: None,
+            status: StatusBoard::default(),
         }
+    }
+
+    /// Tells the service manager how many workloads there are in which state.
+    #[must_use]
+    pub fn with_status(self, status: StatusBoard) -> Self {
+        Self { status, ..self }
+    }
+
+    fn tell_status(&self) {
+        self.status.workloads(|| self.store.summary());
     }
 
     /// Handles events until the other end of `stop` is dropped.
     // [impl->swdd~agent-manager-listens-requests-from-server~1]
-    pub fn run(mut self, events: &Receiver<SchedulerEvent>, stop: &Receiver<()>) {
+    pub fn run(mut self, events: &Receiver<SchedulerEvent>, stop: &Receiver<()>, pulse: &Pulse) {
+        self.tell_status();
         loop {
+            pulse.turn();
             let alarm = self.clock.alarm(self.due());
             let event = select_biased! {
                 recv(stop) -> _ => return,
                 recv(events) -> event => event.ok(),
                 recv(alarm) -> _ => None,
+                recv(pulse.nudged()) -> _ => continue,
             };
             let start = self.clock.now();
             match event {
@@ -512,6 +529,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
                 reports.push_back(self.runtime.waiting_to_start(&instance));
             }
         }
+        self.tell_status();
     }
 }
 

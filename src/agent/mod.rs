@@ -36,7 +36,9 @@ use crate::runtime::containerd::{self, ContainerdConnector};
 use crate::runtime::engine_children::EngineChildren;
 use crate::runtime::podman::{self, PodmanConnector};
 use crate::runtime::podman_kube::{self, PodmanKubeConnector};
+use crate::service_manager::StatusBoard;
 use crate::threads::{self, Thread};
+use crate::vital::VitalThreads;
 use crate::wire::client::{ClientOptions, Service};
 use agent_manager::{AgentManager, SchedulerEvent};
 use control_interface::ControlHub;
@@ -53,7 +55,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use uplink::Uplink;
+use uplink::{Uplink, UplinkInbox};
 use uplink_outbox::uplink_outbox;
 use workload_control_loop::LoopContext;
 
@@ -65,21 +67,27 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts all threads. `refused` is called when the server will never accept us, with its text.
+    /// Starts all threads, those without which nothing goes on as `vital`. `refused` is called when the server will
+    /// never accept us, with its text.
     ///
     /// # Errors
     /// When the system gives no thread, or the run folder cannot be used.
-    pub fn start(settings: AgentSettings, refused: impl FnOnce(String) + Send + 'static) -> io::Result<Self> {
+    pub fn start(
+        settings: AgentSettings,
+        vital: &mut VitalThreads,
+        status: StatusBoard,
+        refused: impl FnOnce(String) + Send + 'static,
+    ) -> io::Result<Self> {
         // [impl->swdd~agent-uses-bounded-channels~1]
         let (inbox, events) = bounded(SCHEDULER_INBOX);
         let (running, stop) = bounded::<()>(0);
         let (outbox, reader) = uplink_outbox();
         let mut threads = Vec::new();
         let (children, previous) = EngineChildren::open(&settings.folder.join("engine-children"))?;
-        let engines = start_engines(&settings, &children, &inbox, &mut threads)?;
+        let engines = start_engines(&settings, &children, &inbox, &mut threads, vital)?;
         let control = ControlHub::new(outbox.clone(), settings.control_message_max.0)?;
         let (control_stop, control_running) = pipe_with(PipeFlags::CLOEXEC)?;
-        threads.push(control.start(SystemClock, control_stop)?);
+        threads.push(control.start(SystemClock, control_stop, vital)?);
         let context = LoopContext {
             clock: SystemClock,
             folder: settings.folder,
@@ -88,7 +96,7 @@ impl Agent {
             create_timeout: settings.create_timeout,
             retry_limit: settings.retry_limit,
             restart_backoff: settings.restart_backoff,
-            control,
+            control: control.clone(),
             probes: Arc::new(Prober::new(SystemClock)),
         };
         let runtime = RuntimeManager::new(engines, context, fastrand::Rng::new(), NamedThreads, settings.rerun)
@@ -96,9 +104,10 @@ impl Agent {
         let load = LoadSampler::new(Path::new("/proc"));
         let name = settings.name.as_str().into();
         let manager =
-            AgentManager::new(name, SystemClock, inbox.clone(), runtime, outbox, load, Some(Box::new(previous)));
-        let scheduler_stop = stop.clone();
-        threads.push(threads::spawn("scheduler", STACK_LARGE, move || manager.run(&events, &scheduler_stop))?);
+            AgentManager::new(name, SystemClock, inbox.clone(), runtime, outbox, load, Some(Box::new(previous)))
+                .with_status(status.clone());
+        let (scheduler_stop, pulse) = (stop.clone(), vital.add("scheduler"));
+        threads.push(threads::spawn("scheduler", STACK_LARGE, move || manager.run(&events, &scheduler_stop, &pulse))?);
         let uplink = Uplink {
             options: ClientOptions {
                 url: settings.url,
@@ -111,10 +120,12 @@ impl Agent {
             version: VERSION,
             tags: settings.tags,
             outbox: reader,
-            scheduler: inbox,
+            inbox: UplinkInbox { control, scheduler: inbox },
+            status,
         };
+        let pulse = vital.add("uplink");
         threads.push(threads::spawn("uplink", STACK_LARGE, move || {
-            if let Some(text) = uplink.run(&stop) {
+            if let Some(text) = uplink.run(&stop, &pulse) {
                 refused(text);
             }
         })?);
@@ -141,6 +152,7 @@ fn start_engines(
     children: &EngineChildren,
     inbox: &Sender<SchedulerEvent>,
     threads: &mut Vec<Thread>,
+    vital: &mut VitalThreads,
 ) -> io::Result<Engines> {
     let mut engines = Engines::new();
     let mut start = |runtime: &str, checker, lister, connect| -> io::Result<()> {
@@ -150,7 +162,7 @@ fn start_engines(
         let report = move |report| {
             let _ = scheduler.send(SchedulerEvent::Checker(report)); // Gone only when the agent ends.
         };
-        threads.push(state_checker::start(checker, lister, commands, report)?);
+        threads.push(state_checker::start(checker, lister, commands, report, vital.add(format!("watch:{runtime}")))?);
         engines.insert(runtime.into(), EngineSource { connect, watch });
         Ok(())
     };

@@ -20,6 +20,7 @@ use crate::model::names::InstanceName;
 use crate::runtime::exit_watch::{ExitWatch, NotWatched, WatchedProcess};
 use crate::runtime::{ContainerId, ListedContainer, MainProcess, RuntimeConnector, RuntimeError};
 use crate::threads::{self, Thread};
+use crate::vital::Pulse;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -535,6 +536,7 @@ pub fn start(
     connector: Connector,
     commands: Receiver<WatchCommand>,
     reports: impl Fn(WatchReport) + Send + 'static,
+    pulse: Pulse,
 ) -> io::Result<Thread> {
     let engine = settings.engine;
     let (exits_sender, exits) = bounded(EXIT_INBOX);
@@ -543,7 +545,7 @@ pub fn start(
     let _ = idle_connector.0.send(connector); // Empty, and both ends are here.
     let reality = Reality { engine, exits: Exits::NotNeeded(exits_sender), idle_connector, listings, reports };
     threads::spawn(format!("watch:{engine}"), STACK_LARGE, move || {
-        run(StateChecker::new(reality, SystemClock, settings), &commands, exits, &results);
+        run(StateChecker::new(reality, SystemClock, settings), &commands, exits, &results, &pulse);
     })
 }
 
@@ -552,8 +554,10 @@ fn run<S: Surroundings, C: Clock>(
     commands: &Receiver<WatchCommand>,
     mut exits: Receiver<u64>,
     results: &Receiver<Listing>,
+    pulse: &Pulse,
 ) {
     loop {
+        pulse.turn();
         checker.list_if_due();
         let due = checker.next_listing_at().map_or_else(never, |at| checker.clock.alarm(at));
         select_biased! {
@@ -569,6 +573,7 @@ fn run<S: Surroundings, C: Clock>(
                 checker.on_event(CheckerEvent::Listed(result));
             },
             recv(due) -> _ => {}
+            recv(pulse.nudged()) -> _ => {}
         }
         // What happened together is served by one listing.
         for command in commands.try_iter() {

@@ -1,6 +1,7 @@
 //! Runs one workload: create, retry, restart, resume, update, delete.
 //!
-//! Thread: `wl:<name>`, one per workload; ends after a delete or when the agent drops the sender of its commands.
+//! Thread: `wl:<name>`, one per workload, and another one of that name while it works; ends after a delete or when the
+//! agent drops the sender of its commands.
 //! Owns: the connector, the container's id, the number of its start, attempts, the time of the next attempt, the
 //! workload's folder below the run folder, its control interface.
 //! Takes: [`WorkloadCommand`] from the scheduler, one at a time and in order, and a free start slot.
@@ -16,11 +17,12 @@ use super::lifecycle::{ProbeReport, Probes};
 use super::start_slots::{StartSlot, StartSlots};
 use super::workload_command::{Engine, HeldContainer, OtherEngine, WorkloadCommand, WorkloadInbox, WorkloadOrder};
 use crate::clock::Clock;
-use crate::limits::ADDITIONAL_INFO_MAX;
+use crate::limits::{ADDITIONAL_INFO_MAX, STACK_WORKLOAD};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
 use crate::runtime::ContainerId;
+use crate::threads;
 use crossbeam_channel::{Receiver, Select, Sender, never};
 use lifecycle::Life;
 use log::{info, warn};
@@ -145,6 +147,7 @@ enum Start {
 /// What follows when the old container is gone.
 enum AfterDelete {
     Start(Box<WorkloadOrder>),
+    /// It has ended by itself.
     Restart,
     /// It did not become ready for this reason: start again later.
     NotReady(String),
@@ -219,18 +222,18 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Handles events until the workload is deleted or the agent ends.
+    /// Handles events until the workload is deleted or the agent ends. Waits on the caller's thread, which needs little
+    /// then, and works on another one of the same name.
     pub fn run(mut self) {
+        let thread = format!("wl:{}", self.id.name);
         loop {
-            match self.step() {
-                Step::Worked => {}
-                Step::Ended => return,
-                Step::Idle => {
-                    self.wait();
-                    if self.inbox.owner_gone() {
-                        return;
-                    }
-                }
+            self.wait();
+            if self.inbox.owner_gone() {
+                return;
+            }
+            let work = || std::iter::repeat_with(|| self.step()).find(|step| *step != Step::Worked);
+            if threads::run_apart(&thread, STACK_WORKLOAD, work) == Some(Step::Ended) {
+                return;
             }
         }
     }

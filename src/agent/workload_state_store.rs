@@ -104,6 +104,23 @@ impl WorkloadStateStore {
         own.map(|entry| WorkloadState::new(entry.instance.clone(), entry.state.clone())).collect()
     }
 
+    /// How many own instances there are in which state, for people: `3 workloads: 2 running, 1 failed`.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for entry in self.by_workload.values().flatten().filter(|entry| entry.instance.agent == self.agent) {
+            *counts.entry(entry.state.phase.state()).or_default() += 1;
+        }
+        let total: usize = counts.values().sum();
+        let parts: Vec<String> =
+            counts.iter().map(|(state, count)| format!("{count} {}", state.to_lowercase())).collect();
+        match total {
+            0 => "no workloads".to_owned(),
+            1 => format!("1 workload: {}", parts.join(", ")),
+            _ => format!("{total} workloads: {}", parts.join(", ")),
+        }
+    }
+
     /// All states.
     #[cfg(test)]
     pub fn iter(&self) -> impl Iterator<Item = (&InstanceName, &ExecutionState)> {

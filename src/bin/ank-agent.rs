@@ -3,11 +3,14 @@
 //! Thread: `main`, which waits; the threads of the agent are named in `src/agent/mod.rs`.
 
 use ankaios_lite::agent::Agent;
-use ankaios_lite::agent::settings::{self, Machine, SettingsError};
+use ankaios_lite::agent::settings::{self, Machine};
 use ankaios_lite::logging::{self, fatal};
 use ankaios_lite::memory;
 use ankaios_lite::model::version::VERSION;
 use ankaios_lite::program::{self, Exit};
+use ankaios_lite::service_manager::ServiceManager;
+use ankaios_lite::settings::SettingsError;
+use ankaios_lite::vital::VitalThreads;
 use ankaios_lite::wire::address::Security;
 use crossbeam_channel::bounded;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -16,7 +19,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
 
-fn main() -> ExitCode {
+/// The program; its exit code. Public for the multi-call file.
+pub fn main() -> ExitCode {
+    program::abort_on_panic();
     memory::bound_arenas();
     logging::init("ank_agent");
     let settings = match settings::read(std::env::args_os(), &Machine::this()) {
@@ -36,12 +41,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the agent until a signal ends it, or the server refuses it for good, which is an error.
+/// Runs the agent until a signal ends it, or until the server refuses it for good or a thread that is needed has ended,
+/// which are errors.
 fn start_and_wait(settings: settings::AgentSettings) -> Result<(), String> {
     for warning in &settings.warnings {
         log::warn!("{warning}");
     }
-    // Whoever ends the agent, a signal or a refusal, writes a byte that wakes `main`.
+    let manager = ServiceManager::from_environment();
+    // Whoever ends the agent, a signal, a refusal or a lost thread, writes a byte that wakes `main`.
     let (mut woken, wake) = UnixStream::pair().map_err(|error| error.to_string())?;
     for signal in [SIGTERM, SIGINT] {
         let wake = wake.try_clone().map_err(|error| error.to_string())?;
@@ -58,23 +65,36 @@ fn start_and_wait(settings: settings::AgentSettings) -> Result<(), String> {
         settings.url,
         settings.folder.display()
     );
-    let (refusal, refused) = bounded(1);
-    let mut refusal_wake = wake.try_clone().map_err(|error| error.to_string())?;
-    let agent = Agent::start(settings, move |text| {
-        let _ = refusal.try_send(text); // There is only one refusal.
-        let _ = refusal_wake.write_all(b"r"); // `main` reads as long as the program runs.
+    // What ends the agent first counts; what else ends then is a consequence.
+    let (failure, failed) = bounded(1);
+    let lost = {
+        let (failure, wake) = (failure.clone(), wake.try_clone().map_err(|error| error.to_string())?);
+        move |name: &str| {
+            let _ = failure.try_send(format!("the thread '{name}' has ended."));
+            let _ = (&wake).write_all(b"e"); // `main` reads as long as the program runs.
+        }
+    };
+    let mut refusal_wake = wake;
+    let mut vital = VitalThreads::new(lost);
+    let agent = Agent::start(settings, &mut vital, manager.status(), move |text| {
+        let _ = failure.try_send(format!("Ankaios version mismatch: '{text}'."));
+        let _ = refusal_wake.write_all(b"r");
     })
     .map_err(|error| error.to_string())?;
+    let watch = manager.watch(vital).map_err(|error| error.to_string())?;
     log::info!("Awaiting commands from the server ...");
     if let Err(error) = memory::settle() {
         log::debug!("Memory of the start is kept: '{error}'");
     }
     let _ = woken.read_exact(&mut [0]); // A failure ends the agent as well.
+    let failure = failed.try_recv();
+    manager.stopping();
     for name in agent.stop() {
         log::warn!("Thread '{name}' did not end in time.");
     }
-    match refused.try_recv() {
-        Ok(text) => Err(format!("Ankaios version mismatch: '{text}'.")),
+    drop(watch);
+    match failure {
+        Ok(text) => Err(text),
         Err(_) => {
             log::info!("Stopping; workloads go on running.");
             Ok(())

@@ -12,9 +12,12 @@ use ankaios_lite::model::version::VERSION;
 use ankaios_lite::program::{self, Exit};
 use ankaios_lite::server::ServerLoop;
 use ankaios_lite::server::mutating_hooks::MutatingHooks;
-use ankaios_lite::server::settings::{self, ServerSettings, SettingsError};
+use ankaios_lite::server::settings::{self, ServerSettings};
 use ankaios_lite::server::state_store::{self, StateStore};
+use ankaios_lite::service_manager::ServiceManager;
+use ankaios_lite::settings::SettingsError;
 use ankaios_lite::threads;
+use ankaios_lite::vital::VitalThreads;
 use ankaios_lite::wire::address::{ListenAddress, Security};
 use ankaios_lite::wire::server_endpoint::{EndpointOptions, ServerEndpoint};
 use crossbeam_channel::bounded;
@@ -25,14 +28,15 @@ use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
 
-fn main() -> ExitCode {
+/// The program; its exit code. Public for the multi-call file.
+pub fn main() -> ExitCode {
+    program::abort_on_panic();
     memory::bound_arenas();
     logging::init("ank_server");
     let settings = match settings::read(std::env::args_os()) {
         Ok(settings) => settings,
         Err(SettingsError::Usage(text)) => return program::usage(&text).into(),
-        Err(SettingsError::Config(error)) => return failed("Config file could not be parsed", error),
-        Err(SettingsError::Pem(error)) => return failed("Failed to load certificate files!", error),
+        Err(error) => return failed(error.what(), error),
     };
     match start_and_wait(settings) {
         Ok(()) => Exit::Done.into(),
@@ -76,37 +80,42 @@ fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
     }
 
     let (inbox, events) = bounded(SERVER_INBOX);
-    let tls = match &security {
-        Security::Insecure => "none",
-        Security::MutualTls(_) => "mutual",
-    };
-    let over_tcp = settings.addresses.iter().any(|address| matches!(address, ListenAddress::Tcp(_)));
-    if over_tcp && security == Security::Insecure {
-        log::warn!("!!!ANKSERVER IS STARTED IN INSECURE MODE (-k, --insecure) -> TLS is disabled!!!");
-    }
     let options = EndpointOptions {
         addresses: settings.addresses,
         socket_mode: settings.socket_mode,
         security,
         message_max: settings.message_max.0,
+        commander_names: settings.commander_names,
     };
-    let endpoint = ServerEndpoint::start(&options, inbox).map_err(|error| server_error(&error))?;
+    let tls = told_protection(&options);
+    let manager = ServiceManager::from_environment();
+    let (lost, lost_thread) = bounded(1);
+    let wake = signals.handle();
+    let mut vital = VitalThreads::new(move |name| {
+        let _ = lost.try_send(name.to_owned()); // The first one counts.
+        wake.close();
+    });
+    let endpoint = ServerEndpoint::start(&options, inbox, &mut vital).map_err(|error| server_error(&error))?;
     let (running, stop) = bounded(0);
-    let thread = threads::spawn("server", STACK_SERVER, move || server.run(&events, &stop, &SystemClock))
+    server.set_status(manager.status());
+    let pulse = vital.add("server");
+    let thread = threads::spawn("server", STACK_SERVER, move || server.run(&events, &stop, &SystemClock, &pulse))
         .map_err(|error| server_error(&error))?;
+    let watch = manager.watch(vital).map_err(|error| server_error(&error))?;
     server_threads.push(thread);
     let config = settings.config_file.as_deref().unwrap_or(Path::new("none")).display().to_string();
     let addresses: Vec<String> = endpoint.addresses().iter().map(ToString::to_string).collect();
     let addresses = addresses.join("' and '");
     log::info!("ank-server {VERSION} listens on '{addresses}', TLS: {tls}, config file: '{config}'");
 
-    if let Err(error) = memory::settle() {
-        log::debug!("Memory of the start is kept: '{error}'");
-    }
-    if let Some(signal) = signals.forever().next() {
+    let _ = memory::settle().inspect_err(|error| log::debug!("Memory of the start is kept: '{error}'"));
+    let signal = signals.forever().next();
+    manager.stopping();
+    if let Some(signal) = signal {
         let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
         log::info!("Stopping because of {name}.");
     }
+    let lost = lost_thread.try_recv().ok().filter(|_| signal.is_none());
     // Ending the server first closes every stream in order; the endpoint then has nothing left to wait for.
     drop(running);
     let still_running = threads::join_all(server_threads, STOP_DEADLINE);
@@ -114,7 +123,19 @@ fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
     for name in still_running {
         log::warn!("Thread '{name}' did not end within {STOP_DEADLINE:?}.");
     }
-    Ok(())
+    drop(watch);
+    lost.map_or(Ok(()), |name| Err(failed("server error", format!("the thread '{name}' has ended"))))
+}
+
+/// How connections are protected, for the log; warns of those that are not.
+fn told_protection(options: &EndpointOptions) -> &'static str {
+    if options.security != Security::Insecure {
+        return "mutual";
+    }
+    if options.addresses.iter().any(|address| matches!(address, ListenAddress::Tcp(_))) {
+        log::warn!("!!!ANKSERVER IS STARTED IN INSECURE MODE (-k, --insecure) -> TLS is disabled!!!");
+    }
+    "none"
 }
 
 /// Takes over the state that an earlier server stored in `folder`. Answers whether there was one of use; it then

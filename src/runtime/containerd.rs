@@ -103,6 +103,10 @@ impl ContainerEngine for ContainerdConnector {
     /// `rm` follows even when `stop` knows no such container: one that was never started cannot be stopped.
     fn stop_and_remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), CallError> {
         self.stop(id, watch)?;
+        self.remove(id, watch)
+    }
+
+    fn remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), CallError> {
         let removal = self.cli.change(strings(&["rm", &id.0])).limit(REMOVE_MAX);
         gone_is_fine(removal.run(watch).map(drop))
     }

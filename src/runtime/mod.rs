@@ -167,6 +167,14 @@ pub trait RuntimeConnector: Send {
         Ok(ProbeTarget { processes, ..ProbeTarget::default() })
     }
 
+    /// As [`Self::delete`] for a container that was seen to have ended, which needs fewer calls of the engine.
+    ///
+    /// # Errors
+    /// See there.
+    fn delete_ended(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
+        self.delete(id)
+    }
+
     /// The containers labelled with exactly this instance, normally none or one.
     ///
     /// # Errors

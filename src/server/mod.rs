@@ -26,6 +26,8 @@ use crate::model::complete_state::{AgentAttributes, DesiredState, WorkloadStates
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, AgentLoad, FromServer, ToServer};
 use crate::model::names::{InstanceName, Name, excerpt};
+use crate::service_manager::StatusBoard;
+use crate::vital::Pulse;
 use crate::wire::outbox::{Outbox, OutboxError, StatesSnapshot};
 use crate::wire::server_endpoint::{PeerEvent, PeerHello, PeerId};
 use agents::{Agent, Agents};
@@ -90,6 +92,25 @@ impl RequestKey {
     }
 }
 
+/// What the service manager is told, and was told last: numbers of agents and workloads.
+#[derive(Debug, Default)]
+struct ServerStatus {
+    board: StatusBoard,
+    told: Option<(usize, usize)>,
+}
+
+impl ServerStatus {
+    fn tell(&mut self, agents: usize, workloads: usize) {
+        if self.told == Some((agents, workloads)) {
+            return;
+        }
+        self.told = Some((agents, workloads));
+        let counted = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+        self.board.connection(|| format!("{} connected", counted(agents, "agent")));
+        self.board.workloads(|| counted(workloads, "workload"));
+    }
+}
+
 /// The state of the cluster and everything that changes it.
 #[derive(Default)]
 pub struct ServerLoop {
@@ -114,6 +135,7 @@ pub struct ServerLoop {
     log_campaigns: LogCampaigns,
     /// Streams that did not take a message; dropped at the end of the event.
     failed: Vec<PeerId>,
+    status: ServerStatus,
 }
 
 impl ServerLoop {
@@ -161,11 +183,22 @@ impl ServerLoop {
         Ok(())
     }
 
+    /// Tells the service manager from now on how many agents and workloads there are.
+    pub fn set_status(&mut self, board: StatusBoard) {
+        self.status = ServerStatus { board, told: None };
+        self.tell_status();
+    }
+
+    fn tell_status(&mut self) {
+        self.status.tell(self.agents.by_name().len(), self.effective.len());
+    }
+
     /// Handles events until `stop` is closed by its owner or all senders of `events` are gone. The streams end
     /// with status OK when the loop is dropped at the end.
-    pub fn run(mut self, events: &Receiver<PeerEvent>, stop: &Receiver<()>, clock: &impl Clock) {
+    pub fn run(mut self, events: &Receiver<PeerEvent>, stop: &Receiver<()>, clock: &impl Clock, pulse: &Pulse) {
         let outcomes = self.hooks.as_ref().map_or_else(never, |hooks| hooks.outcomes().clone());
         loop {
+            pulse.turn();
             let event = select_biased! { // The end first: a flood of events must not delay it.
                 recv(stop) -> _ => return,
                 recv(outcomes) -> outcome => match outcome {
@@ -176,9 +209,11 @@ impl ServerLoop {
                     Ok(event) => ServerEvent::Peer(event),
                     Err(_) => return,
                 },
+                recv(pulse.nudged()) -> _ => continue,
             };
             let begin = clock.now();
             self.on_event(event);
+            self.tell_status();
             let turn = clock.now().saturating_duration_since(begin);
             if turn > TURN_MAX {
                 log::warn!("One event took {turn:?}; all others waited for it.");
@@ -411,8 +446,13 @@ impl ServerLoop {
     fn load_reported(&mut self, id: PeerId, name: &Name, load: &AgentLoad) {
         match self.agents.get_mut(name) {
             Some(agent) if agent.peer == id && *load.agent == **name => {
+                let new = Some((load.cpu_usage, load.free_memory));
+                if self.subscriptions.is_empty() {
+                    agent.attributes.load = new; // Every two seconds, and nobody wants to hear of it.
+                    return;
+                }
                 let before = agent.attributes.clone();
-                agent.attributes.load = Some((load.cpu_usage, load.free_memory));
+                agent.attributes.load = new;
                 let mut changes = Changes::default();
                 changes.agent(name, Some(&before), Some(&agent.attributes));
                 self.publish(&changes);

@@ -11,6 +11,7 @@ pub mod delimited;
 #[cfg(feature = "server")]
 mod foreign;
 mod grpc;
+mod grpc_parts;
 #[cfg(feature = "server")]
 pub mod hook_message;
 #[cfg(feature = "server")]
@@ -25,6 +26,8 @@ mod schema;
 #[cfg(feature = "server")]
 pub mod server_endpoint;
 mod tls;
+#[cfg(any(feature = "agent", feature = "server"))]
+mod weight;
 #[cfg(feature = "server")]
 mod writer;
 pub use tls::{SERVER_NAME, TlsError};

@@ -16,6 +16,7 @@ use crate::limits::{
 };
 use crate::memory::give_back_after;
 use crate::threads;
+use crate::vital::{Pulse, VitalThreads};
 use futures_util::Sink;
 use grpcio::WriteFlags;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -42,6 +43,7 @@ struct Due<S> {
 struct DueState<S> {
     added: Vec<(PeerId, PeerStream<S>, Waker)>,
     peers: Vec<Arc<Woken<S>>>,
+    nudged: bool,
     /// Whether the thread waits; only then it costs a system call to wake it.
     waits: bool,
     no_more: bool,
@@ -85,7 +87,7 @@ impl<S> Due<S> {
     /// Waits until something is due, or until `alarm`; with `may_end` also until nothing more will be added.
     fn wait(&self, alarm: Option<Instant>, may_end: bool) -> MutexGuard<'_, DueState<S>> {
         let mut state = self.lock();
-        while state.peers.is_empty() && state.added.is_empty() && !(state.no_more && may_end) {
+        while state.peers.is_empty() && state.added.is_empty() && !(state.no_more && may_end) && !state.nudged {
             state.waits = true;
             state = match alarm.map(|at| SystemClock.until(at)) {
                 Some(left) if left.is_zero() => break,
@@ -93,7 +95,7 @@ impl<S> Due<S> {
                 None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             };
         }
-        state.waits = false;
+        (state.waits, state.nudged) = (false, false);
         state
     }
 }
@@ -103,11 +105,13 @@ impl<S: Line> Writer<S> {
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub fn start() -> io::Result<Self> {
-        let state = DueState { added: Vec::new(), peers: Vec::new(), waits: false, no_more: false };
+    pub fn start(vital: &mut VitalThreads) -> io::Result<Self> {
+        let state = DueState { added: Vec::new(), peers: Vec::new(), nudged: false, waits: false, no_more: false };
         let due = Arc::new(Due { state: Mutex::new(state), changed: Condvar::new() });
+        let nudged = due.clone();
+        let pulse = vital.add_nudged_by("tx", move || nudged.change(|state| state.nudged = true));
         let owned = due.clone();
-        threads::spawn("tx", STACK_LARGE, move || Streams::default().serve(&owned))?;
+        threads::spawn("tx", STACK_LARGE, move || Streams::default().serve(&owned, &pulse))?;
         Ok(Self(due))
     }
 
@@ -153,8 +157,9 @@ impl<S> Default for Streams<S> {
 }
 
 impl<S: Line> Streams<S> {
-    fn serve(mut self, due: &Due<S>) {
+    fn serve(mut self, due: &Due<S>, pulse: &Pulse) {
         loop {
+            pulse.turn();
             let alarm = self.alarms.first().map(|(at, _)| *at);
             let mut state = due.wait(alarm.into_iter().chain(self.trim_at).min(), self.streams.is_empty());
             let (added, woken) = (std::mem::take(&mut state.added), std::mem::take(&mut state.peers));

@@ -10,4 +10,4 @@ if have ccache; then
     export CCACHE_BASEDIR=${CCACHE_BASEDIR:-${CARGO_TARGET_DIR:-$root/target}} CCACHE_NOHASHDIR=1
 fi
 have cargo || fail "cargo is not installed" "install Rust: https://rustup.rs"
-exec cargo "$@"
+exec "${ANKAIOS_CARGO:-cargo}" "$@"

@@ -8,7 +8,8 @@ root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd -P)
 cache=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/ankaios-lite
 target=${CARGO_TARGET_DIR:-$root/target}
 case $target in /*) ;; *) target=$root/$target ;; esac
-PATH=$PATH:${CARGO_HOME:-${HOME:-/root}/.cargo}/bin
+# rustup's compiler comes before a Debian one, which cross builds may have installed.
+PATH=${CARGO_HOME:-${HOME:-/root}/.cargo}/bin:$PATH
 export PATH
 
 if [ -t 1 ] && [ -z "${NO_COLOR-}" ]; then
@@ -25,6 +26,28 @@ fail() {
     exit 1
 }
 have() { command -v "$1" >/dev/null 2>&1; }
+
+# as_root COMMAND...: runs it as root, without questions of packages.
+as_root() {
+    local way=()
+    if [ "$(id -u)" -ne 0 ]; then
+        have sudo || fail "this needs root: $*" "run it as root, then call this again"
+        way=(sudo)
+    fi
+    "${way[@]}" env DEBIAN_FRONTEND=noninteractive "$@" </dev/null
+}
+
+# install_packages PACKAGE...: Debian packages, with the lists of packages fetched when they are empty or old.
+install_packages() {
+    have apt-get || fail "these are missing and this is not a Debian machine: $*" "install them with the system's own tools"
+    printf 'setup: installing %s\n' "$*"
+    local install=(apt-get install --yes --quiet --no-install-recommends)
+    # The lists of a fresh machine are empty or old: fetch them only when they turn out to be needed.
+    if ! as_root "${install[@]}" --download-only "$@" >/dev/null 2>&1; then
+        as_root apt-get update --quiet || warn "cannot update apt's package lists"
+    fi
+    as_root "${install[@]}" "$@" || fail "apt-get could not install: $*" "see the lines above"
+}
 
 # Microseconds since 1970, without starting a process.
 now_us() { printf '%s' "${EPOCHREALTIME/[.,]/}"; }

@@ -36,24 +36,7 @@ need openssl have openssl
 need python3 have python3
 need python3-venv python3 -c 'import ensurepip, venv'
 
-if [ "${#missing[@]}" -gt 0 ]; then
-    have apt-get || fail "these are missing and this is not a Debian machine: ${missing[*]}" "install them with the system's own tools"
-    as_root=()
-    if [ "$(id -u)" -ne 0 ]; then
-        have sudo || fail "these packages are missing: ${missing[*]}" "as root: apt-get install ${missing[*]}"
-        as_root=(sudo)
-    fi
-    printf 'setup: installing %s\n' "${missing[*]}"
-    install() {
-        "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-            apt-get install --yes --quiet --no-install-recommends "$@" </dev/null
-    }
-    # The lists of a fresh machine are empty or old: fetch them only when they turn out to be needed.
-    if ! install --download-only "${missing[@]}" >/dev/null 2>&1; then
-        "${as_root[@]}" apt-get update --quiet </dev/null || warn "cannot update apt's package lists"
-    fi
-    install "${missing[@]}" || fail "apt-get could not install: ${missing[*]}" "see the lines above"
-fi
+[ "${#missing[@]}" -eq 0 ] || install_packages "${missing[@]}"
 
 have cargo || fail "cargo is not installed" "install Rust: https://rustup.rs"
 cd "$root"

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Builds the release programs and holds their size and idle memory against what the README promises. Fails
 # above the promise. Memory is the proportional set size of an insecure server with one idle agent and an
-# engine without containers.
+# engine without containers. Then counts how often the two are woken in an idle minute; SIZE_SECONDS is another time.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 . "$root/tests/scripts/cluster.sh"
 cd "$root"
 
 tests/scripts/cargo.sh build --locked --release --bins
+tests/scripts/cargo.sh build --locked --release --features multicall --bin ankaios
 bin=$target/release
 
 work=$(mktemp -d "$target/size.XXXXXX") # On a disk, which /tmp need not be.
@@ -34,6 +35,8 @@ rows() {
     printf 'ank-agent size %s 8900000 0.60\n' "$(stat -c %s "$bin/ank-agent")"
     printf 'ank-server size %s 9900000 0.60\n' "$(stat -c %s "$bin/ank-server")"
     printf 'ank size %s 11800000 0.50\n' "$(stat -c %s "$bin/ank")"
+    # One file in place of all three.
+    printf 'ankaios size %s 30600000 0.30\n' "$(stat -c %s "$bin/ankaios")"
     printf 'ank-agent PSS %s 7444890 0.50\n' "$(pss size)"
     printf 'ank-server PSS %s 6815744 0.60\n' "$(pss server)"
 }
@@ -47,5 +50,17 @@ rows | awk '
         failed += over
         printf "%-12s%-14s%10.2f%12.2f%8.2f%10.2f%s\n", $1, name, $3 / unit, $4 / unit, ratio, $5, over ? "  TOO MUCH" : ""
     }
-    END { exit failed > 0 || NR < 5 }
-'
+    END { exit failed > 0 || NR < 6 }
+' || over=1
+
+# How often any thread of a program began to wait: each is a wake-up before.
+wake_ups() { awk '$1 == "voluntary_ctxt_switches:" { sum += $2 } END { print sum }' "/proc/$(cat "$work/$1.pid")/task"/*/status; }
+seconds=${SIZE_SECONDS:-60}
+server=$(wake_ups server) agent=$(wake_ups size)
+sleep "$seconds"
+for program in server agent; do
+    [ "$program" = server ] && count=$(($(wake_ups server) - server)) || count=$(($(wake_ups size) - agent))
+    awk -v program="ank-$program" -v count="$count" -v seconds="$seconds" \
+        'BEGIN { printf "%-12s%-14s%10.2f   (%d in %d s)\n", program, "wake-ups / s", count / seconds, count, seconds }'
+done
+[ "${over:-0}" -eq 0 ]

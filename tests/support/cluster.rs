@@ -14,6 +14,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::engine::FakeEngine;
+use super::podman::Podman;
 use super::process::{Process, clean_command, exit_code, is_alive};
 use super::table::{self, Row};
 use super::{LIMIT, poll, scratch};
@@ -37,6 +38,8 @@ pub struct Cluster {
     pub agents: BTreeMap<String, Process>,
     /// Further environment of the agents, such as the configuration of a real engine.
     agent_env: Vec<(String, String)>,
+    /// Further environment of the server.
+    server_env: Vec<(String, String)>,
     /// Lines for every `ank-agent.conf` written from now on.
     agent_config: String,
     /// Lines for every `ank-server.conf` written from now on.
@@ -45,6 +48,8 @@ pub struct Cluster {
     certificates: Option<PathBuf>,
     /// Unix domain socket that all programs use instead of the port.
     socket: Option<PathBuf>,
+    /// What starts a program that is not the one cargo built: its words.
+    programs: BTreeMap<String, Vec<PathBuf>>,
     commands: std::cell::Cell<u32>,
 }
 
@@ -62,10 +67,12 @@ impl Cluster {
             server: None,
             agents: BTreeMap::new(),
             agent_env: Vec::new(),
+            server_env: Vec::new(),
             agent_config: String::new(),
             server_config: String::new(),
             certificates: None,
             socket: None,
+            programs: BTreeMap::new(),
             commands: std::cell::Cell::new(0),
         }
     }
@@ -73,17 +80,42 @@ impl Cluster {
     /// A server and connected agents.
     pub fn start(agents: &[&str]) -> Self {
         let mut cluster = Self::prepare();
-        cluster.start_server(&[]);
-        for name in agents {
-            cluster.start_agent(name);
-        }
-        cluster.wait_for_agents(agents);
+        cluster.start_all(agents);
         cluster
+    }
+
+    /// As `prepare`, with agents that use `podman`, which has to outlive the cluster: nothing is created after it then.
+    pub fn prepare_on(podman: &Podman) -> Self {
+        let mut cluster = Self::prepare();
+        cluster.agent_env = podman.environment();
+        cluster.agent_env.push(("PATH".to_owned(), std::env::var("PATH").expect("PATH is set")));
+        cluster
+    }
+
+    /// As `start`, with agents that use `podman` and have these lines in their config file.
+    pub fn start_on(podman: &Podman, agents: &[&str], config: &str) -> Self {
+        let mut cluster = Self::prepare_on(podman);
+        cluster.set_agent_config(config);
+        cluster.start_all(agents);
+        cluster
+    }
+
+    fn start_all(&mut self, agents: &[&str]) {
+        self.start_server(&[]);
+        for name in agents {
+            self.start_agent(name);
+        }
+        self.wait_for_agents(agents);
     }
 
     /// Sets further environment for agents started later.
     pub fn set_agent_env(&mut self, variables: Vec<(String, String)>) {
         self.agent_env = variables;
+    }
+
+    /// Sets further environment for servers started later.
+    pub fn set_server_env(&mut self, variables: Vec<(String, String)>) {
+        self.server_env = variables;
     }
 
     /// Sets the lines of `ank-server.conf` below `version` for servers started later.
@@ -105,6 +137,24 @@ impl Cluster {
     pub fn set_socket(&mut self, path: &Path) {
         self.socket = Some(path.to_owned());
         self.port = free_port();
+    }
+
+    /// Lets `program`, when started later, be these words: a path, perhaps behind what runs it.
+    pub fn set_program(&mut self, program: &str, words: &[&Path]) {
+        self.programs.insert(program.to_owned(), words.iter().map(|word| word.to_path_buf()).collect());
+    }
+
+    /// A command that runs `program` without options.
+    fn program(&self, program: &str) -> Command {
+        let built = match program {
+            "ank-server" => env!("CARGO_BIN_EXE_ank-server"),
+            "ank-agent" => env!("CARGO_BIN_EXE_ank-agent"),
+            _ => env!("CARGO_BIN_EXE_ank"),
+        };
+        let words = self.programs.get(program).cloned().unwrap_or_else(|| vec![built.into()]);
+        let mut command = clean_command(&words[0], &self.folder().join("home"));
+        command.args(&words[1..]);
+        command
     }
 
     /// The options that protect the connections of `program`.
@@ -166,13 +216,18 @@ impl Cluster {
         panic!("no free port found");
     }
 
+    /// Chooses the port of a server that is started later than its agents.
+    pub fn reserve_port(&mut self) {
+        self.port = free_port();
+    }
+
     /// Starts a server and does not wait until it listens.
     pub fn spawn_server(&self, arguments: &[&str]) -> Process {
         let config = self.write("ank-server.conf", &format!("version = \"v1\"\n{}\n", self.server_config));
-        let mut command = clean_command(env!("CARGO_BIN_EXE_ank-server"), &self.folder().join("home"));
+        let mut command = self.program("ank-server");
         let address = if self.socket.is_some() { self.url() } else { self.address() };
         command.args(self.security("ank-server")).args(["--address", &address, "--server-config"]);
-        command.arg(config).args(arguments);
+        command.arg(config).args(arguments).envs(self.server_env.iter().cloned());
         Process::start(&mut command, &self.folder().join("logs"), "server")
     }
 
@@ -194,7 +249,7 @@ impl Cluster {
 
     fn agent_command(&self, name: &str) -> Command {
         let config = self.write(&format!("{name}.conf"), &format!("version = \"v1\"\n{}\n", self.agent_config));
-        let mut command = clean_command(env!("CARGO_BIN_EXE_ank-agent"), &self.folder().join("home"));
+        let mut command = self.program("ank-agent");
         command
             .args(self.security("ank-agent"))
             .args(["--name", name, "--server-url", &self.url(), "--agent-config"])
@@ -253,7 +308,7 @@ impl Cluster {
 
     /// `ank` without any option.
     pub fn bare_ank_command(&self) -> Command {
-        let mut command = clean_command(env!("CARGO_BIN_EXE_ank"), &self.folder().join("home"));
+        let mut command = self.program("ank");
         command.current_dir(self.folder());
         command
     }

@@ -17,6 +17,7 @@ pub mod process;
 pub mod python;
 pub mod recorder;
 pub mod scratch;
+pub mod service_manager;
 pub mod table;
 
 use std::time::{Duration, Instant};
@@ -25,9 +26,10 @@ pub use cluster::{Cluster, Output};
 pub use control_client::ControlClient;
 pub use engine::FakeEngine;
 pub use log_client::LogClient;
-pub use manifest::{manifest, workload};
+pub use manifest::{manifest, pod, workload};
 pub use process::Process;
 pub use recorder::Recorder;
+pub use service_manager::ServiceManager;
 
 /// Longest wait for anything a test expects. Generous, because a loaded machine is slow, not wrong.
 pub const LIMIT: Duration = Duration::from_secs(60);

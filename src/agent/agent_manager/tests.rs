@@ -295,5 +295,5 @@ fn the_scheduler_thread_ends_when_told_to() {
     let (_inbox, events) = crossbeam_channel::bounded(1);
     let (running, stop) = crossbeam_channel::bounded(0);
     drop(running);
-    rig.agent.manager.run(&events, &stop);
+    rig.agent.manager.run(&events, &stop, &crate::vital::Pulse::unattended());
 }

@@ -1,11 +1,11 @@
 //! Workloads that talk to the cluster: two FIFOs per workload, one thread for all of them
 //! (spec/control-interface.md).
 //!
-//! Follow a request: [`pipes`] reads bytes, [`session`] makes messages of them and asks [`authorizer`], `uplink` sends
-//! what is allowed. Follow an answer: the scheduler gives it to [`ControlHub::deliver`], it waits in an [`outbox`],
-//! [`poller`] writes it.
+//! Follow a request: [`pipes`] reads bytes, [`session`] makes messages of them and asks [`authorizer`], what is allowed
+//! is sent through [`super::uplink_outbox`]. Follow an answer: `rx:server` gives it to
+//! [`ControlHub::deliver_from_server`], it waits in an [`outbox`], [`poller`] writes it.
 //!
-//! Thread: [`ControlHub::deliver`] on `scheduler`, [`ControlHub::open`] and [`ControlInterface`] on `wl:<name>`, which
+//! Thread: [`ControlHub::deliver_from_server`] on `rx:server`, [`ControlHub::open`] and [`ControlInterface`] on `wl:<name>`, which
 //! makes and removes the FIFOs; everything else on `control`. Nobody waits for a workload.
 //! Owns: which workload has an interface, and what waits for it, shared behind locks that are held for a moment only.
 
@@ -22,6 +22,7 @@ use crate::model::access_rules::ControlInterfaceAccess;
 use crate::model::messages::{Request, Response};
 use crate::model::names::Name;
 use crate::threads::{self, Thread};
+use crate::vital::VitalThreads;
 use authorizer::Authorizer;
 use outbox::Outbox;
 use pipes::{PipeError, Pipes};
@@ -118,9 +119,11 @@ impl ControlHub {
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub fn start<C: Clock>(&self, clock: C, stop: OwnedFd) -> io::Result<Thread> {
+    pub fn start<C: Clock>(&self, clock: C, stop: OwnedFd, vital: &mut VitalThreads) -> io::Result<Thread> {
+        let shared = self.shared.clone();
+        let pulse = vital.add_nudged_by("control", move || shared.wake());
         let poller = Poller::new(self.shared.clone(), clock);
-        threads::spawn("control", STACK_LARGE, move || poller.run(&stop))
+        threads::spawn("control", STACK_LARGE, move || poller.run(&stop, &pulse))
     }
 
     /// Makes the FIFOs of a workload in `folder` and serves them from now on. Existing FIFOs are kept, so that a
@@ -149,12 +152,27 @@ impl ControlHub {
         Ok(ControlInterface { hub: self.clone(), interface, folder, authorizer })
     }
 
+    /// Delivers an answer whose id begins with a workload that has a control interface. Never waits.
+    ///
+    /// # Errors
+    /// The answer, when there is no such workload.
+    pub fn deliver_from_server(&self, response: Response) -> Result<(), Box<Response>> {
+        let Some((workload, id)) = response.id.split_once('@') else { return Err(Box::new(response)) };
+        if !lock(&self.shared.registry).interfaces.contains_key(workload) {
+            return Err(Box::new(response));
+        }
+        let own = Response { id: id.to_owned(), content: response.content };
+        let _ = self.deliver(workload, own); // It may be gone just now, which nobody need be told.
+        Ok(())
+    }
+
     /// Delivers an answer with the id of the workload. Never waits.
     ///
     /// # Errors
     /// The workload has no control interface; the server is told when more of this would come.
     // [impl->swdd~agent-forward-responses-to-control-interface-pipe~1]
     pub fn deliver(&self, workload: &str, response: Response) -> Result<(), NoInterface> {
+        self.shared.uplink.answered(workload, &response.id);
         let interface = lock(&self.shared.registry).interfaces.get(workload).cloned();
         let Some(interface) = interface else {
             if let Some(cancel) = outbox::cancellation(&response) {
@@ -212,6 +230,7 @@ impl ControlInterface {
         let name = &self.interface.workload;
         if registry.interfaces.get(name).is_some_and(|current| Arc::ptr_eq(current, &self.interface)) {
             registry.interfaces.remove(name);
+            self.hub.shared.uplink.forget_requests(name);
         }
         drop(registry);
         lock(&self.interface.mailbox).ended = true;

@@ -14,6 +14,7 @@ use crate::limits::{
     CONTROL_TURN,
 };
 use crate::model::messages::{Request, Response, ToWorkload};
+use crate::vital::Pulse;
 use crate::wire::delimited::frame;
 use log::{error, warn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -71,8 +72,11 @@ impl<C: Clock> Poller<C> {
     }
 
     /// Serves until the other end of `stop` is closed.
-    pub fn run(mut self, stop: &OwnedFd) {
-        while self.turn(Some(stop)) {}
+    pub fn run(mut self, stop: &OwnedFd, pulse: &Pulse) {
+        pulse.turn();
+        while self.turn(Some(stop)) {
+            pulse.turn();
+        }
     }
 
     /// Waits for something and handles it; without `stop` nothing is waited for. Answers whether to go on.

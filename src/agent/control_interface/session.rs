@@ -178,12 +178,19 @@ impl Session {
             (Stage::New, Ok(_)) => self.refuse(HELLO_MISSING.to_owned(), outside),
             (Stage::New, Err(_)) => self.refuse(UNDECODABLE.to_owned(), outside),
             (_, Ok(FromWorkload::Request(request))) => self.on_request(request, now, outside),
+            (_, Ok(FromWorkload::TooHeavy { id, reason })) => {
+                self.complain(now, || format!("Request '{}' is refused: {reason}", brief(&id)));
+                let content = ResponseContent::Error(format!("Request refused: {reason}"));
+                outside.answer(Response { id, content });
+            }
             (_, Ok(FromWorkload::Empty)) => {
                 self.complain(now, || {
                     "Could not convert protobuf in internal data structure: 'ToAnkaios is None.'".to_owned()
                 });
             }
-            (_, Err(_)) => self.complain(now, || "Could not decode to Ankaios data.".to_owned()),
+            (_, Err(error)) => {
+                self.complain(now, || format!("Could not decode to Ankaios data. It is skipped: {error}"))
+            }
         }
     }
 

@@ -496,7 +496,7 @@ fn an_end_in_a_burst_of_starts_is_listed_at_once() {
     bench.list(vec![exited("a", 0)]);
     bench.watch_in("b", 1, true);
     bench.watch_in("a", 2, true);
-    bench.expect_listing_after(MILLISECOND * 200);
+    bench.expect_listing_after(MILLISECOND * 50 * LISTING_BURST_REST);
     bench.advance(MILLISECOND * 50);
     bench.list(vec![running("a", 5), running("b", 6)]);
     bench.watch_in("c", 1, true);
@@ -623,8 +623,9 @@ fn the_threads_report_and_end_with_their_sender() {
     let (commands, inbox) = bounded(4);
     let (reports, told) = bounded(4);
     let connector = Box::new(ScriptedConnector(scripted));
+    let pulse = Pulse::unattended();
     let thread =
-        start(CheckerSettings::podman(), connector, inbox, move |report| reports.send(report).unwrap()).unwrap();
+        start(CheckerSettings::podman(), connector, inbox, move |report| reports.send(report).unwrap(), pulse).unwrap();
     let id = ContainerId("web".into());
     commands.send(WatchCommand::Watch { instance: instance("web"), id, generation: 1, in_burst: false }).unwrap();
     for container in [running("web", 0), exited("web", 0)] {

@@ -9,6 +9,7 @@ use crate::model::names::InstanceName;
 use crate::model::version::VERSION;
 use crate::simulation::manual_clock::ManualClock;
 use crate::threads::Thread;
+use crate::vital::VitalThreads;
 use crate::wire::address::{Security, ServerUrl};
 use crate::wire::client::Service;
 use crate::wire::outbox::Outbox;
@@ -21,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 fn endpoint(address: SocketAddr) -> (ServerEndpoint, Receiver<PeerEvent>) {
     let (inbox, events) = bounded(SERVER_INBOX);
     let options = EndpointOptions::tcp(address, Security::Insecure, MESSAGE_MAX);
-    (ServerEndpoint::start(&options, inbox).unwrap(), events)
+    (ServerEndpoint::start(&options, inbox, &mut VitalThreads::unattended()).unwrap(), events)
 }
 
 /// An uplink on a thread of its own.
@@ -39,6 +40,7 @@ impl Running {
         let (scheduler, events) = bounded(SCHEDULER_INBOX);
         let (stop, stopped) = bounded(0);
         let (results, result) = bounded(1);
+        let control = ControlHub::new(outbox.clone(), MESSAGE_MAX).unwrap();
         let uplink = Uplink {
             options: ClientOptions {
                 url: ServerUrl::parse(&format!("http://{server}")).unwrap(),
@@ -51,10 +53,11 @@ impl Running {
             version,
             tags: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
             outbox: reader,
-            scheduler,
+            inbox: UplinkInbox { control, scheduler },
+            status: StatusBoard::default(),
         };
         let thread = threads::spawn("uplink", STACK_LARGE, move || {
-            let _ = results.send(uplink.run(&stopped));
+            let _ = results.send(uplink.run(&stopped, &Pulse::unattended()));
         });
         Self { outbox, events, stop: Some(stop), result, thread: Some(thread.unwrap()) }
     }

@@ -8,13 +8,13 @@ use crate::model::messages::{FromServer, Request, RequestContent, Response, Resp
 use crate::model::version::VERSION;
 use crate::wire::address::ServerUrl;
 use crate::wire::client::{
-    ClientOptions, ClientReceiver, ClientSender, Hangup, Service, StreamEnd, connect, connect_with,
+    ClientOptions, ClientReceiver, ClientSender, Hangup, Service, StreamEnd, channel_over, connect, connect_with,
 };
 use crossbeam_channel::{Receiver, bounded};
 use futures_util::SinkExt;
 use grpcio::WriteFlags;
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::AtomicBool;
 
 /// Long enough for a machine that is busy with other tests.
@@ -23,7 +23,13 @@ const LIMIT: Duration = Duration::from_secs(30);
 impl EndpointOptions {
     /// For one TCP address.
     pub(crate) fn tcp(address: SocketAddr, security: Security, message_max: usize) -> Self {
-        Self { addresses: vec![ListenAddress::Tcp(address)], socket_mode: 0o660, security, message_max }
+        Self {
+            addresses: vec![ListenAddress::Tcp(address)],
+            socket_mode: 0o660,
+            security,
+            message_max,
+            commander_names: Vec::new(),
+        }
     }
 }
 
@@ -41,7 +47,7 @@ fn endpoint(message_max: usize) -> (ServerEndpoint, Receiver<PeerEvent>) {
     let (inbox, events) = bounded(64);
     let address = "127.0.0.1:0".parse().unwrap();
     let options = EndpointOptions::tcp(address, Security::Insecure, message_max);
-    (ServerEndpoint::start(&options, inbox).unwrap(), events)
+    (ServerEndpoint::start(&options, inbox, &mut VitalThreads::unattended()).unwrap(), events)
 }
 
 fn options(endpoint: &ServerEndpoint, service: Service) -> ClientOptions {
@@ -232,7 +238,14 @@ fn a_peer_that_vanishes_without_a_word_is_noticed_by_either_side() {
         let server_notices = server_side.interval < client_side.interval;
         let (inbox, events) = bounded(64);
         let endpoint_options = EndpointOptions::tcp("127.0.0.1:0".parse().unwrap(), Security::Insecure, MESSAGE_MAX);
-        let endpoint = ServerEndpoint::start_with(&endpoint_options, inbox, server_side, MESSAGE_MAX).unwrap();
+        let endpoint = ServerEndpoint::start_with(
+            &endpoint_options,
+            inbox,
+            &mut VitalThreads::unattended(),
+            server_side,
+            MESSAGE_MAX,
+        )
+        .unwrap();
         let (address, silent) = wire_to(endpoint.address());
         let url = ServerUrl::parse(&format!("http://{address}")).unwrap();
         let options = ClientOptions { url, ..options(&endpoint, Service::Agent) };
@@ -257,7 +270,9 @@ fn large_messages_that_wait_for_the_server_are_bounded_and_small_ones_of_others_
     const LARGE: usize = 100 * 1024;
     let (inbox, events) = bounded(64);
     let options = EndpointOptions::tcp("127.0.0.1:0".parse().unwrap(), Security::Insecure, MESSAGE_MAX);
-    let endpoint = ServerEndpoint::start_with(&options, inbox, Keepalive::default(), 2 * LARGE + LARGE / 2).unwrap();
+    let endpoint =
+        ServerEndpoint::start_with(&options, inbox, &mut VitalThreads::unattended(), Keepalive::default(), 5 * LARGE)
+            .unwrap();
     let (mut flood, _flood_receiver, _hangup) = dial(&endpoint, Service::Cli, commander(VERSION));
     let (flooding, _, _flood_outbox) = opened(&events);
     let (mut witness, _receiver, _hangup) = dial(&endpoint, Service::Cli, commander(VERSION));
@@ -273,7 +288,7 @@ fn large_messages_that_wait_for_the_server_are_bounded_and_small_ones_of_others_
         PeerEvent::Message { peer, room, .. } => (peer, room),
         other => panic!("{other:?}"),
     };
-    // The room is held as long as these are not handled, so the third one stays with its reader.
+    // A text counts twice. The room is held as long as these are not handled, so the third one stays with its reader.
     let held = [next(), next()];
     assert!(held.iter().all(|(peer, _)| *peer == flooding));
     for _ in 0..100 {
@@ -297,7 +312,9 @@ fn the_end_of_a_report_is_believed_of_our_own_agents() {
     assert!(matches!(event, PeerEvent::Message { message: ToServer::StatesComplete, .. }), "{event:?}");
     // Programs of other implementations, which have another name, mean nothing by it.
     let builder = grpcio::ChannelBuilder::new(grpc::environment()).primary_user_agent("tonic/0.12");
-    let channel = builder.connect(&endpoint.address().to_string());
+    let socket = TcpStream::connect(endpoint.address()).unwrap();
+    grpc::prepare(&socket).unwrap();
+    let channel = channel_over(builder, socket.into());
     let client = grpcio::Client::new(channel);
     let (mut sink, _stream) = client.duplex_streaming(&grpc::CONNECT_AGENT, grpcio::CallOption::default()).unwrap();
     for message in [agent("B"), ToServer::StatesComplete] {
@@ -320,10 +337,13 @@ fn stopping_ends_all_streams_and_frees_the_address() {
     let address = endpoint.address();
     let again = EndpointOptions::tcp(address, Security::Insecure, MESSAGE_MAX);
     let (inbox, _events) = bounded(1);
-    assert!(matches!(ServerEndpoint::start(&again, inbox.clone()), Err(EndpointError::Bind { .. })));
+    assert!(matches!(
+        ServerEndpoint::start(&again, inbox.clone(), &mut VitalThreads::unattended()),
+        Err(EndpointError::Bind { .. })
+    ));
     endpoint.stop(LIMIT);
     assert!(receiver.receive().is_err());
-    ServerEndpoint::start(&again, inbox).unwrap().stop(LIMIT);
+    ServerEndpoint::start(&again, inbox, &mut VitalThreads::unattended()).unwrap().stop(LIMIT);
 }
 
 #[test]
@@ -353,8 +373,9 @@ fn a_socket_and_a_port_are_open_together_and_the_file_goes_with_the_server() {
         socket_mode: 0o660,
         security: Security::Insecure,
         message_max: MESSAGE_MAX,
+        commander_names: Vec::new(),
     };
-    let endpoint = ServerEndpoint::start(&options, inbox).unwrap();
+    let endpoint = ServerEndpoint::start(&options, inbox, &mut VitalThreads::unattended()).unwrap();
     let [ListenAddress::Tcp(port), socket] = endpoint.addresses() else { panic!("{:?}", endpoint.addresses()) };
     for url in [format!("http://{port}"), socket.to_string()] {
         let client = |service| ClientOptions {
@@ -387,13 +408,13 @@ fn over_a_socket_only_root_and_the_user_of_the_server_are_agents() {
     let from = |uid| Origin::Socket(SocketPeer { path: std::path::Path::new("/run/ank.sock").into(), uid });
     let stranger = own + 1;
     for uid in [0, own] {
-        assert!(check_user(&agent, Some(&from(uid))).is_ok(), "{uid}");
+        assert!(check_user(&agent, Some(&from(uid)), &[]).is_ok(), "{uid}");
     }
     for commander in [PeerHello::Cli, PeerHello::Commander] {
-        assert!(check_user(&commander, Some(&from(stranger))).is_ok(), "the permissions of the file decide");
+        assert!(check_user(&commander, Some(&from(stranger)), &[]).is_ok(), "the permissions of the file decide");
     }
-    let refused = check_user(&agent, Some(&from(stranger))).unwrap_err();
+    let refused = check_user(&agent, Some(&from(stranger)), &[]).unwrap_err();
     assert_eq!(refused.code(), RpcStatusCode::PERMISSION_DENIED);
     assert!(refused.message().ends_with(&format!("(uid {own}) may run an agent, not uid {stranger}.")));
-    assert!(check_user(&agent, Some(&Origin::Plain("127.0.0.1:1".parse().unwrap()))).is_ok());
+    assert!(check_user(&agent, Some(&Origin::Plain("127.0.0.1:1".parse().unwrap())), &[]).is_ok());
 }

@@ -7,6 +7,7 @@ use crate::limits::{CONNECT_MAX, HANDSHAKES, MESSAGE_MAX, STACK_SMALL};
 use crate::model::messages::{FromServer, Request, RequestContent, Response, ResponseContent, ToServer};
 use crate::model::version::VERSION;
 use crate::threads;
+use crate::vital::VitalThreads;
 use crate::wire::address::{Security, ServerUrl};
 use crate::wire::client::{ClientOptions, ConnectError, Service, StreamEnd, connect};
 use crate::wire::server_endpoint::{EndpointOptions, PeerEvent, ServerEndpoint};
@@ -59,7 +60,15 @@ impl Authority {
 fn endpoint(security: Security) -> (ServerEndpoint, Receiver<PeerEvent>) {
     let (inbox, events) = bounded(64);
     let address = "127.0.0.1:0".parse().unwrap();
-    (ServerEndpoint::start(&EndpointOptions::tcp(address, security, MESSAGE_MAX), inbox).unwrap(), events)
+    (
+        ServerEndpoint::start(
+            &EndpointOptions::tcp(address, security, MESSAGE_MAX),
+            inbox,
+            &mut VitalThreads::unattended(),
+        )
+        .unwrap(),
+        events,
+    )
 }
 
 fn options(endpoint: &ServerEndpoint, security: Security, service: Service) -> ClientOptions {

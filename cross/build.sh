@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Builds the three programs, or one, for another architecture: `just cross aarch64 [server|agent|cli|multicall]`.
+#
+# The compiler is rustup's where its standard library for that target is installed, else Debian's, which has that
+# library as a package. Both write to a target folder of their own, so that builds for this machine stay warm.
+# shellcheck source=tests/scripts/common.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/../tests/scripts/common.sh"
+cd "$root"
+
+architecture=${1-aarch64}
+component=${2-all}
+
+case $architecture in
+    aarch64 | arm64) ;;
+    x86_64 | amd64) fail "'$architecture' is what a plain build is for" "tests/scripts/cargo.sh build --locked --release" ;;
+    *) fail "there is no cross build for '$architecture'" "supported is aarch64; gRPC's bindings know no 32-bit target" ;;
+esac
+case $component in
+    all) what=(--bins) ;;
+    server | agent) what=(--bin "ank-$component" --no-default-features --features "$component") ;;
+    cli | ank) what=(--bin ank --no-default-features --features cli) ;;
+    multicall) what=(--bin ankaios --features multicall) ;;
+    *) fail "there is no component '$component'" "one of: all, server, agent, cli, multicall" ;;
+esac
+
+# shellcheck source=cross/aarch64.sh
+. cross/aarch64.sh
+cross/setup.sh
+cross_cargo build --locked --release "${what[@]}"
+printf 'built in %s:\n' "$cross_bin"
+(cd "$cross_bin" && find . -maxdepth 1 -type f -executable -printf '%P %s bytes\n' | sort)

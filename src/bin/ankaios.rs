@@ -1,0 +1,45 @@
+//! The multi-call program: all components in one file, for less flash and shared pages of code. The names under which
+//! it is called, links to the file, say which program it is.
+//!
+//! Thread: `main`, which becomes that of the program that was called.
+
+use ankaios_lite::program::{Exit, called_as};
+use std::io::Write;
+use std::process::ExitCode;
+
+#[cfg(feature = "agent")]
+#[path = "ank-agent.rs"]
+mod ank_agent;
+#[cfg(feature = "server")]
+#[path = "ank-server.rs"]
+mod ank_server;
+
+/// The programs in this file: the name of the link, and what runs then.
+const PROGRAMS: &[(&str, fn() -> ExitCode)] = &[
+    #[cfg(feature = "server")]
+    ("ank-server", ank_server::main),
+    #[cfg(feature = "agent")]
+    ("ank-agent", ank_agent::main),
+    #[cfg(feature = "cli")]
+    ("ank", ank::main),
+];
+
+#[cfg(feature = "cli")]
+#[path = "ank.rs"]
+mod ank;
+
+fn main() -> ExitCode {
+    let first = std::env::args_os().next().unwrap_or_default();
+    if let Some((_, run)) = PROGRAMS.iter().find(|(name, _)| *name == called_as(&first)) {
+        return run();
+    }
+    let names: Vec<String> = PROGRAMS.iter().map(|(name, _)| format!("'{name}'")).collect();
+    let names = names.join(", ");
+    // Nobody is left to tell when standard error is closed.
+    let _ = writeln!(
+        std::io::stderr(),
+        "error: this file holds several programs, and '{}' is the name of none\nhint: link to it under one of these names and call that: {names}",
+        first.display(),
+    );
+    Exit::Usage.into()
+}

@@ -1,0 +1,295 @@
+//! Tells the service manager (systemd) that the program is ready, how it is doing and that it ends, and that all vital
+//! threads make progress (spec/delivery.md section 2). Without a `NOTIFY_SOCKET` nobody is told anything and nothing
+//! is watched.
+//!
+//! Thread: `notify` watches and tells; [`StatusBoard`] belongs to whoever knows a part of the status; `main` starts it
+//! and tells the end.
+//! Owns: the vital threads' rounds, the socket. Takes: parts of the status, of which only the newest counts.
+//!
+//! The socket is ours because it has to work after children were started without the variable, with abstract names too,
+//! and with a bound on how long a full queue of the manager is waited for.
+
+use crate::clock::{Clock, SystemClock};
+use crate::limits::{
+    NOTIFY_SEND_MAX, SERVICE_STATUS_MAX, SERVICE_STATUS_REST, STACK_SMALL, VITAL_LATE, VITAL_LOOK_FIRST, VITAL_LOOK_MAX,
+};
+use crate::threads::{self, Thread};
+use crate::vital::VitalThreads;
+use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
+use sd_notify::NotifyState;
+use std::ffi::OsStr;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The service manager that started us, if there is one.
+#[derive(Debug, Default)]
+pub struct ServiceManager {
+    socket: Option<Arc<NotifySocket>>,
+    /// A program that is silent for this long is killed.
+    watchdog: Option<Duration>,
+    board: StatusBoard,
+    changed: Option<Receiver<()>>,
+}
+
+/// Where the parts of the status are put. Clones are the same.
+#[derive(Debug, Clone, Default)]
+pub struct StatusBoard(Option<Arc<Board>>);
+
+#[derive(Debug)]
+struct Board {
+    status: Mutex<Status>,
+    changed: Sender<()>,
+}
+
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+struct Status {
+    connection: String,
+    workloads: String,
+}
+
+impl ServiceManager {
+    /// The manager that the environment names. What does not make sense there is logged and ignored.
+    #[must_use]
+    pub fn from_environment() -> Self {
+        let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
+            return Self::default();
+        };
+        let watchdog = sd_notify::watchdog_enabled().filter(|limit| !limit.is_zero());
+        Self::new(&name, watchdog).unwrap_or_else(|error| {
+            log::warn!("The service manager cannot be told anything at '{}': {error}", name.display());
+            Self::default()
+        })
+    }
+
+    fn new(socket: &OsStr, watchdog: Option<Duration>) -> io::Result<Self> {
+        let (changed, changes) = bounded(1);
+        let board = Board { status: Mutex::default(), changed };
+        Ok(Self {
+            socket: Some(Arc::new(NotifySocket::new(socket)?)),
+            watchdog,
+            board: StatusBoard(Some(Arc::new(board))),
+            changed: Some(changes),
+        })
+    }
+
+    /// Where to put the status.
+    #[must_use]
+    pub fn status(&self) -> StatusBoard {
+        self.board.clone()
+    }
+
+    /// Starts the thread that tells that all of `threads` run, and from then on that they go on. It ends when the sender
+    /// that comes back is dropped; there is none when nobody wants to be told.
+    ///
+    /// # Errors
+    /// The operating system's reason when no thread can be had.
+    pub fn watch(&self, threads: VitalThreads) -> io::Result<Option<(Sender<()>, Thread)>> {
+        let (Some(socket), Some(changed)) = (self.socket.clone(), self.changed.clone()) else { return Ok(None) };
+        let (running, stop) = bounded::<()>(0);
+        let notifier = Notifier::new(socket, self.board.clone(), threads, self.watchdog, SystemClock);
+        let thread = threads::spawn("notify", STACK_SMALL, move || notifier.run(&changed, &stop))?;
+        Ok(Some((running, thread)))
+    }
+
+    /// Tells that the program is ending.
+    pub fn stopping(&self) {
+        if let Some(socket) = &self.socket {
+            socket.send(&[NotifyState::Stopping, NotifyState::Status("Stopping")]);
+        }
+    }
+}
+
+impl StatusBoard {
+    /// Puts what is said about connections; `text` is asked for only when somebody wants to know.
+    pub fn connection(&self, text: impl FnOnce() -> String) {
+        self.put(text, |status| &mut status.connection);
+    }
+
+    /// Puts what is said about workloads; `text` is asked for only when somebody wants to know.
+    pub fn workloads(&self, text: impl FnOnce() -> String) {
+        self.put(text, |status| &mut status.workloads);
+    }
+
+    fn put(&self, text: impl FnOnce() -> String, part: impl FnOnce(&mut Status) -> &mut String) {
+        let Some(board) = &self.0 else { return };
+        let text = one_line(&text());
+        let mut status = board.lock();
+        let old = part(&mut status);
+        if *old != text {
+            *old = text;
+            drop(status);
+            let _ = board.changed.try_send(()); // Full: `notify` is being woken already.
+        }
+    }
+
+    fn text(&self) -> String {
+        let status = self.0.as_ref().map_or_else(Status::default, |board| board.lock().clone());
+        let parts = [status.connection, status.workloads];
+        parts.iter().filter(|part| !part.is_empty()).map(String::as_str).collect::<Vec<_>>().join("; ")
+    }
+}
+
+impl Board {
+    fn lock(&self) -> MutexGuard<'_, Status> {
+        // A text is replaced as a whole.
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The protocol has one line for a status.
+fn one_line(text: &str) -> String {
+    let mut line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    line.truncate(line.floor_char_boundary(SERVICE_STATUS_MAX));
+    line
+}
+
+// ------------------------------------------------------------------ the thread
+
+struct Notifier<C> {
+    socket: Arc<NotifySocket>,
+    board: StatusBoard,
+    threads: VitalThreads,
+    watchdog: Option<Duration>,
+    clock: C,
+    /// Whether all threads have run.
+    ready: bool,
+    /// When to look at the threads next.
+    due: Option<Instant>,
+    /// Since when some of them are waited for.
+    late_since: Option<Instant>,
+    /// Pause before the next look at these.
+    pause: Duration,
+    complained: bool,
+    /// The status that was told last.
+    told: String,
+    /// Before this no change of it is told.
+    rest_until: Option<Instant>,
+}
+
+impl<C: Clock> Notifier<C> {
+    fn new(
+        socket: Arc<NotifySocket>,
+        board: StatusBoard,
+        threads: VitalThreads,
+        watchdog: Option<Duration>,
+        clock: C,
+    ) -> Self {
+        let now = clock.now();
+        Self {
+            socket,
+            board,
+            threads,
+            watchdog,
+            clock,
+            ready: false,
+            due: Some(now),
+            late_since: None,
+            pause: VITAL_LOOK_FIRST,
+            complained: false,
+            told: String::new(),
+            rest_until: None,
+        }
+    }
+
+    fn run(mut self, changed: &Receiver<()>, stop: &Receiver<()>) {
+        loop {
+            let look = self.due.map_or_else(never, |at| self.clock.alarm(at));
+            let rested = self.rest_until.map_or_else(never, |at| self.clock.alarm(at));
+            let nothing = never();
+            let changed = if self.listens_for_changes() { changed } else { &nothing };
+            select_biased! {
+                recv(stop) -> _ => return,
+                recv(look) -> _ => self.look(),
+                recv(changed) -> _ => self.tell_status(),
+                recv(rested) -> _ => self.rest_until = None,
+            }
+        }
+    }
+
+    /// Before the program is ready its status is told together with that.
+    fn listens_for_changes(&self) -> bool {
+        self.ready && self.rest_until.is_none()
+    }
+
+    /// Looks at the threads. Once all have made progress, says so and begins the next round; until then those that
+    /// have not are nudged and looked at again soon.
+    fn look(&mut self) {
+        let now = self.clock.now();
+        if self.due.is_none_or(|at| now < at) {
+            return;
+        }
+        let silent = self.threads.nudge_silent();
+        if silent.is_empty() {
+            return self.all_is_well(now);
+        }
+        let waited = now.saturating_duration_since(*self.late_since.get_or_insert(now));
+        if waited >= VITAL_LATE && !self.complained {
+            log::warn!("Waiting for the thread(s) '{}', which make no progress.", silent.join("', '"));
+            self.complained = true;
+        }
+        self.due = Some(now + self.pause);
+        self.pause = (self.pause * 2).min(VITAL_LOOK_MAX);
+    }
+
+    fn all_is_well(&mut self, now: Instant) {
+        if self.complained {
+            log::warn!("All threads make progress again.");
+        }
+        if self.ready {
+            self.socket.send(&[NotifyState::Watchdog]);
+        } else {
+            self.ready = true;
+            (self.told, self.rest_until) = (self.board.text(), Some(now + SERVICE_STATUS_REST));
+            self.socket.send(&[NotifyState::Ready, NotifyState::Status(&self.told)]);
+        }
+        self.threads.begin_round();
+        (self.late_since, self.pause, self.complained) = (None, VITAL_LOOK_FIRST, false);
+        self.due = self.watchdog.map(|limit| now + limit / 2);
+    }
+
+    fn tell_status(&mut self) {
+        let text = self.board.text();
+        if text != self.told {
+            (self.told, self.rest_until) = (text, Some(self.clock.now() + SERVICE_STATUS_REST));
+            self.socket.send(&[NotifyState::Status(&self.told)]);
+        }
+    }
+}
+
+// ------------------------------------------------------------------ the socket
+
+/// Where the service manager listens.
+#[derive(Debug)]
+struct NotifySocket {
+    socket: UnixDatagram,
+    address: SocketAddr,
+}
+
+impl NotifySocket {
+    /// A path, or `@` and an abstract name.
+    fn new(name: &OsStr) -> io::Result<Self> {
+        let address = match name.as_bytes() {
+            [b'/', ..] => SocketAddr::from_pathname(name)?,
+            [b'@', rest @ ..] => SocketAddr::from_abstract_name(rest)?,
+            _ => return Err(io::Error::new(io::ErrorKind::Unsupported, "it is neither a path nor an abstract name")),
+        };
+        let socket = UnixDatagram::unbound()?;
+        socket.set_write_timeout(Some(NOTIFY_SEND_MAX))?;
+        Ok(Self { socket, address })
+    }
+
+    /// Sends all of `states` as one message. Nothing depends on its arrival but what the manager does next.
+    fn send(&self, states: &[NotifyState<'_>]) {
+        let message: Vec<String> = states.iter().map(ToString::to_string).collect();
+        if let Err(error) = self.socket.send_to_addr(message.join("\n").as_bytes(), &self.address) {
+            log::warn!("The service manager was not told '{}': {error}", message.join("', '"));
+        }
+    }
+}
+
+#[cfg(all(test, feature = "agent"))] // The simulation has the clock.
+mod tests;

@@ -1,0 +1,236 @@
+//! The threads that a program cannot do without: each counts its turns, and whoever watches can ask for one.
+//!
+//! A thread that waits turns when it is nudged, in the same wait as for its work: that shows that it can be woken, which
+//! a note of being idle would not. Nobody is nudged unless somebody watches. A wait for something outside, such as a
+//! server that does not answer, is told beforehand and counts as progress; a stuck loop tells nothing.
+//!
+//! Thread: [`Pulse`] belongs to the vital thread, [`VitalThreads`] to `main` at the start and then to `notify`.
+//! Owns: how many turns were counted last. Gives: the name of a vital thread that ends.
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// All vital threads of a program.
+pub struct VitalThreads {
+    threads: Vec<Vital>,
+    on_end: OnEnd,
+}
+
+type OnEnd = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// One of them, as it is watched.
+struct Vital {
+    mark: Arc<Mark>,
+    nudge: Box<dyn Fn() + Send>,
+    /// Turns at the beginning of the round.
+    counted: u64,
+}
+
+#[derive(Debug)]
+struct Mark {
+    name: String,
+    turns: AtomicU64,
+    outside: AtomicBool,
+}
+
+/// What a vital thread holds as long as it runs.
+pub struct Pulse {
+    mark: Arc<Mark>,
+    nudged: Receiver<()>,
+    /// Keeps the channel open when nobody watches.
+    _nudges: Sender<()>,
+    on_end: OnEnd,
+}
+
+impl VitalThreads {
+    /// No thread yet; `on_end` is called with the name of each that ends, on that thread.
+    #[must_use]
+    pub fn new(on_end: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self { threads: Vec::new(), on_end: Arc::new(on_end) }
+    }
+
+    /// Threads that nobody misses when they end, for tests.
+    #[must_use]
+    pub fn unattended() -> Self {
+        Self::new(|_| {})
+    }
+
+    /// Adds the thread `name`, which selects on [`Pulse::nudged`].
+    pub fn add(&mut self, name: impl Into<String>) -> Pulse {
+        let (nudges, nudged) = bounded(1);
+        let nudge = nudges.clone();
+        let nudge = Box::new(move || {
+            let _ = nudge.try_send(()); // Full: it was nudged before.
+        });
+        self.insert(name.into(), nudge, nudges, nudged)
+    }
+
+    /// Adds the thread `name`, which `nudge` wakes from its wait.
+    pub fn add_nudged_by(&mut self, name: impl Into<String>, nudge: impl Fn() + Send + 'static) -> Pulse {
+        let (nudges, nudged) = bounded(1);
+        self.insert(name.into(), Box::new(nudge), nudges, nudged)
+    }
+
+    fn insert(&mut self, name: String, nudge: Box<dyn Fn() + Send>, nudges: Sender<()>, nudged: Receiver<()>) -> Pulse {
+        let mark = Arc::new(Mark { name, turns: AtomicU64::new(0), outside: AtomicBool::new(false) });
+        self.threads.push(Vital { mark: mark.clone(), nudge, counted: 0 });
+        Pulse { mark, nudged, _nudges: nudges, on_end: self.on_end.clone() }
+    }
+
+    /// From here on every thread has to make progress once more.
+    pub fn begin_round(&mut self) {
+        for thread in &mut self.threads {
+            thread.counted = thread.mark.turns.load(Ordering::Acquire);
+        }
+    }
+
+    /// Nudges the threads that made no progress in this round; answers their names.
+    pub fn nudge_silent(&self) -> Vec<&str> {
+        let silent = self.threads.iter().filter(|thread| thread.is_silent());
+        silent
+            .map(|thread| {
+                (thread.nudge)();
+                thread.mark.name.as_str()
+            })
+            .collect()
+    }
+}
+
+impl Vital {
+    fn is_silent(&self) -> bool {
+        self.mark.turns.load(Ordering::Acquire) == self.counted && !self.mark.outside.load(Ordering::Acquire)
+    }
+}
+
+impl Pulse {
+    /// The pulse of a thread that nobody watches, for tests.
+    #[must_use]
+    pub fn unattended() -> Self {
+        VitalThreads::unattended().add("unattended")
+    }
+
+    /// To be called in each turn of the thread's loop, before it waits.
+    pub fn turn(&self) {
+        self.mark.turns.fetch_add(1, Ordering::Release);
+        #[cfg(debug_assertions)]
+        freeze_if_asked(&self.mark.name);
+    }
+
+    /// Ready when a turn is wanted although there is nothing to do.
+    #[must_use]
+    pub fn nudged(&self) -> &Receiver<()> {
+        &self.nudged
+    }
+
+    /// Calls `wait`, which waits for something outside this program for as long as that takes.
+    pub fn outside<T>(&self, wait: impl FnOnce() -> T) -> T {
+        self.mark.outside.store(true, Ordering::Release);
+        let result = wait();
+        self.mark.outside.store(false, Ordering::Release);
+        self.turn();
+        result
+    }
+}
+
+impl Drop for Pulse {
+    fn drop(&mut self) {
+        (self.on_end)(&self.mark.name);
+    }
+}
+
+/// Never returns when the folder in `ANKAIOS_TEST_FREEZE` holds a file with this name, which it removes, so that the next
+/// process is not frozen; panics at one with `.panic` behind the name. Only in builds for tests: it shows what becomes
+/// of a program with such a thread.
+#[cfg(debug_assertions)]
+fn freeze_if_asked(name: &str) {
+    static FOLDER: std::sync::OnceLock<Option<std::ffi::OsString>> = std::sync::OnceLock::new();
+    let Some(folder) = FOLDER.get_or_init(|| std::env::var_os("ANKAIOS_TEST_FREEZE")) else { return };
+    let is_asked = |file: &str| std::fs::remove_file(std::path::Path::new(folder).join(file)).is_ok();
+    assert!(!is_asked(&format!("{name}.panic")), "a test wants thread '{name}' to panic");
+    if is_asked(name) {
+        log::warn!("Thread '{name}' is frozen for a test.");
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
+impl fmt::Debug for VitalThreads {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_list().entries(self.threads.iter().map(|thread| &thread.mark)).finish()
+    }
+}
+
+impl fmt::Debug for Pulse {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.mark.fmt(formatter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[test]
+    fn each_round_wants_a_turn_of_every_thread() {
+        let mut threads = VitalThreads::unattended();
+        let (one, two) = (threads.add("one"), threads.add("two"));
+        assert_eq!(threads.nudge_silent(), ["one", "two"], "nobody has turned yet");
+        one.turn();
+        assert_eq!(threads.nudge_silent(), ["two"]);
+        two.turn();
+        assert!(threads.nudge_silent().is_empty());
+        threads.begin_round();
+        assert_eq!(threads.nudge_silent(), ["one", "two"], "the turns of before do not count");
+    }
+
+    #[test]
+    fn only_a_silent_thread_is_nudged_and_only_once() {
+        let mut threads = VitalThreads::unattended();
+        let (silent, busy) = (threads.add("silent"), threads.add("busy"));
+        busy.turn();
+        for _ in 0..3 {
+            assert_eq!(threads.nudge_silent(), ["silent"]);
+        }
+        assert_eq!(silent.nudged().try_iter().count(), 1);
+        assert_eq!(busy.nudged().try_iter().count(), 0);
+    }
+
+    #[test]
+    fn a_wait_outside_is_progress_while_it_lasts_and_once_after_it() {
+        let mut threads = VitalThreads::unattended();
+        let pulse = threads.add("uplink");
+        pulse.outside(|| {
+            threads.begin_round();
+            assert!(threads.nudge_silent().is_empty());
+            threads.begin_round();
+            assert!(threads.nudge_silent().is_empty(), "also when it takes long");
+        });
+        assert!(threads.nudge_silent().is_empty(), "it has just come back");
+        threads.begin_round();
+        assert_eq!(threads.nudge_silent(), ["uplink"]);
+    }
+
+    #[test]
+    fn where_nobody_watches_a_pulse_stays_quiet() {
+        let mut threads = VitalThreads::unattended();
+        let pulse = threads.add("alone");
+        drop(threads);
+        // A closed channel would be ready for ever, and its thread would spin.
+        assert_eq!(pulse.nudged().try_recv(), Err(crossbeam_channel::TryRecvError::Empty));
+    }
+
+    #[test]
+    fn the_end_of_a_thread_is_told_by_its_name() {
+        let ended = Arc::new(Mutex::new(Vec::new()));
+        let told = ended.clone();
+        let mut threads = VitalThreads::new(move |name| told.lock().unwrap().push(name.to_owned()));
+        let (stays, ends) = (threads.add("stays"), threads.add("ends"));
+        drop(ends);
+        assert_eq!(*ended.lock().unwrap(), ["ends"]);
+        drop(stays);
+    }
+}

@@ -1,0 +1,56 @@
+//! Which parts of the gRPC library get into our programs: those for connections that are there already.
+//!
+//! The library collects its parts in one function, `grpc_core::BuildCoreConfiguration`: name resolvers, load balancers,
+//! retries, proxies, fault injection. Both ends of ours get a connected socket (`ChannelBuilder::connect_from_fd`,
+//! `Server::add_channel_from_fd`), so none of these can ever run. This file defines that function again, with the parts
+//! that such channels have; the linker then takes neither the library's own nor what only that refers to, which is
+//! about a sixth of our programs. A version of the library with other names does not link, which is the time to look
+//! here again.
+//!
+//! Thread: the one that first uses the library, within its initialisation.
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+
+/// `grpc_core::CoreConfiguration::Builder`, which the parts enter themselves in. Only handed on.
+type Builder = *mut c_void;
+
+unsafe extern "C" {
+    /// The event engine, where sockets are read and timers run.
+    #[link_name = "_ZN17grpc_event_engine12experimental44RegisterEventEngineChannelArgPreconditioningEPN9grpc_core17CoreConfiguration7BuilderE"]
+    fn register_event_engine(builder: Builder);
+    /// `:authority` of requests.
+    #[link_name = "_ZN9grpc_core29RegisterClientAuthorityFilterEPNS_17CoreConfiguration7BuilderE"]
+    fn register_client_authority(builder: Builder);
+    /// What makes gRPC of HTTP/2: methods, status, compression.
+    #[link_name = "_ZN9grpc_core19RegisterHttpFiltersEPNS_17CoreConfiguration7BuilderE"]
+    fn register_http(builder: Builder);
+    /// Calls with a deadline of the peer.
+    #[link_name = "_ZN9grpc_core22RegisterDeadlineFilterEPNS_17CoreConfiguration7BuilderE"]
+    fn register_deadline(builder: Builder);
+    /// The largest message.
+    #[link_name = "_ZN9grpc_core25RegisterMessageSizeFilterEPNS_17CoreConfiguration7BuilderE"]
+    fn register_message_size(builder: Builder);
+    /// The quota that connections count their memory against.
+    #[link_name = "_ZN9grpc_core21RegisterResourceQuotaEPNS_17CoreConfiguration7BuilderE"]
+    fn register_resource_quota(builder: Builder);
+    /// The ends of every channel: its calls and its connection.
+    #[link_name = "_ZN9grpc_core16RegisterBuiltinsEPNS_17CoreConfiguration7BuilderE"]
+    fn register_builtins(builder: Builder);
+}
+
+/// Takes the place of the library's `grpc_core::BuildCoreConfiguration`, in the same order.
+#[unsafe(export_name = "_ZN9grpc_core22BuildCoreConfigurationEPNS_17CoreConfiguration7BuilderE")]
+extern "C" fn build_core_configuration(builder: Builder) {
+    // SAFETY: the library calls this with its builder, and so it does with each of these functions.
+    unsafe {
+        register_event_engine(builder);
+        register_client_authority(builder);
+        register_http(builder);
+        register_deadline(builder);
+        register_message_size(builder);
+        register_resource_quota(builder);
+        register_builtins(builder);
+    }
+}

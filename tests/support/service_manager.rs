@@ -1,0 +1,87 @@
+//! A service manager that starts nothing and hears everything: the socket that `NOTIFY_SOCKET` names.
+//!
+//! Thread: the test's. Owns: the socket and its folder.
+
+use std::io::ErrorKind;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use super::{LIMIT, scratch};
+
+pub struct ServiceManager {
+    socket: UnixDatagram,
+    folder: TempDir,
+}
+
+impl ServiceManager {
+    pub fn new() -> Self {
+        let folder = scratch::folder("manager");
+        let socket = UnixDatagram::bind(folder.path().join("notify")).expect("own folder is writable");
+        socket.set_read_timeout(Some(LIMIT)).expect("a timeout can be set");
+        Self { socket, folder }
+    }
+
+    /// What a service with this `WatchdogSec` finds in its environment, and where it looks for what freezes it.
+    pub fn environment(&self, watchdog: Duration) -> Vec<(String, String)> {
+        let path = |name: &str| self.folder.path().join(name).display().to_string();
+        vec![
+            ("NOTIFY_SOCKET".to_owned(), path("notify")),
+            ("WATCHDOG_USEC".to_owned(), watchdog.as_micros().to_string()),
+            ("ANKAIOS_TEST_FREEZE".to_owned(), path("")),
+        ]
+    }
+
+    /// Where a file with the name of a thread freezes it, in builds for tests.
+    pub fn freezer(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The next message.
+    pub fn next(&self) -> String {
+        self.receive().unwrap_or_else(|| panic!("waited {LIMIT:?} in vain for a message"))
+    }
+
+    /// The next message that is not only a sign of life.
+    pub fn next_news(&self) -> String {
+        std::iter::repeat_with(|| self.next()).find(|message| message != "WATCHDOG=1").expect("it is endless")
+    }
+
+    /// Waits for a message with `text`; others are passed over.
+    pub fn wait_for(&self, text: &str) {
+        let (begin, mut news) = (Instant::now(), Vec::new());
+        while begin.elapsed() < LIMIT
+            && let Some(message) = self.receive()
+        {
+            if message.contains(text) {
+                return;
+            }
+            // Signs of life go on for ever.
+            if message != "WATCHDOG=1" {
+                news.push(message);
+            }
+        }
+        panic!("waited {LIMIT:?} in vain for '{text}', only heard {news:?}");
+    }
+
+    /// What has come and was not looked at.
+    pub fn waiting(&self) -> Vec<String> {
+        self.socket.set_nonblocking(true).expect("it can be set");
+        let messages = std::iter::from_fn(|| self.receive()).collect();
+        self.socket.set_nonblocking(false).expect("it can be set");
+        messages
+    }
+
+    fn receive(&self) -> Option<String> {
+        let mut room = [0; 4096];
+        match self.socket.recv(&mut room) {
+            Ok(length) => Some(String::from_utf8_lossy(&room[..length]).into_owned()),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
+                None
+            }
+        }
+    }
+}
