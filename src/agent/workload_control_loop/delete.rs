@@ -86,7 +86,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if let Some(id) = &self.container {
             match after {
                 AfterDelete::Restart => engine.connector.delete_ended(id)?,
-                AfterDelete::Start(_) | AfterDelete::Nothing | AfterDelete::End => engine.connector.delete(id)?,
+                AfterDelete::Start(_)
+                | AfterDelete::Nothing
+                | AfterDelete::End
+                | AfterDelete::NotReady(_)
+                | AfterDelete::Failed(_) => engine.connector.delete(id)?,
             }
         }
         // What may be left is never given up: it would run for ever without anybody knowing it.
