@@ -349,10 +349,14 @@ impl Cluster {
         assert_eq!((output.code, output.stderr.as_str()), (0, ""), "delete of '{workload}'");
     }
 
-    /// Writes a file into the cluster's folder and returns its path.
+    /// Writes a file into the cluster's folder and returns its path. A program that reads the file just now sees the old
+    /// content or the new one.
     pub fn write(&self, name: &str, content: &str) -> PathBuf {
         let path = self.folder().join(name);
-        fs::write(&path, content).expect("own folder is writable");
+        let number = self.commands.replace(self.commands.get() + 1);
+        let new = self.folder().join(format!("{name}.new{number}"));
+        fs::write(&new, content).expect("own folder is writable");
+        fs::rename(&new, &path).expect("own folder is writable");
         path
     }
 
