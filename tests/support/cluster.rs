@@ -349,14 +349,19 @@ impl Cluster {
         assert_eq!((output.code, output.stderr.as_str()), (0, ""), "delete of '{workload}'");
     }
 
-    /// Writes a file into the cluster's folder and returns its path. A program that reads the file just now sees the old
-    /// content or the new one.
+    /// Writes a file into the cluster's folder and returns its path.
     pub fn write(&self, name: &str, content: &str) -> PathBuf {
         let path = self.folder().join(name);
-        let number = self.commands.replace(self.commands.get() + 1);
-        let new = self.folder().join(format!("{name}.new{number}"));
-        fs::write(&new, content).expect("own folder is writable");
-        fs::rename(&new, &path).expect("own folder is writable");
+        // A program that was started before may be reading it: it finds the old text or the new one, never none.
+        if fs::read_to_string(&path).is_ok_and(|text| text == content) {
+            return path;
+        }
+        let temporary = self.folder().join(format!("{name}.new"));
+        fs::write(&temporary, content).expect("own folder is writable");
+        if let Ok(metadata) = fs::metadata(&path) {
+            fs::set_permissions(&temporary, metadata.permissions()).expect("own file");
+        }
+        fs::rename(&temporary, &path).expect("own folder is writable");
         path
     }
 
