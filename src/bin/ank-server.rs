@@ -52,23 +52,31 @@ fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
     }
     let security = settings.security.map_err(|error| failed("Missing certificate files", error))?;
     let server_error = |error: &dyn Error| failed("server error", with_causes(error));
+    // From here on a signal ends everything in order, also while hooks look at what the server starts with.
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| server_error(&error))?;
     let mut server = ServerLoop::new();
     let mut server_threads = Vec::new();
     if !settings.mutating_hooks.is_empty() {
         let (hooks, thread) = MutatingHooks::start(settings.mutating_hooks, settings.message_max.0)
             .map_err(|error| server_error(&error))?;
+        for signal in [SIGTERM, SIGINT] {
+            let interrupted = hooks.interrupt().and_then(|end| signal_hook::low_level::pipe::register(signal, end));
+            interrupted.map_err(|error| server_error(&error))?;
+        }
         server.set_hooks(hooks);
         server_threads.push(thread);
     }
-    if !start_with_stored(&mut server, settings.state_dir.as_deref())? {
-        match desired {
-            Some(desired) => server.start_with(desired).map_err(|error| server_error(&error))?,
-            None => log::info!("No startup manifest provided -> waiting for new workloads from the CLI"),
+    let mut stopped = || signals.pending().next().inspect(|signal| log_stop(*signal)).is_some();
+    match start_with_state(&mut server, settings.state_dir.as_deref(), desired) {
+        // Whatever a hook that was ended made of it.
+        _ if stopped() => {
+            drop(server);
+            let _ = threads::join_all(server_threads, STOP_DEADLINE); // A hook that cannot be ended is left behind.
+            return Ok(());
         }
+        Ok(()) => {}
+        Err(refused) => return Err(refused.tell()),
     }
-    // From here on a signal ends everything in order. Before, it ends the process at once, also while hooks run: nobody
-    // is connected and nothing is being written yet.
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| server_error(&error))?;
     if let Some(folder) = settings.state_dir {
         let (store, thread) = StateStore::start(folder).map_err(|error| server_error(&error))?;
         server.set_store(store);
@@ -103,10 +111,7 @@ fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
     if let Err(error) = memory::settle() {
         log::debug!("Memory of the start is kept: '{error}'");
     }
-    if let Some(signal) = signals.forever().next() {
-        let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
-        log::info!("Stopping because of {name}.");
-    }
+    signals.forever().next().inspect(|signal| log_stop(*signal));
     // Ending the server first closes every stream in order; the endpoint then has nothing left to wait for.
     drop(running);
     let still_running = threads::join_all(server_threads, STOP_DEADLINE);
@@ -117,18 +122,49 @@ fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
     Ok(())
 }
 
+fn log_stop(signal: i32) {
+    log::info!("Stopping because of {}.", signal_hook::low_level::signal_name(signal).unwrap_or("a signal"));
+}
+
+/// Why the server cannot start with its state. Told only when nobody ends it meanwhile.
+struct Refused(String);
+
+impl Refused {
+    fn tell(self) -> ExitCode {
+        failed("server error", self.0)
+    }
+}
+
+/// Takes over the stored state if there is one of use, the startup manifest otherwise.
+fn start_with_state(
+    server: &mut ServerLoop,
+    state_dir: Option<&Path>,
+    manifest: Option<DesiredState>,
+) -> Result<(), Refused> {
+    if start_with_stored(server, state_dir)? {
+        return Ok(());
+    }
+    match manifest {
+        Some(desired) => server.start_with(desired).map_err(|error| Refused(with_causes(&error))),
+        None => {
+            log::info!("No startup manifest provided -> waiting for new workloads from the CLI");
+            Ok(())
+        }
+    }
+}
+
 /// Takes over the state that an earlier server stored in `folder`. Answers whether there was one of use; it then
 /// replaces the startup manifest.
-fn start_with_stored(server: &mut ServerLoop, folder: Option<&Path>) -> Result<bool, ExitCode> {
+fn start_with_stored(server: &mut ServerLoop, folder: Option<&Path>) -> Result<bool, Refused> {
     let Some(folder) = folder else { return Ok(false) };
-    let unusable = |error| failed("server error", format!("cannot use state_dir '{}': {error}", folder.display()));
+    let unusable = |error| Refused(format!("cannot use state_dir '{}': {error}", folder.display()));
     let Some(desired) = state_store::open(folder).map_err(unusable)? else { return Ok(false) };
     // It was accepted before, so whatever refuses it now may be another hook, setting or version. Going on without it
     // would delete the workloads of all agents.
     server.start_again_with(desired).map_err(|error| {
         let file = folder.join(state_store::FILE);
         let way_out = "Remove the cause, or move the file away to start with the startup manifest";
-        failed("server error", format!("cannot start with the stored state '{}': {error}. {way_out}", file.display()))
+        Refused(format!("cannot start with the stored state '{}': {error}. {way_out}", file.display()))
     })?;
     log::info!("Starting with the state stored in '{}'; a startup manifest does not count.", folder.display());
     Ok(true)

@@ -188,7 +188,9 @@ impl Session {
                     "Could not convert protobuf in internal data structure: 'ToAnkaios is None.'".to_owned()
                 });
             }
-            (_, Err(error)) => self.complain(now, || format!("Could not decode to Ankaios data. It is skipped: {error}")),
+            (_, Err(error)) => {
+                self.complain(now, || format!("Could not decode to Ankaios data. It is skipped: {error}"))
+            }
         }
     }
 

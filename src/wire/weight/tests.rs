@@ -1,8 +1,8 @@
 //! Tests of the weights: against the schema, against what decoding really takes, and with what is malformed.
 
 use super::*;
-use protobuf::reflect::{MessageDescriptor, RuntimeFieldType, RuntimeType};
 use protobuf::MessageFull;
+use protobuf::reflect::{MessageDescriptor, RuntimeFieldType, RuntimeType};
 use std::collections::BTreeSet;
 
 /// Compares a shape and all that it nests with the schema.
@@ -73,14 +73,15 @@ fn within(path: &[u32], content: &[u8]) -> Vec<u8> {
 fn dense(kind: usize, parts: usize) -> Vec<u8> {
     let state = |path: &[u32], content: &[u8]| within(&[&[3, 2, 1, 1], path].concat(), content);
     match kind {
-        0 => within(&[3, 4], &field(1, &[]).repeat(parts)),         // names of workloads
-        1 => within(&[3, 3], &field(1, &[]).repeat(parts)),         // masks
-        2 => state(&[3, 1, 2, 2], &field(1, &[]).repeat(parts)),    // items of a config
-        3 => state(&[2, 1, 2, 7], &field(1, &[]).repeat(parts)),    // rules of a workload
-        4 => state(&[2, 1, 2, 9], &field(1, &[]).repeat(parts)),    // files of a workload
+        0 => within(&[3, 4], &field(1, &[]).repeat(parts)), // names of workloads
+        1 => within(&[3, 3], &field(1, &[]).repeat(parts)), // masks
+        2 => state(&[3, 1, 2, 2], &field(1, &[]).repeat(parts)), // items of a config
+        3 => state(&[2, 1, 2, 7], &field(1, &[]).repeat(parts)), // rules of a workload
+        4 => state(&[2, 1, 2, 9], &field(1, &[]).repeat(parts)), // files of a workload
         5 => {
             // workloads without anything
-            let names = (0..parts).flat_map(|n| field(1, &[field(1, n.to_string().as_bytes()), field(2, &[])].concat()));
+            let names =
+                (0..parts).flat_map(|n| field(1, &[field(1, n.to_string().as_bytes()), field(2, &[])].concat()));
             state(&[2], &names.collect::<Vec<u8>>())
         }
         _ => {
@@ -125,7 +126,8 @@ fn a_weight_counts_at_least_the_structures_that_decoding_makes() {
 fn messages_of_long_texts_and_usual_states_are_never_too_heavy() {
     let text = within(&[3, 2, 1, 1, 2, 1, 2, 6], &vec![b'x'; 8_000_000]);
     let workload = |number: usize| {
-        let texts = [(1, "agent_A"), (5, "podman"), (6, "image: alpine:latest")].map(|(n, text)| field(n, text.as_bytes()));
+        let texts =
+            [(1, "agent_A"), (5, "podman"), (6, "image: alpine:latest")].map(|(n, text)| field(n, text.as_bytes()));
         let tags = within(&[4, 1], &[field(1, b"owner"), field(2, b"me")].concat());
         let workload = [&texts.concat(), tags.as_slice()].concat();
         field(1, &[field(1, format!("workload_{number}").as_bytes()), field(2, &workload)].concat())
@@ -154,7 +156,9 @@ fn ids_are_found_as_the_decoder_finds_them() {
 
 #[test]
 fn what_is_malformed_ends_the_count() {
-    for bytes in [&[0xff; 20][..], &[0x1a], &[0x1a, 5, 0x12], &[0x1a, 0xff, 0xff, 0xff, 0xff, 0x0f], &[0x0b, 0x0c, 9, 1]] {
+    for bytes in
+        [&[0xff; 20][..], &[0x1a], &[0x1a, 5, 0x12], &[0x1a, 0xff, 0xff, 0xff, 0xff, 0x0f], &[0x0b, 0x0c, 9, 1]]
+    {
         assert!(weigh(bytes, &TO_ANKAIOS).is_ok(), "{bytes:?}");
     }
     let mut random = fastrand::Rng::with_seed(3);
