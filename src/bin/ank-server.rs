@@ -20,9 +20,9 @@ use ankaios_lite::threads::{self, Thread};
 use ankaios_lite::vital::VitalThreads;
 use ankaios_lite::wire::address::{ListenAddress, Security};
 use ankaios_lite::wire::server_endpoint::{EndpointOptions, ServerEndpoint};
-use crossbeam_channel::bounded;
+use crossbeam_channel::{Receiver, Sender, bounded};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::{Handle, Signals};
 use std::error::Error;
 use std::io::Read;
 use std::path::Path;
@@ -113,12 +113,7 @@ fn serve(
     };
     let tls = told_protection(&options);
     let manager = ServiceManager::from_environment();
-    let (lost, lost_thread) = bounded(1);
-    let wake = signals.handle();
-    let mut vital = VitalThreads::new(move |name| {
-        let _ = lost.try_send(name.to_owned()); // The first one counts.
-        wake.close();
-    });
+    let (mut vital, lost_thread) = vital_threads(signals.handle());
     let (inbox, events) = bounded(SERVER_INBOX);
     let endpoint = ServerEndpoint::start(&options, inbox, &mut vital).map_err(|error| server_error(&error))?;
     let (running, stop) = bounded(0);
@@ -139,15 +134,29 @@ fn serve(
     let signal = signals.forever().next().inspect(|signal| log_stop(*signal));
     manager.stopping();
     let lost = lost_thread.try_recv().ok().filter(|_| signal.is_none());
-    // Ending the server first closes every stream in order; the endpoint then has nothing left to wait for.
+    stop_in_order(running, server_threads, endpoint);
+    drop(watch);
+    lost.map_or(Ok(()), |name| Err(failed("server error", format!("the thread '{name}' has ended"))))
+}
+
+/// The threads whose end ends the server: it closes `signals`, and the name of the first of them can be received.
+fn vital_threads(signals: Handle) -> (VitalThreads, Receiver<String>) {
+    let (lost, lost_thread) = bounded(1);
+    let vital = VitalThreads::new(move |name| {
+        let _ = lost.try_send(name.to_owned()); // Others that end then are a consequence.
+        signals.close();
+    });
+    (vital, lost_thread)
+}
+
+/// Ends the server first, which closes every stream in order; the endpoint then has nothing left to wait for.
+fn stop_in_order(running: Sender<()>, server_threads: Vec<Thread>, endpoint: ServerEndpoint) {
     drop(running);
     let still_running = threads::join_all(server_threads, STOP_DEADLINE);
     endpoint.stop(STOP_DEADLINE);
     for name in still_running {
         log::warn!("Thread '{name}' did not end within {STOP_DEADLINE:?}.");
     }
-    drop(watch);
-    lost.map_or(Ok(()), |name| Err(failed("server error", format!("the thread '{name}' has ended"))))
 }
 
 /// How connections are protected, for the log; warns of those that are not.
