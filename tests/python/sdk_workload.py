@@ -160,7 +160,9 @@ def files_rules_and_dependencies(ankaios):
     """A workload with all that the SDK can give it; what it gets shows in its log."""
     ankaios.add_config("greeting", "hello", timeout=LIMIT)
     builder = Workload.builder().workload_name("full").agent_name("agent_A").runtime("podman").restart_policy("NEVER")
-    builder.runtime_config(config("cat /etc/text /etc/binary; trap 'exit 0' TERM; while true; do sleep 0.1; done"))
+    # The server strips the text, so it would come back without the last line break.
+    command = "cat /etc/text /etc/binary; trap 'exit 0' TERM; while true; do sleep 0.1; done"
+    builder.runtime_config(config(command).strip())
     builder.add_tag("owner", "sdk").add_dependency("talker", "ADD_COND_RUNNING").add_config("word", "greeting")
     builder.add_allow_state_rule("Read", ["agents"]).add_deny_state_rule("Write", ["desiredState.workloads.*.tags"])
     builder.add_allow_log_rule(["talk*"]).add_deny_log_rule(["secret"])

@@ -192,7 +192,7 @@ async fn files_rules_and_dependencies(ankaios: &mut Ankaios) {
         .agent_name("agent_A")
         .runtime("podman")
         .restart_policy("NEVER")
-        .runtime_config(config(command))
+        .runtime_config(config(command).trim_end()) // The server strips it, so it would come back like this.
         .add_tag("owner", "sdk")
         .add_dependency("talker", "ADD_COND_RUNNING")
         .add_config("word", "greeting")
