@@ -292,7 +292,10 @@ fn a_message_has_to_be_complete_in_time_from_its_first_byte() {
 fn lengths_above_the_limit_end_an_established_session_with_a_reason() {
     let mut rig = Rig::established();
     rig.bytes(&[0x80, 0x80, 0x80, 0x80, 0x80, 2]);
-    assert_eq!(rig.did(), [closed("a message of 68719476736 bytes, at most 4194304 are allowed")]);
+    assert_eq!(
+        rig.did(),
+        [closed("Could not decode protobuf data: a message of 68719476736 bytes, at most 4194304 are allowed")]
+    );
 }
 
 #[test]
