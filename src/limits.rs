@@ -140,8 +140,13 @@ pub const MASKS_PARTS_MAX: usize = 250_000;
 /// States of instances that an agent should not have, in bytes of their names and [`STRAY_STATE_ENTRY`] each: a few
 /// thousand. More can only be a mistake or an attack.
 pub const STRAY_STATES_BYTES: usize = 1024 * 1024;
+/// The same for all agents together that are not connected: those of more than a dozen. The states of who is gone
+/// longest are forgotten first; an agent that comes back tells its own again.
+pub const GONE_STRAYS_BYTES: usize = 16 * STRAY_STATES_BYTES;
 /// What the state of an instance takes beside the names, about.
 pub const STRAY_STATE_ENTRY: usize = 256;
+/// Tags of an agent, in bytes of their keys and values. They are kept as long as it is connected; nobody writes more.
+pub const AGENT_TAGS_BYTES: usize = 64 * 1024;
 /// Additional info of a state that the server keeps, in bytes. Agents of other implementations send what their engine
 /// says, however long; ours send at most [`ADDITIONAL_INFO_MAX`].
 pub const STATE_INFO_MAX: usize = 16 * 1024;
@@ -227,7 +232,8 @@ pub const CONTROL_MESSAGE_MAX_LOWEST: usize = 4 * 1024;
 pub const CONTROL_MESSAGE_TIME: Duration = Duration::from_secs(30);
 /// Messages waiting for one workload. One that does not read loses its log lines and events, and is told so.
 pub const CONTROL_OUTBOX: usize = 1024;
-/// Bytes waiting for one workload, roughly as encoded. A larger message waits alone.
+/// Bytes waiting for one workload, encoded already: a state takes many times that as a tree. A larger message waits
+/// alone.
 pub const CONTROL_OUTBOX_BYTES: usize = 8 * 1024 * 1024;
 /// Ids of a workload's cancelled collections and subscriptions that are remembered, so that each is cancelled once.
 pub const CONTROL_CANCELLED: usize = 1024;

@@ -54,8 +54,8 @@ impl UplinkInbox {
     fn put(&self, message: FromServer) -> bool {
         let message = match message {
             FromServer::Response(response) => match self.control.deliver_from_server(response) {
-                Ok(()) => return true,
-                Err(response) => FromServer::Response(*response),
+                None => return true,
+                Some(response) => FromServer::Response(response),
             },
             other => other,
         };

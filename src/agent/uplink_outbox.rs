@@ -560,38 +560,43 @@ mod tests {
         assert_eq!(lengths, [UPLINK_BATCH, 1]);
     }
 
-    type Room = (usize, Vec<ToServer>, Option<Waker>);
-
     /// Takes messages as long as it has room.
     #[derive(Clone, Default)]
-    struct FakeLine(Arc<Mutex<Room>>);
+    struct FakeLine(Arc<Mutex<Taken>>);
+
+    #[derive(Default)]
+    struct Taken {
+        room: usize,
+        messages: Vec<ToServer>,
+        waker: Option<Waker>,
+    }
 
     impl FakeLine {
         fn give_room(&self, room: usize) {
             let mut line = lock(&self.0);
-            line.0 = room;
-            line.2.take().into_iter().for_each(Waker::wake);
+            line.room = room;
+            line.waker.take().into_iter().for_each(Waker::wake);
         }
 
         fn taken(&self) -> Vec<ToServer> {
-            std::mem::take(&mut lock(&self.0).1)
+            std::mem::take(&mut lock(&self.0).messages)
         }
     }
 
     impl Line for FakeLine {
         fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), StreamEnd>> {
             let mut line = lock(&self.0);
-            if line.0 > 0 {
+            if line.room > 0 {
                 return Poll::Ready(Ok(()));
             }
-            line.2 = Some(context.waker().clone());
+            line.waker = Some(context.waker().clone());
             Poll::Pending
         }
 
         fn start_send(&mut self, message: ToServer) -> Result<(), StreamEnd> {
             let mut line = lock(&self.0);
-            line.0 -= 1;
-            line.1.push(message);
+            line.room -= 1;
+            line.messages.push(message);
             Ok(())
         }
     }

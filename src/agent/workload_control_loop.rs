@@ -227,37 +227,52 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub fn run(mut self) {
         let thread = format!("wl:{}", self.id.name);
         loop {
-            self.wait();
-            if self.inbox.owner_gone() {
-                return;
+            let mut next = self.next_event();
+            if next.is_none() {
+                self.wait();
+                if self.inbox.owner_gone() {
+                    return;
+                }
+                continue;
             }
-            let work = || std::iter::repeat_with(|| self.step()).find(|step| *step != Step::Worked);
-            if threads::run_apart(&thread, STACK_WORKLOAD, work) == Some(Step::Ended) {
+            let flow = threads::run_apart(&thread, STACK_WORKLOAD, || {
+                while let Some(event) = next.take() {
+                    if self.on_event(event) == Flow::Stop {
+                        return Flow::Stop;
+                    }
+                    next = self.next_event();
+                }
+                Flow::Continue
+            });
+            if flow == Flow::Stop {
                 return;
             }
         }
     }
 
-    /// Handles one event if there is one. Commands come first: a delete must not lose to a retry.
+    /// Handles one event if there is one.
     pub fn step(&mut self) -> Step {
-        let event = if let Some(command) = self.inbox.pop() {
-            Event::Command(command)
+        match self.next_event().map(|event| self.on_event(event)) {
+            None => Step::Idle,
+            Some(Flow::Continue) => Step::Worked,
+            Some(Flow::Stop) => Step::Ended,
+        }
+    }
+
+    /// What to handle now. Commands come first: a delete must not lose to a retry.
+    fn next_event(&mut self) -> Option<Event> {
+        if let Some(command) = self.inbox.pop() {
+            Some(Event::Command(command))
         } else if let Some(slot) = self.wanted_slot() {
-            Event::SlotFree(slot)
+            Some(Event::SlotFree(slot))
         } else if let Some(answer) = self.answers().and_then(|answers| answers.try_recv().ok()) {
-            Event::Listed(answer)
+            Some(Event::Listed(answer))
         } else if let Ok(report) = self.life.reports().try_recv() {
-            Event::Probed(report)
+            Some(Event::Probed(report))
         } else if self.stage_due().is_some_and(|at| at <= self.context.clock.now()) {
-            Event::TimerDue
-        } else if self.life.due().is_some_and(|at| at <= self.context.clock.now()) {
-            Event::LifecycleDue
+            Some(Event::TimerDue)
         } else {
-            return Step::Idle;
-        };
-        match self.on_event(event) {
-            Flow::Continue => Step::Worked,
-            Flow::Stop => Step::Ended,
+            self.life.due().is_some_and(|at| at <= self.context.clock.now()).then_some(Event::LifecycleDue)
         }
     }
 

@@ -15,14 +15,14 @@ use ankaios_lite::server::mutating_hooks::MutatingHooks;
 use ankaios_lite::server::settings::{self, ServerSettings};
 use ankaios_lite::server::state_store::{self, StateStore};
 use ankaios_lite::service_manager::ServiceManager;
-use ankaios_lite::settings::SettingsError;
-use ankaios_lite::threads;
+use ankaios_lite::settings::{MissingPems, SettingsError};
+use ankaios_lite::threads::{self, Thread};
 use ankaios_lite::vital::VitalThreads;
 use ankaios_lite::wire::address::{ListenAddress, Security};
 use ankaios_lite::wire::server_endpoint::{EndpointOptions, ServerEndpoint};
-use crossbeam_channel::bounded;
+use crossbeam_channel::{Receiver, Sender, bounded};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::{Handle, Signals};
 use std::error::Error;
 use std::io::Read;
 use std::path::Path;
@@ -49,52 +49,72 @@ fn failed(what: &str, detail: impl std::fmt::Display) -> ExitCode {
     Exit::Failed.into()
 }
 
-fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
+fn unprotected(error: &MissingPems) -> ExitCode {
+    failed("Missing certificate files", error)
+}
+
+fn server_error(error: &dyn Error) -> ExitCode {
+    failed("server error", with_causes(error))
+}
+
+fn start_and_wait(mut settings: ServerSettings) -> Result<(), ExitCode> {
     let desired = settings.startup_manifest.as_deref().map(read_manifest).transpose()?;
     for warning in &settings.warnings {
         log::warn!("{warning}");
     }
-    let security = settings.security.map_err(|error| failed("Missing certificate files", error))?;
-    let server_error = |error: &dyn Error| failed("server error", with_causes(error));
+    settings.security.as_ref().map_err(unprotected)?; // Before hooks are asked about what cannot be served.
+    // From here on a signal ends everything in order, also while hooks look at what the server starts with.
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| server_error(&error))?;
     let mut server = ServerLoop::new();
     let mut server_threads = Vec::new();
     if !settings.mutating_hooks.is_empty() {
-        let (hooks, thread) = MutatingHooks::start(settings.mutating_hooks, settings.message_max.0)
-            .map_err(|error| server_error(&error))?;
+        let (hooks, thread) =
+            MutatingHooks::start(std::mem::take(&mut settings.mutating_hooks), settings.message_max.0)
+                .map_err(|error| server_error(&error))?;
+        for signal in [SIGTERM, SIGINT] {
+            let interrupted = hooks.interrupt().and_then(|end| signal_hook::low_level::pipe::register(signal, end));
+            interrupted.map_err(|error| server_error(&error))?;
+        }
         server.set_hooks(hooks);
         server_threads.push(thread);
     }
-    if !start_with_stored(&mut server, settings.state_dir.as_deref())? {
-        match desired {
-            Some(desired) => server.start_with(desired).map_err(|error| server_error(&error))?,
-            None => log::info!("No startup manifest provided -> waiting for new workloads from the CLI"),
+    let mut stopped = || signals.pending().next().inspect(|signal| log_stop(*signal)).is_some();
+    match start_with_state(&mut server, settings.state_dir.as_deref(), desired) {
+        // Whatever a hook that was ended made of it.
+        _ if stopped() => {
+            drop(server);
+            let _ = threads::join_all(server_threads, STOP_DEADLINE); // A hook that cannot be ended is left behind.
+            return Ok(());
         }
+        Ok(()) => {}
+        Err(refused) => return Err(refused.tell()),
     }
-    // From here on a signal ends everything in order. Before, it ends the process at once, also while hooks run: nobody
-    // is connected and nothing is being written yet.
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| server_error(&error))?;
-    if let Some(folder) = settings.state_dir {
+    if let Some(folder) = settings.state_dir.take() {
         let (store, thread) = StateStore::start(folder).map_err(|error| server_error(&error))?;
         server.set_store(store);
         server_threads.push(thread);
     }
+    serve(settings, server, server_threads, signals)
+}
 
-    let (inbox, events) = bounded(SERVER_INBOX);
+/// Serves clients until a signal comes, or a thread without which nothing goes on has ended.
+fn serve(
+    settings: ServerSettings,
+    mut server: ServerLoop,
+    mut server_threads: Vec<Thread>,
+    mut signals: Signals,
+) -> Result<(), ExitCode> {
     let options = EndpointOptions {
         addresses: settings.addresses,
         socket_mode: settings.socket_mode,
-        security,
+        security: settings.security.as_ref().map_err(unprotected)?.clone(),
         message_max: settings.message_max.0,
         commander_names: settings.commander_names,
     };
     let tls = told_protection(&options);
     let manager = ServiceManager::from_environment();
-    let (lost, lost_thread) = bounded(1);
-    let wake = signals.handle();
-    let mut vital = VitalThreads::new(move |name| {
-        let _ = lost.try_send(name.to_owned()); // The first one counts.
-        wake.close();
-    });
+    let (mut vital, lost_thread) = vital_threads(signals.handle());
+    let (inbox, events) = bounded(SERVER_INBOX);
     let endpoint = ServerEndpoint::start(&options, inbox, &mut vital).map_err(|error| server_error(&error))?;
     let (running, stop) = bounded(0);
     server.set_status(manager.status());
@@ -108,23 +128,35 @@ fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
     let addresses = addresses.join("' and '");
     log::info!("ank-server {VERSION} listens on '{addresses}', TLS: {tls}, config file: '{config}'");
 
-    let _ = memory::settle().inspect_err(|error| log::debug!("Memory of the start is kept: '{error}'"));
-    let signal = signals.forever().next();
-    manager.stopping();
-    if let Some(signal) = signal {
-        let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
-        log::info!("Stopping because of {name}.");
+    if let Err(error) = memory::settle() {
+        log::debug!("Memory of the start is kept: '{error}'");
     }
+    let signal = signals.forever().next().inspect(|signal| log_stop(*signal));
+    manager.stopping();
     let lost = lost_thread.try_recv().ok().filter(|_| signal.is_none());
-    // Ending the server first closes every stream in order; the endpoint then has nothing left to wait for.
+    stop_in_order(running, server_threads, endpoint);
+    drop(watch);
+    lost.map_or(Ok(()), |name| Err(failed("server error", format!("the thread '{name}' has ended"))))
+}
+
+/// The threads whose end ends the server: it closes `signals`, and the name of the first of them can be received.
+fn vital_threads(signals: Handle) -> (VitalThreads, Receiver<String>) {
+    let (lost, lost_thread) = bounded(1);
+    let vital = VitalThreads::new(move |name| {
+        let _ = lost.try_send(name.to_owned()); // Others that end then are a consequence.
+        signals.close();
+    });
+    (vital, lost_thread)
+}
+
+/// Ends the server first, which closes every stream in order; the endpoint then has nothing left to wait for.
+fn stop_in_order(running: Sender<()>, server_threads: Vec<Thread>, endpoint: ServerEndpoint) {
     drop(running);
     let still_running = threads::join_all(server_threads, STOP_DEADLINE);
     endpoint.stop(STOP_DEADLINE);
     for name in still_running {
         log::warn!("Thread '{name}' did not end within {STOP_DEADLINE:?}.");
     }
-    drop(watch);
-    lost.map_or(Ok(()), |name| Err(failed("server error", format!("the thread '{name}' has ended"))))
 }
 
 /// How connections are protected, for the log; warns of those that are not.
@@ -138,18 +170,49 @@ fn told_protection(options: &EndpointOptions) -> &'static str {
     "none"
 }
 
+fn log_stop(signal: i32) {
+    log::info!("Stopping because of {}.", signal_hook::low_level::signal_name(signal).unwrap_or("a signal"));
+}
+
+/// Why the server cannot start with its state. Told only when nobody ends it meanwhile.
+struct Refused(String);
+
+impl Refused {
+    fn tell(self) -> ExitCode {
+        failed("server error", self.0)
+    }
+}
+
+/// Takes over the stored state if there is one of use, the startup manifest otherwise.
+fn start_with_state(
+    server: &mut ServerLoop,
+    state_dir: Option<&Path>,
+    manifest: Option<DesiredState>,
+) -> Result<(), Refused> {
+    if start_with_stored(server, state_dir)? {
+        return Ok(());
+    }
+    match manifest {
+        Some(desired) => server.start_with(desired).map_err(|error| Refused(with_causes(&error))),
+        None => {
+            log::info!("No startup manifest provided -> waiting for new workloads from the CLI");
+            Ok(())
+        }
+    }
+}
+
 /// Takes over the state that an earlier server stored in `folder`. Answers whether there was one of use; it then
 /// replaces the startup manifest.
-fn start_with_stored(server: &mut ServerLoop, folder: Option<&Path>) -> Result<bool, ExitCode> {
+fn start_with_stored(server: &mut ServerLoop, folder: Option<&Path>) -> Result<bool, Refused> {
     let Some(folder) = folder else { return Ok(false) };
-    let unusable = |error| failed("server error", format!("cannot use state_dir '{}': {error}", folder.display()));
+    let unusable = |error| Refused(format!("cannot use state_dir '{}': {error}", folder.display()));
     let Some(desired) = state_store::open(folder).map_err(unusable)? else { return Ok(false) };
     // It was accepted before, so whatever refuses it now may be another hook, setting or version. Going on without it
     // would delete the workloads of all agents.
     server.start_again_with(desired).map_err(|error| {
         let file = folder.join(state_store::FILE);
         let way_out = "Remove the cause, or move the file away to start with the startup manifest";
-        failed("server error", format!("cannot start with the stored state '{}': {error}. {way_out}", file.display()))
+        Refused(format!("cannot start with the stored state '{}': {error}. {way_out}", file.display()))
     })?;
     log::info!("Starting with the state stored in '{}'; a startup manifest does not count.", folder.display());
     Ok(true)

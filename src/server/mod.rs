@@ -316,6 +316,7 @@ impl ServerLoop {
         self.forget_peer(id);
         if let Some(attributes) = agent {
             self.agent_gone(&name, &attributes);
+            self.forget_surplus(id);
         }
         self.end_logs_of_peer(id, class, &name);
     }
@@ -334,6 +335,22 @@ impl ServerLoop {
             self.publish(&changes);
         }
         self.broadcast_states(&reports, None);
+    }
+
+    /// Agents of ever new names must not fill the memory with states of instances that nobody wants. `id` is a stream
+    /// that has ended.
+    fn forget_surplus(&mut self, id: PeerId) {
+        while let Some((name, instances)) = self.agents.take_surplus() {
+            let unwanted = instances.into_iter().filter(|one| !self.is_wanted(one) && self.states.get(one).is_some());
+            let removed = ExecutionState::plain(Phase::Removed);
+            let states: Vec<WorkloadState> =
+                unwanted.map(|instance| WorkloadState::new(instance, removed.clone())).collect();
+            log::warn!(
+                "Forgetting {} states of workloads that '{name}', which is gone, should not have.",
+                states.len()
+            );
+            self.take_states(id, states);
+        }
     }
 
     /// Forgets a stream and what it asked for, except for logs. Dropping its outbox ends it with status OK.

@@ -14,8 +14,8 @@ use super::schema::grpc_api;
 use super::tls::{PeerCertificate, Reason, ServerTls, TlsError};
 use super::writer::{PeerStream, Writer};
 use crate::limits::{
-    CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, HANDSHAKE_MAX, HANDSHAKES, HELLO_MAX, PEER_STUCK,
-    SERVER_INBOX_BYTES, STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_PER_CONNECTION,
+    AGENT_TAGS_BYTES, CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, HANDSHAKE_MAX, HANDSHAKES, HELLO_MAX,
+    PEER_STUCK, SERVER_INBOX_BYTES, STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_PER_CONNECTION,
 };
 use crate::model::messages::{Request, RequestContent, ToServer, UpdateState};
 use crate::model::names::{excerpt, is_name};
@@ -600,6 +600,12 @@ fn check_hello(class: Class, certificate: Option<&PeerCertificate>, message: ToS
             {
                 let text = format!("Agent name '{agent}' does not match SAN {names:?} in agent certificates!");
                 return refuse(RpcStatusCode::UNAUTHENTICATED, &text);
+            }
+            let bytes: usize = tags.iter().map(|(key, text)| key.len() + text.len()).sum();
+            if bytes > AGENT_TAGS_BYTES {
+                let text =
+                    format!("The tags of agent '{agent}' take {bytes} bytes, at most {AGENT_TAGS_BYTES} are allowed.");
+                return refuse(RpcStatusCode::INVALID_ARGUMENT, &text);
             }
             Ok(PeerHello::Agent { name: agent, tags })
         }

@@ -352,7 +352,16 @@ impl Cluster {
     /// Writes a file into the cluster's folder and returns its path.
     pub fn write(&self, name: &str, content: &str) -> PathBuf {
         let path = self.folder().join(name);
-        fs::write(&path, content).expect("own folder is writable");
+        // A program that was started before may be reading it: it finds the old text or the new one, never none.
+        if fs::read_to_string(&path).is_ok_and(|text| text == content) {
+            return path;
+        }
+        let temporary = self.folder().join(format!("{name}.new"));
+        fs::write(&temporary, content).expect("own folder is writable");
+        if let Ok(metadata) = fs::metadata(&path) {
+            fs::set_permissions(&temporary, metadata.permissions()).expect("own file");
+        }
+        fs::rename(&temporary, &path).expect("own folder is writable");
         path
     }
 

@@ -24,7 +24,7 @@ use crate::model::names::Name;
 use crate::threads::{self, Thread};
 use crate::vital::VitalThreads;
 use authorizer::Authorizer;
-use outbox::Outbox;
+use outbox::{Frame, Outbox};
 use pipes::{PipeError, Pipes};
 use poller::Poller;
 use rustix::event::{EventfdFlags, eventfd};
@@ -87,6 +87,20 @@ struct Mailbox {
     outbox: Outbox,
     ended: bool,
     restarted: bool,
+}
+
+impl Interface {
+    /// Puts an answer for the workload; answers what is to be cancelled at the server.
+    fn put(&self, response: Response) -> Vec<Request> {
+        // Encoded before the lock is taken, since a large one takes its time.
+        match Frame::new(response) {
+            Ok(frame) => lock(&self.mailbox).outbox.put(frame),
+            Err(error) => {
+                log::warn!("An answer for workload '{}' cannot be sent: '{error}'", self.workload);
+                Vec::new()
+            }
+        }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -152,18 +166,17 @@ impl ControlHub {
         Ok(ControlInterface { hub: self.clone(), interface, folder, authorizer })
     }
 
-    /// Delivers an answer whose id begins with a workload that has a control interface. Never waits.
-    ///
-    /// # Errors
-    /// The answer, when there is no such workload.
-    pub fn deliver_from_server(&self, response: Response) -> Result<(), Box<Response>> {
-        let Some((workload, id)) = response.id.split_once('@') else { return Err(Box::new(response)) };
+    /// Delivers an answer whose id begins with a workload that has a control interface; answers it when there is no such
+    /// workload. Never waits.
+    #[must_use]
+    pub fn deliver_from_server(&self, response: Response) -> Option<Response> {
+        let Some((workload, id)) = response.id.split_once('@') else { return Some(response) };
         if !lock(&self.shared.registry).interfaces.contains_key(workload) {
-            return Err(Box::new(response));
+            return Some(response);
         }
         let own = Response { id: id.to_owned(), content: response.content };
         let _ = self.deliver(workload, own); // It may be gone just now, which nobody need be told.
-        Ok(())
+        None
     }
 
     /// Delivers an answer with the id of the workload. Never waits.
@@ -180,8 +193,7 @@ impl ControlHub {
             }
             return Err(NoInterface);
         };
-        let cancels = lock(&interface.mailbox).outbox.put(response);
-        for cancel in cancels {
+        for cancel in interface.put(response) {
             log::warn!("Workload '{workload}' does not read its control interface, cancelling what it asked for.");
             self.shared.cancel(workload, cancel);
         }

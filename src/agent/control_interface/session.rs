@@ -163,7 +163,8 @@ impl Session {
                     return;
                 }
                 Err(error) => {
-                    let reason = if self.stage == Stage::New { UNDECODABLE.to_owned() } else { error.to_string() };
+                    let known = self.stage != Stage::New; // A stranger gets the text that everybody knows, and no more.
+                    let reason = if known { format!("{UNDECODABLE}: {error}") } else { UNDECODABLE.to_owned() };
                     debug!("Workload '{}' wrote {error}.", self.workload);
                     self.refuse(reason, outside);
                 }

@@ -4,7 +4,10 @@
 
 use super::*;
 use crate::limits::{CONNECT_MAX, MESSAGE_MAX};
-use crate::model::messages::{FromServer, Request, RequestContent, Response, ResponseContent};
+use crate::model::messages::{
+    FromServer, LogsRequest, Request, RequestContent, Response, ResponseContent, UpdateState,
+};
+use crate::model::names::InstanceName;
 use crate::model::version::VERSION;
 use crate::wire::address::ServerUrl;
 use crate::wire::client::{
@@ -163,7 +166,32 @@ fn a_wrong_hello_is_refused_with_the_documented_status() {
         let end = receiver.receive().unwrap_err();
         assert!(matches!(&end, StreamEnd::Refused { code, .. } if code == "INVALID_ARGUMENT"), "{name:?}: {end:?}");
     }
+    let tags = BTreeMap::from([("key".to_owned(), "x".repeat(AGENT_TAGS_BYTES))]);
+    let hello = ToServer::AgentHello { agent: "A".to_owned(), version: VERSION.to_owned(), tags };
+    let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Agent, hello);
+    let text = format!("The tags of agent 'A' take {} bytes, at most 65536 are allowed.", AGENT_TAGS_BYTES + 3);
+    assert_eq!(receiver.receive(), Err(refused("INVALID_ARGUMENT", &text)));
     assert!(events.try_recv().is_err());
+}
+
+#[test]
+fn a_message_of_tiny_parts_is_not_decoded_and_a_request_among_such_is_answered() {
+    let (endpoint, events) = endpoint(MESSAGE_MAX);
+    let (mut sender, _receiver, _hangup) = dial(&endpoint, Service::Command, commander(VERSION));
+    let _opened = opened(&events);
+    let instance = InstanceName::with_id("", "", "");
+    let logs = LogsRequest { instances: vec![instance; 500_000], ..LogsRequest::default() };
+    sender.send(ToServer::Request(Request { id: "dense".to_owned(), content: RequestContent::Logs(logs) })).unwrap();
+    let event = events.recv_timeout(LIMIT).unwrap();
+    let PeerEvent::Message { message: ToServer::Request(request), .. } = event else { panic!("{event:?}") };
+    let RequestContent::UpdateState(UpdateState { new_state: Some(Err(reason)), .. }) = request.content else {
+        panic!("{request:?}")
+    };
+    assert_eq!(request.id, "dense");
+    assert!(reason.contains("bytes of memory"), "{reason}");
+    sender.send(ToServer::Goodbye).unwrap();
+    let event = events.recv_timeout(LIMIT).unwrap();
+    assert!(matches!(event, PeerEvent::Message { message: ToServer::Goodbye, .. }), "the stream goes on: {event:?}");
 }
 
 #[test]
