@@ -35,6 +35,8 @@ pub struct EngineFaults {
     pub list_hangs: u32,
     /// A listing right after a create misses the container.
     pub list_misses: u32,
+    /// A listing shows a container in a state that it has not.
+    pub list_lies: u32,
 }
 
 /// What a child process of the agent does.
@@ -624,6 +626,9 @@ impl World {
             container.leftover = true;
             return Err(failed("the container does not start"));
         }
+        if container.phase() == Phase::Running {
+            return Ok(Answer::Id(id.clone())); // A listing may have said that it does not.
+        }
         (container.doing, container.pid) = (doing, pid);
         Ok(Answer::Id(id.clone()))
     }
@@ -655,7 +660,25 @@ impl World {
         Doing::Running { until: Some((self.clock.now() + runs_for, code)) }
     }
 
-    fn list(&self, runtime: &Name) -> Vec<ListedContainer> {
+    fn list(&mut self, runtime: &Name) -> Vec<ListedContainer> {
+        let mut listed = self.list_truly(runtime);
+        for container in &mut listed {
+            if self.happens(self.faults.list_lies) {
+                let lies = [
+                    ExecutionState::plain(Phase::Running),
+                    ExecutionState::exited(1),
+                    ExecutionState::with_info(Phase::FailedUnknown, "?"),
+                ];
+                container.state = lies[self.random.usize(..lies.len())].clone();
+                if container.state.phase != Phase::Running {
+                    container.processes.clear();
+                }
+            }
+        }
+        listed
+    }
+
+    fn list_truly(&self, runtime: &Name) -> Vec<ListedContainer> {
         let now = self.clock.now();
         let shown = self.containers.iter().filter(|(_, found)| found.runtime == *runtime && found.listed_from <= now);
         shown

@@ -14,7 +14,7 @@ use crate::agent::start_slots::StartSlots;
 use crate::agent::state_checker::{
     CheckerEvent, CheckerSettings, StateChecker, Surroundings, WatchCommand, WatchReport,
 };
-use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
+use crate::agent::uplink_outbox::{UplinkOutbox, UplinkReader, uplink_outbox};
 use crate::agent::workload_control_loop::{LoopContext, WorkloadControlLoop};
 use crate::clock::Clock;
 use crate::limits::{CONTROL_MESSAGE_MAX, REPAIR_INTERVAL, SCHEDULER_INBOX, WATCH_INBOX};
@@ -154,6 +154,8 @@ pub struct Life {
     pub events: Receiver<SchedulerEvent>,
     pub inbox: Sender<SchedulerEvent>,
     pub uplink: UplinkReader,
+    /// Where the control interface puts what workloads ask.
+    pub requests: UplinkOutbox,
     clock: ManualClock,
     checkers: Vec<SimChecker>,
 }
@@ -207,11 +209,12 @@ impl Life {
         let random = fastrand::Rng::with_seed(options.seed);
         let tasks = Tasks { tasks: Vec::new(), slots };
         let runtime = RuntimeManager::new(engines, context, random, tasks, RerunFinished::Always);
+        let requests = outbox.clone();
         let orphans = Box::new(Orphans { engine: engine.clone(), life: number });
         let load = LoadSampler::new(folder); // There is nothing to sample.
         let manager =
             AgentManager::new(name.clone(), clock.clone(), inbox.clone(), runtime, outbox, load, Some(orphans));
-        Self { number, manager, events, inbox, uplink, clock: clock.clone(), checkers }
+        Self { number, manager, events, inbox, uplink, requests, clock: clock.clone(), checkers }
     }
 
     /// The parts that can do something now.

@@ -43,6 +43,12 @@ pub struct Cluster {
     server_config: String,
     /// Folder with certificates; without it the programs run with `--insecure`.
     certificates: Option<PathBuf>,
+    /// Where agents look for the server, if not at its own address.
+    agent_url: Option<String>,
+    /// Put before the command of agents started later, for example with limits.
+    agent_wrapper: Vec<String>,
+    /// The same for servers.
+    server_wrapper: Vec<String>,
     /// Unix domain socket that all programs use instead of the port.
     socket: Option<PathBuf>,
     commands: std::cell::Cell<u32>,
@@ -65,6 +71,9 @@ impl Cluster {
             agent_config: String::new(),
             server_config: String::new(),
             certificates: None,
+            agent_url: None,
+            agent_wrapper: Vec::new(),
+            server_wrapper: Vec::new(),
             socket: None,
             commands: std::cell::Cell::new(0),
         }
@@ -105,6 +114,21 @@ impl Cluster {
     pub fn set_socket(&mut self, path: &Path) {
         self.socket = Some(path.to_owned());
         self.port = free_port();
+    }
+
+    /// Agents started later reach the server at `url`.
+    pub fn set_agent_url(&mut self, url: &str) {
+        self.agent_url = Some(url.to_owned());
+    }
+
+    /// Agents started later are started by this program, which ends in running its arguments.
+    pub fn set_agent_wrapper(&mut self, words: &[&str]) {
+        self.agent_wrapper = words.iter().map(|word| (*word).to_owned()).collect();
+    }
+
+    /// Servers started later are started by this program, which ends in running its arguments.
+    pub fn set_server_wrapper(&mut self, words: &[&str]) {
+        self.server_wrapper = words.iter().map(|word| (*word).to_owned()).collect();
     }
 
     /// The options that protect the connections of `program`.
@@ -169,7 +193,8 @@ impl Cluster {
     /// Starts a server and does not wait until it listens.
     pub fn spawn_server(&self, arguments: &[&str]) -> Process {
         let config = self.write("ank-server.conf", &format!("version = \"v1\"\n{}\n", self.server_config));
-        let mut command = clean_command(env!("CARGO_BIN_EXE_ank-server"), &self.folder().join("home"));
+        let mut command =
+            wrapped(&self.server_wrapper, env!("CARGO_BIN_EXE_ank-server"), &self.folder().join("home"));
         let address = if self.socket.is_some() { self.url() } else { self.address() };
         command.args(self.security("ank-server")).args(["--address", &address, "--server-config"]);
         command.arg(config).args(arguments);
@@ -194,10 +219,11 @@ impl Cluster {
 
     fn agent_command(&self, name: &str) -> Command {
         let config = self.write(&format!("{name}.conf"), &format!("version = \"v1\"\n{}\n", self.agent_config));
-        let mut command = clean_command(env!("CARGO_BIN_EXE_ank-agent"), &self.folder().join("home"));
+        let mut command = wrapped(&self.agent_wrapper, env!("CARGO_BIN_EXE_ank-agent"), &self.folder().join("home"));
+        let url = self.agent_url.clone().unwrap_or_else(|| self.url());
         command
             .args(self.security("ank-agent"))
-            .args(["--name", name, "--server-url", &self.url(), "--agent-config"])
+            .args(["--name", name, "--server-url", &url, "--agent-config"])
             .arg(config)
             .arg("--run-folder")
             .arg(self.run_folder())
@@ -354,6 +380,14 @@ impl Cluster {
             eprintln!("--- {name}\n{}", lines[lines.len().saturating_sub(150)..].join("\n"));
         }
     }
+}
+
+/// `program`, run by another one that runs its arguments, if there is one.
+fn wrapped(wrapper: &[String], program: &str, home: &Path) -> Command {
+    let Some((first, rest)) = wrapper.split_first() else { return clean_command(program, home) };
+    let mut command = clean_command(first, home);
+    command.args(rest).arg(program);
+    command
 }
 
 impl Drop for Cluster {

@@ -14,9 +14,11 @@ pub mod log_client;
 pub mod manifest;
 pub mod podman;
 pub mod process;
+pub mod proxy;
 pub mod python;
 pub mod recorder;
 pub mod scratch;
+pub mod small_disk;
 pub mod table;
 
 use std::time::{Duration, Instant};
@@ -27,7 +29,9 @@ pub use engine::FakeEngine;
 pub use log_client::LogClient;
 pub use manifest::{manifest, workload};
 pub use process::Process;
+pub use proxy::Proxy;
 pub use recorder::Recorder;
+pub use small_disk::SmallDisk;
 
 /// Longest wait for anything a test expects. Generous, because a loaded machine is slow, not wrong.
 pub const LIMIT: Duration = Duration::from_secs(60);
