@@ -80,7 +80,7 @@ trace *args:
 size: setup
     @tests/scripts/size.sh
 
-# Size, memory, CPU and delays of the release programs; `just bench server`, `tls`, `agent`, `control` or `size` is one part
+# Size, memory, CPU and delays of the release programs; `just bench server`, `tls`, `agent`, `control`, `size` or `load` is one part; PEER_BIN=<folder> beside other programs
 [group('measure')]
 bench *names: setup
     @tests/scripts/bench.sh {{names}}

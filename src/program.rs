@@ -21,6 +21,16 @@ impl From<Exit> for ExitCode {
     }
 }
 
+/// Makes a panic of any thread end the program, as release builds do by themselves: without it a program would go on
+/// without the thread, and nobody would start it again.
+pub fn abort_on_panic() {
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        print(panic);
+        std::process::abort();
+    }));
+}
+
 /// Prints what the command line parser has to say: help and version to standard output, errors to standard error.
 pub fn usage(text: &clap::Error) -> Exit {
     let _ = text.print(); // Nobody is left to tell when the output is closed.

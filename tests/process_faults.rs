@@ -52,7 +52,11 @@ fn all_run(cluster: &Cluster, names: &[&str]) {
 #[test]
 fn an_agent_that_was_stopped_sees_what_it_missed_and_makes_no_second_container() {
     let mut cluster = Cluster::start(&["agent_A"]);
-    cluster.apply(&manifest(&[workload("stays", "run"), workload("ends", "run"), workload("back", "run").restart("ALWAYS")]));
+    cluster.apply(&manifest(&[
+        workload("stays", "run"),
+        workload("ends", "run"),
+        workload("back", "run").restart("ALWAYS"),
+    ]));
     all_run(&cluster, &["stays", "ends", "back"]);
     let (stays, _) = cluster.engine.only_container("stays");
     let agent = cluster.agent("agent_A").pid();

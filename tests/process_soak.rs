@@ -132,8 +132,7 @@ fn median(samples: &[Sample], value: fn(&Sample) -> f64) -> f64 {
 fn curve(samples: &[Sample], value: fn(&Sample) -> f64) -> String {
     const STEPS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     const WIDTH: usize = 60;
-    let parts: Vec<f64> =
-        samples.chunks(samples.len().div_ceil(WIDTH)).map(|part| median(part, value)).collect();
+    let parts: Vec<f64> = samples.chunks(samples.len().div_ceil(WIDTH)).map(|part| median(part, value)).collect();
     let (least, most) = parts.iter().fold((f64::MAX, 0.0_f64), |(least, most), at| (least.min(*at), most.max(*at)));
     let step = |at: &f64| STEPS[((at - least) / (most - least).max(1.0) * 7.0) as usize];
     format!("{} {least:.0} to {most:.0}", parts.iter().map(step).collect::<String>())

@@ -26,6 +26,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    program::abort_on_panic();
     memory::bound_arenas();
     logging::init("ank_server");
     let settings = match settings::read(std::env::args_os()) {

@@ -220,7 +220,8 @@ impl WaitingDeletes {
             let holds = |(name, condition): &(&String, &DeleteCondition)| {
                 let Some(present) = effective.get(name.as_str()).map(|added| &added.instance) else { return true };
                 let ends = |phase: Option<Phase>| phase.is_none_or(|phase| phase.fulfils_delete(**condition));
-                let old_runs = |old: &InstanceName| old.workload == present.workload && old != present && !ends(phase(old));
+                let old_runs =
+                    |old: &InstanceName| old.workload == present.workload && old != present && !ends(phase(old));
                 dependents.needed_by.of(needed).any(|dependent| *dependent == present.workload)
                     || stopping.needed_by.of(needed).any(old_runs)
                     || ends(phase(present))

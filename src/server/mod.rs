@@ -418,7 +418,10 @@ impl ServerLoop {
             // What replaces it is a part of the same order.
             let successor = self.effective.get(&deleted.instance.workload);
             let added = successor.filter(|added| added.instance.agent == deleted.instance.agent).cloned();
-            self.tell(peer, FromServer::UpdateWorkload(WorkloadPlan { added: added.into_iter().collect(), deleted: vec![deleted] }));
+            self.tell(
+                peer,
+                FromServer::UpdateWorkload(WorkloadPlan { added: added.into_iter().collect(), deleted: vec![deleted] }),
+            );
         }
     }
 

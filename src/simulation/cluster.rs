@@ -45,7 +45,8 @@ pub struct Disturbances {
 impl Disturbances {
     /// Each kind of fault by its name.
     pub fn kinds(&mut self) -> [(&'static str, &mut u32); 18] {
-        let Self { engine, slow_network, cuts, agent_kills, server_kills, reboots, crashes, removals, pauses, stalls } = self;
+        let Self { engine, slow_network, cuts, agent_kills, server_kills, reboots, crashes, removals, pauses, stalls } =
+            self;
         [
             ("start_fails", &mut engine.start_fails),
             ("start_half_done", &mut engine.start_half_done),
@@ -260,7 +261,9 @@ impl Cluster {
             if reached(node.start_at) {
                 ready.push(Actor::StartAgent(index));
             }
-            let Some(life) = node.life.as_mut().filter(|_| node.paused_until.is_none_or(|until| until <= now)) else { continue };
+            let Some(life) = node.life.as_mut().filter(|_| node.paused_until.is_none_or(|until| until <= now)) else {
+                continue;
+            };
             node.paused_until = None;
             if reached(node.connect_at) {
                 ready.push(Actor::Connect(index));

@@ -185,7 +185,8 @@ impl Scenario {
         let node = self.random.usize(..self.cluster.nodes.len());
         let (_, workload) = self.any_name();
         let content = if self.random.bool() {
-            let masks = vec![["workloadStates", "desiredState.workloads.w2", "agents"][self.random.usize(..3)].to_owned()];
+            let masks =
+                vec![["workloadStates", "desiredState.workloads.w2", "agents"][self.random.usize(..3)].to_owned()];
             RequestContent::CompleteState(ReadState { masks, subscribe: self.random.bool() })
         } else {
             let Some((update, desired)) = self.next_update() else { return };

@@ -99,15 +99,16 @@ fn faults_never_make_two_containers_of_one_workload_and_once_they_stop_actual_eq
     let begin = SystemClock.now();
     let (steps, failures) = run_all(&seeds);
     let seconds = SystemClock.now().saturating_duration_since(begin).as_secs_f64();
-    show(&format!("{} seeds, {steps} steps in {seconds:.1} s, {:.0} a minute", seeds.len(), steps as f64 / seconds * 60.0));
+    show(&format!(
+        "{} seeds, {steps} steps in {seconds:.1} s, {:.0} a minute",
+        seeds.len(),
+        steps as f64 / seconds * 60.0
+    ));
     let Some((seed, violation)) = failures.first() else { return };
     let (left_out, smallest) = shrink(*seed, violation);
     run(*seed, &left_out, SHOWN).trace.iter().for_each(|line| show(line));
-    let list: String = failures
-        .iter()
-        .take(FAILURES_SHOWN)
-        .map(|(seed, violation)| format!("seed {seed}: {violation}\n"))
-        .collect();
+    let list: String =
+        failures.iter().take(FAILURES_SHOWN).map(|(seed, violation)| format!("seed {seed}: {violation}\n")).collect();
     panic!(
         "{} of {} seeds failed:\n{list}`just sim {seed}` shows all events of the first.\nIt fails with less, too: {smallest}\n\
          ANKAIOS_SIM_WITHOUT={} just sim {seed}",

@@ -155,7 +155,7 @@ fn applied(programs: &Path, size: &Size, reports: Reports) -> (f64, f64, Server,
     (cpu, connected, server, agents)
 }
 
-fn agent_name(index: usize) -> String {
+pub fn agent_name(index: usize) -> String {
     format!("agent_{index}")
 }
 
@@ -175,7 +175,7 @@ pub fn state(agents: usize, workloads: usize) -> Node {
     Node::map([("desiredState", desired.node(Rendering::Full))])
 }
 
-fn running(states: &Node) -> usize {
+pub fn running(states: &Node) -> usize {
     let text = serde_json::to_string(states).expect("a tree has a text");
     text.matches(r#""state":"Running""#).count()
 }

@@ -193,8 +193,11 @@ impl Cluster {
     /// Starts a server and does not wait until it listens.
     pub fn spawn_server(&self, arguments: &[&str]) -> Process {
         let config = self.write("ank-server.conf", &format!("version = \"v1\"\n{}\n", self.server_config));
-        let mut command =
-            wrapped(&self.server_wrapper, env!("CARGO_BIN_EXE_ank-server"), &self.folder().join("home"));
+        let mut command = wrapped(
+            &self.server_wrapper,
+            &program("ank-server", env!("CARGO_BIN_EXE_ank-server")),
+            &self.folder().join("home"),
+        );
         let address = if self.socket.is_some() { self.url() } else { self.address() };
         command.args(self.security("ank-server")).args(["--address", &address, "--server-config"]);
         command.arg(config).args(arguments);
@@ -219,7 +222,11 @@ impl Cluster {
 
     fn agent_command(&self, name: &str) -> Command {
         let config = self.write(&format!("{name}.conf"), &format!("version = \"v1\"\n{}\n", self.agent_config));
-        let mut command = wrapped(&self.agent_wrapper, env!("CARGO_BIN_EXE_ank-agent"), &self.folder().join("home"));
+        let mut command = wrapped(
+            &self.agent_wrapper,
+            &program("ank-agent", env!("CARGO_BIN_EXE_ank-agent")),
+            &self.folder().join("home"),
+        );
         let url = self.agent_url.clone().unwrap_or_else(|| self.url());
         command
             .args(self.security("ank-agent"))
@@ -279,7 +286,7 @@ impl Cluster {
 
     /// `ank` without any option.
     pub fn bare_ank_command(&self) -> Command {
-        let mut command = clean_command(env!("CARGO_BIN_EXE_ank"), &self.folder().join("home"));
+        let mut command = clean_command(program("ank", env!("CARGO_BIN_EXE_ank")), &self.folder().join("home"));
         command.current_dir(self.folder());
         command
     }
@@ -380,6 +387,12 @@ impl Cluster {
             eprintln!("--- {name}\n{}", lines[lines.len().saturating_sub(150)..].join("\n"));
         }
     }
+}
+
+/// The program `name`: as cargo built it, or the one in the folder that `ANKAIOS_TEST_PROGRAMS` names.
+fn program(name: &str, built: &str) -> String {
+    let folder = std::env::var("ANKAIOS_TEST_PROGRAMS").ok().filter(|folder| !folder.is_empty());
+    folder.map_or_else(|| built.to_owned(), |folder| format!("{folder}/{name}"))
 }
 
 /// `program`, run by another one that runs its arguments, if there is one.
