@@ -87,6 +87,9 @@
 //!   workload_command.rs    commands for control loops, bounded and merged         [scheduler]
 //!   workload_control_loop.rs create, retry, restart, update, delete one workload    [wl:name]
 //!   workload_control_loop/search.rs   before a start: containers that must be gone [wl:name]
+//!   workload_control_loop/start.rs    a start, and a start that failed              [wl:name]
+//!   workload_control_loop/restart.rs  what follows from the container's states      [wl:name]
+//!   workload_control_loop/delete.rs   a delete, an update's first half              [wl:name]
 //!   create_watch.rs        a create under way: cancel, start slot, age              [wl:name]
 //!   start_slots.rs         how many creates run at the same time                    [wl:name]
 //!   backoff.rs             retry and restart delays                                           -

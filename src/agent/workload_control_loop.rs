@@ -10,28 +10,28 @@
 //! for one, which is all that a simulation needs.
 
 use super::agent_manager::SchedulerEvent;
-use super::backoff::{Ended, RestartBackoff, retry_delay};
+use super::backoff::{Ended, RestartBackoff};
 use super::control_interface::{self, ControlHub, ControlInterface};
-use super::create_watch::{CreateObserver, CreateWatch};
 use super::start_slots::{StartSlot, StartSlots};
-use super::state_checker::WatchCommand;
 use super::workload_command::{Engine, HeldContainer, OtherEngine, WorkloadCommand, WorkloadInbox, WorkloadOrder};
-use super::workload_files::{remove_folder, write_files};
 use crate::clock::Clock;
-use crate::limits::{ADDITIONAL_INFO_MAX, REVIVAL_INTERVAL};
+use crate::limits::ADDITIONAL_INFO_MAX;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::names::{InstanceName, Name};
-use crate::model::workload::{RestartPolicy, Workload};
-use crate::runtime::{ContainerId, NewContainer, RuntimeError};
+use crate::model::workload::Workload;
+use crate::runtime::ContainerId;
 use crossbeam_channel::{Receiver, Select, Sender, never};
-use log::{debug, error, info, warn};
+use log::{info, warn};
 pub use search::Answer;
 use search::Search;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+mod delete;
+mod restart;
 mod search;
+mod start;
 
 /// What all control loops of an agent have in common.
 #[derive(Debug, Clone)]
@@ -369,322 +369,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
         (self.failed_creates, self.failed_searches) = (0, 0);
         self.restarts.reset();
         (self.stage, self.silent) = (Stage::Idle, false);
-    }
-
-    // ------------------------------------------------------------------ start
-
-    fn begin_start(&mut self, start: Start) {
-        if self.engine.is_none() {
-            // [impl->swdd~agent-skips-unknown-runtime~1]
-            self.fail_for_good("Unsupported Runtime");
-            return;
-        }
-        self.give_up_others();
-        if self.must_search() {
-            return self.search(start);
-        }
-        match self.context.slots.try_take() {
-            Some(slot) => self.start(start, slot),
-            None => self.stage = Stage::WaitingForSlot(start),
-        }
-    }
-
-    fn start(&mut self, start: Start, slot: StartSlot) {
-        self.stage = Stage::Idle;
-        let Some(new) = self.prepare() else { return };
-        self.restarts.starting(self.context.clock.now());
-        match self.call_engine(start, &new, slot) {
-            Ok(id) => {
-                self.failed_creates = 0;
-                self.leftovers = Leftovers::None;
-                self.restarts.running(self.context.clock.now());
-                info!("Successfully created workload '{}'.", self.instance.workload);
-                self.watch(id);
-            }
-            Err(RuntimeError::Cancelled) => {
-                // The command that cancelled it comes next; whatever was created until now must go then.
-                self.expect_leftovers();
-            }
-            Err(RuntimeError::Unsupported(cause)) => {
-                self.container = None;
-                self.fail_for_good(&cause);
-            }
-            Err(error) => {
-                match error {
-                    RuntimeError::TimedOut(_) => self.expect_leftovers(),
-                    RuntimeError::NotInstalled(_) | RuntimeError::NotStarted(_) if self.container.is_none() => {}
-                    _ if self.leftovers == Leftovers::None => self.leftovers = Leftovers::Unlikely,
-                    _ => {}
-                }
-                self.container = None;
-                self.on_create_failed(start, &error.to_string());
-            }
-        }
-    }
-
-    /// Opens the control interface, writes the files and says what to create; `None` when that failed for good.
-    fn prepare(&mut self) -> Option<NewContainer> {
-        self.open_control_interface();
-        let workload = self.wanted.clone()?;
-        match write_files(&self.files_folder(), &workload.files) {
-            Ok(files) => Some(NewContainer {
-                instance: self.instance.clone(),
-                workload,
-                control_interface: self.control.as_ref().map(|control| control.folder().to_owned()),
-                files,
-            }),
-            Err(error) => {
-                error!("Failed to create workload files for workload '{}': '{error}'", self.instance);
-                let cause = format!("Failed to create workload file: '{error}'");
-                remove_folder(&self.files_folder());
-                self.report(ExecutionState::with_info(Phase::PendingStartingFailed, cause));
-                None
-            }
-        }
-    }
-
-    fn call_engine(&mut self, start: Start, new: &NewContainer, slot: StartSlot) -> Result<ContainerId, RuntimeError> {
-        let Some(engine) = &mut self.engine else {
-            return Err(RuntimeError::Unsupported("Unsupported Runtime".into()));
-        };
-        let call = self.inbox.begin_call();
-        let (instance, shown, reports) = (&self.instance, self.shown.as_str(), &self.context.reports);
-        let observer = (start != Start::Revival).then_some(CreateObserver { instance, shown, reports });
-        let mut watch = CreateWatch::new(call.as_ref().map(|call| call.fd()), slot, observer);
-        let limit = self.context.create_timeout;
-        match &self.container {
-            Some(id) => engine.connector.start(id, new, limit, &mut watch),
-            None => engine.connector.create(new, limit, &mut watch),
-        }
-    }
-
-    // [impl->swdd~agent-workload-control-loop-retries-workload-creation-on-create-failure~1]
-    // [impl->swdd~agent-workload-control-loop-update-create-failed-allows-retry~1]
-    fn on_create_failed(&mut self, start: Start, cause: &str) {
-        remove_folder(&self.files_folder());
-        let now = self.context.clock.now();
-        if start == Start::Revival {
-            debug!("Workload '{}' still cannot be created: '{cause}'", self.instance.workload);
-            self.stage = Stage::ReviveAt(now + REVIVAL_INTERVAL);
-            return;
-        }
-        self.failed_creates = self.failed_creates.saturating_add(1);
-        let retry = self.failed_creates;
-        // [impl->swdd~agent-workload-control-loop-limits-retry-attempts~1]
-        if self.context.retry_limit.is_some_and(|limit| retry > limit) {
-            warn!("No more retries to create workload '{}'. Error: '{cause}'", self.instance.workload);
-            // [impl->swdd~agent-workload-control-loop-retry-limit-set-execution-state~2]
-            self.report(ExecutionState::no_more_retries(cause));
-            self.stage = Stage::ReviveAt(now + REVIVAL_INTERVAL);
-            return;
-        }
-        info!("Retrying workload creation for: '{}'. Error: '{cause}'", self.instance.workload);
-        self.report(ExecutionState::retry_starting(retry, cause));
-        self.stage = Stage::RetryAt(now + retry_delay(retry, &mut self.random), Start::New);
-    }
-
-    /// The workload can never run as it is; only an update helps.
-    fn fail_for_good(&mut self, cause: &str) {
-        error!("Failed to create workload with error: '{cause}'");
-        if self.engine.is_some() {
-            remove_folder(&self.files_folder());
-        }
-        self.report(ExecutionState::with_info(Phase::PendingStartingFailed, cause));
-    }
-
-    fn watch(&mut self, id: ContainerId) {
-        self.container = Some(id.clone());
-        let Some(engine) = &self.engine else { return };
-        self.generation += 1;
-        self.watching = true;
-        let in_burst = self.context.slots.in_use();
-        let command =
-            WatchCommand::Watch { instance: self.instance.clone(), id, generation: self.generation, in_burst };
-        let _ = engine.watch.send(command); // Gone only when the agent ends.
-    }
-
-    fn unwatch(&mut self) {
-        if let Some(engine) = &self.engine
-            && std::mem::take(&mut self.watching)
-        {
-            let command = WatchCommand::Unwatch { instance: self.instance.clone(), generation: self.generation };
-            let _ = engine.watch.send(command); // Gone only when the agent ends.
-        }
-    }
-
-    // ---------------------------------------------------------------- restart
-
-    // [impl->swdd~workload-control-loop-receives-workload-states~1]
-    fn on_observed(&mut self, generation: u64, state: ExecutionState) -> Flow {
-        // [impl->swdd~workload-control-loop-checks-workload-state-validity~1]
-        let stale = generation != self.generation || !self.watching;
-        if stale || matches!(self.stage, Stage::DeleteRetryAt(..)) {
-            debug!("Ignoring state '{state}' of workload '{}', which is past.", self.instance.workload);
-            return Flow::Continue;
-        }
-        let ended = self.needs_restart(state.phase);
-        let runs = state.phase == Phase::Running;
-        // [impl->swdd~workload-control-loop-sends-workload-states~2]
-        self.report(state);
-        if let Some(ended) = ended {
-            // [impl->swdd~workload-control-loop-handles-workload-restarts~2]
-            let now = self.context.clock.now();
-            let at = self.restarts.restart_at(ended, now, &mut self.random);
-            if at <= now {
-                return self.restart(ended);
-            }
-            self.stage = Stage::RestartAt(at, ended);
-        } else if runs && matches!(self.stage, Stage::RestartAt(..)) {
-            self.stage = Stage::Idle; // Somebody else started it again.
-        }
-        Flow::Continue
-    }
-
-    /// How the workload ended if its policy wants it to run again (spec/agent.md section 10).
-    // [impl->swdd~agent-supports-restart-policies~1]
-    // [impl->swdd~workload-control-loop-restarts-workload-with-enabled-restart-policy~2]
-    fn needs_restart(&self, phase: Phase) -> Option<Ended> {
-        let policy = self.wanted.as_ref()?.restart_policy;
-        match (policy, phase) {
-            (RestartPolicy::Always | RestartPolicy::OnFailure, Phase::FailedExecFailed) => Some(Ended::Badly),
-            (RestartPolicy::Always, Phase::Succeeded) => Some(Ended::Well),
-            _ => None,
-        }
-    }
-
-    fn can_start_again(&self) -> bool {
-        self.engine.as_ref().is_some_and(|engine| engine.connector.can_start_again())
-    }
-
-    fn restart(&mut self, ended: Ended) -> Flow {
-        match ended {
-            Ended::Well if self.can_start_again() => {
-                self.unwatch();
-                self.restart_control_interface();
-                self.report(ExecutionState::starting_triggered());
-                self.begin_start(Start::Existing);
-                Flow::Continue
-            }
-            // [impl->swdd~workload-control-loop-restarts-workloads-using-update~1]
-            Ended::Badly | Ended::Well => self.delete(AfterDelete::Restart),
-        }
-    }
-
-    // ----------------------------------------------------------------- delete
-
-    /// Removes what is there, then does `after`. Ends all waiting, above all for a retry.
-    // [impl->swdd~agent-workload-control-loop-prevents-retries-on-other-workload-commands~1]
-    fn delete(&mut self, after: AfterDelete) -> Flow {
-        let stage = std::mem::replace(&mut self.stage, Stage::Idle);
-        if let Stage::DeleteRetryAt(_, AfterDelete::Start(waiting)) = stage {
-            let starts_after_all = matches!(&after, AfterDelete::Start(order) if order.instance == waiting.instance);
-            if waiting.instance != self.instance && !starts_after_all {
-                // It was never started, so nobody else will say so.
-                send_state(&self.context.reports, &waiting.instance, ExecutionState::plain(Phase::Removed));
-            }
-        }
-        self.failed_deletes = 0;
-        self.end_control_interface_unless_kept(&after);
-        self.report(ExecutionState::plain(Phase::StoppingRequestedAtRuntime));
-        self.try_delete(after)
-    }
-
-    fn try_delete(&mut self, after: AfterDelete) -> Flow {
-        if let Err(error) = self.delete_container() {
-            self.on_delete_failed(after, &error.to_string());
-            return Flow::Continue;
-        }
-        self.unwatch();
-        self.container = None;
-        self.leftovers = Leftovers::None;
-        let changed = match &after {
-            AfterDelete::Start(order) => order.instance != self.instance,
-            AfterDelete::End => true,
-            AfterDelete::Restart | AfterDelete::Nothing => false,
-        };
-        if !self.silent && !self.is_surplus() {
-            remove_folder(&if changed { self.folder() } else { self.files_folder() });
-        }
-        self.report(ExecutionState::plain(Phase::Removed));
-        match after {
-            AfterDelete::Start(order) => self.take(*order),
-            AfterDelete::Restart => self.restart_control_interface(),
-            AfterDelete::Nothing => {
-                self.wanted = None;
-                return Flow::Continue;
-            }
-            AfterDelete::End => return self.end(),
-        }
-        self.report(ExecutionState::starting_triggered());
-        self.begin_start(Start::New);
-        Flow::Continue
-    }
-
-    // [impl->swdd~agent-workload-control-loop-delete-broken-allowed~1]
-    // [impl->swdd~agent-workload-control-loop-update-broken-allowed~1]
-    fn delete_container(&mut self) -> Result<(), RuntimeError> {
-        let Some(engine) = &mut self.engine else { return Ok(()) };
-        if let Some(id) = &self.container {
-            engine.connector.delete(id)?;
-        }
-        // What may be left is never given up: it would run for ever without anybody knowing it.
-        if self.leftovers != Leftovers::None {
-            return self.delete_leftovers();
-        }
-        if self.container.is_none() {
-            debug!("Workload '{}' already gone.", self.instance.workload);
-        }
-        Ok(())
-    }
-
-    fn expect_leftovers(&mut self) {
-        if self.leftovers != Leftovers::AnyInstance {
-            self.leftovers = Leftovers::Likely;
-        }
-    }
-
-    fn delete_leftovers(&mut self) -> Result<(), RuntimeError> {
-        let Some(engine) = &mut self.engine else { return Ok(()) };
-        let ids = if self.leftovers == Leftovers::AnyInstance {
-            let listed = match engine.connector.list() {
-                // Its program is not there, so nothing can have been made with it.
-                Err(RuntimeError::NotInstalled(_)) => Vec::new(),
-                listed => listed?,
-            };
-            let ours = listed.into_iter().filter(|found| found.instance.workload == self.instance.workload);
-            ours.map(|container| container.id).collect()
-        } else {
-            engine.connector.find(&self.instance)?
-        };
-        for id in ids {
-            if self.container.as_ref() != Some(&id) {
-                engine.connector.delete(&id)?;
-            }
-        }
-        self.leftovers = Leftovers::None;
-        Ok(())
-    }
-
-    /// Keeps the container's id and what was to follow, and tries again later: a container that is left alone would
-    /// run for ever without anybody knowing it (spec/agent.md FIX-12, FIX-13).
-    // [impl->swdd~agent-workload-control-loop-delete-failed-allows-retry~1]
-    // [impl->swdd~agent-workload-control-loop-update-delete-failed-allows-retry~1]
-    fn on_delete_failed(&mut self, after: AfterDelete, cause: &str) {
-        let verb = if matches!(after, AfterDelete::End) { "stop" } else { "update" };
-        warn!("Could not {verb} workload '{}': '{cause}'", self.instance.workload);
-        self.report(ExecutionState::with_info(Phase::StoppingDeleteFailed, cause));
-        self.failed_deletes = self.failed_deletes.saturating_add(1);
-        let at = self.context.clock.now() + retry_delay(self.failed_deletes, &mut self.random);
-        self.stage = Stage::DeleteRetryAt(at, after);
-    }
-
-    fn end(&mut self) -> Flow {
-        self.wanted = None;
-        if !self.inbox.close_if_empty() {
-            return Flow::Continue; // A newer command arrived in the meantime; it finds nothing left to delete.
-        }
-        let _ = self.context.reports.send(SchedulerEvent::LoopEnded(self.id.clone())); // Gone only at the end.
-        Flow::Stop
     }
 
     // ------------------------------------------------------ control interface

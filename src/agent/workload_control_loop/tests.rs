@@ -4,12 +4,15 @@
 use super::*;
 use crate::agent::backoff::backoff_max;
 use crate::agent::control_interface::ControlHub;
+use crate::agent::state_checker::WatchCommand;
 use crate::agent::uplink_outbox::uplink_outbox;
 use crate::agent::workload_command::{WorkloadCommandSender, workload_inbox};
-use crate::limits::{CONTROL_MESSAGE_MAX, RESTART_RESET, RESTART_SPACING, START_SLOT_MAX, WATCH_INBOX};
+use crate::limits::{
+    CONTROL_MESSAGE_MAX, RESTART_RESET, RESTART_SPACING, REVIVAL_INTERVAL, START_SLOT_MAX, WATCH_INBOX,
+};
 use crate::model::access_rules::{AccessRule, Operation};
-use crate::model::workload::{File, FileContent};
-use crate::runtime::RuntimeConnector;
+use crate::model::workload::{File, FileContent, RestartPolicy};
+use crate::runtime::{RuntimeConnector, RuntimeError};
 use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
 use crate::simulation::manual_clock::ManualClock;
 use crossbeam_channel::{Receiver, bounded};

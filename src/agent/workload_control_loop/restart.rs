@@ -1,0 +1,92 @@
+//! What follows from the states of the container: it is watched, reported, and restarted as its policy says.
+//!
+//! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
+//! Takes: what the state checker saw. Gives: what to watch to the state checker, states to the scheduler (may block at
+//! both).
+
+use super::{AfterDelete, Flow, Stage, Start, WorkloadControlLoop};
+use crate::agent::backoff::Ended;
+use crate::agent::state_checker::WatchCommand;
+use crate::clock::Clock;
+use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::workload::RestartPolicy;
+use crate::runtime::ContainerId;
+use log::debug;
+
+impl<C: Clock> WorkloadControlLoop<C> {
+    pub(super) fn watch(&mut self, id: ContainerId) {
+        self.container = Some(id.clone());
+        let Some(engine) = &self.engine else { return };
+        self.generation += 1;
+        self.watching = true;
+        let in_burst = self.context.slots.in_use();
+        let command =
+            WatchCommand::Watch { instance: self.instance.clone(), id, generation: self.generation, in_burst };
+        let _ = engine.watch.send(command); // Gone only when the agent ends.
+    }
+
+    pub(super) fn unwatch(&mut self) {
+        if let Some(engine) = &self.engine
+            && std::mem::take(&mut self.watching)
+        {
+            let command = WatchCommand::Unwatch { instance: self.instance.clone(), generation: self.generation };
+            let _ = engine.watch.send(command); // Gone only when the agent ends.
+        }
+    }
+
+    // [impl->swdd~workload-control-loop-receives-workload-states~1]
+    pub(super) fn on_observed(&mut self, generation: u64, state: ExecutionState) -> Flow {
+        // [impl->swdd~workload-control-loop-checks-workload-state-validity~1]
+        let stale = generation != self.generation || !self.watching;
+        if stale || matches!(self.stage, Stage::DeleteRetryAt(..)) {
+            debug!("Ignoring state '{state}' of workload '{}', which is past.", self.instance.workload);
+            return Flow::Continue;
+        }
+        let ended = self.needs_restart(state.phase);
+        let runs = state.phase == Phase::Running;
+        // [impl->swdd~workload-control-loop-sends-workload-states~2]
+        self.report(state);
+        if let Some(ended) = ended {
+            // [impl->swdd~workload-control-loop-handles-workload-restarts~2]
+            let now = self.context.clock.now();
+            let at = self.restarts.restart_at(ended, now, &mut self.random);
+            if at <= now {
+                return self.restart(ended);
+            }
+            self.stage = Stage::RestartAt(at, ended);
+        } else if runs && matches!(self.stage, Stage::RestartAt(..)) {
+            self.stage = Stage::Idle; // Somebody else started it again.
+        }
+        Flow::Continue
+    }
+
+    /// How the workload ended if its policy wants it to run again (spec/agent.md section 10).
+    // [impl->swdd~agent-supports-restart-policies~1]
+    // [impl->swdd~workload-control-loop-restarts-workload-with-enabled-restart-policy~2]
+    fn needs_restart(&self, phase: Phase) -> Option<Ended> {
+        let policy = self.wanted.as_ref()?.restart_policy;
+        match (policy, phase) {
+            (RestartPolicy::Always | RestartPolicy::OnFailure, Phase::FailedExecFailed) => Some(Ended::Badly),
+            (RestartPolicy::Always, Phase::Succeeded) => Some(Ended::Well),
+            _ => None,
+        }
+    }
+
+    pub(super) fn can_start_again(&self) -> bool {
+        self.engine.as_ref().is_some_and(|engine| engine.connector.can_start_again())
+    }
+
+    pub(super) fn restart(&mut self, ended: Ended) -> Flow {
+        match ended {
+            Ended::Well if self.can_start_again() => {
+                self.unwatch();
+                self.restart_control_interface();
+                self.report(ExecutionState::starting_triggered());
+                self.begin_start(Start::Existing);
+                Flow::Continue
+            }
+            // [impl->swdd~workload-control-loop-restarts-workloads-using-update~1]
+            Ended::Badly | Ended::Well => self.delete(AfterDelete::Restart),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! A start: the slot, the files, the engine's call, and what follows when it failed.
+//!
+//! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
+//! Takes: a free start slot. Gives: states to the scheduler (may block there).
+
+use super::{Leftovers, Stage, Start, WorkloadControlLoop};
+use crate::agent::backoff::retry_delay;
+use crate::agent::create_watch::{CreateObserver, CreateWatch};
+use crate::agent::start_slots::StartSlot;
+use crate::agent::workload_files::{remove_folder, write_files};
+use crate::clock::Clock;
+use crate::limits::REVIVAL_INTERVAL;
+use crate::model::execution_state::{ExecutionState, Phase};
+use crate::runtime::{ContainerId, NewContainer, RuntimeError};
+use log::{debug, error, info, warn};
+
+impl<C: Clock> WorkloadControlLoop<C> {
+    pub(super) fn begin_start(&mut self, start: Start) {
+        if self.engine.is_none() {
+            // [impl->swdd~agent-skips-unknown-runtime~1]
+            self.fail_for_good("Unsupported Runtime");
+            return;
+        }
+        self.give_up_others();
+        if self.must_search() {
+            return self.search(start);
+        }
+        match self.context.slots.try_take() {
+            Some(slot) => self.start(start, slot),
+            None => self.stage = Stage::WaitingForSlot(start),
+        }
+    }
+
+    pub(super) fn start(&mut self, start: Start, slot: StartSlot) {
+        self.stage = Stage::Idle;
+        let Some(new) = self.prepare() else { return };
+        self.restarts.starting(self.context.clock.now());
+        match self.call_engine(start, &new, slot) {
+            Ok(id) => {
+                self.failed_creates = 0;
+                self.leftovers = Leftovers::None;
+                self.restarts.running(self.context.clock.now());
+                info!("Successfully created workload '{}'.", self.instance.workload);
+                self.watch(id);
+            }
+            Err(RuntimeError::Cancelled) => {
+                // The command that cancelled it comes next; whatever was created until now must go then.
+                self.expect_leftovers();
+            }
+            Err(RuntimeError::Unsupported(cause)) => {
+                self.container = None;
+                self.fail_for_good(&cause);
+            }
+            Err(error) => {
+                match error {
+                    RuntimeError::TimedOut(_) => self.expect_leftovers(),
+                    RuntimeError::NotInstalled(_) | RuntimeError::NotStarted(_) if self.container.is_none() => {}
+                    _ if self.leftovers == Leftovers::None => self.leftovers = Leftovers::Unlikely,
+                    _ => {}
+                }
+                self.container = None;
+                self.on_create_failed(start, &error.to_string());
+            }
+        }
+    }
+
+    /// Opens the control interface, writes the files and says what to create; `None` when that failed for good.
+    fn prepare(&mut self) -> Option<NewContainer> {
+        self.open_control_interface();
+        let workload = self.wanted.clone()?;
+        match write_files(&self.files_folder(), &workload.files) {
+            Ok(files) => Some(NewContainer {
+                instance: self.instance.clone(),
+                workload,
+                control_interface: self.control.as_ref().map(|control| control.folder().to_owned()),
+                files,
+            }),
+            Err(error) => {
+                error!("Failed to create workload files for workload '{}': '{error}'", self.instance);
+                let cause = format!("Failed to create workload file: '{error}'");
+                remove_folder(&self.files_folder());
+                self.report(ExecutionState::with_info(Phase::PendingStartingFailed, cause));
+                None
+            }
+        }
+    }
+
+    fn call_engine(&mut self, start: Start, new: &NewContainer, slot: StartSlot) -> Result<ContainerId, RuntimeError> {
+        let Some(engine) = &mut self.engine else {
+            return Err(RuntimeError::Unsupported("Unsupported Runtime".into()));
+        };
+        let call = self.inbox.begin_call();
+        let (instance, shown, reports) = (&self.instance, self.shown.as_str(), &self.context.reports);
+        let observer = (start != Start::Revival).then_some(CreateObserver { instance, shown, reports });
+        let mut watch = CreateWatch::new(call.as_ref().map(|call| call.fd()), slot, observer);
+        let limit = self.context.create_timeout;
+        match &self.container {
+            Some(id) => engine.connector.start(id, new, limit, &mut watch),
+            None => engine.connector.create(new, limit, &mut watch),
+        }
+    }
+
+    // [impl->swdd~agent-workload-control-loop-retries-workload-creation-on-create-failure~1]
+    // [impl->swdd~agent-workload-control-loop-update-create-failed-allows-retry~1]
+    pub(super) fn on_create_failed(&mut self, start: Start, cause: &str) {
+        remove_folder(&self.files_folder());
+        let now = self.context.clock.now();
+        if start == Start::Revival {
+            debug!("Workload '{}' still cannot be created: '{cause}'", self.instance.workload);
+            self.stage = Stage::ReviveAt(now + REVIVAL_INTERVAL);
+            return;
+        }
+        self.failed_creates = self.failed_creates.saturating_add(1);
+        let retry = self.failed_creates;
+        // [impl->swdd~agent-workload-control-loop-limits-retry-attempts~1]
+        if self.context.retry_limit.is_some_and(|limit| retry > limit) {
+            warn!("No more retries to create workload '{}'. Error: '{cause}'", self.instance.workload);
+            // [impl->swdd~agent-workload-control-loop-retry-limit-set-execution-state~2]
+            self.report(ExecutionState::no_more_retries(cause));
+            self.stage = Stage::ReviveAt(now + REVIVAL_INTERVAL);
+            return;
+        }
+        info!("Retrying workload creation for: '{}'. Error: '{cause}'", self.instance.workload);
+        self.report(ExecutionState::retry_starting(retry, cause));
+        self.stage = Stage::RetryAt(now + retry_delay(retry, &mut self.random), Start::New);
+    }
+
+    /// The workload can never run as it is; only an update helps.
+    fn fail_for_good(&mut self, cause: &str) {
+        error!("Failed to create workload with error: '{cause}'");
+        if self.engine.is_some() {
+            remove_folder(&self.files_folder());
+        }
+        self.report(ExecutionState::with_info(Phase::PendingStartingFailed, cause));
+    }
+}
