@@ -16,6 +16,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+/// A lie about a container is made good with the next listing, and what follows from it soon after.
+const BELIEVED: Duration = Duration::from_secs(120);
+
 /// How often calls go wrong, in percent.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct EngineFaults {
@@ -108,6 +111,8 @@ pub struct Container {
     listed_from: Instant,
     /// Its create did not end well, so nobody may know of it.
     leftover: bool,
+    /// Until then somebody may believe that it does not run, because a listing has said so.
+    denied_until: Option<Instant>,
 }
 
 impl Container {
@@ -428,7 +433,8 @@ impl World {
                 (plan, if hangs { self.millis(3_000..120_000) } else { self.millis(20..3_000) }, limit)
             }
             Action::Stop(id) => {
-                let runs = |found: &&Container| found.phase() == Phase::Running && !found.leftover;
+                let denied = |found: &Container| found.denied_until.is_some_and(|until| now < until);
+                let runs = |found: &&Container| found.phase() == Phase::Running && !found.leftover && !denied(found);
                 let stopped =
                     self.containers.get(id).filter(runs).map(|found| (caller.clone(), found.instance.clone()));
                 self.stopped.extend(stopped);
@@ -611,6 +617,7 @@ impl World {
             pid: self.created,
             listed_from,
             leftover: true,
+            denied_until: None,
         };
         self.removed_by_hand.remove(&new.instance);
         self.containers.insert(id.clone(), container);
@@ -672,6 +679,11 @@ impl World {
                 container.state = lies[self.random.usize(..lies.len())].clone();
                 if container.state.phase != Phase::Running {
                     container.processes.clear();
+                    let until = self.clock.now() + BELIEVED;
+                    self.containers
+                        .get_mut(&container.id)
+                        .into_iter()
+                        .for_each(|denied| denied.denied_until = Some(until));
                 }
             }
         }

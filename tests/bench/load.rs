@@ -14,7 +14,7 @@ use ankaios_lite::wire::address::Security;
 
 use super::clients::{Agent, Commander, Reports, Subscriber};
 use super::process::{Server, cpu_of, pss_of};
-use super::scale::{agent_name, mebibytes, milliseconds, running, state};
+use super::scale::{SETTLE, agent_name, mebibytes, milliseconds, running, state};
 
 /// What one more costs may be so many times as much at the end of a curve as at its begin. Something that grows with
 /// the square of what it is about would be eight times as much: each curve goes up to eight times its begin.
@@ -88,6 +88,7 @@ fn workloads_of_server(programs: &Path) -> bool {
         server.wait_until_idle();
         cpu.points.push((workloads, (server.cpu() - before).as_secs_f64()));
         assert_eq!(running(&commander.read(&["workloadStates.*.*.*.state"])), workloads, "all workloads are reported");
+        std::thread::sleep(SETTLE);
         memory.points.push((workloads, mebibytes(server.pss())));
         // Not by workload: what they are does not matter to one change.
         let subscriber = Subscriber::connect(&server);
@@ -215,6 +216,7 @@ fn workloads_of_agent(programs: &Path, engine: &Path) -> bool {
         wait_for(&mut commander, "all run", |states| running(states) == workloads);
         time.points.push((workloads, begin.elapsed().as_secs_f64()));
         cpu.points.push((workloads, (cpu_of(pid) - before).as_secs_f64()));
+        std::thread::sleep(SETTLE);
         memory.points.push((workloads, mebibytes(pss_of(pid))));
         let before = cpu_of(pid);
         commander.apply(fake_state(0));

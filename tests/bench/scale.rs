@@ -26,7 +26,7 @@ const ROUNDS: usize = 7;
 /// Pause after each change in the part where each is told to all agents in a message of its own.
 const APART: Duration = Duration::from_millis(25);
 /// The server gives memory of bursts back within this time.
-const SETTLE: Duration = Duration::from_secs(4);
+pub const SETTLE: Duration = Duration::from_secs(4);
 /// What one state change costs may grow by this factor from the small to the large cluster.
 const GROWTH_MAX: f64 = 2.0;
 
