@@ -58,6 +58,11 @@ deny:
 sim seed='':
     ANKAIOS_SIM_SEED='{{seed}}' {{cargo}} test --locked --lib simulation -- --nocapture
 
+# A busy cluster for so many minutes: what its programs hold and how often they wake up must stay flat
+[group('test')]
+soak minutes='60': setup
+    ANKAIOS_SOAK_MINUTES='{{minutes}}' ANKAIOS_SOAK_CURVE='target/soak.csv' {{cargo}} test --locked --test process_soak -- --nocapture
+
 # The fuzz targets under cargo-fuzz, a minute each; `just fuzz 600 masks` runs one for ten minutes
 [group('test')]
 fuzz *args: setup
@@ -103,7 +108,7 @@ deb: setup
 size: setup
     @tests/scripts/size.sh
 
-# Size, memory, CPU and delays of the release programs; `just bench server`, `tls`, `agent`, `control`, `lifecycle` or `size` is one part
+# Size, memory, CPU and delays of the release programs; `just bench server`, `tls`, `agent`, `control`, `lifecycle`, `size` or `load` is one part; PEER_BIN=<folder> beside other programs
 [group('measure')]
 bench *names: setup
     @tests/scripts/bench.sh {{names}}

@@ -150,7 +150,9 @@
 //!   life.rs                one life of an agent: real scheduler, control loops, state checker
 //!   network.rs orders.rs   connections that delay and break; what agents were told
 //!   engine.rs sim_connector.rs coroutine.rs   an engine per node, its calls that take time
+//!   subscriber.rs disk.rs  commanders that follow events; where a server keeps its state
 //!   settled.rs trace.rs    what must hold once it is quiet; what happened before a failure
+//!   shrink.rs              a seed that fails, run with less and less
 //!   manual_clock.rs        time that moves when told
 //!   fake_probes.rs         checks whose results a test or an engine decides
 //!   fake_connector.rs stepped_agent.rs   a container engine and an agent for unit tests

@@ -395,6 +395,9 @@ const _: () = assert!(HOOK_KILL_GRACE.as_millis() < STOP_DEADLINE.as_millis());
 
 /// Longest wait for one listing of containers. Slow flash makes seconds normal, not minutes.
 pub const LISTING_MAX: Duration = Duration::from_secs(30);
+/// Descriptors that are not used to watch processes of containers; where fewer would be left, the engine is polled.
+/// Enough for some calls of the engine at the same time, each with pipes, and for the connection to the server.
+pub const DESCRIPTORS_KEPT_FREE: u64 = 32;
 /// How often a full listing repairs what events cannot show. Never shorter than one listing may take.
 pub const REPAIR_INTERVAL: Duration = Duration::from_secs(30);
 /// How often containers are listed where no pidfd can be had.

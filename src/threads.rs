@@ -38,6 +38,8 @@ pub fn spawn(name: impl Into<String>, stack_bytes: usize, body: impl FnOnce() + 
     let (alive, ended) = bounded::<()>(0);
     std::thread::Builder::new().name(name.clone()).stack_size(stack_bytes).spawn(move || {
         let _alive = alive; // Dropped on return and on panic alike.
+        #[cfg(debug_assertions)]
+        panic_if_asked();
         body();
     })?;
     Ok(Thread { name, ended })
@@ -57,6 +59,19 @@ pub fn run_apart<T: Send>(name: &str, stack_bytes: usize, mut work: impl FnMut()
         log::debug!("No thread '{name}' can be had for a while: '{error}'");
     }
     result.unwrap_or_else(work)
+}
+
+/// Panics in a thread that the environment variable `ANKAIOS_TEST_PANIC` names. Only in builds for tests: it shows what
+/// becomes of a program with such a thread.
+#[cfg(debug_assertions)]
+fn panic_if_asked() {
+    let thread = std::thread::current();
+    let asked = std::env::var("ANKAIOS_TEST_PANIC").ok();
+    assert!(
+        asked.is_none() || asked.as_deref() != thread.name(),
+        "a test wants thread '{}' to panic",
+        asked.unwrap_or_default()
+    );
 }
 
 /// Waits for all threads, at most `limit` in total. Answers the names of those still running.

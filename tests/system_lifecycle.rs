@@ -30,8 +30,7 @@ fn cluster(podman: &Podman) -> (Cluster, PathBuf) {
 fn shell(name: &str, shared: &std::path::Path, script: &str, rest: &str, lifecycle: &str) -> String {
     // What busybox does not have is the node's perl.
     let volumes = ["/usr", "/lib", "/lib64"].map(|folder| format!("--volume={folder}:{folder}:ro")).join("\", \"");
-    let lifecycle =
-        if lifecycle.is_empty() { String::new() } else { format!("      lifecycle: {{ {lifecycle} }}\n") };
+    let lifecycle = if lifecycle.is_empty() { String::new() } else { format!("      lifecycle: {{ {lifecycle} }}\n") };
     format!(
         "  {name}:\n    agent: agent_A\n    runtime: podman\n{rest}    runtimeConfig: |\n      image: alpine:latest\n      \
          commandOptions: [\"--stop-timeout\", \"1\", \"{volumes}\", \"--volume={}:/shared\"]\n      \
@@ -63,7 +62,11 @@ fn a_dependent_starts_when_the_database_is_ready_whatever_way_that_is_checked() 
     let kinds = [
         ("notify", notify, "notify: true".to_owned()),
         ("tcp", "httpd -p 5432 -h /tmp", "tcp: { port: 5432 }".to_owned()),
-        ("http", "mkdir /www; echo up > /www/ready; httpd -p 8080 -h /www", "http: { port: 8080, path: /ready, status: 200 }".to_owned()),
+        (
+            "http",
+            "mkdir /www; echo up > /www/ready; httpd -p 8080 -h /www",
+            "http: { port: 8080, path: /ready, status: 200 }".to_owned(),
+        ),
         ("unix", listen, format!("unix: {}/socket", shared.display())),
         ("file", "touch /shared/file", format!("file: {}/file", shared.display())),
         ("exec", "touch /tmp/ready", "exec: [test, -f, /tmp/ready]".to_owned()),
@@ -71,7 +74,8 @@ fn a_dependent_starts_when_the_database_is_ready_whatever_way_that_is_checked() 
     let mut workloads = Vec::new();
     for (kind, serve, check) in &kinds {
         // Up, which is not enough, and ready, which it says of itself, too.
-        let script = format!("sleep 3; touch /shared/{kind}.up; sleep 3; touch /shared/{kind}.ready; {serve}; {PATIENT}");
+        let script =
+            format!("sleep 3; touch /shared/{kind}.up; sleep 3; touch /shared/{kind}.ready; {serve}; {PATIENT}");
         let lifecycle = format!("ready: {{ {check}, deadlineMs: 120000 }}");
         workloads.push(shell(&format!("db_{kind}"), &shared, &script, "", &lifecycle));
         let script = format!("test -f /shared/{kind}.ready || exit 7; {PATIENT}");
@@ -109,7 +113,12 @@ fn a_pod_is_ready_when_a_command_in_its_container_says_so() {
     let output = cluster.ank_with_input(&["apply", "-"], &text);
     assert_eq!(output.code, 0, "{}{}", output.stdout, output.stderr);
     let row = cluster.workload("db").expect("it is there");
-    assert_eq!((row.state.as_str(), row.info.starts_with("ready: exec test answered")), ("Running(Ok)", true), "{}", row.info);
+    assert_eq!(
+        (row.state.as_str(), row.info.starts_with("ready: exec test answered")),
+        ("Running(Ok)", true),
+        "{}",
+        row.info
+    );
 }
 
 // [stest->swdd~agent-lifecycle-restarts~1]
@@ -241,11 +250,18 @@ fn a_misspelt_key_is_refused_by_ank_and_behind_a_template_by_the_server() {
     };
     for (text, expected) in [
         (text("", "redy"), "line 9"),
-        (text("    configs: { k: key }\n", "{{k}}"), "Workload 'db': lifecycle.redy: unknown key, did you mean 'ready'? at line 3"),
+        (
+            text("    configs: { k: key }\n", "{{k}}"),
+            "Workload 'db': lifecycle.redy: unknown key, did you mean 'ready'? at line 3",
+        ),
     ] {
         let output = cluster.ank_with_input(&["apply", "-"], &text);
         assert_eq!(output.code, 1, "{}", output.stdout);
-        assert!(output.stderr.contains(expected) && output.stderr.contains("did you mean 'ready'?"), "{}", output.stderr);
+        assert!(
+            output.stderr.contains(expected) && output.stderr.contains("did you mean 'ready'?"),
+            "{}",
+            output.stderr
+        );
         assert!(cluster.workloads().is_empty());
     }
 }

@@ -346,7 +346,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             }
             return Some(Operation::Create(Created { added: updated.new, reuse: false }));
         };
-        if replaced.is_some() && object.runs(&updated.new) {
+        // The server tells an update again when it has to wait for less; it may have been carried out in the meantime.
+        let repeated = updated.deleted.instance != object.instance;
+        if (replaced.is_some() || repeated) && object.runs(&updated.new) {
             // What waited to be replaced or deleted is wanted as it is after all.
             let shown = store.cancel_stop(&updated.new.instance);
             reports.extend(shown.map(|state| WorkloadState::new(updated.new.instance, state)));

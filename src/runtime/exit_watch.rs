@@ -9,15 +9,15 @@
 //! Gives: the key of each process that ended, once.
 
 use super::MainProcess;
-use crate::limits::STACK_SMALL;
+use crate::limits::{DESCRIPTORS_KEPT_FREE, STACK_SMALL};
 use crate::threads::{self, Thread};
 use crossbeam_channel::Sender;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open};
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// Key of the descriptor that ends the thread.
@@ -41,7 +41,7 @@ pub struct WatchedProcess {
 pub enum NotWatched {
     /// There is no process with this pid: it has ended, or it lives in another pid namespace.
     Gone,
-    /// The pid is not the container's, or the kernel has no pidfd.
+    /// The pid is not the container's, the kernel has no pidfd, or there are too few descriptors.
     Unable,
 }
 
@@ -75,6 +75,9 @@ impl ExitWatch {
                 .map_err(|errno| if errno == Errno::SRCH { NotWatched::Gone } else { NotWatched::Unable })
         };
         let pidfd = open()?;
+        if !leaves_enough(pidfd.as_fd()) {
+            return Err(NotWatched::Unable);
+        }
         // Only after the pidfd is open: a process that is replaced from here on has ended for the pidfd as well.
         if !belongs_to(pid, &process.container.0) {
             return open().and(Err(NotWatched::Unable)); // It may have ended while we looked.
@@ -83,6 +86,13 @@ impl ExitWatch {
         let added = epoll::add(&self.set, &pidfd, epoll::EventData::new_u64(key), once);
         added.map(|()| WatchedProcess { _pidfd: pidfd }).map_err(|_| NotWatched::Unable)
     }
+}
+
+/// Whether enough descriptors are left for all else beside this one. The kernel gives the lowest free number, so the
+/// number says how many are in use: whoever watches everything and can call no engine any more has won nothing.
+fn leaves_enough(descriptor: BorrowedFd<'_>) -> bool {
+    let Some(limit) = getrlimit(Resource::Nofile).current else { return true };
+    u64::try_from(descriptor.as_raw_fd()).is_ok_and(|number| number + DESCRIPTORS_KEPT_FREE < limit)
 }
 
 impl Drop for ExitWatch {

@@ -3,6 +3,7 @@
 //! Thread: `server`; plain values and functions.
 
 use crate::model::complete_state::WorkloadStates;
+use crate::model::execution_state::Phase;
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::{AddCondition, DeleteCondition, Workload};
@@ -149,6 +150,95 @@ impl StoppingDependents {
     }
 }
 
+/// Deletes that agents were told with conditions, until their instances are gone. A condition names a workload, so it
+/// would hold for ever when that workload goes on in a form that needs nothing of the deleted one any more.
+#[derive(Debug, Default)]
+pub struct WaitingDeletes {
+    told: BTreeMap<InstanceName, BTreeMap<String, DeleteCondition>>,
+    by_dependent: NeededBy<InstanceName>,
+}
+
+impl WaitingDeletes {
+    /// An agent is told this delete; one of the same instance that it was told before counts no more.
+    pub fn note(&mut self, deleted: &DeletedWorkload) {
+        self.forget(&deleted.instance);
+        if !deleted.dependencies.is_empty() {
+            self.by_dependent.add(&deleted.instance, deleted.dependencies.keys().map(String::as_str));
+            self.told.insert(deleted.instance.clone(), deleted.dependencies.clone());
+        }
+    }
+
+    /// `instance` is gone.
+    pub fn forget(&mut self, instance: &InstanceName) {
+        if let Some(conditions) = self.told.remove(instance) {
+            self.by_dependent.remove(instance, conditions.keys().map(String::as_str));
+        }
+    }
+
+    /// Agents that connect are told what they shall have, and what is not part of that goes without conditions.
+    pub fn forget_agent(&mut self, agent: &str) {
+        let of_agent: Vec<InstanceName> = self.told.keys().filter(|told| *told.agent == *agent).cloned().collect();
+        of_agent.iter().for_each(|instance| self.forget(instance));
+    }
+
+    /// Number of deletes that are remembered.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.told.len()
+    }
+
+    /// Whether no delete is remembered.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.told.is_empty()
+    }
+
+    /// Deletes to be told again with fewer conditions, now that there is news of these instances: those that wait as
+    /// their agents say, for a workload that exists in a form which does not need them. Old instances of that workload
+    /// that do need them are waited for.
+    pub fn relieved<'n>(
+        &mut self,
+        news: impl Iterator<Item = &'n InstanceName>,
+        effective: &BTreeMap<Name, AddedWorkload>,
+        dependents: &Dependents,
+        stopping: &StoppingDependents,
+        states: &WorkloadStates,
+    ) -> Vec<DeletedWorkload> {
+        if self.told.is_empty() {
+            return Vec::new();
+        }
+        let mut concerned: BTreeSet<InstanceName> = BTreeSet::new();
+        for instance in news {
+            concerned.extend(self.told.get_key_value(instance).map(|(told, _)| told.clone()));
+            concerned.extend(self.by_dependent.of(&instance.workload).cloned());
+        }
+        let phase = |instance: &InstanceName| states.get(instance).map(|state| state.phase);
+        concerned.retain(|instance| phase(instance) == Some(Phase::StoppingWaitingToStop));
+        let mut relieved = Vec::new();
+        for instance in concerned {
+            let Some(conditions) = self.told.get(&instance) else { continue };
+            let needed = &*instance.workload;
+            let holds = |(name, condition): &(&String, &DeleteCondition)| {
+                let Some(present) = effective.get(name.as_str()).map(|added| &added.instance) else { return true };
+                let ends = |phase: Option<Phase>| phase.is_none_or(|phase| phase.fulfils_delete(**condition));
+                let old_runs =
+                    |old: &InstanceName| old.workload == present.workload && old != present && !ends(phase(old));
+                dependents.needed_by.of(needed).any(|dependent| *dependent == present.workload)
+                    || stopping.needed_by.of(needed).any(old_runs)
+                    || ends(phase(present))
+            };
+            let left: BTreeMap<String, DeleteCondition> =
+                conditions.iter().filter(holds).map(|(name, condition)| (name.clone(), *condition)).collect();
+            if left.len() < conditions.len() {
+                let fewer = DeletedWorkload { instance, dependencies: left };
+                self.note(&fewer);
+                relieved.push(fewer);
+            }
+        }
+        relieved
+    }
+}
+
 fn needed_running(workload: &Workload) -> impl Iterator<Item = &str> {
     let running = workload.dependencies.iter().filter(|(_, condition)| **condition == AddCondition::Running);
     running.map(|(name, _)| name.as_str())
@@ -181,7 +271,7 @@ pub fn with_delete_conditions(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::execution_state::{ExecutionState, Phase};
+    use crate::model::execution_state::ExecutionState;
     use std::sync::Arc;
 
     type Workloads = BTreeMap<Name, Arc<Workload>>;
@@ -285,5 +375,70 @@ mod tests {
         assert_eq!(stopping.len(), 2, "what has no state any more is forgotten");
         stopping.forget(&InstanceName::with_id("d", "id", "A"));
         assert_eq!(waits("b", &mut stopping), expected(&["a"]));
+    }
+
+    /// `db` on A waits to be deleted until `web` has stopped, which needs it. Answers what is told again once `web` has
+    /// come back in another form: as `id`, with these dependencies, in this state.
+    fn relieved(id: &str, needs: &[(&str, AddCondition)], phase: Phase, old: Option<Phase>) -> Vec<Vec<String>> {
+        let db = InstanceName::with_id("db", "id", "A");
+        let conditions = [("web".to_owned(), DeleteCondition::NotPendingNorRunning)].into();
+        let mut waiting = WaitingDeletes::default();
+        waiting.note(&DeletedWorkload { instance: db.clone(), dependencies: conditions });
+        let mut stopping = StoppingDependents::default();
+        stopping.note(&added("web", &[("db", AddCondition::Running)]));
+        let mut web = added("web", needs);
+        web.instance = InstanceName::with_id("web", id, "A");
+        let mut dependents = Dependents::default();
+        dependents.add(&"web".into(), &web.workload);
+        let mut states = WorkloadStates::default();
+        states.set(&db, ExecutionState::plain(Phase::StoppingWaitingToStop));
+        states.set(&web.instance, ExecutionState::plain(phase));
+        if let Some(old) = old {
+            states.set(&InstanceName::with_id("web", "id", "A"), ExecutionState::plain(old));
+        }
+        let effective = [("web".into(), web.clone())].into();
+        let mut told = |news: &InstanceName| {
+            let again = waiting.relieved([news].into_iter(), &effective, &dependents, &stopping, &states);
+            again.into_iter().map(|deleted| deleted.dependencies.into_keys().collect()).collect::<Vec<Vec<String>>>()
+        };
+        assert!(told(&InstanceName::with_id("other", "id", "A")).is_empty(), "news of others changes nothing");
+        let first = told(&web.instance);
+        assert!(told(&db).is_empty(), "nothing is told a third time");
+        first
+    }
+
+    #[test]
+    fn a_delete_does_not_wait_for_ever_for_a_dependent_that_no_longer_depends_on_it() {
+        let nothing: [Vec<String>; 0] = [];
+        let waits_for_nobody = [Vec::<String>::new()];
+        assert_eq!(relieved("new", &[], Phase::Running, None), waits_for_nobody);
+        assert_eq!(relieved("id", &[], Phase::PendingStarting, None), waits_for_nobody, "the same instance");
+        // It still depends on it; it has stopped, which its agent sees by itself; its old form has not.
+        assert_eq!(relieved("new", &[("db", AddCondition::Running)], Phase::Running, None), nothing);
+        assert_eq!(relieved("new", &[], Phase::Succeeded, None), nothing);
+        assert_eq!(relieved("new", &[], Phase::Running, Some(Phase::Running)), nothing);
+        assert_eq!(relieved("new", &[], Phase::Running, Some(Phase::StoppingRequestedAtRuntime)).len(), 1);
+    }
+
+    #[test]
+    fn a_delete_that_its_agent_does_not_let_wait_is_not_told_again() {
+        let db = InstanceName::with_id("db", "id", "A");
+        let mut waiting = WaitingDeletes::default();
+        let conditions = [("web".to_owned(), DeleteCondition::NotPendingNorRunning)].into();
+        waiting.note(&DeletedWorkload { instance: db.clone(), dependencies: conditions });
+        let web = added("web", &[]);
+        let effective = [("web".into(), web.clone())].into();
+        let mut states = WorkloadStates::default();
+        states.set(&web.instance, ExecutionState::plain(Phase::Running));
+        let (dependents, stopping) = (Dependents::default(), StoppingDependents::default());
+        for phase in [Phase::Running, Phase::StoppingRequestedAtRuntime, Phase::StoppingDeleteFailed] {
+            states.set(&db, ExecutionState::plain(phase));
+            let news = [&db, &web.instance].into_iter();
+            assert!(waiting.relieved(news, &effective, &dependents, &stopping, &states).is_empty(), "{phase}");
+        }
+        waiting.forget_agent("B");
+        assert_eq!(waiting.len(), 1);
+        waiting.forget_agent("A");
+        assert!(waiting.is_empty() && waiting.by_dependent.by_needed.is_empty());
     }
 }

@@ -24,7 +24,7 @@ use crate::clock::Clock;
 use crate::limits::{STRAY_STATES_BYTES, TURN_MAX};
 use crate::model::complete_state::{AgentAttributes, DesiredState, WorkloadStates};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{AddedWorkload, AgentLoad, FromServer, ToServer};
+use crate::model::messages::{AddedWorkload, AgentLoad, FromServer, ToServer, WorkloadPlan};
 use crate::model::names::{InstanceName, Name, excerpt};
 use crate::service_manager::StatusBoard;
 use crate::vital::Pulse;
@@ -32,7 +32,7 @@ use crate::wire::outbox::{Outbox, OutboxError, StatesSnapshot};
 use crate::wire::server_endpoint::{PeerEvent, PeerHello, PeerId};
 use agents::{Agent, Agents};
 use crossbeam_channel::{Receiver, never, select_biased};
-use dependencies::{Dependents, StoppingDependents};
+use dependencies::{Dependents, StoppingDependents, WaitingDeletes};
 use events::{Changes, Subscriptions};
 use log_campaigns::LogCampaigns;
 use mutating_hooks::{HookOutcome, MutatingHooks};
@@ -125,6 +125,7 @@ pub struct ServerLoop {
     states: WorkloadStates,
     dependents: Dependents,
     stopping: StoppingDependents,
+    waiting_deletes: WaitingDeletes,
     templates: Templates,
     config_users: ConfigUsers,
     agents: Agents,
@@ -244,6 +245,14 @@ impl ServerLoop {
         StateView { desired: &self.desired, effective: &self.effective, states: &self.states, agents: &self.agents }
     }
 
+    /// How much of what grows and shrinks is there: streams, names of streams, stops and deletes that are remembered,
+    /// workload states.
+    #[cfg(test)]
+    pub fn sizes(&self) -> [usize; 5] {
+        let states = self.states.iter().count();
+        [self.peers.len(), self.names.len(), self.stopping.len(), self.waiting_deletes.len(), states]
+    }
+
     // ------------------------------------------------------------ peers come
 
     fn peer_opened(&mut self, id: PeerId, hello: PeerHello, outbox: Outbox) {
@@ -278,6 +287,7 @@ impl ServerLoop {
         self.add_peer(id, Peer { class: PeerClass::Agent, name: name.clone(), outbox });
         log::info!("Agent '{name}' connected.");
         self.refresh_states(id, &name);
+        self.waiting_deletes.forget_agent(&name);
         let workloads = self.effective.values().filter(|added| added.instance.agent == name).cloned().collect();
         self.tell(id, FromServer::ServerHello(workloads));
         let attributes = AgentAttributes { load: None, tags };
@@ -433,6 +443,7 @@ impl ServerLoop {
             old.push((instance.clone(), self.states.set(instance, state.clone())));
             if state.phase == Phase::Removed {
                 self.stopping.forget(instance);
+                self.waiting_deletes.forget(instance);
             }
         }
         if !self.subscriptions.is_empty() {
@@ -446,6 +457,24 @@ impl ServerLoop {
             }
         }
         self.broadcast_states(&states, Some(id));
+        self.relieve_deletes(states.iter().map(|state| &state.instance));
+    }
+
+    /// Tells agents again what to delete when that has to wait for less, now that there is news of these instances.
+    fn relieve_deletes<'n>(&mut self, news: impl Iterator<Item = &'n InstanceName>) {
+        let Self { waiting_deletes, effective, dependents, stopping, states, .. } = self;
+        let relieved = waiting_deletes.relieved(news, effective, dependents, stopping, states);
+        for deleted in relieved {
+            let Some(peer) = self.agents.get(&deleted.instance.agent).map(|agent| agent.peer) else { continue };
+            log::debug!("'{}' may go although others that needed it exist again.", deleted.instance);
+            // What replaces it is a part of the same order.
+            let successor = self.effective.get(&deleted.instance.workload);
+            let added = successor.filter(|added| added.instance.agent == deleted.instance.agent).cloned();
+            self.tell(
+                peer,
+                FromServer::UpdateWorkload(WorkloadPlan { added: added.into_iter().collect(), deleted: vec![deleted] }),
+            );
+        }
     }
 
     /// Whether the agent of a removed instance has or gets another one of the same workload.

@@ -350,6 +350,7 @@ impl ServerLoop {
         self.broadcast_states(&finished, None);
         for (agent, plan) in per_agent(&difference.added, for_agents) {
             if let Some(peer) = self.agents.get(&agent).map(|agent| agent.peer) {
+                plan.deleted.iter().for_each(|deleted| self.waiting_deletes.note(deleted));
                 self.tell(peer, FromServer::UpdateWorkload(plan));
             }
         }

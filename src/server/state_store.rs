@@ -47,7 +47,8 @@ impl StateStore {
         Ok((store, thread))
     }
 
-    fn unattended() -> (Self, Receiver<DesiredState>) {
+    /// Without a thread: the states come out of the other end.
+    pub(crate) fn unattended() -> (Self, Receiver<DesiredState>) {
         let (newest, states) = bounded(1);
         (Self { newest, outdated: states.clone() }, states)
     }
@@ -110,7 +111,8 @@ fn read(path: &Path) -> Result<DesiredState, Unusable> {
     parse(&text).map_err(Unusable::Damaged)
 }
 
-fn parse(text: &str) -> Result<DesiredState, String> {
+/// Reads what [`text`] has written.
+pub(crate) fn parse(text: &str) -> Result<DesiredState, String> {
     let (header, body) = text.split_once('\n').ok_or("it has no first line")?;
     let checksum = header.strip_prefix(HEADER).ok_or("its first line is not the one of a stored state")?;
     if checksum != hash_id(body) {
@@ -124,7 +126,8 @@ fn parse(text: &str) -> Result<DesiredState, String> {
     desired_state_from_node(&node).map_err(|error| error.to_string())
 }
 
-fn text(state: &DesiredState) -> Result<String, serde_json::Error> {
+/// What is stored of a state.
+pub(crate) fn text(state: &DesiredState) -> Result<String, serde_json::Error> {
     let body = serde_json::to_string(&state.node(Rendering::Sparse))?;
     Ok(format!("{HEADER}{}\n{body}", hash_id(&body)))
 }

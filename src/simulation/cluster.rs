@@ -3,18 +3,20 @@
 //! Thread: the one of the test. Whatever can do something now is an [`Actor`]; a step lets one of them, chosen by the
 //! seed, do one thing. Time goes on only when none can.
 
+use super::disk::Disk;
 use super::engine::{EngineFaults, SimEngine};
 use super::life::{Life, LifeOptions, Part};
 use super::manual_clock::ManualClock;
 use super::network::{Network, StreamId, StreamWork};
 use super::orders::Orders;
+use super::subscriber::Subscriber;
 use super::trace::Trace;
 use crate::agent::agent_manager::SchedulerEvent;
 use crate::clock::Clock;
 use crate::limits::RECONNECT_PAUSE;
 use crate::model::complete_state::DesiredState;
 use crate::model::execution_state::Phase;
-use crate::model::messages::{Request, RequestContent, ResponseContent, ToServer};
+use crate::model::messages::{FromServer, Request, RequestContent, Response, ResponseContent, ToServer};
 use crate::model::names::{InstanceName, Name};
 use crate::server::{ServerEvent, ServerLoop};
 use crate::wire::inbox_budget::Room;
@@ -38,6 +40,49 @@ pub struct Disturbances {
     pub removals: u32,
     /// A path that preconditions name comes or goes.
     pub paths: u32,
+    pub pauses: u32,
+    pub stalls: u32,
+}
+
+impl Disturbances {
+    /// Each kind of fault by its name.
+    pub fn kinds(&mut self) -> [(&'static str, &mut u32); 20] {
+        let Self {
+            engine,
+            slow_network,
+            cuts,
+            agent_kills,
+            server_kills,
+            reboots,
+            crashes,
+            removals,
+            paths,
+            pauses,
+            stalls,
+        } = self;
+        [
+            ("start_fails", &mut engine.start_fails),
+            ("start_half_done", &mut engine.start_half_done),
+            ("start_hangs", &mut engine.start_hangs),
+            ("delete_fails", &mut engine.delete_fails),
+            ("stop_hangs", &mut engine.stop_hangs),
+            ("list_fails", &mut engine.list_fails),
+            ("list_hangs", &mut engine.list_hangs),
+            ("list_misses", &mut engine.list_misses),
+            ("list_lies", &mut engine.list_lies),
+            ("checks_fail", &mut engine.checks_fail),
+            ("slow_network", slow_network),
+            ("cuts", cuts),
+            ("agent_kills", agent_kills),
+            ("server_kills", server_kills),
+            ("reboots", reboots),
+            ("crashes", crashes),
+            ("removals", removals),
+            ("paths", paths),
+            ("pauses", pauses),
+            ("stalls", stalls),
+        ]
+    }
 }
 
 /// One machine with an agent.
@@ -51,6 +96,10 @@ pub struct Node {
     start_at: Option<Instant>,
     connect_at: Option<Instant>,
     stream: Option<StreamId>,
+    /// Its agent is stopped until then, as by SIGSTOP.
+    paused_until: Option<Instant>,
+    /// What its workloads asked on this connection, and what they follow.
+    asked: Asked,
 }
 
 /// Who can do something now.
@@ -62,7 +111,49 @@ enum Actor {
     StartAgent(usize),
     Engine(usize),
     Stream(StreamId, StreamWork),
+    Subscriber(usize),
+    Disk,
     StartServer,
+}
+
+/// A pause of an agent that is longer may cost it its connection.
+const PAUSE_UNNOTICED: Duration = Duration::from_secs(10);
+
+/// Requests of workloads: each has one answer, and events come after it when they were asked for.
+#[derive(Default)]
+struct Asked {
+    /// Not answered yet, and whether events are asked for.
+    waiting: BTreeMap<String, bool>,
+    following: BTreeSet<String>,
+}
+
+impl Asked {
+    fn note(&mut self, Request { id, content }: Request) {
+        let follows = matches!(&content, RequestContent::CompleteState(read) if read.subscribe);
+        self.waiting.insert(id, follows);
+    }
+
+    fn check(&mut self, response: &Response) -> Option<String> {
+        let id = &response.id;
+        match &response.content {
+            ResponseContent::CompleteState { altered: Some(_), .. } if self.following.contains(id) => return None,
+            ResponseContent::CompleteState { altered: Some(_), .. } => {}
+            // The agent itself ends what nobody of its workloads follows any more, with each event that still comes.
+            ResponseContent::EventsCancelAccepted => return None,
+            content => {
+                if let Some(follows) = self.waiting.remove(id) {
+                    self.following.extend(follows.then(|| id.clone()));
+                    return match content {
+                        ResponseContent::Error(text) if !text.contains("cycle") => {
+                            Some(format!("a valid request was refused: {text}"))
+                        }
+                        _ => None,
+                    };
+                }
+            }
+        }
+        Some(format!("an answer to '{id}', which nobody waits for: {:?}", response.content))
+    }
 }
 
 /// The cluster.
@@ -85,14 +176,17 @@ pub struct Cluster {
     manifest: DesiredState,
     start_server_at: Option<Instant>,
     commanders: u64,
+    subscribers: Vec<Subscriber>,
+    /// Where the server keeps its state, if it does. Otherwise it is started with a manifest.
+    disk: Option<Disk>,
     folder: PathBuf,
 }
 
 impl Cluster {
     /// A server without workloads, and agents that are about to connect.
     pub fn new(mut random: fastrand::Rng, trace: Trace, clock: ManualClock, disturbances: &Disturbances) -> Self {
-        let count = random.usize(1..=3);
-        let nodes = ["A", "B", "C"].into_iter().take(count);
+        let count = random.usize(1..=5);
+        let nodes = ["A", "B", "C", "D", "E"].into_iter().take(count);
         let nodes = nodes
             .map(|name| Node {
                 name: name.into(),
@@ -109,14 +203,22 @@ impl Cluster {
                 start_at: Some(clock.now()),
                 connect_at: None,
                 stream: None,
+                paused_until: None,
+                asked: Asked::default(),
             })
             .collect();
-        Self {
+        let mut disk = random.bool().then(|| Disk::new(&clock));
+        let mut server = ServerLoop::new();
+        if let Some(disk) = &mut disk {
+            server.set_store(disk.open().1);
+        }
+        let subscribers = random.usize(0..=3);
+        let mut cluster = Self {
             network: Network::new(&clock, random.fork(), disturbances.slow_network),
             clock,
             random,
             trace,
-            server: Some(ServerLoop::new()),
+            server: Some(server),
             nodes,
             steps: 0,
             violations: Vec::new(),
@@ -125,8 +227,12 @@ impl Cluster {
             manifest: DesiredState::default(),
             start_server_at: None,
             commanders: 1 << 32,
+            subscribers: Vec::new(),
+            disk,
             folder: "/nonexistent/ankaios-simulation".into(),
-        }
+        };
+        (0..subscribers).for_each(|_| cluster.subscribe());
+        cluster
     }
 
     // --------------------------------------------------------------- stepping
@@ -157,6 +263,11 @@ impl Cluster {
         if reached(self.start_server_at) {
             ready.push(Actor::StartServer);
         }
+        if reached(self.disk.as_ref().and_then(Disk::due)) {
+            ready.push(Actor::Disk);
+        }
+        let reads = |(_, subscriber): &(usize, &Subscriber)| subscriber.reads_at <= now;
+        ready.extend(self.subscribers.iter().enumerate().filter(reads).map(|(index, _)| Actor::Subscriber(index)));
         let mut parts = Vec::new();
         for (index, node) in self.nodes.iter_mut().enumerate() {
             if reached(node.engine.due()) {
@@ -165,7 +276,10 @@ impl Cluster {
             if reached(node.start_at) {
                 ready.push(Actor::StartAgent(index));
             }
-            let Some(life) = &mut node.life else { continue };
+            let Some(life) = node.life.as_mut().filter(|_| node.paused_until.is_none_or(|until| until <= now)) else {
+                continue;
+            };
+            node.paused_until = None;
             if reached(node.connect_at) {
                 ready.push(Actor::Connect(index));
             }
@@ -175,15 +289,24 @@ impl Cluster {
             life.ready(&mut parts);
             ready.extend(parts.drain(..).map(|part| Actor::Part(index, part)));
         }
-        let room = |node: usize| self.nodes[node].life.as_ref().is_none_or(|life| !life.events.is_full());
+        let room = |node: usize| {
+            let node = &self.nodes[node];
+            node.paused_until.is_none() && node.life.as_ref().is_none_or(|life| !life.events.is_full())
+        };
         self.network.ready(now, room, |stream, work| ready.push(Actor::Stream(stream, work)));
     }
 
     fn due(&mut self) -> Option<Instant> {
         let mut due: Vec<Instant> = self.network.due().into_iter().chain(self.start_server_at).collect();
+        due.extend(self.disk.as_ref().and_then(Disk::due));
+        due.extend(self.subscribers.iter().map(|subscriber| subscriber.reads_at));
         for node in &mut self.nodes {
             due.extend(node.engine.due());
             due.extend(node.start_at);
+            if let Some(until) = node.paused_until {
+                due.push(until);
+                continue;
+            }
             due.extend(node.connect_at.filter(|_| node.life.is_some()));
             due.extend(node.life.as_mut().map(Life::due));
         }
@@ -199,6 +322,8 @@ impl Cluster {
             Actor::StartAgent(node) => self.start_agent(node),
             Actor::Engine(node) => self.nodes[node].engine.step(),
             Actor::Stream(stream, work) => self.step_stream(stream, work),
+            Actor::Subscriber(index) => self.follow(index),
+            Actor::Disk => self.disk.iter_mut().for_each(|disk| disk.step(&mut self.random)),
             Actor::StartServer => self.start_server(),
         }
         for node in &mut self.nodes {
@@ -262,6 +387,7 @@ impl Cluster {
         let stream = self.network.open(index);
         self.trace.line(|| format!("{}: connects with stream {}", node.name, stream.0));
         node.stream = Some(stream);
+        node.asked = Asked::default();
         self.send_up(index);
     }
 
@@ -269,9 +395,14 @@ impl Cluster {
         let node = &self.nodes[index];
         let (Some(life), Some(stream)) = (&node.life, node.stream) else { return };
         let _ = life.uplink.woken().try_recv();
+        let mut asked = Vec::new();
         while let Some(message) = life.uplink.next(self.clock.now()) {
+            if let ToServer::Request(request) = &message {
+                asked.push(request.clone());
+            }
             self.network.send_up(stream, message);
         }
+        asked.into_iter().for_each(|request| self.nodes[index].asked.note(request));
     }
 
     fn step_stream(&mut self, stream: StreamId, work: StreamWork) {
@@ -298,6 +429,9 @@ impl Cluster {
             StreamWork::Down => {
                 let node = &mut self.nodes[self.network.node(stream)];
                 if let (Some(message), Some(life)) = (self.network.take_down(stream), &node.life) {
+                    if let FromServer::Response(response) = &message {
+                        self.violations.extend(node.asked.check(response));
+                    }
                     life.inbox.send(SchedulerEvent::Server(message)).unwrap();
                 }
             }
@@ -366,6 +500,39 @@ impl Cluster {
         }
     }
 
+    /// A workload of a node asks something over its control interface, which was allowed to. What comes back is
+    /// checked; while the agent is away from the server, requests wait.
+    pub fn workload_asks(&mut self, index: usize, workload: &str, content: RequestContent) {
+        self.commanders += 1;
+        let node = &mut self.nodes[index];
+        let Some(life) = &node.life else { return };
+        let request = Request { id: format!("{workload}@{}", self.commanders), content };
+        self.trace.line(|| format!("{}: a workload asks '{}'", node.name, request.id));
+        let _ = life.requests.put_request(&workload.into(), request); // No room: it is told to wait.
+    }
+
+    // ------------------------------------------------------------- subscribers
+
+    fn subscribe(&mut self) {
+        self.commanders += 1;
+        let peer = PeerId(self.commanders);
+        let (outbox, reader) = outbox();
+        let kind = self.random.usize(..5);
+        let subscriber = Subscriber::new(reader, kind, self.clock.now());
+        let request = subscriber.request();
+        self.subscribers.push(subscriber);
+        self.tell_server(PeerEvent::Opened { peer, hello: PeerHello::Commander, outbox });
+        self.tell_server(PeerEvent::Message { peer, message: ToServer::Request(request), room: Room::default() });
+    }
+
+    fn follow(&mut self, index: usize) {
+        let wait = Duration::from_millis(self.random.u64(1..20_000));
+        let subscriber = &mut self.subscribers[index];
+        subscriber.reads_at = self.clock.now() + wait;
+        let Some(server) = &self.server else { return };
+        self.violations.extend(subscriber.follow(|masks| server.view().read(masks)));
+    }
+
     // ---------------------------------------------------------- start and kill
 
     fn start_agent(&mut self, index: usize) {
@@ -395,7 +562,7 @@ impl Cluster {
         if reboot {
             node.engine.reboot();
         }
-        node.connect_at = None;
+        (node.connect_at, node.paused_until) = (None, None);
         node.start_at = Some(self.clock.now() + back_after);
         if let Some(stream) = node.stream.take() {
             if reboot {
@@ -412,6 +579,7 @@ impl Cluster {
         self.trace.line(|| "server: killed".to_owned());
         self.manifest = server.view().desired.clone();
         drop(server);
+        self.disk.iter_mut().for_each(Disk::killed);
         self.reported.clear();
         self.speaks.clear();
         self.network.server_dies();
@@ -422,8 +590,58 @@ impl Cluster {
         self.start_server_at = None;
         self.trace.line(|| "server: starts".to_owned());
         let mut server = ServerLoop::new();
-        server.start_with(self.manifest.clone()).expect("it was accepted before");
+        if let Some(disk) = &mut self.disk {
+            let (stored, store) = disk.open();
+            server.start_again_with(stored.clone().unwrap_or_default()).expect("it was accepted before");
+            server.set_store(store);
+            if *server.view().desired != stored.unwrap_or_default() {
+                self.violations.push("the server does not start with the state that was stored".to_owned());
+            }
+        } else {
+            server.start_with(self.manifest.clone()).expect("it was accepted before");
+        }
         self.server = Some(server);
+        let subscribers = std::mem::take(&mut self.subscribers).len();
+        (0..subscribers).for_each(|_| self.subscribe());
+    }
+
+    /// Stops the process of an agent for a while. The server drops its connection when that takes long.
+    pub fn pause(&mut self, index: usize, until: Duration) {
+        let node = &mut self.nodes[index];
+        if node.life.is_none() {
+            return;
+        }
+        self.trace.line(|| format!("{}: paused for {until:?}", node.name));
+        node.paused_until = Some(self.clock.now() + until);
+        if let Some(stream) = node.stream.filter(|_| until > PAUSE_UNNOTICED) {
+            self.network.cut(stream);
+        }
+    }
+
+    /// What is on its way between an agent and the server is late.
+    pub fn stall(&mut self, index: usize) {
+        if let Some(stream) = self.nodes[index].stream {
+            self.trace.line(|| format!("network: stream {} of {} stalls", stream.0, self.nodes[index].name));
+            self.network.stall(stream);
+        }
+    }
+
+    /// Answers what is larger than anything explains: nothing may be left of what is gone.
+    pub fn leaks(&self) -> Option<String> {
+        let [peers, names, stopping, waiting, states] = self.server.as_ref()?.sizes();
+        let streams = self.nodes.iter().filter(|node| node.stream.is_some()).count() + self.subscribers.len();
+        if peers != streams || names != streams {
+            return Some(format!("the server knows {peers} streams with {names} names, there are {streams}"));
+        }
+        let forgotten = stopping > states || waiting > states;
+        forgotten.then(|| format!("the server remembers {stopping} stops and {waiting} deletes of {states} states"))
+    }
+
+    /// Answers what is stored in place of the desired state, once nothing is being written.
+    pub fn lost_state(&self) -> Option<String> {
+        let (stored, server) = (self.disk.as_ref()?.settled()?, self.server.as_ref()?);
+        let lost = stored != *server.view().desired;
+        lost.then(|| format!("stored is {:?}, accepted was {:?}", stored, server.view().desired))
     }
 
     /// Breaks the connection of an agent; both ends notice it at some time.
@@ -436,6 +654,7 @@ impl Cluster {
 
     /// From now on nothing disturbs any more.
     pub fn calm_down(&mut self) {
+        self.nodes.iter_mut().for_each(|node| node.paused_until = None);
         self.trace.line(|| "nothing disturbs any more".to_owned());
         self.network.calm_down();
         self.nodes.iter().for_each(|node| node.engine.calm_down());

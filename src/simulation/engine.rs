@@ -17,6 +17,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+/// A lie about a container is made good with the next listing, and what follows from it soon after.
+const BELIEVED: Duration = Duration::from_secs(120);
+
 /// How often calls go wrong, in percent.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct EngineFaults {
@@ -38,6 +41,8 @@ pub struct EngineFaults {
     pub list_misses: u32,
     /// A check of a running workload fails.
     pub checks_fail: u32,
+    /// A listing shows a container in a state that it has not.
+    pub list_lies: u32,
 }
 
 /// What a child process of the agent does.
@@ -109,6 +114,8 @@ pub struct Container {
     listed_from: Instant,
     /// Its create did not end well, so nobody may know of it.
     leftover: bool,
+    /// Until then somebody may believe that it does not run, because a listing has said so.
+    denied_until: Option<Instant>,
 }
 
 impl Container {
@@ -487,7 +494,8 @@ impl World {
                 (plan, if hangs { self.millis(3_000..120_000) } else { self.millis(20..3_000) }, limit)
             }
             Action::Stop(id) => {
-                let runs = |found: &&Container| found.phase() == Phase::Running && !found.leftover;
+                let denied = |found: &Container| found.denied_until.is_some_and(|until| now < until);
+                let runs = |found: &&Container| found.phase() == Phase::Running && !found.leftover && !denied(found);
                 let stopped =
                     self.containers.get(id).filter(runs).map(|found| (caller.clone(), found.instance.clone()));
                 self.stopped.extend(stopped);
@@ -670,6 +678,7 @@ impl World {
             pid: self.created,
             listed_from,
             leftover: true,
+            denied_until: None,
         };
         self.removed_by_hand.remove(&new.instance);
         self.containers.insert(id.clone(), container);
@@ -684,6 +693,9 @@ impl World {
         if fails {
             container.leftover = true;
             return Err(failed("the container does not start"));
+        }
+        if container.phase() == Phase::Running {
+            return Ok(Answer::Id(id.clone())); // A listing may have said that it does not.
         }
         (container.doing, container.pid) = (doing, pid);
         Ok(Answer::Id(id.clone()))
@@ -720,7 +732,30 @@ impl World {
         Doing::Running { since, until: Some((since + runs_for, code)) }
     }
 
-    fn list(&self, runtime: &Name) -> Vec<ListedContainer> {
+    fn list(&mut self, runtime: &Name) -> Vec<ListedContainer> {
+        let mut listed = self.list_truly(runtime);
+        for container in &mut listed {
+            if self.happens(self.faults.list_lies) {
+                let lies = [
+                    ExecutionState::plain(Phase::Running),
+                    ExecutionState::exited(1),
+                    ExecutionState::with_info(Phase::FailedUnknown, "?"),
+                ];
+                container.state = lies[self.random.usize(..lies.len())].clone();
+                if container.state.phase != Phase::Running {
+                    container.processes.clear();
+                    let until = self.clock.now() + BELIEVED;
+                    self.containers
+                        .get_mut(&container.id)
+                        .into_iter()
+                        .for_each(|denied| denied.denied_until = Some(until));
+                }
+            }
+        }
+        listed
+    }
+
+    fn list_truly(&self, runtime: &Name) -> Vec<ListedContainer> {
         let now = self.clock.now();
         let shown = self.containers.iter().filter(|(_, found)| found.runtime == *runtime && found.listed_from <= now);
         shown

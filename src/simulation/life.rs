@@ -16,7 +16,7 @@ use crate::agent::start_slots::StartSlots;
 use crate::agent::state_checker::{
     CheckerEvent, CheckerSettings, StateChecker, Surroundings, WatchCommand, WatchReport,
 };
-use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
+use crate::agent::uplink_outbox::{UplinkOutbox, UplinkReader, uplink_outbox};
 use crate::agent::workload_control_loop::{LoopContext, WorkloadControlLoop};
 use crate::clock::Clock;
 use crate::limits::{CONTROL_MESSAGE_MAX, REPAIR_INTERVAL, SCHEDULER_INBOX, WATCH_INBOX};
@@ -159,6 +159,8 @@ pub struct Life {
     pub events: Receiver<SchedulerEvent>,
     pub inbox: Sender<SchedulerEvent>,
     pub uplink: UplinkReader,
+    /// Where the control interface puts what workloads ask.
+    pub requests: UplinkOutbox,
     clock: ManualClock,
     checkers: Vec<SimChecker>,
     probes: Arc<FakeProbes>,
@@ -221,11 +223,12 @@ impl Life {
             exists: Box::new(move |path| for_conditions.exists(path)),
         };
         let runtime = RuntimeManager::new(engines, context, random, tasks, RerunFinished::Always).on_node(facts);
+        let requests = outbox.clone();
         let orphans = Box::new(Orphans { engine: engine.clone(), life: number });
         let load = LoadSampler::new(folder); // There is nothing to sample.
         let manager =
             AgentManager::new(name.clone(), clock.clone(), inbox.clone(), runtime, outbox, load, Some(orphans));
-        Self { number, manager, events, inbox, uplink, clock: clock.clone(), checkers, probes }
+        Self { number, manager, events, inbox, uplink, requests, clock: clock.clone(), checkers, probes }
     }
 
     /// The parts that can do something now.

@@ -5,10 +5,12 @@
 //! Two things stand here. [`stepped_agent`] with [`fake_connector`] runs one agent in tests that tell a story. The
 //! simulation runs a whole [`cluster`] through a [`scenario`] that a seed decides, and checks what must always hold:
 //! [`engine`] that no workload ever has two containers, [`orders`] that dependencies are kept, [`settled`] that actual
-//! equals desired once faults stop. `just sim` runs it, `just sim 42` repeats a seed with all its events.
+//! equals desired once faults stop. A seed that fails is made smaller by [`shrink`]. `just sim` runs it, `just sim 42`
+//! repeats a seed with all its events.
 
 mod cluster;
 mod coroutine;
+mod disk;
 mod engine;
 pub mod fake_connector;
 pub mod fake_probes;
@@ -18,7 +20,9 @@ mod network;
 mod orders;
 mod scenario;
 mod settled;
+mod shrink;
 mod sim_connector;
 pub mod stepped_agent;
+mod subscriber;
 mod tests;
 mod trace;

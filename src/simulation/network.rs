@@ -163,6 +163,21 @@ impl Network {
         self.forget_closed();
     }
 
+    /// What is on its way arrives late. The client may give up in the meantime and come back on another stream, so that
+    /// what it said on this one arrives after what it says on that.
+    pub fn stall(&mut self, id: StreamId) {
+        let late = Duration::from_millis(self.random.u64(0..NOTICED_AFTER_MS));
+        let gives_up = self.random.bool().then(|| Duration::from_millis(self.random.u64(0..NOTICED_AFTER_MS)));
+        let now = self.clock.now();
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        stream.opens_at = stream.opens_at.map(|at| at + late);
+        stream.up.iter_mut().for_each(|(at, _)| *at += late);
+        stream.down.iter_mut().for_each(|(at, _)| *at += late);
+        if let Some(after) = gives_up {
+            stream.client_notices_at.get_or_insert(now + after);
+        }
+    }
+
     /// The agent's process ends: what it sent arrives, then its end.
     pub fn client_dies(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get(&id) else { return };

@@ -205,3 +205,131 @@ fn lets_stop(phase: Phase, condition: DeleteCondition) -> bool {
         DeleteCondition::NotPendingNorRunning => !phase.is_pending() && phase != Phase::Running,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::engine::EngineFaults;
+    use super::super::life::{Life, LifeOptions};
+    use super::super::trace::Trace;
+    use super::*;
+    use crate::model::execution_state::ExecutionState;
+    use crate::model::messages::{DeletedWorkload, WorkloadPlan};
+    use crate::runtime::{ContainerId, ListedContainer};
+    use std::path::Path;
+
+    /// What an agent is told, and its judge. It knows that `user` runs on another agent.
+    struct Told {
+        life: Life,
+        engine: SimEngine,
+        orders: Orders,
+    }
+
+    impl Told {
+        fn new() -> Self {
+            let clock = ManualClock::new();
+            let trace = Trace::new(&clock, 0);
+            let engine = SimEngine::new(&clock, fastrand::Rng::with_seed(1), trace, EngineFaults::default());
+            let options = LifeOptions { parallel_starts: 1, create_timeout: None, pidfds: true, seed: 1 };
+            let life = Life::start(&"A".into(), 1, &engine, &clock, Path::new("/nonexistent"), options);
+            let mut told = Self { life, engine, orders: Orders::default() };
+            let user = InstanceName::with_id("user", "id", "B");
+            let runs = WorkloadState::new(user, ExecutionState::plain(Phase::Running));
+            told.event(SchedulerEvent::Server(FromServer::WorkloadStates(vec![runs])));
+            told
+        }
+
+        fn event(&mut self, event: SchedulerEvent) {
+            self.orders.before(Some(&event), &self.life.manager, &self.engine);
+            self.life.manager.on_event(event);
+            self.orders.after(&self.life.manager, &self.engine);
+        }
+
+        fn plan(&mut self, added: &[&AddedWorkload], deleted: &[(&AddedWorkload, &[&str])]) {
+            let deleted = deleted.iter().map(|(of, waits_for)| DeletedWorkload {
+                instance: of.instance.clone(),
+                dependencies: waits_for
+                    .iter()
+                    .map(|name| ((*name).to_owned(), DeleteCondition::NotPendingNorRunning))
+                    .collect(),
+            });
+            let plan = WorkloadPlan {
+                added: added.iter().map(|added| (*added).clone()).collect(),
+                deleted: deleted.collect(),
+            };
+            self.event(SchedulerEvent::Server(FromServer::UpdateWorkload(plan)));
+        }
+
+        fn may_stop(&self, of: &AddedWorkload) -> bool {
+            self.orders.check_stop(&of.instance, &of.workload.runtime).is_none()
+        }
+
+        fn may_start(&mut self, added: &AddedWorkload) -> bool {
+            self.orders.check_start(&added.instance, &added.workload).is_none()
+        }
+    }
+
+    fn wanted(config: &str, needs: Option<AddCondition>) -> AddedWorkload {
+        let mut workload = Workload::new("A", "podman", config);
+        workload.dependencies = needs.map(|condition| ("user".to_owned(), condition)).into_iter().collect();
+        AddedWorkload { instance: workload.instance_name("w"), workload: Arc::new(workload) }
+    }
+
+    #[test]
+    fn a_stop_against_the_conditions_of_its_delete_is_an_alarm_until_they_are_told_again_without_them() {
+        let (mut told, w) = (Told::new(), wanted("run 0", None));
+        told.plan(&[&w], &[]);
+        told.plan(&[], &[(&w, &["user"])]);
+        assert!(!told.may_stop(&w));
+        told.plan(&[], &[(&w, &[])]);
+        assert!(told.may_stop(&w));
+    }
+
+    /// Seed 349: the same instance is wanted and deleted once more before its loop came to the first delete.
+    #[test]
+    fn a_stop_that_is_under_way_is_no_alarm_when_a_newer_delete_waits() {
+        let (mut told, w) = (Told::new(), wanted("run 0", None));
+        told.plan(&[&w], &[]);
+        told.plan(&[], &[(&w, &[])]);
+        told.plan(&[&w], &[]);
+        told.plan(&[], &[(&w, &["user"])]);
+        assert!(told.may_stop(&w), "the first delete let it stop");
+        assert!(told.may_start(&w));
+        assert!(!told.may_stop(&w), "it was started again since");
+    }
+
+    /// Seed 1331: a delete is about what was wanted when it came, not about what an earlier one lets stop.
+    #[test]
+    fn a_delete_that_waits_is_not_about_what_an_earlier_one_lets_stop() {
+        let (mut told, old, new) = (Told::new(), wanted("run 0", None), wanted("run 1", None));
+        told.plan(&[&old], &[]);
+        told.plan(&[], &[(&old, &[])]);
+        told.plan(&[&new], &[]);
+        told.plan(&[], &[(&new, &["user"])]);
+        assert!(told.may_stop(&old) && !told.may_stop(&new));
+        // One that still waits takes what it is about along.
+        let (mut told, third) = (Told::new(), wanted("exit0 0", None));
+        told.plan(&[&old], &[]);
+        told.plan(&[&new], &[(&old, &["user"])]);
+        told.plan(&[&third], &[(&new, &["user"])]);
+        assert!(!told.may_stop(&old), "the old one still waits");
+    }
+
+    #[test]
+    fn a_start_needs_its_dependencies_once_unless_it_was_seen_running() {
+        let (mut told, met, unmet) =
+            (Told::new(), wanted("run 0", Some(AddCondition::Running)), wanted("run 1", Some(AddCondition::Succeeded)));
+        told.plan(&[&met], &[]);
+        assert!(told.may_start(&met) && !told.may_start(&unmet), "only the first was ordered");
+        told.plan(&[&unmet], &[(&met, &[])]);
+        assert!(!told.may_start(&unmet));
+        let found = ListedContainer {
+            id: ContainerId("1".into()),
+            instance: unmet.instance.clone(),
+            state: ExecutionState::plain(Phase::Running),
+            processes: Vec::new(),
+            ended_at: None,
+        };
+        told.event(SchedulerEvent::Listed { runtime: "podman".into(), result: Ok(vec![found]) });
+        assert!(told.may_start(&unmet), "a listing has shown it as running");
+    }
+}

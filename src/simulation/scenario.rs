@@ -10,10 +10,11 @@ use super::settled::unsettled;
 use super::trace::Trace;
 use crate::clock::Clock;
 use crate::model::complete_state::{DesiredState, Rendering};
-use crate::model::messages::{RequestContent, UpdateState};
+use crate::model::messages::{ReadState, RequestContent, UpdateState};
 use crate::model::names::Name;
 use crate::model::node::Node;
 use crate::model::workload::{AddCondition, RestartPolicy, Workload};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,23 +42,40 @@ const LIFECYCLES: [&str; 12] = [
     "{ activation: { tagEquals: { zone: b } } }",
 ];
 
+/// What is left out of a seed, to find out what its failure needs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Numbers of rounds in which nothing is asked and nothing breaks.
+    pub rounds: BTreeSet<usize>,
+    /// Kinds of faults that do not happen.
+    pub faults: BTreeSet<String>,
+}
+
 /// How a seed ended.
 pub struct Outcome {
     pub steps: u64,
+    /// Rounds of requests and disturbances that there were.
+    pub rounds: usize,
+    /// Kinds of faults that happened or could have.
+    pub faults: Vec<&'static str>,
     /// What was violated, if anything.
     pub violation: Option<String>,
 }
 
 /// Runs one seed.
-pub fn run(seed: u64, clock: ManualClock, trace: Trace) -> Outcome {
+pub fn run(seed: u64, clock: ManualClock, trace: Trace, left_out: &LeftOut) -> Outcome {
     let mut random = fastrand::Rng::with_seed(seed);
-    let disturbances = disturbances(&mut random);
+    let mut disturbances = disturbances(&mut random);
+    for (name, percent) in disturbances.kinds() {
+        *percent = if left_out.faults.contains(name) { 0 } else { *percent };
+    }
     trace.line(|| format!("seed {seed}: {disturbances:?}"));
+    let faults = disturbances.kinds().into_iter().filter(|(_, percent)| **percent > 0).map(|(name, _)| name).collect();
     let cluster = Cluster::new(random.fork(), trace, clock, &disturbances);
     let mut scenario = Scenario { cluster, random, disturbances, past: Vec::new() };
-    scenario.disturb();
+    let rounds = scenario.disturb(&left_out.rounds);
     let violation = scenario.settle();
-    Outcome { steps: scenario.cluster.steps, violation }
+    Outcome { steps: scenario.cluster.steps, rounds, faults, violation }
 }
 
 /// Each seed has only some kinds of faults: what happens rarely would otherwise drown in what happens often.
@@ -74,6 +92,7 @@ fn disturbances(random: &mut fastrand::Rng) -> Disturbances {
             list_hangs: up_to(15),
             list_misses: up_to(50),
             checks_fail: up_to(30),
+            list_lies: up_to(10),
         },
         slow_network: up_to(20),
         cuts: up_to(20),
@@ -83,6 +102,8 @@ fn disturbances(random: &mut fastrand::Rng) -> Disturbances {
         crashes: up_to(30),
         removals: up_to(10),
         paths: up_to(20),
+        pauses: up_to(20),
+        stalls: up_to(20),
     }
 }
 
@@ -95,11 +116,21 @@ struct Scenario {
 }
 
 impl Scenario {
-    fn disturb(&mut self) {
+    /// Answers how many rounds there are. Each has numbers of its own, so that it stays as it is when others are left
+    /// out.
+    fn disturb(&mut self, left_out: &BTreeSet<usize>) -> usize {
         let pause_ms = [300, 3_000, 20_000][self.random.usize(..3)];
-        for _ in 0..self.random.usize(5..60) {
-            match self.random.u8(0..3) {
-                0 => self.something_breaks(),
+        let rounds = self.random.usize(5..60);
+        let seed = self.random.u64(..);
+        for round in 0..rounds {
+            if left_out.contains(&round) {
+                continue;
+            }
+            self.random = fastrand::Rng::with_seed(seed.wrapping_add(round as u64));
+            self.cluster.trace.line(|| format!("round {round}"));
+            match self.random.u8(0..7) {
+                0 | 1 => self.something_breaks(),
+                2 => self.workload_asks(),
                 _ => self.commander_acts(),
             }
             // Several requests in a row must not be rare.
@@ -107,9 +138,10 @@ impl Scenario {
             let end = self.cluster.clock.now() + Duration::from_millis(pause);
             self.cluster.run_until(end);
             if !self.cluster.violations.is_empty() {
-                return;
+                break;
             }
         }
+        rounds
     }
 
     fn settle(&mut self) -> Option<String> {
@@ -132,13 +164,20 @@ impl Scenario {
     // ------------------------------------------------------------- what breaks
 
     fn something_breaks(&mut self) {
-        let Disturbances { cuts, agent_kills, server_kills, reboots, crashes, removals, paths, .. } = self.disturbances;
+        let Disturbances { cuts, agent_kills, server_kills, reboots, crashes, removals, paths, pauses, stalls, .. } =
+            self.disturbances;
         let node = self.random.usize(..self.cluster.nodes.len());
         let longest_ms = if self.random.bool() { 1_000 } else { 30_000 };
         let away = Duration::from_millis(self.random.u64(0..longest_ms));
         let mut happens = |percent| self.random.u32(0..100) < percent;
+        if happens(stalls) {
+            self.cluster.stall(node);
+        }
         if happens(cuts) {
             self.cluster.cut(node);
+        }
+        if happens(pauses) {
+            self.cluster.pause(node, away);
         }
         if happens(agent_kills) {
             self.cluster.kill_agent(node, away, false);
@@ -162,8 +201,45 @@ impl Scenario {
 
     // ---------------------------------------------------------- what is wanted
 
+    /// Over its control interface, so what it asks takes its time.
+    fn workload_asks(&mut self) {
+        let node = self.random.usize(..self.cluster.nodes.len());
+        let (_, workload) = self.any_name();
+        let content = if self.random.bool() {
+            let masks =
+                vec![["workloadStates", "desiredState.workloads.w2", "agents"][self.random.usize(..3)].to_owned()];
+            RequestContent::CompleteState(ReadState { masks, subscribe: self.random.bool() })
+        } else {
+            let Some((update, desired)) = self.next_update() else { return };
+            self.past.push(desired);
+            RequestContent::UpdateState(update)
+        };
+        self.cluster.workload_asks(node, &workload, content);
+    }
+
     fn commander_acts(&mut self) {
-        let Some(server) = &self.cluster.server else { return };
+        let Some((update, desired)) = self.next_update() else { return };
+        let update = RequestContent::UpdateState(update);
+        let repeated = self.random.u8(0..10) == 0;
+        let answer = self.cluster.ask(update.clone());
+        match &answer {
+            Some(Ok(())) => self.past.push(desired),
+            Some(Err(text)) => {
+                self.cluster.trace.line(|| format!("commander: {text}"));
+                if !text.contains("cycle") {
+                    self.cluster.violations.push(format!("a valid update was refused: {text}"));
+                }
+            }
+            None => {}
+        }
+        if repeated && self.cluster.ask(update) != answer {
+            self.cluster.violations.push("the same update has two different answers".to_owned());
+        }
+    }
+
+    /// A change of the present state, and the state that it leads to.
+    fn next_update(&mut self) -> Option<(UpdateState, DesiredState)> {
+        let server = self.cluster.server.as_ref()?;
         let mut desired = server.view().desired.clone();
         let mut masks = Vec::new();
         match self.random.u8(0..100) {
@@ -197,22 +273,7 @@ impl Scenario {
         }
         let tree = Node::map([("desiredState", desired.node(Rendering::Sparse))]);
         self.cluster.trace.line(|| format!("commander: {masks:?} {:?}", texts(&desired)));
-        let update = RequestContent::UpdateState(UpdateState { new_state: Some(Ok(tree)), masks });
-        let repeated = self.random.u8(0..10) == 0;
-        let answer = self.cluster.ask(update.clone());
-        match &answer {
-            Some(Ok(())) => self.past.push(desired),
-            Some(Err(text)) => {
-                self.cluster.trace.line(|| format!("commander: {text}"));
-                if !text.contains("cycle") {
-                    self.cluster.violations.push(format!("a valid update was refused: {text}"));
-                }
-            }
-            None => {}
-        }
-        if repeated && self.cluster.ask(update) != answer {
-            self.cluster.violations.push("the same update has two different answers".to_owned());
-        }
+        Some((UpdateState { new_state: Some(Ok(tree)), masks }, desired))
     }
 
     fn any_name(&mut self) -> (usize, Name) {

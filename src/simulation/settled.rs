@@ -19,6 +19,9 @@ pub fn unsettled(cluster: &mut Cluster) -> Option<String> {
     if let Some(reason) = cluster.busy() {
         return Some(reason);
     }
+    if let Some(reason) = cluster.leaks().or_else(|| cluster.lost_state()) {
+        return Some(reason);
+    }
     let server = cluster.server.as_ref()?;
     let view = server.view();
     let effective: BTreeMap<Name, AddedWorkload> = view.effective.clone();

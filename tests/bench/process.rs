@@ -68,10 +68,7 @@ impl Server {
 
     /// Memory in bytes, of shared pages the part that falls to this process.
     pub fn pss(&self) -> u64 {
-        let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id())).expect("the server runs");
-        let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).expect("the kernel says it");
-        let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
-        kilobytes * 1024
+        pss_of(self.child.id())
     }
 
     /// Waits until the server has used no CPU for a while; what follows is measured without what came before.
@@ -93,6 +90,14 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Memory in bytes, of shared pages the part that falls to this process.
+pub fn pss_of(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process runs");
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).expect("the kernel says it");
+    let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    kilobytes * 1024
 }
 
 /// CPU time of a process and all its threads.

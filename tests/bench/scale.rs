@@ -26,7 +26,7 @@ const ROUNDS: usize = 7;
 /// Pause after each change in the part where each is told to all agents in a message of its own.
 const APART: Duration = Duration::from_millis(25);
 /// The server gives memory of bursts back within this time.
-const SETTLE: Duration = Duration::from_secs(4);
+pub const SETTLE: Duration = Duration::from_secs(4);
 /// What one state change costs may grow by this factor from the small to the large cluster.
 const GROWTH_MAX: f64 = 2.0;
 
@@ -155,7 +155,7 @@ fn applied(programs: &Path, size: &Size, reports: Reports) -> (f64, f64, Server,
     (cpu, connected, server, agents)
 }
 
-fn agent_name(index: usize) -> String {
+pub fn agent_name(index: usize) -> String {
     format!("agent_{index}")
 }
 
@@ -175,7 +175,7 @@ pub fn state(agents: usize, workloads: usize) -> Node {
     Node::map([("desiredState", desired.node(Rendering::Full))])
 }
 
-fn running(states: &Node) -> usize {
+pub fn running(states: &Node) -> usize {
     let text = serde_json::to_string(states).expect("a tree has a text");
     text.matches(r#""state":"Running""#).count()
 }

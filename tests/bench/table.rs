@@ -2,6 +2,8 @@
 //!
 //! Thread: `main` of the bench.
 
+use std::io::Write as _;
+
 /// One line: what, unit, ours, theirs and the promised share, if there are any.
 struct Row {
     what: String,
@@ -26,7 +28,18 @@ impl Table {
         self.rows.push(Row { what: what.to_owned(), unit, ours, promise: None });
     }
 
+    /// Prints the table; appends its rows to the file that `BENCH_ROWS` names, where `bench report` finds them.
     pub fn print(&self) {
+        if let Some(path) = std::env::var_os("BENCH_ROWS").filter(|path| !path.is_empty()) {
+            let text = |promise: Option<f64>| promise.map(|value| value.to_string()).unwrap_or_default();
+            let row = |row: &Row| {
+                let (peer, share) = (row.promise.map(|promise| promise.0), row.promise.map(|promise| promise.1));
+                format!("{}\t{}\t{}\t{}\t{}\n", row.what, row.unit, row.ours, text(peer), text(share))
+            };
+            let rows: String = self.rows.iter().map(row).collect();
+            let file = std::fs::File::options().create(true).append(true).open(path);
+            file.and_then(|mut file| file.write_all(rows.as_bytes())).expect("the file of BENCH_ROWS is writable");
+        }
         let line = |what: &str, unit: &str, ours: &str, peer: &str, ratio: &str, share: &str, met: &str| {
             println!("{what:<62}{unit:>6}{ours:>10}{peer:>10}{ratio:>8}{share:>9}  {met}");
         };
@@ -46,7 +59,7 @@ impl Table {
 }
 
 /// Three digits that count.
-fn number(value: f64) -> String {
+pub fn number(value: f64) -> String {
     match value {
         value if value >= 100.0 => format!("{value:.0}"),
         value if value >= 10.0 => format!("{value:.1}"),

@@ -6,9 +6,12 @@
 . "$root/tests/scripts/cluster.sh"
 cd "$root"
 
-tests/scripts/cargo.sh build --locked --release --bins
-tests/scripts/cargo.sh build --locked --release --features multicall --bin ankaios
-bin=$target/release
+bin=${BENCH_PROGRAMS:-}
+if [ -z "$bin" ]; then
+    tests/scripts/cargo.sh build --locked --release --bins
+    tests/scripts/cargo.sh build --locked --release --features multicall --bin ankaios
+    bin=$target/release
+fi
 
 work=$(mktemp -d "$target/size.XXXXXX") # On a disk, which /tmp need not be.
 clean_up() {
@@ -40,6 +43,13 @@ rows() {
     printf 'ank-agent PSS %s 7444890 0.50\n' "$(pss size)"
     printf 'ank-server PSS %s 6815744 0.60\n' "$(pss server)"
 }
+if [ -n "${BENCH_ROWS-}" ]; then
+    rows | awk '{
+        unit = $2 == "size" ? 1000000 : 1048576
+        printf "%s: %s\t%s\t%s\t%s\t%s\n", $1, $2 == "size" ? "stripped binary" : "memory, idle", \
+            $2 == "size" ? "MB" : "MiB", $3 / unit, $4 / unit, $5
+    }' >>"$BENCH_ROWS"
+fi
 rows | awk '
     BEGIN { printf "%-12s%-14s%10s%12s%8s%10s\n", "PROGRAM", "WHAT", "OURS", "PEER", "RATIO", "PROMISE" }
     {

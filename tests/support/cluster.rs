@@ -46,6 +46,12 @@ pub struct Cluster {
     server_config: String,
     /// Folder with certificates; without it the programs run with `--insecure`.
     certificates: Option<PathBuf>,
+    /// Where agents look for the server, if not at its own address.
+    agent_url: Option<String>,
+    /// Put before the command of agents started later, for example with limits.
+    agent_wrapper: Vec<String>,
+    /// The same for servers.
+    server_wrapper: Vec<String>,
     /// Unix domain socket that all programs use instead of the port.
     socket: Option<PathBuf>,
     /// What starts a program that is not the one cargo built: its words.
@@ -71,6 +77,9 @@ impl Cluster {
             agent_config: String::new(),
             server_config: String::new(),
             certificates: None,
+            agent_url: None,
+            agent_wrapper: Vec::new(),
+            server_wrapper: Vec::new(),
             socket: None,
             programs: BTreeMap::new(),
             commands: std::cell::Cell::new(0),
@@ -146,15 +155,31 @@ impl Cluster {
 
     /// A command that runs `program` without options.
     fn program(&self, program: &str) -> Command {
-        let built = match program {
-            "ank-server" => env!("CARGO_BIN_EXE_ank-server"),
-            "ank-agent" => env!("CARGO_BIN_EXE_ank-agent"),
-            _ => env!("CARGO_BIN_EXE_ank"),
+        let (wrapper, built) = match program {
+            "ank-server" => (&self.server_wrapper[..], env!("CARGO_BIN_EXE_ank-server")),
+            "ank-agent" => (&self.agent_wrapper[..], env!("CARGO_BIN_EXE_ank-agent")),
+            _ => (&[][..], env!("CARGO_BIN_EXE_ank")),
         };
-        let words = self.programs.get(program).cloned().unwrap_or_else(|| vec![built.into()]);
+        let words = self.programs.get(program).cloned().unwrap_or_else(|| vec![built_program(program, built)]);
+        let words: Vec<PathBuf> = wrapper.iter().map(PathBuf::from).chain(words).collect();
         let mut command = clean_command(&words[0], &self.folder().join("home"));
         command.args(&words[1..]);
         command
+    }
+
+    /// Agents started later reach the server at `url`.
+    pub fn set_agent_url(&mut self, url: &str) {
+        self.agent_url = Some(url.to_owned());
+    }
+
+    /// Agents started later are started by this program, which ends in running its arguments.
+    pub fn set_agent_wrapper(&mut self, words: &[&str]) {
+        self.agent_wrapper = words.iter().map(|word| (*word).to_owned()).collect();
+    }
+
+    /// Servers started later are started by this program, which ends in running its arguments.
+    pub fn set_server_wrapper(&mut self, words: &[&str]) {
+        self.server_wrapper = words.iter().map(|word| (*word).to_owned()).collect();
     }
 
     /// The options that protect the connections of `program`.
@@ -250,9 +275,10 @@ impl Cluster {
     fn agent_command(&self, name: &str) -> Command {
         let config = self.write(&format!("{name}.conf"), &format!("version = \"v1\"\n{}\n", self.agent_config));
         let mut command = self.program("ank-agent");
+        let url = self.agent_url.clone().unwrap_or_else(|| self.url());
         command
             .args(self.security("ank-agent"))
-            .args(["--name", name, "--server-url", &self.url(), "--agent-config"])
+            .args(["--name", name, "--server-url", &url, "--agent-config"])
             .arg(config)
             .arg("--run-folder")
             .arg(self.run_folder())
@@ -418,6 +444,12 @@ impl Cluster {
             eprintln!("--- {name}\n{}", lines[lines.len().saturating_sub(150)..].join("\n"));
         }
     }
+}
+
+/// The program `name`: as cargo built it, or the one in the folder that `ANKAIOS_TEST_PROGRAMS` names.
+fn built_program(name: &str, built: &str) -> PathBuf {
+    let folder = std::env::var_os("ANKAIOS_TEST_PROGRAMS").filter(|folder| !folder.is_empty());
+    folder.map_or_else(|| built.into(), |folder| Path::new(&folder).join(name))
 }
 
 impl Drop for Cluster {

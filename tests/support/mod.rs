@@ -14,10 +14,12 @@ pub mod log_client;
 pub mod manifest;
 pub mod podman;
 pub mod process;
+pub mod proxy;
 pub mod python;
 pub mod recorder;
 pub mod scratch;
 pub mod service_manager;
+pub mod small_disk;
 pub mod table;
 
 use std::time::{Duration, Instant};
@@ -28,8 +30,10 @@ pub use engine::FakeEngine;
 pub use log_client::LogClient;
 pub use manifest::{manifest, pod, workload};
 pub use process::Process;
+pub use proxy::Proxy;
 pub use recorder::Recorder;
 pub use service_manager::ServiceManager;
+pub use small_disk::SmallDisk;
 
 /// Longest wait for anything a test expects. Generous, because a loaded machine is slow, not wrong.
 pub const LIMIT: Duration = Duration::from_secs(60);

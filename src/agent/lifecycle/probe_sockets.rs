@@ -287,9 +287,12 @@ impl Networks {
 struct Commands {
     running: usize,
     queue: VecDeque<Command>,
-    results: (Sender<(u64, Outcome)>, Receiver<(u64, Outcome)>),
+    results: (Sender<Ended>, Receiver<Ended>),
     wake: Wake,
 }
+
+/// Key and outcome of a command that has ended.
+type Ended = (u64, Outcome);
 
 struct Command {
     key: u64,
@@ -333,8 +336,8 @@ impl Commands {
         }
     }
 
-    fn take_ended(&mut self) -> Vec<(u64, Outcome)> {
-        let ended: Vec<(u64, Outcome)> = self.results.1.try_iter().collect();
+    fn take_ended(&mut self) -> Vec<Ended> {
+        let ended: Vec<Ended> = self.results.1.try_iter().collect();
         self.running -= ended.len();
         self.start_waiting();
         ended

@@ -299,6 +299,33 @@ fn a_pending_delete_that_meets_an_add_goes_on_waiting_for_its_dependents() {
     assert_eq!(rig.sent().last().unwrap(), "w:b Running(Ok)");
 }
 
+#[test]
+fn a_newer_delete_of_the_same_instance_replaces_what_a_waiting_one_waits_for() {
+    let mut rig = Rig::running(&[wanted("w", "a"), wanted("user", "a")]);
+    rig.update(&[], &[deleted("w", "a", "user")]);
+    assert_eq!(rig.sent(), sequence(&["w:a waiting-to-stop"]));
+    rig.update(&[], &[deleted("w", "a", None)]);
+    assert_eq!(rig.sent(), sequence(&["w:a stopping", "w:a removed"]));
+    // It comes once more after that.
+    rig.update(&[], &[deleted("w", "a", None)]);
+    assert_eq!(rig.sent(), sequence(&["w:a removed"]));
+    assert_eq!(rig.loops(), 1, "only the user is left");
+}
+
+#[test]
+fn a_newer_update_of_the_same_instance_replaces_what_a_waiting_one_waits_for_and_is_carried_out_once() {
+    let mut rig = Rig::running(&[wanted("w", "a"), wanted("user", "a")]);
+    rig.update(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
+    assert_eq!(rig.sent(), sequence(&["w:a waiting-to-stop"]));
+    for _ in 0..2 {
+        rig.update(&[wanted("w", "b")], &[deleted("w", "a", None)]);
+    }
+    assert_eq!(rig.engine.take_calls(), ["delete w", "create w"]);
+    assert_eq!(rig.sent().last().unwrap(), "w:b Running(Ok)");
+    rig.update(&[wanted("w", "b")], &[deleted("w", "a", None)]);
+    assert!(rig.engine.take_calls().is_empty(), "it came after it was carried out");
+}
+
 // ---------------------------------------------------------------- deletes that fail
 
 #[test]

@@ -1,6 +1,7 @@
 //! What accepted and refused updates do to states, plans and agents.
 
 use super::*;
+use crate::model::messages::DeletedWorkload;
 use crate::server::update::requested_change;
 
 fn manifest(workloads: &[(&str, &str, &str)]) -> String {
@@ -281,6 +282,36 @@ fn a_dependency_that_was_dropped_delays_no_delete() {
     cluster.take_all();
     cluster.update(&new_state(&[("a", "A", "")]), &[]).unwrap();
     assert_eq!(waits(&cluster, agent, "b"), [] as [&str; 0]);
+}
+
+/// Simulated seed 5387: b was deleted and came back while a, which had needed it, went on without needing it.
+#[test]
+fn a_delete_that_waits_for_what_no_longer_needs_it_is_told_again_without_that_condition() {
+    let needs_b = ", dependencies: {b: ADD_COND_RUNNING}";
+    for (back, agent_of_b) in [(None, ""), (Some(("b", "A", ", tags: {k: v}")), "A"), (Some(("b", "B", "")), "B")] {
+        let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", needs_b), ("b", "A", "")]));
+        let agent = cluster.settled_agent("A");
+        cluster.settled_agent("B");
+        let (a, b) = (instance("a", "A"), instance("b", "A"));
+        cluster.report(agent, &[(&a, Phase::Running), (&b, Phase::Running)]);
+        cluster.update(&new_state(&[("a", "A", needs_b)]), &[]).unwrap();
+        assert_eq!(waits(&cluster, agent, "b"), ["a"]);
+        cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
+        let workloads: Vec<_> = [("a", "A", "")].into_iter().chain(back).collect();
+        cluster.update(&new_state(&workloads), &[]).unwrap();
+        cluster.take_all();
+        cluster.report(agent, &[(&a, Phase::Running)]);
+        let messages = cluster.take(agent);
+        let [plan] = plans(&messages)[..] else { panic!("{messages:?}") };
+        let expected = DeletedWorkload { instance: b.clone(), dependencies: BTreeMap::new() };
+        assert_eq!(plan.deleted, [expected]);
+        // The new b is a part of the order when the same agent has it: it waits there behind the old one.
+        let added: &[&str] = if agent_of_b == "A" { &["b"] } else { &[] };
+        assert_eq!(names(&plan.added), added);
+        cluster.report(agent, &[(&a, Phase::Running), (&b, Phase::Removed)]);
+        assert!(plans(&cluster.take(agent)).is_empty(), "it is told once");
+        assert!(cluster.server.waiting_deletes.is_empty());
+    }
 }
 
 #[test]

@@ -1,0 +1,127 @@
+//! Commanders that follow events: a copy of the state that only events change, compared with what a fresh read says.
+//!
+//! Thread: the one of the test.
+
+use crate::model::messages::{AlteredFields, FromServer, ReadState, Request, RequestContent, ResponseContent};
+use crate::model::node::Node;
+use crate::wire::outbox::OutboxReader;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// What subscribers ask for.
+const MASKS: [&[&str]; 5] = [
+    &[],
+    &["workloadStates"],
+    &["desiredState"],
+    &["effectiveState.workloads", "agents"],
+    &["desiredState.workloads.w1", "workloadStates.A"],
+];
+
+/// One subscriber. It reads its stream only now and then.
+pub struct Subscriber {
+    pub reader: OutboxReader,
+    pub reads_at: Instant,
+    masks: Vec<String>,
+    copy: Option<Node>,
+    quiet: u32,
+}
+
+impl Subscriber {
+    /// One that asks for one of several parts of the state.
+    pub fn new(reader: OutboxReader, kind: usize, reads_at: Instant) -> Self {
+        let masks = MASKS[kind % MASKS.len()].iter().map(|mask| (*mask).to_owned()).collect();
+        Self { reader, reads_at, masks, copy: None, quiet: 0 }
+    }
+
+    /// What it asks.
+    pub fn request(&self) -> Request {
+        let read = ReadState { masks: self.masks.clone(), subscribe: true };
+        Request { id: "events".to_owned(), content: RequestContent::CompleteState(read) }
+    }
+
+    /// Takes over all events so far; answers what is different from `fresh`, a read with its masks.
+    pub fn follow(&mut self, fresh: impl FnOnce(&[String]) -> Node) -> Option<String> {
+        let mut news = false;
+        while let Some(message) = self.reader.try_next() {
+            news = true;
+            let FromServer::Response(response) = message else {
+                return Some(format!("a commander was sent {message:?}"));
+            };
+            match (response.content, &mut self.copy) {
+                (ResponseContent::CompleteState { state, altered: None }, copy @ None) => *copy = Some(state),
+                (ResponseContent::CompleteState { state, altered: Some(altered) }, Some(copy)) => {
+                    if let Err(wrong) = take_over(copy, &state, &altered) {
+                        return Some(wrong);
+                    }
+                }
+                (other, _) => return Some(format!("a subscriber was sent {other:?}")),
+            }
+        }
+        if !news && !self.quiet_is_checked() {
+            return None;
+        }
+        let fresh = self.leaves(&fresh(&self.masks));
+        let copy = self.leaves(self.copy.as_ref()?);
+        let paths = fresh.keys().chain(copy.keys());
+        let different = paths.into_iter().find(|path| fresh.get(*path) != copy.get(*path));
+        different.map(|path| {
+            let (told, is) = (copy.get(path), fresh.get(path));
+            format!("a follower of {:?} knows '{path}' as {told:?}, a read says {is:?}", self.masks)
+        })
+    }
+
+    /// Whether it compares although nothing was told, now and then: an event may be missing.
+    fn quiet_is_checked(&mut self) -> bool {
+        self.quiet += 1;
+        self.quiet.is_multiple_of(4)
+    }
+
+    /// The values of what the masks select; a read brings more along. An empty list or map means the same as none.
+    fn leaves(&self, tree: &Node) -> BTreeMap<String, String> {
+        let mut found = BTreeMap::new();
+        collect(tree, String::new(), &mut found);
+        let selected = |path: &str| {
+            let below = |mask: &String| path.strip_prefix(mask.as_str()).is_some_and(|rest| rest.starts_with('.'));
+            self.masks.is_empty() || self.masks.iter().any(below)
+        };
+        found.retain(|path, _| selected(path));
+        found
+    }
+}
+
+fn collect(node: &Node, path: String, found: &mut BTreeMap<String, String>) {
+    match node {
+        Node::Map(entries) => {
+            for (key, child) in entries {
+                collect(child, if path.is_empty() { key.clone() } else { format!("{path}.{key}") }, found);
+            }
+        }
+        Node::List(items) if items.is_empty() => {}
+        other => _ = found.insert(path, format!("{other:?}")),
+    }
+}
+
+/// What a client does with an event: sets what was added or updated, removes what was removed.
+fn take_over(copy: &mut Node, state: &Node, altered: &AlteredFields) -> Result<(), String> {
+    for path in altered.added.iter().chain(&altered.updated) {
+        let parts: Vec<&str> = path.split('.').collect();
+        let value = state.at(&parts).ok_or_else(|| format!("an event tells of '{path}' and does not hold it"))?;
+        let (last, parents) = parts.split_last().ok_or("an event about nothing")?;
+        let mut place = copy.as_map_mut().ok_or("a state is no map")?;
+        for key in parents {
+            let next = place.entry((*key).to_owned()).or_insert_with(Node::empty);
+            place = next.as_map_mut().ok_or_else(|| format!("an event about '{path}', which has no place"))?;
+        }
+        place.insert((*last).to_owned(), value.clone());
+    }
+    for path in &altered.removed {
+        let parts: Vec<&str> = path.split('.').collect();
+        let Some((last, parents)) = parts.split_last() else { continue };
+        let place = parents.iter().try_fold(&mut *copy, |node, key| node.as_map_mut()?.get_mut(*key));
+        // Of overlapping masks the shorter one may have taken the way to it.
+        if let Some(entries) = place.and_then(Node::as_map_mut) {
+            entries.remove(*last);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,201 @@
+//! Hours of a busy cluster: what server and agent hold and how often they wake up stays the same.
+//!
+//! Thread: the test's. Owns: one cluster with the fake engine, the agent behind a proxy.
+//!
+//! `ANKAIOS_SOAK_MINUTES` is how long it goes on (half a minute otherwise), `ANKAIOS_SOAK_CURVE` names a file for the
+//! measured curves. `just soak` sets both.
+
+#![allow(clippy::disallowed_methods)] // Tests start processes and wait for them.
+
+mod support;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use support::process::thread_names;
+use support::{Cluster, Proxy, manifest, poll, wait_until, workload};
+
+const WORKLOADS: usize = 10;
+/// An idle cluster is watched for this long in each round; a measurement, nothing waits for it.
+const WATCHED: Duration = Duration::from_secs(2);
+/// Rounds until allocators, thread stacks and caches have what they need.
+const WARM_UP: usize = 3;
+/// What may be more at the end than at the begin; allocators take pages as threads happen to meet.
+const GROWTH_MAX_KIB: f64 = 4.0 * 1024.0;
+/// Wake-ups per second of an idle program may differ by this factor and this number: others use the machine as well.
+const WAKE_UPS_FACTOR: f64 = 2.0;
+const WAKE_UPS_MORE: f64 = 20.0;
+
+/// What a program holds while nothing happens.
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    threads: usize,
+    files: usize,
+    rss_kib: f64,
+    wake_ups: f64,
+}
+
+fn held(pid: u32) -> (usize, usize) {
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).expect("the process runs").count();
+    (thread_names(pid).len(), files)
+}
+
+/// How often the threads of a process have begun to wait so far.
+fn waits(pid: u32) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs").flatten();
+    let of_task = |task: fs::DirEntry| -> u64 {
+        let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+    };
+    tasks.map(of_task).sum()
+}
+
+fn rss_kib(pid: u32) -> f64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("the kernel counts it");
+    line.trim().trim_end_matches("kB").trim().parse().expect("a number")
+}
+
+/// Both programs, watched at the same time.
+fn sample(pids: [u32; 2]) -> [Sample; 2] {
+    let before = pids.map(waits);
+    let begin = Instant::now();
+    std::thread::sleep(WATCHED);
+    let seconds = begin.elapsed().as_secs_f64();
+    let after = pids.map(waits);
+    let mut samples = pids.map(|pid| {
+        let (threads, files) = held(pid);
+        Sample { threads, files, rss_kib: rss_kib(pid), wake_ups: 0.0 }
+    });
+    for (index, sample) in samples.iter_mut().enumerate() {
+        // A thread that ended takes its count with it.
+        sample.wake_ups = after[index].saturating_sub(before[index]) as f64 / seconds;
+    }
+    samples
+}
+
+/// Workloads come, change, end by themselves, are restarted and go; connections break; clients come and go.
+fn churn(cluster: &Cluster, proxy: &Proxy, round: usize) {
+    let name = |number: usize| format!("w{number}");
+    let all = |version: usize| -> String {
+        let one = |number: usize| {
+            let image = ["run", "run", "exit0", "exit1:after=200ms", "run"][number % 5];
+            let mut one = workload(&name(number), image).config(&format!("commandArgs: [\"{version}\"]"));
+            if number % 5 == 3 {
+                one = one.restart("ALWAYS");
+            }
+            if number > 4 && number.is_multiple_of(5) {
+                one = one.after(&name(number - 5), "ADD_COND_RUNNING");
+            }
+            one
+        };
+        manifest(&(0..WORKLOADS).map(one).collect::<Vec<_>>())
+    };
+    let mut events = cluster.start_ank(&["get", "events", "-o", "json"]);
+    cluster.apply(&all(2 * round));
+    cluster.wait_for_state("w5", "Running(Ok)");
+    cluster.apply(&all(2 * round + 1));
+    let before = proxy.accepted();
+    proxy.cut();
+    wait_until("the agent is back", || proxy.accepted() > before);
+    cluster.wait_for_state("w0", "Running(Ok)");
+    cluster.engine.finish("w0", 1);
+    cluster.wait_for_row("w0", "its end", |row| row.state == "Failed(ExecFailed)");
+    let mut logs = cluster.start_ank(&["logs", "-f", "w1"]);
+    let _ = cluster.ank(&["get", "state"]);
+    for program in [&mut logs, &mut events] {
+        if program.is_running() {
+            program.signal(Signal::TERM);
+        }
+        program.wait(support::LIMIT).expect("it ends when it is told");
+    }
+    let file = cluster.write("all.yaml", &all(0)).to_string_lossy().into_owned();
+    let output = cluster.ank(&["--no-wait", "apply", "-d", &file]);
+    assert_eq!((output.code, output.stderr.as_str()), (0, ""));
+    cluster.wait_for("all are gone", || {
+        let output = cluster.ank(&["get", "workloads"]);
+        (output.code == 0 && support::table::workloads(&output.stdout).is_empty()).then_some(())
+    });
+    assert!(cluster.engine.containers().is_empty());
+}
+
+fn median(samples: &[Sample], value: fn(&Sample) -> f64) -> f64 {
+    let mut values: Vec<f64> = samples.iter().map(value).collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// A drawing of a curve in one line, from its least to its greatest value.
+fn curve(samples: &[Sample], value: fn(&Sample) -> f64) -> String {
+    const STEPS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    const WIDTH: usize = 60;
+    let parts: Vec<f64> = samples.chunks(samples.len().div_ceil(WIDTH)).map(|part| median(part, value)).collect();
+    let (least, most) = parts.iter().fold((f64::MAX, 0.0_f64), |(least, most), at| (least.min(*at), most.max(*at)));
+    let step = |at: &f64| STEPS[((at - least) / (most - least).max(1.0) * 7.0) as usize];
+    format!("{} {least:.0} to {most:.0}", parts.iter().map(step).collect::<String>())
+}
+
+#[test]
+#[allow(clippy::print_stderr)] // The curves are of interest.
+fn threads_files_memory_and_wake_ups_of_a_busy_cluster_stay_flat() {
+    let minutes = std::env::var("ANKAIOS_SOAK_MINUTES").ok().filter(|text| !text.is_empty());
+    let minutes: f64 = minutes.map_or(0.5, |text| text.parse().expect("ANKAIOS_SOAK_MINUTES is a number"));
+    let mut cluster = Cluster::prepare();
+    cluster.start_server(&[]);
+    let proxy = Proxy::start(&cluster.address());
+    cluster.set_agent_url(&proxy.url());
+    cluster.start_agent("agent_A");
+    cluster.wait_for_agents(&["agent_A"]);
+    let pids = [cluster.server().pid(), cluster.agent("agent_A").pid()];
+    let base = pids.map(held);
+    let mut curves: [Vec<Sample>; 2] = [Vec::new(), Vec::new()];
+    let mut text = "round,seconds,program,threads,files,rss_kib,wake_ups_per_s\n".to_owned();
+    let begin = Instant::now();
+    let mut round = 0;
+    while begin.elapsed().as_secs_f64() < minutes * 60.0 || round < WARM_UP + 3 {
+        churn(&cluster, &proxy, round);
+        // Connections of `ank` and the one that was cut may be just ending.
+        for (what, (pid, base)) in ["server", "agent"].into_iter().zip(pids.into_iter().zip(base)) {
+            let settled = poll(support::LIMIT, || {
+                let (threads, files) = held(pid);
+                (threads <= base.0 + 1 && files <= base.1 + 2).then_some(())
+            });
+            assert!(settled.is_some(), "round {round}: {what} held {base:?} threads and files, now {:?}", held(pid));
+        }
+        let samples = sample(pids);
+        for (index, what) in ["server", "agent"].into_iter().enumerate() {
+            let Sample { threads, files, rss_kib, wake_ups } = samples[index];
+            let seconds = begin.elapsed().as_secs();
+            writeln!(text, "{round},{seconds},{what},{threads},{files},{rss_kib},{wake_ups:.1}").expect("a String");
+            curves[index].push(samples[index]);
+        }
+        if let Some(path) = std::env::var_os("ANKAIOS_SOAK_CURVE").filter(|path| !path.is_empty()) {
+            fs::write(path, &text).expect("the file for the curves is writable");
+        }
+        round += 1;
+    }
+    type Value = fn(&Sample) -> f64;
+    let values: [(&str, Value); 4] = [
+        ("threads", |sample| sample.threads as f64),
+        ("files", |sample| sample.files as f64),
+        ("memory, KiB", |sample| sample.rss_kib),
+        ("wake-ups per second", |sample| sample.wake_ups),
+    ];
+    eprintln!("{round} rounds in {:.0} s", begin.elapsed().as_secs_f64());
+    for (what, samples) in ["server", "agent"].into_iter().zip(&curves) {
+        let samples = &samples[WARM_UP..];
+        for (name, value) in values {
+            eprintln!("{what:<7} {name:<20} {}", curve(samples, value));
+        }
+        let third = samples.len().div_ceil(3);
+        let (first, last) = (&samples[..third], &samples[samples.len() - third..]);
+        let grown = median(last, values[2].1) - median(first, values[2].1);
+        assert!(grown <= GROWTH_MAX_KIB, "{what}: {grown:.0} KiB more in the last third: {samples:?}");
+        let (before, after) = (median(first, values[3].1), median(last, values[3].1));
+        let most = before * WAKE_UPS_FACTOR + WAKE_UPS_MORE;
+        assert!(after <= most, "{what}: {before:.1} wake-ups per second became {after:.1}: {samples:?}");
+    }
+}
