@@ -8,4 +8,4 @@ cd "$root"
 
 cross/build.sh aarch64
 export ANKAIOS_CROSS_BIN=$cross_bin
-exec tests/scripts/cargo.sh test --locked --test cross_qemu
+exec tests/scripts/cargo.sh test --locked --features multicall --test cross_qemu

@@ -150,7 +150,7 @@ fn commands(programs: &Path) -> bool {
         let (before, begin) = (server.cpu(), Instant::now());
         let start = |_| {
             let mut command = Command::new(programs.join("ank"));
-            command.args(["--insecure", "--server-url", &url, "get", "workloads"]);
+            command.args(["--insecure", "--server-url", &url, "--response-timeout", "60000", "get", "workloads"]);
             command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("ank starts")
         };
         let all: Vec<Child> = (0..count).map(start).collect();
