@@ -130,9 +130,9 @@ fn an_agent_without_nerdctl_is_quiet_until_a_workload_wants_it() {
 #[test]
 fn engines_without_workloads_are_not_called() {
     let cluster = Cluster::start(&["agent_A"]);
-    cluster.engine.install_nerdctl();
     cluster.apply(&manifest(&[workload("web", "run")]));
     cluster.wait_for_state("web", "Running(Ok)");
+    cluster.engine.install_nerdctl();
     cluster.delete("web");
     cluster.wait_until_gone("web");
     // One listing per engine at the start, of nerdctl none, since it was not there.

@@ -95,7 +95,10 @@ fn workload(nodes: &[Node], added: &AddedWorkload, states: &States) -> Option<St
         Some(_) => false,
         None => match phase {
             Phase::PendingWaitingToStart => !may_start(added, states) || config.contains("activation"),
-            Phase::FailedExecFailed => config.contains("/never"),
+            // It was stopped and removed because its checks failed, and is not to be started again.
+            Phase::FailedExecFailed => {
+                config.contains("/never") || (config.contains("alive") && policy == RestartPolicy::Never)
+            }
             Phase::PendingStartingFailed => {
                 workload.runtime_config.starts_with("bad") || !RUNTIMES.contains(&&*workload.runtime)
             }
