@@ -37,7 +37,7 @@ impl Rig {
             pace: Pace { initial_delay: Duration::ZERO, period, timeout: Duration::from_secs(5) },
             successes: 1,
             failures: Some(1),
-            // On loopback the container's network is entered, which is this process's own here.
+            // Nothing says which process the container has.
             target: ProbeTarget::default(),
             notify,
             unarmed: false,
@@ -59,7 +59,7 @@ impl Rig {
     }
 }
 
-/// An address of this machine that is not loopback's default, so that no container's network is looked for.
+/// A port of the node.
 fn tcp(port: u16) -> Check {
     Check::Tcp { host: IpAddr::V4(Ipv4Addr::LOCALHOST), port }
 }
@@ -100,7 +100,7 @@ fn an_http_server_is_asked_for_its_path_and_its_status_counts() {
     });
     let mut rig = Rig::new();
     let host = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    // As for any address beyond loopback, the node's network is used: that of `Gone` is always.
+    // To be gone is asked in the node's own network, and any answer means that it is not.
     rig.watch(Purpose::Gone, Check::Http { host, port, path: "/ready".to_owned(), status: Some(200) }, None);
     assert_eq!(rig.verdict(), "holds");
     assert!(requests.recv_timeout(PATIENCE).unwrap().starts_with("GET /ready HTTP/1.1\r\nHost: 127.0.0.1:"));
