@@ -47,6 +47,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
         // [impl->swdd~workload-control-loop-sends-workload-states~2]
         self.report(state);
         if let Some(ended) = ended {
+            if matches!(&self.stage, Stage::RestartAt(_, waiting) if *waiting == ended) {
+                return Flow::Continue; // The end that the restart is waiting for, told once more.
+            }
             // [impl->swdd~workload-control-loop-handles-workload-restarts~2]
             let now = self.context.clock.now();
             let at = self.restarts.restart_at(ended, now, &mut self.random);
@@ -56,6 +59,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             self.stage = Stage::RestartAt(at, ended);
         } else if runs && matches!(self.stage, Stage::RestartAt(..)) {
             self.stage = Stage::Idle; // Somebody else started it again.
+            self.restarts.running(self.context.clock.now());
         }
         Flow::Continue
     }
