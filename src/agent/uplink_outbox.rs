@@ -317,6 +317,10 @@ impl UplinkReader {
             batch.push(state);
         }
         if !batch.is_empty() {
+            // What came back is not to be removed again: its state is told anew after the next hello.
+            let back =
+                |one: &InstanceName| batch.iter().any(|it| it.instance == *one && it.state.phase != Phase::Removed);
+            slots.removed_sent.retain(|(_, instance)| !instances.contains(instance) || !back(instance));
             return Some(ToServer::WorkloadStates(batch));
         }
         if std::mem::take(&mut slots.complete) {
@@ -474,6 +478,22 @@ mod tests {
         reader.disconnected(clock.now());
         let expected = [state("lost", Phase::Removed), state("back", Phase::Running)];
         assert_eq!(sent(&reader, clock.now()), [expected.to_vec()]);
+    }
+
+    #[test]
+    fn an_instance_that_came_back_was_reported_as_removed_when_the_connection_was_lost() {
+        let now = ManualClock::new().now();
+        let (outbox, reader) = uplink_outbox();
+        reader.connected();
+        // A restart of a workload that failed: the same instance goes and comes.
+        for phase in [Phase::Removed, Phase::PendingStarting, Phase::Running] {
+            outbox.put(state("restarted", phase));
+        }
+        outbox.put(state("gone", Phase::Running));
+        outbox.put(state("gone", Phase::Removed));
+        assert_eq!(sent(&reader, now).len(), 4);
+        reader.disconnected(now);
+        assert_eq!(sent(&reader, now), [[state("gone", Phase::Removed)]]);
     }
 
     #[test]

@@ -1015,6 +1015,50 @@ fn commands_and_a_revival_by_others_end_the_waiting_for_a_restart() {
     }
 }
 
+#[test]
+fn an_end_that_was_told_twice_counted_as_two_crashes() {
+    let mut rig = Rig::new();
+    rig.always("a");
+    rig.clock.advance(RESTART_SPACING);
+    for _ in 0..6 {
+        rig.observe(ExecutionState::exited(1));
+        if rig.control_loop.due().is_some() {
+            rig.until_due();
+        }
+    }
+    rig.observe(ExecutionState::exited(1));
+    let due = rig.control_loop.due();
+    rig.engine.take_calls();
+    rig.states();
+    // The engine could not be asked for a while, or another container of the same pod ended, too.
+    for state in [ExecutionState::plain(Phase::FailedUnknown), ExecutionState::exited(1), ExecutionState::exited(2)] {
+        rig.observe(state);
+        assert_eq!(rig.control_loop.due(), due);
+    }
+    assert_eq!(rig.states().len(), 3, "they are reported all the same");
+    rig.until_due();
+    assert_eq!(rig.engine.take_calls(), ["delete web", "create web"]);
+}
+
+#[test]
+fn the_time_that_a_container_ran_after_somebody_started_it_did_not_end_the_back_off() {
+    let mut rig = Rig::new();
+    rig.always("a");
+    rig.clock.advance(RESTART_SPACING);
+    for _ in 0..6 {
+        rig.observe(ExecutionState::exited(1));
+        if rig.control_loop.due().is_some() {
+            rig.until_due();
+        }
+    }
+    rig.observe(ExecutionState::exited(1));
+    rig.observe(ExecutionState::plain(Phase::Running));
+    assert_eq!(rig.control_loop.due(), None);
+    rig.clock.advance(RESTART_RESET);
+    rig.observe(ExecutionState::exited(1));
+    assert_eq!(rig.states().last().unwrap(), &starting("a"), "immediate again");
+}
+
 // [utest->swdd~workload-control-loop-receives-workload-states~1]
 // [utest->swdd~workload-control-loop-checks-workload-state-validity~1]
 #[test]
