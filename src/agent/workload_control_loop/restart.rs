@@ -46,7 +46,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let ended = self.needs_restart(state.phase);
         let runs = state.phase == Phase::Running;
         let state = self.lifecycle_view(state);
-        let told_again = matches!((&self.stage, ended), (Stage::RestartAt(_, waiting), Some(ended)) if *waiting == ended);
+        let told_again =
+            matches!((&self.stage, ended), (Stage::RestartAt(_, waiting), Some(ended)) if *waiting == ended);
         if ended.is_some() && !told_again {
             // [impl->swdd~workload-control-loop-handles-workload-restarts~2]
             return self.report_ended(state, ended);
