@@ -98,6 +98,8 @@ pub const WATCH_INBOX: usize = 256;
 /// States of own workloads waiting for the server in the order in which they came; when there are more, only the
 /// newest of each instance is kept.
 pub const UPLINK_STATES: usize = 1024;
+/// Requests of workloads sent one after the other while the load or a log waits. Answers come soon, logs go on.
+pub const UPLINK_REQUESTS_IN_A_ROW: u32 = 16;
 /// States in one message to the server. Room for long texts within [`FOREIGN_MESSAGE_MAX`].
 pub const UPLINK_BATCH: usize = 256;
 /// A removal that was sent is sent again when the connection is lost within this time: nobody knows whether it

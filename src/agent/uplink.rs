@@ -98,9 +98,12 @@ impl Uplink {
                         debug!("Connection to server interrupted: '{reason}'");
                     }
                     let pause = SystemClock.alarm(now + RECONNECT_PAUSE);
-                    select_biased! {
-                        recv(stop) -> _ => return None,
-                        recv(pause) -> _ => {}
+                    loop {
+                        select_biased! {
+                            recv(stop) -> _ => return None,
+                            recv(pause) -> _ => break,
+                            recv(pulse.nudged()) -> _ => pulse.turn(),
+                        }
                     }
                 }
             }

@@ -7,7 +7,7 @@
 //! slots, never the other way round.
 
 use super::request_queue::RequestQueue;
-use crate::limits::{CONTROL_SMALL_REQUEST, REMOVED_MEMORY, UPLINK_BATCH, UPLINK_STATES};
+use crate::limits::{CONTROL_SMALL_REQUEST, REMOVED_MEMORY, UPLINK_BATCH, UPLINK_REQUESTS_IN_A_ROW, UPLINK_STATES};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AgentLoad, Request, Response, ToServer};
 use crate::model::names::{InstanceName, Name};
@@ -110,6 +110,8 @@ struct Slots {
     complete: bool,
     load: Option<AgentLoad>,
     requests: RequestQueue,
+    /// Requests sent since load and logs had their turn.
+    requests_in_a_row: u32,
     connected: bool,
     /// Removals that were sent and may not have arrived.
     removed_sent: VecDeque<(Instant, InstanceName)>,
@@ -133,6 +135,7 @@ pub fn uplink_outbox() -> (UplinkOutbox, UplinkReader) {
         complete: false,
         load: None,
         requests: RequestQueue::default(),
+        requests_in_a_row: 0,
         connected: false,
         removed_sent: VecDeque::new(),
         logs: VecDeque::new(),
@@ -326,8 +329,15 @@ impl UplinkReader {
         if std::mem::take(&mut slots.complete) {
             return Some(ToServer::StatesComplete);
         }
-        let request = slots.requests.pop().map(ToServer::Request);
-        request.or_else(|| slots.load.take().map(ToServer::AgentLoad)).or_else(|| slots.next_log())
+        // Who never stops asking must not keep everything else from the server.
+        let others_wait = slots.load.is_some() || !slots.logs.is_empty();
+        let may_ask = slots.requests_in_a_row < UPLINK_REQUESTS_IN_A_ROW || !others_wait;
+        if let Some(request) = may_ask.then(|| slots.requests.pop()).flatten() {
+            slots.requests_in_a_row = slots.requests_in_a_row.saturating_add(1);
+            return Some(ToServer::Request(request));
+        }
+        slots.requests_in_a_row = 0;
+        slots.load.take().map(ToServer::AgentLoad).or_else(|| slots.next_log())
     }
 
     /// Becomes ready when there may be something to send, and for good when nothing will come any more.
@@ -570,6 +580,25 @@ mod tests {
         assert_eq!(reader.next(now), Some(ToServer::Request(request("cancel"))));
         assert_eq!(reader.next(now), Some(ToServer::Request(request("0"))));
         outbox.put_request(&"w".into(), request("more")).unwrap();
+    }
+
+    #[test]
+    fn a_workload_that_never_stopped_asking_kept_load_and_logs_from_the_server() {
+        let now = ManualClock::new().now();
+        let (outbox, reader) = uplink_outbox();
+        reader.connected();
+        outbox.put_load(load(1));
+        let stop = ToServer::LogsStop { request_id: "logs".to_owned(), instance: state("a", Phase::Running).instance };
+        assert!(outbox.logs().put(stop.clone(), None));
+        let sent: Vec<ToServer> = (0..1000)
+            .filter_map(|number| {
+                outbox.put_request(&"w".into(), ask(&number.to_string())).unwrap();
+                reader.next(now)
+            })
+            .collect();
+        for waiting in [ToServer::AgentLoad(load(1)), stop] {
+            assert!(sent.contains(&waiting), "{waiting:?}");
+        }
     }
 
     #[test]

@@ -295,8 +295,10 @@ impl RuntimeConnector for FakeConnector {
         if is_cancelled(watch) {
             return Err(RuntimeError::Cancelled);
         }
-        if fault == Some(Fault::LeavesHalfDone) {
-            return Err(failed());
+        match fault {
+            Some(Fault::LeavesHalfDone) => return Err(failed()),
+            Some(Fault::IsMissing) => return Err(RuntimeError::NotInstalled(FAILURE.to_owned())),
+            _ => {}
         }
         let Some(container) = world.containers.get_mut(id).filter(|_| fault.is_none()) else {
             world.containers.remove(id);

@@ -59,10 +59,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 self.container = None;
                 self.fail_for_good(&cause);
             }
+            // The engine did nothing, so a container that was to be started again is still there to be started.
+            Err(error @ (RuntimeError::NotInstalled(_) | RuntimeError::NotStarted(_))) => {
+                self.on_create_failed(start, &error.to_string());
+            }
             Err(error) => {
                 match error {
                     RuntimeError::TimedOut(_) => self.expect_leftovers(),
-                    RuntimeError::NotInstalled(_) | RuntimeError::NotStarted(_) if self.container.is_none() => {}
                     _ if self.leftovers == Leftovers::None => self.leftovers = Leftovers::Unlikely,
                     _ => {}
                 }

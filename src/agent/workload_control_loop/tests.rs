@@ -936,6 +936,18 @@ fn a_failed_start_of_an_ended_container_is_retried_with_a_new_one() {
 }
 
 #[test]
+fn a_container_whose_start_could_not_be_tried_stood_in_the_way_of_a_new_one() {
+    let mut rig = Rig::new();
+    let id = rig.always("a");
+    rig.engine.inject(Call::Start, [Fault::IsMissing]);
+    rig.clock.advance(RESTART_SPACING);
+    rig.observe(ExecutionState::exited(0));
+    rig.until_due();
+    assert_eq!(rig.engine.take_calls(), ["start web", "start web"]);
+    assert_eq!(rig.engine.only().0, id);
+}
+
+#[test]
 fn a_crash_loop_restarts_ever_more_slowly_until_it_ran_for_a_minute() {
     let mut rig = Rig::new();
     rig.always("a");
