@@ -167,3 +167,68 @@ fn other_users_command_if_the_file_lets_them_and_never_become_agents() {
     cluster.start_agent("agent_A");
     cluster.wait_for_agents(&["agent_A"]);
 }
+
+/// Starts `program` with a config file of `lines` and with `variables`, which lead it to a socket.
+fn started_by_environment(cluster: &Cluster, program: &str, lines: &str, variables: &[(&str, &str)]) -> Command {
+    let config = cluster.write(&format!("{}.conf", variables[0].0), &format!("version = 'v1'\n{lines}\n"));
+    let mut command = clean_command(program, cluster.folder());
+    // No engine: nothing is run here.
+    command.arg("-x").arg(config).envs(variables.iter().copied()).env("PATH", cluster.folder());
+    command
+}
+
+#[test]
+fn the_environment_leads_all_programs_to_one_server_over_their_files_and_below_their_options() {
+    let (cluster, socket) = prepare();
+    let logs = cluster.folder().join("logs");
+    let (url, other) = (format!("unix://{}", socket.display()), format!("unix://{}.other", socket.display()));
+
+    let (ank_server, variables) = (env!("CARGO_BIN_EXE_ank-server"), [("ANKSERVER_ADDRESS", url.as_str())]);
+    let elsewhere = format!("address = '{other}'");
+    let mut command = started_by_environment(&cluster, ank_server, &elsewhere, &variables);
+    let server = Process::start(&mut command, &logs, "server");
+    wait_until("the server listens", || server.stderr().contains(&format!("listens on '{url}',")));
+    let mut command = started_by_environment(&cluster, ank_server, "", &[("ANKSERVER_ADDRESS", &other)]);
+    let mut second = Process::start(command.args(["--address", &url]), &logs, "second");
+    assert_eq!(second.wait(LIMIT).map(exit_code), Some(1), "{}", second.stderr());
+    assert!(second.stderr().contains(&format!("cannot listen on '{url}': address in use")), "{}", second.stderr());
+
+    let variables = [("ANKAGENT_NAME", "of_environment"), ("ANKAGENT_SERVER_URL", url.as_str())];
+    let agent = |name: &str, arguments: &[&str]| {
+        let file = format!("name = 'of_file'\nserver_url = '{other}'");
+        let mut command = started_by_environment(&cluster, env!("CARGO_BIN_EXE_ank-agent"), &file, &variables);
+        Process::start(command.arg("--run-folder").arg(cluster.run_folder()).args(arguments), &logs, name)
+    };
+    let _agents = [agent("environment", &[]), agent("option", &["--name", "of_option"])];
+    let mut astray = agent("astray", &["--server-url", "unix://relative"]);
+    assert_eq!(astray.wait(LIMIT).map(exit_code), Some(1), "{}", astray.stderr());
+    assert!(astray.stderr().contains("address format: 'unix://relative'. A socket is"), "{}", astray.stderr());
+
+    let tables = format!("[default]\nserver_url = '{other}'\n[contexts.car]\nserver_url = '{url}'");
+    let ank = |variables: &[(&str, &str)], arguments: &[&str]| {
+        let mut command = started_by_environment(&cluster, env!("CARGO_BIN_EXE_ank"), &tables, variables);
+        command.args(arguments).args(["get", "agents"]);
+        cluster.finish(command, "")
+    };
+    let car = ("ANK_CONTEXT", "car");
+    wait_until("both agents are connected", || {
+        let output = ank(&[car], &[]);
+        assert_eq!((output.code, output.stderr.as_str()), (0, ""));
+        ["of_environment ", "of_option "].iter().all(|name| output.stdout.contains(name))
+    });
+    assert_eq!(ank(&[("ANK_CONTEXT", "nosuch")], &["--context", "car"]).code, 0);
+    let unreachable = format!("error: Could not connect to Ankaios server on '{other}'.\n");
+    for (variables, arguments) in [
+        (&[car][..], &["--server-url", other.as_str()][..]),
+        // An empty name is the way back to the table `default`.
+        (&[car], &["--context", ""]),
+        (&[("ANK_CONTEXT", "")], &[]),
+    ] {
+        let output = ank(variables, arguments);
+        assert!(output.code == 1 && output.stderr.starts_with(&unreachable), "{arguments:?}: {}", output.stderr);
+    }
+    // Whoever names a context means its server.
+    let output = ank(&[("ANK_SERVER_URL", &other)], &["--context", "car"]);
+    let warning = format!("warn: the server is '{other}' of ANK_SERVER_URL, not '{url}' of context 'car'\n");
+    assert!(output.code == 1 && output.stderr.starts_with(&(warning + &unreachable)), "{}", output.stderr);
+}

@@ -243,8 +243,8 @@ fn combine(
     let url = options.server_url.or(keys.server_url);
     let url = url.as_deref().unwrap_or(DEFAULT_SERVER_URL);
     let parsed = ServerUrl::parse(url);
-    let security = if parsed.as_ref().is_ok_and(ServerUrl::is_socket) {
-        Security::Insecure // The permissions of the socket decide who connects.
+    let security = if parsed.as_ref().map_or_else(|_| url.starts_with("unix:"), ServerUrl::is_socket) {
+        Security::Insecure // The permissions of the socket decide who connects. A wrong path is told below.
     } else {
         let (security, warning) = decide_security(insecure, pems);
         warnings.extend(warning.map(str::to_owned));

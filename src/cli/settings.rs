@@ -5,6 +5,7 @@
 use super::args::Common;
 use super::error::CliError;
 use super::output::Output;
+use super::table::one_line;
 use crate::model::nearest::nearest;
 use crate::settings::{self, ConfigError, ConfigFile, MessageSize, PemKeys, PemPaths, Pems};
 use crate::wire::address::{Security, ServerUrl};
@@ -107,6 +108,7 @@ impl CliSettings {
         let flag = |given: bool, not: bool, key: Option<bool>| given || (!not && key.unwrap_or(false));
         let quiet = flag(common.quiet, common.no_quiet, keys.quiet);
         output.set_level(quiet, flag(common.verbose, common.no_verbose, keys.verbose));
+        warn_of_other_server(server_url, common, keys, output);
         let (url, security) = connection(server_url, common, file.pems, keys, &file.url_place, output)?;
         let response_timeout = common.response_timeout.or(keys.response_timeout).unwrap_or(DEFAULT_RESPONSE_TIMEOUT_MS);
         Ok(Self {
@@ -120,6 +122,24 @@ impl CliSettings {
                 fail_on_error: common.fail_on_error,
             },
         })
+    }
+}
+
+/// The context that was asked for. An empty name means the table `default`, so that one command can do without the
+/// context of the environment.
+fn wanted_context(common: &Common) -> Option<&str> {
+    common.context.as_deref().filter(|name| !name.is_empty())
+}
+
+/// Warns when the environment leads to another server than the context: whoever names a context means its server.
+fn warn_of_other_server(server_url: Option<&str>, common: &Common, keys: &Keys, output: &mut Output<'_>) {
+    let (Some(context), Some(used), Some(not_used)) = (wanted_context(common), server_url, &keys.server_url) else {
+        return;
+    };
+    if used != not_used && std::env::var_os("ANK_SERVER_URL").is_some_and(|url| url == used) {
+        output.warn(one_line(&format!(
+            "the server is '{used}' of ANK_SERVER_URL, not '{not_used}' of context '{context}'"
+        )));
     }
 }
 
@@ -146,7 +166,7 @@ pub fn known_contexts(common: &Common) -> Vec<String> {
 fn read_file(common: &Common, output: &mut Output<'_>) -> Result<FromFile, CliError> {
     let file = find_file(common, output).map_err(|error| config_error(&error))?;
     let contexts = file.as_ref().map_or(Ok(Vec::new()), contexts).map_err(|error| config_error(&error))?;
-    let context = common.context.as_deref();
+    let context = wanted_context(common);
     if let Some(name) = context.filter(|name| !contexts.iter().any(|known| known == name)) {
         return Err(no_context(name, file.as_ref(), &contexts));
     }
@@ -311,6 +331,8 @@ mod tests {
         let settings = settings.unwrap();
         assert_eq!((settings.url.to_string().as_str(), settings.waiting.no_wait), ("http://line:4", false));
         assert_eq!(load(file, &["-k"]).0.unwrap().url.to_string(), "http://table:2");
+        let (settings, _) = load(file, &["-k", "--context", ""]);
+        assert_eq!(settings.unwrap().url.to_string(), "http://table:2", "an empty name is none");
         let error = load(file, &["-k", "--context", "cat"]).0.unwrap_err();
         assert!(error.starts_with("Context 'cat' does not exist in '"), "{error}");
         let wrong = "version = 'v1'\n[contexts.lab]\nquiet = 'no'\n";
