@@ -61,7 +61,8 @@ mod tests {
 
     #[test]
     fn program_is_named_by_the_last_part_of_the_path() {
-        for (argument, expected) in [("ank", "ank"), ("/usr/bin/ank-agent", "ank-agent"), ("./x/ank", "ank"), ("", "")] {
+        for (argument, expected) in [("ank", "ank"), ("/usr/bin/ank-agent", "ank-agent"), ("./x/ank", "ank"), ("", "")]
+        {
             assert_eq!(called_as(OsStr::new(argument)), expected, "{argument}");
         }
     }

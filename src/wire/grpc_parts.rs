@@ -4,7 +4,7 @@
 //! retries, proxies, fault injection. Both ends of ours get a connected socket (`ChannelBuilder::connect_from_fd`,
 //! `Server::add_channel_from_fd`), so none of these can ever run. This file defines that function again, with the parts
 //! that such channels have; the linker then takes neither the library's own nor what only that refers to, which is
-//! about a sixth of our programs. A version of the library with other names does not link, which is the time to look
+//! about an eighth of our programs. A version of the library with other names does not link, which is the time to look
 //! here again.
 //!
 //! Thread: the one that first uses the library, within its initialisation.
