@@ -62,22 +62,23 @@ fn runs(cluster: &Cluster, workload: &str) -> usize {
 
 /// Create, dependency, update, restart after an exit, delete.
 fn lives_of_workloads(cluster: &Cluster) {
-    let second = workload("w2", "run").after("w1", "ADD_COND_RUNNING").restart("ALWAYS");
-    cluster.apply(&manifest(&[workload("w1", "run"), second.clone()]));
+    let needed = workload("w1", "run").restart("ALWAYS");
+    let second = workload("w2", "run").after("w1", "ADD_COND_RUNNING");
+    cluster.apply(&manifest(&[needed.clone(), second.clone()]));
     cluster.wait_for_state("w1", "Running(Ok)");
     cluster.wait_for_state("w2", "Running(Ok)");
-    let (_, first) = cluster.engine.only_container("w1");
+    let (_, old) = cluster.engine.only_container("w2");
 
-    cluster.apply(&manifest(&[workload("w1", "other"), second]));
+    cluster.apply(&manifest(&[needed, second.config("commandArgs: [new]")]));
     wait_until(
-        "w1 was replaced",
-        || matches!(cluster.engine.containers_of("w1").as_slice(), [one] if one["Id"] != first.as_str()),
+        "w2 was replaced",
+        || matches!(cluster.engine.containers_of("w2").as_slice(), [one] if one["Id"] != old.as_str()),
     );
-    cluster.wait_for_state("w1", "Running(Ok)");
-
-    cluster.engine.finish("w2", 1);
-    wait_until("w2 was restarted", || runs(cluster, "w2") == 2);
     cluster.wait_for_state("w2", "Running(Ok)");
+
+    cluster.engine.finish("w1", 1);
+    wait_until("w1 was restarted", || runs(cluster, "w1") + cluster.engine.calls_of("start", "").len() == 2);
+    cluster.wait_for_state("w1", "Running(Ok)");
 
     for name in ["w2", "w1"] {
         cluster.delete(name);

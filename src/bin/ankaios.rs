@@ -14,8 +14,11 @@ mod ank_agent;
 #[path = "ank-server.rs"]
 mod ank_server;
 
-/// The programs in this file: the name of the link, and what runs then.
-const PROGRAMS: &[(&str, fn() -> ExitCode)] = &[
+/// The name of the link, and what runs then.
+type Program = (&'static str, fn() -> ExitCode);
+
+/// The programs in this file.
+const PROGRAMS: &[Program] = &[
     #[cfg(feature = "server")]
     ("ank-server", ank_server::main),
     #[cfg(feature = "agent")]

@@ -4,7 +4,7 @@
 //! retries, proxies, fault injection. Both ends of ours get a connected socket (`ChannelBuilder::connect_from_fd`,
 //! `Server::add_channel_from_fd`), so none of these can ever run. This file defines that function again, with the parts
 //! that such channels have; the linker then takes neither the library's own nor what only that refers to, which is
-//! about a sixth of our programs. A version of the library with other names does not link, which is the time to look
+//! about an eighth of our programs. A version of the library with other names does not link, which is the time to look
 //! here again.
 //!
 //! Thread: the one that first uses the library, within its initialisation.
@@ -16,6 +16,7 @@ use std::ffi::c_void;
 /// `grpc_core::CoreConfiguration::Builder`, which the parts enter themselves in. Only handed on.
 type Builder = *mut c_void;
 
+// SAFETY: the names and arguments are those of the library's own declarations; another version of it does not link.
 unsafe extern "C" {
     /// The event engine, where sockets are read and timers run.
     #[link_name = "_ZN17grpc_event_engine12experimental44RegisterEventEngineChannelArgPreconditioningEPN9grpc_core17CoreConfiguration7BuilderE"]
@@ -41,6 +42,7 @@ unsafe extern "C" {
 }
 
 /// Takes the place of the library's `grpc_core::BuildCoreConfiguration`, in the same order.
+// SAFETY: nothing else has this name in the program: the linker takes no second definition.
 #[unsafe(export_name = "_ZN9grpc_core22BuildCoreConfigurationEPNS_17CoreConfiguration7BuilderE")]
 extern "C" fn build_core_configuration(builder: Builder) {
     // SAFETY: the library calls this with its builder, and so it does with each of these functions.
