@@ -58,7 +58,7 @@ fn a_dependent_starts_when_the_database_is_ready_whatever_way_that_is_checked() 
     let (cluster, shared) = cluster(&podman);
     let recorder = Recorder::start(&cluster);
     let notify = r#"/usr/bin/perl -MIO::Socket::UNIX -e 'my $s = IO::Socket::UNIX->new(Type => SOCK_DGRAM, Peer => $ENV{NOTIFY_SOCKET}) or die; print $s "READY=1"'"#;
-    let listen = r#"/usr/bin/perl -MIO::Socket::UNIX -e 'my $s = IO::Socket::UNIX->new(Listen => 5, Local => "/shared/socket") or die; while (1) { $s->accept }' &"#;
+    let listen = r#"{ /usr/bin/perl -MIO::Socket::UNIX -e 'my $s = IO::Socket::UNIX->new(Listen => 5, Local => "/shared/socket") or die; while (1) { $s->accept }' & }"#;
     let kinds = [
         ("notify", notify, "notify: true".to_owned()),
         ("tcp", "httpd -p 5432 -h /tmp", "tcp: { port: 5432 }".to_owned()),
