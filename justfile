@@ -41,7 +41,7 @@ test: setup check trace
 [group('test')]
 check: setup deny
     {{cargo}} fmt --check
-    shellcheck justw .ci/run tests/scripts/*.sh cross/*.sh
+    shellcheck justw .ci/run tests/scripts/*.sh tests/systemd/*.sh cross/*.sh cross/deb/*/* yocto/meta-ankaios-lite/recipes-core/ankaios-lite/files/*.init
     {{cargo}} clippy --locked --all-targets --features multicall -- -D warnings
     for component in server agent cli; do \
         {{cargo}} clippy --locked --lib --bins --no-default-features --features "$component" -- -D warnings; \
@@ -83,10 +83,20 @@ cross-test: setup
 yocto-update commit='HEAD':
     @python3 yocto/update.py '{{commit}}'
 
+# Packages, units and watchdog on a real systemd, booted in a container; as root, two minutes
+[group('test')]
+systemd-test: setup
+    @tests/scripts/systemd-test.sh
+
 # Requirements without code or test; `just trace --strict` fails when there are any
 [group('test')]
 trace *args:
     @tests/scripts/trace.sh {{args}}
+
+# Debian packages ank-server, ank-agent and ank in target/debian
+[group('deliver')]
+deb: setup
+    @tests/scripts/deb.sh
 
 # Stripped sizes and idle memory of the release programs against the budget
 [group('measure')]

@@ -13,18 +13,24 @@ use crate::clock::{Clock, SystemClock};
 use crate::limits::{CHILD_POLL_INTERVAL, KERNEL_KILL_GRACE, PIPE_CAPACITY, PIPE_CONTENT_MAX, STACK_SMALL};
 use crate::memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::fs::{Mode, OFlags, fcntl_setfl};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid};
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CStr, OsStr, OsString};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// What a service manager hands to us and no child may see: it would answer in our name.
-const SERVICE_MANAGER_VARIABLES: [&str; 6] =
-    ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
+/// What a service manager hands to us and no child may see: it would answer in our name, and with the last one podman
+/// leaves what holds its containers in the cgroup of our unit.
+const SERVICE_MANAGER_VARIABLES: [&str; 7] =
+    ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "INVOCATION_ID"];
+
+/// Where the kernel keeps how likely this process is killed when memory runs out.
+const OOM_SCORE_ADJUSTMENT: &str = "/proc/self/oom_score_adj";
+const OOM_SCORE_ADJUSTMENT_C: &CStr = c"/proc/self/oom_score_adj";
 
 /// The caller's view of a call that may take long.
 pub trait CallWatch {
@@ -194,7 +200,7 @@ impl<'a> ChildCall<'a> {
     }
 }
 
-/// A program in a process group of its own, without input and without what a service manager handed to us.
+/// A program in a process group of its own, without input and without what a service manager gave to us.
 #[allow(clippy::disallowed_methods)] // The one place that starts processes.
 fn command(program: &OsStr, arguments: &[OsString]) -> Command {
     let mut command = Command::new(program);
@@ -202,7 +208,36 @@ fn command(program: &OsStr, arguments: &[OsString]) -> Command {
     for variable in SERVICE_MANAGER_VARIABLES {
         command.env_remove(variable);
     }
+    if is_protected() {
+        #[allow(unsafe_code)]
+        // SAFETY: between fork and exec the function makes system calls with constants only. It allocates nothing and
+        // takes no lock.
+        unsafe {
+            command.pre_exec(give_up_protection);
+        }
+    }
     command
+}
+
+/// Whether a service manager has other processes killed before this one when memory runs out (`OOMScoreAdjust=`). Looked
+/// up once: nobody changes it while we run.
+fn is_protected() -> bool {
+    static PROTECTED: OnceLock<bool> = OnceLock::new();
+    *PROTECTED.get_or_init(|| is_negative(&std::fs::read_to_string(OOM_SCORE_ADJUSTMENT).unwrap_or_default()))
+}
+
+fn is_negative(adjustment: &str) -> bool {
+    adjustment.trim().parse::<i32>().is_ok_and(|adjustment| adjustment < 0)
+}
+
+/// Makes this process as likely to be killed as any other. An engine passes on what it has: a workload that takes all
+/// memory would be as safe as the agent.
+fn give_up_protection() -> io::Result<()> {
+    // A child that stays protected is better than none.
+    if let Ok(file) = rustix::fs::open(OOM_SCORE_ADJUSTMENT_C, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
+        let _ = rustix::io::write(&file, b"0");
+    }
+    Ok(())
 }
 
 // -------------------------------------------------------------------- pipes

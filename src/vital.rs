@@ -73,13 +73,7 @@ impl VitalThreads {
         self.insert(name.into(), Box::new(nudge), nudges, nudged)
     }
 
-    fn insert(
-        &mut self,
-        name: String,
-        nudge: Box<dyn Fn() + Send>,
-        nudges: Sender<()>,
-        nudged: Receiver<()>,
-    ) -> Pulse {
+    fn insert(&mut self, name: String, nudge: Box<dyn Fn() + Send>, nudges: Sender<()>, nudged: Receiver<()>) -> Pulse {
         let mark = Arc::new(Mark { name, turns: AtomicU64::new(0), outside: AtomicBool::new(false) });
         self.threads.push(Vital { mark: mark.clone(), nudge, counted: 0 });
         Pulse { mark, nudged, _nudges: nudges, on_end: self.on_end.clone() }

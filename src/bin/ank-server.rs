@@ -15,13 +15,13 @@ use ankaios_lite::server::mutating_hooks::MutatingHooks;
 use ankaios_lite::server::settings::{self, ServerSettings, SettingsError};
 use ankaios_lite::server::state_store::{self, StateStore};
 use ankaios_lite::service_manager::ServiceManager;
-use ankaios_lite::threads;
+use ankaios_lite::threads::{self, Thread};
 use ankaios_lite::vital::VitalThreads;
 use ankaios_lite::wire::address::{ListenAddress, Security};
 use ankaios_lite::wire::server_endpoint::{EndpointOptions, ServerEndpoint};
-use crossbeam_channel::bounded;
+use crossbeam_channel::{Receiver, Sender, bounded};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::{Handle, Signals};
 use std::error::Error;
 use std::io::Read;
 use std::path::Path;
@@ -95,12 +95,7 @@ fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
         message_max: settings.message_max.0,
     };
     let manager = ServiceManager::from_environment();
-    let (lost, lost_thread) = bounded(1);
-    let wake = signals.handle();
-    let mut vital = VitalThreads::new(move |name| {
-        let _ = lost.try_send(name.to_owned()); // The first one counts.
-        wake.close();
-    });
+    let (mut vital, lost_thread) = vital_threads(signals.handle());
     let endpoint = ServerEndpoint::start(&options, inbox, &mut vital).map_err(|error| server_error(&error))?;
     let (running, stop) = bounded(0);
     server.set_status(manager.status());
@@ -124,15 +119,29 @@ fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
         log::info!("Stopping because of {name}.");
     }
     let lost = lost_thread.try_recv().ok().filter(|_| signal.is_none());
-    // Ending the server first closes every stream in order; the endpoint then has nothing left to wait for.
+    stop_in_order(running, server_threads, endpoint);
+    drop(watch);
+    lost.map_or(Ok(()), |name| Err(failed("server error", format!("the thread '{name}' has ended"))))
+}
+
+/// The threads whose end ends the server: it closes `signals`, and the name of the first of them can be received.
+fn vital_threads(signals: Handle) -> (VitalThreads, Receiver<String>) {
+    let (lost, lost_thread) = bounded(1);
+    let vital = VitalThreads::new(move |name| {
+        let _ = lost.try_send(name.to_owned()); // Others that end then are a consequence.
+        signals.close();
+    });
+    (vital, lost_thread)
+}
+
+/// Ends the server first, which closes every stream in order; the endpoint then has nothing left to wait for.
+fn stop_in_order(running: Sender<()>, server_threads: Vec<Thread>, endpoint: ServerEndpoint) {
     drop(running);
     let still_running = threads::join_all(server_threads, STOP_DEADLINE);
     endpoint.stop(STOP_DEADLINE);
     for name in still_running {
         log::warn!("Thread '{name}' did not end within {STOP_DEADLINE:?}.");
     }
-    drop(watch);
-    lost.map_or(Ok(()), |name| Err(failed("server error", format!("the thread '{name}' has ended"))))
 }
 
 /// Takes over the state that an earlier server stored in `folder`. Answers whether there was one of use; it then

@@ -64,8 +64,16 @@ fn where_no_pidfd_can_be_had_the_end_is_noticed_all_the_same() {
 fn the_service_manager_is_hidden_from_the_child() {
     let command = shell("", b"", AMPLE).command();
     let removed: Vec<_> = command.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
-    for variable in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS"] {
+    for variable in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "INVOCATION_ID"] {
         assert!(removed.iter().any(|name| *name == variable), "{variable}");
+    }
+}
+
+// What follows from it takes a right that tests do not have: tests/systemd/guest.sh shows it.
+#[test]
+fn only_a_negative_adjustment_protects() {
+    for (adjustment, protects) in [("-900\n", true), ("-1", true), ("0\n", false), ("200\n", false), ("", false)] {
+        assert_eq!(is_negative(adjustment), protects, "{adjustment:?}");
     }
 }
 

@@ -167,7 +167,11 @@ fn the_status_is_told_when_it_has_changed_and_then_rests() {
     rig.notifier.board.workloads(|| "2 workloads\r\nREADY=0".to_owned());
     assert!(rig.notifier.listens_for_changes());
     rig.notifier.tell_status();
-    assert_eq!(rig.manager.heard().as_deref(), Some("STATUS=2 workloads  READY=0"), "one line, or it would be a command");
+    assert_eq!(
+        rig.manager.heard().as_deref(),
+        Some("STATUS=2 workloads  READY=0"),
+        "one line, or it would be a command"
+    );
     assert!(!rig.notifier.listens_for_changes());
     assert_eq!(rig.notifier.rest_until, Some(rig.clock.now() + SERVICE_STATUS_REST));
 }

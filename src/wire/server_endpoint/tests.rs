@@ -232,7 +232,14 @@ fn a_peer_that_vanishes_without_a_word_is_noticed_by_either_side() {
         let server_notices = server_side.interval < client_side.interval;
         let (inbox, events) = bounded(64);
         let endpoint_options = EndpointOptions::tcp("127.0.0.1:0".parse().unwrap(), Security::Insecure, MESSAGE_MAX);
-        let endpoint = ServerEndpoint::start_with(&endpoint_options, inbox, &mut VitalThreads::unattended(), server_side, MESSAGE_MAX).unwrap();
+        let endpoint = ServerEndpoint::start_with(
+            &endpoint_options,
+            inbox,
+            &mut VitalThreads::unattended(),
+            server_side,
+            MESSAGE_MAX,
+        )
+        .unwrap();
         let (address, silent) = wire_to(endpoint.address());
         let url = ServerUrl::parse(&format!("http://{address}")).unwrap();
         let options = ClientOptions { url, ..options(&endpoint, Service::Agent) };
@@ -257,7 +264,14 @@ fn large_messages_that_wait_for_the_server_are_bounded_and_small_ones_of_others_
     const LARGE: usize = 100 * 1024;
     let (inbox, events) = bounded(64);
     let options = EndpointOptions::tcp("127.0.0.1:0".parse().unwrap(), Security::Insecure, MESSAGE_MAX);
-    let endpoint = ServerEndpoint::start_with(&options, inbox, &mut VitalThreads::unattended(), Keepalive::default(), 2 * LARGE + LARGE / 2).unwrap();
+    let endpoint = ServerEndpoint::start_with(
+        &options,
+        inbox,
+        &mut VitalThreads::unattended(),
+        Keepalive::default(),
+        2 * LARGE + LARGE / 2,
+    )
+    .unwrap();
     let (mut flood, _flood_receiver, _hangup) = dial(&endpoint, Service::Cli, commander(VERSION));
     let (flooding, _, _flood_outbox) = opened(&events);
     let (mut witness, _receiver, _hangup) = dial(&endpoint, Service::Cli, commander(VERSION));
@@ -320,7 +334,10 @@ fn stopping_ends_all_streams_and_frees_the_address() {
     let address = endpoint.address();
     let again = EndpointOptions::tcp(address, Security::Insecure, MESSAGE_MAX);
     let (inbox, _events) = bounded(1);
-    assert!(matches!(ServerEndpoint::start(&again, inbox.clone(), &mut VitalThreads::unattended()), Err(EndpointError::Bind { .. })));
+    assert!(matches!(
+        ServerEndpoint::start(&again, inbox.clone(), &mut VitalThreads::unattended()),
+        Err(EndpointError::Bind { .. })
+    ));
     endpoint.stop(LIMIT);
     assert!(receiver.receive().is_err());
     ServerEndpoint::start(&again, inbox, &mut VitalThreads::unattended()).unwrap().stop(LIMIT);

@@ -60,7 +60,15 @@ impl Authority {
 fn endpoint(security: Security) -> (ServerEndpoint, Receiver<PeerEvent>) {
     let (inbox, events) = bounded(64);
     let address = "127.0.0.1:0".parse().unwrap();
-    (ServerEndpoint::start(&EndpointOptions::tcp(address, security, MESSAGE_MAX), inbox, &mut VitalThreads::unattended()).unwrap(), events)
+    (
+        ServerEndpoint::start(
+            &EndpointOptions::tcp(address, security, MESSAGE_MAX),
+            inbox,
+            &mut VitalThreads::unattended(),
+        )
+        .unwrap(),
+        events,
+    )
 }
 
 fn options(endpoint: &ServerEndpoint, security: Security, service: Service) -> ClientOptions {
