@@ -45,16 +45,28 @@ impl SilentServer {
             commander_names: Vec::new(),
         };
         let endpoint = ServerEndpoint::start(&options, inbox, &mut VitalThreads::unattended());
-        Self { endpoint: endpoint.expect("the address is free"), events, outboxes: Vec::new() }
+        let mut server = Self { endpoint: endpoint.expect("the address is free"), events, outboxes: Vec::new() };
+        // Before, a request may go to the server that has just ended.
+        while server.outboxes.is_empty() {
+            server.next();
+        }
+        server
+    }
+
+    fn next(&mut self) -> Option<ToServer> {
+        match self.events.recv_timeout(LIMIT).expect("the agent comes and asks") {
+            PeerEvent::Message { message, .. } => return Some(message),
+            PeerEvent::Opened { outbox, .. } => self.outboxes.push(outbox),
+            PeerEvent::Closed { .. } => {}
+        }
+        None
     }
 
     /// The id of the next request that comes.
     fn next_request(&mut self) -> String {
         loop {
-            match self.events.recv_timeout(LIMIT).expect("a request comes") {
-                PeerEvent::Message { message: ToServer::Request(request), .. } => return request.id,
-                PeerEvent::Opened { outbox, .. } => self.outboxes.push(outbox),
-                _ => {}
+            if let Some(ToServer::Request(request)) = self.next() {
+                return request.id;
             }
         }
     }
