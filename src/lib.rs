@@ -12,6 +12,7 @@
 //!   ank-server.rs          starts `listen` and `server`, waits for SIGTERM                    [main]
 //!   ank-agent.rs           starts the agent's threads, waits for SIGTERM                      [main]
 //!   ank.rs                 one command, one exit code                                         [main]
+//!   ank-schema.rs          prints ank_schema.json, which editors know manifests by            [main]
 //!   ankaios.rs             all three in one file, chosen by the name it is called under       [main]
 //! limits.rs                every capacity, timeout, size and stack bound, with its reason     -
 //! clock.rs                 Clock trait and SystemClock                                        -
@@ -52,6 +53,7 @@
 //!     to_wire.rs           what clients send                                   [uplink] [main]
 //!     control.rs           what workloads and their agent say                       [control]
 //!   delimited.rs           messages with their length before them                   [control]
+//!   weight.rs              what a message takes when it is decoded         [control] [rx:peer]
 //!   grpc.rs                methods, channel arguments, blocking waits                         -
 //!   grpc_parts.rs          what of the library gets into our programs                       -
 //!   tls.rs                 handshake, and one pump per TLS connection                [tls:peer]
@@ -130,8 +132,10 @@
 //!   signals.rs             Ctrl+C ends logs and events in order          [cli:signals] [main]
 //!   update.rs              sends an update; what all changing verbs share
 //!   manifest_schema.rs     what a manifest may contain
+//!   manifest_schema/json_schema.rs   tests only: the same as ank_schema.json
 //!   state_input.rs state_output.rs state_shape.rs   complete states as YAML and JSON
 //!   rows.rs table.rs live.rs wait.rs   tables, frames, waiting until settled
+//!   reasons.rs             which others a workload waits for
 //!   output.rs error.rs     streams and colours; texts, hints, exit codes
 //!   testing.rs             tests only: a scripted server
 //! simulation/              tests only, one thread: whole clusters from a seed, in virtual time

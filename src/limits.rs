@@ -43,6 +43,9 @@ pub const VITAL_LATE: Duration = Duration::from_secs(2);
 pub const MALLOC_ARENAS: i32 = 2;
 /// The start, or a call of an engine, is over after this time, and what only it needed is given back.
 pub const SETTLE_AFTER: Duration = Duration::from_secs(2);
+/// Bytes of a program's code that are mapped as one piece. The kernel maps up to 64 KiB around what is needed, of which
+/// an idle program needs little; a piece costs the kernel some 200 bytes.
+pub const CODE_PIECE: usize = 16 * 1024;
 /// Dropping this many bytes at once is worth the milliseconds that giving them back takes.
 pub const TRIM_FROM: usize = 1024 * 1024;
 
@@ -56,10 +59,10 @@ pub const BURST_OVER_AFTER: Duration = Duration::from_secs(1);
 
 /// Messages from all peers waiting for the server; full means that readers wait and TCP slows the peers down.
 pub const SERVER_INBOX: usize = 1024;
-/// Bytes of large messages from all peers that wait for the server, as encoded: room for two of the largest. A message
-/// that its reader holds until there is room counts not yet; that is at most one for each stream.
-pub const SERVER_INBOX_BYTES: usize = 2 * MESSAGE_MAX;
-/// Messages up to this size, in bytes, need no room: [`SERVER_INBOX`] of them are bounded well enough.
+/// What large messages from all peers that wait for the server take, in bytes: room for one of the largest as people
+/// write them. A message that its reader holds until there is room counts not yet; that is at most one for each stream.
+pub const SERVER_INBOX_BYTES: usize = 4 * MESSAGE_MAX;
+/// Messages that take up to this many bytes need no room: [`SERVER_INBOX`] of them are bounded well enough.
 pub const INBOX_SMALL_MESSAGE: usize = 32 * 1024;
 const _: () = assert!(SERVER_INBOX * INBOX_SMALL_MESSAGE < SERVER_INBOX_BYTES);
 /// When this many messages wait for one peer, further log lines are dropped and of states only the newest are kept.
@@ -113,6 +116,11 @@ pub const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
 
 // ------------------------------------------------------------------ requests
 
+/// A message may take this many bytes of memory when it is decoded, however short it is: some 100,000 small parts.
+pub const DECODED_ALWAYS: usize = 16 * 1024 * 1024;
+/// And this many times its own bytes more. States as people write them take three to five times theirs; a message of
+/// tiny parts would take a hundred times.
+pub const DECODED_FACTOR: usize = 8;
 /// Event subscriptions of one stream. An agent's stream carries those of all its workloads.
 pub const SUBSCRIPTIONS_PER_PEER_MAX: usize = 1024;
 /// Log collections that one stream may have running. An agent's stream carries those of all its workloads.
@@ -132,8 +140,13 @@ pub const MASKS_PARTS_MAX: usize = 250_000;
 /// States of instances that an agent should not have, in bytes of their names and [`STRAY_STATE_ENTRY`] each: a few
 /// thousand. More can only be a mistake or an attack.
 pub const STRAY_STATES_BYTES: usize = 1024 * 1024;
+/// The same for all agents together that are not connected: those of more than a dozen. The states of who is gone
+/// longest are forgotten first; an agent that comes back tells its own again.
+pub const GONE_STRAYS_BYTES: usize = 16 * STRAY_STATES_BYTES;
 /// What the state of an instance takes beside the names, about.
 pub const STRAY_STATE_ENTRY: usize = 256;
+/// Tags of an agent, in bytes of their keys and values. They are kept as long as it is connected; nobody writes more.
+pub const AGENT_TAGS_BYTES: usize = 64 * 1024;
 /// Additional info of a state that the server keeps, in bytes. Agents of other implementations send what their engine
 /// says, however long; ours send at most [`ADDITIONAL_INFO_MAX`].
 pub const STATE_INFO_MAX: usize = 16 * 1024;
@@ -219,7 +232,8 @@ pub const CONTROL_MESSAGE_MAX_LOWEST: usize = 4 * 1024;
 pub const CONTROL_MESSAGE_TIME: Duration = Duration::from_secs(30);
 /// Messages waiting for one workload. One that does not read loses its log lines and events, and is told so.
 pub const CONTROL_OUTBOX: usize = 1024;
-/// Bytes waiting for one workload, roughly as encoded. A larger message waits alone.
+/// Bytes waiting for one workload, encoded already: a state takes many times that as a tree. A larger message waits
+/// alone.
 pub const CONTROL_OUTBOX_BYTES: usize = 8 * 1024 * 1024;
 /// Ids of a workload's cancelled collections and subscriptions that are remembered, so that each is cancelled once.
 pub const CONTROL_CANCELLED: usize = 1024;
@@ -229,6 +243,12 @@ pub const CONTROL_TURN: usize = 64 * 1024;
 pub const CONTROL_REQUESTS: usize = 64;
 /// Bytes of requests of one workload that wait for the connection to the server. A larger request waits alone.
 pub const CONTROL_REQUESTS_BYTES: usize = 2 * CONTROL_MESSAGE_MAX;
+/// Requests of one workload whose answers are missed when the connection to the server is lost; of older ones nothing
+/// is told. A program asks a few things at a time.
+pub const CONTROL_UNANSWERED: usize = 256;
+/// Requests up to this size, in bytes, are sent by the thread that read them if nothing waits before them. Writing a
+/// larger one takes longer than waking another thread.
+pub const CONTROL_SMALL_REQUEST: usize = 32 * 1024;
 /// Cancellations that wait for the connection to the server: what one connection may have running, twice.
 pub const CONTROL_CANCELS: usize = LOG_CAMPAIGNS_PER_PEER_MAX + SUBSCRIPTIONS_PER_PEER_MAX;
 /// Pause before a request that found no room is tried again. The connection empties its queue in milliseconds.
@@ -261,6 +281,8 @@ pub const EXCERPT_MAX: usize = 200;
 pub const MASK_PARTS_MAX: usize = 256;
 /// Longest manifest or state file read, in bytes: more does not fit into a message of the size that is the default.
 pub const MANIFEST_MAX: u64 = MESSAGE_MAX as u64;
+/// Workloads of a dependency cycle that a refusal names; the first and the last ones of more say as much.
+pub const CYCLE_SHOWN_MAX: usize = 10;
 /// Unknown keys of one manifest that are warned about; more would hide the first ones.
 pub const MANIFEST_WARNINGS_MAX: usize = 20;
 
@@ -368,7 +390,7 @@ pub const MISSING_RETRY: Duration = Duration::from_millis(100);
 pub const LISTING_REST_MAX: Duration = Duration::from_millis(100);
 /// While containers are being created the listings that new ones need begin this many times as far apart: a listing
 /// costs about as much as a start, which would wait for it.
-pub const LISTING_BURST_REST: u32 = 4;
+pub const LISTING_BURST_REST: u32 = 8;
 const _: () = assert!(LISTING_BURST_REST > 1);
 /// Ended processes waiting to be noticed by one state checker; their watcher waits when it is full.
 pub const EXIT_INBOX: usize = 64;

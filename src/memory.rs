@@ -3,9 +3,10 @@
 //! Thread: [`bound_arenas`] on `main` before any other thread starts; [`give_back_after`] and [`settle_again`] on any;
 //! `settle` is a thread that waits until nothing was done for a while, and gives back what only that needed.
 
-use crate::limits::{MALLOC_ARENAS, SETTLE_AFTER, STACK_SMALL, TRIM_FROM};
+use crate::limits::{CODE_PIECE, MALLOC_ARENAS, SETTLE_AFTER, STACK_SMALL, TRIM_FROM};
 use crate::threads;
 use crossbeam_channel::{Sender, bounded};
+use rustix::mm::Advice;
 use std::io;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -46,10 +47,15 @@ static WORK_DONE: OnceLock<Sender<()>> = OnceLock::new();
 pub fn settle() -> io::Result<()> {
     let (work_done, woken) = bounded(1);
     threads::spawn("settle", STACK_SMALL, move || {
+        let pages = own_clean_pages(
+            &std::fs::read_to_string("/proc/self/maps").unwrap_or_default(),
+            &std::fs::read_link("/proc/self/exe").unwrap_or_default().to_string_lossy(),
+        );
+        pages.iter().for_each(map_in_pieces);
         loop {
             // Whoever works goes on working for a while: wait until it is quiet.
             while woken.recv_timeout(SETTLE_AFTER).is_ok() {}
-            give_back_own_pages();
+            give_back_own_pages(&pages);
             if woken.recv().is_err() {
                 return;
             }
@@ -66,26 +72,35 @@ pub fn settle_again() {
     }
 }
 
-fn give_back_own_pages() {
-    for range in own_clean_pages(
-        &std::fs::read_to_string("/proc/self/maps").unwrap_or_default(),
-        &std::fs::read_link("/proc/self/exe").unwrap_or_default().to_string_lossy(),
-    ) {
-        #[allow(unsafe_code)]
-        // SAFETY: the range is a mapping of our own file that is never written, so its content stays the same:
-        // the next access reads it from the file again.
-        let result = unsafe {
-            rustix::mm::madvise(
-                std::ptr::without_provenance_mut(range.start),
-                range.len(),
-                rustix::mm::Advice::LinuxDontNeed,
-            )
-        };
-        if let Err(error) = result {
-            log::debug!("Pages that rest stay: '{error}'");
-        }
-    }
+fn give_back_own_pages(pages: &[Range<usize>]) {
+    pages.iter().for_each(|range| advise(range, Advice::LinuxDontNeed));
     give_back_after(TRIM_FROM);
+}
+
+/// Makes mappings of [`CODE_PIECE`] bytes out of one. With a page that is needed the kernel maps its neighbours too, as
+/// far as the mapping goes; what an idle program needs lies here and there, so nearly all code would be mapped again.
+/// Mappings stay apart when they differ, and these differ in whether a core dump has them, which has no code anyway.
+fn map_in_pieces(range: &Range<usize>) {
+    for piece in every_other_piece(range) {
+        advise(&piece, Advice::LinuxDontDump);
+    }
+}
+
+/// Never the first one: core dumps have it, since it says which program this is.
+fn every_other_piece(range: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let end = range.end;
+    let starts = range.clone().step_by(CODE_PIECE).skip(1).step_by(2);
+    starts.map(move |start| start..end.min(start + CODE_PIECE))
+}
+
+fn advise(range: &Range<usize>, advice: Advice) {
+    #[allow(unsafe_code)]
+    // SAFETY: the range is a mapping of our own file that is never written, so its content stays the same whatever is
+    // advised here: the next access reads it from the file again.
+    let result = unsafe { rustix::mm::madvise(std::ptr::without_provenance_mut(range.start), range.len(), advice) };
+    if let Err(error) = result {
+        log::debug!("Pages that rest stay: '{error}'");
+    }
 }
 
 /// The mappings of `program` that hold nothing but unchanged content of its file: the code, and the constants
@@ -134,6 +149,21 @@ mod tests {
         assert_eq!(own_clean_pages(&maps, "/usr/bin/other"), []);
         assert_eq!(own_clean_pages(&line("1-2", "rwxp", "/p"), "/p"), []);
         assert_eq!(own_clean_pages("garbage\n\n", "/p"), []);
+    }
+
+    #[test]
+    fn pieces_alternate_and_end_with_their_mapping() {
+        let piece = CODE_PIECE;
+        let rows = [
+            (0..0, vec![]),
+            (0..piece, vec![]),
+            (piece..2 * piece + 1, vec![(2 * piece, 2 * piece + 1)]),
+            (0..5 * piece, vec![(piece, 2 * piece), (3 * piece, 4 * piece)]),
+        ];
+        for (range, expected) in rows {
+            let pieces: Vec<_> = every_other_piece(&range).map(|piece| (piece.start, piece.end)).collect();
+            assert_eq!(pieces, expected, "{range:?}");
+        }
     }
 
     fn resident_kib() -> usize {

@@ -78,14 +78,73 @@ pub enum ConfigError {
     #[error("Config file could not have been parsed due to: {0}")]
     Parse(String),
     /// Another version than [`CONFIG_VERSION`].
-    #[error("Wrong version: {0}")]
-    WrongVersion(String),
+    #[error("Wrong version: {version} ({place}: '{CONFIG_VERSION}' is expected)")]
+    WrongVersion {
+        /// What was found.
+        version: String,
+        /// File and line.
+        place: String,
+    },
     /// One PEM is given as a path and as content in the same file.
-    #[error("Conflicting certificates: Certificate paths and certificate content are both set")]
-    ConflictingPems,
+    #[error(
+        "Conflicting certificates: Certificate paths and certificate content are both set ({place}: '{key}' and \
+         '{key}_content')"
+    )]
+    ConflictingPems {
+        /// The key for the path.
+        key: &'static str,
+        /// The file.
+        place: String,
+    },
     /// A PEM file that the config file names cannot be used.
-    #[error("Certificate could not have been read due to: {0}")]
+    #[error("Certificate could not have been read due to: {source} ({place}: '{key}')")]
+    Pem {
+        /// Why.
+        source: PemError,
+        /// The key for the path.
+        key: &'static str,
+        /// File and line.
+        place: String,
+    },
+}
+
+/// Why a program cannot start (spec/server.md section 2, spec/agent.md section 1.3).
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// Help, version or a usage error: what clap prints, and the exit code it wants.
+    #[error(transparent)]
+    Usage(#[from] clap::Error),
+    /// The config file.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// PEM files of options or environment.
+    #[error(transparent)]
     Pem(#[from] PemError),
+    /// Neither certificates nor `--insecure`.
+    #[error(transparent)]
+    Security(#[from] MissingPems),
+    /// A setting that only one of the programs has.
+    #[error("{text}")]
+    Other {
+        /// See [`Self::what`].
+        what: &'static str,
+        /// What is wrong with it.
+        text: String,
+    },
+}
+
+impl SettingsError {
+    /// What failed, to be logged before the text of the error.
+    #[must_use]
+    pub fn what(&self) -> &'static str {
+        match self {
+            Self::Usage(_) => "Wrong usage",
+            Self::Config(_) => "Config file could not be parsed",
+            Self::Pem(_) => "Failed to load certificate files!",
+            Self::Security(_) => "Missing certificate files",
+            Self::Other { what, .. } => what,
+        }
+    }
 }
 
 /// A config file that was read but not yet interpreted.
@@ -145,8 +204,7 @@ impl ConfigFile {
         // The excerpt may be any line of a key, also one that does not look like it.
         let holds_key = ["PRIVATE KEY", "key_pem_content"].iter().any(|sign| self.text.contains(sign));
         let shown = if holds_key {
-            let place = error.span().and_then(|span| self.text.get(..span.start));
-            let line = place.map_or(0, |before| before.matches('\n').count()) + 1;
+            let line = error.span().map_or(1, |span| self.line(span.start));
             // The message may quote the value.
             let message = error.message();
             let message = if message.contains("PRIVATE KEY") { "a value of the wrong type" } else { message };
@@ -173,7 +231,37 @@ impl ConfigFile {
         let root = self.keys::<Mandatory>();
         let found = if in_default { self.keys::<Default>().map(|keys| keys.default).or(root) } else { root };
         let version = found?.version;
-        if version == CONFIG_VERSION { Ok(()) } else { Err(ConfigError::WrongVersion(version)) }
+        if version == CONFIG_VERSION {
+            return Ok(());
+        }
+        Err(ConfigError::WrongVersion { version, place: self.place("version") })
+    }
+
+    /// The file, and the line of `key` when that stands in one place only, at the top or in some table.
+    #[must_use]
+    pub fn place(&self, key: &str) -> String {
+        fn collect(table: &DeTable<'_>, key: &str, found: &mut Vec<usize>) {
+            for (name, value) in table {
+                match value.get_ref() {
+                    DeValue::Table(below) => collect(below, key, found),
+                    _ if name.get_ref() == key => found.push(name.span().start),
+                    _ => {}
+                }
+            }
+        }
+        let mut found = Vec::new();
+        if let Ok(table) = DeTable::parse(&self.text) {
+            collect(table.get_ref(), key, &mut found);
+        }
+        let file = self.path.display();
+        match found[..] {
+            [at] => format!("'{file}', line {}", self.line(at)),
+            _ => format!("'{file}'"),
+        }
+    }
+
+    fn line(&self, at: usize) -> usize {
+        self.text.get(..at).unwrap_or_default().matches('\n').count() + 1
     }
 
     /// A warning, with line number and the nearest known key, for every key that no pattern of `known` names.
@@ -197,8 +285,7 @@ impl ConfigFile {
                 Recognised::WithAllBelow => {}
                 Recognised::Here => self.collect_below(value.get_ref(), &path, known, found),
                 Recognised::No => {
-                    let before = self.text.get(..key.span().start).unwrap_or_default();
-                    let line = before.matches('\n').count() + 1;
+                    let line = self.line(key.span().start);
                     let hint = meant(&path, known).map(|name| format!(" Did you mean '{name}'?")).unwrap_or_default();
                     let file = self.path.display();
                     found.push((line, format!("'{file}', line {line}: unknown key '{path}' is ignored.{hint}")));
@@ -346,20 +433,25 @@ impl PemKeys {
     pub const NAMES: [&'static str; 6] =
         ["ca_pem", "crt_pem", "key_pem", "ca_pem_content", "crt_pem_content", "key_pem_content"];
 
-    /// The texts: contents as they are, paths read at once, even when they will not be needed.
+    /// The texts: contents as they are, paths read at once, even when they will not be needed. `file` is where the
+    /// keys stand.
     ///
     /// # Errors
     /// [`ConfigError::ConflictingPems`] or [`ConfigError::Pem`].
-    pub fn read(self) -> Result<Pems, ConfigError> {
-        let one = |path: Option<PathBuf>, content: Option<String>, kind| match (path, content) {
-            (Some(_), Some(_)) => Err(ConfigError::ConflictingPems),
-            (Some(path), None) => Ok(Some(read_pem(&path, kind)?)),
+    pub fn read(self, file: &ConfigFile) -> Result<Pems, ConfigError> {
+        let one = |key, path: Option<PathBuf>, content: Option<String>, kind| match (path, content) {
+            (Some(_), Some(_)) => Err(ConfigError::ConflictingPems { key, place: file.place(key) }),
+            (Some(path), None) => read_pem(&path, kind).map(Some).map_err(|source| ConfigError::Pem {
+                source,
+                key,
+                place: file.place(key),
+            }),
             (None, content) => Ok(content),
         };
         Ok(Pems {
-            ca: one(self.ca_pem, self.ca_pem_content, PemKind::Certificate)?,
-            certificate: one(self.crt_pem, self.crt_pem_content, PemKind::Certificate)?,
-            key: one(self.key_pem, self.key_pem_content, PemKind::PrivateKey)?,
+            ca: one("ca_pem", self.ca_pem, self.ca_pem_content, PemKind::Certificate)?,
+            certificate: one("crt_pem", self.crt_pem, self.crt_pem_content, PemKind::Certificate)?,
+            key: one("key_pem", self.key_pem, self.key_pem_content, PemKind::PrivateKey)?,
         })
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! Thread: the test's. Owns: one scratch folder per test.
 
-#![allow(clippy::disallowed_methods, clippy::print_stderr)] // Tests start processes, and say what they cannot do here.
+#![allow(clippy::disallowed_methods)] // Tests start processes and wait for them.
+#![allow(clippy::print_stderr)] // What was left out is told.
 
 mod support;
 

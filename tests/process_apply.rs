@@ -234,12 +234,14 @@ fn failed_workload_shows_its_exit_code() {
 #[test]
 fn failing_workloads_end_the_wait_with_exit_code_zero() {
     let cluster = one_agent();
-    let both = manifest(&[workload("w1", "exit3"), workload("w2", "run").runtime("nosuch")]);
+    // The wait does not end before the first one failed, since the last one waits for that.
+    let after = workload("w0", "run").after("w1", "ADD_COND_FAILED");
+    let both = manifest(&[after, workload("w1", "exit3"), workload("w2", "run").runtime("nosuch")]);
     let output = cluster.ank_with_input(&["apply", "-"], &both);
     assert_eq!(output.code, 0, "{}", output.stderr);
-    let row = table::workloads(&last_frame(&output.stdout)).pop().expect("two rows");
+    let row = table::workloads(&last_frame(&output.stdout)).pop().expect("three rows");
     assert_eq!((row.name.as_str(), row.state.as_str()), ("w2", "Pending(StartingFailed)"));
-    assert_eq!(row.info, "Unsupported Runtime");
+    assert_eq!(row.info, "Unsupported Runtime 'nosuch'; there are 'podman', 'containerd', 'podman-kube'");
     let missed = table::workloads(&output.stderr);
     assert!(output.stderr.starts_with("warn: 2 workloads missed the target:\n"), "{}", output.stderr);
     let missed: Vec<String> = missed.into_iter().map(|row| format!("{} {}", row.name, row.state)).collect();

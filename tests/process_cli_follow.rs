@@ -11,7 +11,7 @@ use std::io::Write;
 use rustix::process::Signal;
 use serde_json::Value;
 use support::process::exit_code;
-use support::{Cluster, LIMIT, Process, manifest, wait_until, workload};
+use support::{Cluster, LIMIT, Process, manifest, poll, wait_until, workload};
 
 const CONFIGS: &str = "desiredState:\n  apiVersion: v1\n  configs:\n";
 
@@ -190,7 +190,8 @@ fn logs_of_two_workloads_on_two_agents_are_followed_until_both_ended() {
     };
     let mut both = cluster.start_ank(&["logs", "--follow", "web", "db"]);
     let mut stopped = cluster.start_ank(&["logs", "-f", "web"]);
-    wait_until("the lines so far", || both.stdout().lines().count() == 3);
+    let came = poll(LIMIT, || (both.stdout().lines().count() == 3).then_some(()));
+    assert!(came.is_some(), "the lines so far: {:?} {:?}", both.stdout(), both.stderr());
     wait_until("the line of the other reader", || stopped.stdout() == "hello world\n");
     let log = cluster.engine.state().join("logs").join(&id);
     let mut file = std::fs::File::options().append(true).open(log).expect("the container has a log");

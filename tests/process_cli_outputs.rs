@@ -84,9 +84,12 @@ fn help_fits_the_terminal() {
         "get agent",
         "get config",
         "get events",
+        "set",
         "set state",
+        "delete",
         "delete workload",
         "delete config",
+        "run",
         "run workload",
         "apply",
         "logs",
@@ -115,39 +118,192 @@ fn help_fits_the_terminal() {
 #[test]
 fn tables_and_graphs_fit_the_terminal() {
     let cluster = Cluster::start(&["agent_A"]);
-    cluster.apply(&manifest(&[
-        workload("web", "run").after("database", "ADD_COND_RUNNING").after("setup", "ADD_COND_SUCCEEDED"),
-        workload("database", "run"),
-        workload("setup", "exit0"),
-        workload("reporter", "exit3"),
-        workload("odd", "run").runtime("nosuch"),
-        workload("nowhere", "run").on("\"\""),
-    ]));
+    cluster.apply(
+        &(manifest(&[
+            workload("web", "run").after("database", "ADD_COND_RUNNING").after("setup", "ADD_COND_SUCCEEDED"),
+            workload("database", "run"),
+            workload("setup", "exit0"),
+            workload("reporter", "exit3"),
+            workload("odd", "run").runtime("nosuch"),
+            workload("nowhere", "run").on("\"\""),
+            workload("waiting", "run").after("nobody", "ADD_COND_RUNNING"),
+        ]) + "configs: {port: '80', 'certificate-of-the-vehicle': {name: x, hosts: [a, b]}}\n"),
+    );
     for (name, state) in [
         ("web", "Running(Ok)"),
         ("setup", "Succeeded(Ok)"),
         ("reporter", "Failed(ExecFailed)"),
         ("odd", "Pending(StartingFailed)"),
+        ("waiting", "Pending(WaitingToStart)"),
     ] {
         cluster.wait_for_state(name, state);
     }
-    for words in ["get workloads", "get workloads -s running web", "graph", "get configs"] {
+    let tables = ["get workloads", "get workloads -s running web", "graph", "get configs"];
+    for words in tables {
         for to in To::ALL {
             let mut command = cluster.ank_command();
             command.args(words.split_whitespace());
             let output = run(&cluster, &command, to);
             assert_eq!(output.code, 0, "{words}");
-            if let To::Terminal(columns) = to {
-                let columns = usize::try_from(columns).expect("small");
-                assert!(
-                    output.stdout.lines().all(|line| line.chars().count() <= columns),
-                    "{words}:\n{}",
-                    output.stdout
-                );
-            }
+            assert_fits(to, &output.stdout);
             golden(&format!("{}_{}", words.replace(' ', "_"), to.name()), &output.stdout);
         }
     }
+    // These look the same everywhere.
+    for words in [
+        "graph -o dot",
+        "graph -o mermaid",
+        "get state desiredState",
+        "get state desiredState -o json",
+        "get events -c --count 0 desiredState.configs",
+        "get events -c --count 0 desiredState.configs -o json",
+    ] {
+        let outputs = To::ALL.map(|to| {
+            let mut command = cluster.ank_command();
+            command.args(words.split_whitespace());
+            let output = run(&cluster, &command, to);
+            assert_eq!(output.code, 0, "{words}");
+            without_times(&output.stdout)
+        });
+        assert!(outputs[0] == outputs[1] && outputs[1] == outputs[2], "{words}");
+        golden(&words.replace(' ', "_"), &outputs[0]);
+    }
+}
+
+#[track_caller]
+fn assert_fits(to: To, text: &str) {
+    if let To::Terminal(columns) = to {
+        let columns = usize::try_from(columns).expect("small");
+        assert!(text.lines().all(|line| line.chars().count() <= columns), "{text}");
+    }
+}
+
+/// `text` with each time in it replaced.
+fn without_times(text: &str) -> String {
+    let pattern = regex_lite::Regex::new(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}\+00:00").expect("a pattern");
+    pattern.replace_all(text, "<time>").into_owned()
+}
+
+/// What is left on the screen of a terminal with enough lines: each frame replaces the one before it.
+fn on_screen(text: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    let mut at = 0;
+    for line in text.split('\n') {
+        let mut rest = line;
+        while let Some((_, after)) = rest.strip_prefix("\u{1b}[").and_then(|rest| rest.split_once(['G', 'A'])) {
+            let up = &rest[2..rest.len() - after.len()];
+            if let Some(up) = up.strip_suffix('A') {
+                at -= up.parse::<usize>().expect("a number of lines");
+            }
+            rest = after;
+        }
+        let cleared = rest.trim_end_matches("\u{1b}[K").to_owned();
+        match lines.get_mut(at) {
+            Some(line) => *line = cleared,
+            None => lines.push(cleared),
+        }
+        at += 1;
+    }
+    while lines.last().is_some_and(String::is_empty) {
+        lines.pop();
+    }
+    lines.join("\n") + "\n"
+}
+
+#[test]
+fn an_apply_that_misses_its_target_says_so_at_any_width() {
+    let cluster = Cluster::start(&["agent_A"]);
+    let text = manifest(&[
+        workload("database", "run"),
+        workload("odd", "run").runtime("podmn"),
+        workload("strange", "run").runtime("rocket"),
+    ]);
+    cluster.write("missing.yaml", &text);
+    for to in To::ALL {
+        cluster.ank(&["delete", "workload", "database", "odd", "strange"]);
+        let mut command = cluster.ank_command();
+        command.args(["apply", "missing.yaml", "--fail-on-error"]);
+        let output = run(&cluster, &command, to);
+        // Which frames there were depends on how fast the machine is; the last one and what follows do not.
+        let shown = match to {
+            To::Pipe => output
+                .stdout
+                .rsplit("\n\n")
+                .take(2)
+                .collect::<Vec<_>>()
+                .into_iter()
+                .rev()
+                .collect::<Vec<_>>()
+                .join("\n\n"),
+            To::Terminal(_) => {
+                assert_eq!(output.code, 3);
+                on_screen(&output.stdout)
+            }
+        };
+        let shown = shown.replace("\u{1b}[38;5;11m", "").replace("\u{1b}[1;38;5;9m", "").replace("\u{1b}[38;5;14m", "");
+        let shown = shown.replace("\u{1b}[0m", "");
+        assert_fits(to, &shown);
+        golden(&format!("apply_missed_{}", to.name()), &shown);
+    }
+}
+
+#[test]
+fn config_files_that_cannot_be_used_are_told_by_file_line_and_key() {
+    let cluster = Cluster::prepare();
+    cluster.write("empty.conf", "");
+    cluster.write("syntax.conf", "version = 'v1'\ninsecure = \n");
+    cluster.write("type.conf", "version = 'v1'\ninsecure = 'true'\n");
+    cluster.write("version.conf", "\nversion = 'v2'\n");
+    cluster.write("both.conf", "version = 'v1'\nca_pem = '/ca.pem'\nca_pem_content = 'x'\n");
+    cluster.write("pem.conf", "version = 'v1'\nname = 'a'\ninsecure = true\nkey_pem = '/nowhere/key.pem'\n");
+    cluster.write(
+        "address.conf",
+        "version = 'v1'\nname = 'a'\ninsecure = true\naddress = 'localhost:1'\nserver_url = 'here'\n",
+    );
+    let folder = cluster.folder().display().to_string();
+    let mut all = String::new();
+    for name in ["missing", "empty", "syntax", "type", "version", "both", "pem", "address"] {
+        let file = format!("{name}.conf");
+        for (program, option) in [
+            (env!("CARGO_BIN_EXE_ank"), "-x"),
+            (env!("CARGO_BIN_EXE_ank-server"), "-x"),
+            (env!("CARGO_BIN_EXE_ank-agent"), "-x"),
+        ] {
+            let mut command = support::process::clean_command(program, cluster.folder());
+            command.current_dir(cluster.folder()).args([option, &file]).env("TMPDIR", &folder);
+            if program.ends_with("ank") {
+                command.args(["get", "agents"]);
+            }
+            let output = cluster.finish(command, "");
+            assert_eq!((output.code, output.stdout.as_str()), (1, ""), "{program} {name}: {}", output.stderr);
+            let program = program.rsplit('/').next().unwrap_or_default();
+            let text: Vec<&str> = output.stderr.lines().filter(|line| !line.contains(" INFO ")).collect();
+            let text: Vec<String> = text
+                .iter()
+                .map(|line| {
+                    line.split_once("Z ")
+                        .filter(|_| line.starts_with('['))
+                        .map_or_else(|| (*line).to_owned(), |(_, rest)| format!("[{rest}"))
+                })
+                .collect();
+            all.push_str(&format!("$ {program} -x {file}\n{}\n\n", text.join("\n").replace(&folder, "<folder>")));
+        }
+    }
+    golden("config_errors", &all);
+}
+
+#[test]
+fn shells_show_what_candidates_mean() {
+    let cluster = Cluster::prepare();
+    let mut all = String::new();
+    for words in ["", "get ", "get workload -", "get agent ", "get state -o ", "logs -"] {
+        let mut command = cluster.bare_ank_command();
+        command.env("COMPLETE", "fish").args(["--", "ank"]).args(words.split(' '));
+        let output = cluster.finish(command, "");
+        assert_eq!((output.code, output.stderr.as_str()), (0, ""), "{words:?}");
+        all.push_str(&format!("$ ank {words}<Tab>\n{}\n\n", output.stdout.replace('\t', "    ")));
+    }
+    golden("completion", &all);
 }
 
 #[test]

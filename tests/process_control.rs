@@ -10,15 +10,59 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
-use ankaios_lite::model::messages::{RequestContent, Response, ResponseContent, ToWorkload};
+use ankaios_lite::limits::MESSAGE_MAX;
+use ankaios_lite::model::messages::{RequestContent, Response, ResponseContent, ToServer, ToWorkload, UpdateState};
 use ankaios_lite::model::node::Node;
+use ankaios_lite::vital::VitalThreads;
+use ankaios_lite::wire::address::{ListenAddress, Security};
+use ankaios_lite::wire::outbox::Outbox;
+use ankaios_lite::wire::server_endpoint::{EndpointOptions, PeerEvent, ServerEndpoint};
+use crossbeam_channel::{Receiver, bounded};
 use rustix::process::Signal;
 use serde_json::json;
 use support::control_client::{folder, logs, read, tree};
 use support::process::{memory_peak_kib, thread_names};
-use support::{Cluster, ControlClient, Recorder, manifest, wait_until, workload};
+use support::{Cluster, ControlClient, LIMIT, Recorder, manifest, wait_until, workload};
 
 const WEB: &str = "web";
+
+/// A server that says nothing.
+struct SilentServer {
+    endpoint: ServerEndpoint,
+    events: Receiver<PeerEvent>,
+    /// The end of one would be that of its stream.
+    outboxes: Vec<Outbox>,
+}
+
+impl SilentServer {
+    fn start(address: &str) -> Self {
+        let (inbox, events) = bounded(64);
+        let options = EndpointOptions {
+            addresses: vec![ListenAddress::Tcp(address.parse().expect("an address"))],
+            socket_mode: 0o600,
+            security: Security::Insecure,
+            message_max: MESSAGE_MAX,
+            commander_names: Vec::new(),
+        };
+        let endpoint = ServerEndpoint::start(&options, inbox, &mut VitalThreads::unattended());
+        Self { endpoint: endpoint.expect("the address is free"), events, outboxes: Vec::new() }
+    }
+
+    /// The id of the next request that comes.
+    fn next_request(&mut self) -> String {
+        loop {
+            match self.events.recv_timeout(LIMIT).expect("a request comes") {
+                PeerEvent::Message { message: ToServer::Request(request), .. } => return request.id,
+                PeerEvent::Opened { outbox, .. } => self.outboxes.push(outbox),
+                _ => {}
+            }
+        }
+    }
+
+    fn stop(self) {
+        self.endpoint.stop(LIMIT);
+    }
+}
 
 /// A cluster with one running workload that has these rules.
 fn cluster_with(rules: impl FnOnce(support::manifest::Workload) -> support::manifest::Workload) -> Cluster {
@@ -124,13 +168,39 @@ fn a_server_that_restarts_is_no_event_for_the_session() {
     let mut client = ControlClient::connect(&pipes);
     let before = inode(&pipes.join("input"));
     cluster.kill_server();
-    // What is sent before the agent knows is lost with the connection.
+    // What is sent before the agent knows is answered when it does, see the next test.
     wait_until("the agent knows", || cluster.agents["agent_A"].stderr().contains("received ServerGone"));
     client.request("while away", read(&["desiredState.workloads.web.agent"], false));
     cluster.start_server(&["-m", &file]);
     state(client.answer("while away"));
     state_of_web(&mut client);
     assert_eq!(inode(&pipes.join("input")), before);
+}
+
+#[test]
+fn a_request_that_the_server_took_with_it_is_answered() {
+    let mut cluster = cluster_with(|web| web.allow("ReadWrite", "desiredState"));
+    let mut client = client(&cluster);
+    // In its place comes one that takes requests and answers nothing.
+    cluster.kill_server();
+    let mut silent = SilentServer::start(&cluster.address());
+    client.request("read", read(&["desiredState.workloads.web.agent"], false));
+    let new = tree("desiredState.configs.c", Node::text("1"));
+    let update = UpdateState { new_state: Some(Ok(new)), masks: vec!["desiredState.configs.c".to_owned()] };
+    client.request("update", RequestContent::UpdateState(update));
+    client.request("cancel", RequestContent::EventsCancel);
+    for id in ["read", "update", "cancel"] {
+        assert_eq!(silent.next_request(), format!("{WEB}@{id}"));
+    }
+    silent.stop();
+    for id in ["read", "update"] {
+        let ResponseContent::Error(text) = client.answer(id) else { panic!("an error is expected for '{id}'") };
+        assert!(text.contains("connection to the server was lost"), "{text}");
+    }
+    assert_eq!(client.answer("cancel"), ResponseContent::EventsCancelAccepted);
+    cluster.start_server(&[]);
+    let answer = client.read("later", &["desiredState"]);
+    assert!(matches!(answer, ResponseContent::CompleteState { .. }), "the session goes on: {answer:?}");
 }
 
 #[test]

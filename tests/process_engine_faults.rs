@@ -9,7 +9,7 @@ mod support;
 use serde_json::json;
 use support::log_client::everything;
 use support::process::{children, is_alive, memory_peak_kib, process_state};
-use support::{Cluster, LogClient, Recorder, manifest, wait_until, workload};
+use support::{Cluster, LogClient, Recorder, manifest, pod, wait_until, workload};
 
 fn one_agent() -> Cluster {
     Cluster::start(&["agent_A"])
@@ -113,6 +113,51 @@ fn missing_podman_is_named_and_its_installation_helps() {
     assert!(row.info.contains("Could not spawn command 'podman"), "{row:?}");
     cluster.engine.install();
     cluster.wait_for_state("w1", "Running(Ok)");
+}
+
+#[test]
+fn a_container_of_a_failed_create_is_removed_although_podman_was_away_for_a_while() {
+    let cluster = one_agent();
+    let broken = json!({ "exit": 125, "stderr": "Error: no space left" });
+    let with = |command: &str, key: &str, value: bool| {
+        let mut rule = broken.clone();
+        (rule["command"], rule[key]) = (json!(command), json!(value));
+        rule
+    };
+    cluster.engine.script(&json!([with("run", "leaves_container", true), with("rm", "perform", false)]));
+    cluster.apply(&manifest(&[workload("w1", "run")]));
+    cluster.wait_for_row("w1", "is retried", |row| row.info.starts_with("Retry "));
+    cluster.engine.uninstall();
+    cluster.engine.script(&json!([]));
+    cluster.delete("w1");
+    let row = cluster.wait_for_row("w1", "cannot be removed", |row| row.state == "Stopping(DeleteFailed)");
+    assert!(row.info.contains("Could not spawn command 'podman"), "{row:?}");
+    assert_eq!(cluster.engine.containers_of("w1").len(), 1);
+    cluster.engine.install();
+    cluster.wait_until_gone("w1");
+    assert!(cluster.engine.containers_of("w1").is_empty());
+}
+
+// spec/agent.md FIX-3.
+#[test]
+fn the_log_of_a_workload_whose_run_hangs_is_asked_for_and_delays_nobody() {
+    let cluster = one_agent();
+    let recorder = Recorder::start(&cluster);
+    cluster.engine.script(&json!([{ "command": "run", "workload": "hanging", "hang": true }]));
+    cluster.apply(&manifest(&[workload("hanging", "run")]));
+    wait_until("podman run hangs", || cluster.engine.hanging_calls().len() == 1);
+    let instance = recorder.instance("hanging");
+    assert!(LogClient::new(&cluster).read_all(everything(&instance)).is_empty(), "it has written nothing yet");
+    // More than the queue of one workload holds: the newest wish counts, and nobody waits.
+    for number in 0..20 {
+        cluster.apply(&manifest(&[workload("hanging", "run").tag(&format!("t{number}"))]));
+    }
+    cluster.apply(&manifest(&[workload("calm", "run")]));
+    cluster.wait_for_state("calm", "Running(Ok)");
+    cluster.engine.script(&json!([]));
+    cluster.delete("hanging");
+    cluster.wait_until_gone("hanging");
+    assert_eq!(cluster.engine.containers().len(), 1);
 }
 
 #[test]
@@ -270,12 +315,15 @@ fn a_hanging_log_of_the_engine_hangs_nothing_else() {
 #[test]
 fn pods_on_an_engine_without_kube_play_are_retried_with_its_words_and_can_be_deleted() {
     let cluster = one_agent();
-    let manifest = "apiVersion: v1\nworkloads:\n  pod:\n    agent: agent_A\n    runtime: podman-kube\n    runtimeConfig: |\n      \
-                    manifest: |\n        kind: Pod\n        metadata: {name: web}\n";
-    cluster.apply(manifest);
+    let refused = |command: &str| {
+        let text = format!("Error: unrecognized command `podman {command}`\n");
+        json!({ "command": command, "exit": 125, "stderr": text })
+    };
+    cluster.engine.script(&json!([refused("kube play"), refused("kube down"), refused("pod ls"), refused("pod rm")]));
+    cluster.apply(&manifest(&[pod("pod", "run")]));
     let row = cluster.wait_for_row("pod", "is retried", |row| row.info.starts_with("Retry "));
     assert!(row.info.contains("Error: unrecognized command `podman "), "{row:?}");
-    cluster.apply(&support::manifest(&[workload("calm", "run")]));
+    cluster.apply(&manifest(&[workload("calm", "run")]));
     cluster.wait_for_state("calm", "Running(Ok)");
     cluster.delete("pod");
     cluster.wait_until_gone("pod");

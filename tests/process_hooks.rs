@@ -190,3 +190,22 @@ fn a_server_that_ends_ends_its_hook() {
     assert_eq!(exit_code(status), 0);
     wait_until("the hook is gone", || !is_alive(pid));
 }
+
+#[test]
+fn a_signal_while_a_hook_looks_at_the_startup_manifest_ends_the_server_in_order() {
+    let script = "echo $$ >$0.pid.new; mv $0.pid.new $0.pid; trap '' TERM; while :; do sleep 600; done";
+    for signal in [Signal::TERM, Signal::INT] {
+        let cluster = prepared(&[("hang", 600, script)]);
+        let startup = cluster.write("startup.yaml", &manifest(&[workload("first", "run")]));
+        let mut server = cluster.spawn_server(&["-m", startup.to_str().expect("temp folders have plain names")]);
+        let pid = hook_file(&cluster, "hang.pid");
+        wait_until("the hook runs", || Path::new(&pid).exists());
+        let pid: u32 = fs::read_to_string(&pid).expect("it is there").trim().parse().expect("a pid");
+        server.signal(signal);
+        let status = server.wait(LIMIT).expect("the server ends");
+        assert_eq!(exit_code(status), 0, "{}", server.stderr());
+        assert!(server.stderr().contains("Stopping because of SIG"), "{}", server.stderr());
+        assert!(!server.stderr().contains("error"), "{}", server.stderr());
+        wait_until("the hook is gone", || !is_alive(pid));
+    }
+}

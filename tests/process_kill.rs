@@ -15,7 +15,7 @@ use serde_json::json;
 use support::{Cluster, manifest, wait_until, workload};
 
 /// Kills of each run of the tests; a machine with two cores does a round in less than two seconds.
-const ROUNDS: u64 = 6;
+const ROUNDS: u64 = 20;
 const WORKLOADS: usize = 20;
 /// A create of the engine takes this long.
 const CREATE_MS: u64 = 100;

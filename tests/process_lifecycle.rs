@@ -304,7 +304,7 @@ fn unknown_runtime_is_final_and_a_change_of_the_runtime_helps() {
     let cluster = one_agent();
     cluster.apply(&manifest(&[workload("w1", "run").runtime("rocket")]));
     let row = cluster.wait_for_state("w1", "Pending(StartingFailed)");
-    assert_eq!(row.info, "Unsupported Runtime");
+    assert!(row.info.starts_with("Unsupported Runtime 'rocket'; there are 'podman', "), "{}", row.info);
     cluster.apply(&manifest(&[workload("w1", "run")]));
     cluster.wait_for_state("w1", "Running(Ok)");
     cluster.apply(&manifest(&[workload("w1", "run").runtime("rocket")]));

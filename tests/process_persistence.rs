@@ -75,14 +75,20 @@ fn without_a_folder_nothing_is_stored() {
     assert_eq!(desired(&cluster), [""; 0]);
 }
 
-#[test]
-fn a_damaged_file_is_set_aside_and_the_manifest_counts() {
+/// A cluster whose server stored an update and was killed, and the arguments that it was started with.
+fn killed_with_a_stored_state() -> (Cluster, [String; 2]) {
     let mut cluster = prepared();
     let arguments = startup(&cluster);
     start(&mut cluster, &arguments);
     cluster.apply(&manifest(&[workload("applied", "run")]));
     wait_until("the state is stored", || stored(&cluster).contains("applied"));
     cluster.kill_server();
+    (cluster, arguments)
+}
+
+#[test]
+fn a_damaged_file_is_set_aside_and_the_manifest_counts() {
+    let (mut cluster, arguments) = killed_with_a_stored_state();
     let damaged = stored(&cluster).replace("applied", "appl1ed");
     fs::write(file(&cluster, "desired-state.json"), &damaged).expect("own folder is writable");
     start(&mut cluster, &arguments);
@@ -97,12 +103,7 @@ fn a_damaged_file_is_set_aside_and_the_manifest_counts() {
 /// A hook that spoils the state must not make the server forget it: agents would delete all workloads.
 #[test]
 fn a_stored_state_that_is_refused_at_the_start_ends_it_and_is_kept() {
-    let mut cluster = prepared();
-    let arguments = startup(&cluster);
-    start(&mut cluster, &arguments);
-    cluster.apply(&manifest(&[workload("applied", "run")]));
-    wait_until("the state is stored", || stored(&cluster).contains("applied"));
-    cluster.kill_server();
+    let (mut cluster, arguments) = killed_with_a_stored_state();
     let kept = stored(&cluster);
     let state = cluster.folder().join("state");
     let hook = "[[mutating_hooks]]\nname = 'base64'\npath = '/usr/bin'"; // Its output is no plan.

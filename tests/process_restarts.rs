@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::json;
-use support::process::{children, exit_code, is_alive, process_state, thread_names};
+use support::process::{children, exit_code, is_alive, process_state, send_signal, thread_names};
 use support::{Cluster, Recorder, manifest, wait_until, workload};
 
 /// A program that was told to end has to be gone within this time; the design says at once.
@@ -312,4 +312,25 @@ fn removed_is_not_lost_when_the_server_was_away() {
     cluster.delete("w1");
     cluster.wait_until_gone("w1");
     assert_eq!(recorder.states_until("w1", "Removed"), ["Stopping(RequestedAtRuntime)", "Removed"]);
+}
+
+// spec/agent.md FIX-20: the connection stays open, and nobody answers at its other end.
+#[test]
+fn a_server_that_does_not_answer_any_more_is_noticed_and_found_again() {
+    let mut cluster = Cluster::start(&["agent_A"]);
+    cluster.apply(&manifest(&[workload("web", "run").restart("ALWAYS")]));
+    cluster.wait_for_state("web", "Running(Ok)");
+    let server = cluster.server().pid();
+    assert!(send_signal(server, Signal::STOP));
+    let interrupted =
+        |cluster: &mut Cluster| cluster.agent("agent_A").stderr().contains("Connection to server interrupted");
+    wait_until("the agent notices", || interrupted(&mut cluster));
+    let (_, id) = cluster.engine.only_container("web");
+    cluster.engine.finish("web", 0);
+    wait_until("it is restarted without the server", || cluster.engine.calls_of("start", &id).len() == 1);
+    assert!(send_signal(server, Signal::CONT));
+    cluster.wait_for_state("web", "Running(Ok)");
+    assert_eq!(cluster.engine.only_container("web").1, id);
+    cluster.apply(&manifest(&[workload("next", "run")]));
+    cluster.wait_for_state("next", "Running(Ok)");
 }

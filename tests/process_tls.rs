@@ -130,3 +130,23 @@ fn mistakes_of_ank_are_explained_and_the_server_goes_on() {
     assert_eq!(cluster.finish(plain, "").code, 1);
     assert_eq!(ask("ank", "ca.pem").code, 0, "the server goes on");
 }
+
+#[test]
+fn only_certificates_for_the_names_that_the_server_wants_may_command() {
+    let mut cluster = Cluster::prepare();
+    let folder = certificates(&cluster, &["-algorithm", "ED25519"]);
+    cluster.set_certificates(&folder);
+    cluster.set_server_config("commander_names = ['ank', 'tester']\n");
+    cluster.start_server(&[]);
+    cluster.start_agent("agent_A");
+    cluster.wait_for_agents(&["agent_A"]); // With the certificate for 'ank'.
+    let mut command = cluster.bare_ank_command();
+    let file = |name: &str| folder.join(name).display().to_string();
+    command.args(["--server-url", &cluster.url(), "--ca_pem", &file("ca.pem"), "get", "agents"]);
+    command.args(["--crt_pem", &file("ank-agent.pem"), "--key_pem", &file("ank-agent-key.pem")]);
+    let output = cluster.finish(command, "");
+    assert_eq!((output.code, output.stdout.as_str()), (1, ""));
+    let text = r#"Only certificates for ["ank", "tester"] may command, not one for ["agent_A", "agent_B"]."#;
+    assert!(output.stderr.contains(text), "{}", output.stderr);
+    assert!(cluster.server().stderr().contains(text), "{}", cluster.server().stderr());
+}

@@ -29,17 +29,6 @@ const AGENTS_ONLY: &str = "{allowRules: [{type: StateRule, operation: Read, filt
 /// Folders of the machine that a program with shared libraries needs.
 const LIBRARIES: [&str; 3] = ["/usr", "/lib", "/lib64"];
 
-fn cluster(podman: &Podman) -> Cluster {
-    let mut cluster = Cluster::prepare();
-    let mut environment = podman.environment();
-    environment.push(("PATH".to_owned(), std::env::var("PATH").expect("PATH is set")));
-    cluster.set_agent_env(environment);
-    cluster.start_server(&[]);
-    cluster.start_agent("agent_A");
-    cluster.wait_for_agents(&["agent_A"]);
-    cluster
-}
-
 /// The manifest of a workload that runs `command` and sees the machine's libraries and `folders`.
 fn client(name: &str, access: &str, folders: &[PathBuf], command: &[&str]) -> String {
     let libraries = LIBRARIES.iter().map(PathBuf::from).filter(|folder| folder.exists());
@@ -95,7 +84,7 @@ fn python_workload(name: &str, access: &str, scenario: &str) -> String {
 #[test]
 fn python_sdk_makes_every_call() {
     let podman = Podman::new();
-    let cluster = cluster(&podman);
+    let cluster = Cluster::start_on(&podman, &["agent_A"], "");
     cluster.apply(&python_workload("sdk", ALL, "all"));
     ends_well(&cluster, &podman, "sdk");
 }
@@ -103,7 +92,7 @@ fn python_sdk_makes_every_call() {
 #[test]
 fn python_sdk_is_denied_what_no_rule_allows() {
     let podman = Podman::new();
-    let cluster = cluster(&podman);
+    let cluster = Cluster::start_on(&podman, &["agent_A"], "");
     cluster.apply(&python_workload("limited", AGENTS_ONLY, "denied"));
     ends_well(&cluster, &podman, "limited");
 }
@@ -135,7 +124,7 @@ fn rust_program() -> PathBuf {
 fn rust_sdk_makes_every_call() {
     let program = rust_program();
     let podman = Podman::new();
-    let cluster = cluster(&podman);
+    let cluster = Cluster::start_on(&podman, &["agent_A"], "");
     let folder = program.parent().expect("it is in a folder").to_owned();
     cluster.apply(&client("sdk", ALL, &[folder], &[&program.display().to_string()]));
     ends_well(&cluster, &podman, "sdk");
@@ -155,7 +144,7 @@ const HELLO: &str = "cd /run/ankaios/control_interface\n\
 #[test]
 fn the_named_container_of_a_pod_finds_the_control_interface_and_no_other_does() {
     let podman = Podman::new();
-    let cluster = cluster(&podman);
+    let cluster = Cluster::start_on(&podman, &["agent_A"], "");
     let command = |text: &str| format!("[sh, -c, {}]", serde_json::Value::from(text));
     let other = "ls /run/ankaios || echo nothing; trap 'exit 0' TERM; while true; do sleep 0.1; done";
     let pod = format!(

@@ -7,34 +7,9 @@
 mod support;
 
 use rustix::process::Signal;
-use support::podman::Podman;
+use support::podman::{PATIENT, Podman, shell};
 use support::process::{children, is_alive, send_signal};
 use support::{Cluster, Recorder, table, wait_until};
-
-/// A cluster whose agents use `podman`. The store has to outlive the cluster, so that nothing is created after it.
-fn cluster(podman: &Podman, agents: &[&str]) -> Cluster {
-    let mut cluster = Cluster::prepare();
-    let mut environment = podman.environment();
-    environment.push(("PATH".to_owned(), std::env::var("PATH").expect("PATH is set")));
-    cluster.set_agent_env(environment);
-    cluster.start_server(&[]);
-    for name in agents {
-        cluster.start_agent(name);
-    }
-    cluster.wait_for_agents(agents);
-    cluster
-}
-
-/// The manifest of one workload on `agent_A` that runs `command` in a shell.
-fn shell(name: &str, command: &str) -> String {
-    format!(
-        "apiVersion: v1\nworkloads:\n  {name}:\n    agent: agent_A\n    runtime: podman\n    runtimeConfig: |\n      \
-         image: alpine:latest\n      commandOptions: [\"--stop-timeout\", \"1\"]\n      commandArgs: [sh, -c, \"{command}\"]\n"
-    )
-}
-
-/// Ends at once on SIGTERM, which a shell without a handler would not, being process 1.
-const PATIENT: &str = "trap 'exit 0' TERM; while true; do sleep 0.1; done";
 
 const STORAGE: &str = include_str!("demo/storage.yaml");
 const RESTART_SERVICE: &str = include_str!("demo/restart_service.yaml");
@@ -46,7 +21,7 @@ const STORAGE_LONG: &str = include_str!("demo/storage_long.yaml");
 #[test]
 fn storage_example_goes_through_the_documented_states() {
     let podman = Podman::new();
-    let cluster = cluster(&podman, &["agent_A", "agent_B"]);
+    let cluster = Cluster::start_on(&podman, &["agent_A", "agent_B"], "");
     let recorder = Recorder::start(&cluster);
     cluster.apply(STORAGE);
     cluster.wait_for_state("error_handler", "Succeeded(Ok)");
@@ -75,7 +50,7 @@ fn storage_example_goes_through_the_documented_states() {
 #[test]
 fn delete_of_the_storage_provider_waits_for_the_logger() {
     let podman = Podman::new();
-    let cluster = cluster(&podman, &["agent_A", "agent_B"]);
+    let cluster = Cluster::start_on(&podman, &["agent_A", "agent_B"], "");
     cluster.apply(STORAGE_LONG);
     cluster.wait_for_state("logger", "Running(Ok)");
     let (pid, _) = podman.only_container("storage_provider");
@@ -99,7 +74,7 @@ fn delete_of_the_storage_provider_waits_for_the_logger() {
 #[test]
 fn apply_update_and_delete_print_what_is_documented() {
     let podman = Podman::new();
-    let cluster = cluster(&podman, &["agent_A"]);
+    let cluster = Cluster::start_on(&podman, &["agent_A"], "");
     let status = "Successfully applied the manifest(s).\n\
                   Waiting for workload(s) to reach desired states (press Ctrl+C to interrupt).\n\n";
     let apply = |arguments: &[&str], text: &str| {
@@ -141,7 +116,7 @@ fn apply_update_and_delete_print_what_is_documented() {
 #[test]
 fn image_that_does_not_exist_is_shown_with_the_engines_words() {
     let podman = Podman::new();
-    let cluster = cluster(&podman, &["agent_A"]);
+    let cluster = Cluster::start_on(&podman, &["agent_A"], "");
     let text = shell("web", PATIENT).replace("alpine:latest", "localhost/nosuch:latest");
     cluster.apply(&text);
     let row = cluster.wait_for_row("web", "is retried", |row| row.info.starts_with("Retry "));
@@ -154,7 +129,7 @@ fn image_that_does_not_exist_is_shown_with_the_engines_words() {
 #[test]
 fn command_that_does_not_exist_is_cleaned_up_before_each_retry() {
     let podman = Podman::new();
-    let cluster = cluster(&podman, &["agent_A"]);
+    let cluster = Cluster::start_on(&podman, &["agent_A"], "");
     let text = shell("web", PATIENT).replace("[sh, -c,", "[nosuchcommand,");
     cluster.apply(&text);
     let row = cluster.wait_for_row("web", "is retried twice", |row| row.info.starts_with("Retry 2"));
@@ -167,7 +142,7 @@ fn command_that_does_not_exist_is_cleaned_up_before_each_retry() {
 #[test]
 fn killed_container_is_noticed_and_restarted_by_its_policy() {
     let podman = Podman::new();
-    let cluster = cluster(&podman, &["agent_A"]);
+    let cluster = Cluster::start_on(&podman, &["agent_A"], "");
     cluster.apply(&shell("plain", PATIENT));
     let restarted =
         shell("restarted", PATIENT).replace("runtime: podman", "runtime: podman\n    restartPolicy: ON_FAILURE");
@@ -193,10 +168,7 @@ fn killed_container_is_noticed_and_restarted_by_its_policy() {
 #[test]
 fn containers_keep_their_ids_when_the_agent_and_the_server_are_restarted() {
     let podman = Podman::new();
-    let mut cluster = Cluster::prepare();
-    let mut environment = podman.environment();
-    environment.push(("PATH".to_owned(), std::env::var("PATH").expect("PATH is set")));
-    cluster.set_agent_env(environment);
+    let mut cluster = Cluster::prepare_on(&podman);
     let both =
         format!("{}{}", shell("web", PATIENT), shell("job", "exit 0").split_once("workloads:\n").expect("a map").1);
     let file = cluster.write("startup.yaml", &both).to_string_lossy().into_owned();
@@ -225,7 +197,7 @@ fn containers_keep_their_ids_when_the_agent_and_the_server_are_restarted() {
 #[test]
 fn output_of_a_container_and_its_end_do_not_depend_on_the_agent() {
     let podman = Podman::new();
-    let mut cluster = cluster(&podman, &["agent_A"]);
+    let mut cluster = Cluster::start_on(&podman, &["agent_A"], "");
     cluster.apply(&shell("job", "sleep 2; echo done; exit 7"));
     cluster.wait_for_state("job", "Running(Ok)");
     cluster.kill_agent("agent_A");
@@ -240,7 +212,7 @@ fn agent_killed_at_any_moment_of_creating_leaves_one_container_of_each_workload(
     const ROUNDS: u64 = 3;
     const WORKLOADS: usize = 4;
     let podman = Podman::new();
-    let mut cluster = cluster(&podman, &["agent_A"]);
+    let mut cluster = Cluster::start_on(&podman, &["agent_A"], "");
     for round in 0..ROUNDS {
         let names: Vec<String> = (0..WORKLOADS).map(|number| format!("w{number}")).collect();
         let workloads = names.iter().map(|name| {

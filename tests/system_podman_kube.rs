@@ -9,26 +9,12 @@ mod support;
 use rustix::process::Signal;
 use serde_json::Value;
 use support::log_client::everything;
-use support::podman::Podman;
+use support::podman::{PATIENT, Podman};
 use support::process::{is_alive, send_signal};
 use support::{Cluster, LogClient, Recorder, wait_until};
 
-/// A cluster of `agent_A`, which uses `podman`. The store has to outlive the cluster.
-fn cluster(podman: &Podman) -> Cluster {
-    let mut cluster = Cluster::prepare();
-    // What no event shows is to be seen soon.
-    cluster.set_agent_config("listing_interval = 2");
-    let mut environment = podman.environment();
-    environment.push(("PATH".to_owned(), std::env::var("PATH").expect("PATH is set")));
-    cluster.set_agent_env(environment);
-    cluster.start_server(&[]);
-    cluster.start_agent("agent_A");
-    cluster.wait_for_agents(&["agent_A"]);
-    cluster
-}
-
-/// Ends at once on SIGTERM.
-const PATIENT: &str = "trap 'exit 0' TERM; while true; do sleep 0.1; done";
+/// What no event shows is to be seen soon.
+const SOON: &str = "listing_interval = 2";
 
 /// The documents of a Pod whose containers run these commands in a shell.
 fn pod(name: &str, containers: &[(&str, &str)]) -> String {
@@ -89,7 +75,7 @@ fn containers(podman: &Podman, end: &str) -> Vec<(String, u32)> {
 #[test]
 fn pods_and_deployments_are_played_updated_and_deleted_with_their_volumes() {
     let podman = Podman::new();
-    let cluster = cluster(&podman);
+    let cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
     let recorder = Recorder::start(&cluster);
     let two = pod("web", &[("one", &format!("echo 1; {PATIENT}")), ("two", &format!("echo 2 >&2; {PATIENT}"))]);
     cluster.apply(&workload("web", "", &(two + &deployment("db"))));
@@ -119,7 +105,7 @@ fn pods_and_deployments_are_played_updated_and_deleted_with_their_volumes() {
 #[test]
 fn the_state_of_a_workload_follows_all_containers_of_its_pods() {
     let podman = Podman::new();
-    let cluster = cluster(&podman);
+    let cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
     cluster.apply(&workload("web", "", &pod("web", &[("one", PATIENT), ("two", PATIENT)])));
     cluster.wait_for_state("web", "Running(Ok)");
     let (one, _) = containers(&podman, "-one").remove(0);
@@ -143,7 +129,7 @@ fn the_state_of_a_workload_follows_all_containers_of_its_pods() {
 #[test]
 fn pods_that_ended_are_played_again_when_the_policy_says_always() {
     let podman = Podman::new();
-    let cluster = cluster(&podman);
+    let cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
     let recorder = Recorder::start(&cluster);
     cluster.apply(&workload("job", "    restartPolicy: ALWAYS\n", &pod("job", &[("main", "sleep 1")])));
     let rounds = || recorder.states_of("job").iter().filter(|state| *state == "Succeeded(Ok)").count();
@@ -213,7 +199,7 @@ fn pods_that_ended_since_the_boot_stay_as_they_are_when_the_agent_is_told_so() {
 #[test]
 fn a_play_that_fails_half_way_leaves_nothing_and_is_retried() {
     let podman = Podman::new();
-    let cluster = cluster(&podman);
+    let cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
     let broken = pod("web", &[("one", PATIENT), ("two", PATIENT)]).replacen("alpine:latest", "localhost/nosuch", 1);
     let broken = broken.replace("{name: one", "{name: one, imagePullPolicy: Never");
     // The first pod is made before the second fails.

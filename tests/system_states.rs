@@ -9,47 +9,17 @@ mod support;
 use ankaios_lite::model::messages::{LogsRequest, ResponseContent};
 use rustix::process::Signal;
 use support::log_client::everything;
-use support::podman::Podman;
+use support::podman::{PATIENT, Podman, shell, shells};
 use support::process::{children, is_alive, send_signal};
 use support::{Cluster, LogClient, Recorder, wait_until};
 
-/// A cluster whose agents use `podman` and soon see what no event shows. The store has to outlive it.
-fn cluster(podman: &Podman, agents: &[&str]) -> Cluster {
-    let mut cluster = Cluster::prepare();
-    let mut environment = podman.environment();
-    environment.push(("PATH".to_owned(), std::env::var("PATH").expect("PATH is set")));
-    cluster.set_agent_env(environment);
-    cluster.set_agent_config("listing_interval = 2");
-    cluster.start_server(&[]);
-    for name in agents {
-        cluster.start_agent(name);
-    }
-    cluster.wait_for_agents(agents);
-    cluster
-}
-
-/// A manifest of workloads on `agent`, each running `command` in a shell.
-fn shells(agent: &str, names: &[String], command: &str) -> String {
-    let one = |name: &String| {
-        format!(
-            "  {name}:\n    agent: {agent}\n    runtime: podman\n    runtimeConfig: |\n      image: alpine:latest\n      \
-             commandOptions: [\"--stop-timeout\", \"1\"]\n      commandArgs: [sh, -c, \"{command}\"]\n"
-        )
-    };
-    format!("apiVersion: v1\nworkloads:\n{}", names.iter().map(one).collect::<String>())
-}
-
-fn shell(name: &str, command: &str) -> String {
-    shells("agent_A", &[name.to_owned()], command)
-}
-
-/// Ends at once on SIGTERM, which a shell without a handler would not, being process 1.
-const PATIENT: &str = "trap 'exit 0' TERM; while true; do sleep 0.1; done";
+/// What no event shows is to be seen soon.
+const SOON: &str = "listing_interval = 2";
 
 #[test]
 fn twenty_workloads_killed_paused_removed_updated_moved_and_deleted_show_their_states() {
     let podman = Podman::new();
-    let cluster = cluster(&podman, &["agent_A", "agent_B"]);
+    let cluster = Cluster::start_on(&podman, &["agent_A", "agent_B"], SOON);
     let group = |kind: &str| -> Vec<String> { (0..4).map(|number| format!("{kind}{number}")).collect() };
     let kinds = ["killed", "paused", "removed", "updated", "moved"];
     let all: Vec<String> = kinds.iter().flat_map(|kind| group(kind)).collect();
@@ -104,7 +74,7 @@ fn twenty_workloads_killed_paused_removed_updated_moved_and_deleted_show_their_s
 #[test]
 fn a_container_that_somebody_stops_pauses_and_starts_again_is_followed() {
     let podman = Podman::new();
-    let cluster = cluster(&podman, &["agent_A"]);
+    let cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
     cluster.apply(&shell("web", PATIENT));
     cluster.wait_for_state("web", "Running(Ok)");
     let (_, id) = podman.only_container("web");
@@ -126,7 +96,7 @@ fn a_container_that_somebody_stops_pauses_and_starts_again_is_followed() {
 #[test]
 fn a_container_that_was_created_and_never_started_waits_for_its_start() {
     let podman = Podman::new();
-    let mut cluster = cluster(&podman, &["agent_A"]);
+    let mut cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
     cluster.apply(&shell("web", PATIENT));
     cluster.wait_for_state("web", "Running(Ok)");
     let container = podman.containers_of("web").remove(0);
@@ -145,7 +115,7 @@ fn a_container_that_was_created_and_never_started_waits_for_its_start() {
 #[test]
 fn logs_come_in_the_order_in_which_they_were_written_and_as_they_were_asked_for() {
     let podman = Podman::new();
-    let mut cluster = cluster(&podman, &["agent_A"]);
+    let mut cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
     let recorder = Recorder::start(&cluster);
     // The engine's monitor reads both outputs at once, so only what was written apart has an order.
     let script = "echo 1; sleep 0.3; echo 2 >&2; sleep 0.3; echo 3; sleep 0.3; echo 4 >&2; sleep 0.3; echo 5; exit 7";
@@ -184,7 +154,7 @@ fn logs_come_in_the_order_in_which_they_were_written_and_as_they_were_asked_for(
     client.request("follow", LogsRequest { follow: Some(true), ..everything(&web) });
     client.accepted("follow");
     assert_eq!(client.lines("follow"), ["begun"]);
-    assert_eq!(children(agent).len(), 1);
+    wait_until("only the log is being read", || children(agent).len() == 1); // A listing may still run.
     let mut other = LogClient::new(&cluster);
     other.request("cancelled", LogsRequest { follow: Some(true), ..everything(&web) });
     other.accepted("cancelled");
@@ -196,4 +166,72 @@ fn logs_come_in_the_order_in_which_they_were_written_and_as_they_were_asked_for(
     assert_eq!(client.next(), ("follow".to_owned(), ResponseContent::LogsStop(web)));
     cluster.wait_for_state("web", "Succeeded(Ok)");
     wait_until("no process that reads logs is left", || children(agent).is_empty());
+}
+
+/// Stands before podman: a listing after a `run` misses everything once when there is a file `miss`, and every process in
+/// a listing has the pid that is in the file `pid`.
+const WRAPPER: &str = r#"#!/bin/sh
+here=$(dirname "$0")
+case " $* " in
+*" ps "*)
+    if rm "$here/hide" 2>/dev/null; then : >"$here/missed"; echo '[]'; exit 0; fi
+    if [ -e "$here/pid" ]; then podman_path "$@" | sed "s/\"Pid\": [1-9][0-9]*/\"Pid\": $(cat "$here/pid")/"; exit 0; fi
+    ;;
+esac
+podman_path "$@"
+code=$?
+case " $* " in *" run "*) [ ! -e "$here/miss" ] || : >"$here/hide" ;; esac
+exit "$code"
+"#;
+
+/// A cluster of `agent_A`, which calls podman through the wrapper in the folder that is answered.
+fn behind_a_wrapper(podman: &Podman) -> (Cluster, std::path::PathBuf) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mut cluster = Cluster::prepare_on(podman);
+    let folder = cluster.folder().join("wrapper");
+    std::fs::create_dir(&folder).expect("own folder is writable");
+    let path = std::env::var("PATH").expect("PATH is set");
+    let program = path.split(':').map(|one| std::path::Path::new(one).join("podman")).find(|file| file.is_file());
+    let program = program.expect("podman is installed");
+    std::fs::write(folder.join("podman"), WRAPPER.replace("podman_path", &program.to_string_lossy()))
+        .expect("own folder");
+    std::fs::set_permissions(folder.join("podman"), std::fs::Permissions::from_mode(0o755)).expect("own file");
+    let mut environment = podman.environment();
+    environment.push(("PATH".to_owned(), format!("{}:{path}", folder.display())));
+    cluster.set_agent_env(environment);
+    cluster.start_server(&[]);
+    cluster.start_agent("agent_A");
+    cluster.wait_for_agents(&["agent_A"]);
+    (cluster, folder)
+}
+
+#[test]
+fn a_listing_that_misses_a_fresh_container_does_not_make_it_lost() {
+    let podman = Podman::new();
+    let (cluster, wrapper) = behind_a_wrapper(&podman);
+    std::fs::write(wrapper.join("miss"), "").expect("own folder is writable");
+    let recorder = Recorder::start(&cluster);
+    cluster.apply(&shell("web", PATIENT));
+    assert_eq!(recorder.states_until("web", "Running(Ok)"), ["Pending(Starting)", "Running(Ok)"]);
+    assert!(wrapper.join("missed").exists(), "a listing missed it");
+    assert_eq!(podman.containers_of("web").len(), 1);
+}
+
+#[test]
+fn a_pid_that_another_process_has_by_now_says_nothing_about_the_container() {
+    let podman = Podman::new();
+    let (cluster, wrapper) = behind_a_wrapper(&podman);
+    let mut other = std::process::Command::new("sleep").arg("600").spawn().expect("sleep starts");
+    std::fs::write(wrapper.join("pid"), other.id().to_string()).expect("own folder is writable");
+    let recorder = Recorder::start(&cluster);
+    cluster.apply(&shell("web", PATIENT));
+    cluster.wait_for_state("web", "Running(Ok)");
+    other.kill().expect("it is our child");
+    other.wait().expect("it is our child");
+    // A listing, which comes every second where nothing else tells, is what ends this.
+    let (pid, _) = podman.only_container("web");
+    assert!(send_signal(pid, Signal::KILL));
+    let states = recorder.states_until("web", "Failed(ExecFailed)");
+    assert_eq!(states, ["Pending(Starting)", "Running(Ok)", "Failed(ExecFailed)"]);
+    assert_eq!(cluster.workload("web").map(|row| row.info).as_deref(), Some("Exit code: '137'"));
 }

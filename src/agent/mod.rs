@@ -51,7 +51,7 @@ use state_checker::CheckerSettings;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use uplink::Uplink;
+use uplink::{Uplink, UplinkInbox};
 use uplink_outbox::uplink_outbox;
 use workload_control_loop::LoopContext;
 
@@ -92,7 +92,7 @@ impl Agent {
             create_timeout: settings.create_timeout,
             retry_limit: settings.retry_limit,
             restart_backoff: settings.restart_backoff,
-            control,
+            control: control.clone(),
         };
         let runtime = RuntimeManager::new(engines, context, fastrand::Rng::new(), NamedThreads, settings.rerun);
         let load = LoadSampler::new(Path::new("/proc"));
@@ -114,7 +114,7 @@ impl Agent {
             version: VERSION,
             tags: settings.tags,
             outbox: reader,
-            scheduler: inbox,
+            inbox: UplinkInbox { control, scheduler: inbox },
             status,
         };
         let pulse = vital.add("uplink");

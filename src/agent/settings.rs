@@ -5,12 +5,13 @@
 use super::runtime_manager::RerunFinished;
 use crate::limits::{NAME_MAX, PARALLEL_STARTS_MIN, REPAIR_INTERVAL, RETRY_LIMIT};
 use crate::model::names::has_name_characters;
+use crate::model::nearest::nearest;
 use crate::model::version::VERSION;
 use crate::settings::{
-    ConfigError, ConfigFile, ControlMessageSize, MessageSize, MissingPems, PemError, PemKeys, PemPaths,
-    decide_security, insecure_flag, readable_key_warning,
+    ConfigFile, ControlMessageSize, MessageSize, PemKeys, PemPaths, Pems, SettingsError, decide_security,
+    insecure_flag, readable_key_warning,
 };
-use crate::wire::address::{Security, ServerUrl, WrongAddress};
+use crate::wire::address::{Security, ServerUrl};
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,11 +41,11 @@ struct Arguments {
     #[arg(short = 'x', long, value_name = "PATH", alias = "config_path")]
     agent_config: Option<PathBuf>,
     /// Name of this agent: letters, digits, '_' and '-'
-    #[arg(short = 'n', long, value_name = "NAME")]
+    #[arg(short = 'n', long, env = "ANKAGENT_NAME", value_name = "NAME")]
     name: Option<String>,
     /// Address of the server, for example http://10.0.0.1:25551 or unix:///run/ankaios/ank.sock [default:
     /// https://127.0.0.1:25551]
-    #[arg(short = 's', long, value_name = "URL")]
+    #[arg(short = 's', long, env = "ANKAGENT_SERVER_URL", value_name = "URL")]
     server_url: Option<String>,
     /// Existing folder for the files and pipes of the workloads [default: ankaios in $TMPDIR or /tmp]
     #[arg(short = 'r', long, value_name = "DIR")]
@@ -163,52 +164,6 @@ pub struct AgentSettings {
     pub warnings: Vec<String>,
 }
 
-/// Why the program cannot start; the texts are those of spec/agent.md section 1.3.
-#[derive(Debug, thiserror::Error)]
-pub enum SettingsError {
-    /// Help, version or a usage error: what clap prints, and the exit code it wants.
-    #[error(transparent)]
-    Usage(#[from] clap::Error),
-    /// The config file.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// PEM files of options or environment.
-    #[error(transparent)]
-    Pem(#[from] PemError),
-    /// The name.
-    #[error("{0}")]
-    Name(String),
-    /// The run folder.
-    #[error("{0}")]
-    RunFolder(String),
-    /// No runtime left.
-    #[error("No valid runtimes configured. Supported runtimes: {RUNTIMES:?}")]
-    Runtimes,
-    /// Neither certificates nor `--insecure`.
-    #[error(transparent)]
-    Security(#[from] MissingPems),
-    /// The server's address.
-    #[error(transparent)]
-    Url(#[from] WrongAddress),
-}
-
-impl SettingsError {
-    /// What failed, to be logged before the text of the error.
-    #[must_use]
-    pub fn what(&self) -> &'static str {
-        match self {
-            Self::Usage(_) => "Wrong usage",
-            Self::Config(_) => "Config file could not be parsed",
-            Self::Pem(_) => "Failed to load certificate files!",
-            Self::Name(_) => "Error encountered while checking agent name!",
-            Self::RunFolder(_) => "Run folder creation failed. Cannot continue without run folder.",
-            Self::Runtimes => "Invalid runtime configuration",
-            Self::Security(_) => "Missing certificate files",
-            Self::Url(_) => "Failed to create communications client.",
-        }
-    }
-}
-
 /// What the settings depend on besides arguments and files.
 #[derive(Debug, Clone)]
 pub struct Machine {
@@ -257,14 +212,15 @@ fn combine(
     machine: &Machine,
 ) -> Result<AgentSettings, SettingsError> {
     let mut warnings = Vec::new();
-    let (mut keys, mut pem_keys) = (Keys::default(), PemKeys::default());
+    let (mut keys, mut pems) = (Keys::default(), Pems::default());
     if let Some(file) = file {
         file.check_version(false)?;
         keys = file.keys()?;
-        pem_keys = file.keys()?;
+        let pem_keys: PemKeys = file.keys()?;
         let known: Vec<&str> = KNOWN_KEYS.into_iter().chain(PemKeys::NAMES).collect();
         warnings.extend(file.unknown_keys(&known));
         warnings.extend(readable_key_warning(file, &pem_keys));
+        pems = pem_keys.read(file)?;
     }
     let paths = PemPaths {
         ca: options.ca_pem.as_deref(),
@@ -272,13 +228,18 @@ fn combine(
         key: options.key_pem.as_deref(),
     };
     // [impl->swdd~agent-provides-file-paths-to-communication-middleware~1]
-    let pems = pem_keys.read()?.overridden_by(paths)?;
-    let name = checked_name(options.name.or(keys.name).unwrap_or_default())?;
-    let folder = run_folder(options.run_folder.or(keys.run_folder), &name, machine)?;
+    let pems = pems.overridden_by(paths)?;
+    // A value that cannot be used is easier to find with the place that it stands in.
+    let place = |key: &str, given: bool| file.filter(|_| !given).map_or_else(String::new, |file| in_file(file, key));
+    let name_place = place("name", options.name.is_some() || keys.name.is_none());
+    let name = checked_name(options.name.or(keys.name).unwrap_or_default(), &name_place)?;
+    let folder_place = place("run_folder", options.run_folder.is_some() || keys.run_folder.is_none());
+    let folder = run_folder(options.run_folder.or(keys.run_folder), &name, &folder_place, machine)?;
     let runtimes = enabled_runtimes(keys.runtimes, &mut warnings)?;
     let from_options = insecure_flag(matches);
     let insecure = from_options.or(keys.insecure).unwrap_or_default();
     // [impl->swdd~agent-fails-on-missing-file-paths-and-insecure-cli-arguments~1]
+    let url_place = place("server_url", options.server_url.is_some() || keys.server_url.is_none());
     let url = options.server_url.or(keys.server_url);
     let url = url.as_deref().unwrap_or(DEFAULT_SERVER_URL);
     let parsed = ServerUrl::parse(url);
@@ -289,7 +250,9 @@ fn combine(
         warnings.extend(warning.map(str::to_owned));
         security?
     };
-    let url = protected(parsed?, &security, &mut warnings);
+    let wrong = |error| other("Failed to create communications client.", format!("{error}{url_place}"));
+    let parsed = parsed.map_err(wrong)?;
+    let url = protected(parsed, &security, &mut warnings);
     let tags = if options.tags.is_empty() { keys.tags } else { options.tags.into_iter().collect() };
     let rerun = match (keys.rerun_finished.unwrap_or_default(), machine.boot_time) {
         (Rerun::Boot, Some(boot)) => RerunFinished::EndedBefore(boot),
@@ -318,19 +281,40 @@ fn combine(
     })
 }
 
-fn checked_name(name: String) -> Result<String, SettingsError> {
+/// What is reported about a workload whose runtime the agent does not have.
+#[must_use]
+pub fn unsupported_runtime(runtime: &str) -> String {
+    if RUNTIMES.contains(&runtime) {
+        return format!("Unsupported Runtime: '{runtime}' is not among the 'runtimes' in the config file of the agent");
+    }
+    let meant = nearest(runtime, RUNTIMES)
+        .map_or_else(|| format!("; there are '{}'", RUNTIMES.join("', '")), |name| format!(", did you mean '{name}'?"));
+    format!("Unsupported Runtime '{runtime}'{meant}")
+}
+
+fn other(what: &'static str, text: String) -> SettingsError {
+    SettingsError::Other { what, text }
+}
+
+fn in_file(file: &ConfigFile, key: &str) -> String {
+    format!(" ({}: '{key}')", file.place(key))
+}
+
+/// Checks the name, which stands at `place` when that is not empty.
+fn checked_name(name: String, place: &str) -> Result<String, SettingsError> {
+    let wrong = |text: &str| other("Error encountered while checking agent name!", format!("{text}{place}"));
     if name.is_empty() {
         let text = "Empty agent name is not allowed. Set it with '--name' or the key 'name' of the config file.";
-        return Err(SettingsError::Name(text.to_owned()));
+        return Err(wrong(text));
     }
     if !has_name_characters(&name) {
         let text = format!("Agent name '{name}' is invalid. It must match '[a-zA-Z0-9_-]+'.");
-        return Err(SettingsError::Name(text));
+        return Err(wrong(&text));
     }
     if name.len() > NAME_MAX {
         // Manifests cannot name such an agent and the server would refuse it for ever.
         let text = format!("Agent name '{name}' is invalid. It has more than {NAME_MAX} characters.");
-        return Err(SettingsError::Name(text));
+        return Err(wrong(&text));
     }
     Ok(name)
 }
@@ -363,18 +347,23 @@ fn enabled_runtimes(
             None => warnings.push(format!("Configured runtime '{name}' is not supported.")),
         }
     }
-    if enabled.is_empty() { Err(SettingsError::Runtimes) } else { Ok(enabled) }
+    if enabled.is_empty() {
+        let text = format!("No valid runtimes configured. Supported runtimes: {RUNTIMES:?}");
+        return Err(other("Invalid runtime configuration", text));
+    }
+    Ok(enabled)
 }
 
 /// The agent's own folder. Only the default run folder is created, and open to the other agents and users that share
 /// it; nothing that exists is changed or removed, since running workloads have it mounted.
-fn run_folder(given: Option<PathBuf>, name: &str, machine: &Machine) -> Result<PathBuf, SettingsError> {
+fn run_folder(given: Option<PathBuf>, name: &str, place: &str, machine: &Machine) -> Result<PathBuf, SettingsError> {
     let default = machine.temporary.join("ankaios");
     let base = given.unwrap_or_else(|| default.clone());
-    let failed = |path: &Path, error: &io::Error| SettingsError::RunFolder(format!("'{}': {error}", path.display()));
+    let wrong = |text| other("Run folder creation failed. Cannot continue without run folder.", text);
+    let failed = |path: &Path, error: &io::Error| wrong(format!("'{}': {error}", path.display()));
     if !base.is_dir() {
         if base != default {
-            return Err(SettingsError::RunFolder(format!("Could not find directory \"{}\"", base.display())));
+            return Err(wrong(format!("Could not find directory \"{}\"{place}", base.display())));
         }
         fs::create_dir_all(&base).map_err(|error| failed(&base, &error))?;
         fs::set_permissions(&base, fs::Permissions::from_mode(0o777)).map_err(|error| failed(&base, &error))?;

@@ -1,15 +1,17 @@
 //! Keeps the connection to the server: connect, hello, send what waits, reconnect for ever.
 //!
 //! Thread: `uplink`; each connection has a reader `rx:server`, which passes messages to the scheduler.
-//! Takes: what waits in the [`UplinkReader`]. Gives: messages and the loss of the connection to the scheduler (may
-//! block there), a refusal of our version to `main`. Workloads go on whatever happens here.
+//! Takes: what waits in the [`UplinkReader`]. Gives: answers for workloads to their control interfaces, everything else
+//! and the loss of the connection to the scheduler (may block there), a refusal of our version to `main`. Workloads go
+//! on whatever happens here.
 
 use super::agent_manager::SchedulerEvent;
+use super::control_interface::ControlHub;
 use super::uplink_outbox::UplinkReader;
 use crate::clock::{Clock, SystemClock};
 use crate::limits::{RECONNECT_LOG_FIRST, RECONNECT_LOG_MAX, RECONNECT_PAUSE, STACK_LARGE};
 use crate::logging::with_causes;
-use crate::model::messages::ToServer;
+use crate::model::messages::{FromServer, ToServer};
 use crate::service_manager::StatusBoard;
 use crate::threads;
 use crate::vital::Pulse;
@@ -31,10 +33,34 @@ pub struct Uplink {
     pub tags: BTreeMap<String, String>,
     /// What to send.
     pub outbox: UplinkReader,
-    /// The scheduler's inbox.
-    pub scheduler: Sender<SchedulerEvent>,
+    /// Where answers of the server go.
+    pub inbox: UplinkInbox,
     /// Where it is told whether there is a connection.
     pub status: StatusBoard,
+}
+
+/// Where messages of the server go.
+#[derive(Clone)]
+pub struct UplinkInbox {
+    /// Answers for workloads with a control interface.
+    pub control: ControlHub,
+    /// The scheduler's inbox, for everything else.
+    pub scheduler: Sender<SchedulerEvent>,
+}
+
+impl UplinkInbox {
+    /// Passes a message on, may wait for the scheduler; answers whether that is still there. An answer goes straight to
+    /// its workload: the scheduler decides nothing about it, and would only make it later.
+    fn put(&self, message: FromServer) -> bool {
+        let message = match message {
+            FromServer::Response(response) => match self.control.deliver_from_server(response) {
+                None => return true,
+                Some(response) => FromServer::Response(response),
+            },
+            other => other,
+        };
+        self.scheduler.send(SchedulerEvent::Server(message)).is_ok()
+    }
 }
 
 /// How a session ended.
@@ -86,33 +112,30 @@ impl Uplink {
         let (agent, version) = (self.agent.clone(), self.version.to_owned());
         let hello = ToServer::AgentHello { agent, version, tags: self.tags.clone() };
         let interrupted = |reason| SessionEnd::Interrupted { reason, greeted: false };
-        let (mut sender, receiver, hangup) = match pulse.outside(|| connect(&self.options, hello)) {
+        let (sender, receiver, hangup) = match pulse.outside(|| connect(&self.options, hello)) {
             Ok(connection) => connection,
             Err(error) => return interrupted(with_causes(&error)),
         };
         let (ended_sender, ended) = bounded(1);
-        let scheduler = self.scheduler.clone();
+        let inbox = self.inbox.clone();
         let (status, url) = (self.status.clone(), self.options.url.clone());
         let greeted = move || {
             info!("Connected to the server.");
             status.connection(|| format!("Connected to '{url}'"));
         };
         let reader = threads::spawn("rx:server", STACK_LARGE, move || {
-            let _ = ended_sender.send(read(receiver, &scheduler, greeted)); // Gone only when the agent ends.
+            let _ = ended_sender.send(read(receiver, &inbox, greeted)); // Gone only when the agent ends.
         });
         if let Err(error) = reader {
             hangup.hang_up();
             return interrupted(format!("no thread for the connection: {error}"));
         }
         debug!("Connected to server '{}'.", self.options.url);
-        self.outbox.connected();
+        self.outbox.connected_by(Box::new(sender));
         let end = loop {
             pulse.turn();
-            while let Some(message) = self.outbox.next(SystemClock.now()) {
-                if pulse.outside(|| sender.send(message)).is_err() {
-                    hangup.hang_up(); // The reader ends then, and knows the better reason.
-                    break;
-                }
+            if self.outbox.send_waiting(SystemClock.now()).is_err() {
+                hangup.hang_up(); // The reader ends then, and knows the better reason.
             }
             select_biased! {
                 recv(stop) -> _ => {
@@ -128,10 +151,12 @@ impl Uplink {
             }
         };
         hangup.hang_up();
-        self.outbox.disconnected(SystemClock.now());
+        for response in self.outbox.disconnected(SystemClock.now()) {
+            self.inbox.put(FromServer::Response(response));
+        }
         // Also after a clean end of the stream, which upstream does not tell: a server that was shut down in order is as
         // little there as one that crashed, so what it said of other agents is as old (spec/agent.md FIX-18).
-        let _ = self.scheduler.send(SchedulerEvent::ServerGone); // Gone only when the agent ends.
+        let _ = self.inbox.scheduler.send(SchedulerEvent::ServerGone); // Gone only when the agent ends.
         match end {
             Ok((StreamEnd::VersionMismatch(text), _)) => SessionEnd::Refused(text),
             Ok((end, greeted)) => SessionEnd::Interrupted { reason: end.to_string(), greeted },
@@ -142,7 +167,7 @@ impl Uplink {
 
 /// Passes messages on until the stream ends; answers how, and whether there was any message. Calls `on_first` at the
 /// first one.
-fn read(mut receiver: ClientReceiver, scheduler: &Sender<SchedulerEvent>, on_first: impl Fn()) -> (StreamEnd, bool) {
+fn read(mut receiver: ClientReceiver, inbox: &UplinkInbox, on_first: impl Fn()) -> (StreamEnd, bool) {
     let mut greeted = false;
     loop {
         match receiver.receive() {
@@ -151,7 +176,7 @@ fn read(mut receiver: ClientReceiver, scheduler: &Sender<SchedulerEvent>, on_fir
                     on_first();
                 }
                 greeted = true;
-                if scheduler.send(SchedulerEvent::Server(message)).is_err() {
+                if !inbox.put(message) {
                     return (StreamEnd::Closed, greeted);
                 }
             }

@@ -2,24 +2,65 @@
 //! behind them. Never blocks who puts, never grows with the time the server is away.
 //!
 //! Thread: [`UplinkOutbox`] belongs to `scheduler` and, for requests, to `control`; [`LogOutbox`] to each
-//! `log:<number>`, [`UplinkReader`] to `uplink`.
+//! `log:<number>`, [`UplinkReader`] to `uplink`. The connection is used by `uplink`, and by `control` for a request
+//! behind nothing else: waking another thread would take as long as sending it. Who has the connection may lock the
+//! slots, never the other way round.
 
 use super::request_queue::RequestQueue;
-use crate::limits::{REMOVED_MEMORY, UPLINK_BATCH, UPLINK_STATES};
+use crate::limits::{CONTROL_SMALL_REQUEST, REMOVED_MEMORY, UPLINK_BATCH, UPLINK_STATES};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{AgentLoad, Request, ToServer};
+use crate::model::messages::{AgentLoad, Request, Response, ToServer};
 use crate::model::names::{InstanceName, Name};
+use crate::wire::client::{ClientSender, StreamEnd};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
+/// Where messages go while there is a connection. Never waits.
+pub trait Line: Send {
+    /// Whether a message can be taken; when not, the waker is woken as soon as one can.
+    ///
+    /// # Errors
+    /// How the connection ended.
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), StreamEnd>>;
+
+    /// Takes a message, after [`Self::poll_ready`] has agreed.
+    ///
+    /// # Errors
+    /// How the connection ended.
+    fn start_send(&mut self, message: ToServer) -> Result<(), StreamEnd>;
+}
+
+impl Line for ClientSender {
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), StreamEnd>> {
+        self.poll_ready(context)
+    }
+
+    fn start_send(&mut self, message: ToServer) -> Result<(), StreamEnd> {
+        self.start_send(message)
+    }
+}
+
+/// The connection, if there is one.
+type SharedLine = Arc<Mutex<Option<Box<dyn Line>>>>;
+
 /// Puts messages for the server. Clones put into the same place.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct UplinkOutbox {
     slots: Arc<Mutex<Slots>>,
+    line: SharedLine,
     wake: Sender<()>,
+    waker: Waker,
+}
+
+impl fmt::Debug for UplinkOutbox {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("UplinkOutbox").field("slots", &self.slots).finish_non_exhaustive()
+    }
 }
 
 /// Puts lines of logs. A clone puts into the same place.
@@ -30,10 +71,24 @@ pub struct LogOutbox {
 }
 
 /// Takes messages for the server.
-#[derive(Debug)]
 pub struct UplinkReader {
     slots: Arc<Mutex<Slots>>,
+    line: SharedLine,
     woken: Receiver<()>,
+    waker: Waker,
+}
+
+/// Wakes `uplink`, if it is still there.
+struct WakeUplink(Sender<()>);
+
+impl Wake for WakeUplink {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let _ = self.0.try_send(()); // Full: it is being woken already.
+    }
 }
 
 /// Too many requests of a workload wait.
@@ -83,12 +138,15 @@ pub fn uplink_outbox() -> (UplinkOutbox, UplinkReader) {
         logs: VecDeque::new(),
     }));
     let (wake, woken) = bounded(1);
-    (UplinkOutbox { slots: slots.clone(), wake }, UplinkReader { slots, woken })
+    let line = SharedLine::default();
+    let waker = Waker::from(Arc::new(WakeUplink(wake.clone())));
+    let outbox = UplinkOutbox { slots: slots.clone(), line: line.clone(), wake, waker: waker.clone() };
+    (outbox, UplinkReader { slots, line, woken, waker })
 }
 
-fn lock(slots: &Mutex<Slots>) -> MutexGuard<'_, Slots> {
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     // Poisoned slots are still slots: no operation leaves them half changed.
-    slots.lock().unwrap_or_else(PoisonError::into_inner)
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl UplinkOutbox {
@@ -121,17 +179,46 @@ impl UplinkOutbox {
         self.wake();
     }
 
-    /// Puts a request of a workload; never waits. While there is no connection requests wait for it.
+    /// Puts a request of a workload, or sends it; never waits. While there is no connection requests wait for it.
     ///
     /// # Errors
     /// The request, when too many of this workload wait.
     pub fn put_request(&self, workload: &Name, request: Request) -> Result<(), NoRoom> {
+        let Some(request) = self.send_at_once(workload, request) else { return Ok(()) };
         let mut slots = lock(&self.slots);
         let connected = slots.connected;
         slots.requests.put(workload, request).map_err(|request| NoRoom { request: Box::new(request), connected })?;
         drop(slots);
         self.wake();
         Ok(())
+    }
+
+    /// Sends a request if it is its turn and the connection can take it; answers it otherwise.
+    fn send_at_once(&self, workload: &Name, request: Request) -> Option<Request> {
+        if request.id.len() + request.content.approximate_bytes() > CONTROL_SMALL_REQUEST {
+            return Some(request);
+        }
+        // Whoever uses the connection now may be about to send what comes before this.
+        let Ok(mut line) = self.line.try_lock() else { return Some(request) };
+        let Some(line) = line.as_mut() else { return Some(request) };
+        if !lock(&self.slots).is_request_next() {
+            return Some(request);
+        }
+        // When it fails or has to wait, `uplink` goes on.
+        let Poll::Ready(Ok(())) = line.poll_ready(&mut Context::from_waker(&self.waker)) else { return Some(request) };
+        lock(&self.slots).requests.sent(workload, &request);
+        let _ = line.start_send(ToServer::Request(request)); // Whoever receives learns that the connection is lost.
+        None
+    }
+
+    /// The server has answered a request of a workload, with the id that this has given it.
+    pub fn answered(&self, workload: &str, id: &str) {
+        lock(&self.slots).requests.answered(workload, id);
+    }
+
+    /// The workload does not wait for answers any more.
+    pub fn forget_requests(&self, workload: &str) {
+        lock(&self.slots).requests.forget(workload);
     }
 
     /// Puts the cancellation of something that a workload asked for; never waits and never fails.
@@ -184,6 +271,15 @@ impl Slots {
             }
         }
         self.states = newest;
+    }
+
+    /// Whether a request would be the next message.
+    fn is_request_next(&self) -> bool {
+        self.states.is_empty() && !self.complete && self.requests.is_empty()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.is_request_next() && self.load.is_none() && self.logs.is_empty()
     }
 
     fn next_log(&mut self) -> Option<ToServer> {
@@ -243,13 +339,40 @@ impl UplinkReader {
         lock(&self.slots).logs.len()
     }
 
+    /// Sends what waits, as far as the connection takes it; then [`Self::woken`] tells when to go on.
+    ///
+    /// # Errors
+    /// How the connection ended.
+    pub fn send_waiting(&self, now: Instant) -> Result<(), StreamEnd> {
+        let mut line = lock(&self.line);
+        let Some(line) = line.as_mut() else { return Ok(()) };
+        while !lock(&self.slots).is_empty() {
+            match line.poll_ready(&mut Context::from_waker(&self.waker)) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(ready) => ready?,
+            }
+            let Some(message) = self.next(now) else { return Ok(()) };
+            line.start_send(message)?;
+        }
+        Ok(())
+    }
+
     /// There is a connection.
+    pub fn connected_by(&self, line: Box<dyn Line>) {
+        *lock(&self.line) = Some(line);
+        lock(&self.slots).connected = true;
+    }
+
+    /// There is a connection, and the test looks what waits for it.
+    #[cfg(test)]
     pub fn connected(&self) {
         lock(&self.slots).connected = true;
     }
 
-    /// The connection is lost. Removals that may not have arrived will be sent again.
-    pub fn disconnected(&self, now: Instant) {
+    /// The connection is lost. Removals that may not have arrived will be sent again. Answers what workloads get for
+    /// the requests that were sent and will not be answered.
+    pub fn disconnected(&self, now: Instant) -> Vec<Response> {
+        *lock(&self.line) = None;
         let mut slots = lock(&self.slots);
         (slots.connected, slots.complete) = (false, false);
         slots.load = None;
@@ -259,6 +382,7 @@ impl UplinkReader {
             slots.states.push_front(WorkloadState::new(instance, ExecutionState::plain(Phase::Removed)));
         }
         slots.thin_out(); // A newer state of the same instance wins.
+        slots.requests.lost()
     }
 }
 
@@ -434,5 +558,105 @@ mod tests {
         outbox.resynchronise((0..UPLINK_BATCH + 1).map(|n| state(&n.to_string(), Phase::Running)).collect(), false);
         let lengths: Vec<usize> = sent(&reader, ManualClock::new().now()).iter().map(Vec::len).collect();
         assert_eq!(lengths, [UPLINK_BATCH, 1]);
+    }
+
+    /// Takes messages as long as it has room.
+    #[derive(Clone, Default)]
+    struct FakeLine(Arc<Mutex<Taken>>);
+
+    #[derive(Default)]
+    struct Taken {
+        room: usize,
+        messages: Vec<ToServer>,
+        waker: Option<Waker>,
+    }
+
+    impl FakeLine {
+        fn give_room(&self, room: usize) {
+            let mut line = lock(&self.0);
+            line.room = room;
+            line.waker.take().into_iter().for_each(Waker::wake);
+        }
+
+        fn taken(&self) -> Vec<ToServer> {
+            std::mem::take(&mut lock(&self.0).messages)
+        }
+    }
+
+    impl Line for FakeLine {
+        fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), StreamEnd>> {
+            let mut line = lock(&self.0);
+            if line.room > 0 {
+                return Poll::Ready(Ok(()));
+            }
+            line.waker = Some(context.waker().clone());
+            Poll::Pending
+        }
+
+        fn start_send(&mut self, message: ToServer) -> Result<(), StreamEnd> {
+            let mut line = lock(&self.0);
+            line.room -= 1;
+            line.messages.push(message);
+            Ok(())
+        }
+    }
+
+    fn ask(id: &str) -> Request {
+        let masks = vec!["agents".to_owned()];
+        let read = crate::model::messages::ReadState { masks, subscribe: false };
+        Request { id: id.to_owned(), content: crate::model::messages::RequestContent::CompleteState(read) }
+    }
+
+    #[test]
+    fn a_request_is_sent_at_once_unless_something_is_before_it_or_the_connection_is_full() {
+        let now = ManualClock::new().now();
+        let (outbox, reader) = uplink_outbox();
+        let line = FakeLine::default();
+        reader.connected_by(Box::new(line.clone()));
+        line.give_room(2);
+        outbox.put_request(&"w".into(), ask("w@1")).unwrap();
+        assert_eq!(line.taken(), [ToServer::Request(ask("w@1"))]);
+        assert!(reader.woken().try_recv().is_err(), "nobody was woken for it");
+
+        let running = state("a", Phase::Running);
+        outbox.put(running.clone());
+        outbox.put_request(&"w".into(), ask("w@2")).unwrap();
+        assert_eq!(line.taken(), [], "the state comes before it");
+        reader.woken().try_recv().unwrap();
+        reader.send_waiting(now).unwrap();
+        assert_eq!(line.taken(), [ToServer::WorkloadStates(vec![running])]);
+
+        outbox.put_request(&"w".into(), ask("w@3")).unwrap();
+        while reader.woken().try_recv().is_ok() {}
+        line.give_room(10);
+        reader.woken().try_recv().expect("the connection tells when it has room");
+        reader.send_waiting(now).unwrap();
+        assert_eq!(line.taken(), [ToServer::Request(ask("w@2")), ToServer::Request(ask("w@3"))]);
+
+        let large = ask(&format!("w@{}", "x".repeat(CONTROL_SMALL_REQUEST)));
+        outbox.put_request(&"w".into(), large.clone()).unwrap();
+        assert_eq!(line.taken(), [], "who reads all workloads does not encode it");
+        reader.send_waiting(now).unwrap();
+        assert_eq!(line.taken(), [ToServer::Request(large)]);
+    }
+
+    #[test]
+    fn requests_without_answer_are_answered_when_the_connection_is_lost_and_others_wait_for_the_next_one() {
+        let now = ManualClock::new().now();
+        let (outbox, reader) = uplink_outbox();
+        let line = FakeLine::default();
+        reader.connected_by(Box::new(line.clone()));
+        line.give_room(3);
+        for id in ["w@1", "w@2", "w@3", "w@4"] {
+            outbox.put_request(&"w".into(), ask(id)).unwrap();
+        }
+        outbox.answered("w", "2");
+        let lost: Vec<String> = reader.disconnected(now).into_iter().map(|response| response.id).collect();
+        assert_eq!(lost, ["w@1", "w@3"]);
+        assert!(reader.disconnected(now).is_empty());
+        line.give_room(10);
+        reader.send_waiting(now).unwrap();
+        line.taken();
+        assert_eq!(reader.next(now), Some(ToServer::Request(ask("w@4"))), "nothing goes to the lost connection");
     }
 }

@@ -1,6 +1,7 @@
 //! Runs one workload: create, retry, restart, resume, update, delete.
 //!
-//! Thread: `wl:<name>`, one per workload; ends after a delete or when the agent drops the sender of its commands.
+//! Thread: `wl:<name>`, one per workload, and another one of that name while it works; ends after a delete or when the
+//! agent drops the sender of its commands.
 //! Owns: the connector, the container's id, the number of its start, attempts, the time of the next attempt, the
 //! workload's folder below the run folder, its control interface.
 //! Takes: [`WorkloadCommand`] from the scheduler, one at a time and in order, and a free start slot.
@@ -15,11 +16,12 @@ use super::control_interface::{self, ControlHub, ControlInterface};
 use super::start_slots::{StartSlot, StartSlots};
 use super::workload_command::{Engine, HeldContainer, OtherEngine, WorkloadCommand, WorkloadInbox, WorkloadOrder};
 use crate::clock::Clock;
-use crate::limits::ADDITIONAL_INFO_MAX;
+use crate::limits::{ADDITIONAL_INFO_MAX, STACK_WORKLOAD};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
 use crate::runtime::ContainerId;
+use crate::threads;
 use crossbeam_channel::{Receiver, Select, Sender, never};
 use log::{info, warn};
 pub use search::Answer;
@@ -137,6 +139,7 @@ enum Start {
 /// What follows when the old container is gone.
 enum AfterDelete {
     Start(Box<WorkloadOrder>),
+    /// It has ended by itself.
     Restart,
     Nothing,
     End,
@@ -203,38 +206,53 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Handles events until the workload is deleted or the agent ends.
+    /// Handles events until the workload is deleted or the agent ends. Waits on the caller's thread, which needs little
+    /// then, and works on another one of the same name.
     pub fn run(mut self) {
+        let thread = format!("wl:{}", self.id.name);
         loop {
-            match self.step() {
-                Step::Worked => {}
-                Step::Ended => return,
-                Step::Idle => {
-                    self.wait();
-                    if self.inbox.owner_gone() {
-                        return;
-                    }
+            let mut next = self.next_event();
+            if next.is_none() {
+                self.wait();
+                if self.inbox.owner_gone() {
+                    return;
                 }
+                continue;
+            }
+            let flow = threads::run_apart(&thread, STACK_WORKLOAD, || {
+                while let Some(event) = next.take() {
+                    if self.on_event(event) == Flow::Stop {
+                        return Flow::Stop;
+                    }
+                    next = self.next_event();
+                }
+                Flow::Continue
+            });
+            if flow == Flow::Stop {
+                return;
             }
         }
     }
 
-    /// Handles one event if there is one. Commands come first: a delete must not lose to a retry.
+    /// Handles one event if there is one.
     pub fn step(&mut self) -> Step {
-        let event = if let Some(command) = self.inbox.pop() {
-            Event::Command(command)
+        match self.next_event().map(|event| self.on_event(event)) {
+            None => Step::Idle,
+            Some(Flow::Continue) => Step::Worked,
+            Some(Flow::Stop) => Step::Ended,
+        }
+    }
+
+    /// What to handle now. Commands come first: a delete must not lose to a retry.
+    fn next_event(&mut self) -> Option<Event> {
+        if let Some(command) = self.inbox.pop() {
+            Some(Event::Command(command))
         } else if let Some(slot) = self.wanted_slot() {
-            Event::SlotFree(slot)
+            Some(Event::SlotFree(slot))
         } else if let Some(answer) = self.answers().and_then(|answers| answers.try_recv().ok()) {
-            Event::Listed(answer)
-        } else if self.due().is_some_and(|at| at <= self.context.clock.now()) {
-            Event::TimerDue
+            Some(Event::Listed(answer))
         } else {
-            return Step::Idle;
-        };
-        match self.on_event(event) {
-            Flow::Continue => Step::Worked,
-            Flow::Stop => Step::Ended,
+            self.due().is_some_and(|at| at <= self.context.clock.now()).then_some(Event::TimerDue)
         }
     }
 

@@ -3,12 +3,13 @@
 //! Thread: `main`, which waits; the threads of the agent are named in `src/agent/mod.rs`.
 
 use ankaios_lite::agent::Agent;
-use ankaios_lite::agent::settings::{self, Machine, SettingsError};
+use ankaios_lite::agent::settings::{self, Machine};
 use ankaios_lite::logging::{self, fatal};
 use ankaios_lite::memory;
 use ankaios_lite::model::version::VERSION;
 use ankaios_lite::program::{self, Exit};
 use ankaios_lite::service_manager::ServiceManager;
+use ankaios_lite::settings::SettingsError;
 use ankaios_lite::vital::VitalThreads;
 use ankaios_lite::wire::address::Security;
 use crossbeam_channel::bounded;

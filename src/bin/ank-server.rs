@@ -12,9 +12,10 @@ use ankaios_lite::model::version::VERSION;
 use ankaios_lite::program::{self, Exit};
 use ankaios_lite::server::ServerLoop;
 use ankaios_lite::server::mutating_hooks::MutatingHooks;
-use ankaios_lite::server::settings::{self, ServerSettings, SettingsError};
+use ankaios_lite::server::settings::{self, ServerSettings};
 use ankaios_lite::server::state_store::{self, StateStore};
 use ankaios_lite::service_manager::ServiceManager;
+use ankaios_lite::settings::{MissingPems, SettingsError};
 use ankaios_lite::threads::{self, Thread};
 use ankaios_lite::vital::VitalThreads;
 use ankaios_lite::wire::address::{ListenAddress, Security};
@@ -35,8 +36,7 @@ pub fn main() -> ExitCode {
     let settings = match settings::read(std::env::args_os()) {
         Ok(settings) => settings,
         Err(SettingsError::Usage(text)) => return program::usage(&text).into(),
-        Err(SettingsError::Config(error)) => return failed("Config file could not be parsed", error),
-        Err(SettingsError::Pem(error)) => return failed("Failed to load certificate files!", error),
+        Err(error) => return failed(error.what(), error),
     };
     match start_and_wait(settings) {
         Ok(()) => Exit::Done.into(),
@@ -49,53 +49,72 @@ fn failed(what: &str, detail: impl std::fmt::Display) -> ExitCode {
     Exit::Failed.into()
 }
 
-fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
+fn unprotected(error: &MissingPems) -> ExitCode {
+    failed("Missing certificate files", error)
+}
+
+fn server_error(error: &dyn Error) -> ExitCode {
+    failed("server error", with_causes(error))
+}
+
+fn start_and_wait(mut settings: ServerSettings) -> Result<(), ExitCode> {
     let desired = settings.startup_manifest.as_deref().map(read_manifest).transpose()?;
     for warning in &settings.warnings {
         log::warn!("{warning}");
     }
-    let security = settings.security.map_err(|error| failed("Missing certificate files", error))?;
-    let server_error = |error: &dyn Error| failed("server error", with_causes(error));
+    settings.security.as_ref().map_err(unprotected)?; // Before hooks are asked about what cannot be served.
+    // From here on a signal ends everything in order, also while hooks look at what the server starts with.
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| server_error(&error))?;
     let mut server = ServerLoop::new();
     let mut server_threads = Vec::new();
     if !settings.mutating_hooks.is_empty() {
-        let (hooks, thread) = MutatingHooks::start(settings.mutating_hooks, settings.message_max.0)
-            .map_err(|error| server_error(&error))?;
+        let (hooks, thread) =
+            MutatingHooks::start(std::mem::take(&mut settings.mutating_hooks), settings.message_max.0)
+                .map_err(|error| server_error(&error))?;
+        for signal in [SIGTERM, SIGINT] {
+            let interrupted = hooks.interrupt().and_then(|end| signal_hook::low_level::pipe::register(signal, end));
+            interrupted.map_err(|error| server_error(&error))?;
+        }
         server.set_hooks(hooks);
         server_threads.push(thread);
     }
-    if !start_with_stored(&mut server, settings.state_dir.as_deref())? {
-        match desired {
-            Some(desired) => server.start_with(desired).map_err(|error| server_error(&error))?,
-            None => log::info!("No startup manifest provided -> waiting for new workloads from the CLI"),
+    let mut stopped = || signals.pending().next().inspect(|signal| log_stop(*signal)).is_some();
+    match start_with_state(&mut server, settings.state_dir.as_deref(), desired) {
+        // Whatever a hook that was ended made of it.
+        _ if stopped() => {
+            drop(server);
+            let _ = threads::join_all(server_threads, STOP_DEADLINE); // A hook that cannot be ended is left behind.
+            return Ok(());
         }
+        Ok(()) => {}
+        Err(refused) => return Err(refused.tell()),
     }
-    // From here on a signal ends everything in order. Before, it ends the process at once, also while hooks run: nobody
-    // is connected and nothing is being written yet.
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| server_error(&error))?;
-    if let Some(folder) = settings.state_dir {
+    if let Some(folder) = settings.state_dir.take() {
         let (store, thread) = StateStore::start(folder).map_err(|error| server_error(&error))?;
         server.set_store(store);
         server_threads.push(thread);
     }
+    serve(settings, server, server_threads, signals)
+}
 
-    let (inbox, events) = bounded(SERVER_INBOX);
-    let tls = match &security {
-        Security::Insecure => "none",
-        Security::MutualTls(_) => "mutual",
-    };
-    let over_tcp = settings.addresses.iter().any(|address| matches!(address, ListenAddress::Tcp(_)));
-    if over_tcp && security == Security::Insecure {
-        log::warn!("!!!ANKSERVER IS STARTED IN INSECURE MODE (-k, --insecure) -> TLS is disabled!!!");
-    }
+/// Serves clients until a signal comes, or a thread without which nothing goes on has ended.
+fn serve(
+    settings: ServerSettings,
+    mut server: ServerLoop,
+    mut server_threads: Vec<Thread>,
+    mut signals: Signals,
+) -> Result<(), ExitCode> {
     let options = EndpointOptions {
         addresses: settings.addresses,
         socket_mode: settings.socket_mode,
-        security,
+        security: settings.security.as_ref().map_err(unprotected)?.clone(),
         message_max: settings.message_max.0,
+        commander_names: settings.commander_names,
     };
+    let tls = told_protection(&options);
     let manager = ServiceManager::from_environment();
     let (mut vital, lost_thread) = vital_threads(signals.handle());
+    let (inbox, events) = bounded(SERVER_INBOX);
     let endpoint = ServerEndpoint::start(&options, inbox, &mut vital).map_err(|error| server_error(&error))?;
     let (running, stop) = bounded(0);
     server.set_status(manager.status());
@@ -112,12 +131,8 @@ fn start_and_wait(settings: ServerSettings) -> Result<(), ExitCode> {
     if let Err(error) = memory::settle() {
         log::debug!("Memory of the start is kept: '{error}'");
     }
-    let signal = signals.forever().next();
+    let signal = signals.forever().next().inspect(|signal| log_stop(*signal));
     manager.stopping();
-    if let Some(signal) = signal {
-        let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
-        log::info!("Stopping because of {name}.");
-    }
     let lost = lost_thread.try_recv().ok().filter(|_| signal.is_none());
     stop_in_order(running, server_threads, endpoint);
     drop(watch);
@@ -144,18 +159,60 @@ fn stop_in_order(running: Sender<()>, server_threads: Vec<Thread>, endpoint: Ser
     }
 }
 
+/// How connections are protected, for the log; warns of those that are not.
+fn told_protection(options: &EndpointOptions) -> &'static str {
+    if options.security != Security::Insecure {
+        return "mutual";
+    }
+    if options.addresses.iter().any(|address| matches!(address, ListenAddress::Tcp(_))) {
+        log::warn!("!!!ANKSERVER IS STARTED IN INSECURE MODE (-k, --insecure) -> TLS is disabled!!!");
+    }
+    "none"
+}
+
+fn log_stop(signal: i32) {
+    log::info!("Stopping because of {}.", signal_hook::low_level::signal_name(signal).unwrap_or("a signal"));
+}
+
+/// Why the server cannot start with its state. Told only when nobody ends it meanwhile.
+struct Refused(String);
+
+impl Refused {
+    fn tell(self) -> ExitCode {
+        failed("server error", self.0)
+    }
+}
+
+/// Takes over the stored state if there is one of use, the startup manifest otherwise.
+fn start_with_state(
+    server: &mut ServerLoop,
+    state_dir: Option<&Path>,
+    manifest: Option<DesiredState>,
+) -> Result<(), Refused> {
+    if start_with_stored(server, state_dir)? {
+        return Ok(());
+    }
+    match manifest {
+        Some(desired) => server.start_with(desired).map_err(|error| Refused(with_causes(&error))),
+        None => {
+            log::info!("No startup manifest provided -> waiting for new workloads from the CLI");
+            Ok(())
+        }
+    }
+}
+
 /// Takes over the state that an earlier server stored in `folder`. Answers whether there was one of use; it then
 /// replaces the startup manifest.
-fn start_with_stored(server: &mut ServerLoop, folder: Option<&Path>) -> Result<bool, ExitCode> {
+fn start_with_stored(server: &mut ServerLoop, folder: Option<&Path>) -> Result<bool, Refused> {
     let Some(folder) = folder else { return Ok(false) };
-    let unusable = |error| failed("server error", format!("cannot use state_dir '{}': {error}", folder.display()));
+    let unusable = |error| Refused(format!("cannot use state_dir '{}': {error}", folder.display()));
     let Some(desired) = state_store::open(folder).map_err(unusable)? else { return Ok(false) };
     // It was accepted before, so whatever refuses it now may be another hook, setting or version. Going on without it
     // would delete the workloads of all agents.
     server.start_again_with(desired).map_err(|error| {
         let file = folder.join(state_store::FILE);
         let way_out = "Remove the cause, or move the file away to start with the startup manifest";
-        failed("server error", format!("cannot start with the stored state '{}': {error}. {way_out}", file.display()))
+        Refused(format!("cannot start with the stored state '{}': {error}. {way_out}", file.display()))
     })?;
     log::info!("Starting with the state stored in '{}'; a startup manifest does not count.", folder.display());
     Ok(true)

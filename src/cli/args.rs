@@ -6,9 +6,11 @@
 //! before the command, the state in `get workloads`, so after a command the server needs its long form.
 
 use super::completion::Names;
+use super::events::Until;
 use super::logs::parse_time;
+use crate::model::nearest::nearest;
 use clap::builder::{BoolValueParser, OsStringValueParser, TypedValueParser};
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{
     Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, ValueHint,
 };
@@ -35,6 +37,7 @@ const PLURALS: [&str; 3] = ["workloads", "agents", "configs"];
     after_help = "Examples:\n  ank -k apply cluster.yaml        start what the manifest describes and wait\n  \
                   ank -k get workloads             show what runs\n  \
                   ank -k get state desiredState    show what was asked for\n\n\
+                  What the config file switches on, '--no-insecure', '--no-quiet', '--no-verbose' and '--wait' switch off.\n\
                   Run 'ank help <command>' for the options and examples of a command."
 )]
 pub struct Arguments {
@@ -56,18 +59,30 @@ pub struct Common {
     /// Config file [default: ~/.config/ankaios/ank.conf or /etc/ankaios/ank.conf]
     #[arg(short = 'x', long, global = true, value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub ank_config: Option<PathBuf>,
+    /// Use the table [contexts.<NAME>] of the config file in place of [default]
+    #[arg(long, global = true, env = "ANK_CONTEXT", value_name = "NAME", add = Names::Contexts.completer())]
+    pub context: Option<String>,
     /// Milliseconds to wait for an answer of the server [default: 3000]
     #[arg(long, global = true, value_name = "MS")]
     pub response_timeout: Option<u64>,
     /// Say what happens, on standard error
     #[arg(short, long, global = true)]
     pub verbose: bool,
+    /// Undo `verbose` of the config file
+    #[arg(long, global = true, hide = true)]
+    pub no_verbose: bool,
     /// Print results, warnings and errors only
     #[arg(short, long, global = true)]
     pub quiet: bool,
+    /// Undo `quiet` of the config file
+    #[arg(long, global = true, hide = true)]
+    pub no_quiet: bool,
     /// Do not wait for workloads after a change
     #[arg(long, global = true)]
     pub no_wait: bool,
+    /// Undo `no_wait` of the config file
+    #[arg(long, global = true, hide = true)]
+    pub wait: bool,
     /// Give up waiting after this time, for example 90s or 5m, and exit with 4
     #[arg(long, global = true, value_name = "TIME", value_parser = parse_duration)]
     pub wait_timeout: Option<Duration>,
@@ -77,6 +92,9 @@ pub struct Common {
     /// Talk to the server without TLS
     #[arg(short = 'k', long, global = true, env = "ANK_INSECURE", num_args = 0, value_parser = BoolValueParser::new(), default_missing_value = "true", value_name = "BOOL")]
     pub insecure: Option<bool>,
+    /// Undo `insecure` of the config file and of the environment
+    #[arg(long, global = true, hide = true)]
+    pub no_insecure: bool,
     /// CA certificate that signed the server's certificate
     #[arg(long = "ca_pem", global = true, env = "ANK_CA_PEM", value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub ca_pem: Option<PathBuf>,
@@ -193,10 +211,11 @@ pub enum Get {
     Config,
     /// Changes of the state as they happen, until interrupted
     #[command(
-        after_help = "One document for each change: 'timestamp', 'addedFields', 'updatedFields', 'removedFields' and, in\n\
+        after_help = "One document for each change: 'timestamp', 'addedFields', 'updatedFields', 'removedFields' and, in \
                       'completeState', the new values. Without masks the load of agents is reported, too.\n\n\
                       Examples:\n  ank -k get events -o json workloadStates\n  \
-                      ank -k get events -c --count 1 desiredState.workloads.web"
+                      ank -k get events -c --count 1 desiredState.workloads.web\n  \
+                      ank -k get events --until 'workloadStates.*.web.*.state=Running'"
     )]
     Events {
         /// Format of the output
@@ -208,6 +227,9 @@ pub enum Get {
         /// End after this many events
         #[arg(long, value_name = "N")]
         count: Option<u64>,
+        /// End when this field has this value; '*' stands for every name at its place
+        #[arg(long, value_name = "FIELD=VALUE", value_parser = parse_until)]
+        until: Option<Until>,
         /// Connect again when the connection is lost, and print the state as it is then
         #[arg(long)]
         reconnect: bool,
@@ -362,6 +384,14 @@ fn parse_tag(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
+/// Splits `<mask>=<value>` at the first `=`.
+fn parse_until(text: &str) -> Result<Until, String> {
+    match text.split_once('=') {
+        Some((mask, value)) if !mask.is_empty() => Ok(Until { mask: mask.to_owned(), value: value.to_owned() }),
+        _ => Err("expected a field and a value, for example 'workloadStates.*.web.*.state=Running'".to_owned()),
+    }
+}
+
 /// A whole number with `ms`, `s`, `m` or `h`; seconds without.
 fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -385,7 +415,8 @@ impl Arguments {
     pub fn read(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, clap::Error> {
         let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
         // First without the environment, or its values would count as words: no help where the command is missing.
-        parsed_command().mut_args(without_environment).try_get_matches_from(&words)?;
+        let first = parsed_command().mut_args(without_environment).try_get_matches_from(&words);
+        first.map_err(|error| with_tip(error, &words))?;
         let matches = parsed_command().try_get_matches_from(words)?;
         let mut arguments = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command()))?;
         arguments.server_url = server_url(&matches);
@@ -406,6 +437,25 @@ impl Arguments {
         }
         Ok(arguments)
     }
+}
+
+/// Adds the command that was probably meant where clap finds none: it does not know that letters get swapped.
+fn with_tip(mut error: clap::Error, words: &[OsString]) -> clap::Error {
+    if error.kind() == ErrorKind::InvalidSubcommand
+        && error.get(ContextKind::SuggestedSubcommand).is_none()
+        && let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidSubcommand)
+    {
+        let mut level = command();
+        for word in words.iter().skip(1).map(|word| word.to_string_lossy()) {
+            level = level.find_subcommand(&*word).cloned().unwrap_or(level);
+        }
+        let names: Vec<&str> = level.get_subcommands().flat_map(Command::get_name_and_visible_aliases).collect();
+        if let Some(meant) = nearest(unknown, names) {
+            let meant = ContextValue::Strings(vec![meant.to_owned()]);
+            error.insert(ContextKind::SuggestedSubcommand, meant);
+        }
+    }
+    error
 }
 
 /// An error of the command below the top that `path` leads to, with its usage line.

@@ -8,11 +8,11 @@ use super::args::{self, Common};
 use super::output::Output;
 use super::rows::entries;
 use super::session::{ServerLink, Session};
-use super::settings::CliSettings;
+use super::settings::{CliSettings, known_contexts};
 use crate::limits::COMPLETION_MAX;
 use crate::model::execution_state::Phase;
 use crate::model::node::Node;
-use clap::FromArgMatches;
+use clap::{Arg, Command, FromArgMatches};
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
 use crossbeam_channel::never;
@@ -28,7 +28,23 @@ const RUNTIMES: [&str; 3] = ["podman", "podman-kube", "containerd"];
 /// # Errors
 /// The shell is unknown, or standard output cannot be written.
 pub fn answer_shell(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<bool, clap::Error> {
-    CompleteEnv::with_factory(args::command).try_complete(words, std::env::current_dir().ok().as_deref())
+    CompleteEnv::with_factory(command).try_complete(words, std::env::current_dir().ok().as_deref())
+}
+
+/// The command tree. Options are offered where one is begun or nothing else can stand: among twenty of them nobody
+/// finds the three names of workloads.
+fn command() -> Command {
+    let words = words_of_command_line();
+    let place = std::env::var("_CLAP_COMPLETE_INDEX").ok().and_then(|place| place.parse().ok());
+    let word = words.get(place.unwrap_or_else(|| words.len().saturating_sub(1)));
+    let is_option = word.is_some_and(|word| word.as_encoded_bytes().starts_with(b"-"));
+    if is_option { args::command() } else { with_hidden_options(args::command()) }
+}
+
+fn with_hidden_options(command: Command) -> Command {
+    let command = command.disable_help_flag(true).disable_version_flag(true);
+    let hidden = |argument: Arg| if argument.is_positional() { argument } else { argument.hide(true) };
+    command.mut_args(hidden).mut_subcommands(with_hidden_options)
 }
 
 /// What can stand at a place of the command line.
@@ -48,6 +64,8 @@ pub enum Names {
     States,
     /// Runtimes.
     Runtimes,
+    /// Contexts of the config file.
+    Contexts,
 }
 
 impl Names {
@@ -66,7 +84,7 @@ impl Names {
             Self::Masks | Self::MasksAndFile => {
                 &["desiredState.workloads.*.agent", "desiredState.configs", "workloadStates", "agents"]
             }
-            Self::States | Self::Runtimes => &[],
+            Self::States | Self::Runtimes | Self::Contexts => &[],
         }
     }
 
@@ -79,6 +97,10 @@ impl Names {
             Self::Masks | Self::MasksAndFile => masks(state),
             Self::States => Phase::ALL.iter().map(|(_, state, _)| (*state).to_owned()).collect(),
             Self::Runtimes => RUNTIMES.map(str::to_owned).into(),
+            Self::Contexts => {
+                let typed = typed(words_of_command_line());
+                typed.into_iter().flat_map(|(_, common)| known_contexts(&common)).collect()
+            }
         }
     }
 }
@@ -125,10 +147,14 @@ fn masks(state: &Node) -> BTreeSet<String> {
     masks
 }
 
+/// The words that the shell passes on.
+fn words_of_command_line() -> Vec<OsString> {
+    std::env::args_os().skip_while(|word| word != "--").skip(1).collect()
+}
+
 /// Asks the server that the typed words, the environment and the config file lead to.
 fn read_state(masks: &[&str]) -> Option<Node> {
-    let words: Vec<OsString> = std::env::args_os().skip_while(|word| word != "--").skip(1).collect();
-    let (server_url, common) = typed(words)?;
+    let (server_url, common) = typed(words_of_command_line())?;
     let settings = CliSettings::load(server_url.as_deref(), &common, &mut Output::to(io::sink(), io::sink(), None));
     let CliSettings { url, security, response_timeout, message_max, .. } = settings.ok()?;
     let limit = response_timeout.min(COMPLETION_MAX);

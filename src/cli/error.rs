@@ -117,6 +117,12 @@ impl From<CommandError> for CliError {
     }
 }
 
+/// A time that was given, as people write it.
+#[must_use]
+pub fn shown(limit: Duration) -> String {
+    if limit.is_zero() { "0s".to_owned() } else { format!("{limit:?}") }
+}
+
 /// Text for a stream that ended while a complete state was awaited.
 pub const ENDED_READING: &str = "Channel preliminary closed.";
 /// Text for a stream that ended while anything else was awaited.
@@ -142,6 +148,12 @@ impl CommandError {
                 return Some(format!("{end}; check the server's log, and whether it expects TLS"));
             }
             Self::Refused(text) if text.contains("cycle") => "remove one of the dependencies of that cycle",
+            Self::Refused(text) if text.contains("Failed to access variable") => {
+                "the configs have no such value; compare with 'ank get state desiredState.configs'"
+            }
+            Self::Refused(text) if text.contains("references config key") => {
+                "add it to the 'configs' of the manifest; 'ank get configs' lists those there are"
+            }
             Self::Refused(_) => "nothing was changed; correct what the server names and try again",
             Self::Answer(_) | Self::Unexpected | Self::InstanceName(_) => {
                 "check the versions of ank and server with '--version'"

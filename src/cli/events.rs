@@ -3,13 +3,43 @@
 //! Thread: `main`. Takes: events. Gives: one document each, at once.
 
 use super::args::Format;
-use super::error::CliError;
+use super::error::{CliError, ExitCode, shown};
 use super::get::warn_of_unknown_parts;
 use super::output::Output;
+use super::rows::entries;
 use super::session::ServerLink;
 use super::state_output::event_text;
+use crate::clock::Clock;
+use crate::model::field_path::{WILDCARD, parts};
 use crate::model::messages::AlteredFields;
-use std::time::SystemTime;
+use crate::model::node::Node;
+use std::time::{Duration, Instant, SystemTime};
+
+/// When a field has this value, enough was printed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Until {
+    /// Where; `*` stands for every name at its place.
+    pub mask: String,
+    /// As the state prints it.
+    pub value: String,
+}
+
+impl Until {
+    /// Whether a field of `state`, which may hold only what changed, has the value.
+    fn is_met(&self, state: &Node) -> bool {
+        fn any(node: &Node, path: &[&str], value: &str) -> bool {
+            match path {
+                [] => node.as_text().map_or_else(
+                    || node.as_number().is_some_and(|number| number.to_string() == value),
+                    |text| text == value,
+                ),
+                [WILDCARD, below @ ..] => entries(Some(node)).any(|(_, node)| any(node, below, value)),
+                [name, below @ ..] => node.get(name).is_some_and(|node| any(node, below, value)),
+            }
+        }
+        any(state, &parts(&self.mask), &self.value)
+    }
+}
 
 /// What to print, and how far it is.
 #[derive(Debug)]
@@ -22,6 +52,12 @@ pub struct Events<'a> {
     pub include_current_state: bool,
     /// Events still to print; `None` means for ever.
     pub left: Option<u64>,
+    /// Or until then. Without masks, only its field is looked at.
+    pub until: Option<&'a Until>,
+    /// Longest time to follow.
+    pub limit: Option<Duration>,
+    /// When that is over; `None` before it began.
+    pub give_up: Option<Instant>,
     /// The time of each document.
     pub now: fn() -> SystemTime,
 }
@@ -30,21 +66,42 @@ impl Events<'_> {
     /// Prints events until enough were printed.
     ///
     /// # Errors
-    /// The connection ended, the server refused, a signal asked to stop, or standard output cannot be written.
-    pub fn follow(&mut self, link: &mut impl ServerLink, output: &mut Output<'_>) -> Result<(), CliError> {
-        warn_of_unknown_parts(self.masks, output);
-        let masks: Vec<&str> = self.masks.iter().map(String::as_str).collect();
-        let current = link.subscribe(&masks)?;
+    /// The connection ended, the server refused, a signal asked to stop, or standard output cannot be written. That the
+    /// time was over is no error but [`ExitCode::GaveUp`].
+    pub fn follow(
+        &mut self,
+        link: &mut impl ServerLink,
+        clock: &impl Clock,
+        output: &mut Output<'_>,
+    ) -> Result<ExitCode, CliError> {
+        self.give_up = self.give_up.or_else(|| clock.now().checked_add(self.limit?));
+        let field = self.until.map(|until| until.mask.clone());
+        let masks: Vec<String> = self.masks.iter().cloned().chain(field).collect();
+        warn_of_unknown_parts(&masks, output);
+        let current = link.subscribe(&masks.iter().map(String::as_str).collect::<Vec<_>>())?;
         if self.include_current_state {
             output.result(&event_text((self.now)(), &AlteredFields::default(), &current, self.format))?;
         }
+        let met = |state: &Node| self.until.is_some_and(|until| until.is_met(state));
+        let mut done = self.left == Some(0) || met(&current);
         drop(current); // It may be large, and following goes on for long.
-        while self.left != Some(0) {
-            let event = link.next_event()?;
+        while !done {
+            let Some(event) = link.next_event(self.give_up)? else {
+                let limit = shown(self.limit.unwrap_or_default());
+                output.error(format_args!("gave up waiting for events after '{limit}'"), None);
+                return Ok(ExitCode::GaveUp);
+            };
             output.result(&event_text((self.now)(), &event.altered, &event.state, self.format))?;
             self.left = self.left.map(|left| left - 1);
+            done = self.left == Some(0) || met(&event.state);
         }
-        Ok(())
+        Ok(ExitCode::Success)
+    }
+
+    /// Whether the time to follow is over.
+    #[must_use]
+    pub fn is_late(&self, clock: &impl Clock) -> bool {
+        self.give_up.is_some_and(|at| clock.now() >= at)
     }
 
     /// Prepares for another connection: what happened meanwhile shows only in the state as it is then.
@@ -58,9 +115,8 @@ mod tests {
     use super::*;
     use crate::cli::session::StateEvent;
     use crate::cli::testing::{ScriptedServer, Step};
-    use crate::model::node::Node;
     use std::io;
-    use std::time::{Duration, UNIX_EPOCH};
+    use std::time::UNIX_EPOCH;
 
     fn at() -> SystemTime {
         UNIX_EPOCH + Duration::new(1_769_860_800, 123_456_789)
@@ -72,15 +128,25 @@ mod tests {
         Step::Event(StateEvent { state, altered })
     }
 
-    fn printed(format: Format, current: bool, left: Option<u64>, steps: Vec<Step>) -> (Result<(), CliError>, String) {
+    type Printed = (Result<ExitCode, CliError>, String);
+
+    fn printed(format: Format, current: bool, left: Option<u64>, steps: Vec<Step>) -> Printed {
+        followed(format, current, left, None, steps)
+    }
+
+    fn followed(format: Format, current: bool, left: Option<u64>, until: Option<&Until>, steps: Vec<Step>) -> Printed {
         let mut server = ScriptedServer::new(steps);
+        let clock = server.clock.clone();
         let mut out = Vec::new();
         let mut output = Output::to(&mut out, io::sink(), None);
         let masks = ["desiredState.configs".to_owned()];
-        let mut events = Events { masks: &masks, format, include_current_state: current, left, now: at };
-        let result = events.follow(&mut server, &mut output);
+        let limit = Some(Duration::from_secs(5));
+        let (include_current_state, give_up, now) = (current, None, at as fn() -> SystemTime);
+        let mut events = Events { masks: &masks, format, include_current_state, left, until, limit, give_up, now };
+        let result = events.follow(&mut server, &clock, &mut output);
         drop(output);
-        assert_eq!(server.reads, [["desiredState.configs"]]);
+        let field = until.map(|until| until.mask.as_str());
+        assert_eq!(server.reads, [["desiredState.configs"].into_iter().chain(field).collect::<Vec<_>>()]);
         (result, String::from_utf8(out).unwrap())
     }
 
@@ -125,6 +191,35 @@ completeState:
       k: b
 ";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn events_end_when_a_field_has_its_value_even_if_it_had_it_before() {
+        let until = |mask: &str, value: &str| Until { mask: mask.to_owned(), value: value.to_owned() };
+        let k = until("desiredState.*.k", "b");
+        let steps = |values: &[&str]| {
+            let events = values[1..].iter().map(|value| event(configs(value), &["desiredState.configs.k"], &[]));
+            std::iter::once(Step::State(configs(values[0]))).chain(events).collect::<Vec<_>>()
+        };
+        for (values, until, lines) in [
+            (&["b"][..], &k, 0),
+            (&["a", "b"], &k, 1),
+            (&["a", "c", "b"], &k, 2),
+            (&["a", "b"], &until("desiredState.configs.k", "b"), 1),
+        ] {
+            let (result, text) = followed(Format::Json, false, None, Some(until), steps(values));
+            assert_eq!((result.unwrap(), text.lines().count()), (ExitCode::Success, lines), "{values:?}");
+        }
+        let (result, _) = followed(Format::Json, false, None, Some(&until("desiredState.configs", "b")), steps(&["b"]));
+        assert!(result.unwrap_err().may_pass(), "a map has no value");
+        assert!(until("a.n", "7").is_met(&Node::map([("a", Node::map([("n", Node::Number(7))]))])));
+    }
+
+    #[test]
+    fn following_can_be_given_up() {
+        let steps = vec![Step::State(configs("a")), Step::Silence(Duration::from_secs(9))];
+        let (result, text) = printed(Format::Json, false, None, steps);
+        assert_eq!((result.unwrap(), text.as_str()), (ExitCode::GaveUp, ""));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::args::Format;
 use super::error::CliError;
 use super::live::LiveFrames;
 use super::output::Output;
+use super::reasons::{self, Reasons};
 use super::rows::{self, Row};
 use super::session::ServerLink;
 use super::state_output::state_text;
@@ -40,9 +41,41 @@ impl Filter {
             && (self.names.is_empty() || self.names.iter().any(|name| **name == *instance.workload))
     }
 
-    fn table(&self, rows: &BTreeMap<InstanceName, Row>) -> Table<5> {
-        rows::table(rows.iter().filter(|(instance, row)| self.accepts(instance, row)))
+    fn table(&self, rows: &BTreeMap<InstanceName, Row>, reasons: &Reasons) -> Table<5> {
+        let accepted = rows.iter().filter(|(instance, row)| self.accepts(instance, row));
+        let explained: Vec<(&InstanceName, Row)> =
+            accepted.map(|(instance, row)| (instance, reasons.explained(instance, row))).collect();
+        rows::table(explained.iter().map(|(instance, row)| (*instance, row)))
     }
+
+    /// Warns about what the filter names and nobody knows: probably it was meant otherwise.
+    fn warn_of_unknown(&self, state: &Node, rows: &BTreeMap<InstanceName, Row>, output: &mut Output<'_>) {
+        let known = || rows.keys().map(|instance| &*instance.workload);
+        for name in self.names.iter().filter(|name| !known().any(|known| known == **name)) {
+            output.warn(format_args!("workload '{name}' does not exist{}", meant(name, known())));
+        }
+        // What is not scheduled is on an agent without a name.
+        if let Some(agent) = self.agent.as_ref().filter(|agent| !agent.is_empty()) {
+            let connected = || rows::entries(state.get("agents")).map(|(name, _)| name.as_str());
+            let known = || connected().chain(rows.keys().map(|instance| &*instance.agent));
+            if !known().any(|known| known == agent) {
+                output.warn(format_args!("agent '{agent}' does not exist{}", meant(agent, known())));
+            }
+        }
+        if let Some(state) = &self.state {
+            let names = Phase::ALL.iter().map(|(phase, state, _)| (phase.to_string(), *state));
+            let known: Vec<(String, &str)> = names.collect();
+            let known = || known.iter().flat_map(|(whole, state)| [whole.as_str(), state]);
+            if !known().any(|known| known.eq_ignore_ascii_case(state)) {
+                output.warn(format_args!("no state is called '{state}'{}", meant(state, known())));
+            }
+        }
+    }
+}
+
+/// `, did you mean '...'?` where one of `known` is near `name`.
+pub fn meant<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> String {
+    nearest(name, known).map_or_else(String::new, |name| format!(", did you mean '{name}'?"))
 }
 
 /// Prints the parts of the state that `masks` select.
@@ -58,7 +91,27 @@ pub fn state(
     warn_of_unknown_parts(masks, output);
     let masks: Vec<&str> = masks.iter().map(String::as_str).collect();
     let state = link.complete_state(&masks)?;
+    for mask in masks {
+        warn_of_missing_object(mask, &state, output);
+    }
     Ok(output.result(&state_text(&state, format))?)
+}
+
+/// Warns about a mask for an object that does not exist: the answer lacks it without a word.
+fn warn_of_missing_object(mask: &str, state: &Node, output: &mut Output<'_>) {
+    let path = parts(mask);
+    let (kind, object) = match path[..] {
+        ["desiredState" | "effectiveState", "workloads", ..] => ("workload", 3),
+        ["desiredState" | "effectiveState", "configs", ..] => ("config", 3),
+        ["agents", ..] => ("agent", 2),
+        _ => return,
+    };
+    if let Some(object) = path.get(..object)
+        && !object.contains(&WILDCARD)
+        && state.at(object).is_none()
+    {
+        output.warn(format_args!("{kind} '{}' does not exist", object[object.len() - 1]));
+    }
 }
 
 /// Warns about masks that can never lead to anything: the server takes them without a word.
@@ -67,7 +120,7 @@ pub fn warn_of_unknown_parts(masks: &[String], output: &mut Output<'_>) {
     for mask in masks {
         let part = parts(mask)[0];
         if part != WILDCARD && !known().any(|known| known == part) {
-            let meant = nearest(part, known()).map_or_else(String::new, |name| format!(", did you mean '{name}'?"));
+            let meant = meant(part, known());
             output.warn(format_args!("mask '{mask}' leads nowhere: no part of the state is called '{part}'{meant}"));
         }
     }
@@ -78,14 +131,10 @@ pub fn warn_of_unknown_parts(masks: &[String], output: &mut Output<'_>) {
 /// # Errors
 /// As [`state`].
 pub fn workloads(link: &mut impl ServerLink, filter: &Filter, output: &mut Output<'_>) -> Result<(), CliError> {
-    let state = link.complete_state(&rows::MASKS)?;
+    let state = link.complete_state(&reasons::MASKS)?;
     let rows = rows::rows(&state);
-    let known = || rows.keys().map(|instance| &*instance.workload);
-    for name in filter.names.iter().filter(|name| !known().any(|known| known == **name)) {
-        let meant = nearest(name, known()).map_or_else(String::new, |name| format!(", did you mean '{name}'?"));
-        output.warn(format_args!("workload '{name}' does not exist{meant}"));
-    }
-    let table = filter.table(&rows);
+    filter.warn_of_unknown(&state, &rows, output);
+    let table = filter.table(&rows, &Reasons::new(&state, &rows));
     Ok(output.result(&table.text(output.width(), TooWide::Wrap))?)
 }
 
@@ -94,17 +143,27 @@ pub fn workloads(link: &mut impl ServerLink, filter: &Filter, output: &mut Outpu
 /// # Errors
 /// As [`state`]; the end of the connection is one.
 pub fn watch_workloads(link: &mut impl ServerLink, filter: &Filter, output: &mut Output<'_>) -> Result<(), CliError> {
-    let mut rows = rows::rows(&link.complete_state(&rows::MASKS)?);
+    let read = |link: &mut _| -> Result<_, CliError> {
+        let state = ServerLink::complete_state(link, &reasons::MASKS)?;
+        let rows = rows::rows(&state);
+        let reasons = Reasons::new(&state, &rows);
+        Ok((state, rows, reasons))
+    };
+    let (state, mut rows, mut reasons) = read(link)?;
+    filter.warn_of_unknown(&state, &rows, output);
+    drop(state); // It may be large, and watching goes on for long.
     let mut frames = LiveFrames::default();
     loop {
-        let mut lines = filter.table(&rows).lines(output.width(), TooWide::Wrap);
+        let mut lines = filter.table(&rows, &reasons).lines(output.width(), TooWide::Wrap);
         if let Some((_, height)) = output.terminal() {
             shorten(&mut lines, height.saturating_sub(1)); // The cursor stands below.
         }
         frames.show(lines, output)?;
         let Some(states) = link.next_states(None)? else { continue };
-        if !update_rows(&mut rows, &states) {
-            rows = rows::rows(&link.complete_state(&rows::MASKS)?);
+        if update_rows(&mut rows, &states) {
+            states.iter().for_each(|state| reasons.on_state(state));
+        } else {
+            (_, rows, reasons) = read(link)?;
         }
     }
 }

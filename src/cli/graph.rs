@@ -5,10 +5,10 @@
 use super::args::GraphFormat;
 use super::error::{CliError, CommandError};
 use super::output::Output;
+use super::reasons::fulfils;
 use super::rows::{self, entries};
 use super::session::ServerLink;
 use super::table::{Table, TooWide, one_line};
-use super::wait::fulfils;
 use crate::model::nearest::nearest;
 use crate::model::node::Node;
 use std::collections::{BTreeMap, BTreeSet};

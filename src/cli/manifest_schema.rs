@@ -9,6 +9,10 @@ use crate::model::names::has_name_characters;
 use crate::model::workload::{AddCondition, RestartPolicy};
 use crate::model::yaml::{Step, Yaml};
 
+#[cfg(test)]
+mod json_schema;
+
+const VERSION_PATTERN: &str = "^v1$";
 const NAME_PATTERN: &str = "^[a-zA-Z0-9_-]+$";
 const AGENT_PATTERN: &str = r"^(?:[a-zA-Z0-9_-]*\{\{[a-zA-Z0-9_-]+(?:\.[a-zA-Z0-9_-]+)*\}\})*[a-zA-Z0-9_-]*$";
 const MASK_PATTERN: &str = r"^(?:\*|[a-zA-Z0-9_-]+)(?:\.(?:\*|[a-zA-Z0-9_-]+))*$";
@@ -43,7 +47,7 @@ pub fn check(root: &Yaml) -> Vec<Violation> {
     let mut checker = Checker { path: Vec::new(), violations: Vec::new() };
     if checker.is_object(root) {
         checker.require(root, &["apiVersion"]);
-        checker.field(root, "apiVersion", |checker, node| checker.text(node, "^v1$", |text| text == "v1"));
+        checker.field(root, "apiVersion", |checker, node| checker.text(node, VERSION_PATTERN, |text| text == "v1"));
         checker.field(root, "workloads", |checker, node| checker.named(node, Checker::workload));
         checker.field(root, "configs", |checker, node| checker.named(node, Checker::config));
     }

@@ -13,6 +13,7 @@ pub mod live;
 pub mod logs;
 pub mod manifest_schema;
 pub mod output;
+pub mod reasons;
 pub mod rows;
 pub mod run;
 pub mod session;
@@ -119,9 +120,12 @@ enum Job<'a> {
 impl<'a> Job<'a> {
     fn prepare(verb: &'a Verb, output: &mut Output<'_>) -> Result<Self, CliError> {
         Ok(match verb {
-            Verb::Get { object: Get::Events { output: format, include_current_state, count, reconnect, masks } } => {
+            Verb::Get {
+                object: Get::Events { output: format, include_current_state, count, until, reconnect, masks },
+            } => {
                 let (format, include_current_state, left) = (*format, *include_current_state, *count);
-                let events = Events { masks, format, include_current_state, left, now: SystemTime::now };
+                let (until, limit, give_up, now) = (until.as_ref(), None, None, SystemTime::now as fn() -> SystemTime);
+                let events = Events { masks, format, include_current_state, left, until, limit, give_up, now };
                 Self::Events { events, reconnect: *reconnect, connected: false }
             }
             Verb::Get { object } => Self::Get(object),
@@ -154,7 +158,7 @@ impl<'a> Job<'a> {
 
     /// Whether a lost connection is followed by another one. The first one has to be had.
     fn reconnects(&self) -> bool {
-        matches!(self, Self::Events { reconnect: true, connected: true, .. })
+        matches!(self, Self::Events { reconnect: true, connected: true, events } if !events.is_late(&SystemClock))
     }
 
     fn run_in(
@@ -184,7 +188,8 @@ impl<'a> Job<'a> {
                 if std::mem::replace(connected, true) {
                     events.resume();
                 }
-                events.follow(link, output).map(|()| ExitCode::Success)
+                events.limit = context.waiting.limit;
+                events.follow(link, context.clock, output)
             }
             Self::Logs(arguments) => logs::print(arguments, link, output),
             Self::Graph { format, names } => graph::print(link, names, *format, output).map(|()| ExitCode::Success),

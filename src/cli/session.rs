@@ -57,11 +57,11 @@ pub trait ServerLink {
     /// As [`Self::complete_state`]; a signal asked to stop.
     fn subscribe(&mut self, masks: &[&str]) -> Result<Node, CommandError>;
 
-    /// The next event of the subscription.
+    /// The next event of the subscription; `None` when `until` passed first.
     ///
     /// # Errors
     /// The connection ended, the server refused, or a signal asked to stop.
-    fn next_event(&mut self) -> Result<StateEvent, CommandError>;
+    fn next_event(&mut self, until: Option<Instant>) -> Result<Option<StateEvent>, CommandError>;
 
     /// Asks for logs. Answers the instances whose lines will come.
     ///
@@ -104,6 +104,9 @@ enum Event {
     Message(FromServer),
     Ended(StreamEnd),
 }
+
+/// An answer, or states that were broadcast before it.
+type Answer = Result<ResponseContent, Vec<WorkloadState>>;
 
 /// The connection of one run of `ank`.
 pub struct Session {
@@ -216,16 +219,17 @@ impl Session {
         }
     }
 
-    /// The next answer of the stream asked for last, or the states that came before it.
-    fn next_answer(
-        &mut self,
-        phrase: &'static str,
-    ) -> Result<Result<ResponseContent, Vec<WorkloadState>>, CommandError> {
+    /// The next answer of the stream asked for last, or the states that came before it; `None` when `until` passed
+    /// first.
+    fn next_answer(&mut self, until: Option<Instant>, phrase: &'static str) -> Result<Option<Answer>, CommandError> {
         loop {
-            match self.next_message(None, phrase)? {
-                Some(FromServer::Response(Response { id, content })) if id == self.stream => return Ok(Ok(content)),
-                Some(FromServer::WorkloadStates(states)) => return Ok(Err(states)),
-                Some(_) | None => {}
+            match self.next_message(until, phrase)? {
+                Some(FromServer::Response(Response { id, content })) if id == self.stream => {
+                    return Ok(Some(Ok(content)));
+                }
+                Some(FromServer::WorkloadStates(states)) => return Ok(Some(Err(states))),
+                Some(_) => {}
+                None => return Ok(None),
             }
         }
     }
@@ -292,14 +296,15 @@ impl ServerLink for Session {
         }
     }
 
-    fn next_event(&mut self) -> Result<StateEvent, CommandError> {
+    fn next_event(&mut self, until: Option<Instant>) -> Result<Option<StateEvent>, CommandError> {
         loop {
-            match self.next_answer(ENDED)? {
-                Ok(ResponseContent::CompleteState { state, altered }) => {
-                    return Ok(StateEvent { state, altered: altered.unwrap_or_default() });
+            match self.next_answer(until, ENDED)? {
+                Some(Ok(ResponseContent::CompleteState { state, altered })) => {
+                    return Ok(Some(StateEvent { state, altered: altered.unwrap_or_default() }));
                 }
-                Ok(ResponseContent::Error(text)) => return Err(CommandError::Subscription(text)),
-                Ok(_) | Err(_) => {}
+                Some(Ok(ResponseContent::Error(text))) => return Err(CommandError::Subscription(text)),
+                Some(Ok(_) | Err(_)) => {}
+                None => return Ok(None),
             }
         }
     }
@@ -318,12 +323,12 @@ impl ServerLink for Session {
             return Ok(LogStep::States(std::mem::take(&mut self.kept)));
         }
         loop {
-            match self.next_answer(ENDED_IN_LOGS)? {
-                Ok(ResponseContent::LogEntries(entries)) => return Ok(LogStep::Entries(entries)),
-                Ok(ResponseContent::LogsStop(instance)) => return Ok(LogStep::Stopped(instance)),
-                Ok(ResponseContent::Error(text)) => return Err(CommandError::Logs(text)),
-                Ok(_) => {}
-                Err(states) => return Ok(LogStep::States(states)),
+            match self.next_answer(None, ENDED_IN_LOGS)? {
+                Some(Ok(ResponseContent::LogEntries(entries))) => return Ok(LogStep::Entries(entries)),
+                Some(Ok(ResponseContent::LogsStop(instance))) => return Ok(LogStep::Stopped(instance)),
+                Some(Ok(ResponseContent::Error(text))) => return Err(CommandError::Logs(text)),
+                Some(Ok(_)) | None => {}
+                Some(Err(states)) => return Ok(LogStep::States(states)),
             }
         }
     }

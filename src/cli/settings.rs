@@ -5,9 +5,12 @@
 use super::args::Common;
 use super::error::CliError;
 use super::output::Output;
+use crate::model::nearest::nearest;
 use crate::settings::{self, ConfigError, ConfigFile, MessageSize, PemKeys, PemPaths, Pems};
 use crate::wire::address::{Security, ServerUrl};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,7 +20,7 @@ const SYSTEM_FILE: &str = "/etc/ankaios/ank.conf";
 const USER_FILE: &str = ".config/ankaios/ank.conf";
 const DEFAULT_URL: &str = "https://127.0.0.1:25551";
 const DEFAULT_RESPONSE_TIMEOUT_MS: u64 = 3000;
-/// Keys of the file besides those of certificates; all may stand in the table `default`.
+/// Keys of the file besides those of certificates; all may stand in the table `default` and in contexts.
 const KEYS: [&str; 8] =
     ["version", "response_timeout", "verbose", "quiet", "no_wait", "server_url", "insecure", "max_message_size"];
 
@@ -47,7 +50,7 @@ pub struct Waiting {
     pub fail_on_error: bool,
 }
 
-/// Keys of `ank.conf`, at the top or in the table `default`.
+/// Keys of `ank.conf`, at the top, in the table `default` or in one of a context.
 #[derive(Debug, Default, Deserialize)]
 struct Keys {
     response_timeout: Option<u64>,
@@ -59,9 +62,28 @@ struct Keys {
     max_message_size: Option<MessageSize>,
 }
 
+/// The tables of `ank.conf`. All are checked, also those that are not used.
 #[derive(Deserialize)]
-struct InDefault<T> {
+struct Tables<T> {
     default: Option<T>,
+    contexts: Option<BTreeMap<String, T>>,
+}
+
+impl<T: Default> Tables<T> {
+    /// The table of `context`, or else `default`.
+    fn chosen(self, context: Option<&str>) -> T {
+        let table = match context {
+            Some(name) => self.contexts.and_then(|mut contexts| contexts.remove(name)),
+            None => self.default,
+        };
+        table.unwrap_or_default()
+    }
+}
+
+/// The names of all contexts of `file`.
+fn contexts(file: &ConfigFile) -> Result<Vec<String>, ConfigError> {
+    let contexts = file.keys::<Tables<IgnoredAny>>()?.contexts.unwrap_or_default();
+    Ok(contexts.into_keys().collect())
 }
 
 /// What the config file says, as far as it says anything.
@@ -69,6 +91,8 @@ struct InDefault<T> {
 struct FromFile {
     keys: Keys,
     pems: Pems,
+    /// Where the URL of the server stands.
+    url_place: String,
 }
 
 impl CliSettings {
@@ -78,11 +102,12 @@ impl CliSettings {
     /// [`CliError::Start`] when the config file, a PEM file or the URL cannot be used, or certificates are missing.
     pub fn load(server_url: Option<&str>, common: &Common, output: &mut Output<'_>) -> Result<Self, CliError> {
         output.set_level(common.quiet, common.verbose); // For what the file has to say.
-        let file = read_file(common, output).map_err(|error| config_error(&error))?;
+        let file = read_file(common, output)?;
         let keys = &file.keys;
-        let quiet = common.quiet || keys.quiet.unwrap_or(false);
-        output.set_level(quiet, common.verbose || keys.verbose.unwrap_or(false));
-        let (url, security) = connection(server_url, common, file.pems, keys, output)?;
+        let flag = |given: bool, not: bool, key: Option<bool>| given || (!not && key.unwrap_or(false));
+        let quiet = flag(common.quiet, common.no_quiet, keys.quiet);
+        output.set_level(quiet, flag(common.verbose, common.no_verbose, keys.verbose));
+        let (url, security) = connection(server_url, common, file.pems, keys, &file.url_place, output)?;
         let response_timeout = common.response_timeout.or(keys.response_timeout).unwrap_or(DEFAULT_RESPONSE_TIMEOUT_MS);
         Ok(Self {
             url,
@@ -90,7 +115,7 @@ impl CliSettings {
             response_timeout: Duration::from_millis(response_timeout),
             message_max: keys.max_message_size.unwrap_or_default(),
             waiting: Waiting {
-                no_wait: common.no_wait || keys.no_wait.unwrap_or(false),
+                no_wait: flag(common.no_wait, common.wait, keys.no_wait),
                 limit: common.wait_timeout,
                 fail_on_error: common.fail_on_error,
             },
@@ -98,7 +123,8 @@ impl CliSettings {
     }
 }
 
-fn read_file(common: &Common, output: &mut Output<'_>) -> Result<FromFile, ConfigError> {
+/// Reads the config file that counts, if there is one.
+fn find_file(common: &Common, output: &mut Output<'_>) -> Result<Option<ConfigFile>, ConfigError> {
     let home = std::env::var_os("HOME");
     let user_file = home.map(|home| PathBuf::from(if home.is_empty() { "/".into() } else { home }).join(USER_FILE));
     if user_file.is_none() && common.ank_config.is_none() {
@@ -107,15 +133,56 @@ fn read_file(common: &Common, output: &mut Output<'_>) -> Result<FromFile, Confi
         ));
     }
     let places: Vec<PathBuf> = user_file.into_iter().chain([PathBuf::from(SYSTEM_FILE)]).collect();
-    let Some(file) = ConfigFile::find(common.ank_config.as_deref(), &places)? else {
-        return Ok(FromFile::default());
-    };
+    ConfigFile::find(common.ank_config.as_deref(), &places)
+}
+
+/// The contexts that can be chosen, for completion; none when there is no usable file.
+#[must_use]
+pub fn known_contexts(common: &Common) -> Vec<String> {
+    let file = find_file(common, &mut Output::to(std::io::sink(), std::io::sink(), None)).ok().flatten();
+    file.and_then(|file| contexts(&file).ok()).unwrap_or_default()
+}
+
+fn read_file(common: &Common, output: &mut Output<'_>) -> Result<FromFile, CliError> {
+    let file = find_file(common, output).map_err(|error| config_error(&error))?;
+    let contexts = file.as_ref().map_or(Ok(Vec::new()), contexts).map_err(|error| config_error(&error))?;
+    let context = common.context.as_deref();
+    if let Some(name) = context.filter(|name| !contexts.iter().any(|known| known == name)) {
+        return Err(no_context(name, file.as_ref(), &contexts));
+    }
+    let Some(file) = file else { return Ok(FromFile::default()) };
     output.debug(format_args!("config file '{}'", file.path().display()));
+    from_file(&file, context, &contexts, output).map_err(|error| config_error(&error))
+}
+
+fn no_context(name: &str, file: Option<&ConfigFile>, known: &[String]) -> CliError {
+    let Some(file) = file else {
+        let text = format!("Context '{name}' does not exist: there is no config file.");
+        return start(text, "name the config file with '--ank-config <PATH>', or the server with '--server-url <URL>'");
+    };
+    let path = file.path().display();
+    let hint = match nearest(name, known.iter().map(String::as_str)) {
+        Some(meant) => format!("did you mean '{meant}'?"),
+        None if known.is_empty() => format!("a context is a table [contexts.{name}]"),
+        None => format!("it has '{}'", known.join("', '")),
+    };
+    start(format_args!("Context '{name}' does not exist in '{path}'."), &hint)
+}
+
+fn from_file(
+    file: &ConfigFile,
+    context: Option<&str>,
+    contexts: &[String],
+    output: &mut Output<'_>,
+) -> Result<FromFile, ConfigError> {
     file.check_version(true)?;
-    let below: Vec<String> = KEYS.iter().chain(&PemKeys::NAMES).map(|key| format!("default.{key}")).collect();
-    let known: Vec<&str> = KEYS.into_iter().chain(PemKeys::NAMES).chain(below.iter().map(String::as_str)).collect();
+    let keys = || KEYS.iter().chain(&PemKeys::NAMES);
+    let tables = contexts.iter().map(|name| format!("contexts.{name}")).chain(["default".to_owned()]);
+    let below: Vec<String> = tables.flat_map(|table| keys().map(move |key| format!("{table}.{key}"))).collect();
+    let known: Vec<&str> = keys().copied().chain(["contexts"]).chain(below.iter().map(String::as_str)).collect();
     file.unknown_keys(&known).into_iter().for_each(|warning| output.warn(warning));
-    let (top, table) = (file.keys::<Keys>()?, file.keys::<InDefault<Keys>>()?.default.unwrap_or_default());
+    // What the table does not say is taken from the top.
+    let (top, table) = (file.keys::<Keys>()?, file.keys::<Tables<Keys>>()?.chosen(context));
     let keys = Keys {
         response_timeout: table.response_timeout.or(top.response_timeout),
         verbose: table.verbose.or(top.verbose),
@@ -125,7 +192,7 @@ fn read_file(common: &Common, output: &mut Output<'_>) -> Result<FromFile, Confi
         insecure: table.insecure.or(top.insecure),
         max_message_size: table.max_message_size.or(top.max_message_size),
     };
-    let (top, table) = (file.keys::<PemKeys>()?, file.keys::<InDefault<PemKeys>>()?.default.unwrap_or_default());
+    let (top, table) = (file.keys::<PemKeys>()?, file.keys::<Tables<PemKeys>>()?.chosen(context));
     let pems = PemKeys {
         ca_pem: table.ca_pem.or(top.ca_pem),
         crt_pem: table.crt_pem.or(top.crt_pem),
@@ -134,8 +201,8 @@ fn read_file(common: &Common, output: &mut Output<'_>) -> Result<FromFile, Confi
         crt_pem_content: table.crt_pem_content.or(top.crt_pem_content),
         key_pem_content: table.key_pem_content.or(top.key_pem_content),
     };
-    settings::readable_key_warning(&file, &pems).into_iter().for_each(|warning| output.warn(warning));
-    Ok(FromFile { keys, pems: pems.read()? })
+    settings::readable_key_warning(file, &pems).into_iter().for_each(|warning| output.warn(warning));
+    Ok(FromFile { keys, pems: pems.read(file)?, url_place: file.place("server_url") })
 }
 
 fn connection(
@@ -143,6 +210,7 @@ fn connection(
     common: &Common,
     pems: Pems,
     keys: &Keys,
+    url_place: &str,
     output: &mut Output<'_>,
 ) -> Result<(ServerUrl, Security), CliError> {
     let paths = PemPaths {
@@ -152,17 +220,18 @@ fn connection(
     };
     let pems =
         pems.overridden_by(paths).map_err(|error| start(error, "check the path and the permissions of the file"))?;
-    let url = server_url.or(keys.server_url.as_deref()).unwrap_or(DEFAULT_URL);
-    let url = ServerUrl::parse(url).map_err(|error| {
-        let hint = "write it as http://<host>:<port>, https://<host>:<port> or unix:///<path>";
-        start(format_args!("Cannot connect to server: '{error}'"), hint)
+    let text = server_url.or(keys.server_url.as_deref()).unwrap_or(DEFAULT_URL);
+    let url = ServerUrl::parse(text).map_err(|error| {
+        let place = if server_url.is_none() { format!(" in {url_place}") } else { String::new() };
+        let hint = format!("write it{place} as http://<host>:<port>, https://<host>:<port> or unix:///<path>");
+        start(format_args!("Cannot connect to server: '{error}'"), &hint)
     })?;
     if url.is_socket() {
         // Neither certificates nor '--insecure' mean anything: the permissions of the socket decide who connects.
         output.debug(format_args!("server '{url}'"));
         return Ok((url, Security::Insecure));
     }
-    let insecure = common.insecure.or(keys.insecure).unwrap_or(false);
+    let insecure = !common.no_insecure && common.insecure.or(keys.insecure).unwrap_or(false);
     let (security, warning) = settings::decide_security(insecure, pems);
     warning.into_iter().for_each(|warning| output.warn(warning));
     let security = security.map_err(|error| {
@@ -179,9 +248,9 @@ fn connection(
 fn config_error(error: &ConfigError) -> CliError {
     let hint = match error {
         ConfigError::Parse(_) => "correct that file, or name another one with '--ank-config <PATH>'",
-        ConfigError::WrongVersion(_) => "the file must say version = 'v1'",
-        ConfigError::ConflictingPems => "keep either the path or the content of each PEM in the config file",
-        ConfigError::Pem(_) => "check the path in the config file and the permissions of the PEM file",
+        ConfigError::WrongVersion { .. } => "the file must say version = 'v1'",
+        ConfigError::ConflictingPems { .. } => "keep either the path or the content of each PEM in the config file",
+        ConfigError::Pem { .. } => "check the path in the config file and the permissions of the PEM file",
     };
     start(format_args!("Config file could not be parsed: '{error}'"), hint)
 }
@@ -228,6 +297,38 @@ mod tests {
     }
 
     #[test]
+    fn a_context_replaces_the_default_table_and_options_replace_both() {
+        let file = "version = 'v1'\nresponse_timeout = 7\n[default]\nserver_url = 'http://table:2'\nquiet = true\n\
+                    [contexts.car]\nserver_url = 'http://car:3'\nno_wait = true\n[contexts.lab]\ninsecur = true\n";
+        let (settings, warnings) = load(file, &["-k", "--context", "car"]);
+        let settings = settings.unwrap();
+        assert_eq!((settings.url.to_string().as_str(), settings.waiting.no_wait), ("http://car:3", true));
+        assert_eq!(settings.response_timeout, Duration::from_millis(7), "of the top");
+        assert!(
+            warnings.contains("unknown key 'contexts.lab.insecur' is ignored. Did you mean 'contexts.lab.insecure'?")
+        );
+        let (settings, _) = load(file, &["-k", "--context", "car", "-s", "http://line:4", "--wait"]);
+        let settings = settings.unwrap();
+        assert_eq!((settings.url.to_string().as_str(), settings.waiting.no_wait), ("http://line:4", false));
+        assert_eq!(load(file, &["-k"]).0.unwrap().url.to_string(), "http://table:2");
+        let error = load(file, &["-k", "--context", "cat"]).0.unwrap_err();
+        assert!(error.starts_with("Context 'cat' does not exist in '"), "{error}");
+        let wrong = "version = 'v1'\n[contexts.lab]\nquiet = 'no'\n";
+        assert!(load(wrong, &["-k"]).0.unwrap_err().contains("line 3, column 9"));
+    }
+
+    #[test]
+    fn what_the_file_switches_on_an_option_switches_off() {
+        let file = "version = 'v1'\nquiet = true\nverbose = true\nno_wait = true\ninsecure = true\n";
+        assert!(load(file, &[]).0.unwrap().waiting.no_wait);
+        assert!(!load(file, &["--wait"]).0.unwrap().waiting.no_wait);
+        let level = |words: &[&str]| load(file, words).1.contains("debug: server");
+        assert_eq!((level(&[]), level(&["--no-quiet"]), level(&["--no-quiet", "--no-verbose"])), (false, true, false));
+        let error = load(file, &["--no-insecure"]).0.unwrap_err();
+        assert!(error.starts_with("Missing certificate files"), "{error}");
+    }
+
+    #[test]
     fn defaults_apply_where_nothing_is_said() {
         let (settings, _) = load("[default]\nversion = 'v1'\n", &["-k"]);
         let settings = settings.unwrap();
@@ -241,7 +342,7 @@ mod tests {
     fn what_cannot_be_used_is_named() {
         let v1 = "version = 'v1'\n";
         for (file, words, error) in [
-            ("version = 'v2'\n", &["-k"][..], "Config file could not be parsed: 'Wrong version: v2'"),
+            ("version = 'v2'\n", &["-k"][..], "Config file could not be parsed: 'Wrong version: v2 ('"),
             ("", &["-k"], "missing field `version`"),
             (&format!("{v1}verbose = 'yes'\n"), &["-k"], "line 2, column 11"),
             (&format!("{v1}default = 3\n"), &["-k"], "Config file could not"),
@@ -255,6 +356,26 @@ mod tests {
             let found = settings.unwrap_err();
             assert!(found.contains(error), "{file:?} {words:?}: {found}");
         }
+    }
+
+    #[test]
+    fn a_wrong_url_of_the_config_file_is_told_with_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ank.conf");
+        std::fs::write(&path, "version = 'v1'\n[default]\nserver_url = 'here'\n").unwrap();
+        let hint = |words: &[&str]| {
+            let words = ["ank", "-k", "-x", path.to_str().unwrap()].into_iter().chain(words.iter().copied());
+            let arguments = Arguments::read(words.chain(["get", "agents"])).unwrap();
+            let mut output = Output::to(io::sink(), io::sink(), None);
+            let settings = CliSettings::load(arguments.server_url.as_deref(), &arguments.common, &mut output);
+            settings.unwrap_err().hint().unwrap()
+        };
+        assert!(
+            hint(&[]).starts_with(&format!("write it in '{}', line 3 as http://", path.display())),
+            "{}",
+            hint(&[])
+        );
+        assert!(hint(&["-s", "there"]).starts_with("write it as http://"));
     }
 
     #[test]

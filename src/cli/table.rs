@@ -8,6 +8,10 @@ use unicode_width::UnicodeWidthChar;
 const GAP: usize = 3;
 /// What ends a cell that was shortened.
 const ELLIPSIS: &str = "...";
+/// Columns in which a sentence can be read. In fewer it becomes a tower of syllables.
+const READABLE: usize = 60;
+/// What stands before text below the row that it belongs to.
+const INDENT: &str = "  ";
 
 /// What happens to a last column that is wider than the terminal has room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,8 +22,8 @@ pub enum TooWide {
     Wrap,
     /// The cell ends in `...`.
     Shorten,
-    /// As `Wrap`, but where the heading of the last column has no room, nothing is cut: there is no table then, and
-    /// each row takes a line, its last cell another one.
+    /// As `Wrap`, but where the last column would have less than [`READABLE`] columns there is no table: each row
+    /// takes a line, and its last cell those below it. Nothing is cut.
     Whole,
 }
 
@@ -60,8 +64,8 @@ impl<const N: usize> Table<N> {
         let before_last: usize = widths.iter().take(N - 1).map(|width| width + GAP).sum();
         let room = columns.saturating_sub(before_last);
         let fits = room >= width(self.headings[N - 1]);
-        if !fits && too_wide == TooWide::Whole {
-            return self.plain_lines();
+        if too_wide == TooWide::Whole && room < widths[N - 1].min(READABLE) {
+            return self.plain_lines(columns);
         }
         let too_wide = if fits { too_wide } else { TooWide::Cut };
         if too_wide != TooWide::Cut {
@@ -77,11 +81,11 @@ impl<const N: usize> Table<N> {
         lines
     }
 
-    fn plain_lines(&self) -> Vec<String> {
+    fn plain_lines(&self, columns: usize) -> Vec<String> {
+        let room = columns.saturating_sub(INDENT.len());
         let lines = self.rows.iter().flat_map(|row| {
             let cells: Vec<&str> = row[..N - 1].iter().map(String::as_str).filter(|cell| !cell.is_empty()).collect();
-            let last = &row[N - 1];
-            let last = (!last.is_empty()).then(|| format!("  {last}"));
+            let last = wrap_words(&row[N - 1], room).into_iter().map(|line| format!("{INDENT}{line}"));
             std::iter::once(cells.join(&" ".repeat(GAP))).chain(last)
         });
         lines.collect()
@@ -101,9 +105,7 @@ fn row_lines<const N: usize>(row: &[String; N], widths: &[usize; N], too_wide: T
     }
     let pieces = match too_wide {
         TooWide::Wrap | TooWide::Whole => wrap(last, room),
-        TooWide::Cut | TooWide::Shorten => {
-            vec![format!("{}{ELLIPSIS}", cut(last, room.saturating_sub(ELLIPSIS.len())))]
-        }
+        TooWide::Cut | TooWide::Shorten => vec![shortened(last, room)],
     };
     let mut cells = row.clone();
     let mut lines = Vec::with_capacity(pieces.len());
@@ -138,6 +140,40 @@ pub fn cut(text: &str, columns: usize) -> &str {
         }
     }
     text
+}
+
+/// `text`, or its beginning and `...` when it is wider than `columns`.
+#[must_use]
+pub fn shortened(text: &str, columns: usize) -> String {
+    if width(text) <= columns {
+        return text.to_owned();
+    }
+    format!("{}{ELLIPSIS}", cut(text, columns.saturating_sub(ELLIPSIS.len())))
+}
+
+/// Lines of `text` of at most `columns`, broken between words where there are any.
+fn wrap_words(text: &str, columns: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
+        if !line.is_empty() && width(&line) + 1 + width(word) > columns {
+            lines.push(std::mem::take(&mut line));
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+        while width(&line) > columns.max(1) {
+            let mut pieces = wrap(&line, columns);
+            line = pieces.pop().unwrap_or_default();
+            if pieces.is_empty() {
+                break; // One character that is wider than a line.
+            }
+            lines.append(&mut pieces);
+        }
+    }
+    lines.extend((!line.is_empty()).then_some(line));
+    lines
 }
 
 /// Pieces of `text` of at most `columns`, without regard to words; at least one character each.
@@ -227,6 +263,26 @@ web             B                   Removed           0123456789abcd
         ] {
             assert_eq!(table(info).text(columns, too_wide), expected, "{columns} {too_wide:?}");
         }
+    }
+
+    #[test]
+    fn a_summary_is_a_table_only_where_its_last_column_can_be_read() {
+        let info = "waits for 'a_workload_with_a_long_name' to run, it is Pending(WaitingToStart)";
+        let text = |columns| table(info).text(columns, TooWide::Whole);
+        assert!(text(200).starts_with("WORKLOAD NAME   AGENT "));
+        assert!(text(114).starts_with("WORKLOAD NAME   AGENT ") && text(114).lines().count() == 4, "{}", text(114));
+        let expected = "\
+sleepy   agent_A   podman   Running(Ok)
+web   B   Removed
+  waits for 'a_workload_with_a_long_name' to
+  run, it is Pending(WaitingToStart)
+";
+        assert_eq!(text(44), expected);
+        assert_eq!(wrap_words("ab  abcdef 語語語 x", 4), ["ab", "abcd", "ef", "語語", "語 x"]);
+        assert_eq!(wrap_words("語語", 1), ["語", "語"]);
+        assert_eq!(wrap_words("", 0), [""; 0]);
+        // Short texts stay in the table, however narrow it is.
+        assert!(table("short").text(70, TooWide::Whole).starts_with("WORKLOAD NAME "));
     }
 
     #[test]

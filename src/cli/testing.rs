@@ -141,9 +141,14 @@ impl ServerLink for ScriptedServer {
         }
     }
 
-    fn next_event(&mut self) -> Result<StateEvent, CommandError> {
+    fn next_event(&mut self, until: Option<Instant>) -> Result<Option<StateEvent>, CommandError> {
         match self.steps.pop_front() {
-            Some(Step::Event(event)) => Ok(event),
+            Some(Step::Event(event)) => Ok(Some(event)),
+            Some(Step::Silence(duration)) => {
+                let end = self.clock.now() + duration;
+                assert!(until.is_some_and(|until| until < end), "the silence ends nothing");
+                Ok(None)
+            }
             Some(Step::Signal) => Err(CommandError::Interrupted),
             None => Err(lost(ENDED)),
             other => panic!("an event was awaited, the script says {other:?}"),

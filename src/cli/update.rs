@@ -3,8 +3,10 @@
 //!
 //! Thread: `main`.
 
-use super::error::{CliError, CommandError, ExitCode};
+use super::error::{CliError, CommandError, ExitCode, shown};
+use super::get::meant;
 use super::output::Output;
+use super::reasons;
 use super::rows;
 use super::session::ServerLink;
 use super::settings::Waiting;
@@ -13,7 +15,6 @@ use super::wait::{self, WaitEnd, WaitState};
 use crate::clock::Clock;
 use crate::limits::NAME_MAX;
 use crate::model::names::is_name;
-use crate::model::nearest::nearest;
 use crate::model::node::Node;
 use std::collections::BTreeSet;
 
@@ -56,7 +57,7 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
             return Ok(ExitCode::Success);
         }
         // The state before knows the runtimes of what the update deletes.
-        let before = self.link.complete_state(&wait::MASKS)?;
+        let before = self.link.complete_state(&reasons::MASKS)?;
         let accepted = self.link.update_state(new_state, masks)?;
         self.warn_of_unknown(&before, &typed);
         let (added, deleted) = (accepted.added.len(), accepted.deleted.len());
@@ -67,7 +68,7 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         }
         self.output.status("Successfully applied the manifest(s).")?;
         self.output.status("Waiting for workload(s) to reach desired states (press Ctrl+C to interrupt).\n")?;
-        let now = self.link.complete_state(&wait::MASKS)?;
+        let now = self.link.complete_state(&reasons::MASKS)?;
         let mut state = WaitState::new(&accepted, rows::rows(&before), &now);
         state.learn_old_dependencies(&before);
         drop((before, now)); // They may be large, and waiting may be long.
@@ -79,8 +80,7 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
     fn warn_of_unknown(&mut self, before: &Node, names: &[String]) {
         let known = || rows::entries(before.at(&["desiredState", "workloads"])).map(|(name, _)| name.as_str());
         for name in names.iter().filter(|name| !known().any(|known| known == *name)) {
-            let meant = nearest(name, known()).map_or_else(String::new, |name| format!(", did you mean '{name}'?"));
-            self.output.warn(format_args!("workload '{name}' does not exist{meant}"));
+            self.output.warn(format_args!("workload '{name}' does not exist{}", meant(name, known())));
         }
     }
 
@@ -101,8 +101,7 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         }
         let mut code = ExitCode::Success;
         if end == WaitEnd::TimedOut {
-            let limit = self.waiting.limit.unwrap_or_default();
-            let limit = if limit.is_zero() { "0s".to_owned() } else { format!("{limit:?}") };
+            let limit = shown(self.waiting.limit.unwrap_or_default());
             let text = format!("gave up waiting after '{limit}', not there yet: {}", counted(outstanding.len()));
             self.output.error(text, Some("the update stays in force; follow it with 'ank get workloads -w'"));
             code = ExitCode::GaveUp;

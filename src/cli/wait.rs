@@ -7,29 +7,17 @@
 use super::error::CliError;
 use super::live::LiveFrames;
 use super::output::Output;
+use super::reasons::Reasons;
 use super::rows::{self, Row};
 use super::session::{Accepted, ServerLink};
-use super::table::{Table, TooWide, one_line};
+use super::table::{Table, TooWide, shortened};
 use crate::clock::Clock;
 use crate::limits::SPINNER_INTERVAL;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
-use crate::model::workload::AddCondition;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-
-/// The parts of the complete state that a wait begins with: [`rows::MASKS`] and the dependencies.
-pub const MASKS: [&str; 8] = [
-    rows::MASKS[0],
-    rows::MASKS[1],
-    rows::MASKS[2],
-    rows::MASKS[3],
-    rows::MASKS[4],
-    rows::MASKS[5],
-    "desiredState.workloads.*.dependencies",
-    "effectiveState.workloads.*.dependencies",
-];
 
 const SPINNER: [char; 4] = ['|', '/', '-', '\\'];
 
@@ -55,22 +43,17 @@ pub struct WaitState {
     rows: BTreeMap<InstanceName, Row>,
     /// Last reported states in full length, for the summary.
     reported: BTreeMap<InstanceName, ExecutionState>,
-    /// What all instances are doing, also those that are only waited for by ours; as in tables.
-    phases: BTreeMap<InstanceName, String>,
-    /// What each workload needs to start, after the update.
-    needs: Needs,
-    /// The same before the update: only what is deleted still waits for the end of what needed it.
-    needed_before: Needs,
+    /// What ours wait for, also others.
+    reasons: Reasons,
 }
-
-/// Which workload needs which other, and how.
-type Needs = BTreeMap<String, BTreeMap<String, String>>;
 
 impl WaitState {
     /// Begins with what the server said before the update (`remembered`) and after it was accepted (`now`).
     #[must_use]
     pub fn new(accepted: &Accepted, remembered: BTreeMap<InstanceName, Row>, now: &Node) -> Self {
         let mut current = rows::rows(now);
+        let reasons = Reasons::new(now, &current);
+        let there: BTreeSet<InstanceName> = current.keys().cloned().collect();
         let mut rows = BTreeMap::new();
         for instance in accepted.added.iter().chain(&accepted.deleted) {
             let before = remembered.get(instance);
@@ -90,14 +73,10 @@ impl WaitState {
             connected: rows::entries(now.get("agents")).map(|(name, _)| name.as_str().into()).collect(),
             rows,
             reported: BTreeMap::new(),
-            phases: BTreeMap::new(),
-            needs: needs(now),
-            needed_before: Needs::new(),
+            reasons,
         };
-        let there = rows::rows(now);
-        state.phases = there.iter().map(|(instance, row)| (instance.clone(), row.state.clone())).collect();
         // What the server does not list any more was removed before we could hear of it.
-        for instance in state.ending.clone().into_iter().filter(|instance| !there.contains_key(instance)) {
+        for instance in state.ending.clone().into_iter().filter(|instance| !there.contains(instance)) {
             state.on_state(&WorkloadState::new(instance, ExecutionState::plain(Phase::Removed)));
         }
         state.settle();
@@ -106,7 +85,7 @@ impl WaitState {
 
     /// Learns which workload needed which other before the update: what is deleted waits for the end of those.
     pub fn learn_old_dependencies(&mut self, before: &Node) {
-        self.needed_before = needs(before);
+        self.reasons.learn_old_dependencies(before);
     }
 
     /// Takes over reported states; others than those of this update are ignored.
@@ -117,16 +96,13 @@ impl WaitState {
         self.settle();
     }
 
-    fn on_state(&mut self, WorkloadState { instance, state }: &WorkloadState) {
+    fn on_state(&mut self, reported: &WorkloadState) {
+        let WorkloadState { instance, state } = reported;
         let is_gone = self.reported.get(instance).is_some_and(|last| last.phase == Phase::Removed);
         if is_gone && state.phase.state() == "Stopping" {
             return; // Told late: what is gone cannot stop.
         }
-        if state.phase == Phase::Removed {
-            self.phases.remove(instance);
-        } else {
-            self.phases.insert(instance.clone(), state.phase.to_string());
-        }
+        self.reasons.on_state(reported);
         let Some(row) = self.rows.get_mut(instance) else { return };
         row.update(state);
         self.reported.insert(instance.clone(), state.clone());
@@ -155,7 +131,8 @@ impl WaitState {
     }
 
     /// The frame as lines, with `spinner` before the states that are not final. At most `lines_max` lines: when
-    /// there are more instances, those that are done are left out first.
+    /// there are more instances, those that are done are left out first. Below, as far as there is room, stands what
+    /// the table had to cut about those that are outstanding.
     #[must_use]
     pub fn frame(&self, spinner: char, columns: usize, lines_max: usize) -> Vec<String> {
         let room = lines_max.saturating_sub(1).max(1); // Below the heading.
@@ -171,13 +148,24 @@ impl WaitState {
         for (instance, row) in shown.iter().zip(&mut table.rows) {
             let symbol = if self.is_outstanding(instance) { spinner } else { ' ' };
             row[3] = format!("{symbol} {}", row[3]);
-            row[4] = self.info(instance);
+            row[4] = self.reasons.info(instance, &self.rows[*instance]);
         }
         let mut lines = table.lines(columns, TooWide::Shorten);
         if hidden > 0 {
             let open = shown.iter().filter(|instance| self.is_outstanding(instance)).count();
             let waiting = self.rows.keys().filter(|instance| self.is_outstanding(instance)).count() - open;
             lines.push(format!("and {hidden} more, {waiting} of them not there yet"));
+        }
+        let is_cut = |(index, instance): &(usize, &&InstanceName)| {
+            self.is_outstanding(instance) && !lines[index + 1].contains(&table.rows[*index][4])
+        };
+        let cut: Vec<String> = (shown.iter().enumerate())
+            .filter(is_cut)
+            .map(|(index, instance)| shortened(&format!("{}: {}", instance.workload, table.rows[index][4]), columns))
+            .collect();
+        if !cut.is_empty() && lines.len() + 1 + cut.len() <= lines_max {
+            lines.push(String::new());
+            lines.extend(cut);
         }
         lines
     }
@@ -218,7 +206,7 @@ impl WaitState {
         let mut instances: Vec<&InstanceName> =
             instances.into_iter().filter(|instance| self.rows.contains_key(*instance)).collect();
         instances.sort_by_key(|instance| (&instance.workload, self.added.contains(*instance), *instance));
-        let row = |instance: &InstanceName| Row { info: self.info(instance), ..self.rows[instance].clone() };
+        let row = |instance: &InstanceName| self.reasons.explained(instance, &self.rows[instance]);
         let rows: Vec<(&InstanceName, Row)> = instances.into_iter().map(|instance| (instance, row(instance))).collect();
         rows::table(rows.iter().map(|(instance, row)| (*instance, row)))
     }
@@ -229,77 +217,6 @@ impl WaitState {
         let ran = |instance: &&InstanceName| self.reported[*instance].phase.state() == "Failed";
         self.failures().into_iter().find(ran)
     }
-
-    /// What was reported about an instance, and what it waits for.
-    fn info(&self, instance: &InstanceName) -> String {
-        let row = &self.rows[instance];
-        let name = &*instance.workload;
-        let waits = match row.state.as_str() {
-            "Pending(WaitingToStart)" => self.unmet(name),
-            "Stopping(WaitingToStop)" => self.dependents(name),
-            _ => Vec::new(),
-        };
-        let parts = std::iter::once(row.info.clone()).filter(|info| !info.is_empty()).chain(waits);
-        parts.collect::<Vec<_>>().join("; ")
-    }
-
-    /// What the instances of a workload are doing.
-    fn phases_of<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s str> {
-        self.phases.iter().filter(move |(instance, _)| *instance.workload == *name).map(|(_, phase)| phase.as_str())
-    }
-
-    /// One text for each dependency of `name` that is not fulfilled.
-    fn unmet(&self, name: &str) -> Vec<String> {
-        let unmet = |(needed, condition): (&String, &String)| {
-            let fulfilled = self.phases_of(needed).any(|phase| fulfils(phase, condition));
-            let wanted = match condition.as_str() {
-                "ADD_COND_RUNNING" => "to run",
-                "ADD_COND_SUCCEEDED" => "to succeed",
-                "ADD_COND_FAILED" => "to fail",
-                _ => "",
-            };
-            let phases = self.phases_of(needed).collect::<Vec<_>>().join(", ");
-            let now = if phases.is_empty() { "it does not exist".to_owned() } else { format!("it is {phases}") };
-            (!fulfilled).then(|| one_line(&format!("waits for '{needed}' {wanted}, {now}")))
-        };
-        self.needs.get(name).into_iter().flatten().filter_map(unmet).collect()
-    }
-
-    /// One text for each workload that must end before `name` can.
-    fn dependents(&self, name: &str) -> Vec<String> {
-        let needed = |needs: &BTreeMap<String, String>| needs.get(name).is_some_and(|how| how == "ADD_COND_RUNNING");
-        let both = self.needs.iter().chain(&self.needed_before);
-        let needs_it: BTreeSet<&String> = both.filter(|(_, needs)| needed(needs)).map(|(name, _)| name).collect();
-        let running = |dependent: &String| {
-            let phase = self
-                .phases_of(dependent)
-                .find(|phase| !["Succeeded", "Failed"].iter().any(|end| phase.starts_with(end)))?;
-            Some(one_line(&format!("waits for '{dependent}' to end, it is {phase}")))
-        };
-        needs_it.into_iter().filter_map(running).collect()
-    }
-}
-
-/// What each workload of a complete state needs. Where the effective state has a workload, its agent goes by that.
-fn needs(state: &Node) -> Needs {
-    let mut all = Needs::new();
-    for part in ["desiredState", "effectiveState"] {
-        for (name, workload) in rows::entries(state.at(&[part, "workloads"])) {
-            let needs = rows::entries(workload.get("dependencies"));
-            let text = |(name, condition): (&String, &Node)| {
-                (name.clone(), condition.as_text().unwrap_or_default().to_owned())
-            };
-            all.insert(name.clone(), needs.map(text).collect());
-        }
-    }
-    all
-}
-
-/// Whether a phase, as text, fulfils a condition.
-pub(super) fn fulfils(phase: &str, condition: &str) -> bool {
-    let condition = AddCondition::ALL.iter().find(|known| known.as_str() == condition);
-    let phase = Phase::ALL.iter().map(|row| row.0).find(|known| known.to_string() == phase);
-    phase.zip(condition).is_some_and(|(phase, condition)| phase.fulfils_add(*condition))
 }
 
 /// Whether an instance that should start is as far as it will get soon.

@@ -90,6 +90,13 @@ pub enum FromWorkload {
     },
     /// Something for the server, not yet authorised; the id is the workload's own.
     Request(Request),
+    /// A request that nobody decodes, because of the memory that it would take.
+    TooHeavy {
+        /// Its id.
+        id: String,
+        /// How heavy it is.
+        reason: String,
+    },
     /// Nothing.
     Empty,
 }

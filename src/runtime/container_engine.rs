@@ -43,6 +43,12 @@ pub trait ContainerEngine: Send {
     /// See there.
     fn stop_and_remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), CallError>;
 
+    /// Removes a container that does not run. Already gone counts as done.
+    ///
+    /// # Errors
+    /// When the engine could not do it.
+    fn remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), CallError>;
+
     /// See [`RuntimeConnector::list`].
     ///
     /// # Errors
@@ -74,6 +80,15 @@ impl<E: ContainerEngine> RuntimeConnector for E {
 
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
         Ok(self.stop_and_remove(id, &mut Unwatched)?)
+    }
+
+    /// The engine refuses to remove a container that somebody started again, which has to be stopped then.
+    fn delete_ended(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let removed = self.remove(id, &mut Unwatched).or_else(|error| match error {
+            CallError::Failed(_) => self.stop_and_remove(id, &mut Unwatched),
+            other => Err(other),
+        });
+        Ok(removed?)
     }
 
     fn find(&mut self, instance: &InstanceName) -> Result<Vec<ContainerId>, RuntimeError> {
@@ -119,14 +134,15 @@ fn created_id<E: ContainerEngine>(
     output: EngineOutput,
     instance: &InstanceName,
 ) -> Result<ContainerId, CallError> {
-    let text = output.into_text()?;
-    let id = text.trim();
+    let text = output.into_text();
+    let id = text.as_ref().map(|text| text.trim()).unwrap_or_default();
     if id.len() == ID_DIGITS && id.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return Ok(ContainerId(id.into()));
     }
     match engine.find_all(instance)?.as_slice() {
         [id] => Ok(id.clone()),
         found => {
+            text?;
             let count = found.len();
             Err(CallError::Failed(format!("Unexpected number of workloads: {count} containers after a create")))
         }

@@ -95,6 +95,10 @@ impl ContainerEngine for ContainerdConnector {
         let stop = self.cli.change(strings(&["stop", &id.0])).limit(self.stop_limit);
         let more_time = || self.stop_timeout(id)?.checked_sub(CONTAINER_STOP_DEFAULT).filter(|extra| !extra.is_zero());
         gone_is_fine(stop.run_extended(watch, more_time).map(drop))?;
+        self.remove(id, watch)
+    }
+
+    fn remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), CallError> {
         let removal = self.cli.change(strings(&["rm", &id.0])).limit(REMOVE_MAX);
         gone_is_fine(removal.run(watch).map(drop))
     }

@@ -133,6 +133,14 @@ pub trait RuntimeConnector: Send {
     /// `TimedOut`: the container may still exist, so ask again. `Failed`: the engine's own message.
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError>;
 
+    /// As [`Self::delete`] for a container that was seen to have ended, which needs fewer calls of the engine.
+    ///
+    /// # Errors
+    /// See there.
+    fn delete_ended(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
+        self.delete(id)
+    }
+
     /// The containers labelled with exactly this instance, normally none or one.
     ///
     /// # Errors

@@ -85,6 +85,10 @@ impl ContainerEngine for PodmanConnector {
     // [impl->swdd~podman-delete-workload-stops-and-removes-workload~1]
     fn stop_and_remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), CallError> {
         self.stop(id, watch).or_else(|refusal| self.stop_paused(id, refusal, watch))?;
+        self.remove(id, watch)
+    }
+
+    fn remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), CallError> {
         let removal = self.cli.change(strings(&["rm", "--ignore", &id.0])).limit(REMOVE_MAX);
         removal.run(watch).map(drop)
     }

@@ -209,8 +209,11 @@ impl PodmanKubeConnector {
             Some(instance) => format!("name=^{instance}{CONFIG_SUFFIX}$").replace('.', "\\."),
             None => format!("name=\\.{}\\{CONFIG_SUFFIX}$", self.agent),
         };
-        let text = self.cli.ask(&["volume", "ls", "--filter", &filter, "--format={{.Name}}"])?;
-        let names = text.lines().filter_map(|line| InstanceName::parse(line.trim().strip_suffix(CONFIG_SUFFIX)?));
+        let arguments = ["volume", "ls", "--filter", &filter, "--format={{.Name}}"];
+        let text = self.cli.ask(&arguments)?;
+        let volumes: Option<Vec<&str>> = text.lines().map(|line| line.trim().strip_suffix(CONFIG_SUFFIX)).collect();
+        let volumes = volumes.ok_or_else(|| self.cli.nonsense("The list of volumes cannot be read", &arguments))?;
+        let names = volumes.into_iter().filter_map(InstanceName::parse);
         Ok(names.filter(|name| name.agent == self.agent && of.is_none_or(|of| of == name)).collect())
     }
 
@@ -224,20 +227,44 @@ impl PodmanKubeConnector {
         Ok(pods.map(|(id, name)| (id.to_owned(), name.to_owned())).collect())
     }
 
+    /// Ids of the pods of `manifest` that are there now and were not `before`.
+    fn pods_since(
+        &self,
+        before: &[(String, String)],
+        manifest: &str,
+        watch: &mut dyn CallWatch,
+    ) -> Result<Vec<String>, CallError> {
+        let documents = pod_documents(manifest);
+        let mut pods = self.existing_pods(watch)?;
+        pods.retain(|pod| !before.contains(pod) && documents.iter().any(|one| one.makes(&pod.1)));
+        Ok(pods.into_iter().map(|(id, _)| id).collect())
+    }
+
+    /// Answers the ids of the pods. An engine that printed something else is asked.
     // [impl->swdd~podman-kube-create-workload-apply-manifest~1]
     fn play(
         &self,
         config: &KubeConfig,
-        manifest: &str,
+        FailedPlay { manifest, before, .. }: &FailedPlay,
         limit: Option<Duration>,
-        watch: &mut dyn CallWatch,
+        watch: &mut CallSequence<'_>,
     ) -> Result<Vec<String>, CallError> {
         let mut arguments = config.general_options.clone();
         arguments.extend(strings(&["kube", "play", "--quiet"]));
         arguments.extend(config.play_options.iter().cloned());
         arguments.push("-".to_owned());
         let call = self.cli.change(arguments).input(manifest.as_bytes()).limit(limit);
-        Ok(parse_pods(&call.run(watch)?.into_text()?))
+        let text = call.run(watch.next_call())?.into_text();
+        let printed = text.as_ref().map(|text| parse_pods(text)).unwrap_or_default();
+        if !printed.is_empty() || pod_documents(manifest).is_empty() {
+            return Ok(printed);
+        }
+        let pods = self.pods_since(before, manifest, watch.next_call())?;
+        if pods.is_empty() {
+            text?;
+            return Err(self.cli.nonsense("It made no pod that can be found", &["kube", "play"]));
+        }
+        Ok(pods)
     }
 
     /// Removes the pods that a failed play has made, and then its volumes. What cannot be listed or removed now is
@@ -246,12 +273,7 @@ impl PodmanKubeConnector {
         let Some(failed) = &self.failed_play else { return Ok(()) };
         let made = match &failed.made {
             Some(made) => made.clone(),
-            None => {
-                let documents = pod_documents(&failed.manifest);
-                let mut pods = self.existing_pods(watch.next_call())?;
-                pods.retain(|pod| !failed.before.contains(pod) && documents.iter().any(|one| one.makes(&pod.1)));
-                pods.into_iter().map(|(id, _)| id).collect()
-            }
+            None => self.pods_since(&failed.before, &failed.manifest, watch.next_call())?,
         };
         if let Some(failed) = &mut self.failed_play {
             failed.made = Some(made.clone());
@@ -388,7 +410,7 @@ impl RuntimeConnector for PodmanKubeConnector {
             self.clean_up(&mut watch);
             return Err(error.into());
         }
-        let pods = match self.play(&config, &made_nothing.manifest, limit, watch.next_call()) {
+        let pods = match self.play(&config, &made_nothing, limit, &mut watch) {
             Ok(pods) => pods,
             Err(error) => {
                 let nothing = matches!(error, CallError::NotInstalled(_) | CallError::NotStarted(_));

@@ -1,12 +1,12 @@
-//! The connected agents and which stream each of them uses.
+//! The connected agents and which stream each of them uses; what those that are gone have left behind.
 //!
 //! Thread: `server`; a plain value owned by [`super::ServerLoop`].
 
-use crate::limits::{STRAY_STATE_ENTRY, STRAY_STATES_BYTES};
+use crate::limits::{GONE_STRAYS_BYTES, STRAY_STATE_ENTRY, STRAY_STATES_BYTES};
 use crate::model::complete_state::AgentAttributes;
 use crate::model::names::{InstanceName, Name};
 use crate::wire::server_endpoint::PeerId;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A connected agent.
 #[derive(Debug)]
@@ -71,11 +71,17 @@ impl Strays {
 #[derive(Debug, Default)]
 pub struct Agents {
     by_name: BTreeMap<Name, Agent>,
+    /// Agents that went and left states of instances that nobody wanted, who is gone longest first.
+    gone: VecDeque<(Name, Strays)>,
+    gone_bytes: usize,
 }
 
 impl Agents {
     /// Registers `agent`. Answers the stream it replaces.
     pub fn connect(&mut self, name: Name, agent: Agent) -> Option<PeerId> {
+        if let Some(index) = self.gone.iter().position(|(gone, _)| *gone == name) {
+            self.take_gone(index);
+        }
         self.by_name.insert(name, agent).map(|old| old.peer)
     }
 
@@ -84,7 +90,24 @@ impl Agents {
         if self.by_name.get(name)?.peer != peer {
             return None;
         }
-        self.by_name.remove(name).map(|agent| agent.attributes)
+        let (name, agent) = self.by_name.remove_entry(name)?;
+        if agent.strays.bytes > 0 {
+            self.gone_bytes += agent.strays.bytes;
+            self.gone.push_back((name, agent.strays));
+        }
+        Some(agent.attributes)
+    }
+
+    /// Instances that nobody wanted of an agent that is not connected, if there are too many of such.
+    pub fn take_surplus(&mut self) -> Option<(Name, BTreeSet<InstanceName>)> {
+        let (name, strays) = if self.gone_bytes > GONE_STRAYS_BYTES { self.take_gone(0)? } else { return None };
+        Some((name, strays.instances))
+    }
+
+    fn take_gone(&mut self, index: usize) -> Option<(Name, Strays)> {
+        let (name, strays) = self.gone.remove(index)?;
+        self.gone_bytes -= strays.bytes;
+        Some((name, strays))
     }
 
     /// The agent `name`.

@@ -8,17 +8,17 @@ use crate::model::names::{InstanceName, Name};
 use crate::model::workload::{AddCondition, DeleteCondition, Workload};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A workload that waits for itself through workloads reachable from `starts`, or `None`. `workload` answers the
-/// workload of a name; nothing else is looked at.
+/// A workload that waits for itself through workloads reachable from `starts`, with those on the way, or `None`.
+/// `workload` answers the workload of a name; nothing else is looked at.
 ///
-/// Every condition counts, and so does only what exists. Names are followed in sorted order; the answer is the
-/// first one that is reached again while it is still being followed, so the same graph always names the same.
+/// Every condition counts, and so does only what exists. Names are followed in sorted order; the first of the answer
+/// is the first one that is reached again while it is still being followed, so the same graph always names the same.
 /// A depth-first search with three colours: an iterative one, since the length of a chain is up to the user.
 #[must_use]
 pub fn find_cycle<'w>(
     workload: impl Fn(&str) -> Option<&'w Workload>,
     starts: impl IntoIterator<Item = &'w Name>,
-) -> Option<Name> {
+) -> Option<Vec<Name>> {
     let mut finished: BTreeSet<&str> = BTreeSet::new();
     let mut open: BTreeSet<&str> = BTreeSet::new();
     for start in starts {
@@ -34,7 +34,8 @@ pub fn find_cycle<'w>(
                 continue;
             };
             if open.contains(next) {
-                return Some(next.into());
+                let cycle = way.iter().map(|(name, _)| *name).skip_while(|name| *name != next);
+                return Some(cycle.map(Name::from).collect());
             }
             if !finished.contains(next)
                 && let Some(workload) = workload(next)
@@ -197,10 +198,11 @@ mod tests {
 
     fn cycle(edges: &[(&str, &[&str])]) -> Option<String> {
         let workloads = graph(edges);
-        find_from(&workloads, workloads.keys()).map(|name| name.to_string())
+        let names = find_from(&workloads, workloads.keys())?;
+        Some(names.iter().map(|name| &**name).collect::<Vec<_>>().join(" "))
     }
 
-    fn find_from<'w>(workloads: &'w Workloads, starts: impl IntoIterator<Item = &'w Name>) -> Option<Name> {
+    fn find_from<'w>(workloads: &'w Workloads, starts: impl IntoIterator<Item = &'w Name>) -> Option<Vec<Name>> {
         find_cycle(|name| workloads.get(name).map(|workload| &**workload), starts)
     }
 
@@ -209,11 +211,11 @@ mod tests {
         for (edges, expected) in [
             (vec![("a", &[][..])], None),
             (vec![("a", &["a"][..])], Some("a")),
-            (vec![("a", &["b"][..]), ("b", &["a"])], Some("a")),
-            (vec![("a", &["b"][..]), ("b", &["c"]), ("c", &["b"])], Some("b")),
+            (vec![("a", &["b"][..]), ("b", &["a"])], Some("a b")),
+            (vec![("a", &["b"][..]), ("b", &["c"]), ("c", &["b"])], Some("b c")),
             (vec![("a", &["missing"][..]), ("b", &["a", "other"])], None),
             // A node that is reachable twice hides no cycle, and is none by itself.
-            (vec![("a", &["b", "c", "d"][..]), ("b", &["a"]), ("d", &["c"])], Some("a")),
+            (vec![("a", &["b", "c", "d"][..]), ("b", &["a"]), ("d", &["c"])], Some("a b")),
             (vec![("a", &["b", "c"][..]), ("b", &["d"]), ("c", &["d"]), ("d", &[])], None),
         ] {
             assert_eq!(cycle(&edges).as_deref(), expected, "{edges:?}");

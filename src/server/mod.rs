@@ -316,6 +316,7 @@ impl ServerLoop {
         self.forget_peer(id);
         if let Some(attributes) = agent {
             self.agent_gone(&name, &attributes);
+            self.forget_surplus(id);
         }
         self.end_logs_of_peer(id, class, &name);
     }
@@ -334,6 +335,22 @@ impl ServerLoop {
             self.publish(&changes);
         }
         self.broadcast_states(&reports, None);
+    }
+
+    /// Agents of ever new names must not fill the memory with states of instances that nobody wants. `id` is a stream
+    /// that has ended.
+    fn forget_surplus(&mut self, id: PeerId) {
+        while let Some((name, instances)) = self.agents.take_surplus() {
+            let unwanted = instances.into_iter().filter(|one| !self.is_wanted(one) && self.states.get(one).is_some());
+            let removed = ExecutionState::plain(Phase::Removed);
+            let states: Vec<WorkloadState> =
+                unwanted.map(|instance| WorkloadState::new(instance, removed.clone())).collect();
+            log::warn!(
+                "Forgetting {} states of workloads that '{name}', which is gone, should not have.",
+                states.len()
+            );
+            self.take_states(id, states);
+        }
     }
 
     /// Forgets a stream and what it asked for, except for logs. Dropping its outbox ends it with status OK.
@@ -446,8 +463,13 @@ impl ServerLoop {
     fn load_reported(&mut self, id: PeerId, name: &Name, load: &AgentLoad) {
         match self.agents.get_mut(name) {
             Some(agent) if agent.peer == id && *load.agent == **name => {
+                let new = Some((load.cpu_usage, load.free_memory));
+                if self.subscriptions.is_empty() {
+                    agent.attributes.load = new; // Every two seconds, and nobody wants to hear of it.
+                    return;
+                }
                 let before = agent.attributes.clone();
-                agent.attributes.load = Some((load.cpu_usage, load.free_memory));
+                agent.attributes.load = new;
                 let mut changes = Changes::default();
                 changes.agent(name, Some(&before), Some(&agent.attributes));
                 self.publish(&changes);

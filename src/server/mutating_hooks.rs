@@ -29,7 +29,7 @@ pub struct MutatingHooks {
     plans: Sender<WorkloadPlan>,
     outcomes: Receiver<HookOutcome>,
     /// Dropping it ends a program that runs.
-    _stop: OwnedFd,
+    stop: OwnedFd,
 }
 
 impl MutatingHooks {
@@ -50,13 +50,21 @@ impl MutatingHooks {
         Ok((hooks, thread))
     }
 
+    /// Where a byte ends a program that runs, and every later one: for signals, which come also while `main` waits.
+    ///
+    /// # Errors
+    /// When the system gives no descriptor.
+    pub fn interrupt(&self) -> io::Result<OwnedFd> {
+        self.stop.try_clone()
+    }
+
     /// Both ends without a thread between them.
     fn unattended() -> io::Result<(Self, Receiver<WorkloadPlan>, Sender<HookOutcome>, StopWatch)> {
         let (plans, taken) = bounded(1);
         let (put, outcomes) = bounded(1);
         let (watched, stop) = pipe_with(PipeFlags::CLOEXEC)?;
         let watch = StopWatch(std::sync::Arc::new(watched));
-        Ok((Self { plans, outcomes, _stop: stop }, taken, put, watch))
+        Ok((Self { plans, outcomes, stop }, taken, put, watch))
     }
 
     /// Hooks whose outcomes a test gives.

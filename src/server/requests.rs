@@ -85,6 +85,13 @@ fn invalid(error: &dyn std::error::Error) -> UpdateError {
     UpdateError::Invalid(error.to_string())
 }
 
+/// The text of `error`, with the name of the workload it is about.
+fn named(error: &dyn std::error::Error, workload: &str) -> String {
+    let text = error.to_string();
+    let is_named = text.starts_with(&format!("Unsupported workload name '{workload}'"));
+    if is_named { text } else { format!("{text} (workload '{workload}')") }
+}
+
 impl ServerLoop {
     /// Handles a request and answers it on the stream that it came from, or lets it wait for an update before it.
     pub(super) fn request(&mut self, peer: PeerId, Request { id, content }: Request) {
@@ -210,21 +217,24 @@ impl ServerLoop {
     /// Checks and renders what is asked for, and finds out what it means for workloads (spec/server.md section 8.3).
     /// Looks at what changes and what depends on that, and at nothing else.
     pub(super) fn prepare(&self, change: StateChange, budget: TemplateBudget) -> Result<PreparedUpdate, UpdateError> {
-        if check_api_version(&change.api_version).map_err(UpdateError::Rule)? {
+        if check_api_version(&change.api_version).map_err(|error| UpdateError::Rule(error.to_string()))? {
             log::warn!("The API version '{}' is deprecated; use 'v1'.", change.api_version);
         }
         let configs = change.configs.iter().filter_map(|(key, item)| Some((key, item.as_ref()?)));
-        check_config_keys(configs).map_err(UpdateError::Rule)?;
-        for workload in change.workloads.values().flatten() {
-            check_config_references(workload).map_err(UpdateError::Rule)?;
+        check_config_keys(configs).map_err(|error| UpdateError::Rule(error.to_string()))?;
+        for (name, workload) in &change.workloads {
+            let checked = workload.iter().try_for_each(|workload| check_config_references(workload));
+            checked.map_err(|error| UpdateError::Rule(named(&error, name)))?;
         }
         let rendered = Difference::between(self.before_hooks(), self.rendered(&change, budget)?);
         for added in &rendered.added {
-            check_workload(&added.instance.workload, &added.workload).map_err(|error| invalid(&error))?;
+            let name = &added.instance.workload;
+            let checked = check_workload(name, &added.workload);
+            checked.map_err(|error| UpdateError::Invalid(named(&error, name)))?;
         }
         let workload = |name: &str| change.workload(&self.desired, name).map(|workload| &**workload);
-        if let Some(name) = find_cycle(workload, rendered.added.iter().map(|added| &added.instance.workload)) {
-            return Err(UpdateError::Cycle(name));
+        if let Some(cycle) = find_cycle(workload, rendered.added.iter().map(|added| &added.instance.workload)) {
+            return Err(UpdateError::Cycle(cycle));
         }
         let for_agents = rendered.for_agents(&self.effective);
         Ok(PreparedUpdate { change, rendered, for_agents })
@@ -236,7 +246,7 @@ impl ServerLoop {
         let for_agents = prepared.for_agents.changed_to(output, &self.effective).map_err(|error| invalid(&error))?;
         let workload = |name: &str| for_agents.workload(&self.effective, name);
         match find_cycle(workload, for_agents.added.iter().map(|added| &added.instance.workload)) {
-            Some(name) => Err(UpdateError::Cycle(name)),
+            Some(cycle) => Err(UpdateError::Cycle(cycle)),
             None => Ok(PreparedUpdate { for_agents, ..prepared }),
         }
     }
@@ -293,7 +303,7 @@ impl ServerLoop {
             }
             let workload = change.workload(&self.desired, name);
             let rendered = workload.map(|workload| self.templates.render(workload, config)).transpose();
-            Ok((name.clone(), rendered.map_err(|error| invalid(&error))?))
+            Ok((name.clone(), rendered.map_err(|error| UpdateError::Invalid(named(&error, name)))?))
         };
         names.into_iter().map(one).collect()
     }

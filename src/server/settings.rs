@@ -5,7 +5,7 @@
 use crate::limits::HOOK_TIMEOUT_S;
 use crate::model::version::VERSION;
 use crate::settings::{
-    ConfigError, ConfigFile, MessageSize, MissingPems, PemError, PemKeys, PemPaths, decide_security, insecure_flag,
+    ConfigFile, MessageSize, MissingPems, PemKeys, PemPaths, Pems, SettingsError, decide_security, insecure_flag,
     readable_key_warning,
 };
 use crate::wire::address::{ListenAddress, Security};
@@ -41,7 +41,7 @@ struct Arguments {
     server_config: Option<PathBuf>,
     /// IP address and port to listen on, for example 0.0.0.0:25551 or [::]:25551, or a Unix domain socket, for example
     /// unix:///run/ankaios/ank.sock; may be given several times [default: 127.0.0.1:25551]
-    #[arg(short = 'a', long, value_name = "IP:PORT")]
+    #[arg(short = 'a', long, env = "ANKSERVER_ADDRESS", value_name = "IP:PORT")]
     address: Vec<ListenAddress>,
     /// Communicate without TLS
     #[arg(short = 'k', long, env = "ANKSERVER_INSECURE", action = ArgAction::SetTrue)]
@@ -72,6 +72,8 @@ struct Keys {
     state_dir: Option<PathBuf>,
     #[serde(default)]
     max_message_size: MessageSize,
+    #[serde(default)]
+    commander_names: Vec<String>,
 }
 
 /// Value of the key `address`: one address or a list of them.
@@ -154,7 +156,7 @@ fn default_hooks_folder() -> PathBuf {
     DEFAULT_HOOKS_FOLDER.into()
 }
 
-const KNOWN_KEYS: [&str; 11] = [
+const KNOWN_KEYS: [&str; 12] = [
     "version",
     "startup_manifest",
     "address",
@@ -162,6 +164,7 @@ const KNOWN_KEYS: [&str; 11] = [
     "insecure",
     "state_dir",
     "max_message_size",
+    "commander_names",
     "mutating_hooks.name",
     "mutating_hooks.prio",
     "mutating_hooks.path",
@@ -185,24 +188,12 @@ pub struct ServerSettings {
     pub state_dir: Option<PathBuf>,
     /// Largest message sent and received.
     pub message_max: MessageSize,
+    /// With TLS, only certificates with one of these DNS names may command; empty: all of the authority.
+    pub commander_names: Vec<String>,
     /// The config file in use.
     pub config_file: Option<PathBuf>,
     /// What to tell the user although it stops nothing.
     pub warnings: Vec<String>,
-}
-
-/// Why the program cannot start, by the texts of spec/server.md section 2.
-#[derive(Debug, thiserror::Error)]
-pub enum SettingsError {
-    /// Help, version or a usage error: what clap prints, and the exit code it wants.
-    #[error(transparent)]
-    Usage(#[from] clap::Error),
-    /// The config file.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// PEM files of options or environment.
-    #[error(transparent)]
-    Pem(#[from] PemError),
 }
 
 /// The command line, as manual pages show it.
@@ -229,21 +220,22 @@ fn combine(
     file: Option<&ConfigFile>,
 ) -> Result<ServerSettings, SettingsError> {
     let mut warnings = Vec::new();
-    let (mut keys, mut pem_keys) = (Keys::default(), PemKeys::default());
+    let (mut keys, mut pems) = (Keys::default(), Pems::default());
     if let Some(file) = file {
         file.check_version(false)?;
         keys = file.keys()?;
-        pem_keys = file.keys()?;
+        let pem_keys: PemKeys = file.keys()?;
         let known: Vec<&str> = KNOWN_KEYS.into_iter().chain(PemKeys::NAMES).collect();
         warnings.extend(file.unknown_keys(&known));
         warnings.extend(readable_key_warning(file, &pem_keys));
+        pems = pem_keys.read(file)?;
     }
     let paths = PemPaths {
         ca: options.ca_pem.as_deref(),
         certificate: options.crt_pem.as_deref(),
         key: options.key_pem.as_deref(),
     };
-    let pems = pem_keys.read()?.overridden_by(paths)?;
+    let pems = pems.overridden_by(paths)?;
     let from_options = insecure_flag(matches);
     let insecure = from_options.or(keys.insecure).unwrap_or_default();
     let addresses = match (options.address, keys.address) {
@@ -258,6 +250,9 @@ fn combine(
         warnings.extend(warning.map(str::to_owned));
         security
     };
+    if !keys.commander_names.is_empty() && !matches!(security, Ok(Security::MutualTls(_))) {
+        warnings.push("The key 'commander_names' has no effect without certificates.".to_owned());
+    }
     let mut mutating_hooks = keys.mutating_hooks;
     mutating_hooks.sort_by_key(|hook| hook.prio); // Stable: ties stay in the order of the file.
     Ok(ServerSettings {
@@ -268,6 +263,7 @@ fn combine(
         mutating_hooks,
         state_dir: keys.state_dir,
         message_max: keys.max_message_size,
+        commander_names: keys.commander_names,
         config_file: file.map(|file| file.path().to_owned()),
         warnings,
     })
@@ -321,6 +317,17 @@ mod tests {
         assert_eq!(from_options.security, Ok(Security::Insecure));
         let one = settings("version = 'v1'\naddress = 'unix:///run/ank.sock'\nca_pem_content = 'x'\n", &[]).unwrap();
         assert_eq!((one.security, one.socket_mode, one.warnings), (Ok(Security::Insecure), 0o660, Vec::new()));
+    }
+
+    #[test]
+    fn names_of_commanders_mean_something_with_certificates_only() {
+        let text = "version = 'v1'\ncommander_names = ['ank']\n";
+        let insecure = settings(text, &["-k"]).unwrap();
+        assert_eq!(insecure.warnings, ["The key 'commander_names' has no effect without certificates."]);
+        let pems = "ca_pem_content = 'x'\ncrt_pem_content = 'x'\nkey_pem_content = 'x'\n";
+        let secure = settings(&format!("{text}{pems}"), &[]).unwrap();
+        assert_eq!(secure.commander_names, ["ank"]);
+        assert!(!secure.warnings.iter().any(|warning| warning.contains("commander_names")), "{:?}", secure.warnings);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use super::agents::Agent;
 use super::state_view::StateView;
+use crate::limits::CYCLE_SHOWN_MAX;
 use crate::model::complete_state::{
     API_VERSION, DesiredState, Rendering, StateError, agent_node, config_node, desired_state_from_node, workload_node,
 };
@@ -12,7 +13,6 @@ use crate::model::field_path::{self, FieldNotFound};
 use crate::model::messages::UpdateState;
 use crate::model::names::Name;
 use crate::model::node::Node;
-use crate::model::validation::ValidationError;
 use crate::model::workload::{ConfigItem, Workload};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -117,8 +117,8 @@ pub enum UpdateError {
     #[error(transparent)]
     Field(#[from] FieldNotFound),
     /// Version or config keys; reported without a frame.
-    #[error(transparent)]
-    Rule(ValidationError),
+    #[error("{0}")]
+    Rule(String),
     /// The state that the update leads to is not valid.
     #[error("Resulting State is invalid, reason: '{0}'")]
     Invalid(String),
@@ -141,9 +141,24 @@ pub enum UpdateError {
     /// The server cannot take more updates until the mutating hooks are done.
     #[error("Too many requests wait for mutating hooks; try again later")]
     TooManyWait,
-    /// Workloads wait for each other.
-    #[error("workload dependency '{0}' is part of a cycle.")]
-    Cycle(Name),
+    /// Workloads wait for each other, each for the next one and the last one for the first one. Never empty.
+    #[error("workload dependency '{}' is part of a cycle. It is: {}", .0.first().map_or("", |name| name), shown(.0))]
+    Cycle(Vec<Name>),
+}
+
+/// The names of a cycle, the first one at the end again; of a long one the middle is left out.
+fn shown(cycle: &[Name]) -> String {
+    let around = cycle.iter().chain(cycle.first()).map(|name| &**name);
+    let names: Vec<&str> = match cycle.len().checked_sub(CYCLE_SHOWN_MAX) {
+        None | Some(0) => around.collect(),
+        Some(hidden) => around
+            .clone()
+            .take(CYCLE_SHOWN_MAX - 1)
+            .chain(["..."])
+            .chain(around.skip(CYCLE_SHOWN_MAX - 1 + hidden))
+            .collect(),
+    };
+    names.join(" -> ")
 }
 
 impl UpdateError {

@@ -66,7 +66,9 @@ fn no_line_of_a_key_is_printed_wherever_the_file_is_wrong() {
 fn the_version_must_be_there_and_v1() {
     for (text, in_default, expected) in [
         ("version = 'v1'", false, ""),
-        ("version = 'v2'", false, "Wrong version: v2"),
+        ("version = 'v2'", false, "Wrong version: v2 ('/etc/x.conf', line 1: 'v1' is expected)"),
+        ("\n[default]\nversion = 'v2'", true, "Wrong version: v2 ('/etc/x.conf', line 3: "),
+        ("version = 'v1'\n[default]\nversion = 'v2'", true, "Wrong version: v2 ('/etc/x.conf': "),
         ("version = ''", false, "Wrong version: "),
         ("version = 1", false, "invalid type: integer `1`, expected a string"),
         ("", false, "missing field `version`"),
@@ -156,15 +158,17 @@ fn a_pem_path_beside_its_content_conflicts_and_options_replace_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = write(&folder, "ca", "FROM FILE", 0o644);
     let content = file("ca_pem_content = 'INLINE'").keys::<PemKeys>().unwrap();
-    let pems = content.clone().read().unwrap();
+    let pems = content.clone().read(&file("")).unwrap();
     assert_eq!(pems.ca.as_deref(), Some("INLINE"));
     let replaced = pems.overridden_by(PemPaths { ca: Some(&path), ..PemPaths::default() }).unwrap();
     assert_eq!(replaced.ca.as_deref(), Some("FROM FILE"));
     let both = PemKeys { ca_pem: Some(path), ..content };
-    assert!(matches!(both.read(), Err(ConfigError::ConflictingPems)));
+    let conflict = both.read(&file("ca_pem = 'a'")).unwrap_err().to_string();
+    assert!(conflict.ends_with("are both set ('/etc/x.conf', line 1: 'ca_pem' and 'ca_pem_content')"), "{conflict}");
     let missing = PemKeys { key_pem: Some("/nowhere/x".into()), ..PemKeys::default() };
-    let error = missing.read().unwrap_err().to_string();
+    let error = missing.read(&file("[default]\nkey_pem = '/nowhere/x'")).unwrap_err().to_string();
     assert!(error.starts_with("Certificate could not have been read due to: Certificate error: '"), "{error}");
+    assert!(error.ends_with(" ('/etc/x.conf', line 2: 'key_pem')"), "{error}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The client's end of a stream to the server: connect, say hello, send, receive.
 //!
-//! Thread: [`connect`] and [`ClientSender`] on the caller's thread (`uplink` of the agent, `main` of `ank`),
+//! Thread: [`connect`] and [`ClientSender`] on the caller's thread (`uplink` and `control` of the agent, `main` of `ank`),
 //! [`ClientReceiver`] on a thread of its own.
 
 use super::address::{Security, ServerUrl};
@@ -11,8 +11,8 @@ use super::tls::{ClientTls, Reason, TlsError};
 use crate::limits::{GOODBYE_MAX, HANDSHAKE_MAX, STACK_LARGE};
 use crate::model::messages::{FromServer, ToServer};
 use crate::threads;
-use futures_util::{SinkExt, StreamExt};
-use grpcio::{ClientDuplexReceiver, ClientDuplexSender, RpcStatus, RpcStatusCode, WriteFlags};
+use futures_util::{Sink, SinkExt, StreamExt};
+use grpcio::{Channel, ChannelBuilder, ClientDuplexReceiver, ClientDuplexSender, RpcStatus, RpcStatusCode, WriteFlags};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -21,7 +21,9 @@ use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// Which of the three services a client uses.
@@ -101,7 +103,7 @@ pub enum StreamEnd {
     Lost(String),
 }
 
-/// Sends to the server; blocks as long as the server does not read.
+/// Sends to the server.
 pub struct ClientSender {
     sink: ClientDuplexSender<grpc_api::ToServer>,
     _connection: Arc<Connection>,
@@ -171,11 +173,7 @@ pub(super) fn connect_with(
             (socket, endpoint)
         }
     };
-    let builder = grpc::channel(options.message_max, keepalive);
-    #[allow(unsafe_code)]
-    // SAFETY: the descriptor is a connected stream socket whose ownership goes to gRPC. The duplicate that is
-    // kept is only ever shut down, which gRPC sees as the peer closing the connection.
-    let channel = unsafe { builder.connect_from_fd("ankaios", endpoint.into_raw_fd()) };
+    let channel = channel_over(grpc::channel(options.message_max, keepalive), endpoint);
     let client = grpcio::Client::new(channel);
     let method = match options.service {
         Service::Agent => &grpc::CONNECT_AGENT,
@@ -190,6 +188,16 @@ pub(super) fn connect_with(
     // When this fails the stream has ended, and its receiver knows why.
     let _ = sender.send(hello);
     Ok((sender, ClientReceiver { stream, ended: None, tls_end, _connection: connection }, Hangup { socket }))
+}
+
+/// A channel over a connected stream socket that does not block.
+pub(super) fn channel_over(builder: ChannelBuilder, socket: OwnedFd) -> Channel {
+    #[allow(unsafe_code)]
+    // SAFETY: the descriptor is a connected stream socket whose ownership goes to gRPC. The duplicate that is
+    // kept is only ever shut down, which gRPC sees as the peer closing the connection.
+    unsafe {
+        builder.connect_from_fd("ankaios", socket.into_raw_fd())
+    }
 }
 
 /// Greets the server and starts the pump; answers the end that gRPC gets.
@@ -246,6 +254,22 @@ impl ClientSender {
     /// How the stream ended; the receiver may know the better reason.
     pub fn send(&mut self, message: ToServer) -> Result<(), StreamEnd> {
         wait(self.sink.send((to_wire::to_server(message), WriteFlags::default()))).map_err(stream_end)
+    }
+
+    /// Whether [`Self::start_send`] may be called. When not, the waker of `context` is woken as soon as it may.
+    ///
+    /// # Errors
+    /// How the stream ended; the receiver may know the better reason.
+    pub fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), StreamEnd>> {
+        Pin::new(&mut self.sink).poll_ready(context).map_err(stream_end)
+    }
+
+    /// Hands one message over and does not wait until it is sent. Only after [`Self::poll_ready`] has agreed.
+    ///
+    /// # Errors
+    /// How the stream ended; the receiver may know the better reason.
+    pub fn start_send(&mut self, message: ToServer) -> Result<(), StreamEnd> {
+        Pin::new(&mut self.sink).start_send((to_wire::to_server(message), WriteFlags::default())).map_err(stream_end)
     }
 
     /// Says that nothing more will be sent; the server then ends the stream. Waits at most [`GOODBYE_MAX`].

@@ -6,8 +6,9 @@
 //! message and one read. [`workload_side`] is the other end, for tests and measurements.
 
 use super::convert::control;
+use super::weight::{self, TO_ANKAIOS};
 use crate::model::messages::{FromWorkload, ToWorkload};
-use protobuf::{CodedInputStream, Message};
+use protobuf::Message;
 
 /// A varint of 64 bits has at most this many bytes.
 const VARINT_MAX: usize = 10;
@@ -117,25 +118,21 @@ fn read_varint(bytes: &[u8]) -> Result<Option<(u64, usize)>, FrameError> {
     if bytes.len() < VARINT_MAX { Ok(None) } else { Err(FrameError::BadLength) }
 }
 
-/// Reads one message of a workload.
+/// Reads one message of a workload. A request that would take too much memory is not decoded, only its id is.
 ///
 /// # Errors
 /// The bytes are no such message.
 pub fn read_message(bytes: &[u8]) -> Result<FromWorkload, Undecodable> {
+    if let Err(too_heavy) = weight::weigh(bytes, &TO_ANKAIOS) {
+        let reason = too_heavy.to_string();
+        let id = weight::request_id(bytes).ok_or_else(|| Undecodable(reason.clone()))?;
+        return Ok(FromWorkload::TooHeavy { id, reason });
+    }
     decode(bytes).map(control::from_workload)
 }
 
-/// Decodes all of `bytes`. The decoder has to be told where they end: without a limit it takes a nested message that
-/// is cut short for a complete one, and an update that lost its masks would replace everything.
 fn decode<M: Message>(bytes: &[u8]) -> Result<M, Undecodable> {
-    let parse = || {
-        let mut message = M::new();
-        let mut stream = CodedInputStream::from_bytes(bytes);
-        stream.push_limit(bytes.len() as u64)?;
-        message.merge_from(&mut stream)?;
-        Ok(message)
-    };
-    parse().map_err(|error: protobuf::Error| Undecodable(error.to_string()))
+    weight::decode(bytes).map_err(|error| Undecodable(error.to_string()))
 }
 
 /// The bytes of a message to a workload, with its length.

@@ -32,6 +32,63 @@ const fn duplex(name: &'static str) -> Method<ToServer, FromServer> {
     }
 }
 
+/// What the server received.
+#[cfg(feature = "server")]
+pub enum Received {
+    /// A message.
+    Message {
+        /// What it says.
+        message: Box<ToServer>,
+        /// What it takes in memory, in bytes, about.
+        weight: usize,
+    },
+    /// A message that is not decoded because of the memory that it would take.
+    TooHeavy {
+        /// Its id if it is a request.
+        request_id: Option<String>,
+        /// How heavy it is.
+        reason: String,
+    },
+}
+
+/// The server's side of a method.
+#[cfg(feature = "server")]
+pub const fn served(method: &Method<ToServer, FromServer>) -> Method<Received, FromServer> {
+    Method {
+        ty: MethodType::Duplex,
+        name: method.name,
+        req_mar: Marshaller { ser: send_again, de: receive },
+        resp_mar: Marshaller { ser: grpcio::pb_ser, de: grpcio::pb_de },
+    }
+}
+
+/// A method names both directions although the server uses only one.
+#[cfg(feature = "server")]
+fn send_again(received: &Received, slice: &mut grpcio::GrpcSlice) -> grpcio::Result<()> {
+    match received {
+        Received::Message { message, .. } => grpcio::pb_ser(&**message, slice),
+        Received::TooHeavy { reason, .. } => Err(grpcio::Error::Codec(reason.clone().into())),
+    }
+}
+
+#[cfg(feature = "server")]
+fn receive(mut reader: grpcio::MessageReader) -> grpcio::Result<Received> {
+    let failed = |error: &dyn std::fmt::Display| grpcio::Error::Codec(error.to_string().into());
+    let mut bytes = Vec::with_capacity(reader.len());
+    std::io::Read::read_to_end(&mut reader, &mut bytes).map_err(|error| failed(&error))?;
+    drop(reader); // It holds the same bytes.
+    match super::weight::weigh(&bytes, &super::weight::TO_SERVER) {
+        Ok(weight) => {
+            let message = super::weight::decode(&bytes).map_err(|error| failed(&error))?;
+            Ok(Received::Message { message: Box::new(message), weight })
+        }
+        Err(too_heavy) => {
+            let request_id = super::weight::request_id(&bytes);
+            Ok(Received::TooHeavy { request_id, reason: too_heavy.to_string() })
+        }
+    }
+}
+
 /// How the name of our programs begins, whatever their version.
 const OWN_USER_AGENT: &str = "ankaios-lite/";
 

@@ -1,7 +1,7 @@
-//! Bytes of messages that wait for the server, as encoded: large ones need room before they are passed on, so that many
-//! peers with large messages do not fill the memory with all that they send. Who waits for room reads nothing more of
-//! its stream, so the peer is slowed down. Not counted are the one message that each reader holds while it waits, and
-//! what decoding makes of it: a message of many tiny parts takes several times its bytes.
+//! What messages that wait for the server take in memory (weight.rs): large ones need room before they are passed on,
+//! so that many peers with large messages do not fill the memory with all that they send. Who waits for room reads
+//! nothing more of its stream, so the peer is slowed down. Not counted is the one message that each reader holds while
+//! it waits.
 //!
 //! Thread: `rx:<peer>` takes room and may wait; `server` gives it back by dropping it with the message.
 //! Owns: the count of bytes. Nobody who holds room waits for anything but the server, which never waits for a reader.

@@ -26,6 +26,8 @@ mod schema;
 #[cfg(feature = "server")]
 pub mod server_endpoint;
 mod tls;
+#[cfg(any(feature = "agent", feature = "server"))]
+mod weight;
 #[cfg(feature = "server")]
 mod writer;
 pub use tls::{SERVER_NAME, TlsError};

@@ -7,10 +7,11 @@ use super::schema::grpc_api;
 use crate::model::messages::{FromServer, ToServer};
 use protobuf::Message;
 
-/// What the server makes of these bytes; `None` when the decoder refuses them already.
+/// What the server makes of these bytes; `None` when they are refused before or by the decoder.
 #[must_use]
 pub fn read_to_server(bytes: &[u8]) -> Option<ToServer> {
-    grpc_api::ToServer::parse_from_bytes(bytes).ok().map(to_server::to_server)
+    super::weight::weigh(bytes, &super::weight::TO_SERVER).ok()?;
+    super::weight::decode::<grpc_api::ToServer>(bytes).ok().map(to_server::to_server)
 }
 
 /// What a client makes of these bytes; `None` when they cannot be understood.

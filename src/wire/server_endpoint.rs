@@ -6,7 +6,7 @@
 
 use super::address::{ListenAddress, Security};
 use super::convert::to_server;
-use super::grpc::{self, Keepalive, wait, wait_at_most};
+use super::grpc::{self, Keepalive, Received, wait, wait_at_most};
 use super::inbox_budget::{InboxBudget, Room};
 use super::listener::{Accepted, Listener, SocketPeer};
 use super::outbox::{Outbox, outbox_for};
@@ -14,10 +14,10 @@ use super::schema::grpc_api;
 use super::tls::{PeerCertificate, Reason, ServerTls, TlsError};
 use super::writer::{PeerStream, Writer};
 use crate::limits::{
-    CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, HANDSHAKE_MAX, HANDSHAKES, HELLO_MAX, PEER_STUCK,
-    SERVER_INBOX_BYTES, STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_PER_CONNECTION,
+    AGENT_TAGS_BYTES, CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, HANDSHAKE_MAX, HANDSHAKES, HELLO_MAX,
+    PEER_STUCK, SERVER_INBOX_BYTES, STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_PER_CONNECTION,
 };
-use crate::model::messages::ToServer;
+use crate::model::messages::{Request, RequestContent, ToServer, UpdateState};
 use crate::model::names::{excerpt, is_name};
 use crate::model::version::check_compatible;
 use crate::threads::{self, Thread};
@@ -25,7 +25,6 @@ use crate::vital::{Pulse, VitalThreads};
 use crossbeam_channel::Sender;
 use futures_util::StreamExt;
 use grpcio::{DuplexSink, RequestStream, RpcContext, RpcStatus, RpcStatusCode, ServiceBuilder};
-use protobuf::Message;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::collections::{BTreeMap, HashMap};
@@ -96,6 +95,8 @@ pub struct EndpointOptions {
     pub security: Security,
     /// Largest message sent and received, in bytes.
     pub message_max: usize,
+    /// Only certificates with one of these DNS names may command; empty: all of the authority.
+    pub commander_names: Vec<String>,
 }
 
 /// The endpoint could not be started.
@@ -133,7 +134,7 @@ enum Class {
     Commander,
 }
 
-type Requests = RequestStream<grpc_api::ToServer>;
+type Requests = RequestStream<Received>;
 type Responses = DuplexSink<grpc_api::FromServer>;
 
 /// What all streams share.
@@ -146,6 +147,8 @@ struct Shared {
     /// so there are never more than [`CONNECTION_FD_MAX`].
     connections: Mutex<HashMap<i32, Origin>>,
     handshakes: Mutex<Handshakes>,
+    /// See [`EndpointOptions::commander_names`].
+    commander_names: Vec<String>,
 }
 
 /// TLS handshakes under way, at most [`HANDSHAKES`].
@@ -257,6 +260,7 @@ impl ServerEndpoint {
             next_peer: AtomicU64::new(1),
             connections: Mutex::default(),
             handshakes: Mutex::default(),
+            commander_names: options.commander_names.clone(),
         });
         let arguments = grpc::channel(options.message_max, keepalive)
             .max_concurrent_stream(STREAMS_PER_CONNECTION)
@@ -328,9 +332,9 @@ fn services(shared: &Arc<Shared>, message_max: usize) -> grpcio::Service {
         }
     };
     ServiceBuilder::new()
-        .add_duplex_streaming_handler(&grpc::CONNECT_AGENT, handler(Class::Agent))
-        .add_duplex_streaming_handler(&grpc::CONNECT_CLI, handler(Class::Cli))
-        .add_duplex_streaming_handler(&grpc::CONNECT_COMMAND, handler(Class::Commander))
+        .add_duplex_streaming_handler(&grpc::served(&grpc::CONNECT_AGENT), handler(Class::Agent))
+        .add_duplex_streaming_handler(&grpc::served(&grpc::CONNECT_CLI), handler(Class::Cli))
+        .add_duplex_streaming_handler(&grpc::served(&grpc::CONNECT_COMMAND), handler(Class::Commander))
         .build()
 }
 
@@ -501,8 +505,8 @@ fn serve_stream(
         _ if client.origin.is_none() => {
             Err(RpcStatus::with_message(RpcStatusCode::UNAUTHENTICATED, "Unknown connection.".to_owned()))
         }
-        Some(Some(Ok(message))) => check_hello(class, certificate, to_server::to_server(message))
-            .and_then(|hello| check_user(&hello, client.origin.as_ref()).map(|()| hello)),
+        Some(Some(Ok(received))) => check_hello(class, certificate, read(received, &from))
+            .and_then(|hello| check_user(&hello, client.origin.as_ref(), &shared.commander_names).map(|()| hello)),
         Some(_) => Err(RpcStatus::with_message(RpcStatusCode::INVALID_ARGUMENT, "Empty".to_owned())),
         None => Err(RpcStatus::with_message(RpcStatusCode::DEADLINE_EXCEEDED, "No hello received.".to_owned())),
     };
@@ -529,9 +533,10 @@ fn serve_stream(
         return; // The server is ending.
     }
     // A stream that failed answers with errors for ever, so the first one ends it.
-    while let Some(Ok(message)) = wait(requests.next()) {
-        let room = shared.budget.take(usize::try_from(message.compute_size()).unwrap_or(usize::MAX));
-        let message = match to_server::to_server(message) {
+    while let Some(Ok(received)) = wait(requests.next()) {
+        let weight = if let Received::Message { weight, .. } = &received { *weight } else { 0 };
+        let room = shared.budget.take(weight);
+        let message = match read(received, &from) {
             // From others a list without states means nothing (spec/server.md section 10.3).
             ToServer::StatesComplete if !client.own => ToServer::WorkloadStates(Vec::new()),
             message => message,
@@ -541,6 +546,22 @@ fn serve_stream(
         }
     }
     let _ = shared.inbox.send(PeerEvent::Closed { peer });
+}
+
+/// What a peer at `from` says. A request that was not decoded is refused as one that cannot be understood, so that its
+/// sender gets an answer; anything else that was not decoded says nothing.
+fn read(received: Received, from: &str) -> ToServer {
+    match received {
+        Received::Message { message, .. } => to_server::to_server(*message),
+        Received::TooHeavy { request_id, reason } => {
+            log::warn!("Not decoding a message from '{from}': {reason}.");
+            let refused = |id| {
+                let update = UpdateState { new_state: Some(Err(reason)), masks: Vec::new() };
+                ToServer::Request(Request { id, content: RequestContent::UpdateState(update) })
+            };
+            request_id.map_or(ToServer::Empty, refused)
+        }
+    }
 }
 
 /// Checks the first message of a stream, for an agent with TLS also its certificate (spec/config.md section 6.3).
@@ -580,6 +601,12 @@ fn check_hello(class: Class, certificate: Option<&PeerCertificate>, message: ToS
                 let text = format!("Agent name '{agent}' does not match SAN {names:?} in agent certificates!");
                 return refuse(RpcStatusCode::UNAUTHENTICATED, &text);
             }
+            let bytes: usize = tags.iter().map(|(key, text)| key.len() + text.len()).sum();
+            if bytes > AGENT_TAGS_BYTES {
+                let text =
+                    format!("The tags of agent '{agent}' take {bytes} bytes, at most {AGENT_TAGS_BYTES} are allowed.");
+                return refuse(RpcStatusCode::INVALID_ARGUMENT, &text);
+            }
             Ok(PeerHello::Agent { name: agent, tags })
         }
         (Class::Agent, _) => refuse(RpcStatusCode::INVALID_ARGUMENT, "No AgentHello received."),
@@ -592,8 +619,9 @@ fn check_hello(class: Class, certificate: Option<&PeerCertificate>, message: ToS
 }
 
 /// Only root and the user of this server may be an agent over a Unix domain socket: workloads of whoever is one would
-/// see the secrets that are meant for it. Who may command is decided by the permissions of the socket's file.
-fn check_user(hello: &PeerHello, origin: Option<&Origin>) -> Result<(), RpcStatus> {
+/// see the secrets that are meant for it. Who may command is decided by the permissions of the socket's file, and with
+/// TLS by the name in the certificate where that is asked for (spec/config.md section 6.2).
+fn check_user(hello: &PeerHello, origin: Option<&Origin>, commander_names: &[String]) -> Result<(), RpcStatus> {
     let own = rustix::process::geteuid().as_raw();
     match (hello, origin) {
         (PeerHello::Agent { .. }, Some(Origin::Socket(peer))) if peer.uid != 0 && peer.uid != own => {
@@ -602,6 +630,16 @@ fn check_user(hello: &PeerHello, origin: Option<&Origin>) -> Result<(), RpcStatu
                 peer.uid
             );
             Err(RpcStatus::with_message(RpcStatusCode::PERMISSION_DENIED, text))
+        }
+        (PeerHello::Cli | PeerHello::Commander, Some(Origin::Tls(_, certificate)))
+            if !commander_names.is_empty()
+                && !certificate.dns_names.iter().any(|name| commander_names.contains(name)) =>
+        {
+            let text = format!(
+                "Only certificates for {commander_names:?} may command, not one for {:?}.",
+                certificate.dns_names
+            );
+            Err(RpcStatus::with_message(RpcStatusCode::UNAUTHENTICATED, text))
         }
         _ => Ok(()),
     }

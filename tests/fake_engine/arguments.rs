@@ -2,6 +2,9 @@
 //!
 //! Thread: `main`. Owns nothing. Takes: argv. Gives: `Invocation`.
 
+use std::io::Read as _;
+
+use crate::pods;
 use crate::store::Store;
 
 /// Options of the supported commands that take their value as a separate argument.
@@ -40,12 +43,17 @@ const WITH_VALUE: &[&str] = &[
     "--hostname",
 ];
 
+/// First words of commands that have two.
+const GROUPS: &[&str] = &["container", "kube", "pod", "volume"];
+
 /// One command line: `podman <general options> <command> <options> <positional>`.
 pub struct Invocation {
     pub command: String,
     options: Vec<(String, Option<String>)>,
     /// For `run`: image and command; otherwise container names or ids.
     pub positional: Vec<String>,
+    /// What came on stdin, of commands that read a manifest.
+    pub input: String,
 }
 
 /// Reads `argv` without the program name. Never fails: what is unknown counts as a flag.
@@ -73,11 +81,18 @@ pub fn parse(argv: &[String]) -> Invocation {
     if command.is_empty() {
         command = argv.first().cloned().unwrap_or_default();
     }
-    // The long form of the commands for containers: `podman container <command>`.
-    if command == "container" && !positional.is_empty() {
-        command = format!("container {}", positional.remove(0));
+    // Commands of two words, such as `podman container <command>`.
+    if GROUPS.contains(&command.as_str()) && !positional.is_empty() {
+        command = format!("{command} {}", positional.remove(0));
     }
-    Invocation { command, options, positional }
+    let input = if command.starts_with("kube ") { read_input() } else { String::new() };
+    Invocation { command, options, positional, input }
+}
+
+fn read_input() -> String {
+    let mut text = String::new();
+    let _ = std::io::stdin().read_to_string(&mut text); // What is no text is no manifest.
+    text
 }
 
 /// `-t` is a time for `stop`, but means a terminal for `run`.
@@ -122,7 +137,13 @@ impl Invocation {
         if matches!(self.command.as_str(), "start" | "stop" | "rm" | "kill" | "logs") {
             return store.find(self.positional.first()?)?.workload();
         }
-        None
+        let first = self.positional.first();
+        match self.command.as_str() {
+            "kube play" | "kube down" => pods::workload_of(&self.input),
+            "volume create" | "volume rm" | "volume inspect" => first?.split('.').next().map(str::to_owned),
+            "pod rm" => Some(store.pods().into_iter().find(|pod| Some(&pod.id) == first)?.name),
+            _ => None,
+        }
     }
 
     /// Time limit of a `stop` given on the command line, in seconds.

@@ -14,6 +14,7 @@
 
 mod arguments;
 mod container;
+mod pods;
 mod script;
 mod store;
 
@@ -105,8 +106,11 @@ fn perform(store: &Store, invocation: &Invocation, behave: Option<&str>, only_cr
         "start" => start(store, invocation),
         "ps" if is_nerdctl() => Answer::ok(nerdctl_list(store, invocation)),
         "ps" => Answer::ok(list(store, invocation)),
-        // No pods were ever played here.
-        "volume" if invocation.positional.first().is_some_and(|verb| verb == "ls") => Answer::ok(""),
+        "kube play" => pods::play(store, &invocation.input, only_create),
+        "kube down" => pods::down(store, &invocation.input),
+        "pod ls" => pods::list(store),
+        "pod rm" => pods::remove(store, invocation),
+        "volume create" | "volume rm" | "volume inspect" | "volume ls" => pods::volume(store, invocation),
         "inspect" if is_nerdctl() => nerdctl_inspect(store, invocation),
         "stop" => each_container(invocation, store, |id| container::stop(store, id, invocation.stop_seconds())),
         "rm" => each_container(invocation, store, |id| remove(store, id, invocation.flag(&["-f", "--force"]))),

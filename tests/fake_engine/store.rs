@@ -6,6 +6,8 @@
 //! calls.log        one JSON line per start and end of a command
 //! containers/<id>  one container
 //! logs/<id>        what it wrote
+//! pods/<id>        the name of one pod
+//! volumes/<name>   one volume as `volume inspect` prints it
 //! finish/<name>    the test's order to end the container of workload <name>; content is the exit code
 //! ```
 //!
@@ -43,10 +45,19 @@ pub struct Container {
     /// Made with `--rm`.
     pub removes_itself: bool,
     pub behaviour: String,
+    /// Id and name of the pod it belongs to; empty outside of pods.
+    pub pod: String,
+    pub pod_name: String,
     pub created: u64,
     pub started: u64,
     /// Seconds since 1970; `NEVER` before the first exit.
     pub exited: i64,
+}
+
+/// One pod as stored.
+pub struct Pod {
+    pub id: String,
+    pub name: String,
 }
 
 /// How podman writes a time that has not come yet: the year 1.
@@ -70,6 +81,8 @@ impl Container {
             stop_seconds: value["StopSeconds"].as_u64()?,
             removes_itself: value["AutoRemove"].as_bool()?,
             behaviour: value["Behaviour"].as_str()?.to_owned(),
+            pod: value["Pod"].as_str()?.to_owned(),
+            pod_name: value["PodName"].as_str()?.to_owned(),
             created: value["Created"].as_u64()?,
             started: value["StartedAt"].as_u64()?,
             exited: value["ExitedAt"].as_i64()?,
@@ -83,8 +96,8 @@ impl Container {
             "Exited": self.state == "exited", "ExitedAt": self.exited, "ExitCode": self.exit_code,
             "Id": self.id, "Image": self.image, "ImageID": "", "IsInfra": false,
             "Labels": if self.labels.is_empty() { Value::Null } else { json!(self.labels) },
-            "Mounts": [], "Names": [self.name], "Namespaces": {}, "Networks": [], "Pid": self.pid, "Pod": "",
-            "PodName": "", "Ports": null, "Size": null, "StartedAt": self.started, "State": self.state,
+            "Mounts": [], "Names": [self.name], "Namespaces": {}, "Networks": [], "Pid": self.pid, "Pod": self.pod,
+            "PodName": self.pod_name, "Ports": null, "Size": null, "StartedAt": self.started, "State": self.state,
             "Status": self.state,
         })
     }
@@ -130,14 +143,18 @@ impl Container {
         matches!(self.state.as_str(), "running" | "paused")
     }
 
+    /// From its label, or its pod, which tests call like the workload.
     pub fn workload(&self) -> Option<String> {
+        if !self.pod_name.is_empty() {
+            return Some(self.pod_name.clone());
+        }
         self.labels.get("name").and_then(|name| name.split('.').next()).map(str::to_owned)
     }
 }
 
 impl Store {
     pub fn new(dir: PathBuf) -> Self {
-        for folder in ["containers", "logs", "finish"] {
+        for folder in ["containers", "logs", "finish", "pods", "volumes"] {
             // Only below an existing folder: a removed one is the sign to end.
             if dir.is_dir() {
                 let _ = fs::create_dir(dir.join(folder));
@@ -178,12 +195,63 @@ impl Store {
             stop_seconds: run.option(&["--stop-timeout"]).and_then(|text| text.parse().ok()).unwrap_or(10),
             removes_itself: run.flag(&["--rm"]),
             behaviour: behaviour.text.clone(),
+            pod: String::new(),
+            pod_name: String::new(),
             created: now_ms() / 1000,
             started: 0,
             exited: NEVER,
             id: id.clone(),
         });
         Ok(id)
+    }
+
+    /// `None` when there is a pod of that name.
+    pub fn create_pod(&self, name: &str) -> Option<Pod> {
+        let _lock = self.lock();
+        let taken = self.pods().iter().any(|pod| pod.name == name);
+        let pod = (!taken).then(|| Pod { id: random_id(), name: name.to_owned() })?;
+        replace(&self.path("pods").join(&pod.id), name);
+        Some(pod)
+    }
+
+    /// A container of `pod` that was not started yet; answers its id.
+    pub fn create_in_pod(&self, pod: &Pod, name: &str, image: &str, behaviour: &Behaviour) -> String {
+        let id = random_id();
+        let _lock = self.lock();
+        self.write(&Container {
+            name: name.to_owned(),
+            image: image.to_owned(),
+            command: Vec::new(),
+            labels: BTreeMap::new(),
+            state: "created".to_owned(),
+            exit_code: 0,
+            pid: 0,
+            stop_seconds: 10,
+            removes_itself: false,
+            behaviour: behaviour.text.clone(),
+            pod: pod.id.clone(),
+            pod_name: pod.name.clone(),
+            created: now_ms() / 1000,
+            started: 0,
+            exited: NEVER,
+            id: id.clone(),
+        });
+        id
+    }
+
+    pub fn pods(&self) -> Vec<Pod> {
+        let files = fs::read_dir(self.path("pods")).into_iter().flatten().flatten();
+        let files = files.filter(|file| !file.file_name().to_string_lossy().contains('.'));
+        let pod = |file: fs::DirEntry| {
+            let id = file.file_name().to_string_lossy().into_owned();
+            Some(Pod { id, name: fs::read_to_string(file.path()).ok()? })
+        };
+        files.filter_map(pod).collect()
+    }
+
+    pub fn remove_pod(&self, id: &str) {
+        let _lock = self.lock();
+        let _ = fs::remove_file(self.path("pods").join(id));
     }
 
     pub fn list(&self) -> Vec<Container> {

@@ -166,7 +166,7 @@ def refused_updates_say_why_and_change_nothing(address):
     cycle = desired(a=workload("snake", "x", dependencies={"b": base.ADD_COND_RUNNING}),
                     b=workload("snake", "x", dependencies={"a": base.ADD_COND_FAILED}))
     text = refused(["desiredState.workloads.a", "desiredState.workloads.b"], desiredState=cycle)
-    assert text == "Update rejected: 'workload dependency 'a' is part of a cycle.'", text
+    assert text == "Update rejected: 'workload dependency 'a' is part of a cycle. It is: a -> b -> a'", text
     text = refused(["desiredState.workloads.a_b-c", "desiredState.workloads.bad"],
                    desiredState=desired(bad=workload("sna ke", "x")))
     assert text.startswith("Update rejected: 'Resulting State is invalid, reason: 'Unsupported agent name 'sna ke'."), text

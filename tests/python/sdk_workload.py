@@ -4,15 +4,18 @@ Runs inside a container; tests/system_control.rs starts it. Usage: sdk_workload.
 that every assertion held; what failed is in the log of the container.
 """
 
+import base64
 import sys
 import time
 from queue import Empty
 
 from ankaios_sdk import (
     Ankaios,
+    AnkaiosLogLevel,
     AnkaiosResponseError,
     CompleteState,
     EventEntry,
+    File,
     LogEntry,
     LogsStopResponse,
     Manifest,
@@ -153,8 +156,55 @@ def events(ankaios):
     ankaios.unregister_event(queue, timeout=LIMIT)
 
 
+def files_rules_and_dependencies(ankaios):
+    """A workload with all that the SDK can give it; what it gets shows in its log."""
+    ankaios.add_config("greeting", "hello", timeout=LIMIT)
+    builder = Workload.builder().workload_name("full").agent_name("agent_A").runtime("podman").restart_policy("NEVER")
+    # The server strips the text, so it would come back without the last line break.
+    command = "cat /etc/text /etc/binary; trap 'exit 0' TERM; while true; do sleep 0.1; done"
+    builder.runtime_config(config(command).strip())
+    builder.add_tag("owner", "sdk").add_dependency("talker", "ADD_COND_RUNNING").add_config("word", "greeting")
+    builder.add_allow_state_rule("Read", ["agents"]).add_deny_state_rule("Write", ["desiredState.workloads.*.tags"])
+    builder.add_allow_log_rule(["talk*"]).add_deny_log_rule(["secret"])
+    builder.add_file(File.from_data("/etc/text", "text says {{word}}\n"))
+    builder.add_file(File.from_binary_data("/etc/binary", base64.b64encode(b"binary says so\n").decode()))
+    full = builder.build()
+    assert len(ankaios.apply_workload(full, timeout=LIMIT).added_workloads) == 1
+    [found] = ankaios.get_workload("full", timeout=LIMIT)
+    assert found.to_dict() == full.to_dict(), found.to_dict()
+    instance = instance_of(ankaios, "full")
+    ankaios.wait_for_workload_to_reach_state(instance, WorkloadStateEnum.RUNNING, timeout=LIMIT)
+    campaign = ankaios.request_logs([instance], follow=True, timeout=LIMIT)
+    lines = [take(campaign.queue, "what the files say").message for _ in range(2)]
+    assert lines == ["text says hello", "binary says so"], lines
+    # A log that is followed ends with its workload.
+    ankaios.delete_workload("full", timeout=LIMIT)
+    assert isinstance(take(campaign.queue, "the end of the log"), LogsStopResponse)
+    ankaios.stop_receiving_logs(campaign, timeout=LIMIT)
+    wait_for("'full' is gone", lambda: not ankaios.get_workload_states_for_name("full").get_as_list())
+    ankaios.delete_all_configs(timeout=LIMIT)
+
+
+class Recorder:
+    """The SDK, and which of its methods were called."""
+
+    def __init__(self, ankaios):
+        self.ankaios = ankaios
+        self.called = set()
+
+    def __getattr__(self, name):
+        self.called.add(name)
+        return getattr(self.ankaios, name)
+
+    def left_out(self):
+        offered = {name for name in dir(Ankaios) if not name.startswith("_") and callable(getattr(Ankaios, name))}
+        return offered - self.called
+
+
 def everything():
-    with Ankaios() as ankaios:
+    with Ankaios() as connected:
+        ankaios = Recorder(connected)
+        ankaios.set_logger_level(AnkaiosLogLevel.WARN)
         instance = workloads(ankaios)
         manifests(ankaios)
         configs(ankaios)
@@ -162,8 +212,13 @@ def everything():
         state(ankaios)
         logs(ankaios, instance)
         events(ankaios)
+        files_rules_and_dependencies(ankaios)
         assert len(ankaios.delete_workload("talker", timeout=LIMIT).deleted_workloads) == 1
         wait_for("'talker' is gone", lambda: not ankaios.get_workload_states_for_name("talker").get_as_list())
+        assert not ankaios.left_out(), f"not called: {ankaios.left_out()}"
+    # The same container may close the pipes and come again.
+    with Ankaios() as again:
+        assert list(again.get_agents(timeout=LIMIT)) == ["agent_A"]
 
 
 def denied():

@@ -14,6 +14,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::engine::FakeEngine;
+use super::podman::Podman;
 use super::process::{Process, clean_command, exit_code, is_alive};
 use super::table::{self, Row};
 use super::{LIMIT, poll, scratch};
@@ -79,12 +80,32 @@ impl Cluster {
     /// A server and connected agents.
     pub fn start(agents: &[&str]) -> Self {
         let mut cluster = Self::prepare();
-        cluster.start_server(&[]);
-        for name in agents {
-            cluster.start_agent(name);
-        }
-        cluster.wait_for_agents(agents);
+        cluster.start_all(agents);
         cluster
+    }
+
+    /// As `prepare`, with agents that use `podman`, which has to outlive the cluster: nothing is created after it then.
+    pub fn prepare_on(podman: &Podman) -> Self {
+        let mut cluster = Self::prepare();
+        cluster.agent_env = podman.environment();
+        cluster.agent_env.push(("PATH".to_owned(), std::env::var("PATH").expect("PATH is set")));
+        cluster
+    }
+
+    /// As `start`, with agents that use `podman` and have these lines in their config file.
+    pub fn start_on(podman: &Podman, agents: &[&str], config: &str) -> Self {
+        let mut cluster = Self::prepare_on(podman);
+        cluster.set_agent_config(config);
+        cluster.start_all(agents);
+        cluster
+    }
+
+    fn start_all(&mut self, agents: &[&str]) {
+        self.start_server(&[]);
+        for name in agents {
+            self.start_agent(name);
+        }
+        self.wait_for_agents(agents);
     }
 
     /// Sets further environment for agents started later.
@@ -331,7 +352,16 @@ impl Cluster {
     /// Writes a file into the cluster's folder and returns its path.
     pub fn write(&self, name: &str, content: &str) -> PathBuf {
         let path = self.folder().join(name);
-        fs::write(&path, content).expect("own folder is writable");
+        // A program that was started before may be reading it: it finds the old text or the new one, never none.
+        if fs::read_to_string(&path).is_ok_and(|text| text == content) {
+            return path;
+        }
+        let temporary = self.folder().join(format!("{name}.new"));
+        fs::write(&temporary, content).expect("own folder is writable");
+        if let Ok(metadata) = fs::metadata(&path) {
+            fs::set_permissions(&temporary, metadata.permissions()).expect("own file");
+        }
+        fs::rename(&temporary, &path).expect("own folder is writable");
         path
     }
 

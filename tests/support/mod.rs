@@ -26,7 +26,7 @@ pub use cluster::{Cluster, Output};
 pub use control_client::ControlClient;
 pub use engine::FakeEngine;
 pub use log_client::LogClient;
-pub use manifest::{manifest, workload};
+pub use manifest::{manifest, pod, workload};
 pub use process::Process;
 pub use recorder::Recorder;
 pub use service_manager::ServiceManager;

@@ -29,6 +29,26 @@ use super::{listing, scratch};
 /// Kind of folder that holds a store.
 const KIND: &str = "podman";
 
+/// What a shell runs to go on until it is told to end. It ends at once on SIGTERM, which a shell without a handler would
+/// not, being process 1.
+pub const PATIENT: &str = "trap 'exit 0' TERM; while true; do sleep 0.1; done";
+
+/// A manifest of workloads on `agent`, each running `command` in a shell.
+pub fn shells(agent: &str, names: &[String], command: &str) -> String {
+    let one = |name: &String| {
+        format!(
+            "  {name}:\n    agent: {agent}\n    runtime: podman\n    runtimeConfig: |\n      image: alpine:latest\n      \
+             commandOptions: [\"--stop-timeout\", \"1\"]\n      commandArgs: [sh, -c, \"{command}\"]\n"
+        )
+    };
+    format!("apiVersion: v1\nworkloads:\n{}", names.iter().map(one).collect::<String>())
+}
+
+/// The manifest of one such workload on `agent_A`.
+pub fn shell(name: &str, command: &str) -> String {
+    shells("agent_A", &[name.to_owned()], command)
+}
+
 pub struct Podman {
     folder: TempDir,
 }

@@ -1,11 +1,11 @@
 //! Workloads that talk to the cluster: two FIFOs per workload, one thread for all of them
 //! (spec/control-interface.md).
 //!
-//! Follow a request: [`pipes`] reads bytes, [`session`] makes messages of them and asks [`authorizer`], `uplink` sends
-//! what is allowed. Follow an answer: the scheduler gives it to [`ControlHub::deliver`], it waits in an [`outbox`],
-//! [`poller`] writes it.
+//! Follow a request: [`pipes`] reads bytes, [`session`] makes messages of them and asks [`authorizer`], what is allowed
+//! is sent through [`super::uplink_outbox`]. Follow an answer: `rx:server` gives it to
+//! [`ControlHub::deliver_from_server`], it waits in an [`outbox`], [`poller`] writes it.
 //!
-//! Thread: [`ControlHub::deliver`] on `scheduler`, [`ControlHub::open`] and [`ControlInterface`] on `wl:<name>`, which
+//! Thread: [`ControlHub::deliver_from_server`] on `rx:server`, [`ControlHub::open`] and [`ControlInterface`] on `wl:<name>`, which
 //! makes and removes the FIFOs; everything else on `control`. Nobody waits for a workload.
 //! Owns: which workload has an interface, and what waits for it, shared behind locks that are held for a moment only.
 
@@ -24,7 +24,7 @@ use crate::model::names::Name;
 use crate::threads::{self, Thread};
 use crate::vital::VitalThreads;
 use authorizer::Authorizer;
-use outbox::Outbox;
+use outbox::{Frame, Outbox};
 use pipes::{PipeError, Pipes};
 use poller::Poller;
 use rustix::event::{EventfdFlags, eventfd};
@@ -87,6 +87,20 @@ struct Mailbox {
     outbox: Outbox,
     ended: bool,
     restarted: bool,
+}
+
+impl Interface {
+    /// Puts an answer for the workload; answers what is to be cancelled at the server.
+    fn put(&self, response: Response) -> Vec<Request> {
+        // Encoded before the lock is taken, since a large one takes its time.
+        match Frame::new(response) {
+            Ok(frame) => lock(&self.mailbox).outbox.put(frame),
+            Err(error) => {
+                log::warn!("An answer for workload '{}' cannot be sent: '{error}'", self.workload);
+                Vec::new()
+            }
+        }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -152,12 +166,26 @@ impl ControlHub {
         Ok(ControlInterface { hub: self.clone(), interface, folder, authorizer })
     }
 
+    /// Delivers an answer whose id begins with a workload that has a control interface; answers it when there is no such
+    /// workload. Never waits.
+    #[must_use]
+    pub fn deliver_from_server(&self, response: Response) -> Option<Response> {
+        let Some((workload, id)) = response.id.split_once('@') else { return Some(response) };
+        if !lock(&self.shared.registry).interfaces.contains_key(workload) {
+            return Some(response);
+        }
+        let own = Response { id: id.to_owned(), content: response.content };
+        let _ = self.deliver(workload, own); // It may be gone just now, which nobody need be told.
+        None
+    }
+
     /// Delivers an answer with the id of the workload. Never waits.
     ///
     /// # Errors
     /// The workload has no control interface; the server is told when more of this would come.
     // [impl->swdd~agent-forward-responses-to-control-interface-pipe~1]
     pub fn deliver(&self, workload: &str, response: Response) -> Result<(), NoInterface> {
+        self.shared.uplink.answered(workload, &response.id);
         let interface = lock(&self.shared.registry).interfaces.get(workload).cloned();
         let Some(interface) = interface else {
             if let Some(cancel) = outbox::cancellation(&response) {
@@ -165,8 +193,7 @@ impl ControlHub {
             }
             return Err(NoInterface);
         };
-        let cancels = lock(&interface.mailbox).outbox.put(response);
-        for cancel in cancels {
+        for cancel in interface.put(response) {
             log::warn!("Workload '{workload}' does not read its control interface, cancelling what it asked for.");
             self.shared.cancel(workload, cancel);
         }
@@ -215,6 +242,7 @@ impl ControlInterface {
         let name = &self.interface.workload;
         if registry.interfaces.get(name).is_some_and(|current| Arc::ptr_eq(current, &self.interface)) {
             registry.interfaces.remove(name);
+            self.hub.shared.uplink.forget_requests(name);
         }
         drop(registry);
         lock(&self.interface.mailbox).ended = true;

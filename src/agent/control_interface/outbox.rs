@@ -1,9 +1,11 @@
-//! Messages that wait for one workload: bounded, never blocking who puts them (spec/control-interface.md CFIX-2).
+//! Messages that wait for one workload, as the bytes that it will read: bounded, never blocking who puts them
+//! (spec/control-interface.md CFIX-2).
 //!
-//! Thread: none, a plain value; `scheduler` and `control` put, `control` takes, see [`super::ControlHub`].
+//! Thread: none, a plain value; `rx:server` and `control` put, `control` takes, see [`super::ControlHub`].
 
 use crate::limits::{CONTROL_CANCELLED, CONTROL_OUTBOX, CONTROL_OUTBOX_BYTES};
 use crate::model::messages::{Request, RequestContent, Response, ResponseContent, ToWorkload};
+use crate::wire::delimited::{Undecodable, frame};
 use std::collections::{BTreeSet, VecDeque};
 
 /// What a workload is told when it did not read its events.
@@ -40,18 +42,44 @@ pub fn cancellation(response: &Response) -> Option<Request> {
     Lasting::of(&response.content).map(|lasting| Request { id: response.id.clone(), content: lasting.cancel() })
 }
 
+/// An answer as it is written, and what has to be known about it.
 #[derive(Debug)]
-struct Waiting {
-    response: Response,
-    bytes: usize,
+pub struct Frame {
+    id: String,
+    lasting: Option<Lasting>,
+    /// What was cancelled, if this says so.
+    ended: Option<Lasting>,
+    bytes: Vec<u8>,
+}
+
+impl Frame {
+    /// Encodes an answer.
+    ///
+    /// # Errors
+    /// It is too large.
+    pub fn new(response: Response) -> Result<Self, Undecodable> {
+        let id = response.id.clone();
+        let lasting = Lasting::of(&response.content);
+        let ended = match &response.content {
+            ResponseContent::LogsCancelAccepted => Some(Lasting::Logs),
+            ResponseContent::EventsCancelAccepted => Some(Lasting::Events),
+            _ => None,
+        };
+        Ok(Self { id, lasting, ended, bytes: frame(ToWorkload::Response(response))? })
+    }
+
+    /// What it takes while it waits, in bytes.
+    fn weight(&self) -> usize {
+        self.id.len() + self.bytes.len()
+    }
 }
 
 /// What waits for one workload.
 #[derive(Debug, Default)]
 pub struct Outbox {
     /// Answers a hello or ends the session, so it comes before all else.
-    first: Option<ToWorkload>,
-    waiting: VecDeque<Waiting>,
+    first: Option<Vec<u8>>,
+    waiting: VecDeque<Frame>,
     bytes: usize,
     /// Cancelled because the workload did not read. What still comes of them is dropped.
     cancelled: BTreeSet<(Lasting, String)>,
@@ -60,34 +88,30 @@ pub struct Outbox {
 impl Outbox {
     /// Puts an answer. When there is no room, log lines and events are dropped with the request that they belong to,
     /// and for other answers the oldest ones make room. Answers which requests are to be cancelled at the server.
-    pub fn put(&mut self, response: Response) -> Vec<Request> {
-        match &response.content {
-            ResponseContent::LogsCancelAccepted => self.forget_cancelled(Lasting::Logs, &response.id),
-            ResponseContent::EventsCancelAccepted => self.forget_cancelled(Lasting::Events, &response.id),
-            _ => {}
+    pub fn put(&mut self, frame: Frame) -> Vec<Request> {
+        if let Some(ended) = frame.ended {
+            self.forget_cancelled(ended, &frame.id);
         }
-        let lasting = Lasting::of(&response.content);
-        if lasting.is_some_and(|lasting| self.cancelled.contains(&(lasting, response.id.clone()))) {
+        if frame.lasting.is_some_and(|lasting| self.cancelled.contains(&(lasting, frame.id.clone()))) {
             return Vec::new();
         }
-        let waiting = Waiting { bytes: response.id.len() + response.content.approximate_bytes() + 8, response };
-        if self.has_room(waiting.bytes) {
-            self.push(waiting);
+        if self.has_room(frame.weight()) {
+            self.push(frame);
             return Vec::new();
         }
         let mut cancels = Vec::new();
-        if let Some(lasting) = lasting {
-            self.cancel(lasting, waiting.response.id, &mut cancels);
+        if let Some(lasting) = frame.lasting {
+            self.cancel(lasting, frame.id, &mut cancels);
             return cancels;
         }
-        while !self.has_room(waiting.bytes)
+        while !self.has_room(frame.weight())
             && let Some(oldest) = self.pop_waiting()
         {
-            if let Some(lasting) = Lasting::of(&oldest.content) {
+            if let Some(lasting) = oldest.lasting {
                 self.cancel(lasting, oldest.id, &mut cancels);
             }
         }
-        self.push(waiting);
+        self.push(frame);
         cancels
     }
 
@@ -96,13 +120,13 @@ impl Outbox {
         if matches!(message, ToWorkload::Closed { .. }) {
             self.clear();
         }
-        self.first = Some(message);
+        self.first = frame(message).ok(); // These are short.
     }
 
-    /// The next message. Answers come only when the workload has said hello.
-    pub fn pop(&mut self, greeted: bool) -> Option<ToWorkload> {
+    /// The bytes of the next message. Answers come only when the workload has said hello.
+    pub fn pop(&mut self, greeted: bool) -> Option<Vec<u8>> {
         let first = self.first.take();
-        first.or_else(|| if greeted { self.pop_waiting().map(ToWorkload::Response) } else { None })
+        first.or_else(|| if greeted { self.pop_waiting().map(|frame| frame.bytes) } else { None })
     }
 
     /// Whether [`Self::pop`] would answer something.
@@ -136,18 +160,18 @@ impl Outbox {
         empty || self.waiting.len() < CONTROL_OUTBOX && self.bytes + bytes <= CONTROL_OUTBOX_BYTES
     }
 
-    fn push(&mut self, waiting: Waiting) {
-        self.bytes += waiting.bytes;
-        self.waiting.push_back(waiting);
+    fn push(&mut self, frame: Frame) {
+        self.bytes += frame.weight();
+        self.waiting.push_back(frame);
     }
 
-    fn pop_waiting(&mut self) -> Option<Response> {
-        let Waiting { response, bytes } = self.waiting.pop_front()?;
-        self.bytes -= bytes;
+    fn pop_waiting(&mut self) -> Option<Frame> {
+        let frame = self.waiting.pop_front()?;
+        self.bytes -= frame.weight();
         if self.waiting.is_empty() {
             self.waiting = VecDeque::new(); // Gives the room of a burst back.
         }
-        Some(response)
+        Some(frame)
     }
 
     fn cancel(&mut self, lasting: Lasting, id: String, cancels: &mut Vec<Request>) {
@@ -159,7 +183,8 @@ impl Outbox {
         }
         if lasting == Lasting::Events {
             let content = ResponseContent::Error(EVENTS_LOST.to_owned());
-            self.push(Waiting { bytes: id.len() + EVENTS_LOST.len(), response: Response { id: id.clone(), content } });
+            let told = Frame::new(Response { id: id.clone(), content });
+            told.into_iter().for_each(|frame| self.push(frame)); // It is short.
         }
         cancels.push(Request { id, content: lasting.cancel() });
     }
@@ -171,6 +196,7 @@ mod tests {
     use crate::model::messages::{AlteredFields, LogEntry, LogsRequest};
     use crate::model::names::InstanceName;
     use crate::model::node::Node;
+    use crate::wire::delimited::workload_side::read_message;
 
     fn lines(id: &str, bytes: usize) -> Response {
         let instance = InstanceName::with_id("w", "1", "A");
@@ -191,17 +217,26 @@ mod tests {
         Request { id: id.to_owned(), content }
     }
 
+    fn put(outbox: &mut Outbox, response: Response) -> Vec<Request> {
+        outbox.put(Frame::new(response).unwrap())
+    }
+
+    fn read(frame: &[u8]) -> ToWorkload {
+        let prefix = frame.iter().position(|byte| byte & 0x80 == 0).unwrap() + 1;
+        read_message(&frame[prefix..]).unwrap()
+    }
+
     fn full_of(response: &Response) -> Outbox {
         let mut outbox = Outbox::default();
         for _ in 0..CONTROL_OUTBOX {
-            assert_eq!(outbox.put(response.clone()), []);
+            assert_eq!(put(&mut outbox, response.clone()), []);
         }
         outbox
     }
 
     fn all(outbox: &mut Outbox) -> Vec<Response> {
         std::iter::from_fn(|| outbox.pop(true))
-            .map(|message| match message {
+            .map(|frame| match read(&frame) {
                 ToWorkload::Response(response) => response,
                 other => panic!("an answer is expected, not {other:?}"),
             })
@@ -215,18 +250,18 @@ mod tests {
             let mut outbox = Outbox::default();
             let mut cancels = Vec::new();
             for _ in 0..2 * CONTROL_OUTBOX {
-                cancels.extend(outbox.put(lines("a", bytes)));
+                cancels.extend(put(&mut outbox, lines("a", bytes)));
             }
             assert_eq!(cancels, [cancel("a", RequestContent::LogsCancel)], "lines of {bytes} bytes");
             assert!(outbox.bytes <= CONTROL_OUTBOX_BYTES && outbox.waiting.len() <= CONTROL_OUTBOX);
             all(&mut outbox);
-            outbox.put(lines("a", 1));
+            put(&mut outbox, lines("a", 1));
             assert_eq!(all(&mut outbox), [], "late lines of what is cancelled");
-            outbox.put(lines("b", 1));
+            put(&mut outbox, lines("b", 1));
             assert_eq!(all(&mut outbox), [lines("b", 1)]);
             let accepted = Response { id: "a".to_owned(), content: ResponseContent::LogsCancelAccepted };
-            outbox.put(accepted.clone());
-            outbox.put(lines("a", 1));
+            put(&mut outbox, accepted.clone());
+            put(&mut outbox, lines("a", 1));
             assert_eq!(all(&mut outbox), [accepted, lines("a", 1)]);
         }
     }
@@ -234,29 +269,29 @@ mod tests {
     #[test]
     fn an_event_without_room_ends_its_subscription_and_the_workload_is_told() {
         let mut outbox = full_of(&lines("l", 1));
-        assert_eq!(outbox.put(event("e")), [cancel("e", RequestContent::EventsCancel)]);
-        assert_eq!(outbox.put(event("e")), []);
+        assert_eq!(put(&mut outbox, event("e")), [cancel("e", RequestContent::EventsCancel)]);
+        assert_eq!(put(&mut outbox, event("e")), []);
         let told = all(&mut outbox).pop().unwrap();
         assert_eq!(told, Response { id: "e".to_owned(), content: ResponseContent::Error(EVENTS_LOST.to_owned()) });
         outbox.asked("e", &RequestContent::Logs(LogsRequest::default()));
-        outbox.put(event("e"));
+        put(&mut outbox, event("e"));
         assert_eq!(all(&mut outbox), [], "another kind of request with the same id");
         let read = crate::model::messages::ReadState { masks: vec![], subscribe: true };
         outbox.asked("e", &RequestContent::CompleteState(read));
-        outbox.put(event("e"));
+        put(&mut outbox, event("e"));
         assert_eq!(all(&mut outbox), [event("e")]);
     }
 
     #[test]
     fn an_answer_without_room_takes_that_of_the_oldest() {
         let mut outbox = full_of(&answer("old"));
-        assert_eq!(outbox.put(answer("new")), []);
+        assert_eq!(put(&mut outbox, answer("new")), []);
         let kept = all(&mut outbox);
         assert_eq!((kept.len(), kept.last()), (CONTROL_OUTBOX, Some(&answer("new"))));
         assert_eq!(outbox.bytes, 0);
 
         let mut outbox = full_of(&event("e"));
-        assert_eq!(outbox.put(answer("new")), [cancel("e", RequestContent::EventsCancel)]);
+        assert_eq!(put(&mut outbox, answer("new")), [cancel("e", RequestContent::EventsCancel)]);
         assert!(all(&mut outbox).contains(&answer("new")));
     }
 
@@ -264,23 +299,23 @@ mod tests {
     fn a_message_above_the_limit_waits_alone() {
         let mut outbox = Outbox::default();
         let large = lines("a", CONTROL_OUTBOX_BYTES + 1);
-        assert_eq!(outbox.put(large.clone()), []);
-        assert_eq!(outbox.put(lines("a", 1)), [cancel("a", RequestContent::LogsCancel)]);
+        assert_eq!(put(&mut outbox, large.clone()), []);
+        assert_eq!(put(&mut outbox, lines("a", 1)), [cancel("a", RequestContent::LogsCancel)]);
         assert_eq!(all(&mut outbox), [large]);
     }
 
     #[test]
     fn nothing_comes_before_the_answer_to_the_hello() {
         let mut outbox = Outbox::default();
-        outbox.put(answer("a"));
+        put(&mut outbox, answer("a"));
         assert!(!outbox.has_any(false) && outbox.has_any(true));
         assert_eq!(outbox.pop(false), None);
         outbox.put_first(ToWorkload::Accepted);
-        assert_eq!(outbox.pop(true), Some(ToWorkload::Accepted));
-        assert_eq!(outbox.pop(true), Some(ToWorkload::Response(answer("a"))));
-        outbox.put(answer("b"));
+        assert_eq!(outbox.pop(true).as_deref().map(read), Some(ToWorkload::Accepted));
+        assert_eq!(outbox.pop(true).as_deref().map(read), Some(ToWorkload::Response(answer("a"))));
+        put(&mut outbox, answer("b"));
         outbox.put_first(ToWorkload::Closed { reason: "r".to_owned() });
-        assert_eq!(outbox.pop(true), Some(ToWorkload::Closed { reason: "r".to_owned() }));
+        assert_eq!(outbox.pop(true).as_deref().map(read), Some(ToWorkload::Closed { reason: "r".to_owned() }));
         assert_eq!(outbox.pop(true), None);
     }
 }

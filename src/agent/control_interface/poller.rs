@@ -15,7 +15,6 @@ use crate::limits::{
 };
 use crate::model::messages::{Request, Response, ToWorkload};
 use crate::vital::Pulse;
-use crate::wire::delimited::frame;
 use log::{error, warn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -290,14 +289,8 @@ impl Link {
     }
 
     fn next_message(&mut self) -> Option<Sending> {
-        let message = lock(&self.interface.mailbox).outbox.pop(self.session.is_established())?;
-        match frame(message) {
-            Ok(bytes) => Some(Sending { bytes, sent: 0 }),
-            Err(error) => {
-                warn!("An answer for workload '{}' cannot be sent: '{error}'", self.interface.workload);
-                None
-            }
-        }
+        let bytes = lock(&self.interface.mailbox).outbox.pop(self.session.is_established())?;
+        Some(Sending { bytes, sent: 0 })
     }
 
     /// The next reader shall not begin in the middle of a message.
@@ -338,8 +331,7 @@ impl Outside for Reach<'_> {
     }
 
     fn answer(&mut self, response: Response) {
-        let cancels = lock(&self.interface.mailbox).outbox.put(response);
-        for cancel in cancels {
+        for cancel in self.interface.put(response) {
             self.shared.cancel(&self.interface.workload, cancel);
         }
     }

@@ -163,7 +163,8 @@ impl Session {
                     return;
                 }
                 Err(error) => {
-                    let reason = if self.stage == Stage::New { UNDECODABLE.to_owned() } else { error.to_string() };
+                    let known = self.stage != Stage::New; // A stranger gets the text that everybody knows, and no more.
+                    let reason = if known { format!("{UNDECODABLE}: {error}") } else { UNDECODABLE.to_owned() };
                     debug!("Workload '{}' wrote {error}.", self.workload);
                     self.refuse(reason, outside);
                 }
@@ -178,12 +179,19 @@ impl Session {
             (Stage::New, Ok(_)) => self.refuse(HELLO_MISSING.to_owned(), outside),
             (Stage::New, Err(_)) => self.refuse(UNDECODABLE.to_owned(), outside),
             (_, Ok(FromWorkload::Request(request))) => self.on_request(request, now, outside),
+            (_, Ok(FromWorkload::TooHeavy { id, reason })) => {
+                self.complain(now, || format!("Request '{}' is refused: {reason}", brief(&id)));
+                let content = ResponseContent::Error(format!("Request refused: {reason}"));
+                outside.answer(Response { id, content });
+            }
             (_, Ok(FromWorkload::Empty)) => {
                 self.complain(now, || {
                     "Could not convert protobuf in internal data structure: 'ToAnkaios is None.'".to_owned()
                 });
             }
-            (_, Err(_)) => self.complain(now, || "Could not decode to Ankaios data.".to_owned()),
+            (_, Err(error)) => {
+                self.complain(now, || format!("Could not decode to Ankaios data. It is skipped: {error}"))
+            }
         }
     }
 

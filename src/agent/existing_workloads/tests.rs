@@ -262,7 +262,8 @@ fn the_old_container_of_a_workload_that_moved_to_another_runtime_goes_before_the
             "w:a Stopping(RequestedAtRuntime)",
             "w:a Removed",
             "w:a Pending(Starting): 'Triggered at runtime.'",
-            "w:a Pending(StartingFailed): 'Unsupported Runtime'",
+            "w:a Pending(StartingFailed): 'Unsupported Runtime: 'podman-kube' is not among the 'runtimes' in the config \
+             file of the agent'",
         ];
         assert_eq!(rig.sent(), expected, "{state}");
         assert_eq!(rig.agent.manager.threads().count(), 1);
@@ -508,6 +509,32 @@ fn a_container_of_the_same_instance_in_another_runtime_is_not_taken_for_ours() {
     assert_eq!(rig.sent(), ["w:a Running(Ok)"], "the instance goes on running");
     assert!(files.exists());
     assert_eq!(rig.agent.manager.threads().count(), 1);
+}
+
+#[test]
+fn both_engines_say_late_what_they_have_of_a_workload_that_moved_between_them() {
+    for kube_first in [false, true] {
+        let engine = FakeEngine::new();
+        engine.add(&instance("w", "b"), plain(Phase::Running));
+        let (mut rig, kube) = with_kube(engine);
+        kube.add(&instance("w", "a"), plain(Phase::Running));
+        kube.add(&instance("w", "c"), plain(Phase::Succeeded));
+        rig.engine.set_silent(true);
+        kube.set_silent(true);
+        rig.agent.hello(&[wanted("w", "a")]);
+        rig.agent.pass(FIRST_LISTING_MAX);
+        let own = |rig: &Rig| rig.engine.containers().values().filter(|one| one.instance == instance("w", "a")).count();
+        assert_eq!(own(&rig), 0, "what the own engine has is waited for");
+        let first = if kube_first { &kube } else { &rig.engine };
+        first.set_silent(false);
+        rig.agent.pass(REPAIR_INTERVAL);
+        kube.set_silent(false);
+        rig.engine.set_silent(false);
+        rig.agent.pass(REPAIR_INTERVAL * 2);
+        assert!(kube.containers().is_empty(), "kube first: {kube_first}");
+        assert_eq!(rig.engine.only().1.instance, instance("w", "a"), "kube first: {kube_first}");
+        assert_eq!(rig.agent.manager.threads().count(), 1, "kube first: {kube_first}");
+    }
 }
 
 #[test]

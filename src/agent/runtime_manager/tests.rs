@@ -359,7 +359,8 @@ fn a_workload_runs_on_its_runtime_and_on_no_other() {
     };
     let mut rig = Rig::new();
     rig.update(&[with_runtime("a", "magic")], &[]);
-    let unsupported = |instance: &str| vec![format!("{instance} Pending(StartingFailed): 'Unsupported Runtime'")];
+    let info = "Unsupported Runtime 'magic'; there are 'podman', 'containerd', 'podman-kube'";
+    let unsupported = |instance: &str| vec![format!("{instance} Pending(StartingFailed): '{info}'")];
     assert_eq!(rig.sent(), [sequence(&["w:a starting"]), unsupported("w:a")].concat());
     rig.update(&[with_runtime("b", "podman")], &[deleted("w", "a", None)]);
     assert_eq!(rig.sent(), sequence(&["w:a stopping", "w:a removed", "w:b starting", "w:b running"]));

@@ -165,6 +165,21 @@ fn fatal_errors_have_the_documented_texts() {
 }
 
 #[test]
+fn a_wrong_value_of_the_config_file_is_told_with_its_place() {
+    let rig = Rig::new();
+    for (config, arguments, line) in [
+        ("name = 'a.b'", "-k", "line 2: 'name'"),
+        ("name = 'A'\nrun_folder = '/does/not/exist'", "-k", "line 3: 'run_folder'"),
+        ("name = 'A'\nserver_url = 'here'", "-k", "line 3: 'server_url'"),
+    ] {
+        let error = rig.error(config, arguments);
+        assert!(error.ends_with(&format!(" ('{}', {line})'", rig.config("").as_str())), "{config}: {error}");
+    }
+    let error = rig.error("name = 'A'\nserver_url = 'http://here'", "-k -s there");
+    assert!(error.ends_with("format: 'there'.'"), "{error}");
+}
+
+#[test]
 fn checks_are_made_in_the_documented_order() {
     let rig = Rig::new();
     // Each row mends what the row before complains about.
@@ -194,6 +209,22 @@ fn certificates_mean_tls_even_with_insecure() {
         assert!(matches!(settings.security, Security::MutualTls(_)), "{arguments}");
         assert_eq!(settings.url.to_string(), url);
         assert_eq!(settings.warnings.len(), warnings, "{arguments}: {:?}", settings.warnings);
+    }
+}
+
+// spec/agent.md FIX-21.
+#[test]
+fn an_incomplete_set_of_certificates_is_never_printed() {
+    let rig = Rig::new();
+    for (config, missing) in [
+        ("key_pem_content = 'SECRET'", "Missing: '--ca_pem', '--crt_pem''"),
+        ("ca_pem_content = 'SECRET'\nkey_pem_content = 'SECRET'", "Missing: '--crt_pem''"),
+    ] {
+        let path = rig.config("");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+        let error = rig.error(&format!("{config}\nname = 'A'"), "");
+        assert!(error.starts_with("Missing certificate files: '") && error.contains(missing), "{error}");
+        assert!(!error.contains("SECRET"), "{error}");
     }
 }
 

@@ -496,7 +496,7 @@ fn an_end_in_a_burst_of_starts_is_listed_at_once() {
     bench.list(vec![exited("a", 0)]);
     bench.watch_in("b", 1, true);
     bench.watch_in("a", 2, true);
-    bench.expect_listing_after(MILLISECOND * 200);
+    bench.expect_listing_after(MILLISECOND * 50 * LISTING_BURST_REST);
     bench.advance(MILLISECOND * 50);
     bench.list(vec![running("a", 5), running("b", 6)]);
     bench.watch_in("c", 1, true);

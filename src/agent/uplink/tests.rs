@@ -40,6 +40,7 @@ impl Running {
         let (scheduler, events) = bounded(SCHEDULER_INBOX);
         let (stop, stopped) = bounded(0);
         let (results, result) = bounded(1);
+        let control = ControlHub::new(outbox.clone(), MESSAGE_MAX).unwrap();
         let uplink = Uplink {
             options: ClientOptions {
                 url: ServerUrl::parse(&format!("http://{server}")).unwrap(),
@@ -52,7 +53,7 @@ impl Running {
             version,
             tags: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
             outbox: reader,
-            scheduler,
+            inbox: UplinkInbox { control, scheduler },
             status: StatusBoard::default(),
         };
         let thread = threads::spawn("uplink", STACK_LARGE, move || {

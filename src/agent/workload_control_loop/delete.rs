@@ -31,7 +31,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     pub(super) fn try_delete(&mut self, after: AfterDelete) -> Flow {
-        if let Err(error) = self.delete_container() {
+        if let Err(error) = self.delete_container(&after) {
             self.on_delete_failed(after, &error.to_string());
             return Flow::Continue;
         }
@@ -63,10 +63,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     // [impl->swdd~agent-workload-control-loop-delete-broken-allowed~1]
     // [impl->swdd~agent-workload-control-loop-update-broken-allowed~1]
-    fn delete_container(&mut self) -> Result<(), RuntimeError> {
+    fn delete_container(&mut self, after: &AfterDelete) -> Result<(), RuntimeError> {
         let Some(engine) = &mut self.engine else { return Ok(()) };
         if let Some(id) = &self.container {
-            engine.connector.delete(id)?;
+            match after {
+                AfterDelete::Restart => engine.connector.delete_ended(id)?,
+                AfterDelete::Start(_) | AfterDelete::Nothing | AfterDelete::End => engine.connector.delete(id)?,
+            }
         }
         // What may be left is never given up: it would run for ever without anybody knowing it.
         if self.leftovers != Leftovers::None {

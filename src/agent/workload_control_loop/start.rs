@@ -6,6 +6,7 @@
 use super::{Leftovers, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
 use crate::agent::create_watch::{CreateObserver, CreateWatch};
+use crate::agent::settings::unsupported_runtime;
 use crate::agent::start_slots::StartSlot;
 use crate::agent::workload_files::{remove_folder, write_files};
 use crate::clock::Clock;
@@ -18,7 +19,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn begin_start(&mut self, start: Start) {
         if self.engine.is_none() {
             // [impl->swdd~agent-skips-unknown-runtime~1]
-            self.fail_for_good("Unsupported Runtime");
+            let runtime = self.wanted.as_ref().map_or("", |workload| &workload.runtime);
+            self.fail_for_good(&unsupported_runtime(runtime));
             return;
         }
         self.give_up_others();

@@ -272,10 +272,14 @@ fn create_that_the_engine_can_never_do_is_final() {
 #[test]
 fn workload_without_engine_fails_for_good_can_be_updated_and_deleted() {
     let mut rig = Rig::new();
-    let mut order = rig.order_with("a", |workload| workload.files.push(file("/x")));
+    let mut order = rig.order_with("a", |workload| {
+        workload.files.push(file("/x"));
+        workload.runtime = "podmn".into();
+    });
     order.engine = None;
     rig.send(WorkloadCommand::Create(order));
-    assert_eq!(rig.states(), [starting("a"), "a Pending(StartingFailed): 'Unsupported Runtime'".to_owned()]);
+    let info = "a Pending(StartingFailed): 'Unsupported Runtime 'podmn', did you mean 'podman'?'";
+    assert_eq!(rig.states(), [starting("a"), info.to_owned()]);
     assert_eq!(rig.control_loop.due(), None);
     assert!(!rig.path("a").exists(), "no files without a runtime");
     let order = rig.order("b");

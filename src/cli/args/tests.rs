@@ -43,6 +43,8 @@ fn accepted_words_mean_the_same() {
         ("logs -fn -t 5 a -s 2026-01-31T12:00:00Z", "logs --follow --names --tail 5 --since=2026-01-31T12:00:00Z a"),
         ("logs a -u 2026-01-31T12:00:00Z -k", "-k logs --until 2026-01-31T12:00:00Z a"),
         ("get events -c m -o json n", "get events --include-current-state -ojson m n"),
+        ("get events --until a.b=c=d", "get events --until=a.b=c=d"),
+        ("get agents --context car --no-quiet --wait", "--no-quiet --wait --context=car get agents"),
         ("graph -o dot a", "graph a -o=dot"),
     ] {
         let arguments = shown(words);
@@ -78,6 +80,11 @@ fn refused_words_are_usage_errors_that_name_the_problem() {
         ),
         ("apply f --wait-timeout s", "error: invalid value 's' for '--wait-timeout <TIME>': expected a whole number"),
         ("get events -q", "error: the argument '--quiet' cannot be used with 'get events'"),
+        (
+            "get events --until a.b",
+            "error: invalid value 'a.b' for '--until <FIELD=VALUE>': expected a field and a value, for example \
+             'workloadStates.*.web.*.state=Running'",
+        ),
         ("get event", "error: unrecognized subcommand 'event'"),
         ("get events -o text", "error: invalid value 'text' for '-o <FORMAT>'"),
         ("log a", "error: unrecognized subcommand 'log'"),
@@ -102,6 +109,21 @@ fn refused_words_are_usage_errors_that_name_the_problem() {
         assert_eq!(read(words).unwrap_err().exit_code(), 2, "{words}");
     }
     assert!(read("set state only").unwrap_err().to_string().contains("<OBJECT_FIELD_MASK>..."));
+}
+
+#[test]
+fn a_command_with_swapped_letters_is_told() {
+    for (words, tip) in [
+        ("gte workloads", "tip: a similar subcommand exists: 'get'"),
+        ("-k aplpy f", "tip: a similar subcommand exists: 'apply'"),
+        ("get wrokloads", "tip: "),
+        ("get stte", "tip: a similar subcommand exists: 'state'"),
+        ("delete cnofig x", "'config'"),
+    ] {
+        let error = read(words).unwrap_err().to_string();
+        assert!(error.contains(tip), "{words}: {error}");
+    }
+    assert!(!read("nonsense").unwrap_err().to_string().contains("tip:"));
 }
 
 #[test]

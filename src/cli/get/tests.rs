@@ -120,16 +120,50 @@ fn a_watch_frame_is_no_higher_than_the_terminal() {
 }
 
 #[test]
-fn a_name_that_is_not_there_is_told_beside_the_table() {
-    let mut server = ScriptedServer::new([Step::State(state(&["A"], &[("web", "1", "A", Phase::Running)]))]);
-    let (mut out, mut err) = (Vec::new(), Vec::new());
-    let mut output = Output::to(&mut out, &mut err, None);
-    let filter = Filter { names: vec!["wbe".to_owned()], ..Filter::default() };
-    workloads(&mut server, &filter, &mut output).unwrap();
+fn a_filter_for_what_is_not_there_is_told_beside_the_table() {
+    let filter = |agent: &str, state: &str, name: &str| {
+        let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        Filter { agent: text(agent), state: text(state), names: text(name).into_iter().collect() }
+    };
+    for (filter, warning) in [
+        (filter("", "", "wbe"), "warn: workload 'wbe' does not exist, did you mean 'web'?\n"),
+        (filter("agent_X", "", ""), "warn: agent 'agent_X' does not exist, did you mean 'agent_A'?\n"),
+        (filter("", "Runing", ""), "warn: no state is called 'Runing', did you mean 'Running'?\n"),
+        (filter("agent_A", "pending(STARTING)", "web"), ""),
+        (filter("agent_A", "Failed", "web"), ""),
+        (Filter { agent: Some(String::new()), ..Filter::default() }, ""),
+    ] {
+        let cluster = state(&["agent_A"], &[("web", "1", "agent_A", Phase::Running)]);
+        let mut server = ScriptedServer::new([Step::State(cluster)]);
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let mut output = Output::to(&mut out, &mut err, None);
+        workloads(&mut server, &filter, &mut output).unwrap();
+        drop(output);
+        let heading = "WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE   ADDITIONAL INFO\n";
+        assert_eq!(String::from_utf8(out).unwrap(), heading, "{filter:?}");
+        assert_eq!(String::from_utf8(err).unwrap(), warning, "{filter:?}");
+    }
+}
+
+#[test]
+fn workloads_that_wait_tell_for_what_also_when_they_are_watched() {
+    let waits = [("db", "1", "A", Phase::PendingStarting), ("web", "1", "A", Phase::PendingWaitingToStart)];
+    let mut cluster = state(&["A"], &waits);
+    let needs = Node::map([("dependencies", Node::map([("db", Node::text("ADD_COND_RUNNING"))]))]);
+    let workloads_node = Node::map([("workloads", Node::map([("web", needs)]))]);
+    cluster.as_map_mut().unwrap().insert("effectiveState".into(), workloads_node);
+    let filter = Filter { names: vec!["web".to_owned()], ..Filter::default() };
+    let text = written(vec![Step::State(cluster.clone())], |link, output| workloads(link, &filter, output));
+    assert!(text.contains("Pending(WaitingToStart)   waits for 'db' to run, it is Pending(Starting)\n"), "{text}");
+
+    let failed = Step::Broadcast(vec![reported("db.1.A", Phase::PendingStartingFailed, "no image")]);
+    let mut server = ScriptedServer::new([Step::State(cluster), failed]);
+    let mut out = Vec::new();
+    let mut output = Output::to(&mut out, io::sink(), None);
+    watch_workloads(&mut server, &filter, &mut output).unwrap_err();
     drop(output);
-    let heading = "WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE   ADDITIONAL INFO\n";
-    assert_eq!(String::from_utf8(out).unwrap(), heading);
-    assert_eq!(String::from_utf8(err).unwrap(), "warn: workload 'wbe' does not exist, did you mean 'web'?\n");
+    let text = String::from_utf8(out).unwrap();
+    assert!(text.ends_with("waits for 'db' to run, it is Pending(StartingFailed)\n\n"), "{text}");
 }
 
 #[test]
@@ -137,13 +171,24 @@ fn a_mask_that_leads_nowhere_is_told_beside_the_empty_answer() {
     let mut server = ScriptedServer::new([Step::State(Node::empty())]);
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let mut output = Output::to(&mut out, &mut err, None);
-    let masks = ["desiredSate.workloads", "agents.nobody", "*.workloads", ""].map(str::to_owned);
+    let masks = [
+        "desiredSate.workloads",
+        "agents.nobody",
+        "*.workloads",
+        "",
+        "desiredState.workloads",
+        "desiredState.workloads.*.agent",
+        "effectiveState.workloads.wbe.agent",
+        "desiredState.configs.c",
+    ]
+    .map(str::to_owned);
     super::state(&mut server, &masks, Format::Json, &mut output).unwrap();
     drop(output);
     assert_eq!(String::from_utf8(out).unwrap(), "{}\n");
     assert_eq!(
         String::from_utf8(err).unwrap(),
         "warn: mask 'desiredSate.workloads' leads nowhere: no part of the state is called 'desiredSate', did you mean \
-         'desiredState'?\nwarn: mask '' leads nowhere: no part of the state is called ''\n"
+         'desiredState'?\nwarn: mask '' leads nowhere: no part of the state is called ''\nwarn: agent 'nobody' does not \
+         exist\nwarn: workload 'wbe' does not exist\nwarn: config 'c' does not exist\n"
     );
 }

@@ -11,6 +11,12 @@ fn wait_state(added: &[&str], deleted: &[&str], connected: &[&str]) -> WaitState
     WaitState::new(&accepted(added, deleted), BTreeMap::new(), &state(connected, &listed))
 }
 
+/// What a frame tells about an instance.
+fn info_of(state: &WaitState, name: &str) -> String {
+    let instance = instance(name);
+    state.reasons.info(&instance, &state.rows[&instance])
+}
+
 #[test]
 fn each_phase_ends_the_wait_for_an_instance_as_the_table_says() {
     use Phase::*;
@@ -96,6 +102,21 @@ fn frames_show_a_spinner_while_an_instance_is_outstanding() {
 }
 
 #[test]
+fn what_a_narrow_table_cuts_about_what_is_outstanding_stands_below_it() {
+    let mut state = wait_state(&["db.1.A", "web.1.A"], &[], &["A"]);
+    let info = "Retry 3: Error: no space left on device, and nothing helps";
+    state.on_states(&[reported("web.1.A", Phase::PendingStarting, info), reported("db.1.A", Phase::Running, info)]);
+    let frame = state.frame('|', 76, usize::MAX);
+    assert_eq!(frame[3..], [String::new(), format!("web: {info}")]);
+    assert_eq!(state.frame('|', 76, 5).len(), 5);
+    assert_eq!(state.frame('|', 76, 4).len(), 3, "no room");
+    assert_eq!(state.frame('|', 40, 9)[4], "web: Retry 3: Error: no space left on...");
+    assert_eq!(state.frame('|', 200, 9).len(), 3, "nothing is cut");
+    state.on_states(&[reported("web.1.A", Phase::Running, info)]);
+    assert_eq!(state.frame(' ', 76, usize::MAX).len(), 3, "all are done");
+}
+
+#[test]
 fn a_frame_that_is_too_long_shows_what_is_outstanding() {
     let names: Vec<String> = (0..20).map(|index| format!("w{index:02}.1.A")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -154,7 +175,7 @@ fn dependent() -> WaitState {
 #[test]
 fn a_workload_that_waits_tells_for_what() {
     let mut state = dependent();
-    let info = |state: &WaitState| state.info(&instance("web.1.A"));
+    let info = |state: &WaitState| info_of(state, "web.1.A");
     assert_eq!(info(&state), "");
     state.on_states(&[reported("web.1.A", Phase::PendingWaitingToStart, "")]);
     assert_eq!(
@@ -190,7 +211,7 @@ fn a_workload_that_must_not_stop_yet_tells_who_still_needs_it() {
         reported("db.1.A", Phase::StoppingWaitingToStop, ""),
         reported("web.1.A", Phase::StoppingRequestedAtRuntime, ""),
     ]);
-    let info = |state: &WaitState| state.info(&instance("db.1.A"));
+    let info = |state: &WaitState| info_of(state, "db.1.A");
     assert_eq!(info(&state), "waits for 'web' to end, it is Stopping(RequestedAtRuntime)");
     state.on_states(&[reported("web.1.A", Phase::Removed, "")]);
     assert_eq!(info(&state), "");
@@ -207,7 +228,7 @@ fn a_dependency_that_the_update_took_away_is_not_waited_for_any_more() {
     };
     let mut state = WaitState::new(&accepted(&["web.1.A"], &[]), BTreeMap::new(), &with_needs(&["cache"]));
     state.learn_old_dependencies(&with_needs(&["db", "cache"]));
-    assert_eq!(state.info(&instance("web.1.A")), "waits for 'cache' to run, it does not exist");
+    assert_eq!(info_of(&state, "web.1.A"), "waits for 'cache' to run, it does not exist");
 }
 
 #[test]

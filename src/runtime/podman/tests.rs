@@ -229,6 +229,15 @@ fn delete_stops_and_removes() {
 }
 
 #[test]
+fn a_container_that_has_ended_is_only_removed_unless_it_was_started_again() {
+    let mut engine = Engine::answering(&["", "echo 'container is running' >&2; exit 2"]);
+    assert_eq!(engine.connector.delete_ended(&id("c")), Ok(()));
+    assert_eq!(engine.connector.delete_ended(&id("c")), Ok(()));
+    let removal = "rm --ignore c";
+    assert_eq!(engine.calls(), [removal, removal, "stop --ignore c", removal]);
+}
+
+#[test]
 fn a_failed_stop_or_removal_is_told() {
     let web = id(ID);
     let mut engine = Engine::answering(&["echo no >&2; exit 125"]);

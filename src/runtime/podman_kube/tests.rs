@@ -89,7 +89,7 @@ fn create_keeps_the_configuration_plays_the_manifest_and_keeps_the_pods() {
 #[test]
 fn the_control_interface_is_played_and_not_kept() {
     let script = ScriptedEngine::answering(&[]);
-    script.on("-g", "cat >$dir/played");
+    script.on("-g", "cat >$dir/played; printf 'Pod:\\nabc\\n'");
     let mut with_interface = new();
     with_interface.control_interface = Some("/run/a/control_interface".into());
     connector(&script).create(&with_interface, None, &mut Unwatched).unwrap();
@@ -119,6 +119,27 @@ fn a_workload_that_can_never_run_calls_nothing() {
 }
 
 // [utest->swdd~podman-kube-create-continues-if-cannot-create-volume~1]
+#[test]
+fn a_play_that_names_no_pods_had_its_pods_lost() {
+    // Listed are the pods before the play and after it.
+    let script =
+        ScriptedEngine::answering(&["echo 'old other'", "", "", "echo nonsense", "echo 'old other'; echo 'new web'"]);
+    let mut kube = connector(&script);
+    create(&mut kube).unwrap();
+    assert_eq!(kube.played[&new().instance].pods, ["new"]);
+
+    let script = ScriptedEngine::answering(&["echo 'old other'", "", "", "echo nonsense", "echo 'old other'"]);
+    let text = failed(create(&mut connector(&script)));
+    assert_eq!(text, format!("It made no pod that can be found. {}", script.execution(&["kube", "play"])));
+}
+
+#[test]
+fn a_list_of_volumes_that_makes_no_sense_was_taken_for_an_empty_one() {
+    let script = ScriptedEngine::answering(&["echo nonsense"]);
+    let text = failed(connector(&script).list());
+    assert!(text.starts_with("The list of volumes cannot be read. Execution of"), "{text}");
+}
+
 #[test]
 fn volumes_that_cannot_be_made_do_not_hinder_the_workload() {
     let script = ScriptedEngine::answering(&[]);
@@ -162,6 +183,7 @@ fn pods_that_a_failed_play_left_are_removed_before_the_next() {
     let script = ScriptedEngine::answering(&["", "", "", "exit 125", "echo 'new web'", "exit 125"]);
     let mut kube = connector(&script);
     assert!(create(&mut kube).is_err());
+    script.on("-g", "printf 'Pod:\\nabc\\n'");
     create(&mut kube).unwrap();
     let calls = calls(&script);
     assert_eq!(calls[5..7], ["pod rm --force --ignore new"; 2], "the volumes stay until the pods are gone");

@@ -408,7 +408,7 @@ fn a_cyclic_update_is_refused_before_any_hook_is_asked() {
                   dependencies: {a: ADD_COND_SUCCEEDED}}}}}";
     for masks in [vec![], vec!["desiredState.workloads"]] {
         let answer = hooked.cluster.ask(commander, update(cyclic, &masks));
-        let expected = "Update rejected: 'workload dependency 'a' is part of a cycle.'";
+        let expected = "Update rejected: 'workload dependency 'a' is part of a cycle. It is: a -> b -> a'";
         assert_eq!(answer, ResponseContent::Error(expected.to_owned()), "{masks:?}");
         assert_eq!(hooked.asked(), None, "{masks:?}");
     }
@@ -416,7 +416,7 @@ fn a_cyclic_update_is_refused_before_any_hook_is_asked() {
     let manifest = "{apiVersion: v1, workloads: {a: {agent: A, runtime: podman, runtimeConfig: x, \
                     dependencies: {a: ADD_COND_RUNNING}}}}";
     let error = hooked.cluster.server.start_with(desired(manifest)).unwrap_err();
-    assert_eq!((error, hooked.asked()), (UpdateError::Cycle("a".into()), None));
+    assert_eq!((error, hooked.asked()), (UpdateError::Cycle(vec!["a".into()]), None));
 }
 
 #[test]

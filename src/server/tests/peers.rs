@@ -1,7 +1,7 @@
 //! Peers come, speak and go.
 
 use super::*;
-use crate::limits::STRAY_STATES_BYTES;
+use crate::limits::{GONE_STRAYS_BYTES, STRAY_STATES_BYTES};
 
 const MANIFEST: &str = "
 apiVersion: v1
@@ -212,6 +212,48 @@ fn an_agent_cannot_fill_the_memory_with_states_of_workloads_that_nobody_wants() 
         cluster.close(agent);
         agent = cluster.settled_agent("agent_A");
     }
+}
+
+#[test]
+fn agents_of_ever_new_names_cannot_fill_the_memory_with_states_that_nobody_wants() {
+    let mut cluster = Cluster::with_manifest(MANIFEST);
+    let witness = cluster.settled_agent("agent_B");
+    let of = |agent: &str| -> Vec<InstanceName> {
+        (0..4_000).map(|index| InstanceName::with_id(&format!("x{index}"), "id", agent)).collect()
+    };
+    let come_and_go = |cluster: &mut Cluster, name: &str| {
+        let agent = cluster.settled_agent(name);
+        let names = of(name);
+        cluster.report(agent, &names.iter().map(|name| (name, Phase::Running)).collect::<Vec<_>>());
+        cluster.report(agent, &[(&a(), Phase::Running)]);
+        cluster.close(agent);
+    };
+    come_and_go(&mut cluster, "agent_A");
+    let kept = |cluster: &Cluster| cluster.server.states.len();
+    let each = kept(&cluster);
+    assert!(each > 3_000, "{each}");
+    for number in 0..15 {
+        come_and_go(&mut cluster, &format!("new_{number}"));
+    }
+    assert!(kept(&cluster) > 15 * 3_000, "{}", kept(&cluster));
+    // Who comes back is not gone longest any more.
+    come_and_go(&mut cluster, "agent_A");
+    cluster.take_all();
+    let mut forgotten: Vec<String> = Vec::new();
+    for number in 15..40 {
+        come_and_go(&mut cluster, &format!("new_{number}"));
+        for message in cluster.take(witness) {
+            let FromServer::WorkloadStates(states) = message else { panic!("states are expected") };
+            let removed = states.into_iter().filter(|state| state.state.phase == Phase::Removed);
+            forgotten.extend(removed.map(|state| state.instance.agent.to_string()));
+        }
+        cluster.take_all();
+    }
+    forgotten.dedup();
+    let expected = (0..15).map(|number| format!("new_{number}")).chain(["agent_A".to_owned()]);
+    assert_eq!(forgotten[..16], expected.collect::<Vec<_>>(), "who is gone longest comes first");
+    assert!(kept(&cluster) * 256 <= GONE_STRAYS_BYTES + STRAY_STATES_BYTES, "{}", kept(&cluster));
+    assert_eq!(cluster.phase(&a()), Some(Phase::AgentDisconnected), "what is wanted is never forgotten");
 }
 
 #[test]

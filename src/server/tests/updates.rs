@@ -309,16 +309,16 @@ fn an_invalid_state_is_refused_as_a_whole_and_the_old_one_stays() {
         ),
         (
             vec![("good", "{{a}}", "")],
-            "Update rejected: 'Resulting State is invalid, reason: 'Unsupported agent name '{{a}}'. Only a-z, A-Z, 0-9 chars, underscore (_), and hyphen (-) allowed. Maximum length is 63 characters.''",
+            "Update rejected: 'Resulting State is invalid, reason: 'Unsupported agent name '{{a}}'. Only a-z, A-Z, 0-9 chars, underscore (_), and hyphen (-) allowed. Maximum length is 63 characters. (workload 'good')''",
         ),
-        (cyclic.to_vec(), "Update rejected: 'workload dependency 'a' is part of a cycle.'"),
+        (cyclic.to_vec(), "Update rejected: 'workload dependency 'a' is part of a cycle. It is: a -> b -> a'"),
         (
             vec![(
                 "a",
                 "A",
                 ", controlInterfaceAccess: {allowRules: [{type: StateRule, operation: Read, filterMasks: ['']}]}",
             )],
-            "Update rejected: 'Resulting State is invalid, reason: 'Empty filter masks are not allowed in Control Interface access rules''",
+            "Update rejected: 'Resulting State is invalid, reason: 'Empty filter masks are not allowed in Control Interface access rules (workload 'a')''",
         ),
     ] {
         let mut cluster = Cluster::with_manifest(&manifest(&[("old", "A", "")]));
@@ -339,6 +339,7 @@ fn config_keys_and_aliases_are_checked_before_anything_else() {
     let state = new_state(&[("a", "A", ", configs: {'a b': k}")]);
     let error = cluster.update(&state, &[]).unwrap_err();
     assert!(error.starts_with("Unsupported config alias 'a b'. Only a-z"), "{error}");
+    assert!(error.ends_with(" (workload 'a')"), "{error}");
 }
 
 #[test]
@@ -370,7 +371,7 @@ fn a_changed_config_updates_exactly_the_workloads_that_become_different() {
     let literal = "{desiredState: {apiVersion: v1, workloads: {a: {runtimeConfig: c 2}}}}";
     assert_eq!(cluster.update(literal, &["desiredState.workloads.a.runtimeConfig"]), Ok((vec![], vec![])));
     let error = cluster.update("{desiredState: {apiVersion: v1}}", &["desiredState.configs.other"]).unwrap_err();
-    let expected = "Update rejected: 'Resulting State is invalid, reason: 'Workload references config key 'other' that does not exist''";
+    let expected = "Update rejected: 'Resulting State is invalid, reason: 'Workload references config key 'other' that does not exist (workload 'a')''";
     assert_eq!(error, expected);
     let error = cluster.update(&with_configs("1", "not a name", ""), &[]).unwrap_err();
     assert!(error.contains("Unsupported agent name 'not a name'"), "{error}");
@@ -422,7 +423,14 @@ fn an_update_looks_at_what_it_names_and_at_the_users_of_its_configs_alone() {
 fn a_startup_manifest_is_checked_like_an_update() {
     let mut server = ServerLoop::new();
     let error = server.start_with(desired(&manifest(&[("a", "A", ", dependencies: {a: ADD_COND_RUNNING}")])));
-    assert_eq!(error.unwrap_err().to_string(), "workload dependency 'a' is part of a cycle.");
+    assert_eq!(error.unwrap_err().to_string(), "workload dependency 'a' is part of a cycle. It is: a -> a");
+    let chain: Vec<String> = (10..30).map(|number| format!("w{number}")).collect();
+    let needs: Vec<String> =
+        (0..20).map(|index| format!(", dependencies: {{{}: ADD_COND_RUNNING}}", chain[(index + 1) % 20])).collect();
+    let long: Vec<_> = chain.iter().zip(&needs).map(|(name, needs)| (name.as_str(), "A", needs.as_str())).collect();
+    let error = server.start_with(desired(&manifest(&long))).unwrap_err().to_string();
+    let ways = "It is: w10 -> w11 -> w12 -> w13 -> w14 -> w15 -> w16 -> w17 -> w18 -> ... -> w29 -> w10";
+    assert!(error.ends_with(ways), "{error}");
     let error = server.start_with(desired("{apiVersion: v2}"));
     assert_eq!(error.unwrap_err().to_string(), "Unsupported API version. Received 'v2', expected 'v1'");
     server.start_with(desired("{apiVersion: v0.1}")).unwrap();

@@ -41,7 +41,7 @@ pub fn workload_to_wire(message: FromWorkload) -> api::ToAnkaios {
             Some(ToAnkaiosEnum::Hello(api::Hello { protocolVersion: version, ..Default::default() }))
         }
         FromWorkload::Request(request) => Some(ToAnkaiosEnum::Request(to_wire::request(request))),
-        FromWorkload::Empty => None,
+        FromWorkload::Empty | FromWorkload::TooHeavy { .. } => None,
     };
     api::ToAnkaios { ToAnkaiosEnum: content, ..Default::default() }
 }

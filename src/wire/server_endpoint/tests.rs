@@ -4,17 +4,20 @@
 
 use super::*;
 use crate::limits::{CONNECT_MAX, MESSAGE_MAX};
-use crate::model::messages::{FromServer, Request, RequestContent, Response, ResponseContent};
+use crate::model::messages::{
+    FromServer, LogsRequest, Request, RequestContent, Response, ResponseContent, UpdateState,
+};
+use crate::model::names::InstanceName;
 use crate::model::version::VERSION;
 use crate::wire::address::ServerUrl;
 use crate::wire::client::{
-    ClientOptions, ClientReceiver, ClientSender, Hangup, Service, StreamEnd, connect, connect_with,
+    ClientOptions, ClientReceiver, ClientSender, Hangup, Service, StreamEnd, channel_over, connect, connect_with,
 };
 use crossbeam_channel::{Receiver, bounded};
 use futures_util::SinkExt;
 use grpcio::WriteFlags;
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::AtomicBool;
 
 /// Long enough for a machine that is busy with other tests.
@@ -23,7 +26,13 @@ const LIMIT: Duration = Duration::from_secs(30);
 impl EndpointOptions {
     /// For one TCP address.
     pub(crate) fn tcp(address: SocketAddr, security: Security, message_max: usize) -> Self {
-        Self { addresses: vec![ListenAddress::Tcp(address)], socket_mode: 0o660, security, message_max }
+        Self {
+            addresses: vec![ListenAddress::Tcp(address)],
+            socket_mode: 0o660,
+            security,
+            message_max,
+            commander_names: Vec::new(),
+        }
     }
 }
 
@@ -157,7 +166,32 @@ fn a_wrong_hello_is_refused_with_the_documented_status() {
         let end = receiver.receive().unwrap_err();
         assert!(matches!(&end, StreamEnd::Refused { code, .. } if code == "INVALID_ARGUMENT"), "{name:?}: {end:?}");
     }
+    let tags = BTreeMap::from([("key".to_owned(), "x".repeat(AGENT_TAGS_BYTES))]);
+    let hello = ToServer::AgentHello { agent: "A".to_owned(), version: VERSION.to_owned(), tags };
+    let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Agent, hello);
+    let text = format!("The tags of agent 'A' take {} bytes, at most 65536 are allowed.", AGENT_TAGS_BYTES + 3);
+    assert_eq!(receiver.receive(), Err(refused("INVALID_ARGUMENT", &text)));
     assert!(events.try_recv().is_err());
+}
+
+#[test]
+fn a_message_of_tiny_parts_is_not_decoded_and_a_request_among_such_is_answered() {
+    let (endpoint, events) = endpoint(MESSAGE_MAX);
+    let (mut sender, _receiver, _hangup) = dial(&endpoint, Service::Command, commander(VERSION));
+    let _opened = opened(&events);
+    let instance = InstanceName::with_id("", "", "");
+    let logs = LogsRequest { instances: vec![instance; 500_000], ..LogsRequest::default() };
+    sender.send(ToServer::Request(Request { id: "dense".to_owned(), content: RequestContent::Logs(logs) })).unwrap();
+    let event = events.recv_timeout(LIMIT).unwrap();
+    let PeerEvent::Message { message: ToServer::Request(request), .. } = event else { panic!("{event:?}") };
+    let RequestContent::UpdateState(UpdateState { new_state: Some(Err(reason)), .. }) = request.content else {
+        panic!("{request:?}")
+    };
+    assert_eq!(request.id, "dense");
+    assert!(reason.contains("bytes of memory"), "{reason}");
+    sender.send(ToServer::Goodbye).unwrap();
+    let event = events.recv_timeout(LIMIT).unwrap();
+    assert!(matches!(event, PeerEvent::Message { message: ToServer::Goodbye, .. }), "the stream goes on: {event:?}");
 }
 
 #[test]
@@ -264,14 +298,9 @@ fn large_messages_that_wait_for_the_server_are_bounded_and_small_ones_of_others_
     const LARGE: usize = 100 * 1024;
     let (inbox, events) = bounded(64);
     let options = EndpointOptions::tcp("127.0.0.1:0".parse().unwrap(), Security::Insecure, MESSAGE_MAX);
-    let endpoint = ServerEndpoint::start_with(
-        &options,
-        inbox,
-        &mut VitalThreads::unattended(),
-        Keepalive::default(),
-        2 * LARGE + LARGE / 2,
-    )
-    .unwrap();
+    let endpoint =
+        ServerEndpoint::start_with(&options, inbox, &mut VitalThreads::unattended(), Keepalive::default(), 5 * LARGE)
+            .unwrap();
     let (mut flood, _flood_receiver, _hangup) = dial(&endpoint, Service::Cli, commander(VERSION));
     let (flooding, _, _flood_outbox) = opened(&events);
     let (mut witness, _receiver, _hangup) = dial(&endpoint, Service::Cli, commander(VERSION));
@@ -287,7 +316,7 @@ fn large_messages_that_wait_for_the_server_are_bounded_and_small_ones_of_others_
         PeerEvent::Message { peer, room, .. } => (peer, room),
         other => panic!("{other:?}"),
     };
-    // The room is held as long as these are not handled, so the third one stays with its reader.
+    // A text counts twice. The room is held as long as these are not handled, so the third one stays with its reader.
     let held = [next(), next()];
     assert!(held.iter().all(|(peer, _)| *peer == flooding));
     for _ in 0..100 {
@@ -311,7 +340,9 @@ fn the_end_of_a_report_is_believed_of_our_own_agents() {
     assert!(matches!(event, PeerEvent::Message { message: ToServer::StatesComplete, .. }), "{event:?}");
     // Programs of other implementations, which have another name, mean nothing by it.
     let builder = grpcio::ChannelBuilder::new(grpc::environment()).primary_user_agent("tonic/0.12");
-    let channel = builder.connect(&endpoint.address().to_string());
+    let socket = TcpStream::connect(endpoint.address()).unwrap();
+    grpc::prepare(&socket).unwrap();
+    let channel = channel_over(builder, socket.into());
     let client = grpcio::Client::new(channel);
     let (mut sink, _stream) = client.duplex_streaming(&grpc::CONNECT_AGENT, grpcio::CallOption::default()).unwrap();
     for message in [agent("B"), ToServer::StatesComplete] {
@@ -370,6 +401,7 @@ fn a_socket_and_a_port_are_open_together_and_the_file_goes_with_the_server() {
         socket_mode: 0o660,
         security: Security::Insecure,
         message_max: MESSAGE_MAX,
+        commander_names: Vec::new(),
     };
     let endpoint = ServerEndpoint::start(&options, inbox, &mut VitalThreads::unattended()).unwrap();
     let [ListenAddress::Tcp(port), socket] = endpoint.addresses() else { panic!("{:?}", endpoint.addresses()) };
@@ -404,13 +436,13 @@ fn over_a_socket_only_root_and_the_user_of_the_server_are_agents() {
     let from = |uid| Origin::Socket(SocketPeer { path: std::path::Path::new("/run/ank.sock").into(), uid });
     let stranger = own + 1;
     for uid in [0, own] {
-        assert!(check_user(&agent, Some(&from(uid))).is_ok(), "{uid}");
+        assert!(check_user(&agent, Some(&from(uid)), &[]).is_ok(), "{uid}");
     }
     for commander in [PeerHello::Cli, PeerHello::Commander] {
-        assert!(check_user(&commander, Some(&from(stranger))).is_ok(), "the permissions of the file decide");
+        assert!(check_user(&commander, Some(&from(stranger)), &[]).is_ok(), "the permissions of the file decide");
     }
-    let refused = check_user(&agent, Some(&from(stranger))).unwrap_err();
+    let refused = check_user(&agent, Some(&from(stranger)), &[]).unwrap_err();
     assert_eq!(refused.code(), RpcStatusCode::PERMISSION_DENIED);
     assert!(refused.message().ends_with(&format!("(uid {own}) may run an agent, not uid {stranger}.")));
-    assert!(check_user(&agent, Some(&Origin::Plain("127.0.0.1:1".parse().unwrap()))).is_ok());
+    assert!(check_user(&agent, Some(&Origin::Plain("127.0.0.1:1".parse().unwrap())), &[]).is_ok());
 }

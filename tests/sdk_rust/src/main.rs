@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use ankaios_sdk::{
-    Ankaios, AnkaiosError, LogResponse, LogsRequest, Manifest, Workload, WorkloadInstanceName, WorkloadStateEnum,
+    Ankaios, AnkaiosError, File, LogResponse, LogsRequest, Manifest, Workload, WorkloadInstanceName, WorkloadStateEnum,
 };
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{sleep, timeout};
@@ -182,8 +182,60 @@ async fn events(ankaios: &mut Ankaios) {
     ankaios.unregister_event(campaign).await.expect("events can be cancelled");
 }
 
+/// A workload with all that the SDK can give it; what it gets shows in its log.
+async fn files_rules_and_dependencies(ankaios: &mut Ankaios) {
+    ankaios.add_config("greeting".to_owned(), serde_yaml::Value::from("hello")).await.expect("a config can be added");
+    let command = "cat /etc/text /etc/binary; trap 'exit 0' TERM; while true; do sleep 0.1; done";
+    let owned = |text: &str| vec![text.to_owned()];
+    let full = Workload::builder()
+        .workload_name("full")
+        .agent_name("agent_A")
+        .runtime("podman")
+        .restart_policy("NEVER")
+        .runtime_config(config(command).trim_end()) // The server strips it, so it would come back like this.
+        .add_tag("owner", "sdk")
+        .add_dependency("talker", "ADD_COND_RUNNING")
+        .add_config("word", "greeting")
+        .add_allow_rule("Read", owned("agents"))
+        .add_deny_rule("Write", owned("desiredState.workloads.*.tags"))
+        .add_file(File::from_data("/etc/text", "text says {{word}}\n"))
+        .add_file(File::from_binary_data("/etc/binary", "YmluYXJ5IHNheXMgc28K"))
+        .build()
+        .expect("all mandatory fields are set");
+    let expected = full.to_dict();
+    let success = ankaios.apply_workload(full).await.expect("a workload can be added");
+    assert_eq!(success.added_workloads.len(), 1);
+    let found = ankaios.get_workload("full".to_owned()).await.expect("it can be read");
+    assert_eq!(found.iter().map(Workload::to_dict).collect::<Vec<_>>(), [expected]);
+    let instance = instance_of(ankaios, "full").await;
+    wait_until_running(ankaios, &instance).await;
+    let follow = LogsRequest { workload_names: vec![instance.clone()], follow: true, ..LogsRequest::default() };
+    let mut campaign = ankaios.request_logs(follow).await.expect("logs can be asked for");
+    let mut lines = Vec::new();
+    while lines.len() < 2 {
+        match next(&mut campaign.logs_receiver, "what the files say").await {
+            LogResponse::LogEntries(entries) => lines.extend(entries.into_iter().map(|entry| entry.message)),
+            LogResponse::LogsStopResponse(name) => panic!("'{name:?}' still runs"),
+        }
+    }
+    assert_eq!(lines, ["text says hello", "binary says so"]);
+    // A log that is followed ends with its workload.
+    ankaios.delete_workload("full".to_owned()).await.expect("a workload can be deleted");
+    let end = next(&mut campaign.logs_receiver, "the end of the log").await;
+    assert!(matches!(&end, LogResponse::LogsStopResponse(name) if *name == instance), "{end:?}");
+    wait_until_gone(ankaios, "full").await;
+    ankaios.delete_all_configs().await.expect("all configs can be deleted");
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
+    // The other ways to connect; each closes the pipes, and the next one says hello anew.
+    let mut ankaios = Ankaios::new().await.expect("the agent accepts us");
+    ankaios.get_agents().await.expect("agents can be read");
+    drop(ankaios);
+    let mut ankaios = Ankaios::new_with_timeout(Duration::from_secs(20)).await.expect("the agent accepts us again");
+    ankaios.get_agents().await.expect("agents can be read");
+    drop(ankaios);
     let mut ankaios = Ankaios::builder().control_interface().timeout(Duration::from_secs(20)).connect().await.expect("the agent accepts us");
     let instance = workloads(&mut ankaios).await;
     manifests(&mut ankaios).await;
@@ -192,6 +244,7 @@ async fn main() {
     state(&mut ankaios).await;
     logs(&mut ankaios, &instance).await;
     events(&mut ankaios).await;
+    files_rules_and_dependencies(&mut ankaios).await;
     let success = ankaios.delete_workload("talker".to_owned()).await.expect("a workload can be deleted");
     assert_eq!(success.deleted_workloads.len(), 1);
     wait_until_gone(&mut ankaios, "talker").await;

@@ -201,6 +201,27 @@ fn an_established_session_survives_what_it_cannot_read() {
 }
 
 #[test]
+fn a_request_of_tiny_parts_is_answered_and_not_decoded() {
+    let instance = crate::model::names::InstanceName::with_id("", "", "");
+    let instances = vec![instance; 500_000];
+    let logs = crate::model::messages::LogsRequest { instances, ..Default::default() };
+    let dense =
+        || FromWorkload::Request(Request { id: "dense".to_owned(), content: RequestContent::Logs(logs.clone()) });
+    let mut rig = Rig::established();
+    rig.say(dense());
+    let [Did::Answered(Response { id, content: ResponseContent::Error(text) })] = &rig.did()[..] else {
+        panic!("an error is expected")
+    };
+    assert_eq!(id, "dense");
+    assert!(text.starts_with("Request refused: a message of 100") && text.ends_with("when it is decoded"), "{text}");
+    rig.say(read("a", "agents"));
+    assert_eq!(rig.did(), [forwarded("web@a")], "the session goes on");
+    let mut rig = Rig::new();
+    rig.say(dense());
+    assert_eq!(rig.did(), [closed("Initial Hello missing!")]);
+}
+
+#[test]
 fn another_hello_is_answered_and_a_wrong_one_ends_the_session() {
     let mut rig = Rig::established();
     rig.hello("1.5.0");
@@ -271,7 +292,10 @@ fn a_message_has_to_be_complete_in_time_from_its_first_byte() {
 fn lengths_above_the_limit_end_an_established_session_with_a_reason() {
     let mut rig = Rig::established();
     rig.bytes(&[0x80, 0x80, 0x80, 0x80, 0x80, 2]);
-    assert_eq!(rig.did(), [closed("a message of 68719476736 bytes, at most 4194304 are allowed")]);
+    assert_eq!(
+        rig.did(),
+        [closed("Could not decode protobuf data: a message of 68719476736 bytes, at most 4194304 are allowed")]
+    );
 }
 
 #[test]

@@ -1,0 +1,224 @@
+//! What a message will take in memory, counted on its bytes before it is decoded. A message of tiny parts takes many
+//! times its bytes: two of them are enough for a workload without anything. So a bound on bytes alone bounds nothing.
+//!
+//! Thread: `control`, `rx:<peer>`; plain functions. [`Shape`]s say which fields are messages themselves; a test compares
+//! them with the schema.
+
+use super::schema::{ank_base as base, control_api as control, grpc_api as grpc};
+use crate::limits::{DECODED_ALWAYS, DECODED_FACTOR};
+use protobuf::{CodedInputStream, Message};
+
+/// What a part takes beside itself, in bytes: its place in a map or list that has grown, and in the tree that is made of
+/// it.
+const PART: usize = 96;
+/// What a text or number takes beside its content, in bytes.
+const VALUE: usize = 64;
+/// What a field that the schema does not know takes, in bytes. The decoder keeps it in a map of its own.
+const UNKNOWN: usize = 320;
+/// Messages nest less deep than this; the decoder refuses those that do not.
+const DEPTH_MAX: usize = 128;
+
+/// A kind of message.
+#[derive(Debug)]
+pub struct Shape {
+    /// What one takes without what its fields point to, in bytes.
+    bytes: usize,
+    /// The highest number of a field.
+    last: u32,
+    /// Fields that are messages.
+    nested: &'static [(u32, &'static Shape)],
+}
+
+const fn shape<M>(last: u32, nested: &'static [(u32, &'static Shape)]) -> Shape {
+    Shape { bytes: size_of::<M>() + PART, last, nested }
+}
+
+/// An entry of a map with such values.
+const fn entry(value: &'static [(u32, &'static Shape)]) -> Shape {
+    Shape { bytes: size_of::<String>() + PART, last: 2, nested: value }
+}
+
+/// What workloads send.
+pub static TO_ANKAIOS: Shape = shape::<control::ToAnkaios>(3, &[(1, &HELLO), (3, &REQUEST)]);
+/// What the server receives.
+pub static TO_SERVER: Shape = shape::<grpc::ToServer>(
+    8,
+    &[
+        (1, &AGENT_HELLO),
+        (2, &UPDATE_WORKLOAD_STATE),
+        (3, &REQUEST),
+        (4, &EMPTY),
+        (5, &AGENT_LOAD),
+        (6, &HELLO),
+        (7, &LOG_ENTRIES_TO_SERVER),
+        (8, &LOGS_STOP_TO_SERVER),
+    ],
+);
+/// Number of the field in both that holds a request, and of its id in that.
+const REQUEST_ID: [u32; 2] = [3, 1];
+
+static EMPTY: Shape = shape::<base::LogsCancelRequest>(0, &[]);
+static HELLO: Shape = shape::<control::Hello>(2, &[]);
+static AGENT_HELLO: Shape = shape::<grpc::AgentHello>(3, &[(3, &TAGS)]);
+static AGENT_LOAD: Shape = shape::<grpc::AgentLoadStatus>(3, &[(2, &CPU), (3, &MEMORY)]);
+static UPDATE_WORKLOAD_STATE: Shape = shape::<grpc::UpdateWorkloadState>(1, &[(1, &WORKLOAD_STATE)]);
+static WORKLOAD_STATE: Shape = shape::<base::WorkloadState>(2, &[(1, &INSTANCE), (2, &EXECUTION_STATE)]);
+static LOG_ENTRIES_TO_SERVER: Shape = shape::<grpc::LogEntriesResponse>(2, &[(2, &LOG_ENTRIES)]);
+static LOG_ENTRIES: Shape = shape::<base::LogEntriesResponse>(1, &[(1, &LOG_ENTRY)]);
+static LOG_ENTRY: Shape = shape::<base::LogEntry>(2, &[(1, &INSTANCE)]);
+static LOGS_STOP_TO_SERVER: Shape = shape::<grpc::LogsStopResponse>(2, &[(2, &LOGS_STOP)]);
+static LOGS_STOP: Shape = shape::<base::LogsStopResponse>(1, &[(1, &INSTANCE)]);
+static INSTANCE: Shape = shape::<base::WorkloadInstanceName>(3, &[]);
+
+static REQUEST: Shape =
+    shape::<base::Request>(6, &[(2, &UPDATE_STATE), (3, &READ_STATE), (4, &LOGS), (5, &EMPTY), (6, &EMPTY)]);
+static UPDATE_STATE: Shape = shape::<base::UpdateStateRequest>(2, &[(1, &COMPLETE_STATE)]);
+static READ_STATE: Shape = shape::<base::CompleteStateRequest>(2, &[]);
+static LOGS: Shape = shape::<base::LogsRequest>(5, &[(1, &INSTANCE)]);
+
+static COMPLETE_STATE: Shape =
+    shape::<base::CompleteState>(4, &[(1, &STATE), (2, &WORKLOAD_STATES), (3, &AGENTS), (4, &STATE)]);
+static STATE: Shape = shape::<base::State>(3, &[(2, &WORKLOADS), (3, &CONFIGS)]);
+static WORKLOADS: Shape = shape::<base::WorkloadMap>(1, &[(1, &WORKLOAD_ENTRY)]);
+static WORKLOAD_ENTRY: Shape = entry(&[(2, &WORKLOAD)]);
+static WORKLOAD: Shape =
+    shape::<base::Workload>(9, &[(3, &DEPENDENCIES), (4, &TAGS), (7, &ACCESS), (8, &MAPPINGS), (9, &FILES)]);
+static TEXT_ENTRY: Shape = entry(&[]);
+static DEPENDENCIES: Shape = shape::<base::Dependencies>(1, &[(1, &TEXT_ENTRY)]);
+static TAGS: Shape = shape::<base::Tags>(1, &[(1, &TEXT_ENTRY)]);
+static MAPPINGS: Shape = shape::<base::ConfigMappings>(1, &[(1, &TEXT_ENTRY)]);
+static FILES: Shape = shape::<base::Files>(1, &[(1, &FILE)]);
+static FILE: Shape = shape::<base::File>(3, &[]);
+static ACCESS: Shape = shape::<base::ControlInterfaceAccess>(2, &[(1, &RULE), (2, &RULE)]);
+static RULE: Shape = shape::<base::AccessRightsRule>(2, &[(1, &STATE_RULE), (2, &LOG_RULE)]);
+static STATE_RULE: Shape = shape::<base::StateRule>(2, &[]);
+static LOG_RULE: Shape = shape::<base::LogRule>(1, &[]);
+static CONFIGS: Shape = shape::<base::ConfigMap>(1, &[(1, &CONFIG_ENTRY)]);
+static CONFIG_ENTRY: Shape = entry(&[(2, &CONFIG)]);
+static CONFIG: Shape = shape::<base::ConfigItem>(3, &[(2, &CONFIG_LIST), (3, &CONFIG_OBJECT)]);
+static CONFIG_LIST: Shape = shape::<base::ConfigArray>(1, &[(1, &CONFIG)]);
+static CONFIG_OBJECT: Shape = shape::<base::ConfigObject>(1, &[(1, &CONFIG_ENTRY)]);
+static WORKLOAD_STATES: Shape = shape::<base::WorkloadStatesMap>(1, &[(1, &STATES_OF_AGENT_ENTRY)]);
+static STATES_OF_AGENT_ENTRY: Shape = entry(&[(2, &STATES_OF_AGENT)]);
+static STATES_OF_AGENT: Shape = shape::<base::ExecutionsStatesOfWorkload>(1, &[(1, &STATES_OF_WORKLOAD_ENTRY)]);
+static STATES_OF_WORKLOAD_ENTRY: Shape = entry(&[(2, &STATES_OF_WORKLOAD)]);
+static STATES_OF_WORKLOAD: Shape = shape::<base::ExecutionsStatesForId>(1, &[(1, &EXECUTION_STATE_ENTRY)]);
+static EXECUTION_STATE_ENTRY: Shape = entry(&[(2, &EXECUTION_STATE)]);
+static EXECUTION_STATE: Shape = shape::<base::ExecutionState>(9, &[]);
+static AGENTS: Shape = shape::<base::AgentMap>(1, &[(1, &AGENT_ENTRY)]);
+static AGENT_ENTRY: Shape = entry(&[(2, &AGENT)]);
+static AGENT: Shape = shape::<base::AgentAttributes>(2, &[(1, &AGENT_STATUS), (2, &TAGS)]);
+static AGENT_STATUS: Shape = shape::<base::AgentStatus>(2, &[(1, &CPU), (2, &MEMORY)]);
+static CPU: Shape = shape::<base::CpuUsage>(1, &[]);
+static MEMORY: Shape = shape::<base::FreeMemory>(1, &[]);
+
+/// A message that would take too much memory.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a message of {bytes} bytes that takes more than {max} bytes of memory when it is decoded")]
+pub struct TooHeavy {
+    bytes: usize,
+    max: usize,
+}
+
+/// What the message of this shape will take, in bytes, about.
+///
+/// # Errors
+/// It is too much for a message of that length.
+pub fn weigh(bytes: &[u8], shape: &'static Shape) -> Result<usize, TooHeavy> {
+    let max = DECODED_ALWAYS.saturating_add(bytes.len().saturating_mul(DECODED_FACTOR));
+    let mut left = max;
+    match weigh_message(bytes, shape, DEPTH_MAX, &mut left) {
+        Some(()) => Ok(max - left),
+        None => Err(TooHeavy { bytes: bytes.len(), max }),
+    }
+}
+
+/// Takes the weight of a message from `left`; `None` when that is not enough. What is malformed ends the count: the
+/// decoder gets no further either.
+fn weigh_message(bytes: &[u8], shape: &'static Shape, depth: usize, left: &mut usize) -> Option<()> {
+    take(left, shape.bytes)?;
+    for Field { number, content } in fields(bytes) {
+        match shape.nested.iter().find(|(nested, _)| *nested == number) {
+            Some((_, nested)) if depth > 0 => weigh_message(content, nested, depth - 1, left)?,
+            Some(_) => return Some(()),
+            // The text, and a copy in the tree.
+            None => take(left, if number <= shape.last { VALUE } else { UNKNOWN } + 2 * content.len())?,
+        }
+    }
+    Some(())
+}
+
+fn take(left: &mut usize, bytes: usize) -> Option<()> {
+    *left = left.checked_sub(bytes)?;
+    Some(())
+}
+
+/// Decodes all of `bytes`. The decoder has to be told where they end: without a limit it takes a nested message that
+/// is cut short for a complete one, and an update that lost its masks would replace everything.
+///
+/// # Errors
+/// What the decoder does not understand.
+pub fn decode<M: Message>(bytes: &[u8]) -> protobuf::Result<M> {
+    let mut message = M::new();
+    let mut stream = CodedInputStream::from_bytes(bytes);
+    stream.push_limit(bytes.len() as u64)?;
+    message.merge_from(&mut stream)?;
+    Ok(message)
+}
+
+/// The id of the request in a message of a workload or for the server, if it holds one that can be read.
+pub fn request_id(bytes: &[u8]) -> Option<String> {
+    let [request, id] = REQUEST_ID;
+    // Of fields that are there twice the last one counts.
+    let request = fields(bytes).filter(|field| field.number == request).last()?;
+    let id = fields(request.content).filter(|field| field.number == id).last();
+    String::from_utf8(id.map(|field| field.content.to_vec()).unwrap_or_default()).ok()
+}
+
+/// A field as it stands in a message; one without length has no content.
+struct Field<'b> {
+    number: u32,
+    content: &'b [u8],
+}
+
+/// The fields of a message, up to the first that is malformed.
+fn fields(bytes: &[u8]) -> impl Iterator<Item = Field<'_>> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let tag = read_varint(&mut rest)?;
+        let number = u32::try_from(tag >> 3).ok()?;
+        let length = match tag & 7 {
+            0 => {
+                read_varint(&mut rest)?;
+                0
+            }
+            1 => return skip(&mut rest, 8).map(|_| Field { number, content: &[] }),
+            2 => usize::try_from(read_varint(&mut rest)?).ok()?,
+            5 => return skip(&mut rest, 4).map(|_| Field { number, content: &[] }),
+            _ => 0, // Begin or end of a group, which is a field that nobody knows.
+        };
+        Some(Field { number, content: skip(&mut rest, length)? })
+    })
+}
+
+fn skip<'b>(rest: &mut &'b [u8], length: usize) -> Option<&'b [u8]> {
+    let (skipped, after) = rest.split_at_checked(length)?;
+    *rest = after;
+    Some(skipped)
+}
+
+fn read_varint(rest: &mut &[u8]) -> Option<u64> {
+    let mut value = 0_u64;
+    for shift in (0..64).step_by(7) {
+        let (byte, after) = rest.split_first()?;
+        *rest = after;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests;
