@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "add379afb871dcc98b4d02f3b67609db482667b0"
+SRCREV = "ff4e6ab7965d8cafcda3e5de247f32672256e7f3"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
