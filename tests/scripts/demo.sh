@@ -35,12 +35,14 @@ printf 'podman  %s, containers and images in %s\n' "$(podman --version | cut -d 
 
 # Every change of a state, as `ank` sees it: microseconds, workload, state. What one table shows is one moment.
 states=$demo/states
+# The first state of a line counts: more may follow in what a workload waits for.
+row='^([a-zA-Z0-9_-]+) [^(]* ([A-Z][A-Za-z]+\([A-Za-z]+\)|AgentDisconnected|NotScheduled|Removed) '
 record() {
     local name state line at=0
     local -A last=()
     while IFS= read -r line; do
         [[ $line != 'WORKLOAD NAME '* ]] || at=$(now_us)
-        [[ $line =~ ^([a-zA-Z0-9_-]+)\ .*\ ([A-Z][A-Za-z]+\([A-Za-z]+\)|AgentDisconnected|NotScheduled|Removed)\  ]] || continue
+        [[ $line =~ $row ]] || continue
         name=${BASH_REMATCH[1]} state=${BASH_REMATCH[2]}
         [ "${last[$name]-}" != "$state" ] || continue
         last[$name]=$state

@@ -76,7 +76,7 @@ engine_end_lost() {
     local dir=$1 process pid
     for process in /proc/[0-9]*; do
         pid=${process#/proc/}
-        [[ $(tr '\0' ' ' <"$process/cmdline" 2>/dev/null) == *conmon\ *" $dir/"* ]] || continue
+        [[ $(tr '\0' ' ' 2>/dev/null <"$process/cmdline") == *conmon\ *" $dir/"* ]] || continue
         # shellcheck disable=SC2046
         kill -KILL $(cat "$process/task/$pid/children" 2>/dev/null) "$pid" 2>/dev/null || true
     done
