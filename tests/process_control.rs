@@ -191,7 +191,13 @@ fn a_server_that_restarts_is_no_event_for_the_session() {
 
 #[test]
 fn a_request_that_the_server_took_with_it_is_answered() {
-    let mut cluster = cluster_with(|web| web.allow("ReadWrite", "desiredState"));
+    let text = manifest(&[workload(WEB, "run").allow("ReadWrite", "desiredState")]);
+    let mut cluster = Cluster::prepare();
+    // The server that comes later must know the workload as well: one that nobody wants is removed, its session too.
+    let file = cluster.write("startup.yaml", &text).to_string_lossy().into_owned();
+    cluster.start_server(&["-m", &file]);
+    cluster.start_agent("agent_A");
+    cluster.wait_for_state(WEB, "Running(Ok)");
     let mut client = client(&cluster);
     // In its place comes one that takes requests and answers nothing.
     cluster.kill_server();
@@ -210,7 +216,7 @@ fn a_request_that_the_server_took_with_it_is_answered() {
         assert!(text.contains("connection to the server was lost"), "{text}");
     }
     assert_eq!(client.answer("cancel"), ResponseContent::EventsCancelAccepted);
-    cluster.start_server(&[]);
+    cluster.start_server(&["-m", &file]);
     let answer = client.read("later", &["desiredState"]);
     assert!(matches!(answer, ResponseContent::CompleteState { .. }), "the session goes on: {answer:?}");
 }
