@@ -164,7 +164,12 @@ fn created_id<E: ContainerEngine>(
     if id.len() == ID_DIGITS && id.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return Ok(ContainerId(id.into()));
     }
-    match engine.find_all(instance)?.as_slice() {
+    // That the engine cannot be asked must not read as if nothing had been created: the container may well exist.
+    let found = engine.find_all(instance).map_err(|error| match error {
+        CallError::NotInstalled(reason) | CallError::NotStarted(reason) => CallError::Failed(reason),
+        other => other,
+    })?;
+    match found.as_slice() {
         [id] => Ok(id.clone()),
         found => {
             text?;

@@ -136,6 +136,14 @@ fn an_engine_that_prints_no_id_is_asked_for_it() {
     assert_eq!(engine.calls().len(), 3, "the last call looks for what is to be cleaned up");
 }
 
+#[test]
+fn a_container_without_a_known_id_was_forgotten_when_the_engine_could_not_be_asked_for_it() {
+    let mut engine = Engine::answering(&["echo garbage; rm \"$dir/engine\""]);
+    let result = engine.create();
+    let Err(RuntimeError::Failed(text)) = result else { panic!("a container may be there: {result:?}") };
+    assert!(text.contains("Could not spawn command"), "{text}");
+}
+
 /// A watch that waits until the engine has taken the call, and then cancels it when it shall.
 struct OnceCalled {
     calls: PathBuf,
