@@ -15,7 +15,7 @@ const CONTROL_INTERFACE_TARGET: &str = "/run/ankaios/control_interface";
 
 /// A parsed `runtimeConfig` (spec/agent.md section 15.1). Unknown keys are ignored, as the peer does.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "a mapping with the key 'image'")]
 pub struct ContainerConfig {
     /// What to run.
     pub image: String,
@@ -143,7 +143,7 @@ mod tests {
             ("image: [a]", "invalid type: sequence, expected a string"),
             ("image: a\n---\nimage: b", "more than one document"),
             ("", "missing field `image`"),
-            ("just text", "invalid type: string \"just text\", expected struct ContainerConfig"),
+            ("just text", "invalid type: string \"just text\", expected a mapping with the key 'image'"),
             ("image: 'a", "while scanning a quoted scalar"),
         ] {
             match parse(text) {

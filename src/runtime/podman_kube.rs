@@ -50,7 +50,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 
 /// A parsed `runtimeConfig` (spec/agent.md section 16.1).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "a mapping with the key 'manifest'")]
 struct KubeConfig {
     manifest: String,
     #[serde(default, deserialize_with = "list_or_null")]

@@ -177,7 +177,12 @@ fn lock(folder: &Path) -> io::Result<File> {
 /// Removes the file of a socket on which nobody listens.
 fn remove_of_dead_server(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
     let refused = |kind, text: &str| Err(io::Error::new(kind, text.to_owned()));
-    if !fs::symlink_metadata(path)?.file_type().is_socket() {
+    let kind = fs::symlink_metadata(path)?.file_type();
+    if kind.is_dir() {
+        let text = "that is a folder; name a file in it, for example 'ank.sock'";
+        return refused(io::ErrorKind::IsADirectory, text);
+    }
+    if !kind.is_socket() {
         let text = "there is a file that is no socket; remove it or choose another path";
         return refused(io::ErrorKind::AlreadyExists, text);
     }

@@ -61,6 +61,8 @@ fn what_is_no_socket_and_what_another_server_put_there_is_never_removed() {
     let error = bind(&file, 0o660).unwrap_err();
     assert!(error.to_string().contains("no socket"), "{error}");
     assert_eq!(fs::read_to_string(&file).unwrap(), "kept");
+    let error = bind(folder.path(), 0o660).unwrap_err();
+    assert!(error.to_string().contains("a folder; name a file in it"), "{error}");
 
     let path = folder.path().join("ank.sock");
     let first = bind(&path, 0o660).unwrap();
