@@ -203,9 +203,9 @@ fn logs_of_two_workloads_on_two_agents_are_followed_until_both_ended() {
 
     stopped.signal(Signal::INT);
     assert_eq!((ended(&mut stopped), stopped.stderr()), (0, String::new()));
-    wait_until("nobody reads for it any more", || cluster.engine.hanging_calls().len() == 2);
+    wait_until("nobody reads for it any more", || cluster.engine.hanging_calls_of("logs").len() == 2);
     cluster.engine.finish("web", 0);
-    wait_until("one reader is left", || cluster.engine.hanging_calls().len() == 1);
+    wait_until("one reader is left", || cluster.engine.hanging_calls_of("logs").len() == 1);
     assert!(both.is_running(), "the other workload still runs");
     cluster.engine.finish("db", 0);
     assert_eq!((ended(&mut both), both.stderr()), (0, String::new()));

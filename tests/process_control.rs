@@ -370,12 +370,12 @@ fn logs_come_until_they_are_cancelled_or_their_workload_or_their_reader_is_gone(
     };
     begin(&mut client, "one");
     begin(&mut client, "two");
-    assert_eq!(cluster.engine.hanging_calls().len(), 2);
+    assert_eq!(cluster.engine.hanging_calls_of("logs").len(), 2);
     client.request("web", logs(vec![recorder.instance(WEB)]));
     assert_eq!(client.answer("web"), denied());
     client.request("one", RequestContent::LogsCancel);
     assert_eq!(client.answer("one"), ResponseContent::LogsCancelAccepted);
-    wait_until("its process is ended", || cluster.engine.hanging_calls().len() == 1);
+    wait_until("its process is ended", || cluster.engine.hanging_calls_of("logs").len() == 1);
     cluster.delete("talker");
     assert_eq!(client.answer("two"), ResponseContent::LogsStop(instance.clone()));
 
@@ -383,9 +383,9 @@ fn logs_come_until_they_are_cancelled_or_their_workload_or_their_reader_is_gone(
     cluster.apply(&manifest(&[talker()]));
     cluster.wait_for_state("talker", "Running(Ok)");
     begin(&mut client, "three");
-    assert_eq!(cluster.engine.hanging_calls().len(), 1);
+    wait_until("only the new one is read", || cluster.engine.hanging_calls_of("logs").len() == 1);
     cluster.delete(WEB);
-    wait_until("nobody reads, so its process is ended", || cluster.engine.hanging_calls().is_empty());
+    wait_until("nobody reads, so its process is ended", || cluster.engine.hanging_calls_of("logs").is_empty());
 }
 
 #[test]
@@ -403,7 +403,7 @@ fn a_workload_that_does_not_read_its_logs_loses_them_and_nobody_notices() {
     wait_until("the flood is over", || {
         state_of_web(&mut good);
         cluster.engine.calls_of("logs", "").first().is_some_and(|call| call.exit.is_some())
-            || cluster.engine.calls_of("logs", "").len() == 1 && cluster.engine.hanging_calls().is_empty()
+            || cluster.engine.calls_of("logs", "").len() == 1 && cluster.engine.hanging_calls_of("logs").is_empty()
     });
     let peak = memory_peak_kib(cluster.agent("agent_A").pid());
     assert!(peak < 200_000, "the agent took {peak} KiB");

@@ -10,7 +10,7 @@ mod support;
 
 use std::fs;
 
-use support::process::thread_names;
+use support::process::own_threads;
 use support::{Cluster, manifest, poll, workload};
 
 /// Rounds of each run of the tests: a thousand cycles.
@@ -35,7 +35,7 @@ fn held(pid: u32) -> Held {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("the kernel counts it");
     let rss_kib = line.trim().trim_end_matches("kB").trim().parse().expect("a number");
-    Held { threads: thread_names(pid).len(), files, rss_kib }
+    Held { threads: own_threads(pid).len(), files, rss_kib }
 }
 
 /// Waits until the program holds no more threads and files than `base`.

@@ -194,7 +194,7 @@ fn volumes_that_hang_delay_their_workload_only() {
     rule["times"] = json!(1);
     cluster.engine.script(&json!([rule]));
     cluster.apply(&manifest(&[pod(&name(&row), "run")]));
-    wait_until("it hangs", || cluster.engine.hanging_calls().len() == 1);
+    wait_until("it hangs", || cluster.engine.hanging_calls_of("volume").len() == 1);
     cluster.apply(&manifest(&[pod("calm", "run")]));
     cluster.wait_for_state("calm", "Running(Ok)");
     is_shown(&recorder, &row);

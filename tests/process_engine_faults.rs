@@ -20,7 +20,7 @@ fn hanging_run_delays_nobody_shows_its_age_and_a_delete_cancels_it() {
     let mut cluster = one_agent();
     cluster.engine.script(&json!([{ "command": "run", "workload": "hanging", "hang": true }]));
     cluster.apply(&manifest(&[workload("hanging", "run")]));
-    wait_until("podman run hangs", || cluster.engine.hanging_calls().len() == 1);
+    wait_until("podman run hangs", || cluster.engine.hanging_calls_of("run").len() == 1);
 
     let others: Vec<_> = (0..10).map(|number| workload(&format!("other_{number}"), "run")).collect();
     cluster.apply(&manifest(&others));
@@ -35,7 +35,7 @@ fn hanging_run_delays_nobody_shows_its_age_and_a_delete_cancels_it() {
 
     cluster.delete("hanging");
     cluster.wait_until_gone("hanging");
-    wait_until("podman run is ended", || cluster.engine.hanging_calls().is_empty());
+    wait_until("podman run is ended", || cluster.engine.hanging_calls_of("run").is_empty());
     assert!(cluster.engine.containers_of("hanging").is_empty());
     let agent = cluster.agent("agent_A").pid();
     wait_until("no zombie is left", || children(agent).iter().all(|pid| process_state(*pid) != Some('Z')));
@@ -50,10 +50,10 @@ fn hanging_runs_give_their_slots_back() {
     cluster.engine.script(&json!([{ "command": "run", "image": "run:latest", "hang": true }]));
     let hanging: Vec<_> = (0..3).map(|number| workload(&format!("hanging_{number}"), "run:latest")).collect();
     cluster.apply(&manifest(&hanging));
-    wait_until("all slots are taken", || cluster.engine.hanging_calls().len() == 3);
+    wait_until("all slots are taken", || cluster.engine.hanging_calls_of("run").len() == 3);
     cluster.apply(&manifest(&[workload("free", "run")]));
     cluster.wait_for_state("free", "Running(Ok)");
-    assert_eq!(cluster.engine.hanging_calls().len(), 3, "and they were not ended for it");
+    assert_eq!(cluster.engine.hanging_calls_of("run").len(), 3, "and they were not ended for it");
 }
 
 #[test]
@@ -61,13 +61,13 @@ fn update_cancels_a_hanging_run() {
     let cluster = one_agent();
     cluster.engine.script(&json!([{ "command": "run", "image": "run", "hang": true }]));
     cluster.apply(&manifest(&[workload("w1", "run")]));
-    wait_until("podman run hangs", || cluster.engine.hanging_calls().len() == 1);
+    wait_until("podman run hangs", || cluster.engine.hanging_calls_of("run").len() == 1);
     cluster.apply(&manifest(&[workload("w1", "run:latest")]));
     cluster.wait_for("the new instance runs alone", || {
         let rows = cluster.workloads();
         (rows.len() == 1 && rows[0].state == "Running(Ok)").then_some(())
     });
-    assert!(cluster.engine.hanging_calls().is_empty());
+    assert!(cluster.engine.hanging_calls_of("run").is_empty());
     assert_eq!(cluster.engine.containers_of("w1").len(), 1);
 }
 
@@ -81,7 +81,7 @@ fn create_timeout_bounds_a_hanging_run() {
     cluster.apply(&manifest(&[workload("w1", "run")]));
     cluster.wait_for_state("w1", "Running(Ok)");
     assert_eq!(cluster.engine.calls_of("run", "w1.").len(), 2);
-    assert!(cluster.engine.hanging_calls().is_empty());
+    assert!(cluster.engine.hanging_calls_of("run").is_empty());
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn hanging_stop_delays_nobody() {
     cluster.wait_for_state("w2", "Running(Ok)");
     cluster.engine.script(&json!([{ "command": "stop", "workload": "w1", "times": 1, "hang": true }]));
     cluster.delete("w1");
-    wait_until("podman stop hangs", || cluster.engine.hanging_calls().len() == 1);
+    wait_until("podman stop hangs", || cluster.engine.hanging_calls_of("stop").len() == 1);
     cluster.apply(&manifest(&[workload("w3", "run")]));
     cluster.delete("w2");
     cluster.wait_for_state("w3", "Running(Ok)");
@@ -145,7 +145,7 @@ fn the_log_of_a_workload_whose_run_hangs_is_asked_for_and_delays_nobody() {
     let recorder = Recorder::start(&cluster);
     cluster.engine.script(&json!([{ "command": "run", "workload": "hanging", "hang": true }]));
     cluster.apply(&manifest(&[workload("hanging", "run")]));
-    wait_until("podman run hangs", || cluster.engine.hanging_calls().len() == 1);
+    wait_until("podman run hangs", || cluster.engine.hanging_calls_of("run").len() == 1);
     let instance = recorder.instance("hanging");
     assert!(LogClient::new(&cluster).read_all(everything(&instance)).is_empty(), "it has written nothing yet");
     // More than the queue of one workload holds: the newest wish counts, and nobody waits.
@@ -249,8 +249,8 @@ fn hanging_listing_at_the_start_of_an_agent_ends_after_its_limit() {
     cluster.start_server(&["-m", &file.to_string_lossy()]);
     cluster.engine.script(&json!([{ "command": "ps", "times": 1, "hang": true }]));
     cluster.start_agent("agent_A");
-    wait_until("podman ps hangs", || cluster.engine.hanging_calls().len() == 1);
-    let pid = cluster.engine.hanging_calls()[0];
+    wait_until("podman ps hangs", || cluster.engine.hanging_calls_of("ps").len() == 1);
+    let pid = cluster.engine.hanging_calls_of("ps")[0];
     cluster.wait_for_state("w1", "Running(Ok)");
     wait_until("the hanging listing is ended", || !is_alive(pid));
     assert_eq!(cluster.engine.containers_of("w1").len(), 1);
@@ -298,8 +298,13 @@ fn a_hanging_log_of_the_engine_hangs_nothing_else() {
     let mut client = LogClient::new(&cluster);
     client.request("hangs", everything(&w1));
     client.accepted("hangs");
-    let hangs =
-        || cluster.engine.calls_of("logs", "").iter().any(|call| cluster.engine.hanging_calls().contains(&call.pid));
+    let hangs = || {
+        cluster
+            .engine
+            .calls_of("logs", "")
+            .iter()
+            .any(|call| cluster.engine.hanging_calls_of("logs").contains(&call.pid))
+    };
     wait_until("the call hangs", || hangs() && cluster.engine.state().join("rule_uses.json").exists());
     let mut other = LogClient::new(&cluster);
     assert_eq!(other.read_all(everything(&w1)), ["hello"]);
@@ -309,7 +314,7 @@ fn a_hanging_log_of_the_engine_hangs_nothing_else() {
     cluster.wait_until_gone("w1");
     assert!(hangs(), "as long as somebody wants the log");
     client.cancel("hangs");
-    wait_until("the hanging call is ended", || cluster.engine.hanging_calls().is_empty());
+    wait_until("the hanging call is ended", || cluster.engine.hanging_calls_of("logs").is_empty());
 }
 
 #[test]

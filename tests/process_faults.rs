@@ -16,7 +16,7 @@ use ankaios_lite::model::version::VERSION;
 use ankaios_lite::wire::address::{Security, ServerUrl};
 use ankaios_lite::wire::client::{ClientOptions, ClientReceiver, ClientSender, Hangup, Service, connect};
 use rustix::process::Signal;
-use support::process::{is_alive, memory_peak_kib, process_state, thread_names};
+use support::process::{is_alive, memory_peak_kib, own_threads, process_state};
 use support::{Cluster, Proxy, manifest, wait_until, workload};
 
 /// A server, and an agent behind a proxy.
@@ -220,14 +220,14 @@ fn follow(url: &str, request: &str) -> (ClientSender, ClientReceiver, Hangup) {
 fn two_hundred_idle_connections_cost_nobody_the_service() {
     let mut cluster = Cluster::start(&["agent_A"]);
     let server = cluster.server().pid();
-    let threads = thread_names(server).len();
+    let threads = own_threads(server).len();
     let idle: Vec<TcpStream> =
         (0..200).map(|_| TcpStream::connect(cluster.address()).expect("the server listens")).collect();
     cluster.apply(&manifest(&[workload("w", "run")]));
     all_run(&cluster, &["w"]);
     cluster.delete("w");
     cluster.wait_until_gone("w");
-    let now = thread_names(server).len();
+    let now = own_threads(server).len();
     assert!(now <= threads + 8, "{now} threads instead of {threads}: none for each idle connection");
     drop(idle);
     cluster.apply(&manifest(&[workload("w", "run")]));

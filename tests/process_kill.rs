@@ -47,7 +47,7 @@ fn agent_killed_at_any_moment_of_twenty_creates_leaves_one_container_of_each_wor
         // At any moment of a create, not only at its begin.
         std::thread::sleep(Duration::from_millis(random.u64(0..2 * CREATE_MS)));
         cluster.kill_agent("agent_A");
-        interrupted += u64::from(!cluster.engine.hanging_calls().is_empty());
+        interrupted += u64::from(!cluster.engine.hanging_calls_of("run").is_empty());
         cluster.start_agent("agent_A");
         cluster.wait_for(&format!("all run in round {round}"), || {
             let rows = cluster.workloads();

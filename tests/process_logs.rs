@@ -61,21 +61,21 @@ fn a_followed_log_goes_on_until_its_container_ends_and_others_until_they_are_can
     other.request("cancelled", follow(&web));
     other.accepted("cancelled");
     assert_eq!(other.lines("cancelled"), ["hello world"]);
-    assert_eq!(cluster.engine.hanging_calls().len(), 2);
+    assert_eq!(cluster.engine.hanging_calls_of("logs").len(), 2);
     let agent = cluster.agent("agent_A").pid();
     let names = thread_names(agent);
     assert!(names.iter().any(|name| name == "log:1:web"), "{names:?}");
 
     other.cancel("cancelled");
     assert_eq!(other.next(), ("cancelled".to_owned(), ResponseContent::LogsCancelAccepted));
-    wait_until("its process is ended", || cluster.engine.hanging_calls().len() == 1);
+    wait_until("its process is ended", || cluster.engine.hanging_calls_of("logs").len() == 1);
     cluster.engine.finish("web", 0);
     assert_eq!(client.next(), ("ends".to_owned(), ResponseContent::LogsStop(web)));
     wait_until("no process and no thread is left", || {
         let no_zombies = children(agent).iter().all(|pid| process_state(*pid) != Some('Z'));
         no_zombies && thread_names(agent).iter().all(|name| !name.starts_with("log:"))
     });
-    assert!(cluster.engine.hanging_calls().is_empty());
+    assert!(cluster.engine.hanging_calls_of("logs").is_empty());
 }
 
 #[test]
@@ -113,9 +113,9 @@ fn a_lost_server_ends_the_processes_that_read_logs() {
     client.request("logs", follow(&web));
     client.accepted("logs");
     assert_eq!(client.lines("logs"), ["hello world"]);
-    wait_until("only the log is being read", || cluster.engine.hanging_calls().len() == 1);
+    wait_until("only the log is being read", || cluster.engine.hanging_calls_of("logs").len() == 1);
     cluster.kill_server();
-    wait_until("its process is ended", || cluster.engine.hanging_calls().is_empty());
+    wait_until("its process is ended", || cluster.engine.hanging_calls_of("logs").is_empty());
 }
 
 #[test]
@@ -126,9 +126,8 @@ fn an_agent_that_ends_and_one_that_follows_a_killed_one_leave_no_process_that_re
         client.request("logs", follow(&web));
         client.accepted("logs");
         assert_eq!(client.lines("logs"), ["hello world"]);
-        // A listing may still run.
-        wait_until("only the log is being read", || cluster.engine.hanging_calls().len() == 1);
-        let reading = cluster.engine.hanging_calls();
+        wait_until("only the log is being read", || cluster.engine.hanging_calls_of("logs").len() == 1);
+        let reading = cluster.engine.hanging_calls_of("logs");
         if killed {
             cluster.kill_agent("agent_A");
             assert!(is_alive(reading[0]), "nobody could end it");
@@ -179,7 +178,7 @@ fn a_line_without_end_closes_the_log() {
     let mut client = LogClient::new(&cluster);
     let lines = client.read_all(follow(&web));
     assert_eq!(lines, ["The previous log message exceeded the maximum 50 MB size. Closing the log campaign."]);
-    wait_until("its process is ended", || cluster.engine.hanging_calls().is_empty());
+    wait_until("its process is ended", || cluster.engine.hanging_calls_of("logs").is_empty());
     let peak = memory_peak_kib(cluster.agent("agent_A").pid());
     assert!(peak < 100_000, "the agent took {peak} KiB");
 }

@@ -143,7 +143,7 @@ fn run_that_outlives_a_killed_agent_does_not_lead_to_a_second_container() {
     let mut cluster = Cluster::start(&["agent_A"]);
     cluster.engine.script(&json!([{ "command": "run", "delay_ms": 3000 }]));
     cluster.apply(&manifest(&[workload("w1", "run")]));
-    wait_until("podman run is under way", || cluster.engine.hanging_calls().len() == 1);
+    wait_until("podman run is under way", || cluster.engine.hanging_calls_of("run").len() == 1);
     cluster.kill_agent("agent_A");
     cluster.start_agent("agent_A");
     cluster.wait_for_state("w1", "Running(Ok)");
@@ -192,7 +192,7 @@ fn agent_told_to_end_ends_at_once_even_with_a_hanging_engine_and_containers_live
         cluster.wait_for_state("w1", "Running(Ok)");
         cluster.engine.script(&json!([{ "command": "run", "workload": "hanging", "hang": true }]));
         cluster.apply(&manifest(&[workload("hanging", "run")]));
-        wait_until("podman run hangs", || cluster.engine.hanging_calls().len() == 1);
+        wait_until("podman run hangs", || cluster.engine.hanging_calls_of("run").len() == 1);
         let (pid, _) = cluster.engine.only_container("w1");
         cluster.agent("agent_A").signal(signal);
         let status = cluster.agent("agent_A").wait(QUICK).unwrap_or_else(|| panic!("the agent ignores {signal:?}"));

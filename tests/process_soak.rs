@@ -14,7 +14,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use support::process::thread_names;
+use support::process::own_threads;
 use support::{Cluster, Proxy, manifest, poll, wait_until, workload};
 
 const WORKLOADS: usize = 10;
@@ -39,7 +39,7 @@ struct Sample {
 
 fn held(pid: u32) -> (usize, usize) {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).expect("the process runs").count();
-    (thread_names(pid).len(), files)
+    (own_threads(pid).len(), files)
 }
 
 /// How often the threads of a process have begun to wait so far.

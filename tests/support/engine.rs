@@ -143,7 +143,16 @@ impl FakeEngine {
 
     /// Pids of commands that neither ended nor were killed.
     pub fn hanging_calls(&self) -> Vec<u32> {
-        let open = self.calls().into_iter().filter(|call| call.end_ms.is_none());
+        self.hanging(|_| true)
+    }
+
+    /// As [`Self::hanging_calls`], of one subcommand: a listing may run at any time.
+    pub fn hanging_calls_of(&self, command: &str) -> Vec<u32> {
+        self.hanging(|call| call.command() == command)
+    }
+
+    fn hanging(&self, counts: impl Fn(&Call) -> bool) -> Vec<u32> {
+        let open = self.calls().into_iter().filter(|call| call.end_ms.is_none() && counts(call));
         open.map(|call| call.pid).filter(|pid| is_alive(*pid)).collect()
     }
 
