@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ankaios_lite::model::messages::{
     FromWorkload, LogsRequest, ReadState, Request, RequestContent, Response, ResponseContent, ToWorkload, UpdateState,
@@ -90,8 +91,13 @@ impl ControlClient {
 
     /// The next message; `None` when nothing came in time.
     pub fn try_receive(&mut self) -> Option<ToWorkload> {
+        self.receive_within(LIMIT)
+    }
+
+    /// The next message; `None` when nothing came in this time.
+    pub fn receive_within(&mut self, limit: Duration) -> Option<ToWorkload> {
         let mut room = vec![0; 1 << 16];
-        poll(LIMIT, || {
+        poll(limit, || {
             loop {
                 if let Some(message) = self.take() {
                     return Some(message);

@@ -60,6 +60,11 @@ struct Absent {
 #[derive(Debug, Clone, Copy, Default)]
 struct Ready {
     output: bool,
+    /// Nobody had `output` open, and what is left in it was said before. The next writer may be there by the time that
+    /// it is read, and reading says nothing of the end of the one before.
+    writer_gone: bool,
+    /// There was something in `output`.
+    bytes: bool,
     room: bool,
     reader_gone: bool,
 }
@@ -147,6 +152,8 @@ impl<C: Clock> Poller<C> {
             let events = wait.revents();
             if is_output {
                 ready[index].output = !events.is_empty();
+                ready[index].writer_gone = events.contains(PollFlags::HUP);
+                ready[index].bytes = events.contains(PollFlags::IN);
             } else {
                 ready[index].room = events.contains(PollFlags::OUT);
                 ready[index].reader_gone = events.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL);
@@ -218,11 +225,17 @@ impl Link {
         if !ready.output {
             return;
         }
+        if ready.writer_gone && !ready.bytes {
+            self.session.on_close();
+        }
         match self.pipes.read(room) {
             Ok(ReadOutcome::Bytes(count)) => {
                 self.absent = None; // Who writes will read as well.
                 let (session, mut reach) = self.parts(shared);
                 session.on_bytes(&room[..count], now, &mut reach);
+                if ready.writer_gone && ready.bytes && count < room.len() {
+                    session.on_close(); // All that was left is read.
+                }
             }
             Ok(ReadOutcome::Closed) => self.session.on_close(),
             Ok(ReadOutcome::Nothing) => {}

@@ -172,6 +172,35 @@ fn answer(id: &str) -> Response {
     Response { id: id.to_owned(), content: ResponseContent::Error("no".to_owned()) }
 }
 
+#[test]
+fn a_hello_was_lost_when_the_workload_came_back_before_its_end_was_read() {
+    // It says it before or after the agent gets round to reading, and has left something unread or not.
+    for (early, left) in [(false, &[][..]), (true, &[]), (false, &[0xff; 3])] {
+        let mut rig = Rig::new();
+        let _interface = rig.open("w");
+        let mut client = rig.client("w");
+        client.say(FromWorkload::Empty);
+        rig.turns();
+        assert!(matches!(client.heard()[..], [ToWorkload::Closed { .. }]));
+        assert_eq!(write(client.output.as_ref().unwrap(), left), Ok(left.len()));
+        client.output = None;
+        let ready = rig.poller.wait(None, Some(Duration::ZERO)).unwrap().unwrap();
+        client.open_output();
+        if early {
+            client.say(hello());
+        }
+        let shared = rig.poller.shared.clone();
+        for (link, ready) in rig.poller.links.iter_mut().zip(ready) {
+            link.on_ready(ready, rig.clock.now(), &shared, &mut rig.poller.room);
+        }
+        if !early {
+            client.say(hello());
+        }
+        rig.turns();
+        assert_eq!(client.heard(), [ToWorkload::Accepted], "early: {early}, left: {left:?}");
+    }
+}
+
 // [utest->swdd~agent-listens-for-requests-from-pipe~1]
 // [utest->swdd~agent-forward-responses-to-control-interface-pipe~1]
 // [utest->swdd~agent-remove-id-prefix-forwarding-control-interface-response~1]
