@@ -15,7 +15,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use support::process::thread_names;
+use support::process::own_threads;
 use support::{Cluster, Proxy, manifest, poll, wait_until, workload};
 
 const WORKLOADS: usize = 10;
@@ -24,10 +24,6 @@ const WATCHED: Duration = Duration::from_secs(2);
 /// Rounds until allocators, thread stacks and caches have what they need, and what is started when it is first needed
 /// has been started.
 const WARM_UP: usize = 3;
-/// The threads on which gRPC runs its callbacks. It starts one more whenever all are busy, and ends those above two when
-/// they had nothing to do for half a minute: how many there are depends on what else uses the machine.
-const CALLBACKS: &str = "event_engine";
-const CALLBACKS_MAX: usize = 8;
 /// gRPC makes a few descriptors when they are first needed and keeps them.
 const FILES_MORE: usize = 2;
 /// What may be more at the end than at the begin; allocators take pages as threads happen to meet.
@@ -45,7 +41,7 @@ struct Sample {
     wake_ups: f64,
 }
 
-/// Threads by their names, and files.
+/// Threads of our own by their names, and files.
 #[derive(Debug, Clone, Default)]
 struct Held {
     threads: BTreeMap<String, usize>,
@@ -56,7 +52,7 @@ impl Held {
     fn of(pid: u32) -> Self {
         let files = fs::read_dir(format!("/proc/{pid}/fd")).expect("the process runs").count();
         let mut threads = BTreeMap::new();
-        for name in thread_names(pid) {
+        for name in own_threads(pid) {
             *threads.entry(name).or_default() += 1;
         }
         Self { threads, files }
@@ -77,8 +73,8 @@ impl Held {
 
     /// Nothing here is more than there.
     fn is_within(&self, other: &Self) -> bool {
-        let most = |thread: &str| if thread == CALLBACKS { CALLBACKS_MAX } else { other.count(thread) };
-        self.files <= other.files + FILES_MORE && self.threads.iter().all(|(name, count)| *count <= most(name))
+        let threads = self.threads.iter().all(|(name, count)| *count <= other.count(name));
+        threads && self.files <= other.files + FILES_MORE
     }
 }
 
