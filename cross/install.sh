@@ -40,6 +40,7 @@ while [ $# -gt 0 ]; do
     esac
     shift 2
 done
+case $prefix in '' | /*) ;; *) fail "'--prefix $prefix' is not an absolute path" "for example --prefix /opt/ankaios" ;; esac
 case $services in server | agent | both | none) ;; *) fail "'-t $services' is not known" "server, agent, both or none" ;; esac
 [ -n "$from" ] || from=$top/target/release
 if [ -z "$init" ]; then
@@ -51,9 +52,16 @@ case $init in systemd | sysv | none) ;; *) fail "'--init $init' is not known" "s
 for program in ank-server ank-agent ank; do
     [ -x "$from/$program" ] || fail "'$from/$program' is missing" "cargo build --release, or --from DIR"
 done
-mkdir -p "$destdir$prefix/bin" 2>/dev/null || true
-[ -w "$destdir$prefix/bin" ] || fail "'$destdir$prefix/bin' cannot be written" "run it as root, or choose another --prefix"
+[ -e "$files/ank.conf" ] || fail "'$files' has no settings" "run it from a complete copy of the repository"
+# Before anything is installed, so that nothing is installed by halves.
+for folder in "$prefix/bin" /etc/ankaios; do
+    mkdir -p "$destdir$folder" 2>/dev/null || true
+    [ -w "$destdir$folder" ] || fail "'$destdir$folder' cannot be written" "run it as root, or choose a --destdir"
+done
 
+uninstall=$prefix/bin/ank-uninstall.sh
+before=''
+if [ -e "$destdir$uninstall" ]; then before=$(sed -n "/^done <<'FILES'\$/,/^FILES\$/{//d;p}" "$destdir$uninstall"); fi
 # put MODE SOURCE TARGET: what ank-uninstall.sh removes.
 list=''
 put() {
@@ -78,7 +86,7 @@ put_settings() {
 wants() { [ "$services" = both ] || [ "$services" = "$1" ]; }
 
 for program in ank-server ank-agent ank; do put 0755 "$from/$program" "$prefix/bin/$program"; done
-# Pages that were made with: cargo run --example man -- target/man
+[ -d "$top/target/man" ] || printf "no manual pages: 'cargo run --example man -- target/man' makes them\n"
 for page in "$top"/target/man/man*/*; do
     [ -e "$page" ] || continue
     put 0644 "$page" "$prefix/share/man/$(basename -- "$(dirname -- "$page")")/$(basename -- "$page")"
@@ -112,8 +120,8 @@ done
 if wants server && [ "$init" != none ]; then
     if [ "$init" = systemd ]; then put 0644 "$files/ankaios.sysusers" /usr/lib/sysusers.d/ankaios.conf; fi
     if [ -n "$destdir" ]; then
-        :
-    elif command -v systemd-sysusers >/dev/null; then
+        [ "$init" = systemd ] || printf "the server runs as the user 'ankaios', which the image has to have\n"
+    elif [ "$init" = systemd ] && command -v systemd-sysusers >/dev/null; then
         systemd-sysusers ankaios.conf
     elif ! grep -q '^ankaios:' /etc/passwd; then
         useradd --system --user-group --home-dir /var/lib/ankaios --shell /usr/sbin/nologin ankaios 2>/dev/null ||
@@ -122,18 +130,25 @@ if wants server && [ "$init" != none ]; then
     fi
 fi
 
+# A run with other options must not make the uninstaller forget what an earlier one has installed.
+list=$(printf '%s\n%s' "$before" "$list" | sed '/^$/d' | sort -u)
 {
     cat <<'END'
 #!/bin/sh
 # Removes what install.sh has installed. Settings in /etc/ankaios, the state in /var/lib/ankaios and the user stay, and
 # workloads go on running. DESTDIR names an image of a system to remove it from.
 DESTDIR=${DESTDIR-}
+if ! [ -w "$(dirname -- "$0")" ]; then
+    echo "error: '$0' cannot be removed; run it as root" >&2
+    exit 1
+fi
 if [ -z "$DESTDIR" ]; then
     for service in ank-agent ank-server; do
         if [ -d /run/systemd/system ]; then
             systemctl disable --now "$service" 2>/dev/null
         elif [ -x "/etc/init.d/$service" ]; then
             "/etc/init.d/$service" stop
+            if command -v update-rc.d >/dev/null; then update-rc.d -f "$service" remove; fi
         fi
     done
 fi
@@ -141,18 +156,22 @@ while read -r file; do
     rm -f "$DESTDIR$file"
 done <<'FILES'
 END
-    printf '%s' "$list"
+    printf '%s\n' "$list"
     cat <<'END'
 FILES
 if [ -z "$DESTDIR" ] && [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 rm -f "$0"
 END
 } >"$changed"
-put 0755 "$changed" "$prefix/bin/ank-uninstall.sh"
+put 0755 "$changed" "$uninstall"
 if [ -z "$destdir" ] && [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 
-printf 'installed in %s; to remove it: %s/bin/ank-uninstall.sh\n' "$destdir$prefix" "$destdir$prefix"
-case $init in
-systemd) printf 'to start: systemctl enable --now%s%s\n' "$(! wants server || printf ' ank-server')" "$(! wants agent || printf ' ank-agent')" ;;
-sysv) printf 'to start: /etc/init.d/ank-server start; /etc/init.d/ank-agent start\n' ;;
-esac
+printf 'installed in %s; to remove it: %s\n' "$destdir$prefix" "$destdir$uninstall"
+for name in server agent; do
+    wants "$name" || continue
+    again="$([ -z "$before" ] || echo ", or restart what runs")"
+    case $init in
+    systemd) printf 'to start: systemctl enable --now ank-%s%s\n' "$name" "$again" ;;
+    sysv) printf "to start: /etc/init.d/ank-%s start%s; at each boot: 'update-rc.d ank-%s defaults'\n" "$name" "$again" "$name" ;;
+    esac
+done

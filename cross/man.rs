@@ -2,7 +2,7 @@
 //!
 //! Made of the same command lines that the programs parse; only what `--help` does not say is added here.
 
-use clap::Command;
+use clap::{Arg, Command};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 use std::error::Error;
@@ -12,13 +12,22 @@ use std::path::Path;
 /// What a page has beside the command line.
 struct Further {
     section: &'static str,
+    exits: &'static [(&'static str, &'static str)],
     files: &'static [(&'static str, &'static str)],
+    /// Variables that are not those of options.
     environment: &'static [(&'static str, &'static str)],
     see_also: &'static str,
 }
 
+const EXITS_OF_SERVICES: [(&str, &str); 3] = [
+    ("0", "A signal asked for the end, or help was shown."),
+    ("1", "The last line of the log says why."),
+    ("2", "An option or a variable is wrong."),
+];
+
 const SERVER: Further = Further {
     section: "8",
+    exits: &EXITS_OF_SERVICES,
     files: &[
         ("/etc/ankaios/ank-server.conf", "Settings, with all keys and their defaults as comments."),
         ("/etc/ankaios/state.yaml", "The workloads to start with, where the settings name it."),
@@ -30,6 +39,7 @@ const SERVER: Further = Further {
 };
 const AGENT: Further = Further {
     section: "8",
+    exits: &EXITS_OF_SERVICES,
     files: &[
         ("/etc/ankaios/ank-agent.conf", "Settings, with all keys and their defaults as comments."),
         ("/run/ankaios-agent", "Files and pipes of running workloads, where the settings name it."),
@@ -39,6 +49,13 @@ const AGENT: Further = Further {
 };
 const ANK: Further = Further {
     section: "1",
+    exits: &[
+        ("0", "Done."),
+        ("1", "Something failed while the command ran."),
+        ("2", "The command line or the environment is wrong."),
+        ("3", "The update was accepted, but a workload failed; with --fail-on-error."),
+        ("4", "The update was accepted, but --wait-timeout passed before all workloads were there."),
+    ],
     files: &[
         ("~/.config/ankaios/ank.conf", "Settings of a user."),
         ("/etc/ankaios/ank.conf", "Settings of all users that have no file of their own."),
@@ -49,7 +66,11 @@ const ANK: Further = Further {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = std::env::args_os().nth(1).ok_or("usage: man <folder>")?;
-    let folder = Path::new(&folder);
+    write(Path::new(&folder))
+}
+
+/// Writes all pages into folders `man1` and `man8` below this one.
+pub fn write(folder: &Path) -> Result<(), Box<dyn Error>> {
     for (command, further) in [
         (ankaios_lite::server::settings::command(), &SERVER),
         (ankaios_lite::agent::settings::command(), &AGENT),
@@ -57,6 +78,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     ] {
         let mut command = command;
         command.build();
+        let command = with_variables(command);
         write_with_subcommands(&command, command.get_name(), further, folder)?;
     }
     Ok(())
@@ -77,6 +99,38 @@ fn write_with_subcommands(
     Ok(())
 }
 
+/// How help shows the variable of an option, some with the value that it happens to have.
+const VARIABLE: &str = " [env: ";
+
+/// The environment variable of an option: its own, or the one that its help shows.
+fn variable(argument: &Arg) -> Option<String> {
+    if let Some(name) = argument.get_env() {
+        return Some(name.to_string_lossy().into_owned());
+    }
+    let help = argument.get_help()?.to_string();
+    help.split_once(VARIABLE)?.1.split(['=', ']']).next().map(str::to_owned)
+}
+
+/// The command with the variable of each option in its help, without what the environment says while pages are made.
+fn with_variables(command: Command) -> Command {
+    let command = command.mut_args(|argument| {
+        let Some(name) = variable(&argument) else { return argument };
+        let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+        let help = help.split_once(VARIABLE).map_or(help.as_str(), |(help, _)| help);
+        argument.help(format!("{help}{VARIABLE}{name}]"))
+    });
+    command.mut_subcommands(with_variables)
+}
+
+/// Option and environment variable of each argument that has one.
+fn variables(command: &Command) -> Vec<(String, String)> {
+    let named = |argument: &Arg| Some((variable(argument)?, format!("As --{}.", argument.get_long()?)));
+    let mut all: Vec<_> = command.get_arguments().filter_map(named).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
 fn page(command: &Command, name: &str, further: &Further) -> Result<Vec<u8>, Box<dyn Error>> {
     let man = Man::new(command.clone()).title(name.to_owned()).section(further.section).source("Ankaios").manual("");
     let mut text = Vec::new();
@@ -90,13 +144,19 @@ fn page(command: &Command, name: &str, further: &Further) -> Result<Vec<u8>, Box
     if command.get_subcommands().any(|below| !below.is_hide_set()) {
         man.render_subcommands_section(&mut text)?;
     }
+    let own = |entries: &[(&str, &str)]| -> Vec<_> {
+        entries.iter().map(|(what, meaning)| ((*what).to_owned(), (*meaning).to_owned())).collect()
+    };
+    let environment = [variables(command), own(further.environment)].concat();
     let mut end = Roff::new();
-    for (title, entries) in [("FILES", further.files), ("ENVIRONMENT", further.environment)] {
+    for (title, entries) in
+        [("EXIT STATUS", own(further.exits)), ("ENVIRONMENT", environment), ("FILES", own(further.files))]
+    {
         end.control("SH", [title]);
         for (what, meaning) in entries {
             end.control("TP", []);
-            end.text([bold(*what)]);
-            end.text([roman(*meaning)]);
+            end.text([bold(what)]);
+            end.text([roman(meaning)]);
         }
     }
     end.control("SH", ["SEE ALSO"]);

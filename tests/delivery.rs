@@ -157,7 +157,8 @@ fn settings_are_understood_as_they_are_and_with_every_comment_in_use() {
     let path = |name: &str| folder.path().join(name);
     let here = |text: String| {
         // Certificates are not there, and the agent's folder only on a device.
-        let kept = text.lines().filter(|line| !line.contains("_pem")).map(|line| format!("{line}\n"));
+        let needs_them = |line: &&str| line.contains("_pem") || line.starts_with("commander_names");
+        let kept = text.lines().filter(|line| !needs_them(line)).map(|line| format!("{line}\n"));
         kept.collect::<String>().replace("/run/ankaios-agent", run_folder.to_str().expect("text"))
     };
     for text in [text(delivered("ank-server.conf")), everything_in_use("ank-server.conf")] {
@@ -274,18 +275,24 @@ fn files_below(folder: &Path) -> BTreeSet<String> {
     found
 }
 
-fn install(image: &Path, arguments: &[&str]) {
+/// Runs install.sh for an image of a system.
+fn install_sh(image: &Path, arguments: &[&str]) -> std::process::Output {
     let programs = Path::new(env!("CARGO_BIN_EXE_ank")).parent().expect("it is in a folder");
-    let output = Command::new("sh")
-        .arg(top().join("cross/install.sh"))
-        .arg("--from")
-        .arg(programs)
-        .arg("--destdir")
-        .arg(image)
-        .args(arguments)
-        .output()
-        .expect("there is a shell");
+    let mut command = Command::new("sh");
+    command.arg(top().join("cross/install.sh")).arg("--from").arg(programs).arg("--destdir").arg(image);
+    command.args(arguments).output().expect("there is a shell")
+}
+
+/// Answers what it printed.
+fn install(image: &Path, arguments: &[&str]) -> String {
+    let output = install_sh(image, arguments);
     assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn uninstall(script: &Path, image: &Path) {
+    let output = Command::new("sh").arg(script).env("DESTDIR", image).output().expect("there is a shell");
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
 }
 
 #[test]
@@ -319,9 +326,12 @@ fn install_sh_installs_keeps_settings_and_removes_what_it_has_installed() {
     assert_eq!(text(&settings), "# by the user\n");
     assert_eq!(files_below(image.path()), installed, "a second run adds nothing");
 
-    let uninstall = image.path().join("usr/local/bin/ank-uninstall.sh");
-    let output = Command::new("sh").arg(uninstall).env("DESTDIR", image.path()).output().expect("there is a shell");
-    assert!(output.status.success(), "{output:?}");
+    let state = image.path().join("var/lib/ankaios/desired-state.json");
+    fs::create_dir_all(state.parent().expect("it is in a folder")).expect("own folder is writable");
+    fs::write(&state, "{}").expect("own folder is writable");
+    uninstall(&image.path().join("usr/local/bin/ank-uninstall.sh"), image.path());
+    assert_eq!(text(&settings), "# by the user\n");
+    fs::remove_file(state).expect("the state is the user's and stays");
     let kept: BTreeSet<String> = expected[..4].iter().map(|file| (*file).to_owned()).collect();
     assert_eq!(files_below(image.path()), kept);
 }
@@ -332,7 +342,53 @@ fn install_sh_installs_one_service_or_init_scripts() {
     install(image.path(), &["--init", "sysv", "-t", "agent", "--prefix", "/opt/ankaios"]);
     let installed = files_below(image.path());
     assert!(installed.contains("etc/init.d/ank-agent") && installed.contains("opt/ankaios/bin/ank-agent"));
-    assert!(!installed.iter().any(|file| file.contains("ank-server.") || file.ends_with("init.d/ank-server")));
+    // Of the server there is nothing but its program and, where they were made, its manual page.
+    for file in ["etc/ankaios/ank-server.conf", "etc/ankaios/state.yaml", "etc/init.d/ank-server"] {
+        assert!(!installed.contains(file), "{file}");
+    }
     let script = text(image.path().join("etc/init.d/ank-agent"));
     assert!(script.contains("\nDAEMON=/opt/ankaios/bin/$NAME\n"), "{script}");
+}
+
+#[test]
+fn install_sh_removes_also_what_a_run_with_other_options_has_installed() {
+    let image = scratch::folder("image");
+    install(image.path(), &["--init", "systemd"]);
+    let said = install(image.path(), &["--init", "sysv", "-t", "agent"]);
+    assert!(
+        said.contains("/etc/init.d/ank-agent start, or restart what runs") && !said.contains("ank-server"),
+        "{said}"
+    );
+    uninstall(&image.path().join("usr/local/bin/ank-uninstall.sh"), image.path());
+    let left = files_below(image.path());
+    assert!(left.iter().all(|file| file.starts_with("etc/ankaios/")), "{left:?}");
+}
+
+#[test]
+fn install_sh_installs_nothing_when_it_is_called_wrongly() {
+    let image = scratch::folder("image");
+    for (arguments, expected) in [
+        (["--wrong", "x"], "error: unknown option '--wrong'\nhint: "),
+        (["--init", "upstart"], "error: '--init upstart' is not known\nhint: systemd, sysv or none\n"),
+        (["-t", "client"], "error: '-t client' is not known\nhint: server, agent, both or none\n"),
+        (["--prefix", "opt"], "error: '--prefix opt' is not an absolute path\nhint: "),
+        (["--from", "/missing"], "error: '/missing/ank-server' is missing\nhint: "),
+    ] {
+        let output = install_sh(image.path(), &arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(said.starts_with(expected), "{arguments:?}: {said}");
+        assert_eq!(files_below(image.path()), BTreeSet::new(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn install_sh_installs_nothing_by_halves() {
+    let image = scratch::folder("image");
+    fs::write(image.path().join("etc"), "no folder can be made here").expect("own folder is writable");
+    let output = install_sh(image.path(), &["--init", "none"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.starts_with("error: '") && said.contains("/etc/ankaios' cannot be written\nhint: "), "{said}");
+    assert_eq!(files_below(image.path()), BTreeSet::from(["etc".to_owned()]));
 }

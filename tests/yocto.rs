@@ -10,7 +10,7 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -237,4 +237,57 @@ fn example_of_a_build_names_what_there_is() {
     for package in installed.split_whitespace().filter(|name| name.starts_with("ank")) {
         assert!(read("tests/golden/yocto_all.txt").lines().any(|line| line == package), "no package '{package}'");
     }
+}
+
+/// A clone of this repository in `folder`, whose version is then another one.
+fn clone_with_version(folder: &Path, version: &str) -> PathBuf {
+    let clone = folder.join("clone");
+    let of_clone = |arguments: &[&str]| {
+        let identity = ["-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"];
+        run(&format!("git {arguments:?}"), Command::new("git").arg("-C").arg(&clone).args(identity).args(arguments))
+    };
+    run("git clone", Command::new("git").args(["clone", "--quiet", "--shared", "."]).arg(&clone));
+    // As it is in the working tree, committed or not.
+    fs::copy(repository("yocto/update.py"), clone.join("yocto/update.py")).expect("own folder is writable");
+    let manifest = fs::read_to_string(clone.join("Cargo.toml")).expect("it was cloned");
+    let old = format!("\nversion = \"{}\"\n", env!("CARGO_PKG_VERSION"));
+    assert!(manifest.contains(&old), "{manifest}");
+    let new = manifest.replacen(&old, &format!("\nversion = \"{version}\"\n"), 1);
+    fs::write(clone.join("Cargo.toml"), new).expect("own folder is writable");
+    of_clone(&["commit", "--quiet", "--all", "--message", "a release"]);
+    clone
+}
+
+#[test]
+fn update_points_the_recipe_at_a_release() {
+    let folder = scratch::folder("yocto-update");
+    let clone = clone_with_version(folder.path(), "9.8.7");
+    fs::write(clone.join("README.md"), "not committed").expect("own folder is writable");
+    let mut update = Command::new("python3");
+    let output = update.arg(clone.join("yocto/update.py")).output().expect("python starts");
+    let (said, warned) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && warned.starts_with("warning: changes"), "{said}{warned}");
+    let commit = run("git", Command::new("git").arg("-C").arg(&clone).args(["rev-parse", "HEAD"]));
+    assert!(said.starts_with(&format!("the recipe builds 9.8.7 at {}", commit.trim())), "{said}");
+    let recipes: Vec<String> = fs::read_dir(clone.join(RECIPES))
+        .expect("the layer has recipes")
+        .flatten()
+        .map(|file| file.file_name().to_string_lossy().into_owned())
+        .filter(|name| name.ends_with(".bb"))
+        .collect();
+    assert_eq!(recipes, ["ankaios-lite_9.8.7.bb"]);
+    let recipe = fs::read_to_string(clone.join(RECIPES).join(&recipes[0])).expect("it can be read");
+    assert_eq!(value(&recipe, "SRCREV"), commit.trim());
+    let crates = fs::read_to_string(clone.join(RECIPES).join("ankaios-lite-crates.inc")).expect("it can be read");
+    assert!(crates.contains("crate://crates.io/grpcio-sys/"), "{crates}");
+}
+
+#[test]
+fn update_names_a_commit_that_there_is_not() {
+    let mut update = Command::new("python3");
+    let output = update.arg(repository("yocto/update.py")).args(["--print", "no-such-commit"]).output();
+    let output = output.expect("python starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.starts_with("error: 'no-such-commit' is no commit of '") && said.contains("\nhint: "), "{said}");
 }

@@ -16,8 +16,23 @@ RECIPES = ROOT / "yocto/meta-ankaios-lite/recipes-core/ankaios-lite"
 CRATES = RECIPES / "ankaios-lite-crates.inc"
 
 
+def fail(text, hint):
+    sys.exit(f"error: {text}\nhint: {hint}")
+
+
 def git(*arguments):
-    return subprocess.run(["git", "-C", ROOT, *arguments], check=True, capture_output=True, text=True).stdout
+    try:
+        return subprocess.run(["git", "-C", ROOT, *arguments], check=True, capture_output=True, text=True).stdout
+    except FileNotFoundError:
+        fail("git is not installed", "apt-get install git")
+
+
+def commit_of(name):
+    """The number of the commit with this name."""
+    try:
+        return git("rev-parse", "--verify", f"{name}^{{commit}}").strip()
+    except subprocess.CalledProcessError as error:
+        fail(f"'{name}' is no commit of '{ROOT}'", error.stderr.strip() or "'git log' lists them")
 
 
 def crates(lock):
@@ -35,7 +50,7 @@ def crates(lock):
 def main(arguments):
     only_print = "--print" in arguments
     wanted = [argument for argument in arguments if argument != "--print"] or ["HEAD"]
-    commit = git("rev-parse", "--verify", f"{wanted[0]}^{{commit}}").strip()
+    commit = commit_of(wanted[0])
     text = crates(git("show", f"{commit}:Cargo.lock"))
     if only_print:
         sys.stdout.write(text)
@@ -51,6 +66,8 @@ def main(arguments):
     recipe.write_text(content)
     recipe.rename(RECIPES / f"ankaios-lite_{version}.bb")
     CRATES.write_text(text)
+    if git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!yocto").strip():
+        print("warning: changes outside of yocto/ that are not committed are not part of it", file=sys.stderr)
     print(f"the recipe builds {version} at {commit}, {text.count('crate://')} crates")
 
 
