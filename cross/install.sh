@@ -124,12 +124,14 @@ if wants server && [ "$init" != none ]; then
     elif [ "$init" = systemd ] && command -v systemd-sysusers >/dev/null; then
         systemd-sysusers ankaios.conf
     elif ! grep -q '^ankaios:' /etc/passwd; then
-        # The group may be left of an earlier installation. The second command is busybox's.
+        # The group may be left of an earlier installation. The second way is busybox's.
         if grep -q '^ankaios:' /etc/group; then group='--gid ankaios'; else group=--user-group; fi
         # shellcheck disable=SC2086
         useradd --system $group --home-dir /var/lib/ankaios --shell /usr/sbin/nologin ankaios 2>/dev/null ||
-            adduser -S -D -H -h /var/lib/ankaios -G ankaios ankaios >/dev/null 2>&1 ||
-            adduser -S -D -H -h /var/lib/ankaios ankaios >/dev/null 2>&1 || true
+            {
+                grep -q '^ankaios:' /etc/group || addgroup -S ankaios
+                adduser -S -D -H -h /var/lib/ankaios -G ankaios ankaios
+            } >/dev/null 2>&1 || true
         if ! grep -q '^ankaios:' /etc/passwd || ! grep -q '^ankaios:' /etc/group; then
             fail "no user 'ankaios' could be made" "make a system user and a group of this name, then run this again"
         fi
