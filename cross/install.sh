@@ -124,9 +124,17 @@ if wants server && [ "$init" != none ]; then
     elif [ "$init" = systemd ] && command -v systemd-sysusers >/dev/null; then
         systemd-sysusers ankaios.conf
     elif ! grep -q '^ankaios:' /etc/passwd; then
-        useradd --system --user-group --home-dir /var/lib/ankaios --shell /usr/sbin/nologin ankaios 2>/dev/null ||
-            adduser -S -D -H -h /var/lib/ankaios ankaios ||
-            fail "no user 'ankaios' could be made" "make a system user and a group of this name"
+        # The group may be left of an earlier installation. The second way is busybox's.
+        if grep -q '^ankaios:' /etc/group; then group='--gid ankaios'; else group=--user-group; fi
+        # shellcheck disable=SC2086
+        useradd --system $group --home-dir /var/lib/ankaios --shell /usr/sbin/nologin ankaios 2>/dev/null ||
+            {
+                grep -q '^ankaios:' /etc/group || addgroup -S ankaios
+                adduser -S -D -H -h /var/lib/ankaios -G ankaios ankaios
+            } >/dev/null 2>&1 || true
+        if ! grep -q '^ankaios:' /etc/passwd || ! grep -q '^ankaios:' /etc/group; then
+            fail "no user 'ankaios' could be made" "make a system user and a group of this name, then run this again"
+        fi
     fi
 fi
 
@@ -144,9 +152,10 @@ if ! [ -w "$(dirname -- "$0")" ]; then
 fi
 if [ -z "$DESTDIR" ]; then
     for service in ank-agent ank-server; do
-        if [ -d /run/systemd/system ]; then
+        if [ -e "/etc/systemd/system/$service.service" ] && [ -d /run/systemd/system ]; then
             systemctl disable --now "$service" 2>/dev/null
-        elif [ -x "/etc/init.d/$service" ]; then
+        fi
+        if [ -x "/etc/init.d/$service" ]; then
             "/etc/init.d/$service" stop
             if command -v update-rc.d >/dev/null; then update-rc.d -f "$service" remove; fi
         fi

@@ -250,9 +250,9 @@ fn clone_with_version(folder: &Path, version: &str) -> PathBuf {
     // As it is in the working tree, committed or not.
     fs::copy(repository("yocto/update.py"), clone.join("yocto/update.py")).expect("own folder is writable");
     let manifest = fs::read_to_string(clone.join("Cargo.toml")).expect("it was cloned");
-    let old = format!("\nversion = \"{}\"\n", env!("CARGO_PKG_VERSION"));
-    assert!(manifest.contains(&old), "{manifest}");
-    let new = manifest.replacen(&old, &format!("\nversion = \"{version}\"\n"), 1);
+    // That of the commit, which need not be the one that is being worked on.
+    let old = manifest.lines().find(|line| line.starts_with("version = ")).expect("it has a version").to_owned();
+    let new = manifest.replacen(&old, &format!("version = \"{version}\""), 1);
     fs::write(clone.join("Cargo.toml"), new).expect("own folder is writable");
     of_clone(&["commit", "--quiet", "--all", "--message", "a release"]);
     clone

@@ -22,6 +22,13 @@ done
 rm -rf target/man target/debian
 mkdir -p target/debian
 tests/scripts/cargo.sh run --quiet --locked --example man -- target/man
+# Debian's form of a changelog; CHANGELOG.md says what there is.
+{
+    version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+    maintainer=$(sed -n 's/^maintainer = "\(.*\)"/\1/p' Cargo.toml)
+    printf 'ankaios-lite (%s-1) unstable; urgency=medium\n\n  * See /usr/share/doc/*/CHANGELOG.md.\n\n' "$version"
+    printf ' -- %s  %s\n' "$maintainer" "$(date -R -d "@$(git log -1 --format=%ct 2>/dev/null || date +%s)")"
+} >target/man/changelog.Debian
 for variant in server agent cli; do
     "$tools/bin/cargo-deb" --quiet --no-build --no-strip --variant "$variant" --output target/debian/
 done

@@ -54,6 +54,9 @@ trap 'rm -rf "$work/root"' EXIT
 cp -a "$system" "$work/root"
 cp target/debian/*.deb "$target/debug/ank-agent" "$target/debug/ank-server" tests/systemd/guest.sh "$work/disk"
 strip "$work/disk/ank-agent" "$work/disk/ank-server"
+# What install.sh needs of the repository.
+mkdir "$work/disk/repository"
+cp -r cross yocto "$work/disk/repository"
 
 title "Booting"
 # The payload gets a cgroup2 of its own, whatever this machine uses, and what runc wants of the kernel.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs as root in the booted system (tests/scripts/systemd-test.sh): installs the packages, lets systemd supervise server and agent, breaks
-# both, removes the packages. /mnt has the packages and the programs of a build for tests.
+# Runs as root in the booted system (tests/scripts/systemd-test.sh): installs the packages, lets systemd supervise server
+# and agent, breaks both, removes the packages, and does the like with install.sh and with the init scripts. /mnt has the
+# packages, the programs of a build for tests, and what install.sh needs of the repository.
 set -uo pipefail
 export LC_ALL=C HOME=/root
 exec 2>&1
@@ -76,6 +77,7 @@ workloads:
       image: docker.io/library/alpine:latest
       commandArgs: ["sleep", "100000"]
 END
+cp /etc/ankaios/state.yaml /tmp/web.yaml
 check "enable --now answers when both are ready" systemctl enable --now ank-server ank-agent
 for unit in ank-server ank-agent; do
     check "$unit is active" is "$unit" ActiveState active
@@ -167,6 +169,87 @@ check "the containers are untouched" untouched
 check "it ends in order" is ank-agent Result success
 check "the packages can be purged" dpkg --purge ank ank-agent ank-server
 check "nothing of them is left" [ -z "$(find /etc/ankaios /usr/bin/ank* /var/lib/ankaios /usr/lib/systemd/system/ank-* /etc/systemd/system/*/ank-* 2>/dev/null)" ]
+check "the containers are untouched" untouched
+say "--- install.sh, with systemd"
+for package in /mnt/*.deb; do dpkg-deb --extract "$package" /opt/from; done
+install_sh() { /mnt/repository/cross/install.sh --from /opt/from/usr/bin "$@"; }
+both() { # What starts with the workloads that still run.
+    cat /tmp/web.yaml
+    sed -n '/^  db:/,$p' /tmp/db.yaml
+}
+check "it installs" install_sh
+check "it starts nothing" is ank-agent ActiveState inactive
+both >/etc/ankaios/state.yaml
+echo '# by the user' >>/etc/ankaios/ank-agent.conf
+check "enable --now starts what it has installed" systemctl enable --now ank-server ank-agent
+check "the agent is the one in /usr/local" [ "$(readlink "/proc/$(show ank-agent MainPID)/exe")" = /usr/local/bin/ank-agent ]
+check "it has adopted the workloads" within 120 status_has ank-agent "2 workloads: 2 running"
+check "it installs over itself while both run" install_sh
+check "the settings of the user are kept" grep -q 'by the user' /etc/ankaios/ank-agent.conf
+printf 'apiVersion: v1\nworkloads: {}\nconfigs:\n  seen: "yes"\n' >/tmp/config.yaml
+check "a manifest can be applied" ank apply /tmp/config.yaml
+check "the agent restarts" systemctl restart ank-agent
+check "it has adopted the workloads" within 120 status_has ank-agent "2 workloads: 2 running"
+check "the containers are untouched" untouched
+check "it uninstalls" /usr/local/bin/ank-uninstall.sh
+check "both have ended" not pgrep -x 'ank-agent|ank-server'
+find /etc /usr/local /usr/lib/sysusers.d /var/lib/ankaios '(' -name 'ank*' -o -name '_ank' -o -name state.yaml -o -name 'desired-state*' ')' \
+    ! -type d 2>/dev/null | sort >/tmp/left
+printf '%s\n' /etc/ankaios/ank-agent.conf /etc/ankaios/ank-server.conf /etc/ankaios/ank.conf /etc/ankaios/state.yaml \
+    /var/lib/ankaios/desired-state.json >/tmp/left-expected
+check "only settings and state are left" diff /tmp/left /tmp/left-expected
+check "the containers are untouched" untouched
+
+say "--- install.sh, with init scripts"
+userdel ankaios
+rm -r /var/lib/ankaios
+check "it installs and makes the user" install_sh --init sysv
+check "there is a user for the server" getent passwd ankaios
+script() { "/etc/init.d/ank-$1" "$2"; }
+says() { # TEXT, COMMAND...
+    local text=$1 output
+    shift
+    output=$("$@" 2>&1)
+    [ "$output" = "$text" ] || { echo "$output"; return 1; }
+}
+answers() { # CODE, COMMAND...
+    local code=$1
+    shift
+    "$@"
+    [ $? -eq "$code" ]
+}
+pid_of() { cat "/run/ank-$1.pid"; }
+check "the server starts" says "Starting ank-server" script server start
+check "the agent starts" says "Starting ank-agent" script agent start
+check "both workloads run" within 120 all_running
+check "the server is the user" [ "$(stat -c %U "/proc/$(pid_of server)")" = ankaios ]
+check "its files are its own" [ "$(stat -c '%U %a' /var/lib/ankaios /var/log/ank-server.log | tr '\n' ' ')" = "ankaios 700 ankaios 640 " ]
+say "the agent's protection from a lack of memory: $(cat "/proc/$(pid_of agent)/oom_score_adj")"
+pid=$(pid_of agent)
+check "a second start does nothing" says "ank-agent is running already" script agent start
+check "it is the same process" [ "$(pid_of agent)" = "$pid" ]
+check "the status tells it" says "ank-agent running" script agent status
+check "the agent restarts" script agent restart
+check "it is another process" [ "$(pid_of agent)" != "$pid" ]
+check "both workloads run" within 120 all_running
+kill -KILL "$(pid_of agent)"
+check "the status tells that it was killed" within 10 answers 3 script agent status
+echo $$ >/run/ank-agent.pid
+check "it starts although its pid was given to another process" says "Starting ank-agent" script agent start
+check "both workloads run" within 120 all_running
+check "a manifest can be applied" ank apply /tmp/config.yaml
+check "the server restarts" script server restart
+check "it knows what was applied" within 30 eval 'ank get configs | grep seen'
+check "both workloads run" within 120 all_running
+check "the agent stops" says "Stopping ank-agent" script agent stop
+check "a second stop does nothing" says "ank-agent is not running" script agent stop
+check "the status tells it" answers 3 script agent status
+check "wrong settings are told at once" answers 1 env ANKAGENT_NAME='no name' /etc/init.d/ank-agent start
+script agent start
+check "it uninstalls" /usr/local/bin/ank-uninstall.sh
+check "both have ended" not pgrep -x 'ank-agent|ank-server'
+check "nothing starts them again" [ -z "$(find /etc/init.d /etc/rc?.d -name '*ank-*')" ]
+check "the state is left" [ -s /var/lib/ankaios/desired-state.json ]
 check "the containers are untouched" untouched
 say "$passed passed, $failed failed"
 sync
