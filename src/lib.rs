@@ -90,6 +90,7 @@
 //!   lifecycle/             readiness, liveness and conditions of workloads                 -
 //!     probe_table.rs       when to check, what the results amount to                [probes]
 //!     probe_sockets.rs     asks: connections, requests, files; commands   [probes] [exec:name]
+//!     path_looks.rs        looks at paths, which may hang                             [paths]
 //!     prober.rs            the loop that checks all of them                          [probes]
 //!     conditions.rs        who may not run at the moment                          [scheduler]
 //!   existing_workloads.rs  containers found at start: resume, reuse, replace, delete [scheduler]

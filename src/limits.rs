@@ -329,6 +329,14 @@ pub const MISSING_TARGET_RETRY: Duration = Duration::from_secs(1);
 /// How often preconditions are looked at (rule 12).
 pub const PRECONDITION_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Threads that look at paths for one owner. Each may be kept by a network mount that does not answer; a node has few.
+pub const PATH_THREADS: usize = 4;
+/// Paths that one owner may have asked for without an answer: two for each of many workloads.
+pub const PATH_LOOKS_MAX: usize = 1024;
+/// Longest wait of the scheduler for paths of conditions, once for each that does not answer. A disk needs less.
+pub const PATH_WAIT: Duration = Duration::from_millis(50);
+const _: () = assert!(PATH_WAIT.as_millis() * PATH_THREADS as u128 * 2 < TURN_MAX.as_millis());
+
 // --------------------------------------------------------------- persistence
 
 /// Pause before a state that could not be stored is tried again. A full disk seldom gets better at once.

@@ -99,16 +99,26 @@ impl RestartBackoff {
         Some(now + Duration::from_millis(random.u64(bound / 2..=bound)))
     }
 
+    /// The workload was started and did not become ready: when to start it again, as [`Self::next`]. Where nothing
+    /// delays restarts it is delayed like a create that failed, which it is shown as.
+    pub fn next_start(&mut self, now: Instant, random: &mut fastrand::Rng) -> Option<Instant> {
+        if self.enabled || self.rules.is_some() {
+            return self.next(Ended::Badly, now, random);
+        }
+        self.failures = self.failures.saturating_add(1);
+        Some(now + retry_delay(self.failures, random))
+    }
+
     /// The workload ended now: when to start it again.
     ///
     /// After a failure the first restart is immediate, the next ones wait for half to all of a bound that doubles;
     /// two starts are at least [`RESTART_SPACING`] apart in any case.
     pub fn restart_at(&mut self, ended: Ended, now: Instant, random: &mut fastrand::Rng) -> Instant {
-        if !self.enabled {
-            return now;
-        }
         if self.running_since.take().is_some_and(|since| now.saturating_duration_since(since) >= RESTART_RESET) {
             self.failures = 0;
+        }
+        if !self.enabled {
+            return now;
         }
         let mut at = now;
         if ended == Ended::Badly {
@@ -216,6 +226,23 @@ mod tests {
             backoff.starting(now);
             assert_eq!(backoff.restart_at(Ended::Badly, now, &mut random), now);
         }
+    }
+
+    /// It was created and removed as fast as the engine could.
+    #[test]
+    fn a_start_that_did_not_become_ready_is_delayed_even_without_backoff() {
+        let start = ManualClock::new().now();
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut backoff = RestartBackoff::new(false);
+        let mut now = start;
+        for _ in 0..12 {
+            backoff.starting(now);
+            now = backoff.next_start(now, &mut random).unwrap();
+        }
+        assert!(now - start > Duration::from_secs(60), "{:?}", now - start);
+        backoff.running(now);
+        backoff.restart_at(Ended::Badly, now + RESTART_RESET, &mut random);
+        assert_eq!(backoff.unsuccessful(), 0);
     }
 
     fn rules(max_restarts: Option<u32>) -> Restart {

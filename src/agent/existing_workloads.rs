@@ -69,9 +69,13 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
                 let unchanged = container.instance == added.instance && *runtime == added.workload.runtime;
                 unchanged && container.state.phase == Phase::Running
             };
-            let known = self.objects.contains_key(name) || self.scheduler.get(name).is_some();
+            // What is known was looked at when it came: once for its activation, and what waits for its precondition would
+            // be forgotten.
+            if self.objects.contains_key(name) || self.scheduler.get(name).is_some() {
+                continue;
+            }
             self.note_wanted(added);
-            if known || self.is_inactive(name) || !by_workload.get(name).is_some_and(|found| found.iter().any(serves)) {
+            if self.is_inactive(name) || !by_workload.get(name).is_some_and(|found| found.iter().any(serves)) {
                 continue;
             }
             let Some(best) = take_best(&mut by_workload, added) else { continue };

@@ -648,8 +648,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         if silent { Vec::new() } else { vec![shown] }
     }
 
-    /// Tries again to get threads for the control loops that have none.
+    /// Tries again to get threads for the control loops that have none, and for checks.
     pub fn start_waiting_loops(&mut self) {
+        self.context.probes.try_again();
         while let Some((key, control_loop)) = self.unstarted.pop_first() {
             let name = self.objects.get(&key).map_or(&key, |object| &object.instance.workload);
             match self.threads.start(name, control_loop) {

@@ -4,11 +4,14 @@
 
 use super::rows::{self, Row};
 use super::table::one_line;
-use crate::model::execution_state::{Phase, WorkloadState};
+use crate::model::execution_state::{INACTIVE_PREFIX, Phase, WorkloadState};
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::model::workload::AddCondition;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// [`Phase::PendingWaitingToStart`] as in tables.
+const WAITING_TO_START: &str = "Pending(WaitingToStart)";
 
 /// [`rows::MASKS`] and the dependencies.
 pub const MASKS: [&str; 8] = [
@@ -34,6 +37,8 @@ pub struct Reasons {
     needs: Needs,
     /// The same before an update: only what is deleted still waits for the end of what needed it.
     needed_before: Needs,
+    /// Instances that are not relevant on their nodes.
+    inactive: BTreeSet<InstanceName>,
 }
 
 impl Reasons {
@@ -41,7 +46,9 @@ impl Reasons {
     #[must_use]
     pub fn new(state: &Node, rows: &BTreeMap<InstanceName, Row>) -> Self {
         let phases = rows.iter().map(|(instance, row)| (instance.clone(), row.state.clone())).collect();
-        Self { phases, needs: needs(state), needed_before: Needs::new() }
+        let inactive =
+            rows.iter().filter(|(_, row)| row.info.starts_with(INACTIVE_PREFIX)).map(|(name, _)| name.clone());
+        Self { phases, needs: needs(state), needed_before: Needs::new(), inactive: inactive.collect() }
     }
 
     /// Learns which workload needed which other before an update: what is deleted waits for the end of those.
@@ -56,6 +63,33 @@ impl Reasons {
         } else {
             self.phases.insert(instance.clone(), state.phase.to_string());
         }
+        if state.is_inactive() {
+            self.inactive.insert(instance.clone());
+        } else {
+            self.inactive.remove(instance);
+        }
+    }
+
+    /// Whether a workload waits for one that is not relevant on its node, directly or not: only an update or a new
+    /// start of that agent can change this.
+    #[must_use]
+    pub fn waits_for_inactive(&self, name: &str) -> bool {
+        let (mut open, mut seen) = (vec![name], BTreeSet::new());
+        while let Some(name) = open.pop() {
+            for (needed, condition) in self.needs.get(name).into_iter().flatten() {
+                if self.phases_of(needed).any(|phase| fulfils(phase, condition)) {
+                    continue;
+                }
+                if self.inactive.iter().any(|instance| *instance.workload == **needed) {
+                    return true;
+                }
+                let waits = self.phases_of(needed).any(|phase| phase == WAITING_TO_START);
+                if waits && seen.insert(needed) {
+                    open.push(needed);
+                }
+            }
+        }
+        false
     }
 
     /// What was reported about an instance, and what it waits for.
@@ -63,7 +97,7 @@ impl Reasons {
     pub fn info(&self, instance: &InstanceName, row: &Row) -> String {
         let name = &*instance.workload;
         let waits = match row.state.as_str() {
-            "Pending(WaitingToStart)" => self.unmet(name),
+            WAITING_TO_START => self.unmet(name),
             "Stopping(WaitingToStop)" => self.dependents(name),
             _ => Vec::new(),
         };

@@ -114,9 +114,14 @@ impl WaitState {
         }
     }
 
-    /// Takes instances of unconnected agents out of what is awaited.
+    /// Takes out of what is awaited what will not come: instances of unconnected agents, and those that need one which
+    /// is not relevant on its node.
     fn settle(&mut self) {
-        self.starting.retain(|instance| self.connected.contains(&instance.agent));
+        let (reasons, reported) = (&self.reasons, &self.reported);
+        let waits =
+            |instance: &InstanceName| reported.get(instance).is_some_and(|it| it.phase == Phase::PendingWaitingToStart);
+        let never = |instance: &InstanceName| waits(instance) && reasons.waits_for_inactive(&instance.workload);
+        self.starting.retain(|instance| self.connected.contains(&instance.agent) && !never(instance));
         self.ending.retain(|instance| self.connected.contains(&instance.agent));
     }
 

@@ -183,14 +183,23 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// The first entry that does not hold, as text; `None` when all hold.
+    /// The paths it is about.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.path_exists.iter().chain(&self.path_missing).map(String::as_str)
+    }
+
+    /// The first entry that does not hold, as text; `None` when all hold. `exists` says nothing about a path that does
+    /// not answer, which does not hold either.
     #[must_use]
-    pub fn unmet(&self, exists: impl Fn(&str) -> bool, tags: &BTreeMap<String, String>) -> Option<String> {
-        if let Some(path) = self.path_exists.as_ref().filter(|path| !exists(path)) {
-            return Some(format!("{path} does not exist"));
-        }
-        if let Some(path) = self.path_missing.as_ref().filter(|path| exists(path)) {
-            return Some(format!("{path} exists"));
+    pub fn unmet(&self, exists: impl Fn(&str) -> Option<bool>, tags: &BTreeMap<String, String>) -> Option<String> {
+        let both = [(&self.path_exists, true, "does not exist"), (&self.path_missing, false, "exists")];
+        for (path, wanted, otherwise) in both {
+            let Some(path) = path else { continue };
+            match exists(path) {
+                Some(found) if found == wanted => {}
+                Some(_) => return Some(format!("{path} {otherwise}")),
+                None => return Some(format!("{path} does not answer")),
+            }
         }
         let wrong = self.tags.iter().find(|(key, value)| tags.get(*key) != Some(*value))?;
         Some(match tags.get(wrong.0) {
@@ -246,14 +255,17 @@ const RUNTIMES: [&str; 3] = ["podman", "podman-kube", "containerd"];
 /// The first thing that is not as it should be.
 // [impl->swdd~lifecycle-block-is-checked~1]
 pub fn of_config(runtime: &str, config: &str) -> Result<Option<Lifecycle>, LifecycleError> {
-    if !RUNTIMES.contains(&runtime) || !config.contains(KEY) {
+    if !RUNTIMES.contains(&runtime) || !may_have_block(config) {
         return Ok(None);
     }
-    let document = Document::read(config).map_err(|error| LifecycleError {
-        path: String::new(),
-        message: format!("the runtime configuration cannot be read: {}", error.message),
-        location: error.location,
-    })?;
+    let document = match Document::read(config) {
+        Ok(document) => document,
+        Err(error) if config.contains(KEY) => {
+            let message = format!("the runtime configuration cannot be read: {}", error.message);
+            return Err(LifecycleError { path: String::new(), message, location: error.location });
+        }
+        Err(_) => return Ok(None), // Its engine will say so.
+    };
     let root = At::root(document.root());
     let Some(block) = root.optional(KEY) else { return check_misspelt(&root).map_err(|it| located(it, &document)) };
     let lifecycle = Reader { runtime, root: &root }.block(&block).map_err(|problem| located(problem, &document))?;
@@ -266,10 +278,16 @@ fn located(problem: Problem, document: &Document<'_>) -> LifecycleError {
     LifecycleError { path: path_text(&path), message, location }
 }
 
+/// Whether there can be a block, perhaps under a misspelt key. Most configurations have none and need not be read.
+fn may_have_block(config: &str) -> bool {
+    let is_half = |word: &[u8]| word.eq_ignore_ascii_case(b"life") || word.eq_ignore_ascii_case(b"cycle");
+    config.as_bytes().windows(4).any(is_half) || config.as_bytes().windows(5).any(is_half)
+}
+
 /// The block under another spelling would be ignored, with all its gates.
 fn check_misspelt(root: &At<'_>) -> Result<Option<Lifecycle>, Problem> {
     let Yaml::Map(entries) = root.node else { return Ok(None) };
-    let spelt = entries.iter().filter_map(|(key, _)| key.scalar()).find(|key| key.eq_ignore_ascii_case(KEY));
+    let spelt = entries.iter().filter_map(|(key, _)| key.scalar()).find(|key| nearest(key, [KEY]).is_some());
     match spelt {
         Some(key) => root.child(key, root.node).problem(format!("unknown key, did you mean '{KEY}'?")),
         None => Ok(None),

@@ -368,6 +368,17 @@ impl PodmanKubeConnector {
         pods
     }
 
+    /// Pods that this connector played, or that are noted; none when that is not known.
+    fn pods_to_ask(&mut self, instance: &InstanceName) -> Vec<String> {
+        match self.played.get(instance) {
+            Some(played) => played.pods.clone(),
+            None => match self.pods_of(instance) {
+                Pods::Known(pods) => pods,
+                Pods::NotNoted | Pods::Unreadable => Vec::new(),
+            },
+        }
+    }
+
     /// Warns of pods that are gone, once each.
     fn note_missing<'a>(&mut self, pods: impl Iterator<Item = &'a String>, containers: &[EngineContainer]) {
         let there: BTreeSet<&str> = containers.iter().filter_map(EngineContainer::pod).collect();
@@ -462,17 +473,23 @@ impl RuntimeConnector for PodmanKubeConnector {
         Ok(())
     }
 
+    /// Stops the pods and leaves them, with their logs. When they are not known, taking them down is all that can be done.
+    fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let instance = InstanceName::parse(&id.0);
+        let pods = instance.map(|instance| self.pods_to_ask(&instance)).unwrap_or_default();
+        if pods.is_empty() {
+            return self.delete(id);
+        }
+        let arguments = strings(&["pod", "stop", "--ignore"]).into_iter().chain(pods).collect();
+        self.cli.change(arguments).limit(POD_DOWN_MAX).run(&mut Unwatched).map(drop)?;
+        Ok(())
+    }
+
     /// Commands run in the first container of the manifest; all containers of a pod share its network.
     fn probe_target(&mut self, id: &ContainerId, _with_processes: bool) -> Result<ProbeTarget, RuntimeError> {
         let instance = InstanceName::parse(&id.0)
             .ok_or_else(|| RuntimeError::Failed(format!("'{}' is not the name of a workload instance", id.0)))?;
-        let pods = match self.played.get(&instance) {
-            Some(played) => played.pods.clone(),
-            None => match self.pods_of(&instance) {
-                Pods::Known(pods) => pods,
-                Pods::NotNoted | Pods::Unreadable => Vec::new(),
-            },
-        };
+        let pods = self.pods_to_ask(&instance);
         let first = self.recall(&instance)?.and_then(|played| first_container(&played.manifest));
         let containers = self.cli.containers(None)?;
         let ours: Vec<_> = containers.iter().filter(|one| is_in(one, &pods) && !one.is_infra()).collect();

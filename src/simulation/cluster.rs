@@ -354,9 +354,6 @@ impl Cluster {
                 if let Some(SchedulerEvent::Listed { runtime, result: Ok(_) }) = &event {
                     node.engine.note_listed(life.number, runtime);
                 }
-                if let Some(SchedulerEvent::State(report)) = &event {
-                    self.violations.extend(node.orders.check_ready(report, &node.engine));
-                }
                 node.orders.before(event.as_ref(), &life.manager, &node.engine);
                 match event {
                     Some(event) => life.manager.on_event(event),
@@ -365,8 +362,15 @@ impl Cluster {
                 node.orders.after(&life.manager, &node.engine);
             }
             Part::Loop(index) => {
-                let workload = life.step_loop(index);
+                let (workload, said) = life.step_loop(index);
                 self.trace.line(|| format!("{}: wl:{workload}", node.name));
+                for event in said {
+                    // Now: the container may be another one when the scheduler comes to it.
+                    if let SchedulerEvent::State(report) = &event {
+                        self.violations.extend(node.orders.check_ready(report, life.number, &node.engine));
+                    }
+                    let _ = life.inbox.send(event); // The other end is part of the same life.
+                }
             }
             Part::Checker(index) => life.step_checker(index),
             Part::Probes => life.step_probes(),

@@ -161,7 +161,9 @@ struct World {
     /// Until when what was removed still answers.
     lingers: BTreeMap<InstanceName, Instant>,
     /// Starts of instances that were found ready.
-    ready: BTreeSet<InstanceName>,
+    ready: BTreeMap<InstanceName, Readiness>,
+    /// What instances were started with last.
+    started_with: BTreeMap<InstanceName, Arc<Workload>>,
     /// Paths of the node that do not exist at the moment.
     missing: BTreeSet<String>,
     /// Lives that were told which containers a runtime has.
@@ -209,7 +211,8 @@ impl SimEngine {
             stopped: Vec::new(),
             removed_by_hand: BTreeSet::new(),
             lingers: BTreeMap::new(),
-            ready: BTreeSet::new(),
+            ready: BTreeMap::new(),
+            started_with: BTreeMap::new(),
             missing: BTreeSet::new(),
             listed: BTreeSet::new(),
             asked: BTreeMap::new(),
@@ -308,8 +311,8 @@ impl SimEngine {
 
     // ----------------------------------------------------------------- checks
 
-    /// What a check of a workload comes to.
-    pub fn check(&self, order: &ProbeOrder) -> Outcome {
+    /// What a check of a workload by one life of an agent comes to.
+    pub fn check(&self, life: u64, order: &ProbeOrder) -> Outcome {
         let mut world = self.world();
         let now = world.clock.now();
         let faults = world.faults.checks_fail;
@@ -319,9 +322,7 @@ impl SimEngine {
             Purpose::Ready => {
                 let up = world.containers.values().any(|found| found.answers(&order.instance, now));
                 let holds = up && !world.happens(faults);
-                if holds {
-                    world.ready.insert(order.instance.clone());
-                }
+                world.note_readiness(life, order, holds);
                 holds
             }
             Purpose::Alive => !world.happens(faults),
@@ -329,9 +330,10 @@ impl SimEngine {
         if holds { Outcome::Holds } else { Outcome::fails("refused") }
     }
 
-    /// Whether the instance was ever found ready.
-    pub fn was_ready(&self, instance: &InstanceName) -> bool {
-        self.world().ready.contains(instance)
+    /// Whether that life of the agent has found the instance ready since it was started last, as often in a row as its
+    /// block wants.
+    pub fn is_ready(&self, life: u64, instance: &InstanceName) -> bool {
+        self.world().ready.get(instance).is_some_and(|found| found.life == life && found.is_ready)
     }
 
     /// Whether a path of the node exists.
@@ -468,6 +470,14 @@ fn failed(text: &str) -> RuntimeError {
     RuntimeError::Failed(text.to_owned())
 }
 
+/// What the checks of an instance have found since its last start.
+#[derive(Default)]
+struct Readiness {
+    life: u64,
+    in_a_row: u32,
+    is_ready: bool,
+}
+
 impl World {
     fn ids(&self, wanted: impl Fn(&Container) -> bool) -> Vec<ContainerId> {
         self.containers.iter().filter(|(_, container)| wanted(container)).map(|(id, _)| id.clone()).collect()
@@ -521,6 +531,18 @@ impl World {
         let call = Call { caller, action, plan, acts_at, ends_at, result, cancelled: false };
         self.calls.insert(self.called, call);
         self.called
+    }
+
+    /// Counts as the block says, whatever the agent counts.
+    fn note_readiness(&mut self, life: u64, order: &ProbeOrder, holds: bool) {
+        let config = self.started_with.get(&order.instance).map_or("", |workload| &workload.runtime_config);
+        let wanted = if config.contains("successThreshold: 2") { 2 } else { 1 };
+        let found = self.ready.entry(order.instance.clone()).or_default();
+        if found.life != life {
+            *found = Readiness { life, ..Readiness::default() };
+        }
+        found.in_a_row = if holds { found.in_a_row + 1 } else { 0 };
+        found.is_ready |= found.in_a_row >= wanted;
     }
 
     fn works_unless(&mut self, percent: u32) -> Plan {
@@ -681,8 +703,15 @@ impl World {
             denied_until: None,
         };
         self.removed_by_hand.remove(&new.instance);
+        self.starts_anew(new);
         self.containers.insert(id.clone(), container);
         if half_done { Err(failed("the engine stopped in the middle")) } else { Ok(Answer::Id(id)) }
+    }
+
+    /// What was found before the start says nothing of what comes.
+    fn starts_anew(&mut self, new: &NewContainer) {
+        self.ready.remove(&new.instance);
+        self.started_with.insert(new.instance.clone(), new.workload.clone());
     }
 
     fn start(&mut self, id: &ContainerId, new: &NewContainer, fails: bool) -> Result<Answer, RuntimeError> {
@@ -698,6 +727,7 @@ impl World {
             return Ok(Answer::Id(id.clone())); // A listing may have said that it does not.
         }
         (container.doing, container.pid) = (doing, pid);
+        self.starts_anew(new);
         Ok(Answer::Id(id.clone()))
     }
 

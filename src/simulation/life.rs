@@ -158,6 +158,8 @@ pub struct Life {
     pub manager: AgentManager<ManualClock, Tasks>,
     pub events: Receiver<SchedulerEvent>,
     pub inbox: Sender<SchedulerEvent>,
+    /// What control loops say, before it goes into the inbox.
+    said: Receiver<SchedulerEvent>,
     pub uplink: UplinkReader,
     /// Where the control interface puts what workloads ask.
     pub requests: UplinkOutbox,
@@ -177,6 +179,7 @@ impl Life {
         options: LifeOptions,
     ) -> Self {
         let (inbox, events) = bounded(SCHEDULER_INBOX);
+        let (reports, said) = bounded(SCHEDULER_INBOX);
         let (outbox, uplink) = uplink_outbox();
         let (mut engines, mut checkers) = (Engines::new(), Vec::new());
         for runtime in RUNTIMES {
@@ -203,11 +206,11 @@ impl Life {
         let slots = StartSlots::new(options.parallel_starts);
         let control = ControlHub::new(outbox.clone(), CONTROL_MESSAGE_MAX).expect("a descriptor");
         let for_checks = engine.clone();
-        let probes = FakeProbes::new(clock, Box::new(move |order| for_checks.check(order)));
+        let probes = FakeProbes::new(clock, Box::new(move |order| for_checks.check(number, order)));
         let context = LoopContext {
             clock: clock.clone(),
             folder: folder.to_owned(),
-            reports: inbox.clone(),
+            reports,
             slots: slots.clone(),
             create_timeout: options.create_timeout,
             retry_limit: Some(20),
@@ -220,7 +223,9 @@ impl Life {
         let for_conditions = engine.clone();
         let facts = NodeFacts {
             tags: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
-            exists: Box::new(move |path| for_conditions.exists(path)),
+            look: Box::new(move |paths| {
+                paths.iter().map(|path| ((*path).to_owned(), for_conditions.exists(path))).collect()
+            }),
         };
         let runtime = RuntimeManager::new(engines, context, random, tasks, RerunFinished::Always).on_node(facts);
         let requests = outbox.clone();
@@ -228,7 +233,7 @@ impl Life {
         let load = LoadSampler::new(folder); // There is nothing to sample.
         let manager =
             AgentManager::new(name.clone(), clock.clone(), inbox.clone(), runtime, outbox, load, Some(orphans));
-        Self { number, manager, events, inbox, uplink, requests, clock: clock.clone(), checkers, probes }
+        Self { number, manager, events, inbox, said, uplink, requests, clock: clock.clone(), checkers, probes }
     }
 
     /// The parts that can do something now.
@@ -256,14 +261,14 @@ impl Life {
         checkers.into_iter().chain(tasks).chain(self.probes.due()).chain([manager]).min().unwrap_or(manager)
     }
 
-    /// Lets a control loop go on; answers its workload.
-    pub fn step_loop(&mut self, index: usize) -> String {
+    /// Lets a control loop go on; answers its workload and what it says to the scheduler.
+    pub fn step_loop(&mut self, index: usize) -> (String, Vec<SchedulerEvent>) {
         let tasks = &mut self.manager.threads().tasks;
         let workload = tasks[index].workload.clone();
         if tasks[index].resume() {
             tasks.remove(index);
         }
-        workload
+        (workload, self.said.try_iter().collect())
     }
 
     /// Lets the checks go on.

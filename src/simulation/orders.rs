@@ -166,14 +166,15 @@ impl Orders {
         self.orders.iter().filter(of_instance).any(|order| order.added.workload.runtime_config.contains("lifecycle:"))
     }
 
-    /// Whether a workload is said to run that has never been found ready (spec/lifecycle.md rule 2).
-    pub fn check_ready(&self, report: &WorkloadState, engine: &SimEngine) -> Option<String> {
+    /// Whether a control loop of this life says that a workload runs which that life has not found ready since its last
+    /// start (spec/lifecycle.md rules 1, 2 and 9).
+    pub fn check_ready(&self, report: &WorkloadState, life: u64, engine: &SimEngine) -> Option<String> {
         let WorkloadState { instance, state } = report;
         let of_instance = |order: &&Order| order.added.instance == *instance;
         let gated = |order: &Order| order.added.workload.runtime_config.contains("ready:");
         let is_gated = self.orders.iter().filter(of_instance).any(gated);
-        let early = is_gated && state.phase == Phase::Running && !engine.was_ready(instance);
-        early.then(|| format!("'{instance}' is said to run and was never ready"))
+        let early = is_gated && state.phase == Phase::Running && !engine.is_ready(life, instance);
+        early.then(|| format!("'{instance}' is said to run and is not known to be ready"))
     }
 
     /// Whether a create or start is against its dependencies.

@@ -1,8 +1,10 @@
 //! Preconditions and activation conditions of workloads: who may not run at the moment, and who needs such a one
 //! (spec/lifecycle.md rules 12 and 13).
 //!
-//! Thread: `scheduler`; part of [`RuntimeManager`]. Looking at paths may touch a disk, at most once a second for each.
+//! Thread: `scheduler`; part of [`RuntimeManager`]. Paths are looked at on another thread, at most once a second each; the
+//! scheduler waits a moment for the answers, but never again for a path that did not answer.
 
+use super::path_looks::{self, PathLooks};
 use super::short_info;
 use crate::agent::runtime_manager::{RuntimeManager, WorkloadThreads};
 use crate::agent::workload_scheduler::{Operation, Updated, Waiting};
@@ -15,17 +17,21 @@ use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::Name;
 use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Begins what is shown of a workload that is not relevant on its node; `ank` counts it as done.
 pub use crate::model::execution_state::INACTIVE_PREFIX;
 
+/// Which of these paths of the node exist, and which do not; nothing about those that do not answer.
+pub type LookAtPaths = Box<dyn FnMut(&BTreeSet<&str>) -> BTreeMap<String, bool> + Send>;
+
 /// What conditions are about.
 pub struct NodeFacts {
     /// What the agent was started with.
     pub tags: BTreeMap<String, String>,
-    /// Whether a path of the node exists.
-    pub exists: Box<dyn Fn(&str) -> bool + Send>,
+    /// Looks at paths.
+    pub look: LookAtPaths,
 }
 
 impl Default for NodeFacts {
@@ -38,11 +44,8 @@ impl NodeFacts {
     /// The node that we run on.
     #[must_use]
     pub fn new(tags: BTreeMap<String, String>) -> Self {
-        Self { tags, exists: Box::new(|path| rustix::fs::stat(path).is_ok()) }
-    }
-
-    fn unmet(&self, condition: &Condition) -> Option<String> {
-        condition.unmet(&self.exists, &self.tags)
+        let mut paths = PathLooks::new(Arc::new(|| ()), path_looks::node());
+        Self { tags, look: Box::new(move |wanted| paths.exist(wanted)) }
     }
 }
 
@@ -55,11 +58,33 @@ pub struct Conditions {
 }
 
 struct OfWorkload {
-    /// Why it is not relevant; looked at once.
+    /// Looked at until its paths have answered, and not again.
+    undecided: Option<Condition>,
+    /// Why it is not relevant.
     inactive: Option<String>,
     precondition: Option<Condition>,
     /// Why it may not run now.
     unmet: Option<String>,
+}
+
+impl OfWorkload {
+    /// What has to be looked at.
+    fn open(&self) -> impl Iterator<Item = &Condition> {
+        self.undecided.iter().chain(&self.precondition)
+    }
+
+    /// Takes note of what is known of paths. What does not answer leaves a workload that runs alone.
+    fn look(&mut self, known: &BTreeMap<String, bool>, tags: &BTreeMap<String, String>) {
+        let unmet = |condition: &Condition| condition.unmet(|path| known.get(path).copied(), tags);
+        let answered = |condition: &&Condition| condition.paths().all(|path| known.contains_key(path));
+        if let Some(condition) = self.undecided.as_ref().filter(answered) {
+            self.inactive = unmet(condition);
+            self.undecided = None;
+        }
+        if let Some(condition) = self.precondition.as_ref().filter(answered) {
+            self.unmet = unmet(condition);
+        }
+    }
 }
 
 impl Conditions {
@@ -81,25 +106,35 @@ impl Conditions {
             self.of.remove(name);
             return;
         };
-        let inactive = lifecycle.activation.and_then(|condition| self.facts.unmet(&condition));
-        let precondition = lifecycle.precondition.filter(|_| inactive.is_none());
-        let unmet = precondition.as_ref().and_then(|condition| self.facts.unmet(condition));
-        if precondition.is_some() {
+        // Until a path has answered, nothing is known to hold.
+        let silent = |condition: &Option<Condition>| condition.as_ref()?.unmet(|_| None, &self.facts.tags);
+        let (inactive, unmet) = (silent(&lifecycle.activation), silent(&lifecycle.precondition));
+        let mut of =
+            OfWorkload { undecided: lifecycle.activation, inactive, precondition: lifecycle.precondition, unmet };
+        let paths = of.open().flat_map(Condition::paths).collect();
+        let known = (self.facts.look)(&paths);
+        of.look(&known, &self.facts.tags);
+        if of.undecided.is_none() && of.inactive.is_some() {
+            of.precondition = None; // It never runs.
+        }
+        if of.open().next().is_some() {
             self.due.get_or_insert(now + PRECONDITION_INTERVAL);
         }
-        self.of.insert(name.clone(), OfWorkload { inactive, precondition, unmet });
+        self.of.insert(name.clone(), of);
     }
 
-    /// Looks at all preconditions again.
+    /// Looks at all preconditions again, and at what did not answer.
     fn look(&mut self) {
-        for of in self.of.values_mut() {
-            of.unmet = of.precondition.as_ref().and_then(|condition| self.facts.unmet(condition));
-        }
+        let paths = self.of.values().flat_map(OfWorkload::open).flat_map(Condition::paths).collect();
+        let known = (self.facts.look)(&paths);
+        self.of.values_mut().for_each(|of| of.look(&known, &self.facts.tags));
     }
 
     /// Why each workload that may not run by itself may not.
     fn closed(&self) -> BTreeMap<Name, String> {
         let text = |of: &OfWorkload| match (&of.inactive, &of.unmet) {
+            // It may be relevant.
+            (Some(why), _) if of.undecided.is_some() => Some(format!("activation: {why}")),
             (Some(why), _) => Some(format!("{INACTIVE_PREFIX}{why}")),
             (None, Some(why)) => Some(format!("precondition: {why}")),
             (None, None) => None,
@@ -155,7 +190,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// Looks whether the preconditions hold and does what follows. Answers states to report.
     pub fn look_at_preconditions(&mut self, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
         self.conditions.look();
-        let some = self.conditions.of.values().any(|of| of.precondition.is_some());
+        let some = self.conditions.of.values().any(|of| of.open().next().is_some());
         self.conditions.due = some.then(|| self.context.clock.now() + PRECONDITION_INTERVAL);
         self.withhold(store)
     }

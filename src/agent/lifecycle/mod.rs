@@ -3,11 +3,12 @@
 //! Follow one check: a control loop orders it ([`ProbeOrder`]); [`probe_table`] decides when to ask and what the answers
 //! amount to; [`prober`] asks, on one thread for all workloads; the result goes back to the control loop, which draws
 //! the conclusions (`workload_control_loop/lifecycle.rs`). Conditions of the node are looked at by the scheduler
-//! ([`conditions`]).
+//! ([`conditions`]). Both look at paths with [`path_looks`], since a file system may never answer.
 //!
 //! Thread: plain values; ordered by `wl:<name>`, asked by `probes`.
 
 pub mod conditions;
+pub mod path_looks;
 pub mod probe_sockets;
 pub mod probe_table;
 pub mod prober;
@@ -116,6 +117,9 @@ pub trait Probes: Send + Sync {
 
     /// Not any more. An unknown key is no error.
     fn unwatch(&self, key: u64);
+
+    /// Begins with what could not be begun.
+    fn try_again(&self) {}
 }
 
 /// Begins the additional info of a state that keeps what the workload depends on from being stopped (rule 14).

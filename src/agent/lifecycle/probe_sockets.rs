@@ -3,9 +3,10 @@
 //! A container with a network of its own is asked inside of it: the thread enters its network name space for the moment
 //! in which a socket is made, which from then on belongs there.
 //!
-//! Thread: `probes`, which never waits for a workload; `exec:<workload>` waits for one command and ends.
+//! Thread: `probes`, which never waits for a workload nor for a path; `exec:<workload>` waits for one command and ends.
 //! Owns: the sockets that wait for an answer. Gives: results of commands to `probes`.
 
+use super::path_looks::{Look, PathAnswer, PathLooks, PathQuestion};
 use super::{Outcome, ProbeOrder, Purpose};
 use crate::limits::{EXEC_PARALLEL, HTTP_ANSWER_MAX, PROBE_REASON_MAX, STACK_WORKLOAD};
 use crate::model::lifecycle::Check;
@@ -17,9 +18,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use rustix::event::PollFlags;
 use rustix::fs::fstat;
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with, sockopt,
-};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, connect, send, socket_with, sockopt};
 use rustix::process::Pid;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::collections::{BTreeMap, VecDeque};
@@ -35,6 +34,7 @@ pub type Wake = Arc<dyn Fn() + Send + Sync>;
 pub struct SocketIo {
     waiting: BTreeMap<u64, Waiting>,
     networks: Networks,
+    paths: Paths,
     commands: Commands,
 }
 
@@ -51,21 +51,11 @@ impl super::probe_table::ProbeIo for SocketIo {
     fn begin(&mut self, order: &ProbeOrder) -> Option<Outcome> {
         match &order.check {
             Check::Notify => None,
-            Check::File(path) => Some(match rustix::fs::stat(path.as_str()) {
-                Ok(_) => Outcome::Holds,
-                Err(Errno::NOENT) => Outcome::fails("does not exist"),
-                Err(errno) => Outcome::fails(text(errno)),
-            }),
+            Check::File(path) => self.paths.begin(order.key, PathQuestion::Exists(path.clone())),
+            Check::Unix(path) => self.paths.begin(order.key, PathQuestion::Connects(path.clone())),
             Check::Exec(command) => {
                 self.commands.begin(order, command);
                 None
-            }
-            Check::Unix(path) => {
-                let connected = SocketAddrUnix::new(path.as_str()).and_then(|address| {
-                    let socket = stream_socket(AddressFamily::UNIX)?;
-                    connect(&socket, &address)
-                });
-                Some(connected.map_or_else(failure, |()| Outcome::Holds))
             }
             Check::Tcp { host, port } => self.connect(order, SocketAddr::new(*host, *port), None),
             Check::Http { host, port, path, status } => {
@@ -81,16 +71,18 @@ impl super::probe_table::ProbeIo for SocketIo {
     fn abandon(&mut self, key: u64) {
         self.waiting.remove(&key);
         self.networks.forget(key);
+        self.paths.abandon(key);
         self.commands.queue.retain(|call| call.key != key);
     }
 }
 
 impl SocketIo {
-    /// Nothing is asked yet. `wake` is called when the result of a command waits in [`Self::take_ended_commands`].
+    /// Nothing is asked yet. `wake` is called when a result waits in [`Self::take_ended`]; `look` looks at paths.
     #[must_use]
-    pub fn new(wake: Wake) -> Self {
+    pub fn new(wake: Wake, look: Look) -> Self {
+        let paths = Paths { looks: PathLooks::new(wake.clone(), look), askers: BTreeMap::new() };
         let commands = Commands { running: 0, queue: VecDeque::new(), results: bounded(EXEC_PARALLEL), wake };
-        Self { waiting: BTreeMap::new(), networks: Networks::default(), commands }
+        Self { waiting: BTreeMap::new(), networks: Networks::default(), paths, commands }
     }
 
     /// The sockets that wait, and for what.
@@ -110,9 +102,11 @@ impl SocketIo {
         Some(outcome)
     }
 
-    /// Commands that have ended.
-    pub fn take_ended_commands(&mut self) -> Vec<(u64, Outcome)> {
-        self.commands.take_ended()
+    /// Commands that have ended, and paths that were looked at.
+    pub fn take_ended(&mut self) -> Vec<(u64, Outcome)> {
+        let mut ended = self.commands.take_ended();
+        ended.extend(self.paths.take_ended());
+        ended
     }
 
     fn connect(
@@ -218,6 +212,37 @@ fn text(errno: Errno) -> String {
         Errno::AGAIN => "does not accept".to_owned(),
         Errno::CONNRESET => "reset".to_owned(),
         other => std::io::Error::from(other).to_string(),
+    }
+}
+
+// ------------------------------------------------------------------------- paths
+
+/// Paths of the node.
+struct Paths {
+    looks: PathLooks,
+    /// Who waits for an answer.
+    askers: BTreeMap<u64, PathQuestion>,
+}
+
+impl Paths {
+    fn begin(&mut self, key: u64, question: PathQuestion) -> Option<Outcome> {
+        if let Err(cause) = self.looks.ask(&question) {
+            return Some(Outcome::fails(cause));
+        }
+        self.askers.insert(key, question);
+        None
+    }
+
+    fn abandon(&mut self, key: u64) {
+        if let Some(question) = self.askers.remove(&key) {
+            self.looks.lose_patience(&question);
+        }
+    }
+
+    fn take_ended(&mut self) -> Vec<Ended> {
+        let answers: BTreeMap<PathQuestion, PathAnswer> = self.looks.take_answers().into_iter().collect();
+        let answered = self.askers.extract_if(.., |_, question| answers.contains_key(question));
+        answered.map(|(key, question)| (key, answers[&question].map_or_else(failure, |()| Outcome::Holds))).collect()
     }
 }
 

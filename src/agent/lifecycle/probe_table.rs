@@ -166,9 +166,10 @@ impl Entry {
         if is_verdict {
             self.verdict = Some(holds);
         }
-        if is_verdict || self.is_worth_telling(&outcome, now) {
+        // A verdict that nobody has heard yet must not be replaced by less: it would never come again.
+        let is_unheard = self.unsent.as_ref().is_some_and(|report| report.is_verdict);
+        if is_verdict || (!is_unheard && self.is_worth_telling(&outcome, now)) {
             self.told = Some((outcome.clone(), now));
-            let is_verdict = is_verdict || self.unsent.as_ref().is_some_and(|report| report.is_verdict);
             let (in_a_row, attempts) = (self.in_a_row, self.attempts);
             self.unsent = Some(ProbeReport { key: self.order.key, outcome, in_a_row, attempts, is_verdict });
             self.send();

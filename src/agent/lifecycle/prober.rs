@@ -2,12 +2,13 @@
 //!
 //! It is started by the first order, so that an agent without checks has no such thread.
 //!
-//! Thread: `probes`, which never waits for a control loop. Looking at a file may take as long as its file system does.
+//! Thread: `probes`, which never waits for a control loop.
 //! Owns: the orders and what is asked. Takes: [`ProbeOrder`] from control loops. Gives: [`super::ProbeReport`].
 
+use super::path_looks;
 use super::probe_sockets::{SocketIo, Wake};
 use super::probe_table::ProbeTable;
-use super::{Outcome, ProbeOrder, Probes};
+use super::{Outcome, ProbeOrder, ProbeReport, Probes};
 use crate::clock::Clock;
 use crate::limits::{NOTIFY_MESSAGE_MAX, NOTIFY_TURN, PROBE_INBOX, STACK_LARGE};
 use crate::threads;
@@ -18,13 +19,20 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Orders checks from the thread that makes them.
-pub struct Prober<C> {
-    clock: C,
-    /// `None` before the first order.
-    thread: Mutex<Option<Running>>,
+pub struct Prober {
+    start: Box<dyn Fn() -> io::Result<Running> + Send + Sync>,
+    thread: Mutex<Thread>,
+}
+
+/// The thread, which does not exist before the first order.
+#[derive(Default)]
+struct Thread {
+    running: Option<Running>,
+    /// Orders for which no thread could be had.
+    waiting: Vec<ProbeOrder>,
 }
 
 #[derive(Clone)]
@@ -38,59 +46,81 @@ enum Command {
     Unwatch(u64),
 }
 
-impl<C: Clock> Prober<C> {
-    /// Starts nothing yet. The thread ends when this is dropped.
-    #[must_use]
-    pub fn new(clock: C) -> Self {
-        Self { clock, thread: Mutex::new(None) }
-    }
-
-    fn running(&self) -> io::Result<Running> {
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(running) = thread.as_ref() {
-            return Ok(running.clone());
-        }
+impl Running {
+    fn start<C: Clock>(clock: C) -> io::Result<Self> {
         let (commands, orders) = bounded(PROBE_INBOX);
         let (woken, wake) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let wake = Arc::new(wake);
-        let for_commands = Arc::downgrade(&wake);
-        let io = SocketIo::new(Arc::new(move || for_commands.upgrade().iter().for_each(|wake| wake_up(wake))) as Wake);
-        let clock = self.clock.clone();
+        let for_answers = Arc::downgrade(&wake);
+        let wake_loop = Arc::new(move || for_answers.upgrade().iter().for_each(|wake| wake_up(wake))) as Wake;
+        let io = SocketIo::new(wake_loop, path_looks::node());
         threads::spawn("probes", STACK_LARGE, move || Loop { table: ProbeTable::new(io), clock, orders, woken }.run())?;
-        Ok(thread.insert(Running { commands, wake }).clone())
+        Ok(Self { commands, wake })
     }
 
     fn send(&self, command: Command) {
-        match self.running() {
-            Ok(running) => {
-                let _ = running.commands.send(command); // Gone only at the end.
-                wake_up(&running.wake);
-            }
-            Err(error) => {
-                log::error!("There is no thread to check workloads with: {error}");
-                if let Command::Watch(order) = command {
-                    let outcome = Outcome::fails(format!("no thread to ask with: {error}"));
-                    let report = super::ProbeReport {
-                        key: order.key,
-                        outcome,
-                        in_a_row: 1,
-                        attempts: 1,
-                        is_verdict: order.failures == Some(1),
-                    };
-                    let _ = order.reports.try_send(report); // It has room: nothing was reported yet.
-                }
-            }
-        }
+        let _ = self.commands.send(command); // Gone only at the end.
+        wake_up(&self.wake);
     }
 }
 
-impl<C: Clock + Sync> Probes for Prober<C> {
+impl Prober {
+    /// Starts nothing yet. The thread ends when this is dropped.
+    #[must_use]
+    pub fn new<C: Clock + Sync>(clock: C) -> Self {
+        Self::started_by(move || Running::start(clock.clone()))
+    }
+
+    fn started_by(start: impl Fn() -> io::Result<Running> + Send + Sync + 'static) -> Self {
+        Self { start: Box::new(start), thread: Mutex::default() }
+    }
+
+    fn thread(&self) -> MutexGuard<'_, Thread> {
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread, which gets what waited for it first.
+    fn running(&self, thread: &mut Thread) -> io::Result<Running> {
+        if let Some(running) = &thread.running {
+            return Ok(running.clone());
+        }
+        let running = (self.start)()?;
+        thread.waiting.drain(..).for_each(|order| running.send(Command::Watch(Box::new(order))));
+        Ok(thread.running.insert(running).clone())
+    }
+}
+
+impl Probes for Prober {
     fn watch(&self, order: ProbeOrder) {
-        self.send(Command::Watch(Box::new(order)));
+        let mut thread = self.thread();
+        let error = match self.running(&mut thread) {
+            Ok(running) => {
+                drop(thread);
+                return running.send(Command::Watch(Box::new(order)));
+            }
+            Err(error) => error,
+        };
+        log::error!("There is no thread to check workloads with, trying again: {error}");
+        let outcome = Outcome::fails(format!("no thread to ask with: {error}"));
+        // It is not the workload's fault, so nothing follows from it.
+        let report = ProbeReport { key: order.key, outcome, in_a_row: 1, attempts: 0, is_verdict: false };
+        let _ = order.reports.try_send(report); // It has room: nothing was reported yet.
+        thread.waiting.push(order);
     }
 
     fn unwatch(&self, key: u64) {
-        self.send(Command::Unwatch(key));
+        let mut thread = self.thread();
+        thread.waiting.retain(|order| order.key != key);
+        let running = thread.running.clone();
+        drop(thread);
+        running.iter().for_each(|running| running.send(Command::Unwatch(key)));
+    }
+
+    fn try_again(&self) {
+        let mut thread = self.thread();
+        if !thread.waiting.is_empty() && self.running(&mut thread).is_ok() {
+            log::info!("There is a thread to check workloads with.");
+        }
     }
 }
 
@@ -158,7 +188,7 @@ impl<C: Clock> Loop<C> {
                     Command::Unwatch(key) => self.table.unwatch(key),
                 }
             }
-            for (key, outcome) in self.table.io.take_ended_commands() {
+            for (key, outcome) in self.table.io.take_ended() {
                 self.table.ended(key, outcome, self.clock.now());
             }
             self.table.turn(self.clock.now());

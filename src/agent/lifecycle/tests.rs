@@ -2,10 +2,11 @@
 
 use super::conditions::NodeFacts;
 use super::*;
+use crate::agent::agent_manager::SchedulerEvent;
 use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
 use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy};
 use crate::runtime::ContainerId;
-use crate::simulation::fake_connector::FakeEngine;
+use crate::simulation::fake_connector::{Call, FakeEngine, Fault};
 use crate::simulation::manual_clock::ManualClock;
 use crate::simulation::stepped_agent::{AgentOptions, SteppedAgent};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +30,11 @@ fn options(folder: &tempfile::TempDir, paths: &Arc<Mutex<BTreeSet<String>>>) -> 
     let paths = paths.clone();
     let facts = NodeFacts {
         tags: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
-        exists: Box::new(move |path| paths.lock().unwrap().contains(path)),
+        look: Box::new(move |wanted| {
+            let paths = paths.lock().unwrap();
+            let answering = wanted.iter().filter(|path| !path.starts_with("/mnt") || paths.contains("/mnt"));
+            answering.map(|path| ((*path).to_owned(), paths.contains(*path))).collect()
+        }),
     };
     AgentOptions { facts, ..AgentOptions::new(folder.path()) }
 }
@@ -418,6 +423,94 @@ fn after_a_restart_of_the_agent_a_precondition_that_does_not_hold_stops_what_run
     assert_eq!(rig.calls(), ["delete web", "delete db"]);
 }
 
+#[test]
+fn after_a_restart_of_the_agent_what_was_given_up_is_tried_again_with_the_count_at_its_beginning() {
+    let mut rig = Rig::new();
+    let mut handler = workload("handler", "", &[]);
+    Arc::make_mut(&mut handler.workload).dependencies.insert("db".to_owned(), AddCondition::Failed);
+    let wanted = [workload("db", FAILS, &[]), handler];
+    rig.add(&wanted);
+    rig.pass(60_000);
+    assert_eq!(rig.containers(), names(&["handler"]));
+    rig.calls();
+    rig.restart_agent(&wanted);
+    rig.pass(60_000);
+    assert_eq!(rig.calls(), ["create db", "delete db", "create db", "delete db", "create db", "delete db"]);
+    assert_eq!(rig.phases().last().unwrap(), "db Failed(ExecFailed)");
+    assert_eq!(rig.containers(), names(&["handler"]), "it was left alone");
+}
+
+#[test]
+fn after_a_restart_of_the_agent_a_deadline_that_is_waited_out_still_is() {
+    let mut rig = Rig::new();
+    let wanted = [workload("db", "{ ready: { file: /up, deadlineMs: 2000, onDeadline: WAIT } }", &[])];
+    rig.add(&wanted);
+    rig.pass(10_000);
+    rig.restart_agent(&wanted);
+    rig.pass(60_000);
+    assert_eq!(rig.calls(), ["create db"]);
+    rig.ready("db");
+    assert!(rig.sent().last().unwrap().starts_with("db Running(Ok)"));
+}
+
+#[test]
+fn after_a_restart_of_the_agent_what_was_stopped_for_its_precondition_waits_and_comes_back_in_order() {
+    let mut rig = Rig::new();
+    rig.path("/key", true);
+    let wanted = with_precondition("");
+    rig.add(&wanted);
+    rig.path("/key", false);
+    assert_eq!(rig.containers(), names(&["1", "2"]));
+    rig.calls();
+    rig.restart_agent(&wanted);
+    rig.pass(5_000);
+    assert_eq!(rig.calls(), [] as [&str; 0]);
+    rig.path("/key", true);
+    rig.pass(1_000);
+    assert_eq!(rig.calls(), ["create 3", "create 4", "create 5"]);
+}
+
+#[test]
+fn after_a_restart_of_the_agent_a_stop_for_a_precondition_goes_on() {
+    let mut rig = Rig::new();
+    rig.path("/key", true);
+    let wanted = with_precondition(GONE);
+    rig.agent.answers.holds("5", Purpose::Gone, true);
+    rig.add(&wanted);
+    rig.pass(1_000);
+    rig.path("/key", false);
+    assert_eq!(rig.containers(), names(&["1", "2", "3"]), "5 is not gone, so 3 has to stay");
+    rig.calls();
+    rig.restart_agent(&wanted);
+    rig.pass(5_000);
+    assert_eq!(rig.calls(), ["delete 3"]);
+    rig.path("/key", true);
+    rig.pass(1_000);
+    assert_eq!(rig.containers(), names(&["1", "2", "3", "4", "5"]));
+}
+
+// ------------------------------------------------ commands in the middle of a check
+
+#[test]
+fn an_update_or_a_delete_ends_the_checks_of_what_was_there() {
+    let mut rig = Rig::new();
+    let (old, new) = (workload("db", READY, &[]), workload("db", &READY.replace("500", "600"), &[]));
+    rig.add(std::slice::from_ref(&old));
+    rig.pass(100);
+    rig.update(&old, &new);
+    assert_eq!(rig.agent.probes.orders(), ["ready of db"]);
+    rig.sent();
+    rig.ready("db");
+    let ready: Vec<String> = rig.agent.sent().iter().map(|report| report.instance.id.to_string()).collect();
+    assert_eq!(ready, [new.instance.id.to_string()]);
+    let other = workload("db", READY, &[]);
+    rig.update(&new, &other);
+    rig.delete(&[other]);
+    rig.pass(1_000);
+    assert_eq!(rig.agent.probes.orders(), [] as [&str; 0]);
+    assert_eq!(rig.containers(), names(&[]));
+}
+
 // --------------------------------------------------------------------- gone
 
 const GONE: &str = "{ gone: { file: /up, deadlineMs: 5000 } }";
@@ -536,6 +629,67 @@ fn an_update_and_a_restart_of_the_agent_look_at_the_activation_again() {
     assert_eq!(rig.sent().last().unwrap(), "db Pending(WaitingToStart): 'inactive: /dev/x does not exist'");
 }
 
+/// Each hello asks again for what an engine has that was not installed; what is known is not to be looked at then.
+#[test]
+fn a_new_connection_does_not_look_at_the_activation_again_nor_forget_what_waits_for_a_path() {
+    let (folder, engine, clock) = (tempfile::tempdir().unwrap(), FakeEngine::new(), ManualClock::new());
+    let paths: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+    let missing = FakeEngine::new();
+    missing.inject(Call::List, vec![Fault::IsMissing; 10]);
+    let options = AgentOptions { others: vec![("containerd", missing)], ..options(&folder, &paths) };
+    let agent = SteppedAgent::start(options, &engine, &clock);
+    let mut rig = Rig { agent, engine, clock, folder, paths };
+    let wanted = [
+        workload("camera", "{ activation: { pathExists: /dev/x } }", &[]),
+        workload("radar", "{ activation: { pathMissing: /dev/x } }", &[]),
+        workload("db", "{ precondition: { pathExists: /key } }", &[]),
+        workload("other", "", &[]),
+    ];
+    rig.paths.lock().unwrap().insert("/dev/x".to_owned());
+    rig.agent.hello(&wanted);
+    rig.pass(100);
+    assert_eq!(rig.calls(), ["create camera", "create other"]);
+    *rig.paths.lock().unwrap() = BTreeSet::from(["/key".to_owned()]);
+    rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+    rig.agent.hello(&wanted);
+    rig.update(&wanted[3], &workload("other", "{ restart: {} }", &[])); // With each plan it is seen who may not run.
+    rig.pass(60_000);
+    assert_eq!(rig.calls(), ["delete other", "create other", "create db"]);
+    assert_eq!(rig.containers(), names(&["camera", "db", "other"]));
+}
+
+/// Here paths below `/mnt` answer when `/mnt` is there.
+#[test]
+fn a_path_that_does_not_answer_starts_nothing_and_stops_nothing() {
+    let mut rig = Rig::new();
+    rig.add(&[
+        workload("camera", "{ activation: { pathExists: /mnt/x } }", &[]),
+        workload("radar", "{ activation: { pathMissing: /mnt/x } }", &[]),
+        workload("db", "{ precondition: { pathExists: /mnt/x } }", &[]),
+        workload("other", "{ precondition: { pathMissing: /x } }", &[]),
+    ]);
+    rig.pass(5_000);
+    assert_eq!(rig.calls(), ["create other"]);
+    let sent = rig.sent();
+    for expected in [
+        "camera Pending(WaitingToStart): 'activation: /mnt/x does not answer'",
+        "db Pending(WaitingToStart): 'precondition: /mnt/x does not answer'",
+    ] {
+        assert!(sent.contains(&expected.to_owned()), "{sent:?}");
+    }
+    rig.paths.lock().unwrap().extend(["/mnt".to_owned(), "/mnt/x".to_owned()]);
+    rig.pass(1_000);
+    assert_eq!(rig.calls(), ["create camera", "create db"]);
+    let expected = "radar Pending(WaitingToStart): 'inactive: /mnt/x exists'";
+    assert!(rig.sent().contains(&expected.to_owned()));
+    rig.path("/mnt", false);
+    rig.pass(60_000);
+    assert_eq!(rig.calls(), [] as [&str; 0], "what was known last counts");
+    rig.paths.lock().unwrap().remove("/mnt/x");
+    rig.path("/mnt", true);
+    assert_eq!(rig.calls(), ["delete db"], "an activation that was looked at counts");
+}
+
 // ------------------------------------------------- samples of seeds/003: reconcile
 
 /// 1 -> 2, 1 -> 3, 2 -> 4, 3 -> 4, where the arrow shows the order of starts.
@@ -601,13 +755,13 @@ fn sample_reconcile_one_that_fails_blocks_its_dependents_only() {
 }
 
 /// 1 -> 2, 1 -> 3, 3 -> 4, 3 -> 5; 3 has a precondition.
-fn with_precondition(block_of_5: &str) -> [AddedWorkload; 5] {
+fn with_precondition(block_of_last: &str) -> [AddedWorkload; 5] {
     [
         workload("1", "", &[]),
         workload("2", "", &["1"]),
         workload("3", "{ precondition: { pathExists: /key } }", &["1"]),
-        workload("4", "", &["3"]),
-        workload("5", block_of_5, &["3"]),
+        workload("4", block_of_last, &["3"]),
+        workload("5", block_of_last, &["3"]),
     ]
 }
 
@@ -647,23 +801,57 @@ fn sample_precondition_withdrawn_stops_4_and_5_then_3_and_restored_starts_all_ag
 }
 
 #[test]
-fn sample_precondition_3_stays_while_5_is_not_gone_or_cannot_be_deleted_but_4_goes() {
-    for gone_condition in [true, false] {
-        let mut rig = Rig::new();
-        rig.path("/key", true);
-        rig.agent.answers.holds("5", Purpose::Gone, true);
-        rig.add(&with_precondition(if gone_condition { GONE } else { "" }));
-        rig.pass(1_000);
-        rig.engine.set_stuck("5", !gone_condition);
-        rig.calls();
-        rig.path("/key", false);
-        rig.pass(30_000);
-        assert!(rig.containers().contains("3") && !rig.containers().contains("4"), "{:?}", rig.containers());
-        assert_eq!(rig.containers().contains("5"), !gone_condition);
-        rig.agent.answers.holds("5", Purpose::Gone, false);
-        rig.engine.set_stuck("5", false);
-        rig.pass(400_000);
-        assert_eq!(rig.containers(), names(&["1", "2"]));
+fn sample_precondition_3_stays_while_4_or_5_is_not_gone_or_cannot_be_deleted_but_the_other_goes() {
+    for (failing, other) in [("4", "5"), ("5", "4")] {
+        for gone_condition in [true, false] {
+            let mut rig = Rig::new();
+            rig.path("/key", true);
+            rig.agent.answers.holds(failing, Purpose::Gone, true);
+            rig.add(&with_precondition(if gone_condition { GONE } else { "" }));
+            rig.pass(1_000);
+            rig.engine.set_stuck(failing, !gone_condition);
+            rig.calls();
+            rig.path("/key", false);
+            rig.pass(30_000);
+            let mut expected = names(&["1", "2", "3"]);
+            expected.extend((!gone_condition).then(|| failing.to_owned()));
+            assert_eq!(rig.containers(), expected, "{failing} and not {other}");
+            rig.agent.answers.holds(failing, Purpose::Gone, false);
+            rig.engine.set_stuck(failing, false);
+            rig.pass(400_000);
+            assert_eq!(rig.containers(), names(&["1", "2"]));
+        }
+    }
+}
+
+#[test]
+fn sample_precondition_one_that_fails_or_is_not_ready_blocks_its_dependents_only() {
+    for (failing, created) in [
+        ("1", names(&["1"])),
+        ("2", names(&["1", "2", "3", "4", "5"])),
+        ("3", names(&["1", "2", "3"])),
+        ("4", names(&["1", "2", "3", "4", "5"])),
+        ("5", names(&["1", "2", "3", "4", "5"])),
+    ] {
+        for fails in [false, true] {
+            let mut rig = Rig::new();
+            rig.path("/key", true);
+            let mut all = with_precondition("");
+            let index = failing.parse::<usize>().unwrap() - 1;
+            let needs: Vec<&str> = all[index].workload.dependencies.keys().map(String::as_str).collect();
+            all[index] = workload(
+                failing,
+                "{ ready: { file: /up, deadlineMs: 0 }, precondition: { pathExists: /key } }",
+                &needs,
+            );
+            rig.add(&all);
+            rig.pass(1_000);
+            if fails {
+                rig.ends(failing, 1);
+            }
+            rig.pass(60_000);
+            assert_eq!(rig.containers(), created, "{failing}, {fails}");
+        }
     }
 }
 

@@ -465,7 +465,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn retry_not_ready(&mut self, cause: &str) -> Flow {
         let now = self.context.clock.now();
         self.restart_control_interface();
-        let Some(at) = self.restarts.next(Ended::Badly, now, &mut self.random) else {
+        let Some(at) = self.restarts.next_start(now, &mut self.random) else {
             warn!("No more restarts of workload '{}': '{cause}'", self.instance.workload);
             let info = short_info(format!("No more restarts: {cause}"));
             self.report(ExecutionState::with_info(Phase::FailedExecFailed, info));

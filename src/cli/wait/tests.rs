@@ -336,3 +336,22 @@ fn what_is_not_relevant_on_its_node_is_not_waited_for() {
     state.on_states(&[reported("x.1.A", Phase::PendingWaitingToStart, "inactive: /dev/x does not exist")]);
     assert_eq!(state.outstanding(), [&instance("w.1.A")]);
 }
+
+/// Nothing but an update brings them to life, so waiting for them would not end.
+#[test]
+fn what_needs_something_that_is_not_relevant_on_its_node_is_not_waited_for() {
+    let all = ["camera", "view", "far", "web"].map(|name| (name, "1", "A", Phase::PendingInitial));
+    let mut complete = state(&["A"], &all);
+    for (name, needed) in [("view", "camera"), ("far", "view"), ("web", "db")] {
+        let needs = Node::map([("dependencies", Node::map([(needed, Node::text("ADD_COND_RUNNING"))]))]);
+        let workloads = complete.as_map_mut().unwrap().get_mut("desiredState").unwrap().as_map_mut().unwrap();
+        workloads.get_mut("workloads").unwrap().as_map_mut().unwrap().insert(name.to_owned(), needs);
+    }
+    let added = ["camera.1.A", "view.1.A", "far.1.A", "web.1.A"];
+    let mut state = WaitState::new(&accepted(&added, &[]), BTreeMap::new(), &complete);
+    let waits = |name: &str, info: &str| reported(name, Phase::PendingWaitingToStart, info);
+    state.on_states(&[waits("view.1.A", ""), waits("far.1.A", ""), waits("web.1.A", "")]);
+    assert_eq!(state.outstanding().len(), 4);
+    state.on_states(&[waits("camera.1.A", "inactive: /dev/x does not exist")]);
+    assert_eq!(state.outstanding(), [&instance("web.1.A")]);
+}

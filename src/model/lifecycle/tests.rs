@@ -103,8 +103,18 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
         assert!(error.contains(expected), "{block}: {error}");
         assert!(error.contains("line"), "{block}: {error}");
     }
-    let error = of_config("podman", "image: x\nLifecycle: {}\nx: lifecycle").unwrap_err().to_string();
-    assert!(error.contains("did you mean 'lifecycle'?") && error.contains("line 2"), "{error}");
+}
+
+/// The whole block would be ignored, with all its gates.
+// [utest->swdd~lifecycle-block-is-checked~1]
+#[test]
+fn the_key_of_the_block_itself_misspelt_is_an_error_with_line_and_suggestion() {
+    for key in ["Lifecycle", "lifeCycle", "LIFECYCLE", "lifecyle", "lifecycles", "life-cycle", "livecycle"] {
+        let error =
+            of_config("podman", &format!("image: x\n{key}: {{ ready: {{ file: /a }} }}")).unwrap_err().to_string();
+        assert!(error.contains(&format!("{key}: unknown key, did you mean 'lifecycle'?")), "{error}");
+        assert!(error.contains("line 2"), "{error}");
+    }
 }
 
 #[test]
@@ -127,6 +137,8 @@ fn no_block_and_other_runtimes_are_left_alone() {
         ("podman", "image: x"),
         ("podman", "commandArgs: [lifecycle]"),
         ("podman", "just lifecycle text"),
+        ("podman", "half: a life: of a cycle"), // No YAML, which is the engine's affair.
+        ("podman", "image: bicycle\nlife: 1\nlifetime: 2"),
         ("other", "lifecycle: { redy: 1 }"),
         ("podman", ""),
     ] {
@@ -138,11 +150,13 @@ fn no_block_and_other_runtimes_are_left_alone() {
 fn a_condition_names_the_first_entry_that_does_not_hold() {
     let read = |text: &str| read(&format!("activation: {text}")).unwrap().activation.unwrap();
     let tags = BTreeMap::from([("zone".to_owned(), "2".to_owned())]);
-    let exists = |path: &str| path == "/there";
+    let exists = |path: &str| (path != "/silent").then_some(path == "/there");
     for (condition, unmet) in [
         ("{ pathExists: /there, pathMissing: /gone, tagEquals: { zone: 2 } }", None),
         ("{ pathExists: /gone }", Some("/gone does not exist")),
         ("{ pathMissing: /there }", Some("/there exists")),
+        ("{ pathExists: /silent }", Some("/silent does not answer")),
+        ("{ pathMissing: /silent }", Some("/silent does not answer")),
         ("{ tagEquals: { zone: '1' } }", Some("tag zone is '2', not '1'")),
         ("{ tagEquals: { area: '1' } }", Some("the agent has no tag area")),
     ] {

@@ -441,3 +441,14 @@ fn pods_are_read_from_all_sections_of_the_output() {
         assert_eq!(parse_pods(output), pods, "{output:?}");
     }
 }
+
+/// What `alive` found to be broken was removed, and what it had written with it.
+#[test]
+fn a_stop_leaves_the_pods_with_their_logs() {
+    let instance = new().instance;
+    let script = ScriptedEngine::answering(&[&volume("[\"p1\",\"p2\"]"), "", NO_VOLUME, NO_VOLUME]);
+    let mut connector = connector(&script);
+    let id = ContainerId(instance.to_string().into());
+    connector.stop(&id).unwrap();
+    assert_eq!(calls(&script), [format!("volume inspect {instance}.pods"), "pod stop --ignore p1 p2".to_owned()]);
+}

@@ -136,6 +136,22 @@ fn a_verdict_is_not_lost_when_there_is_no_room_for_it() {
 }
 
 #[test]
+fn readiness_that_could_not_be_told_at_once_stays_although_the_next_check_fails() {
+    let mut rig = Rig::file(|order| (order.purpose, order.failures) = (Purpose::Ready, None));
+    for turn in 0..2 {
+        rig.table.io.answer = Some(Outcome::fails(format!("reason {turn}")));
+        rig.pass(1_000); // No room is left after these.
+    }
+    rig.table.io.answer = Some(Outcome::Holds);
+    rig.pass(1_000);
+    rig.table.io.answer = Some(Outcome::fails("refused"));
+    rig.pass(3_000);
+    assert_eq!(rig.verdicts(), [] as [bool; 0]);
+    rig.pass(200);
+    assert_eq!(rig.verdicts(), [true]);
+}
+
+#[test]
 fn commands_are_at_least_a_second_apart() {
     let mut rig = Rig::new(Check::Exec(vec!["true".to_owned()]), |order| order.pace.period = ms(50));
     rig.table.io.answer = Some(Outcome::Holds);

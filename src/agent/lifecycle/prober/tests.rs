@@ -1,7 +1,7 @@
 //! The real thread with real sockets and files, on loopback and in a scratch folder.
 
 use super::*;
-use crate::agent::lifecycle::{ProbeReport, Purpose};
+use crate::agent::lifecycle::Purpose;
 use crate::clock::SystemClock;
 use crate::model::lifecycle::{Check, Pace};
 use crate::model::names::InstanceName;
@@ -14,7 +14,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Rig {
-    prober: Prober<SystemClock>,
+    prober: Prober,
     reports: (Sender<ProbeReport>, Receiver<ProbeReport>),
     key: u64,
 }
@@ -143,4 +143,29 @@ fn a_command_that_cannot_be_run_failed() {
     let mut rig = Rig::new();
     rig.watch(Purpose::Alive, Check::Exec(vec!["true".to_owned()]), None);
     assert_eq!(rig.verdict(), "its container is not known");
+}
+
+/// The order was lost, and a failure of the agent counted as one of the workload.
+#[test]
+fn without_a_thread_nothing_follows_and_the_check_begins_when_there_is_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("up");
+    std::fs::write(&path, "").unwrap();
+    let refusals = Mutex::new(2);
+    let start = move || {
+        let mut left = refusals.lock().unwrap();
+        if *left > 0 {
+            *left -= 1;
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Running::start(SystemClock)
+    };
+    let mut rig = Rig { prober: Prober::started_by(start), ..Rig::new() };
+    rig.watch(Purpose::Alive, Check::File(path.to_str().unwrap().to_owned()), None);
+    let report = rig.reports.1.recv_timeout(PATIENCE).unwrap();
+    assert!(!report.is_verdict && report.outcome != Outcome::Holds, "{report:?}");
+    rig.prober.try_again();
+    assert!(rig.reports.1.is_empty());
+    rig.prober.try_again();
+    assert_eq!(rig.verdict(), "holds");
 }
