@@ -106,6 +106,8 @@ pub enum StreamEnd {
 /// Sends to the server.
 pub struct ClientSender {
     sink: ClientDuplexSender<grpc_api::ToServer>,
+    /// How sending failed. The library panics when it is asked again after that.
+    ended: Option<StreamEnd>,
     _connection: Arc<Connection>,
 }
 
@@ -184,7 +186,7 @@ pub(super) fn connect_with(
         .duplex_streaming(method, grpcio::CallOption::default())
         .map_err(|error| failed(io::Error::other(error.to_string())))?;
     let connection = Arc::new(Connection { _client: client });
-    let mut sender = ClientSender { sink, _connection: connection.clone() };
+    let mut sender = ClientSender { sink, ended: None, _connection: connection.clone() };
     // When this fails the stream has ended, and its receiver knows why.
     let _ = sender.send(hello);
     Ok((sender, ClientReceiver { stream, ended: None, tls_end, _connection: connection }, Hangup { socket }))
@@ -251,30 +253,49 @@ impl ClientSender {
     /// Sends one message, in order; waits while the connection is full.
     ///
     /// # Errors
-    /// How the stream ended; the receiver may know the better reason.
+    /// How the stream ended; the receiver may know the better reason. Every later call of any method answers the same.
     pub fn send(&mut self, message: ToServer) -> Result<(), StreamEnd> {
-        wait(self.sink.send((to_wire::to_server(message), WriteFlags::default()))).map_err(stream_end)
+        self.unless_ended(|sink| wait(sink.send((to_wire::to_server(message), WriteFlags::default()))))
     }
 
     /// Whether [`Self::start_send`] may be called. When not, the waker of `context` is woken as soon as it may.
     ///
     /// # Errors
-    /// How the stream ended; the receiver may know the better reason.
+    /// As [`Self::send`].
     pub fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), StreamEnd>> {
-        Pin::new(&mut self.sink).poll_ready(context).map_err(stream_end)
+        let mut waits = false;
+        let ready = self.unless_ended(|sink| match Pin::new(sink).poll_ready(context) {
+            Poll::Ready(ready) => ready,
+            Poll::Pending => {
+                waits = true;
+                Ok(())
+            }
+        });
+        if waits { Poll::Pending } else { Poll::Ready(ready) }
     }
 
     /// Hands one message over and does not wait until it is sent. Only after [`Self::poll_ready`] has agreed.
     ///
     /// # Errors
-    /// How the stream ended; the receiver may know the better reason.
+    /// As [`Self::send`].
     pub fn start_send(&mut self, message: ToServer) -> Result<(), StreamEnd> {
-        Pin::new(&mut self.sink).start_send((to_wire::to_server(message), WriteFlags::default())).map_err(stream_end)
+        self.unless_ended(|sink| Pin::new(sink).start_send((to_wire::to_server(message), WriteFlags::default())))
     }
 
     /// Says that nothing more will be sent; the server then ends the stream. Waits at most [`GOODBYE_MAX`].
     pub fn finish(mut self) {
-        let _ = wait_at_most(self.sink.close(), GOODBYE_MAX);
+        // When this fails the stream has ended, which is what was wanted.
+        let _ = self.unless_ended(|sink| wait_at_most(sink.close(), GOODBYE_MAX).unwrap_or(Ok(())));
+    }
+
+    fn unless_ended(
+        &mut self,
+        work: impl FnOnce(&mut ClientDuplexSender<grpc_api::ToServer>) -> grpcio::Result<()>,
+    ) -> Result<(), StreamEnd> {
+        if let Some(end) = &self.ended {
+            return Err(end.clone());
+        }
+        work(&mut self.sink).map_err(|error| self.ended.insert(stream_end(error)).clone())
     }
 }
 

@@ -26,6 +26,9 @@ for name in "${names[@]}"; do
 done
 
 tests/scripts/cargo.sh build --locked --release --bins --example bench --example fake-podman
+if [[ " ${names[*]} " == *' size '* ]]; then
+    tests/scripts/cargo.sh build --locked --release --features multicall --bin ankaios
+fi
 work=$(mktemp -d "$target/bench.XXXXXX") # On a disk, which /tmp need not be.
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT

@@ -13,6 +13,7 @@ use crate::wire::address::ServerUrl;
 use crate::wire::client::{
     ClientOptions, ClientReceiver, ClientSender, Hangup, Service, StreamEnd, channel_over, connect, connect_with,
 };
+use crate::wire::grpc::wait;
 use crossbeam_channel::{Receiver, bounded};
 use futures_util::SinkExt;
 use grpcio::WriteFlags;
@@ -289,6 +290,30 @@ fn a_peer_that_vanishes_without_a_word_is_noticed_by_either_side() {
             let (ended, end) = bounded(1);
             std::thread::spawn(move || ended.send(receiver.receive()).unwrap());
             assert!(end.recv_timeout(promised.interval).unwrap().is_err());
+        }
+    }
+}
+
+#[test]
+fn a_sender_whose_connection_was_lost_says_so_whenever_it_is_asked() {
+    let (endpoint, _events) = endpoint(MESSAGE_MAX);
+    // Somebody who never reads: a message that is larger than what may be on its way stays half sent.
+    let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = ServerUrl::parse(&format!("http://{}", mute.local_addr().unwrap())).unwrap();
+    let options = ClientOptions { url, ..options(&endpoint, Service::Agent) };
+    let large = || ToServer::Request(Request { id: "x".repeat(1 << 20), content: RequestContent::LogsCancel });
+    for finishes in [false, true] {
+        let (mut sender, _receiver, hangup) = connect(&options, agent("A")).unwrap();
+        sender.start_send(large()).unwrap();
+        hangup.hang_up();
+        let mut ready = || wait(std::future::poll_fn(|context| sender.poll_ready(context)));
+        let lost = ready();
+        assert!(lost.is_err());
+        assert_eq!(ready(), lost);
+        if finishes {
+            sender.finish();
+        } else {
+            assert_eq!([sender.start_send(large()), sender.send(large())], [lost.clone(), lost]);
         }
     }
 }
