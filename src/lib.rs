@@ -150,6 +150,7 @@
 //!   scenario.rs cluster.rs what happens, and to whom
 //!   life.rs                one life of an agent: real scheduler, control loops, state checker
 //!   network.rs orders.rs   connections that delay and break; what agents were told
+//!   readiness.rs           which instances were found ready, counted once more
 //!   engine.rs sim_connector.rs coroutine.rs   an engine per node, its calls that take time
 //!   subscriber.rs disk.rs  commanders that follow events; where a server keeps its state
 //!   settled.rs trace.rs    what must hold once it is quiet; what happened before a failure

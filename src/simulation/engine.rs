@@ -5,6 +5,7 @@
 //! later; when its agent is killed it goes on. Two runtimes share a node and know nothing of each other's containers.
 
 use super::manual_clock::ManualClock;
+use super::readiness::Readiness;
 use super::trace::Trace;
 use crate::agent::lifecycle::{Outcome, ProbeOrder, Purpose};
 use crate::clock::Clock;
@@ -161,9 +162,7 @@ struct World {
     /// Until when what was removed still answers.
     lingers: BTreeMap<InstanceName, Instant>,
     /// Starts of instances that were found ready.
-    ready: BTreeMap<InstanceName, Readiness>,
-    /// What instances were started with last.
-    started_with: BTreeMap<InstanceName, Arc<Workload>>,
+    ready: Readiness,
     /// Paths of the node that do not exist at the moment.
     missing: BTreeSet<String>,
     /// Lives that were told which containers a runtime has.
@@ -211,8 +210,7 @@ impl SimEngine {
             stopped: Vec::new(),
             removed_by_hand: BTreeSet::new(),
             lingers: BTreeMap::new(),
-            ready: BTreeMap::new(),
-            started_with: BTreeMap::new(),
+            ready: Readiness::default(),
             missing: BTreeSet::new(),
             listed: BTreeSet::new(),
             asked: BTreeMap::new(),
@@ -322,7 +320,7 @@ impl SimEngine {
             Purpose::Ready => {
                 let up = world.containers.values().any(|found| found.answers(&order.instance, now));
                 let holds = up && !world.happens(faults);
-                world.note_readiness(life, order, holds);
+                world.ready.note(life, order, holds);
                 holds
             }
             Purpose::Alive => !world.happens(faults),
@@ -333,7 +331,7 @@ impl SimEngine {
     /// Whether that life of the agent has found the instance ready since it was started last, as often in a row as its
     /// block wants.
     pub fn is_ready(&self, life: u64, instance: &InstanceName) -> bool {
-        self.world().ready.get(instance).is_some_and(|found| found.life == life && found.is_ready)
+        self.world().ready.is_ready(life, instance)
     }
 
     /// Whether a path of the node exists.
@@ -470,14 +468,6 @@ fn failed(text: &str) -> RuntimeError {
     RuntimeError::Failed(text.to_owned())
 }
 
-/// What the checks of an instance have found since its last start.
-#[derive(Default)]
-struct Readiness {
-    life: u64,
-    in_a_row: u32,
-    is_ready: bool,
-}
-
 impl World {
     fn ids(&self, wanted: impl Fn(&Container) -> bool) -> Vec<ContainerId> {
         self.containers.iter().filter(|(_, container)| wanted(container)).map(|(id, _)| id.clone()).collect()
@@ -531,18 +521,6 @@ impl World {
         let call = Call { caller, action, plan, acts_at, ends_at, result, cancelled: false };
         self.calls.insert(self.called, call);
         self.called
-    }
-
-    /// Counts as the block says, whatever the agent counts.
-    fn note_readiness(&mut self, life: u64, order: &ProbeOrder, holds: bool) {
-        let config = self.started_with.get(&order.instance).map_or("", |workload| &workload.runtime_config);
-        let wanted = if config.contains("successThreshold: 2") { 2 } else { 1 };
-        let found = self.ready.entry(order.instance.clone()).or_default();
-        if found.life != life {
-            *found = Readiness { life, ..Readiness::default() };
-        }
-        found.in_a_row = if holds { found.in_a_row + 1 } else { 0 };
-        found.is_ready |= found.in_a_row >= wanted;
     }
 
     fn works_unless(&mut self, percent: u32) -> Plan {
@@ -703,15 +681,9 @@ impl World {
             denied_until: None,
         };
         self.removed_by_hand.remove(&new.instance);
-        self.starts_anew(new);
+        self.ready.starts_anew(new);
         self.containers.insert(id.clone(), container);
         if half_done { Err(failed("the engine stopped in the middle")) } else { Ok(Answer::Id(id)) }
-    }
-
-    /// What was found before the start says nothing of what comes.
-    fn starts_anew(&mut self, new: &NewContainer) {
-        self.ready.remove(&new.instance);
-        self.started_with.insert(new.instance.clone(), new.workload.clone());
     }
 
     fn start(&mut self, id: &ContainerId, new: &NewContainer, fails: bool) -> Result<Answer, RuntimeError> {
@@ -727,7 +699,7 @@ impl World {
             return Ok(Answer::Id(id.clone())); // A listing may have said that it does not.
         }
         (container.doing, container.pid) = (doing, pid);
-        self.starts_anew(new);
+        self.ready.starts_anew(new);
         Ok(Answer::Id(id.clone()))
     }
 

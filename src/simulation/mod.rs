@@ -18,6 +18,7 @@ mod life;
 pub mod manual_clock;
 mod network;
 mod orders;
+mod readiness;
 mod scenario;
 mod settled;
 mod shrink;

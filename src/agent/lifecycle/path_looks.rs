@@ -27,6 +27,9 @@ pub enum PathQuestion {
 /// Whether it does, or why not.
 pub type PathAnswer = Result<(), Errno>;
 
+/// A question with its answer.
+pub type Answered = (PathQuestion, PathAnswer);
+
 /// How to look.
 pub type Look = Arc<dyn Fn(&PathQuestion) -> PathAnswer + Send + Sync>;
 
@@ -35,7 +38,7 @@ pub struct PathLooks {
     look: Look,
     wake: Arc<dyn Fn() + Send + Sync>,
     questions: (Sender<PathQuestion>, Receiver<PathQuestion>),
-    answers: (Sender<(PathQuestion, PathAnswer)>, Receiver<(PathQuestion, PathAnswer)>),
+    answers: (Sender<Answered>, Receiver<Answered>),
     /// Asked and not answered yet; whether the owner has lost its patience.
     open: BTreeMap<PathQuestion, bool>,
     threads: usize,
@@ -82,7 +85,7 @@ impl PathLooks {
     }
 
     /// What has been answered.
-    pub fn take_answers(&mut self) -> Vec<(PathQuestion, PathAnswer)> {
+    pub fn take_answers(&mut self) -> Vec<Answered> {
         let answers: Vec<_> = self.answers.1.try_iter().collect();
         answers.iter().for_each(|(question, _)| _ = self.open.remove(question));
         answers
@@ -92,7 +95,7 @@ impl PathLooks {
     /// waited for the next time.
     pub fn exist(&mut self, paths: &BTreeSet<&str>) -> BTreeMap<String, bool> {
         let mut known = BTreeMap::new();
-        let mut note = |(question, answer): (PathQuestion, PathAnswer)| {
+        let mut note = |(question, answer): Answered| {
             if let PathQuestion::Exists(path) = question {
                 known.insert(path, answer.is_ok());
             }
