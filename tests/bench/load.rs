@@ -187,6 +187,7 @@ impl RealAgent {
         command.args(["--insecure", "--name", &agent_name(0), "--server-url"]);
         command.arg(format!("http://127.0.0.1:{}", server.port)).arg("--run-folder").arg(path("run"));
         command.env("PATH", path("bin")).env("FAKE_ENGINE_DIR", path("engine")).env("RUST_LOG", "error");
+        command.env("FAKE_ENGINE_ORDER_TICK", "1000ms"); // Nobody orders an end here.
         let child = command.stdin(Stdio::null()).stderr(log).spawn().expect("ank-agent starts");
         Self { child, folder }
     }
