@@ -180,6 +180,20 @@ fn update_shows_the_old_and_the_new_instance_until_both_are_done() {
 }
 
 #[test]
+fn an_update_that_keeps_the_id_ends_whether_the_workload_ran_or_waited() {
+    let cluster = one_agent();
+    let waiting = manifest(&[workload("runs", "run"), workload("waits", "run").after("never", "ADD_COND_RUNNING")]);
+    success(cluster.ank_with_input(&["--no-wait", "apply", "-"], &waiting));
+    cluster.wait_for_state("waits", "Pending(WaitingToStart)");
+    cluster.wait_for_state("runs", "Running(Ok)");
+    let other = [workload("runs", "run").restart("ALWAYS"), workload("waits", "run").after("runs", "ADD_COND_RUNNING")];
+    let stdout = success(cluster.ank_with_input(&["--wait-timeout", "60", "apply", "-"], &manifest(&other)));
+    let rows = table::workloads(&last_frame(&stdout));
+    let states: Vec<_> = rows.iter().map(|row| (row.name.as_str(), row.state.as_str())).collect();
+    assert_eq!(states, [("runs", "Running(Ok)"), ("waits", "Running(Ok)")], "{stdout}");
+}
+
+#[test]
 fn manifest_without_objects_sends_nothing() {
     let cluster = one_agent();
     for text in ["apiVersion: v1\n", "apiVersion: v1\nworkloads: {}\n", "apiVersion: v1\nworkloads:\n"] {

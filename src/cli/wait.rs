@@ -75,6 +75,13 @@ impl WaitState {
             reported: BTreeMap::new(),
             reasons,
         };
+        // What had not begun to start and keeps its id has nothing to end, and nobody says that it ended.
+        let begun = |instance: &InstanceName| {
+            let waiting = [Phase::PendingInitial, Phase::PendingWaitingToStart].map(|phase| phase.to_string());
+            remembered.get(instance).is_none_or(|row| !waiting.contains(&row.state))
+        };
+        let replaced = state.added.clone();
+        state.ending.retain(|instance| !replaced.contains(instance) || begun(instance));
         // What the server does not list any more was removed before we could hear of it.
         for instance in state.ending.clone().into_iter().filter(|instance| !there.contains(instance)) {
             state.on_state(&WorkloadState::new(instance, ExecutionState::plain(Phase::Removed)));

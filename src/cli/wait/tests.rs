@@ -53,6 +53,22 @@ fn an_instance_in_both_lists_must_go_and_come_back() {
 }
 
 #[test]
+fn nobody_said_the_end_of_what_had_only_waited_to_start() {
+    for (before, ends) in [
+        (Phase::PendingInitial, false),
+        (Phase::PendingWaitingToStart, false),
+        (Phase::PendingStarting, true),
+        (Phase::Running, true),
+    ] {
+        let complete = state(&["A"], &[("w", "1", "A", before)]);
+        let names = ["w.1.A"];
+        let mut state = WaitState::new(&accepted(&names, &names), rows::rows(&complete), &complete);
+        state.on_states(&[reported("w.1.A", Phase::Running, "")]);
+        assert_eq!(!state.is_settled(), ends, "{before}");
+    }
+}
+
+#[test]
 fn nothing_is_expected_of_agents_that_are_not_connected() {
     assert!(wait_state(&["w.1.B"], &["v.1.B"], &["A"]).is_settled());
     assert!(wait_state(&["w.1."], &["v.1."], &[]).is_settled());
