@@ -24,7 +24,7 @@ use crate::model::workload::Workload;
 use crate::runtime::ContainerId;
 use crate::threads;
 use crossbeam_channel::{Receiver, Select, Sender, never};
-use lifecycle::Life;
+use lifecycle::{Life, Origin};
 use log::{info, warn};
 pub use search::Answer;
 use search::Search;
@@ -413,7 +413,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.open_control_interface();
         self.restarts.running(self.context.clock.now());
         self.watch(id);
-        self.lifecycle_started(true);
+        self.lifecycle_started(Origin::Adopted);
     }
 
     /// Makes `order` the one to run. Nothing of an earlier one counts any more (spec/lifecycle.md rule 10).
