@@ -451,20 +451,18 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         self.uplink.resynchronise(self.store.own(), self.all_told);
     }
 
-    /// What the hello wants, operations that follow it, instances that are gone. What exists already is first taken over
-    /// as the hello said: an update or delete of it may have to wait for others.
+    /// What the hello wants, operations that follow it, instances that are gone. What goes on as the hello said is first
+    /// taken over so: an update or delete of it may have to wait for others. Nothing is started that is gone already.
     fn split_plans(
         &self,
         hello: PendingHello,
         found: &[Existing],
     ) -> (Vec<AddedWorkload>, Vec<Operation>, BTreeSet<InstanceName>) {
         let PendingHello { mut said, mut wanted, deleted, gone } = hello;
-        let exists = |name: &Name| {
-            self.runtime.knows(name) || found.iter().any(|(_, container)| container.instance.workload == *name)
-        };
         let mut later = Vec::new();
-        for (name, deleted) in deleted.into_iter().filter(|(name, _)| exists(name)) {
-            let Some(before) = said.remove(&name) else { continue };
+        for (name, deleted) in deleted {
+            let before = said.remove(&name).filter(|before| self.runtime.has_already(before, found));
+            let Some(before) = before else { continue };
             later.push(match wanted.insert(name, before) {
                 Some(new) => Operation::Update(Updated { new, deleted }),
                 None => Operation::Delete(deleted),

@@ -66,8 +66,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         for added in wanted {
             let name = &added.instance.workload;
             let serves = |(runtime, container): &Existing| {
-                let unchanged = container.instance == added.instance && *runtime == added.workload.runtime;
-                unchanged && container.state.phase == Phase::Running
+                is_unchanged(added, runtime, container) && container.state.phase == Phase::Running
             };
             // What is known was looked at when it came: once for its activation, and what waits for its precondition would
             // be forgotten.
@@ -154,6 +153,26 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         }
     }
 
+    /// Whether what the server said runs here, waits to, or is one of the containers found, which goes on.
+    #[must_use]
+    pub fn has_already(&self, said: &AddedWorkload, found: &[Existing]) -> bool {
+        let name = &said.instance.workload;
+        let waits = self.scheduler.get(name).and_then(Waiting::new_instance) == Some(said);
+        waits
+            || self.live(name).is_some_and(|object| object.runs(said))
+            || found.iter().any(|(runtime, container)| self.stays(said, runtime, container))
+    }
+
+    /// Whether a container is left as it is when this is wanted.
+    fn stays(&self, added: &AddedWorkload, runtime: &Name, container: &ListedContainer) -> bool {
+        let ended = matches!(container.state.phase, Phase::Succeeded | Phase::FailedExecFailed);
+        let stays_ended = match self.rerun {
+            RerunFinished::Always => false,
+            RerunFinished::EndedBefore(boot) => ended && container.ended_at.is_some_and(|at| at >= boot),
+        };
+        is_unchanged(added, runtime, container) && (container.state.phase == Phase::Running || stays_ended)
+    }
+
     /// Decides about a wanted workload with an existing container.
     fn adopt(
         &mut self,
@@ -162,15 +181,10 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         reports: &mut Vec<WorkloadState>,
     ) -> Option<Operation> {
         let name = added.instance.workload.clone();
-        let unchanged = container.instance == added.instance && runtime == added.workload.runtime;
-        let ended = matches!(container.state.phase, Phase::Succeeded | Phase::FailedExecFailed);
-        let stays_ended = match self.rerun {
-            RerunFinished::Always => false,
-            RerunFinished::EndedBefore(boot) => ended && container.ended_at.is_some_and(|at| at >= boot),
-        };
+        let unchanged = is_unchanged(&added, &runtime, &container);
         self.note_wanted(&added);
         // [impl->swdd~agent-existing-workloads-resume-existing~2]
-        if unchanged && !self.is_inactive(&name) && (container.state.phase == Phase::Running || stays_ended) {
+        if !self.is_inactive(&name) && self.stays(&added, &runtime, &container) {
             info!("Resuming workload '{name}'");
             let resume = WorkloadCommand::Resume(self.order(&added), container.id);
             // Others may wait for it or depend on it already.
@@ -225,6 +239,10 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let engine = self.engine(runtime)?;
         Some(WorkloadCommand::Hold(HeldContainer { instance, id, engine, silent }))
     }
+}
+
+fn is_unchanged(added: &AddedWorkload, runtime: &Name, container: &ListedContainer) -> bool {
+    container.instance == added.instance && *runtime == added.workload.runtime
 }
 
 fn identity(runtime: &Name, container: &ListedContainer) -> Identity {

@@ -449,12 +449,6 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         self.objects.get(&instance.workload).is_some_and(|object| object.instance == *instance)
     }
 
-    /// Whether some object or waiting operation is about this workload.
-    #[must_use]
-    pub fn knows(&self, workload: &str) -> bool {
-        self.objects.contains_key(workload) || self.scheduler.get(workload).is_some()
-    }
-
     /// Hands a state to the control loop, which alone knows whether it is still true.
     pub fn observed(&self, report: WatchReport) {
         let WatchReport { instance, generation, state } = report;

@@ -24,7 +24,7 @@ use crate::model::workload::Workload;
 use crate::runtime::ContainerId;
 use crate::threads;
 use crossbeam_channel::{Receiver, Select, Sender, never};
-use lifecycle::Life;
+use lifecycle::{Life, Origin};
 use log::{info, warn};
 pub use search::Answer;
 use search::Search;
@@ -397,10 +397,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             // [impl->swdd~agent-workload-control-loop-executes-resume~1]
             WorkloadCommand::Resume(order, id) => {
                 self.take(order);
-                self.open_control_interface();
-                self.restarts.running(self.context.clock.now());
-                self.watch(id);
-                self.lifecycle_started(true);
+                self.adopt(id);
             }
             WorkloadCommand::Hold(HeldContainer { instance, id, engine, silent }) => {
                 (self.instance, self.engine, self.wanted) = (instance, Some(engine), None);
@@ -409,6 +406,14 @@ impl<C: Clock> WorkloadControlLoop<C> {
             WorkloadCommand::Observed { generation, state } => return self.on_observed(generation, state),
         }
         Flow::Continue
+    }
+
+    /// Goes on with a container of an earlier life of the agent.
+    fn adopt(&mut self, id: ContainerId) {
+        self.open_control_interface();
+        self.restarts.running(self.context.clock.now());
+        self.watch(id);
+        self.lifecycle_started(Origin::Adopted);
     }
 
     /// Makes `order` the one to run. Nothing of an earlier one counts any more (spec/lifecycle.md rule 10).

@@ -96,6 +96,8 @@ pub struct Node {
     start_at: Option<Instant>,
     connect_at: Option<Instant>,
     stream: Option<StreamId>,
+    /// The first one of this life of its agent.
+    first_stream: Option<StreamId>,
     /// Its agent is stopped until then, as by SIGSTOP.
     paused_until: Option<Instant>,
     /// What its workloads asked on this connection, and what they follow.
@@ -169,7 +171,7 @@ pub struct Cluster {
     /// What a server would show that only believes what agents report: ours also forgets by itself what an agent does
     /// not have any more, others do not.
     pub reported: BTreeSet<InstanceName>,
-    /// The stream on which each agent speaks; what an older one still delivers means nothing.
+    /// The stream on which the server hears each agent; what an older one still delivers means nothing.
     speaks: BTreeMap<usize, StreamId>,
     network: Network,
     /// The startup manifest of the next server.
@@ -203,6 +205,7 @@ impl Cluster {
                 start_at: Some(clock.now()),
                 connect_at: None,
                 stream: None,
+                first_stream: None,
                 paused_until: None,
                 asked: Asked::default(),
             })
@@ -391,6 +394,7 @@ impl Cluster {
         let stream = self.network.open(index);
         self.trace.line(|| format!("{}: connects with stream {}", node.name, stream.0));
         node.stream = Some(stream);
+        node.first_stream.get_or_insert(stream);
         node.asked = Asked::default();
         self.send_up(index);
     }
@@ -416,9 +420,7 @@ impl Cluster {
                 let name = self.nodes[self.network.node(stream)].name.to_string();
                 let (outbox, reader) = outbox();
                 let hello = PeerHello::Agent { name, tags: BTreeMap::new() };
-                if self.server.is_some() {
-                    self.speaks.insert(self.network.node(stream), stream);
-                }
+                self.note_opened(stream);
                 self.network.opened(stream, self.server.is_some().then_some(reader));
                 self.tell_server(PeerEvent::Opened { peer, hello, outbox });
             }
@@ -441,6 +443,7 @@ impl Cluster {
             }
             StreamWork::ServerNotices => {
                 self.trace.line(|| format!("server: stream {} has ended", stream.0));
+                self.speaks.retain(|_, speaking| *speaking != stream);
                 self.network.close_server_end(stream);
                 self.tell_server(PeerEvent::Closed { peer });
             }
@@ -461,9 +464,20 @@ impl Cluster {
         }
     }
 
+    /// One that opens so late that the server hears the agent, or its next life, on a newer one already means nothing.
+    fn note_opened(&mut self, stream: StreamId) {
+        let node = self.network.node(stream);
+        if self.server.is_some() && self.speaks.get(&node).is_none_or(|speaking| *speaking < stream) {
+            self.speaks.insert(node, stream);
+        }
+    }
+
     fn note_reported(&mut self, stream: StreamId, message: &ToServer) {
         let ToServer::WorkloadStates(states) = message else { return };
-        if self.server.is_none() || self.speaks.get(&self.network.node(stream)) != Some(&stream) {
+        let node = self.network.node(stream);
+        // What one life says in its last moments is nothing that the next one could know.
+        let is_of_this_life = self.nodes[node].first_stream.is_some_and(|first| first <= stream);
+        if self.server.is_none() || !is_of_this_life || self.speaks.get(&node) != Some(&stream) {
             return;
         }
         for state in states {
@@ -561,7 +575,7 @@ impl Cluster {
         drop(life);
         // Nobody knows any more which of its removals arrived.
         self.reported.retain(|instance| instance.agent != node.name);
-        self.speaks.remove(&index);
+        node.first_stream = None;
         node.engine.orphan(number);
         if reboot {
             node.engine.reboot();

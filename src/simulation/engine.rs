@@ -112,6 +112,8 @@ pub struct Container {
     pub instance: InstanceName,
     doing: Doing,
     pid: u32,
+    /// The life of the agent that started it last.
+    started_by: u64,
     listed_from: Instant,
     /// Its create did not end well, so nobody may know of it.
     leftover: bool,
@@ -124,6 +126,11 @@ impl Container {
     fn answers(&self, instance: &InstanceName, now: Instant) -> bool {
         let takes = Duration::from_millis(instance.id.bytes().take(2).map(|byte| u64::from(byte % 16) * 150).sum());
         self.instance == *instance && matches!(self.doing, Doing::Running { since, .. } if since + takes <= now)
+    }
+
+    /// Whether this life of the agent did not start it.
+    pub fn is_of_another_life(&self, life: u64) -> bool {
+        self.started_by != life
     }
 
     /// What it really does, whatever a listing may still say.
@@ -622,10 +629,10 @@ impl World {
         call.acts_at = None;
         let (caller, action, plan) = (call.caller.clone(), call.action.clone(), call.plan);
         let answer = match (&action, plan) {
-            (Action::Start(id, new), Plan::Fails) => self.start(id, new, true),
+            (Action::Start(id, new), Plan::Fails) => self.start(&caller, id, new, true),
             (_, Plan::Fails) => Err(failed("the engine says no")),
             (Action::Run(new), plan) => self.run(&caller, new, plan == Plan::HalfDone),
-            (Action::Start(id, new), plan) => self.start(id, new, plan == Plan::HalfDone),
+            (Action::Start(id, new), plan) => self.start(&caller, id, new, plan == Plan::HalfDone),
             (Action::Stop(id), _) => {
                 self.end(id, 137);
                 Ok(Answer::Done)
@@ -676,6 +683,7 @@ impl World {
             instance: new.instance.clone(),
             doing,
             pid: self.created,
+            started_by: caller.life,
             listed_from,
             leftover: true,
             denied_until: None,
@@ -686,7 +694,13 @@ impl World {
         if half_done { Err(failed("the engine stopped in the middle")) } else { Ok(Answer::Id(id)) }
     }
 
-    fn start(&mut self, id: &ContainerId, new: &NewContainer, fails: bool) -> Result<Answer, RuntimeError> {
+    fn start(
+        &mut self,
+        caller: &Caller,
+        id: &ContainerId,
+        new: &NewContainer,
+        fails: bool,
+    ) -> Result<Answer, RuntimeError> {
         let doing = self.running(&new.workload);
         self.created += 1;
         let pid = self.created;
@@ -698,7 +712,7 @@ impl World {
         if container.phase() == Phase::Running {
             return Ok(Answer::Id(id.clone())); // A listing may have said that it does not.
         }
-        (container.doing, container.pid) = (doing, pid);
+        (container.doing, container.pid, container.started_by) = (doing, pid, caller.life);
         self.ready.starts_anew(new);
         Ok(Answer::Id(id.clone()))
     }

@@ -84,8 +84,15 @@ fn workload(nodes: &[Node], added: &AddedWorkload, states: &States) -> Option<St
     let found = node.engine.containers();
     let policy = workload.restart_policy;
     let config = &*workload.runtime_config;
-    let right = match container(node, &found, added).map(Container::phase) {
-        Some(Phase::Running) => phase == Phase::Running && !config.contains("/never"),
+    let there = container(node, &found, added);
+    // No deadline ends what an earlier life of the agent started (spec/lifecycle.md rule 9).
+    let is_taken_over =
+        |found: &Container| node.life.as_ref().is_some_and(|life| found.is_of_another_life(life.number));
+    let right = match there.map(Container::phase) {
+        Some(Phase::Running) if config.contains("/never") => {
+            phase == Phase::PendingStarting && there.is_some_and(is_taken_over)
+        }
+        Some(Phase::Running) => phase == Phase::Running,
         // One of an earlier life is kept until it may be started again.
         Some(Phase::Succeeded) if phase == Phase::PendingWaitingToStart => !may_start(added, states),
         Some(Phase::Succeeded) => phase == Phase::Succeeded && policy != RestartPolicy::Always,

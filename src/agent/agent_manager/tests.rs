@@ -289,6 +289,31 @@ fn a_crash_of_the_agent_during_creates_never_leads_to_two_containers() {
     }
 }
 
+/// Seed 23784 of the simulation.
+#[test]
+fn what_a_plan_deletes_before_the_engine_says_what_it_has_is_not_started_in_place_of_an_older_instance() {
+    for replaced_by in [None, Some(workload("app", |workload| workload.runtime_config = "third".into()))] {
+        let (folder, engine, clock) = (tempfile::tempdir().unwrap(), FakeEngine::new(), ManualClock::new());
+        let (net, said) = (workload("net", |_| {}), needing("app", "net", AddCondition::Running));
+        engine.add(&net.instance, ExecutionState::plain(Phase::Running));
+        let older = workload("app", |workload| workload.runtime_config = "first".into());
+        engine.add(&older.instance, ExecutionState::plain(Phase::Running));
+        engine.set_silent(true);
+        let mut agent = SteppedAgent::start(AgentOptions::new(folder.path()), &engine, &clock);
+        agent.hello(&[net, said.clone()]);
+        let deleted = vec![DeletedWorkload { instance: said.instance.clone(), dependencies: BTreeMap::new() }];
+        let expected =
+            if replaced_by.is_some() { vec!["list", "delete app", "create app"] } else { vec!["list", "delete app"] };
+        agent.update(WorkloadPlan { added: replaced_by.into_iter().collect(), deleted });
+        engine.set_silent(false);
+        agent.pass(Duration::from_secs(10));
+        assert_eq!(engine.take_calls(), expected);
+        let sent = agent.sent().into_iter().filter(|report| report.instance == said.instance);
+        let states: Vec<String> = sent.map(|report| report.state.to_string()).collect();
+        assert_eq!(states, ["Removed"]);
+    }
+}
+
 #[test]
 fn the_scheduler_thread_ends_when_told_to() {
     let rig = Rig::new();

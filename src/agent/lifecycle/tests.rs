@@ -394,6 +394,31 @@ fn after_a_restart_of_the_agent_a_container_is_asked_again_and_no_deadline_ends_
     assert_eq!(rig.calls(), ["create web"]);
 }
 
+/// Seed 22362 of the simulation: a listing showed the container as ended, the next one as running.
+#[test]
+fn a_deadline_counts_for_a_container_that_is_seen_running_again_unless_an_earlier_agent_started_it() {
+    let mut rig = Rig::new();
+    let wanted = [workload("db", &FAILS.replace("maxRestarts: 2", "maxRestarts: 0"), &[])];
+    rig.add(&wanted);
+    let seen_again = |rig: &mut Rig| {
+        rig.ends("db", 1);
+        assert_eq!(rig.phases().last().unwrap(), "db Failed(ExecFailed)");
+        rig.engine.set_state(&rig.container_of("db"), ExecutionState::plain(Phase::Running));
+        rig.pass(1_000);
+        assert_eq!(rig.phases(), ["db Pending(Starting)"]);
+        rig.calls();
+        rig.pass(2_000);
+    };
+    rig.restart_agent(&wanted);
+    seen_again(&mut rig);
+    assert_eq!(rig.calls(), [] as [&str; 0], "it was there before the agent");
+    rig.agent.hello(&[]);
+    rig.add(&wanted);
+    seen_again(&mut rig);
+    assert_eq!(rig.calls(), ["delete db"]);
+    assert_eq!(rig.phases(), ["db Failed(ExecFailed)"]);
+}
+
 #[test]
 fn after_a_restart_of_the_agent_what_notifies_counts_as_ready() {
     let mut rig = Rig::new();

@@ -21,11 +21,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// How a container came to run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// It was created or started by this control loop.
+    Created,
+    /// It ran when the agent started.
+    Adopted,
+    /// It had ended or was lost, as its engine said, and runs.
+    SeenAgain,
+}
+
 /// One instance from its start to its end: created, starting, ready (which stays), ended (rule 1).
 pub(super) struct Life {
     spec: Arc<Lifecycle>,
     /// Why the block cannot be followed.
     invalid: Option<String>,
+    origin: Origin,
     /// The container is of an earlier life of the agent (rule 9).
     adopted: bool,
     started: Option<Instant>,
@@ -67,6 +79,7 @@ impl Life {
         Self {
             spec: Arc::default(),
             invalid: None,
+            origin: Origin::Created,
             adopted: false,
             started: None,
             is_ready: false,
@@ -154,23 +167,25 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// The container was created, or taken over from an earlier life of the agent.
-    pub(super) fn lifecycle_started(&mut self, adopted: bool) {
+    /// The container runs, as far as is known.
+    pub(super) fn lifecycle_started(&mut self, origin: Origin) {
         let now = self.context.clock.now();
         let life = &mut self.life;
-        (life.adopted, life.started, life.observed, life.is_ready) = (adopted, Some(now), None, false);
+        let adopted = origin == Origin::Adopted || (origin == Origin::SeenAgain && life.adopted);
+        (life.origin, life.adopted) = (origin, adopted);
+        (life.started, life.observed, life.is_ready) = (Some(now), None, false);
         (life.note, life.must_be_gone) = (String::new(), true);
         let Some(ready) = life.spec.ready.clone() else {
             life.is_ready = true;
             return;
         };
-        if adopted && ready.check == Check::Notify {
+        if origin != Origin::Created && ready.check == Check::Notify {
             life.is_ready = true; // It will not say so again.
             return;
         }
-        // No deadline ends a container that was there before us.
+        // No deadline ends a container that was there before us. One of ours that runs again has all its time.
         life.deadline = ready.deadline.filter(|_| !adopted).map(|deadline| now + deadline);
-        let initial_delay = if adopted { Duration::ZERO } else { ready.pace.initial_delay };
+        let initial_delay = if origin == Origin::Created { ready.pace.initial_delay } else { Duration::ZERO };
         self.ask(Purpose::Ready, ready.check, Pace { initial_delay, ..ready.pace }, ready.success_threshold, None);
     }
 
@@ -204,7 +219,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             failures,
             target,
             notify,
-            unarmed: self.life.adopted,
+            unarmed: self.life.origin != Origin::Created,
             reports: self.life.reports.0.clone(),
         });
     }
@@ -231,7 +246,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         match state.phase {
             Phase::Running => {
                 if self.life.started.is_none() {
-                    self.lifecycle_started(true); // It was lost or had ended, and somebody else started it again.
+                    // Somebody else started it again, or its engine was wrong about its end.
+                    self.lifecycle_started(Origin::SeenAgain);
                     self.life.observed = Some(Phase::Running);
                 }
                 self.check_alive();

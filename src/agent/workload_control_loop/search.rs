@@ -95,8 +95,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         (self.leftovers, self.failed_searches) = (Leftovers::None, 0);
         if let Some(id) = running {
             info!("Resuming workload '{}'", self.instance.workload);
-            self.restarts.running(self.context.clock.now());
-            return self.watch(id);
+            return self.adopt(id);
         }
         self.begin_start(start);
     }

@@ -3,6 +3,7 @@
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
 //! Takes: a free start slot. Gives: states to the scheduler (may block there).
 
+use super::lifecycle::Origin;
 use super::{Leftovers, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
 use crate::agent::create_watch::{CreateObserver, CreateWatch};
@@ -49,7 +50,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 }
                 info!("Successfully created workload '{}'.", self.instance.workload);
                 self.watch(id);
-                self.lifecycle_started(false);
+                self.lifecycle_started(Origin::Created);
             }
             Err(RuntimeError::Cancelled) => {
                 // The command that cancelled it comes next; whatever was created until now must go then.

@@ -353,6 +353,17 @@ fn a_container_that_no_listing_showed_and_that_runs_as_it_should_is_taken_over()
 }
 
 #[test]
+fn what_a_search_takes_over_has_its_control_interface_again() {
+    let mut rig = Rig::new();
+    let mut order = rig.order_with("a", |workload| allow(workload, "agents"));
+    rig.engine.add(&order.instance, ExecutionState::plain(Phase::Running));
+    order.search_first = true;
+    rig.send(WorkloadCommand::Create(order));
+    assert_eq!(rig.engine.take_calls(), ["list"]);
+    assert!(rig.control_folder("a").join("input").exists());
+}
+
+#[test]
 fn a_search_before_a_create_holds_no_slot_and_does_not_delay_a_delete() {
     let mut rig = Rig::new();
     rig.listings = false;
