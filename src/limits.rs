@@ -89,12 +89,13 @@ pub const PEER_TURN: usize = 16;
 /// After an agent was told states of others, further ones join one message for this long, so that a burst of changes
 /// on many agents does not cost agents times changes. Answers and orders do not wait, and nor does the first state.
 pub const STATES_REST: Duration = Duration::from_millis(20);
-/// Events waiting for the scheduler thread of the agent; senders wait when it is full.
-pub const SCHEDULER_INBOX: usize = 1024;
+/// Events waiting for the scheduler thread of the agent; senders wait when it is full. All the room is taken from the
+/// start, so it is no more than bursts need.
+pub const SCHEDULER_INBOX: usize = 256;
 /// Commands waiting for one workload; more are merged, since only the newest wish counts.
 pub const WORKLOAD_INBOX: usize = 8;
 /// Commands waiting for one state checker; control loops wait when it is full.
-pub const WATCH_INBOX: usize = 256;
+pub const WATCH_INBOX: usize = 64;
 /// States of own workloads waiting for the server in the order in which they came; when there are more, only the
 /// newest of each instance is kept.
 pub const UPLINK_STATES: usize = 1024;
@@ -427,7 +428,7 @@ pub const CREATE_AGE_INTERVAL: Duration = Duration::from_secs(10);
 /// Longest wait until all pods of a manifest are stopped and removed. Their containers are stopped one after the other.
 pub const POD_DOWN_MAX: Duration = Duration::from_secs(120);
 /// What connectors of pods tell the one that lists; dropped when full, since volumes say the same.
-pub const KUBE_NEWS: usize = 256;
+pub const KUBE_NEWS: usize = 64;
 /// Standard output kept of one engine call, in bytes. A listing of 1,000 containers is about 3 MB.
 pub const ENGINE_OUTPUT_MAX: usize = 16 * 1024 * 1024;
 /// Standard error kept of one engine call, in bytes.

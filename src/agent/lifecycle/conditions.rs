@@ -44,8 +44,13 @@ impl NodeFacts {
     /// The node that we run on.
     #[must_use]
     pub fn new(tags: BTreeMap<String, String>) -> Self {
-        let mut paths = PathLooks::new(Arc::new(|| ()), path_looks::node());
-        Self { tags, look: Box::new(move |wanted| paths.exist(wanted)) }
+        // Most agents never look at a path, and what is asked and answered takes room from the start.
+        let mut paths = None;
+        let look = move |wanted: &BTreeSet<&str>| match &mut paths {
+            None if wanted.is_empty() => BTreeMap::new(),
+            paths => paths.get_or_insert_with(|| PathLooks::new(Arc::new(|| ()), path_looks::node())).exist(wanted),
+        };
+        Self { tags, look: Box::new(look) }
     }
 }
 
