@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "ff4e6ab7965d8cafcda3e5de247f32672256e7f3"
+SRCREV = "d1206bd742742b91160f1b79694f5b3bc46ee9fb"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
