@@ -4,12 +4,14 @@
 //! Thread: the one of the test. A call is what one child process of the agent does: it acts at some point and ends
 //! later; when its agent is killed it goes on. Two runtimes share a node and know nothing of each other's containers.
 
+mod starts;
+
 use super::manual_clock::ManualClock;
 use super::readiness::Readiness;
 use super::trace::Trace;
 use crate::agent::lifecycle::{Outcome, ProbeOrder, Purpose};
 use crate::clock::Clock;
-use crate::limits::{FIRST_LISTING_MAX, LISTING_MAX, REMOVE_MAX, STOP_GRACE};
+use crate::limits::{LISTING_MAX, REMOVE_MAX, STOP_GRACE};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::{RestartPolicy, Workload};
@@ -176,6 +178,9 @@ struct World {
     listed: BTreeSet<(u64, Name)>,
     /// When a life first asked for containers.
     asked: BTreeMap<u64, Instant>,
+    /// Containers beside which a life has started their workload because of that: they are removed once they are known,
+    /// while the workload, which may be restarted at any time, goes on.
+    given_up: BTreeSet<(u64, ContainerId)>,
     violations: Vec<String>,
 }
 
@@ -221,6 +226,7 @@ impl SimEngine {
             missing: BTreeSet::new(),
             listed: BTreeSet::new(),
             asked: BTreeMap::new(),
+            given_up: BTreeSet::new(),
             violations: Vec::new(),
         };
         Self { world: Arc::new(Mutex::new(world)) }
@@ -534,37 +540,6 @@ impl World {
         if self.happens(percent) { Plan::Fails } else { Plan::Works }
     }
 
-    /// Never a create while a previous one of the same workload is not gone.
-    fn check_start(&mut self, caller: &Caller, action: &Action, new: &NewContainer) {
-        let name = &new.instance.workload;
-        for call in self.calls.values() {
-            if let Action::Run(other) | Action::Start(_, other) = &call.action
-                && other.instance.workload == *name
-                && call.ends_at > self.clock.now()
-            {
-                let text = format!("'{}' is created while '{}' is being created", new.instance, other.instance);
-                self.violations.push(text);
-            }
-        }
-        for (id, container) in &self.containers {
-            let itself = matches!(action, Action::Start(own, _) if own == id);
-            let known = container.leftover && container.instance == new.instance;
-            if container.instance.workload == *name && !itself && !known && !self.is_given_up(caller, container) {
-                let text =
-                    format!("'{}' is created while a container of '{}' exists", new.instance, container.instance);
-                self.violations.push(text);
-            }
-        }
-    }
-
-    /// Workloads wait only so long for an engine of another runtime that never told what it has.
-    fn is_given_up(&self, caller: &Caller, container: &Container) -> bool {
-        let late = |at: &Instant| self.clock.now() >= *at + FIRST_LISTING_MAX;
-        container.runtime != caller.runtime
-            && !self.listed.contains(&(caller.life, container.runtime.clone()))
-            && self.asked.get(&caller.life).is_some_and(late)
-    }
-
     fn due(&self) -> Option<Instant> {
         let acts = self.calls.values().filter_map(|call| call.acts_at);
         let ends = self.containers.values().filter_map(|container| match container.doing {
@@ -667,9 +642,10 @@ impl World {
         if self.containers.values().any(|other| other.runtime == *runtime && other.instance.short() == name) {
             return Err(failed("the name is already in use"));
         }
-        let of_workload =
-            |other: &&Container| other.instance.workload == new.instance.workload && !self.is_given_up(caller, other);
-        if let Some(other) = self.containers.values().find(of_workload) {
+        let of_workload = |(id, other): &(&ContainerId, &Container)| {
+            other.instance.workload == new.instance.workload && !self.may_stay(caller, id, other)
+        };
+        if let Some((_, other)) = self.containers.iter().find(of_workload) {
             let text = format!("two containers at the same time: '{}' and '{}'", other.instance, new.instance);
             self.violations.push(text);
         }
