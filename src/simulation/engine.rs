@@ -121,6 +121,8 @@ pub struct Container {
     leftover: bool,
     /// Until then somebody may believe that it does not run, because a listing has said so.
     denied_until: Option<Instant>,
+    /// The life of the agent that stopped it last, whether it still ran or not.
+    stopped_by: Option<u64>,
 }
 
 impl Container {
@@ -133,6 +135,11 @@ impl Container {
     /// Whether this life of the agent did not start it.
     pub fn is_of_another_life(&self, life: u64) -> bool {
         self.started_by != life
+    }
+
+    /// Whether this life of the agent stopped it: how it ended says nothing to it then.
+    pub fn was_stopped_by(&self, life: u64) -> bool {
+        self.stopped_by == Some(life)
     }
 
     /// What it really does, whatever a listing may still say.
@@ -610,6 +617,7 @@ impl World {
             (Action::Start(id, new), plan) => self.start(&caller, id, new, plan == Plan::HalfDone),
             (Action::Stop(id), _) => {
                 self.end(id, 137);
+                self.containers.get_mut(id).into_iter().for_each(|it| it.stopped_by = Some(caller.life));
                 Ok(Answer::Done)
             }
             (Action::Remove(id), _) => self.remove(id),
@@ -663,6 +671,7 @@ impl World {
             listed_from,
             leftover: true,
             denied_until: None,
+            stopped_by: None,
         };
         self.removed_by_hand.remove(&new.instance);
         self.ready.starts_anew(new);
@@ -689,6 +698,7 @@ impl World {
             return Ok(Answer::Id(id.clone())); // A listing may have said that it does not.
         }
         (container.doing, container.pid, container.started_by) = (doing, pid, caller.life);
+        container.stopped_by = None;
         self.ready.starts_anew(new);
         Ok(Answer::Id(id.clone()))
     }

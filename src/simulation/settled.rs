@@ -88,6 +88,12 @@ fn workload(nodes: &[Node], added: &AddedWorkload, states: &States) -> Option<St
     // No deadline ends what an earlier life of the agent started (spec/lifecycle.md rule 9).
     let is_taken_over =
         |found: &Container| node.life.as_ref().is_some_and(|life| found.is_of_another_life(life.number));
+    // What does not answer any more has failed however it ends (rule 6), also if its engine had not told in time that
+    // it had just ended well.
+    let was_given_up = |found: &Container| {
+        let by_check = phase == Phase::FailedExecFailed && state.additional_info.starts_with("alive: ");
+        by_check && node.life.as_ref().is_some_and(|life| found.was_stopped_by(life.number))
+    };
     let right = match there.map(Container::phase) {
         Some(Phase::Running) if config.contains("/never") => {
             phase == Phase::PendingStarting && there.is_some_and(is_taken_over)
@@ -95,6 +101,7 @@ fn workload(nodes: &[Node], added: &AddedWorkload, states: &States) -> Option<St
         Some(Phase::Running) => phase == Phase::Running,
         // One of an earlier life is kept until it may be started again.
         Some(Phase::Succeeded) if phase == Phase::PendingWaitingToStart => !may_start(added, states),
+        Some(Phase::Succeeded) if there.is_some_and(was_given_up) => policy == RestartPolicy::Never,
         Some(Phase::Succeeded) => phase == Phase::Succeeded && policy != RestartPolicy::Always,
         Some(Phase::FailedExecFailed) => {
             phase == Phase::FailedExecFailed && (policy == RestartPolicy::Never || config.contains("maxRestarts"))

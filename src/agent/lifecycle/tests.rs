@@ -347,6 +347,27 @@ fn what_does_not_answer_any_more_is_stopped_and_its_policy_decides() {
     }
 }
 
+/// Its engine tells the end later than the checks fail.
+#[test]
+fn what_has_ended_by_itself_is_not_taken_for_something_that_does_not_answer_any_more() {
+    for (code, phase) in [(0, "db Succeeded(Ok)"), (3, "db Failed(ExecFailed): 'Exit code: '3''")] {
+        let mut rig = Rig::new();
+        rig.agent.answers.holds("db", Purpose::Alive, true);
+        rig.add(&[workload("db", &ALIVE.replace("Threshold: 2", "Threshold: 1"), &[])]);
+        rig.pass(10_000);
+        rig.sent();
+        rig.agent.answers.holds("db", Purpose::Alive, false);
+        rig.engine.set_state(&rig.container_of("db"), ExecutionState::exited(code));
+        rig.clock.advance(ms(2_000));
+        assert!(rig.agent.probes.step() && rig.agent.manager.threads().step(), "before its checker says anything");
+        rig.pass(10_000);
+        let mut sent = rig.sent();
+        sent.dedup(); // Its checker says the same.
+        assert_eq!(sent, [phase], "{code}");
+        assert_eq!(rig.calls(), ["create db"], "{code}");
+    }
+}
+
 #[test]
 fn a_failure_that_is_only_reported_is_shown_until_it_is_over() {
     let mut rig = Rig::new();

@@ -401,6 +401,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
             self.show(note);
             return Flow::Continue;
         }
+        if let Some(ended) = self.unnoticed_end() {
+            return self.on_observed(self.generation, ended);
+        }
         self.unwatch(); // How it ends now says nothing.
         let stopped = match (&mut self.engine, &self.container) {
             (Some(engine), Some(id)) => engine.connector.stop(id),
@@ -413,6 +416,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 self.delete_then(AfterDelete::Failed(note))
             }
         }
+    }
+
+    /// How the container ended if it did and its checker has not told it yet: what ends does not answer any more, and
+    /// an end counts as it was (rule 3).
+    fn unnoticed_end(&mut self) -> Option<ExecutionState> {
+        let (engine, id) = (self.engine.as_mut().filter(|_| self.watching)?, self.container.as_ref()?);
+        let listed = engine.connector.list().ok()?; // If it cannot say, the check has the last word.
+        let state = listed.into_iter().find(|found| found.id == *id)?.state;
+        Some(state).filter(|state| matches!(state.phase, Phase::Succeeded | Phase::FailedExecFailed))
     }
 
     /// The workload failed and has ended: its restart policy decides.
