@@ -152,7 +152,7 @@
 //!   network.rs orders.rs   connections that delay and break; what agents were told
 //!   readiness.rs           which instances were found ready, counted once more
 //!   engine.rs sim_connector.rs coroutine.rs   an engine per node, its calls that take time
-//!   engine/                starts of an engine, judged
+//!   engine/starts.rs       never two containers of one workload
 //!   subscriber.rs disk.rs  commanders that follow events; where a server keeps its state
 //!   settled.rs trace.rs    what must hold once it is quiet; what happened before a failure
 //!   shrink.rs              a seed that fails, run with less and less

@@ -106,6 +106,9 @@ pub const UPLINK_BATCH: usize = 256;
 /// A removal that was sent is sent again when the connection is lost within this time: nobody knows whether it
 /// arrived. A connection that lives longer has delivered it.
 pub const REMOVED_MEMORY: Duration = Duration::from_secs(60);
+/// Connections on which one removal is sent, when all of them are lost so soon. One of so many has delivered it; without
+/// this bound they would add up for ever on a connection that breaks again and again.
+pub const REMOVED_SENDS: u32 = 5;
 /// Messages from the server waiting in `ank`.
 pub const CLI_INBOX: usize = 1024;
 /// Messages of `ank` waiting to be sent. It asks one thing at a time, so only a stuck server fills this.

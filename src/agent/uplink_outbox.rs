@@ -7,13 +7,15 @@
 //! slots, never the other way round.
 
 use super::request_queue::RequestQueue;
-use crate::limits::{CONTROL_SMALL_REQUEST, REMOVED_MEMORY, UPLINK_BATCH, UPLINK_REQUESTS_IN_A_ROW, UPLINK_STATES};
+use crate::limits::{
+    CONTROL_SMALL_REQUEST, REMOVED_MEMORY, REMOVED_SENDS, UPLINK_BATCH, UPLINK_REQUESTS_IN_A_ROW, UPLINK_STATES,
+};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AgentLoad, Request, Response, ToServer};
 use crate::model::names::{InstanceName, Name};
 use crate::wire::client::{ClientSender, StreamEnd};
 use crossbeam_channel::{Receiver, Sender, bounded};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -113,8 +115,10 @@ struct Slots {
     /// Requests sent since load and logs had their turn.
     requests_in_a_row: u32,
     connected: bool,
-    /// Removals that were sent and may not have arrived.
-    removed_sent: VecDeque<(Instant, InstanceName)>,
+    /// Removals that were sent and may not have arrived: when, and on how many connections so far.
+    removed_sent: VecDeque<(Instant, InstanceName, u32)>,
+    /// Removals that wait to be sent again, and on how many connections they were sent.
+    removed_lost: BTreeMap<InstanceName, u32>,
     /// At most one message of each log stream, so that all get their turn.
     logs: VecDeque<LogMessage>,
 }
@@ -138,6 +142,7 @@ pub fn uplink_outbox() -> (UplinkOutbox, UplinkReader) {
         requests_in_a_row: 0,
         connected: false,
         removed_sent: VecDeque::new(),
+        removed_lost: BTreeMap::new(),
         logs: VecDeque::new(),
     }));
     let (wake, woken) = bounded(1);
@@ -294,7 +299,7 @@ impl Slots {
     }
 
     fn forget_delivered(&mut self, now: Instant) {
-        while self.removed_sent.front().is_some_and(|(at, _)| now.saturating_duration_since(*at) >= REMOVED_MEMORY) {
+        while self.removed_sent.front().is_some_and(|(at, ..)| now.saturating_duration_since(*at) >= REMOVED_MEMORY) {
             self.removed_sent.pop_front();
         }
     }
@@ -315,7 +320,8 @@ impl UplinkReader {
             && let Some(state) = slots.states.pop_front()
         {
             if state.state.phase == Phase::Removed {
-                slots.removed_sent.push_back((now, state.instance.clone()));
+                let before = slots.removed_lost.remove(&state.instance).unwrap_or(0);
+                slots.removed_sent.push_back((now, state.instance.clone(), before + 1));
             }
             batch.push(state);
         }
@@ -323,7 +329,7 @@ impl UplinkReader {
             // What came back is not to be removed again: its state is told anew after the next hello.
             let back =
                 |one: &InstanceName| batch.iter().any(|it| it.instance == *one && it.state.phase != Phase::Removed);
-            slots.removed_sent.retain(|(_, instance)| !instances.contains(instance) || !back(instance));
+            slots.removed_sent.retain(|(_, instance, _)| !instances.contains(instance) || !back(instance));
             return Some(ToServer::WorkloadStates(batch));
         }
         if std::mem::take(&mut slots.complete) {
@@ -392,10 +398,16 @@ impl UplinkReader {
         slots.load = None;
         slots.logs.clear();
         slots.forget_delivered(now);
-        while let Some((_, instance)) = slots.removed_sent.pop_back() {
-            slots.states.push_front(WorkloadState::new(instance, ExecutionState::plain(Phase::Removed)));
+        while let Some((_, instance, sends)) = slots.removed_sent.pop_back() {
+            if sends < REMOVED_SENDS {
+                slots.removed_lost.insert(instance.clone(), sends);
+                slots.states.push_front(WorkloadState::new(instance, ExecutionState::plain(Phase::Removed)));
+            }
         }
         slots.thin_out(); // A newer state of the same instance wins.
+        let Slots { states, removed_lost, .. } = &mut *slots;
+        let waiting: BTreeSet<_> = states.iter().map(|state| &state.instance).collect();
+        removed_lost.retain(|instance, _| waiting.contains(instance));
         slots.requests.lost()
     }
 }
@@ -488,6 +500,24 @@ mod tests {
         reader.disconnected(clock.now());
         let expected = [state("lost", Phase::Removed), state("back", Phase::Running)];
         assert_eq!(sent(&reader, clock.now()), [expected.to_vec()]);
+    }
+
+    #[test]
+    fn removals_added_up_for_ever_on_a_connection_that_broke_again_and_again() {
+        let clock = ManualClock::new();
+        let (outbox, reader) = uplink_outbox();
+        let mut told = 0;
+        for number in 0..200 {
+            reader.connected();
+            outbox.put(state(&number.to_string(), Phase::Removed));
+            told += sent(&reader, clock.now()).concat().iter().filter(|it| *it.instance.workload == *"7").count();
+            clock.advance(Duration::from_secs(1));
+            reader.disconnected(clock.now());
+        }
+        assert_eq!(told, REMOVED_SENDS as usize);
+        let slots = lock(&outbox.slots);
+        let held = [slots.states.len(), slots.removed_sent.len(), slots.removed_lost.len()];
+        assert!(held.iter().all(|count| *count < REMOVED_SENDS as usize), "{held:?}");
     }
 
     #[test]
