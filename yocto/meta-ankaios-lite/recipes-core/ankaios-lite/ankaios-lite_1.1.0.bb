@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "d1206bd742742b91160f1b79694f5b3bc46ee9fb"
+SRCREV = "427dd5e6001e21923c03efc0fd6fd2b4a7c51f81"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
