@@ -446,20 +446,15 @@ impl ServerLoop {
                 self.waiting_deletes.forget(instance);
             }
         }
-        let removed = || states.iter().map(|it| (&it.instance, it.state.phase)).filter(|it| it.1 == Phase::Removed);
-        let observed = !self.subscriptions.is_empty();
-        let ended = removed().filter(|it| observed && !self.has_successor(it.0)).map(|it| it.0.workload.clone());
-        let ended: Vec<Name> = ended.collect();
-        // What is wanted was ordered again before its end was heard of. Its agent may have nothing to say of it for
-        // long, as when an older instance has to stop first, so it is shown like any other that was just added.
-        for (instance, _) in removed().filter(|it| is_wanted(&self.effective, it.0)) {
-            self.states.set_initial(instance, ExecutionState::plain(Phase::PendingInitial));
-        }
-        if observed {
+        if !self.subscriptions.is_empty() {
             let mut changes = Changes::default();
             changes.states(old, &self.states);
             self.publish(&changes);
-            ended.iter().for_each(|workload| self.subscriptions.remove_workload(id, workload));
+            for removed in states.iter().filter(|state| state.state.phase == Phase::Removed) {
+                if !self.has_successor(&removed.instance) {
+                    self.subscriptions.remove_workload(id, &removed.instance.workload);
+                }
+            }
         }
         self.broadcast_states(&states, Some(id));
         self.relieve_deletes(states.iter().map(|state| &state.instance));

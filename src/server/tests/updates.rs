@@ -146,32 +146,6 @@ fn a_workload_of_an_agent_that_was_there_keeps_its_state_until_the_agent_reports
 }
 
 #[test]
-fn what_is_wanted_again_keeps_a_state_when_the_end_of_its_earlier_life_is_told_late() {
-    let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", ""), ("b", "A", "")]));
-    let (agent, witness) = (cluster.settled_agent("A"), cluster.settled_agent("witness"));
-    let (a, b) = (instance("a", "A"), instance("b", "A"));
-    cluster.report(agent, &[(&a, Phase::Running), (&b, Phase::Running)]);
-    cluster.update(&new_state(&[]), &[]).unwrap();
-    cluster.update(&new_state(&[("a", "A", "")]), &[]).unwrap();
-    let listener = cluster.subscribe(&["workloadStates"]);
-    cluster.take_all();
-    // The agent has not read of the second order yet, and may have to wait with it and be silent.
-    cluster.report(agent, &[(&a, Phase::Removed), (&b, Phase::Removed)]);
-    assert_eq!((cluster.phase(&a), cluster.phase(&b)), (Some(Phase::PendingInitial), None));
-    let way = format!("workloadStates.A.a.{}", a.id);
-    assert_eq!(cluster.altered(listener), [format!("~{way}.state ~{way}.subState -workloadStates.A.b")]);
-    let told = FromServer::WorkloadStates(vec![state(&a, Phase::Removed), state(&b, Phase::Removed)]);
-    assert_eq!(cluster.take(witness), [told], "agents hear of it when its agent has something to say");
-    // What goes on in the same message needs no help.
-    cluster.report(agent, &[(&a, Phase::Removed), (&a, Phase::PendingStarting)]);
-    assert_eq!(cluster.phase(&a), Some(Phase::PendingStarting));
-    // A connection that is lost loses no state of it either.
-    cluster.report(agent, &[(&a, Phase::Removed)]);
-    cluster.close(agent);
-    assert_eq!(cluster.phase(&a), Some(Phase::AgentDisconnected));
-}
-
-#[test]
 fn what_an_agent_lost_while_it_was_away_is_removed_when_it_has_told_all_it_has() {
     let all = [("stays", "A", ""), ("lost", "A", ""), ("stopping", "A", ""), ("back", "A", ""), ("unstarted", "A", "")];
     for clean_end in [true, false] {
