@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "427dd5e6001e21923c03efc0fd6fd2b4a7c51f81"
+SRCREV = "858d5f4b6c77a80da31e8b235267fdb195dcafdd"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
