@@ -19,17 +19,6 @@ use rustix::process::Signal;
 use support::process::{is_alive, memory_peak_kib, own_threads, process_state};
 use support::{Cluster, Proxy, manifest, wait_until, workload};
 
-/// A server, and an agent behind a proxy.
-fn cluster_with_proxy() -> (Cluster, Proxy) {
-    let mut cluster = Cluster::prepare();
-    cluster.start_server(&[]);
-    let proxy = Proxy::start(&cluster.address());
-    cluster.set_agent_url(&proxy.url());
-    cluster.start_agent("agent_A");
-    cluster.wait_for_agents(&["agent_A"]);
-    (cluster, proxy)
-}
-
 fn stopped(pid: u32) -> bool {
     process_state(pid) == Some('T')
 }
@@ -118,7 +107,7 @@ fn server_and_agent_killed_at_the_same_time_find_the_containers_again() {
 
 #[test]
 fn a_slow_connection_delays_and_loses_nothing() {
-    let (cluster, proxy) = cluster_with_proxy();
+    let (cluster, proxy) = Cluster::start_behind_proxy();
     proxy.delay(Duration::from_millis(200));
     cluster.apply(&manifest(&[workload("first", "run"), workload("second", "run").after("first", "ADD_COND_RUNNING")]));
     all_run(&cluster, &["first", "second"]);
@@ -129,7 +118,7 @@ fn a_slow_connection_delays_and_loses_nothing() {
 
 #[test]
 fn connections_cut_again_and_again_leave_one_container_of_each_workload() {
-    let (cluster, proxy) = cluster_with_proxy();
+    let (cluster, proxy) = Cluster::start_behind_proxy();
     let names = ["a", "b", "c", "d"];
     for round in 0..5 {
         let all: Vec<_> =
@@ -148,7 +137,7 @@ fn connections_cut_again_and_again_leave_one_container_of_each_workload() {
 
 #[test]
 fn a_connection_that_stalls_delivers_what_was_said_meanwhile() {
-    let (cluster, proxy) = cluster_with_proxy();
+    let (cluster, proxy) = Cluster::start_behind_proxy();
     cluster.apply(&manifest(&[workload("ends", "run")]));
     all_run(&cluster, &["ends"]);
     proxy.stall(true);
@@ -164,7 +153,7 @@ fn a_connection_that_stalls_delivers_what_was_said_meanwhile() {
 /// The agent is told nothing of the end: only its keepalive finds out (within half a minute).
 #[test]
 fn a_half_open_connection_is_noticed_by_both_ends_and_replaced() {
-    let (cluster, proxy) = cluster_with_proxy();
+    let (cluster, proxy) = Cluster::start_behind_proxy();
     cluster.apply(&manifest(&[workload("stays", "run")]));
     all_run(&cluster, &["stays"]);
     proxy.stall(true);
@@ -180,7 +169,7 @@ fn a_half_open_connection_is_noticed_by_both_ends_and_replaced() {
 
 #[test]
 fn a_connection_with_wrong_bytes_is_given_up_and_harms_neither_program() {
-    let (mut cluster, proxy) = cluster_with_proxy();
+    let (mut cluster, proxy) = Cluster::start_behind_proxy();
     cluster.apply(&manifest(&[workload("stays", "run")]));
     all_run(&cluster, &["stays"]);
     for one_of in [7, 100, 1000] {

@@ -78,16 +78,22 @@ fn a_full_disk_costs_the_server_no_update_and_the_state_is_stored_once_there_is_
     all_run(&cluster, 2);
 }
 
-#[test]
-fn a_full_run_folder_keeps_those_from_starting_that_need_files_and_nobody_else() {
+/// The workload `before` runs on an agent whose run folder is a disk of its own; `None` where nothing can be mounted.
+fn with_run_folder_on_a_small_disk() -> Option<(Cluster, SmallDisk)> {
     let mut cluster = Cluster::prepare();
     let folder = cluster.run_folder();
-    let Some(disk) = SmallDisk::mount(&folder, 512) else { return };
+    let disk = SmallDisk::mount(&folder, 512)?;
     cluster.start_server(&[]);
     cluster.start_agent("agent_A");
     cluster.wait_for_agents(&["agent_A"]);
     cluster.apply(&manifest(&[workload("before", "run")]));
     all_run(&cluster, 1);
+    Some((cluster, disk))
+}
+
+#[test]
+fn a_full_run_folder_keeps_those_from_starting_that_need_files_and_nobody_else() {
+    let Some((cluster, disk)) = with_run_folder_on_a_small_disk() else { return };
     disk.fill();
     cluster.apply(&with_file("needs_room", 50_000));
     let row = cluster.wait_for_row("needs_room", "it fails with the reason", |row| {
@@ -103,14 +109,7 @@ fn a_full_run_folder_keeps_those_from_starting_that_need_files_and_nobody_else()
 
 #[test]
 fn a_read_only_run_folder_stops_nothing_that_runs_and_is_named_as_the_reason() {
-    let mut cluster = Cluster::prepare();
-    let folder = cluster.run_folder();
-    let Some(disk) = SmallDisk::mount(&folder, 512) else { return };
-    cluster.start_server(&[]);
-    cluster.start_agent("agent_A");
-    cluster.wait_for_agents(&["agent_A"]);
-    cluster.apply(&manifest(&[workload("before", "run")]));
-    all_run(&cluster, 1);
+    let Some((mut cluster, disk)) = with_run_folder_on_a_small_disk() else { return };
     let before = cluster.engine.only_container("before");
     disk.read_only(true);
     cluster.apply(&with_file("needs_file", 10));

@@ -192,12 +192,7 @@ fn curve(samples: &[Sample], value: fn(&Sample) -> f64) -> String {
 fn threads_files_memory_and_wake_ups_of_a_busy_cluster_stay_flat() {
     let minutes = std::env::var("ANKAIOS_SOAK_MINUTES").ok().filter(|text| !text.is_empty());
     let minutes: f64 = minutes.map_or(0.5, |text| text.parse().expect("ANKAIOS_SOAK_MINUTES is a number"));
-    let mut cluster = Cluster::prepare();
-    cluster.start_server(&[]);
-    let proxy = Proxy::start(&cluster.address());
-    cluster.set_agent_url(&proxy.url());
-    cluster.start_agent("agent_A");
-    cluster.wait_for_agents(&["agent_A"]);
+    let (mut cluster, proxy) = Cluster::start_behind_proxy();
     let pids = [cluster.server().pid(), cluster.agent("agent_A").pid()];
     let mut base = pids.map(|_| Held::default());
     let mut curves: [Vec<Sample>; 2] = [Vec::new(), Vec::new()];

@@ -84,9 +84,7 @@ impl RestartBackoff {
     /// The workload ended now, or did not become ready: when to start it again; `None` when it was tried often enough.
     pub fn next(&mut self, ended: Ended, now: Instant, random: &mut fastrand::Rng) -> Option<Instant> {
         let Some(rules) = self.rules else { return Some(self.restart_at(ended, now, random)) };
-        if self.running_since.take().is_some_and(|since| now.saturating_duration_since(since) >= rules.window) {
-            self.failures = 0;
-        }
+        self.forget_failures_before_a_run_of(rules.window, now);
         if ended == Ended::Well {
             return Some(self.last_start.map_or(now, |start| now.max(start + RESTART_SPACING)));
         }
@@ -109,14 +107,19 @@ impl RestartBackoff {
         Some(now + retry_delay(self.failures, random))
     }
 
+    /// The run that ends now makes up for earlier failures if it was at least so long.
+    fn forget_failures_before_a_run_of(&mut self, enough: Duration, now: Instant) {
+        if self.running_since.take().is_some_and(|since| now.saturating_duration_since(since) >= enough) {
+            self.failures = 0;
+        }
+    }
+
     /// The workload ended now: when to start it again.
     ///
     /// After a failure the first restart is immediate, the next ones wait for half to all of a bound that doubles;
     /// two starts are at least [`RESTART_SPACING`] apart in any case.
     pub fn restart_at(&mut self, ended: Ended, now: Instant, random: &mut fastrand::Rng) -> Instant {
-        if self.running_since.take().is_some_and(|since| now.saturating_duration_since(since) >= RESTART_RESET) {
-            self.failures = 0;
-        }
+        self.forget_failures_before_a_run_of(RESTART_RESET, now);
         if !self.enabled {
             return now;
         }

@@ -80,8 +80,8 @@ impl WaitState {
             let waiting = [Phase::PendingInitial, Phase::PendingWaitingToStart].map(|phase| phase.to_string());
             remembered.get(instance).is_none_or(|row| !waiting.contains(&row.state))
         };
-        let replaced = state.added.clone();
-        state.ending.retain(|instance| !replaced.contains(instance) || begun(instance));
+        let Self { added, ending, .. } = &mut state;
+        ending.retain(|instance| !added.contains(instance) || begun(instance));
         // What the server does not list any more was removed before we could hear of it.
         for instance in state.ending.clone().into_iter().filter(|instance| !there.contains(instance)) {
             state.on_state(&WorkloadState::new(instance, ExecutionState::plain(Phase::Removed)));

@@ -110,13 +110,18 @@ fn workloads_of_server(programs: &Path) -> bool {
     held && flat <= GROWTH_MAX
 }
 
-fn subscribers(programs: &Path) -> bool {
-    let mut cpu = Curve::new("server: CPU of a state change with 1,000 workloads, by subscribers", "ms");
-    let mut last = Curve::new("server: time until the last of them is told", "ms");
+fn with_a_thousand_workloads(programs: &Path) -> (Server, Agent) {
     let server = Server::start(programs, &[], Security::Insecure);
     let mut agent = Agent::connect(&server, &agent_name(0), Reports::Together);
     Commander::connect(&server).apply(state(1, 1000));
     agent.wait_for_workloads(1000);
+    (server, agent)
+}
+
+fn subscribers(programs: &Path) -> bool {
+    let mut cpu = Curve::new("server: CPU of a state change with 1,000 workloads, by subscribers", "ms");
+    let mut last = Curve::new("server: time until the last of them is told", "ms");
+    let (server, mut agent) = with_a_thousand_workloads(programs);
     for count in [6, 12, 25, 50] {
         let all: Vec<Subscriber> = (0..count).map(|_| Subscriber::connect(&server)).collect();
         server.wait_until_idle();
@@ -140,10 +145,7 @@ fn subscribers(programs: &Path) -> bool {
 fn commands(programs: &Path) -> bool {
     let mut cpu = Curve::new("server: CPU of so many `ank get workloads` at the same time, 1,000 workloads", "ms");
     let mut time = Curve::new("the same: time until all have ended", "ms");
-    let server = Server::start(programs, &[], Security::Insecure);
-    let mut agent = Agent::connect(&server, &agent_name(0), Reports::Together);
-    Commander::connect(&server).apply(state(1, 1000));
-    agent.wait_for_workloads(1000);
+    let (server, _agent) = with_a_thousand_workloads(programs);
     let url = format!("http://127.0.0.1:{}", server.port);
     for count in [12, 25, 50, 100] {
         server.wait_until_idle();

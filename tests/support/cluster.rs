@@ -16,6 +16,7 @@ use tempfile::TempDir;
 use super::engine::FakeEngine;
 use super::podman::Podman;
 use super::process::{Process, clean_command, exit_code, is_alive};
+use super::proxy::Proxy;
 use super::table::{self, Row};
 use super::{LIMIT, poll, scratch};
 
@@ -91,6 +92,17 @@ impl Cluster {
         let mut cluster = Self::prepare();
         cluster.start_all(agents);
         cluster
+    }
+
+    /// A server, and `agent_A` behind a proxy.
+    pub fn start_behind_proxy() -> (Self, Proxy) {
+        let mut cluster = Self::prepare();
+        cluster.start_server(&[]);
+        let proxy = Proxy::start(&cluster.address());
+        cluster.set_agent_url(&proxy.url());
+        cluster.start_agent("agent_A");
+        cluster.wait_for_agents(&["agent_A"]);
+        (cluster, proxy)
     }
 
     /// As `prepare`, with agents that use `podman`, which has to outlive the cluster: nothing is created after it then.

@@ -1038,9 +1038,8 @@ fn commands_and_a_revival_by_others_end_the_waiting_for_a_restart() {
     }
 }
 
-#[test]
-fn an_end_that_was_told_twice_counted_as_two_crashes() {
-    let mut rig = Rig::new();
+/// A workload that has crashed so often that its next restart is delayed.
+fn crashes_in_a_row(rig: &mut Rig) {
     rig.always("a");
     rig.clock.advance(RESTART_SPACING);
     for _ in 0..6 {
@@ -1050,6 +1049,12 @@ fn an_end_that_was_told_twice_counted_as_two_crashes() {
         }
     }
     rig.observe(ExecutionState::exited(1));
+}
+
+#[test]
+fn an_end_that_was_told_twice_counted_as_two_crashes() {
+    let mut rig = Rig::new();
+    crashes_in_a_row(&mut rig);
     let due = rig.control_loop.due();
     rig.engine.take_calls();
     rig.states();
@@ -1066,15 +1071,7 @@ fn an_end_that_was_told_twice_counted_as_two_crashes() {
 #[test]
 fn the_time_that_a_container_ran_after_somebody_started_it_did_not_end_the_back_off() {
     let mut rig = Rig::new();
-    rig.always("a");
-    rig.clock.advance(RESTART_SPACING);
-    for _ in 0..6 {
-        rig.observe(ExecutionState::exited(1));
-        if rig.control_loop.due().is_some() {
-            rig.until_due();
-        }
-    }
-    rig.observe(ExecutionState::exited(1));
+    crashes_in_a_row(&mut rig);
     rig.observe(ExecutionState::plain(Phase::Running));
     assert_eq!(rig.control_loop.due(), None);
     rig.clock.advance(RESTART_RESET);
