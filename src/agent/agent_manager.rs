@@ -425,12 +425,21 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
                 self.report(vec![WorkloadState::new(instance, ExecutionState::plain(Phase::Removed))]);
             }
         }
-        // What waits behind its predecessor was reported by nobody yet, and the server may think that we are gone.
-        let untold = self.runtime.waits_behind_another().filter(|instance| self.store.get(instance).is_none());
-        let waiting = ExecutionState::plain(Phase::PendingWaitingToStart);
-        let untold = untold.map(|instance| WorkloadState::new(instance.clone(), waiting.clone())).collect();
-        self.report(untold);
+        // The server may think that we are gone.
+        self.report_waiting(self.waiting_untold());
         self.report_all();
+    }
+
+    /// The instances that wait behind their predecessors and were reported by nobody: what counts for the server is
+    /// what it knows itself, that they are to come.
+    fn waiting_untold(&self) -> Vec<InstanceName> {
+        let waiting = self.runtime.waits_behind_another();
+        waiting.filter(|instance| self.store.get(instance).is_none()).cloned().collect()
+    }
+
+    fn report_waiting(&mut self, instances: Vec<InstanceName>) {
+        let waiting = instances.iter().map(|instance| self.runtime.waiting_to_start(instance)).collect();
+        self.report(waiting);
     }
 
     /// What runs as it should is watched at once, whatever other engines may say. What a plan has changed since the
@@ -491,6 +500,8 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             return;
         }
         self.submit(RuntimeManager::<C, T>::operations(plan));
+        // The server may read of the earlier end of an instance after it has wanted it again, and show no state of it.
+        self.report_waiting(self.uplink.told_removed(self.waiting_untold(), self.clock.now()));
     }
 
     fn submit(&mut self, operations: Vec<Operation>) {

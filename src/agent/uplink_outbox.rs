@@ -187,6 +187,21 @@ impl UplinkOutbox {
         self.wake();
     }
 
+    /// Those of `instances` whose removal was told last, or will be, and may not have been read by the server yet.
+    #[must_use]
+    pub fn told_removed(&self, instances: Vec<InstanceName>, now: Instant) -> Vec<InstanceName> {
+        if instances.is_empty() {
+            return instances;
+        }
+        let mut slots = lock(&self.slots);
+        slots.forget_delivered(now);
+        let waiting = slots.states.iter().map(|state| (&state.instance, state.state.phase == Phase::Removed));
+        // In the order in which the server reads them, so the last one of an instance counts.
+        let sent = slots.removed_sent.iter().map(|(_, instance, _)| (instance, true));
+        let told: BTreeMap<&InstanceName, bool> = sent.chain(waiting).collect();
+        instances.into_iter().filter(|instance| told.get(instance) == Some(&true)).collect()
+    }
+
     /// Puts a request of a workload, or sends it; never waits. While there is no connection requests wait for it.
     ///
     /// # Errors
