@@ -183,6 +183,7 @@ impl RealAgent {
         for name in ["bin", "engine", "run"] {
             fs::create_dir(path(name)).expect("own folder is writable");
         }
+        let engine = fs::canonicalize(engine).expect("the fake engine is built"); // A link is relative to where it is.
         symlink(engine, path("bin/podman")).expect("own folder is writable");
         let log = fs::File::create(path("log")).expect("own folder is writable");
         let mut command = Command::new(programs.join("ank-agent"));
@@ -237,9 +238,17 @@ fn fake_state(workloads: usize) -> Node {
 }
 
 fn wait_for(commander: &mut Commander, what: &str, held: impl Fn(&Node) -> bool) {
+    const SHOWN: usize = 600;
     let begin = Instant::now();
-    while !held(&commander.read(&["workloadStates"])) {
-        assert!(begin.elapsed() < LIMIT, "waited {LIMIT:?} in vain: {what}");
+    loop {
+        let states = commander.read(&["workloadStates"]);
+        if held(&states) {
+            return;
+        }
+        if begin.elapsed() >= LIMIT {
+            let text: String = serde_json::to_string(&states).unwrap_or_default().chars().take(SHOWN).collect();
+            panic!("waited {LIMIT:?} in vain: {what}; it begins so: {text}");
+        }
         std::thread::sleep(Duration::from_millis(100));
     }
 }
