@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::process::is_alive;
+use support::process::{is_alive, process_state};
 use support::{FakeEngine, wait_until};
 
 fn podman(engine: &FakeEngine, arguments: &[&str]) -> Output {
@@ -49,6 +49,35 @@ fn container_is_a_real_process_until_it_is_stopped() {
     assert!(podman(&engine, &["rm", "--ignore", &id]).status.success());
     assert_eq!(listed(&engine), Vec::<Value>::new());
     assert!(podman(&engine, &["rm", "--ignore", &id]).status.success(), "gone is ignored");
+}
+
+#[test]
+fn another_process_with_the_number_of_an_ended_container_is_left_alone() {
+    let engine = FakeEngine::new();
+    assert!(run(&engine, "w", "run").status.success());
+    let (pid, id) = engine.only_container("w");
+    let begin = |pid: u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+        stat.rsplit(')').next().and_then(|fields| fields.split_whitespace().nth(19).map(str::to_owned))
+    };
+    // One that began at another time, in the kernel's grain of 10 ms.
+    wait_until("time goes on", || {
+        let mut other = Command::new("true").stdin(Stdio::null()).spawn().expect("true starts");
+        let later = begin(other.id()) != begin(pid);
+        other.wait().expect("it was ours");
+        later
+    });
+    let mut stranger = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().expect("sleep starts");
+    // As when the container has ended, its number was given away, and its monitor was not quick enough to record it.
+    let path = engine.state().join("containers").join(&id);
+    let text = std::fs::read_to_string(&path).expect("the record of the container");
+    let pid_of = |pid: u32| format!("\"Pid\":{pid}");
+    assert!(text.contains(&pid_of(pid)), "{text}");
+    std::fs::write(&path, text.replace(&pid_of(pid), &pid_of(stranger.id()))).expect("the record can be written");
+    assert!(podman(&engine, &["pause", &id]).status.success());
+    assert_ne!(process_state(stranger.id()), Some('T'));
+    stranger.kill().expect("it runs");
+    stranger.wait().expect("it was ours");
 }
 
 #[test]

@@ -10,10 +10,10 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ChildStdout, Command, Stdio, exit};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, setsid};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, setsid};
 
 use crate::script::Script;
-use crate::store::{Store, now_ms};
+use crate::store::{Container, Store, now_ms};
 
 /// No process of the engine lives longer, so that nothing stays behind when a test is killed.
 pub const LIFETIME_MAX: Duration = Duration::from_secs(600);
@@ -110,6 +110,7 @@ pub fn monitor(store: &Store, id: &str) {
         container.state = "running".to_owned();
         container.exit_code = 0;
         container.pid = child.id();
+        container.pid_begin = begin_of(child.id()).unwrap_or(0);
         container.started = now_ms() / 1000;
     });
     say("running");
@@ -171,7 +172,7 @@ pub fn stop(store: &Store, id: &str, seconds: Option<u64>) -> Result<(), (i32, S
         let reason = "is running or paused, refusing to clean up: container state improper";
         return Err((125, format!("container {id} {reason}")));
     }
-    if signal(container.pid, Signal::TERM) {
+    if signal(&container, Signal::TERM) {
         let limit = Duration::from_secs(seconds.unwrap_or(container.stop_seconds));
         let begin = Instant::now();
         while begin.elapsed() < limit && runs(store, id) {
@@ -184,7 +185,7 @@ pub fn stop(store: &Store, id: &str, seconds: Option<u64>) -> Result<(), (i32, S
 /// SIGKILL, and waits until the exit is recorded.
 pub fn kill(store: &Store, id: &str) -> Result<(), (i32, String)> {
     let Some(container) = store.read(id) else { return Ok(()) };
-    signal(container.pid, Signal::KILL);
+    signal(&container, Signal::KILL);
     let begin = Instant::now();
     while runs(store, id) && !store.is_gone() {
         if begin.elapsed() > Duration::from_secs(10) {
@@ -204,7 +205,7 @@ pub fn set_paused(store: &Store, id: &str, paused: bool) -> Result<(), (i32, Str
         fits = container.state == from;
         if fits {
             to.clone_into(&mut container.state);
-            signal(container.pid, sent);
+            signal(container, sent);
         }
     });
     if fits { Ok(()) } else { Err((125, format!("container {id} is not {from}: container state improper"))) }
@@ -214,7 +215,16 @@ fn runs(store: &Store, id: &str) -> bool {
     store.read(id).is_some_and(|container| container.is_active())
 }
 
-fn signal(pid: u32, signal: Signal) -> bool {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
+/// Its number may have been given to somebody else since it ended, to a thread of the agent for example, and its monitor
+/// has had no turn to record the end.
+fn signal(container: &Container, signal: Signal) -> bool {
+    let Some(pid) = i32::try_from(container.pid).ok().and_then(Pid::from_raw) else { return false };
+    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
+    begin_of(container.pid) == Some(container.pid_begin) && pidfd_send_signal(process, signal).is_ok()
+}
+
+/// When a process began, field 22 of proc(5); its name may contain anything, so fields count from behind that.
+fn begin_of(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.split_whitespace().nth(19)?.parse().ok()
 }

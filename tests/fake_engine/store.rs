@@ -41,6 +41,8 @@ pub struct Container {
     pub exit_code: i64,
     /// Process of the container, 0 when it does not run.
     pub pid: u32,
+    /// When that began, in the kernel's words: by it the process is told from a later one with its number.
+    pub pid_begin: u64,
     pub stop_seconds: u64,
     /// Made with `--rm`.
     pub removes_itself: bool,
@@ -78,6 +80,7 @@ impl Container {
             state: value["State"].as_str()?.to_owned(),
             exit_code: value["ExitCode"].as_i64()?,
             pid: u32::try_from(value["Pid"].as_u64()?).ok()?,
+            pid_begin: value["PidBegin"].as_u64()?,
             stop_seconds: value["StopSeconds"].as_u64()?,
             removes_itself: value["AutoRemove"].as_bool()?,
             behaviour: value["Behaviour"].as_str()?.to_owned(),
@@ -121,6 +124,7 @@ impl Container {
         value["Labels"] = json!(self.labels);
         value["StopSeconds"] = json!(self.stop_seconds);
         value["Behaviour"] = json!(self.behaviour);
+        value["PidBegin"] = json!(self.pid_begin);
         value
     }
 
@@ -192,6 +196,7 @@ impl Store {
             state: "created".to_owned(),
             exit_code: 0,
             pid: 0,
+            pid_begin: 0,
             stop_seconds: run.option(&["--stop-timeout"]).and_then(|text| text.parse().ok()).unwrap_or(10),
             removes_itself: run.flag(&["--rm"]),
             behaviour: behaviour.text.clone(),
@@ -226,6 +231,7 @@ impl Store {
             state: "created".to_owned(),
             exit_code: 0,
             pid: 0,
+            pid_begin: 0,
             stop_seconds: 10,
             removes_itself: false,
             behaviour: behaviour.text.clone(),
@@ -271,6 +277,10 @@ impl Store {
 
     /// By name, id or unique beginning of an id.
     pub fn find(&self, name_or_id: &str) -> Option<Container> {
+        // Without this a thousand commands would read a thousand files each. A name that is an id counts as one.
+        if let Some(container) = self.read(name_or_id) {
+            return Some(container);
+        }
         let all = self.list();
         let exact = all.iter().position(|container| container.name == name_or_id || container.id == name_or_id);
         let index = exact.or_else(|| all.iter().position(|container| container.id.starts_with(name_or_id)))?;
