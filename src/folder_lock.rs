@@ -1,0 +1,45 @@
+//! A folder that one process at a time may use: a lock that the kernel takes back when its holder ends, however.
+//!
+//! Thread: `main`, at the start. Takes: the folder. Gives: the open folder, which is unlocked when it is dropped.
+
+use crate::limits::{FOLDER_LOCK_PAUSE, FOLDER_LOCK_TRIES};
+use rustix::event::poll;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+/// Locks `folder`, which has to exist. Waits a little for a holder that is about to end; `None` when it stays.
+///
+/// # Errors
+/// When the folder cannot be opened, or its file system has no locks.
+pub fn lock(folder: &Path) -> io::Result<Option<File>> {
+    let file = File::open(folder)?;
+    for _ in 0..FOLDER_LOCK_TRIES {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(Some(file)),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: i64::from(FOLDER_LOCK_PAUSE.subsec_nanos()) };
+        let _ = poll(&mut [], Some(&pause)); // A pause that a signal ends early is none the worse.
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_has_one_holder_until_that_lets_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = lock(folder.path()).unwrap();
+        assert!(first.is_some());
+        assert!(lock(folder.path()).unwrap().is_none());
+        drop(first);
+        assert!(lock(folder.path()).unwrap().is_some());
+        assert!(lock(&folder.path().join("missing")).is_err());
+    }
+}
