@@ -119,6 +119,11 @@ pub const COMPLETION_MAX: Duration = Duration::from_secs(1);
 pub const EVENTS_RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 /// How often `ank` turns its spinner while it waits for workloads.
 pub const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
+/// Where no terminal is, `ank` writes each change of a table with up to so many lines while it waits.
+pub const FRAME_LINES_AT_ONCE: u32 = 20;
+/// With more, the next table follows only after this time for each line: a thousand workloads would write their thousand
+/// lines thousands of times.
+pub const FRAME_PAUSE_PER_LINE: Duration = Duration::from_millis(10);
 
 // ------------------------------------------------------------------ requests
 
