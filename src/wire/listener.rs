@@ -69,7 +69,7 @@ impl Listener {
     pub fn bind(address: &ListenAddress, mode: u32) -> io::Result<Self> {
         match address {
             ListenAddress::Tcp(address) => {
-                let listener = TcpListener::bind(address)?;
+                let listener = TcpListener::bind(address).map_err(with_way_out)?;
                 listener.set_nonblocking(true)?;
                 Ok(Self::Tcp(listener))
             }
@@ -155,6 +155,19 @@ impl Drop for SocketFile {
 fn stream_socket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
+/// What to do about a port that cannot be had.
+fn with_way_out(error: io::Error) -> io::Error {
+    let way_out = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "another program listens there, perhaps another ank-server; end it or take another port"
+        }
+        io::ErrorKind::AddrNotAvailable => "this machine has no such address; 0.0.0.0 stands for all that it has",
+        io::ErrorKind::PermissionDenied => "the user may not take this port; one above 1023 needs no rights",
+        _ => return error,
+    };
+    io::Error::new(error.kind(), format!("{error}: {way_out}"))
 }
 
 /// Waits a little until no other server is about to bind a socket in `folder`; unlocked when dropped.
