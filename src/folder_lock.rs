@@ -1,6 +1,7 @@
 //! A folder that one process at a time may use: a lock that the kernel takes back when its holder ends, however.
 //!
-//! Thread: `main`, at the start. Takes: the folder. Gives: the open folder, which is unlocked when it is dropped.
+//! Thread: `main`, at the start. Takes: the open folder, or a file in it where others lock the folder itself. Gives: the
+//! same, which is unlocked when it is dropped.
 
 use crate::limits::{FOLDER_LOCK_PAUSE, FOLDER_LOCK_TRIES};
 use rustix::event::poll;
@@ -8,14 +9,12 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
-use std::path::Path;
 
-/// Locks `folder`, which has to exist. Waits a little for a holder that is about to end; `None` when it stays.
+/// Locks `file`. Waits a little for a holder that is about to end; `None` when it stays.
 ///
 /// # Errors
-/// When the folder cannot be opened, or its file system has no locks.
-pub fn lock(folder: &Path) -> io::Result<Option<File>> {
-    let file = File::open(folder)?;
+/// When its file system has no locks.
+pub fn lock(file: File) -> io::Result<Option<File>> {
     for _ in 0..FOLDER_LOCK_TRIES {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(Some(file)),
@@ -35,11 +34,11 @@ mod tests {
     #[test]
     fn a_folder_has_one_holder_until_that_lets_go() {
         let folder = tempfile::tempdir().unwrap();
-        let first = lock(folder.path()).unwrap();
+        let open = || File::open(folder.path()).unwrap();
+        let first = lock(open()).unwrap();
         assert!(first.is_some());
-        assert!(lock(folder.path()).unwrap().is_none());
+        assert!(lock(open()).unwrap().is_none());
         drop(first);
-        assert!(lock(folder.path()).unwrap().is_some());
-        assert!(lock(&folder.path().join("missing")).is_err());
+        assert!(lock(open()).unwrap().is_some());
     }
 }

@@ -149,7 +149,7 @@ impl Agent {
 /// Makes the folder ours as long as we run. A second agent of the same name would end the engine calls of the first one
 /// as those of a predecessor, and both would make containers of the same workloads.
 fn own_folder(folder: &Path, name: &str) -> io::Result<Option<File>> {
-    match folder_lock::lock(folder) {
+    match File::open(folder).and_then(folder_lock::lock) {
         Ok(Some(lock)) => Ok(Some(lock)),
         Ok(None) => {
             let text = format!(

@@ -172,7 +172,7 @@ fn with_way_out(error: io::Error) -> io::Error {
 
 /// Waits a little until no other server is about to bind a socket in `folder`; unlocked when dropped.
 fn lock(folder: &Path) -> io::Result<File> {
-    folder_lock::lock(folder)?.ok_or_else(|| {
+    folder_lock::lock(File::open(folder)?)?.ok_or_else(|| {
         let text = format!("another program has locked the folder '{}'", folder.display());
         io::Error::new(io::ErrorKind::ResourceBusy, text)
     })
