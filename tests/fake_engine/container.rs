@@ -10,7 +10,8 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ChildStdout, Command, Stdio, exit};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, setsid};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, setsid, waitid};
 
 use crate::script::Script;
 use crate::store::{Store, now_ms};
@@ -114,17 +115,21 @@ pub fn monitor(store: &Store, id: &str) {
     });
     say("running");
 
-    let Ok(status) = child.wait() else { return };
+    // Its number stays its own until nobody reads it in the store any more: a `stop` would else meet whoever has it then.
+    let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    while matches!(waitid(WaitId::Pid(Pid::from_child(&child)), ended), Err(Errno::INTR)) {}
     let until = Instant::now() + Script::load(store).exit_record_delay();
     while Instant::now() < until {
         pause();
     }
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(255);
     if container.removes_itself {
         store.remove(id);
+        let _ = child.wait();
         return;
     }
     store.change(id, |container| {
+        let Ok(status) = child.wait() else { return };
+        let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(255);
         container.state = "exited".to_owned();
         container.exit_code = i64::from(code);
         container.exited = i64::try_from(now_ms() / 1000).unwrap_or(i64::MAX);
@@ -171,7 +176,7 @@ pub fn stop(store: &Store, id: &str, seconds: Option<u64>) -> Result<(), (i32, S
         let reason = "is running or paused, refusing to clean up: container state improper";
         return Err((125, format!("container {id} {reason}")));
     }
-    if signal(container.pid, Signal::TERM) {
+    if send(store, id, Signal::TERM) {
         let limit = Duration::from_secs(seconds.unwrap_or(container.stop_seconds));
         let begin = Instant::now();
         while begin.elapsed() < limit && runs(store, id) {
@@ -183,8 +188,7 @@ pub fn stop(store: &Store, id: &str, seconds: Option<u64>) -> Result<(), (i32, S
 
 /// SIGKILL, and waits until the exit is recorded.
 pub fn kill(store: &Store, id: &str) -> Result<(), (i32, String)> {
-    let Some(container) = store.read(id) else { return Ok(()) };
-    signal(container.pid, Signal::KILL);
+    send(store, id, Signal::KILL);
     let begin = Instant::now();
     while runs(store, id) && !store.is_gone() {
         if begin.elapsed() > Duration::from_secs(10) {
@@ -212,6 +216,13 @@ pub fn set_paused(store: &Store, id: &str, paused: bool) -> Result<(), (i32, Str
 
 fn runs(store: &Store, id: &str) -> bool {
     store.read(id).is_some_and(|container| container.is_active())
+}
+
+/// Signals the process of a container, if it has one that nobody has waited for: that happens under the same lock.
+fn send(store: &Store, id: &str, sent: Signal) -> bool {
+    let mut reached = false;
+    store.change(id, |container| reached = signal(container.pid, sent));
+    reached
 }
 
 fn signal(pid: u32, signal: Signal) -> bool {
