@@ -56,12 +56,12 @@ deny:
 # The seeded simulation of server, agents and engine; `just sim 42` repeats one run
 [group('test')]
 sim seed='':
-    ANKAIOS_SIM_SEED='{{seed}}' {{cargo}} test --locked --lib simulation -- --nocapture
+    @tests/scripts/sim.sh {{quote(seed)}}
 
 # A busy cluster for so many minutes: what its programs hold and how often they wake up must stay flat
 [group('test')]
 soak minutes='60': setup
-    ANKAIOS_SOAK_MINUTES='{{minutes}}' ANKAIOS_SOAK_CURVE='target/soak.csv' {{cargo}} test --locked --test process_soak -- --nocapture
+    @tests/scripts/soak.sh {{quote(minutes)}}
 
 # The fuzz targets under cargo-fuzz, a minute each; `just fuzz 600 masks` runs one for ten minutes
 [group('test')]

@@ -22,6 +22,7 @@
 //! child/followed.rs        outside programs whose output is read while they run                [caller]
 //! logging.rs               log lines and fatal errors of server and agent                     [any]
 //! program.rs               how server and agent end: exit codes, help                         [main]
+//! folder_lock.rs           a folder that one process at a time may use                        [main]
 //! vital.rs                 threads without which nothing goes on: turns, nudges           [all of them]
 //! service_manager.rs       systemd is told: ready, status, all threads go on                [notify]
 //! settings.rs              file < environment < flags, PEM texts, TLS decision                [main]
@@ -180,6 +181,8 @@ pub mod child;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod clock;
+#[cfg(any(feature = "agent", feature = "server"))]
+pub mod folder_lock;
 pub mod limits;
 pub mod logging;
 pub mod memory;

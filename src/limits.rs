@@ -119,6 +119,11 @@ pub const COMPLETION_MAX: Duration = Duration::from_secs(1);
 pub const EVENTS_RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 /// How often `ank` turns its spinner while it waits for workloads.
 pub const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
+/// Where no terminal is, `ank` writes each change of a table with up to so many lines while it waits.
+pub const FRAME_LINES_AT_ONCE: u32 = 20;
+/// With more, the next table follows only after this time for each line: a thousand workloads would write their thousand
+/// lines thousands of times.
+pub const FRAME_PAUSE_PER_LINE: Duration = Duration::from_millis(10);
 
 // ------------------------------------------------------------------ requests
 
@@ -202,11 +207,11 @@ pub const HANDSHAKES: usize = 64;
 pub const SOCKET_PATH_MAX: usize = 107;
 /// Connections to a Unix domain socket that wait to be accepted; as many as the standard library asks for TCP.
 pub const SOCKET_BACKLOG: i32 = 128;
-/// Tries to get the folder of a socket for oneself, [`SOCKET_FOLDER_PAUSE`] apart. Another server that starts holds it
-/// for much less than one of them.
-pub const SOCKET_FOLDER_TRIES: u32 = 40;
+/// Tries to get a folder for oneself, [`FOLDER_LOCK_PAUSE`] apart. Another server that starts holds that of its socket
+/// for much less than one of them, an agent that was told to end ends within half of them.
+pub const FOLDER_LOCK_TRIES: u32 = 40;
 /// Pause between two such tries.
-pub const SOCKET_FOLDER_PAUSE: Duration = Duration::from_millis(50);
+pub const FOLDER_LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// A connection without any call is closed after this time.
 pub const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(60);
 /// Calls that one connection may have open; each costs two threads.

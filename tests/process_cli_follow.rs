@@ -82,6 +82,16 @@ fn signals_end_events_in_order_and_without_a_word() {
 }
 
 #[test]
+fn events_that_are_waited_for_end_by_the_signal_so_that_a_script_does_not_go_on() {
+    let cluster = server_only();
+    for further in [&["--until", "desiredState.configs.k=never"][..], &["--count", "9"]] {
+        let mut process = follow_configs(&cluster, further);
+        process.signal(Signal::INT);
+        assert_eq!((ended(&mut process), process.stderr()), (130, String::new()), "{further:?}");
+    }
+}
+
+#[test]
 fn a_lost_connection_ends_events_with_an_error_unless_they_reconnect() {
     let mut cluster = server_only();
     let mut ends = follow_configs(&cluster, &[]);

@@ -16,8 +16,8 @@ use ankaios_lite::model::version::VERSION;
 use ankaios_lite::wire::address::{Security, ServerUrl};
 use ankaios_lite::wire::client::{ClientOptions, ClientReceiver, ClientSender, Hangup, Service, connect};
 use rustix::process::Signal;
-use support::process::{is_alive, memory_peak_kib, own_threads, process_state};
-use support::{Cluster, Proxy, manifest, wait_until, workload};
+use support::process::{exit_code, is_alive, memory_peak_kib, own_threads, process_state};
+use support::{Cluster, LIMIT, Proxy, manifest, wait_until, workload};
 
 fn stopped(pid: u32) -> bool {
     process_state(pid) == Some('T')
@@ -34,6 +34,26 @@ fn all_run(cluster: &Cluster, names: &[&str]) {
         assert!(is_alive(cluster.engine.only_container(name).0), "the container of '{name}' lives");
     }
     assert_eq!(cluster.engine.containers().len(), names.len(), "there is no other container");
+}
+
+// ---------------------------------------------------------- processes too many
+
+#[test]
+fn a_second_agent_of_a_name_ends_with_an_error_and_leaves_the_calls_of_the_first_alone() {
+    let mut cluster = Cluster::start(&["agent_A"]);
+    cluster.apply(&manifest(&[workload("runs", "run")]));
+    all_run(&cluster, &["runs"]);
+    cluster.engine.script(&serde_json::json!([{ "command": "run", "hang": true }]));
+    cluster.apply(&manifest(&[workload("runs", "run"), workload("slow", "run")]));
+    wait_until("a call takes its time", || cluster.engine.hanging_calls_of("run").len() == 1);
+    let call = cluster.engine.hanging_calls_of("run")[0];
+    let mut rival = cluster.start_rival("agent_A");
+    assert_eq!(rival.wait(LIMIT).map(exit_code), Some(1), "{}", rival.stderr());
+    let named = "another agent with the name 'agent_A' runs and uses the folder '";
+    assert!(rival.stderr().contains(named), "{}", rival.stderr());
+    assert!(is_alive(call), "the call of the first agent goes on");
+    assert!(cluster.agent("agent_A").is_running());
+    assert!(!cluster.server().stderr().contains("connected again"), "its connection stays");
 }
 
 // ------------------------------------------------------- processes that stand still

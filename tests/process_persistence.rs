@@ -129,6 +129,19 @@ fn a_folder_that_cannot_be_used_ends_the_start() {
     assert!(server.stderr().contains("server error: 'cannot use state_dir '"), "{}", server.stderr());
 }
 
+#[test]
+fn a_second_server_of_a_folder_ends_with_an_error_and_leaves_what_is_stored() {
+    let mut cluster = prepared();
+    start(&mut cluster, &[]);
+    cluster.apply(&manifest(&[workload("applied", "run")]));
+    wait_until("it is stored", || stored(&cluster).contains("applied"));
+    let kept = stored(&cluster);
+    let mut rival = cluster.spawn_server(&["--address", "127.0.0.1:0"]);
+    assert_eq!(rival.wait(LIMIT).map(exit_code), Some(1), "{}", rival.stderr());
+    assert!(rival.stderr().contains("': another server uses it. End that one"), "{}", rival.stderr());
+    assert_eq!((stored(&cluster), desired(&cluster)), (kept, vec!["applied".to_owned()]));
+}
+
 /// Kills the server again and again while updates come. After each kill the file is whole, holds a state that was
 /// asked for and is not older than what was stored before; the next server starts with exactly that.
 #[test]

@@ -29,6 +29,7 @@ pub mod workload_scheduler;
 pub mod workload_state_store;
 
 use crate::clock::SystemClock;
+use crate::folder_lock;
 use crate::limits::{AGENT_STOP_DEADLINE, CONNECT_MAX, SCHEDULER_INBOX, STACK_LARGE, WATCH_INBOX};
 use crate::model::version::VERSION;
 use crate::runtime::RuntimeConnector;
@@ -51,6 +52,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use settings::AgentSettings;
 use start_slots::StartSlots;
 use state_checker::CheckerSettings;
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -64,6 +66,8 @@ pub struct Agent {
     /// Dropping these ends the threads.
     running: (Sender<()>, OwnedFd),
     threads: Vec<Thread>,
+    /// Nobody else may use the agent's folder until the threads have ended.
+    _folder: Option<File>,
 }
 
 impl Agent {
@@ -71,13 +75,14 @@ impl Agent {
     /// never accept us, with its text.
     ///
     /// # Errors
-    /// When the system gives no thread, or the run folder cannot be used.
+    /// When the system gives no thread, or the run folder cannot be used, because another agent uses it for example.
     pub fn start(
         settings: AgentSettings,
         vital: &mut VitalThreads,
         status: StatusBoard,
         refused: impl FnOnce(String) + Send + 'static,
     ) -> io::Result<Self> {
+        let folder = own_folder(&settings.folder, &settings.name)?;
         // [impl->swdd~agent-uses-bounded-channels~1]
         let (inbox, events) = bounded(SCHEDULER_INBOX);
         let (running, stop) = bounded::<()>(0);
@@ -129,7 +134,7 @@ impl Agent {
                 refused(text);
             }
         })?);
-        Ok(Self { running: (running, control_running), threads })
+        Ok(Self { running: (running, control_running), threads, _folder: folder })
     }
 
     /// Ends the threads; answers the names of those that have not ended in time. Workloads go on running, calls of
@@ -138,6 +143,26 @@ impl Agent {
     pub fn stop(self) -> Vec<String> {
         drop(self.running);
         threads::join_all(self.threads, AGENT_STOP_DEADLINE)
+    }
+}
+
+/// Makes the folder ours as long as we run. A second agent of the same name would end the engine calls of the first one
+/// as those of a predecessor, and both would make containers of the same workloads.
+fn own_folder(folder: &Path, name: &str) -> io::Result<Option<File>> {
+    match File::open(folder).and_then(folder_lock::lock) {
+        Ok(Some(lock)) => Ok(Some(lock)),
+        Ok(None) => {
+            let text = format!(
+                "another agent with the name '{name}' runs and uses the folder '{}'. End that one, or give this one a \
+                 name of its own",
+                folder.display()
+            );
+            Err(io::Error::new(io::ErrorKind::ResourceBusy, text))
+        }
+        Err(error) => {
+            log::warn!("Whether another agent uses the folder '{}' cannot be known: '{error}'.", folder.display());
+            Ok(None)
+        }
     }
 }
 

@@ -162,6 +162,10 @@ impl Uplink {
         let _ = self.inbox.scheduler.send(SchedulerEvent::ServerGone); // Gone only when the agent ends.
         match end {
             Ok((StreamEnd::VersionMismatch(text), _)) => SessionEnd::Refused(text),
+            Ok((StreamEnd::Closed, greeted)) => {
+                let reason = format!("{}: it ends, or another agent with this name connected", StreamEnd::Closed);
+                SessionEnd::Interrupted { reason, greeted }
+            }
             Ok((end, greeted)) => SessionEnd::Interrupted { reason: end.to_string(), greeted },
             Err(_) => interrupted("the reader of the connection ended".to_owned()),
         }

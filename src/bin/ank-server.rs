@@ -24,6 +24,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use std::error::Error;
+use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
@@ -79,6 +80,7 @@ fn start_and_wait(mut settings: ServerSettings) -> Result<(), ExitCode> {
         server_threads.push(thread);
     }
     let mut stopped = || signals.pending().next().inspect(|signal| log_stop(*signal)).is_some();
+    let _own = settings.state_dir.as_deref().map(own_state_dir).transpose().map_err(Refused::tell)?;
     match start_with_state(&mut server, settings.state_dir.as_deref(), desired) {
         // Whatever a hook that was ended made of it.
         _ if stopped() => {
@@ -183,6 +185,22 @@ impl Refused {
     }
 }
 
+/// Makes the folder of the stored state ours as long as we run: each of two servers would store its own state over that
+/// of the other.
+fn own_state_dir(folder: &Path) -> Result<Option<File>, Refused> {
+    match state_store::lock(folder) {
+        Ok(Some(lock)) => Ok(Some(lock)),
+        Ok(None) => Err(Refused(format!(
+            "cannot use state_dir '{}': another server uses it. End that one, or give this one a folder of its own",
+            folder.display()
+        ))),
+        Err(error) => {
+            log::warn!("Whether another server uses state_dir '{}' cannot be known: '{error}'.", folder.display());
+            Ok(None)
+        }
+    }
+}
+
 /// Takes over the stored state if there is one of use, the startup manifest otherwise.
 fn start_with_state(
     server: &mut ServerLoop,
@@ -224,7 +242,7 @@ fn read_manifest(path: &Path) -> Result<DesiredState, ExitCode> {
         failed("Could not read the startup config", format!("{}: {error}", path.display()))
     };
     let mut text = String::new();
-    let file = std::fs::File::open(path).map_err(|error| unreadable(&error))?;
+    let file = File::open(path).map_err(|error| unreadable(&error))?;
     file.take(MANIFEST_MAX + 1).read_to_string(&mut text).map_err(|error| unreadable(&error))?;
     if text.len() as u64 > MANIFEST_MAX {
         return Err(unreadable(&format!("larger than {MANIFEST_MAX} bytes")));

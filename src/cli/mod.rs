@@ -151,9 +151,14 @@ impl<'a> Job<'a> {
         matches!(self, Self::Events { .. } | Self::Get(Get::Workload { watch: true, .. }))
     }
 
-    /// Whether a signal is the usual way to end it.
+    /// Whether a signal is the usual way to end it. Not of events that are waited for: a script must not go on as if
+    /// they had come.
     fn ends_by_signal(&self) -> bool {
-        matches!(self, Self::Events { .. } | Self::Logs(_))
+        match self {
+            Self::Events { events, .. } => events.until.is_none() && events.left.is_none(),
+            Self::Logs(_) => true,
+            _ => false,
+        }
     }
 
     /// Whether a lost connection is followed by another one. The first one has to be had.

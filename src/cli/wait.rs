@@ -12,7 +12,7 @@ use super::rows::{self, Row};
 use super::session::{Accepted, ServerLink};
 use super::table::{Table, TooWide, shortened};
 use crate::clock::Clock;
-use crate::limits::SPINNER_INTERVAL;
+use crate::limits::{FRAME_LINES_AT_ONCE, FRAME_PAUSE_PER_LINE, SPINNER_INTERVAL};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
@@ -182,6 +182,12 @@ impl WaitState {
         lines
     }
 
+    /// Where no terminal is: all that is written grows with the time and not with workloads times changes.
+    fn pause_between_frames(&self) -> Duration {
+        let lines = u32::try_from(self.rows.len()).unwrap_or(u32::MAX);
+        FRAME_PAUSE_PER_LINE.saturating_mul(lines.saturating_sub(FRAME_LINES_AT_ONCE))
+    }
+
     /// The added instances that failed.
     #[must_use]
     pub fn failures(&self) -> Vec<&InstanceName> {
@@ -268,6 +274,7 @@ pub fn wait(
     let animated = output.terminal().is_some() && !output.is_quiet();
     let mut frames = LiveFrames::default();
     let (mut turn, mut next_turn) = (0, clock.now() + SPINNER_INTERVAL);
+    let mut next_frame = clock.now();
     loop {
         let (columns, lines) = output.terminal().unwrap_or((output.width(), usize::MAX));
         if state.is_settled() {
@@ -275,9 +282,14 @@ pub fn wait(
             frames.show(state.frame(' ', columns, usize::MAX), output)?;
             return Ok(WaitEnd::Settled);
         }
-        // The cursor stands below the frame, so one line less than the terminal has can be redrawn.
-        frames.show(state.frame(SPINNER[turn % SPINNER.len()], columns, lines.saturating_sub(1)), output)?;
-        let until = animated.then_some(next_turn).into_iter().chain(give_up).min();
+        let due = animated || clock.now() >= next_frame;
+        if due {
+            // The cursor stands below the frame, so one line less than the terminal has can be redrawn.
+            frames.show(state.frame(SPINNER[turn % SPINNER.len()], columns, lines.saturating_sub(1)), output)?;
+            next_frame = clock.now() + state.pause_between_frames();
+        }
+        let turns = if animated { Some(next_turn) } else { (!due).then_some(next_frame) };
+        let until = turns.into_iter().chain(give_up).min();
         match link.next_states(until)? {
             Some(states) => state.on_states(&states),
             None if give_up.is_some_and(|at| clock.now() >= at) => return Ok(WaitEnd::TimedOut),

@@ -280,7 +280,9 @@ impl ServerLoop {
             if old > id {
                 return log::warn!("Ignoring an older connection of agent '{name}' that was announced late.");
             }
-            log::warn!("Agent '{name}' connected again; closing its older connection.");
+            log::warn!(
+                "Agent '{name}' connected again; closing its older connection. When this goes on, there are two of this name."
+            );
             self.forget_peer(old);
             self.end_logs_of_peer(old, PeerClass::Agent, &name);
         }

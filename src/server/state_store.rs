@@ -7,6 +7,7 @@
 //! Owns: the files in the folder. Takes: accepted states, of which only the newest is written.
 
 use crate::clock::{Clock, SystemClock};
+use crate::folder_lock;
 use crate::limits::{STACK_LARGE, STORE_RETRY};
 use crate::model::complete_state::{DesiredState, Rendering, desired_state_from_node};
 use crate::model::names::hash_id;
@@ -23,6 +24,8 @@ use std::path::{Path, PathBuf};
 pub const FILE: &str = "desired-state.json";
 /// A state that is being written; means nothing when it is found at the start.
 const NEW_FILE: &str = "desired-state.json.new";
+/// Locked as long as a server uses the folder; empty.
+const LOCK_FILE: &str = "lock";
 /// Where a file that cannot be used is put, for somebody to look at.
 pub const DAMAGED_FILE: &str = "desired-state.json.damaged";
 /// Before the checksum in the first line.
@@ -79,6 +82,18 @@ pub fn open(folder: &Path) -> io::Result<Option<DesiredState>> {
             Ok(None)
         }
     }
+}
+
+/// Makes the folder and locks it for one server, by a file in it: the folder itself may be that of the server's socket,
+/// which is locked while another server starts. `None` when another server has it.
+///
+/// # Errors
+/// When the file can neither be made nor locked.
+pub fn lock(folder: &Path) -> io::Result<Option<File>> {
+    fs::create_dir_all(folder)?;
+    folder_lock::lock(
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(folder.join(LOCK_FILE))?,
+    )
 }
 
 /// Puts the stored state away, because it cannot be used.

@@ -27,7 +27,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// What happens to a cluster, decided by the seed. Percentages, and seconds between two disturbances.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Disturbances {
     pub engine: EngineFaults,
     /// Connections whose messages may take seconds.

@@ -26,6 +26,9 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// What is in order must stay so.
 const STAYS_SETTLED: Duration = Duration::from_secs(120);
 
+/// Each seed has less rounds of requests and disturbances.
+pub const ROUNDS_MAX: usize = 60;
+
 /// What workloads say about their lifecycle, mostly nothing. All hold once nothing disturbs any more, except `never`.
 const LIFECYCLES: [&str; 12] = [
     "",
@@ -120,7 +123,7 @@ impl Scenario {
     /// out.
     fn disturb(&mut self, left_out: &BTreeSet<usize>) -> usize {
         let pause_ms = [300, 3_000, 20_000][self.random.usize(..3)];
-        let rounds = self.random.usize(5..60);
+        let rounds = self.random.usize(5..ROUNDS_MAX);
         let seed = self.random.u64(..);
         for round in 0..rounds {
             if left_out.contains(&round) {

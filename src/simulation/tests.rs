@@ -1,7 +1,8 @@
 //! Runs the simulation with a fixed set of seeds and some fresh ones, with `ANKAIOS_SIM_SEEDS` seeds from
 //! `ANKAIOS_SIM_FIRST` on, or with the one of `ANKAIOS_SIM_SEED`, less what `ANKAIOS_SIM_WITHOUT` names.
 
-use super::scenario::LeftOut;
+use super::cluster::Disturbances;
+use super::scenario::{LeftOut, ROUNDS_MAX};
 use super::shrink::{run, shrink};
 use crate::clock::{Clock, SystemClock};
 use std::sync::Mutex;
@@ -29,21 +30,32 @@ fn text(variable: &str) -> Option<String> {
 
 fn number(variable: &str) -> Option<u64> {
     let text = text(variable)?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number, not '{text}'")))
+    let number = text.parse();
+    Some(number.unwrap_or_else(|_| panic!("{variable} is '{text}', not a whole number from 0 to {}", u64::MAX)))
 }
 
 /// Names of faults and numbers of rounds, with commas between them.
-fn left_out(names: &str) -> LeftOut {
+///
+/// # Errors
+///
+/// What is neither: left unread, a run with a misspelt name would fail and say that the fault is not needed for it.
+fn left_out(names: &str) -> Result<LeftOut, String> {
+    let faults = Disturbances::default().kinds().map(|(name, _)| name);
     let mut left_out = LeftOut::default();
-    for part in names.split(',').filter(|part| !part.is_empty()) {
-        match part.split_once('-').unwrap_or((part, part)) {
-            (first, last) if first.parse::<usize>().is_ok() => {
-                left_out.rounds.extend(first.parse().unwrap_or(0)..=last.parse().unwrap_or(0));
+    for part in names.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) {
+            if first > last || last >= ROUNDS_MAX {
+                return Err(format!("'{part}' are no rounds: there are less than {ROUNDS_MAX}, the first comes first"));
             }
-            _ => _ = left_out.faults.insert(part.to_owned()),
+            left_out.rounds.extend(first..=last);
+        } else if faults.contains(&part) {
+            left_out.faults.insert(part.to_owned());
+        } else {
+            return Err(format!("'{part}' is neither a round nor a kind of fault; these are {}", faults.join(", ")));
         }
     }
-    left_out
+    Ok(left_out)
 }
 
 /// As [`left_out`] reads it.
@@ -83,9 +95,14 @@ fn run_all(seeds: &[u64]) -> (u64, Vec<(u64, String)>) {
 #[test]
 fn faults_never_make_two_containers_of_one_workload_and_once_they_stop_actual_equals_desired() {
     if let Some(seed) = number("ANKAIOS_SIM_SEED") {
-        let run = run(seed, &left_out(&text("ANKAIOS_SIM_WITHOUT").unwrap_or_default()), usize::MAX);
+        let names = text("ANKAIOS_SIM_WITHOUT").unwrap_or_default();
+        let left_out = left_out(&names).unwrap_or_else(|error| panic!("ANKAIOS_SIM_WITHOUT: {error}"));
+        let run = run(seed, &left_out, usize::MAX);
         run.trace.iter().for_each(|line| show(line));
-        assert_eq!(run.violation, None, "seed {seed}");
+        if let Some(violation) = run.violation {
+            panic!("seed {seed} failed: {violation}");
+        }
+        show(&format!("seed {seed}: {} steps, nothing was violated", run.outcome.map_or(0, |outcome| outcome.steps)));
         return;
     }
     let fresh = fastrand::Rng::new().u64(1 << 32..1 << 62);
@@ -93,7 +110,7 @@ fn faults_never_make_two_containers_of_one_workload_and_once_they_stop_actual_eq
         (None, None) => SEEDS.chain(FOUND).chain(fresh..fresh + FRESH).collect(),
         (first, count) => {
             let first = first.unwrap_or(SEEDS.start);
-            (first..first + count.unwrap_or(SEEDS.end)).collect()
+            (first..first.saturating_add(count.unwrap_or(SEEDS.end))).collect()
         }
     };
     let begin = SystemClock.now();
@@ -106,21 +123,32 @@ fn faults_never_make_two_containers_of_one_workload_and_once_they_stop_actual_eq
     ));
     let Some((seed, violation)) = failures.first() else { return };
     let (left_out, smallest) = shrink(*seed, violation);
+    show(&format!("The last {SHOWN} events of seed {seed}, less what it does not need:"));
     run(*seed, &left_out, SHOWN).trace.iter().for_each(|line| show(line));
     let list: String =
         failures.iter().take(FAILURES_SHOWN).map(|(seed, violation)| format!("seed {seed}: {violation}\n")).collect();
-    panic!(
-        "{} of {} seeds failed:\n{list}`just sim {seed}` shows all events of the first.\nIt fails with less, too: {smallest}\n\
-         ANKAIOS_SIM_WITHOUT={} just sim {seed}",
-        failures.len(),
-        seeds.len(),
-        without(&left_out)
-    );
+    let all = format!("./justw sim {seed}");
+    let less = match without(&left_out) {
+        names if names.is_empty() => "Nothing can be left out of it.".to_owned(),
+        names => format!("It fails with less, too: {smallest}\n    ANKAIOS_SIM_WITHOUT={names} {all}"),
+    };
+    panic!("{} of {} seeds failed:\n{list}All events of the first:\n    {all}\n{less}", failures.len(), seeds.len());
 }
 
 #[test]
 fn what_is_left_out_is_named_as_it_is_read() {
     let left_out = LeftOut { rounds: [1, 2, 3, 7, 9, 10].into(), faults: ["cuts".to_owned()].into() };
     assert_eq!(without(&left_out), "cuts,1-3,7,9-10");
-    assert_eq!(super::tests::left_out("cuts,1-3,7,9-10"), left_out);
+    assert_eq!(super::tests::left_out("cuts,1-3,7,9-10"), Ok(left_out));
+}
+
+#[test]
+fn what_cannot_be_left_out_is_refused_and_not_passed_over() {
+    for (names, wrong) in
+        [("cuts,kils", "'kils' is neither"), ("1-x", "'1-x' is neither"), ("7-3", "'7-3' are no rounds")]
+    {
+        let error = left_out(names).expect_err(names);
+        assert!(error.starts_with(wrong), "{error}");
+    }
+    assert!(left_out("0-99999999999").is_err(), "it would be collected");
 }

@@ -5,10 +5,9 @@
 //! removed when the listener is dropped.
 
 use super::address::ListenAddress;
-use crate::limits::{SOCKET_BACKLOG, SOCKET_FOLDER_PAUSE, SOCKET_FOLDER_TRIES};
-use rustix::event::poll;
+use crate::folder_lock;
+use crate::limits::SOCKET_BACKLOG;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::fmt;
@@ -70,7 +69,7 @@ impl Listener {
     pub fn bind(address: &ListenAddress, mode: u32) -> io::Result<Self> {
         match address {
             ListenAddress::Tcp(address) => {
-                let listener = TcpListener::bind(address)?;
+                let listener = TcpListener::bind(address).map_err(with_way_out)?;
                 listener.set_nonblocking(true)?;
                 Ok(Self::Tcp(listener))
             }
@@ -158,20 +157,25 @@ fn stream_socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
 }
 
+/// What to do about a port that cannot be had.
+fn with_way_out(error: io::Error) -> io::Error {
+    let way_out = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "another program listens there, perhaps another ank-server; end it or take another port"
+        }
+        io::ErrorKind::AddrNotAvailable => "this machine has no such address; 0.0.0.0 stands for all that it has",
+        io::ErrorKind::PermissionDenied => "the user may not take this port; one above 1023 needs no rights",
+        _ => return error,
+    };
+    io::Error::new(error.kind(), format!("{error}: {way_out}"))
+}
+
 /// Waits a little until no other server is about to bind a socket in `folder`; unlocked when dropped.
 fn lock(folder: &Path) -> io::Result<File> {
-    let file = File::open(folder)?;
-    for _ in 0..SOCKET_FOLDER_TRIES {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(file),
-            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: i64::from(SOCKET_FOLDER_PAUSE.subsec_nanos()) };
-        let _ = poll(&mut [], Some(&pause)); // A pause that a signal ends early is none the worse.
-    }
-    let text = format!("another program has locked the folder '{}'", folder.display());
-    Err(io::Error::new(io::ErrorKind::ResourceBusy, text))
+    folder_lock::lock(File::open(folder)?)?.ok_or_else(|| {
+        let text = format!("another program has locked the folder '{}'", folder.display());
+        io::Error::new(io::ErrorKind::ResourceBusy, text)
+    })
 }
 
 /// Removes the file of a socket on which nobody listens.

@@ -36,6 +36,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+/// What a peer is answered that says nothing where its hello should be.
+const NO_HELLO: &str = "Empty";
+
 /// Identifies one stream for the life of the process; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(pub u64);
@@ -507,13 +510,18 @@ fn serve_stream(
         }
         Some(Some(Ok(received))) => check_hello(class, certificate, read(received, &from))
             .and_then(|hello| check_user(&hello, client.origin.as_ref(), &shared.commander_names).map(|()| hello)),
-        Some(_) => Err(RpcStatus::with_message(RpcStatusCode::INVALID_ARGUMENT, "Empty".to_owned())),
+        Some(_) => Err(RpcStatus::with_message(RpcStatusCode::INVALID_ARGUMENT, NO_HELLO.to_owned())),
         None => Err(RpcStatus::with_message(RpcStatusCode::DEADLINE_EXCEEDED, "No hello received.".to_owned())),
     };
     let hello = match hello {
         Ok(hello) => hello,
         Err(status) => {
-            log::warn!("Refusing the connection from '{from}': '{}'", status.message());
+            match status.message() {
+                NO_HELLO => {
+                    log::warn!("No hello came from '{from}': the connection ended, or its first message says nothing.")
+                }
+                text => log::warn!("Refusing the connection from '{from}': '{text}'"),
+            }
             let _ = wait_at_most(responses.fail(status), PEER_STUCK);
             return;
         }
@@ -582,7 +590,7 @@ fn check_hello(class: Class, certificate: Option<&PeerCertificate>, message: ToS
         }
     }
     match (class, message) {
-        (_, ToServer::Empty) => refuse(RpcStatusCode::INVALID_ARGUMENT, "Empty"),
+        (_, ToServer::Empty) => refuse(RpcStatusCode::INVALID_ARGUMENT, NO_HELLO),
         (Class::Agent, ToServer::AgentHello { agent, version: theirs, tags }) => {
             version(&theirs)?;
             // Such names would be taken for the connections of commanders when answers are routed.

@@ -10,6 +10,7 @@
 . "$root/tests/scripts/cluster.sh"
 cd "$root"
 
+check_bench_settings
 workloads=20
 rounds=${BENCH_ROUNDS:-5}
 seconds=${BENCH_SECONDS:-60}

@@ -12,6 +12,24 @@ program_folder() {
     fi
 }
 
+# The code of a script that measured more than is promised, unlike one that could not measure.
+# shellcheck disable=SC2034
+above_promise=3
+
+# check_bench_settings: those that what measures takes from the environment, where they are set.
+check_bench_settings() {
+    local part
+    check_number BENCH_ROUNDS "${BENCH_ROUNDS:-5}" 1 1000
+    check_number BENCH_SECONDS "${BENCH_SECONDS:-60}" 1 86400
+    check_number SIZE_SECONDS "${SIZE_SECONDS:-60}" 1 86400
+    for part in ${BENCH_PARTS-}; do
+        case $part in
+            idle | starts | exits | crash_loop) ;;
+            *) fail "BENCH_PARTS names '$part'" "the parts of 'agent' are idle, starts, exits and crash_loop" ;;
+        esac
+    done
+}
+
 # as_after_boot FROM TO: copies of the programs that the page cache has forgotten, so that memory is measured as
 # on a device. Of a file that was just written everything is in memory, in large pieces that are mapped as a
 # whole; and of one that a demo in parallel has mapped as well, each page counts for a part only.
@@ -64,12 +82,14 @@ cluster_start() {
         for name; do
             wait_until 10 agent_known "$bin/ank" "$name" && continue
             tail -n 20 "$dir/$name.log" >&2
-            fail "agent '$name' did not connect within 10 s" "see '$dir/$name.log'"
+            fail "agent '$name' did not connect within 10 s" "the last it said is above"
         done
         return 0
     done
+    [ -e "$dir/server.pid" ] || fail "the ports 25551 to 25570 are all in use" "end one of the servers there"
     tail -n 20 "$dir/server.log" >&2
-    fail "the server did not answer within 10 s" "see '$dir/server.log'"
+    ! server_gone "$dir" || fail "the server ends as soon as it is started" "what it said is above"
+    fail "the server did not answer within 10 s" "the last it said is above"
 }
 
 # cluster_stop DIR: ends agents, then the server. Containers keep running.

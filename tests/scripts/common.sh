@@ -27,6 +27,17 @@ fail() {
 }
 have() { command -v "$1" >/dev/null 2>&1; }
 
+# check_number WHAT TEXT LEAST MOST: fails unless the text is a whole number within these bounds. Bash cannot count as
+# far as some of them: numbers are compared as texts of one length.
+check_number() {
+    local least most number
+    [[ $2 =~ ^0*([0-9]{1,20})$ ]] || fail "$1 is '$2', not a whole number from $3 to $4"
+    printf -v number '%20s' "${BASH_REMATCH[1]}"
+    printf -v least '%20s' "$3"
+    printf -v most '%20s' "$4"
+    [[ ! $number < $least && ! $number > $most ]] || fail "$1 is '$2', not a whole number from $3 to $4"
+}
+
 # as_root COMMAND...: runs it as root, without questions of packages.
 as_root() {
     local way=()

@@ -5,10 +5,17 @@
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 cd "$root"
 
+# What was asked for is looked at before minutes of compiling. No seconds at all would be without end for a target.
+usage='just fuzz [SECONDS [TARGET...]]'
 seconds=${1:-60}
+check_number "the time in seconds of '$usage'" "$seconds" 1 604800
 shift || true
+all=(control manifest masks messages)
 names=("$@")
-[ "${#names[@]}" -gt 0 ] || names=(manifest masks messages control)
+[ "${#names[@]}" -gt 0 ] || names=("${all[@]}")
+for name in "${names[@]}"; do
+    [[ " ${all[*]} " == *" $name "* ]] || fail "there is no fuzz target '$name'" "$usage; targets are ${all[*]}"
+done
 
 wanted=0.13.2
 tools=$cache/tools/cargo-fuzz-$wanted
@@ -33,5 +40,9 @@ for name in "${names[@]}"; do
     inputs=("$corpus" "$target/fuzz/seeds/$name")
     [ ! -d "tests/fuzz/found/$name" ] || inputs+=("tests/fuzz/found/$name")
     "$built/$name" -artifact_prefix="$target/fuzz/artifacts/$name/" -max_total_time="$seconds" -max_len=16384 \
-        -timeout=20 -rss_limit_mb=4096 -print_final_stats=1 "${inputs[@]}"
+        -timeout=20 -rss_limit_mb=4096 -print_final_stats=1 "${inputs[@]}" || {
+        [ $? -ne 72 ] || exit 130 # Interrupted.
+        fail "'$name' failed on an input, see above; it is in '$target/fuzz/artifacts/$name'" \
+            "keep it in tests/fuzz/found/$name/, where the tests and the next run find it"
+    }
 done

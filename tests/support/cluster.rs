@@ -284,6 +284,11 @@ impl Cluster {
         self.agents.insert(name.to_owned(), process);
     }
 
+    /// One more process with the name of an agent, and all else that agent has.
+    pub fn start_rival(&self, name: &str) -> Process {
+        Process::start(&mut self.agent_command(name), &self.folder().join("logs"), &format!("{name}-rival"))
+    }
+
     fn agent_command(&self, name: &str) -> Command {
         let config = self.write(&format!("{name}.conf"), &format!("version = \"v1\"\n{}\n", self.agent_config));
         let mut command = self.program("ank-agent");

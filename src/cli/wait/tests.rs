@@ -310,6 +310,23 @@ w               A       podman      Running(Ok)                      \n
 }
 
 #[test]
+fn without_a_terminal_a_long_table_is_not_written_for_each_change() {
+    let names: Vec<String> = (0..120).map(|number| format!("w{number}.1.A")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut state = wait_state(&names, &[], &["A"]);
+    let mut steps: Vec<Step> =
+        names.iter().map(|name| Step::Broadcast(vec![reported(name, Phase::Running, "")])).collect();
+    let pause = state.pause_between_frames();
+    assert_eq!(pause, Duration::from_secs(1));
+    steps.insert(60, Step::Silence(pause + Duration::from_millis(1)));
+    let (end, text) = run(&mut state, steps, None, None);
+    assert_eq!(end.unwrap(), WaitEnd::Settled);
+    let frames: Vec<usize> =
+        text.split("WORKLOAD NAME").skip(1).map(|frame| frame.matches("Running(Ok)").count()).collect();
+    assert_eq!(frames, [0, 60, 120], "at once, after the pause, at the end");
+}
+
+#[test]
 fn in_a_terminal_the_spinner_turns_with_the_time() {
     let mut state = wait_state(&["w.1.A"], &[], &["A"]);
     let steps = vec![Step::Silence(SPINNER_INTERVAL * 4), Step::Broadcast(vec![reported("w.1.A", Phase::Running, "")])];

@@ -54,6 +54,17 @@ fn the_file_of_a_dead_server_is_replaced_and_one_in_use_is_not() {
 }
 
 #[test]
+fn a_port_that_cannot_be_had_is_refused_with_a_way_out() {
+    let bind = |address: &str| Listener::bind(&ListenAddress::Tcp(address.parse().unwrap()), 0o660);
+    let first = bind("127.0.0.1:0").unwrap();
+    let error = bind(&first.address().unwrap().to_string()).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    assert!(error.to_string().ends_with("end it or take another port"), "{error}");
+    let error = bind("192.0.2.1:0").unwrap_err(); // Reserved for documentation (RFC 5737).
+    assert!(error.to_string().contains("this machine has no such address"), "{error}");
+}
+
+#[test]
 fn what_is_no_socket_and_what_another_server_put_there_is_never_removed() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("notes");

@@ -1,0 +1,44 @@
+//! A folder that one process at a time may use: a lock that the kernel takes back when its holder ends, however.
+//!
+//! Thread: `main`, at the start. Takes: the open folder, or a file in it where others lock the folder itself. Gives: the
+//! same, which is unlocked when it is dropped.
+
+use crate::limits::{FOLDER_LOCK_PAUSE, FOLDER_LOCK_TRIES};
+use rustix::event::poll;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+
+/// Locks `file`. Waits a little for a holder that is about to end; `None` when it stays.
+///
+/// # Errors
+/// When its file system has no locks.
+pub fn lock(file: File) -> io::Result<Option<File>> {
+    for _ in 0..FOLDER_LOCK_TRIES {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(Some(file)),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: i64::from(FOLDER_LOCK_PAUSE.subsec_nanos()) };
+        let _ = poll(&mut [], Some(&pause)); // A pause that a signal ends early is none the worse.
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_has_one_holder_until_that_lets_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || File::open(folder.path()).unwrap();
+        let first = lock(open()).unwrap();
+        assert!(first.is_some());
+        assert!(lock(open()).unwrap().is_none());
+        drop(first);
+        assert!(lock(open()).unwrap().is_some());
+    }
+}
