@@ -189,6 +189,13 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         }
     }
 
+    /// See `AgentManager::sizes`.
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> [usize; 5] {
+        let [waiting, waiters] = self.scheduler.sizes();
+        [self.objects.len(), waiting, waiters, self.scheduler.withheld.len(), self.conditions.len()]
+    }
+
     /// The enabled engines.
     #[must_use]
     pub fn engines(&self) -> &Engines {

@@ -175,6 +175,12 @@ impl WaitingDeletes {
         }
     }
 
+    /// What the delete of `instance` waits for, if that was told.
+    #[cfg(test)]
+    pub fn conditions(&self, instance: &InstanceName) -> Option<&BTreeMap<String, DeleteCondition>> {
+        self.told.get(instance)
+    }
+
     /// Agents that connect are told what they shall have, and what is not part of that goes without conditions.
     pub fn forget_agent(&mut self, agent: &str) {
         let of_agent: Vec<InstanceName> = self.told.keys().filter(|told| *told.agent == *agent).cloned().collect();

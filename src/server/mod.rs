@@ -253,6 +253,18 @@ impl ServerLoop {
         [self.peers.len(), self.names.len(), self.stopping.len(), self.waiting_deletes.len(), states]
     }
 
+    /// What the delete of an instance waits for, as its agent was told last.
+    #[cfg(test)]
+    pub fn told_conditions(&self, instance: &InstanceName) -> BTreeSet<String> {
+        self.waiting_deletes.conditions(instance).map(|told| told.keys().cloned().collect()).unwrap_or_default()
+    }
+
+    /// Event subscriptions of each stream.
+    #[cfg(test)]
+    pub fn subscribed(&self) -> BTreeMap<PeerId, usize> {
+        self.subscriptions.by_peer()
+    }
+
     // ------------------------------------------------------------ peers come
 
     fn peer_opened(&mut self, id: PeerId, hello: PeerHello, outbox: Outbox) {

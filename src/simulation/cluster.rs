@@ -11,6 +11,7 @@ use super::network::{Network, StreamId, StreamWork};
 use super::orders::Orders;
 use super::subscriber::Subscriber;
 use super::trace::Trace;
+use super::wishes::{Before, Wishes, not_in_force};
 use crate::agent::agent_manager::SchedulerEvent;
 use crate::clock::Clock;
 use crate::limits::RECONNECT_PAUSE;
@@ -104,6 +105,24 @@ pub struct Node {
     asked: Asked,
 }
 
+impl Node {
+    /// What its agent keeps although nothing explains it: each waiting operation, reason to wait and waiter belongs to
+    /// a workload that it has.
+    fn leaks(&self) -> Option<String> {
+        let manager = &self.life.as_ref()?.manager;
+        let [objects, waiting, waiters, withheld, conditions] = manager.sizes();
+        let workloads = objects + waiting;
+        let most = self.orders.workloads();
+        let leaks = waiting > most || withheld > workloads || conditions > workloads || (waiting == 0 && waiters > 0);
+        leaks.then(|| {
+            let name = &self.name;
+            format!(
+                "agent {name} has {objects} objects, {waiting} operations with {waiters} waiters, {withheld} reasons, {conditions} conditions"
+            )
+        })
+    }
+}
+
 /// Who can do something now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Actor {
@@ -141,7 +160,10 @@ impl Asked {
             ResponseContent::CompleteState { altered: Some(_), .. } if self.following.contains(id) => return None,
             ResponseContent::CompleteState { altered: Some(_), .. } => {}
             // The agent itself ends what nobody of its workloads follows any more, with each event that still comes.
-            ResponseContent::EventsCancelAccepted => return None,
+            ResponseContent::EventsCancelAccepted => {
+                self.following.remove(id);
+                return None;
+            }
             content => {
                 if let Some(follows) = self.waiting.remove(id) {
                     self.following.extend(follows.then(|| id.clone()));
@@ -171,6 +193,7 @@ pub struct Cluster {
     /// What a server would show that only believes what agents report: ours also forgets by itself what an agent does
     /// not have any more, others do not.
     pub reported: BTreeSet<InstanceName>,
+    wishes: Wishes,
     /// The stream on which the server hears each agent; what an older one still delivers means nothing.
     speaks: BTreeMap<usize, StreamId>,
     network: Network,
@@ -194,7 +217,7 @@ impl Cluster {
                 name: name.into(),
                 engine: SimEngine::new(&clock, random.fork(), trace.clone(), disturbances.engine),
                 life: None,
-                orders: Orders::default(),
+                orders: Orders::new(name.into()),
                 lives: 0,
                 options: LifeOptions {
                     parallel_starts: random.usize(1..=4),
@@ -226,6 +249,7 @@ impl Cluster {
             steps: 0,
             violations: Vec::new(),
             reported: BTreeSet::new(),
+            wishes: Wishes::default(),
             speaks: BTreeMap::new(),
             manifest: DesiredState::default(),
             start_server_at: None,
@@ -326,7 +350,10 @@ impl Cluster {
             Actor::Engine(node) => self.nodes[node].engine.step(),
             Actor::Stream(stream, work) => self.step_stream(stream, work),
             Actor::Subscriber(index) => self.follow(index),
-            Actor::Disk => self.disk.iter_mut().for_each(|disk| disk.step(&mut self.random)),
+            Actor::Disk => {
+                self.disk.iter_mut().for_each(|disk| disk.step(&mut self.random));
+                self.violations.extend(self.lost_state());
+            }
             Actor::StartServer => self.start_server(),
         }
         for node in &mut self.nodes {
@@ -428,7 +455,8 @@ impl Cluster {
                 if let Some(message) = self.network.take_up(stream) {
                     self.trace.line(|| format!("server: stream {} says {}", stream.0, Trace::message(&message)));
                     self.note_reported(stream, &message);
-                    self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
+                    let heard = self.speaks.get(&self.network.node(stream)) == Some(&stream);
+                    self.tell_server_judged(heard, peer, message);
                 }
             }
             StreamWork::Pump => self.network.pump(stream),
@@ -492,7 +520,20 @@ impl Cluster {
     fn tell_server(&mut self, event: PeerEvent) {
         if let Some(server) = &mut self.server {
             server.on_event(ServerEvent::Peer(event));
+            self.wishes.forget_gone(server);
             self.network.server_spoke();
+        }
+    }
+
+    /// What somebody says to the server, which `heard` says whether it still listens to.
+    fn tell_server_judged(&mut self, heard: bool, peer: PeerId, message: ToServer) {
+        let ToServer::Request(Request { content: RequestContent::UpdateState(update), .. }) = &message else {
+            return self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
+        };
+        let (update, before) = (heard.then(|| update.clone()), self.server.as_ref().map(Before::of));
+        self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
+        if let (Some(server), Some(before)) = (&self.server, before) {
+            self.violations.extend(self.wishes.judge(&before, update.as_ref(), server));
         }
     }
 
@@ -505,7 +546,7 @@ impl Cluster {
         let (outbox, reader) = outbox();
         self.tell_server(PeerEvent::Opened { peer, hello: PeerHello::Commander, outbox });
         let request = Request { id: "r".to_owned(), content };
-        self.tell_server(PeerEvent::Message { peer, message: ToServer::Request(request), room: Room::default() });
+        self.tell_server_judged(true, peer, ToServer::Request(request));
         let answer = std::iter::from_fn(|| reader.try_next()).last();
         self.tell_server(PeerEvent::Message { peer, message: ToServer::Goodbye, room: Room::default() });
         match answer {
@@ -562,7 +603,7 @@ impl Cluster {
         let (name, number) = (node.name.clone(), node.lives);
         self.trace.line(|| format!("{name}: life {number} starts"));
         node.life = Some(Life::start(&name, number, &node.engine, &self.clock, &self.folder, options));
-        node.orders = Orders::default();
+        node.orders = Orders::new(name);
         node.connect_at = Some(self.clock.now());
     }
 
@@ -593,8 +634,10 @@ impl Cluster {
 
     /// Kills the server; its successor starts with the last desired state.
     pub fn kill_server(&mut self, back_after: Duration) {
+        self.violations.extend(self.lost_state());
         let Some(server) = self.server.take() else { return };
         self.trace.line(|| "server: killed".to_owned());
+        self.wishes.server_killed();
         self.manifest = server.view().desired.clone();
         drop(server);
         self.disk.iter_mut().for_each(Disk::killed);
@@ -617,7 +660,11 @@ impl Cluster {
             }
         } else {
             server.start_with(self.manifest.clone()).expect("it was accepted before");
+            if *server.view().desired != self.manifest {
+                self.violations.push("the server does not start with its manifest".to_owned());
+            }
         }
+        self.violations.extend(not_in_force(&server));
         self.server = Some(server);
         let subscribers = std::mem::take(&mut self.subscribers).len();
         (0..subscribers).for_each(|_| self.subscribe());
@@ -651,11 +698,26 @@ impl Cluster {
         if peers != streams || names != streams {
             return Some(format!("the server knows {peers} streams with {names} names, there are {streams}"));
         }
-        let forgotten = stopping > states || waiting > states;
-        forgotten.then(|| format!("the server remembers {stopping} stops and {waiting} deletes of {states} states"))
+        if stopping > states || waiting > states {
+            return Some(format!("the server remembers {stopping} stops and {waiting} deletes of {states} states"));
+        }
+        self.forgotten_subscriptions().or_else(|| self.nodes.iter().find_map(Node::leaks))
     }
 
-    /// Answers what is stored in place of the desired state, once nothing is being written.
+    /// Each subscriber has one subscription; streams of agents have those that workloads asked for and did not end.
+    fn forgotten_subscriptions(&self) -> Option<String> {
+        let mut subscribed = self.server.as_ref()?.subscribed();
+        for node in &self.nodes {
+            let count = node.stream.and_then(|stream| subscribed.remove(&PeerId(stream.0))).unwrap_or(0);
+            if count > node.asked.following.len() {
+                return Some(format!("{count} subscriptions of {} remain of {:?}", node.name, node.asked.following));
+            }
+        }
+        let (others, there_are) = (subscribed.values().sum::<usize>(), self.subscribers.len());
+        (others != there_are).then(|| format!("{there_are} commanders have {others} subscriptions"))
+    }
+
+    /// Answers what is stored in place of the desired state while nothing is being written.
     pub fn lost_state(&self) -> Option<String> {
         let (stored, server) = (self.disk.as_ref()?.settled()?, self.server.as_ref()?);
         let lost = stored != *server.view().desired;

@@ -27,3 +27,4 @@ pub mod stepped_agent;
 mod subscriber;
 mod tests;
 mod trace;
+mod wishes;
