@@ -197,7 +197,10 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// what they have: no operation was ever about it.
     pub(in crate::agent) fn forget_unwanted_conditions(&mut self) {
         let Self { conditions, objects, scheduler, .. } = self;
-        conditions.of.retain(|name, _| objects.contains_key(name) || scheduler.get(name).is_some());
+        let live = objects.iter().filter(|(_, object)| !object.deleting).map(|(name, _)| name);
+        let wanted: BTreeSet<Name> = live.chain(scheduler.names()).cloned().collect();
+        conditions.of.retain(|name, _| wanted.contains(name));
+        scheduler.withheld.retain(|name, _| wanted.contains(name));
     }
 
     /// Whether the workload is not relevant on this node.
