@@ -82,6 +82,12 @@ impl Subscriptions {
         self.masks.range(start..).take_while(move |(key, _)| key.peer == peer)
     }
 
+    /// Whether that request is one.
+    #[cfg(test)]
+    pub fn contains(&self, key: &RequestKey) -> bool {
+        self.masks.contains_key(key)
+    }
+
     /// How many each stream has.
     #[cfg(test)]
     pub fn by_peer(&self) -> BTreeMap<PeerId, usize> {
