@@ -3,8 +3,10 @@
 //! Thread: the one of the test. Whatever can do something now is an [`Actor`]; a step lets one of them, chosen by the
 //! seed, do one thing. Time goes on only when none can.
 
+use super::asked::Asked;
 use super::disk::Disk;
-use super::engine::{EngineFaults, SimEngine};
+use super::disturbances::Disturbances;
+use super::engine::SimEngine;
 use super::life::{Life, LifeOptions, Part};
 use super::manual_clock::ManualClock;
 use super::network::{Network, StreamId, StreamWork};
@@ -17,7 +19,7 @@ use crate::clock::Clock;
 use crate::limits::RECONNECT_PAUSE;
 use crate::model::complete_state::DesiredState;
 use crate::model::execution_state::Phase;
-use crate::model::messages::{FromServer, Request, RequestContent, Response, ResponseContent, ToServer};
+use crate::model::messages::{FromServer, Request, RequestContent, ResponseContent, ToServer};
 use crate::model::names::{InstanceName, Name};
 use crate::server::{ServerEvent, ServerLoop};
 use crate::wire::inbox_budget::Room;
@@ -26,65 +28,6 @@ use crate::wire::server_endpoint::{PeerEvent, PeerHello, PeerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-
-/// What happens to a cluster, decided by the seed. Percentages, and seconds between two disturbances.
-#[derive(Debug, Clone, Copy)]
-pub struct Disturbances {
-    pub engine: EngineFaults,
-    /// Connections whose messages may take seconds.
-    pub slow_network: u32,
-    pub cuts: u32,
-    pub agent_kills: u32,
-    pub server_kills: u32,
-    pub reboots: u32,
-    pub crashes: u32,
-    pub removals: u32,
-    /// A path that preconditions name comes or goes.
-    pub paths: u32,
-    pub pauses: u32,
-    pub stalls: u32,
-}
-
-impl Disturbances {
-    /// Each kind of fault by its name.
-    pub fn kinds(&mut self) -> [(&'static str, &mut u32); 20] {
-        let Self {
-            engine,
-            slow_network,
-            cuts,
-            agent_kills,
-            server_kills,
-            reboots,
-            crashes,
-            removals,
-            paths,
-            pauses,
-            stalls,
-        } = self;
-        [
-            ("start_fails", &mut engine.start_fails),
-            ("start_half_done", &mut engine.start_half_done),
-            ("start_hangs", &mut engine.start_hangs),
-            ("delete_fails", &mut engine.delete_fails),
-            ("stop_hangs", &mut engine.stop_hangs),
-            ("list_fails", &mut engine.list_fails),
-            ("list_hangs", &mut engine.list_hangs),
-            ("list_misses", &mut engine.list_misses),
-            ("list_lies", &mut engine.list_lies),
-            ("checks_fail", &mut engine.checks_fail),
-            ("slow_network", slow_network),
-            ("cuts", cuts),
-            ("agent_kills", agent_kills),
-            ("server_kills", server_kills),
-            ("reboots", reboots),
-            ("crashes", crashes),
-            ("removals", removals),
-            ("paths", paths),
-            ("pauses", pauses),
-            ("stalls", stalls),
-        ]
-    }
-}
 
 /// One machine with an agent.
 pub struct Node {
@@ -140,46 +83,6 @@ enum Actor {
 /// A pause of an agent that is longer may cost it its connection.
 const PAUSE_UNNOTICED: Duration = Duration::from_secs(10);
 
-/// Requests of workloads: each has one answer, and events come after it when they were asked for.
-#[derive(Default)]
-struct Asked {
-    /// Not answered yet, and whether events are asked for.
-    waiting: BTreeMap<String, bool>,
-    following: BTreeSet<String>,
-}
-
-impl Asked {
-    fn note(&mut self, Request { id, content }: Request) {
-        let follows = matches!(&content, RequestContent::CompleteState(read) if read.subscribe);
-        self.waiting.insert(id, follows);
-    }
-
-    fn check(&mut self, response: &Response) -> Option<String> {
-        let id = &response.id;
-        match &response.content {
-            ResponseContent::CompleteState { altered: Some(_), .. } if self.following.contains(id) => return None,
-            ResponseContent::CompleteState { altered: Some(_), .. } => {}
-            // The agent itself ends what nobody of its workloads follows any more, with each event that still comes.
-            ResponseContent::EventsCancelAccepted => {
-                self.following.remove(id);
-                return None;
-            }
-            content => {
-                if let Some(follows) = self.waiting.remove(id) {
-                    self.following.extend(follows.then(|| id.clone()));
-                    return match content {
-                        ResponseContent::Error(text) if !text.contains("cycle") => {
-                            Some(format!("a valid request was refused: {text}"))
-                        }
-                        _ => None,
-                    };
-                }
-            }
-        }
-        Some(format!("an answer to '{id}', which nobody waits for: {:?}", response.content))
-    }
-}
-
 /// The cluster.
 pub struct Cluster {
     pub clock: ManualClock,
@@ -197,8 +100,10 @@ pub struct Cluster {
     /// The stream on which the server hears each agent; what an older one still delivers means nothing.
     speaks: BTreeMap<usize, StreamId>,
     network: Network,
-    /// The startup manifest of the next server.
-    manifest: DesiredState,
+    /// The startup manifest of the next server, unless that has a disk.
+    pub manifest: DesiredState,
+    /// The server is stopped until then, as by SIGSTOP.
+    server_paused_until: Option<Instant>,
     start_server_at: Option<Instant>,
     commanders: u64,
     subscribers: Vec<Subscriber>,
@@ -252,6 +157,7 @@ impl Cluster {
             wishes: Wishes::default(),
             speaks: BTreeMap::new(),
             manifest: DesiredState::default(),
+            server_paused_until: None,
             start_server_at: None,
             commanders: 1 << 32,
             subscribers: Vec::new(),
@@ -290,7 +196,11 @@ impl Cluster {
         if reached(self.start_server_at) {
             ready.push(Actor::StartServer);
         }
-        if reached(self.disk.as_ref().and_then(Disk::due)) {
+        if reached(self.server_paused_until) {
+            self.server_paused_until = None;
+        }
+        let server_runs = self.server_paused_until.is_none();
+        if server_runs && reached(self.disk.as_ref().and_then(Disk::due)) {
             ready.push(Actor::Disk);
         }
         let reads = |(_, subscriber): &(usize, &Subscriber)| subscriber.reads_at <= now;
@@ -320,12 +230,15 @@ impl Cluster {
             let node = &self.nodes[node];
             node.paused_until.is_none() && node.life.as_ref().is_none_or(|life| !life.events.is_full())
         };
-        self.network.ready(now, room, |stream, work| ready.push(Actor::Stream(stream, work)));
+        self.network.ready(now, server_runs, room, |stream, work| ready.push(Actor::Stream(stream, work)));
     }
 
     fn due(&mut self) -> Option<Instant> {
         let mut due: Vec<Instant> = self.network.due().into_iter().chain(self.start_server_at).collect();
-        due.extend(self.disk.as_ref().and_then(Disk::due));
+        match self.server_paused_until {
+            Some(until) => due.push(until),
+            None => due.extend(self.disk.as_ref().and_then(Disk::due)),
+        }
         due.extend(self.subscribers.iter().map(|subscriber| subscriber.reads_at));
         for node in &mut self.nodes {
             due.extend(node.engine.due());
@@ -540,7 +453,7 @@ impl Cluster {
     /// A commander connects, asks for a change of the state and leaves. Answers the error when it is refused;
     /// `None` when there is no server.
     pub fn ask(&mut self, content: RequestContent) -> Option<Result<(), String>> {
-        self.server.as_ref()?;
+        self.server.as_ref().filter(|_| self.server_paused_until.is_none())?;
         self.commanders += 1;
         let peer = PeerId(self.commanders);
         let (outbox, reader) = outbox();
@@ -577,7 +490,8 @@ impl Cluster {
         let peer = PeerId(self.commanders);
         let (outbox, reader) = outbox();
         let kind = self.random.usize(..5);
-        let subscriber = Subscriber::new(reader, kind, self.clock.now());
+        let kind = if self.commanders.is_multiple_of(3) { 5 + kind % 2 } else { kind };
+        let subscriber = Subscriber::new(reader, peer, kind, self.clock.now());
         let request = subscriber.request();
         self.subscribers.push(subscriber);
         self.tell_server(PeerEvent::Opened { peer, hello: PeerHello::Commander, outbox });
@@ -644,6 +558,7 @@ impl Cluster {
         self.reported.clear();
         self.speaks.clear();
         self.network.server_dies();
+        self.server_paused_until = None;
         self.start_server_at = Some(self.clock.now() + back_after);
     }
 
@@ -683,6 +598,30 @@ impl Cluster {
         }
     }
 
+    /// Stops the process of the server for a while. Agents give up their connections when that takes long.
+    pub fn pause_server(&mut self, until: Duration) {
+        if self.server.is_some() {
+            self.trace.line(|| format!("server: paused for {until:?}"));
+            self.server_paused_until = Some(self.clock.now() + until);
+            self.network.server_pauses(until);
+        }
+    }
+
+    /// A commander that follows events goes, with a goodbye or without, and another one comes.
+    pub fn change_subscriber(&mut self) {
+        if self.subscribers.is_empty() || self.server.is_none() || self.server_paused_until.is_some() {
+            return;
+        }
+        let index = self.random.usize(..self.subscribers.len());
+        let peer = self.subscribers.swap_remove(index).peer;
+        self.trace.line(|| format!("commander: {} goes", peer.0));
+        if self.random.bool() {
+            self.tell_server(PeerEvent::Message { peer, message: ToServer::Goodbye, room: Room::default() });
+        }
+        self.tell_server(PeerEvent::Closed { peer });
+        self.subscribe();
+    }
+
     /// What is on its way between an agent and the server is late.
     pub fn stall(&mut self, index: usize) {
         if let Some(stream) = self.nodes[index].stream {
@@ -709,8 +648,9 @@ impl Cluster {
         let mut subscribed = self.server.as_ref()?.subscribed();
         for node in &self.nodes {
             let count = node.stream.and_then(|stream| subscribed.remove(&PeerId(stream.0))).unwrap_or(0);
-            if count > node.asked.following.len() {
-                return Some(format!("{count} subscriptions of {} remain of {:?}", node.name, node.asked.following));
+            let following = node.asked.following();
+            if count > following {
+                return Some(format!("{} has {count} subscriptions, its workloads follow {following}", node.name));
             }
         }
         let (others, there_are) = (subscribed.values().sum::<usize>(), self.subscribers.len());
@@ -735,9 +675,20 @@ impl Cluster {
     /// From now on nothing disturbs any more.
     pub fn calm_down(&mut self) {
         self.nodes.iter_mut().for_each(|node| node.paused_until = None);
+        self.server_paused_until = None;
         self.trace.line(|| "nothing disturbs any more".to_owned());
         self.network.calm_down();
         self.nodes.iter().for_each(|node| node.engine.calm_down());
+    }
+
+    /// Answers which workload that follows events, as the server remembers too, knows something else than a fresh read.
+    pub fn misled_workload(&self) -> Option<String> {
+        let server = self.server.as_ref()?;
+        let fresh = |masks: &[String]| server.view().read(masks);
+        self.nodes.iter().find_map(|node| {
+            let peer = PeerId(node.stream?.0);
+            node.asked.differs(|id| server.is_subscribed(peer, id), fresh)
+        })
     }
 
     /// Answers who is not there or what is still on its way.

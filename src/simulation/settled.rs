@@ -21,7 +21,7 @@ pub fn unsettled(cluster: &mut Cluster) -> Option<String> {
     if let Some(reason) = cluster.busy() {
         return Some(reason);
     }
-    if let Some(reason) = cluster.leaks().or_else(|| cluster.lost_state()) {
+    if let Some(reason) = cluster.leaks().or_else(|| cluster.lost_state()).or_else(|| cluster.misled_workload()) {
         return Some(reason);
     }
     let server = cluster.server.as_ref()?;
