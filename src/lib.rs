@@ -149,8 +149,10 @@
 //!   testing.rs             tests only: a scripted server
 //! simulation/              tests only, one thread: whole clusters from a seed, in virtual time
 //!   scenario.rs cluster.rs what happens, and to whom
+//!   disturbances.rs        what goes wrong, and how often
 //!   life.rs                one life of an agent: real scheduler, control loops, state checker
 //!   network.rs orders.rs   connections that delay and break; what agents were told
+//!   wishes.rs asked.rs     what the server was asked for, by commanders and by workloads over their agents
 //!   readiness.rs           which instances were found ready, counted once more
 //!   engine.rs sim_connector.rs coroutine.rs   an engine per node, its calls that take time
 //!   engine/starts.rs       never two containers of one workload

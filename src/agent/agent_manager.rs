@@ -224,6 +224,13 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         self.runtime.threads()
     }
 
+    /// How much there is of what grows and shrinks: workloads, operations that wait, names that they wait for,
+    /// workloads that may not run, and those with conditions of the node.
+    #[cfg(test)]
+    pub fn sizes(&self) -> [usize; 5] {
+        self.runtime.sizes()
+    }
+
     /// The states of all workloads, as far as this agent knows.
     #[cfg(test)]
     pub fn known_states(&self) -> impl Iterator<Item = (&InstanceName, &ExecutionState)> {
@@ -420,6 +427,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         self.report(reports);
         self.submit(operations);
         self.submit(later);
+        self.runtime.forget_unwanted_conditions();
         for instance in gone {
             if self.store.get(&instance).is_none() && !self.runtime.has(&instance) {
                 self.report(vec![WorkloadState::new(instance, ExecutionState::plain(Phase::Removed))]);

@@ -40,7 +40,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             }
             let best = if known { None } else { take_best(&mut found, &added) };
             operations.push(match best {
-                Some(container) => match self.adopt(added, container, &mut reports) {
+                Some(container) => match self.adopt(added, container, &runtimes(&found, &name), &mut reports) {
                     Some(operation) => operation,
                     None => continue,
                 },
@@ -78,7 +78,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
                 continue;
             }
             let Some(best) = take_best(&mut by_workload, added) else { continue };
-            self.adopt(added.clone(), best, &mut reports); // It resumes, so nothing else is to be done.
+            self.adopt(added.clone(), best, &runtimes(&by_workload, name), &mut reports); // It resumes, so nothing else is to be done.
             for (runtime, container) in by_workload.remove(name).into_iter().flatten() {
                 reports.extend(self.discard(&runtime, container));
             }
@@ -97,7 +97,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         for added in waiting.collect::<Vec<_>>() {
             let Some(best) = take_best(&mut found, &added) else { continue };
             let name = added.instance.workload.clone();
-            match self.adopt(added, best, &mut reports) {
+            match self.adopt(added, best, &runtimes(&found, &name), &mut reports) {
                 Some(operation) => operations.push(operation),
                 None => _ = self.scheduler.take(&name), // It runs already.
             }
@@ -173,11 +173,13 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         is_unchanged(added, runtime, container) && (container.state.phase == Phase::Running || stays_ended)
     }
 
-    /// Decides about a wanted workload with an existing container.
+    /// Decides about a wanted workload with an existing container. There are more, which will be removed, in the
+    /// runtimes of `surplus`.
     fn adopt(
         &mut self,
         added: AddedWorkload,
         (runtime, container): Existing,
+        surplus: &BTreeSet<Name>,
         reports: &mut Vec<WorkloadState>,
     ) -> Option<Operation> {
         let name = added.instance.workload.clone();
@@ -186,7 +188,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         // [impl->swdd~agent-existing-workloads-resume-existing~2]
         if !self.is_inactive(&name) && self.stays(&added, &runtime, &container) {
             info!("Resuming workload '{name}'");
-            let resume = WorkloadCommand::Resume(self.order(&added), container.id);
+            let resume = WorkloadCommand::Resume(self.order_beside(&added, surplus), container.id);
             // Others may wait for it or depend on it already.
             let state = adopted_state(&added.workload, container.state);
             reports.push(WorkloadState::new(added.instance.clone(), state));
@@ -243,6 +245,11 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
 fn is_unchanged(added: &AddedWorkload, runtime: &Name, container: &ListedContainer) -> bool {
     container.instance == added.instance && *runtime == added.workload.runtime
+}
+
+/// The runtimes of what was found of a workload.
+fn runtimes(found: &BTreeMap<Name, Vec<Existing>>, workload: &Name) -> BTreeSet<Name> {
+    found.get(workload).into_iter().flatten().map(|(runtime, _)| runtime.clone()).collect()
 }
 
 fn identity(runtime: &Name, container: &ListedContainer) -> Identity {

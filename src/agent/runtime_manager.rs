@@ -27,6 +27,7 @@ use crossbeam_channel::{Sender, bounded};
 use log::{error, info, warn};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -187,6 +188,13 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             scheduler: WorkloadScheduler::default(),
             loops_started: 0,
         }
+    }
+
+    /// See `AgentManager::sizes`.
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> [usize; 5] {
+        let [waiting, waiters] = self.scheduler.sizes();
+        [self.objects.len(), waiting, waiters, self.scheduler.withheld.len(), self.conditions.len()]
     }
 
     /// The enabled engines.
@@ -578,6 +586,20 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     }
 
     pub(super) fn order(&self, added: &AddedWorkload) -> WorkloadOrder {
+        self.order_beside(added, &self.runtimes_with_surplus(&added.instance.workload))
+    }
+
+    /// The runtimes with containers of this workload that are too many and being removed, each by a loop of its own.
+    fn runtimes_with_surplus(&self, name: &Name) -> BTreeSet<Name> {
+        let own = format!("{name}.");
+        let from = (Bound::Included(own.as_str()), Bound::Unbounded);
+        let loops = self.objects.range::<str, _>(from).take_while(|(key, _)| key.starts_with(&own));
+        loops.map(|(_, object)| object.runtime.clone()).collect()
+    }
+
+    /// As [`Self::order`] while containers of the workload are removed from these runtimes: nothing is started beside
+    /// them.
+    pub(super) fn order_beside(&self, added: &AddedWorkload, surplus: &BTreeSet<Name>) -> WorkloadOrder {
         let AddedWorkload { instance, workload } = added;
         let engine = self.engine(&workload.runtime);
         let name = &instance.workload;
@@ -590,22 +612,22 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             instance: instance.clone(),
             workload: workload.clone(),
             engine,
-            search_first: self.unlisted.contains(&workload.runtime),
-            others: self.others(&workload.runtime),
+            search_first: self.unlisted.contains(&workload.runtime) || surplus.contains(&workload.runtime),
+            others: self.others(&workload.runtime, surplus),
         }
     }
 
-    /// Engines where a container of a workload of `runtime` may be, since its runtime may have been another one.
-    fn others(&self, runtime: &Name) -> Vec<OtherEngine> {
-        let Some(until) = self.others_until.filter(|until| self.context.clock.now() < *until) else {
-            return Vec::new();
+    /// Engines where a container of a workload of `runtime` may be, since its runtime may have been another one. Those
+    /// that have one for sure are waited for without end.
+    fn others(&self, runtime: &Name, surplus: &BTreeSet<Name>) -> Vec<OtherEngine> {
+        let until = self.others_until.filter(|until| self.context.clock.now() < *until);
+        let maybe = self.unlisted.iter().filter(|other| until.is_some() && !self.absent.contains(*other));
+        let names: BTreeSet<&Name> = maybe.chain(surplus).filter(|other| *other != runtime).collect();
+        let other = |other: &Name| {
+            let until = until.filter(|_| !surplus.contains(other));
+            Some(OtherEngine { runtime: other.clone(), engine: self.engine(other)?, until })
         };
-        let others = self.unlisted.iter().filter(|other| *other != runtime && !self.absent.contains(*other));
-        others
-            .filter_map(|other| {
-                Some(OtherEngine { runtime: other.clone(), engine: self.engine(other)?, until: Some(until) })
-            })
-            .collect()
+        names.into_iter().filter_map(other).collect()
     }
 
     /// Starts a control loop which gets these commands. Answers the state to report when it has to wait for a thread.

@@ -274,6 +274,12 @@ impl WorkloadScheduler {
         self.queue.get(workload)
     }
 
+    /// How many operations wait, and for how many workloads.
+    #[cfg(test)]
+    pub fn sizes(&self) -> [usize; 2] {
+        [self.queue.len(), self.waiters.values().map(BTreeSet::len).sum()]
+    }
+
     /// The names of all workloads with an operation that waits.
     pub fn names(&self) -> impl Iterator<Item = &Name> {
         self.queue.keys()

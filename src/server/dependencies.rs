@@ -175,10 +175,23 @@ impl WaitingDeletes {
         }
     }
 
-    /// Agents that connect are told what they shall have, and what is not part of that goes without conditions.
-    pub fn forget_agent(&mut self, agent: &str) {
-        let of_agent: Vec<InstanceName> = self.told.keys().filter(|told| *told.agent == *agent).cloned().collect();
-        of_agent.iter().for_each(|instance| self.forget(instance));
+    /// What the delete of `instance` waits for, if that was told.
+    #[cfg(test)]
+    pub fn conditions(&self, instance: &InstanceName) -> Option<&BTreeMap<String, DeleteCondition>> {
+        self.told.get(instance)
+    }
+
+    /// An agent has told all that it has since it came: of its instances only `waiting` still wait.
+    pub fn retain_of_agent(&mut self, agent: &str, waiting: &BTreeSet<InstanceName>) {
+        let of_agent = self.told.keys().filter(|told| *told.agent == *agent && !waiting.contains(told));
+        let ended: Vec<InstanceName> = of_agent.cloned().collect();
+        ended.iter().for_each(|instance| self.forget(instance));
+    }
+
+    /// Whether the delete of `instance` waits as it was told.
+    #[must_use]
+    pub fn has_told(&self, instance: &InstanceName) -> bool {
+        self.told.contains_key(instance)
     }
 
     /// Number of deletes that are remembered.
@@ -436,9 +449,11 @@ mod tests {
             let news = [&db, &web.instance].into_iter();
             assert!(waiting.relieved(news, &effective, &dependents, &stopping, &states).is_empty(), "{phase}");
         }
-        waiting.forget_agent("B");
+        let none = BTreeSet::new();
+        waiting.retain_of_agent("B", &none);
+        waiting.retain_of_agent("A", &[db].into());
         assert_eq!(waiting.len(), 1);
-        waiting.forget_agent("A");
+        waiting.retain_of_agent("A", &none);
         assert!(waiting.is_empty() && waiting.by_dependent.by_needed.is_empty());
     }
 }

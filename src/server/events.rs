@@ -82,6 +82,20 @@ impl Subscriptions {
         self.masks.range(start..).take_while(move |(key, _)| key.peer == peer)
     }
 
+    /// Whether that request is one.
+    #[cfg(test)]
+    pub fn contains(&self, key: &RequestKey) -> bool {
+        self.masks.contains_key(key)
+    }
+
+    /// How many each stream has.
+    #[cfg(test)]
+    pub fn by_peer(&self) -> BTreeMap<PeerId, usize> {
+        let mut counts = BTreeMap::new();
+        self.masks.keys().for_each(|key| *counts.entry(key.peer).or_default() += 1);
+        counts
+    }
+
     /// Whether nobody listens.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -24,7 +24,7 @@ use crate::clock::Clock;
 use crate::limits::{STRAY_STATES_BYTES, TURN_MAX};
 use crate::model::complete_state::{AgentAttributes, DesiredState, WorkloadStates};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{AddedWorkload, AgentLoad, FromServer, ToServer, WorkloadPlan};
+use crate::model::messages::{AddedWorkload, AgentLoad, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
 use crate::model::names::{InstanceName, Name, excerpt};
 use crate::service_manager::StatusBoard;
 use crate::vital::Pulse;
@@ -32,7 +32,7 @@ use crate::wire::outbox::{Outbox, OutboxError, StatesSnapshot};
 use crate::wire::server_endpoint::{PeerEvent, PeerHello, PeerId};
 use agents::{Agent, Agents};
 use crossbeam_channel::{Receiver, never, select_biased};
-use dependencies::{Dependents, StoppingDependents, WaitingDeletes};
+use dependencies::{Dependents, StoppingDependents, WaitingDeletes, with_delete_conditions};
 use events::{Changes, Subscriptions};
 use log_campaigns::LogCampaigns;
 use mutating_hooks::{HookOutcome, MutatingHooks};
@@ -253,6 +253,24 @@ impl ServerLoop {
         [self.peers.len(), self.names.len(), self.stopping.len(), self.waiting_deletes.len(), states]
     }
 
+    /// What the delete of an instance waits for, as its agent was told last.
+    #[cfg(test)]
+    pub fn told_conditions(&self, instance: &InstanceName) -> BTreeSet<String> {
+        self.waiting_deletes.conditions(instance).map(|told| told.keys().cloned().collect()).unwrap_or_default()
+    }
+
+    /// Whether a request is served with events.
+    #[cfg(test)]
+    pub fn is_subscribed(&self, peer: PeerId, id: &str) -> bool {
+        self.subscriptions.contains(&RequestKey { peer, id: id.to_owned() })
+    }
+
+    /// Event subscriptions of each stream.
+    #[cfg(test)]
+    pub fn subscribed(&self) -> BTreeMap<PeerId, usize> {
+        self.subscriptions.by_peer()
+    }
+
     // ------------------------------------------------------------ peers come
 
     fn peer_opened(&mut self, id: PeerId, hello: PeerHello, outbox: Outbox) {
@@ -289,7 +307,6 @@ impl ServerLoop {
         self.add_peer(id, Peer { class: PeerClass::Agent, name: name.clone(), outbox });
         log::info!("Agent '{name}' connected.");
         self.refresh_states(id, &name);
-        self.waiting_deletes.forget_agent(&name);
         let workloads = self.effective.values().filter(|added| added.instance.agent == name).cloned().collect();
         self.tell(id, FromServer::ServerHello(workloads));
         let attributes = AgentAttributes { load: None, tags };
@@ -435,6 +452,10 @@ impl ServerLoop {
         let removed = ExecutionState::plain(Phase::Removed);
         let states = gone.into_iter().map(|instance| WorkloadState::new(instance, removed.clone()));
         self.states_reported(id, name, states.collect());
+        let waits = |(instance, state): (InstanceName, &ExecutionState)| {
+            (state.phase == Phase::StoppingWaitingToStop).then_some(instance)
+        };
+        self.waiting_deletes.retain_of_agent(name, &self.states.of_agent(name).filter_map(waits).collect());
     }
 
     /// Stores states that an agent may report and passes them on.
@@ -459,7 +480,22 @@ impl ServerLoop {
             }
         }
         self.broadcast_states(&states, Some(id));
+        self.tell_unknown_deletes_again(&states);
         self.relieve_deletes(states.iter().map(|state| &state.instance));
+    }
+
+    /// Tells agents again what they let wait although nobody knows any more for what: an earlier server told them, or the
+    /// instance was started again while it waits and its end was told.
+    fn tell_unknown_deletes_again(&mut self, states: &[WorkloadState]) {
+        let waiting = states.iter().filter(|state| state.state.phase == Phase::StoppingWaitingToStop);
+        let waiting = waiting.map(|state| &state.instance);
+        let unknown = waiting.filter(|one| !self.is_wanted(one) && !self.waiting_deletes.has_told(one));
+        let unknown: Vec<InstanceName> = unknown.cloned().collect();
+        let (dependents, stopping) = (&self.dependents, &mut self.stopping);
+        for deleted in with_delete_conditions(unknown, &self.effective, dependents, stopping, &self.states) {
+            self.waiting_deletes.note(&deleted);
+            self.tell_delete_again(deleted);
+        }
     }
 
     /// Tells agents again what to delete when that has to wait for less, now that there is news of these instances.
@@ -467,16 +503,20 @@ impl ServerLoop {
         let Self { waiting_deletes, effective, dependents, stopping, states, .. } = self;
         let relieved = waiting_deletes.relieved(news, effective, dependents, stopping, states);
         for deleted in relieved {
-            let Some(peer) = self.agents.get(&deleted.instance.agent).map(|agent| agent.peer) else { continue };
             log::debug!("'{}' may go although others that needed it exist again.", deleted.instance);
-            // What replaces it is a part of the same order.
-            let successor = self.effective.get(&deleted.instance.workload);
-            let added = successor.filter(|added| added.instance.agent == deleted.instance.agent).cloned();
-            self.tell(
-                peer,
-                FromServer::UpdateWorkload(WorkloadPlan { added: added.into_iter().collect(), deleted: vec![deleted] }),
-            );
+            self.tell_delete_again(deleted);
         }
+    }
+
+    fn tell_delete_again(&mut self, deleted: DeletedWorkload) {
+        let Some(peer) = self.agents.get(&deleted.instance.agent).map(|agent| agent.peer) else { return };
+        // What replaces it is a part of the same order.
+        let successor = self.effective.get(&deleted.instance.workload);
+        let added = successor.filter(|added| added.instance.agent == deleted.instance.agent).cloned();
+        self.tell(
+            peer,
+            FromServer::UpdateWorkload(WorkloadPlan { added: added.into_iter().collect(), deleted: vec![deleted] }),
+        );
     }
 
     /// Whether the agent of a removed instance has or gets another one of the same workload.

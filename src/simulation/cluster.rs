@@ -3,20 +3,23 @@
 //! Thread: the one of the test. Whatever can do something now is an [`Actor`]; a step lets one of them, chosen by the
 //! seed, do one thing. Time goes on only when none can.
 
+use super::asked::Asked;
 use super::disk::Disk;
-use super::engine::{EngineFaults, SimEngine};
+use super::disturbances::Disturbances;
+use super::engine::SimEngine;
 use super::life::{Life, LifeOptions, Part};
 use super::manual_clock::ManualClock;
 use super::network::{Network, StreamId, StreamWork};
 use super::orders::Orders;
 use super::subscriber::Subscriber;
 use super::trace::Trace;
+use super::wishes::{Before, Wishes, not_in_force};
 use crate::agent::agent_manager::SchedulerEvent;
 use crate::clock::Clock;
 use crate::limits::RECONNECT_PAUSE;
 use crate::model::complete_state::DesiredState;
 use crate::model::execution_state::Phase;
-use crate::model::messages::{FromServer, Request, RequestContent, Response, ResponseContent, ToServer};
+use crate::model::messages::{FromServer, Request, RequestContent, ResponseContent, ToServer};
 use crate::model::names::{InstanceName, Name};
 use crate::server::{ServerEvent, ServerLoop};
 use crate::wire::inbox_budget::Room;
@@ -25,65 +28,6 @@ use crate::wire::server_endpoint::{PeerEvent, PeerHello, PeerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-
-/// What happens to a cluster, decided by the seed. Percentages, and seconds between two disturbances.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Disturbances {
-    pub engine: EngineFaults,
-    /// Connections whose messages may take seconds.
-    pub slow_network: u32,
-    pub cuts: u32,
-    pub agent_kills: u32,
-    pub server_kills: u32,
-    pub reboots: u32,
-    pub crashes: u32,
-    pub removals: u32,
-    /// A path that preconditions name comes or goes.
-    pub paths: u32,
-    pub pauses: u32,
-    pub stalls: u32,
-}
-
-impl Disturbances {
-    /// Each kind of fault by its name.
-    pub fn kinds(&mut self) -> [(&'static str, &mut u32); 20] {
-        let Self {
-            engine,
-            slow_network,
-            cuts,
-            agent_kills,
-            server_kills,
-            reboots,
-            crashes,
-            removals,
-            paths,
-            pauses,
-            stalls,
-        } = self;
-        [
-            ("start_fails", &mut engine.start_fails),
-            ("start_half_done", &mut engine.start_half_done),
-            ("start_hangs", &mut engine.start_hangs),
-            ("delete_fails", &mut engine.delete_fails),
-            ("stop_hangs", &mut engine.stop_hangs),
-            ("list_fails", &mut engine.list_fails),
-            ("list_hangs", &mut engine.list_hangs),
-            ("list_misses", &mut engine.list_misses),
-            ("list_lies", &mut engine.list_lies),
-            ("checks_fail", &mut engine.checks_fail),
-            ("slow_network", slow_network),
-            ("cuts", cuts),
-            ("agent_kills", agent_kills),
-            ("server_kills", server_kills),
-            ("reboots", reboots),
-            ("crashes", crashes),
-            ("removals", removals),
-            ("paths", paths),
-            ("pauses", pauses),
-            ("stalls", stalls),
-        ]
-    }
-}
 
 /// One machine with an agent.
 pub struct Node {
@@ -104,6 +48,24 @@ pub struct Node {
     asked: Asked,
 }
 
+impl Node {
+    /// What its agent keeps although nothing explains it: each waiting operation, reason to wait and waiter belongs to
+    /// a workload that it has.
+    fn leaks(&self) -> Option<String> {
+        let manager = &self.life.as_ref()?.manager;
+        let [objects, waiting, waiters, withheld, conditions] = manager.sizes();
+        let workloads = objects + waiting;
+        let most = self.orders.workloads();
+        let leaks = waiting > most || withheld > workloads || conditions > workloads || (waiting == 0 && waiters > 0);
+        leaks.then(|| {
+            let name = &self.name;
+            format!(
+                "agent {name} has {objects} objects, {waiting} operations with {waiters} waiters, {withheld} reasons, {conditions} conditions"
+            )
+        })
+    }
+}
+
 /// Who can do something now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Actor {
@@ -121,43 +83,6 @@ enum Actor {
 /// A pause of an agent that is longer may cost it its connection.
 const PAUSE_UNNOTICED: Duration = Duration::from_secs(10);
 
-/// Requests of workloads: each has one answer, and events come after it when they were asked for.
-#[derive(Default)]
-struct Asked {
-    /// Not answered yet, and whether events are asked for.
-    waiting: BTreeMap<String, bool>,
-    following: BTreeSet<String>,
-}
-
-impl Asked {
-    fn note(&mut self, Request { id, content }: Request) {
-        let follows = matches!(&content, RequestContent::CompleteState(read) if read.subscribe);
-        self.waiting.insert(id, follows);
-    }
-
-    fn check(&mut self, response: &Response) -> Option<String> {
-        let id = &response.id;
-        match &response.content {
-            ResponseContent::CompleteState { altered: Some(_), .. } if self.following.contains(id) => return None,
-            ResponseContent::CompleteState { altered: Some(_), .. } => {}
-            // The agent itself ends what nobody of its workloads follows any more, with each event that still comes.
-            ResponseContent::EventsCancelAccepted => return None,
-            content => {
-                if let Some(follows) = self.waiting.remove(id) {
-                    self.following.extend(follows.then(|| id.clone()));
-                    return match content {
-                        ResponseContent::Error(text) if !text.contains("cycle") => {
-                            Some(format!("a valid request was refused: {text}"))
-                        }
-                        _ => None,
-                    };
-                }
-            }
-        }
-        Some(format!("an answer to '{id}', which nobody waits for: {:?}", response.content))
-    }
-}
-
 /// The cluster.
 pub struct Cluster {
     pub clock: ManualClock,
@@ -171,11 +96,14 @@ pub struct Cluster {
     /// What a server would show that only believes what agents report: ours also forgets by itself what an agent does
     /// not have any more, others do not.
     pub reported: BTreeSet<InstanceName>,
+    wishes: Wishes,
     /// The stream on which the server hears each agent; what an older one still delivers means nothing.
     speaks: BTreeMap<usize, StreamId>,
     network: Network,
-    /// The startup manifest of the next server.
-    manifest: DesiredState,
+    /// The startup manifest of the next server, unless that has a disk.
+    pub manifest: DesiredState,
+    /// The server is stopped until then, as by SIGSTOP.
+    server_paused_until: Option<Instant>,
     start_server_at: Option<Instant>,
     commanders: u64,
     subscribers: Vec<Subscriber>,
@@ -194,7 +122,7 @@ impl Cluster {
                 name: name.into(),
                 engine: SimEngine::new(&clock, random.fork(), trace.clone(), disturbances.engine),
                 life: None,
-                orders: Orders::default(),
+                orders: Orders::new(name.into()),
                 lives: 0,
                 options: LifeOptions {
                     parallel_starts: random.usize(1..=4),
@@ -226,8 +154,10 @@ impl Cluster {
             steps: 0,
             violations: Vec::new(),
             reported: BTreeSet::new(),
+            wishes: Wishes::default(),
             speaks: BTreeMap::new(),
             manifest: DesiredState::default(),
+            server_paused_until: None,
             start_server_at: None,
             commanders: 1 << 32,
             subscribers: Vec::new(),
@@ -266,7 +196,11 @@ impl Cluster {
         if reached(self.start_server_at) {
             ready.push(Actor::StartServer);
         }
-        if reached(self.disk.as_ref().and_then(Disk::due)) {
+        if reached(self.server_paused_until) {
+            self.server_paused_until = None;
+        }
+        let server_runs = self.server_paused_until.is_none();
+        if server_runs && reached(self.disk.as_ref().and_then(Disk::due)) {
             ready.push(Actor::Disk);
         }
         let reads = |(_, subscriber): &(usize, &Subscriber)| subscriber.reads_at <= now;
@@ -296,12 +230,15 @@ impl Cluster {
             let node = &self.nodes[node];
             node.paused_until.is_none() && node.life.as_ref().is_none_or(|life| !life.events.is_full())
         };
-        self.network.ready(now, room, |stream, work| ready.push(Actor::Stream(stream, work)));
+        self.network.ready(now, server_runs, room, |stream, work| ready.push(Actor::Stream(stream, work)));
     }
 
     fn due(&mut self) -> Option<Instant> {
         let mut due: Vec<Instant> = self.network.due().into_iter().chain(self.start_server_at).collect();
-        due.extend(self.disk.as_ref().and_then(Disk::due));
+        match self.server_paused_until {
+            Some(until) => due.push(until),
+            None => due.extend(self.disk.as_ref().and_then(Disk::due)),
+        }
         due.extend(self.subscribers.iter().map(|subscriber| subscriber.reads_at));
         for node in &mut self.nodes {
             due.extend(node.engine.due());
@@ -326,7 +263,10 @@ impl Cluster {
             Actor::Engine(node) => self.nodes[node].engine.step(),
             Actor::Stream(stream, work) => self.step_stream(stream, work),
             Actor::Subscriber(index) => self.follow(index),
-            Actor::Disk => self.disk.iter_mut().for_each(|disk| disk.step(&mut self.random)),
+            Actor::Disk => {
+                self.disk.iter_mut().for_each(|disk| disk.step(&mut self.random));
+                self.violations.extend(self.lost_state());
+            }
             Actor::StartServer => self.start_server(),
         }
         for node in &mut self.nodes {
@@ -428,7 +368,8 @@ impl Cluster {
                 if let Some(message) = self.network.take_up(stream) {
                     self.trace.line(|| format!("server: stream {} says {}", stream.0, Trace::message(&message)));
                     self.note_reported(stream, &message);
-                    self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
+                    let heard = self.speaks.get(&self.network.node(stream)) == Some(&stream);
+                    self.tell_server_judged(heard, peer, message);
                 }
             }
             StreamWork::Pump => self.network.pump(stream),
@@ -492,20 +433,33 @@ impl Cluster {
     fn tell_server(&mut self, event: PeerEvent) {
         if let Some(server) = &mut self.server {
             server.on_event(ServerEvent::Peer(event));
+            self.wishes.forget_gone(server);
             self.network.server_spoke();
+        }
+    }
+
+    /// What somebody says to the server, which `heard` says whether it still listens to.
+    fn tell_server_judged(&mut self, heard: bool, peer: PeerId, message: ToServer) {
+        let ToServer::Request(Request { content: RequestContent::UpdateState(update), .. }) = &message else {
+            return self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
+        };
+        let (update, before) = (heard.then(|| update.clone()), self.server.as_ref().map(Before::of));
+        self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
+        if let (Some(server), Some(before)) = (&self.server, before) {
+            self.violations.extend(self.wishes.judge(&before, update.as_ref(), server));
         }
     }
 
     /// A commander connects, asks for a change of the state and leaves. Answers the error when it is refused;
     /// `None` when there is no server.
     pub fn ask(&mut self, content: RequestContent) -> Option<Result<(), String>> {
-        self.server.as_ref()?;
+        self.server.as_ref().filter(|_| self.server_paused_until.is_none())?;
         self.commanders += 1;
         let peer = PeerId(self.commanders);
         let (outbox, reader) = outbox();
         self.tell_server(PeerEvent::Opened { peer, hello: PeerHello::Commander, outbox });
         let request = Request { id: "r".to_owned(), content };
-        self.tell_server(PeerEvent::Message { peer, message: ToServer::Request(request), room: Room::default() });
+        self.tell_server_judged(true, peer, ToServer::Request(request));
         let answer = std::iter::from_fn(|| reader.try_next()).last();
         self.tell_server(PeerEvent::Message { peer, message: ToServer::Goodbye, room: Room::default() });
         match answer {
@@ -536,7 +490,8 @@ impl Cluster {
         let peer = PeerId(self.commanders);
         let (outbox, reader) = outbox();
         let kind = self.random.usize(..5);
-        let subscriber = Subscriber::new(reader, kind, self.clock.now());
+        let kind = if self.commanders.is_multiple_of(3) { 5 + kind % 2 } else { kind };
+        let subscriber = Subscriber::new(reader, peer, kind, self.clock.now());
         let request = subscriber.request();
         self.subscribers.push(subscriber);
         self.tell_server(PeerEvent::Opened { peer, hello: PeerHello::Commander, outbox });
@@ -562,7 +517,7 @@ impl Cluster {
         let (name, number) = (node.name.clone(), node.lives);
         self.trace.line(|| format!("{name}: life {number} starts"));
         node.life = Some(Life::start(&name, number, &node.engine, &self.clock, &self.folder, options));
-        node.orders = Orders::default();
+        node.orders = Orders::new(name);
         node.connect_at = Some(self.clock.now());
     }
 
@@ -593,14 +548,17 @@ impl Cluster {
 
     /// Kills the server; its successor starts with the last desired state.
     pub fn kill_server(&mut self, back_after: Duration) {
+        self.violations.extend(self.lost_state());
         let Some(server) = self.server.take() else { return };
         self.trace.line(|| "server: killed".to_owned());
+        self.wishes.server_killed();
         self.manifest = server.view().desired.clone();
         drop(server);
         self.disk.iter_mut().for_each(Disk::killed);
         self.reported.clear();
         self.speaks.clear();
         self.network.server_dies();
+        self.server_paused_until = None;
         self.start_server_at = Some(self.clock.now() + back_after);
     }
 
@@ -617,7 +575,11 @@ impl Cluster {
             }
         } else {
             server.start_with(self.manifest.clone()).expect("it was accepted before");
+            if *server.view().desired != self.manifest {
+                self.violations.push("the server does not start with its manifest".to_owned());
+            }
         }
+        self.violations.extend(not_in_force(&server));
         self.server = Some(server);
         let subscribers = std::mem::take(&mut self.subscribers).len();
         (0..subscribers).for_each(|_| self.subscribe());
@@ -636,6 +598,30 @@ impl Cluster {
         }
     }
 
+    /// Stops the process of the server for a while. Agents give up their connections when that takes long.
+    pub fn pause_server(&mut self, until: Duration) {
+        if self.server.is_some() {
+            self.trace.line(|| format!("server: paused for {until:?}"));
+            self.server_paused_until = Some(self.clock.now() + until);
+            self.network.server_pauses(until);
+        }
+    }
+
+    /// A commander that follows events goes, with a goodbye or without, and another one comes.
+    pub fn change_subscriber(&mut self) {
+        if self.subscribers.is_empty() || self.server.is_none() || self.server_paused_until.is_some() {
+            return;
+        }
+        let index = self.random.usize(..self.subscribers.len());
+        let peer = self.subscribers.swap_remove(index).peer;
+        self.trace.line(|| format!("commander: {} goes", peer.0));
+        if self.random.bool() {
+            self.tell_server(PeerEvent::Message { peer, message: ToServer::Goodbye, room: Room::default() });
+        }
+        self.tell_server(PeerEvent::Closed { peer });
+        self.subscribe();
+    }
+
     /// What is on its way between an agent and the server is late.
     pub fn stall(&mut self, index: usize) {
         if let Some(stream) = self.nodes[index].stream {
@@ -651,11 +637,27 @@ impl Cluster {
         if peers != streams || names != streams {
             return Some(format!("the server knows {peers} streams with {names} names, there are {streams}"));
         }
-        let forgotten = stopping > states || waiting > states;
-        forgotten.then(|| format!("the server remembers {stopping} stops and {waiting} deletes of {states} states"))
+        if stopping > states || waiting > states {
+            return Some(format!("the server remembers {stopping} stops and {waiting} deletes of {states} states"));
+        }
+        self.forgotten_subscriptions().or_else(|| self.nodes.iter().find_map(Node::leaks))
     }
 
-    /// Answers what is stored in place of the desired state, once nothing is being written.
+    /// Each subscriber has one subscription; streams of agents have those that workloads asked for and did not end.
+    fn forgotten_subscriptions(&self) -> Option<String> {
+        let mut subscribed = self.server.as_ref()?.subscribed();
+        for node in &self.nodes {
+            let count = node.stream.and_then(|stream| subscribed.remove(&PeerId(stream.0))).unwrap_or(0);
+            let following = node.asked.following();
+            if count > following {
+                return Some(format!("{} has {count} subscriptions, its workloads follow {following}", node.name));
+            }
+        }
+        let (others, there_are) = (subscribed.values().sum::<usize>(), self.subscribers.len());
+        (others != there_are).then(|| format!("{there_are} commanders have {others} subscriptions"))
+    }
+
+    /// Answers what is stored in place of the desired state while nothing is being written.
     pub fn lost_state(&self) -> Option<String> {
         let (stored, server) = (self.disk.as_ref()?.settled()?, self.server.as_ref()?);
         let lost = stored != *server.view().desired;
@@ -673,9 +675,20 @@ impl Cluster {
     /// From now on nothing disturbs any more.
     pub fn calm_down(&mut self) {
         self.nodes.iter_mut().for_each(|node| node.paused_until = None);
+        self.server_paused_until = None;
         self.trace.line(|| "nothing disturbs any more".to_owned());
         self.network.calm_down();
         self.nodes.iter().for_each(|node| node.engine.calm_down());
+    }
+
+    /// Answers which workload that follows events, as the server remembers too, knows something else than a fresh read.
+    pub fn misled_workload(&self) -> Option<String> {
+        let server = self.server.as_ref()?;
+        let fresh = |masks: &[String]| server.view().read(masks);
+        self.nodes.iter().find_map(|node| {
+            let peer = PeerId(node.stream?.0);
+            node.asked.differs(|id| server.is_subscribed(peer, id), fresh)
+        })
     }
 
     /// Answers who is not there or what is still on its way.

@@ -60,9 +60,10 @@ impl Disk {
         }
     }
 
-    /// What is stored, once no write is under way and none is to come.
+    /// What is stored while no write is under way and none is to come: no workloads if nothing ever was.
     pub fn settled(&self) -> Option<DesiredState> {
         let idle = self.writing.is_none() && self.given.is_empty();
-        self.stored.as_deref().filter(|_| idle).map(|text| parse(text).expect("what was written can be read"))
+        let stored = || self.stored.as_deref().map(|text| parse(text).expect("what was written can be read"));
+        idle.then(|| stored().unwrap_or_default())
     }
 }

@@ -507,6 +507,7 @@ impl World {
         let (plan, takes, limit) = match &action {
             Action::Run(new) | Action::Start(_, new) => {
                 self.check_start(&caller, &action, new);
+                self.check_relevance(new);
                 self.started.push((caller.life, new.instance.clone(), new.workload.clone()));
                 let half_done = matches!(action, Action::Run(_)) && self.happens(faults.start_half_done);
                 let plan = if half_done { Plan::HalfDone } else { self.works_unless(faults.start_fails) };

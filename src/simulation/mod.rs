@@ -8,9 +8,11 @@
 //! equals desired once faults stop. A seed that fails is made smaller by [`shrink`]. `just sim` runs it, `just sim 42`
 //! repeats a seed with all its events.
 
+mod asked;
 mod cluster;
 mod coroutine;
 mod disk;
+mod disturbances;
 mod engine;
 pub mod fake_connector;
 pub mod fake_probes;
@@ -27,3 +29,4 @@ pub mod stepped_agent;
 mod subscriber;
 mod tests;
 mod trace;
+mod wishes;

@@ -178,6 +178,17 @@ impl Network {
         }
     }
 
+    /// The server stands still for so long: who hears nothing gives up, what was said arrives afterwards.
+    pub fn server_pauses(&mut self, until: Duration) {
+        let now = self.clock.now();
+        for stream in self.streams.values_mut().filter(|stream| stream.client_open) {
+            let after = Duration::from_millis(self.random.u64(NOTICED_AFTER_MS / 2..NOTICED_AFTER_MS));
+            if after < until {
+                stream.client_notices_at.get_or_insert(now + after);
+            }
+        }
+    }
+
     /// The agent's process ends: what it sent arrives, then its end.
     pub fn client_dies(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get(&id) else { return };
@@ -249,24 +260,31 @@ impl Network {
         })
     }
 
-    /// What can be done now; `room` says whether the agent of a node takes another message.
-    pub fn ready(&self, now: Instant, room: impl Fn(usize) -> bool, mut found: impl FnMut(StreamId, StreamWork)) {
+    /// What can be done now; the server does nothing while it is stopped, and `room` says whether the agent of a node takes another message.
+    pub fn ready(
+        &self,
+        now: Instant,
+        server_runs: bool,
+        room: impl Fn(usize) -> bool,
+        mut found: impl FnMut(StreamId, StreamWork),
+    ) {
         for (id, stream) in &self.streams {
             let reached = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-            if reached(stream.opens_at) {
+            if server_runs && reached(stream.opens_at) {
                 found(*id, StreamWork::Open);
             }
             let up = stream.up.front().map(|(at, _)| *at);
-            if stream.server_open && stream.opens_at.is_none() && reached(up) {
+            if server_runs && stream.server_open && stream.opens_at.is_none() && reached(up) {
                 found(*id, StreamWork::Up);
             }
-            if stream.spoken {
+            if server_runs && stream.spoken {
                 found(*id, StreamWork::Pump);
             }
             if reached(stream.down.front().map(|(at, _)| *at)) && room(stream.node) {
                 found(*id, StreamWork::Down);
             }
-            if stream.server_open && up.is_none() && stream.opens_at.is_none() && reached(stream.server_notices_at) {
+            let heard_all = up.is_none() && stream.opens_at.is_none();
+            if server_runs && stream.server_open && heard_all && reached(stream.server_notices_at) {
                 found(*id, StreamWork::ServerNotices);
             }
             let client_ends = stream.client_open && stream.down.is_empty() && reached(stream.client_notices_at);

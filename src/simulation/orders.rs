@@ -1,5 +1,6 @@
 //! What the server has told one life of an agent, to judge its starts and stops: a workload may start once its
-//! dependencies were met, and is stopped once what its delete waits for was met, as far as that agent could know.
+//! dependencies were met, and is stopped once what its delete waits for was met, as far as that agent could know. What
+//! it knows of others is kept here once more, so that a mistake in its own memory is found.
 //!
 //! Thread: the one of the test.
 
@@ -7,7 +8,7 @@ use super::engine::SimEngine;
 use super::life::Tasks;
 use super::manual_clock::ManualClock;
 use crate::agent::agent_manager::{AgentManager, SchedulerEvent};
-use crate::model::execution_state::{Phase, WorkloadState};
+use crate::model::execution_state::{ExecutionState, GONE_PREFIX, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, FromServer};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::{AddCondition, DeleteCondition, Workload};
@@ -33,8 +34,10 @@ struct Delete {
 }
 
 /// The orders of one life.
-#[derive(Default)]
 pub struct Orders {
+    agent: Name,
+    /// States of instances of other agents, and whether the connection was lost since they were told.
+    foreign: BTreeMap<InstanceName, (ExecutionState, bool)>,
     orders: Vec<Order>,
     /// The newest of each workload, unless the workload is wanted again.
     deletes: BTreeMap<Name, Delete>,
@@ -45,7 +48,48 @@ pub struct Orders {
     pub delete_conditions: BTreeMap<Name, BTreeMap<String, DeleteCondition>>,
 }
 
+/// What one agent knows: of its own what it decided itself, of others what it was told.
+struct Known<'k> {
+    agent: &'k Name,
+    manager: &'k AgentManager<ManualClock, Tasks>,
+    foreign: &'k BTreeMap<InstanceName, (ExecutionState, bool)>,
+    /// A newer state of an instance of its own.
+    news: Option<&'k WorkloadState>,
+}
+
+impl Known<'_> {
+    fn all(&self) -> impl Iterator<Item = (&InstanceName, &ExecutionState)> {
+        let own = self.manager.known_states().filter(|(known, _)| known.agent == *self.agent);
+        own.chain(self.foreign.iter().map(|(known, (state, _))| (known, state)))
+    }
+
+    /// Some instance of `name` has reached the state, as shown or as it was just told.
+    fn may_start(&self, name: &str, condition: AddCondition) -> bool {
+        let news = self.news.map(|news| (&news.instance, &news.state));
+        self.all().chain(news).any(|(known, state)| *known.workload == *name && meets(state.phase, condition))
+    }
+
+    /// All instances of `name` are so far.
+    fn may_stop(&self, name: &str, condition: DeleteCondition) -> bool {
+        let old = self.all().filter(|(known, _)| self.news.is_none_or(|news| news.instance != **known));
+        let mut states = old.chain(self.news.map(|news| (&news.instance, &news.state)));
+        states.all(|(known, state)| *known.workload != *name || lets_stop(state, condition))
+    }
+}
+
 impl Orders {
+    /// The life of an agent that was told nothing yet.
+    pub fn new(agent: Name) -> Self {
+        Self {
+            agent,
+            foreign: BTreeMap::new(),
+            orders: Vec::new(),
+            deletes: BTreeMap::new(),
+            stopping: BTreeSet::new(),
+            delete_conditions: BTreeMap::new(),
+        }
+    }
+
     /// An event is about to be handled, or a tick.
     pub fn before(
         &mut self,
@@ -54,7 +98,10 @@ impl Orders {
         engine: &SimEngine,
     ) {
         match event {
+            Some(SchedulerEvent::Server(FromServer::WorkloadStates(states))) => self.told_of_others(states),
+            Some(SchedulerEvent::ServerGone) => self.foreign.values_mut().for_each(|(_, is_stale)| *is_stale = true),
             Some(SchedulerEvent::Server(FromServer::ServerHello(added))) => {
+                self.foreign.retain(|_, (_, is_stale)| !*is_stale);
                 let keep = |order: &Order| added.contains(&order.added);
                 self.orders.iter_mut().for_each(|order| order.ends |= !keep(order));
                 for added in added {
@@ -104,6 +151,21 @@ impl Orders {
         }
     }
 
+    /// How many workloads it was told of that may still be there.
+    pub fn workloads(&self) -> usize {
+        let names = self.orders.iter().filter(|order| order.current).map(|order| &order.added.instance.workload);
+        names.chain(self.delete_conditions.keys()).collect::<BTreeSet<&Name>>().len()
+    }
+
+    fn told_of_others(&mut self, states: &[WorkloadState]) {
+        for WorkloadState { instance, state } in states.iter().filter(|told| told.instance.agent != self.agent) {
+            match state.phase {
+                Phase::Removed => _ = self.foreign.remove(instance),
+                _ => _ = self.foreign.insert(instance.clone(), (state.clone(), false)),
+            }
+        }
+    }
+
     fn outdate(&mut self, name: &Name) {
         let orders = self.orders.iter_mut().filter(|order| order.added.instance.workload == *name);
         orders.for_each(|order| order.ends = true);
@@ -121,25 +183,19 @@ impl Orders {
 
     /// Notes which orders may start now.
     fn look(&mut self, manager: &AgentManager<ManualClock, Tasks>, engine: &SimEngine, news: Option<&WorkloadState>) {
+        let known = Known { agent: &self.agent, manager, foreign: &self.foreign, news };
         for order in self.orders.iter_mut().filter(|order| order.current && !order.may_start) {
-            let instance = &order.added.instance;
-            let met = |(name, condition): (&String, &AddCondition)| {
-                let news = news.map(|report| (&report.instance, &report.state));
-                let mut states = manager.known_states().chain(news);
-                states.any(|(known, state)| *known.workload == **name && meets(state.phase, *condition))
-            };
-            order.may_start = order.added.workload.dependencies.iter().all(met)
+            let AddedWorkload { instance, workload } = &order.added;
+            let mut dependencies = workload.dependencies.iter();
+            order.may_start = dependencies.all(|(name, condition)| known.may_start(name, *condition))
                 || engine
                     .containers()
                     .iter()
                     .any(|found| found.instance == *instance && found.phase() == Phase::Running);
         }
         for delete in self.deletes.values_mut().filter(|delete| !delete.may_stop) {
-            delete.may_stop = delete.conditions.iter().all(|(name, condition)| {
-                let old = manager.known_states().filter(|(known, _)| news.is_none_or(|news| news.instance != **known));
-                let mut states = old.chain(news.map(|news| (&news.instance, &news.state)));
-                states.all(|(known, state)| *known.workload != **name || lets_stop(state.phase, *condition))
-            });
+            let mut conditions = delete.conditions.iter();
+            delete.may_stop = conditions.all(|(name, condition)| known.may_stop(name, *condition));
             if delete.may_stop {
                 self.stopping.extend(delete.of.iter().cloned());
             }
@@ -162,8 +218,27 @@ impl Orders {
     /// A block may end a container whatever waits for it: it is not ready in time, or does not work any more, or may not
     /// run.
     fn stops_by_itself(&self, instance: &InstanceName) -> bool {
-        let of_instance = |order: &&Order| order.added.instance == *instance;
-        self.orders.iter().filter(of_instance).any(|order| order.added.workload.runtime_config.contains("lifecycle:"))
+        let mut of_instance = self.orders.iter().filter(|order| order.added.instance == *instance);
+        let ends = |config: &str| config.contains("alive:") || config.contains("/never");
+        of_instance.any(|order| ends(&order.added.workload.runtime_config))
+            || self.may_be_withheld(&instance.workload, &mut BTreeSet::new())
+    }
+
+    /// Whether a condition of the node may end this workload, by itself or because of one that it needs running.
+    fn may_be_withheld(&self, name: &str, seen: &mut BTreeSet<String>) -> bool {
+        if !seen.insert(name.to_owned()) {
+            return false;
+        }
+        let mut of_name =
+            self.orders.iter().map(|order| &order.added).filter(|added| *added.instance.workload == *name);
+        of_name.any(|AddedWorkload { workload, .. }| {
+            let config = &workload.runtime_config;
+            let needs = workload.dependencies.iter().filter(|(_, condition)| **condition == AddCondition::Running);
+            let mut needs = needs.map(|(needed, _)| needed);
+            config.contains("precondition:")
+                || config.contains("activation:")
+                || needs.any(|needed| self.may_be_withheld(needed, seen))
+        })
     }
 
     /// Whether a control loop of this life says that a workload runs which that life has not found ready since its last
@@ -198,9 +273,11 @@ fn meets(phase: Phase, condition: AddCondition) -> bool {
     }
 }
 
-/// As [`meets`], for deletes.
-fn lets_stop(phase: Phase, condition: DeleteCondition) -> bool {
+/// As [`meets`], for deletes. What stops is waited for to the end if it says so (spec/lifecycle.md rule 14).
+fn lets_stop(state: &ExecutionState, condition: DeleteCondition) -> bool {
+    let phase = state.phase;
     match condition {
+        _ if phase.state() == "Stopping" && state.additional_info.starts_with(GONE_PREFIX) => false,
         _ if matches!(phase, Phase::PendingWaitingToStart | Phase::Removed) => true,
         DeleteCondition::Running => phase == Phase::Running,
         DeleteCondition::NotPendingNorRunning => !phase.is_pending() && phase != Phase::Running,
@@ -213,7 +290,6 @@ mod tests {
     use super::super::life::{Life, LifeOptions};
     use super::super::trace::Trace;
     use super::*;
-    use crate::model::execution_state::ExecutionState;
     use crate::model::messages::{DeletedWorkload, WorkloadPlan};
     use crate::runtime::{ContainerId, ListedContainer};
     use std::path::Path;
@@ -232,7 +308,7 @@ mod tests {
             let engine = SimEngine::new(&clock, fastrand::Rng::with_seed(1), trace, EngineFaults::default());
             let options = LifeOptions { parallel_starts: 1, create_timeout: None, pidfds: true, seed: 1 };
             let life = Life::start(&"A".into(), 1, &engine, &clock, Path::new("/nonexistent"), options);
-            let mut told = Self { life, engine, orders: Orders::default() };
+            let mut told = Self { life, engine, orders: Orders::new("A".into()) };
             let user = InstanceName::with_id("user", "id", "B");
             let runs = WorkloadState::new(user, ExecutionState::plain(Phase::Running));
             told.event(SchedulerEvent::Server(FromServer::WorkloadStates(vec![runs])));

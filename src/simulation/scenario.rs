@@ -2,8 +2,8 @@
 //!
 //! Thread: the one of the test.
 
-use super::cluster::{Cluster, Disturbances};
-use super::engine::EngineFaults;
+use super::cluster::Cluster;
+use super::disturbances::Disturbances;
 use super::life::RUNTIMES;
 use super::manual_clock::ManualClock;
 use super::settled::unsettled;
@@ -68,7 +68,7 @@ pub struct Outcome {
 /// Runs one seed.
 pub fn run(seed: u64, clock: ManualClock, trace: Trace, left_out: &LeftOut) -> Outcome {
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut disturbances = disturbances(&mut random);
+    let mut disturbances = Disturbances::new(&mut random, seed);
     for (name, percent) in disturbances.kinds() {
         *percent = if left_out.faults.contains(name) { 0 } else { *percent };
     }
@@ -79,35 +79,6 @@ pub fn run(seed: u64, clock: ManualClock, trace: Trace, left_out: &LeftOut) -> O
     let rounds = scenario.disturb(&left_out.rounds);
     let violation = scenario.settle();
     Outcome { steps: scenario.cluster.steps, rounds, faults, violation }
-}
-
-/// Each seed has only some kinds of faults: what happens rarely would otherwise drown in what happens often.
-fn disturbances(random: &mut fastrand::Rng) -> Disturbances {
-    let mut up_to = |most: u32| if random.bool() { random.u32(0..=most) } else { 0 };
-    Disturbances {
-        engine: EngineFaults {
-            start_fails: up_to(50),
-            start_half_done: up_to(30),
-            start_hangs: up_to(20),
-            delete_fails: up_to(40),
-            stop_hangs: up_to(20),
-            list_fails: up_to(50),
-            list_hangs: up_to(15),
-            list_misses: up_to(50),
-            checks_fail: up_to(30),
-            list_lies: up_to(10),
-        },
-        slow_network: up_to(20),
-        cuts: up_to(20),
-        agent_kills: up_to(20),
-        server_kills: up_to(10),
-        reboots: up_to(5),
-        crashes: up_to(30),
-        removals: up_to(10),
-        paths: up_to(20),
-        pauses: up_to(20),
-        stalls: up_to(20),
-    }
 }
 
 struct Scenario {
@@ -169,37 +140,56 @@ impl Scenario {
     fn something_breaks(&mut self) {
         let Disturbances { cuts, agent_kills, server_kills, reboots, crashes, removals, paths, pauses, stalls, .. } =
             self.disturbances;
+        let Disturbances { server_pauses, manifests, departures, storms, .. } = self.disturbances;
         let node = self.random.usize(..self.cluster.nodes.len());
         let longest_ms = if self.random.bool() { 1_000 } else { 30_000 };
         let away = Duration::from_millis(self.random.u64(0..longest_ms));
-        let mut happens = |percent| self.random.u32(0..100) < percent;
-        if happens(stalls) {
+        if self.random.u32(0..100) < stalls {
             self.cluster.stall(node);
         }
-        if happens(cuts) {
+        if self.random.u32(0..100) < cuts {
             self.cluster.cut(node);
         }
-        if happens(pauses) {
+        if self.random.u32(0..100) < pauses {
             self.cluster.pause(node, away);
         }
-        if happens(agent_kills) {
+        if self.random.u32(0..100) < agent_kills {
             self.cluster.kill_agent(node, away, false);
         }
-        if happens(reboots) {
+        if self.random.u32(0..100) < reboots {
             self.cluster.kill_agent(node, away, true);
         }
-        if happens(server_kills) {
+        if self.random.u32(0..100) < server_kills {
             self.cluster.kill_server(away);
+            if !self.past.is_empty() && self.happens(manifests) {
+                self.cluster.manifest = self.past[self.random.usize(..self.past.len())].clone();
+            }
         }
-        if happens(crashes) {
+        if self.random.u32(0..100) < crashes {
             self.cluster.nodes[node].engine.crash_one();
         }
-        if happens(paths) {
+        if self.random.u32(0..100) < paths {
             self.cluster.nodes[node].engine.toggle("/sim/key");
         }
-        if happens(removals) {
+        if self.random.u32(0..100) < removals {
             self.cluster.nodes[node].engine.remove_one();
         }
+        if self.happens(server_pauses) {
+            self.cluster.pause_server(away);
+        }
+        if self.happens(departures) {
+            self.cluster.change_subscriber();
+        }
+        if self.happens(storms) {
+            let end = self.cluster.clock.now() + Duration::from_millis(self.random.u64(0..2_000));
+            self.cluster.run_until(end);
+            self.something_breaks();
+        }
+    }
+
+    /// For kinds that were not there from the begin: without them nothing is drawn.
+    fn happens(&mut self, percent: u32) -> bool {
+        percent > 0 && self.random.u32(0..100) < percent
     }
 
     // ---------------------------------------------------------- what is wanted

@@ -9,49 +9,57 @@ use super::life::RUNTIMES;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::AddedWorkload;
 use crate::model::names::{InstanceName, Name};
-use crate::model::workload::{AddCondition, RestartPolicy};
+use crate::model::workload::{AddCondition, RestartPolicy, Workload};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 type States = BTreeMap<InstanceName, ExecutionState>;
+type Effective = BTreeMap<Name, AddedWorkload>;
 
 /// Answers the first thing that is not as it must be; `None` when all is.
 pub fn unsettled(cluster: &mut Cluster) -> Option<String> {
     if let Some(reason) = cluster.busy() {
         return Some(reason);
     }
-    if let Some(reason) = cluster.leaks().or_else(|| cluster.lost_state()) {
+    if let Some(reason) = cluster.leaks().or_else(|| cluster.lost_state()).or_else(|| cluster.misled_workload()) {
         return Some(reason);
     }
     let server = cluster.server.as_ref()?;
     let view = server.view();
-    let effective: BTreeMap<Name, AddedWorkload> = view.effective.clone();
+    let effective: Effective = view.effective.clone();
     let states: States = view.states.iter().map(|(instance, state)| (instance, state.clone())).collect();
     if let Some(instance) = cluster.reported.iter().find(|instance| !states.contains_key(*instance)) {
         return Some(format!("the server was never told that '{instance}' is removed"));
     }
     let nodes = &cluster.nodes;
     states_of_the_gone(nodes, &effective, &states)
-        .or_else(|| effective.values().find_map(|added| workload(nodes, added, &states)))
+        .or_else(|| effective.values().find_map(|added| workload(nodes, added, &effective, &states)))
         .or_else(|| nodes.iter().find_map(|node| unwanted_container(node, &effective, &states)))
         .or_else(|| nodes.iter().find_map(|node| agents_view(node, &states)))
         .or_else(|| cluster.nodes.iter_mut().find_map(|node| too_many_loops(node, &effective)))
 }
 
-/// Whether an instance goes on existing because others need it, as the agent was told.
-fn waits_to_stop(nodes: &[Node], instance: &InstanceName, states: &States) -> bool {
+/// Whether an instance goes on existing because others need it, as the agent was told, and as they are wanted now.
+fn waits_to_stop(nodes: &[Node], instance: &InstanceName, effective: &Effective, states: &States) -> bool {
     let Some(node) = nodes.iter().find(|node| node.name == instance.agent) else { return false };
     let Some(conditions) = node.orders.delete_conditions.get(&instance.workload) else { return false };
     states.get(instance).is_some_and(|state| state.phase == Phase::StoppingWaitingToStop)
         && conditions.iter().any(|(name, condition)| {
+            let needed = &*instance.workload;
+            let dependent = effective.get(name.as_str()).map(|added| &added.workload);
+            let needs_it = |it: &Arc<Workload>| it.dependencies.get(needed) == Some(&AddCondition::Running);
+            if !dependent.is_some_and(needs_it) {
+                return false;
+            }
             let mut of_dependent = states.iter().filter(|(other, _)| *other.workload == **name);
             !of_dependent.all(|(_, state)| state.phase.fulfils_delete(*condition))
         })
 }
 
-fn states_of_the_gone(nodes: &[Node], effective: &BTreeMap<Name, AddedWorkload>, states: &States) -> Option<String> {
+fn states_of_the_gone(nodes: &[Node], effective: &Effective, states: &States) -> Option<String> {
     states.iter().find_map(|(instance, state)| {
         let wanted = effective.get(&instance.workload).is_some_and(|added| added.instance == *instance);
-        let gone = !wanted && !waits_to_stop(nodes, instance, states);
+        let gone = !wanted && !waits_to_stop(nodes, instance, effective, states);
         gone.then(|| format!("the server shows '{instance}' as {state}, which is not wanted any more"))
     })
 }
@@ -62,18 +70,18 @@ fn container<'a>(node: &Node, found: &'a [Container], added: &AddedWorkload) -> 
 }
 
 /// Whether a wanted workload is in the right state.
-fn workload(nodes: &[Node], added: &AddedWorkload, states: &States) -> Option<String> {
+fn workload(nodes: &[Node], added: &AddedWorkload, effective: &Effective, states: &States) -> Option<String> {
     let AddedWorkload { instance, workload } = added;
     let wrong = |why: &str| Some(format!("'{instance}' ({}): {why}", workload.runtime_config));
     let Some(state) = states.get(instance) else { return wrong("the server shows no state") };
     let phase = state.phase;
-    if waits_to_stop(nodes, instance, states) {
+    if waits_to_stop(nodes, instance, effective, states) {
         return None;
     }
     let of_same_name = states.keys().filter(|other| other.workload == instance.workload && *other != instance);
     let mut blocked = of_same_name.filter(|other| other.agent == instance.agent);
     if matches!(phase, Phase::PendingInitial | Phase::PendingWaitingToStart)
-        && blocked.any(|other| waits_to_stop(nodes, other, states))
+        && blocked.any(|other| waits_to_stop(nodes, other, effective, states))
     {
         return None;
     }
@@ -136,14 +144,14 @@ fn may_start(added: &AddedWorkload, states: &States) -> bool {
     })
 }
 
-fn unwanted_container(node: &Node, effective: &BTreeMap<Name, AddedWorkload>, states: &States) -> Option<String> {
+fn unwanted_container(node: &Node, effective: &Effective, states: &States) -> Option<String> {
     node.engine.containers().iter().find_map(|found| {
         let wanted = effective.get(&found.instance.workload).is_some_and(|added| {
             added.instance == found.instance
                 && added.workload.runtime == found.runtime
                 && node.name == added.instance.agent
         });
-        let waits = waits_to_stop(std::slice::from_ref(node), &found.instance, states);
+        let waits = waits_to_stop(std::slice::from_ref(node), &found.instance, effective, states);
         (!wanted && !waits).then(|| format!("node {}: nobody wants {found:?}", node.name))
     })
 }
@@ -162,7 +170,7 @@ fn agents_view(node: &Node, states: &States) -> Option<String> {
     more.map(|(instance, state)| format!("agent {} still knows '{instance}' as {state}", node.name))
 }
 
-fn too_many_loops(node: &mut Node, effective: &BTreeMap<Name, AddedWorkload>) -> Option<String> {
+fn too_many_loops(node: &mut Node, effective: &Effective) -> Option<String> {
     let waiting = node.orders.delete_conditions.len();
     let wanted = effective.values().filter(|added| added.instance.agent == node.name).count();
     let loops = node.life.as_mut()?.loops();

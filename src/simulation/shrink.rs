@@ -47,8 +47,9 @@ fn kind(violation: &str) -> String {
 }
 
 /// As much as can be left out of a seed that fails so that it still fails in the same way, with its violation then.
-pub fn shrink(seed: u64, violation: &str) -> (LeftOut, String) {
-    let mut best = (LeftOut::default(), violation.to_owned());
+/// `left_out` are those with which it was run.
+pub fn shrink(seed: u64, left_out: LeftOut, violation: &str) -> (LeftOut, String) {
+    let mut best = (left_out, violation.to_owned());
     let Some(outcome) = run(seed, &best.0, 0).outcome else { return best };
     shrink_with(&mut best, outcome.rounds, &outcome.faults, |left_out| run(seed, left_out, 0).violation);
     best

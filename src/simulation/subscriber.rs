@@ -2,40 +2,44 @@
 //!
 //! Thread: the one of the test.
 
+use crate::model::field_path::WILDCARD;
 use crate::model::messages::{AlteredFields, FromServer, ReadState, Request, RequestContent, ResponseContent};
 use crate::model::node::Node;
 use crate::wire::outbox::OutboxReader;
+use crate::wire::server_endpoint::PeerId;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// What subscribers ask for.
-const MASKS: [&[&str]; 5] = [
+const MASKS: [&[&str]; 7] = [
     &[],
     &["workloadStates"],
     &["desiredState"],
     &["effectiveState.workloads", "agents"],
     &["desiredState.workloads.w1", "workloadStates.A"],
+    &["workloadStates.*.w1", "desiredState.workloads.*.agent"],
+    &["effectiveState.workloads.*.dependencies", "workloadStates.B.*"],
 ];
 
 /// One subscriber. It reads its stream only now and then.
 pub struct Subscriber {
     pub reader: OutboxReader,
     pub reads_at: Instant,
-    masks: Vec<String>,
-    copy: Option<Node>,
+    pub peer: PeerId,
+    followed: Followed,
     quiet: u32,
 }
 
 impl Subscriber {
     /// One that asks for one of several parts of the state.
-    pub fn new(reader: OutboxReader, kind: usize, reads_at: Instant) -> Self {
+    pub fn new(reader: OutboxReader, peer: PeerId, kind: usize, reads_at: Instant) -> Self {
         let masks = MASKS[kind % MASKS.len()].iter().map(|mask| (*mask).to_owned()).collect();
-        Self { reader, reads_at, masks, copy: None, quiet: 0 }
+        Self { reader, reads_at, peer, followed: Followed::new(masks), quiet: 0 }
     }
 
     /// What it asks.
     pub fn request(&self) -> Request {
-        let read = ReadState { masks: self.masks.clone(), subscribe: true };
+        let read = ReadState { masks: self.followed.masks.clone(), subscribe: true };
         Request { id: "events".to_owned(), content: RequestContent::CompleteState(read) }
     }
 
@@ -47,21 +51,55 @@ impl Subscriber {
             let FromServer::Response(response) = message else {
                 return Some(format!("a commander was sent {message:?}"));
             };
-            match (response.content, &mut self.copy) {
-                (ResponseContent::CompleteState { state, altered: None }, copy @ None) => *copy = Some(state),
-                (ResponseContent::CompleteState { state, altered: Some(altered) }, Some(copy)) => {
-                    if let Err(wrong) = take_over(copy, &state, &altered) {
-                        return Some(wrong);
-                    }
-                }
-                (other, _) => return Some(format!("a subscriber was sent {other:?}")),
+            if let Some(wrong) = self.followed.take(response.content) {
+                return Some(wrong);
             }
         }
         if !news && !self.quiet_is_checked() {
             return None;
         }
-        let fresh = self.leaves(&fresh(&self.masks));
-        let copy = self.leaves(self.copy.as_ref()?);
+        self.followed.differs(&fresh(&self.followed.masks))
+    }
+
+    /// Whether it compares although nothing was told, now and then: an event may be missing.
+    fn quiet_is_checked(&mut self) -> bool {
+        self.quiet += 1;
+        self.quiet.is_multiple_of(4)
+    }
+}
+
+/// What is known to somebody who has read the state once and changes his copy with each event.
+pub struct Followed {
+    masks: Vec<String>,
+    copy: Option<Node>,
+}
+
+impl Followed {
+    /// Nothing was read yet.
+    pub fn new(masks: Vec<String>) -> Self {
+        Self { masks, copy: None }
+    }
+
+    /// What is followed.
+    pub fn masks(&self) -> &[String] {
+        &self.masks
+    }
+
+    /// Takes over the first answer or an event; answers what is wrong with it.
+    pub fn take(&mut self, content: ResponseContent) -> Option<String> {
+        match (content, &mut self.copy) {
+            (ResponseContent::CompleteState { state, altered: None }, copy @ None) => *copy = Some(state),
+            (ResponseContent::CompleteState { state, altered: Some(altered) }, Some(copy)) => {
+                return take_over(copy, &state, &altered).err();
+            }
+            (other, _) => return Some(format!("a subscriber was sent {other:?}")),
+        }
+        None
+    }
+
+    /// Answers what is different from `fresh`, a read with the same masks.
+    pub fn differs(&self, fresh: &Node) -> Option<String> {
+        let (fresh, copy) = (self.leaves(fresh), self.leaves(self.copy.as_ref()?));
         let paths = fresh.keys().chain(copy.keys());
         let different = paths.into_iter().find(|path| fresh.get(*path) != copy.get(*path));
         different.map(|path| {
@@ -70,23 +108,19 @@ impl Subscriber {
         })
     }
 
-    /// Whether it compares although nothing was told, now and then: an event may be missing.
-    fn quiet_is_checked(&mut self) -> bool {
-        self.quiet += 1;
-        self.quiet.is_multiple_of(4)
-    }
-
     /// The values of what the masks select; a read brings more along. An empty list or map means the same as none.
     fn leaves(&self, tree: &Node) -> BTreeMap<String, String> {
         let mut found = BTreeMap::new();
         collect(tree, String::new(), &mut found);
-        let selected = |path: &str| {
-            let below = |mask: &String| path.strip_prefix(mask.as_str()).is_some_and(|rest| rest.starts_with('.'));
-            self.masks.is_empty() || self.masks.iter().any(below)
-        };
-        found.retain(|path, _| selected(path));
+        found.retain(|path, _| self.masks.is_empty() || self.masks.iter().any(|mask| selects(mask, path)));
         found
     }
+}
+
+/// Whether a leaf is below what a mask names; no key here has a dot in it.
+fn selects(mask: &str, path: &str) -> bool {
+    let mut parts = path.split('.');
+    mask.split('.').all(|wanted| parts.next().is_some_and(|part| wanted == WILDCARD || wanted == part))
 }
 
 fn collect(node: &Node, path: String, found: &mut BTreeMap<String, String>) {

@@ -1,7 +1,7 @@
 //! Runs the simulation with a fixed set of seeds and some fresh ones, with `ANKAIOS_SIM_SEEDS` seeds from
 //! `ANKAIOS_SIM_FIRST` on, or with the one of `ANKAIOS_SIM_SEED`, less what `ANKAIOS_SIM_WITHOUT` names.
 
-use super::cluster::Disturbances;
+use super::disturbances::{Disturbances, NEWER};
 use super::scenario::{LeftOut, ROUNDS_MAX};
 use super::shrink::{run, shrink};
 use crate::clock::{Clock, SystemClock};
@@ -12,8 +12,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const SEEDS: std::ops::Range<u64> = 0..300;
 /// Seeds of each run of the tests that were never run before.
 const FRESH: u64 = 20;
-/// Seeds that have found something, whatever the others are.
-const FOUND: [u64; 9] = [22362, 22654, 22823, 23561, 23784, 50420, 52498, 57895, 3294621808303364555];
+/// Seeds that have found something, whatever the others are. They are run without the kinds of faults that there were
+/// not when they did.
+const FOUND: [u64; 11] = [22362, 22654, 22823, 23561, 23784, 50420, 52498, 57895, 800136, 810084, 3294621808303364555];
+/// Seeds that have found something since then.
+const FOUND_SINCE: [u64; 4] = [800109, 810495, 900272, 900351];
 /// Events shown of a seed that failed.
 const SHOWN: usize = 200;
 /// Seeds named of those that failed.
@@ -32,6 +35,11 @@ fn number(variable: &str) -> Option<u64> {
     let text = text(variable)?;
     let number = text.parse();
     Some(number.unwrap_or_else(|_| panic!("{variable} is '{text}', not a whole number from 0 to {}", u64::MAX)))
+}
+
+fn found_without(seed: u64) -> LeftOut {
+    let newer = FOUND.contains(&seed).then(|| NEWER.map(str::to_owned));
+    LeftOut { faults: newer.into_iter().flatten().collect(), ..LeftOut::default() }
 }
 
 /// Names of faults and numbers of rounds, with commas between them.
@@ -80,7 +88,7 @@ fn run_all(seeds: &[u64]) -> (u64, Vec<(u64, String)>) {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
-                    let run = run(*seed, &LeftOut::default(), 0);
+                    let run = run(*seed, &found_without(*seed), 0);
                     steps.fetch_add(run.outcome.map_or(0, |outcome| outcome.steps), Ordering::Relaxed);
                     failures.lock().unwrap().extend(run.violation.map(|violation| (*seed, violation)));
                 }
@@ -107,7 +115,7 @@ fn faults_never_make_two_containers_of_one_workload_and_once_they_stop_actual_eq
     }
     let fresh = fastrand::Rng::new().u64(1 << 32..1 << 62);
     let seeds: Vec<u64> = match (number("ANKAIOS_SIM_FIRST"), number("ANKAIOS_SIM_SEEDS")) {
-        (None, None) => SEEDS.chain(FOUND).chain(fresh..fresh + FRESH).collect(),
+        (None, None) => SEEDS.chain(FOUND).chain(FOUND_SINCE).chain(fresh..fresh + FRESH).collect(),
         (first, count) => {
             let first = first.unwrap_or(SEEDS.start);
             (first..first.saturating_add(count.unwrap_or(SEEDS.end))).collect()
@@ -122,7 +130,7 @@ fn faults_never_make_two_containers_of_one_workload_and_once_they_stop_actual_eq
         steps as f64 / seconds * 60.0
     ));
     let Some((seed, violation)) = failures.first() else { return };
-    let (left_out, smallest) = shrink(*seed, violation);
+    let (left_out, smallest) = shrink(*seed, found_without(*seed), violation);
     show(&format!("The last {SHOWN} events of seed {seed}, less what it does not need:"));
     run(*seed, &left_out, SHOWN).trace.iter().for_each(|line| show(line));
     let list: String =

@@ -314,6 +314,27 @@ fn what_a_plan_deletes_before_the_engine_says_what_it_has_is_not_started_in_plac
     }
 }
 
+/// Seed 800136 of the simulation: the agent woke up each second for a workload that it did not have.
+#[test]
+fn conditions_of_what_was_taken_back_before_the_engine_said_what_it_has_are_not_looked_at_for_ever() {
+    let gated = workload("gated", |workload| {
+        workload.runtime_config = "lifecycle: { precondition: { pathExists: /key } }".into();
+    });
+    let deleted = vec![DeletedWorkload { instance: gated.instance.clone(), dependencies: BTreeMap::new() }];
+    let plan = FromServer::UpdateWorkload(WorkloadPlan { added: vec![], deleted });
+    for takes_back in [plan, FromServer::ServerHello(vec![])] {
+        let (folder, engine, clock) = (tempfile::tempdir().unwrap(), FakeEngine::new(), ManualClock::new());
+        engine.set_silent(true);
+        let mut agent = SteppedAgent::start(AgentOptions::new(folder.path()), &engine, &clock);
+        agent.hello(std::slice::from_ref(&gated));
+        assert_eq!(agent.manager.sizes(), [0, 0, 0, 1, 1]);
+        agent.receive(takes_back);
+        engine.set_silent(false);
+        agent.pass(Duration::from_secs(10));
+        assert_eq!(agent.manager.sizes(), [0; 5]);
+    }
+}
+
 #[test]
 fn the_scheduler_thread_ends_when_told_to() {
     let rig = Rig::new();

@@ -537,6 +537,40 @@ fn both_engines_say_late_what_they_have_of_a_workload_that_moved_between_them() 
     }
 }
 
+/// Seed 810084 of the simulation: a workload was started beside a container of it in another runtime that was still
+/// being removed, since each of the two had a control loop of its own.
+#[test]
+fn nothing_is_started_beside_a_second_old_container_of_the_workload_that_cannot_be_removed_yet() {
+    let ended = ExecutionState::exited(1);
+    for (own_state, second_on_kube) in
+        [(ended.clone(), true), (ended.clone(), false), (plain(Phase::Running), true), (plain(Phase::Running), false)]
+    {
+        let engine = FakeEngine::new();
+        let own = engine.add(&instance("w", "a"), own_state.clone());
+        let (mut rig, kube) = with_kube(engine);
+        let second = if second_on_kube { kube.clone() } else { rig.engine.clone() };
+        second.add(&instance("w", "b"), plain(Phase::Running));
+        second.inject(Call::Delete, vec![Fault::Fails; 7]);
+        rig.agent.hello(&[wanted_with("w", "a", |w| w.restart_policy = RestartPolicy::Always)]);
+        if own_state.phase == Phase::Running {
+            rig.engine.set_state(&own, ended.clone());
+            rig.agent.run();
+        }
+        let is_there = |second: &FakeEngine| second.containers().values().any(|one| one.instance == instance("w", "b"));
+        let case = format!("{own_state}, on kube: {second_on_kube}");
+        for _ in 0..100 {
+            let started = rig.calls().iter().any(|call| call == "create w");
+            assert!(!(started && is_there(&second)), "{case}");
+            rig.agent.pass(Duration::from_millis(20));
+        }
+        rig.agent.pass(Duration::from_secs(120));
+        assert!(!is_there(&second), "{case}");
+        assert_eq!(rig.engine.only().1.instance, instance("w", "a"), "{case}");
+        assert_eq!(rig.sent().last().unwrap(), "w:a Running(Ok)", "{case}");
+        assert_eq!(rig.agent.manager.threads().count(), 1, "{case}");
+    }
+}
+
 #[test]
 fn an_engine_that_is_not_installed_delays_no_workload_of_another_one() {
     let (mut rig, kube) = with_kube(FakeEngine::new());

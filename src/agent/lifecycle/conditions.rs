@@ -99,6 +99,12 @@ impl Conditions {
         Self { facts, of: BTreeMap::new(), due: None }
     }
 
+    /// How many workloads have some.
+    #[cfg(test)]
+    pub(in crate::agent) fn len(&self) -> usize {
+        self.of.len()
+    }
+
     /// Takes note of what is wanted; looks at its conditions.
     // [impl->swdd~agent-lifecycle-activation~1]
     fn wanted(&mut self, added: &AddedWorkload, now: Instant) {
@@ -185,6 +191,16 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     pub(in crate::agent) fn note_unwanted(&mut self, name: &Name) {
         self.conditions.of.remove(name);
         self.scheduler.withheld.remove(name);
+    }
+
+    /// Nobody looks any more at what a hello wanted and a plan or another hello took back before the engines had told
+    /// what they have: no operation was ever about it.
+    pub(in crate::agent) fn forget_unwanted_conditions(&mut self) {
+        let Self { conditions, objects, scheduler, .. } = self;
+        let live = objects.iter().filter(|(_, object)| !object.deleting).map(|(name, _)| name);
+        let wanted: BTreeSet<Name> = live.chain(scheduler.names()).cloned().collect();
+        conditions.of.retain(|name, _| wanted.contains(name));
+        scheduler.withheld.retain(|name, _| wanted.contains(name));
     }
 
     /// Whether the workload is not relevant on this node.

@@ -314,6 +314,57 @@ fn a_delete_that_waits_for_what_no_longer_needs_it_is_told_again_without_that_co
     }
 }
 
+/// Simulated seeds 810495 and 900351: what a delete waits for was known to a server that was killed, or was forgotten
+/// with the connection or when the instance was started again while it waits. Then nobody told the agent any more that
+/// it had to wait for less.
+#[test]
+fn a_delete_whose_conditions_were_forgotten_does_not_wait_for_what_no_longer_needs_it() {
+    let needs_b = ", dependencies: {b: ADD_COND_RUNNING}";
+    let (a, b) = (instance("a", "A"), instance("b", "B"));
+    for still_needed in [false, true] {
+        let present = [("a", "A", if still_needed { needs_b } else { "" })];
+        let waiting = || {
+            let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", needs_b), ("b", "B", "")]));
+            let (agent_of_a, agent) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
+            cluster.report(agent_of_a, &[(&a, Phase::Running)]);
+            cluster.report(agent, &[(&b, Phase::Running)]);
+            cluster.update(&new_state(&[("a", "A", needs_b)]), &[]).unwrap();
+            cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
+            (cluster, agent)
+        };
+        let told = |cluster: &mut Cluster, agent| {
+            cluster.take_all();
+            cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
+            cluster.say(agent, ToServer::StatesComplete);
+            let messages = cluster.take(agent);
+            let conditions =
+                plans(&messages).into_iter().map(|plan| plan.deleted[0].dependencies.keys().cloned().collect());
+            let conditions = conditions.collect::<Vec<Vec<String>>>();
+            cluster.report(agent, &[(&b, Phase::Removed)]);
+            assert!(cluster.server.waiting_deletes.is_empty());
+            conditions
+        };
+        let anew: [Vec<String>; 1] = [if still_needed { vec!["a".to_owned()] } else { vec![] }];
+
+        let (mut cluster, agent) = waiting();
+        cluster.close(agent);
+        cluster.update(&new_state(&present), &[]).unwrap();
+        let agent = cluster.settled_agent("B");
+        let expected = if still_needed { &[] } else { &anew[..] };
+        assert_eq!(told(&mut cluster, agent), expected, "another connection, still needed: {still_needed}");
+
+        let mut cluster = Cluster::with_manifest(&manifest(&present));
+        let (agent_of_a, agent) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
+        cluster.report(agent_of_a, &[(&a, Phase::Running)]);
+        assert_eq!(told(&mut cluster, agent), anew, "another server, still needed: {still_needed}");
+
+        let (mut cluster, agent) = waiting();
+        cluster.report(agent, &[(&b, Phase::Removed)]);
+        cluster.update(&new_state(&present), &[]).unwrap();
+        assert_eq!(told(&mut cluster, agent), anew, "started again, still needed: {still_needed}");
+    }
+}
+
 #[test]
 fn a_stopped_dependent_that_was_removed_delays_no_delete_and_is_forgotten() {
     let needs_b = ", dependencies: {b: ADD_COND_RUNNING}";

@@ -36,6 +36,13 @@ impl World {
         self.given_up.extend(given_up);
     }
 
+    /// No node has the tag that an activation names here.
+    pub(super) fn check_relevance(&mut self, NewContainer { instance, workload, .. }: &NewContainer) {
+        if workload.runtime_config.contains("activation:") {
+            self.violations.push(format!("'{instance}' starts on a node that it is not for"));
+        }
+    }
+
     /// Whether a workload may be started beside this container.
     pub(super) fn may_stay(&self, caller: &Caller, id: &ContainerId, container: &Container) -> bool {
         self.is_given_up(caller, container) || self.given_up.contains(&(caller.life, id.clone()))

@@ -1,0 +1,119 @@
+//! What goes wrong in a cluster and how often, decided by a seed.
+//!
+//! Thread: the one of the test.
+
+use super::engine::EngineFaults;
+
+/// What happens to a cluster, in percent: of calls, of messages, or of the rounds in which something breaks.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Disturbances {
+    pub engine: EngineFaults,
+    /// Messages that may take seconds.
+    pub slow_network: u32,
+    pub cuts: u32,
+    pub agent_kills: u32,
+    pub server_kills: u32,
+    pub reboots: u32,
+    pub crashes: u32,
+    pub removals: u32,
+    /// A path that preconditions name comes or goes.
+    pub paths: u32,
+    pub pauses: u32,
+    pub stalls: u32,
+    /// The server stands still, as by SIGSTOP.
+    pub server_pauses: u32,
+    /// The next server starts with another manifest.
+    pub manifests: u32,
+    /// A commander that follows events goes and another one comes.
+    pub departures: u32,
+    /// Something else breaks at once.
+    pub storms: u32,
+}
+
+/// Kinds that there were not from the begin. A seed without them does what it did before there were any.
+pub const NEWER: [&str; 4] = ["server_pauses", "manifests", "departures", "storms"];
+
+impl Disturbances {
+    /// Each seed has only some kinds of faults: what happens rarely would otherwise drown in what happens often.
+    pub fn new(random: &mut fastrand::Rng, seed: u64) -> Self {
+        let mut newer = fastrand::Rng::with_seed(!seed);
+        let up_to = |random: &mut fastrand::Rng, most: u32| if random.bool() { random.u32(0..=most) } else { 0 };
+        let mut old = |most| up_to(random, most);
+        let mut new = |most| up_to(&mut newer, most);
+        Self {
+            engine: EngineFaults {
+                start_fails: old(50),
+                start_half_done: old(30),
+                start_hangs: old(20),
+                delete_fails: old(40),
+                stop_hangs: old(20),
+                list_fails: old(50),
+                list_hangs: old(15),
+                list_misses: old(50),
+                checks_fail: old(30),
+                list_lies: old(10),
+            },
+            slow_network: old(20),
+            cuts: old(20),
+            agent_kills: old(20),
+            server_kills: old(10),
+            reboots: old(5),
+            crashes: old(30),
+            removals: old(10),
+            paths: old(20),
+            pauses: old(20),
+            stalls: old(20),
+            server_pauses: new(20),
+            manifests: new(60),
+            departures: new(40),
+            storms: new(70),
+        }
+    }
+
+    /// Each kind of fault by its name.
+    pub fn kinds(&mut self) -> [(&'static str, &mut u32); 24] {
+        let Self {
+            engine,
+            slow_network,
+            cuts,
+            agent_kills,
+            server_kills,
+            reboots,
+            crashes,
+            removals,
+            paths,
+            pauses,
+            stalls,
+            server_pauses,
+            manifests,
+            departures,
+            storms,
+        } = self;
+        [
+            ("start_fails", &mut engine.start_fails),
+            ("start_half_done", &mut engine.start_half_done),
+            ("start_hangs", &mut engine.start_hangs),
+            ("delete_fails", &mut engine.delete_fails),
+            ("stop_hangs", &mut engine.stop_hangs),
+            ("list_fails", &mut engine.list_fails),
+            ("list_hangs", &mut engine.list_hangs),
+            ("list_misses", &mut engine.list_misses),
+            ("list_lies", &mut engine.list_lies),
+            ("checks_fail", &mut engine.checks_fail),
+            ("slow_network", slow_network),
+            ("cuts", cuts),
+            ("agent_kills", agent_kills),
+            ("server_kills", server_kills),
+            ("reboots", reboots),
+            ("crashes", crashes),
+            ("removals", removals),
+            ("paths", paths),
+            ("pauses", pauses),
+            ("stalls", stalls),
+            ("server_pauses", server_pauses),
+            ("manifests", manifests),
+            ("departures", departures),
+            ("storms", storms),
+        ]
+    }
+}

@@ -1,0 +1,155 @@
+//! What commanders and workloads asked for, worked out here once more: which state that is, whether it is refused, and
+//! what deletes have to wait for. The server is judged by it, not by what it says of itself.
+//!
+//! Thread: the one of the test.
+
+use crate::model::complete_state::{DesiredState, desired_state_from_node};
+use crate::model::messages::{AddedWorkload, UpdateState};
+use crate::model::names::{InstanceName, Name};
+use crate::model::workload::{AddCondition, Workload};
+use crate::server::ServerLoop;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The server before it handles a message.
+pub struct Before {
+    desired: DesiredState,
+    effective: BTreeMap<Name, AddedWorkload>,
+    /// Instances with a state.
+    existing: BTreeSet<InstanceName>,
+}
+
+impl Before {
+    pub fn of(server: &ServerLoop) -> Self {
+        let view = server.view();
+        let existing = view.states.iter().map(|(instance, _)| instance).collect();
+        Self { desired: view.desired.clone(), effective: view.effective.clone(), existing }
+    }
+}
+
+/// What is remembered of earlier wishes.
+#[derive(Default)]
+pub struct Wishes {
+    /// Instances that were told to stop and still have a state, with the workloads that they need running until then.
+    stopping: BTreeMap<InstanceName, BTreeSet<String>>,
+}
+
+impl Wishes {
+    /// Answers what the server has made wrong of a message: `update` is what it asks for, if that is an update and the
+    /// server listens to who says it.
+    pub fn judge(&mut self, before: &Before, update: Option<&UpdateState>, server: &ServerLoop) -> Option<String> {
+        let wished = update.map(|update| after(&before.desired, update));
+        let wished = wished.filter(|wished| !has_cycle(&wished.workloads));
+        let is = server.view().desired;
+        let wanted = wished.as_ref().unwrap_or(&before.desired);
+        if is != wanted {
+            return Some(format!("asked for was {wanted:?}, the server has {is:?}"));
+        }
+        let wrong = not_in_force(server).or_else(|| self.wrong_delete(before, server));
+        let ended = before.effective.iter().filter(|(name, added)| server.view().effective.get(*name) != Some(*added));
+        for (_, ended) in ended {
+            self.stopping.insert(ended.instance.clone(), needed_running(&ended.workload));
+        }
+        self.forget_gone(server);
+        wrong
+    }
+
+    /// Instances without a state have stopped.
+    pub fn forget_gone(&mut self, server: &ServerLoop) {
+        self.stopping.retain(|instance, _| server.view().states.get(instance).is_some());
+    }
+
+    /// The server was killed; the next one knows nothing of what stops.
+    pub fn server_killed(&mut self) {
+        self.stopping.clear();
+    }
+
+    /// What ends waits for all that need it running: those that were wanted before, and those that are still stopping.
+    /// An agent that is away is told nothing.
+    fn wrong_delete(&self, before: &Before, server: &ServerLoop) -> Option<String> {
+        let view = server.view();
+        let ended = before.effective.iter().filter(|(name, added)| view.effective.get(*name) != Some(*added));
+        let mut told = ended.filter(|(_, added)| view.agents.get(&added.instance.agent).is_some());
+        told.find_map(|(name, AddedWorkload { instance, .. })| {
+            let needs_it = |workload: &Workload| needed_running(workload).contains(&**name);
+            let wanted = before.effective.iter().filter(|(_, added)| needs_it(&added.workload)).map(|(name, _)| name);
+            let stopping =
+                self.stopping.iter().filter(|(_, needs)| needs.contains(&**name)).map(|(stopping, _)| stopping);
+            let stopping = stopping.filter(|stopping| before.existing.contains(stopping));
+            let stopping =
+                stopping.map(|stopping| &stopping.workload).filter(|name| !before.effective.contains_key(*name));
+            let expected: BTreeSet<String> = wanted.chain(stopping).map(ToString::to_string).collect();
+            let told = server.told_conditions(instance);
+            (told != expected).then(|| format!("'{instance}' ends once {told:?} have, it is needed by {expected:?}"))
+        })
+    }
+}
+
+/// What agents are told is what is desired: there are no templates and no hooks here.
+pub fn not_in_force(server: &ServerLoop) -> Option<String> {
+    let view = server.view();
+    let in_force = |(name, workload): (&Name, &std::sync::Arc<Workload>)| {
+        let expected = AddedWorkload { instance: workload.instance_name(name), workload: workload.clone() };
+        view.effective.get(name) == Some(&expected)
+    };
+    let all = view.desired.workloads.iter().all(in_force) && view.effective.len() == view.desired.workloads.len();
+    (!all).then(|| format!("desired is {:?}, in force is {:?}", view.desired.workloads, view.effective))
+}
+
+fn needed_running(workload: &Workload) -> BTreeSet<String> {
+    let running = workload.dependencies.iter().filter(|(_, condition)| **condition == AddCondition::Running);
+    running.map(|(name, _)| name.clone()).collect()
+}
+
+/// The state that an update of the simulation asks for: its masks name whole workloads, or there are none.
+fn after(desired: &DesiredState, update: &UpdateState) -> DesiredState {
+    let Some(Ok(tree)) = &update.new_state else { panic!("the simulation asks for states: {update:?}") };
+    let new = tree.get("desiredState").expect("a state has this part");
+    let new = desired_state_from_node(new).expect("it was made from a state");
+    if update.masks.is_empty() {
+        return new;
+    }
+    let mut wished = desired.clone();
+    for mask in &update.masks {
+        let name: Name = mask.strip_prefix("desiredState.workloads.").expect("masks name workloads").into();
+        match new.workloads.get(&name) {
+            Some(workload) => _ = wished.workloads.insert(name, workload.clone()),
+            None => _ = wished.workloads.remove(&name),
+        }
+    }
+    wished
+}
+
+/// Takes away who needs nobody that is left, as long as there is any.
+fn has_cycle<W: AsRef<Workload>>(workloads: &BTreeMap<Name, W>) -> bool {
+    let mut left: BTreeMap<&str, &Workload> = workloads.iter().map(|(name, it)| (&**name, it.as_ref())).collect();
+    loop {
+        let free = |workload: &Workload| !workload.dependencies.keys().any(|needed| left.contains_key(needed.as_str()));
+        let found = left.iter().find(|(_, workload)| free(workload)).map(|(name, _)| *name);
+        match found {
+            Some(name) => _ = left.remove(name),
+            None => return !left.is_empty(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    fn needs(edges: &[(&str, &str)]) -> BTreeMap<Name, Arc<Workload>> {
+        let mut workloads: BTreeMap<Name, Workload> = BTreeMap::new();
+        for (name, needed) in edges {
+            let workload = workloads.entry((*name).into()).or_insert_with(|| Workload::new("A", "r", "c"));
+            workload.dependencies.insert((*needed).to_owned(), AddCondition::Failed);
+        }
+        workloads.into_iter().map(|(name, workload)| (name, Arc::new(workload))).collect()
+    }
+
+    #[test]
+    fn what_waits_for_itself_is_a_cycle_and_what_waits_for_nobody_is_none() {
+        assert!(!has_cycle(&needs(&[("a", "b"), ("b", "missing"), ("a", "missing")])));
+        assert!(has_cycle(&needs(&[("a", "a")])));
+        assert!(has_cycle(&needs(&[("x", "a"), ("a", "b"), ("b", "c"), ("c", "a")])));
+    }
+}
