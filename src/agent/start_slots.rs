@@ -1,20 +1,45 @@
 //! Bounds how many containers are created at the same time, so that a boot does not thrash a small machine.
 //!
-//! Thread: shared by all `wl:<name>`; nobody owns it, a free slot is a token in a channel.
+//! Thread: shared by all `wl:<name>`; nobody owns it. A slot that comes back goes to who has waited longest, whom alone
+//! it wakes: with a thousand workloads everything else would be a thousand wake-ups for each of a thousand slots.
 
 use crossbeam_channel::{Receiver, Sender, bounded};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The free slots (DESIGN section 10, `max_parallel_starts`).
 #[derive(Debug, Clone)]
 pub struct StartSlots {
-    free: Receiver<()>,
-    back: Sender<()>,
+    shared: Arc<Mutex<Shared>>,
+    count: usize,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// None as long as somebody waits.
+    free: usize,
+    /// Whom to give the next ones, by the numbers of their requests.
+    waiting: VecDeque<(u64, Sender<StartSlot>)>,
+    requests: u64,
 }
 
 /// The right to create one container; given back when dropped.
 #[derive(Debug)]
 pub struct StartSlot {
-    back: Sender<()>,
+    shared: Arc<Mutex<Shared>>,
+}
+
+/// A place in the queue for a slot; given up when dropped.
+#[derive(Debug)]
+pub struct SlotRequest {
+    shared: Arc<Mutex<Shared>>,
+    number: u64,
+    given: Receiver<StartSlot>,
+}
+
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    // Poisoned slots are still slots: no operation leaves them half changed.
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl StartSlots {
@@ -22,35 +47,82 @@ impl StartSlots {
     #[must_use]
     pub fn new(count: usize) -> Self {
         let count = count.max(1);
-        let (back, free) = bounded(count);
-        for _ in 0..count {
-            let _ = back.try_send(()); // There is room for exactly `count`.
-        }
-        Self { free, back }
+        let shared = Shared { free: count, waiting: VecDeque::new(), requests: 0 };
+        Self { shared: Arc::new(Mutex::new(shared)), count }
     }
 
     /// A slot if one is free now.
     #[must_use]
     pub fn try_take(&self) -> Option<StartSlot> {
-        self.free.try_recv().ok().map(|()| StartSlot { back: self.back.clone() })
+        let mut shared = lock(&self.shared);
+        shared.free = shared.free.checked_sub(1)?;
+        Some(StartSlot { shared: self.shared.clone() })
+    }
+
+    /// Asks for a slot, which comes when it is the turn of this request.
+    #[must_use]
+    pub fn ask(&self) -> SlotRequest {
+        let (give, given) = bounded(1);
+        let mut shared = lock(&self.shared);
+        let number = shared.requests;
+        shared.requests += 1;
+        let slot = match shared.free.checked_sub(1) {
+            Some(left) => {
+                shared.free = left;
+                Some(StartSlot { shared: self.shared.clone() })
+            }
+            None => {
+                shared.waiting.push_back((number, give.clone()));
+                None
+            }
+        };
+        drop(shared);
+        if let Some(slot) = slot {
+            let _ = give.try_send(slot); // There is room for one.
+        }
+        SlotRequest { shared: self.shared.clone(), number, given }
     }
 
     /// Whether something is being created.
     #[must_use]
     pub fn in_use(&self) -> bool {
-        !self.free.is_full()
+        self.free() < self.count
     }
 
-    /// Ready when a slot is free. Only for waiting: take the slot with [`Self::try_take`].
+    /// How many are free.
     #[must_use]
-    pub fn free(&self) -> &Receiver<()> {
-        &self.free
+    pub fn free(&self) -> usize {
+        lock(&self.shared).free
+    }
+}
+
+impl SlotRequest {
+    /// Where the slot comes.
+    #[must_use]
+    pub fn given(&self) -> &Receiver<StartSlot> {
+        &self.given
+    }
+}
+
+impl Drop for SlotRequest {
+    fn drop(&mut self) {
+        // A slot that has come already goes to the next one when the channel is dropped, after this.
+        lock(&self.shared).waiting.retain(|(number, _)| *number != self.number);
     }
 }
 
 impl Drop for StartSlot {
     fn drop(&mut self) {
-        let _ = self.back.try_send(()); // Never full: each slot comes back once.
+        let mut shared = lock(&self.shared);
+        let refused = match shared.waiting.pop_front() {
+            Some((_, give)) => give.try_send(Self { shared: self.shared.clone() }).err(),
+            None => {
+                shared.free += 1;
+                None
+            }
+        };
+        drop(shared);
+        drop(refused); // Whoever waits has room for one; else it would go to the next one now.
     }
 }
 
@@ -66,9 +138,39 @@ mod tests {
             let mut taken: Vec<StartSlot> = std::iter::from_fn(|| slots.try_take()).collect();
             assert_eq!((taken.len(), slots.in_use()), (count, true));
             taken.pop();
-            assert_eq!(slots.free().len(), 1);
+            assert_eq!(slots.free(), 1);
             assert!(slots.try_take().is_some());
         }
         assert!(StartSlots::new(0).try_take().is_some());
+    }
+
+    #[test]
+    fn a_slot_that_comes_back_wakes_who_waited_longest_and_nobody_else() {
+        let slots = StartSlots::new(2);
+        let mut held = vec![slots.ask(), slots.ask()];
+        let mut taken: Vec<StartSlot> = held.drain(..).map(|request| request.given().try_recv().unwrap()).collect();
+        let waiting: Vec<SlotRequest> = (0..5).map(|_| slots.ask()).collect();
+        let with_slot = || -> Vec<usize> { (0..5).filter(|index| !waiting[*index].given().is_empty()).collect() };
+        assert!(with_slot().is_empty());
+        taken.pop();
+        assert_eq!(with_slot(), [0]);
+        assert!(slots.try_take().is_none(), "nobody overtakes");
+        taken.pop();
+        assert_eq!((with_slot(), slots.free(), slots.in_use()), (vec![0, 1], 0, true));
+        drop(waiting[0].given().try_recv().unwrap());
+        assert_eq!(with_slot(), [1, 2]);
+    }
+
+    #[test]
+    fn a_slot_for_who_does_not_wait_any_more_goes_to_the_next_one() {
+        let slots = StartSlots::new(1);
+        let taken = slots.try_take().unwrap();
+        let [first, second, third] = [slots.ask(), slots.ask(), slots.ask()];
+        drop(second);
+        drop(taken);
+        drop(first); // It was given the slot and did not take it.
+        assert!(!third.given().is_empty());
+        drop(third);
+        assert_eq!((slots.free(), lock(&slots.shared).waiting.len()), (1, 0));
     }
 }

@@ -14,7 +14,7 @@ use super::agent_manager::SchedulerEvent;
 use super::backoff::{Ended, RestartBackoff};
 use super::control_interface::{self, ControlHub, ControlInterface};
 use super::lifecycle::{ProbeReport, Probes};
-use super::start_slots::{StartSlot, StartSlots};
+use super::start_slots::{SlotRequest, StartSlot, StartSlots};
 use super::workload_command::{Engine, HeldContainer, OtherEngine, WorkloadCommand, WorkloadInbox, WorkloadOrder};
 use crate::clock::Clock;
 use crate::limits::{ADDITIONAL_INFO_MAX, STACK_WORKLOAD};
@@ -123,7 +123,7 @@ enum Stage {
     Idle,
     /// Engines were asked for their containers. No start slot is held meanwhile, and any command ends the waiting.
     Searching(Search),
-    WaitingForSlot(Start),
+    WaitingForSlot(Start, SlotRequest),
     RetryAt(Instant, Start),
     /// The retry limit was reached.
     ReviveAt(Instant),
@@ -284,7 +284,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     fn stage_due(&self) -> Option<Instant> {
         match &self.stage {
-            Stage::Idle | Stage::WaitingForSlot(_) | Stage::Gone(_) => None,
+            Stage::Idle | Stage::WaitingForSlot(..) | Stage::Gone(_) => None,
             Stage::Searching(_) => self.others.iter().filter_map(|other| other.until).min(),
             Stage::RetryAt(at, _) | Stage::ReviveAt(at) | Stage::RestartAt(at, _) | Stage::DeleteRetryAt(at, _) => {
                 Some(*at)
@@ -292,10 +292,18 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Whether a free start slot is all that it waits for.
+    /// Where the start slot comes from that it waits for.
+    fn slot_given(&self) -> Option<&Receiver<StartSlot>> {
+        match &self.stage {
+            Stage::WaitingForSlot(_, request) => Some(request.given()),
+            _ => None,
+        }
+    }
+
+    /// What else wakes it while it waits for a start slot.
     #[cfg(test)]
-    pub fn waits_for_slot(&self) -> bool {
-        matches!(self.stage, Stage::WaitingForSlot(_))
+    pub fn waits_for_slot(&self) -> Option<Receiver<StartSlot>> {
+        self.slot_given().cloned()
     }
 
     /// Where the answers come from while it searches.
@@ -325,7 +333,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn wanted_slot(&self) -> Option<StartSlot> {
-        matches!(self.stage, Stage::WaitingForSlot(_)).then(|| self.context.slots.try_take())?
+        self.slot_given()?.try_recv().ok()
     }
 
     fn wait(&self) {
@@ -334,8 +342,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         select.recv(self.inbox.woken());
         select.recv(&alarm);
         select.recv(self.life.reports());
-        if matches!(self.stage, Stage::WaitingForSlot(_)) {
-            select.recv(self.context.slots.free());
+        if let Some(slot) = self.slot_given() {
+            select.recv(slot);
         }
         if let Some(answers) = self.answers() {
             select.recv(answers);
@@ -347,8 +355,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         match event {
             Event::Command(command) => return self.on_command(command),
             Event::SlotFree(slot) => {
-                if let Stage::WaitingForSlot(start) = self.stage {
-                    self.start(start, slot);
+                if let Stage::WaitingForSlot(start, _) = &self.stage {
+                    self.start(*start, slot);
                 }
             }
             Event::Listed(answer) => {
@@ -368,7 +376,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 Stage::ReviveAt(_) => self.begin_start(Start::Revival),
                 Stage::RestartAt(_, ended) => return self.restart(ended),
                 Stage::DeleteRetryAt(_, after) => return self.try_delete(after),
-                stage @ (Stage::Idle | Stage::WaitingForSlot(_) | Stage::Gone(_)) => self.stage = stage,
+                stage @ (Stage::Idle | Stage::WaitingForSlot(..) | Stage::Gone(_)) => self.stage = stage,
             },
             Event::Probed(report) => return self.on_probed(&report),
             Event::LifecycleDue => return self.on_lifecycle_due(),

@@ -5,7 +5,7 @@
 
 use super::manual_clock::ManualClock;
 use crate::agent::lifecycle::ProbeReport;
-use crate::agent::start_slots::StartSlots;
+use crate::agent::start_slots::StartSlot;
 use crate::agent::workload_control_loop::{Answer, Step, WorkloadControlLoop};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
@@ -23,7 +23,12 @@ pub enum Pause {
     /// It handled an event and may find another one.
     Worked,
     /// It waits for a command, for `due`, for a free start slot, or for listings.
-    Idle { due: Option<Instant>, wants_slot: bool, searching: Option<Receiver<Answer>>, probed: Receiver<ProbeReport> },
+    Idle {
+        due: Option<Instant>,
+        wants_slot: Option<Receiver<StartSlot>>,
+        searching: Option<Receiver<Answer>>,
+        probed: Receiver<ProbeReport>,
+    },
     /// It is in an engine call, which wants to be looked at then.
     Calling { until: Instant },
 }
@@ -76,7 +81,7 @@ impl Task {
     }
 
     /// Whether it can do something now.
-    pub fn is_ready(&self, now: Instant, slots: &StartSlots) -> bool {
+    pub fn is_ready(&self, now: Instant) -> bool {
         let called = !self.woken.is_empty();
         match &self.pause {
             Pause::Worked => true,
@@ -86,7 +91,7 @@ impl Task {
                     || answered
                     || !probed.is_empty()
                     || due.is_some_and(|at| at <= now)
-                    || (*wants_slot && !slots.free().is_empty())
+                    || wants_slot.as_ref().is_some_and(|slot| !slot.is_empty())
             }
             Pause::Calling { until } => called || *until <= now,
         }

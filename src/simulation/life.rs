@@ -37,7 +37,6 @@ pub const RUNTIMES: [&str; 2] = ["podman", "containerd"];
 /// Control loops that wait until they are stepped.
 pub struct Tasks {
     tasks: Vec<Task>,
-    slots: StartSlots,
 }
 
 impl WorkloadThreads<ManualClock> for Tasks {
@@ -203,7 +202,6 @@ impl Life {
             };
             engines.insert(runtime.into(), EngineSource { connect: Box::new(connect), watch });
         }
-        let slots = StartSlots::new(options.parallel_starts);
         let control = ControlHub::new(outbox.clone(), CONTROL_MESSAGE_MAX).expect("a descriptor");
         let for_checks = engine.clone();
         let probes = FakeProbes::new(clock, Box::new(move |order| for_checks.check(number, order)));
@@ -211,7 +209,7 @@ impl Life {
             clock: clock.clone(),
             folder: folder.to_owned(),
             reports,
-            slots: slots.clone(),
+            slots: StartSlots::new(options.parallel_starts),
             create_timeout: options.create_timeout,
             retry_limit: Some(20),
             restart_backoff: true,
@@ -219,7 +217,7 @@ impl Life {
             probes: probes.clone(),
         };
         let random = fastrand::Rng::with_seed(options.seed);
-        let tasks = Tasks { tasks: Vec::new(), slots };
+        let tasks = Tasks { tasks: Vec::new() };
         let for_conditions = engine.clone();
         let facts = NodeFacts {
             tags: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
@@ -248,8 +246,7 @@ impl Life {
         let checkers = self.checkers.iter().enumerate().filter(|(_, checker)| checker.is_ready(now));
         ready.extend(checkers.map(|(index, _)| Part::Checker(index)));
         let threads = self.manager.threads();
-        let slots = threads.slots.clone();
-        let tasks = threads.tasks.iter().enumerate().filter(|(_, task)| task.is_ready(now, &slots));
+        let tasks = threads.tasks.iter().enumerate().filter(|(_, task)| task.is_ready(now));
         ready.extend(tasks.map(|(index, _)| Part::Loop(index)));
     }
 
