@@ -103,18 +103,20 @@ fn the_storage_example_goes_through_the_documented_states() {
 // [utest->swdd~agent-handles-workloads-with-fulfilled-dependencies~1]
 #[test]
 fn states_of_other_agents_start_and_stop_what_waits_for_them() {
-    let mut rig = Rig::new();
-    rig.add(&[needing("w", "far", AddCondition::Running)]);
-    rig.foreign("far", Phase::PendingStarting);
-    assert!(rig.engine.take_calls().is_empty());
-    rig.foreign("far", Phase::Running);
-    assert_eq!(rig.engine.take_calls(), ["create w"]);
-    let dependencies = BTreeMap::from([("far".to_owned(), DeleteCondition::NotPendingNorRunning)]);
-    let deleted = DeletedWorkload { instance: workload("w", |_| {}).instance, dependencies };
-    rig.agent.update(WorkloadPlan { added: vec![], deleted: vec![deleted] });
-    assert!(rig.engine.take_calls().is_empty());
-    rig.foreign("far", Phase::Removed);
-    assert_eq!(rig.engine.take_calls(), ["delete w"]);
+    for end in [Phase::Removed, Phase::Succeeded, Phase::AgentDisconnected] {
+        let mut rig = Rig::new();
+        rig.add(&[needing("w", "far", AddCondition::Running)]);
+        rig.foreign("far", Phase::PendingStarting);
+        assert!(rig.engine.take_calls().is_empty());
+        rig.foreign("far", Phase::Running);
+        assert_eq!(rig.engine.take_calls(), ["create w"]);
+        let dependencies = BTreeMap::from([("far".to_owned(), DeleteCondition::NotPendingNorRunning)]);
+        let deleted = DeletedWorkload { instance: workload("w", |_| {}).instance, dependencies };
+        rig.agent.update(WorkloadPlan { added: vec![], deleted: vec![deleted] });
+        assert!(rig.engine.take_calls().is_empty());
+        rig.foreign("far", end);
+        assert_eq!(rig.engine.take_calls(), ["delete w"], "{end}");
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The tables of spec/agent.md sections 8.3 and 8.4.
 
 use super::*;
+use crate::model::execution_state::GONE_PREFIX;
 use crate::model::workload::{AddCondition, DeleteCondition, Workload};
 use std::sync::Arc;
 
@@ -140,6 +141,23 @@ fn waiting_creates_and_deletes_become_ready() {
     set(&mut store, "user", false);
     assert_eq!(kinds(&scheduler.state_changed("up", &store)), ["Create"]);
     assert_eq!(kinds(&scheduler.state_changed("user", &store)), ["Delete"]);
+}
+
+#[test]
+fn two_that_wait_for_the_end_of_each_other_do_not_wait_for_ever() {
+    let needs = |other| vec![(other, DeleteCondition::NotPendingNorRunning)];
+    for in_circle in [true, false] {
+        let (mut scheduler, mut store) = (WorkloadScheduler::default(), store(true, true));
+        let first = deleted("up", "old", &if in_circle { needs("user") } else { needs("third") });
+        set(&mut store, "third", true);
+        assert_eq!(kinds(&scheduler.decide(Operation::Delete(first), &store)), [WAITS_TO_STOP]);
+        // It has a `gone` condition, so whoever it depends on must not go before it has gone.
+        let waits = ExecutionState::with_info(Phase::StoppingWaitingToStop, format!("{GONE_PREFIX}waits"));
+        store.set_own(&InstanceName::with_id("up", "id", "A"), waits);
+        let second = Operation::Delete(deleted("user", "old", &needs("up")));
+        let expected = if in_circle { "Delete" } else { WAITS_TO_STOP };
+        assert_eq!(kinds(&scheduler.decide(second, &store)), [expected]);
+    }
 }
 
 #[test]
