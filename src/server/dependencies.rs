@@ -159,12 +159,23 @@ pub struct WaitingDeletes {
 }
 
 impl WaitingDeletes {
-    /// An agent is told this delete; one of the same instance that it was told before counts no more.
+    /// An agent is told this delete. What it was told before of the same workload counts no more: an agent has one order
+    /// of a workload at a time, and the newest one names an instance that was perhaps never started while an older one
+    /// goes on waiting, for this now.
     pub fn note(&mut self, deleted: &DeletedWorkload) {
-        self.forget(&deleted.instance);
-        if !deleted.dependencies.is_empty() {
-            self.by_dependent.add(&deleted.instance, deleted.dependencies.keys().map(String::as_str));
-            self.told.insert(deleted.instance.clone(), deleted.dependencies.clone());
+        let DeletedWorkload { instance: InstanceName { workload, agent, .. }, dependencies } = deleted;
+        let first = InstanceName::with_id(workload, "", "");
+        let told = self.told.range(first..).map(|(told, _)| told).take_while(|told| told.workload == *workload);
+        let mut waiting: Vec<InstanceName> = told.filter(|told| told.agent == *agent).cloned().collect();
+        if !waiting.contains(&deleted.instance) {
+            waiting.push(deleted.instance.clone());
+        }
+        for instance in waiting {
+            self.forget(&instance);
+            if !dependencies.is_empty() {
+                self.by_dependent.add(&instance, dependencies.keys().map(String::as_str));
+                self.told.insert(instance, dependencies.clone());
+            }
         }
     }
 
@@ -431,6 +442,41 @@ mod tests {
         assert_eq!(relieved("new", &[], Phase::Succeeded, None), nothing);
         assert_eq!(relieved("new", &[], Phase::Running, Some(Phase::Running)), nothing);
         assert_eq!(relieved("new", &[], Phase::Running, Some(Phase::StoppingRequestedAtRuntime)).len(), 1);
+    }
+
+    /// Seed 70979 of the simulation: the agent let the older instance wait for what it was told of a newer one, which it
+    /// had never started. When it no longer had to, nobody told it.
+    #[test]
+    fn an_older_instance_waits_for_what_was_told_last_of_its_workload() {
+        let instance = |id: &str, agent: &str| InstanceName::with_id("db", id, agent);
+        let delete = |instance: &InstanceName, dependents: &[&str]| {
+            let dependents = dependents.iter().map(|name| ((*name).to_owned(), DeleteCondition::NotPendingNorRunning));
+            DeletedWorkload { instance: instance.clone(), dependencies: dependents.collect() }
+        };
+        let (old, unstarted, elsewhere) = (instance("2", "A"), instance("1", "A"), instance("2", "B"));
+        let mut waiting = WaitingDeletes::default();
+        waiting.note(&delete(&elsewhere, &["web"]));
+        waiting.note(&delete(&old, &["web"]));
+        waiting.note(&delete(&InstanceName::with_id("db2", "2", "A"), &["web"]));
+        waiting.note(&delete(&unstarted, &["web", "log"]));
+        waiting.forget(&unstarted); // The agent says that it does not exist.
+        let told = |waiting: &WaitingDeletes, instance: &InstanceName| -> Vec<String> {
+            waiting.conditions(instance).map(|told| told.keys().cloned().collect()).unwrap_or_default()
+        };
+        assert_eq!(
+            (told(&waiting, &old), told(&waiting, &elsewhere)),
+            (vec!["log".into(), "web".into()], vec!["web".into()])
+        );
+        let log = added("log", &[]); // It needs nothing of it any more.
+        let mut states = WorkloadStates::default();
+        states.set(&old, ExecutionState::plain(Phase::StoppingWaitingToStop));
+        states.set(&log.instance, ExecutionState::plain(Phase::Running));
+        let (dependents, stopping) = (Dependents::default(), StoppingDependents::default());
+        let effective = [("log".into(), log.clone())].into();
+        let again = waiting.relieved([&log.instance].into_iter(), &effective, &dependents, &stopping, &states);
+        assert_eq!(again, [delete(&old, &["web"])]);
+        waiting.note(&delete(&unstarted, &[]));
+        assert_eq!((told(&waiting, &old), waiting.len()), (vec![], 2), "it goes at once now");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::AddedWorkload;
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::{AddCondition, RestartPolicy, Workload};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 type States = BTreeMap<InstanceName, ExecutionState>;
@@ -41,10 +41,31 @@ pub fn unsettled(cluster: &mut Cluster) -> Option<String> {
 
 /// Whether an instance goes on existing because others need it, as the agent was told, and as they are wanted now.
 fn waits_to_stop(nodes: &[Node], instance: &InstanceName, effective: &Effective, states: &States) -> bool {
+    waits_behind(nodes, instance, effective, states, &mut BTreeSet::new())
+}
+
+/// As [`waits_to_stop`]; `seen` are those that are asked about already.
+fn waits_behind<'s>(
+    nodes: &[Node],
+    instance: &'s InstanceName,
+    effective: &Effective,
+    states: &'s States,
+    seen: &mut BTreeSet<&'s InstanceName>,
+) -> bool {
+    if !seen.insert(instance) {
+        return false; // Nobody may wait in a circle.
+    }
     let Some(node) = nodes.iter().find(|node| node.name == instance.agent) else { return false };
     let Some(conditions) = node.orders.delete_conditions.get(&instance.workload) else { return false };
     states.get(instance).is_some_and(|state| state.phase == Phase::StoppingWaitingToStop)
         && conditions.iter().any(|(name, condition)| {
+            // One with a `gone` condition keeps what it needs until it has gone, and may wait for others itself.
+            let mut stopping = states.iter().filter(|(other, state)| {
+                *other.workload == **name && state.phase.state() == "Stopping" && !state.fulfils_delete(*condition)
+            });
+            if stopping.any(|(other, _)| waits_behind(nodes, other, effective, states, seen)) {
+                return true;
+            }
             let needed = &*instance.workload;
             let dependent = effective.get(name.as_str()).map(|added| &added.workload);
             let needs_it = |it: &Arc<Workload>| it.dependencies.get(needed) == Some(&AddCondition::Running);
