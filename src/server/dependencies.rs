@@ -192,11 +192,10 @@ impl WaitingDeletes {
         self.told.get(instance)
     }
 
-    /// An agent has told all that it has since it came: of its instances only `waiting` still wait.
-    pub fn retain_of_agent(&mut self, agent: &str, waiting: &BTreeSet<InstanceName>) {
-        let of_agent = self.told.keys().filter(|told| *told.agent == *agent && !waiting.contains(told));
-        let ended: Vec<InstanceName> = of_agent.cloned().collect();
-        ended.iter().for_each(|instance| self.forget(instance));
+    /// An agent connects: what it was told before may not have arrived. What it lets wait it will say.
+    pub fn forget_agent(&mut self, agent: &str) {
+        let of_agent: Vec<InstanceName> = self.told.keys().filter(|told| *told.agent == *agent).cloned().collect();
+        of_agent.iter().for_each(|instance| self.forget(instance));
     }
 
     /// Whether the delete of `instance` waits as it was told.
@@ -495,11 +494,9 @@ mod tests {
             let news = [&db, &web.instance].into_iter();
             assert!(waiting.relieved(news, &effective, &dependents, &stopping, &states).is_empty(), "{phase}");
         }
-        let none = BTreeSet::new();
-        waiting.retain_of_agent("B", &none);
-        waiting.retain_of_agent("A", &[db].into());
+        waiting.forget_agent("B");
         assert_eq!(waiting.len(), 1);
-        waiting.retain_of_agent("A", &none);
+        waiting.forget_agent("A");
         assert!(waiting.is_empty() && waiting.by_dependent.by_needed.is_empty());
     }
 }

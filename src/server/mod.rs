@@ -307,6 +307,7 @@ impl ServerLoop {
         self.add_peer(id, Peer { class: PeerClass::Agent, name: name.clone(), outbox });
         log::info!("Agent '{name}' connected.");
         self.refresh_states(id, &name);
+        self.waiting_deletes.forget_agent(&name);
         let workloads = self.effective.values().filter(|added| added.instance.agent == name).cloned().collect();
         self.tell(id, FromServer::ServerHello(workloads));
         let attributes = AgentAttributes { load: None, tags };
@@ -452,10 +453,6 @@ impl ServerLoop {
         let removed = ExecutionState::plain(Phase::Removed);
         let states = gone.into_iter().map(|instance| WorkloadState::new(instance, removed.clone()));
         self.states_reported(id, name, states.collect());
-        let waits = |(instance, state): (InstanceName, &ExecutionState)| {
-            (state.phase == Phase::StoppingWaitingToStop).then_some(instance)
-        };
-        self.waiting_deletes.retain_of_agent(name, &self.states.of_agent(name).filter_map(waits).collect());
     }
 
     /// Stores states that an agent may report and passes them on.
@@ -484,8 +481,9 @@ impl ServerLoop {
         self.relieve_deletes(states.iter().map(|state| &state.instance));
     }
 
-    /// Tells agents again what they let wait although nobody knows any more for what: an earlier server told them, or the
-    /// instance was started again while it waits and its end was told.
+    /// Tells agents again what they let wait although nobody knows for what: an earlier server told them, or this one on
+    /// a connection that was lost with its last messages, or the instance was started again while it waits and its end was
+    /// told.
     fn tell_unknown_deletes_again(&mut self, states: &[WorkloadState]) {
         let waiting = states.iter().filter(|state| state.state.phase == Phase::StoppingWaitingToStop);
         let waiting = waiting.map(|state| &state.instance);
