@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "858d5f4b6c77a80da31e8b235267fdb195dcafdd"
+SRCREV = "9213f0b62c1b0516c0e4d34b6c0b8ccbc8113cca"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
