@@ -78,7 +78,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
                 continue;
             }
             let Some(best) = take_best(&mut by_workload, added) else { continue };
-            self.adopt(added.clone(), best, &runtimes(&by_workload, name), &mut reports); // It resumes, so nothing else is to be done.
+            // It resumes, so nothing else is to be done.
+            self.adopt(added.clone(), best, &runtimes(&by_workload, name), &mut reports);
             for (runtime, container) in by_workload.remove(name).into_iter().flatten() {
                 reports.extend(self.discard(&runtime, container));
             }

@@ -14,6 +14,7 @@ use crate::model::messages::{ReadState, RequestContent, UpdateState};
 use crate::model::names::Name;
 use crate::model::node::Node;
 use crate::model::workload::{AddCondition, RestartPolicy, Workload};
+use crate::server::ServerLoop;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -162,7 +163,11 @@ impl Scenario {
         if self.random.u32(0..100) < server_kills {
             self.cluster.kill_server(away);
             if !self.past.is_empty() && self.happens(manifests) {
-                self.cluster.manifest = self.past[self.random.usize(..self.past.len())].clone();
+                let other = self.past[self.random.usize(..self.past.len())].clone();
+                // What a workload asked for may have been refused, as a cycle.
+                if ServerLoop::new().start_with(other.clone()).is_ok() {
+                    self.cluster.manifest = other;
+                }
             }
         }
         if self.random.u32(0..100) < crashes {

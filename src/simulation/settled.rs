@@ -34,7 +34,7 @@ pub fn unsettled(cluster: &mut Cluster) -> Option<String> {
     let nodes = &cluster.nodes;
     states_of_the_gone(nodes, &effective, &states)
         .or_else(|| effective.values().find_map(|added| workload(nodes, added, &effective, &states)))
-        .or_else(|| nodes.iter().find_map(|node| unwanted_container(node, &effective, &states)))
+        .or_else(|| nodes.iter().find_map(|node| unwanted_container(nodes, node, &effective, &states)))
         .or_else(|| nodes.iter().find_map(|node| agents_view(node, &states)))
         .or_else(|| cluster.nodes.iter_mut().find_map(|node| too_many_loops(node, &effective)))
 }
@@ -165,14 +165,14 @@ fn may_start(added: &AddedWorkload, states: &States) -> bool {
     })
 }
 
-fn unwanted_container(node: &Node, effective: &Effective, states: &States) -> Option<String> {
+fn unwanted_container(nodes: &[Node], node: &Node, effective: &Effective, states: &States) -> Option<String> {
     node.engine.containers().iter().find_map(|found| {
         let wanted = effective.get(&found.instance.workload).is_some_and(|added| {
             added.instance == found.instance
                 && added.workload.runtime == found.runtime
                 && node.name == added.instance.agent
         });
-        let waits = waits_to_stop(std::slice::from_ref(node), &found.instance, effective, states);
+        let waits = node.name == found.instance.agent && waits_to_stop(nodes, &found.instance, effective, states);
         (!wanted && !waits).then(|| format!("node {}: nobody wants {found:?}", node.name))
     })
 }

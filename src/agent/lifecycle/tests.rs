@@ -372,6 +372,30 @@ fn what_has_ended_by_itself_is_not_taken_for_something_that_does_not_answer_any_
     }
 }
 
+/// Seed 86232 of the simulation: it was shown as failed for ever while it ran.
+#[test]
+fn a_listing_that_was_wrong_about_an_end_is_not_believed_for_ever() {
+    let mut rig = Rig::new();
+    rig.agent.answers.holds("db", Purpose::Alive, true);
+    rig.add(&[workload("db", &ALIVE.replace("Threshold: 2", "Threshold: 1"), &[])]);
+    rig.pass(10_000);
+    rig.sent();
+    rig.agent.answers.holds("db", Purpose::Alive, false);
+    let container = rig.container_of("db");
+    rig.engine.set_state(&container, ExecutionState::exited(3));
+    rig.clock.advance(ms(2_000));
+    assert!(rig.agent.probes.step() && rig.agent.manager.threads().step(), "it is asked for and seems to have ended");
+    rig.engine.set_state(&container, ExecutionState::plain(Phase::Running));
+    rig.agent.answers.holds("db", Purpose::Alive, true);
+    rig.pass(10_000);
+    let sent = rig.sent();
+    assert!(sent.iter().all(|state| state == "db Running(Ok)"), "{sent:?}");
+    assert_eq!(rig.calls(), ["create db"]);
+    rig.agent.answers.holds("db", Purpose::Alive, false);
+    rig.pass(3_000);
+    assert!(rig.calls().contains(&"stop db".to_owned()), "it is still checked: {:?}", rig.calls());
+}
+
 #[test]
 fn a_failure_that_is_only_reported_is_shown_until_it_is_over() {
     let mut rig = Rig::new();

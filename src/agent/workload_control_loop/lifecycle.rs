@@ -401,8 +401,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
             self.show(note);
             return Flow::Continue;
         }
-        if let Some(ended) = self.unnoticed_end() {
-            return self.on_observed(self.generation, ended);
+        if self.has_ended_unnoticed()
+            && let Some(id) = self.container.clone()
+        {
+            self.stop_asking();
+            self.watch(id); // Its checker tells how, or that it runs after all: then it is checked again.
+            return Flow::Continue;
         }
         self.unwatch(); // How it ends now says nothing.
         let stopped = match (&mut self.engine, &self.container) {
@@ -418,13 +422,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// How the container ended if it did and its checker has not told it yet: what ends does not answer any more, and
-    /// an end counts as it was (rule 3).
-    fn unnoticed_end(&mut self) -> Option<ExecutionState> {
-        let (engine, id) = (self.engine.as_mut().filter(|_| self.watching)?, self.container.as_ref()?);
-        let listed = engine.connector.list().ok()?; // If it cannot say, the check has the last word.
-        let state = listed.into_iter().find(|found| found.id == *id)?.state;
-        Some(state).filter(|state| matches!(state.phase, Phase::Succeeded | Phase::FailedExecFailed))
+    /// Whether the container has ended and its checker has not told it yet: what ends does not answer any more, and an
+    /// end counts as it was (rule 3).
+    fn has_ended_unnoticed(&mut self) -> bool {
+        let (Some(engine), Some(id)) = (self.engine.as_mut().filter(|_| self.watching), self.container.as_ref()) else {
+            return false;
+        };
+        let Ok(listed) = engine.connector.list() else { return false }; // The check has the last word then.
+        let found = listed.into_iter().find(|found| found.id == *id);
+        found.is_some_and(|found| matches!(found.state.phase, Phase::Succeeded | Phase::FailedExecFailed))
     }
 
     /// The workload failed and has ended: its restart policy decides.
