@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "9213f0b62c1b0516c0e4d34b6c0b8ccbc8113cca"
+SRCREV = "5ab828e4d432343e34de13ed824a535376c0f762"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
