@@ -354,6 +354,10 @@ impl ServerLoop {
                 self.tell(peer, FromServer::UpdateWorkload(plan));
             }
         }
+        // Nobody reports anything of those whose agent is not there, so nothing else says that they need less now.
+        let silent = accepted.added.iter().filter(|added| self.agents.get(&added.agent).is_none());
+        let silent: Vec<InstanceName> = silent.cloned().collect();
+        self.relieve_deletes(silent.iter());
         accepted
     }
 

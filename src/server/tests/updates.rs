@@ -314,6 +314,24 @@ fn a_delete_that_waits_for_what_no_longer_needs_it_is_told_again_without_that_co
     }
 }
 
+/// Seed 90806 of the simulation: nobody reports states of what has no agent.
+#[test]
+fn a_delete_does_not_wait_for_what_has_no_agent_and_no_longer_needs_it() {
+    let needs_b = ", dependencies: {b: ADD_COND_RUNNING}";
+    let mut cluster = Cluster::with_manifest(&manifest(&[("a", "nobody", needs_b), ("b", "A", "")]));
+    let agent = cluster.settled_agent("A");
+    let b = instance("b", "A");
+    cluster.report(agent, &[(&b, Phase::Running)]);
+    cluster.update(&new_state(&[("a", "nobody", needs_b)]), &[]).unwrap();
+    assert_eq!(waits(&cluster, agent, "b"), ["a"]);
+    cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
+    cluster.take_all();
+    cluster.update(&new_state(&[("a", "nobody", "")]), &[]).unwrap();
+    let messages = cluster.take(agent);
+    let [plan] = plans(&messages)[..] else { panic!("{messages:?}") };
+    assert_eq!(plan.deleted, [DeletedWorkload { instance: b, dependencies: BTreeMap::new() }]);
+}
+
 /// Simulated seeds 810495 and 900351: what a delete waits for was known to a server that was killed, or was forgotten
 /// with the connection or when the instance was started again while it waits. Then nobody told the agent any more that
 /// it had to wait for less.
