@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "5ab828e4d432343e34de13ed824a535376c0f762"
+SRCREV = "a9ad6d6625a602b643b1bed3c9e3d1f86e238cd0"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
