@@ -54,7 +54,10 @@ impl StartSlots {
     /// A slot if one is free now.
     #[must_use]
     pub fn try_take(&self) -> Option<StartSlot> {
-        let mut shared = lock(&self.shared);
+        self.take(&mut lock(&self.shared))
+    }
+
+    fn take(&self, shared: &mut Shared) -> Option<StartSlot> {
         shared.free = shared.free.checked_sub(1)?;
         Some(StartSlot { shared: self.shared.clone() })
     }
@@ -66,20 +69,11 @@ impl StartSlots {
         let mut shared = lock(&self.shared);
         let number = shared.requests;
         shared.requests += 1;
-        let slot = match shared.free.checked_sub(1) {
-            Some(left) => {
-                shared.free = left;
-                Some(StartSlot { shared: self.shared.clone() })
-            }
-            None => {
-                shared.waiting.push_back((number, give.clone()));
-                None
-            }
-        };
-        drop(shared);
-        if let Some(slot) = slot {
-            let _ = give.try_send(slot); // There is room for one.
+        match self.take(&mut shared) {
+            Some(slot) => _ = give.try_send(slot), // There is room for one.
+            None => shared.waiting.push_back((number, give)),
         }
+        drop(shared);
         SlotRequest { shared: self.shared.clone(), number, given }
     }
 

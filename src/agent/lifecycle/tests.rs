@@ -351,19 +351,26 @@ fn what_does_not_answer_any_more_is_stopped_and_its_policy_decides() {
     }
 }
 
+/// A workload that ran, does not answer any more and is listed as ended with `code`, all of which its control loop has
+/// found out before its state checker says anything.
+fn silent_and_listed_as_ended(code: i64) -> Rig {
+    let mut rig = Rig::new();
+    rig.agent.answers.holds("db", Purpose::Alive, true);
+    rig.add(&[workload("db", &ALIVE.replace("Threshold: 2", "Threshold: 1"), &[])]);
+    rig.pass(10_000);
+    rig.sent();
+    rig.agent.answers.holds("db", Purpose::Alive, false);
+    rig.engine.set_state(&rig.container_of("db"), ExecutionState::exited(code));
+    rig.clock.advance(ms(2_000));
+    assert!(rig.agent.probes.step() && rig.agent.manager.threads().step(), "it is asked for and has ended");
+    rig
+}
+
 /// Its engine tells the end later than the checks fail.
 #[test]
 fn what_has_ended_by_itself_is_not_taken_for_something_that_does_not_answer_any_more() {
     for (code, phase) in [(0, "db Succeeded(Ok)"), (3, "db Failed(ExecFailed): 'Exit code: '3''")] {
-        let mut rig = Rig::new();
-        rig.agent.answers.holds("db", Purpose::Alive, true);
-        rig.add(&[workload("db", &ALIVE.replace("Threshold: 2", "Threshold: 1"), &[])]);
-        rig.pass(10_000);
-        rig.sent();
-        rig.agent.answers.holds("db", Purpose::Alive, false);
-        rig.engine.set_state(&rig.container_of("db"), ExecutionState::exited(code));
-        rig.clock.advance(ms(2_000));
-        assert!(rig.agent.probes.step() && rig.agent.manager.threads().step(), "before its checker says anything");
+        let mut rig = silent_and_listed_as_ended(code);
         rig.pass(10_000);
         let mut sent = rig.sent();
         sent.dedup(); // Its checker says the same.
@@ -375,17 +382,8 @@ fn what_has_ended_by_itself_is_not_taken_for_something_that_does_not_answer_any_
 /// Seed 86232 of the simulation: it was shown as failed for ever while it ran.
 #[test]
 fn a_listing_that_was_wrong_about_an_end_is_not_believed_for_ever() {
-    let mut rig = Rig::new();
-    rig.agent.answers.holds("db", Purpose::Alive, true);
-    rig.add(&[workload("db", &ALIVE.replace("Threshold: 2", "Threshold: 1"), &[])]);
-    rig.pass(10_000);
-    rig.sent();
-    rig.agent.answers.holds("db", Purpose::Alive, false);
-    let container = rig.container_of("db");
-    rig.engine.set_state(&container, ExecutionState::exited(3));
-    rig.clock.advance(ms(2_000));
-    assert!(rig.agent.probes.step() && rig.agent.manager.threads().step(), "it is asked for and seems to have ended");
-    rig.engine.set_state(&container, ExecutionState::plain(Phase::Running));
+    let mut rig = silent_and_listed_as_ended(3);
+    rig.engine.set_state(&rig.container_of("db"), ExecutionState::plain(Phase::Running));
     rig.agent.answers.holds("db", Purpose::Alive, true);
     rig.pass(10_000);
     let sent = rig.sent();
