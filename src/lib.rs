@@ -77,6 +77,7 @@
 //!   state_view.rs          reads: only what the masks ask for                        [server]
 //!   state_store.rs         the desired state on disk, when that is wanted           [store]
 //!   templates.rs           config items into rendered workloads                      [server]
+//!   templates/cost.rs      what templates cost, what of the engine they may use      [server]
 //!   dependencies.rs        cycle check; deletes that wait for others                 [server]
 //!   plan.rs                old against new workloads, per agent                      [server]
 //!   mutating_hooks.rs      outside programs that change or veto an update, timed       [hook]
