@@ -583,3 +583,18 @@ fn a_lifecycle_block_is_checked_after_rendering_and_refused_with_workload_and_li
     assert!(error.contains(expected), "{error}");
     cluster.update(&state("deadlineMs"), &[]).unwrap();
 }
+
+/// Each of these texts may be read, and takes milliseconds: all of them in one update took ten seconds.
+#[test]
+fn the_texts_that_are_read_for_one_update_are_bounded_together() {
+    let text = format!("image: x, lifecycle: {{}}, unknown: [{}]", "x,".repeat(60_000));
+    let state = |count: usize| {
+        let line = |number: usize| format!("    w{number}: {{agent: A, runtime: podman, runtimeConfig: '{{{text}}}'}}\n");
+        let lines: String = (0..count).map(line).collect();
+        format!("desiredState:\n  apiVersion: v1\n  workloads:\n{lines}")
+    };
+    let mut cluster = Cluster::default();
+    let error = cluster.update(&state(20), &[]).unwrap_err();
+    assert!(error.contains("too many and too large runtime configurations"), "{error}");
+    cluster.update(&state(5), &[]).unwrap();
+}
