@@ -71,6 +71,7 @@
 //! server/                  ServerLoop: manifest in, plans out, states in, answers out [server]
 //!   settings.rs            command line, environment, config file                      [main]
 //!   agents.rs              connected agents and their streams                        [server]
+//!   requester.rs           whose a request is                                        [server]
 //!   requests.rs            one function per request kind                             [server]
 //!   update.rs              the state that an update asks for                         [server]
 //!   state_view.rs          reads: only what the masks ask for                        [server]

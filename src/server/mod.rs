@@ -12,6 +12,7 @@ pub mod events;
 pub mod log_campaigns;
 pub mod mutating_hooks;
 pub mod plan;
+pub mod requester;
 mod requests;
 pub mod settings;
 pub mod state_store;

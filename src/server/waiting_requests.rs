@@ -4,19 +4,13 @@
 //! Thread: `server`; a plain value and the part of [`ServerLoop`] that uses it.
 
 use super::mutating_hooks::HookOutcome;
+use super::requester::Requester;
 use super::requests::PreparedUpdate;
-use super::{PeerClass, RequestKey, ServerLoop};
+use super::{RequestKey, ServerLoop};
 use crate::limits::{HOOK_WAITING, HOOK_WAITING_BYTES};
 use crate::model::messages::RequestContent;
 use crate::wire::server_endpoint::PeerId;
 use std::collections::VecDeque;
-
-/// Who asks: a stream, and on that of an agent the workload.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Requester {
-    peer: PeerId,
-    workload: Option<String>,
-}
 
 #[derive(Debug)]
 struct Waiting {
@@ -113,13 +107,6 @@ impl WaitingRequests {
 }
 
 impl ServerLoop {
-    /// Who sent a request, as far as the order of answers is concerned.
-    pub(super) fn requester_of(&self, key: &RequestKey) -> Requester {
-        let shared = self.peers.get(&key.peer).is_some_and(|peer| peer.class == PeerClass::Agent);
-        let workload = key.workload().filter(|_| shared).map(str::to_owned);
-        Requester { peer: key.peer, workload }
-    }
-
     /// The hooks have answered: carries the update out or refuses it, then serves what waited for that.
     pub(super) fn hooks_done(&mut self, outcome: HookOutcome) {
         let Some((key, prepared)) = self.waiting.end() else {
