@@ -37,6 +37,7 @@ use dependencies::{Dependents, StoppingDependents, WaitingDeletes, with_delete_c
 use events::{Changes, Subscriptions};
 use log_campaigns::LogCampaigns;
 use mutating_hooks::{HookOutcome, MutatingHooks};
+use requester::Rights;
 use state_store::StateStore;
 use state_view::StateView;
 use std::collections::{BTreeMap, BTreeSet};
@@ -127,6 +128,7 @@ pub struct ServerLoop {
     dependents: Dependents,
     stopping: StoppingDependents,
     waiting_deletes: WaitingDeletes,
+    rights: Rights,
     templates: Templates,
     config_users: ConfigUsers,
     agents: Agents,
@@ -247,11 +249,11 @@ impl ServerLoop {
     }
 
     /// How much of what grows and shrinks is there: streams, names of streams, stops and deletes that are remembered,
-    /// workload states.
+    /// workload states, rights that outlast their workload.
     #[cfg(test)]
-    pub fn sizes(&self) -> [usize; 5] {
+    pub fn sizes(&self) -> [usize; 6] {
         let states = self.states.iter().count();
-        [self.peers.len(), self.names.len(), self.stopping.len(), self.waiting_deletes.len(), states]
+        [self.peers.len(), self.names.len(), self.stopping.len(), self.waiting_deletes.len(), states, self.rights.ending()]
     }
 
     /// What the delete of an instance waits for, as its agent was told last.
@@ -465,6 +467,7 @@ impl ServerLoop {
             if state.phase == Phase::Removed {
                 self.stopping.forget(instance);
                 self.waiting_deletes.forget(instance);
+                self.rights.forget_gone(instance, &self.states);
             }
         }
         if !self.subscriptions.is_empty() {
