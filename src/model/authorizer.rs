@@ -104,6 +104,22 @@ impl Authorizer {
     }
 }
 
+impl Authorizer {
+    /// Decides about paths that are read, each by its parts; none means everything.
+    ///
+    /// # Errors
+    /// The first path that decides against it.
+    pub fn check_read(&self, paths: &[Vec<String>]) -> Result<(), Denial> {
+        if paths.is_empty() {
+            return self.read.check(&[] as &[&str], "");
+        }
+        paths.iter().try_for_each(|path| {
+            let parts: Vec<&str> = path.iter().map(String::as_str).collect();
+            self.read.check(&*parts, &path.join("."))
+        })
+    }
+}
+
 /// No mask asks for everything, as one empty mask does.
 fn check_masks(rules: &Rules<MaskPattern>, masks: &[String]) -> Result<(), Denial> {
     if masks.is_empty() {

@@ -410,8 +410,8 @@ impl ServerLoop {
                 log::debug!("'{name}' said goodbye.");
                 self.peer_gone(id);
             }
-            ToServer::LogEntries { request_id, entries } => self.log_entries(&request_id, entries),
-            ToServer::LogsStop { request_id, instance } => self.logs_stopped(&request_id, instance),
+            ToServer::LogEntries { request_id, entries } => self.log_entries(&name, &request_id, entries),
+            ToServer::LogsStop { request_id, instance } => self.logs_stopped(&name, &request_id, instance),
             ToServer::AgentHello { .. } | ToServer::CommanderHello { .. } => {
                 log::warn!("Ignoring another hello of '{name}' on the same connection.");
             }
@@ -474,11 +474,10 @@ impl ServerLoop {
             let mut changes = Changes::default();
             changes.states(old, &self.states);
             self.publish(&changes);
-            for removed in states.iter().filter(|state| state.state.phase == Phase::Removed) {
-                if !self.has_successor(&removed.instance) {
-                    self.subscriptions.remove_workload(id, &removed.instance.workload);
-                }
-            }
+        }
+        for removed in states.iter().filter(|state| state.state.phase == Phase::Removed) {
+            self.subscriptions.remove_owner(&removed.instance);
+            self.end_logs_of_instance(&removed.instance);
         }
         self.broadcast_states(&states, Some(id));
         self.tell_unknown_deletes_again(&states);
@@ -519,14 +518,6 @@ impl ServerLoop {
             peer,
             FromServer::UpdateWorkload(WorkloadPlan { added: added.into_iter().collect(), deleted: vec![deleted] }),
         );
-    }
-
-    /// Whether the agent of a removed instance has or gets another one of the same workload.
-    fn has_successor(&self, removed: &InstanceName) -> bool {
-        let InstanceName { workload, agent, .. } = removed;
-        let wanted = self.effective.get(workload).map(|added| &added.instance);
-        wanted.is_some_and(|wanted| wanted.agent == *agent && wanted != removed)
-            || self.states.of_agent_workload(agent, workload).next().is_some()
     }
 
     fn is_wanted(&self, instance: &InstanceName) -> bool {

@@ -7,8 +7,9 @@
 //!
 //! Thread: `server`; plain values and the part of [`ServerLoop`] that uses them.
 
+use super::events::Path;
 use super::{PeerClass, RequestKey, ServerLoop};
-use crate::model::authorizer::Authorizer;
+use crate::model::authorizer::{Authorizer, Denial};
 use crate::model::complete_state::WorkloadStates;
 use crate::model::messages::{AddedWorkload, RequestContent};
 use crate::model::names::{InstanceName, Name, excerpt};
@@ -41,9 +42,9 @@ impl fmt::Display for Denied {
 
 /// A workload of an agent, as requests see it.
 #[derive(Debug)]
-pub(super) struct Asking<'r> {
+struct Asking<'r> {
     /// The instance that the agent was told to run last.
-    pub instance: &'r InstanceName,
+    instance: &'r InstanceName,
     /// `None` when it has no control interface.
     authorizer: Option<&'r Authorizer>,
 }
@@ -100,6 +101,10 @@ impl Rights {
     }
 }
 
+fn denied(workload: &str, denial: &Denial) -> Denied {
+    Denied(format!("by the rules of workload '{workload}': {}", excerpt(&denial.to_string())))
+}
+
 impl ServerLoop {
     /// Who sent a request.
     pub(super) fn requester_of(&self, key: &RequestKey) -> Requester {
@@ -110,7 +115,7 @@ impl ServerLoop {
     }
 
     /// The workload `name` of an agent: an effective one, or one that has not stopped there yet.
-    pub(super) fn asking(&self, agent: &Name, name: &Name) -> Option<Asking<'_>> {
+    fn asking(&self, agent: &Name, name: &Name) -> Option<Asking<'_>> {
         if let Some(added) = self.effective.get(name).filter(|added| added.instance.agent == *agent) {
             return Some(Asking { instance: &added.instance, authorizer: self.rights.effective.get(name) });
         }
@@ -130,18 +135,38 @@ impl ServerLoop {
         let Some(workload) = &requester.workload else {
             return Err(Denied(format!("the request id does not name the workload of agent '{agent}' that asks")));
         };
+        self.authorizer(agent, workload)?.check(content).map_err(|denial| denied(workload, &denial))
+    }
+
+    fn authorizer(&self, agent: &Name, workload: &Name) -> Result<&Authorizer, Denied> {
         let Some(asking) = self.asking(agent, workload) else {
             let workload = excerpt(workload);
             return Err(Denied(format!(
                 "agent '{agent}' is not to run a workload '{workload}', and none is known that it still has to stop"
             )));
         };
-        let Some(authorizer) = asking.authorizer else {
-            return Err(Denied(format!("workload '{workload}' has no allow rules for its control interface")));
+        let none = || Denied(format!("workload '{workload}' has no allow rules for its control interface"));
+        asking.authorizer.ok_or_else(none)
+    }
+
+    /// The instance that what `requester` asks for belongs to.
+    pub(super) fn owner(&self, requester: &Requester) -> Option<InstanceName> {
+        let (agent, workload) = (requester.agent.as_ref()?, requester.workload.as_ref()?);
+        self.asking(agent, workload).map(|asking| asking.instance.clone())
+    }
+
+    /// A workload was updated or deleted: subscriptions that it may not have any more end, and it is told why.
+    pub(super) fn end_denied_subscriptions(&mut self, InstanceName { workload, agent, .. }: &InstanceName) {
+        let Some(peer) = self.agents.get(agent).map(|agent| agent.peer) else { return };
+        let check = |masks: &[Path]| {
+            self.authorizer(agent, workload)?.check_read(masks).map_err(|denial| denied(workload, &denial))
         };
-        let denied = |denial: crate::model::authorizer::Denial| {
-            Denied(format!("by the rules of workload '{workload}': {}", excerpt(&denial.to_string())))
-        };
-        authorizer.check(content).map_err(denied)
+        let own = self.subscriptions.of_workload(peer, workload);
+        let ended: Vec<(RequestKey, Denied)> =
+            own.filter_map(|(key, masks)| Some((key.clone(), check(masks).err()?))).collect();
+        for (key, denied) in ended {
+            self.subscriptions.remove(&key);
+            self.refuse(&key, &format!("{denied}; the event subscription ends"));
+        }
     }
 }

@@ -150,12 +150,12 @@ impl ServerLoop {
             _ if requester.agent.is_some() && requester.workload.is_none() => {
                 self.refuse(&key, &format!("The request id '{}' does not name the workload that asks", key.id));
             }
-            RequestContent::CompleteState(read) => self.subscribe(key, &read),
+            RequestContent::CompleteState(read) => self.subscribe(&requester, key, &read),
             RequestContent::EventsCancel => {
                 self.subscriptions.remove(&key);
                 self.answer(key.peer, key.id, ResponseContent::EventsCancelAccepted);
             }
-            RequestContent::Logs(logs) => self.logs(key, logs),
+            RequestContent::Logs(logs) => self.logs(&requester, key, logs),
             RequestContent::LogsCancel => self.logs_cancel(&key),
         }
     }
@@ -176,7 +176,7 @@ impl ServerLoop {
         self.refuse(key, &denied.to_string());
     }
 
-    fn refuse(&mut self, key: &RequestKey, text: &str) {
+    pub(super) fn refuse(&mut self, key: &RequestKey, text: &str) {
         self.answer(key.peer, key.id.clone(), ResponseContent::Error(text.to_owned()));
     }
 
@@ -186,8 +186,8 @@ impl ServerLoop {
     }
 
     /// The answer to the read comes first, so that events begin where it ends.
-    fn subscribe(&mut self, key: RequestKey, read: &ReadState) {
-        match self.subscriptions.add(key.clone(), &read.masks) {
+    fn subscribe(&mut self, requester: &Requester, key: RequestKey, read: &ReadState) {
+        match self.subscriptions.add(key.clone(), &read.masks, self.owner(requester)) {
             Ok(()) => self.complete_state(&key, read),
             Err(error) => self.refuse(&key, &error.to_string()),
         }
@@ -351,6 +351,7 @@ impl ServerLoop {
         let old_states = self.replace_effective(&difference.added, &deleted, &mut changes);
         for instance in &accepted.deleted {
             self.end_logs_of_workload(instance);
+            self.end_denied_subscriptions(instance);
         }
         let (finished, for_agents) = self.split_finished(deleted);
         if !self.subscriptions.is_empty() {
