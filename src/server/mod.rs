@@ -253,7 +253,14 @@ impl ServerLoop {
     #[cfg(test)]
     pub fn sizes(&self) -> [usize; 6] {
         let states = self.states.iter().count();
-        [self.peers.len(), self.names.len(), self.stopping.len(), self.waiting_deletes.len(), states, self.rights.ending()]
+        [
+            self.peers.len(),
+            self.names.len(),
+            self.stopping.len(),
+            self.waiting_deletes.len(),
+            states,
+            self.rights.ending(),
+        ]
     }
 
     /// What the delete of an instance waits for, as its agent was told last.

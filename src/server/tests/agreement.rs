@@ -323,11 +323,11 @@ impl Run {
             {
                 return;
             }
-            [FromServer::Response(Response { content: ResponseContent::CompleteState { state, altered: None }, .. })]
-                if may_ask != Some(false) =>
-            {
-                state
-            }
+            [
+                FromServer::Response(Response {
+                    content: ResponseContent::CompleteState { state, altered: None }, ..
+                }),
+            ] if may_ask != Some(false) => state,
             other => panic!("{other:?}, {may_ask:?}"),
         };
         self.clients.push(Client { peer, id, masks, copy: state.clone() });

@@ -20,7 +20,8 @@ fn state_of(name: &str, agent: &str, config: &str, rules: &str) -> String {
 }
 
 const NOTHING: &str = "{desiredState: {apiVersion: v1}}";
-const ALL: &str = "allowRules: [{type: StateRule, operation: ReadWrite, filterMasks: ['*']}, {type: LogRule, workloadNames: ['*']}]";
+const ALL: &str =
+    "allowRules: [{type: StateRule, operation: ReadWrite, filterMasks: ['*']}, {type: LogRule, workloadNames: ['*']}]";
 const READ_AGENTS: &str = "allowRules: [{type: StateRule, operation: Read, filterMasks: [agents]}]";
 const DENIED: &str = "Access denied: ";
 
@@ -63,7 +64,8 @@ fn instance(name: &str, config: &str, agent: &str) -> InstanceName {
 
 #[test]
 fn an_agent_cannot_ask_for_itself_or_for_workloads_of_others() {
-    let workloads = [workload("mine", "A", "x", ALL), workload("theirs", "B", "x", ALL), workload("mute", "A", "x", "")];
+    let workloads =
+        [workload("mine", "A", "x", ALL), workload("theirs", "B", "x", ALL), workload("mute", "A", "x", "")];
     let mut cluster = Cluster::with_manifest(&manifest(&workloads));
     let agent = cluster.settled_agent("A");
     let before = cluster.read(&["desiredState"]);
@@ -142,7 +144,10 @@ fn a_workload_that_is_still_being_stopped_asks_by_its_last_rules_until_it_is_gon
         cluster.report(agent, &[(&w, Phase::Running)]);
         end(&mut cluster);
         assert!(cluster.may_read(agent, "w@1"));
-        assert_eq!(cluster.may_read(other, "w@1"), cluster.read(&["desiredState.workloads.w.controlInterfaceAccess"]).contains("ReadWrite"));
+        assert_eq!(
+            cluster.may_read(other, "w@1"),
+            cluster.read(&["desiredState.workloads.w.controlInterfaceAccess"]).contains("ReadWrite")
+        );
         // The same when the agent was away meanwhile and still has it.
         cluster.close(agent);
         let agent = cluster.settled_agent("A");
@@ -284,9 +289,12 @@ fn log_lines_and_ends_count_only_from_the_agent_that_was_asked_for_them() {
     let asked = cluster.take(agent_a);
     let [FromServer::LogsRequest { request_id, .. }] = asked.as_slice() else { panic!("{asked:?}") };
     cluster.take_all();
-    let entry = |instance: &InstanceName, message: &str| LogEntry { instance: instance.clone(), message: message.into() };
-    let lines = |entries: &[LogEntry]| ToServer::LogEntries { request_id: request_id.clone(), entries: entries.to_vec() };
-    let stop = |instance: &InstanceName| ToServer::LogsStop { request_id: request_id.clone(), instance: instance.clone() };
+    let entry =
+        |instance: &InstanceName, message: &str| LogEntry { instance: instance.clone(), message: message.into() };
+    let lines =
+        |entries: &[LogEntry]| ToServer::LogEntries { request_id: request_id.clone(), entries: entries.to_vec() };
+    let stop =
+        |instance: &InstanceName| ToServer::LogsStop { request_id: request_id.clone(), instance: instance.clone() };
     for peer in [agent_b, stranger, cli, commander] {
         for message in [lines(&[entry(&a, "forged"), entry(&b, "forged")]), stop(&a), stop(&b)] {
             cluster.say(peer, message);
