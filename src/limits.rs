@@ -248,6 +248,11 @@ pub const CONTROL_OUTBOX: usize = 1024;
 pub const CONTROL_OUTBOX_BYTES: usize = 8 * 1024 * 1024;
 /// Ids of a workload's cancelled collections and subscriptions that are remembered, so that each is cancelled once.
 pub const CONTROL_CANCELLED: usize = 1024;
+/// Event subscriptions and log collections of one workload that its agent knows of at the same time. A handful is
+/// normal; the agent has to tell what comes of them from what an earlier container of the workload had asked for.
+pub const CONTROL_LASTING: usize = 256;
+/// Bytes of their ids.
+pub const CONTROL_LASTING_BYTES: usize = 64 * 1024;
 /// Bytes read from or written to one workload before it is another one's turn.
 pub const CONTROL_TURN: usize = 64 * 1024;
 /// Requests of one workload that wait for the connection to the server. A program asks a few things at a time.

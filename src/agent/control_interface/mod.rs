@@ -8,6 +8,7 @@
 //! makes and removes the FIFOs; everything else on `control`. Nobody waits for a workload.
 //! Owns: which workload has an interface, and what waits for it, shared behind locks that are held for a moment only.
 
+pub mod lasting;
 pub mod outbox;
 pub mod pipes;
 pub mod poller;
@@ -22,6 +23,7 @@ use crate::model::messages::{Request, Response};
 use crate::model::names::Name;
 use crate::threads::{self, Thread};
 use crate::vital::VitalThreads;
+use crate::wire::delimited::Undecodable;
 use outbox::{Frame, Outbox};
 use pipes::{PipeError, Pipes};
 use poller::Poller;
@@ -88,10 +90,10 @@ struct Mailbox {
 }
 
 impl Interface {
-    /// Puts an answer for the workload; answers what is to be cancelled at the server.
-    fn put(&self, response: Response) -> Vec<Request> {
-        // Encoded before the lock is taken, since a large one takes its time.
-        match Frame::new(response) {
+    /// Puts an answer for the workload, encoded before the lock is taken, since a large one takes its time. Answers
+    /// what is to be cancelled at the server.
+    fn put(&self, frame: Result<Frame, Undecodable>) -> Vec<Request> {
+        match frame {
             Ok(frame) => lock(&self.mailbox).outbox.put(frame),
             Err(error) => {
                 log::warn!("An answer for workload '{}' cannot be sent: '{error}'", self.workload);
@@ -177,6 +179,18 @@ impl ControlHub {
         None
     }
 
+    /// The connection to the server is lost, and with it all events and logs that workloads follow.
+    pub fn connection_lost(&self) {
+        let interfaces: Vec<Arc<Interface>> = lock(&self.shared.registry).interfaces.values().cloned().collect();
+        interfaces.iter().for_each(|interface| lock(&interface.mailbox).outbox.connection_lost());
+    }
+
+    /// A workload has asked for events and logs with this id, and was answered.
+    #[cfg(test)]
+    pub fn follow(&self, workload: &str, id: &str) {
+        lock(&lock(&self.shared.registry).interfaces[workload].mailbox).outbox.follow(id);
+    }
+
     /// Delivers an answer with the id of the workload. Never waits.
     ///
     /// # Errors
@@ -191,8 +205,8 @@ impl ControlHub {
             }
             return Err(NoInterface);
         };
-        for cancel in interface.put(response) {
-            log::warn!("Workload '{workload}' does not read its control interface, cancelling what it asked for.");
+        for cancel in interface.put(Frame::new(response)) {
+            log::warn!("Cancelling what workload '{workload}' does not read, or an earlier container of it asked for.");
             self.shared.cancel(workload, cancel);
         }
         self.shared.wake();
