@@ -248,6 +248,11 @@ impl ControlInterface {
         self.hub.shared.wake();
     }
 
+    /// The container is gone: what it follows is not for the next one, which may go on with the session.
+    pub fn forget_lasting(&self) {
+        lock(&self.interface.mailbox).outbox.forget_lasting();
+    }
+
     /// Ends the session and removes the FIFOs.
     pub fn end(self) {
         let mut registry = lock(&self.hub.shared.registry);

@@ -132,9 +132,8 @@ impl Outbox {
         (self.first, self.waiting, self.bytes) = (None, VecDeque::new(), 0);
     }
 
-    /// The container is another one from now on. What the one before asked for and did not read is not for it.
-    pub fn restart(&mut self) {
-        self.clear();
+    /// The container will be another one. What the one before follows is not for it.
+    pub fn forget_lasting(&mut self) {
         self.lasting = LastingRequests::default();
         self.cancelled.values_mut().for_each(|asked| *asked = false);
     }
@@ -372,7 +371,8 @@ mod tests {
         let accepted = |id: &str| Response { id: id.to_owned(), content: ResponseContent::EventsCancelAccepted };
         let mut outbox = following(&["e", "cancelled"]);
         put(&mut outbox, event("e"));
-        outbox.restart();
+        outbox.clear();
+        outbox.forget_lasting();
         assert_eq!(all(&mut outbox), []);
         assert_eq!(put(&mut outbox, event("e")), [cancel("e", RequestContent::EventsCancel)]);
         assert_eq!(put(&mut outbox, event("e")), [], "once");

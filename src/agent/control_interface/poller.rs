@@ -212,7 +212,10 @@ impl Link {
         self.absent = None;
         let (session, mut reach) = self.parts(shared);
         session.on_restart(&mut reach);
-        lock(&self.interface.mailbox).outbox.restart();
+        let mut mailbox = lock(&self.interface.mailbox);
+        mailbox.outbox.clear();
+        mailbox.outbox.forget_lasting();
+        drop(mailbox);
         self.write(now);
     }
 

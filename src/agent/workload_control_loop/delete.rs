@@ -49,7 +49,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// Nothing is left of the container.
     pub(super) fn deleted(&mut self, after: AfterDelete) -> Flow {
-        self.restart_control_interface(); // If it is kept, it will be used by another container.
+        if let Some(control) = &self.control {
+            control.forget_lasting(); // It is kept for another container, which has not asked for that.
+        }
         let changed = match &after {
             AfterDelete::Start(order) => order.instance != self.instance,
             AfterDelete::End => true,
@@ -68,7 +70,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 return self.on_failed(ExecutionState::with_info(Phase::FailedExecFailed, cause));
             }
             AfterDelete::Start(order) => self.take(*order),
-            AfterDelete::Restart => {}
+            AfterDelete::Restart => self.restart_control_interface(),
             AfterDelete::Nothing => {
                 self.wanted = None;
                 return Flow::Continue;
