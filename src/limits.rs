@@ -55,6 +55,18 @@ const _: () = assert!(BURST_TRIM_FROM >= TRIM_FROM);
 /// A burst is over when no message was sent for this long.
 pub const BURST_OVER_AFTER: Duration = Duration::from_secs(1);
 
+// ---------------------------------------------------------------------- log
+
+/// Longest text of a log line, in bytes; the rest is cut. What an engine says has half of it.
+pub const LOG_RECORD_MAX: usize = 8 * 1024;
+const _: () = assert!(2 * ADDITIONAL_INFO_MAX <= LOG_RECORD_MAX);
+/// Log lines about what one source did within [`LOG_SOURCE_TIME`]; further ones are of no use.
+pub const LOG_SOURCE_LINES: u64 = 20;
+/// Time in which the lines about one source are counted.
+pub const LOG_SOURCE_TIME: Duration = Duration::from_secs(60);
+/// Sources whose lines are counted each by itself, more than a cluster has; all others share what one may write.
+pub const LOG_SOURCES: usize = 256;
+
 // ------------------------------------------------------------------- queues
 
 /// Messages from all peers waiting for the server; full means that readers wait and TCP slows the peers down.
@@ -276,10 +288,6 @@ pub const CONTROL_READER_RETRY_MAX: Duration = Duration::from_millis(100);
 pub const CONTROL_READER_RETRY_AWAY: Duration = Duration::from_secs(1);
 /// A workload that has not read for this long is asked less often: each try wakes a processor that may sleep.
 pub const CONTROL_READER_AWAY: Duration = Duration::from_secs(10);
-/// Log lines about one workload's mistakes within [`CONTROL_COMPLAINTS_TIME`]; further ones are of no use.
-pub const CONTROL_COMPLAINTS: u32 = 20;
-/// Time in which a workload's mistakes are counted.
-pub const CONTROL_COMPLAINTS_TIME: Duration = Duration::from_secs(60);
 /// Characters of a text from a workload that are shown in a log line.
 pub const CONTROL_LOGGED_TEXT: usize = 200;
 /// Bytes left over by an earlier user of a pipe that are thrown away at once: what a pipe can hold.

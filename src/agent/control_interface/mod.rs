@@ -18,6 +18,7 @@ pub mod session;
 use super::uplink_outbox::UplinkOutbox;
 use crate::clock::Clock;
 use crate::limits::STACK_LARGE;
+use crate::logging::may_log;
 use crate::model::access_rules::ControlInterfaceAccess;
 use crate::model::messages::{Request, Response};
 use crate::model::names::Name;
@@ -96,7 +97,9 @@ impl Interface {
         match Frame::new(response) {
             Ok(frame) => lock(&self.mailbox).outbox.put(frame),
             Err(error) => {
-                log::warn!("An answer for workload '{}' cannot be sent: '{error}'", self.workload);
+                if may_log(&self.workload) {
+                    log::warn!("An answer for workload '{}' cannot be sent: '{error}'", self.workload);
+                }
                 Vec::new()
             }
         }
@@ -194,7 +197,9 @@ impl ControlHub {
             return Err(NoInterface);
         };
         for cancel in interface.put(response) {
-            log::warn!("Workload '{workload}' does not read its control interface, cancelling what it asked for.");
+            if may_log(workload) {
+                log::warn!("Workload '{workload}' does not read its control interface, cancelling what it asked for.");
+            }
             self.shared.cancel(workload, cancel);
         }
         self.shared.wake();
