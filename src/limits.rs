@@ -312,6 +312,9 @@ pub const MANIFEST_WARNINGS_MAX: usize = 20;
 
 /// Longest time that a `lifecycle:` block may name: a day. More can only be a mistake.
 pub const LIFECYCLE_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Longest time that one answer to a check may take. It keeps a socket, or a process of the engine; who needs longer does
+/// not work. A watchdog that a workload notifies may have any time: nothing waits for it.
+pub const PROBE_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 /// Shortest period and timeout of a check. Faster ones would only cost.
 pub const PROBE_PERIOD_LOWEST: Duration = Duration::from_millis(50);
 /// Shortest restart delay that a block may begin with. A container needs about that long to start.
@@ -334,8 +337,14 @@ pub const PROBE_SLACK: Duration = Duration::from_millis(20);
 pub const PROBE_UNSENT_RETRY: Duration = Duration::from_millis(100);
 /// Checks of one workload by a command are at least this far apart: each is a process, and one of the engine's.
 pub const EXEC_SPACING: Duration = Duration::from_secs(1);
-/// Commands that check something at the same time. More wait for their turn: each costs the engine a tenth of a second.
+/// Commands that check something at the same time, at most one of each workload. More wait for their turn: each costs
+/// the engine a tenth of a second.
 pub const EXEC_PARALLEL: usize = 4;
+/// A command that takes longer gives its slot back, so that hanging ones of some workloads delay no others for long.
+pub const EXEC_SLOT_MAX: Duration = Duration::from_secs(2);
+/// Commands that are waited for, hanging ones among them: each is a process of the engine, with some 10 MB.
+pub const EXEC_RUNNING_MAX: usize = 16;
+const _: () = assert!(EXEC_RUNNING_MAX > EXEC_PARALLEL);
 /// Bytes read of an answer to an HTTP request: its first line counts only.
 pub const HTTP_ANSWER_MAX: usize = 512;
 /// Bytes kept of what a command said when its check failed; it has to fit into [`CONDITION_INFO_MAX`] with the rest.
