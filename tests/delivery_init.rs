@@ -4,7 +4,7 @@
 //!
 //! Thread: the test's. Owns: one scratch folder per test, with all that the scripts write, and the program they start.
 
-#![allow(clippy::disallowed_methods, clippy::print_stderr)] // Tests start processes, and say what they cannot do here.
+#![allow(clippy::disallowed_methods)] // Tests start processes.
 
 mod support;
 
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use support::process::{clean_command, is_alive};
-use support::{scratch, wait_until};
+use support::{leave_out, scratch, wait_until};
 use tempfile::TempDir;
 
 /// Where the scripts come from.
@@ -30,7 +30,7 @@ impl Script {
     /// The script of `service` with this start-stop-daemon; `None` when it cannot be tried on this machine.
     fn new(service: &'static str, daemon: &str) -> Option<Self> {
         if !rustix::process::getuid().is_root() || !Path::new(daemon).exists() {
-            eprintln!("not tried: needs root and '{daemon}'");
+            leave_out(&format!("init scripts with '{daemon}'"), "it needs root and that program");
             return None;
         }
         let folder = scratch::folder("init");
