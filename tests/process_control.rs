@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
-use ankaios_lite::limits::{CONNECT_MAX, MESSAGE_MAX};
+use ankaios_lite::limits::{CONNECT_MAX, LOG_SOURCE_LINES, MESSAGE_MAX};
 use ankaios_lite::model::messages::{
     FromServer, Request, RequestContent, Response, ResponseContent, ToServer, ToWorkload, UpdateState,
 };
@@ -411,6 +411,27 @@ fn bad_input_ends_one_session_with_a_reason_and_nothing_else() {
         cured.hello("1.0.0");
         cured.receive_within(RETRY) == Some(ToWorkload::Accepted)
     });
+}
+
+#[test]
+fn a_workload_that_writes_nonsense_again_and_again_does_not_fill_the_log_of_its_agent() {
+    const ROUNDS: usize = 60;
+    let mut cluster = Cluster::start(&["agent_A"]);
+    cluster.apply(&manifest(&[workload("bad", "run").allow("Read", "desiredState")]));
+    cluster.wait_for_state("bad", "Running(Ok)");
+    let pipes = folder(&cluster, "agent_A", "bad");
+    for _ in 0..ROUNDS {
+        let heard = poll(LIMIT, || {
+            let mut bad = ControlClient::open(&pipes);
+            bad.write(&[3, 0xff, 0xff, 0xff]).expect("the agent reads");
+            bad.receive_within(Duration::from_millis(200))
+        });
+        assert_eq!(closed(heard.expect("the agent answers")), "Could not decode protobuf data");
+    }
+    let log = cluster.agent("agent_A").stderr();
+    let complaints = log.lines().filter(|line| line.contains("Closing the control interface")).count();
+    assert!((1..=LOG_SOURCE_LINES as usize).contains(&complaints) && complaints < ROUNDS, "{log}");
+    assert!(log.contains("Many log lines are about 'bad': further ones are left out for 60s."), "{log}");
 }
 
 #[test]

@@ -17,6 +17,7 @@ pub mod session;
 use super::uplink_outbox::UplinkOutbox;
 use crate::clock::Clock;
 use crate::limits::STACK_LARGE;
+use crate::logging::may_log;
 use crate::model::access_rules::ControlInterfaceAccess;
 use crate::model::authorizer::Authorizer;
 use crate::model::messages::{Request, Response};
@@ -96,7 +97,9 @@ impl Interface {
         match frame {
             Ok(frame) => lock(&self.mailbox).outbox.put(frame),
             Err(error) => {
-                log::warn!("An answer for workload '{}' cannot be sent: '{error}'", self.workload);
+                if may_log(&self.workload) {
+                    log::warn!("An answer for workload '{}' cannot be sent: '{error}'", self.workload);
+                }
                 Vec::new()
             }
         }
@@ -206,7 +209,11 @@ impl ControlHub {
             return Err(NoInterface);
         };
         for cancel in interface.put(Frame::new(response)) {
-            log::warn!("Cancelling what workload '{workload}' does not read, or an earlier container of it asked for.");
+            if may_log(workload) {
+                log::warn!(
+                    "Cancelling what workload '{workload}' does not read, or an earlier container of it asked for."
+                );
+            }
             self.shared.cancel(workload, cancel);
         }
         self.shared.wake();

@@ -339,13 +339,7 @@ fn a_workload_that_follows_enough_is_told_so_and_goes_on() {
 }
 
 #[test]
-fn a_flood_of_mistakes_is_not_a_flood_of_log_lines() {
-    let clock = ManualClock::new();
-    let mut complaints = Complaints::default();
-    let spoken = (0..1000).filter(|_| complaints.may_speak(clock.now())).count();
-    assert_eq!(spoken, CONTROL_COMPLAINTS as usize);
-    clock.advance(CONTROL_COMPLAINTS_TIME);
-    assert!(complaints.may_speak(clock.now()));
+fn a_text_of_a_workload_is_short_and_harmless_in_a_log_line() {
     assert_eq!(brief("a\n\u{1b}[31m"), "a\\n\\u{1b}[31m");
     assert!(brief(&"ä".repeat(10_000)).len() < 3 * CONTROL_LOGGED_TEXT);
 }
