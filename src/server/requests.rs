@@ -131,10 +131,7 @@ fn invalid(error: &dyn std::error::Error) -> UpdateError {
 /// A typo in a `lifecycle:` block must not switch a safety gate off, so it is not passed on (spec/lifecycle.md section 1).
 ///
 /// `left` is what the texts may still become that are read for this update.
-fn check_lifecycle(
-    AddedWorkload { instance, workload }: &AddedWorkload,
-    left: &mut usize,
-) -> Result<(), UpdateError> {
+fn check_lifecycle(AddedWorkload { instance, workload }: &AddedWorkload, left: &mut usize) -> Result<(), UpdateError> {
     let checked = lifecycle::of_config_within(&workload.runtime, &workload.runtime_config, left);
     let refused = |error: LifecycleError| UpdateError::Invalid(format!("Workload '{}': {error}", instance.workload));
     checked.map(drop).map_err(refused)
@@ -262,8 +259,7 @@ impl ServerLoop {
     }
 
     fn update_state(&mut self, requester: Requester, key: RequestKey, update: UpdateState) {
-        let prepared =
-            requested_change(self.view(), update).and_then(|change| self.prepare(change, Occasion::Update));
+        let prepared = requested_change(self.view(), update).and_then(|change| self.prepare(change, Occasion::Update));
         match (prepared, &self.hooks) {
             (Ok(prepared), Some(hooks)) if prepared.changes_workloads() => {
                 hooks.ask(prepared.message());

@@ -589,7 +589,8 @@ fn a_lifecycle_block_is_checked_after_rendering_and_refused_with_workload_and_li
 fn the_texts_that_are_read_for_one_update_are_bounded_together() {
     let text = format!("image: x, lifecycle: {{}}, unknown: [{}]", "x,".repeat(60_000));
     let state = |count: usize| {
-        let line = |number: usize| format!("    w{number}: {{agent: A, runtime: podman, runtimeConfig: '{{{text}}}'}}\n");
+        let line =
+            |number: usize| format!("    w{number}: {{agent: A, runtime: podman, runtimeConfig: '{{{text}}}'}}\n");
         let lines: String = (0..count).map(line).collect();
         format!("desiredState:\n  apiVersion: v1\n  workloads:\n{lines}")
     };
