@@ -84,7 +84,7 @@ impl<E: ContainerEngine> RuntimeConnector for E {
         watch: &mut dyn CallWatch,
     ) -> Result<ContainerId, RuntimeError> {
         let config = ContainerConfig::of(new, self.runtime_name())?;
-        run_or_clean_up(self, config.run_arguments(new), new, None, limit, watch)
+        run_or_clean_up(self, config.run_arguments(new)?, new, None, limit, watch)
     }
 
     fn start(

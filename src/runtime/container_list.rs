@@ -38,10 +38,10 @@ pub fn parse(text: &str) -> Result<Vec<EngineContainer>, String> {
 }
 
 impl EngineContainer {
-    /// The full id; `None` when the entry has none.
+    /// The full id; `None` when the entry has none that can be one.
     #[must_use]
     pub fn id(&self) -> Option<ContainerId> {
-        self.id.as_str().filter(|id| !id.is_empty()).map(|id| ContainerId(id.into()))
+        self.id.as_str().and_then(ContainerId::printed)
     }
 
     /// The value of a label; `None` when there are no labels or not this one.
@@ -219,6 +219,17 @@ mod tests {
                 in_pod: false,
             }]
         );
+    }
+
+    #[test]
+    fn an_id_that_reads_like_an_option_is_none() {
+        for (id, known) in
+            [("0a9f", true), ("--all", false), ("-a", false), ("", false), ("a b", false), ("a\\n", false)]
+        {
+            let container = entry(&format!(r#"{{"Id": "{id}", "Pid": 7, "Labels": {{"name":"w.1.A","agent":"A"}}}}"#));
+            assert_eq!(container.of_agent("A").is_some(), known, "{id}");
+            assert_eq!(container.process().is_some(), known, "{id}");
+        }
     }
 
     #[test]

@@ -162,11 +162,11 @@ struct PsEntry {
 
 impl PsEntry {
     fn id(&self) -> Option<&str> {
-        self.id.as_str().filter(|id| !id.is_empty())
+        self.id.as_str().filter(|id| ContainerId::printed(id).is_some())
     }
 
     fn container(&self) -> Option<ContainerId> {
-        self.id().map(|id| ContainerId(id.into()))
+        self.id().and_then(ContainerId::printed)
     }
 
     /// The labels are one text, `key=value,key=value`, in any order. A value with a comma, which an image may bring,
@@ -212,7 +212,7 @@ struct Inspection {
 
 impl Inspection {
     fn container(&self) -> Option<ContainerId> {
-        self.id.as_str().map(|id| ContainerId(id.into()))
+        self.id.as_str().and_then(ContainerId::printed)
     }
 
     fn label(&self, name: &str) -> Option<&str> {

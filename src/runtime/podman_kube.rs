@@ -226,6 +226,7 @@ impl PodmanKubeConnector {
         let arguments = ["pod", "ls", "--no-trunc", "--format={{.Id}} {{.Name}}"];
         let text = self.cli.call(&arguments).run(watch)?.into_text()?;
         let pods = text.lines().filter_map(|line| line.trim().split_once(' '));
+        let pods = pods.filter(|(id, _)| is_pod_id(id));
         Ok(pods.map(|(id, name)| (id.to_owned(), name.to_owned())).collect())
     }
 
@@ -354,11 +355,12 @@ impl PodmanKubeConnector {
         let (pods, complaint) = match text {
             Ok(None) => (Pods::NotNoted, format!("there is no volume '{volume}'")),
             Ok(Some(text)) => match serde_json::from_str::<Vec<String>>(&text) {
-                Ok(pods) => {
+                Ok(pods) if pods.iter().all(|pod| is_pod_id(pod)) => {
                     self.complained.remove(instance);
                     self.pods.insert(instance.clone(), pods.clone());
                     return Pods::Known(pods);
                 }
+                Ok(_) => (Pods::Unreadable, format!("volume '{volume}' holds something else than ids of pods")),
                 Err(error) => (Pods::Unreadable, format!("volume '{volume}' holds no list of pods: {error}")),
             },
             Err(error) => (Pods::Unreadable, RuntimeError::from(error).to_string()),
@@ -566,6 +568,12 @@ fn prepare(new: &NewContainer) -> Result<(KubeConfig, String), RuntimeError> {
         let text = "Workload files are not supported for podman-kube runtime. Use ConfigMaps instead.";
         return Err(RuntimeError::Unsupported(text.to_owned()));
     }
+    let name = &new.instance.workload;
+    if name.starts_with('-') {
+        // The names of its volumes begin like it, and are arguments of calls.
+        let text = format!("Unsupported workload name '{name}': podman has no volumes whose names begin with '-'");
+        return Err(RuntimeError::Unsupported(text));
+    }
     let config = KubeConfig::parse(&new.workload.runtime_config)?;
     let manifest = match &new.control_interface {
         None => config.manifest.clone(),
@@ -575,6 +583,11 @@ fn prepare(new: &NewContainer) -> Result<(KubeConfig, String), RuntimeError> {
     Ok((config, manifest))
 }
 
+/// Whether a text can be the id of a pod, and nothing else as an argument of a call.
+fn is_pod_id(text: &str) -> bool {
+    ContainerId::printed(text).is_some()
+}
+
 /// The pod ids that `kube play` printed: the lines between `Pod:` and the next heading, of all such sections.
 fn parse_pods(output: &str) -> Vec<String> {
     let mut in_pods = false;
@@ -582,7 +595,7 @@ fn parse_pods(output: &str) -> Vec<String> {
     for line in output.lines().map(str::trim).filter(|line| !line.is_empty()) {
         if line.ends_with(':') {
             in_pods = line == "Pod:";
-        } else if in_pods {
+        } else if in_pods && is_pod_id(line) {
             pods.push(line.to_owned());
         }
     }
