@@ -2,6 +2,7 @@
 //!
 //! Thread: none, plain values.
 
+use super::masking::{MASK, Masked, masked_complaint};
 use super::{NewContainer, RuntimeError};
 use crate::model::names::InstanceName;
 use crate::model::validation::{mount_rule, unfit_for_mount};
@@ -44,13 +45,41 @@ impl ContainerConfig {
             return Err(RuntimeError::Unsupported(format!("Received a workload for the wrong runtime: '{other}'")));
         }
         let config: Self = serde_yaml::from_str(&new.workload.runtime_config)
-            .map_err(|error| RuntimeError::Unsupported(error.to_string()))?;
+            .map_err(|error| RuntimeError::Unsupported(masked_complaint(&error.to_string())))?;
         // The engine would take it as an option, and the first of the arguments as image.
         if config.image.is_empty() || config.image.starts_with('-') {
             let text = format!("Unsupported image '{}': an image neither is empty nor begins with '-'", config.image);
             return Err(RuntimeError::Unsupported(text));
         }
         Ok(config)
+    }
+
+    /// The same as it may be shown, and what is hidden of it. What the container executes may hold anything.
+    fn masked(&self) -> (Self, Vec<String>) {
+        let [general, command] = [&self.general_options, &self.command_options].map(|options| Masked::options(options));
+        let shown = Self {
+            image: self.image.clone(),
+            general_options: general.shown,
+            command_options: command.shown,
+            command_args: vec![MASK.to_owned(); self.command_args.len()],
+        };
+        (shown, [general.hidden, command.hidden].concat())
+    }
+
+    /// [`Self::run_arguments`] as they may be shown.
+    ///
+    /// # Errors
+    /// See there.
+    pub fn shown_run_arguments(&self, new: &NewContainer) -> Result<Masked, RuntimeError> {
+        let (config, hidden) = self.masked();
+        Ok(Masked { shown: config.run_arguments(new)?, hidden })
+    }
+
+    /// [`Self::start_arguments`] as they may be shown.
+    #[must_use]
+    pub fn shown_start_arguments(&self, id: &str) -> Masked {
+        let (config, hidden) = self.masked();
+        Masked { shown: config.start_arguments(id), hidden }
     }
 
     /// The arguments that create and start the container of `new` (spec/agent.md section 15.2).

@@ -13,6 +13,7 @@ pub mod engine_cli;
 pub mod exit_watch;
 pub mod kube_manifest;
 pub mod log_reader;
+pub mod masking;
 pub mod pod_states;
 pub mod podman;
 pub mod podman_kube;

@@ -18,6 +18,7 @@ use super::engine_children::EngineChildren;
 use super::engine_cli::{EngineCli, strings};
 use super::kube_manifest::{first_container, pod_documents, with_control_interface};
 use super::log_reader::{LogCall, log_arguments};
+use super::masking::{MASK, Masked, masked_complaint};
 use super::pod_states::{Pods, is_in, listed};
 use super::{
     CallSequence, CallWatch, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError,
@@ -115,7 +116,7 @@ pub struct PodmanKubeConnector {
 
 impl KubeConfig {
     fn parse(text: &str) -> Result<Self, RuntimeError> {
-        serde_yaml::from_str(text).map_err(|error| RuntimeError::Unsupported(error.to_string()))
+        serde_yaml::from_str(text).map_err(|error| RuntimeError::Unsupported(masked_complaint(&error.to_string())))
     }
 }
 
@@ -163,7 +164,10 @@ impl PodmanKubeConnector {
     fn store(&self, volume: &str, data: &str, watch: &mut CallSequence<'_>) -> Result<(), CallError> {
         let label = format!("--label=data={}", BASE64.encode(data));
         let removal = self.cli.change(strings(&["volume", "rm", volume])).limit(LISTING_MAX);
+        // What is kept holds all that the workload may keep secret.
+        let shown = strings(&["volume", "create", &format!("--label=data={MASK}"), volume]);
         let create = self.cli.change(strings(&["volume", "create", &label, volume])).limit(LISTING_MAX);
+        let create = create.shown_as(Masked { shown, hidden: vec![label] });
         if removal.run(watch.next_call()).is_err_and(|error| error == CallError::Cancelled) {
             return Err(CallError::Cancelled);
         }
@@ -252,11 +256,14 @@ impl PodmanKubeConnector {
         limit: Option<Duration>,
         watch: &mut CallSequence<'_>,
     ) -> Result<Vec<String>, CallError> {
-        let mut arguments = config.general_options.clone();
-        arguments.extend(strings(&["kube", "play", "--quiet"]));
-        arguments.extend(config.play_options.iter().cloned());
-        arguments.push("-".to_owned());
-        let call = self.cli.change(arguments).input(manifest.as_bytes()).limit(limit);
+        let arguments = |general: &[String], play: &[String]| {
+            [general, &strings(&["kube", "play", "--quiet"]), play, &strings(&["-"])].concat()
+        };
+        let [general, play] = [&config.general_options, &config.play_options].map(|options| Masked::options(options));
+        let masked =
+            Masked { shown: arguments(&general.shown, &play.shown), hidden: [general.hidden, play.hidden].concat() };
+        let call = self.cli.change(arguments(&config.general_options, &config.play_options)).shown_as(masked);
+        let call = call.input(manifest.as_bytes()).limit(limit);
         let text = call.run(watch.next_call())?.into_text();
         let printed = text.as_ref().map(|text| parse_pods(text)).unwrap_or_default();
         if !printed.is_empty() || pod_documents(manifest).is_empty() {
@@ -303,10 +310,10 @@ impl PodmanKubeConnector {
     }
 
     fn down_once(&self, manifest: &str, options: &[String]) -> Result<(), CallError> {
-        let mut arguments = strings(&["kube", "down"]);
-        arguments.extend(options.iter().cloned());
-        arguments.push("-".to_owned());
-        self.cli.change(arguments).input(manifest.as_bytes()).limit(POD_DOWN_MAX).run(&mut Unwatched).map(drop)
+        let arguments = |options: &[String]| [&strings(&["kube", "down"]), options, &strings(&["-"])].concat();
+        let Masked { shown, hidden } = Masked::options(options);
+        let call = self.cli.change(arguments(options)).shown_as(Masked { shown: arguments(&shown), hidden });
+        call.input(manifest.as_bytes()).limit(POD_DOWN_MAX).run(&mut Unwatched).map(drop)
     }
 
     /// Takes all pods of the manifest down. Podman refuses as soon as one of them is missing and leaves the others,
