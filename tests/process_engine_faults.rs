@@ -344,7 +344,8 @@ fn secrets_in_options_were_shown_to_all_who_read_states_and_in_the_log() {
     cluster.wait_for_agents(&["agent_A"]);
     let said = "Error: 'PASSWORD=hunter2' is wrong, so is 'hunter2'\n";
     let fails = |command: &str| json!({ "command": command, "exit": 125, "stderr": said });
-    cluster.engine.script(&json!([fails("run"), fails("kube play"), fails("volume create")]));
+    let no_volumes = json!({ "command": "volume create", "exit": 125, "stderr": "Error: no room\n" });
+    cluster.engine.script(&json!([fails("run"), fails("kube play"), no_volumes]));
     let options = "commandOptions: [--env, PASSWORD=hunter2, -eX=hunter2]\ncommandArgs: [--key, hunter2]";
     let pods = pod("w3", "run").config("playOptions: ['--annotation=PASSWORD=hunter2']");
     let unreadable = workload("w4", "run").config("commandOptions: '--env=PASSWORD=hunter2'");

@@ -24,6 +24,7 @@ pub struct EngineContainer {
     pid: Value,
     pod: Value,
     exited_at: Value,
+    auto_remove: Value,
     names: Value,
     is_infra: Value,
 }
@@ -96,6 +97,8 @@ impl EngineContainer {
             "created" | "configured" | "initialized" => with_state(Phase::PendingStarting),
             "running" => ExecutionState::plain(Phase::Running),
             "stopped" if self.exited != Value::Bool(true) => with_state(Phase::Stopping),
+            // It removes itself, so whether anybody sees the exit code is up to chance.
+            "exited" | "stopped" if self.auto_remove == Value::Bool(true) => ExecutionState::plain(Phase::FailedLost),
             "exited" | "stopped" => match self.exit_code.as_i64() {
                 Some(code) => ExecutionState::exited(code),
                 None => with_state(Phase::FailedUnknown),
@@ -200,6 +203,21 @@ mod tests {
         ] {
             let container = entry(&format!(r#"{{"State": "stopped", "ExitCode": {code}, "Exited": {exited}}}"#));
             assert_eq!(container.execution_state().to_string(), expected, "{exited} {code}");
+        }
+    }
+
+    #[test]
+    fn how_a_container_ended_that_removes_itself_was_up_to_chance() {
+        for (state, code) in [("exited", 0), ("exited", 3), ("stopped", 0)] {
+            let json = format!(
+                r#"{{"State": "{state}", "ExitCode": {code}, "Exited": true, "ExitedAt": 1, "AutoRemove": true}}"#
+            );
+            assert_eq!(entry(&json).execution_state(), ExecutionState::plain(Phase::FailedLost), "{state} {code}");
+            assert_eq!(entry(&json).ended_at(), None);
+        }
+        for (state, expected) in [("running", Phase::Running), ("created", Phase::PendingStarting)] {
+            let json = format!(r#"{{"State": "{state}", "AutoRemove": true}}"#);
+            assert_eq!(entry(&json).execution_state().phase, expected);
         }
     }
 

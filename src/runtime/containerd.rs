@@ -23,6 +23,8 @@ use std::time::Duration;
 /// Name of the runtime in manifests.
 pub const RUNTIME_NAME: &str = "containerd";
 const PROGRAM: &str = "nerdctl";
+/// Label by which nerdctl remembers `--rm`.
+const LABEL_AUTO_REMOVE: &str = "nerdctl/auto-remove";
 
 /// Runs workloads with nerdctl for one agent.
 #[derive(Debug, Clone)]
@@ -241,6 +243,10 @@ impl Inspection {
         match (status.to_ascii_lowercase().as_str(), code) {
             ("created" | "restarting", _) => with_status(Phase::PendingStarting),
             ("running", _) => ExecutionState::plain(Phase::Running),
+            // It removes itself, so whether anybody sees the exit code is up to chance.
+            ("exited" | "dead", _) if self.label(LABEL_AUTO_REMOVE) == Some("true") => {
+                ExecutionState::plain(Phase::FailedLost)
+            }
             ("exited", Some(code)) => ExecutionState::exited(code),
             ("dead", Some(code)) => ExecutionState::with_info(Phase::FailedExecFailed, format!("Exit code: '{code}'")),
             ("removing", _) => with_status(Phase::Stopping),
