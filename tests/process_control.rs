@@ -22,7 +22,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use support::control_client::{folder, logs, read, tree};
 use support::process::{memory_peak_kib, thread_names};
-use support::{Cluster, ControlClient, LIMIT, Recorder, manifest, poll, wait_until, workload};
+use support::{Cluster, ControlClient, LIMIT, Recorder, SmallDisk, manifest, poll, wait_until, workload};
 
 const WEB: &str = "web";
 /// After so long without an answer something is said again; far longer than any answer takes.
@@ -446,4 +446,45 @@ fn all_workloads_are_served_by_one_thread() {
     cluster.agent("agent_A").signal(Signal::TERM);
     let ended = cluster.agent("agent_A").wait(Duration::from_secs(10));
     assert!(ended.is_some_and(|status| status.success()), "open sessions delay no stop");
+}
+
+/// Makes 8,000 folders in `folder`, one in the other, as a container can.
+fn nest_deeply(folder: &Path) {
+    use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
+    let open = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut inner = openat(CWD, folder, open, Mode::empty()).expect("it is there");
+    for _ in 0..8_000 {
+        mkdirat(&inner, "nested", Mode::RWXU).expect("own folder is writable");
+        inner = openat(&inner, "nested", open, Mode::empty()).expect("it was just made");
+    }
+}
+
+#[test]
+fn a_workload_that_nests_folders_without_end_leaves_nothing_behind_and_the_agent_goes_on() {
+    let mut cluster = Cluster::prepare();
+    // In memory: a disk takes half a minute for as many folders.
+    let Some(_disk) = SmallDisk::mount(&cluster.run_folder(), 64 * 1024) else { return };
+    cluster.start_server(&[]);
+    cluster.set_agent_wrapper(&["/usr/bin/prlimit", "--nofile=64:64"]);
+    cluster.start_agent("agent_A");
+    cluster.wait_for_agents(&["agent_A"]);
+    let pid = cluster.agent("agent_A").pid();
+    let with_access = manifest(&[workload(WEB, "run").allow("Read", "agents"), workload("other", "run")]);
+    cluster.apply(&with_access);
+    let own = folder(&cluster, "agent_A", WEB);
+    nest_deeply(&own);
+    // The folder goes with the right to use it, and with the workload.
+    cluster.apply(&manifest(&[workload(WEB, "run")]));
+    wait_until("the control interface is removed", || !own.exists());
+    cluster.wait_for_state(WEB, "Running(Ok)");
+    cluster.apply(&with_access);
+    wait_until("it is there again", || own.join("output").exists());
+    nest_deeply(&own);
+    cluster.delete(WEB);
+    cluster.wait_until_gone(WEB);
+    let workload_folder = own.parent().expect("it is in that of its workload");
+    wait_until("all of it is removed", || !workload_folder.exists());
+    assert_eq!(cluster.workload("other").expect("it is known").state, "Running(Ok)");
+    assert!(cluster.agent("agent_A").is_running());
+    assert_eq!(cluster.agent("agent_A").pid(), pid, "it is still the same process");
 }

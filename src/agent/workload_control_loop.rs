@@ -13,11 +13,12 @@
 use super::agent_manager::SchedulerEvent;
 use super::backoff::{Ended, RestartBackoff};
 use super::control_interface::{self, ControlHub, ControlInterface};
+use super::folder_removal::remove_folder;
 use super::lifecycle::{ProbeReport, Probes};
 use super::start_slots::{SlotRequest, StartSlot, StartSlots};
 use super::workload_command::{Engine, HeldContainer, OtherEngine, WorkloadCommand, WorkloadInbox, WorkloadOrder};
 use crate::clock::Clock;
-use crate::limits::{ADDITIONAL_INFO_MAX, STACK_WORKLOAD};
+use crate::limits::{ADDITIONAL_INFO_MAX, REMOVAL_MAX, STACK_WORKLOAD};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
@@ -28,7 +29,7 @@ use lifecycle::{Life, Origin};
 use log::{info, warn};
 pub use search::Answer;
 use search::Search;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -493,6 +494,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     fn files_folder(&self) -> PathBuf {
         self.folder().join("files")
+    }
+
+    fn remove_folder(&self, folder: &Path) {
+        remove_folder(folder, &self.context.clock, REMOVAL_MAX);
     }
 
     fn report(&mut self, state: ExecutionState) {

@@ -1,7 +1,6 @@
-//! Files of a workload: written on the host before its container starts, removed when it is gone.
+//! Files of a workload: written on the host before its container starts.
 //!
-//! Thread: `wl:<name>`, which owns the folder of its workload. That of an instance whose container was one too many is
-//! removed by `scheduler`.
+//! Thread: `wl:<name>`, which owns the folder of its workload.
 
 use crate::model::workload::{File, FileContent};
 use base64::Engine;
@@ -103,16 +102,6 @@ fn relative(mount_point: &str) -> Result<PathBuf, WorkloadFileError> {
     Ok(inside)
 }
 
-/// Removes `folder` with all that is in it; missing is fine, any other failure only worth a warning.
-pub fn remove_folder(folder: &Path) {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            log::warn!("Failed to delete folder: '{}': '{error}'", folder.display());
-        }
-        _ => {}
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,15 +167,5 @@ mod tests {
             let error = write_files(folder.path(), &files).unwrap_err().to_string();
             assert!(error.starts_with(text), "{error}");
         }
-    }
-
-    #[test]
-    fn removing_a_missing_folder_is_fine() {
-        let folder = tempfile::tempdir().unwrap();
-        let inside = folder.path().join("files");
-        write_files(&inside, &[data("/a/b", "")]).unwrap();
-        remove_folder(&inside);
-        remove_folder(&inside);
-        assert!(!inside.exists());
     }
 }

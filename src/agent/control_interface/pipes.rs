@@ -7,9 +7,8 @@
 //! opened first, never through links, and only to what is a FIFO; from then on the same two are reopened through their
 //! descriptors.
 
-use crate::agent::workload_files::remove_folder;
 use crate::limits::{CONTROL_LEFTOVER_MAX, CONTROL_TURN, PIPE_CAPACITY, PIPE_CONTENT_MAX, PIPE_SMALLEST};
-use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, mknodat, open, openat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, mknodat, open, openat, rmdir, unlink};
 use rustix::io::{Errno, ioctl_fionread, read, write};
 use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
 use std::fs::create_dir_all;
@@ -84,9 +83,13 @@ pub fn create(folder: &Path) -> Result<(), PipeError> {
     Ok(())
 }
 
-/// Removes the FIFOs and their folder; a failure is only worth a warning.
+/// Removes the FIFOs, and their folder when nothing else is in it. Whatever else the workload has put there goes when its
+/// container is gone, which could make more of it until then.
 pub fn remove(folder: &Path) {
-    remove_folder(folder);
+    for name in [OUTPUT, INPUT] {
+        let _ = unlink(folder.join(name)); // What is left goes later, with a warning if it cannot.
+    }
+    let _ = rmdir(folder);
 }
 
 /// A descriptor that names a FIFO and cannot be led elsewhere any more.

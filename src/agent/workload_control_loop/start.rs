@@ -9,7 +9,7 @@ use crate::agent::backoff::retry_delay;
 use crate::agent::create_watch::{CreateObserver, CreateWatch};
 use crate::agent::settings::unsupported_runtime;
 use crate::agent::start_slots::StartSlot;
-use crate::agent::workload_files::{remove_folder, write_files};
+use crate::agent::workload_files::write_files;
 use crate::clock::Clock;
 use crate::limits::REVIVAL_INTERVAL;
 use crate::model::execution_state::{ExecutionState, Phase};
@@ -98,7 +98,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Err(error) => {
                 error!("Failed to create workload files for workload '{}': '{error}'", self.instance);
                 let cause = format!("Failed to create workload file: '{error}'");
-                remove_folder(&self.files_folder());
+                self.remove_folder(&self.files_folder());
                 self.report(ExecutionState::with_info(Phase::PendingStartingFailed, cause));
                 None
             }
@@ -123,7 +123,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // [impl->swdd~agent-workload-control-loop-retries-workload-creation-on-create-failure~1]
     // [impl->swdd~agent-workload-control-loop-update-create-failed-allows-retry~1]
     pub(super) fn on_create_failed(&mut self, start: Start, cause: &str) {
-        remove_folder(&self.files_folder());
+        self.remove_folder(&self.files_folder());
         let now = self.context.clock.now();
         if start == Start::Revival {
             debug!("Workload '{}' still cannot be created: '{cause}'", self.instance.workload);
@@ -149,7 +149,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn fail_for_good(&mut self, cause: &str) {
         error!("Failed to create workload with error: '{cause}'");
         if self.engine.is_some() {
-            remove_folder(&self.files_folder());
+            self.remove_folder(&self.files_folder());
         }
         self.report(ExecutionState::with_info(Phase::PendingStartingFailed, cause));
     }
