@@ -125,9 +125,8 @@ impl<C: Clock> Removal<'_, C> {
 /// What is in `folder`, without the two names that every folder has.
 fn entries(folder: &OwnedFd) -> rustix::io::Result<impl Iterator<Item = rustix::io::Result<rustix::fs::DirEntry>>> {
     let entries = Dir::read_from(folder)?;
-    Ok(entries.filter(|entry| {
-        entry.as_ref().map_or(true, |entry| entry.file_name() != c"." && entry.file_name() != c"..")
-    }))
+    Ok(entries
+        .filter(|entry| entry.as_ref().map_or(true, |entry| entry.file_name() != c"." && entry.file_name() != c"..")))
 }
 
 /// Removes a file, link or empty folder. Missing counts as gone.
