@@ -165,7 +165,7 @@ pub fn share(path: &Path) -> io::Result<()> {
         fs::create_dir_all(parent)?;
     }
     match DirBuilder::new().mode(SHARED).create(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => settle(path, |_| SHARED),
     }
 }

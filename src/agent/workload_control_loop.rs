@@ -455,7 +455,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// one when that is not possible.
     ///
     /// # Errors
-    /// What may be possible later.
+    /// What may be possible later, or when somebody removes what is not ours.
     fn open_control_interface(&mut self) -> Result<(), PipeError> {
         let (hub, folder) = (self.context.control.clone(), self.control_folder(&self.instance));
         let mut opened = self.give_control_interface(|name, access| hub.open(name, folder.clone(), access));
@@ -468,7 +468,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             opened = self.give_control_interface(|name, access| hub.open(name, folder.clone(), access));
         }
         match opened {
-            Err(error) if error.may_pass() => return Err(error),
+            Err(error) if error.may_pass() || error.is_foreign() => return Err(error),
             Err(error) => self.warn_without_control_interface(&error),
             Ok(()) => {}
         }

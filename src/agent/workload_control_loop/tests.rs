@@ -598,6 +598,27 @@ fn a_control_interface_that_others_could_change_is_made_anew() {
 }
 
 #[test]
+fn a_workload_whose_folder_others_control_starts_only_when_they_do_not() {
+    let mut rig = Rig::new();
+    let folder = rig.path("a");
+    std::fs::create_dir(&folder).unwrap();
+    set_open(&folder, true);
+    let order = rig.order_with("a", |workload| allow(workload, "agents"));
+    rig.send(WorkloadCommand::Create(order));
+    let states = rig.states();
+    let cause = format!("others may write to '{}' (mode 0777)", folder.display());
+    assert!(
+        states[1].starts_with("a Pending(Starting): 'Retry 1: Failed to create control interface: '"),
+        "{states:?}"
+    );
+    assert!(states[1].contains(&cause), "{states:?}");
+    set_open(&folder, false);
+    rig.until_due();
+    assert_eq!(rig.engine.take_calls(), ["create web"]);
+    assert!(rig.mounted().is_some());
+}
+
+#[test]
 fn what_a_container_put_beside_its_fifos_goes_with_its_control_interface() {
     let mut rig = Rig::new();
     let folder = rig.control_folder("a");
