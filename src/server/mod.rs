@@ -39,10 +39,11 @@ use events::{Changes, Subscriptions};
 use log_campaigns::LogCampaigns;
 use mutating_hooks::{HookOutcome, MutatingHooks};
 use requester::Rights;
+use requests::Occasion;
 use state_store::StateStore;
 use state_view::StateView;
 use std::collections::{BTreeMap, BTreeSet};
-use templates::{ConfigUsers, TemplateBudget, Templates};
+use templates::{ConfigUsers, Templates};
 use update::{StateChange, UpdateError};
 use waiting_requests::WaitingRequests;
 
@@ -168,25 +169,26 @@ impl ServerLoop {
         self.store = Some(store);
     }
 
-    /// Takes over a startup manifest; waits for the hooks, since there is nothing else to do yet.
+    /// Takes over a startup manifest; waits for the hooks, since there is nothing else to do yet. A workload that was
+    /// not rendered because the templates do too much altogether fails alone.
     ///
     /// # Errors
     /// [`UpdateError`] with the reason of the refusal.
     pub fn start_with(&mut self, desired: DesiredState) -> Result<(), UpdateError> {
-        self.start(desired, TemplateBudget::Update)
+        self.start(desired, Occasion::Manifest)
     }
 
-    /// Takes over a state that an earlier server had accepted, like [`ServerLoop::start_with`]. What several updates
-    /// led to may render more than one may, so what is allowed to one update is allowed to each workload.
+    /// Takes over a state that an earlier server had accepted, like [`ServerLoop::start_with`]. A workload that is
+    /// refused now fails alone.
     ///
     /// # Errors
     /// [`UpdateError`] with the reason of the refusal.
     pub fn start_again_with(&mut self, stored: DesiredState) -> Result<(), UpdateError> {
-        self.start(stored, TemplateBudget::Workload)
+        self.start(stored, Occasion::Stored)
     }
 
-    fn start(&mut self, desired: DesiredState, budget: TemplateBudget) -> Result<(), UpdateError> {
-        let mut prepared = self.prepare(StateChange::between(&self.desired, desired), budget)?;
+    fn start(&mut self, desired: DesiredState, occasion: Occasion) -> Result<(), UpdateError> {
+        let mut prepared = self.prepare(StateChange::between(&self.desired, desired), occasion)?;
         if let Some(hooks) = self.hooks.as_ref().filter(|_| prepared.changes_workloads()) {
             let outcome = hooks.ask_and_wait(prepared.message());
             prepared = self.hooked(prepared, outcome)?;
