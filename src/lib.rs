@@ -23,6 +23,7 @@
 //! logging.rs               log lines and fatal errors of server and agent                     [any]
 //! program.rs               how server and agent end: exit codes, help                         [main]
 //! folder_lock.rs           a folder that one process at a time may use                        [main]
+//! private_folder.rs        folders and files that nobody but our user may change           [any]
 //! vital.rs                 threads without which nothing goes on: turns, nudges           [all of them]
 //! service_manager.rs       systemd is told: ready, status, all threads go on                [notify]
 //! settings.rs              file < environment < flags, PEM texts, TLS decision                [main]
@@ -113,6 +114,7 @@
 //!   start_slots.rs         how many creates run at the same time                    [wl:name]
 //!   backoff.rs             retry and restart delays                                           -
 //!   workload_files.rs      files written before the container starts                [wl:name]
+//!   folder_removal.rs      folders removed, however deep they are       [wl:name] [scheduler]
 //!   state_checker.rs       one listing per engine, reports what changed        [watch:engine]
 //!   log_stream.rs          one container's log for one request                 [log:number]
 //!   control_interface/     workloads that talk to the cluster: where it is opened, answers delivered
@@ -195,6 +197,8 @@ pub mod limits;
 pub mod logging;
 pub mod memory;
 pub mod model;
+#[cfg(feature = "agent")]
+pub mod private_folder;
 pub mod program;
 #[cfg(feature = "agent")]
 pub mod runtime;

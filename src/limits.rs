@@ -556,5 +556,13 @@ pub const RESTART_RESET: Duration = Duration::from_secs(60);
 pub const RESTART_SPACING: Duration = Duration::from_secs(1);
 /// Additional info in a report, in bytes; the rest of a long engine message is cut.
 pub const ADDITIONAL_INFO_MAX: usize = 4 * 1024;
+/// Bytes of the longest path that the kernel takes, its end included; an engine could not mount a file at a longer one.
+pub const PATH_MAX: usize = 4096;
+/// Longest removal of what a workload left in the agent's folder; nobody but that workload waits for it. A container can
+/// make as many entries there as the file system takes: a million are removed in this time in memory, some ten thousand on
+/// a slow disk.
+pub const REMOVAL_MAX: Duration = Duration::from_secs(60);
+/// The same on the scheduler's thread, where all workloads wait for it.
+pub const REMOVAL_TURN_MAX: Duration = Duration::from_millis(100);
 /// How often the agent reports its load.
 pub const LOAD_INTERVAL: Duration = Duration::from_secs(2);

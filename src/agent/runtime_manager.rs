@@ -5,6 +5,7 @@
 //! Takes: plans of the server, listings, states. Gives: commands to `wl:<name>` (never waits), states to report.
 
 use super::control_interface::{self, NoInterface};
+use super::folder_removal::remove_folder;
 use super::lifecycle::GONE_PREFIX;
 use super::lifecycle::conditions::Conditions;
 use super::state_checker::{WatchCommand, WatchReport};
@@ -12,11 +13,10 @@ use super::workload_command::{
     Engine, OtherEngine, WorkloadCommand, WorkloadCommandSender, WorkloadOrder, workload_inbox,
 };
 use super::workload_control_loop::{LoopContext, LoopId, WorkloadControlLoop};
-use super::workload_files::remove_folder;
 use super::workload_scheduler::{Created, Decision, Operation, Updated, Waiting, WorkloadScheduler};
 use super::workload_state_store::WorkloadStateStore;
 use crate::clock::Clock;
-use crate::limits::STACK_WORKLOAD;
+use crate::limits::{REMOVAL_TURN_MAX, STACK_WORKLOAD};
 use crate::logging::may_log;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle;
@@ -500,7 +500,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         }
         let Some(WorkloadObject { instance, .. }) = self.objects.remove(&id.name) else { return };
         if instance.workload != id.name && !self.is_current(&instance) {
-            remove_folder(&self.context.folder.join(instance.folder()));
+            remove_folder(&self.context.folder.join(instance.folder()), &self.context.clock, REMOVAL_TURN_MAX);
         }
     }
 
