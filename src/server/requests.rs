@@ -257,8 +257,7 @@ impl ServerLoop {
     }
 
     fn update_state(&mut self, requester: Requester, key: RequestKey, update: UpdateState) {
-        let prepared =
-            requested_change(self.view(), update).and_then(|change| self.prepare(change, Occasion::Update));
+        let prepared = requested_change(self.view(), update).and_then(|change| self.prepare(change, Occasion::Update));
         match (prepared, &self.hooks) {
             (Ok(prepared), Some(hooks)) if prepared.changes_workloads() => {
                 hooks.ask(prepared.message());
