@@ -29,7 +29,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use support::control_client::{folder, logs, read, tree};
 use support::process::{memory_peak_kib, thread_names};
-use support::{Cluster, ControlClient, LIMIT, Recorder, SmallDisk, manifest, poll, wait_until, workload};
+use support::{Cluster, ControlClient, LIMIT, Recorder, SmallDisk, leave_out, manifest, poll, wait_until, workload};
 
 const WEB: &str = "web";
 /// After so long without an answer something is said again; far longer than any answer takes.

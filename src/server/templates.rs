@@ -114,10 +114,7 @@ impl StartBudget {
     /// For a start with so many workloads.
     #[must_use]
     pub fn new(workloads: usize) -> Self {
-        Self {
-            steps_left: TEMPLATE_START_STEPS,
-            share: TEMPLATE_START_STEPS / TEMPLATE_START_SHARE / workloads.max(1),
-        }
+        Self { steps_left: TEMPLATE_START_STEPS, share: TEMPLATE_START_STEPS / TEMPLATE_START_SHARE / workloads.max(1) }
     }
 }
 

@@ -9,10 +9,8 @@ use crate::limits::{
     TEMPLATE_PATH_PARTS, TEMPLATE_RAW_BYTES, TEMPLATE_STEP_BYTES, TEMPLATE_TAG_BYTES, TEMPLATE_TAG_INSIDE,
     TEMPLATE_TAG_STEPS,
 };
-use handlebars::template::{
-    DecoratorTemplate, HelperTemplate, Parameter, Subexpression, Template, TemplateElement,
-};
 use handlebars::Path;
+use handlebars::template::{DecoratorTemplate, HelperTemplate, Parameter, Subexpression, Template, TemplateElement};
 use serde_json::Value;
 
 /// Counts steps. Templates that users write cannot name it, because of the space.
@@ -139,7 +137,9 @@ impl Pricing {
                 TemplateElement::HelperBlock(block) => self.block(block, place)?,
                 TemplateElement::PartialExpression(partial) => self.partial(partial, place),
                 TemplateElement::PartialBlock(_) => {
-                    return Err("partial blocks ('{{#> ...}}') are not supported; use '{{> indent content=...}}'".into());
+                    return Err(
+                        "partial blocks ('{{#> ...}}') are not supported; use '{{> indent content=...}}'".into()
+                    );
                 }
                 TemplateElement::DecoratorExpression(_) | TemplateElement::DecoratorBlock(_) => {
                     return Err("decorators and inline partials ('{{* ...}}', '{{#* ...}}') are not supported".into());
