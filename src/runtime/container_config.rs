@@ -4,9 +4,11 @@
 
 use super::masking::{MASK, Masked, masked_complaint};
 use super::{NewContainer, RuntimeError};
+use crate::limits::YAML_CONFIG_MAX;
 use crate::model::names::InstanceName;
 use crate::model::validation::{mount_rule, unfit_for_mount};
 use crate::model::workload::Workload;
+use crate::model::yaml;
 use serde::{Deserialize, Deserializer};
 use std::path::Path;
 
@@ -44,7 +46,7 @@ impl ContainerConfig {
             let other = &new.workload.runtime;
             return Err(RuntimeError::Unsupported(format!("Received a workload for the wrong runtime: '{other}'")));
         }
-        let config: Self = serde_yaml::from_str(&new.workload.runtime_config)
+        let config: Self = yaml::read(&new.workload.runtime_config, YAML_CONFIG_MAX)
             .map_err(|error| RuntimeError::Unsupported(masked_complaint(&error.to_string())))?;
         // The engine would take it as an option, and the first of the arguments as image.
         if config.image.is_empty() || config.image.starts_with('-') {
@@ -142,7 +144,7 @@ fn bind_mount(source: &Path, target: &str, more: &str) -> Result<String, Runtime
 /// Whether the workload is wanted in a pod, which `--pod` says.
 #[must_use]
 pub fn joins_pod(workload: &Workload) -> bool {
-    let config: Result<ContainerConfig, _> = serde_yaml::from_str(&workload.runtime_config);
+    let config: Result<ContainerConfig, _> = yaml::read(&workload.runtime_config, YAML_CONFIG_MAX);
     let joins = |option: &String| option == "--pod" || option.starts_with("--pod=");
     config.is_ok_and(|config| config.command_options.iter().any(joins))
 }
