@@ -268,10 +268,7 @@ impl ServerLoop {
     }
 
     fn update_state(&mut self, requester: Requester, key: RequestKey, update: UpdateState) {
-        let prepared = requested_change(self.view(), update).and_then(|change| {
-            check_files(&change)?;
-            self.prepare(change, Occasion::Update)
-        });
+        let prepared = requested_change(self.view(), update).and_then(|change| self.prepare(change, Occasion::Update));
         match (prepared, &self.hooks) {
             (Ok(prepared), Some(hooks)) if prepared.changes_workloads() => {
                 hooks.ask(prepared.message());
@@ -313,6 +310,9 @@ impl ServerLoop {
         }
         let configs = change.configs.iter().filter_map(|(key, item)| Some((key, item.as_ref()?)));
         check_config_keys(configs).map_err(|error| UpdateError::Rule(error.to_string()))?;
+        if occasion == Occasion::Update {
+            check_files(&change)?;
+        }
         let mut failed = BTreeMap::new();
         for (name, workload) in &change.workloads {
             if let Err(error) = workload.iter().try_for_each(|workload| check_config_references(workload)) {
