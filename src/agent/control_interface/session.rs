@@ -4,9 +4,9 @@
 //! Thread: `control`. Owns: bytes that came and are no whole message yet, whether the workload has said hello, one
 //! request that waits for room. Reaches the outside through [`Outside`], and waits for nothing.
 
-use super::authorizer::Authorizer;
-use crate::limits::{CONTROL_LOGGED_TEXT, CONTROL_MESSAGE_TIME};
+use crate::limits::{CONTROL_LASTING, CONTROL_LASTING_BYTES, CONTROL_LOGGED_TEXT, CONTROL_MESSAGE_TIME};
 use crate::logging::may_log;
+use crate::model::authorizer::Authorizer;
 use crate::model::messages::{FromWorkload, Request, RequestContent, Response, ResponseContent, ToWorkload};
 use crate::model::names::Name;
 use crate::model::version::check_compatible;
@@ -44,6 +44,8 @@ pub enum Forwarded {
     Later(Request),
     /// There is no connection, and no room to wait for one.
     NoServer,
+    /// The workload follows as many events and logs as it may.
+    TooMany,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -243,6 +245,12 @@ impl Session {
             Forwarded::NoServer => {
                 let content = ResponseContent::Error(NO_SERVER.to_owned());
                 outside.answer(Response { id: own_id, content });
+            }
+            Forwarded::TooMany => {
+                let text = format!(
+                    "Too many event subscriptions and requests for logs, at most {CONTROL_LASTING} with ids of                      {CONTROL_LASTING_BYTES} bytes are allowed; cancel some first"
+                );
+                outside.answer(Response { id: own_id, content: ResponseContent::Error(text) });
             }
         }
     }

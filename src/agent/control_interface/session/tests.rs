@@ -23,6 +23,7 @@ struct World {
     did: Vec<Did>,
     full: bool,
     offline: bool,
+    follows_enough: bool,
 }
 
 impl Outside for World {
@@ -42,6 +43,7 @@ impl Outside for World {
         match (self.full, self.offline) {
             (true, _) => Forwarded::Later(request),
             (_, true) => Forwarded::NoServer,
+            _ if self.follows_enough => Forwarded::TooMany,
             _ => {
                 self.did.push(Did::Forwarded(request));
                 Forwarded::Yes
@@ -320,6 +322,19 @@ fn without_a_server_a_request_without_room_is_answered() {
     rig.world.offline = true;
     rig.say(read("a", "agents"));
     assert_eq!(rig.did(), [error("a", NO_SERVER)]);
+    assert!(!rig.session.is_paused());
+}
+
+#[test]
+fn a_workload_that_follows_enough_is_told_so_and_goes_on() {
+    let mut rig = Rig::established();
+    rig.world.follows_enough = true;
+    rig.say(read("a", "agents"));
+    let did = rig.did();
+    let [Did::Answered(Response { id, content: ResponseContent::Error(text) })] = did.as_slice() else {
+        panic!("{did:?}")
+    };
+    assert!(id == "a" && text.contains("cancel some first"), "{text}");
     assert!(!rig.session.is_paused());
 }
 
