@@ -369,6 +369,8 @@ pub const EXEC_RUNNING_MAX: usize = 16;
 const _: () = assert!(EXEC_RUNNING_MAX > EXEC_PARALLEL);
 /// Bytes read of an answer to an HTTP request: its first line counts only.
 pub const HTTP_ANSWER_MAX: usize = 512;
+/// Bytes of that answer that are read after it, so that the connection ends in order: some pages. Until the next check.
+pub const HTTP_REST_MAX: usize = 64 * 1024;
 /// Bytes kept of what a command said when its check failed; it has to fit into [`CONDITION_INFO_MAX`] with the rest.
 pub const PROBE_REASON_MAX: usize = 120;
 /// Longest notification read, in bytes; what systemd takes.

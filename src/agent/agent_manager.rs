@@ -205,7 +205,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
                 None => self.tick(),
             }
             let took = self.clock.now().saturating_duration_since(start);
-            if took > TURN_MAX {
+            if took > TURN_MAX && may_log("events that take long") {
                 warn!("The scheduler needed {} ms for one event.", took.as_millis());
             }
         }

@@ -12,6 +12,7 @@
 //!
 //! Thread: any thread that calls an engine; [`PreviousChildren`] belongs to the scheduler.
 
+use crate::logging::may_log;
 use crate::private_folder::PrivateFolder;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs;
@@ -137,7 +138,9 @@ impl ChildRecord {
     fn append(&self, text: &str) -> bool {
         let file = fs::OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path);
         let result = file.and_then(|mut file| file.write_all(text.as_bytes()));
-        if let Err(error) = &result {
+        if let Err(error) = &result
+            && may_log("records of engine processes")
+        {
             log::warn!("cannot record an engine process in '{}': {error}", self.path.display());
         }
         result.is_ok()

@@ -229,7 +229,7 @@ impl ServerLoop {
             self.on_event(event);
             self.tell_status();
             let turn = clock.now().saturating_duration_since(begin);
-            if turn > TURN_MAX {
+            if turn > TURN_MAX && may_log("events that take long") {
                 log::warn!("One event took {turn:?}; all others waited for it.");
             }
         }
@@ -460,10 +460,8 @@ impl ServerLoop {
         let all = states.len();
         let agent = self.agents.get_mut(name).filter(|agent| agent.peer == id);
         states.retain(|state| agent.is_some() && state.instance.agent == *name);
-        if states.len() < all {
-            if self.peers.get(&id).is_some_and(Peer::may_log) {
-                log::warn!("Ignoring {} workload states that '{name}' may not report.", all - states.len());
-            }
+        if states.len() < all && self.peers.get(&id).is_some_and(Peer::may_log) {
+            log::warn!("Ignoring {} workload states that '{name}' may not report.", all - states.len());
         }
         let Some(agent) = agent else { return };
         let all = states.len();
@@ -476,13 +474,11 @@ impl ServerLoop {
             }
             known.get(instance).is_some() || is_wanted(effective, instance) || agent.strays.add(instance)
         });
-        if states.len() < all {
-            if may_log(name) {
-                log::warn!(
-                    "Ignoring {} states of workloads that '{name}' should not have: more than {STRAY_STATES_BYTES} bytes.",
-                    all - states.len()
-                );
-            }
+        if states.len() < all && may_log(name) {
+            log::warn!(
+                "Ignoring {} states of workloads that '{name}' should not have: more than {STRAY_STATES_BYTES} bytes.",
+                all - states.len()
+            );
         }
         self.take_states(id, states);
     }

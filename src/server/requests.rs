@@ -303,10 +303,10 @@ impl ServerLoop {
     /// Checks and renders what is asked for, and finds out what it means for workloads (spec/server.md section 8.3).
     /// Looks at what changes and what depends on that, and at nothing else.
     pub(super) fn prepare(&self, change: StateChange, occasion: Occasion) -> Result<PreparedUpdate, UpdateError> {
-        if check_api_version(&change.api_version).map_err(|error| UpdateError::Rule(error.to_string()))? {
-            if may_log("deprecated API versions") {
-                log::warn!("The API version '{}' is deprecated; use 'v1'.", change.api_version);
-            }
+        let deprecated =
+            check_api_version(&change.api_version).map_err(|error| UpdateError::Rule(error.to_string()))?;
+        if deprecated && may_log("deprecated API versions") {
+            log::warn!("The API version '{}' is deprecated; use 'v1'.", change.api_version);
         }
         let configs = change.configs.iter().filter_map(|(key, item)| Some((key, item.as_ref()?)));
         check_config_keys(configs).map_err(|error| UpdateError::Rule(error.to_string()))?;

@@ -209,7 +209,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
         {
             match engine.connector.probe_target(id, in_network) {
                 Ok(found) => target = found,
-                Err(error) => warn!("Where to ask workload '{}' is not known: '{error}'", self.instance.workload),
+                Err(error) if may_log(&self.instance.workload) => {
+                    warn!("Where to ask workload '{}' is not known: '{error}'", self.instance.workload);
+                }
+                Err(_) => {}
             }
             incomplete = (in_container && target.container.is_none()) || (in_network && target.processes.is_empty());
         }

@@ -94,6 +94,24 @@ fn a_start_renders_what_it_can_and_the_rest_fails_with_the_reason() {
     }
 }
 
+/// Earlier versions took a day.
+#[test]
+fn a_stored_workload_whose_checks_may_take_too_long_today_fails_alone() {
+    let stored = desired(
+        "apiVersion: v1\nworkloads:\n  slow:\n    agent: A\n    runtime: podman\n    runtimeConfig: |\n      image: i\n      \
+         lifecycle: { ready: { exec: [check], timeoutMs: 86400000 } }\n  quick:\n    agent: A\n    runtime: podman\n    \
+         runtimeConfig: \"image: i\"\n",
+    );
+    assert!(ServerLoop::new().start_with(stored.clone()).is_err(), "a manifest is refused");
+    let mut restarted = ServerLoop::new();
+    restarted.start_again_with(stored).unwrap();
+    let agents = restarted.view().effective.iter().map(|(name, added)| (&**name, &*added.instance.agent));
+    assert_eq!(agents.collect::<Vec<_>>(), [("quick", "A"), ("slow", "")]);
+    let state = restarted.view().states.iter().find(|(instance, _)| &*instance.workload == "slow").unwrap().1;
+    assert_eq!(state.phase, Phase::PendingStartingFailed);
+    assert!(state.additional_info.contains("expected a whole number from 50 to 60000"), "{}", state.additional_info);
+}
+
 #[test]
 fn an_update_without_changes_succeeds_with_empty_lists_and_tells_nobody() {
     let workloads = [("a", "A", ", tags: {k: v}")];
