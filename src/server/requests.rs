@@ -11,7 +11,7 @@ use super::templates::{RenderError, StartBudget};
 use super::update::{StateChange, Tags, UpdateError, requested_change};
 use super::waiting_requests::NoRoom;
 use super::{PeerClass, RequestKey, ServerLoop};
-use crate::limits::{ADDITIONAL_INFO_MAX, LOG_TIME_MAX, MASKS_PARTS_MAX, REQUEST_ID_MAX};
+use crate::limits::{ADDITIONAL_INFO_MAX, LIFECYCLE_TEXTS_MAX, LOG_TIME_MAX, MASKS_PARTS_MAX, REQUEST_ID_MAX};
 use crate::logging::may_log;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle::{self, LifecycleError};
@@ -140,8 +140,13 @@ fn check_files(change: &StateChange) -> Result<(), UpdateError> {
 }
 
 /// A typo in a `lifecycle:` block must not switch a safety gate off, so it is not passed on (spec/lifecycle.md section 1).
-fn check_lifecycle(AddedWorkload { instance, workload }: &AddedWorkload) -> Result<(), UpdateError> {
-    let checked = lifecycle::of_config(&workload.runtime, &workload.runtime_config);
+///
+/// `left` is what the texts may still become that are read for this update.
+fn check_lifecycle(
+    AddedWorkload { instance, workload }: &AddedWorkload,
+    left: &mut usize,
+) -> Result<(), UpdateError> {
+    let checked = lifecycle::of_config_within(&workload.runtime, &workload.runtime_config, left);
     let refused = |error: LifecycleError| UpdateError::Invalid(format!("Workload '{}': {error}", instance.workload));
     checked.map(drop).map_err(refused)
 }
@@ -328,11 +333,12 @@ impl ServerLoop {
             }
         }
         let mut rendered = Difference::between(self.before_hooks(), rendered);
+        let mut texts_left = LIFECYCLE_TEXTS_MAX;
         for added in &rendered.added {
             let name = &added.instance.workload;
             let checked = check_workload(name, &added.workload);
             let checked = checked.map_err(|error| UpdateError::Invalid(named(&error, name)));
-            if let Err(error) = checked.and_then(|()| check_lifecycle(added)) {
+            if let Err(error) = checked.and_then(|()| check_lifecycle(added, &mut texts_left)) {
                 occasion.fail(&mut failed, name, error)?;
             }
         }

@@ -618,3 +618,18 @@ fn a_mount_point_that_adds_options_to_its_mount_is_refused_unless_it_was_stored_
     stored.update("desiredState: {apiVersion: v1, configs: {k: v}}", &["desiredState.configs"]).unwrap();
     assert_eq!(stored.update("desiredState: {}", &["desiredState.workloads.w"]).unwrap().0, [""; 0]);
 }
+
+/// Each of these texts may be read, and takes milliseconds: all of them in one update took ten seconds.
+#[test]
+fn the_texts_that_are_read_for_one_update_are_bounded_together() {
+    let text = format!("image: x, lifecycle: {{}}, unknown: [{}]", "x,".repeat(60_000));
+    let state = |count: usize| {
+        let line = |number: usize| format!("    w{number}: {{agent: A, runtime: podman, runtimeConfig: '{{{text}}}'}}\n");
+        let lines: String = (0..count).map(line).collect();
+        format!("desiredState:\n  apiVersion: v1\n  workloads:\n{lines}")
+    };
+    let mut cluster = Cluster::default();
+    let error = cluster.update(&state(20), &[]).unwrap_err();
+    assert!(error.contains("too many and too large runtime configurations"), "{error}");
+    cluster.update(&state(5), &[]).unwrap();
+}
