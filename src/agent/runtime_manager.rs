@@ -89,7 +89,7 @@ pub enum RerunFinished {
 /// One workload that has a control loop.
 // [impl->swdd~agent-stores-running-workload~1]
 pub(super) struct WorkloadObject {
-    sender: WorkloadCommandSender,
+    pub(super) sender: WorkloadCommandSender,
     number: u64,
     /// The instance last ordered.
     pub(super) instance: InstanceName,
