@@ -28,11 +28,13 @@
 //! settings.rs              file < environment < flags, PEM texts, TLS decision                [main]
 //! model/                   values and rules: no I/O, no threads, no protobuf
 //!   yaml.rs                one YAML document with places and source texts                     -
+//!   yaml/budget.rs         what a YAML text becomes when its aliases are followed             -
 //!   manifest.rs            YAML text to DesiredState, errors with line numbers                -
 //!   lifecycle.rs           the `lifecycle:` block of a runtime configuration                  -
 //!   names.rs               names, and the instance name with its hash                         -
 //!   workload.rs            Workload and what its parts may say                                -
 //!   access_rules.rs        control interface rules as written                                 -
+//!   authorizer.rs          these rules against requests                                       -
 //!   validation.rs          which names, versions, masks and keys a state may have             -
 //!   execution_state.rs     ExecutionState, its transitions, what fulfils a dependency         -
 //!   complete_state.rs      DesiredState, WorkloadStates, agents; to and from the field tree   -
@@ -71,11 +73,13 @@
 //! server/                  ServerLoop: manifest in, plans out, states in, answers out [server]
 //!   settings.rs            command line, environment, config file                      [main]
 //!   agents.rs              connected agents and their streams                        [server]
+//!   requester.rs           whose a request is, and whether that may ask it            [server]
 //!   requests.rs            one function per request kind                             [server]
 //!   update.rs              the state that an update asks for                         [server]
 //!   state_view.rs          reads: only what the masks ask for                        [server]
 //!   state_store.rs         the desired state on disk, when that is wanted           [store]
 //!   templates.rs           config items into rendered workloads                      [server]
+//!   templates/cost.rs      what templates cost, what of the engine they may use      [server]
 //!   dependencies.rs        cycle check; deletes that wait for others                 [server]
 //!   plan.rs                old against new workloads, per agent                      [server]
 //!   mutating_hooks.rs      outside programs that change or veto an update, timed       [hook]
@@ -116,8 +120,8 @@
 //!     poller.rs            the loop that serves all of them                         [control]
 //!     pipes.rs             two FIFOs                                      [wl:name] [control]
 //!     session.rs           hello, requests, what follows from them                  [control]
-//!     authorizer.rs        rules against requests                                   [control]
 //!     outbox.rs            what waits for one workload, bounded           [scheduler] [control]
+//!     lasting.rs           which events and lines a workload has asked for [scheduler] [control]
 //!   resources.rs           CPU and memory of the node                             [scheduler]
 //! runtime/                 the narrow waist to the engines, on the caller's thread
 //!                                                               [wl:name] [watch:engine]

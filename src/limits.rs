@@ -55,6 +55,18 @@ const _: () = assert!(BURST_TRIM_FROM >= TRIM_FROM);
 /// A burst is over when no message was sent for this long.
 pub const BURST_OVER_AFTER: Duration = Duration::from_secs(1);
 
+// ---------------------------------------------------------------------- log
+
+/// Longest text of a log line, in bytes; the rest is cut. What an engine says has half of it.
+pub const LOG_RECORD_MAX: usize = 8 * 1024;
+const _: () = assert!(2 * ADDITIONAL_INFO_MAX <= LOG_RECORD_MAX);
+/// Log lines about what one source did within [`LOG_SOURCE_TIME`]; further ones are of no use.
+pub const LOG_SOURCE_LINES: u64 = 20;
+/// Time in which the lines about one source are counted.
+pub const LOG_SOURCE_TIME: Duration = Duration::from_secs(60);
+/// Sources whose lines are counted each by itself, more than a cluster has; all others share what one may write.
+pub const LOG_SOURCES: usize = 256;
+
 // ------------------------------------------------------------------- queues
 
 /// Messages from all peers waiting for the server; full means that readers wait and TCP slows the peers down.
@@ -199,6 +211,9 @@ pub const TCP_USER_TIMEOUT: Duration = Duration::from_secs(20);
 pub const HELLO_MAX: Duration = Duration::from_secs(10);
 /// A TLS handshake must be done within this time.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// Who ends a TLS connection reads on for this long until the other side has closed it as well, so that an alert or the
+/// last message arrives: some round trips of a slow network.
+pub const FAREWELL_MAX: Duration = Duration::from_secs(2);
 /// Bytes buffered per direction of a TLS connection: one record.
 pub const TLS_BUFFER: usize = 16 * 1024;
 /// TLS handshakes under way at the same time; for another one the oldest is given up, its client tries again.
@@ -248,6 +263,11 @@ pub const CONTROL_OUTBOX: usize = 1024;
 pub const CONTROL_OUTBOX_BYTES: usize = 8 * 1024 * 1024;
 /// Ids of a workload's cancelled collections and subscriptions that are remembered, so that each is cancelled once.
 pub const CONTROL_CANCELLED: usize = 1024;
+/// Event subscriptions and log collections of one workload that its agent knows of at the same time. A handful is
+/// normal; the agent has to tell what comes of them from what an earlier container of the workload had asked for.
+pub const CONTROL_LASTING: usize = 256;
+/// Bytes of their ids.
+pub const CONTROL_LASTING_BYTES: usize = 64 * 1024;
 /// Bytes read from or written to one workload before it is another one's turn.
 pub const CONTROL_TURN: usize = 64 * 1024;
 /// Requests of one workload that wait for the connection to the server. A program asks a few things at a time.
@@ -273,10 +293,6 @@ pub const CONTROL_READER_RETRY_MAX: Duration = Duration::from_millis(100);
 pub const CONTROL_READER_RETRY_AWAY: Duration = Duration::from_secs(1);
 /// A workload that has not read for this long is asked less often: each try wakes a processor that may sleep.
 pub const CONTROL_READER_AWAY: Duration = Duration::from_secs(10);
-/// Log lines about one workload's mistakes within [`CONTROL_COMPLAINTS_TIME`]; further ones are of no use.
-pub const CONTROL_COMPLAINTS: u32 = 20;
-/// Time in which a workload's mistakes are counted.
-pub const CONTROL_COMPLAINTS_TIME: Duration = Duration::from_secs(60);
 /// Characters of a text from a workload that are shown in a log line.
 pub const CONTROL_LOGGED_TEXT: usize = 200;
 /// Bytes left over by an earlier user of a pipe that are thrown away at once: what a pipe can hold.
@@ -292,6 +308,23 @@ pub const EXCERPT_MAX: usize = 200;
 pub const MASK_PARTS_MAX: usize = 256;
 /// Longest manifest or state file read, in bytes: more does not fit into a message of the size that is the default.
 pub const MANIFEST_MAX: u64 = MESSAGE_MAX as u64;
+/// What a node of a YAML text counts beside its text, in bytes; about as much as it takes, as the text does, a few times
+/// while it is read.
+pub const YAML_NODE: usize = 64;
+/// What a line counts for each list and mapping around it, in bytes: it is indented so far when it is written again.
+pub const YAML_INDENT: usize = 2;
+/// Lists and mappings of a YAML text may be nested this deep; its reader takes no more.
+pub const YAML_DEPTH_MAX: usize = 128;
+/// What a runtime configuration, or the Kubernetes manifest in one, may become when its aliases are followed, in bytes:
+/// some 50,000 nodes or 4 MB of text, which is what other implementations receive at most. Its reader takes about four
+/// times as much, so that an agent stays below 50 MB.
+pub const YAML_CONFIG_MAX: usize = FOREIGN_MESSAGE_MAX;
+/// The same for the manifest that a server starts with, so that it stays below 100 MB.
+pub const YAML_MANIFEST_MAX: usize = 16 * 1024 * 1024;
+/// The same for files that `ank` reads: whatever fits into a message.
+pub const YAML_FILE_MAX: usize = MESSAGE_MAX;
+/// A YAML text that becomes this many bytes is read while no other such text is. Most are much smaller.
+pub const YAML_ALONE_FROM: usize = 256 * 1024;
 /// Workloads of a dependency cycle that a refusal names; the first and the last ones of more say as much.
 pub const CYCLE_SHOWN_MAX: usize = 10;
 /// Unknown keys of one manifest that are warned about; more would hide the first ones.
@@ -301,6 +334,9 @@ pub const MANIFEST_WARNINGS_MAX: usize = 20;
 
 /// Longest time that a `lifecycle:` block may name: a day. More can only be a mistake.
 pub const LIFECYCLE_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Longest time that one answer to a check may take. It keeps a socket, or a process of the engine; who needs longer does
+/// not work. A watchdog that a workload notifies may have any time: nothing waits for it.
+pub const PROBE_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 /// Shortest period and timeout of a check. Faster ones would only cost.
 pub const PROBE_PERIOD_LOWEST: Duration = Duration::from_millis(50);
 /// Shortest restart delay that a block may begin with. A container needs about that long to start.
@@ -323,8 +359,14 @@ pub const PROBE_SLACK: Duration = Duration::from_millis(20);
 pub const PROBE_UNSENT_RETRY: Duration = Duration::from_millis(100);
 /// Checks of one workload by a command are at least this far apart: each is a process, and one of the engine's.
 pub const EXEC_SPACING: Duration = Duration::from_secs(1);
-/// Commands that check something at the same time. More wait for their turn: each costs the engine a tenth of a second.
+/// Commands that check something at the same time, at most one of each workload. More wait for their turn: each costs
+/// the engine a tenth of a second.
 pub const EXEC_PARALLEL: usize = 4;
+/// A command that takes longer gives its slot back, so that hanging ones of some workloads delay no others for long.
+pub const EXEC_SLOT_MAX: Duration = Duration::from_secs(2);
+/// Commands that are waited for, hanging ones among them: each is a process of the engine, with some 10 MB.
+pub const EXEC_RUNNING_MAX: usize = 16;
+const _: () = assert!(EXEC_RUNNING_MAX > EXEC_PARALLEL);
 /// Bytes read of an answer to an HTTP request: its first line counts only.
 pub const HTTP_ANSWER_MAX: usize = 512;
 /// Bytes kept of what a command said when its check failed; it has to fit into [`CONDITION_INFO_MAX`] with the rest.
@@ -361,20 +403,46 @@ pub const RENDERED_MAX: usize = MESSAGE_MAX / 4;
 /// Text that all templates of one update may become, in bytes; agents could not be told more.
 pub const RENDERED_UPDATE_MAX: usize = 2 * MESSAGE_MAX;
 const _: () = assert!(2 * TEMPLATE_DEPTH_MAX * 16 * 1024 < STACK_SERVER);
-/// Elements and their parameters that all templates of one update may render. Thousands of workloads with loops need
-/// some 100,000; nested loops over a list that is not even long would never end. A step takes about a microsecond, and
-/// everybody waits.
+/// Steps that all templates of one update may take. A step is at most about a microsecond on a small PC, and everybody
+/// waits meanwhile. Thousands of workloads with loops need some 100,000; nested loops over a list that is not even long
+/// would never end.
 pub const TEMPLATE_STEPS_MAX: usize = 1_000_000;
-/// A step counts once more for this many bytes of config values, since it may compare or copy them.
-pub const TEMPLATE_STEP_BYTES: usize = 16 * 1024;
-/// Each tag of a template takes one step for this many bytes of the template, which are read again for it.
-pub const TEMPLATE_TAG_BYTES: usize = 512;
+/// Steps that all templates of a start may take: what several updates have led to. Agents wait meanwhile, at most two
+/// seconds, and then start what is rendered; the rest has failed.
+pub const TEMPLATE_START_STEPS: usize = 1_600_000;
+/// One part of so many of these is shared evenly by all workloads of a start; the rest is for those that need more.
+pub const TEMPLATE_START_SHARE: usize = 4;
+const _: () = assert!(TEMPLATE_START_STEPS - TEMPLATE_START_STEPS / TEMPLATE_START_SHARE > TEMPLATE_STEPS_MAX);
+/// Bytes of config values that are copied or compared in one step.
+pub const TEMPLATE_STEP_BYTES: usize = 1024;
+/// Bytes of a template outside of its tags that are compiled in one step; each takes 41 ns, in a comment 62 ns.
+pub const TEMPLATE_RAW_BYTES: usize = 16;
+/// Bytes inside of a tag that are compiled in one step; a parameter of one letter takes a microsecond.
+pub const TEMPLATE_TAG_INSIDE: usize = 2;
+/// Steps to compile a tag, beside its length.
+pub const TEMPLATE_TAG_STEPS: usize = 5;
+/// Bytes before a tag that are read again for it in one step; each takes up to 2 ns.
+pub const TEMPLATE_TAG_BYTES: usize = 256;
+/// Bytes that are looked at for the end of a comment in one step; each takes 68 ns.
+pub const TEMPLATE_COMMENT_BYTES: usize = 14;
+/// Bytes that are looked at for the last bracket in one step; each takes 2.4 ns.
+pub const TEMPLATE_BRACKET_BYTES: usize = 400;
+/// Blocks around a path that make it cost one step more: its way is followed from the outermost one, 30 ns for each.
+pub const TEMPLATE_LEVELS: usize = 16;
+/// Parts of a path that make it cost one step more; each takes 29 ns.
+pub const TEMPLATE_PATH_PARTS: usize = 16;
+/// What a literal of a template takes beside its text, in bytes, about; a loop copies it for 42 ns.
+pub const TEMPLATE_LITERAL_ENTRY: usize = 64;
+/// Bytes that are rendered in one step; a list takes some 10 ns for each.
+pub const TEMPLATE_OUTPUT_BYTES: usize = 192;
 /// Config values that the templates of one workload can name, in bytes. The engine gets a copy of them.
 pub const TEMPLATE_VALUES_MAX: usize = RENDERED_MAX;
-/// What a config value takes in that copy beside its text, in bytes, about.
+/// What a config value, or a key, takes in that copy beside its text, in bytes, about.
 pub const TEMPLATE_VALUE_ENTRY: usize = 64;
-/// Bytes of config values that are copied in one step.
-pub const TEMPLATE_COPY_BYTES: usize = 1024;
+/// What a mapping takes in that copy beside its entries, in bytes: room for eleven.
+pub const TEMPLATE_VALUE_MAP: usize = 640;
+/// Copies of config values that blocks and parameters inside of each other may hold at the same time, in bytes.
+pub const TEMPLATE_COPIES_MAX: usize = 4 * TEMPLATE_VALUES_MAX;
 
 // ----------------------------------------------------------------- settings
 

@@ -23,9 +23,10 @@ use super::{
     CallSequence, CallWatch, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError,
     Unwatched,
 };
-use crate::limits::{KUBE_NEWS, LISTING_MAX, POD_DOWN_MAX};
+use crate::limits::{KUBE_NEWS, LISTING_MAX, POD_DOWN_MAX, YAML_CONFIG_MAX};
 use crate::model::messages::LogsRequest;
 use crate::model::names::{InstanceName, Name};
+use crate::model::yaml::{self, YamlError};
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -112,9 +113,13 @@ pub struct PodmanKubeConnector {
     heard: Option<Receiver<KubeNews>>,
 }
 
+fn unsupported(error: YamlError) -> RuntimeError {
+    RuntimeError::Unsupported(error.to_string())
+}
+
 impl KubeConfig {
     fn parse(text: &str) -> Result<Self, RuntimeError> {
-        serde_yaml::from_str(text).map_err(|error| RuntimeError::Unsupported(error.to_string()))
+        yaml::read(text, YAML_CONFIG_MAX).map_err(unsupported)
     }
 }
 
@@ -558,6 +563,8 @@ fn prepare(new: &NewContainer) -> Result<(KubeConfig, String), RuntimeError> {
         return Err(RuntimeError::Unsupported(text.to_owned()));
     }
     let config = KubeConfig::parse(&new.workload.runtime_config)?;
+    // Podman may read it, but who does not know which pods it makes can neither watch nor remove them.
+    yaml::check(&config.manifest, YAML_CONFIG_MAX).map_err(unsupported)?;
     let manifest = match &new.control_interface {
         None => config.manifest.clone(),
         Some(folder) => with_control_interface(&config.manifest, config.control_interface_target.as_deref(), folder)

@@ -6,18 +6,20 @@ use super::dependencies::{find_cycle, with_delete_conditions};
 use super::events::Changes;
 use super::mutating_hooks::HookOutcome;
 use super::plan::{Difference, per_agent};
-use super::templates::TemplateBudget;
+use super::requester::{Denied, Requester};
+use super::templates::{RenderError, StartBudget};
 use super::update::{StateChange, Tags, UpdateError, requested_change};
 use super::waiting_requests::NoRoom;
 use super::{PeerClass, RequestKey, ServerLoop};
-use crate::limits::{LOG_TIME_MAX, MASKS_PARTS_MAX, REQUEST_ID_MAX};
+use crate::limits::{ADDITIONAL_INFO_MAX, LOG_TIME_MAX, MASKS_PARTS_MAX, REQUEST_ID_MAX};
+use crate::logging::may_log;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle::{self, LifecycleError};
 use crate::model::messages::{
     AddedWorkload, DeletedWorkload, FromServer, ReadState, Request, RequestContent, Response, ResponseContent,
     UpdateState, WorkloadPlan,
 };
-use crate::model::names::{InstanceName, Name};
+use crate::model::names::{InstanceName, Name, excerpt};
 use crate::model::validation::{check_api_version, check_config_keys, check_config_references, check_workload};
 use crate::model::workload::Workload;
 use crate::wire::server_endpoint::PeerId;
@@ -42,7 +44,47 @@ pub struct PreparedUpdate {
     rendered: Difference,
     /// What changes in the effective workloads, once hooks have agreed.
     for_agents: Difference,
+    /// Workloads of a start that cannot be taken over, and why.
+    failed: BTreeMap<Name, String>,
 }
+
+/// What brings a change, which decides about workloads that cannot be taken over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Occasion {
+    /// A request: the whole update is refused.
+    Update,
+    /// The startup manifest: it is refused, unless only its templates do too much. They may be the work of many, and a
+    /// server that ends would be started again and again.
+    Manifest,
+    /// A state that an earlier server had accepted: each such workload fails alone.
+    Stored,
+}
+
+impl Occasion {
+    /// Whether a workload with this error fails alone.
+    fn forgives(self, error: &RenderError) -> bool {
+        match self {
+            Self::Update => false,
+            Self::Manifest => matches!(error, RenderError::TooManySteps { .. }),
+            Self::Stored => true,
+        }
+    }
+
+    /// Notes the reason for a workload that fails alone.
+    ///
+    /// # Errors
+    /// The `error`, where none does.
+    fn fail(self, failed: &mut BTreeMap<Name, String>, name: &Name, error: UpdateError) -> Result<(), UpdateError> {
+        if self != Self::Stored {
+            return Err(error);
+        }
+        failed.insert(name.clone(), error.to_string());
+        Ok(())
+    }
+}
+
+/// A rendered workload, `None` for one that goes, or why it fails alone.
+pub type Rendered = Result<Option<Arc<Workload>>, String>;
 
 impl PreparedUpdate {
     /// Whether hooks have anything to say about it.
@@ -108,15 +150,18 @@ impl ServerLoop {
             return self.refuse(&key, &reason);
         }
         let requester = self.requester_of(&key);
+        if let Err(denied) = self.authorize(&requester, &content) {
+            return self.deny(&key, &denied);
+        }
         if !self.waiting.must_wait(&requester, &content) {
-            return self.serve(key, content);
+            return self.serve(requester, key, content);
         }
         match self.waiting.add(requester, key, content) {
             Ok(()) => {}
             // What frees something is never refused. The answers before it come later, but that is little to lose.
             Err(NoRoom { key, content: content @ (RequestContent::LogsCancel | RequestContent::EventsCancel) }) => {
                 self.waiting.withdraw(&key);
-                self.serve(key, content);
+                self.serve(self.requester_of(&key), key, content);
             }
             Err(NoRoom { key, content: RequestContent::UpdateState(_) }) => {
                 self.refuse(&key, &UpdateError::TooManyWait.answer());
@@ -125,46 +170,67 @@ impl ServerLoop {
         }
     }
 
+    /// Handles a request that has waited. What was allowed when it came may not be so any more.
+    pub(super) fn serve_late(&mut self, requester: Requester, key: RequestKey, content: RequestContent) {
+        match self.authorize(&requester, &content) {
+            Ok(()) => self.serve(requester, key, content),
+            Err(denied) => self.deny(&key, &denied),
+        }
+    }
+
     /// Handles a request whose turn it is.
-    pub(super) fn serve(&mut self, key: RequestKey, content: RequestContent) {
-        let peer = key.peer;
+    fn serve(&mut self, requester: Requester, key: RequestKey, content: RequestContent) {
         match content {
-            RequestContent::UpdateState(update) => self.update_state(key, update),
+            RequestContent::UpdateState(update) => self.update_state(requester, key, update),
             RequestContent::CompleteState(read) if !read.subscribe => self.complete_state(&key, &read),
             RequestContent::Missing => {
                 self.refuse(&key, "The Request does not contain any content");
             }
             // What lasts longer than its answer must be found again by its id.
             _ if key.id.is_empty() => self.refuse(&key, "The request id is empty"),
-            _ if self.is_agent(peer) && key.workload().is_none() => {
+            _ if requester.agent.is_some() && requester.workload.is_none() => {
                 self.refuse(&key, &format!("The request id '{}' does not name the workload that asks", key.id));
             }
-            RequestContent::CompleteState(read) => self.subscribe(key, &read),
+            RequestContent::CompleteState(read) => self.subscribe(&requester, key, &read),
             RequestContent::EventsCancel => {
                 self.subscriptions.remove(&key);
                 self.answer(key.peer, key.id, ResponseContent::EventsCancelAccepted);
             }
-            RequestContent::Logs(logs) => self.logs(key, logs),
+            RequestContent::Logs(logs) => self.logs(&requester, key, logs),
             RequestContent::LogsCancel => self.logs_cancel(&key),
         }
-    }
-
-    fn is_agent(&self, peer: PeerId) -> bool {
-        self.peers.get(&peer).is_some_and(|peer| peer.class == PeerClass::Agent)
     }
 
     /// Ids on the stream of a commander are its own; on that of an agent they name the workload, which the agent
     /// takes off. So the id that came is the id that goes back. Without one nobody could tell whose answer it is.
     pub(super) fn answer(&mut self, peer: PeerId, id: String, content: ResponseContent) {
         if id.is_empty() {
-            let name = self.peers.get(&peer).map(|peer| peer.name.clone()).unwrap_or_default();
-            log::warn!("Dropping an answer for '{name}': its request has an empty id.");
+            if let Some(peer) = self.peers.get(&peer).filter(|peer| peer.may_log()) {
+                log::warn!("Dropping an answer for '{}': its request has an empty id.", peer.name);
+            }
             return;
         }
         self.tell(peer, FromServer::Response(Response { id, content }));
     }
 
-    fn refuse(&mut self, key: &RequestKey, text: &str) {
+    /// Our agents deny by themselves what this denies.
+    fn deny(&mut self, key: &RequestKey, denied: &Denied) {
+        if let Some(peer) = self.peers.get(&key.peer).filter(|peer| peer.may_log()) {
+            log::warn!("Denied request '{}' of agent '{}': {denied}", excerpt(&key.id), peer.name);
+        }
+        self.refuse(key, &denied.to_string());
+    }
+
+    /// Whether a line about a request may be logged. On the stream of an agent each workload is a source of its own.
+    fn may_log_of_requester(&self, key: &RequestKey) -> bool {
+        let Some(peer) = self.peers.get(&key.peer) else { return false };
+        match key.workload().filter(|_| peer.class == PeerClass::Agent) {
+            Some(workload) => may_log(&format!("{workload}' of '{}", peer.name)),
+            None => peer.may_log(),
+        }
+    }
+
+    pub(super) fn refuse(&mut self, key: &RequestKey, text: &str) {
         self.answer(key.peer, key.id.clone(), ResponseContent::Error(text.to_owned()));
     }
 
@@ -174,8 +240,8 @@ impl ServerLoop {
     }
 
     /// The answer to the read comes first, so that events begin where it ends.
-    fn subscribe(&mut self, key: RequestKey, read: &ReadState) {
-        match self.subscriptions.add(key.clone(), &read.masks) {
+    fn subscribe(&mut self, requester: &Requester, key: RequestKey, read: &ReadState) {
+        match self.subscriptions.add(key.clone(), &read.masks, self.owner(requester)) {
             Ok(()) => self.complete_state(&key, read),
             Err(error) => self.refuse(&key, &error.to_string()),
         }
@@ -190,13 +256,13 @@ impl ServerLoop {
         }
     }
 
-    fn update_state(&mut self, key: RequestKey, update: UpdateState) {
+    fn update_state(&mut self, requester: Requester, key: RequestKey, update: UpdateState) {
         let prepared =
-            requested_change(self.view(), update).and_then(|change| self.prepare(change, TemplateBudget::Update));
+            requested_change(self.view(), update).and_then(|change| self.prepare(change, Occasion::Update));
         match (prepared, &self.hooks) {
             (Ok(prepared), Some(hooks)) if prepared.changes_workloads() => {
                 hooks.ask(prepared.message());
-                self.waiting.begin(self.requester_of(&key), key, prepared);
+                self.waiting.begin(requester, key, prepared);
             }
             (prepared, _) => {
                 let accepted = prepared.map(|prepared| self.commit(prepared));
@@ -216,7 +282,9 @@ impl ServerLoop {
             }
             Err(error) => {
                 let answer = error.answer();
-                log::warn!("Refusing an update: {answer}");
+                if self.may_log_of_requester(&key) {
+                    log::warn!("Refusing an update: {}", excerpt(&answer));
+                }
                 self.refuse(&key, &answer);
             }
         }
@@ -224,29 +292,44 @@ impl ServerLoop {
 
     /// Checks and renders what is asked for, and finds out what it means for workloads (spec/server.md section 8.3).
     /// Looks at what changes and what depends on that, and at nothing else.
-    pub(super) fn prepare(&self, change: StateChange, budget: TemplateBudget) -> Result<PreparedUpdate, UpdateError> {
+    pub(super) fn prepare(&self, change: StateChange, occasion: Occasion) -> Result<PreparedUpdate, UpdateError> {
         if check_api_version(&change.api_version).map_err(|error| UpdateError::Rule(error.to_string()))? {
-            log::warn!("The API version '{}' is deprecated; use 'v1'.", change.api_version);
+            if may_log("deprecated API versions") {
+                log::warn!("The API version '{}' is deprecated; use 'v1'.", change.api_version);
+            }
         }
         let configs = change.configs.iter().filter_map(|(key, item)| Some((key, item.as_ref()?)));
         check_config_keys(configs).map_err(|error| UpdateError::Rule(error.to_string()))?;
+        let mut failed = BTreeMap::new();
         for (name, workload) in &change.workloads {
-            let checked = workload.iter().try_for_each(|workload| check_config_references(workload));
-            checked.map_err(|error| UpdateError::Rule(named(&error, name)))?;
+            if let Err(error) = workload.iter().try_for_each(|workload| check_config_references(workload)) {
+                occasion.fail(&mut failed, name, UpdateError::Rule(named(&error, name)))?;
+            }
         }
-        let rendered = Difference::between(self.before_hooks(), self.rendered(&change, budget)?);
+        let mut rendered = BTreeMap::new();
+        for (name, result) in self.rendered(&change, occasion)? {
+            match result {
+                Ok(workload) if !failed.contains_key(&name) => drop(rendered.insert(name, workload)),
+                Ok(_) => {}
+                Err(reason) => drop(failed.insert(name, reason)),
+            }
+        }
+        let mut rendered = Difference::between(self.before_hooks(), rendered);
         for added in &rendered.added {
             let name = &added.instance.workload;
             let checked = check_workload(name, &added.workload);
-            checked.map_err(|error| UpdateError::Invalid(named(&error, name)))?;
-            check_lifecycle(added)?;
+            let checked = checked.map_err(|error| UpdateError::Invalid(named(&error, name)));
+            if let Err(error) = checked.and_then(|()| check_lifecycle(added)) {
+                occasion.fail(&mut failed, name, error)?;
+            }
         }
+        rendered.added.retain(|added| !failed.contains_key(&added.instance.workload));
         let workload = |name: &str| change.workload(&self.desired, name).map(|workload| &**workload);
         if let Some(cycle) = find_cycle(workload, rendered.added.iter().map(|added| &added.instance.workload)) {
             return Err(UpdateError::Cycle(cycle));
         }
         let for_agents = rendered.for_agents(&self.effective);
-        Ok(PreparedUpdate { change, rendered, for_agents })
+        Ok(PreparedUpdate { change, rendered, for_agents, failed })
     }
 
     /// Puts what hooks made of an update in the place of what they were asked about.
@@ -265,7 +348,7 @@ impl ServerLoop {
     /// When workloads changed, subscribers have been told before the agents; otherwise the changes are answered, to
     /// be told after the requester.
     pub(super) fn commit(&mut self, prepared: PreparedUpdate) -> (Accepted, Changes) {
-        let PreparedUpdate { mut change, rendered, for_agents } = prepared;
+        let PreparedUpdate { mut change, rendered, for_agents, failed } = prepared;
         let agent_tags = std::mem::take(&mut change.agent_tags);
         let stays = change.keeps(&self.desired);
         let before = change.carry_out(&mut self.desired);
@@ -284,6 +367,7 @@ impl ServerLoop {
         if let Some(before_hooks) = &mut self.before_hooks {
             rendered.carry_out(before_hooks);
         }
+        self.put_failed(failed);
         if for_agents.is_empty() {
             return (Accepted::default(), changes);
         }
@@ -295,26 +379,63 @@ impl ServerLoop {
         self.before_hooks.as_ref().unwrap_or(&self.effective)
     }
 
-    /// The workloads that `change` touches as agents will get them, `None` for those that go: those that it names, and
-    /// those that use configs that it names.
+    /// The workloads that `change` touches as agents will get them: those that it names, and those that use configs that
+    /// it names. At a start, those that need more than their share come last.
     pub(super) fn rendered(
         &self,
         change: &StateChange,
-        budget: TemplateBudget,
-    ) -> Result<BTreeMap<Name, Option<Arc<Workload>>>, UpdateError> {
-        self.templates.begin_update();
+        occasion: Occasion,
+    ) -> Result<BTreeMap<Name, Rendered>, UpdateError> {
         let users = change.configs.keys().flat_map(|key| self.config_users.of(key));
-        let names: BTreeSet<&Name> = change.workloads.keys().chain(users).collect();
+        let mut names: BTreeSet<&Name> = change.workloads.keys().chain(users).collect();
         let config = |key: &str| change.config(&self.desired, key);
-        let one = |name: &Name| {
-            if budget == TemplateBudget::Workload {
-                self.templates.begin_update();
+        let mut start = StartBudget::new(names.len());
+        let mut rendered = BTreeMap::new();
+        self.templates.begin_update();
+        for is_last in [occasion == Occasion::Update, true] {
+            for name in std::mem::take(&mut names) {
+                let workload = change.workload(&self.desired, name);
+                let result = workload.map(|workload| match occasion {
+                    Occasion::Update => self.templates.render(workload, config),
+                    _ => self.templates.render_within(&mut start, is_last, workload, config),
+                });
+                let result = match result.transpose() {
+                    Err(RenderError::TooManySteps { .. }) if !is_last => {
+                        names.insert(name);
+                        continue;
+                    }
+                    Err(error) => {
+                        let refused = UpdateError::Invalid(named(&error, name));
+                        if !occasion.forgives(&error) {
+                            return Err(refused);
+                        }
+                        Err(refused.to_string())
+                    }
+                    Ok(workload) => Ok(workload),
+                };
+                rendered.insert(name.clone(), result);
             }
-            let workload = change.workload(&self.desired, name);
-            let rendered = workload.map(|workload| self.templates.render(workload, config)).transpose();
-            Ok((name.clone(), rendered.map_err(|error| UpdateError::Invalid(named(&error, name)))?))
-        };
-        names.into_iter().map(one).collect()
+        }
+        Ok(rendered)
+    }
+
+    /// Workloads of a start that cannot be taken over: they have no agent and never start, and say why. An update of
+    /// one makes a new try, like any workload whose agent changes.
+    fn put_failed(&mut self, failed: BTreeMap<Name, String>) {
+        for (name, reason) in failed {
+            log::error!("Workload '{name}' cannot be started: {reason}");
+            let Some(workload) = self.desired.workloads.get(&name) else { continue };
+            let workload = Arc::new(Workload { agent: Name::default(), ..Workload::clone(workload) });
+            let instance = InstanceName::new(&name, &workload.runtime_config, "");
+            let reason: String = reason.chars().take(ADDITIONAL_INFO_MAX / 4).collect();
+            self.states.set(&instance, ExecutionState::with_info(Phase::PendingStartingFailed, reason));
+            self.dependents.add(&name, &workload);
+            let added = AddedWorkload { instance, workload };
+            if let Some(before_hooks) = &mut self.before_hooks {
+                before_hooks.insert(name.clone(), added.clone());
+            }
+            self.effective.insert(name, added);
+        }
     }
 
     /// Only the tags of connected agents can be changed (spec/server.md section 8.5).
@@ -339,6 +460,7 @@ impl ServerLoop {
         let old_states = self.replace_effective(&difference.added, &deleted, &mut changes);
         for instance in &accepted.deleted {
             self.end_logs_of_workload(instance);
+            self.end_denied_subscriptions(instance);
         }
         let (finished, for_agents) = self.split_finished(deleted);
         if !self.subscriptions.is_empty() {
@@ -373,6 +495,7 @@ impl ServerLoop {
         for DeletedWorkload { instance, .. } in deleted {
             if let Some(stopped) = self.effective.remove(&instance.workload) {
                 self.dependents.remove(&instance.workload, &stopped.workload);
+                self.rights.end(&stopped.instance, &self.states);
                 // What has no state has stopped; nobody would ever report its end.
                 if self.states.get(&stopped.instance).is_some() {
                     self.stopping.note(&stopped);
@@ -389,6 +512,7 @@ impl ServerLoop {
             }
             self.effective.insert(name.clone(), entry.clone());
             self.dependents.add(name, &entry.workload);
+            self.rights.begin(entry);
             if let Some(agent) = self.agents.get_mut(&entry.instance.agent) {
                 agent.unconfirmed.remove(&entry.instance); // It is told of it, so it will report it.
             }
@@ -426,6 +550,7 @@ impl ServerLoop {
             }
             self.stopping.forget(instance);
             if let Some(state) = self.states.remove(instance) {
+                self.rights.forget_gone(instance, &self.states);
                 finished.push((WorkloadState::new(entry.instance, ExecutionState::plain(Phase::Removed)), state));
             }
         }

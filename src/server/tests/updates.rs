@@ -54,14 +54,15 @@ fn each_connected_agent_gets_one_plan_with_its_workloads_sorted_by_name() {
     assert!(matches!(cluster.take(d).last(), Some(FromServer::ServerHello(added)) if names(added) == ["away"]));
 }
 
-/// A whole state is not one update: what was accepted step by step must be accepted after a restart.
+/// Several updates may each render as much as one may. A start renders them together: what is too much fails, and
+/// neither those that take little nor the start itself.
 #[test]
-fn a_state_of_several_updates_that_each_rendered_much_is_accepted_after_a_restart() {
+fn a_start_renders_what_it_can_and_the_rest_fails_with_the_reason() {
     let template = format!("{}{}", "{{#each @root/l}}".repeat(5), "{{/each}}".repeat(5));
     let workload = |name: &str| {
         format!("    {name}: {{agent: A, runtime: podman, runtimeConfig: '{template}', configs: {{l: l}}}}\n")
     };
-    let items = ["x"; 14].join(", ");
+    let items = ["x"; 13].join(", ");
     let state = |workloads: &str| {
         format!("desiredState:\n  apiVersion: v1\n  configs: {{l: [{items}]}}\n  workloads:\n{workloads}")
     };
@@ -71,11 +72,26 @@ fn a_state_of_several_updates_that_each_rendered_much_is_accepted_after_a_restar
     let both = format!("{}{}", workload("c"), workload("d"));
     let error = cluster.update(&state(&both), &["desiredState.workloads.c", "desiredState.workloads.d"]).unwrap_err();
     assert!(error.contains("steps"), "the templates are too cheap for this test: {error}");
+    for name in ["c", "d", "e"] {
+        cluster.update(&state(&workload(name)), &[&format!("desiredState.workloads.{name}")]).unwrap();
+    }
+    let light = "    z: {agent: A, runtime: podman, runtimeConfig: '{{l}}', configs: {l: l}}\n";
+    cluster.update(&state(light), &["desiredState.workloads.z"]).unwrap();
     let stored = cluster.server.view().desired.clone();
-    ServerLoop::new().start_with(stored.clone()).expect_err("as one update it is refused, or this shows nothing");
-    let mut restarted = ServerLoop::new();
-    restarted.start_again_with(stored).unwrap();
-    assert_eq!(restarted.view().effective.len(), 2);
+    // One server was given all of it in a manifest, the other one had stored it.
+    for start in [ServerLoop::start_with, ServerLoop::start_again_with] {
+        let mut restarted = ServerLoop::new();
+        start(&mut restarted, stored.clone()).unwrap();
+        let agents = restarted.view().effective.iter().map(|(name, added)| (&**name, &*added.instance.agent));
+        assert_eq!(agents.collect::<Vec<_>>(), [("a", "A"), ("b", "A"), ("c", ""), ("d", ""), ("e", ""), ("z", "A")]);
+        let failed: Vec<_> = restarted.view().states.iter().filter(|(instance, _)| instance.agent.is_empty()).collect();
+        assert_eq!(failed.len(), 3);
+        for (_, state) in failed {
+            assert_eq!(state.phase, Phase::PendingStartingFailed);
+            assert!(state.additional_info.contains("take too many steps"), "{}", state.additional_info);
+        }
+        assert_eq!(restarted.view().desired, &stored, "what failed stays wanted");
+    }
 }
 
 #[test]
@@ -569,7 +585,7 @@ fn an_update_looks_at_what_it_names_and_at_the_users_of_its_configs_alone() {
         let change = requested_change(cluster.server.view(), update).unwrap();
         assert_eq!(change.workloads.keys().map(|name| &**name).collect::<Vec<_>>(), changed, "{masks:?}");
         assert_eq!(change.configs.keys().collect::<Vec<_>>(), configs, "{masks:?}");
-        let looked_at = cluster.server.rendered(&change, TemplateBudget::Update).unwrap();
+        let looked_at = cluster.server.rendered(&change, Occasion::Update).unwrap();
         assert_eq!(looked_at.keys().map(|name| &**name).collect::<Vec<_>>(), rendered, "{masks:?}");
     }
     // The index of users follows the workloads.
