@@ -428,7 +428,8 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         self.report(reports);
         self.submit(operations);
         self.submit(later);
-        self.runtime.forget_unwanted_conditions();
+        let reports = self.runtime.forget_unwanted_conditions(&mut self.store);
+        self.report(reports);
         for instance in gone {
             if self.store.get(&instance).is_none() && !self.runtime.has(&instance) {
                 self.report(vec![WorkloadState::new(instance, ExecutionState::plain(Phase::Removed))]);

@@ -90,7 +90,7 @@ pub enum RerunFinished {
 /// One workload that has a control loop.
 // [impl->swdd~agent-stores-running-workload~1]
 pub(super) struct WorkloadObject {
-    sender: WorkloadCommandSender,
+    pub(super) sender: WorkloadCommandSender,
     number: u64,
     /// The instance last ordered.
     pub(super) instance: InstanceName,
@@ -257,6 +257,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     // [impl->swdd~agent-handles-new-workload-operations]
     pub fn submit(&mut self, operation: Operation, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
         let name = operation.workload().clone();
+        if matches!(&operation, Operation::Update(updated) if self.is_withheld_as_it_is(&updated.new)) {
+            return Vec::new(); // The server cannot know for what it waits, and says once more what is wanted.
+        }
         let replaced = self.scheduler.take(&name);
         let before = replaced.as_ref().and_then(Waiting::new_instance).map(|added| added.instance.clone());
         let ordered = |before: &InstanceName| self.objects.get(&name).is_some_and(|object| object.is_to_run(before));
@@ -289,6 +292,13 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         reports.iter_mut().for_each(|report| self.await_gone(report));
         reports.extend(self.withhold(store));
         reports
+    }
+
+    /// Whether it runs as wanted and waits to stop because it may not run at the moment.
+    fn is_withheld_as_it_is(&self, added: &AddedWorkload) -> bool {
+        let name = &added.instance.workload;
+        matches!(self.scheduler.get(name), Some(Waiting::Withhold(updated)) if updated.new == *added)
+            && self.live(name).is_some_and(|object| object.runs(added))
     }
 
     /// What waits to stop and has a `gone` condition also keeps what it depends on until it is gone (rule 14).

@@ -414,6 +414,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 (self.instance, self.engine, self.wanted) = (instance, Some(engine), None);
                 (self.container, self.silent) = (Some(id), silent);
             }
+            WorkloadCommand::FoundIn(other) => self.found_in_other(other),
             WorkloadCommand::Observed { generation, state } => return self.on_observed(generation, state),
         }
         Flow::Continue

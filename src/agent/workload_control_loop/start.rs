@@ -37,6 +37,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if let Some(cause) = self.life.invalid().map(str::to_owned) {
             return self.fail_for_good(&cause);
         }
+        if self.inbox.names_another_container() {
+            // Commands come first; it may have arrived while an engine call was under way.
+            self.stage = Stage::RetryAt(self.context.clock.now(), start);
+            return;
+        }
         self.give_up_others();
         if self.must_search() {
             return self.search(start);

@@ -366,6 +366,68 @@ fn a_delete_does_not_wait_for_what_has_no_agent_and_no_longer_needs_it() {
     assert_eq!(plan.deleted, [DeletedWorkload { instance: b, dependencies: BTreeMap::new() }]);
 }
 
+/// Seeds 1202390 and 770985 of the simulation: what was last known of the old form was that it waits to start, which its
+/// agent may have let it do meanwhile. Then what it needs was stopped beside it.
+#[test]
+fn a_delete_waits_until_the_agent_has_heard_that_what_needed_it_moves_away() {
+    let needs_b = ", dependencies: {b: ADD_COND_RUNNING}";
+    for last_known in [Phase::PendingWaitingToStart, Phase::Succeeded, Phase::FailedLost] {
+        for is_lost in [false, true] {
+            let mut cluster = Cluster::with_manifest(&manifest(&[("a", "B", needs_b), ("b", "A", "")]));
+            let (agent, other) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
+            let (a, b) = (instance("a", "B"), instance("b", "A"));
+            cluster.report(other, &[(&a, last_known)]);
+            cluster.report(agent, &[(&b, Phase::Running)]);
+            cluster.update(&new_state(&[("a", "B", needs_b), ("b", "A", ", tags: {k: v}")]), &[]).unwrap();
+            cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
+            cluster.take_all();
+            cluster.update(&new_state(&[("a", "nobody", ""), ("b", "A", ", tags: {k: w}")]), &[]).unwrap();
+            assert_eq!(waits(&cluster, agent, "b"), ["a"], "{last_known}");
+            assert!(plans(&cluster.take(agent)).is_empty(), "{last_known}");
+            if is_lost {
+                cluster.close(other);
+            } else {
+                cluster.report(other, &[(&a, Phase::Removed)]);
+            }
+            let messages = cluster.take(agent);
+            let [plan] = plans(&messages)[..] else { panic!("{last_known}, {is_lost}: {messages:?}") };
+            assert_eq!(plan.deleted, [DeletedWorkload { instance: b, dependencies: BTreeMap::new() }]);
+            assert_eq!(names(&plan.added), ["b"]);
+        }
+    }
+}
+
+/// An update that keeps the instance name waits at its agent for what an earlier server has said, or this one on an
+/// earlier connection. Nobody told the agent any more that it had to wait for less.
+#[test]
+fn an_update_in_place_does_not_wait_for_what_no_longer_needs_it_after_a_restart_of_the_server() {
+    let needs_b = ", dependencies: {b: ADD_COND_RUNNING}";
+    let (a, b) = (instance("a", "B"), instance("b", "A"));
+    for needed in [false, true] {
+        let present = [("a", "B", if needed { needs_b } else { "" }), ("b", "A", ", tags: {k: v}")];
+        let mut cluster = Cluster::with_manifest(&manifest(&present));
+        let other = cluster.settled_agent("B");
+        cluster.report(other, &[(&a, Phase::Running)]);
+        for connection in ["another server", "another connection"] {
+            let agent = cluster.agent("A");
+            cluster.take_all();
+            cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
+            let messages = cluster.take(agent);
+            let [plan] = plans(&messages)[..] else { panic!("{connection}: {messages:?}") };
+            let waits: Vec<&str> = plan.deleted[0].dependencies.keys().map(String::as_str).collect();
+            assert_eq!((waits, names(&plan.added)), (if needed { vec!["a"] } else { vec![] }, vec!["b".to_owned()]));
+            // It may say the same more than once before it has heard that, and for another reason later.
+            cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
+            cluster.say(agent, ToServer::StatesComplete);
+            cluster.report(agent, &[(&b, Phase::Removed)]);
+            cluster.report(agent, &[(&b, Phase::Running)]);
+            cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
+            assert!(plans(&cluster.take(agent)).is_empty(), "{connection}");
+            cluster.close(agent);
+        }
+    }
+}
+
 /// Simulated seeds 810495 and 900351: what a delete waits for was known to a server that was killed, or was forgotten
 /// with the connection or when the instance was started again while it waits. Then nobody told the agent any more that
 /// it had to wait for less.
