@@ -142,10 +142,7 @@ fn check_files(change: &StateChange) -> Result<(), UpdateError> {
 /// A typo in a `lifecycle:` block must not switch a safety gate off, so it is not passed on (spec/lifecycle.md section 1).
 ///
 /// `left` is what the texts may still become that are read for this update.
-fn check_lifecycle(
-    AddedWorkload { instance, workload }: &AddedWorkload,
-    left: &mut usize,
-) -> Result<(), UpdateError> {
+fn check_lifecycle(AddedWorkload { instance, workload }: &AddedWorkload, left: &mut usize) -> Result<(), UpdateError> {
     let checked = lifecycle::of_config_within(&workload.runtime, &workload.runtime_config, left);
     let refused = |error: LifecycleError| UpdateError::Invalid(format!("Workload '{}': {error}", instance.workload));
     checked.map(drop).map_err(refused)

@@ -686,7 +686,8 @@ fn a_mount_point_that_adds_options_to_its_mount_is_refused_unless_it_was_stored_
 fn the_texts_that_are_read_for_one_update_are_bounded_together() {
     let text = format!("image: x, lifecycle: {{}}, unknown: [{}]", "x,".repeat(60_000));
     let state = |count: usize| {
-        let line = |number: usize| format!("    w{number}: {{agent: A, runtime: podman, runtimeConfig: '{{{text}}}'}}\n");
+        let line =
+            |number: usize| format!("    w{number}: {{agent: A, runtime: podman, runtimeConfig: '{{{text}}}'}}\n");
         let lines: String = (0..count).map(line).collect();
         format!("desiredState:\n  apiVersion: v1\n  workloads:\n{lines}")
     };
