@@ -325,8 +325,10 @@ impl Scenario {
             9 | 10 => self.set_dependencies(index, &mut workload),
             _ => {
                 workload.tags.insert("tag".to_owned(), self.random.u8(0..3).to_string());
-                workload.control_interface_access = self.any_access();
             }
+        }
+        if self.peek(3) == 0 {
+            workload.control_interface_access = self.any_access();
         }
         workload
     }
