@@ -511,6 +511,8 @@ pub const KUBE_NEWS: usize = 64;
 pub const ENGINE_OUTPUT_MAX: usize = 16 * 1024 * 1024;
 /// Standard error kept of one engine call, in bytes.
 pub const ENGINE_ERROR_MAX: usize = 4 * 1024;
+/// A hidden value of fewer bytes is left in what an engine says: it would be found in the middle of words.
+pub const MASKED_VALUE_MIN: usize = 4;
 /// An engine's call that is ended gets this long after SIGTERM before SIGKILL.
 pub const ENGINE_KILL_GRACE: Duration = Duration::from_secs(2);
 /// After an exit was seen, podman may still say running for this long.

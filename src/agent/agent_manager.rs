@@ -551,9 +551,9 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     }
 }
 
-/// Names become parts of paths, so a peer's mistake must not lead out of the run folder.
+/// Names become parts of paths and of arguments, so a peer's mistake must not lead out of the run folder.
 fn is_file_name(instance: &InstanceName) -> bool {
-    [&instance.workload, &instance.id].iter().all(|part| !part.is_empty() && has_name_characters(part))
+    [&instance.workload, &instance.id, &instance.agent].iter().all(|part| !part.is_empty() && has_name_characters(part))
 }
 
 fn is_acceptable(added: &AddedWorkload) -> bool {

@@ -3,6 +3,7 @@
 //! Thread: `wl:<name>`, which owns the folder of its workload. That of an instance whose container was one too many is
 //! removed by `scheduler`.
 
+use crate::model::validation::{mount_rule, unfit_for_mount};
 use crate::model::workload::{File, FileContent};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -14,7 +15,7 @@ use std::path::{Component, Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum WorkloadFileError {
     /// The path inside the workload is not that of a file.
-    #[error("invalid mount point '{mount_point}': '{reason}'")]
+    #[error("invalid mount point '{}': '{reason}'", mount_point.escape_debug())]
     MountPoint {
         /// As the user wrote it.
         mount_point: String,
@@ -80,6 +81,9 @@ fn write_file(folder: &Path, file: &File) -> Result<(PathBuf, String), WorkloadF
 /// The mount point without its root, so that it stays inside the folder it is joined to.
 fn relative(mount_point: &str) -> Result<PathBuf, WorkloadFileError> {
     let wrong = |reason: String| WorkloadFileError::MountPoint { mount_point: mount_point.to_owned(), reason };
+    if let Some(character) = unfit_for_mount(mount_point) {
+        return Err(wrong(mount_rule(character)));
+    }
     if mount_point.ends_with('/') {
         return Err(wrong(format!("'{mount_point}' is a directory, expected a file")));
     }
@@ -136,6 +140,11 @@ mod tests {
             ("/.", Err("'/.' is a directory, expected a file")),
             ("", Err("path '' is relative, expected absolute path")),
             ("a/b", Err("path 'a/b' is relative, expected absolute path")),
+            ("/a b/ä='x'", Ok("a b/ä='x'")),
+            (
+                "/x,source=/,destination=/host",
+                Err("It contains ',': commas, double quotes and control characters are not allowed."),
+            ),
             ("/a/../b", Err("path '/a/../b' contains invalid path components")),
             ("/..", Err("path '/..' contains invalid path components")),
         ] {

@@ -20,7 +20,9 @@ use crate::model::messages::{
     UpdateState, WorkloadPlan,
 };
 use crate::model::names::{InstanceName, Name, excerpt};
-use crate::model::validation::{check_api_version, check_config_keys, check_config_references, check_workload};
+use crate::model::validation::{
+    check_api_version, check_config_keys, check_config_references, check_mount_points, check_workload,
+};
 use crate::model::workload::Workload;
 use crate::wire::server_endpoint::PeerId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -126,6 +128,15 @@ fn too_large(id: &str, content: &RequestContent) -> Option<String> {
 
 fn invalid(error: &dyn std::error::Error) -> UpdateError {
     UpdateError::Invalid(error.to_string())
+}
+
+/// What an earlier server took stays as it is, also at a start; its agent says what is wrong with it.
+fn check_files(change: &StateChange) -> Result<(), UpdateError> {
+    for (name, workload) in &change.workloads {
+        let checked = workload.iter().try_for_each(|workload| check_mount_points(workload));
+        checked.map_err(|error| UpdateError::Invalid(named(&error, name)))?;
+    }
+    Ok(())
 }
 
 /// A typo in a `lifecycle:` block must not switch a safety gate off, so it is not passed on (spec/lifecycle.md section 1).
@@ -257,8 +268,10 @@ impl ServerLoop {
     }
 
     fn update_state(&mut self, requester: Requester, key: RequestKey, update: UpdateState) {
-        let prepared =
-            requested_change(self.view(), update).and_then(|change| self.prepare(change, Occasion::Update));
+        let prepared = requested_change(self.view(), update).and_then(|change| {
+            check_files(&change)?;
+            self.prepare(change, Occasion::Update)
+        });
         match (prepared, &self.hooks) {
             (Ok(prepared), Some(hooks)) if prepared.changes_workloads() => {
                 hooks.ask(prepared.message());

@@ -15,6 +15,7 @@ use crate::limits::{
 use crate::model::lifecycle::Check;
 use crate::runtime::command::EngineCall;
 use crate::runtime::exit_watch::belongs_to;
+use crate::runtime::masking::{MASK, Masked};
 use crate::runtime::{ProbeTarget, RuntimeError, Unwatched};
 use crate::threads;
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -443,8 +444,11 @@ impl Command {
     /// Runs it inside of the container and waits for its end.
     fn run(self) -> Outcome {
         let Some(container) = &self.target.container else { return Outcome::fails("its container is not known") };
-        let arguments = ["exec", container].into_iter().map(str::to_owned).chain(self.command).collect();
+        let exec = ["exec", container].map(str::to_owned);
+        let shown = exec.iter().cloned().chain(self.command.iter().map(|_| MASK.to_owned())).collect();
+        let arguments = exec.into_iter().chain(self.command).collect();
         let call = EngineCall::new(self.target.program, arguments).limit(self.limit);
+        let call = call.shown_as(Masked { shown, hidden: Vec::new() });
         match call.run(&mut Unwatched).map_err(RuntimeError::from) {
             Ok(_) => Outcome::Holds,
             Err(RuntimeError::TimedOut(_)) => Outcome::fails(format!("no answer within {} ms", self.limit.as_millis())),

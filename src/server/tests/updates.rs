@@ -601,3 +601,20 @@ fn a_lifecycle_block_is_checked_after_rendering_and_refused_with_workload_and_li
     assert!(error.contains(expected), "{error}");
     cluster.update(&state("deadlineMs"), &[]).unwrap();
 }
+
+#[test]
+fn a_mount_point_that_adds_options_to_its_mount_is_refused_unless_it_was_stored_before() {
+    let bad = |point: &str| manifest(&[("w", "A", &format!(", files: [{{mountPoint: \"{point}\", data: d}}]"))]);
+    for point in ["/x,source=/,destination=/host", "/x\\n", "/\\\"x"] {
+        let mut cluster = Cluster::default();
+        let state =
+            format!("desiredState:\n{}", bad(point).lines().map(|line| format!("  {line}\n")).collect::<String>());
+        let error = cluster.update(&state, &[]).unwrap_err();
+        let expected = format!("Unsupported mount point '{point}'. It contains '");
+        assert!(error.contains(&expected) && error.contains("(workload 'w')"), "{error}");
+    }
+    let mut stored = Cluster::with_manifest(&bad("/x,y"));
+    assert_eq!(stored.server.view().effective.len(), 1, "what was there before does not end a start");
+    stored.update("desiredState: {apiVersion: v1, configs: {k: v}}", &["desiredState.configs"]).unwrap();
+    assert_eq!(stored.update("desiredState: {}", &["desiredState.workloads.w"]).unwrap().0, [""; 0]);
+}
