@@ -10,6 +10,7 @@
 
 use super::container_config::joins_pod;
 use super::{ContainerId, ListedContainer};
+use crate::logging::may_log;
 use crate::model::names::InstanceName;
 use crate::model::workload::Workload;
 use std::fs;
@@ -72,7 +73,7 @@ pub fn leave_strangers<T>(
     candidates.retain(|one| {
         let ListedContainer { id, instance, in_pod, .. } = listed(one);
         let ours = noted.next().unwrap_or_default() || (!any_noted && (!in_pod || may_be_in_pod));
-        if !ours {
+        if !ours && may_log(&instance.workload) {
             let why = if any_noted { "another one was made for it" } else { "it belongs to a pod" };
             log::warn!("Container '{}' has the labels of workload '{instance}', but {why}. It is left alone.", id.0);
         }
