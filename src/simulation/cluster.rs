@@ -312,6 +312,7 @@ impl Cluster {
                     // Now: the container may be another one when the scheduler comes to it.
                     if let SchedulerEvent::State(report) = &event {
                         self.violations.extend(node.orders.check_ready(report, life.number, &node.engine));
+                        self.violations.extend(node.orders.check_end(report));
                     }
                     let _ = life.inbox.send(event); // The other end is part of the same life.
                 }
