@@ -1,16 +1,16 @@
-//! Who asked for which fields, and what changed: state changes to events (spec/server.md section 13).
+//! Who asked for which fields, and what changed: state changes to events.
 //!
 //! Thread: `server`; plain values. Differences are computed for the entries that changed and for nothing else.
 
 use super::RequestKey;
 use super::update::StateChange;
-use crate::limits::{LASTING_REQUEST_PART, LASTING_REQUESTS_BYTES, SUBSCRIPTIONS_PER_PEER_MAX};
+use crate::limits::{LASTING_REQUESTS_BYTES, SUBSCRIPTIONS_PER_PEER_MAX};
 use crate::model::complete_state::{
     AgentAttributes, DesiredState, Rendering, WorkloadStates, agent_node, config_node, execution_state_node,
     workload_node,
 };
 use crate::model::execution_state::ExecutionState;
-use crate::model::field_path::WILDCARD;
+use crate::model::mask_tree::{MaskTree, Wanted};
 use crate::model::messages::AlteredFields;
 use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
@@ -22,10 +22,10 @@ use std::sync::Arc;
 /// The keys that lead to a node. A key may contain dots, so a path is more than its text.
 pub type Path = Vec<String>;
 
-/// Masks by request, in the order of streams.
+/// Masks by request, in the order of streams; `None` stands for everything.
 #[derive(Debug, Default)]
 pub struct Subscriptions {
-    masks: BTreeMap<RequestKey, Vec<Path>>,
+    masks: BTreeMap<RequestKey, Option<MaskTree>>,
 }
 
 /// A stream has as many subscriptions as it may have.
@@ -36,10 +36,9 @@ pub struct Subscriptions {
 )]
 pub struct TooManySubscriptions;
 
-/// What a subscription takes, about.
-fn bytes(key: &RequestKey, paths: &[Path]) -> usize {
-    let parts = paths.iter().flatten().map(|part| part.len() + LASTING_REQUEST_PART);
-    key.id.len() + paths.len() * LASTING_REQUEST_PART + parts.sum::<usize>()
+/// What a subscription takes, in bytes, about.
+fn bytes(key: &RequestKey, masks: Option<&MaskTree>) -> usize {
+    key.id.len() + masks.map_or(0, MaskTree::bytes)
 }
 
 impl Subscriptions {
@@ -47,18 +46,14 @@ impl Subscriptions {
     ///
     /// # Errors
     /// [`TooManySubscriptions`].
-    pub fn add(&mut self, key: RequestKey, masks: &[String]) -> Result<(), TooManySubscriptions> {
-        let paths = masks.iter().filter(|mask| !mask.is_empty());
-        let mut paths: Vec<Path> = paths.map(|mask| mask.split('.').map(str::to_owned).collect()).collect();
-        if paths.is_empty() && !masks.is_empty() {
-            paths.push(vec![String::new()]); // Only empty masks: they select nothing, which is not everything.
-        }
+    pub fn add(&mut self, key: RequestKey, masks: Option<MaskTree>) -> Result<(), TooManySubscriptions> {
         let others = self.of_peer(key.peer).filter(|(other, _)| **other != key);
-        let (count, taken) = others.fold((0, 0), |(count, taken), (key, paths)| (count + 1, taken + bytes(key, paths)));
-        if count >= SUBSCRIPTIONS_PER_PEER_MAX || taken + bytes(&key, &paths) > LASTING_REQUESTS_BYTES {
+        let (count, taken) =
+            others.fold((0, 0), |(count, taken), (key, masks)| (count + 1, taken + bytes(key, masks.as_ref())));
+        if count >= SUBSCRIPTIONS_PER_PEER_MAX || taken + bytes(&key, masks.as_ref()) > LASTING_REQUESTS_BYTES {
             return Err(TooManySubscriptions);
         }
-        self.masks.insert(key, paths);
+        self.masks.insert(key, masks);
         Ok(())
     }
 
@@ -77,7 +72,7 @@ impl Subscriptions {
         self.masks.retain(|key, _| key.peer != peer || key.workload() != Some(workload));
     }
 
-    fn of_peer(&self, peer: PeerId) -> impl Iterator<Item = (&RequestKey, &Vec<Path>)> {
+    fn of_peer(&self, peer: PeerId) -> impl Iterator<Item = (&RequestKey, &Option<MaskTree>)> {
         let start = RequestKey { peer, id: String::new() };
         self.masks.range(start..).take_while(move |(key, _)| key.peer == peer)
     }
@@ -108,7 +103,7 @@ impl Subscriptions {
         if changes.is_empty() {
             return Vec::new();
         }
-        let matches = self.masks.iter().map(|(key, masks)| (key.clone(), changes.matching(masks)));
+        let matches = self.masks.iter().map(|(key, masks)| (key.clone(), changes.matching(masks.as_ref())));
         matches.filter(|(_, altered)| !altered.is_empty()).collect()
     }
 }
@@ -286,26 +281,25 @@ impl Changes {
 
     // -------------------------------------------------------------- matching
 
-    /// What a subscriber with `masks` is told (section 13.4).
-    fn matching(&self, masks: &[Path]) -> Altered {
+    /// What a subscriber with `masks` is told. Each changed path is compared with all of them at once.
+    fn matching(&self, masks: Option<&MaskTree>) -> Altered {
         let mut altered = Altered::default();
-        if masks.is_empty() {
+        let Some(masks) = masks else {
             altered.added.extend(self.added.iter().map(|(path, _)| path.clone()));
             altered.removed.extend(self.removed.iter().map(|(path, _)| path.clone()));
             altered.updated.extend(self.updated.iter().cloned());
-        }
-        for mask in masks {
-            for (found, changes) in [(&mut altered.added, &self.added), (&mut altered.removed, &self.removed)] {
-                for (path, tree) in changes {
-                    if leads_along(mask, path) {
-                        let below = mask.get(path.len()..).unwrap_or_default();
-                        collect_below(tree, below, path, found);
-                    }
+            return altered;
+        };
+        for (found, changes) in [(&mut altered.added, &self.added), (&mut altered.removed, &self.removed)] {
+            for (path, tree) in changes {
+                let (is_wanted, below) = follow(masks, path);
+                if is_wanted {
+                    found.insert(path.clone());
                 }
+                collect_below(tree, &below, &mut path.clone(), found);
             }
-            let concerned = self.updated.iter().filter(|path| mask.len() <= path.len() && leads_along(mask, path));
-            altered.updated.extend(concerned.cloned());
         }
+        altered.updated.extend(self.updated.iter().filter(|path| follow(masks, path).0).cloned());
         altered
     }
 }
@@ -331,22 +325,27 @@ fn current(states: &WorkloadStates, agent: &Name, workload: &Name, id: &Name) ->
     states.get(&instance).map(execution_state_node)
 }
 
-/// Whether mask and path agree as far as both go.
-fn leads_along(mask: &[String], path: &[String]) -> bool {
-    mask.iter().zip(path).all(|(part, key)| part == WILDCARD || part == key)
+/// Whether a mask ends on the way to the node at `path` or there, and where the others go on below it.
+fn follow<'m>(masks: &'m MaskTree, path: &Path) -> (bool, Wanted<'m>) {
+    path.iter().fold((false, masks.wanted()), |(is_wanted, wanted), key| {
+        let wanted = wanted.on(key);
+        (is_wanted || wanted.is_whole(), wanted)
+    })
 }
 
-/// The concrete paths that the rest of a mask leads to below an added or removed node; the node's own when the mask
-/// ends there or above.
-fn collect_below(node: &Node, mask: &[String], path: &Path, found: &mut BTreeSet<Path>) {
-    let Some((part, rest)) = mask.split_first() else {
-        found.insert(path.clone());
-        return;
-    };
+/// The concrete paths that masks lead to below an added or removed node.
+fn collect_below(node: &Node, wanted: &Wanted<'_>, path: &mut Path, found: &mut BTreeSet<Path>) {
     let Node::Map(entries) = node else { return };
-    for (key, child) in entries.iter().filter(|(key, _)| part == WILDCARD || part == *key) {
-        let mut below = path.clone();
-        below.push(key.clone());
-        collect_below(child, rest, &below, found);
+    for (key, child) in entries {
+        let below = wanted.on(key);
+        if below.is_nothing() {
+            continue;
+        }
+        path.push(key.clone());
+        if below.is_whole() {
+            found.insert(path.clone());
+        }
+        collect_below(child, &below, path, found);
+        path.pop();
     }
 }

@@ -13,6 +13,7 @@ use super::{PeerClass, RequestKey, ServerLoop};
 use crate::limits::{LOG_TIME_MAX, MASKS_PARTS_MAX, REQUEST_ID_MAX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle::{self, LifecycleError};
+use crate::model::mask_tree::MaskTree;
 use crate::model::messages::{
     AddedWorkload, DeletedWorkload, FromServer, ReadState, Request, RequestContent, Response, ResponseContent,
     UpdateState, WorkloadPlan,
@@ -21,7 +22,7 @@ use crate::model::names::{InstanceName, Name};
 use crate::model::validation::{check_api_version, check_config_keys, check_config_references, check_workload};
 use crate::model::workload::Workload;
 use crate::wire::server_endpoint::PeerId;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 /// The workloads of an accepted update, sorted by name.
@@ -76,7 +77,9 @@ fn too_large(id: &str, content: &RequestContent) -> Option<String> {
         }
         _ => return None,
     };
-    let parts: usize = masks.iter().map(|mask| mask.split('.').count()).sum();
+    // Who names a field twice means it once.
+    let different: HashSet<&String> = masks.iter().collect();
+    let parts: usize = different.into_iter().map(|mask| mask.split('.').count()).sum();
     (parts > MASKS_PARTS_MAX).then(|| {
         format!("The field masks have {parts} parts, at most {MASKS_PARTS_MAX} are allowed; use fewer or shorter masks")
     })
@@ -169,14 +172,25 @@ impl ServerLoop {
     }
 
     fn complete_state(&mut self, key: &RequestKey, read: &ReadState) {
-        let state = self.view().read(&read.masks);
+        match MaskTree::of_request(&read.masks) {
+            Ok(masks) => self.answer_read(key, masks.as_ref()),
+            Err(error) => self.refuse(key, &error.to_string()),
+        }
+    }
+
+    fn answer_read(&mut self, key: &RequestKey, masks: Option<&MaskTree>) {
+        let state = masks.map_or_else(|| self.view().everything(), |masks| self.view().select(masks));
         self.answer(key.peer, key.id.clone(), ResponseContent::CompleteState { state, altered: None });
     }
 
     /// The answer to the read comes first, so that events begin where it ends.
     fn subscribe(&mut self, key: RequestKey, read: &ReadState) {
-        match self.subscriptions.add(key.clone(), &read.masks) {
-            Ok(()) => self.complete_state(&key, read),
+        let masks = match MaskTree::of_request(&read.masks) {
+            Ok(masks) => masks,
+            Err(error) => return self.refuse(&key, &error.to_string()),
+        };
+        match self.subscriptions.add(key.clone(), masks.clone()) {
+            Ok(()) => self.answer_read(&key, masks.as_ref()),
             Err(error) => self.refuse(&key, &error.to_string()),
         }
     }
