@@ -128,6 +128,23 @@ impl MaskTree {
         Wanted { tree: self, places: vec![0] }
     }
 
+    /// All masks by their parts.
+    pub fn masks(&self) -> impl Iterator<Item = Vec<&str>> {
+        let ended = self.places.iter().enumerate().filter(|(_, place)| place.ends_here);
+        ended.map(|(place, _)| self.path(place))
+    }
+
+    /// The keys that lead to a place.
+    fn path(&self, mut place: usize) -> Vec<&str> {
+        let mut keys = Vec::new();
+        while place > 0 {
+            keys.push(self.key(place));
+            place = self.places.partition_point(|above| above.below.end <= place); // In rows, so the ends are sorted.
+        }
+        keys.reverse();
+        keys
+    }
+
     fn key(&self, place: usize) -> &str {
         &self.keys[self.places[place].key.clone()]
     }
@@ -226,13 +243,7 @@ impl<'m> Wanted<'m> {
         while !places[place].ends_here {
             place = places[place].below.clone().next()?;
         }
-        let mut keys = Vec::new();
-        while place > 0 {
-            keys.push(self.tree.key(place));
-            place = places.partition_point(|parent| parent.below.end <= place); // In rows, so their ends are sorted.
-        }
-        keys.reverse();
-        Some(keys.join("."))
+        Some(self.tree.path(place).join("."))
     }
 
     /// Which entries are wanted, wholly or in part.

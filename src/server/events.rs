@@ -22,10 +22,18 @@ use std::sync::Arc;
 /// The keys that lead to a node. A key may contain dots, so a path is more than its text.
 pub type Path = Vec<String>;
 
-/// Masks by request, in the order of streams; `None` stands for everything.
+/// Subscriptions by request, in the order of streams.
 #[derive(Debug, Default)]
 pub struct Subscriptions {
-    masks: BTreeMap<RequestKey, Option<MaskTree>>,
+    by_request: BTreeMap<RequestKey, Subscription>,
+}
+
+#[derive(Debug)]
+struct Subscription {
+    /// `None` stands for everything.
+    masks: Option<MaskTree>,
+    /// The instance that asked through its agent: its successor has not.
+    owner: Option<InstanceName>,
 }
 
 /// A stream has as many subscriptions as it may have.
@@ -42,59 +50,71 @@ fn bytes(key: &RequestKey, masks: Option<&MaskTree>) -> usize {
 }
 
 impl Subscriptions {
-    /// Subscribes the request `key`; its earlier masks are replaced. No masks mean everything.
+    /// Subscribes the request `key`; its earlier masks are replaced. No masks mean everything. `owner` is the instance
+    /// that asks through its agent.
     ///
     /// # Errors
     /// [`TooManySubscriptions`].
-    pub fn add(&mut self, key: RequestKey, masks: Option<MaskTree>) -> Result<(), TooManySubscriptions> {
+    pub fn add(
+        &mut self,
+        key: RequestKey,
+        masks: Option<MaskTree>,
+        owner: Option<InstanceName>,
+    ) -> Result<(), TooManySubscriptions> {
         let others = self.of_peer(key.peer).filter(|(other, _)| **other != key);
         let (count, taken) =
-            others.fold((0, 0), |(count, taken), (key, masks)| (count + 1, taken + bytes(key, masks.as_ref())));
+            others.fold((0, 0), |(count, taken), (key, other)| (count + 1, taken + bytes(key, other.masks.as_ref())));
         if count >= SUBSCRIPTIONS_PER_PEER_MAX || taken + bytes(&key, masks.as_ref()) > LASTING_REQUESTS_BYTES {
             return Err(TooManySubscriptions);
         }
-        self.masks.insert(key, masks);
+        self.by_request.insert(key, Subscription { masks, owner });
         Ok(())
     }
 
     /// Ends one subscription.
     pub fn remove(&mut self, key: &RequestKey) {
-        self.masks.remove(key);
+        self.by_request.remove(key);
     }
 
     /// Ends all subscriptions of a stream.
     pub fn remove_peer(&mut self, peer: PeerId) {
-        self.masks.retain(|key, _| key.peer != peer);
+        self.by_request.retain(|key, _| key.peer != peer);
     }
 
-    /// Ends all subscriptions of a workload that speaks through the stream of its agent.
-    pub fn remove_workload(&mut self, peer: PeerId, workload: &str) {
-        self.masks.retain(|key, _| key.peer != peer || key.workload() != Some(workload));
+    /// Ends all subscriptions of an instance that is gone.
+    pub fn remove_owner(&mut self, instance: &InstanceName) {
+        self.by_request.retain(|_, subscription| subscription.owner.as_ref() != Some(instance));
     }
 
-    fn of_peer(&self, peer: PeerId) -> impl Iterator<Item = (&RequestKey, &Option<MaskTree>)> {
+    /// The subscriptions of a workload that speaks through the stream of its agent, with their masks.
+    pub fn of_workload(&self, peer: PeerId, workload: &str) -> impl Iterator<Item = (&RequestKey, Option<&MaskTree>)> {
+        let own = self.of_peer(peer).filter(move |(key, _)| key.workload() == Some(workload));
+        own.map(|(key, subscription)| (key, subscription.masks.as_ref()))
+    }
+
+    fn of_peer(&self, peer: PeerId) -> impl Iterator<Item = (&RequestKey, &Subscription)> {
         let start = RequestKey { peer, id: String::new() };
-        self.masks.range(start..).take_while(move |(key, _)| key.peer == peer)
+        self.by_request.range(start..).take_while(move |(key, _)| key.peer == peer)
     }
 
     /// Whether that request is one.
     #[cfg(test)]
     pub fn contains(&self, key: &RequestKey) -> bool {
-        self.masks.contains_key(key)
+        self.by_request.contains_key(key)
     }
 
     /// How many each stream has.
     #[cfg(test)]
     pub fn by_peer(&self) -> BTreeMap<PeerId, usize> {
         let mut counts = BTreeMap::new();
-        self.masks.keys().for_each(|key| *counts.entry(key.peer).or_default() += 1);
+        self.by_request.keys().for_each(|key| *counts.entry(key.peer).or_default() += 1);
         counts
     }
 
     /// Whether nobody listens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.masks.is_empty()
+        self.by_request.is_empty()
     }
 
     /// The requests that `changes` concern, each with the paths that it is to be told.
@@ -103,7 +123,7 @@ impl Subscriptions {
         if changes.is_empty() {
             return Vec::new();
         }
-        let matches = self.masks.iter().map(|(key, masks)| (key.clone(), changes.matching(masks.as_ref())));
+        let matches = self.by_request.iter().map(|(key, one)| (key.clone(), changes.matching(one.masks.as_ref())));
         matches.filter(|(_, altered)| !altered.is_empty()).collect()
     }
 }

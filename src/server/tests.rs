@@ -7,6 +7,7 @@ mod logs;
 mod many_masks;
 mod masks;
 mod peers;
+mod rights;
 mod updates;
 
 use super::*;

@@ -4,19 +4,13 @@
 //! Thread: `server`; a plain value and the part of [`ServerLoop`] that uses it.
 
 use super::mutating_hooks::HookOutcome;
+use super::requester::Requester;
 use super::requests::PreparedUpdate;
-use super::{PeerClass, RequestKey, ServerLoop};
+use super::{RequestKey, ServerLoop};
 use crate::limits::{HOOK_WAITING, HOOK_WAITING_BYTES};
 use crate::model::messages::RequestContent;
 use crate::wire::server_endpoint::PeerId;
 use std::collections::VecDeque;
-
-/// Who asks: a stream, and on that of an agent the workload.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Requester {
-    peer: PeerId,
-    workload: Option<String>,
-}
 
 #[derive(Debug)]
 struct Waiting {
@@ -81,13 +75,13 @@ impl WaitingRequests {
     }
 
     /// The next request whose turn it is; `None` while hooks work or when none waits.
-    fn next(&mut self) -> Option<(RequestKey, RequestContent)> {
+    fn next(&mut self) -> Option<(Requester, RequestKey, RequestContent)> {
         if self.with_hooks.is_some() {
             return None;
         }
         let next = self.queue.pop_front()?;
         self.bytes -= next.bytes;
-        Some((next.key, next.content))
+        Some((next.requester, next.key, next.content))
     }
 
     /// What waits under `key` to last longer than its answer is cancelled before it has begun.
@@ -113,13 +107,6 @@ impl WaitingRequests {
 }
 
 impl ServerLoop {
-    /// Who sent a request, as far as the order of answers is concerned.
-    pub(super) fn requester_of(&self, key: &RequestKey) -> Requester {
-        let shared = self.peers.get(&key.peer).is_some_and(|peer| peer.class == PeerClass::Agent);
-        let workload = key.workload().filter(|_| shared).map(str::to_owned);
-        Requester { peer: key.peer, workload }
-    }
-
     /// The hooks have answered: carries the update out or refuses it, then serves what waited for that.
     pub(super) fn hooks_done(&mut self, outcome: HookOutcome) {
         let Some((key, prepared)) = self.waiting.end() else {
@@ -128,8 +115,8 @@ impl ServerLoop {
         };
         let result = self.hooked(prepared, outcome).map(|prepared| self.commit(prepared));
         self.update_done(key, result);
-        while let Some((key, content)) = self.waiting.next() {
-            self.serve(key, content);
+        while let Some((requester, key, content)) = self.waiting.next() {
+            self.serve_late(requester, key, content);
         }
     }
 }
@@ -141,7 +128,7 @@ mod tests {
 
     #[test]
     fn an_update_larger_than_all_that_may_wait_waits_alone() {
-        let requester = Requester { peer: PeerId(1), workload: None };
+        let requester = Requester { peer: PeerId(1), agent: None, workload: None };
         let mut waiting = WaitingRequests::default();
         let mut add = |bytes: usize| {
             let key = RequestKey { peer: PeerId(1), id: "x".to_owned() };

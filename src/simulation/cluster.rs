@@ -632,13 +632,15 @@ impl Cluster {
 
     /// Answers what is larger than anything explains: nothing may be left of what is gone.
     pub fn leaks(&self) -> Option<String> {
-        let [peers, names, stopping, waiting, states] = self.server.as_ref()?.sizes();
+        let [peers, names, stopping, waiting, states, rights] = self.server.as_ref()?.sizes();
         let streams = self.nodes.iter().filter(|node| node.stream.is_some()).count() + self.subscribers.len();
         if peers != streams || names != streams {
             return Some(format!("the server knows {peers} streams with {names} names, there are {streams}"));
         }
-        if stopping > states || waiting > states {
-            return Some(format!("the server remembers {stopping} stops and {waiting} deletes of {states} states"));
+        if stopping > states || waiting > states || rights > states {
+            return Some(format!(
+                "the server remembers {stopping} stops, {waiting} deletes and {rights} rights of {states} states"
+            ));
         }
         self.forgotten_subscriptions().or_else(|| self.nodes.iter().find_map(Node::leaks))
     }

@@ -1,12 +1,13 @@
-//! What a workload may ask: rules of its manifest against requests (spec/control-interface.md section 9).
+//! What a workload may ask: rules of its manifest against requests. The agent decides by it, and the server once more
+//! for what agents pass on.
 //!
-//! Thread: `control`; plain values. Decides on the model of a request, never on what stood on the wire.
+//! Thread: none, plain values. Decides on the model of a request, never on what stood on the wire.
 
+use super::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
+use super::field_path;
+use super::mask_tree::MaskTree;
+use super::messages::RequestContent;
 use crate::limits::AUTHORIZER_STEPS_MAX;
-use crate::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
-use crate::model::field_path;
-use crate::model::mask_tree::MaskTree;
-use crate::model::messages::RequestContent;
 use std::collections::BTreeSet;
 
 /// Stands for any text in a log rule, and for any one part in masks.
@@ -77,6 +78,18 @@ impl Authorizer {
             RequestContent::Missing => Err(Denial::Nothing),
         }
     }
+
+    /// Decides about the masks of a subscription; `None` means everything.
+    ///
+    /// # Errors
+    /// The first mask that decides against it.
+    pub fn check_read(&self, masks: Option<&MaskTree>) -> Result<(), Denial> {
+        let mut steps = Steps(AUTHORIZER_STEPS_MAX);
+        match masks {
+            None => self.read.check_parts(&[], &mut steps),
+            Some(masks) => masks.masks().try_for_each(|parts| self.read.check_parts(&parts, &mut steps)),
+        }
+    }
 }
 
 /// The masks of rules about `wanted`. An empty one matches nothing.
@@ -110,13 +123,16 @@ impl Rules<MaskTree> {
 
     fn check_mask(&self, mask: &str, steps: &mut Steps) -> Result<(), Denial> {
         // The empty mask has no parts, one that ends with a dot has an empty last one.
-        let asked = if mask.is_empty() { Vec::new() } else { field_path::parts(mask) };
-        if let Some(rule) = overlapping(&self.deny, &asked, steps)? {
-            return Err(Denial::DeniedBy { asked: mask.to_owned(), rule });
+        let parts = if mask.is_empty() { Vec::new() } else { field_path::parts(mask) };
+        self.check_parts(&parts, steps)
+    }
+
+    fn check_parts(&self, asked: &[&str], steps: &mut Steps) -> Result<(), Denial> {
+        if let Some(rule) = overlapping(&self.deny, asked, steps)? {
+            return Err(Denial::DeniedBy { asked: asked.join("."), rule });
         }
-        let everything = [WILDCARD];
-        let asked = if asked.is_empty() { &everything[..] } else { &asked };
-        if covers(&self.allow, asked, steps)? { Ok(()) } else { Err(Denial::NotAllowed(mask.to_owned())) }
+        let for_all = if asked.is_empty() { &[WILDCARD] } else { asked };
+        if covers(&self.allow, for_all, steps)? { Ok(()) } else { Err(Denial::NotAllowed(asked.join("."))) }
     }
 }
 
