@@ -205,6 +205,9 @@ pub const TCP_USER_TIMEOUT: Duration = Duration::from_secs(20);
 pub const HELLO_MAX: Duration = Duration::from_secs(10);
 /// A TLS handshake must be done within this time.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// Who ends a TLS connection reads on for this long until the other side has closed it as well, so that an alert or the
+/// last message arrives: some round trips of a slow network.
+pub const FAREWELL_MAX: Duration = Duration::from_secs(2);
 /// Bytes buffered per direction of a TLS connection: one record.
 pub const TLS_BUFFER: usize = 16 * 1024;
 /// TLS handshakes under way at the same time; for another one the oldest is given up, its client tries again.
