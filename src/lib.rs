@@ -28,6 +28,7 @@
 //! settings.rs              file < environment < flags, PEM texts, TLS decision                [main]
 //! model/                   values and rules: no I/O, no threads, no protobuf
 //!   yaml.rs                one YAML document with places and source texts                     -
+//!   yaml/budget.rs         what a YAML text becomes when its aliases are followed             -
 //!   manifest.rs            YAML text to DesiredState, errors with line numbers                -
 //!   lifecycle.rs           the `lifecycle:` block of a runtime configuration                  -
 //!   names.rs               names, and the instance name with its hash                         -

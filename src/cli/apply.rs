@@ -8,7 +8,7 @@ use super::manifest_schema;
 use super::output::Output;
 use super::state_input::hint_of_unreadable;
 use super::update::Update;
-use crate::limits::{MANIFEST_MAX, MANIFEST_WARNINGS_MAX};
+use crate::limits::{MANIFEST_MAX, MANIFEST_WARNINGS_MAX, YAML_FILE_MAX};
 use crate::model::complete_state::{API_VERSION, API_VERSION_DEPRECATED, DesiredState, Rendering};
 use crate::model::lifecycle;
 use crate::model::manifest::{Manifest, ManifestWorkload, TOP_KEYS, check_tag_shapes};
@@ -149,7 +149,7 @@ fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<Manifest, Cli
     let invalid = |text: &str, hint: String| {
         CommandError::input(format!("Invalid manifest data provided: {}: {text}", input.name), hint)
     };
-    let document = Document::read(&input.text).map_err(|error| {
+    let document = Document::read(&input.text, YAML_FILE_MAX).map_err(|error| {
         invalid(&error.message, hint_of_unreadable(&input.text, &error, "a manifest is one YAML or JSON document"))
     })?;
     let root = document.root();
@@ -196,7 +196,7 @@ fn check_lifecycles(input: &Input, manifest: &Manifest) -> Result<(), CommandErr
         }
         let Err(error) = lifecycle::of_config(&workload.runtime, config) else { continue };
         let path = ["workloads", name, "runtimeConfig"].map(|key| Step::Key(key.to_owned()));
-        let begins = Document::read(&input.text).ok().and_then(|document| document.locate(&path));
+        let begins = Document::read(&input.text, YAML_FILE_MAX).ok().and_then(|document| document.locate(&path));
         let line = begins
             .zip(error.location)
             .and_then(|(begins, at)| lifecycle::line_in_manifest(&input.text, begins, config, at.line));

@@ -9,7 +9,7 @@ use super::manifest::{At, Problem};
 use super::nearest::nearest;
 use super::yaml::{Document, Location, Plain, Yaml, path_text};
 use crate::limits::{
-    LIFECYCLE_BACKOFF_LOWEST, LIFECYCLE_TIME_MAX, PROBE_PERIOD_LOWEST, PROBE_TEXT_MAX, SOCKET_PATH_MAX,
+    LIFECYCLE_BACKOFF_LOWEST, LIFECYCLE_TIME_MAX, PROBE_PERIOD_LOWEST, PROBE_TEXT_MAX, SOCKET_PATH_MAX, YAML_CONFIG_MAX,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -258,7 +258,7 @@ pub fn of_config(runtime: &str, config: &str) -> Result<Option<Lifecycle>, Lifec
     if !RUNTIMES.contains(&runtime) || !may_have_block(config) {
         return Ok(None);
     }
-    let document = match Document::read(config) {
+    let document = match Document::read(config, YAML_CONFIG_MAX) {
         Ok(document) => document,
         Err(error) if config.contains(KEY) => {
             let message = format!("the runtime configuration cannot be read: {}", error.message);

@@ -3,7 +3,9 @@
 //! Thread: none, plain values.
 
 use super::{NewContainer, RuntimeError};
+use crate::limits::YAML_CONFIG_MAX;
 use crate::model::names::InstanceName;
+use crate::model::yaml;
 use serde::{Deserialize, Deserializer};
 
 /// Label with the full name of the instance.
@@ -40,7 +42,8 @@ impl ContainerConfig {
             let other = &new.workload.runtime;
             return Err(RuntimeError::Unsupported(format!("Received a workload for the wrong runtime: '{other}'")));
         }
-        serde_yaml::from_str(&new.workload.runtime_config).map_err(|error| RuntimeError::Unsupported(error.to_string()))
+        yaml::read(&new.workload.runtime_config, YAML_CONFIG_MAX)
+            .map_err(|error| RuntimeError::Unsupported(error.to_string()))
     }
 
     /// The arguments that create and start the container of `new` (spec/agent.md section 15.2).

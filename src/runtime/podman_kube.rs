@@ -23,9 +23,10 @@ use super::{
     CallSequence, CallWatch, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError,
     Unwatched,
 };
-use crate::limits::{KUBE_NEWS, LISTING_MAX, POD_DOWN_MAX};
+use crate::limits::{KUBE_NEWS, LISTING_MAX, POD_DOWN_MAX, YAML_CONFIG_MAX};
 use crate::model::messages::LogsRequest;
 use crate::model::names::{InstanceName, Name};
+use crate::model::yaml;
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -114,7 +115,7 @@ pub struct PodmanKubeConnector {
 
 impl KubeConfig {
     fn parse(text: &str) -> Result<Self, RuntimeError> {
-        serde_yaml::from_str(text).map_err(|error| RuntimeError::Unsupported(error.to_string()))
+        yaml::read(text, YAML_CONFIG_MAX).map_err(|error| RuntimeError::Unsupported(error.to_string()))
     }
 }
 
