@@ -130,6 +130,7 @@
 //!   container_config.rs    runtimeConfig and the arguments it turns into
 //!   container_engine.rs    create, start and clean-up, common to podman and nerdctl
 //!   container_list.rs      listings to ExecutionState
+//!   container_records.rs   which containers this agent made, and which only look so
 //!   pod_states.rs          containers of pods to ExecutionState
 //!   log_reader.rs          what an engine's log prints, line by line             [log:number]
 //!   podman.rs podman_kube.rs containerd.rs   one engine each

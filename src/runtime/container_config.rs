@@ -5,6 +5,7 @@
 use super::{NewContainer, RuntimeError};
 use crate::limits::YAML_CONFIG_MAX;
 use crate::model::names::InstanceName;
+use crate::model::workload::Workload;
 use crate::model::yaml;
 use serde::{Deserialize, Deserializer};
 
@@ -84,6 +85,14 @@ impl ContainerConfig {
     }
 }
 
+/// Whether the workload is wanted in a pod, which `--pod` says.
+#[must_use]
+pub fn joins_pod(workload: &Workload) -> bool {
+    let config: Result<ContainerConfig, _> = serde_yaml::from_str(&workload.runtime_config);
+    let joins = |option: &String| option == "--pod" || option.starts_with("--pod=");
+    config.is_ok_and(|config| config.command_options.iter().any(joins))
+}
+
 /// The filter that selects the containers of `instance`.
 #[must_use]
 pub fn filter_by_name(instance: &InstanceName) -> String {
@@ -104,7 +113,6 @@ pub(super) fn list_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::workload::Workload;
     use std::sync::Arc;
 
     fn new_container(runtime_config: &str) -> NewContainer {

@@ -121,6 +121,7 @@ impl EngineContainer {
             state: self.execution_state(),
             processes: self.process().into_iter().collect(),
             ended_at: self.ended_at(),
+            in_pod: self.pod().is_some(),
         })
     }
 
@@ -215,6 +216,7 @@ mod tests {
                 state: ExecutionState::exited(3),
                 processes: vec![],
                 ended_at: None,
+                in_pod: false,
             }]
         );
     }

@@ -90,6 +90,11 @@ impl EngineChildren {
         Ok((Self { shared: Arc::new(shared) }, PreviousChildren { records }))
     }
 
+    /// The folder of the agent, where the one with the records is.
+    pub(super) fn agent_folder(&self) -> PathBuf {
+        self.shared.folder.parent().unwrap_or(Path::new("")).to_owned()
+    }
+
     /// Records that a call of `program` is about to start. `None` when nothing can be written; the call is then
     /// made all the same, since only a crash of the agent during it would need the record.
     pub(super) fn announce(&self, program: &str) -> Option<ChildRecord> {

@@ -6,6 +6,7 @@ pub mod command;
 pub mod container_config;
 pub mod container_engine;
 pub mod container_list;
+pub mod container_records;
 pub mod containerd;
 pub mod engine_children;
 pub mod engine_cli;
@@ -71,6 +72,8 @@ pub struct ListedContainer {
     pub processes: Vec<MainProcess>,
     /// When it ended, in seconds since 1970; `None` while it runs or when the engine does not say.
     pub ended_at: Option<u64>,
+    /// Whether it belongs to a pod that the engine knows. Labels of those prove nothing, see [`container_records`].
+    pub in_pod: bool,
 }
 
 /// The main process of a container as the engine knows it.
@@ -175,11 +178,20 @@ pub trait RuntimeConnector: Send {
         self.delete(id)
     }
 
-    /// The containers labelled with exactly this instance, normally none or one.
+    /// The containers labelled with exactly this instance, normally none or one. Those in pods only when they were
+    /// noted, or when it is `wanted` so.
     ///
     /// # Errors
     /// `Failed` or `TimedOut` when the engine could not be asked.
-    fn find(&mut self, instance: &InstanceName) -> Result<Vec<ContainerId>, RuntimeError>;
+    fn find(&mut self, instance: &InstanceName, wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError>;
+
+    /// Notes for this and later agents that the container runs the instance.
+    fn note(&mut self, _instance: &InstanceName, _id: &ContainerId) {}
+
+    /// Whether that was noted last.
+    fn is_noted(&self, _instance: &InstanceName, _id: &ContainerId) -> bool {
+        false
+    }
 
     /// All containers of this agent, ended ones too. Entries that cannot be read are left out with a warning.
     ///

@@ -26,6 +26,7 @@ use super::{
 use crate::limits::{KUBE_NEWS, LISTING_MAX, POD_DOWN_MAX, YAML_CONFIG_MAX};
 use crate::model::messages::LogsRequest;
 use crate::model::names::{InstanceName, Name};
+use crate::model::workload::Workload;
 use crate::model::yaml;
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
@@ -503,11 +504,19 @@ impl RuntimeConnector for PodmanKubeConnector {
         })
     }
 
-    fn find(&mut self, instance: &InstanceName) -> Result<Vec<ContainerId>, RuntimeError> {
+    fn find(&mut self, instance: &InstanceName, _wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {
         let failed = self.failed_play.as_ref().is_some_and(|failed| failed.instance == *instance);
         let known = failed || self.played.contains_key(instance);
         let known = known || !self.stored_instances(Some(instance))?.is_empty();
         Ok(known.then(|| ContainerId(instance.to_string().into())).into_iter().collect())
+    }
+
+    fn note(&mut self, instance: &InstanceName, id: &ContainerId) {
+        self.cli.records().note(instance, id);
+    }
+
+    fn is_noted(&self, instance: &InstanceName, id: &ContainerId) -> bool {
+        self.cli.records().has(instance, id)
     }
 
     // [impl->swdd~podman-kube-implements-runtime-state-getter~1]

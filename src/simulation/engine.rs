@@ -775,6 +775,7 @@ impl World {
                     processes: if state.phase == Phase::Running { vec![process] } else { Vec::new() },
                     state,
                     ended_at: None,
+                    in_pod: false,
                 }
             })
             .collect()

@@ -405,6 +405,7 @@ mod tests {
             state: ExecutionState::plain(Phase::Running),
             processes: Vec::new(),
             ended_at: None,
+            in_pod: false,
         };
         told.event(SchedulerEvent::Listed { runtime: "podman".into(), result: Ok(vec![found]) });
         assert!(told.may_start(&unmet), "a listing has shown it as running");

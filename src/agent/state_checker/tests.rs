@@ -1,6 +1,7 @@
 //! The checker on one thread: a manual clock, listings and ends of processes given by the test.
 
 use super::*;
+use crate::model::workload::Workload;
 use crate::simulation::manual_clock::ManualClock;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -59,6 +60,7 @@ fn container(name: &str, state: &ExecutionState, pid: u32) -> ListedContainer {
         processes: (pid > 0).then(|| MainProcess { container: id.clone(), pid }).into_iter().collect(),
         id,
         ended_at: None,
+        in_pod: false,
     }
 }
 
@@ -599,7 +601,7 @@ impl RuntimeConnector for ScriptedConnector {
         Err(refusal())
     }
 
-    fn find(&mut self, _instance: &InstanceName) -> Result<Vec<ContainerId>, RuntimeError> {
+    fn find(&mut self, _instance: &InstanceName, _wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {
         Err(refusal())
     }
 

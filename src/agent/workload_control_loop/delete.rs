@@ -3,6 +3,7 @@
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
 //! Gives: states and the loop's end to the scheduler (may block there).
 
+use super::search::leave_strangers_of;
 use super::{AfterDelete, Flow, Leftovers, Stage, Start, WorkloadControlLoop, send_state};
 use crate::agent::agent_manager::SchedulerEvent;
 use crate::agent::backoff::retry_delay;
@@ -112,15 +113,16 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn delete_leftovers(&mut self) -> Result<(), RuntimeError> {
         let Some(engine) = &mut self.engine else { return Ok(()) };
         let ids = if self.leftovers == Leftovers::AnyInstance {
-            let listed = match engine.connector.list() {
+            let mut found = match engine.connector.list() {
                 // Its program is not there, so nothing can have been made with it.
                 Err(RuntimeError::NotInstalled(_)) => Vec::new(),
                 listed => listed?,
             };
-            let ours = listed.into_iter().filter(|found| found.instance.workload == self.instance.workload);
-            ours.map(|container| container.id).collect()
+            found.retain(|found| found.instance.workload == self.instance.workload);
+            leave_strangers_of(engine, &mut found, self.wanted.as_deref());
+            found.into_iter().map(|container| container.id).collect()
         } else {
-            engine.connector.find(&self.instance)?
+            engine.connector.find(&self.instance, self.wanted.as_deref())?
         };
         for id in ids {
             if self.container.as_ref() != Some(&id) {

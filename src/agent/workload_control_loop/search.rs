@@ -12,6 +12,8 @@ use crate::clock::Clock;
 use crate::limits::ADDITIONAL_INFO_MAX;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::Name;
+use crate::model::workload::Workload;
+use crate::runtime::container_records::leave_strangers;
 use crate::runtime::{ContainerId, ListedContainer, RuntimeError};
 use crossbeam_channel::{Receiver, bounded};
 use log::{debug, info, warn};
@@ -133,6 +135,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
             false => found.instance == self.instance,
         };
         let mut found: Vec<ListedContainer> = listed.into_iter().filter(ours).collect();
+        if let Some(engine) = &self.engine {
+            leave_strangers_of(engine, &mut found, self.wanted.as_deref());
+        }
         found.retain(|found| self.container.as_ref() != Some(&found.id));
         let serves = |found: &ListedContainer| found.instance == self.instance && found.state.phase == Phase::Running;
         let may_serve = any_instance && start != Start::Existing;
@@ -158,7 +163,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Err(RuntimeError::NotInstalled(_)) => Vec::new(),
             result => result?,
         };
-        for container in listed.into_iter().filter(|found| found.instance.workload == self.instance.workload) {
+        let mut found = listed;
+        found.retain(|found| found.instance.workload == self.instance.workload);
+        leave_strangers_of(&self.others[index].engine, &mut found, self.wanted.as_deref());
+        for container in found {
             if self.inbox.cancels_create() {
                 return Err(RuntimeError::Cancelled);
             }
@@ -169,4 +177,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.others.remove(index);
         Ok(())
     }
+}
+
+/// Leaves out what only looks like a container of the workload, of all that `engine` has under its name.
+pub(super) fn leave_strangers_of(engine: &Engine, found: &mut Vec<ListedContainer>, wanted: Option<&Workload>) {
+    leave_strangers(found, |one| one, |one| engine.connector.is_noted(&one.instance, &one.id), wanted);
 }

@@ -200,7 +200,7 @@ fn pods_of_a_failed_play_that_could_not_be_listed_were_forgotten() {
     let instance = new().instance;
     assert_eq!(calls(&script).len(), 5, "the volumes stay");
     let web = id(&instance.to_string());
-    assert_eq!(kube.find(&instance), Ok(vec![web.clone()]));
+    assert_eq!(kube.find(&instance, None), Ok(vec![web.clone()]));
     // As long as nobody can tell what is left, neither a create nor a delete may go on.
     script.on("6", "exit 125");
     assert!(create(&mut kube).is_err());
@@ -425,9 +425,9 @@ fn containers_are_not_listed_when_there_is_no_workload() {
 fn find_asks_for_exactly_this_instance() {
     let instance = InstanceName::with_id("web", "1", "agent_A");
     let script = ScriptedEngine::answering(&["echo web.1.agent_A.config"]);
-    assert_eq!(connector(&script).find(&instance), Ok(vec![id("web.1.agent_A")]));
+    assert_eq!(connector(&script).find(&instance, None), Ok(vec![id("web.1.agent_A")]));
     assert_eq!(script.calls(), [r"volume ls --filter name=^web\.1\.agent_A\.config$ --format={{.Name}}"]);
-    assert_eq!(connector(&ScriptedEngine::answering(&[""])).find(&instance), Ok(vec![]));
+    assert_eq!(connector(&ScriptedEngine::answering(&[""])).find(&instance, None), Ok(vec![]));
 }
 
 #[test]
