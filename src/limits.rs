@@ -374,6 +374,8 @@ const _: () = assert!(PATH_WAIT.as_millis() * PATH_THREADS as u128 * 2 < TURN_MA
 
 // --------------------------------------------------------------- persistence
 
+/// Maps and lists of a stored state are nested this deep at most. Manifests nest less deep than 128.
+pub const STORED_DEPTH_MAX: usize = 256;
 /// Pause before a state that could not be stored is tried again. A full disk seldom gets better at once.
 pub const STORE_RETRY: Duration = Duration::from_secs(30);
 
