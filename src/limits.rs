@@ -148,6 +148,9 @@ pub const LOG_TIME_MAX: usize = 64;
 /// Parts that all field masks of one request may have together, each mask counted once: a dozen masks for each of 5,000
 /// workloads. Each may take a hundred bytes while the state is read.
 pub const MASKS_PARTS_MAX: usize = 250_000;
+/// Parts of all paths that one event may tell as changed: a dozen fields of each of 5,000 workloads. The paths to many
+/// fields of a deep config take far more memory than the update that changes them.
+pub const CHANGES_PARTS_MAX: usize = 250_000;
 /// Places in the rules of a workload that one of its requests may be compared with. A dozen masks for each of 5,000
 /// workloads need half a million; each takes some ten nanoseconds while the other workloads of the agent wait.
 pub const AUTHORIZER_STEPS_MAX: usize = 2_000_000;

@@ -4,7 +4,7 @@
 
 use super::RequestKey;
 use super::update::StateChange;
-use crate::limits::{LASTING_REQUESTS_BYTES, SUBSCRIPTIONS_PER_PEER_MAX};
+use crate::limits::{CHANGES_PARTS_MAX, LASTING_REQUESTS_BYTES, SUBSCRIPTIONS_PER_PEER_MAX};
 use crate::model::complete_state::{
     AgentAttributes, DesiredState, Rendering, WorkloadStates, agent_node, config_node, execution_state_node,
     workload_node,
@@ -69,6 +69,11 @@ impl Subscriptions {
         }
         self.by_request.insert(key, Subscription { masks, owner });
         Ok(())
+    }
+
+    /// Ends all subscriptions.
+    pub fn take_all(&mut self) -> Vec<RequestKey> {
+        std::mem::take(&mut self.by_request).into_keys().collect()
     }
 
     /// Ends one subscription.
@@ -163,6 +168,8 @@ type StatesByWorkload = BTreeMap<Name, StatesById>;
 /// What one trigger changed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
+    /// Parts of all paths below. When there are too many, none of them is told.
+    parts: usize,
     /// The highest new nodes, with everything below them.
     added: Vec<(Path, Node)>,
     /// The highest nodes that are gone, with everything that was below them.
@@ -182,19 +189,32 @@ impl Changes {
         self.added.is_empty() && self.removed.is_empty() && self.updated.is_empty()
     }
 
-    /// Notes how the node at `path` changed (section 13.3). Both are sparse: empty containers are not there.
+    /// Whether too much changed to tell each path of it.
+    #[must_use]
+    pub fn are_too_many(&self) -> bool {
+        self.parts > CHANGES_PARTS_MAX
+    }
+
+    /// The node at `path` changed. Both are sparse: empty containers are not there.
     fn node(&mut self, path: &Path, old: Option<&Node>, new: Option<&Node>) {
+        self.compare(&mut path.clone(), old, new);
+    }
+
+    fn compare(&mut self, path: &mut Path, old: Option<&Node>, new: Option<&Node>) {
+        let before = self.added.len() + self.removed.len() + self.updated.len();
         match (old, new) {
+            _ if self.are_too_many() => return,
             (None, None) => {}
             (None, Some(new)) => self.added.push((path.clone(), new.clone())),
             (Some(old), None) => self.removed.push((path.clone(), old.clone())),
             (Some(Node::Map(old)), Some(Node::Map(new))) => {
                 let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
                 for key in keys {
-                    let mut below = path.clone();
-                    below.push(key.clone());
-                    self.node(&below, old.get(key), new.get(key));
+                    path.push(key.clone());
+                    self.compare(path, old.get(key), new.get(key));
+                    path.pop();
                 }
+                return;
             }
             (Some(Node::List(old)), Some(Node::List(new))) if old.is_empty() && !new.is_empty() => {
                 self.added.push((path.clone(), Node::List(new.clone())));
@@ -205,6 +225,7 @@ impl Changes {
             (Some(old), Some(new)) if old == new => {}
             (Some(_), Some(_)) => self.updated.push(path.clone()),
         }
+        self.parts += path.len() * (self.added.len() + self.removed.len() + self.updated.len() - before);
     }
 
     /// An agent came, went or changed.

@@ -209,6 +209,12 @@ impl ServerLoop {
 
     /// Tells subscribers what changed, each in one message with the new values.
     pub(super) fn publish(&mut self, changes: &Changes) {
+        if changes.are_too_many() {
+            for key in self.subscriptions.take_all() {
+                self.refuse(&key, "Too many fields changed at once; the event subscription ends, subscribe again");
+            }
+            return;
+        }
         for (key, altered) in self.subscriptions.concerned(changes) {
             let state = self.view().read_paths(altered.all());
             let altered = Some(altered.fields());

@@ -107,3 +107,34 @@ fn a_dozen_masks_for_each_of_five_thousand_workloads_are_room_enough_and_cost_li
     };
     assert_eq!(altered.added.len(), 100 * 4, "{:?}", altered.added.first());
 }
+
+#[test]
+fn an_update_of_very_many_deep_fields_ends_subscriptions_and_not_the_server() {
+    let state = |value: &str, leaves: usize| {
+        let wide = Node::map((0..leaves).map(|number| (format!("k{number}"), Node::text(value))));
+        let deep = (0..30).fold(wide, |below, _| Node::map([("a", below)]));
+        Node::map([("desiredState", Node::map([("configs", Node::map([("c", deep)]))]))])
+    };
+    let mut cluster = Cluster::default();
+    let masks = vec!["desiredState.configs".to_owned()];
+    let mut put = |cluster: &mut Cluster, value: &str, leaves: usize| {
+        let update = UpdateState { new_state: Some(Ok(state(value, leaves))), masks: masks.clone() };
+        let peer = cluster.commander();
+        let answer = cluster.ask(peer, RequestContent::UpdateState(update));
+        assert!(matches!(answer, ResponseContent::UpdateStateSuccess { .. }), "{answer:?}");
+    };
+    put(&mut cluster, "old", 1_000);
+    let (peer, _) = ask(&mut cluster, &["desiredState".to_owned()], true);
+    put(&mut cluster, "new", 1_000);
+    let event = cluster.take(peer).pop();
+    assert!(
+        matches!(&event, Some(FromServer::Response(Response { content: ResponseContent::CompleteState { altered: Some(altered), .. }, .. })) if altered.updated.len() == 1_000),
+        "{event:?}"
+    );
+    put(&mut cluster, "newer", 10_000);
+    let [FromServer::Response(Response { content: ResponseContent::Error(text), .. })] = &cluster.take(peer)[..] else {
+        panic!("the subscriber is told")
+    };
+    assert!(text.contains("subscribe again"), "{text}");
+    assert!(cluster.server.subscriptions.is_empty());
+}
