@@ -55,6 +55,18 @@ const _: () = assert!(BURST_TRIM_FROM >= TRIM_FROM);
 /// A burst is over when no message was sent for this long.
 pub const BURST_OVER_AFTER: Duration = Duration::from_secs(1);
 
+// ---------------------------------------------------------------------- log
+
+/// Longest text of a log line, in bytes; the rest is cut. What an engine says has half of it.
+pub const LOG_RECORD_MAX: usize = 8 * 1024;
+const _: () = assert!(2 * ADDITIONAL_INFO_MAX <= LOG_RECORD_MAX);
+/// Log lines about what one source did within [`LOG_SOURCE_TIME`]; further ones are of no use.
+pub const LOG_SOURCE_LINES: u64 = 20;
+/// Time in which the lines about one source are counted.
+pub const LOG_SOURCE_TIME: Duration = Duration::from_secs(60);
+/// Sources whose lines are counted each by itself, more than a cluster has; all others share what one may write.
+pub const LOG_SOURCES: usize = 256;
+
 // ------------------------------------------------------------------- queues
 
 /// Messages from all peers waiting for the server; full means that readers wait and TCP slows the peers down.
@@ -260,6 +272,11 @@ pub const CONTROL_OUTBOX: usize = 1024;
 pub const CONTROL_OUTBOX_BYTES: usize = 8 * 1024 * 1024;
 /// Ids of a workload's cancelled collections and subscriptions that are remembered, so that each is cancelled once.
 pub const CONTROL_CANCELLED: usize = 1024;
+/// Event subscriptions and log collections of one workload that its agent knows of at the same time. A handful is
+/// normal; the agent has to tell what comes of them from what an earlier container of the workload had asked for.
+pub const CONTROL_LASTING: usize = 256;
+/// Bytes of their ids.
+pub const CONTROL_LASTING_BYTES: usize = 64 * 1024;
 /// Bytes read from or written to one workload before it is another one's turn.
 pub const CONTROL_TURN: usize = 64 * 1024;
 /// Requests of one workload that wait for the connection to the server. A program asks a few things at a time.
@@ -285,10 +302,6 @@ pub const CONTROL_READER_RETRY_MAX: Duration = Duration::from_millis(100);
 pub const CONTROL_READER_RETRY_AWAY: Duration = Duration::from_secs(1);
 /// A workload that has not read for this long is asked less often: each try wakes a processor that may sleep.
 pub const CONTROL_READER_AWAY: Duration = Duration::from_secs(10);
-/// Log lines about one workload's mistakes within [`CONTROL_COMPLAINTS_TIME`]; further ones are of no use.
-pub const CONTROL_COMPLAINTS: u32 = 20;
-/// Time in which a workload's mistakes are counted.
-pub const CONTROL_COMPLAINTS_TIME: Duration = Duration::from_secs(60);
 /// Characters of a text from a workload that are shown in a log line.
 pub const CONTROL_LOGGED_TEXT: usize = 200;
 /// Bytes left over by an earlier user of a pipe that are thrown away at once: what a pipe can hold.
@@ -330,6 +343,9 @@ pub const MANIFEST_WARNINGS_MAX: usize = 20;
 
 /// Longest time that a `lifecycle:` block may name: a day. More can only be a mistake.
 pub const LIFECYCLE_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Longest time that one answer to a check may take. It keeps a socket, or a process of the engine; who needs longer does
+/// not work. A watchdog that a workload notifies may have any time: nothing waits for it.
+pub const PROBE_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 /// Shortest period and timeout of a check. Faster ones would only cost.
 pub const PROBE_PERIOD_LOWEST: Duration = Duration::from_millis(50);
 /// Shortest restart delay that a block may begin with. A container needs about that long to start.
@@ -352,8 +368,14 @@ pub const PROBE_SLACK: Duration = Duration::from_millis(20);
 pub const PROBE_UNSENT_RETRY: Duration = Duration::from_millis(100);
 /// Checks of one workload by a command are at least this far apart: each is a process, and one of the engine's.
 pub const EXEC_SPACING: Duration = Duration::from_secs(1);
-/// Commands that check something at the same time. More wait for their turn: each costs the engine a tenth of a second.
+/// Commands that check something at the same time, at most one of each workload. More wait for their turn: each costs
+/// the engine a tenth of a second.
 pub const EXEC_PARALLEL: usize = 4;
+/// A command that takes longer gives its slot back, so that hanging ones of some workloads delay no others for long.
+pub const EXEC_SLOT_MAX: Duration = Duration::from_secs(2);
+/// Commands that are waited for, hanging ones among them: each is a process of the engine, with some 10 MB.
+pub const EXEC_RUNNING_MAX: usize = 16;
+const _: () = assert!(EXEC_RUNNING_MAX > EXEC_PARALLEL);
 /// Bytes read of an answer to an HTTP request: its first line counts only.
 pub const HTTP_ANSWER_MAX: usize = 512;
 /// Bytes kept of what a command said when its check failed; it has to fit into [`CONDITION_INFO_MAX`] with the rest.

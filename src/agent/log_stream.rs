@@ -11,9 +11,10 @@
 use super::agent_manager::SchedulerEvent;
 use super::uplink_outbox::LogOutbox;
 use crate::limits::{LOG_LINES, LOG_STOP_MAX, LOG_STREAMS_MAX, STACK_LARGE};
+use crate::logging::may_log;
 use crate::model::log_entries;
 use crate::model::messages::{LogEntry, LogsRequest, ToServer};
-use crate::model::names::InstanceName;
+use crate::model::names::{InstanceName, excerpt};
 use crate::runtime::RuntimeConnector;
 use crate::runtime::log_reader::LogReader;
 use crate::threads::{self, Thread};
@@ -25,6 +26,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The source of log lines about logs that are asked for; by whom is not known here.
+const LOG_REQUESTS: &str = "log requests";
 
 /// One instance whose log is wanted.
 pub struct LogOrder {
@@ -76,7 +80,9 @@ impl LogStreams {
         for order in orders {
             let LogOrder { instance, connector } = order;
             let Some(connector) = connector else {
-                info!("Could not find workload '{}'", instance.workload);
+                if may_log(LOG_REQUESTS) {
+                    info!("Could not find workload '{}'", excerpt(&instance.workload));
+                }
                 self.refuse(request_id, instance, None);
                 continue;
             };
@@ -87,7 +93,9 @@ impl LogStreams {
                 continue;
             }
             if let Err(error) = self.start_one(request_id, wanted.clone(), instance.clone(), connector) {
-                warn!("Did not get log fetcher for '{}': {error}", instance.workload);
+                if may_log(LOG_REQUESTS) {
+                    warn!("Did not get log fetcher for '{}': {error}", instance.workload);
+                }
                 self.refuse(request_id, instance, Some(format!("[no log: {error}]")));
             }
         }
@@ -227,12 +235,14 @@ impl LogStream {
         let calls = match connector.log_calls(&self.instance, &self.wanted) {
             Ok(calls) => calls,
             Err(error) => {
-                warn!("Did not get log fetcher for '{}': {error}", self.instance.workload);
+                if may_log(LOG_REQUESTS) {
+                    warn!("Did not get log fetcher for '{}': {error}", self.instance.workload);
+                }
                 self.queue(vec![format!("[no log: {error}]")]);
                 return Vec::new();
             }
         };
-        if calls.is_empty() {
+        if calls.is_empty() && may_log(LOG_REQUESTS) {
             info!("Did not get log fetcher for '{}': it has no container", self.instance.workload);
         }
         let mut readers = Vec::new();

@@ -5,6 +5,7 @@
 use super::requester::Requester;
 use super::{PeerClass, RequestKey, ServerLoop};
 use crate::limits::{LASTING_REQUEST_PART, LASTING_REQUESTS_BYTES, LOG_CAMPAIGNS_PER_PEER_MAX};
+use crate::logging::may_log;
 use crate::model::log_entries;
 use crate::model::messages::{FromServer, LogEntry, LogsRequest, ResponseContent};
 use crate::model::names::{InstanceName, Name, excerpt};
@@ -241,7 +242,7 @@ impl ServerLoop {
             let peer = *self.names.get(name)?;
             Some(RequestKey { peer, id: id.to_owned() })
         });
-        if found.is_none() {
+        if found.is_none() && may_log("unknown log requests") {
             log::warn!("Dropping logs for the unknown request '{}'.", excerpt(full_id));
         }
         found

@@ -40,7 +40,7 @@ impl Cluster {
         let peer = PeerId(self.opened);
         let (outbox, reader) = outbox();
         self.readers.insert(peer, reader);
-        self.server.on_event(ServerEvent::Peer(PeerEvent::Opened { peer, hello, outbox }));
+        self.server.on_event(ServerEvent::Peer(PeerEvent::Opened { peer, hello, source: String::new(), outbox }));
         peer
     }
 

@@ -117,7 +117,7 @@ fn an_update_of_very_many_deep_fields_ends_subscriptions_and_not_the_server() {
     };
     let mut cluster = Cluster::default();
     let masks = vec!["desiredState.configs".to_owned()];
-    let mut put = |cluster: &mut Cluster, value: &str, leaves: usize| {
+    let put = |cluster: &mut Cluster, value: &str, leaves: usize| {
         let update = UpdateState { new_state: Some(Ok(state(value, leaves))), masks: masks.clone() };
         let peer = cluster.commander();
         let answer = cluster.ask(peer, RequestContent::UpdateState(update));
