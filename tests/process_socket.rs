@@ -14,7 +14,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 use support::process::{clean_command, exit_code};
-use support::{Cluster, LIMIT, Process, manifest, wait_until, workload};
+use support::{Cluster, LIMIT, Process, leave_out, manifest, wait_until, workload};
 
 /// A user that is neither root nor the one that runs the tests.
 const STRANGER: u32 = 65534;
