@@ -5,7 +5,7 @@
 
 use super::lifecycle::adopted_state;
 use super::runtime_manager::{Identity, RerunFinished, RuntimeManager, WorkloadThreads};
-use super::workload_command::{HeldContainer, WorkloadCommand};
+use super::workload_command::{HeldContainer, OtherEngine, WorkloadCommand};
 use super::workload_scheduler::{Created, Operation, Updated, Waiting};
 use crate::clock::Clock;
 use crate::model::execution_state::{Phase, WorkloadState};
@@ -249,6 +249,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             name
         };
         let identity = identity(runtime, &container);
+        self.tell_of_another_container(&container.instance.workload, runtime);
         // The same instance goes on elsewhere: what becomes of this container is not its state.
         let silent = self.objects.get(&container.instance.workload).is_some_and(|it| it.instance == container.instance);
         let Some(held) = self.hold(runtime, container, silent) else { return Vec::new() };
@@ -257,6 +258,15 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             object.deleting = true;
         }
         reports
+    }
+
+    /// The control loop of the workload may have given up this engine, which was silent for long: it starts nothing
+    /// any more beside what the engine has. Its own engine is never given up.
+    fn tell_of_another_container(&self, workload: &Name, runtime: &Name) {
+        let Some(object) = self.objects.get(workload).filter(|object| object.runtime != *runtime) else { return };
+        let Some(engine) = self.engine(runtime) else { return };
+        let other = OtherEngine { runtime: runtime.clone(), engine, until: None };
+        let _ = object.sender.send(WorkloadCommand::FoundIn(other)); // Ended means that it starts nothing.
     }
 
     fn hold(&self, runtime: &Name, container: ListedContainer, silent: bool) -> Option<WorkloadCommand> {

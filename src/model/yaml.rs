@@ -145,6 +145,14 @@ fn alone(size: usize) -> Option<MutexGuard<'static, ()>> {
     (size >= YAML_ALONE_FROM).then(|| ALONE.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
+/// Checks that all documents of a text together become at most `budget` bytes, see [`Document::read`].
+///
+/// # Errors
+/// [`YamlError`] when they become more. What else may be wrong with the text is not looked at.
+pub fn check(text: &str, budget: usize) -> Result<(), YamlError> {
+    budget::expanded_size(text, budget).map(drop)
+}
+
 /// Reads a value out of a text of one document, which may become `budget` bytes, see [`Document::read`].
 ///
 /// # Errors
@@ -186,6 +194,12 @@ impl<'t> Document<'t> {
             SourceText(&mut root).deserialize(serde_yaml::Deserializer::from_str(text)).map_err(error)?;
         }
         Ok(Self { text, size, root })
+    }
+
+    /// What it becomes when its aliases are followed, in bytes; reading it takes some 10 ns for each.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
     }
 
     /// The outermost node.
@@ -541,5 +555,54 @@ mod tests {
         let bomb = "a: &a [x,x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\n\
                     d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: [*e,*e,*e,*e,*e,*e,*e,*e,*e,*e]\n";
         assert!(Document::read(bomb, BUDGET).unwrap_err().message.contains("its aliases are followed"));
+    }
+
+    #[test]
+    fn what_becomes_of_aliases_and_tags_is_bounded_by_bytes() {
+        let (kilobytes, many) = ("x".repeat(20_000), 20_000);
+        for (what, text) in [
+            ("one text", format!("a: &a {kilobytes}\nb: [{}]\n", "*a, ".repeat(many))),
+            ("a list", format!("a: &a [{}]\nb: [{}]\n", "x, ".repeat(100), "*a, ".repeat(many))),
+            ("keys", format!("a: &a {kilobytes}\nb: [{}]\n", "{*a : x}, ".repeat(many))),
+            ("lists of lists", {
+                let level = |n: usize| format!("l{n}: &l{n} [{}]\n", format!("*l{}, ", n - 1).repeat(100));
+                format!("l0: &l0 x\n{}{}{}{}", level(1), level(2), level(3), level(4))
+            }),
+            ("an anchor that is there twice", format!("- &a x\n- &a {kilobytes}\n- [{}]\n", "*a, ".repeat(many))),
+            ("tags", format!("%TAG !e! tag:{kilobytes}\n---\n[{}]\n", "!e!a x, ".repeat(many))),
+            ("long tags", format!("[{}]", format!("!<tag:{kilobytes}> x, ").repeat(100))),
+            ("keys without values", format!("{{{}}}", "x, ".repeat(many))),
+            ("nodes", format!("[{}]", "x,".repeat(many))),
+            ("a second document", format!("a\n---\na: &a {kilobytes}\nb: [{}]\n", "*a, ".repeat(many))),
+            ("what nobody looks at", format!("image: x\nunknown: [&a {kilobytes}, {}]\n", "*a, ".repeat(many))),
+            ("indented lines", format!("{}\"{}\"{}", "[".repeat(100), "a\\n".repeat(many), "]".repeat(100))),
+        ] {
+            for error in [
+                Document::read(&text, BUDGET).err(),
+                super::read::<IgnoredAny>(&text, BUDGET).err(),
+                read_all::<IgnoredAny>(&text, BUDGET).err(),
+            ] {
+                let message = error.map(|error| error.message).unwrap_or_default();
+                assert!(message.starts_with("the YAML text becomes more than 1048576 bytes"), "{what}: {message}");
+            }
+        }
+        for text in ["a: &a [*a]", "&a {x: [1, {y: *a}]}", "? &a [*a]\n: x"] {
+            let message = Document::read(text, BUDGET).unwrap_err().message;
+            assert_eq!(message, "the alias '*a' is inside of its own anchor", "{text}");
+        }
+    }
+
+    #[test]
+    fn aliases_within_the_budget_are_followed() {
+        let many = 1_500;
+        let text = format!("a: &a {{k: [1, 2]}}\nb: [{}]\nc: &a x\nd: *a\n", "*a, ".repeat(many));
+        let tree = read(&text);
+        let Some(Yaml::List(items)) = tree.get("b") else { panic!("{tree:?}") };
+        assert_eq!(items.len(), many);
+        assert!(items.iter().all(|item| Some(item) == tree.get("a")));
+        assert_eq!(tree.get("d"), Some(&Yaml::Text("x".into())));
+        let texts: Vec<String> = super::read(&format!("[&a 1.10, *a, {}]", "x".repeat(BUDGET / 2)), BUDGET).unwrap();
+        assert_eq!(texts[..2], ["1.10", "1.10"]);
+        assert_eq!(read_all::<String>("--- &a x\n--- y\n", BUDGET), Ok(vec!["x".to_owned(), "y".to_owned()]));
     }
 }

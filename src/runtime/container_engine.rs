@@ -3,7 +3,7 @@
 //! Thread: the caller's: `wl:<name>` for create, start and delete, `watch:<engine>` for listings.
 //! Owns: nothing; the engines keep the containers.
 
-use super::command::{CallError, EngineOutput};
+use super::command::{CallError, EngineCall, EngineOutput};
 use super::container_config::{ContainerConfig, joins_pod};
 use super::engine_cli::EngineCli;
 use super::log_reader::{LogCall, log_arguments};
@@ -84,7 +84,8 @@ impl<E: ContainerEngine> RuntimeConnector for E {
         watch: &mut dyn CallWatch,
     ) -> Result<ContainerId, RuntimeError> {
         let config = ContainerConfig::of(new, self.runtime_name())?;
-        run_or_clean_up(self, config.run_arguments(new), new, None, limit, watch)
+        let call = self.cli().change(config.run_arguments(new)?).shown_as(config.shown_run_arguments(new)?);
+        run_or_clean_up(self, call.limit(limit), new, None, watch)
     }
 
     fn start(
@@ -95,7 +96,8 @@ impl<E: ContainerEngine> RuntimeConnector for E {
         watch: &mut dyn CallWatch,
     ) -> Result<ContainerId, RuntimeError> {
         let config = ContainerConfig::of(new, self.runtime_name())?;
-        run_or_clean_up(self, config.start_arguments(&id.0), new, Some(id), limit, watch)
+        let call = self.cli().change(config.start_arguments(&id.0)).shown_as(config.shown_start_arguments(&id.0));
+        run_or_clean_up(self, call.limit(limit), new, Some(id), watch)
     }
 
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
@@ -148,14 +150,13 @@ impl<E: ContainerEngine> RuntimeConnector for E {
 /// removes what is there anyway, so a cancelled one ends at once.
 fn run_or_clean_up<E: ContainerEngine>(
     engine: &E,
-    arguments: Vec<String>,
+    call: EngineCall<'_>,
     new: &NewContainer,
     existing: Option<&ContainerId>,
-    limit: Option<Duration>,
     watch: &mut dyn CallWatch,
 ) -> Result<ContainerId, RuntimeError> {
     let socket = new.notify_socket.as_ref().map(|path| (NOTIFY_SOCKET, path.to_string_lossy().into_owned()));
-    let result = engine.cli().change(arguments).variables(socket).limit(limit).run(watch);
+    let result = call.variables(socket).run(watch);
     let in_pods = joins_pod(&new.workload);
     result.and_then(|output| created_id(engine, output, &new.instance, in_pods)).map_err(|error| {
         if !matches!(error, CallError::NotInstalled(_) | CallError::NotStarted(_) | CallError::Cancelled) {

@@ -23,6 +23,8 @@ use std::time::Duration;
 /// Name of the runtime in manifests.
 pub const RUNTIME_NAME: &str = "containerd";
 const PROGRAM: &str = "nerdctl";
+/// Label by which nerdctl remembers `--rm`.
+const LABEL_AUTO_REMOVE: &str = "nerdctl/auto-remove";
 
 /// Runs workloads with nerdctl for one agent.
 #[derive(Debug, Clone)]
@@ -182,11 +184,11 @@ struct PsEntry {
 
 impl PsEntry {
     fn id(&self) -> Option<&str> {
-        self.id.as_str().filter(|id| !id.is_empty())
+        self.id.as_str().filter(|id| ContainerId::printed(id).is_some())
     }
 
     fn container(&self) -> Option<ContainerId> {
-        self.id().map(|id| ContainerId(id.into()))
+        self.id().and_then(ContainerId::printed)
     }
 
     /// The labels are one text, `key=value,key=value`, in any order. A value with a comma, which an image may bring,
@@ -232,7 +234,7 @@ struct Inspection {
 
 impl Inspection {
     fn container(&self) -> Option<ContainerId> {
-        self.id.as_str().map(|id| ContainerId(id.into()))
+        self.id.as_str().and_then(ContainerId::printed)
     }
 
     fn label(&self, name: &str) -> Option<&str> {
@@ -261,6 +263,10 @@ impl Inspection {
         match (status.to_ascii_lowercase().as_str(), code) {
             ("created" | "restarting", _) => with_status(Phase::PendingStarting),
             ("running", _) => ExecutionState::plain(Phase::Running),
+            // It removes itself, so whether anybody sees the exit code is up to chance.
+            ("exited" | "dead", _) if self.label(LABEL_AUTO_REMOVE) == Some("true") => {
+                ExecutionState::plain(Phase::FailedLost)
+            }
             ("exited", Some(code)) => ExecutionState::exited(code),
             ("dead", Some(code)) => ExecutionState::with_info(Phase::FailedExecFailed, format!("Exit code: '{code}'")),
             ("removing", _) => with_status(Phase::Stopping),

@@ -13,6 +13,7 @@ pub mod engine_cli;
 pub mod exit_watch;
 pub mod kube_manifest;
 pub mod log_reader;
+pub mod masking;
 pub mod pod_states;
 pub mod podman;
 pub mod podman_kube;
@@ -22,7 +23,7 @@ mod scripted_engine;
 pub use crate::child::{CallSequence, CallWatch, Unwatched};
 use crate::model::execution_state::ExecutionState;
 use crate::model::messages::LogsRequest;
-use crate::model::names::InstanceName;
+use crate::model::names::{InstanceName, has_name_characters};
 use crate::model::workload::Workload;
 use log_reader::LogCall;
 use std::path::PathBuf;
@@ -32,6 +33,16 @@ use std::time::Duration;
 /// The engine's own name of what it created: the 64 hex digits of a container.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ContainerId(pub Arc<str>);
+
+impl ContainerId {
+    /// An id that an engine printed; `None` for what could be taken for something else than an id when it is an
+    /// argument of a call.
+    #[must_use]
+    pub fn printed(text: &str) -> Option<Self> {
+        let begins = text.starts_with(|first: char| first.is_ascii_alphanumeric());
+        (begins && has_name_characters(text)).then(|| Self(text.into()))
+    }
+}
 
 /// What a create needs besides the workload.
 #[derive(Debug, Clone)]

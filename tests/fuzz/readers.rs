@@ -123,8 +123,8 @@ pub fn configs(bytes: &[u8]) {
         };
         for control in [None, Some("/run/folder")] {
             let new = new(control);
-            if let Ok(config) = ContainerConfig::of(&new, runtime) {
-                let arguments = config.run_arguments(&new);
+            let arguments = ContainerConfig::of(&new, runtime).and_then(|config| config.run_arguments(&new));
+            if let Ok(arguments) = arguments {
                 assert!(arguments.contains(&format!("--label=name={}", new.instance)), "{arguments:?}");
             }
             let played = podman_kube::played_manifest(&new);
@@ -135,7 +135,8 @@ pub fn configs(bytes: &[u8]) {
         let _ = lifecycle::of_config(runtime, text).map_err(|error| assert!(!error.to_string().is_empty()));
     }
     for document in kube_manifest::pod_documents(text) {
-        assert_eq!(kube_manifest::pod_documents(&document.text), [document.clone()], "it changes when it is written");
+        let again = kube_manifest::pod_documents(&document.text);
+        assert_eq!(again, std::slice::from_ref(&document), "it changes when it is written");
     }
     let _ = kube_manifest::first_container(text);
 }
@@ -354,12 +355,26 @@ pub fn files(bytes: &[u8]) {
     let files: Vec<File> = lines.chunks(2).enumerate().map(file).collect();
     let scratch = Scratch::new("files");
     let folder = scratch.0.join("workload");
-    for (path, _) in write_files(&folder, &files).into_iter().flatten() {
+    let written = write_files(&folder, &files).unwrap_or_default();
+    for (path, _) in &written {
         let below = path.strip_prefix(&folder).expect("it lies in the folder");
         assert!(below.components().all(|part| matches!(part, Component::Normal(_))), "{below:?}");
     }
+    mounted(written);
     let found: Vec<PathBuf> = entries(&scratch.0);
     assert!(found.iter().all(|path| *path == folder), "something was written beside the folder: {found:?}");
+}
+
+/// Each mount has the options that it is meant to have, whatever the mount point is called.
+fn mounted(files: Vec<(PathBuf, String)>) {
+    let workload = Arc::new(Workload::new("agent_A", "podman", "image: x"));
+    let (instance, count) = (workload.instance_name("web"), files.len());
+    let new = NewContainer { instance, workload, control_interface: None, files, notify_socket: None };
+    let arguments = ContainerConfig::of(&new, "podman").and_then(|config| config.run_arguments(&new));
+    let Ok(arguments) = arguments else { return };
+    let mounts: Vec<&String> = arguments.iter().filter(|argument| argument.starts_with("--mount=")).collect();
+    assert_eq!(mounts.len(), count, "{arguments:?}");
+    assert!(mounts.iter().all(|mount| mount.split(',').count() == 4), "{mounts:?}");
 }
 
 fn entries(folder: &Path) -> Vec<PathBuf> {
@@ -371,6 +386,7 @@ pub fn file_seeds() -> Vec<Vec<u8>> {
         "/etc/a\ntext\n/etc/b.bin\naGk=\n",
         "/a/../b\nx\n//\ny\n/.\nz",
         "/a\nx\n/a/b\nAA==",
+        "/x,source=/,destination=/host\nx\n/\"q\"\nAA==",
         "relative\nx\n../up\ny",
     ])
 }

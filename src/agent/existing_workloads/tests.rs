@@ -571,6 +571,40 @@ fn nothing_is_started_beside_a_second_old_container_of_the_workload_that_cannot_
     }
 }
 
+/// Seed 1204185 of the simulation: the other engine was silent for so long that the workload did not wait for it any
+/// more. When it spoke, the workload still had no container, and was started beside the one that was being removed.
+#[test]
+fn nothing_is_started_beside_what_an_engine_that_was_given_up_shows_at_last() {
+    for (fails, is_running) in [(Fault::Fails, false), (Fault::Hangs(Duration::from_secs(1)), true)] {
+        let (mut rig, kube) = with_kube(FakeEngine::new());
+        kube.add(&instance("w", "b"), plain(Phase::Running));
+        kube.set_silent(true);
+        // What hangs is begun before the other engine speaks; all that follows it is not.
+        rig.engine.inject(Call::Create, std::iter::once(fails.clone()).chain(vec![Fault::Fails; 3]));
+        kube.inject(Call::Delete, vec![Fault::Fails; 7]);
+        rig.agent.hello(&[wanted_with("w", "a", |w| w.restart_policy = RestartPolicy::Always)]);
+        rig.agent.pass(FIRST_LISTING_MAX);
+        assert_eq!(rig.calls(), ["list", "create w"], "{fails:?}");
+        kube.set_silent(false);
+        rig.agent.run();
+        if is_running {
+            let (id, _) = rig.engine.only();
+            rig.engine.set_state(&id, ExecutionState::exited(1));
+            rig.agent.run();
+        }
+        for _ in 0..200 {
+            let started = rig.calls().iter().any(|call| call == "create w");
+            assert!(!started || kube.containers().is_empty(), "{fails:?}");
+            rig.agent.pass(Duration::from_millis(50));
+        }
+        rig.agent.pass(Duration::from_secs(120));
+        assert!(kube.containers().is_empty(), "{fails:?}");
+        assert_eq!(rig.engine.only().1.instance, instance("w", "a"), "{fails:?}");
+        assert_eq!(rig.sent().last().unwrap(), "w:a Running(Ok)", "{fails:?}");
+        assert_eq!(rig.agent.manager.threads().count(), 1, "{fails:?}");
+    }
+}
+
 #[test]
 fn an_engine_that_is_not_installed_delays_no_workload_of_another_one() {
     let (mut rig, kube) = with_kube(FakeEngine::new());

@@ -7,7 +7,6 @@ use super::search::leave_strangers_of;
 use super::{AfterDelete, Flow, Leftovers, Stage, Start, WorkloadControlLoop, send_state};
 use crate::agent::agent_manager::SchedulerEvent;
 use crate::agent::backoff::retry_delay;
-use crate::agent::workload_files::remove_folder;
 use crate::clock::Clock;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::runtime::RuntimeError;
@@ -59,7 +58,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
             AfterDelete::Restart | AfterDelete::Nothing | AfterDelete::NotReady(_) | AfterDelete::Failed(_) => false,
         };
         if !self.silent && !self.is_surplus() {
-            remove_folder(&if changed { self.folder() } else { self.files_folder() });
+            self.remove_folder(&if changed { self.folder() } else { self.files_folder() });
+            if self.control.is_none() {
+                self.remove_folder(&self.control_folder(&self.instance));
+            }
         }
         // What follows from these is told with the state that follows.
         if !matches!(after, AfterDelete::NotReady(_) | AfterDelete::Failed(_)) {

@@ -4,10 +4,10 @@
 //! not wait for an engine that hangs, and holds no start slot.
 //! Takes: listings of the state checkers, one for all workloads that ask at the same time.
 
-use super::{Leftovers, Stage, Start, WorkloadControlLoop, cut};
+use super::{AfterDelete, Leftovers, Stage, Start, WorkloadControlLoop, cut};
 use crate::agent::backoff::retry_delay;
 use crate::agent::state_checker::WatchCommand;
-use crate::agent::workload_command::Engine;
+use crate::agent::workload_command::{Engine, OtherEngine};
 use crate::clock::Clock;
 use crate::limits::ADDITIONAL_INFO_MAX;
 use crate::model::execution_state::{ExecutionState, Phase};
@@ -59,6 +59,22 @@ impl<C: Clock> WorkloadControlLoop<C> {
         for other in self.others.extract_if(.., |other| other.until.is_some_and(|until| until <= now)) {
             let (name, runtime) = (&self.instance.workload, &other.runtime);
             warn!("Starting workload '{name}' although '{runtime}' does not say which containers it has.");
+        }
+    }
+
+    /// An engine of another runtime has a container of the workload, perhaps after it was given up. What is about to be
+    /// started waits until that container is gone.
+    pub(super) fn found_in_other(&mut self, other: OtherEngine) {
+        let others = match &mut self.stage {
+            Stage::DeleteRetryAt(_, AfterDelete::Start(order)) | Stage::Gone(AfterDelete::Start(order)) => {
+                &mut order.others
+            }
+            _ => &mut self.others,
+        };
+        others.retain(|known| known.runtime != other.runtime);
+        others.push(other);
+        if let Stage::Searching(Search { start, .. }) | Stage::WaitingForSlot(start, _) = &self.stage {
+            self.begin_start(*start);
         }
     }
 

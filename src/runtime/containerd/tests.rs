@@ -187,3 +187,17 @@ fn logs_are_read_by_the_id_of_the_container() {
     assert_eq!(calls.iter().map(|call| call.arguments.join(" ")).collect::<Vec<_>>(), [format!("logs {ID}")]);
     assert!(containerd.log_calls(&new().instance, &LogsRequest::default()).unwrap().is_empty(), "it is gone");
 }
+
+#[test]
+fn how_a_container_ended_that_removes_itself_was_up_to_chance() {
+    for (label, expected) in [
+        ("\"nerdctl/auto-remove\":\"true\"", "Failed(Lost)"),
+        ("\"nerdctl/auto-remove\":\"false\"", "Succeeded(Ok)"),
+        ("", "Succeeded(Ok)"),
+    ] {
+        let text =
+            format!(r#"{{"Id":"i","Config":{{"Labels":{{{label}}}}},"State":{{"Status":"exited","ExitCode":0}}}}"#);
+        let inspection: Inspection = serde_json::from_str(&text).unwrap();
+        assert_eq!(inspection.execution_state().to_string(), expected, "{label}");
+    }
+}

@@ -92,8 +92,29 @@ fn a_failed_create_removes_exactly_its_containers_and_keeps_the_error() {
     let stop = format!("stop --ignore {ID}");
     assert_eq!(engine.calls(), [run_call(), find_call(), stop, format!("rm --ignore {ID}")]);
     let run = run_call();
-    let arguments: Vec<&str> = run.split(' ').collect();
+    let mut arguments: Vec<&str> = run.split(' ').collect();
+    *arguments.last_mut().unwrap() = "***"; // What the container executes is not shown.
     assert_eq!(text, format!("Error: no such command. {}", engine.script.execution(&arguments)));
+}
+
+#[test]
+fn a_failed_create_or_start_showed_the_secrets_of_its_options() {
+    let config = "image: x\ngeneralOptions: [--url, 'ssh://me:hidden1@host']\n\
+                  commandOptions: [--env, PASSWORD=hidden2, -eTOKEN=hidden3, --net=host]\ncommandArgs: [sh, hidden4]";
+    let new = new_container("podman", config);
+    let answer = "echo 'Error: hidden2 and hidden3 at ssh://me:hidden1@host are wrong' >&2; exit 125";
+    let mut engine = Engine::answering(&[]);
+    engine.script.on("--url", answer);
+    let (name, short) = (new.instance.to_string(), new.instance.short());
+    let labels = [format!("--label=name={name}"), "--label=agent=agent_A".to_owned()];
+    let run =
+        ["--url", "***", "run", "--detach", "--name", &short, "--env", "PASSWORD=***", "-eTOKEN=***", "--net=host"];
+    let run = [&run[..], &[&labels[0], &labels[1], "x", "***", "***"]].concat();
+    let said = "Error: *** and *** at *** are wrong. ";
+    let result = failed(engine.connector.create(&new, None, &mut Unwatched));
+    assert_eq!(result, format!("{said}{}", engine.script.execution(&run)));
+    let result = failed(engine.connector.start(&id(ID), &new, None, &mut Unwatched));
+    assert_eq!(result, format!("{said}{}", engine.script.execution(&["--url", "***", "start", ID])));
 }
 
 #[test]
