@@ -41,6 +41,7 @@
 //!   complete_state.rs      DesiredState, WorkloadStates, agents; to and from the field tree   -
 //!   node.rs                the field tree                                                     -
 //!   field_path.rs          field masks: read, write, remove                                   -
+//!   mask_tree.rs           many masks as one tree                                           -
 //!   messages.rs            what programs say to each other, after the wire was checked        -
 //!   log_entries.rs         log lines cut to a size that every peer takes                      -
 //!   version.rs             the version rule of the hello                                      -

@@ -157,9 +157,18 @@ pub const LASTING_REQUEST_PART: usize = 32;
 pub const REQUEST_ID_MAX: usize = 1024;
 /// Longest time that logs are asked for, in bytes; RFC 3339 needs about 35.
 pub const LOG_TIME_MAX: usize = 64;
-/// Parts that all field masks of one request may have together: a dozen masks for each of 5,000 workloads. Each may
-/// take some hundred bytes while the state is read.
+/// Parts that all field masks of one request may have together, each mask counted once: a dozen masks for each of 5,000
+/// workloads. Each may take a hundred bytes while the state is read.
 pub const MASKS_PARTS_MAX: usize = 250_000;
+/// Parts of all paths that one event may tell as changed: a dozen fields of each of 5,000 workloads. The paths to many
+/// fields of a deep config take far more memory than the update that changes them.
+pub const CHANGES_PARTS_MAX: usize = 250_000;
+/// Places in the rules of a workload that one of its requests may be compared with. A dozen masks for each of 5,000
+/// workloads need half a million; each takes some ten nanoseconds while the other workloads of the agent wait.
+pub const AUTHORIZER_STEPS_MAX: usize = 2_000_000;
+/// Masks of one read or subscription that may lead to the same field, because one has a wildcard where the other has a
+/// key. Each of them costs again for each field, and all others wait; people write two or three.
+pub const MASKS_OVERLAP_MAX: usize = 64;
 /// States of instances that an agent should not have, in bytes of their names and [`STRAY_STATE_ENTRY`] each: a few
 /// thousand. More can only be a mistake or an attack.
 pub const STRAY_STATES_BYTES: usize = 1024 * 1024;
@@ -395,6 +404,8 @@ const _: () = assert!(PATH_WAIT.as_millis() * PATH_THREADS as u128 * 2 < TURN_MA
 
 // --------------------------------------------------------------- persistence
 
+/// Maps and lists of a stored state are nested this deep at most. Manifests nest less deep than 128.
+pub const STORED_DEPTH_MAX: usize = 256;
 /// Pause before a state that could not be stored is tried again. A full disk seldom gets better at once.
 pub const STORE_RETRY: Duration = Duration::from_secs(30);
 

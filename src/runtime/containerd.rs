@@ -17,7 +17,7 @@ use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::{InstanceName, Name};
 use serde::Deserialize;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Name of the runtime in manifests.
@@ -45,10 +45,8 @@ impl ContainerdConnector {
     fn ps(&self, filter: &str, watch: &mut dyn CallWatch) -> Result<Vec<PsEntry>, CallError> {
         let arguments = ["ps", "--all", "--no-trunc", "--filter", filter, "--format=json"];
         let text = self.cli.ask_watched(&arguments, watch)?;
-        let lines = text.lines().filter(|line| !line.trim().is_empty());
-        lines.map(serde_json::from_str).collect::<Result<_, _>>().map_err(|error: serde_json::Error| {
-            self.cli.nonsense(&format!("The list of containers cannot be read: {error}"), &arguments)
-        })
+        parse_ps(&text)
+            .map_err(|error| self.cli.nonsense(&format!("The list of containers cannot be read: {error}"), &arguments))
     }
 
     /// States of these containers; one that has vanished since it was listed is left out.
@@ -63,7 +61,7 @@ impl ContainerdConnector {
             Err(error) if is_gone(&error) => return Ok(Vec::new()),
             answer => answer?.into_text()?,
         };
-        serde_json::from_str(&text).map_err(|error| {
+        parse_inspections(&text).map_err(|error| {
             self.cli.nonsense(&format!("The states of containers cannot be read: {error}"), &["inspect", "..."])
         })
     }
@@ -131,17 +129,39 @@ impl ContainerEngine for ContainerdConnector {
 
     fn list_all(&mut self) -> Result<Vec<ListedContainer>, CallError> {
         let entries = self.ps(&filter_by_agent(&self.agent), &mut Unwatched)?;
-        let by_id: BTreeMap<&str, &PsEntry> = entries.iter().filter_map(|entry| Some((entry.id()?, entry))).collect();
         let foreign = |entry: &PsEntry| entry.is_clear() && entry.of_agent(&self.agent).is_none();
-        let ids: Vec<&str> = by_id.iter().filter(|(_, entry)| !foreign(entry)).map(|(id, _)| *id).collect();
-        let states = self.inspect(&ids, &mut Unwatched)?;
-        let listed = states.iter().filter_map(|state| {
-            let entry = by_id.get(state.id.as_str()?)?;
-            let instance = if entry.is_clear() { entry.of_agent(&self.agent) } else { state.of_agent(&self.agent) };
-            state.listed(instance?)
-        });
-        Ok(listed.collect())
+        let ids: BTreeSet<&str> = entries.iter().filter(|entry| !foreign(entry)).filter_map(PsEntry::id).collect();
+        let states = self.inspect(&ids.into_iter().collect::<Vec<_>>(), &mut Unwatched)?;
+        Ok(listed(&entries, &states, &self.agent))
     }
+}
+
+/// Reads what `nerdctl ps` prints: an object on each line.
+fn parse_ps(text: &str) -> Result<Vec<PsEntry>, serde_json::Error> {
+    text.lines().filter(|line| !line.trim().is_empty()).map(serde_json::from_str).collect()
+}
+
+fn parse_inspections(text: &str) -> Result<Vec<Inspection>, serde_json::Error> {
+    serde_json::from_str(text)
+}
+
+/// The containers of `agent` among those that were listed and inspected.
+fn listed(entries: &[PsEntry], states: &[Inspection], agent: &str) -> Vec<ListedContainer> {
+    let by_id: BTreeMap<&str, &PsEntry> = entries.iter().filter_map(|entry| Some((entry.id()?, entry))).collect();
+    let ours = states.iter().filter_map(|state| {
+        let entry = by_id.get(state.id.as_str()?)?;
+        let instance = if entry.is_clear() { entry.of_agent(agent) } else { state.of_agent(agent) };
+        state.listed(instance?)
+    });
+    ours.collect()
+}
+
+/// The containers of `agent` as `nerdctl ps` and `nerdctl inspect` print them.
+///
+/// # Errors
+/// Why one of the texts is not what these commands print.
+pub fn read_listing(ps: &str, inspect: &str, agent: &str) -> Result<Vec<ListedContainer>, serde_json::Error> {
+    Ok(listed(&parse_ps(ps)?, &parse_inspections(inspect)?, agent))
 }
 
 fn is_gone(error: &CallError) -> bool {

@@ -190,7 +190,7 @@ impl PreviousRecord {
         let program = lines.next()?.to_owned();
         let process = lines.next().and_then(|line| {
             let (pid, start) = line.split_once(' ')?;
-            Some(Process { pid: Pid::from_raw(pid.parse().ok()?)?, start_ticks: start.parse().ok()? })
+            Some(Process { pid: process_id(pid)?, start_ticks: start.parse().ok()? })
         });
         Some(Self { path: path.to_owned(), token: path.file_name()?.to_str()?.to_owned(), program, process })
     }
@@ -214,12 +214,17 @@ impl PreviousRecord {
     }
 }
 
+/// The number of a process. A negative one would mean a group of processes to the kernel.
+fn process_id(text: &str) -> Option<Pid> {
+    text.parse().ok().filter(|pid| *pid > 0).and_then(Pid::from_raw)
+}
+
 /// The process started for the call `token`. Its own helpers inherit the environment and may live for long
 /// (aardvark-dns), so only a process with the program's name that leads its group counts.
 fn find_by_token(token: &str, program: &str) -> Option<Process> {
     let wanted = format!("{CALL_VARIABLE}={token}");
-    let pids = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter_map(Pid::from_raw).find_map(|pid| {
+    let mut pids = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| process_id(entry.file_name().to_str()?));
+    pids.find_map(|pid| {
         let stat = Stat::of(pid).filter(|stat| stat.group == pid.as_raw_nonzero().get())?;
         let has = |file: &str, wanted: &dyn Fn(&[u8]) -> bool| {
             let content = fs::read(format!("/proc/{}/{file}", pid.as_raw_nonzero())).unwrap_or_default();
@@ -233,7 +238,7 @@ fn find_by_token(token: &str, program: &str) -> Option<Process> {
 
 /// The fields of `/proc/<pid>/stat` that are needed here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stat {
+pub struct Stat {
     is_zombie: bool,
     group: i32,
     start_ticks: u64,
@@ -246,7 +251,8 @@ impl Stat {
     }
 
     /// The name of the program stands in parentheses and may contain anything, so fields count from the last one.
-    fn parse(text: &str) -> Option<Self> {
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
         let mut fields = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace();
         let state = fields.next()?; // Field 3 of proc(5).
         let group = fields.nth(1)?.parse().ok()?; // Field 5.

@@ -191,11 +191,9 @@ impl PodmanKubeConnector {
             Err(CallError::Failed(text)) if text.contains("no such volume") => return Ok(None),
             answer => answer?,
         };
-        let data = serde_json::from_str::<Value>(&text)
-            .ok()
-            .and_then(|volumes| BASE64.decode(volumes[0]["Labels"]["data"].as_str()?).ok())
-            .and_then(|bytes| String::from_utf8(bytes).ok());
-        data.map(Some).ok_or_else(|| self.cli.nonsense(&format!("Volume '{volume}' holds no data"), &arguments))
+        volume_data(&text)
+            .map(Some)
+            .ok_or_else(|| self.cli.nonsense(&format!("Volume '{volume}' holds no data"), &arguments))
     }
 
     // [impl->swdd~podman-kube-delete-removes-volumes~1]
@@ -570,6 +568,14 @@ impl RuntimeConnector for PodmanKubeConnector {
     }
 }
 
+/// Checks the workload and returns the manifest to play.
+///
+/// # Errors
+/// `Unsupported` with the reason: such a workload can never run.
+pub fn played_manifest(new: &NewContainer) -> Result<String, RuntimeError> {
+    prepare(new).map(|(_, manifest)| manifest)
+}
+
 /// Checks the workload; answers its configuration and the manifest to play.
 fn prepare(new: &NewContainer) -> Result<(KubeConfig, String), RuntimeError> {
     if *new.workload.runtime != *RUNTIME_NAME {
@@ -597,13 +603,21 @@ fn prepare(new: &NewContainer) -> Result<(KubeConfig, String), RuntimeError> {
     Ok((config, manifest))
 }
 
+/// The data kept in the label of a volume, from what `volume inspect` prints.
+#[must_use]
+pub fn volume_data(inspected: &str) -> Option<String> {
+    let volumes: Value = serde_json::from_str(inspected).ok()?;
+    String::from_utf8(BASE64.decode(volumes[0]["Labels"]["data"].as_str()?).ok()?).ok()
+}
+
 /// Whether a text can be the id of a pod, and nothing else as an argument of a call.
 fn is_pod_id(text: &str) -> bool {
     ContainerId::printed(text).is_some()
 }
 
 /// The pod ids that `kube play` printed: the lines between `Pod:` and the next heading, of all such sections.
-fn parse_pods(output: &str) -> Vec<String> {
+#[must_use]
+pub fn parse_pods(output: &str) -> Vec<String> {
     let mut in_pods = false;
     let mut pods = Vec::new();
     for line in output.lines().map(str::trim).filter(|line| !line.is_empty()) {

@@ -218,8 +218,9 @@ impl Waiting {
     }
 }
 
-/// What the first line of an HTTP answer means.
-fn judge(line: &[u8], expected: Option<u16>) -> Outcome {
+/// What the first line of an HTTP answer means; without an `expected` status all from 200 to 399 hold.
+#[must_use]
+pub fn judge(line: &[u8], expected: Option<u16>) -> Outcome {
     let line = String::from_utf8_lossy(line);
     let mut words = line.split_ascii_whitespace();
     let is_http = words.next().is_some_and(|version| version.starts_with("HTTP/"));
@@ -458,7 +459,8 @@ impl Command {
 }
 
 /// What a command said last, without the call.
-fn reason(text: &str) -> String {
+#[must_use]
+pub fn reason(text: &str) -> String {
     let said = text.split(". Execution of ").next().unwrap_or_default();
     let mut last = said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("failed").to_owned();
     crate::agent::workload_control_loop::cut(&mut last, PROBE_REASON_MAX);
