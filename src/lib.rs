@@ -23,6 +23,7 @@
 //! logging.rs               log lines and fatal errors of server and agent                     [any]
 //! program.rs               how server and agent end: exit codes, help                         [main]
 //! folder_lock.rs           a folder that one process at a time may use                        [main]
+//! private_folder.rs        folders and files that nobody but our user may change           [any]
 //! vital.rs                 threads without which nothing goes on: turns, nudges           [all of them]
 //! service_manager.rs       systemd is told: ready, status, all threads go on                [notify]
 //! settings.rs              file < environment < flags, PEM texts, TLS decision                [main]
@@ -40,6 +41,7 @@
 //!   complete_state.rs      DesiredState, WorkloadStates, agents; to and from the field tree   -
 //!   node.rs                the field tree                                                     -
 //!   field_path.rs          field masks: read, write, remove                                   -
+//!   mask_tree.rs           many masks as one tree                                           -
 //!   messages.rs            what programs say to each other, after the wire was checked        -
 //!   log_entries.rs         log lines cut to a size that every peer takes                      -
 //!   version.rs             the version rule of the hello                                      -
@@ -113,6 +115,7 @@
 //!   start_slots.rs         how many creates run at the same time                    [wl:name]
 //!   backoff.rs             retry and restart delays                                           -
 //!   workload_files.rs      files written before the container starts                [wl:name]
+//!   folder_removal.rs      folders removed, however deep they are       [wl:name] [scheduler]
 //!   state_checker.rs       one listing per engine, reports what changed        [watch:engine]
 //!   log_stream.rs          one container's log for one request                 [log:number]
 //!   control_interface/     workloads that talk to the cluster: where it is opened, answers delivered
@@ -131,7 +134,9 @@
 //!   container_config.rs    runtimeConfig and the arguments it turns into
 //!   container_engine.rs    create, start and clean-up, common to podman and nerdctl
 //!   container_list.rs      listings to ExecutionState
+//!   container_records.rs   which containers this agent made, and which only look so
 //!   pod_states.rs          containers of pods to ExecutionState
+//!   masking.rs             calls without the secrets in their options
 //!   log_reader.rs          what an engine's log prints, line by line             [log:number]
 //!   podman.rs podman_kube.rs containerd.rs   one engine each
 //!   kube_manifest.rs       Kubernetes manifests: control interface, names of pods
@@ -159,7 +164,7 @@
 //!   wishes.rs asked.rs     what the server was asked for, by commanders and by workloads over their agents
 //!   readiness.rs           which instances were found ready, counted once more
 //!   engine.rs sim_connector.rs coroutine.rs   an engine per node, its calls that take time
-//!   engine/starts.rs       never two containers of one workload
+//!   engine/starts.rs engine/ends.rs   never two containers of one workload; how they end
 //!   subscriber.rs disk.rs  commanders that follow events; where a server keeps its state
 //!   settled.rs trace.rs    what must hold once it is quiet; what happened before a failure
 //!   shrink.rs              a seed that fails, run with less and less
@@ -193,6 +198,8 @@ pub mod limits;
 pub mod logging;
 pub mod memory;
 pub mod model;
+#[cfg(feature = "agent")]
+pub mod private_folder;
 pub mod program;
 #[cfg(feature = "agent")]
 pub mod runtime;

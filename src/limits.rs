@@ -157,9 +157,18 @@ pub const LASTING_REQUEST_PART: usize = 32;
 pub const REQUEST_ID_MAX: usize = 1024;
 /// Longest time that logs are asked for, in bytes; RFC 3339 needs about 35.
 pub const LOG_TIME_MAX: usize = 64;
-/// Parts that all field masks of one request may have together: a dozen masks for each of 5,000 workloads. Each may
-/// take some hundred bytes while the state is read.
+/// Parts that all field masks of one request may have together, each mask counted once: a dozen masks for each of 5,000
+/// workloads. Each may take a hundred bytes while the state is read.
 pub const MASKS_PARTS_MAX: usize = 250_000;
+/// Parts of all paths that one event may tell as changed: a dozen fields of each of 5,000 workloads. The paths to many
+/// fields of a deep config take far more memory than the update that changes them.
+pub const CHANGES_PARTS_MAX: usize = 250_000;
+/// Places in the rules of a workload that one of its requests may be compared with. A dozen masks for each of 5,000
+/// workloads need half a million; each takes some ten nanoseconds while the other workloads of the agent wait.
+pub const AUTHORIZER_STEPS_MAX: usize = 2_000_000;
+/// Masks of one read or subscription that may lead to the same field, because one has a wildcard where the other has a
+/// key. Each of them costs again for each field, and all others wait; people write two or three.
+pub const MASKS_OVERLAP_MAX: usize = 64;
 /// States of instances that an agent should not have, in bytes of their names and [`STRAY_STATE_ENTRY`] each: a few
 /// thousand. More can only be a mistake or an attack.
 pub const STRAY_STATES_BYTES: usize = 1024 * 1024;
@@ -372,6 +381,8 @@ pub const EXEC_RUNNING_MAX: usize = 16;
 const _: () = assert!(EXEC_RUNNING_MAX > EXEC_PARALLEL);
 /// Bytes read of an answer to an HTTP request: its first line counts only.
 pub const HTTP_ANSWER_MAX: usize = 512;
+/// Bytes of that answer that are read after it, so that the connection ends in order: some pages. Until the next check.
+pub const HTTP_REST_MAX: usize = 64 * 1024;
 /// Bytes kept of what a command said when its check failed; it has to fit into [`CONDITION_INFO_MAX`] with the rest.
 pub const PROBE_REASON_MAX: usize = 120;
 /// Longest notification read, in bytes; what systemd takes.
@@ -393,6 +404,8 @@ const _: () = assert!(PATH_WAIT.as_millis() * PATH_THREADS as u128 * 2 < TURN_MA
 
 // --------------------------------------------------------------- persistence
 
+/// Maps and lists of a stored state are nested this deep at most. Manifests nest less deep than 128.
+pub const STORED_DEPTH_MAX: usize = 256;
 /// Pause before a state that could not be stored is tried again. A full disk seldom gets better at once.
 pub const STORE_RETRY: Duration = Duration::from_secs(30);
 
@@ -512,6 +525,8 @@ pub const KUBE_NEWS: usize = 64;
 pub const ENGINE_OUTPUT_MAX: usize = 16 * 1024 * 1024;
 /// Standard error kept of one engine call, in bytes.
 pub const ENGINE_ERROR_MAX: usize = 4 * 1024;
+/// A hidden value of fewer bytes is left in what an engine says: it would be found in the middle of words.
+pub const MASKED_VALUE_MIN: usize = 4;
 /// An engine's call that is ended gets this long after SIGTERM before SIGKILL.
 pub const ENGINE_KILL_GRACE: Duration = Duration::from_secs(2);
 /// After an exit was seen, podman may still say running for this long.
@@ -557,5 +572,13 @@ pub const RESTART_RESET: Duration = Duration::from_secs(60);
 pub const RESTART_SPACING: Duration = Duration::from_secs(1);
 /// Additional info in a report, in bytes; the rest of a long engine message is cut.
 pub const ADDITIONAL_INFO_MAX: usize = 4 * 1024;
+/// Bytes of the longest path that the kernel takes, its end included; an engine could not mount a file at a longer one.
+pub const PATH_MAX: usize = 4096;
+/// Longest removal of what a workload left in the agent's folder; nobody but that workload waits for it. A container can
+/// make as many entries there as the file system takes: a million are removed in this time in memory, some ten thousand on
+/// a slow disk.
+pub const REMOVAL_MAX: Duration = Duration::from_secs(60);
+/// The same on the scheduler's thread, where all workloads wait for it.
+pub const REMOVAL_TURN_MAX: Duration = Duration::from_millis(100);
 /// How often the agent reports its load.
 pub const LOAD_INTERVAL: Duration = Duration::from_secs(2);

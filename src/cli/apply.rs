@@ -15,6 +15,7 @@ use crate::model::manifest::{Manifest, ManifestWorkload, TOP_KEYS, check_tag_sha
 use crate::model::names::has_name_characters;
 use crate::model::nearest::nearest;
 use crate::model::node::Node;
+use crate::model::validation::check_mount_points;
 use crate::model::workload::ConfigItem;
 use crate::model::yaml::{Document, Location, Plain, Step, Yaml};
 use std::collections::btree_map::{BTreeMap, Entry};
@@ -93,6 +94,7 @@ fn merge(inputs: &[Input], arguments: &ApplyArguments, output: &mut Output<'_>) 
     for input in inputs {
         let manifest = read_manifest(input, output)?;
         if !arguments.delete {
+            check_files(input, &manifest)?;
             check_lifecycles(input, &manifest)?;
         }
         for (name, workload) in manifest.workloads {
@@ -185,6 +187,18 @@ fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<Manifest, Cli
         output.warn(format_args!("{}: {warning}", input.name));
     }
     Ok(manifest)
+}
+
+/// A mount point that reads like further options of its mount is no path that anybody means.
+fn check_files(input: &Input, manifest: &Manifest) -> Result<(), CommandError> {
+    for (name, ManifestWorkload { workload, .. }) in &manifest.workloads {
+        let Err(error) = check_mount_points(workload) else { continue };
+        let files = ["workloads", name, "files"].map(|key| Step::Key(key.to_owned()));
+        let at = Document::read(&input.text, YAML_FILE_MAX).ok().and_then(|document| document.locate(&files));
+        let text = format!("Invalid manifest data provided: {}: workload '{name}': {error}", input.name);
+        return Err(CommandError::input(text, place(input, at)));
+    }
+    Ok(())
 }
 
 /// A typo in a `lifecycle:` block would switch a safety gate off. What templates make of a text only the server knows.

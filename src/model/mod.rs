@@ -11,6 +11,7 @@ pub mod field_path;
 pub mod lifecycle;
 pub mod log_entries;
 pub mod manifest;
+pub mod mask_tree;
 pub mod messages;
 pub mod names;
 pub mod nearest;

@@ -67,6 +67,11 @@ impl Node {
         path.iter().try_fold(self, |node, key| node.get(key))
     }
 
+    /// The node that `path` leads to through maps, to be changed.
+    pub fn at_mut(&mut self, path: &[&str]) -> Option<&mut Node> {
+        path.iter().try_fold(self, |node, key| node.as_map_mut()?.get_mut(*key))
+    }
+
     /// The entries when this is a map.
     #[must_use]
     pub fn as_map(&self) -> Option<&BTreeMap<String, Node>> {

@@ -7,10 +7,10 @@
 //!
 //! Thread: `server`; plain values and the part of [`ServerLoop`] that uses them.
 
-use super::events::Path;
 use super::{PeerClass, RequestKey, ServerLoop};
 use crate::model::authorizer::{Authorizer, Denial};
 use crate::model::complete_state::WorkloadStates;
+use crate::model::mask_tree::MaskTree;
 use crate::model::messages::{AddedWorkload, RequestContent};
 use crate::model::names::{InstanceName, Name, excerpt};
 use crate::wire::server_endpoint::PeerId;
@@ -158,7 +158,7 @@ impl ServerLoop {
     /// A workload was updated or deleted: subscriptions that it may not have any more end, and it is told why.
     pub(super) fn end_denied_subscriptions(&mut self, InstanceName { workload, agent, .. }: &InstanceName) {
         let Some(peer) = self.agents.get(agent).map(|agent| agent.peer) else { return };
-        let check = |masks: &[Path]| {
+        let check = |masks: Option<&MaskTree>| {
             self.authorizer(agent, workload)?.check_read(masks).map_err(|denial| denied(workload, &denial))
         };
         let own = self.subscriptions.of_workload(peer, workload);

@@ -15,15 +15,18 @@ use crate::limits::{ADDITIONAL_INFO_MAX, LIFECYCLE_TEXTS_MAX, LOG_TIME_MAX, MASK
 use crate::logging::may_log;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle::{self, LifecycleError};
+use crate::model::mask_tree::MaskTree;
 use crate::model::messages::{
     AddedWorkload, DeletedWorkload, FromServer, ReadState, Request, RequestContent, Response, ResponseContent,
     UpdateState, WorkloadPlan,
 };
 use crate::model::names::{InstanceName, Name, excerpt};
-use crate::model::validation::{check_api_version, check_config_keys, check_config_references, check_workload};
+use crate::model::validation::{
+    check_api_version, check_config_keys, check_config_references, check_mount_points, check_workload,
+};
 use crate::model::workload::Workload;
 use crate::wire::server_endpoint::PeerId;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 /// The workloads of an accepted update, sorted by name.
@@ -118,7 +121,9 @@ fn too_large(id: &str, content: &RequestContent) -> Option<String> {
         }
         _ => return None,
     };
-    let parts: usize = masks.iter().map(|mask| mask.split('.').count()).sum();
+    // Who names a field twice means it once.
+    let different: HashSet<&String> = masks.iter().collect();
+    let parts: usize = different.into_iter().map(|mask| mask.split('.').count()).sum();
     (parts > MASKS_PARTS_MAX).then(|| {
         format!("The field masks have {parts} parts, at most {MASKS_PARTS_MAX} are allowed; use fewer or shorter masks")
     })
@@ -126,6 +131,15 @@ fn too_large(id: &str, content: &RequestContent) -> Option<String> {
 
 fn invalid(error: &dyn std::error::Error) -> UpdateError {
     UpdateError::Invalid(error.to_string())
+}
+
+/// What an earlier server took stays as it is, also at a start; its agent says what is wrong with it.
+fn check_files(change: &StateChange) -> Result<(), UpdateError> {
+    for (name, workload) in &change.workloads {
+        let checked = workload.iter().try_for_each(|workload| check_mount_points(workload));
+        checked.map_err(|error| UpdateError::Invalid(named(&error, name)))?;
+    }
+    Ok(())
 }
 
 /// A typo in a `lifecycle:` block must not switch a safety gate off, so it is not passed on (spec/lifecycle.md section 1).
@@ -237,20 +251,37 @@ impl ServerLoop {
     }
 
     fn complete_state(&mut self, key: &RequestKey, read: &ReadState) {
-        let state = self.view().read(&read.masks);
+        match MaskTree::of_request(&read.masks) {
+            Ok(masks) => self.answer_read(key, masks.as_ref()),
+            Err(error) => self.refuse(key, &error.to_string()),
+        }
+    }
+
+    fn answer_read(&mut self, key: &RequestKey, masks: Option<&MaskTree>) {
+        let state = masks.map_or_else(|| self.view().everything(), |masks| self.view().select(masks));
         self.answer(key.peer, key.id.clone(), ResponseContent::CompleteState { state, altered: None });
     }
 
     /// The answer to the read comes first, so that events begin where it ends.
     fn subscribe(&mut self, requester: &Requester, key: RequestKey, read: &ReadState) {
-        match self.subscriptions.add(key.clone(), &read.masks, self.owner(requester)) {
-            Ok(()) => self.complete_state(&key, read),
+        let masks = match MaskTree::of_request(&read.masks) {
+            Ok(masks) => masks,
+            Err(error) => return self.refuse(&key, &error.to_string()),
+        };
+        match self.subscriptions.add(key.clone(), masks.clone(), self.owner(requester)) {
+            Ok(()) => self.answer_read(&key, masks.as_ref()),
             Err(error) => self.refuse(&key, &error.to_string()),
         }
     }
 
     /// Tells subscribers what changed, each in one message with the new values.
     pub(super) fn publish(&mut self, changes: &Changes) {
+        if changes.are_too_many() {
+            for key in self.subscriptions.take_all() {
+                self.refuse(&key, "Too many fields changed at once; the event subscription ends, subscribe again");
+            }
+            return;
+        }
         for (key, altered) in self.subscriptions.concerned(changes) {
             let state = self.view().read_paths(altered.all());
             let altered = Some(altered.fields());
@@ -294,13 +325,16 @@ impl ServerLoop {
     /// Checks and renders what is asked for, and finds out what it means for workloads (spec/server.md section 8.3).
     /// Looks at what changes and what depends on that, and at nothing else.
     pub(super) fn prepare(&self, change: StateChange, occasion: Occasion) -> Result<PreparedUpdate, UpdateError> {
-        if check_api_version(&change.api_version).map_err(|error| UpdateError::Rule(error.to_string()))? {
-            if may_log("deprecated API versions") {
-                log::warn!("The API version '{}' is deprecated; use 'v1'.", change.api_version);
-            }
+        let deprecated =
+            check_api_version(&change.api_version).map_err(|error| UpdateError::Rule(error.to_string()))?;
+        if deprecated && may_log("deprecated API versions") {
+            log::warn!("The API version '{}' is deprecated; use 'v1'.", change.api_version);
         }
         let configs = change.configs.iter().filter_map(|(key, item)| Some((key, item.as_ref()?)));
         check_config_keys(configs).map_err(|error| UpdateError::Rule(error.to_string()))?;
+        if occasion == Occasion::Update {
+            check_files(&change)?;
+        }
         let mut failed = BTreeMap::new();
         for (name, workload) in &change.workloads {
             if let Err(error) = workload.iter().try_for_each(|workload| check_config_references(workload)) {

@@ -4,6 +4,7 @@ mod agreement;
 mod events;
 mod hooks;
 mod logs;
+mod many_masks;
 mod masks;
 mod peers;
 mod rights;

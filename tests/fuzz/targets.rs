@@ -25,16 +25,31 @@ use ankaios_lite::wire::outbox::{OutboxReader, outbox};
 use ankaios_lite::wire::raw;
 use ankaios_lite::wire::server_endpoint::{PeerEvent, PeerHello, PeerId};
 
+#[path = "readers.rs"]
+mod readers;
+pub use readers::{configs, engines, files, hooks, logs, probes, records, settings, stored, templates, texts};
+
 /// A function that takes any bytes.
 pub type Target = fn(&[u8]);
 
 /// All targets by name, with the inputs to begin with.
-pub fn all() -> [(&'static str, Target, Vec<Vec<u8>>); 4] {
-    [
+pub fn all() -> Vec<(&'static str, Target, Vec<Vec<u8>>)> {
+    vec![
         ("manifest", manifest, MANIFESTS.iter().map(|text| text.as_bytes().to_vec()).collect()),
         ("masks", masks, MASKS.iter().map(|masks| format!("{masks}\n\n{}", MANIFESTS[0]).into_bytes()).collect()),
         ("messages", messages, message_seeds()),
         ("control", control, control_seeds()),
+        ("engines", engines, readers::engine_seeds()),
+        ("configs", configs, readers::config_seeds()),
+        ("templates", templates, readers::template_seeds()),
+        ("settings", settings, readers::setting_seeds()),
+        ("hooks", hooks, readers::hook_seeds()),
+        ("stored", stored, readers::stored_seeds()),
+        ("probes", probes, readers::probe_seeds()),
+        ("logs", logs, readers::log_seeds()),
+        ("texts", texts, readers::text_seeds()),
+        ("files", files, readers::file_seeds()),
+        ("records", records, readers::record_seeds()),
     ]
 }
 
@@ -247,7 +262,7 @@ impl Cluster {
         }
     }
 
-    /// A read with masks is what they select of everything.
+    /// A read with masks is what they select of everything, unless too many of them overlap.
     fn check_read(&mut self, masks: &[String]) {
         if masks.is_empty() {
             return;
@@ -255,8 +270,13 @@ impl Cluster {
         let everything = self.server.view().read(&["*".to_owned()]);
         let expected = all_leaves(&field_path::select(&everything, masks.iter().map(String::as_str)));
         let read = ReadState { masks: masks.to_vec(), subscribe: false };
-        let ResponseContent::CompleteState { state, .. } = self.ask(RequestContent::CompleteState(read)) else {
-            panic!("a read is always answered")
+        let state = match self.ask(RequestContent::CompleteState(read)) {
+            ResponseContent::CompleteState { state, .. } => state,
+            ResponseContent::Error(text) => {
+                assert!(text.contains("lead to the same field") && masks.len() > 64, "{text}");
+                return;
+            }
+            other => panic!("a read is answered, but with {other:?}"),
         };
         let found = all_leaves(&state);
         for (path, node) in &expected {

@@ -10,7 +10,7 @@ usage='just fuzz [SECONDS [TARGET...]]'
 seconds=${1:-60}
 check_number "the time in seconds of '$usage'" "$seconds" 1 604800
 shift || true
-all=(control manifest masks messages)
+all=(configs control engines files hooks logs manifest masks messages probes records settings stored templates texts)
 names=("$@")
 [ "${#names[@]}" -gt 0 ] || names=("${all[@]}")
 for name in "${names[@]}"; do

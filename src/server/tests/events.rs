@@ -456,10 +456,10 @@ fn random_step(cluster: &mut Cluster, random: &mut fastrand::Rng, agents: &mut V
 
 fn apply_event(copy: &mut Node, state: &Node, altered: &AlteredFields) {
     for path in altered.added.iter().chain(&altered.updated) {
-        crate::model::field_path::apply(copy, state, path).unwrap();
+        crate::model::field_path::apply(copy, state, [path.as_str()]).unwrap();
     }
     for path in &altered.removed {
-        crate::model::field_path::apply(copy, &Node::empty(), path).unwrap();
+        crate::model::field_path::apply(copy, &Node::empty(), [path.as_str()]).unwrap();
     }
 }
 
