@@ -250,20 +250,32 @@ pub const CONTROL_OUTBOX_BYTES: usize = 8 * 1024 * 1024;
 pub const CONTROL_CANCELLED: usize = 1024;
 /// Bytes read from or written to one workload before it is another one's turn.
 pub const CONTROL_TURN: usize = 64 * 1024;
-/// Requests of one workload that wait for the connection to the server. A program asks a few things at a time.
-pub const CONTROL_REQUESTS: usize = 64;
-/// Bytes of requests of one workload that wait for the connection to the server. A larger request waits alone.
+/// Requests of one workload under way: those that wait for the connection to the server, and those that it has not
+/// answered. A program asks a few things at a time; more waits in its pipe. An answer may be a whole state.
+pub const CONTROL_REQUESTS: usize = 4;
+/// Bytes of requests of one workload under way. A larger request goes alone.
 pub const CONTROL_REQUESTS_BYTES: usize = 2 * CONTROL_MESSAGE_MAX;
-/// Requests of one workload whose answers are missed when the connection to the server is lost; of older ones nothing
-/// is told. A program asks a few things at a time.
-pub const CONTROL_UNANSWERED: usize = 256;
+/// Cancellations of one workload under way, beside its requests: as many as it may have to cancel of one kind.
+pub const CONTROL_CANCEL_REQUESTS: usize = 64;
+/// Requests of one workload that were sent and not answered, which it is told when the connection is lost. Only a server
+/// that does not answer leaves more; of older ones nothing is told.
+pub const CONTROL_UNANSWERED: usize = 2 * (CONTROL_REQUESTS + CONTROL_CANCEL_REQUESTS);
+/// A request that found no room for this long is sent all the same: the server may owe an answer for ever. Longer than
+/// mutating hooks should take.
+pub const CONTROL_ANSWER_MAX: Duration = Duration::from_secs(60);
+/// Bytes of answers that a workload has not read from which on nothing more is asked for it: room for a few large ones.
+pub const CONTROL_UNREAD_BYTES: usize = CONTROL_OUTBOX_BYTES / 8;
+/// A request of a workload that does not read waits so long; then it is sent and older answers are lost. Some programs
+/// write only, and never ask what became of it.
+pub const CONTROL_UNREAD_MAX: Duration = Duration::from_secs(1);
 /// Requests up to this size, in bytes, are sent by the thread that read them if nothing waits before them. Writing a
 /// larger one takes longer than waking another thread.
 pub const CONTROL_SMALL_REQUEST: usize = 32 * 1024;
 /// Cancellations that wait for the connection to the server: what one connection may have running, twice.
 pub const CONTROL_CANCELS: usize = LOG_CAMPAIGNS_PER_PEER_MAX + SUBSCRIPTIONS_PER_PEER_MAX;
-/// Pause before a request that found no room is tried again. The connection empties its queue in milliseconds.
-pub const CONTROL_ROOM_RETRY: Duration = Duration::from_millis(10);
+/// Pause before a request that found no room is tried again although neither an answer came nor one was read: it may be
+/// overdue, or the connection is lost.
+pub const CONTROL_ROOM_RETRY: Duration = Duration::from_secs(1);
 /// First pause before it is tried again to reach a workload that does not read; it doubles. Nothing tells when a
 /// reader comes.
 pub const CONTROL_READER_RETRY: Duration = Duration::from_millis(5);

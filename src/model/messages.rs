@@ -180,6 +180,12 @@ pub enum RequestContent {
 }
 
 impl RequestContent {
+    /// Whether it only ends something that goes on.
+    #[must_use]
+    pub fn is_cancel(&self) -> bool {
+        matches!(self, Self::LogsCancel | Self::EventsCancel)
+    }
+
     /// Roughly the encoded size, in bytes.
     #[must_use]
     pub fn approximate_bytes(&self) -> usize {

@@ -11,7 +11,7 @@ use super::{Interface, Opened, Shared, lock};
 use crate::clock::Clock;
 use crate::limits::{
     CONTROL_READER_AWAY, CONTROL_READER_RETRY, CONTROL_READER_RETRY_AWAY, CONTROL_READER_RETRY_MAX, CONTROL_ROOM_RETRY,
-    CONTROL_TURN,
+    CONTROL_TURN, CONTROL_UNREAD_MAX,
 };
 use crate::model::messages::{Request, Response, ToWorkload};
 use crate::vital::Pulse;
@@ -106,6 +106,7 @@ impl<C: Clock> Poller<C> {
         }
         self.take_over(now);
         for link in &mut self.links {
+            link.write(now); // Who has read what waited may ask for more.
             link.on_time(now, &self.shared);
             link.write(now);
         }
@@ -358,9 +359,14 @@ impl Outside for Reach<'_> {
         *self.full = false;
     }
 
-    fn forward(&mut self, own_id: &str, request: Request) -> Forwarded {
-        lock(&self.interface.mailbox).outbox.asked(own_id, &request.content);
-        match self.shared.uplink.put_request(&self.interface.workload, request) {
+    fn forward(&mut self, own_id: &str, request: Request, held: Duration) -> Forwarded {
+        let mut mailbox = lock(&self.interface.mailbox);
+        if mailbox.outbox.is_behind() && !request.content.is_cancel() && held < CONTROL_UNREAD_MAX {
+            return Forwarded::Later(request);
+        }
+        mailbox.outbox.asked(own_id, &request.content);
+        drop(mailbox);
+        match self.shared.uplink.put_request(&self.interface.workload, request, held) {
             Ok(()) => Forwarded::Yes,
             Err(refused) if refused.connected => Forwarded::Later(*refused.request),
             Err(_) => Forwarded::NoServer,
