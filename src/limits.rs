@@ -65,13 +65,24 @@ pub const SERVER_INBOX_BYTES: usize = 4 * MESSAGE_MAX;
 /// Messages that take up to this many bytes need no room: [`SERVER_INBOX`] of them are bounded well enough.
 pub const INBOX_SMALL_MESSAGE: usize = 32 * 1024;
 const _: () = assert!(SERVER_INBOX * INBOX_SMALL_MESSAGE < SERVER_INBOX_BYTES);
-/// When this many messages wait for one peer, further log lines are dropped and of states only the newest are kept.
-/// Other messages are bounded by their bytes: a burst is normal, stuck is measured in time, see [`PEER_STUCK`].
+/// When this many messages wait for one peer, further log lines are dropped.
 pub const PEER_OUTBOX: usize = 4096;
-/// The largest messages that may wait for one peer, by their bytes as encoded.
-pub const PEER_OUTBOX_LARGEST: usize = 2;
+/// What waits for one peer may take so many bytes of memory, beside one large message: some thousands of events. A peer
+/// for which more waits is cut off. An ECU with a dozen peers has no more, and who is that far behind is better off with
+/// the state as it is then.
+pub const PEER_OUTBOX_BYTES: usize = 16 * 1024 * 1024;
+/// A message of so many bytes is a large one, of which one may wait beside the others: the hello of an agent with
+/// thousands of workloads, or the state of all of them.
+pub const PEER_OUTBOX_LARGE: usize = PEER_OUTBOX_BYTES / 4;
+/// Bytes of answers that wait for one peer or are being sent from which on no further request of that peer is served.
+/// Room for many small ones at once, and no large one is built before the one before it is gone.
+pub const PEER_ANSWERS_BYTES: usize = 64 * 1024;
 /// Bytes of log lines that may wait for one peer. More are dropped: lines are worth less than answers.
 pub const PEER_OUTBOX_LOG_BYTES: usize = 4 * LOG_MESSAGE_MAX;
+/// When states of so many bytes wait for one peer, only the newest of each instance are kept.
+pub const PEER_OUTBOX_STATES_BYTES: usize = 512 * 1024;
+/// Bytes of states in one message, about: each receiver has a copy of it while it is being sent.
+pub const STATES_MESSAGE_BYTES: usize = 1024 * 1024;
 /// What a waiting message counts beside its own bytes: about what it takes in the queue.
 pub const PEER_OUTBOX_ENTRY: usize = 256;
 /// Log collections of one peer whose dropped lines are counted; of others nothing is told.

@@ -9,7 +9,7 @@ use super::convert::to_server;
 use super::grpc::{self, Keepalive, Received, wait, wait_at_most};
 use super::inbox_budget::{InboxBudget, Room};
 use super::listener::{Accepted, Listener, SocketPeer};
-use super::outbox::{Outbox, outbox_for};
+use super::outbox::{Outbox, outbox_waking};
 use super::schema::grpc_api;
 use super::tls::{PeerCertificate, Reason, ServerTls, TlsError};
 use super::writer::{PeerStream, Writer};
@@ -534,7 +534,7 @@ fn serve_stream(
     let _ = std::ffi::CString::new(format!("rx:{name}")).map(|name| rustix::thread::set_name(&name));
     log::debug!("Stream {} from '{from}' is '{name}'.", peer.0);
     let waker = shared.writer.waker(peer);
-    let (outbox, reader) = outbox_for(client.message_max, waker.clone());
+    let (outbox, reader) = outbox_waking(waker.clone());
     let stream = PeerStream::new(name, responses, reader, client.message_max, class == Class::Agent);
     shared.writer.add(peer, stream, waker);
     if shared.inbox.send(PeerEvent::Opened { peer, hello, outbox }).is_err() {
