@@ -33,6 +33,7 @@
 //!   names.rs               names, and the instance name with its hash                         -
 //!   workload.rs            Workload and what its parts may say                                -
 //!   access_rules.rs        control interface rules as written                                 -
+//!   authorizer.rs          these rules against requests                                       -
 //!   validation.rs          which names, versions, masks and keys a state may have             -
 //!   execution_state.rs     ExecutionState, its transitions, what fulfils a dependency         -
 //!   complete_state.rs      DesiredState, WorkloadStates, agents; to and from the field tree   -
@@ -71,7 +72,7 @@
 //! server/                  ServerLoop: manifest in, plans out, states in, answers out [server]
 //!   settings.rs            command line, environment, config file                      [main]
 //!   agents.rs              connected agents and their streams                        [server]
-//!   requester.rs           whose a request is                                        [server]
+//!   requester.rs           whose a request is, and whether that may ask it            [server]
 //!   requests.rs            one function per request kind                             [server]
 //!   update.rs              the state that an update asks for                         [server]
 //!   state_view.rs          reads: only what the masks ask for                        [server]
@@ -117,7 +118,6 @@
 //!     poller.rs            the loop that serves all of them                         [control]
 //!     pipes.rs             two FIFOs                                      [wl:name] [control]
 //!     session.rs           hello, requests, what follows from them                  [control]
-//!     authorizer.rs        rules against requests                                   [control]
 //!     outbox.rs            what waits for one workload, bounded           [scheduler] [control]
 //!   resources.rs           CPU and memory of the node                             [scheduler]
 //! runtime/                 the narrow waist to the engines, on the caller's thread

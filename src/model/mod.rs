@@ -3,6 +3,8 @@
 //! Thread: none; used by every thread of the three programs.
 
 pub mod access_rules;
+#[cfg(any(feature = "agent", feature = "server"))]
+pub mod authorizer;
 pub mod complete_state;
 pub mod execution_state;
 pub mod field_path;

@@ -22,10 +22,17 @@ use std::sync::Arc;
 /// The keys that lead to a node. A key may contain dots, so a path is more than its text.
 pub type Path = Vec<String>;
 
-/// Masks by request, in the order of streams.
+/// Subscriptions by request, in the order of streams.
 #[derive(Debug, Default)]
 pub struct Subscriptions {
-    masks: BTreeMap<RequestKey, Vec<Path>>,
+    by_request: BTreeMap<RequestKey, Subscription>,
+}
+
+#[derive(Debug)]
+struct Subscription {
+    masks: Vec<Path>,
+    /// The instance that asked through its agent: its successor has not.
+    owner: Option<InstanceName>,
 }
 
 /// A stream has as many subscriptions as it may have.
@@ -43,63 +50,76 @@ fn bytes(key: &RequestKey, paths: &[Path]) -> usize {
 }
 
 impl Subscriptions {
-    /// Subscribes the request `key`; its earlier masks are replaced. No masks mean everything.
+    /// Subscribes the request `key`; its earlier masks are replaced. No masks mean everything. `owner` is the instance
+    /// that asks through its agent.
     ///
     /// # Errors
     /// [`TooManySubscriptions`].
-    pub fn add(&mut self, key: RequestKey, masks: &[String]) -> Result<(), TooManySubscriptions> {
+    pub fn add(
+        &mut self,
+        key: RequestKey,
+        masks: &[String],
+        owner: Option<InstanceName>,
+    ) -> Result<(), TooManySubscriptions> {
         let paths = masks.iter().filter(|mask| !mask.is_empty());
         let mut paths: Vec<Path> = paths.map(|mask| mask.split('.').map(str::to_owned).collect()).collect();
         if paths.is_empty() && !masks.is_empty() {
             paths.push(vec![String::new()]); // Only empty masks: they select nothing, which is not everything.
         }
         let others = self.of_peer(key.peer).filter(|(other, _)| **other != key);
-        let (count, taken) = others.fold((0, 0), |(count, taken), (key, paths)| (count + 1, taken + bytes(key, paths)));
+        let (count, taken) =
+            others.fold((0, 0), |(count, taken), (key, other)| (count + 1, taken + bytes(key, &other.masks)));
         if count >= SUBSCRIPTIONS_PER_PEER_MAX || taken + bytes(&key, &paths) > LASTING_REQUESTS_BYTES {
             return Err(TooManySubscriptions);
         }
-        self.masks.insert(key, paths);
+        self.by_request.insert(key, Subscription { masks: paths, owner });
         Ok(())
     }
 
     /// Ends one subscription.
     pub fn remove(&mut self, key: &RequestKey) {
-        self.masks.remove(key);
+        self.by_request.remove(key);
     }
 
     /// Ends all subscriptions of a stream.
     pub fn remove_peer(&mut self, peer: PeerId) {
-        self.masks.retain(|key, _| key.peer != peer);
+        self.by_request.retain(|key, _| key.peer != peer);
     }
 
-    /// Ends all subscriptions of a workload that speaks through the stream of its agent.
-    pub fn remove_workload(&mut self, peer: PeerId, workload: &str) {
-        self.masks.retain(|key, _| key.peer != peer || key.workload() != Some(workload));
+    /// Ends all subscriptions of an instance that is gone.
+    pub fn remove_owner(&mut self, instance: &InstanceName) {
+        self.by_request.retain(|_, subscription| subscription.owner.as_ref() != Some(instance));
     }
 
-    fn of_peer(&self, peer: PeerId) -> impl Iterator<Item = (&RequestKey, &Vec<Path>)> {
+    /// The subscriptions of a workload that speaks through the stream of its agent, with their masks.
+    pub fn of_workload(&self, peer: PeerId, workload: &str) -> impl Iterator<Item = (&RequestKey, &[Path])> {
+        let own = self.of_peer(peer).filter(move |(key, _)| key.workload() == Some(workload));
+        own.map(|(key, subscription)| (key, &*subscription.masks))
+    }
+
+    fn of_peer(&self, peer: PeerId) -> impl Iterator<Item = (&RequestKey, &Subscription)> {
         let start = RequestKey { peer, id: String::new() };
-        self.masks.range(start..).take_while(move |(key, _)| key.peer == peer)
+        self.by_request.range(start..).take_while(move |(key, _)| key.peer == peer)
     }
 
     /// Whether that request is one.
     #[cfg(test)]
     pub fn contains(&self, key: &RequestKey) -> bool {
-        self.masks.contains_key(key)
+        self.by_request.contains_key(key)
     }
 
     /// How many each stream has.
     #[cfg(test)]
     pub fn by_peer(&self) -> BTreeMap<PeerId, usize> {
         let mut counts = BTreeMap::new();
-        self.masks.keys().for_each(|key| *counts.entry(key.peer).or_default() += 1);
+        self.by_request.keys().for_each(|key| *counts.entry(key.peer).or_default() += 1);
         counts
     }
 
     /// Whether nobody listens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.masks.is_empty()
+        self.by_request.is_empty()
     }
 
     /// The requests that `changes` concern, each with the paths that it is to be told.
@@ -108,7 +128,7 @@ impl Subscriptions {
         if changes.is_empty() {
             return Vec::new();
         }
-        let matches = self.masks.iter().map(|(key, masks)| (key.clone(), changes.matching(masks)));
+        let matches = self.by_request.iter().map(|(key, one)| (key.clone(), changes.matching(&one.masks)));
         matches.filter(|(_, altered)| !altered.is_empty()).collect()
     }
 }

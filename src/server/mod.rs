@@ -37,6 +37,7 @@ use dependencies::{Dependents, StoppingDependents, WaitingDeletes, with_delete_c
 use events::{Changes, Subscriptions};
 use log_campaigns::LogCampaigns;
 use mutating_hooks::{HookOutcome, MutatingHooks};
+use requester::Rights;
 use state_store::StateStore;
 use state_view::StateView;
 use std::collections::{BTreeMap, BTreeSet};
@@ -127,6 +128,7 @@ pub struct ServerLoop {
     dependents: Dependents,
     stopping: StoppingDependents,
     waiting_deletes: WaitingDeletes,
+    rights: Rights,
     templates: Templates,
     config_users: ConfigUsers,
     agents: Agents,
@@ -247,11 +249,18 @@ impl ServerLoop {
     }
 
     /// How much of what grows and shrinks is there: streams, names of streams, stops and deletes that are remembered,
-    /// workload states.
+    /// workload states, rights that outlast their workload.
     #[cfg(test)]
-    pub fn sizes(&self) -> [usize; 5] {
+    pub fn sizes(&self) -> [usize; 6] {
         let states = self.states.iter().count();
-        [self.peers.len(), self.names.len(), self.stopping.len(), self.waiting_deletes.len(), states]
+        [
+            self.peers.len(),
+            self.names.len(),
+            self.stopping.len(),
+            self.waiting_deletes.len(),
+            states,
+            self.rights.ending(),
+        ]
     }
 
     /// What the delete of an instance waits for, as its agent was told last.
@@ -408,8 +417,8 @@ impl ServerLoop {
                 log::debug!("'{name}' said goodbye.");
                 self.peer_gone(id);
             }
-            ToServer::LogEntries { request_id, entries } => self.log_entries(&request_id, entries),
-            ToServer::LogsStop { request_id, instance } => self.logs_stopped(&request_id, instance),
+            ToServer::LogEntries { request_id, entries } => self.log_entries(&name, &request_id, entries),
+            ToServer::LogsStop { request_id, instance } => self.logs_stopped(&name, &request_id, instance),
             ToServer::AgentHello { .. } | ToServer::CommanderHello { .. } => {
                 log::warn!("Ignoring another hello of '{name}' on the same connection.");
             }
@@ -465,17 +474,17 @@ impl ServerLoop {
             if state.phase == Phase::Removed {
                 self.stopping.forget(instance);
                 self.waiting_deletes.forget(instance);
+                self.rights.forget_gone(instance, &self.states);
             }
         }
         if !self.subscriptions.is_empty() {
             let mut changes = Changes::default();
             changes.states(old, &self.states);
             self.publish(&changes);
-            for removed in states.iter().filter(|state| state.state.phase == Phase::Removed) {
-                if !self.has_successor(&removed.instance) {
-                    self.subscriptions.remove_workload(id, &removed.instance.workload);
-                }
-            }
+        }
+        for removed in states.iter().filter(|state| state.state.phase == Phase::Removed) {
+            self.subscriptions.remove_owner(&removed.instance);
+            self.end_logs_of_instance(&removed.instance);
         }
         self.broadcast_states(&states, Some(id));
         self.tell_unknown_deletes_again(&states);
@@ -516,14 +525,6 @@ impl ServerLoop {
             peer,
             FromServer::UpdateWorkload(WorkloadPlan { added: added.into_iter().collect(), deleted: vec![deleted] }),
         );
-    }
-
-    /// Whether the agent of a removed instance has or gets another one of the same workload.
-    fn has_successor(&self, removed: &InstanceName) -> bool {
-        let InstanceName { workload, agent, .. } = removed;
-        let wanted = self.effective.get(workload).map(|added| &added.instance);
-        wanted.is_some_and(|wanted| wanted.agent == *agent && wanted != removed)
-            || self.states.of_agent_workload(agent, workload).next().is_some()
     }
 
     fn is_wanted(&self, instance: &InstanceName) -> bool {

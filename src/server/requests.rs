@@ -6,10 +6,11 @@ use super::dependencies::{find_cycle, with_delete_conditions};
 use super::events::Changes;
 use super::mutating_hooks::HookOutcome;
 use super::plan::{Difference, per_agent};
+use super::requester::{Denied, Requester};
 use super::templates::TemplateBudget;
 use super::update::{StateChange, Tags, UpdateError, requested_change};
 use super::waiting_requests::NoRoom;
-use super::{PeerClass, RequestKey, ServerLoop};
+use super::{RequestKey, ServerLoop};
 use crate::limits::{LOG_TIME_MAX, MASKS_PARTS_MAX, REQUEST_ID_MAX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle::{self, LifecycleError};
@@ -17,7 +18,7 @@ use crate::model::messages::{
     AddedWorkload, DeletedWorkload, FromServer, ReadState, Request, RequestContent, Response, ResponseContent,
     UpdateState, WorkloadPlan,
 };
-use crate::model::names::{InstanceName, Name};
+use crate::model::names::{InstanceName, Name, excerpt};
 use crate::model::validation::{check_api_version, check_config_keys, check_config_references, check_workload};
 use crate::model::workload::Workload;
 use crate::wire::server_endpoint::PeerId;
@@ -108,15 +109,18 @@ impl ServerLoop {
             return self.refuse(&key, &reason);
         }
         let requester = self.requester_of(&key);
+        if let Err(denied) = self.authorize(&requester, &content) {
+            return self.deny(&key, &denied);
+        }
         if !self.waiting.must_wait(&requester, &content) {
-            return self.serve(key, content);
+            return self.serve(requester, key, content);
         }
         match self.waiting.add(requester, key, content) {
             Ok(()) => {}
             // What frees something is never refused. The answers before it come later, but that is little to lose.
             Err(NoRoom { key, content: content @ (RequestContent::LogsCancel | RequestContent::EventsCancel) }) => {
                 self.waiting.withdraw(&key);
-                self.serve(key, content);
+                self.serve(self.requester_of(&key), key, content);
             }
             Err(NoRoom { key, content: RequestContent::UpdateState(_) }) => {
                 self.refuse(&key, &UpdateError::TooManyWait.answer());
@@ -125,32 +129,35 @@ impl ServerLoop {
         }
     }
 
+    /// Handles a request that has waited. What was allowed when it came may not be so any more.
+    pub(super) fn serve_late(&mut self, requester: Requester, key: RequestKey, content: RequestContent) {
+        match self.authorize(&requester, &content) {
+            Ok(()) => self.serve(requester, key, content),
+            Err(denied) => self.deny(&key, &denied),
+        }
+    }
+
     /// Handles a request whose turn it is.
-    pub(super) fn serve(&mut self, key: RequestKey, content: RequestContent) {
-        let peer = key.peer;
+    fn serve(&mut self, requester: Requester, key: RequestKey, content: RequestContent) {
         match content {
-            RequestContent::UpdateState(update) => self.update_state(key, update),
+            RequestContent::UpdateState(update) => self.update_state(requester, key, update),
             RequestContent::CompleteState(read) if !read.subscribe => self.complete_state(&key, &read),
             RequestContent::Missing => {
                 self.refuse(&key, "The Request does not contain any content");
             }
             // What lasts longer than its answer must be found again by its id.
             _ if key.id.is_empty() => self.refuse(&key, "The request id is empty"),
-            _ if self.is_agent(peer) && key.workload().is_none() => {
+            _ if requester.agent.is_some() && requester.workload.is_none() => {
                 self.refuse(&key, &format!("The request id '{}' does not name the workload that asks", key.id));
             }
-            RequestContent::CompleteState(read) => self.subscribe(key, &read),
+            RequestContent::CompleteState(read) => self.subscribe(&requester, key, &read),
             RequestContent::EventsCancel => {
                 self.subscriptions.remove(&key);
                 self.answer(key.peer, key.id, ResponseContent::EventsCancelAccepted);
             }
-            RequestContent::Logs(logs) => self.logs(key, logs),
+            RequestContent::Logs(logs) => self.logs(&requester, key, logs),
             RequestContent::LogsCancel => self.logs_cancel(&key),
         }
-    }
-
-    fn is_agent(&self, peer: PeerId) -> bool {
-        self.peers.get(&peer).is_some_and(|peer| peer.class == PeerClass::Agent)
     }
 
     /// Ids on the stream of a commander are its own; on that of an agent they name the workload, which the agent
@@ -164,7 +171,12 @@ impl ServerLoop {
         self.tell(peer, FromServer::Response(Response { id, content }));
     }
 
-    fn refuse(&mut self, key: &RequestKey, text: &str) {
+    fn deny(&mut self, key: &RequestKey, denied: &Denied) {
+        log::debug!("Request '{}': {denied}", excerpt(&key.id));
+        self.refuse(key, &denied.to_string());
+    }
+
+    pub(super) fn refuse(&mut self, key: &RequestKey, text: &str) {
         self.answer(key.peer, key.id.clone(), ResponseContent::Error(text.to_owned()));
     }
 
@@ -174,8 +186,8 @@ impl ServerLoop {
     }
 
     /// The answer to the read comes first, so that events begin where it ends.
-    fn subscribe(&mut self, key: RequestKey, read: &ReadState) {
-        match self.subscriptions.add(key.clone(), &read.masks) {
+    fn subscribe(&mut self, requester: &Requester, key: RequestKey, read: &ReadState) {
+        match self.subscriptions.add(key.clone(), &read.masks, self.owner(requester)) {
             Ok(()) => self.complete_state(&key, read),
             Err(error) => self.refuse(&key, &error.to_string()),
         }
@@ -190,13 +202,13 @@ impl ServerLoop {
         }
     }
 
-    fn update_state(&mut self, key: RequestKey, update: UpdateState) {
+    fn update_state(&mut self, requester: Requester, key: RequestKey, update: UpdateState) {
         let prepared =
             requested_change(self.view(), update).and_then(|change| self.prepare(change, TemplateBudget::Update));
         match (prepared, &self.hooks) {
             (Ok(prepared), Some(hooks)) if prepared.changes_workloads() => {
                 hooks.ask(prepared.message());
-                self.waiting.begin(self.requester_of(&key), key, prepared);
+                self.waiting.begin(requester, key, prepared);
             }
             (prepared, _) => {
                 let accepted = prepared.map(|prepared| self.commit(prepared));
@@ -339,6 +351,7 @@ impl ServerLoop {
         let old_states = self.replace_effective(&difference.added, &deleted, &mut changes);
         for instance in &accepted.deleted {
             self.end_logs_of_workload(instance);
+            self.end_denied_subscriptions(instance);
         }
         let (finished, for_agents) = self.split_finished(deleted);
         if !self.subscriptions.is_empty() {
@@ -373,6 +386,7 @@ impl ServerLoop {
         for DeletedWorkload { instance, .. } in deleted {
             if let Some(stopped) = self.effective.remove(&instance.workload) {
                 self.dependents.remove(&instance.workload, &stopped.workload);
+                self.rights.end(&stopped.instance, &self.states);
                 // What has no state has stopped; nobody would ever report its end.
                 if self.states.get(&stopped.instance).is_some() {
                     self.stopping.note(&stopped);
@@ -389,6 +403,7 @@ impl ServerLoop {
             }
             self.effective.insert(name.clone(), entry.clone());
             self.dependents.add(name, &entry.workload);
+            self.rights.begin(entry);
             if let Some(agent) = self.agents.get_mut(&entry.instance.agent) {
                 agent.unconfirmed.remove(&entry.instance); // It is told of it, so it will report it.
             }
@@ -426,6 +441,7 @@ impl ServerLoop {
             }
             self.stopping.forget(instance);
             if let Some(state) = self.states.remove(instance) {
+                self.rights.forget_gone(instance, &self.states);
                 finished.push((WorkloadState::new(entry.instance, ExecutionState::plain(Phase::Removed)), state));
             }
         }

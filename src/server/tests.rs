@@ -6,6 +6,7 @@ mod hooks;
 mod logs;
 mod masks;
 mod peers;
+mod rights;
 mod updates;
 
 use super::*;

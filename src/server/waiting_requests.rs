@@ -75,13 +75,13 @@ impl WaitingRequests {
     }
 
     /// The next request whose turn it is; `None` while hooks work or when none waits.
-    fn next(&mut self) -> Option<(RequestKey, RequestContent)> {
+    fn next(&mut self) -> Option<(Requester, RequestKey, RequestContent)> {
         if self.with_hooks.is_some() {
             return None;
         }
         let next = self.queue.pop_front()?;
         self.bytes -= next.bytes;
-        Some((next.key, next.content))
+        Some((next.requester, next.key, next.content))
     }
 
     /// What waits under `key` to last longer than its answer is cancelled before it has begun.
@@ -115,8 +115,8 @@ impl ServerLoop {
         };
         let result = self.hooked(prepared, outcome).map(|prepared| self.commit(prepared));
         self.update_done(key, result);
-        while let Some((key, content)) = self.waiting.next() {
-            self.serve(key, content);
+        while let Some((requester, key, content)) = self.waiting.next() {
+            self.serve_late(requester, key, content);
         }
     }
 }
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn an_update_larger_than_all_that_may_wait_waits_alone() {
-        let requester = Requester { peer: PeerId(1), workload: None };
+        let requester = Requester { peer: PeerId(1), agent: None, workload: None };
         let mut waiting = WaitingRequests::default();
         let mut add = |bytes: usize| {
             let key = RequestKey { peer: PeerId(1), id: "x".to_owned() };

@@ -162,7 +162,8 @@ impl Cluster {
             commanders: 1 << 32,
             subscribers: Vec::new(),
             disk,
-            folder: "/nonexistent/ankaios-simulation".into(),
+            // Nothing can be made there, so that workloads have no pipes: what they ask is put where these would.
+            folder: "/proc/nowhere/ankaios-simulation".into(),
         };
         (0..subscribers).for_each(|_| cluster.subscribe());
         cluster
@@ -368,8 +369,9 @@ impl Cluster {
                 if let Some(message) = self.network.take_up(stream) {
                     self.trace.line(|| format!("server: stream {} says {}", stream.0, Trace::message(&message)));
                     self.note_reported(stream, &message);
-                    let heard = self.speaks.get(&self.network.node(stream)) == Some(&stream);
-                    self.tell_server_judged(heard, peer, message);
+                    let node = self.network.node(stream);
+                    let heard = self.speaks.get(&node) == Some(&stream);
+                    self.tell_server_judged(heard, peer, Some(node), message);
                 }
             }
             StreamWork::Pump => self.network.pump(stream),
@@ -441,12 +443,28 @@ impl Cluster {
         }
     }
 
-    /// What somebody says to the server, which `heard` says whether it still listens to.
-    fn tell_server_judged(&mut self, heard: bool, peer: PeerId, message: ToServer) {
-        let ToServer::Request(Request { content: RequestContent::UpdateState(update), .. }) = &message else {
+    /// What somebody says to the server, which `heard` says whether it still listens to; through the agent of `node`, or
+    /// as a commander.
+    fn tell_server_judged(&mut self, heard: bool, peer: PeerId, node: Option<usize>, message: ToServer) {
+        let ToServer::Request(request) = &message else {
             return self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
         };
-        let (update, before) = (heard.then(|| update.clone()), self.server.as_ref().map(Before::of));
+        let allowed = match (node, &self.server) {
+            (Some(node), Some(server)) => {
+                let node = &mut self.nodes[node];
+                let allowed = self.wishes.may_ask(server, &node.name, request);
+                if node.stream.is_some_and(|stream| stream.0 == peer.0) {
+                    node.asked.judged(&request.id, allowed);
+                }
+                allowed
+            }
+            _ => true,
+        };
+        let RequestContent::UpdateState(update) = &request.content else {
+            return self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
+        };
+        let update = (heard && allowed).then(|| update.clone());
+        let before = self.server.as_ref().map(Before::of);
         self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
         if let (Some(server), Some(before)) = (&self.server, before) {
             self.violations.extend(self.wishes.judge(&before, update.as_ref(), server));
@@ -462,7 +480,7 @@ impl Cluster {
         let (outbox, reader) = outbox();
         self.tell_server(PeerEvent::Opened { peer, hello: PeerHello::Commander, outbox });
         let request = Request { id: "r".to_owned(), content };
-        self.tell_server_judged(true, peer, ToServer::Request(request));
+        self.tell_server_judged(true, peer, None, ToServer::Request(request));
         let answer = std::iter::from_fn(|| reader.try_next()).last();
         self.tell_server(PeerEvent::Message { peer, message: ToServer::Goodbye, room: Room::default() });
         match answer {
@@ -475,8 +493,8 @@ impl Cluster {
         }
     }
 
-    /// A workload of a node asks something over its control interface, which was allowed to. What comes back is
-    /// checked; while the agent is away from the server, requests wait.
+    /// A workload of a node asks something through its agent, which does not look at its rules here: the server has to.
+    /// What comes back is checked; while the agent is away from the server, requests wait.
     pub fn workload_asks(&mut self, index: usize, workload: &str, content: RequestContent) {
         self.commanders += 1;
         let node = &mut self.nodes[index];
@@ -635,13 +653,15 @@ impl Cluster {
 
     /// Answers what is larger than anything explains: nothing may be left of what is gone.
     pub fn leaks(&self) -> Option<String> {
-        let [peers, names, stopping, waiting, states] = self.server.as_ref()?.sizes();
+        let [peers, names, stopping, waiting, states, rights] = self.server.as_ref()?.sizes();
         let streams = self.nodes.iter().filter(|node| node.stream.is_some()).count() + self.subscribers.len();
         if peers != streams || names != streams {
             return Some(format!("the server knows {peers} streams with {names} names, there are {streams}"));
         }
-        if stopping > states || waiting > states {
-            return Some(format!("the server remembers {stopping} stops and {waiting} deletes of {states} states"));
+        if stopping > states || waiting > states || rights > states {
+            return Some(format!(
+                "the server remembers {stopping} stops, {waiting} deletes and {rights} rights of {states} states"
+            ));
         }
         self.forgotten_subscriptions().or_else(|| self.nodes.iter().find_map(Node::leaks))
     }
@@ -654,6 +674,12 @@ impl Cluster {
             let following = node.asked.following();
             if count > following {
                 return Some(format!("{} has {count} subscriptions, its workloads follow {following}", node.name));
+            }
+            let server = self.server.as_ref()?;
+            let is_told = |id: &str| node.stream.is_some_and(|stream| server.is_subscribed(PeerId(stream.0), id));
+            let forbidden = |request: &Request| !self.wishes.may_ask(server, &node.name, request);
+            if let Some(id) = node.asked.first_of(|request| is_told(&request.id) && forbidden(request)) {
+                return Some(format!("'{id}' of {} follows what it may not read", node.name));
             }
         }
         let (others, there_are) = (subscribed.values().sum::<usize>(), self.subscribers.len());

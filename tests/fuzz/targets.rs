@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ankaios_lite::agent::control_interface::authorizer::Authorizer;
 use ankaios_lite::agent::control_interface::session::{Forwarded, Outside, Session};
 use ankaios_lite::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
+use ankaios_lite::model::authorizer::Authorizer;
 use ankaios_lite::model::complete_state::{Rendering, desired_state_from_node};
 use ankaios_lite::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_lite::model::field_path;

@@ -1,7 +1,6 @@
-//! Workloads that talk to the cluster: two FIFOs per workload, one thread for all of them
-//! (spec/control-interface.md).
+//! Workloads that talk to the cluster: two FIFOs per workload, one thread for all of them.
 //!
-//! Follow a request: [`pipes`] reads bytes, [`session`] makes messages of them and asks [`authorizer`], what is allowed
+//! Follow a request: [`pipes`] reads bytes, [`session`] makes messages of them and asks the [`Authorizer`], what is allowed
 //! is sent through [`super::uplink_outbox`]. Follow an answer: `rx:server` gives it to
 //! [`ControlHub::deliver_from_server`], it waits in an [`outbox`], [`poller`] writes it.
 //!
@@ -9,7 +8,6 @@
 //! makes and removes the FIFOs; everything else on `control`. Nobody waits for a workload.
 //! Owns: which workload has an interface, and what waits for it, shared behind locks that are held for a moment only.
 
-pub mod authorizer;
 pub mod outbox;
 pub mod pipes;
 pub mod poller;
@@ -19,11 +17,11 @@ use super::uplink_outbox::UplinkOutbox;
 use crate::clock::Clock;
 use crate::limits::STACK_LARGE;
 use crate::model::access_rules::ControlInterfaceAccess;
+use crate::model::authorizer::Authorizer;
 use crate::model::messages::{Request, Response};
 use crate::model::names::Name;
 use crate::threads::{self, Thread};
 use crate::vital::VitalThreads;
-use authorizer::Authorizer;
 use outbox::{Frame, Outbox};
 use pipes::{PipeError, Pipes};
 use poller::Poller;

@@ -4,8 +4,8 @@
 //! Thread: `control`. Owns: bytes that came and are no whole message yet, whether the workload has said hello, one
 //! request that waits for room. Reaches the outside through [`Outside`], and waits for nothing.
 
-use super::authorizer::Authorizer;
 use crate::limits::{CONTROL_COMPLAINTS, CONTROL_COMPLAINTS_TIME, CONTROL_LOGGED_TEXT, CONTROL_MESSAGE_TIME};
+use crate::model::authorizer::Authorizer;
 use crate::model::messages::{FromWorkload, Request, RequestContent, Response, ResponseContent, ToWorkload};
 use crate::model::names::Name;
 use crate::model::version::check_compatible;

@@ -14,8 +14,11 @@ struct Hooked {
 
 impl Hooked {
     fn new() -> Self {
+        Self::with(Cluster::default())
+    }
+
+    fn with(mut cluster: Cluster) -> Self {
         let (hooks, plans) = MutatingHooks::scripted();
-        let mut cluster = Cluster::default();
         cluster.server.set_hooks(hooks);
         Self { cluster, plans }
     }
@@ -145,18 +148,33 @@ fn updates_that_wait_are_carried_out_in_order_and_each_is_asked_about() {
 
 #[test]
 fn answers_to_one_requester_keep_their_order_while_workloads_of_one_agent_are_several() {
-    let mut hooked = Hooked::new();
+    let rules = "{allowRules: [{type: StateRule, operation: ReadWrite, filterMasks: ['*']}]}";
+    let workload = format!("{{agent: A, runtime: podman, runtimeConfig: x, controlInterfaceAccess: {rules}}}");
+    let asking = format!("apiVersion: v1\nworkloads: {{one: {workload}, two: {workload}}}");
+    let mut hooked = Hooked::with(Cluster::with_manifest(&asking));
     let agent = hooked.cluster.settled_agent("A");
     let read = || RequestContent::CompleteState(ReadState { masks: vec!["agents".to_owned()], subscribe: false });
     let say = |hooked: &mut Hooked, id: &str, content| {
         hooked.cluster.say(agent, ToServer::Request(Request { id: id.to_owned(), content }));
     };
-    say(&mut hooked, "one@update", update(&whole(&[("a", "B")]), &[]));
+    say(&mut hooked, "one@update", update(&whole(&[("a", "B"), ("one", "A"), ("two", "A")]), &[]));
     say(&mut hooked, "one@read", read());
     say(&mut hooked, "two@read", read());
     assert_eq!(ids(&hooked.cluster.take(agent)), ["two@read"]);
+    // The update takes the rights of both away: what they asked meanwhile is denied when its turn comes.
+    say(&mut hooked, "two@update", update(&whole(&[]), &[]));
     hooked.answer(Ok(None));
-    assert_eq!(ids(&hooked.cluster.take(agent)), ["one@update", "one@read"]);
+    let answers = hooked.cluster.take(agent);
+    let responses = answers.iter().filter(|message| matches!(message, FromServer::Response(_))).cloned();
+    let responses: Vec<FromServer> = responses.collect();
+    assert_eq!(ids(&responses), ["one@update", "one@read", "two@update"]);
+    let denied = |response: &FromServer| match response {
+        FromServer::Response(Response { content: ResponseContent::Error(text), .. }) => text.contains("denied"),
+        _ => false,
+    };
+    assert_eq!(responses.iter().map(denied).collect::<Vec<_>>(), [false, true, true]);
+    assert_eq!(hooked.asked().map(|plan| plan.added.len()), Some(3), "the first update only");
+    assert_eq!(hooked.asked(), None);
 }
 
 #[test]

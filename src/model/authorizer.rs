@@ -1,9 +1,10 @@
-//! What a workload may ask: rules of its manifest against requests (spec/control-interface.md section 9).
+//! What a workload may ask: rules of its manifest against requests. The agent decides by it, and the server once more
+//! for what agents pass on.
 //!
-//! Thread: `control`; plain values. Decides on the model of a request, never on what stood on the wire.
+//! Thread: none, plain values. Decides on the model of a request, never on what stood on the wire.
 
-use crate::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
-use crate::model::messages::RequestContent;
+use super::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
+use super::messages::RequestContent;
 use std::fmt;
 
 /// Stands for any one part of a mask, and in log rules for any text.
@@ -103,6 +104,22 @@ impl Authorizer {
     }
 }
 
+impl Authorizer {
+    /// Decides about paths that are read, each by its parts; none means everything.
+    ///
+    /// # Errors
+    /// The first path that decides against it.
+    pub fn check_read(&self, paths: &[Vec<String>]) -> Result<(), Denial> {
+        if paths.is_empty() {
+            return self.read.check(&[] as &[&str], "");
+        }
+        paths.iter().try_for_each(|path| {
+            let parts: Vec<&str> = path.iter().map(String::as_str).collect();
+            self.read.check(&*parts, &path.join("."))
+        })
+    }
+}
+
 /// No mask asks for everything, as one empty mask does.
 fn check_masks(rules: &Rules<MaskPattern>, masks: &[String]) -> Result<(), Denial> {
     if masks.is_empty() {
@@ -149,7 +166,7 @@ impl MaskPattern {
 
 impl Pattern<[&str]> for MaskPattern {
     /// The pattern gives everything below it. A wildcard that is asked for is given by a wildcard only, since the
-    /// server makes every key of it (CFIX-5).
+    /// server makes every key of it.
     fn covers(&self, asked: &[&str]) -> bool {
         if asked.is_empty() {
             return self.0 == [WILDCARD];
