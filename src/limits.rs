@@ -76,7 +76,7 @@ pub const PEER_OUTBOX_BYTES: usize = 16 * 1024 * 1024;
 pub const PEER_OUTBOX_LARGE: usize = PEER_OUTBOX_BYTES / 4;
 /// Bytes of answers that wait for one peer or are being sent from which on no further request of that peer is served.
 /// Room for many small ones at once, and no large one is built before the one before it is gone.
-pub const PEER_ANSWERS_BYTES: usize = 64 * 1024;
+pub const PEER_ANSWERS_BYTES: usize = 128 * 1024;
 /// Bytes of log lines that may wait for one peer. More are dropped: lines are worth less than answers.
 pub const PEER_OUTBOX_LOG_BYTES: usize = 4 * LOG_MESSAGE_MAX;
 /// When states of so many bytes wait for one peer, only the newest of each instance are kept.
@@ -143,6 +143,17 @@ pub const DECODED_ALWAYS: usize = 16 * 1024 * 1024;
 /// And this many times its own bytes more. States as people write them take three to five times theirs; a message of
 /// tiny parts would take a hundred times.
 pub const DECODED_FACTOR: usize = 8;
+/// Requests that wait, for hooks to be done with an update or for earlier answers to the same peer to be sent; more are
+/// refused.
+pub const REQUESTS_WAITING: usize = 256;
+/// What requests that wait take in memory, in bytes. A single one may be larger.
+pub const REQUESTS_WAITING_BYTES: usize = 32 * 1024 * 1024;
+/// How many of them may belong to one workload. Its agent lets [`CONTROL_REQUESTS`] through, but other implementations
+/// pass on all that it asks.
+pub const REQUESTS_WAITING_OF_WORKLOAD: usize = 16;
+/// What the requests of one workload that wait take in memory, in bytes. A single one may be larger.
+pub const REQUESTS_WAITING_OF_WORKLOAD_BYTES: usize = REQUESTS_WAITING_BYTES / 4;
+const _: () = assert!(CONTROL_REQUESTS < REQUESTS_WAITING_OF_WORKLOAD);
 /// Event subscriptions of one stream. An agent's stream carries those of all its workloads.
 pub const SUBSCRIPTIONS_PER_PEER_MAX: usize = 1024;
 /// Log collections that one stream may have running. An agent's stream carries those of all its workloads.
@@ -427,10 +438,6 @@ pub const HOOK_TIMEOUT_S: u16 = 10;
 pub const HOOK_KILL_GRACE: Duration = Duration::from_millis(500);
 /// Standard error kept of a hook, in bytes. It becomes part of an answer.
 pub const HOOK_ERROR_MAX: usize = 4 * 1024;
-/// Requests that wait until the hooks are done with an update; more are refused.
-pub const HOOK_WAITING: usize = 256;
-/// Bytes of requests that wait for hooks. Room for two updates of the size that is the default.
-pub const HOOK_WAITING_BYTES: usize = 2 * MESSAGE_MAX;
 const _: () = assert!(HOOK_KILL_GRACE.as_millis() < STOP_DEADLINE.as_millis());
 
 // ------------------------------------------------------------------ engines

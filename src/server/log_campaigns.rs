@@ -122,7 +122,7 @@ impl From<Campaign> for Ended {
 impl ServerLoop {
     /// Asks the agents that run them for the logs of workloads; what is not in the effective state is left out.
     ///
-    /// The requester learns what it will get. Instances whose agent is away are stopped at once, or a requester
+    /// The requester learns what it will get. Instances whose agent is away or busy are stopped at once, or a requester
     /// that does not follow would wait for them for ever.
     pub(super) fn logs(&mut self, requester: &Requester, key: RequestKey, request: LogsRequest) {
         let instances: Vec<InstanceName> =
@@ -146,7 +146,10 @@ impl ServerLoop {
         let (owner, full_id) = (self.owner(requester), self.full_id(&key));
         let mut away = Vec::new();
         for (agent, instances) in by_agent {
-            let Some(provider) = self.agents.get(&agent).map(|agent| agent.peer) else {
+            let provider = self.agents.get(&agent).map(|agent| agent.peer);
+            // One that does not take what it is sent must not be cut off for what others want of it.
+            let is_there = |peer: &PeerId| self.peers.get(peer).is_some_and(|peer| peer.outbox.is_half_empty());
+            let Some(provider) = provider.filter(is_there) else {
                 away.extend(instances);
                 continue;
             };

@@ -438,6 +438,7 @@ impl Cluster {
     fn tell_server(&mut self, event: PeerEvent) {
         if let Some(server) = &mut self.server {
             server.on_event(ServerEvent::Peer(event));
+            server.on_event(ServerEvent::Room);
             self.wishes.forget_gone(server);
             self.network.server_spoke();
         }
