@@ -119,6 +119,7 @@
 //!     pipes.rs             two FIFOs                                      [wl:name] [control]
 //!     session.rs           hello, requests, what follows from them                  [control]
 //!     outbox.rs            what waits for one workload, bounded           [scheduler] [control]
+//!     lasting.rs           which events and lines a workload has asked for [scheduler] [control]
 //!   resources.rs           CPU and memory of the node                             [scheduler]
 //! runtime/                 the narrow waist to the engines, on the caller's thread
 //!                                                               [wl:name] [watch:engine]

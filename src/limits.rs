@@ -55,6 +55,18 @@ const _: () = assert!(BURST_TRIM_FROM >= TRIM_FROM);
 /// A burst is over when no message was sent for this long.
 pub const BURST_OVER_AFTER: Duration = Duration::from_secs(1);
 
+// ---------------------------------------------------------------------- log
+
+/// Longest text of a log line, in bytes; the rest is cut. What an engine says has half of it.
+pub const LOG_RECORD_MAX: usize = 8 * 1024;
+const _: () = assert!(2 * ADDITIONAL_INFO_MAX <= LOG_RECORD_MAX);
+/// Log lines about what one source did within [`LOG_SOURCE_TIME`]; further ones are of no use.
+pub const LOG_SOURCE_LINES: u64 = 20;
+/// Time in which the lines about one source are counted.
+pub const LOG_SOURCE_TIME: Duration = Duration::from_secs(60);
+/// Sources whose lines are counted each by itself, more than a cluster has; all others share what one may write.
+pub const LOG_SOURCES: usize = 256;
+
 // ------------------------------------------------------------------- queues
 
 /// Messages from all peers waiting for the server; full means that readers wait and TCP slows the peers down.
@@ -158,9 +170,15 @@ const _: () = assert!(CONTROL_REQUESTS < REQUESTS_WAITING_OF_WORKLOAD);
 pub const SUBSCRIPTIONS_PER_PEER_MAX: usize = 1024;
 /// Log collections that one stream may have running. An agent's stream carries those of all its workloads.
 pub const LOG_CAMPAIGNS_PER_PEER_MAX: usize = 1024;
+/// Event subscriptions of one workload among them. A program follows a few things.
+pub const SUBSCRIPTIONS_OF_WORKLOAD: usize = 64;
+/// Log collections of one workload among them. Each may be of many workloads.
+pub const LOG_CAMPAIGNS_OF_WORKLOAD: usize = 64;
 /// What the event subscriptions of one stream may take together, in bytes, and its log collections likewise: room for
 /// some that name each of 5,000 workloads.
 pub const LASTING_REQUESTS_BYTES: usize = 8 * 1024 * 1024;
+/// What those of one workload may take together, in bytes, and its log collections likewise.
+pub const LASTING_REQUESTS_OF_WORKLOAD_BYTES: usize = LASTING_REQUESTS_BYTES / 4;
 /// What a part of a mask or the name of an instance takes beside its text, in bytes, about.
 pub const LASTING_REQUEST_PART: usize = 32;
 /// Longest id of a request, in bytes. It is kept and sent to agents, with names of a stream and a workload before it.
@@ -189,6 +207,8 @@ pub const LOG_MESSAGE_MAX: usize = 2 * 1024 * 1024;
 
 /// Logs that one agent reads at the same time; each takes a thread and a process of the engine.
 pub const LOG_STREAMS_MAX: usize = 64;
+/// Those of them that one workload may have asked for, on this node or another one.
+pub const LOG_STREAMS_OF_WORKLOAD: usize = 16;
 /// Bytes read from an engine's log at once: what a pipe holds, so that a chatty container fills whole messages.
 pub const LOG_READ: usize = 64 * 1024;
 /// Lines read before they are sent. Empty lines cost far more in memory and on the wire than in the pipe.
@@ -221,6 +241,9 @@ pub const TCP_USER_TIMEOUT: Duration = Duration::from_secs(20);
 pub const HELLO_MAX: Duration = Duration::from_secs(10);
 /// A TLS handshake must be done within this time.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// Who ends a TLS connection reads on for this long until the other side has closed it as well, so that an alert or the
+/// last message arrives: some round trips of a slow network.
+pub const FAREWELL_MAX: Duration = Duration::from_secs(2);
 /// Bytes buffered per direction of a TLS connection: one record.
 pub const TLS_BUFFER: usize = 16 * 1024;
 /// TLS handshakes under way at the same time; for another one the oldest is given up, its client tries again.
@@ -270,6 +293,11 @@ pub const CONTROL_OUTBOX: usize = 1024;
 pub const CONTROL_OUTBOX_BYTES: usize = 8 * 1024 * 1024;
 /// Ids of a workload's cancelled collections and subscriptions that are remembered, so that each is cancelled once.
 pub const CONTROL_CANCELLED: usize = 1024;
+/// Event subscriptions and log collections of one workload that its agent knows of at the same time. A handful is
+/// normal; the agent has to tell what comes of them from what an earlier container of the workload had asked for.
+pub const CONTROL_LASTING: usize = SUBSCRIPTIONS_OF_WORKLOAD + LOG_CAMPAIGNS_OF_WORKLOAD;
+/// Bytes of their ids.
+pub const CONTROL_LASTING_BYTES: usize = 64 * 1024;
 /// Bytes read from or written to one workload before it is another one's turn.
 pub const CONTROL_TURN: usize = 64 * 1024;
 /// Requests of one workload under way: those that wait for the connection to the server, and those that it has not
@@ -277,8 +305,8 @@ pub const CONTROL_TURN: usize = 64 * 1024;
 pub const CONTROL_REQUESTS: usize = 4;
 /// Bytes of requests of one workload under way. A larger request goes alone.
 pub const CONTROL_REQUESTS_BYTES: usize = 2 * CONTROL_MESSAGE_MAX;
-/// Cancellations of one workload under way, beside its requests: as many as it may have to cancel of one kind.
-pub const CONTROL_CANCEL_REQUESTS: usize = 64;
+/// Cancellations of one workload under way, beside its requests: as many as it may have to cancel.
+pub const CONTROL_CANCEL_REQUESTS: usize = CONTROL_LASTING;
 /// Requests of one workload that were sent and not answered, which it is told when the connection is lost. Only a server
 /// that does not answer leaves more; of older ones nothing is told.
 pub const CONTROL_UNANSWERED: usize = 2 * (CONTROL_REQUESTS + CONTROL_CANCEL_REQUESTS);
@@ -307,10 +335,6 @@ pub const CONTROL_READER_RETRY_MAX: Duration = Duration::from_millis(100);
 pub const CONTROL_READER_RETRY_AWAY: Duration = Duration::from_secs(1);
 /// A workload that has not read for this long is asked less often: each try wakes a processor that may sleep.
 pub const CONTROL_READER_AWAY: Duration = Duration::from_secs(10);
-/// Log lines about one workload's mistakes within [`CONTROL_COMPLAINTS_TIME`]; further ones are of no use.
-pub const CONTROL_COMPLAINTS: u32 = 20;
-/// Time in which a workload's mistakes are counted.
-pub const CONTROL_COMPLAINTS_TIME: Duration = Duration::from_secs(60);
 /// Characters of a text from a workload that are shown in a log line.
 pub const CONTROL_LOGGED_TEXT: usize = 200;
 /// Bytes left over by an earlier user of a pipe that are thrown away at once: what a pipe can hold.
@@ -335,6 +359,9 @@ pub const MANIFEST_WARNINGS_MAX: usize = 20;
 
 /// Longest time that a `lifecycle:` block may name: a day. More can only be a mistake.
 pub const LIFECYCLE_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Longest time that one answer to a check may take. It keeps a socket, or a process of the engine; who needs longer does
+/// not work. A watchdog that a workload notifies may have any time: nothing waits for it.
+pub const PROBE_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 /// Shortest period and timeout of a check. Faster ones would only cost.
 pub const PROBE_PERIOD_LOWEST: Duration = Duration::from_millis(50);
 /// Shortest restart delay that a block may begin with. A container needs about that long to start.
@@ -357,8 +384,14 @@ pub const PROBE_SLACK: Duration = Duration::from_millis(20);
 pub const PROBE_UNSENT_RETRY: Duration = Duration::from_millis(100);
 /// Checks of one workload by a command are at least this far apart: each is a process, and one of the engine's.
 pub const EXEC_SPACING: Duration = Duration::from_secs(1);
-/// Commands that check something at the same time. More wait for their turn: each costs the engine a tenth of a second.
+/// Commands that check something at the same time, at most one of each workload. More wait for their turn: each costs
+/// the engine a tenth of a second.
 pub const EXEC_PARALLEL: usize = 4;
+/// A command that takes longer gives its slot back, so that hanging ones of some workloads delay no others for long.
+pub const EXEC_SLOT_MAX: Duration = Duration::from_secs(2);
+/// Commands that are waited for, hanging ones among them: each is a process of the engine, with some 10 MB.
+pub const EXEC_RUNNING_MAX: usize = 16;
+const _: () = assert!(EXEC_RUNNING_MAX > EXEC_PARALLEL);
 /// Bytes read of an answer to an HTTP request: its first line counts only.
 pub const HTTP_ANSWER_MAX: usize = 512;
 /// Bytes kept of what a command said when its check failed; it has to fit into [`CONDITION_INFO_MAX`] with the rest.

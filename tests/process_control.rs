@@ -6,15 +6,20 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
-use ankaios_lite::limits::MESSAGE_MAX;
-use ankaios_lite::model::messages::{RequestContent, Response, ResponseContent, ToServer, ToWorkload, UpdateState};
+use ankaios_lite::limits::{CONNECT_MAX, LOG_SOURCE_LINES, MESSAGE_MAX};
+use ankaios_lite::model::messages::{
+    FromServer, Request, RequestContent, Response, ResponseContent, ToServer, ToWorkload, UpdateState,
+};
 use ankaios_lite::model::node::Node;
+use ankaios_lite::model::version::VERSION;
 use ankaios_lite::vital::VitalThreads;
-use ankaios_lite::wire::address::{ListenAddress, Security};
+use ankaios_lite::wire::address::{ListenAddress, Security, ServerUrl};
+use ankaios_lite::wire::client::{ClientOptions, ClientReceiver, ClientSender, Hangup, Service, connect};
 use ankaios_lite::wire::outbox::Outbox;
 use ankaios_lite::wire::server_endpoint::{EndpointOptions, PeerEvent, ServerEndpoint};
 use crossbeam_channel::{Receiver, bounded};
@@ -110,6 +115,89 @@ fn inode(path: &Path) -> u64 {
 
 fn denied() -> ResponseContent {
     ResponseContent::Error("Access denied".to_owned())
+}
+
+/// The connection of an agent in wrong hands: what workloads of `agent` are said to ask, and the answers.
+struct WrongHands {
+    sender: ClientSender,
+    receiver: ClientReceiver,
+    _hangup: Hangup,
+}
+
+impl WrongHands {
+    fn connect(cluster: &Cluster, agent: &str) -> Self {
+        let options = ClientOptions {
+            url: ServerUrl::parse(&cluster.url()).expect("a URL"),
+            security: Security::Insecure,
+            service: Service::Agent,
+            connect_limit: CONNECT_MAX,
+            message_max: MESSAGE_MAX,
+        };
+        let hello =
+            ToServer::AgentHello { agent: agent.to_owned(), version: VERSION.to_owned(), tags: BTreeMap::new() };
+        let (sender, receiver, hangup) = connect(&options, hello).expect("the server accepts connections");
+        Self { sender, receiver, _hangup: hangup }
+    }
+
+    fn ask(&mut self, id: &str, content: RequestContent) -> ResponseContent {
+        self.sender.send(ToServer::Request(Request { id: id.to_owned(), content })).expect("the stream is open");
+        loop {
+            if let FromServer::Response(response) = self.receiver.receive().expect("an answer") {
+                assert_eq!(response.id, id);
+                return response.content;
+            }
+        }
+    }
+}
+
+#[test]
+fn an_agent_in_wrong_hands_can_ask_no_more_than_its_workloads() {
+    let cluster = Cluster::start(&["agent_A"]);
+    let mine = workload("mine", "run").on("agent_B").allow("ReadWrite", "desiredState.workloads.other");
+    cluster.apply(&manifest(&[mine, workload(WEB, "run").allow("ReadWrite", "*")]));
+    cluster.wait_for_state(WEB, "Running(Ok)");
+    let mut agent = WrongHands::connect(&cluster, "agent_B");
+    let everything = || {
+        let nothing = tree("desiredState.workloads", Node::empty());
+        RequestContent::UpdateState(UpdateState { new_state: Some(Ok(nothing)), masks: Vec::new() })
+    };
+    for id in ["attack", "web@attack", "mine@attack", "agent_A@web@attack"] {
+        for content in [everything(), read(&[], true), read(&["agents"], false)] {
+            let answer = agent.ask(id, content);
+            let denied = matches!(&answer, ResponseContent::Error(text) if text.starts_with("Access denied: "));
+            assert!(denied, "{id}: {answer:?}");
+        }
+        let cancelled = agent.ask(&format!("mine@{id}"), RequestContent::EventsCancel);
+        assert_eq!(cancelled, ResponseContent::EventsCancelAccepted);
+    }
+    let mask = "desiredState.workloads.other";
+    state(agent.ask("mine@1", read(&[mask], false)));
+    // Everything is as it was, and the workload of the other agent is served.
+    state_of_web(&mut client(&cluster));
+}
+
+#[test]
+fn an_update_that_takes_a_right_away_ends_what_came_of_it() {
+    let cluster = cluster_with(|web| web.allow("Read", "desiredState").allow_logs("*"));
+    let mut first = client(&cluster);
+    first.request("e", read(&["desiredState.workloads"], true));
+    assert!(matches!(first.answer("e"), ResponseContent::CompleteState { altered: None, .. }));
+    let pipes = folder(&cluster, "agent_A", WEB);
+    let before = inode(&pipes.join("input"));
+    cluster.apply(&manifest(&[workload(WEB, "run").allow("Read", "agents")]));
+    // The pipe may be gone before it was written there.
+    match first.receive_within(Duration::from_secs(1)) {
+        Some(ToWorkload::Response(Response { content: ResponseContent::Error(error), .. })) => {
+            assert!(error.ends_with("no rule allows 'desiredState.workloads'; the event subscription ends"), "{error}");
+        }
+        None => {}
+        other => panic!("the end of the events is expected, not {other:?}"),
+    }
+    wait_until("the pipes are others", || pipes.join("input").exists() && inode(&pipes.join("input")) != before);
+    let mut second = ControlClient::connect(&pipes);
+    cluster.apply(&manifest(&[workload("other", "exit0")]));
+    cluster.wait_for_state("other", "Succeeded(Ok)");
+    state(second.read("question", &["agents"]));
 }
 
 // [itest->swdd~agent-forward-responses-to-control-interface-pipe~1]
@@ -323,6 +411,27 @@ fn bad_input_ends_one_session_with_a_reason_and_nothing_else() {
         cured.hello("1.0.0");
         cured.receive_within(RETRY) == Some(ToWorkload::Accepted)
     });
+}
+
+#[test]
+fn a_workload_that_writes_nonsense_again_and_again_does_not_fill_the_log_of_its_agent() {
+    const ROUNDS: usize = 60;
+    let mut cluster = Cluster::start(&["agent_A"]);
+    cluster.apply(&manifest(&[workload("bad", "run").allow("Read", "desiredState")]));
+    cluster.wait_for_state("bad", "Running(Ok)");
+    let pipes = folder(&cluster, "agent_A", "bad");
+    for _ in 0..ROUNDS {
+        let heard = poll(LIMIT, || {
+            let mut bad = ControlClient::open(&pipes);
+            bad.write(&[3, 0xff, 0xff, 0xff]).expect("the agent reads");
+            bad.receive_within(Duration::from_millis(200))
+        });
+        assert_eq!(closed(heard.expect("the agent answers")), "Could not decode protobuf data");
+    }
+    let log = cluster.agent("agent_A").stderr();
+    let complaints = log.lines().filter(|line| line.contains("Closing the control interface")).count();
+    assert!((1..=LOG_SOURCE_LINES as usize).contains(&complaints) && complaints < ROUNDS, "{log}");
+    assert!(log.contains("Many log lines are about 'bad': further ones are left out for 60s."), "{log}");
 }
 
 #[test]

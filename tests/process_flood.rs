@@ -19,15 +19,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ankaios_lite::limits::{CONNECT_MAX, MESSAGE_MAX};
-use ankaios_lite::model::messages::{
-    FromServer, FromWorkload, Request, Response, ResponseContent, ToServer, ToWorkload,
-};
+use ankaios_lite::model::messages::{FromServer, FromWorkload, Request, Response, ResponseContent, ToServer};
 use ankaios_lite::model::version::VERSION;
 use ankaios_lite::wire::address::{Security, ServerUrl};
-use ankaios_lite::wire::client::{ClientOptions, Service, connect};
+use ankaios_lite::wire::client::{ClientOptions, Hangup, Service, connect};
 use ankaios_lite::wire::delimited::workload_side::frame;
 use support::control_client::{folder, read};
-use support::{Cluster, ControlClient, LIMIT, manifest, wait_until, workload};
+use support::{Cluster, ControlClient, manifest, wait_until, workload};
 
 const WORKLOADS: usize = 500;
 /// How long a flood lasts: longer than a connection that is stuck is put up with.
@@ -178,40 +176,80 @@ struct Answers {
     refused: AtomicUsize,
 }
 
-/// An agent of another implementation: it passes on all that its workload asks, and reads what comes.
-fn flood_as_agent(url: &str, name: &str, requests: usize, answers: &Arc<Answers>) -> JoinHandle<()> {
-    let options = ClientOptions {
-        url: ServerUrl::parse(url).expect("a URL"),
-        security: Security::Insecure,
-        service: Service::Agent,
-        connect_limit: CONNECT_MAX,
-        message_max: MESSAGE_MAX,
-    };
-    let hello = ToServer::AgentHello { agent: name.to_owned(), version: VERSION.to_owned(), tags: [].into() };
-    let (mut sender, mut receiver, hangup) = connect(&options, hello).expect("the server accepts connections");
-    let counts = answers.clone();
-    let receives = std::thread::spawn(move || {
-        let mut last = None;
-        while let Ok(message) = receiver.receive() {
-            let FromServer::Response(Response { id, content }) = message else { continue };
-            match content {
-                ResponseContent::CompleteState { .. } => {
-                    let number = id.strip_prefix("greedy@").and_then(|number| number.parse::<usize>().ok());
-                    assert!(number > last, "states come in the order in which they were asked for");
-                    last = number;
-                    counts.states.fetch_add(1, Ordering::Relaxed);
+/// An agent of another implementation: it passes on all that its workloads ask, and reads what comes.
+struct ForeignAgent {
+    hangup: Hangup,
+    asks: JoinHandle<usize>,
+    reads: JoinHandle<()>,
+}
+
+impl ForeignAgent {
+    fn start(url: &str, name: &str, stop: Arc<AtomicBool>, answers: &Arc<Answers>) -> Self {
+        let options = ClientOptions {
+            url: ServerUrl::parse(url).expect("a URL"),
+            security: Security::Insecure,
+            service: Service::Agent,
+            connect_limit: CONNECT_MAX,
+            message_max: MESSAGE_MAX,
+        };
+        let hello = ToServer::AgentHello { agent: name.to_owned(), version: VERSION.to_owned(), tags: [].into() };
+        let (mut sender, mut receiver, hangup) = connect(&options, hello).expect("the server accepts connections");
+        let counts = answers.clone();
+        let reads = std::thread::spawn(move || {
+            let mut last = None;
+            while let Ok(message) = receiver.receive() {
+                let FromServer::Response(Response { id, content }) = message else { continue };
+                match content {
+                    ResponseContent::CompleteState { .. } => {
+                        let number = id.strip_prefix("greedy@").and_then(|number| number.parse::<usize>().ok());
+                        assert!(number > last, "states come in the order in which they were asked for");
+                        last = number;
+                        counts.states.fetch_add(1, Ordering::Relaxed);
+                    }
+                    ResponseContent::Error(_) => drop(counts.refused.fetch_add(1, Ordering::Relaxed)),
+                    other => panic!("{other:?}"),
                 }
-                ResponseContent::Error(_) => drop(counts.refused.fetch_add(1, Ordering::Relaxed)),
-                other => panic!("{other:?}"),
             }
-        }
-    });
-    std::thread::spawn(move || {
-        for number in 0..requests {
-            let request = Request { id: format!("greedy@{number}"), content: read(&[], false) };
-            sender.send(ToServer::Request(request)).expect("the server keeps the connection");
-        }
-        receives.join().expect("the answers are in order");
-        hangup.hang_up();
-    })
+        });
+        let asks = std::thread::spawn(move || {
+            let mut sent = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let request = Request { id: format!("greedy@{sent}"), content: read(&[], false) };
+                sender.send(ToServer::Request(request)).expect("the server keeps the connection");
+                sent += 1;
+            }
+            sent
+        });
+        Self { hangup, asks, reads }
+    }
+
+    fn end(self) -> usize {
+        let sent = self.asks.join().expect("it only sends");
+        self.hangup.hang_up();
+        self.reads.join().expect("the answers are in order");
+        sent
+    }
+}
+
+#[test]
+fn an_agent_that_passes_on_whatever_its_workload_asks_costs_the_cluster_little() {
+    let mut cluster = cluster();
+    cluster.apply(&manifest(&[workload("greedy", "run").on("foreign").allow("Read", "*")]));
+    let mut web = ControlClient::connect(&folder(&cluster, "agent_A", "web"));
+    let server = MemoryPeak::of(cluster.server().pid());
+    let (stop, answers) = (Arc::new(AtomicBool::new(false)), Arc::new(Answers::default()));
+    let foreign = ForeignAgent::start(&cluster.url(), "foreign", stop.clone(), &answers);
+    wait_until("it is connected", || answers.states.load(Ordering::Relaxed) > 0);
+    let (web_waited, ank_waited) = ask_until(Instant::now() + FLOOD, &cluster, &mut web);
+    assert_never_disconnected(&cluster, "agent_A");
+    assert_never_disconnected(&cluster, "foreign");
+    stop.store(true, Ordering::Relaxed);
+    let sent = foreign.end();
+    let server = server.kib();
+    let measured =
+        format!("{sent} requests, {answers:?}; server {server} KiB; waited: web {web_waited:?}, ank {ank_waited:?}");
+    eprintln!("{measured}");
+    assert!(server < SERVER_MAX_KIB, "{measured}");
+    assert!(web_waited < ANSWERED && ank_waited < ANSWERED, "{measured}");
+    assert!(answers.refused.load(Ordering::Relaxed) > 0, "{measured}");
 }

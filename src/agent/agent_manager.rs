@@ -19,9 +19,10 @@ use crate::limits::{
     EARLIER_CALLS_GRACE, EARLIER_CALLS_INTERVAL, EARLIER_CALLS_MAX, FIRST_LISTING_MAX, LOAD_INTERVAL, REPAIR_INTERVAL,
     TURN_MAX,
 };
+use crate::logging::may_log;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, AgentLoad, DeletedWorkload, FromServer, WorkloadPlan};
-use crate::model::names::{InstanceName, Name, has_name_characters};
+use crate::model::names::{InstanceName, Name, excerpt, has_name_characters};
 use crate::runtime::engine_children::PreviousChildren;
 use crate::runtime::{ListedContainer, RuntimeError};
 use crate::service_manager::StatusBoard;
@@ -557,8 +558,8 @@ fn is_file_name(instance: &InstanceName) -> bool {
 
 fn is_acceptable(added: &AddedWorkload) -> bool {
     let acceptable = is_file_name(&added.instance);
-    if !acceptable {
-        warn!("Ignoring added workload '{}': its name is not valid.", added.instance);
+    if !acceptable && may_log("workloads of the server") {
+        warn!("Ignoring added workload '{}': its name is not valid.", excerpt(&added.instance.to_string()));
     }
     acceptable
 }

@@ -17,10 +17,11 @@ use super::workload_scheduler::{Created, Decision, Operation, Updated, Waiting, 
 use super::workload_state_store::WorkloadStateStore;
 use crate::clock::Clock;
 use crate::limits::STACK_WORKLOAD;
+use crate::logging::may_log;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle;
 use crate::model::messages::{AddedWorkload, DeletedWorkload, Response, WorkloadPlan};
-use crate::model::names::{InstanceName, Name};
+use crate::model::names::{InstanceName, Name, excerpt};
 use crate::model::workload::Workload;
 use crate::runtime::{RuntimeConnector, RuntimeError};
 use crossbeam_channel::{Sender, bounded};
@@ -471,14 +472,17 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     // [impl->swdd~agent-remove-id-prefix-forwarding-control-interface-response~1]
     pub fn deliver(&self, response: Response) {
         let Some((workload, id)) = response.id.split_once('@') else {
-            warn!("Could not forward response: its id '{}' names no workload", response.id);
+            if may_log("answers of the server") {
+                warn!("Could not forward response: its id '{}' names no workload", excerpt(&response.id));
+            }
             return;
         };
         let for_workload = Response { id: id.to_owned(), content: response.content };
         match self.context.control.deliver(workload, for_workload) {
             Ok(()) => {}
+            Err(NoInterface) if !may_log(workload) => {}
             Err(NoInterface) if !self.objects.contains_key(workload) => {
-                warn!("Could not forward response for unknown workload: '{workload}'");
+                warn!("Could not forward response for unknown workload: '{}'", excerpt(workload));
             }
             Err(error @ NoInterface) => {
                 warn!(

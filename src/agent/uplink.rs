@@ -160,6 +160,7 @@ impl Uplink {
         // Also after a clean end of the stream, which upstream does not tell: a server that was shut down in order is as
         // little there as one that crashed, so what it said of other agents is as old (spec/agent.md FIX-18).
         let _ = self.inbox.scheduler.send(SchedulerEvent::ServerGone); // Gone only when the agent ends.
+        self.inbox.control.connection_lost();
         match end {
             Ok((StreamEnd::VersionMismatch(text), _)) => SessionEnd::Refused(text),
             Ok((StreamEnd::Closed, greeted)) => {

@@ -9,7 +9,8 @@ use super::manifest::{At, Problem};
 use super::nearest::nearest;
 use super::yaml::{Document, Location, Plain, Yaml, path_text};
 use crate::limits::{
-    LIFECYCLE_BACKOFF_LOWEST, LIFECYCLE_TIME_MAX, PROBE_PERIOD_LOWEST, PROBE_TEXT_MAX, SOCKET_PATH_MAX,
+    LIFECYCLE_BACKOFF_LOWEST, LIFECYCLE_TIME_MAX, PROBE_PERIOD_LOWEST, PROBE_TEXT_MAX, PROBE_TIMEOUT_MAX,
+    SOCKET_PATH_MAX,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -343,8 +344,8 @@ impl Reader<'_> {
             })
         });
         Ok(Ready {
+            pace: pace(at, &check, 500, 1_000)?,
             check,
-            pace: pace(at, 500, 1_000)?,
             success_threshold: threshold(at, "successThreshold", 1)?,
             deadline: (!deadline.is_zero()).then_some(deadline),
             on_deadline: on_deadline.transpose()?.unwrap_or(OnDeadline::Fail),
@@ -365,8 +366,8 @@ impl Reader<'_> {
             })
         });
         Ok(Alive {
+            pace: pace(at, &check, 5_000, 1_000)?,
             check,
-            pace: pace(at, 5_000, 1_000)?,
             failure_threshold: if notified { 1 } else { threshold(at, "failureThreshold", 3)? },
             action: action.transpose()?.unwrap_or(AliveAction::Restart),
         })
@@ -380,7 +381,7 @@ impl Reader<'_> {
             return at.problem(text);
         }
         let deadline = milliseconds(at, "deadlineMs", 10_000, 0)?;
-        Ok(Gone { check, pace: pace(at, 200, 1_000)?, deadline: (!deadline.is_zero()).then_some(deadline) })
+        Ok(Gone { pace: pace(at, &check, 200, 1_000)?, check, deadline: (!deadline.is_zero()).then_some(deadline) })
     }
 
     /// Exactly one check; besides it only keys of `others`, or of `with_notify` when it is that one.
@@ -474,12 +475,14 @@ fn absolute_path(at: &At<'_>) -> Result<String, Problem> {
     Ok(text.to_owned())
 }
 
-fn pace(at: &At<'_>, period_ms: u64, timeout_ms: u64) -> Result<Pace, Problem> {
+fn pace(at: &At<'_>, check: &Check, period_ms: u64, timeout_ms: u64) -> Result<Pace, Problem> {
     let lowest = u64::try_from(PROBE_PERIOD_LOWEST.as_millis()).unwrap_or_default();
+    // Between two notifications nothing is kept waiting.
+    let longest = if *check == Check::Notify { LIFECYCLE_TIME_MAX } else { PROBE_TIMEOUT_MAX };
     Ok(Pace {
         initial_delay: milliseconds(at, "initialDelayMs", 0, 0)?,
         period: milliseconds(at, "periodMs", period_ms, lowest)?,
-        timeout: milliseconds(at, "timeoutMs", timeout_ms, lowest)?,
+        timeout: milliseconds_within(at, "timeoutMs", timeout_ms, lowest, longest)?,
     })
 }
 
@@ -533,7 +536,17 @@ fn threshold(at: &At<'_>, key: &str, default: u32) -> Result<u32, Problem> {
 }
 
 fn milliseconds(at: &At<'_>, key: &str, default: u64, lowest: u64) -> Result<Duration, Problem> {
-    let highest = u64::try_from(LIFECYCLE_TIME_MAX.as_millis()).unwrap_or(u64::MAX);
+    milliseconds_within(at, key, default, lowest, LIFECYCLE_TIME_MAX)
+}
+
+fn milliseconds_within(
+    at: &At<'_>,
+    key: &str,
+    default: u64,
+    lowest: u64,
+    longest: Duration,
+) -> Result<Duration, Problem> {
+    let highest = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
     let value = at.optional(key).map(|at| integer(&at, lowest, highest)).transpose()?;
     Ok(Duration::from_millis(value.unwrap_or(default)))
 }

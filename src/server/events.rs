@@ -4,7 +4,10 @@
 
 use super::RequestKey;
 use super::update::StateChange;
-use crate::limits::{LASTING_REQUEST_PART, LASTING_REQUESTS_BYTES, SUBSCRIPTIONS_PER_PEER_MAX};
+use crate::limits::{
+    LASTING_REQUEST_PART, LASTING_REQUESTS_BYTES, LASTING_REQUESTS_OF_WORKLOAD_BYTES, SUBSCRIPTIONS_OF_WORKLOAD,
+    SUBSCRIPTIONS_PER_PEER_MAX,
+};
 use crate::model::complete_state::{
     AgentAttributes, DesiredState, Rendering, WorkloadStates, agent_node, config_node, execution_state_node,
     workload_node,
@@ -35,13 +38,14 @@ struct Subscription {
     owner: Option<InstanceName>,
 }
 
-/// A stream has as many subscriptions as it may have.
+/// A stream, or a workload, has as many subscriptions as it may have.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "Too many event subscriptions, at most {SUBSCRIPTIONS_PER_PEER_MAX} with field masks of {LASTING_REQUESTS_BYTES} \
-     bytes are allowed"
-)]
-pub struct TooManySubscriptions;
+#[error("Too many event subscriptions of {whose}, at most {count} with field masks of {bytes} bytes are allowed")]
+pub struct TooManySubscriptions {
+    whose: &'static str,
+    count: usize,
+    bytes: usize,
+}
 
 /// What a subscription takes, about.
 fn bytes(key: &RequestKey, paths: &[Path]) -> usize {
@@ -66,11 +70,20 @@ impl Subscriptions {
         if paths.is_empty() && !masks.is_empty() {
             paths.push(vec![String::new()]); // Only empty masks: they select nothing, which is not everything.
         }
-        let others = self.of_peer(key.peer).filter(|(other, _)| **other != key);
-        let (count, taken) =
-            others.fold((0, 0), |(count, taken), (key, other)| (count + 1, taken + bytes(key, &other.masks)));
-        if count >= SUBSCRIPTIONS_PER_PEER_MAX || taken + bytes(&key, &paths) > LASTING_REQUESTS_BYTES {
-            return Err(TooManySubscriptions);
+        let has_room = |of: &dyn Fn(&RequestKey) -> bool, count_max: usize, bytes_max: usize| {
+            let others = self.of_peer(key.peer).filter(|(other, _)| **other != key && of(other));
+            let (count, taken) =
+                others.fold((0, 0), |(count, taken), (key, other)| (count + 1, taken + bytes(key, &other.masks)));
+            count < count_max && taken + bytes(&key, &paths) <= bytes_max
+        };
+        let (count, bytes) = (SUBSCRIPTIONS_OF_WORKLOAD, LASTING_REQUESTS_OF_WORKLOAD_BYTES);
+        let is_of_workload = |other: &RequestKey| other.workload() == key.workload();
+        if owner.is_some() && !has_room(&is_of_workload, count, bytes) {
+            return Err(TooManySubscriptions { whose: "this workload", count, bytes });
+        }
+        let (count, bytes) = (SUBSCRIPTIONS_PER_PEER_MAX, LASTING_REQUESTS_BYTES);
+        if !has_room(&|_| true, count, bytes) {
+            return Err(TooManySubscriptions { whose: "this connection", count, bytes });
         }
         self.by_request.insert(key, Subscription { masks: paths, owner });
         Ok(())

@@ -23,6 +23,7 @@ mod waiting_requests;
 
 use crate::clock::Clock;
 use crate::limits::{STRAY_STATES_BYTES, TURN_MAX};
+use crate::logging::may_log;
 use crate::model::complete_state::{AgentAttributes, DesiredState, WorkloadStates};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, AgentLoad, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
@@ -71,10 +72,17 @@ struct Peer {
     class: PeerClass,
     /// The agent's name, or a name that no agent can have and no other stream has.
     name: Name,
+    /// Whose log lines those about it are: the agent's name, or where a commander connects from.
+    source: Name,
     outbox: Outbox,
 }
 
 impl Peer {
+    /// Whether a line about what it did may be logged.
+    fn may_log(&self) -> bool {
+        may_log(&self.source)
+    }
+
     /// Whether it is sent the states of workloads without asking.
     fn hears_broadcasts(&self) -> bool {
         self.class != PeerClass::Commander
@@ -267,7 +275,9 @@ impl ServerLoop {
     /// Handles one event completely.
     pub fn on_event(&mut self, event: ServerEvent) {
         match event {
-            ServerEvent::Peer(PeerEvent::Opened { peer, hello, outbox }) => self.peer_opened(peer, hello, outbox),
+            ServerEvent::Peer(PeerEvent::Opened { peer, hello, source, outbox }) => {
+                self.peer_opened(peer, hello, source.into(), outbox);
+            }
             ServerEvent::Peer(PeerEvent::Message { peer, message, room }) => {
                 self.peer_said(peer, message);
                 drop(room); // Only now, so that the next large message waits until this one is handled.
@@ -323,15 +333,18 @@ impl ServerLoop {
 
     // ------------------------------------------------------------ peers come
 
-    fn peer_opened(&mut self, id: PeerId, hello: PeerHello, outbox: Outbox) {
+    fn peer_opened(&mut self, id: PeerId, hello: PeerHello, source: Name, outbox: Outbox) {
         let commander = |class: &str| Name::from(format!("{class}-{}", uuid::Uuid::new_v4()));
         match hello {
             PeerHello::Agent { name, tags } => self.agent_opened(id, name.into(), tags, outbox),
             PeerHello::Cli => {
-                self.add_peer(id, Peer { class: PeerClass::Cli, name: commander("cli-conn"), outbox });
+                self.add_peer(id, Peer { class: PeerClass::Cli, name: commander("cli-conn"), source, outbox });
             }
             PeerHello::Commander => {
-                self.add_peer(id, Peer { class: PeerClass::Commander, name: commander("commander-conn"), outbox });
+                self.add_peer(
+                    id,
+                    Peer { class: PeerClass::Commander, name: commander("commander-conn"), source, outbox },
+                );
             }
         }
     }
@@ -346,16 +359,23 @@ impl ServerLoop {
         if let Some(old) = self.agents.get(&name).map(|agent| agent.peer) {
             // Readers that wait for room in the inbox do not keep the order of their streams.
             if old > id {
-                return log::warn!("Ignoring an older connection of agent '{name}' that was announced late.");
+                if may_log(&name) {
+                    log::warn!("Ignoring an older connection of agent '{name}' that was announced late.");
+                }
+                return;
             }
-            log::warn!(
-                "Agent '{name}' connected again; closing its older connection. When this goes on, there are two of this name."
-            );
+            if may_log(&name) {
+                log::warn!(
+                    "Agent '{name}' connected again; closing its older connection. When this goes on, there are two of this name."
+                );
+            }
             self.forget_peer(old);
             self.end_logs_of_peer(old, PeerClass::Agent, &name);
         }
-        self.add_peer(id, Peer { class: PeerClass::Agent, name: name.clone(), outbox });
-        log::info!("Agent '{name}' connected.");
+        self.add_peer(id, Peer { class: PeerClass::Agent, name: name.clone(), source: name.clone(), outbox });
+        if may_log(&name) {
+            log::info!("Agent '{name}' connected.");
+        }
         self.refresh_states(id, &name);
         self.waiting_deletes.forget_agent(&name);
         let workloads = self.effective.values().filter(|added| added.instance.agent == name).cloned().collect();
@@ -403,7 +423,9 @@ impl ServerLoop {
 
     /// The steps of spec/server.md section 10.4 between the removal of the agent and the end of its logs.
     fn agent_gone(&mut self, name: &Name, attributes: &AgentAttributes) {
-        log::info!("Agent '{name}' disconnected.");
+        if may_log(name) {
+            log::info!("Agent '{name}' disconnected.");
+        }
         let lost = self.states.set_agent_disconnected(name);
         let unknown = ExecutionState::plain(Phase::AgentDisconnected);
         let reports: Vec<WorkloadState> =
@@ -425,10 +447,12 @@ impl ServerLoop {
             let removed = ExecutionState::plain(Phase::Removed);
             let states: Vec<WorkloadState> =
                 unwanted.map(|instance| WorkloadState::new(instance, removed.clone())).collect();
-            log::warn!(
-                "Forgetting {} states of workloads that '{name}', which is gone, should not have.",
-                states.len()
-            );
+            if may_log(&name) {
+                log::warn!(
+                    "Forgetting {} states of workloads that '{name}', which is gone, should not have.",
+                    states.len()
+                );
+            }
             self.take_states(id, states);
         }
     }
@@ -450,7 +474,7 @@ impl ServerLoop {
 
     fn peer_said(&mut self, id: PeerId, message: ToServer) {
         let Some(peer) = self.peers.get(&id) else { return }; // What a replaced stream says late means nothing.
-        let name = peer.name.clone();
+        let (name, source) = (peer.name.clone(), peer.source.clone());
         match message {
             ToServer::Request(request) => self.request(id, request),
             ToServer::WorkloadStates(states) => self.states_reported(id, &name, states),
@@ -463,9 +487,12 @@ impl ServerLoop {
             ToServer::LogEntries { request_id, entries } => self.log_entries(&name, &request_id, entries),
             ToServer::LogsStop { request_id, instance } => self.logs_stopped(&name, &request_id, instance),
             ToServer::AgentHello { .. } | ToServer::CommanderHello { .. } => {
-                log::warn!("Ignoring another hello of '{name}' on the same connection.");
+                if may_log(&source) {
+                    log::warn!("Ignoring another hello of '{name}' on the same connection.");
+                }
             }
-            ToServer::Empty => log::warn!("Ignoring a message of '{name}' that has no content."),
+            ToServer::Empty if may_log(&source) => log::warn!("Ignoring a message of '{name}' that has no content."),
+            ToServer::Empty => {}
         }
     }
 
@@ -475,7 +502,9 @@ impl ServerLoop {
         let agent = self.agents.get_mut(name).filter(|agent| agent.peer == id);
         states.retain(|state| agent.is_some() && state.instance.agent == *name);
         if states.len() < all {
-            log::warn!("Ignoring {} workload states that '{name}' may not report.", all - states.len());
+            if self.peers.get(&id).is_some_and(Peer::may_log) {
+                log::warn!("Ignoring {} workload states that '{name}' may not report.", all - states.len());
+            }
         }
         let Some(agent) = agent else { return };
         let all = states.len();
@@ -489,10 +518,12 @@ impl ServerLoop {
             known.get(instance).is_some() || is_wanted(effective, instance) || agent.strays.add(instance)
         });
         if states.len() < all {
-            log::warn!(
-                "Ignoring {} states of workloads that '{name}' should not have: more than {STRAY_STATES_BYTES} bytes.",
-                all - states.len()
-            );
+            if may_log(name) {
+                log::warn!(
+                    "Ignoring {} states of workloads that '{name}' should not have: more than {STRAY_STATES_BYTES} bytes.",
+                    all - states.len()
+                );
+            }
         }
         self.take_states(id, states);
     }
@@ -588,7 +619,10 @@ impl ServerLoop {
                 changes.agent(name, Some(&before), Some(&agent.attributes));
                 self.publish(&changes);
             }
-            _ => log::warn!("Ignoring the load of '{}' reported by '{name}'.", excerpt(&load.agent)),
+            _ if self.peers.get(&id).is_some_and(Peer::may_log) => {
+                log::warn!("Ignoring the load of '{}' reported by '{name}'.", excerpt(&load.agent));
+            }
+            _ => {}
         }
     }
 
@@ -624,7 +658,9 @@ impl ServerLoop {
 
     fn outbox_failed(&mut self, id: PeerId, error: OutboxError) {
         let Some(peer) = self.peers.get(&id).filter(|_| !self.failed.contains(&id)) else { return };
-        log::warn!("Closing the connection of '{}': {error}.", peer.name);
+        if peer.may_log() {
+            log::warn!("Closing the connection of '{}': {error}.", peer.name);
+        }
         self.failed.push(id);
     }
 }

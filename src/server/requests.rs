@@ -12,6 +12,7 @@ use super::update::{StateChange, Tags, UpdateError, requested_change};
 use super::waiting_requests::NoRoom;
 use super::{Peer, PeerClass, RequestKey, ServerLoop};
 use crate::limits::{LOG_TIME_MAX, MASKS_PARTS_MAX, REQUEST_ID_MAX};
+use crate::logging::may_log;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle::{self, LifecycleError};
 use crate::model::messages::{
@@ -170,15 +171,19 @@ impl ServerLoop {
     /// takes off. So the id that came is the id that goes back. Without one nobody could tell whose answer it is.
     pub(super) fn answer(&mut self, peer: PeerId, id: String, content: ResponseContent) {
         if id.is_empty() {
-            let name = self.peers.get(&peer).map(|peer| peer.name.clone()).unwrap_or_default();
-            log::warn!("Dropping an answer for '{name}': its request has an empty id.");
+            if let Some(peer) = self.peers.get(&peer).filter(|peer| peer.may_log()) {
+                log::warn!("Dropping an answer for '{}': its request has an empty id.", peer.name);
+            }
             return;
         }
         self.tell(peer, FromServer::Response(Response { id, content }));
     }
 
+    /// Our agents deny by themselves what this denies.
     fn deny(&mut self, key: &RequestKey, denied: &Denied) {
-        log::debug!("Request '{}': {denied}", excerpt(&key.id));
+        if let Some(peer) = self.peers.get(&key.peer).filter(|peer| peer.may_log()) {
+            log::warn!("Denied request '{}' of agent '{}': {denied}", excerpt(&key.id), peer.name);
+        }
         self.refuse_excess(key, denied.to_string());
     }
 
@@ -189,6 +194,15 @@ impl ServerLoop {
         let response = Response { id: key.id.clone(), content: ResponseContent::Error(text) };
         if let Err(error) = peer.outbox.put_or_drop(FromServer::Response(response)) {
             self.outbox_failed(key.peer, error);
+        }
+    }
+
+    /// Whether a line about a request may be logged. On the stream of an agent each workload is a source of its own.
+    fn may_log_of_requester(&self, key: &RequestKey) -> bool {
+        let Some(peer) = self.peers.get(&key.peer) else { return false };
+        match key.workload().filter(|_| peer.class == PeerClass::Agent) {
+            Some(workload) => may_log(&format!("{workload}' of '{}", peer.name)),
+            None => peer.may_log(),
         }
     }
 
@@ -251,7 +265,9 @@ impl ServerLoop {
             }
             Err(error) => {
                 let answer = error.answer();
-                log::warn!("Refusing an update: {answer}");
+                if self.may_log_of_requester(&key) {
+                    log::warn!("Refusing an update: {}", excerpt(&answer));
+                }
                 self.refuse(&key, &answer);
             }
         }
@@ -261,7 +277,9 @@ impl ServerLoop {
     /// Looks at what changes and what depends on that, and at nothing else.
     pub(super) fn prepare(&self, change: StateChange, budget: TemplateBudget) -> Result<PreparedUpdate, UpdateError> {
         if check_api_version(&change.api_version).map_err(|error| UpdateError::Rule(error.to_string()))? {
-            log::warn!("The API version '{}' is deprecated; use 'v1'.", change.api_version);
+            if may_log("deprecated API versions") {
+                log::warn!("The API version '{}' is deprecated; use 'v1'.", change.api_version);
+            }
         }
         let configs = change.configs.iter().filter_map(|(key, item)| Some((key, item.as_ref()?)));
         check_config_keys(configs).map_err(|error| UpdateError::Rule(error.to_string()))?;

@@ -2,6 +2,7 @@
 
 mod agreement;
 mod events;
+mod floods;
 mod hooks;
 mod logs;
 mod masks;
@@ -39,7 +40,7 @@ impl Cluster {
         let peer = PeerId(self.opened);
         let (outbox, reader) = outbox();
         self.readers.insert(peer, reader);
-        self.server.on_event(ServerEvent::Peer(PeerEvent::Opened { peer, hello, outbox }));
+        self.server.on_event(ServerEvent::Peer(PeerEvent::Opened { peer, hello, source: String::new(), outbox }));
         peer
     }
 

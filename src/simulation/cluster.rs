@@ -363,7 +363,7 @@ impl Cluster {
                 let hello = PeerHello::Agent { name, tags: BTreeMap::new() };
                 self.note_opened(stream);
                 self.network.opened(stream, self.server.is_some().then_some(reader));
-                self.tell_server(PeerEvent::Opened { peer, hello, outbox });
+                self.tell_server(PeerEvent::Opened { peer, hello, source: String::new(), outbox });
             }
             StreamWork::Up => {
                 if let Some(message) = self.network.take_up(stream) {
@@ -479,7 +479,7 @@ impl Cluster {
         self.commanders += 1;
         let peer = PeerId(self.commanders);
         let (outbox, reader) = outbox();
-        self.tell_server(PeerEvent::Opened { peer, hello: PeerHello::Commander, outbox });
+        self.tell_server(PeerEvent::Opened { peer, hello: PeerHello::Commander, source: String::new(), outbox });
         let request = Request { id: "r".to_owned(), content };
         self.tell_server_judged(true, peer, None, ToServer::Request(request));
         let answer = std::iter::from_fn(|| reader.try_next()).last();
@@ -516,7 +516,7 @@ impl Cluster {
         let subscriber = Subscriber::new(reader, peer, kind, self.clock.now());
         let request = subscriber.request();
         self.subscribers.push(subscriber);
-        self.tell_server(PeerEvent::Opened { peer, hello: PeerHello::Commander, outbox });
+        self.tell_server(PeerEvent::Opened { peer, hello: PeerHello::Commander, source: String::new(), outbox });
         self.tell_server(PeerEvent::Message { peer, message: ToServer::Request(request), room: Room::default() });
     }
 

@@ -5,7 +5,7 @@
 
 use super::address::PemTexts;
 use crate::clock::{Clock, SystemClock};
-use crate::limits::TLS_BUFFER;
+use crate::limits::{FAREWELL_MAX, TLS_BUFFER};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::AsFd;
 use rustls::pki_types::pem::PemObject;
@@ -95,9 +95,14 @@ impl ServerTls {
         let session = ServerConnection::new(self.0.clone()).map_err(|error| handshake_error(&error, Side::Server))?;
         let mut stream = TlsStream { session: session.into(), tcp: stream, side: Side::Server };
         stream.handshake(limit)?;
-        let presented = stream.session.peer_certificates().unwrap_or_default();
-        let names = names(presented)?;
-        Ok((stream, names))
+        match names(stream.session.peer_certificates().unwrap_or_default()) {
+            Ok(names) => Ok((stream, names)),
+            Err(error) => {
+                stream.session.send_close_notify();
+                stream.end_in_order();
+                Err(error)
+            }
+        }
     }
 }
 
@@ -195,13 +200,22 @@ pub struct TlsStream {
 
 impl TlsStream {
     fn handshake(&mut self, limit: Duration) -> Result<(), TlsError> {
-        let deadline = SystemClock.now() + limit;
+        let done = self.greet(SystemClock.now() + limit);
+        if done.is_err() {
+            self.end_in_order(); // The alert tells the other side why.
+        }
+        done
+    }
+
+    fn greet(&mut self, deadline: Instant) -> Result<(), TlsError> {
         while self.session.is_handshaking() || self.session.wants_write() {
             self.flush()?;
             if !self.session.is_handshaking() {
                 continue;
             }
-            self.wait_until(deadline)?;
+            let mut wanted = PollFlags::IN;
+            wanted.set(PollFlags::OUT, self.session.wants_write());
+            self.wait_until(deadline, wanted)?;
             match self.session.read_tls(&mut self.tcp) {
                 Ok(0) => {
                     return Err(TlsError::Handshake(
@@ -217,13 +231,7 @@ impl TlsStream {
     }
 
     fn process(&mut self) -> Result<(), TlsError> {
-        match self.session.process_new_packets() {
-            Ok(_) => Ok(()),
-            Err(error) => {
-                let _ = self.flush(); // The alert tells the other side why.
-                Err(handshake_error(&error, self.side))
-            }
-        }
+        self.session.process_new_packets().map(|_| ()).map_err(|error| handshake_error(&error, self.side))
     }
 
     fn flush(&mut self) -> Result<(), TlsError> {
@@ -231,19 +239,55 @@ impl TlsStream {
             match self.session.write_tls(&mut self.tcp) {
                 Ok(_) => {}
                 Err(error) if would_block(&error) => return Ok(()),
-                Err(error) => return Err(broken(&error)),
+                Err(error) => return Err(self.why_broken(&error)),
             }
         }
         Ok(())
     }
 
-    fn wait_until(&self, deadline: Instant) -> Result<(), TlsError> {
+    /// Writes all that the session has for the other side.
+    fn flush_until(&mut self, deadline: Instant) -> Result<(), TlsError> {
+        self.flush()?;
+        while self.session.wants_write() {
+            self.wait_until(deadline, PollFlags::OUT)?;
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Why nothing can be written any more. An alert that came before the connection broke is the better reason.
+    fn why_broken(&mut self, error: &io::Error) -> TlsError {
+        while let Ok(1..) = self.session.read_tls(&mut self.tcp) {
+            if let Err(alert) = self.session.process_new_packets() {
+                return handshake_error(&alert, self.side);
+            }
+        }
+        broken(error)
+    }
+
+    /// Delivers what the session still has to say, an alert or a farewell: sends it, closes the sending side and reads
+    /// until the other side closes as well, for at most [`FAREWELL_MAX`]. A socket that is closed with unread bytes
+    /// resets the connection, and the other side may lose what it was told last.
+    fn end_in_order(&mut self) {
+        let deadline = SystemClock.now() + FAREWELL_MAX;
+        if !self.session.wants_write() || self.flush_until(deadline).is_err() {
+            return; // Nothing to say, or nobody to whom.
+        }
+        let mut ended = self.tcp.shutdown(Shutdown::Write).is_err();
+        let mut unwanted = [0; 4096];
+        while !ended && self.wait_until(deadline, PollFlags::IN).is_ok() {
+            ended = match self.tcp.read(&mut unwanted) {
+                Ok(count) => count == 0,
+                Err(error) => !would_block(&error),
+            };
+        }
+    }
+
+    fn wait_until(&self, deadline: Instant, wanted: PollFlags) -> Result<(), TlsError> {
         let left = SystemClock.until(deadline);
         if left.is_zero() {
             return Err(TlsError::Handshake("no TLS handshake within the time limit".to_owned()));
         }
-        let mut wanted = PollFlags::IN;
-        wanted.set(PollFlags::OUT, self.session.wants_write());
         let timeout = rustix::time::Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(left.subsec_nanos()),
@@ -327,7 +371,8 @@ impl TlsStream {
             log::debug!("TLS connection ended: '{error}'");
             let _ = reason.set(error.to_string());
         }
-        let _ = plain.shutdown(Shutdown::Both);
+        let _ = plain.shutdown(Shutdown::Both); // First: who waits at that end must not wait for a farewell.
+        self.end_in_order();
         let _ = self.tcp.shutdown(Shutdown::Both);
     }
 
@@ -340,7 +385,7 @@ impl TlsStream {
             // All that is decrypted must go on now: only new bytes from the socket wake this loop again.
             loop {
                 if decrypted.write_to(plain).is_err() {
-                    return self.say_goodbye(); // gRPC closed its end.
+                    return self.say_goodbye(plain); // gRPC closed its end.
                 }
                 if !decrypted.is_empty() {
                     break;
@@ -368,12 +413,12 @@ impl TlsStream {
                 }
                 if plain_ready && from_plain {
                     match plain.read(&mut outgoing) {
-                        Ok(0) => return self.say_goodbye(),
+                        Ok(0) => return self.say_goodbye(plain),
                         Ok(count) => {
                             self.session.writer().write_all(&outgoing[..count]).map_err(|error| broken(&error))?;
                         }
                         Err(error) if would_block(&error) => {}
-                        Err(_) => return self.say_goodbye(),
+                        Err(_) => return self.say_goodbye(plain),
                     }
                 }
             } else {
@@ -397,9 +442,21 @@ impl TlsStream {
         }
     }
 
-    fn say_goodbye(&mut self) -> Result<(), TlsError> {
+    /// Sends what gRPC wrote before it closed its end, and then the farewell, which [`Self::end_in_order`] delivers.
+    fn say_goodbye(&mut self, plain: &mut UnixStream) -> Result<(), TlsError> {
+        let deadline = SystemClock.now() + FAREWELL_MAX;
+        let mut outgoing = vec![0; TLS_BUFFER];
+        loop {
+            self.flush_until(deadline)?;
+            match plain.read(&mut outgoing) {
+                Ok(count @ 1..) => {
+                    self.session.writer().write_all(&outgoing[..count]).map_err(|error| broken(&error))?;
+                }
+                _ => break,
+            }
+        }
         self.session.send_close_notify();
-        self.flush()
+        Ok(())
     }
 
     /// Waits until something can be done. Answers whether the socket and the plain end can be read.

@@ -14,6 +14,7 @@ use crate::limits::{
     BURST_OVER_AFTER, BURST_TRIM_FROM, PEER_SLOWEST, PEER_SMALL_MESSAGE, PEER_STUCK, PEER_TURN, STACK_LARGE,
     STATES_REST,
 };
+use crate::logging::may_log;
 use crate::memory::give_back_after;
 use crate::threads;
 use crate::vital::{Pulse, VitalThreads};
@@ -344,7 +345,7 @@ impl<S: Line> PeerStream<S> {
         if now < until {
             return Next::At(until);
         }
-        if !self.closing {
+        if !self.closing && may_log("peers that take nothing") {
             let limit = PEER_STUCK + transfer;
             log::warn!("'{}' took nothing for {limit:?}; closing, it resynchronises on reconnect.", self.name);
         }

@@ -187,7 +187,7 @@ impl Cluster {
             2 => PeerHello::Cli,
             _ => PeerHello::Commander,
         };
-        self.server.on_event(ServerEvent::Peer(PeerEvent::Opened { peer, hello, outbox }));
+        self.server.on_event(ServerEvent::Peer(PeerEvent::Opened { peer, hello, source: String::new(), outbox }));
         (peer, reader)
     }
 

@@ -19,7 +19,7 @@ done
 
 wanted=0.13.2
 tools=$cache/tools/cargo-fuzz-$wanted
-rustup run nightly rustc --version >/dev/null 2>&1 ||
+rustup run nightly rustc --version >/dev/null 2>&1 || rustup toolchain install nightly --profile minimal >&2 ||
     fail 'fuzzing needs a nightly compiler' 'rustup toolchain install nightly --profile minimal'
 if [ ! -x "$tools/bin/cargo-fuzz" ]; then
     printf 'fuzz: building cargo-fuzz %s, once\n' "$wanted"

@@ -8,6 +8,7 @@
 //! makes and removes the FIFOs; everything else on `control`. Nobody waits for a workload.
 //! Owns: which workload has an interface, and what waits for it, shared behind locks that are held for a moment only.
 
+pub mod lasting;
 pub mod outbox;
 pub mod pipes;
 pub mod poller;
@@ -16,12 +17,14 @@ pub mod session;
 use super::uplink_outbox::UplinkOutbox;
 use crate::clock::Clock;
 use crate::limits::STACK_LARGE;
+use crate::logging::may_log;
 use crate::model::access_rules::ControlInterfaceAccess;
 use crate::model::authorizer::Authorizer;
 use crate::model::messages::{Request, Response};
 use crate::model::names::Name;
 use crate::threads::{self, Thread};
 use crate::vital::VitalThreads;
+use crate::wire::delimited::Undecodable;
 use outbox::{Frame, Outbox};
 use pipes::{PipeError, Pipes};
 use poller::Poller;
@@ -88,13 +91,15 @@ struct Mailbox {
 }
 
 impl Interface {
-    /// Puts an answer for the workload; answers what is to be cancelled at the server.
-    fn put(&self, response: Response) -> Vec<Request> {
-        // Encoded before the lock is taken, since a large one takes its time.
-        match Frame::new(response) {
+    /// Puts an answer for the workload, encoded before the lock is taken, since a large one takes its time. Answers
+    /// what is to be cancelled at the server.
+    fn put(&self, frame: Result<Frame, Undecodable>) -> Vec<Request> {
+        match frame {
             Ok(frame) => lock(&self.mailbox).outbox.put(frame),
             Err(error) => {
-                log::warn!("An answer for workload '{}' cannot be sent: '{error}'", self.workload);
+                if may_log(&self.workload) {
+                    log::warn!("An answer for workload '{}' cannot be sent: '{error}'", self.workload);
+                }
                 Vec::new()
             }
         }
@@ -177,6 +182,18 @@ impl ControlHub {
         None
     }
 
+    /// The connection to the server is lost, and with it all events and logs that workloads follow.
+    pub fn connection_lost(&self) {
+        let interfaces: Vec<Arc<Interface>> = lock(&self.shared.registry).interfaces.values().cloned().collect();
+        interfaces.iter().for_each(|interface| lock(&interface.mailbox).outbox.connection_lost());
+    }
+
+    /// A workload has asked for events and logs with this id, and was answered.
+    #[cfg(test)]
+    pub fn follow(&self, workload: &str, id: &str) {
+        lock(&lock(&self.shared.registry).interfaces[workload].mailbox).outbox.follow(id);
+    }
+
     /// Delivers an answer with the id of the workload. Never waits.
     ///
     /// # Errors
@@ -191,8 +208,12 @@ impl ControlHub {
             }
             return Err(NoInterface);
         };
-        for cancel in interface.put(response) {
-            log::warn!("Workload '{workload}' does not read its control interface, cancelling what it asked for.");
+        for cancel in interface.put(Frame::new(response)) {
+            if may_log(workload) {
+                log::warn!(
+                    "Cancelling what workload '{workload}' does not read, or an earlier container of it asked for."
+                );
+            }
             self.shared.cancel(workload, cancel);
         }
         self.shared.wake();
@@ -232,6 +253,11 @@ impl ControlInterface {
     pub fn restart(&self) {
         lock(&self.interface.mailbox).restarted = true;
         self.hub.shared.wake();
+    }
+
+    /// The container is gone: what it follows is not for the next one, which may go on with the session.
+    pub fn forget_lasting(&self) {
+        lock(&self.interface.mailbox).outbox.forget_lasting();
     }
 
     /// Ends the session and removes the FIFOs.

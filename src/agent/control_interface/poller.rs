@@ -5,9 +5,11 @@
 //! Takes: new, restarted and ended interfaces of `wl:<name>`, answers of `scheduler`. Gives: requests to `uplink`,
 //! never waiting for it. Reading and writing of a workload are independent of each other and of other workloads.
 
+use super::outbox::Frame;
 use super::pipes::{Pipes, ReadOutcome, WriteOutcome};
 use super::session::{Forwarded, Outside, Session};
 use super::{Interface, Opened, Shared, lock};
+use crate::agent::uplink_outbox::NoRoom;
 use crate::clock::Clock;
 use crate::limits::{
     CONTROL_READER_AWAY, CONTROL_READER_RETRY, CONTROL_READER_RETRY_AWAY, CONTROL_READER_RETRY_MAX, CONTROL_ROOM_RETRY,
@@ -211,7 +213,10 @@ impl Link {
         self.absent = None;
         let (session, mut reach) = self.parts(shared);
         session.on_restart(&mut reach);
-        lock(&self.interface.mailbox).outbox.clear();
+        let mut mailbox = lock(&self.interface.mailbox);
+        mailbox.outbox.clear();
+        mailbox.outbox.forget_lasting();
+        drop(mailbox);
         self.write(now);
     }
 
@@ -345,7 +350,7 @@ impl Outside for Reach<'_> {
     }
 
     fn answer(&mut self, response: Response) {
-        for cancel in self.interface.put(response) {
+        for cancel in self.interface.put(Frame::of_agent(response)) {
             self.shared.cancel(&self.interface.workload, cancel);
         }
     }
@@ -364,13 +369,17 @@ impl Outside for Reach<'_> {
         if mailbox.outbox.is_behind() && !request.content.is_cancel() && held < CONTROL_UNREAD_MAX {
             return Forwarded::Later(request);
         }
-        mailbox.outbox.asked(own_id, &request.content);
-        drop(mailbox);
-        match self.shared.uplink.put_request(&self.interface.workload, request, held) {
-            Ok(()) => Forwarded::Yes,
-            Err(refused) if refused.connected => Forwarded::Later(*refused.request),
-            Err(_) => Forwarded::NoServer,
+        // Before it is sent, since the answer may come at once.
+        if mailbox.outbox.ask(own_id, &request.content).is_err() {
+            return Forwarded::TooMany;
         }
+        drop(mailbox);
+        let workload = &self.interface.workload;
+        let Err(NoRoom { request, connected }) = self.shared.uplink.put_request(workload, request, held) else {
+            return Forwarded::Yes;
+        };
+        lock(&self.interface.mailbox).outbox.take_back(own_id, &request.content);
+        if connected { Forwarded::Later(*request) } else { Forwarded::NoServer }
     }
 }
 

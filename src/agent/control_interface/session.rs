@@ -4,7 +4,8 @@
 //! Thread: `control`. Owns: bytes that came and are no whole message yet, whether the workload has said hello, one
 //! request that waits for room. Reaches the outside through [`Outside`], and waits for nothing.
 
-use crate::limits::{CONTROL_COMPLAINTS, CONTROL_COMPLAINTS_TIME, CONTROL_LOGGED_TEXT, CONTROL_MESSAGE_TIME};
+use crate::limits::{CONTROL_LASTING, CONTROL_LASTING_BYTES, CONTROL_LOGGED_TEXT, CONTROL_MESSAGE_TIME};
+use crate::logging::may_log;
 use crate::model::authorizer::Authorizer;
 use crate::model::messages::{FromWorkload, Request, RequestContent, Response, ResponseContent, ToWorkload};
 use crate::model::names::Name;
@@ -43,6 +44,8 @@ pub enum Forwarded {
     Later(Request),
     /// There is no connection, and no room to wait for one.
     NoServer,
+    /// The workload follows as many events and logs as it may.
+    TooMany,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +78,6 @@ pub struct Session {
     began: Option<Instant>,
     /// Waits for room; nothing is read meanwhile.
     held: Option<Held>,
-    complaints: Complaints,
 }
 
 impl Session {
@@ -90,7 +92,6 @@ impl Session {
             buffer: FrameBuffer::new(message_max),
             began: None,
             held: None,
-            complaints: Complaints::default(),
         }
     }
 
@@ -183,33 +184,31 @@ impl Session {
 
     fn on_message(&mut self, message: Result<FromWorkload, Undecodable>, now: Instant, outside: &mut dyn Outside) {
         match (self.stage, message) {
-            (_, Ok(FromWorkload::Hello { version })) => self.on_hello(&version, now, outside),
+            (_, Ok(FromWorkload::Hello { version })) => self.on_hello(&version, outside),
             (Stage::New, Ok(_)) => self.refuse(HELLO_MISSING.to_owned(), outside),
             (Stage::New, Err(_)) => self.refuse(UNDECODABLE.to_owned(), outside),
             (_, Ok(FromWorkload::Request(request))) => self.on_request(request, now, outside),
             (_, Ok(FromWorkload::TooHeavy { id, reason })) => {
-                self.complain(now, || format!("Request '{}' is refused: {reason}", brief(&id)));
+                self.complain(|| format!("Request '{}' is refused: {reason}", brief(&id)));
                 let content = ResponseContent::Error(format!("Request refused: {reason}"));
                 outside.answer(Response { id, content });
             }
             (_, Ok(FromWorkload::Empty)) => {
-                self.complain(now, || {
+                self.complain(|| {
                     "Could not convert protobuf in internal data structure: 'ToAnkaios is None.'".to_owned()
                 });
             }
-            (_, Err(error)) => {
-                self.complain(now, || format!("Could not decode to Ankaios data. It is skipped: {error}"))
-            }
+            (_, Err(error)) => self.complain(|| format!("Could not decode to Ankaios data. It is skipped: {error}")),
         }
     }
 
-    fn on_hello(&mut self, version: &str, now: Instant, outside: &mut dyn Outside) {
+    fn on_hello(&mut self, version: &str, outside: &mut dyn Outside) {
         if let Err(reason) = check_compatible(version) {
             return self.refuse(reason, outside);
         }
         if self.stage == Stage::Established {
-            self.complain(now, || format!("Received yet another Hello with protocol version '{}'", brief(version)));
-        } else {
+            self.complain(|| format!("Received yet another Hello with protocol version '{}'", brief(version)));
+        } else if may_log(&self.workload) {
             info!("Control interface connection established. Workload '{}'.", self.workload);
         }
         if std::mem::take(&mut self.closed_since_hello) {
@@ -225,7 +224,7 @@ impl Session {
         let Request { id, content } = request;
         let refusal = match (self.authorizer.check(&content), &content) {
             (Err(denial), _) => {
-                if self.complaints.may_speak(now) {
+                if may_log(&self.workload) {
                     let denial = denial.to_string();
                     info!("Denied request '{}' of workload '{}': {}", brief(&id), self.workload, brief(&denial));
                 }
@@ -255,11 +254,20 @@ impl Session {
                 let content = ResponseContent::Error(NO_SERVER.to_owned());
                 outside.answer(Response { id: own_id, content });
             }
+            Forwarded::TooMany => {
+                let text = format!(
+                    "Too many event subscriptions and requests for logs, at most {CONTROL_LASTING} with ids of \
+                     {CONTROL_LASTING_BYTES} bytes are allowed; cancel some first"
+                );
+                outside.answer(Response { id: own_id, content: ResponseContent::Error(text) });
+            }
         }
     }
 
     fn refuse(&mut self, reason: String, outside: &mut dyn Outside) {
-        warn!("Closing the control interface connection of workload '{}': '{}'", self.workload, brief(&reason));
+        if may_log(&self.workload) {
+            warn!("Closing the control interface connection of workload '{}': '{}'", self.workload, brief(&reason));
+        }
         self.stage = Stage::Refused;
         self.held = None;
         self.forget_partial();
@@ -273,27 +281,10 @@ impl Session {
         self.began = None;
     }
 
-    fn complain(&mut self, now: Instant, text: impl Fn() -> String) {
-        if self.complaints.may_speak(now) {
+    fn complain(&self, text: impl Fn() -> String) {
+        if may_log(&self.workload) {
             warn!("Workload '{}': {}", self.workload, text());
         }
-    }
-}
-
-/// Keeps the log readable when a workload makes many mistakes.
-#[derive(Debug, Default)]
-struct Complaints {
-    since: Option<Instant>,
-    count: u32,
-}
-
-impl Complaints {
-    fn may_speak(&mut self, now: Instant) -> bool {
-        if self.since.is_none_or(|since| now.saturating_duration_since(since) >= CONTROL_COMPLAINTS_TIME) {
-            (self.since, self.count) = (Some(now), 0);
-        }
-        self.count = self.count.saturating_add(1);
-        self.count <= CONTROL_COMPLAINTS
     }
 }
 

@@ -11,6 +11,7 @@ use crate::agent::workload_scheduler::{Operation, Updated, Waiting};
 use crate::agent::workload_state_store::WorkloadStateStore;
 use crate::clock::Clock;
 use crate::limits::PRECONDITION_INTERVAL;
+use crate::logging::may_log;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle::{self, Condition};
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
@@ -294,7 +295,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let dependencies = dependents
             .map(|other| (other.instance.workload.to_string(), DeleteCondition::NotPendingNorRunning))
             .collect();
-        log::info!("Workload '{name}' may not run: {why}");
+        if may_log(name) {
+            log::info!("Workload '{name}' may not run: {why}");
+        }
         let deleted = DeletedWorkload { instance: instance.clone(), dependencies };
         let decision = self.scheduler.decide(Operation::Withhold(Updated { new: added.clone(), deleted }), store);
         self.execute_all(decision)
@@ -308,7 +311,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             let instance = updated.new.instance;
             return store.cancel_stop(&instance).map(|state| WorkloadState::new(instance, state)).into_iter().collect();
         }
-        log::info!("Workload '{name}' may run again.");
+        if may_log(name) {
+            log::info!("Workload '{name}' may run again.");
+        }
         let decision = self.scheduler.recheck(name, store);
         self.execute_all(decision)
     }

@@ -8,7 +8,10 @@
 
 use super::path_looks::{Look, PathAnswer, PathLooks, PathQuestion};
 use super::{Outcome, ProbeOrder, Purpose};
-use crate::limits::{EXEC_PARALLEL, HTTP_ANSWER_MAX, PROBE_REASON_MAX, STACK_WORKLOAD};
+use crate::clock::{Clock, SystemClock};
+use crate::limits::{
+    EXEC_PARALLEL, EXEC_RUNNING_MAX, EXEC_SLOT_MAX, HTTP_ANSWER_MAX, PROBE_REASON_MAX, STACK_WORKLOAD,
+};
 use crate::model::lifecycle::Check;
 use crate::runtime::command::EngineCall;
 use crate::runtime::exit_watch::belongs_to;
@@ -26,6 +29,7 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Tells the thread that something waits for it.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
@@ -81,7 +85,7 @@ impl SocketIo {
     #[must_use]
     pub fn new(wake: Wake, look: Look) -> Self {
         let paths = Paths { looks: PathLooks::new(wake.clone(), look), askers: BTreeMap::new() };
-        let commands = Commands { running: 0, queue: VecDeque::new(), results: bounded(EXEC_PARALLEL), wake };
+        let commands = Commands::new(wake);
         Self { waiting: BTreeMap::new(), networks: Networks::default(), paths, commands }
     }
 
@@ -107,6 +111,11 @@ impl SocketIo {
         let mut ended = self.commands.take_ended();
         ended.extend(self.paths.take_ended());
         ended
+    }
+
+    /// When [`Self::take_ended`] may have something to do although nothing has ended.
+    pub fn due(&self) -> Option<Instant> {
+        self.commands.due(SystemClock.now())
     }
 
     fn connect(
@@ -310,10 +319,19 @@ impl Networks {
 // ---------------------------------------------------------------------- commands
 
 struct Commands {
-    running: usize,
+    /// By a number of its own each, since a key may be asked for again while its last command still hangs.
+    running: BTreeMap<u64, Running>,
+    next: u64,
     queue: VecDeque<Command>,
-    results: (Sender<Ended>, Receiver<Ended>),
+    /// Number, key and outcome of those that have ended.
+    results: (Sender<(u64, Ended)>, Receiver<(u64, Ended)>),
     wake: Wake,
+}
+
+/// A command that has not ended.
+struct Running {
+    workload: String,
+    since: Instant,
 }
 
 /// Key and outcome of a command that has ended.
@@ -328,6 +346,11 @@ struct Command {
 }
 
 impl Commands {
+    fn new(wake: Wake) -> Self {
+        let results = bounded(EXEC_RUNNING_MAX);
+        Self { running: BTreeMap::new(), next: 0, queue: VecDeque::new(), results, wake }
+    }
+
     fn begin(&mut self, order: &ProbeOrder, command: &[String]) {
         self.queue.push_back(Command {
             key: order.key,
@@ -339,31 +362,51 @@ impl Commands {
         self.start_waiting();
     }
 
+    /// When the next command that hangs gives its slot back, if somebody may wait for it.
+    fn due(&self, now: Instant) -> Option<Instant> {
+        let ends = self.running.values().map(|running| running.since + EXEC_SLOT_MAX).filter(|end| *end > now);
+        ends.min().filter(|_| !self.queue.is_empty())
+    }
+
+    /// Takes the first one that waits and may start: of its workload none runs, and there is a slot.
+    fn take_next(&mut self, now: Instant) -> Option<Command> {
+        let holds_slot = |running: &&Running| now.saturating_duration_since(running.since) < EXEC_SLOT_MAX;
+        let slots = self.running.values().filter(holds_slot).count();
+        if slots >= EXEC_PARALLEL || self.running.len() >= EXEC_RUNNING_MAX {
+            return None;
+        }
+        let may_start = |command: &Command| self.running.values().all(|running| running.workload != command.workload);
+        let index = self.queue.iter().position(may_start)?;
+        self.queue.remove(index)
+    }
+
     fn start_waiting(&mut self) {
-        while self.running < EXEC_PARALLEL
-            && let Some(command) = self.queue.pop_front()
-        {
-            let (results, wake, key) = (self.results.0.clone(), self.wake.clone(), command.key);
+        let now = SystemClock.now();
+        while let Some(command) = self.take_next(now) {
+            let (number, key) = (self.next, command.key);
+            self.next += 1;
+            self.running.insert(number, Running { workload: command.workload.clone(), since: now });
+            let (results, wake) = (self.results.0.clone(), self.wake.clone());
             let name = format!("exec:{}", command.workload);
             let body = move || {
                 // There is room for the result of each that runs.
-                let _ = results.send((key, command.run()));
+                let _ = results.send((number, (key, command.run())));
                 wake();
             };
-            match threads::spawn(name, STACK_WORKLOAD, body) {
-                Ok(_) => self.running += 1,
-                Err(error) => {
-                    let _ = self.results.0.try_send((key, Outcome::fails(format!("no thread: {error}"))));
-                    self.running += 1; // Counted until its result is taken, as any other.
-                    (self.wake)();
-                }
+            if let Err(error) = threads::spawn(name, STACK_WORKLOAD, body) {
+                // Counted until its result is taken, as any other.
+                let _ = self.results.0.try_send((number, (key, Outcome::fails(format!("no thread: {error}")))));
+                (self.wake)();
             }
         }
     }
 
     fn take_ended(&mut self) -> Vec<Ended> {
-        let ended: Vec<Ended> = self.results.1.try_iter().collect();
-        self.running -= ended.len();
+        let mut ended = Vec::new();
+        for (number, result) in self.results.1.try_iter() {
+            self.running.remove(&number);
+            ended.push(result);
+        }
         self.start_waiting();
         ended
     }

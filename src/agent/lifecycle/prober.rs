@@ -197,7 +197,8 @@ impl<C: Clock> Loop<C> {
 
     fn wait(&self) -> io::Result<Vec<Source>> {
         let now = self.clock.now();
-        let timeout = self.table.due(now).map(|at| at.saturating_duration_since(now));
+        let due = self.table.due(now).into_iter().chain(self.table.io.due()).min();
+        let timeout = due.map(|at| at.saturating_duration_since(now));
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut sources = vec![Source::Woken];
         let mut polled = vec![PollFd::new(&self.woken, PollFlags::IN)];

@@ -49,6 +49,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// Nothing is left of the container.
     pub(super) fn deleted(&mut self, after: AfterDelete) -> Flow {
+        if let Some(control) = &self.control {
+            control.forget_lasting(); // It is kept for another container, which has not asked for that.
+        }
         let changed = match &after {
             AfterDelete::Start(order) => order.instance != self.instance,
             AfterDelete::End => true,

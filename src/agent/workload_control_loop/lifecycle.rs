@@ -10,6 +10,7 @@ use crate::agent::lifecycle::prober::notify_socket;
 use crate::agent::lifecycle::{GONE_PREFIX, Outcome, ProbeOrder, ProbeReport, Purpose, short_info};
 use crate::clock::Clock;
 use crate::limits::{MISSING_TARGET_RETRY, PROBE_REPORTS};
+use crate::logging::may_log;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::lifecycle::{self, AliveAction, Check, Lifecycle, OnDeadline, Pace};
 use crate::model::names::InstanceName;
@@ -396,7 +397,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // [impl->swdd~agent-lifecycle-alive~1]
     fn on_not_alive(&mut self, report: &ProbeReport) -> Flow {
         let note = self.alive_note(report);
-        warn!("Workload '{}' does not work any more: '{note}'", self.instance.workload);
+        if may_log(&self.instance.workload) {
+            warn!("Workload '{}' does not work any more: '{note}'", self.instance.workload);
+        }
         if self.life.spec.alive.as_ref().is_some_and(|alive| alive.action == AliveAction::Report) {
             self.show(note);
             return Flow::Continue;

@@ -382,7 +382,7 @@ fn an_older_connection_that_is_announced_late_does_not_replace_the_newer_one() {
     let newer = cluster.settled_agent("agent_A");
     let (outbox, reader) = outbox();
     let hello = PeerHello::Agent { name: "agent_A".to_owned(), tags: BTreeMap::new() };
-    let opened = PeerEvent::Opened { peer: PeerId(newer.0 - 1), hello, outbox };
+    let opened = PeerEvent::Opened { peer: PeerId(newer.0 - 1), hello, source: String::new(), outbox };
     cluster.server.on_event(ServerEvent::Peer(opened));
     assert!(!cluster.is_closed(newer));
     assert!(cluster.is_closed(PeerId(newer.0 - 1)) && reader.ended());

@@ -79,7 +79,7 @@ fn agent(name: &str) -> ToServer {
 
 fn opened(events: &Receiver<PeerEvent>) -> (PeerId, PeerHello, Outbox) {
     match events.recv_timeout(LIMIT).unwrap() {
-        PeerEvent::Opened { peer, hello, outbox } => (peer, hello, outbox),
+        PeerEvent::Opened { peer, hello, outbox, .. } => (peer, hello, outbox),
         other => panic!("{other:?}"),
     }
 }

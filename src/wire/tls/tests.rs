@@ -348,3 +348,178 @@ fn connections_that_never_greet_do_not_keep_others_out() {
     drop((silent, connected));
     endpoint.stop(LIMIT);
 }
+
+/// Two connected sockets, both not blocking as those of an endpoint are, or as `std` makes them.
+fn connected(blocking: bool) -> (TcpStream, TcpStream) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (other, _) = listener.accept().unwrap();
+    one.set_nonblocking(!blocking).unwrap();
+    for stream in [&one, &other] {
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+    }
+    (one, other)
+}
+
+/// All that comes, up to the end of the connection; fails when it is reset in place of that.
+fn read_to_end(session: &mut Connection, tcp: &mut TcpStream) -> rustls::Error {
+    let mut refused = None;
+    while session.read_tls(tcp).expect("the connection ends in order") > 0 {
+        if let Err(error) = session.process_new_packets() {
+            refused = Some(error);
+        }
+    }
+    refused.expect("an alert")
+}
+
+#[test]
+fn a_client_that_is_refused_after_its_first_bytes_reads_the_reason_and_an_end_in_order() {
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let (inner, mut tcp) = connected(false);
+    let server = ServerTls::new(&ours.server()).unwrap();
+    let served = std::thread::spawn(move || server.accept(inner, LIMIT).unwrap_err().to_string());
+    let pem = PemTexts { ca: ours.certificate.pem(), ..theirs.agent("agent_A") };
+    let client = ClientTls::new(&pem).unwrap();
+    let mut session: Connection =
+        ClientConnection::new(client.0.clone(), ServerName::try_from(SERVER_NAME).unwrap()).unwrap().into();
+    while session.is_handshaking() {
+        while session.wants_write() {
+            session.write_tls(&mut tcp).unwrap();
+        }
+        session.read_tls(&mut tcp).unwrap();
+        session.process_new_packets().unwrap();
+    }
+    // In TLS 1.3 the client is done now and talks; the server has not seen its certificate yet.
+    session.writer().write_all(&[7; 32 * 1024]).unwrap();
+    let mut together = Vec::new();
+    while session.wants_write() {
+        session.write_tls(&mut together).unwrap();
+    }
+    tcp.write_all(&together).unwrap();
+    let alert = read_to_end(&mut session, &mut tcp);
+    assert_eq!(alert, rustls::Error::AlertReceived(rustls::AlertDescription::UnknownCA));
+    drop(tcp);
+    assert_eq!(served.join().unwrap(), "the client's certificate was not signed by our CA");
+}
+
+#[test]
+fn a_server_that_is_refused_while_it_talks_reads_the_reason_and_an_end_in_order() {
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let (inner, mut tcp) = connected(false);
+    let client = ClientTls::new(&PemTexts { ca: ours.certificate.pem(), ..ours.agent("agent_A") }).unwrap();
+    let connects = std::thread::spawn(move || client.connect(inner, LIMIT).unwrap_err().to_string());
+    let server = ServerTls::new(&theirs.server()).unwrap();
+    let mut session: Connection = ServerConnection::new(server.0.clone()).unwrap().into();
+    while !session.wants_write() {
+        session.read_tls(&mut tcp).unwrap();
+        session.process_new_packets().unwrap();
+    }
+    let mut together = Vec::new();
+    while session.wants_write() {
+        session.write_tls(&mut together).unwrap();
+    }
+    together.extend([7; 32 * 1024]);
+    tcp.write_all(&together).unwrap();
+    // The keys of both sides differ already at this point, so the alert cannot be told from garbage.
+    let mut received = Vec::new();
+    tcp.read_to_end(&mut received).expect("the connection ends in order");
+    assert!(!received.is_empty(), "the alert is missing");
+    drop(tcp);
+    assert_eq!(connects.join().unwrap(), "the server's certificate was not signed by our CA");
+}
+
+#[test]
+fn a_reason_that_came_before_a_reset_is_read() {
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let (inner, mut tcp) = connected(true);
+    let pem = PemTexts { ca: ours.certificate.pem(), ..theirs.agent("agent_A") };
+    let client = ClientTls::new(&pem).unwrap();
+    let connecting = std::thread::spawn(move || client.connect(inner, LIMIT).unwrap());
+    let server = ServerTls::new(&ours.server()).unwrap();
+    let mut session: Connection = ServerConnection::new(server.0.clone()).unwrap().into();
+    while session.is_handshaking() {
+        session.read_tls(&mut tcp).unwrap();
+        if session.process_new_packets().is_err() {
+            break;
+        }
+        while session.wants_write() {
+            session.write_tls(&mut tcp).unwrap();
+        }
+    }
+    let mut client = connecting.join().unwrap();
+    // The other side says why, does not read what comes, and closes: a reset.
+    while session.wants_write() {
+        session.write_tls(&mut tcp).unwrap();
+    }
+    client.session.writer().write_all(b"first").unwrap();
+    client.flush().unwrap();
+    rustix::event::poll(&mut [PollFd::new(&tcp, PollFlags::IN)], None).unwrap();
+    drop(tcp);
+    let mut reset = [PollFd::new(&client.tcp, PollFlags::ERR)];
+    rustix::event::poll(&mut reset, None).unwrap();
+    client.session.writer().write_all(b"second").unwrap();
+    let error = client.flush().unwrap_err().to_string();
+    assert_eq!(error, "the server refused the connection: our certificate was not signed by its CA (UnknownCA)");
+}
+
+#[test]
+fn what_grpc_wrote_before_it_closed_arrives_although_the_other_side_is_still_talking() {
+    let authority = Authority::new();
+    let (inner, outer) = connected(false);
+    outer.set_nonblocking(true).unwrap();
+    let server = ServerTls::new(&authority.server()).unwrap();
+    let (plain, mut grpc_end) = UnixStream::pair().unwrap();
+    plain.set_nonblocking(true).unwrap();
+    let pump = std::thread::spawn(move || {
+        let (session, _) = server.accept(inner, LIMIT).unwrap();
+        session.pump(plain, &Reason::default());
+    });
+    let client = ClientTls::new(&authority.agent("agent_A")).unwrap();
+    let mut client = client.connect(outer, LIMIT).unwrap();
+    // Nobody reads at the other end, so the pump is stuck with what it has decrypted.
+    let deadline = SystemClock.now() + LIMIT;
+    for _ in 0..64 {
+        client.session.writer().write_all(&[7; TLS_BUFFER]).unwrap();
+        if client.wait_until(SystemClock.now() + Duration::from_millis(300), PollFlags::OUT).is_err() {
+            break;
+        }
+        client.flush().unwrap();
+    }
+    let last_words = vec![9; 100_000];
+    grpc_end.write_all(&last_words).unwrap();
+    drop(grpc_end);
+    let mut received = Vec::new();
+    let mut buffer = Buffer::new();
+    loop {
+        client.wait_until(deadline, PollFlags::IN).unwrap();
+        match client.session.read_tls(&mut client.tcp) {
+            Ok(0) => break,
+            Ok(_) => client.process().unwrap(),
+            Err(error) => assert!(would_block(&error), "{error}"),
+        }
+        while let Decrypted::Some = client.decrypt_into(&mut buffer).unwrap() {
+            received.extend_from_slice(&buffer.bytes[buffer.range.clone()]);
+        }
+    }
+    assert!(received == last_words, "{} of {} bytes came", received.len(), last_words.len());
+    drop(client);
+    pump.join().unwrap();
+}
+
+#[test]
+fn who_goes_on_talking_after_a_refused_hello_gets_the_reason() {
+    let authority = Authority::new();
+    let secure = (tls(authority.server()), tls(authority.agent("agent_A")));
+    for (server, client) in [secure, (Security::Insecure, Security::Insecure)] {
+        let (endpoint, _events) = endpoint(server);
+        for _ in 0..10 {
+            let hello = ToServer::CommanderHello { version: "0.0.1".into() };
+            let client = options(&endpoint, client.clone(), Service::Command);
+            let (mut sender, mut receiver, _hangup) = connect(&client, hello).unwrap();
+            let request = Request { id: "x".repeat(1 << 20), content: RequestContent::LogsCancel };
+            while sender.send(ToServer::Request(request.clone())).is_ok() {}
+            let end = receiver.receive().unwrap_err();
+            assert!(matches!(end, StreamEnd::VersionMismatch(_)), "{end}");
+        }
+    }
+}

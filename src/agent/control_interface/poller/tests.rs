@@ -100,6 +100,11 @@ impl Rig {
         panic!("there is no end");
     }
 
+    /// The workload asked for the logs under these ids before.
+    fn follow(&self, workload: &str, ids: &[&str]) {
+        ids.iter().for_each(|id| self.hub.follow(workload, id));
+    }
+
     fn requests(&self) -> Vec<String> {
         std::iter::from_fn(|| self.uplink.next(self.clock.now()))
             .map(|message| match message {
@@ -239,6 +244,7 @@ fn a_frame_that_was_cut_is_continued_or_forgotten_but_never_followed_by_another(
     let mut rig = Rig::new();
     let (_interface, mut client) = rig.greeted("w");
     let large = 3_000_000;
+    rig.follow("w", &["a", "b", "c", "d"]);
     for id in ["a", "b"] {
         rig.hub.deliver("w", lines(id, large)).unwrap();
     }
@@ -268,6 +274,7 @@ fn requests_are_read_while_nobody_reads_answers() {
     let mut rig = Rig::new();
     let (_interface, mut client) = rig.greeted("w");
     for number in 0..8 {
+        rig.follow("w", &[&number.to_string()]);
         rig.hub.deliver("w", lines(&number.to_string(), CONTROL_OUTBOX_BYTES / 9)).unwrap();
     }
     rig.turns();
@@ -288,6 +295,7 @@ fn a_second_message_is_not_written_before_the_first_one_was_read() {
     for bytes in [10, 100_000] {
         let mut rig = Rig::new();
         let (_interface, mut client) = rig.greeted("w");
+        rig.follow("w", &["a", "b", "c"]);
         for id in ["a", "b", "c"] {
             rig.hub.deliver("w", lines(id, bytes)).unwrap();
         }
@@ -324,6 +332,7 @@ fn a_reader_that_comes_late_gets_what_waited() {
 fn a_new_user_of_the_pipes_gets_nothing_of_the_earlier_one() {
     let mut rig = Rig::new();
     let (_interface, mut client) = rig.greeted("w");
+    rig.follow("w", &["a", "b", "c"]);
     for id in ["a", "b", "c"] {
         rig.hub.deliver("w", lines(id, 900_000)).unwrap();
     }
@@ -346,6 +355,7 @@ fn a_new_user_of_the_pipes_gets_nothing_of_the_earlier_one() {
 fn a_restarted_container_finds_clean_pipes_and_has_to_say_hello() {
     let mut rig = Rig::new();
     let (interface, mut client) = rig.greeted("w");
+    rig.follow("w", &["old", "kept"]);
     rig.hub.deliver("w", lines("old", 1000)).unwrap();
     client.say(ask("a"));
     rig.turns();
@@ -354,6 +364,8 @@ fn a_restarted_container_finds_clean_pipes_and_has_to_say_hello() {
     interface.restart();
     rig.turns();
     rig.requests();
+    rig.hub.deliver("w", lines("kept", 10)).unwrap();
+    assert_eq!(rig.requests(), ["w@kept"], "what the earlier one asked for is cancelled");
     let mut next = rig.client("w");
     rig.hub.deliver("w", answer("stale")).unwrap();
     next.say(ask("without hello"));

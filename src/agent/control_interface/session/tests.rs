@@ -25,6 +25,7 @@ struct World {
     offline: bool,
     /// How long the last request had waited.
     held: Duration,
+    follows_enough: bool,
 }
 
 impl Outside for World {
@@ -45,6 +46,7 @@ impl Outside for World {
         match (self.full, self.offline) {
             (true, _) => Forwarded::Later(request),
             (_, true) => Forwarded::NoServer,
+            _ if self.follows_enough => Forwarded::TooMany,
             _ => {
                 self.did.push(Did::Forwarded(request));
                 Forwarded::Yes
@@ -330,13 +332,20 @@ fn without_a_server_a_request_without_room_is_answered() {
 }
 
 #[test]
-fn a_flood_of_mistakes_is_not_a_flood_of_log_lines() {
-    let clock = ManualClock::new();
-    let mut complaints = Complaints::default();
-    let spoken = (0..1000).filter(|_| complaints.may_speak(clock.now())).count();
-    assert_eq!(spoken, CONTROL_COMPLAINTS as usize);
-    clock.advance(CONTROL_COMPLAINTS_TIME);
-    assert!(complaints.may_speak(clock.now()));
+fn a_workload_that_follows_enough_is_told_so_and_goes_on() {
+    let mut rig = Rig::established();
+    rig.world.follows_enough = true;
+    rig.say(read("a", "agents"));
+    let did = rig.did();
+    let [Did::Answered(Response { id, content: ResponseContent::Error(text) })] = did.as_slice() else {
+        panic!("{did:?}")
+    };
+    assert!(id == "a" && text.contains("cancel some first"), "{text}");
+    assert!(!rig.session.is_paused());
+}
+
+#[test]
+fn a_text_of_a_workload_is_short_and_harmless_in_a_log_line() {
     assert_eq!(brief("a\n\u{1b}[31m"), "a\\n\\u{1b}[31m");
     assert!(brief(&"ä".repeat(10_000)).len() < 3 * CONTROL_LOGGED_TEXT);
 }
