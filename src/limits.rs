@@ -71,6 +71,8 @@ pub const LOG_SOURCES: usize = 256;
 
 /// Messages from all peers waiting for the server; full means that readers wait and TCP slows the peers down.
 pub const SERVER_INBOX: usize = 1024;
+/// How many of them may be of one stream, so that one that never stops sending leaves places to others.
+pub const SERVER_INBOX_OF_STREAM: usize = SERVER_INBOX / 8;
 /// What large messages from all peers that wait for the server take, in bytes: room for one of the largest as people
 /// write them. A message that its reader holds until there is room counts not yet; that is at most one for each stream.
 pub const SERVER_INBOX_BYTES: usize = 4 * MESSAGE_MAX;

@@ -13,8 +13,8 @@ use std::fs;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -25,13 +25,13 @@ use ankaios_lite::wire::address::{Security, ServerUrl};
 use ankaios_lite::wire::client::{ClientOptions, Hangup, Service, connect};
 use ankaios_lite::wire::delimited::workload_side::frame;
 use support::control_client::{folder, read};
-use support::{Cluster, ControlClient, manifest, wait_until, workload};
+use support::{Cluster, ControlClient, LIMIT, manifest, wait_until, workload};
 
 const WORKLOADS: usize = 500;
 /// How long a flood lasts: longer than a connection that is stuck is put up with.
 const FLOOD: Duration = Duration::from_secs(20);
-/// Everybody else is answered within this time.
-const ANSWERED: Duration = Duration::from_secs(2);
+/// Everybody else is answered within this time. A build without optimisation on a loaded machine is slow, not wrong.
+const ANSWERED: Duration = Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 2 });
 /// Most memory of its own that the server takes.
 const SERVER_MAX_KIB: u64 = 60 * 1024;
 const AGENT_MAX_KIB: u64 = 60 * 1024;
@@ -169,11 +169,13 @@ fn a_workload_that_asks_and_never_reads_costs_the_cluster_nothing() {
     drop(greedy);
 }
 
-/// What the server did with the requests of a flood.
+/// What the server did with the requests of a flood, and with those of a workload beside it.
 #[derive(Debug, Default)]
 struct Answers {
     states: AtomicUsize,
     refused: AtomicUsize,
+    /// When the other workload has asked what is not answered yet, and its longest wait.
+    modest: Mutex<(Option<Instant>, Duration)>,
 }
 
 /// An agent of another implementation: it passes on all that its workloads ask, and reads what comes.
@@ -200,6 +202,11 @@ impl ForeignAgent {
             while let Ok(message) = receiver.receive() {
                 let FromServer::Response(Response { id, content }) = message else { continue };
                 match content {
+                    ResponseContent::CompleteState { .. } if id.starts_with("modest") => {
+                        let mut modest = counts.modest.lock().expect("nobody panics");
+                        let waited = modest.0.take().expect("it has asked").elapsed();
+                        modest.1 = modest.1.max(waited);
+                    }
                     ResponseContent::CompleteState { .. } => {
                         let number = id.strip_prefix("greedy@").and_then(|number| number.parse::<usize>().ok());
                         assert!(number > last, "states come in the order in which they were asked for");
@@ -211,9 +218,17 @@ impl ForeignAgent {
                 }
             }
         });
+        let counts = answers.clone();
         let asks = std::thread::spawn(move || {
             let mut sent = 0;
             while !stop.load(Ordering::Relaxed) {
+                let mut modest = counts.modest.lock().expect("nobody panics");
+                if sent % 1000 == 999 && modest.0.is_none() {
+                    modest.0 = Some(Instant::now());
+                    let request = Request { id: "modest@x".to_owned(), content: read(&["agents"], false) };
+                    sender.send(ToServer::Request(request)).expect("the server keeps the connection");
+                }
+                drop(modest);
                 let request = Request { id: format!("greedy@{sent}"), content: read(&[], false) };
                 sender.send(ToServer::Request(request)).expect("the server keeps the connection");
                 sent += 1;
@@ -234,7 +249,8 @@ impl ForeignAgent {
 #[test]
 fn an_agent_that_passes_on_whatever_its_workload_asks_costs_the_cluster_little() {
     let mut cluster = cluster();
-    cluster.apply(&manifest(&[workload("greedy", "run").on("foreign").allow("Read", "*")]));
+    let there = ["greedy", "modest"].map(|name| workload(name, "run").on("foreign").allow("Read", "*"));
+    cluster.apply(&manifest(&there));
     let mut web = ControlClient::connect(&folder(&cluster, "agent_A", "web"));
     let server = MemoryPeak::of(cluster.server().pid());
     let (stop, answers) = (Arc::new(AtomicBool::new(false)), Arc::new(Answers::default()));
@@ -250,6 +266,9 @@ fn an_agent_that_passes_on_whatever_its_workload_asks_costs_the_cluster_little()
         format!("{sent} requests, {answers:?}; server {server} KiB; waited: web {web_waited:?}, ank {ank_waited:?}");
     eprintln!("{measured}");
     assert!(server < SERVER_MAX_KIB, "{measured}");
+    let (_, modest_waited) = *answers.modest.lock().expect("nobody panics");
     assert!(web_waited < ANSWERED && ank_waited < ANSWERED, "{measured}");
+    // It waits behind what its agent has sent before, as long as that is on its way.
+    assert!(modest_waited < LIMIT && modest_waited > Duration::ZERO, "{measured}");
     assert!(answers.refused.load(Ordering::Relaxed) > 0, "{measured}");
 }

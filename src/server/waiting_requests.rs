@@ -96,6 +96,8 @@ impl WaitingRequests {
 
     /// Takes the next request whose turn it is: the oldest that has to wait neither for hooks, nor for an older one of the
     /// same requester, nor for the stream of its peer, of which `has_room` says whether an answer would be sent soon.
+    /// What else its requester has asked goes behind all others then, so that who asks little does not wait for who asks
+    /// much.
     fn next(&mut self, has_room: impl Fn(PeerId) -> bool) -> Option<(Requester, RequestKey, RequestContent)> {
         let mut older = BTreeSet::new();
         let index = self.queue.iter().position(|Waiting { requester, key, content, .. }| {
@@ -104,6 +106,11 @@ impl WaitingRequests {
                 && (!has_large_answer(content) || has_room(key.peer))
         })?;
         let next = self.queue.remove(index)?;
+        if !matches!(next.content, RequestContent::UpdateState(_)) {
+            let waiting = std::mem::take(&mut self.queue).into_iter();
+            let (own, others): (Vec<_>, Vec<_>) = waiting.partition(|waiting| waiting.requester == next.requester);
+            self.queue = others.into_iter().chain(own).collect();
+        }
         Some((next.requester, next.key, next.content))
     }
 
@@ -208,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_room_is_served_in_order_while_others_wait() {
+    fn who_has_room_is_served_in_its_order_while_others_wait() {
         let mut waiting = WaitingRequests::default();
         let (a, b, c) = (requester(1, Some("a")), requester(1, Some("b")), requester(2, None));
         for (requester, id) in [(&a, "a1"), (&c, "c1"), (&a, "a2"), (&b, "b1"), (&c, "c2")] {
@@ -219,7 +226,7 @@ mod tests {
         assert_eq!(ids(&mut waiting, |peer| peer == PeerId(2)), ["c1", "c2"]);
         assert!(add(&mut waiting, &b, "cancel", RequestContent::EventsCancel));
         assert_eq!(ids(&mut waiting, |_| false), [""; 0], "a cancel comes after what was asked before it");
-        assert_eq!(ids(&mut waiting, |_| true), ["a1", "a2", "b1", "cancel"]);
+        assert_eq!(ids(&mut waiting, |_| true), ["a1", "b1", "a2", "cancel"], "by turns");
         assert!(!waiting.must_wait(&a, &RequestContent::EventsCancel, || false), "its answer is small");
     }
 }

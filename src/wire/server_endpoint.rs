@@ -570,10 +570,11 @@ fn serve_stream(
     if shared.inbox.send(PeerEvent::Opened { peer, hello, source: source.clone(), outbox }).is_err() {
         return; // The server is ending.
     }
+    let share = Arc::default();
     // A stream that failed answers with errors for ever, so the first one ends it.
     while let Some(Ok(received)) = wait(requests.next()) {
         let weight = if let Received::Message { weight, .. } = &received { *weight } else { 0 };
-        let room = shared.budget.take(weight);
+        let room = shared.budget.take(weight, &share);
         let message = match read(received, &from, &source) {
             // From others a list without states means nothing (spec/server.md section 10.3).
             ToServer::StatesComplete if !client.own => ToServer::WorkloadStates(Vec::new()),

@@ -63,8 +63,9 @@ fn no_answer_is_built_before_the_one_before_it_is_taken_and_the_excess_of_a_work
         assert_eq!((states.len(), refused.len()), (1, 0), "one at a time");
         late.extend(states);
     }
-    let own = (1..=REQUESTS_WAITING_OF_WORKLOAD).map(|number| format!("greedy@{number}"));
-    assert_eq!(late, own.chain(["modest@x".to_owned()]).collect::<Vec<_>>());
+    let mut expected: Vec<_> = (1..=REQUESTS_WAITING_OF_WORKLOAD).map(|number| format!("greedy@{number}")).collect();
+    expected.insert(1, "modest@x".to_owned()); // Who asks once does not wait for all that another asks.
+    assert_eq!(late, expected);
     assert!(cluster.server.waiting.is_empty() && !cluster.is_closed(agent));
 }
 
@@ -78,7 +79,7 @@ fn an_agent_that_passes_on_everything_and_takes_nothing_is_not_cut_off_for_it() 
     }
     assert!(!cluster.is_closed(agent));
     let (states, refused) = answers(cluster.take(agent));
-    assert!(states.len() == 1 && refused.len() > 1_000, "{states:?} {}", refused.len());
+    assert!((1..=2).contains(&states.len()) && refused.len() > 1_000, "{states:?} {}", refused.len());
 }
 
 #[test]
