@@ -23,11 +23,13 @@
 //! logging.rs               log lines and fatal errors of server and agent                     [any]
 //! program.rs               how server and agent end: exit codes, help                         [main]
 //! folder_lock.rs           a folder that one process at a time may use                        [main]
+//! private_folder.rs        folders and files that nobody but our user may change           [any]
 //! vital.rs                 threads without which nothing goes on: turns, nudges           [all of them]
 //! service_manager.rs       systemd is told: ready, status, all threads go on                [notify]
 //! settings.rs              file < environment < flags, PEM texts, TLS decision                [main]
 //! model/                   values and rules: no I/O, no threads, no protobuf
 //!   yaml.rs                one YAML document with places and source texts                     -
+//!   yaml/budget.rs         what a YAML text becomes when its aliases are followed             -
 //!   manifest.rs            YAML text to DesiredState, errors with line numbers                -
 //!   lifecycle.rs           the `lifecycle:` block of a runtime configuration                  -
 //!   names.rs               names, and the instance name with its hash                         -
@@ -78,6 +80,7 @@
 //!   state_view.rs          reads: only what the masks ask for                        [server]
 //!   state_store.rs         the desired state on disk, when that is wanted           [store]
 //!   templates.rs           config items into rendered workloads                      [server]
+//!   templates/cost.rs      what templates cost, what of the engine they may use      [server]
 //!   dependencies.rs        cycle check; deletes that wait for others                 [server]
 //!   plan.rs                old against new workloads, per agent                      [server]
 //!   mutating_hooks.rs      outside programs that change or veto an update, timed       [hook]
@@ -111,6 +114,7 @@
 //!   start_slots.rs         how many creates run at the same time                    [wl:name]
 //!   backoff.rs             retry and restart delays                                           -
 //!   workload_files.rs      files written before the container starts                [wl:name]
+//!   folder_removal.rs      folders removed, however deep they are       [wl:name] [scheduler]
 //!   state_checker.rs       one listing per engine, reports what changed        [watch:engine]
 //!   log_stream.rs          one container's log for one request                 [log:number]
 //!   control_interface/     workloads that talk to the cluster: where it is opened, answers delivered
@@ -129,7 +133,9 @@
 //!   container_config.rs    runtimeConfig and the arguments it turns into
 //!   container_engine.rs    create, start and clean-up, common to podman and nerdctl
 //!   container_list.rs      listings to ExecutionState
+//!   container_records.rs   which containers this agent made, and which only look so
 //!   pod_states.rs          containers of pods to ExecutionState
+//!   masking.rs             calls without the secrets in their options
 //!   log_reader.rs          what an engine's log prints, line by line             [log:number]
 //!   podman.rs podman_kube.rs containerd.rs   one engine each
 //!   kube_manifest.rs       Kubernetes manifests: control interface, names of pods
@@ -191,6 +197,8 @@ pub mod limits;
 pub mod logging;
 pub mod memory;
 pub mod model;
+#[cfg(feature = "agent")]
+pub mod private_folder;
 pub mod program;
 #[cfg(feature = "agent")]
 pub mod runtime;

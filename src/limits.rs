@@ -352,6 +352,26 @@ pub const EXCERPT_MAX: usize = 200;
 pub const MASK_PARTS_MAX: usize = 256;
 /// Longest manifest or state file read, in bytes: more does not fit into a message of the size that is the default.
 pub const MANIFEST_MAX: u64 = MESSAGE_MAX as u64;
+/// What a node of a YAML text counts beside its text, in bytes; about as much as it takes, as the text does, a few times
+/// while it is read.
+pub const YAML_NODE: usize = 64;
+/// What a line counts for each list and mapping around it, in bytes: it is indented so far when it is written again.
+pub const YAML_INDENT: usize = 2;
+/// Lists and mappings of a YAML text may be nested this deep; its reader takes no more.
+pub const YAML_DEPTH_MAX: usize = 128;
+/// What a runtime configuration, or the Kubernetes manifest in one, may become when its aliases are followed, in bytes:
+/// some 50,000 nodes or 4 MB of text, which is what other implementations receive at most. Its reader takes about four
+/// times as much, so that an agent stays below 50 MB.
+pub const YAML_CONFIG_MAX: usize = FOREIGN_MESSAGE_MAX;
+/// The same for the manifest that a server starts with, so that it stays below 100 MB.
+pub const YAML_MANIFEST_MAX: usize = 16 * 1024 * 1024;
+/// The same for files that `ank` reads: whatever fits into a message.
+pub const YAML_FILE_MAX: usize = MESSAGE_MAX;
+/// What the runtime configurations of one update or start that may have a `lifecycle:` block become together, in bytes.
+/// They are read one after the other, about 10 ns for each byte, and everybody waits.
+pub const LIFECYCLE_TEXTS_MAX: usize = 64 * 1024 * 1024;
+/// A YAML text that becomes this many bytes is read while no other such text is. Most are much smaller.
+pub const YAML_ALONE_FROM: usize = 256 * 1024;
 /// Workloads of a dependency cycle that a refusal names; the first and the last ones of more say as much.
 pub const CYCLE_SHOWN_MAX: usize = 10;
 /// Unknown keys of one manifest that are warned about; more would hide the first ones.
@@ -396,6 +416,8 @@ pub const EXEC_RUNNING_MAX: usize = 16;
 const _: () = assert!(EXEC_RUNNING_MAX > EXEC_PARALLEL);
 /// Bytes read of an answer to an HTTP request: its first line counts only.
 pub const HTTP_ANSWER_MAX: usize = 512;
+/// Bytes of that answer that are read after it, so that the connection ends in order: some pages. Until the next check.
+pub const HTTP_REST_MAX: usize = 64 * 1024;
 /// Bytes kept of what a command said when its check failed; it has to fit into [`CONDITION_INFO_MAX`] with the rest.
 pub const PROBE_REASON_MAX: usize = 120;
 /// Longest notification read, in bytes; what systemd takes.
@@ -430,20 +452,46 @@ pub const RENDERED_MAX: usize = MESSAGE_MAX / 4;
 /// Text that all templates of one update may become, in bytes; agents could not be told more.
 pub const RENDERED_UPDATE_MAX: usize = 2 * MESSAGE_MAX;
 const _: () = assert!(2 * TEMPLATE_DEPTH_MAX * 16 * 1024 < STACK_SERVER);
-/// Elements and their parameters that all templates of one update may render. Thousands of workloads with loops need
-/// some 100,000; nested loops over a list that is not even long would never end. A step takes about a microsecond, and
-/// everybody waits.
+/// Steps that all templates of one update may take. A step is at most about a microsecond on a small PC, and everybody
+/// waits meanwhile. Thousands of workloads with loops need some 100,000; nested loops over a list that is not even long
+/// would never end.
 pub const TEMPLATE_STEPS_MAX: usize = 1_000_000;
-/// A step counts once more for this many bytes of config values, since it may compare or copy them.
-pub const TEMPLATE_STEP_BYTES: usize = 16 * 1024;
-/// Each tag of a template takes one step for this many bytes of the template, which are read again for it.
-pub const TEMPLATE_TAG_BYTES: usize = 512;
+/// Steps that all templates of a start may take: what several updates have led to. Agents wait meanwhile, at most two
+/// seconds, and then start what is rendered; the rest has failed.
+pub const TEMPLATE_START_STEPS: usize = 1_600_000;
+/// One part of so many of these is shared evenly by all workloads of a start; the rest is for those that need more.
+pub const TEMPLATE_START_SHARE: usize = 4;
+const _: () = assert!(TEMPLATE_START_STEPS - TEMPLATE_START_STEPS / TEMPLATE_START_SHARE > TEMPLATE_STEPS_MAX);
+/// Bytes of config values that are copied or compared in one step.
+pub const TEMPLATE_STEP_BYTES: usize = 1024;
+/// Bytes of a template outside of its tags that are compiled in one step; each takes 41 ns, in a comment 62 ns.
+pub const TEMPLATE_RAW_BYTES: usize = 16;
+/// Bytes inside of a tag that are compiled in one step; a parameter takes up to a microsecond.
+pub const TEMPLATE_TAG_INSIDE: usize = 3;
+/// Steps to compile a tag, beside its length.
+pub const TEMPLATE_TAG_STEPS: usize = 3;
+/// Bytes before a tag that are read again for it in one step; each takes up to 2 ns.
+pub const TEMPLATE_TAG_BYTES: usize = 256;
+/// Bytes that are looked at for the end of a comment in one step; each takes 68 ns.
+pub const TEMPLATE_COMMENT_BYTES: usize = 14;
+/// Bytes that are looked at for the last bracket in one step; each takes 2.4 ns.
+pub const TEMPLATE_BRACKET_BYTES: usize = 400;
+/// Blocks around a path that make it cost one step more: its way is followed from the outermost one, 30 ns for each.
+pub const TEMPLATE_LEVELS: usize = 16;
+/// Parts of a path that make it cost one step more; each takes 29 ns.
+pub const TEMPLATE_PATH_PARTS: usize = 16;
+/// What a literal of a template takes beside its text, in bytes, about; a loop copies it for 42 ns.
+pub const TEMPLATE_LITERAL_ENTRY: usize = 64;
+/// Bytes that are rendered in one step; a list takes some 10 ns for each.
+pub const TEMPLATE_OUTPUT_BYTES: usize = 192;
 /// Config values that the templates of one workload can name, in bytes. The engine gets a copy of them.
 pub const TEMPLATE_VALUES_MAX: usize = RENDERED_MAX;
-/// What a config value takes in that copy beside its text, in bytes, about.
+/// What a config value, or a key, takes in that copy beside its text, in bytes, about.
 pub const TEMPLATE_VALUE_ENTRY: usize = 64;
-/// Bytes of config values that are copied in one step.
-pub const TEMPLATE_COPY_BYTES: usize = 1024;
+/// What a mapping takes in that copy beside its entries, in bytes: room for eleven.
+pub const TEMPLATE_VALUE_MAP: usize = 640;
+/// Copies of config values that blocks and parameters inside of each other may hold at the same time, in bytes.
+pub const TEMPLATE_COPIES_MAX: usize = 4 * TEMPLATE_VALUES_MAX;
 
 // ----------------------------------------------------------------- settings
 
@@ -506,6 +554,8 @@ pub const KUBE_NEWS: usize = 64;
 pub const ENGINE_OUTPUT_MAX: usize = 16 * 1024 * 1024;
 /// Standard error kept of one engine call, in bytes.
 pub const ENGINE_ERROR_MAX: usize = 4 * 1024;
+/// A hidden value of fewer bytes is left in what an engine says: it would be found in the middle of words.
+pub const MASKED_VALUE_MIN: usize = 4;
 /// An engine's call that is ended gets this long after SIGTERM before SIGKILL.
 pub const ENGINE_KILL_GRACE: Duration = Duration::from_secs(2);
 /// After an exit was seen, podman may still say running for this long.
@@ -551,5 +601,13 @@ pub const RESTART_RESET: Duration = Duration::from_secs(60);
 pub const RESTART_SPACING: Duration = Duration::from_secs(1);
 /// Additional info in a report, in bytes; the rest of a long engine message is cut.
 pub const ADDITIONAL_INFO_MAX: usize = 4 * 1024;
+/// Bytes of the longest path that the kernel takes, its end included; an engine could not mount a file at a longer one.
+pub const PATH_MAX: usize = 4096;
+/// Longest removal of what a workload left in the agent's folder; nobody but that workload waits for it. A container can
+/// make as many entries there as the file system takes: a million are removed in this time in memory, some ten thousand on
+/// a slow disk.
+pub const REMOVAL_MAX: Duration = Duration::from_secs(60);
+/// The same on the scheduler's thread, where all workloads wait for it.
+pub const REMOVAL_TURN_MAX: Duration = Duration::from_millis(100);
 /// How often the agent reports its load.
 pub const LOAD_INTERVAL: Duration = Duration::from_secs(2);

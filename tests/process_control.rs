@@ -8,7 +8,9 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use ankaios_lite::limits::{CONNECT_MAX, LOG_SOURCE_LINES, MESSAGE_MAX};
@@ -27,7 +29,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use support::control_client::{folder, logs, read, tree};
 use support::process::{memory_peak_kib, thread_names};
-use support::{Cluster, ControlClient, LIMIT, Recorder, manifest, poll, wait_until, workload};
+use support::{Cluster, ControlClient, LIMIT, Recorder, SmallDisk, leave_out, manifest, poll, wait_until, workload};
 
 const WEB: &str = "web";
 /// After so long without an answer something is said again; far longer than any answer takes.
@@ -340,8 +342,9 @@ fn try_hello(client: &mut ControlClient) -> bool {
 fn updates_keep_or_replace_the_fifos_and_a_delete_removes_them() {
     let cluster = cluster_with(|web| web.allow("Read", "desiredState"));
     let pipes = folder(&cluster, "agent_A", WEB);
-    let mode = std::fs::metadata(pipes.join("input")).expect("it is there").permissions().mode();
-    assert_eq!(mode & 0o777, 0o700, "for the agent's user alone");
+    let mode = |name| std::fs::metadata(pipes.join(name)).expect("it is there").permissions().mode() & 0o777;
+    assert_eq!([mode("input"), mode("output")], [0o666; 2], "for whoever the container runs as");
+    assert_eq!([mode(".."), mode("../..")], [0o700; 2], "and for nobody else");
     let mounts = |text: &str| cluster.engine.calls_of("run", text).len();
     let mount = format!("--mount=type=bind,source={},destination=/run/ankaios/control_interface", pipes.display());
     assert_eq!(mounts(&mount), 1);
@@ -555,4 +558,92 @@ fn all_workloads_are_served_by_one_thread() {
     cluster.agent("agent_A").signal(Signal::TERM);
     let ended = cluster.agent("agent_A").wait(Duration::from_secs(10));
     assert!(ended.is_some_and(|status| status.success()), "open sessions delay no stop");
+}
+
+/// Makes 8,000 folders in `folder`, one in the other, as a container can.
+fn nest_deeply(folder: &Path) {
+    use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
+    let open = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut inner = openat(CWD, folder, open, Mode::empty()).expect("it is there");
+    for _ in 0..8_000 {
+        mkdirat(&inner, "nested", Mode::RWXU).expect("own folder is writable");
+        inner = openat(&inner, "nested", open, Mode::empty()).expect("it was just made");
+    }
+}
+
+#[test]
+fn a_workload_that_nests_folders_without_end_leaves_nothing_behind_and_the_agent_goes_on() {
+    let mut cluster = Cluster::prepare();
+    // In memory: a disk takes half a minute for as many folders.
+    let Some(_disk) = SmallDisk::mount(&cluster.run_folder(), 64 * 1024) else { return };
+    cluster.start_server(&[]);
+    cluster.set_agent_wrapper(&["/usr/bin/prlimit", "--nofile=64:64"]);
+    cluster.start_agent("agent_A");
+    cluster.wait_for_agents(&["agent_A"]);
+    let pid = cluster.agent("agent_A").pid();
+    let with_access = manifest(&[workload(WEB, "run").allow("Read", "agents"), workload("other", "run")]);
+    cluster.apply(&with_access);
+    let own = folder(&cluster, "agent_A", WEB);
+    nest_deeply(&own);
+    // The folder goes with the right to use it, and with the workload.
+    cluster.apply(&manifest(&[workload(WEB, "run")]));
+    wait_until("the control interface is removed", || !own.exists());
+    cluster.wait_for_state(WEB, "Running(Ok)");
+    cluster.apply(&with_access);
+    wait_until("it is there again", || own.join("output").exists());
+    nest_deeply(&own);
+    cluster.delete(WEB);
+    cluster.wait_until_gone(WEB);
+    let workload_folder = own.parent().expect("it is in that of its workload");
+    wait_until("all of it is removed", || !workload_folder.exists());
+    assert_eq!(cluster.workload("other").expect("it is known").state, "Running(Ok)");
+    assert!(cluster.agent("agent_A").is_running());
+    assert_eq!(cluster.agent("agent_A").pid(), pid, "it is still the same process");
+}
+
+#[test]
+fn other_users_of_the_machine_reach_neither_the_pipes_nor_the_files_of_a_workload() {
+    if !rustix::process::geteuid().is_root() {
+        return leave_out("other users before the folder of an agent", "only root can become another user");
+    }
+    let mut cluster = Cluster::start(&["agent_A"]);
+    let set = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("own files");
+    };
+    set(cluster.folder(), 0o755);
+    let files = "apiVersion: v1\nworkloads:\n  web:\n    agent: agent_A\n    runtime: podman\n    runtimeConfig: 'image: run'\n    \
+                 files: [{mountPoint: /etc/secret, data: secret}]\n    controlInterfaceAccess: {allowRules: [{type: \
+                 StateRule, operation: Read, filterMasks: [agents]}]}\n";
+    cluster.apply(files);
+    cluster.wait_for_state(WEB, "Running(Ok)");
+    let pipes = folder(&cluster, "agent_A", WEB);
+    let file = pipes.parent().expect("it is in that of its workload").join("files/etc/secret");
+    assert_eq!(std::fs::read_to_string(&file).expect("it is there"), "secret");
+    let agent_folder = cluster.run_folder().join("agent_A_io");
+    let stranger = |script: String| {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", &script]).uid(65534).gid(65534).current_dir("/").stdin(Stdio::null());
+        let output = command.output().expect("a shell runs");
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let kept_away = || {
+        for script in [
+            format!("ls {}", agent_folder.display()),
+            format!("cat {}", file.display()),
+            format!(": >>{}", pipes.join("output").display()),
+            format!(": <{}", pipes.join("input").display()),
+        ] {
+            let (done, errors) = stranger(script.clone());
+            assert!(!done && errors.contains("Permission denied"), "{script}: {errors}");
+        }
+    };
+    kept_away();
+    // As an earlier version made them.
+    set(&agent_folder, 0o755);
+    assert!(stranger(format!("ls {}", agent_folder.display())).0, "the test can fail");
+    cluster.kill_agent("agent_A");
+    cluster.start_agent("agent_A");
+    cluster.wait_for_agents(&["agent_A"]);
+    kept_away();
+    state(client(&cluster).read("a", &["agents"]));
 }

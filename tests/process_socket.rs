@@ -119,7 +119,7 @@ fn a_socket_in_use_a_file_in_its_place_and_a_wrong_path_are_errors_that_leave_ev
 fn open_to_all(cluster: &Cluster) {
     let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("own files");
     set(cluster.folder(), 0o755);
-    set(&cluster.run_folder(), 0o777);
+    set(&cluster.run_folder(), 0o1777);
 }
 
 /// The stranger's `program`: a copy, because the folder that it was built in need not be open to others.

@@ -205,7 +205,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
                 None => self.tick(),
             }
             let took = self.clock.now().saturating_duration_since(start);
-            if took > TURN_MAX {
+            if took > TURN_MAX && may_log("events that take long") {
                 warn!("The scheduler needed {} ms for one event.", took.as_millis());
             }
         }
@@ -428,7 +428,8 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         self.report(reports);
         self.submit(operations);
         self.submit(later);
-        self.runtime.forget_unwanted_conditions();
+        let reports = self.runtime.forget_unwanted_conditions(&mut self.store);
+        self.report(reports);
         for instance in gone {
             if self.store.get(&instance).is_none() && !self.runtime.has(&instance) {
                 self.report(vec![WorkloadState::new(instance, ExecutionState::plain(Phase::Removed))]);
@@ -551,9 +552,9 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     }
 }
 
-/// Names become parts of paths, so a peer's mistake must not lead out of the run folder.
+/// Names become parts of paths and of arguments, so a peer's mistake must not lead out of the run folder.
 fn is_file_name(instance: &InstanceName) -> bool {
-    [&instance.workload, &instance.id].iter().all(|part| !part.is_empty() && has_name_characters(part))
+    [&instance.workload, &instance.id, &instance.agent].iter().all(|part| !part.is_empty() && has_name_characters(part))
 }
 
 fn is_acceptable(added: &AddedWorkload) -> bool {

@@ -5,6 +5,7 @@
 //! Takes: plans of the server, listings, states. Gives: commands to `wl:<name>` (never waits), states to report.
 
 use super::control_interface::{self, NoInterface};
+use super::folder_removal::remove_folder;
 use super::lifecycle::GONE_PREFIX;
 use super::lifecycle::conditions::Conditions;
 use super::state_checker::{WatchCommand, WatchReport};
@@ -12,11 +13,10 @@ use super::workload_command::{
     Engine, OtherEngine, WorkloadCommand, WorkloadCommandSender, WorkloadOrder, workload_inbox,
 };
 use super::workload_control_loop::{LoopContext, LoopId, WorkloadControlLoop};
-use super::workload_files::remove_folder;
 use super::workload_scheduler::{Created, Decision, Operation, Updated, Waiting, WorkloadScheduler};
 use super::workload_state_store::WorkloadStateStore;
 use crate::clock::Clock;
-use crate::limits::STACK_WORKLOAD;
+use crate::limits::{REMOVAL_TURN_MAX, STACK_WORKLOAD};
 use crate::logging::may_log;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle;
@@ -90,7 +90,7 @@ pub enum RerunFinished {
 /// One workload that has a control loop.
 // [impl->swdd~agent-stores-running-workload~1]
 pub(super) struct WorkloadObject {
-    sender: WorkloadCommandSender,
+    pub(super) sender: WorkloadCommandSender,
     number: u64,
     /// The instance last ordered.
     pub(super) instance: InstanceName,
@@ -257,6 +257,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     // [impl->swdd~agent-handles-new-workload-operations]
     pub fn submit(&mut self, operation: Operation, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
         let name = operation.workload().clone();
+        if matches!(&operation, Operation::Update(updated) if self.is_withheld_as_it_is(&updated.new)) {
+            return Vec::new(); // The server cannot know for what it waits, and says once more what is wanted.
+        }
         let replaced = self.scheduler.take(&name);
         let before = replaced.as_ref().and_then(Waiting::new_instance).map(|added| added.instance.clone());
         let ordered = |before: &InstanceName| self.objects.get(&name).is_some_and(|object| object.is_to_run(before));
@@ -289,6 +292,13 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         reports.iter_mut().for_each(|report| self.await_gone(report));
         reports.extend(self.withhold(store));
         reports
+    }
+
+    /// Whether it runs as wanted and waits to stop because it may not run at the moment.
+    fn is_withheld_as_it_is(&self, added: &AddedWorkload) -> bool {
+        let name = &added.instance.workload;
+        matches!(self.scheduler.get(name), Some(Waiting::Withhold(updated)) if updated.new == *added)
+            && self.live(name).is_some_and(|object| object.runs(added))
     }
 
     /// What waits to stop and has a `gone` condition also keeps what it depends on until it is gone (rule 14).
@@ -500,7 +510,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         }
         let Some(WorkloadObject { instance, .. }) = self.objects.remove(&id.name) else { return };
         if instance.workload != id.name && !self.is_current(&instance) {
-            remove_folder(&self.context.folder.join(instance.folder()));
+            remove_folder(&self.context.folder.join(instance.folder()), &self.context.clock, REMOVAL_TURN_MAX);
         }
     }
 

@@ -10,7 +10,7 @@ use super::nearest::nearest;
 use super::yaml::{Document, Location, Plain, Yaml, path_text};
 use crate::limits::{
     LIFECYCLE_BACKOFF_LOWEST, LIFECYCLE_TIME_MAX, PROBE_PERIOD_LOWEST, PROBE_TEXT_MAX, PROBE_TIMEOUT_MAX,
-    SOCKET_PATH_MAX,
+    SOCKET_PATH_MAX, YAML_CONFIG_MAX, YAML_NODE,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -256,16 +256,34 @@ const RUNTIMES: [&str; 3] = ["podman", "podman-kube", "containerd"];
 /// The first thing that is not as it should be.
 // [impl->swdd~lifecycle-block-is-checked~1]
 pub fn of_config(runtime: &str, config: &str) -> Result<Option<Lifecycle>, LifecycleError> {
+    let mut unbounded = usize::MAX;
+    of_config_within(runtime, config, &mut unbounded)
+}
+
+/// Reads the block of one of many runtime configurations, which together may become `left` bytes: everybody waits until
+/// all are read.
+///
+/// # Errors
+/// As [`of_config`], or when they become more.
+pub fn of_config_within(runtime: &str, config: &str, left: &mut usize) -> Result<Option<Lifecycle>, LifecycleError> {
     if !RUNTIMES.contains(&runtime) || !may_have_block(config) {
         return Ok(None);
     }
-    let document = match Document::read(config) {
-        Ok(document) => document,
-        Err(error) if config.contains(KEY) => {
+    let read = if *left > 0 { Some(Document::read(config, YAML_CONFIG_MAX)) } else { None };
+    let size = match &read {
+        None | Some(Err(_)) => config.len().saturating_mul(YAML_NODE / 2).min(YAML_CONFIG_MAX),
+        Some(Ok(document)) => document.size(),
+    };
+    *left = left.saturating_sub(size);
+    let unplaced = |message: String| LifecycleError { path: String::new(), message, location: None };
+    let document = match read {
+        None => return Err(unplaced("too many and too large runtime configurations to look for the block".to_owned())),
+        Some(Ok(document)) => document,
+        Some(Err(error)) if config.contains(KEY) => {
             let message = format!("the runtime configuration cannot be read: {}", error.message);
-            return Err(LifecycleError { path: String::new(), message, location: error.location });
+            return Err(LifecycleError { location: error.location, ..unplaced(message) });
         }
-        Err(_) => return Ok(None), // Its engine will say so.
+        Some(Err(_)) => return Ok(None), // Its engine will say so.
     };
     let root = At::root(document.root());
     let Some(block) = root.optional(KEY) else { return check_misspelt(&root).map_err(|it| located(it, &document)) };

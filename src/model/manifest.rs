@@ -7,7 +7,7 @@ use super::complete_state::{API_VERSION, API_VERSION_DEPRECATED, DesiredState};
 use super::nearest::nearest;
 use super::workload::{AddCondition, ConfigItem, File, FileContent, RestartPolicy, Workload};
 use super::yaml::{Document, Location, Plain, Step, Yaml, path_text};
-use crate::limits::MANIFEST_WARNINGS_MAX;
+use crate::limits::{MANIFEST_WARNINGS_MAX, YAML_MANIFEST_MAX};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -134,7 +134,7 @@ impl Manifest {
     /// # Errors
     /// [`ManifestError`]; its variant says which kind of problem it is.
     pub fn parse(text: &str) -> Result<Self, ManifestError> {
-        let document = Document::read(text)
+        let document = Document::read(text, YAML_MANIFEST_MAX)
             .map_err(|error| ManifestError::Unreadable { message: error.message, location: error.location })?;
         check_tag_shapes(&document)?;
         Self::from_document(&document)

@@ -39,12 +39,13 @@ use events::{Changes, Subscriptions};
 use log_campaigns::LogCampaigns;
 use mutating_hooks::{HookOutcome, MutatingHooks};
 use requester::Rights;
+use requests::Occasion;
 use state_store::StateStore;
 use state_view::StateView;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
-use templates::{ConfigUsers, TemplateBudget, Templates};
+use templates::{ConfigUsers, Templates};
 use update::{StateChange, UpdateError};
 use waiting_requests::WaitingRequests;
 
@@ -191,25 +192,26 @@ impl ServerLoop {
         self.store = Some(store);
     }
 
-    /// Takes over a startup manifest; waits for the hooks, since there is nothing else to do yet.
+    /// Takes over a startup manifest; waits for the hooks, since there is nothing else to do yet. A workload that was
+    /// not rendered because the templates do too much altogether fails alone.
     ///
     /// # Errors
     /// [`UpdateError`] with the reason of the refusal.
     pub fn start_with(&mut self, desired: DesiredState) -> Result<(), UpdateError> {
-        self.start(desired, TemplateBudget::Update)
+        self.start(desired, Occasion::Manifest)
     }
 
-    /// Takes over a state that an earlier server had accepted, like [`ServerLoop::start_with`]. What several updates
-    /// led to may render more than one may, so what is allowed to one update is allowed to each workload.
+    /// Takes over a state that an earlier server had accepted, like [`ServerLoop::start_with`]. A workload that is
+    /// refused now fails alone.
     ///
     /// # Errors
     /// [`UpdateError`] with the reason of the refusal.
     pub fn start_again_with(&mut self, stored: DesiredState) -> Result<(), UpdateError> {
-        self.start(stored, TemplateBudget::Workload)
+        self.start(stored, Occasion::Stored)
     }
 
-    fn start(&mut self, desired: DesiredState, budget: TemplateBudget) -> Result<(), UpdateError> {
-        let mut prepared = self.prepare(StateChange::between(&self.desired, desired), budget)?;
+    fn start(&mut self, desired: DesiredState, occasion: Occasion) -> Result<(), UpdateError> {
+        let mut prepared = self.prepare(StateChange::between(&self.desired, desired), occasion)?;
         if let Some(hooks) = self.hooks.as_ref().filter(|_| prepared.changes_workloads()) {
             let outcome = hooks.ask_and_wait(prepared.message());
             prepared = self.hooked(prepared, outcome)?;
@@ -267,7 +269,7 @@ impl ServerLoop {
         self.on_event(event);
         self.tell_status();
         let turn = clock.now().saturating_duration_since(begin);
-        if turn > TURN_MAX {
+        if turn > TURN_MAX && may_log("events that take long") {
             log::warn!("One event took {turn:?}; all others waited for it.");
         }
     }
@@ -437,6 +439,8 @@ impl ServerLoop {
             self.publish(&changes);
         }
         self.broadcast_states(&reports, None);
+        // Nothing waits for what is not known to run.
+        self.relieve_deletes(reports.iter().map(|report| &report.instance));
     }
 
     /// Agents of ever new names must not fill the memory with states of instances that nobody wants. `id` is a stream
@@ -501,10 +505,8 @@ impl ServerLoop {
         let all = states.len();
         let agent = self.agents.get_mut(name).filter(|agent| agent.peer == id);
         states.retain(|state| agent.is_some() && state.instance.agent == *name);
-        if states.len() < all {
-            if self.peers.get(&id).is_some_and(Peer::may_log) {
-                log::warn!("Ignoring {} workload states that '{name}' may not report.", all - states.len());
-            }
+        if states.len() < all && self.peers.get(&id).is_some_and(Peer::may_log) {
+            log::warn!("Ignoring {} workload states that '{name}' may not report.", all - states.len());
         }
         let Some(agent) = agent else { return };
         let all = states.len();
@@ -517,13 +519,11 @@ impl ServerLoop {
             }
             known.get(instance).is_some() || is_wanted(effective, instance) || agent.strays.add(instance)
         });
-        if states.len() < all {
-            if may_log(name) {
-                log::warn!(
-                    "Ignoring {} states of workloads that '{name}' should not have: more than {STRAY_STATES_BYTES} bytes.",
-                    all - states.len()
-                );
-            }
+        if states.len() < all && may_log(name) {
+            log::warn!(
+                "Ignoring {} states of workloads that '{name}' should not have: more than {STRAY_STATES_BYTES} bytes.",
+                all - states.len()
+            );
         }
         self.take_states(id, states);
     }
@@ -532,6 +532,7 @@ impl ServerLoop {
     /// else could ever report that.
     fn all_states_reported(&mut self, id: PeerId, name: &Name) {
         let Some(agent) = self.agents.get_mut(name).filter(|agent| agent.peer == id) else { return };
+        agent.told_all();
         let mut gone = std::mem::take(&mut agent.unconfirmed);
         gone.retain(|instance| self.states.get(instance).is_some());
         let removed = ExecutionState::plain(Phase::Removed);
@@ -567,12 +568,16 @@ impl ServerLoop {
 
     /// Tells agents again what they let wait although nobody knows for what: an earlier server told them, or this one on
     /// a connection that was lost with its last messages, or the instance was started again while it waits and its end was
-    /// told.
+    /// told. What is wanted may wait to be replaced by the same instance in another form, or for a condition of its node;
+    /// an agent that says so when it connects is told once.
     fn tell_unknown_deletes_again(&mut self, states: &[WorkloadState]) {
+        let Self { effective, agents, waiting_deletes, .. } = self;
         let waiting = states.iter().filter(|state| state.state.phase == Phase::StoppingWaitingToStop);
-        let waiting = waiting.map(|state| &state.instance);
-        let unknown = waiting.filter(|one| !self.is_wanted(one) && !self.waiting_deletes.has_told(one));
-        let unknown: Vec<InstanceName> = unknown.cloned().collect();
+        let mut is_to_be_told = |one: &InstanceName| {
+            !is_wanted(effective, one) || agents.get_mut(&one.agent).is_some_and(|agent| agent.retell(one))
+        };
+        let waiting = waiting.map(|state| &state.instance).filter(|one| !waiting_deletes.has_told(one));
+        let unknown: Vec<InstanceName> = waiting.filter(|one| is_to_be_told(one)).cloned().collect();
         let (dependents, stopping) = (&self.dependents, &mut self.stopping);
         for deleted in with_delete_conditions(unknown, &self.effective, dependents, stopping, &self.states) {
             self.waiting_deletes.note(&deleted);

@@ -7,11 +7,11 @@ use super::events::Changes;
 use super::mutating_hooks::HookOutcome;
 use super::plan::{Difference, per_agent};
 use super::requester::{Denied, Requester};
-use super::templates::TemplateBudget;
+use super::templates::{RenderError, StartBudget};
 use super::update::{StateChange, Tags, UpdateError, requested_change};
 use super::waiting_requests::NoRoom;
 use super::{Peer, PeerClass, RequestKey, ServerLoop};
-use crate::limits::{LOG_TIME_MAX, MASKS_PARTS_MAX, REQUEST_ID_MAX};
+use crate::limits::{ADDITIONAL_INFO_MAX, LIFECYCLE_TEXTS_MAX, LOG_TIME_MAX, MASKS_PARTS_MAX, REQUEST_ID_MAX};
 use crate::logging::may_log;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle::{self, LifecycleError};
@@ -20,7 +20,9 @@ use crate::model::messages::{
     UpdateState, WorkloadPlan,
 };
 use crate::model::names::{InstanceName, Name, excerpt};
-use crate::model::validation::{check_api_version, check_config_keys, check_config_references, check_workload};
+use crate::model::validation::{
+    check_api_version, check_config_keys, check_config_references, check_mount_points, check_workload,
+};
 use crate::model::workload::Workload;
 use crate::wire::server_endpoint::PeerId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +46,47 @@ pub struct PreparedUpdate {
     rendered: Difference,
     /// What changes in the effective workloads, once hooks have agreed.
     for_agents: Difference,
+    /// Workloads of a start that cannot be taken over, and why.
+    failed: BTreeMap<Name, String>,
 }
+
+/// What brings a change, which decides about workloads that cannot be taken over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Occasion {
+    /// A request: the whole update is refused.
+    Update,
+    /// The startup manifest: it is refused, unless only its templates do too much. They may be the work of many, and a
+    /// server that ends would be started again and again.
+    Manifest,
+    /// A state that an earlier server had accepted: each such workload fails alone.
+    Stored,
+}
+
+impl Occasion {
+    /// Whether a workload with this error fails alone.
+    fn forgives(self, error: &RenderError) -> bool {
+        match self {
+            Self::Update => false,
+            Self::Manifest => matches!(error, RenderError::TooManySteps { .. }),
+            Self::Stored => true,
+        }
+    }
+
+    /// Notes the reason for a workload that fails alone.
+    ///
+    /// # Errors
+    /// The `error`, where none does.
+    fn fail(self, failed: &mut BTreeMap<Name, String>, name: &Name, error: UpdateError) -> Result<(), UpdateError> {
+        if self != Self::Stored {
+            return Err(error);
+        }
+        failed.insert(name.clone(), error.to_string());
+        Ok(())
+    }
+}
+
+/// A rendered workload, `None` for one that goes, or why it fails alone.
+pub type Rendered = Result<Option<Arc<Workload>>, String>;
 
 impl PreparedUpdate {
     /// Whether hooks have anything to say about it.
@@ -94,9 +136,20 @@ fn invalid(error: &dyn std::error::Error) -> UpdateError {
     UpdateError::Invalid(error.to_string())
 }
 
+/// What an earlier server took stays as it is, also at a start; its agent says what is wrong with it.
+fn check_files(change: &StateChange) -> Result<(), UpdateError> {
+    for (name, workload) in &change.workloads {
+        let checked = workload.iter().try_for_each(|workload| check_mount_points(workload));
+        checked.map_err(|error| UpdateError::Invalid(named(&error, name)))?;
+    }
+    Ok(())
+}
+
 /// A typo in a `lifecycle:` block must not switch a safety gate off, so it is not passed on (spec/lifecycle.md section 1).
-fn check_lifecycle(AddedWorkload { instance, workload }: &AddedWorkload) -> Result<(), UpdateError> {
-    let checked = lifecycle::of_config(&workload.runtime, &workload.runtime_config);
+///
+/// `left` is what the texts may still become that are read for this update.
+fn check_lifecycle(AddedWorkload { instance, workload }: &AddedWorkload, left: &mut usize) -> Result<(), UpdateError> {
+    let checked = lifecycle::of_config_within(&workload.runtime, &workload.runtime_config, left);
     let refused = |error: LifecycleError| UpdateError::Invalid(format!("Workload '{}': {error}", instance.workload));
     checked.map(drop).map_err(refused)
 }
@@ -240,8 +293,7 @@ impl ServerLoop {
     }
 
     fn update_state(&mut self, requester: Requester, key: RequestKey, update: UpdateState) {
-        let prepared =
-            requested_change(self.view(), update).and_then(|change| self.prepare(change, TemplateBudget::Update));
+        let prepared = requested_change(self.view(), update).and_then(|change| self.prepare(change, Occasion::Update));
         match (prepared, &self.hooks) {
             (Ok(prepared), Some(hooks)) if prepared.changes_workloads() => {
                 hooks.ask(prepared.message());
@@ -275,31 +327,48 @@ impl ServerLoop {
 
     /// Checks and renders what is asked for, and finds out what it means for workloads (spec/server.md section 8.3).
     /// Looks at what changes and what depends on that, and at nothing else.
-    pub(super) fn prepare(&self, change: StateChange, budget: TemplateBudget) -> Result<PreparedUpdate, UpdateError> {
-        if check_api_version(&change.api_version).map_err(|error| UpdateError::Rule(error.to_string()))? {
-            if may_log("deprecated API versions") {
-                log::warn!("The API version '{}' is deprecated; use 'v1'.", change.api_version);
-            }
+    pub(super) fn prepare(&self, change: StateChange, occasion: Occasion) -> Result<PreparedUpdate, UpdateError> {
+        let deprecated =
+            check_api_version(&change.api_version).map_err(|error| UpdateError::Rule(error.to_string()))?;
+        if deprecated && may_log("deprecated API versions") {
+            log::warn!("The API version '{}' is deprecated; use 'v1'.", change.api_version);
         }
         let configs = change.configs.iter().filter_map(|(key, item)| Some((key, item.as_ref()?)));
         check_config_keys(configs).map_err(|error| UpdateError::Rule(error.to_string()))?;
-        for (name, workload) in &change.workloads {
-            let checked = workload.iter().try_for_each(|workload| check_config_references(workload));
-            checked.map_err(|error| UpdateError::Rule(named(&error, name)))?;
+        if occasion == Occasion::Update {
+            check_files(&change)?;
         }
-        let rendered = Difference::between(self.before_hooks(), self.rendered(&change, budget)?);
+        let mut failed = BTreeMap::new();
+        for (name, workload) in &change.workloads {
+            if let Err(error) = workload.iter().try_for_each(|workload| check_config_references(workload)) {
+                occasion.fail(&mut failed, name, UpdateError::Rule(named(&error, name)))?;
+            }
+        }
+        let mut rendered = BTreeMap::new();
+        for (name, result) in self.rendered(&change, occasion)? {
+            match result {
+                Ok(workload) if !failed.contains_key(&name) => drop(rendered.insert(name, workload)),
+                Ok(_) => {}
+                Err(reason) => drop(failed.insert(name, reason)),
+            }
+        }
+        let mut rendered = Difference::between(self.before_hooks(), rendered);
+        let mut texts_left = LIFECYCLE_TEXTS_MAX;
         for added in &rendered.added {
             let name = &added.instance.workload;
             let checked = check_workload(name, &added.workload);
-            checked.map_err(|error| UpdateError::Invalid(named(&error, name)))?;
-            check_lifecycle(added)?;
+            let checked = checked.map_err(|error| UpdateError::Invalid(named(&error, name)));
+            if let Err(error) = checked.and_then(|()| check_lifecycle(added, &mut texts_left)) {
+                occasion.fail(&mut failed, name, error)?;
+            }
         }
+        rendered.added.retain(|added| !failed.contains_key(&added.instance.workload));
         let workload = |name: &str| change.workload(&self.desired, name).map(|workload| &**workload);
         if let Some(cycle) = find_cycle(workload, rendered.added.iter().map(|added| &added.instance.workload)) {
             return Err(UpdateError::Cycle(cycle));
         }
         let for_agents = rendered.for_agents(&self.effective);
-        Ok(PreparedUpdate { change, rendered, for_agents })
+        Ok(PreparedUpdate { change, rendered, for_agents, failed })
     }
 
     /// Puts what hooks made of an update in the place of what they were asked about.
@@ -318,7 +387,7 @@ impl ServerLoop {
     /// When workloads changed, subscribers have been told before the agents; otherwise the changes are answered, to
     /// be told after the requester.
     pub(super) fn commit(&mut self, prepared: PreparedUpdate) -> (Accepted, Changes) {
-        let PreparedUpdate { mut change, rendered, for_agents } = prepared;
+        let PreparedUpdate { mut change, rendered, for_agents, failed } = prepared;
         let agent_tags = std::mem::take(&mut change.agent_tags);
         let stays = change.keeps(&self.desired);
         let before = change.carry_out(&mut self.desired);
@@ -337,6 +406,7 @@ impl ServerLoop {
         if let Some(before_hooks) = &mut self.before_hooks {
             rendered.carry_out(before_hooks);
         }
+        self.put_failed(failed);
         if for_agents.is_empty() {
             return (Accepted::default(), changes);
         }
@@ -348,26 +418,63 @@ impl ServerLoop {
         self.before_hooks.as_ref().unwrap_or(&self.effective)
     }
 
-    /// The workloads that `change` touches as agents will get them, `None` for those that go: those that it names, and
-    /// those that use configs that it names.
+    /// The workloads that `change` touches as agents will get them: those that it names, and those that use configs that
+    /// it names. At a start, those that need more than their share come last.
     pub(super) fn rendered(
         &self,
         change: &StateChange,
-        budget: TemplateBudget,
-    ) -> Result<BTreeMap<Name, Option<Arc<Workload>>>, UpdateError> {
-        self.templates.begin_update();
+        occasion: Occasion,
+    ) -> Result<BTreeMap<Name, Rendered>, UpdateError> {
         let users = change.configs.keys().flat_map(|key| self.config_users.of(key));
-        let names: BTreeSet<&Name> = change.workloads.keys().chain(users).collect();
+        let mut names: BTreeSet<&Name> = change.workloads.keys().chain(users).collect();
         let config = |key: &str| change.config(&self.desired, key);
-        let one = |name: &Name| {
-            if budget == TemplateBudget::Workload {
-                self.templates.begin_update();
+        let mut start = StartBudget::new(names.len());
+        let mut rendered = BTreeMap::new();
+        self.templates.begin_update();
+        for is_last in [occasion == Occasion::Update, true] {
+            for name in std::mem::take(&mut names) {
+                let workload = change.workload(&self.desired, name);
+                let result = workload.map(|workload| match occasion {
+                    Occasion::Update => self.templates.render(workload, config),
+                    _ => self.templates.render_within(&mut start, is_last, workload, config),
+                });
+                let result = match result.transpose() {
+                    Err(RenderError::TooManySteps { .. }) if !is_last => {
+                        names.insert(name);
+                        continue;
+                    }
+                    Err(error) => {
+                        let refused = UpdateError::Invalid(named(&error, name));
+                        if !occasion.forgives(&error) {
+                            return Err(refused);
+                        }
+                        Err(refused.to_string())
+                    }
+                    Ok(workload) => Ok(workload),
+                };
+                rendered.insert(name.clone(), result);
             }
-            let workload = change.workload(&self.desired, name);
-            let rendered = workload.map(|workload| self.templates.render(workload, config)).transpose();
-            Ok((name.clone(), rendered.map_err(|error| UpdateError::Invalid(named(&error, name)))?))
-        };
-        names.into_iter().map(one).collect()
+        }
+        Ok(rendered)
+    }
+
+    /// Workloads of a start that cannot be taken over: they have no agent and never start, and say why. An update of
+    /// one makes a new try, like any workload whose agent changes.
+    fn put_failed(&mut self, failed: BTreeMap<Name, String>) {
+        for (name, reason) in failed {
+            log::error!("Workload '{name}' cannot be started: {reason}");
+            let Some(workload) = self.desired.workloads.get(&name) else { continue };
+            let workload = Arc::new(Workload { agent: Name::default(), ..Workload::clone(workload) });
+            let instance = InstanceName::new(&name, &workload.runtime_config, "");
+            let reason: String = reason.chars().take(ADDITIONAL_INFO_MAX / 4).collect();
+            self.states.set(&instance, ExecutionState::with_info(Phase::PendingStartingFailed, reason));
+            self.dependents.add(&name, &workload);
+            let added = AddedWorkload { instance, workload };
+            if let Some(before_hooks) = &mut self.before_hooks {
+                before_hooks.insert(name.clone(), added.clone());
+            }
+            self.effective.insert(name, added);
+        }
     }
 
     /// Only the tags of connected agents can be changed (spec/server.md section 8.5).

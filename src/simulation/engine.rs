@@ -185,8 +185,8 @@ struct World {
     listed: BTreeSet<(u64, Name)>,
     /// When a life first asked for containers.
     asked: BTreeMap<u64, Instant>,
-    /// Containers beside which a life has started their workload because of that: they are removed once they are known,
-    /// while the workload, which may be restarted at any time, goes on.
+    /// Containers beside which a life has begun to start their workload because of that: the call that is under way when
+    /// they become known goes on. After it the workload is not started again before they are removed.
     given_up: BTreeSet<(u64, ContainerId)>,
     violations: Vec<String>,
 }
@@ -775,6 +775,7 @@ impl World {
                     processes: if state.phase == Phase::Running { vec![process] } else { Vec::new() },
                     state,
                     ended_at: None,
+                    in_pod: false,
                 }
             })
             .collect()

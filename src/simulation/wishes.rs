@@ -5,6 +5,7 @@
 
 use crate::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
 use crate::model::complete_state::{DesiredState, desired_state_from_node};
+use crate::model::execution_state::{ExecutionState, GONE_PREFIX, Phase};
 use crate::model::messages::{AddedWorkload, Request, RequestContent, UpdateState};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::{AddCondition, Workload};
@@ -107,8 +108,31 @@ impl Wishes {
                 stopping.map(|stopping| &stopping.workload).filter(|name| !before.effective.contains_key(*name));
             let expected: BTreeSet<String> = wanted.chain(stopping).map(ToString::to_string).collect();
             let told = server.told_conditions(instance);
-            (told != expected).then(|| format!("'{instance}' ends once {told:?} have, it is needed by {expected:?}"))
+            let is_told =
+                |dependent: &String| told.contains(dependent) || self.lets_go(dependent, name, before, server);
+            let right = told.is_subset(&expected) && expected.iter().all(is_told);
+            (!right).then(|| format!("'{instance}' ends once {told:?} have, it is needed by {expected:?}"))
         })
+    }
+
+    /// Whether `dependent` is to go on elsewhere, where nobody will say anything of it, without needing `needed`, and
+    /// whatever it was before does not run again.
+    fn lets_go(&self, dependent: &str, needed: &str, before: &Before, server: &ServerLoop) -> bool {
+        let view = server.view();
+        let goes_on = |added: &AddedWorkload| {
+            !needed_running(&added.workload).contains(needed) && view.agents.get(&added.instance.agent).is_none()
+        };
+        let was = before.effective.get(dependent).filter(|was| needed_running(&was.workload).contains(needed));
+        let stopping =
+            self.stopping.iter().filter(|(old, needs)| &*old.workload == dependent && needs.contains(needed));
+        let mut olds = was.map(|was| &was.instance).into_iter().chain(stopping.map(|(old, _)| old));
+        let stops = |state: &ExecutionState| {
+            let stops = state.phase.state() == "Stopping" && !state.additional_info.starts_with(GONE_PREFIX);
+            stops || state.phase == Phase::AgentDisconnected
+        };
+        let is_old = |old: &InstanceName| view.effective.get(dependent).is_none_or(|added| added.instance != *old);
+        view.effective.get(dependent).is_some_and(goes_on)
+            && olds.all(|old| !is_old(old) || view.states.get(old).is_none_or(stops))
     }
 }
 

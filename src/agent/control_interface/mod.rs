@@ -143,8 +143,7 @@ impl ControlHub {
         threads::spawn("control", STACK_LARGE, move || poller.run(&stop, &pulse))
     }
 
-    /// Makes the FIFOs of a workload in `folder` and serves them from now on. Existing FIFOs are kept, so that a
-    /// workload that has them open may go on after a restart of the agent.
+    /// Makes the FIFOs of a workload that is about to start in `folder`, and serves them from now on.
     ///
     /// # Errors
     /// [`PipeError`] when that is not possible.
@@ -155,6 +154,30 @@ impl ControlHub {
         access: &ControlInterfaceAccess,
     ) -> Result<ControlInterface, PipeError> {
         pipes::create(&folder)?;
+        self.serve(workload, folder, access)
+    }
+
+    /// Serves the FIFOs of a workload that runs already and may have them open, so that it goes on after a restart of the
+    /// agent.
+    ///
+    /// # Errors
+    /// [`PipeError`] when that is not possible.
+    pub fn reopen(
+        &self,
+        workload: &Name,
+        folder: PathBuf,
+        access: &ControlInterfaceAccess,
+    ) -> Result<ControlInterface, PipeError> {
+        pipes::keep(&folder)?;
+        self.serve(workload, folder, access)
+    }
+
+    fn serve(
+        &self,
+        workload: &Name,
+        folder: PathBuf,
+        access: &ControlInterfaceAccess,
+    ) -> Result<ControlInterface, PipeError> {
         let pipes = Pipes::open(&folder)?;
         let authorizer = Authorizer::new(access);
         let session = Session::new(workload.clone(), authorizer.clone(), self.shared.message_max);

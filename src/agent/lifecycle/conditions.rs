@@ -195,13 +195,17 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     }
 
     /// Nobody looks any more at what a hello wanted and a plan or another hello took back before the engines had told
-    /// what they have: no operation was ever about it.
-    pub(in crate::agent) fn forget_unwanted_conditions(&mut self) {
+    /// what they have: no operation was ever about it. What needed it may run now; answers states to report.
+    pub(in crate::agent) fn forget_unwanted_conditions(
+        &mut self,
+        store: &mut WorkloadStateStore,
+    ) -> Vec<WorkloadState> {
         let Self { conditions, objects, scheduler, .. } = self;
         let live = objects.iter().filter(|(_, object)| !object.deleting).map(|(name, _)| name);
         let wanted: BTreeSet<Name> = live.chain(scheduler.names()).cloned().collect();
         conditions.of.retain(|name, _| wanted.contains(name));
         scheduler.withheld.retain(|name, _| wanted.contains(name));
+        self.withhold(store)
     }
 
     /// Whether the workload is not relevant on this node.

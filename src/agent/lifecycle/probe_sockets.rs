@@ -10,18 +10,21 @@ use super::path_looks::{Look, PathAnswer, PathLooks, PathQuestion};
 use super::{Outcome, ProbeOrder, Purpose};
 use crate::clock::{Clock, SystemClock};
 use crate::limits::{
-    EXEC_PARALLEL, EXEC_RUNNING_MAX, EXEC_SLOT_MAX, HTTP_ANSWER_MAX, PROBE_REASON_MAX, STACK_WORKLOAD,
+    EXEC_PARALLEL, EXEC_RUNNING_MAX, EXEC_SLOT_MAX, HTTP_ANSWER_MAX, HTTP_REST_MAX, PROBE_REASON_MAX, STACK_WORKLOAD,
 };
 use crate::model::lifecycle::Check;
 use crate::runtime::command::EngineCall;
 use crate::runtime::exit_watch::belongs_to;
+use crate::runtime::masking::{MASK, Masked};
 use crate::runtime::{ProbeTarget, RuntimeError, Unwatched};
 use crate::threads;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rustix::event::PollFlags;
 use rustix::fs::fstat;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, connect, send, socket_with, sockopt};
+use rustix::net::{
+    AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType, connect, send, shutdown, socket_with, sockopt,
+};
 use rustix::process::Pid;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::collections::{BTreeMap, VecDeque};
@@ -49,6 +52,8 @@ struct Waiting {
     request: Option<(String, Option<u16>)>,
     sent: bool,
     answer: Vec<u8>,
+    /// Bytes of the answer that are still read although its beginning has decided. `None` before that.
+    rest: Option<usize>,
 }
 
 impl super::probe_table::ProbeIo for SocketIo {
@@ -99,11 +104,14 @@ impl SocketIo {
         })
     }
 
-    /// A socket has something to say. Answers the outcome when that was all.
+    /// A socket has something to say. Answers the outcome once it is known.
     pub fn ready(&mut self, key: u64) -> Option<Outcome> {
-        let outcome = self.waiting.get_mut(&key)?.go_on()?;
-        self.waiting.remove(&key);
-        Some(outcome)
+        let waiting = self.waiting.get_mut(&key)?;
+        let outcome = if waiting.rest.is_none() { Some(waiting.go_on()?) } else { None };
+        if waiting.has_ended() {
+            self.waiting.remove(&key);
+        }
+        outcome
     }
 
     /// Commands that have ended, and paths that were looked at.
@@ -136,7 +144,7 @@ impl SocketIo {
             Ok(socket) => socket,
             Err(reason) => return Some(Outcome::fails(reason)),
         };
-        let mut waiting = Waiting { socket, request, sent: false, answer: Vec::new() };
+        let mut waiting = Waiting { socket, request, sent: false, answer: Vec::new(), rest: None };
         match connect(&waiting.socket, &address) {
             Ok(()) => {
                 let outcome = waiting.go_on();
@@ -187,8 +195,26 @@ impl Waiting {
         if line_end.is_none() && self.answer.len() < HTTP_ANSWER_MAX {
             return None;
         }
+        self.rest = Some(HTTP_REST_MAX);
+        let _ = shutdown(&self.socket, Shutdown::Write);
         let expected = self.request.as_ref().and_then(|(_, status)| *status);
         Some(judge(&self.answer[..line_end.unwrap_or_default()], expected))
+    }
+}
+
+impl Waiting {
+    /// Reads what still comes of an answer; whether that was all. Who closes a socket with unread bytes resets the
+    /// connection, which many servers write into their logs.
+    fn has_ended(&mut self) -> bool {
+        let mut chunk = [0_u8; 4096];
+        while let Some(rest) = self.rest.filter(|rest| *rest > 0) {
+            match rustix::io::read(&self.socket, &mut chunk[..]) {
+                Ok(count @ 1..) => self.rest = Some(rest.saturating_sub(count)),
+                Err(Errno::AGAIN | Errno::INTR) => return false,
+                Ok(_) | Err(_) => return true,
+            }
+        }
+        true
     }
 }
 
@@ -323,8 +349,7 @@ struct Commands {
     running: BTreeMap<u64, Running>,
     next: u64,
     queue: VecDeque<Command>,
-    /// Number, key and outcome of those that have ended.
-    results: (Sender<(u64, Ended)>, Receiver<(u64, Ended)>),
+    results: (Sender<Numbered>, Receiver<Numbered>),
     wake: Wake,
 }
 
@@ -336,6 +361,9 @@ struct Running {
 
 /// Key and outcome of a command that has ended.
 type Ended = (u64, Outcome);
+
+/// The same with the number of the command.
+type Numbered = (u64, Ended);
 
 struct Command {
     key: u64,
@@ -416,8 +444,11 @@ impl Command {
     /// Runs it inside of the container and waits for its end.
     fn run(self) -> Outcome {
         let Some(container) = &self.target.container else { return Outcome::fails("its container is not known") };
-        let arguments = ["exec", container].into_iter().map(str::to_owned).chain(self.command).collect();
+        let exec = ["exec", container].map(str::to_owned);
+        let shown = exec.iter().cloned().chain(self.command.iter().map(|_| MASK.to_owned())).collect();
+        let arguments = exec.into_iter().chain(self.command).collect();
         let call = EngineCall::new(self.target.program, arguments).limit(self.limit);
+        let call = call.shown_as(Masked { shown, hidden: Vec::new() });
         match call.run(&mut Unwatched).map_err(RuntimeError::from) {
             Ok(_) => Outcome::Holds,
             Err(RuntimeError::TimedOut(_)) => Outcome::fails(format!("no answer within {} ms", self.limit.as_millis())),

@@ -4,6 +4,7 @@ use super::super::uplink_outbox::{UplinkOutbox, UplinkReader, uplink_outbox};
 use super::*;
 use crate::clock::{Clock as _, SystemClock};
 use crate::limits::LOG_MESSAGE_MAX;
+use crate::model::workload::Workload;
 use crate::runtime::engine_children::EngineChildren;
 use crate::runtime::log_reader::LogCall;
 use crate::runtime::{CallWatch, ContainerId, ListedContainer, NewContainer, RuntimeError};
@@ -42,7 +43,7 @@ impl RuntimeConnector for Scripts {
         panic!("logs only")
     }
 
-    fn find(&mut self, _instance: &InstanceName) -> Result<Vec<ContainerId>, RuntimeError> {
+    fn find(&mut self, _instance: &InstanceName, _wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {
         panic!("logs only")
     }
 

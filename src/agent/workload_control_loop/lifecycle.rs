@@ -4,6 +4,7 @@
 //! Owns: whether the workload is ready, its deadlines, its notify socket. Takes: [`ProbeReport`] from `probes`.
 //! Gives: [`ProbeOrder`] to `probes`, states to the scheduler (may block there).
 
+use super::start::Unprepared;
 use super::{AfterDelete, Flow, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::Ended;
 use crate::agent::lifecycle::prober::notify_socket;
@@ -17,6 +18,7 @@ use crate::model::names::InstanceName;
 use crate::runtime::ProbeTarget;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use log::{info, warn};
+use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -149,7 +151,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// Makes the socket that the workload notifies, if it does. Its path must be short, so it is not in the workload's
     /// folder.
-    pub(super) fn open_notify_socket(&mut self) -> Result<Option<PathBuf>, String> {
+    pub(super) fn open_notify_socket(&mut self) -> Result<Option<PathBuf>, Unprepared> {
         self.life.notify = None;
         if !self.life.spec.wants_notify() {
             return Ok(None);
@@ -161,10 +163,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 self.life.notify = Some(NotifySocket { path: path.clone(), socket: Arc::new(socket) });
                 Ok(Some(path))
             }
-            Err(error) => Err(format!(
-                "lifecycle.ready.notify: the socket '{}' cannot be made: {error}; a shorter run folder may help",
-                path.display()
-            )),
+            Err(error) => {
+                let cause = format!("lifecycle.ready.notify: the socket '{}' cannot be made: {error}", path.display());
+                let is_too_long = error.raw_os_error() == Some(Errno::NAMETOOLONG.raw_os_error());
+                Err(if is_too_long {
+                    Unprepared::ForGood(format!("{cause}; a shorter run folder may help"))
+                } else {
+                    Unprepared::ForNow(cause)
+                })
+            }
         }
     }
 
@@ -202,7 +209,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
         {
             match engine.connector.probe_target(id, in_network) {
                 Ok(found) => target = found,
-                Err(error) => warn!("Where to ask workload '{}' is not known: '{error}'", self.instance.workload),
+                Err(error) if may_log(&self.instance.workload) => {
+                    warn!("Where to ask workload '{}' is not known: '{error}'", self.instance.workload);
+                }
+                Err(_) => {}
             }
             incomplete = (in_container && target.container.is_none()) || (in_network && target.processes.is_empty());
         }

@@ -147,6 +147,45 @@ fn commands_that_hang_give_their_slots_back_and_are_bounded_all_the_same() {
 }
 
 #[test]
+fn a_server_whose_status_has_decided_is_not_reset_while_it_sends_the_rest() {
+    use std::io::{Read as _, Write as _};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (told, outcome_is_told) = bounded::<()>(0);
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut request = [0; 1024];
+        assert!(stream.read(&mut request).unwrap() > 0);
+        stream.write_all(b"HTTP/1.0 200 OK\r\n\r\n").unwrap();
+        let _ = outcome_is_told.recv_timeout(PATIENCE);
+        for _ in 0..4 {
+            stream.write_all(&[b'x'; 8 * 1024]).unwrap();
+        }
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        stream.read_to_end(&mut Vec::new())
+    });
+    let mut io = SocketIo::new(Arc::new(|| {}), Arc::new(|_| Ok(())));
+    let order = order(1, Check::Http { host: [127, 0, 0, 1].into(), port, path: "/".to_owned(), status: None });
+    // What is in the network of a container is asked there; here that is this machine.
+    let order = ProbeOrder { purpose: Purpose::Gone, ..order };
+    assert_eq!(io.begin(&order), None);
+    let mut outcome = None;
+    let give_up = SystemClock.now() + PATIENCE;
+    while io.descriptors().count() > 0 && !SystemClock.until(give_up).is_zero() {
+        for (_, socket, flags) in io.descriptors() {
+            rustix::event::poll(&mut [rustix::event::PollFd::from_borrowed_fd(socket, flags)], None).unwrap();
+        }
+        if let Some(known) = io.ready(1) {
+            assert_eq!(outcome.replace(known), None, "it is told once");
+            let _ = told.send_timeout((), PATIENCE);
+        }
+    }
+    assert_eq!(outcome, Some(Outcome::Holds));
+    assert_eq!(server.join().unwrap().expect("the connection ends in order"), 0);
+}
+
+#[test]
 fn the_status_of_an_answer_decides() {
     for (line, expected, reason) in [
         ("HTTP/1.1 200 OK\r", None, None),
