@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::ops::{Add, Sub};
-use std::ptr;
+use std::slice;
 
 /// Counts what `text` becomes, in bytes; each node counts [`YAML_NODE`] beside its text. What is wrong with the text
 /// besides is left to its reader.
@@ -158,20 +158,55 @@ impl<'t> Events<'t> {
     fn next(&mut self) -> Option<Event> {
         loop {
             let mut raw = MaybeUninit::<sys::yaml_event_t>::uninit();
-            // SAFETY: the parser was initialised by `new`. It fills the event, of which only the part is read that
-            // belongs to its type, and which is deleted once and not used after that.
-            let event = unsafe {
+            // SAFETY: the parser was initialised by `new`. It fills the event. Its type says which part of the data was
+            // filled, and only that is read; texts in it are null or end with a zero, and the value of a scalar has its
+            // length beside it. The event is deleted once and not used after that.
+            let found = unsafe {
                 if !sys::yaml_parser_parse(self.parser.as_mut_ptr(), raw.as_mut_ptr()).ok {
                     return None;
                 }
-                let event = convert(&*raw.as_ptr());
+                let event = &*raw.as_ptr();
+                let text =
+                    |start: *const u8| (!start.is_null()).then(|| CStr::from_ptr(start.cast()).to_bytes().to_vec());
+                // A tag stands here with the whole prefix it is written with.
+                let node = |anchor: *const u8, tag: *const u8| {
+                    let (anchor, tag) = (text(anchor), text(tag));
+                    let names = anchor.as_ref().map_or(0, Vec::len) + tag.map_or(0, |tag| tag.len());
+                    (anchor, Size { bytes: YAML_NODE + names, lines: 1 })
+                };
+                let found = match event.type_ {
+                    sys::YAML_DOCUMENT_START_EVENT => Found::Counts(Event::Document),
+                    sys::YAML_ALIAS_EVENT => {
+                        Found::Counts(Event::Alias { anchor: text(event.data.alias.anchor).unwrap_or_default() })
+                    }
+                    sys::YAML_SCALAR_EVENT => {
+                        let scalar = &event.data.scalar;
+                        let length = usize::try_from(scalar.length).unwrap_or(usize::MAX);
+                        let value = slice::from_raw_parts(scalar.value, length);
+                        let (anchor, mut size) = node(scalar.anchor, scalar.tag);
+                        size.bytes += length;
+                        size.lines += value.iter().filter(|byte| **byte == b'\n').count();
+                        Found::Counts(Event::Scalar { anchor, size })
+                    }
+                    sys::YAML_SEQUENCE_START_EVENT => {
+                        let (anchor, size) = node(event.data.sequence_start.anchor, event.data.sequence_start.tag);
+                        Found::Counts(Event::Start { anchor, size })
+                    }
+                    sys::YAML_MAPPING_START_EVENT => {
+                        let (anchor, size) = node(event.data.mapping_start.anchor, event.data.mapping_start.tag);
+                        Found::Counts(Event::Start { anchor, size })
+                    }
+                    sys::YAML_SEQUENCE_END_EVENT | sys::YAML_MAPPING_END_EVENT => Found::Counts(Event::End),
+                    sys::YAML_STREAM_END_EVENT | sys::YAML_NO_EVENT => Found::EndOfText,
+                    _ => Found::MeansNothing,
+                };
                 sys::yaml_event_delete(raw.as_mut_ptr());
-                event
+                found
             };
-            match event {
-                Converted::Counts(event) => return Some(event),
-                Converted::MeansNothing => {}
-                Converted::EndOfText => return None,
+            match found {
+                Found::Counts(event) => return Some(event),
+                Found::MeansNothing => {}
+                Found::EndOfText => return None,
             }
         }
     }
@@ -185,61 +220,8 @@ impl Drop for Events<'_> {
     }
 }
 
-enum Converted {
+enum Found {
     Counts(Event),
     MeansNothing,
     EndOfText,
-}
-
-/// # Safety
-/// `event` was filled by the parser and not deleted.
-#[allow(unsafe_code)]
-unsafe fn convert(event: &sys::yaml_event_t) -> Converted {
-    // SAFETY: the type says which part of the data was filled; texts in it are null or end with a zero, and the value of
-    // a scalar has the length beside it.
-    unsafe {
-        Converted::Counts(match event.type_ {
-            sys::YAML_DOCUMENT_START_EVENT => Event::Document,
-            sys::YAML_ALIAS_EVENT => Event::Alias { anchor: text(event.data.alias.anchor).unwrap_or_default() },
-            sys::YAML_SCALAR_EVENT => {
-                let scalar = &event.data.scalar;
-                let length = usize::try_from(scalar.length).unwrap_or(usize::MAX);
-                let value = ptr::slice_from_raw_parts(scalar.value, length);
-                let lines = 1 + (*value).iter().filter(|byte| **byte == b'\n').count();
-                let mut size = named(scalar.anchor, scalar.tag, lines);
-                size.bytes += length;
-                Event::Scalar { anchor: text(scalar.anchor), size }
-            }
-            sys::YAML_SEQUENCE_START_EVENT => {
-                let start = &event.data.sequence_start;
-                Event::Start { anchor: text(start.anchor), size: named(start.anchor, start.tag, 1) }
-            }
-            sys::YAML_MAPPING_START_EVENT => {
-                let start = &event.data.mapping_start;
-                Event::Start { anchor: text(start.anchor), size: named(start.anchor, start.tag, 1) }
-            }
-            sys::YAML_SEQUENCE_END_EVENT | sys::YAML_MAPPING_END_EVENT => Event::End,
-            sys::YAML_STREAM_END_EVENT | sys::YAML_NO_EVENT => return Converted::EndOfText,
-            _ => return Converted::MeansNothing,
-        })
-    }
-}
-
-/// What a node counts for itself, its anchor and its tag; a tag stands here with the whole prefix it is written with.
-///
-/// # Safety
-/// Both are null or end with a zero.
-#[allow(unsafe_code)]
-unsafe fn named(anchor: *const u8, tag: *const u8, lines: usize) -> Size {
-    // SAFETY: as the caller promises.
-    let names = unsafe { text(anchor).map_or(0, |name| name.len()) + text(tag).map_or(0, |name| name.len()) };
-    Size { bytes: YAML_NODE + names, lines }
-}
-
-/// # Safety
-/// `start` is null or ends with a zero.
-#[allow(unsafe_code)]
-unsafe fn text(start: *const u8) -> Option<Vec<u8>> {
-    // SAFETY: as the caller promises.
-    (!start.is_null()).then(|| unsafe { CStr::from_ptr(start.cast()) }.to_bytes().to_vec())
 }
