@@ -164,7 +164,7 @@
 //!   wishes.rs asked.rs     what the server was asked for, by commanders and by workloads over their agents
 //!   readiness.rs           which instances were found ready, counted once more
 //!   engine.rs sim_connector.rs coroutine.rs   an engine per node, its calls that take time
-//!   engine/starts.rs       never two containers of one workload
+//!   engine/starts.rs engine/ends.rs   never two containers of one workload; how they end
 //!   subscriber.rs disk.rs  commanders that follow events; where a server keeps its state
 //!   settled.rs trace.rs    what must hold once it is quiet; what happened before a failure
 //!   shrink.rs              a seed that fails, run with less and less

@@ -140,6 +140,12 @@ fn error(error: serde_yaml::Error) -> YamlError {
     YamlError { message: error.to_string(), location }
 }
 
+/// The one place that gives texts to the library; their sizes were looked at before.
+#[allow(clippy::disallowed_methods)]
+fn library(text: &str) -> serde_yaml::Deserializer<'_> {
+    serde_yaml::Deserializer::from_str(text)
+}
+
 /// A text that becomes `size` bytes is read by one thread at a time when it is large.
 fn alone(size: usize) -> Option<MutexGuard<'static, ()>> {
     (size >= YAML_ALONE_FROM).then(|| ALONE.lock().unwrap_or_else(PoisonError::into_inner))
@@ -159,7 +165,7 @@ pub fn check(text: &str, budget: usize) -> Result<(), YamlError> {
 /// [`YamlError`] when it is not one well-formed document, becomes more, or is something else than a `T`.
 pub fn read<T: DeserializeOwned>(text: &str, budget: usize) -> Result<T, YamlError> {
     let _alone = alone(budget::expanded_size(text, budget)?);
-    T::deserialize(serde_yaml::Deserializer::from_str(text)).map_err(error)
+    T::deserialize(library(text)).map_err(error)
 }
 
 /// Reads all documents of a text, which together may become `budget` bytes, see [`Document::read`].
@@ -168,7 +174,7 @@ pub fn read<T: DeserializeOwned>(text: &str, budget: usize) -> Result<T, YamlErr
 /// [`YamlError`] when one is not well-formed, or when they become more.
 pub fn read_all<T: DeserializeOwned>(text: &str, budget: usize) -> Result<Vec<T>, YamlError> {
     let _alone = alone(budget::expanded_size(text, budget)?);
-    serde_yaml::Deserializer::from_str(text).map(|one| T::deserialize(one).map_err(error)).collect()
+    library(text).map(|one| T::deserialize(one).map_err(error)).collect()
 }
 
 /// One parsed YAML document together with its text.
@@ -189,9 +195,9 @@ impl<'t> Document<'t> {
     pub fn read(text: &'t str, budget: usize) -> Result<Self, YamlError> {
         let size = budget::expanded_size(text, budget)?;
         let _alone = alone(size);
-        let Parsed(mut root) = Parsed::deserialize(serde_yaml::Deserializer::from_str(text)).map_err(error)?;
+        let Parsed(mut root) = Parsed::deserialize(library(text)).map_err(error)?;
         if root.has_plain() {
-            SourceText(&mut root).deserialize(serde_yaml::Deserializer::from_str(text)).map_err(error)?;
+            SourceText(&mut root).deserialize(library(text)).map_err(error)?;
         }
         Ok(Self { text, size, root })
     }
@@ -212,7 +218,7 @@ impl<'t> Document<'t> {
     #[must_use]
     pub fn locate(&self, path: &[Step]) -> Option<Location> {
         let _alone = alone(self.size);
-        let found = Finder { path, at_key: false }.deserialize(serde_yaml::Deserializer::from_str(self.text));
+        let found = Finder { path, at_key: false }.deserialize(library(self.text));
         Some(found.err()?.location()).flatten().map(|at| Location { line: at.line(), column: at.column() })
     }
 
@@ -220,7 +226,7 @@ impl<'t> Document<'t> {
     #[must_use]
     pub fn locate_key(&self, path: &[Step]) -> Option<Location> {
         let _alone = alone(self.size);
-        let found = Finder { path, at_key: true }.deserialize(serde_yaml::Deserializer::from_str(self.text));
+        let found = Finder { path, at_key: true }.deserialize(library(self.text));
         Some(found.err()?.location()).flatten().map(|at| Location { line: at.line(), column: at.column() })
     }
 }

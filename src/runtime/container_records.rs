@@ -10,10 +10,13 @@
 
 use super::container_config::joins_pod;
 use super::{ContainerId, ListedContainer};
+use crate::logging::may_log;
 use crate::model::names::InstanceName;
 use crate::model::workload::Workload;
-use std::fs;
-use std::path::PathBuf;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
 
 /// Name of the file in the folder of an instance.
 const FILE: &str = "container";
@@ -38,8 +41,7 @@ impl ContainerRecords {
             return;
         }
         let folder = self.folder.join(instance.folder());
-        let noted = fs::create_dir_all(&folder).and_then(|()| fs::write(folder.join(FILE), id.0.as_bytes()));
-        if let Err(error) = noted {
+        if let Err(error) = write(&folder, id) {
             log::warn!("Could not note the container of workload '{instance}' in '{}': '{error}'", folder.display());
         }
     }
@@ -50,6 +52,13 @@ impl ContainerRecords {
         let file = self.folder.join(instance.folder()).join(FILE);
         fs::read(file).is_ok_and(|noted| noted == id.0.as_bytes())
     }
+}
+
+/// Only we read and write it.
+fn write(folder: &Path, id: &ContainerId) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(folder.join(FILE))?;
+    file.write_all(id.0.as_bytes())
 }
 
 /// Leaves out what only looks like a container of the workload, with a warning, of all `candidates` that carry its name.
@@ -72,7 +81,7 @@ pub fn leave_strangers<T>(
     candidates.retain(|one| {
         let ListedContainer { id, instance, in_pod, .. } = listed(one);
         let ours = noted.next().unwrap_or_default() || (!any_noted && (!in_pod || may_be_in_pod));
-        if !ours {
+        if !ours && may_log(&instance.workload) {
             let why = if any_noted { "another one was made for it" } else { "it belongs to a pod" };
             log::warn!("Container '{}' has the labels of workload '{instance}', but {why}. It is left alone.", id.0);
         }

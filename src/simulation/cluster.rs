@@ -312,6 +312,7 @@ impl Cluster {
                     // Now: the container may be another one when the scheduler comes to it.
                     if let SchedulerEvent::State(report) = &event {
                         self.violations.extend(node.orders.check_ready(report, life.number, &node.engine));
+                        self.violations.extend(node.orders.check_end(report));
                     }
                     let _ = life.inbox.send(event); // The other end is part of the same life.
                 }
@@ -465,6 +466,7 @@ impl Cluster {
         self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
         if let (Some(server), Some(before)) = (&self.server, before) {
             self.violations.extend(self.wishes.judge(&before, update.as_ref(), server));
+            self.violations.extend(self.forbidden_subscription());
         }
     }
 
@@ -672,15 +674,20 @@ impl Cluster {
             if count > following {
                 return Some(format!("{} has {count} subscriptions, its workloads follow {following}", node.name));
             }
-            let server = self.server.as_ref()?;
-            let is_told = |id: &str| node.stream.is_some_and(|stream| server.is_subscribed(PeerId(stream.0), id));
-            let forbidden = |request: &Request| !self.wishes.may_ask(server, &node.name, request);
-            if let Some(id) = node.asked.first_of(|request| is_told(&request.id) && forbidden(request)) {
-                return Some(format!("'{id}' of {} follows what it may not read", node.name));
-            }
         }
         let (others, there_are) = (subscribed.values().sum::<usize>(), self.subscribers.len());
         (others != there_are).then(|| format!("{there_are} commanders have {others} subscriptions"))
+    }
+
+    /// Answers which workload follows what it may not read any more.
+    fn forbidden_subscription(&self) -> Option<String> {
+        let server = self.server.as_ref()?;
+        self.nodes.iter().find_map(|node| {
+            let peer = PeerId(node.stream?.0);
+            let forbidden = |request: &Request| !self.wishes.may_ask(server, &node.name, request);
+            let told = node.asked.first_of(|request| server.is_subscribed(peer, &request.id) && forbidden(request));
+            told.map(|id| format!("'{id}' of {} follows what it may not read", node.name))
+        })
     }
 
     /// Answers what is stored in place of the desired state while nothing is being written.

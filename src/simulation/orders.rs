@@ -4,7 +4,7 @@
 //!
 //! Thread: the one of the test.
 
-use super::engine::SimEngine;
+use super::engine::{SimEngine, removes_itself};
 use super::life::Tasks;
 use super::manual_clock::ManualClock;
 use crate::agent::agent_manager::{AgentManager, SchedulerEvent};
@@ -263,6 +263,15 @@ impl Orders {
         let is_gated = self.orders.iter().filter(of_instance).any(gated);
         let early = is_gated && state.phase == Phase::Running && !engine.is_ready(life, instance);
         early.then(|| format!("'{instance}' is said to run and is not known to be ready"))
+    }
+
+    /// Whether a control loop knows how a workload ended that removes itself: nobody else would, it is up to chance.
+    pub fn check_end(&self, WorkloadState { instance, state }: &WorkloadState) -> Option<String> {
+        let knows = state.phase == Phase::Succeeded || state.additional_info.starts_with("Exit code");
+        let removes =
+            |order: &Order| order.added.instance == *instance && removes_itself(&order.added.workload.runtime_config);
+        let wrong = knows && self.orders.iter().any(removes);
+        wrong.then(|| format!("'{instance}' removes itself and is said to have ended as {state}"))
     }
 
     /// Whether a create or start is against its dependencies.

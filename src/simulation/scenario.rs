@@ -325,8 +325,10 @@ impl Scenario {
             9 | 10 => self.set_dependencies(index, &mut workload),
             _ => {
                 workload.tags.insert("tag".to_owned(), self.random.u8(0..3).to_string());
-                workload.control_interface_access = self.any_access();
             }
+        }
+        if self.peek(3) == 0 {
+            workload.control_interface_access = self.any_access();
         }
         workload
     }
@@ -350,9 +352,10 @@ impl Scenario {
     fn any_config(&mut self) -> Arc<str> {
         let program = ["run", "run", "run", "exit0", "exit0", "exit1", "bad"][self.random.usize(..7)];
         let number = self.random.u8(0..2);
+        let removes_itself = if self.happens(self.disturbances.self_removals) { " rm" } else { "" };
         let block = LIFECYCLES[self.random.usize(..LIFECYCLES.len())];
         let lifecycle = if block.is_empty() { String::new() } else { format!("\nlifecycle: {block}") };
-        format!("{program} : {number}{lifecycle}").into()
+        format!("{program} : {number}{removes_itself}{lifecycle}").into()
     }
 
     /// Mostly on workloads before it, so that there are few cycles.

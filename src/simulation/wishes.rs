@@ -115,13 +115,11 @@ impl Wishes {
         })
     }
 
-    /// Whether `dependent` is to go on elsewhere, where nobody will say anything of it, without needing `needed`, and
-    /// whatever it was before does not run again.
+    /// Whether `dependent` goes on without needing `needed`, and whatever it was before does not run again: its agent would
+    /// be told at once that this is not waited for.
     fn lets_go(&self, dependent: &str, needed: &str, before: &Before, server: &ServerLoop) -> bool {
         let view = server.view();
-        let goes_on = |added: &AddedWorkload| {
-            !needed_running(&added.workload).contains(needed) && view.agents.get(&added.instance.agent).is_none()
-        };
+        let goes_on = |added: &AddedWorkload| !needed_running(&added.workload).contains(needed);
         let was = before.effective.get(dependent).filter(|was| needed_running(&was.workload).contains(needed));
         let stopping =
             self.stopping.iter().filter(|(old, needs)| &*old.workload == dependent && needs.contains(needed));
