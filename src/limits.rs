@@ -71,19 +71,32 @@ pub const LOG_SOURCES: usize = 256;
 
 /// Messages from all peers waiting for the server; full means that readers wait and TCP slows the peers down.
 pub const SERVER_INBOX: usize = 1024;
+/// How many of them may be of one stream, so that one that never stops sending leaves places to others.
+pub const SERVER_INBOX_OF_STREAM: usize = SERVER_INBOX / 8;
 /// What large messages from all peers that wait for the server take, in bytes: room for one of the largest as people
 /// write them. A message that its reader holds until there is room counts not yet; that is at most one for each stream.
 pub const SERVER_INBOX_BYTES: usize = 4 * MESSAGE_MAX;
 /// Messages that take up to this many bytes need no room: [`SERVER_INBOX`] of them are bounded well enough.
 pub const INBOX_SMALL_MESSAGE: usize = 32 * 1024;
 const _: () = assert!(SERVER_INBOX * INBOX_SMALL_MESSAGE < SERVER_INBOX_BYTES);
-/// When this many messages wait for one peer, further log lines are dropped and of states only the newest are kept.
-/// Other messages are bounded by their bytes: a burst is normal, stuck is measured in time, see [`PEER_STUCK`].
+/// When this many messages wait for one peer, further log lines are dropped.
 pub const PEER_OUTBOX: usize = 4096;
-/// The largest messages that may wait for one peer, by their bytes as encoded.
-pub const PEER_OUTBOX_LARGEST: usize = 2;
+/// What waits for one peer may take so many bytes of memory, beside one large message: some thousands of events. A peer
+/// for which more waits is cut off. An ECU with a dozen peers has no more, and who is that far behind is better off with
+/// the state as it is then.
+pub const PEER_OUTBOX_BYTES: usize = 16 * 1024 * 1024;
+/// A message of so many bytes is a large one, of which one may wait beside the others: the hello of an agent with
+/// thousands of workloads, or the state of all of them.
+pub const PEER_OUTBOX_LARGE: usize = PEER_OUTBOX_BYTES / 4;
+/// Bytes of answers that wait for one peer or are being sent from which on no further request of that peer is served.
+/// Room for many small ones at once, and no large one is built before the one before it is gone.
+pub const PEER_ANSWERS_BYTES: usize = 128 * 1024;
 /// Bytes of log lines that may wait for one peer. More are dropped: lines are worth less than answers.
 pub const PEER_OUTBOX_LOG_BYTES: usize = 4 * LOG_MESSAGE_MAX;
+/// When states of so many bytes wait for one peer, only the newest of each instance are kept.
+pub const PEER_OUTBOX_STATES_BYTES: usize = 512 * 1024;
+/// Bytes of states in one message, about: each receiver has a copy of it while it is being sent.
+pub const STATES_MESSAGE_BYTES: usize = 1024 * 1024;
 /// What a waiting message counts beside its own bytes: about what it takes in the queue.
 pub const PEER_OUTBOX_ENTRY: usize = 256;
 /// Log collections of one peer whose dropped lines are counted; of others nothing is told.
@@ -144,13 +157,30 @@ pub const DECODED_ALWAYS: usize = 16 * 1024 * 1024;
 /// And this many times its own bytes more. States as people write them take three to five times theirs; a message of
 /// tiny parts would take a hundred times.
 pub const DECODED_FACTOR: usize = 8;
+/// Requests that wait, for hooks to be done with an update or for earlier answers to the same peer to be sent; more are
+/// refused.
+pub const REQUESTS_WAITING: usize = 256;
+/// What requests that wait take in memory, in bytes. A single one may be larger.
+pub const REQUESTS_WAITING_BYTES: usize = 32 * 1024 * 1024;
+/// How many of them may belong to one workload. Its agent lets [`CONTROL_REQUESTS`] through, but other implementations
+/// pass on all that it asks.
+pub const REQUESTS_WAITING_OF_WORKLOAD: usize = 16;
+/// What the requests of one workload that wait take in memory, in bytes. A single one may be larger.
+pub const REQUESTS_WAITING_OF_WORKLOAD_BYTES: usize = REQUESTS_WAITING_BYTES / 4;
+const _: () = assert!(CONTROL_REQUESTS < REQUESTS_WAITING_OF_WORKLOAD);
 /// Event subscriptions of one stream. An agent's stream carries those of all its workloads.
 pub const SUBSCRIPTIONS_PER_PEER_MAX: usize = 1024;
 /// Log collections that one stream may have running. An agent's stream carries those of all its workloads.
 pub const LOG_CAMPAIGNS_PER_PEER_MAX: usize = 1024;
+/// Event subscriptions of one workload among them. A program follows a few things.
+pub const SUBSCRIPTIONS_OF_WORKLOAD: usize = 64;
+/// Log collections of one workload among them. Each may be of many workloads.
+pub const LOG_CAMPAIGNS_OF_WORKLOAD: usize = 64;
 /// What the event subscriptions of one stream may take together, in bytes, and its log collections likewise: room for
 /// some that name each of 5,000 workloads.
 pub const LASTING_REQUESTS_BYTES: usize = 8 * 1024 * 1024;
+/// What those of one workload may take together, in bytes, and its log collections likewise.
+pub const LASTING_REQUESTS_OF_WORKLOAD_BYTES: usize = LASTING_REQUESTS_BYTES / 4;
 /// What a part of a mask or the name of an instance takes beside its text, in bytes, about.
 pub const LASTING_REQUEST_PART: usize = 32;
 /// Longest id of a request, in bytes. It is kept and sent to agents, with names of a stream and a workload before it.
@@ -188,6 +218,8 @@ pub const LOG_MESSAGE_MAX: usize = 2 * 1024 * 1024;
 
 /// Logs that one agent reads at the same time; each takes a thread and a process of the engine.
 pub const LOG_STREAMS_MAX: usize = 64;
+/// Those of them that one workload may have asked for, on this node or another one.
+pub const LOG_STREAMS_OF_WORKLOAD: usize = 16;
 /// Bytes read from an engine's log at once: what a pipe holds, so that a chatty container fills whole messages.
 pub const LOG_READ: usize = 64 * 1024;
 /// Lines read before they are sent. Empty lines cost far more in memory and on the wire than in the pipe.
@@ -274,25 +306,37 @@ pub const CONTROL_OUTBOX_BYTES: usize = 8 * 1024 * 1024;
 pub const CONTROL_CANCELLED: usize = 1024;
 /// Event subscriptions and log collections of one workload that its agent knows of at the same time. A handful is
 /// normal; the agent has to tell what comes of them from what an earlier container of the workload had asked for.
-pub const CONTROL_LASTING: usize = 256;
+pub const CONTROL_LASTING: usize = SUBSCRIPTIONS_OF_WORKLOAD + LOG_CAMPAIGNS_OF_WORKLOAD;
 /// Bytes of their ids.
 pub const CONTROL_LASTING_BYTES: usize = 64 * 1024;
 /// Bytes read from or written to one workload before it is another one's turn.
 pub const CONTROL_TURN: usize = 64 * 1024;
-/// Requests of one workload that wait for the connection to the server. A program asks a few things at a time.
-pub const CONTROL_REQUESTS: usize = 64;
-/// Bytes of requests of one workload that wait for the connection to the server. A larger request waits alone.
+/// Requests of one workload under way: those that wait for the connection to the server, and those that it has not
+/// answered. A program asks a few things at a time; more waits in its pipe. An answer may be a whole state.
+pub const CONTROL_REQUESTS: usize = 4;
+/// Bytes of requests of one workload under way. A larger request goes alone.
 pub const CONTROL_REQUESTS_BYTES: usize = 2 * CONTROL_MESSAGE_MAX;
-/// Requests of one workload whose answers are missed when the connection to the server is lost; of older ones nothing
-/// is told. A program asks a few things at a time.
-pub const CONTROL_UNANSWERED: usize = 256;
+/// Cancellations of one workload under way, beside its requests: as many as it may have to cancel.
+pub const CONTROL_CANCEL_REQUESTS: usize = CONTROL_LASTING;
+/// Requests of one workload that were sent and not answered, which it is told when the connection is lost. Only a server
+/// that does not answer leaves more; of older ones nothing is told.
+pub const CONTROL_UNANSWERED: usize = 2 * (CONTROL_REQUESTS + CONTROL_CANCEL_REQUESTS);
+/// A request that found no room for this long is sent all the same: the server may owe an answer for ever. Longer than
+/// mutating hooks should take.
+pub const CONTROL_ANSWER_MAX: Duration = Duration::from_secs(60);
+/// Bytes of answers that a workload has not read from which on nothing more is asked for it: room for a few large ones.
+pub const CONTROL_UNREAD_BYTES: usize = CONTROL_OUTBOX_BYTES / 8;
+/// A request of a workload that does not read waits so long; then it is sent and older answers are lost. Some programs
+/// write only, and never ask what became of it.
+pub const CONTROL_UNREAD_MAX: Duration = Duration::from_secs(1);
 /// Requests up to this size, in bytes, are sent by the thread that read them if nothing waits before them. Writing a
 /// larger one takes longer than waking another thread.
 pub const CONTROL_SMALL_REQUEST: usize = 32 * 1024;
 /// Cancellations that wait for the connection to the server: what one connection may have running, twice.
 pub const CONTROL_CANCELS: usize = LOG_CAMPAIGNS_PER_PEER_MAX + SUBSCRIPTIONS_PER_PEER_MAX;
-/// Pause before a request that found no room is tried again. The connection empties its queue in milliseconds.
-pub const CONTROL_ROOM_RETRY: Duration = Duration::from_millis(10);
+/// Pause before a request that found no room is tried again although neither an answer came nor one was read: it may be
+/// overdue, or the connection is lost.
+pub const CONTROL_ROOM_RETRY: Duration = Duration::from_secs(1);
 /// First pause before it is tried again to reach a workload that does not read; it doubles. Nothing tells when a
 /// reader comes.
 pub const CONTROL_READER_RETRY: Duration = Duration::from_millis(5);
@@ -488,10 +532,6 @@ pub const HOOK_TIMEOUT_S: u16 = 10;
 pub const HOOK_KILL_GRACE: Duration = Duration::from_millis(500);
 /// Standard error kept of a hook, in bytes. It becomes part of an answer.
 pub const HOOK_ERROR_MAX: usize = 4 * 1024;
-/// Requests that wait until the hooks are done with an update; more are refused.
-pub const HOOK_WAITING: usize = 256;
-/// Bytes of requests that wait for hooks. Room for two updates of the size that is the default.
-pub const HOOK_WAITING_BYTES: usize = 2 * MESSAGE_MAX;
 const _: () = assert!(HOOK_KILL_GRACE.as_millis() < STOP_DEADLINE.as_millis());
 
 // ------------------------------------------------------------------ engines

@@ -10,7 +10,7 @@
 
 use super::agent_manager::SchedulerEvent;
 use super::uplink_outbox::LogOutbox;
-use crate::limits::{LOG_LINES, LOG_STOP_MAX, LOG_STREAMS_MAX, STACK_LARGE};
+use crate::limits::{LOG_LINES, LOG_STOP_MAX, LOG_STREAMS_MAX, LOG_STREAMS_OF_WORKLOAD, STACK_LARGE};
 use crate::logging::may_log;
 use crate::model::log_entries;
 use crate::model::messages::{LogEntry, LogsRequest, ToServer};
@@ -86,9 +86,7 @@ impl LogStreams {
                 self.refuse(request_id, instance, None);
                 continue;
             };
-            let running: usize = self.by_request.values().map(BTreeMap::len).sum();
-            if running >= LOG_STREAMS_MAX {
-                let text = format!("[no log: this agent reads {LOG_STREAMS_MAX} others at the moment]");
+            if let Some(text) = self.too_many(request_id) {
                 self.refuse(request_id, instance, Some(text));
                 continue;
             }
@@ -99,6 +97,19 @@ impl LogStreams {
                 self.refuse(request_id, instance, Some(format!("[no log: {error}]")));
             }
         }
+    }
+
+    /// Why no further stream of this request can start, if so.
+    fn too_many(&self, request_id: &str) -> Option<String> {
+        if self.len() >= LOG_STREAMS_MAX {
+            return Some(format!("[no log: this agent reads {LOG_STREAMS_MAX} others at the moment]"));
+        }
+        let workload = requesting_workload(request_id)?;
+        let own = self.by_request.iter().filter(|(id, _)| requesting_workload(id) == Some(workload));
+        let full = own.map(|(_, streams)| streams.len()).sum::<usize>() >= LOG_STREAMS_OF_WORKLOAD;
+        full.then(|| {
+            format!("[no log: this agent reads {LOG_STREAMS_OF_WORKLOAD} others for this workload at the moment]")
+        })
     }
 
     fn start_one(
@@ -183,6 +194,14 @@ impl Drop for LogStreams {
             debug!("Not waiting for thread '{name}'.");
         }
     }
+}
+
+/// Whose share a stream takes, by the full id of its request: agent and workload that ask. Commanders have no share.
+fn requesting_workload(request_id: &str) -> Option<(&str, &str)> {
+    let mut parts = request_id.splitn(3, '@');
+    let (stream, workload) = (parts.next()?, parts.next()?);
+    let is_commander = ["cli-conn", "commander-conn"].iter().any(|prefix| stream.starts_with(prefix));
+    (!is_commander && parts.next().is_some()).then_some((stream, workload))
 }
 
 /// One log on its way.

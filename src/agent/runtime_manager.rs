@@ -311,7 +311,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let object = self.objects.get(&instance.workload).filter(|object| object.instance == *instance);
         let waits = state.phase == Phase::StoppingWaitingToStop;
         if waits && object.and_then(WorkloadObject::workload).is_some_and(has_condition) {
-            state.additional_info = format!("{GONE_PREFIX}waits for those that depend on it");
+            state.additional_info = format!("{GONE_PREFIX}waits for those that depend on it").into();
         }
     }
 

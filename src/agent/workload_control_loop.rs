@@ -537,7 +537,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     fn report(&mut self, state: ExecutionState) {
         if state.phase == Phase::PendingStarting {
-            self.shown.clone_from(&state.additional_info);
+            self.shown = state.additional_info.to_string();
         }
         if self.silent {
             return;
@@ -571,7 +571,10 @@ pub(super) fn send_state(reports: &Sender<SchedulerEvent>, instance: &InstanceNa
 }
 
 fn short_report(instance: &InstanceName, mut state: ExecutionState) -> WorkloadState {
-    cut(&mut state.additional_info, ADDITIONAL_INFO_MAX);
+    let end = state.additional_info.floor_char_boundary(ADDITIONAL_INFO_MAX);
+    if end < state.additional_info.len() {
+        state.additional_info = state.additional_info[..end].into();
+    }
     WorkloadState::new(instance.clone(), state)
 }
 

@@ -227,7 +227,7 @@ pub fn execution_state_node(state: &ExecutionState) -> Node {
     Node::map([
         ("state", Node::text(state.phase.state())),
         ("subState", Node::text(state.phase.sub_state())),
-        ("additionalInfo", Node::text(&state.additional_info)),
+        ("additionalInfo", Node::text(&*state.additional_info)),
     ])
 }
 

@@ -4,7 +4,10 @@
 
 use super::RequestKey;
 use super::update::StateChange;
-use crate::limits::{CHANGES_PARTS_MAX, LASTING_REQUESTS_BYTES, SUBSCRIPTIONS_PER_PEER_MAX};
+use crate::limits::{
+    CHANGES_PARTS_MAX, LASTING_REQUESTS_BYTES, LASTING_REQUESTS_OF_WORKLOAD_BYTES, SUBSCRIPTIONS_OF_WORKLOAD,
+    SUBSCRIPTIONS_PER_PEER_MAX,
+};
 use crate::model::complete_state::{
     AgentAttributes, DesiredState, Rendering, WorkloadStates, agent_node, config_node, execution_state_node,
     workload_node,
@@ -36,13 +39,14 @@ struct Subscription {
     owner: Option<InstanceName>,
 }
 
-/// A stream has as many subscriptions as it may have.
+/// A stream, or a workload, has as many subscriptions as it may have.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "Too many event subscriptions, at most {SUBSCRIPTIONS_PER_PEER_MAX} with field masks of {LASTING_REQUESTS_BYTES} \
-     bytes are allowed"
-)]
-pub struct TooManySubscriptions;
+#[error("Too many event subscriptions of {whose}, at most {count} with field masks of {bytes} bytes are allowed")]
+pub struct TooManySubscriptions {
+    whose: &'static str,
+    count: usize,
+    bytes: usize,
+}
 
 /// What a subscription takes, in bytes, about.
 fn bytes(key: &RequestKey, masks: Option<&MaskTree>) -> usize {
@@ -61,11 +65,20 @@ impl Subscriptions {
         masks: Option<MaskTree>,
         owner: Option<InstanceName>,
     ) -> Result<(), TooManySubscriptions> {
-        let others = self.of_peer(key.peer).filter(|(other, _)| **other != key);
-        let (count, taken) =
-            others.fold((0, 0), |(count, taken), (key, other)| (count + 1, taken + bytes(key, other.masks.as_ref())));
-        if count >= SUBSCRIPTIONS_PER_PEER_MAX || taken + bytes(&key, masks.as_ref()) > LASTING_REQUESTS_BYTES {
-            return Err(TooManySubscriptions);
+        let has_room = |of: &dyn Fn(&RequestKey) -> bool, count_max: usize, bytes_max: usize| {
+            let others = self.of_peer(key.peer).filter(|(other, _)| **other != key && of(other));
+            let (count, taken) = others
+                .fold((0, 0), |(count, taken), (key, other)| (count + 1, taken + bytes(key, other.masks.as_ref())));
+            count < count_max && taken + bytes(&key, masks.as_ref()) <= bytes_max
+        };
+        let (count, most) = (SUBSCRIPTIONS_OF_WORKLOAD, LASTING_REQUESTS_OF_WORKLOAD_BYTES);
+        let is_of_workload = |other: &RequestKey| other.workload() == key.workload();
+        if owner.is_some() && !has_room(&is_of_workload, count, most) {
+            return Err(TooManySubscriptions { whose: "this workload", count, bytes: most });
+        }
+        let (count, most) = (SUBSCRIPTIONS_PER_PEER_MAX, LASTING_REQUESTS_BYTES);
+        if !has_room(&|_| true, count, most) {
+            return Err(TooManySubscriptions { whose: "this connection", count, bytes: most });
         }
         self.by_request.insert(key, Subscription { masks, owner });
         Ok(())

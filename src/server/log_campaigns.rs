@@ -4,7 +4,10 @@
 
 use super::requester::Requester;
 use super::{PeerClass, RequestKey, ServerLoop};
-use crate::limits::{LASTING_REQUEST_PART, LASTING_REQUESTS_BYTES, LOG_CAMPAIGNS_PER_PEER_MAX};
+use crate::limits::{
+    LASTING_REQUEST_PART, LASTING_REQUESTS_BYTES, LASTING_REQUESTS_OF_WORKLOAD_BYTES, LOG_CAMPAIGNS_OF_WORKLOAD,
+    LOG_CAMPAIGNS_PER_PEER_MAX,
+};
 use crate::logging::may_log;
 use crate::model::log_entries;
 use crate::model::messages::{FromServer, LogEntry, LogsRequest, ResponseContent};
@@ -28,6 +31,15 @@ struct Campaign {
 pub struct Ended {
     full_id: String,
     agents: Vec<Name>,
+}
+
+/// A stream, or a workload, has as many requests for logs as it may have.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("Too many requests for logs of {whose}, at most {count} with names of {bytes} bytes are allowed")]
+struct TooManyCampaigns {
+    whose: &'static str,
+    count: usize,
+    bytes: usize,
 }
 
 /// The requests for logs that are being served.
@@ -92,13 +104,34 @@ impl LogCampaigns {
         missing
     }
 
-    /// How many campaigns a stream has, and how many bytes they take.
-    fn of_peer(&self, peer: PeerId) -> (usize, usize) {
-        let start = RequestKey { peer, id: String::new() };
-        let own = self.by_request.range(start..).take_while(|(key, _)| key.peer == peer);
-        own.fold((0, 0), |(count, taken), (key, campaign)| {
-            (count + 1, taken + bytes(key, campaign.providers.values().flatten()))
-        })
+    /// Whether a stream has room for one more campaign of `bytes` bytes; with a `workload` also whether that has.
+    ///
+    /// # Errors
+    /// Whose share is used up.
+    fn check_room(
+        &self,
+        key: &RequestKey,
+        workload: Option<&str>,
+        bytes_wanted: usize,
+    ) -> Result<(), TooManyCampaigns> {
+        let has_room = |workload: Option<&str>, count_max: usize, bytes_max: usize| {
+            let start = RequestKey { peer: key.peer, id: String::new() };
+            let own = self.by_request.range(start..).take_while(|(other, _)| other.peer == key.peer);
+            let own = own.filter(|(other, _)| workload.is_none() || other.workload() == workload);
+            let (count, taken) = own.fold((0, 0), |(count, taken), (key, campaign)| {
+                (count + 1, taken + bytes(key, campaign.providers.values().flatten()))
+            });
+            count < count_max && taken + bytes_wanted <= bytes_max
+        };
+        let (count, bytes) = (LOG_CAMPAIGNS_OF_WORKLOAD, LASTING_REQUESTS_OF_WORKLOAD_BYTES);
+        if workload.is_some() && !has_room(workload, count, bytes) {
+            return Err(TooManyCampaigns { whose: "this workload", count, bytes });
+        }
+        let (count, bytes) = (LOG_CAMPAIGNS_PER_PEER_MAX, LASTING_REQUESTS_BYTES);
+        if !has_room(None, count, bytes) {
+            return Err(TooManyCampaigns { whose: "this connection", count, bytes });
+        }
+        Ok(())
     }
 
     /// Whether no campaign runs.
@@ -123,7 +156,7 @@ impl From<Campaign> for Ended {
 impl ServerLoop {
     /// Asks the agents that run them for the logs of workloads; what is not in the effective state is left out.
     ///
-    /// The requester learns what it will get. Instances whose agent is away are stopped at once, or a requester
+    /// The requester learns what it will get. Instances whose agent is away or busy are stopped at once, or a requester
     /// that does not follow would wait for them for ever.
     pub(super) fn logs(&mut self, requester: &Requester, key: RequestKey, request: LogsRequest) {
         let instances: Vec<InstanceName> =
@@ -132,13 +165,9 @@ impl ServerLoop {
             let text = "The request for logs names the same workloads again and again; name each once";
             return self.answer(key.peer, key.id, ResponseContent::Error(text.to_owned()));
         }
-        let (count, taken) = self.log_campaigns.of_peer(key.peer);
-        if count >= LOG_CAMPAIGNS_PER_PEER_MAX || taken + bytes(&key, instances.iter()) > LASTING_REQUESTS_BYTES {
-            let text = format!(
-                "Too many requests for logs, at most {LOG_CAMPAIGNS_PER_PEER_MAX} with names of \
-                 {LASTING_REQUESTS_BYTES} bytes are allowed"
-            );
-            return self.answer(key.peer, key.id, ResponseContent::Error(text));
+        let checked = self.log_campaigns.check_room(&key, requester.workload.as_deref(), bytes(&key, instances.iter()));
+        if let Err(error) = checked {
+            return self.answer(key.peer, key.id, ResponseContent::Error(error.to_string()));
         }
         let mut by_agent: BTreeMap<Name, Vec<InstanceName>> = BTreeMap::new();
         for instance in &instances {
@@ -147,7 +176,10 @@ impl ServerLoop {
         let (owner, full_id) = (self.owner(requester), self.full_id(&key));
         let mut away = Vec::new();
         for (agent, instances) in by_agent {
-            let Some(provider) = self.agents.get(&agent).map(|agent| agent.peer) else {
+            let provider = self.agents.get(&agent).map(|agent| agent.peer);
+            // One that does not take what it is sent must not be cut off for what others want of it.
+            let is_there = |peer: &PeerId| self.peers.get(peer).is_some_and(|peer| peer.outbox.is_half_empty());
+            let Some(provider) = provider.filter(is_there) else {
                 away.extend(instances);
                 continue;
             };

@@ -33,7 +33,7 @@ use crate::vital::Pulse;
 use crate::wire::outbox::{Outbox, OutboxError, StatesSnapshot};
 use crate::wire::server_endpoint::{PeerEvent, PeerHello, PeerId};
 use agents::{Agent, Agents};
-use crossbeam_channel::{Receiver, never, select_biased};
+use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
 use dependencies::{Dependents, StoppingDependents, WaitingDeletes, with_delete_conditions};
 use events::{Changes, Subscriptions};
 use log_campaigns::LogCampaigns;
@@ -43,6 +43,8 @@ use requests::Occasion;
 use state_store::StateStore;
 use state_view::StateView;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::task::{Wake, Waker};
 use templates::{ConfigUsers, Templates};
 use update::{StateChange, UpdateError};
 use waiting_requests::WaitingRequests;
@@ -54,6 +56,8 @@ pub enum ServerEvent {
     Peer(PeerEvent),
     /// The mutating hooks are done with the update that they were asked about.
     Hooks(HookOutcome),
+    /// A peer for which requests wait may have room for answers.
+    Room,
 }
 
 /// Which service a stream uses: what it is sent without asking depends on it (spec/server.md section 12.2).
@@ -122,6 +126,24 @@ impl ServerStatus {
     }
 }
 
+/// Woken when a peer has room for answers that it had not.
+struct RoomWaker(Waker);
+
+impl Default for RoomWaker {
+    fn default() -> Self {
+        Self(Waker::noop().clone())
+    }
+}
+
+/// Wakes the loop.
+struct WakeLoop(Sender<()>);
+
+impl Wake for WakeLoop {
+    fn wake(self: Arc<Self>) {
+        let _ = self.0.try_send(()); // Full: it is being woken already.
+    }
+}
+
 /// The state of the cluster and everything that changes it.
 #[derive(Default)]
 pub struct ServerLoop {
@@ -132,6 +154,7 @@ pub struct ServerLoop {
     before_hooks: Option<BTreeMap<Name, AddedWorkload>>,
     hooks: Option<MutatingHooks>,
     waiting: WaitingRequests,
+    room: RoomWaker,
     store: Option<StateStore>,
     states: WorkloadStates,
     dependents: Dependents,
@@ -211,6 +234,9 @@ impl ServerLoop {
     /// with status OK when the loop is dropped at the end.
     pub fn run(mut self, events: &Receiver<PeerEvent>, stop: &Receiver<()>, clock: &impl Clock, pulse: &Pulse) {
         let outcomes = self.hooks.as_ref().map_or_else(never, |hooks| hooks.outcomes().clone());
+        let (wake, room) = bounded(1);
+        self.room = RoomWaker(Waker::from(Arc::new(WakeLoop(wake))));
+        let mut rest_until = clock.now();
         loop {
             pulse.turn();
             let event = select_biased! { // The end first: a flood of events must not delay it.
@@ -223,15 +249,28 @@ impl ServerLoop {
                     Ok(event) => ServerEvent::Peer(event),
                     Err(_) => return,
                 },
+                // Last: who has to wait is behind with its answers anyway.
+                recv(room) -> _ => ServerEvent::Room,
                 recv(pulse.nudged()) -> _ => continue,
             };
+            self.turn(event, clock);
+            // But a flood of events must not keep it waiting for ever: it gets half of the time.
             let begin = clock.now();
-            self.on_event(event);
-            self.tell_status();
-            let turn = clock.now().saturating_duration_since(begin);
-            if turn > TURN_MAX && may_log("events that take long") {
-                log::warn!("One event took {turn:?}; all others waited for it.");
+            if begin >= rest_until && room.try_recv().is_ok() {
+                self.turn(ServerEvent::Room, clock);
+                let end = clock.now();
+                rest_until = end + end.saturating_duration_since(begin);
             }
+        }
+    }
+
+    fn turn(&mut self, event: ServerEvent, clock: &impl Clock) {
+        let begin = clock.now();
+        self.on_event(event);
+        self.tell_status();
+        let turn = clock.now().saturating_duration_since(begin);
+        if turn > TURN_MAX && may_log("events that take long") {
+            log::warn!("One event took {turn:?}; all others waited for it.");
         }
     }
 
@@ -247,6 +286,7 @@ impl ServerLoop {
             }
             ServerEvent::Peer(PeerEvent::Closed { peer }) => self.peer_gone(peer),
             ServerEvent::Hooks(outcome) => self.hooks_done(outcome),
+            ServerEvent::Room => self.serve_waiting(),
         }
         // Telling others that a peer is gone may fail for the next one; each can fail once only.
         while let Some(peer) = self.failed.pop() {
@@ -429,6 +469,9 @@ impl ServerLoop {
         }
         self.subscriptions.remove_peer(id);
         self.waiting.remove_peer(id);
+        if !self.waiting.is_empty() {
+            self.room.0.wake_by_ref(); // Updates of it wait for no room any more.
+        }
     }
 
     // ------------------------------------------------------------- peers say

@@ -10,7 +10,7 @@ use super::requester::{Denied, Requester};
 use super::templates::{RenderError, StartBudget};
 use super::update::{StateChange, Tags, UpdateError, requested_change};
 use super::waiting_requests::NoRoom;
-use super::{PeerClass, RequestKey, ServerLoop};
+use super::{Peer, PeerClass, RequestKey, ServerLoop};
 use crate::limits::{ADDITIONAL_INFO_MAX, LIFECYCLE_TEXTS_MAX, LOG_TIME_MAX, MASKS_PARTS_MAX, REQUEST_ID_MAX};
 use crate::logging::may_log;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
@@ -103,6 +103,12 @@ impl PreparedUpdate {
     }
 }
 
+/// What a requester is told when too many of its requests wait.
+const UNREAD: &str = "Too many requests wait for earlier answers to be sent; ask again when these have come";
+/// What a subscriber is told whose events are not taken.
+const EVENTS_LOST: &str = "Events were not taken in time and are lost; the event subscription ends, subscribe again to \
+                           get the state";
+
 /// Why a request may not be kept, passed on or looked at, if its size is a reason. All that is said here is far beyond
 /// what anybody needs.
 fn too_large(id: &str, content: &RequestContent) -> Option<String> {
@@ -159,30 +165,30 @@ fn named(error: &dyn std::error::Error, workload: &str) -> String {
 }
 
 impl ServerLoop {
-    /// Handles a request and answers it on the stream that it came from, or lets it wait for an update before it.
+    /// Handles a request and answers it on the stream that it came from, or lets it wait for an update before it or for
+    /// answers that are on their way.
     pub(super) fn request(&mut self, peer: PeerId, Request { id, content }: Request) {
         let key = RequestKey { peer, id };
         if let Some(reason) = too_large(&key.id, &content) {
-            return self.refuse(&key, &reason);
+            return self.refuse_excess(&key, reason);
         }
         let requester = self.requester_of(&key);
         if let Err(denied) = self.authorize(&requester, &content) {
             return self.deny(&key, &denied);
         }
-        if !self.waiting.must_wait(&requester, &content) {
+        if !self.waiting.must_wait(&requester, &content, || self.has_room_for_answer(peer)) {
             return self.serve(requester, key, content);
         }
-        match self.waiting.add(requester, key, content) {
-            Ok(()) => {}
+        let Err(NoRoom { key, content }) = self.waiting.add(requester, key, content) else { return };
+        match content {
             // What frees something is never refused. The answers before it come later, but that is little to lose.
-            Err(NoRoom { key, content: content @ (RequestContent::LogsCancel | RequestContent::EventsCancel) }) => {
+            RequestContent::LogsCancel | RequestContent::EventsCancel => {
                 self.waiting.withdraw(&key);
                 self.serve(self.requester_of(&key), key, content);
             }
-            Err(NoRoom { key, content: RequestContent::UpdateState(_) }) => {
-                self.refuse(&key, &UpdateError::TooManyWait.answer());
-            }
-            Err(NoRoom { key, .. }) => self.refuse(&key, &UpdateError::TooManyWait.to_string()),
+            _ if !self.waiting.hooks_work() => self.refuse_excess(&key, UNREAD.to_owned()),
+            RequestContent::UpdateState(_) => self.refuse_excess(&key, UpdateError::TooManyWait.answer()),
+            _ => self.refuse_excess(&key, UpdateError::TooManyWait.to_string()),
         }
     }
 
@@ -234,7 +240,17 @@ impl ServerLoop {
         if let Some(peer) = self.peers.get(&key.peer).filter(|peer| peer.may_log()) {
             log::warn!("Denied request '{}' of agent '{}': {denied}", excerpt(&key.id), peer.name);
         }
-        self.refuse(key, &denied.to_string());
+        self.refuse_excess(key, denied.to_string());
+    }
+
+    /// Refuses a request at once, whatever waits. Who asks without end gets no answer any more when much waits for its
+    /// peer, which others need as well.
+    fn refuse_excess(&mut self, key: &RequestKey, text: String) {
+        let Some(peer) = self.peers.get(&key.peer).filter(|_| !key.id.is_empty()) else { return };
+        let response = Response { id: key.id.clone(), content: ResponseContent::Error(text) };
+        if let Err(error) = peer.outbox.put_or_drop(FromServer::Response(response)) {
+            self.outbox_failed(key.peer, error);
+        }
     }
 
     /// Whether a line about a request may be logged. On the stream of an agent each workload is a source of its own.
@@ -274,7 +290,8 @@ impl ServerLoop {
         }
     }
 
-    /// Tells subscribers what changed, each in one message with the new values.
+    /// Tells subscribers what changed, each in one message with the new values. Workloads must not cost their agent the
+    /// connection: who does not take its events in time loses them and is told.
     pub(super) fn publish(&mut self, changes: &Changes) {
         if changes.are_too_many() {
             for key in self.subscriptions.take_all() {
@@ -283,6 +300,12 @@ impl ServerLoop {
             return;
         }
         for (key, altered) in self.subscriptions.concerned(changes) {
+            let busy = |peer: &Peer| peer.class == PeerClass::Agent && !peer.outbox.is_half_empty();
+            if self.peers.get(&key.peer).is_some_and(busy) {
+                self.subscriptions.remove(&key);
+                self.refuse(&key, EVENTS_LOST);
+                continue;
+            }
             let state = self.view().read_paths(altered.all());
             let altered = Some(altered.fields());
             self.answer(key.peer, key.id, ResponseContent::CompleteState { state, altered });

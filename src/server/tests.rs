@@ -2,6 +2,7 @@
 
 mod agreement;
 mod events;
+mod floods;
 mod hooks;
 mod logs;
 mod many_masks;

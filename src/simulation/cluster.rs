@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::limits::RECONNECT_PAUSE;
 use crate::model::complete_state::DesiredState;
 use crate::model::execution_state::Phase;
-use crate::model::messages::{FromServer, Request, RequestContent, ResponseContent, ToServer};
+use crate::model::messages::{FromServer, Request, RequestContent, Response, ResponseContent, ToServer};
 use crate::model::names::{InstanceName, Name};
 use crate::server::{ServerEvent, ServerLoop};
 use crate::wire::inbox_budget::Room;
@@ -381,6 +381,9 @@ impl Cluster {
                 if let (Some(message), Some(life)) = (self.network.take_down(stream), &node.life) {
                     if let FromServer::Response(response) = &message {
                         self.violations.extend(node.asked.check(response));
+                        if let Some((workload, id)) = response.id.split_once('@') {
+                            life.requests.answered(workload, &Response { id: id.to_owned(), ..response.clone() });
+                        }
                     }
                     life.inbox.send(SchedulerEvent::Server(message)).unwrap();
                 }
@@ -436,6 +439,7 @@ impl Cluster {
     fn tell_server(&mut self, event: PeerEvent) {
         if let Some(server) = &mut self.server {
             server.on_event(ServerEvent::Peer(event));
+            server.on_event(ServerEvent::Room);
             self.wishes.forget_gone(server);
             self.network.server_spoke();
         }
@@ -500,7 +504,7 @@ impl Cluster {
         let Some(life) = &node.life else { return };
         let request = Request { id: format!("{workload}@{}", self.commanders), content };
         self.trace.line(|| format!("{}: a workload asks '{}'", node.name, request.id));
-        let _ = life.requests.put_request(&workload.into(), request); // No room: it is told to wait.
+        let _ = life.requests.put_request(&workload.into(), request, Duration::ZERO); // No room: it is told to wait.
     }
 
     // ------------------------------------------------------------- subscribers

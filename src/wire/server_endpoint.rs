@@ -9,7 +9,7 @@ use super::convert::to_server;
 use super::grpc::{self, Keepalive, Received, wait, wait_at_most};
 use super::inbox_budget::{InboxBudget, Room};
 use super::listener::{Accepted, Listener, SocketPeer};
-use super::outbox::{Outbox, outbox_for};
+use super::outbox::{Outbox, outbox_waking};
 use super::schema::grpc_api;
 use super::tls::{PeerCertificate, Reason, ServerTls, TlsError};
 use super::writer::{PeerStream, Writer};
@@ -564,16 +564,17 @@ fn serve_stream(
     let _ = std::ffi::CString::new(format!("rx:{name}")).map(|name| rustix::thread::set_name(&name));
     log::debug!("Stream {} from '{from}' is '{name}'.", peer.0);
     let waker = shared.writer.waker(peer);
-    let (outbox, reader) = outbox_for(client.message_max, waker.clone());
+    let (outbox, reader) = outbox_waking(waker.clone());
     let stream = PeerStream::new(name, responses, reader, client.message_max, class == Class::Agent);
     shared.writer.add(peer, stream, waker);
     if shared.inbox.send(PeerEvent::Opened { peer, hello, source: source.clone(), outbox }).is_err() {
         return; // The server is ending.
     }
+    let share = Arc::default();
     // A stream that failed answers with errors for ever, so the first one ends it.
     while let Some(Ok(received)) = wait(requests.next()) {
         let weight = if let Received::Message { weight, .. } = &received { *weight } else { 0 };
-        let room = shared.budget.take(weight);
+        let room = shared.budget.take(weight, &share);
         let message = match read(received, &from, &source) {
             // From others a list without states means nothing (spec/server.md section 10.3).
             ToServer::StatesComplete if !client.own => ToServer::WorkloadStates(Vec::new()),

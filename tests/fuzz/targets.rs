@@ -4,6 +4,7 @@
 //! inputs that both begin with stand here as well.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use ankaios_lite::agent::control_interface::session::{Forwarded, Outside, Session};
 use ankaios_lite::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
@@ -425,7 +426,7 @@ impl Outside for Workload {
 
     fn discard_unsent(&mut self) {}
 
-    fn forward(&mut self, own_id: &str, request: Request) -> Forwarded {
+    fn forward(&mut self, own_id: &str, request: Request, _held: Duration) -> Forwarded {
         assert_eq!(request.id, format!("w@{own_id}"));
         assert!(self.authorizer.check(&request.content).is_ok(), "{request:?} is not allowed");
         let again = FromWorkload::Request(request);

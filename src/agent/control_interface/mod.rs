@@ -223,7 +223,7 @@ impl ControlHub {
     /// The workload has no control interface; the server is told when more of this would come.
     // [impl->swdd~agent-forward-responses-to-control-interface-pipe~1]
     pub fn deliver(&self, workload: &str, response: Response) -> Result<(), NoInterface> {
-        self.shared.uplink.answered(workload, &response.id);
+        self.shared.uplink.answered(workload, &response);
         let interface = lock(&self.shared.registry).interfaces.get(workload).cloned();
         let Some(interface) = interface else {
             if let Some(cancel) = outbox::cancellation(&response) {

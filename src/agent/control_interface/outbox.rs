@@ -4,7 +4,7 @@
 //! Thread: none, a plain value; `rx:server` and `control` put, `control` takes, see [`super::ControlHub`].
 
 use super::lasting::{Lasting, LastingRequests, Says, TooMany};
-use crate::limits::{CONTROL_CANCELLED, CONTROL_OUTBOX, CONTROL_OUTBOX_BYTES};
+use crate::limits::{CONTROL_CANCELLED, CONTROL_OUTBOX, CONTROL_OUTBOX_BYTES, CONTROL_UNREAD_BYTES};
 use crate::model::messages::{Request, RequestContent, Response, ResponseContent, ToWorkload};
 use crate::wire::delimited::{Undecodable, frame};
 use std::collections::VecDeque;
@@ -60,6 +60,10 @@ impl Frame {
     fn weight(&self) -> usize {
         self.id.len() + self.bytes.len()
     }
+
+    fn answer_weight(&self) -> usize {
+        if self.part().is_none() { self.weight() } else { 0 }
+    }
 }
 
 /// What waits for one workload.
@@ -69,6 +73,8 @@ pub struct Outbox {
     first: Option<Vec<u8>>,
     waiting: VecDeque<Frame>,
     bytes: usize,
+    /// How much of that is answers, other than log lines and events.
+    answer_bytes: usize,
     lasting: LastingRequests,
     /// Cancelled by us: because the workload did not read, or, `false`, because it has not asked. What still comes of
     /// them is dropped.
@@ -127,9 +133,16 @@ impl Outbox {
         self.first.is_some() || greeted && !self.waiting.is_empty()
     }
 
+    /// Whether so many answers wait that the workload should read before it asks for more.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.answer_bytes >= CONTROL_UNREAD_BYTES
+    }
+
     /// Forgets what waits.
     pub fn clear(&mut self) {
-        (self.first, self.waiting, self.bytes) = (None, VecDeque::new(), 0);
+        (self.first, self.waiting) = (None, VecDeque::new());
+        (self.bytes, self.answer_bytes) = (0, 0);
     }
 
     /// The container will be another one. What the one before follows is not for it.
@@ -210,12 +223,14 @@ impl Outbox {
 
     fn push(&mut self, frame: Frame) {
         self.bytes += frame.weight();
+        self.answer_bytes += frame.answer_weight();
         self.waiting.push_back(frame);
     }
 
     fn pop_waiting(&mut self) -> Option<Frame> {
         let frame = self.waiting.pop_front()?;
         self.bytes -= frame.weight();
+        self.answer_bytes -= frame.answer_weight();
         if self.waiting.is_empty() {
             self.waiting = VecDeque::new(); // Gives the room of a burst back.
         }
@@ -359,7 +374,7 @@ mod tests {
         assert_eq!(put(&mut outbox, answer("new")), []);
         let kept = all(&mut outbox);
         assert_eq!((kept.len(), kept.last()), (CONTROL_OUTBOX, Some(&answer("new"))));
-        assert_eq!(outbox.bytes, 0);
+        assert_eq!((outbox.bytes, outbox.answer_bytes), (0, 0));
 
         let mut outbox = full_of(&event("e"));
         assert_eq!(put(&mut outbox, answer("new")), [cancel("e", RequestContent::EventsCancel)]);

@@ -13,7 +13,7 @@ use crate::agent::uplink_outbox::NoRoom;
 use crate::clock::Clock;
 use crate::limits::{
     CONTROL_READER_AWAY, CONTROL_READER_RETRY, CONTROL_READER_RETRY_AWAY, CONTROL_READER_RETRY_MAX, CONTROL_ROOM_RETRY,
-    CONTROL_TURN,
+    CONTROL_TURN, CONTROL_UNREAD_MAX,
 };
 use crate::model::messages::{Request, Response, ToWorkload};
 use crate::vital::Pulse;
@@ -108,6 +108,7 @@ impl<C: Clock> Poller<C> {
         }
         self.take_over(now);
         for link in &mut self.links {
+            link.write(now); // Who has read what waited may ask for more.
             link.on_time(now, &self.shared);
             link.write(now);
         }
@@ -363,13 +364,18 @@ impl Outside for Reach<'_> {
         *self.full = false;
     }
 
-    fn forward(&mut self, own_id: &str, request: Request) -> Forwarded {
+    fn forward(&mut self, own_id: &str, request: Request, held: Duration) -> Forwarded {
+        let mut mailbox = lock(&self.interface.mailbox);
+        if mailbox.outbox.is_behind() && !request.content.is_cancel() && held < CONTROL_UNREAD_MAX {
+            return Forwarded::Later(request);
+        }
         // Before it is sent, since the answer may come at once.
-        if lock(&self.interface.mailbox).outbox.ask(own_id, &request.content).is_err() {
+        if mailbox.outbox.ask(own_id, &request.content).is_err() {
             return Forwarded::TooMany;
         }
-        let Err(NoRoom { request, connected }) = self.shared.uplink.put_request(&self.interface.workload, request)
-        else {
+        drop(mailbox);
+        let workload = &self.interface.workload;
+        let Err(NoRoom { request, connected }) = self.shared.uplink.put_request(workload, request, held) else {
             return Forwarded::Yes;
         };
         lock(&self.interface.mailbox).outbox.take_back(own_id, &request.content);

@@ -12,7 +12,7 @@ use crate::model::names::Name;
 use crate::model::version::check_compatible;
 use crate::wire::delimited::{FrameBuffer, Undecodable, read_message};
 use log::{debug, info, warn};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const HELLO_MISSING: &str = "Initial Hello missing!";
 const UNDECODABLE: &str = "Could not decode protobuf data";
@@ -31,8 +31,8 @@ pub trait Outside {
     /// Forgets what was meant for an earlier user of the pipes, and what it did not read.
     fn discard_unsent(&mut self);
 
-    /// Passes a request to the server; `own_id` is the id without our prefix.
-    fn forward(&mut self, own_id: &str, request: Request) -> Forwarded;
+    /// Passes a request to the server; `own_id` is the id without our prefix, `held` how long it has waited for that.
+    fn forward(&mut self, own_id: &str, request: Request, held: Duration) -> Forwarded;
 }
 
 /// What became of a request.
@@ -40,7 +40,7 @@ pub trait Outside {
 pub enum Forwarded {
     /// It is on its way.
     Yes,
-    /// There will be room for it soon.
+    /// It has to wait for answers to earlier ones, or until these are read.
     Later(Request),
     /// There is no connection, and no room to wait for one.
     NoServer,
@@ -57,6 +57,14 @@ enum Stage {
     Refused,
 }
 
+/// A request that waits for room.
+#[derive(Debug)]
+struct Held {
+    own_id: String,
+    request: Request,
+    since: Instant,
+}
+
 /// The workload's side of one control interface.
 #[derive(Debug)]
 pub struct Session {
@@ -69,7 +77,7 @@ pub struct Session {
     /// When the message began that is not complete.
     began: Option<Instant>,
     /// Waits for room; nothing is read meanwhile.
-    held: Option<(String, Request)>,
+    held: Option<Held>,
 }
 
 impl Session {
@@ -116,8 +124,8 @@ impl Session {
 
     /// There may be room for the request that waits.
     pub fn on_room(&mut self, now: Instant, outside: &mut dyn Outside) {
-        if let Some((own_id, request)) = self.held.take() {
-            self.forward(own_id, request, outside);
+        if let Some(held) = self.held.take() {
+            self.forward(held, now, outside);
             self.on_messages(now, outside);
         }
     }
@@ -156,7 +164,7 @@ impl Session {
                 Ok(Some(bytes)) => {
                     complete = true;
                     let message = read_message(bytes);
-                    self.on_message(message, outside);
+                    self.on_message(message, now, outside);
                 }
                 Ok(None) => {
                     let partial = self.buffer.is_partial();
@@ -174,12 +182,12 @@ impl Session {
         self.began = None; // Nothing is read, so nothing is late.
     }
 
-    fn on_message(&mut self, message: Result<FromWorkload, Undecodable>, outside: &mut dyn Outside) {
+    fn on_message(&mut self, message: Result<FromWorkload, Undecodable>, now: Instant, outside: &mut dyn Outside) {
         match (self.stage, message) {
             (_, Ok(FromWorkload::Hello { version })) => self.on_hello(&version, outside),
             (Stage::New, Ok(_)) => self.refuse(HELLO_MISSING.to_owned(), outside),
             (Stage::New, Err(_)) => self.refuse(UNDECODABLE.to_owned(), outside),
-            (_, Ok(FromWorkload::Request(request))) => self.on_request(request, outside),
+            (_, Ok(FromWorkload::Request(request))) => self.on_request(request, now, outside),
             (_, Ok(FromWorkload::TooHeavy { id, reason })) => {
                 self.complain(|| format!("Request '{}' is refused: {reason}", brief(&id)));
                 let content = ResponseContent::Error(format!("Request refused: {reason}"));
@@ -212,7 +220,7 @@ impl Session {
 
     // [impl->swdd~agent-adds-workload-prefix-id-control-interface-request~1]
     // [impl->swdd~agent-authorizes-control-interface-requests~1]
-    fn on_request(&mut self, request: Request, outside: &mut dyn Outside) {
+    fn on_request(&mut self, request: Request, now: Instant, outside: &mut dyn Outside) {
         let Request { id, content } = request;
         let refusal = match (self.authorizer.check(&content), &content) {
             (Err(denial), _) => {
@@ -234,21 +242,22 @@ impl Session {
         }
         // A name has no '@', so the first one in the id is ours whatever the workload writes.
         let request = Request { id: format!("{}@{id}", self.workload), content };
-        self.forward(id, request, outside);
+        self.forward(Held { own_id: id, request, since: now }, now, outside);
     }
 
     // [impl->swdd~agent-forward-request-from-control-interface-pipe-to-server~1]
-    fn forward(&mut self, own_id: String, request: Request, outside: &mut dyn Outside) {
-        match outside.forward(&own_id, request) {
+    fn forward(&mut self, Held { own_id, request, since }: Held, now: Instant, outside: &mut dyn Outside) {
+        match outside.forward(&own_id, request, now.saturating_duration_since(since)) {
             Forwarded::Yes => {}
-            Forwarded::Later(request) => self.held = Some((own_id, request)),
+            Forwarded::Later(request) => self.held = Some(Held { own_id, request, since }),
             Forwarded::NoServer => {
                 let content = ResponseContent::Error(NO_SERVER.to_owned());
                 outside.answer(Response { id: own_id, content });
             }
             Forwarded::TooMany => {
                 let text = format!(
-                    "Too many event subscriptions and requests for logs, at most {CONTROL_LASTING} with ids of                      {CONTROL_LASTING_BYTES} bytes are allowed; cancel some first"
+                    "Too many event subscriptions and requests for logs, at most {CONTROL_LASTING} with ids of \
+                     {CONTROL_LASTING_BYTES} bytes are allowed; cancel some first"
                 );
                 outside.answer(Response { id: own_id, content: ResponseContent::Error(text) });
             }

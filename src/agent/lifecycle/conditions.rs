@@ -279,7 +279,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             Some(Waiting::Create(_) | Waiting::UpdateCreate(_)) => {
                 let shown = store.get(instance);
                 let stale = shown
-                    .is_some_and(|shown| shown.phase == Phase::PendingWaitingToStart && shown.additional_info != why);
+                    .is_some_and(|shown| shown.phase == Phase::PendingWaitingToStart && &*shown.additional_info != why);
                 let state = ExecutionState::with_info(Phase::PendingWaitingToStart, why);
                 return if stale { vec![WorkloadState::new(instance.clone(), state)] } else { Vec::new() };
             }

@@ -123,7 +123,7 @@ impl Life {
     /// A stopping state as others have to see it: they wait for the end when there is a `gone` condition.
     pub(super) fn stopping(&self, state: ExecutionState) -> ExecutionState {
         let Some(gone) = self.spec.gone.as_ref().filter(|_| self.has_gone_condition()) else { return state };
-        let info = match state.additional_info.as_str() {
+        let info = match &*state.additional_info {
             "" => format!("{GONE_PREFIX}{} must not answer any more", gone.check),
             said => format!("{GONE_PREFIX}not removed yet: {said}"),
         };
@@ -459,7 +459,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let at = restart.and_then(|ended| Some((ended, self.restarts.next(ended, now, &mut self.random)?)));
         if restart.is_some() && at.is_none() {
             let last = if state.additional_info.is_empty() { "it failed" } else { &state.additional_info };
-            state.additional_info = short_info(format!("No more restarts: {last}"));
+            state.additional_info = short_info(format!("No more restarts: {last}")).into();
             warn!("No more restarts of workload '{}': '{}'", self.instance.workload, state.additional_info);
         }
         self.report(state);

@@ -232,10 +232,11 @@ fn requests_without_a_usable_id_are_refused_and_one_stream_cannot_collect_withou
         assert!(matches!(&messages[..], [FromServer::Response(r)] if matches!(r.content, ResponseContent::Error(_))));
     }
     let commander = cluster.commander();
+    let mut last = None;
     for index in 0..=crate::limits::LOG_CAMPAIGNS_PER_PEER_MAX {
         cluster.say(commander, ToServer::Request(Request { id: index.to_string(), content: content() }));
+        last = cluster.take(commander).pop();
     }
-    let last = cluster.take(commander).pop();
     assert!(matches!(last, Some(FromServer::Response(r)) if matches!(r.content, ResponseContent::Error(_))));
 }
 
