@@ -470,8 +470,9 @@ impl<'a> RunningCall<'a> {
             Stage::Running => self.limit.map(|limit| limit.saturating_sub(age)),
             Stage::Asked(_, at) | Stage::Killed(_, at) => Some(until(at)),
         };
-        // A watch that does not move its time on is not allowed to make this a busy loop.
-        let progress = progress.filter(|at| *at > age).map(|at| at - age);
+        // One that is late is told soon. A watch that does not move its time on must not make this a busy loop.
+        let progress =
+            progress.map(|at| at.checked_sub(age).filter(|wait| !wait.is_zero()).unwrap_or(CHILD_POLL_INTERVAL));
         let without_pidfd = self.pidfd.is_none().then_some(CHILD_POLL_INTERVAL);
         let wait = [stage, progress, without_pidfd].into_iter().flatten().min()?;
         Timespec::try_from(wait).ok()

@@ -23,21 +23,25 @@
 //! logging.rs               log lines and fatal errors of server and agent                     [any]
 //! program.rs               how server and agent end: exit codes, help                         [main]
 //! folder_lock.rs           a folder that one process at a time may use                        [main]
+//! private_folder.rs        folders and files that nobody but our user may change           [any]
 //! vital.rs                 threads without which nothing goes on: turns, nudges           [all of them]
 //! service_manager.rs       systemd is told: ready, status, all threads go on                [notify]
 //! settings.rs              file < environment < flags, PEM texts, TLS decision                [main]
 //! model/                   values and rules: no I/O, no threads, no protobuf
 //!   yaml.rs                one YAML document with places and source texts                     -
+//!   yaml/budget.rs         what a YAML text becomes when its aliases are followed             -
 //!   manifest.rs            YAML text to DesiredState, errors with line numbers                -
 //!   lifecycle.rs           the `lifecycle:` block of a runtime configuration                  -
 //!   names.rs               names, and the instance name with its hash                         -
 //!   workload.rs            Workload and what its parts may say                                -
 //!   access_rules.rs        control interface rules as written                                 -
+//!   authorizer.rs          these rules against requests                                       -
 //!   validation.rs          which names, versions, masks and keys a state may have             -
 //!   execution_state.rs     ExecutionState, its transitions, what fulfils a dependency         -
 //!   complete_state.rs      DesiredState, WorkloadStates, agents; to and from the field tree   -
 //!   node.rs                the field tree                                                     -
 //!   field_path.rs          field masks: read, write, remove                                   -
+//!   mask_tree.rs           many masks as one tree                                           -
 //!   messages.rs            what programs say to each other, after the wire was checked        -
 //!   log_entries.rs         log lines cut to a size that every peer takes                      -
 //!   version.rs             the version rule of the hello                                      -
@@ -71,11 +75,13 @@
 //! server/                  ServerLoop: manifest in, plans out, states in, answers out [server]
 //!   settings.rs            command line, environment, config file                      [main]
 //!   agents.rs              connected agents and their streams                        [server]
+//!   requester.rs           whose a request is, and whether that may ask it            [server]
 //!   requests.rs            one function per request kind                             [server]
 //!   update.rs              the state that an update asks for                         [server]
 //!   state_view.rs          reads: only what the masks ask for                        [server]
 //!   state_store.rs         the desired state on disk, when that is wanted           [store]
 //!   templates.rs           config items into rendered workloads                      [server]
+//!   templates/cost.rs      what templates cost, what of the engine they may use      [server]
 //!   dependencies.rs        cycle check; deletes that wait for others                 [server]
 //!   plan.rs                old against new workloads, per agent                      [server]
 //!   mutating_hooks.rs      outside programs that change or veto an update, timed       [hook]
@@ -109,6 +115,7 @@
 //!   start_slots.rs         how many creates run at the same time                    [wl:name]
 //!   backoff.rs             retry and restart delays                                           -
 //!   workload_files.rs      files written before the container starts                [wl:name]
+//!   folder_removal.rs      folders removed, however deep they are       [wl:name] [scheduler]
 //!   state_checker.rs       one listing per engine, reports what changed        [watch:engine]
 //!   log_stream.rs          one container's log for one request                 [log:number]
 //!   control_interface/     workloads that talk to the cluster: where it is opened, answers delivered
@@ -116,8 +123,8 @@
 //!     poller.rs            the loop that serves all of them                         [control]
 //!     pipes.rs             two FIFOs                                      [wl:name] [control]
 //!     session.rs           hello, requests, what follows from them                  [control]
-//!     authorizer.rs        rules against requests                                   [control]
 //!     outbox.rs            what waits for one workload, bounded           [scheduler] [control]
+//!     lasting.rs           which events and lines a workload has asked for [scheduler] [control]
 //!   resources.rs           CPU and memory of the node                             [scheduler]
 //! runtime/                 the narrow waist to the engines, on the caller's thread
 //!                                                               [wl:name] [watch:engine]
@@ -127,7 +134,9 @@
 //!   container_config.rs    runtimeConfig and the arguments it turns into
 //!   container_engine.rs    create, start and clean-up, common to podman and nerdctl
 //!   container_list.rs      listings to ExecutionState
+//!   container_records.rs   which containers this agent made, and which only look so
 //!   pod_states.rs          containers of pods to ExecutionState
+//!   masking.rs             calls without the secrets in their options
 //!   log_reader.rs          what an engine's log prints, line by line             [log:number]
 //!   podman.rs podman_kube.rs containerd.rs   one engine each
 //!   kube_manifest.rs       Kubernetes manifests: control interface, names of pods
@@ -155,7 +164,7 @@
 //!   wishes.rs asked.rs     what the server was asked for, by commanders and by workloads over their agents
 //!   readiness.rs           which instances were found ready, counted once more
 //!   engine.rs sim_connector.rs coroutine.rs   an engine per node, its calls that take time
-//!   engine/starts.rs       never two containers of one workload
+//!   engine/starts.rs engine/ends.rs   never two containers of one workload; how they end
 //!   subscriber.rs disk.rs  commanders that follow events; where a server keeps its state
 //!   settled.rs trace.rs    what must hold once it is quiet; what happened before a failure
 //!   shrink.rs              a seed that fails, run with less and less
@@ -189,6 +198,8 @@ pub mod limits;
 pub mod logging;
 pub mod memory;
 pub mod model;
+#[cfg(feature = "agent")]
+pub mod private_folder;
 pub mod program;
 #[cfg(feature = "agent")]
 pub mod runtime;

@@ -55,23 +55,48 @@ const _: () = assert!(BURST_TRIM_FROM >= TRIM_FROM);
 /// A burst is over when no message was sent for this long.
 pub const BURST_OVER_AFTER: Duration = Duration::from_secs(1);
 
+// ---------------------------------------------------------------------- log
+
+/// Longest text of a log line, in bytes; the rest is cut. What an engine says has half of it.
+pub const LOG_RECORD_MAX: usize = 8 * 1024;
+const _: () = assert!(2 * ADDITIONAL_INFO_MAX <= LOG_RECORD_MAX);
+/// Log lines about what one source did within [`LOG_SOURCE_TIME`]; further ones are of no use.
+pub const LOG_SOURCE_LINES: u64 = 20;
+/// Time in which the lines about one source are counted.
+pub const LOG_SOURCE_TIME: Duration = Duration::from_secs(60);
+/// Sources whose lines are counted each by itself, more than a cluster has; all others share what one may write.
+pub const LOG_SOURCES: usize = 256;
+
 // ------------------------------------------------------------------- queues
 
 /// Messages from all peers waiting for the server; full means that readers wait and TCP slows the peers down.
 pub const SERVER_INBOX: usize = 1024;
+/// How many of them may be of one stream, so that one that never stops sending leaves places to others.
+pub const SERVER_INBOX_OF_STREAM: usize = SERVER_INBOX / 8;
 /// What large messages from all peers that wait for the server take, in bytes: room for one of the largest as people
 /// write them. A message that its reader holds until there is room counts not yet; that is at most one for each stream.
 pub const SERVER_INBOX_BYTES: usize = 4 * MESSAGE_MAX;
 /// Messages that take up to this many bytes need no room: [`SERVER_INBOX`] of them are bounded well enough.
 pub const INBOX_SMALL_MESSAGE: usize = 32 * 1024;
 const _: () = assert!(SERVER_INBOX * INBOX_SMALL_MESSAGE < SERVER_INBOX_BYTES);
-/// When this many messages wait for one peer, further log lines are dropped and of states only the newest are kept.
-/// Other messages are bounded by their bytes: a burst is normal, stuck is measured in time, see [`PEER_STUCK`].
+/// When this many messages wait for one peer, further log lines are dropped.
 pub const PEER_OUTBOX: usize = 4096;
-/// The largest messages that may wait for one peer, by their bytes as encoded.
-pub const PEER_OUTBOX_LARGEST: usize = 2;
+/// What waits for one peer may take so many bytes of memory, beside one large message: some thousands of events. A peer
+/// for which more waits is cut off. An ECU with a dozen peers has no more, and who is that far behind is better off with
+/// the state as it is then.
+pub const PEER_OUTBOX_BYTES: usize = 16 * 1024 * 1024;
+/// A message of so many bytes is a large one, of which one may wait beside the others: the hello of an agent with
+/// thousands of workloads, or the state of all of them.
+pub const PEER_OUTBOX_LARGE: usize = PEER_OUTBOX_BYTES / 4;
+/// Bytes of answers that wait for one peer or are being sent from which on no further request of that peer is served.
+/// Room for many small ones at once, and no large one is built before the one before it is gone.
+pub const PEER_ANSWERS_BYTES: usize = 128 * 1024;
 /// Bytes of log lines that may wait for one peer. More are dropped: lines are worth less than answers.
 pub const PEER_OUTBOX_LOG_BYTES: usize = 4 * LOG_MESSAGE_MAX;
+/// When states of so many bytes wait for one peer, only the newest of each instance are kept.
+pub const PEER_OUTBOX_STATES_BYTES: usize = 512 * 1024;
+/// Bytes of states in one message, about: each receiver has a copy of it while it is being sent.
+pub const STATES_MESSAGE_BYTES: usize = 1024 * 1024;
 /// What a waiting message counts beside its own bytes: about what it takes in the queue.
 pub const PEER_OUTBOX_ENTRY: usize = 256;
 /// Log collections of one peer whose dropped lines are counted; of others nothing is told.
@@ -132,22 +157,48 @@ pub const DECODED_ALWAYS: usize = 16 * 1024 * 1024;
 /// And this many times its own bytes more. States as people write them take three to five times theirs; a message of
 /// tiny parts would take a hundred times.
 pub const DECODED_FACTOR: usize = 8;
+/// Requests that wait, for hooks to be done with an update or for earlier answers to the same peer to be sent; more are
+/// refused.
+pub const REQUESTS_WAITING: usize = 256;
+/// What requests that wait take in memory, in bytes. A single one may be larger.
+pub const REQUESTS_WAITING_BYTES: usize = 32 * 1024 * 1024;
+/// How many of them may belong to one workload. Its agent lets [`CONTROL_REQUESTS`] through, but other implementations
+/// pass on all that it asks.
+pub const REQUESTS_WAITING_OF_WORKLOAD: usize = 16;
+/// What the requests of one workload that wait take in memory, in bytes. A single one may be larger.
+pub const REQUESTS_WAITING_OF_WORKLOAD_BYTES: usize = REQUESTS_WAITING_BYTES / 4;
+const _: () = assert!(CONTROL_REQUESTS < REQUESTS_WAITING_OF_WORKLOAD);
 /// Event subscriptions of one stream. An agent's stream carries those of all its workloads.
 pub const SUBSCRIPTIONS_PER_PEER_MAX: usize = 1024;
 /// Log collections that one stream may have running. An agent's stream carries those of all its workloads.
 pub const LOG_CAMPAIGNS_PER_PEER_MAX: usize = 1024;
+/// Event subscriptions of one workload among them. A program follows a few things.
+pub const SUBSCRIPTIONS_OF_WORKLOAD: usize = 64;
+/// Log collections of one workload among them. Each may be of many workloads.
+pub const LOG_CAMPAIGNS_OF_WORKLOAD: usize = 64;
 /// What the event subscriptions of one stream may take together, in bytes, and its log collections likewise: room for
 /// some that name each of 5,000 workloads.
 pub const LASTING_REQUESTS_BYTES: usize = 8 * 1024 * 1024;
+/// What those of one workload may take together, in bytes, and its log collections likewise.
+pub const LASTING_REQUESTS_OF_WORKLOAD_BYTES: usize = LASTING_REQUESTS_BYTES / 4;
 /// What a part of a mask or the name of an instance takes beside its text, in bytes, about.
 pub const LASTING_REQUEST_PART: usize = 32;
 /// Longest id of a request, in bytes. It is kept and sent to agents, with names of a stream and a workload before it.
 pub const REQUEST_ID_MAX: usize = 1024;
 /// Longest time that logs are asked for, in bytes; RFC 3339 needs about 35.
 pub const LOG_TIME_MAX: usize = 64;
-/// Parts that all field masks of one request may have together: a dozen masks for each of 5,000 workloads. Each may
-/// take some hundred bytes while the state is read.
+/// Parts that all field masks of one request may have together, each mask counted once: a dozen masks for each of 5,000
+/// workloads. Each may take a hundred bytes while the state is read.
 pub const MASKS_PARTS_MAX: usize = 250_000;
+/// Parts of all paths that one event may tell as changed: a dozen fields of each of 5,000 workloads. The paths to many
+/// fields of a deep config take far more memory than the update that changes them.
+pub const CHANGES_PARTS_MAX: usize = 250_000;
+/// Places in the rules of a workload that one of its requests may be compared with. A dozen masks for each of 5,000
+/// workloads need half a million; each takes some ten nanoseconds while the other workloads of the agent wait.
+pub const AUTHORIZER_STEPS_MAX: usize = 2_000_000;
+/// Masks of one read or subscription that may lead to the same field, because one has a wildcard where the other has a
+/// key. Each of them costs again for each field, and all others wait; people write two or three.
+pub const MASKS_OVERLAP_MAX: usize = 64;
 /// States of instances that an agent should not have, in bytes of their names and [`STRAY_STATE_ENTRY`] each: a few
 /// thousand. More can only be a mistake or an attack.
 pub const STRAY_STATES_BYTES: usize = 1024 * 1024;
@@ -167,6 +218,8 @@ pub const LOG_MESSAGE_MAX: usize = 2 * 1024 * 1024;
 
 /// Logs that one agent reads at the same time; each takes a thread and a process of the engine.
 pub const LOG_STREAMS_MAX: usize = 64;
+/// Those of them that one workload may have asked for, on this node or another one.
+pub const LOG_STREAMS_OF_WORKLOAD: usize = 16;
 /// Bytes read from an engine's log at once: what a pipe holds, so that a chatty container fills whole messages.
 pub const LOG_READ: usize = 64 * 1024;
 /// Lines read before they are sent. Empty lines cost far more in memory and on the wire than in the pipe.
@@ -251,22 +304,39 @@ pub const CONTROL_OUTBOX: usize = 1024;
 pub const CONTROL_OUTBOX_BYTES: usize = 8 * 1024 * 1024;
 /// Ids of a workload's cancelled collections and subscriptions that are remembered, so that each is cancelled once.
 pub const CONTROL_CANCELLED: usize = 1024;
+/// Event subscriptions and log collections of one workload that its agent knows of at the same time. A handful is
+/// normal; the agent has to tell what comes of them from what an earlier container of the workload had asked for.
+pub const CONTROL_LASTING: usize = SUBSCRIPTIONS_OF_WORKLOAD + LOG_CAMPAIGNS_OF_WORKLOAD;
+/// Bytes of their ids.
+pub const CONTROL_LASTING_BYTES: usize = 64 * 1024;
 /// Bytes read from or written to one workload before it is another one's turn.
 pub const CONTROL_TURN: usize = 64 * 1024;
-/// Requests of one workload that wait for the connection to the server. A program asks a few things at a time.
-pub const CONTROL_REQUESTS: usize = 64;
-/// Bytes of requests of one workload that wait for the connection to the server. A larger request waits alone.
+/// Requests of one workload under way: those that wait for the connection to the server, and those that it has not
+/// answered. A program asks a few things at a time; more waits in its pipe. An answer may be a whole state.
+pub const CONTROL_REQUESTS: usize = 4;
+/// Bytes of requests of one workload under way. A larger request goes alone.
 pub const CONTROL_REQUESTS_BYTES: usize = 2 * CONTROL_MESSAGE_MAX;
-/// Requests of one workload whose answers are missed when the connection to the server is lost; of older ones nothing
-/// is told. A program asks a few things at a time.
-pub const CONTROL_UNANSWERED: usize = 256;
+/// Cancellations of one workload under way, beside its requests: as many as it may have to cancel.
+pub const CONTROL_CANCEL_REQUESTS: usize = CONTROL_LASTING;
+/// Requests of one workload that were sent and not answered, which it is told when the connection is lost. Only a server
+/// that does not answer leaves more; of older ones nothing is told.
+pub const CONTROL_UNANSWERED: usize = 2 * (CONTROL_REQUESTS + CONTROL_CANCEL_REQUESTS);
+/// A request that found no room for this long is sent all the same: the server may owe an answer for ever. Longer than
+/// mutating hooks should take.
+pub const CONTROL_ANSWER_MAX: Duration = Duration::from_secs(60);
+/// Bytes of answers that a workload has not read from which on nothing more is asked for it: room for a few large ones.
+pub const CONTROL_UNREAD_BYTES: usize = CONTROL_OUTBOX_BYTES / 8;
+/// A request of a workload that does not read waits so long; then it is sent and older answers are lost. Some programs
+/// write only, and never ask what became of it.
+pub const CONTROL_UNREAD_MAX: Duration = Duration::from_secs(1);
 /// Requests up to this size, in bytes, are sent by the thread that read them if nothing waits before them. Writing a
 /// larger one takes longer than waking another thread.
 pub const CONTROL_SMALL_REQUEST: usize = 32 * 1024;
 /// Cancellations that wait for the connection to the server: what one connection may have running, twice.
 pub const CONTROL_CANCELS: usize = LOG_CAMPAIGNS_PER_PEER_MAX + SUBSCRIPTIONS_PER_PEER_MAX;
-/// Pause before a request that found no room is tried again. The connection empties its queue in milliseconds.
-pub const CONTROL_ROOM_RETRY: Duration = Duration::from_millis(10);
+/// Pause before a request that found no room is tried again although neither an answer came nor one was read: it may be
+/// overdue, or the connection is lost.
+pub const CONTROL_ROOM_RETRY: Duration = Duration::from_secs(1);
 /// First pause before it is tried again to reach a workload that does not read; it doubles. Nothing tells when a
 /// reader comes.
 pub const CONTROL_READER_RETRY: Duration = Duration::from_millis(5);
@@ -276,10 +346,6 @@ pub const CONTROL_READER_RETRY_MAX: Duration = Duration::from_millis(100);
 pub const CONTROL_READER_RETRY_AWAY: Duration = Duration::from_secs(1);
 /// A workload that has not read for this long is asked less often: each try wakes a processor that may sleep.
 pub const CONTROL_READER_AWAY: Duration = Duration::from_secs(10);
-/// Log lines about one workload's mistakes within [`CONTROL_COMPLAINTS_TIME`]; further ones are of no use.
-pub const CONTROL_COMPLAINTS: u32 = 20;
-/// Time in which a workload's mistakes are counted.
-pub const CONTROL_COMPLAINTS_TIME: Duration = Duration::from_secs(60);
 /// Characters of a text from a workload that are shown in a log line.
 pub const CONTROL_LOGGED_TEXT: usize = 200;
 /// Bytes left over by an earlier user of a pipe that are thrown away at once: what a pipe can hold.
@@ -295,6 +361,26 @@ pub const EXCERPT_MAX: usize = 200;
 pub const MASK_PARTS_MAX: usize = 256;
 /// Longest manifest or state file read, in bytes: more does not fit into a message of the size that is the default.
 pub const MANIFEST_MAX: u64 = MESSAGE_MAX as u64;
+/// What a node of a YAML text counts beside its text, in bytes; about as much as it takes, as the text does, a few times
+/// while it is read.
+pub const YAML_NODE: usize = 64;
+/// What a line counts for each list and mapping around it, in bytes: it is indented so far when it is written again.
+pub const YAML_INDENT: usize = 2;
+/// Lists and mappings of a YAML text may be nested this deep; its reader takes no more.
+pub const YAML_DEPTH_MAX: usize = 128;
+/// What a runtime configuration, or the Kubernetes manifest in one, may become when its aliases are followed, in bytes:
+/// some 50,000 nodes or 4 MB of text, which is what other implementations receive at most. Its reader takes about four
+/// times as much, so that an agent stays below 50 MB.
+pub const YAML_CONFIG_MAX: usize = FOREIGN_MESSAGE_MAX;
+/// The same for the manifest that a server starts with, so that it stays below 100 MB.
+pub const YAML_MANIFEST_MAX: usize = 16 * 1024 * 1024;
+/// The same for files that `ank` reads: whatever fits into a message.
+pub const YAML_FILE_MAX: usize = MESSAGE_MAX;
+/// What the runtime configurations of one update or start that may have a `lifecycle:` block become together, in bytes.
+/// They are read one after the other, about 10 ns for each byte, and everybody waits.
+pub const LIFECYCLE_TEXTS_MAX: usize = 64 * 1024 * 1024;
+/// A YAML text that becomes this many bytes is read while no other such text is. Most are much smaller.
+pub const YAML_ALONE_FROM: usize = 256 * 1024;
 /// Workloads of a dependency cycle that a refusal names; the first and the last ones of more say as much.
 pub const CYCLE_SHOWN_MAX: usize = 10;
 /// Unknown keys of one manifest that are warned about; more would hide the first ones.
@@ -304,6 +390,9 @@ pub const MANIFEST_WARNINGS_MAX: usize = 20;
 
 /// Longest time that a `lifecycle:` block may name: a day. More can only be a mistake.
 pub const LIFECYCLE_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Longest time that one answer to a check may take. It keeps a socket, or a process of the engine; who needs longer does
+/// not work. A watchdog that a workload notifies may have any time: nothing waits for it.
+pub const PROBE_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 /// Shortest period and timeout of a check. Faster ones would only cost.
 pub const PROBE_PERIOD_LOWEST: Duration = Duration::from_millis(50);
 /// Shortest restart delay that a block may begin with. A container needs about that long to start.
@@ -326,10 +415,18 @@ pub const PROBE_SLACK: Duration = Duration::from_millis(20);
 pub const PROBE_UNSENT_RETRY: Duration = Duration::from_millis(100);
 /// Checks of one workload by a command are at least this far apart: each is a process, and one of the engine's.
 pub const EXEC_SPACING: Duration = Duration::from_secs(1);
-/// Commands that check something at the same time. More wait for their turn: each costs the engine a tenth of a second.
+/// Commands that check something at the same time, at most one of each workload. More wait for their turn: each costs
+/// the engine a tenth of a second.
 pub const EXEC_PARALLEL: usize = 4;
+/// A command that takes longer gives its slot back, so that hanging ones of some workloads delay no others for long.
+pub const EXEC_SLOT_MAX: Duration = Duration::from_secs(2);
+/// Commands that are waited for, hanging ones among them: each is a process of the engine, with some 10 MB.
+pub const EXEC_RUNNING_MAX: usize = 16;
+const _: () = assert!(EXEC_RUNNING_MAX > EXEC_PARALLEL);
 /// Bytes read of an answer to an HTTP request: its first line counts only.
 pub const HTTP_ANSWER_MAX: usize = 512;
+/// Bytes of that answer that are read after it, so that the connection ends in order: some pages. Until the next check.
+pub const HTTP_REST_MAX: usize = 64 * 1024;
 /// Bytes kept of what a command said when its check failed; it has to fit into [`CONDITION_INFO_MAX`] with the rest.
 pub const PROBE_REASON_MAX: usize = 120;
 /// Longest notification read, in bytes; what systemd takes.
@@ -351,6 +448,8 @@ const _: () = assert!(PATH_WAIT.as_millis() * PATH_THREADS as u128 * 2 < TURN_MA
 
 // --------------------------------------------------------------- persistence
 
+/// Maps and lists of a stored state are nested this deep at most. Manifests nest less deep than 128.
+pub const STORED_DEPTH_MAX: usize = 256;
 /// Pause before a state that could not be stored is tried again. A full disk seldom gets better at once.
 pub const STORE_RETRY: Duration = Duration::from_secs(30);
 
@@ -364,20 +463,46 @@ pub const RENDERED_MAX: usize = MESSAGE_MAX / 4;
 /// Text that all templates of one update may become, in bytes; agents could not be told more.
 pub const RENDERED_UPDATE_MAX: usize = 2 * MESSAGE_MAX;
 const _: () = assert!(2 * TEMPLATE_DEPTH_MAX * 16 * 1024 < STACK_SERVER);
-/// Elements and their parameters that all templates of one update may render. Thousands of workloads with loops need
-/// some 100,000; nested loops over a list that is not even long would never end. A step takes about a microsecond, and
-/// everybody waits.
+/// Steps that all templates of one update may take. A step is at most about a microsecond on a small PC, and everybody
+/// waits meanwhile. Thousands of workloads with loops need some 100,000; nested loops over a list that is not even long
+/// would never end.
 pub const TEMPLATE_STEPS_MAX: usize = 1_000_000;
-/// A step counts once more for this many bytes of config values, since it may compare or copy them.
-pub const TEMPLATE_STEP_BYTES: usize = 16 * 1024;
-/// Each tag of a template takes one step for this many bytes of the template, which are read again for it.
-pub const TEMPLATE_TAG_BYTES: usize = 512;
+/// Steps that all templates of a start may take: what several updates have led to. Agents wait meanwhile, at most two
+/// seconds, and then start what is rendered; the rest has failed.
+pub const TEMPLATE_START_STEPS: usize = 1_600_000;
+/// One part of so many of these is shared evenly by all workloads of a start; the rest is for those that need more.
+pub const TEMPLATE_START_SHARE: usize = 4;
+const _: () = assert!(TEMPLATE_START_STEPS - TEMPLATE_START_STEPS / TEMPLATE_START_SHARE > TEMPLATE_STEPS_MAX);
+/// Bytes of config values that are copied or compared in one step.
+pub const TEMPLATE_STEP_BYTES: usize = 1024;
+/// Bytes of a template outside of its tags that are compiled in one step; each takes 41 ns, in a comment 62 ns.
+pub const TEMPLATE_RAW_BYTES: usize = 16;
+/// Bytes inside of a tag that are compiled in one step; a parameter takes up to a microsecond.
+pub const TEMPLATE_TAG_INSIDE: usize = 3;
+/// Steps to compile a tag, beside its length.
+pub const TEMPLATE_TAG_STEPS: usize = 3;
+/// Bytes before a tag that are read again for it in one step; each takes up to 2 ns.
+pub const TEMPLATE_TAG_BYTES: usize = 256;
+/// Bytes that are looked at for the end of a comment in one step; each takes 68 ns.
+pub const TEMPLATE_COMMENT_BYTES: usize = 14;
+/// Bytes that are looked at for the last bracket in one step; each takes 2.4 ns.
+pub const TEMPLATE_BRACKET_BYTES: usize = 400;
+/// Blocks around a path that make it cost one step more: its way is followed from the outermost one, 30 ns for each.
+pub const TEMPLATE_LEVELS: usize = 16;
+/// Parts of a path that make it cost one step more; each takes 29 ns.
+pub const TEMPLATE_PATH_PARTS: usize = 16;
+/// What a literal of a template takes beside its text, in bytes, about; a loop copies it for 42 ns.
+pub const TEMPLATE_LITERAL_ENTRY: usize = 64;
+/// Bytes that are rendered in one step; a list takes some 10 ns for each.
+pub const TEMPLATE_OUTPUT_BYTES: usize = 192;
 /// Config values that the templates of one workload can name, in bytes. The engine gets a copy of them.
 pub const TEMPLATE_VALUES_MAX: usize = RENDERED_MAX;
-/// What a config value takes in that copy beside its text, in bytes, about.
+/// What a config value, or a key, takes in that copy beside its text, in bytes, about.
 pub const TEMPLATE_VALUE_ENTRY: usize = 64;
-/// Bytes of config values that are copied in one step.
-pub const TEMPLATE_COPY_BYTES: usize = 1024;
+/// What a mapping takes in that copy beside its entries, in bytes: room for eleven.
+pub const TEMPLATE_VALUE_MAP: usize = 640;
+/// Copies of config values that blocks and parameters inside of each other may hold at the same time, in bytes.
+pub const TEMPLATE_COPIES_MAX: usize = 4 * TEMPLATE_VALUES_MAX;
 
 // ----------------------------------------------------------------- settings
 
@@ -407,10 +532,6 @@ pub const HOOK_TIMEOUT_S: u16 = 10;
 pub const HOOK_KILL_GRACE: Duration = Duration::from_millis(500);
 /// Standard error kept of a hook, in bytes. It becomes part of an answer.
 pub const HOOK_ERROR_MAX: usize = 4 * 1024;
-/// Requests that wait until the hooks are done with an update; more are refused.
-pub const HOOK_WAITING: usize = 256;
-/// Bytes of requests that wait for hooks. Room for two updates of the size that is the default.
-pub const HOOK_WAITING_BYTES: usize = 2 * MESSAGE_MAX;
 const _: () = assert!(HOOK_KILL_GRACE.as_millis() < STOP_DEADLINE.as_millis());
 
 // ------------------------------------------------------------------ engines
@@ -444,6 +565,8 @@ pub const KUBE_NEWS: usize = 64;
 pub const ENGINE_OUTPUT_MAX: usize = 16 * 1024 * 1024;
 /// Standard error kept of one engine call, in bytes.
 pub const ENGINE_ERROR_MAX: usize = 4 * 1024;
+/// A hidden value of fewer bytes is left in what an engine says: it would be found in the middle of words.
+pub const MASKED_VALUE_MIN: usize = 4;
 /// An engine's call that is ended gets this long after SIGTERM before SIGKILL.
 pub const ENGINE_KILL_GRACE: Duration = Duration::from_secs(2);
 /// After an exit was seen, podman may still say running for this long.
@@ -489,5 +612,13 @@ pub const RESTART_RESET: Duration = Duration::from_secs(60);
 pub const RESTART_SPACING: Duration = Duration::from_secs(1);
 /// Additional info in a report, in bytes; the rest of a long engine message is cut.
 pub const ADDITIONAL_INFO_MAX: usize = 4 * 1024;
+/// Bytes of the longest path that the kernel takes, its end included; an engine could not mount a file at a longer one.
+pub const PATH_MAX: usize = 4096;
+/// Longest removal of what a workload left in the agent's folder; nobody but that workload waits for it. A container can
+/// make as many entries there as the file system takes: a million are removed in this time in memory, some ten thousand on
+/// a slow disk.
+pub const REMOVAL_MAX: Duration = Duration::from_secs(60);
+/// The same on the scheduler's thread, where all workloads wait for it.
+pub const REMOVAL_TURN_MAX: Duration = Duration::from_millis(100);
 /// How often the agent reports its load.
 pub const LOAD_INTERVAL: Duration = Duration::from_secs(2);

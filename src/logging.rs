@@ -1,16 +1,25 @@
-//! Log lines of server and agent on standard error, and fatal errors that no filter hides.
+//! Log lines of server and agent on standard error, and fatal errors that no filter hides. Texts of others cannot do
+//! anything in a line, and who causes many lines gets no more of them for a while.
 //!
 //! Thread: any; the logger is set once by `main`. `ank` prints for people instead and does not use this.
+//! Owns: how many lines each source has caused.
 
+use crate::clock::{Clock, SystemClock};
+use crate::limits::{LOG_RECORD_MAX, LOG_SOURCE_LINES, LOG_SOURCE_TIME, LOG_SOURCES};
+use crate::model::names::excerpt;
 use env_logger::Builder;
 use log::Level;
+use std::collections::HashMap;
 use std::error::Error;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Levels shown when `RUST_LOG` says nothing. What the gRPC library calls info is about its own insides.
 const DEFAULT_FILTER: &str = "info,grpcio=warn";
+/// The source of what the gRPC library complains about, which does not say whose fault it is.
+const LIBRARY: &str = "the gRPC library";
 /// How the modules of all programs begin.
 const OWN_MODULES: &str = env!("CARGO_CRATE_NAME");
 
@@ -27,6 +36,15 @@ pub fn init(program: &str) {
         .parse_filters(&filter)
         .format(move |out, record| {
             let module = record.module_path().unwrap_or_default();
+            if module.starts_with("grpcio") && record.level() <= Level::Warn {
+                let ruling = ask(LIBRARY);
+                if let Some(note) = ruling.note {
+                    out.write_all(line(SystemTime::now(), Level::Warn, module, &note, colours).as_bytes())?;
+                }
+                if !ruling.write {
+                    return Ok(());
+                }
+            }
             out.write_all(line(SystemTime::now(), record.level(), module, record.args(), colours).as_bytes())
         })
         .try_init();
@@ -49,6 +67,105 @@ fn own_modules(filter: &str, program: &str) -> String {
         _ => text.to_owned(),
     };
     filter.split(',').map(directive).collect::<Vec<_>>().join(",")
+}
+
+/// A text as a log line shows it: not too long, continuation lines indented, and what would do something in a terminal
+/// or change the order of the characters written out.
+fn harmless(text: &str) -> String {
+    let kept = &text[..text.floor_char_boundary(LOG_RECORD_MAX)];
+    let mut shown = String::with_capacity(kept.len());
+    for character in kept.chars() {
+        match character {
+            '\n' => shown.push_str("\n    "),
+            '\t' => shown.push('\t'),
+            '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}' => {
+                shown.extend(character.escape_unicode());
+            }
+            _ if character.is_control() => shown.extend(character.escape_default()),
+            _ => shown.push(character),
+        }
+    }
+    if kept.len() < text.len() {
+        shown.push_str(&format!("... ({} bytes)", text.len()));
+    }
+    shown
+}
+
+// ---------------------------------------------------------- lines of one source
+
+/// Whether a line about what `source` did may be written. A source is whoever can cause such lines as often as it
+/// likes: an address, an agent, a workload. When it has caused [`LOG_SOURCE_LINES`], one more line says that further ones
+/// are left out for [`LOG_SOURCE_TIME`].
+#[must_use]
+pub fn may_log(source: &str) -> bool {
+    let ruling = ask(source);
+    if let Some(note) = ruling.note {
+        log::warn!("{note}");
+    }
+    ruling.write
+}
+
+fn ask(source: &str) -> Ruling {
+    static SOURCES: LazyLock<Mutex<Sources>> = LazyLock::new(Mutex::default);
+    SOURCES.lock().unwrap_or_else(PoisonError::into_inner).ask(source, SystemClock.now())
+}
+
+/// What becomes of a line.
+#[derive(Debug, PartialEq, Eq)]
+struct Ruling {
+    /// Whether it is written.
+    write: bool,
+    /// A line to write before it or in its place.
+    note: Option<String>,
+}
+
+/// Lines of all sources, of [`LOG_SOURCES`] each by itself.
+#[derive(Debug, Default)]
+struct Sources {
+    of: HashMap<String, Lines>,
+    others: Lines,
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    since: Option<Instant>,
+    count: u64,
+}
+
+impl Sources {
+    fn ask(&mut self, source: &str, now: Instant) -> Ruling {
+        let source = excerpt(source);
+        if !self.of.contains_key(&*source) && self.of.len() >= LOG_SOURCES {
+            self.of.retain(|_, lines| !lines.is_over(now));
+        }
+        if self.of.len() < LOG_SOURCES || self.of.contains_key(&*source) {
+            self.of.entry(source.to_string()).or_default().ask(&source, now)
+        } else {
+            self.others.ask("many others", now)
+        }
+    }
+}
+
+impl Lines {
+    fn is_over(&self, now: Instant) -> bool {
+        self.since.is_none_or(|since| now.saturating_duration_since(since) >= LOG_SOURCE_TIME)
+    }
+
+    fn ask(&mut self, source: &str, now: Instant) -> Ruling {
+        let mut note = None;
+        if self.is_over(now) {
+            let left_out = self.count.saturating_sub(LOG_SOURCE_LINES);
+            note = (left_out > 0).then(|| format!("{left_out} log lines about '{source}' were left out."));
+            *self = Self { since: Some(now), count: 0 };
+        }
+        self.count = self.count.saturating_add(1);
+        if self.count == LOG_SOURCE_LINES + 1 {
+            note = Some(format!(
+                "Many log lines are about '{source}': further ones are left out for {LOG_SOURCE_TIME:?}."
+            ));
+        }
+        Ruling { write: self.count <= LOG_SOURCE_LINES, note }
+    }
 }
 
 /// An error with all its causes in one line.
@@ -74,7 +191,7 @@ fn line(now: SystemTime, level: Level, module: &str, text: &dyn Display, colours
         Level::Trace => "\x1b[36m",
     };
     let plain = if colour.is_empty() { "" } else { "\x1b[0m" };
-    let text = text.to_string().replace('\n', "\n    ");
+    let text = harmless(&text.to_string());
     let time = utc(now);
     if module.is_empty() {
         format!("[{time} {colour}{level}{plain}] {text}\n")
@@ -128,6 +245,55 @@ mod tests {
         assert_eq!(line(at, Level::Info, "a::b", &"x\ny", false), "[1970-01-01T00:00:00Z INFO  a::b] x\n    y\n");
         assert_eq!(line(at, Level::Error, "", &"what: 'why'", false), "[1970-01-01T00:00:00Z ERROR] what: 'why'\n");
         assert!(line(at, Level::Warn, "m", &"x", true).contains("\x1b[33mWARN \x1b[0m m] x"));
+    }
+
+    #[test]
+    fn texts_of_others_do_nothing_in_a_line_and_are_not_endless() {
+        let shown = |text: &str| line(UNIX_EPOCH, Level::Info, "m", &text, false);
+        let begin = "[1970-01-01T00:00:00Z INFO  m] ";
+        for (text, expected) in [
+            ("\x1b[2J\x07", "\\u{1b}[2J\\u{7}"),
+            ("a\r\n[1970-01-01T00:00:00Z ERROR m] b", "a\\r\n    [1970-01-01T00:00:00Z ERROR m] b"),
+            ("\u{9b}31m\u{202e}\u{2028}", "\\u{9b}31m\\u{202e}\\u{2028}"),
+            ("ä\t🦀 \"'\\", "ä\t🦀 \"'\\"),
+        ] {
+            assert_eq!(shown(text), format!("{begin}{expected}\n"));
+        }
+        for text in ["x".repeat(10_000_000), "\n".repeat(10_000_000), "\x1b".repeat(10_000_000), "ä".repeat(5_000_000)]
+        {
+            let shown = shown(&text);
+            assert!(shown.len() < 10 * LOG_RECORD_MAX && shown.ends_with("... (10000000 bytes)\n"), "{}", shown.len());
+        }
+    }
+
+    #[test]
+    fn who_floods_the_log_is_left_out_for_a_while_and_others_are_not() {
+        let (mut sources, start) = (Sources::default(), SystemClock.now());
+        let mut flood = |after: Duration| -> (usize, Vec<String>) {
+            let rulings: Vec<Ruling> = (0..1000).map(|_| sources.ask("10.0.0.1", start + after)).collect();
+            let written = rulings.iter().filter(|ruling| ruling.write).count();
+            (written, rulings.into_iter().filter_map(|ruling| ruling.note).collect())
+        };
+        let many = "Many log lines are about '10.0.0.1': further ones are left out for 60s.".to_owned();
+        assert_eq!(flood(Duration::ZERO), (LOG_SOURCE_LINES as usize, vec![many.clone()]));
+        assert_eq!(flood(LOG_SOURCE_TIME / 2), (0, vec![]));
+        let left_out = "1980 log lines about '10.0.0.1' were left out.".to_owned();
+        assert_eq!(flood(LOG_SOURCE_TIME), (LOG_SOURCE_LINES as usize, vec![left_out, many]));
+        assert_eq!(sources.ask("10.0.0.2", start + LOG_SOURCE_TIME), Ruling { write: true, note: None });
+    }
+
+    #[test]
+    fn ever_new_sources_share_what_one_may_write_and_take_bounded_memory() {
+        let (mut sources, now) = (Sources::default(), SystemClock.now());
+        assert!(sources.ask("known", now).write);
+        let new = |number: i32| format!("{number} {}", "x".repeat(1000));
+        let written = (0..100_000).filter(|number| sources.ask(&new(*number), now).write).count();
+        assert_eq!(written, LOG_SOURCES - 1 + LOG_SOURCE_LINES as usize);
+        assert!(sources.of.len() <= LOG_SOURCES && sources.of.keys().all(|key| key.len() < 300));
+        assert!(sources.ask("known", now).write);
+        // Those who are silent for a while make room.
+        assert!(sources.ask("new", now + LOG_SOURCE_TIME).write);
+        assert_eq!(sources.of.len(), 1);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //!
 //! Thread: the test's. Owns: one scratch folder per test, with all that the scripts write, and the program they start.
 
-#![allow(clippy::disallowed_methods, clippy::print_stderr)] // Tests start processes, and say what they cannot do here.
+#![allow(clippy::disallowed_methods)] // Tests start processes.
 
 mod support;
 
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use support::process::{clean_command, is_alive};
-use support::{scratch, wait_until};
+use support::{leave_out, scratch, wait_until};
 use tempfile::TempDir;
 
 /// Where the scripts come from.
@@ -30,7 +30,7 @@ impl Script {
     /// The script of `service` with this start-stop-daemon; `None` when it cannot be tried on this machine.
     fn new(service: &'static str, daemon: &str) -> Option<Self> {
         if !rustix::process::getuid().is_root() || !Path::new(daemon).exists() {
-            eprintln!("not tried: needs root and '{daemon}'");
+            leave_out(&format!("init scripts with '{daemon}'"), "it needs root and that program");
             return None;
         }
         let folder = scratch::folder("init");
@@ -137,6 +137,36 @@ fn init_scripts_start_once_restart_and_stop() {
         assert!(!is_alive(second) && !script.pid_file().exists());
         assert_eq!(script.run("stop"), said(&format!("{name} is not running")));
         assert_eq!(script.run("status"), (Some(3), format!("{name} not running\n")));
+    });
+}
+
+#[test]
+fn what_a_program_logs_takes_bounded_room_and_the_last_of_it_is_kept() {
+    const LINES: usize = 3000;
+    const PIECES: usize = 40;
+    with_each_script(|script| {
+        let chatty = script.path(script.service);
+        let line = "x".repeat(90);
+        let program = format!(
+            "#!/bin/sh\ntrap 'kill $!; exit' TERM\ni=0\nwhile [ $i -lt {LINES} ]; do i=$((i + 1)); echo $i {line}; done\n\
+             sleep 60 &\nwait\n"
+        );
+        fs::write(&chatty, program).expect("own folder is writable");
+        fs::set_permissions(&chatty, fs::Permissions::from_mode(0o755)).expect("own folder is writable");
+        let text = fs::read_to_string(script.path("script")).expect("it is there");
+        let daemon = text.lines().find(|line| line.starts_with("DAEMON=")).expect("it names its program");
+        let text = text.replace(daemon, &format!("DAEMON={}", chatty.display()));
+        let text = text.replace("LOGPIECES=2048", &format!("LOGPIECES={PIECES}"));
+        fs::write(script.path("script"), text).expect("own folder is writable");
+        assert_eq!(script.run("start"), said(&format!("Starting {}", script.service)), "{}", script.log());
+        let earlier = script.path("var/log").join(format!("{}.log.1", script.service));
+        let kept = || fs::read_to_string(&earlier).unwrap_or_default() + &script.log();
+        let last = format!("\n{LINES} {line}\n");
+        wait_until("the last line is in the log", || kept().ends_with(&last));
+        let size = kept().len();
+        assert!((PIECES * line.len()..=2 * PIECES * 1024).contains(&size), "{size} bytes");
+        assert_eq!(script.run("stop").0, Some(0));
+        assert!(kept().ends_with(&last), "it is still there");
     });
 }
 

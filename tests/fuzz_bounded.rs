@@ -17,6 +17,8 @@ use targets::Target;
 
 /// Changed inputs of each target.
 const INPUTS: usize = 1500;
+/// Of those that write files or read command lines.
+const INPUTS_SLOW: usize = 300;
 /// Longest input, in bytes.
 const LENGTH_MAX: usize = 16 * 1024;
 
@@ -33,10 +35,11 @@ fn feed(name: &str, target: Target, input: &[u8], origin: &str) {
 }
 
 /// The target on a thread with the stack of the server's thread.
-fn run(index: usize) {
+fn run(wanted: &'static str) {
     let stack = ankaios_lite::limits::STACK_SERVER;
     let body = move || {
-        let (name, target, seeds) = targets::all().into_iter().nth(index).expect("there are that many");
+        let (name, target, seeds) =
+            targets::all().into_iter().find(|(name, ..)| *name == wanted).expect("there is such a target");
         for (number, seed) in seeds.iter().enumerate() {
             feed(name, target, seed, &format!("seed {number}"));
         }
@@ -44,7 +47,8 @@ fn run(index: usize) {
             feed(name, target, &input, &path);
         }
         let mut random = fastrand::Rng::with_seed(7);
-        for round in 0..number("ANKAIOS_FUZZ_INPUTS").unwrap_or(INPUTS) {
+        let inputs = if ["settings", "files", "records"].contains(&name) { INPUTS_SLOW } else { INPUTS };
+        for round in 0..number("ANKAIOS_FUZZ_INPUTS").unwrap_or(inputs) {
             feed(name, target, &changed(&mut random, &seeds), &format!("input {round}"));
         }
     };
@@ -64,7 +68,7 @@ fn found(name: &str) -> Vec<(String, Vec<u8>)> {
 // ----------------------------------------------------------- random changes
 
 /// Pieces that mean something in one of the targets.
-const PIECES: [&str; 30] = [
+const PIECES: [&str; 46] = [
     "*",
     ".",
     "\n",
@@ -95,6 +99,22 @@ const PIECES: [&str; 30] = [
     "\0",
     "apiVersion: v1\n",
     "---\n",
+    "\"Id\":",
+    "null,",
+    "[[",
+    "\\u0000",
+    "-1",
+    "18446744073709551616",
+    "1e400",
+    "../",
+    "/",
+    "\r\n",
+    "{{#> x}}",
+    "{{> @partial-block}}",
+    "(lookup a b)",
+    "= \"\"\"",
+    "\u{1b}[2J",
+    "name=",
 ];
 
 /// One of the seeds with up to eight changes.
@@ -139,17 +159,17 @@ fn insert(input: &mut Vec<u8>, at: usize, bytes: &[u8]) {
 
 #[test]
 fn a_manifest_of_any_bytes_is_read_or_refused() {
-    run(0);
+    run("manifest");
 }
 
 #[test]
 fn masks_of_any_bytes_read_what_they_select_and_update_all_or_nothing() {
-    run(1);
+    run("masks");
 }
 
 #[test]
 fn messages_of_any_bytes_are_answered_and_survive_the_way_there_and_back() {
-    run(2);
+    run("messages");
 }
 
 #[test]
@@ -169,5 +189,76 @@ fn what_the_targets_begin_with_is_written_where_cargo_fuzz_looks() {
 
 #[test]
 fn bytes_of_a_workload_get_through_only_as_what_its_rules_allow() {
-    run(3);
+    run("control");
+}
+
+#[test]
+fn outputs_of_engines_show_containers_of_the_agent_only() {
+    run("engines");
+}
+
+#[test]
+fn configurations_of_all_runtimes_are_read_or_refused() {
+    run("configs");
+}
+
+#[test]
+fn templates_of_any_bytes_are_rendered_or_refused() {
+    run("templates");
+}
+
+#[test]
+fn config_files_of_any_bytes_are_read_or_refused_by_each_program() {
+    run("settings");
+}
+
+#[test]
+fn what_hooks_write_is_read_whole_or_refused() {
+    run("hooks");
+}
+
+#[test]
+fn a_stored_state_of_any_bytes_is_read_or_refused() {
+    run("stored");
+}
+
+#[test]
+fn answers_to_probes_hold_or_fail() {
+    run("probes");
+}
+
+#[test]
+fn logs_of_any_bytes_become_their_lines() {
+    run("logs");
+}
+
+#[test]
+fn names_addresses_versions_and_states_of_any_bytes_are_read_or_refused() {
+    run("texts");
+}
+
+#[test]
+fn files_of_any_names_stay_in_the_folder_of_their_workload() {
+    run("files");
+}
+
+#[test]
+fn records_of_any_bytes_stop_no_agent() {
+    run("records");
+}
+
+/// A target that is not everywhere would be run by nobody.
+#[test]
+fn each_target_is_known_to_cargo_fuzz_and_to_its_script() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = |path: &str| fs::read_to_string(top.join(path)).expect("it is readable");
+    let mut names: Vec<&str> = targets::all().iter().map(|(name, ..)| *name).collect();
+    names.sort_unstable();
+    let (manifest, own) = (text("tests/fuzz/Cargo.toml"), text("tests/fuzz_bounded.rs"));
+    assert!(text("tests/scripts/fuzz.sh").contains(&format!("all=({})", names.join(" "))), "all=({})", names.join(" "));
+    for name in names {
+        assert!(text(&format!("tests/fuzz/fuzz_targets/{name}.rs")).contains(&format!("targets::{name}(bytes)")));
+        assert!(manifest.contains(&format!("path = \"fuzz_targets/{name}.rs\"")), "{name}");
+        assert!(own.contains(&format!("run(\"{name}\");")), "{name} does not run here");
+    }
 }

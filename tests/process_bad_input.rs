@@ -505,3 +505,23 @@ fn agent_refuses_what_it_cannot_start_with() {
         assert!(log.contains(text), "no \"{text}\" in: {log}");
     }
 }
+
+#[test]
+fn a_mount_point_that_an_earlier_server_took_fails_its_workload_alone() {
+    let file = "    files:\n    - {mountPoint: '/x,source=/,destination=/host', data: d}\n";
+    let text = manifest(&[workload("bad", "run"), workload("good", "run")]);
+    let text = text.replacen("    runtimeConfig:", &format!("{file}    runtimeConfig:"), 1);
+    let mut cluster = Cluster::prepare();
+    let startup = cluster.write("startup.yaml", &text).to_string_lossy().into_owned();
+    cluster.start_server(&["-m", &startup]);
+    cluster.start_agent("agent_A");
+    let row = cluster.wait_for_state("bad", "Pending(StartingFailed)");
+    let expected =
+        "Failed to create workload file: 'invalid mount point '/x,source=/,destination=/host': 'It contains ','";
+    assert!(row.info.starts_with(expected), "{row:?}");
+    cluster.wait_for_state("good", "Running(Ok)");
+    assert_eq!(cluster.engine.calls_of("run", "bad.").len(), 0);
+    let output = apply(&cluster, &text);
+    fails_beginning_with(&output, "Command failed: 'Invalid manifest data provided: ");
+    assert!(output.stderr.contains("workload 'bad': Unsupported mount point"), "{}", output.stderr);
+}

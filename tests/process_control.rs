@@ -6,15 +6,22 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use ankaios_lite::limits::MESSAGE_MAX;
-use ankaios_lite::model::messages::{RequestContent, Response, ResponseContent, ToServer, ToWorkload, UpdateState};
+use ankaios_lite::limits::{CONNECT_MAX, LOG_SOURCE_LINES, MESSAGE_MAX};
+use ankaios_lite::model::messages::{
+    FromServer, Request, RequestContent, Response, ResponseContent, ToServer, ToWorkload, UpdateState,
+};
 use ankaios_lite::model::node::Node;
+use ankaios_lite::model::version::VERSION;
 use ankaios_lite::vital::VitalThreads;
-use ankaios_lite::wire::address::{ListenAddress, Security};
+use ankaios_lite::wire::address::{ListenAddress, Security, ServerUrl};
+use ankaios_lite::wire::client::{ClientOptions, ClientReceiver, ClientSender, Hangup, Service, connect};
 use ankaios_lite::wire::outbox::Outbox;
 use ankaios_lite::wire::server_endpoint::{EndpointOptions, PeerEvent, ServerEndpoint};
 use crossbeam_channel::{Receiver, bounded};
@@ -22,7 +29,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use support::control_client::{folder, logs, read, tree};
 use support::process::{memory_peak_kib, thread_names};
-use support::{Cluster, ControlClient, LIMIT, Recorder, manifest, poll, wait_until, workload};
+use support::{Cluster, ControlClient, LIMIT, Recorder, SmallDisk, leave_out, manifest, poll, wait_until, workload};
 
 const WEB: &str = "web";
 /// After so long without an answer something is said again; far longer than any answer takes.
@@ -110,6 +117,89 @@ fn inode(path: &Path) -> u64 {
 
 fn denied() -> ResponseContent {
     ResponseContent::Error("Access denied".to_owned())
+}
+
+/// The connection of an agent in wrong hands: what workloads of `agent` are said to ask, and the answers.
+struct WrongHands {
+    sender: ClientSender,
+    receiver: ClientReceiver,
+    _hangup: Hangup,
+}
+
+impl WrongHands {
+    fn connect(cluster: &Cluster, agent: &str) -> Self {
+        let options = ClientOptions {
+            url: ServerUrl::parse(&cluster.url()).expect("a URL"),
+            security: Security::Insecure,
+            service: Service::Agent,
+            connect_limit: CONNECT_MAX,
+            message_max: MESSAGE_MAX,
+        };
+        let hello =
+            ToServer::AgentHello { agent: agent.to_owned(), version: VERSION.to_owned(), tags: BTreeMap::new() };
+        let (sender, receiver, hangup) = connect(&options, hello).expect("the server accepts connections");
+        Self { sender, receiver, _hangup: hangup }
+    }
+
+    fn ask(&mut self, id: &str, content: RequestContent) -> ResponseContent {
+        self.sender.send(ToServer::Request(Request { id: id.to_owned(), content })).expect("the stream is open");
+        loop {
+            if let FromServer::Response(response) = self.receiver.receive().expect("an answer") {
+                assert_eq!(response.id, id);
+                return response.content;
+            }
+        }
+    }
+}
+
+#[test]
+fn an_agent_in_wrong_hands_can_ask_no_more_than_its_workloads() {
+    let cluster = Cluster::start(&["agent_A"]);
+    let mine = workload("mine", "run").on("agent_B").allow("ReadWrite", "desiredState.workloads.other");
+    cluster.apply(&manifest(&[mine, workload(WEB, "run").allow("ReadWrite", "*")]));
+    cluster.wait_for_state(WEB, "Running(Ok)");
+    let mut agent = WrongHands::connect(&cluster, "agent_B");
+    let everything = || {
+        let nothing = tree("desiredState.workloads", Node::empty());
+        RequestContent::UpdateState(UpdateState { new_state: Some(Ok(nothing)), masks: Vec::new() })
+    };
+    for id in ["attack", "web@attack", "mine@attack", "agent_A@web@attack"] {
+        for content in [everything(), read(&[], true), read(&["agents"], false)] {
+            let answer = agent.ask(id, content);
+            let denied = matches!(&answer, ResponseContent::Error(text) if text.starts_with("Access denied: "));
+            assert!(denied, "{id}: {answer:?}");
+        }
+        let cancelled = agent.ask(&format!("mine@{id}"), RequestContent::EventsCancel);
+        assert_eq!(cancelled, ResponseContent::EventsCancelAccepted);
+    }
+    let mask = "desiredState.workloads.other";
+    state(agent.ask("mine@1", read(&[mask], false)));
+    // Everything is as it was, and the workload of the other agent is served.
+    state_of_web(&mut client(&cluster));
+}
+
+#[test]
+fn an_update_that_takes_a_right_away_ends_what_came_of_it() {
+    let cluster = cluster_with(|web| web.allow("Read", "desiredState").allow_logs("*"));
+    let mut first = client(&cluster);
+    first.request("e", read(&["desiredState.workloads"], true));
+    assert!(matches!(first.answer("e"), ResponseContent::CompleteState { altered: None, .. }));
+    let pipes = folder(&cluster, "agent_A", WEB);
+    let before = inode(&pipes.join("input"));
+    cluster.apply(&manifest(&[workload(WEB, "run").allow("Read", "agents")]));
+    // The pipe may be gone before it was written there.
+    match first.receive_within(Duration::from_secs(1)) {
+        Some(ToWorkload::Response(Response { content: ResponseContent::Error(error), .. })) => {
+            assert!(error.ends_with("no rule allows 'desiredState.workloads'; the event subscription ends"), "{error}");
+        }
+        None => {}
+        other => panic!("the end of the events is expected, not {other:?}"),
+    }
+    wait_until("the pipes are others", || pipes.join("input").exists() && inode(&pipes.join("input")) != before);
+    let mut second = ControlClient::connect(&pipes);
+    cluster.apply(&manifest(&[workload("other", "exit0")]));
+    cluster.wait_for_state("other", "Succeeded(Ok)");
+    state(second.read("question", &["agents"]));
 }
 
 // [itest->swdd~agent-forward-responses-to-control-interface-pipe~1]
@@ -252,8 +342,9 @@ fn try_hello(client: &mut ControlClient) -> bool {
 fn updates_keep_or_replace_the_fifos_and_a_delete_removes_them() {
     let cluster = cluster_with(|web| web.allow("Read", "desiredState"));
     let pipes = folder(&cluster, "agent_A", WEB);
-    let mode = std::fs::metadata(pipes.join("input")).expect("it is there").permissions().mode();
-    assert_eq!(mode & 0o777, 0o700, "for the agent's user alone");
+    let mode = |name| std::fs::metadata(pipes.join(name)).expect("it is there").permissions().mode() & 0o777;
+    assert_eq!([mode("input"), mode("output")], [0o666; 2], "for whoever the container runs as");
+    assert_eq!([mode(".."), mode("../..")], [0o700; 2], "and for nobody else");
     let mounts = |text: &str| cluster.engine.calls_of("run", text).len();
     let mount = format!("--mount=type=bind,source={},destination=/run/ankaios/control_interface", pipes.display());
     assert_eq!(mounts(&mount), 1);
@@ -323,6 +414,27 @@ fn bad_input_ends_one_session_with_a_reason_and_nothing_else() {
         cured.hello("1.0.0");
         cured.receive_within(RETRY) == Some(ToWorkload::Accepted)
     });
+}
+
+#[test]
+fn a_workload_that_writes_nonsense_again_and_again_does_not_fill_the_log_of_its_agent() {
+    const ROUNDS: usize = 60;
+    let mut cluster = Cluster::start(&["agent_A"]);
+    cluster.apply(&manifest(&[workload("bad", "run").allow("Read", "desiredState")]));
+    cluster.wait_for_state("bad", "Running(Ok)");
+    let pipes = folder(&cluster, "agent_A", "bad");
+    for _ in 0..ROUNDS {
+        let heard = poll(LIMIT, || {
+            let mut bad = ControlClient::open(&pipes);
+            bad.write(&[3, 0xff, 0xff, 0xff]).expect("the agent reads");
+            bad.receive_within(Duration::from_millis(200))
+        });
+        assert_eq!(closed(heard.expect("the agent answers")), "Could not decode protobuf data");
+    }
+    let log = cluster.agent("agent_A").stderr();
+    let complaints = log.lines().filter(|line| line.contains("Closing the control interface")).count();
+    assert!((1..=LOG_SOURCE_LINES as usize).contains(&complaints) && complaints < ROUNDS, "{log}");
+    assert!(log.contains("Many log lines are about 'bad': further ones are left out for 60s."), "{log}");
 }
 
 #[test]
@@ -446,4 +558,92 @@ fn all_workloads_are_served_by_one_thread() {
     cluster.agent("agent_A").signal(Signal::TERM);
     let ended = cluster.agent("agent_A").wait(Duration::from_secs(10));
     assert!(ended.is_some_and(|status| status.success()), "open sessions delay no stop");
+}
+
+/// Makes 8,000 folders in `folder`, one in the other, as a container can.
+fn nest_deeply(folder: &Path) {
+    use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
+    let open = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut inner = openat(CWD, folder, open, Mode::empty()).expect("it is there");
+    for _ in 0..8_000 {
+        mkdirat(&inner, "nested", Mode::RWXU).expect("own folder is writable");
+        inner = openat(&inner, "nested", open, Mode::empty()).expect("it was just made");
+    }
+}
+
+#[test]
+fn a_workload_that_nests_folders_without_end_leaves_nothing_behind_and_the_agent_goes_on() {
+    let mut cluster = Cluster::prepare();
+    // In memory: a disk takes half a minute for as many folders.
+    let Some(_disk) = SmallDisk::mount(&cluster.run_folder(), 64 * 1024) else { return };
+    cluster.start_server(&[]);
+    cluster.set_agent_wrapper(&["/usr/bin/prlimit", "--nofile=64:64"]);
+    cluster.start_agent("agent_A");
+    cluster.wait_for_agents(&["agent_A"]);
+    let pid = cluster.agent("agent_A").pid();
+    let with_access = manifest(&[workload(WEB, "run").allow("Read", "agents"), workload("other", "run")]);
+    cluster.apply(&with_access);
+    let own = folder(&cluster, "agent_A", WEB);
+    nest_deeply(&own);
+    // The folder goes with the right to use it, and with the workload.
+    cluster.apply(&manifest(&[workload(WEB, "run")]));
+    wait_until("the control interface is removed", || !own.exists());
+    cluster.wait_for_state(WEB, "Running(Ok)");
+    cluster.apply(&with_access);
+    wait_until("it is there again", || own.join("output").exists());
+    nest_deeply(&own);
+    cluster.delete(WEB);
+    cluster.wait_until_gone(WEB);
+    let workload_folder = own.parent().expect("it is in that of its workload");
+    wait_until("all of it is removed", || !workload_folder.exists());
+    assert_eq!(cluster.workload("other").expect("it is known").state, "Running(Ok)");
+    assert!(cluster.agent("agent_A").is_running());
+    assert_eq!(cluster.agent("agent_A").pid(), pid, "it is still the same process");
+}
+
+#[test]
+fn other_users_of_the_machine_reach_neither_the_pipes_nor_the_files_of_a_workload() {
+    if !rustix::process::geteuid().is_root() {
+        return leave_out("other users before the folder of an agent", "only root can become another user");
+    }
+    let mut cluster = Cluster::start(&["agent_A"]);
+    let set = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("own files");
+    };
+    set(cluster.folder(), 0o755);
+    let files = "apiVersion: v1\nworkloads:\n  web:\n    agent: agent_A\n    runtime: podman\n    runtimeConfig: 'image: run'\n    \
+                 files: [{mountPoint: /etc/secret, data: secret}]\n    controlInterfaceAccess: {allowRules: [{type: \
+                 StateRule, operation: Read, filterMasks: [agents]}]}\n";
+    cluster.apply(files);
+    cluster.wait_for_state(WEB, "Running(Ok)");
+    let pipes = folder(&cluster, "agent_A", WEB);
+    let file = pipes.parent().expect("it is in that of its workload").join("files/etc/secret");
+    assert_eq!(std::fs::read_to_string(&file).expect("it is there"), "secret");
+    let agent_folder = cluster.run_folder().join("agent_A_io");
+    let stranger = |script: String| {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", &script]).uid(65534).gid(65534).current_dir("/").stdin(Stdio::null());
+        let output = command.output().expect("a shell runs");
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let kept_away = || {
+        for script in [
+            format!("ls {}", agent_folder.display()),
+            format!("cat {}", file.display()),
+            format!(": >>{}", pipes.join("output").display()),
+            format!(": <{}", pipes.join("input").display()),
+        ] {
+            let (done, errors) = stranger(script.clone());
+            assert!(!done && errors.contains("Permission denied"), "{script}: {errors}");
+        }
+    };
+    kept_away();
+    // As an earlier version made them.
+    set(&agent_folder, 0o755);
+    assert!(stranger(format!("ls {}", agent_folder.display())).0, "the test can fail");
+    cluster.kill_agent("agent_A");
+    cluster.start_agent("agent_A");
+    cluster.wait_for_agents(&["agent_A"]);
+    kept_away();
+    state(client(&cluster).read("a", &["agents"]));
 }

@@ -333,3 +333,35 @@ fn pods_on_an_engine_without_kube_play_are_retried_with_its_words_and_can_be_del
     cluster.delete("pod");
     cluster.wait_until_gone("pod");
 }
+
+#[test]
+fn secrets_in_options_were_shown_to_all_who_read_states_and_in_the_log() {
+    let mut cluster = Cluster::prepare();
+    cluster.engine.install_nerdctl();
+    cluster.set_agent_env(vec![("RUST_LOG".to_owned(), "debug".to_owned())]);
+    cluster.start_server(&[]);
+    cluster.start_agent("agent_A");
+    cluster.wait_for_agents(&["agent_A"]);
+    let said = "Error: 'PASSWORD=hunter2' is wrong, so is 'hunter2'\n";
+    let fails = |command: &str| json!({ "command": command, "exit": 125, "stderr": said });
+    let no_volumes = json!({ "command": "volume create", "exit": 125, "stderr": "Error: no room\n" });
+    cluster.engine.script(&json!([fails("run"), fails("kube play"), no_volumes]));
+    let options = "commandOptions: [--env, PASSWORD=hunter2, -eX=hunter2]\ncommandArgs: [--key, hunter2]";
+    let pods = pod("w3", "run").config("playOptions: ['--annotation=PASSWORD=hunter2']");
+    let unreadable = workload("w4", "run").config("commandOptions: '--env=PASSWORD=hunter2'");
+    let plain = workload("w1", "run").config(options);
+    let nerdctl = workload("w2", "run").config(options).runtime("containerd");
+    cluster.apply(&manifest(&[plain, nerdctl, pods, unreadable]));
+    for name in ["w1", "w2", "w3"] {
+        let row = cluster.wait_for_row(name, "was tried twice", |row| row.info.starts_with("Retry 2: "));
+        assert!(row.info.contains("'PASSWORD=***' is wrong, so is '***'. Execution of '"), "{row:?}");
+        assert!(row.info.contains("PASSWORD=***\"") && !row.info.contains("hunter2"), "{row:?}");
+    }
+    let row = cluster.wait_for_state("w4", "Pending(StartingFailed)");
+    assert!(row.info.contains("string \"--env=***\"") && !row.info.contains("hunter2"), "{row:?}");
+    let log = cluster.agent("agent_A").stderr();
+    assert!(log.contains("Executing 'podman \"run\"") && log.contains("PASSWORD=***"), "the log shows no calls");
+    let shown: Vec<&str> = log.lines().filter(|line| line.contains("hunter2")).collect();
+    assert!(shown.is_empty(), "{shown:#?}");
+    assert!(!log.contains("--label=data=b") && !log.contains("--label=data=a"), "the configuration is kept in a label");
+}

@@ -10,11 +10,12 @@ mod support;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use ankaios_lite::limits::{CONNECT_MAX, MESSAGE_MAX};
-use ankaios_lite::model::messages::{ReadState, Request, RequestContent, ToServer};
+use ankaios_lite::limits::{CONNECT_MAX, LOG_SOURCE_LINES, MESSAGE_MAX};
+use ankaios_lite::model::messages::{ReadState, Request, RequestContent, ToServer, UpdateState};
+use ankaios_lite::model::node::Node;
 use ankaios_lite::model::version::VERSION;
 use ankaios_lite::wire::address::{Security, ServerUrl};
-use ankaios_lite::wire::client::{ClientOptions, ClientReceiver, ClientSender, Hangup, Service, connect};
+use ankaios_lite::wire::client::{ClientOptions, ClientReceiver, ClientSender, Hangup, Service, StreamEnd, connect};
 use rustix::process::Signal;
 use support::process::{exit_code, is_alive, memory_peak_kib, own_threads, process_state};
 use support::{Cluster, LIMIT, Proxy, manifest, wait_until, workload};
@@ -241,6 +242,49 @@ fn two_hundred_idle_connections_cost_nobody_the_service() {
     drop(idle);
     cluster.apply(&manifest(&[workload("w", "run")]));
     all_run(&cluster, &["w"]);
+}
+
+#[test]
+fn who_is_refused_again_and_again_does_not_fill_the_log_of_the_server_nor_act_in_it() {
+    const EACH: usize = 15;
+    let mut cluster = Cluster::start(&["agent_A"]);
+    let (mut sender, mut receiver, _hangup) = follow(&cluster.url(), "events");
+    receiver.receive().expect("the first answer");
+    // Neither the name nor the version may be as they are; the server quotes them.
+    let name = format!("\x1b[2J{}", "x".repeat(500_000));
+    for number in 0..EACH {
+        let workload =
+            Node::map([("workloads", Node::map([(name.as_str(), Node::map([("agent", Node::text("a"))]))]))]);
+        let new_state = Some(Ok(Node::map([("desiredState", workload)])));
+        let content = RequestContent::UpdateState(UpdateState { new_state, masks: Vec::new() });
+        sender.send(ToServer::Request(Request { id: number.to_string(), content })).expect("the stream is open");
+        receiver.receive().expect("an answer");
+    }
+    for _ in 0..EACH {
+        let options = ClientOptions {
+            url: ServerUrl::parse(&cluster.url()).expect("a URL"),
+            security: Security::Insecure,
+            service: Service::Command,
+            connect_limit: CONNECT_MAX,
+            message_max: MESSAGE_MAX,
+        };
+        let hello = ToServer::CommanderHello { version: "0.1\x1b[2J".to_owned() };
+        let (_sender, mut refused, _hangup) = connect(&options, hello).expect("the server accepts connections");
+        assert!(matches!(refused.receive(), Err(StreamEnd::VersionMismatch(_))));
+    }
+    let log = cluster.server().stderr();
+    for text in ["Refusing an update: ", "Refusing the connection from "] {
+        assert!(log.contains(text), "{log}");
+    }
+    assert!(log.len() < 20_000 && !log.contains('\x1b'), "{} bytes", log.len());
+    assert!(log.contains("Many log lines are about '127.0.0.1': further ones are left out for 60s."), "{log}");
+    let complaints = log.lines().filter(|line| line.contains("Refusing")).count();
+    assert!(complaints <= LOG_SOURCE_LINES as usize, "{log}");
+    // The agent is another source.
+    cluster.kill_agent("agent_A");
+    wait_until("the end of the agent is logged", || {
+        cluster.server().stderr().contains("Agent 'agent_A' disconnected.")
+    });
 }
 
 /// More than `PEER_OUTBOX` of what it asked for waits for it in the end, in messages of 100 KiB.

@@ -286,6 +286,36 @@ fn container_that_removes_itself_is_lost_and_not_restarted() {
 }
 
 #[test]
+fn whether_a_container_that_removes_itself_succeeded_was_up_to_chance() {
+    for runtime in ["podman", "containerd"] {
+        let mut cluster = Cluster::prepare();
+        cluster.engine.install_nerdctl();
+        cluster.start_server(&[]);
+        cluster.start_agent("agent_A");
+        cluster.wait_for_agents(&["agent_A"]);
+        cluster.engine.write_script(&json!({ "removal_delay_ms": 2000 }));
+        let removing = |name| workload(name, "run").config("commandOptions: [--rm]").runtime(runtime).restart("ALWAYS");
+        let waits = workload("waits", "run").after("w1", "ADD_COND_SUCCEEDED");
+        cluster.apply(&manifest(&[removing("w1"), removing("w2"), waits]));
+        for name in ["w1", "w2"] {
+            cluster.wait_for_state(name, "Running(Ok)");
+        }
+        let recorder = Recorder::start(&cluster);
+        cluster.engine.finish("w1", 0); // Its end is noticed at once, and it is shown as exited then.
+        cluster.engine.finish("w2", 3);
+        for name in ["w1", "w2"] {
+            assert_eq!(recorder.states_until(name, "Failed(Lost)"), ["Failed(Lost)"], "{runtime} {name}");
+        }
+        wait_until("both are gone", || cluster.engine.containers().is_empty());
+        for name in ["w1", "w2"] {
+            assert_eq!(cluster.workload(name).map(|row| row.state).as_deref(), Some("Failed(Lost)"));
+            assert_eq!(count(&cluster, "run", &format!("{name}.")), 1, "what is lost is not restarted");
+        }
+        assert_eq!(cluster.workload("waits").map(|row| row.state).as_deref(), Some("Pending(WaitingToStart)"));
+    }
+}
+
+#[test]
 fn wrong_runtime_configuration_is_final() {
     let cluster = one_agent();
     cluster.apply(

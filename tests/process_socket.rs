@@ -14,7 +14,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 use support::process::{clean_command, exit_code};
-use support::{Cluster, LIMIT, Process, manifest, wait_until, workload};
+use support::{Cluster, LIMIT, Process, leave_out, manifest, wait_until, workload};
 
 /// A user that is neither root nor the one that runs the tests.
 const STRANGER: u32 = 65534;
@@ -119,7 +119,7 @@ fn a_socket_in_use_a_file_in_its_place_and_a_wrong_path_are_errors_that_leave_ev
 fn open_to_all(cluster: &Cluster) {
     let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("own files");
     set(cluster.folder(), 0o755);
-    set(&cluster.run_folder(), 0o777);
+    set(&cluster.run_folder(), 0o1777);
 }
 
 /// The stranger's `program`: a copy, because the folder that it was built in need not be open to others.
@@ -136,7 +136,7 @@ fn of_stranger(cluster: &Cluster, program: &str, name: &str) -> Command {
 #[test]
 fn other_users_command_if_the_file_lets_them_and_never_become_agents() {
     if !rustix::process::geteuid().is_root() {
-        return; // Only root can become another user to try.
+        return leave_out("a socket's other users", "only root can become another user");
     }
     let (mut cluster, socket) = prepare();
     open_to_all(&cluster);

@@ -7,7 +7,7 @@
 mod support;
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
 
@@ -22,6 +22,7 @@ fn run(folder: &Path, script: &str, arguments: &[&str], settings: &[(&str, &str)
     for name in ["ANKAIOS_SIM_WITHOUT", "ANKAIOS_SIM_FIRST", "ANKAIOS_SIM_SEEDS", "PEER_BIN", "BENCH_REPEATS"] {
         command.env_remove(name);
     }
+    command.env_remove("ANKAIOS_LEFT_OUT");
     // Nothing of this run belongs into the folder of the programs that run it.
     command.env("CARGO_TARGET_DIR", folder.join("target")).env("ANKAIOS_CARGO", "/bin/false");
     let output = command.args(arguments).envs(settings.iter().copied()).output().expect("bash is there");
@@ -56,6 +57,49 @@ fn what_makes_no_sense_is_refused_by_its_name_before_anything_is_compiled() {
         let (code, errors) = run(folder.path(), script, arguments, settings);
         assert!(code == 1 && errors.contains(named), "{script} {arguments:?} {settings:?}: {code} {errors}");
     }
+}
+
+#[test]
+fn what_a_recipe_needs_is_installed_or_it_fails() {
+    let folder = scratch::folder("needs");
+    write_program(&folder.path().join("apt-get"), "exit 1");
+    // Without /usr/sbin, where debootstrap is if there is one.
+    let path = format!("{}:/usr/bin:/bin", folder.path().display());
+    let (code, errors) = run(folder.path(), "systemd-test.sh", &[], &[("PATH", &path)]);
+    assert!(code == 1 && errors.contains("error: "), "{code} {errors}");
+    let script = ". tests/scripts/common.sh; leave_out 'a part' 'it cannot be had' 'get it'";
+    let (code, errors) = shell(script);
+    assert_eq!((code, errors.as_str()), (Some(1), "error: a part: it cannot be had\nhint: get it\n"));
+}
+
+#[test]
+fn the_last_lines_of_all_tests_say_what_was_left_out() {
+    let folder = scratch::folder("left-out");
+    let just = folder.path().join("just");
+    let test = format!("ANKAIOS_CARGO=/bin/true tests/scripts/test.sh '{}'", just.display());
+    let part = ". tests/scripts/common.sh; leave_out 'a part' 'it cannot be had'";
+    for (checks, said) in
+        [(part, "\nLeft out:\n  a part: it cannot be had\n"), ("true", "\nNothing was left out.\n"), ("exit 3", "")]
+    {
+        write_program(&just, checks);
+        let command = Command::new("bash").args(["-c", &test]).current_dir(env!("CARGO_MANIFEST_DIR")).output();
+        let output = command.expect("bash is there");
+        let failed = checks == "exit 3";
+        assert_eq!(output.status.success(), !failed, "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), said, "{checks}");
+    }
+}
+
+fn write_program(path: &Path, script: &str) {
+    fs::write(path, format!("#!/bin/bash\n{script}\n")).expect("own folder");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("own file");
+}
+
+fn shell(script: &str) -> (Option<i32>, String) {
+    let mut command = Command::new("bash");
+    command.args(["-c", script]).current_dir(env!("CARGO_MANIFEST_DIR")).env_remove("ANKAIOS_LEFT_OUT");
+    let output = command.output().expect("bash is there");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
 #[test]

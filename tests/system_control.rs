@@ -166,3 +166,36 @@ fn the_named_container_of_a_pod_finds_the_control_interface_and_no_other_does() 
     cluster.delete("pods");
     cluster.wait_until_gone("pods");
 }
+
+// -------------------------------------------------------------- users of containers
+
+/// Sends an empty message, which is no hello, and waits for the answer to it; shows a file.
+const USES_EVERYTHING: &str = "cat /etc/app/file && cd /run/ankaios/control_interface && printf '\\000' >output && \
+                               head -c 1 input | wc -c | grep -x 1";
+
+#[test]
+fn whoever_a_container_runs_as_has_its_pipes_and_files() {
+    let podman = Podman::new();
+    let cluster = Cluster::start_on(&podman, &["agent_A"], "");
+    let mapped = "'--uidmap=0:200000:65536', '--gidmap=0:200000:65536'";
+    let users = [
+        ("root", String::new()),
+        ("user", "'--user=1000:1000'".to_owned()),
+        ("mapped", mapped.to_owned()),
+        ("both", format!("{mapped}, '--user=1000:1000'")),
+        ("powerless", "'--cap-drop=all'".to_owned()),
+    ];
+    let mut manifest = "apiVersion: v1\nworkloads:\n".to_owned();
+    for (name, options) in &users {
+        let script = USES_EVERYTHING.replace('\'', "''");
+        manifest += &format!(
+            "  {name}:\n    agent: agent_A\n    runtime: podman\n    controlInterfaceAccess: {AGENTS_ONLY}\n    \
+             files: [{{mountPoint: /etc/app/file, data: it is read}}]\n    runtimeConfig: |\n      image: alpine:latest\n      \
+             commandOptions: [{options}]\n      commandArgs: [sh, -c, '{script}']\n"
+        );
+    }
+    cluster.apply(&manifest);
+    for (name, _) in users {
+        ends_well(&cluster, &podman, name);
+    }
+}

@@ -46,6 +46,53 @@ fn storage_example_goes_through_the_documented_states() {
     assert!(at("error_handler", "Succeeded(Ok)") < at("restart_service", "Pending(Starting)"));
 }
 
+/// What the tour of the README and nearly every workload of others does.
+#[test]
+fn containers_have_a_network_ports_that_are_published_and_names() {
+    let Some(podman) = Podman::with_networks() else { return };
+    podman.run(&["network", "create", "apps"]);
+    let mut cluster = Cluster::prepare_on(&podman);
+    // The agent is in another network than the server.
+    let socket = cluster.folder().join("ank.sock");
+    cluster.set_socket(&socket);
+    let wrapper = podman.wrapper();
+    cluster.set_agent_wrapper(&wrapper.iter().map(String::as_str).collect::<Vec<_>>());
+    cluster.start_server(&[]);
+    cluster.start_agent("agent_A");
+    cluster.wait_for_agents(&["agent_A"]);
+    let serve = |text: &str| format!("mkdir /www && echo {text} >/www/index.html && exec httpd -f -p 80 -h /www");
+    let one = |name: &str, options: &str, command: &str| {
+        format!(
+            "  {name}:\n    agent: agent_A\n    runtime: podman\n    runtimeConfig: |\n      image: alpine:latest\n      \
+             commandOptions: [{options}]\n      commandArgs: [sh, -c, \"{command}\"]\n"
+        )
+    };
+    let ask = "i=0; until wget -q -O - http://shop/ | grep -q apples; do i=$((i + 1)); [ $i -lt 100 ] || exit 1; sleep 0.1; done";
+    let workloads = [
+        one("published", "--stop-timeout, '1', --publish, '127.0.0.1:8085:80'", &serve("default")),
+        one("shop", "--stop-timeout, '1', '--network=apps', '--network-alias=shop'", &serve("apples")),
+        one("customer", "'--network=apps'", ask),
+    ];
+    cluster.apply(&format!("apiVersion: v1\nworkloads:\n{}", workloads.concat()));
+    for name in ["published", "shop"] {
+        cluster.wait_for_state(name, "Running(Ok)");
+    }
+    cluster.wait_for_state("customer", "Succeeded(Ok)");
+    let fetch = || {
+        let mut command = std::process::Command::new(&wrapper[0]);
+        command.arg(&wrapper[1]).args(["/bin/busybox", "wget", "-q", "-O", "-", "http://127.0.0.1:8085/"]);
+        let output = command.output().expect("busybox is there");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    wait_until("the published port answers on loopback", || fetch() == "default\n");
+    // The agent takes away what belongs to the networks.
+    for name in ["published", "shop", "customer"] {
+        cluster.delete(name);
+        cluster.wait_until_gone(name);
+    }
+    assert!(podman.containers().is_empty());
+}
+
 // [stest->swdd~agent-enqueues-unfulfilled-delete~1]
 #[test]
 fn delete_of_the_storage_provider_waits_for_the_logger() {

@@ -9,7 +9,7 @@ mod support;
 use rustix::process::Signal;
 use serde_json::Value;
 use support::log_client::everything;
-use support::podman::{PATIENT, Podman};
+use support::podman::{PATIENT, Podman, shell};
 use support::process::{is_alive, send_signal};
 use support::{Cluster, LogClient, Recorder, wait_until};
 
@@ -210,4 +210,38 @@ fn a_play_that_fails_half_way_leaves_nothing_and_is_retried() {
     cluster.delete("web");
     cluster.wait_until_gone("web");
     assert_eq!((pods(&podman).len(), podman.containers().len(), volumes(&podman)), (0, 0, vec![]));
+}
+
+#[test]
+fn an_image_that_brings_the_labels_of_a_workload_made_the_next_agent_stop_its_container() {
+    let podman = Podman::new();
+    let mut cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
+    let recorder = Recorder::start(&cluster);
+    cluster.apply(&shell("web", PATIENT));
+    cluster.wait_for_state("web", "Running(Ok)");
+    let forged = "docker.io/library/forged:1";
+    let name = format!("LABEL name={}", recorder.instance("web"));
+    podman.run(&["create", "--name", "base", "alpine:latest"]);
+    podman.run(&["commit", "--quiet", "--change", &name, "--change", "LABEL agent=agent_A", "base", forged]);
+    podman.run(&["rm", "base"]);
+    let documents = pod("evil", &[("main", PATIENT)]).replace("alpine:latest", forged);
+    cluster.apply(&workload("evil", "", &documents));
+    cluster.wait_for_state("evil", "Running(Ok)");
+    podman.run(&["run", "--detach", "--name", "stranger", forged, "sh", "-c", PATIENT]);
+
+    let ids = || podman.containers().iter().map(|one| one["Id"].to_string()).collect::<std::collections::BTreeSet<_>>();
+    let (before, labelled) = (ids(), podman.containers_of("web"));
+    assert_eq!(labelled.len(), 3, "the genuine one, one in a pod, one that somebody runs");
+    cluster.kill_agent("agent_A");
+    cluster.wait_for_state("web", "AgentDisconnected");
+    cluster.start_agent("agent_A");
+    for name in ["web", "evil"] {
+        cluster.wait_for_state(name, "Running(Ok)");
+    }
+    cluster.delete("web");
+    cluster.wait_until_gone("web");
+    let gone: Vec<_> = before.difference(&ids()).cloned().collect();
+    let genuine = labelled.iter().find(|one| one["Names"][0].as_str().is_some_and(|name| name.starts_with("web.")));
+    assert_eq!(gone, [genuine.expect("there is one")["Id"].to_string()], "nothing else was touched");
+    cluster.wait_for_state("evil", "Running(Ok)");
 }

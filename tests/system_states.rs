@@ -235,3 +235,23 @@ fn a_pid_that_another_process_has_by_now_says_nothing_about_the_container() {
     assert_eq!(states, ["Pending(Starting)", "Running(Ok)", "Failed(ExecFailed)"]);
     assert_eq!(cluster.workload("web").map(|row| row.info).as_deref(), Some("Exit code: '137'"));
 }
+
+#[test]
+fn a_container_that_removes_itself_is_lost_however_it_ended() {
+    let podman = Podman::new();
+    let cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
+    let recorder = Recorder::start(&cluster);
+    let names: Vec<String> = (0..4).map(|number| format!("w{number}")).collect();
+    let text = shells("agent_A", &names, "sleep 1").replace("commandOptions: [", "commandOptions: [--rm, ");
+    cluster.apply(&text);
+    for name in &names {
+        cluster.wait_for_state(name, "Failed(Lost)");
+        let states = recorder.states_until(name, "Failed(Lost)");
+        let ends = |state: &&String| state.starts_with("Succeeded") || state.starts_with("Failed(Exec");
+        assert_eq!(states.iter().find(ends), None, "{states:?}");
+    }
+    wait_until("all are gone", || podman.containers().is_empty());
+    for name in &names {
+        cluster.wait_for_state(name, "Failed(Lost)");
+    }
+}

@@ -19,9 +19,10 @@ use crate::limits::{
     EARLIER_CALLS_GRACE, EARLIER_CALLS_INTERVAL, EARLIER_CALLS_MAX, FIRST_LISTING_MAX, LOAD_INTERVAL, REPAIR_INTERVAL,
     TURN_MAX,
 };
+use crate::logging::may_log;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, AgentLoad, DeletedWorkload, FromServer, WorkloadPlan};
-use crate::model::names::{InstanceName, Name, has_name_characters};
+use crate::model::names::{InstanceName, Name, excerpt, has_name_characters};
 use crate::runtime::engine_children::PreviousChildren;
 use crate::runtime::{ListedContainer, RuntimeError};
 use crate::service_manager::StatusBoard;
@@ -128,6 +129,8 @@ pub struct AgentManager<C: Clock, T> {
     pending_hello: Option<PendingHello>,
     /// Whether the server has ever said hello; nothing is looked for before.
     greeted: bool,
+    /// Whether it has said hello on a connection that is not lost.
+    connected: bool,
     /// Whether the last report after a hello was of all that exists.
     all_told: bool,
     /// Until when a hello waits for engines that have not said what they have; `None` before they were asked. Later on,
@@ -167,6 +170,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             found: Vec::new(),
             pending_hello: None,
             greeted: false,
+            connected: false,
             all_told: true,
             first_listings_until: None,
             earlier_calls,
@@ -204,7 +208,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
                 None => self.tick(),
             }
             let took = self.clock.now().saturating_duration_since(start);
-            if took > TURN_MAX {
+            if took > TURN_MAX && may_log("events that take long") {
                 warn!("The scheduler needed {} ms for one event.", took.as_millis());
             }
         }
@@ -242,10 +246,8 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     pub fn tick(&mut self) {
         let now = self.clock.now();
         if self.load_due <= now {
-            self.load_due = now + LOAD_INTERVAL; // Counted from now, so that missed ticks are skipped (FIX-15).
-            if let Some((cpu_usage, free_memory)) = self.load.sample() {
-                self.uplink.put_load(AgentLoad { agent: self.agent.to_string(), cpu_usage, free_memory });
-            }
+            self.load_due = now + LOAD_INTERVAL; // Counted from now, so that missed ticks are skipped.
+            self.report_load();
         }
         self.runtime.start_waiting_loops();
         if self.runtime.conditions_due().is_some_and(|at| at <= now) {
@@ -255,6 +257,15 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         if self.greeted {
             self.ask_for_listings(now);
             self.finish_hello();
+        }
+    }
+
+    fn report_load(&mut self) {
+        // Without a connection nobody wants it, and the next sample is about all of the time until then.
+        if self.connected
+            && let Some((cpu_usage, free_memory)) = self.load.sample()
+        {
+            self.uplink.put_load(AgentLoad { agent: self.agent.to_string(), cpu_usage, free_memory });
         }
     }
 
@@ -287,6 +298,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             SchedulerEvent::Server(message) => self.on_message(message),
             SchedulerEvent::ServerGone => {
                 info!("Agent '{}' received ServerGone.", self.agent);
+                self.connected = false;
                 self.store.mark_foreign_stale();
                 self.logs.cancel_all();
             }
@@ -334,7 +346,10 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         info!("Received the server hello with '{}' added workloads.", added.len());
         let wanted = added.into_iter().filter(is_acceptable);
         let said: BTreeMap<Name, _> = wanted.map(|added| (added.instance.workload.clone(), added)).collect();
-        self.greeted = true;
+        (self.greeted, self.connected) = (true, true);
+        // Who looks at the nodes sees their load as soon as they are there.
+        self.load_due = self.clock.now() + LOAD_INTERVAL;
+        self.report_load();
         self.pending_hello = Some(PendingHello { wanted: said.clone(), said, ..PendingHello::default() });
         let dropped = self.store.drop_stale();
         for listing in self.listings.values_mut().filter(|listing| **listing == Listing::NotInstalled) {
@@ -427,7 +442,8 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         self.report(reports);
         self.submit(operations);
         self.submit(later);
-        self.runtime.forget_unwanted_conditions();
+        let reports = self.runtime.forget_unwanted_conditions(&mut self.store);
+        self.report(reports);
         for instance in gone {
             if self.store.get(&instance).is_none() && !self.runtime.has(&instance) {
                 self.report(vec![WorkloadState::new(instance, ExecutionState::plain(Phase::Removed))]);
@@ -550,15 +566,15 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     }
 }
 
-/// Names become parts of paths, so a peer's mistake must not lead out of the run folder.
+/// Names become parts of paths and of arguments, so a peer's mistake must not lead out of the run folder.
 fn is_file_name(instance: &InstanceName) -> bool {
-    [&instance.workload, &instance.id].iter().all(|part| !part.is_empty() && has_name_characters(part))
+    [&instance.workload, &instance.id, &instance.agent].iter().all(|part| !part.is_empty() && has_name_characters(part))
 }
 
 fn is_acceptable(added: &AddedWorkload) -> bool {
     let acceptable = is_file_name(&added.instance);
-    if !acceptable {
-        warn!("Ignoring added workload '{}': its name is not valid.", added.instance);
+    if !acceptable && may_log("workloads of the server") {
+        warn!("Ignoring added workload '{}': its name is not valid.", excerpt(&added.instance.to_string()));
     }
     acceptable
 }

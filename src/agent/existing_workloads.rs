@@ -5,13 +5,14 @@
 
 use super::lifecycle::adopted_state;
 use super::runtime_manager::{Identity, RerunFinished, RuntimeManager, WorkloadThreads};
-use super::workload_command::{HeldContainer, WorkloadCommand};
+use super::workload_command::{HeldContainer, OtherEngine, WorkloadCommand};
 use super::workload_scheduler::{Created, Operation, Updated, Waiting};
 use crate::clock::Clock;
 use crate::model::execution_state::{Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::Name;
 use crate::runtime::ListedContainer;
+use crate::runtime::container_records::leave_strangers;
 use log::info;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +33,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             added.into_iter().map(|added| (added.instance.workload.clone(), added)).collect();
         let mut operations = self.unneeded(&wanted);
         let mut reports = Vec::new();
-        let mut found = self.unaccounted(existing);
+        let mut found = self.unaccounted(existing, |name| wanted.get(name));
         for (name, added) in wanted {
             let known = self.live(&name).is_some() || self.scheduler.get(&name).is_some();
             if known && self.is_settled(&added) {
@@ -62,8 +63,12 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         found: &mut Vec<Existing>,
     ) -> Vec<WorkloadState> {
         let mut reports = Vec::new();
-        let mut by_workload = self.unaccounted(std::mem::take(found));
-        for added in wanted {
+        let wanted: BTreeMap<&Name, &AddedWorkload> = wanted.map(|added| (&added.instance.workload, added)).collect();
+        // What others are is known when all is known that is wanted.
+        let (candidates, others): (Vec<Existing>, Vec<Existing>) =
+            found.drain(..).partition(|(_, container)| wanted.contains_key(&container.instance.workload));
+        let mut by_workload = self.unaccounted(candidates, |name| wanted.get(name).copied());
+        for added in wanted.into_values() {
             let name = &added.instance.workload;
             let serves = |(runtime, container): &Existing| {
                 is_unchanged(added, runtime, container) && container.state.phase == Phase::Running
@@ -84,7 +89,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
                 reports.extend(self.discard(&runtime, container));
             }
         }
-        *found = by_workload.into_values().flatten().collect();
+        *found = others.into_iter().chain(by_workload.into_values().flatten()).collect();
         reports
     }
 
@@ -92,7 +97,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// what no object accounts for is deleted.
     pub fn found_late(&mut self, existing: Vec<Existing>) -> (Vec<Operation>, Vec<WorkloadState>) {
         let (mut operations, mut reports) = (Vec::new(), Vec::new());
-        let mut found = self.unaccounted(existing);
+        let mut found = self.unaccounted(existing, |name| self.scheduler.get(name)?.new_instance());
         let waiting = found.keys().filter(|name| !self.objects.contains_key(*name));
         let waiting = waiting.filter_map(|name| self.scheduler.get(name)?.new_instance().cloned());
         for added in waiting.collect::<Vec<_>>() {
@@ -109,15 +114,29 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         (operations, reports)
     }
 
-    /// By workload, what no object accounts for.
-    fn unaccounted(&self, existing: Vec<Existing>) -> BTreeMap<Name, Vec<Existing>> {
+    /// By workload, what belongs to it and no object accounts for.
+    fn unaccounted<'a>(
+        &'a self,
+        existing: Vec<Existing>,
+        wanted: impl Fn(&Name) -> Option<&'a AddedWorkload>,
+    ) -> BTreeMap<Name, Vec<Existing>> {
         let mut found: BTreeMap<Name, Vec<Existing>> = BTreeMap::new();
         for (runtime, container) in existing {
-            if !self.is_ours(&runtime, &container) {
-                found.entry(container.instance.workload.clone()).or_default().push((runtime, container));
-            }
+            found.entry(container.instance.workload.clone()).or_default().push((runtime, container));
         }
+        for (name, candidates) in &mut found {
+            let ordered = || self.objects.get(name)?.workload();
+            let wanted = wanted(name).map(|added| &added.workload).or_else(ordered);
+            leave_strangers(candidates, |(_, one)| one, |one| self.is_noted(one), wanted.map(|workload| &**workload));
+            candidates.retain(|(runtime, container)| !self.is_ours(runtime, container));
+        }
+        found.retain(|_, candidates| !candidates.is_empty());
         found
+    }
+
+    fn is_noted(&self, (runtime, container): &Existing) -> bool {
+        let engine = self.engine(runtime);
+        engine.is_some_and(|engine| engine.connector.is_noted(&container.instance, &container.id))
     }
 
     /// Whether the object of that name accounts for the container. The id of an instance does not tell its runtime.
@@ -159,9 +178,12 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     pub fn has_already(&self, said: &AddedWorkload, found: &[Existing]) -> bool {
         let name = &said.instance.workload;
         let waits = self.scheduler.get(name).and_then(Waiting::new_instance) == Some(said);
-        waits
-            || self.live(name).is_some_and(|object| object.runs(said))
-            || found.iter().any(|(runtime, container)| self.stays(said, runtime, container))
+        if waits || self.live(name).is_some_and(|object| object.runs(said)) {
+            return true;
+        }
+        let mut candidates: Vec<&Existing> = found.iter().filter(|(_, one)| one.instance.workload == *name).collect();
+        leave_strangers(&mut candidates, |(_, one)| one, |one| self.is_noted(one), Some(&said.workload));
+        candidates.into_iter().any(|(runtime, container)| self.stays(said, runtime, container))
     }
 
     /// Whether a container is left as it is when this is wanted.
@@ -227,6 +249,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             name
         };
         let identity = identity(runtime, &container);
+        self.tell_of_another_container(&container.instance.workload, runtime);
         // The same instance goes on elsewhere: what becomes of this container is not its state.
         let silent = self.objects.get(&container.instance.workload).is_some_and(|it| it.instance == container.instance);
         let Some(held) = self.hold(runtime, container, silent) else { return Vec::new() };
@@ -235,6 +258,15 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             object.deleting = true;
         }
         reports
+    }
+
+    /// The control loop of the workload may have given up this engine, which was silent for long: it starts nothing
+    /// any more beside what the engine has. Its own engine is never given up.
+    fn tell_of_another_container(&self, workload: &Name, runtime: &Name) {
+        let Some(object) = self.objects.get(workload).filter(|object| object.runtime != *runtime) else { return };
+        let Some(engine) = self.engine(runtime) else { return };
+        let other = OtherEngine { runtime: runtime.clone(), engine, until: None };
+        let _ = object.sender.send(WorkloadCommand::FoundIn(other)); // Ended means that it starts nothing.
     }
 
     fn hold(&self, runtime: &Name, container: ListedContainer, silent: bool) -> Option<WorkloadCommand> {

@@ -10,10 +10,11 @@
 
 use super::agent_manager::SchedulerEvent;
 use super::uplink_outbox::LogOutbox;
-use crate::limits::{LOG_LINES, LOG_STOP_MAX, LOG_STREAMS_MAX, STACK_LARGE};
+use crate::limits::{LOG_LINES, LOG_STOP_MAX, LOG_STREAMS_MAX, LOG_STREAMS_OF_WORKLOAD, STACK_LARGE};
+use crate::logging::may_log;
 use crate::model::log_entries;
 use crate::model::messages::{LogEntry, LogsRequest, ToServer};
-use crate::model::names::InstanceName;
+use crate::model::names::{InstanceName, excerpt};
 use crate::runtime::RuntimeConnector;
 use crate::runtime::log_reader::LogReader;
 use crate::threads::{self, Thread};
@@ -25,6 +26,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The source of log lines about logs that are asked for; by whom is not known here.
+const LOG_REQUESTS: &str = "log requests";
 
 /// One instance whose log is wanted.
 pub struct LogOrder {
@@ -76,21 +80,36 @@ impl LogStreams {
         for order in orders {
             let LogOrder { instance, connector } = order;
             let Some(connector) = connector else {
-                info!("Could not find workload '{}'", instance.workload);
+                if may_log(LOG_REQUESTS) {
+                    info!("Could not find workload '{}'", excerpt(&instance.workload));
+                }
                 self.refuse(request_id, instance, None);
                 continue;
             };
-            let running: usize = self.by_request.values().map(BTreeMap::len).sum();
-            if running >= LOG_STREAMS_MAX {
-                let text = format!("[no log: this agent reads {LOG_STREAMS_MAX} others at the moment]");
+            if let Some(text) = self.too_many(request_id) {
                 self.refuse(request_id, instance, Some(text));
                 continue;
             }
             if let Err(error) = self.start_one(request_id, wanted.clone(), instance.clone(), connector) {
-                warn!("Did not get log fetcher for '{}': {error}", instance.workload);
+                if may_log(LOG_REQUESTS) {
+                    warn!("Did not get log fetcher for '{}': {error}", instance.workload);
+                }
                 self.refuse(request_id, instance, Some(format!("[no log: {error}]")));
             }
         }
+    }
+
+    /// Why no further stream of this request can start, if so.
+    fn too_many(&self, request_id: &str) -> Option<String> {
+        if self.len() >= LOG_STREAMS_MAX {
+            return Some(format!("[no log: this agent reads {LOG_STREAMS_MAX} others at the moment]"));
+        }
+        let workload = requesting_workload(request_id)?;
+        let own = self.by_request.iter().filter(|(id, _)| requesting_workload(id) == Some(workload));
+        let full = own.map(|(_, streams)| streams.len()).sum::<usize>() >= LOG_STREAMS_OF_WORKLOAD;
+        full.then(|| {
+            format!("[no log: this agent reads {LOG_STREAMS_OF_WORKLOAD} others for this workload at the moment]")
+        })
     }
 
     fn start_one(
@@ -177,6 +196,14 @@ impl Drop for LogStreams {
     }
 }
 
+/// Whose share a stream takes, by the full id of its request: agent and workload that ask. Commanders have no share.
+fn requesting_workload(request_id: &str) -> Option<(&str, &str)> {
+    let mut parts = request_id.splitn(3, '@');
+    let (stream, workload) = (parts.next()?, parts.next()?);
+    let is_commander = ["cli-conn", "commander-conn"].iter().any(|prefix| stream.starts_with(prefix));
+    (!is_commander && parts.next().is_some()).then_some((stream, workload))
+}
+
 /// One log on its way.
 struct LogStream {
     id: StreamId,
@@ -227,12 +254,14 @@ impl LogStream {
         let calls = match connector.log_calls(&self.instance, &self.wanted) {
             Ok(calls) => calls,
             Err(error) => {
-                warn!("Did not get log fetcher for '{}': {error}", self.instance.workload);
+                if may_log(LOG_REQUESTS) {
+                    warn!("Did not get log fetcher for '{}': {error}", self.instance.workload);
+                }
                 self.queue(vec![format!("[no log: {error}]")]);
                 return Vec::new();
             }
         };
-        if calls.is_empty() {
+        if calls.is_empty() && may_log(LOG_REQUESTS) {
             info!("Did not get log fetcher for '{}': it has no container", self.instance.workload);
         }
         let mut readers = Vec::new();

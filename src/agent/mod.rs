@@ -12,6 +12,7 @@ pub mod backoff;
 pub mod control_interface;
 pub mod create_watch;
 pub mod existing_workloads;
+pub mod folder_removal;
 pub mod lifecycle;
 pub mod log_stream;
 pub mod request_queue;

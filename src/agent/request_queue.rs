@@ -1,63 +1,129 @@
-//! Requests of workloads that wait for the connection to the server, a share for each workload, cancellations beside;
-//! and those that were sent and have no answer yet, which the workload gets from us when the connection is lost.
+//! Requests of workloads on their way to the server, a share for each workload: those that wait for the connection, and
+//! those that were sent and have no answer yet, which the workload gets from us when the connection is lost. Whoever has
+//! used up its share is not read until it gets an answer. Our own cancellations are beside all that.
 //!
 //! Thread: none, a plain value; `control` puts and `uplink` takes, see [`super::uplink_outbox`].
 
-use crate::limits::{CONTROL_CANCELS, CONTROL_REQUESTS, CONTROL_REQUESTS_BYTES, CONTROL_UNANSWERED};
+use crate::limits::{
+    CONTROL_ANSWER_MAX, CONTROL_CANCEL_REQUESTS, CONTROL_CANCELS, CONTROL_REQUESTS, CONTROL_REQUESTS_BYTES,
+    CONTROL_UNANSWERED,
+};
 use crate::model::messages::{Request, RequestContent, Response, ResponseContent};
 use crate::model::names::Name;
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 /// What a workload is told when the server went without an answer. Nobody knows whether the request reached it.
 const LOST: &str = "The connection to the server was lost before it answered. What was asked for may have been done or \
                     not; ask again";
 
-/// What waits.
+/// What waits, and what is not answered.
 #[derive(Debug, Default)]
 pub struct RequestQueue {
-    requests: VecDeque<Waiting>,
+    requests: VecDeque<(Name, Request)>,
     shares: BTreeMap<Name, Share>,
     cancels: VecDeque<Request>,
-    unanswered: BTreeMap<Name, VecDeque<Unanswered>>,
+}
+
+/// What is under way for one workload.
+#[derive(Debug, Default)]
+struct Share {
+    /// Requests that are no cancellations.
+    requests: usize,
+    /// What those take, in bytes.
+    bytes: usize,
+    cancels: usize,
+    /// Those of them that were sent, in that order.
+    sent: VecDeque<Unanswered>,
 }
 
 /// A request that was sent.
 #[derive(Debug)]
 struct Unanswered {
     id: String,
+    bytes: usize,
     /// What the workload gets if the server says nothing more.
     otherwise: ResponseContent,
 }
 
-#[derive(Debug)]
-struct Waiting {
-    workload: Name,
-    request: Request,
-    bytes: usize,
+impl Unanswered {
+    fn new(Request { id, content }: &Request, bytes: usize) -> Self {
+        let otherwise = match content {
+            // The server ended it with the connection.
+            RequestContent::LogsCancel => ResponseContent::LogsCancelAccepted,
+            RequestContent::EventsCancel => ResponseContent::EventsCancelAccepted,
+            _ => ResponseContent::Error(LOST.to_owned()),
+        };
+        Self { id: id.clone(), bytes, otherwise }
+    }
+
+    fn is_cancel(&self) -> bool {
+        !matches!(self.otherwise, ResponseContent::Error(_))
+    }
+
+    /// Whether `content` is the answer, when the ids are the same. What follows an answer, such as an event, is not.
+    fn is_answered_by(&self, content: &ResponseContent) -> bool {
+        match content {
+            ResponseContent::Error(_) => true,
+            ResponseContent::LogsCancelAccepted | ResponseContent::EventsCancelAccepted => self.otherwise == *content,
+            ResponseContent::CompleteState { altered, .. } => altered.is_none() && !self.is_cancel(),
+            ResponseContent::LogEntries(_) | ResponseContent::LogsStop(_) => false,
+            ResponseContent::UpdateStateSuccess { .. } | ResponseContent::LogsAccepted(_) => !self.is_cancel(),
+        }
+    }
 }
 
-#[derive(Debug, Default)]
-struct Share {
-    count: usize,
-    bytes: usize,
+impl Share {
+    fn add(&mut self, is_cancel: bool, bytes: usize) {
+        if is_cancel {
+            self.cancels += 1;
+        } else {
+            self.requests += 1;
+            self.bytes += bytes;
+        }
+    }
+
+    fn sent(&mut self, request: Unanswered) {
+        if self.sent.len() >= CONTROL_UNANSWERED {
+            self.remove(0); // A server that does not answer costs bounded room.
+        }
+        self.sent.push_back(request);
+    }
+
+    fn remove(&mut self, index: usize) -> Option<Unanswered> {
+        let request = self.sent.remove(index)?;
+        if request.is_cancel() {
+            self.cancels -= 1;
+        } else {
+            self.requests -= 1;
+            self.bytes -= request.bytes;
+        }
+        Some(request)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.requests == 0 && self.cancels == 0
+    }
 }
 
 impl RequestQueue {
-    /// Puts a request of `workload` behind those that wait.
-    ///
-    /// # Errors
-    /// The request, when the share of this workload is used up.
-    pub fn put(&mut self, workload: &Name, request: Request) -> Result<(), Request> {
-        let bytes = request.id.len() + request.content.approximate_bytes();
-        let share = self.shares.entry(workload.clone()).or_default();
-        let too_large = share.count > 0 && share.bytes + bytes > CONTROL_REQUESTS_BYTES;
-        if share.count >= CONTROL_REQUESTS || too_large {
-            return Err(request);
+    /// Whether the share of `workload` has room for a request that was held back for `held`. Cancellations have a share of
+    /// their own, so that a workload that waits for answers can still end what goes on. A request that is overdue finds
+    /// room in any case: some server may not answer all that it is asked.
+    #[must_use]
+    pub fn has_room_for(&self, workload: &Name, request: &Request, held: Duration) -> bool {
+        let Some(share) = self.shares.get(workload).filter(|_| held < CONTROL_ANSWER_MAX) else { return true };
+        if request.content.is_cancel() {
+            return share.cancels < CONTROL_CANCEL_REQUESTS;
         }
-        share.count += 1;
-        share.bytes += bytes;
-        self.requests.push_back(Waiting { workload: workload.clone(), request, bytes });
-        Ok(())
+        let fits = share.bytes + bytes(request) <= CONTROL_REQUESTS_BYTES;
+        share.requests == 0 || share.requests < CONTROL_REQUESTS && fits
+    }
+
+    /// Puts a request of `workload` behind those that wait; [`Self::has_room_for`] has agreed.
+    pub fn put(&mut self, workload: &Name, request: Request) {
+        self.shares.entry(workload.clone()).or_default().add(request.content.is_cancel(), bytes(&request));
+        self.requests.push_back((workload.clone(), request));
     }
 
     /// Puts a cancellation, which no data can delay. It comes after answers only, so what it cancels is not here.
@@ -77,41 +143,43 @@ impl RequestQueue {
         self.requests.is_empty() && self.cancels.is_empty()
     }
 
-    /// A request is being sent. Of each workload the newest are remembered: nobody has that many at a time.
-    pub fn sent(&mut self, workload: &Name, Request { id, content }: &Request) {
-        let otherwise = match content {
-            // The server ended it with the connection.
-            RequestContent::LogsCancel => ResponseContent::LogsCancelAccepted,
-            RequestContent::EventsCancel => ResponseContent::EventsCancelAccepted,
-            _ => ResponseContent::Error(LOST.to_owned()),
-        };
-        let unanswered = self.unanswered.entry(workload.clone()).or_default();
-        if unanswered.len() >= CONTROL_UNANSWERED {
-            unanswered.pop_front();
-        }
-        unanswered.push_back(Unanswered { id: id.clone(), otherwise });
+    /// A request is being sent without having waited here; [`Self::has_room_for`] has agreed.
+    pub fn sent(&mut self, workload: &Name, request: &Request) {
+        let bytes = bytes(request);
+        let share = self.shares.entry(workload.clone()).or_default();
+        share.add(request.content.is_cancel(), bytes);
+        share.sent(Unanswered::new(request, bytes));
     }
 
-    /// The server has answered the request with this id, or says more about it.
-    pub fn answered(&mut self, workload: &str, id: &str) {
-        let Some(unanswered) = self.unanswered.get_mut(workload) else { return };
-        if let Some(index) = unanswered.iter().position(|sent| own_id(&sent.id) == id) {
-            unanswered.remove(index);
+    /// The server has said `content` about the request with this id.
+    pub fn answered(&mut self, workload: &str, id: &str, content: &ResponseContent) {
+        let Some(share) = self.shares.get_mut(workload) else { return };
+        if let Some(index) = share.sent.iter().position(|sent| own_id(&sent.id) == id && sent.is_answered_by(content)) {
+            share.remove(index);
         }
-        if unanswered.is_empty() {
-            self.unanswered.remove(workload);
+        if share.is_empty() {
+            self.shares.remove(workload);
         }
     }
 
     /// Nobody is interested in the answers for this workload any more.
     pub fn forget(&mut self, workload: &str) {
-        self.unanswered.remove(workload);
+        if let Some(share) = self.shares.get_mut(workload) {
+            while share.remove(0).is_some() {}
+        }
+        self.shares.retain(|_, share| !share.is_empty());
     }
 
     /// The connection is lost: answers to all that was sent, with the ids that the server would use.
     pub fn lost(&mut self) -> Vec<Response> {
-        let unanswered = std::mem::take(&mut self.unanswered).into_values().flatten();
-        unanswered.map(|Unanswered { id, otherwise }| Response { id, content: otherwise }).collect()
+        let mut lost = Vec::new();
+        for share in self.shares.values_mut() {
+            while let Some(Unanswered { id, otherwise, .. }) = share.remove(0) {
+                lost.push(Response { id, content: otherwise });
+            }
+        }
+        self.shares.retain(|_, share| !share.is_empty());
+        lost
     }
 
     /// The next request for the server.
@@ -119,17 +187,14 @@ impl RequestQueue {
         if let Some(cancel) = self.cancels.pop_front() {
             return Some(cancel);
         }
-        let Waiting { workload, request, bytes } = self.requests.pop_front()?;
-        if let Some(share) = self.shares.get_mut(&workload) {
-            share.count -= 1;
-            share.bytes -= bytes;
-            if share.count == 0 {
-                self.shares.remove(&workload);
-            }
-        }
-        self.sent(&workload, &request);
+        let (workload, request) = self.requests.pop_front()?;
+        self.shares.entry(workload).or_default().sent(Unanswered::new(&request, bytes(&request)));
         Some(request)
     }
+}
+
+fn bytes(request: &Request) -> usize {
+    request.id.len() + request.content.approximate_bytes()
 }
 
 /// The id as the workload wrote it.
@@ -140,45 +205,119 @@ fn own_id(id: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::messages::ReadState;
+    use crate::model::messages::{AlteredFields, ReadState};
+    use crate::model::names::InstanceName;
+    use crate::model::node::Node;
 
     fn request(id: &str) -> Request {
         Request { id: id.to_owned(), content: RequestContent::CompleteState(ReadState::default()) }
     }
 
+    fn cancel(id: &str) -> Request {
+        Request { id: id.to_owned(), content: RequestContent::LogsCancel }
+    }
+
+    fn error() -> ResponseContent {
+        ResponseContent::Error(String::new())
+    }
+
+    /// Puts it if there is room for it.
+    fn put(queue: &mut RequestQueue, workload: &Name, request: Request) -> bool {
+        let has_room = queue.has_room_for(workload, &request, Duration::ZERO);
+        if has_room {
+            queue.put(workload, request);
+        }
+        has_room
+    }
+
     // [utest->swdd~agent-uses-bounded-channels~1]
     #[test]
-    fn a_workload_that_asks_too_much_takes_no_room_from_others() {
+    fn a_workload_has_a_handful_of_requests_under_way_until_they_are_answered_and_takes_no_room_from_others() {
         let mut queue = RequestQueue::default();
         let (greedy, modest): (Name, Name) = ("greedy".into(), "modest".into());
         for number in 0..CONTROL_REQUESTS {
-            queue.put(&greedy, request(&number.to_string())).unwrap();
+            assert!(put(&mut queue, &greedy, request(&format!("greedy@{number}"))));
         }
-        assert_eq!(queue.put(&greedy, request("more")), Err(request("more")));
-        queue.put(&modest, request("modest")).unwrap();
-        assert_eq!(queue.pop(), Some(request("0")));
-        queue.put(&greedy, request("more")).unwrap();
+        assert!(!put(&mut queue, &greedy, request("greedy@more")));
+        assert!(put(&mut queue, &modest, request("modest@a")));
+        assert_eq!(queue.pop(), Some(request("greedy@0")));
+        assert!(!put(&mut queue, &greedy, request("greedy@more")), "it was sent, which is no answer");
+        queue.answered("modest", "0", &error());
+        assert!(!put(&mut queue, &greedy, request("greedy@more")));
+        queue.answered("greedy", "0", &error());
+        assert!(put(&mut queue, &greedy, request("greedy@more")));
         let rest: Vec<String> = std::iter::from_fn(|| queue.pop()).map(|request| request.id).collect();
-        assert_eq!(rest.len(), CONTROL_REQUESTS + 1);
-        assert_eq!(&rest[rest.len() - 2..], ["modest", "more"]);
+        assert_eq!(&rest[rest.len() - 2..], ["modest@a", "greedy@more"]);
+        for id in ["1", "2", "3", "more"] {
+            queue.answered("greedy", id, &error());
+        }
+        queue.answered("modest", "a", &error());
         assert!(queue.shares.is_empty());
     }
 
     #[test]
-    fn bytes_are_limited_but_one_large_request_passes() {
-        let mut queue = RequestQueue::default();
+    fn a_workload_that_waits_for_answers_can_still_cancel_what_goes_on() {
+        let (mut queue, workload) = (RequestQueue::default(), Name::from("w"));
+        while put(&mut queue, &workload, request("w@a")) {}
+        for number in 0..CONTROL_CANCEL_REQUESTS {
+            assert!(put(&mut queue, &workload, cancel(&format!("w@{number}"))));
+        }
+        assert!(!put(&mut queue, &workload, cancel("w@more")), "but not without end");
+        let order: Vec<bool> = std::iter::from_fn(|| queue.pop()).map(|request| request.content.is_cancel()).collect();
+        assert!(order.is_sorted() && order.len() == CONTROL_REQUESTS + CONTROL_CANCEL_REQUESTS, "in order");
+        queue.answered("w", "7", &ResponseContent::LogsCancelAccepted);
+        assert!(put(&mut queue, &workload, cancel("w@more")));
+        assert!(!put(&mut queue, &workload, request("w@b")));
+    }
+
+    #[test]
+    fn a_request_that_is_overdue_is_sent_although_the_server_does_not_answer() {
+        let (mut queue, workload) = (RequestQueue::default(), Name::from("w"));
+        while put(&mut queue, &workload, request("w@a")) {}
+        let held = CONTROL_ANSWER_MAX - Duration::from_nanos(1);
+        assert!(!queue.has_room_for(&workload, &request("w@b"), held));
+        assert!(queue.has_room_for(&workload, &request("w@b"), CONTROL_ANSWER_MAX));
+    }
+
+    #[test]
+    fn only_the_answer_ends_a_request_and_not_what_the_same_id_says_besides() {
+        let (mut queue, workload) = (RequestQueue::default(), Name::from("w"));
+        let state = |altered| ResponseContent::CompleteState { state: Node::empty(), altered };
+        let other = |content| Request { id: "w@a".to_owned(), content };
+        let instance = InstanceName::with_id("w", "1", "A");
+        for (asked, beside, answer) in [
+            (request("w@a"), state(Some(AlteredFields::default())), state(None)),
+            (request("w@a"), ResponseContent::LogEntries(vec![]), ResponseContent::LogsAccepted(vec![])),
+            (request("w@a"), ResponseContent::LogsStop(instance), error()),
+            (request("w@a"), ResponseContent::LogsCancelAccepted, state(None)),
+            (other(RequestContent::LogsCancel), state(None), ResponseContent::LogsCancelAccepted),
+            (other(RequestContent::EventsCancel), ResponseContent::LogsCancelAccepted, error()),
+        ] {
+            assert!(put(&mut queue, &workload, asked));
+            queue.pop().unwrap();
+            queue.answered("w", "a", &beside);
+            assert!(!queue.shares.is_empty(), "{beside:?}");
+            queue.answered("w", "a", &answer);
+            assert!(queue.shares.is_empty(), "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_limited_until_the_answer_comes_but_one_large_request_passes() {
+        let (mut queue, workload) = (RequestQueue::default(), Name::from("w"));
         let large = request(&"x".repeat(CONTROL_REQUESTS_BYTES + 1));
-        queue.put(&"w".into(), large.clone()).unwrap();
-        assert_eq!(queue.put(&"w".into(), request("y")), Err(request("y")));
-        assert_eq!(queue.pop(), Some(large));
-        queue.put(&"w".into(), request("y")).unwrap();
+        assert!(put(&mut queue, &workload, large.clone()));
+        assert!(!put(&mut queue, &workload, request("y")));
+        assert_eq!(queue.pop(), Some(large.clone()));
+        assert!(!put(&mut queue, &workload, request("y")), "the server has it now");
+        queue.answered("w", &large.id, &error());
+        assert!(put(&mut queue, &workload, request("y")));
     }
 
     #[test]
     fn a_cancellation_overtakes_and_is_there_once() {
         let mut queue = RequestQueue::default();
-        queue.put(&"w".into(), request("a")).unwrap();
-        let cancel = |id: &str| Request { id: id.to_owned(), content: RequestContent::LogsCancel };
+        queue.put(&"w".into(), request("a"));
         for _ in 0..3 {
             queue.put_cancel(cancel("b"));
         }
@@ -195,18 +334,18 @@ mod tests {
         let mut queue = RequestQueue::default();
         let (one, two): (Name, Name) = ("one".into(), "two".into());
         let cancel = |id: &str, content| Request { id: id.to_owned(), content };
-        queue.put(&one, request("one@a")).unwrap();
-        queue.put(&one, request("one@b@c")).unwrap();
-        queue.put(&one, cancel("one@l", RequestContent::LogsCancel)).unwrap();
-        queue.put(&two, cancel("two@e", RequestContent::EventsCancel)).unwrap();
-        queue.put(&two, request("two@waits")).unwrap();
+        queue.put(&one, request("one@a"));
+        queue.put(&one, request("one@b@c"));
+        queue.put(&one, cancel("one@l", RequestContent::LogsCancel));
+        queue.put(&two, cancel("two@e", RequestContent::EventsCancel));
+        queue.put(&two, request("two@waits"));
         queue.put_cancel(cancel("one@ours", RequestContent::LogsCancel));
         for _ in 0..5 {
             queue.pop().unwrap();
         }
-        queue.answered("one", "a");
-        queue.answered("one", "unknown");
-        queue.answered("other", "b@c");
+        queue.answered("one", "a", &error());
+        queue.answered("one", "unknown", &error());
+        queue.answered("other", "b@c", &error());
         let response = |id: &str, content| Response { id: id.to_owned(), content };
         let expected = [
             response("one@b@c", ResponseContent::Error(LOST.to_owned())),
@@ -216,6 +355,8 @@ mod tests {
         assert_eq!(queue.lost(), expected);
         assert_eq!(queue.lost(), []);
         assert_eq!(queue.pop(), Some(request("two@waits")), "what was not sent is sent later");
+        queue.answered("two", "waits", &error());
+        assert!(queue.shares.is_empty());
     }
 
     #[test]

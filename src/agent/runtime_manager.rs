@@ -5,6 +5,7 @@
 //! Takes: plans of the server, listings, states. Gives: commands to `wl:<name>` (never waits), states to report.
 
 use super::control_interface::{self, NoInterface};
+use super::folder_removal::remove_folder;
 use super::lifecycle::GONE_PREFIX;
 use super::lifecycle::conditions::Conditions;
 use super::state_checker::{WatchCommand, WatchReport};
@@ -12,15 +13,15 @@ use super::workload_command::{
     Engine, OtherEngine, WorkloadCommand, WorkloadCommandSender, WorkloadOrder, workload_inbox,
 };
 use super::workload_control_loop::{LoopContext, LoopId, WorkloadControlLoop};
-use super::workload_files::remove_folder;
 use super::workload_scheduler::{Created, Decision, Operation, Updated, Waiting, WorkloadScheduler};
 use super::workload_state_store::WorkloadStateStore;
 use crate::clock::Clock;
-use crate::limits::STACK_WORKLOAD;
+use crate::limits::{REMOVAL_TURN_MAX, STACK_WORKLOAD};
+use crate::logging::may_log;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle;
 use crate::model::messages::{AddedWorkload, DeletedWorkload, Response, WorkloadPlan};
-use crate::model::names::{InstanceName, Name};
+use crate::model::names::{InstanceName, Name, excerpt};
 use crate::model::workload::Workload;
 use crate::runtime::{RuntimeConnector, RuntimeError};
 use crossbeam_channel::{Sender, bounded};
@@ -89,7 +90,7 @@ pub enum RerunFinished {
 /// One workload that has a control loop.
 // [impl->swdd~agent-stores-running-workload~1]
 pub(super) struct WorkloadObject {
-    sender: WorkloadCommandSender,
+    pub(super) sender: WorkloadCommandSender,
     number: u64,
     /// The instance last ordered.
     pub(super) instance: InstanceName,
@@ -256,6 +257,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     // [impl->swdd~agent-handles-new-workload-operations]
     pub fn submit(&mut self, operation: Operation, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
         let name = operation.workload().clone();
+        if matches!(&operation, Operation::Update(updated) if self.is_withheld_as_it_is(&updated.new)) {
+            return Vec::new(); // The server cannot know for what it waits, and says once more what is wanted.
+        }
         let replaced = self.scheduler.take(&name);
         let before = replaced.as_ref().and_then(Waiting::new_instance).map(|added| added.instance.clone());
         let ordered = |before: &InstanceName| self.objects.get(&name).is_some_and(|object| object.is_to_run(before));
@@ -290,6 +294,13 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         reports
     }
 
+    /// Whether it runs as wanted and waits to stop because it may not run at the moment.
+    fn is_withheld_as_it_is(&self, added: &AddedWorkload) -> bool {
+        let name = &added.instance.workload;
+        matches!(self.scheduler.get(name), Some(Waiting::Withhold(updated)) if updated.new == *added)
+            && self.live(name).is_some_and(|object| object.runs(added))
+    }
+
     /// What waits to stop and has a `gone` condition also keeps what it depends on until it is gone (rule 14).
     pub(super) fn await_gone(&self, report: &mut WorkloadState) {
         let WorkloadState { instance, state } = report;
@@ -300,7 +311,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let object = self.objects.get(&instance.workload).filter(|object| object.instance == *instance);
         let waits = state.phase == Phase::StoppingWaitingToStop;
         if waits && object.and_then(WorkloadObject::workload).is_some_and(has_condition) {
-            state.additional_info = format!("{GONE_PREFIX}waits for those that depend on it");
+            state.additional_info = format!("{GONE_PREFIX}waits for those that depend on it").into();
         }
     }
 
@@ -471,14 +482,17 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     // [impl->swdd~agent-remove-id-prefix-forwarding-control-interface-response~1]
     pub fn deliver(&self, response: Response) {
         let Some((workload, id)) = response.id.split_once('@') else {
-            warn!("Could not forward response: its id '{}' names no workload", response.id);
+            if may_log("answers of the server") {
+                warn!("Could not forward response: its id '{}' names no workload", excerpt(&response.id));
+            }
             return;
         };
         let for_workload = Response { id: id.to_owned(), content: response.content };
         match self.context.control.deliver(workload, for_workload) {
             Ok(()) => {}
+            Err(NoInterface) if !may_log(workload) => {}
             Err(NoInterface) if !self.objects.contains_key(workload) => {
-                warn!("Could not forward response for unknown workload: '{workload}'");
+                warn!("Could not forward response for unknown workload: '{}'", excerpt(workload));
             }
             Err(error @ NoInterface) => {
                 warn!(
@@ -496,7 +510,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         }
         let Some(WorkloadObject { instance, .. }) = self.objects.remove(&id.name) else { return };
         if instance.workload != id.name && !self.is_current(&instance) {
-            remove_folder(&self.context.folder.join(instance.folder()));
+            remove_folder(&self.context.folder.join(instance.folder()), &self.context.clock, REMOVAL_TURN_MAX);
         }
     }
 

@@ -7,6 +7,7 @@ use crate::limits::{NAME_MAX, PARALLEL_STARTS_MIN, REPAIR_INTERVAL, RETRY_LIMIT}
 use crate::model::names::has_name_characters;
 use crate::model::nearest::nearest;
 use crate::model::version::VERSION;
+use crate::private_folder::{self, PrivateFolder};
 use crate::settings::{
     ConfigFile, ControlMessageSize, MessageSize, PemKeys, PemPaths, Pems, SettingsError, decide_security,
     insecure_flag, readable_key_warning,
@@ -16,10 +17,8 @@ use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::fs;
 use std::io;
 use std::num::NonZeroU32;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -354,24 +353,28 @@ fn enabled_runtimes(
     Ok(enabled)
 }
 
-/// The agent's own folder. Only the default run folder is created, and open to the other agents and users that share
-/// it; nothing that exists is changed or removed, since running workloads have it mounted.
+/// The agent's own folder, which nobody else may look into. Only the default run folder is created; it is shared with
+/// the other agents and users of the machine. Nothing is removed, since running workloads have it mounted.
 fn run_folder(given: Option<PathBuf>, name: &str, place: &str, machine: &Machine) -> Result<PathBuf, SettingsError> {
     let default = machine.temporary.join("ankaios");
     let base = given.unwrap_or_else(|| default.clone());
     let wrong = |text| other("Run folder creation failed. Cannot continue without run folder.", text);
     let failed = |path: &Path, error: &io::Error| wrong(format!("'{}': {error}", path.display()));
-    if !base.is_dir() {
-        if base != default {
-            return Err(wrong(format!("Could not find directory \"{}\"{place}", base.display())));
-        }
-        fs::create_dir_all(&base).map_err(|error| failed(&base, &error))?;
-        fs::set_permissions(&base, fs::Permissions::from_mode(0o777)).map_err(|error| failed(&base, &error))?;
+    if base == default {
+        private_folder::share(&base).map_err(|error| failed(&base, &error))?;
+    } else if base.is_dir() {
+        private_folder::use_shared(&base).map_err(|error| failed(&base, &error))?;
+    } else {
+        return Err(wrong(format!("Could not find directory \"{}\"{place}", base.display())));
     }
-    let folder = base.join(format!("{name}_io"));
-    fs::create_dir_all(&folder).map_err(|error| failed(&folder, &error))?;
     // It becomes part of mount arguments, which another working directory must not change.
-    std::path::absolute(&folder).map_err(|error| failed(&folder, &error))
+    let folder = base.join(format!("{name}_io"));
+    let folder = std::path::absolute(&folder).map_err(|error| failed(&folder, &error))?;
+    match PrivateFolder::open(&folder) {
+        Ok(_) => Ok(folder),
+        Err(error) if error.raw_os_error().is_some() => Err(failed(&folder, &error)),
+        Err(refused) => Err(wrong(refused.to_string())), // It names what is refused.
+    }
 }
 
 #[cfg(test)]

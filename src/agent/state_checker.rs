@@ -412,7 +412,8 @@ impl<P> Watched<P> {
         }
         // Who ended it may also remove it (`podman rm --force`, `run --rm`), which no event tells.
         let just_ended = self.exit_seen.take().is_some();
-        let passing = state.phase.is_pending() || state.phase == Phase::Stopping;
+        // What an engine says and nobody knows may pass as well.
+        let passing = state.phase.is_pending() || matches!(state.phase, Phase::Stopping | Phase::FailedUnknown);
         if self.reported.as_ref() != Some(state) || !passing {
             self.passing_pause = POLL_INTERVAL;
         }

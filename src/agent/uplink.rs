@@ -126,15 +126,17 @@ impl Uplink {
             info!("Connected to the server.");
             status.connection(|| format!("Connected to '{url}'"));
         };
+        // Before anything is read: what follows from the hello is put at once.
+        self.outbox.connected_by(Box::new(sender));
         let reader = threads::spawn("rx:server", STACK_LARGE, move || {
             let _ = ended_sender.send(read(receiver, &inbox, greeted)); // Gone only when the agent ends.
         });
         if let Err(error) = reader {
             hangup.hang_up();
+            self.disconnected();
             return interrupted(format!("no thread for the connection: {error}"));
         }
         debug!("Connected to server '{}'.", self.options.url);
-        self.outbox.connected_by(Box::new(sender));
         let end = loop {
             pulse.turn();
             if self.outbox.send_waiting(SystemClock.now()).is_err() {
@@ -154,12 +156,11 @@ impl Uplink {
             }
         };
         hangup.hang_up();
-        for response in self.outbox.disconnected(SystemClock.now()) {
-            self.inbox.put(FromServer::Response(response));
-        }
+        self.disconnected();
         // Also after a clean end of the stream, which upstream does not tell: a server that was shut down in order is as
         // little there as one that crashed, so what it said of other agents is as old (spec/agent.md FIX-18).
         let _ = self.inbox.scheduler.send(SchedulerEvent::ServerGone); // Gone only when the agent ends.
+        self.inbox.control.connection_lost();
         match end {
             Ok((StreamEnd::VersionMismatch(text), _)) => SessionEnd::Refused(text),
             Ok((StreamEnd::Closed, greeted)) => {
@@ -168,6 +169,13 @@ impl Uplink {
             }
             Ok((end, greeted)) => SessionEnd::Interrupted { reason: end.to_string(), greeted },
             Err(_) => interrupted("the reader of the connection ended".to_owned()),
+        }
+    }
+
+    /// Answers the requests of workloads that nobody else will answer any more.
+    fn disconnected(&self) {
+        for response in self.outbox.disconnected(SystemClock.now()) {
+            self.inbox.put(FromServer::Response(response));
         }
     }
 }

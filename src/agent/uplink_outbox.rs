@@ -20,7 +20,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Where messages go while there is a connection. Never waits.
 pub trait Line: Send {
@@ -93,7 +93,7 @@ impl Wake for WakeUplink {
     }
 }
 
-/// Too many requests of a workload wait.
+/// Too many requests of a workload are under way.
 #[derive(Debug)]
 pub struct NoRoom {
     /// The one that was not taken.
@@ -202,17 +202,21 @@ impl UplinkOutbox {
         instances.into_iter().filter(|instance| told.get(instance) == Some(&true)).collect()
     }
 
-    /// Puts a request of a workload, or sends it; never waits. While there is no connection requests wait for it.
+    /// Puts a request of a workload, or sends it; never waits. While there is no connection requests wait for it. `held` is
+    /// how long it found no room before.
     ///
     /// # Errors
-    /// The request, when too many of this workload wait.
-    pub fn put_request(&self, workload: &Name, request: Request) -> Result<(), NoRoom> {
-        let Some(request) = self.send_at_once(workload, request) else { return Ok(()) };
-        let mut slots = lock(&self.slots);
-        let connected = slots.connected;
-        slots.requests.put(workload, request).map_err(|request| NoRoom { request: Box::new(request), connected })?;
+    /// The request, when too many of this workload are under way.
+    pub fn put_request(&self, workload: &Name, request: Request, held: Duration) -> Result<(), NoRoom> {
+        let slots = lock(&self.slots);
+        if !slots.requests.has_room_for(workload, &request, held) {
+            return Err(NoRoom { request: Box::new(request), connected: slots.connected });
+        }
         drop(slots);
-        self.wake();
+        if let Some(request) = self.send_at_once(workload, request) {
+            lock(&self.slots).requests.put(workload, request);
+            self.wake();
+        }
         Ok(())
     }
 
@@ -234,9 +238,9 @@ impl UplinkOutbox {
         None
     }
 
-    /// The server has answered a request of a workload, with the id that this has given it.
-    pub fn answered(&self, workload: &str, id: &str) {
-        lock(&self.slots).requests.answered(workload, id);
+    /// The server has said something about a request of a workload; the id is the one that this has given it.
+    pub fn answered(&self, workload: &str, response: &Response) {
+        lock(&self.slots).requests.answered(workload, &response.id, &response.content);
     }
 
     /// The workload does not wait for answers any more.
@@ -432,7 +436,6 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::simulation::manual_clock::ManualClock;
-    use std::time::Duration;
 
     fn state(workload: &str, phase: Phase) -> WorkloadState {
         WorkloadState::new(InstanceName::with_id(workload, "id", "A"), ExecutionState::plain(phase))
@@ -608,23 +611,27 @@ mod tests {
     #[test]
     fn requests_of_workloads_wait_for_a_connection_and_then_come_after_states() {
         use crate::limits::CONTROL_REQUESTS;
-        use crate::model::messages::RequestContent;
+        use crate::model::messages::{RequestContent, ResponseContent};
         let now = ManualClock::new().now();
         let (outbox, reader) = uplink_outbox();
-        let request = |id: &str| Request { id: id.to_owned(), content: RequestContent::LogsCancel };
+        let cancel = Request { id: "cancel".to_owned(), content: RequestContent::LogsCancel };
+        let put = |id: &str| outbox.put_request(&"w".into(), ask(id), Duration::ZERO);
         for number in 0..CONTROL_REQUESTS {
-            outbox.put_request(&"w".into(), request(&number.to_string())).unwrap();
+            put(&number.to_string()).unwrap();
         }
-        let refused = outbox.put_request(&"w".into(), request("more")).unwrap_err();
-        assert_eq!((*refused.request, refused.connected), (request("more"), false));
+        let refused = put("more").unwrap_err();
+        assert_eq!((*refused.request, refused.connected), (ask("more"), false));
         reader.connected();
-        assert!(outbox.put_request(&"w".into(), request("more")).unwrap_err().connected);
+        assert!(put("more").unwrap_err().connected);
         outbox.put(state("a", Phase::Running));
-        outbox.put_cancel(request("cancel"));
+        outbox.put_cancel(cancel.clone());
         assert!(matches!(reader.next(now), Some(ToServer::WorkloadStates(_))));
-        assert_eq!(reader.next(now), Some(ToServer::Request(request("cancel"))));
-        assert_eq!(reader.next(now), Some(ToServer::Request(request("0"))));
-        outbox.put_request(&"w".into(), request("more")).unwrap();
+        assert_eq!(reader.next(now), Some(ToServer::Request(cancel)));
+        assert_eq!(reader.next(now), Some(ToServer::Request(ask("0"))));
+        assert!(put("more").is_err(), "it is not answered");
+        let content = ResponseContent::Error(String::new());
+        outbox.answered("w", &Response { id: "0".to_owned(), content });
+        put("more").unwrap();
     }
 
     #[test]
@@ -637,7 +644,7 @@ mod tests {
         assert!(outbox.logs().put(stop.clone(), None));
         let sent: Vec<ToServer> = (0..1000)
             .filter_map(|number| {
-                outbox.put_request(&"w".into(), ask(&number.to_string())).unwrap();
+                outbox.put_request(&format!("w{number}").into(), ask(&number.to_string()), Duration::ZERO).unwrap();
                 reader.next(now)
             })
             .collect();
@@ -708,19 +715,19 @@ mod tests {
         let line = FakeLine::default();
         reader.connected_by(Box::new(line.clone()));
         line.give_room(2);
-        outbox.put_request(&"w".into(), ask("w@1")).unwrap();
+        outbox.put_request(&"w".into(), ask("w@1"), Duration::ZERO).unwrap();
         assert_eq!(line.taken(), [ToServer::Request(ask("w@1"))]);
         assert!(reader.woken().try_recv().is_err(), "nobody was woken for it");
 
         let running = state("a", Phase::Running);
         outbox.put(running.clone());
-        outbox.put_request(&"w".into(), ask("w@2")).unwrap();
+        outbox.put_request(&"w".into(), ask("w@2"), Duration::ZERO).unwrap();
         assert_eq!(line.taken(), [], "the state comes before it");
         reader.woken().try_recv().unwrap();
         reader.send_waiting(now).unwrap();
         assert_eq!(line.taken(), [ToServer::WorkloadStates(vec![running])]);
 
-        outbox.put_request(&"w".into(), ask("w@3")).unwrap();
+        outbox.put_request(&"w".into(), ask("w@3"), Duration::ZERO).unwrap();
         while reader.woken().try_recv().is_ok() {}
         line.give_room(10);
         reader.woken().try_recv().expect("the connection tells when it has room");
@@ -728,7 +735,7 @@ mod tests {
         assert_eq!(line.taken(), [ToServer::Request(ask("w@2")), ToServer::Request(ask("w@3"))]);
 
         let large = ask(&format!("w@{}", "x".repeat(CONTROL_SMALL_REQUEST)));
-        outbox.put_request(&"w".into(), large.clone()).unwrap();
+        outbox.put_request(&"w".into(), large.clone(), Duration::ZERO).unwrap();
         assert_eq!(line.taken(), [], "who reads all workloads does not encode it");
         reader.send_waiting(now).unwrap();
         assert_eq!(line.taken(), [ToServer::Request(large)]);
@@ -742,9 +749,10 @@ mod tests {
         reader.connected_by(Box::new(line.clone()));
         line.give_room(3);
         for id in ["w@1", "w@2", "w@3", "w@4"] {
-            outbox.put_request(&"w".into(), ask(id)).unwrap();
+            outbox.put_request(&"w".into(), ask(id), Duration::ZERO).unwrap();
         }
-        outbox.answered("w", "2");
+        let content = crate::model::messages::ResponseContent::Error(String::new());
+        outbox.answered("w", &Response { id: "2".to_owned(), content });
         let lost: Vec<String> = reader.disconnected(now).into_iter().map(|response| response.id).collect();
         assert_eq!(lost, ["w@1", "w@3"]);
         assert!(reader.disconnected(now).is_empty());

@@ -83,6 +83,8 @@ pub enum WorkloadCommand {
     Resume(WorkloadOrder, ContainerId),
     /// Take over a container which the next command starts again or removes.
     Hold(HeldContainer),
+    /// A container of the workload was found in this engine, which others remove: nothing is started beside it.
+    FoundIn(OtherEngine),
     /// The state checker saw this.
     Observed {
         /// Number of the start that is meant.
@@ -173,6 +175,13 @@ impl Queue {
             }
             return None; // Full of wishes: what is observed now will be removed anyway.
         }
+        if let WorkloadCommand::FoundIn(found) = &command {
+            // At most one of each engine, so a full queue has room for it.
+            let same = |waiting: &WorkloadCommand| matches!(waiting, WorkloadCommand::FoundIn(other) if other.runtime == found.runtime);
+            self.commands.retain(|waiting| !same(waiting));
+            self.commands.push_back(command);
+            return None;
+        }
         if self.commands.len() >= WORKLOAD_INBOX {
             self.commands.retain(|waiting| !matches!(waiting, WorkloadCommand::Observed { .. }));
         }
@@ -227,6 +236,12 @@ impl WorkloadInbox {
     #[must_use]
     pub fn cancels_create(&self) -> bool {
         lock(&self.shared).commands.iter().any(WorkloadCommand::cancels_create)
+    }
+
+    /// Whether a command waits that names a container beside which nothing may be started.
+    #[must_use]
+    pub fn names_another_container(&self) -> bool {
+        lock(&self.shared).commands.iter().any(|command| matches!(command, WorkloadCommand::FoundIn(_)))
     }
 
     /// Announces an engine call; what it answers becomes readable when a command makes the call pointless.

@@ -12,12 +12,15 @@
 
 use super::agent_manager::SchedulerEvent;
 use super::backoff::{Ended, RestartBackoff};
+use super::control_interface::pipes::PipeError;
 use super::control_interface::{self, ControlHub, ControlInterface};
+use super::folder_removal::remove_folder;
 use super::lifecycle::{ProbeReport, Probes};
 use super::start_slots::{SlotRequest, StartSlot, StartSlots};
 use super::workload_command::{Engine, HeldContainer, OtherEngine, WorkloadCommand, WorkloadInbox, WorkloadOrder};
 use crate::clock::Clock;
-use crate::limits::{ADDITIONAL_INFO_MAX, STACK_WORKLOAD};
+use crate::limits::{ADDITIONAL_INFO_MAX, REMOVAL_MAX, STACK_WORKLOAD};
+use crate::model::access_rules::ControlInterfaceAccess;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
@@ -28,7 +31,7 @@ use lifecycle::{Life, Origin};
 use log::{info, warn};
 pub use search::Answer;
 use search::Search;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -411,6 +414,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 (self.instance, self.engine, self.wanted) = (instance, Some(engine), None);
                 (self.container, self.silent) = (Some(id), silent);
             }
+            WorkloadCommand::FoundIn(other) => self.found_in_other(other),
             WorkloadCommand::Observed { generation, state } => return self.on_observed(generation, state),
         }
         Flow::Continue
@@ -418,7 +422,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// Goes on with a container of an earlier life of the agent.
     fn adopt(&mut self, id: ContainerId) {
-        self.open_control_interface();
+        self.reopen_control_interface();
         self.restarts.running(self.context.clock.now());
         self.watch(id);
         self.lifecycle_started(Origin::Adopted);
@@ -439,24 +443,56 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     // ------------------------------------------------------ control interface
 
-    /// Gives the workload its control interface if it wants one and has none yet. It runs without one when that is
-    /// not possible (spec/control-interface.md section 1).
-    fn open_control_interface(&mut self) {
-        let Some(workload) = self.wanted.as_ref().filter(|_| self.engine.is_some()) else { return };
+    /// Gives a workload that runs already its control interface if it wants one. It goes on without one when that is not
+    /// possible.
+    fn reopen_control_interface(&mut self) {
+        let (hub, folder) = (self.context.control.clone(), self.control_folder(&self.instance));
+        if let Err(error) = self.give_control_interface(|name, access| hub.reopen(name, folder.clone(), access)) {
+            self.warn_without_control_interface(&error);
+        }
+    }
+
+    /// Gives a workload that is about to start its control interface if it wants one and has none yet. It runs without
+    /// one when that is not possible.
+    ///
+    /// # Errors
+    /// What may be possible later, or when somebody removes what is not ours.
+    fn open_control_interface(&mut self) -> Result<(), PipeError> {
+        let (hub, folder) = (self.context.control.clone(), self.control_folder(&self.instance));
+        let mut opened = self.give_control_interface(|name, access| hub.open(name, folder.clone(), access));
+        if let Err(foreign) = opened.as_ref()
+            && foreign.is_foreign()
+        {
+            // No container has it any more, so it can be made anew.
+            warn!("The control interface of workload '{}' is made anew: {foreign}", self.instance.workload);
+            self.remove_folder(&folder);
+            opened = self.give_control_interface(|name, access| hub.open(name, folder.clone(), access));
+        }
+        match opened {
+            Err(error) if error.may_pass() || error.is_foreign() => return Err(error),
+            Err(error) => self.warn_without_control_interface(&error),
+            Ok(()) => {}
+        }
+        Ok(())
+    }
+
+    fn give_control_interface(
+        &mut self,
+        open: impl FnOnce(&Name, &ControlInterfaceAccess) -> Result<ControlInterface, PipeError>,
+    ) -> Result<(), PipeError> {
+        let Some(workload) = self.wanted.as_ref().filter(|_| self.engine.is_some()) else { return Ok(()) };
         let access = &workload.control_interface_access;
         if self.control.is_some() || !control_interface::is_wanted(access) {
-            return;
+            return Ok(());
         }
+        self.control = Some(open(&self.instance.workload, access)?);
+        info!("Successfully created control interface for workload '{}'.", self.instance.workload);
+        Ok(())
+    }
+
+    fn warn_without_control_interface(&self, error: &PipeError) {
         let name = &self.instance.workload;
-        match self.context.control.open(name, self.control_folder(&self.instance), access) {
-            Ok(control) => {
-                info!("Successfully created control interface for workload '{name}'.");
-                self.control = Some(control);
-            }
-            Err(error) => {
-                warn!("Could not create control interface when creating workload '{name}': '{error}'");
-            }
-        }
+        warn!("Could not create control interface when creating workload '{name}': '{error}'");
     }
 
     /// A control interface ends before its container, unless the next one may go on with it.
@@ -495,9 +531,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.folder().join("files")
     }
 
+    fn remove_folder(&self, folder: &Path) {
+        remove_folder(folder, &self.context.clock, REMOVAL_MAX);
+    }
+
     fn report(&mut self, state: ExecutionState) {
         if state.phase == Phase::PendingStarting {
-            self.shown.clone_from(&state.additional_info);
+            self.shown = state.additional_info.to_string();
         }
         if self.silent {
             return;
@@ -531,7 +571,10 @@ pub(super) fn send_state(reports: &Sender<SchedulerEvent>, instance: &InstanceNa
 }
 
 fn short_report(instance: &InstanceName, mut state: ExecutionState) -> WorkloadState {
-    cut(&mut state.additional_info, ADDITIONAL_INFO_MAX);
+    let end = state.additional_info.floor_char_boundary(ADDITIONAL_INFO_MAX);
+    if end < state.additional_info.len() {
+        state.additional_info = state.additional_info[..end].into();
+    }
     WorkloadState::new(instance.clone(), state)
 }
 

@@ -1,20 +1,28 @@
-//! Files of a workload: written on the host before its container starts, removed when it is gone.
+//! Files of a workload: written on the host before its container starts.
 //!
-//! Thread: `wl:<name>`, which owns the folder of its workload. That of an instance whose container was one too many is
-//! removed by `scheduler`.
+//! Thread: `wl:<name>`, which owns the folder of its workload.
 
+use crate::limits::PATH_MAX;
+use crate::model::validation::{mount_rule, unfit_for_mount};
 use crate::model::workload::{File, FileContent};
+use crate::private_folder::PrivateFolder;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use std::fs;
-use std::io;
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
+
+/// Whoever a container runs as may read its files; the folders that they are in keep everybody else away.
+const FILE_MODE: Mode = Mode::from_bits_retain(0o644);
 
 /// Why a file cannot be written (spec/agent.md section 13).
 #[derive(Debug, thiserror::Error)]
 pub enum WorkloadFileError {
     /// The path inside the workload is not that of a file.
-    #[error("invalid mount point '{mount_point}': '{reason}'")]
+    #[error("invalid mount point '{}': '{reason}'", mount_point.escape_debug())]
     MountPoint {
         /// As the user wrote it.
         mount_point: String,
@@ -47,6 +55,28 @@ pub enum WorkloadFileError {
     },
 }
 
+impl WorkloadFileError {
+    /// Whether these `files` can never be written, whatever happens to the machine.
+    #[must_use]
+    pub fn is_final(&self, files: &[File]) -> bool {
+        let source = match self {
+            Self::MountPoint { .. } | Self::Base64 { .. } => return true,
+            Self::Folder { source, .. } | Self::Write { source, .. } => source,
+        };
+        match source.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::NAMETOOLONG | Errno::INVAL) => true,
+            // Unless it is something that an earlier start has left, which is removed before the next one.
+            Some(Errno::NOTDIR | Errno::ISDIR) => one_is_folder_of_another(files),
+            _ => false,
+        }
+    }
+}
+
+fn one_is_folder_of_another(files: &[File]) -> bool {
+    let paths: BTreeSet<PathBuf> = files.iter().filter_map(|file| relative(&file.mount_point).ok()).collect();
+    paths.iter().any(|path| path.ancestors().skip(1).any(|folder| paths.contains(folder)))
+}
+
 /// Writes all files below `folder`, existing ones in place, since a container may have them mounted.
 /// Answers host path and mount point of each.
 ///
@@ -58,28 +88,48 @@ pub fn write_files(folder: &Path, files: &[File]) -> Result<Vec<(PathBuf, String
 
 fn write_file(folder: &Path, file: &File) -> Result<(PathBuf, String), WorkloadFileError> {
     let mount_point = file.mount_point.clone();
-    let path = folder.join(relative(&mount_point)?);
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent)
-            .map_err(|source| WorkloadFileError::Folder { mount_point: mount_point.clone(), source })?;
-    }
-    let written = match &file.content {
-        FileContent::Data(text) => fs::write(&path, text),
+    let inside = relative(&mount_point)?;
+    let decoded = match &file.content {
+        FileContent::Data(text) => Cow::Borrowed(text.as_bytes()),
         FileContent::BinaryData(text) => {
             let packed: String = text.lines().map(str::trim).collect();
             let bytes = STANDARD
                 .decode(packed)
                 .map_err(|source| WorkloadFileError::Base64 { mount_point: mount_point.clone(), source })?;
-            fs::write(&path, bytes)
+            Cow::Owned(bytes)
         }
     };
-    written.map_err(|source| WorkloadFileError::Write { mount_point: mount_point.clone(), source })?;
+    let path = folder.join(&inside);
+    let place = folder_of(folder, &inside)
+        .map_err(|source| WorkloadFileError::Folder { mount_point: mount_point.clone(), source })?;
+    place
+        .write_anew(Path::new(inside.file_name().unwrap_or_default()), FILE_MODE)
+        .and_then(|mut file| file.write_all(&decoded))
+        .map_err(|source| WorkloadFileError::Write { mount_point: mount_point.clone(), source })?;
     Ok((path, mount_point))
+}
+
+/// The folder of the file `inside` of `folder`. Each one on the way is ours alone, from that of the workload on.
+fn folder_of(folder: &Path, inside: &Path) -> io::Result<PrivateFolder> {
+    if folder.as_os_str().len() + inside.as_os_str().len() >= PATH_MAX {
+        return Err(Errno::NAMETOOLONG.into()); // An engine could not mount it.
+    }
+    let mut place = match (folder.parent(), folder.file_name()) {
+        (Some(parent), Some(name)) => PrivateFolder::open(parent)?.subfolder(name)?,
+        _ => return Err(io::ErrorKind::InvalidInput.into()),
+    };
+    for part in inside.parent().into_iter().flat_map(Path::components) {
+        place = place.subfolder(part)?;
+    }
+    Ok(place)
 }
 
 /// The mount point without its root, so that it stays inside the folder it is joined to.
 fn relative(mount_point: &str) -> Result<PathBuf, WorkloadFileError> {
     let wrong = |reason: String| WorkloadFileError::MountPoint { mount_point: mount_point.to_owned(), reason };
+    if let Some(character) = unfit_for_mount(mount_point) {
+        return Err(wrong(mount_rule(character)));
+    }
     if mount_point.ends_with('/') {
         return Err(wrong(format!("'{mount_point}' is a directory, expected a file")));
     }
@@ -103,19 +153,11 @@ fn relative(mount_point: &str) -> Result<PathBuf, WorkloadFileError> {
     Ok(inside)
 }
 
-/// Removes `folder` with all that is in it; missing is fine, any other failure only worth a warning.
-pub fn remove_folder(folder: &Path) {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            log::warn!("Failed to delete folder: '{}': '{error}'", folder.display());
-        }
-        _ => {}
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     fn data(mount_point: &str, text: &str) -> File {
         File { mount_point: mount_point.to_owned(), content: FileContent::Data(text.to_owned()) }
@@ -136,6 +178,11 @@ mod tests {
             ("/.", Err("'/.' is a directory, expected a file")),
             ("", Err("path '' is relative, expected absolute path")),
             ("a/b", Err("path 'a/b' is relative, expected absolute path")),
+            ("/a b/ä='x'", Ok("a b/ä='x'")),
+            (
+                "/x,source=/,destination=/host",
+                Err("It contains ',': commas, double quotes and control characters are not allowed."),
+            ),
             ("/a/../b", Err("path '/a/../b' contains invalid path components")),
             ("/..", Err("path '/..' contains invalid path components")),
         ] {
@@ -149,23 +196,65 @@ mod tests {
 
     #[test]
     fn files_are_written_verbatim_and_overwritten_in_place() {
-        let folder = tempfile::tempdir().unwrap();
+        let workload = tempfile::tempdir().unwrap();
+        let folder = workload.path().join("files");
         let files = [data("/etc/x.conf", " a\n"), binary("/bin/y", "  AAEC\n  /w== \n")];
-        let written = write_files(folder.path(), &files).unwrap();
+        let written = write_files(&folder, &files).unwrap();
         let expected = [("etc/x.conf", "/etc/x.conf"), ("bin/y", "/bin/y")];
-        assert_eq!(written, expected.map(|(host, inside)| (folder.path().join(host), inside.to_owned())));
+        assert_eq!(written, expected.map(|(host, inside)| (folder.join(host), inside.to_owned())));
         assert_eq!(fs::read(&written[0].0).unwrap(), b" a\n");
         assert_eq!(fs::read(&written[1].0).unwrap(), [0, 1, 2, 255]);
-        let inode = |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
+        let inode = |path: &Path| fs::metadata(path).unwrap().ino();
         let before = inode(&written[0].0);
-        write_files(folder.path(), &[data("/etc/x.conf", "b")]).unwrap();
+        write_files(&folder, &[data("/etc/x.conf", "b")]).unwrap();
         assert_eq!(fs::read(&written[0].0).unwrap(), b"b");
         assert_eq!(inode(&written[0].0), before);
     }
 
     #[test]
+    fn files_are_for_any_user_in_the_container_and_their_folders_for_nobody_else() {
+        let workload = tempfile::tempdir().unwrap();
+        let folder = workload.path().join("files");
+        let written = write_files(&folder, &[data("/etc/app/x.conf", "a")]).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode(&written[0].0), 0o644);
+        for place in ["", "etc", "etc/app"] {
+            assert_eq!(mode(&folder.join(place)), 0o700, "{place}");
+        }
+        fs::set_permissions(folder.join("etc"), fs::Permissions::from_mode(0o777)).unwrap();
+        let error = write_files(&folder, &[data("/etc/app/x.conf", "a")]).unwrap_err();
+        assert!(error.to_string().contains("others may write to '"), "{error}");
+    }
+
+    #[test]
+    fn only_what_can_never_be_written_is_final() {
+        let workload = tempfile::tempdir().unwrap();
+        let folder = workload.path().join("files");
+        let deep = "/a".repeat(PATH_MAX / 2);
+        let long = format!("/{}", "x".repeat(256));
+        for (files, is_final) in [
+            (vec![data("relative", "")], true),
+            (vec![binary("/x", "AAE")], true),
+            (vec![data("/a", ""), data("/a/b", "")], true),
+            (vec![data("/c/d", ""), data("/c", "")], true),
+            (vec![data(&deep, "")], true),
+            (vec![data(&long, "")], true),
+            (vec![data("/taken/b", "")], false),
+            (vec![data("/open/b", "")], false),
+        ] {
+            let _ = fs::remove_dir_all(&folder);
+            fs::create_dir_all(folder.join("open")).unwrap();
+            fs::set_permissions(folder.join("open"), fs::Permissions::from_mode(0o777)).unwrap();
+            fs::write(folder.join("taken"), "").unwrap();
+            let error = write_files(&folder, &files).unwrap_err();
+            assert_eq!(error.is_final(&files), is_final, "{error}");
+        }
+    }
+
+    #[test]
     fn errors_name_the_mount_point() {
-        let folder = tempfile::tempdir().unwrap();
+        let workload = tempfile::tempdir().unwrap();
+        let folder = workload.path().join("files");
         for (files, text) in [
             (vec![binary("/x", "AA EC")], "invalid base64 data in '/x': '"),
             (vec![binary("/x", "AAE")], "invalid base64 data in '/x': '"),
@@ -175,18 +264,8 @@ mod tests {
             ),
             (vec![data("/c/d", ""), data("/c", "")], "write failed for '/c': '"),
         ] {
-            let error = write_files(folder.path(), &files).unwrap_err().to_string();
+            let error = write_files(&folder, &files).unwrap_err().to_string();
             assert!(error.starts_with(text), "{error}");
         }
-    }
-
-    #[test]
-    fn removing_a_missing_folder_is_fine() {
-        let folder = tempfile::tempdir().unwrap();
-        let inside = folder.path().join("files");
-        write_files(&inside, &[data("/a/b", "")]).unwrap();
-        remove_folder(&inside);
-        remove_folder(&inside);
-        assert!(!inside.exists());
     }
 }

@@ -8,13 +8,14 @@ use super::manifest_schema;
 use super::output::Output;
 use super::state_input::hint_of_unreadable;
 use super::update::Update;
-use crate::limits::{MANIFEST_MAX, MANIFEST_WARNINGS_MAX};
+use crate::limits::{MANIFEST_MAX, MANIFEST_WARNINGS_MAX, YAML_FILE_MAX};
 use crate::model::complete_state::{API_VERSION, API_VERSION_DEPRECATED, DesiredState, Rendering};
 use crate::model::lifecycle;
 use crate::model::manifest::{Manifest, ManifestWorkload, TOP_KEYS, check_tag_shapes};
 use crate::model::names::has_name_characters;
 use crate::model::nearest::nearest;
 use crate::model::node::Node;
+use crate::model::validation::check_mount_points;
 use crate::model::workload::ConfigItem;
 use crate::model::yaml::{Document, Location, Plain, Step, Yaml};
 use std::collections::btree_map::{BTreeMap, Entry};
@@ -93,6 +94,7 @@ fn merge(inputs: &[Input], arguments: &ApplyArguments, output: &mut Output<'_>) 
     for input in inputs {
         let manifest = read_manifest(input, output)?;
         if !arguments.delete {
+            check_files(input, &manifest)?;
             check_lifecycles(input, &manifest)?;
         }
         for (name, workload) in manifest.workloads {
@@ -149,7 +151,7 @@ fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<Manifest, Cli
     let invalid = |text: &str, hint: String| {
         CommandError::input(format!("Invalid manifest data provided: {}: {text}", input.name), hint)
     };
-    let document = Document::read(&input.text).map_err(|error| {
+    let document = Document::read(&input.text, YAML_FILE_MAX).map_err(|error| {
         invalid(&error.message, hint_of_unreadable(&input.text, &error, "a manifest is one YAML or JSON document"))
     })?;
     let root = document.root();
@@ -187,6 +189,18 @@ fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<Manifest, Cli
     Ok(manifest)
 }
 
+/// A mount point that reads like further options of its mount is no path that anybody means.
+fn check_files(input: &Input, manifest: &Manifest) -> Result<(), CommandError> {
+    for (name, ManifestWorkload { workload, .. }) in &manifest.workloads {
+        let Err(error) = check_mount_points(workload) else { continue };
+        let files = ["workloads", name, "files"].map(|key| Step::Key(key.to_owned()));
+        let at = Document::read(&input.text, YAML_FILE_MAX).ok().and_then(|document| document.locate(&files));
+        let text = format!("Invalid manifest data provided: {}: workload '{name}': {error}", input.name);
+        return Err(CommandError::input(text, place(input, at)));
+    }
+    Ok(())
+}
+
 /// A typo in a `lifecycle:` block would switch a safety gate off. What templates make of a text only the server knows.
 fn check_lifecycles(input: &Input, manifest: &Manifest) -> Result<(), CommandError> {
     for (name, ManifestWorkload { workload, .. }) in &manifest.workloads {
@@ -196,7 +210,7 @@ fn check_lifecycles(input: &Input, manifest: &Manifest) -> Result<(), CommandErr
         }
         let Err(error) = lifecycle::of_config(&workload.runtime, config) else { continue };
         let path = ["workloads", name, "runtimeConfig"].map(|key| Step::Key(key.to_owned()));
-        let begins = Document::read(&input.text).ok().and_then(|document| document.locate(&path));
+        let begins = Document::read(&input.text, YAML_FILE_MAX).ok().and_then(|document| document.locate(&path));
         let line = begins
             .zip(error.location)
             .and_then(|(begins, at)| lifecycle::line_in_manifest(&input.text, begins, config, at.line));

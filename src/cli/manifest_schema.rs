@@ -288,7 +288,7 @@ mod tests {
     use crate::model::yaml::Document;
 
     fn violations(text: &str) -> Vec<String> {
-        let document = Document::read(text).unwrap();
+        let document = Document::read(text, crate::limits::YAML_FILE_MAX).unwrap();
         check(document.root()).iter().map(|found| format!("'{}': {}", found.pointer(), found.message)).collect()
     }
 

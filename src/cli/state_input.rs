@@ -4,6 +4,7 @@
 //! lost without a word on the way to the server.
 
 use super::state_shape::{Choice, Kind};
+use crate::limits::YAML_FILE_MAX;
 use crate::model::nearest::nearest;
 use crate::model::node::Node;
 use crate::model::yaml::{Document, Step, Yaml, YamlError, path_text};
@@ -33,7 +34,7 @@ pub struct StateInput {
 /// # Errors
 /// Not YAML, another structure, or a key at the top that no complete state has.
 pub fn read(text: &str) -> Result<StateInput, StateInputError> {
-    let document = Document::read(text).map_err(|error| StateInputError {
+    let document = Document::read(text, YAML_FILE_MAX).map_err(|error| StateInputError {
         no_yaml: true,
         hint: hint_of_unreadable(text, &error, "the file must be one YAML or JSON document"),
         text: error.message,

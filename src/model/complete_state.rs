@@ -7,7 +7,9 @@ use super::execution_state::{ExecutionState, Phase, WorkloadState};
 use super::names::{InstanceName, Name};
 use super::node::Node;
 use super::workload::{AddCondition, ConfigItem, File, FileContent, RestartPolicy, Workload};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// The version of manifests and states that is current.
@@ -225,7 +227,7 @@ pub fn execution_state_node(state: &ExecutionState) -> Node {
     Node::map([
         ("state", Node::text(state.phase.state())),
         ("subState", Node::text(state.phase.sub_state())),
-        ("additionalInfo", Node::text(&state.additional_info)),
+        ("additionalInfo", Node::text(&*state.additional_info)),
     ])
 }
 
@@ -300,24 +302,47 @@ pub enum StateError {
 /// Reads nodes and knows where it is, so that errors can say it.
 struct At<'a> {
     node: &'a Node,
-    path: String,
+    way: Rc<Way<'a>>,
+}
+
+/// The keys that lead to a node. They become a text only for an error: there may be many nodes below a long key.
+struct Way<'a> {
+    above: Option<Rc<Way<'a>>>,
+    key: Cow<'a, str>,
+}
+
+impl Way<'_> {
+    fn path(&self) -> String {
+        match self.above.as_ref().map(|above| above.path()) {
+            Some(above) if !above.is_empty() => format!("{above}.{}", self.key),
+            _ => self.key.clone().into_owned(),
+        }
+    }
 }
 
 impl<'a> At<'a> {
+    fn root(node: &'a Node, path: &'a str) -> Self {
+        Self { node, way: Rc::new(Way { above: None, key: path.into() }) }
+    }
+
     fn invalid<T>(&self, expected: &'static str) -> Result<T, StateError> {
-        Err(StateError::Invalid { path: self.path.clone(), expected })
+        Err(StateError::Invalid { path: self.way.path(), expected })
     }
 
-    fn child(&self, key: &str, node: &'a Node) -> At<'a> {
-        At { node, path: if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) } }
+    fn missing(&self, field: &'static str) -> StateError {
+        StateError::Missing { path: self.way.path(), field }
     }
 
-    fn optional(&self, field: &str) -> Option<At<'a>> {
+    fn child(&self, key: impl Into<Cow<'a, str>>, node: &'a Node) -> At<'a> {
+        At { node, way: Rc::new(Way { above: Some(self.way.clone()), key: key.into() }) }
+    }
+
+    fn optional(&self, field: &'static str) -> Option<At<'a>> {
         self.node.get(field).map(|node| self.child(field, node))
     }
 
     fn required(&self, field: &'static str) -> Result<At<'a>, StateError> {
-        self.optional(field).ok_or_else(|| StateError::Missing { path: self.path.clone(), field })
+        self.optional(field).ok_or_else(|| self.missing(field))
     }
 
     fn text(&self) -> Result<&'a str, StateError> {
@@ -326,14 +351,14 @@ impl<'a> At<'a> {
 
     fn entries(&self) -> Result<impl Iterator<Item = (&'a String, At<'a>)>, StateError> {
         match self.node.as_map() {
-            Some(map) => Ok(map.iter().map(|(key, node)| (key, self.child(key, node)))),
+            Some(map) => Ok(map.iter().map(|(key, node)| (key, self.child(key.as_str(), node)))),
             None => self.invalid("a map"),
         }
     }
 
     fn items(&self) -> Result<impl Iterator<Item = At<'a>>, StateError> {
         match self.node.as_list() {
-            Some(list) => Ok(list.iter().enumerate().map(|(index, node)| self.child(&index.to_string(), node))),
+            Some(list) => Ok(list.iter().enumerate().map(|(index, node)| self.child(index.to_string(), node))),
             None => self.invalid("a list"),
         }
     }
@@ -377,7 +402,7 @@ impl<'a> At<'a> {
         }
     }
 
-    fn rules(&self, field: &str) -> Result<Vec<AccessRule>, StateError> {
+    fn rules(&self, field: &'static str) -> Result<Vec<AccessRule>, StateError> {
         self.optional(field).map_or(Ok(Vec::new()), |rules| rules.items()?.map(|rule| rule.rule()).collect())
     }
 
@@ -385,7 +410,7 @@ impl<'a> At<'a> {
         let content = match (self.optional("data"), self.optional("binaryData")) {
             (Some(data), _) => FileContent::Data(data.text()?.to_owned()),
             (None, Some(data)) => FileContent::BinaryData(data.text()?.to_owned()),
-            (None, None) => return Err(StateError::Missing { path: self.path.clone(), field: "data" }),
+            (None, None) => return Err(self.missing("data")),
         };
         Ok(File { mount_point: self.required("mountPoint")?.text()?.to_owned(), content })
     }
@@ -425,7 +450,7 @@ impl<'a> At<'a> {
 /// # Errors
 /// [`StateError`] naming the field below `path` that is missing or has a value it cannot have.
 pub fn workload_from_node(node: &Node, path: &str) -> Result<Workload, StateError> {
-    At { node, path: path.to_owned() }.workload()
+    At::root(node, path).workload()
 }
 
 /// Reads a desired state from its tree.
@@ -433,7 +458,7 @@ pub fn workload_from_node(node: &Node, path: &str) -> Result<Workload, StateErro
 /// # Errors
 /// [`StateError`] naming the field that is missing or has a value it cannot have.
 pub fn desired_state_from_node(node: &Node) -> Result<DesiredState, StateError> {
-    let root = At { node, path: "desiredState".to_owned() };
+    let root = At::root(node, "desiredState");
     let mut state = DesiredState {
         api_version: root.optional("apiVersion").map_or(Ok(""), |version| version.text())?.to_owned(),
         ..DesiredState::default()

@@ -5,6 +5,7 @@
 use super::names::InstanceName;
 use super::workload::{AddCondition, DeleteCondition};
 use std::fmt;
+use std::sync::{Arc, LazyLock};
 
 /// Begins the additional info of a stopping state whose end others have to wait for: its `gone` condition does not hold
 /// yet (spec/lifecycle.md rule 14). Agents of this project on other nodes recognise it.
@@ -21,7 +22,7 @@ pub struct ExecutionState {
     pub phase: Phase,
     /// Why, for people; empty when there is nothing to say.
     // [impl->swdd~api-workload-state-additional-information~1]
-    pub additional_info: String,
+    pub additional_info: Arc<str>,
 }
 
 /// The states and sub-states.
@@ -146,12 +147,13 @@ impl ExecutionState {
     /// A state without additional info.
     #[must_use]
     pub fn plain(phase: Phase) -> Self {
-        Self { phase, additional_info: String::new() }
+        static NONE: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from(""));
+        Self { phase, additional_info: NONE.clone() }
     }
 
     /// A state with additional info.
     #[must_use]
-    pub fn with_info(phase: Phase, info: impl Into<String>) -> Self {
+    pub fn with_info(phase: Phase, info: impl Into<Arc<str>>) -> Self {
         Self { phase, additional_info: info.into() }
     }
 

@@ -1,11 +1,10 @@
-//! Field masks: read, write, remove and expand paths in a field tree (spec/server.md sections 7 and 8.2).
+//! Field masks: read, write and remove at paths in a field tree.
 //!
 //! Thread: none, plain functions.
 
 use super::names::excerpt;
 use super::node::Node;
-use crate::limits::MASK_PARTS_MAX;
-use std::collections::BTreeMap;
+use std::collections::HashSet;
 
 /// Stands for every key of the map at its level, in masks that read.
 pub const WILDCARD: &str = "*";
@@ -60,124 +59,6 @@ fn leads_somewhere(node: &Node, path: &[&str]) -> bool {
     }
 }
 
-/// Many reading masks as one tree, so that a state is walked once however many masks there are.
-#[derive(Debug, Default)]
-pub struct MaskTree {
-    ends_here: bool,
-    below: BTreeMap<String, MaskTree>,
-}
-
-impl MaskTree {
-    /// Joins `masks`. Empty ones select nothing; those with more than [`MASK_PARTS_MAX`] parts cannot match
-    /// anything, and leaving them out bounds every recursion over the tree.
-    pub fn new<'m>(masks: impl IntoIterator<Item = &'m str>) -> Self {
-        let mut root = Self::default();
-        for mask in masks.into_iter().filter(|mask| !mask.is_empty()) {
-            if mask.split('.').nth(MASK_PARTS_MAX).is_none() {
-                root.insert(mask.split('.'));
-            }
-        }
-        root
-    }
-
-    /// Joins paths whose keys may contain dots.
-    pub fn of_paths<'p>(paths: impl IntoIterator<Item = &'p [String]>) -> Self {
-        let mut root = Self::default();
-        for path in paths.into_iter().filter(|path| path.len() <= MASK_PARTS_MAX) {
-            root.insert(path.iter().map(String::as_str));
-        }
-        root
-    }
-
-    fn insert<'p>(&mut self, parts: impl Iterator<Item = &'p str>) {
-        let mut place = self;
-        for part in parts {
-            place = place.below.entry(part.to_owned()).or_default();
-        }
-        place.ends_here = true;
-    }
-
-    /// The position of all masks at their beginning.
-    #[must_use]
-    pub fn wanted(&self) -> Wanted<'_> {
-        Wanted { places: vec![self] }
-    }
-}
-
-/// A position in all masks of a [`MaskTree`] that lead to the same node.
-#[derive(Debug)]
-pub struct Wanted<'m> {
-    places: Vec<&'m MaskTree>,
-}
-
-/// Which entries of a map are wanted.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Keys<'m> {
-    /// All that exist.
-    All,
-    /// These, sorted, if they exist.
-    Named(Vec<&'m str>),
-}
-
-impl<'m> Wanted<'m> {
-    /// Whether no mask leads here.
-    #[must_use]
-    pub fn is_nothing(&self) -> bool {
-        self.places.is_empty()
-    }
-
-    /// Whether the node itself is wanted with everything below it.
-    #[must_use]
-    pub fn is_whole(&self) -> bool {
-        self.places.iter().any(|place| place.ends_here)
-    }
-
-    /// What is wanted of the entry `key`; everything of it when the node itself is wanted as a whole.
-    #[must_use]
-    pub fn below(&self, key: &str) -> Wanted<'m> {
-        let follow = |place: &&'m MaskTree| {
-            if place.ends_here {
-                return vec![*place];
-            }
-            [place.below.get(key), place.below.get(WILDCARD)].into_iter().flatten().collect()
-        };
-        // A wildcard as a literal key would be found twice.
-        let mut places: Vec<&'m MaskTree> = self.places.iter().flat_map(follow).collect();
-        places.dedup_by(|one, other| std::ptr::eq(*one, *other));
-        Wanted { places }
-    }
-
-    /// Which entries are wanted, wholly or in part.
-    #[must_use]
-    pub fn keys(&self) -> Keys<'m> {
-        if self.is_whole() || self.places.iter().any(|place| place.below.contains_key(WILDCARD)) {
-            return Keys::All;
-        }
-        let mut names: Vec<&'m str> =
-            self.places.iter().flat_map(|place| place.below.keys().map(String::as_str)).collect();
-        names.sort_unstable();
-        names.dedup();
-        Keys::Named(names)
-    }
-
-    /// What is wanted of `node`; `None` when that is nothing.
-    #[must_use]
-    pub fn take(&self, node: Node) -> Option<Node> {
-        if self.is_whole() {
-            return Some(node);
-        }
-        let Node::Map(entries) = node else { return None };
-        let kept: BTreeMap<String, Node> = entries
-            .into_iter()
-            .filter_map(|(key, child)| {
-                let wanted = self.below(&key);
-                if wanted.is_nothing() { None } else { Some((key, wanted.take(child)?)) }
-            })
-            .collect();
-        (!kept.is_empty()).then_some(Node::Map(kept))
-    }
-}
-
 /// The place that a mask names cannot be reached.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("Could not find field {}", excerpt(mask))]
@@ -186,37 +67,71 @@ pub struct FieldNotFound {
     pub mask: String,
 }
 
-/// Makes `tree` agree with `new` at `mask`: replaces the whole node when `new` has one there, removes it otherwise.
+/// Makes `tree` agree with `new` at each of `masks`, one after the other: replaces the whole node when `new` has one
+/// there, removes it otherwise.
 ///
-/// `*` is an ordinary key here. Missing maps on the way are created only when there is something to put there.
+/// `*` is an ordinary key here. Missing maps on the way are created only when there is something to put there. What
+/// several masks lead to is copied once, however they overlap.
 ///
 /// # Errors
-/// [`FieldNotFound`] when the mask is empty, when it leads through something that is not a map, or when what
-/// should be removed has no parent.
+/// [`FieldNotFound`] when a mask is empty, when it leads through something that is not a map, or when what should be
+/// removed has no parent; `tree` may have been changed in part then.
 // [impl->swdd~update-desired-state-with-update-mask~1]
-pub fn apply(tree: &mut Node, new: &Node, mask: &str) -> Result<(), FieldNotFound> {
-    let failed = || FieldNotFound { mask: mask.to_owned() };
-    if mask.is_empty() {
-        return Err(failed());
-    }
-    let path = parts(mask);
-    let (last, parents) = path.split_last().ok_or_else(failed)?;
-    let value = new.at(&path);
-    let mut place = tree;
-    for key in parents {
+pub fn apply<'m>(tree: &mut Node, new: &Node, masks: impl IntoIterator<Item = &'m str>) -> Result<(), FieldNotFound> {
+    // A place that was put agrees with `new` until the end, whatever other masks do: so it holds nothing until then, and
+    // what masks find below it stands in `new`.
+    let mut put: HashSet<Vec<&str>> = HashSet::new();
+    for mask in masks {
+        let failed = || FieldNotFound { mask: mask.to_owned() };
+        if mask.is_empty() {
+            return Err(failed());
+        }
+        let path = parts(mask);
+        let (last, parents) = path.split_last().ok_or_else(failed)?;
+        let exists = new.at(&path).is_some();
+        if is_below(&put, new, &path) {
+            if !matches!(new.at(parents), Some(Node::Map(_))) {
+                return Err(failed());
+            }
+            continue;
+        }
+        let mut place = &mut *tree;
+        for key in parents {
+            let Node::Map(entries) = place else { return Err(failed()) };
+            place = if exists {
+                entries.entry((*key).to_owned()).or_default()
+            } else {
+                entries.get_mut(*key).ok_or_else(failed)?
+            };
+        }
         let Node::Map(entries) = place else { return Err(failed()) };
-        place = if value.is_some() {
-            entries.entry((*key).to_owned()).or_default()
+        if exists {
+            entries.insert((*last).to_owned(), Node::empty());
+            put.insert(path);
         } else {
-            entries.get_mut(*key).ok_or_else(failed)?
-        };
+            entries.remove(*last);
+        }
     }
-    let Node::Map(entries) = place else { return Err(failed()) };
-    match value {
-        Some(node) => entries.insert((*last).to_owned(), node.clone()),
-        None => entries.remove(*last),
-    };
+    for path in &put {
+        if let Some((last, parents)) = path.split_last()
+            && !is_below(&put, new, parents)
+            && let (Some(Node::Map(entries)), Some(node)) = (tree.at_mut(parents), new.at(path))
+        {
+            entries.insert((*last).to_owned(), node.clone());
+        }
+    }
     Ok(())
+}
+
+/// Whether `path` leads to or through one of the places in `put`, all of which exist in `new`.
+fn is_below(put: &HashSet<Vec<&str>>, new: &Node, path: &[&str]) -> bool {
+    let mut node = Some(new);
+    (1..=path.len())
+        .map_while(|length| {
+            node = node.and_then(|node| node.get(path[length - 1]));
+            node.map(|_| put.contains(&path[..length]))
+        })
+        .any(|is_put| is_put)
 }
 
 #[cfg(test)]
@@ -264,40 +179,6 @@ mod tests {
         assert_eq!(select(&tree(), ["*"]), tree());
     }
 
-    #[test]
-    fn a_tree_of_masks_selects_what_the_masks_select_one_by_one() {
-        let long = ["x"; 10_000].join(".");
-        for masks in [
-            vec![],
-            vec!["desiredState.workloads.a.agent"],
-            vec!["desiredState.workloads.*.tags.owner", "agents"],
-            vec!["desiredState.workloads.zzz.agent", "nonexistent", ""],
-            vec!["desiredState.workloads.a.files.0", "desiredState.workloads.*.agent"],
-            vec!["*"],
-            vec!["*.*"],
-            vec!["*.workloads.a", "desiredState.*.*.agent", "desiredState.workloads.b.tags"],
-            vec!["desiredState.workloads.a", "desiredState.workloads.a.tags.owner"],
-            vec!["desiredState..a", ".", "desiredState.", long.as_str()],
-        ] {
-            let tree_of_masks = MaskTree::new(masks.iter().copied());
-            let selected = tree_of_masks.wanted().take(tree()).unwrap_or_default();
-            assert_eq!(selected, select(&tree(), masks.iter().copied()), "{masks:.200?}");
-        }
-    }
-
-    #[test]
-    fn a_tree_of_masks_knows_which_entries_to_look_at() {
-        let masks = MaskTree::new(["a.b", "a.c.d", "*.c", "x"]);
-        assert_eq!(masks.wanted().keys(), Keys::All);
-        assert_eq!(masks.wanted().below("a").keys(), Keys::Named(vec!["b", "c"]));
-        assert_eq!(masks.wanted().below("other").keys(), Keys::Named(vec!["c"]));
-        assert_eq!(masks.wanted().below("x").below("anything").keys(), Keys::All);
-        assert!(masks.wanted().below("a").below("c").is_whole());
-        assert!(masks.wanted().below("other").below("b").is_nothing());
-        let literal = MaskTree::new(["*.a"]);
-        assert_eq!(literal.wanted().below("*").places.len(), 1);
-    }
-
     // [utest->swdd~update-desired-state-with-update-mask~1]
     #[test]
     fn writing_masks_replace_create_and_remove() {
@@ -317,7 +198,7 @@ mod tests {
             ("foo.bar", Err(()), vec!["a", "agent"], Some("A")),
         ] {
             let mut current = tree();
-            let result = apply(&mut current, &new, mask);
+            let result = apply(&mut current, &new, [mask]);
             assert_eq!(result.is_ok(), outcome.is_ok(), "{mask:?}");
             if let Err(error) = result {
                 assert_eq!(error.to_string(), format!("Could not find field {mask}"));
@@ -325,5 +206,67 @@ mod tests {
             let full: Vec<&str> = ["desiredState", "workloads"].into_iter().chain(path).collect();
             assert_eq!(current.at(&full).and_then(Node::as_text), expected, "{mask:?}");
         }
+    }
+
+    /// What [`apply`] does for one mask, without regard to others.
+    fn apply_one(tree: &mut Node, new: &Node, mask: &str) -> Option<()> {
+        let path = parts(mask);
+        let (last, parents) = path.split_last().filter(|_| !mask.is_empty())?;
+        let value = new.at(&path);
+        let mut place = tree;
+        for key in parents {
+            let entries = place.as_map_mut()?;
+            let missing = || Node::empty();
+            place = if value.is_some() {
+                entries.entry((*key).to_owned()).or_insert_with(missing)
+            } else {
+                entries.get_mut(*key)?
+            };
+        }
+        let entries = place.as_map_mut()?;
+        match value {
+            Some(node) => drop(entries.insert((*last).to_owned(), node.clone())),
+            None => drop(entries.remove(*last)),
+        }
+        Some(())
+    }
+
+    fn random_tree(random: &mut fastrand::Rng, depth: usize) -> Node {
+        if depth == 0 || random.usize(..5) == 0 {
+            return Node::text(random.u8(..3).to_string());
+        }
+        let keys = ["a", "b", "c"].into_iter().filter(|_| random.usize(..3) > 0).collect::<Vec<_>>();
+        Node::map(keys.into_iter().map(|key| (key, random_tree(random, depth - 1))))
+    }
+
+    // [utest->swdd~update-desired-state-with-update-mask~1]
+    #[test]
+    fn masks_that_overlap_lead_to_the_same_as_one_after_the_other() {
+        let mut random = fastrand::Rng::with_seed(5);
+        let (mut applied, mut refused) = (0, 0);
+        for round in 0..20_000 {
+            let (old, new) = (random_tree(&mut random, 4), random_tree(&mut random, 4));
+            let mask = |random: &mut fastrand::Rng| {
+                let parts: Vec<&str> =
+                    (0..=random.usize(..4)).map(|_| *random.choice(["a", "b", "c"].as_slice()).unwrap()).collect();
+                parts.join(".")
+            };
+            let masks: Vec<String> = (0..=random.usize(..5)).map(|_| mask(&mut random)).collect();
+            let (mut expected, mut result) = (old.clone(), old);
+            let one_by_one = masks.iter().try_for_each(|mask| apply_one(&mut expected, &new, mask).ok_or(mask));
+            let at_once = apply(&mut result, &new, masks.iter().map(String::as_str));
+            assert_eq!(
+                at_once.as_ref().map_err(|error| &error.mask),
+                one_by_one.as_ref().map_err(|mask| *mask),
+                "{round}"
+            );
+            if at_once.is_ok() {
+                assert_eq!(result, expected, "round {round}: {masks:?} of {new:?}");
+                applied += 1;
+            } else {
+                refused += 1;
+            }
+        }
+        assert!(applied > 2000 && refused > 2000, "{applied} {refused}");
     }
 }

@@ -9,7 +9,8 @@ use super::manifest::{At, Problem};
 use super::nearest::nearest;
 use super::yaml::{Document, Location, Plain, Yaml, path_text};
 use crate::limits::{
-    LIFECYCLE_BACKOFF_LOWEST, LIFECYCLE_TIME_MAX, PROBE_PERIOD_LOWEST, PROBE_TEXT_MAX, SOCKET_PATH_MAX,
+    LIFECYCLE_BACKOFF_LOWEST, LIFECYCLE_TIME_MAX, PROBE_PERIOD_LOWEST, PROBE_TEXT_MAX, PROBE_TIMEOUT_MAX,
+    SOCKET_PATH_MAX, YAML_CONFIG_MAX, YAML_NODE,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -255,16 +256,34 @@ const RUNTIMES: [&str; 3] = ["podman", "podman-kube", "containerd"];
 /// The first thing that is not as it should be.
 // [impl->swdd~lifecycle-block-is-checked~1]
 pub fn of_config(runtime: &str, config: &str) -> Result<Option<Lifecycle>, LifecycleError> {
+    let mut unbounded = usize::MAX;
+    of_config_within(runtime, config, &mut unbounded)
+}
+
+/// Reads the block of one of many runtime configurations, which together may become `left` bytes: everybody waits until
+/// all are read.
+///
+/// # Errors
+/// As [`of_config`], or when they become more.
+pub fn of_config_within(runtime: &str, config: &str, left: &mut usize) -> Result<Option<Lifecycle>, LifecycleError> {
     if !RUNTIMES.contains(&runtime) || !may_have_block(config) {
         return Ok(None);
     }
-    let document = match Document::read(config) {
-        Ok(document) => document,
-        Err(error) if config.contains(KEY) => {
+    let read = if *left > 0 { Some(Document::read(config, YAML_CONFIG_MAX)) } else { None };
+    let size = match &read {
+        None | Some(Err(_)) => config.len().saturating_mul(YAML_NODE / 2).min(YAML_CONFIG_MAX),
+        Some(Ok(document)) => document.size(),
+    };
+    *left = left.saturating_sub(size);
+    let unplaced = |message: String| LifecycleError { path: String::new(), message, location: None };
+    let document = match read {
+        None => return Err(unplaced("too many and too large runtime configurations to look for the block".to_owned())),
+        Some(Ok(document)) => document,
+        Some(Err(error)) if config.contains(KEY) => {
             let message = format!("the runtime configuration cannot be read: {}", error.message);
-            return Err(LifecycleError { path: String::new(), message, location: error.location });
+            return Err(LifecycleError { location: error.location, ..unplaced(message) });
         }
-        Err(_) => return Ok(None), // Its engine will say so.
+        Some(Err(_)) => return Ok(None), // Its engine will say so.
     };
     let root = At::root(document.root());
     let Some(block) = root.optional(KEY) else { return check_misspelt(&root).map_err(|it| located(it, &document)) };
@@ -343,8 +362,8 @@ impl Reader<'_> {
             })
         });
         Ok(Ready {
+            pace: pace(at, &check, 500, 1_000)?,
             check,
-            pace: pace(at, 500, 1_000)?,
             success_threshold: threshold(at, "successThreshold", 1)?,
             deadline: (!deadline.is_zero()).then_some(deadline),
             on_deadline: on_deadline.transpose()?.unwrap_or(OnDeadline::Fail),
@@ -365,8 +384,8 @@ impl Reader<'_> {
             })
         });
         Ok(Alive {
+            pace: pace(at, &check, 5_000, 1_000)?,
             check,
-            pace: pace(at, 5_000, 1_000)?,
             failure_threshold: if notified { 1 } else { threshold(at, "failureThreshold", 3)? },
             action: action.transpose()?.unwrap_or(AliveAction::Restart),
         })
@@ -380,7 +399,7 @@ impl Reader<'_> {
             return at.problem(text);
         }
         let deadline = milliseconds(at, "deadlineMs", 10_000, 0)?;
-        Ok(Gone { check, pace: pace(at, 200, 1_000)?, deadline: (!deadline.is_zero()).then_some(deadline) })
+        Ok(Gone { pace: pace(at, &check, 200, 1_000)?, check, deadline: (!deadline.is_zero()).then_some(deadline) })
     }
 
     /// Exactly one check; besides it only keys of `others`, or of `with_notify` when it is that one.
@@ -474,12 +493,14 @@ fn absolute_path(at: &At<'_>) -> Result<String, Problem> {
     Ok(text.to_owned())
 }
 
-fn pace(at: &At<'_>, period_ms: u64, timeout_ms: u64) -> Result<Pace, Problem> {
+fn pace(at: &At<'_>, check: &Check, period_ms: u64, timeout_ms: u64) -> Result<Pace, Problem> {
     let lowest = u64::try_from(PROBE_PERIOD_LOWEST.as_millis()).unwrap_or_default();
+    // Between two notifications nothing is kept waiting.
+    let longest = if *check == Check::Notify { LIFECYCLE_TIME_MAX } else { PROBE_TIMEOUT_MAX };
     Ok(Pace {
         initial_delay: milliseconds(at, "initialDelayMs", 0, 0)?,
         period: milliseconds(at, "periodMs", period_ms, lowest)?,
-        timeout: milliseconds(at, "timeoutMs", timeout_ms, lowest)?,
+        timeout: milliseconds_within(at, "timeoutMs", timeout_ms, lowest, longest)?,
     })
 }
 
@@ -533,7 +554,17 @@ fn threshold(at: &At<'_>, key: &str, default: u32) -> Result<u32, Problem> {
 }
 
 fn milliseconds(at: &At<'_>, key: &str, default: u64, lowest: u64) -> Result<Duration, Problem> {
-    let highest = u64::try_from(LIFECYCLE_TIME_MAX.as_millis()).unwrap_or(u64::MAX);
+    milliseconds_within(at, key, default, lowest, LIFECYCLE_TIME_MAX)
+}
+
+fn milliseconds_within(
+    at: &At<'_>,
+    key: &str,
+    default: u64,
+    lowest: u64,
+    longest: Duration,
+) -> Result<Duration, Problem> {
+    let highest = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
     let value = at.optional(key).map(|at| integer(&at, lowest, highest)).transpose()?;
     Ok(Duration::from_millis(value.unwrap_or(default)))
 }

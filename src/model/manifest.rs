@@ -7,7 +7,7 @@ use super::complete_state::{API_VERSION, API_VERSION_DEPRECATED, DesiredState};
 use super::nearest::nearest;
 use super::workload::{AddCondition, ConfigItem, File, FileContent, RestartPolicy, Workload};
 use super::yaml::{Document, Location, Plain, Step, Yaml, path_text};
-use crate::limits::MANIFEST_WARNINGS_MAX;
+use crate::limits::{MANIFEST_WARNINGS_MAX, YAML_MANIFEST_MAX};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -134,7 +134,7 @@ impl Manifest {
     /// # Errors
     /// [`ManifestError`]; its variant says which kind of problem it is.
     pub fn parse(text: &str) -> Result<Self, ManifestError> {
-        let document = Document::read(text)
+        let document = Document::read(text, YAML_MANIFEST_MAX)
             .map_err(|error| ManifestError::Unreadable { message: error.message, location: error.location })?;
         check_tag_shapes(&document)?;
         Self::from_document(&document)
@@ -146,7 +146,7 @@ impl Manifest {
     /// [`ManifestError::Invalid`] naming the first field that is missing or wrong.
     pub fn from_document(document: &Document<'_>) -> Result<Self, ManifestError> {
         let root = At::root(document.root());
-        let mut reader = Reader { unknown: Vec::new() };
+        let mut reader = Reader::default();
         let mut manifest = reader.manifest(&root).map_err(|problem| problem.locate(document))?;
         manifest.warnings =
             reader.unknown.into_iter().take(MANIFEST_WARNINGS_MAX).map(|key| key.locate(document)).collect();
@@ -163,7 +163,8 @@ impl Manifest {
     #[must_use]
     pub fn unknown_keys(document: &Document<'_>) -> Vec<UnknownKey> {
         let root = At::root(document.root());
-        let mut reader = Reader { unknown: Vec::new() };
+        let version = document.root().get("apiVersion").and_then(Yaml::scalar);
+        let mut reader = Reader { null_is_empty: version.is_some_and(null_is_empty), ..Reader::default() };
         reader.note_unknown(&root, &TOP_KEYS);
         let workloads = root.optional("workloads");
         for (_, workload) in workloads.iter().filter_map(|at| at.entries().ok()).flatten() {
@@ -199,6 +200,9 @@ pub fn check_tag_shapes(document: &Document<'_>) -> Result<(), ManifestError> {
     let Some(Yaml::Map(workloads)) = root.get("workloads") else { return Ok(()) };
     for (key, workload) in workloads {
         let (Some(name), Some(tags)) = (key.scalar(), workload.get("tags")) else { continue };
+        if null_is_empty(version) && *tags == Yaml::Null {
+            continue;
+        }
         let found = match tags {
             Yaml::Map(_) => "mapping",
             Yaml::List(_) => "sequence",
@@ -217,6 +221,12 @@ pub fn check_tag_shapes(document: &Document<'_>) -> Result<(), ManifestError> {
         return Err(ManifestError::TagShape { message, location: document.locate_key(&path) });
     }
     Ok(())
+}
+
+/// Whether a mapping or list that is left empty in a manifest of this version is one without entries. In later ones it
+/// is an error, which shows where something was forgotten.
+fn null_is_empty(version: &str) -> bool {
+    version == API_VERSION_DEPRECATED
 }
 
 // ----------------------------------------------------------- walking the tree
@@ -323,10 +333,6 @@ impl<'a> At<'a> {
         Ok(items.iter().enumerate().map(item))
     }
 
-    fn texts(&self) -> Result<Vec<String>, Problem> {
-        self.items()?.map(|item| item.text().map(str::to_owned)).collect()
-    }
-
     /// One of the texts that `parse` knows; `names` lists them for the error.
     pub(super) fn member<T>(&self, names: &str, parse: impl Fn(&str) -> Option<T>) -> Result<T, Problem> {
         let Yaml::Text(text) = self.node else { return self.expected(names) };
@@ -335,8 +341,11 @@ impl<'a> At<'a> {
 }
 
 /// Reads the parts of a manifest and remembers keys that mean nothing.
+#[derive(Default)]
 struct Reader {
     unknown: Vec<Unknown>,
+    /// See [`null_is_empty`].
+    null_is_empty: bool,
 }
 
 impl Reader {
@@ -349,12 +358,29 @@ impl Reader {
         }
     }
 
+    fn is_empty(&self, at: &At<'_>) -> bool {
+        self.null_is_empty && *at.node == Yaml::Null
+    }
+
+    fn entries<'a>(&self, at: &'a At<'a>) -> Result<Vec<(&'a str, At<'a>)>, Problem> {
+        if self.is_empty(at) { Ok(Vec::new()) } else { at.entries() }
+    }
+
+    fn items<'a>(&self, at: &'a At<'a>) -> Result<Vec<At<'a>>, Problem> {
+        if self.is_empty(at) { Ok(Vec::new()) } else { Ok(at.items()?.collect()) }
+    }
+
+    fn texts(&self, at: &At<'_>) -> Result<Vec<String>, Problem> {
+        self.items(at)?.iter().map(|item| item.text().map(str::to_owned)).collect()
+    }
+
     fn manifest(&mut self, root: &At<'_>) -> Result<Manifest, Problem> {
         if !matches!(root.node, Yaml::Map(_) | Yaml::Null) {
             return root.expected("a mapping with apiVersion and workloads");
         }
         let mut manifest =
             Manifest { api_version: root.required("apiVersion")?.text()?.to_owned(), ..Manifest::default() };
+        self.null_is_empty = null_is_empty(&manifest.api_version);
         self.note_unknown(root, &TOP_KEYS);
         if let Some(workloads) = root.optional("workloads").filter(|at| *at.node != Yaml::Null) {
             for (name, workload) in workloads.entries()? {
@@ -385,17 +411,17 @@ impl Reader {
         }
         if let Some(dependencies) = at.optional("dependencies") {
             let names = "ADD_COND_RUNNING, ADD_COND_SUCCEEDED or ADD_COND_FAILED";
-            for (name, condition) in dependencies.entries()? {
+            for (name, condition) in self.entries(&dependencies)? {
                 workload.dependencies.insert(name.to_owned(), condition.member(names, AddCondition::parse)?);
             }
         }
         if let Some(configs) = at.optional("configs") {
-            for (alias, key) in configs.entries()? {
+            for (alias, key) in self.entries(&configs)? {
                 workload.configs.insert(alias.to_owned(), key.text()?.to_owned());
             }
         }
         if let Some(files) = at.optional("files") {
-            workload.files = files.items()?.map(|file| self.file(&file)).collect::<Result<_, _>>()?;
+            workload.files = self.items(&files)?.iter().map(|file| self.file(file)).collect::<Result<_, _>>()?;
         }
         if let Some(access) = at.optional("controlInterfaceAccess").filter(|at| *at.node != Yaml::Null) {
             workload.control_interface_access = self.access(&access)?;
@@ -414,7 +440,8 @@ impl Reader {
             }
             return Ok(tags);
         }
-        at.entries()?.into_iter().map(|(key, value)| Ok((key.to_owned(), value.string()?.to_owned()))).collect()
+        let entries = self.entries(at)?.into_iter();
+        entries.map(|(key, value)| Ok((key.to_owned(), value.string()?.to_owned()))).collect()
     }
 
     fn file(&mut self, at: &At<'_>) -> Result<File, Problem> {
@@ -434,7 +461,7 @@ impl Reader {
         }
         self.note_unknown(at, &ACCESS_KEYS);
         let mut rules = |field| match at.optional(field) {
-            Some(list) => list.items()?.map(|rule| self.rule(&rule)).collect::<Result<Vec<_>, _>>(),
+            Some(list) => self.items(&list)?.iter().map(|rule| self.rule(rule)).collect::<Result<Vec<_>, _>>(),
             None => Ok(Vec::new()),
         };
         Ok(ControlInterfaceAccess { allow_rules: rules("allowRules")?, deny_rules: rules("denyRules")? })
@@ -448,12 +475,12 @@ impl Reader {
         })?;
         self.note_unknown(at, if is_state_rule { &STATE_RULE_KEYS } else { &LOG_RULE_KEYS });
         if !is_state_rule {
-            return Ok(AccessRule::Log { workload_names: at.required("workloadNames")?.texts()? });
+            return Ok(AccessRule::Log { workload_names: self.texts(&at.required("workloadNames")?)? });
         }
         let operation = at.required("operation")?.member("Nothing, Read, Write or ReadWrite", Operation::parse)?;
         let filter_masks = match (at.optional("filterMasks"), at.optional("filterMask")) {
             (Some(_), Some(_)) => return at.problem("duplicate field `filterMasks` (`filterMask` is its old name)"),
-            (Some(masks), None) | (None, Some(masks)) => masks.texts()?,
+            (Some(masks), None) | (None, Some(masks)) => self.texts(&masks)?,
             (None, None) => return at.problem("missing field `filterMasks`"),
         };
         Ok(AccessRule::State { operation, filter_masks })

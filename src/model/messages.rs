@@ -180,6 +180,31 @@ pub enum RequestContent {
 }
 
 impl RequestContent {
+    /// Whether it only ends something that goes on.
+    #[must_use]
+    pub fn is_cancel(&self) -> bool {
+        matches!(self, Self::LogsCancel | Self::EventsCancel)
+    }
+
+    /// Roughly what it takes in memory, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let texts = |texts: &[String]| texts.iter().map(|text| text.len() + size_of::<String>()).sum::<usize>();
+        match self {
+            Self::UpdateState(UpdateState { new_state, masks }) => {
+                let state = match new_state {
+                    Some(Ok(state)) => state.memory_bytes(),
+                    Some(Err(reason)) => reason.len(),
+                    None => 0,
+                };
+                state + texts(masks)
+            }
+            Self::CompleteState(read) => texts(&read.masks),
+            Self::Logs(logs) => size_of::<InstanceName>() * logs.instances.len() + self.approximate_bytes(),
+            Self::LogsCancel | Self::EventsCancel | Self::Missing => 0,
+        }
+    }
+
     /// Roughly the encoded size, in bytes.
     #[must_use]
     pub fn approximate_bytes(&self) -> usize {

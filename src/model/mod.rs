@@ -3,12 +3,15 @@
 //! Thread: none; used by every thread of the three programs.
 
 pub mod access_rules;
+#[cfg(any(feature = "agent", feature = "server"))]
+pub mod authorizer;
 pub mod complete_state;
 pub mod execution_state;
 pub mod field_path;
 pub mod lifecycle;
 pub mod log_entries;
 pub mod manifest;
+pub mod mask_tree;
 pub mod messages;
 pub mod names;
 pub mod nearest;

@@ -38,6 +38,22 @@ impl Node {
         }
     }
 
+    /// Roughly what the tree takes in memory beside its root, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        /// A map has room for so many entries at once, used or not.
+        const BLOCK: usize = 11;
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Number(_) => 0,
+            Self::List(items) => items.iter().map(|item| size_of::<Self>() + item.memory_bytes()).sum(),
+            Self::Map(entries) => {
+                let places = entries.len().div_ceil(BLOCK) * BLOCK * (size_of::<String>() + size_of::<Self>());
+                places + entries.iter().map(|(key, child)| key.len() + child.memory_bytes()).sum::<usize>()
+            }
+        }
+    }
+
     /// A map without entries.
     #[must_use]
     pub fn empty() -> Self {
@@ -65,6 +81,11 @@ impl Node {
     #[must_use]
     pub fn at(&self, path: &[&str]) -> Option<&Node> {
         path.iter().try_fold(self, |node, key| node.get(key))
+    }
+
+    /// The node that `path` leads to through maps, to be changed.
+    pub fn at_mut(&mut self, path: &[&str]) -> Option<&mut Node> {
+        path.iter().try_fold(self, |node, key| node.as_map_mut()?.get_mut(*key))
     }
 
     /// The entries when this is a map.

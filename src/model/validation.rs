@@ -56,12 +56,39 @@ pub enum ValidationError {
         "Unsupported workload name filter with wildcard '{0}'. Expected to have characters in [a-zA-Z0-9_-] and at most 64 characters."
     )]
     WorkloadPattern(String),
+    /// Where a file is mounted.
+    #[error("Unsupported mount point '{}'. {}", .0.escape_debug(), mount_rule(*.1))]
+    MountPoint(String, char),
     /// A pattern for workload names with several wildcards.
     #[error("Unsupported workload name filter with wildcard '{0}'. Expected at most one '*' symbol.")]
     WorkloadPatternWildcards(String),
 }
 
 use ValidationError as Error;
+
+/// What a path cannot hold that becomes part of the option of a mount, which is a list with commas: the first such
+/// character.
+#[must_use]
+pub fn unfit_for_mount(path: &str) -> Option<char> {
+    path.chars().find(|character| matches!(character, ',' | '"') || character.is_control())
+}
+
+/// Why a path with this character is refused.
+#[must_use]
+pub fn mount_rule(character: char) -> String {
+    format!("It contains '{}': commas, double quotes and control characters are not allowed.", character.escape_debug())
+}
+
+/// Checks where the files of a workload are mounted, as far as it matters beyond its own agent.
+///
+/// # Errors
+/// [`ValidationError::MountPoint`] of the first that would be read as further options of its mount.
+pub fn check_mount_points(workload: &Workload) -> Result<(), ValidationError> {
+    workload.files.iter().try_for_each(|file| match unfit_for_mount(&file.mount_point) {
+        Some(character) => Err(Error::MountPoint(file.mount_point.clone(), character)),
+        None => Ok(()),
+    })
+}
 
 /// Checks the version of a state. Answers whether it is the deprecated one, which is worth a warning.
 ///

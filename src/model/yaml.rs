@@ -2,13 +2,22 @@
 //!
 //! Thread: none, plain values.
 //!
+//! This is the one reader of all YAML texts: each is measured first ([`budget`]), since aliases make much of little.
+//!
 //! The YAML library answers `1.10` as a number, but a manifest means the text. So numbers and booleans are read a
 //! second time as text, and a place in the file is found by walking there again, which only errors need.
 
-use serde::de::{Deserialize, Visitor};
+mod budget;
+
+use crate::limits::YAML_ALONE_FROM;
+use serde::de::{Deserialize, DeserializeOwned, Visitor};
 use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, IgnoredAny, MapAccess, SeqAccess, VariantAccess};
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Held while a large text is read: control loops of many workloads may each have one.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// One node of a YAML document.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -126,28 +135,77 @@ pub struct YamlError {
     pub location: Option<Location>,
 }
 
+fn error(error: serde_yaml::Error) -> YamlError {
+    let location = error.location().map(|at| Location { line: at.line(), column: at.column() });
+    YamlError { message: error.to_string(), location }
+}
+
+/// The one place that gives texts to the library; their sizes were looked at before.
+#[allow(clippy::disallowed_methods)]
+fn library(text: &str) -> serde_yaml::Deserializer<'_> {
+    serde_yaml::Deserializer::from_str(text)
+}
+
+/// A text that becomes `size` bytes is read by one thread at a time when it is large.
+fn alone(size: usize) -> Option<MutexGuard<'static, ()>> {
+    (size >= YAML_ALONE_FROM).then(|| ALONE.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Checks that all documents of a text together become at most `budget` bytes, see [`Document::read`].
+///
+/// # Errors
+/// [`YamlError`] when they become more. What else may be wrong with the text is not looked at.
+pub fn check(text: &str, budget: usize) -> Result<(), YamlError> {
+    budget::expanded_size(text, budget).map(drop)
+}
+
+/// Reads a value out of a text of one document, which may become `budget` bytes, see [`Document::read`].
+///
+/// # Errors
+/// [`YamlError`] when it is not one well-formed document, becomes more, or is something else than a `T`.
+pub fn read<T: DeserializeOwned>(text: &str, budget: usize) -> Result<T, YamlError> {
+    let _alone = alone(budget::expanded_size(text, budget)?);
+    T::deserialize(library(text)).map_err(error)
+}
+
+/// Reads all documents of a text, which together may become `budget` bytes, see [`Document::read`].
+///
+/// # Errors
+/// [`YamlError`] when one is not well-formed, or when they become more.
+pub fn read_all<T: DeserializeOwned>(text: &str, budget: usize) -> Result<Vec<T>, YamlError> {
+    let _alone = alone(budget::expanded_size(text, budget)?);
+    library(text).map(|one| T::deserialize(one).map_err(error)).collect()
+}
+
 /// One parsed YAML document together with its text.
 #[derive(Debug, Clone)]
 pub struct Document<'t> {
     text: &'t str,
+    /// What it becomes, in bytes.
+    size: usize,
     root: Yaml,
 }
 
 impl<'t> Document<'t> {
-    /// Parses `text`; an empty text is a null document.
+    /// Parses `text`; an empty text is a null document. It may become `budget` bytes when its aliases are followed,
+    /// which takes about four times as much memory while it is read.
     ///
     /// # Errors
-    /// [`YamlError`] when it is not exactly one well-formed document.
-    pub fn read(text: &'t str) -> Result<Self, YamlError> {
-        let error = |error: serde_yaml::Error| YamlError {
-            message: error.to_string(),
-            location: error.location().map(|at| Location { line: at.line(), column: at.column() }),
-        };
-        let Parsed(mut root) = Parsed::deserialize(serde_yaml::Deserializer::from_str(text)).map_err(error)?;
+    /// [`YamlError`] when it is not exactly one well-formed document, or becomes more.
+    pub fn read(text: &'t str, budget: usize) -> Result<Self, YamlError> {
+        let size = budget::expanded_size(text, budget)?;
+        let _alone = alone(size);
+        let Parsed(mut root) = Parsed::deserialize(library(text)).map_err(error)?;
         if root.has_plain() {
-            SourceText(&mut root).deserialize(serde_yaml::Deserializer::from_str(text)).map_err(error)?;
+            SourceText(&mut root).deserialize(library(text)).map_err(error)?;
         }
-        Ok(Self { text, root })
+        Ok(Self { text, size, root })
+    }
+
+    /// What it becomes when its aliases are followed, in bytes; reading it takes some 10 ns for each.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
     }
 
     /// The outermost node.
@@ -159,14 +217,16 @@ impl<'t> Document<'t> {
     /// Where the node starts that `path` leads to. Reads the text again, so only for errors and warnings.
     #[must_use]
     pub fn locate(&self, path: &[Step]) -> Option<Location> {
-        let found = Finder { path, at_key: false }.deserialize(serde_yaml::Deserializer::from_str(self.text));
+        let _alone = alone(self.size);
+        let found = Finder { path, at_key: false }.deserialize(library(self.text));
         Some(found.err()?.location()).flatten().map(|at| Location { line: at.line(), column: at.column() })
     }
 
     /// Where the key stands that the last step of `path` names.
     #[must_use]
     pub fn locate_key(&self, path: &[Step]) -> Option<Location> {
-        let found = Finder { path, at_key: true }.deserialize(serde_yaml::Deserializer::from_str(self.text));
+        let _alone = alone(self.size);
+        let found = Finder { path, at_key: true }.deserialize(library(self.text));
         Some(found.err()?.location()).flatten().map(|at| Location { line: at.line(), column: at.column() })
     }
 }
@@ -427,8 +487,10 @@ impl Visitor<'_> for FinderKey<'_> {
 mod tests {
     use super::*;
 
+    const BUDGET: usize = 1024 * 1024;
+
     fn read(text: &str) -> Yaml {
-        Document::read(text).unwrap().root().clone()
+        Document::read(text, BUDGET).unwrap().root().clone()
     }
 
     #[test]
@@ -465,7 +527,7 @@ mod tests {
             ("a: *nobody\n", "unknown anchor", Some(1)),
             ("a: b: c\n", "mapping values are not allowed", Some(1)),
         ] {
-            let error = Document::read(text).unwrap_err();
+            let error = Document::read(text, BUDGET).unwrap_err();
             assert!(error.message.contains(part), "{text:?}: {error}");
             assert_eq!(error.location.map(|at| at.line), line, "{text:?}: {error}");
         }
@@ -474,7 +536,7 @@ mod tests {
     #[test]
     fn nodes_and_keys_are_found_again() {
         let text = "workloads:\n  web:\n    files:\n    - a: 1\n    - b: x\n  7: {tags: [p, q]}\n";
-        let document = Document::read(text).unwrap();
+        let document = Document::read(text, BUDGET).unwrap();
         let key = |key: &str| Step::Key(key.to_owned());
         for (path, value, name) in [
             (vec![], (1, 1), None),
@@ -495,9 +557,58 @@ mod tests {
     #[test]
     fn a_document_that_nests_too_deep_is_an_error_and_no_crash() {
         let text = "[".repeat(100_000);
-        assert!(Document::read(&text).is_err());
+        assert!(Document::read(&text, BUDGET).is_err());
         let bomb = "a: &a [x,x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\n\
                     d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: [*e,*e,*e,*e,*e,*e,*e,*e,*e,*e]\n";
-        assert!(Document::read(bomb).unwrap_err().message.contains("repetition limit"));
+        assert!(Document::read(bomb, BUDGET).unwrap_err().message.contains("its aliases are followed"));
+    }
+
+    #[test]
+    fn what_becomes_of_aliases_and_tags_is_bounded_by_bytes() {
+        let (kilobytes, many) = ("x".repeat(20_000), 20_000);
+        for (what, text) in [
+            ("one text", format!("a: &a {kilobytes}\nb: [{}]\n", "*a, ".repeat(many))),
+            ("a list", format!("a: &a [{}]\nb: [{}]\n", "x, ".repeat(100), "*a, ".repeat(many))),
+            ("keys", format!("a: &a {kilobytes}\nb: [{}]\n", "{*a : x}, ".repeat(many))),
+            ("lists of lists", {
+                let level = |n: usize| format!("l{n}: &l{n} [{}]\n", format!("*l{}, ", n - 1).repeat(100));
+                format!("l0: &l0 x\n{}{}{}{}", level(1), level(2), level(3), level(4))
+            }),
+            ("an anchor that is there twice", format!("- &a x\n- &a {kilobytes}\n- [{}]\n", "*a, ".repeat(many))),
+            ("tags", format!("%TAG !e! tag:{kilobytes}\n---\n[{}]\n", "!e!a x, ".repeat(many))),
+            ("long tags", format!("[{}]", format!("!<tag:{kilobytes}> x, ").repeat(100))),
+            ("keys without values", format!("{{{}}}", "x, ".repeat(many))),
+            ("nodes", format!("[{}]", "x,".repeat(many))),
+            ("a second document", format!("a\n---\na: &a {kilobytes}\nb: [{}]\n", "*a, ".repeat(many))),
+            ("what nobody looks at", format!("image: x\nunknown: [&a {kilobytes}, {}]\n", "*a, ".repeat(many))),
+            ("indented lines", format!("{}\"{}\"{}", "[".repeat(100), "a\\n".repeat(many), "]".repeat(100))),
+        ] {
+            for error in [
+                Document::read(&text, BUDGET).err(),
+                super::read::<IgnoredAny>(&text, BUDGET).err(),
+                read_all::<IgnoredAny>(&text, BUDGET).err(),
+            ] {
+                let message = error.map(|error| error.message).unwrap_or_default();
+                assert!(message.starts_with("the YAML text becomes more than 1048576 bytes"), "{what}: {message}");
+            }
+        }
+        for text in ["a: &a [*a]", "&a {x: [1, {y: *a}]}", "? &a [*a]\n: x"] {
+            let message = Document::read(text, BUDGET).unwrap_err().message;
+            assert_eq!(message, "the alias '*a' is inside of its own anchor", "{text}");
+        }
+    }
+
+    #[test]
+    fn aliases_within_the_budget_are_followed() {
+        let many = 1_500;
+        let text = format!("a: &a {{k: [1, 2]}}\nb: [{}]\nc: &a x\nd: *a\n", "*a, ".repeat(many));
+        let tree = read(&text);
+        let Some(Yaml::List(items)) = tree.get("b") else { panic!("{tree:?}") };
+        assert_eq!(items.len(), many);
+        assert!(items.iter().all(|item| Some(item) == tree.get("a")));
+        assert_eq!(tree.get("d"), Some(&Yaml::Text("x".into())));
+        let texts: Vec<String> = super::read(&format!("[&a 1.10, *a, {}]", "x".repeat(BUDGET / 2)), BUDGET).unwrap();
+        assert_eq!(texts[..2], ["1.10", "1.10"]);
+        assert_eq!(read_all::<String>("--- &a x\n--- y\n", BUDGET), Ok(vec!["x".to_owned(), "y".to_owned()]));
     }
 }

@@ -4,6 +4,7 @@
 //! Takes: [`EngineCall`], [`CallWatch`]. Gives: [`EngineOutput`] or [`CallError`].
 
 use super::engine_children::{CALL_VARIABLE, EngineChildren};
+use super::masking::Masked;
 use super::{CallWatch, RuntimeError};
 use crate::child::{ChildCall, ChildEnd, Ending, OutputBounds, reap_later};
 use crate::limits::{ENGINE_ERROR_MAX, ENGINE_KILL_GRACE, ENGINE_OUTPUT_MAX};
@@ -26,6 +27,8 @@ pub struct EngineCall<'a> {
     record_in: Option<&'a EngineChildren>,
     partial: bool,
     variables: Vec<(&'static str, String)>,
+    /// What is shown in the place of the arguments.
+    masked: Option<Masked>,
 }
 
 /// What a successful call wrote to its standard output.
@@ -83,7 +86,16 @@ impl<'a> EngineCall<'a> {
     /// A call of `program`, looked up in `PATH`, without input and without time limit.
     #[must_use]
     pub fn new(program: &'a str, arguments: Vec<String>) -> Self {
-        Self { program, arguments, input: &[], limit: None, record_in: None, partial: false, variables: Vec::new() }
+        Self {
+            program,
+            arguments,
+            input: &[],
+            limit: None,
+            record_in: None,
+            partial: false,
+            variables: Vec::new(),
+            masked: None,
+        }
     }
 
     /// Ends the call after `limit`, `None` never.
@@ -119,10 +131,16 @@ impl<'a> EngineCall<'a> {
         self
     }
 
+    /// Shows these arguments in the place of the given ones, and what is hidden of them nowhere.
+    #[must_use]
+    pub fn shown_as(self, masked: Masked) -> Self {
+        Self { masked: Some(masked), ..self }
+    }
+
     /// The command as users see it (spec/agent.md section 14).
     fn quoted(&self) -> String {
         let mut text = format!("'{}", self.program);
-        for argument in &self.arguments {
+        for argument in self.masked.as_ref().map_or(&self.arguments, |masked| &masked.shown) {
             let _ = write!(text, " \"{argument}\""); // Writing to a String cannot fail.
         }
         text.push('\'');
@@ -167,6 +185,8 @@ impl<'a> EngineCall<'a> {
         if let Some(child) = end.left_over.take() {
             reap_later(child, record);
         }
+        let hidden = self.masked.map(|masked| masked.hidden).unwrap_or_default();
+        end.said = Masked::apply(&hidden, end.said);
         outcome(end, quoted, self.partial)
     }
 }

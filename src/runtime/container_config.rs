@@ -2,9 +2,15 @@
 //!
 //! Thread: none, plain values.
 
+use super::masking::{MASK, Masked, masked_complaint};
 use super::{NewContainer, RuntimeError};
+use crate::limits::YAML_CONFIG_MAX;
 use crate::model::names::InstanceName;
+use crate::model::validation::{mount_rule, unfit_for_mount};
+use crate::model::workload::Workload;
+use crate::model::yaml;
 use serde::{Deserialize, Deserializer};
+use std::path::Path;
 
 /// Label with the full name of the instance.
 pub const LABEL_NAME: &str = "name";
@@ -40,27 +46,64 @@ impl ContainerConfig {
             let other = &new.workload.runtime;
             return Err(RuntimeError::Unsupported(format!("Received a workload for the wrong runtime: '{other}'")));
         }
-        serde_yaml::from_str(&new.workload.runtime_config).map_err(|error| RuntimeError::Unsupported(error.to_string()))
+        let config: Self = yaml::read(&new.workload.runtime_config, YAML_CONFIG_MAX)
+            .map_err(|error| RuntimeError::Unsupported(masked_complaint(&error.to_string())))?;
+        // The engine would take it as an option, and the first of the arguments as image.
+        if config.image.is_empty() || config.image.starts_with('-') {
+            let text = format!("Unsupported image '{}': an image neither is empty nor begins with '-'", config.image);
+            return Err(RuntimeError::Unsupported(text));
+        }
+        Ok(config)
+    }
+
+    /// The same as it may be shown, and what is hidden of it. What the container executes may hold anything.
+    fn masked(&self) -> (Self, Vec<String>) {
+        let [general, command] = [&self.general_options, &self.command_options].map(|options| Masked::options(options));
+        let shown = Self {
+            image: self.image.clone(),
+            general_options: general.shown,
+            command_options: command.shown,
+            command_args: vec![MASK.to_owned(); self.command_args.len()],
+        };
+        (shown, [general.hidden, command.hidden].concat())
+    }
+
+    /// [`Self::run_arguments`] as they may be shown.
+    ///
+    /// # Errors
+    /// See there.
+    pub fn shown_run_arguments(&self, new: &NewContainer) -> Result<Masked, RuntimeError> {
+        let (config, hidden) = self.masked();
+        Ok(Masked { shown: config.run_arguments(new)?, hidden })
+    }
+
+    /// [`Self::start_arguments`] as they may be shown.
+    #[must_use]
+    pub fn shown_start_arguments(&self, id: &str) -> Masked {
+        let (config, hidden) = self.masked();
+        Masked { shown: config.start_arguments(id), hidden }
     }
 
     /// The arguments that create and start the container of `new` (spec/agent.md section 15.2).
     ///
     /// A later `--name` in the user's options wins over ours; our labels stand behind the user's and win.
+    ///
+    /// # Errors
+    /// `Unsupported` when a path would be read as options of its mount.
     // [impl->swdd~podman-create-workload-runs-workload~1]
-    #[must_use]
-    pub fn run_arguments(&self, new: &NewContainer) -> Vec<String> {
+    pub fn run_arguments(&self, new: &NewContainer) -> Result<Vec<String>, RuntimeError> {
         let mut arguments = self.general_options.clone();
         // [impl->swdd~podman-create-workload-sets-optionally-container-name~1]
         arguments.extend(["run", "--detach", "--name"].map(str::to_owned));
         arguments.push(new.instance.short());
         arguments.extend(self.command_options.iter().cloned());
         // [impl->swdd~podman-create-workload-mounts-fifo-files~1]
-        arguments.extend(new.control_interface.iter().map(|folder| {
-            format!("--mount=type=bind,source={},destination={CONTROL_INTERFACE_TARGET}", folder.display())
-        }));
-        arguments.extend(new.files.iter().map(|(source, target)| {
-            format!("--mount=type=bind,source={},destination={target},readonly=true", source.display())
-        }));
+        if let Some(folder) = &new.control_interface {
+            arguments.push(bind_mount(folder, CONTROL_INTERFACE_TARGET, "")?);
+        }
+        for (source, target) in &new.files {
+            arguments.push(bind_mount(source, target, ",readonly=true")?);
+        }
         if new.notify_socket.is_some() {
             arguments.push("--sdnotify=container".to_owned());
         }
@@ -69,7 +112,7 @@ impl ContainerConfig {
         arguments.push(format!("--label={LABEL_AGENT}={}", new.instance.agent));
         arguments.push(self.image.clone());
         arguments.extend(self.command_args.iter().cloned());
-        arguments
+        Ok(arguments)
     }
 
     /// The arguments that start the existing container `id` again.
@@ -79,6 +122,31 @@ impl ContainerConfig {
         arguments.extend(["start", id].map(str::to_owned));
         arguments
     }
+}
+
+/// The option that mounts a host path. It is a list with commas, so not every path can stand in it.
+fn bind_mount(source: &Path, target: &str, more: &str) -> Result<String, RuntimeError> {
+    let unfit = |path: &str, why: String| {
+        let text = format!("Cannot mount '{}': {why} Change the mount point or the run folder.", path.escape_debug());
+        Err(RuntimeError::Unsupported(text))
+    };
+    let Some(source) = source.to_str() else {
+        return unfit(&source.to_string_lossy(), "It is not UTF-8.".to_owned());
+    };
+    for path in [source, target] {
+        if let Some(character) = unfit_for_mount(path) {
+            return unfit(path, mount_rule(character));
+        }
+    }
+    Ok(format!("--mount=type=bind,source={source},destination={target}{more}"))
+}
+
+/// Whether the workload is wanted in a pod, which `--pod` says.
+#[must_use]
+pub fn joins_pod(workload: &Workload) -> bool {
+    let config: Result<ContainerConfig, _> = yaml::read(&workload.runtime_config, YAML_CONFIG_MAX);
+    let joins = |option: &String| option == "--pod" || option.starts_with("--pod=");
+    config.is_ok_and(|config| config.command_options.iter().any(joins))
 }
 
 /// The filter that selects the containers of `instance`.
@@ -101,7 +169,6 @@ pub(super) fn list_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::workload::Workload;
     use std::sync::Arc;
 
     fn new_container(runtime_config: &str) -> NewContainer {
@@ -154,6 +221,41 @@ mod tests {
     }
 
     #[test]
+    fn an_image_that_reads_like_an_option_replaced_our_labels() {
+        for image in ["''", "-v=/:/host", "--label=name=other.1.agent_A"] {
+            let result = parse(&format!("image: {image}\ncommandArgs: [alpine]"));
+            let Err(RuntimeError::Unsupported(text)) = result else { panic!("{image}: {result:?}") };
+            assert!(text.starts_with("Unsupported image '"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_path_with_a_comma_added_options_to_its_mount() {
+        let config = parse("image: x").unwrap();
+        let file = |source: &str, target: &str| {
+            let mut new = new_container("image: x");
+            new.files = vec![(source.into(), target.to_owned())];
+            new
+        };
+        let mut folder = new_container("image: x");
+        folder.control_interface = Some("/run,a/control_interface".into());
+        for (new, path) in [
+            (file("/run/x", "/x,source=/,destination=/host"), "/x,source=/,destination=/host"),
+            (file("/r,n/x", "/x"), "/r,n/x"),
+            (file("/run/\"x", "/x"), "/run/\\\"x"),
+            (file("/run/x", "/x\n"), "/x\\n"),
+            (folder, "/run,a/control_interface"),
+        ] {
+            match config.run_arguments(&new) {
+                Err(RuntimeError::Unsupported(text)) => {
+                    assert!(text.starts_with(&format!("Cannot mount '{path}': It contains '")), "{text}");
+                }
+                other => panic!("{path}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
     fn a_workload_for_another_runtime_is_unsupported() {
         let result = ContainerConfig::of(&new_container("image: x"), "containerd");
         let text = "Received a workload for the wrong runtime: 'podman'";
@@ -174,7 +276,7 @@ mod tests {
         let config = ContainerConfig::of(&new, "podman").unwrap();
         let id = &*new.instance.id;
         assert_eq!(
-            config.run_arguments(&new),
+            config.run_arguments(&new).unwrap(),
             strings(&[
                 "--log-level=error",
                 "run",

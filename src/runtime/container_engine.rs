@@ -3,8 +3,8 @@
 //! Thread: the caller's: `wl:<name>` for create, start and delete, `watch:<engine>` for listings.
 //! Owns: nothing; the engines keep the containers.
 
-use super::command::{CallError, EngineOutput};
-use super::container_config::ContainerConfig;
+use super::command::{CallError, EngineCall, EngineOutput};
+use super::container_config::{ContainerConfig, joins_pod};
 use super::engine_cli::EngineCli;
 use super::log_reader::{LogCall, log_arguments};
 use super::{
@@ -12,6 +12,7 @@ use super::{
 };
 use crate::model::messages::LogsRequest;
 use crate::model::names::InstanceName;
+use crate::model::workload::Workload;
 use std::time::Duration;
 
 /// Environment variable with the path of the socket that a workload notifies.
@@ -30,18 +31,24 @@ pub trait ContainerEngine: Send {
     /// Its command line.
     fn cli(&self) -> &EngineCli;
 
-    /// The containers labelled with exactly this instance.
+    /// The containers labelled with exactly this instance; those in pods only when they were noted, or when
+    /// `in_pods` says that the workload wants to be in one.
     ///
     /// # Errors
     /// When the engine could not be asked.
-    fn find_watched(&self, instance: &InstanceName, watch: &mut dyn CallWatch) -> Result<Vec<ContainerId>, CallError>;
+    fn find_watched(
+        &self,
+        instance: &InstanceName,
+        in_pods: bool,
+        watch: &mut dyn CallWatch,
+    ) -> Result<Vec<ContainerId>, CallError>;
 
     /// As [`Self::find_watched`] without a watch.
     ///
     /// # Errors
     /// See there.
-    fn find_all(&self, instance: &InstanceName) -> Result<Vec<ContainerId>, CallError> {
-        self.find_watched(instance, &mut Unwatched)
+    fn find_all(&self, instance: &InstanceName, in_pods: bool) -> Result<Vec<ContainerId>, CallError> {
+        self.find_watched(instance, in_pods, &mut Unwatched)
     }
 
     /// See [`RuntimeConnector::delete`].
@@ -77,7 +84,8 @@ impl<E: ContainerEngine> RuntimeConnector for E {
         watch: &mut dyn CallWatch,
     ) -> Result<ContainerId, RuntimeError> {
         let config = ContainerConfig::of(new, self.runtime_name())?;
-        run_or_clean_up(self, config.run_arguments(new), new, None, limit, watch)
+        let call = self.cli().change(config.run_arguments(new)?).shown_as(config.shown_run_arguments(new)?);
+        run_or_clean_up(self, call.limit(limit), new, None, watch)
     }
 
     fn start(
@@ -88,7 +96,8 @@ impl<E: ContainerEngine> RuntimeConnector for E {
         watch: &mut dyn CallWatch,
     ) -> Result<ContainerId, RuntimeError> {
         let config = ContainerConfig::of(new, self.runtime_name())?;
-        run_or_clean_up(self, config.start_arguments(&id.0), new, Some(id), limit, watch)
+        let call = self.cli().change(config.start_arguments(&id.0)).shown_as(config.shown_start_arguments(&id.0));
+        run_or_clean_up(self, call.limit(limit), new, Some(id), watch)
     }
 
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
@@ -115,8 +124,16 @@ impl<E: ContainerEngine> RuntimeConnector for E {
         Ok(removed?)
     }
 
-    fn find(&mut self, instance: &InstanceName) -> Result<Vec<ContainerId>, RuntimeError> {
-        Ok(self.find_all(instance)?)
+    fn find(&mut self, instance: &InstanceName, wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {
+        Ok(self.find_all(instance, wanted.is_some_and(joins_pod))?)
+    }
+
+    fn note(&mut self, instance: &InstanceName, id: &ContainerId) {
+        self.cli().records().note(instance, id);
+    }
+
+    fn is_noted(&self, instance: &InstanceName, id: &ContainerId) -> bool {
+        self.cli().records().has(instance, id)
     }
 
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
@@ -125,7 +142,7 @@ impl<E: ContainerEngine> RuntimeConnector for E {
 
     fn log_calls(&mut self, instance: &InstanceName, wanted: &LogsRequest) -> Result<Vec<LogCall>, RuntimeError> {
         let call = |id: &ContainerId| self.cli().log_call(log_arguments(wanted, &id.0), String::new());
-        Ok(self.find_all(instance)?.iter().map(call).collect())
+        Ok(self.find_all(instance, false)?.iter().map(call).collect())
     }
 }
 
@@ -133,18 +150,18 @@ impl<E: ContainerEngine> RuntimeConnector for E {
 /// removes what is there anyway, so a cancelled one ends at once.
 fn run_or_clean_up<E: ContainerEngine>(
     engine: &E,
-    arguments: Vec<String>,
+    call: EngineCall<'_>,
     new: &NewContainer,
     existing: Option<&ContainerId>,
-    limit: Option<Duration>,
     watch: &mut dyn CallWatch,
 ) -> Result<ContainerId, RuntimeError> {
     let socket = new.notify_socket.as_ref().map(|path| (NOTIFY_SOCKET, path.to_string_lossy().into_owned()));
-    let result = engine.cli().change(arguments).variables(socket).limit(limit).run(watch);
-    result.and_then(|output| created_id(engine, output, &new.instance)).map_err(|error| {
+    let result = call.variables(socket).run(watch);
+    let in_pods = joins_pod(&new.workload);
+    result.and_then(|output| created_id(engine, output, &new.instance, in_pods)).map_err(|error| {
         if !matches!(error, CallError::NotInstalled(_) | CallError::NotStarted(_) | CallError::Cancelled) {
             watch.cleaning_up();
-            if clean_up(engine, &new.instance, existing, watch) == Err(Interrupted) {
+            if clean_up(engine, (&new.instance, in_pods), existing, watch) == Err(Interrupted) {
                 return RuntimeError::Cancelled;
             }
         }
@@ -158,6 +175,7 @@ fn created_id<E: ContainerEngine>(
     engine: &E,
     output: EngineOutput,
     instance: &InstanceName,
+    in_pods: bool,
 ) -> Result<ContainerId, CallError> {
     let text = output.into_text();
     let id = text.as_ref().map(|text| text.trim()).unwrap_or_default();
@@ -165,7 +183,7 @@ fn created_id<E: ContainerEngine>(
         return Ok(ContainerId(id.into()));
     }
     // That the engine cannot be asked must not read as if nothing had been created: the container may well exist.
-    let found = engine.find_all(instance).map_err(|error| match error {
+    let found = engine.find_all(instance, in_pods).map_err(|error| match error {
         CallError::NotInstalled(reason) | CallError::NotStarted(reason) => CallError::Failed(reason),
         other => other,
     })?;
@@ -188,12 +206,12 @@ struct Interrupted;
 // [impl->swdd~podman-create-workload-deletes-failed-container~1]
 fn clean_up<E: ContainerEngine>(
     engine: &E,
-    instance: &InstanceName,
+    (instance, in_pods): (&InstanceName, bool),
     existing: Option<&ContainerId>,
     watch: &mut dyn CallWatch,
 ) -> Result<(), Interrupted> {
     let mut errors = Vec::new();
-    let mut ids = engine.find_watched(instance, watch).unwrap_or_else(|error| {
+    let mut ids = engine.find_watched(instance, in_pods, watch).unwrap_or_else(|error| {
         errors.push(error);
         Vec::new()
     });

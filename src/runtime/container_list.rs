@@ -24,6 +24,7 @@ pub struct EngineContainer {
     pid: Value,
     pod: Value,
     exited_at: Value,
+    auto_remove: Value,
     names: Value,
     is_infra: Value,
 }
@@ -38,10 +39,10 @@ pub fn parse(text: &str) -> Result<Vec<EngineContainer>, String> {
 }
 
 impl EngineContainer {
-    /// The full id; `None` when the entry has none.
+    /// The full id; `None` when the entry has none that can be one.
     #[must_use]
     pub fn id(&self) -> Option<ContainerId> {
-        self.id.as_str().filter(|id| !id.is_empty()).map(|id| ContainerId(id.into()))
+        self.id.as_str().and_then(ContainerId::printed)
     }
 
     /// The value of a label; `None` when there are no labels or not this one.
@@ -96,6 +97,8 @@ impl EngineContainer {
             "created" | "configured" | "initialized" => with_state(Phase::PendingStarting),
             "running" => ExecutionState::plain(Phase::Running),
             "stopped" if self.exited != Value::Bool(true) => with_state(Phase::Stopping),
+            // It removes itself, so whether anybody sees the exit code is up to chance.
+            "exited" | "stopped" if self.auto_remove == Value::Bool(true) => ExecutionState::plain(Phase::FailedLost),
             "exited" | "stopped" => match self.exit_code.as_i64() {
                 Some(code) => ExecutionState::exited(code),
                 None => with_state(Phase::FailedUnknown),
@@ -121,6 +124,7 @@ impl EngineContainer {
             state: self.execution_state(),
             processes: self.process().into_iter().collect(),
             ended_at: self.ended_at(),
+            in_pod: self.pod().is_some(),
         })
     }
 
@@ -203,6 +207,21 @@ mod tests {
     }
 
     #[test]
+    fn how_a_container_ended_that_removes_itself_was_up_to_chance() {
+        for (state, code) in [("exited", 0), ("exited", 3), ("stopped", 0)] {
+            let json = format!(
+                r#"{{"State": "{state}", "ExitCode": {code}, "Exited": true, "ExitedAt": 1, "AutoRemove": true}}"#
+            );
+            assert_eq!(entry(&json).execution_state(), ExecutionState::plain(Phase::FailedLost), "{state} {code}");
+            assert_eq!(entry(&json).ended_at(), None);
+        }
+        for (state, expected) in [("running", Phase::Running), ("created", Phase::PendingStarting)] {
+            let json = format!(r#"{{"State": "{state}", "AutoRemove": true}}"#);
+            assert_eq!(entry(&json).execution_state().phase, expected);
+        }
+    }
+
+    #[test]
     fn a_strange_entry_does_not_hide_the_others() {
         let good = r#"{"Id": "i", "State": "exited", "ExitCode": 3, "Pid": 0, "Labels": {"name":"w.1.A","agent":"A"}}"#;
         let text = format!(r#"[{{}}, {{"Id": 5, "Labels": []}}, {{"Id": null, "Pid": "x", "Pod": null}}, {good}]"#);
@@ -215,8 +234,20 @@ mod tests {
                 state: ExecutionState::exited(3),
                 processes: vec![],
                 ended_at: None,
+                in_pod: false,
             }]
         );
+    }
+
+    #[test]
+    fn an_id_that_reads_like_an_option_is_none() {
+        for (id, known) in
+            [("0a9f", true), ("--all", false), ("-a", false), ("", false), ("a b", false), ("a\\n", false)]
+        {
+            let container = entry(&format!(r#"{{"Id": "{id}", "Pid": 7, "Labels": {{"name":"w.1.A","agent":"A"}}}}"#));
+            assert_eq!(container.of_agent("A").is_some(), known, "{id}");
+            assert_eq!(container.process().is_some(), known, "{id}");
+        }
     }
 
     #[test]

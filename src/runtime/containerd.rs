@@ -17,12 +17,14 @@ use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::{InstanceName, Name};
 use serde::Deserialize;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Name of the runtime in manifests.
 pub const RUNTIME_NAME: &str = "containerd";
 const PROGRAM: &str = "nerdctl";
+/// Label by which nerdctl remembers `--rm`.
+const LABEL_AUTO_REMOVE: &str = "nerdctl/auto-remove";
 
 /// Runs workloads with nerdctl for one agent.
 #[derive(Debug, Clone)]
@@ -43,25 +45,23 @@ impl ContainerdConnector {
     fn ps(&self, filter: &str, watch: &mut dyn CallWatch) -> Result<Vec<PsEntry>, CallError> {
         let arguments = ["ps", "--all", "--no-trunc", "--filter", filter, "--format=json"];
         let text = self.cli.ask_watched(&arguments, watch)?;
-        let lines = text.lines().filter(|line| !line.trim().is_empty());
-        lines.map(serde_json::from_str).collect::<Result<_, _>>().map_err(|error: serde_json::Error| {
-            self.cli.nonsense(&format!("The list of containers cannot be read: {error}"), &arguments)
-        })
+        parse_ps(&text)
+            .map_err(|error| self.cli.nonsense(&format!("The list of containers cannot be read: {error}"), &arguments))
     }
 
     /// States of these containers; one that has vanished since it was listed is left out.
-    fn inspect(&self, ids: &[&str]) -> Result<Vec<Inspection>, CallError> {
+    fn inspect(&self, ids: &[&str], watch: &mut dyn CallWatch) -> Result<Vec<Inspection>, CallError> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
         let mut arguments = vec!["inspect"];
         arguments.extend(ids);
-        let answer = self.cli.call(&arguments).partial().run(&mut Unwatched);
+        let answer = self.cli.call(&arguments).partial().run(watch);
         let text = match answer {
             Err(error) if is_gone(&error) => return Ok(Vec::new()),
             answer => answer?.into_text()?,
         };
-        serde_json::from_str(&text).map_err(|error| {
+        parse_inspections(&text).map_err(|error| {
             self.cli.nonsense(&format!("The states of containers cannot be read: {error}"), &["inspect", "..."])
         })
     }
@@ -93,11 +93,23 @@ impl ContainerEngine for ContainerdConnector {
         &self.cli
     }
 
-    fn find_watched(&self, instance: &InstanceName, watch: &mut dyn CallWatch) -> Result<Vec<ContainerId>, CallError> {
+    fn find_watched(
+        &self,
+        instance: &InstanceName,
+        _in_pods: bool, // nerdctl has none.
+        watch: &mut dyn CallWatch,
+    ) -> Result<Vec<ContainerId>, CallError> {
         let name = instance.to_string();
         let entries = self.ps(&filter_by_name(instance), watch)?;
-        let found = entries.iter().filter(|entry| entry.label(LABEL_NAME) == Some(&name));
-        Ok(found.filter_map(|entry| entry.id()).map(|id| ContainerId(id.into())).collect())
+        let (clear, unclear): (Vec<_>, Vec<_>) =
+            entries.iter().partition(|entry| entry.labels(LABEL_NAME).count() == 1);
+        let clear = clear.into_iter().filter(|entry| entry.label(LABEL_NAME) == Some(&name));
+        let mut found: Vec<ContainerId> = clear.filter_map(PsEntry::container).collect();
+        let unclear: Vec<&str> = unclear.into_iter().filter_map(PsEntry::id).collect();
+        let inspected = self.inspect(&unclear, watch)?;
+        let named = inspected.iter().filter(|one| one.label(LABEL_NAME) == Some(&name));
+        found.extend(named.filter_map(Inspection::container));
+        Ok(found)
     }
 
     /// `rm` follows even when `stop` knows no such container: one that was never started cannot be stopped.
@@ -117,12 +129,39 @@ impl ContainerEngine for ContainerdConnector {
 
     fn list_all(&mut self) -> Result<Vec<ListedContainer>, CallError> {
         let entries = self.ps(&filter_by_agent(&self.agent), &mut Unwatched)?;
-        let ours: BTreeMap<&str, InstanceName> =
-            entries.iter().filter_map(|entry| entry.of_agent(&self.agent)).collect();
-        let ids: Vec<&str> = ours.keys().copied().collect();
-        let states = self.inspect(&ids)?;
-        Ok(states.iter().filter_map(|state| state.of(&ours)).collect())
+        let foreign = |entry: &PsEntry| entry.is_clear() && entry.of_agent(&self.agent).is_none();
+        let ids: BTreeSet<&str> = entries.iter().filter(|entry| !foreign(entry)).filter_map(PsEntry::id).collect();
+        let states = self.inspect(&ids.into_iter().collect::<Vec<_>>(), &mut Unwatched)?;
+        Ok(listed(&entries, &states, &self.agent))
     }
+}
+
+/// Reads what `nerdctl ps` prints: an object on each line.
+fn parse_ps(text: &str) -> Result<Vec<PsEntry>, serde_json::Error> {
+    text.lines().filter(|line| !line.trim().is_empty()).map(serde_json::from_str).collect()
+}
+
+fn parse_inspections(text: &str) -> Result<Vec<Inspection>, serde_json::Error> {
+    serde_json::from_str(text)
+}
+
+/// The containers of `agent` among those that were listed and inspected.
+fn listed(entries: &[PsEntry], states: &[Inspection], agent: &str) -> Vec<ListedContainer> {
+    let by_id: BTreeMap<&str, &PsEntry> = entries.iter().filter_map(|entry| Some((entry.id()?, entry))).collect();
+    let ours = states.iter().filter_map(|state| {
+        let entry = by_id.get(state.id.as_str()?)?;
+        let instance = if entry.is_clear() { entry.of_agent(agent) } else { state.of_agent(agent) };
+        state.listed(instance?)
+    });
+    ours.collect()
+}
+
+/// The containers of `agent` as `nerdctl ps` and `nerdctl inspect` print them.
+///
+/// # Errors
+/// Why one of the texts is not what these commands print.
+pub fn read_listing(ps: &str, inspect: &str, agent: &str) -> Result<Vec<ListedContainer>, serde_json::Error> {
+    Ok(listed(&parse_ps(ps)?, &parse_inspections(inspect)?, agent))
 }
 
 fn is_gone(error: &CallError) -> bool {
@@ -145,21 +184,40 @@ struct PsEntry {
 
 impl PsEntry {
     fn id(&self) -> Option<&str> {
-        self.id.as_str().filter(|id| !id.is_empty())
+        self.id.as_str().filter(|id| ContainerId::printed(id).is_some())
     }
 
-    /// The labels are one text, `key=value,key=value`.
+    fn container(&self) -> Option<ContainerId> {
+        self.id().and_then(ContainerId::printed)
+    }
+
+    /// The labels are one text, `key=value,key=value`, in any order. A value with a comma, which an image may bring,
+    /// looks as if there were further labels.
+    fn labels(&self, name: &str) -> impl Iterator<Item = &str> {
+        let labels = self.labels.as_str().unwrap_or_default().split(',').filter_map(|label| label.split_once('='));
+        labels.filter(move |(key, _)| *key == name).map(|(_, value)| value)
+    }
+
+    /// The value of a label; `None` when the text does not say which it is.
     fn label(&self, name: &str) -> Option<&str> {
-        let labels = self.labels.as_str()?.split(',').filter_map(|label| label.split_once('='));
-        labels.filter(|(key, _)| *key == name).map(|(_, value)| value).next()
+        let mut values = self.labels(name);
+        values.next().filter(|_| values.next().is_none())
     }
 
-    /// Id and instance when both the label and the name say exactly `agent`.
-    fn of_agent(&self, agent: &str) -> Option<(&str, InstanceName)> {
-        let instance = self.label(LABEL_NAME).and_then(InstanceName::parse)?;
-        let ours = self.label(LABEL_AGENT) == Some(agent) && *instance.agent == *agent;
-        ours.then_some((self.id()?, instance))
+    /// Whether the text leaves no doubt about the labels that matter here.
+    fn is_clear(&self) -> bool {
+        [LABEL_NAME, LABEL_AGENT].iter().all(|label| self.labels(label).count() < 2)
     }
+
+    fn of_agent(&self, agent: &str) -> Option<InstanceName> {
+        instance_of_agent(self.label(LABEL_NAME), self.label(LABEL_AGENT), agent)
+    }
+}
+
+/// The instance when both the label and the name say exactly `agent`.
+fn instance_of_agent(name: Option<&str>, label: Option<&str>, agent: &str) -> Option<InstanceName> {
+    let instance = name.and_then(InstanceName::parse)?;
+    (label == Some(agent) && *instance.agent == *agent).then_some(instance)
 }
 
 /// What `nerdctl inspect` tells about one container.
@@ -170,19 +228,31 @@ struct Inspection {
     id: Value,
     #[serde(rename = "State")]
     state: Value,
+    #[serde(rename = "Config")]
+    config: Value,
 }
 
 impl Inspection {
-    fn of(&self, ours: &BTreeMap<&str, InstanceName>) -> Option<ListedContainer> {
-        let id = self.id.as_str()?;
-        let instance = ours.get(id)?.clone();
-        let container = ContainerId(id.into());
+    fn container(&self) -> Option<ContainerId> {
+        self.id.as_str().and_then(ContainerId::printed)
+    }
+
+    fn label(&self, name: &str) -> Option<&str> {
+        self.config["Labels"][name].as_str()
+    }
+
+    fn of_agent(&self, agent: &str) -> Option<InstanceName> {
+        instance_of_agent(self.label(LABEL_NAME), self.label(LABEL_AGENT), agent)
+    }
+
+    fn listed(&self, instance: InstanceName) -> Option<ListedContainer> {
+        let container = self.container()?;
         let pid = self.state["Pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
         let processes = pid.map(|pid| MainProcess { container: container.clone(), pid }).into_iter().collect();
         let state = self.execution_state();
         let ended = matches!(state.phase, Phase::Succeeded | Phase::FailedExecFailed);
         let ended_at = self.state["FinishedAt"].as_str().filter(|_| ended).and_then(seconds_since_1970);
-        Some(ListedContainer { id: container, instance, state, processes, ended_at })
+        Some(ListedContainer { id: container, instance, state, processes, ended_at, in_pod: false })
     }
 
     /// What the container's state means for its workload (spec/agent.md section 17).
@@ -193,6 +263,10 @@ impl Inspection {
         match (status.to_ascii_lowercase().as_str(), code) {
             ("created" | "restarting", _) => with_status(Phase::PendingStarting),
             ("running", _) => ExecutionState::plain(Phase::Running),
+            // It removes itself, so whether anybody sees the exit code is up to chance.
+            ("exited" | "dead", _) if self.label(LABEL_AUTO_REMOVE) == Some("true") => {
+                ExecutionState::plain(Phase::FailedLost)
+            }
             ("exited", Some(code)) => ExecutionState::exited(code),
             ("dead", Some(code)) => ExecutionState::with_info(Phase::FailedExecFailed, format!("Exit code: '{code}'")),
             ("removing", _) => with_status(Phase::Stopping),

@@ -12,9 +12,12 @@
 //!
 //! Thread: any thread that calls an engine; [`PreviousChildren`] belongs to the scheduler.
 
+use crate::logging::may_log;
+use crate::private_folder::PrivateFolder;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs;
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -72,12 +75,12 @@ impl EngineChildren {
     /// # Errors
     /// When the folder can neither be created nor read.
     pub fn open(folder: &Path) -> io::Result<(Self, PreviousChildren)> {
-        fs::create_dir_all(folder)?;
+        let place = PrivateFolder::open(folder)?;
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
         let mut records = Vec::new();
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();
-            match PreviousRecord::read(&path, &boot_id) {
+            match PreviousRecord::read(&place, &path, &boot_id) {
                 Some(mut record) if record.token.starts_with(READER) => {
                     record.end_if_running(Signal::KILL);
                     remove(&path);
@@ -88,6 +91,11 @@ impl EngineChildren {
         }
         let shared = Shared { folder: folder.to_owned(), boot_id, next_call: AtomicU64::new(0) };
         Ok((Self { shared: Arc::new(shared) }, PreviousChildren { records }))
+    }
+
+    /// The folder of the agent, where the one with the records is.
+    pub(super) fn agent_folder(&self) -> PathBuf {
+        self.shared.folder.parent().unwrap_or(Path::new("")).to_owned()
     }
 
     /// Records that a call of `program` is about to start. `None` when nothing can be written; the call is then
@@ -128,9 +136,11 @@ impl ChildRecord {
 
     /// Adds to the file in one write, so that a crash leaves it as it was before or after.
     fn append(&self, text: &str) -> bool {
-        let file = fs::OpenOptions::new().append(true).create(true).open(&self.path);
+        let file = fs::OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path);
         let result = file.and_then(|mut file| file.write_all(text.as_bytes()));
-        if let Err(error) = &result {
+        if let Err(error) = &result
+            && may_log("records of engine processes")
+        {
             log::warn!("cannot record an engine process in '{}': {error}", self.path.display());
         }
         result.is_ok()
@@ -169,8 +179,10 @@ impl PreviousChildren {
 
 impl PreviousRecord {
     /// `None` when the record is unreadable or from before the last boot: nothing runs any more.
-    fn read(path: &Path, boot_id: &str) -> Option<Self> {
-        let text = fs::read_to_string(path).ok()?;
+    fn read(folder: &PrivateFolder, path: &Path, boot_id: &str) -> Option<Self> {
+        // The processes that it names will be ended, so nobody else may have written it.
+        let read = folder.read(Path::new(path.file_name()?));
+        let text = read.inspect_err(|error| log::warn!("a record of an engine process is not used: {error}")).ok()?;
         let mut lines = text.lines();
         if lines.next()? != boot_id {
             return None;
@@ -178,7 +190,7 @@ impl PreviousRecord {
         let program = lines.next()?.to_owned();
         let process = lines.next().and_then(|line| {
             let (pid, start) = line.split_once(' ')?;
-            Some(Process { pid: Pid::from_raw(pid.parse().ok()?)?, start_ticks: start.parse().ok()? })
+            Some(Process { pid: process_id(pid)?, start_ticks: start.parse().ok()? })
         });
         Some(Self { path: path.to_owned(), token: path.file_name()?.to_str()?.to_owned(), program, process })
     }
@@ -202,12 +214,17 @@ impl PreviousRecord {
     }
 }
 
+/// The number of a process. A negative one would mean a group of processes to the kernel.
+fn process_id(text: &str) -> Option<Pid> {
+    text.parse().ok().filter(|pid| *pid > 0).and_then(Pid::from_raw)
+}
+
 /// The process started for the call `token`. Its own helpers inherit the environment and may live for long
 /// (aardvark-dns), so only a process with the program's name that leads its group counts.
 fn find_by_token(token: &str, program: &str) -> Option<Process> {
     let wanted = format!("{CALL_VARIABLE}={token}");
-    let pids = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter_map(Pid::from_raw).find_map(|pid| {
+    let mut pids = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| process_id(entry.file_name().to_str()?));
+    pids.find_map(|pid| {
         let stat = Stat::of(pid).filter(|stat| stat.group == pid.as_raw_nonzero().get())?;
         let has = |file: &str, wanted: &dyn Fn(&[u8]) -> bool| {
             let content = fs::read(format!("/proc/{}/{file}", pid.as_raw_nonzero())).unwrap_or_default();
@@ -221,7 +238,7 @@ fn find_by_token(token: &str, program: &str) -> Option<Process> {
 
 /// The fields of `/proc/<pid>/stat` that are needed here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stat {
+pub struct Stat {
     is_zombie: bool,
     group: i32,
     start_ticks: u64,
@@ -234,7 +251,8 @@ impl Stat {
     }
 
     /// The name of the program stands in parentheses and may contain anything, so fields count from the last one.
-    fn parse(text: &str) -> Option<Self> {
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
         let mut fields = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace();
         let state = fields.next()?; // Field 3 of proc(5).
         let group = fields.nth(1)?.parse().ok()?; // Field 5.

@@ -4,6 +4,7 @@
 
 use super::command::{CallError, EngineCall};
 use super::container_list::{self, EngineContainer};
+use super::container_records::ContainerRecords;
 use super::engine_children::EngineChildren;
 use super::log_reader::LogCall;
 use super::{CallWatch, Unwatched};
@@ -21,6 +22,12 @@ impl EngineCli {
     #[must_use]
     pub fn new(program: &str, children: EngineChildren) -> Self {
         Self { program: program.to_owned(), children }
+    }
+
+    /// Which containers this agent made.
+    #[must_use]
+    pub fn records(&self) -> ContainerRecords {
+        ContainerRecords::below(self.children.agent_folder())
     }
 
     /// The program that is called.

@@ -2,8 +2,9 @@
 //!
 //! Thread: none, plain values; runs on `wl:<name>`.
 
-use serde::Deserialize as _;
-use serde_yaml::{Deserializer, Mapping, Value};
+use crate::limits::YAML_CONFIG_MAX;
+use crate::model::yaml::{self, YamlError};
+use serde_yaml::{Mapping, Value};
 use std::path::Path;
 
 /// Name of the volume with the control interface inside a pod.
@@ -89,9 +90,10 @@ pub fn with_control_interface(manifest: &str, target: Option<&str>, host_folder:
 }
 
 /// The documents without empty ones, which a `---` at the end makes.
-fn parse(manifest: &str) -> Result<Vec<Value>, serde_yaml::Error> {
-    let documents: Result<Vec<Value>, _> = Deserializer::from_str(manifest).map(Value::deserialize).collect();
-    documents.map(|documents| documents.into_iter().filter(|document| !document.is_null()).collect())
+fn parse(manifest: &str) -> Result<Vec<Value>, YamlError> {
+    let mut documents: Vec<Value> = yaml::read_all(manifest, YAML_CONFIG_MAX)?;
+    documents.retain(|document| !document.is_null());
+    Ok(documents)
 }
 
 fn find_pod<'a>(documents: &'a mut [Value], pod: &str) -> Result<&'a mut Value, String> {

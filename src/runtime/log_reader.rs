@@ -98,7 +98,7 @@ impl LogReader {
 
 /// Splits bytes into lines, at line feeds only. Of a line that is too long the beginning is kept.
 #[derive(Debug, Default)]
-struct Lines {
+pub struct Lines {
     /// The beginning of the line that has not ended, at most [`LOG_LINE_MAX`] bytes of it.
     partial: Vec<u8>,
     /// Bytes of that line that were not kept.
@@ -107,7 +107,7 @@ struct Lines {
 
 impl Lines {
     /// Adds the lines that end in `bytes`. True when a line has no end in sight.
-    fn take(&mut self, bytes: &[u8], lines: &mut Vec<String>) -> bool {
+    pub fn take(&mut self, bytes: &[u8], lines: &mut Vec<String>) -> bool {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let content = piece.strip_suffix(b"\n").unwrap_or(piece);
             let kept = content.len().min(LOG_LINE_MAX - self.partial.len());
@@ -126,7 +126,7 @@ impl Lines {
     }
 
     /// Adds the last line when it has no line feed.
-    fn finish(&mut self, lines: &mut Vec<String>) {
+    pub fn finish(&mut self, lines: &mut Vec<String>) {
         if !self.partial.is_empty() {
             self.end_line(lines);
         }

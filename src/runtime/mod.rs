@@ -6,12 +6,14 @@ pub mod command;
 pub mod container_config;
 pub mod container_engine;
 pub mod container_list;
+pub mod container_records;
 pub mod containerd;
 pub mod engine_children;
 pub mod engine_cli;
 pub mod exit_watch;
 pub mod kube_manifest;
 pub mod log_reader;
+pub mod masking;
 pub mod pod_states;
 pub mod podman;
 pub mod podman_kube;
@@ -21,7 +23,7 @@ mod scripted_engine;
 pub use crate::child::{CallSequence, CallWatch, Unwatched};
 use crate::model::execution_state::ExecutionState;
 use crate::model::messages::LogsRequest;
-use crate::model::names::InstanceName;
+use crate::model::names::{InstanceName, has_name_characters};
 use crate::model::workload::Workload;
 use log_reader::LogCall;
 use std::path::PathBuf;
@@ -31,6 +33,16 @@ use std::time::Duration;
 /// The engine's own name of what it created: the 64 hex digits of a container.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ContainerId(pub Arc<str>);
+
+impl ContainerId {
+    /// An id that an engine printed; `None` for what could be taken for something else than an id when it is an
+    /// argument of a call.
+    #[must_use]
+    pub fn printed(text: &str) -> Option<Self> {
+        let begins = text.starts_with(|first: char| first.is_ascii_alphanumeric());
+        (begins && has_name_characters(text)).then(|| Self(text.into()))
+    }
+}
 
 /// What a create needs besides the workload.
 #[derive(Debug, Clone)]
@@ -71,6 +83,8 @@ pub struct ListedContainer {
     pub processes: Vec<MainProcess>,
     /// When it ended, in seconds since 1970; `None` while it runs or when the engine does not say.
     pub ended_at: Option<u64>,
+    /// Whether it belongs to a pod that the engine knows. Labels of those prove nothing, see [`container_records`].
+    pub in_pod: bool,
 }
 
 /// The main process of a container as the engine knows it.
@@ -175,11 +189,20 @@ pub trait RuntimeConnector: Send {
         self.delete(id)
     }
 
-    /// The containers labelled with exactly this instance, normally none or one.
+    /// The containers labelled with exactly this instance, normally none or one. Those in pods only when they were
+    /// noted, or when it is `wanted` so.
     ///
     /// # Errors
     /// `Failed` or `TimedOut` when the engine could not be asked.
-    fn find(&mut self, instance: &InstanceName) -> Result<Vec<ContainerId>, RuntimeError>;
+    fn find(&mut self, instance: &InstanceName, wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError>;
+
+    /// Notes for this and later agents that the container runs the instance.
+    fn note(&mut self, _instance: &InstanceName, _id: &ContainerId) {}
+
+    /// Whether that was noted last.
+    fn is_noted(&self, _instance: &InstanceName, _id: &ContainerId) -> bool {
+        false
+    }
 
     /// All containers of this agent, ended ones too. Entries that cannot be read are left out with a warning.
     ///

@@ -32,7 +32,14 @@ pub fn listed(instance: InstanceName, pods: &Pods, containers: &[EngineContainer
     // One that failed while others go on has not ended.
     let ended = processes.is_empty() && matches!(state.phase, Phase::Succeeded | Phase::FailedExecFailed);
     let ended_at = ours.iter().filter_map(|container| container.ended_at()).max().filter(|_| ended);
-    ListedContainer { id: ContainerId(instance.to_string().into()), instance, state, processes, ended_at }
+    ListedContainer {
+        id: ContainerId(instance.to_string().into()),
+        instance,
+        state,
+        processes,
+        ended_at,
+        in_pod: false,
+    }
 }
 
 /// Whether the container belongs to one of these pods.

@@ -6,7 +6,6 @@
 use super::command::CallError;
 use super::container_config::{filter_by_agent, filter_by_name};
 use super::container_engine::ContainerEngine;
-use super::container_list::EngineContainer;
 use super::engine_children::EngineChildren;
 use super::engine_cli::{EngineCli, strings};
 use super::{CallWatch, ContainerId, ListedContainer, Unwatched};
@@ -81,9 +80,20 @@ impl ContainerEngine for PodmanConnector {
     }
 
     // [impl->swdd~podman-get-workload-id-uses-label~1]
-    fn find_watched(&self, instance: &InstanceName, watch: &mut dyn CallWatch) -> Result<Vec<ContainerId>, CallError> {
+    fn find_watched(
+        &self,
+        instance: &InstanceName,
+        in_pods: bool,
+        watch: &mut dyn CallWatch,
+    ) -> Result<Vec<ContainerId>, CallError> {
         let containers = self.cli.containers_watched(Some(&filter_by_name(instance)), watch)?;
-        Ok(containers.iter().filter(|container| container.is_of(instance)).filter_map(EngineContainer::id).collect())
+        let named = containers.iter().filter(|container| container.is_of(instance));
+        // A container of a pod may have the labels of its image.
+        let ours = named.filter_map(|container| {
+            let id = container.id()?;
+            (in_pods || container.pod().is_none() || self.cli.records().has(instance, &id)).then_some(id)
+        });
+        Ok(ours.collect())
     }
 
     // [impl->swdd~podman-delete-workload-stops-and-removes-workload~1]

@@ -18,14 +18,17 @@ use super::engine_children::EngineChildren;
 use super::engine_cli::{EngineCli, strings};
 use super::kube_manifest::{first_container, pod_documents, with_control_interface};
 use super::log_reader::{LogCall, log_arguments};
+use super::masking::{MASK, Masked, masked_complaint};
 use super::pod_states::{Pods, is_in, listed};
 use super::{
     CallSequence, CallWatch, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError,
     Unwatched,
 };
-use crate::limits::{KUBE_NEWS, LISTING_MAX, POD_DOWN_MAX};
+use crate::limits::{KUBE_NEWS, LISTING_MAX, POD_DOWN_MAX, YAML_CONFIG_MAX};
 use crate::model::messages::LogsRequest;
 use crate::model::names::{InstanceName, Name};
+use crate::model::workload::Workload;
+use crate::model::yaml::{self, YamlError};
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -112,9 +115,13 @@ pub struct PodmanKubeConnector {
     heard: Option<Receiver<KubeNews>>,
 }
 
+fn unsupported(error: YamlError) -> RuntimeError {
+    RuntimeError::Unsupported(masked_complaint(&error.to_string()))
+}
+
 impl KubeConfig {
     fn parse(text: &str) -> Result<Self, RuntimeError> {
-        serde_yaml::from_str(text).map_err(|error| RuntimeError::Unsupported(error.to_string()))
+        yaml::read(text, YAML_CONFIG_MAX).map_err(unsupported)
     }
 }
 
@@ -162,7 +169,10 @@ impl PodmanKubeConnector {
     fn store(&self, volume: &str, data: &str, watch: &mut CallSequence<'_>) -> Result<(), CallError> {
         let label = format!("--label=data={}", BASE64.encode(data));
         let removal = self.cli.change(strings(&["volume", "rm", volume])).limit(LISTING_MAX);
+        // What is kept holds all that the workload may keep secret.
+        let shown = strings(&["volume", "create", &format!("--label=data={MASK}"), volume]);
         let create = self.cli.change(strings(&["volume", "create", &label, volume])).limit(LISTING_MAX);
+        let create = create.shown_as(Masked { shown, hidden: vec![label] });
         if removal.run(watch.next_call()).is_err_and(|error| error == CallError::Cancelled) {
             return Err(CallError::Cancelled);
         }
@@ -181,11 +191,9 @@ impl PodmanKubeConnector {
             Err(CallError::Failed(text)) if text.contains("no such volume") => return Ok(None),
             answer => answer?,
         };
-        let data = serde_json::from_str::<Value>(&text)
-            .ok()
-            .and_then(|volumes| BASE64.decode(volumes[0]["Labels"]["data"].as_str()?).ok())
-            .and_then(|bytes| String::from_utf8(bytes).ok());
-        data.map(Some).ok_or_else(|| self.cli.nonsense(&format!("Volume '{volume}' holds no data"), &arguments))
+        volume_data(&text)
+            .map(Some)
+            .ok_or_else(|| self.cli.nonsense(&format!("Volume '{volume}' holds no data"), &arguments))
     }
 
     // [impl->swdd~podman-kube-delete-removes-volumes~1]
@@ -225,6 +233,7 @@ impl PodmanKubeConnector {
         let arguments = ["pod", "ls", "--no-trunc", "--format={{.Id}} {{.Name}}"];
         let text = self.cli.call(&arguments).run(watch)?.into_text()?;
         let pods = text.lines().filter_map(|line| line.trim().split_once(' '));
+        let pods = pods.filter(|(id, _)| is_pod_id(id));
         Ok(pods.map(|(id, name)| (id.to_owned(), name.to_owned())).collect())
     }
 
@@ -250,11 +259,14 @@ impl PodmanKubeConnector {
         limit: Option<Duration>,
         watch: &mut CallSequence<'_>,
     ) -> Result<Vec<String>, CallError> {
-        let mut arguments = config.general_options.clone();
-        arguments.extend(strings(&["kube", "play", "--quiet"]));
-        arguments.extend(config.play_options.iter().cloned());
-        arguments.push("-".to_owned());
-        let call = self.cli.change(arguments).input(manifest.as_bytes()).limit(limit);
+        let arguments = |general: &[String], play: &[String]| {
+            [general, &strings(&["kube", "play", "--quiet"]), play, &strings(&["-"])].concat()
+        };
+        let [general, play] = [&config.general_options, &config.play_options].map(|options| Masked::options(options));
+        let masked =
+            Masked { shown: arguments(&general.shown, &play.shown), hidden: [general.hidden, play.hidden].concat() };
+        let call = self.cli.change(arguments(&config.general_options, &config.play_options)).shown_as(masked);
+        let call = call.input(manifest.as_bytes()).limit(limit);
         let text = call.run(watch.next_call())?.into_text();
         let printed = text.as_ref().map(|text| parse_pods(text)).unwrap_or_default();
         if !printed.is_empty() || pod_documents(manifest).is_empty() {
@@ -301,10 +313,10 @@ impl PodmanKubeConnector {
     }
 
     fn down_once(&self, manifest: &str, options: &[String]) -> Result<(), CallError> {
-        let mut arguments = strings(&["kube", "down"]);
-        arguments.extend(options.iter().cloned());
-        arguments.push("-".to_owned());
-        self.cli.change(arguments).input(manifest.as_bytes()).limit(POD_DOWN_MAX).run(&mut Unwatched).map(drop)
+        let arguments = |options: &[String]| [&strings(&["kube", "down"]), options, &strings(&["-"])].concat();
+        let Masked { shown, hidden } = Masked::options(options);
+        let call = self.cli.change(arguments(options)).shown_as(Masked { shown: arguments(&shown), hidden });
+        call.input(manifest.as_bytes()).limit(POD_DOWN_MAX).run(&mut Unwatched).map(drop)
     }
 
     /// Takes all pods of the manifest down. Podman refuses as soon as one of them is missing and leaves the others,
@@ -353,11 +365,12 @@ impl PodmanKubeConnector {
         let (pods, complaint) = match text {
             Ok(None) => (Pods::NotNoted, format!("there is no volume '{volume}'")),
             Ok(Some(text)) => match serde_json::from_str::<Vec<String>>(&text) {
-                Ok(pods) => {
+                Ok(pods) if pods.iter().all(|pod| is_pod_id(pod)) => {
                     self.complained.remove(instance);
                     self.pods.insert(instance.clone(), pods.clone());
                     return Pods::Known(pods);
                 }
+                Ok(_) => (Pods::Unreadable, format!("volume '{volume}' holds something else than ids of pods")),
                 Err(error) => (Pods::Unreadable, format!("volume '{volume}' holds no list of pods: {error}")),
             },
             Err(error) => (Pods::Unreadable, RuntimeError::from(error).to_string()),
@@ -502,11 +515,19 @@ impl RuntimeConnector for PodmanKubeConnector {
         })
     }
 
-    fn find(&mut self, instance: &InstanceName) -> Result<Vec<ContainerId>, RuntimeError> {
+    fn find(&mut self, instance: &InstanceName, _wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {
         let failed = self.failed_play.as_ref().is_some_and(|failed| failed.instance == *instance);
         let known = failed || self.played.contains_key(instance);
         let known = known || !self.stored_instances(Some(instance))?.is_empty();
         Ok(known.then(|| ContainerId(instance.to_string().into())).into_iter().collect())
+    }
+
+    fn note(&mut self, instance: &InstanceName, id: &ContainerId) {
+        self.cli.records().note(instance, id);
+    }
+
+    fn is_noted(&self, instance: &InstanceName, id: &ContainerId) -> bool {
+        self.cli.records().has(instance, id)
     }
 
     // [impl->swdd~podman-kube-implements-runtime-state-getter~1]
@@ -547,6 +568,14 @@ impl RuntimeConnector for PodmanKubeConnector {
     }
 }
 
+/// Checks the workload and returns the manifest to play.
+///
+/// # Errors
+/// `Unsupported` with the reason: such a workload can never run.
+pub fn played_manifest(new: &NewContainer) -> Result<String, RuntimeError> {
+    prepare(new).map(|(_, manifest)| manifest)
+}
+
 /// Checks the workload; answers its configuration and the manifest to play.
 fn prepare(new: &NewContainer) -> Result<(KubeConfig, String), RuntimeError> {
     if *new.workload.runtime != *RUNTIME_NAME {
@@ -557,7 +586,15 @@ fn prepare(new: &NewContainer) -> Result<(KubeConfig, String), RuntimeError> {
         let text = "Workload files are not supported for podman-kube runtime. Use ConfigMaps instead.";
         return Err(RuntimeError::Unsupported(text.to_owned()));
     }
+    let name = &new.instance.workload;
+    if name.starts_with('-') {
+        // The names of its volumes begin like it, and are arguments of calls.
+        let text = format!("Unsupported workload name '{name}': podman has no volumes whose names begin with '-'");
+        return Err(RuntimeError::Unsupported(text));
+    }
     let config = KubeConfig::parse(&new.workload.runtime_config)?;
+    // Podman may read it, but who does not know which pods it makes can neither watch nor remove them.
+    yaml::check(&config.manifest, YAML_CONFIG_MAX).map_err(unsupported)?;
     let manifest = match &new.control_interface {
         None => config.manifest.clone(),
         Some(folder) => with_control_interface(&config.manifest, config.control_interface_target.as_deref(), folder)
@@ -566,14 +603,27 @@ fn prepare(new: &NewContainer) -> Result<(KubeConfig, String), RuntimeError> {
     Ok((config, manifest))
 }
 
+/// The data kept in the label of a volume, from what `volume inspect` prints.
+#[must_use]
+pub fn volume_data(inspected: &str) -> Option<String> {
+    let volumes: Value = serde_json::from_str(inspected).ok()?;
+    String::from_utf8(BASE64.decode(volumes[0]["Labels"]["data"].as_str()?).ok()?).ok()
+}
+
+/// Whether a text can be the id of a pod, and nothing else as an argument of a call.
+fn is_pod_id(text: &str) -> bool {
+    ContainerId::printed(text).is_some()
+}
+
 /// The pod ids that `kube play` printed: the lines between `Pod:` and the next heading, of all such sections.
-fn parse_pods(output: &str) -> Vec<String> {
+#[must_use]
+pub fn parse_pods(output: &str) -> Vec<String> {
     let mut in_pods = false;
     let mut pods = Vec::new();
     for line in output.lines().map(str::trim).filter(|line| !line.is_empty()) {
         if line.ends_with(':') {
             in_pods = line == "Pod:";
-        } else if in_pods {
+        } else if in_pods && is_pod_id(line) {
             pods.push(line.to_owned());
         }
     }

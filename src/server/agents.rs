@@ -21,6 +21,9 @@ pub struct Agent {
     pub unconfirmed: BTreeSet<InstanceName>,
     /// Instances with a state that nobody wanted when it came, or when it reported them first.
     pub strays: Strays,
+    /// Wanted instances that it lets wait for what an earlier server or connection has said, and whose update it was told
+    /// again. `None` once it has told all states: what it lets wait after that was said on this connection.
+    retold: Option<BTreeSet<InstanceName>>,
 }
 
 impl Agent {
@@ -28,7 +31,20 @@ impl Agent {
     #[must_use]
     pub fn new(peer: PeerId, attributes: AgentAttributes, strays: BTreeSet<InstanceName>) -> Self {
         let bytes = strays.iter().map(stray_bytes).sum();
-        Self { peer, attributes, unconfirmed: strays.clone(), strays: Strays { instances: strays, bytes } }
+        let unconfirmed = strays.clone();
+        let strays = Strays { instances: strays, bytes };
+        Self { peer, attributes, unconfirmed, strays, retold: Some(BTreeSet::new()) }
+    }
+
+    /// Whether it has to be told again what to do with a wanted instance, which it lets wait although nobody knows for
+    /// what; it is told once.
+    pub fn retell(&mut self, instance: &InstanceName) -> bool {
+        self.retold.as_mut().is_some_and(|retold| retold.insert(instance.clone()))
+    }
+
+    /// It has told all states that it has.
+    pub fn told_all(&mut self) {
+        self.retold = None;
     }
 }
 

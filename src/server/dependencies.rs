@@ -3,7 +3,7 @@
 //! Thread: `server`; plain values and functions.
 
 use crate::model::complete_state::WorkloadStates;
-use crate::model::execution_state::Phase;
+use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::{AddCondition, DeleteCondition, Workload};
@@ -218,7 +218,8 @@ impl WaitingDeletes {
 
     /// Deletes to be told again with fewer conditions, now that there is news of these instances: those that wait as
     /// their agents say, for a workload that exists in a form which does not need them. Old instances of that workload
-    /// that do need them are waited for.
+    /// that do need them are waited for until they stop: what else is known of them may be past, one that waited to start
+    /// or had ended may run again before its agent hears that it is not wanted any more.
     pub fn relieved<'n>(
         &mut self,
         news: impl Iterator<Item = &'n InstanceName>,
@@ -235,20 +236,22 @@ impl WaitingDeletes {
             concerned.extend(self.told.get_key_value(instance).map(|(told, _)| told.clone()));
             concerned.extend(self.by_dependent.of(&instance.workload).cloned());
         }
-        let phase = |instance: &InstanceName| states.get(instance).map(|state| state.phase);
-        concerned.retain(|instance| phase(instance) == Some(Phase::StoppingWaitingToStop));
+        let waits = |state: &ExecutionState| state.phase == Phase::StoppingWaitingToStop;
+        concerned.retain(|instance| states.get(instance).is_some_and(waits));
         let mut relieved = Vec::new();
         for instance in concerned {
             let Some(conditions) = self.told.get(&instance) else { continue };
             let needed = &*instance.workload;
             let holds = |(name, condition): &(&String, &DeleteCondition)| {
                 let Some(present) = effective.get(name.as_str()).map(|added| &added.instance) else { return true };
-                let ends = |phase: Option<Phase>| phase.is_none_or(|phase| phase.fulfils_delete(**condition));
-                let old_runs =
-                    |old: &InstanceName| old.workload == present.workload && old != present && !ends(phase(old));
+                let ends = |state: &ExecutionState| state.fulfils_delete(**condition);
+                let old_runs = |old: &InstanceName| {
+                    let may_run = |state: &ExecutionState| !(ends(state) && is_last(state.phase));
+                    old.workload == present.workload && old != present && states.get(old).is_some_and(may_run)
+                };
                 dependents.needed_by.of(needed).any(|dependent| *dependent == present.workload)
                     || stopping.needed_by.of(needed).any(old_runs)
-                    || ends(phase(present))
+                    || states.get(present).is_none_or(ends)
             };
             let left: BTreeMap<String, DeleteCondition> =
                 conditions.iter().filter(holds).map(|(name, condition)| (name.clone(), *condition)).collect();
@@ -260,6 +263,11 @@ impl WaitingDeletes {
         }
         relieved
     }
+}
+
+/// Whether what is not wanted any more does not run again after this, as far as anybody can know.
+fn is_last(phase: Phase) -> bool {
+    phase.state() == "Stopping" || phase == Phase::AgentDisconnected
 }
 
 fn needed_running(workload: &Workload) -> impl Iterator<Item = &str> {
@@ -294,7 +302,7 @@ pub fn with_delete_conditions(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::execution_state::ExecutionState;
+    use crate::model::execution_state::GONE_PREFIX;
     use std::sync::Arc;
 
     type Workloads = BTreeMap<Name, Arc<Workload>>;
@@ -402,7 +410,12 @@ mod tests {
 
     /// `db` on A waits to be deleted until `web` has stopped, which needs it. Answers what is told again once `web` has
     /// come back in another form: as `id`, with these dependencies, in this state.
-    fn relieved(id: &str, needs: &[(&str, AddCondition)], phase: Phase, old: Option<Phase>) -> Vec<Vec<String>> {
+    fn relieved(
+        id: &str,
+        needs: &[(&str, AddCondition)],
+        phase: Phase,
+        old: Option<ExecutionState>,
+    ) -> Vec<Vec<String>> {
         let db = InstanceName::with_id("db", "id", "A");
         let conditions = [("web".to_owned(), DeleteCondition::NotPendingNorRunning)].into();
         let mut waiting = WaitingDeletes::default();
@@ -417,7 +430,7 @@ mod tests {
         states.set(&db, ExecutionState::plain(Phase::StoppingWaitingToStop));
         states.set(&web.instance, ExecutionState::plain(phase));
         if let Some(old) = old {
-            states.set(&InstanceName::with_id("web", "id", "A"), ExecutionState::plain(old));
+            states.set(&InstanceName::with_id("web", "id", "A"), old);
         }
         let effective = [("web".into(), web.clone())].into();
         let mut told = |news: &InstanceName| {
@@ -439,8 +452,19 @@ mod tests {
         // It still depends on it; it has stopped, which its agent sees by itself; its old form has not.
         assert_eq!(relieved("new", &[("db", AddCondition::Running)], Phase::Running, None), nothing);
         assert_eq!(relieved("new", &[], Phase::Succeeded, None), nothing);
-        assert_eq!(relieved("new", &[], Phase::Running, Some(Phase::Running)), nothing);
-        assert_eq!(relieved("new", &[], Phase::Running, Some(Phase::StoppingRequestedAtRuntime)).len(), 1);
+        let stopping = Phase::StoppingRequestedAtRuntime;
+        for (old, is_waited_for) in [
+            (ExecutionState::plain(Phase::Running), true),
+            // It may have been started since then (seeds 1202390 and 770985 of the simulation).
+            (ExecutionState::plain(Phase::PendingWaitingToStart), true),
+            (ExecutionState::plain(Phase::Succeeded), true),
+            (ExecutionState::with_info(stopping, format!("{GONE_PREFIX}still answers")), true),
+            (ExecutionState::plain(stopping), false),
+            (ExecutionState::plain(Phase::AgentDisconnected), false),
+        ] {
+            let expected = if is_waited_for { &nothing[..] } else { &waits_for_nobody[..] };
+            assert_eq!(relieved("new", &[], Phase::Running, Some(old.clone())), expected, "{old}");
+        }
     }
 
     /// Seed 70979 of the simulation: the agent let the older instance wait for what it was told of a newer one, which it

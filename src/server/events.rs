@@ -1,16 +1,19 @@
-//! Who asked for which fields, and what changed: state changes to events (spec/server.md section 13).
+//! Who asked for which fields, and what changed: state changes to events.
 //!
 //! Thread: `server`; plain values. Differences are computed for the entries that changed and for nothing else.
 
 use super::RequestKey;
 use super::update::StateChange;
-use crate::limits::{LASTING_REQUEST_PART, LASTING_REQUESTS_BYTES, SUBSCRIPTIONS_PER_PEER_MAX};
+use crate::limits::{
+    CHANGES_PARTS_MAX, LASTING_REQUESTS_BYTES, LASTING_REQUESTS_OF_WORKLOAD_BYTES, SUBSCRIPTIONS_OF_WORKLOAD,
+    SUBSCRIPTIONS_PER_PEER_MAX,
+};
 use crate::model::complete_state::{
     AgentAttributes, DesiredState, Rendering, WorkloadStates, agent_node, config_node, execution_state_node,
     workload_node,
 };
 use crate::model::execution_state::ExecutionState;
-use crate::model::field_path::WILDCARD;
+use crate::model::mask_tree::{MaskTree, Wanted};
 use crate::model::messages::AlteredFields;
 use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
@@ -22,84 +25,114 @@ use std::sync::Arc;
 /// The keys that lead to a node. A key may contain dots, so a path is more than its text.
 pub type Path = Vec<String>;
 
-/// Masks by request, in the order of streams.
+/// Subscriptions by request, in the order of streams.
 #[derive(Debug, Default)]
 pub struct Subscriptions {
-    masks: BTreeMap<RequestKey, Vec<Path>>,
+    by_request: BTreeMap<RequestKey, Subscription>,
 }
 
-/// A stream has as many subscriptions as it may have.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "Too many event subscriptions, at most {SUBSCRIPTIONS_PER_PEER_MAX} with field masks of {LASTING_REQUESTS_BYTES} \
-     bytes are allowed"
-)]
-pub struct TooManySubscriptions;
+#[derive(Debug)]
+struct Subscription {
+    /// `None` stands for everything.
+    masks: Option<MaskTree>,
+    /// The instance that asked through its agent: its successor has not.
+    owner: Option<InstanceName>,
+}
 
-/// What a subscription takes, about.
-fn bytes(key: &RequestKey, paths: &[Path]) -> usize {
-    let parts = paths.iter().flatten().map(|part| part.len() + LASTING_REQUEST_PART);
-    key.id.len() + paths.len() * LASTING_REQUEST_PART + parts.sum::<usize>()
+/// A stream, or a workload, has as many subscriptions as it may have.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("Too many event subscriptions of {whose}, at most {count} with field masks of {bytes} bytes are allowed")]
+pub struct TooManySubscriptions {
+    whose: &'static str,
+    count: usize,
+    bytes: usize,
+}
+
+/// What a subscription takes, in bytes, about.
+fn bytes(key: &RequestKey, masks: Option<&MaskTree>) -> usize {
+    key.id.len() + masks.map_or(0, MaskTree::bytes)
 }
 
 impl Subscriptions {
-    /// Subscribes the request `key`; its earlier masks are replaced. No masks mean everything.
+    /// Subscribes the request `key`; its earlier masks are replaced. No masks mean everything. `owner` is the instance
+    /// that asks through its agent.
     ///
     /// # Errors
     /// [`TooManySubscriptions`].
-    pub fn add(&mut self, key: RequestKey, masks: &[String]) -> Result<(), TooManySubscriptions> {
-        let paths = masks.iter().filter(|mask| !mask.is_empty());
-        let mut paths: Vec<Path> = paths.map(|mask| mask.split('.').map(str::to_owned).collect()).collect();
-        if paths.is_empty() && !masks.is_empty() {
-            paths.push(vec![String::new()]); // Only empty masks: they select nothing, which is not everything.
+    pub fn add(
+        &mut self,
+        key: RequestKey,
+        masks: Option<MaskTree>,
+        owner: Option<InstanceName>,
+    ) -> Result<(), TooManySubscriptions> {
+        let has_room = |of: &dyn Fn(&RequestKey) -> bool, count_max: usize, bytes_max: usize| {
+            let others = self.of_peer(key.peer).filter(|(other, _)| **other != key && of(other));
+            let (count, taken) = others
+                .fold((0, 0), |(count, taken), (key, other)| (count + 1, taken + bytes(key, other.masks.as_ref())));
+            count < count_max && taken + bytes(&key, masks.as_ref()) <= bytes_max
+        };
+        let (count, most) = (SUBSCRIPTIONS_OF_WORKLOAD, LASTING_REQUESTS_OF_WORKLOAD_BYTES);
+        let is_of_workload = |other: &RequestKey| other.workload() == key.workload();
+        if owner.is_some() && !has_room(&is_of_workload, count, most) {
+            return Err(TooManySubscriptions { whose: "this workload", count, bytes: most });
         }
-        let others = self.of_peer(key.peer).filter(|(other, _)| **other != key);
-        let (count, taken) = others.fold((0, 0), |(count, taken), (key, paths)| (count + 1, taken + bytes(key, paths)));
-        if count >= SUBSCRIPTIONS_PER_PEER_MAX || taken + bytes(&key, &paths) > LASTING_REQUESTS_BYTES {
-            return Err(TooManySubscriptions);
+        let (count, most) = (SUBSCRIPTIONS_PER_PEER_MAX, LASTING_REQUESTS_BYTES);
+        if !has_room(&|_| true, count, most) {
+            return Err(TooManySubscriptions { whose: "this connection", count, bytes: most });
         }
-        self.masks.insert(key, paths);
+        self.by_request.insert(key, Subscription { masks, owner });
         Ok(())
+    }
+
+    /// Ends all subscriptions.
+    pub fn take_all(&mut self) -> Vec<RequestKey> {
+        std::mem::take(&mut self.by_request).into_keys().collect()
     }
 
     /// Ends one subscription.
     pub fn remove(&mut self, key: &RequestKey) {
-        self.masks.remove(key);
+        self.by_request.remove(key);
     }
 
     /// Ends all subscriptions of a stream.
     pub fn remove_peer(&mut self, peer: PeerId) {
-        self.masks.retain(|key, _| key.peer != peer);
+        self.by_request.retain(|key, _| key.peer != peer);
     }
 
-    /// Ends all subscriptions of a workload that speaks through the stream of its agent.
-    pub fn remove_workload(&mut self, peer: PeerId, workload: &str) {
-        self.masks.retain(|key, _| key.peer != peer || key.workload() != Some(workload));
+    /// Ends all subscriptions of an instance that is gone.
+    pub fn remove_owner(&mut self, instance: &InstanceName) {
+        self.by_request.retain(|_, subscription| subscription.owner.as_ref() != Some(instance));
     }
 
-    fn of_peer(&self, peer: PeerId) -> impl Iterator<Item = (&RequestKey, &Vec<Path>)> {
+    /// The subscriptions of a workload that speaks through the stream of its agent, with their masks.
+    pub fn of_workload(&self, peer: PeerId, workload: &str) -> impl Iterator<Item = (&RequestKey, Option<&MaskTree>)> {
+        let own = self.of_peer(peer).filter(move |(key, _)| key.workload() == Some(workload));
+        own.map(|(key, subscription)| (key, subscription.masks.as_ref()))
+    }
+
+    fn of_peer(&self, peer: PeerId) -> impl Iterator<Item = (&RequestKey, &Subscription)> {
         let start = RequestKey { peer, id: String::new() };
-        self.masks.range(start..).take_while(move |(key, _)| key.peer == peer)
+        self.by_request.range(start..).take_while(move |(key, _)| key.peer == peer)
     }
 
     /// Whether that request is one.
     #[cfg(test)]
     pub fn contains(&self, key: &RequestKey) -> bool {
-        self.masks.contains_key(key)
+        self.by_request.contains_key(key)
     }
 
     /// How many each stream has.
     #[cfg(test)]
     pub fn by_peer(&self) -> BTreeMap<PeerId, usize> {
         let mut counts = BTreeMap::new();
-        self.masks.keys().for_each(|key| *counts.entry(key.peer).or_default() += 1);
+        self.by_request.keys().for_each(|key| *counts.entry(key.peer).or_default() += 1);
         counts
     }
 
     /// Whether nobody listens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.masks.is_empty()
+        self.by_request.is_empty()
     }
 
     /// The requests that `changes` concern, each with the paths that it is to be told.
@@ -108,7 +141,7 @@ impl Subscriptions {
         if changes.is_empty() {
             return Vec::new();
         }
-        let matches = self.masks.iter().map(|(key, masks)| (key.clone(), changes.matching(masks)));
+        let matches = self.by_request.iter().map(|(key, one)| (key.clone(), changes.matching(one.masks.as_ref())));
         matches.filter(|(_, altered)| !altered.is_empty()).collect()
     }
 }
@@ -148,6 +181,8 @@ type StatesByWorkload = BTreeMap<Name, StatesById>;
 /// What one trigger changed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
+    /// Parts of all paths below. When there are too many, none of them is told.
+    parts: usize,
     /// The highest new nodes, with everything below them.
     added: Vec<(Path, Node)>,
     /// The highest nodes that are gone, with everything that was below them.
@@ -167,19 +202,32 @@ impl Changes {
         self.added.is_empty() && self.removed.is_empty() && self.updated.is_empty()
     }
 
-    /// Notes how the node at `path` changed (section 13.3). Both are sparse: empty containers are not there.
+    /// Whether too much changed to tell each path of it.
+    #[must_use]
+    pub fn are_too_many(&self) -> bool {
+        self.parts > CHANGES_PARTS_MAX
+    }
+
+    /// The node at `path` changed. Both are sparse: empty containers are not there.
     fn node(&mut self, path: &Path, old: Option<&Node>, new: Option<&Node>) {
+        self.compare(&mut path.clone(), old, new);
+    }
+
+    fn compare(&mut self, path: &mut Path, old: Option<&Node>, new: Option<&Node>) {
+        let before = self.added.len() + self.removed.len() + self.updated.len();
         match (old, new) {
+            _ if self.are_too_many() => return,
             (None, None) => {}
             (None, Some(new)) => self.added.push((path.clone(), new.clone())),
             (Some(old), None) => self.removed.push((path.clone(), old.clone())),
             (Some(Node::Map(old)), Some(Node::Map(new))) => {
                 let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
                 for key in keys {
-                    let mut below = path.clone();
-                    below.push(key.clone());
-                    self.node(&below, old.get(key), new.get(key));
+                    path.push(key.clone());
+                    self.compare(path, old.get(key), new.get(key));
+                    path.pop();
                 }
+                return;
             }
             (Some(Node::List(old)), Some(Node::List(new))) if old.is_empty() && !new.is_empty() => {
                 self.added.push((path.clone(), Node::List(new.clone())));
@@ -190,6 +238,7 @@ impl Changes {
             (Some(old), Some(new)) if old == new => {}
             (Some(_), Some(_)) => self.updated.push(path.clone()),
         }
+        self.parts += path.len() * (self.added.len() + self.removed.len() + self.updated.len() - before);
     }
 
     /// An agent came, went or changed.
@@ -286,26 +335,25 @@ impl Changes {
 
     // -------------------------------------------------------------- matching
 
-    /// What a subscriber with `masks` is told (section 13.4).
-    fn matching(&self, masks: &[Path]) -> Altered {
+    /// What a subscriber with `masks` is told. Each changed path is compared with all of them at once.
+    fn matching(&self, masks: Option<&MaskTree>) -> Altered {
         let mut altered = Altered::default();
-        if masks.is_empty() {
+        let Some(masks) = masks else {
             altered.added.extend(self.added.iter().map(|(path, _)| path.clone()));
             altered.removed.extend(self.removed.iter().map(|(path, _)| path.clone()));
             altered.updated.extend(self.updated.iter().cloned());
-        }
-        for mask in masks {
-            for (found, changes) in [(&mut altered.added, &self.added), (&mut altered.removed, &self.removed)] {
-                for (path, tree) in changes {
-                    if leads_along(mask, path) {
-                        let below = mask.get(path.len()..).unwrap_or_default();
-                        collect_below(tree, below, path, found);
-                    }
+            return altered;
+        };
+        for (found, changes) in [(&mut altered.added, &self.added), (&mut altered.removed, &self.removed)] {
+            for (path, tree) in changes {
+                let (is_wanted, below) = follow(masks, path);
+                if is_wanted {
+                    found.insert(path.clone());
                 }
+                collect_below(tree, &below, &mut path.clone(), found);
             }
-            let concerned = self.updated.iter().filter(|path| mask.len() <= path.len() && leads_along(mask, path));
-            altered.updated.extend(concerned.cloned());
         }
+        altered.updated.extend(self.updated.iter().filter(|path| follow(masks, path).0).cloned());
         altered
     }
 }
@@ -331,22 +379,27 @@ fn current(states: &WorkloadStates, agent: &Name, workload: &Name, id: &Name) ->
     states.get(&instance).map(execution_state_node)
 }
 
-/// Whether mask and path agree as far as both go.
-fn leads_along(mask: &[String], path: &[String]) -> bool {
-    mask.iter().zip(path).all(|(part, key)| part == WILDCARD || part == key)
+/// Whether a mask ends on the way to the node at `path` or there, and where the others go on below it.
+fn follow<'m>(masks: &'m MaskTree, path: &Path) -> (bool, Wanted<'m>) {
+    path.iter().fold((false, masks.wanted()), |(is_wanted, wanted), key| {
+        let wanted = wanted.on(key);
+        (is_wanted || wanted.is_whole(), wanted)
+    })
 }
 
-/// The concrete paths that the rest of a mask leads to below an added or removed node; the node's own when the mask
-/// ends there or above.
-fn collect_below(node: &Node, mask: &[String], path: &Path, found: &mut BTreeSet<Path>) {
-    let Some((part, rest)) = mask.split_first() else {
-        found.insert(path.clone());
-        return;
-    };
+/// The concrete paths that masks lead to below an added or removed node.
+fn collect_below(node: &Node, wanted: &Wanted<'_>, path: &mut Path, found: &mut BTreeSet<Path>) {
     let Node::Map(entries) = node else { return };
-    for (key, child) in entries.iter().filter(|(key, _)| part == WILDCARD || part == *key) {
-        let mut below = path.clone();
-        below.push(key.clone());
-        collect_below(child, rest, &below, found);
+    for (key, child) in entries {
+        let below = wanted.on(key);
+        if below.is_nothing() {
+            continue;
+        }
+        path.push(key.clone());
+        if below.is_whole() {
+            found.insert(path.clone());
+        }
+        collect_below(child, &below, path, found);
+        path.pop();
     }
 }

@@ -12,6 +12,7 @@ pub mod events;
 pub mod log_campaigns;
 pub mod mutating_hooks;
 pub mod plan;
+pub mod requester;
 mod requests;
 pub mod settings;
 pub mod state_store;
@@ -22,6 +23,7 @@ mod waiting_requests;
 
 use crate::clock::Clock;
 use crate::limits::{STRAY_STATES_BYTES, TURN_MAX};
+use crate::logging::may_log;
 use crate::model::complete_state::{AgentAttributes, DesiredState, WorkloadStates};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, AgentLoad, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
@@ -31,15 +33,19 @@ use crate::vital::Pulse;
 use crate::wire::outbox::{Outbox, OutboxError, StatesSnapshot};
 use crate::wire::server_endpoint::{PeerEvent, PeerHello, PeerId};
 use agents::{Agent, Agents};
-use crossbeam_channel::{Receiver, never, select_biased};
+use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
 use dependencies::{Dependents, StoppingDependents, WaitingDeletes, with_delete_conditions};
 use events::{Changes, Subscriptions};
 use log_campaigns::LogCampaigns;
 use mutating_hooks::{HookOutcome, MutatingHooks};
+use requester::Rights;
+use requests::Occasion;
 use state_store::StateStore;
 use state_view::StateView;
 use std::collections::{BTreeMap, BTreeSet};
-use templates::{ConfigUsers, TemplateBudget, Templates};
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+use templates::{ConfigUsers, Templates};
 use update::{StateChange, UpdateError};
 use waiting_requests::WaitingRequests;
 
@@ -50,6 +56,8 @@ pub enum ServerEvent {
     Peer(PeerEvent),
     /// The mutating hooks are done with the update that they were asked about.
     Hooks(HookOutcome),
+    /// A peer for which requests wait may have room for answers.
+    Room,
 }
 
 /// Which service a stream uses: what it is sent without asking depends on it (spec/server.md section 12.2).
@@ -65,10 +73,17 @@ struct Peer {
     class: PeerClass,
     /// The agent's name, or a name that no agent can have and no other stream has.
     name: Name,
+    /// Whose log lines those about it are: the agent's name, or where a commander connects from.
+    source: Name,
     outbox: Outbox,
 }
 
 impl Peer {
+    /// Whether a line about what it did may be logged.
+    fn may_log(&self) -> bool {
+        may_log(&self.source)
+    }
+
     /// Whether it is sent the states of workloads without asking.
     fn hears_broadcasts(&self) -> bool {
         self.class != PeerClass::Commander
@@ -111,6 +126,24 @@ impl ServerStatus {
     }
 }
 
+/// Woken when a peer has room for answers that it had not.
+struct RoomWaker(Waker);
+
+impl Default for RoomWaker {
+    fn default() -> Self {
+        Self(Waker::noop().clone())
+    }
+}
+
+/// Wakes the loop.
+struct WakeLoop(Sender<()>);
+
+impl Wake for WakeLoop {
+    fn wake(self: Arc<Self>) {
+        let _ = self.0.try_send(()); // Full: it is being woken already.
+    }
+}
+
 /// The state of the cluster and everything that changes it.
 #[derive(Default)]
 pub struct ServerLoop {
@@ -121,11 +154,13 @@ pub struct ServerLoop {
     before_hooks: Option<BTreeMap<Name, AddedWorkload>>,
     hooks: Option<MutatingHooks>,
     waiting: WaitingRequests,
+    room: RoomWaker,
     store: Option<StateStore>,
     states: WorkloadStates,
     dependents: Dependents,
     stopping: StoppingDependents,
     waiting_deletes: WaitingDeletes,
+    rights: Rights,
     templates: Templates,
     config_users: ConfigUsers,
     agents: Agents,
@@ -157,25 +192,26 @@ impl ServerLoop {
         self.store = Some(store);
     }
 
-    /// Takes over a startup manifest; waits for the hooks, since there is nothing else to do yet.
+    /// Takes over a startup manifest; waits for the hooks, since there is nothing else to do yet. A workload that was
+    /// not rendered because the templates do too much altogether fails alone.
     ///
     /// # Errors
     /// [`UpdateError`] with the reason of the refusal.
     pub fn start_with(&mut self, desired: DesiredState) -> Result<(), UpdateError> {
-        self.start(desired, TemplateBudget::Update)
+        self.start(desired, Occasion::Manifest)
     }
 
-    /// Takes over a state that an earlier server had accepted, like [`ServerLoop::start_with`]. What several updates
-    /// led to may render more than one may, so what is allowed to one update is allowed to each workload.
+    /// Takes over a state that an earlier server had accepted, like [`ServerLoop::start_with`]. A workload that is
+    /// refused now fails alone.
     ///
     /// # Errors
     /// [`UpdateError`] with the reason of the refusal.
     pub fn start_again_with(&mut self, stored: DesiredState) -> Result<(), UpdateError> {
-        self.start(stored, TemplateBudget::Workload)
+        self.start(stored, Occasion::Stored)
     }
 
-    fn start(&mut self, desired: DesiredState, budget: TemplateBudget) -> Result<(), UpdateError> {
-        let mut prepared = self.prepare(StateChange::between(&self.desired, desired), budget)?;
+    fn start(&mut self, desired: DesiredState, occasion: Occasion) -> Result<(), UpdateError> {
+        let mut prepared = self.prepare(StateChange::between(&self.desired, desired), occasion)?;
         if let Some(hooks) = self.hooks.as_ref().filter(|_| prepared.changes_workloads()) {
             let outcome = hooks.ask_and_wait(prepared.message());
             prepared = self.hooked(prepared, outcome)?;
@@ -198,6 +234,9 @@ impl ServerLoop {
     /// with status OK when the loop is dropped at the end.
     pub fn run(mut self, events: &Receiver<PeerEvent>, stop: &Receiver<()>, clock: &impl Clock, pulse: &Pulse) {
         let outcomes = self.hooks.as_ref().map_or_else(never, |hooks| hooks.outcomes().clone());
+        let (wake, room) = bounded(1);
+        self.room = RoomWaker(Waker::from(Arc::new(WakeLoop(wake))));
+        let mut rest_until = clock.now();
         loop {
             pulse.turn();
             let event = select_biased! { // The end first: a flood of events must not delay it.
@@ -210,28 +249,44 @@ impl ServerLoop {
                     Ok(event) => ServerEvent::Peer(event),
                     Err(_) => return,
                 },
+                // Last: who has to wait is behind with its answers anyway.
+                recv(room) -> _ => ServerEvent::Room,
                 recv(pulse.nudged()) -> _ => continue,
             };
+            self.turn(event, clock);
+            // But a flood of events must not keep it waiting for ever: it gets half of the time.
             let begin = clock.now();
-            self.on_event(event);
-            self.tell_status();
-            let turn = clock.now().saturating_duration_since(begin);
-            if turn > TURN_MAX {
-                log::warn!("One event took {turn:?}; all others waited for it.");
+            if begin >= rest_until && room.try_recv().is_ok() {
+                self.turn(ServerEvent::Room, clock);
+                let end = clock.now();
+                rest_until = end + end.saturating_duration_since(begin);
             }
+        }
+    }
+
+    fn turn(&mut self, event: ServerEvent, clock: &impl Clock) {
+        let begin = clock.now();
+        self.on_event(event);
+        self.tell_status();
+        let turn = clock.now().saturating_duration_since(begin);
+        if turn > TURN_MAX && may_log("events that take long") {
+            log::warn!("One event took {turn:?}; all others waited for it.");
         }
     }
 
     /// Handles one event completely.
     pub fn on_event(&mut self, event: ServerEvent) {
         match event {
-            ServerEvent::Peer(PeerEvent::Opened { peer, hello, outbox }) => self.peer_opened(peer, hello, outbox),
+            ServerEvent::Peer(PeerEvent::Opened { peer, hello, source, outbox }) => {
+                self.peer_opened(peer, hello, source.into(), outbox);
+            }
             ServerEvent::Peer(PeerEvent::Message { peer, message, room }) => {
                 self.peer_said(peer, message);
                 drop(room); // Only now, so that the next large message waits until this one is handled.
             }
             ServerEvent::Peer(PeerEvent::Closed { peer }) => self.peer_gone(peer),
             ServerEvent::Hooks(outcome) => self.hooks_done(outcome),
+            ServerEvent::Room => self.serve_waiting(),
         }
         // Telling others that a peer is gone may fail for the next one; each can fail once only.
         while let Some(peer) = self.failed.pop() {
@@ -246,11 +301,18 @@ impl ServerLoop {
     }
 
     /// How much of what grows and shrinks is there: streams, names of streams, stops and deletes that are remembered,
-    /// workload states.
+    /// workload states, rights that outlast their workload.
     #[cfg(test)]
-    pub fn sizes(&self) -> [usize; 5] {
+    pub fn sizes(&self) -> [usize; 6] {
         let states = self.states.iter().count();
-        [self.peers.len(), self.names.len(), self.stopping.len(), self.waiting_deletes.len(), states]
+        [
+            self.peers.len(),
+            self.names.len(),
+            self.stopping.len(),
+            self.waiting_deletes.len(),
+            states,
+            self.rights.ending(),
+        ]
     }
 
     /// What the delete of an instance waits for, as its agent was told last.
@@ -273,15 +335,18 @@ impl ServerLoop {
 
     // ------------------------------------------------------------ peers come
 
-    fn peer_opened(&mut self, id: PeerId, hello: PeerHello, outbox: Outbox) {
+    fn peer_opened(&mut self, id: PeerId, hello: PeerHello, source: Name, outbox: Outbox) {
         let commander = |class: &str| Name::from(format!("{class}-{}", uuid::Uuid::new_v4()));
         match hello {
             PeerHello::Agent { name, tags } => self.agent_opened(id, name.into(), tags, outbox),
             PeerHello::Cli => {
-                self.add_peer(id, Peer { class: PeerClass::Cli, name: commander("cli-conn"), outbox });
+                self.add_peer(id, Peer { class: PeerClass::Cli, name: commander("cli-conn"), source, outbox });
             }
             PeerHello::Commander => {
-                self.add_peer(id, Peer { class: PeerClass::Commander, name: commander("commander-conn"), outbox });
+                self.add_peer(
+                    id,
+                    Peer { class: PeerClass::Commander, name: commander("commander-conn"), source, outbox },
+                );
             }
         }
     }
@@ -296,16 +361,23 @@ impl ServerLoop {
         if let Some(old) = self.agents.get(&name).map(|agent| agent.peer) {
             // Readers that wait for room in the inbox do not keep the order of their streams.
             if old > id {
-                return log::warn!("Ignoring an older connection of agent '{name}' that was announced late.");
+                if may_log(&name) {
+                    log::warn!("Ignoring an older connection of agent '{name}' that was announced late.");
+                }
+                return;
             }
-            log::warn!(
-                "Agent '{name}' connected again; closing its older connection. When this goes on, there are two of this name."
-            );
+            if may_log(&name) {
+                log::warn!(
+                    "Agent '{name}' connected again; closing its older connection. When this goes on, there are two of this name."
+                );
+            }
             self.forget_peer(old);
             self.end_logs_of_peer(old, PeerClass::Agent, &name);
         }
-        self.add_peer(id, Peer { class: PeerClass::Agent, name: name.clone(), outbox });
-        log::info!("Agent '{name}' connected.");
+        self.add_peer(id, Peer { class: PeerClass::Agent, name: name.clone(), source: name.clone(), outbox });
+        if may_log(&name) {
+            log::info!("Agent '{name}' connected.");
+        }
         self.refresh_states(id, &name);
         self.waiting_deletes.forget_agent(&name);
         let workloads = self.effective.values().filter(|added| added.instance.agent == name).cloned().collect();
@@ -353,7 +425,9 @@ impl ServerLoop {
 
     /// The steps of spec/server.md section 10.4 between the removal of the agent and the end of its logs.
     fn agent_gone(&mut self, name: &Name, attributes: &AgentAttributes) {
-        log::info!("Agent '{name}' disconnected.");
+        if may_log(name) {
+            log::info!("Agent '{name}' disconnected.");
+        }
         let lost = self.states.set_agent_disconnected(name);
         let unknown = ExecutionState::plain(Phase::AgentDisconnected);
         let reports: Vec<WorkloadState> =
@@ -365,6 +439,8 @@ impl ServerLoop {
             self.publish(&changes);
         }
         self.broadcast_states(&reports, None);
+        // Nothing waits for what is not known to run.
+        self.relieve_deletes(reports.iter().map(|report| &report.instance));
     }
 
     /// Agents of ever new names must not fill the memory with states of instances that nobody wants. `id` is a stream
@@ -375,10 +451,12 @@ impl ServerLoop {
             let removed = ExecutionState::plain(Phase::Removed);
             let states: Vec<WorkloadState> =
                 unwanted.map(|instance| WorkloadState::new(instance, removed.clone())).collect();
-            log::warn!(
-                "Forgetting {} states of workloads that '{name}', which is gone, should not have.",
-                states.len()
-            );
+            if may_log(&name) {
+                log::warn!(
+                    "Forgetting {} states of workloads that '{name}', which is gone, should not have.",
+                    states.len()
+                );
+            }
             self.take_states(id, states);
         }
     }
@@ -391,13 +469,16 @@ impl ServerLoop {
         }
         self.subscriptions.remove_peer(id);
         self.waiting.remove_peer(id);
+        if !self.waiting.is_empty() {
+            self.room.0.wake_by_ref(); // Updates of it wait for no room any more.
+        }
     }
 
     // ------------------------------------------------------------- peers say
 
     fn peer_said(&mut self, id: PeerId, message: ToServer) {
         let Some(peer) = self.peers.get(&id) else { return }; // What a replaced stream says late means nothing.
-        let name = peer.name.clone();
+        let (name, source) = (peer.name.clone(), peer.source.clone());
         match message {
             ToServer::Request(request) => self.request(id, request),
             ToServer::WorkloadStates(states) => self.states_reported(id, &name, states),
@@ -407,12 +488,15 @@ impl ServerLoop {
                 log::debug!("'{name}' said goodbye.");
                 self.peer_gone(id);
             }
-            ToServer::LogEntries { request_id, entries } => self.log_entries(&request_id, entries),
-            ToServer::LogsStop { request_id, instance } => self.logs_stopped(&request_id, instance),
+            ToServer::LogEntries { request_id, entries } => self.log_entries(&name, &request_id, entries),
+            ToServer::LogsStop { request_id, instance } => self.logs_stopped(&name, &request_id, instance),
             ToServer::AgentHello { .. } | ToServer::CommanderHello { .. } => {
-                log::warn!("Ignoring another hello of '{name}' on the same connection.");
+                if may_log(&source) {
+                    log::warn!("Ignoring another hello of '{name}' on the same connection.");
+                }
             }
-            ToServer::Empty => log::warn!("Ignoring a message of '{name}' that has no content."),
+            ToServer::Empty if may_log(&source) => log::warn!("Ignoring a message of '{name}' that has no content."),
+            ToServer::Empty => {}
         }
     }
 
@@ -421,7 +505,7 @@ impl ServerLoop {
         let all = states.len();
         let agent = self.agents.get_mut(name).filter(|agent| agent.peer == id);
         states.retain(|state| agent.is_some() && state.instance.agent == *name);
-        if states.len() < all {
+        if states.len() < all && self.peers.get(&id).is_some_and(Peer::may_log) {
             log::warn!("Ignoring {} workload states that '{name}' may not report.", all - states.len());
         }
         let Some(agent) = agent else { return };
@@ -435,7 +519,7 @@ impl ServerLoop {
             }
             known.get(instance).is_some() || is_wanted(effective, instance) || agent.strays.add(instance)
         });
-        if states.len() < all {
+        if states.len() < all && may_log(name) {
             log::warn!(
                 "Ignoring {} states of workloads that '{name}' should not have: more than {STRAY_STATES_BYTES} bytes.",
                 all - states.len()
@@ -448,6 +532,7 @@ impl ServerLoop {
     /// else could ever report that.
     fn all_states_reported(&mut self, id: PeerId, name: &Name) {
         let Some(agent) = self.agents.get_mut(name).filter(|agent| agent.peer == id) else { return };
+        agent.told_all();
         let mut gone = std::mem::take(&mut agent.unconfirmed);
         gone.retain(|instance| self.states.get(instance).is_some());
         let removed = ExecutionState::plain(Phase::Removed);
@@ -464,17 +549,17 @@ impl ServerLoop {
             if state.phase == Phase::Removed {
                 self.stopping.forget(instance);
                 self.waiting_deletes.forget(instance);
+                self.rights.forget_gone(instance, &self.states);
             }
         }
         if !self.subscriptions.is_empty() {
             let mut changes = Changes::default();
             changes.states(old, &self.states);
             self.publish(&changes);
-            for removed in states.iter().filter(|state| state.state.phase == Phase::Removed) {
-                if !self.has_successor(&removed.instance) {
-                    self.subscriptions.remove_workload(id, &removed.instance.workload);
-                }
-            }
+        }
+        for removed in states.iter().filter(|state| state.state.phase == Phase::Removed) {
+            self.subscriptions.remove_owner(&removed.instance);
+            self.end_logs_of_instance(&removed.instance);
         }
         self.broadcast_states(&states, Some(id));
         self.tell_unknown_deletes_again(&states);
@@ -483,12 +568,16 @@ impl ServerLoop {
 
     /// Tells agents again what they let wait although nobody knows for what: an earlier server told them, or this one on
     /// a connection that was lost with its last messages, or the instance was started again while it waits and its end was
-    /// told.
+    /// told. What is wanted may wait to be replaced by the same instance in another form, or for a condition of its node;
+    /// an agent that says so when it connects is told once.
     fn tell_unknown_deletes_again(&mut self, states: &[WorkloadState]) {
+        let Self { effective, agents, waiting_deletes, .. } = self;
         let waiting = states.iter().filter(|state| state.state.phase == Phase::StoppingWaitingToStop);
-        let waiting = waiting.map(|state| &state.instance);
-        let unknown = waiting.filter(|one| !self.is_wanted(one) && !self.waiting_deletes.has_told(one));
-        let unknown: Vec<InstanceName> = unknown.cloned().collect();
+        let mut is_to_be_told = |one: &InstanceName| {
+            !is_wanted(effective, one) || agents.get_mut(&one.agent).is_some_and(|agent| agent.retell(one))
+        };
+        let waiting = waiting.map(|state| &state.instance).filter(|one| !waiting_deletes.has_told(one));
+        let unknown: Vec<InstanceName> = waiting.filter(|one| is_to_be_told(one)).cloned().collect();
         let (dependents, stopping) = (&self.dependents, &mut self.stopping);
         for deleted in with_delete_conditions(unknown, &self.effective, dependents, stopping, &self.states) {
             self.waiting_deletes.note(&deleted);
@@ -517,14 +606,6 @@ impl ServerLoop {
         );
     }
 
-    /// Whether the agent of a removed instance has or gets another one of the same workload.
-    fn has_successor(&self, removed: &InstanceName) -> bool {
-        let InstanceName { workload, agent, .. } = removed;
-        let wanted = self.effective.get(workload).map(|added| &added.instance);
-        wanted.is_some_and(|wanted| wanted.agent == *agent && wanted != removed)
-            || self.states.of_agent_workload(agent, workload).next().is_some()
-    }
-
     fn is_wanted(&self, instance: &InstanceName) -> bool {
         is_wanted(&self.effective, instance)
     }
@@ -543,7 +624,10 @@ impl ServerLoop {
                 changes.agent(name, Some(&before), Some(&agent.attributes));
                 self.publish(&changes);
             }
-            _ => log::warn!("Ignoring the load of '{}' reported by '{name}'.", excerpt(&load.agent)),
+            _ if self.peers.get(&id).is_some_and(Peer::may_log) => {
+                log::warn!("Ignoring the load of '{}' reported by '{name}'.", excerpt(&load.agent));
+            }
+            _ => {}
         }
     }
 
@@ -579,7 +663,9 @@ impl ServerLoop {
 
     fn outbox_failed(&mut self, id: PeerId, error: OutboxError) {
         let Some(peer) = self.peers.get(&id).filter(|_| !self.failed.contains(&id)) else { return };
-        log::warn!("Closing the connection of '{}': {error}.", peer.name);
+        if peer.may_log() {
+            log::warn!("Closing the connection of '{}': {error}.", peer.name);
+        }
         self.failed.push(id);
     }
 }

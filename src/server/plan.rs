@@ -2,8 +2,9 @@
 //!
 //! Thread: `server`; plain functions.
 
+use crate::logging::may_log;
 use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
-use crate::model::names::{InstanceName, Name, has_name_characters};
+use crate::model::names::{InstanceName, Name, excerpt, has_name_characters};
 use crate::model::validation::{ValidationError, check_workload};
 use crate::model::workload::Workload;
 use std::collections::{BTreeMap, BTreeSet};
@@ -112,7 +113,9 @@ impl Difference {
             if effective.get(&instance.workload).is_some_and(|known| known.instance == instance) {
                 deleted.insert(instance);
             } else {
-                log::warn!("A hook deletes '{instance}', which does not exist.");
+                if may_log("mutating hooks") {
+                    log::warn!("A hook deletes '{}', which does not exist.", excerpt(&instance.to_string()));
+                }
             }
         }
         added.retain(|name, entry| match effective.get(name) {

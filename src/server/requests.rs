@@ -6,22 +6,27 @@ use super::dependencies::{find_cycle, with_delete_conditions};
 use super::events::Changes;
 use super::mutating_hooks::HookOutcome;
 use super::plan::{Difference, per_agent};
-use super::templates::TemplateBudget;
+use super::requester::{Denied, Requester};
+use super::templates::{RenderError, StartBudget};
 use super::update::{StateChange, Tags, UpdateError, requested_change};
 use super::waiting_requests::NoRoom;
-use super::{PeerClass, RequestKey, ServerLoop};
-use crate::limits::{LOG_TIME_MAX, MASKS_PARTS_MAX, REQUEST_ID_MAX};
+use super::{Peer, PeerClass, RequestKey, ServerLoop};
+use crate::limits::{ADDITIONAL_INFO_MAX, LIFECYCLE_TEXTS_MAX, LOG_TIME_MAX, MASKS_PARTS_MAX, REQUEST_ID_MAX};
+use crate::logging::may_log;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle::{self, LifecycleError};
+use crate::model::mask_tree::MaskTree;
 use crate::model::messages::{
     AddedWorkload, DeletedWorkload, FromServer, ReadState, Request, RequestContent, Response, ResponseContent,
     UpdateState, WorkloadPlan,
 };
-use crate::model::names::{InstanceName, Name};
-use crate::model::validation::{check_api_version, check_config_keys, check_config_references, check_workload};
+use crate::model::names::{InstanceName, Name, excerpt};
+use crate::model::validation::{
+    check_api_version, check_config_keys, check_config_references, check_mount_points, check_workload,
+};
 use crate::model::workload::Workload;
 use crate::wire::server_endpoint::PeerId;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 /// The workloads of an accepted update, sorted by name.
@@ -42,7 +47,47 @@ pub struct PreparedUpdate {
     rendered: Difference,
     /// What changes in the effective workloads, once hooks have agreed.
     for_agents: Difference,
+    /// Workloads of a start that cannot be taken over, and why.
+    failed: BTreeMap<Name, String>,
 }
+
+/// What brings a change, which decides about workloads that cannot be taken over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Occasion {
+    /// A request: the whole update is refused.
+    Update,
+    /// The startup manifest: it is refused, unless only its templates do too much. They may be the work of many, and a
+    /// server that ends would be started again and again.
+    Manifest,
+    /// A state that an earlier server had accepted: each such workload fails alone.
+    Stored,
+}
+
+impl Occasion {
+    /// Whether a workload with this error fails alone.
+    fn forgives(self, error: &RenderError) -> bool {
+        match self {
+            Self::Update => false,
+            Self::Manifest => matches!(error, RenderError::TooManySteps { .. }),
+            Self::Stored => true,
+        }
+    }
+
+    /// Notes the reason for a workload that fails alone.
+    ///
+    /// # Errors
+    /// The `error`, where none does.
+    fn fail(self, failed: &mut BTreeMap<Name, String>, name: &Name, error: UpdateError) -> Result<(), UpdateError> {
+        if self != Self::Stored {
+            return Err(error);
+        }
+        failed.insert(name.clone(), error.to_string());
+        Ok(())
+    }
+}
+
+/// A rendered workload, `None` for one that goes, or why it fails alone.
+pub type Rendered = Result<Option<Arc<Workload>>, String>;
 
 impl PreparedUpdate {
     /// Whether hooks have anything to say about it.
@@ -57,6 +102,12 @@ impl PreparedUpdate {
         self.for_agents.message()
     }
 }
+
+/// What a requester is told when too many of its requests wait.
+const UNREAD: &str = "Too many requests wait for earlier answers to be sent; ask again when these have come";
+/// What a subscriber is told whose events are not taken.
+const EVENTS_LOST: &str = "Events were not taken in time and are lost; the event subscription ends, subscribe again to \
+                           get the state";
 
 /// Why a request may not be kept, passed on or looked at, if its size is a reason. All that is said here is far beyond
 /// what anybody needs.
@@ -76,7 +127,9 @@ fn too_large(id: &str, content: &RequestContent) -> Option<String> {
         }
         _ => return None,
     };
-    let parts: usize = masks.iter().map(|mask| mask.split('.').count()).sum();
+    // Who names a field twice means it once.
+    let different: HashSet<&String> = masks.iter().collect();
+    let parts: usize = different.into_iter().map(|mask| mask.split('.').count()).sum();
     (parts > MASKS_PARTS_MAX).then(|| {
         format!("The field masks have {parts} parts, at most {MASKS_PARTS_MAX} are allowed; use fewer or shorter masks")
     })
@@ -86,9 +139,20 @@ fn invalid(error: &dyn std::error::Error) -> UpdateError {
     UpdateError::Invalid(error.to_string())
 }
 
+/// What an earlier server took stays as it is, also at a start; its agent says what is wrong with it.
+fn check_files(change: &StateChange) -> Result<(), UpdateError> {
+    for (name, workload) in &change.workloads {
+        let checked = workload.iter().try_for_each(|workload| check_mount_points(workload));
+        checked.map_err(|error| UpdateError::Invalid(named(&error, name)))?;
+    }
+    Ok(())
+}
+
 /// A typo in a `lifecycle:` block must not switch a safety gate off, so it is not passed on (spec/lifecycle.md section 1).
-fn check_lifecycle(AddedWorkload { instance, workload }: &AddedWorkload) -> Result<(), UpdateError> {
-    let checked = lifecycle::of_config(&workload.runtime, &workload.runtime_config);
+///
+/// `left` is what the texts may still become that are read for this update.
+fn check_lifecycle(AddedWorkload { instance, workload }: &AddedWorkload, left: &mut usize) -> Result<(), UpdateError> {
+    let checked = lifecycle::of_config_within(&workload.runtime, &workload.runtime_config, left);
     let refused = |error: LifecycleError| UpdateError::Invalid(format!("Workload '{}': {error}", instance.workload));
     checked.map(drop).map_err(refused)
 }
@@ -101,102 +165,159 @@ fn named(error: &dyn std::error::Error, workload: &str) -> String {
 }
 
 impl ServerLoop {
-    /// Handles a request and answers it on the stream that it came from, or lets it wait for an update before it.
+    /// Handles a request and answers it on the stream that it came from, or lets it wait for an update before it or for
+    /// answers that are on their way.
     pub(super) fn request(&mut self, peer: PeerId, Request { id, content }: Request) {
         let key = RequestKey { peer, id };
         if let Some(reason) = too_large(&key.id, &content) {
-            return self.refuse(&key, &reason);
+            return self.refuse_excess(&key, reason);
         }
         let requester = self.requester_of(&key);
-        if !self.waiting.must_wait(&requester, &content) {
-            return self.serve(key, content);
+        if let Err(denied) = self.authorize(&requester, &content) {
+            return self.deny(&key, &denied);
         }
-        match self.waiting.add(requester, key, content) {
-            Ok(()) => {}
+        if !self.waiting.must_wait(&requester, &content, || self.has_room_for_answer(peer)) {
+            return self.serve(requester, key, content);
+        }
+        let Err(NoRoom { key, content }) = self.waiting.add(requester, key, content) else { return };
+        match content {
             // What frees something is never refused. The answers before it come later, but that is little to lose.
-            Err(NoRoom { key, content: content @ (RequestContent::LogsCancel | RequestContent::EventsCancel) }) => {
+            RequestContent::LogsCancel | RequestContent::EventsCancel => {
                 self.waiting.withdraw(&key);
-                self.serve(key, content);
+                self.serve(self.requester_of(&key), key, content);
             }
-            Err(NoRoom { key, content: RequestContent::UpdateState(_) }) => {
-                self.refuse(&key, &UpdateError::TooManyWait.answer());
-            }
-            Err(NoRoom { key, .. }) => self.refuse(&key, &UpdateError::TooManyWait.to_string()),
+            _ if !self.waiting.hooks_work() => self.refuse_excess(&key, UNREAD.to_owned()),
+            RequestContent::UpdateState(_) => self.refuse_excess(&key, UpdateError::TooManyWait.answer()),
+            _ => self.refuse_excess(&key, UpdateError::TooManyWait.to_string()),
+        }
+    }
+
+    /// Handles a request that has waited. What was allowed when it came may not be so any more.
+    pub(super) fn serve_late(&mut self, requester: Requester, key: RequestKey, content: RequestContent) {
+        match self.authorize(&requester, &content) {
+            Ok(()) => self.serve(requester, key, content),
+            Err(denied) => self.deny(&key, &denied),
         }
     }
 
     /// Handles a request whose turn it is.
-    pub(super) fn serve(&mut self, key: RequestKey, content: RequestContent) {
-        let peer = key.peer;
+    fn serve(&mut self, requester: Requester, key: RequestKey, content: RequestContent) {
         match content {
-            RequestContent::UpdateState(update) => self.update_state(key, update),
+            RequestContent::UpdateState(update) => self.update_state(requester, key, update),
             RequestContent::CompleteState(read) if !read.subscribe => self.complete_state(&key, &read),
             RequestContent::Missing => {
                 self.refuse(&key, "The Request does not contain any content");
             }
             // What lasts longer than its answer must be found again by its id.
             _ if key.id.is_empty() => self.refuse(&key, "The request id is empty"),
-            _ if self.is_agent(peer) && key.workload().is_none() => {
+            _ if requester.agent.is_some() && requester.workload.is_none() => {
                 self.refuse(&key, &format!("The request id '{}' does not name the workload that asks", key.id));
             }
-            RequestContent::CompleteState(read) => self.subscribe(key, &read),
+            RequestContent::CompleteState(read) => self.subscribe(&requester, key, &read),
             RequestContent::EventsCancel => {
                 self.subscriptions.remove(&key);
                 self.answer(key.peer, key.id, ResponseContent::EventsCancelAccepted);
             }
-            RequestContent::Logs(logs) => self.logs(key, logs),
+            RequestContent::Logs(logs) => self.logs(&requester, key, logs),
             RequestContent::LogsCancel => self.logs_cancel(&key),
         }
-    }
-
-    fn is_agent(&self, peer: PeerId) -> bool {
-        self.peers.get(&peer).is_some_and(|peer| peer.class == PeerClass::Agent)
     }
 
     /// Ids on the stream of a commander are its own; on that of an agent they name the workload, which the agent
     /// takes off. So the id that came is the id that goes back. Without one nobody could tell whose answer it is.
     pub(super) fn answer(&mut self, peer: PeerId, id: String, content: ResponseContent) {
         if id.is_empty() {
-            let name = self.peers.get(&peer).map(|peer| peer.name.clone()).unwrap_or_default();
-            log::warn!("Dropping an answer for '{name}': its request has an empty id.");
+            if let Some(peer) = self.peers.get(&peer).filter(|peer| peer.may_log()) {
+                log::warn!("Dropping an answer for '{}': its request has an empty id.", peer.name);
+            }
             return;
         }
         self.tell(peer, FromServer::Response(Response { id, content }));
     }
 
-    fn refuse(&mut self, key: &RequestKey, text: &str) {
+    /// Our agents deny by themselves what this denies.
+    fn deny(&mut self, key: &RequestKey, denied: &Denied) {
+        if let Some(peer) = self.peers.get(&key.peer).filter(|peer| peer.may_log()) {
+            log::warn!("Denied request '{}' of agent '{}': {denied}", excerpt(&key.id), peer.name);
+        }
+        self.refuse_excess(key, denied.to_string());
+    }
+
+    /// Refuses a request at once, whatever waits. Who asks without end gets no answer any more when much waits for its
+    /// peer, which others need as well.
+    fn refuse_excess(&mut self, key: &RequestKey, text: String) {
+        let Some(peer) = self.peers.get(&key.peer).filter(|_| !key.id.is_empty()) else { return };
+        let response = Response { id: key.id.clone(), content: ResponseContent::Error(text) };
+        if let Err(error) = peer.outbox.put_or_drop(FromServer::Response(response)) {
+            self.outbox_failed(key.peer, error);
+        }
+    }
+
+    /// Whether a line about a request may be logged. On the stream of an agent each workload is a source of its own.
+    fn may_log_of_requester(&self, key: &RequestKey) -> bool {
+        let Some(peer) = self.peers.get(&key.peer) else { return false };
+        match key.workload().filter(|_| peer.class == PeerClass::Agent) {
+            Some(workload) => may_log(&format!("{workload}' of '{}", peer.name)),
+            None => peer.may_log(),
+        }
+    }
+
+    pub(super) fn refuse(&mut self, key: &RequestKey, text: &str) {
         self.answer(key.peer, key.id.clone(), ResponseContent::Error(text.to_owned()));
     }
 
     fn complete_state(&mut self, key: &RequestKey, read: &ReadState) {
-        let state = self.view().read(&read.masks);
+        match MaskTree::of_request(&read.masks) {
+            Ok(masks) => self.answer_read(key, masks.as_ref()),
+            Err(error) => self.refuse(key, &error.to_string()),
+        }
+    }
+
+    fn answer_read(&mut self, key: &RequestKey, masks: Option<&MaskTree>) {
+        let state = masks.map_or_else(|| self.view().everything(), |masks| self.view().select(masks));
         self.answer(key.peer, key.id.clone(), ResponseContent::CompleteState { state, altered: None });
     }
 
     /// The answer to the read comes first, so that events begin where it ends.
-    fn subscribe(&mut self, key: RequestKey, read: &ReadState) {
-        match self.subscriptions.add(key.clone(), &read.masks) {
-            Ok(()) => self.complete_state(&key, read),
+    fn subscribe(&mut self, requester: &Requester, key: RequestKey, read: &ReadState) {
+        let masks = match MaskTree::of_request(&read.masks) {
+            Ok(masks) => masks,
+            Err(error) => return self.refuse(&key, &error.to_string()),
+        };
+        match self.subscriptions.add(key.clone(), masks.clone(), self.owner(requester)) {
+            Ok(()) => self.answer_read(&key, masks.as_ref()),
             Err(error) => self.refuse(&key, &error.to_string()),
         }
     }
 
-    /// Tells subscribers what changed, each in one message with the new values.
+    /// Tells subscribers what changed, each in one message with the new values. Workloads must not cost their agent the
+    /// connection: who does not take its events in time loses them and is told.
     pub(super) fn publish(&mut self, changes: &Changes) {
+        if changes.are_too_many() {
+            for key in self.subscriptions.take_all() {
+                self.refuse(&key, "Too many fields changed at once; the event subscription ends, subscribe again");
+            }
+            return;
+        }
         for (key, altered) in self.subscriptions.concerned(changes) {
+            let busy = |peer: &Peer| peer.class == PeerClass::Agent && !peer.outbox.is_half_empty();
+            if self.peers.get(&key.peer).is_some_and(busy) {
+                self.subscriptions.remove(&key);
+                self.refuse(&key, EVENTS_LOST);
+                continue;
+            }
             let state = self.view().read_paths(altered.all());
             let altered = Some(altered.fields());
             self.answer(key.peer, key.id, ResponseContent::CompleteState { state, altered });
         }
     }
 
-    fn update_state(&mut self, key: RequestKey, update: UpdateState) {
-        let prepared =
-            requested_change(self.view(), update).and_then(|change| self.prepare(change, TemplateBudget::Update));
+    fn update_state(&mut self, requester: Requester, key: RequestKey, update: UpdateState) {
+        let prepared = requested_change(self.view(), update).and_then(|change| self.prepare(change, Occasion::Update));
         match (prepared, &self.hooks) {
             (Ok(prepared), Some(hooks)) if prepared.changes_workloads() => {
                 hooks.ask(prepared.message());
-                self.waiting.begin(self.requester_of(&key), key, prepared);
+                self.waiting.begin(requester, key, prepared);
             }
             (prepared, _) => {
                 let accepted = prepared.map(|prepared| self.commit(prepared));
@@ -216,7 +337,9 @@ impl ServerLoop {
             }
             Err(error) => {
                 let answer = error.answer();
-                log::warn!("Refusing an update: {answer}");
+                if self.may_log_of_requester(&key) {
+                    log::warn!("Refusing an update: {}", excerpt(&answer));
+                }
                 self.refuse(&key, &answer);
             }
         }
@@ -224,29 +347,48 @@ impl ServerLoop {
 
     /// Checks and renders what is asked for, and finds out what it means for workloads (spec/server.md section 8.3).
     /// Looks at what changes and what depends on that, and at nothing else.
-    pub(super) fn prepare(&self, change: StateChange, budget: TemplateBudget) -> Result<PreparedUpdate, UpdateError> {
-        if check_api_version(&change.api_version).map_err(|error| UpdateError::Rule(error.to_string()))? {
+    pub(super) fn prepare(&self, change: StateChange, occasion: Occasion) -> Result<PreparedUpdate, UpdateError> {
+        let deprecated =
+            check_api_version(&change.api_version).map_err(|error| UpdateError::Rule(error.to_string()))?;
+        if deprecated && may_log("deprecated API versions") {
             log::warn!("The API version '{}' is deprecated; use 'v1'.", change.api_version);
         }
         let configs = change.configs.iter().filter_map(|(key, item)| Some((key, item.as_ref()?)));
         check_config_keys(configs).map_err(|error| UpdateError::Rule(error.to_string()))?;
-        for (name, workload) in &change.workloads {
-            let checked = workload.iter().try_for_each(|workload| check_config_references(workload));
-            checked.map_err(|error| UpdateError::Rule(named(&error, name)))?;
+        if occasion == Occasion::Update {
+            check_files(&change)?;
         }
-        let rendered = Difference::between(self.before_hooks(), self.rendered(&change, budget)?);
+        let mut failed = BTreeMap::new();
+        for (name, workload) in &change.workloads {
+            if let Err(error) = workload.iter().try_for_each(|workload| check_config_references(workload)) {
+                occasion.fail(&mut failed, name, UpdateError::Rule(named(&error, name)))?;
+            }
+        }
+        let mut rendered = BTreeMap::new();
+        for (name, result) in self.rendered(&change, occasion)? {
+            match result {
+                Ok(workload) if !failed.contains_key(&name) => drop(rendered.insert(name, workload)),
+                Ok(_) => {}
+                Err(reason) => drop(failed.insert(name, reason)),
+            }
+        }
+        let mut rendered = Difference::between(self.before_hooks(), rendered);
+        let mut texts_left = LIFECYCLE_TEXTS_MAX;
         for added in &rendered.added {
             let name = &added.instance.workload;
             let checked = check_workload(name, &added.workload);
-            checked.map_err(|error| UpdateError::Invalid(named(&error, name)))?;
-            check_lifecycle(added)?;
+            let checked = checked.map_err(|error| UpdateError::Invalid(named(&error, name)));
+            if let Err(error) = checked.and_then(|()| check_lifecycle(added, &mut texts_left)) {
+                occasion.fail(&mut failed, name, error)?;
+            }
         }
+        rendered.added.retain(|added| !failed.contains_key(&added.instance.workload));
         let workload = |name: &str| change.workload(&self.desired, name).map(|workload| &**workload);
         if let Some(cycle) = find_cycle(workload, rendered.added.iter().map(|added| &added.instance.workload)) {
             return Err(UpdateError::Cycle(cycle));
         }
         let for_agents = rendered.for_agents(&self.effective);
-        Ok(PreparedUpdate { change, rendered, for_agents })
+        Ok(PreparedUpdate { change, rendered, for_agents, failed })
     }
 
     /// Puts what hooks made of an update in the place of what they were asked about.
@@ -265,7 +407,7 @@ impl ServerLoop {
     /// When workloads changed, subscribers have been told before the agents; otherwise the changes are answered, to
     /// be told after the requester.
     pub(super) fn commit(&mut self, prepared: PreparedUpdate) -> (Accepted, Changes) {
-        let PreparedUpdate { mut change, rendered, for_agents } = prepared;
+        let PreparedUpdate { mut change, rendered, for_agents, failed } = prepared;
         let agent_tags = std::mem::take(&mut change.agent_tags);
         let stays = change.keeps(&self.desired);
         let before = change.carry_out(&mut self.desired);
@@ -284,6 +426,7 @@ impl ServerLoop {
         if let Some(before_hooks) = &mut self.before_hooks {
             rendered.carry_out(before_hooks);
         }
+        self.put_failed(failed);
         if for_agents.is_empty() {
             return (Accepted::default(), changes);
         }
@@ -295,26 +438,63 @@ impl ServerLoop {
         self.before_hooks.as_ref().unwrap_or(&self.effective)
     }
 
-    /// The workloads that `change` touches as agents will get them, `None` for those that go: those that it names, and
-    /// those that use configs that it names.
+    /// The workloads that `change` touches as agents will get them: those that it names, and those that use configs that
+    /// it names. At a start, those that need more than their share come last.
     pub(super) fn rendered(
         &self,
         change: &StateChange,
-        budget: TemplateBudget,
-    ) -> Result<BTreeMap<Name, Option<Arc<Workload>>>, UpdateError> {
-        self.templates.begin_update();
+        occasion: Occasion,
+    ) -> Result<BTreeMap<Name, Rendered>, UpdateError> {
         let users = change.configs.keys().flat_map(|key| self.config_users.of(key));
-        let names: BTreeSet<&Name> = change.workloads.keys().chain(users).collect();
+        let mut names: BTreeSet<&Name> = change.workloads.keys().chain(users).collect();
         let config = |key: &str| change.config(&self.desired, key);
-        let one = |name: &Name| {
-            if budget == TemplateBudget::Workload {
-                self.templates.begin_update();
+        let mut start = StartBudget::new(names.len());
+        let mut rendered = BTreeMap::new();
+        self.templates.begin_update();
+        for is_last in [occasion == Occasion::Update, true] {
+            for name in std::mem::take(&mut names) {
+                let workload = change.workload(&self.desired, name);
+                let result = workload.map(|workload| match occasion {
+                    Occasion::Update => self.templates.render(workload, config),
+                    _ => self.templates.render_within(&mut start, is_last, workload, config),
+                });
+                let result = match result.transpose() {
+                    Err(RenderError::TooManySteps { .. }) if !is_last => {
+                        names.insert(name);
+                        continue;
+                    }
+                    Err(error) => {
+                        let refused = UpdateError::Invalid(named(&error, name));
+                        if !occasion.forgives(&error) {
+                            return Err(refused);
+                        }
+                        Err(refused.to_string())
+                    }
+                    Ok(workload) => Ok(workload),
+                };
+                rendered.insert(name.clone(), result);
             }
-            let workload = change.workload(&self.desired, name);
-            let rendered = workload.map(|workload| self.templates.render(workload, config)).transpose();
-            Ok((name.clone(), rendered.map_err(|error| UpdateError::Invalid(named(&error, name)))?))
-        };
-        names.into_iter().map(one).collect()
+        }
+        Ok(rendered)
+    }
+
+    /// Workloads of a start that cannot be taken over: they have no agent and never start, and say why. An update of
+    /// one makes a new try, like any workload whose agent changes.
+    fn put_failed(&mut self, failed: BTreeMap<Name, String>) {
+        for (name, reason) in failed {
+            log::error!("Workload '{name}' cannot be started: {reason}");
+            let Some(workload) = self.desired.workloads.get(&name) else { continue };
+            let workload = Arc::new(Workload { agent: Name::default(), ..Workload::clone(workload) });
+            let instance = InstanceName::new(&name, &workload.runtime_config, "");
+            let reason: String = reason.chars().take(ADDITIONAL_INFO_MAX / 4).collect();
+            self.states.set(&instance, ExecutionState::with_info(Phase::PendingStartingFailed, reason));
+            self.dependents.add(&name, &workload);
+            let added = AddedWorkload { instance, workload };
+            if let Some(before_hooks) = &mut self.before_hooks {
+                before_hooks.insert(name.clone(), added.clone());
+            }
+            self.effective.insert(name, added);
+        }
     }
 
     /// Only the tags of connected agents can be changed (spec/server.md section 8.5).
@@ -339,6 +519,7 @@ impl ServerLoop {
         let old_states = self.replace_effective(&difference.added, &deleted, &mut changes);
         for instance in &accepted.deleted {
             self.end_logs_of_workload(instance);
+            self.end_denied_subscriptions(instance);
         }
         let (finished, for_agents) = self.split_finished(deleted);
         if !self.subscriptions.is_empty() {
@@ -373,6 +554,7 @@ impl ServerLoop {
         for DeletedWorkload { instance, .. } in deleted {
             if let Some(stopped) = self.effective.remove(&instance.workload) {
                 self.dependents.remove(&instance.workload, &stopped.workload);
+                self.rights.end(&stopped.instance, &self.states);
                 // What has no state has stopped; nobody would ever report its end.
                 if self.states.get(&stopped.instance).is_some() {
                     self.stopping.note(&stopped);
@@ -389,6 +571,7 @@ impl ServerLoop {
             }
             self.effective.insert(name.clone(), entry.clone());
             self.dependents.add(name, &entry.workload);
+            self.rights.begin(entry);
             if let Some(agent) = self.agents.get_mut(&entry.instance.agent) {
                 agent.unconfirmed.remove(&entry.instance); // It is told of it, so it will report it.
             }
@@ -426,6 +609,7 @@ impl ServerLoop {
             }
             self.stopping.forget(instance);
             if let Some(state) = self.states.remove(instance) {
+                self.rights.forget_gone(instance, &self.states);
                 finished.push((WorkloadState::new(entry.instance, ExecutionState::plain(Phase::Removed)), state));
             }
         }

@@ -8,7 +8,7 @@
 
 use crate::clock::{Clock, SystemClock};
 use crate::folder_lock;
-use crate::limits::{STACK_LARGE, STORE_RETRY};
+use crate::limits::{STACK_LARGE, STORE_RETRY, STORED_DEPTH_MAX};
 use crate::model::complete_state::{DesiredState, Rendering, desired_state_from_node};
 use crate::model::names::hash_id;
 use crate::model::node::Node;
@@ -127,13 +127,20 @@ fn read(path: &Path) -> Result<DesiredState, Unusable> {
 }
 
 /// Reads what [`text`] has written.
-pub(crate) fn parse(text: &str) -> Result<DesiredState, String> {
+///
+/// # Errors
+/// Why it is not that.
+pub fn parse(text: &str) -> Result<DesiredState, String> {
     let (header, body) = text.split_once('\n').ok_or("it has no first line")?;
     let checksum = header.strip_prefix(HEADER).ok_or("its first line is not the one of a stored state")?;
     if checksum != hash_id(body) {
         return Err("its checksum is wrong".to_owned());
     }
-    // Our own text, as deep as some manifest may have been: at most a few levels above the limit of the parser.
+    // Our own text, as deep as some manifest may have been: at most a few levels above the limit of the parser. The
+    // reader recurses, so a file that somebody has made must not be deeper than that.
+    if depth(body) > STORED_DEPTH_MAX {
+        return Err(format!("its maps and lists are nested more than {STORED_DEPTH_MAX} deep"));
+    }
     let mut json = serde_json::Deserializer::from_str(body);
     json.disable_recursion_limit();
     let node = Node::deserialize(&mut json).and_then(|node| json.end().map(|()| node));
@@ -141,8 +148,31 @@ pub(crate) fn parse(text: &str) -> Result<DesiredState, String> {
     desired_state_from_node(&node).map_err(|error| error.to_string())
 }
 
+/// How deep maps and lists are nested in a text of JSON.
+fn depth(json: &str) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    let (mut in_text, mut escaped) = (false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            b'{' | b'[' if !in_text => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b'}' | b']' if !in_text => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
 /// What is stored of a state.
-pub(crate) fn text(state: &DesiredState) -> Result<String, serde_json::Error> {
+///
+/// # Errors
+/// None in practice: a state has nothing that JSON could not hold.
+pub fn text(state: &DesiredState) -> Result<String, serde_json::Error> {
     let body = serde_json::to_string(&state.node(Rendering::Sparse))?;
     Ok(format!("{HEADER}{}\n{body}", hash_id(&body)))
 }

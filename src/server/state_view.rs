@@ -7,7 +7,7 @@ use crate::model::complete_state::{
     DesiredState, Rendering, WorkloadStates, agent_node, config_node, execution_state_node, workload_node,
 };
 use crate::model::execution_state::ExecutionState;
-use crate::model::field_path::{Keys, MaskTree, Wanted};
+use crate::model::mask_tree::{Keys, MaskTree, Wanted};
 use crate::model::messages::AddedWorkload;
 use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
@@ -36,19 +36,18 @@ impl<'s> StateView<'s> {
         if masks.is_empty() {
             return self.everything();
         }
-        let named = |part: &str| masks.iter().any(|mask| mask.starts_with(part));
-        self.select(&MaskTree::new(masks.iter().map(String::as_str)), &named)
+        self.select(&MaskTree::new(masks.iter().map(String::as_str)))
     }
 
     /// What `paths` lead to; for events, where keys may contain dots.
     #[must_use]
-    pub fn read_paths<'p>(&self, paths: impl Iterator<Item = &'p [String]> + Clone) -> Node {
-        let named = |part: &str| paths.clone().any(|path| path.first().is_some_and(|first| first == part));
-        self.select(&MaskTree::of_paths(paths.clone()), &named)
+    pub fn read_paths<'p>(&self, paths: impl Iterator<Item = &'p [String]>) -> Node {
+        self.select(&MaskTree::of_paths(paths))
     }
 
     /// The whole state with all empty containers, which is what a read without masks gives (section 7.1.1).
-    fn everything(&self) -> Node {
+    #[must_use]
+    pub fn everything(&self) -> Node {
         let workloads = self.effective.iter().map(|(name, added)| (&**name, full(&added.workload)));
         let effective = Node::map([
             ("apiVersion", Node::text(&self.desired.api_version)),
@@ -64,8 +63,9 @@ impl<'s> StateView<'s> {
         ])
     }
 
-    /// What `tree` selects. A state that `named` says is named has at least its version.
-    fn select(&self, tree: &MaskTree, named: &dyn Fn(&str) -> bool) -> Node {
+    /// What `tree` selects. A state that a mask names has at least its version.
+    #[must_use]
+    pub fn select(&self, tree: &MaskTree) -> Node {
         let wanted = tree.wanted();
         let mut selected = Vec::new();
         let state_parts = [
@@ -75,7 +75,7 @@ impl<'s> StateView<'s> {
         for (name, mut part) in state_parts {
             // A state without version is not valid, so it comes with whatever is read; also when a mask only
             // begins with the name and reads nothing.
-            if (part.is_some() || named(name))
+            if (part.is_some() || tree.begins_with(name))
                 && let Node::Map(entries) = part.get_or_insert_default()
             {
                 entries.insert("apiVersion".to_owned(), Node::text(&self.desired.api_version));

@@ -3,16 +3,19 @@
 //! Thread: `server`; a plain value. The template engine recurses as deep as a template is nested and knows no
 //! bounds, so templates and configs are measured before it sees them, its output is cut off and its steps are counted.
 
+mod cost;
+
 use crate::limits::{
-    RENDERED_MAX, RENDERED_UPDATE_MAX, TEMPLATE_COPY_BYTES, TEMPLATE_DEPTH_MAX, TEMPLATE_STEP_BYTES,
-    TEMPLATE_STEPS_MAX, TEMPLATE_TAG_BYTES, TEMPLATE_VALUE_ENTRY, TEMPLATE_VALUES_MAX,
+    RENDERED_MAX, RENDERED_UPDATE_MAX, TEMPLATE_DEPTH_MAX, TEMPLATE_OUTPUT_BYTES, TEMPLATE_START_SHARE,
+    TEMPLATE_START_STEPS, TEMPLATE_STEP_BYTES, TEMPLATE_STEPS_MAX, TEMPLATE_VALUE_ENTRY, TEMPLATE_VALUE_MAP,
+    TEMPLATE_VALUES_MAX,
 };
 use crate::model::names::Name;
 use crate::model::workload::{ConfigItem, File, FileContent, Workload};
-use handlebars::template::{Parameter, Subexpression, TemplateElement};
+use cost::{COUNT_STEPS, Pricing};
 use handlebars::{
-    Context, Decorator, Handlebars, Helper, HelperResult, Output, RenderContext, RenderError as EngineError,
-    RenderErrorReason, Renderable, Template, WriteOutput,
+    Context, Handlebars, Helper, HelperResult, Output, RenderContext, RenderError as EngineError, RenderErrorReason,
+    Renderable, Template, WriteOutput,
 };
 use serde_json::Value;
 use std::cell::Cell;
@@ -23,8 +26,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The one partial that templates may include: each line of its content gets the indentation of the inclusion.
 const INDENT: (&str, &str) = ("indent", "{{content}}");
-/// Counts steps. Templates that users write cannot name it, because of the space.
-const COUNT_STEPS: &str = "count steps";
 
 /// A workload cannot be rendered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,9 +39,12 @@ pub enum RenderError {
              split them"
     )]
     ConfigsTooLarge,
-    /// The templates of the update do too much altogether.
-    #[error("Failed to prepare the configs of the workload: '{0}'")]
-    TooManySteps(String),
+    /// The templates of an update or a start do too much altogether.
+    #[error("Failed to render field '{field}': '{TOO_MANY_STEPS}'")]
+    TooManySteps {
+        /// Name of the field that was not rendered any more.
+        field: String,
+    },
     /// The template engine refuses a field.
     #[error("Failed to render field '{field}': '{reason}'")]
     Field {
@@ -51,21 +55,16 @@ pub enum RenderError {
     },
 }
 
-/// What shares the bounds of templates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TemplateBudget {
-    /// All workloads that an update renders.
-    Update,
-    /// Each workload has its own.
-    Workload,
-}
+/// What is said when no steps are left.
+const TOO_MANY_STEPS: &str = "the templates of this update or start take too many steps (about a microsecond each); \
+    use shorter lists, texts and templates, or fewer loops inside of each other";
 
 /// Renders workloads.
 pub struct Templates {
     engine: Handlebars<'static>,
-    /// What the templates of this update may still do. Shared with the helper that counts.
+    /// What templates may still do. Shared with the helper that counts.
     steps_left: Arc<AtomicUsize>,
-    /// Bytes that the templates of this update may still render.
+    /// Bytes that templates may still render.
     output_left: Cell<usize>,
 }
 
@@ -75,13 +74,6 @@ impl Default for Templates {
         engine.set_strict_mode(true);
         engine.register_escape_fn(handlebars::no_escape);
         engine.register_partial(INDENT.0, INDENT.1).expect("the one partial is a valid template");
-        // Partials that templates define could include themselves for ever.
-        engine.register_decorator(
-            "inline",
-            Box::new(|_: &Decorator<'_>, _: &Handlebars<'_>, _: &Context, _: &mut RenderContext<'_, '_>| {
-                Err(RenderErrorReason::DecoratorNotFound("inline".to_owned()).into())
-            }),
-        );
         let steps_left = Arc::new(AtomicUsize::new(TEMPLATE_STEPS_MAX));
         let counter = steps_left.clone();
         engine.register_helper(
@@ -106,64 +98,54 @@ impl Default for Templates {
 fn take_steps(left: &AtomicUsize, steps: usize) -> HelperResult {
     let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(steps));
     taken.map(drop).map_err(|_| {
-        let text = format!(
-            "the templates of this update take more than {TEMPLATE_STEPS_MAX} steps; use shorter lists and templates, \
-             or fewer loops inside of each other"
-        );
-        EngineError::from(RenderErrorReason::Other(text))
+        left.store(0, Ordering::Relaxed); // Whoever asks why nothing was rendered sees it here.
+        EngineError::from(RenderErrorReason::Other(TOO_MANY_STEPS.to_owned()))
     })
 }
 
-/// Lets each turn of a loop count what it renders: puts a step at the end of each block. Answers how many elements
-/// and parameters are rendered when each block is rendered once, each of them counted as `weight`.
-fn count_steps(template: &mut Template, weight: usize) -> usize {
-    let rendered: usize = template.elements.iter().map(|element| 1 + parameters(element)).sum();
-    let mut total = rendered.saturating_mul(weight);
-    for element in &mut template.elements {
-        let blocks = match element {
-            TemplateElement::HelperBlock(block) => [block.template.as_mut(), block.inverse.as_mut()],
-            TemplateElement::DecoratorBlock(block) | TemplateElement::PartialBlock(block) => {
-                [block.template.as_mut(), None]
-            }
-            _ => [None, None],
-        };
-        for block in blocks.into_iter().flatten() {
-            let steps = count_steps(block, weight).saturating_add(weight);
-            total = total.saturating_add(steps);
-            let parameters = vec![Parameter::Literal(Value::from(steps))];
-            let count = Subexpression::new(Parameter::Name(COUNT_STEPS.to_owned()), parameters, Default::default());
-            // At the end, so that the places that errors name stay the same.
-            block.elements.push(*count.element);
-        }
-    }
-    total
+/// Renders what a server starts with. A workload that takes much does not take it from the others: each has its share
+/// first, and what is then left is for those that need more.
+pub struct StartBudget {
+    steps_left: usize,
+    share: usize,
 }
 
-/// How many parameters an element has, with those of expressions inside of it: each may copy or compare a value.
-fn parameters(element: &TemplateElement) -> usize {
-    let (listed, named) = match element {
-        TemplateElement::HtmlExpression(helper)
-        | TemplateElement::Expression(helper)
-        | TemplateElement::HelperBlock(helper) => (&helper.params, &helper.hash),
-        TemplateElement::DecoratorExpression(decorator)
-        | TemplateElement::DecoratorBlock(decorator)
-        | TemplateElement::PartialExpression(decorator)
-        | TemplateElement::PartialBlock(decorator) => (&decorator.params, &decorator.hash),
-        _ => return 0,
-    };
-    let one = |parameter: &Parameter| match parameter {
-        Parameter::Subexpression(expression) => 1 + parameters(&expression.element),
-        _ => 1,
-    };
-    listed.iter().chain(named.values()).map(one).sum()
+impl StartBudget {
+    /// For a start with so many workloads.
+    #[must_use]
+    pub fn new(workloads: usize) -> Self {
+        Self { steps_left: TEMPLATE_START_STEPS, share: TEMPLATE_START_STEPS / TEMPLATE_START_SHARE / workloads.max(1) }
+    }
 }
 
 impl Templates {
     /// Another update begins: its templates may do [`TEMPLATE_STEPS_MAX`] steps and render [`RENDERED_UPDATE_MAX`]
     /// bytes altogether.
     pub fn begin_update(&self) {
-        self.steps_left.store(TEMPLATE_STEPS_MAX, Ordering::Relaxed);
+        self.begin(TEMPLATE_STEPS_MAX);
+    }
+
+    fn begin(&self, steps: usize) {
+        self.steps_left.store(steps, Ordering::Relaxed);
         self.output_left.set(RENDERED_UPDATE_MAX);
+    }
+
+    /// Renders one workload of a start with what `budget` still has: no more than its share, or with all that is left.
+    ///
+    /// # Errors
+    /// [`RenderError`], see [`Templates::render`].
+    pub fn render_within<'c, 'w>(
+        &self,
+        budget: &mut StartBudget,
+        all: bool,
+        workload: &'w Arc<Workload>,
+        config: impl Fn(&str) -> Option<&'c ConfigItem>,
+    ) -> Result<Arc<Workload>, RenderError> {
+        let steps = if all { budget.steps_left } else { budget.share.min(budget.steps_left) };
+        self.begin(steps);
+        let rendered = self.render(workload, config);
+        budget.steps_left -= steps - self.steps_left.load(Ordering::Relaxed);
+        rendered
     }
 
     /// The workload as agents get it: templates in agent, runtime configuration and files are filled in and the
@@ -185,7 +167,7 @@ impl Templates {
         };
         let items: Vec<(&String, &ConfigItem)> = workload.configs.iter().map(item).collect::<Result<_, _>>()?;
         let values = if texts(workload).any(has_template) { self.values(&items)? } else { Values::nothing() };
-        let field = |name: &str, text: &str| self.text(text, &values).map_err(|reason| at(name, reason));
+        let field = |name: &str, text: &str| self.text(text, &values).map_err(|reason| self.at(name, reason));
         let mut rendered = Workload::clone(workload);
         rendered.configs = BTreeMap::new();
         rendered.agent = field("agent", &workload.agent)?.into();
@@ -201,11 +183,21 @@ impl Templates {
     fn values(&self, items: &[(&String, &ConfigItem)]) -> Result<Values, RenderError> {
         let sizes = items.iter().try_fold(0, |size, (_, item)| add_size(size, item));
         let size = sizes.ok_or(RenderError::ConfigsTooLarge)?;
-        take_steps(&self.steps_left, size / TEMPLATE_COPY_BYTES)
-            .map_err(|error| RenderError::TooManySteps(error.to_string()))?;
+        take_steps(&self.steps_left, size / TEMPLATE_STEP_BYTES)
+            .map_err(|_| RenderError::TooManySteps { field: "configs".to_owned() })?;
         let values: serde_json::Map<String, Value> =
             items.iter().map(|(alias, item)| ((*alias).clone(), json(item))).collect();
-        Ok(Values { weight: 1 + size / TEMPLATE_STEP_BYTES, context: Context::from(Value::Object(values)) })
+        Ok(Values { size, context: Context::from(Value::Object(values)) })
+    }
+
+    /// The error for a field that cannot be rendered.
+    fn at(&self, field: &str, reason: String) -> RenderError {
+        let field = field.to_owned();
+        // The engine has put its own words around the reason.
+        if self.steps_left.load(Ordering::Relaxed) == 0 && reason.contains(TOO_MANY_STEPS) {
+            return RenderError::TooManySteps { field };
+        }
+        RenderError::Field { field, reason }
     }
 
     fn text(&self, template: &str, values: &Values) -> Result<String, String> {
@@ -215,19 +207,17 @@ impl Templates {
         if depth(template) > TEMPLATE_DEPTH_MAX {
             return Err(format!("blocks or brackets are nested more than {TEMPLATE_DEPTH_MAX} deep"));
         }
-        let mut output = Bounded { bytes: Vec::new(), left: &self.output_left };
-        self.render_to(template, values, &mut output).map_err(|error| error.to_string().trim_end().to_owned())?;
-        String::from_utf8(output.bytes).map_err(|error| error.to_string())
-    }
-
-    fn render_to(&self, template: &str, values: &Values, output: &mut Bounded<'_>) -> Result<(), EngineError> {
-        // The engine reads the text before a tag once more for each tag, to know its line.
-        let tags = template.matches("{{").count();
-        take_steps(&self.steps_left, tags.saturating_mul(1 + template.len() / TEMPLATE_TAG_BYTES))?;
-        let mut template = Template::compile(template)?;
-        take_steps(&self.steps_left, count_steps(&mut template, values.weight))?;
+        let said = |error: EngineError| error.to_string().trim_end().to_owned();
+        take_steps(&self.steps_left, cost::of_compiling(template)).map_err(said)?;
+        let mut compiled = Template::compile(template).map_err(|error| said(error.into()))?;
+        let steps = Pricing::new(values.size).prepare(&mut compiled)?;
+        take_steps(&self.steps_left, steps).map_err(said)?;
+        let mut output = Bounded { bytes: Vec::new(), written: 0, left: &self.output_left, steps: &self.steps_left };
         let mut context = RenderContext::new(None);
-        template.render(&self.engine, &values.context, &mut context, &mut WriteOutput::new(output))
+        compiled
+            .render(&self.engine, &values.context, &mut context, &mut WriteOutput::new(&mut output))
+            .map_err(said)?;
+        String::from_utf8(output.bytes).map_err(|error| error.to_string())
     }
 }
 
@@ -239,21 +229,21 @@ fn texts(workload: &Workload) -> impl Iterator<Item = &str> {
     [&*workload.agent, &*workload.runtime_config].into_iter().chain(files)
 }
 
-/// Whether the engine makes something else of a text.
+/// Whether the engine makes something else of a text. A backslash means something only before braces.
 fn has_template(text: &str) -> bool {
-    text.contains("{{") || text.contains('\\')
+    text.contains("{{")
 }
 
 /// What templates of one workload can name.
 struct Values {
     context: Context,
-    /// How many steps one counts: a step may compare or copy all of the values.
-    weight: usize,
+    /// What they take, in bytes.
+    size: usize,
 }
 
 impl Values {
     fn nothing() -> Self {
-        Self { context: Context::from(Value::Null), weight: 1 }
+        Self { context: Context::from(Value::Null), size: 0 }
     }
 }
 
@@ -264,13 +254,11 @@ fn add_size(size: usize, item: &ConfigItem) -> Option<usize> {
     let size = match item {
         ConfigItem::Text(text) => size + text.len(),
         ConfigItem::List(items) => items.iter().try_fold(size, add_size)?,
-        ConfigItem::Map(items) => items.iter().try_fold(size, |size, (key, item)| add_size(size + key.len(), item))?,
+        ConfigItem::Map(items) => items.iter().try_fold(size + TEMPLATE_VALUE_MAP, |size, (key, item)| {
+            add_size(size + TEMPLATE_VALUE_ENTRY + key.len(), item)
+        })?,
     };
     (size <= TEMPLATE_VALUES_MAX).then_some(size)
-}
-
-fn at(field: &str, reason: String) -> RenderError {
-    RenderError::Field { field: field.to_owned(), reason }
 }
 
 fn json(item: &ConfigItem) -> Value {
@@ -309,10 +297,14 @@ impl ConfigUsers {
     }
 }
 
-/// Takes at most [`RENDERED_MAX`] bytes, and what is left for the update: loops in templates can multiply texts.
+/// Takes at most [`RENDERED_MAX`] bytes, and what is left for the update: loops in templates can multiply texts. What is
+/// written costs steps, too.
 struct Bounded<'l> {
     bytes: Vec<u8>,
+    /// What was written and has not cost a step yet.
+    written: usize,
     left: &'l Cell<usize>,
+    steps: &'l AtomicUsize,
 }
 
 impl io::Write for Bounded<'_> {
@@ -326,6 +318,12 @@ impl io::Write for Bounded<'_> {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
         };
         self.left.set(left);
+        self.written += bytes.len() + 1; // Empty lines are written one by one.
+        if self.written >= TEMPLATE_OUTPUT_BYTES {
+            take_steps(self.steps, self.written / TEMPLATE_OUTPUT_BYTES)
+                .map_err(|_| io::Error::other(TOO_MANY_STEPS))?;
+            self.written %= TEMPLATE_OUTPUT_BYTES;
+        }
         self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())
     }
@@ -507,6 +505,7 @@ mod tests {
             nested("{{#if n}}", "{{/if}}", deep),
             nested("{{ ~ # if n}}", "{{/if}}", deep),
             nested("{{#> indent}}", "{{/indent}}", deep),
+            nested("{{#with o}}", "{{/with}}", deep),
             nested("{{#*inline \"x\"}}", "{{/inline}}", deep),
             format!("{{{{#if e}}}}{}{{{{/if}}}}", "{{else if e}}".repeat(deep)),
             format!("{{{{#if e}}}}{}{{{{/if}}}}", "{{^if e}}".repeat(deep)),
@@ -520,17 +519,126 @@ mod tests {
         ] {
             assert!(render(&template).is_err(), "{template:.100}");
         }
-        for template in [
-            "{{#*inline \"x\"}}{{> x}}{{/inline}}{{> x}}",
-            "{{#*inline \"indent\"}}{{> indent}}{{/inline}}{{> indent}}",
-            "{{> @partial-block}}",
-            "{{#> indent content=n}}{{> @partial-block}}{{/indent}}{{> x}}",
-        ] {
-            assert!(render(template).is_err(), "{template}");
-        }
         let allowed = TEMPLATE_DEPTH_MAX - 1;
         assert_eq!(render(&nested("{{#if n}}", "{{/if}}", allowed)).as_deref(), Ok("x"));
-        assert_eq!(render(&nested("{{#> indent content=n}}", "{{/indent}}", allowed)).as_deref(), Ok("8081"));
+    }
+
+    /// The engine renders a partial block into a buffer of its own before anything of it is written.
+    #[test]
+    fn what_renders_without_our_bounds_is_refused_by_name() {
+        for (template, reason) in [
+            ("{{#> indent content=n}}x{{/indent}}", "partial blocks"),
+            ("{{#> unknown}}x{{/unknown}}", "partial blocks"),
+            ("{{#if e}}{{#> @partial-block}}x{{/@partial-block}}{{/if}}", "partial blocks"),
+            ("{{#*inline \"x\"}}{{> x}}{{/inline}}{{> x}}", "decorators and inline partials"),
+            ("{{#*inline \"indent\"}}{{> indent}}{{/inline}}{{> indent}}", "decorators and inline partials"),
+            ("{{#if n}}{{* inline n}}{{/if}}", "decorators and inline partials"),
+        ] {
+            let error = render(template).unwrap_err().to_string();
+            assert!(error.contains(reason) && error.contains("not supported"), "{template}: {error}");
+        }
+        // Such a block over a text of a megabyte made gigabytes of it.
+        let text = ConfigItem::Text("x".repeat(1024 * 1024));
+        let loops = "{{#each @root/a0}}".repeat(3) + "x" + &"{{/each}}".repeat(3);
+        let error = render_with(1, text, &format!("{{{{#> indent}}}}{loops}{{{{/indent}}}}")).unwrap_err().to_string();
+        assert!(error.contains("partial blocks"), "{error}");
+        assert!(render("{{> @partial-block}}").is_err());
+    }
+
+    #[test]
+    fn the_partial_gets_its_content_and_no_copy_of_what_is_around_it() {
+        for (template, expected) in [
+            ("{{#with h}}{{> indent content=@root/n}}{{/with}}", "8081"),
+            ("{{#each arr}}{{> indent content=this}}{{/each}}", "mno"),
+            ("{{#each arr}}{{> indent content=@index other=this}}{{/each}}", "012"),
+            ("{{#with o}}{{> indent content=p}}{{/with}}", "q"),
+            ("{{> indent content=\"text\"}}", "text"),
+            ("{{> indent o content=n}}", "8081"),
+            ("{{> indent content=(lookup arr 1)}}", "n"),
+        ] {
+            assert_eq!(render(template).as_deref(), Ok(expected), "{template}");
+        }
+        // Each letter of this text would become an entry of a mapping.
+        let text = ConfigItem::Text("x".repeat(4 * 1024 * 1024));
+        let rendered = render_with(1, text, "{{#with a0}}{{> indent content=\"x\"}}{{/with}}").unwrap();
+        assert_eq!(&*rendered.runtime_config, "x");
+    }
+
+    #[test]
+    fn copies_of_large_configs_held_at_the_same_time_are_bounded() {
+        let item = || ConfigItem::List(vec![ConfigItem::Text("x".repeat(512 * 1024))]);
+        let nested = |times: usize| {
+            format!("{}{{{{this}}}}{}", "{{#with (lookup @root/a0 0)}}".repeat(times), "{{/with}}".repeat(times))
+        };
+        let many = format!("{{{{#if (or {})}}}}{{{{/if}}}}", "(lookup a0 0) ".repeat(200));
+        for template in [&nested(60), &many] {
+            let error = render_with(1, item(), template).unwrap_err().to_string();
+            assert!(error.contains("copies of the configs"), "{template:.40}: {error}");
+        }
+        assert_eq!(render_with(1, item(), &nested(3)).unwrap().runtime_config.len(), 512 * 1024);
+        let small = ConfigItem::List(vec![ConfigItem::Text("x".to_owned())]);
+        assert_eq!(&*render_with(1, small, &nested(60)).unwrap().runtime_config, "x");
+    }
+
+    /// Each of these took seconds or hours for what passed as a few steps.
+    #[test]
+    fn what_the_engine_is_slow_with_has_its_price() {
+        let kilobytes = 1_000;
+        for (what, template) in [
+            ("backslashes", format!("{}{{{{n}}}}", "\\".repeat(100 * kilobytes))),
+            ("comments without end", "{{!--x}}".repeat(4_000)),
+            ("names in brackets", format!("{}{}", "{{> [x]}}".repeat(5_000), "x".repeat(500 * kilobytes))),
+            ("blocks", "{{#if n}}{{/if}}".repeat(20_000)),
+            ("text", format!("{{{{n}}}}{}", "x".repeat(30_000 * kilobytes))),
+            ("parameters", format!("{{{{len {}}}}}", "n ".repeat(1_600 * kilobytes))),
+            ("parameters behind braces", format!("{{{{len \"}}}}\" {}}}}}", "n ".repeat(1_600 * kilobytes))),
+            ("parameters behind brackets", format!("{{{{len [\"]}}}}\"] {}}}}}", "n ".repeat(1_600 * kilobytes))),
+            ("long paths", {
+                let path = ["o"; 3_000].join(".");
+                format!("{}{{{{#if {path}}}}}{{{{/if}}}}{}", "{{#each @root/arr}}".repeat(8), "{{/each}}".repeat(8))
+            }),
+            ("literals", {
+                let list = ["1"; 3_000].join(",");
+                let body = format!("{{{{#each [{list}]}}}}{{{{/each}}}}");
+                format!("{}{body}{}", "{{#each @root/arr}}".repeat(8), "{{/each}}".repeat(8))
+            }),
+        ] {
+            let error = render(&template).expect_err(what);
+            assert!(matches!(error, RenderError::TooManySteps { .. }), "{what}: {error}");
+        }
+        // Without braces the engine has nothing to do.
+        let backslashes = "\\".repeat(100 * kilobytes);
+        assert_eq!(render(&backslashes).as_deref(), Ok(&*backslashes));
+        for text in ["\\", "a\\\\b", "\\}}", "\\{"] {
+            let engine = Template::compile(text).unwrap();
+            let mut rendered = Vec::new();
+            let (context, registry) = (Context::null(), Handlebars::new());
+            let mut output = WriteOutput::new(&mut rendered);
+            engine.render(&registry, &context, &mut RenderContext::new(None), &mut output).unwrap();
+            assert_eq!(rendered, text.as_bytes(), "the engine leaves it as it is");
+        }
+    }
+
+    #[test]
+    fn small_maps_of_a_config_count_with_what_they_take() {
+        let map = || ConfigItem::Map([("k".to_owned(), ConfigItem::Text("v".to_owned()))].into());
+        let maps = ConfigItem::List((0..15_000).map(|_| map()).collect());
+        let maps = ConfigItem::Map([("maps".to_owned(), maps)].into());
+        let looped = "{{#each a0.maps}}{{#with (lookup @root/a0 \"maps\")}}{{/with}}{{/each}}";
+        let error = render_with(1, maps, looped).unwrap_err();
+        assert!(matches!(error, RenderError::TooManySteps { .. }), "{error}");
+    }
+
+    #[test]
+    fn what_people_write_costs_little() {
+        let template = "image: registry/app:{{n}}\ncommandOptions:\n{{#each arr}}  - \"--env={{this}}={{@index}}\"\n{{/each}}\
+                        {{#if (eq n \"8081\")}}  - --net=host\n{{else}}  - -p={{n}}\n{{/if}}\
+                        commandArgs: [\"{{o.p}}\", \"{{{h}}}\"]\n{{!-- the file --}}\n  {{> indent content=m}}\n";
+        let (templates, configs) = (Templates::default(), configs());
+        let workload = Arc::new(workload(template));
+        templates.begin_update();
+        let rendered = (0..5_000).take_while(|_| templates.render(&workload, |key| configs.get(key)).is_ok()).count();
+        assert_eq!(rendered, 5_000, "so many of such workloads fit into one update");
     }
 
     #[test]
@@ -551,13 +659,11 @@ mod tests {
             nested("", TEMPLATE_DEPTH_MAX - 1),
             nested("{{#if e}}x{{/if}}", TEMPLATE_DEPTH_MAX - 2),
             format!("{{{{#if e}}}}{{{{else}}}}{}{{{{/if}}}}", nested("", 40)),
-            format!("{{{{#> indent content=n}}}}{}{{{{/indent}}}}{}", nested("", 10), nested("", 40)),
+            format!("{{{{> indent content=n}}}}{}{}", nested("", 10), nested("", 40)),
         ] {
             let error = render(&template).unwrap_err().to_string();
-            assert!(
-                error.starts_with("Failed to render field 'runtimeConfig': '") && error.contains("steps"),
-                "{error}"
-            );
+            let begins = "Failed to render field 'runtimeConfig': 'the templates of this update or start take too many";
+            assert!(error.starts_with(begins), "{error}");
         }
         assert_eq!(render(&nested("x", 4)).as_deref(), Ok(&*"x".repeat(81)), "what is reasonable is rendered");
     }
@@ -592,15 +698,18 @@ mod tests {
     #[test]
     fn parameters_inside_of_parameters_count_as_often_as_they_look_at_a_large_config() {
         let text = || ConfigItem::Text("x".repeat(4 * 1024 * 1024));
-        let equal = |times: usize| format!("{{{{#if (or {})}}}}{{{{/if}}}}", "(eq (len a0) 1)".repeat(times));
+        let equal = |times: usize| format!("{{{{#if (or {})}}}}{{{{/if}}}}", "(eq a0 @root/a0)".repeat(times));
         let error = render_with(1, text(), &equal(4_000)).unwrap_err().to_string();
         assert!(error.contains("steps"), "{error}");
         assert!(render_with(1, text(), &equal(2)).is_ok());
-        let named: String = (0..4_000).map(|number| format!(" k{number}=(len a0)")).collect();
-        for parameters in [named, " a0".repeat(4_000)] {
-            let error = render_with(1, text(), &format!("{{{{> indent{parameters}}}}}"));
+        let looked_up: String = (0..4_000).map(|number| format!(" k{number}=(eq a0 @root/a0)")).collect();
+        for parameters in [looked_up, " (eq a0 @root/a0)".repeat(4_000)] {
+            let error = render_with(1, text(), &format!("{{{{len a0{parameters}}}}}"));
             assert!(error.is_err_and(|error| error.to_string().contains("steps")), "{parameters:.20}");
         }
+        // What only looks at one place of it costs nothing more.
+        let short = format!("{{{{#if (or {})}}}}{{{{/if}}}}", "(eq (len a0) 1)".repeat(4_000));
+        assert!(render_with(1, text(), &short).is_ok());
     }
 
     #[test]
@@ -619,7 +728,7 @@ mod tests {
     fn copies_of_configs_for_many_workloads_of_one_update_are_counted() {
         let item = ConfigItem::Text("x".repeat(8 * 1024 * 1024));
         let templates = Templates::default();
-        let mut workload = Workload::new("A", "podman", "\\");
+        let mut workload = Workload::new("A", "podman", "\\{{x}}");
         workload.configs = [("a".to_owned(), "key".to_owned())].into();
         let workload = Arc::new(workload);
         let failed = (0..1_000).find_map(|_| templates.render(&workload, |_| Some(&item)).err());

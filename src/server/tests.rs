@@ -2,10 +2,13 @@
 
 mod agreement;
 mod events;
+mod floods;
 mod hooks;
 mod logs;
+mod many_masks;
 mod masks;
 mod peers;
+mod rights;
 mod updates;
 
 use super::*;
@@ -38,7 +41,7 @@ impl Cluster {
         let peer = PeerId(self.opened);
         let (outbox, reader) = outbox();
         self.readers.insert(peer, reader);
-        self.server.on_event(ServerEvent::Peer(PeerEvent::Opened { peer, hello, outbox }));
+        self.server.on_event(ServerEvent::Peer(PeerEvent::Opened { peer, hello, source: String::new(), outbox }));
         peer
     }
 

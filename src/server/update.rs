@@ -364,14 +364,7 @@ impl<'s> Patch<'s> {
     }
 
     fn apply(mut self, new: &Node, masks: &[String]) -> Result<StateChange, UpdateError> {
-        let mut applied = BTreeSet::new();
-        for mask in masks {
-            // What a mask has put stays as it is in `new` whatever other masks do, so once is enough. One without a
-            // value is cheap and followed again: it may lead nowhere now.
-            if applied.insert(mask) || new.at(&field_path::parts(mask)).is_none() {
-                field_path::apply(&mut self.tree, new, mask)?;
-            }
-        }
+        field_path::apply(&mut self.tree, new, masks.iter().map(String::as_str))?;
         Ok(StateChange { agent_tags: self.agent_tags(), ..self.change()? })
     }
 

@@ -1,19 +1,29 @@
 //! Requests of workloads on one connection of their agent: each has one answer, events come after it when they were
-//! asked for and until that is ended, and lead to what a fresh read says.
+//! asked for and until that is ended, and lead to what a fresh read says. What may not be asked is denied.
 //!
 //! Thread: the one of the test.
 
 use super::subscriber::Followed;
-use crate::model::messages::{Request, RequestContent, Response, ResponseContent};
+use crate::model::messages::{ReadState, Request, RequestContent, Response, ResponseContent};
 use crate::model::node::Node;
 use std::collections::BTreeMap;
+
+/// How denials begin.
+const DENIED: &str = "Access denied";
 
 /// What workloads asked on one connection.
 #[derive(Default)]
 pub struct Asked {
-    /// Not answered yet, and the masks of which events are asked for.
-    waiting: BTreeMap<String, Option<Vec<String>>>,
+    waiting: BTreeMap<String, Waiting>,
     following: BTreeMap<String, Followed>,
+}
+
+/// A request that is not answered yet.
+struct Waiting {
+    /// The masks of which events are asked for.
+    follows: Option<Vec<String>>,
+    /// Whether it was allowed when the server read it.
+    allowed: Option<bool>,
 }
 
 impl Asked {
@@ -23,7 +33,14 @@ impl Asked {
             RequestContent::CompleteState(read) if read.subscribe => Some(read.masks),
             _ => None,
         };
-        self.waiting.insert(id, follows);
+        self.waiting.insert(id, Waiting { follows, allowed: None });
+    }
+
+    /// The server reads a request now, which is `allowed` or not.
+    pub fn judged(&mut self, id: &str, allowed: bool) {
+        if let Some(waiting) = self.waiting.get_mut(id) {
+            waiting.allowed = Some(allowed);
+        }
     }
 
     /// Answers what is wrong with a response of the server.
@@ -40,8 +57,19 @@ impl Asked {
                 self.following.remove(id);
                 return None;
             }
+            // Rules have changed, and the workload is told that it follows nothing any more.
+            ResponseContent::Error(text) if text.starts_with(DENIED) && self.following.remove(id).is_some() => {
+                return None;
+            }
             content => {
-                if let Some(follows) = self.waiting.remove(id) {
+                if let Some(Waiting { follows, allowed }) = self.waiting.remove(id) {
+                    let denied = matches!(content, ResponseContent::Error(text) if text.starts_with(DENIED));
+                    if allowed == Some(denied) {
+                        return Some(format!("'{id}' is allowed: {denied}, and answered with {content:?}"));
+                    }
+                    if denied {
+                        return None;
+                    }
                     if let Some(masks) = follows {
                         let mut followed = Followed::new(masks);
                         let wrong = followed.take(content.clone());
@@ -58,6 +86,15 @@ impl Asked {
             }
         }
         Some(format!("an answer to '{id}', which nobody waits for: {content:?}"))
+    }
+
+    /// The id of one of those that follow something and are as asked.
+    pub fn first_of(&self, which: impl Fn(&Request) -> bool) -> Option<&str> {
+        let request = |id: &str, followed: &Followed| {
+            let read = ReadState { masks: followed.masks().to_vec(), subscribe: true };
+            Request { id: id.to_owned(), content: RequestContent::CompleteState(read) }
+        };
+        self.following.iter().find(|(id, followed)| which(&request(id, followed))).map(|(id, _)| id.as_str())
     }
 
     /// How many follow something.

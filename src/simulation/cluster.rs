@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::limits::RECONNECT_PAUSE;
 use crate::model::complete_state::DesiredState;
 use crate::model::execution_state::Phase;
-use crate::model::messages::{FromServer, Request, RequestContent, ResponseContent, ToServer};
+use crate::model::messages::{FromServer, Request, RequestContent, Response, ResponseContent, ToServer};
 use crate::model::names::{InstanceName, Name};
 use crate::server::{ServerEvent, ServerLoop};
 use crate::wire::inbox_budget::Room;
@@ -162,7 +162,8 @@ impl Cluster {
             commanders: 1 << 32,
             subscribers: Vec::new(),
             disk,
-            folder: "/nonexistent/ankaios-simulation".into(),
+            // Nothing can be made there, so that workloads have no pipes: what they ask is put where these would.
+            folder: "/proc/nowhere/ankaios-simulation".into(),
         };
         (0..subscribers).for_each(|_| cluster.subscribe());
         cluster
@@ -311,6 +312,7 @@ impl Cluster {
                     // Now: the container may be another one when the scheduler comes to it.
                     if let SchedulerEvent::State(report) = &event {
                         self.violations.extend(node.orders.check_ready(report, life.number, &node.engine));
+                        self.violations.extend(node.orders.check_end(report));
                     }
                     let _ = life.inbox.send(event); // The other end is part of the same life.
                 }
@@ -362,14 +364,15 @@ impl Cluster {
                 let hello = PeerHello::Agent { name, tags: BTreeMap::new() };
                 self.note_opened(stream);
                 self.network.opened(stream, self.server.is_some().then_some(reader));
-                self.tell_server(PeerEvent::Opened { peer, hello, outbox });
+                self.tell_server(PeerEvent::Opened { peer, hello, source: String::new(), outbox });
             }
             StreamWork::Up => {
                 if let Some(message) = self.network.take_up(stream) {
                     self.trace.line(|| format!("server: stream {} says {}", stream.0, Trace::message(&message)));
                     self.note_reported(stream, &message);
-                    let heard = self.speaks.get(&self.network.node(stream)) == Some(&stream);
-                    self.tell_server_judged(heard, peer, message);
+                    let node = self.network.node(stream);
+                    let heard = self.speaks.get(&node) == Some(&stream);
+                    self.tell_server_judged(heard, peer, Some(node), message);
                 }
             }
             StreamWork::Pump => self.network.pump(stream),
@@ -378,6 +381,9 @@ impl Cluster {
                 if let (Some(message), Some(life)) = (self.network.take_down(stream), &node.life) {
                     if let FromServer::Response(response) = &message {
                         self.violations.extend(node.asked.check(response));
+                        if let Some((workload, id)) = response.id.split_once('@') {
+                            life.requests.answered(workload, &Response { id: id.to_owned(), ..response.clone() });
+                        }
                     }
                     life.inbox.send(SchedulerEvent::Server(message)).unwrap();
                 }
@@ -433,20 +439,38 @@ impl Cluster {
     fn tell_server(&mut self, event: PeerEvent) {
         if let Some(server) = &mut self.server {
             server.on_event(ServerEvent::Peer(event));
+            server.on_event(ServerEvent::Room);
             self.wishes.forget_gone(server);
             self.network.server_spoke();
         }
     }
 
-    /// What somebody says to the server, which `heard` says whether it still listens to.
-    fn tell_server_judged(&mut self, heard: bool, peer: PeerId, message: ToServer) {
-        let ToServer::Request(Request { content: RequestContent::UpdateState(update), .. }) = &message else {
+    /// What somebody says to the server, which `heard` says whether it still listens to; through the agent of `node`, or
+    /// as a commander.
+    fn tell_server_judged(&mut self, heard: bool, peer: PeerId, node: Option<usize>, message: ToServer) {
+        let ToServer::Request(request) = &message else {
             return self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
         };
-        let (update, before) = (heard.then(|| update.clone()), self.server.as_ref().map(Before::of));
+        let allowed = match (node, &self.server) {
+            (Some(node), Some(server)) => {
+                let node = &mut self.nodes[node];
+                let allowed = self.wishes.may_ask(server, &node.name, request);
+                if node.stream.is_some_and(|stream| stream.0 == peer.0) {
+                    node.asked.judged(&request.id, allowed);
+                }
+                allowed
+            }
+            _ => true,
+        };
+        let RequestContent::UpdateState(update) = &request.content else {
+            return self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
+        };
+        let update = (heard && allowed).then(|| update.clone());
+        let before = self.server.as_ref().map(Before::of);
         self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
         if let (Some(server), Some(before)) = (&self.server, before) {
             self.violations.extend(self.wishes.judge(&before, update.as_ref(), server));
+            self.violations.extend(self.forbidden_subscription());
         }
     }
 
@@ -457,9 +481,9 @@ impl Cluster {
         self.commanders += 1;
         let peer = PeerId(self.commanders);
         let (outbox, reader) = outbox();
-        self.tell_server(PeerEvent::Opened { peer, hello: PeerHello::Commander, outbox });
+        self.tell_server(PeerEvent::Opened { peer, hello: PeerHello::Commander, source: String::new(), outbox });
         let request = Request { id: "r".to_owned(), content };
-        self.tell_server_judged(true, peer, ToServer::Request(request));
+        self.tell_server_judged(true, peer, None, ToServer::Request(request));
         let answer = std::iter::from_fn(|| reader.try_next()).last();
         self.tell_server(PeerEvent::Message { peer, message: ToServer::Goodbye, room: Room::default() });
         match answer {
@@ -472,15 +496,15 @@ impl Cluster {
         }
     }
 
-    /// A workload of a node asks something over its control interface, which was allowed to. What comes back is
-    /// checked; while the agent is away from the server, requests wait.
+    /// A workload of a node asks something through its agent, which does not look at its rules here: the server has to.
+    /// What comes back is checked; while the agent is away from the server, requests wait.
     pub fn workload_asks(&mut self, index: usize, workload: &str, content: RequestContent) {
         self.commanders += 1;
         let node = &mut self.nodes[index];
         let Some(life) = &node.life else { return };
         let request = Request { id: format!("{workload}@{}", self.commanders), content };
         self.trace.line(|| format!("{}: a workload asks '{}'", node.name, request.id));
-        let _ = life.requests.put_request(&workload.into(), request); // No room: it is told to wait.
+        let _ = life.requests.put_request(&workload.into(), request, Duration::ZERO); // No room: it is told to wait.
     }
 
     // ------------------------------------------------------------- subscribers
@@ -494,7 +518,7 @@ impl Cluster {
         let subscriber = Subscriber::new(reader, peer, kind, self.clock.now());
         let request = subscriber.request();
         self.subscribers.push(subscriber);
-        self.tell_server(PeerEvent::Opened { peer, hello: PeerHello::Commander, outbox });
+        self.tell_server(PeerEvent::Opened { peer, hello: PeerHello::Commander, source: String::new(), outbox });
         self.tell_server(PeerEvent::Message { peer, message: ToServer::Request(request), room: Room::default() });
     }
 
@@ -632,13 +656,15 @@ impl Cluster {
 
     /// Answers what is larger than anything explains: nothing may be left of what is gone.
     pub fn leaks(&self) -> Option<String> {
-        let [peers, names, stopping, waiting, states] = self.server.as_ref()?.sizes();
+        let [peers, names, stopping, waiting, states, rights] = self.server.as_ref()?.sizes();
         let streams = self.nodes.iter().filter(|node| node.stream.is_some()).count() + self.subscribers.len();
         if peers != streams || names != streams {
             return Some(format!("the server knows {peers} streams with {names} names, there are {streams}"));
         }
-        if stopping > states || waiting > states {
-            return Some(format!("the server remembers {stopping} stops and {waiting} deletes of {states} states"));
+        if stopping > states || waiting > states || rights > states {
+            return Some(format!(
+                "the server remembers {stopping} stops, {waiting} deletes and {rights} rights of {states} states"
+            ));
         }
         self.forgotten_subscriptions().or_else(|| self.nodes.iter().find_map(Node::leaks))
     }
@@ -655,6 +681,17 @@ impl Cluster {
         }
         let (others, there_are) = (subscribed.values().sum::<usize>(), self.subscribers.len());
         (others != there_are).then(|| format!("{there_are} commanders have {others} subscriptions"))
+    }
+
+    /// Answers which workload follows what it may not read any more.
+    fn forbidden_subscription(&self) -> Option<String> {
+        let server = self.server.as_ref()?;
+        self.nodes.iter().find_map(|node| {
+            let peer = PeerId(node.stream?.0);
+            let forbidden = |request: &Request| !self.wishes.may_ask(server, &node.name, request);
+            let told = node.asked.first_of(|request| server.is_subscribed(peer, &request.id) && forbidden(request));
+            told.map(|id| format!("'{id}' of {} follows what it may not read", node.name))
+        })
     }
 
     /// Answers what is stored in place of the desired state while nothing is being written.

@@ -28,10 +28,14 @@ pub struct Disturbances {
     pub departures: u32,
     /// Something else breaks at once.
     pub storms: u32,
+    /// A new configuration has `--rm`.
+    pub self_removals: u32,
 }
 
 /// Kinds that there were not from the begin. A seed without them does what it did before there were any.
 pub const NEWER: [&str; 4] = ["server_pauses", "manifests", "departures", "storms"];
+/// As [`NEWER`], for those that came after them.
+pub const NEWEST: [&str; 2] = ["strange_ends", "self_removals"];
 
 impl Disturbances {
     /// Each seed has only some kinds of faults: what happens rarely would otherwise drown in what happens often.
@@ -40,7 +44,7 @@ impl Disturbances {
         let up_to = |random: &mut fastrand::Rng, most: u32| if random.bool() { random.u32(0..=most) } else { 0 };
         let mut old = |most| up_to(random, most);
         let mut new = |most| up_to(&mut newer, most);
-        Self {
+        let mut disturbances = Self {
             engine: EngineFaults {
                 start_fails: old(50),
                 start_half_done: old(30),
@@ -52,6 +56,7 @@ impl Disturbances {
                 list_misses: old(50),
                 checks_fail: old(30),
                 list_lies: old(10),
+                strange_ends: 0,
             },
             slow_network: old(20),
             cuts: old(20),
@@ -67,11 +72,14 @@ impl Disturbances {
             manifests: new(60),
             departures: new(40),
             storms: new(70),
-        }
+            self_removals: new(30),
+        };
+        disturbances.engine.strange_ends = up_to(&mut newer, 30);
+        disturbances
     }
 
     /// Each kind of fault by its name.
-    pub fn kinds(&mut self) -> [(&'static str, &mut u32); 24] {
+    pub fn kinds(&mut self) -> [(&'static str, &mut u32); 26] {
         let Self {
             engine,
             slow_network,
@@ -88,6 +96,7 @@ impl Disturbances {
             manifests,
             departures,
             storms,
+            self_removals,
         } = self;
         [
             ("start_fails", &mut engine.start_fails),
@@ -114,6 +123,8 @@ impl Disturbances {
             ("manifests", manifests),
             ("departures", departures),
             ("storms", storms),
+            ("strange_ends", &mut engine.strange_ends),
+            ("self_removals", self_removals),
         ]
     }
 }

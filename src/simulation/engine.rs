@@ -4,6 +4,7 @@
 //! Thread: the one of the test. A call is what one child process of the agent does: it acts at some point and ends
 //! later; when its agent is killed it goes on. Two runtimes share a node and know nothing of each other's containers.
 
+mod ends;
 mod starts;
 
 use super::manual_clock::ManualClock;
@@ -14,8 +15,9 @@ use crate::clock::Clock;
 use crate::limits::{LISTING_MAX, REMOVE_MAX, STOP_GRACE};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::{InstanceName, Name};
-use crate::model::workload::{RestartPolicy, Workload};
+use crate::model::workload::Workload;
 use crate::runtime::{ContainerId, ListedContainer, MainProcess, NewContainer, RuntimeError};
+pub use ends::removes_itself;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -46,6 +48,8 @@ pub struct EngineFaults {
     pub checks_fail: u32,
     /// A listing shows a container in a state that it has not.
     pub list_lies: u32,
+    /// A container that ended is in a state for a while that nobody knows.
+    pub strange_ends: u32,
 }
 
 /// What a child process of the agent does.
@@ -123,6 +127,12 @@ pub struct Container {
     denied_until: Option<Instant>,
     /// The life of the agent that stopped it last, whether it still ran or not.
     stopped_by: Option<u64>,
+    /// It was started with `--rm`.
+    removes_itself: bool,
+    /// Then it is gone.
+    vanishes_at: Option<Instant>,
+    /// Until then listings show a state of its end that nobody knows.
+    strange_until: Option<Instant>,
 }
 
 impl Container {
@@ -185,8 +195,8 @@ struct World {
     listed: BTreeSet<(u64, Name)>,
     /// When a life first asked for containers.
     asked: BTreeMap<u64, Instant>,
-    /// Containers beside which a life has started their workload because of that: they are removed once they are known,
-    /// while the workload, which may be restarted at any time, goes on.
+    /// Containers beside which a life has begun to start their workload because of that: the call that is under way when
+    /// they become known goes on. After it the workload is not started again before they are removed.
     given_up: BTreeSet<(u64, ContainerId)>,
     violations: Vec<String>,
 }
@@ -404,6 +414,7 @@ impl SimEngine {
         for container in world.containers.values_mut() {
             if container.phase() == Phase::Running {
                 container.doing = Doing::Ended { code: 255, shown_from: now };
+                container.vanishes_at = container.removes_itself.then_some(now);
             }
         }
     }
@@ -554,7 +565,8 @@ impl World {
             Doing::Running { until: Some((at, _)), .. } => Some(at),
             _ => None,
         });
-        acts.chain(ends).min()
+        let vanish = self.containers.values().filter_map(|container| container.vanishes_at);
+        acts.chain(ends).chain(vanish).min()
     }
 
     fn take_due(&mut self) {
@@ -569,22 +581,12 @@ impl World {
                 _ => None,
             };
             let found = self.containers.iter().find_map(|(id, container)| Some((id.clone(), ends(container)?)));
-            let Some((id, code)) = found else { return };
-            self.end(&id, code);
+            match found {
+                Some((id, code)) => self.end(&id, code),
+                None if self.take_vanished(at) => {}
+                None => return,
+            }
         }
-    }
-
-    fn end(&mut self, id: &ContainerId, code: i64) {
-        let lag = self.millis(0..400);
-        let Some(container) = self.containers.get_mut(id) else { return };
-        if !matches!(container.doing, Doing::Running { .. }) {
-            return;
-        }
-        let (short, pid) = (container.instance.short(), container.pid);
-        container.doing = Doing::Ended { code, shown_from: self.clock.now() + lag };
-        self.trace.line(|| format!("engine: '{short}' ends with {code}"));
-        let ended = self.watches.extract_if(.., |watch| watch.pid == pid).map(|watch| (watch.caller, watch.key));
-        self.ended.extend(ended);
     }
 
     /// A listing may miss what a call is just creating, but not what a dead one has created.
@@ -673,6 +675,9 @@ impl World {
             leftover: true,
             denied_until: None,
             stopped_by: None,
+            removes_itself: removes_itself(&new.workload.runtime_config),
+            vanishes_at: None,
+            strange_until: None,
         };
         self.removed_by_hand.remove(&new.instance);
         self.ready.starts_anew(new);
@@ -699,49 +704,19 @@ impl World {
             return Ok(Answer::Id(id.clone())); // A listing may have said that it does not.
         }
         (container.doing, container.pid, container.started_by) = (doing, pid, caller.life);
-        container.stopped_by = None;
+        (container.stopped_by, container.vanishes_at, container.strange_until) = (None, None, None);
         self.ready.starts_anew(new);
         Ok(Answer::Id(id.clone()))
-    }
-
-    fn remove(&mut self, id: &ContainerId) -> Result<Answer, RuntimeError> {
-        if self.containers.get(id).is_some_and(|container| container.phase() == Phase::Running) {
-            return Err(failed("the container is running"));
-        }
-        if let Some(container) = self.containers.remove(id) {
-            let lingers = if self.calm { Duration::ZERO } else { self.millis(0..3_000) };
-            self.lingers.insert(container.instance, self.clock.now() + lingers);
-        }
-        Ok(Answer::Done)
-    }
-
-    /// The first word of the configuration says how the program ends.
-    fn running(&mut self, workload: &Workload) -> Doing {
-        let since = self.clock.now();
-        let restarts = |code| match workload.restart_policy {
-            RestartPolicy::Always => true,
-            RestartPolicy::OnFailure => code != 0,
-            RestartPolicy::Never => false,
-        };
-        let code = match workload.runtime_config.split(' ').next() {
-            Some("exit0") => 0,
-            Some("exit1") => 1,
-            _ => return Doing::Running { since, until: None },
-        };
-        if self.calm && restarts(code) {
-            return Doing::Running { since, until: None };
-        }
-        let runs_for = self.millis(0..8_000);
-        Doing::Running { since, until: Some((since + runs_for, code)) }
     }
 
     fn list(&mut self, runtime: &Name) -> Vec<ListedContainer> {
         let mut listed = self.list_truly(runtime);
         for container in &mut listed {
             if self.happens(self.faults.list_lies) {
+                let ended = self.containers.get(&container.id).map(|container| container.exited(1));
                 let lies = [
                     ExecutionState::plain(Phase::Running),
-                    ExecutionState::exited(1),
+                    ended.unwrap_or_else(|| ExecutionState::exited(1)),
                     ExecutionState::with_info(Phase::FailedUnknown, "?"),
                 ];
                 container.state = lies[self.random.usize(..lies.len())].clone();
@@ -763,11 +738,7 @@ impl World {
         let shown = self.containers.iter().filter(|(_, found)| found.runtime == *runtime && found.listed_from <= now);
         shown
             .map(|(id, container)| {
-                let state = match container.doing {
-                    Doing::Created => ExecutionState::with_info(Phase::PendingStarting, "created"),
-                    Doing::Ended { code, shown_from } if shown_from <= now => ExecutionState::exited(code),
-                    Doing::Running { .. } | Doing::Ended { .. } => ExecutionState::plain(Phase::Running),
-                };
+                let state = container.shown(now);
                 let process = MainProcess { container: id.clone(), pid: container.pid };
                 ListedContainer {
                     id: id.clone(),
@@ -775,6 +746,7 @@ impl World {
                     processes: if state.phase == Phase::Running { vec![process] } else { Vec::new() },
                     state,
                     ended_at: None,
+                    in_pod: false,
                 }
             })
             .collect()

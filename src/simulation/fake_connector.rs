@@ -5,6 +5,7 @@
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::LogsRequest;
 use crate::model::names::InstanceName;
+use crate::model::workload::Workload;
 use crate::runtime::log_reader::LogCall;
 use crate::runtime::{
     CallWatch, ContainerId, ListedContainer, MainProcess, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError,
@@ -65,6 +66,8 @@ struct World {
     /// Workloads whose containers cannot be deleted.
     stuck: BTreeSet<String>,
     during_next_create: Option<Box<dyn FnOnce() + Send>>,
+    /// What was noted of each instance.
+    noted: BTreeMap<InstanceName, ContainerId>,
 }
 
 /// One container.
@@ -76,6 +79,8 @@ pub struct FakeContainer {
     pub state: ExecutionState,
     /// When it ended.
     pub ended_at: Option<u64>,
+    /// Whether it is one of a pod.
+    pub in_pod: bool,
     /// What it was created with.
     pub new: Option<NewContainer>,
 }
@@ -148,6 +153,24 @@ impl FakeEngine {
         self.world().containers.get_mut(id).unwrap().state = state;
     }
 
+    /// Makes it one of a pod.
+    pub fn put_into_pod(&self, id: &ContainerId) {
+        self.world().containers.get_mut(id).unwrap().in_pod = true;
+    }
+
+    /// Notes the container, as if an earlier agent had.
+    pub fn note(&self, id: &ContainerId) {
+        let mut world = self.world();
+        let instance = world.containers[id].instance.clone();
+        world.noted.insert(instance, id.clone());
+    }
+
+    /// What was noted of the instance.
+    #[must_use]
+    pub fn noted(&self, instance: &InstanceName) -> Option<ContainerId> {
+        self.world().noted.get(instance).cloned()
+    }
+
     /// Says when a container ended.
     pub fn set_ended_at(&self, id: &ContainerId, ended_at: u64) {
         self.world().containers.get_mut(id).unwrap().ended_at = Some(ended_at);
@@ -183,6 +206,7 @@ impl FakeEngine {
             state: container.state.clone(),
             processes: Vec::new(),
             ended_at: container.ended_at,
+            in_pod: container.in_pod,
         })
         .collect()
     }
@@ -192,7 +216,7 @@ impl World {
     fn add(&mut self, instance: &InstanceName, state: ExecutionState, new: Option<NewContainer>) -> ContainerId {
         self.created += 1;
         let id = ContainerId(format!("{:064x}", self.created).into());
-        let container = FakeContainer { instance: instance.clone(), state, ended_at: None, new };
+        let container = FakeContainer { instance: instance.clone(), state, ended_at: None, in_pod: false, new };
         self.containers.insert(id.clone(), container);
         id
     }
@@ -253,14 +277,16 @@ impl RuntimeConnector for FakeConnector {
             }
         }
         let mut world = self.engine.world();
-        let in_use = world.containers.values().any(|container| container.instance.short() == new.instance.short());
+        // Containers of pods have other names.
+        let has_name = |one: &FakeContainer| !one.in_pod && one.instance.short() == new.instance.short();
+        let in_use = world.containers.values().any(has_name);
         match fault {
             Some(Fault::Unsupported) => return Err(RuntimeError::Unsupported("it will never work".to_owned())),
             Some(Fault::IsMissing) => return Err(RuntimeError::NotInstalled(FAILURE.to_owned())),
             Some(Fault::Fails) => return Err(failed()),
             _ if in_use => {
                 // As the trait says, a failed create leaves nothing of its instance behind.
-                world.containers.retain(|_, container| container.instance != new.instance);
+                world.containers.retain(|_, container| container.instance != new.instance || container.in_pod);
                 return Err(RuntimeError::Failed("the name is already in use".to_owned()));
             }
             _ => {}
@@ -340,13 +366,21 @@ impl RuntimeConnector for FakeConnector {
         Ok(ProbeTarget { program: "fake", container: Some(id.0.to_string()), processes })
     }
 
-    fn find(&mut self, instance: &InstanceName) -> Result<Vec<ContainerId>, RuntimeError> {
+    fn find(&mut self, instance: &InstanceName, _wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {
         let mut world = self.engine.world();
         if world.begin(Call::Find, format!("find {}", instance.workload)).is_some() {
             return Err(failed());
         }
         let found = world.containers.iter().filter(|(_, container)| container.instance == *instance);
         Ok(found.map(|(id, _)| id.clone()).collect())
+    }
+
+    fn note(&mut self, instance: &InstanceName, id: &ContainerId) {
+        self.engine.world().noted.insert(instance.clone(), id.clone());
+    }
+
+    fn is_noted(&self, instance: &InstanceName, id: &ContainerId) -> bool {
+        self.engine.world().noted.get(instance) == Some(id)
     }
 
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {

@@ -4,7 +4,7 @@
 //!
 //! Thread: the one of the test.
 
-use super::engine::SimEngine;
+use super::engine::{SimEngine, removes_itself};
 use super::life::Tasks;
 use super::manual_clock::ManualClock;
 use crate::agent::agent_manager::{AgentManager, SchedulerEvent};
@@ -29,8 +29,15 @@ struct Delete {
     conditions: BTreeMap<String, DeleteCondition>,
     /// They were met at some time since it came.
     may_stop: bool,
-    /// What it is about: instances that were wanted before, with their runtimes.
-    of: Vec<(InstanceName, Name)>,
+    /// What it is about: what was wanted before.
+    of: Vec<AddedWorkload>,
+}
+
+impl Delete {
+    /// Instances with their runtimes.
+    fn containers(&self) -> impl Iterator<Item = (InstanceName, Name)> {
+        self.of.iter().map(|added| (added.instance.clone(), added.workload.runtime.clone()))
+    }
 }
 
 /// The orders of one life.
@@ -102,6 +109,12 @@ impl Orders {
             Some(SchedulerEvent::ServerGone) => self.foreign.values_mut().for_each(|(_, is_stale)| *is_stale = true),
             Some(SchedulerEvent::Server(FromServer::ServerHello(added))) => {
                 self.foreign.retain(|_, (_, is_stale)| !*is_stale);
+                // What was wanted again as it is does not wait any more; a hello that takes it back has no conditions.
+                let orders = || self.orders.iter().filter(|order| order.current).map(|order| &order.added);
+                let wanted_again = |name: &Name, delete: &Delete| {
+                    orders().any(|added| added.instance.workload == *name && delete.of.contains(added))
+                };
+                self.deletes.retain(|name, delete| !wanted_again(name, delete));
                 let keep = |order: &Order| added.contains(&order.added);
                 self.orders.iter_mut().for_each(|order| order.ends |= !keep(order));
                 for added in added {
@@ -120,7 +133,7 @@ impl Orders {
                     let mut of = waiting.map(|earlier| earlier.of).unwrap_or_default();
                     let known = self.orders.iter().filter(|order| order.current).map(|order| &order.added);
                     let known = known.filter(|added| added.instance.workload == *name);
-                    of.extend(known.map(|added| (added.instance.clone(), added.workload.runtime.clone())));
+                    of.extend(known.cloned());
                     let delete = Delete { conditions: deleted.dependencies.clone(), may_stop: false, of };
                     self.deletes.insert(name.clone(), delete);
                     self.delete_conditions.insert(name.clone(), deleted.dependencies.clone());
@@ -197,7 +210,7 @@ impl Orders {
             let mut conditions = delete.conditions.iter();
             delete.may_stop = conditions.all(|(name, condition)| known.may_stop(name, *condition));
             if delete.may_stop {
-                self.stopping.extend(delete.of.iter().cloned());
+                self.stopping.extend(delete.containers());
             }
         }
     }
@@ -211,7 +224,7 @@ impl Orders {
         if self.stopping.contains(&(instance.clone(), runtime.clone())) {
             return None;
         }
-        let wanted_before = delete.of.iter().any(|(of, its_runtime)| of == instance && its_runtime == runtime);
+        let wanted_before = delete.containers().any(|(of, its_runtime)| of == *instance && its_runtime == *runtime);
         wanted_before.then(|| format!("'{instance}' is stopped before what it waits for: {:?}", delete.conditions))
     }
 
@@ -252,9 +265,23 @@ impl Orders {
         early.then(|| format!("'{instance}' is said to run and is not known to be ready"))
     }
 
+    /// Whether a control loop knows how a workload ended that removes itself: nobody else would, it is up to chance.
+    pub fn check_end(&self, WorkloadState { instance, state }: &WorkloadState) -> Option<String> {
+        let knows = state.phase == Phase::Succeeded || state.additional_info.starts_with("Exit code");
+        let removes =
+            |order: &Order| order.added.instance == *instance && removes_itself(&order.added.workload.runtime_config);
+        let wrong = knows && self.orders.iter().any(removes);
+        wrong.then(|| format!("'{instance}' removes itself and is said to have ended as {state}"))
+    }
+
     /// Whether a create or start is against its dependencies.
     pub fn check_start(&mut self, instance: &InstanceName, workload: &Arc<Workload>) -> Option<String> {
         self.stopping.remove(&(instance.clone(), workload.runtime.clone()));
+        // A new form of the instance that was to be replaced: there was nothing to stop, or nothing any more.
+        let started = AddedWorkload { instance: instance.clone(), workload: workload.clone() };
+        if self.orders.iter().any(|order| order.current && order.added == started) {
+            self.deletes.retain(|name, delete| *name != instance.workload || delete.of.contains(&started));
+        }
         let mut equal =
             self.orders.iter().filter(|order| order.added.instance == *instance && order.added.workload == *workload);
         if equal.any(|order| order.may_start) {
@@ -374,6 +401,34 @@ mod tests {
         assert!(!told.may_stop(&w), "it was started again since");
     }
 
+    /// Seeds 2008032 and 2013391: deletes of a hello have no conditions, only what waits already goes on waiting.
+    #[test]
+    fn what_a_hello_takes_back_may_stop_unless_its_delete_waits() {
+        let w = wanted("run 0", None);
+        let mut workload = (*w.workload).clone();
+        workload.tags.insert("tag".to_owned(), "1".to_owned());
+        let changed = AddedWorkload { instance: w.instance.clone(), workload: Arc::new(workload) };
+        let taken_back = |told: &mut Told| told.event(SchedulerEvent::Server(FromServer::ServerHello(Vec::new())));
+        let mut told = Told::new();
+        told.plan(&[&w], &[]);
+        told.plan(&[&changed], &[(&w, &["user"])]);
+        taken_back(&mut told);
+        assert!(!told.may_stop(&w), "it waits");
+        let mut told = Told::new();
+        told.plan(&[&w], &[]);
+        told.plan(&[&changed], &[(&w, &["user"])]);
+        told.plan(&[&w], &[(&changed, &["user"])]);
+        assert!(!told.may_stop(&w));
+        taken_back(&mut told);
+        assert!(told.may_stop(&w), "it was wanted as it is after all");
+        let mut told = Told::new();
+        told.plan(&[&w], &[]);
+        told.plan(&[&changed], &[(&w, &["user"])]);
+        assert!(told.may_start(&changed));
+        taken_back(&mut told);
+        assert!(told.may_stop(&changed), "there was nothing to replace");
+    }
+
     /// Seed 1331: a delete is about what was wanted when it came, not about what an earlier one lets stop.
     #[test]
     fn a_delete_that_waits_is_not_about_what_an_earlier_one_lets_stop() {
@@ -405,6 +460,7 @@ mod tests {
             state: ExecutionState::plain(Phase::Running),
             processes: Vec::new(),
             ended_at: None,
+            in_pod: false,
         };
         told.event(SchedulerEvent::Listed { runtime: "podman".into(), result: Ok(vec![found]) });
         assert!(told.may_start(&unmet), "a listing has shown it as running");

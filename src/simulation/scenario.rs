@@ -9,6 +9,7 @@ use super::manual_clock::ManualClock;
 use super::settled::unsettled;
 use super::trace::Trace;
 use crate::clock::Clock;
+use crate::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
 use crate::model::complete_state::{DesiredState, Rendering};
 use crate::model::messages::{ReadState, RequestContent, UpdateState};
 use crate::model::names::Name;
@@ -203,6 +204,8 @@ impl Scenario {
     fn workload_asks(&mut self) {
         let node = self.random.usize(..self.cluster.nodes.len());
         let (_, workload) = self.any_name();
+        // Mostly where it is; who is not there, or not any more, has to be denied.
+        let node = if self.peek(8) > 0 { self.home_of(&workload).unwrap_or(node) } else { node };
         let content = if self.random.bool() {
             let masks =
                 vec![["workloadStates", "desiredState.workloads.w2", "agents"][self.random.usize(..3)].to_owned()];
@@ -274,6 +277,28 @@ impl Scenario {
         Some((UpdateState { new_state: Some(Ok(tree)), masks }, desired))
     }
 
+    /// A number below `end` without drawing one, so that seeds do what they did without this choice.
+    fn peek(&self, end: u8) -> u8 {
+        self.random.clone().u8(0..end)
+    }
+
+    /// The node that a workload is for.
+    fn home_of(&self, workload: &str) -> Option<usize> {
+        let agent = &self.cluster.server.as_ref()?.view().effective.get(workload)?.instance.agent;
+        self.cluster.nodes.iter().position(|node| node.name == *agent)
+    }
+
+    /// What a workload may ask: mostly everything.
+    fn any_access(&self) -> ControlInterfaceAccess {
+        let (operation, masks): (Operation, &[&str]) = match self.peek(10) {
+            0 => return ControlInterfaceAccess::default(),
+            1 | 2 => (Operation::Read, &["agents", "desiredState.workloads.w2"]),
+            _ => (Operation::ReadWrite, &["*"]),
+        };
+        let filter_masks = masks.iter().map(|mask| (*mask).to_owned()).collect();
+        ControlInterfaceAccess { allow_rules: vec![AccessRule::State { operation, filter_masks }], deny_rules: vec![] }
+    }
+
     fn any_name(&mut self) -> (usize, Name) {
         let index = self.random.usize(0..6);
         (index, format!("w{index}").into())
@@ -285,6 +310,7 @@ impl Scenario {
         workload.runtime_config = self.any_config();
         workload.restart_policy = RestartPolicy::ALL[self.random.usize(..3)];
         self.set_dependencies(index, &mut workload);
+        workload.control_interface_access = self.any_access();
         workload
     }
 
@@ -300,6 +326,9 @@ impl Scenario {
             _ => {
                 workload.tags.insert("tag".to_owned(), self.random.u8(0..3).to_string());
             }
+        }
+        if self.peek(3) == 0 {
+            workload.control_interface_access = self.any_access();
         }
         workload
     }
@@ -323,9 +352,10 @@ impl Scenario {
     fn any_config(&mut self) -> Arc<str> {
         let program = ["run", "run", "run", "exit0", "exit0", "exit1", "bad"][self.random.usize(..7)];
         let number = self.random.u8(0..2);
+        let removes_itself = if self.happens(self.disturbances.self_removals) { " rm" } else { "" };
         let block = LIFECYCLES[self.random.usize(..LIFECYCLES.len())];
         let lifecycle = if block.is_empty() { String::new() } else { format!("\nlifecycle: {block}") };
-        format!("{program} : {number}{lifecycle}").into()
+        format!("{program} : {number}{removes_itself}{lifecycle}").into()
     }
 
     /// Mostly on workloads before it, so that there are few cycles.

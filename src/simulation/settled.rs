@@ -4,7 +4,7 @@
 //! Thread: the one of the test.
 
 use super::cluster::{Cluster, Node};
-use super::engine::Container;
+use super::engine::{Container, removes_itself};
 use super::life::RUNTIMES;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::AddedWorkload;
@@ -145,7 +145,7 @@ fn workload(nodes: &[Node], added: &AddedWorkload, effective: &Effective, states
             Phase::PendingStartingFailed => {
                 workload.runtime_config.starts_with("bad") || !RUNTIMES.contains(&&*workload.runtime)
             }
-            Phase::FailedLost => node.engine.is_removed_by_hand(instance),
+            Phase::FailedLost => node.engine.is_removed_by_hand(instance) || removes_itself(config),
             _ => false,
         },
     };

@@ -8,6 +8,7 @@ use super::manual_clock::ManualClock;
 use crate::clock::Clock;
 use crate::model::messages::LogsRequest;
 use crate::model::names::InstanceName;
+use crate::model::workload::Workload;
 use crate::runtime::log_reader::LogCall;
 use crate::runtime::{
     CallWatch, ContainerId, ListedContainer, NewContainer, RuntimeConnector, RuntimeError, Unwatched,
@@ -54,7 +55,7 @@ impl SimConnector {
 
     /// Whatever a create or start that failed has left is removed and the first error kept.
     fn clean_up(&mut self, instance: &InstanceName, existing: Option<&ContainerId>) {
-        let mut ids = self.find(instance).unwrap_or_default();
+        let mut ids = self.find(instance, None).unwrap_or_default();
         if let Some(id) = existing
             && !ids.contains(id)
         {
@@ -122,7 +123,7 @@ impl RuntimeConnector for SimConnector {
         self.change(Action::Stop(id.clone())).map(drop)
     }
 
-    fn find(&mut self, instance: &InstanceName) -> Result<Vec<ContainerId>, RuntimeError> {
+    fn find(&mut self, instance: &InstanceName, _wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {
         let listed = self.list()?.into_iter();
         Ok(listed.filter(|container| container.instance == *instance).map(|container| container.id).collect())
     }

@@ -1,7 +1,7 @@
 //! Runs the simulation with a fixed set of seeds and some fresh ones, with `ANKAIOS_SIM_SEEDS` seeds from
 //! `ANKAIOS_SIM_FIRST` on, or with the one of `ANKAIOS_SIM_SEED`, less what `ANKAIOS_SIM_WITHOUT` names.
 
-use super::disturbances::{Disturbances, NEWER};
+use super::disturbances::{Disturbances, NEWER, NEWEST};
 use super::scenario::{LeftOut, ROUNDS_MAX};
 use super::shrink::{run, shrink};
 use crate::clock::{Clock, SystemClock};
@@ -16,7 +16,10 @@ const FRESH: u64 = 20;
 /// not when they did.
 const FOUND: [u64; 11] = [22362, 22654, 22823, 23561, 23784, 50420, 52498, 57895, 800136, 810084, 3294621808303364555];
 /// Seeds that have found something since then.
-const FOUND_SINCE: [u64; 9] = [70236, 70979, 80475, 86232, 90806, 800109, 810495, 900272, 900351];
+const FOUND_SINCE: [u64; 16] = [
+    70236, 70979, 80475, 86232, 90806, 770985, 800109, 810495, 900272, 900351, 1202390, 1204185, 2008032, 2010618,
+    2013391, 2023933,
+];
 /// Events shown of a seed that failed.
 const SHOWN: usize = 200;
 /// Seeds named of those that failed.
@@ -38,8 +41,9 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 fn found_without(seed: u64) -> LeftOut {
-    let newer = FOUND.contains(&seed).then(|| NEWER.map(str::to_owned));
-    LeftOut { faults: newer.into_iter().flatten().collect(), ..LeftOut::default() }
+    let newer = if FOUND.contains(&seed) { NEWER.as_slice() } else { &[] };
+    let newest = if !newer.is_empty() || FOUND_SINCE.contains(&seed) { NEWEST.as_slice() } else { &[] };
+    LeftOut { faults: newer.iter().chain(newest).map(|name| (*name).to_owned()).collect(), ..LeftOut::default() }
 }
 
 /// Names of faults and numbers of rounds, with commas between them.

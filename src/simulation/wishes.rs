@@ -1,10 +1,12 @@
-//! What commanders and workloads asked for, worked out here once more: which state that is, whether it is refused, and
-//! what deletes have to wait for. The server is judged by it, not by what it says of itself.
+//! What commanders and workloads asked for, worked out here once more: which state that is, whether it is refused, who
+//! may ask it, and what deletes have to wait for. The server is judged by it, not by what it says of itself.
 //!
 //! Thread: the one of the test.
 
+use crate::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
 use crate::model::complete_state::{DesiredState, desired_state_from_node};
-use crate::model::messages::{AddedWorkload, UpdateState};
+use crate::model::execution_state::{ExecutionState, GONE_PREFIX, Phase};
+use crate::model::messages::{AddedWorkload, Request, RequestContent, UpdateState};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::{AddCondition, Workload};
 use crate::server::ServerLoop;
@@ -31,6 +33,8 @@ impl Before {
 pub struct Wishes {
     /// Instances that were told to stop and still have a state, with the workloads that they need running until then.
     stopping: BTreeMap<InstanceName, BTreeSet<String>>,
+    /// By agent and name: the last rules of workloads that were wanted there and still have a state.
+    last_rules: BTreeMap<(Name, Name), ControlInterfaceAccess>,
 }
 
 impl Wishes {
@@ -48,6 +52,8 @@ impl Wishes {
         let ended = before.effective.iter().filter(|(name, added)| server.view().effective.get(*name) != Some(*added));
         for (_, ended) in ended {
             self.stopping.insert(ended.instance.clone(), needed_running(&ended.workload));
+            let InstanceName { workload, agent, .. } = ended.instance.clone();
+            self.last_rules.insert((agent, workload), ended.workload.control_interface_access.clone());
         }
         self.forget_gone(server);
         wrong
@@ -55,12 +61,35 @@ impl Wishes {
 
     /// Instances without a state have stopped.
     pub fn forget_gone(&mut self, server: &ServerLoop) {
-        self.stopping.retain(|instance, _| server.view().states.get(instance).is_some());
+        let states = server.view().states;
+        self.stopping.retain(|instance, _| states.get(instance).is_some());
+        self.last_rules.retain(|(agent, workload), _| states.of_agent_workload(agent, workload).next().is_some());
+    }
+
+    /// Whether a workload may ask this through `agent`: by its rules there, or its last ones as long as it has not
+    /// stopped.
+    pub fn may_ask(&self, server: &ServerLoop, agent: &Name, Request { id, content }: &Request) -> bool {
+        let workload = id.split_once('@').expect("agents name the workload").0;
+        let wanted = server.view().effective.get(workload).filter(|added| added.instance.agent == *agent);
+        let rules = match wanted {
+            Some(added) => Some(&added.workload.control_interface_access),
+            None => self.last_rules.get(&(agent.clone(), workload.into())),
+        };
+        match content {
+            RequestContent::UpdateState(_) => rules.is_some_and(|rules| allows(rules, "*", Operation::ReadWrite)),
+            RequestContent::CompleteState(read) => rules.is_some_and(|rules| {
+                read.masks
+                    .iter()
+                    .all(|mask| allows(rules, mask, Operation::Read) || allows(rules, "*", Operation::ReadWrite))
+            }),
+            _ => true, // Workloads ask nothing else here, they cancel it.
+        }
     }
 
     /// The server was killed; the next one knows nothing of what stops.
     pub fn server_killed(&mut self) {
         self.stopping.clear();
+        self.last_rules.clear();
     }
 
     /// What ends waits for all that need it running: those that were wanted before, and those that are still stopping.
@@ -79,8 +108,29 @@ impl Wishes {
                 stopping.map(|stopping| &stopping.workload).filter(|name| !before.effective.contains_key(*name));
             let expected: BTreeSet<String> = wanted.chain(stopping).map(ToString::to_string).collect();
             let told = server.told_conditions(instance);
-            (told != expected).then(|| format!("'{instance}' ends once {told:?} have, it is needed by {expected:?}"))
+            let is_told =
+                |dependent: &String| told.contains(dependent) || self.lets_go(dependent, name, before, server);
+            let right = told.is_subset(&expected) && expected.iter().all(is_told);
+            (!right).then(|| format!("'{instance}' ends once {told:?} have, it is needed by {expected:?}"))
         })
+    }
+
+    /// Whether `dependent` goes on without needing `needed`, and whatever it was before does not run again: its agent would
+    /// be told at once that this is not waited for.
+    fn lets_go(&self, dependent: &str, needed: &str, before: &Before, server: &ServerLoop) -> bool {
+        let view = server.view();
+        let goes_on = |added: &AddedWorkload| !needed_running(&added.workload).contains(needed);
+        let was = before.effective.get(dependent).filter(|was| needed_running(&was.workload).contains(needed));
+        let stopping =
+            self.stopping.iter().filter(|(old, needs)| &*old.workload == dependent && needs.contains(needed));
+        let mut olds = was.map(|was| &was.instance).into_iter().chain(stopping.map(|(old, _)| old));
+        let stops = |state: &ExecutionState| {
+            let stops = state.phase.state() == "Stopping" && !state.additional_info.starts_with(GONE_PREFIX);
+            stops || state.phase == Phase::AgentDisconnected
+        };
+        let is_old = |old: &InstanceName| view.effective.get(dependent).is_none_or(|added| added.instance != *old);
+        view.effective.get(dependent).is_some_and(goes_on)
+            && olds.all(|old| !is_old(old) || view.states.get(old).is_none_or(stops))
     }
 }
 
@@ -93,6 +143,16 @@ pub fn not_in_force(server: &ServerLoop) -> Option<String> {
     };
     let all = view.desired.workloads.iter().all(in_force) && view.effective.len() == view.desired.workloads.len();
     (!all).then(|| format!("desired is {:?}, in force is {:?}", view.desired.workloads, view.effective))
+}
+
+/// Whether there is such a rule. Those of the simulation allow everything, or to read what they name word for word.
+fn allows(rules: &ControlInterfaceAccess, mask: &str, allowed: Operation) -> bool {
+    rules.allow_rules.iter().any(|rule| match rule {
+        AccessRule::State { operation, filter_masks } => {
+            *operation == allowed && filter_masks.iter().any(|it| it == mask)
+        }
+        AccessRule::Log { .. } => false,
+    })
 }
 
 fn needed_running(workload: &Workload) -> BTreeSet<String> {

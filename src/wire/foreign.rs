@@ -5,6 +5,7 @@
 use super::convert::to_client::from_server;
 use super::outbox::approximate_bytes;
 use super::schema::grpc_api;
+use crate::logging::may_log;
 use crate::model::messages::{FromServer, Response, ResponseContent, WorkloadPlan};
 use crate::model::names::Name;
 use protobuf::Message;
@@ -53,10 +54,12 @@ pub fn fit(message: FromServer, limit: usize, peer: &str) -> Vec<grpc_api::FromS
 }
 
 fn too_large(peer: &str, what: &str, size: usize, limit: usize) -> Vec<grpc_api::FromServer> {
-    log::error!(
-        "Not sending {what} to '{peer}': it has {size} bytes, but that program takes at most {limit}. \
-         Use fewer or smaller workloads there, or an agent of this version."
-    );
+    if may_log(peer) {
+        log::error!(
+            "Not sending {what} to '{peer}': it has {size} bytes, but that program takes at most {limit}. \
+             Use fewer or smaller workloads there, or an agent of this version."
+        );
+    }
     Vec::new()
 }
 

@@ -77,6 +77,11 @@ fn receive(mut reader: grpcio::MessageReader) -> grpcio::Result<Received> {
     let mut bytes = Vec::with_capacity(reader.len());
     std::io::Read::read_to_end(&mut reader, &mut bytes).map_err(|error| failed(&error))?;
     drop(reader); // It holds the same bytes.
+    // States, logs and loads go on to others, and all agents send these in pieces that everybody takes.
+    if bytes.len() > FOREIGN_MESSAGE_MAX && !super::weight::is_request(&bytes) {
+        let reason = format!("{} bytes that are no request, at most {FOREIGN_MESSAGE_MAX} are taken", bytes.len());
+        return Ok(Received::TooHeavy { request_id: None, reason });
+    }
     match super::weight::weigh(&bytes, &super::weight::TO_SERVER) {
         Ok(weight) => {
             let message = super::weight::decode(&bytes).map_err(|error| failed(&error))?;

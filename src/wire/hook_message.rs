@@ -4,6 +4,7 @@
 
 use super::convert::{from_server, to_client};
 use super::schema::grpc_api;
+use super::weight::decode as decode_message;
 use crate::model::messages::WorkloadPlan;
 use protobuf::Message;
 
@@ -30,7 +31,7 @@ pub fn encode(plan: &WorkloadPlan) -> Vec<u8> {
 /// # Errors
 /// [`HookMessageError`] with the reason.
 pub fn decode(bytes: &[u8]) -> Result<WorkloadPlan, HookMessageError> {
-    let message = grpc_api::UpdateWorkload::parse_from_bytes(bytes)
+    let message = decode_message::<grpc_api::UpdateWorkload>(bytes)
         .map_err(|error| HookMessageError::Undecodable(error.to_string()))?;
     from_server::workload_plan(message).map_err(|error| HookMessageError::Incomplete(error.0))
 }
@@ -53,6 +54,18 @@ mod tests {
         };
         assert_eq!(decode(&encode(&plan)), Ok(plan));
         assert_eq!(decode(&[]), Ok(WorkloadPlan::default()));
+    }
+
+    #[test]
+    fn a_message_that_is_cut_short_is_refused_wherever_it_ends() {
+        let mut workload = Workload::new("A", "podman", "x");
+        workload.tags.insert("k".to_owned(), "v".to_owned());
+        let workload = Arc::new(workload);
+        let added = vec![AddedWorkload { instance: workload.instance_name("web"), workload }];
+        let bytes = encode(&WorkloadPlan { added, deleted: vec![] });
+        for end in 1..bytes.len() {
+            assert!(decode(&bytes[..end]).is_err(), "{end} of {} bytes", bytes.len());
+        }
     }
 
     #[test]

@@ -3,10 +3,13 @@
 //! nothing more of its stream, so the peer is slowed down. Not counted is the one message that each reader holds while
 //! it waits.
 //!
+//! Messages of one stream have a share of the places in the inbox besides, so that one that never stops sending does not
+//! keep all others waiting.
+//!
 //! Thread: `rx:<peer>` takes room and may wait; `server` gives it back by dropping it with the message.
 //! Owns: the count of bytes. Nobody who holds room waits for anything but the server, which never waits for a reader.
 
-use crate::limits::INBOX_SMALL_MESSAGE;
+use crate::limits::{INBOX_SMALL_MESSAGE, SERVER_INBOX_OF_STREAM};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// What all readers share.
@@ -25,10 +28,40 @@ struct Counts {
     turn: u64,
 }
 
+/// Messages of one stream that wait for the server.
+#[derive(Debug, Default)]
+pub struct StreamShare {
+    waiting: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl StreamShare {
+    fn lock(&self) -> MutexGuard<'_, usize> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner) // A number is never left half changed.
+    }
+
+    /// A place for one more; waits for it.
+    fn take(&self) {
+        let is_full = |waiting: &mut usize| *waiting >= SERVER_INBOX_OF_STREAM;
+        *self.changed.wait_while(self.lock(), is_full).unwrap_or_else(PoisonError::into_inner) += 1;
+    }
+
+    fn give_back(&self) {
+        let mut waiting = self.lock();
+        *waiting -= 1;
+        let was_full = *waiting + 1 == SERVER_INBOX_OF_STREAM;
+        drop(waiting);
+        if was_full {
+            self.changed.notify_one(); // Its reader.
+        }
+    }
+}
+
 /// Room of one message; dropping it gives the room back. The default takes none.
 #[derive(Debug, Default)]
 pub struct Room {
     taken: Option<(Arc<InboxBudget>, usize)>,
+    share: Option<Arc<StreamShare>>,
 }
 
 impl InboxBudget {
@@ -42,11 +75,14 @@ impl InboxBudget {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner) // Nothing is left half changed by a panic.
     }
 
-    /// Room for a message of `bytes`; waits for it. Small messages need none: the number of messages bounds them.
+    /// Room for a message of `bytes` of the stream that has `share`; waits for it. Small messages need no room for their
+    /// bytes: the number of messages bounds them.
     #[must_use]
-    pub fn take(self: &Arc<Self>, bytes: usize) -> Room {
+    pub fn take(self: &Arc<Self>, bytes: usize, share: &Arc<StreamShare>) -> Room {
+        share.take();
+        let share = Some(share.clone());
         if bytes <= INBOX_SMALL_MESSAGE {
-            return Room::default();
+            return Room { taken: None, share };
         }
         let mut counts = self.lock();
         let turn = counts.next_turn;
@@ -59,7 +95,7 @@ impl InboxBudget {
         counts.bytes += bytes;
         drop(counts);
         self.changed.notify_all(); // The next one may fit as well.
-        Room { taken: Some((self.clone(), bytes)) }
+        Room { taken: Some((self.clone(), bytes)), share }
     }
 }
 
@@ -68,6 +104,9 @@ impl Drop for Room {
         if let Some((budget, bytes)) = self.taken.take() {
             budget.lock().bytes -= bytes;
             budget.changed.notify_all();
+        }
+        if let Some(share) = self.share.take() {
+            share.give_back();
         }
     }
 }
@@ -80,6 +119,27 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(30);
     const LARGE: usize = 2 * INBOX_SMALL_MESSAGE;
+
+    /// That of a stream which has nothing else waiting.
+    fn share() -> Arc<StreamShare> {
+        Arc::default()
+    }
+
+    #[test]
+    fn a_stream_that_never_stops_sending_leaves_places_to_others() {
+        let (budget, flood) = (InboxBudget::new(LARGE), share());
+        let mut rooms: Vec<Room> = (0..SERVER_INBOX_OF_STREAM).map(|_| budget.take(1, &flood)).collect();
+        let (got, gets) = bounded(0);
+        let (waiting, own) = (budget.clone(), flood.clone());
+        let thread = std::thread::spawn(move || got.send(waiting.take(1, &own)).unwrap());
+        rooms.push(budget.take(1, &share()));
+        assert!(gets.try_recv().is_err());
+        rooms.remove(0);
+        rooms.push(gets.recv_timeout(LIMIT).unwrap());
+        thread.join().unwrap();
+        drop(rooms);
+        assert_eq!(*flood.lock(), 0);
+    }
 
     fn bytes(budget: &InboxBudget) -> usize {
         budget.lock().bytes
@@ -101,23 +161,23 @@ mod tests {
     #[test]
     fn room_comes_back_with_the_message_and_one_message_always_finds_some() {
         let budget = InboxBudget::new(2 * LARGE);
-        let rooms = [budget.take(LARGE), budget.take(LARGE)];
+        let rooms = [budget.take(LARGE, &share()), budget.take(LARGE, &share())];
         assert_eq!(bytes(&budget), 2 * LARGE);
         drop(rooms);
-        drop(budget.take(100 * LARGE));
+        drop(budget.take(100 * LARGE, &share()));
         assert_eq!(bytes(&budget), 0);
     }
 
     #[test]
     fn small_messages_pass_while_large_ones_wait() {
         let budget = InboxBudget::new(LARGE);
-        let room = budget.take(LARGE);
+        let room = budget.take(LARGE, &share());
         let (got, gets) = bounded(0);
         let waiting = budget.clone();
-        let thread = std::thread::spawn(move || got.send(waiting.take(LARGE)).unwrap());
+        let thread = std::thread::spawn(move || got.send(waiting.take(LARGE, &share())).unwrap());
         until_waiting(&budget, 1);
         for _ in 0..10_000 {
-            std::mem::forget(budget.take(INBOX_SMALL_MESSAGE));
+            std::mem::forget(budget.take(INBOX_SMALL_MESSAGE, &share()));
         }
         assert!(gets.try_recv().is_err());
         drop(room);
@@ -129,12 +189,12 @@ mod tests {
     #[test]
     fn the_largest_message_is_not_overtaken_by_others_that_would_fit() {
         let budget = InboxBudget::new(10 * LARGE);
-        let room = budget.take(5 * LARGE);
+        let room = budget.take(5 * LARGE, &share());
         let (got, gets) = bounded(0);
         let reader = |bytes: usize| {
             let (budget, got) = (budget.clone(), got.clone());
             std::thread::spawn(move || {
-                let room = budget.take(bytes);
+                let room = budget.take(bytes, &share());
                 got.send(bytes).unwrap();
                 drop(room);
             })

@@ -1,16 +1,18 @@
-//! The queue of messages waiting for one peer: never blocks who puts, merges what may be merged, is bounded in
-//! bytes. Log lines that find no room are dropped and counted, and the stream says so.
+//! The queue of messages waiting for one peer: never blocks who puts, merges what may be merged, is bounded in the
+//! memory that it takes. Log lines that find no room are dropped and counted, and the stream says so. Who builds large
+//! answers can ask first whether they would be sent soon.
 //!
 //! Thread: [`Outbox`] belongs to the thread that decides, [`OutboxReader`] to `tx`.
 
 use crate::limits::{
-    MESSAGE_MAX, PEER_DROPPED_LOGS, PEER_OUTBOX, PEER_OUTBOX_ENTRY, PEER_OUTBOX_LARGEST, PEER_OUTBOX_LOG_BYTES,
+    PEER_ANSWERS_BYTES, PEER_DROPPED_LOGS, PEER_OUTBOX, PEER_OUTBOX_BYTES, PEER_OUTBOX_ENTRY, PEER_OUTBOX_LARGE,
+    PEER_OUTBOX_LOG_BYTES, PEER_OUTBOX_STATES_BYTES, STATES_MESSAGE_BYTES,
 };
 use crate::model::execution_state::WorkloadState;
 use crate::model::log_entries;
 use crate::model::messages::{FromServer, LogEntry, Response, ResponseContent};
 use crate::model::names::{InstanceName, Name};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 
@@ -42,10 +44,18 @@ pub enum OutboxError {
 #[derive(Debug, Default)]
 struct Queue {
     messages: VecDeque<Entry>,
+    /// What the messages take, except for one large one.
     bytes: usize,
-    bytes_max: usize,
+    /// Whether a large one waits that is not counted.
+    has_large: bool,
     /// How much of `bytes` is log lines.
     log_bytes: usize,
+    /// What other answers take, the large one as well.
+    answer_bytes: usize,
+    /// What the answers took that are being sent.
+    sending_bytes: usize,
+    /// Told when there is room for an answer again.
+    wants_room: Option<Waker>,
     /// Log lines that were dropped, until their reader can be told.
     dropped: BTreeMap<(String, InstanceName), u64>,
     outbox_gone: bool,
@@ -55,8 +65,11 @@ struct Queue {
 #[derive(Debug)]
 struct Entry {
     content: Content,
+    /// What it takes, in bytes.
     bytes: usize,
-    /// Number of states in this batch from which on it is worth to look for outdated ones again.
+    /// Whether it is the large one that is not counted.
+    is_large: bool,
+    /// Encoded size of this batch of states from which on it is worth to look for outdated ones again.
     thin_out_at: usize,
 }
 
@@ -66,13 +79,37 @@ enum Content {
     Snapshot(Told),
 }
 
+impl Content {
+    /// The next message, and what is left behind it.
+    fn next(self) -> (Option<FromServer>, Option<Self>) {
+        match self {
+            Self::Message(FromServer::WorkloadStates(mut states)) => {
+                let mut bytes = 0;
+                let count = states.iter().take_while(|state| {
+                    bytes += state_bytes(state);
+                    bytes <= STATES_MESSAGE_BYTES
+                });
+                let count = count.count().max(1);
+                let rest = states.split_off(count.min(states.len()));
+                let rest = (!rest.is_empty()).then_some(Self::Message(FromServer::WorkloadStates(rest)));
+                (Some(FromServer::WorkloadStates(states)), rest)
+            }
+            Self::Message(message) => (Some(message), None),
+            Self::Snapshot(mut told) => {
+                let message = told.next_message();
+                let has_more = told.sent < told.snapshot.states.len();
+                (message, has_more.then_some(Self::Snapshot(told)))
+            }
+        }
+    }
+}
+
 /// All states of one moment, shared by all who are told of them.
 #[derive(Debug)]
 pub struct StatesSnapshot {
     states: Vec<WorkloadState>,
     /// Each agent with states, once.
     agents: Vec<Name>,
-    bytes: usize,
 }
 
 impl StatesSnapshot {
@@ -85,8 +122,7 @@ impl StatesSnapshot {
                 agents.push(state.instance.agent.clone());
             }
         }
-        let bytes = states.iter().map(state_bytes).sum();
-        Arc::new(Self { states, agents, bytes })
+        Arc::new(Self { states, agents })
     }
 }
 
@@ -99,6 +135,8 @@ struct Told {
     newcomer: Option<Name>,
     /// The peer knows what is in it, so a newer one can take its place.
     repeats: bool,
+    /// How many of its states were sent.
+    sent: usize,
 }
 
 impl Told {
@@ -106,24 +144,35 @@ impl Told {
         *agent == self.own || self.newcomer.as_ref() == Some(agent)
     }
 
-    fn message(&self) -> FromServer {
-        let states = self.snapshot.states.iter().filter(|state| !self.leaves_out(&state.instance.agent));
-        FromServer::WorkloadStates(states.cloned().collect())
+    /// The next states as a message that is not too large; `None` when all were sent.
+    fn next_message(&mut self) -> Option<FromServer> {
+        let rest = &self.snapshot.states[self.sent..];
+        let mut own = Vec::new();
+        let mut bytes = 0;
+        for state in rest {
+            if !self.leaves_out(&state.instance.agent) {
+                bytes += state_bytes(state);
+                if bytes > STATES_MESSAGE_BYTES && !own.is_empty() {
+                    break;
+                }
+                own.push(state.clone());
+            }
+            self.sent += 1;
+        }
+        (!own.is_empty()).then_some(FromServer::WorkloadStates(own))
     }
 }
 
-/// Makes the two ends of a queue for a peer that takes messages of the default size; nobody is woken.
+/// Makes the two ends of a queue; nobody is woken.
 #[must_use]
 pub fn outbox() -> (Outbox, OutboxReader) {
-    outbox_for(MESSAGE_MAX, Waker::noop().clone())
+    outbox_waking(Waker::noop().clone())
 }
 
-/// Makes the two ends of a queue for a peer that takes messages of up to `message_max` bytes. `wake` is woken when
-/// there is something to take.
+/// Makes the two ends of a queue. `wake` is woken when there is something to take.
 #[must_use]
-pub fn outbox_for(message_max: usize, wake: Waker) -> (Outbox, OutboxReader) {
-    let bytes_max = PEER_OUTBOX_LARGEST.saturating_mul(message_max);
-    let queue = Arc::new(Mutex::new(Queue { bytes_max, ..Queue::default() }));
+pub fn outbox_waking(wake: Waker) -> (Outbox, OutboxReader) {
+    let queue = Arc::new(Mutex::new(Queue::default()));
     (Outbox { queue: queue.clone(), wake }, OutboxReader { queue })
 }
 
@@ -154,11 +203,38 @@ impl Outbox {
         first: bool,
     ) -> Result<(), OutboxError> {
         let (snapshot, own, newcomer) = (snapshot.clone(), own.clone(), Some(newcomer.clone()));
-        let told = Told { snapshot, own, newcomer, repeats: !first };
+        let told = Told { snapshot, own, newcomer, repeats: !first, sent: 0 };
         if told.snapshot.agents.iter().all(|agent| told.leaves_out(agent)) {
             return Ok(());
         }
         self.put_with(|queue| queue.push_snapshot(told))
+    }
+
+    /// Puts an answer that is of little worth: it is dropped when so much waits already that others would wait for it.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub fn put_or_drop(&self, message: FromServer) -> Result<(), OutboxError> {
+        let is_busy = lock(&self.queue).bytes > PEER_OUTBOX_BYTES / 8;
+        if is_busy { Ok(()) } else { self.put(message) }
+    }
+
+    /// Whether an answer would be sent soon, however large it is: hardly any other waits or is being sent. If not, `wake`
+    /// is woken as soon as one would.
+    #[must_use]
+    pub fn has_room_for_answer(&self, wake: &Waker) -> bool {
+        let mut queue = lock(&self.queue);
+        let has_room = queue.has_room_for_answer();
+        if !has_room {
+            queue.wants_room = Some(wake.clone());
+        }
+        has_room
+    }
+
+    /// Whether less than half of the room for this peer is taken.
+    #[must_use]
+    pub fn is_half_empty(&self) -> bool {
+        lock(&self.queue).bytes <= PEER_OUTBOX_BYTES / 2
     }
 
     fn put_with(&self, push: impl FnOnce(&mut Queue) -> Result<(), OutboxError>) -> Result<(), OutboxError> {
@@ -182,7 +258,7 @@ impl Drop for Outbox {
 
 impl Queue {
     fn push(&mut self, message: FromServer) -> Result<(), OutboxError> {
-        let bytes = approximate_bytes(&message) + PEER_OUTBOX_ENTRY;
+        let bytes = waiting_bytes(&message);
         match message {
             FromServer::WorkloadStates(states) => self.push_states(states, bytes),
             FromServer::Response(Response { id, content: ResponseContent::LogEntries(entries) }) => {
@@ -192,32 +268,52 @@ impl Queue {
             FromServer::Response(Response { id, content: ResponseContent::LogsStop(instance) }) => {
                 // The last chance to tell what is missing.
                 if let Some(lines) = self.dropped.remove(&(id.clone(), instance.clone())) {
-                    self.push_entry(note(&id, &instance, lines), PEER_OUTBOX_ENTRY)?;
+                    self.push_entry(Content::Message(note(&id, &instance, lines)), PEER_OUTBOX_ENTRY)?;
                 }
-                self.push_entry(
-                    FromServer::Response(Response { id, content: ResponseContent::LogsStop(instance) }),
-                    bytes,
-                )
+                let stop = FromServer::Response(Response { id, content: ResponseContent::LogsStop(instance) });
+                self.push_entry(Content::Message(stop), bytes)
             }
-            other => self.push_entry(other, bytes),
+            other => self.push_entry(Content::Message(other), bytes),
         }
     }
 
-    /// A single message always finds room: only the writer knows whether it can be cut to what the peer takes.
-    fn has_no_room_for(&self, bytes: usize) -> bool {
-        !self.messages.is_empty() && self.bytes + bytes > self.bytes_max
+    fn has_room_for_answer(&self) -> bool {
+        self.reader_gone || self.answer_bytes + self.sending_bytes < PEER_ANSWERS_BYTES
     }
 
-    fn push_entry(&mut self, message: FromServer, bytes: usize) -> Result<(), OutboxError> {
-        if self.has_no_room_for(bytes) {
+    /// One large message always finds room: the hello of an agent, or the state that somebody asked for. Only the writer
+    /// knows whether it can be cut to what the peer takes.
+    fn push_entry(&mut self, content: Content, bytes: usize) -> Result<(), OutboxError> {
+        let kind = Kind::of(&content);
+        let is_large = bytes >= PEER_OUTBOX_LARGE && !self.has_large && kind != Kind::States;
+        if is_large {
+            self.has_large = true;
+        } else if self.bytes + bytes > PEER_OUTBOX_BYTES {
             return Err(OutboxError::Overflow);
+        } else {
+            self.bytes += bytes;
         }
-        self.bytes += bytes;
-        if is_log(&message) {
-            self.log_bytes += bytes;
+        match kind {
+            Kind::Log => self.log_bytes += bytes,
+            Kind::Answer => self.answer_bytes += bytes,
+            Kind::Refusal | Kind::States | Kind::Order => {}
         }
-        self.messages.push_back(Entry { content: Content::Message(message), bytes, thin_out_at: 0 });
+        self.messages.push_back(Entry { content, bytes, is_large, thin_out_at: PEER_OUTBOX_STATES_BYTES });
         Ok(())
+    }
+
+    /// Takes back what [`Self::push_entry`] has counted.
+    fn forget(&mut self, Entry { content, bytes, is_large, .. }: &Entry) {
+        if *is_large {
+            self.has_large = false;
+        } else {
+            self.bytes -= bytes;
+        }
+        match Kind::of(content) {
+            Kind::Log => self.log_bytes -= bytes,
+            Kind::Answer => self.answer_bytes -= bytes,
+            Kind::Refusal | Kind::States | Kind::Order => {}
+        }
     }
 
     /// A snapshot that repeats what the peer knows takes the place of an older such one: what came between them is as
@@ -226,27 +322,48 @@ impl Queue {
         let repeats = |entry: &Entry| matches!(&entry.content, Content::Snapshot(old) if old.repeats);
         if told.repeats
             && let Some(index) = self.messages.iter().position(repeats)
-            && let Some(Entry { content: Content::Snapshot(old), bytes, .. }) = self.messages.remove(index)
+            && let Some(entry) = self.messages.remove(index)
         {
-            self.bytes -= bytes;
+            self.forget(&entry);
             // States that only one of them leaves out were to be told by the other.
-            if old.newcomer != told.newcomer {
+            if let Content::Snapshot(old) = entry.content
+                && old.newcomer != told.newcomer
+            {
                 told.newcomer = None;
             }
         }
-        let bytes = told.snapshot.bytes + PEER_OUTBOX_ENTRY;
-        if self.has_no_room_for(bytes) {
-            return Err(OutboxError::Overflow);
+        self.push_entry(Content::Snapshot(told), PEER_OUTBOX_ENTRY) // All who are told share the states.
+    }
+
+    /// The next message. States that are too many for one stay at the front.
+    fn take(&mut self) -> Option<FromServer> {
+        loop {
+            let entry = self.messages.pop_front()?;
+            self.forget(&entry);
+            let thin_out_at = entry.thin_out_at;
+            let (message, rest) = entry.content.next();
+            if let Some(content) = rest {
+                let bytes = if let Content::Message(message) = &content { waiting_bytes(message) } else { entry.bytes };
+                self.bytes += bytes;
+                self.messages.push_front(Entry { content, bytes, is_large: false, thin_out_at });
+            }
+            if message.is_some() {
+                return message;
+            }
         }
-        self.bytes += bytes;
-        self.messages.push_back(Entry { content: Content::Snapshot(told), bytes, thin_out_at: 0 });
-        Ok(())
+    }
+
+    /// Tells who waits for room for an answer that there is some.
+    fn tell_room(&mut self) {
+        if self.wants_room.is_some() && self.has_room_for_answer() {
+            self.wants_room.take().into_iter().for_each(Waker::wake);
+        }
     }
 
     /// Lines that find no room are dropped and counted; the next ones that find some say how many are missing.
     fn push_logs(&mut self, id: String, entries: Vec<LogEntry>, bytes: usize) {
         let no_room = self.log_bytes + bytes > PEER_OUTBOX_LOG_BYTES
-            || self.bytes + bytes > self.bytes_max
+            || self.bytes + bytes > PEER_OUTBOX_BYTES
             || self.messages.len() >= PEER_OUTBOX;
         if no_room {
             for entry in entries {
@@ -264,48 +381,85 @@ impl Queue {
             self.dropped.keys().filter(|(request, _)| *request == id).map(|(_, instance)| instance.clone()).collect();
         for instance in missing {
             if let Some(lines) = self.dropped.remove(&(id.clone(), instance.clone())) {
-                let _ = self.push_entry(note(&id, &instance, lines), PEER_OUTBOX_ENTRY);
+                let _ = self.push_entry(Content::Message(note(&id, &instance, lines)), PEER_OUTBOX_ENTRY);
             }
         }
-        let content = ResponseContent::LogEntries(entries);
-        let _ = self.push_entry(FromServer::Response(Response { id, content }), bytes);
+        let lines = FromServer::Response(Response { id, content: ResponseContent::LogEntries(entries) });
+        let _ = self.push_entry(Content::Message(lines), bytes);
     }
 
     /// States join the batch that waits at the end of the queue. A peer that keeps up gets every one of them; for one
     /// that does not only the newest state of each instance is kept.
     fn push_states(&mut self, states: Vec<WorkloadState>, bytes: usize) -> Result<(), OutboxError> {
-        if self.has_no_room_for(bytes) {
-            return Err(OutboxError::Overflow);
+        if self.bytes + bytes > PEER_OUTBOX_BYTES {
+            self.thin_out();
         }
-        self.bytes += bytes;
         match self.messages.back_mut() {
-            // A long batch is thinned out whenever it doubles, so that the cost stays linear.
             Some(Entry {
                 content: Content::Message(FromServer::WorkloadStates(waiting)),
-                bytes: waiting_bytes,
+                bytes: before,
                 thin_out_at,
-            }) => {
+                ..
+            }) if self.bytes + bytes <= PEER_OUTBOX_BYTES => {
                 waiting.extend(states);
-                *waiting_bytes += bytes;
-                if waiting.len() >= PEER_OUTBOX && waiting.len() >= *thin_out_at {
-                    let before = *waiting_bytes;
+                let mut after = *before + bytes;
+                // A long batch is thinned out whenever it doubles, so that the cost stays linear.
+                if after >= *thin_out_at {
                     *waiting = newest(std::mem::take(waiting));
-                    *waiting_bytes = waiting.iter().map(state_bytes).sum();
-                    self.bytes = self.bytes - before + *waiting_bytes;
-                    *thin_out_at = 2 * waiting.len();
+                    after = shared_bytes(waiting);
+                    *thin_out_at = PEER_OUTBOX_STATES_BYTES.max(2 * after);
                 }
+                self.bytes = self.bytes - *before + after;
+                *before = after;
+                Ok(())
             }
-            _ => {
-                let content = Content::Message(FromServer::WorkloadStates(states));
-                self.messages.push_back(Entry { content, bytes, thin_out_at: 0 });
-            }
+            _ => self.push_entry(Content::Message(FromServer::WorkloadStates(states)), bytes),
         }
-        Ok(())
+    }
+
+    /// Keeps of all states that wait the newest of each instance.
+    fn thin_out(&mut self) {
+        let mut seen = BTreeSet::new();
+        for entry in self.messages.iter_mut().rev() {
+            let Content::Message(FromServer::WorkloadStates(states)) = &mut entry.content else { continue };
+            let before = std::mem::take(states);
+            let mut kept: Vec<_> = before.into_iter().rev().filter(|it| seen.insert(it.instance.clone())).collect();
+            kept.reverse();
+            self.bytes -= entry.bytes;
+            entry.bytes = shared_bytes(&kept);
+            self.bytes += entry.bytes;
+            *states = kept;
+        }
     }
 }
 
-fn is_log(message: &FromServer) -> bool {
-    matches!(message, FromServer::Response(Response { content: ResponseContent::LogEntries(_), .. }))
+/// What counts apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Log,
+    /// Any other response that is no refusal: those are small, and of little worth to who asks without end.
+    Answer,
+    Refusal,
+    /// States of others; they are merged, and cut into several messages.
+    States,
+    /// What an agent is to do.
+    Order,
+}
+
+impl Kind {
+    fn of(content: &Content) -> Self {
+        match content {
+            Content::Message(FromServer::Response(Response { content: ResponseContent::LogEntries(_), .. })) => {
+                Self::Log
+            }
+            Content::Message(FromServer::Response(Response { content: ResponseContent::Error(_), .. })) => {
+                Self::Refusal
+            }
+            Content::Message(FromServer::Response(_)) => Self::Answer,
+            Content::Message(FromServer::WorkloadStates(_)) | Content::Snapshot(_) => Self::States,
+            Content::Message(_) => Self::Order,
+        }
+    }
 }
 
 /// A line that stands where others are missing.
@@ -333,17 +487,26 @@ fn newest(states: Vec<WorkloadState>) -> Vec<WorkloadState> {
 impl OutboxReader {
     /// The next message if there is one.
     pub fn try_next(&self) -> Option<FromServer> {
+        let message = self.next_to_send();
+        self.sent();
+        message
+    }
+
+    /// The next message if there is one. If it is an answer it counts as waiting until [`Self::sent`].
+    pub fn next_to_send(&self) -> Option<FromServer> {
         let mut queue = lock(&self.queue);
-        let entry = queue.messages.pop_front()?;
-        queue.bytes -= entry.bytes;
-        if matches!(&entry.content, Content::Message(message) if is_log(message)) {
-            queue.log_bytes -= entry.bytes;
-        }
-        drop(queue);
-        Some(match entry.content {
-            Content::Message(message) => message,
-            Content::Snapshot(told) => told.message(),
-        })
+        let before = queue.answer_bytes;
+        let message = queue.take();
+        queue.sending_bytes += before - queue.answer_bytes;
+        queue.tell_room();
+        message
+    }
+
+    /// What was taken before is sent.
+    pub fn sent(&self) {
+        let mut queue = lock(&self.queue);
+        queue.sending_bytes = 0;
+        queue.tell_room();
     }
 
     /// Whether the other end was dropped; what it has put before can still be taken.
@@ -388,6 +551,29 @@ fn name_bytes(name: &InstanceName) -> usize {
 
 fn state_bytes(state: &WorkloadState) -> usize {
     name_bytes(&state.instance) + state.state.additional_info.len() + OVERHEAD
+}
+
+/// What states take while they wait if each is the newest of its instance, in bytes, roughly: their texts are those in
+/// the state of the cluster then, and nobody has a copy.
+fn shared_bytes(states: &[WorkloadState]) -> usize {
+    let own = states.iter().map(|state| size_of::<WorkloadState>() + name_bytes(&state.instance));
+    own.sum::<usize>() + PEER_OUTBOX_ENTRY
+}
+
+/// What a message takes in memory while it waits, in bytes, roughly. A state as a tree takes many times what it takes
+/// encoded.
+fn waiting_bytes(message: &FromServer) -> usize {
+    let content = match message {
+        FromServer::WorkloadStates(states) => {
+            states.iter().map(|state| size_of::<WorkloadState>() + state_bytes(state)).sum()
+        }
+        FromServer::Response(Response { id, content: ResponseContent::CompleteState { state, altered } }) => {
+            let paths = altered.iter().flat_map(|a| a.added.iter().chain(&a.updated).chain(&a.removed));
+            id.len() + state.memory_bytes() + paths.map(|path| path.len() + size_of::<String>()).sum::<usize>()
+        }
+        other => approximate_bytes(other),
+    };
+    content + PEER_OUTBOX_ENTRY
 }
 
 /// Roughly the encoded size of a message, in bytes. A bound needs no exact number.
@@ -469,7 +655,12 @@ mod tests {
     }
 
     fn response(bytes: usize) -> FromServer {
-        FromServer::Response(Response { id: String::new(), content: ResponseContent::Error("x".repeat(bytes)) })
+        let content = ResponseContent::UpdateStateSuccess { added: vec!["x".repeat(bytes)], deleted: vec![] };
+        FromServer::Response(Response { id: String::new(), content })
+    }
+
+    fn refusal() -> FromServer {
+        FromServer::Response(Response { id: String::new(), content: ResponseContent::Error("no".to_owned()) })
     }
 
     #[test]
@@ -511,7 +702,7 @@ mod tests {
         }
         let queue = lock(&reader.queue);
         assert_eq!(queue.messages.len(), 1);
-        assert!(queue.bytes < 2 * 1024 * 1024, "{}", queue.bytes);
+        assert!(queue.bytes <= PEER_OUTBOX_STATES_BYTES, "{}", queue.bytes);
     }
 
     fn on(workload: &str, agent: &str) -> WorkloadState {
@@ -625,36 +816,135 @@ mod tests {
     #[test]
     fn a_burst_of_small_messages_does_not_drop_a_peer() {
         let (outbox, reader) = outbox();
-        for _ in 0..100_000 {
+        for _ in 0..50_000 {
             outbox.put(response(10)).unwrap();
         }
-        assert_eq!(std::iter::from_fn(|| reader.try_next()).count(), 100_000);
+        assert_eq!(std::iter::from_fn(|| reader.try_next()).count(), 50_000);
         let flood = (0..2_000_000).map(|_| outbox.put(response(10))).find(Result::is_err);
         assert_eq!(flood, Some(Err(OutboxError::Overflow)), "but a flood does");
+        while reader.try_next().is_some() {}
+        for _ in 0..1_000_000 {
+            outbox.put_or_drop(refusal()).unwrap();
+        }
+        assert!(outbox.is_half_empty() && outbox.has_room_for_answer(Waker::noop()), "and refusals do not");
+        let put = std::iter::from_fn(|| reader.try_next()).count();
+        assert!((1_000..100_000).contains(&put), "{put}");
     }
 
     #[test]
-    fn a_peer_that_takes_smaller_messages_has_less_waiting() {
-        let (outbox, _reader) = outbox_for(1_000_000, Waker::noop().clone());
-        outbox.put(response(1_900_000)).unwrap();
-        assert_eq!(outbox.put(response(100_000)), Err(OutboxError::Overflow));
-    }
-
-    #[test]
-    fn one_message_above_the_bound_reaches_the_writer_which_may_cut_it() {
-        let (outbox, reader) = outbox_for(1_000_000, Waker::noop().clone());
-        outbox.put(response(10_000_000)).unwrap();
-        assert_eq!(outbox.put(response(1)), Err(OutboxError::Overflow));
-        assert_eq!(reader.try_next(), Some(response(10_000_000)));
+    fn one_large_message_waits_beside_the_others() {
+        let (outbox, reader) = outbox();
+        outbox.put(response(100 * PEER_OUTBOX_BYTES)).unwrap();
+        for _ in 0..3 {
+            outbox.put(response(PEER_OUTBOX_LARGE)).unwrap();
+        }
+        assert_eq!(outbox.put(response(PEER_OUTBOX_LARGE)), Err(OutboxError::Overflow));
         outbox.put(response(1)).unwrap();
+        assert_eq!(reader.try_next(), Some(response(100 * PEER_OUTBOX_BYTES)));
+        outbox.put(response(100 * PEER_OUTBOX_BYTES)).unwrap();
+        while reader.try_next().is_some() {}
+        let queue = lock(&reader.queue);
+        assert_eq!((queue.bytes, queue.answer_bytes, queue.has_large), (0, 0, false));
     }
 
     #[test]
     fn too_many_bytes_are_refused_and_a_gone_reader_is_noticed() {
         let (outbox, reader) = outbox();
-        outbox.put(response(PEER_OUTBOX_LARGEST * MESSAGE_MAX - 1000)).unwrap();
-        assert_eq!(outbox.put(response(1000)), Err(OutboxError::Overflow));
+        for _ in 0..16 {
+            outbox.put(response(PEER_OUTBOX_BYTES / 16 - 1000)).unwrap();
+        }
+        assert_eq!(outbox.put(response(100_000)), Err(OutboxError::Overflow));
+        assert!(!outbox.has_room_for_answer(Waker::noop()));
         drop(reader);
         assert_eq!(outbox.put(response(1)), Err(OutboxError::Closed));
+        assert!(outbox.has_room_for_answer(Waker::noop()), "nobody has to wait for it");
+    }
+
+    #[derive(Default)]
+    struct Count(std::sync::atomic::AtomicUsize);
+
+    impl std::task::Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn the_next_large_answer_has_room_once_the_one_before_it_is_sent() {
+        let count = Arc::new(Count::default());
+        let woken = || count.0.swap(0, std::sync::atomic::Ordering::Relaxed);
+        let wake = Waker::from(count.clone());
+        let (outbox, reader) = outbox();
+        outbox.put(states(&vec![state("a", Phase::Running); 2000])).unwrap();
+        outbox.put(line("r", "a", &"x".repeat(2 * PEER_ANSWERS_BYTES))).unwrap();
+        assert!(outbox.has_room_for_answer(&wake), "nothing that waits is an answer");
+        outbox.put(response(PEER_ANSWERS_BYTES)).unwrap();
+        assert!(!outbox.has_room_for_answer(&wake));
+        for _ in 0..2 {
+            reader.next_to_send().unwrap();
+            reader.sent();
+        }
+        assert_eq!(woken(), 0);
+        assert_eq!(reader.next_to_send(), Some(response(PEER_ANSWERS_BYTES)));
+        assert_eq!((woken(), outbox.has_room_for_answer(&wake)), (0, false), "it is being sent");
+        reader.sent();
+        assert_eq!((woken(), outbox.has_room_for_answer(&wake)), (1, true));
+        reader.sent();
+        assert_eq!(woken(), 0, "only who waits is woken");
+    }
+
+    fn told(workload: usize, bytes: usize) -> WorkloadState {
+        let info = "x".repeat(bytes);
+        WorkloadState::new(
+            InstanceName::with_id(&format!("w{workload}"), "id", "A"),
+            ExecutionState::with_info(Phase::Running, info),
+        )
+    }
+
+    fn all_states(reader: &OutboxReader) -> Vec<Vec<WorkloadState>> {
+        let messages = std::iter::from_fn(|| reader.try_next()).filter_map(|message| match message {
+            FromServer::WorkloadStates(states) => Some(states),
+            _ => None,
+        });
+        messages.collect()
+    }
+
+    #[test]
+    fn long_texts_of_states_are_shared_by_all_who_wait_for_them_and_cut_nobody_off() {
+        const LONG: usize = 16 * 1024;
+        let peers: Vec<_> = (0..10).map(|_| outbox()).collect();
+        let mut newest = Vec::new();
+        for _ in 0..30 {
+            newest = (0..200).map(|workload| told(workload, LONG)).collect();
+            for (outbox, _) in &peers {
+                outbox.put(states(&newest)).unwrap();
+                outbox.put(response(1)).unwrap(); // Nothing is merged across it.
+            }
+        }
+        for (_, reader) in &peers {
+            let held: Vec<_> = all_states(reader).concat();
+            assert!(held.len() * LONG <= PEER_OUTBOX_BYTES + newest.len() * LONG, "{} states", held.len());
+            for state in &newest {
+                let last = held.iter().rfind(|held| held.instance == state.instance).unwrap();
+                assert!(Arc::ptr_eq(&last.state.additional_info, &state.state.additional_info));
+            }
+            assert_eq!(lock(&reader.queue).bytes, 0);
+        }
+    }
+
+    #[test]
+    fn states_are_told_in_messages_of_bounded_size() {
+        const LONG: usize = 16 * 1024;
+        let all: Vec<_> = (0..1_000).map(|workload| told(workload, LONG)).collect();
+        let (outbox, reader) = outbox();
+        outbox.put_snapshot(&StatesSnapshot::new(all.clone()), &name("B"), &name("B"), true).unwrap();
+        outbox.put(states(&all[..10])).unwrap();
+        let messages = all_states(&reader);
+        for message in &messages {
+            let bytes: usize = message.iter().map(state_bytes).sum();
+            assert!(bytes <= STATES_MESSAGE_BYTES, "{bytes}");
+        }
+        assert_eq!(messages.concat(), [&all[..], &all[..10]].concat());
+        assert_eq!(lock(&reader.queue).bytes, 0);
     }
 }

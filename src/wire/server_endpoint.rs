@@ -9,7 +9,7 @@ use super::convert::to_server;
 use super::grpc::{self, Keepalive, Received, wait, wait_at_most};
 use super::inbox_budget::{InboxBudget, Room};
 use super::listener::{Accepted, Listener, SocketPeer};
-use super::outbox::{Outbox, outbox_for};
+use super::outbox::{Outbox, outbox_waking};
 use super::schema::grpc_api;
 use super::tls::{PeerCertificate, Reason, ServerTls, TlsError};
 use super::writer::{PeerStream, Writer};
@@ -17,6 +17,7 @@ use crate::limits::{
     AGENT_TAGS_BYTES, CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, HANDSHAKE_MAX, HANDSHAKES, HELLO_MAX,
     PEER_STUCK, SERVER_INBOX_BYTES, STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_PER_CONNECTION,
 };
+use crate::logging::may_log;
 use crate::model::messages::{Request, RequestContent, ToServer, UpdateState};
 use crate::model::names::{excerpt, is_name};
 use crate::model::version::check_compatible;
@@ -68,6 +69,8 @@ pub enum PeerEvent {
         peer: PeerId,
         /// Who it is.
         hello: PeerHello,
+        /// Where it comes from, for [`crate::logging::may_log`].
+        source: String,
         /// Where to put messages for it.
         outbox: Outbox,
     },
@@ -201,6 +204,16 @@ impl fmt::Display for Origin {
     }
 }
 
+impl Origin {
+    /// What its log lines are counted under: each connection has another port.
+    fn source(&self) -> String {
+        match self {
+            Self::Plain(address) | Self::Tls(address, _) => address.ip().to_string(),
+            Self::Socket(peer) => format!("uid {}", peer.uid),
+        }
+    }
+}
+
 /// The other end of one stream.
 struct Client {
     origin: Option<Origin>,
@@ -208,6 +221,12 @@ struct Client {
     message_max: usize,
     /// Whether it is a program of ours.
     own: bool,
+}
+
+impl Client {
+    fn source(&self) -> String {
+        self.origin.as_ref().map_or_else(|| "unknown".to_owned(), Origin::source)
+    }
 }
 
 /// Gives connections to gRPC.
@@ -326,9 +345,11 @@ fn services(shared: &Arc<Shared>, message_max: usize) -> grpcio::Service {
                 message_max: grpc::takes(user_agent, message_max),
                 own: grpc::is_own(user_agent),
             };
-            let stream_shared = shared.clone();
+            let (stream_shared, source) = (shared.clone(), client.source());
             let body = move || serve_stream(&stream_shared, peer, class, &client, requests, responses);
-            if let Err(error) = threads::spawn(format!("rx:{}", peer.0), STACK_LARGE, body) {
+            if let Err(error) = threads::spawn(format!("rx:{}", peer.0), STACK_LARGE, body)
+                && may_log(&source)
+            {
                 // Both ends of the call were dropped with the closure, which cancels it.
                 log::error!("Cannot start a thread for a new connection: '{error}'. The client may try again.");
             }
@@ -405,26 +426,30 @@ fn accept_from(
     gate: &Arc<Mutex<Gate>>,
     tls: Option<&ServerTls>,
 ) {
-    let dropped = |from: &dyn fmt::Display, error: io::Error| {
-        log::warn!("Dropping the connection from '{from}': '{error}'");
+    let dropped = |from: &Origin, error: io::Error| {
+        if may_log(&from.source()) {
+            log::warn!("Dropping the connection from '{from}': '{error}'");
+        }
     };
     match listener.accept() {
         Ok(Accepted::Tcp(stream, from)) => {
             if let Err(error) = admit(stream, from, shared, gate, tls) {
-                dropped(&from, error);
+                dropped(&Origin::Plain(from), error);
             }
         }
         Ok(Accepted::Socket(stream, peer)) => {
-            let origin = Origin::Socket(peer.clone());
+            let origin = Origin::Socket(peer);
             let prepared = stream.set_nonblocking(true);
-            if let Err(error) = prepared.and_then(|()| hand_over(stream.as_fd(), origin, shared, gate)) {
-                dropped(&peer, error);
+            if let Err(error) = prepared.and_then(|()| hand_over(stream.as_fd(), origin.clone(), shared, gate)) {
+                dropped(&origin, error);
             }
         }
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
         Err(error) => {
             // Out of descriptors or memory: the connection stays in the backlog, so pause instead of spinning.
-            log::warn!("Cannot accept a connection: '{error}'. Trying again.");
+            if may_log("accepting connections") {
+                log::warn!("Cannot accept a connection: '{error}'. Trying again.");
+            }
             let mut only_stop = [PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::IN)];
             let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
             let _ = poll(&mut only_stop, Some(&pause));
@@ -460,7 +485,10 @@ fn admit(
         drop((owned, gate));
         match pump {
             Ok((session, plain)) => session.pump(plain, &Reason::default()),
-            Err(error) => log::warn!("Dropping the connection from '{address}': {error}"),
+            Err(error) if may_log(&Origin::Plain(address).source()) => {
+                log::warn!("Dropping the connection from '{address}': {error}");
+            }
+            Err(_) => {}
         }
     });
     started.map(|_| ()).inspect_err(|_| lock(&shared.handshakes).end(handshake))
@@ -499,6 +527,7 @@ fn serve_stream(
     responses: Responses,
 ) {
     let from = client.origin.as_ref().map_or_else(|| "unknown".to_owned(), Origin::to_string);
+    let source = client.source();
     let certificate = match &client.origin {
         Some(Origin::Tls(_, certificate)) if class == Class::Agent => Some(certificate),
         _ => None,
@@ -508,7 +537,7 @@ fn serve_stream(
         _ if client.origin.is_none() => {
             Err(RpcStatus::with_message(RpcStatusCode::UNAUTHENTICATED, "Unknown connection.".to_owned()))
         }
-        Some(Some(Ok(received))) => check_hello(class, certificate, read(received, &from))
+        Some(Some(Ok(received))) => check_hello(class, certificate, read(received, &from, &source))
             .and_then(|hello| check_user(&hello, client.origin.as_ref(), &shared.commander_names).map(|()| hello)),
         Some(_) => Err(RpcStatus::with_message(RpcStatusCode::INVALID_ARGUMENT, NO_HELLO.to_owned())),
         None => Err(RpcStatus::with_message(RpcStatusCode::DEADLINE_EXCEEDED, "No hello received.".to_owned())),
@@ -517,10 +546,11 @@ fn serve_stream(
         Ok(hello) => hello,
         Err(status) => {
             match status.message() {
+                _ if !may_log(&source) => {}
                 NO_HELLO => {
                     log::warn!("No hello came from '{from}': the connection ended, or its first message says nothing.")
                 }
-                text => log::warn!("Refusing the connection from '{from}': '{text}'"),
+                text => log::warn!("Refusing the connection from '{from}': '{}'", excerpt(text)),
             }
             let _ = wait_at_most(responses.fail(status), PEER_STUCK);
             return;
@@ -534,17 +564,18 @@ fn serve_stream(
     let _ = std::ffi::CString::new(format!("rx:{name}")).map(|name| rustix::thread::set_name(&name));
     log::debug!("Stream {} from '{from}' is '{name}'.", peer.0);
     let waker = shared.writer.waker(peer);
-    let (outbox, reader) = outbox_for(client.message_max, waker.clone());
+    let (outbox, reader) = outbox_waking(waker.clone());
     let stream = PeerStream::new(name, responses, reader, client.message_max, class == Class::Agent);
     shared.writer.add(peer, stream, waker);
-    if shared.inbox.send(PeerEvent::Opened { peer, hello, outbox }).is_err() {
+    if shared.inbox.send(PeerEvent::Opened { peer, hello, source: source.clone(), outbox }).is_err() {
         return; // The server is ending.
     }
+    let share = Arc::default();
     // A stream that failed answers with errors for ever, so the first one ends it.
     while let Some(Ok(received)) = wait(requests.next()) {
         let weight = if let Received::Message { weight, .. } = &received { *weight } else { 0 };
-        let room = shared.budget.take(weight);
-        let message = match read(received, &from) {
+        let room = shared.budget.take(weight, &share);
+        let message = match read(received, &from, &source) {
             // From others a list without states means nothing (spec/server.md section 10.3).
             ToServer::StatesComplete if !client.own => ToServer::WorkloadStates(Vec::new()),
             message => message,
@@ -558,11 +589,13 @@ fn serve_stream(
 
 /// What a peer at `from` says. A request that was not decoded is refused as one that cannot be understood, so that its
 /// sender gets an answer; anything else that was not decoded says nothing.
-fn read(received: Received, from: &str) -> ToServer {
+fn read(received: Received, from: &str, source: &str) -> ToServer {
     match received {
         Received::Message { message, .. } => to_server::to_server(*message),
         Received::TooHeavy { request_id, reason } => {
-            log::warn!("Not decoding a message from '{from}': {reason}.");
+            if may_log(source) {
+                log::warn!("Not decoding a message from '{from}': {reason}.");
+            }
             let refused = |id| {
                 let update = UpdateState { new_state: Some(Err(reason)), masks: Vec::new() };
                 ToServer::Request(Request { id, content: RequestContent::UpdateState(update) })

@@ -166,6 +166,11 @@ pub fn decode<M: Message>(bytes: &[u8]) -> protobuf::Result<M> {
     Ok(message)
 }
 
+/// Whether a message of a workload or for the server is a request. Of several parts the last one counts.
+pub fn is_request(bytes: &[u8]) -> bool {
+    fields(bytes).last().is_some_and(|field| field.number == REQUEST_ID[0])
+}
+
 /// The id of the request in a message of a workload or for the server, if it holds one that can be read.
 pub fn request_id(bytes: &[u8]) -> Option<String> {
     let [request, id] = REQUEST_ID;

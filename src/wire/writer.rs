@@ -14,6 +14,7 @@ use crate::limits::{
     BURST_OVER_AFTER, BURST_TRIM_FROM, PEER_SLOWEST, PEER_SMALL_MESSAGE, PEER_STUCK, PEER_TURN, STACK_LARGE,
     STATES_REST,
 };
+use crate::logging::may_log;
 use crate::memory::give_back_after;
 use crate::threads;
 use crate::vital::{Pulse, VitalThreads};
@@ -309,6 +310,7 @@ impl<S: Line> PeerStream<S> {
         self.blocked_since = None;
         if let Some(bytes) = self.sending.filter(|_| self.pieces.is_empty()) {
             self.sending = None;
+            self.reader.sent();
             give_back_after(bytes);
         }
     }
@@ -318,7 +320,7 @@ impl<S: Line> PeerStream<S> {
         if self.pieces.is_empty() {
             let states = self.reader.has_only_states();
             let ended = self.reader.ended(); // Before the look, so that the last message is not missed.
-            let Some(message) = self.reader.try_next() else {
+            let Some(message) = self.reader.next_to_send() else {
                 self.closing = ended;
                 return true;
             };
@@ -328,6 +330,9 @@ impl<S: Line> PeerStream<S> {
             self.pieces = fit(message, self.message_max, &self.name).into();
             // A small one goes out at once, and waking up just to see that would cost as much as sending it.
             self.sending = Some(bytes).filter(|bytes| *bytes > PEER_SMALL_MESSAGE);
+            if self.sending.is_none() {
+                self.reader.sent();
+            }
         }
         let Some(piece) = self.pieces.pop_front() else { return true };
         let sent = Pin::new(&mut self.line).start_send((piece, WriteFlags::default()));
@@ -340,7 +345,7 @@ impl<S: Line> PeerStream<S> {
         if now < until {
             return Next::At(until);
         }
-        if !self.closing {
+        if !self.closing && may_log("peers that take nothing") {
             let limit = PEER_STUCK + transfer;
             log::warn!("'{}' took nothing for {limit:?}; closing, it resynchronises on reconnect.", self.name);
         }

@@ -121,7 +121,8 @@ pub fn monitor(store: &Store, id: &str) {
         pause();
     }
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(255);
-    if container.removes_itself {
+    let removal_delay = Script::load(store).removal_delay();
+    if container.removes_itself && removal_delay.is_zero() {
         store.remove(id);
         return;
     }
@@ -131,6 +132,13 @@ pub fn monitor(store: &Store, id: &str) {
         container.exited = i64::try_from(now_ms() / 1000).unwrap_or(i64::MAX);
         container.pid = 0;
     });
+    if container.removes_itself {
+        let until = Instant::now() + removal_delay;
+        while Instant::now() < until {
+            pause();
+        }
+        store.remove(id);
+    }
 }
 
 /// Tells the parent. It may be gone: the command was killed and the container lives on, as with the real engine.

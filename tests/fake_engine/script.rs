@@ -89,6 +89,11 @@ impl Script {
         Duration::from_millis(self.value["exit_record_delay_ms"].as_u64().unwrap_or(0))
     }
 
+    /// How long a container made with `--rm` is shown as exited before it is gone.
+    pub fn removal_delay(&self) -> Duration {
+        Duration::from_millis(self.value["removal_delay_ms"].as_u64().unwrap_or(0))
+    }
+
     /// The first rule that matches and is not used up; counts its use.
     pub fn take_rule(&self, store: &Store, command: &str, workload: Option<&str>, image: Option<&str>) -> Option<Rule> {
         let rules = self.value["rules"].as_array()?;

@@ -114,7 +114,9 @@ impl Container {
     /// The entry of `nerdctl inspect`.
     pub fn as_nerdctl_inspects(&self) -> Value {
         let finished = if self.exited > 0 { rfc3339(self.exited) } else { "0001-01-01T00:00:00Z".to_owned() };
-        json!({ "Id": self.id, "Name": self.name, "State": {
+        let mut labels = self.labels.clone();
+        labels.insert("nerdctl/auto-remove".to_owned(), self.removes_itself.to_string());
+        json!({ "Id": self.id, "Name": self.name, "Config": { "Labels": labels }, "State": {
             "Status": self.state, "ExitCode": self.exit_code, "Pid": self.pid, "FinishedAt": finished,
         }})
     }

@@ -4,10 +4,11 @@
 //! inputs that both begin with stand here as well.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use ankaios_lite::agent::control_interface::authorizer::Authorizer;
 use ankaios_lite::agent::control_interface::session::{Forwarded, Outside, Session};
 use ankaios_lite::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
+use ankaios_lite::model::authorizer::Authorizer;
 use ankaios_lite::model::complete_state::{Rendering, desired_state_from_node};
 use ankaios_lite::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_lite::model::field_path;
@@ -25,16 +26,31 @@ use ankaios_lite::wire::outbox::{OutboxReader, outbox};
 use ankaios_lite::wire::raw;
 use ankaios_lite::wire::server_endpoint::{PeerEvent, PeerHello, PeerId};
 
+#[path = "readers.rs"]
+mod readers;
+pub use readers::{configs, engines, files, hooks, logs, probes, records, settings, stored, templates, texts};
+
 /// A function that takes any bytes.
 pub type Target = fn(&[u8]);
 
 /// All targets by name, with the inputs to begin with.
-pub fn all() -> [(&'static str, Target, Vec<Vec<u8>>); 4] {
-    [
+pub fn all() -> Vec<(&'static str, Target, Vec<Vec<u8>>)> {
+    vec![
         ("manifest", manifest, MANIFESTS.iter().map(|text| text.as_bytes().to_vec()).collect()),
         ("masks", masks, MASKS.iter().map(|masks| format!("{masks}\n\n{}", MANIFESTS[0]).into_bytes()).collect()),
         ("messages", messages, message_seeds()),
         ("control", control, control_seeds()),
+        ("engines", engines, readers::engine_seeds()),
+        ("configs", configs, readers::config_seeds()),
+        ("templates", templates, readers::template_seeds()),
+        ("settings", settings, readers::setting_seeds()),
+        ("hooks", hooks, readers::hook_seeds()),
+        ("stored", stored, readers::stored_seeds()),
+        ("probes", probes, readers::probe_seeds()),
+        ("logs", logs, readers::log_seeds()),
+        ("texts", texts, readers::text_seeds()),
+        ("files", files, readers::file_seeds()),
+        ("records", records, readers::record_seeds()),
     ]
 }
 
@@ -186,7 +202,7 @@ impl Cluster {
             2 => PeerHello::Cli,
             _ => PeerHello::Commander,
         };
-        self.server.on_event(ServerEvent::Peer(PeerEvent::Opened { peer, hello, outbox }));
+        self.server.on_event(ServerEvent::Peer(PeerEvent::Opened { peer, hello, source: String::new(), outbox }));
         (peer, reader)
     }
 
@@ -247,7 +263,7 @@ impl Cluster {
         }
     }
 
-    /// A read with masks is what they select of everything.
+    /// A read with masks is what they select of everything, unless too many of them overlap.
     fn check_read(&mut self, masks: &[String]) {
         if masks.is_empty() {
             return;
@@ -255,8 +271,13 @@ impl Cluster {
         let everything = self.server.view().read(&["*".to_owned()]);
         let expected = all_leaves(&field_path::select(&everything, masks.iter().map(String::as_str)));
         let read = ReadState { masks: masks.to_vec(), subscribe: false };
-        let ResponseContent::CompleteState { state, .. } = self.ask(RequestContent::CompleteState(read)) else {
-            panic!("a read is always answered")
+        let state = match self.ask(RequestContent::CompleteState(read)) {
+            ResponseContent::CompleteState { state, .. } => state,
+            ResponseContent::Error(text) => {
+                assert!(text.contains("lead to the same field") && masks.len() > 64, "{text}");
+                return;
+            }
+            other => panic!("a read is answered, but with {other:?}"),
         };
         let found = all_leaves(&state);
         for (path, node) in &expected {
@@ -405,7 +426,7 @@ impl Outside for Workload {
 
     fn discard_unsent(&mut self) {}
 
-    fn forward(&mut self, own_id: &str, request: Request) -> Forwarded {
+    fn forward(&mut self, own_id: &str, request: Request, _held: Duration) -> Forwarded {
         assert_eq!(request.id, format!("w@{own_id}"));
         assert!(self.authorizer.check(&request.content).is_ok(), "{request:?} is not allowed");
         let again = FromWorkload::Request(request);

@@ -12,7 +12,7 @@ if [ ! -x "$tools/bin/cargo-deb" ]; then
         tests/scripts/cargo.sh install --quiet --locked --no-default-features --root "$tools" "cargo-deb@$wanted" </dev/null ||
         fail "cannot build cargo-deb $wanted" "it comes from crates.io: check the network"
 fi
-have dpkg-shlibdeps || fail "dpkg-shlibdeps is not installed" "apt-get install dpkg-dev"
+have dpkg-shlibdeps || install_packages dpkg-dev
 
 tests/scripts/cargo.sh build --release --locked --bins
 # What freezes threads for tests has no place on a device.

@@ -10,7 +10,7 @@ usage='just fuzz [SECONDS [TARGET...]]'
 seconds=${1:-60}
 check_number "the time in seconds of '$usage'" "$seconds" 1 604800
 shift || true
-all=(control manifest masks messages)
+all=(configs control engines files hooks logs manifest masks messages probes records settings stored templates texts)
 names=("$@")
 [ "${#names[@]}" -gt 0 ] || names=("${all[@]}")
 for name in "${names[@]}"; do
@@ -19,7 +19,7 @@ done
 
 wanted=0.13.2
 tools=$cache/tools/cargo-fuzz-$wanted
-rustup run nightly rustc --version >/dev/null 2>&1 ||
+rustup run nightly rustc --version >/dev/null 2>&1 || rustup toolchain install nightly --profile minimal >&2 ||
     fail 'fuzzing needs a nightly compiler' 'rustup toolchain install nightly --profile minimal'
 if [ ! -x "$tools/bin/cargo-fuzz" ]; then
     printf 'fuzz: building cargo-fuzz %s, once\n' "$wanted"

@@ -11,6 +11,9 @@ need() {
     "$@" >/dev/null 2>&1 || missing+=("$package")
 }
 static_busybox() { [ -x /bin/busybox ] && ! ldd /bin/busybox; }
+# helper NAME: one of podman's own programs.
+helper() { first_file {/usr,/usr/local}/{lib,libexec}/podman/"$1"; }
+either() { have "$1" || have "$2"; }
 first_file() { local file; for file; do [ -e "$file" ] && return; done; return 1; }
 
 # gRPC is C++ and built with cmake.
@@ -22,8 +25,14 @@ need ccache have ccache
 # The engine, and what an image without a registry is made of. Rootless podman needs the last two.
 need podman have podman
 need runc have runc
-# podman does not start without its network program, which Debian only recommends.
-need netavark first_file /usr/lib/podman/netavark /usr/libexec/podman/netavark /usr/local/{lib,libexec}/podman/netavark
+# Debian only recommends what the network of containers needs: podman does not start without the first, a container with
+# podman's default network not without a firewall's program, names not without the DNS server; rootless ones need pasta
+# or slirp4netns.
+need netavark helper netavark
+need aardvark-dns helper aardvark-dns
+need iptables first_file {/usr,/usr/local}/{sbin,bin}/iptables
+need nftables first_file {/usr,/usr/local}/{sbin,bin}/nft
+need slirp4netns either slirp4netns pasta
 need catatonit first_file /usr/libexec/podman/catatonit /usr/bin/catatonit
 need busybox-static static_busybox
 need uidmap have newuidmap
@@ -34,6 +43,7 @@ need iproute2 have ip
 need git have git
 need openssl have openssl
 need python3 have python3
+need libfaketime first_file /usr/lib/*/faketime/libfaketimeMT.so.1 /usr/lib/faketime/libfaketimeMT.so.1
 need python3-venv python3 -c 'import ensurepip, venv'
 
 [ "${#missing[@]}" -eq 0 ] || install_packages "${missing[@]}"

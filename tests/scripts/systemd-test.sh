@@ -5,17 +5,15 @@
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 cd "$root"
 
-skip() {
-    printf 'systemd-test: skipped: %s\n' "$1"
-    exit 0
-}
-[ "$(id -u)" -eq 0 ] || skip "it needs root"
-for program in debootstrap systemd-nspawn; do
-    have "$program" || skip "'$program' is not installed (apt-get install debootstrap systemd-container)"
-done
-grep -q ' cgroup2 ' /proc/self/mounts || skip "the kernel has no cgroup2 mounted"
+[ "$(id -u)" -eq 0 ] || fail "systemd-test boots a system, which needs root" "run it as root"
+grep -q ' cgroup2 ' /proc/self/mounts ||
+    fail "systemd-test needs cgroup2, which is not mounted here" "mount -t cgroup2 none /sys/fs/cgroup/unified"
+missing=()
+have debootstrap || missing+=(debootstrap)
+have systemd-nspawn || missing+=(systemd-container)
+[ "${#missing[@]}" -eq 0 ] || install_packages "${missing[@]}"
 
-recipe=2 # Counts up when the system below changes.
+recipe=3 # Counts up when the system below changes.
 system=$cache/systemd-test/system-$recipe
 work=$target/systemd-test
 if [ ! -e "$system/made" ]; then
@@ -23,7 +21,7 @@ if [ ! -e "$system/made" ]; then
     rm -rf "$cache"/systemd-test/system-*
     mkdir -p "$cache/systemd-test"
     debootstrap --variant=minbase \
-        --include=systemd,systemd-sysv,dbus,podman,runc,netavark,catatonit,busybox-static,procps \
+        --include=systemd,systemd-sysv,dbus,podman,runc,netavark,aardvark-dns,iptables,catatonit,busybox-static,procps \
         bookworm "$system" >"$cache/systemd-test/debootstrap.log" 2>&1 ||
         fail "debootstrap failed" "see $cache/systemd-test/debootstrap.log"
     cat >"$system/etc/systemd/system/systemd-test.service" <<END

@@ -10,16 +10,19 @@
 //!   cleanup`, which looks there whatever the configuration says. Elsewhere the container would stay `stopped` instead
 //!   of becoming `exited`.
 //! - `netns = "none"`: the network is not what is tested, and without it a start takes half the time. A workload that
-//!   wants one says `--network=bridge` in its `commandOptions`; that works with this configuration as well.
+//!   wants one says `--network=bridge` in its `commandOptions`; that works with this configuration as well. A store with
+//!   networks has podman's default, in a network of its own in place of the machine's: bridges, rules and published
+//!   ports are there only and go with it.
 //! - `registries.conf` resolves `alpine:latest` to `docker.io/library/alpine:latest`, which is made from the static
 //!   busybox. A missing image under `localhost/` is refused at once, because nothing may be pulled from there.
 //!
 //! Thread: the test's. Owns: the store. On drop all pods and containers are removed and the store is deleted.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -51,6 +54,38 @@ pub fn shell(name: &str, command: &str) -> String {
 
 pub struct Podman {
     folder: TempDir,
+    network: Option<Network>,
+}
+
+/// A network that only what is started in it sees.
+struct Network {
+    /// Keeps it.
+    holder: Child,
+}
+
+impl Network {
+    /// `None` where making one is not allowed.
+    fn new() -> Option<Self> {
+        let mut command = Command::new("unshare");
+        command.args(["--net", "sh", "-c", "ip link set lo up && echo up && exec sleep 3600"]);
+        let mut holder = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
+        let output = holder.stdout.take().expect("its output is a pipe");
+        let network = Self { holder };
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line).is_ok_and(|_| line == "up\n").then_some(network)
+    }
+
+    /// What runs its arguments there.
+    fn wrapper(&self) -> [String; 2] {
+        ["nsenter".to_owned(), format!("--net=/proc/{}/ns/net", self.holder.id())]
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
 }
 
 impl Podman {
@@ -60,7 +95,36 @@ impl Podman {
     /// When podman or busybox is not installed, or podman refuses the configuration.
     pub fn new() -> Self {
         let folder = scratch::folder(KIND);
-        write_configuration(folder.path());
+        write_configuration(folder.path(), "netns = \"none\"");
+        Self::with_store(folder, None)
+    }
+
+    /// A store whose containers have podman's default network unless they say otherwise. `None` where that cannot be;
+    /// the test is left out.
+    pub fn with_networks() -> Option<Self> {
+        let has = |name: &str| {
+            let folders = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/lib/podman", "/usr/libexec/podman"];
+            let path = std::env::var_os("PATH").expect("a path");
+            let folders = std::env::split_paths(&path).chain(folders.map(Into::into));
+            folders.into_iter().any(|folder| folder.join(name).exists())
+        };
+        if let Some(missing) = ["netavark", "aardvark-dns", "iptables"].into_iter().find(|name| !has(name)) {
+            super::leave_out(
+                "networks of containers",
+                &format!("'{missing}' is not installed; `just setup` does that"),
+            );
+            return None;
+        }
+        let Some(network) = Network::new() else {
+            super::leave_out("networks of containers", "a network of its own needs the rights of root");
+            return None;
+        };
+        let folder = scratch::folder(KIND);
+        write_configuration(folder.path(), "");
+        Some(Self::with_store(folder, Some(network)))
+    }
+
+    fn with_store(folder: TempDir, network: Option<Network>) -> Self {
         let archive = folder.path().join("alpine.tar");
         write_image(folder.path(), &archive);
         let path = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -74,7 +138,12 @@ impl Podman {
         });
         let failures: Vec<String> = imported.map_while(Result::err).collect();
         assert!(failures.len() < 2, "podman cannot make an image in a store of its own: {failures:#?}");
-        Self { folder }
+        Self { folder, network }
+    }
+
+    /// What runs its arguments where the network of this store is; empty when that is the machine's.
+    pub fn wrapper(&self) -> Vec<String> {
+        self.network.as_ref().map_or_else(Vec::new, |network| network.wrapper().to_vec())
     }
 
     /// The environment that selects this store.
@@ -87,7 +156,8 @@ impl Podman {
     /// # Panics
     /// When podman fails.
     pub fn run(&self, arguments: &[&str]) -> String {
-        run(self.folder.path(), arguments).unwrap_or_else(|error| panic!("podman {arguments:?}: {error}"))
+        let ran = run_in(&self.wrapper(), self.folder.path(), arguments);
+        ran.unwrap_or_else(|error| panic!("podman {arguments:?}: {error}"))
     }
 
     /// What a container wrote, both streams, or why that cannot be told.
@@ -118,6 +188,10 @@ impl Podman {
 
 impl Drop for Podman {
     fn drop(&mut self) {
+        if self.network.is_some() {
+            // What belongs to the network of a container is taken away where it is.
+            let _ = run_in(&self.wrapper(), self.folder.path(), &["rm", "--all", "--force", "--time=0"]);
+        }
         empty_store(self.folder.path());
     }
 }
@@ -132,8 +206,14 @@ fn environment(folder: &Path) -> Vec<(String, String)> {
 }
 
 fn run(folder: &Path, arguments: &[&str]) -> Result<String, String> {
-    let command = Command::new("podman").args(arguments).envs(environment(folder)).stdin(Stdio::null()).output();
-    let output = command.map_err(|error| error.to_string())?;
+    run_in(&[], folder, arguments)
+}
+
+fn run_in(wrapper: &[String], folder: &Path, arguments: &[&str]) -> Result<String, String> {
+    let mut words = wrapper.iter().map(String::as_str).chain(["podman"]).chain(arguments.iter().copied());
+    let mut command = Command::new(words.next().expect("there is podman at least"));
+    let output = command.args(words).envs(environment(folder)).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| error.to_string())?;
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     } else {
@@ -141,7 +221,7 @@ fn run(folder: &Path, arguments: &[&str]) -> Result<String, String> {
     }
 }
 
-fn write_configuration(folder: &Path) {
+fn write_configuration(folder: &Path, network: &str) {
     for name in ["run", "tmp", "networks"] {
         fs::create_dir(folder.join(name)).expect("own folder is writable");
     }
@@ -149,7 +229,7 @@ fn write_configuration(folder: &Path) {
     let containers = format!(
         "[containers]\n\
          default_ulimits = [\"nofile=1024:1024\", \"nproc=4096:4096\"]\n\
-         netns = \"none\"\n\
+         {network}\n\
          log_driver = \"k8s-file\"\n\
          [engine]\n\
          runtime = \"runc\"\n\

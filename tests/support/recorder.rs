@@ -120,7 +120,7 @@ fn record(mut receiver: ClientReceiver, changes: &Mutex<Vec<Change>>) {
             agent: state.instance.agent.to_string(),
             id: state.instance.id.to_string(),
             state: state.state.phase.to_string(),
-            info: state.state.additional_info,
+            info: state.state.additional_info.to_string(),
         });
         changes.lock().expect("the recorder does not panic").extend(new);
     }

@@ -11,15 +11,14 @@ pub struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// Mounts `kib` KiB at `path`. `None` where mounting is not allowed; whoever reads the output is told.
-    #[allow(clippy::print_stderr)]
+    /// Mounts `kib` KiB at `path`. `None` where mounting is not allowed; the test is left out.
     pub fn mount(path: &Path, kib: usize) -> Option<Self> {
         fs::create_dir_all(path).expect("own folder is writable");
         let mut command = Command::new("mount");
         command.args(["-t", "tmpfs", "-o", &format!("size={kib}k"), "small-disk"]).arg(path);
         let mounted = command.output().is_ok_and(|output| output.status.success());
         if !mounted {
-            eprintln!("skipped: a small disk cannot be mounted here, run the tests as root");
+            super::leave_out("full disks", "a small disk cannot be mounted here; run the tests as root");
         }
         mounted.then(|| Self { path: path.to_owned() })
     }

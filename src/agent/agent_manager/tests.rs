@@ -345,3 +345,40 @@ fn the_scheduler_thread_ends_when_told_to() {
     drop(running);
     rig.agent.manager.run(&events, &stop, &crate::vital::Pulse::unattended());
 }
+
+/// The loads that were sent since the last call; CPU usage only.
+fn loads(rig: &Rig) -> Vec<u32> {
+    let messages = std::iter::from_fn(|| rig.agent.uplink.next(rig.clock.now()));
+    let usage = |message| if let ToServer::AgentLoad(load) = message { Some(load.cpu_usage) } else { None };
+    messages.filter_map(usage).collect()
+}
+
+#[test]
+fn the_load_is_reported_with_each_hello_and_every_two_seconds_after_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let spent = |busy: u32, idle: u32| {
+        std::fs::write(folder.path().join("stat"), format!("cpu  {busy} 0 0 {idle} 0 0 0 0 0 0\n")).unwrap();
+    };
+    std::fs::write(folder.path().join("meminfo"), "MemFree: 1 kB\n").unwrap();
+    spent(10, 90);
+    let (engine, clock) = (FakeEngine::new(), ManualClock::new());
+    let agent = SteppedAgent::start(AgentOptions::new(folder.path()), &engine, &clock);
+    let mut rig = Rig { agent, engine, clock, folder };
+    rig.agent.pass(Duration::from_millis(2500));
+    assert_eq!(loads(&rig), [] as [u32; 0], "nobody has said hello");
+    rig.agent.hello(&[]);
+    assert_eq!(loads(&rig), [10], "at once");
+    std::fs::write(rig.folder.path().join("stat"), "cpu  30 0 0 170 0 0 0 0 0 0\n").unwrap();
+    rig.agent.pass(Duration::from_millis(1999));
+    assert_eq!(loads(&rig), [] as [u32; 0]);
+    rig.agent.pass(Duration::from_millis(1));
+    assert_eq!(loads(&rig), [20], "of the time since then");
+    rig.agent.pass(Duration::from_secs(4));
+    assert_eq!(loads(&rig).len(), 1, "only the newest waits");
+    rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+    rig.agent.pass(Duration::from_millis(2700));
+    assert_eq!(loads(&rig), [] as [u32; 0], "nobody is there");
+    std::fs::write(rig.folder.path().join("stat"), "cpu  130 0 0 270 0 0 0 0 0 0\n").unwrap();
+    rig.agent.hello(&[]);
+    assert_eq!(loads(&rig), [50], "of the time without a connection");
+}

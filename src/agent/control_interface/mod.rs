@@ -1,7 +1,6 @@
-//! Workloads that talk to the cluster: two FIFOs per workload, one thread for all of them
-//! (spec/control-interface.md).
+//! Workloads that talk to the cluster: two FIFOs per workload, one thread for all of them.
 //!
-//! Follow a request: [`pipes`] reads bytes, [`session`] makes messages of them and asks [`authorizer`], what is allowed
+//! Follow a request: [`pipes`] reads bytes, [`session`] makes messages of them and asks the [`Authorizer`], what is allowed
 //! is sent through [`super::uplink_outbox`]. Follow an answer: `rx:server` gives it to
 //! [`ControlHub::deliver_from_server`], it waits in an [`outbox`], [`poller`] writes it.
 //!
@@ -9,7 +8,7 @@
 //! makes and removes the FIFOs; everything else on `control`. Nobody waits for a workload.
 //! Owns: which workload has an interface, and what waits for it, shared behind locks that are held for a moment only.
 
-pub mod authorizer;
+pub mod lasting;
 pub mod outbox;
 pub mod pipes;
 pub mod poller;
@@ -18,12 +17,14 @@ pub mod session;
 use super::uplink_outbox::UplinkOutbox;
 use crate::clock::Clock;
 use crate::limits::STACK_LARGE;
+use crate::logging::may_log;
 use crate::model::access_rules::ControlInterfaceAccess;
+use crate::model::authorizer::Authorizer;
 use crate::model::messages::{Request, Response};
 use crate::model::names::Name;
 use crate::threads::{self, Thread};
 use crate::vital::VitalThreads;
-use authorizer::Authorizer;
+use crate::wire::delimited::Undecodable;
 use outbox::{Frame, Outbox};
 use pipes::{PipeError, Pipes};
 use poller::Poller;
@@ -90,13 +91,15 @@ struct Mailbox {
 }
 
 impl Interface {
-    /// Puts an answer for the workload; answers what is to be cancelled at the server.
-    fn put(&self, response: Response) -> Vec<Request> {
-        // Encoded before the lock is taken, since a large one takes its time.
-        match Frame::new(response) {
+    /// Puts an answer for the workload, encoded before the lock is taken, since a large one takes its time. Answers
+    /// what is to be cancelled at the server.
+    fn put(&self, frame: Result<Frame, Undecodable>) -> Vec<Request> {
+        match frame {
             Ok(frame) => lock(&self.mailbox).outbox.put(frame),
             Err(error) => {
-                log::warn!("An answer for workload '{}' cannot be sent: '{error}'", self.workload);
+                if may_log(&self.workload) {
+                    log::warn!("An answer for workload '{}' cannot be sent: '{error}'", self.workload);
+                }
                 Vec::new()
             }
         }
@@ -140,8 +143,7 @@ impl ControlHub {
         threads::spawn("control", STACK_LARGE, move || poller.run(&stop, &pulse))
     }
 
-    /// Makes the FIFOs of a workload in `folder` and serves them from now on. Existing FIFOs are kept, so that a
-    /// workload that has them open may go on after a restart of the agent.
+    /// Makes the FIFOs of a workload that is about to start in `folder`, and serves them from now on.
     ///
     /// # Errors
     /// [`PipeError`] when that is not possible.
@@ -152,6 +154,30 @@ impl ControlHub {
         access: &ControlInterfaceAccess,
     ) -> Result<ControlInterface, PipeError> {
         pipes::create(&folder)?;
+        self.serve(workload, folder, access)
+    }
+
+    /// Serves the FIFOs of a workload that runs already and may have them open, so that it goes on after a restart of the
+    /// agent.
+    ///
+    /// # Errors
+    /// [`PipeError`] when that is not possible.
+    pub fn reopen(
+        &self,
+        workload: &Name,
+        folder: PathBuf,
+        access: &ControlInterfaceAccess,
+    ) -> Result<ControlInterface, PipeError> {
+        pipes::keep(&folder)?;
+        self.serve(workload, folder, access)
+    }
+
+    fn serve(
+        &self,
+        workload: &Name,
+        folder: PathBuf,
+        access: &ControlInterfaceAccess,
+    ) -> Result<ControlInterface, PipeError> {
         let pipes = Pipes::open(&folder)?;
         let authorizer = Authorizer::new(access);
         let session = Session::new(workload.clone(), authorizer.clone(), self.shared.message_max);
@@ -179,13 +205,25 @@ impl ControlHub {
         None
     }
 
+    /// The connection to the server is lost, and with it all events and logs that workloads follow.
+    pub fn connection_lost(&self) {
+        let interfaces: Vec<Arc<Interface>> = lock(&self.shared.registry).interfaces.values().cloned().collect();
+        interfaces.iter().for_each(|interface| lock(&interface.mailbox).outbox.connection_lost());
+    }
+
+    /// A workload has asked for events and logs with this id, and was answered.
+    #[cfg(test)]
+    pub fn follow(&self, workload: &str, id: &str) {
+        lock(&lock(&self.shared.registry).interfaces[workload].mailbox).outbox.follow(id);
+    }
+
     /// Delivers an answer with the id of the workload. Never waits.
     ///
     /// # Errors
     /// The workload has no control interface; the server is told when more of this would come.
     // [impl->swdd~agent-forward-responses-to-control-interface-pipe~1]
     pub fn deliver(&self, workload: &str, response: Response) -> Result<(), NoInterface> {
-        self.shared.uplink.answered(workload, &response.id);
+        self.shared.uplink.answered(workload, &response);
         let interface = lock(&self.shared.registry).interfaces.get(workload).cloned();
         let Some(interface) = interface else {
             if let Some(cancel) = outbox::cancellation(&response) {
@@ -193,8 +231,12 @@ impl ControlHub {
             }
             return Err(NoInterface);
         };
-        for cancel in interface.put(response) {
-            log::warn!("Workload '{workload}' does not read its control interface, cancelling what it asked for.");
+        for cancel in interface.put(Frame::new(response)) {
+            if may_log(workload) {
+                log::warn!(
+                    "Cancelling what workload '{workload}' does not read, or an earlier container of it asked for."
+                );
+            }
             self.shared.cancel(workload, cancel);
         }
         self.shared.wake();
@@ -234,6 +276,11 @@ impl ControlInterface {
     pub fn restart(&self) {
         lock(&self.interface.mailbox).restarted = true;
         self.hub.shared.wake();
+    }
+
+    /// The container is gone: what it follows is not for the next one, which may go on with the session.
+    pub fn forget_lasting(&self) {
+        lock(&self.interface.mailbox).outbox.forget_lasting();
     }
 
     /// Ends the session and removes the FIFOs.

@@ -1,76 +1,68 @@
-//! Messages that wait for one workload, as the bytes that it will read: bounded, never blocking who puts them
-//! (spec/control-interface.md CFIX-2).
+//! Messages that wait for one workload, as the bytes that it will read: bounded, never blocking who puts them. What the
+//! workload has not asked for is not among them.
 //!
 //! Thread: none, a plain value; `rx:server` and `control` put, `control` takes, see [`super::ControlHub`].
 
-use crate::limits::{CONTROL_CANCELLED, CONTROL_OUTBOX, CONTROL_OUTBOX_BYTES};
+use super::lasting::{Lasting, LastingRequests, Says, TooMany};
+use crate::limits::{CONTROL_CANCELLED, CONTROL_OUTBOX, CONTROL_OUTBOX_BYTES, CONTROL_UNREAD_BYTES};
 use crate::model::messages::{Request, RequestContent, Response, ResponseContent, ToWorkload};
 use crate::wire::delimited::{Undecodable, frame};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
+use std::collections::btree_map::{BTreeMap, Entry};
 
 /// What a workload is told when it did not read its events.
 const EVENTS_LOST: &str =
     "Events were not read in time and are lost; the subscription is cancelled, subscribe again to get the state";
 
-/// What lasts longer than one answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Lasting {
-    Logs,
-    Events,
-}
-
-impl Lasting {
-    fn of(content: &ResponseContent) -> Option<Self> {
-        match content {
-            ResponseContent::LogEntries(_) => Some(Self::Logs),
-            ResponseContent::CompleteState { altered: Some(_), .. } => Some(Self::Events),
-            _ => None,
-        }
-    }
-
-    fn cancel(self) -> RequestContent {
-        match self {
-            Self::Logs => RequestContent::LogsCancel,
-            Self::Events => RequestContent::EventsCancel,
-        }
-    }
-}
-
 /// What ends the request that `response` belongs to, if more of it would come.
 #[must_use]
 pub fn cancellation(response: &Response) -> Option<Request> {
-    Lasting::of(&response.content).map(|lasting| Request { id: response.id.clone(), content: lasting.cancel() })
+    match Says::of(response) {
+        Says::Part(lasting) => Some(Request { id: response.id.clone(), content: lasting.cancel() }),
+        _ => None,
+    }
 }
 
 /// An answer as it is written, and what has to be known about it.
 #[derive(Debug)]
 pub struct Frame {
     id: String,
-    lasting: Option<Lasting>,
-    /// What was cancelled, if this says so.
-    ended: Option<Lasting>,
+    says: Says,
     bytes: Vec<u8>,
 }
 
 impl Frame {
-    /// Encodes an answer.
+    /// Encodes an answer of the server.
     ///
     /// # Errors
     /// It is too large.
     pub fn new(response: Response) -> Result<Self, Undecodable> {
-        let id = response.id.clone();
-        let lasting = Lasting::of(&response.content);
-        let ended = match &response.content {
-            ResponseContent::LogsCancelAccepted => Some(Lasting::Logs),
-            ResponseContent::EventsCancelAccepted => Some(Lasting::Events),
+        let (id, says) = (response.id.clone(), Says::of(&response));
+        Ok(Self { id, says, bytes: frame(ToWorkload::Response(response))? })
+    }
+
+    /// Encodes an answer of the agent, to what the server does not know.
+    ///
+    /// # Errors
+    /// It is too large.
+    pub fn of_agent(response: Response) -> Result<Self, Undecodable> {
+        Ok(Self { says: Says::Other, ..Self::new(response)? })
+    }
+
+    fn part(&self) -> Option<Lasting> {
+        match self.says {
+            Says::Part(lasting) => Some(lasting),
             _ => None,
-        };
-        Ok(Self { id, lasting, ended, bytes: frame(ToWorkload::Response(response))? })
+        }
     }
 
     /// What it takes while it waits, in bytes.
     fn weight(&self) -> usize {
         self.id.len() + self.bytes.len()
+    }
+
+    fn answer_weight(&self) -> usize {
+        if self.part().is_none() { self.weight() } else { 0 }
     }
 }
 
@@ -81,34 +73,40 @@ pub struct Outbox {
     first: Option<Vec<u8>>,
     waiting: VecDeque<Frame>,
     bytes: usize,
-    /// Cancelled because the workload did not read. What still comes of them is dropped.
-    cancelled: BTreeSet<(Lasting, String)>,
+    /// How much of that is answers, other than log lines and events.
+    answer_bytes: usize,
+    lasting: LastingRequests,
+    /// Cancelled by us: because the workload did not read, or, `false`, because it has not asked. What still comes of
+    /// them is dropped.
+    cancelled: BTreeMap<(Lasting, String), bool>,
 }
 
 impl Outbox {
     /// Puts an answer. When there is no room, log lines and events are dropped with the request that they belong to,
     /// and for other answers the oldest ones make room. Answers which requests are to be cancelled at the server.
     pub fn put(&mut self, frame: Frame) -> Vec<Request> {
-        if let Some(ended) = frame.ended {
-            self.forget_cancelled(ended, &frame.id);
-        }
-        if frame.lasting.is_some_and(|lasting| self.cancelled.contains(&(lasting, frame.id.clone()))) {
-            return Vec::new();
+        if !self.is_asked_for(&frame) {
+            let unknown = frame.part().filter(|lasting| !self.lasting.is_unanswered(*lasting, &frame.id));
+            let mut cancels = Vec::new();
+            if let Some(lasting) = unknown {
+                self.cancel(lasting, frame.id, false, &mut cancels);
+            }
+            return cancels;
         }
         if self.has_room(frame.weight()) {
             self.push(frame);
             return Vec::new();
         }
         let mut cancels = Vec::new();
-        if let Some(lasting) = frame.lasting {
-            self.cancel(lasting, frame.id, &mut cancels);
+        if let Some(lasting) = frame.part() {
+            self.cancel(lasting, frame.id, true, &mut cancels);
             return cancels;
         }
         while !self.has_room(frame.weight())
             && let Some(oldest) = self.pop_waiting()
         {
-            if let Some(lasting) = oldest.lasting {
-                self.cancel(lasting, oldest.id, &mut cancels);
+            if let Some(lasting) = oldest.part() {
+                self.cancel(lasting, oldest.id, true, &mut cancels);
             }
         }
         self.push(frame);
@@ -135,24 +133,87 @@ impl Outbox {
         self.first.is_some() || greeted && !self.waiting.is_empty()
     }
 
+    /// Whether so many answers wait that the workload should read before it asks for more.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.answer_bytes >= CONTROL_UNREAD_BYTES
+    }
+
     /// Forgets what waits.
     pub fn clear(&mut self) {
-        (self.first, self.waiting, self.bytes) = (None, VecDeque::new(), 0);
+        (self.first, self.waiting) = (None, VecDeque::new());
+        (self.bytes, self.answer_bytes) = (0, 0);
     }
 
-    /// The workload asks for something that lasts under this id, maybe anew.
-    pub fn asked(&mut self, id: &str, content: &RequestContent) {
-        match content {
-            RequestContent::Logs(_) => self.forget_cancelled(Lasting::Logs, id),
-            RequestContent::CompleteState(read) if read.subscribe => self.forget_cancelled(Lasting::Events, id),
-            _ => {}
+    /// The container will be another one. What the one before follows is not for it.
+    pub fn forget_lasting(&mut self) {
+        self.lasting = LastingRequests::default();
+        self.cancelled.values_mut().for_each(|asked| *asked = false);
+    }
+
+    /// The connection to the server is lost, and with it what lasts.
+    pub fn connection_lost(&mut self) {
+        self.lasting.end_begun();
+        self.cancelled.clear();
+    }
+
+    /// The workload has asked for events and logs with this id, and was answered.
+    #[cfg(test)]
+    pub fn follow(&mut self, id: &str) {
+        for lasting in [Lasting::Logs, Lasting::Events] {
+            self.lasting.ask(lasting, id).unwrap();
+            self.lasting.begin(lasting, id, 1);
         }
     }
 
-    fn forget_cancelled(&mut self, lasting: Lasting, id: &str) {
-        if !self.cancelled.is_empty() {
-            self.cancelled.remove(&(lasting, id.to_owned()));
+    /// The workload asks for something, perhaps for what lasts, perhaps anew.
+    ///
+    /// # Errors
+    /// [`TooMany`] of what lasts.
+    pub fn ask(&mut self, id: &str, content: &RequestContent) -> Result<(), TooMany> {
+        Lasting::of(content).map_or(Ok(()), |lasting| self.lasting.ask(lasting, id))
+    }
+
+    /// What was asked last under this id is not sent.
+    pub fn take_back(&mut self, id: &str, content: &RequestContent) {
+        if let Some(lasting) = Lasting::of(content) {
+            self.lasting.take_back(lasting, id);
         }
+    }
+
+    /// Takes over what an answer says. Answers whether this container shall have it.
+    fn is_asked_for(&mut self, Frame { id, says, .. }: &Frame) -> bool {
+        match *says {
+            Says::Begins(lasting, logs) => {
+                self.lasting.begin(lasting, id, logs);
+                self.forget_cancelled(lasting, id); // Whatever was to come of an earlier one has come.
+                true
+            }
+            Says::Part(lasting) => self.lasting.has_begun(lasting, id),
+            Says::Stops => self.lasting.stop_log(id),
+            Says::Cancelled(lasting) => match self.forget_cancelled(lasting, id) {
+                Some(asked) => asked,
+                None => {
+                    self.lasting.end(lasting, id);
+                    true
+                }
+            },
+            Says::Refused => {
+                let kinds = [Lasting::Events, Lasting::Logs];
+                if let Some(lasting) = kinds.into_iter().find(|lasting| self.lasting.is_unanswered(*lasting, id)) {
+                    self.lasting.take_back(lasting, id);
+                }
+                true
+            }
+            Says::Other => true,
+        }
+    }
+
+    fn forget_cancelled(&mut self, lasting: Lasting, id: &str) -> Option<bool> {
+        if self.cancelled.is_empty() {
+            return None;
+        }
+        self.cancelled.remove(&(lasting, id.to_owned()))
     }
 
     fn has_room(&self, bytes: usize) -> bool {
@@ -162,26 +223,30 @@ impl Outbox {
 
     fn push(&mut self, frame: Frame) {
         self.bytes += frame.weight();
+        self.answer_bytes += frame.answer_weight();
         self.waiting.push_back(frame);
     }
 
     fn pop_waiting(&mut self) -> Option<Frame> {
         let frame = self.waiting.pop_front()?;
         self.bytes -= frame.weight();
+        self.answer_bytes -= frame.answer_weight();
         if self.waiting.is_empty() {
             self.waiting = VecDeque::new(); // Gives the room of a burst back.
         }
         Some(frame)
     }
 
-    fn cancel(&mut self, lasting: Lasting, id: String, cancels: &mut Vec<Request>) {
+    fn cancel(&mut self, lasting: Lasting, id: String, asked: bool, cancels: &mut Vec<Request>) {
         if self.cancelled.len() >= CONTROL_CANCELLED {
             self.cancelled.clear(); // At worst something is cancelled twice.
         }
-        if !self.cancelled.insert((lasting, id.clone())) {
-            return;
+        match self.cancelled.entry((lasting, id.clone())) {
+            Entry::Occupied(_) => return,
+            Entry::Vacant(entry) => _ = entry.insert(asked),
         }
-        if lasting == Lasting::Events {
+        self.lasting.end(lasting, &id);
+        if lasting == Lasting::Events && asked {
             let content = ResponseContent::Error(EVENTS_LOST.to_owned());
             let told = Frame::new(Response { id: id.clone(), content });
             told.into_iter().for_each(|frame| self.push(frame)); // It is short.
@@ -193,6 +258,7 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::{CONTROL_LASTING, CONTROL_LASTING_BYTES};
     use crate::model::messages::{AlteredFields, LogEntry, LogsRequest};
     use crate::model::names::InstanceName;
     use crate::model::node::Node;
@@ -226,8 +292,24 @@ mod tests {
         read_message(&frame[prefix..]).unwrap()
     }
 
-    fn full_of(response: &Response) -> Outbox {
+    /// One of a workload that has asked for these.
+    fn following(ids: &[&str]) -> Outbox {
         let mut outbox = Outbox::default();
+        ids.iter().for_each(|id| outbox.follow(id));
+        outbox
+    }
+
+    fn subscription() -> RequestContent {
+        RequestContent::CompleteState(crate::model::messages::ReadState { masks: vec![], subscribe: true })
+    }
+
+    fn first(id: &str) -> Response {
+        let content = ResponseContent::CompleteState { state: Node::empty(), altered: None };
+        Response { id: id.to_owned(), content }
+    }
+
+    fn full_of(response: &Response) -> Outbox {
+        let mut outbox = following(&[&response.id]);
         for _ in 0..CONTROL_OUTBOX {
             assert_eq!(put(&mut outbox, response.clone()), []);
         }
@@ -247,7 +329,7 @@ mod tests {
     #[test]
     fn log_lines_without_room_are_dropped_and_their_request_is_cancelled_once() {
         for bytes in [1, CONTROL_OUTBOX_BYTES / 4] {
-            let mut outbox = Outbox::default();
+            let mut outbox = following(&["a", "b"]);
             let mut cancels = Vec::new();
             for _ in 0..2 * CONTROL_OUTBOX {
                 cancels.extend(put(&mut outbox, lines("a", bytes)));
@@ -261,6 +343,7 @@ mod tests {
             assert_eq!(all(&mut outbox), [lines("b", 1)]);
             let accepted = Response { id: "a".to_owned(), content: ResponseContent::LogsCancelAccepted };
             put(&mut outbox, accepted.clone());
+            outbox.follow("a");
             put(&mut outbox, lines("a", 1));
             assert_eq!(all(&mut outbox), [accepted, lines("a", 1)]);
         }
@@ -269,17 +352,20 @@ mod tests {
     #[test]
     fn an_event_without_room_ends_its_subscription_and_the_workload_is_told() {
         let mut outbox = full_of(&lines("l", 1));
+        outbox.follow("e");
         assert_eq!(put(&mut outbox, event("e")), [cancel("e", RequestContent::EventsCancel)]);
         assert_eq!(put(&mut outbox, event("e")), []);
         let told = all(&mut outbox).pop().unwrap();
         assert_eq!(told, Response { id: "e".to_owned(), content: ResponseContent::Error(EVENTS_LOST.to_owned()) });
-        outbox.asked("e", &RequestContent::Logs(LogsRequest::default()));
+        outbox.ask("e", &RequestContent::Logs(LogsRequest::default())).unwrap();
         put(&mut outbox, event("e"));
         assert_eq!(all(&mut outbox), [], "another kind of request with the same id");
-        let read = crate::model::messages::ReadState { masks: vec![], subscribe: true };
-        outbox.asked("e", &RequestContent::CompleteState(read));
+        outbox.ask("e", &subscription()).unwrap();
+        assert_eq!(put(&mut outbox, event("e")), []);
+        assert_eq!(all(&mut outbox), [], "it came before the first answer, so it belongs to the earlier one");
+        put(&mut outbox, first("e"));
         put(&mut outbox, event("e"));
-        assert_eq!(all(&mut outbox), [event("e")]);
+        assert_eq!(all(&mut outbox), [first("e"), event("e")]);
     }
 
     #[test]
@@ -288,7 +374,7 @@ mod tests {
         assert_eq!(put(&mut outbox, answer("new")), []);
         let kept = all(&mut outbox);
         assert_eq!((kept.len(), kept.last()), (CONTROL_OUTBOX, Some(&answer("new"))));
-        assert_eq!(outbox.bytes, 0);
+        assert_eq!((outbox.bytes, outbox.answer_bytes), (0, 0));
 
         let mut outbox = full_of(&event("e"));
         assert_eq!(put(&mut outbox, answer("new")), [cancel("e", RequestContent::EventsCancel)]);
@@ -296,8 +382,90 @@ mod tests {
     }
 
     #[test]
-    fn a_message_above_the_limit_waits_alone() {
+    fn a_container_gets_nothing_of_what_the_one_before_asked_for() {
+        let accepted = |id: &str| Response { id: id.to_owned(), content: ResponseContent::EventsCancelAccepted };
+        let mut outbox = following(&["e", "cancelled"]);
+        put(&mut outbox, event("e"));
+        outbox.clear();
+        outbox.forget_lasting();
+        assert_eq!(all(&mut outbox), []);
+        assert_eq!(put(&mut outbox, event("e")), [cancel("e", RequestContent::EventsCancel)]);
+        assert_eq!(put(&mut outbox, event("e")), [], "once");
+        // The next one uses the same id, as programs do, before the server has read that.
+        outbox.ask("e", &subscription()).unwrap();
+        for late in [event("e"), accepted("e")] {
+            assert_eq!(put(&mut outbox, late), []);
+        }
+        assert_eq!(all(&mut outbox), []);
+        for own in [first("e"), event("e"), event("e")] {
+            assert_eq!(put(&mut outbox, own), []);
+        }
+        assert_eq!(all(&mut outbox), [first("e"), event("e"), event("e")]);
+        // Its own cancellation is told.
+        put(&mut outbox, accepted("e"));
+        assert_eq!(all(&mut outbox), [accepted("e")]);
+        assert_eq!(put(&mut outbox, event("e")), [cancel("e", RequestContent::EventsCancel)]);
+        let stop =
+            Response { id: "l".to_owned(), content: ResponseContent::LogsStop(InstanceName::with_id("w", "1", "A")) };
+        put(&mut outbox, stop);
+        assert_eq!(all(&mut outbox), [], "nobody has asked for these logs");
+    }
+
+    #[test]
+    fn one_id_may_stand_for_everything_that_a_program_asks() {
         let mut outbox = Outbox::default();
+        outbox.ask("1", &subscription()).unwrap();
+        put(&mut outbox, first("1"));
+        for other in [first("1"), answer("1"), event("1")] {
+            put(&mut outbox, other);
+        }
+        outbox.ask("1", &subscription()).unwrap();
+        put(&mut outbox, event("1"));
+        put(&mut outbox, answer("1"));
+        put(&mut outbox, event("1"));
+        assert_eq!(all(&mut outbox).len(), 7, "the earlier subscription goes on when the later one is refused");
+    }
+
+    #[test]
+    fn what_one_workload_follows_is_bounded_and_what_ends_makes_room() {
+        let mut outbox = Outbox::default();
+        let logs = RequestContent::Logs(LogsRequest::default());
+        let instance = || InstanceName::with_id("w", "1", "A");
+        let said = |id: &str, content| Response { id: id.to_owned(), content };
+        for number in 0..2 * CONTROL_LASTING {
+            let id = number.to_string();
+            outbox.ask(&id, &logs).unwrap();
+            put(&mut outbox, said(&id, ResponseContent::LogsAccepted(vec![instance(), instance()])));
+            put(&mut outbox, said(&id, ResponseContent::LogsStop(instance())));
+            put(&mut outbox, lines(&id, 1));
+            put(&mut outbox, said(&id, ResponseContent::LogsStop(instance())));
+            outbox.ask(&id, &logs).unwrap();
+            put(&mut outbox, said(&id, ResponseContent::LogsAccepted(vec![])));
+            outbox.ask(&id, &subscription()).unwrap();
+            put(&mut outbox, answer(&id));
+            outbox.ask(&id, &subscription()).unwrap();
+            outbox.take_back(&id, &subscription());
+            assert_eq!(all(&mut outbox).len(), 6, "{id}");
+        }
+        for number in 0..CONTROL_LASTING {
+            outbox.ask(&number.to_string(), &subscription()).unwrap();
+        }
+        assert_eq!(outbox.ask("more", &subscription()), Err(TooMany));
+        assert_eq!(outbox.ask("0", &subscription()), Ok(()), "again");
+        outbox.connection_lost();
+        assert_eq!(outbox.ask("more", &subscription()), Err(TooMany), "these were not answered");
+        (0..CONTROL_LASTING).for_each(|number| drop(put(&mut outbox, first(&number.to_string()))));
+        outbox.connection_lost();
+        let long = "x".repeat(CONTROL_LASTING_BYTES);
+        assert_eq!(outbox.ask(&long, &subscription()), Err(TooMany), "one is asked for twice");
+        put(&mut outbox, first("0"));
+        outbox.connection_lost();
+        assert_eq!(outbox.ask(&long, &subscription()), Ok(()));
+    }
+
+    #[test]
+    fn a_message_above_the_limit_waits_alone() {
+        let mut outbox = following(&["a"]);
         let large = lines("a", CONTROL_OUTBOX_BYTES + 1);
         assert_eq!(put(&mut outbox, large.clone()), []);
         assert_eq!(put(&mut outbox, lines("a", 1)), [cancel("a", RequestContent::LogsCancel)]);

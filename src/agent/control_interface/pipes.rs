@@ -6,13 +6,16 @@
 //! The workload has the folder mounted and may put there what it likes. So names are only followed when the FIFOs are
 //! opened first, never through links, and only to what is a FIFO; from then on the same two are reopened through their
 //! descriptors.
+//!
+//! The process in a container may have any user, in any user namespace, and which one is not known before it runs. So
+//! the FIFOs are open to all, as is the folder that is mounted. What keeps everybody else away from them is the folder
+//! of the workload, which is ours alone: an engine mounts through it, others do not get through.
 
-use crate::agent::workload_files::remove_folder;
 use crate::limits::{CONTROL_LEFTOVER_MAX, CONTROL_TURN, PIPE_CAPACITY, PIPE_CONTENT_MAX, PIPE_SMALLEST};
-use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, mknodat, open, openat};
+use crate::private_folder::{PrivateFolder, check_owner};
+use rustix::fs::{CWD, FileType, Mode, OFlags, chmod, fstat, mknodat, open, openat, rmdir, unlink};
 use rustix::io::{Errno, ioctl_fionread, read, write};
 use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
-use std::fs::create_dir_all;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -23,12 +26,32 @@ const OUTPUT: &str = "output";
 /// What the workload reads.
 const INPUT: &str = "input";
 
+/// The folder, as the container sees it.
+const FOLDER_MODE: Mode = Mode::from_bits_retain(0o755);
+/// Whoever the container runs as reads one and writes the other.
+const FIFO_MODE: Mode = Mode::from_bits_retain(0o666);
+
 /// A control interface cannot be made or opened.
 #[derive(Debug, thiserror::Error)]
 #[error("'{}': {source}", path.display())]
 pub struct PipeError {
     path: PathBuf,
     source: io::Error,
+}
+
+impl PipeError {
+    /// What is there may have been made or changed by somebody else.
+    #[must_use]
+    pub fn is_foreign(&self) -> bool {
+        self.source.raw_os_error().is_none() && self.source.kind() == io::ErrorKind::PermissionDenied
+    }
+
+    /// The machine has too little of something at the moment.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        const SCARCE: [Errno; 6] = [Errno::NOSPC, Errno::DQUOT, Errno::IO, Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+        self.source.raw_os_error().is_some_and(|error| SCARCE.iter().any(|errno| errno.raw_os_error() == error))
+    }
 }
 
 /// What a read gave.
@@ -66,44 +89,102 @@ pub struct Pipes {
     one_page: bool,
 }
 
-/// Makes folder and FIFOs. An existing FIFO is kept, since a running workload may have it open.
+/// Makes folder and FIFOs for a container that is about to start. What is there and was made in the same way is kept.
 ///
 /// # Errors
-/// [`PipeError`] when something else has the name of a FIFO, or the folder cannot be written.
+/// [`PipeError`] when something else has the name of a FIFO, when folder or FIFO belong to somebody else or were made by
+/// somebody else's rules, or when the folder cannot be written.
 // [impl->swdd~agent-control-interface-creates-two-pipes-per-workload~1]
 pub fn create(folder: &Path) -> Result<(), PipeError> {
-    create_dir_all(folder).map_err(|source| PipeError { path: folder.to_owned(), source })?;
+    make(folder, false)
+}
+
+/// Makes what is missing for a container that runs already and may have the FIFOs open. What it has done to them is its
+/// own business; nobody else gets there.
+///
+/// # Errors
+/// [`PipeError`] when something else has the name of a FIFO, or when the folder of the workload belongs to somebody else
+/// or cannot be written.
+pub fn keep(folder: &Path) -> Result<(), PipeError> {
+    make(folder, true)
+}
+
+fn make(folder: &Path, is_mounted: bool) -> Result<(), PipeError> {
+    let failed = |path: PathBuf| move |source: io::Error| PipeError { path, source };
+    let place = open_place(folder, is_mounted).map_err(failed(folder.to_owned()))?;
     for name in [OUTPUT, INPUT] {
         let path = folder.join(name);
-        match mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0) {
-            Ok(()) => {}
-            Err(Errno::EXIST) => drop(place_of(&path)?),
-            Err(errno) => return Err(PipeError { path, source: errno.into() }),
+        let is_new = match mknodat(&place, name, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(errno) => return Err(failed(path)(errno.into())),
+        };
+        let fifo = fifo_at(&place, name).map_err(failed(path.clone()))?;
+        if is_new {
+            // Not less because of an umask.
+            chmod(descriptor_path(&fifo), FIFO_MODE).map_err(|errno| failed(path)(errno.into()))?;
+        } else if !is_mounted {
+            check_fifo(&fifo).map_err(failed(path))?;
         }
     }
     Ok(())
 }
 
-/// Removes the FIFOs and their folder; a failure is only worth a warning.
+/// The folder of the FIFOs, in a folder that is ours alone.
+fn open_place(folder: &Path, is_mounted: bool) -> io::Result<OwnedFd> {
+    let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let parent = PrivateFolder::open(parent)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let existing = || openat(parent.descriptor(), name, flags, Mode::empty());
+    match existing() {
+        Ok(place) if is_mounted => Ok(place),
+        Ok(_) | Err(Errno::NOENT) => {
+            parent.subfolder_with_mode(name.as_ref(), FOLDER_MODE)?;
+            Ok(existing()?)
+        }
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// A FIFO that was there must be as we make them. One with another mode is of an earlier version, whose folders others
+/// could look into, so somebody may have kept a way to it.
+fn check_fifo(fifo: &OwnedFd) -> io::Result<()> {
+    let stat = fstat(fifo)?;
+    check_owner(&stat).map_err(|text| io::Error::new(io::ErrorKind::PermissionDenied, text))?;
+    let mode = Mode::from_raw_mode(stat.st_mode);
+    if mode == FIFO_MODE {
+        return Ok(());
+    }
+    let text = format!("has the mode {:04o}, not {:04o}", mode.bits(), FIFO_MODE.bits());
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+}
+
+/// Removes the FIFOs, and their folder when nothing else is in it. Whatever else the workload has put there goes when its
+/// container is gone, which could make more of it until then.
 pub fn remove(folder: &Path) {
-    remove_folder(folder);
+    for name in [OUTPUT, INPUT] {
+        let _ = unlink(folder.join(name)); // What is left goes later, with a warning if it cannot.
+    }
+    let _ = rmdir(folder);
 }
 
 /// A descriptor that names a FIFO and cannot be led elsewhere any more.
-fn place_of(path: &Path) -> Result<OwnedFd, PipeError> {
-    let failed = |source| PipeError { path: path.to_owned(), source };
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let place = openat(CWD, path, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?;
-    let stat = fstat(&place).map_err(|errno| failed(errno.into()))?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::Fifo {
-        return Err(failed(io::Error::new(io::ErrorKind::AlreadyExists, "is not a FIFO")));
+fn fifo_at<P: rustix::path::Arg>(folder: impl AsFd, name: P) -> io::Result<OwnedFd> {
+    let place = openat(folder, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    if FileType::from_raw_mode(fstat(&place)?.st_mode) != FileType::Fifo {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "is not a FIFO"));
     }
     Ok(place)
 }
 
+fn descriptor_path(descriptor: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", descriptor.as_raw_fd())
+}
+
 fn reopen(descriptor: &OwnedFd, flags: OFlags) -> rustix::io::Result<OwnedFd> {
-    let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
-    open(path, flags | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
+    open(descriptor_path(descriptor), flags | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
 }
 
 impl Pipes {
@@ -112,10 +193,13 @@ impl Pipes {
     /// # Errors
     /// [`PipeError`] when one is missing or is something else.
     pub fn open(folder: &Path) -> Result<Self, PipeError> {
-        let path = folder.join(OUTPUT);
-        let output =
-            reopen(&place_of(&path)?, OFlags::RDONLY).map_err(|errno| PipeError { path, source: errno.into() })?;
-        let input_place = place_of(&folder.join(INPUT))?;
+        let fifo = |name: &str| {
+            let path = folder.join(name);
+            fifo_at(CWD, &path).map_err(|source| PipeError { path, source })
+        };
+        let output = reopen(&fifo(OUTPUT)?, OFlags::RDONLY);
+        let output = output.map_err(|errno| PipeError { path: folder.join(OUTPUT), source: errno.into() })?;
+        let input_place = fifo(INPUT)?;
         Ok(Self { output, input_place, input: None, capacity: PIPE_CAPACITY, one_page: false })
     }
 
@@ -281,15 +365,18 @@ mod tests {
 
     // [utest->swdd~agent-control-interface-creates-two-pipes-per-workload~1]
     #[test]
-    fn both_fifos_are_for_their_owner_alone_and_survive_an_agent() {
+    fn both_fifos_are_open_to_any_user_in_the_container_and_survive_an_agent() {
         let fixture = created();
         let metadata = |name: &str| fs::metadata(fixture.folder.join(name)).unwrap();
+        let mode = |name: &str| metadata(name).permissions().mode() & 0o777;
+        assert_eq!([mode(".."), mode(".")], [0o700, 0o755], "nobody else gets to the folder that is mounted");
         let before = [OUTPUT, INPUT].map(|name| {
             assert!(metadata(name).file_type().is_fifo());
-            assert_eq!(metadata(name).permissions().mode() & 0o077, 0, "{name}");
+            assert_eq!(mode(name), 0o666, "{name}");
             metadata(name).ino()
         });
         create(&fixture.folder).unwrap();
+        keep(&fixture.folder).unwrap();
         assert_eq!([OUTPUT, INPUT].map(|name| metadata(name).ino()), before);
         remove(&fixture.folder);
         assert!(!fixture.folder.exists() && fixture.folder.parent().unwrap().exists());
@@ -308,12 +395,60 @@ mod tests {
             } else {
                 fs::write(&output, "").unwrap();
             }
-            for result in [create(&fixture.folder), Pipes::open(&fixture.folder).map(drop)] {
+            for result in [create(&fixture.folder), keep(&fixture.folder), Pipes::open(&fixture.folder).map(drop)] {
                 let error = result.unwrap_err().to_string();
                 assert!(error.contains("output': is not a FIFO"), "{error}");
             }
         }
         assert_eq!(fs::read_to_string(secret).unwrap(), "untouched");
+    }
+
+    #[test]
+    fn fifos_that_others_may_have_made_are_refused_unless_their_container_runs() {
+        let fixture = created();
+        let output = fixture.folder.join(OUTPUT);
+        let set = |mode| fs::set_permissions(&output, fs::Permissions::from_mode(mode)).unwrap();
+        let refused = |text: &str| {
+            let error = create(&fixture.folder).unwrap_err();
+            assert!(error.is_foreign() && error.to_string().contains(text), "{error}");
+            keep(&fixture.folder).unwrap();
+        };
+        set(0o700);
+        refused("output': has the mode 0700, not 0666");
+        set(0o666);
+        fs::set_permissions(&fixture.folder, fs::Permissions::from_mode(0o777)).unwrap();
+        refused("others may write to '");
+        fs::set_permissions(&fixture.folder, fs::Permissions::from_mode(0o755)).unwrap();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&output, Some(65534), None).unwrap();
+            refused("output': belongs to user 65534, not to user 0 ");
+            // In that of the workload only others can have done that.
+            std::os::unix::fs::chown(fixture.folder.parent().unwrap(), Some(65534), None).unwrap();
+            let error = keep(&fixture.folder).unwrap_err().to_string();
+            assert!(error.contains("w.1' belongs to user 65534"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_the_machine_has_too_little_of_may_pass() {
+        let error = |errno: Errno| PipeError { path: PathBuf::new(), source: errno.into() };
+        for (errno, may_pass) in
+            [(Errno::NOSPC, true), (Errno::MFILE, true), (Errno::ROFS, false), (Errno::ACCESS, false)]
+        {
+            assert_eq!(error(errno).may_pass(), may_pass, "{errno}");
+            assert!(!error(errno).is_foreign());
+        }
+    }
+
+    #[test]
+    fn a_container_that_runs_gets_back_what_it_has_lost() {
+        let fixture = created();
+        fs::remove_file(fixture.folder.join(OUTPUT)).unwrap();
+        keep(&fixture.folder).unwrap();
+        assert_eq!(fs::metadata(fixture.folder.join(OUTPUT)).unwrap().permissions().mode() & 0o777, 0o666);
+        fs::remove_dir_all(&fixture.folder).unwrap();
+        keep(&fixture.folder).unwrap();
+        assert!(fixture.folder.join(INPUT).exists());
     }
 
     #[test]

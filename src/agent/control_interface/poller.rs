@@ -5,13 +5,15 @@
 //! Takes: new, restarted and ended interfaces of `wl:<name>`, answers of `scheduler`. Gives: requests to `uplink`,
 //! never waiting for it. Reading and writing of a workload are independent of each other and of other workloads.
 
+use super::outbox::Frame;
 use super::pipes::{Pipes, ReadOutcome, WriteOutcome};
 use super::session::{Forwarded, Outside, Session};
 use super::{Interface, Opened, Shared, lock};
+use crate::agent::uplink_outbox::NoRoom;
 use crate::clock::Clock;
 use crate::limits::{
     CONTROL_READER_AWAY, CONTROL_READER_RETRY, CONTROL_READER_RETRY_AWAY, CONTROL_READER_RETRY_MAX, CONTROL_ROOM_RETRY,
-    CONTROL_TURN,
+    CONTROL_TURN, CONTROL_UNREAD_MAX,
 };
 use crate::model::messages::{Request, Response, ToWorkload};
 use crate::vital::Pulse;
@@ -106,6 +108,7 @@ impl<C: Clock> Poller<C> {
         }
         self.take_over(now);
         for link in &mut self.links {
+            link.write(now); // Who has read what waited may ask for more.
             link.on_time(now, &self.shared);
             link.write(now);
         }
@@ -210,7 +213,10 @@ impl Link {
         self.absent = None;
         let (session, mut reach) = self.parts(shared);
         session.on_restart(&mut reach);
-        lock(&self.interface.mailbox).outbox.clear();
+        let mut mailbox = lock(&self.interface.mailbox);
+        mailbox.outbox.clear();
+        mailbox.outbox.forget_lasting();
+        drop(mailbox);
         self.write(now);
     }
 
@@ -344,7 +350,7 @@ impl Outside for Reach<'_> {
     }
 
     fn answer(&mut self, response: Response) {
-        for cancel in self.interface.put(response) {
+        for cancel in self.interface.put(Frame::of_agent(response)) {
             self.shared.cancel(&self.interface.workload, cancel);
         }
     }
@@ -358,13 +364,22 @@ impl Outside for Reach<'_> {
         *self.full = false;
     }
 
-    fn forward(&mut self, own_id: &str, request: Request) -> Forwarded {
-        lock(&self.interface.mailbox).outbox.asked(own_id, &request.content);
-        match self.shared.uplink.put_request(&self.interface.workload, request) {
-            Ok(()) => Forwarded::Yes,
-            Err(refused) if refused.connected => Forwarded::Later(*refused.request),
-            Err(_) => Forwarded::NoServer,
+    fn forward(&mut self, own_id: &str, request: Request, held: Duration) -> Forwarded {
+        let mut mailbox = lock(&self.interface.mailbox);
+        if mailbox.outbox.is_behind() && !request.content.is_cancel() && held < CONTROL_UNREAD_MAX {
+            return Forwarded::Later(request);
         }
+        // Before it is sent, since the answer may come at once.
+        if mailbox.outbox.ask(own_id, &request.content).is_err() {
+            return Forwarded::TooMany;
+        }
+        drop(mailbox);
+        let workload = &self.interface.workload;
+        let Err(NoRoom { request, connected }) = self.shared.uplink.put_request(workload, request, held) else {
+            return Forwarded::Yes;
+        };
+        lock(&self.interface.mailbox).outbox.take_back(own_id, &request.content);
+        if connected { Forwarded::Later(*request) } else { Forwarded::NoServer }
     }
 }
 

@@ -4,14 +4,15 @@
 //! Thread: `control`. Owns: bytes that came and are no whole message yet, whether the workload has said hello, one
 //! request that waits for room. Reaches the outside through [`Outside`], and waits for nothing.
 
-use super::authorizer::Authorizer;
-use crate::limits::{CONTROL_COMPLAINTS, CONTROL_COMPLAINTS_TIME, CONTROL_LOGGED_TEXT, CONTROL_MESSAGE_TIME};
+use crate::limits::{CONTROL_LASTING, CONTROL_LASTING_BYTES, CONTROL_LOGGED_TEXT, CONTROL_MESSAGE_TIME};
+use crate::logging::may_log;
+use crate::model::authorizer::Authorizer;
 use crate::model::messages::{FromWorkload, Request, RequestContent, Response, ResponseContent, ToWorkload};
 use crate::model::names::Name;
 use crate::model::version::check_compatible;
 use crate::wire::delimited::{FrameBuffer, Undecodable, read_message};
 use log::{debug, info, warn};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const HELLO_MISSING: &str = "Initial Hello missing!";
 const UNDECODABLE: &str = "Could not decode protobuf data";
@@ -30,8 +31,8 @@ pub trait Outside {
     /// Forgets what was meant for an earlier user of the pipes, and what it did not read.
     fn discard_unsent(&mut self);
 
-    /// Passes a request to the server; `own_id` is the id without our prefix.
-    fn forward(&mut self, own_id: &str, request: Request) -> Forwarded;
+    /// Passes a request to the server; `own_id` is the id without our prefix, `held` how long it has waited for that.
+    fn forward(&mut self, own_id: &str, request: Request, held: Duration) -> Forwarded;
 }
 
 /// What became of a request.
@@ -39,10 +40,12 @@ pub trait Outside {
 pub enum Forwarded {
     /// It is on its way.
     Yes,
-    /// There will be room for it soon.
+    /// It has to wait for answers to earlier ones, or until these are read.
     Later(Request),
     /// There is no connection, and no room to wait for one.
     NoServer,
+    /// The workload follows as many events and logs as it may.
+    TooMany,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +55,14 @@ enum Stage {
     Established,
     /// The workload was told why; what it still says is ignored until it closes its pipe.
     Refused,
+}
+
+/// A request that waits for room.
+#[derive(Debug)]
+struct Held {
+    own_id: String,
+    request: Request,
+    since: Instant,
 }
 
 /// The workload's side of one control interface.
@@ -66,8 +77,7 @@ pub struct Session {
     /// When the message began that is not complete.
     began: Option<Instant>,
     /// Waits for room; nothing is read meanwhile.
-    held: Option<(String, Request)>,
-    complaints: Complaints,
+    held: Option<Held>,
 }
 
 impl Session {
@@ -82,7 +92,6 @@ impl Session {
             buffer: FrameBuffer::new(message_max),
             began: None,
             held: None,
-            complaints: Complaints::default(),
         }
     }
 
@@ -115,8 +124,8 @@ impl Session {
 
     /// There may be room for the request that waits.
     pub fn on_room(&mut self, now: Instant, outside: &mut dyn Outside) {
-        if let Some((own_id, request)) = self.held.take() {
-            self.forward(own_id, request, outside);
+        if let Some(held) = self.held.take() {
+            self.forward(held, now, outside);
             self.on_messages(now, outside);
         }
     }
@@ -175,33 +184,31 @@ impl Session {
 
     fn on_message(&mut self, message: Result<FromWorkload, Undecodable>, now: Instant, outside: &mut dyn Outside) {
         match (self.stage, message) {
-            (_, Ok(FromWorkload::Hello { version })) => self.on_hello(&version, now, outside),
+            (_, Ok(FromWorkload::Hello { version })) => self.on_hello(&version, outside),
             (Stage::New, Ok(_)) => self.refuse(HELLO_MISSING.to_owned(), outside),
             (Stage::New, Err(_)) => self.refuse(UNDECODABLE.to_owned(), outside),
             (_, Ok(FromWorkload::Request(request))) => self.on_request(request, now, outside),
             (_, Ok(FromWorkload::TooHeavy { id, reason })) => {
-                self.complain(now, || format!("Request '{}' is refused: {reason}", brief(&id)));
+                self.complain(|| format!("Request '{}' is refused: {reason}", brief(&id)));
                 let content = ResponseContent::Error(format!("Request refused: {reason}"));
                 outside.answer(Response { id, content });
             }
             (_, Ok(FromWorkload::Empty)) => {
-                self.complain(now, || {
+                self.complain(|| {
                     "Could not convert protobuf in internal data structure: 'ToAnkaios is None.'".to_owned()
                 });
             }
-            (_, Err(error)) => {
-                self.complain(now, || format!("Could not decode to Ankaios data. It is skipped: {error}"))
-            }
+            (_, Err(error)) => self.complain(|| format!("Could not decode to Ankaios data. It is skipped: {error}")),
         }
     }
 
-    fn on_hello(&mut self, version: &str, now: Instant, outside: &mut dyn Outside) {
+    fn on_hello(&mut self, version: &str, outside: &mut dyn Outside) {
         if let Err(reason) = check_compatible(version) {
             return self.refuse(reason, outside);
         }
         if self.stage == Stage::Established {
-            self.complain(now, || format!("Received yet another Hello with protocol version '{}'", brief(version)));
-        } else {
+            self.complain(|| format!("Received yet another Hello with protocol version '{}'", brief(version)));
+        } else if may_log(&self.workload) {
             info!("Control interface connection established. Workload '{}'.", self.workload);
         }
         if std::mem::take(&mut self.closed_since_hello) {
@@ -217,7 +224,7 @@ impl Session {
         let Request { id, content } = request;
         let refusal = match (self.authorizer.check(&content), &content) {
             (Err(denial), _) => {
-                if self.complaints.may_speak(now) {
+                if may_log(&self.workload) {
                     let denial = denial.to_string();
                     info!("Denied request '{}' of workload '{}': {}", brief(&id), self.workload, brief(&denial));
                 }
@@ -235,23 +242,32 @@ impl Session {
         }
         // A name has no '@', so the first one in the id is ours whatever the workload writes.
         let request = Request { id: format!("{}@{id}", self.workload), content };
-        self.forward(id, request, outside);
+        self.forward(Held { own_id: id, request, since: now }, now, outside);
     }
 
     // [impl->swdd~agent-forward-request-from-control-interface-pipe-to-server~1]
-    fn forward(&mut self, own_id: String, request: Request, outside: &mut dyn Outside) {
-        match outside.forward(&own_id, request) {
+    fn forward(&mut self, Held { own_id, request, since }: Held, now: Instant, outside: &mut dyn Outside) {
+        match outside.forward(&own_id, request, now.saturating_duration_since(since)) {
             Forwarded::Yes => {}
-            Forwarded::Later(request) => self.held = Some((own_id, request)),
+            Forwarded::Later(request) => self.held = Some(Held { own_id, request, since }),
             Forwarded::NoServer => {
                 let content = ResponseContent::Error(NO_SERVER.to_owned());
                 outside.answer(Response { id: own_id, content });
+            }
+            Forwarded::TooMany => {
+                let text = format!(
+                    "Too many event subscriptions and requests for logs, at most {CONTROL_LASTING} with ids of \
+                     {CONTROL_LASTING_BYTES} bytes are allowed; cancel some first"
+                );
+                outside.answer(Response { id: own_id, content: ResponseContent::Error(text) });
             }
         }
     }
 
     fn refuse(&mut self, reason: String, outside: &mut dyn Outside) {
-        warn!("Closing the control interface connection of workload '{}': '{}'", self.workload, brief(&reason));
+        if may_log(&self.workload) {
+            warn!("Closing the control interface connection of workload '{}': '{}'", self.workload, brief(&reason));
+        }
         self.stage = Stage::Refused;
         self.held = None;
         self.forget_partial();
@@ -265,27 +281,10 @@ impl Session {
         self.began = None;
     }
 
-    fn complain(&mut self, now: Instant, text: impl Fn() -> String) {
-        if self.complaints.may_speak(now) {
+    fn complain(&self, text: impl Fn() -> String) {
+        if may_log(&self.workload) {
             warn!("Workload '{}': {}", self.workload, text());
         }
-    }
-}
-
-/// Keeps the log readable when a workload makes many mistakes.
-#[derive(Debug, Default)]
-struct Complaints {
-    since: Option<Instant>,
-    count: u32,
-}
-
-impl Complaints {
-    fn may_speak(&mut self, now: Instant) -> bool {
-        if self.since.is_none_or(|since| now.saturating_duration_since(since) >= CONTROL_COMPLAINTS_TIME) {
-            (self.since, self.count) = (Some(now), 0);
-        }
-        self.count = self.count.saturating_add(1);
-        self.count <= CONTROL_COMPLAINTS
     }
 }
 

@@ -60,6 +60,7 @@ fn nobody_waits_for_a_workload_that_does_not_read() {
     let folder = tempfile::tempdir().unwrap();
     let (hub, reader) = hub();
     let _interface = hub.open(&"w".into(), folder.path().join("w"), &access()).unwrap();
+    hub.follow("w", "campaign");
     for _ in 0..2 * CONTROL_OUTBOX {
         hub.deliver("w", lines("campaign")).unwrap();
     }
@@ -89,6 +90,29 @@ fn the_end_of_an_earlier_interface_leaves_the_later_one_alone() {
     hub.deliver("w", answer("x")).unwrap();
     assert!(lock(&later.interface.mailbox).outbox.has_any(true));
     assert!(folder.path().join("later/input").exists());
+}
+
+#[test]
+fn what_an_earlier_interface_of_the_workload_had_asked_for_does_not_reach_the_next_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (hub, reader) = hub();
+    let earlier = hub.open(&"w".into(), folder.path().join("w"), &access()).unwrap();
+    hub.follow("w", "campaign");
+    earlier.end();
+    let next = hub.open(&"w".into(), folder.path().join("w"), &access()).unwrap();
+    for _ in 0..3 {
+        hub.deliver("w", lines("campaign")).unwrap();
+    }
+    assert!(!lock(&next.interface.mailbox).outbox.has_any(true));
+    assert_eq!(sent(&reader), [cancel("w@campaign")], "it ends at the server, too");
+    hub.deliver("w", answer("campaign")).unwrap();
+    assert!(!lock(&next.interface.mailbox).outbox.has_any(true), "the next one has not cancelled anything");
+    hub.follow("w", "campaign");
+    hub.deliver("w", lines("campaign")).unwrap();
+    assert!(lock(&next.interface.mailbox).outbox.has_any(true));
+    hub.connection_lost();
+    hub.deliver("w", lines("campaign")).unwrap();
+    assert_eq!(sent(&reader), [cancel("w@campaign")], "the server cannot go on with it");
 }
 
 #[test]

@@ -571,6 +571,40 @@ fn nothing_is_started_beside_a_second_old_container_of_the_workload_that_cannot_
     }
 }
 
+/// Seed 1204185 of the simulation: the other engine was silent for so long that the workload did not wait for it any
+/// more. When it spoke, the workload still had no container, and was started beside the one that was being removed.
+#[test]
+fn nothing_is_started_beside_what_an_engine_that_was_given_up_shows_at_last() {
+    for (fails, is_running) in [(Fault::Fails, false), (Fault::Hangs(Duration::from_secs(1)), true)] {
+        let (mut rig, kube) = with_kube(FakeEngine::new());
+        kube.add(&instance("w", "b"), plain(Phase::Running));
+        kube.set_silent(true);
+        // What hangs is begun before the other engine speaks; all that follows it is not.
+        rig.engine.inject(Call::Create, std::iter::once(fails.clone()).chain(vec![Fault::Fails; 3]));
+        kube.inject(Call::Delete, vec![Fault::Fails; 7]);
+        rig.agent.hello(&[wanted_with("w", "a", |w| w.restart_policy = RestartPolicy::Always)]);
+        rig.agent.pass(FIRST_LISTING_MAX);
+        assert_eq!(rig.calls(), ["list", "create w"], "{fails:?}");
+        kube.set_silent(false);
+        rig.agent.run();
+        if is_running {
+            let (id, _) = rig.engine.only();
+            rig.engine.set_state(&id, ExecutionState::exited(1));
+            rig.agent.run();
+        }
+        for _ in 0..200 {
+            let started = rig.calls().iter().any(|call| call == "create w");
+            assert!(!started || kube.containers().is_empty(), "{fails:?}");
+            rig.agent.pass(Duration::from_millis(50));
+        }
+        rig.agent.pass(Duration::from_secs(120));
+        assert!(kube.containers().is_empty(), "{fails:?}");
+        assert_eq!(rig.engine.only().1.instance, instance("w", "a"), "{fails:?}");
+        assert_eq!(rig.sent().last().unwrap(), "w:a Running(Ok)", "{fails:?}");
+        assert_eq!(rig.agent.manager.threads().count(), 1, "{fails:?}");
+    }
+}
+
 #[test]
 fn an_engine_that_is_not_installed_delays_no_workload_of_another_one() {
     let (mut rig, kube) = with_kube(FakeEngine::new());
@@ -864,4 +898,89 @@ fn a_delete_that_waited_is_forgotten_when_the_server_wants_the_workload_again() 
     reconnect(&mut rig, &[used, wanted("user", "a")]);
     assert!(rig.calls().is_empty());
     assert!(rig.sent().contains(&"used:a Running(Ok)".to_owned()));
+}
+
+const JOINS_POD: &str = "image: x\ncommandOptions: [--pod=p]";
+
+#[test]
+fn a_container_in_a_pod_was_adopted_and_the_genuine_one_stopped() {
+    // The genuine one was noted by an earlier agent, or made by one that noted nothing.
+    for noted in [true, false] {
+        for forged_first in [true, false] {
+            let engine = FakeEngine::new();
+            let add = || engine.add(&instance("w", "a"), plain(Phase::Running));
+            let (mut genuine, mut forged) = (add(), add());
+            if forged_first {
+                std::mem::swap(&mut genuine, &mut forged);
+            }
+            engine.put_into_pod(&forged);
+            if noted {
+                engine.note(&genuine);
+            }
+            let mut rig = Rig::new(engine);
+            rig.agent.hello(&[wanted("w", "a")]);
+            assert_eq!(rig.calls(), ["list"], "noted: {noted}, first: {forged_first}");
+            assert_eq!(rig.engine.containers().len(), 2);
+            rig.agent.hello(&[]);
+            assert_eq!(
+                rig.engine.containers().into_keys().collect::<Vec<_>>(),
+                [forged],
+                "the genuine one was watched"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_container_in_a_pod_was_deleted_when_its_workload_was_not_wanted_and_hindered_a_start() {
+    let engine = FakeEngine::new();
+    let forged = ["w", "gone"].map(|name| engine.add(&instance(name, "a"), plain(Phase::Running)));
+    forged.iter().for_each(|id| engine.put_into_pod(id));
+    let mut rig = Rig::new(engine);
+    rig.agent.hello(&[wanted("w", "a")]);
+    assert_eq!(rig.calls(), ["list", "create w"]);
+    assert!(forged.iter().all(|id| rig.engine.containers().contains_key(id)));
+}
+
+#[test]
+fn a_container_in_a_pod_goes_on_when_it_was_noted_or_its_workload_is_wanted_there() {
+    for (config, noted, calls) in
+        [("a", true, &["list"][..]), (JOINS_POD, false, &["list"]), (JOINS_POD, true, &["list"])]
+    {
+        let engine = FakeEngine::new();
+        let ours = engine.add(&instance("w", config), plain(Phase::Running));
+        engine.put_into_pod(&ours);
+        if noted {
+            engine.note(&ours);
+        }
+        let mut rig = Rig::new(engine);
+        rig.agent.hello(&[wanted("w", config)]);
+        assert_eq!(rig.calls(), calls, "{config} {noted}");
+    }
+}
+
+#[test]
+fn a_container_that_somebody_else_runs_with_our_labels_is_left_alone_beside_ours() {
+    for config in ["a", "b"] {
+        let engine = FakeEngine::new();
+        let forged = engine.add(&instance("w", config), plain(Phase::Running));
+        let genuine = engine.add(&instance("w", "a"), plain(Phase::Running));
+        engine.note(&genuine);
+        let mut rig = Rig::new(engine);
+        rig.agent.hello(&[wanted("w", "a")]);
+        assert_eq!(rig.calls(), ["list"], "{config}");
+        assert!(rig.engine.containers().contains_key(&forged));
+        rig.agent.hello(&[]);
+        assert_eq!(rig.engine.containers().into_keys().collect::<Vec<_>>(), [forged], "{config}");
+    }
+}
+
+#[test]
+fn what_is_created_or_adopted_is_noted() {
+    let engine = FakeEngine::new();
+    let adopted = engine.add(&instance("old", "a"), plain(Phase::Running));
+    let mut rig = Rig::new(engine);
+    rig.agent.hello(&[wanted("old", "a"), wanted("new", "a")]);
+    assert_eq!(rig.engine.noted(&instance("old", "a")), Some(adopted));
+    assert!(rig.engine.noted(&instance("new", "a")).is_some_and(|id| rig.engine.containers().contains_key(&id)));
 }

@@ -11,6 +11,7 @@ use crate::agent::workload_scheduler::{Operation, Updated, Waiting};
 use crate::agent::workload_state_store::WorkloadStateStore;
 use crate::clock::Clock;
 use crate::limits::PRECONDITION_INTERVAL;
+use crate::logging::may_log;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle::{self, Condition};
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
@@ -194,13 +195,17 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     }
 
     /// Nobody looks any more at what a hello wanted and a plan or another hello took back before the engines had told
-    /// what they have: no operation was ever about it.
-    pub(in crate::agent) fn forget_unwanted_conditions(&mut self) {
+    /// what they have: no operation was ever about it. What needed it may run now; answers states to report.
+    pub(in crate::agent) fn forget_unwanted_conditions(
+        &mut self,
+        store: &mut WorkloadStateStore,
+    ) -> Vec<WorkloadState> {
         let Self { conditions, objects, scheduler, .. } = self;
         let live = objects.iter().filter(|(_, object)| !object.deleting).map(|(name, _)| name);
         let wanted: BTreeSet<Name> = live.chain(scheduler.names()).cloned().collect();
         conditions.of.retain(|name, _| wanted.contains(name));
         scheduler.withheld.retain(|name, _| wanted.contains(name));
+        self.withhold(store)
     }
 
     /// Whether the workload is not relevant on this node.
@@ -274,7 +279,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             Some(Waiting::Create(_) | Waiting::UpdateCreate(_)) => {
                 let shown = store.get(instance);
                 let stale = shown
-                    .is_some_and(|shown| shown.phase == Phase::PendingWaitingToStart && shown.additional_info != why);
+                    .is_some_and(|shown| shown.phase == Phase::PendingWaitingToStart && &*shown.additional_info != why);
                 let state = ExecutionState::with_info(Phase::PendingWaitingToStart, why);
                 return if stale { vec![WorkloadState::new(instance.clone(), state)] } else { Vec::new() };
             }
@@ -294,7 +299,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let dependencies = dependents
             .map(|other| (other.instance.workload.to_string(), DeleteCondition::NotPendingNorRunning))
             .collect();
-        log::info!("Workload '{name}' may not run: {why}");
+        if may_log(name) {
+            log::info!("Workload '{name}' may not run: {why}");
+        }
         let deleted = DeletedWorkload { instance: instance.clone(), dependencies };
         let decision = self.scheduler.decide(Operation::Withhold(Updated { new: added.clone(), deleted }), store);
         self.execute_all(decision)
@@ -308,7 +315,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             let instance = updated.new.instance;
             return store.cancel_stop(&instance).map(|state| WorkloadState::new(instance, state)).into_iter().collect();
         }
-        log::info!("Workload '{name}' may run again.");
+        if may_log(name) {
+            log::info!("Workload '{name}' may run again.");
+        }
         let decision = self.scheduler.recheck(name, store);
         self.execute_all(decision)
     }

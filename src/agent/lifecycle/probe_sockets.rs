@@ -8,17 +8,23 @@
 
 use super::path_looks::{Look, PathAnswer, PathLooks, PathQuestion};
 use super::{Outcome, ProbeOrder, Purpose};
-use crate::limits::{EXEC_PARALLEL, HTTP_ANSWER_MAX, PROBE_REASON_MAX, STACK_WORKLOAD};
+use crate::clock::{Clock, SystemClock};
+use crate::limits::{
+    EXEC_PARALLEL, EXEC_RUNNING_MAX, EXEC_SLOT_MAX, HTTP_ANSWER_MAX, HTTP_REST_MAX, PROBE_REASON_MAX, STACK_WORKLOAD,
+};
 use crate::model::lifecycle::Check;
 use crate::runtime::command::EngineCall;
 use crate::runtime::exit_watch::belongs_to;
+use crate::runtime::masking::{MASK, Masked};
 use crate::runtime::{ProbeTarget, RuntimeError, Unwatched};
 use crate::threads;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rustix::event::PollFlags;
 use rustix::fs::fstat;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, connect, send, socket_with, sockopt};
+use rustix::net::{
+    AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType, connect, send, shutdown, socket_with, sockopt,
+};
 use rustix::process::Pid;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::collections::{BTreeMap, VecDeque};
@@ -26,6 +32,7 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Tells the thread that something waits for it.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
@@ -45,6 +52,8 @@ struct Waiting {
     request: Option<(String, Option<u16>)>,
     sent: bool,
     answer: Vec<u8>,
+    /// Bytes of the answer that are still read although its beginning has decided. `None` before that.
+    rest: Option<usize>,
 }
 
 impl super::probe_table::ProbeIo for SocketIo {
@@ -81,7 +90,7 @@ impl SocketIo {
     #[must_use]
     pub fn new(wake: Wake, look: Look) -> Self {
         let paths = Paths { looks: PathLooks::new(wake.clone(), look), askers: BTreeMap::new() };
-        let commands = Commands { running: 0, queue: VecDeque::new(), results: bounded(EXEC_PARALLEL), wake };
+        let commands = Commands::new(wake);
         Self { waiting: BTreeMap::new(), networks: Networks::default(), paths, commands }
     }
 
@@ -95,11 +104,14 @@ impl SocketIo {
         })
     }
 
-    /// A socket has something to say. Answers the outcome when that was all.
+    /// A socket has something to say. Answers the outcome once it is known.
     pub fn ready(&mut self, key: u64) -> Option<Outcome> {
-        let outcome = self.waiting.get_mut(&key)?.go_on()?;
-        self.waiting.remove(&key);
-        Some(outcome)
+        let waiting = self.waiting.get_mut(&key)?;
+        let outcome = if waiting.rest.is_none() { Some(waiting.go_on()?) } else { None };
+        if waiting.has_ended() {
+            self.waiting.remove(&key);
+        }
+        outcome
     }
 
     /// Commands that have ended, and paths that were looked at.
@@ -107,6 +119,11 @@ impl SocketIo {
         let mut ended = self.commands.take_ended();
         ended.extend(self.paths.take_ended());
         ended
+    }
+
+    /// When [`Self::take_ended`] may have something to do although nothing has ended.
+    pub fn due(&self) -> Option<Instant> {
+        self.commands.due(SystemClock.now())
     }
 
     fn connect(
@@ -127,7 +144,7 @@ impl SocketIo {
             Ok(socket) => socket,
             Err(reason) => return Some(Outcome::fails(reason)),
         };
-        let mut waiting = Waiting { socket, request, sent: false, answer: Vec::new() };
+        let mut waiting = Waiting { socket, request, sent: false, answer: Vec::new(), rest: None };
         match connect(&waiting.socket, &address) {
             Ok(()) => {
                 let outcome = waiting.go_on();
@@ -178,13 +195,32 @@ impl Waiting {
         if line_end.is_none() && self.answer.len() < HTTP_ANSWER_MAX {
             return None;
         }
+        self.rest = Some(HTTP_REST_MAX);
+        let _ = shutdown(&self.socket, Shutdown::Write);
         let expected = self.request.as_ref().and_then(|(_, status)| *status);
         Some(judge(&self.answer[..line_end.unwrap_or_default()], expected))
     }
 }
 
-/// What the first line of an HTTP answer means.
-fn judge(line: &[u8], expected: Option<u16>) -> Outcome {
+impl Waiting {
+    /// Reads what still comes of an answer; whether that was all. Who closes a socket with unread bytes resets the
+    /// connection, which many servers write into their logs.
+    fn has_ended(&mut self) -> bool {
+        let mut chunk = [0_u8; 4096];
+        while let Some(rest) = self.rest.filter(|rest| *rest > 0) {
+            match rustix::io::read(&self.socket, &mut chunk[..]) {
+                Ok(count @ 1..) => self.rest = Some(rest.saturating_sub(count)),
+                Err(Errno::AGAIN | Errno::INTR) => return false,
+                Ok(_) | Err(_) => return true,
+            }
+        }
+        true
+    }
+}
+
+/// What the first line of an HTTP answer means; without an `expected` status all from 200 to 399 hold.
+#[must_use]
+pub fn judge(line: &[u8], expected: Option<u16>) -> Outcome {
     let line = String::from_utf8_lossy(line);
     let mut words = line.split_ascii_whitespace();
     let is_http = words.next().is_some_and(|version| version.starts_with("HTTP/"));
@@ -310,14 +346,25 @@ impl Networks {
 // ---------------------------------------------------------------------- commands
 
 struct Commands {
-    running: usize,
+    /// By a number of its own each, since a key may be asked for again while its last command still hangs.
+    running: BTreeMap<u64, Running>,
+    next: u64,
     queue: VecDeque<Command>,
-    results: (Sender<Ended>, Receiver<Ended>),
+    results: (Sender<Numbered>, Receiver<Numbered>),
     wake: Wake,
+}
+
+/// A command that has not ended.
+struct Running {
+    workload: String,
+    since: Instant,
 }
 
 /// Key and outcome of a command that has ended.
 type Ended = (u64, Outcome);
+
+/// The same with the number of the command.
+type Numbered = (u64, Ended);
 
 struct Command {
     key: u64,
@@ -328,6 +375,11 @@ struct Command {
 }
 
 impl Commands {
+    fn new(wake: Wake) -> Self {
+        let results = bounded(EXEC_RUNNING_MAX);
+        Self { running: BTreeMap::new(), next: 0, queue: VecDeque::new(), results, wake }
+    }
+
     fn begin(&mut self, order: &ProbeOrder, command: &[String]) {
         self.queue.push_back(Command {
             key: order.key,
@@ -339,31 +391,51 @@ impl Commands {
         self.start_waiting();
     }
 
+    /// When the next command that hangs gives its slot back, if somebody may wait for it.
+    fn due(&self, now: Instant) -> Option<Instant> {
+        let ends = self.running.values().map(|running| running.since + EXEC_SLOT_MAX).filter(|end| *end > now);
+        ends.min().filter(|_| !self.queue.is_empty())
+    }
+
+    /// Takes the first one that waits and may start: of its workload none runs, and there is a slot.
+    fn take_next(&mut self, now: Instant) -> Option<Command> {
+        let holds_slot = |running: &&Running| now.saturating_duration_since(running.since) < EXEC_SLOT_MAX;
+        let slots = self.running.values().filter(holds_slot).count();
+        if slots >= EXEC_PARALLEL || self.running.len() >= EXEC_RUNNING_MAX {
+            return None;
+        }
+        let may_start = |command: &Command| self.running.values().all(|running| running.workload != command.workload);
+        let index = self.queue.iter().position(may_start)?;
+        self.queue.remove(index)
+    }
+
     fn start_waiting(&mut self) {
-        while self.running < EXEC_PARALLEL
-            && let Some(command) = self.queue.pop_front()
-        {
-            let (results, wake, key) = (self.results.0.clone(), self.wake.clone(), command.key);
+        let now = SystemClock.now();
+        while let Some(command) = self.take_next(now) {
+            let (number, key) = (self.next, command.key);
+            self.next += 1;
+            self.running.insert(number, Running { workload: command.workload.clone(), since: now });
+            let (results, wake) = (self.results.0.clone(), self.wake.clone());
             let name = format!("exec:{}", command.workload);
             let body = move || {
                 // There is room for the result of each that runs.
-                let _ = results.send((key, command.run()));
+                let _ = results.send((number, (key, command.run())));
                 wake();
             };
-            match threads::spawn(name, STACK_WORKLOAD, body) {
-                Ok(_) => self.running += 1,
-                Err(error) => {
-                    let _ = self.results.0.try_send((key, Outcome::fails(format!("no thread: {error}"))));
-                    self.running += 1; // Counted until its result is taken, as any other.
-                    (self.wake)();
-                }
+            if let Err(error) = threads::spawn(name, STACK_WORKLOAD, body) {
+                // Counted until its result is taken, as any other.
+                let _ = self.results.0.try_send((number, (key, Outcome::fails(format!("no thread: {error}")))));
+                (self.wake)();
             }
         }
     }
 
     fn take_ended(&mut self) -> Vec<Ended> {
-        let ended: Vec<Ended> = self.results.1.try_iter().collect();
-        self.running -= ended.len();
+        let mut ended = Vec::new();
+        for (number, result) in self.results.1.try_iter() {
+            self.running.remove(&number);
+            ended.push(result);
+        }
         self.start_waiting();
         ended
     }
@@ -373,8 +445,11 @@ impl Command {
     /// Runs it inside of the container and waits for its end.
     fn run(self) -> Outcome {
         let Some(container) = &self.target.container else { return Outcome::fails("its container is not known") };
-        let arguments = ["exec", container].into_iter().map(str::to_owned).chain(self.command).collect();
+        let exec = ["exec", container].map(str::to_owned);
+        let shown = exec.iter().cloned().chain(self.command.iter().map(|_| MASK.to_owned())).collect();
+        let arguments = exec.into_iter().chain(self.command).collect();
         let call = EngineCall::new(self.target.program, arguments).limit(self.limit);
+        let call = call.shown_as(Masked { shown, hidden: Vec::new() });
         match call.run(&mut Unwatched).map_err(RuntimeError::from) {
             Ok(_) => Outcome::Holds,
             Err(RuntimeError::TimedOut(_)) => Outcome::fails(format!("no answer within {} ms", self.limit.as_millis())),
@@ -384,7 +459,8 @@ impl Command {
 }
 
 /// What a command said last, without the call.
-fn reason(text: &str) -> String {
+#[must_use]
+pub fn reason(text: &str) -> String {
     let said = text.split(". Execution of ").next().unwrap_or_default();
     let mut last = said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("failed").to_owned();
     crate::agent::workload_control_loop::cut(&mut last, PROBE_REASON_MAX);

@@ -130,7 +130,7 @@ impl<I: ProbeIo> ProbeTable<I> {
     /// A workload said something on its notify socket.
     pub fn notified(&mut self, key: u64, message: &[u8], now: Instant) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
-        let says = |what: &str| message.split(|byte| *byte == b'\n').any(|line| line == what.as_bytes());
+        let says = |what: &str| says(message, what);
         match entry.order.purpose {
             Purpose::Ready if says("READY=1") => entry.ended(Outcome::Holds, now),
             Purpose::Alive if says("WATCHDOG=trigger") => entry.ended(Outcome::fails("WATCHDOG=trigger"), now),
@@ -138,6 +138,12 @@ impl<I: ProbeIo> ProbeTable<I> {
             _ => {}
         }
     }
+}
+
+/// Whether a notification has the line `what`.
+#[must_use]
+pub fn says(message: &[u8], what: &str) -> bool {
+    message.split(|byte| *byte == b'\n').any(|line| line == what.as_bytes())
 }
 
 impl Entry {

@@ -11,6 +11,7 @@ use super::probe_table::ProbeTable;
 use super::{Outcome, ProbeOrder, ProbeReport, Probes};
 use crate::clock::Clock;
 use crate::limits::{NOTIFY_MESSAGE_MAX, NOTIFY_TURN, PROBE_INBOX, STACK_LARGE};
+use crate::private_folder::PrivateFolder;
 use crate::threads;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -134,7 +135,7 @@ fn wake_up(wake: &OwnedFd) {
 /// The path is too long for a socket, or its folder cannot be used.
 pub fn notify_socket(path: &Path) -> io::Result<OwnedFd> {
     if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
+        PrivateFolder::open(folder)?;
     }
     if let Err(error) = std::fs::remove_file(path)
         && error.kind() != io::ErrorKind::NotFound
@@ -197,7 +198,8 @@ impl<C: Clock> Loop<C> {
 
     fn wait(&self) -> io::Result<Vec<Source>> {
         let now = self.clock.now();
-        let timeout = self.table.due(now).map(|at| at.saturating_duration_since(now));
+        let due = self.table.due(now).into_iter().chain(self.table.io.due()).min();
+        let timeout = due.map(|at| at.saturating_duration_since(now));
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut sources = vec![Source::Woken];
         let mut polled = vec![PollFd::new(&self.woken, PollFlags::IN)];

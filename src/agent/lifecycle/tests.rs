@@ -3,7 +3,8 @@
 use super::conditions::NodeFacts;
 use super::*;
 use crate::agent::agent_manager::SchedulerEvent;
-use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
+use crate::model::execution_state::WorkloadState;
+use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, WorkloadPlan};
 use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy};
 use crate::runtime::ContainerId;
 use crate::simulation::fake_connector::{Call, FakeEngine, Fault};
@@ -725,6 +726,50 @@ fn a_new_connection_does_not_look_at_the_activation_again_nor_forget_what_waits_
     rig.pass(60_000);
     assert_eq!(rig.calls(), ["delete other", "create other", "create db"]);
     assert_eq!(rig.containers(), names(&["camera", "db", "other"]));
+}
+
+/// Seed 2010618 of the simulation: what was not relevant here was wanted elsewhere before the engines had told what they
+/// have. What needs it went on waiting, for a workload that was forgotten.
+#[test]
+fn what_needs_a_workload_that_moved_away_before_the_listing_does_not_wait_for_its_condition() {
+    for block in ["{ activation: { tagEquals: { zone: b } } }", "{ precondition: { pathExists: /key } }"] {
+        let (folder, engine, clock) = (tempfile::tempdir().unwrap(), FakeEngine::new(), ManualClock::new());
+        let paths = Arc::default();
+        let agent = SteppedAgent::start(options(&folder, &paths), &engine, &clock);
+        let mut rig = Rig { agent, engine, clock, folder, paths };
+        let db = workload("db", block, &[]);
+        rig.engine.set_silent(true);
+        rig.agent.hello(std::slice::from_ref(&db));
+        let deleted = DeletedWorkload { instance: db.instance.clone(), dependencies: BTreeMap::new() };
+        rig.agent.update(WorkloadPlan { added: vec![workload("web", "", &["db"])], deleted: vec![deleted] });
+        let elsewhere = InstanceName::new("db", "x", "agent_B");
+        let runs = WorkloadState::new(elsewhere, ExecutionState::plain(Phase::Running));
+        rig.agent.receive(FromServer::WorkloadStates(vec![runs]));
+        rig.engine.set_silent(false);
+        rig.pass(10_000);
+        assert_eq!(rig.calls(), ["create web"], "{block}");
+        assert_eq!(rig.sent().last().unwrap(), "web Running(Ok)", "{block}");
+    }
+}
+
+/// After a restart of the server: it cannot know why a workload waits to stop.
+#[test]
+fn what_waits_to_stop_for_its_precondition_goes_on_when_it_is_told_again_what_it_is() {
+    let mut rig = Rig::new();
+    let db = workload("db", "{ precondition: { pathExists: /key } }", &[]);
+    rig.path("/key", true);
+    rig.add(&[db.clone(), workload("web", "", &["db"])]);
+    rig.pass(1_000);
+    rig.engine.set_stuck("web", true);
+    rig.path("/key", false);
+    assert!(rig.sent().contains(&"db Stopping(WaitingToStop)".to_owned()));
+    rig.calls();
+    rig.update(&db, &db);
+    assert_eq!((rig.sent(), rig.calls()), (vec![], vec![]));
+    rig.engine.set_stuck("web", false);
+    rig.pass(60_000);
+    assert_eq!(rig.containers(), names(&[]));
+    assert_eq!(rig.sent().last().unwrap(), "db Pending(WaitingToStart): 'precondition: /key does not exist'");
 }
 
 /// Here paths below `/mnt` answer when `/mnt` is there.

@@ -4,6 +4,7 @@ use super::super::uplink_outbox::{UplinkOutbox, UplinkReader, uplink_outbox};
 use super::*;
 use crate::clock::{Clock as _, SystemClock};
 use crate::limits::LOG_MESSAGE_MAX;
+use crate::model::workload::Workload;
 use crate::runtime::engine_children::EngineChildren;
 use crate::runtime::log_reader::LogCall;
 use crate::runtime::{CallWatch, ContainerId, ListedContainer, NewContainer, RuntimeError};
@@ -42,7 +43,7 @@ impl RuntimeConnector for Scripts {
         panic!("logs only")
     }
 
-    fn find(&mut self, _instance: &InstanceName) -> Result<Vec<ContainerId>, RuntimeError> {
+    fn find(&mut self, _instance: &InstanceName, _wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {
         panic!("logs only")
     }
 
@@ -278,4 +279,24 @@ fn streams_at_the_same_time_have_a_bound() {
         fixture.lines_until_stop("web"),
         [format!("[no log: this agent reads {LOG_STREAMS_MAX} others at the moment]")]
     );
+}
+
+#[test]
+fn one_workload_has_a_share_of_the_streams_and_commanders_may_have_all() {
+    let mut fixture = Fixture::new();
+    let mut start = |id: &str, count: usize| {
+        let orders = (0..count).map(|_| fixture.order("web", Ok(vec![fixture.call("sh", "sleep 600", "")])));
+        let orders = orders.collect();
+        let before = fixture.streams.len();
+        fixture.streams.start(id, &LogsRequest::default(), orders);
+        fixture.streams.len() - before
+    };
+    for number in 0..LOG_STREAMS_OF_WORKLOAD {
+        assert_eq!(start(&format!("agent_B@greedy@{number}@x"), 1), 1);
+    }
+    assert_eq!(start("agent_B@greedy@more", 2), 0);
+    assert_eq!(start("agent_B@modest@1", 1), 1);
+    assert_eq!(start("agent_C@greedy@1", 1), 1, "of another node");
+    let left = LOG_STREAMS_MAX - LOG_STREAMS_OF_WORKLOAD - 2;
+    assert_eq!(start("commander-conn-1@logs@x@y", LOG_STREAMS_MAX), left);
 }

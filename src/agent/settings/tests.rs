@@ -1,6 +1,8 @@
 //! Options, config file, run folder: precedence, order of the checks, texts (spec/agent.md sections 1 and 2).
 
 use super::*;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 /// A machine whose temporary folder is our own.
 struct Rig {
@@ -228,17 +230,21 @@ fn an_incomplete_set_of_certificates_is_never_printed() {
     }
 }
 
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
 #[test]
-fn only_the_default_run_folder_is_created_and_what_exists_is_left_alone() {
+fn only_the_default_run_folder_is_created_and_nothing_in_it_is_removed() {
     let rig = Rig::new();
     let base = rig.folder.path().join("ankaios");
-    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     rig.settings("", "-k -n A");
-    assert_eq!(mode(&base), 0o777);
-    fs::set_permissions(&base, fs::Permissions::from_mode(0o700)).unwrap();
     fs::write(base.join("A_io/kept"), "").unwrap();
     rig.settings("", "-k -n A");
-    assert_eq!(mode(&base), 0o700);
     assert!(base.join("A_io/kept").exists());
     fs::remove_dir_all(&base).unwrap();
     rig.settings("", &format!("-k -n A -r {}", base.display()));
@@ -246,6 +252,54 @@ fn only_the_default_run_folder_is_created_and_what_exists_is_left_alone() {
     fs::remove_dir_all(&base).unwrap();
     fs::write(&base, "").unwrap();
     assert!(rig.error("", "-k -n A").starts_with("Run folder creation failed."));
+}
+
+#[test]
+fn users_share_the_run_folder_and_the_folder_of_an_agent_is_closed() {
+    let rig = Rig::new();
+    let base = rig.folder.path().join("ankaios");
+    rig.settings("", "-k -n A");
+    assert_eq!([mode(&base), mode(&base.join("A_io"))], [0o1777, 0o700]);
+    // As other agents make them.
+    set_mode(&base, 0o777);
+    set_mode(&base.join("A_io"), 0o755);
+    rig.settings("", "-k -n A");
+    assert_eq!([mode(&base), mode(&base.join("A_io"))], [0o1777, 0o700]);
+    // Somebody has named this one, and its mode.
+    let given = rig.folder.path().join("given");
+    fs::create_dir(&given).unwrap();
+    for (before, after) in [(0o700, 0o700), (0o755, 0o755), (0o777, 0o1777)] {
+        set_mode(&given, before);
+        rig.settings("", &format!("-k -n A -r {}", given.display()));
+        assert_eq!([mode(&given), mode(&given.join("A_io"))], [after, 0o700], "{before:o}");
+    }
+}
+
+#[test]
+fn a_run_folder_that_others_control_is_refused() {
+    let rig = Rig::new();
+    let base = rig.folder.path().join("ankaios");
+    rig.settings("", "-k -n A");
+    let own = base.join("A_io");
+    let what = "Run folder creation failed. Cannot continue without run folder.: '";
+    set_mode(&own, 0o777);
+    let text = format!("{what}others may write to '{}' (mode 0777). Remove it; or, ", own.display());
+    let error = rig.error("", "-k -n A");
+    assert!(error.starts_with(&text), "{error}");
+    if !rustix::process::geteuid().is_root() {
+        return; // Only root can make something of somebody else.
+    }
+    std::os::unix::fs::chown(&own, Some(65534), None).unwrap();
+    let text = format!("{what}'{}' belongs to user 65534, not to user 0 who runs this program.", own.display());
+    let error = rig.error("", "-k -n A");
+    assert!(error.starts_with(&text), "{error}");
+    fs::remove_dir(&own).unwrap();
+    std::os::unix::fs::chown(&base, Some(65534), None).unwrap();
+    for arguments in ["-k -n A".to_owned(), format!("-k -n A -r {}/../ankaios", base.display())] {
+        let error = rig.error("", &arguments);
+        assert!(error.contains("it belongs to user 65534, who could replace everything in it"), "{error}");
+    }
+    assert!(!own.exists());
 }
 
 #[test]

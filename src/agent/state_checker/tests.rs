@@ -1,6 +1,7 @@
 //! The checker on one thread: a manual clock, listings and ends of processes given by the test.
 
 use super::*;
+use crate::model::workload::Workload;
 use crate::simulation::manual_clock::ManualClock;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -59,6 +60,7 @@ fn container(name: &str, state: &ExecutionState, pid: u32) -> ListedContainer {
         processes: (pid > 0).then(|| MainProcess { container: id.clone(), pid }).into_iter().collect(),
         id,
         ended_at: None,
+        in_pod: false,
     }
 }
 
@@ -374,7 +376,7 @@ fn paused_and_removed_behind_our_back_is_seen_by_the_repair_listing() {
     bench.expect_listing_after(REPAIR_INTERVAL);
     bench.list(vec![container("web", &ExecutionState::with_info(Phase::FailedUnknown, "paused"), 1)]);
     assert_eq!(bench.take_reports(), ["web/1 Failed(Unknown): 'paused'"]);
-    bench.expect_listing_after(REPAIR_INTERVAL);
+    bench.expect_listing_after(POLL_INTERVAL);
     bench.list(vec![running("web", 1)]);
     assert_eq!(bench.take_reports(), ["web/1 Running(Ok)"]);
     bench.end(1);
@@ -407,11 +409,18 @@ fn a_passing_state_is_looked_at_less_and_less_often() {
     }
     bench.list(vec![container("web", &ExecutionState::with_info(Phase::Stopping, "stopping"), 0)]);
     bench.expect_listing_after(SECOND);
+    // Nobody knows what these states of nerdctl and podman mean.
+    for state in ["stopped", "paused"] {
+        for seconds in [1, 2, 4, 8, 16, 30, 30] {
+            bench.list(vec![container("web", &ExecutionState::with_info(Phase::FailedUnknown, state), 0)]);
+            bench.expect_listing_after(SECOND * seconds);
+        }
+    }
     bench.list(vec![running("web", 1)]);
     bench.expect_listing_after(REPAIR_INTERVAL);
     bench.list(vec![created]);
     bench.expect_listing_after(SECOND);
-    assert_eq!(bench.take_reports().len(), 4);
+    assert_eq!(bench.take_reports().len(), 6);
 }
 
 // [utest->swdd~podman-state-getter-returns-unknown-state~1]
@@ -599,7 +608,7 @@ impl RuntimeConnector for ScriptedConnector {
         Err(refusal())
     }
 
-    fn find(&mut self, _instance: &InstanceName) -> Result<Vec<ContainerId>, RuntimeError> {
+    fn find(&mut self, _instance: &InstanceName, _wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {
         Err(refusal())
     }
 

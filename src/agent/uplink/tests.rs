@@ -4,7 +4,7 @@ use super::super::uplink_outbox::{UplinkOutbox, uplink_outbox};
 use super::*;
 use crate::limits::{CONNECT_MAX, MESSAGE_MAX, SCHEDULER_INBOX, SERVER_INBOX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::FromServer;
+use crate::model::messages::{AgentLoad, FromServer};
 use crate::model::names::InstanceName;
 use crate::model::version::VERSION;
 use crate::simulation::manual_clock::ManualClock;
@@ -110,6 +110,27 @@ fn a_lost_connection_is_told_made_again_and_removals_are_repeated() {
     assert!(matches!(peers.recv_timeout(LIMIT).unwrap(), PeerEvent::Closed { .. }));
     let _to_agent = opened(&peers);
     assert_eq!(message(&peers), ToServer::WorkloadStates(vec![state(Phase::Removed)]), "nobody knows if it arrived");
+    uplink.stop();
+    server.stop(LIMIT);
+}
+
+#[test]
+fn what_is_put_because_of_a_hello_is_sent_on_each_connection() {
+    let (server, peers) = endpoint("127.0.0.1:0".parse().unwrap());
+    let uplink = Running::start(server.address(), VERSION);
+    for cpu_usage in 0..3 {
+        let to_agent = opened(&peers);
+        to_agent.put(FromServer::ServerHello(vec![])).unwrap();
+        let event = uplink.events.recv_timeout(LIMIT).unwrap();
+        assert!(matches!(event, SchedulerEvent::Server(FromServer::ServerHello(_))), "{event:?}");
+        let load = AgentLoad { agent: "agent_A".to_owned(), cpu_usage, free_memory: 1 };
+        uplink.outbox.put_load(load.clone());
+        assert_eq!(message(&peers), ToServer::AgentLoad(load));
+        drop(to_agent);
+        let event = uplink.events.recv_timeout(LIMIT).unwrap();
+        assert!(matches!(event, SchedulerEvent::ServerGone), "{event:?}");
+        assert!(matches!(peers.recv_timeout(LIMIT).unwrap(), PeerEvent::Closed { .. }));
+    }
     uplink.stop();
     server.stop(LIMIT);
 }

@@ -3,10 +3,10 @@
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
 //! Gives: states and the loop's end to the scheduler (may block there).
 
+use super::search::leave_strangers_of;
 use super::{AfterDelete, Flow, Leftovers, Stage, Start, WorkloadControlLoop, send_state};
 use crate::agent::agent_manager::SchedulerEvent;
 use crate::agent::backoff::retry_delay;
-use crate::agent::workload_files::remove_folder;
 use crate::clock::Clock;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::runtime::RuntimeError;
@@ -49,13 +49,19 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// Nothing is left of the container.
     pub(super) fn deleted(&mut self, after: AfterDelete) -> Flow {
+        if let Some(control) = &self.control {
+            control.forget_lasting(); // It is kept for another container, which has not asked for that.
+        }
         let changed = match &after {
             AfterDelete::Start(order) => order.instance != self.instance,
             AfterDelete::End => true,
             AfterDelete::Restart | AfterDelete::Nothing | AfterDelete::NotReady(_) | AfterDelete::Failed(_) => false,
         };
         if !self.silent && !self.is_surplus() {
-            remove_folder(&if changed { self.folder() } else { self.files_folder() });
+            self.remove_folder(&if changed { self.folder() } else { self.files_folder() });
+            if self.control.is_none() {
+                self.remove_folder(&self.control_folder(&self.instance));
+            }
         }
         // What follows from these is told with the state that follows.
         if !matches!(after, AfterDelete::NotReady(_) | AfterDelete::Failed(_)) {
@@ -112,15 +118,16 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn delete_leftovers(&mut self) -> Result<(), RuntimeError> {
         let Some(engine) = &mut self.engine else { return Ok(()) };
         let ids = if self.leftovers == Leftovers::AnyInstance {
-            let listed = match engine.connector.list() {
+            let mut found = match engine.connector.list() {
                 // Its program is not there, so nothing can have been made with it.
                 Err(RuntimeError::NotInstalled(_)) => Vec::new(),
                 listed => listed?,
             };
-            let ours = listed.into_iter().filter(|found| found.instance.workload == self.instance.workload);
-            ours.map(|container| container.id).collect()
+            found.retain(|found| found.instance.workload == self.instance.workload);
+            leave_strangers_of(engine, &mut found, self.wanted.as_deref());
+            found.into_iter().map(|container| container.id).collect()
         } else {
-            engine.connector.find(&self.instance)?
+            engine.connector.find(&self.instance, self.wanted.as_deref())?
         };
         for id in ids {
             if self.container.as_ref() != Some(&id) {

@@ -4,18 +4,21 @@
 //! Owns: whether the workload is ready, its deadlines, its notify socket. Takes: [`ProbeReport`] from `probes`.
 //! Gives: [`ProbeOrder`] to `probes`, states to the scheduler (may block there).
 
+use super::start::Unprepared;
 use super::{AfterDelete, Flow, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::Ended;
 use crate::agent::lifecycle::prober::notify_socket;
 use crate::agent::lifecycle::{GONE_PREFIX, Outcome, ProbeOrder, ProbeReport, Purpose, short_info};
 use crate::clock::Clock;
 use crate::limits::{MISSING_TARGET_RETRY, PROBE_REPORTS};
+use crate::logging::may_log;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::lifecycle::{self, AliveAction, Check, Lifecycle, OnDeadline, Pace};
 use crate::model::names::InstanceName;
 use crate::runtime::ProbeTarget;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use log::{info, warn};
+use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -120,7 +123,7 @@ impl Life {
     /// A stopping state as others have to see it: they wait for the end when there is a `gone` condition.
     pub(super) fn stopping(&self, state: ExecutionState) -> ExecutionState {
         let Some(gone) = self.spec.gone.as_ref().filter(|_| self.has_gone_condition()) else { return state };
-        let info = match state.additional_info.as_str() {
+        let info = match &*state.additional_info {
             "" => format!("{GONE_PREFIX}{} must not answer any more", gone.check),
             said => format!("{GONE_PREFIX}not removed yet: {said}"),
         };
@@ -148,7 +151,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// Makes the socket that the workload notifies, if it does. Its path must be short, so it is not in the workload's
     /// folder.
-    pub(super) fn open_notify_socket(&mut self) -> Result<Option<PathBuf>, String> {
+    pub(super) fn open_notify_socket(&mut self) -> Result<Option<PathBuf>, Unprepared> {
         self.life.notify = None;
         if !self.life.spec.wants_notify() {
             return Ok(None);
@@ -160,10 +163,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 self.life.notify = Some(NotifySocket { path: path.clone(), socket: Arc::new(socket) });
                 Ok(Some(path))
             }
-            Err(error) => Err(format!(
-                "lifecycle.ready.notify: the socket '{}' cannot be made: {error}; a shorter run folder may help",
-                path.display()
-            )),
+            Err(error) => {
+                let cause = format!("lifecycle.ready.notify: the socket '{}' cannot be made: {error}", path.display());
+                let is_too_long = error.raw_os_error() == Some(Errno::NAMETOOLONG.raw_os_error());
+                Err(if is_too_long {
+                    Unprepared::ForGood(format!("{cause}; a shorter run folder may help"))
+                } else {
+                    Unprepared::ForNow(cause)
+                })
+            }
         }
     }
 
@@ -201,7 +209,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
         {
             match engine.connector.probe_target(id, in_network) {
                 Ok(found) => target = found,
-                Err(error) => warn!("Where to ask workload '{}' is not known: '{error}'", self.instance.workload),
+                Err(error) if may_log(&self.instance.workload) => {
+                    warn!("Where to ask workload '{}' is not known: '{error}'", self.instance.workload);
+                }
+                Err(_) => {}
             }
             incomplete = (in_container && target.container.is_none()) || (in_network && target.processes.is_empty());
         }
@@ -396,7 +407,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // [impl->swdd~agent-lifecycle-alive~1]
     fn on_not_alive(&mut self, report: &ProbeReport) -> Flow {
         let note = self.alive_note(report);
-        warn!("Workload '{}' does not work any more: '{note}'", self.instance.workload);
+        if may_log(&self.instance.workload) {
+            warn!("Workload '{}' does not work any more: '{note}'", self.instance.workload);
+        }
         if self.life.spec.alive.as_ref().is_some_and(|alive| alive.action == AliveAction::Report) {
             self.show(note);
             return Flow::Continue;
@@ -446,7 +459,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let at = restart.and_then(|ended| Some((ended, self.restarts.next(ended, now, &mut self.random)?)));
         if restart.is_some() && at.is_none() {
             let last = if state.additional_info.is_empty() { "it failed" } else { &state.additional_info };
-            state.additional_info = short_info(format!("No more restarts: {last}"));
+            state.additional_info = short_info(format!("No more restarts: {last}")).into();
             warn!("No more restarts of workload '{}': '{}'", self.instance.workload, state.additional_info);
         }
         self.report(state);

@@ -16,7 +16,8 @@ use log::debug;
 impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn watch(&mut self, id: ContainerId) {
         self.container = Some(id.clone());
-        let Some(engine) = &self.engine else { return };
+        let Some(engine) = &mut self.engine else { return };
+        engine.connector.note(&self.instance, &id);
         self.generation += 1;
         self.watching = true;
         let in_burst = self.context.slots.in_use();

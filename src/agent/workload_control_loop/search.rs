@@ -4,14 +4,16 @@
 //! not wait for an engine that hangs, and holds no start slot.
 //! Takes: listings of the state checkers, one for all workloads that ask at the same time.
 
-use super::{Leftovers, Stage, Start, WorkloadControlLoop, cut};
+use super::{AfterDelete, Leftovers, Stage, Start, WorkloadControlLoop, cut};
 use crate::agent::backoff::retry_delay;
 use crate::agent::state_checker::WatchCommand;
-use crate::agent::workload_command::Engine;
+use crate::agent::workload_command::{Engine, OtherEngine};
 use crate::clock::Clock;
 use crate::limits::ADDITIONAL_INFO_MAX;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::Name;
+use crate::model::workload::Workload;
+use crate::runtime::container_records::leave_strangers;
 use crate::runtime::{ContainerId, ListedContainer, RuntimeError};
 use crossbeam_channel::{Receiver, bounded};
 use log::{debug, info, warn};
@@ -57,6 +59,22 @@ impl<C: Clock> WorkloadControlLoop<C> {
         for other in self.others.extract_if(.., |other| other.until.is_some_and(|until| until <= now)) {
             let (name, runtime) = (&self.instance.workload, &other.runtime);
             warn!("Starting workload '{name}' although '{runtime}' does not say which containers it has.");
+        }
+    }
+
+    /// An engine of another runtime has a container of the workload, perhaps after it was given up. What is about to be
+    /// started waits until that container is gone.
+    pub(super) fn found_in_other(&mut self, other: OtherEngine) {
+        let others = match &mut self.stage {
+            Stage::DeleteRetryAt(_, AfterDelete::Start(order)) | Stage::Gone(AfterDelete::Start(order)) => {
+                &mut order.others
+            }
+            _ => &mut self.others,
+        };
+        others.retain(|known| known.runtime != other.runtime);
+        others.push(other);
+        if let Stage::Searching(Search { start, .. }) | Stage::WaitingForSlot(start, _) = &self.stage {
+            self.begin_start(*start);
         }
     }
 
@@ -133,6 +151,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
             false => found.instance == self.instance,
         };
         let mut found: Vec<ListedContainer> = listed.into_iter().filter(ours).collect();
+        if let Some(engine) = &self.engine {
+            leave_strangers_of(engine, &mut found, self.wanted.as_deref());
+        }
         found.retain(|found| self.container.as_ref() != Some(&found.id));
         let serves = |found: &ListedContainer| found.instance == self.instance && found.state.phase == Phase::Running;
         let may_serve = any_instance && start != Start::Existing;
@@ -158,7 +179,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Err(RuntimeError::NotInstalled(_)) => Vec::new(),
             result => result?,
         };
-        for container in listed.into_iter().filter(|found| found.instance.workload == self.instance.workload) {
+        let mut found = listed;
+        found.retain(|found| found.instance.workload == self.instance.workload);
+        leave_strangers_of(&self.others[index].engine, &mut found, self.wanted.as_deref());
+        for container in found {
             if self.inbox.cancels_create() {
                 return Err(RuntimeError::Cancelled);
             }
@@ -169,4 +193,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.others.remove(index);
         Ok(())
     }
+}
+
+/// Leaves out what only looks like a container of the workload, of all that `engine` has under its name.
+pub(super) fn leave_strangers_of(engine: &Engine, found: &mut Vec<ListedContainer>, wanted: Option<&Workload>) {
+    leave_strangers(found, |one| one, |one| engine.connector.is_noted(&one.instance, &one.id), wanted);
 }

@@ -9,12 +9,22 @@ use crate::agent::backoff::retry_delay;
 use crate::agent::create_watch::{CreateObserver, CreateWatch};
 use crate::agent::settings::unsupported_runtime;
 use crate::agent::start_slots::StartSlot;
-use crate::agent::workload_files::{remove_folder, write_files};
+use crate::agent::workload_files::write_files;
 use crate::clock::Clock;
 use crate::limits::REVIVAL_INTERVAL;
 use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::workload::Workload;
 use crate::runtime::{ContainerId, NewContainer, RuntimeError};
 use log::{debug, error, info, warn};
+use std::sync::Arc;
+
+/// Why nothing could be made ready for the engine.
+pub(super) enum Unprepared {
+    /// Only an update helps.
+    ForGood(String),
+    /// Another try may succeed, when a disk has room again for example.
+    ForNow(String),
+}
 
 impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn begin_start(&mut self, start: Start) {
@@ -26,6 +36,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
         if let Some(cause) = self.life.invalid().map(str::to_owned) {
             return self.fail_for_good(&cause);
+        }
+        if self.inbox.names_another_container() {
+            // Commands come first; it may have arrived while an engine call was under way.
+            self.stage = Stage::RetryAt(self.context.clock.now(), start);
+            return;
         }
         self.give_up_others();
         if self.must_search() {
@@ -39,7 +54,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     pub(super) fn start(&mut self, start: Start, slot: StartSlot) {
         self.stage = Stage::Idle;
-        let Some(new) = self.prepare() else { return };
+        let Some(workload) = self.wanted.clone() else { return };
+        let new = match self.prepare(workload) {
+            Ok(new) => new,
+            Err(Unprepared::ForGood(cause)) => return self.fail_for_good(&cause),
+            Err(Unprepared::ForNow(cause)) => return self.on_create_failed(start, &cause),
+        };
         self.restarts.starting(self.context.clock.now());
         match self.call_engine(start, &new, slot) {
             Ok(id) => {
@@ -76,33 +96,23 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Opens the control interface, writes the files and says what to create; `None` when that failed for good.
-    fn prepare(&mut self) -> Option<NewContainer> {
-        self.open_control_interface();
-        let workload = self.wanted.clone()?;
-        let notify_socket = match self.open_notify_socket() {
-            Ok(path) => path,
-            Err(cause) => {
-                self.fail_for_good(&cause);
-                return None;
-            }
-        };
-        match write_files(&self.files_folder(), &workload.files) {
-            Ok(files) => Some(NewContainer {
-                instance: self.instance.clone(),
-                workload,
-                control_interface: self.control.as_ref().map(|control| control.folder().to_owned()),
-                files,
-                notify_socket,
-            }),
-            Err(error) => {
-                error!("Failed to create workload files for workload '{}': '{error}'", self.instance);
-                let cause = format!("Failed to create workload file: '{error}'");
-                remove_folder(&self.files_folder());
-                self.report(ExecutionState::with_info(Phase::PendingStartingFailed, cause));
-                None
-            }
-        }
+    /// Opens the control interface, writes the files and says what to create.
+    fn prepare(&mut self, workload: Arc<Workload>) -> Result<NewContainer, Unprepared> {
+        self.open_control_interface()
+            .map_err(|error| Unprepared::ForNow(format!("Failed to create control interface: '{error}'")))?;
+        let notify_socket = self.open_notify_socket()?;
+        let files = write_files(&self.files_folder(), &workload.files).map_err(|error| {
+            error!("Failed to create workload files for workload '{}': '{error}'", self.instance);
+            let cause = format!("Failed to create workload file: '{error}'");
+            if error.is_final(&workload.files) { Unprepared::ForGood(cause) } else { Unprepared::ForNow(cause) }
+        })?;
+        Ok(NewContainer {
+            instance: self.instance.clone(),
+            workload,
+            control_interface: self.control.as_ref().map(|control| control.folder().to_owned()),
+            files,
+            notify_socket,
+        })
     }
 
     fn call_engine(&mut self, start: Start, new: &NewContainer, slot: StartSlot) -> Result<ContainerId, RuntimeError> {
@@ -123,7 +133,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // [impl->swdd~agent-workload-control-loop-retries-workload-creation-on-create-failure~1]
     // [impl->swdd~agent-workload-control-loop-update-create-failed-allows-retry~1]
     pub(super) fn on_create_failed(&mut self, start: Start, cause: &str) {
-        remove_folder(&self.files_folder());
+        self.remove_folder(&self.files_folder());
         let now = self.context.clock.now();
         if start == Start::Revival {
             debug!("Workload '{}' still cannot be created: '{cause}'", self.instance.workload);
@@ -149,7 +159,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn fail_for_good(&mut self, cause: &str) {
         error!("Failed to create workload with error: '{cause}'");
         if self.engine.is_some() {
-            remove_folder(&self.files_folder());
+            self.remove_folder(&self.files_folder());
         }
         self.report(ExecutionState::with_info(Phase::PendingStartingFailed, cause));
     }

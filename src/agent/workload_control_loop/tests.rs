@@ -17,6 +17,7 @@ use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
 use crate::simulation::fake_probes::FakeProbes;
 use crate::simulation::manual_clock::ManualClock;
 use crossbeam_channel::{Receiver, bounded};
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 /// A control loop and everything around it.
@@ -554,6 +555,78 @@ fn failed_create_is_retried_after_the_backoff_and_then_runs() {
     assert_eq!(rig.engine.take_calls(), ["create web"; 3]);
     assert!(rig.path("a").join("files/x").exists());
     assert_eq!(rig.control_loop.due(), None);
+}
+
+/// Lets everybody write to the existing folder `path`, or its owner alone.
+fn set_open(path: &Path, is_open: bool) {
+    let mode = if is_open { 0o777 } else { 0o700 };
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn files_that_can_be_written_later_are_tried_again_like_creates() {
+    let mut rig = Rig::new();
+    let folder = rig.path("a");
+    std::fs::create_dir(&folder).unwrap();
+    set_open(&folder, true);
+    let order = rig.order_with("a", |workload| workload.files.push(file("/x")));
+    rig.send(WorkloadCommand::Create(order));
+    let states = rig.states();
+    assert_eq!(states.len(), 2, "{states:?}");
+    assert!(states[1].starts_with("a Pending(Starting): 'Retry 1: Failed to create workload file: '"), "{states:?}");
+    assert!(rig.engine.take_calls().is_empty());
+    rig.until_due();
+    assert!(rig.states()[0].starts_with("a Pending(Starting): 'Retry 2: Failed to create workload file: '"));
+    set_open(&folder, false);
+    rig.until_due();
+    assert_eq!(rig.engine.take_calls(), ["create web"]);
+    assert!(folder.join("files/x").exists());
+}
+
+#[test]
+fn a_control_interface_that_others_could_change_is_made_anew() {
+    let mut rig = Rig::new();
+    let folder = rig.control_folder("a");
+    std::fs::create_dir_all(folder.join("left")).unwrap();
+    set_open(&rig.path("a"), false);
+    set_open(&folder, true);
+    let order = rig.order_with("a", |workload| allow(workload, "agents"));
+    rig.send(WorkloadCommand::Create(order));
+    assert_eq!(rig.engine.take_calls(), ["create web"]);
+    assert_eq!(rig.engine.only().1.new.unwrap().control_interface, Some(folder.clone()));
+    assert!(folder.join("input").exists() && !folder.join("left").exists());
+}
+
+#[test]
+fn a_workload_whose_folder_others_control_starts_only_when_they_do_not() {
+    let mut rig = Rig::new();
+    let folder = rig.path("a");
+    std::fs::create_dir(&folder).unwrap();
+    set_open(&folder, true);
+    let order = rig.order_with("a", |workload| allow(workload, "agents"));
+    rig.send(WorkloadCommand::Create(order));
+    let states = rig.states();
+    let cause = format!("others may write to '{}' (mode 0777)", folder.display());
+    assert!(
+        states[1].starts_with("a Pending(Starting): 'Retry 1: Failed to create control interface: '"),
+        "{states:?}"
+    );
+    assert!(states[1].contains(&cause), "{states:?}");
+    set_open(&folder, false);
+    rig.until_due();
+    assert_eq!(rig.engine.take_calls(), ["create web"]);
+    assert!(rig.mounted().is_some());
+}
+
+#[test]
+fn what_a_container_put_beside_its_fifos_goes_with_its_control_interface() {
+    let mut rig = Rig::new();
+    let folder = rig.control_folder("a");
+    let order = rig.order_with("a", |workload| allow(workload, "agents"));
+    rig.send(WorkloadCommand::Create(order));
+    std::fs::create_dir_all(folder.join("a/b/c")).unwrap();
+    rig.send(WorkloadCommand::Update(None));
+    assert!(!folder.exists());
 }
 
 // [utest->swdd~agent-workload-control-loop-limits-retry-attempts~1]

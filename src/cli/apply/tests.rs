@@ -242,3 +242,19 @@ fn a_misspelt_key_of_a_lifecycle_block_is_refused_with_line_and_suggestion() {
         "apiVersion: v1\nworkloads:\n  db: {agent: A, runtime: podman, runtimeConfig: 'lifecycle: {alive: 1}'}\n";
     assert!(error(&[flow]).contains("lifecycle.alive: number 1 found, expected a mapping"));
 }
+
+#[test]
+fn a_mount_point_that_adds_options_to_its_mount_is_refused_with_its_place() {
+    for version in ["v1", "v0.1"] {
+        let text = format!(
+            "apiVersion: {version}\nworkloads:\n  w:\n    agent: A\n    runtime: podman\n    runtimeConfig: 'image: x'\n    \
+             files:\n    - {{mountPoint: '/x,source=/,destination=/host', data: d}}\n"
+        );
+        let refused = merged(&[&text], None, false).0.unwrap_err();
+        let expected = "Invalid manifest data provided: a.yaml: workload 'w': \
+                        Unsupported mount point '/x,source=/,destination=/host'. It contains ','";
+        assert!(refused.to_string().contains(expected), "{refused}");
+        assert_eq!(refused.hint().as_deref(), Some("see 'a.yaml', line 8 column 5"));
+        assert!(merged(&[&text], None, true).0.is_ok(), "what is there can be deleted");
+    }
+}

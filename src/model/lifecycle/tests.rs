@@ -61,6 +61,10 @@ fn what_is_left_out_has_the_documented_default() {
     let restart = read("restart: {}").unwrap().restart.unwrap();
     let bounds = (restart.backoff, restart.backoff_max, restart.window, restart.max_restarts);
     assert_eq!(bounds, (Duration::from_millis(500), seconds(300), seconds(60), None));
+    // A watchdog keeps nothing waiting.
+    let watched = read("alive: { notify: true, timeoutMs: 3600000 }").unwrap().alive.unwrap();
+    assert_eq!(watched.pace.timeout, seconds(3600));
+    assert_eq!(read("ready: { file: /a, timeoutMs: 60000 }").unwrap().ready.unwrap().pace.timeout, seconds(60));
     assert_eq!(read("ready: { http: { port: 80 } }").unwrap().ready.unwrap().check.to_string(), "http 80 /");
 }
 
@@ -79,6 +83,15 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
         ("ready: { file: /a, tcp: { port: 1 } }", "'tcp' and 'file' are both there, only one can be"),
         ("ready: { file: a }", "lifecycle.ready.file: text 'a' found, expected an absolute path of the node"),
         ("ready: { file: /a, periodMs: 1 }", "number 1 found, expected a whole number from 50 to 86400000"),
+        (
+            "ready: { exec: [a], timeoutMs: 86400000 }",
+            "number 86400000 found, expected a whole number from 50 to 60000",
+        ),
+        (
+            "alive: { tcp: { port: 1 }, timeoutMs: 60001 }",
+            "number 60001 found, expected a whole number from 50 to 60000",
+        ),
+        ("gone: { file: /a, timeoutMs: 60001 }", "number 60001 found, expected a whole number from 50 to 60000"),
         ("ready: { file: /a, periodMs: '500' }", "text '500' found, expected a whole number"),
         ("ready: { file: /a, periodMs: 0.5 }", "number 0.5 found, expected a whole number"),
         ("ready: { file: /a, onDeadline: fail }", "unknown value 'fail', expected FAIL or WAIT"),

@@ -21,6 +21,32 @@ fn texts(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
     entries.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect()
 }
 
+/// A dashboard that many have uses such a manifest, and other implementations take it.
+#[test]
+fn in_v0_1_a_mapping_or_list_that_is_left_empty_has_no_entries() {
+    let access = "controlInterfaceAccess:\n  allowRules:\n  - type: StateRule\n    operation: Read\n    filterMasks:\n  \
+                  - {type: LogRule, workloadNames: ~}\n  denyRules:\n";
+    for empty in ["tags:", "tags: ~", "dependencies:", "configs: null", "files:", "controlInterfaceAccess:", access] {
+        let old = with(empty).replace("v1", "v0.1");
+        let mut expected = workload(&with(""));
+        if empty == access {
+            let rules = "controlInterfaceAccess: {allowRules: [{type: StateRule, operation: Read, filterMasks: []}, \
+                         {type: LogRule, workloadNames: []}]}";
+            expected = workload(&with(rules));
+        }
+        assert_eq!(workload(&old), expected, "{empty}");
+        if empty != "controlInterfaceAccess:" {
+            assert!(read(&with(empty)).is_err(), "in v1 it is an error: {empty}");
+        }
+    }
+    // Null is no value for anything else.
+    for wrong in ["restartPolicy:", "configs: [a]", "files: [~]", "tags: [{key: a, value: ~}]"] {
+        assert!(read(&with(wrong).replace("v1", "v0.1")).is_err(), "{wrong}");
+    }
+    assert!(read("apiVersion: v0.1\nworkloads:\n  w:\n").is_err());
+    assert!(read("apiVersion: v0.1\nconfigs:\n  key:\n").is_err());
+}
+
 #[test]
 fn a_manifest_with_everything_is_read() {
     let text = "\

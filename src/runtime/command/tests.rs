@@ -177,7 +177,7 @@ fn a_limit_can_be_extended_once_by_asking() {
     let folder = tempfile::tempdir().unwrap();
     let fifo = folder.path().join("fifo");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
-    let script = format!("{script} <{}", fifo.display());
+    let script = format!("{{ {script}; }} <{}", fifo.display());
     let call = shell(&script).limit(SHORT);
     let result = call.run_extended(&mut Unwatched, || Some(SHORT));
     assert!(

@@ -84,6 +84,30 @@ fn a_listing_joins_labels_and_states_of_this_agents_containers() {
     assert_eq!(listed[1].processes, []);
 }
 
+/// The line of a container whose image brings a label that reads as if it were several.
+fn forging_line(id: &str, forged: &str, name: &str) -> String {
+    format!(r#"{{"ID":"{id}","Labels":"x=y,name={forged},agent=agent_A,name={name},agent=agent_A","Status":"Up"}}"#)
+}
+
+fn inspection(id: &str, name: &str) -> String {
+    let labels = format!(r#"{{"x":"y,name=forged","name":"{name}","agent":"agent_A"}}"#);
+    format!(r#"{{"Id":"{id}","Config":{{"Labels":{labels}}},"State":{{"Status":"running","Pid":7}}}}"#)
+}
+
+#[test]
+fn a_label_with_a_comma_made_a_container_look_like_one_of_another_workload() {
+    let states = format!("echo '[{}]'", inspection(ID, "evil.1.agent_A"));
+    let script = ScriptedEngine::answering(&[&print(&[forging_line(ID, "web.1.agent_A", "evil.1.agent_A")]), &states]);
+    let listed = connector(&script).list().unwrap();
+    assert_eq!(listed.iter().map(|one| one.instance.to_string()).collect::<Vec<_>>(), ["evil.1.agent_A"]);
+
+    let web = new().instance.to_string();
+    let lines = print(&[forging_line(ID, &web, "evil.1.agent_A"), forging_line(OTHER, "evil.1.agent_A", &web)]);
+    let states = format!("echo '[{},{}]'", inspection(ID, "evil.1.agent_A"), inspection(OTHER, &web));
+    let script = ScriptedEngine::answering(&[&lines, &states]);
+    assert_eq!(connector(&script).find(&new().instance, None), Ok(vec![id(OTHER)]));
+}
+
 #[test]
 fn nothing_is_inspected_when_there_is_nothing() {
     let script = ScriptedEngine::answering(&[]);
@@ -102,7 +126,7 @@ fn answers_that_make_no_sense_are_errors() {
         assert!(failed(result).contains(" cannot be read: "), "{answers:?}");
     }
     let script = ScriptedEngine::answering(&["exit 1"]);
-    assert!(matches!(connector(&script).find(&new().instance), Err(RuntimeError::Failed(_))));
+    assert!(matches!(connector(&script).find(&new().instance, None), Err(RuntimeError::Failed(_))));
 }
 
 #[test]
@@ -149,8 +173,8 @@ fn the_time_of_the_end_is_known_of_what_has_ended() {
     ] {
         let text = format!(r#"{{"Id":"i","State":{{"Status":"{status}","ExitCode":0,"FinishedAt":"{finished}"}}}}"#);
         let inspection: Inspection = serde_json::from_str(&text).unwrap();
-        let ours = BTreeMap::from([("i", InstanceName::with_id("w", "1", "A"))]);
-        assert_eq!(inspection.of(&ours).unwrap().ended_at, expected, "{status} {finished}");
+        let listed = inspection.listed(InstanceName::with_id("w", "1", "A"));
+        assert_eq!(listed.unwrap().ended_at, expected, "{status} {finished}");
     }
 }
 
@@ -162,4 +186,18 @@ fn logs_are_read_by_the_id_of_the_container() {
     let calls = containerd.log_calls(&new().instance, &LogsRequest::default()).unwrap();
     assert_eq!(calls.iter().map(|call| call.arguments.join(" ")).collect::<Vec<_>>(), [format!("logs {ID}")]);
     assert!(containerd.log_calls(&new().instance, &LogsRequest::default()).unwrap().is_empty(), "it is gone");
+}
+
+#[test]
+fn how_a_container_ended_that_removes_itself_was_up_to_chance() {
+    for (label, expected) in [
+        ("\"nerdctl/auto-remove\":\"true\"", "Failed(Lost)"),
+        ("\"nerdctl/auto-remove\":\"false\"", "Succeeded(Ok)"),
+        ("", "Succeeded(Ok)"),
+    ] {
+        let text =
+            format!(r#"{{"Id":"i","Config":{{"Labels":{{{label}}}}},"State":{{"Status":"exited","ExitCode":0}}}}"#);
+        let inspection: Inspection = serde_json::from_str(&text).unwrap();
+        assert_eq!(inspection.execution_state().to_string(), expected, "{label}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::messages::LogsRequest;
 use crate::model::workload::Workload;
 use crate::runtime::Unwatched;
 use crate::runtime::scripted_engine::{ID, OTHER, ScriptedEngine, failed, id, new_container};
@@ -91,8 +92,29 @@ fn a_failed_create_removes_exactly_its_containers_and_keeps_the_error() {
     let stop = format!("stop --ignore {ID}");
     assert_eq!(engine.calls(), [run_call(), find_call(), stop, format!("rm --ignore {ID}")]);
     let run = run_call();
-    let arguments: Vec<&str> = run.split(' ').collect();
+    let mut arguments: Vec<&str> = run.split(' ').collect();
+    *arguments.last_mut().unwrap() = "***"; // What the container executes is not shown.
     assert_eq!(text, format!("Error: no such command. {}", engine.script.execution(&arguments)));
+}
+
+#[test]
+fn a_failed_create_or_start_showed_the_secrets_of_its_options() {
+    let config = "image: x\ngeneralOptions: [--url, 'ssh://me:hidden1@host']\n\
+                  commandOptions: [--env, PASSWORD=hidden2, -eTOKEN=hidden3, --net=host]\ncommandArgs: [sh, hidden4]";
+    let new = new_container("podman", config);
+    let answer = "echo 'Error: hidden2 and hidden3 at ssh://me:hidden1@host are wrong' >&2; exit 125";
+    let mut engine = Engine::answering(&[]);
+    engine.script.on("--url", answer);
+    let (name, short) = (new.instance.to_string(), new.instance.short());
+    let labels = [format!("--label=name={name}"), "--label=agent=agent_A".to_owned()];
+    let run =
+        ["--url", "***", "run", "--detach", "--name", &short, "--env", "PASSWORD=***", "-eTOKEN=***", "--net=host"];
+    let run = [&run[..], &[&labels[0], &labels[1], "x", "***", "***"]].concat();
+    let said = "Error: *** and *** at *** are wrong. ";
+    let result = failed(engine.connector.create(&new, None, &mut Unwatched));
+    assert_eq!(result, format!("{said}{}", engine.script.execution(&run)));
+    let result = failed(engine.connector.start(&id(ID), &new, None, &mut Unwatched));
+    assert_eq!(result, format!("{said}{}", engine.script.execution(&["--url", "***", "start", ID])));
 }
 
 #[test]
@@ -300,8 +322,34 @@ fn find_answers_the_containers_with_exactly_this_name() {
     let instance = new().instance;
     let found = [(ID, instance.to_string()), (OTHER, format!("x{instance}"))];
     let mut engine = Engine::answering(&[&listing(&found)]);
-    assert_eq!(engine.connector.find(&instance), Ok(vec![id(ID)]));
+    assert_eq!(engine.connector.find(&instance, None), Ok(vec![id(ID)]));
     assert_eq!(engine.calls(), [find_call()]);
+}
+
+/// A listing of a container in a pod with the labels of the workload `web`, which its image brought.
+fn forged(id: &str) -> String {
+    let entry = listing(&[(id, new().instance.to_string())]);
+    entry.replace(r#""Pid":7"#, r#""Pid":7,"Pod":"p""#)
+}
+
+#[test]
+fn a_container_in_a_pod_was_taken_for_the_workload_that_its_image_names() {
+    let mut engine = Engine::answering(&["echo broken >&2; exit 125", &forged(ID)]);
+    assert!(failed(engine.create()).starts_with("broken. Execution of "));
+    assert_eq!(engine.calls(), [run_call(), find_call()], "nothing is cleaned up");
+
+    let instance = new().instance;
+    let mut engine = Engine::answering(&[&forged(ID), &forged(ID), &forged(ID), &forged(ID)]);
+    assert_eq!(engine.connector.find(&instance, Some(&new().workload)), Ok(vec![]));
+    assert!(engine.connector.log_calls(&instance, &LogsRequest::default()).unwrap().is_empty());
+    assert!(engine.connector.list().unwrap()[0].in_pod);
+    let joins = Workload::new("agent_A", "podman", "image: x\ncommandOptions: [--pod, p]");
+    assert_eq!(engine.connector.find(&instance, Some(&joins)), Ok(vec![id(ID)]));
+
+    let mut engine = Engine::answering(&[&forged(ID)]);
+    engine.connector.note(&instance, &id(ID));
+    assert!(engine.connector.is_noted(&instance, &id(ID)) && !engine.connector.is_noted(&instance, &id(OTHER)));
+    assert_eq!(engine.connector.find(&instance, None), Ok(vec![id(ID)]), "we made it");
 }
 
 // [utest->swdd~podman-list-of-existing-workloads-uses-labels~1]
@@ -319,6 +367,7 @@ fn one_call_lists_all_containers_of_this_agent_and_no_others() {
         state: ExecutionState::plain(Phase::Running),
         processes: vec![MainProcess { container: id(ID), pid: 7 }],
         ended_at: None,
+        in_pod: false,
     });
     assert_eq!(engine.connector.list(), Ok(expected.collect()));
     assert_eq!(engine.calls(), ["ps --all --filter label=agent=agent_A --format=json"]);

@@ -104,11 +104,14 @@ fn a_workload_that_can_never_run_calls_nothing() {
     with_files.files = vec![("/x".into(), "/y".to_owned())];
     let mut with_interface = new_container("podman-kube", "manifest: 'kind: Pod'");
     with_interface.control_interface = Some("/x".into());
+    let mut named_like_an_option = new();
+    named_like_an_option.instance = InstanceName::with_id("-l", "1", "agent_A");
     for (broken, reason) in [
         (with_files, "Workload files are not supported for podman-kube runtime. Use ConfigMaps instead."),
         (with_interface, "Control interface target not specified in runtime config."),
         (new_container("podman", CONFIG), "Received a manifest for the wrong runtime: 'podman'"),
         (new_container("podman-kube", "playOptions: []"), "missing field `manifest`"),
+        (named_like_an_option, "Unsupported workload name '-l': "),
     ] {
         match connector(&script).create(&broken, None, &mut Unwatched) {
             Err(RuntimeError::Unsupported(text)) => assert!(text.contains(reason), "{text}"),
@@ -131,6 +134,26 @@ fn a_play_that_names_no_pods_had_its_pods_lost() {
     let script = ScriptedEngine::answering(&["echo 'old other'", "", "", "echo nonsense", "echo 'old other'"]);
     let text = failed(create(&mut connector(&script)));
     assert_eq!(text, format!("It made no pod that can be found. {}", script.execution(&["kube", "play"])));
+}
+
+#[test]
+fn ids_of_pods_that_read_like_options_stopped_all_pods() {
+    assert_eq!(
+        parse_pods(
+            "Pod:
+--all
+p1
+-a
+"
+        ),
+        ["p1"]
+    );
+    let script = ScriptedEngine::answering(&[]);
+    let data = BASE64.encode(r#"["--all"]"#);
+    script.on("volume", &format!(r#"echo '[{{"Labels":{{"data":"{data}"}}}}]'"#));
+    let mut kube = connector(&script);
+    let instance = InstanceName::with_id("web", "1", "agent_A");
+    assert_eq!(kube.pods_of(&instance), Pods::Unreadable);
 }
 
 #[test]
@@ -200,7 +223,7 @@ fn pods_of_a_failed_play_that_could_not_be_listed_were_forgotten() {
     let instance = new().instance;
     assert_eq!(calls(&script).len(), 5, "the volumes stay");
     let web = id(&instance.to_string());
-    assert_eq!(kube.find(&instance), Ok(vec![web.clone()]));
+    assert_eq!(kube.find(&instance, None), Ok(vec![web.clone()]));
     // As long as nobody can tell what is left, neither a create nor a delete may go on.
     script.on("6", "exit 125");
     assert!(create(&mut kube).is_err());
@@ -425,9 +448,9 @@ fn containers_are_not_listed_when_there_is_no_workload() {
 fn find_asks_for_exactly_this_instance() {
     let instance = InstanceName::with_id("web", "1", "agent_A");
     let script = ScriptedEngine::answering(&["echo web.1.agent_A.config"]);
-    assert_eq!(connector(&script).find(&instance), Ok(vec![id("web.1.agent_A")]));
+    assert_eq!(connector(&script).find(&instance, None), Ok(vec![id("web.1.agent_A")]));
     assert_eq!(script.calls(), [r"volume ls --filter name=^web\.1\.agent_A\.config$ --format={{.Name}}"]);
-    assert_eq!(connector(&ScriptedEngine::answering(&[""])).find(&instance), Ok(vec![]));
+    assert_eq!(connector(&ScriptedEngine::answering(&[""])).find(&instance, None), Ok(vec![]));
 }
 
 #[test]

@@ -313,15 +313,37 @@ impl Run {
         self.note(format!("{peer:?} subscribes '{id}' to {masks:?}"));
         self.clients.retain(|client| (client.peer, &client.id) != (peer, &id));
         self.cluster.take(peer);
+        let may_ask = self.may_ask(peer, &id);
         let read = ReadState { masks: masks.clone(), subscribe: true };
         self.cluster.say(peer, request(&id, RequestContent::CompleteState(read)));
         let messages = self.cluster.take(peer);
-        let [FromServer::Response(Response { content: ResponseContent::CompleteState { state, altered: None }, .. })] =
-            messages.as_slice()
-        else {
-            panic!("{messages:?}")
+        let state = match messages.as_slice() {
+            [FromServer::Response(Response { content: ResponseContent::Error(text), .. })]
+                if may_ask != Some(true) && text.starts_with("Access denied") =>
+            {
+                return;
+            }
+            [
+                FromServer::Response(Response {
+                    content: ResponseContent::CompleteState { state, altered: None }, ..
+                }),
+            ] if may_ask != Some(false) => state,
+            other => panic!("{other:?}, {may_ask:?}"),
         };
         self.clients.push(Client { peer, id, masks, copy: state.clone() });
+    }
+
+    /// Whether a client may read: a workload does so by its rules, on the agent that it is for. `None` when it is for
+    /// another one and has not stopped on this, which its last rules decide.
+    fn may_ask(&self, peer: PeerId, id: &str) -> Option<bool> {
+        let Some((agent, _)) = self.agents.iter().find(|(_, other)| *other == peer) else { return Some(true) };
+        let workload = id.split_once('@').unwrap().0;
+        let view = self.cluster.server.view();
+        match view.effective.get(workload).filter(|added| *added.instance.agent == **agent) {
+            Some(added) => Some(!added.workload.control_interface_access.allow_rules.is_empty()),
+            None if view.states.of_agent_workload(agent, workload).next().is_none() => Some(false),
+            None => None,
+        }
     }
 
     fn client_goes(&mut self) {
@@ -378,6 +400,18 @@ impl Run {
 
     // -------------------------------------------------------------- updates
 
+    /// Workloads whose rules were taken away have lost what they followed, and only these.
+    fn forget_denied(&mut self) {
+        for client in std::mem::take(&mut self.clients) {
+            let may_ask = self.may_ask(client.peer, &client.id);
+            let follows = self.cluster.server.is_subscribed(client.peer, &client.id);
+            assert!(may_ask.is_none_or(|may_ask| may_ask == follows), "'{}' follows: {follows}", client.id);
+            if follows {
+                self.clients.push(client);
+            }
+        }
+    }
+
     fn update(&mut self) {
         let new = random_new_state(&mut self.random);
         let masks: Vec<String> = (0..self.random.usize(..4)).map(|_| random_mask(&mut self.random, false)).collect();
@@ -387,6 +421,7 @@ impl Run {
         let update = UpdateState { new_state: Some(Ok(new.clone())), masks: masks.clone() };
         let answer = self.cluster.ask(commander, RequestContent::UpdateState(update));
         self.cluster.say(commander, ToServer::Goodbye);
+        self.forget_denied();
         let after = self.cluster.server.view().read(&[]);
         let expected = if masks.is_empty() { Ok(new) } else { by_masks(&before, &sparse(new), &masks) };
         match (answer, expected) {
@@ -544,6 +579,15 @@ fn random_workload(random: &mut Random) -> Node {
         ("tags", random_texts(random, &KEYS)),
         ("configs", Node::map([("alias", Node::text("k1"))])),
     ];
+    if chance(random, 80) {
+        let rule = [
+            ("type", Node::text("StateRule")),
+            ("operation", Node::text("Read")),
+            ("filterMasks", Node::List(vec![Node::text("*")])),
+        ];
+        let rules = Node::map([("allowRules", Node::List(vec![Node::map(rule)]))]);
+        fields.push(("controlInterfaceAccess", rules));
+    }
     if random.bool() {
         fields.push(("restartPolicy", Node::text(one_of(random, &["NEVER", "ALWAYS", "ON_FAILURE"]))));
     }

@@ -1,7 +1,7 @@
 //! Updates with mutating hooks: what waits for them, what goes on meanwhile, and what their answers do.
 
 use super::*;
-use crate::limits::HOOK_WAITING;
+use crate::limits::REQUESTS_WAITING;
 use crate::model::workload::Workload;
 use crate::server::mutating_hooks::{HookOutcome, MutatingHooks};
 use std::sync::Arc;
@@ -14,8 +14,11 @@ struct Hooked {
 
 impl Hooked {
     fn new() -> Self {
+        Self::with(Cluster::default())
+    }
+
+    fn with(mut cluster: Cluster) -> Self {
         let (hooks, plans) = MutatingHooks::scripted();
-        let mut cluster = Cluster::default();
         cluster.server.set_hooks(hooks);
         Self { cluster, plans }
     }
@@ -145,18 +148,33 @@ fn updates_that_wait_are_carried_out_in_order_and_each_is_asked_about() {
 
 #[test]
 fn answers_to_one_requester_keep_their_order_while_workloads_of_one_agent_are_several() {
-    let mut hooked = Hooked::new();
+    let rules = "{allowRules: [{type: StateRule, operation: ReadWrite, filterMasks: ['*']}]}";
+    let workload = format!("{{agent: A, runtime: podman, runtimeConfig: x, controlInterfaceAccess: {rules}}}");
+    let asking = format!("apiVersion: v1\nworkloads: {{one: {workload}, two: {workload}}}");
+    let mut hooked = Hooked::with(Cluster::with_manifest(&asking));
     let agent = hooked.cluster.settled_agent("A");
     let read = || RequestContent::CompleteState(ReadState { masks: vec!["agents".to_owned()], subscribe: false });
     let say = |hooked: &mut Hooked, id: &str, content| {
         hooked.cluster.say(agent, ToServer::Request(Request { id: id.to_owned(), content }));
     };
-    say(&mut hooked, "one@update", update(&whole(&[("a", "B")]), &[]));
+    say(&mut hooked, "one@update", update(&whole(&[("a", "B"), ("one", "A"), ("two", "A")]), &[]));
     say(&mut hooked, "one@read", read());
     say(&mut hooked, "two@read", read());
     assert_eq!(ids(&hooked.cluster.take(agent)), ["two@read"]);
+    // The update takes the rights of both away: what they asked meanwhile is denied when its turn comes.
+    say(&mut hooked, "two@update", update(&whole(&[]), &[]));
     hooked.answer(Ok(None));
-    assert_eq!(ids(&hooked.cluster.take(agent)), ["one@update", "one@read"]);
+    let answers = hooked.cluster.take(agent);
+    let responses = answers.iter().filter(|message| matches!(message, FromServer::Response(_))).cloned();
+    let responses: Vec<FromServer> = responses.collect();
+    assert_eq!(ids(&responses), ["one@update", "one@read", "two@update"]);
+    let denied = |response: &FromServer| match response {
+        FromServer::Response(Response { content: ResponseContent::Error(text), .. }) => text.contains("denied"),
+        _ => false,
+    };
+    assert_eq!(responses.iter().map(denied).collect::<Vec<_>>(), [false, true, true]);
+    assert_eq!(hooked.asked().map(|plan| plan.added.len()), Some(3), "the first update only");
+    assert_eq!(hooked.asked(), None);
 }
 
 #[test]
@@ -182,7 +200,7 @@ fn updates_that_change_no_workload_are_not_asked_about_but_keep_their_place() {
 fn too_many_waiting_requests_are_refused() {
     let mut hooked = Hooked::new();
     let commander = hooked.cluster.commander();
-    for _ in 0..HOOK_WAITING + 1 {
+    for _ in 0..REQUESTS_WAITING + 1 {
         hooked.send(commander, &[("a", "A")]);
     }
     assert_eq!(hooked.cluster.take(commander), []);
@@ -193,7 +211,7 @@ fn too_many_waiting_requests_are_refused() {
         "{messages:?}"
     );
     hooked.answer(Ok(None));
-    assert_eq!(hooked.cluster.take(commander).len(), HOOK_WAITING + 1);
+    assert_eq!(hooked.cluster.take(commander).len(), REQUESTS_WAITING + 1);
 }
 
 #[test]
@@ -207,7 +225,7 @@ fn cancels_are_accepted_and_reads_are_no_updates_when_too_many_requests_wait() {
     let read = |subscribe| RequestContent::CompleteState(ReadState { masks: vec![], subscribe });
     hooked.send(commander, &[("a", "A")]);
     assert_eq!(say(&mut hooked, "events", read(true)), None);
-    for _ in 0..HOOK_WAITING - 1 {
+    for _ in 0..REQUESTS_WAITING - 1 {
         hooked.send(commander, &[("a", "A")]);
     }
     let Some(FromServer::Response(Response { content: ResponseContent::Error(text), .. })) =

@@ -6,8 +6,9 @@ use crate::model::messages::{LogEntry, LogsRequest};
 const MANIFEST: &str = "
 apiVersion: v1
 workloads:
-  a: {agent: agent_A, runtime: podman, runtimeConfig: x}
+  a: {agent: agent_A, runtime: podman, runtimeConfig: x, controlInterfaceAccess: &all {allowRules: [{type: LogRule, workloadNames: ['*']}]}}
   b: {agent: agent_B, runtime: podman, runtimeConfig: x}
+  c: {agent: agent_A, runtime: podman, runtimeConfig: x, controlInterfaceAccess: *all}
   away: {agent: agent_C, runtime: podman, runtimeConfig: x}
   unscheduled: {agent: '', runtime: podman, runtimeConfig: x}
 ";
@@ -128,9 +129,9 @@ fn lines_and_stops_reach_the_requester_and_end_the_campaign() {
         assert_eq!(fixture.answers(), [ResponseContent::LogsStop(instance)]);
     }
     assert!(fixture.cluster.server.log_campaigns.is_empty());
-    // Late lines are still delivered, and agents that end send no second stop.
-    fixture.cluster.say(fixture.agent_a, ToServer::LogEntries { request_id, entries: entries.clone() });
-    assert_eq!(fixture.answers(), [ResponseContent::LogEntries(entries)]);
+    // Nobody is asked for lines any more, and agents that end send no second stop.
+    fixture.cluster.say(fixture.agent_a, ToServer::LogEntries { request_id, entries });
+    assert_eq!(fixture.answers(), []);
     fixture.cluster.close(fixture.agent_a);
     assert_eq!(fixture.answers(), []);
 }
@@ -208,9 +209,14 @@ fn a_workload_that_collects_ends_with_itself_with_its_update_and_with_its_agent(
         assert_eq!(fixture.cluster.server.log_campaigns.is_empty(), over);
     }
     // A workload of the same name on another agent is another collector.
-    let mut fixture = Fixture::new(|_, agent_a| agent_a, "b@logs");
-    fixture.cluster.update("{desiredState: {apiVersion: v1}}", &["desiredState.workloads.b"]).unwrap();
-    assert!(!fixture.cluster.server.log_campaigns.is_empty());
+    let mut fixture = Fixture::new(|_, agent_a| agent_a, "c@logs");
+    let moved = "{desiredState: {apiVersion: v1, workloads: {c: {agent: agent_C}}}}";
+    fixture.cluster.update(moved, &["desiredState.workloads.c.agent"]).unwrap();
+    assert!(fixture.cluster.server.log_campaigns.is_empty(), "it was moved");
+    let content = RequestContent::Logs(request(&[instance("b", "agent_B")]));
+    fixture.cluster.say(fixture.agent_a, ToServer::Request(Request { id: "c@logs".to_owned(), content }));
+    fixture.cluster.update("{desiredState: {apiVersion: v1}}", &["desiredState.workloads.c"]).unwrap();
+    assert!(!fixture.cluster.server.log_campaigns.is_empty(), "the older one has not stopped yet");
 }
 
 #[test]
@@ -226,10 +232,11 @@ fn requests_without_a_usable_id_are_refused_and_one_stream_cannot_collect_withou
         assert!(matches!(&messages[..], [FromServer::Response(r)] if matches!(r.content, ResponseContent::Error(_))));
     }
     let commander = cluster.commander();
+    let mut last = None;
     for index in 0..=crate::limits::LOG_CAMPAIGNS_PER_PEER_MAX {
         cluster.say(commander, ToServer::Request(Request { id: index.to_string(), content: content() }));
+        last = cluster.take(commander).pop();
     }
-    let last = cluster.take(commander).pop();
     assert!(matches!(last, Some(FromServer::Response(r)) if matches!(r.content, ResponseContent::Error(_))));
 }
 

@@ -7,8 +7,19 @@ const MANIFEST: &str = "
 apiVersion: v1
 workloads:
   a: {agent: agent_A, runtime: podman, runtimeConfig: x, dependencies: {b: ADD_COND_RUNNING}}
-  b: {agent: agent_B, runtime: podman, runtimeConfig: hello}
+  b: {agent: agent_B, runtime: podman, runtimeConfig: hello, controlInterfaceAccess: {allowRules: [{type: LogRule, workloadNames: [a]}]}}
   c: {agent: '', runtime: podman, runtimeConfig: z}
+";
+
+/// A workload that may ask for everything.
+const ASKING: &str = "
+apiVersion: v1
+workloads:
+  workload:
+    agent: A
+    runtime: podman
+    runtimeConfig: x
+    controlInterfaceAccess: {allowRules: [{type: StateRule, operation: ReadWrite, filterMasks: ['*']}]}
 ";
 
 fn a() -> InstanceName {
@@ -317,21 +328,26 @@ fn strange_messages_change_nothing_and_keep_the_connection() {
 
 #[test]
 fn a_request_that_cannot_be_handled_is_answered_with_an_error() {
-    let mut cluster = Cluster::default();
+    let mut cluster = Cluster::with_manifest(ASKING);
     let agent = cluster.settled_agent("A");
+    let commander = cluster.commander();
     let no_state = RequestContent::UpdateState(UpdateState { new_state: None, masks: vec![] });
     for (content, text) in [
         (RequestContent::Missing, "The Request does not contain any content"),
         (no_state, "The UpdateStateRequest does not contain a new state"),
     ] {
-        assert_eq!(cluster.ask(agent, content), ResponseContent::Error(text.to_owned()));
-        assert!(!cluster.is_closed(agent));
+        for (peer, id) in [(commander, "question"), (agent, "workload@question")] {
+            cluster.say(peer, ToServer::Request(Request { id: id.to_owned(), content: content.clone() }));
+            let answer = Response { id: id.to_owned(), content: ResponseContent::Error(text.to_owned()) };
+            assert_eq!(cluster.take(peer), [FromServer::Response(answer)]);
+            assert!(!cluster.is_closed(peer));
+        }
     }
 }
 
 #[test]
 fn answers_carry_the_id_that_came_on_the_same_stream() {
-    let mut cluster = Cluster::default();
+    let mut cluster = Cluster::with_manifest(ASKING);
     let (agent, cli, commander) = (cluster.settled_agent("A"), cluster.open(PeerHello::Cli), cluster.commander());
     for (peer, id) in [(agent, "workload@1@2"), (agent, "no-workload"), (cli, "same"), (commander, "same"), (cli, "@")]
     {
@@ -366,7 +382,7 @@ fn an_older_connection_that_is_announced_late_does_not_replace_the_newer_one() {
     let newer = cluster.settled_agent("agent_A");
     let (outbox, reader) = outbox();
     let hello = PeerHello::Agent { name: "agent_A".to_owned(), tags: BTreeMap::new() };
-    let opened = PeerEvent::Opened { peer: PeerId(newer.0 - 1), hello, outbox };
+    let opened = PeerEvent::Opened { peer: PeerId(newer.0 - 1), hello, source: String::new(), outbox };
     cluster.server.on_event(ServerEvent::Peer(opened));
     assert!(!cluster.is_closed(newer));
     assert!(cluster.is_closed(PeerId(newer.0 - 1)) && reader.ended());

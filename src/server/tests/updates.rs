@@ -54,14 +54,15 @@ fn each_connected_agent_gets_one_plan_with_its_workloads_sorted_by_name() {
     assert!(matches!(cluster.take(d).last(), Some(FromServer::ServerHello(added)) if names(added) == ["away"]));
 }
 
-/// A whole state is not one update: what was accepted step by step must be accepted after a restart.
+/// Several updates may each render as much as one may. A start renders them together: what is too much fails, and
+/// neither those that take little nor the start itself.
 #[test]
-fn a_state_of_several_updates_that_each_rendered_much_is_accepted_after_a_restart() {
+fn a_start_renders_what_it_can_and_the_rest_fails_with_the_reason() {
     let template = format!("{}{}", "{{#each @root/l}}".repeat(5), "{{/each}}".repeat(5));
     let workload = |name: &str| {
         format!("    {name}: {{agent: A, runtime: podman, runtimeConfig: '{template}', configs: {{l: l}}}}\n")
     };
-    let items = ["x"; 14].join(", ");
+    let items = ["x"; 13].join(", ");
     let state = |workloads: &str| {
         format!("desiredState:\n  apiVersion: v1\n  configs: {{l: [{items}]}}\n  workloads:\n{workloads}")
     };
@@ -71,11 +72,44 @@ fn a_state_of_several_updates_that_each_rendered_much_is_accepted_after_a_restar
     let both = format!("{}{}", workload("c"), workload("d"));
     let error = cluster.update(&state(&both), &["desiredState.workloads.c", "desiredState.workloads.d"]).unwrap_err();
     assert!(error.contains("steps"), "the templates are too cheap for this test: {error}");
+    for name in ["c", "d", "e"] {
+        cluster.update(&state(&workload(name)), &[&format!("desiredState.workloads.{name}")]).unwrap();
+    }
+    let light = "    z: {agent: A, runtime: podman, runtimeConfig: '{{l}}', configs: {l: l}}\n";
+    cluster.update(&state(light), &["desiredState.workloads.z"]).unwrap();
     let stored = cluster.server.view().desired.clone();
-    ServerLoop::new().start_with(stored.clone()).expect_err("as one update it is refused, or this shows nothing");
+    // One server was given all of it in a manifest, the other one had stored it.
+    for start in [ServerLoop::start_with, ServerLoop::start_again_with] {
+        let mut restarted = ServerLoop::new();
+        start(&mut restarted, stored.clone()).unwrap();
+        let agents = restarted.view().effective.iter().map(|(name, added)| (&**name, &*added.instance.agent));
+        assert_eq!(agents.collect::<Vec<_>>(), [("a", "A"), ("b", "A"), ("c", ""), ("d", ""), ("e", ""), ("z", "A")]);
+        let failed: Vec<_> = restarted.view().states.iter().filter(|(instance, _)| instance.agent.is_empty()).collect();
+        assert_eq!(failed.len(), 3);
+        for (_, state) in failed {
+            assert_eq!(state.phase, Phase::PendingStartingFailed);
+            assert!(state.additional_info.contains("take too many steps"), "{}", state.additional_info);
+        }
+        assert_eq!(restarted.view().desired, &stored, "what failed stays wanted");
+    }
+}
+
+/// Earlier versions took a day.
+#[test]
+fn a_stored_workload_whose_checks_may_take_too_long_today_fails_alone() {
+    let stored = desired(
+        "apiVersion: v1\nworkloads:\n  slow:\n    agent: A\n    runtime: podman\n    runtimeConfig: |\n      image: i\n      \
+         lifecycle: { ready: { exec: [check], timeoutMs: 86400000 } }\n  quick:\n    agent: A\n    runtime: podman\n    \
+         runtimeConfig: \"image: i\"\n",
+    );
+    assert!(ServerLoop::new().start_with(stored.clone()).is_err(), "a manifest is refused");
     let mut restarted = ServerLoop::new();
     restarted.start_again_with(stored).unwrap();
-    assert_eq!(restarted.view().effective.len(), 2);
+    let agents = restarted.view().effective.iter().map(|(name, added)| (&**name, &*added.instance.agent));
+    assert_eq!(agents.collect::<Vec<_>>(), [("quick", "A"), ("slow", "")]);
+    let state = restarted.view().states.iter().find(|(instance, _)| &*instance.workload == "slow").unwrap().1;
+    assert_eq!(state.phase, Phase::PendingStartingFailed);
+    assert!(state.additional_info.contains("expected a whole number from 50 to 60000"), "{}", state.additional_info);
 }
 
 #[test]
@@ -332,6 +366,68 @@ fn a_delete_does_not_wait_for_what_has_no_agent_and_no_longer_needs_it() {
     assert_eq!(plan.deleted, [DeletedWorkload { instance: b, dependencies: BTreeMap::new() }]);
 }
 
+/// Seeds 1202390 and 770985 of the simulation: what was last known of the old form was that it waits to start, which its
+/// agent may have let it do meanwhile. Then what it needs was stopped beside it.
+#[test]
+fn a_delete_waits_until_the_agent_has_heard_that_what_needed_it_moves_away() {
+    let needs_b = ", dependencies: {b: ADD_COND_RUNNING}";
+    for last_known in [Phase::PendingWaitingToStart, Phase::Succeeded, Phase::FailedLost] {
+        for is_lost in [false, true] {
+            let mut cluster = Cluster::with_manifest(&manifest(&[("a", "B", needs_b), ("b", "A", "")]));
+            let (agent, other) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
+            let (a, b) = (instance("a", "B"), instance("b", "A"));
+            cluster.report(other, &[(&a, last_known)]);
+            cluster.report(agent, &[(&b, Phase::Running)]);
+            cluster.update(&new_state(&[("a", "B", needs_b), ("b", "A", ", tags: {k: v}")]), &[]).unwrap();
+            cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
+            cluster.take_all();
+            cluster.update(&new_state(&[("a", "nobody", ""), ("b", "A", ", tags: {k: w}")]), &[]).unwrap();
+            assert_eq!(waits(&cluster, agent, "b"), ["a"], "{last_known}");
+            assert!(plans(&cluster.take(agent)).is_empty(), "{last_known}");
+            if is_lost {
+                cluster.close(other);
+            } else {
+                cluster.report(other, &[(&a, Phase::Removed)]);
+            }
+            let messages = cluster.take(agent);
+            let [plan] = plans(&messages)[..] else { panic!("{last_known}, {is_lost}: {messages:?}") };
+            assert_eq!(plan.deleted, [DeletedWorkload { instance: b, dependencies: BTreeMap::new() }]);
+            assert_eq!(names(&plan.added), ["b"]);
+        }
+    }
+}
+
+/// An update that keeps the instance name waits at its agent for what an earlier server has said, or this one on an
+/// earlier connection. Nobody told the agent any more that it had to wait for less.
+#[test]
+fn an_update_in_place_does_not_wait_for_what_no_longer_needs_it_after_a_restart_of_the_server() {
+    let needs_b = ", dependencies: {b: ADD_COND_RUNNING}";
+    let (a, b) = (instance("a", "B"), instance("b", "A"));
+    for needed in [false, true] {
+        let present = [("a", "B", if needed { needs_b } else { "" }), ("b", "A", ", tags: {k: v}")];
+        let mut cluster = Cluster::with_manifest(&manifest(&present));
+        let other = cluster.settled_agent("B");
+        cluster.report(other, &[(&a, Phase::Running)]);
+        for connection in ["another server", "another connection"] {
+            let agent = cluster.agent("A");
+            cluster.take_all();
+            cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
+            let messages = cluster.take(agent);
+            let [plan] = plans(&messages)[..] else { panic!("{connection}: {messages:?}") };
+            let waits: Vec<&str> = plan.deleted[0].dependencies.keys().map(String::as_str).collect();
+            assert_eq!((waits, names(&plan.added)), (if needed { vec!["a"] } else { vec![] }, vec!["b".to_owned()]));
+            // It may say the same more than once before it has heard that, and for another reason later.
+            cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
+            cluster.say(agent, ToServer::StatesComplete);
+            cluster.report(agent, &[(&b, Phase::Removed)]);
+            cluster.report(agent, &[(&b, Phase::Running)]);
+            cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
+            assert!(plans(&cluster.take(agent)).is_empty(), "{connection}");
+            cluster.close(agent);
+        }
+    }
+}
+
 /// Simulated seeds 810495 and 900351: what a delete waits for was known to a server that was killed, or was forgotten
 /// with the connection or when the instance was started again while it waits. Then nobody told the agent any more that
 /// it had to wait for less.
@@ -507,7 +603,7 @@ fn an_update_looks_at_what_it_names_and_at_the_users_of_its_configs_alone() {
         let change = requested_change(cluster.server.view(), update).unwrap();
         assert_eq!(change.workloads.keys().map(|name| &**name).collect::<Vec<_>>(), changed, "{masks:?}");
         assert_eq!(change.configs.keys().collect::<Vec<_>>(), configs, "{masks:?}");
-        let looked_at = cluster.server.rendered(&change, TemplateBudget::Update).unwrap();
+        let looked_at = cluster.server.rendered(&change, Occasion::Update).unwrap();
         assert_eq!(looked_at.keys().map(|name| &**name).collect::<Vec<_>>(), rendered, "{masks:?}");
     }
     // The index of users follows the workloads.
@@ -566,4 +662,37 @@ fn a_lifecycle_block_is_checked_after_rendering_and_refused_with_workload_and_li
     let expected = "Workload 'db': lifecycle.ready.deadlinMs: unknown key, did you mean 'deadlineMs'? at line 3";
     assert!(error.contains(expected), "{error}");
     cluster.update(&state("deadlineMs"), &[]).unwrap();
+}
+
+#[test]
+fn a_mount_point_that_adds_options_to_its_mount_is_refused_unless_it_was_stored_before() {
+    let bad = |point: &str| manifest(&[("w", "A", &format!(", files: [{{mountPoint: \"{point}\", data: d}}]"))]);
+    for point in ["/x,source=/,destination=/host", "/x\\n", "/\\\"x"] {
+        let mut cluster = Cluster::default();
+        let state =
+            format!("desiredState:\n{}", bad(point).lines().map(|line| format!("  {line}\n")).collect::<String>());
+        let error = cluster.update(&state, &[]).unwrap_err();
+        let expected = format!("Unsupported mount point '{point}'. It contains '");
+        assert!(error.contains(&expected) && error.contains("(workload 'w')"), "{error}");
+    }
+    let mut stored = Cluster::with_manifest(&bad("/x,y"));
+    assert_eq!(stored.server.view().effective.len(), 1, "what was there before does not end a start");
+    stored.update("desiredState: {apiVersion: v1, configs: {k: v}}", &["desiredState.configs"]).unwrap();
+    assert_eq!(stored.update("desiredState: {}", &["desiredState.workloads.w"]).unwrap().0, [""; 0]);
+}
+
+/// Each of these texts may be read, and takes milliseconds: all of them in one update took ten seconds.
+#[test]
+fn the_texts_that_are_read_for_one_update_are_bounded_together() {
+    let text = format!("image: x, lifecycle: {{}}, unknown: [{}]", "x,".repeat(60_000));
+    let state = |count: usize| {
+        let line =
+            |number: usize| format!("    w{number}: {{agent: A, runtime: podman, runtimeConfig: '{{{text}}}'}}\n");
+        let lines: String = (0..count).map(line).collect();
+        format!("desiredState:\n  apiVersion: v1\n  workloads:\n{lines}")
+    };
+    let mut cluster = Cluster::default();
+    let error = cluster.update(&state(20), &[]).unwrap_err();
+    assert!(error.contains("too many and too large runtime configurations"), "{error}");
+    cluster.update(&state(5), &[]).unwrap();
 }

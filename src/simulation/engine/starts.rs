@@ -24,7 +24,7 @@ impl World {
         for (id, container) in &self.containers {
             let itself = matches!(action, Action::Start(own, _) if own == id);
             let known = container.leftover && container.instance == new.instance;
-            if container.instance.workload == *name && !itself && !known && !self.may_stay(caller, id, container) {
+            if container.instance.workload == *name && !itself && !known && !self.is_given_up(caller, container) {
                 let text =
                     format!("'{}' is created while a container of '{}' exists", new.instance, container.instance);
                 self.violations.push(text);
@@ -43,7 +43,7 @@ impl World {
         }
     }
 
-    /// Whether a workload may be started beside this container.
+    /// Whether a start that is under way may go on beside this container.
     pub(super) fn may_stay(&self, caller: &Caller, id: &ContainerId, container: &Container) -> bool {
         self.is_given_up(caller, container) || self.given_up.contains(&(caller.life, id.clone()))
     }

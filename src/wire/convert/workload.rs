@@ -166,7 +166,7 @@ pub(super) fn read_phase(state: &ExecutionStateEnum) -> Result<Phase, ConvertErr
 
 pub(super) fn execution_state(state: &ExecutionState) -> base::ExecutionState {
     base::ExecutionState {
-        additionalInfo: Some(state.additional_info.clone()),
+        additionalInfo: Some(state.additional_info.to_string()),
         ExecutionStateEnum: Some(phase(state.phase)),
         ..Default::default()
     }
@@ -187,7 +187,9 @@ fn read_workload_state(state: &base::WorkloadState) -> Result<WorkloadState, Con
     let kind = execution.ExecutionStateEnum.as_ref().ok_or_else(|| ConvertError::missing("execution_state_enum"))?;
     let info = execution.additionalInfo.as_deref().unwrap_or_default();
     let info = &info[..info.floor_char_boundary(STATE_INFO_MAX)];
-    Ok(WorkloadState::new(instance, ExecutionState::with_info(read_phase(kind)?, info)))
+    let phase = read_phase(kind)?;
+    let state = if info.is_empty() { ExecutionState::plain(phase) } else { ExecutionState::with_info(phase, info) };
+    Ok(WorkloadState::new(instance, state))
 }
 
 /// Reads the entries that are complete; the others are skipped one by one.

@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::limits::{CONNECT_MAX, MESSAGE_MAX};
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{
     FromServer, LogsRequest, Request, RequestContent, Response, ResponseContent, UpdateState,
 };
@@ -78,7 +79,7 @@ fn agent(name: &str) -> ToServer {
 
 fn opened(events: &Receiver<PeerEvent>) -> (PeerId, PeerHello, Outbox) {
     match events.recv_timeout(LIMIT).unwrap() {
-        PeerEvent::Opened { peer, hello, outbox } => (peer, hello, outbox),
+        PeerEvent::Opened { peer, hello, outbox, .. } => (peer, hello, outbox),
         other => panic!("{other:?}"),
     }
 }
@@ -193,6 +194,24 @@ fn a_message_of_tiny_parts_is_not_decoded_and_a_request_among_such_is_answered()
     sender.send(ToServer::Goodbye).unwrap();
     let event = events.recv_timeout(LIMIT).unwrap();
     assert!(matches!(event, PeerEvent::Message { message: ToServer::Goodbye, .. }), "the stream goes on: {event:?}");
+}
+
+#[test]
+fn states_larger_than_any_agent_sends_are_not_decoded() {
+    let (endpoint, events) = endpoint(MESSAGE_MAX);
+    let (mut sender, _receiver, _hangup) = dial(&endpoint, Service::Agent, agent("A"));
+    let _opened = opened(&events);
+    let state = |info: &str| {
+        let state = ExecutionState::with_info(Phase::Running, info);
+        WorkloadState::new(InstanceName::with_id("w", "id", "A"), state)
+    };
+    let many = |count: usize| ToServer::WorkloadStates(vec![state(&"x".repeat(8 * 1024)); count]);
+    sender.send(many(600)).unwrap();
+    sender.send(many(400)).unwrap();
+    let event = events.recv_timeout(LIMIT).unwrap();
+    assert!(matches!(event, PeerEvent::Message { message: ToServer::Empty, .. }), "{event:.100?}");
+    let event = events.recv_timeout(LIMIT).unwrap();
+    assert!(matches!(event, PeerEvent::Message { message: ToServer::WorkloadStates(_), .. }), "{event:.100?}");
 }
 
 #[test]

@@ -505,3 +505,21 @@ fn what_grpc_wrote_before_it_closed_arrives_although_the_other_side_is_still_tal
     drop(client);
     pump.join().unwrap();
 }
+
+#[test]
+fn who_goes_on_talking_after_a_refused_hello_gets_the_reason() {
+    let authority = Authority::new();
+    let secure = (tls(authority.server()), tls(authority.agent("agent_A")));
+    for (server, client) in [secure, (Security::Insecure, Security::Insecure)] {
+        let (endpoint, _events) = endpoint(server);
+        for _ in 0..10 {
+            let hello = ToServer::CommanderHello { version: "0.0.1".into() };
+            let client = options(&endpoint, client.clone(), Service::Command);
+            let (mut sender, mut receiver, _hangup) = connect(&client, hello).unwrap();
+            let request = Request { id: "x".repeat(1 << 20), content: RequestContent::LogsCancel };
+            while sender.send(ToServer::Request(request.clone())).is_ok() {}
+            let end = receiver.receive().unwrap_err();
+            assert!(matches!(end, StreamEnd::VersionMismatch(_)), "{end}");
+        }
+    }
+}

@@ -155,6 +155,20 @@ fn ids_are_found_as_the_decoder_finds_them() {
 }
 
 #[test]
+fn a_request_is_known_by_the_part_that_counts() {
+    let (request, states) = (within(&[3, 1], b"id"), within(&[2, 1], b""));
+    for (bytes, expected) in [
+        (request.clone(), true),
+        (states.clone(), false),
+        ([states.clone(), request.clone()].concat(), true),
+        ([request, states].concat(), false),
+        (vec![], false),
+    ] {
+        assert_eq!(is_request(&bytes), expected, "{bytes:?}");
+    }
+}
+
+#[test]
 fn what_is_malformed_ends_the_count() {
     for bytes in
         [&[0xff; 20][..], &[0x1a], &[0x1a, 5, 0x12], &[0x1a, 0xff, 0xff, 0xff, 0xff, 0x0f], &[0x0b, 0x0c, 9, 1]]

@@ -5,7 +5,7 @@ use crate::limits::STOP_DEADLINE;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{FromServer, Response, ResponseContent};
 use crate::model::names::InstanceName;
-use crate::wire::outbox::{Outbox, OutboxError, outbox_for};
+use crate::wire::outbox::{Outbox, OutboxError, outbox_waking};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use grpc_api::from_server::FromServerEnum;
 
@@ -104,7 +104,7 @@ fn answer(id: &str, bytes: usize) -> FromServer {
 impl Bench {
     fn new(bundles_states: bool) -> Self {
         let line = FakeLine::default();
-        let (outbox, reader) = outbox_for(MESSAGE_MAX, Waker::noop().clone());
+        let (outbox, reader) = outbox_waking(Waker::noop().clone());
         let stream = PeerStream::new("peer".to_owned(), line.clone(), reader, MESSAGE_MAX, bundles_states);
         Self { line, outbox: Some(outbox), stream, now: SystemClock.now() }
     }
@@ -290,7 +290,7 @@ impl Sink<(grpc_api::FromServer, WriteFlags)> for Told {
 fn open(writer: &Writer<Told>, number: u64) -> (Outbox, Receiver<String>) {
     let (told, received) = unbounded();
     let waker = writer.waker(PeerId(number));
-    let (outbox, reader) = outbox_for(MESSAGE_MAX, waker.clone());
+    let (outbox, reader) = outbox_waking(waker.clone());
     writer.add(PeerId(number), PeerStream::new(number.to_string(), Told(told), reader, MESSAGE_MAX, true), waker);
     (outbox, received)
 }

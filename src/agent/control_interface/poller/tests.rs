@@ -3,7 +3,7 @@
 use super::super::{ControlHub, ControlInterface, FOLDER};
 use super::*;
 use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
-use crate::limits::{CONTROL_MESSAGE_TIME, CONTROL_OUTBOX_BYTES, CONTROL_REQUESTS};
+use crate::limits::{CONTROL_MESSAGE_TIME, CONTROL_OUTBOX_BYTES, CONTROL_REQUESTS, CONTROL_UNREAD_BYTES};
 use crate::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
 use crate::model::messages::{FromWorkload, LogEntry, ReadState, RequestContent, ResponseContent, ToServer};
 use crate::model::names::InstanceName;
@@ -98,6 +98,11 @@ impl Rig {
             }
         }
         panic!("there is no end");
+    }
+
+    /// The workload asked for the logs under these ids before.
+    fn follow(&self, workload: &str, ids: &[&str]) {
+        ids.iter().for_each(|id| self.hub.follow(workload, id));
     }
 
     fn requests(&self) -> Vec<String> {
@@ -239,6 +244,7 @@ fn a_frame_that_was_cut_is_continued_or_forgotten_but_never_followed_by_another(
     let mut rig = Rig::new();
     let (_interface, mut client) = rig.greeted("w");
     let large = 3_000_000;
+    rig.follow("w", &["a", "b", "c", "d"]);
     for id in ["a", "b"] {
         rig.hub.deliver("w", lines(id, large)).unwrap();
     }
@@ -268,6 +274,7 @@ fn requests_are_read_while_nobody_reads_answers() {
     let mut rig = Rig::new();
     let (_interface, mut client) = rig.greeted("w");
     for number in 0..8 {
+        rig.follow("w", &[&number.to_string()]);
         rig.hub.deliver("w", lines(&number.to_string(), CONTROL_OUTBOX_BYTES / 9)).unwrap();
     }
     rig.turns();
@@ -288,6 +295,7 @@ fn a_second_message_is_not_written_before_the_first_one_was_read() {
     for bytes in [10, 100_000] {
         let mut rig = Rig::new();
         let (_interface, mut client) = rig.greeted("w");
+        rig.follow("w", &["a", "b", "c"]);
         for id in ["a", "b", "c"] {
             rig.hub.deliver("w", lines(id, bytes)).unwrap();
         }
@@ -324,6 +332,7 @@ fn a_reader_that_comes_late_gets_what_waited() {
 fn a_new_user_of_the_pipes_gets_nothing_of_the_earlier_one() {
     let mut rig = Rig::new();
     let (_interface, mut client) = rig.greeted("w");
+    rig.follow("w", &["a", "b", "c"]);
     for id in ["a", "b", "c"] {
         rig.hub.deliver("w", lines(id, 900_000)).unwrap();
     }
@@ -346,6 +355,7 @@ fn a_new_user_of_the_pipes_gets_nothing_of_the_earlier_one() {
 fn a_restarted_container_finds_clean_pipes_and_has_to_say_hello() {
     let mut rig = Rig::new();
     let (interface, mut client) = rig.greeted("w");
+    rig.follow("w", &["old", "kept"]);
     rig.hub.deliver("w", lines("old", 1000)).unwrap();
     client.say(ask("a"));
     rig.turns();
@@ -354,6 +364,8 @@ fn a_restarted_container_finds_clean_pipes_and_has_to_say_hello() {
     interface.restart();
     rig.turns();
     rig.requests();
+    rig.hub.deliver("w", lines("kept", 10)).unwrap();
+    assert_eq!(rig.requests(), ["w@kept"], "what the earlier one asked for is cancelled");
     let mut next = rig.client("w");
     rig.hub.deliver("w", answer("stale")).unwrap();
     next.say(ask("without hello"));
@@ -423,12 +435,22 @@ fn a_message_that_is_never_finished_ends_the_session() {
     assert_eq!(client.heard(), [ToWorkload::Closed { reason }]);
 }
 
+/// The server says something small about each request that was sent. Returns the ids.
+fn answer_all(rig: &Rig, bytes: usize) -> Vec<String> {
+    let requests = rig.requests();
+    for id in &requests {
+        let content = ResponseContent::Error("x".repeat(bytes));
+        assert!(rig.hub.deliver_from_server(Response { id: id.clone(), content }).is_none());
+    }
+    requests
+}
+
 #[test]
-fn a_flood_of_requests_waits_in_the_pipe_and_others_do_not_notice() {
+fn a_flood_of_requests_waits_in_the_pipe_for_answers_and_others_do_not_notice() {
     let mut rig = Rig::new();
     let (_greedy, mut greedy) = rig.greeted("greedy");
     let (_modest, mut modest) = rig.greeted("modest");
-    for number in 0..CONTROL_REQUESTS + 50 {
+    for number in 0..50 {
         greedy.say(ask(&number.to_string()));
     }
     rig.turns();
@@ -436,9 +458,69 @@ fn a_flood_of_requests_waits_in_the_pipe_and_others_do_not_notice() {
     rig.turns();
     let sent = rig.requests();
     assert_eq!((sent.len(), sent.last().map(String::as_str)), (CONTROL_REQUESTS + 1, Some("modest@a")));
-    assert!(rig.poller.due(rig.clock.now()).is_some());
     rig.pass(CONTROL_ROOM_RETRY);
-    assert_eq!(rig.requests().len(), 50);
+    assert_eq!(rig.requests(), [""; 0], "nothing is answered");
+    let content = ResponseContent::Error(String::new());
+    assert!(rig.hub.deliver_from_server(Response { id: "greedy@0".to_owned(), content }).is_none());
+    rig.turns();
+    let next = format!("greedy@{CONTROL_REQUESTS}");
+    assert_eq!(rig.requests(), [next], "as soon as one is answered");
+    assert!(rig.poller.due(rig.clock.now()).is_some());
+}
+
+#[test]
+fn nothing_more_is_asked_for_who_does_not_read_until_it_does() {
+    const LARGE: usize = CONTROL_UNREAD_BYTES / 2;
+    let mut rig = Rig::new();
+    let (_interface, mut client) = rig.greeted("w");
+    for number in 0..50 {
+        client.say(ask(&number.to_string()));
+    }
+    let mut sent = 0;
+    for _ in 0..100 {
+        rig.turns();
+        sent += answer_all(&rig, LARGE).len();
+    }
+    // One more is being written.
+    assert!((2..=3 + CONTROL_REQUESTS).contains(&sent), "{sent}");
+    let mut heard = Vec::new();
+    for _ in 0..100 {
+        heard.extend(rig.heard(&mut client));
+        answer_all(&rig, LARGE);
+    }
+    let ids = heard.into_iter().map(|message| match message {
+        ToWorkload::Response(response) => response.id,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(ids.collect::<Vec<_>>(), (0..50).map(|number| number.to_string()).collect::<Vec<_>>(), "none is lost");
+}
+
+#[test]
+fn who_writes_only_and_never_reads_is_slowed_down_and_not_stopped() {
+    let mut rig = Rig::new();
+    let (_interface, mut client) = rig.greeted("w");
+    client.input = None;
+    for number in 0..50 {
+        client.say(ask(&number.to_string()));
+    }
+    let mut sent = Vec::new();
+    for _ in 0..100 {
+        rig.pass(Duration::from_secs(1));
+        sent.extend(answer_all(&rig, CONTROL_UNREAD_BYTES));
+    }
+    assert_eq!(sent, (0..50).map(|number| format!("w@{number}")).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_cancel_behind_requests_that_wait_for_answers_is_sent() {
+    let mut rig = Rig::new();
+    let (_interface, mut client) = rig.greeted("w");
+    for number in 0..CONTROL_REQUESTS {
+        client.say(ask(&number.to_string()));
+    }
+    client.say(FromWorkload::Request(Request { id: "c".to_owned(), content: RequestContent::LogsCancel }));
+    rig.turns();
+    assert_eq!(rig.requests().last().map(String::as_str), Some("w@c"));
 }
 
 #[test]

@@ -23,6 +23,9 @@ struct World {
     did: Vec<Did>,
     full: bool,
     offline: bool,
+    /// How long the last request had waited.
+    held: Duration,
+    follows_enough: bool,
 }
 
 impl Outside for World {
@@ -38,10 +41,12 @@ impl Outside for World {
         self.did.push(Did::Discarded);
     }
 
-    fn forward(&mut self, _own_id: &str, request: Request) -> Forwarded {
+    fn forward(&mut self, _own_id: &str, request: Request, held: Duration) -> Forwarded {
+        self.held = held;
         match (self.full, self.offline) {
             (true, _) => Forwarded::Later(request),
             (_, true) => Forwarded::NoServer,
+            _ if self.follows_enough => Forwarded::TooMany,
             _ => {
                 self.did.push(Did::Forwarded(request));
                 Forwarded::Yes
@@ -305,9 +310,12 @@ fn requests_without_room_wait_in_order_and_nothing_else_is_read() {
     let bytes: Vec<u8> = ["a", "b", "c"].iter().flat_map(|id| frame(read(id, "agents")).unwrap()).collect();
     rig.bytes(&bytes);
     assert!(rig.session.is_paused());
-    rig.session.on_room(rig.clock.now(), &mut rig.world);
-    assert!(rig.session.is_paused());
-    assert_eq!(rig.did(), []);
+    for _ in 0..2 {
+        rig.clock.advance(Duration::from_secs(1));
+        rig.session.on_room(rig.clock.now(), &mut rig.world);
+        assert!(rig.session.is_paused());
+    }
+    assert_eq!((rig.did(), rig.world.held), (vec![], Duration::from_secs(2)));
     rig.world.full = false;
     rig.session.on_room(rig.clock.now(), &mut rig.world);
     assert!(!rig.session.is_paused());
@@ -324,13 +332,20 @@ fn without_a_server_a_request_without_room_is_answered() {
 }
 
 #[test]
-fn a_flood_of_mistakes_is_not_a_flood_of_log_lines() {
-    let clock = ManualClock::new();
-    let mut complaints = Complaints::default();
-    let spoken = (0..1000).filter(|_| complaints.may_speak(clock.now())).count();
-    assert_eq!(spoken, CONTROL_COMPLAINTS as usize);
-    clock.advance(CONTROL_COMPLAINTS_TIME);
-    assert!(complaints.may_speak(clock.now()));
+fn a_workload_that_follows_enough_is_told_so_and_goes_on() {
+    let mut rig = Rig::established();
+    rig.world.follows_enough = true;
+    rig.say(read("a", "agents"));
+    let did = rig.did();
+    let [Did::Answered(Response { id, content: ResponseContent::Error(text) })] = did.as_slice() else {
+        panic!("{did:?}")
+    };
+    assert!(id == "a" && text.contains("cancel some first"), "{text}");
+    assert!(!rig.session.is_paused());
+}
+
+#[test]
+fn a_text_of_a_workload_is_short_and_harmless_in_a_log_line() {
     assert_eq!(brief("a\n\u{1b}[31m"), "a\\n\\u{1b}[31m");
     assert!(brief(&"ä".repeat(10_000)).len() < 3 * CONTROL_LOGGED_TEXT);
 }

@@ -52,6 +52,139 @@ fn a_path_that_does_not_answer_keeps_no_other_check_waiting() {
     assert_eq!(io.take_ended(), [(1, Outcome::Holds)]);
 }
 
+/// Commands run on this machine in place of a container.
+struct Execs {
+    folder: tempfile::TempDir,
+    program: &'static str,
+    io: SocketIo,
+    woken: Receiver<()>,
+}
+
+impl Execs {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("engine");
+        std::fs::write(&program, "#!/bin/sh\nshift 2\nexec \"$@\"\n").unwrap();
+        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let program = Box::leak(program.to_str().unwrap().to_owned().into_boxed_str());
+        let (wake, woken) = bounded(100);
+        let io = SocketIo::new(Arc::new(move || wake.send(()).unwrap()), Arc::new(|_| Ok(())));
+        Self { folder, program, io, woken }
+    }
+
+    fn begin(&mut self, key: u64, workload: &str, command: &str) {
+        let check = Check::Exec(["sh", "-c", command].map(str::to_owned).to_vec());
+        let target = ProbeTarget { program: self.program, container: Some("c".to_owned()), processes: Vec::new() };
+        let mut order =
+            ProbeOrder { instance: InstanceName::with_id(workload, "id", "A"), target, ..order(key, check) };
+        order.pace.timeout = PATIENCE;
+        assert_eq!(self.io.begin(&order), None);
+    }
+
+    /// A command that ends when the test says so.
+    fn hang(&mut self, key: u64, workload: &str) {
+        let end = self.folder.path().join("end");
+        self.begin(key, workload, &format!("until [ -e '{}' ]; do sleep 0.05; done", end.display()));
+    }
+
+    fn release(&self) {
+        std::fs::write(self.folder.path().join("end"), "").unwrap();
+    }
+
+    /// What ends next; waits as the thread does.
+    fn next(&mut self) -> Vec<Ended> {
+        let give_up = SystemClock.now() + PATIENCE;
+        loop {
+            let ended = self.io.take_ended();
+            if !ended.is_empty() {
+                return ended;
+            }
+            assert!(!SystemClock.until(give_up).is_zero(), "nothing ended");
+            let due = self.io.due().map_or(PATIENCE, |due| SystemClock.until(due));
+            let _ = self.woken.recv_timeout(due);
+        }
+    }
+}
+
+#[test]
+fn commands_of_one_workload_that_hang_keep_no_other_workload_waiting() {
+    let mut execs = Execs::new();
+    let began = SystemClock.now();
+    for key in 0..2 * EXEC_PARALLEL as u64 {
+        execs.hang(key, "hostile");
+    }
+    execs.begin(100, "good", "true");
+    assert_eq!(execs.next(), [(100, Outcome::Holds)]);
+    assert!(SystemClock.now() < began + PATIENCE);
+    execs.release();
+    let mut keys: Vec<u64> = (0..2 * EXEC_PARALLEL).flat_map(|_| execs.next()).map(|(key, _)| key).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, (0..2 * EXEC_PARALLEL as u64).collect::<Vec<u64>>());
+}
+
+#[test]
+fn commands_that_hang_give_their_slots_back_and_are_bounded_all_the_same() {
+    let mut execs = Execs::new();
+    for key in 0..EXEC_PARALLEL as u64 {
+        execs.hang(key, &format!("hangs{key}"));
+    }
+    execs.begin(100, "good", "true");
+    let began = SystemClock.now();
+    assert_eq!(execs.next(), [(100, Outcome::Holds)]);
+    assert!(SystemClock.now() < began + PATIENCE);
+    for key in EXEC_PARALLEL as u64..100 {
+        execs.hang(key, &format!("hangs{key}"));
+    }
+    let started = |execs: &mut Execs| {
+        execs.io.take_ended();
+        execs.io.commands.running.len()
+    };
+    while started(&mut execs) < EXEC_RUNNING_MAX {
+        let _ = execs.woken.recv_timeout(SystemClock.until(execs.io.due().unwrap()));
+    }
+    assert_eq!(execs.io.commands.take_next(SystemClock.now() + EXEC_SLOT_MAX).map(|command| command.key), None);
+    execs.release();
+}
+
+#[test]
+fn a_server_whose_status_has_decided_is_not_reset_while_it_sends_the_rest() {
+    use std::io::{Read as _, Write as _};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (told, outcome_is_told) = bounded::<()>(0);
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut request = [0; 1024];
+        assert!(stream.read(&mut request).unwrap() > 0);
+        stream.write_all(b"HTTP/1.0 200 OK\r\n\r\n").unwrap();
+        let _ = outcome_is_told.recv_timeout(PATIENCE);
+        for _ in 0..4 {
+            stream.write_all(&[b'x'; 8 * 1024]).unwrap();
+        }
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        stream.read_to_end(&mut Vec::new())
+    });
+    let mut io = SocketIo::new(Arc::new(|| {}), Arc::new(|_| Ok(())));
+    let order = order(1, Check::Http { host: [127, 0, 0, 1].into(), port, path: "/".to_owned(), status: None });
+    // What is in the network of a container is asked there; here that is this machine.
+    let order = ProbeOrder { purpose: Purpose::Gone, ..order };
+    assert_eq!(io.begin(&order), None);
+    let mut outcome = None;
+    let give_up = SystemClock.now() + PATIENCE;
+    while io.descriptors().count() > 0 && !SystemClock.until(give_up).is_zero() {
+        for (_, socket, flags) in io.descriptors() {
+            rustix::event::poll(&mut [rustix::event::PollFd::from_borrowed_fd(socket, flags)], None).unwrap();
+        }
+        if let Some(known) = io.ready(1) {
+            assert_eq!(outcome.replace(known), None, "it is told once");
+            let _ = told.send_timeout((), PATIENCE);
+        }
+    }
+    assert_eq!(outcome, Some(Outcome::Holds));
+    assert_eq!(server.join().unwrap().expect("the connection ends in order"), 0);
+}
+
 #[test]
 fn the_status_of_an_answer_decides() {
     for (line, expected, reason) in [

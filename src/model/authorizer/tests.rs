@@ -1,7 +1,8 @@
 //! Tests of the rules: the documented tables, and what must hold for all rules and requests.
 
 use super::*;
-use crate::model::field_path::{MaskTree, apply, select};
+use crate::model::field_path::{apply, select};
+use crate::model::mask_tree::{self, MaskTree};
 use crate::model::messages::{LogsRequest, ReadState, UpdateState};
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
@@ -268,7 +269,7 @@ fn a_denial_names_what_was_asked_and_the_rule_that_decides() {
 }
 
 #[test]
-fn rules_are_compared_by_what_they_say_in_order() {
+fn rules_are_equal_when_they_say_the_same() {
     let one = authorizer(vec![state_rule(Operation::ReadWrite, &["a", "b"])], vec![]);
     let same = authorizer(
         vec![state_rule(Operation::Read, &["a"]), state_rule(Operation::ReadWrite, &["b"]), log_rule(&[])],
@@ -280,7 +281,47 @@ fn rules_are_compared_by_what_they_say_in_order() {
         vec![state_rule(Operation::Nothing, &["c"])],
     );
     assert_eq!(one, same);
-    assert_ne!(one, authorizer(vec![state_rule(Operation::ReadWrite, &["b", "a"])], vec![]));
+    assert_eq!(one, authorizer(vec![state_rule(Operation::ReadWrite, &["b", "a", "a"])], vec![]));
+    assert_ne!(one, authorizer(vec![], vec![state_rule(Operation::ReadWrite, &["a", "b"])]));
+}
+
+#[test]
+fn very_many_masks_and_names_are_compared_with_very_many_rules_in_few_steps_or_denied() {
+    let texts =
+        |count: usize, text: &str| -> Vec<String> { (0..count).map(|n| text.replace('#', &n.to_string())).collect() };
+    let rules = |masks: Vec<String>, names: Vec<String>| {
+        let state = AccessRule::State { operation: Operation::ReadWrite, filter_masks: masks };
+        vec![state, AccessRule::Log { workload_names: names }]
+    };
+    let many = authorizer(
+        rules([texts(10_000, "desiredState.workloads.w#"), owned(&["*.*.*.tags"])].concat(), texts(10_000, "w#")),
+        rules(texts(10_000, "*.workloads.w#.agent"), texts(10_000, "secret_#")),
+    );
+    let read = |masks| RequestContent::CompleteState(ReadState { masks, subscribe: false });
+    let mut names = texts(10_000, "w#");
+    let logs = |names: &[String]| {
+        let instances = names.iter().map(|name| InstanceName::with_id(name, "id", "agent")).collect();
+        RequestContent::Logs(LogsRequest { instances, ..LogsRequest::default() })
+    };
+    // Each mask is followed once through the rules, however many there are.
+    let allowed = read(texts(10_000, "desiredState.workloads.w#.tags"));
+    let lookups = mask_tree::lookups(|| assert_eq!(many.check(&allowed), Ok(())));
+    assert!(lookups < 200_000, "{lookups}");
+    assert_eq!(many.check(&logs(&names)), Ok(()));
+    names.push("secret_7".to_owned());
+    assert_eq!(many.check(&logs(&names)).unwrap_err().to_string(), "'secret_7' is denied by 'secret_7'");
+    // What asks for all of them again and again is not worth the time of all others.
+    assert_eq!(many.check(&read(texts(10, "*.*.*.tags.t#"))), Ok(()));
+    for wide in ["*.*.*.tags.t#", "*.*.*", "*.*.*.tags"] {
+        let lookups = mask_tree::lookups(|| {
+            let denial = many.check(&read(texts(100_000, wide)));
+            assert!(denial == Err(Denial::TooMuch) || wide == "*.*.*", "{wide}: {denial:?}");
+        });
+        assert!(lookups < 3 * AUTHORIZER_STEPS_MAX, "{lookups}");
+    }
+    let patterns = authorizer(rules(Vec::new(), texts(10_000, "*_#")), Vec::new());
+    assert_eq!(patterns.check(&logs(&texts(10_000, "w#"))), Err(Denial::NotAllowed("w0".to_owned())));
+    assert_eq!(patterns.check(&logs(&texts(10_000, "w_1"))), Err(Denial::TooMuch));
 }
 
 // -------------------------------------------------------------- what always holds
@@ -358,7 +399,7 @@ fn whatever_is_allowed_shows_and_changes_nothing_that_is_denied() {
         // What a write takes away counts as changed, too.
         let mut written = tree.clone();
         for mask in &masks {
-            let _ = apply(&mut written, &Node::empty(), mask);
+            let _ = apply(&mut written, &Node::empty(), [mask.as_str()]);
         }
         let (mut before, mut after) = (Vec::new(), Vec::new());
         leaves(&tree, &[], &mut before);

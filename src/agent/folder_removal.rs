@@ -1,0 +1,182 @@
+//! Removes folders that a container could write to, however deep they are nested.
+//!
+//! Nothing here recurses: a folder inside a folder that is not empty is moved up to the outermost one, and is emptied
+//! there. So depth costs neither stack nor descriptors nor long paths, and whatever is renamed or replaced meanwhile,
+//! only what is in folders that were opened without following a link is removed.
+//!
+//! Thread: `wl:<name>`, which owns the folder of its workload; `scheduler` for an instance whose container was one too
+//! many.
+
+use crate::clock::Clock;
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, chmod, fchmod, fstat, openat, renameat, unlinkat};
+use rustix::io::Errno;
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Tries to find a name that nobody has for a folder that is moved. It is random, so the first one is free unless
+/// somebody watches.
+const NAME_TRIES: u32 = 8;
+
+/// Removes `folder` with all that is in it, for at most `limit`; missing is fine, any other failure only worth a
+/// warning. What could not be removed stays.
+pub fn remove_folder(folder: &Path, clock: &impl Clock, limit: Duration) {
+    let removal = Removal { clock, until: clock.now() + limit, limit };
+    match removal.remove(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            log::warn!("Failed to delete folder: '{}': '{error}'", folder.display());
+        }
+        _ => {}
+    }
+}
+
+struct Removal<'a, C> {
+    clock: &'a C,
+    until: Instant,
+    limit: Duration,
+}
+
+/// What an attempt to remove one entry led to.
+#[derive(PartialEq, Eq)]
+enum Attempt {
+    /// It is gone.
+    Gone,
+    /// It is a folder with something in it.
+    NotEmpty,
+}
+
+impl<C: Clock> Removal<'_, C> {
+    fn remove(&self, folder: &Path) -> io::Result<()> {
+        if remove_entry(CWD, folder)? == Attempt::Gone {
+            return Ok(());
+        }
+        let top = open_folder(CWD, folder)?;
+        loop {
+            // What is moved up while a listing is read need not be in it.
+            let (moves, failure) = self.empty_once(&top)?;
+            match remove_entry(CWD, folder)? {
+                Attempt::Gone => return Ok(()),
+                Attempt::NotEmpty if moves == 0 => return Err(failure.unwrap_or(Errno::NOTEMPTY).into()),
+                Attempt::NotEmpty => {}
+            }
+        }
+    }
+
+    /// Removes what is in `top` and moves there what is two levels below it. Returns how many entries that were, and the
+    /// first failure; with no entries, another try would do no more.
+    fn empty_once(&self, top: &OwnedFd) -> io::Result<(usize, Option<Errno>)> {
+        let (mut moves, mut failure) = (0, None);
+        for entry in entries(top)? {
+            let entry = entry?;
+            match remove_entry(top, entry.file_name()) {
+                Ok(Attempt::Gone) => moves += 1,
+                Ok(Attempt::NotEmpty) => match self.flatten(top, entry.file_name()) {
+                    Ok((more, failed)) => {
+                        moves += more;
+                        failure = failure.or(failed);
+                    }
+                    Err(error) => return Err(error),
+                },
+                Err(errno) => failure = failure.or(Some(errno)),
+            }
+            self.check_time()?;
+        }
+        Ok((moves, failure))
+    }
+
+    /// Removes what is in the folder `name` of `top`, moves to `top` what is not empty there, and removes the folder.
+    fn flatten(&self, top: &OwnedFd, name: &CStr) -> io::Result<(usize, Option<Errno>)> {
+        let (mut moves, mut failure) = (0, None);
+        let folder = match open_folder(top, name) {
+            Ok(folder) => folder,
+            // Replaced meanwhile.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok((0, None)),
+            Err(errno) => return Ok((0, Some(errno))),
+        };
+        for entry in entries(&folder)? {
+            let entry = entry?;
+            let done = match remove_entry(&folder, entry.file_name()) {
+                Ok(Attempt::NotEmpty) => lift(&folder, entry.file_name(), top),
+                done => done.map(drop),
+            };
+            match done {
+                Ok(()) => moves += 1,
+                Err(errno) => failure = failure.or(Some(errno)),
+            }
+            self.check_time()?;
+        }
+        if remove_entry(top, name) == Ok(Attempt::Gone) {
+            moves += 1;
+        }
+        Ok((moves, failure))
+    }
+
+    fn check_time(&self) -> io::Result<()> {
+        if self.clock.now() < self.until {
+            return Ok(());
+        }
+        let text = format!("not everything was removed within {:?}", self.limit);
+        Err(io::Error::new(io::ErrorKind::TimedOut, text))
+    }
+}
+
+/// What is in `folder`, without the two names that every folder has.
+fn entries(folder: &OwnedFd) -> rustix::io::Result<impl Iterator<Item = rustix::io::Result<rustix::fs::DirEntry>>> {
+    let entries = Dir::read_from(folder)?;
+    Ok(entries
+        .filter(|entry| entry.as_ref().map_or(true, |entry| entry.file_name() != c"." && entry.file_name() != c"..")))
+}
+
+/// Removes a file, link or empty folder. Missing counts as gone.
+fn remove_entry<P: rustix::path::Arg + Copy>(parent: impl AsFd, name: P) -> rustix::io::Result<Attempt> {
+    let not_a_file = match unlinkat(&parent, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(Attempt::Gone),
+        Err(errno @ (Errno::ISDIR | Errno::PERM)) => errno,
+        Err(errno) => return Err(errno),
+    };
+    match unlinkat(&parent, name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(Attempt::Gone),
+        Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(Attempt::NotEmpty),
+        Err(Errno::NOTDIR) => Err(not_a_file), // A file that must not be removed.
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Opens a folder, never through a link, so that its content can be removed: its owner may have taken that right from
+/// itself.
+fn open_folder<P: rustix::path::Arg + Copy>(parent: impl AsFd, name: P) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match openat(&parent, name, flags | OFlags::RDONLY, Mode::empty()) {
+        Err(Errno::ACCESS) => {
+            let place = openat(&parent, name, flags | OFlags::PATH, Mode::empty())?;
+            chmod(format!("/proc/self/fd/{}", place.as_raw_fd()), Mode::RWXU)?;
+            openat(&place, c".", flags | OFlags::RDONLY, Mode::empty())
+        }
+        opened => {
+            let folder = opened?;
+            if !Mode::from_raw_mode(fstat(&folder)?.st_mode).contains(Mode::RWXU) {
+                let _ = fchmod(&folder, Mode::RWXU); // Root does without.
+            }
+            Ok(folder)
+        }
+    }
+}
+
+/// Moves the folder `name` of `from` to `top`, under a name of its own.
+fn lift(from: &OwnedFd, name: &CStr, top: &OwnedFd) -> rustix::io::Result<()> {
+    let mut last = Errno::EXIST;
+    for _ in 0..NAME_TRIES {
+        match renameat(from, name, top, format!(".removing-{:016x}", fastrand::u64(..))) {
+            Ok(()) | Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::ACCESS) => drop(open_folder(from, name)?), // Its entry `..` changes, so it must be writable.
+            Err(errno @ (Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR | Errno::ISDIR)) => last = errno,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Err(last)
+}
+
+#[cfg(test)]
+mod tests;

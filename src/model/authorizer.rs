@@ -1,0 +1,215 @@
+//! What a workload may ask: rules of its manifest against requests. The agent decides by it, and the server once more
+//! for what agents pass on.
+//!
+//! Thread: none, plain values. Decides on the model of a request, never on what stood on the wire.
+
+use super::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
+use super::field_path;
+use super::mask_tree::MaskTree;
+use super::messages::RequestContent;
+use crate::limits::AUTHORIZER_STEPS_MAX;
+use std::collections::BTreeSet;
+
+/// Stands for any text in a log rule, and for any one part in masks.
+const WILDCARD: &str = field_path::WILDCARD;
+
+/// The rules of one workload, split by what they are about. Two are equal when a session need not change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Authorizer {
+    read: Rules<MaskTree>,
+    write: Rules<MaskTree>,
+    log: Rules<NamePatterns>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Rules<P> {
+    allow: P,
+    deny: P,
+}
+
+/// Why a request is denied, for the log.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Denial {
+    /// The request asks for nothing.
+    #[error("it asks for nothing")]
+    Nothing,
+    /// No rule allows this mask or workload name.
+    #[error("no rule allows '{0}'")]
+    NotAllowed(String),
+    /// A rule denies it.
+    #[error("'{asked}' is denied by '{rule}'")]
+    DeniedBy {
+        /// The mask or workload name.
+        asked: String,
+        /// The mask or pattern of the rule.
+        rule: String,
+    },
+    /// Comparing all that it asks for with all rules takes too long.
+    #[error("it asks for too much at once to compare it with the rules, ask for less or use fewer wildcards")]
+    TooMuch,
+}
+
+impl Authorizer {
+    /// Splits the rules of a workload.
+    #[must_use]
+    pub fn new(access: &ControlInterfaceAccess) -> Self {
+        let (allow, deny) = (&access.allow_rules, &access.deny_rules);
+        let about = |wanted: Operation| Rules { allow: masks(allow, wanted), deny: masks(deny, wanted) };
+        Self {
+            read: about(Operation::Read),
+            write: about(Operation::Write),
+            log: Rules { allow: NamePatterns::of(allow), deny: NamePatterns::of(deny) },
+        }
+    }
+
+    /// Decides about a request. All that it asks for must be allowed, and nothing of it denied.
+    ///
+    /// # Errors
+    /// The first mask or name that decides against it.
+    pub fn check(&self, content: &RequestContent) -> Result<(), Denial> {
+        let mut steps = Steps(AUTHORIZER_STEPS_MAX);
+        match content {
+            RequestContent::CompleteState(read) => self.read.check_masks(&read.masks, &mut steps),
+            RequestContent::UpdateState(update) => self.write.check_masks(&update.masks, &mut steps),
+            RequestContent::Logs(logs) => {
+                logs.instances.iter().try_for_each(|instance| self.log.check_name(&instance.workload, &mut steps))
+            }
+            RequestContent::LogsCancel | RequestContent::EventsCancel => Ok(()),
+            RequestContent::Missing => Err(Denial::Nothing),
+        }
+    }
+
+    /// Decides about the masks of a subscription; `None` means everything.
+    ///
+    /// # Errors
+    /// The first mask that decides against it.
+    pub fn check_read(&self, masks: Option<&MaskTree>) -> Result<(), Denial> {
+        let mut steps = Steps(AUTHORIZER_STEPS_MAX);
+        match masks {
+            None => self.read.check_parts(&[], &mut steps),
+            Some(masks) => masks.masks().try_for_each(|parts| self.read.check_parts(&parts, &mut steps)),
+        }
+    }
+}
+
+/// The masks of rules about `wanted`. An empty one matches nothing.
+fn masks(rules: &[AccessRule], wanted: Operation) -> MaskTree {
+    MaskTree::new(rules.iter().flat_map(|rule| match rule {
+        AccessRule::State { operation, filter_masks } if [wanted, Operation::ReadWrite].contains(operation) => {
+            filter_masks.iter().map(String::as_str)
+        }
+        _ => [].iter().map(String::as_str),
+    }))
+}
+
+/// What may still be compared for one request: others wait meanwhile.
+struct Steps(usize);
+
+impl Steps {
+    fn take(&mut self, count: usize) -> Result<(), Denial> {
+        self.0 = self.0.checked_sub(count).ok_or(Denial::TooMuch)?;
+        Ok(())
+    }
+}
+
+impl Rules<MaskTree> {
+    /// No mask asks for everything, as one empty mask does.
+    fn check_masks(&self, masks: &[String], steps: &mut Steps) -> Result<(), Denial> {
+        if masks.is_empty() {
+            return self.check_mask("", steps);
+        }
+        masks.iter().try_for_each(|mask| self.check_mask(mask, steps))
+    }
+
+    fn check_mask(&self, mask: &str, steps: &mut Steps) -> Result<(), Denial> {
+        // The empty mask has no parts, one that ends with a dot has an empty last one.
+        let parts = if mask.is_empty() { Vec::new() } else { field_path::parts(mask) };
+        self.check_parts(&parts, steps)
+    }
+
+    fn check_parts(&self, asked: &[&str], steps: &mut Steps) -> Result<(), Denial> {
+        if let Some(rule) = overlapping(&self.deny, asked, steps)? {
+            return Err(Denial::DeniedBy { asked: asked.join("."), rule });
+        }
+        let for_all = if asked.is_empty() { &[WILDCARD] } else { asked };
+        if covers(&self.allow, for_all, steps)? { Ok(()) } else { Err(Denial::NotAllowed(asked.join("."))) }
+    }
+}
+
+/// Whether a rule stands for all that is asked for: it gives everything below it. A wildcard that is asked for is given
+/// by a wildcard only, since the server makes every key of it.
+fn covers(rules: &MaskTree, asked: &[&str], steps: &mut Steps) -> Result<bool, Denial> {
+    let mut found = rules.wanted();
+    for part in asked {
+        let next = found.on(part);
+        steps.take(1 + found.count() + next.count())?;
+        found = next;
+        if found.is_whole() || found.is_nothing() {
+            break;
+        }
+    }
+    Ok(found.is_whole())
+}
+
+/// A rule that stands for some of what is asked for. What lies above the rule contains it, so it is concerned as well as
+/// what lies below.
+fn overlapping(rules: &MaskTree, asked: &[&str], steps: &mut Steps) -> Result<Option<String>, Denial> {
+    let mut found = rules.wanted();
+    for part in asked {
+        let next = if *part == WILDCARD { found.on_all() } else { found.on(part) };
+        steps.take(1 + found.count() + next.count())?;
+        found = next;
+        if found.is_whole() || found.is_nothing() {
+            break;
+        }
+    }
+    Ok(found.mask())
+}
+
+/// Names of log rules, each with at most one wildcard.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct NamePatterns {
+    exact: BTreeSet<String>,
+    /// What stands before the wildcard, and what behind it.
+    with_wildcard: BTreeSet<(String, String)>,
+}
+
+impl NamePatterns {
+    fn of(rules: &[AccessRule]) -> Self {
+        let mut patterns = Self::default();
+        for rule in rules {
+            let AccessRule::Log { workload_names } = rule else { continue };
+            for name in workload_names.iter().filter(|name| !name.is_empty()) {
+                match name.split_once(WILDCARD) {
+                    Some((start, end)) => drop(patterns.with_wildcard.insert((start.to_owned(), end.to_owned()))),
+                    None => drop(patterns.exact.insert(name.clone())),
+                }
+            }
+        }
+        patterns
+    }
+
+    /// The pattern that `name` matches.
+    fn matching(&self, name: &str, steps: &mut Steps) -> Result<Option<String>, Denial> {
+        steps.take(1 + self.with_wildcard.len())?;
+        if self.exact.contains(name) {
+            return Ok(Some(name.to_owned()));
+        }
+        let matches = |(start, end): &&(String, String)| {
+            name.len() >= start.len() + end.len() && name.starts_with(start) && name.ends_with(end)
+        };
+        Ok(self.with_wildcard.iter().find(matches).map(|(start, end)| format!("{start}{WILDCARD}{end}")))
+    }
+}
+
+impl Rules<NamePatterns> {
+    fn check_name(&self, name: &str, steps: &mut Steps) -> Result<(), Denial> {
+        if let Some(rule) = self.deny.matching(name, steps)? {
+            return Err(Denial::DeniedBy { asked: name.to_owned(), rule });
+        }
+        if self.allow.matching(name, steps)?.is_some() { Ok(()) } else { Err(Denial::NotAllowed(name.to_owned())) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,333 @@
+//! Folders and files that nobody but our user may change, in a place where others may make folders too.
+//!
+//! Names are never followed through links. What exists already is used only when it belongs to us and nobody else may
+//! write to it: whoever made it, or put something into it, would otherwise read or replace what we put there.
+//!
+//! Thread: any. Takes: paths. Gives: open folders and files, with the modes that they are to have.
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fchmod, fstat, ftruncate, mkdirat, open, openat, readlinkat};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Everybody may make something in it, only its owner may rename or remove that.
+const SHARED: u32 = 0o1777;
+/// Only its owner may rename or remove something.
+const STICKY: u32 = 0o1000;
+/// Group and others may write.
+const OTHERS_WRITE: u32 = 0o022;
+
+/// A folder whose content is ours alone.
+#[derive(Debug)]
+pub struct PrivateFolder {
+    path: PathBuf,
+    descriptor: OwnedFd,
+}
+
+impl PrivateFolder {
+    /// Opens `path` and makes it, with those above it, when it is missing. Its mode becomes 0700.
+    ///
+    /// # Errors
+    /// When it can neither be opened nor made, or when it belongs to another user or others may write to it.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        if let Some(parent) = path.parent() {
+            DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+        }
+        Self::at(CWD, path, path.to_owned(), Mode::RWXU)
+    }
+
+    /// Opens the folder `name` in this one in the same way.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn subfolder(&self, name: impl AsRef<Path>) -> io::Result<Self> {
+        self.subfolder_with_mode(name.as_ref(), Mode::RWXU)
+    }
+
+    /// As [`Self::subfolder`], with a mode for a folder that is mounted where others may look into it.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn subfolder_with_mode(&self, name: &Path, mode: Mode) -> io::Result<Self> {
+        Self::at(self.descriptor.as_fd(), name, self.path.join(name), mode)
+    }
+
+    fn at(parent: BorrowedFd, name: &Path, path: PathBuf, mode: Mode) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let existing = || openat(parent, name, flags, Mode::empty());
+        let descriptor = match existing() {
+            Err(Errno::NOENT) => match mkdirat(parent, name, Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => existing()?,
+                Err(errno) => return Err(errno.into()),
+            },
+            opened => opened?,
+        };
+        let stat = fstat(&descriptor)?;
+        check(&stat, &path)?;
+        if Mode::from_raw_mode(stat.st_mode) != mode {
+            fchmod(&descriptor, mode)?;
+        }
+        Ok(Self { path, descriptor })
+    }
+
+    /// Opens the file `name` in this folder to be written anew, and makes it when it is missing. An existing one stays
+    /// the same file, since it may be mounted.
+    ///
+    /// # Errors
+    /// As [`Self::open`], or when it is no file.
+    pub fn write_anew(&self, name: &Path, mode: Mode) -> io::Result<File> {
+        // Without waiting, in case that it is a FIFO.
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = openat(&self.descriptor, name, flags, Mode::RUSR | Mode::WUSR)?;
+        if self.check_file(&file, name)? != mode {
+            fchmod(&file, mode)?;
+        }
+        ftruncate(&file, 0)?;
+        Ok(File::from(file))
+    }
+
+    /// Reads the file `name` in this folder.
+    ///
+    /// # Errors
+    /// As [`Self::open`], or when it is missing, is no file, or holds no text.
+    pub fn read(&self, name: &Path) -> io::Result<String> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = openat(&self.descriptor, name, flags, Mode::empty())?;
+        self.check_file(&file, name)?;
+        io::read_to_string(File::from(file))
+    }
+
+    /// A file must be one, and ours; returns its mode.
+    fn check_file(&self, file: &OwnedFd, name: &Path) -> io::Result<Mode> {
+        let (stat, path) = (fstat(file)?, self.path.join(name));
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("'{}' is not a file", path.display())));
+        }
+        check(&stat, &path)?;
+        Ok(Mode::from_raw_mode(stat.st_mode))
+    }
+
+    /// The folder itself.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+
+    /// Where it was opened.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Whether what `stat` was read of belongs to us.
+///
+/// # Errors
+/// Names whom it belongs to and what to do.
+pub fn check_owner(stat: &Stat) -> Result<(), String> {
+    let (owner, user) = (stat.st_uid, geteuid().as_raw());
+    if owner == user {
+        return Ok(());
+    }
+    Err(format!("belongs to user {owner}, not to user {user} who runs this program. Remove it if nobody needs it"))
+}
+
+/// Whether nobody but us can have made or changed what is at `path`.
+fn check(stat: &Stat, path: &Path) -> io::Result<()> {
+    let (user, path) = (geteuid().as_raw(), path.display());
+    check_owner(stat).map_err(|text| io::Error::new(io::ErrorKind::PermissionDenied, format!("'{path}' {text}")))?;
+    let mode = stat.st_mode & 0o7777;
+    // A group that has the number of a user is that user's own; such users have an umask that lets it write.
+    let others = if user != 0 && stat.st_gid == user { OTHERS_WRITE & 0o007 } else { OTHERS_WRITE };
+    if mode & others != 0 {
+        let text = format!(
+            "others may write to '{path}' (mode {mode:04o}). Remove it; or, if all that is in it may be trusted, use \
+             'chmod go-w'"
+        );
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    Ok(())
+}
+
+/// Makes the folder `path` one in which everybody may make a folder of his own that nobody else can replace.
+///
+/// # Errors
+/// When that is not possible, above all because it belongs to somebody else than root and us, who could replace
+/// everything in it.
+pub fn share(path: &Path) -> io::Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    match DirBuilder::new().mode(SHARED).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => settle(path, |_| SHARED),
+    }
+}
+
+/// Makes sure that nobody else can replace what is in the existing folder `path`, and leaves it as it is otherwise.
+///
+/// # Errors
+/// As [`share`].
+pub fn use_shared(path: &Path) -> io::Result<()> {
+    settle(path, |mode| if mode & OTHERS_WRITE == 0 { mode } else { mode | STICKY })
+}
+
+fn settle(path: &Path, wanted: impl FnOnce(u32) -> u32) -> io::Result<()> {
+    let user = geteuid().as_raw();
+    let trusted = |stat: &Stat| match stat.st_uid {
+        owner if owner == 0 || owner == user => Ok(()),
+        owner => {
+            let text = format!(
+                "it belongs to user {owner}, who could replace everything in it, neither to root nor to user {user} who \
+                 runs this program. Name another folder, or remove this one"
+            );
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+        }
+    };
+    let mut place = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let mut stat = fstat(&place)?;
+    if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
+        // It is read from what was looked at, since somebody else's would lead elsewhere.
+        trusted(&stat)?;
+        let target = readlinkat(&place, c"", Vec::new())?;
+        let target = path.parent().unwrap_or(path).join(OsStr::from_bytes(target.as_bytes()));
+        place = open(&target, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        stat = fstat(&place)?;
+    }
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+        return Err(Errno::NOTDIR.into());
+    }
+    trusted(&stat)?;
+    let mode = stat.st_mode & 0o7777;
+    let wanted = wanted(mode);
+    if mode == wanted {
+        return Ok(());
+    }
+    match fs::set_permissions(format!("/proc/self/fd/{}", place.as_raw_fd()), Permissions::from_mode(wanted)) {
+        // It is root's; without the sticky bit others could replace what is ours.
+        Err(error) if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 => {
+            let text = format!(
+                "others may rename what is in it (mode {mode:04o}), and that cannot be changed: {error}. Let its owner \
+                 use 'chmod +t', or name another folder"
+            );
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt, chown, symlink};
+
+    const STRANGER: Option<u32> = Some(65534);
+
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().mode() & 0o7777
+    }
+
+    fn set(path: &Path, mode: u32) {
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// Gives `path` to somebody else, which only root can.
+    fn give_away(path: &Path) -> bool {
+        geteuid().is_root() && chown(path, STRANGER, STRANGER).is_ok()
+    }
+
+    fn refused<T: std::fmt::Debug>(result: io::Result<T>, text: &str) {
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains(text), "{error}");
+    }
+
+    #[test]
+    fn folders_are_closed_to_others_whoever_made_them_open() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("missing/own");
+        let folder = PrivateFolder::open(&path).unwrap();
+        let inner = folder.subfolder("inner").unwrap();
+        assert_eq!([mode(&path), mode(inner.path())], [0o700; 2]);
+        [path.as_path(), inner.path()].into_iter().for_each(|path| set(path, 0o755));
+        PrivateFolder::open(&path).unwrap().subfolder("inner").unwrap();
+        assert_eq!([mode(&path), mode(inner.path())], [0o700; 2]);
+    }
+
+    #[test]
+    fn what_others_own_or_may_write_to_is_refused() {
+        let base = tempfile::tempdir().unwrap();
+        let own = PrivateFolder::open(base.path()).unwrap();
+        let (folder, file) = (base.path().join("folder"), base.path().join("file"));
+        let try_both = |text: &str| {
+            refused(own.subfolder("folder"), text);
+            refused(PrivateFolder::open(&folder), text);
+            refused(own.write_anew(Path::new("file"), Mode::RWXU), text);
+            refused(own.read(Path::new("file")), text);
+        };
+        fs::create_dir(&folder).unwrap();
+        fs::write(&file, "kept").unwrap();
+        [&folder, &file].into_iter().for_each(|path| set(path, 0o702));
+        try_both("others may write to '");
+        if give_away(&folder) && give_away(&file) {
+            try_both("' belongs to user 65534, not to user 0 ");
+        }
+        assert_eq!(fs::read_to_string(&file).unwrap(), "kept");
+    }
+
+    #[test]
+    fn links_and_fifos_are_refused_and_lead_nowhere() {
+        let base = tempfile::tempdir().unwrap();
+        let own = PrivateFolder::open(base.path()).unwrap();
+        let (outside, kept) = (base.path().join("outside"), base.path().join("kept"));
+        fs::create_dir(&outside).unwrap();
+        fs::write(&kept, "kept").unwrap();
+        symlink(&outside, base.path().join("folder")).unwrap();
+        symlink(&kept, base.path().join("link")).unwrap();
+        own.subfolder("folder").unwrap_err();
+        own.write_anew(Path::new("link"), Mode::RWXU).unwrap_err();
+        rustix::fs::mknodat(own.descriptor(), "fifo", FileType::Fifo, Mode::RWXU, 0).unwrap();
+        own.write_anew(Path::new("fifo"), Mode::RWXU).unwrap_err();
+        refused(own.read(Path::new("fifo")), "is not a file");
+        assert_eq!(fs::read_to_string(kept).unwrap(), "kept");
+    }
+
+    #[test]
+    fn a_shared_folder_lets_nobody_replace_what_others_have_in_it() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("missing/shared");
+        share(&path).unwrap();
+        assert_eq!(mode(&path), 0o1777);
+        for (before, given, default) in [(0o777, 0o1777, 0o1777), (0o700, 0o700, 0o1777), (0o775, 0o1775, 0o1777)] {
+            set(&path, before);
+            use_shared(&path).unwrap();
+            assert_eq!(mode(&path), given, "{before:o}");
+            set(&path, before);
+            share(&path).unwrap();
+            assert_eq!(mode(&path), default, "{before:o}");
+        }
+        if give_away(&path) {
+            refused(share(&path), "it belongs to user 65534, who could replace everything in it, neither to root nor");
+            refused(use_shared(&path), "Name another folder");
+        }
+    }
+
+    #[test]
+    fn a_link_of_somebody_else_is_no_shared_folder() {
+        let base = tempfile::tempdir().unwrap();
+        let (real, link) = (base.path().join("real"), base.path().join("link"));
+        fs::create_dir(&real).unwrap();
+        symlink(&real, &link).unwrap();
+        share(&link).unwrap();
+        assert_eq!(mode(&real), 0o1777);
+        if geteuid().is_root() {
+            std::os::unix::fs::lchown(&link, STRANGER, STRANGER).unwrap();
+            refused(share(&link), "it belongs to user 65534");
+        }
+    }
+}

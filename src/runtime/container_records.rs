@@ -1,0 +1,147 @@
+//! Which containers this agent created or took over, and which only look as if it had.
+//!
+//! Labels alone do not tell: an image may bring labels of its own, which every container of it carries that nobody gave
+//! others, above all those of pods from a Kubernetes manifest. So the id of the container that runs an instance is noted
+//! in the folder of that instance. The note goes with the folder; a stale one names a container that does not exist any
+//! more and harms nobody.
+//!
+//! Thread: `wl:<name>` notes and reads, `scheduler` reads.
+//! Owns: the file `container` in the folder of each instance.
+
+use super::container_config::joins_pod;
+use super::{ContainerId, ListedContainer};
+use crate::logging::may_log;
+use crate::model::names::InstanceName;
+use crate::model::workload::Workload;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// Name of the file in the folder of an instance.
+const FILE: &str = "container";
+
+/// Where this agent notes the containers of its workloads.
+#[derive(Debug, Clone)]
+pub struct ContainerRecords {
+    folder: PathBuf,
+}
+
+impl ContainerRecords {
+    /// Notes below the folder of an agent.
+    #[must_use]
+    pub fn below(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    /// Notes that `id` runs the instance. Without a note the labels of the container decide, so a failure is only worth
+    /// a warning.
+    pub fn note(&self, instance: &InstanceName, id: &ContainerId) {
+        if self.has(instance, id) {
+            return;
+        }
+        let folder = self.folder.join(instance.folder());
+        if let Err(error) = write(&folder, id) {
+            log::warn!("Could not note the container of workload '{instance}' in '{}': '{error}'", folder.display());
+        }
+    }
+
+    /// Whether `id` is what was last noted for the instance.
+    #[must_use]
+    pub fn has(&self, instance: &InstanceName, id: &ContainerId) -> bool {
+        let file = self.folder.join(instance.folder()).join(FILE);
+        fs::read(file).is_ok_and(|noted| noted == id.0.as_bytes())
+    }
+}
+
+/// Only we read and write it.
+fn write(folder: &Path, id: &ContainerId) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(folder.join(FILE))?;
+    file.write_all(id.0.as_bytes())
+}
+
+/// Leaves out what only looks like a container of the workload, with a warning, of all `candidates` that carry its name.
+///
+/// A container in a pod counts when it was noted, or when the workload is wanted with `--pod`. Beside one that was noted
+/// no other counts.
+pub fn leave_strangers<T>(
+    candidates: &mut Vec<T>,
+    listed: impl Fn(&T) -> &ListedContainer,
+    is_noted: impl Fn(&T) -> bool,
+    wanted: Option<&Workload>,
+) {
+    if candidates.len() < 2 && !candidates.iter().any(|one| listed(one).in_pod) {
+        return; // The usual case, without a look at any file.
+    }
+    let noted: Vec<bool> = candidates.iter().map(is_noted).collect();
+    let any_noted = noted.contains(&true);
+    let mut noted = noted.into_iter();
+    let may_be_in_pod = !any_noted && wanted.is_some_and(joins_pod);
+    candidates.retain(|one| {
+        let ListedContainer { id, instance, in_pod, .. } = listed(one);
+        let ours = noted.next().unwrap_or_default() || (!any_noted && (!in_pod || may_be_in_pod));
+        if !ours && may_log(&instance.workload) {
+            let why = if any_noted { "another one was made for it" } else { "it belongs to a pod" };
+            log::warn!("Container '{}' has the labels of workload '{instance}', but {why}. It is left alone.", id.0);
+        }
+        ours
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::execution_state::{ExecutionState, Phase};
+
+    fn container(id: &str, in_pod: bool) -> ListedContainer {
+        ListedContainer {
+            id: ContainerId(id.into()),
+            instance: InstanceName::with_id("web", "1", "agent_A"),
+            state: ExecutionState::plain(Phase::Running),
+            processes: Vec::new(),
+            ended_at: None,
+            in_pod,
+        }
+    }
+
+    #[test]
+    fn a_container_in_a_pod_or_beside_a_noted_one_is_none_of_the_workload() {
+        let plain = Workload::new("agent_A", "podman", "image: x");
+        let pod = Workload::new("agent_A", "podman", "image: x\ncommandOptions: [--pod=p]");
+        // Each candidate: id, in a pod. An id with an `n` was noted.
+        for (candidates, wanted, ours) in [
+            (&[("a", false)][..], None, &["a"][..]),
+            (&[("a", false), ("b", false)], Some(&plain), &["a", "b"]),
+            (&[("a", false), ("n", false)], Some(&plain), &["n"]),
+            (&[("n", false), ("a", true)], Some(&pod), &["n"]),
+            (&[("a", true)], Some(&plain), &[]),
+            (&[("a", true)], None, &[]),
+            (&[("a", true)], Some(&pod), &["a"]),
+            (&[("n", true)], None, &["n"]),
+            (&[("a", false), ("b", true)], Some(&plain), &["a"]),
+            (&[("n1", false), ("n2", true), ("a", false)], Some(&plain), &["n1", "n2"]),
+        ] {
+            let mut found: Vec<_> = candidates.iter().map(|(id, in_pod)| container(id, *in_pod)).collect();
+            leave_strangers(&mut found, |one| one, |one| one.id.0.starts_with('n'), wanted);
+            let found: Vec<&str> = found.iter().map(|one| &*one.id.0).collect();
+            assert_eq!(found, ours, "{candidates:?}");
+        }
+    }
+
+    #[test]
+    fn the_last_container_of_an_instance_is_noted() {
+        let folder = tempfile::tempdir().unwrap();
+        let records = ContainerRecords::below(folder.path().to_owned());
+        let [web, db] = ["web", "db"].map(|name| InstanceName::with_id(name, "1", "agent_A"));
+        let [first, second] = ["first", "second"].map(|id| ContainerId(id.into()));
+        assert!(!records.has(&web, &first));
+        for id in [&first, &second] {
+            records.note(&web, id);
+            assert!(records.has(&web, id));
+        }
+        assert!(!records.has(&web, &first) && !records.has(&db, &second));
+        fs::remove_dir_all(folder.path().join(web.folder())).unwrap();
+        assert!(!records.has(&web, &second));
+    }
+}

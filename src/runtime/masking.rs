@@ -1,0 +1,140 @@
+//! Calls of engines as they may be shown: without what users may keep secret in the options and arguments of containers.
+//!
+//! The text of a failed call is in the log and in the state of its workload, which everybody reads who may read states.
+//! Nobody can list all options that may hold a secret, now and of later engines. So the rule is one of shape: of
+//! `NAME=value` only the name is shown, wherever it stands, of the arguments of the workload itself nothing.
+//!
+//! Thread: none, plain values.
+
+use crate::limits::MASKED_VALUE_MIN;
+
+/// Stands for what is not shown.
+pub const MASK: &str = "***";
+
+/// Options whose whole value may be a secret, also when it has no name.
+const SECRET_OPTIONS: [&str; 10] = [
+    "--creds",
+    "--decryption-key",
+    "--entrypoint",
+    "--group-entry",
+    "--health-cmd",
+    "--health-startup-cmd",
+    "--passwd-entry",
+    "--password",
+    "--secret",
+    "--url",
+];
+
+/// Some options as they may be shown.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Masked {
+    /// In the order of the options.
+    pub shown: Vec<String>,
+    /// The values that are not shown.
+    pub hidden: Vec<String>,
+}
+
+impl Masked {
+    /// What may be shown of the options of a call.
+    #[must_use]
+    pub fn options(options: &[String]) -> Self {
+        let mut masked = Self::default();
+        let mut value_of_secret = false;
+        for option in options {
+            let name_end = name_length(option, value_of_secret);
+            value_of_secret = SECRET_OPTIONS.contains(&option.as_str());
+            masked.shown.push(match name_end {
+                Some(end) => format!("{}{MASK}", &option[..end]),
+                None => option.clone(),
+            });
+            masked.hidden.extend(name_end.map(|end| option[end..].to_owned()));
+        }
+        masked
+    }
+
+    /// Puts the mask in the place of each hidden value that an engine repeats. Short ones stay: they are parts of words.
+    #[must_use]
+    pub fn apply(hidden: &[String], text: String) -> String {
+        let long_enough = hidden.iter().filter(|value| value.len() >= MASKED_VALUE_MIN);
+        let mut values: Vec<&String> = long_enough.collect();
+        values.sort_by_key(|value| std::cmp::Reverse(value.len())); // One may be the beginning of another.
+        values.into_iter().fold(text, |text, value| text.replace(value.as_str(), MASK))
+    }
+}
+
+/// How many bytes of an option are shown; `None` when all of it is.
+fn name_length(option: &str, is_value_of_secret: bool) -> Option<usize> {
+    if is_value_of_secret {
+        return Some(0);
+    }
+    let first = option.find('=')?;
+    if !option.starts_with("--") || SECRET_OPTIONS.contains(&&option[..first]) {
+        return Some(first + 1);
+    }
+    // `--option=value` is shown, of `--option=NAME=value` the name.
+    option[first + 1..].find('=').map(|second| first + second + 2)
+}
+
+/// What may be shown of the reader's complaint about a configuration, which may quote a text from there.
+#[must_use]
+pub fn masked_complaint(text: &str) -> String {
+    let quoted = text.split_once("string \"").and_then(|(before, rest)| Some((before, rest.rsplit_once("\", ")?)));
+    match quoted {
+        Some((before, (quoted, after))) if quoted.contains('=') => {
+            let name = quoted.split('=').next().unwrap_or_default();
+            format!("{before}string \"{name}={MASK}\", {after}")
+        }
+        _ => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_with_a_name_and_those_of_secret_options_are_not_shown() {
+        for (options, shown) in [
+            (&["--env", "PASSWORD=x=y"][..], &["--env", "PASSWORD=***"][..]),
+            (&["--env=PASSWORD=x"], &["--env=PASSWORD=***"]),
+            (&["-e", "PASSWORD=x"], &["-e", "PASSWORD=***"]),
+            (&["-ePASSWORD=x"], &["-ePASSWORD=***"]),
+            (&["-e=PASSWORD=x"], &["-e=***"]),
+            (&["-ite", "PASSWORD=a\nb=c"], &["-ite", "PASSWORD=***"]),
+            (&["--evn", "PASSWORD=x"], &["--evn", "PASSWORD=***"]),
+            (&["--annotation=a=b", "--build-arg", "a=b"], &["--annotation=a=***", "--build-arg", "a=***"]),
+            (&["--secret", "name", "--net=host"], &["--secret", "***", "--net=host"]),
+            (&["--secret=name,type=env", "x"], &["--secret=***", "x"]),
+            (&["--creds=user:word", "--creds", "user:word"], &["--creds=***", "--creds", "***"]),
+            (&["--env", "HOME", "-p", "80:80", "-it"], &["--env", "HOME", "-p", "80:80", "-it"]),
+            (&["--env=", "--env=A=", "="], &["--env=", "--env=A=***", "=***"]),
+            (&["--secret"], &["--secret"]),
+        ] {
+            let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
+            assert_eq!(Masked::options(&options).shown, shown, "{options:?}");
+        }
+    }
+
+    #[test]
+    fn hidden_values_are_not_shown_where_an_engine_repeats_them() {
+        let options = ["--env=A=word", "--env=B=wordlong", "--env=C=80"].map(str::to_owned);
+        let masked = Masked::options(&options);
+        assert_eq!(masked.hidden, ["word", "wordlong", "80"]);
+        assert_eq!(Masked::apply(&masked.hidden, "no wordlong, no word, 80".to_owned()), "no ***, no ***, 80");
+    }
+
+    #[test]
+    fn a_complaint_about_a_text_shows_no_value() {
+        for (text, shown) in [
+            ("invalid type: string \"--env A=b\", expected x", "invalid type: string \"--env A=***\", expected x"),
+            (
+                "a: invalid type: string \"A=\\\", b\", expected x at 1",
+                "a: invalid type: string \"A=***\", expected x at 1",
+            ),
+            ("invalid type: string \"x\", expected a sequence", "invalid type: string \"x\", expected a sequence"),
+            ("missing field `image`", "missing field `image`"),
+        ] {
+            assert_eq!(masked_complaint(text), shown);
+        }
+    }
+}

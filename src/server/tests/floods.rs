@@ -1,0 +1,148 @@
+//! Who asks for more than it takes: what waits, what is refused, and that nobody is cut off for what others do.
+
+use super::*;
+use crate::limits::{
+    LOG_CAMPAIGNS_OF_WORKLOAD, PEER_OUTBOX_BYTES, REQUESTS_WAITING_OF_WORKLOAD, SUBSCRIPTIONS_OF_WORKLOAD,
+};
+use crate::model::messages::LogsRequest;
+
+const RULES: &str = "{allowRules: [{type: StateRule, operation: ReadWrite, filterMasks: ['*']}, \
+                     {type: LogRule, workloadNames: ['*']}]}";
+
+/// `greedy` and `modest` on agent A, which may ask everything, and many other workloads on agent B.
+fn cluster() -> Cluster {
+    let workload = |agent: &str, rules: &str| {
+        format!("{{agent: {agent}, runtime: podman, runtimeConfig: x, controlInterfaceAccess: {rules}}}")
+    };
+    let others = (0..100).map(|number| format!("w{number}: {}", workload("B", "{}")));
+    let asking = ["greedy", "modest"].map(|name| format!("{name}: {}", workload("A", RULES)));
+    let all: Vec<String> = others.chain(asking).collect();
+    Cluster::with_manifest(&format!("apiVersion: v1\nworkloads: {{{}}}", all.join(", ")))
+}
+
+fn read(subscribe: bool) -> RequestContent {
+    RequestContent::CompleteState(ReadState { masks: vec![], subscribe })
+}
+
+fn ask(cluster: &mut Cluster, peer: PeerId, id: &str, content: RequestContent) {
+    cluster.say(peer, ToServer::Request(Request { id: id.to_owned(), content }));
+}
+
+/// Ids of states and of errors among `messages`.
+fn answers(messages: Vec<FromServer>) -> (Vec<String>, Vec<String>) {
+    let (mut states, mut errors) = (Vec::new(), Vec::new());
+    for message in messages {
+        match message {
+            FromServer::Response(Response { id, content: ResponseContent::CompleteState { .. } }) => states.push(id),
+            FromServer::Response(Response { id, content: ResponseContent::Error(_) }) => errors.push(id),
+            _ => {}
+        }
+    }
+    (states, errors)
+}
+
+#[test]
+fn no_answer_is_built_before_the_one_before_it_is_taken_and_the_excess_of_a_workload_is_refused() {
+    let mut cluster = cluster();
+    let agent = cluster.settled_agent("A");
+    let commander = cluster.commander();
+    let asked = 100;
+    for number in 0..asked {
+        ask(&mut cluster, agent, &format!("greedy@{number}"), read(false));
+    }
+    ask(&mut cluster, agent, "modest@x", read(false));
+    ask(&mut cluster, agent, "greedy@cancel", RequestContent::EventsCancel);
+    assert!(matches!(cluster.ask(commander, read(false)), ResponseContent::CompleteState { .. }), "another stream");
+    let (states, refused) = answers(cluster.take(agent));
+    assert_eq!((states, refused.len()), (vec!["greedy@0".to_owned()], asked - 1 - REQUESTS_WAITING_OF_WORKLOAD));
+    let mut late = Vec::new();
+    for _ in 0..REQUESTS_WAITING_OF_WORKLOAD + 1 {
+        cluster.server.on_event(ServerEvent::Room);
+        cluster.server.on_event(ServerEvent::Room);
+        let (states, refused) = answers(cluster.take(agent));
+        assert_eq!((states.len(), refused.len()), (1, 0), "one at a time");
+        late.extend(states);
+    }
+    let mut expected: Vec<_> = (1..=REQUESTS_WAITING_OF_WORKLOAD).map(|number| format!("greedy@{number}")).collect();
+    expected.insert(1, "modest@x".to_owned()); // Who asks once does not wait for all that another asks.
+    assert_eq!(late, expected);
+    assert!(cluster.server.waiting.is_empty() && !cluster.is_closed(agent));
+}
+
+#[test]
+fn an_agent_that_passes_on_everything_and_takes_nothing_is_not_cut_off_for_it() {
+    let mut cluster = cluster();
+    let agent = cluster.settled_agent("A");
+    for number in 0..100_000 {
+        ask(&mut cluster, agent, &format!("greedy@{number}"), read(false));
+        ask(&mut cluster, agent, &format!("nobody@{number}"), read(false));
+    }
+    assert!(!cluster.is_closed(agent));
+    let (states, refused) = answers(cluster.take(agent));
+    assert!((1..=2).contains(&states.len()) && refused.len() > 1_000, "{states:?} {}", refused.len());
+}
+
+#[test]
+fn events_that_an_agent_does_not_take_cost_the_subscriber_its_subscription_and_nobody_the_connection() {
+    let mut cluster = cluster();
+    let agent = cluster.settled_agent("A");
+    ask(&mut cluster, agent, "greedy@events", read(true));
+    assert_eq!(answers(cluster.take(agent)).0, ["greedy@events"]);
+    let text = "x".repeat(100_000);
+    for round in 0..2 * PEER_OUTBOX_BYTES / text.len() {
+        let tags = format!("{{desiredState: {{apiVersion: v1, workloads: {{w1: {{tags: {{t: '{round}{text}'}}}}}}}}}}");
+        cluster.update(&tags, &["desiredState.workloads.w1.tags"]).unwrap();
+    }
+    assert!(!cluster.is_closed(agent));
+    assert!(!cluster.server.is_subscribed(agent, "greedy@events"));
+    let (events, refused) = answers(cluster.take(agent));
+    assert!(events.len() > 10);
+    assert_eq!(refused, ["greedy@events"], "it is told");
+}
+
+#[test]
+fn an_agent_that_takes_nothing_is_not_cut_off_for_logs_that_others_want_of_it() {
+    let mut cluster = cluster();
+    let provider = cluster.settled_agent("B");
+    let commander = cluster.commander();
+    let instances: Vec<InstanceName> =
+        (0..100).map(|number| InstanceName::new(&format!("w{number}"), "x", "B")).collect();
+    let logs = LogsRequest { instances, ..LogsRequest::default() };
+    let mut stopped = 0;
+    for number in 0..2_000 {
+        ask(&mut cluster, commander, &number.to_string(), RequestContent::Logs(logs.clone()));
+        ask(&mut cluster, commander, &number.to_string(), RequestContent::LogsCancel);
+        let stops = |message: &FromServer| {
+            matches!(message, FromServer::Response(Response { content: ResponseContent::LogsStop(_), .. }))
+        };
+        stopped += cluster.take(commander).iter().filter(|message| stops(message)).count();
+        cluster.server.on_event(ServerEvent::Room);
+    }
+    assert!(!cluster.is_closed(provider) && stopped > 0, "{stopped}");
+}
+
+#[test]
+fn one_workload_has_a_share_of_the_subscriptions_and_log_collections_of_its_agent() {
+    let mut cluster = cluster();
+    let agent = cluster.settled_agent("A");
+    let masks = || ReadState { masks: vec!["agents".to_owned()], subscribe: true };
+    let instances = vec![InstanceName::new("w1", "x", "B")];
+    let logs = LogsRequest { instances, ..LogsRequest::default() };
+    for (content, share) in [
+        (RequestContent::CompleteState(masks()), SUBSCRIPTIONS_OF_WORKLOAD),
+        (RequestContent::Logs(logs), LOG_CAMPAIGNS_OF_WORKLOAD),
+    ] {
+        // Nobody provides logs while agent B is away, so no collection would go on.
+        let _provider = cluster.settled_agent("B");
+        let mut accepted = |workload: &str, count: usize| {
+            let mut accepted = 0;
+            for number in 0..count {
+                ask(&mut cluster, agent, &format!("{workload}@{number}"), content.clone());
+                accepted += usize::from(answers(cluster.take(agent)).1.is_empty());
+            }
+            accepted
+        };
+        assert_eq!(accepted("greedy", 2 * share), share);
+        assert_eq!(accepted("modest", share), share);
+    }
+}
