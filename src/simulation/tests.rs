@@ -16,9 +16,9 @@ const FRESH: u64 = 20;
 /// not when they did.
 const FOUND: [u64; 11] = [22362, 22654, 22823, 23561, 23784, 50420, 52498, 57895, 800136, 810084, 3294621808303364555];
 /// Seeds that have found something since then.
-const FOUND_SINCE: [u64; 16] = [
+const FOUND_SINCE: [u64; 18] = [
     70236, 70979, 80475, 86232, 90806, 770985, 800109, 810495, 900272, 900351, 1202390, 1204185, 2008032, 2010618,
-    2013391, 2023933,
+    2013391, 2023933, 2037184, 5000207,
 ];
 /// Events shown of a seed that failed.
 const SHOWN: usize = 200;
