@@ -439,7 +439,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         let found = std::mem::take(&mut self.found);
         let (wanted, later, gone) = self.split_plans(hello, &found);
         let (operations, reports) = self.runtime.hello(wanted, found);
-        self.report(reports);
+        self.report_adopted(reports, &later);
         self.submit(operations);
         self.submit(later);
         let reports = self.runtime.forget_unwanted_conditions(&mut self.store);
@@ -452,6 +452,24 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         // The server may think that we are gone.
         self.report_waiting(self.waiting_untold());
         self.report_all();
+    }
+
+    /// Stores the states of what was taken over. What goes on only until `later` ends it is shown as stopping from the
+    /// start: nothing may start because it still runs.
+    fn report_adopted(&mut self, reports: Vec<WorkloadState>, later: &[Operation]) {
+        let ending: BTreeSet<&InstanceName> = later.iter().filter_map(Operation::old_instance).collect();
+        let (adopted, others): (Vec<_>, Vec<_>) =
+            reports.into_iter().partition(|report| ending.contains(&report.instance));
+        for WorkloadState { instance, state } in adopted {
+            self.store.set_own(&instance, state); // Shown again when the end is taken back.
+        }
+        let known = ending.into_iter().filter(|instance| self.store.get(instance).is_some());
+        let mut stopping: Vec<WorkloadState> = known
+            .map(|instance| WorkloadState::new(instance.clone(), ExecutionState::plain(Phase::StoppingWaitingToStop)))
+            .collect();
+        stopping.iter_mut().for_each(|report| self.runtime.await_gone(report));
+        self.report(stopping);
+        self.report(others);
     }
 
     /// The instances that wait behind their predecessors and were reported by nobody: what counts for the server is
@@ -493,9 +511,14 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     ) -> (Vec<AddedWorkload>, Vec<Operation>, BTreeSet<InstanceName>) {
         let PendingHello { mut said, mut wanted, deleted, gone } = hello;
         let mut later = Vec::new();
-        for (name, deleted) in deleted {
+        for (name, mut deleted) in deleted {
             let before = said.remove(&name).filter(|before| self.runtime.has_already(before, found));
             let Some(before) = before else { continue };
+            if deleted.instance != before.instance && wanted.get(&name) == Some(&before) {
+                continue; // Replaced, and wanted again as it was.
+            }
+            // The newest plan may name an instance that was never started.
+            deleted.instance.clone_from(&before.instance);
             later.push(match wanted.insert(name, before) {
                 Some(new) => Operation::Update(Updated { new, deleted }),
                 None => Operation::Delete(deleted),

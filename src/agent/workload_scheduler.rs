@@ -53,6 +53,16 @@ impl Operation {
             Self::Delete(deleted) => &deleted.instance.workload,
         }
     }
+
+    /// The instance that it ends, as far as the server knows.
+    #[must_use]
+    pub fn old_instance(&self) -> Option<&InstanceName> {
+        match self {
+            Self::Update(updated) | Self::Withhold(updated) => Some(&updated.deleted.instance),
+            Self::Delete(deleted) => Some(&deleted.instance),
+            Self::Create(_) | Self::UpdateDeleteOnly(_) => None,
+        }
+    }
 }
 
 /// An operation that waits. One per workload name.

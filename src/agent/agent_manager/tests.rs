@@ -316,6 +316,85 @@ fn what_a_plan_deletes_before_the_engine_says_what_it_has_is_not_started_in_plac
     }
 }
 
+/// An agent whose engine does not say what it has before `says_what_it_has`, with `running` and a hello of `said`.
+fn silent(running: &[&AddedWorkload], said: &[AddedWorkload]) -> Rig {
+    let (folder, engine, clock) = (tempfile::tempdir().unwrap(), FakeEngine::new(), ManualClock::new());
+    for added in running {
+        engine.add(&added.instance, ExecutionState::plain(Phase::Running));
+    }
+    engine.set_silent(true);
+    let mut agent = SteppedAgent::start(AgentOptions::new(folder.path()), &engine, &clock);
+    agent.hello(said);
+    Rig { agent, engine, clock, folder }
+}
+
+fn deleted(added: &AddedWorkload, waits_for: &[&str]) -> DeletedWorkload {
+    let condition = |name: &&str| ((*name).to_owned(), DeleteCondition::NotPendingNorRunning);
+    DeletedWorkload { instance: added.instance.clone(), dependencies: waits_for.iter().map(condition).collect() }
+}
+
+impl Rig {
+    /// What is done then.
+    fn says_what_it_has(&mut self) -> Vec<String> {
+        self.engine.set_silent(false);
+        self.agent.pass(Duration::from_secs(10));
+        self.engine.take_calls()
+    }
+
+    fn known(&self, added: &AddedWorkload) -> String {
+        let state = self.agent.manager.known_states().find(|(instance, _)| **instance == added.instance);
+        state.map_or_else(|| "unknown".to_owned(), |(_, state)| state.to_string())
+    }
+}
+
+/// Seed 2037184 of the simulation.
+#[test]
+fn nothing_starts_because_of_what_is_taken_over_only_to_be_ended() {
+    let old = workload("w0", |_| {});
+    let new = workload("w0", |workload| workload.runtime_config = "new".into());
+    let user = needing("w5", "w0", AddCondition::Running);
+    for (replaced_by, then) in [(None, vec!["delete w0"]), (Some(new), vec!["delete w0", "create w0", "create w5"])] {
+        let mut rig = silent(&[&old], std::slice::from_ref(&old));
+        rig.foreign("far", Phase::Running);
+        let added = replaced_by.into_iter().chain([user.clone()]).collect();
+        rig.agent.update(WorkloadPlan { added, deleted: vec![deleted(&old, &["far"])] });
+        assert_eq!(rig.says_what_it_has(), ["list"], "{then:?}");
+        assert_eq!((&*rig.known(&old), &*rig.known(&user)), ("Stopping(WaitingToStop)", "Pending(WaitingToStart)"));
+        rig.foreign("far", Phase::Removed);
+        rig.agent.pass(Duration::from_secs(10));
+        assert_eq!(rig.engine.take_calls(), then);
+    }
+}
+
+#[test]
+fn nothing_is_replaced_because_of_what_is_taken_over_only_to_be_ended() {
+    let (net, old) = (workload("net", |_| {}), needing("app", "net", AddCondition::Running));
+    let mut rig = silent(&[&net, &old], &[net.clone(), old.clone()]);
+    rig.foreign("far", Phase::Running);
+    let mut new = old.clone();
+    Arc::make_mut(&mut new.workload).runtime_config = "new".into();
+    new.instance = new.workload.instance_name("app");
+    let deleted = vec![deleted(&old, &[]), deleted(&net, &["far"])];
+    rig.agent.update(WorkloadPlan { added: vec![new.clone()], deleted });
+    assert_eq!(rig.says_what_it_has(), ["list", "delete app"]);
+    assert_eq!((&*rig.known(&net), &*rig.known(&new)), ("Stopping(WaitingToStop)", "Pending(WaitingToStart)"));
+}
+
+#[test]
+fn what_was_replaced_and_is_wanted_again_as_it_runs_never_stops_and_keeps_what_it_depends_on() {
+    let (net, app) = (workload("net", |_| {}), needing("app", "net", AddCondition::Running));
+    let other = workload("app", |workload| workload.runtime_config = "other".into());
+    let mut rig = silent(&[&net, &app], &[net.clone(), app.clone()]);
+    for (old, new) in [(&app, &other), (&other, &app)] {
+        rig.agent.update(WorkloadPlan { added: vec![new.clone()], deleted: vec![deleted(old, &[])] });
+    }
+    rig.agent.update(WorkloadPlan { added: vec![], deleted: vec![deleted(&net, &["app"])] });
+    assert_eq!(rig.says_what_it_has(), ["list"]);
+    assert_eq!((&*rig.known(&net), &*rig.known(&app)), ("Stopping(WaitingToStop)", "Running(Ok)"));
+    let sent = rig.sent();
+    assert!(sent.contains(&"app Removed".to_owned()), "the other one never came: {sent:?}");
+}
+
 /// Seed 800136 of the simulation: the agent woke up each second for a workload that it did not have.
 #[test]
 fn conditions_of_what_was_taken_back_before_the_engine_said_what_it_has_are_not_looked_at_for_ever() {
