@@ -277,7 +277,7 @@ pub fn of_config_within(runtime: &str, config: &str, left: &mut usize) -> Result
     *left = left.saturating_sub(size);
     let unplaced = |message: String| LifecycleError { path: String::new(), message, location: None };
     let document = match read {
-        None => return Err(unplaced("too many and too large runtime configurations to look for the block".to_owned())),
+        None => return Err(unplaced("too many and too large runtime configurations to look for the block; use smaller ones or several updates".to_owned())),
         Some(Ok(document)) => document,
         Some(Err(error)) if config.contains(KEY) => {
             let message = format!("the runtime configuration cannot be read: {}", error.message);
