@@ -363,17 +363,17 @@ pub const MASK_PARTS_MAX: usize = 256;
 pub const MANIFEST_MAX: u64 = MESSAGE_MAX as u64;
 /// What a node of a YAML text counts beside its text, in bytes; about as much as it takes, as the text does, a few times
 /// while it is read.
-pub const YAML_NODE: usize = 64;
+pub const YAML_NODE: usize = 128;
 /// What a line counts for each list and mapping around it, in bytes: it is indented so far when it is written again.
 pub const YAML_INDENT: usize = 2;
 /// Lists and mappings of a YAML text may be nested this deep; its reader takes no more.
 pub const YAML_DEPTH_MAX: usize = 128;
 /// What a runtime configuration, or the Kubernetes manifest in one, may become when its aliases are followed, in bytes:
-/// some 50,000 nodes or 4 MB of text, which is what other implementations receive at most. Its reader takes about four
+/// some 30,000 nodes or 4 MB of text, which is what other implementations receive at most. Its reader takes about four
 /// times as much, so that an agent stays below 50 MB.
 pub const YAML_CONFIG_MAX: usize = FOREIGN_MESSAGE_MAX;
 /// The same for the manifest that a server starts with, so that it stays below 100 MB.
-pub const YAML_MANIFEST_MAX: usize = 16 * 1024 * 1024;
+pub const YAML_MANIFEST_MAX: usize = 20 * 1024 * 1024;
 /// The same for files that `ank` reads: whatever fits into a message.
 pub const YAML_FILE_MAX: usize = MESSAGE_MAX;
 /// What the runtime configurations of one update or start that may have a `lifecycle:` block become together, in bytes.

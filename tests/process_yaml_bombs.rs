@@ -80,7 +80,7 @@ fn the_server_refuses_a_block_that_becomes_gigabytes_within_its_memory() {
     assert_eq!(output.code, 1, "{}", output.stderr);
     assert!(output.stderr.contains("Workload 'web'") && output.stderr.contains(REASON), "{}", output.stderr);
     // What is just allowed is read.
-    let config = format!("image: run\nlifecycle: {{}}\nunknown: [{}]\n", "x, ".repeat(60_000));
+    let config = format!("image: run\nlifecycle: {{}}\nunknown: [{}]\n", "x, ".repeat(30_000));
     let output = set(&cluster, "web", "podman", &config);
     assert_eq!(output.code, 0, "{}", output.stderr);
     let peak = memory_peak_kib(cluster.server().pid());
@@ -109,7 +109,7 @@ fn an_agent_refuses_configurations_that_become_gigabytes_within_its_memory() {
     };
     failed(&cluster);
     // What is just allowed is read, by several control loops at the same time.
-    let allowed = format!("image: run\nunknown: [{}]\ncommandArgs: [{}]", "x, ".repeat(30_000), "x, ".repeat(30_000));
+    let allowed = format!("image: run\nunknown: [{}]\ncommandArgs: [{}]", "x, ".repeat(15_000), "x, ".repeat(15_000));
     for number in 0..4 {
         let output = set(&cluster, &format!("large{number}"), "podman", &allowed);
         assert_eq!(output.code, 0, "{}", output.stderr);

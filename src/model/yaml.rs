@@ -600,7 +600,7 @@ mod tests {
 
     #[test]
     fn aliases_within_the_budget_are_followed() {
-        let many = 1_500;
+        let many = 700;
         let text = format!("a: &a {{k: [1, 2]}}\nb: [{}]\nc: &a x\nd: *a\n", "*a, ".repeat(many));
         let tree = read(&text);
         let Some(Yaml::List(items)) = tree.get("b") else { panic!("{tree:?}") };

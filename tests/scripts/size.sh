@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the release programs and holds their size and idle memory against what the README promises. Fails
+# Builds the release programs and holds their size and idle memory against what docs/performance.md promises. Fails
 # above the promise, with a code of its own. Memory is the proportional set size of an insecure server with one idle agent and an
 # engine without containers. Then counts how often the two are woken in an idle minute; SIZE_SECONDS is another time.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"

@@ -684,7 +684,7 @@ fn a_mount_point_that_adds_options_to_its_mount_is_refused_unless_it_was_stored_
 /// Each of these texts may be read, and takes milliseconds: all of them in one update took ten seconds.
 #[test]
 fn the_texts_that_are_read_for_one_update_are_bounded_together() {
-    let text = format!("image: x, lifecycle: {{}}, unknown: [{}]", "x,".repeat(60_000));
+    let text = format!("image: x, lifecycle: {{}}, unknown: [{}]", "x,".repeat(30_000));
     let state = |count: usize| {
         let line =
             |number: usize| format!("    w{number}: {{agent: A, runtime: podman, runtimeConfig: '{{{text}}}'}}\n");
