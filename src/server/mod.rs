@@ -56,7 +56,7 @@ pub enum ServerEvent {
     Peer(PeerEvent),
     /// The mutating hooks are done with the update that they were asked about.
     Hooks(HookOutcome),
-    /// A request that waits may be served now: a peer has room for answers, or what it waited for is done.
+    /// A peer for which requests wait may have room for answers, or there are more of them.
     Room,
 }
 
@@ -126,7 +126,7 @@ impl ServerStatus {
     }
 }
 
-/// Woken when a request that waits may be served: a peer has room for answers that it had not, for example.
+/// Woken when a request that waits may be served: a peer has room for answers that it had not, or another was served.
 struct RoomWaker(Waker);
 
 impl Default for RoomWaker {

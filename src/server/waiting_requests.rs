@@ -164,7 +164,7 @@ impl ServerLoop {
         self.on_event(super::ServerEvent::Room);
     }
 
-    /// The hooks have answered: carries the update out or refuses it. What waited for that is served next.
+    /// The hooks have answered: carries the update out or refuses it, then serves what waited for that.
     pub(super) fn hooks_done(&mut self, outcome: HookOutcome) {
         let Some((_, key, prepared)) = self.waiting.with_hooks.take() else {
             log::error!("Ignoring an outcome of mutating hooks that nobody waits for.");
@@ -172,7 +172,7 @@ impl ServerLoop {
         };
         let result = self.hooked(prepared, outcome).map(|prepared| self.commit(prepared));
         self.update_done(key, result);
-        self.room.0.wake_by_ref(); // Others have waited for that.
+        while self.serve_waiting() {} // At once, so that no newer update comes before them.
     }
 }
 

@@ -36,7 +36,6 @@ impl Hooked {
 
     fn answer(&mut self, outcome: HookOutcome) {
         self.cluster.server.on_event(ServerEvent::Hooks(outcome));
-        self.cluster.server.serve_all_waiting();
     }
 
     /// An update from a new commander whose plan `hook` changes. Answers added and deleted instances or the error.
