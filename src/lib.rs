@@ -23,7 +23,7 @@
 //! logging.rs               log lines and fatal errors of server and agent                     [any]
 //! program.rs               how server and agent end: exit codes, help                         [main]
 //! folder_lock.rs           a folder that one process at a time may use                        [main]
-//! private_folder.rs        folders and files that nobody but our user may change           [any]
+//! private_folder.rs        folders and files that nobody but our user may change              [any]
 //! vital.rs                 threads without which nothing goes on: turns, nudges           [all of them]
 //! service_manager.rs       systemd is told: ready, status, all threads go on                [notify]
 //! settings.rs              file < environment < flags, PEM texts, TLS decision                [main]
@@ -41,7 +41,7 @@
 //!   complete_state.rs      DesiredState, WorkloadStates, agents; to and from the field tree   -
 //!   node.rs                the field tree                                                     -
 //!   field_path.rs          field masks: read, write, remove                                   -
-//!   mask_tree.rs           many masks as one tree                                           -
+//!   mask_tree.rs           many masks as one tree                                             -
 //!   messages.rs            what programs say to each other, after the wire was checked        -
 //!   log_entries.rs         log lines cut to a size that every peer takes                      -
 //!   version.rs             the version rule of the hello                                      -

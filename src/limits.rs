@@ -193,12 +193,18 @@ pub const MASKS_PARTS_MAX: usize = 250_000;
 /// Parts of all paths that one event may tell as changed: a dozen fields of each of 5,000 workloads. The paths to many
 /// fields of a deep config take far more memory than the update that changes them.
 pub const CHANGES_PARTS_MAX: usize = 250_000;
+/// Keys that are looked up to compare what one event tells with the masks of one subscription, or with those of all
+/// subscriptions of one workload; each takes some ten nanoseconds while everybody waits.
+pub const EVENT_STEPS_MAX: usize = 4_000_000;
+/// What each part of a path counts that masks find below a new or removed field: a copy of it is made.
+pub const EVENT_PART_STEPS: usize = 8;
+const _: () = assert!(CHANGES_PARTS_MAX * EVENT_PART_STEPS <= EVENT_STEPS_MAX / 2);
 /// Places in the rules of a workload that one of its requests may be compared with. A dozen masks for each of 5,000
 /// workloads need half a million; each takes some ten nanoseconds while the other workloads of the agent wait.
 pub const AUTHORIZER_STEPS_MAX: usize = 2_000_000;
 /// Masks of one read or subscription that may lead to the same field, because one has a wildcard where the other has a
 /// key. Each of them costs again for each field, and all others wait; people write two or three.
-pub const MASKS_OVERLAP_MAX: usize = 64;
+pub const MASKS_OVERLAP_MAX: usize = 16;
 /// States of instances that an agent should not have, in bytes of their names and [`STRAY_STATE_ENTRY`] each: a few
 /// thousand. More can only be a mistake or an attack.
 pub const STRAY_STATES_BYTES: usize = 1024 * 1024;
@@ -376,9 +382,9 @@ pub const YAML_CONFIG_MAX: usize = FOREIGN_MESSAGE_MAX;
 pub const YAML_MANIFEST_MAX: usize = 20 * 1024 * 1024;
 /// The same for files that `ank` reads: whatever fits into a message.
 pub const YAML_FILE_MAX: usize = MESSAGE_MAX;
-/// What the runtime configurations of one update or start that may have a `lifecycle:` block become together, in bytes.
-/// They are read one after the other, about 10 ns for each byte, and everybody waits.
-pub const LIFECYCLE_TEXTS_MAX: usize = 64 * 1024 * 1024;
+/// What the runtime configurations of one update or start that may have a `lifecycle:` block become together, in bytes: some
+/// 20,000 with forty nodes each. They are read one after the other, about 5 ns for each byte, and everybody waits.
+pub const LIFECYCLE_TEXTS_MAX: usize = 128 * 1024 * 1024;
 /// A YAML text that becomes this many bytes is read while no other such text is. Most are much smaller.
 pub const YAML_ALONE_FROM: usize = 256 * 1024;
 /// Workloads of a dependency cycle that a refusal names; the first and the last ones of more say as much.

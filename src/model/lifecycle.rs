@@ -247,6 +247,10 @@ const RESTART_KEYS: [&str; 4] = ["backoffMs", "backoffMaxMs", "maxRestarts", "wi
 const NOTIFY_READY_KEYS: [&str; 2] = ["deadlineMs", "onDeadline"];
 const NOTIFY_ALIVE_KEYS: [&str; 2] = ["timeoutMs", "action"];
 
+/// What is said when there is too much to read.
+const TOO_MANY_TEXTS: &str = "too many and too large runtime configurations to look for the block; use smaller ones or \
+                              several updates";
+
 /// Runtimes that know the block.
 const RUNTIMES: [&str; 3] = ["podman", "podman-kube", "containerd"];
 
@@ -277,7 +281,7 @@ pub fn of_config_within(runtime: &str, config: &str, left: &mut usize) -> Result
     *left = left.saturating_sub(size);
     let unplaced = |message: String| LifecycleError { path: String::new(), message, location: None };
     let document = match read {
-        None => return Err(unplaced("too many and too large runtime configurations to look for the block".to_owned())),
+        None => return Err(unplaced(TOO_MANY_TEXTS.to_owned())),
         Some(Ok(document)) => document,
         Some(Err(error)) if config.contains(KEY) => {
             let message = format!("the runtime configuration cannot be read: {}", error.message);

@@ -13,9 +13,10 @@ use super::{ContainerId, ListedContainer};
 use crate::logging::may_log;
 use crate::model::names::InstanceName;
 use crate::model::workload::Workload;
-use std::fs::{self, DirBuilder, OpenOptions};
+use crate::private_folder::PrivateFolder;
+use rustix::fs::Mode;
+use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// Name of the file in the folder of an instance.
@@ -56,8 +57,7 @@ impl ContainerRecords {
 
 /// Only we read and write it.
 fn write(folder: &Path, id: &ContainerId) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(folder.join(FILE))?;
+    let mut file = PrivateFolder::open(folder)?.write_anew(Path::new(FILE), Mode::RUSR | Mode::WUSR)?;
     file.write_all(id.0.as_bytes())
 }
 

@@ -5,8 +5,8 @@
 use super::RequestKey;
 use super::update::StateChange;
 use crate::limits::{
-    CHANGES_PARTS_MAX, LASTING_REQUESTS_BYTES, LASTING_REQUESTS_OF_WORKLOAD_BYTES, SUBSCRIPTIONS_OF_WORKLOAD,
-    SUBSCRIPTIONS_PER_PEER_MAX,
+    CHANGES_PARTS_MAX, EVENT_PART_STEPS, EVENT_STEPS_MAX, LASTING_REQUESTS_BYTES, LASTING_REQUESTS_OF_WORKLOAD_BYTES,
+    SUBSCRIPTIONS_OF_WORKLOAD, SUBSCRIPTIONS_PER_PEER_MAX,
 };
 use crate::model::complete_state::{
     AgentAttributes, DesiredState, Rendering, WorkloadStates, agent_node, config_node, execution_state_node,
@@ -135,16 +135,39 @@ impl Subscriptions {
         self.by_request.is_empty()
     }
 
-    /// The requests that `changes` concern, each with the paths that it is to be told.
+    /// The requests of all subscriptions.
     #[must_use]
-    pub fn concerned(&self, changes: &Changes) -> Vec<(RequestKey, Altered)> {
-        if changes.is_empty() {
-            return Vec::new();
-        }
-        let matches = self.by_request.iter().map(|(key, one)| (key.clone(), changes.matching(one.masks.as_ref())));
-        matches.filter(|(_, altered)| !altered.is_empty()).collect()
+    pub fn keys(&self) -> Vec<RequestKey> {
+        self.by_request.keys().cloned().collect()
+    }
+
+    /// The paths that the subscription of `key` is to be told of `changes`. `budget` is that of these changes.
+    ///
+    /// # Errors
+    /// [`TooManyFields`].
+    pub fn altered(
+        &self,
+        key: &RequestKey,
+        changes: &Changes,
+        budget: &mut EventBudget,
+    ) -> Result<Altered, TooManyFields> {
+        let Some(Subscription { masks, owner }) = self.by_request.get(key) else { return Ok(Altered::default()) };
+        let workload = owner.as_ref().and_then(|_| key.workload());
+        let whose = (key.peer, workload.unwrap_or(&key.id).to_owned());
+        changes.matching(masks.as_ref(), budget.left.entry(whose).or_insert(EVENT_STEPS_MAX)).ok_or(TooManyFields)
     }
 }
+
+/// What may still be compared with one change: of a workload for all its subscriptions together, of others for each.
+#[derive(Debug, Default)]
+pub struct EventBudget {
+    left: BTreeMap<(PeerId, String), usize>,
+}
+
+/// So much changed that telling each path of it would keep everybody waiting.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("Too many fields changed at once; the event subscription ends, subscribe again")]
+pub struct TooManyFields;
 
 /// Paths that one subscriber is told, sorted and each once.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -155,7 +178,9 @@ pub struct Altered {
 }
 
 impl Altered {
-    fn is_empty(&self) -> bool {
+    /// Whether it is nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.added.is_empty() && self.updated.is_empty() && self.removed.is_empty()
     }
 
@@ -335,27 +360,38 @@ impl Changes {
 
     // -------------------------------------------------------------- matching
 
-    /// What a subscriber with `masks` is told. Each changed path is compared with all of them at once.
-    fn matching(&self, masks: Option<&MaskTree>) -> Altered {
+    /// What a subscriber with `masks` is told, which takes from the steps that are `left`; `None` when it takes more. Each
+    /// changed path is compared with all of them at once.
+    fn matching(&self, masks: Option<&MaskTree>, left: &mut usize) -> Option<Altered> {
         let mut altered = Altered::default();
         let Some(masks) = masks else {
             altered.added.extend(self.added.iter().map(|(path, _)| path.clone()));
             altered.removed.extend(self.removed.iter().map(|(path, _)| path.clone()));
             altered.updated.extend(self.updated.iter().cloned());
-            return altered;
+            return Some(altered);
         };
         for (found, changes) in [(&mut altered.added, &self.added), (&mut altered.removed, &self.removed)] {
             for (path, tree) in changes {
-                let (is_wanted, below) = follow(masks, path);
+                let (is_wanted, below) = follow(masks, path, left)?;
                 if is_wanted {
                     found.insert(path.clone());
                 }
-                collect_below(tree, &below, &mut path.clone(), found);
+                collect_below(tree, &below, &mut path.clone(), found, left)?;
             }
         }
-        altered.updated.extend(self.updated.iter().filter(|path| follow(masks, path).0).cloned());
-        altered
+        for path in &self.updated {
+            if follow(masks, path, left)?.0 {
+                altered.updated.insert(path.clone());
+            }
+        }
+        Some(altered)
     }
+}
+
+/// Takes `steps` from those that are `left`; `None` when there are not so many.
+fn take(left: &mut usize, steps: usize) -> Option<()> {
+    *left = left.checked_sub(steps)?;
+    Some(())
 }
 
 /// The trees of one workload's changed instances before and now; `None` when there was or is no state.
@@ -380,26 +416,39 @@ fn current(states: &WorkloadStates, agent: &Name, workload: &Name, id: &Name) ->
 }
 
 /// Whether a mask ends on the way to the node at `path` or there, and where the others go on below it.
-fn follow<'m>(masks: &'m MaskTree, path: &Path) -> (bool, Wanted<'m>) {
-    path.iter().fold((false, masks.wanted()), |(is_wanted, wanted), key| {
+fn follow<'m>(masks: &'m MaskTree, path: &Path, left: &mut usize) -> Option<(bool, Wanted<'m>)> {
+    path.iter().try_fold((false, masks.wanted()), |(is_wanted, wanted), key| {
+        take(left, 1 + wanted.count())?;
         let wanted = wanted.on(key);
-        (is_wanted || wanted.is_whole(), wanted)
+        Some((is_wanted || wanted.is_whole(), wanted))
     })
 }
 
 /// The concrete paths that masks lead to below an added or removed node.
-fn collect_below(node: &Node, wanted: &Wanted<'_>, path: &mut Path, found: &mut BTreeSet<Path>) {
-    let Node::Map(entries) = node else { return };
+fn collect_below(
+    node: &Node,
+    wanted: &Wanted<'_>,
+    path: &mut Path,
+    found: &mut BTreeSet<Path>,
+    left: &mut usize,
+) -> Option<()> {
+    let Node::Map(entries) = node else { return Some(()) };
+    if wanted.is_nothing() {
+        return Some(());
+    }
     for (key, child) in entries {
+        take(left, 1 + wanted.count())?;
         let below = wanted.on(key);
         if below.is_nothing() {
             continue;
         }
         path.push(key.clone());
         if below.is_whole() {
+            take(left, EVENT_PART_STEPS * path.len())?;
             found.insert(path.clone());
         }
-        collect_below(child, &below, path, found);
+        collect_below(child, &below, path, found, left)?;
         path.pop();
     }
+    Some(())
 }

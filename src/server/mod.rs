@@ -56,7 +56,7 @@ pub enum ServerEvent {
     Peer(PeerEvent),
     /// The mutating hooks are done with the update that they were asked about.
     Hooks(HookOutcome),
-    /// A peer for which requests wait may have room for answers.
+    /// A peer for which requests wait may have room for answers, or there are more of them.
     Room,
 }
 
@@ -126,7 +126,7 @@ impl ServerStatus {
     }
 }
 
-/// Woken when a peer has room for answers that it had not.
+/// Woken when a request that waits may be served: a peer has room for answers that it had not, or another was served.
 struct RoomWaker(Waker);
 
 impl Default for RoomWaker {
@@ -286,7 +286,7 @@ impl ServerLoop {
             }
             ServerEvent::Peer(PeerEvent::Closed { peer }) => self.peer_gone(peer),
             ServerEvent::Hooks(outcome) => self.hooks_done(outcome),
-            ServerEvent::Room => self.serve_waiting(),
+            ServerEvent::Room => _ = self.serve_waiting(),
         }
         // Telling others that a peer is gone may fail for the next one; each can fail once only.
         while let Some(peer) = self.failed.pop() {

@@ -3,7 +3,7 @@
 //! Thread: `server`; part of [`ServerLoop`].
 
 use super::dependencies::{find_cycle, with_delete_conditions};
-use super::events::Changes;
+use super::events::{Changes, EventBudget, TooManyFields};
 use super::mutating_hooks::HookOutcome;
 use super::plan::{Difference, per_agent};
 use super::requester::{Denied, Requester};
@@ -295,11 +295,25 @@ impl ServerLoop {
     pub(super) fn publish(&mut self, changes: &Changes) {
         if changes.are_too_many() {
             for key in self.subscriptions.take_all() {
-                self.refuse(&key, "Too many fields changed at once; the event subscription ends, subscribe again");
+                self.refuse(&key, &TooManyFields.to_string());
             }
             return;
         }
-        for (key, altered) in self.subscriptions.concerned(changes) {
+        if changes.is_empty() {
+            return;
+        }
+        let mut budget = EventBudget::default();
+        // One after the other: what all of them are told could fill the memory.
+        for key in self.subscriptions.keys() {
+            let altered = match self.subscriptions.altered(&key, changes, &mut budget) {
+                Ok(altered) if altered.is_empty() => continue,
+                Ok(altered) => altered,
+                Err(error) => {
+                    self.subscriptions.remove(&key);
+                    self.refuse(&key, &error.to_string());
+                    continue;
+                }
+            };
             let busy = |peer: &Peer| peer.class == PeerClass::Agent && !peer.outbox.is_half_empty();
             if self.peers.get(&key.peer).is_some_and(busy) {
                 self.subscriptions.remove(&key);

@@ -57,7 +57,7 @@ pub enum RenderError {
 
 /// What is said when no steps are left.
 const TOO_MANY_STEPS: &str = "the templates of this update or start take too many steps (about a microsecond each); \
-    use shorter lists, texts and templates, or fewer loops inside of each other";
+    use shorter lists, texts and templates, fewer loops inside of each other, or several updates";
 
 /// Renders workloads.
 pub struct Templates {

@@ -146,14 +146,22 @@ impl ServerLoop {
         self.peers.get(&peer).is_none_or(|peer| peer.outbox.has_room_for_answer(&self.room.0))
     }
 
-    /// Serves what waits, as far as it has to wait no more.
-    pub(super) fn serve_waiting(&mut self) {
-        loop {
-            let Self { waiting, peers, room, .. } = self;
-            let has_room = |peer| peers.get(&peer).is_none_or(|peer| peer.outbox.has_room_for_answer(&room.0));
-            let Some((requester, key, content)) = waiting.next(has_room) else { return };
-            self.serve_late(requester, key, content);
-        }
+    /// Serves the next request that has to wait no more, and comes back for others: each may take its time, and what
+    /// else happens gets its turn in between. Returns whether there was one.
+    pub(super) fn serve_waiting(&mut self) -> bool {
+        let Self { waiting, peers, room, .. } = self;
+        let has_room = |peer| peers.get(&peer).is_none_or(|peer| peer.outbox.has_room_for_answer(&room.0));
+        let Some((requester, key, content)) = waiting.next(has_room) else { return false };
+        self.serve_late(requester, key, content);
+        self.room.0.wake_by_ref();
+        true
+    }
+
+    /// Serves all that waits as far as it has to wait no more, as the loop does when nothing else happens.
+    #[cfg(test)]
+    pub fn serve_all_waiting(&mut self) {
+        while self.serve_waiting() {}
+        self.on_event(super::ServerEvent::Room);
     }
 
     /// The hooks have answered: carries the update out or refuses it, then serves what waited for that.
@@ -164,7 +172,7 @@ impl ServerLoop {
         };
         let result = self.hooked(prepared, outcome).map(|prepared| self.commit(prepared));
         self.update_done(key, result);
-        self.serve_waiting();
+        while self.serve_waiting() {} // At once, so that no newer update comes before them.
     }
 }
 

@@ -439,7 +439,7 @@ impl Cluster {
     fn tell_server(&mut self, event: PeerEvent) {
         if let Some(server) = &mut self.server {
             server.on_event(ServerEvent::Peer(event));
-            server.on_event(ServerEvent::Room);
+            server.serve_all_waiting();
             self.wishes.forget_gone(server);
             self.network.server_spoke();
         }

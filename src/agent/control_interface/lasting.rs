@@ -6,7 +6,7 @@
 
 use crate::limits::{CONTROL_LASTING, CONTROL_LASTING_BYTES};
 use crate::model::messages::{RequestContent, Response, ResponseContent};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The kinds of such requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,7 +62,10 @@ impl Says {
         match &response.content {
             ResponseContent::CompleteState { altered: None, .. } => Self::Begins(Lasting::Events, 0),
             ResponseContent::CompleteState { altered: Some(_), .. } => Self::Part(Lasting::Events),
-            ResponseContent::LogsAccepted(instances) => Self::Begins(Lasting::Logs, instances.len()),
+            // Who names a workload twice gets its lines and their end once.
+            ResponseContent::LogsAccepted(instances) => {
+                Self::Begins(Lasting::Logs, instances.iter().collect::<BTreeSet<_>>().len())
+            }
             ResponseContent::LogEntries(_) => Self::Part(Lasting::Logs),
             ResponseContent::LogsStop(_) => Self::Stops,
             ResponseContent::LogsCancelAccepted => Self::Cancelled(Lasting::Logs),

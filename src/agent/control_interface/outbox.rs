@@ -430,15 +430,16 @@ mod tests {
     fn what_one_workload_follows_is_bounded_and_what_ends_makes_room() {
         let mut outbox = Outbox::default();
         let logs = RequestContent::Logs(LogsRequest::default());
-        let instance = || InstanceName::with_id("w", "1", "A");
+        let instance = |name: &str| InstanceName::with_id(name, "1", "A");
         let said = |id: &str, content| Response { id: id.to_owned(), content };
         for number in 0..2 * CONTROL_LASTING {
             let id = number.to_string();
             outbox.ask(&id, &logs).unwrap();
-            put(&mut outbox, said(&id, ResponseContent::LogsAccepted(vec![instance(), instance()])));
-            put(&mut outbox, said(&id, ResponseContent::LogsStop(instance())));
+            let accepted = ["w", "v", "w"].map(instance).to_vec(); // One that is named twice ends once.
+            put(&mut outbox, said(&id, ResponseContent::LogsAccepted(accepted)));
+            put(&mut outbox, said(&id, ResponseContent::LogsStop(instance("w"))));
             put(&mut outbox, lines(&id, 1));
-            put(&mut outbox, said(&id, ResponseContent::LogsStop(instance())));
+            put(&mut outbox, said(&id, ResponseContent::LogsStop(instance("v"))));
             outbox.ask(&id, &logs).unwrap();
             put(&mut outbox, said(&id, ResponseContent::LogsAccepted(vec![])));
             outbox.ask(&id, &subscription()).unwrap();

@@ -21,6 +21,25 @@ fn texts(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
     entries.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect()
 }
 
+/// A startup manifest has a budget; what large clusters start with stays within it.
+#[test]
+fn a_manifest_of_thousands_of_workloads_is_read() {
+    const FEW: &str = "restartPolicy: ALWAYS\ntags: {owner: team}\n";
+    const MANY: &str = "restartPolicy: ALWAYS\ntags: {owner: team, kind: service}\nconfigs: {c: common}\n\
+                        files: [{mountPoint: /etc/x.conf, data: x}]\ncontrolInterfaceAccess: {allowRules: \
+                        [{type: StateRule, operation: Read, filterMasks: [workloadStates, desiredState]}]}\n";
+    for (count, fields) in [(7_500, FEW), (2_500, MANY)] {
+        let lines: String = fields.lines().map(|line| format!("    {line}\n")).collect();
+        let one = |number: usize| {
+            let config = format!("\"image: i\\ncommandOptions: [--publish={number}:80, --env=NUMBER={number}]\"");
+            format!("  w{number}:\n    agent: A\n    runtime: podman\n    runtimeConfig: {config}\n{lines}")
+        };
+        let workloads: String = (0..count).map(one).collect();
+        let text = format!("apiVersion: v1\nconfigs: {{common: text}}\nworkloads:\n{workloads}");
+        assert_eq!(read(&text).unwrap().workloads.len(), count);
+    }
+}
+
 /// A dashboard that many have uses such a manifest, and other implementations take it.
 #[test]
 fn in_v0_1_a_mapping_or_list_that_is_left_empty_has_no_entries() {

@@ -111,7 +111,7 @@ impl Counter {
         let budget = self.budget;
         Err(refused(format!(
             "the YAML text becomes more than {budget} bytes when its aliases are followed (each node counts \
-             {YAML_NODE} bytes beside its text); use fewer aliases or a smaller text"
+             {YAML_NODE} bytes beside its text); use fewer aliases or several smaller texts"
         )))
     }
 }

@@ -5,6 +5,9 @@ use crate::limits::{
     LOG_CAMPAIGNS_OF_WORKLOAD, PEER_OUTBOX_BYTES, REQUESTS_WAITING_OF_WORKLOAD, SUBSCRIPTIONS_OF_WORKLOAD,
 };
 use crate::model::messages::LogsRequest;
+use crate::server::{RoomWaker, WakeLoop};
+use std::sync::Arc;
+use std::task::Waker;
 
 const RULES: &str = "{allowRules: [{type: StateRule, operation: ReadWrite, filterMasks: ['*']}, \
                      {type: LogRule, workloadNames: ['*']}]}";
@@ -67,6 +70,29 @@ fn no_answer_is_built_before_the_one_before_it_is_taken_and_the_excess_of_a_work
     expected.insert(1, "modest@x".to_owned()); // Who asks once does not wait for all that another asks.
     assert_eq!(late, expected);
     assert!(cluster.server.waiting.is_empty() && !cluster.is_closed(agent));
+}
+
+#[test]
+fn what_waited_is_served_one_request_in_a_turn() {
+    let mut cluster = cluster();
+    let (wake, woken) = crossbeam_channel::bounded(1);
+    cluster.server.room = RoomWaker(Waker::from(Arc::new(WakeLoop(wake))));
+    let agent = cluster.settled_agent("A");
+    ask(&mut cluster, agent, "greedy@large", read(false)); // Its answer takes all the room.
+    let asked = ["modest@1", "modest@2", "greedy@3", "modest@4"];
+    for id in asked {
+        let masks = vec!["desiredState.workloads.w1.agent".to_owned()];
+        ask(&mut cluster, agent, id, RequestContent::CompleteState(ReadState { masks, subscribe: false }));
+    }
+    assert_eq!(answers(cluster.take(agent)).0, ["greedy@large"]);
+    let mut turns = Vec::new();
+    while woken.try_recv().is_ok() && turns.len() <= 2 * asked.len() {
+        cluster.server.on_event(ServerEvent::Room);
+        turns.push(answers(cluster.take(agent)).0);
+    }
+    let served: Vec<String> = turns.concat();
+    assert!(turns.iter().all(|turn| turn.len() <= 1) && turns.len() == asked.len() + 1, "{turns:?}");
+    assert_eq!(served, ["modest@1", "greedy@3", "modest@2", "modest@4"]);
 }
 
 #[test]

@@ -138,3 +138,39 @@ fn an_update_of_very_many_deep_fields_ends_subscriptions_and_not_the_server() {
     assert!(text.contains("subscribe again"), "{text}");
     assert!(cluster.server.subscriptions.is_empty());
 }
+
+/// One new field brings all that is below it, and masks may lead to each of these fields.
+#[test]
+fn masks_to_each_of_very_many_new_fields_end_their_subscription_and_no_other() {
+    let state = |leaves: usize| {
+        let wide = Node::map((0..leaves).map(|number| (format!("k{number}"), Node::text("v"))));
+        let deep = (0..30).fold(wide, |below, _| Node::map([("a", below)]));
+        Node::map([("desiredState", Node::map([("configs", Node::map([("c", deep)]))]))])
+    };
+    let each = format!("desiredState.configs.c{}.*", ".a".repeat(30));
+    for (leaves, told) in [(1_000, Some(1_000)), (40_000, None)] {
+        let mut cluster = Cluster::default();
+        let (greedy, _) = ask(&mut cluster, std::slice::from_ref(&each), true);
+        let (modest, _) = ask(&mut cluster, &["desiredState.configs".to_owned()], true);
+        let new_state = Some(Ok(state(leaves)));
+        let update = UpdateState { new_state, masks: vec!["desiredState.configs".to_owned()] };
+        let peer = cluster.commander();
+        let mut answer = None;
+        let work = lookups(|| answer = Some(cluster.ask(peer, RequestContent::UpdateState(update))));
+        assert!(matches!(answer, Some(ResponseContent::UpdateStateSuccess { .. })), "{answer:?}");
+        assert!(work < LOOKUPS_MAX, "{work}");
+        let event = |peer: PeerId| match cluster.take(peer).pop() {
+            Some(FromServer::Response(Response { content, .. })) => content,
+            other => panic!("{other:?}"),
+        };
+        match (event(greedy), told) {
+            (ResponseContent::CompleteState { altered: Some(altered), .. }, Some(told)) => {
+                assert_eq!(altered.added.len(), told);
+            }
+            (ResponseContent::Error(text), None) => assert!(text.contains("subscribe again"), "{text}"),
+            (other, _) => panic!("{leaves}: {other:?}"),
+        }
+        assert!(matches!(event(modest), ResponseContent::CompleteState { altered: Some(_), .. }), "{leaves}");
+        assert_eq!(cluster.server.subscriptions.by_peer().len(), if told.is_some() { 2 } else { 1 });
+    }
+}

@@ -692,7 +692,7 @@ fn the_texts_that_are_read_for_one_update_are_bounded_together() {
         format!("desiredState:\n  apiVersion: v1\n  workloads:\n{lines}")
     };
     let mut cluster = Cluster::default();
-    let error = cluster.update(&state(20), &[]).unwrap_err();
+    let error = cluster.update(&state(40), &[]).unwrap_err();
     assert!(error.contains("too many and too large runtime configurations"), "{error}");
     cluster.update(&state(5), &[]).unwrap();
 }
