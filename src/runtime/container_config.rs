@@ -205,12 +205,12 @@ mod tests {
         for (text, reason) in [
             ("commandArgs: []", "missing field `image`"),
             ("image: a\nimage: b", "duplicate field `image`"),
-            ("image: a\ncommandArgs: x", "invalid type: string \"x\", expected a sequence"),
+            ("image: a\ncommandArgs: x", "invalid type: string \"***\", expected a sequence"),
             ("image: a\ncommandArgs: [{a: b}]", "invalid type: map, expected a string"),
             ("image: [a]", "invalid type: sequence, expected a string"),
             ("image: a\n---\nimage: b", "more than one document"),
             ("", "missing field `image`"),
-            ("just text", "invalid type: string \"just text\", expected a mapping with the key 'image'"),
+            ("just text", "invalid type: string \"***\", expected a mapping with the key 'image'"),
             ("image: 'a", "while scanning a quoted scalar"),
         ] {
             match parse(text) {

@@ -78,13 +78,10 @@ fn name_length(option: &str, is_value_of_secret: bool) -> Option<usize> {
 /// What may be shown of the reader's complaint about a configuration, which may quote a text from there.
 #[must_use]
 pub fn masked_complaint(text: &str) -> String {
-    let quoted = text.split_once("string \"").and_then(|(before, rest)| Some((before, rest.rsplit_once("\", ")?)));
+    let quoted = text.split_once("string \"").and_then(|(before, rest)| Some((before, rest.rsplit_once("\", ")?.1)));
     match quoted {
-        Some((before, (quoted, after))) if quoted.contains('=') => {
-            let name = quoted.split('=').next().unwrap_or_default();
-            format!("{before}string \"{name}={MASK}\", {after}")
-        }
-        _ => text.to_owned(),
+        Some((before, after)) => format!("{before}string \"{MASK}\", {after}"),
+        None => text.to_owned(),
     }
 }
 
@@ -126,12 +123,15 @@ mod tests {
     #[test]
     fn a_complaint_about_a_text_shows_no_value() {
         for (text, shown) in [
-            ("invalid type: string \"--env A=b\", expected x", "invalid type: string \"--env A=***\", expected x"),
+            ("invalid type: string \"--env A=b\", expected x", "invalid type: string \"***\", expected x"),
             (
                 "a: invalid type: string \"A=\\\", b\", expected x at 1",
-                "a: invalid type: string \"A=***\", expected x at 1",
+                "a: invalid type: string \"***\", expected x at 1",
             ),
-            ("invalid type: string \"x\", expected a sequence", "invalid type: string \"x\", expected a sequence"),
+            (
+                "invalid type: string \"--secret x\", expected a sequence",
+                "invalid type: string \"***\", expected a sequence",
+            ),
             ("missing field `image`", "missing field `image`"),
         ] {
             assert_eq!(masked_complaint(text), shown);
