@@ -549,7 +549,6 @@ impl ServerLoop {
             if state.phase == Phase::Removed {
                 self.stopping.forget(instance);
                 self.waiting_deletes.forget(instance);
-                self.rights.forget_gone(instance, &self.states);
             }
         }
         if !self.subscriptions.is_empty() {
@@ -558,6 +557,7 @@ impl ServerLoop {
             self.publish(&changes);
         }
         for removed in states.iter().filter(|state| state.state.phase == Phase::Removed) {
+            self.rights.forget_gone(&removed.instance, &self.states); // Another instance may have come back with it.
             self.subscriptions.remove_owner(&removed.instance);
             self.end_logs_of_instance(&removed.instance);
         }

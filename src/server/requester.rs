@@ -155,7 +155,7 @@ impl ServerLoop {
         self.asking(agent, workload).map(|asking| asking.instance.clone())
     }
 
-    /// A workload was updated or deleted: subscriptions that it may not have any more end, and it is told why.
+    /// A workload was added, updated or deleted: subscriptions that it may not have any more end, and it is told why.
     pub(super) fn end_denied_subscriptions(&mut self, InstanceName { workload, agent, .. }: &InstanceName) {
         let Some(peer) = self.agents.get(agent).map(|agent| agent.peer) else { return };
         let check = |masks: Option<&MaskTree>| {

@@ -531,8 +531,9 @@ impl ServerLoop {
         let (stopping, dependents) = (&mut self.stopping, &self.dependents);
         let deleted = with_delete_conditions(difference.deleted, &self.effective, dependents, stopping, &self.states);
         let old_states = self.replace_effective(&difference.added, &deleted, &mut changes);
-        for instance in &accepted.deleted {
-            self.end_logs_of_workload(instance);
+        accepted.deleted.iter().for_each(|instance| self.end_logs_of_workload(instance));
+        // One that comes back to an agent follows there what it did, until the older instance has stopped.
+        for instance in accepted.deleted.iter().chain(&accepted.added) {
             self.end_denied_subscriptions(instance);
         }
         let (finished, for_agents) = self.split_finished(deleted);

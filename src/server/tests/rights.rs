@@ -159,6 +159,23 @@ fn a_workload_that_is_still_being_stopped_asks_by_its_last_rules_until_it_is_gon
     }
 }
 
+/// Seed 3002773 of the simulation.
+#[test]
+fn a_report_that_ends_one_instance_and_brings_back_another_one_leaves_its_last_rules() {
+    let mut cluster = Cluster::with_manifest(&manifest(&[workload("w", "A", "x", ALL)]));
+    let agent = cluster.settled_agent("A");
+    let (old, new) = (instance("w", "x", "A"), instance("w", "y", "A"));
+    cluster.report(agent, &[(&old, Phase::Running)]);
+    cluster.update(&state_of("w", "A", "y", ALL), &["desiredState.workloads.w"]).unwrap();
+    cluster.update(NOTHING, &["desiredState.workloads.w"]).unwrap();
+    cluster.report(agent, &[(&old, Phase::Removed)]);
+    cluster.report(agent, &[(&new, Phase::Removed), (&old, Phase::StoppingRequestedAtRuntime)]);
+    assert!(cluster.may_read(agent, "w@1"));
+    cluster.report(agent, &[(&old, Phase::Removed)]);
+    assert!(!cluster.may_read(agent, "w@1"));
+    assert_eq!(cluster.server.rights.ending(), 0);
+}
+
 #[test]
 fn rules_count_from_the_update_on_and_on_the_new_agent() {
     let mut cluster = Cluster::with_manifest(&manifest(&[workload("w", "A", "x", READ_AGENTS)]));
@@ -248,6 +265,22 @@ fn an_update_that_takes_the_right_away_ends_subscriptions_at_once_and_says_so() 
         assert!(said.is_none_or(|(id, text)| id == "w@events" && text.starts_with(DENIED) && text.ends_with("ends")));
         assert_eq!(is_told(&mut cluster, agent, "w@events"), !ended, "{rules} {config}");
         assert!(is_told(&mut cluster, agent, "v@events"));
+    }
+}
+
+/// Seed 3005533 of the simulation.
+#[test]
+fn a_workload_that_comes_back_to_its_agent_without_the_right_follows_nothing_any_more() {
+    for (rules, ended) in [("", true), (READ_AGENTS, false)] {
+        let mut cluster = Cluster::with_manifest(&manifest(&[workload("w", "A", "x", READ_AGENTS)]));
+        let agent = cluster.settled_agent("A");
+        cluster.settled_agent("B");
+        cluster.report(agent, &[(&instance("w", "x", "A"), Phase::Running)]);
+        assert_eq!(cluster.denial(agent, "w@events", read("agents", true)), None);
+        cluster.update(&state_of("w", "B", "x", rules), &["desiredState.workloads.w"]).unwrap();
+        assert!(is_told(&mut cluster, agent, "w@events"), "it has not stopped there");
+        cluster.update(&state_of("w", "A", "y", rules), &["desiredState.workloads.w"]).unwrap();
+        assert_eq!(is_told(&mut cluster, agent, "w@events"), !ended, "{rules}");
     }
 }
 
