@@ -557,9 +557,7 @@ impl ServerLoop {
             self.publish(&changes);
         }
         for removed in states.iter().filter(|state| state.state.phase == Phase::Removed) {
-            self.rights.forget_gone(&removed.instance, &self.states); // Another instance may have come back with it.
-            self.subscriptions.remove_owner(&removed.instance);
-            self.end_logs_of_instance(&removed.instance);
+            self.end_requests_of_gone(&removed.instance); // Another one may have come with the same report.
         }
         self.broadcast_states(&states, Some(id));
         self.tell_unknown_deletes_again(&states);

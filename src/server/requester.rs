@@ -155,6 +155,18 @@ impl ServerLoop {
         self.asking(agent, workload).map(|asking| asking.instance.clone())
     }
 
+    /// An instance has no state any more: what it asked for ends. When its agent has nothing of the workload any more, so
+    /// does all that was asked in its name: it belongs to the last instance that was wanted, which may have gone first.
+    pub(super) fn end_requests_of_gone(&mut self, gone: &InstanceName) {
+        self.rights.forget_gone(gone, &self.states);
+        self.subscriptions.remove_owner(gone);
+        self.end_logs_of_instance(gone);
+        if self.asking(&gone.agent, &gone.workload).is_none() {
+            self.end_denied_subscriptions(gone);
+            self.end_logs_of_workload(gone);
+        }
+    }
+
     /// A workload was added, updated or deleted: subscriptions that it may not have any more end, and it is told why.
     pub(super) fn end_denied_subscriptions(&mut self, InstanceName { workload, agent, .. }: &InstanceName) {
         let Some(peer) = self.agents.get(agent).map(|agent| agent.peer) else { return };

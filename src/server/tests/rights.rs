@@ -311,6 +311,26 @@ fn a_subscription_and_a_collection_of_logs_end_with_the_instance_that_asked() {
     assert!(cluster.server.subscriptions.is_empty() && cluster.server.log_campaigns.is_empty());
 }
 
+/// Seed 3012384 of the simulation.
+#[test]
+fn what_an_older_instance_asked_ends_with_it_although_a_newer_one_was_gone_first() {
+    let workloads = [workload("w", "A", "x", ALL), workload("other", "B", "x", "")];
+    let mut cluster = Cluster::with_manifest(&manifest(&workloads));
+    let (agent, provider) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
+    let (old, new) = (instance("w", "x", "A"), instance("w", "y", "A"));
+    cluster.report(agent, &[(&old, Phase::Running)]);
+    cluster.update(&state_of("w", "A", "y", ALL), &["desiredState.workloads.w"]).unwrap();
+    cluster.update(NOTHING, &["desiredState.workloads.w"]).unwrap();
+    cluster.report(agent, &[(&new, Phase::Removed)]);
+    assert_eq!(cluster.denial(agent, "w@events", read("agents", true)), None, "it has not stopped");
+    assert_eq!(cluster.denial(agent, "w@logs", logs(&instance("other", "x", "B"))), None);
+    cluster.take_all();
+    cluster.report(agent, &[(&old, Phase::Removed)]);
+    let cancel = FromServer::LogsCancel { request_id: "A@w@logs".to_owned() };
+    assert!(cluster.take(provider).contains(&cancel));
+    assert!(cluster.server.subscriptions.is_empty() && cluster.server.log_campaigns.is_empty());
+}
+
 #[test]
 fn log_lines_and_ends_count_only_from_the_agent_that_was_asked_for_them() {
     let workloads = [workload("a", "A", "x", ""), workload("b", "B", "x", "")];
