@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "a9ad6d6625a602b643b1bed3c9e3d1f86e238cd0"
+SRCREV = "6f97ef301213fc5f6190ad96d23069d0d8bb2313"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
