@@ -135,10 +135,11 @@ fn is_below(put: &HashSet<Vec<&str>>, new: &Node, path: &[&str]) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn tree() -> Node {
+    /// A small state to read from and to write to.
+    pub(in crate::model) fn tree() -> Node {
         let workload = |agent: &str| {
             Node::map([
                 ("agent", Node::text(agent)),

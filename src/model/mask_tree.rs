@@ -282,18 +282,7 @@ impl<'m> Wanted<'m> {
 mod tests {
     use super::*;
     use crate::model::field_path::select;
-
-    fn tree() -> Node {
-        let workload = |agent: &str| {
-            Node::map([
-                ("agent", Node::text(agent)),
-                ("tags", Node::map([("owner", Node::text("me"))])),
-                ("files", Node::List(vec![Node::text("f")])),
-            ])
-        };
-        let workloads = Node::map([("a", workload("A")), ("b", workload("B"))]);
-        Node::map([("desiredState", Node::map([("workloads", workloads)])), ("agents", Node::empty())])
-    }
+    use crate::model::field_path::tests::tree;
 
     #[test]
     fn a_tree_of_masks_selects_what_the_masks_select_one_by_one() {
