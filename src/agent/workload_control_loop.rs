@@ -131,6 +131,8 @@ enum Stage {
     /// The retry limit was reached.
     ReviveAt(Instant),
     RestartAt(Instant, Ended),
+    /// A container that was taken over is only created. It is replaced then if it still does not run.
+    CreatedUntil(Instant),
     DeleteRetryAt(Instant, AfterDelete),
     /// The container is removed, but what it did still answers.
     Gone(AfterDelete),
@@ -289,9 +291,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
         match &self.stage {
             Stage::Idle | Stage::WaitingForSlot(..) | Stage::Gone(_) => None,
             Stage::Searching(_) => self.others.iter().filter_map(|other| other.until).min(),
-            Stage::RetryAt(at, _) | Stage::ReviveAt(at) | Stage::RestartAt(at, _) | Stage::DeleteRetryAt(at, _) => {
-                Some(*at)
-            }
+            Stage::RetryAt(at, _)
+            | Stage::ReviveAt(at)
+            | Stage::RestartAt(at, _)
+            | Stage::CreatedUntil(at)
+            | Stage::DeleteRetryAt(at, _) => Some(*at),
         }
     }
 
@@ -378,6 +382,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 Stage::RetryAt(_, start) => self.begin_start(start),
                 Stage::ReviveAt(_) => self.begin_start(Start::Revival),
                 Stage::RestartAt(_, ended) => return self.restart(ended),
+                Stage::CreatedUntil(_) => return self.replace_only_created(),
                 Stage::DeleteRetryAt(_, after) => return self.try_delete(after),
                 stage @ (Stage::Idle | Stage::WaitingForSlot(..) | Stage::Gone(_)) => self.stage = stage,
             },
