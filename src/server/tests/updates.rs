@@ -487,6 +487,7 @@ fn an_update_in_place_that_waits_behind_another_one_does_not_wait_for_what_no_lo
     let (agent_of_a, agent) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
     let (a, b) = (instance("a", "A"), instance("b", "B"));
     cluster.report(agent, &[(&b, Phase::Running)]);
+    cluster.say(agent, ToServer::StatesComplete);
     let update = |cluster: &mut Cluster, needs: &str, tag: &str| {
         let tags = format!(", tags: {{k: {tag}}}");
         cluster.update(&new_state(&[("a", "A", needs), ("b", "B", &tags)]), &[]).unwrap();
