@@ -64,7 +64,8 @@ impl WorkloadStateStore {
         Some(entry.state.clone())
     }
 
-    /// Stores a state of an instance on another agent; one of our own is not for others to tell.
+    /// Stores a state of an instance on another agent; one of our own is not for others to tell. Of its text only what
+    /// decides about our workloads is kept: a hostile agent must not fill the memory of all others.
     pub fn set_foreign(&mut self, report: WorkloadState) {
         if report.instance.agent == self.agent {
             return;
@@ -72,7 +73,7 @@ impl WorkloadStateStore {
         if report.state.phase == Phase::Removed {
             self.remove(&report.instance);
         } else {
-            self.set(&report.instance, report.state);
+            self.set(&report.instance, report.state.without_text());
         }
     }
 
