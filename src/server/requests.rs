@@ -17,6 +17,7 @@ use crate::limits::{
 use crate::logging::may_log;
 use crate::model::complete_state::tags_bytes;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::field_path;
 use crate::model::lifecycle::{self, LifecycleError};
 use crate::model::mask_tree::MaskTree;
 use crate::model::messages::{
@@ -340,7 +341,11 @@ impl ServerLoop {
     }
 
     fn update_state(&mut self, requester: Requester, key: RequestKey, update: UpdateState) {
-        let prepared = requested_change(self.view(), update).and_then(|change| self.prepare(change, Occasion::Update));
+        let again = self.failed_at_start(&update.masks);
+        let prepared = requested_change(self.view(), update).and_then(|mut change| {
+            again.into_iter().for_each(|(name, workload)| _ = change.workloads.entry(name).or_insert(Some(workload)));
+            self.prepare(change, Occasion::Update)
+        });
         match (prepared, &self.hooks) {
             (Ok(prepared), Some(hooks)) if prepared.changes_workloads() => {
                 hooks.ask(prepared.message());
@@ -351,6 +356,19 @@ impl ServerLoop {
                 self.update_done(key, accepted);
             }
         }
+    }
+
+    /// The workloads among those that `masks` name that the start could not take over: an update tries them again although
+    /// they are as they were. A wider mask names none of them, since all of them may be too much for one update.
+    fn failed_at_start(&self, masks: &[String]) -> BTreeMap<Name, Arc<Workload>> {
+        let failed = |mask: &String| {
+            let ["desiredState", "workloads", name, ..] = field_path::parts(mask)[..] else { return None };
+            let AddedWorkload { instance, .. } = self.effective.get(name)?;
+            let state = self.states.get(instance).filter(|_| instance.agent.is_empty())?;
+            let workload = self.desired.workloads.get(name)?;
+            (state.phase == Phase::PendingStartingFailed).then(|| (instance.workload.clone(), workload.clone()))
+        };
+        masks.iter().filter_map(failed).collect()
     }
 
     /// Answers an update.
@@ -506,8 +524,8 @@ impl ServerLoop {
         Ok(rendered)
     }
 
-    /// Workloads of a start that cannot be taken over: they have no agent and never start, and say why. An update of
-    /// one makes a new try, like any workload whose agent changes.
+    /// Workloads of a start that cannot be taken over: they have no agent and never start, and say why. An update that
+    /// names one makes a new try, see [`Self::failed_at_start`].
     fn put_failed(&mut self, failed: BTreeMap<Name, String>) {
         for (name, reason) in failed {
             log::error!("Workload '{name}' cannot be started: {reason}");
