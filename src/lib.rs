@@ -75,6 +75,7 @@
 //! server/                  ServerLoop: manifest in, plans out, states in, answers out [server]
 //!   settings.rs            command line, environment, config file                      [main]
 //!   agents.rs              connected agents and their streams                        [server]
+//!   strays.rs              instances with a state that nobody wants, bounded         [server]
 //!   requester.rs           whose a request is, and whether that may ask it            [server]
 //!   requests.rs            one function per request kind                             [server]
 //!   update.rs              the state that an update asks for                         [server]

@@ -205,20 +205,33 @@ pub const AUTHORIZER_STEPS_MAX: usize = 2_000_000;
 /// Masks of one read or subscription that may lead to the same field, because one has a wildcard where the other has a
 /// key. Each of them costs again for each field, and all others wait; people write two or three.
 pub const MASKS_OVERLAP_MAX: usize = 16;
-/// States of instances that an agent should not have, in bytes of their names and [`STRAY_STATE_ENTRY`] each: a few
-/// thousand. More can only be a mistake or an attack.
+/// States of instances that one agent reports although nobody wants them, in bytes of their names, [`STRAY_STATE_ENTRY`]
+/// and [`STRAY_INFO_MAX`] each: more than a thousand. More can only be a mistake or an attack.
 pub const STRAY_STATES_BYTES: usize = 1024 * 1024;
-/// The same for all agents together that are not connected: those of more than a dozen. The states of who is gone
-/// longest are forgotten first; an agent that comes back tells its own again.
-pub const GONE_STRAYS_BYTES: usize = 16 * STRAY_STATES_BYTES;
-/// What the state of an instance takes beside the names, about.
+/// The same for all agents together: so few that an answer with all of them fits into [`FOREIGN_MESSAGE_MAX`]. Those of
+/// who is gone longest are forgotten first; an agent that comes back tells its own again.
+pub const STRAYS_BYTES: usize = 4 * STRAY_STATES_BYTES;
+const _: () = assert!(STRAYS_BYTES <= FOREIGN_MESSAGE_MAX);
+/// What the state of an instance takes beside the names and the text, about.
 pub const STRAY_STATE_ENTRY: usize = 256;
-/// Tags of an agent, in bytes of their keys and values. They are kept as long as it is connected; nobody writes more.
-pub const AGENT_TAGS_BYTES: usize = 64 * 1024;
-/// Additional info of a state that the server keeps, in bytes. Agents of other implementations send what their engine
-/// says, however long; ours send at most [`ADDITIONAL_INFO_MAX`].
-pub const STATE_INFO_MAX: usize = 16 * 1024;
-const _: () = assert!(ADDITIONAL_INFO_MAX <= STATE_INFO_MAX);
+/// Additional info that is kept of an instance that nobody wants, in bytes: the begin of what its engine says.
+pub const STRAY_INFO_MAX: usize = 256;
+/// Instances of one workload among those of an agent that nobody wants: containers of a few earlier forms may be left.
+/// What is known of deletes is compared with each of them.
+pub const STRAYS_OF_WORKLOAD: usize = 16;
+/// States of instances that were wanted, and whose agent has not reported their end, in bytes as above: room for ten
+/// thousand, 5,000 workloads of one agent that are replaced twice. What an agent leaves beyond that counts as removed.
+pub const FORMER_STATES_BYTES: usize = 10 * 1024 * 1024;
+/// Instances of one workload among those: updates of it that follow each other faster than its agent carries them out.
+pub const FORMER_OF_WORKLOAD: usize = 256;
+/// Tags of an agent, in bytes of their keys and values and [`AGENT_TAG_ENTRY`] each. They are kept as long as it is
+/// connected, and are a part of answers with those of all agents; nobody writes more.
+pub const AGENT_TAGS_BYTES: usize = 16 * 1024;
+/// What a tag takes beside its key and value, about.
+pub const AGENT_TAG_ENTRY: usize = 64;
+/// Additional info of a state that a program keeps, in bytes. Agents of other implementations send what their engine
+/// says, however long; ours send no more than this. A server may keep as much for each workload.
+pub const STATE_INFO_MAX: usize = ADDITIONAL_INFO_MAX;
 /// Encoded log entries in one message, in bytes: a peer's receiver takes 4 MiB at most.
 pub const LOG_MESSAGE_MAX: usize = 2 * 1024 * 1024;
 

@@ -19,10 +19,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ankaios_lite::limits::{CONNECT_MAX, MESSAGE_MAX};
+use ankaios_lite::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_lite::model::messages::{FromServer, FromWorkload, Request, Response, ResponseContent, ToServer};
+use ankaios_lite::model::names::InstanceName;
 use ankaios_lite::model::version::VERSION;
 use ankaios_lite::wire::address::{Security, ServerUrl};
-use ankaios_lite::wire::client::{ClientOptions, Hangup, Service, connect};
+use ankaios_lite::wire::client::{ClientOptions, ClientReceiver, ClientSender, Hangup, Service, connect};
 use ankaios_lite::wire::delimited::workload_side::frame;
 use support::control_client::{folder, read};
 use support::{Cluster, ControlClient, LIMIT, manifest, wait_until, workload};
@@ -169,6 +171,18 @@ fn a_workload_that_asks_and_never_reads_costs_the_cluster_nothing() {
     drop(greedy);
 }
 
+fn connect_agent(url: &str, name: &str) -> (ClientSender, ClientReceiver, Hangup) {
+    let options = ClientOptions {
+        url: ServerUrl::parse(url).expect("a URL"),
+        security: Security::Insecure,
+        service: Service::Agent,
+        connect_limit: CONNECT_MAX,
+        message_max: MESSAGE_MAX,
+    };
+    let hello = ToServer::AgentHello { agent: name.to_owned(), version: VERSION.to_owned(), tags: [].into() };
+    connect(&options, hello).expect("the server accepts connections")
+}
+
 /// What the server did with the requests of a flood, and with those of a workload beside it.
 #[derive(Debug, Default)]
 struct Answers {
@@ -187,15 +201,7 @@ struct ForeignAgent {
 
 impl ForeignAgent {
     fn start(url: &str, name: &str, stop: Arc<AtomicBool>, answers: &Arc<Answers>) -> Self {
-        let options = ClientOptions {
-            url: ServerUrl::parse(url).expect("a URL"),
-            security: Security::Insecure,
-            service: Service::Agent,
-            connect_limit: CONNECT_MAX,
-            message_max: MESSAGE_MAX,
-        };
-        let hello = ToServer::AgentHello { agent: name.to_owned(), version: VERSION.to_owned(), tags: [].into() };
-        let (mut sender, mut receiver, hangup) = connect(&options, hello).expect("the server accepts connections");
+        let (mut sender, mut receiver, hangup) = connect_agent(url, name);
         let counts = answers.clone();
         let reads = std::thread::spawn(move || {
             let mut last = None;
@@ -271,4 +277,49 @@ fn an_agent_that_passes_on_whatever_its_workload_asks_costs_the_cluster_little()
     // It waits behind what its agent has sent before, as long as that is on its way.
     assert!(modest_waited < LIMIT && modest_waited > Duration::ZERO, "{measured}");
     assert!(answers.refused.load(Ordering::Relaxed) > 0, "{measured}");
+}
+
+/// Some agents report long texts of very many instances that nobody has asked for.
+#[test]
+fn agents_that_report_workloads_that_do_not_exist_cost_the_cluster_little() {
+    let mut cluster = Cluster::start(&["agent_A"]);
+    cluster.apply(&manifest(&[workload("web", "run").allow("ReadWrite", "*")]));
+    cluster.wait_for_state("web", "Running(Ok)");
+    let mut web = ControlClient::connect(&folder(&cluster, "agent_A", "web"));
+    let server = MemoryPeak::of(cluster.server().pid());
+    let agent = MemoryPeak::of(cluster.agent("agent_A").pid());
+    let (mut hostile, mut readers) = (Vec::new(), Vec::new());
+    for name in ["hostile_1", "hostile_2", "hostile_3"] {
+        let (sender, mut receiver, hangup) = connect_agent(&cluster.url(), name);
+        readers.push(std::thread::spawn(move || while receiver.receive().is_ok() {}));
+        hostile.push((name, sender, hangup));
+    }
+    for batch in 0..12 {
+        for (name, sender, _) in &mut hostile {
+            let stray = |number: usize| {
+                let instance = InstanceName::with_id(&format!("stray_{batch}_{number}"), "id", name);
+                WorkloadState::new(instance, ExecutionState::with_info(Phase::FailedUnknown, "x".repeat(16_000)))
+            };
+            sender.send(ToServer::WorkloadStates((0..200).map(stray).collect())).expect("the server takes it");
+        }
+    }
+    let known = || cluster.workloads().iter().filter(|row| row.agent.starts_with("hostile")).count();
+    wait_until("the reports have come", || known() > 3_000);
+    for mask in [&[][..], &["workloadStates"], &["agents"]] {
+        let answer = web.read("states", mask);
+        assert!(matches!(answer, ResponseContent::CompleteState { .. }), "{mask:?}");
+    }
+    for arguments in [&["get", "state"][..], &["get", "workloads"], &["get", "agents"]] {
+        let output = cluster.ank(arguments);
+        assert_eq!(output.code, 0, "{arguments:?}: {}", output.stderr);
+    }
+    let (server, agent) = (server.kib(), agent.kib());
+    let measured = format!("{} states; server {server} KiB, agent {agent} KiB", known());
+    eprintln!("{measured}");
+    assert!(server < SERVER_MAX_KIB && agent < AGENT_MAX_KIB, "{measured}");
+    assert_never_disconnected(&cluster, "agent_A");
+    for (_, _, hangup) in hostile {
+        hangup.hang_up();
+    }
+    readers.into_iter().for_each(|reader| reader.join().expect("it only reads"));
 }

@@ -576,10 +576,7 @@ pub(super) fn send_state(reports: &Sender<SchedulerEvent>, instance: &InstanceNa
 }
 
 fn short_report(instance: &InstanceName, mut state: ExecutionState) -> WorkloadState {
-    let end = state.additional_info.floor_char_boundary(ADDITIONAL_INFO_MAX);
-    if end < state.additional_info.len() {
-        state.additional_info = state.additional_info[..end].into();
-    }
+    state.cut_info(ADDITIONAL_INFO_MAX);
     WorkloadState::new(instance.clone(), state)
 }
 

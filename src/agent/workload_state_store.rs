@@ -64,7 +64,8 @@ impl WorkloadStateStore {
         Some(entry.state.clone())
     }
 
-    /// Stores a state of an instance on another agent; one of our own is not for others to tell.
+    /// Stores a state of an instance on another agent; one of our own is not for others to tell. Of its text only what
+    /// decides about our workloads is kept: a hostile agent must not fill the memory of all others.
     pub fn set_foreign(&mut self, report: WorkloadState) {
         if report.instance.agent == self.agent {
             return;
@@ -72,7 +73,7 @@ impl WorkloadStateStore {
         if report.state.phase == Phase::Removed {
             self.remove(&report.instance);
         } else {
-            self.set(&report.instance, report.state);
+            self.set(&report.instance, report.state.without_text());
         }
     }
 
@@ -197,6 +198,7 @@ impl WorkloadStateStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::execution_state::{GONE_PREFIX, INACTIVE_PREFIX};
 
     fn instance(workload: &str, agent: &str) -> InstanceName {
         InstanceName::with_id(workload, "id", agent)
@@ -260,6 +262,27 @@ mod tests {
         assert_eq!(store.own(), []);
         store.set_foreign(foreign("w", Phase::Removed));
         assert_eq!(store.get(&instance("w", "B")), None);
+    }
+
+    #[test]
+    fn of_the_texts_of_foreign_states_only_what_decides_is_kept() {
+        let mut store = WorkloadStateStore::new("A".into());
+        for (phase, info, kept) in [
+            (Phase::FailedExecFailed, "x".repeat(4096), ""),
+            (Phase::StoppingRequestedAtRuntime, format!("{GONE_PREFIX}{}", "x".repeat(4096)), GONE_PREFIX),
+            (Phase::PendingWaitingToStart, format!("{INACTIVE_PREFIX}no camera"), INACTIVE_PREFIX),
+        ] {
+            let state = ExecutionState::with_info(phase, info.clone());
+            store.set_foreign(WorkloadState::new(instance("w", "B"), state.clone()));
+            let held = store.get(&instance("w", "B")).unwrap();
+            assert_eq!(*held, ExecutionState::with_info(phase, kept));
+            assert_eq!(held.is_inactive(), state.is_inactive());
+            let condition = DeleteCondition::NotPendingNorRunning;
+            assert_eq!(held.fulfils_delete(condition), state.fulfils_delete(condition));
+            store.set_own(&instance("w", "A"), state.clone());
+            assert_eq!(store.get(&instance("w", "A")), Some(&state), "our own are told with their texts");
+            store.set_own(&instance("w", "A"), plain(Phase::Removed));
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::execution_state::{ExecutionState, Phase, WorkloadState};
 use super::names::{InstanceName, Name};
 use super::node::Node;
 use super::workload::{AddCondition, ConfigItem, File, FileContent, RestartPolicy, Workload};
+use crate::limits::AGENT_TAG_ENTRY;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -41,6 +42,12 @@ pub struct AgentAttributes {
     pub load: Option<(u32, u64)>,
     /// Tags by key.
     pub tags: BTreeMap<String, String>,
+}
+
+/// What tags take in memory, in bytes, about.
+#[must_use]
+pub fn tags_bytes(tags: &BTreeMap<String, String>) -> usize {
+    tags.iter().map(|(key, text)| key.len() + text.len() + AGENT_TAG_ENTRY).sum()
 }
 
 /// Whether empty maps and lists are part of a tree (spec/server.md section 7).

@@ -185,6 +185,21 @@ impl ExecutionState {
         }
     }
 
+    /// Cuts the additional info to at most `bytes` bytes, between two characters.
+    pub fn cut_info(&mut self, bytes: usize) {
+        let end = self.additional_info.floor_char_boundary(bytes);
+        if end < self.additional_info.len() {
+            self.additional_info = self.additional_info[..end].into();
+        }
+    }
+
+    /// The state without what only people read: of the additional info what others decide by is left.
+    #[must_use]
+    pub fn without_text(&self) -> Self {
+        let prefix = [GONE_PREFIX, INACTIVE_PREFIX].into_iter().find(|prefix| self.additional_info.starts_with(prefix));
+        prefix.map_or_else(|| Self::plain(self.phase), |prefix| Self::with_info(self.phase, prefix))
+    }
+
     /// Whether the workload is not relevant on its node, so that nobody should wait for it.
     #[must_use]
     pub fn is_inactive(&self) -> bool {

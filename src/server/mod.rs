@@ -17,12 +17,13 @@ mod requests;
 pub mod settings;
 pub mod state_store;
 pub mod state_view;
+pub mod strays;
 pub mod templates;
 pub mod update;
 mod waiting_requests;
 
 use crate::clock::Clock;
-use crate::limits::{STRAY_STATES_BYTES, TURN_MAX};
+use crate::limits::{STRAY_INFO_MAX, STRAYS_OF_WORKLOAD, TURN_MAX};
 use crate::logging::may_log;
 use crate::model::complete_state::{AgentAttributes, DesiredState, WorkloadStates};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
@@ -45,6 +46,7 @@ use state_view::StateView;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
+use strays::Strays;
 use templates::{ConfigUsers, Templates};
 use update::{StateChange, UpdateError};
 use waiting_requests::WaitingRequests;
@@ -157,6 +159,8 @@ pub struct ServerLoop {
     room: RoomWaker,
     store: Option<StateStore>,
     states: WorkloadStates,
+    /// Which of these are of instances that are not wanted.
+    strays: Strays,
     dependents: Dependents,
     stopping: StoppingDependents,
     waiting_deletes: WaitingDeletes,
@@ -315,6 +319,13 @@ impl ServerLoop {
         ]
     }
 
+    /// Whether exactly the states of instances that are not wanted are counted as such.
+    #[cfg(test)]
+    pub fn strays_agree(&self) -> bool {
+        let states: Vec<InstanceName> = self.states.iter().map(|(instance, _)| instance).collect();
+        self.strays.instances() == states.iter().filter(|one| !self.is_wanted(one)).collect()
+    }
+
     /// What the delete of an instance waits for, as its agent was told last.
     #[cfg(test)]
     pub fn told_conditions(&self, instance: &InstanceName) -> BTreeSet<String> {
@@ -386,8 +397,9 @@ impl ServerLoop {
         let mut changes = Changes::default();
         changes.agent(&name, self.agents.get(&name).map(|agent| &agent.attributes), Some(&attributes));
         let states = self.states.of_agent(&name).map(|(instance, _)| instance);
-        let strays: BTreeSet<InstanceName> = states.filter(|instance| !self.is_wanted(instance)).collect();
-        self.agents.connect(name, Agent::new(id, attributes, strays));
+        let unwanted: BTreeSet<InstanceName> = states.filter(|instance| !self.is_wanted(instance)).collect();
+        self.strays.agent_came(&name);
+        self.agents.connect(name, Agent::new(id, attributes, unwanted));
         self.publish(&changes);
     }
 
@@ -418,7 +430,8 @@ impl ServerLoop {
         self.forget_peer(id);
         if let Some(attributes) = agent {
             self.agent_gone(&name, &attributes);
-            self.forget_surplus(id);
+            self.strays.agent_went(&name);
+            self.forget_surplus();
         }
         self.end_logs_of_peer(id, class, &name);
     }
@@ -443,21 +456,19 @@ impl ServerLoop {
         self.relieve_deletes(reports.iter().map(|report| &report.instance));
     }
 
-    /// Agents of ever new names must not fill the memory with states of instances that nobody wants. `id` is a stream
-    /// that has ended.
-    fn forget_surplus(&mut self, id: PeerId) {
-        while let Some((name, instances)) = self.agents.take_surplus() {
-            let unwanted = instances.into_iter().filter(|one| !self.is_wanted(one) && self.states.get(one).is_some());
+    /// Agents of ever new names must not fill the memory with states of instances that nobody wants.
+    fn forget_surplus(&mut self) {
+        while let Some((name, instances)) = self.strays.take_surplus() {
             let removed = ExecutionState::plain(Phase::Removed);
             let states: Vec<WorkloadState> =
-                unwanted.map(|instance| WorkloadState::new(instance, removed.clone())).collect();
+                instances.into_iter().map(|instance| WorkloadState::new(instance, removed.clone())).collect();
             if may_log(&name) {
                 log::warn!(
                     "Forgetting {} states of workloads that '{name}', which is gone, should not have.",
                     states.len()
                 );
             }
-            self.take_states(id, states);
+            self.take_states(None, states);
         }
     }
 
@@ -510,22 +521,28 @@ impl ServerLoop {
         }
         let Some(agent) = agent else { return };
         let all = states.len();
-        let (effective, known) = (&self.effective, &self.states);
-        states.retain(|WorkloadState { instance, state }| {
+        let (effective, strays) = (&self.effective, &mut self.strays);
+        states.retain_mut(|WorkloadState { instance, state }| {
             agent.unconfirmed.remove(instance);
             if state.phase == Phase::Removed {
-                agent.strays.remove(instance);
+                strays.remove(instance);
                 return true;
             }
-            known.get(instance).is_some() || is_wanted(effective, instance) || agent.strays.add(instance)
+            if is_wanted(effective, instance) {
+                return true;
+            }
+            state.cut_info(STRAY_INFO_MAX);
+            strays.report(instance)
         });
         if states.len() < all && may_log(name) {
             log::warn!(
-                "Ignoring {} states of workloads that '{name}' should not have: more than {STRAY_STATES_BYTES} bytes.",
+                "Ignoring {} states of workloads that '{name}' should not have: there are too many of such, or more than \
+                 {STRAYS_OF_WORKLOAD} of one workload.",
                 all - states.len()
             );
         }
-        self.take_states(id, states);
+        self.take_states(Some(id), states);
+        self.forget_surplus();
     }
 
     /// The agent has told all that it has: what it lost while it was away, and is not wanted any more, is gone. Nobody
@@ -540,8 +557,8 @@ impl ServerLoop {
         self.states_reported(id, name, states.collect());
     }
 
-    /// Stores states that an agent may report and passes them on.
-    fn take_states(&mut self, id: PeerId, states: Vec<WorkloadState>) {
+    /// Stores states that the agent with the stream `from` may report, and passes them on.
+    fn take_states(&mut self, from: Option<PeerId>, states: Vec<WorkloadState>) {
         let mut old = Vec::new();
         for WorkloadState { instance, state } in &states {
             log::debug!("The state of '{instance}' is '{state}'.");
@@ -562,7 +579,7 @@ impl ServerLoop {
         for removed in states.iter().filter(|state| state.state.phase == Phase::Removed) {
             self.end_requests_of_gone(&removed.instance); // Another one may have come with the same report.
         }
-        self.broadcast_states(&states, Some(id));
+        self.broadcast_states(&states, from);
         self.tell_unknown_deletes_again(&states);
         self.relieve_deletes(states.iter().map(|state| &state.instance));
     }

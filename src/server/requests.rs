@@ -11,9 +11,13 @@ use super::templates::{RenderError, StartBudget};
 use super::update::{StateChange, Tags, UpdateError, requested_change};
 use super::waiting_requests::NoRoom;
 use super::{Peer, PeerClass, RequestKey, ServerLoop};
-use crate::limits::{ADDITIONAL_INFO_MAX, LIFECYCLE_TEXTS_MAX, LOG_TIME_MAX, MASKS_PARTS_MAX, REQUEST_ID_MAX};
+use crate::limits::{
+    ADDITIONAL_INFO_MAX, AGENT_TAGS_BYTES, LIFECYCLE_TEXTS_MAX, LOG_TIME_MAX, MASKS_PARTS_MAX, REQUEST_ID_MAX,
+};
 use crate::logging::may_log;
+use crate::model::complete_state::tags_bytes;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::field_path;
 use crate::model::lifecycle::{self, LifecycleError};
 use crate::model::mask_tree::MaskTree;
 use crate::model::messages::{
@@ -137,6 +141,16 @@ fn too_large(id: &str, content: &RequestContent) -> Option<String> {
 
 fn invalid(error: &dyn std::error::Error) -> UpdateError {
     UpdateError::Invalid(error.to_string())
+}
+
+/// Tags that an update gives to an agent are bounded like those that it comes with.
+fn check_agent_tags(agent_tags: &BTreeMap<Name, Tags>) -> Result<(), UpdateError> {
+    let mut taken = agent_tags.iter().map(|(name, tags)| (name, tags_bytes(tags)));
+    taken.find(|(_, bytes)| *bytes > AGENT_TAGS_BYTES).map_or(Ok(()), |(name, bytes)| {
+        let name = excerpt(name);
+        let text = format!("The tags of agent '{name}' take {bytes} bytes, at most {AGENT_TAGS_BYTES} are allowed");
+        Err(UpdateError::Invalid(text))
+    })
 }
 
 /// What an earlier server took stays as it is, also at a start; its agent says what is wrong with it.
@@ -327,7 +341,11 @@ impl ServerLoop {
     }
 
     fn update_state(&mut self, requester: Requester, key: RequestKey, update: UpdateState) {
-        let prepared = requested_change(self.view(), update).and_then(|change| self.prepare(change, Occasion::Update));
+        let again = self.failed_at_start(&update.masks);
+        let prepared = requested_change(self.view(), update).and_then(|mut change| {
+            again.into_iter().for_each(|(name, workload)| _ = change.workloads.entry(name).or_insert(Some(workload)));
+            self.prepare(change, Occasion::Update)
+        });
         match (prepared, &self.hooks) {
             (Ok(prepared), Some(hooks)) if prepared.changes_workloads() => {
                 hooks.ask(prepared.message());
@@ -338,6 +356,19 @@ impl ServerLoop {
                 self.update_done(key, accepted);
             }
         }
+    }
+
+    /// The workloads among those that `masks` name that the start could not take over: an update tries them again although
+    /// they are as they were. A wider mask names none of them, since all of them may be too much for one update.
+    fn failed_at_start(&self, masks: &[String]) -> BTreeMap<Name, Arc<Workload>> {
+        let failed = |mask: &String| {
+            let ["desiredState", "workloads", name, ..] = field_path::parts(mask)[..] else { return None };
+            let AddedWorkload { instance, .. } = self.effective.get(name)?;
+            let state = self.states.get(instance).filter(|_| instance.agent.is_empty())?;
+            let workload = self.desired.workloads.get(name)?;
+            (state.phase == Phase::PendingStartingFailed).then(|| (instance.workload.clone(), workload.clone()))
+        };
+        masks.iter().filter_map(failed).collect()
     }
 
     /// Answers an update.
@@ -371,6 +402,7 @@ impl ServerLoop {
         check_config_keys(configs).map_err(|error| UpdateError::Rule(error.to_string()))?;
         if occasion == Occasion::Update {
             check_files(&change)?;
+            check_agent_tags(&change.agent_tags)?;
         }
         let mut failed = BTreeMap::new();
         for (name, workload) in &change.workloads {
@@ -492,8 +524,8 @@ impl ServerLoop {
         Ok(rendered)
     }
 
-    /// Workloads of a start that cannot be taken over: they have no agent and never start, and say why. An update of
-    /// one makes a new try, like any workload whose agent changes.
+    /// Workloads of a start that cannot be taken over: they have no agent and never start, and say why. An update that
+    /// names one makes a new try, see [`Self::failed_at_start`].
     fn put_failed(&mut self, failed: BTreeMap<Name, String>) {
         for (name, reason) in failed {
             log::error!("Workload '{name}' cannot be started: {reason}");
@@ -587,6 +619,7 @@ impl ServerLoop {
             self.effective.insert(name.clone(), entry.clone());
             self.dependents.add(name, &entry.workload);
             self.rights.begin(entry);
+            self.strays.remove(&entry.instance);
             if let Some(agent) = self.agents.get_mut(&entry.instance.agent) {
                 agent.unconfirmed.remove(&entry.instance); // It is told of it, so it will report it.
             }
@@ -605,8 +638,8 @@ impl ServerLoop {
     /// Deletes what no agent has ever heard of, and answers it as removed with the state it had, beside what agents
     /// must delete.
     ///
-    /// That is what has no agent, or an agent that is away and never reported a state. An instance that continues
-    /// in another form keeps its entry.
+    /// That is what has no agent, or an agent that is away and never reported a state; also what would be too much of an
+    /// agent that reports no ends. An instance that continues in another form keeps its entry.
     fn split_finished(
         &mut self,
         deleted: Vec<DeletedWorkload>,
@@ -619,8 +652,10 @@ impl ServerLoop {
                 || (self.agents.get(&instance.agent).is_none()
                     && self.states.get(instance).is_some_and(|state| state.phase == Phase::PendingInitial));
             if continues || !unheard_of {
-                for_agents.push(entry);
-                continue;
+                for_agents.push(entry.clone());
+                if continues || self.keeps_former(instance) {
+                    continue;
+                }
             }
             self.stopping.forget(instance);
             if let Some(state) = self.states.remove(instance) {
@@ -629,5 +664,19 @@ impl ServerLoop {
             }
         }
         (finished, for_agents)
+    }
+
+    /// Whether the state of an instance that is not wanted any more stays until its agent reports its end.
+    fn keeps_former(&mut self, instance: &InstanceName) -> bool {
+        let Some(state) = self.states.get(instance) else { return true };
+        let keeps = self.strays.keep_former(instance, state.additional_info.len());
+        if !keeps && may_log(&instance.agent) {
+            log::warn!(
+                "Taking '{}' as removed: agent '{}' has not reported the end of very many earlier workloads.",
+                instance.short(),
+                instance.agent
+            );
+        }
+        keeps
     }
 }

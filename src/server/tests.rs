@@ -9,6 +9,7 @@ mod many_masks;
 mod masks;
 mod peers;
 mod rights;
+mod strays;
 mod updates;
 
 use super::*;
@@ -26,6 +27,14 @@ pub struct Cluster {
     pub server: ServerLoop,
     readers: BTreeMap<PeerId, OutboxReader>,
     opened: u64,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert!(self.server.strays_agree());
+        }
+    }
 }
 
 impl Cluster {

@@ -25,7 +25,7 @@ pub type Tags = BTreeMap<String, String>;
 pub struct StateChange {
     /// The version of the state, whether or not it is another one.
     pub api_version: String,
-    /// Workloads in their new form, `None` for those that go; none is as it was.
+    /// Workloads in their new form, `None` for those that go; none is as it was, but for those that are tried again.
     pub workloads: BTreeMap<Name, Option<Arc<Workload>>>,
     /// Configs, likewise.
     pub configs: BTreeMap<String, Option<ConfigItem>>,

@@ -666,6 +666,9 @@ impl Cluster {
                 "the server remembers {stopping} stops, {waiting} deletes and {rights} rights of {states} states"
             ));
         }
+        if !self.server.as_ref()?.strays_agree() {
+            return Some("the server counts other states as unwanted than there are".to_owned());
+        }
         self.forgotten_subscriptions().or_else(|| self.nodes.iter().find_map(Node::leaks))
     }
 

@@ -18,6 +18,7 @@ use crate::limits::{
     PEER_STUCK, SERVER_INBOX_BYTES, STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_PER_CONNECTION,
 };
 use crate::logging::may_log;
+use crate::model::complete_state::tags_bytes;
 use crate::model::messages::{Request, RequestContent, ToServer, UpdateState};
 use crate::model::names::{excerpt, is_name};
 use crate::model::version::check_compatible;
@@ -642,7 +643,7 @@ fn check_hello(class: Class, certificate: Option<&PeerCertificate>, message: ToS
                 let text = format!("Agent name '{agent}' does not match SAN {names:?} in agent certificates!");
                 return refuse(RpcStatusCode::UNAUTHENTICATED, &text);
             }
-            let bytes: usize = tags.iter().map(|(key, text)| key.len() + text.len()).sum();
+            let bytes = tags_bytes(&tags);
             if bytes > AGENT_TAGS_BYTES {
                 let text =
                     format!("The tags of agent '{agent}' take {bytes} bytes, at most {AGENT_TAGS_BYTES} are allowed.");

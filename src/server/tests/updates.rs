@@ -91,6 +91,20 @@ fn a_start_renders_what_it_can_and_the_rest_fails_with_the_reason() {
             assert!(state.additional_info.contains("take too many steps"), "{}", state.additional_info);
         }
         assert_eq!(restarted.view().desired, &stored, "what failed stays wanted");
+        // Applied again as they are, each is tried again within the budget of that update; an update of others does not.
+        let mut cluster = Cluster::default();
+        cluster.server = restarted;
+        assert_eq!(cluster.update(&state(light), &["desiredState.workloads.z"]), Ok((vec![], vec![])));
+        for name in ["c", "d"] {
+            let mask = format!("desiredState.workloads.{name}");
+            let (added, deleted) = cluster.update(&state(&workload(name)), &[&mask]).unwrap();
+            assert_eq!((added.len(), deleted.len()), (1, 1), "{name}");
+            assert!(added[0].ends_with(".A") && deleted[0].ends_with('.'), "{added:?} {deleted:?}");
+            assert_eq!(cluster.update(&state(&workload(name)), &[&mask]), Ok((vec![], vec![])), "{name}");
+        }
+        let agents = cluster.server.view().effective.iter().map(|(name, added)| (&**name, &*added.instance.agent));
+        assert_eq!(agents.collect::<Vec<_>>(), [("a", "A"), ("b", "A"), ("c", "A"), ("d", "A"), ("e", ""), ("z", "A")]);
+        assert_eq!(cluster.server.view().desired, &stored);
     }
 }
 

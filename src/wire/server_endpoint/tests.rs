@@ -3,7 +3,7 @@
 //! Thread: the test's, plus those of the endpoint.
 
 use super::*;
-use crate::limits::{CONNECT_MAX, MESSAGE_MAX};
+use crate::limits::{AGENT_TAG_ENTRY, CONNECT_MAX, MESSAGE_MAX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{
     FromServer, LogsRequest, Request, RequestContent, Response, ResponseContent, UpdateState,
@@ -168,11 +168,14 @@ fn a_wrong_hello_is_refused_with_the_documented_status() {
         let end = receiver.receive().unwrap_err();
         assert!(matches!(&end, StreamEnd::Refused { code, .. } if code == "INVALID_ARGUMENT"), "{name:?}: {end:?}");
     }
-    let tags = BTreeMap::from([("key".to_owned(), "x".repeat(AGENT_TAGS_BYTES))]);
-    let hello = ToServer::AgentHello { agent: "A".to_owned(), version: VERSION.to_owned(), tags };
-    let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Agent, hello);
-    let text = format!("The tags of agent 'A' take {} bytes, at most 65536 are allowed.", AGENT_TAGS_BYTES + 3);
-    assert_eq!(receiver.receive(), Err(refused("INVALID_ARGUMENT", &text)));
+    let long = BTreeMap::from([("key".to_owned(), "x".repeat(AGENT_TAGS_BYTES))]);
+    let many: BTreeMap<String, String> = (1_000..2_000).map(|key| (key.to_string(), String::new())).collect();
+    for (tags, bytes) in [(long, AGENT_TAGS_BYTES + 3 + AGENT_TAG_ENTRY), (many, 1_000 * (4 + AGENT_TAG_ENTRY))] {
+        let hello = ToServer::AgentHello { agent: "A".to_owned(), version: VERSION.to_owned(), tags };
+        let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Agent, hello);
+        let text = format!("The tags of agent 'A' take {bytes} bytes, at most 16384 are allowed.");
+        assert_eq!(receiver.receive(), Err(refused("INVALID_ARGUMENT", &text)));
+    }
     assert!(events.try_recv().is_err());
 }
 
