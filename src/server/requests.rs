@@ -183,11 +183,8 @@ impl ServerLoop {
         }
         // Rules are many, so whoever has to wait in any case is compared with them only then.
         let is_late = !content.is_cancel() && !self.shares.excess(requester, self.now()).is_none();
-        let checked = if is_late {
-            self.rules_for(requester, &content).map(drop)
-        } else {
-            self.authorize(requester, &content)
-        };
+        let checked =
+            if is_late { self.rules_for(requester, &content).map(drop) } else { self.authorize(requester, &content) };
         if let Err(denied) = checked {
             return self.deny(&key, &denied);
         }

@@ -221,8 +221,8 @@ impl ServerLoop {
 mod tests {
     use super::*;
     use crate::clock::{Clock, SystemClock};
-    use crate::server::shares::Shares;
     use crate::model::messages::{ReadState, UpdateState};
+    use crate::server::shares::Shares;
 
     fn requester(peer: u64, workload: Option<&str>) -> Requester {
         let agent = workload.map(|_| "A".into());
@@ -305,7 +305,8 @@ mod tests {
         assert_eq!(order, ["m1", "m2", "g1", "g2", "g3"]);
         let other = requester(3, None);
         assert!(!waiting.must_wait(&other, &update(0), || true), "no hooks");
-        waiting.with_hooks = Some((modest.clone(), RequestKey { peer: modest.peer, id: "h".to_owned() }, PreparedUpdate::default()));
+        waiting.with_hooks =
+            Some((modest.clone(), RequestKey { peer: modest.peer, id: "h".to_owned() }, PreparedUpdate::default()));
         assert!(add(&mut waiting, &greedy, "waits", update(0)));
         waiting.with_hooks = None;
         assert!(waiting.must_wait(&other, &update(0), || true));

@@ -22,7 +22,7 @@ enum Did {
 struct World {
     did: Vec<Did>,
     full: bool,
-    offline: bool,
+    denied: bool,
     /// How long the last request had waited.
     held: Duration,
     follows_enough: bool,
@@ -43,9 +43,9 @@ impl Outside for World {
 
     fn forward(&mut self, _own_id: &str, request: Request, held: Duration) -> Forwarded {
         self.held = held;
-        match (self.full, self.offline) {
+        match (self.full, self.denied) {
             (true, _) => Forwarded::Later(request),
-            (_, true) => Forwarded::NoServer,
+            (_, true) => Forwarded::Denied,
             _ if self.follows_enough => Forwarded::TooMany,
             _ => {
                 self.did.push(Did::Forwarded(request));
@@ -323,11 +323,14 @@ fn requests_without_room_wait_in_order_and_nothing_else_is_read() {
 }
 
 #[test]
-fn without_a_server_a_request_without_room_is_answered() {
+fn a_request_that_newer_rules_deny_is_answered_also_when_it_has_waited() {
     let mut rig = Rig::established();
-    rig.world.offline = true;
+    rig.world.full = true;
     rig.say(read("a", "agents"));
-    assert_eq!(rig.did(), [error("a", NO_SERVER)]);
+    assert!(rig.session.is_paused());
+    (rig.world.full, rig.world.denied) = (false, true);
+    rig.session.on_room(rig.clock.now(), &mut rig.world);
+    assert_eq!(rig.did(), [error("a", "Access denied")]);
     assert!(!rig.session.is_paused());
 }
 
