@@ -307,26 +307,3 @@ fn what_waited_for_hooks_is_not_served_in_one_go_and_not_overtaken() {
     answered += waiting.iter().filter(|peer| !cluster.take(**peer).is_empty()).count();
     assert_eq!(answered, waiting.len());
 }
-
-#[test]
-fn the_loop_itself_measures_what_requests_take() {
-    let (mut cluster, asked) = (cluster(), 200);
-    let (agent, commander) = (cluster.settled_agent("A"), cluster.commander());
-    let (events, inbox) = bounded(asked + 1);
-    let said = |peer, id: String, content| {
-        let message = ToServer::Request(Request { id, content });
-        events.send(PeerEvent::Message { peer, message, room: Room::default() }).unwrap();
-    };
-    (0..asked).for_each(|number| said(agent, format!("greedy@{number}"), refused_update()));
-    said(commander, "read".to_owned(), read(false));
-    drop(events); // Then it ends.
-    let server = std::mem::take(&mut cluster.server);
-    server.run(&inbox, &never(), &BusyClock(ManualClock::new()), &Pulse::unattended());
-    assert_eq!(answers(cluster.take(commander)).0, ["read"]);
-    let texts = cluster.take(agent).into_iter().filter_map(|message| match message {
-        FromServer::Response(Response { content: ResponseContent::Error(text), .. }) => Some(text),
-        _ => None,
-    });
-    let excess = texts.filter(|text| text.starts_with("Too many requests wait")).count();
-    assert!((20..asked).contains(&excess), "{excess}");
-}
