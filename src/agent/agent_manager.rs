@@ -20,7 +20,6 @@ use crate::limits::{
     TURN_MAX,
 };
 use crate::logging::may_log;
-use crate::model::access_rules::ControlInterfaceAccess;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, AgentLoad, DeletedWorkload, FromServer, WorkloadPlan};
 use crate::model::names::{InstanceName, Name, excerpt, has_name_characters};
@@ -347,9 +346,6 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         info!("Received the server hello with '{}' added workloads.", added.len());
         let wanted = added.into_iter().filter(is_acceptable);
         let said: BTreeMap<Name, _> = wanted.map(|added| (added.instance.workload.clone(), added)).collect();
-        let nothing = ControlInterfaceAccess::default();
-        let rules = |name: &Name| said.get(name).map(|added: &AddedWorkload| &added.workload.control_interface_access);
-        self.runtime.control().set_rules(|name| Some(rules(name).unwrap_or(&nothing)));
         (self.greeted, self.connected) = (true, true);
         // Who looks at the nodes sees their load as soon as they are there.
         self.load_due = self.clock.now() + LOAD_INTERVAL;
@@ -540,9 +536,6 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             plan.deleted.len()
         );
         let plan = WorkloadPlan { added: plan.added.into_iter().filter(is_acceptable).collect(), ..plan };
-        let rules = plan.added.iter().map(|added| (&added.instance.workload, &added.workload.control_interface_access));
-        let rules: BTreeMap<&Name, _> = rules.collect();
-        self.runtime.control().set_rules(|name| rules.get(name).copied());
         if let Some(hello) = &mut self.pending_hello {
             // Nothing was started yet, so the plan changes what is wanted.
             for deleted in plan.deleted {

@@ -137,22 +137,6 @@ impl RequestQueue {
         self.cancels.push_back(request);
     }
 
-    /// Takes back the requests that wait and are not `allowed` any more. Cancellations only free something.
-    pub fn withdraw(&mut self, allowed: impl Fn(&Name, &RequestContent) -> bool) -> Vec<Request> {
-        let waiting = std::mem::take(&mut self.requests).into_iter();
-        let (allowed, denied): (VecDeque<_>, VecDeque<_>) =
-            waiting.partition(|(workload, Request { content, .. })| content.is_cancel() || allowed(workload, content));
-        self.requests = allowed;
-        for (workload, request) in &denied {
-            if let Some(share) = self.shares.get_mut(workload) {
-                share.requests -= 1;
-                share.bytes -= bytes(request);
-            }
-        }
-        self.shares.retain(|_, share| !share.is_empty());
-        denied.into_iter().map(|(_, request)| request).collect()
-    }
-
     /// Whether no request waits, so that another one may be sent at once.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -328,20 +312,6 @@ mod tests {
         assert!(!put(&mut queue, &workload, request("y")), "the server has it now");
         queue.answered("w", &large.id, &error());
         assert!(put(&mut queue, &workload, request("y")));
-    }
-
-    #[test]
-    fn what_is_not_allowed_any_more_is_taken_back_before_it_is_sent_and_makes_room() {
-        let (mut queue, workload) = (RequestQueue::default(), Name::from("w"));
-        while put(&mut queue, &workload, request("w@a")) {}
-        put(&mut queue, &workload, cancel("w@c"));
-        put(&mut queue, &"other".into(), request("other@a"));
-        assert_eq!(queue.withdraw(|workload, _| **workload != *"w").len(), CONTROL_REQUESTS);
-        assert!(put(&mut queue, &workload, request("w@b")));
-        let rest: Vec<String> = std::iter::from_fn(|| queue.pop()).map(|request| request.id).collect();
-        assert_eq!(rest, ["w@c", "other@a", "w@b"]);
-        assert_eq!(queue.lost().len(), 3);
-        assert!(queue.shares.is_empty());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! Owns: one object per workload (the sender of its control loop), the engines, the waiting operations.
 //! Takes: plans of the server, listings, states. Gives: commands to `wl:<name>` (never waits), states to report.
 
-use super::control_interface::{self, ControlHub, NoInterface};
+use super::control_interface::{self, NoInterface};
 use super::folder_removal::remove_folder;
 use super::lifecycle::GONE_PREFIX;
 use super::lifecycle::conditions::Conditions;
@@ -475,11 +475,6 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             // Ended means deleted, then the state is of no interest.
             let _ = object.sender.send(WorkloadCommand::Observed { generation, state });
         }
-    }
-
-    /// The control interfaces of all workloads.
-    pub fn control(&self) -> &ControlHub {
-        &self.context.control
     }
 
     /// Passes an answer of the server to the workload that its id names.

@@ -11,7 +11,7 @@ use crate::limits::{
     CONTROL_SMALL_REQUEST, REMOVED_MEMORY, REMOVED_SENDS, UPLINK_BATCH, UPLINK_REQUESTS_IN_A_ROW, UPLINK_STATES,
 };
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{AgentLoad, Request, RequestContent, Response, ToServer};
+use crate::model::messages::{AgentLoad, Request, Response, ToServer};
 use crate::model::names::{InstanceName, Name};
 use crate::wire::client::{ClientSender, StreamEnd};
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -98,6 +98,8 @@ impl Wake for WakeUplink {
 pub struct NoRoom {
     /// The one that was not taken.
     pub request: Box<Request>,
+    /// Whether there is a connection, so that there will be room soon.
+    pub connected: bool,
 }
 
 #[derive(Debug)]
@@ -110,9 +112,6 @@ struct Slots {
     complete: bool,
     load: Option<AgentLoad>,
     requests: RequestQueue,
-    /// There is a connection, and the server has not said yet which workloads we have to run: requests that waited are
-    /// compared with their rules first.
-    rules_awaited: bool,
     /// Requests sent since load and logs had their turn.
     requests_in_a_row: u32,
     connected: bool,
@@ -140,7 +139,6 @@ pub fn uplink_outbox() -> (UplinkOutbox, UplinkReader) {
         complete: false,
         load: None,
         requests: RequestQueue::default(),
-        rules_awaited: false,
         requests_in_a_row: 0,
         connected: false,
         removed_sent: VecDeque::new(),
@@ -205,15 +203,14 @@ impl UplinkOutbox {
     }
 
     /// Puts a request of a workload, or sends it; never waits. While there is no connection requests wait for it. `held` is
-    /// how long it found no room before; while there is no connection, no answer is overdue.
+    /// how long it found no room before.
     ///
     /// # Errors
     /// The request, when too many of this workload are under way.
     pub fn put_request(&self, workload: &Name, request: Request, held: Duration) -> Result<(), NoRoom> {
         let slots = lock(&self.slots);
-        let held = if slots.connected { held } else { Duration::ZERO };
         if !slots.requests.has_room_for(workload, &request, held) {
-            return Err(NoRoom { request: Box::new(request) });
+            return Err(NoRoom { request: Box::new(request), connected: slots.connected });
         }
         drop(slots);
         if let Some(request) = self.send_at_once(workload, request) {
@@ -239,18 +236,6 @@ impl UplinkOutbox {
         lock(&self.slots).requests.sent(workload, &request);
         let _ = line.start_send(ToServer::Request(request)); // Whoever receives learns that the connection is lost.
         None
-    }
-
-    /// The server has told which workloads and rules there are. Requests that waited and are not `allowed` any more are
-    /// taken back; all others are sent from now on.
-    #[must_use]
-    pub fn recheck_requests(&self, allowed: impl Fn(&Name, &RequestContent) -> bool) -> Vec<Request> {
-        let mut slots = lock(&self.slots);
-        slots.rules_awaited = false;
-        let denied = slots.requests.withdraw(allowed);
-        drop(slots);
-        self.wake();
-        denied
     }
 
     /// The server has said something about a request of a workload; the id is the one that this has given it.
@@ -317,12 +302,11 @@ impl Slots {
 
     /// Whether a request would be the next message.
     fn is_request_next(&self) -> bool {
-        !self.rules_awaited && self.states.is_empty() && !self.complete && self.requests.is_empty()
+        self.states.is_empty() && !self.complete && self.requests.is_empty()
     }
 
     fn is_empty(&self) -> bool {
-        let no_request = self.rules_awaited || self.requests.is_empty();
-        self.states.is_empty() && !self.complete && no_request && self.load.is_none() && self.logs.is_empty()
+        self.is_request_next() && self.load.is_none() && self.logs.is_empty()
     }
 
     fn next_log(&mut self) -> Option<ToServer> {
@@ -372,8 +356,8 @@ impl UplinkReader {
         }
         // Who never stops asking must not keep everything else from the server.
         let others_wait = slots.load.is_some() || !slots.logs.is_empty();
-        let is_their_turn = slots.requests_in_a_row < UPLINK_REQUESTS_IN_A_ROW || !others_wait;
-        if let Some(request) = (!slots.rules_awaited && is_their_turn).then(|| slots.requests.pop()).flatten() {
+        let may_ask = slots.requests_in_a_row < UPLINK_REQUESTS_IN_A_ROW || !others_wait;
+        if let Some(request) = may_ask.then(|| slots.requests.pop()).flatten() {
             slots.requests_in_a_row = slots.requests_in_a_row.saturating_add(1);
             return Some(ToServer::Request(request));
         }
@@ -414,10 +398,8 @@ impl UplinkReader {
 
     /// There is a connection.
     pub fn connected_by(&self, line: Box<dyn Line>) {
-        let mut slots = lock(&self.slots);
-        (slots.connected, slots.rules_awaited) = (true, true);
-        drop(slots);
         *lock(&self.line) = Some(line);
+        lock(&self.slots).connected = true;
     }
 
     /// There is a connection, and the test looks what waits for it.
@@ -431,7 +413,7 @@ impl UplinkReader {
     pub fn disconnected(&self, now: Instant) -> Vec<Response> {
         *lock(&self.line) = None;
         let mut slots = lock(&self.slots);
-        (slots.connected, slots.rules_awaited, slots.complete) = (false, false, false);
+        (slots.connected, slots.complete) = (false, false);
         slots.load = None;
         slots.logs.clear();
         slots.forget_delivered(now);
@@ -637,10 +619,10 @@ mod tests {
         for number in 0..CONTROL_REQUESTS {
             put(&number.to_string()).unwrap();
         }
-        let overdue = outbox.put_request(&"w".into(), ask("more"), crate::limits::CONTROL_ANSWER_MAX);
-        assert_eq!(*overdue.unwrap_err().request, ask("more"), "nobody owes an answer");
+        let refused = put("more").unwrap_err();
+        assert_eq!((*refused.request, refused.connected), (ask("more"), false));
         reader.connected();
-        assert!(put("more").is_err());
+        assert!(put("more").unwrap_err().connected);
         outbox.put(state("a", Phase::Running));
         outbox.put_cancel(cancel.clone());
         assert!(matches!(reader.next(now), Some(ToServer::WorkloadStates(_))));
@@ -732,9 +714,7 @@ mod tests {
         let (outbox, reader) = uplink_outbox();
         let line = FakeLine::default();
         reader.connected_by(Box::new(line.clone()));
-        assert!(outbox.recheck_requests(|_, _| true).is_empty());
         line.give_room(2);
-        while reader.woken().try_recv().is_ok() {}
         outbox.put_request(&"w".into(), ask("w@1"), Duration::ZERO).unwrap();
         assert_eq!(line.taken(), [ToServer::Request(ask("w@1"))]);
         assert!(reader.woken().try_recv().is_err(), "nobody was woken for it");
@@ -762,35 +742,11 @@ mod tests {
     }
 
     #[test]
-    fn requests_wait_until_the_server_has_told_the_rules_and_denied_ones_are_never_sent() {
-        let now = ManualClock::new().now();
-        let (outbox, reader) = uplink_outbox();
-        let line = FakeLine::default();
-        let put = |id: &str| outbox.put_request(&id.into(), ask(id), Duration::ZERO).unwrap();
-        put("denied");
-        put("allowed");
-        reader.connected_by(Box::new(line.clone()));
-        line.give_room(10);
-        put("new");
-        reader.send_waiting(now).unwrap();
-        assert_eq!(line.taken(), []);
-        assert_eq!(outbox.recheck_requests(|workload, _| **workload != *"denied"), [ask("denied")]);
-        reader.send_waiting(now).unwrap();
-        assert_eq!(line.taken(), ["allowed", "new"].map(|id| ToServer::Request(ask(id))));
-        reader.disconnected(now);
-        assert!(outbox.recheck_requests(|_, _| true).is_empty(), "of a connection that is lost by now");
-        reader.connected_by(Box::new(line.clone()));
-        put("later");
-        assert_eq!(line.taken(), []);
-    }
-
-    #[test]
     fn requests_without_answer_are_answered_when_the_connection_is_lost_and_others_wait_for_the_next_one() {
         let now = ManualClock::new().now();
         let (outbox, reader) = uplink_outbox();
         let line = FakeLine::default();
         reader.connected_by(Box::new(line.clone()));
-        assert!(outbox.recheck_requests(|_, _| true).is_empty());
         line.give_room(3);
         for id in ["w@1", "w@2", "w@3", "w@4"] {
             outbox.put_request(&"w".into(), ask(id), Duration::ZERO).unwrap();

@@ -20,7 +20,7 @@ use crate::limits::STACK_LARGE;
 use crate::logging::may_log;
 use crate::model::access_rules::ControlInterfaceAccess;
 use crate::model::authorizer::Authorizer;
-use crate::model::messages::{Request, RequestContent, Response, ResponseContent};
+use crate::model::messages::{Request, Response};
 use crate::model::names::Name;
 use crate::threads::{self, Thread};
 use crate::vital::VitalThreads;
@@ -29,7 +29,7 @@ use outbox::{Frame, Outbox};
 use pipes::{PipeError, Pipes};
 use poller::Poller;
 use rustix::event::{EventfdFlags, eventfd};
-use session::{DENIED, Session};
+use session::Session;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -80,16 +80,12 @@ struct Opened {
 #[derive(Debug)]
 struct Interface {
     workload: Name,
-    /// The rules of the container that it was opened for.
-    authorizer: Authorizer,
     mailbox: Mutex<Mailbox>,
 }
 
 #[derive(Debug, Default)]
 struct Mailbox {
     outbox: Outbox,
-    /// Rules that the server has given the workload while its container still runs under others: both count.
-    newer_rules: Option<Authorizer>,
     ended: bool,
     restarted: bool,
 }
@@ -185,7 +181,7 @@ impl ControlHub {
         let pipes = Pipes::open(&folder)?;
         let authorizer = Authorizer::new(access);
         let session = Session::new(workload.clone(), authorizer.clone(), self.shared.message_max);
-        let interface = Arc::new(Interface { workload: workload.clone(), authorizer, mailbox: Mutex::default() });
+        let interface = Arc::new(Interface { workload: workload.clone(), mailbox: Mutex::default() });
         let mut registry = lock(&self.shared.registry);
         if let Some(earlier) = registry.interfaces.insert(workload.clone(), interface.clone()) {
             lock(&earlier.mailbox).ended = true;
@@ -193,7 +189,7 @@ impl ControlHub {
         registry.opened.push(Opened { interface: interface.clone(), pipes, session });
         drop(registry);
         self.shared.wake();
-        Ok(ControlInterface { hub: self.clone(), interface, folder })
+        Ok(ControlInterface { hub: self.clone(), interface, folder, authorizer })
     }
 
     /// Delivers an answer whose id begins with a workload that has a control interface; answers it when there is no such
@@ -213,29 +209,6 @@ impl ControlHub {
     pub fn connection_lost(&self) {
         let interfaces: Vec<Arc<Interface>> = lock(&self.shared.registry).interfaces.values().cloned().collect();
         interfaces.iter().for_each(|interface| lock(&interface.mailbox).outbox.connection_lost());
-    }
-
-    /// The server has told the rules of workloads, each of which `rules` returns: they count at once, also for requests
-    /// that wait for the connection, and what they do not allow is denied. `None` where nothing new was told.
-    pub fn set_rules<'r>(&self, rules: impl Fn(&Name) -> Option<&'r ControlInterfaceAccess>) {
-        let interfaces: Vec<Arc<Interface>> = lock(&self.shared.registry).interfaces.values().cloned().collect();
-        for interface in &interfaces {
-            let Some(access) = rules(&interface.workload) else { continue };
-            let newer = Authorizer::new(access);
-            lock(&interface.mailbox).newer_rules = (newer != interface.authorizer).then_some(newer);
-        }
-        let allows = |workload: &Name, content: &RequestContent| {
-            let interface = interfaces.iter().find(|interface| interface.workload == *workload);
-            interface.is_some_and(|interface| {
-                let authorizer = &interface.authorizer;
-                lock(&interface.mailbox).newer_rules.as_ref().unwrap_or(authorizer).check(content).is_ok()
-            })
-        };
-        for Request { id, .. } in self.shared.uplink.recheck_requests(allows) {
-            let content = ResponseContent::Error(DENIED.to_owned());
-            let _ = self.deliver_from_server(Response { id, content }); // Nobody waits for it if it is gone.
-        }
-        self.shared.wake(); // What waits in pipes has room now.
     }
 
     /// A workload has asked for events and logs with this id, and was answered.
@@ -283,6 +256,7 @@ pub struct ControlInterface {
     hub: ControlHub,
     interface: Arc<Interface>,
     folder: PathBuf,
+    authorizer: Authorizer,
 }
 
 impl ControlInterface {
@@ -295,7 +269,7 @@ impl ControlInterface {
     /// Whether it may serve a workload with this folder and these rules as it is.
     #[must_use]
     pub fn serves(&self, folder: &Path, access: &ControlInterfaceAccess) -> bool {
-        self.folder == folder && is_wanted(access) && self.interface.authorizer == Authorizer::new(access)
+        self.folder == folder && is_wanted(access) && self.authorizer == Authorizer::new(access)
     }
 
     /// The container will be started again: the next one has to say hello, and gets nothing of its predecessor.

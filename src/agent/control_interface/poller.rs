@@ -366,9 +366,6 @@ impl Outside for Reach<'_> {
 
     fn forward(&mut self, own_id: &str, request: Request, held: Duration) -> Forwarded {
         let mut mailbox = lock(&self.interface.mailbox);
-        if mailbox.newer_rules.as_ref().is_some_and(|rules| rules.check(&request.content).is_err()) {
-            return Forwarded::Denied;
-        }
         if mailbox.outbox.is_behind() && !request.content.is_cancel() && held < CONTROL_UNREAD_MAX {
             return Forwarded::Later(request);
         }
@@ -378,11 +375,11 @@ impl Outside for Reach<'_> {
         }
         drop(mailbox);
         let workload = &self.interface.workload;
-        let Err(NoRoom { request }) = self.shared.uplink.put_request(workload, request, held) else {
+        let Err(NoRoom { request, connected }) = self.shared.uplink.put_request(workload, request, held) else {
             return Forwarded::Yes;
         };
         lock(&self.interface.mailbox).outbox.take_back(own_id, &request.content);
-        Forwarded::Later(*request)
+        if connected { Forwarded::Later(*request) } else { Forwarded::NoServer }
     }
 }
 

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 const HELLO_MISSING: &str = "Initial Hello missing!";
 const UNDECODABLE: &str = "Could not decode protobuf data";
-/// What a workload is told that asks more than its rules allow.
-pub(super) const DENIED: &str = "Access denied";
+const DENIED: &str = "Access denied";
 const NO_STATE: &str = "The UpdateStateRequest does not contain a new state";
+const NO_SERVER: &str = "The agent has no connection to the server and too many requests wait for it; try again later";
 
 /// What a session does to the world.
 pub trait Outside {
@@ -40,10 +40,10 @@ pub trait Outside {
 pub enum Forwarded {
     /// It is on its way.
     Yes,
-    /// It has to wait for the connection and for answers to earlier ones, or until these are read.
+    /// It has to wait for answers to earlier ones, or until these are read.
     Later(Request),
-    /// The rules that are valid by now do not allow it.
-    Denied,
+    /// There is no connection, and no room to wait for one.
+    NoServer,
     /// The workload follows as many events and logs as it may.
     TooMany,
 }
@@ -250,8 +250,8 @@ impl Session {
         match outside.forward(&own_id, request, now.saturating_duration_since(since)) {
             Forwarded::Yes => {}
             Forwarded::Later(request) => self.held = Some(Held { own_id, request, since }),
-            Forwarded::Denied => {
-                let content = ResponseContent::Error(DENIED.to_owned());
+            Forwarded::NoServer => {
+                let content = ResponseContent::Error(NO_SERVER.to_owned());
                 outside.answer(Response { id: own_id, content });
             }
             Forwarded::TooMany => {

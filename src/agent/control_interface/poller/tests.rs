@@ -3,9 +3,7 @@
 use super::super::{ControlHub, ControlInterface, FOLDER};
 use super::*;
 use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
-use crate::limits::{
-    CONTROL_ANSWER_MAX, CONTROL_MESSAGE_TIME, CONTROL_OUTBOX_BYTES, CONTROL_REQUESTS, CONTROL_UNREAD_BYTES,
-};
+use crate::limits::{CONTROL_MESSAGE_TIME, CONTROL_OUTBOX_BYTES, CONTROL_REQUESTS, CONTROL_UNREAD_BYTES};
 use crate::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
 use crate::model::messages::{FromWorkload, LogEntry, ReadState, RequestContent, ResponseContent, ToServer};
 use crate::model::names::InstanceName;
@@ -545,33 +543,4 @@ fn the_thread_ends_when_the_agent_does() {
     let thread = hub.start(crate::clock::SystemClock, stop, &mut crate::vital::VitalThreads::unattended()).unwrap();
     drop(running);
     assert!(crate::threads::join_all([thread], Duration::from_secs(20)).is_empty());
-}
-
-#[test]
-fn without_a_connection_requests_wait_in_the_pipe_and_are_then_compared_with_the_rules_of_that_time() {
-    let mut rig = Rig::new();
-    let (_interface, mut client) = rig.greeted("w");
-    rig.uplink.disconnected(rig.clock.now());
-    let ids: Vec<String> = (0..2 * CONTROL_REQUESTS).map(|number| number.to_string()).collect();
-    ids.iter().for_each(|id| client.say(ask(id)));
-    rig.pass(2 * CONTROL_ANSWER_MAX);
-    assert_eq!(client.heard(), [], "nothing is refused");
-    rig.uplink.connected();
-    let nothing = ControlInterfaceAccess::default();
-    rig.hub.set_rules(|_| Some(&nothing));
-    rig.turns();
-    let denied = |id: String| {
-        let content = ResponseContent::Error("Access denied".to_owned());
-        ToWorkload::Response(Response { id, content })
-    };
-    let heard: Vec<ToWorkload> = (0..4 * ids.len()).flat_map(|_| rig.heard(&mut client)).collect();
-    assert_eq!(heard, ids.into_iter().map(denied).collect::<Vec<_>>());
-    assert_eq!(rig.requests(), [""; 0]);
-    // The rules that the container was started with are told again.
-    let rule = AccessRule::State { operation: Operation::Read, filter_masks: vec!["*".to_owned()] };
-    let everything = ControlInterfaceAccess { allow_rules: vec![rule], deny_rules: vec![] };
-    rig.hub.set_rules(|_| Some(&everything));
-    client.say(ask("allowed"));
-    rig.turns();
-    assert_eq!(rig.requests(), ["w@allowed"]);
 }
