@@ -157,17 +157,36 @@ pub const DECODED_ALWAYS: usize = 16 * 1024 * 1024;
 /// And this many times its own bytes more. States as people write them take three to five times theirs; a message of
 /// tiny parts would take a hundred times.
 pub const DECODED_FACTOR: usize = 8;
-/// Requests that wait, for hooks to be done with an update or for earlier answers to the same peer to be sent; more are
-/// refused.
-pub const REQUESTS_WAITING: usize = 256;
+/// Requests that wait, for hooks to be done with an update, for earlier answers to the same peer to be sent, or because
+/// their requester has used up its [`REQUEST_TIME_SHARE`]; more are refused.
+pub const REQUESTS_WAITING: usize = 512;
 /// What requests that wait take in memory, in bytes. A single one may be larger.
 pub const REQUESTS_WAITING_BYTES: usize = 32 * 1024 * 1024;
+/// How many of them may belong to one agent or one connection of a commander. A commander has no more: its waiting
+/// requests keep their places in the inbox, so that its connection is read no further.
+pub const REQUESTS_WAITING_OF_STREAM: usize = REQUESTS_WAITING / 4;
+/// What they take in memory then, in bytes. A single one may be larger.
+pub const REQUESTS_WAITING_OF_STREAM_BYTES: usize = REQUESTS_WAITING_BYTES / 2;
+/// Part of [`REQUESTS_WAITING`] and of [`REQUESTS_WAITING_BYTES`], one in so many, that is kept for small requests on
+/// connections of which nothing else waits: those who ask much cannot take the place of those who ask for one thing.
+pub const REQUESTS_WAITING_FIRST: usize = 4;
+const _: () = assert!(REQUESTS_WAITING_OF_STREAM >= SERVER_INBOX_OF_STREAM);
+const _: () = assert!(REQUESTS_WAITING_OF_STREAM < REQUESTS_WAITING - REQUESTS_WAITING / REQUESTS_WAITING_FIRST);
 /// How many of them may belong to one workload. Its agent lets [`CONTROL_REQUESTS`] through, but other implementations
 /// pass on all that it asks.
 pub const REQUESTS_WAITING_OF_WORKLOAD: usize = 16;
 /// What the requests of one workload that wait take in memory, in bytes. A single one may be larger.
 pub const REQUESTS_WAITING_OF_WORKLOAD_BYTES: usize = REQUESTS_WAITING_BYTES / 4;
 const _: () = assert!(CONTROL_REQUESTS < REQUESTS_WAITING_OF_WORKLOAD);
+const _: () = assert!(REQUESTS_WAITING_OF_WORKLOAD_BYTES < REQUESTS_WAITING_OF_STREAM_BYTES);
+/// Time of the server's thread that the requests of one workload, of one agent, or of one connection of a commander may
+/// take in each [`REQUEST_TIME_PERIOD`]. Further ones wait until nobody else wants anything. Reads and updates of people
+/// and programs take milliseconds.
+pub const REQUEST_TIME_SHARE: Duration = Duration::from_millis(100);
+/// Period of [`REQUEST_TIME_SHARE`]. Of what a requester took beyond its share as much is remembered: whoever applied
+/// thousands of workloads once is not behind others for minutes.
+pub const REQUEST_TIME_PERIOD: Duration = Duration::from_secs(1);
+const _: () = assert!(REQUEST_TIME_SHARE.as_millis() * 2 <= REQUEST_TIME_PERIOD.as_millis());
 /// Event subscriptions of one stream. An agent's stream carries those of all its workloads.
 pub const SUBSCRIPTIONS_PER_PEER_MAX: usize = 1024;
 /// Log collections that one stream may have running. An agent's stream carries those of all its workloads.

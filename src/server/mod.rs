@@ -15,6 +15,7 @@ pub mod plan;
 pub mod requester;
 mod requests;
 pub mod settings;
+mod shares;
 pub mod state_store;
 pub mod state_view;
 pub mod strays;
@@ -22,7 +23,7 @@ pub mod templates;
 pub mod update;
 mod waiting_requests;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, SystemClock};
 use crate::limits::{STRAY_INFO_MAX, STRAYS_OF_WORKLOAD, TURN_MAX};
 use crate::logging::may_log;
 use crate::model::complete_state::{AgentAttributes, DesiredState, WorkloadStates};
@@ -31,6 +32,7 @@ use crate::model::messages::{AddedWorkload, AgentLoad, DeletedWorkload, FromServ
 use crate::model::names::{InstanceName, Name, excerpt};
 use crate::service_manager::StatusBoard;
 use crate::vital::Pulse;
+use crate::wire::inbox_budget::Room;
 use crate::wire::outbox::{Outbox, OutboxError, StatesSnapshot};
 use crate::wire::server_endpoint::{PeerEvent, PeerHello, PeerId};
 use agents::{Agent, Agents};
@@ -41,11 +43,13 @@ use log_campaigns::LogCampaigns;
 use mutating_hooks::{HookOutcome, MutatingHooks};
 use requester::Rights;
 use requests::Occasion;
+use shares::Shares;
 use state_store::StateStore;
 use state_view::StateView;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
+use std::time::Instant;
 use strays::Strays;
 use templates::{ConfigUsers, Templates};
 use update::{StateChange, UpdateError};
@@ -146,6 +150,16 @@ impl Wake for WakeLoop {
     }
 }
 
+/// What time it is; stands still until there is a clock.
+struct Time(Box<dyn Fn() -> Instant + Send>);
+
+impl Default for Time {
+    fn default() -> Self {
+        let start = SystemClock.now();
+        Self(Box::new(move || start))
+    }
+}
+
 /// The state of the cluster and everything that changes it.
 #[derive(Default)]
 pub struct ServerLoop {
@@ -156,6 +170,9 @@ pub struct ServerLoop {
     before_hooks: Option<BTreeMap<Name, AddedWorkload>>,
     hooks: Option<MutatingHooks>,
     waiting: WaitingRequests,
+    /// How long the server has worked for whom.
+    shares: Shares,
+    time: Time,
     room: RoomWaker,
     store: Option<StateStore>,
     states: WorkloadStates,
@@ -234,11 +251,21 @@ impl ServerLoop {
         self.status.tell(self.agents.by_name().len(), self.effective.len());
     }
 
+    /// From now on the time that requests take is measured with `clock`.
+    pub fn set_clock(&mut self, clock: impl Clock) {
+        self.time = Time(Box::new(move || clock.now()));
+    }
+
+    fn now(&self) -> Instant {
+        (self.time.0)()
+    }
+
     /// Handles events until `stop` is closed by its owner or all senders of `events` are gone. The streams end
     /// with status OK when the loop is dropped at the end.
     pub fn run(mut self, events: &Receiver<PeerEvent>, stop: &Receiver<()>, clock: &impl Clock, pulse: &Pulse) {
         let outcomes = self.hooks.as_ref().map_or_else(never, |hooks| hooks.outcomes().clone());
         let (wake, room) = bounded(1);
+        self.set_clock(clock.clone());
         self.room = RoomWaker(Waker::from(Arc::new(WakeLoop(wake))));
         let mut rest_until = clock.now();
         loop {
@@ -285,8 +312,7 @@ impl ServerLoop {
                 self.peer_opened(peer, hello, source.into(), outbox);
             }
             ServerEvent::Peer(PeerEvent::Message { peer, message, room }) => {
-                self.peer_said(peer, message);
-                drop(room); // Only now, so that the next large message waits until this one is handled.
+                self.peer_said(peer, message, room);
             }
             ServerEvent::Peer(PeerEvent::Closed { peer }) => self.peer_gone(peer),
             ServerEvent::Hooks(outcome) => self.hooks_done(outcome),
@@ -487,11 +513,12 @@ impl ServerLoop {
 
     // ------------------------------------------------------------- peers say
 
-    fn peer_said(&mut self, id: PeerId, message: ToServer) {
+    /// `room` is given back when the message is handled, so that the next large one waits until then.
+    fn peer_said(&mut self, id: PeerId, message: ToServer, room: Room) {
         let Some(peer) = self.peers.get(&id) else { return }; // What a replaced stream says late means nothing.
         let (name, source) = (peer.name.clone(), peer.source.clone());
         match message {
-            ToServer::Request(request) => self.request(id, request),
+            ToServer::Request(request) => self.request(id, request, room),
             ToServer::WorkloadStates(states) => self.states_reported(id, &name, states),
             ToServer::StatesComplete => self.all_states_reported(id, &name),
             ToServer::AgentLoad(load) => self.load_reported(id, &name, &load),

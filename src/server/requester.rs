@@ -30,6 +30,17 @@ pub struct Requester {
     pub workload: Option<Name>,
 }
 
+impl Requester {
+    /// Whether both ask on the same stream, or on streams of the same agent.
+    #[must_use]
+    pub fn is_of_same_stream(&self, other: &Self) -> bool {
+        match (&self.agent, &other.agent) {
+            (None, None) => self.peer == other.peer,
+            (mine, others) => mine == others,
+        }
+    }
+}
+
 /// Why a request on the stream of an agent is denied. The texts begin as those of agents do.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Denied(String);
@@ -128,14 +139,28 @@ impl ServerLoop {
     /// # Errors
     /// [`Denied`] with the reason.
     pub(super) fn authorize(&self, requester: &Requester, content: &RequestContent) -> Result<(), Denied> {
-        let Some(agent) = &requester.agent else { return Ok(()) };
+        let Some((workload, authorizer)) = self.rules_for(requester, content)? else { return Ok(()) };
+        authorizer.check(content).map_err(|denial| denied(workload, &denial))
+    }
+
+    /// The workload and the rules that a request has to be compared with, `None` where anything may be asked. Costs
+    /// nothing, unlike the comparison.
+    ///
+    /// # Errors
+    /// [`Denied`] when nobody could have asked that.
+    pub(super) fn rules_for<'r>(
+        &'r self,
+        requester: &'r Requester,
+        content: &RequestContent,
+    ) -> Result<Option<(&'r Name, &'r Authorizer)>, Denied> {
+        let Some(agent) = &requester.agent else { return Ok(None) };
         if matches!(content, RequestContent::LogsCancel | RequestContent::EventsCancel | RequestContent::Missing) {
-            return Ok(()); // What is missing is refused for what it is.
+            return Ok(None); // What is missing is refused for what it is.
         }
         let Some(workload) = &requester.workload else {
             return Err(Denied(format!("the request id does not name the workload of agent '{agent}' that asks")));
         };
-        self.authorizer(agent, workload)?.check(content).map_err(|denial| denied(workload, &denial))
+        Ok(Some((workload, self.authorizer(agent, workload)?)))
     }
 
     fn authorizer(&self, agent: &Name, workload: &Name) -> Result<&Authorizer, Denied> {

@@ -29,6 +29,7 @@ use crate::model::validation::{
     check_api_version, check_config_keys, check_config_references, check_mount_points, check_workload,
 };
 use crate::model::workload::Workload;
+use crate::wire::inbox_budget::Room;
 use crate::wire::server_endpoint::PeerId;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -43,7 +44,7 @@ pub struct Accepted {
 }
 
 /// An update that passed all checks but is not carried out yet.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct PreparedUpdate {
     /// What changes in the desired state.
     change: StateChange,
@@ -108,7 +109,7 @@ impl PreparedUpdate {
 }
 
 /// What a requester is told when too many of its requests wait.
-const UNREAD: &str = "Too many requests wait for earlier answers to be sent; ask again when these have come";
+const UNREAD: &str = "Too many requests wait for earlier ones; ask again when these have been answered";
 /// What a subscriber is told whose events are not taken.
 const EVENTS_LOST: &str = "Events were not taken in time and are lost; the event subscription ends, subscribe again to \
                            get the state";
@@ -179,21 +180,43 @@ fn named(error: &dyn std::error::Error, workload: &str) -> String {
 }
 
 impl ServerLoop {
-    /// Handles a request and answers it on the stream that it came from, or lets it wait for an update before it or for
-    /// answers that are on their way.
-    pub(super) fn request(&mut self, peer: PeerId, Request { id, content }: Request) {
+    /// Handles a request and answers it on the stream that it came from, or lets it wait: for an update before it, for
+    /// answers that are on their way, or until nobody else wants anything because its requester has used up its share of
+    /// the server's time. `room` is what its message takes of the inbox.
+    pub(super) fn request(&mut self, peer: PeerId, Request { id, content }: Request, room: Room) {
+        let begin = self.now();
         let key = RequestKey { peer, id };
+        let requester = self.requester_of(&key);
+        self.request_of(&requester, key, content, room);
+        self.shares.charge(&requester, begin, self.now());
+    }
+
+    fn request_of(&mut self, requester: &Requester, key: RequestKey, content: RequestContent, room: Room) {
         if let Some(reason) = too_large(&key.id, &content) {
             return self.refuse_excess(&key, reason);
         }
-        let requester = self.requester_of(&key);
-        if let Err(denied) = self.authorize(&requester, &content) {
+        // Rules are many, so whoever has to wait in any case is compared with them only then.
+        let is_late = !content.is_cancel() && !self.shares.excess(requester, self.now()).is_none();
+        let checked =
+            if is_late { self.rules_for(requester, &content).map(drop) } else { self.authorize(requester, &content) };
+        if let Err(denied) = checked {
             return self.deny(&key, &denied);
         }
-        if !self.waiting.must_wait(&requester, &content, || self.has_room_for_answer(peer)) {
-            return self.serve(requester, key, content);
+        if !is_late && !self.waiting.must_wait(requester, &content, || self.has_room_for_answer(key.peer)) {
+            return self.serve(requester.clone(), key, content);
         }
-        let Err(NoRoom { key, content }) = self.waiting.add(requester, key, content) else { return };
+        self.wait_for_turn(requester, key, content, room);
+        if is_late {
+            self.room.0.wake_by_ref(); // No peer tells when its turn has come.
+        }
+    }
+
+    /// A commander is read no further while many of its requests wait, so that none is refused. An agent has other things
+    /// to say as well, and all its workloads would wait for one of them.
+    fn wait_for_turn(&mut self, requester: &Requester, key: RequestKey, content: RequestContent, mut room: Room) {
+        room.give_bytes_back(); // What waits here has a bound of its own.
+        let place = if requester.agent.is_none() { room } else { Room::default() };
+        let Err(NoRoom { key, content }) = self.waiting.add(requester.clone(), key, content, place) else { return };
         match content {
             // What frees something is never refused. The answers before it come later, but that is little to lose.
             RequestContent::LogsCancel | RequestContent::EventsCancel => {

@@ -1,5 +1,6 @@
 //! Requests that wait: while mutating hooks work on an update, other updates do; while an answer for a peer is on its way,
-//! further requests of that peer do, so that no answer is built before it can be sent. Updates that wait for hooks are
+//! further requests of that peer do, so that no answer is built before it can be sent; and requests of whoever has used
+//! up its share of the server's time (shares.rs) do, until nobody else wants anything. Updates that wait for hooks are
 //! carried out in the order in which they came, answers to one requester keep their order, everybody else is served.
 //!
 //! Thread: `server`; a plain value and the part of [`ServerLoop`] that uses it.
@@ -7,11 +8,15 @@
 use super::mutating_hooks::HookOutcome;
 use super::requester::Requester;
 use super::requests::PreparedUpdate;
+use super::shares::Excess;
 use super::{RequestKey, ServerLoop};
 use crate::limits::{
-    REQUESTS_WAITING, REQUESTS_WAITING_BYTES, REQUESTS_WAITING_OF_WORKLOAD, REQUESTS_WAITING_OF_WORKLOAD_BYTES,
+    INBOX_SMALL_MESSAGE, REQUEST_TIME_SHARE, REQUESTS_WAITING, REQUESTS_WAITING_BYTES, REQUESTS_WAITING_FIRST,
+    REQUESTS_WAITING_OF_STREAM, REQUESTS_WAITING_OF_STREAM_BYTES, REQUESTS_WAITING_OF_WORKLOAD,
+    REQUESTS_WAITING_OF_WORKLOAD_BYTES,
 };
 use crate::model::messages::RequestContent;
+use crate::wire::inbox_budget::Room;
 use crate::wire::server_endpoint::PeerId;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -21,6 +26,10 @@ struct Waiting {
     key: RequestKey,
     content: RequestContent,
     bytes: usize,
+    /// An update that waits for its turn with the hooks, which newer ones must not take.
+    is_in_line: bool,
+    /// The place of its message in the inbox, if that is kept.
+    _place: Room,
 }
 
 /// A request cannot wait: too many do.
@@ -49,6 +58,7 @@ impl WaitingRequests {
     #[must_use]
     pub fn must_wait(&self, requester: &Requester, content: &RequestContent, has_room: impl FnOnce() -> bool) -> bool {
         self.waits_for_hooks(requester, content)
+            || self.comes_into_line(content)
             || self.queue.iter().any(|waiting| waiting.requester == *requester)
             || has_large_answer(content) && !has_room()
     }
@@ -59,33 +69,51 @@ impl WaitingRequests {
             .is_some_and(|(asked, ..)| matches!(content, RequestContent::UpdateState(_)) || asked == requester)
     }
 
+    /// Whether it is an update that comes behind others that wait, or have waited, for hooks.
+    fn comes_into_line(&self, content: &RequestContent) -> bool {
+        matches!(content, RequestContent::UpdateState(_))
+            && (self.hooks_work() || self.queue.iter().any(|waiting| waiting.is_in_line))
+    }
+
     /// Whether hooks work on an update.
     #[must_use]
     pub fn hooks_work(&self) -> bool {
         self.with_hooks.is_some()
     }
 
-    /// Lets a request wait.
+    /// Lets a request wait. `place` is kept as long as it does.
     ///
     /// # Errors
-    /// [`NoRoom`] when all that waits, or all of this workload, is as much as may wait; a single request may be larger.
-    pub fn add(&mut self, requester: Requester, key: RequestKey, content: RequestContent) -> Result<(), NoRoom> {
+    /// [`NoRoom`] when all that waits, or all of this workload or stream, is as much as may wait; a single request may be
+    /// larger.
+    pub fn add(
+        &mut self,
+        requester: Requester,
+        key: RequestKey,
+        content: RequestContent,
+        place: Room,
+    ) -> Result<(), NoRoom> {
         let bytes = key.id.len() + content.memory_bytes();
         let has_room = |of: &dyn Fn(&Waiting) -> bool, count_max: usize, bytes_max: usize| {
             let counted = self.queue.iter().filter(|waiting| of(waiting));
             let (count, taken) = counted.fold((0, 0), |(count, taken), one| (count + 1, taken + one.bytes));
             count < count_max && (taken == 0 || taken + bytes <= bytes_max)
         };
+        let of_stream = |waiting: &Waiting| waiting.requester.is_of_same_stream(&requester);
         let has_share = requester.workload.is_none()
             || has_room(
-                &|waiting| waiting.requester == requester,
+                &|waiting| of_stream(waiting) && waiting.requester.workload == requester.workload,
                 REQUESTS_WAITING_OF_WORKLOAD,
                 REQUESTS_WAITING_OF_WORKLOAD_BYTES,
             );
-        if !has_share || !has_room(&|_| true, REQUESTS_WAITING, REQUESTS_WAITING_BYTES) {
+        let has_share = has_share && has_room(&of_stream, REQUESTS_WAITING_OF_STREAM, REQUESTS_WAITING_OF_STREAM_BYTES);
+        let asks_little = bytes <= INBOX_SMALL_MESSAGE && !self.queue.iter().any(of_stream);
+        let part = |all: usize| if asks_little { all } else { all - all / REQUESTS_WAITING_FIRST };
+        if !has_share || !has_room(&|_| true, part(REQUESTS_WAITING), part(REQUESTS_WAITING_BYTES)) {
             return Err(NoRoom { key, content });
         }
-        self.queue.push_back(Waiting { requester, key, content, bytes });
+        let is_in_line = self.comes_into_line(&content);
+        self.queue.push_back(Waiting { requester, key, content, bytes, is_in_line, _place: place });
         Ok(())
     }
 
@@ -94,17 +122,23 @@ impl WaitingRequests {
         self.with_hooks = Some((requester, key, update));
     }
 
-    /// Takes the next request whose turn it is: the oldest that has to wait neither for hooks, nor for an older one of the
-    /// same requester, nor for the stream of its peer, of which `has_room` says whether an answer would be sent soon.
+    /// Takes the next request whose turn it is: of those that have to wait neither for hooks, nor for an older one of the
+    /// same requester, nor for the stream of its peer, of which `has_room` says whether an answer would be sent soon, the
+    /// oldest of whoever has the least `excess`.
     /// What else its requester has asked goes behind all others then, so that who asks little does not wait for who asks
     /// much.
-    fn next(&mut self, has_room: impl Fn(PeerId) -> bool) -> Option<(Requester, RequestKey, RequestContent)> {
+    fn next(
+        &mut self,
+        has_room: impl Fn(PeerId) -> bool,
+        excess: impl Fn(&Requester) -> Excess,
+    ) -> Option<(Requester, RequestKey, RequestContent)> {
         let mut older = BTreeSet::new();
-        let index = self.queue.iter().position(|Waiting { requester, key, content, .. }| {
+        let ready = self.queue.iter().enumerate().filter(|(_, Waiting { requester, key, content, .. })| {
             older.insert(requester)
                 && !self.waits_for_hooks(requester, content)
                 && (!has_large_answer(content) || has_room(key.peer))
-        })?;
+        });
+        let (index, _) = ready.min_by_key(|(_, waiting)| excess(&waiting.requester))?; // The first of equals.
         let next = self.queue.remove(index)?;
         if !matches!(next.content, RequestContent::UpdateState(_)) {
             let waiting = std::mem::take(&mut self.queue).into_iter();
@@ -149,10 +183,13 @@ impl ServerLoop {
     /// Serves the next request that has to wait no more, and comes back for others: each may take its time, and what
     /// else happens gets its turn in between. Returns whether there was one.
     pub(super) fn serve_waiting(&mut self) -> bool {
-        let Self { waiting, peers, room, .. } = self;
+        let begin = self.now();
+        let Self { waiting, peers, room, shares, .. } = self;
         let has_room = |peer| peers.get(&peer).is_none_or(|peer| peer.outbox.has_room_for_answer(&room.0));
-        let Some((requester, key, content)) = waiting.next(has_room) else { return false };
-        self.serve_late(requester, key, content);
+        let excess = |requester: &Requester| shares.excess(requester, begin);
+        let Some((requester, key, content)) = waiting.next(has_room, excess) else { return false };
+        self.serve_late(requester.clone(), key, content);
+        self.shares.charge(&requester, begin, self.now());
         self.room.0.wake_by_ref();
         true
     }
@@ -166,20 +203,26 @@ impl ServerLoop {
 
     /// The hooks have answered: carries the update out or refuses it, then serves what waited for that.
     pub(super) fn hooks_done(&mut self, outcome: HookOutcome) {
-        let Some((_, key, prepared)) = self.waiting.with_hooks.take() else {
+        let begin = self.now();
+        let Some((requester, key, prepared)) = self.waiting.with_hooks.take() else {
             log::error!("Ignoring an outcome of mutating hooks that nobody waits for.");
             return;
         };
         let result = self.hooked(prepared, outcome).map(|prepared| self.commit(prepared));
         self.update_done(key, result);
-        while self.serve_waiting() {} // At once, so that no newer update comes before them.
+        self.shares.charge(&requester, begin, self.now());
+        // What waited for that; the rest later, so that others need not wait for all of it.
+        while self.now().saturating_duration_since(begin) < REQUEST_TIME_SHARE && self.serve_waiting() {}
+        self.room.0.wake_by_ref();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::{Clock, SystemClock};
     use crate::model::messages::{ReadState, UpdateState};
+    use crate::server::shares::Shares;
 
     fn requester(peer: u64, workload: Option<&str>) -> Requester {
         let agent = workload.map(|_| "A".into());
@@ -196,11 +239,11 @@ mod tests {
 
     fn add(waiting: &mut WaitingRequests, requester: &Requester, id: &str, content: RequestContent) -> bool {
         let key = RequestKey { peer: requester.peer, id: id.to_owned() };
-        waiting.add(requester.clone(), key, content).is_ok()
+        waiting.add(requester.clone(), key, content, Room::default()).is_ok()
     }
 
     fn ids(waiting: &mut WaitingRequests, has_room: impl Fn(PeerId) -> bool) -> Vec<String> {
-        std::iter::from_fn(|| waiting.next(&has_room)).map(|(_, key, _)| key.id).collect()
+        std::iter::from_fn(|| waiting.next(&has_room, |_| Excess::default())).map(|(_, key, _)| key.id).collect()
     }
 
     #[test]
@@ -218,8 +261,56 @@ mod tests {
         assert_eq!(fits, REQUESTS_WAITING_OF_WORKLOAD);
         assert!(add(&mut waiting, &modest, "modest", update(REQUESTS_WAITING_OF_WORKLOAD_BYTES)));
         assert!(!add(&mut waiting, &modest, "modest", update(0)));
-        let fits = (0..REQUESTS_WAITING).filter(|_| add(&mut waiting, &requester(2, None), "ank", read())).count();
-        assert_eq!(fits, REQUESTS_WAITING - REQUESTS_WAITING_OF_WORKLOAD - 1);
+    }
+
+    #[test]
+    fn one_stream_has_a_share_of_what_may_wait_and_whoever_asks_for_one_thing_finds_room() {
+        let mut waiting = WaitingRequests::default();
+        for workload in 0..REQUESTS_WAITING {
+            add(&mut waiting, &requester(1, Some(&workload.to_string())), "x", read());
+        }
+        assert_eq!(waiting.queue.len(), REQUESTS_WAITING_OF_STREAM, "workloads of one agent");
+        for _ in 0..REQUESTS_WAITING {
+            add(&mut waiting, &requester(2, None), "x", read());
+        }
+        assert_eq!(waiting.queue.len(), 2 * REQUESTS_WAITING_OF_STREAM, "a commander");
+        assert!(!add(&mut waiting, &requester(99, Some("w")), "x", read()), "another connection of the same agent");
+        for peer in 3..10 {
+            (0..REQUESTS_WAITING).for_each(|_| _ = add(&mut waiting, &requester(peer, None), "x", read()));
+        }
+        assert!(waiting.queue.len() < REQUESTS_WAITING, "{}", waiting.queue.len());
+        assert!(add(&mut waiting, &requester(10, None), "first", read()));
+        assert!(!add(&mut waiting, &requester(10, None), "second", read()));
+        let mut waiting = WaitingRequests::default();
+        let large = || update(REQUESTS_WAITING_OF_STREAM_BYTES / 2);
+        for peer in 0..4 {
+            add(&mut waiting, &requester(peer, None), "large", large());
+        }
+        assert!(waiting.queue.len() > 1 && !add(&mut waiting, &requester(9, None), "large", large()));
+        assert!(add(&mut waiting, &requester(9, None), "small", read()));
+    }
+
+    #[test]
+    fn who_took_least_beyond_its_share_is_next_and_a_newer_update_does_not_pass_those_that_waited_for_hooks() {
+        let mut waiting = WaitingRequests::default();
+        let (greedy, modest) = (requester(1, Some("greedy")), requester(2, None));
+        let (mut shares, begin) = (Shares::default(), SystemClock.now());
+        shares.charge(&greedy, begin, begin + 2 * REQUEST_TIME_SHARE);
+        let now = begin + 2 * REQUEST_TIME_SHARE;
+        for (requester, id) in [(&greedy, "g1"), (&greedy, "g2"), (&modest, "m1"), (&greedy, "g3"), (&modest, "m2")] {
+            assert!(add(&mut waiting, requester, id, update(0)));
+        }
+        let mut next = || waiting.next(|_| true, |one| shares.excess(one, now)).map(|(_, key, _)| key.id);
+        let order: Vec<String> = std::iter::from_fn(&mut next).collect();
+        assert_eq!(order, ["m1", "m2", "g1", "g2", "g3"]);
+        let other = requester(3, None);
+        assert!(!waiting.must_wait(&other, &update(0), || true), "no hooks");
+        waiting.with_hooks =
+            Some((modest.clone(), RequestKey { peer: modest.peer, id: "h".to_owned() }, PreparedUpdate::default()));
+        assert!(add(&mut waiting, &greedy, "waits", update(0)));
+        waiting.with_hooks = None;
+        assert!(waiting.must_wait(&other, &update(0), || true));
+        assert!(!waiting.must_wait(&other, &read(), || true));
     }
 
     #[test]

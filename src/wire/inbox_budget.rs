@@ -99,12 +99,19 @@ impl InboxBudget {
     }
 }
 
-impl Drop for Room {
-    fn drop(&mut self) {
+impl Room {
+    /// Gives the room for the bytes back, and keeps the place among the messages of the stream.
+    pub fn give_bytes_back(&mut self) {
         if let Some((budget, bytes)) = self.taken.take() {
             budget.lock().bytes -= bytes;
             budget.changed.notify_all();
         }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.give_bytes_back();
         if let Some(share) = self.share.take() {
             share.give_back();
         }
@@ -160,10 +167,13 @@ mod tests {
 
     #[test]
     fn room_comes_back_with_the_message_and_one_message_always_finds_some() {
-        let budget = InboxBudget::new(2 * LARGE);
-        let rooms = [budget.take(LARGE, &share()), budget.take(LARGE, &share())];
+        let (budget, stream) = (InboxBudget::new(2 * LARGE), share());
+        let mut rooms = [budget.take(LARGE, &share()), budget.take(LARGE, &stream)];
         assert_eq!(bytes(&budget), 2 * LARGE);
+        rooms[1].give_bytes_back();
+        assert_eq!((bytes(&budget), *stream.lock()), (LARGE, 1), "its place is kept");
         drop(rooms);
+        assert_eq!(*stream.lock(), 0);
         drop(budget.take(100 * LARGE, &share()));
         assert_eq!(bytes(&budget), 0);
     }

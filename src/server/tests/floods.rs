@@ -2,12 +2,17 @@
 
 use super::*;
 use crate::limits::{
-    LOG_CAMPAIGNS_OF_WORKLOAD, PEER_OUTBOX_BYTES, REQUESTS_WAITING_OF_WORKLOAD, SUBSCRIPTIONS_OF_WORKLOAD,
+    LOG_CAMPAIGNS_OF_WORKLOAD, PEER_OUTBOX_BYTES, REQUEST_TIME_PERIOD, REQUEST_TIME_SHARE,
+    REQUESTS_WAITING_OF_WORKLOAD, SERVER_INBOX_BYTES, SERVER_INBOX_OF_STREAM, SUBSCRIPTIONS_OF_WORKLOAD,
 };
 use crate::model::messages::LogsRequest;
+use crate::server::mutating_hooks::MutatingHooks;
 use crate::server::{RoomWaker, WakeLoop};
+use crate::simulation::manual_clock::ManualClock;
+use crate::wire::inbox_budget::{InboxBudget, StreamShare};
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Instant;
 
 const RULES: &str = "{allowRules: [{type: StateRule, operation: ReadWrite, filterMasks: ['*']}, \
                      {type: LogRule, workloadNames: ['*']}]}";
@@ -171,4 +176,133 @@ fn one_workload_has_a_share_of_the_subscriptions_and_log_collections_of_its_agen
         assert_eq!(accepted("greedy", 2 * share), share);
         assert_eq!(accepted("modest", share), share);
     }
+}
+
+/// Time that passes with each look at it, so that each request takes a part of the share of its requester.
+#[derive(Debug, Clone)]
+struct BusyClock(ManualClock);
+
+impl Clock for BusyClock {
+    fn now(&self) -> Instant {
+        self.0.advance(REQUEST_TIME_SHARE / 4);
+        self.0.now()
+    }
+
+    fn alarm(&self, at: Instant) -> Receiver<Instant> {
+        self.0.alarm(at)
+    }
+}
+
+/// A cluster whose server is slow, its clock, and what is readable when the server wants to go on.
+fn busy_cluster() -> (Cluster, ManualClock, Receiver<()>) {
+    let (mut cluster, clock) = (cluster(), ManualClock::new());
+    let (wake, woken) = crossbeam_channel::bounded(1);
+    cluster.server.set_clock(BusyClock(clock.clone()));
+    cluster.server.room = RoomWaker(Waker::from(Arc::new(WakeLoop(wake))));
+    (cluster, clock, woken)
+}
+
+/// A request that is refused.
+fn refused_update() -> RequestContent {
+    RequestContent::UpdateState(UpdateState { new_state: None, masks: vec![] })
+}
+
+#[test]
+fn an_agent_whose_requests_take_long_waits_for_everybody_else_whatever_workloads_it_names() {
+    let (mut cluster, _, woken) = busy_cluster();
+    let (agent, other) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
+    let commander = cluster.commander();
+    let asked = 3 * REQUESTS_WAITING_OF_WORKLOAD;
+    for number in 0..asked {
+        ask(&mut cluster, agent, &format!("greedy@{number}"), refused_update());
+    }
+    let at_once: Vec<String> = answers(cluster.take(agent)).1;
+    let served = at_once.iter().enumerate().take_while(|(number, id)| **id == format!("greedy@{number}")).count();
+    assert!((1..5).contains(&served), "those within its share: {at_once:?}");
+    assert_eq!(at_once.len(), asked - REQUESTS_WAITING_OF_WORKLOAD, "others wait or are refused");
+    ask(&mut cluster, agent, "modest@1", refused_update());
+    assert_eq!(answers(cluster.take(agent)).1, [""; 0], "its stream has used its share up");
+    assert!(matches!(cluster.ask(commander, read(false)), ResponseContent::CompleteState { .. }), "others are served");
+    cluster.say(other, ToServer::StatesComplete);
+    // A new connection of the same agent changes nothing; updates of the one before it are still made.
+    let again = cluster.settled_agent("A");
+    ask(&mut cluster, again, "greedy@again", refused_update());
+    ask(&mut cluster, again, "modest@again", refused_update());
+    assert_eq!(answers(cluster.take(again)), (vec![], vec!["greedy@again".to_owned()]), "no room");
+    let mut late = Vec::new();
+    while woken.try_recv().is_ok() && late.len() < asked {
+        cluster.server.on_event(ServerEvent::Room);
+        late.extend(answers(cluster.take(again)).1);
+    }
+    assert_eq!(late, ["modest@again"]);
+    assert!(cluster.server.waiting.is_empty(), "when nobody else wants anything all is done");
+}
+
+#[test]
+fn a_modest_workload_comes_before_greedy_ones_of_the_same_agent() {
+    let (mut cluster, clock, _) = busy_cluster();
+    let agent = cluster.settled_agent("A");
+    for number in 0..10 {
+        ask(&mut cluster, agent, &format!("greedy@{number}"), refused_update());
+    }
+    ask(&mut cluster, agent, "modest@1", refused_update());
+    cluster.take(agent);
+    cluster.server.on_event(ServerEvent::Room);
+    assert_eq!(answers(cluster.take(agent)).1, ["modest@1"]);
+    // Later its share has recovered, and what waits keeps its order all the same.
+    clock.advance(10 * REQUEST_TIME_PERIOD);
+    ask(&mut cluster, agent, "greedy@last", refused_update());
+    assert_eq!(answers(cluster.take(agent)).1, [""; 0]);
+    cluster.server.serve_all_waiting();
+    let late = answers(cluster.take(agent)).1;
+    assert!(late.len() > 2 && late.last().is_some_and(|id| id == "greedy@last"), "{late:?}");
+    clock.advance(10 * REQUEST_TIME_PERIOD);
+    ask(&mut cluster, agent, "greedy@recovered", refused_update());
+    assert_eq!(answers(cluster.take(agent)).1, ["greedy@recovered"]);
+}
+
+#[test]
+fn a_commander_that_asks_much_is_read_no_further_and_gets_all_its_answers() {
+    let (mut cluster, _, _) = busy_cluster();
+    let commander = cluster.commander();
+    let (budget, stream) = (InboxBudget::new(SERVER_INBOX_BYTES), Arc::<StreamShare>::default());
+    let mut asked = Vec::new();
+    // As its reader does it, which waits when all places of its stream are taken.
+    while Arc::strong_count(&stream) <= SERVER_INBOX_OF_STREAM {
+        let id = asked.len().to_string();
+        let message = ToServer::Request(Request { id: id.clone(), content: refused_update() });
+        let room = budget.take(1, &stream);
+        cluster.server.on_event(ServerEvent::Peer(PeerEvent::Message { peer: commander, message, room }));
+        asked.push(id);
+        assert!(asked.len() < 2 * SERVER_INBOX_OF_STREAM);
+    }
+    cluster.server.serve_all_waiting();
+    assert_eq!(answers(cluster.take(commander)).1, asked);
+    assert_eq!(Arc::strong_count(&stream), 1, "all places are given back");
+}
+
+#[test]
+fn what_waited_for_hooks_is_not_served_in_one_go_and_not_overtaken() {
+    let (mut cluster, clock, _) = busy_cluster();
+    let (hooks, plans) = MutatingHooks::scripted();
+    cluster.server.set_hooks(hooks);
+    let first = cluster.commander();
+    let change = "{desiredState: {apiVersion: v1, workloads: {w1: {tags: {a: b}}}}}";
+    ask(&mut cluster, first, "first", update(change, &["desiredState.workloads.w1.tags"]));
+    assert!(plans.try_recv().is_ok());
+    let waiting: Vec<PeerId> = (0..20).map(|_| cluster.commander()).collect();
+    waiting.iter().for_each(|peer| ask(&mut cluster, *peer, "waits", refused_update()));
+    let begin = clock.now();
+    cluster.server.on_event(ServerEvent::Hooks(Ok(None)));
+    assert!(clock.now() - begin < 4 * REQUEST_TIME_SHARE, "{:?}", clock.now() - begin);
+    let newer = cluster.commander();
+    ask(&mut cluster, newer, "newer", refused_update());
+    assert_eq!(cluster.take(newer), []);
+    let mut answered = 0;
+    while cluster.take(newer).is_empty() {
+        answered += waiting.iter().filter(|peer| !cluster.take(**peer).is_empty()).count();
+        cluster.server.on_event(ServerEvent::Room);
+    }
+    answered += waiting.iter().filter(|peer| !cluster.take(**peer).is_empty()).count();
+    assert_eq!(answered, waiting.len());
 }

@@ -1,7 +1,7 @@
 //! Updates with mutating hooks: what waits for them, what goes on meanwhile, and what their answers do.
 
 use super::*;
-use crate::limits::REQUESTS_WAITING;
+use crate::limits::REQUESTS_WAITING_OF_STREAM;
 use crate::model::workload::Workload;
 use crate::server::mutating_hooks::{HookOutcome, MutatingHooks};
 use std::sync::Arc;
@@ -200,7 +200,7 @@ fn updates_that_change_no_workload_are_not_asked_about_but_keep_their_place() {
 fn too_many_waiting_requests_are_refused() {
     let mut hooked = Hooked::new();
     let commander = hooked.cluster.commander();
-    for _ in 0..REQUESTS_WAITING + 1 {
+    for _ in 0..REQUESTS_WAITING_OF_STREAM + 1 {
         hooked.send(commander, &[("a", "A")]);
     }
     assert_eq!(hooked.cluster.take(commander), []);
@@ -211,7 +211,7 @@ fn too_many_waiting_requests_are_refused() {
         "{messages:?}"
     );
     hooked.answer(Ok(None));
-    assert_eq!(hooked.cluster.take(commander).len(), REQUESTS_WAITING + 1);
+    assert_eq!(hooked.cluster.take(commander).len(), REQUESTS_WAITING_OF_STREAM + 1);
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn cancels_are_accepted_and_reads_are_no_updates_when_too_many_requests_wait() {
     let read = |subscribe| RequestContent::CompleteState(ReadState { masks: vec![], subscribe });
     hooked.send(commander, &[("a", "A")]);
     assert_eq!(say(&mut hooked, "events", read(true)), None);
-    for _ in 0..REQUESTS_WAITING - 1 {
+    for _ in 0..REQUESTS_WAITING_OF_STREAM - 1 {
         hooked.send(commander, &[("a", "A")]);
     }
     let Some(FromServer::Response(Response { content: ResponseContent::Error(text), .. })) =
