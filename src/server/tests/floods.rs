@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::limits::{
-    LOG_CAMPAIGNS_OF_WORKLOAD, PEER_OUTBOX_BYTES, REQUESTS_WAITING_OF_WORKLOAD, SUBSCRIPTIONS_OF_WORKLOAD,
+    ANSWERS_BYTES, LOG_CAMPAIGNS_OF_WORKLOAD, PEER_OUTBOX_BYTES, REQUESTS_WAITING_OF_WORKLOAD,
+    SUBSCRIPTIONS_OF_WORKLOAD,
 };
 use crate::model::messages::LogsRequest;
 use crate::server::{RoomWaker, WakeLoop};
@@ -171,4 +172,27 @@ fn one_workload_has_a_share_of_the_subscriptions_and_log_collections_of_its_agen
         assert_eq!(accepted("greedy", 2 * share), share);
         assert_eq!(accepted("modest", share), share);
     }
+}
+
+#[test]
+fn peers_that_take_nothing_fill_only_what_all_share_and_who_reads_is_served_when_it_is_free() {
+    let mut cluster = cluster();
+    let silent: Vec<PeerId> = (0..200).map(|_| cluster.commander()).collect();
+    for peer in &silent {
+        ask(&mut cluster, *peer, "x", read(false));
+    }
+    let held = |cluster: &Cluster| silent.iter().filter(|peer| !cluster.readers[peer].is_empty()).count();
+    let answered = held(&cluster);
+    let one = cluster.server.view().everything().memory_bytes();
+    assert!(answered * one < ANSWERS_BYTES + 2 * one && answered > 10, "{answered} of {one} bytes");
+    let reader = cluster.commander();
+    ask(&mut cluster, reader, "mine", read(false));
+    assert_eq!(answers(cluster.take(reader)).0, [""; 0], "it has to wait");
+    cluster.close(silent[0]); // The writer cuts it off.
+    cluster.break_outbox(silent[0]);
+    for peer in &silent[1..] {
+        cluster.close(*peer);
+    }
+    cluster.server.serve_all_waiting();
+    assert_eq!(answers(cluster.take(reader)).0, ["mine"]);
 }
