@@ -91,10 +91,12 @@ pub const PEER_OUTBOX_LARGE: usize = PEER_OUTBOX_BYTES / 4;
 /// Bytes of answers that wait for one peer or are being sent from which on no further request of that peer is served.
 /// Room for many small ones at once, and no large one is built before the one before it is gone.
 pub const PEER_ANSWERS_BYTES: usize = 128 * 1024;
-/// Bytes of answers that wait or are being sent to all peers together from which on no further request is served, and
-/// no event told to who is behind. They are built one at a time, so no more than one comes on top. With 500 workloads a
-/// whole state takes some 250 KB, and is a tree of 2 MB until it is encoded.
-pub const ANSWERS_BYTES: usize = 16 * 1024 * 1024;
+/// Bytes of answers that wait or are being sent to all peers together from which on no request that had to wait is served,
+/// and no event told to who is behind. They are built one at a time, so no more than one comes on top. With 500 workloads
+/// a whole state takes some 250 KB, and is a tree of 2 MB until it is encoded.
+pub const ANSWERS_BYTES: usize = 12 * 1024 * 1024;
+/// The same for who asks one thing at a time: it does not wait for those that ask without end and do not read.
+pub const FIRST_ANSWERS_BYTES: usize = 2 * ANSWERS_BYTES;
 const _: () = assert!(ANSWERS_BYTES > PEER_EVENTS_BYTES);
 /// While requests wait for that room, a peer that took nothing for this long and has some of it is cut off. On a link
 /// of 1 Mbit/s, 250 KB take as long.

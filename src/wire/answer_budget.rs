@@ -3,7 +3,7 @@
 //!
 //! Thread: `server` and `tx` count; whoever gives room back wakes `server`, which waits for no one.
 
-use crate::limits::ANSWERS_BYTES;
+use crate::limits::{ANSWERS_BYTES, FIRST_ANSWERS_BYTES};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -42,11 +42,12 @@ impl AnswerBudget {
         self.lock().has_room()
     }
 
-    /// The same; if not, `wake` is woken as soon as there is.
+    /// The same; if not, `wake` is woken as soon as there is. With `is_first` nothing waits that the same asked before, and
+    /// there is room kept for it.
     #[must_use]
-    pub fn has_room_or_wakes(&self, wake: &Waker) -> bool {
+    pub fn has_room_or_wakes(&self, is_first: bool, wake: &Waker) -> bool {
         let mut counts = self.lock();
-        let has_room = counts.has_room();
+        let has_room = counts.has_room() || is_first && counts.bytes < FIRST_ANSWERS_BYTES;
         if !has_room {
             counts.wants_room = Some(wake.clone());
         }
@@ -113,11 +114,13 @@ mod tests {
         let wake = Waker::from(count.clone());
         let budget: Arc<AnswerBudget> = Arc::default();
         let small = budget.take(1);
-        assert!(budget.has_room_or_wakes(&wake) && !budget.is_wanted(), "nobody has to wait");
+        assert!(budget.has_room_or_wakes(false, &wake) && !budget.is_wanted(), "nobody has to wait");
         let mut large = budget.take(3 * ANSWERS_BYTES);
-        assert!(!budget.has_room_or_wakes(&wake) && budget.is_wanted() && !budget.has_room());
+        assert!(!budget.has_room_or_wakes(false, &wake) && budget.is_wanted() && !budget.has_room());
+        assert!(!budget.has_room_or_wakes(true, &wake));
         drop(small);
         large.shrink_to(ANSWERS_BYTES);
+        assert!(budget.has_room_or_wakes(true, &wake), "who asks one thing at a time");
         assert_eq!((count.0.load(Ordering::Relaxed), budget.is_wanted()), (0, true));
         large.shrink_to(ANSWERS_BYTES - 1);
         assert_eq!((count.0.load(Ordering::Relaxed), budget.is_wanted(), budget.has_room()), (1, false, true));

@@ -214,15 +214,16 @@ impl Outbox {
     }
 
     /// Whether an answer would be sent soon, however large it is: hardly any other waits or is being sent, and there is
-    /// room in what all peers share. If not, `wake` is woken as soon as one would.
+    /// room in what all peers share, more of it for the first request of one who has none waiting. If not, `wake` is woken
+    /// as soon as one would.
     #[must_use]
-    pub fn has_room_for_answer(&self, wake: &Waker) -> bool {
+    pub fn has_room_for_answer(&self, is_first: bool, wake: &Waker) -> bool {
         let mut queue = lock(&self.queue);
         if !queue.has_room_for_answer() {
             queue.wants_room = Some(wake.clone());
             return false;
         }
-        queue.reader_gone || queue.answers.has_room_or_wakes(wake)
+        queue.reader_gone || queue.answers.has_room_or_wakes(is_first, wake)
     }
 
     /// Whether an event may be put: while answers take all the room that peers share, not for a peer that is behind.

@@ -75,7 +75,7 @@ mod tests {
 
     /// How many steps it gets.
     fn takes_all(budget: &mut EventBudget, number: u64) -> usize {
-        budget.spend(&subscriber(number), |left| std::mem::take(left))
+        budget.spend(&subscriber(number), std::mem::take)
     }
 
     #[test]

@@ -183,7 +183,7 @@ fn a_burst_of_small_messages_does_not_drop_a_peer() {
     for _ in 0..1_000_000 {
         outbox.put_or_drop(refusal()).unwrap();
     }
-    assert!(outbox.is_half_empty() && outbox.has_room_for_answer(Waker::noop()), "and refusals do not");
+    assert!(outbox.is_half_empty() && outbox.has_room_for_answer(false, Waker::noop()), "and refusals do not");
     let put = std::iter::from_fn(|| reader.try_next()).count();
     assert!((1_000..100_000).contains(&put), "{put}");
 }
@@ -211,10 +211,10 @@ fn too_many_bytes_are_refused_and_a_gone_reader_is_noticed() {
         outbox.put(response(PEER_OUTBOX_BYTES / 16 - 1000)).unwrap();
     }
     assert_eq!(outbox.put(response(100_000)), Err(OutboxError::Overflow));
-    assert!(!outbox.has_room_for_answer(Waker::noop()));
+    assert!(!outbox.has_room_for_answer(false, Waker::noop()));
     drop(reader);
     assert_eq!(outbox.put(response(1)), Err(OutboxError::Closed));
-    assert!(outbox.has_room_for_answer(Waker::noop()), "nobody has to wait for it");
+    assert!(outbox.has_room_for_answer(false, Waker::noop()), "nobody has to wait for it");
 }
 
 #[derive(Default)]
@@ -234,9 +234,9 @@ fn the_next_large_answer_has_room_once_the_one_before_it_is_sent() {
     let (outbox, reader) = outbox();
     outbox.put(states(&vec![state("a", Phase::Running); 2000])).unwrap();
     outbox.put(line("r", "a", &"x".repeat(2 * PEER_ANSWERS_BYTES))).unwrap();
-    assert!(outbox.has_room_for_answer(&wake), "nothing that waits is an answer");
+    assert!(outbox.has_room_for_answer(false, &wake), "nothing that waits is an answer");
     outbox.put(response(PEER_ANSWERS_BYTES)).unwrap();
-    assert!(!outbox.has_room_for_answer(&wake));
+    assert!(!outbox.has_room_for_answer(false, &wake));
     for _ in 0..2 {
         reader.next_to_send().unwrap();
         reader.sent();
@@ -245,9 +245,9 @@ fn the_next_large_answer_has_room_once_the_one_before_it_is_sent() {
     assert!(
         matches!(reader.next_to_send(), Some(Outgoing::Message(message)) if message == response(PEER_ANSWERS_BYTES))
     );
-    assert_eq!((woken(), outbox.has_room_for_answer(&wake)), (0, false), "it is being sent");
+    assert_eq!((woken(), outbox.has_room_for_answer(false, &wake)), (0, false), "it is being sent");
     reader.sent();
-    assert_eq!((woken(), outbox.has_room_for_answer(&wake)), (1, true));
+    assert_eq!((woken(), outbox.has_room_for_answer(false, &wake)), (1, true));
     reader.sent();
     assert_eq!(woken(), 0, "only who waits is woken");
 }
@@ -325,7 +325,7 @@ fn a_state_for_many_counts_once_for_all_and_for_each_who_is_sent_it() {
         outbox.put_state("r".to_owned(), &event).unwrap();
     }
     drop(event);
-    assert!(answers.has_room() && !peers[0].0.has_room_for_answer(Waker::noop()), "one is enough for one peer");
+    assert!(answers.has_room() && !peers[0].0.has_room_for_answer(false, Waker::noop()), "one is enough for one peer");
     for (_, reader) in &peers[..4] {
         assert!(matches!(reader.next_to_send(), Some(Outgoing::State(id, _)) if id == "r"));
     }
@@ -348,7 +348,7 @@ fn answers_of_all_peers_have_room_in_common_and_a_gone_reader_gives_its_part_bac
     let peer = || outbox_waking(Waker::noop().clone(), answers.clone());
     let (asking, _reader) = peer();
     let mut silent = Vec::new();
-    while asking.has_room_for_answer(&wake) {
+    while asking.has_room_for_answer(false, &wake) {
         let (outbox, reader) = peer();
         outbox.put(tree_answer(ANSWERS_BYTES / 8)).unwrap();
         silent.push((outbox, reader));
@@ -365,7 +365,7 @@ fn answers_of_all_peers_have_room_in_common_and_a_gone_reader_gives_its_part_bac
     assert_eq!(count.0.load(std::sync::atomic::Ordering::Relaxed), 0);
     silent.truncate(3);
     assert_eq!(count.0.load(std::sync::atomic::Ordering::Relaxed), 1);
-    assert!(asking.has_room_for_answer(&wake) && !silent[0].1.crowds_others());
+    assert!(asking.has_room_for_answer(false, &wake) && !silent[0].1.crowds_others());
 }
 
 #[test]

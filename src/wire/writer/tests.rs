@@ -243,7 +243,7 @@ fn a_peer_that_takes_no_answers_has_less_time_while_others_wait_for_their_room()
         let begin = bench.now;
         assert_eq!(bench.advance(), Next::At(begin + PEER_STUCK_CROWDED));
         let _others = bench.answers.take(ANSWERS_BYTES);
-        assert!(!is_wanted || !bench.answers.has_room_or_wakes(Waker::noop()));
+        assert!(!is_wanted || !bench.answers.has_room_or_wakes(false, Waker::noop()));
         bench.now = begin + PEER_STUCK_CROWDED - Duration::from_millis(1);
         assert_eq!(bench.advance(), Next::At(begin + PEER_STUCK_CROWDED));
         bench.now = begin + PEER_STUCK_CROWDED;
