@@ -64,6 +64,8 @@
 //!   grpc_parts.rs          what of the library gets into our programs                       -
 //!   tls.rs                 handshake, and one pump per TLS connection                [tls:peer]
 //!   hook_message.rs        what hooks read and write                                  [hook]
+//!   answer_budget.rs       bytes of answers that wait for all peers                  [server] [tx]
+//!   encoded_state.rs       a state as bytes, shared by who is told the same          [server] [tx]
 //!   outbox.rs              messages waiting for one peer, bounded and merged          [server]
 //!   inbox_budget.rs        bytes of large messages that wait for the server       [rx:peer]
 //!   foreign.rs             messages cut to what other implementations take                [tx]
@@ -89,6 +91,7 @@
 //!   waiting_requests.rs    requests that wait for hooks, answers or their share     [server]
 //!   shares.rs              how long the server has worked for whom                  [server]
 //!   events.rs              who asked for which fields; changes to events             [server]
+//!   events/budget.rs       what telling one change may cost                          [server]
 //!   log_campaigns.rs       which log stream belongs to which request                 [server]
 //! agent/                   starts the agent's threads, hands out the channels          [main]
 //!   settings.rs            command line, environment, config file, run folder          [main]

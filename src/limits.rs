@@ -91,6 +91,17 @@ pub const PEER_OUTBOX_LARGE: usize = PEER_OUTBOX_BYTES / 4;
 /// Bytes of answers that wait for one peer or are being sent from which on no further request of that peer is served.
 /// Room for many small ones at once, and no large one is built before the one before it is gone.
 pub const PEER_ANSWERS_BYTES: usize = 128 * 1024;
+/// Bytes of answers that wait or are being sent to all peers together from which on no request that had to wait is served,
+/// and no event told to who is behind. They are built one at a time, so no more than one comes on top. With 500 workloads
+/// a whole state takes some 250 KB, and is a tree of 2 MB until it is encoded.
+pub const ANSWERS_BYTES: usize = 12 * 1024 * 1024;
+/// The same for who asks one thing at a time: it does not wait for those that ask without end and do not read.
+pub const FIRST_ANSWERS_BYTES: usize = 2 * ANSWERS_BYTES;
+const _: () = assert!(ANSWERS_BYTES > PEER_EVENTS_BYTES);
+/// While requests wait for that room, a peer that took nothing for this long and has some of it is cut off. On a link
+/// of 1 Mbit/s, 250 KB take as long.
+pub const PEER_STUCK_CROWDED: Duration = Duration::from_secs(2);
+const _: () = assert!(PEER_STUCK_CROWDED.as_secs() < PEER_STUCK.as_secs());
 /// Bytes of log lines that may wait for one peer. More are dropped: lines are worth less than answers.
 pub const PEER_OUTBOX_LOG_BYTES: usize = 4 * LOG_MESSAGE_MAX;
 /// When states of so many bytes wait for one peer, only the newest of each instance are kept.
@@ -212,12 +223,24 @@ pub const MASKS_PARTS_MAX: usize = 250_000;
 /// Parts of all paths that one event may tell as changed: a dozen fields of each of 5,000 workloads. The paths to many
 /// fields of a deep config take far more memory than the update that changes them.
 pub const CHANGES_PARTS_MAX: usize = 250_000;
-/// Keys that are looked up to compare what one event tells with the masks of one subscription, or with those of all
-/// subscriptions of one workload; each takes some ten nanoseconds while everybody waits.
-pub const EVENT_STEPS_MAX: usize = 4_000_000;
-/// What each part of a path counts that masks find below a new or removed field: a copy of it is made.
-pub const EVENT_PART_STEPS: usize = 8;
-const _: () = assert!(CHANGES_PARTS_MAX * EVENT_PART_STEPS <= EVENT_STEPS_MAX / 2);
+/// Steps to tell all subscriptions of one workload, or of one stream of a commander, of one change; each takes some ten
+/// nanoseconds while everybody waits: a key that is looked up to compare what changed with the masks is one.
+pub const EVENT_STEPS_MAX: usize = 8_000_000;
+/// The same for all who have subscribed together: a third of a second. A dozen programs that ask for different things
+/// and are told that each of 5,000 workloads is new need as much.
+pub const EVENTS_STEPS_MAX: usize = 4 * EVENT_STEPS_MAX;
+/// What each part of a path counts that is told: it is copied, sorted in, read and encoded.
+pub const EVENT_PART_STEPS: usize = 32;
+/// What each value and each key counts that is read and encoded.
+pub const EVENT_NODE_STEPS: usize = 8;
+/// Bytes of a text that are read and encoded in one step.
+pub const EVENT_STEP_BYTES: usize = 64;
+/// Bytes of an encoded event that are sent to one of its subscribers in one step.
+pub const EVENT_SENT_STEP_BYTES: usize = 16;
+const _: () = assert!(CHANGES_PARTS_MAX * EVENT_PART_STEPS <= EVENT_STEPS_MAX);
+/// When answers of all peers take all their room, a peer for which so many bytes wait beside a large message loses further
+/// events: it does not read.
+pub const PEER_EVENTS_BYTES: usize = 1024 * 1024;
 /// Places in the rules of a workload that one of its requests may be compared with. A dozen masks for each of 5,000
 /// workloads need half a million; each takes some ten nanoseconds while the other workloads of the agent wait.
 pub const AUTHORIZER_STEPS_MAX: usize = 2_000_000;

@@ -1,12 +1,15 @@
 //! Who asked for which fields, and what changed: state changes to events.
 //!
-//! Thread: `server`; plain values. Differences are computed for the entries that changed and for nothing else.
+//! Thread: `server`; plain values. Differences are computed for the entries that changed and for nothing else, what is
+//! told once for all who have asked for the same.
+
+mod budget;
 
 use super::RequestKey;
 use super::update::StateChange;
 use crate::limits::{
-    CHANGES_PARTS_MAX, EVENT_PART_STEPS, EVENT_STEPS_MAX, LASTING_REQUESTS_BYTES, LASTING_REQUESTS_OF_WORKLOAD_BYTES,
-    SUBSCRIPTIONS_OF_WORKLOAD, SUBSCRIPTIONS_PER_PEER_MAX,
+    CHANGES_PARTS_MAX, EVENT_NODE_STEPS, EVENT_PART_STEPS, EVENT_STEP_BYTES, LASTING_REQUESTS_BYTES,
+    LASTING_REQUESTS_OF_WORKLOAD_BYTES, SUBSCRIPTIONS_OF_WORKLOAD, SUBSCRIPTIONS_PER_PEER_MAX,
 };
 use crate::model::complete_state::{
     AgentAttributes, DesiredState, Rendering, WorkloadStates, agent_node, config_node, execution_state_node,
@@ -19,6 +22,7 @@ use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
 use crate::model::workload::Workload;
 use crate::wire::server_endpoint::PeerId;
+pub use budget::{EventBudget, Subscriber, TooManyFields};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -33,10 +37,19 @@ pub struct Subscriptions {
 
 #[derive(Debug)]
 struct Subscription {
-    /// `None` stands for everything.
-    masks: Option<MaskTree>,
+    /// `None` stands for everything. Equal masks are shared.
+    masks: Option<Arc<MaskTree>>,
     /// The instance that asked through its agent: its successor has not.
     owner: Option<InstanceName>,
+}
+
+/// Subscriptions with the same masks, which are told the same.
+#[derive(Debug)]
+pub struct SameMasks {
+    /// `None` stands for everything.
+    pub masks: Option<Arc<MaskTree>>,
+    /// Each with who pays for what it is told.
+    pub subscriptions: Vec<(RequestKey, Subscriber)>,
 }
 
 /// A stream, or a workload, has as many subscriptions as it may have.
@@ -68,7 +81,7 @@ impl Subscriptions {
         let has_room = |of: &dyn Fn(&RequestKey) -> bool, count_max: usize, bytes_max: usize| {
             let others = self.of_peer(key.peer).filter(|(other, _)| **other != key && of(other));
             let (count, taken) = others
-                .fold((0, 0), |(count, taken), (key, other)| (count + 1, taken + bytes(key, other.masks.as_ref())));
+                .fold((0, 0), |(count, taken), (key, other)| (count + 1, taken + bytes(key, other.masks.as_deref())));
             count < count_max && taken + bytes(&key, masks.as_ref()) <= bytes_max
         };
         let (count, most) = (SUBSCRIPTIONS_OF_WORKLOAD, LASTING_REQUESTS_OF_WORKLOAD_BYTES);
@@ -80,6 +93,10 @@ impl Subscriptions {
         if !has_room(&|_| true, count, most) {
             return Err(TooManySubscriptions { whose: "this connection", count, bytes: most });
         }
+        let masks = masks.map(|masks| {
+            let others = self.by_request.values().filter_map(|other| other.masks.as_ref());
+            others.into_iter().find(|other| ***other == masks).cloned().unwrap_or_else(|| Arc::new(masks))
+        });
         self.by_request.insert(key, Subscription { masks, owner });
         Ok(())
     }
@@ -107,7 +124,7 @@ impl Subscriptions {
     /// The subscriptions of a workload that speaks through the stream of its agent, with their masks.
     pub fn of_workload(&self, peer: PeerId, workload: &str) -> impl Iterator<Item = (&RequestKey, Option<&MaskTree>)> {
         let own = self.of_peer(peer).filter(move |(key, _)| key.workload() == Some(workload));
-        own.map(|(key, subscription)| (key, subscription.masks.as_ref()))
+        own.map(|(key, subscription)| (key, subscription.masks.as_deref()))
     }
 
     fn of_peer(&self, peer: PeerId) -> impl Iterator<Item = (&RequestKey, &Subscription)> {
@@ -135,39 +152,22 @@ impl Subscriptions {
         self.by_request.is_empty()
     }
 
-    /// The requests of all subscriptions.
+    /// All subscriptions, those with the same masks together, in the order of the first of them.
     #[must_use]
-    pub fn keys(&self) -> Vec<RequestKey> {
-        self.by_request.keys().cloned().collect()
-    }
-
-    /// The paths that the subscription of `key` is to be told of `changes`. `budget` is that of these changes.
-    ///
-    /// # Errors
-    /// [`TooManyFields`].
-    pub fn altered(
-        &self,
-        key: &RequestKey,
-        changes: &Changes,
-        budget: &mut EventBudget,
-    ) -> Result<Altered, TooManyFields> {
-        let Some(Subscription { masks, owner }) = self.by_request.get(key) else { return Ok(Altered::default()) };
-        let workload = owner.as_ref().and_then(|_| key.workload());
-        let whose = (key.peer, workload.unwrap_or(&key.id).to_owned());
-        changes.matching(masks.as_ref(), budget.left.entry(whose).or_insert(EVENT_STEPS_MAX)).ok_or(TooManyFields)
+    pub fn by_masks(&self) -> Vec<SameMasks> {
+        let mut all: Vec<SameMasks> = Vec::new();
+        let mut index = BTreeMap::new();
+        for (key, Subscription { masks, owner }) in &self.by_request {
+            let place = *index.entry(masks.as_ref().map(Arc::as_ptr)).or_insert(all.len());
+            if place == all.len() {
+                all.push(SameMasks { masks: masks.clone(), subscriptions: Vec::new() });
+            }
+            let workload = owner.as_ref().and_then(|_| key.workload()).map(Name::from);
+            all[place].subscriptions.push((key.clone(), Subscriber { peer: key.peer, workload }));
+        }
+        all
     }
 }
-
-/// What may still be compared with one change: of a workload for all its subscriptions together, of others for each.
-#[derive(Debug, Default)]
-pub struct EventBudget {
-    left: BTreeMap<(PeerId, String), usize>,
-}
-
-/// So much changed that telling each path of it would keep everybody waiting.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("Too many fields changed at once; the event subscription ends, subscribe again")]
-pub struct TooManyFields;
 
 /// Paths that one subscriber is told, sorted and each once.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -208,12 +208,12 @@ type StatesByWorkload = BTreeMap<Name, StatesById>;
 pub struct Changes {
     /// Parts of all paths below. When there are too many, none of them is told.
     parts: usize,
-    /// The highest new nodes, with everything below them.
-    added: Vec<(Path, Node)>,
+    /// The highest new nodes, with everything below them, and what it takes to tell that.
+    added: Vec<(Path, Node, usize)>,
     /// The highest nodes that are gone, with everything that was below them.
     removed: Vec<(Path, Node)>,
-    /// Leaves with another value.
-    updated: Vec<Path>,
+    /// Leaves with another value, and what it takes to tell that.
+    updated: Vec<(Path, usize)>,
 }
 
 fn path(parts: &[&str]) -> Path {
@@ -243,7 +243,7 @@ impl Changes {
         match (old, new) {
             _ if self.are_too_many() => return,
             (None, None) => {}
-            (None, Some(new)) => self.added.push((path.clone(), new.clone())),
+            (None, Some(new)) => self.added.push((path.clone(), new.clone(), value_steps(new))),
             (Some(old), None) => self.removed.push((path.clone(), old.clone())),
             (Some(Node::Map(old)), Some(Node::Map(new))) => {
                 let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
@@ -255,13 +255,15 @@ impl Changes {
                 return;
             }
             (Some(Node::List(old)), Some(Node::List(new))) if old.is_empty() && !new.is_empty() => {
-                self.added.push((path.clone(), Node::List(new.clone())));
+                let new = Node::List(new.clone());
+                let steps = value_steps(&new);
+                self.added.push((path.clone(), new, steps));
             }
             (Some(Node::List(old)), Some(Node::List(new))) if !old.is_empty() && new.is_empty() => {
                 self.removed.push((path.clone(), Node::List(old.clone())));
             }
             (Some(old), Some(new)) if old == new => {}
-            (Some(_), Some(_)) => self.updated.push(path.clone()),
+            (Some(_), Some(new)) => self.updated.push((path.clone(), value_steps(new))),
         }
         self.parts += path.len() * (self.added.len() + self.removed.len() + self.updated.len() - before);
     }
@@ -329,8 +331,9 @@ impl Changes {
     /// The desired state became `now`, and with its version that of the effective state; `before` leads back.
     pub fn desired(&mut self, before: &StateChange, now: &DesiredState) {
         if before.api_version != now.api_version {
-            self.updated.push(path(&["desiredState", "apiVersion"]));
-            self.updated.push(path(&["effectiveState", "apiVersion"]));
+            for part in ["desiredState", "effectiveState"] {
+                self.updated.push((path(&[part, "apiVersion"]), EVENT_NODE_STEPS));
+            }
         }
         for (name, workload) in &before.workloads {
             self.workload("desiredState", name, workload.as_ref(), now.workloads.get(name));
@@ -360,31 +363,29 @@ impl Changes {
 
     // -------------------------------------------------------------- matching
 
-    /// What a subscriber with `masks` is told, which takes from the steps that are `left`; `None` when it takes more. Each
-    /// changed path is compared with all of them at once.
-    fn matching(&self, masks: Option<&MaskTree>, left: &mut usize) -> Option<Altered> {
-        let mut altered = Altered::default();
-        let Some(masks) = masks else {
-            altered.added.extend(self.added.iter().map(|(path, _)| path.clone()));
-            altered.removed.extend(self.removed.iter().map(|(path, _)| path.clone()));
-            altered.updated.extend(self.updated.iter().cloned());
-            return Some(altered);
-        };
-        for (found, changes) in [(&mut altered.added, &self.added), (&mut altered.removed, &self.removed)] {
-            for (path, tree) in changes {
-                let (is_wanted, below) = follow(masks, path, left)?;
-                if is_wanted {
-                    found.insert(path.clone());
-                }
-                collect_below(tree, &below, &mut path.clone(), found, left)?;
-            }
+    /// What a subscriber with `masks` is told, which takes from the steps that are `left`: to compare each changed path with
+    /// all masks at once, and to read, encode and send what is told.
+    ///
+    /// # Errors
+    /// [`TooManyFields`] when it takes more.
+    pub fn matching(&self, masks: Option<&MaskTree>, left: &mut usize) -> Result<Altered, TooManyFields> {
+        self.matched(masks, left).ok_or(TooManyFields)
+    }
+
+    fn matched(&self, masks: Option<&MaskTree>, left: &mut usize) -> Option<Altered> {
+        let Altered { mut added, mut updated, mut removed } = Altered::default();
+        for (path, tree, steps) in &self.added {
+            find(tree, *steps, masks, path, &mut added, left)?;
         }
-        for path in &self.updated {
+        for (path, tree) in &self.removed {
+            find(tree, 0, masks, path, &mut removed, left)?; // Nothing is there that could be read.
+        }
+        for (path, steps) in &self.updated {
             if follow(masks, path, left)?.0 {
-                altered.updated.insert(path.clone());
+                tell(path, *steps, &mut updated, left)?;
             }
         }
-        Some(altered)
+        Some(Altered { added, updated, removed })
     }
 }
 
@@ -415,18 +416,58 @@ fn current(states: &WorkloadStates, agent: &Name, workload: &Name, id: &Name) ->
     states.get(&instance).map(execution_state_node)
 }
 
-/// Whether a mask ends on the way to the node at `path` or there, and where the others go on below it.
-fn follow<'m>(masks: &'m MaskTree, path: &Path, left: &mut usize) -> Option<(bool, Wanted<'m>)> {
-    path.iter().try_fold((false, masks.wanted()), |(is_wanted, wanted), key| {
+/// What it takes to read and encode a value.
+fn value_steps(node: &Node) -> usize {
+    EVENT_NODE_STEPS
+        + match node {
+            Node::Text(text) => text.len() / EVENT_STEP_BYTES,
+            Node::Number(_) => 0,
+            Node::List(items) => items.iter().map(value_steps).sum(),
+            Node::Map(entries) => entries.values().map(|child| EVENT_NODE_STEPS + value_steps(child)).sum(),
+        }
+}
+
+/// Adds a path to what is told.
+fn tell(path: &Path, value_steps: usize, told: &mut BTreeSet<Path>, left: &mut usize) -> Option<()> {
+    take(left, EVENT_PART_STEPS * path.len() + value_steps)?;
+    told.insert(path.clone());
+    Some(())
+}
+
+/// The paths that are told of the new or removed `node` at `path`, whose value takes `value_steps`.
+fn find(
+    node: &Node,
+    value_steps: usize,
+    masks: Option<&MaskTree>,
+    path: &Path,
+    found: &mut BTreeSet<Path>,
+    left: &mut usize,
+) -> Option<()> {
+    let (is_wanted, below) = follow(masks, path, left)?;
+    if is_wanted {
+        tell(path, value_steps, found, left)?;
+    }
+    // What is told as a whole is read once, however many masks lead to its parts.
+    let reads = value_steps > 0 && !is_wanted;
+    below.map_or(Some(()), |below| collect_below(node, reads, &below, &mut path.clone(), found, left))
+}
+
+/// Whether a mask ends on the way to the node at `path` or there, and where the others go on below it. Without masks
+/// everything is wanted.
+fn follow<'m>(masks: Option<&'m MaskTree>, path: &Path, left: &mut usize) -> Option<(bool, Option<Wanted<'m>>)> {
+    let Some(masks) = masks else { return Some((true, None)) };
+    let (is_wanted, below) = path.iter().try_fold((false, masks.wanted()), |(is_wanted, wanted), key| {
         take(left, 1 + wanted.count())?;
         let wanted = wanted.on(key);
         Some((is_wanted || wanted.is_whole(), wanted))
-    })
+    })?;
+    Some((is_wanted, Some(below)))
 }
 
-/// The concrete paths that masks lead to below an added or removed node.
+/// The concrete paths that masks lead to below an added or removed node, whose values are read with `reads`.
 fn collect_below(
     node: &Node,
+    reads: bool,
     wanted: &Wanted<'_>,
     path: &mut Path,
     found: &mut BTreeSet<Path>,
@@ -443,11 +484,11 @@ fn collect_below(
             continue;
         }
         path.push(key.clone());
-        if below.is_whole() {
-            take(left, EVENT_PART_STEPS * path.len())?;
-            found.insert(path.clone());
+        let is_whole = below.is_whole();
+        if is_whole {
+            tell(path, if reads { value_steps(child) } else { 0 }, found, left)?;
         }
-        collect_below(child, &below, path, found, left)?;
+        collect_below(child, reads && !is_whole, &below, path, found, left)?;
         path.pop();
     }
     Some(())

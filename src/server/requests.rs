@@ -3,7 +3,7 @@
 //! Thread: `server`; part of [`ServerLoop`].
 
 use super::dependencies::{find_cycle, with_delete_conditions};
-use super::events::{Changes, EventBudget, TooManyFields};
+use super::events::{Changes, EventBudget, SameMasks, Subscriber, TooManyFields};
 use super::mutating_hooks::HookOutcome;
 use super::plan::{Difference, per_agent};
 use super::requester::{Denied, Requester};
@@ -29,6 +29,7 @@ use crate::model::validation::{
     check_api_version, check_config_keys, check_config_references, check_mount_points, check_workload,
 };
 use crate::model::workload::Workload;
+use crate::wire::encoded_state::EncodedState;
 use crate::wire::inbox_budget::Room;
 use crate::wire::server_endpoint::PeerId;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -339,28 +340,63 @@ impl ServerLoop {
         if changes.is_empty() {
             return;
         }
-        let mut budget = EventBudget::default();
+        let groups = self.subscriptions.by_masks();
+        let subscribers: BTreeSet<&Subscriber> =
+            groups.iter().flat_map(|group| &group.subscriptions).map(|(_, whose)| whose).collect();
+        let mut budget = EventBudget::new(subscribers.len());
         // One after the other: what all of them are told could fill the memory.
-        for key in self.subscriptions.keys() {
-            let altered = match self.subscriptions.altered(&key, changes, &mut budget) {
-                Ok(altered) if altered.is_empty() => continue,
-                Ok(altered) => altered,
-                Err(error) => {
-                    self.subscriptions.remove(&key);
-                    self.refuse(&key, &error.to_string());
-                    continue;
+        for group in groups {
+            self.tell_event(group, changes, &mut budget);
+        }
+    }
+
+    /// Tells subscriptions with the same masks what changed. It is found out, read and encoded once; who is the first of
+    /// them that can pays for that.
+    fn tell_event(
+        &mut self,
+        SameMasks { masks, subscriptions }: SameMasks,
+        changes: &Changes,
+        budget: &mut EventBudget,
+    ) {
+        let mut event: Option<Arc<EncodedState>> = None;
+        for (key, whose) in subscriptions {
+            let Some(peer) = self.peers.get(&key.peer) else { continue };
+            let mut altered = None;
+            if event.is_none() {
+                match budget.spend(&whose, |left| changes.matching(masks.as_deref(), left)) {
+                    Ok(found) if found.is_empty() => return,
+                    Ok(found) => altered = Some(found),
+                    Err(error) => {
+                        self.end_events(&key, &error.to_string());
+                        continue;
+                    }
                 }
-            };
-            let busy = |peer: &Peer| peer.class == PeerClass::Agent && !peer.outbox.is_half_empty();
-            if self.peers.get(&key.peer).is_some_and(busy) {
-                self.subscriptions.remove(&key);
-                self.refuse(&key, EVENTS_LOST);
+            }
+            let is_busy = peer.class == PeerClass::Agent && !peer.outbox.is_half_empty();
+            if is_busy || !peer.outbox.has_room_for_event() {
+                self.end_events(&key, EVENTS_LOST);
                 continue;
             }
-            let state = self.view().read_paths(altered.all());
-            let altered = Some(altered.fields());
-            self.answer(key.peer, key.id, ResponseContent::CompleteState { state, altered });
+            if let Some(altered) = altered {
+                let state = self.view().read_paths(altered.all());
+                event = Some(Arc::new(peer.outbox.encode(&state, Some(altered.fields()))));
+            }
+            let Some(event) = &event else { continue };
+            match budget.send(&whose, event.bytes()) {
+                Ok(()) => {
+                    if let Err(error) = peer.outbox.put_state(key.id, event) {
+                        self.outbox_failed(key.peer, error);
+                    }
+                }
+                Err(error) => self.end_events(&key, &error.to_string()),
+            }
         }
+    }
+
+    /// Ends a subscription whose events cannot be told, and says why.
+    fn end_events(&mut self, key: &RequestKey, reason: &str) {
+        self.subscriptions.remove(key);
+        self.refuse(key, reason);
     }
 
     fn update_state(&mut self, requester: Requester, key: RequestKey, update: UpdateState) {

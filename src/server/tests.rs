@@ -18,14 +18,17 @@ use crate::model::messages::{
 };
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
+use crate::wire::answer_budget::AnswerBudget;
 use crate::wire::inbox_budget::Room;
-use crate::wire::outbox::{OutboxReader, outbox};
+use crate::wire::outbox::{OutboxReader, outbox_waking};
 
 /// A server with peers whose messages are read directly from their outboxes.
 #[derive(Default)]
 pub struct Cluster {
     pub server: ServerLoop,
     readers: BTreeMap<PeerId, OutboxReader>,
+    /// What answers to all peers share.
+    answers: Arc<AnswerBudget>,
     opened: u64,
 }
 
@@ -48,7 +51,7 @@ impl Cluster {
     pub fn open(&mut self, hello: PeerHello) -> PeerId {
         self.opened += 1;
         let peer = PeerId(self.opened);
-        let (outbox, reader) = outbox();
+        let (outbox, reader) = outbox_waking(Waker::noop().clone(), self.answers.clone());
         self.readers.insert(peer, reader);
         self.server.on_event(ServerEvent::Peer(PeerEvent::Opened { peer, hello, source: String::new(), outbox }));
         peer

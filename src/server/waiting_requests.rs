@@ -175,9 +175,10 @@ impl WaitingRequests {
 }
 
 impl ServerLoop {
-    /// Whether an answer for this peer would be sent soon; if not, it is told when that is so.
+    /// Whether an answer for this peer, nothing of whose requester waits, would be sent soon; if not, it is told when that is
+    /// so.
     pub(super) fn has_room_for_answer(&self, peer: PeerId) -> bool {
-        self.peers.get(&peer).is_none_or(|peer| peer.outbox.has_room_for_answer(&self.room.0))
+        self.peers.get(&peer).is_none_or(|peer| peer.outbox.has_room_for_answer(true, &self.room.0))
     }
 
     /// Serves the next request that has to wait no more, and comes back for others: each may take its time, and what
@@ -185,7 +186,7 @@ impl ServerLoop {
     pub(super) fn serve_waiting(&mut self) -> bool {
         let begin = self.now();
         let Self { waiting, peers, room, shares, .. } = self;
-        let has_room = |peer| peers.get(&peer).is_none_or(|peer| peer.outbox.has_room_for_answer(&room.0));
+        let has_room = |peer| peers.get(&peer).is_none_or(|peer| peer.outbox.has_room_for_answer(false, &room.0));
         let excess = |requester: &Requester| shares.excess(requester, begin);
         let Some((requester, key, content)) = waiting.next(has_room, excess) else { return false };
         self.serve_late(requester.clone(), key, content);

@@ -3,6 +3,7 @@
 //! Thread: `tx`.
 
 use super::convert::to_client::from_server;
+use super::encoded_state::EncodedState;
 use super::outbox::approximate_bytes;
 use super::schema::grpc_api;
 use crate::logging::may_log;
@@ -37,20 +38,30 @@ pub fn fit(message: FromServer, limit: usize, peer: &str) -> Vec<grpc_api::FromS
             }
             None => too_large(peer, "an update of one workload", size, limit),
         },
-        FromServer::Response(Response { id, .. }) => {
-            let text = format!(
-                "The answer has {size} bytes, but this client takes at most {limit}. Ask for parts with field masks."
-            );
-            let error = from_server(FromServer::Response(Response { id, content: ResponseContent::Error(text) }));
-            // An endless id is the requester's own; its agent must not suffer for it.
-            let size = usize::try_from(error.compute_size()).unwrap_or(usize::MAX);
-            if size <= limit { vec![error] } else { too_large(peer, "an answer", size, limit) }
-        }
+        FromServer::Response(Response { id, .. }) => too_large_answer(id, size, limit, peer),
         FromServer::ServerHello(added) => {
             too_large(peer, &format!("the hello with {} workloads", added.len()), size, limit)
         }
         _ => too_large(peer, "a message", size, limit),
     }
+}
+
+/// The same for an answer that is encoded already.
+#[must_use]
+pub fn fit_state(id: String, state: &EncodedState, limit: usize, peer: &str) -> Vec<grpc_api::FromServer> {
+    /// Tags and lengths around state and id: three of each at most, and each has up to six bytes.
+    const AROUND: usize = 18;
+    let size = state.bytes() + id.len() + AROUND;
+    if size <= limit { vec![state.message(id)] } else { too_large_answer(id, size, limit, peer) }
+}
+
+fn too_large_answer(id: String, size: usize, limit: usize, peer: &str) -> Vec<grpc_api::FromServer> {
+    let text =
+        format!("The answer has {size} bytes, but this client takes at most {limit}. Ask for parts with field masks.");
+    let error = from_server(FromServer::Response(Response { id, content: ResponseContent::Error(text) }));
+    // An endless id is the requester's own; its agent must not suffer for it.
+    let size = usize::try_from(error.compute_size()).unwrap_or(usize::MAX);
+    if size <= limit { vec![error] } else { too_large(peer, "an answer", size, limit) }
 }
 
 fn too_large(peer: &str, what: &str, size: usize, limit: usize) -> Vec<grpc_api::FromServer> {

@@ -3,11 +3,15 @@
 //! Thread: see the files. Connections are ours: gRPC is handed connected sockets (DESIGN section 2).
 
 pub mod address;
+#[cfg(any(feature = "agent", feature = "server"))]
+pub mod answer_budget;
 #[cfg(any(feature = "agent", feature = "cli"))]
 pub mod client;
 mod convert;
 #[cfg(feature = "agent")]
 pub mod delimited;
+#[cfg(any(feature = "agent", feature = "server"))]
+pub mod encoded_state;
 #[cfg(feature = "server")]
 mod foreign;
 mod grpc;
@@ -18,6 +22,7 @@ pub mod hook_message;
 pub mod inbox_budget;
 #[cfg(feature = "server")]
 mod listener;
+#[cfg(any(feature = "agent", feature = "server"))]
 pub mod outbox;
 #[doc(hidden)]
 #[cfg(all(feature = "server", any(feature = "agent", feature = "cli")))]

@@ -4,14 +4,24 @@
 //!
 //! Thread: [`Outbox`] belongs to the thread that decides, [`OutboxReader`] to `tx`.
 
+mod sizes;
+mod snapshot;
+
+use super::answer_budget::{AnswerBudget, AnswerRoom};
+use super::encoded_state::EncodedState;
 use crate::limits::{
-    PEER_ANSWERS_BYTES, PEER_DROPPED_LOGS, PEER_OUTBOX, PEER_OUTBOX_BYTES, PEER_OUTBOX_ENTRY, PEER_OUTBOX_LARGE,
-    PEER_OUTBOX_LOG_BYTES, PEER_OUTBOX_STATES_BYTES, STATES_MESSAGE_BYTES,
+    PEER_ANSWERS_BYTES, PEER_DROPPED_LOGS, PEER_EVENTS_BYTES, PEER_OUTBOX, PEER_OUTBOX_BYTES, PEER_OUTBOX_ENTRY,
+    PEER_OUTBOX_LARGE, PEER_OUTBOX_LOG_BYTES, PEER_OUTBOX_STATES_BYTES, STATES_MESSAGE_BYTES,
 };
 use crate::model::execution_state::WorkloadState;
 use crate::model::log_entries;
-use crate::model::messages::{FromServer, LogEntry, Response, ResponseContent};
+use crate::model::messages::{AlteredFields, FromServer, LogEntry, Response, ResponseContent};
 use crate::model::names::{InstanceName, Name};
+use crate::model::node::Node;
+pub use sizes::approximate_bytes;
+use sizes::{shared_bytes, state_answer_bytes, state_bytes, waiting_bytes};
+pub use snapshot::StatesSnapshot;
+use snapshot::Told;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
@@ -41,9 +51,22 @@ pub enum OutboxError {
     Closed,
 }
 
+/// A message whose turn it is.
+#[derive(Debug)]
+pub enum Outgoing {
+    /// Any message.
+    Message(FromServer),
+    /// The answer to a request, encoded.
+    State(String, Arc<EncodedState>),
+}
+
 #[derive(Debug, Default)]
 struct Queue {
     messages: VecDeque<Entry>,
+    /// What all peers have to share.
+    answers: Arc<AnswerBudget>,
+    /// How many messages are states as trees.
+    trees: usize,
     /// What the messages take, except for one large one.
     bytes: usize,
     /// Whether a large one waits that is not counted.
@@ -54,6 +77,8 @@ struct Queue {
     answer_bytes: usize,
     /// What the answers took that are being sent.
     sending_bytes: usize,
+    /// And take now.
+    sending_room: AnswerRoom,
     /// Told when there is room for an answer again.
     wants_room: Option<Waker>,
     /// Log lines that were dropped, until their reader can be told.
@@ -69,6 +94,8 @@ struct Entry {
     bytes: usize,
     /// Whether it is the large one that is not counted.
     is_large: bool,
+    /// What it takes of what all peers share.
+    room: AnswerRoom,
     /// Encoded size of this batch of states from which on it is worth to look for outdated ones again.
     thin_out_at: usize,
 }
@@ -76,12 +103,21 @@ struct Entry {
 #[derive(Debug)]
 enum Content {
     Message(FromServer),
+    State(String, Arc<EncodedState>),
     Snapshot(Told),
 }
 
 impl Content {
+    /// Whether it is a state as a tree.
+    fn is_tree(&self) -> bool {
+        matches!(
+            self,
+            Self::Message(FromServer::Response(Response { content: ResponseContent::CompleteState { .. }, .. }))
+        )
+    }
+
     /// The next message, and what is left behind it.
-    fn next(self) -> (Option<FromServer>, Option<Self>) {
+    fn next(self) -> (Option<Outgoing>, Option<Self>) {
         match self {
             Self::Message(FromServer::WorkloadStates(mut states)) => {
                 let mut bytes = 0;
@@ -92,11 +128,12 @@ impl Content {
                 let count = count.count().max(1);
                 let rest = states.split_off(count.min(states.len()));
                 let rest = (!rest.is_empty()).then_some(Self::Message(FromServer::WorkloadStates(rest)));
-                (Some(FromServer::WorkloadStates(states)), rest)
+                (Some(Outgoing::Message(FromServer::WorkloadStates(states))), rest)
             }
-            Self::Message(message) => (Some(message), None),
+            Self::Message(message) => (Some(Outgoing::Message(message)), None),
+            Self::State(id, state) => (Some(Outgoing::State(id, state)), None),
             Self::Snapshot(mut told) => {
-                let message = told.next_message();
+                let message = told.next_message().map(Outgoing::Message);
                 let has_more = told.sent < told.snapshot.states.len();
                 (message, has_more.then_some(Self::Snapshot(told)))
             }
@@ -104,75 +141,16 @@ impl Content {
     }
 }
 
-/// All states of one moment, shared by all who are told of them.
-#[derive(Debug)]
-pub struct StatesSnapshot {
-    states: Vec<WorkloadState>,
-    /// Each agent with states, once.
-    agents: Vec<Name>,
-}
-
-impl StatesSnapshot {
-    /// A snapshot of `states`, which are sorted by agent.
-    #[must_use]
-    pub fn new(states: Vec<WorkloadState>) -> Arc<Self> {
-        let mut agents: Vec<Name> = Vec::new();
-        for state in &states {
-            if agents.last() != Some(&state.instance.agent) {
-                agents.push(state.instance.agent.clone());
-            }
-        }
-        Arc::new(Self { states, agents })
-    }
-}
-
-/// A snapshot for one peer.
-#[derive(Debug)]
-struct Told {
-    snapshot: Arc<StatesSnapshot>,
-    own: Name,
-    /// Whose states are left out too.
-    newcomer: Option<Name>,
-    /// The peer knows what is in it, so a newer one can take its place.
-    repeats: bool,
-    /// How many of its states were sent.
-    sent: usize,
-}
-
-impl Told {
-    fn leaves_out(&self, agent: &Name) -> bool {
-        *agent == self.own || self.newcomer.as_ref() == Some(agent)
-    }
-
-    /// The next states as a message that is not too large; `None` when all were sent.
-    fn next_message(&mut self) -> Option<FromServer> {
-        let rest = &self.snapshot.states[self.sent..];
-        let mut own = Vec::new();
-        let mut bytes = 0;
-        for state in rest {
-            if !self.leaves_out(&state.instance.agent) {
-                bytes += state_bytes(state);
-                if bytes > STATES_MESSAGE_BYTES && !own.is_empty() {
-                    break;
-                }
-                own.push(state.clone());
-            }
-            self.sent += 1;
-        }
-        (!own.is_empty()).then_some(FromServer::WorkloadStates(own))
-    }
-}
-
 /// Makes the two ends of a queue; nobody is woken.
 #[must_use]
 pub fn outbox() -> (Outbox, OutboxReader) {
-    outbox_waking(Waker::noop().clone())
+    outbox_waking(Waker::noop().clone(), Arc::default())
 }
 
-/// Makes the two ends of a queue. `wake` is woken when there is something to take.
+/// Makes the two ends of a queue. `wake` is woken when there is something to take; `answers` is what all queues share.
 #[must_use]
-pub fn outbox_waking(wake: Waker) -> (Outbox, OutboxReader) {
-    let queue = Arc::new(Mutex::new(Queue::default()));
+pub fn outbox_waking(wake: Waker, answers: Arc<AnswerBudget>) -> (Outbox, OutboxReader) {
+    let queue = Arc::new(Mutex::new(Queue { answers, ..Queue::default() }));
     (Outbox { queue: queue.clone(), wake }, OutboxReader { queue })
 }
 
@@ -219,16 +197,40 @@ impl Outbox {
         if is_busy { Ok(()) } else { self.put(message) }
     }
 
-    /// Whether an answer would be sent soon, however large it is: hardly any other waits or is being sent. If not, `wake`
-    /// is woken as soon as one would.
+    /// Encodes a state once for all who are told the same; to be put with [`Self::put_state`].
     #[must_use]
-    pub fn has_room_for_answer(&self, wake: &Waker) -> bool {
+    pub fn encode(&self, state: &Node, altered: Option<AlteredFields>) -> EncodedState {
+        let answers = lock(&self.queue).answers.clone();
+        EncodedState::new(state, altered, &answers)
+    }
+
+    /// Puts a state for the request `id`.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub fn put_state(&self, id: String, state: &Arc<EncodedState>) -> Result<(), OutboxError> {
+        let bytes = state_answer_bytes(&id, state);
+        self.put_with(|queue| queue.push_entry(Content::State(id, state.clone()), bytes))
+    }
+
+    /// Whether an answer would be sent soon, however large it is: hardly any other waits or is being sent, and there is
+    /// room in what all peers share, more of it for the first request of one who has none waiting. If not, `wake` is woken
+    /// as soon as one would.
+    #[must_use]
+    pub fn has_room_for_answer(&self, is_first: bool, wake: &Waker) -> bool {
         let mut queue = lock(&self.queue);
-        let has_room = queue.has_room_for_answer();
-        if !has_room {
+        if !queue.has_room_for_answer() {
             queue.wants_room = Some(wake.clone());
+            return false;
         }
-        has_room
+        queue.reader_gone || queue.answers.has_room_or_wakes(is_first, wake)
+    }
+
+    /// Whether an event may be put: while answers take all the room that peers share, not for a peer that is behind.
+    #[must_use]
+    pub fn has_room_for_event(&self) -> bool {
+        let queue = lock(&self.queue);
+        queue.bytes <= PEER_EVENTS_BYTES || queue.answers.has_room()
     }
 
     /// Whether less than half of the room for this peer is taken.
@@ -298,8 +300,41 @@ impl Queue {
             Kind::Answer => self.answer_bytes += bytes,
             Kind::Refusal | Kind::States | Kind::Order => {}
         }
-        self.messages.push_back(Entry { content, bytes, is_large, thin_out_at: PEER_OUTBOX_STATES_BYTES });
+        self.trees += usize::from(content.is_tree());
+        // What is encoded takes room by itself, once for all who wait for it.
+        let takes = kind == Kind::Answer && !matches!(content, Content::State(..));
+        let room = if takes { self.answers.take(bytes) } else { AnswerRoom::default() };
+        self.messages.push_back(Entry { content, bytes, is_large, room, thin_out_at: PEER_OUTBOX_STATES_BYTES });
         Ok(())
+    }
+
+    /// Encodes states that wait as trees. Answers how many bytes they took.
+    fn encode_waiting(&mut self) -> usize {
+        if self.trees == 0 {
+            return 0;
+        }
+        let mut before = 0;
+        for entry in &mut self.messages {
+            let Content::Message(FromServer::Response(Response {
+                id,
+                content: ResponseContent::CompleteState { state, altered },
+            })) = &mut entry.content
+            else {
+                continue;
+            };
+            let id = std::mem::take(id);
+            let encoded = EncodedState::new(state, altered.take(), &self.answers);
+            let bytes = state_answer_bytes(&id, &encoded).min(entry.bytes);
+            if !entry.is_large {
+                self.bytes -= entry.bytes - bytes;
+            }
+            self.answer_bytes -= entry.bytes - bytes;
+            before += entry.bytes;
+            (entry.bytes, entry.room) = (bytes, AnswerRoom::default());
+            entry.content = Content::State(id, Arc::new(encoded));
+        }
+        self.trees = 0;
+        before
     }
 
     /// Takes back what [`Self::push_entry`] has counted.
@@ -314,6 +349,7 @@ impl Queue {
             Kind::Answer => self.answer_bytes -= bytes,
             Kind::Refusal | Kind::States | Kind::Order => {}
         }
+        self.trees -= usize::from(content.is_tree());
     }
 
     /// A snapshot that repeats what the peer knows takes the place of an older such one: what came between them is as
@@ -335,8 +371,8 @@ impl Queue {
         self.push_entry(Content::Snapshot(told), PEER_OUTBOX_ENTRY) // All who are told share the states.
     }
 
-    /// The next message. States that are too many for one stay at the front.
-    fn take(&mut self) -> Option<FromServer> {
+    /// The next message, and the room that it takes. States that are too many for one stay at the front.
+    fn take(&mut self) -> Option<(Outgoing, AnswerRoom)> {
         loop {
             let entry = self.messages.pop_front()?;
             self.forget(&entry);
@@ -345,10 +381,11 @@ impl Queue {
             if let Some(content) = rest {
                 let bytes = if let Content::Message(message) = &content { waiting_bytes(message) } else { entry.bytes };
                 self.bytes += bytes;
-                self.messages.push_front(Entry { content, bytes, is_large: false, thin_out_at });
+                let room = AnswerRoom::default();
+                self.messages.push_front(Entry { content, bytes, is_large: false, room, thin_out_at });
             }
-            if message.is_some() {
-                return message;
+            if let Some(message) = message {
+                return Some((message, entry.room));
             }
         }
     }
@@ -455,7 +492,7 @@ impl Kind {
             Content::Message(FromServer::Response(Response { content: ResponseContent::Error(_), .. })) => {
                 Self::Refusal
             }
-            Content::Message(FromServer::Response(_)) => Self::Answer,
+            Content::Message(FromServer::Response(_)) | Content::State(..) => Self::Answer,
             Content::Message(FromServer::WorkloadStates(_)) | Content::Snapshot(_) => Self::States,
             Content::Message(_) => Self::Order,
         }
@@ -485,28 +522,56 @@ fn newest(states: Vec<WorkloadState>) -> Vec<WorkloadState> {
 }
 
 impl OutboxReader {
-    /// The next message if there is one.
+    /// The next message if there is one, as its receiver reads it.
     pub fn try_next(&self) -> Option<FromServer> {
-        let message = self.next_to_send();
+        let message = self.next_to_send()?;
         self.sent();
-        message
+        match message {
+            Outgoing::Message(message) => Some(message),
+            Outgoing::State(id, state) => state.response(id).map(FromServer::Response),
+        }
     }
 
     /// The next message if there is one. If it is an answer it counts as waiting until [`Self::sent`].
-    pub fn next_to_send(&self) -> Option<FromServer> {
+    pub fn next_to_send(&self) -> Option<Outgoing> {
         let mut queue = lock(&self.queue);
         let before = queue.answer_bytes;
-        let message = queue.take();
+        let (message, room) = queue.take()?;
         queue.sending_bytes += before - queue.answer_bytes;
+        queue.sending_room = match &message {
+            Outgoing::State(_, state) => queue.answers.take(state.bytes()), // Each stream sends a copy of it.
+            Outgoing::Message(_) => room,
+        };
         queue.tell_room();
-        message
+        Some(message)
+    }
+
+    /// What was taken before takes so many bytes from now on.
+    pub fn encoded(&self, bytes: usize) {
+        lock(&self.queue).sending_room.shrink_to(bytes);
     }
 
     /// What was taken before is sent.
     pub fn sent(&self) {
         let mut queue = lock(&self.queue);
-        queue.sending_bytes = 0;
+        (queue.sending_bytes, queue.sending_room) = (0, AnswerRoom::default());
         queue.tell_room();
+    }
+
+    /// What waits will wait for longer: states are encoded, which takes less memory. Answers how much they took.
+    pub fn encode_waiting(&self) -> usize {
+        lock(&self.queue).encode_waiting()
+    }
+
+    /// Whether it has some of the room for answers that others wait for.
+    pub fn crowds_others(&self) -> bool {
+        self.has_answers() && lock(&self.queue).answers.is_wanted()
+    }
+
+    /// Whether answers wait or are being sent.
+    pub fn has_answers(&self) -> bool {
+        let queue = lock(&self.queue);
+        queue.sending_room.is_taken() || queue.answer_bytes > 0
     }
 
     /// Whether the other end was dropped; what it has put before can still be taken.
@@ -535,416 +600,11 @@ impl Drop for OutboxReader {
     fn drop(&mut self) {
         let mut queue = lock(&self.queue);
         queue.reader_gone = true;
-        queue.messages.clear();
-        (queue.bytes, queue.log_bytes) = (0, 0);
+        queue.messages.clear(); // And all room is given back.
+        (queue.bytes, queue.log_bytes, queue.sending_room) = (0, 0, AnswerRoom::default());
         queue.dropped.clear();
     }
 }
 
-// ------------------------------------------------------------------- sizes
-
-const OVERHEAD: usize = 16;
-
-fn name_bytes(name: &InstanceName) -> usize {
-    name.workload.len() + name.id.len() + name.agent.len() + OVERHEAD
-}
-
-fn state_bytes(state: &WorkloadState) -> usize {
-    name_bytes(&state.instance) + state.state.additional_info.len() + OVERHEAD
-}
-
-/// What states take while they wait if each is the newest of its instance, in bytes, roughly: their texts are those in
-/// the state of the cluster then, and nobody has a copy.
-fn shared_bytes(states: &[WorkloadState]) -> usize {
-    let own = states.iter().map(|state| size_of::<WorkloadState>() + name_bytes(&state.instance));
-    own.sum::<usize>() + PEER_OUTBOX_ENTRY
-}
-
-/// What a message takes in memory while it waits, in bytes, roughly. A state as a tree takes many times what it takes
-/// encoded.
-fn waiting_bytes(message: &FromServer) -> usize {
-    let content = match message {
-        FromServer::WorkloadStates(states) => {
-            states.iter().map(|state| size_of::<WorkloadState>() + state_bytes(state)).sum()
-        }
-        FromServer::Response(Response { id, content: ResponseContent::CompleteState { state, altered } }) => {
-            let paths = altered.iter().flat_map(|a| a.added.iter().chain(&a.updated).chain(&a.removed));
-            id.len() + state.memory_bytes() + paths.map(|path| path.len() + size_of::<String>()).sum::<usize>()
-        }
-        other => approximate_bytes(other),
-    };
-    content + PEER_OUTBOX_ENTRY
-}
-
-/// Roughly the encoded size of a message, in bytes. A bound needs no exact number.
-#[must_use]
-pub fn approximate_bytes(message: &FromServer) -> usize {
-    use crate::model::access_rules::AccessRule;
-    use crate::model::messages::AddedWorkload;
-    fn added_bytes(added: &AddedWorkload) -> usize {
-        let workload = &added.workload;
-        let files: usize = workload
-            .files
-            .iter()
-            .map(|file| match &file.content {
-                crate::model::workload::FileContent::Data(text)
-                | crate::model::workload::FileContent::BinaryData(text) => file.mount_point.len() + text.len(),
-            })
-            .sum();
-        let tags: usize = workload.tags.iter().map(|(key, text)| key.len() + text.len() + OVERHEAD).sum();
-        let dependencies: usize = workload.dependencies.keys().map(|name| name.len() + OVERHEAD).sum();
-        let access = &workload.control_interface_access;
-        let rules = access.allow_rules.iter().chain(&access.deny_rules);
-        let texts = rules.flat_map(|rule| match rule {
-            AccessRule::State { filter_masks, .. } => filter_masks,
-            AccessRule::Log { workload_names } => workload_names,
-        });
-        let access: usize = texts.map(|text| text.len() + OVERHEAD).sum();
-        let runtime = workload.runtime.len() + workload.runtime_config.len();
-        name_bytes(&added.instance) + runtime + files + tags + dependencies + access + 8 * OVERHEAD
-    }
-    match message {
-        FromServer::ServerHello(added) => added.iter().map(added_bytes).sum::<usize>() + OVERHEAD,
-        FromServer::UpdateWorkload(plan) => {
-            let deleted = plan.deleted.iter().map(|entry| {
-                let dependencies = entry.dependencies.keys().map(|name| name.len() + OVERHEAD);
-                name_bytes(&entry.instance) + dependencies.sum::<usize>()
-            });
-            plan.added.iter().map(added_bytes).sum::<usize>() + deleted.sum::<usize>() + OVERHEAD
-        }
-        FromServer::WorkloadStates(states) => states.iter().map(state_bytes).sum::<usize>() + OVERHEAD,
-        FromServer::Response(response) => {
-            response.id.len()
-                + OVERHEAD
-                + match &response.content {
-                    ResponseContent::Error(text) => text.len(),
-                    ResponseContent::CompleteState { state, altered } => {
-                        let paths = altered.iter().flat_map(|a| a.added.iter().chain(&a.updated).chain(&a.removed));
-                        state.approximate_bytes() + paths.map(|path| path.len() + 4).sum::<usize>()
-                    }
-                    ResponseContent::UpdateStateSuccess { added, deleted } => {
-                        added.iter().chain(deleted).map(|name| name.len() + 4).sum()
-                    }
-                    ResponseContent::LogsAccepted(names) => names.iter().map(name_bytes).sum(),
-                    ResponseContent::LogEntries(entries) => {
-                        entries.iter().map(|entry| name_bytes(&entry.instance) + entry.message.len()).sum()
-                    }
-                    ResponseContent::LogsStop(name) => name_bytes(name),
-                    ResponseContent::LogsCancelAccepted | ResponseContent::EventsCancelAccepted => 0,
-                }
-        }
-        FromServer::LogsRequest { request_id, request } => {
-            let times: usize = [&request.since, &request.until].into_iter().flatten().map(String::len).sum();
-            request_id.len() + times + request.instances.iter().map(name_bytes).sum::<usize>() + OVERHEAD
-        }
-        FromServer::LogsCancel { request_id } => request_id.len() + OVERHEAD,
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::execution_state::{ExecutionState, Phase};
-
-    fn state(workload: &str, phase: Phase) -> WorkloadState {
-        WorkloadState::new(InstanceName::with_id(workload, "id", "A"), ExecutionState::plain(phase))
-    }
-
-    fn states(states: &[WorkloadState]) -> FromServer {
-        FromServer::WorkloadStates(states.to_vec())
-    }
-
-    fn response(bytes: usize) -> FromServer {
-        let content = ResponseContent::UpdateStateSuccess { added: vec!["x".repeat(bytes)], deleted: vec![] };
-        FromServer::Response(Response { id: String::new(), content })
-    }
-
-    fn refusal() -> FromServer {
-        FromServer::Response(Response { id: String::new(), content: ResponseContent::Error("no".to_owned()) })
-    }
-
-    #[test]
-    fn waiting_states_travel_together_and_none_is_left_out() {
-        let (outbox, reader) = outbox();
-        let (first, second) = (state("a", Phase::PendingStarting), state("a", Phase::Running));
-        outbox.put(states(&[first.clone(), state("b", Phase::Running)])).unwrap();
-        outbox.put(states(std::slice::from_ref(&second))).unwrap();
-        assert_eq!(reader.try_next(), Some(states(&[first, state("b", Phase::Running), second])));
-        assert_eq!(reader.try_next(), None);
-    }
-
-    #[test]
-    fn outdated_states_are_merged_to_the_newest_of_each_instance() {
-        let old = state("a", Phase::PendingStarting);
-        let (new, other) = (state("a", Phase::Running), state("b", Phase::Running));
-        assert_eq!(newest(vec![old, other.clone(), new.clone()]), [other, new]);
-    }
-
-    #[test]
-    fn states_are_not_moved_before_another_message() {
-        let (outbox, reader) = outbox();
-        outbox.put(states(&[state("a", Phase::PendingStarting)])).unwrap();
-        outbox.put(response(1)).unwrap();
-        outbox.put(states(&[state("a", Phase::Running)])).unwrap();
-        drop(outbox);
-        assert_eq!(reader.try_next(), Some(states(&[state("a", Phase::PendingStarting)])));
-        assert_eq!(reader.try_next(), Some(response(1)));
-        assert_eq!(reader.try_next(), Some(states(&[state("a", Phase::Running)])));
-        assert_eq!(reader.try_next(), None);
-    }
-
-    #[test]
-    fn a_flood_of_states_for_a_slow_peer_takes_bounded_room() {
-        let (outbox, reader) = outbox();
-        for round in 0..100_000 {
-            let name = format!("w{}", round % 10);
-            outbox.put(states(&[state(&name, Phase::Running)])).unwrap();
-        }
-        let queue = lock(&reader.queue);
-        assert_eq!(queue.messages.len(), 1);
-        assert!(queue.bytes <= PEER_OUTBOX_STATES_BYTES, "{}", queue.bytes);
-    }
-
-    fn on(workload: &str, agent: &str) -> WorkloadState {
-        WorkloadState::new(InstanceName::with_id(workload, "id", agent), ExecutionState::plain(Phase::Running))
-    }
-
-    fn name(text: &str) -> Name {
-        text.into()
-    }
-
-    #[test]
-    fn a_snapshot_leaves_out_the_peers_own_states_and_those_of_the_newcomer() {
-        let snapshot = StatesSnapshot::new(vec![on("u", ""), on("a", "A"), on("a2", "A"), on("b", "B")]);
-        for (own, newcomer, expected) in [
-            ("A", "B", vec![on("u", "")]),
-            ("B", "B", vec![on("u", ""), on("a", "A"), on("a2", "A")]),
-            ("C", "D", vec![on("u", ""), on("a", "A"), on("a2", "A"), on("b", "B")]),
-        ] {
-            let (outbox, reader) = outbox();
-            outbox.put_snapshot(&snapshot, &name(own), &name(newcomer), true).unwrap();
-            assert_eq!(reader.try_next(), Some(states(&expected)), "{own} {newcomer}");
-        }
-        let (outbox, reader) = outbox();
-        for all in [vec![], vec![on("a", "A"), on("b", "B")]] {
-            outbox.put_snapshot(&StatesSnapshot::new(all), &name("A"), &name("B"), true).unwrap();
-        }
-        assert_eq!(reader.try_next(), None);
-    }
-
-    #[test]
-    fn of_snapshots_that_wait_only_the_first_and_the_newest_are_told() {
-        let (outbox, reader) = outbox();
-        let snapshot = |count: usize| {
-            StatesSnapshot::new(["A", "B", "C"].iter().map(|agent| on(&format!("w{count}"), agent)).collect())
-        };
-        outbox.put_snapshot(&snapshot(0), &name("own"), &name("own"), true).unwrap();
-        for count in 1..1000 {
-            outbox.put_snapshot(&snapshot(count), &name("own"), &name("C"), false).unwrap();
-            outbox.put(states(&[state(&format!("{count}"), Phase::Running)])).unwrap();
-        }
-        outbox.put_snapshot(&snapshot(1000), &name("own"), &name("B"), false).unwrap();
-        assert_eq!(reader.try_next(), Some(states(&[on("w0", "A"), on("w0", "B"), on("w0", "C")])));
-        let between: Vec<WorkloadState> = (1..1000).map(|count| state(&count.to_string(), Phase::Running)).collect();
-        let mut told = Vec::new();
-        while told.len() < between.len()
-            && let Some(FromServer::WorkloadStates(states)) = reader.try_next()
-        {
-            told.extend(states);
-        }
-        assert_eq!(told, between);
-        // The older ones would have told of B, the newest tells of C.
-        assert_eq!(reader.try_next(), Some(states(&[on("w1000", "A"), on("w1000", "B"), on("w1000", "C")])));
-        assert_eq!((reader.try_next(), lock(&reader.queue).bytes), (None, 0));
-    }
-
-    fn line(id: &str, workload: &str, text: &str) -> FromServer {
-        let instance = InstanceName::with_id(workload, "id", "A");
-        let entries = vec![LogEntry { instance, message: text.to_owned() }];
-        FromServer::Response(Response { id: id.to_owned(), content: ResponseContent::LogEntries(entries) })
-    }
-
-    fn stop(id: &str, workload: &str) -> FromServer {
-        let instance = InstanceName::with_id(workload, "id", "A");
-        FromServer::Response(Response { id: id.to_owned(), content: ResponseContent::LogsStop(instance) })
-    }
-
-    #[test]
-    fn log_lines_without_room_are_dropped_and_the_stream_says_how_many() {
-        let (outbox, reader) = outbox();
-        for _ in 0..PEER_OUTBOX + 3 {
-            outbox.put(line("r", "a", "x")).unwrap();
-        }
-        outbox.put(line("r", "b", "x")).unwrap();
-        outbox.put(line("other", "a", "x")).unwrap();
-        // Answers still find room, and so do states.
-        outbox.put(response(1)).unwrap();
-        outbox.put(states(&[state("a", Phase::Running)])).unwrap();
-        for _ in 0..PEER_OUTBOX {
-            assert_eq!(reader.try_next(), Some(line("r", "a", "x")));
-        }
-        assert_eq!((reader.try_next(), reader.try_next().is_some()), (Some(response(1)), true));
-        outbox.put(line("r", "c", "new")).unwrap();
-        let text = |lines: &str| format!("[{lines} not shown: they came faster than they were read]");
-        assert_eq!(reader.try_next(), Some(line("r", "a", &text("3 lines"))));
-        assert_eq!(reader.try_next(), Some(line("r", "b", &text("1 line"))));
-        assert_eq!(reader.try_next(), Some(line("r", "c", "new")));
-        // A stream that ends says it before its end, another one when its turn comes, and nobody twice.
-        outbox.put(stop("r", "a")).unwrap();
-        outbox.put(stop("other", "a")).unwrap();
-        assert_eq!(reader.try_next(), Some(stop("r", "a")));
-        assert_eq!(reader.try_next(), Some(line("other", "a", &text("1 line"))));
-        assert_eq!((reader.try_next(), reader.try_next()), (Some(stop("other", "a")), None));
-        assert_eq!(lock(&reader.queue).bytes, 0);
-    }
-
-    #[test]
-    fn log_lines_have_a_share_of_the_bytes_that_comes_back_when_they_are_read() {
-        let (outbox, reader) = outbox();
-        let long = "x".repeat(1024 * 1024);
-        for _ in 0..100 {
-            outbox.put(line("r", "a", &long)).unwrap();
-        }
-        let waiting =
-            std::iter::from_fn(|| reader.try_next()).filter(|message| *message == line("r", "a", &long)).count();
-        assert_eq!(waiting, PEER_OUTBOX_LOG_BYTES / long.len() - 1);
-        assert_eq!(lock(&reader.queue).log_bytes, 0);
-        outbox.put(line("r", "a", &long)).unwrap();
-        assert_eq!(std::iter::from_fn(|| reader.try_next()).count(), 2, "the note and the line");
-    }
-
-    #[test]
-    fn a_burst_of_small_messages_does_not_drop_a_peer() {
-        let (outbox, reader) = outbox();
-        for _ in 0..50_000 {
-            outbox.put(response(10)).unwrap();
-        }
-        assert_eq!(std::iter::from_fn(|| reader.try_next()).count(), 50_000);
-        let flood = (0..2_000_000).map(|_| outbox.put(response(10))).find(Result::is_err);
-        assert_eq!(flood, Some(Err(OutboxError::Overflow)), "but a flood does");
-        while reader.try_next().is_some() {}
-        for _ in 0..1_000_000 {
-            outbox.put_or_drop(refusal()).unwrap();
-        }
-        assert!(outbox.is_half_empty() && outbox.has_room_for_answer(Waker::noop()), "and refusals do not");
-        let put = std::iter::from_fn(|| reader.try_next()).count();
-        assert!((1_000..100_000).contains(&put), "{put}");
-    }
-
-    #[test]
-    fn one_large_message_waits_beside_the_others() {
-        let (outbox, reader) = outbox();
-        outbox.put(response(100 * PEER_OUTBOX_BYTES)).unwrap();
-        for _ in 0..3 {
-            outbox.put(response(PEER_OUTBOX_LARGE)).unwrap();
-        }
-        assert_eq!(outbox.put(response(PEER_OUTBOX_LARGE)), Err(OutboxError::Overflow));
-        outbox.put(response(1)).unwrap();
-        assert_eq!(reader.try_next(), Some(response(100 * PEER_OUTBOX_BYTES)));
-        outbox.put(response(100 * PEER_OUTBOX_BYTES)).unwrap();
-        while reader.try_next().is_some() {}
-        let queue = lock(&reader.queue);
-        assert_eq!((queue.bytes, queue.answer_bytes, queue.has_large), (0, 0, false));
-    }
-
-    #[test]
-    fn too_many_bytes_are_refused_and_a_gone_reader_is_noticed() {
-        let (outbox, reader) = outbox();
-        for _ in 0..16 {
-            outbox.put(response(PEER_OUTBOX_BYTES / 16 - 1000)).unwrap();
-        }
-        assert_eq!(outbox.put(response(100_000)), Err(OutboxError::Overflow));
-        assert!(!outbox.has_room_for_answer(Waker::noop()));
-        drop(reader);
-        assert_eq!(outbox.put(response(1)), Err(OutboxError::Closed));
-        assert!(outbox.has_room_for_answer(Waker::noop()), "nobody has to wait for it");
-    }
-
-    #[derive(Default)]
-    struct Count(std::sync::atomic::AtomicUsize);
-
-    impl std::task::Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        }
-    }
-
-    #[test]
-    fn the_next_large_answer_has_room_once_the_one_before_it_is_sent() {
-        let count = Arc::new(Count::default());
-        let woken = || count.0.swap(0, std::sync::atomic::Ordering::Relaxed);
-        let wake = Waker::from(count.clone());
-        let (outbox, reader) = outbox();
-        outbox.put(states(&vec![state("a", Phase::Running); 2000])).unwrap();
-        outbox.put(line("r", "a", &"x".repeat(2 * PEER_ANSWERS_BYTES))).unwrap();
-        assert!(outbox.has_room_for_answer(&wake), "nothing that waits is an answer");
-        outbox.put(response(PEER_ANSWERS_BYTES)).unwrap();
-        assert!(!outbox.has_room_for_answer(&wake));
-        for _ in 0..2 {
-            reader.next_to_send().unwrap();
-            reader.sent();
-        }
-        assert_eq!(woken(), 0);
-        assert_eq!(reader.next_to_send(), Some(response(PEER_ANSWERS_BYTES)));
-        assert_eq!((woken(), outbox.has_room_for_answer(&wake)), (0, false), "it is being sent");
-        reader.sent();
-        assert_eq!((woken(), outbox.has_room_for_answer(&wake)), (1, true));
-        reader.sent();
-        assert_eq!(woken(), 0, "only who waits is woken");
-    }
-
-    fn told(workload: usize, bytes: usize) -> WorkloadState {
-        let info = "x".repeat(bytes);
-        WorkloadState::new(
-            InstanceName::with_id(&format!("w{workload}"), "id", "A"),
-            ExecutionState::with_info(Phase::Running, info),
-        )
-    }
-
-    fn all_states(reader: &OutboxReader) -> Vec<Vec<WorkloadState>> {
-        let messages = std::iter::from_fn(|| reader.try_next()).filter_map(|message| match message {
-            FromServer::WorkloadStates(states) => Some(states),
-            _ => None,
-        });
-        messages.collect()
-    }
-
-    #[test]
-    fn long_texts_of_states_are_shared_by_all_who_wait_for_them_and_cut_nobody_off() {
-        const LONG: usize = 16 * 1024;
-        let peers: Vec<_> = (0..10).map(|_| outbox()).collect();
-        let mut newest = Vec::new();
-        for _ in 0..30 {
-            newest = (0..200).map(|workload| told(workload, LONG)).collect();
-            for (outbox, _) in &peers {
-                outbox.put(states(&newest)).unwrap();
-                outbox.put(response(1)).unwrap(); // Nothing is merged across it.
-            }
-        }
-        for (_, reader) in &peers {
-            let held: Vec<_> = all_states(reader).concat();
-            assert!(held.len() * LONG <= PEER_OUTBOX_BYTES + newest.len() * LONG, "{} states", held.len());
-            for state in &newest {
-                let last = held.iter().rfind(|held| held.instance == state.instance).unwrap();
-                assert!(Arc::ptr_eq(&last.state.additional_info, &state.state.additional_info));
-            }
-            assert_eq!(lock(&reader.queue).bytes, 0);
-        }
-    }
-
-    #[test]
-    fn states_are_told_in_messages_of_bounded_size() {
-        const LONG: usize = 16 * 1024;
-        let all: Vec<_> = (0..1_000).map(|workload| told(workload, LONG)).collect();
-        let (outbox, reader) = outbox();
-        outbox.put_snapshot(&StatesSnapshot::new(all.clone()), &name("B"), &name("B"), true).unwrap();
-        outbox.put(states(&all[..10])).unwrap();
-        let messages = all_states(&reader);
-        for message in &messages {
-            let bytes: usize = message.iter().map(state_bytes).sum();
-            assert!(bytes <= STATES_MESSAGE_BYTES, "{bytes}");
-        }
-        assert_eq!(messages.concat(), [&all[..], &all[..10]].concat());
-        assert_eq!(lock(&reader.queue).bytes, 0);
-    }
-}
+mod tests;

@@ -5,6 +5,7 @@
 //! Owns: the listening sockets and the gRPC server. Gives: [`PeerEvent`] (readers wait when the inbox is full).
 
 use super::address::{ListenAddress, Security};
+use super::answer_budget::AnswerBudget;
 use super::convert::to_server;
 use super::grpc::{self, Keepalive, Received, wait, wait_at_most};
 use super::inbox_budget::{InboxBudget, Room};
@@ -148,6 +149,7 @@ type Responses = DuplexSink<grpc_api::FromServer>;
 struct Shared {
     inbox: Sender<PeerEvent>,
     budget: Arc<InboxBudget>,
+    answers: Arc<AnswerBudget>,
     writer: Writer<Responses>,
     next_peer: AtomicU64,
     /// Open connections by the number that gRPC calls them; an entry is replaced when its number is used again,
@@ -279,6 +281,7 @@ impl ServerEndpoint {
         let shared = Arc::new(Shared {
             inbox,
             budget: InboxBudget::new(inbox_bytes),
+            answers: Arc::default(),
             writer: Writer::start(vital).map_err(|error| start(&error))?,
             next_peer: AtomicU64::new(1),
             connections: Mutex::default(),
@@ -565,7 +568,7 @@ fn serve_stream(
     let _ = std::ffi::CString::new(format!("rx:{name}")).map(|name| rustix::thread::set_name(&name));
     log::debug!("Stream {} from '{from}' is '{name}'.", peer.0);
     let waker = shared.writer.waker(peer);
-    let (outbox, reader) = outbox_waking(waker.clone());
+    let (outbox, reader) = outbox_waking(waker.clone(), shared.answers.clone());
     let stream = PeerStream::new(name, responses, reader, client.message_max, class == Class::Agent);
     shared.writer.add(peer, stream, waker);
     if shared.inbox.send(PeerEvent::Opened { peer, hello, source: source.clone(), outbox }).is_err() {

@@ -5,14 +5,14 @@
 //! Owns: the writing end of every stream. Takes: what the outboxes hold. A stream ends when its outbox is dropped (status
 //! OK), when it fails, or when its peer takes nothing for [`PEER_STUCK`].
 
-use super::foreign::fit;
-use super::outbox::{OutboxReader, approximate_bytes};
+use super::foreign::{fit, fit_state};
+use super::outbox::{OutboxReader, Outgoing, approximate_bytes};
 use super::schema::grpc_api;
 use super::server_endpoint::PeerId;
 use crate::clock::{Clock, SystemClock};
 use crate::limits::{
-    BURST_OVER_AFTER, BURST_TRIM_FROM, PEER_SLOWEST, PEER_SMALL_MESSAGE, PEER_STUCK, PEER_TURN, STACK_LARGE,
-    STATES_REST,
+    BURST_OVER_AFTER, BURST_TRIM_FROM, PEER_SLOWEST, PEER_SMALL_MESSAGE, PEER_STUCK, PEER_STUCK_CROWDED, PEER_TURN,
+    STACK_LARGE, STATES_REST,
 };
 use crate::logging::may_log;
 use crate::memory::give_back_after;
@@ -324,10 +324,18 @@ impl<S: Line> PeerStream<S> {
                 self.closing = ended;
                 return true;
             };
-            let bytes = approximate_bytes(&message);
+            let bytes = match &message {
+                Outgoing::Message(message) => approximate_bytes(message),
+                Outgoing::State(id, state) => id.len() + state.bytes(),
+            };
             self.sent = self.sent.saturating_add(bytes);
             self.rest_until = Some(now + STATES_REST).filter(|_| states && self.bundles_states);
-            self.pieces = fit(message, self.message_max, &self.name).into();
+            let pieces = match message {
+                Outgoing::Message(message) => fit(message, self.message_max, &self.name),
+                Outgoing::State(id, state) => fit_state(id, &state, self.message_max, &self.name),
+            };
+            self.pieces = pieces.into();
+            self.reader.encoded(bytes);
             // A small one goes out at once, and waking up just to see that would cost as much as sending it.
             self.sending = Some(bytes).filter(|bytes| *bytes > PEER_SMALL_MESSAGE);
             if self.sending.is_none() {
@@ -339,15 +347,21 @@ impl<S: Line> PeerStream<S> {
         sent.is_ok()
     }
 
+    /// The peer takes nothing at the moment. While others wait for the room that answers to it take, it has less time.
     fn blocked(&mut self, now: Instant) -> Next {
+        give_back_after(self.reader.encode_waiting());
+        let since = *self.blocked_since.get_or_insert(now);
         let transfer = Duration::from_secs(self.sending.map_or(0, |bytes| bytes as u64 / PEER_SLOWEST));
-        let until = *self.blocked_since.get_or_insert(now) + PEER_STUCK + transfer;
-        if now < until {
-            return Next::At(until);
+        let until = since + PEER_STUCK + transfer;
+        let crowded_at = since + PEER_STUCK_CROWDED;
+        if now < until && (now < crowded_at || !self.reader.crowds_others()) {
+            let look_at = if now < crowded_at { crowded_at } else { now + PEER_STUCK_CROWDED };
+            return Next::At(if self.reader.has_answers() { look_at.min(until) } else { until });
         }
         if !self.closing && may_log("peers that take nothing") {
-            let limit = PEER_STUCK + transfer;
-            log::warn!("'{}' took nothing for {limit:?}; closing, it resynchronises on reconnect.", self.name);
+            let (took, crowd) =
+                (now.saturating_duration_since(since), if now < until { ", and others wait" } else { "" });
+            log::warn!("'{}' took nothing for {took:.0?}{crowd}; closing, it resynchronises on reconnect.", self.name);
         }
         Next::Ended
     }

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::limits::{
-    LOG_CAMPAIGNS_OF_WORKLOAD, PEER_OUTBOX_BYTES, REQUEST_TIME_PERIOD, REQUEST_TIME_SHARE,
-    REQUESTS_WAITING_OF_WORKLOAD, SERVER_INBOX_BYTES, SERVER_INBOX_OF_STREAM, SUBSCRIPTIONS_OF_WORKLOAD,
+    ANSWERS_BYTES, FIRST_ANSWERS_BYTES, LOG_CAMPAIGNS_OF_WORKLOAD, PEER_OUTBOX_BYTES, REQUEST_TIME_PERIOD,
+    REQUEST_TIME_SHARE, REQUESTS_WAITING_OF_WORKLOAD, SERVER_INBOX_BYTES, SERVER_INBOX_OF_STREAM,
+    SUBSCRIPTIONS_OF_WORKLOAD,
 };
 use crate::model::messages::LogsRequest;
 use crate::server::mutating_hooks::MutatingHooks;
@@ -305,4 +306,31 @@ fn what_waited_for_hooks_is_not_served_in_one_go_and_not_overtaken() {
     }
     answered += waiting.iter().filter(|peer| !cluster.take(**peer).is_empty()).count();
     assert_eq!(answered, waiting.len());
+}
+
+#[test]
+fn peers_that_take_nothing_fill_only_what_all_share_and_who_reads_is_served_when_it_is_free() {
+    let mut cluster = cluster();
+    let silent: Vec<PeerId> = (0..200).map(|_| cluster.commander()).collect();
+    for peer in &silent {
+        ask(&mut cluster, *peer, "x", read(false));
+    }
+    let held = |cluster: &Cluster| silent.iter().filter(|peer| !cluster.readers[peer].is_empty()).count();
+    let answered = held(&cluster);
+    cluster.server.serve_all_waiting();
+    assert_eq!(held(&cluster), answered, "those that wait go on waiting");
+    let one = cluster.server.view().everything().memory_bytes();
+    assert!(
+        answered * one < FIRST_ANSWERS_BYTES + 2 * one && answered * one > ANSWERS_BYTES,
+        "{answered} of {one} bytes"
+    );
+    let reader = cluster.commander();
+    ask(&mut cluster, reader, "mine", read(false));
+    assert_eq!(answers(cluster.take(reader)).0, [""; 0], "it has to wait");
+    for peer in &silent {
+        cluster.break_outbox(*peer); // The writer cuts it off.
+        cluster.close(*peer);
+    }
+    cluster.server.serve_all_waiting();
+    assert_eq!(answers(cluster.take(reader)).0, ["mine"]);
 }

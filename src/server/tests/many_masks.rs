@@ -2,7 +2,7 @@
 //! counted in keys that are looked up, so that a slow machine proves the same.
 
 use super::*;
-use crate::limits::{MASKS_OVERLAP_MAX, MASKS_PARTS_MAX};
+use crate::limits::{EVENT_STEPS_MAX, MASKS_OVERLAP_MAX, MASKS_PARTS_MAX};
 use crate::model::mask_tree::lookups;
 
 /// Keys that are looked up within a second, even by a slow processor.
@@ -173,4 +173,84 @@ fn masks_to_each_of_very_many_new_fields_end_their_subscription_and_no_other() {
         assert!(matches!(event(modest), ResponseContent::CompleteState { altered: Some(_), .. }), "{leaves}");
         assert_eq!(cluster.server.subscriptions.by_peer().len(), if told.is_some() { 2 } else { 1 });
     }
+}
+
+/// An update of `count` workloads.
+fn workloads(count: usize, config: &str) -> String {
+    let workload = |number: usize| format!("w{number}: {{agent: A, runtime: podman, runtimeConfig: {config}}}");
+    let workloads = (0..count).map(workload).collect::<Vec<_>>().join(", ");
+    format!("{{desiredState: {{apiVersion: v1, workloads: {{{workloads}}}}}}}")
+}
+
+/// Subscribes under many ids on one stream, each time with these masks.
+fn subscribe_often(cluster: &mut Cluster, masks: impl Fn(usize) -> Vec<String>, count: usize) -> PeerId {
+    let peer = cluster.commander();
+    for number in 0..count {
+        let content = RequestContent::CompleteState(ReadState { masks: masks(number), subscribe: true });
+        cluster.say(peer, ToServer::Request(Request { id: format!("s{number:03}"), content }));
+        cluster.take(peer);
+    }
+    peer
+}
+
+/// Events and errors.
+fn told(messages: &[FromServer]) -> (Vec<&ResponseContent>, Vec<&str>) {
+    let (mut events, mut errors) = (Vec::new(), Vec::new());
+    for message in messages {
+        match message {
+            FromServer::Response(Response { content: ResponseContent::Error(text), .. }) => errors.push(text.as_str()),
+            FromServer::Response(Response { content, .. }) => events.push(content),
+            other => panic!("{other:?}"),
+        }
+    }
+    (events, errors)
+}
+
+#[test]
+fn what_many_subscriptions_with_equal_masks_are_told_is_found_out_and_read_once() {
+    for masks in [vec![], vec!["*.*.*".to_owned(), "workloadStates".to_owned()]] {
+        let mut works = Vec::new();
+        for count in [1, 64] {
+            let mut cluster = Cluster::default();
+            let peer = subscribe_often(&mut cluster, |_| masks.clone(), count);
+            let other = subscribe_often(&mut cluster, |_| masks.clone(), 1);
+            works.push(lookups(|| drop(cluster.update(&workloads(100, "x"), &["desiredState.workloads"]).unwrap())));
+            let messages = cluster.take(peer);
+            let (events, errors) = told(&messages);
+            assert_eq!((events.len(), errors.len()), (count, 0));
+            let all = cluster.take(other);
+            assert!(events.iter().all(|event| *event == told(&all).0[0]), "they are told the same");
+        }
+        assert!(works[0] == works[1] && works[0] > 0, "{masks:?}: {works:?}");
+    }
+}
+
+#[test]
+fn subscriptions_to_everything_of_one_who_has_many_end_when_telling_them_takes_too_long_and_no_others() {
+    let mut cluster = Cluster::default();
+    // Each asks for everything in another way.
+    let everything = |number: usize| vec!["*".to_owned(), format!("x{number}")];
+    let greedy = subscribe_often(&mut cluster, everything, 64);
+    let modest = subscribe_often(&mut cluster, everything, 1);
+    let own = subscribe_often(&mut cluster, |_| vec!["desiredState.workloads.w1".to_owned()], 1);
+    let work = lookups(|| drop(cluster.update(&workloads(1_000, "x"), &["desiredState.workloads"]).unwrap()));
+    assert!(work < EVENT_STEPS_MAX, "{work}");
+    let messages = cluster.take(greedy);
+    let (events, errors) = told(&messages);
+    assert!(events.len() >= 5 && errors.len() >= 32 && events.len() + errors.len() == 64, "{} told", events.len());
+    assert!(errors.iter().all(|text| text.contains("Too many fields")), "{errors:?}");
+    for peer in [modest, own] {
+        let messages = cluster.take(peer);
+        assert_eq!((told(&messages).0.len(), told(&messages).1.len()), (1, 0));
+    }
+}
+
+#[test]
+fn who_subscribes_to_everything_without_masks_is_told_of_five_thousand_new_workloads() {
+    let mut cluster = Cluster::default();
+    let masks = [vec![], vec!["desiredState".to_owned()], vec!["*".to_owned()], vec!["workloadStates".to_owned()]];
+    let peer = subscribe_often(&mut cluster, |number| masks[number].clone(), masks.len());
+    cluster.update(&workloads(5_000, "x"), &["desiredState.workloads"]).unwrap();
+    let messages = cluster.take(peer);
+    assert_eq!((told(&messages).0.len(), told(&messages).1.len()), (masks.len(), 0));
 }

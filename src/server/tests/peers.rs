@@ -383,7 +383,7 @@ fn hostile_texts_are_only_texts() {
 fn an_older_connection_that_is_announced_late_does_not_replace_the_newer_one() {
     let mut cluster = Cluster::default();
     let newer = cluster.settled_agent("agent_A");
-    let (outbox, reader) = outbox();
+    let (outbox, reader) = crate::wire::outbox::outbox();
     let hello = PeerHello::Agent { name: "agent_A".to_owned(), tags: BTreeMap::new() };
     let opened = PeerEvent::Opened { peer: PeerId(newer.0 - 1), hello, source: String::new(), outbox };
     cluster.server.on_event(ServerEvent::Peer(opened));

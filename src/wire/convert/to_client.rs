@@ -5,7 +5,10 @@
 use super::logs::{log_entries, logs_request};
 use super::state::complete_state;
 use super::workload::{delete_condition, instance_name, workload, workload_states};
-use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, Response, ResponseContent, WorkloadPlan};
+use crate::model::messages::{
+    AddedWorkload, AlteredFields, DeletedWorkload, FromServer, Response, ResponseContent, WorkloadPlan,
+};
+use crate::model::node::Node;
 use crate::wire::schema::ank_base as base;
 use crate::wire::schema::grpc_api;
 use base::response::ResponseContent as WireContent;
@@ -70,17 +73,7 @@ pub fn response(answer: Response) -> base::Response {
     let content = match answer.content {
         ResponseContent::Error(message) => WireContent::Error(base::Error { message, ..Default::default() }),
         ResponseContent::CompleteState { state, altered } => {
-            let altered = altered.map(|altered| base::AlteredFields {
-                addedFields: altered.added,
-                updatedFields: altered.updated,
-                removedFields: altered.removed,
-                ..Default::default()
-            });
-            WireContent::CompleteStateResponse(base::CompleteStateResponse {
-                completeState: MessageField::some(complete_state(&state)),
-                alteredFields: altered.into(),
-                ..Default::default()
-            })
+            WireContent::CompleteStateResponse(complete_state_response(&state, altered))
         }
         ResponseContent::UpdateStateSuccess { added, deleted } => {
             WireContent::UpdateStateSuccess(base::UpdateStateSuccess {
@@ -104,4 +97,31 @@ pub fn response(answer: Response) -> base::Response {
         }
     };
     base::Response { requestId: answer.id, ResponseContent: Some(content), ..Default::default() }
+}
+
+/// A state, with what changed when it is an event.
+#[must_use]
+pub fn complete_state_response(state: &Node, altered: Option<AlteredFields>) -> base::CompleteStateResponse {
+    let altered = altered.map(|altered| base::AlteredFields {
+        addedFields: altered.added,
+        updatedFields: altered.updated,
+        removedFields: altered.removed,
+        ..Default::default()
+    });
+    base::CompleteStateResponse {
+        completeState: MessageField::some(complete_state(state)),
+        alteredFields: altered.into(),
+        ..Default::default()
+    }
+}
+
+/// An answer with a state that is encoded already. The library encodes fields that it does not know as they are, so this
+/// one is given to it as such.
+#[must_use]
+pub fn encoded_response(id: String, complete_state_response: &[u8]) -> grpc_api::FromServer {
+    const COMPLETE_STATE_RESPONSE: u32 = 4; // Its number in ank_base.proto.
+    let mut response = base::Response { requestId: id, ..Default::default() };
+    let fields = response.special_fields.mut_unknown_fields();
+    fields.add_length_delimited(COMPLETE_STATE_RESPONSE, complete_state_response.to_vec());
+    grpc_api::FromServer { FromServerEnum: Some(FromServerEnum::Response(response)), ..Default::default() }
 }

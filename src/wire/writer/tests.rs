@@ -1,10 +1,12 @@
 //! One stream on one thread with a line that the test controls; the thread with lines that take everything.
 
 use super::*;
-use crate::limits::STOP_DEADLINE;
+use crate::limits::{ANSWERS_BYTES, STOP_DEADLINE};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{FromServer, Response, ResponseContent};
 use crate::model::names::InstanceName;
+use crate::model::node::Node;
+use crate::wire::answer_budget::AnswerBudget;
 use crate::wire::outbox::{Outbox, OutboxError, outbox_waking};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use grpc_api::from_server::FromServerEnum;
@@ -88,6 +90,7 @@ impl Sink<(grpc_api::FromServer, WriteFlags)> for FakeLine {
 struct Bench {
     line: FakeLine,
     outbox: Option<Outbox>,
+    answers: Arc<AnswerBudget>,
     stream: PeerStream<FakeLine>,
     now: Instant,
 }
@@ -104,9 +107,10 @@ fn answer(id: &str, bytes: usize) -> FromServer {
 impl Bench {
     fn new(bundles_states: bool) -> Self {
         let line = FakeLine::default();
-        let (outbox, reader) = outbox_waking(Waker::noop().clone());
+        let answers: Arc<AnswerBudget> = Arc::default();
+        let (outbox, reader) = outbox_waking(Waker::noop().clone(), answers.clone());
         let stream = PeerStream::new("peer".to_owned(), line.clone(), reader, MESSAGE_MAX, bundles_states);
-        Self { line, outbox: Some(outbox), stream, now: SystemClock.now() }
+        Self { line, outbox: Some(outbox), answers, stream, now: SystemClock.now() }
     }
 
     fn put(&self, message: FromServer) {
@@ -219,6 +223,41 @@ fn a_peer_that_takes_nothing_for_long_is_cut_off_and_others_are_not() {
     }
 }
 
+fn whole_state(id: &str) -> FromServer {
+    let version = Node::text("x".repeat(PEER_SMALL_MESSAGE + 1));
+    let state = Node::map([("desiredState", Node::map([("apiVersion", version)]))]);
+    FromServer::Response(Response {
+        id: id.to_owned(),
+        content: ResponseContent::CompleteState { state, altered: None },
+    })
+}
+
+#[test]
+fn a_peer_that_takes_no_answers_has_less_time_while_others_wait_for_their_room() {
+    for is_wanted in [false, true] {
+        let mut bench = Bench::new(false);
+        bench.line.peer().stuck = true;
+        for id in ["1", "2", "3"] {
+            bench.put(whole_state(id));
+        }
+        let begin = bench.now;
+        assert_eq!(bench.advance(), Next::At(begin + PEER_STUCK_CROWDED));
+        let _others = bench.answers.take(ANSWERS_BYTES);
+        assert!(!is_wanted || !bench.answers.has_room_or_wakes(false, Waker::noop()));
+        bench.now = begin + PEER_STUCK_CROWDED - Duration::from_millis(1);
+        assert_eq!(bench.advance(), Next::At(begin + PEER_STUCK_CROWDED));
+        bench.now = begin + PEER_STUCK_CROWDED;
+        let later = Next::At(begin + 2 * PEER_STUCK_CROWDED);
+        assert_eq!(bench.advance(), if is_wanted { Next::Ended } else { later });
+        bench.expect_sent(&["answer 1"]);
+        if !is_wanted {
+            bench.line.peer().stuck = false;
+            assert_eq!(bench.advance(), Next::Woken);
+            bench.expect_sent(&["answer 2", "answer 3"]); // They were encoded while they waited.
+        }
+    }
+}
+
 #[test]
 fn a_large_message_on_a_slow_link_is_given_the_time_it_takes() {
     let mut bench = Bench::new(false);
@@ -290,7 +329,7 @@ impl Sink<(grpc_api::FromServer, WriteFlags)> for Told {
 fn open(writer: &Writer<Told>, number: u64) -> (Outbox, Receiver<String>) {
     let (told, received) = unbounded();
     let waker = writer.waker(PeerId(number));
-    let (outbox, reader) = outbox_waking(waker.clone());
+    let (outbox, reader) = outbox_waking(waker.clone(), Arc::default());
     writer.add(PeerId(number), PeerStream::new(number.to_string(), Told(told), reader, MESSAGE_MAX, true), waker);
     (outbox, received)
 }

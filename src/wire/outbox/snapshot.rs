@@ -1,0 +1,69 @@
+//! All states of one moment, told to many in messages of bounded size.
+//!
+//! Thread: `server` makes them, `tx` tells them.
+
+use super::sizes::state_bytes;
+use crate::limits::STATES_MESSAGE_BYTES;
+use crate::model::execution_state::WorkloadState;
+use crate::model::messages::FromServer;
+use crate::model::names::Name;
+use std::sync::Arc;
+
+/// All states of one moment, shared by all who are told of them.
+#[derive(Debug)]
+pub struct StatesSnapshot {
+    pub(super) states: Vec<WorkloadState>,
+    /// Each agent with states, once.
+    pub(super) agents: Vec<Name>,
+}
+
+impl StatesSnapshot {
+    /// A snapshot of `states`, which are sorted by agent.
+    #[must_use]
+    pub fn new(states: Vec<WorkloadState>) -> Arc<Self> {
+        let mut agents: Vec<Name> = Vec::new();
+        for state in &states {
+            if agents.last() != Some(&state.instance.agent) {
+                agents.push(state.instance.agent.clone());
+            }
+        }
+        Arc::new(Self { states, agents })
+    }
+}
+
+/// A snapshot for one peer.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub(super) snapshot: Arc<StatesSnapshot>,
+    pub(super) own: Name,
+    /// Whose states are left out too.
+    pub(super) newcomer: Option<Name>,
+    /// The peer knows what is in it, so a newer one can take its place.
+    pub(super) repeats: bool,
+    /// How many of its states were sent.
+    pub(super) sent: usize,
+}
+
+impl Told {
+    pub(super) fn leaves_out(&self, agent: &Name) -> bool {
+        *agent == self.own || self.newcomer.as_ref() == Some(agent)
+    }
+
+    /// The next states as a message that is not too large; `None` when all were sent.
+    pub(super) fn next_message(&mut self) -> Option<FromServer> {
+        let rest = &self.snapshot.states[self.sent..];
+        let mut own = Vec::new();
+        let mut bytes = 0;
+        for state in rest {
+            if !self.leaves_out(&state.instance.agent) {
+                bytes += state_bytes(state);
+                if bytes > STATES_MESSAGE_BYTES && !own.is_empty() {
+                    break;
+                }
+                own.push(state.clone());
+            }
+            self.sent += 1;
+        }
+        (!own.is_empty()).then_some(FromServer::WorkloadStates(own))
+    }
+}
