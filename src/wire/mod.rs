@@ -10,6 +10,8 @@ mod convert;
 pub mod delimited;
 #[cfg(feature = "server")]
 mod foreign;
+#[cfg(feature = "server")]
+mod frame_gate;
 mod grpc;
 mod grpc_parts;
 #[cfg(feature = "server")]
@@ -17,8 +19,11 @@ pub mod hook_message;
 #[cfg(feature = "server")]
 pub mod inbox_budget;
 #[cfg(feature = "server")]
+mod intake;
+#[cfg(feature = "server")]
 mod listener;
 pub mod outbox;
+mod pump;
 #[doc(hidden)]
 #[cfg(all(feature = "server", any(feature = "agent", feature = "cli")))]
 pub mod raw;
