@@ -66,6 +66,7 @@
 //!   pump.rs                bytes of one client on their way to gRPC, without TLS   [pump:number] [tls:peer]
 //!   frame_gate.rs          lengths of messages, before gRPC takes them             [pump:number] [tls:peer]
 //!   intake.rs              room for large messages that come            [pump:number] [tls:peer] [rx:peer]
+//!   hello.rs               who may open a stream                                     [rx:peer]
 //!   hook_message.rs        what hooks read and write                                  [hook]
 //!   outbox.rs              messages waiting for one peer, bounded and merged          [server]
 //!   inbox_budget.rs        bytes of large messages that wait for the server       [rx:peer]

@@ -15,6 +15,8 @@ mod frame_gate;
 mod grpc;
 mod grpc_parts;
 #[cfg(feature = "server")]
+mod hello;
+#[cfg(feature = "server")]
 pub mod hook_message;
 #[cfg(feature = "server")]
 pub mod inbox_budget;

@@ -8,6 +8,7 @@ use super::address::{ListenAddress, Security};
 use super::convert::to_server;
 use super::frame_gate::{Account, FrameGate};
 use super::grpc::{self, Keepalive, Received, Unpacked, wait, wait_at_most};
+use super::hello::{check_hello, check_user};
 use super::inbox_budget::{InboxBudget, Room};
 use super::intake::{Intake, IntakeRoom};
 use super::listener::{Accepted, Listener, SocketPeer};
@@ -18,14 +19,13 @@ use super::tls::{PeerCertificate, Reason, ServerTls, TlsError};
 use super::weight;
 use super::writer::{PeerStream, Writer};
 use crate::limits::{
-    AGENT_REQUEST_MAX, AGENT_TAGS_BYTES, CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, FIRST_MESSAGE_MAX,
-    HANDSHAKE_MAX, HANDSHAKES, HELLO_MAX, PEER_STUCK, SERVER_INBOX_BYTES, STACK_LARGE, STACK_SMALL, STOP_DEADLINE,
-    STREAMS_MAX, STREAMS_PER_CONNECTION,
+    AGENT_REQUEST_MAX, CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, FIRST_MESSAGE_MAX, HANDSHAKE_MAX,
+    HANDSHAKES, HELLO_MAX, PEER_STUCK, SERVER_INBOX_BYTES, STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_MAX,
+    STREAMS_PER_CONNECTION,
 };
 use crate::logging::may_log;
 use crate::model::messages::{Request, RequestContent, ToServer, UpdateState};
-use crate::model::names::{excerpt, is_name};
-use crate::model::version::check_compatible;
+use crate::model::names::excerpt;
 use crate::threads::{self, Thread};
 use crate::vital::{Pulse, VitalThreads};
 use crossbeam_channel::Sender;
@@ -43,7 +43,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// What a peer is answered that says nothing where its hello should be.
-const NO_HELLO: &str = "Empty";
+pub(super) const NO_HELLO: &str = "Empty";
 
 /// Identifies one stream for the life of the process; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -139,7 +139,7 @@ pub struct ServerEndpoint {
 
 /// The class of a stream, from the service it uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Class {
+pub(super) enum Class {
     Agent,
     Cli,
     Commander,
@@ -201,7 +201,7 @@ struct Connection {
 
 /// Where a connection comes from, and what vouches for the other end.
 #[derive(Debug, Clone)]
-enum Origin {
+pub(super) enum Origin {
     /// TCP without TLS: nothing does.
     Plain(SocketAddr),
     /// TCP with TLS: its certificate.
@@ -246,6 +246,10 @@ impl Client {
     /// A message came; what it took on its way is held as long as its bytes are.
     fn arrived(&self, received: &Received) -> Option<IntakeRoom> {
         self.connection.as_ref()?.account.arrived(received.len())
+    }
+
+    fn from(&self) -> String {
+        self.origin().map_or_else(|| "unknown".to_owned(), Origin::to_string)
     }
 
     fn source(&self) -> String {
@@ -627,8 +631,7 @@ fn serve_stream(
     mut requests: Requests,
     responses: Responses,
 ) {
-    let from = client.origin().map_or_else(|| "unknown".to_owned(), Origin::to_string);
-    let source = client.source();
+    let (from, source) = (client.from(), client.source());
     let certificate = match client.origin() {
         Some(Origin::Tls(_, certificate)) if class == Class::Agent => Some(certificate),
         _ => None,
@@ -680,6 +683,26 @@ fn serve_stream(
         connection.account.greeted();
     }
     let longest = if class == Class::Agent { AGENT_REQUEST_MAX.min(shared.message_max) } else { shared.message_max };
+    if pass_on(shared, peer, client, longest, requests).is_ok() {
+        let _ = shared.inbox.send(PeerEvent::Closed { peer });
+    }
+}
+
+/// Nobody takes messages any more.
+struct ServerEnded;
+
+/// Passes messages of at most `longest` bytes on to the server until the stream ends.
+///
+/// # Errors
+/// The server is ending.
+fn pass_on(
+    shared: &Shared,
+    peer: PeerId,
+    client: &Client,
+    longest: usize,
+    mut requests: Requests,
+) -> Result<(), ServerEnded> {
+    let (from, source) = (client.from(), client.source());
     let share = Arc::default();
     // A stream that failed answers with errors for ever, so the first one ends it.
     while let Some(Ok(received)) = wait(requests.next()) {
@@ -695,11 +718,9 @@ fn serve_stream(
             None => break,
         };
         drop(incoming);
-        if shared.inbox.send(PeerEvent::Message { peer, message, room }).is_err() {
-            return;
-        }
+        shared.inbox.send(PeerEvent::Message { peer, message, room }).map_err(|_| ServerEnded)?;
     }
-    let _ = shared.inbox.send(PeerEvent::Closed { peer });
+    Ok(())
 }
 
 /// What a peer at `from` says. A request that was not decoded is refused as one that cannot be understood, so that its
@@ -722,87 +743,6 @@ fn read(unpacked: Unpacked, from: &str, source: &str) -> Option<ToServer> {
             };
             Some(request_id.map_or(ToServer::Empty, refused))
         }
-    }
-}
-
-/// Checks the first message of a stream, for an agent with TLS also its certificate (spec/config.md section 6.3).
-// [impl->swdd~server-check-agent-name~1]
-fn check_hello(class: Class, certificate: Option<&PeerCertificate>, message: ToServer) -> Result<PeerHello, RpcStatus> {
-    let refuse = |code, text: &str| Err(RpcStatus::with_message(code, text.to_owned()));
-    let version = |version: &str| {
-        check_compatible(version).map_err(|text| RpcStatus::with_message(RpcStatusCode::FAILED_PRECONDITION, text))
-    };
-    if let Some(certificate) = certificate {
-        if certificate.count > 1 {
-            return refuse(RpcStatusCode::UNAUTHENTICATED, "Ambiguous agent certificates provided!");
-        }
-        // Without any DNS name the certificate would speak for every agent.
-        if certificate.dns_names.is_empty() {
-            let text = "No subject alt names found in agent certificates!";
-            return refuse(RpcStatusCode::UNAUTHENTICATED, text);
-        }
-    }
-    match (class, message) {
-        (_, ToServer::Empty) => refuse(RpcStatusCode::INVALID_ARGUMENT, NO_HELLO),
-        (Class::Agent, ToServer::AgentHello { agent, version: theirs, tags }) => {
-            version(&theirs)?;
-            // Such names would be taken for the connections of commanders when answers are routed.
-            let reserved = ["cli-conn", "commander-conn"].iter().any(|prefix| agent.starts_with(prefix));
-            if !is_name(&agent) || reserved {
-                let text = format!(
-                    "Unsupported agent name '{}'. Only a-z, A-Z, 0-9 chars, underscore (_), and hyphen (-) allowed. \
-                     Maximum length is 63 characters.",
-                    excerpt(&agent)
-                );
-                return refuse(RpcStatusCode::INVALID_ARGUMENT, &text);
-            }
-            if let Some(names) = certificate.map(|certificate| &certificate.dns_names)
-                && !names.iter().any(|name| *name == agent || name == "*")
-            {
-                let text = format!("Agent name '{agent}' does not match SAN {names:?} in agent certificates!");
-                return refuse(RpcStatusCode::UNAUTHENTICATED, &text);
-            }
-            let bytes: usize = tags.iter().map(|(key, text)| key.len() + text.len()).sum();
-            if bytes > AGENT_TAGS_BYTES {
-                let text =
-                    format!("The tags of agent '{agent}' take {bytes} bytes, at most {AGENT_TAGS_BYTES} are allowed.");
-                return refuse(RpcStatusCode::INVALID_ARGUMENT, &text);
-            }
-            Ok(PeerHello::Agent { name: agent, tags })
-        }
-        (Class::Agent, _) => refuse(RpcStatusCode::INVALID_ARGUMENT, "No AgentHello received."),
-        (Class::Cli, ToServer::CommanderHello { version: theirs }) => version(&theirs).map(|()| PeerHello::Cli),
-        (Class::Commander, ToServer::CommanderHello { version: theirs }) => {
-            version(&theirs).map(|()| PeerHello::Commander)
-        }
-        (Class::Cli | Class::Commander, _) => refuse(RpcStatusCode::INVALID_ARGUMENT, "No CommanderHello received."),
-    }
-}
-
-/// Only root and the user of this server may be an agent over a Unix domain socket: workloads of whoever is one would
-/// see the secrets that are meant for it. Who may command is decided by the permissions of the socket's file, and with
-/// TLS by the name in the certificate where that is asked for (spec/config.md section 6.2).
-fn check_user(hello: &PeerHello, origin: Option<&Origin>, commander_names: &[String]) -> Result<(), RpcStatus> {
-    let own = rustix::process::geteuid().as_raw();
-    match (hello, origin) {
-        (PeerHello::Agent { .. }, Some(Origin::Socket(peer))) if peer.uid != 0 && peer.uid != own => {
-            let text = format!(
-                "Over a Unix domain socket only root and the user of the server (uid {own}) may run an agent, not uid {}.",
-                peer.uid
-            );
-            Err(RpcStatus::with_message(RpcStatusCode::PERMISSION_DENIED, text))
-        }
-        (PeerHello::Cli | PeerHello::Commander, Some(Origin::Tls(_, certificate)))
-            if !commander_names.is_empty()
-                && !certificate.dns_names.iter().any(|name| commander_names.contains(name)) =>
-        {
-            let text = format!(
-                "Only certificates for {commander_names:?} may command, not one for {:?}.",
-                certificate.dns_names
-            );
-            Err(RpcStatus::with_message(RpcStatusCode::UNAUTHENTICATED, text))
-        }
-        _ => Ok(()),
     }
 }
 

@@ -3,7 +3,7 @@
 //! Thread: the test's, plus those of the endpoint.
 
 use super::*;
-use crate::limits::{AGENT_REQUEST_MAX, CONNECT_MAX, FIRST_MESSAGE_MAX, MESSAGE_MAX};
+use crate::limits::{AGENT_REQUEST_MAX, AGENT_TAGS_BYTES, CONNECT_MAX, MESSAGE_MAX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{
     FromServer, LogsRequest, Request, RequestContent, Response, ResponseContent, UpdateState,
