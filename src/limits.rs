@@ -73,11 +73,11 @@ pub const LOG_SOURCES: usize = 256;
 pub const SERVER_INBOX: usize = 1024;
 /// How many of them may be of one stream, so that one that never stops sending leaves places to others.
 pub const SERVER_INBOX_OF_STREAM: usize = SERVER_INBOX / 8;
-/// What large messages from all peers that wait for the server take, in bytes: room for one of the largest as people
-/// write them. A message that its reader holds until there is room counts not yet; that is at most one for each stream.
-pub const SERVER_INBOX_BYTES: usize = 4 * MESSAGE_MAX;
+/// What large messages from all peers that wait for the server take when they are decoded, in bytes. A larger one goes
+/// alone.
+pub const SERVER_INBOX_BYTES: usize = 24 * 1024 * 1024;
 /// Messages that take up to this many bytes need no room: [`SERVER_INBOX`] of them are bounded well enough.
-pub const INBOX_SMALL_MESSAGE: usize = 32 * 1024;
+pub const INBOX_SMALL_MESSAGE: usize = 16 * 1024;
 const _: () = assert!(SERVER_INBOX * INBOX_SMALL_MESSAGE < SERVER_INBOX_BYTES);
 /// When this many messages wait for one peer, further log lines are dropped.
 pub const PEER_OUTBOX: usize = 4096;
@@ -217,6 +217,9 @@ pub const LASTING_REQUEST_PART: usize = 32;
 pub const REQUEST_ID_MAX: usize = 1024;
 /// Longest time that logs are asked for, in bytes; RFC 3339 needs about 35.
 pub const LOG_TIME_MAX: usize = 64;
+/// Parts that all field masks of one read or subscription may have together, equal ones as often as they are there: two
+/// masks for each of 5,000 workloads. More is refused before it is decoded.
+pub const READ_MASKS_PARTS_MAX: usize = 50_000;
 /// Parts that all field masks of one request may have together, each mask counted once: a dozen masks for each of 5,000
 /// workloads. Each may take a hundred bytes while the state is read.
 pub const MASKS_PARTS_MAX: usize = 250_000;
@@ -301,6 +304,33 @@ pub const MESSAGE_MAX: usize = 64 * 1024 * 1024;
 pub const MESSAGE_MAX_HIGHEST: usize = 1024 * 1024 * 1024;
 /// What other implementations receive at most (gRPC default), in bytes.
 pub const FOREIGN_MESSAGE_MAX: usize = 4 * 1024 * 1024;
+/// Longest first message of a stream, in bytes: a hello with [`AGENT_TAGS_BYTES`] of tags.
+pub const FIRST_MESSAGE_MAX: usize = 128 * 1024;
+const _: () = assert!(AGENT_TAGS_BYTES * 3 / 2 < FIRST_MESSAGE_MAX);
+/// Longest request on the stream of an agent, in bytes: what a workload sends by default, and what agents put before it.
+pub const AGENT_REQUEST_MAX: usize = CONTROL_MESSAGE_MAX + 64 * 1024;
+const _: () = assert!(AGENT_REQUEST_MAX > FOREIGN_MESSAGE_MAX);
+/// What messages up to [`AGENT_REQUEST_MAX`] that come on all streams take until they are decoded, in bytes; of larger
+/// ones only one comes at a time.
+pub const INTAKE_BYTES: usize = 4 * AGENT_REQUEST_MAX;
+/// Messages up to this size, in bytes, come without waiting for room.
+pub const INTAKE_SMALL_MESSAGE: usize = 32 * 1024;
+/// Pause before it is looked again whether there is room for a message that comes.
+pub const INTAKE_RETRY: Duration = Duration::from_millis(10);
+/// How often it is looked whether a message that has room comes fast enough.
+pub const INTAKE_LOOK: Duration = Duration::from_millis(250);
+/// Bytes per second in which a large message has to come while others wait for its room (8 Mbit/s).
+pub const INTAKE_SLOWEST: u64 = 1024 * 1024;
+/// A message may come more slowly for this long.
+pub const INTAKE_GRACE: Duration = Duration::from_secs(2);
+/// A message whose stream may have ended, and of which nothing came for this long, will never be taken.
+pub const INTAKE_LOST: Duration = Duration::from_secs(5);
+/// Frames in which any message may come.
+pub const FRAMES_ALWAYS: usize = 64;
+/// Bytes that each further frame has on average at least; others send thousands. Each costs some hundred bytes.
+pub const FRAME_BYTES_LEAST: usize = 512;
+/// Streams of one connection whose messages are followed: those that are open, and some that the other side has ended.
+pub const GATED_STREAMS: usize = 64;
 /// Longest wait for a TCP connection. A vehicle network answers in milliseconds or not at all.
 pub const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// An HTTP/2 ping is sent after this long without traffic.
@@ -316,7 +346,9 @@ pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Who ends a TLS connection reads on for this long until the other side has closed it as well, so that an alert or the
 /// last message arrives: some round trips of a slow network.
 pub const FAREWELL_MAX: Duration = Duration::from_secs(2);
-/// Bytes buffered per direction of a TLS connection: one record.
+/// Bytes of gRPC's last words that are sent when it ends a connection: more than its socket holds.
+pub const FAREWELL_BYTES: u64 = 1024 * 1024;
+/// Bytes buffered per direction of a connection: one TLS record.
 pub const TLS_BUFFER: usize = 16 * 1024;
 /// TLS handshakes under way at the same time; for another one the oldest is given up, its client tries again.
 pub const HANDSHAKES: usize = 64;
@@ -333,6 +365,8 @@ pub const FOLDER_LOCK_PAUSE: Duration = Duration::from_millis(50);
 pub const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(60);
 /// Calls that one connection may have open; each costs two threads.
 pub const STREAMS_PER_CONNECTION: i32 = 16;
+/// Streams that all clients together may have open: hundreds of agents and what they are watched with. Each takes 45 KB.
+pub const STREAMS_MAX: usize = 1024;
 /// Longest wait of a client that says goodbye before it just leaves.
 pub const GOODBYE_MAX: Duration = Duration::from_secs(1);
 /// Pause of an agent between two attempts to reach the server.
@@ -377,6 +411,14 @@ pub const CONTROL_TURN: usize = 64 * 1024;
 pub const CONTROL_REQUESTS: usize = 4;
 /// Bytes of requests of one workload under way. A larger request goes alone.
 pub const CONTROL_REQUESTS_BYTES: usize = 2 * CONTROL_MESSAGE_MAX;
+/// Large messages that all workloads of an agent are writing, and large requests that wait for room, in bytes: two of the
+/// longest by default. A single one may be longer.
+pub const CONTROL_READING_BYTES: usize = 2 * CONTROL_MESSAGE_MAX;
+/// A message that takes of this room must be complete after this time when others wait for it.
+pub const CONTROL_READING_TIME: Duration = Duration::from_secs(2);
+const _: () = assert!(CONTROL_READING_TIME.as_secs() < CONTROL_MESSAGE_TIME.as_secs());
+/// Bytes of large requests of all workloads that wait for the connection to the server. A single one may be larger.
+pub const CONTROL_QUEUED_BYTES: usize = 2 * CONTROL_MESSAGE_MAX;
 /// Cancellations of one workload under way, beside its requests: as many as it may have to cancel.
 pub const CONTROL_CANCEL_REQUESTS: usize = CONTROL_LASTING;
 /// Requests of one workload that were sent and not answered, which it is told when the connection is lost. Only a server

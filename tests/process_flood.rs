@@ -20,7 +20,9 @@ use std::time::{Duration, Instant};
 
 use ankaios_lite::limits::{CONNECT_MAX, MESSAGE_MAX};
 use ankaios_lite::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use ankaios_lite::model::messages::{FromServer, FromWorkload, Request, Response, ResponseContent, ToServer};
+use ankaios_lite::model::messages::{
+    FromServer, FromWorkload, ReadState, Request, RequestContent, Response, ResponseContent, ToServer, UpdateState,
+};
 use ankaios_lite::model::names::InstanceName;
 use ankaios_lite::model::version::VERSION;
 use ankaios_lite::wire::address::{Security, ServerUrl};
@@ -97,12 +99,19 @@ impl Drop for MemoryPeak {
 
 /// Asks for everything as fast as the pipe takes it, and reads nothing. Returns how much was taken.
 fn flood_pipe(folder: &Path, stop: &AtomicBool) -> usize {
+    flood_pipe_with(folder, stop, |number| {
+        let request = Request { id: number.to_string(), content: read(&[], false) };
+        frame(FromWorkload::Request(request)).expect("it is small")
+    })
+}
+
+/// The same with these messages.
+fn flood_pipe_with(folder: &Path, stop: &AtomicBool, message: impl Fn(usize) -> Vec<u8>) -> usize {
     let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).expect("a small flag");
     let mut output = fs::File::options().write(true).custom_flags(flags).open(folder.join("output")).expect("open");
     let mut sent = 0;
     for number in 0_usize.. {
-        let request = Request { id: number.to_string(), content: read(&[], false) };
-        let bytes = frame(FromWorkload::Request(request)).expect("it is small");
+        let bytes = message(number);
         let mut rest = &bytes[..];
         while !rest.is_empty() {
             if stop.load(Ordering::Relaxed) {
@@ -322,4 +331,115 @@ fn agents_that_report_workloads_that_do_not_exist_cost_the_cluster_little() {
         hangup.hang_up();
     }
     readers.into_iter().for_each(|reader| reader.join().expect("it only reads"));
+}
+
+/// Agents whose requests are as large as messages may be.
+const LARGE_SENDERS: usize = 6;
+/// One message of that size at a time, and little beside it.
+const LARGE_MAX_KIB: u64 = 100 * 1024;
+
+/// Very many masks in a message of about `bytes`.
+fn masks(bytes: usize, prefix: &str) -> Vec<String> {
+    (0..bytes / (prefix.len() + 9)).map(|number| format!("{prefix}.{number:06x}")).collect()
+}
+
+#[test]
+fn agents_that_send_the_largest_messages_at_the_same_time_cost_the_server_one_of_them() {
+    let mut cluster = cluster();
+    let mut web = ControlClient::connect(&folder(&cluster, "agent_A", "web"));
+    let server = MemoryPeak::of(cluster.server().pid());
+    let stop = Arc::new(AtomicBool::new(false));
+    let content = RequestContent::CompleteState(ReadState { masks: vec!["x".repeat(56 << 20)], subscribe: false });
+    let message = Arc::new(ToServer::Request(Request { id: "greedy@1".to_owned(), content }));
+    let senders = (0..LARGE_SENDERS).map(|number| {
+        let options = ClientOptions {
+            url: ServerUrl::parse(&cluster.url()).expect("a URL"),
+            security: Security::Insecure,
+            service: Service::Agent,
+            connect_limit: CONNECT_MAX,
+            message_max: MESSAGE_MAX,
+        };
+        let agent = format!("large_{number}");
+        let hello = ToServer::AgentHello { agent, version: VERSION.to_owned(), tags: [].into() };
+        let (mut sender, mut receiver, hangup) = connect(&options, hello).expect("the server accepts connections");
+        let reads = std::thread::spawn(move || {
+            let is_refusal = |message: &FromServer| {
+                matches!(message, FromServer::Response(Response { content: ResponseContent::Error(_), .. }))
+            };
+            std::iter::from_fn(|| receiver.receive().ok()).filter(is_refusal).count()
+        });
+        let (stopped, message) = (stop.clone(), message.clone());
+        let sends = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                sender.send((*message).clone()).expect("the server keeps the connection");
+            }
+        });
+        (sends, reads, hangup)
+    });
+    let senders: Vec<_> = senders.collect();
+    let (web_waited, ank_waited) = ask_until(Instant::now() + FLOOD, &cluster, &mut web);
+    // What is larger than what workloads send finds its turn as well.
+    cluster.apply(&manifest(&[workload("large", "run").on("nobody").tag(&"x".repeat(5 << 20))]));
+    stop.store(true, Ordering::Relaxed);
+    let server = server.kib();
+    let refused: usize = senders
+        .into_iter()
+        .map(|(sends, reads, hangup)| {
+            sends.join().expect("it only sends");
+            hangup.hang_up();
+            reads.join().expect("it only reads")
+        })
+        .sum();
+    let measured = format!("{refused} refused; server {server} KiB; waited: web {web_waited:?}, ank {ank_waited:?}");
+    eprintln!("{measured}");
+    assert!(refused >= LARGE_SENDERS && server < LARGE_MAX_KIB, "{measured}");
+    assert!(web_waited < ANSWERED && ank_waited < ANSWERED, "{measured}");
+    assert_never_disconnected(&cluster, "agent_A");
+}
+
+#[test]
+fn workloads_that_write_the_largest_requests_at_the_same_time_cost_little() {
+    const GREEDY: usize = 6;
+    let mut cluster = cluster();
+    let names: Vec<String> = (0..GREEDY).map(|number| format!("greedy_{number}")).collect();
+    let greedy: Vec<_> = names.iter().map(|name| workload(name, "run").allow("ReadWrite", "*")).collect();
+    cluster.apply(&manifest(&greedy));
+    let mut web = ControlClient::connect(&folder(&cluster, "agent_A", "web"));
+    let peaks = [cluster.server().pid(), cluster.agent("agent_A").pid()].map(MemoryPeak::of);
+    let stop = Arc::new(AtomicBool::new(false));
+    let floods: Vec<_> = names
+        .iter()
+        .map(|name| {
+            let folder = folder(&cluster, "agent_A", name);
+            let client = ControlClient::connect(&folder);
+            let stopped = stop.clone();
+            let kinds = [
+                RequestContent::CompleteState(ReadState { masks: masks(3 << 20, "configs"), subscribe: false }),
+                RequestContent::UpdateState(UpdateState {
+                    new_state: None,
+                    masks: masks(5 << 19, "desiredState.configs"),
+                }),
+            ];
+            let frames = kinds.map(|content| {
+                frame(FromWorkload::Request(Request { id: "x".to_owned(), content })).expect("it can be encoded")
+            });
+            std::thread::spawn(move || {
+                let sent = flood_pipe_with(&folder, &stopped, |number| frames[number % frames.len()].clone());
+                drop(client);
+                sent
+            })
+        })
+        .collect();
+    let (web_waited, ank_waited) = ask_until(Instant::now() + FLOOD, &cluster, &mut web);
+    stop.store(true, Ordering::Relaxed);
+    let sent: Vec<usize> = floods.into_iter().map(|flood| flood.join().expect("the flood ends")).collect();
+    let [server, agent] = peaks.map(MemoryPeak::kib);
+    let measured = format!(
+        "{sent:?} taken; server {server} KiB, agent {agent} KiB; waited: web {web_waited:?}, ank {ank_waited:?}"
+    );
+    eprintln!("{measured}");
+    assert!(sent.iter().all(|sent| *sent > 0), "each has its turn: {measured}");
+    assert!(server < SERVER_MAX_KIB && agent < AGENT_MAX_KIB, "{measured}");
+    assert!(web_waited < ANSWERED && ank_waited < ANSWERED, "{measured}");
+    assert_never_disconnected(&cluster, "agent_A");
 }

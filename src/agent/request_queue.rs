@@ -5,8 +5,8 @@
 //! Thread: none, a plain value; `control` puts and `uplink` takes, see [`super::uplink_outbox`].
 
 use crate::limits::{
-    CONTROL_ANSWER_MAX, CONTROL_CANCEL_REQUESTS, CONTROL_CANCELS, CONTROL_REQUESTS, CONTROL_REQUESTS_BYTES,
-    CONTROL_UNANSWERED,
+    CONTROL_ANSWER_MAX, CONTROL_CANCEL_REQUESTS, CONTROL_CANCELS, CONTROL_QUEUED_BYTES, CONTROL_REQUESTS,
+    CONTROL_REQUESTS_BYTES, CONTROL_SMALL_REQUEST, CONTROL_UNANSWERED,
 };
 use crate::model::messages::{Request, RequestContent, Response, ResponseContent};
 use crate::model::names::Name;
@@ -21,6 +21,8 @@ const LOST: &str = "The connection to the server was lost before it answered. Wh
 #[derive(Debug, Default)]
 pub struct RequestQueue {
     requests: VecDeque<(Name, Request)>,
+    /// What the large ones of them take, in bytes.
+    large_bytes: usize,
     shares: BTreeMap<Name, Share>,
     cancels: VecDeque<Request>,
 }
@@ -112,6 +114,10 @@ impl RequestQueue {
     /// room in any case: some server may not answer all that it is asked.
     #[must_use]
     pub fn has_room_for(&self, workload: &Name, request: &Request, held: Duration) -> bool {
+        let large = large_bytes(bytes(request));
+        if large > 0 && self.large_bytes > 0 && self.large_bytes + large > CONTROL_QUEUED_BYTES {
+            return false; // The connection takes them one after the other, and none is lost meanwhile.
+        }
         let Some(share) = self.shares.get(workload).filter(|_| held < CONTROL_ANSWER_MAX) else { return true };
         if request.content.is_cancel() {
             return share.cancels < CONTROL_CANCEL_REQUESTS;
@@ -122,7 +128,9 @@ impl RequestQueue {
 
     /// Puts a request of `workload` behind those that wait; [`Self::has_room_for`] has agreed.
     pub fn put(&mut self, workload: &Name, request: Request) {
-        self.shares.entry(workload.clone()).or_default().add(request.content.is_cancel(), bytes(&request));
+        let bytes = bytes(&request);
+        self.large_bytes += large_bytes(bytes);
+        self.shares.entry(workload.clone()).or_default().add(request.content.is_cancel(), bytes);
         self.requests.push_back((workload.clone(), request));
     }
 
@@ -188,13 +196,20 @@ impl RequestQueue {
             return Some(cancel);
         }
         let (workload, request) = self.requests.pop_front()?;
-        self.shares.entry(workload).or_default().sent(Unanswered::new(&request, bytes(&request)));
+        let bytes = bytes(&request);
+        self.large_bytes -= large_bytes(bytes);
+        self.shares.entry(workload).or_default().sent(Unanswered::new(&request, bytes));
         Some(request)
     }
 }
 
 fn bytes(request: &Request) -> usize {
     request.id.len() + request.content.approximate_bytes()
+}
+
+/// What a request of `bytes` counts for the room that all share; small ones are bounded by their number.
+fn large_bytes(bytes: usize) -> usize {
+    if bytes > CONTROL_SMALL_REQUEST { bytes } else { 0 }
 }
 
 /// The id as the workload wrote it.
@@ -312,6 +327,21 @@ mod tests {
         assert!(!put(&mut queue, &workload, request("y")), "the server has it now");
         queue.answered("w", &large.id, &error());
         assert!(put(&mut queue, &workload, request("y")));
+    }
+
+    #[test]
+    fn large_requests_of_all_workloads_share_room_until_they_are_sent_and_small_ones_pass() {
+        let mut queue = RequestQueue::default();
+        let large = |id: &str| request(&format!("{id}{}", "x".repeat(CONTROL_QUEUED_BYTES / 2)));
+        assert!(put(&mut queue, &"a".into(), large("a")));
+        assert!(!put(&mut queue, &"b".into(), large("b")));
+        let late = queue.has_room_for(&"b".into(), &large("b"), CONTROL_ANSWER_MAX);
+        assert!(!late, "it waits for the connection, not for an answer");
+        assert!(put(&mut queue, &"b".into(), request("small")));
+        queue.pop().unwrap();
+        assert!(put(&mut queue, &"b".into(), large("b")), "an answer is not waited for");
+        while queue.pop().is_some() {}
+        assert_eq!(queue.large_bytes, 0);
     }
 
     #[test]

@@ -217,7 +217,7 @@ fn secure(
     plain.set_nonblocking(true).map_err(failed)?;
     endpoint.set_nonblocking(true).map_err(failed)?;
     let reason = reason.clone();
-    threads::spawn("tls:server", STACK_LARGE, move || session.pump(plain, &reason)).map_err(failed)?;
+    threads::spawn("tls:server", STACK_LARGE, move || drop(session.pump(plain, None, &reason))).map_err(failed)?;
     Ok(endpoint.into())
 }
 

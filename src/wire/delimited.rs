@@ -42,6 +42,8 @@ pub struct FrameBuffer {
     bytes: Vec<u8>,
     /// Bytes at the beginning that were handed out already.
     used: usize,
+    /// Bytes of the message that has begun, with its length; 0 before that is known.
+    expected: usize,
     max: usize,
 }
 
@@ -49,14 +51,26 @@ impl FrameBuffer {
     /// Holds messages of at most `max` bytes each.
     #[must_use]
     pub fn new(max: usize) -> Self {
-        Self { bytes: Vec::new(), used: 0, max }
+        Self { bytes: Vec::new(), used: 0, expected: 0, max }
     }
 
     /// Adds what was read.
     pub fn put(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.used);
         self.used = 0;
+        let (room, needed) = (self.bytes.capacity(), self.bytes.len() + bytes.len());
+        if needed > room {
+            // Twice as much as before, but not more than the message has.
+            let wanted = needed.max(self.expected.min(2 * room));
+            self.bytes.reserve_exact(wanted - self.bytes.len());
+        }
         self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Bytes of the message that is not complete, as far as that is known. Asked after [`Self::next_message`] found no more.
+    #[must_use]
+    pub fn expected(&self) -> usize {
+        self.expected
     }
 
     /// The next complete message, without its length.
@@ -66,6 +80,7 @@ impl FrameBuffer {
     // [impl->swdd~agent-uses-length-delimited-protobuf-for-pipes~1]
     pub fn next_message(&mut self) -> Result<Option<&[u8]>, FrameError> {
         let unread = &self.bytes[self.used..];
+        self.expected = 0;
         let Some((length, prefix)) = read_varint(unread)? else {
             self.shrink();
             return Ok(None);
@@ -75,6 +90,7 @@ impl FrameBuffer {
             _ => return Err(FrameError::TooLong { length, max: self.max }),
         };
         if unread.len() - prefix < length {
+            self.expected = prefix + length;
             return Ok(None);
         }
         let start = self.used + prefix;
@@ -91,7 +107,7 @@ impl FrameBuffer {
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.bytes = Vec::new();
-        self.used = 0;
+        (self.used, self.expected) = (0, 0);
     }
 
     /// Gives memory of a large message back.
@@ -123,8 +139,7 @@ fn read_varint(bytes: &[u8]) -> Result<Option<(u64, usize)>, FrameError> {
 /// # Errors
 /// The bytes are no such message.
 pub fn read_message(bytes: &[u8]) -> Result<FromWorkload, Undecodable> {
-    if let Err(too_heavy) = weight::weigh(bytes, &TO_ANKAIOS) {
-        let reason = too_heavy.to_string();
+    if let Err(reason) = weight::weigh_request(bytes, &TO_ANKAIOS) {
         let id = weight::request_id(bytes).ok_or_else(|| Undecodable(reason.clone()))?;
         return Ok(FromWorkload::TooHeavy { id, reason });
     }

@@ -5,11 +5,13 @@
 use super::schema::grpc_api::{FromServer, ToServer};
 use crate::clock::{Clock, SystemClock};
 #[cfg(feature = "server")]
-use crate::limits::FOREIGN_MESSAGE_MAX;
+use crate::limits::{FOREIGN_MESSAGE_MAX, REQUEST_ID_MAX};
 use crate::limits::{KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, TCP_USER_TIMEOUT};
 use grpcio::{ChannelBuilder, EnvBuilder, Environment, Marshaller, Method, MethodType};
 use std::ffi::CString;
 use std::future::Future;
+#[cfg(feature = "server")]
+use std::io::Read as _;
 use std::net::TcpStream;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
@@ -32,14 +34,18 @@ const fn duplex(name: &'static str) -> Method<ToServer, FromServer> {
     }
 }
 
-/// What the server received.
+/// A message as the server received it: still in pieces, of which gRPC has the memory.
 #[cfg(feature = "server")]
-pub enum Received {
+pub struct Received(grpcio::MessageReader);
+
+/// What the server received, in one piece and weighed.
+#[cfg(feature = "server")]
+pub enum Unpacked {
     /// A message.
     Message {
-        /// What it says.
-        message: Box<ToServer>,
-        /// What it takes in memory, in bytes, about.
+        /// To be decoded.
+        bytes: Vec<u8>,
+        /// What it takes in memory then, in bytes, about.
         weight: usize,
     },
     /// A message that is not decoded because of the memory that it would take.
@@ -57,41 +63,63 @@ pub const fn served(method: &Method<ToServer, FromServer>) -> Method<Received, F
     Method {
         ty: MethodType::Duplex,
         name: method.name,
-        req_mar: Marshaller { ser: send_again, de: receive },
+        req_mar: Marshaller { ser: never_sent, de: receive },
         resp_mar: Marshaller { ser: grpcio::pb_ser, de: grpcio::pb_de },
     }
 }
 
 /// A method names both directions although the server uses only one.
 #[cfg(feature = "server")]
-fn send_again(received: &Received, slice: &mut grpcio::GrpcSlice) -> grpcio::Result<()> {
-    match received {
-        Received::Message { message, .. } => grpcio::pb_ser(&**message, slice),
-        Received::TooHeavy { reason, .. } => Err(grpcio::Error::Codec(reason.clone().into())),
-    }
+fn never_sent(_: &Received, _: &mut grpcio::GrpcSlice) -> grpcio::Result<()> {
+    Err(grpcio::Error::Codec("a server sends no requests".into()))
 }
 
 #[cfg(feature = "server")]
-fn receive(mut reader: grpcio::MessageReader) -> grpcio::Result<Received> {
-    let failed = |error: &dyn std::fmt::Display| grpcio::Error::Codec(error.to_string().into());
-    let mut bytes = Vec::with_capacity(reader.len());
-    std::io::Read::read_to_end(&mut reader, &mut bytes).map_err(|error| failed(&error))?;
-    drop(reader); // It holds the same bytes.
-    // States, logs and loads go on to others, and all agents send these in pieces that everybody takes.
-    if bytes.len() > FOREIGN_MESSAGE_MAX && !super::weight::is_request(&bytes) {
-        let reason = format!("{} bytes that are no request, at most {FOREIGN_MESSAGE_MAX} are taken", bytes.len());
-        return Ok(Received::TooHeavy { request_id: None, reason });
+fn receive(reader: grpcio::MessageReader) -> grpcio::Result<Received> {
+    Ok(Received(reader))
+}
+
+#[cfg(feature = "server")]
+impl Received {
+    /// Bytes of the message.
+    pub fn len(&self) -> usize {
+        self.0.len()
     }
-    match super::weight::weigh(&bytes, &super::weight::TO_SERVER) {
-        Ok(weight) => {
-            let message = super::weight::decode(&bytes).map_err(|error| failed(&error))?;
-            Ok(Received::Message { message: Box::new(message), weight })
+
+    /// Copies and weighs the message, unless it has more than `max` bytes, or more than [`FOREIGN_MESSAGE_MAX`] and is no
+    /// request: states, logs and loads go on to others, and all agents send these in pieces that everybody takes.
+    pub fn unpack(self, max: usize) -> Unpacked {
+        let Self(mut reader) = self;
+        let length = reader.len();
+        if length > max {
+            // The id stands at the beginning, and nobody else has to know more.
+            let request_id = super::weight::request_id_of_begin(&begin_of(&mut reader));
+            let reason = format!("a message of {length} bytes, at most {max} are taken here");
+            return Unpacked::TooHeavy { request_id, reason };
         }
-        Err(too_heavy) => {
-            let request_id = super::weight::request_id(&bytes);
-            Ok(Received::TooHeavy { request_id, reason: too_heavy.to_string() })
+        let mut bytes = Vec::with_capacity(length);
+        let copied = std::io::Read::read_to_end(&mut reader, &mut bytes);
+        drop(reader); // It holds the same bytes.
+        if let Err(error) = copied {
+            return Unpacked::TooHeavy { request_id: None, reason: format!("it cannot be read: {error}") };
+        }
+        if length > FOREIGN_MESSAGE_MAX && !super::weight::is_request(&bytes) {
+            let reason = format!("{length} bytes that are no request, at most {FOREIGN_MESSAGE_MAX} are taken");
+            return Unpacked::TooHeavy { request_id: None, reason };
+        }
+        match super::weight::weigh_request(&bytes, &super::weight::TO_SERVER) {
+            Ok(weight) => Unpacked::Message { bytes, weight },
+            Err(reason) => Unpacked::TooHeavy { request_id: super::weight::request_id(&bytes), reason },
         }
     }
+}
+
+/// The first bytes of a message, in which an id has room.
+#[cfg(feature = "server")]
+fn begin_of(reader: &mut grpcio::MessageReader) -> Vec<u8> {
+    let mut begin = Vec::new();
+    let _ = std::io::Read::take(reader, 2 * REQUEST_ID_MAX as u64).read_to_end(&mut begin); // Without it nobody is told.
+    begin
 }
 
 /// How the name of our programs begins, whatever their version.
@@ -156,6 +184,9 @@ pub fn channel(message_max: usize, keepalive: Keepalive) -> ChannelBuilder {
         // The peers ping as well; without these a server of this library sends them away.
         .http2_max_ping_strikes(0)
         .http2_min_recv_ping_interval_without_data(Duration::from_secs(1))
+        // Nobody of us compresses. A few bytes would become gigabytes, before any limit is compared.
+        .raw_cfg_int(argument("grpc.compression_enabled_algorithms_bitset"), 1)
+        .raw_cfg_int(argument("grpc.per_message_decompression"), 0)
         .primary_user_agent(&user_agent(message_max))
 }
 

@@ -14,16 +14,23 @@ pub mod delimited;
 pub mod encoded_state;
 #[cfg(feature = "server")]
 mod foreign;
+#[cfg(feature = "server")]
+mod frame_gate;
 mod grpc;
 mod grpc_parts;
+#[cfg(feature = "server")]
+mod hello;
 #[cfg(feature = "server")]
 pub mod hook_message;
 #[cfg(feature = "server")]
 pub mod inbox_budget;
 #[cfg(feature = "server")]
+mod intake;
+#[cfg(feature = "server")]
 mod listener;
 #[cfg(any(feature = "agent", feature = "server"))]
 pub mod outbox;
+mod pump;
 #[doc(hidden)]
 #[cfg(all(feature = "server", any(feature = "agent", feature = "cli")))]
 pub mod raw;

@@ -10,7 +10,7 @@ use protobuf::Message;
 /// What the server makes of these bytes; `None` when they are refused before or by the decoder.
 #[must_use]
 pub fn read_to_server(bytes: &[u8]) -> Option<ToServer> {
-    super::weight::weigh(bytes, &super::weight::TO_SERVER).ok()?;
+    super::weight::weigh_request(bytes, &super::weight::TO_SERVER).ok()?;
     super::weight::decode::<grpc_api::ToServer>(bytes).ok().map(to_server::to_server)
 }
 

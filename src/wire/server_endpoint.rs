@@ -7,40 +7,44 @@
 use super::address::{ListenAddress, Security};
 use super::answer_budget::AnswerBudget;
 use super::convert::to_server;
-use super::grpc::{self, Keepalive, Received, wait, wait_at_most};
+use super::frame_gate::{Account, FrameGate};
+use super::grpc::{self, Keepalive, Received, Unpacked, wait, wait_at_most};
+use super::hello::{check_hello, check_user};
 use super::inbox_budget::{InboxBudget, Room};
+use super::intake::{Intake, IntakeRoom};
 use super::listener::{Accepted, Listener, SocketPeer};
 use super::outbox::{Outbox, outbox_waking};
+use super::pump::{Gate, Socket, pump};
 use super::schema::grpc_api;
 use super::tls::{PeerCertificate, Reason, ServerTls, TlsError};
+use super::weight;
 use super::writer::{PeerStream, Writer};
 use crate::limits::{
-    AGENT_TAGS_BYTES, CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, HANDSHAKE_MAX, HANDSHAKES, HELLO_MAX,
-    PEER_STUCK, SERVER_INBOX_BYTES, STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_PER_CONNECTION,
+    AGENT_REQUEST_MAX, CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, FIRST_MESSAGE_MAX, HANDSHAKE_MAX,
+    HANDSHAKES, HELLO_MAX, PEER_STUCK, SERVER_INBOX_BYTES, STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_MAX,
+    STREAMS_PER_CONNECTION,
 };
 use crate::logging::may_log;
-use crate::model::complete_state::tags_bytes;
 use crate::model::messages::{Request, RequestContent, ToServer, UpdateState};
-use crate::model::names::{excerpt, is_name};
-use crate::model::version::check_compatible;
+use crate::model::names::excerpt;
 use crate::threads::{self, Thread};
 use crate::vital::{Pulse, VitalThreads};
 use crossbeam_channel::Sender;
 use futures_util::StreamExt;
 use grpcio::{DuplexSink, RequestStream, RpcContext, RpcStatus, RpcStatusCode, ServiceBuilder};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// What a peer is answered that says nothing where its hello should be.
-const NO_HELLO: &str = "Empty";
+pub(super) const NO_HELLO: &str = "Empty";
 
 /// Identifies one stream for the life of the process; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -136,7 +140,7 @@ pub struct ServerEndpoint {
 
 /// The class of a stream, from the service it uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Class {
+pub(super) enum Class {
     Agent,
     Cli,
     Commander,
@@ -150,11 +154,14 @@ struct Shared {
     inbox: Sender<PeerEvent>,
     budget: Arc<InboxBudget>,
     answers: Arc<AnswerBudget>,
+    intake: Arc<Intake>,
+    message_max: usize,
     writer: Writer<Responses>,
     next_peer: AtomicU64,
+    streams: AtomicUsize,
     /// Open connections by the number that gRPC calls them; an entry is replaced when its number is used again,
     /// so there are never more than [`CONNECTION_FD_MAX`].
-    connections: Mutex<HashMap<i32, Origin>>,
+    connections: Mutex<HashMap<i32, Connection>>,
     handshakes: Mutex<Handshakes>,
     /// See [`EndpointOptions::commander_names`].
     commander_names: Vec<String>,
@@ -187,9 +194,16 @@ impl Handshakes {
     }
 }
 
+/// An open connection.
+#[derive(Debug, Clone)]
+struct Connection {
+    origin: Origin,
+    account: Arc<Account>,
+}
+
 /// Where a connection comes from, and what vouches for the other end.
 #[derive(Debug, Clone)]
-enum Origin {
+pub(super) enum Origin {
     /// TCP without TLS: nothing does.
     Plain(SocketAddr),
     /// TCP with TLS: its certificate.
@@ -219,7 +233,7 @@ impl Origin {
 
 /// The other end of one stream.
 struct Client {
-    origin: Option<Origin>,
+    connection: Option<Connection>,
     /// Largest message it takes, in bytes.
     message_max: usize,
     /// Whether it is a program of ours.
@@ -227,13 +241,26 @@ struct Client {
 }
 
 impl Client {
+    fn origin(&self) -> Option<&Origin> {
+        self.connection.as_ref().map(|connection| &connection.origin)
+    }
+
+    /// A message came; what it took on its way is held as long as its bytes are.
+    fn arrived(&self, received: &Received) -> Option<IntakeRoom> {
+        self.connection.as_ref()?.account.arrived(received.len())
+    }
+
+    fn from(&self) -> String {
+        self.origin().map_or_else(|| "unknown".to_owned(), Origin::to_string)
+    }
+
     fn source(&self) -> String {
-        self.origin.as_ref().map_or_else(|| "unknown".to_owned(), Origin::source)
+        self.origin().map_or_else(|| "unknown".to_owned(), Origin::source)
     }
 }
 
 /// Gives connections to gRPC.
-struct Gate {
+struct Entrance {
     server: grpcio::Server,
     /// Lowest number for the next connection.
     next_number: i32,
@@ -282,8 +309,11 @@ impl ServerEndpoint {
             inbox,
             budget: InboxBudget::new(inbox_bytes),
             answers: Arc::default(),
+            intake: Intake::new(),
+            message_max: options.message_max,
             writer: Writer::start(vital).map_err(|error| start(&error))?,
             next_peer: AtomicU64::new(1),
+            streams: AtomicUsize::new(0),
             connections: Mutex::default(),
             handshakes: Mutex::default(),
             commander_names: options.commander_names.clone(),
@@ -294,6 +324,8 @@ impl ServerEndpoint {
                 grpc::argument("grpc.max_connection_idle_ms"),
                 i32::try_from(CONNECTION_IDLE_MAX.as_millis()).unwrap_or(i32::MAX),
             )
+            // What a stream sends that nobody reads yet must not grow with the speed of its connection.
+            .raw_cfg_int(grpc::argument("grpc.http2.bdp_probe"), 0)
             .build_args();
         let mut server = grpcio::ServerBuilder::new(grpc::environment())
             .channel_args(arguments)
@@ -302,7 +334,7 @@ impl ServerEndpoint {
             .build()
             .map_err(|error| start(&error))?;
         server.start();
-        let gate = Arc::new(Mutex::new(Gate { server, next_number: CONNECTION_FD_MIN }));
+        let gate = Arc::new(Mutex::new(Entrance { server, next_number: CONNECTION_FD_MIN }));
         let (stopped, stop) =
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| start(&error))?;
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| start(&error))?);
@@ -345,12 +377,30 @@ fn services(shared: &Arc<Shared>, message_max: usize) -> grpcio::Service {
             let peer = PeerId(shared.next_peer.fetch_add(1, Ordering::Relaxed));
             let user_agent = user_agent(&context);
             let client = Client {
-                origin: origin(&shared, &context.peer()),
+                connection: connection(&shared, &context.peer()),
                 message_max: grpc::takes(user_agent, message_max),
                 own: grpc::is_own(user_agent),
             };
             let (stream_shared, source) = (shared.clone(), client.source());
-            let body = move || serve_stream(&stream_shared, peer, class, &client, requests, responses);
+            let place = StreamPlace { shared: shared.clone(), connection: client.connection.clone() };
+            if shared.streams.fetch_add(1, Ordering::Relaxed) >= STREAMS_MAX {
+                if may_log(&source) {
+                    log::warn!(
+                        "Refusing a stream from '{source}': {STREAMS_MAX} are open, which is as many as may be."
+                    );
+                }
+                let text = format!("The server has {STREAMS_MAX} streams open; try again later");
+                let failed = responses.fail(RpcStatus::with_message(RpcStatusCode::RESOURCE_EXHAUSTED, text));
+                context.spawn(async move {
+                    let _ = failed.await; // Nobody is there to be told that it failed.
+                    drop(place);
+                });
+                return;
+            }
+            let body = move || {
+                serve_stream(&stream_shared, peer, class, &client, requests, responses);
+                drop(place);
+            };
             if let Err(error) = threads::spawn(format!("rx:{}", peer.0), STACK_LARGE, body)
                 && may_log(&source)
             {
@@ -373,7 +423,7 @@ fn user_agent<'c>(context: &'c RpcContext<'_>) -> &'c [u8] {
 }
 
 /// Where a stream comes from. gRPC names connections `fd:<number>`.
-fn origin(shared: &Shared, grpc_name: &str) -> Option<Origin> {
+fn connection(shared: &Shared, grpc_name: &str) -> Option<Connection> {
     let number = grpc_name.strip_prefix("fd:")?.parse().ok()?;
     lock(&shared.connections).get(&number).cloned()
 }
@@ -393,7 +443,7 @@ fn accept_until_stopped(
     listeners: &[Listener],
     wakes: &Wakes,
     shared: &Arc<Shared>,
-    gate: &Arc<Mutex<Gate>>,
+    gate: &Arc<Mutex<Entrance>>,
     tls: Option<&ServerTls>,
 ) {
     loop {
@@ -427,7 +477,7 @@ fn accept_from(
     listener: &Listener,
     stopped: &OwnedFd,
     shared: &Arc<Shared>,
-    gate: &Arc<Mutex<Gate>>,
+    gate: &Arc<Mutex<Entrance>>,
     tls: Option<&ServerTls>,
 ) {
     let dropped = |from: &Origin, error: io::Error| {
@@ -444,7 +494,7 @@ fn accept_from(
         Ok(Accepted::Socket(stream, peer)) => {
             let origin = Origin::Socket(peer);
             let prepared = stream.set_nonblocking(true);
-            if let Err(error) = prepared.and_then(|()| hand_over(stream.as_fd(), origin.clone(), shared, gate)) {
+            if let Err(error) = prepared.and_then(|()| serve_plain(stream, &origin, shared, gate)) {
                 dropped(&origin, error);
             }
         }
@@ -466,12 +516,12 @@ fn admit(
     stream: TcpStream,
     address: SocketAddr,
     shared: &Arc<Shared>,
-    gate: &Arc<Mutex<Gate>>,
+    gate: &Arc<Mutex<Entrance>>,
     tls: Option<&ServerTls>,
 ) -> io::Result<()> {
     grpc::prepare(&stream)?;
     let Some(tls) = tls.cloned() else {
-        return hand_over(stream.as_fd(), Origin::Plain(address), shared, gate);
+        return serve_plain(stream, &Origin::Plain(address), shared, gate);
     };
     let handshake = lock(&shared.handshakes).begin(&stream)?;
     let (owned, gate) = (shared.clone(), gate.clone());
@@ -479,16 +529,16 @@ fn admit(
         let greeted = tls.accept(stream, HANDSHAKE_MAX);
         lock(&owned.handshakes).end(handshake);
         let pump = greeted.map_err(io::Error::other).and_then(|(session, certificate)| {
-            let (plain, endpoint) = UnixStream::pair()?;
-            plain.set_nonblocking(true)?;
-            endpoint.set_nonblocking(true)?;
-            hand_over(endpoint.as_fd(), Origin::Tls(address, certificate), &owned, &gate)?;
-            Ok((session, plain))
+            let (plain, frames) = connect_grpc(Origin::Tls(address, certificate), &owned, &gate)?;
+            Ok((session, plain, frames))
         });
         // Only what the pump needs stays for the life of the connection.
         drop((owned, gate));
         match pump {
-            Ok((session, plain)) => session.pump(plain, &Reason::default()),
+            Ok((session, plain, frames)) => {
+                let ended = session.pump(plain, Some(frames), &Reason::default()).map_err(|error| error.to_string());
+                log_refusal(&Origin::Plain(address), ended);
+            }
             Err(error) if may_log(&Origin::Plain(address).source()) => {
                 log::warn!("Dropping the connection from '{address}': {error}");
             }
@@ -498,9 +548,48 @@ fn admit(
     started.map(|_| ()).inspect_err(|_| lock(&shared.handshakes).end(handshake))
 }
 
+/// Brings a connection without TLS to gRPC.
+fn serve_plain(
+    client: impl Socket + Send + 'static,
+    origin: &Origin,
+    shared: &Shared,
+    gate: &Mutex<Entrance>,
+) -> io::Result<()> {
+    let (plain, frames) = connect_grpc(origin.clone(), shared, gate)?;
+    let origin = origin.clone();
+    threads::spawn(format!("pump:{}", plain.as_fd().as_raw_fd()), STACK_SMALL, move || {
+        log_refusal(&origin, pump(client, plain, frames));
+    })?;
+    Ok(())
+}
+
+fn log_refusal(origin: &Origin, ended: Result<(), String>) {
+    if let Err(reason) = ended
+        && may_log(&origin.source())
+    {
+        log::warn!("Closing the connection from '{origin}': {reason}.");
+    }
+}
+
+/// A new connection of gRPC: our end of it, and what the bytes of the client have to pass.
+fn connect_grpc(origin: Origin, shared: &Shared, gate: &Mutex<Entrance>) -> io::Result<(UnixStream, Box<dyn Gate>)> {
+    let (plain, endpoint) = UnixStream::pair()?;
+    plain.set_nonblocking(true)?;
+    endpoint.set_nonblocking(true)?;
+    let account = Account::new(shared.intake.clone(), shared.message_max);
+    let frames = Box::new(FrameGate::new(account.clone()));
+    hand_over(endpoint.as_fd(), Connection { origin, account }, shared, gate)?;
+    Ok((plain, frames))
+}
+
 /// Gives a duplicate of `endpoint` to gRPC, under a number that was not used for long, because gRPC tells
 /// connections apart by it.
-fn hand_over(endpoint: BorrowedFd<'_>, origin: Origin, shared: &Shared, gate: &Mutex<Gate>) -> io::Result<()> {
+fn hand_over(
+    endpoint: BorrowedFd<'_>,
+    connection: Connection,
+    shared: &Shared,
+    gate: &Mutex<Entrance>,
+) -> io::Result<()> {
     let mut gate = lock(gate);
     let fd = match rustix::io::fcntl_dupfd_cloexec(endpoint, gate.next_number) {
         Ok(fd) => fd,
@@ -510,7 +599,7 @@ fn hand_over(endpoint: BorrowedFd<'_>, origin: Origin, shared: &Shared, gate: &M
     let number = fd.into_raw_fd();
     gate.next_number =
         if number + 1 >= CONNECTION_FD_MAX { CONNECTION_FD_MIN } else { (number + 1).max(CONNECTION_FD_MIN) };
-    lock(&shared.connections).insert(number, origin);
+    lock(&shared.connections).insert(number, connection);
     #[allow(unsafe_code)]
     // SAFETY: `number` is a connected stream socket that nothing else uses: a fresh duplicate whose original is
     // dropped by the caller without being read or written. gRPC owns it from here on.
@@ -522,6 +611,21 @@ fn hand_over(endpoint: BorrowedFd<'_>, origin: Origin, shared: &Shared, gate: &M
 
 // ------------------------------------------------------------------- streams
 
+/// An open stream; dropped when it has ended.
+struct StreamPlace {
+    shared: Arc<Shared>,
+    connection: Option<Connection>,
+}
+
+impl Drop for StreamPlace {
+    fn drop(&mut self) {
+        self.shared.streams.fetch_sub(1, Ordering::Relaxed);
+        if let Some(connection) = &self.connection {
+            connection.account.stream_ended();
+        }
+    }
+}
+
 fn serve_stream(
     shared: &Shared,
     peer: PeerId,
@@ -530,19 +634,23 @@ fn serve_stream(
     mut requests: Requests,
     responses: Responses,
 ) {
-    let from = client.origin.as_ref().map_or_else(|| "unknown".to_owned(), Origin::to_string);
-    let source = client.source();
-    let certificate = match &client.origin {
+    let (from, source) = (client.from(), client.source());
+    let certificate = match client.origin() {
         Some(Origin::Tls(_, certificate)) if class == Class::Agent => Some(certificate),
         _ => None,
     };
     let hello = match wait_at_most(requests.next(), HELLO_MAX) {
         // Nobody knows its certificate, so nobody could check it.
-        _ if client.origin.is_none() => {
+        _ if client.connection.is_none() => {
             Err(RpcStatus::with_message(RpcStatusCode::UNAUTHENTICATED, "Unknown connection.".to_owned()))
         }
-        Some(Some(Ok(received))) => check_hello(class, certificate, read(received, &from, &source))
-            .and_then(|hello| check_user(&hello, client.origin.as_ref(), &shared.commander_names).map(|()| hello)),
+        Some(Some(Ok(received))) => {
+            let room = client.arrived(&received);
+            let first = read(received.unpack(FIRST_MESSAGE_MAX), &from, &source).unwrap_or(ToServer::Empty);
+            drop(room);
+            check_hello(class, certificate, first)
+                .and_then(|hello| check_user(&hello, client.origin(), &shared.commander_names).map(|()| hello))
+        }
         Some(_) => Err(RpcStatus::with_message(RpcStatusCode::INVALID_ARGUMENT, NO_HELLO.to_owned())),
         None => Err(RpcStatus::with_message(RpcStatusCode::DEADLINE_EXCEEDED, "No hello received.".to_owned())),
     };
@@ -574,29 +682,61 @@ fn serve_stream(
     if shared.inbox.send(PeerEvent::Opened { peer, hello, source: source.clone(), outbox }).is_err() {
         return; // The server is ending.
     }
+    if let Some(connection) = &client.connection {
+        connection.account.greeted();
+    }
+    let longest = if class == Class::Agent { AGENT_REQUEST_MAX.min(shared.message_max) } else { shared.message_max };
+    if pass_on(shared, peer, client, longest, requests).is_ok() {
+        let _ = shared.inbox.send(PeerEvent::Closed { peer });
+    }
+}
+
+/// Nobody takes messages any more.
+struct ServerEnded;
+
+/// Passes messages of at most `longest` bytes on to the server until the stream ends.
+///
+/// # Errors
+/// The server is ending.
+fn pass_on(
+    shared: &Shared,
+    peer: PeerId,
+    client: &Client,
+    longest: usize,
+    mut requests: Requests,
+) -> Result<(), ServerEnded> {
+    let (from, source) = (client.from(), client.source());
     let share = Arc::default();
     // A stream that failed answers with errors for ever, so the first one ends it.
     while let Some(Ok(received)) = wait(requests.next()) {
-        let weight = if let Received::Message { weight, .. } = &received { *weight } else { 0 };
+        let incoming = client.arrived(&received);
+        let unpacked = received.unpack(longest);
+        // Its bytes wait for room, not what they become.
+        let weight = if let Unpacked::Message { weight, .. } = &unpacked { *weight } else { 0 };
         let room = shared.budget.take(weight, &share);
-        let message = match read(received, &from, &source) {
+        let message = match read(unpacked, &from, &source) {
             // From others a list without states means nothing (spec/server.md section 10.3).
-            ToServer::StatesComplete if !client.own => ToServer::WorkloadStates(Vec::new()),
-            message => message,
+            Some(ToServer::StatesComplete) if !client.own => ToServer::WorkloadStates(Vec::new()),
+            Some(message) => message,
+            None => break,
         };
-        if shared.inbox.send(PeerEvent::Message { peer, message, room }).is_err() {
-            return;
-        }
+        drop(incoming);
+        shared.inbox.send(PeerEvent::Message { peer, message, room }).map_err(|_| ServerEnded)?;
     }
-    let _ = shared.inbox.send(PeerEvent::Closed { peer });
+    Ok(())
 }
 
 /// What a peer at `from` says. A request that was not decoded is refused as one that cannot be understood, so that its
 /// sender gets an answer; anything else that was not decoded says nothing.
-fn read(received: Received, from: &str, source: &str) -> ToServer {
-    match received {
-        Received::Message { message, .. } => to_server::to_server(*message),
-        Received::TooHeavy { request_id, reason } => {
+///
+/// `None`: what cannot be decoded.
+fn read(unpacked: Unpacked, from: &str, source: &str) -> Option<ToServer> {
+    match unpacked {
+        Unpacked::Message { bytes, .. } => weight::decode(&bytes).ok().map(|message| {
+            drop(bytes);
+            to_server::to_server(message)
+        }),
+        Unpacked::TooHeavy { request_id, reason } => {
             if may_log(source) {
                 log::warn!("Not decoding a message from '{from}': {reason}.");
             }
@@ -604,89 +744,8 @@ fn read(received: Received, from: &str, source: &str) -> ToServer {
                 let update = UpdateState { new_state: Some(Err(reason)), masks: Vec::new() };
                 ToServer::Request(Request { id, content: RequestContent::UpdateState(update) })
             };
-            request_id.map_or(ToServer::Empty, refused)
+            Some(request_id.map_or(ToServer::Empty, refused))
         }
-    }
-}
-
-/// Checks the first message of a stream, for an agent with TLS also its certificate (spec/config.md section 6.3).
-// [impl->swdd~server-check-agent-name~1]
-fn check_hello(class: Class, certificate: Option<&PeerCertificate>, message: ToServer) -> Result<PeerHello, RpcStatus> {
-    let refuse = |code, text: &str| Err(RpcStatus::with_message(code, text.to_owned()));
-    let version = |version: &str| {
-        check_compatible(version).map_err(|text| RpcStatus::with_message(RpcStatusCode::FAILED_PRECONDITION, text))
-    };
-    if let Some(certificate) = certificate {
-        if certificate.count > 1 {
-            return refuse(RpcStatusCode::UNAUTHENTICATED, "Ambiguous agent certificates provided!");
-        }
-        // Without any DNS name the certificate would speak for every agent.
-        if certificate.dns_names.is_empty() {
-            let text = "No subject alt names found in agent certificates!";
-            return refuse(RpcStatusCode::UNAUTHENTICATED, text);
-        }
-    }
-    match (class, message) {
-        (_, ToServer::Empty) => refuse(RpcStatusCode::INVALID_ARGUMENT, NO_HELLO),
-        (Class::Agent, ToServer::AgentHello { agent, version: theirs, tags }) => {
-            version(&theirs)?;
-            // Such names would be taken for the connections of commanders when answers are routed.
-            let reserved = ["cli-conn", "commander-conn"].iter().any(|prefix| agent.starts_with(prefix));
-            if !is_name(&agent) || reserved {
-                let text = format!(
-                    "Unsupported agent name '{}'. Only a-z, A-Z, 0-9 chars, underscore (_), and hyphen (-) allowed. \
-                     Maximum length is 63 characters.",
-                    excerpt(&agent)
-                );
-                return refuse(RpcStatusCode::INVALID_ARGUMENT, &text);
-            }
-            if let Some(names) = certificate.map(|certificate| &certificate.dns_names)
-                && !names.iter().any(|name| *name == agent || name == "*")
-            {
-                let text = format!("Agent name '{agent}' does not match SAN {names:?} in agent certificates!");
-                return refuse(RpcStatusCode::UNAUTHENTICATED, &text);
-            }
-            let bytes = tags_bytes(&tags);
-            if bytes > AGENT_TAGS_BYTES {
-                let text =
-                    format!("The tags of agent '{agent}' take {bytes} bytes, at most {AGENT_TAGS_BYTES} are allowed.");
-                return refuse(RpcStatusCode::INVALID_ARGUMENT, &text);
-            }
-            Ok(PeerHello::Agent { name: agent, tags })
-        }
-        (Class::Agent, _) => refuse(RpcStatusCode::INVALID_ARGUMENT, "No AgentHello received."),
-        (Class::Cli, ToServer::CommanderHello { version: theirs }) => version(&theirs).map(|()| PeerHello::Cli),
-        (Class::Commander, ToServer::CommanderHello { version: theirs }) => {
-            version(&theirs).map(|()| PeerHello::Commander)
-        }
-        (Class::Cli | Class::Commander, _) => refuse(RpcStatusCode::INVALID_ARGUMENT, "No CommanderHello received."),
-    }
-}
-
-/// Only root and the user of this server may be an agent over a Unix domain socket: workloads of whoever is one would
-/// see the secrets that are meant for it. Who may command is decided by the permissions of the socket's file, and with
-/// TLS by the name in the certificate where that is asked for (spec/config.md section 6.2).
-fn check_user(hello: &PeerHello, origin: Option<&Origin>, commander_names: &[String]) -> Result<(), RpcStatus> {
-    let own = rustix::process::geteuid().as_raw();
-    match (hello, origin) {
-        (PeerHello::Agent { .. }, Some(Origin::Socket(peer))) if peer.uid != 0 && peer.uid != own => {
-            let text = format!(
-                "Over a Unix domain socket only root and the user of the server (uid {own}) may run an agent, not uid {}.",
-                peer.uid
-            );
-            Err(RpcStatus::with_message(RpcStatusCode::PERMISSION_DENIED, text))
-        }
-        (PeerHello::Cli | PeerHello::Commander, Some(Origin::Tls(_, certificate)))
-            if !commander_names.is_empty()
-                && !certificate.dns_names.iter().any(|name| commander_names.contains(name)) =>
-        {
-            let text = format!(
-                "Only certificates for {commander_names:?} may command, not one for {:?}.",
-                certificate.dns_names
-            );
-            Err(RpcStatus::with_message(RpcStatusCode::UNAUTHENTICATED, text))
-        }
-        _ => Ok(()),
     }
 }
 

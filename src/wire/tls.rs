@@ -4,6 +4,7 @@
 //! Owns: the TCP socket and the TLS session; gRPC gets the other end of a socket pair and knows nothing of TLS.
 
 use super::address::PemTexts;
+use super::pump::{Gate, Incoming, PumpError, would_block};
 use crate::clock::{Clock, SystemClock};
 use crate::limits::{FAREWELL_MAX, TLS_BUFFER};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -40,6 +41,9 @@ pub enum TlsError {
     /// The other side, or what it sent, was refused.
     #[error("{0}")]
     Handshake(String),
+    /// What came is more than is taken.
+    #[error("{0}")]
+    Refused(String),
 }
 
 /// Settings of the server's side, shared by all connections.
@@ -299,10 +303,6 @@ impl TlsStream {
     }
 }
 
-fn would_block(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
-}
-
 fn broken(error: &io::Error) -> TlsError {
     TlsError::Handshake(format!("the connection broke: {error}"))
 }
@@ -364,28 +364,35 @@ pub type Reason = Arc<OnceLock<String>>;
 
 impl TlsStream {
     /// Moves bytes between the socket and `plain` until one of them ends. Buffers are bounded both ways:
-    /// each side is read only when what it sent before was taken.
-    pub fn pump(mut self, mut plain: UnixStream, reason: &Reason) {
+    /// each side is read only when what it sent before was taken. What goes to `plain` passes `gate` on the server's side.
+    ///
+    /// # Errors
+    /// [`TlsError::Refused`] when the gate has closed; all other ends are in order.
+    pub fn pump(mut self, mut plain: UnixStream, gate: Option<Box<dyn Gate>>, reason: &Reason) -> Result<(), TlsError> {
         self.session.set_buffer_limit(Some(TLS_BUFFER));
-        if let Err(error) = self.pump_until_end(&mut plain) {
+        let ended = self.pump_until_end(&mut plain, gate);
+        if let Err(error) = &ended {
             log::debug!("TLS connection ended: '{error}'");
             let _ = reason.set(error.to_string());
         }
         let _ = plain.shutdown(Shutdown::Both); // First: who waits at that end must not wait for a farewell.
         self.end_in_order();
         let _ = self.tcp.shutdown(Shutdown::Both);
+        ended.or_else(|error| if matches!(error, TlsError::Refused(_)) { Err(error) } else { Ok(()) })
     }
 
-    fn pump_until_end(&mut self, plain: &mut UnixStream) -> Result<(), TlsError> {
-        let mut decrypted = Buffer::new();
+    fn pump_until_end(&mut self, plain: &mut UnixStream, gate: Option<Box<dyn Gate>>) -> Result<(), TlsError> {
+        let mut decrypted = Incoming::new(gate);
         let mut outgoing = vec![0; TLS_BUFFER];
         let mut peer_ended = false;
         loop {
             self.flush()?;
             // All that is decrypted must go on now: only new bytes from the socket wake this loop again.
             loop {
-                if decrypted.write_to(plain).is_err() {
-                    return self.say_goodbye(plain); // gRPC closed its end.
+                match decrypted.write_to(plain) {
+                    Ok(()) => {}
+                    Err(PumpError::Refused(reason)) => return Err(TlsError::Refused(reason)),
+                    Err(PumpError::Ended) => return self.say_goodbye(plain), // gRPC closed its end.
                 }
                 if !decrypted.is_empty() {
                     break;
@@ -402,7 +409,7 @@ impl TlsStream {
             if !decrypted.is_empty() || self.session.wants_write() || !peer_ended {
                 let from_tcp = decrypted.is_empty() && !peer_ended;
                 let from_plain = !self.session.wants_write();
-                let (tcp_ready, plain_ready) = self.wait_for(plain, from_tcp, from_plain, !decrypted.is_empty())?;
+                let (tcp_ready, plain_ready) = self.wait_for(plain, from_tcp, from_plain, &decrypted)?;
                 if tcp_ready && from_tcp {
                     match self.session.read_tls(&mut self.tcp) {
                         Ok(0) => peer_ended = true,
@@ -428,13 +435,10 @@ impl TlsStream {
     }
 
     /// Fills the empty buffer with decrypted bytes.
-    fn decrypt_into(&mut self, decrypted: &mut Buffer) -> Result<Decrypted, TlsError> {
-        match self.session.reader().read(&mut decrypted.bytes) {
+    fn decrypt_into(&mut self, decrypted: &mut Incoming) -> Result<Decrypted, TlsError> {
+        match decrypted.fill_from(&mut self.session.reader()) {
             Ok(0) => Ok(Decrypted::Ended),
-            Ok(count) => {
-                decrypted.range = 0..count;
-                Ok(Decrypted::Some)
-            }
+            Ok(_) => Ok(Decrypted::Some),
             Err(error) if would_block(&error) => Ok(Decrypted::Nothing),
             // The socket ended without a farewell; what came before was complete all the same.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Decrypted::Ended),
@@ -465,7 +469,7 @@ impl TlsStream {
         plain: &UnixStream,
         from_tcp: bool,
         from_plain: bool,
-        to_plain: bool,
+        decrypted: &Incoming,
     ) -> Result<(bool, bool), TlsError> {
         let flags = |read: bool, write: bool| {
             let mut flags = PollFlags::empty();
@@ -474,7 +478,7 @@ impl TlsStream {
             flags
         };
         let tcp = flags(from_tcp, self.session.wants_write());
-        let grpc = flags(from_plain, to_plain);
+        let grpc = flags(from_plain, decrypted.is_for_writing());
         // An end of which nothing is wanted is left out: the kernel reports its hang-up whether asked or not,
         // and the loop would spin.
         let mut wanted: Vec<PollFd<'_>> = Vec::with_capacity(2);
@@ -484,7 +488,7 @@ impl TlsStream {
         if !grpc.is_empty() {
             wanted.push(PollFd::from_borrowed_fd(plain.as_fd(), grpc));
         }
-        match poll(&mut wanted, None) {
+        match poll(&mut wanted, decrypted.look_again().as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(TlsError::Handshake(error.to_string())),
         }
@@ -505,34 +509,6 @@ enum Decrypted {
     Nothing,
     /// Nothing ever again.
     Ended,
-}
-
-/// Bytes on their way to gRPC.
-struct Buffer {
-    bytes: Vec<u8>,
-    range: std::ops::Range<usize>,
-}
-
-impl Buffer {
-    fn new() -> Self {
-        Self { bytes: vec![0; TLS_BUFFER], range: 0..0 }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.range.is_empty()
-    }
-
-    fn write_to(&mut self, plain: &mut UnixStream) -> io::Result<()> {
-        while !self.is_empty() {
-            match plain.write(&self.bytes[self.range.clone()]) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => self.range.start += count,
-                Err(error) if would_block(&error) => return Ok(()),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
 }
 
 #[cfg(all(test, feature = "server", feature = "agent"))]

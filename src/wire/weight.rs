@@ -5,7 +5,7 @@
 //! them with the schema.
 
 use super::schema::{ank_base as base, control_api as control, grpc_api as grpc};
-use crate::limits::{DECODED_ALWAYS, DECODED_FACTOR};
+use crate::limits::{DECODED_ALWAYS, DECODED_FACTOR, READ_MASKS_PARTS_MAX};
 use protobuf::{CodedInputStream, Message};
 
 /// What a part takes beside itself, in bytes: its place in a map or list that has grown, and in the tree that is made of
@@ -56,6 +56,9 @@ pub static TO_SERVER: Shape = shape::<grpc::ToServer>(
 );
 /// Number of the field in both that holds a request, and of its id in that.
 const REQUEST_ID: [u32; 2] = [3, 1];
+
+/// Numbers of the fields in both that lead to a mask of a read: request, its content, the mask.
+const READ_MASK: [u32; 3] = [REQUEST_ID[0], 3, 1];
 
 static EMPTY: Shape = shape::<base::LogsCancelRequest>(0, &[]);
 static HELLO: Shape = shape::<control::Hello>(2, &[]);
@@ -120,6 +123,28 @@ pub struct TooHeavy {
     max: usize,
 }
 
+/// What a message of this shape will take, in bytes, about; a read with too many masks is not weighed.
+///
+/// # Errors
+/// Why it shall not be decoded.
+pub fn weigh_request(bytes: &[u8], shape: &'static Shape) -> Result<usize, String> {
+    let parts = parts_of_read_masks(bytes);
+    if parts > READ_MASKS_PARTS_MAX {
+        return Err(format!(
+            "its field masks have {parts} parts, at most {READ_MASKS_PARTS_MAX} are allowed; use fewer or shorter masks"
+        ));
+    }
+    weigh(bytes, shape).map_err(|too_heavy| too_heavy.to_string())
+}
+
+/// Parts of all masks of a read or subscription, in a message of a workload or for the server.
+fn parts_of_read_masks(bytes: &[u8]) -> usize {
+    let [request, read, mask] = READ_MASK;
+    let inside = |bytes, number| fields(bytes).filter(move |field| field.number == number).map(|field| field.content);
+    let masks = inside(bytes, request).flat_map(|request| inside(request, read)).flat_map(|read| inside(read, mask));
+    masks.map(|mask| 1 + mask.iter().filter(|byte| **byte == b'.').count()).sum()
+}
+
 /// What the message of this shape will take, in bytes, about.
 ///
 /// # Errors
@@ -178,6 +203,19 @@ pub fn request_id(bytes: &[u8]) -> Option<String> {
     let request = fields(bytes).filter(|field| field.number == request).last()?;
     let id = fields(request.content).filter(|field| field.number == id).last();
     String::from_utf8(id.map(|field| field.content.to_vec()).unwrap_or_default()).ok()
+}
+
+/// The id of the request that begins with these bytes, if it is there as a whole.
+#[cfg(feature = "server")]
+pub fn request_id_of_begin(begin: &[u8]) -> Option<String> {
+    let [request, id] = REQUEST_ID;
+    let mut rest = begin;
+    if read_varint(&mut rest)? != u64::from(request) << 3 | 2 {
+        return None;
+    }
+    read_varint(&mut rest)?; // Its length, of which only the beginning is there.
+    let id = fields(rest).take_while(|field| field.number == id).next()?;
+    String::from_utf8(id.content.to_vec()).ok()
 }
 
 /// A field as it stands in a message; one without length has no content.

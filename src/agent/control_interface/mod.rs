@@ -12,6 +12,7 @@ pub mod lasting;
 pub mod outbox;
 pub mod pipes;
 pub mod poller;
+mod reading_room;
 pub mod session;
 
 use super::uplink_outbox::UplinkOutbox;

@@ -7,6 +7,7 @@
 
 use super::outbox::Frame;
 use super::pipes::{Pipes, ReadOutcome, WriteOutcome};
+use super::reading_room::{self, Place};
 use super::session::{Forwarded, Outside, Session};
 use super::{Interface, Opened, Shared, lock};
 use crate::agent::uplink_outbox::NoRoom;
@@ -38,6 +39,8 @@ struct Link {
     session: Session,
     pipes: Pipes,
     sending: Option<Sending>,
+    /// Of the room that all share for large messages.
+    place: Place,
     /// The pipe was full; it says when it is not.
     full: bool,
     /// Nobody reads now, and nothing tells when somebody does; when to look again.
@@ -112,7 +115,20 @@ impl<C: Clock> Poller<C> {
             link.on_time(now, &self.shared);
             link.write(now);
         }
+        self.share_room(now);
         true
+    }
+
+    /// Large messages are read as far as there is room for all of them.
+    fn share_room(&mut self, now: Instant) {
+        let needs = |link: &Link| if link.broken { (0, 0) } else { link.session.in_hand() };
+        let places = self.links.iter_mut().map(|link| (needs(link), &mut link.place));
+        reading_room::share(places.collect(), now);
+        for link in &mut self.links {
+            if link.place.has_just_got_room(now) {
+                link.session.on_resume(now);
+            }
+        }
     }
 
     /// When something is to be done without anybody asking.
@@ -129,7 +145,7 @@ impl<C: Clock> Poller<C> {
         // Which link and which of its ends each further entry belongs to.
         let mut owners = Vec::with_capacity(2 * self.links.len());
         for (index, link) in self.links.iter().enumerate().filter(|(_, link)| !link.broken) {
-            if !link.session.is_paused() {
+            if !link.session.is_paused() && !link.place.is_waiting() {
                 waits.push(PollFd::from_borrowed_fd(link.pipes.output(), PollFlags::IN));
                 owners.push((index, true));
             }
@@ -184,7 +200,16 @@ impl<C: Clock> Poller<C> {
 
 impl Link {
     fn new(Opened { interface, pipes, session }: Opened) -> Self {
-        Self { interface, session, pipes, sending: None, full: false, absent: None, broken: false }
+        Self {
+            interface,
+            session,
+            pipes,
+            sending: None,
+            place: Place::default(),
+            full: false,
+            absent: None,
+            broken: false,
+        }
     }
 
     fn parts<'a>(&'a mut self, shared: &'a Shared) -> (&'a mut Session, Reach<'a>) {
@@ -198,7 +223,9 @@ impl Link {
         }
         let retry = self.session.is_paused().then(|| now + CONTROL_ROOM_RETRY);
         let reader = self.absent.as_ref().filter(|_| self.has_something()).map(|absent| absent.next);
-        retry.into_iter().chain(reader).chain(self.session.deadline()).min()
+        let message = if self.place.is_waiting() { None } else { self.session.deadline() };
+        let slow = if self.session.is_paused() { None } else { self.place.deadline() };
+        retry.into_iter().chain(reader).chain(message).chain(slow).min()
     }
 
     fn has_something(&self) -> bool {
@@ -257,9 +284,15 @@ impl Link {
             let (session, mut reach) = self.parts(shared);
             session.on_room(now, &mut reach);
         }
+        if self.place.is_waiting() || self.session.is_paused() {
+            return;
+        }
         if self.session.deadline().is_some_and(|at| at <= now) {
             let (session, mut reach) = self.parts(shared);
             session.on_deadline(&mut reach);
+        } else if self.place.deadline().is_some_and(|at| at <= now) {
+            let (session, mut reach) = self.parts(shared);
+            session.on_slow(&mut reach);
         }
     }
 

@@ -4,7 +4,10 @@
 //! Thread: `control`. Owns: bytes that came and are no whole message yet, whether the workload has said hello, one
 //! request that waits for room. Reaches the outside through [`Outside`], and waits for nothing.
 
-use crate::limits::{CONTROL_LASTING, CONTROL_LASTING_BYTES, CONTROL_LOGGED_TEXT, CONTROL_MESSAGE_TIME};
+use crate::limits::{
+    CONTROL_LASTING, CONTROL_LASTING_BYTES, CONTROL_LOGGED_TEXT, CONTROL_MESSAGE_TIME, CONTROL_READING_TIME,
+    REQUEST_ID_MAX,
+};
 use crate::logging::may_log;
 use crate::model::authorizer::Authorizer;
 use crate::model::messages::{FromWorkload, Request, RequestContent, Response, ResponseContent, ToWorkload};
@@ -76,6 +79,10 @@ pub struct Session {
     buffer: FrameBuffer,
     /// When the message began that is not complete.
     began: Option<Instant>,
+    /// Bytes of the message that was read last.
+    message_bytes: usize,
+    /// Messages that were read.
+    messages: u64,
     /// Waits for room; nothing is read meanwhile.
     held: Option<Held>,
 }
@@ -91,6 +98,8 @@ impl Session {
             closed_since_hello: false,
             buffer: FrameBuffer::new(message_max),
             began: None,
+            message_bytes: 0,
+            messages: 0,
             held: None,
         }
     }
@@ -105,6 +114,17 @@ impl Session {
     #[must_use]
     pub fn is_paused(&self) -> bool {
         self.held.is_some()
+    }
+
+    /// Bytes of the message that is being read, or of the request that waits for room, and which message that is.
+    #[must_use]
+    pub fn in_hand(&self) -> (usize, u64) {
+        if self.is_paused() { (self.message_bytes, self.messages) } else { (self.buffer.expected(), self.messages + 1) }
+    }
+
+    /// Its message could not be read for a while: the time to complete it begins now.
+    pub fn on_resume(&mut self, now: Instant) {
+        self.began = self.began.map(|_| now);
     }
 
     /// When a message that began must be complete.
@@ -157,12 +177,26 @@ impl Session {
         self.refuse(reason, outside);
     }
 
+    /// The message that is being read takes too long while those of others wait for its room.
+    pub fn on_slow(&mut self, outside: &mut dyn Outside) {
+        let reason = match self.stage {
+            Stage::New => UNDECODABLE.to_owned(),
+            _ => format!(
+                "A large message was not complete within {} s while other workloads waited; write it as a whole",
+                CONTROL_READING_TIME.as_secs()
+            ),
+        };
+        self.refuse(reason, outside);
+    }
+
     fn on_messages(&mut self, now: Instant, outside: &mut dyn Outside) {
         let mut complete = false;
         while self.stage != Stage::Refused && self.held.is_none() {
             match self.buffer.next_message() {
                 Ok(Some(bytes)) => {
                     complete = true;
+                    self.message_bytes = bytes.len();
+                    self.messages += 1;
                     let message = read_message(bytes);
                     self.on_message(message, now, outside);
                 }
@@ -188,11 +222,7 @@ impl Session {
             (Stage::New, Ok(_)) => self.refuse(HELLO_MISSING.to_owned(), outside),
             (Stage::New, Err(_)) => self.refuse(UNDECODABLE.to_owned(), outside),
             (_, Ok(FromWorkload::Request(request))) => self.on_request(request, now, outside),
-            (_, Ok(FromWorkload::TooHeavy { id, reason })) => {
-                self.complain(|| format!("Request '{}' is refused: {reason}", brief(&id)));
-                let content = ResponseContent::Error(format!("Request refused: {reason}"));
-                outside.answer(Response { id, content });
-            }
+            (_, Ok(FromWorkload::TooHeavy { id, reason })) => self.refuse_request(id, &reason, outside),
             (_, Ok(FromWorkload::Empty)) => {
                 self.complain(|| {
                     "Could not convert protobuf in internal data structure: 'ToAnkaios is None.'".to_owned()
@@ -222,6 +252,14 @@ impl Session {
     // [impl->swdd~agent-authorizes-control-interface-requests~1]
     fn on_request(&mut self, request: Request, now: Instant, outside: &mut dyn Outside) {
         let Request { id, content } = request;
+        let whole = self.workload.len() + 1 + id.len();
+        if whole > REQUEST_ID_MAX {
+            // The server would say the same, but the way there and back takes as much memory as the id has bytes.
+            let reason = format!(
+                "the request id has {whole} bytes with the name of the workload, at most {REQUEST_ID_MAX} are allowed"
+            );
+            return self.refuse_request(id, &reason, outside);
+        }
         let refusal = match (self.authorizer.check(&content), &content) {
             (Err(denial), _) => {
                 if may_log(&self.workload) {
@@ -243,6 +281,14 @@ impl Session {
         // A name has no '@', so the first one in the id is ours whatever the workload writes.
         let request = Request { id: format!("{}@{id}", self.workload), content };
         self.forward(Held { own_id: id, request, since: now }, now, outside);
+    }
+
+    /// Answers a request that is not passed on because of its size; of an id that is the reason the beginning must do.
+    fn refuse_request(&self, mut id: String, reason: &str, outside: &mut dyn Outside) {
+        self.complain(|| format!("Request '{}' is refused: {reason}", brief(&id)));
+        id.truncate(id.floor_char_boundary(REQUEST_ID_MAX));
+        let content = ResponseContent::Error(format!("Request refused: {reason}"));
+        outside.answer(Response { id, content });
     }
 
     // [impl->swdd~agent-forward-request-from-control-interface-pipe-to-server~1]

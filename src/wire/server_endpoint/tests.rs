@@ -3,7 +3,7 @@
 //! Thread: the test's, plus those of the endpoint.
 
 use super::*;
-use crate::limits::{AGENT_TAG_ENTRY, CONNECT_MAX, MESSAGE_MAX};
+use crate::limits::{AGENT_REQUEST_MAX, AGENT_TAG_ENTRY, AGENT_TAGS_BYTES, CONNECT_MAX, MESSAGE_MAX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{
     FromServer, LogsRequest, Request, RequestContent, Response, ResponseContent, UpdateState,
@@ -215,6 +215,44 @@ fn states_larger_than_any_agent_sends_are_not_decoded() {
     assert!(matches!(event, PeerEvent::Message { message: ToServer::Empty, .. }), "{event:.100?}");
     let event = events.recv_timeout(LIMIT).unwrap();
     assert!(matches!(event, PeerEvent::Message { message: ToServer::WorkloadStates(_), .. }), "{event:.100?}");
+}
+
+#[test]
+fn a_request_that_no_workload_could_send_is_refused_by_its_id_and_the_stream_goes_on() {
+    let (endpoint, events) = endpoint(MESSAGE_MAX);
+    let large = |id: &str| {
+        let masks = vec!["x".repeat(AGENT_REQUEST_MAX)];
+        let content = RequestContent::UpdateState(UpdateState { new_state: None, masks });
+        ToServer::Request(Request { id: id.to_owned(), content })
+    };
+    let (mut of_agent, _receiver, _hangup) = dial(&endpoint, Service::Agent, agent("A"));
+    let _opened = opened(&events);
+    of_agent.send(large("w@1")).unwrap();
+    let event = events.recv_timeout(LIMIT).unwrap();
+    let PeerEvent::Message { message: ToServer::Request(Request { id, content }), .. } = event else {
+        panic!("{event:.100?}")
+    };
+    let RequestContent::UpdateState(UpdateState { new_state: Some(Err(reason)), .. }) = content else { panic!() };
+    assert!(id == "w@1" && reason.contains("bytes"), "{id} {reason}");
+    of_agent.send(ToServer::Goodbye).unwrap();
+    let event = events.recv_timeout(LIMIT).unwrap();
+    assert!(matches!(event, PeerEvent::Message { message: ToServer::Goodbye, .. }), "{event:?}");
+    // Commanders may apply what they like.
+    let (mut of_commander, _receiver, _hangup) = dial(&endpoint, Service::Cli, commander(VERSION));
+    let _opened = opened(&events);
+    of_commander.send(large("1")).unwrap();
+    let event = events.recv_timeout(LIMIT).unwrap();
+    assert!(matches!(event, PeerEvent::Message { message, .. } if message == large("1")));
+}
+
+#[test]
+fn a_large_first_message_ends_the_connection_before_it_is_received() {
+    let (endpoint, events) = endpoint(MESSAGE_MAX);
+    let tags = BTreeMap::from([("a".to_owned(), "x".repeat(2 * FIRST_MESSAGE_MAX))]);
+    let hello = ToServer::AgentHello { agent: "A".to_owned(), version: VERSION.to_owned(), tags };
+    let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Agent, hello);
+    assert!(receiver.receive().is_err());
+    assert!(events.try_recv().is_err());
 }
 
 #[test]

@@ -315,7 +315,7 @@ fn the_end_of_a_burst_of_records_is_not_left_behind() {
     grpc_end.set_nonblocking(true).unwrap();
     let pump = std::thread::spawn(move || {
         let (session, _) = server.accept(inner, LIMIT).unwrap();
-        session.pump(grpc_end, &Reason::default());
+        session.pump(grpc_end, None, &Reason::default()).unwrap();
     });
     let client = ClientTls::new(&authority.agent("agent_A")).unwrap();
     let mut session = client.connect(out, LIMIT).unwrap();
@@ -472,7 +472,7 @@ fn what_grpc_wrote_before_it_closed_arrives_although_the_other_side_is_still_tal
     plain.set_nonblocking(true).unwrap();
     let pump = std::thread::spawn(move || {
         let (session, _) = server.accept(inner, LIMIT).unwrap();
-        session.pump(plain, &Reason::default());
+        session.pump(plain, None, &Reason::default()).unwrap();
     });
     let client = ClientTls::new(&authority.agent("agent_A")).unwrap();
     let mut client = client.connect(outer, LIMIT).unwrap();
@@ -489,7 +489,7 @@ fn what_grpc_wrote_before_it_closed_arrives_although_the_other_side_is_still_tal
     grpc_end.write_all(&last_words).unwrap();
     drop(grpc_end);
     let mut received = Vec::new();
-    let mut buffer = Buffer::new();
+    let mut buffer = Incoming::new(None);
     loop {
         client.wait_until(deadline, PollFlags::IN).unwrap();
         match client.session.read_tls(&mut client.tcp) {
@@ -498,7 +498,7 @@ fn what_grpc_wrote_before_it_closed_arrives_although_the_other_side_is_still_tal
             Err(error) => assert!(would_block(&error), "{error}"),
         }
         while let Decrypted::Some = client.decrypt_into(&mut buffer).unwrap() {
-            received.extend_from_slice(&buffer.bytes[buffer.range.clone()]);
+            received.extend_from_slice(buffer.unread());
         }
     }
     assert!(received == last_words, "{} of {} bytes came", received.len(), last_words.len());

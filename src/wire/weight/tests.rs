@@ -187,3 +187,30 @@ fn what_is_malformed_ends_the_count() {
     assert!(weigh(&deep, &TO_ANKAIOS).is_ok());
     assert!(control::ToAnkaios::parse_from_bytes(&deep).is_err());
 }
+
+#[test]
+fn masks_of_a_read_are_counted_before_it_is_decoded_and_those_of_an_update_are_not() {
+    let masks = |number: u32, count: usize| field(number, b"a.b").repeat(count);
+    let request = |content: Vec<u8>| field(3, &[field(1, b"id"), content].concat());
+    let read = |count| request(field(3, &masks(1, count)));
+    let most = READ_MASKS_PARTS_MAX / 2;
+    for shape in [&TO_SERVER, &TO_ANKAIOS] {
+        assert!(weigh_request(&read(most), shape).is_ok());
+        let reason = weigh_request(&read(most + 1), shape).unwrap_err();
+        assert!(reason.contains(&format!("have {} parts", 2 * most + 2)), "{reason}");
+        assert!(weigh_request(&request(field(2, &masks(2, most + 1))), shape).is_ok());
+        // Of fields that are there twice the decoder joins the masks.
+        let twice = request([field(3, &masks(1, most)), field(3, &masks(1, 1))].concat());
+        assert!(weigh_request(&twice, shape).is_err());
+    }
+}
+
+#[test]
+fn the_id_of_a_request_is_found_in_its_first_bytes() {
+    let request = field(3, &[field(1, b"w@7"), field(3, &[7; 10_000])].concat());
+    assert_eq!(request_id_of_begin(&request[..100]).as_deref(), Some("w@7"));
+    assert_eq!(request_id_of_begin(&request[..5]), None);
+    assert_eq!(request_id_of_begin(&field(2, b"states")), None);
+    assert_eq!(request_id_of_begin(&field(3, &field(3, &[7; 100]))), None);
+    assert_eq!(request_id_of_begin(&[]), None);
+}

@@ -380,3 +380,30 @@ fn deeply_nested_messages_are_no_danger() {
     });
     let _ = nested.unwrap().join().unwrap();
 }
+
+#[test]
+fn an_id_that_fills_a_message_is_refused_here_and_only_its_beginning_comes_back() {
+    let mut rig = Rig::established();
+    let prefix = "web@".len();
+    let longest = "ä".repeat((REQUEST_ID_MAX - prefix) / 2);
+    rig.say(read(&longest, "agents"));
+    assert_eq!(rig.did(), [forwarded(&format!("web@{longest}"))]);
+    rig.say(read(&"ä".repeat(1_000_000), "agents"));
+    let did = rig.did();
+    let [Did::Answered(Response { id, content: ResponseContent::Error(text) })] = did.as_slice() else { panic!() };
+    assert_eq!(*id, "ä".repeat(REQUEST_ID_MAX / 2));
+    assert!(text.contains("the request id has 2000004 bytes"), "{text}");
+    rig.say(read("b", "agents"));
+    assert_eq!(rig.did(), [forwarded("web@b")]);
+}
+
+#[test]
+fn what_is_in_hand_is_told_from_the_next_message() {
+    let mut rig = Rig::established();
+    let bytes = frame(read(&"x".repeat(500), "agents")).unwrap();
+    let (_, number) = rig.session.in_hand();
+    rig.bytes(&bytes[..100]);
+    assert_eq!(rig.session.in_hand(), (bytes.len(), number));
+    rig.bytes(&bytes[100..]);
+    assert_eq!(rig.session.in_hand(), (0, number + 1));
+}

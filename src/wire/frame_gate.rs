@@ -1,0 +1,419 @@
+//! What clients send passes here on its way to gRPC, which takes a message of any length into memory before it compares it
+//! with a limit, and one on each stream. So the frames are followed as far as the length of each message: a first message
+//! that is no hello, and one that is too large, end the connection; a large one goes on only when there is room for it.
+//!
+//! Thread: `tls:<port>` or `pump:<number>`, one gate for each connection. `rx:<peer>` tells when a message has come.
+//! Owns: how far the frames of a connection are. All connections share one [`Intake`].
+
+use super::intake::{Intake, IntakeRoom, Ticket};
+use super::pump::Gate;
+use crate::limits::{
+    FIRST_MESSAGE_MAX, FRAME_BYTES_LEAST, FRAMES_ALWAYS, GATED_STREAMS, HELLO_MAX, INTAKE_GRACE, INTAKE_LOOK,
+    INTAKE_LOST, INTAKE_RETRY, INTAKE_SLOWEST, INTAKE_SMALL_MESSAGE,
+};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Bytes with which a client begins.
+const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
+const FRAME_HEADER: usize = 9;
+/// A byte that says whether a message is compressed, and four with its length.
+const MESSAGE_PREFIX: usize = 5;
+const DATA: u8 = 0;
+const RST_STREAM: u8 = 3;
+const END_STREAM: u8 = 1;
+
+/// Why a connection ends.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The first message of a stream, which should be a hello.
+    #[error("the first message of a stream has {0} bytes, a hello has at most {FIRST_MESSAGE_MAX}")]
+    First(usize),
+    /// A message above the limit.
+    #[error("a message has {length} bytes, at most {max} are taken ('max_message_size')")]
+    TooLarge {
+        /// Bytes as announced.
+        length: usize,
+        /// Bytes allowed.
+        max: usize,
+    },
+    /// Each frame costs memory, however short it is.
+    #[error("a message comes in frames of a few bytes each")]
+    TinyFrames,
+    /// Frames of a connection have an order, so one message cannot wait while another one goes on.
+    #[error(
+        "several large messages come at the same time and there is no room for all of them; send one after the other"
+    )]
+    Several,
+    /// More streams than a connection may have.
+    #[error("messages on too many streams")]
+    Streams,
+    /// The stream of a message that was on its way has ended.
+    #[error("a stream ended in the middle of a message")]
+    Ended,
+    /// Others wait for the room that a message has which does not come.
+    #[error("a large message comes too slowly while others wait")]
+    Slow,
+}
+
+/// What the gate of a connection and the readers of its streams share.
+#[derive(Debug)]
+pub struct Account {
+    intake: Arc<Intake>,
+    message_max: usize,
+    state: Mutex<AccountState>,
+}
+
+#[derive(Debug, Default)]
+struct AccountState {
+    /// A hello was accepted.
+    is_greeted: bool,
+    /// Messages that gRPC has, or gets now.
+    on_their_way: Vec<OnItsWay>,
+}
+
+#[derive(Debug)]
+struct OnItsWay {
+    stream: u32,
+    bytes: usize,
+    received: usize,
+    since: Instant,
+    /// When bytes of it came last.
+    progress: Instant,
+    /// A stream of the connection has ended since it began, perhaps its own.
+    may_be_lost: bool,
+    room: IntakeRoom,
+}
+
+impl OnItsWay {
+    fn is_complete(&self) -> bool {
+        self.received == self.bytes
+    }
+
+    fn is_lost(&self, now: Instant) -> bool {
+        self.may_be_lost && now.saturating_duration_since(self.progress) > INTAKE_LOST
+    }
+
+    fn is_slow(&self, now: Instant) -> bool {
+        let beyond = now.saturating_duration_since(self.since).saturating_sub(INTAKE_GRACE);
+        let due = u64::try_from(beyond.as_millis()).unwrap_or(u64::MAX).saturating_mul(INTAKE_SLOWEST) / 1000;
+        !self.is_complete() && (self.received as u64) < due
+    }
+}
+
+impl Account {
+    /// For a connection whose messages may have `message_max` bytes.
+    #[must_use]
+    pub fn new(intake: Arc<Intake>, message_max: usize) -> Arc<Self> {
+        Arc::new(Self { intake, message_max, state: Mutex::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, AccountState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner) // Nothing is left half changed by a panic.
+    }
+
+    /// A hello was accepted, so more than hellos may come.
+    pub fn greeted(&self) {
+        self.lock().is_greeted = true;
+    }
+
+    /// A message of `bytes` has come to its reader. What is returned is to be kept as long as its bytes are.
+    #[must_use]
+    pub fn arrived(&self, bytes: usize) -> Option<IntakeRoom> {
+        let mut state = self.lock();
+        // Two of the same length need the same room.
+        let index = state.on_their_way.iter().position(|message| message.is_complete() && message.bytes == bytes)?;
+        Some(state.on_their_way.remove(index).room)
+    }
+
+    /// A stream of the connection has ended for its reader. Nobody knows which one; a message of it is never taken.
+    pub fn stream_ended(&self) {
+        for message in &mut self.lock().on_their_way {
+            message.may_be_lost = true;
+        }
+    }
+}
+
+/// How far the messages of one stream are.
+#[derive(Debug, Default)]
+struct Stream {
+    is_first_done: bool,
+    prefix: [u8; MESSAGE_PREFIX],
+    prefix_bytes: usize,
+    /// Bytes of the message that are still to come.
+    left: usize,
+    received: usize,
+    frames: usize,
+    is_large: bool,
+}
+
+impl Stream {
+    fn is_between_messages(&self) -> bool {
+        self.prefix_bytes == 0
+    }
+
+    fn next_message(&mut self) {
+        *self = Self { is_first_done: true, frames: 1, ..Self::default() };
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Frame {
+    left: usize,
+    is_data: bool,
+    ends_stream: bool,
+    stream: u32,
+}
+
+/// Follows what one client sends.
+#[derive(Debug)]
+pub struct FrameGate {
+    account: Arc<Account>,
+    preface_left: usize,
+    header: [u8; FRAME_HEADER],
+    header_bytes: usize,
+    frame: Frame,
+    streams: BTreeMap<u32, Stream>,
+    ticket: Option<Ticket>,
+    is_waiting: bool,
+    /// When a message first had to wait until the hello before it is accepted.
+    greeting_since: Option<Instant>,
+}
+
+impl FrameGate {
+    /// For a connection that has just begun.
+    #[must_use]
+    pub fn new(account: Arc<Account>) -> Self {
+        Self {
+            account,
+            preface_left: PREFACE,
+            header: [0; FRAME_HEADER],
+            header_bytes: 0,
+            frame: Frame::default(),
+            streams: BTreeMap::new(),
+            ticket: None,
+            is_waiting: false,
+            greeting_since: None,
+        }
+    }
+
+    /// How many of these bytes may go on now; fewer than all when there is no room for a message at the moment. What
+    /// may go on is never asked for again.
+    ///
+    /// # Errors
+    /// The connection has to end.
+    pub fn admit(&mut self, bytes: &[u8], now: Instant) -> Result<usize, Refused> {
+        self.is_waiting = false;
+        let mut admitted = 0;
+        while admitted < bytes.len() {
+            let count = self.step(&bytes[admitted..], now)?;
+            self.is_waiting = count == 0;
+            if self.is_waiting {
+                break;
+            }
+            admitted += count;
+        }
+        Ok(admitted)
+    }
+
+    /// Looks whether what has room still comes.
+    ///
+    /// # Errors
+    /// The connection has to end.
+    pub fn check(&self, now: Instant) -> Result<(), Refused> {
+        let state = self.account.lock();
+        if state.on_their_way.iter().any(|message| message.is_lost(now)) {
+            return Err(Refused::Ended);
+        }
+        let slow = state.on_their_way.iter().any(|message| message.is_slow(now) && message.room.others_wait());
+        if slow { Err(Refused::Slow) } else { Ok(()) }
+    }
+
+    /// Takes some bytes; none when a message has to wait.
+    fn step(&mut self, bytes: &[u8], now: Instant) -> Result<usize, Refused> {
+        if self.preface_left > 0 {
+            let count = bytes.len().min(self.preface_left);
+            self.preface_left -= count;
+            return Ok(count);
+        }
+        if self.frame.left == 0 {
+            return self.take_header(bytes);
+        }
+        let most = bytes.len().min(self.frame.left);
+        let count = if self.frame.is_data { self.take_data(&bytes[..most], now)? } else { most };
+        self.frame.left -= count;
+        if self.frame.left == 0 && count > 0 {
+            self.frame_ended();
+        }
+        Ok(count)
+    }
+
+    fn take_header(&mut self, bytes: &[u8]) -> Result<usize, Refused> {
+        let count = bytes.len().min(FRAME_HEADER - self.header_bytes);
+        self.header[self.header_bytes..][..count].copy_from_slice(&bytes[..count]);
+        self.header_bytes += count;
+        if self.header_bytes < FRAME_HEADER {
+            return Ok(count);
+        }
+        self.header_bytes = 0;
+        let [a, b, c, kind, flags, id @ ..] = self.header;
+        let stream = u32::from_be_bytes(id) & 0x7fff_ffff;
+        let is_data = kind == DATA;
+        self.frame = Frame {
+            left: u32::from_be_bytes([0, a, b, c]) as usize,
+            is_data,
+            ends_stream: is_data && flags & END_STREAM != 0,
+            stream,
+        };
+        if kind == RST_STREAM {
+            self.forget(stream);
+        }
+        if is_data {
+            self.make_place(stream)?;
+            let state = self.streams.entry(stream).or_default();
+            state.frames += 1;
+            if state.frames > FRAMES_ALWAYS + state.received / FRAME_BYTES_LEAST {
+                return Err(Refused::TinyFrames);
+            }
+        }
+        if self.frame.left == 0 {
+            self.frame_ended();
+        }
+        Ok(count)
+    }
+
+    /// Streams may end without a word of the client.
+    fn make_place(&mut self, stream: u32) -> Result<(), Refused> {
+        if self.streams.len() < GATED_STREAMS || self.streams.contains_key(&stream) {
+            return Ok(());
+        }
+        let unused = self.streams.iter().find(|(_, state)| state.is_between_messages()).map(|(id, _)| *id);
+        self.streams.remove(&unused.ok_or(Refused::Streams)?);
+        Ok(())
+    }
+
+    fn frame_ended(&mut self) {
+        if self.frame.ends_stream {
+            self.streams.remove(&self.frame.stream);
+        }
+    }
+
+    /// The client gave a stream up.
+    fn forget(&mut self, stream: u32) {
+        self.streams.remove(&stream);
+        self.account.lock().on_their_way.retain(|message| message.stream != stream || message.is_complete());
+    }
+
+    fn take_data(&mut self, bytes: &[u8], now: Instant) -> Result<usize, Refused> {
+        let id = self.frame.stream;
+        let Some(stream) = self.streams.get_mut(&id) else { return Ok(bytes.len()) };
+        if stream.prefix_bytes < MESSAGE_PREFIX {
+            let Some(first) = bytes.first() else { return Ok(0) };
+            stream.prefix[stream.prefix_bytes] = *first;
+            if stream.prefix_bytes + 1 < MESSAGE_PREFIX {
+                stream.prefix_bytes += 1;
+                return Ok(1);
+            }
+            let [_, length @ ..] = stream.prefix;
+            let length = u32::from_be_bytes(length) as usize;
+            if !self.may_begin(id, length, now)? {
+                return Ok(0);
+            }
+            let stream = self.streams.entry(id).or_default();
+            stream.prefix_bytes = MESSAGE_PREFIX;
+            (stream.left, stream.is_large) = (length, length > INTAKE_SMALL_MESSAGE);
+            if length == 0 {
+                stream.next_message();
+            }
+            return Ok(1);
+        }
+        let count = bytes.len().min(stream.left);
+        stream.left -= count;
+        stream.received += count;
+        if stream.is_large {
+            let mut state = self.account.lock();
+            if let Some(message) = state.on_their_way.iter_mut().rev().find(|message| message.stream == id) {
+                message.received += count;
+                message.progress = now;
+            }
+        }
+        if stream.left == 0 {
+            stream.next_message();
+        }
+        Ok(count)
+    }
+
+    /// Whether a message of this length may begin on a stream, or has to wait.
+    fn may_begin(&mut self, stream: u32, length: usize, now: Instant) -> Result<bool, Refused> {
+        let max = self.account.message_max;
+        if length > max {
+            return Err(Refused::TooLarge { length, max });
+        }
+        let is_first = self.streams.get(&stream).is_some_and(|stream| !stream.is_first_done);
+        if is_first && length > FIRST_MESSAGE_MAX {
+            return Err(Refused::First(length));
+        }
+        if length <= INTAKE_SMALL_MESSAGE {
+            return Ok(true);
+        }
+        let mut state = self.account.lock();
+        if !is_first && !state.is_greeted {
+            let since = *self.greeting_since.get_or_insert(now);
+            let is_over = now.saturating_duration_since(since) > HELLO_MAX;
+            return if is_over { Err(Refused::Ended) } else { Ok(false) };
+        }
+        // The reader of one that is complete takes it; only then gRPC takes further ones of that stream.
+        if state.on_their_way.iter().any(OnItsWay::is_complete) {
+            return Ok(false);
+        }
+        match self.account.intake.try_take(&mut self.ticket, length) {
+            Some(room) => {
+                state.on_their_way.push(OnItsWay {
+                    stream,
+                    bytes: length,
+                    received: 0,
+                    since: now,
+                    progress: now,
+                    may_be_lost: false,
+                    room,
+                });
+                Ok(true)
+            }
+            None if state.on_their_way.is_empty() => Ok(false),
+            None => Err(Refused::Several),
+        }
+    }
+}
+
+impl Gate for FrameGate {
+    fn admit(&mut self, bytes: &[u8], now: Instant) -> Result<usize, String> {
+        self.admit(bytes, now).map_err(|refused| refused.to_string())
+    }
+
+    /// Whether there is room, or whether what has room comes at all.
+    fn look_again(&self) -> Option<Duration> {
+        if self.is_waiting {
+            return Some(INTAKE_RETRY);
+        }
+        let is_coming = !self.account.lock().on_their_way.is_empty();
+        is_coming.then_some(INTAKE_LOOK)
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.is_waiting
+    }
+
+    fn check(&self, now: Instant) -> Result<(), String> {
+        self.check(now).map_err(|refused| refused.to_string())
+    }
+}
+
+impl Drop for FrameGate {
+    fn drop(&mut self) {
+        self.account.lock().on_their_way.clear(); // gRPC drops what it has of them with the connection.
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+//! Tests of the gate with frames made by hand.
+
+use super::*;
+use crate::clock::Clock;
+use crate::limits::{AGENT_REQUEST_MAX, MESSAGE_MAX};
+use crate::simulation::manual_clock::ManualClock;
+
+const LARGE: usize = AGENT_REQUEST_MAX + 1;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
+    bytes.extend([kind, flags]);
+    bytes.extend(stream.to_be_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+fn message(length: usize) -> Vec<u8> {
+    let mut bytes = vec![0];
+    bytes.extend(u32::try_from(length).unwrap().to_be_bytes());
+    bytes.resize(MESSAGE_PREFIX + length, 7);
+    bytes
+}
+
+/// The beginning of a message, as it is announced.
+fn announced(length: usize) -> Vec<u8> {
+    message(length)[..MESSAGE_PREFIX + 1].to_vec()
+}
+
+/// A message in frames as clients send them.
+fn frames(stream: u32, length: usize) -> Vec<u8> {
+    message(length).chunks(16 * 1024).flat_map(|part| frame(DATA, 0, stream, part)).collect()
+}
+
+struct Peer {
+    gate: FrameGate,
+    account: Arc<Account>,
+    clock: ManualClock,
+}
+
+impl Peer {
+    /// After the preface.
+    fn new(intake: &Arc<Intake>) -> Self {
+        let account = Account::new(intake.clone(), MESSAGE_MAX);
+        let mut gate = FrameGate::new(account.clone());
+        let clock = ManualClock::new();
+        assert_eq!(gate.admit(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", clock.now()), Ok(PREFACE));
+        Self { gate, account, clock }
+    }
+
+    /// After a hello on stream 1.
+    fn greeted(intake: &Arc<Intake>) -> Self {
+        let mut peer = Self::new(intake);
+        assert!(peer.passes(&frames(1, 50)));
+        peer.account.greeted();
+        peer
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Result<usize, Refused> {
+        self.gate.admit(bytes, self.clock.now())
+    }
+
+    fn passes(&mut self, bytes: &[u8]) -> bool {
+        let passed = self.send(bytes).unwrap();
+        assert_eq!(self.gate.is_waiting(), passed < bytes.len());
+        passed == bytes.len()
+    }
+}
+
+#[test]
+fn frames_pass_however_they_are_cut() {
+    let intake = Intake::new();
+    let mut bytes = frame(4, 0, 0, &[0; 12]);
+    bytes.extend(frame(1, 4, 1, b"headers"));
+    bytes.extend(frames(1, 20));
+    let mut peer = Peer::new(&intake);
+    for byte in &bytes {
+        assert!(peer.passes(&[*byte]));
+    }
+    peer.account.greeted();
+    for length in [0, 1, INTAKE_SMALL_MESSAGE, LARGE] {
+        let bytes = frames(1, length);
+        for part in bytes.chunks(1000) {
+            assert!(peer.passes(part), "{length}");
+        }
+        assert_eq!(peer.account.arrived(length).is_some(), length > INTAKE_SMALL_MESSAGE);
+    }
+    assert!(peer.passes(&frame(DATA, END_STREAM, 1, &[])));
+    assert!(peer.gate.streams.is_empty());
+}
+
+#[test]
+fn a_first_message_that_is_no_hello_and_one_that_is_too_large_end_the_connection_before_they_come() {
+    let intake = Intake::new();
+    let mut peer = Peer::new(&intake);
+    let first = FIRST_MESSAGE_MAX + 1;
+    assert_eq!(peer.send(&frame(DATA, 0, 1, &announced(first))), Err(Refused::First(first)));
+    let mut peer = Peer::greeted(&intake);
+    let length = MESSAGE_MAX + 1;
+    let mut announced_only = vec![0];
+    announced_only.extend(u32::try_from(length).unwrap().to_be_bytes());
+    let refused = peer.send(&frame(DATA, 0, 1, &announced_only));
+    assert_eq!(refused, Err(Refused::TooLarge { length, max: MESSAGE_MAX }));
+    assert_eq!(Peer::greeted(&intake).send(&frame(DATA, 0, 3, &announced(first))), Err(Refused::First(first)));
+}
+
+#[test]
+fn what_comes_right_behind_a_hello_waits_until_that_is_accepted() {
+    let mut peer = Peer::new(&Intake::new());
+    assert!(peer.passes(&frames(1, 50)) && peer.passes(&frames(1, INTAKE_SMALL_MESSAGE)));
+    let large = frames(1, LARGE);
+    let before = peer.send(&large).unwrap();
+    assert_eq!(before, FRAME_HEADER + MESSAGE_PREFIX - 1);
+    assert_eq!(peer.send(&large[before..]), Ok(0));
+    peer.account.greeted();
+    assert!(peer.passes(&large[before..]));
+    let mut peer = Peer::new(&Intake::new());
+    assert!(peer.passes(&frames(1, 50)) && !peer.passes(&large));
+    peer.clock.advance(2 * HELLO_MAX);
+    assert_eq!(peer.send(&large[before..]), Err(Refused::Ended), "there is no hello");
+}
+
+#[test]
+fn large_messages_of_all_connections_come_one_after_the_other_and_small_ones_pass() {
+    let intake = Intake::new();
+    let (mut first, mut second, mut third) = (Peer::greeted(&intake), Peer::greeted(&intake), Peer::greeted(&intake));
+    let large = frames(1, LARGE);
+    assert!(first.passes(&large));
+    let before = second.send(&large).unwrap();
+    assert!(second.gate.is_waiting() && before < 20);
+    assert!(third.passes(&frames(1, INTAKE_SMALL_MESSAGE)) && third.passes(&frames(1, AGENT_REQUEST_MAX)));
+    let room = first.account.arrived(LARGE).unwrap();
+    assert_eq!(second.send(&large[before..]), Ok(0), "its bytes are still there");
+    drop(room);
+    assert!(second.passes(&large[before..]));
+    // A connection that ends takes nothing with it.
+    drop(second);
+    assert!(first.passes(&large));
+}
+
+#[test]
+fn the_next_large_message_of_a_connection_waits_until_its_reader_has_taken_the_one_before() {
+    let mut peer = Peer::greeted(&Intake::new());
+    let bytes = frames(1, INTAKE_SMALL_MESSAGE + 1);
+    assert!(peer.passes(&bytes));
+    let before = peer.send(&bytes).unwrap();
+    assert!(peer.gate.is_waiting());
+    let _room = peer.account.arrived(INTAKE_SMALL_MESSAGE + 1).unwrap();
+    assert!(peer.passes(&bytes[before..]));
+}
+
+#[test]
+fn two_streams_of_a_connection_cannot_wait_for_each_other() {
+    let intake = Intake::new();
+    let mut peer = Peer::greeted(&intake);
+    assert!(peer.passes(&frames(3, 50)));
+    let part = |stream| frame(DATA, 0, stream, &message(LARGE)[..1000]);
+    assert!(peer.passes(&part(1)));
+    assert_eq!(peer.send(&part(3)), Err(Refused::Several));
+    let mut peer = Peer::greeted(&Intake::new());
+    assert!(peer.passes(&frames(3, 50)));
+    let part = |stream| frame(DATA, 0, stream, &message(INTAKE_SMALL_MESSAGE + 1)[..1000]);
+    assert!(peer.passes(&part(1)) && peer.passes(&part(3)), "there is room for both");
+}
+
+#[test]
+fn who_takes_room_and_does_not_send_loses_the_connection_when_others_wait() {
+    let intake = Intake::new();
+    let (mut slow, mut waits) = (Peer::greeted(&intake), Peer::greeted(&intake));
+    assert!(slow.passes(&frame(DATA, 0, 1, &message(LARGE)[..1000])));
+    slow.clock.advance(INTAKE_GRACE * 10);
+    assert_eq!(slow.gate.check(slow.clock.now()), Ok(()), "nobody waits");
+    assert!(!waits.passes(&frames(1, LARGE)));
+    assert_eq!(slow.gate.check(slow.clock.now()), Err(Refused::Slow));
+    drop(slow);
+    assert!(waits.gate.look_again().is_some_and(|pause| pause == INTAKE_RETRY));
+}
+
+#[test]
+fn room_of_a_stream_that_ended_comes_back() {
+    let intake = Intake::new();
+    let mut peer = Peer::greeted(&intake);
+    let begun = frame(DATA, 0, 1, &message(LARGE)[..1000]);
+    assert!(peer.passes(&begun) && peer.passes(&frame(RST_STREAM, 0, 1, &[0; 4])));
+    assert!(peer.account.lock().on_their_way.is_empty());
+    assert!(peer.passes(&frames(3, 50)) && peer.passes(&frame(DATA, 0, 3, &message(LARGE)[..1000])));
+    peer.account.stream_ended();
+    assert_eq!(peer.gate.check(peer.clock.now()), Ok(()));
+    peer.clock.advance(2 * INTAKE_LOST);
+    assert_eq!(peer.gate.check(peer.clock.now()), Err(Refused::Ended), "gRPC drops what still comes");
+}
+
+#[test]
+fn a_message_in_frames_of_one_byte_ends_the_connection() {
+    let mut peer = Peer::greeted(&Intake::new());
+    assert!(peer.passes(&frame(DATA, 0, 1, &announced(LARGE))));
+    let tiny: Vec<u8> = (0..2 * FRAMES_ALWAYS).flat_map(|_| frame(DATA, 0, 1, &[7])).collect();
+    assert_eq!(peer.send(&tiny), Err(Refused::TinyFrames));
+    let mut peer = Peer::greeted(&Intake::new());
+    let empty: Vec<u8> = (0..2 * FRAMES_ALWAYS).flat_map(|_| frame(DATA, 0, 1, &[])).collect();
+    assert_eq!(peer.send(&empty), Err(Refused::TinyFrames));
+    let mut peer = Peer::greeted(&Intake::new());
+    for _ in 0..10 * FRAMES_ALWAYS {
+        assert!(peer.passes(&frames(1, 10)), "many small messages are none");
+    }
+}
+
+#[test]
+fn streams_without_an_end_are_forgotten_unless_a_message_is_on_its_way() {
+    let mut peer = Peer::greeted(&Intake::new());
+    for stream in 1..1000 {
+        assert!(peer.passes(&frames(stream, 10)));
+        assert!(peer.gate.streams.len() <= GATED_STREAMS);
+    }
+    let mut begin = |stream| peer.send(&frame(DATA, 0, stream, &announced(100)));
+    let refused = (1..1000).map(|number| begin(2 * number)).find_map(Result::err);
+    assert_eq!(refused, Some(Refused::Streams));
+}

@@ -1,0 +1,97 @@
+//! Who may open a stream: the checks of its first message.
+//!
+//! Thread: `rx:<peer>`, plain functions.
+
+use super::server_endpoint::{Class, NO_HELLO, Origin, PeerHello};
+use super::tls::PeerCertificate;
+use crate::limits::AGENT_TAGS_BYTES;
+use crate::model::complete_state::tags_bytes;
+use crate::model::messages::ToServer;
+use crate::model::names::{excerpt, is_name};
+use crate::model::version::check_compatible;
+use grpcio::{RpcStatus, RpcStatusCode};
+
+/// Checks the first message of a stream, for an agent with TLS also its certificate (spec/config.md section 6.3).
+// [impl->swdd~server-check-agent-name~1]
+pub fn check_hello(
+    class: Class,
+    certificate: Option<&PeerCertificate>,
+    message: ToServer,
+) -> Result<PeerHello, RpcStatus> {
+    let refuse = |code, text: &str| Err(RpcStatus::with_message(code, text.to_owned()));
+    let version = |version: &str| {
+        check_compatible(version).map_err(|text| RpcStatus::with_message(RpcStatusCode::FAILED_PRECONDITION, text))
+    };
+    if let Some(certificate) = certificate {
+        if certificate.count > 1 {
+            return refuse(RpcStatusCode::UNAUTHENTICATED, "Ambiguous agent certificates provided!");
+        }
+        // Without any DNS name the certificate would speak for every agent.
+        if certificate.dns_names.is_empty() {
+            let text = "No subject alt names found in agent certificates!";
+            return refuse(RpcStatusCode::UNAUTHENTICATED, text);
+        }
+    }
+    match (class, message) {
+        (_, ToServer::Empty) => refuse(RpcStatusCode::INVALID_ARGUMENT, NO_HELLO),
+        (Class::Agent, ToServer::AgentHello { agent, version: theirs, tags }) => {
+            version(&theirs)?;
+            // Such names would be taken for the connections of commanders when answers are routed.
+            let reserved = ["cli-conn", "commander-conn"].iter().any(|prefix| agent.starts_with(prefix));
+            if !is_name(&agent) || reserved {
+                let text = format!(
+                    "Unsupported agent name '{}'. Only a-z, A-Z, 0-9 chars, underscore (_), and hyphen (-) allowed. \
+                     Maximum length is 63 characters.",
+                    excerpt(&agent)
+                );
+                return refuse(RpcStatusCode::INVALID_ARGUMENT, &text);
+            }
+            if let Some(names) = certificate.map(|certificate| &certificate.dns_names)
+                && !names.iter().any(|name| *name == agent || name == "*")
+            {
+                let text = format!("Agent name '{agent}' does not match SAN {names:?} in agent certificates!");
+                return refuse(RpcStatusCode::UNAUTHENTICATED, &text);
+            }
+            let bytes = tags_bytes(&tags);
+            if bytes > AGENT_TAGS_BYTES {
+                let text =
+                    format!("The tags of agent '{agent}' take {bytes} bytes, at most {AGENT_TAGS_BYTES} are allowed.");
+                return refuse(RpcStatusCode::INVALID_ARGUMENT, &text);
+            }
+            Ok(PeerHello::Agent { name: agent, tags })
+        }
+        (Class::Agent, _) => refuse(RpcStatusCode::INVALID_ARGUMENT, "No AgentHello received."),
+        (Class::Cli, ToServer::CommanderHello { version: theirs }) => version(&theirs).map(|()| PeerHello::Cli),
+        (Class::Commander, ToServer::CommanderHello { version: theirs }) => {
+            version(&theirs).map(|()| PeerHello::Commander)
+        }
+        (Class::Cli | Class::Commander, _) => refuse(RpcStatusCode::INVALID_ARGUMENT, "No CommanderHello received."),
+    }
+}
+
+/// Only root and the user of this server may be an agent over a Unix domain socket: workloads of whoever is one would
+/// see the secrets that are meant for it. Who may command is decided by the permissions of the socket's file, and with
+/// TLS by the name in the certificate where that is asked for (spec/config.md section 6.2).
+pub fn check_user(hello: &PeerHello, origin: Option<&Origin>, commander_names: &[String]) -> Result<(), RpcStatus> {
+    let own = rustix::process::geteuid().as_raw();
+    match (hello, origin) {
+        (PeerHello::Agent { .. }, Some(Origin::Socket(peer))) if peer.uid != 0 && peer.uid != own => {
+            let text = format!(
+                "Over a Unix domain socket only root and the user of the server (uid {own}) may run an agent, not uid {}.",
+                peer.uid
+            );
+            Err(RpcStatus::with_message(RpcStatusCode::PERMISSION_DENIED, text))
+        }
+        (PeerHello::Cli | PeerHello::Commander, Some(Origin::Tls(_, certificate)))
+            if !commander_names.is_empty()
+                && !certificate.dns_names.iter().any(|name| commander_names.contains(name)) =>
+        {
+            let text = format!(
+                "Only certificates for {commander_names:?} may command, not one for {:?}.",
+                certificate.dns_names
+            );
+            Err(RpcStatus::with_message(RpcStatusCode::UNAUTHENTICATED, text))
+        }
+        _ => Ok(()),
+    }
+}
