@@ -4,11 +4,11 @@
 //! Thread: `control`. Owns: bytes that came and are no whole message yet, whether the workload has said hello, one
 //! request that waits for room. Reaches the outside through [`Outside`], and waits for nothing.
 
-use crate::limits::{CONTROL_LASTING, CONTROL_LASTING_BYTES, CONTROL_LOGGED_TEXT, CONTROL_MESSAGE_TIME};
+use crate::limits::{CONTROL_LASTING, CONTROL_LASTING_BYTES, CONTROL_MESSAGE_TIME};
 use crate::logging::may_log;
 use crate::model::authorizer::Authorizer;
 use crate::model::messages::{FromWorkload, Request, RequestContent, Response, ResponseContent, ToWorkload};
-use crate::model::names::Name;
+use crate::model::names::{Name, excerpt};
 use crate::model::version::check_compatible;
 use crate::wire::delimited::{FrameBuffer, Undecodable, read_message};
 use log::{debug, info, warn};
@@ -189,7 +189,7 @@ impl Session {
             (Stage::New, Err(_)) => self.refuse(UNDECODABLE.to_owned(), outside),
             (_, Ok(FromWorkload::Request(request))) => self.on_request(request, now, outside),
             (_, Ok(FromWorkload::TooHeavy { id, reason })) => {
-                self.complain(|| format!("Request '{}' is refused: {reason}", brief(&id)));
+                self.complain(|| format!("Request '{}' is refused: {reason}", excerpt(&id)));
                 let content = ResponseContent::Error(format!("Request refused: {reason}"));
                 outside.answer(Response { id, content });
             }
@@ -207,7 +207,7 @@ impl Session {
             return self.refuse(reason, outside);
         }
         if self.stage == Stage::Established {
-            self.complain(|| format!("Received yet another Hello with protocol version '{}'", brief(version)));
+            self.complain(|| format!("Received yet another Hello with protocol version '{}'", excerpt(version)));
         } else if may_log(&self.workload) {
             info!("Control interface connection established. Workload '{}'.", self.workload);
         }
@@ -226,7 +226,7 @@ impl Session {
             (Err(denial), _) => {
                 if may_log(&self.workload) {
                     let denial = denial.to_string();
-                    info!("Denied request '{}' of workload '{}': {}", brief(&id), self.workload, brief(&denial));
+                    info!("Denied request '{}' of workload '{}': {}", excerpt(&id), self.workload, excerpt(&denial));
                 }
                 Some(DENIED.to_owned())
             }
@@ -266,7 +266,7 @@ impl Session {
 
     fn refuse(&mut self, reason: String, outside: &mut dyn Outside) {
         if may_log(&self.workload) {
-            warn!("Closing the control interface connection of workload '{}': '{}'", self.workload, brief(&reason));
+            warn!("Closing the control interface connection of workload '{}': '{}'", self.workload, excerpt(&reason));
         }
         self.stage = Stage::Refused;
         self.held = None;
@@ -286,18 +286,6 @@ impl Session {
             warn!("Workload '{}': {}", self.workload, text());
         }
     }
-}
-
-/// A text of a workload as a log line may show it: short, and without characters that do something.
-fn brief(text: &str) -> String {
-    let mut shown = String::new();
-    for character in text.chars().take(CONTROL_LOGGED_TEXT) {
-        if character.is_control() { shown.extend(character.escape_default()) } else { shown.push(character) }
-    }
-    if text.chars().nth(CONTROL_LOGGED_TEXT).is_some() {
-        shown.push_str(" ...");
-    }
-    shown
 }
 
 #[cfg(test)]
