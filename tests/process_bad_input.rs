@@ -129,7 +129,7 @@ fn escape_sequences_in_manifests_reached_the_terminal() {
         assert!(output.stderr.contains("\\u{9b}2J\\u{202e}x"), "{words:?}: {output:?}");
         assert!(!acts(&output.stderr) && !acts(&output.stdout), "{words:?}: {output:?}");
     }
-    let state = "desiredState: {apiVersion: v1, workloads: {w: {agent: a, runtime: podman, tags: {t: \"T\"}}}}";
+    let state = "desiredState: {apiVersion: v1, workloads: {w: {agent: a, runtime: podman, runtimeConfig: x, tags: {t: \"T\"}}}}";
     let set = cluster.ank_with_input(&["--no-wait", "set", "state", "desiredState", "-"], &state.replace('T', hostile));
     assert_eq!(set.code, 0, "{set:?}");
     for format in ["yaml", "json"] {
