@@ -46,6 +46,7 @@
 //!   log_entries.rs         log lines cut to a size that every peer takes                      -
 //!   version.rs             the version rule of the hello                                      -
 //!   nearest.rs             the name somebody meant                                            -
+//!   shown_text.rs          texts of others as people may see them                             -
 //! wire/                    the only place that knows protobuf, grpcio, rustls and sockets
 //!   address.rs             server URLs, how a connection is protected                         -
 //!   schema.rs              generated from proto/                                              -
@@ -124,7 +125,7 @@
 //!   start_slots.rs         how many creates run at the same time                    [wl:name]
 //!   backoff.rs             retry and restart delays                                           -
 //!   workload_files.rs      files written before the container starts                [wl:name]
-//!   folder_removal.rs      folders removed, however deep they are       [wl:name] [scheduler]
+//!   folder_removal.rs      folders removed, however deep they are  [wl:name] [scheduler] [removal]
 //!   state_checker.rs       one listing per engine, reports what changed        [watch:engine]
 //!   log_stream.rs          one container's log for one request                 [log:number]
 //!   control_interface/     workloads that talk to the cluster: where it is opened, answers delivered

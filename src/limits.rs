@@ -449,8 +449,6 @@ pub const CONTROL_READER_RETRY_MAX: Duration = Duration::from_millis(100);
 pub const CONTROL_READER_RETRY_AWAY: Duration = Duration::from_secs(1);
 /// A workload that has not read for this long is asked less often: each try wakes a processor that may sleep.
 pub const CONTROL_READER_AWAY: Duration = Duration::from_secs(10);
-/// Characters of a text from a workload that are shown in a log line.
-pub const CONTROL_LOGGED_TEXT: usize = 200;
 /// Bytes left over by an earlier user of a pipe that are thrown away at once: what a pipe can hold.
 pub const CONTROL_LEFTOVER_MAX: usize = 2 * PIPE_CONTENT_MAX;
 

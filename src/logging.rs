@@ -7,6 +7,7 @@
 use crate::clock::{Clock, SystemClock};
 use crate::limits::{LOG_RECORD_MAX, LOG_SOURCE_LINES, LOG_SOURCE_TIME, LOG_SOURCES};
 use crate::model::names::excerpt;
+use crate::model::shown_text::printable;
 use env_logger::Builder;
 use log::Level;
 use std::collections::HashMap;
@@ -73,18 +74,7 @@ fn own_modules(filter: &str, program: &str) -> String {
 /// or change the order of the characters written out.
 fn harmless(text: &str) -> String {
     let kept = &text[..text.floor_char_boundary(LOG_RECORD_MAX)];
-    let mut shown = String::with_capacity(kept.len());
-    for character in kept.chars() {
-        match character {
-            '\n' => shown.push_str("\n    "),
-            '\t' => shown.push('\t'),
-            '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}' => {
-                shown.extend(character.escape_unicode());
-            }
-            _ if character.is_control() => shown.extend(character.escape_default()),
-            _ => shown.push(character),
-        }
-    }
+    let mut shown = printable(kept).replace('\n', "\n    ");
     if kept.len() < text.len() {
         shown.push_str(&format!("... ({} bytes)", text.len()));
     }

@@ -103,6 +103,44 @@ fn manifest_that_breaks_the_schema() {
     assert_eq!(cluster.workloads(), []);
 }
 
+/// A manifest of somebody else could change what the terminal shows, its title or the clipboard.
+#[test]
+fn escape_sequences_in_manifests_reached_the_terminal() {
+    let cluster = server_only();
+    let hostile = "\\e]0;x\\a\\x9b2J\\u202ex"; // As YAML escapes them.
+    let fields = "agent: a, runtime: podman, runtimeConfig: x";
+    let escaped = "\\u{1b}]0;x\\u{7}\\u{9b}2J\\u{202e}x";
+    let acts = |text: &str| text.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}');
+    for text in [
+        format!("apiVersion: \"{hostile}\"\n"),
+        format!("apiVersion: v1\nworkloads: {{w: {{{fields}, \"{hostile}\": 1}}}}"),
+        format!("apiVersion: v1\nworkloads: {{\"{hostile}\": {{{fields}}}}}"),
+        format!("apiVersion: v1\nworkloads: {{w: {{{fields}, restartPolicy: \"{hostile}\"}}}}"),
+    ] {
+        let output = apply(&cluster, &text);
+        assert!(output.stderr.contains(escaped), "{text}: {output:?}");
+        assert!(!acts(&output.stderr) && !acts(&output.stdout), "{text}: {output:?}");
+    }
+    let word = "\u{1b}]0;x\u{7}\u{9b}2J\u{202e}x";
+    for words in
+        [&["get", word][..], &["logs", word], &["apply", word], &["get", "state", word], &["get", "state", "-o", word]]
+    {
+        let output = cluster.ank(words);
+        assert!(output.stderr.contains("\\u{9b}2J\\u{202e}x"), "{words:?}: {output:?}");
+        assert!(!acts(&output.stderr) && !acts(&output.stdout), "{words:?}: {output:?}");
+    }
+    let state = "desiredState: {apiVersion: v1, workloads: {w: {agent: a, runtime: podman, runtimeConfig: x, tags: {t: \"T\"}}}}";
+    let set = cluster.ank_with_input(&["--no-wait", "set", "state", "desiredState", "-"], &state.replace('T', hostile));
+    assert_eq!(set.code, 0, "{set:?}");
+    for format in ["yaml", "json"] {
+        let output = cluster.ank(&["get", "state", "-o", format]);
+        assert!(output.stdout.contains("\\u202ex") && !acts(&output.stdout), "{output:?}");
+        cluster.write("state", &output.stdout);
+        let again = cluster.ank(&["--no-wait", "set", "state", "desiredState", "state"]);
+        assert_eq!((again.code, cluster.ank(&["get", "state", "-o", format]).stdout), (0, output.stdout));
+    }
+}
+
 #[test]
 fn manifest_the_server_refuses() {
     let cluster = server_only();

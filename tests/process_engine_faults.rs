@@ -366,3 +366,38 @@ fn secrets_in_options_were_shown_to_all_who_read_states_and_in_the_log() {
     assert!(shown.is_empty(), "{shown:#?}");
     assert!(!log.contains("--label=data=b") && !log.contains("--label=data=a"), "the configuration is kept in a label");
 }
+
+#[test]
+fn passwords_in_images_and_addresses_were_shown_to_all_who_read_states_and_in_the_log() {
+    let mut cluster = Cluster::prepare();
+    cluster.engine.install_nerdctl();
+    cluster.set_agent_env(vec![("RUST_LOG".to_owned(), "debug".to_owned())]);
+    cluster.start_server(&[]);
+    cluster.start_agent("agent_A");
+    cluster.wait_for_agents(&["agent_A"]);
+    let said = "Error: source docker://u:other@h/x: no 'user:hunter2@host', not even 'hunter2'\n";
+    let fails = |command: &str| json!({ "command": command, "exit": 125, "stderr": said });
+    cluster.engine.script(&json!([fails("run"), fails("kube play")]));
+    let options = "commandOptions: ['--http-proxy=http://user:hunter2@proxy:3128', --log-opt, 'x=https://u:hunter2@h']";
+    let plain = workload("w1", "user:hunter2@host/image").config(options);
+    let nerdctl = workload("w2", "https://user:hunter2@host/image").config(options).runtime("containerd");
+    let pods = pod("w3", "user:hunter2@host/image").config("playOptions: ['--annotation=PASSWORD=hunter2']");
+    let unfit = workload("w4", "-https://user:hunter2@host/image");
+    let block = workload("w5", "run").config("lifecycle: {ready: {http: {port: 80, host: 'user:hunter2@host'}}}");
+    cluster.apply(&manifest(&[plain, nerdctl, pods, unfit]));
+    for name in ["w1", "w2", "w3"] {
+        let retried = |info: &str| info.starts_with("Retry ") && !info.starts_with("Retry 1: ");
+        let row = cluster.wait_for_row(name, "was tried twice", |row| retried(&row.info));
+        assert!(row.info.contains("source docker://u:***@h/x: no 'user:***@host'"), "{row:?}");
+        assert!(name == "w3" || row.info.contains("user:***@host/image\""), "{row:?}");
+        assert!(name == "w3" || row.info.contains("\"--http-proxy=http://user:***@proxy:3128\""), "{row:?}");
+        assert!(!row.info.contains("hunter2"), "{row:?}");
+    }
+    let row = cluster.wait_for_state("w4", "Pending(StartingFailed)");
+    assert!(row.info.contains("user:***@host") && !row.info.contains("hunter2"), "{row:?}");
+    let refused = cluster.ank_with_input(&["apply", "-"], &manifest(&[block]));
+    assert!(refused.code != 0 && refused.stderr.contains("'user:***@host' is no IP address"), "{}", refused.stderr);
+    let log = cluster.agent("agent_A").stderr() + &cluster.server().stderr();
+    let shown: Vec<&str> = log.lines().filter(|line| line.contains("hunter2")).collect();
+    assert!(shown.is_empty(), "{shown:#?}");
+}

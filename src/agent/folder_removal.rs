@@ -5,31 +5,63 @@
 //! only what is in folders that were opened without following a link is removed.
 //!
 //! Thread: `wl:<name>`, which owns the folder of its workload; `scheduler` for an instance whose container was one too
-//! many.
+//! many; `removal` after a start, for what took too long before.
 
-use crate::clock::Clock;
+use crate::clock::{Clock, SystemClock};
+use crate::limits::{REMOVAL_MAX, STACK_SMALL};
+use crate::threads;
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, chmod, fchmod, fstat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 use std::ffi::CStr;
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Tries to find a name that nobody has for a folder that is moved. It is random, so the first one is free unless
 /// somebody watches.
 const NAME_TRIES: u32 = 8;
 
+/// Begins the names of folders that are only still there to be removed. No workload is called like that.
+const REMOVING: &str = ".removing-";
+
 /// Removes `folder` with all that is in it, for at most `limit`; missing is fine, any other failure only worth a
-/// warning. What could not be removed stays.
+/// warning. What takes longer is set aside beside it, out of everybody's way, for [`remove_set_aside`].
 pub fn remove_folder(folder: &Path, clock: &impl Clock, limit: Duration) {
     let removal = Removal { clock, until: clock.now() + limit, limit };
     match removal.remove(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => {
             log::warn!("Failed to delete folder: '{}': '{error}'", folder.display());
+            if error.kind() == io::ErrorKind::TimedOut
+                && let Err(error) = fs::rename(folder, folder.with_file_name(new_name()))
+            {
+                log::warn!("Could not set the folder '{}' aside: '{error}'", folder.display());
+            }
         }
-        _ => {}
     }
+}
+
+/// Removes what was set aside in the agent's `folder` in an earlier life, on a thread of its own that ends with it and
+/// that nobody waits for. What takes more than [`REMOVAL_MAX`] is continued with the next start.
+pub fn remove_set_aside(folder: &Path) {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let set_aside = entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(REMOVING.as_bytes()));
+    let folders: Vec<PathBuf> = set_aside.map(|entry| entry.path()).collect();
+    if folders.is_empty() {
+        return;
+    }
+    let body = move || folders.iter().for_each(|folder| remove_folder(folder, &SystemClock, REMOVAL_MAX));
+    if let Err(error) = threads::spawn("removal", STACK_SMALL, body) {
+        log::warn!("Folders that are left of earlier workloads stay, there is no thread to remove them: '{error}'");
+    }
+}
+
+/// A name that nobody has, unless somebody watches.
+fn new_name() -> String {
+    format!("{REMOVING}{:016x}", fastrand::u64(..))
 }
 
 struct Removal<'a, C> {
@@ -168,7 +200,7 @@ fn open_folder<P: rustix::path::Arg + Copy>(parent: impl AsFd, name: P) -> rusti
 fn lift(from: &OwnedFd, name: &CStr, top: &OwnedFd) -> rustix::io::Result<()> {
     let mut last = Errno::EXIST;
     for _ in 0..NAME_TRIES {
-        match renameat(from, name, top, format!(".removing-{:016x}", fastrand::u64(..))) {
+        match renameat(from, name, top, new_name()) {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
             Err(Errno::ACCESS) => drop(open_folder(from, name)?), // Its entry `..` changes, so it must be writable.
             Err(errno @ (Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR | Errno::ISDIR)) => last = errno,

@@ -84,6 +84,7 @@ impl Agent {
         refused: impl FnOnce(String) + Send + 'static,
     ) -> io::Result<Self> {
         let folder = own_folder(&settings.folder, &settings.name)?;
+        folder_removal::remove_set_aside(&settings.folder);
         // [impl->swdd~agent-uses-bounded-channels~1]
         let (inbox, events) = bounded(SCHEDULER_INBOX);
         let (running, stop) = bounded::<()>(0);

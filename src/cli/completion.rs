@@ -12,6 +12,7 @@ use super::settings::{CliSettings, known_contexts};
 use crate::limits::COMPLETION_MAX;
 use crate::model::execution_state::Phase;
 use crate::model::node::Node;
+use crate::model::shown_text::acts_on_terminal;
 use clap::{Arg, Command, FromArgMatches};
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
@@ -110,8 +111,9 @@ impl ValueCompleter for Names {
         let Some(begin) = current.to_str() else { return Vec::new() };
         let state = if self.masks().is_empty() { Some(Node::empty()) } else { read_state(self.masks()) };
         let names = self.in_state(&state.unwrap_or_default());
-        let matching = names.into_iter().filter(|name| name.starts_with(begin)).map(CompletionCandidate::new);
-        let mut candidates: Vec<CompletionCandidate> = matching.collect();
+        // Whoever named something so means no good to the shell.
+        let offered = names.into_iter().filter(|name| name.starts_with(begin) && !name.chars().any(acts_on_terminal));
+        let mut candidates: Vec<CompletionCandidate> = offered.map(CompletionCandidate::new).collect();
         if *self == Self::MasksAndFile {
             candidates.extend(PathCompleter::file().stdio().complete(current));
         }

@@ -4,6 +4,7 @@
 
 use super::output::Output;
 use super::table::cut;
+use crate::model::shown_text::printable;
 use std::io;
 
 /// The place on the screen where frames are drawn.
@@ -22,6 +23,7 @@ impl LiveFrames {
     /// # Errors
     /// Standard output cannot be written.
     pub fn show(&mut self, lines: Vec<String>, output: &mut Output<'_>) -> io::Result<()> {
+        let lines: Vec<String> = lines.into_iter().map(|line| printable(&line).into_owned()).collect();
         if let Some((columns, _)) = output.terminal() {
             let text = self.redraw(&lines, columns);
             return output.progress(&text);
@@ -75,6 +77,13 @@ mod tests {
             "\x1b[1Ga\x1b[K\nb\x1b[K\n\x1b[1G\x1b[2Ac\x1b[K\n\x1b[K\n\x1b[1A\x1b[1G\x1b[1Ad\x1b[K\ne\x1b[K\n"
         );
         assert_eq!(frames(&[&["abcdef"]], Some(|| (4, 24))), "\x1b[1Gabcd\x1b[K\n");
+    }
+
+    #[test]
+    fn a_frame_moves_the_cursor_and_what_it_shows_does_not() {
+        let hostile: &[&str] = &["\x1b[2J\u{202e}x"];
+        assert_eq!(frames(&[hostile], Some(|| (80, 24))), "\x1b[1G\\u{1b}[2J\\u{202e}x\x1b[K\n");
+        assert_eq!(frames(&[hostile], None), "\\u{1b}[2J\\u{202e}x\n\n");
     }
 
     #[test]

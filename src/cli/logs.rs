@@ -113,7 +113,7 @@ fn follow(
     let mut lost = false;
     while !open.is_empty() {
         match link.next_log() {
-            Ok(LogStep::Entries(entries)) => output.result(&names.lines(&entries))?,
+            Ok(LogStep::Entries(entries)) => output.lines_of_workloads(&names.lines(&entries))?,
             Ok(LogStep::Stopped(instance)) => {
                 open.remove(&instance);
             }

@@ -49,13 +49,13 @@ pub fn main(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Exi
     let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
     let read = match completion::answer_shell(words.clone()) {
         Ok(true) => return ExitCode::Success,
-        Ok(false) => Arguments::read(words),
+        Ok(false) => Arguments::read(words.clone()),
         Err(error) => Err(error),
     };
     let arguments = match read {
         Ok(arguments) => arguments,
         Err(error) => {
-            let _ = error.print(); // Nobody is left to tell when the stream is closed.
+            output::print_usage(&error, &words);
             return if error.use_stderr() { ExitCode::Usage } else { ExitCode::Success };
         }
     };

@@ -1,8 +1,13 @@
 //! What goes to which stream: results and progress to standard output, everything about them to standard error.
 //!
+//! What others have written - files, names, states, texts of the server - reaches a terminal only through here: characters
+//! that would act on it are written out.
+//!
 //! Thread: `main`. Owns: both streams. Colours only where a terminal shows them and `NO_COLOR` is not set, so that
 //! scripts find `error: ` and `warn: ` at the beginning of a line (spec/cli.md section 2).
 
+use crate::model::shown_text::{acts_on_terminal, printable, printable_with_colours};
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
@@ -73,11 +78,29 @@ impl<'w> Output<'w> {
         self.terminal().map_or(UNLIMITED, |(columns, _)| columns)
     }
 
-    /// Writes what was asked for, as it is.
+    /// Writes what was asked for.
     ///
     /// # Errors
     /// Standard output cannot be written.
     pub fn result(&mut self, text: &str) -> io::Result<()> {
+        self.raw(&printable(text))
+    }
+
+    /// Writes lines that workloads have printed. Where no terminal is they are left as they are, for whoever reads them.
+    /// A terminal gets their colours, nothing else that acts on it: a workload that is not trusted could change what is
+    /// seen of others, or the clipboard.
+    ///
+    /// # Errors
+    /// Standard output cannot be written.
+    pub fn lines_of_workloads(&mut self, text: &str) -> io::Result<()> {
+        if self.terminal.is_none() {
+            return self.raw(text);
+        }
+        let shown: String = text.lines().map(|line| printable_with_colours(line) + "\n").collect();
+        self.raw(&shown)
+    }
+
+    fn raw(&mut self, text: &str) -> io::Result<()> {
         self.out.write_all(text.as_bytes())?;
         self.out.flush()
     }
@@ -90,16 +113,15 @@ impl<'w> Output<'w> {
         if self.quiet {
             return Ok(());
         }
-        writeln!(self.out, "{text}")?;
-        self.out.flush()
+        self.result(&format!("{text}\n"))
     }
 
-    /// Writes bytes about the progress, unless quiet: frames with cursor movements.
+    /// Writes about the progress, unless quiet: frames with cursor movements, which is why this is written as it is.
     ///
     /// # Errors
     /// Standard output cannot be written.
     pub fn progress(&mut self, text: &str) -> io::Result<()> {
-        if self.quiet { Ok(()) } else { self.result(text) }
+        if self.quiet { Ok(()) } else { self.raw(text) }
     }
 
     /// Writes a warning.
@@ -122,12 +144,14 @@ impl<'w> Output<'w> {
         }
     }
 
-    /// Writes what belongs to the warning or error before it, as it is.
+    /// Writes what belongs to the warning or error before it.
     pub fn explain(&mut self, text: &str) {
-        let _ = self.err.write_all(text.as_bytes()); // As for labels.
+        let _ = self.err.write_all(printable(text).as_bytes()); // As for labels.
     }
 
     fn labelled(&mut self, colour: &str, label: &str, text: &dyn Display) {
+        let text = text.to_string();
+        let text = printable(&text);
         // Nobody is left to tell when standard error cannot be written.
         let _ = if self.colours {
             writeln!(self.err, "{colour}{label}\x1b[0m {text}")
@@ -135,6 +159,18 @@ impl<'w> Output<'w> {
             writeln!(self.err, "{label} {text}")
         };
     }
+}
+
+/// Prints what is wrong with the command line `words`, or the help. It repeats the words, which another program may have
+/// put together.
+pub fn print_usage(error: &clap::Error, words: &[OsString]) {
+    let hostile = |word: &OsString| word.to_string_lossy().chars().any(acts_on_terminal);
+    // Nobody is left to tell when the stream is closed.
+    let _ = if error.use_stderr() && words.iter().any(hostile) {
+        io::stderr().write_all(printable(&error.render().to_string()).as_bytes())
+    } else {
+        error.print()
+    };
 }
 
 fn terminal_size() -> (usize, usize) {
@@ -173,6 +209,39 @@ mod tests {
             (true, true, "result\n", "warn: careful\nerror: failed\nhint: try again\n"),
         ] {
             assert_eq!(all(quiet, verbose, false), (out.to_owned(), err.to_owned()), "quiet {quiet} verbose {verbose}");
+        }
+    }
+
+    #[test]
+    fn texts_of_others_cannot_act_on_the_terminal_whatever_prints_them() {
+        let hostile = "\x1b]0;x\x07\u{9b}2J\u{202e}\r";
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let mut output = Output::to(&mut out, &mut err, Some(|| (80, 24)));
+        output.set_level(false, true);
+        output.result(hostile).unwrap();
+        output.status(hostile).unwrap();
+        output.lines_of_workloads(hostile).unwrap();
+        output.warn(hostile);
+        output.debug(hostile);
+        output.error(hostile, Some(hostile));
+        output.explain(hostile);
+        drop(output);
+        let shown = "\\u{1b}]0;x\\u{7}\\u{9b}2J\\u{202e}";
+        for (written, times) in [(out, 3), (err, 5)] {
+            let written = String::from_utf8(written).unwrap();
+            assert!(!written.chars().any(acts_on_terminal), "{written:?}");
+            assert_eq!(written.matches(shown).count(), times, "{written:?}");
+        }
+    }
+
+    #[test]
+    fn lines_of_workloads_are_left_alone_where_no_terminal_is() {
+        let text = "\x1b[31mred\x1b[0m \x1b[2J\r\n";
+        let on_terminal: fn() -> (usize, usize) = || (80, 24);
+        for (terminal, expected) in [(None, text), (Some(on_terminal), "\x1b[31mred\x1b[0m \\u{1b}[2J\x1b[0m\n")] {
+            let mut out = Vec::new();
+            Output::to(&mut out, io::sink(), terminal).lines_of_workloads(text).unwrap();
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
         }
     }
 

@@ -8,9 +8,14 @@ use super::state_shape::Kind;
 use crate::logging::utc;
 use crate::model::messages::AlteredFields;
 use crate::model::node::Node;
+use crate::model::shown_text::acts_on_terminal;
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
+use serde_yaml::Value;
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Bytes of a key that YAML writes as one that is long. Its bound is 128.
+const LONG_KEY: usize = 200;
 
 /// A node with its kind.
 struct Ordered<'n> {
@@ -78,8 +83,8 @@ pub fn state_text(state: &Node, format: Format) -> String {
     let ordered = Ordered { node: state, kind: Kind::CompleteState };
     // Texts, numbers, lists and maps with text keys can be written in both formats.
     let text = match format {
-        Format::Yaml => serde_yaml::to_string(&ordered).unwrap_or_default(),
-        Format::Json => serde_json::to_string_pretty(&ordered).unwrap_or_default(),
+        Format::Yaml => yaml_text(&ordered),
+        Format::Json => escaped_json(&serde_json::to_string_pretty(&ordered).unwrap_or_default()),
     };
     text + "\n"
 }
@@ -90,8 +95,79 @@ pub fn event_text(now: SystemTime, altered: &AlteredFields, state: &Node, format
     let event = Event { timestamp: timestamp(now), altered, state };
     // As in `state_text`.
     match format {
-        Format::Yaml => format!("---\n{}\n", serde_yaml::to_string(&event).unwrap_or_default().trim_end()),
-        Format::Json => serde_json::to_string(&event).unwrap_or_default() + "\n",
+        Format::Yaml => format!("---\n{}\n", yaml_text(&event).trim_end()),
+        Format::Json => escaped_json(&serde_json::to_string(&event).unwrap_or_default()) + "\n",
+    }
+}
+
+/// JSON in which nothing acts on a terminal. Such characters stand only inside of texts, where an escape means the same.
+fn escaped_json(json: &str) -> String {
+    // The last two are not allowed in YAML, which `yaml_text` makes of this.
+    let escapes = |c: char| acts_on_terminal(c) || matches!(c, '\u{fffe}' | '\u{ffff}');
+    let mut escaped = String::with_capacity(json.len());
+    for c in json.chars() {
+        if escapes(c) { escaped.push_str(&format!("\\u{:04x}", u32::from(c))) } else { escaped.push(c) }
+    }
+    escaped
+}
+
+/// YAML in which nothing acts on a terminal.
+fn yaml_text(value: &impl Serialize) -> String {
+    let text = serde_yaml::to_string(value).unwrap_or_default();
+    if !text.chars().any(acts_on_terminal) {
+        return text;
+    }
+    // YAML itself writes some of these characters as they are. The texts with one are written as in JSON, of which each
+    // text is one of YAML as well.
+    let mut value = serde_yaml::to_value(value).unwrap_or_default();
+    let mut stand_ins = StandIns { mark: format!("escaped-{}-", uuid::Uuid::new_v4().simple()), texts: Vec::new() };
+    stand_ins.put_into(&mut value);
+    stand_ins.resolve(&serde_yaml::to_string(&value).unwrap_or_default())
+}
+
+/// Words that stand for texts while a document is written.
+struct StandIns {
+    /// Begins each word. It is random, so that no text has it.
+    mark: String,
+    /// What they stand for.
+    texts: Vec<String>,
+}
+
+impl StandIns {
+    fn put_into(&mut self, value: &mut Value) {
+        match value {
+            Value::String(text) => self.put(text),
+            Value::Sequence(items) => items.iter_mut().for_each(|item| self.put_into(item)),
+            Value::Mapping(entries) => {
+                for (mut key, mut value) in std::mem::take(entries) {
+                    self.put_into(&mut key);
+                    self.put_into(&mut value);
+                    entries.insert(key, value);
+                }
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Tagged(_) => {}
+        }
+    }
+
+    fn put(&mut self, text: &mut String) {
+        if text.chars().any(acts_on_terminal) {
+            // As long as the text, since a long key is written differently.
+            let word = format!("{}{}{}", self.mark, self.texts.len(), "x".repeat(text.len().min(LONG_KEY)));
+            self.texts.push(std::mem::replace(text, word));
+        }
+    }
+
+    fn resolve(&self, text: &str) -> String {
+        let mut pieces = text.split(&self.mark);
+        let mut resolved = pieces.next().unwrap_or_default().to_owned();
+        for piece in pieces {
+            let (number, rest) = piece.split_at(piece.find('x').unwrap_or(piece.len()));
+            let meant = number.parse().ok().and_then(|number: usize| self.texts.get(number));
+            let json = serde_json::to_string(meant.map_or("", String::as_str)).unwrap_or_default();
+            resolved.push_str(&escaped_json(&json));
+            resolved.push_str(rest.trim_start_matches('x'));
+        }
+        resolved
     }
 }
 
@@ -245,6 +321,31 @@ effectiveState:
         let yaml: serde_json::Value = serde_yaml::from_str(YAML).unwrap();
         assert_eq!(json, yaml);
         assert_eq!(state_text(&Node::empty(), Format::Json), "{}\n");
+    }
+
+    #[test]
+    fn characters_that_act_on_a_terminal_are_escaped_and_read_back_as_they_were() {
+        let all = (0..0x3000).chain(0xfe00..=0xffff).filter_map(char::from_u32);
+        let mut texts: Vec<String> = all.map(|c| format!("a {c}b: '\"\\\u{ffff}🦀")).collect();
+        let long = format!("\u{202e}{}", "k".repeat(3_000));
+        texts.extend(["\x1b[2J\nline: \u{202e}two\n".to_owned(), "\u{2066}".to_owned(), long]);
+        let keys = Node::map(texts.iter().map(|text| (text.as_str(), Node::text(text.as_str()))));
+        let state = Node::map([("keys", keys), ("list", Node::List(texts.iter().map(Node::text).collect()))]);
+        let altered = AlteredFields { added: texts.clone(), ..AlteredFields::default() };
+        let plain = serde_json::to_value(&state).unwrap();
+        for format in [Format::Yaml, Format::Json] {
+            for (text, path) in
+                [(state_text(&state, format), ""), (event_text(UNIX_EPOCH, &altered, &state, format), "/completeState")]
+            {
+                assert!(!text.chars().any(acts_on_terminal), "{format:?}");
+                let read: serde_json::Value = match format {
+                    Format::Yaml => serde_yaml::from_str(&text).unwrap(),
+                    Format::Json => serde_json::from_str(&text).unwrap(),
+                };
+                assert_eq!(read.pointer(path), Some(&plain), "{format:?}");
+                assert!(path.is_empty() || read["addedFields"] == serde_json::json!(texts), "{format:?}");
+            }
+        }
     }
 
     #[test]

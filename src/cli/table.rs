@@ -2,6 +2,7 @@
 //!
 //! Thread: `main`, plain functions.
 
+use crate::model::shown_text::acts_on_terminal;
 use unicode_width::UnicodeWidthChar;
 
 /// Blanks between two columns.
@@ -47,7 +48,7 @@ pub fn width(text: &str) -> usize {
 pub fn one_line(text: &str) -> String {
     let lines: Vec<&str> = text.trim().lines().map(str::trim_end).collect();
     let blank = |c: char| if c == '\t' { ' ' } else { c };
-    let visible = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    let visible = |c: char| if acts_on_terminal(c) { char::REPLACEMENT_CHARACTER } else { c };
     lines.join(", ").chars().map(blank).map(visible).collect()
 }
 
@@ -302,6 +303,7 @@ web   B   Removed
             ("  one\n two \r\n\nthree\n", "one,  two, , three"),
             ("a\tb", "a b"),
             ("\x1b[2Jgone\x07", "\u{fffd}[2Jgone\u{fffd}"),
+            ("\u{202e}drow\u{2066}", "\u{fffd}drow\u{fffd}"),
             ("", ""),
         ] {
             assert_eq!(one_line(text), expected, "{text:?}");

@@ -5,6 +5,7 @@
 use super::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
 use super::complete_state::{API_VERSION, API_VERSION_DEPRECATED, DesiredState};
 use super::nearest::nearest;
+use super::shown_text::without_passwords;
 use super::workload::{AddCondition, ConfigItem, File, FileContent, RestartPolicy, Workload};
 use super::yaml::{Document, Location, Plain, Step, Yaml, path_text};
 use crate::limits::{MANIFEST_WARNINGS_MAX, YAML_MANIFEST_MAX};
@@ -284,7 +285,8 @@ impl<'a> At<'a> {
     }
 
     pub(super) fn problem<T>(&self, message: impl Into<String>) -> Result<T, Problem> {
-        Err(Problem { path: self.steps(), message: message.into() })
+        // It may quote a value, and ends in states and logs.
+        Err(Problem { path: self.steps(), message: without_passwords(&message.into()) })
     }
 
     pub(super) fn expected<T>(&self, expected: &str) -> Result<T, Problem> {

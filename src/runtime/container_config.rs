@@ -6,6 +6,7 @@ use super::masking::{MASK, Masked, masked_complaint};
 use super::{NewContainer, RuntimeError};
 use crate::limits::YAML_CONFIG_MAX;
 use crate::model::names::InstanceName;
+use crate::model::shown_text::without_passwords;
 use crate::model::validation::{mount_rule, unfit_for_mount};
 use crate::model::workload::Workload;
 use crate::model::yaml;
@@ -50,7 +51,8 @@ impl ContainerConfig {
             .map_err(|error| RuntimeError::Unsupported(masked_complaint(&error.to_string())))?;
         // The engine would take it as an option, and the first of the arguments as image.
         if config.image.is_empty() || config.image.starts_with('-') {
-            let text = format!("Unsupported image '{}': an image neither is empty nor begins with '-'", config.image);
+            let image = without_passwords(&config.image);
+            let text = format!("Unsupported image '{image}': an image neither is empty nor begins with '-'");
             return Err(RuntimeError::Unsupported(text));
         }
         Ok(config)
@@ -59,13 +61,15 @@ impl ContainerConfig {
     /// The same as it may be shown, and what is hidden of it. What the container executes may hold anything.
     fn masked(&self) -> (Self, Vec<String>) {
         let [general, command] = [&self.general_options, &self.command_options].map(|options| Masked::options(options));
+        let mut image = Masked::default();
+        image.push_address(&self.image);
         let shown = Self {
-            image: self.image.clone(),
+            image: image.shown.concat(),
             general_options: general.shown,
             command_options: command.shown,
             command_args: vec![MASK.to_owned(); self.command_args.len()],
         };
-        (shown, [general.hidden, command.hidden].concat())
+        (shown, [general.hidden, command.hidden, image.hidden].concat())
     }
 
     /// [`Self::run_arguments`] as they may be shown.

@@ -2,14 +2,14 @@
 //!
 //! The text of a failed call is in the log and in the state of its workload, which everybody reads who may read states.
 //! Nobody can list all options that may hold a secret, now and of later engines. So the rule is one of shape: of
-//! `NAME=value` only the name is shown, wherever it stands, of the arguments of the workload itself nothing.
+//! `NAME=value` only the name is shown, wherever it stands, of the arguments of the workload itself nothing, and of an
+//! address or an image no password.
 //!
 //! Thread: none, plain values.
 
 use crate::limits::MASKED_VALUE_MIN;
-
-/// Stands for what is not shown.
-pub const MASK: &str = "***";
+pub use crate::model::shown_text::MASK;
+use crate::model::shown_text::{password_in, without_passwords};
 
 /// Options whose whole value may be a secret, also when it has no name.
 const SECRET_OPTIONS: [&str; 10] = [
@@ -43,22 +43,41 @@ impl Masked {
         for option in options {
             let name_end = name_length(option, value_of_secret);
             value_of_secret = SECRET_OPTIONS.contains(&option.as_str());
-            masked.shown.push(match name_end {
-                Some(end) => format!("{}{MASK}", &option[..end]),
-                None => option.clone(),
-            });
-            masked.hidden.extend(name_end.map(|end| option[end..].to_owned()));
+            match name_end {
+                Some(end) => {
+                    masked.shown.push(format!("{}{MASK}", &option[..end]));
+                    masked.hidden.push(option[end..].to_owned());
+                    // An engine may repeat only this part of it.
+                    masked
+                        .hidden
+                        .extend(password_in(&option[end..]).map(|password| option[end..][password].to_owned()));
+                }
+                None => masked.push_address(option),
+            }
         }
         masked
     }
 
-    /// Puts the mask in the place of each hidden value that an engine repeats. Short ones stay: they are parts of words.
+    /// Appends what may be an address or an image, of which only a password is hidden.
+    pub fn push_address(&mut self, text: &str) {
+        match password_in(text) {
+            Some(password) => {
+                self.shown.push(format!("{}{MASK}{}", &text[..password.start], &text[password.end..]));
+                self.hidden.push(text[password].to_owned());
+            }
+            None => self.shown.push(text.to_owned()),
+        }
+    }
+
+    /// Puts the mask in the place of each hidden value that an engine repeats, and of passwords in addresses. Short values
+    /// stay: they are parts of words.
     #[must_use]
     pub fn apply(hidden: &[String], text: String) -> String {
         let long_enough = hidden.iter().filter(|value| value.len() >= MASKED_VALUE_MIN);
         let mut values: Vec<&String> = long_enough.collect();
         values.sort_by_key(|value| std::cmp::Reverse(value.len())); // One may be the beginning of another.
-        values.into_iter().fold(text, |text, value| text.replace(value.as_str(), MASK))
+        let text = values.into_iter().fold(text, |text, value| text.replace(value.as_str(), MASK));
+        without_passwords(&text)
     }
 }
 
@@ -81,7 +100,7 @@ pub fn masked_complaint(text: &str) -> String {
     let quoted = text.split_once("string \"").and_then(|(before, rest)| Some((before, rest.rsplit_once("\", ")?.1)));
     match quoted {
         Some((before, after)) => format!("{before}string \"{MASK}\", {after}"),
-        None => text.to_owned(),
+        None => without_passwords(text),
     }
 }
 
@@ -106,6 +125,10 @@ mod tests {
             (&["--env", "HOME", "-p", "80:80", "-it"], &["--env", "HOME", "-p", "80:80", "-it"]),
             (&["--env=", "--env=A=", "="], &["--env=", "--env=A=***", "=***"]),
             (&["--secret"], &["--secret"]),
+            (
+                &["--proxy=http://u:word@host", "ssh://u:word@host/run"],
+                &["--proxy=http://u:***@host", "ssh://u:***@host/run"],
+            ),
         ] {
             let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
             assert_eq!(Masked::options(&options).shown, shown, "{options:?}");
@@ -118,6 +141,16 @@ mod tests {
         let masked = Masked::options(&options);
         assert_eq!(masked.hidden, ["word", "wordlong", "80"]);
         assert_eq!(Masked::apply(&masked.hidden, "no wordlong, no word, 80".to_owned()), "no ***, no ***, 80");
+    }
+
+    #[test]
+    fn a_password_in_an_address_is_not_shown_where_an_engine_repeats_it() {
+        let options = ["--env=PROXY=http://user:pass/word@host", "--proxy=http://u:other@host", "u:pw@host"];
+        let masked = Masked::options(&options.map(str::to_owned));
+        assert_eq!(masked.shown, ["--env=PROXY=***", "--proxy=http://u:***@host", "u:***@host"]);
+        let said = "user 'user' with 'pass/word' and other, u:pw@host, https://a:b@c".to_owned();
+        let shown = "user 'user' with '***' and ***, u:***@host, https://a:***@c";
+        assert_eq!(Masked::apply(&masked.hidden, said), shown);
     }
 
     #[test]

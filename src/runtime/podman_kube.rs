@@ -598,7 +598,7 @@ fn prepare(new: &NewContainer) -> Result<(KubeConfig, String), RuntimeError> {
     let manifest = match &new.control_interface {
         None => config.manifest.clone(),
         Some(folder) => with_control_interface(&config.manifest, config.control_interface_target.as_deref(), folder)
-            .map_err(RuntimeError::Unsupported)?,
+            .map_err(|text| RuntimeError::Unsupported(masked_complaint(&text)))?,
     };
     Ok((config, manifest))
 }

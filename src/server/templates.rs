@@ -15,7 +15,7 @@ use crate::model::workload::{ConfigItem, File, FileContent, Workload};
 use cost::{COUNT_STEPS, Pricing};
 use handlebars::{
     Context, Handlebars, Helper, HelperResult, Output, RenderContext, RenderError as EngineError, RenderErrorReason,
-    Renderable, Template, WriteOutput,
+    Renderable, Template, TemplateError, WriteOutput,
 };
 use serde_json::Value;
 use std::cell::Cell;
@@ -209,7 +209,7 @@ impl Templates {
         }
         let said = |error: EngineError| error.to_string().trim_end().to_owned();
         take_steps(&self.steps_left, cost::of_compiling(template)).map_err(said)?;
-        let mut compiled = Template::compile(template).map_err(|error| said(error.into()))?;
+        let mut compiled = Template::compile(template).map_err(|error| syntax_error(&error))?;
         let steps = Pricing::new(values.size).prepare(&mut compiled)?;
         take_steps(&self.steps_left, steps).map_err(said)?;
         let mut output = Bounded { bytes: Vec::new(), written: 0, left: &self.output_left, steps: &self.steps_left };
@@ -219,6 +219,12 @@ impl Templates {
             .map_err(said)?;
         String::from_utf8(output.bytes).map_err(|error| error.to_string())
     }
+}
+
+/// What is wrong with a template, and where. The engine would quote the lines around it, which may hold secrets.
+fn syntax_error(error: &TemplateError) -> String {
+    let place = error.pos().map_or_else(String::new, |(line, column)| format!(" at line {line}, column {column}"));
+    format!("Template error: {}{place}", error.reason())
 }
 
 /// The fields of a workload that may be templates.
@@ -474,6 +480,16 @@ mod tests {
         unused.configs.insert("unused".into(), "missing".into());
         let error = render_workload(&Arc::new(unused)).unwrap_err().to_string();
         assert_eq!(error, "Workload references config key 'missing' that does not exist");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_template_was_told_with_the_lines_around_it() {
+        let error = render("options: [-e, KEY=hunter2]\n{{#if n}}\npassword: hunter2").unwrap_err().to_string();
+        assert!(
+            error.contains("'Template error: invalid handlebars syntax: ") && error.contains(" at line 3"),
+            "{error}"
+        );
+        assert!(!error.contains("hunter2") && error.lines().count() == 1, "{error}");
     }
 
     #[test]

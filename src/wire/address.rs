@@ -3,6 +3,7 @@
 //! Thread: none, plain values.
 
 use crate::limits::SOCKET_PATH_MAX;
+use crate::model::shown_text::without_passwords;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -30,7 +31,7 @@ pub enum ServerUrl {
 
 /// The text is not the URL of a server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("Wrong server address format: '{text}'.{explanation}", explanation = explanation(text))]
+#[error("Wrong server address format: '{}'.{}", without_passwords(text), explanation(text))]
 pub struct WrongAddress {
     /// What was given.
     pub text: String,

@@ -5,13 +5,12 @@
 //! request that waits for room. Reaches the outside through [`Outside`], and waits for nothing.
 
 use crate::limits::{
-    CONTROL_LASTING, CONTROL_LASTING_BYTES, CONTROL_LOGGED_TEXT, CONTROL_MESSAGE_TIME, CONTROL_READING_TIME,
-    REQUEST_ID_MAX,
+    CONTROL_LASTING, CONTROL_LASTING_BYTES, CONTROL_MESSAGE_TIME, CONTROL_READING_TIME, REQUEST_ID_MAX,
 };
 use crate::logging::may_log;
 use crate::model::authorizer::Authorizer;
 use crate::model::messages::{FromWorkload, Request, RequestContent, Response, ResponseContent, ToWorkload};
-use crate::model::names::Name;
+use crate::model::names::{Name, excerpt};
 use crate::model::version::check_compatible;
 use crate::wire::delimited::{FrameBuffer, Undecodable, read_message};
 use log::{debug, info, warn};
@@ -237,7 +236,7 @@ impl Session {
             return self.refuse(reason, outside);
         }
         if self.stage == Stage::Established {
-            self.complain(|| format!("Received yet another Hello with protocol version '{}'", brief(version)));
+            self.complain(|| format!("Received yet another Hello with protocol version '{}'", excerpt(version)));
         } else if may_log(&self.workload) {
             info!("Control interface connection established. Workload '{}'.", self.workload);
         }
@@ -264,7 +263,7 @@ impl Session {
             (Err(denial), _) => {
                 if may_log(&self.workload) {
                     let denial = denial.to_string();
-                    info!("Denied request '{}' of workload '{}': {}", brief(&id), self.workload, brief(&denial));
+                    info!("Denied request '{}' of workload '{}': {}", excerpt(&id), self.workload, excerpt(&denial));
                 }
                 Some(DENIED.to_owned())
             }
@@ -285,7 +284,7 @@ impl Session {
 
     /// Answers a request that is not passed on because of its size; of an id that is the reason the beginning must do.
     fn refuse_request(&self, mut id: String, reason: &str, outside: &mut dyn Outside) {
-        self.complain(|| format!("Request '{}' is refused: {reason}", brief(&id)));
+        self.complain(|| format!("Request '{}' is refused: {reason}", excerpt(&id)));
         id.truncate(id.floor_char_boundary(REQUEST_ID_MAX));
         let content = ResponseContent::Error(format!("Request refused: {reason}"));
         outside.answer(Response { id, content });
@@ -312,7 +311,7 @@ impl Session {
 
     fn refuse(&mut self, reason: String, outside: &mut dyn Outside) {
         if may_log(&self.workload) {
-            warn!("Closing the control interface connection of workload '{}': '{}'", self.workload, brief(&reason));
+            warn!("Closing the control interface connection of workload '{}': '{}'", self.workload, excerpt(&reason));
         }
         self.stage = Stage::Refused;
         self.held = None;
@@ -332,18 +331,6 @@ impl Session {
             warn!("Workload '{}': {}", self.workload, text());
         }
     }
-}
-
-/// A text of a workload as a log line may show it: short, and without characters that do something.
-fn brief(text: &str) -> String {
-    let mut shown = String::new();
-    for character in text.chars().take(CONTROL_LOGGED_TEXT) {
-        if character.is_control() { shown.extend(character.escape_default()) } else { shown.push(character) }
-    }
-    if text.chars().nth(CONTROL_LOGGED_TEXT).is_some() {
-        shown.push_str(" ...");
-    }
-    shown
 }
 
 #[cfg(test)]

@@ -40,6 +40,25 @@ fn depth_costs_neither_stack_nor_descriptors_nor_long_paths() {
 }
 
 #[test]
+fn a_folder_that_took_too_long_to_remove_stayed_for_ever() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("web.1");
+    fs::create_dir(&folder).unwrap();
+    nest(&folder, 50);
+    remove_folder(&folder, &SystemClock, Duration::ZERO);
+    assert!(!folder.exists(), "the next container of the workload finds it");
+    let left = || fs::read_dir(parent.path()).unwrap().count();
+    assert_eq!(left(), 1);
+    fs::create_dir(&folder).unwrap();
+    remove_set_aside(parent.path());
+    let deadline = SystemClock.now() + LONG;
+    while left() > 1 && SystemClock.now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(left() == 1 && folder.exists(), "only what was set aside is removed");
+}
+
+#[test]
 fn links_are_removed_and_never_followed() {
     let parent = tempfile::tempdir().unwrap();
     let (outside, folder) = (parent.path().join("outside"), parent.path().join("folder"));

@@ -344,12 +344,6 @@ fn a_workload_that_follows_enough_is_told_so_and_goes_on() {
     assert!(!rig.session.is_paused());
 }
 
-#[test]
-fn a_text_of_a_workload_is_short_and_harmless_in_a_log_line() {
-    assert_eq!(brief("a\n\u{1b}[31m"), "a\\n\\u{1b}[31m");
-    assert!(brief(&"ä".repeat(10_000)).len() < 3 * CONTROL_LOGGED_TEXT);
-}
-
 /// Bytes that nest deeply must not overflow the stack of `control`.
 #[test]
 fn deeply_nested_messages_are_no_danger() {

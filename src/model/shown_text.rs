@@ -1,0 +1,199 @@
+//! Texts of others as people may see them: without characters that act on a terminal, and without passwords.
+//!
+//! Thread: none, plain functions.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+/// Stands for what is not shown.
+pub const MASK: &str = "***";
+
+/// Begins what stands behind an `@` in the name of an image when it is a digest and not a host.
+const DIGESTS: [&str; 3] = ["sha256:", "sha384:", "sha512:"];
+
+/// Whether a terminal does something else with `character` than show it: it moves the cursor, begins a command, or
+/// changes the order of the characters around it. Not ends of lines and tabs, which every text may have.
+#[must_use]
+pub fn acts_on_terminal(character: char) -> bool {
+    let invisible = matches!(
+        character,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}'
+    );
+    invisible || (character.is_control() && !matches!(character, '\n' | '\t'))
+}
+
+/// `text` with what acts on a terminal written out.
+#[must_use]
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(acts_on_terminal) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\r' => shown.push_str("\\r"),
+            _ if acts_on_terminal(character) => shown.extend(character.escape_unicode()),
+            _ => shown.push(character),
+        }
+    }
+    shown.into()
+}
+
+/// A text of a program that may colour what it writes: colours stay and end with the line, the rest is as in
+/// [`printable`]. A carriage return at the end of a line is left out.
+#[must_use]
+pub fn printable_with_colours(line: &str) -> String {
+    let mut rest = line.trim_end_matches('\r');
+    let mut shown = String::with_capacity(rest.len());
+    let mut coloured = false;
+    while let Some(begin) = rest.find("\x1b[") {
+        let (before, sequence) = rest.split_at(begin);
+        shown.push_str(&printable(before));
+        let parameters = sequence[2..].bytes().take_while(|byte| matches!(byte, b'0'..=b'9' | b';' | b':')).count();
+        let (length, is_colour) = match sequence.as_bytes().get(2 + parameters) {
+            Some(b'm') => (2 + parameters + 1, true),
+            _ => (1, false), // The escape alone is written out, what follows is text then.
+        };
+        let (sequence, after) = sequence.split_at(length);
+        if is_colour {
+            shown.push_str(sequence);
+        } else {
+            shown.push_str(&printable(sequence));
+        }
+        coloured |= is_colour;
+        rest = after;
+    }
+    shown.push_str(&printable(rest));
+    if coloured {
+        shown.push_str("\x1b[0m");
+    }
+    shown
+}
+
+/// Where the password stands in a name of an image or an address: `https://user:password@host`, `user:password@host`
+/// or `https://token@host`.
+#[must_use]
+pub fn password_in(text: &str) -> Option<Range<usize>> {
+    let mut name = text;
+    if let Some((before, digest)) = text.rsplit_once('@')
+        && DIGESTS.iter().any(|algorithm| digest.starts_with(algorithm))
+    {
+        name = before;
+    }
+    // The last one: a password may hold some that nobody has encoded.
+    let end = name.rfind('@')?;
+    let scheme = name[..end].find("://").map(|at| at + "://".len());
+    let begin = scheme.unwrap_or_default();
+    let user_info = &name[begin..end];
+    let password = match (user_info.split_once(':'), scheme) {
+        (Some((user, password)), Some(_)) if !user.contains('/') => (begin + user.len() + 1, password),
+        // Without a scheme it may be a path, as in `docker-archive:/tmp/image@0`.
+        (Some((user, password)), None) if !user.contains('/') && !password.starts_with('/') => {
+            (begin + user.len() + 1, password)
+        }
+        (None, Some(_)) if !user_info.contains('/') => (begin, user_info),
+        _ => return None,
+    };
+    (!password.1.is_empty()).then_some(password.0..end)
+}
+
+/// `text` with the mask in the place of the passwords in its words.
+#[must_use]
+pub fn without_passwords(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for word in text.split_inclusive(ends_word) {
+        match password_in(word) {
+            Some(Range { start, end }) => shown.extend([&word[..start], MASK, &word[end..]]),
+            None => shown.push_str(word),
+        }
+    }
+    shown
+}
+
+/// What stands around an address in a sentence or a list.
+fn ends_word(character: char) -> bool {
+    character.is_whitespace()
+        || matches!(character, '"' | '\'' | '`' | '<' | '>' | '(' | ')' | '[' | ']' | '{' | '}' | ',')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_acts_on_a_terminal_is_written_out() {
+        for (text, expected) in [
+            ("\x1b[2Jgone\x07\r\n", "\\u{1b}[2Jgone\\u{7}\\r\n"),
+            ("\u{9b}31m\u{7f}\u{85}", "\\u{9b}31m\\u{7f}\\u{85}"),
+            (
+                "a\u{202e}b\u{2066}c\u{200f}\u{61c}\u{2028}\u{feff}",
+                "a\\u{202e}b\\u{2066}c\\u{200f}\\u{61c}\\u{2028}\\u{feff}",
+            ),
+            ("ä\t🦀 \"'\\ עברית", "ä\t🦀 \"'\\ עברית"),
+            ("", ""),
+        ] {
+            assert_eq!(printable(text), expected);
+        }
+        for code in (0..9).chain(0xb..0x20).chain(0x7f..0xa0).chain(0x202a..=0x202e).chain(0x2066..=0x2069) {
+            let character = char::from_u32(code).unwrap();
+            assert!(acts_on_terminal(character), "{code:x}");
+        }
+    }
+
+    #[test]
+    fn of_the_sequences_of_a_program_only_colours_stay() {
+        for (text, expected) in [
+            ("\x1b[1;31mred\x1b[0m plain", "\x1b[1;31mred\x1b[0m plain\x1b[0m"),
+            ("\x1b[38:5:9mx", "\x1b[38:5:9mx\x1b[0m"),
+            ("\x1b[mx", "\x1b[mx\x1b[0m"),
+            ("plain\r", "plain"),
+            ("10%\r20%", "10%\\r20%"),
+            ("\x1b[2J\x1b]52;c;aGk=\x07", "\\u{1b}[2J\\u{1b}]52;c;aGk=\\u{7}"),
+            ("\x1b[31", "\\u{1b}[31"),
+            ("\x1b[\x1b[31mx", "\\u{1b}[\x1b[31mx\x1b[0m"),
+            ("\x1b[3ä1m\u{9b}1m", "\\u{1b}[3ä1m\\u{9b}1m"),
+            ("\x1b", "\\u{1b}"),
+        ] {
+            assert_eq!(printable_with_colours(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_password_in_an_address_is_not_shown() {
+        for (text, expected) in [
+            ("https://user:word@host/image", "https://user:***@host/image"),
+            ("user:word@host/image:tag", "user:***@host/image:tag"),
+            ("docker://user:word@host:5000/image@sha256:0a", "docker://user:***@host:5000/image@sha256:0a"),
+            ("https://token@host/x", "https://***@host/x"),
+            ("https://:word@host", "https://:***@host"),
+            ("https://u:wo@rd/x:@host/i", "https://u:***@host/i"),
+            ("u:w/o@rd@host", "u:***@host"),
+            ("--proxy=http://u:word@host:3128", "--proxy=http://u:***@host:3128"),
+            ("initializing 'https://u:word@h/i': no 'u:word@h'", "initializing 'https://u:***@h/i': no 'u:***@h'"),
+            ("[https://a:b@c, https://d:e@f]", "[https://a:***@c, https://d:***@f]"),
+        ] {
+            assert_eq!(without_passwords(text), expected);
+        }
+    }
+
+    #[test]
+    fn what_is_no_password_stays() {
+        for text in [
+            "docker.io/library/alpine:3.20@sha256:0a",
+            "alpine:3.20@sha256:0a1b",
+            "host:5000/image",
+            "http://127.0.0.1:8080/health",
+            "docker-archive:/tmp/image.tar@0",
+            "/srv/a:/srv/b@c",
+            "unix:///run/user@1000.service/x",
+            "user@host",
+            "user:@host",
+            "at 12:30:01",
+            "@",
+            "://@",
+            "",
+        ] {
+            assert_eq!(without_passwords(text), text);
+        }
+    }
+}
