@@ -10,7 +10,7 @@ use super::requester::{Denied, Requester};
 use super::templates::{RenderError, StartBudget};
 use super::update::{StateChange, Tags, UpdateError, requested_change};
 use super::waiting_requests::NoRoom;
-use super::{Peer, PeerClass, RequestKey, ServerLoop};
+use super::{PeerClass, RequestKey, ServerLoop};
 use crate::limits::{
     ADDITIONAL_INFO_MAX, AGENT_TAGS_BYTES, LIFECYCLE_TEXTS_MAX, LOG_TIME_MAX, MASKS_PARTS_MAX, REQUEST_ID_MAX,
 };
