@@ -76,7 +76,7 @@ fuzz *args: setup
 # The tests that run real podman, in an image and container store of their own
 [group('test')]
 stest: setup
-    ANKAIOS_LEAVE_NOTHING_OUT=1 {{cargo}} test --locked --test 'system_*'
+    ANKAIOS_LEAVE_NOTHING_OUT=1 {{cargo}} test --locked --test system
 
 # Build for another architecture: `just cross aarch64`, or one component of `server`, `agent`, `cli`, `multicall`
 [group('device')]
