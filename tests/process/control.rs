@@ -2,7 +2,6 @@
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
-use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -13,17 +12,16 @@ use crate::support::control_client::{folder, logs, read, tree};
 use crate::support::manifest::Workload;
 use crate::support::process::{memory_peak_kib, thread_names};
 use crate::support::{
-    Cluster, ControlClient, LIMIT, Recorder, SmallDisk, leave_out, manifest, poll, wait_until, workload,
+    Cluster, ControlClient, LIMIT, Recorder, SmallDisk, connection, leave_out, manifest, poll, wait_until, workload,
 };
-use ankaios_lite::limits::{CONNECT_MAX, LOG_SOURCE_LINES, MESSAGE_MAX};
+use ankaios_lite::limits::{LOG_SOURCE_LINES, MESSAGE_MAX};
 use ankaios_lite::model::messages::{
-    FromServer, Request, RequestContent, Response, ResponseContent, ToServer, ToWorkload, UpdateState,
+    FromServer, RequestContent, Response, ResponseContent, ToServer, ToWorkload, UpdateState,
 };
 use ankaios_lite::model::node::Node;
-use ankaios_lite::model::version::VERSION;
 use ankaios_lite::vital::VitalThreads;
-use ankaios_lite::wire::address::{ListenAddress, Security, ServerUrl};
-use ankaios_lite::wire::client::{ClientOptions, ClientReceiver, ClientSender, Hangup, Service, connect};
+use ankaios_lite::wire::address::{ListenAddress, Security};
+use ankaios_lite::wire::client::{ClientReceiver, ClientSender, Hangup};
 use ankaios_lite::wire::outbox::Outbox;
 use ankaios_lite::wire::server_endpoint::{EndpointOptions, PeerEvent, ServerEndpoint};
 use crossbeam_channel::{Receiver, bounded};
@@ -127,21 +125,12 @@ struct WrongHands {
 
 impl WrongHands {
     fn connect(cluster: &Cluster, agent: &str) -> Self {
-        let options = ClientOptions {
-            url: ServerUrl::parse(&cluster.url()).expect("a URL"),
-            security: Security::Insecure,
-            service: Service::Agent,
-            connect_limit: CONNECT_MAX,
-            message_max: MESSAGE_MAX,
-        };
-        let hello =
-            ToServer::AgentHello { agent: agent.to_owned(), version: VERSION.to_owned(), tags: BTreeMap::new() };
-        let (sender, receiver, hangup) = connect(&options, hello).expect("the server accepts connections");
+        let (sender, receiver, hangup) = connection::agent(&cluster.url(), agent);
         Self { sender, receiver, _hangup: hangup }
     }
 
     fn ask(&mut self, id: &str, content: RequestContent) -> ResponseContent {
-        self.sender.send(ToServer::Request(Request { id: id.to_owned(), content })).expect("the stream is open");
+        connection::request(&mut self.sender, id, content);
         loop {
             if let FromServer::Response(response) = self.receiver.receive().expect("an answer") {
                 assert_eq!(response.id, id);

@@ -6,14 +6,13 @@
 use std::net::TcpStream;
 use std::time::Duration;
 
+use crate::support::connection::{self, Connection};
 use crate::support::process::{exit_code, is_alive, memory_peak_kib, own_threads, process_state};
 use crate::support::{Cluster, LIMIT, Proxy, manifest, wait_until, workload};
-use ankaios_lite::limits::{CONNECT_MAX, LOG_SOURCE_LINES, MESSAGE_MAX};
-use ankaios_lite::model::messages::{ReadState, Request, RequestContent, ToServer, UpdateState};
+use ankaios_lite::limits::LOG_SOURCE_LINES;
+use ankaios_lite::model::messages::{ReadState, RequestContent, ToServer, UpdateState};
 use ankaios_lite::model::node::Node;
-use ankaios_lite::model::version::VERSION;
-use ankaios_lite::wire::address::{Security, ServerUrl};
-use ankaios_lite::wire::client::{ClientOptions, ClientReceiver, ClientSender, Hangup, Service, StreamEnd, connect};
+use ankaios_lite::wire::client::{Service, StreamEnd};
 use rustix::process::Signal;
 
 fn stopped(pid: u32) -> bool {
@@ -207,18 +206,10 @@ fn a_connection_with_wrong_bytes_is_given_up_and_harms_neither_program() {
 
 // ------------------------------------------------------------- clients that behave badly
 
-fn follow(url: &str, request: &str) -> (ClientSender, ClientReceiver, Hangup) {
-    let options = ClientOptions {
-        url: ServerUrl::parse(url).expect("a URL"),
-        security: Security::Insecure,
-        service: Service::Command,
-        connect_limit: CONNECT_MAX,
-        message_max: MESSAGE_MAX,
-    };
-    let hello = ToServer::CommanderHello { version: VERSION.to_owned() };
-    let (mut sender, receiver, hangup) = connect(&options, hello).expect("the server accepts connections");
+fn follow(url: &str) -> Connection {
+    let (mut sender, receiver, hangup) = connection::commander(url, Service::Command);
     let content = RequestContent::CompleteState(ReadState { masks: Vec::new(), subscribe: true });
-    sender.send(ToServer::Request(Request { id: request.to_owned(), content })).expect("the stream is open");
+    connection::request(&mut sender, "events", content);
     (sender, receiver, hangup)
 }
 
@@ -244,7 +235,7 @@ fn two_hundred_idle_connections_cost_nobody_the_service() {
 fn who_is_refused_again_and_again_does_not_fill_the_log_of_the_server_nor_act_in_it() {
     const EACH: usize = 15;
     let mut cluster = Cluster::start(&["agent_A"]);
-    let (mut sender, mut receiver, _hangup) = follow(&cluster.url(), "events");
+    let (mut sender, mut receiver, _hangup) = follow(&cluster.url());
     receiver.receive().expect("the first answer");
     // Neither the name nor the version may be as they are; the server quotes them.
     let name = format!("\x1b[2J{}", "x".repeat(500_000));
@@ -253,19 +244,12 @@ fn who_is_refused_again_and_again_does_not_fill_the_log_of_the_server_nor_act_in
             Node::map([("workloads", Node::map([(name.as_str(), Node::map([("agent", Node::text("a"))]))]))]);
         let new_state = Some(Ok(Node::map([("desiredState", workload)])));
         let content = RequestContent::UpdateState(UpdateState { new_state, masks: Vec::new() });
-        sender.send(ToServer::Request(Request { id: number.to_string(), content })).expect("the stream is open");
+        connection::request(&mut sender, &number.to_string(), content);
         receiver.receive().expect("an answer");
     }
     for _ in 0..EACH {
-        let options = ClientOptions {
-            url: ServerUrl::parse(&cluster.url()).expect("a URL"),
-            security: Security::Insecure,
-            service: Service::Command,
-            connect_limit: CONNECT_MAX,
-            message_max: MESSAGE_MAX,
-        };
         let hello = ToServer::CommanderHello { version: "0.1\x1b[2J".to_owned() };
-        let (_sender, mut refused, _hangup) = connect(&options, hello).expect("the server accepts connections");
+        let (_sender, mut refused, _hangup) = connection::open(&cluster.url(), Service::Command, hello);
         assert!(matches!(refused.receive(), Err(StreamEnd::VersionMismatch(_))));
     }
     let log = cluster.server().stderr();
@@ -291,7 +275,7 @@ fn a_client_that_never_reads_costs_bounded_memory_and_delays_nobody() {
     let open = || std::fs::read_dir(format!("/proc/{server}/fd")).expect("the server runs").count();
     let without = open();
     let proxy = Proxy::start(&cluster.address());
-    let (_sender, mut receiver, _hangup) = follow(&proxy.url(), "events");
+    let (_sender, mut receiver, _hangup) = follow(&proxy.url());
     receiver.receive().expect("the first answer");
     proxy.stall(true);
     let before = memory_peak_kib(server);

@@ -16,12 +16,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::support::control_client::{folder, read};
-use crate::support::{Cluster, ControlClient, LIMIT, manifest, wait_until, workload};
-use ankaios_lite::limits::{CONNECT_MAX, MESSAGE_MAX};
-use ankaios_lite::model::messages::{FromServer, FromWorkload, Request, Response, ResponseContent, ToServer};
-use ankaios_lite::model::version::VERSION;
-use ankaios_lite::wire::address::{Security, ServerUrl};
-use ankaios_lite::wire::client::{ClientOptions, Hangup, Service, connect};
+use crate::support::{Cluster, ControlClient, LIMIT, connection, manifest, wait_until, workload};
+use ankaios_lite::model::messages::{FromServer, FromWorkload, Request, Response, ResponseContent};
+use ankaios_lite::wire::client::Hangup;
 use ankaios_lite::wire::delimited::workload_side::frame;
 
 const WORKLOADS: usize = 500;
@@ -184,15 +181,7 @@ struct ForeignAgent {
 
 impl ForeignAgent {
     fn start(url: &str, name: &str, stop: Arc<AtomicBool>, answers: &Arc<Answers>) -> Self {
-        let options = ClientOptions {
-            url: ServerUrl::parse(url).expect("a URL"),
-            security: Security::Insecure,
-            service: Service::Agent,
-            connect_limit: CONNECT_MAX,
-            message_max: MESSAGE_MAX,
-        };
-        let hello = ToServer::AgentHello { agent: name.to_owned(), version: VERSION.to_owned(), tags: [].into() };
-        let (mut sender, mut receiver, hangup) = connect(&options, hello).expect("the server accepts connections");
+        let (mut sender, mut receiver, hangup) = connection::agent(url, name);
         let counts = answers.clone();
         let reads = std::thread::spawn(move || {
             let mut last = None;
@@ -222,12 +211,10 @@ impl ForeignAgent {
                 let mut modest = counts.modest.lock().expect("nobody panics");
                 if sent % 1000 == 999 && modest.0.is_none() {
                     modest.0 = Some(Instant::now());
-                    let request = Request { id: "modest@x".to_owned(), content: read(&["agents"], false) };
-                    sender.send(ToServer::Request(request)).expect("the server keeps the connection");
+                    connection::request(&mut sender, "modest@x", read(&["agents"], false));
                 }
                 drop(modest);
-                let request = Request { id: format!("greedy@{sent}"), content: read(&[], false) };
-                sender.send(ToServer::Request(request)).expect("the server keeps the connection");
+                connection::request(&mut sender, &format!("greedy@{sent}"), read(&[], false));
                 sent += 1;
             }
             sent

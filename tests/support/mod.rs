@@ -4,6 +4,7 @@
 //! Everything a test starts has its own port, folders and engine, so tests run in parallel.
 
 pub mod cluster;
+pub mod connection;
 pub mod control_client;
 pub mod engine;
 pub mod listing;
