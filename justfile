@@ -41,7 +41,7 @@ test: setup
 [group('test')]
 check: setup deny
     {{cargo}} fmt --check
-    shellcheck justw .ci/run tests/scripts/*.sh tests/systemd/*.sh cross/*.sh cross/deb/*/* yocto/meta-ankaios-lite/recipes-core/ankaios-lite/files/*.init
+    shellcheck justw .ci/run tests/scripts/*.sh tests/systemd/*.sh cross/*.sh cross/package/*.sh cross/package/*.init cross/package/deb/*/*
     {{cargo}} clippy --locked --all-targets --features multicall -- -D warnings
     for component in server agent cli; do \
         {{cargo}} clippy --locked --lib --bins --no-default-features --features "$component" -- -D warnings; \

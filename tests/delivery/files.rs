@@ -22,7 +22,7 @@ fn top() -> &'static Path {
 }
 
 fn delivered(name: &str) -> PathBuf {
-    top().join("yocto/meta-ankaios-lite/recipes-core/ankaios-lite/files").join(name)
+    top().join("cross/package").join(name)
 }
 
 fn text(path: impl AsRef<Path>) -> String {
@@ -255,7 +255,7 @@ fn names_files(source: &str) -> bool {
 fn maintainer_scripts_enable_and_start_nothing() {
     for service in SERVICES {
         for script in ["postinst", "prerm", "postrm"] {
-            let script = text(top().join("cross/deb").join(service).join(script));
+            let script = text(top().join("cross/package/deb").join(service).join(script));
             for word in ["enable", "systemctl start", "systemctl restart", "--now"] {
                 let lines = script.lines().filter(|line| !line.starts_with('#'));
                 assert!(lines.clone().all(|line| !line.contains(word)), "{service}: {word}");
@@ -285,7 +285,7 @@ fn files_below(folder: &Path) -> BTreeSet<String> {
 fn install_sh(image: &Path, arguments: &[&str]) -> std::process::Output {
     let programs = Path::new(env!("CARGO_BIN_EXE_ank")).parent().expect("it is in a folder");
     let mut command = Command::new("sh");
-    command.arg(top().join("cross/install.sh")).arg("--from").arg(programs).arg("--destdir").arg(image);
+    command.arg(top().join("cross/package/install.sh")).arg("--from").arg(programs).arg("--destdir").arg(image);
     command.args(arguments).output().expect("there is a shell")
 }
 

@@ -14,7 +14,7 @@ use crate::support::{leave_out, scratch, wait_until};
 use tempfile::TempDir;
 
 /// Where the scripts come from.
-const FILES: &str = "yocto/meta-ankaios-lite/recipes-core/ankaios-lite/files";
+const FILES: &str = "cross/package";
 
 /// One script with folders of its own; ends what it has started.
 struct Script {

@@ -6,7 +6,7 @@
 #![allow(clippy::print_stderr)] // Tests say what they cannot do here.
 
 #[allow(dead_code)] // Its `main`.
-#[path = "../../cross/man.rs"]
+#[path = "../../cross/package/man.rs"]
 mod generator;
 
 use std::fs;
@@ -102,7 +102,7 @@ fn settings_that_are_shipped_name_every_key() {
         ("ank-agent", "src/agent/settings.rs", "KNOWN_KEYS"),
         ("ank", "src/cli/settings.rs", "KEYS"),
     ] {
-        let file = repository(&format!("yocto/meta-ankaios-lite/recipes-core/ankaios-lite/files/{program}.conf"));
+        let file = repository(&format!("cross/package/{program}.conf"));
         let keys = [listed(source, list), pems.clone()].concat();
         assert!(keys.len() > 10, "{keys:?}");
         for key in keys {

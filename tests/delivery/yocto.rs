@@ -128,6 +128,11 @@ fn every_file_beside_the_recipe_is_named_in_it_and_the_other_way_round() {
     let files = fs::read_dir(repository(RECIPES).join("files")).expect("the recipe has files").flatten();
     let there: BTreeSet<String> = files.map(|file| file.file_name().to_string_lossy().into_owned()).collect();
     assert_eq!(named, there);
+    let package = fs::read_dir(repository("cross/package")).expect("there are files").flatten();
+    let package = package.filter(|file| file.file_type().is_ok_and(|kind| kind.is_file()));
+    let package: BTreeSet<String> = package.map(|file| file.file_name().to_string_lossy().into_owned()).collect();
+    let not_shipped: Vec<&String> = package.difference(&there).collect();
+    assert_eq!(not_shipped, ["install.sh", "man.rs"], "for other ways to install");
 }
 
 #[test]

@@ -54,7 +54,7 @@ cp target/debian/*.deb "$target/debug/ank-agent" "$target/debug/ank-server" test
 strip "$work/disk/ank-agent" "$work/disk/ank-server"
 # What install.sh needs of the repository.
 mkdir "$work/disk/repository"
-cp -r cross yocto "$work/disk/repository"
+cp -r cross "$work/disk/repository"
 
 title "Booting"
 # The payload gets a cgroup2 of its own, whatever this machine uses, and what runc wants of the kernel.

@@ -3,10 +3,10 @@
 # packages. Nothing is enabled or started, existing settings are kept. A second run updates. What it installs it also
 # removes: <prefix>/bin/ank-uninstall.sh.
 #
-#   cross/install.sh [-t server|agent|both|none] [--from DIR] [--prefix DIR] [--init systemd|sysv|none] [--destdir DIR]
+#   cross/package/install.sh [-t server|agent|both|none] [--from DIR] [--prefix DIR] [--init systemd|sysv|none] [--destdir DIR]
 #
 #   -t         whose services are installed, the programs always are (both)
-#   --from     where the programs are (target/release beside this script)
+#   --from     where the programs are (target/release of this repository)
 #   --prefix   where programs, pages and completions go (/usr/local)
 #   --init     what starts services; found out if not given
 #   --destdir  an image of a system to install into, instead of this one
@@ -14,8 +14,7 @@ set -eu
 
 services=both from='' prefix=/usr/local init='' destdir=''
 here=$(cd -- "$(dirname -- "$0")" && pwd)
-top=$(dirname -- "$here")
-files=$top/yocto/meta-ankaios-lite/recipes-core/ankaios-lite/files
+top=$(dirname -- "$(dirname -- "$here")")
 
 fail() {
     printf 'error: %s\n' "$1" >&2
@@ -52,7 +51,7 @@ case $init in systemd | sysv | none) ;; *) fail "'--init $init' is not known" "s
 for program in ank-server ank-agent ank; do
     [ -x "$from/$program" ] || fail "'$from/$program' is missing" "cargo build --release, or --from DIR"
 done
-[ -e "$files/ank.conf" ] || fail "'$files' has no settings" "run it from a complete copy of the repository"
+[ -e "$here/ank.conf" ] || fail "'$here' has no settings" "run it from a complete copy of the repository"
 # Before anything is installed, so that nothing is installed by halves.
 for folder in "$prefix/bin" /etc/ankaios; do
     mkdir -p "$destdir$folder" 2>/dev/null || true
@@ -95,12 +94,12 @@ put 0644 "$here/completions/ank.bash" "$prefix/share/bash-completion/completions
 put 0644 "$here/completions/ank.zsh" "$prefix/share/zsh/site-functions/_ank"
 put 0644 "$here/completions/ank.fish" "$prefix/share/fish/vendor_completions.d/ank.fish"
 
-put_settings "$files/ank.conf" /etc/ankaios/ank.conf
+put_settings "$here/ank.conf" /etc/ankaios/ank.conf
 if wants server; then
-    put_settings "$files/ank-server.conf" /etc/ankaios/ank-server.conf
-    put_settings "$files/state.yaml" /etc/ankaios/state.yaml
+    put_settings "$here/ank-server.conf" /etc/ankaios/ank-server.conf
+    put_settings "$here/state.yaml" /etc/ankaios/state.yaml
 fi
-if wants agent; then put_settings "$files/ank-agent.conf" /etc/ankaios/ank-agent.conf; fi
+if wants agent; then put_settings "$here/ank-agent.conf" /etc/ankaios/ank-agent.conf; fi
 
 changed=$(mktemp)
 trap 'rm -f "$changed"' EXIT
@@ -108,17 +107,17 @@ for name in server agent; do
     wants "$name" || continue
     case $init in
     systemd)
-        sed "s|/usr/bin/ank-|$prefix/bin/ank-|" "$files/ank-$name.service" >"$changed"
+        sed "s|/usr/bin/ank-|$prefix/bin/ank-|" "$here/ank-$name.service" >"$changed"
         put 0644 "$changed" "/etc/systemd/system/ank-$name.service"
         ;;
     sysv)
-        sed "s|^DAEMON=/usr/bin/|DAEMON=$prefix/bin/|" "$files/ank-$name.init" >"$changed"
+        sed "s|^DAEMON=/usr/bin/|DAEMON=$prefix/bin/|" "$here/ank-$name.init" >"$changed"
         put 0755 "$changed" "/etc/init.d/ank-$name"
         ;;
     esac
 done
 if wants server && [ "$init" != none ]; then
-    if [ "$init" = systemd ]; then put 0644 "$files/ankaios.sysusers" /usr/lib/sysusers.d/ankaios.conf; fi
+    if [ "$init" = systemd ]; then put 0644 "$here/ankaios.sysusers" /usr/lib/sysusers.d/ankaios.conf; fi
     if [ -n "$destdir" ]; then
         [ "$init" = systemd ] || printf "the server runs as the user 'ankaios', which the image has to have\n"
     elif [ "$init" = systemd ] && command -v systemd-sysusers >/dev/null; then
