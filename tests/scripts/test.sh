@@ -49,8 +49,9 @@ stage unit test_with --lib --bins
 stage doc test_with --doc
 for program in "${programs[@]}"; do
     case $program in
-        # They wait for other programs most of the time.
-        process | system | delivery) threads=$((4 * $(nproc))) ;;
+        # They wait most of the time, real containers less than others.
+        process | delivery) threads=$((4 * $(nproc))) ;;
+        system) threads=$((2 * $(nproc))) ;;
         *) threads=$(nproc) ;;
     esac
     stage "$program" test_with --test "$program" -- --test-threads="${RUST_TEST_THREADS:-$threads}"
