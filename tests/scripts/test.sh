@@ -41,9 +41,10 @@ stage() {
 }
 test_with() { tests/scripts/cargo.sh test --locked --features multicall "$@"; }
 
-for recipe in check advisories trace; do
+for recipe in check advisories; do
     stage "$recipe" "$1" --justfile "$root/justfile" --working-directory "$root" "$recipe"
 done
+stage trace tests/scripts/trace.sh --strict
 stage build test_with --no-run
 stage unit test_with --lib --bins
 stage doc test_with --doc
