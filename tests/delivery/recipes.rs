@@ -12,9 +12,9 @@ use crate::support::scratch;
 /// The code of what stands in place of cargo, which says nothing. The scripts say why they end.
 const COMPILED: (i32, &str) = (1, "");
 
-/// The code and the errors of a script of tests/scripts.
+/// The code and the errors of a script of `scripts/`.
 fn run(folder: &Path, script: &str, arguments: &[&str], settings: &[(&str, &str)]) -> (i32, String) {
-    let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts").join(script));
+    let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts").join(script));
     for name in ["ANKAIOS_SIM_WITHOUT", "ANKAIOS_SIM_FIRST", "ANKAIOS_SIM_SEEDS", "PEER_BIN", "BENCH_REPEATS"] {
         command.env_remove(name);
     }
@@ -63,7 +63,7 @@ fn what_a_recipe_needs_is_installed_or_it_fails() {
     let path = format!("{}:/usr/bin:/bin", folder.path().display());
     let (code, errors) = run(folder.path(), "systemd-test.sh", &[], &[("PATH", &path)]);
     assert!(code == 1 && errors.contains("error: "), "{code} {errors}");
-    let script = ". tests/scripts/common.sh; leave_out 'a part' 'it cannot be had' 'get it'";
+    let script = ". scripts/common.sh; leave_out 'a part' 'it cannot be had' 'get it'";
     let (code, errors) = shell(script);
     assert_eq!((code, errors.as_str()), (Some(1), "error: a part: it cannot be had\nhint: get it\n"));
 }
@@ -72,8 +72,8 @@ fn what_a_recipe_needs_is_installed_or_it_fails() {
 fn the_last_lines_of_all_tests_say_what_was_left_out() {
     let folder = scratch::folder("left-out");
     let just = folder.path().join("just");
-    let test = format!("ANKAIOS_CARGO=/bin/true tests/scripts/test.sh '{}'", just.display());
-    let part = ". tests/scripts/common.sh; leave_out 'a part' 'it cannot be had'";
+    let test = format!("ANKAIOS_CARGO=/bin/true scripts/test.sh '{}'", just.display());
+    let part = ". scripts/common.sh; leave_out 'a part' 'it cannot be had'";
     for (checks, said) in
         [(part, "\nLeft out:\n  a part: it cannot be had\n"), ("true", "\nNothing was left out.\n"), ("exit 3", "")]
     {

@@ -7,9 +7,9 @@ use crate::support::process::{children, is_alive, send_signal};
 use crate::support::{Cluster, Recorder, table, wait_until};
 use rustix::process::Signal;
 
-const STORAGE: &str = include_str!("../demo/storage.yaml");
-const RESTART_SERVICE: &str = include_str!("../demo/restart_service.yaml");
-const STORAGE_LONG: &str = include_str!("../demo/storage_long.yaml");
+const STORAGE: &str = include_str!("../../scripts/demo/storage.yaml");
+const RESTART_SERVICE: &str = include_str!("../../scripts/demo/restart_service.yaml");
+const STORAGE_LONG: &str = include_str!("../../scripts/demo/storage_long.yaml");
 
 // [stest->swdd~agent-supports-podman~2]
 // [stest->swdd~agent-enqueues-unfulfilled-create~1]

@@ -4,7 +4,7 @@
 set -euo pipefail
 export LC_ALL=C
 
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd -P)
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 cache=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/ankaios-lite
 target=${CARGO_TARGET_DIR:-$root/target}
 case $target in /*) ;; *) target=$root/$target ;; esac

@@ -23,14 +23,14 @@ rustup run nightly rustc --version >/dev/null 2>&1 || rustup toolchain install n
     fail 'fuzzing needs a nightly compiler' 'rustup toolchain install nightly --profile minimal'
 if [ ! -x "$tools/bin/cargo-fuzz" ]; then
     printf 'fuzz: building cargo-fuzz %s, once\n' "$wanted"
-    env -u CARGO_TARGET_DIR tests/scripts/cargo.sh install --quiet --locked --root "$tools" "cargo-fuzz@$wanted"
+    env -u CARGO_TARGET_DIR scripts/cargo.sh install --quiet --locked --root "$tools" "cargo-fuzz@$wanted"
 fi
 
-ANKAIOS_FUZZ_SEEDS=$target/fuzz/seeds tests/scripts/cargo.sh test --locked --quiet --test fuzz_bounded \
+ANKAIOS_FUZZ_SEEDS=$target/fuzz/seeds scripts/cargo.sh test --locked --quiet --test fuzz_bounded \
     what_the_targets_begin_with
 export CARGO_TARGET_DIR=$target/fuzz PATH=$tools/bin:$PATH
 # No sanitizer: what is fuzzed has no unsafe code, and without it twice as many inputs are tried.
-RUSTUP_TOOLCHAIN=nightly tests/scripts/cargo.sh fuzz build --fuzz-dir tests/fuzz --sanitizer none
+RUSTUP_TOOLCHAIN=nightly scripts/cargo.sh fuzz build --fuzz-dir tests/fuzz --sanitizer none
 built=$CARGO_TARGET_DIR/$(rustup run nightly rustc -vV | sed -n 's/^host: //p')/release
 for name in "${names[@]}"; do
     title "$name, $seconds s"

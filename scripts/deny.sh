@@ -20,7 +20,7 @@ if [ ! -x "$deny" ]; then
     log=$(mktemp)
     if ! CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
         CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_STRIP=true \
-        env -u CARGO_TARGET_DIR tests/scripts/cargo.sh install --quiet --locked --root "$tools" "cargo-deny@$wanted" >"$log" 2>&1 </dev/null; then
+        env -u CARGO_TARGET_DIR scripts/cargo.sh install --quiet --locked --root "$tools" "cargo-deny@$wanted" >"$log" 2>&1 </dev/null; then
         tail -n 20 "$log" >&2
         rm -f "$log"
         fail "cannot build cargo-deny $wanted" "it comes from crates.io: check the network"

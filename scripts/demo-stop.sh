@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Stops the cluster that demo.sh left running and removes its containers, images and files.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
-. "$root/tests/scripts/engine.sh"
-. "$root/tests/scripts/cluster.sh"
+. "$root/scripts/engine.sh"
+. "$root/scripts/cluster.sh"
 
 demo=$cache/demo
 if [ ! -d "$demo" ]; then

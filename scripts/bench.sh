@@ -13,7 +13,7 @@
 # PEER_BIN=<folder with ank-server, ank-agent, ank> measures those programs beside ours, part by part in turns;
 # BENCH_REPEATS is how often. One table with the medians of all and their ratios follows, and a drawing of it.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
-. "$root/tests/scripts/cluster.sh"
+. "$root/scripts/cluster.sh"
 cd "$root"
 
 # All that was asked for is looked at before minutes of compiling and measuring.
@@ -46,9 +46,9 @@ if [ -n "${PEER_BIN-}" ]; then
     sides+=(peer)
 fi
 
-tests/scripts/cargo.sh build --locked --release --bins --example bench --example fake-podman
+scripts/cargo.sh build --locked --release --bins --example bench --example fake-podman
 if [[ " ${names[*]} " == *' size '* ]]; then
-    tests/scripts/cargo.sh build --locked --release --features multicall --bin ankaios
+    scripts/cargo.sh build --locked --release --features multicall --bin ankaios
 fi
 work=$(mktemp -d "$target/bench.XXXXXX") # On a disk, which /tmp need not be.
 trap 'rm -rf "$work"' EXIT
@@ -71,7 +71,7 @@ measure() {
         size)
             title "Size and idle memory ($who)"
             # More than is promised shows in the table.
-            BENCH_PROGRAMS=$programs tests/scripts/size.sh || [ $? -eq "$above_promise" ] || broken
+            BENCH_PROGRAMS=$programs scripts/size.sh || [ $? -eq "$above_promise" ] || broken
             ;;
         server | tls)
             title "${1^} ($who)"
@@ -79,10 +79,10 @@ measure() {
             # 1 is a relation that does not hold, which the peer need not keep.
             "$target/release/examples/bench" "$1" "$work/programs" || [ "$? $who" = '1 peer' ] || broken
             ;;
-        agent) BENCH_PROGRAMS=$programs tests/scripts/bench-agent.sh || broken ;;
+        agent) BENCH_PROGRAMS=$programs scripts/bench-agent.sh || broken ;;
         control)
             title "Control interface ($who)"
-            ANKAIOS_TEST_PROGRAMS=$programs tests/scripts/cargo.sh bench --locked --bench control || broken
+            ANKAIOS_TEST_PROGRAMS=$programs scripts/cargo.sh bench --locked --bench control || broken
             ;;
         load)
             title Load
@@ -90,8 +90,8 @@ measure() {
             ;;
         lifecycle)
             title 'Checks of workloads'
-            tests/scripts/cargo.sh build --locked --release --example fake-podman
-            tests/scripts/cargo.sh bench --locked --bench lifecycle || failed=1
+            scripts/cargo.sh build --locked --release --example fake-podman
+            scripts/cargo.sh bench --locked --bench lifecycle || failed=1
             ;;
     esac
 }

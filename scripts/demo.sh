@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Starts a server and two agents on real podman, plays the storage example of tests/demo in three acts, shows
+# Starts a server and two agents on real podman, plays the storage example of scripts/demo in three acts, shows
 # which states the workloads went through, checks their order, and leaves the cluster running to play with.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
-. "$root/tests/scripts/engine.sh"
-. "$root/tests/scripts/cluster.sh"
+. "$root/scripts/engine.sh"
+. "$root/scripts/cluster.sh"
 
 demo=$cache/demo
-manifest=tests/demo/storage.yaml
+manifest=scripts/demo/storage.yaml
 cd "$root"
 
 bin=$(program_folder)
 ank=$bin/ank
 
-[ ! -d "$demo" ] || tests/scripts/demo-stop.sh
+[ ! -d "$demo" ] || scripts/demo-stop.sh
 mkdir -p "$demo"
 
 recorder=
@@ -120,7 +120,7 @@ in_order 'error_handler started only after storage_provider was Failed(ExecFaile
 
 act '2. A workload that waits for one that does not exist yet'
 shown --quiet delete workload error_handler
-shown --no-wait apply tests/demo/restart_service.yaml
+shown --no-wait apply scripts/demo/restart_service.yaml
 wait_until 10 reached restart_service 'Pending(WaitingToStart)' || warn 'restart_service does not wait'
 shown graph restart_service
 printf 'error_handler comes back with the manifest:\n'
@@ -131,7 +131,7 @@ in_order 'restart_service waited until error_handler was Succeeded(Ok)' "$(first
     "$(first error_handler '^Succeeded\(Ok\)')" "$(first restart_service "$begun")"
 
 act '3. Deleting a workload while another one needs it'
-shown --quiet apply tests/demo/storage_long.yaml
+shown --quiet apply scripts/demo/storage_long.yaml
 wait_until 20 reached storage_provider 'Running(Ok)' logger 'Running(Ok)' || warn 'logger and storage_provider do not run'
 from_here # While both are replaced, the old and the new one have the same name.
 shown delete workload storage_provider
@@ -157,7 +157,7 @@ title 'The cluster keeps running: play on'
 try() { printf '  %-44s%s# %s%s\n' "$1" "$dim" "$2" "$plain"; }
 try "source ${demo/#$HOME/\~}/env" 'finds ank, the server and the containers'
 try 'ank get workloads' 'what runs where'
-try 'ank apply tests/demo/storage_long.yaml' 'a logger that ends after 10 s and its storage'
+try 'ank apply scripts/demo/storage_long.yaml' 'a logger that ends after 10 s and its storage'
 try 'ank delete workload storage_provider' 'waits until logger has ended'
 try 'podman ps --all' 'the containers behind it'
 try './justw demo-stop' 'ends the cluster and removes everything'

@@ -9,19 +9,19 @@ tools=$cache/tools/cargo-deb-$wanted
 if [ ! -x "$tools/bin/cargo-deb" ]; then
     printf 'deb: building cargo-deb %s, once\n' "$wanted"
     CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OPT_LEVEL=1 env -u CARGO_TARGET_DIR \
-        tests/scripts/cargo.sh install --quiet --locked --no-default-features --root "$tools" "cargo-deb@$wanted" </dev/null ||
+        scripts/cargo.sh install --quiet --locked --no-default-features --root "$tools" "cargo-deb@$wanted" </dev/null ||
         fail "cannot build cargo-deb $wanted" "it comes from crates.io: check the network"
 fi
 have dpkg-shlibdeps || install_packages dpkg-dev
 
-tests/scripts/cargo.sh build --release --locked --bins
+scripts/cargo.sh build --release --locked --bins
 # What freezes threads for tests has no place on a device.
 for program in ank-server ank-agent; do
     ! grep -q ANKAIOS_TEST_FREEZE "$target/release/$program" || fail "'$program' has the switches of builds for tests"
 done
 rm -rf target/man target/debian
 mkdir -p target/debian
-tests/scripts/cargo.sh run --quiet --locked --example man -- target/man
+scripts/cargo.sh run --quiet --locked --example man -- target/man
 # Debian's form of a changelog; CHANGELOG.md says what there is.
 {
     version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)

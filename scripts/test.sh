@@ -39,12 +39,12 @@ stage() {
     printf '%s[%d/%d] %s: %d s%s\n' "$green" "$number" "$count" "$current" $((SECONDS - begin)) "$plain" >&2
     current=''
 }
-test_with() { tests/scripts/cargo.sh test --locked --features multicall "$@"; }
+test_with() { scripts/cargo.sh test --locked --features multicall "$@"; }
 
 for recipe in check advisories; do
     stage "$recipe" "$1" --justfile "$root/justfile" --working-directory "$root" "$recipe"
 done
-stage trace tests/scripts/trace.sh --strict
+stage trace scripts/trace.sh --strict
 stage build test_with --no-run
 stage unit test_with --lib --bins
 stage doc test_with --doc

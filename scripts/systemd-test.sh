@@ -42,9 +42,9 @@ END
     touch "$system/made"
 fi
 
-[ -n "$(ls target/debian/*.deb 2>/dev/null)" ] || tests/scripts/deb.sh
+[ -n "$(ls target/debian/*.deb 2>/dev/null)" ] || scripts/deb.sh
 # The switch that freezes threads is only in builds for tests.
-tests/scripts/cargo.sh build --quiet --locked --bins
+scripts/cargo.sh build --quiet --locked --bins
 
 rm -rf "$work"
 mkdir -p "$work/disk"

@@ -3,14 +3,14 @@
 # above the promise, with a code of its own. Memory is the proportional set size of an insecure server with one idle agent and an
 # engine without containers. Then counts how often the two are woken in an idle minute; SIZE_SECONDS is another time.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
-. "$root/tests/scripts/cluster.sh"
+. "$root/scripts/cluster.sh"
 cd "$root"
 
 check_bench_settings
 bin=${BENCH_PROGRAMS:-}
 if [ -z "$bin" ]; then
-    tests/scripts/cargo.sh build --locked --release --bins
-    tests/scripts/cargo.sh build --locked --release --features multicall --bin ankaios
+    scripts/cargo.sh build --locked --release --bins
+    scripts/cargo.sh build --locked --release --features multicall --bin ankaios
     bin=$target/release
 fi
 

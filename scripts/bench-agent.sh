@@ -6,8 +6,8 @@
 # BENCH_ROUNDS is how often starts and exits are repeated, BENCH_SECONDS how long what goes on for a minute is watched.
 # BENCH_PARTS names the parts to do (idle starts exits crash_loop). BENCH_COUNT_CALLS=1 shows what was called of podman.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
-. "$root/tests/scripts/engine.sh"
-. "$root/tests/scripts/cluster.sh"
+. "$root/scripts/engine.sh"
+. "$root/scripts/cluster.sh"
 cd "$root"
 
 check_bench_settings

@@ -6,9 +6,9 @@
 # development profile that the tests use, so that a fresh machine compiles gRPC once.
 program_folder() {
     if [ -x "$target/release/ank-server" ] && [ -x "$target/release/ank-agent" ] && [ -x "$target/release/ank" ]; then
-        "$root/tests/scripts/cargo.sh" build --locked --bins --release >&2 && printf '%s/release' "$target"
+        "$root/scripts/cargo.sh" build --locked --bins --release >&2 && printf '%s/release' "$target"
     else
-        "$root/tests/scripts/cargo.sh" build --locked --bins >&2 && printf '%s/debug' "$target"
+        "$root/scripts/cargo.sh" build --locked --bins >&2 && printf '%s/debug' "$target"
     fi
 }
 
