@@ -316,10 +316,16 @@ pub struct AgentRig {
     pub label: fn(&InstanceName) -> String,
 }
 
+impl Default for AgentRig {
+    fn default() -> Self {
+        Self::with(|_| {})
+    }
+}
+
 impl AgentRig {
     /// An agent that was greeted by the server, which wants nothing yet. What it called for that is forgotten.
     pub fn new() -> Self {
-        Self::with(|_| {})
+        Self::default()
     }
 
     /// As [`Self::new`], with other options.
