@@ -1,11 +1,11 @@
 # The recipes of this repository. `./justw` runs them where `just` is not installed.
 #
-# Everything longer than a line lives in tests/scripts/. cargo is always called through
-# tests/scripts/cargo.sh, so that every recipe compiles with the same settings and gRPC's C++ only once.
+# Everything longer than a line lives in scripts/. cargo is always called through
+# scripts/cargo.sh, so that every recipe compiles with the same settings and gRPC's C++ only once.
 
 set shell := ["bash", "-euo", "pipefail", "-c"]
 
-cargo := "tests/scripts/cargo.sh"
+cargo := "scripts/cargo.sh"
 
 # List the recipes
 [private]
@@ -15,7 +15,7 @@ default:
 # Install what is missing on this machine (Debian packages; a second run does nothing)
 [group('start')]
 setup:
-    @tests/scripts/setup.sh
+    @scripts/setup.sh
 
 # Build the three programs (development profile)
 [group('start')]
@@ -25,23 +25,23 @@ build: setup
 # Start a cluster of two agents on real podman, run the storage example and leave it running
 [group('start')]
 demo: setup
-    @tests/scripts/demo.sh
+    @scripts/demo.sh
 
 # Stop the cluster of `demo` and remove its containers and files
 [group('start')]
 demo-stop:
-    @tests/scripts/demo-stop.sh
+    @scripts/demo-stop.sh
 
 # Everything that has to pass: check, advisories, trace, all tests. What CI runs; the last lines say what was left out
 [group('test')]
 test: setup
-    @tests/scripts/test.sh '{{just_executable()}}'
+    @scripts/test.sh '{{just_executable()}}'
 
 # Formatting, clippy as errors, shell scripts, the rules of tests/tidy.rs, dependencies
 [group('test')]
 check: setup deny
     {{cargo}} fmt --check
-    shellcheck justw .ci/run tests/scripts/*.sh tests/systemd/*.sh cross/*.sh cross/deb/*/* yocto/meta-ankaios-lite/recipes-core/ankaios-lite/files/*.init
+    shellcheck justw .ci/run scripts/*.sh tests/systemd/*.sh cross/*.sh cross/package/*.sh cross/package/*.init cross/package/deb/*/*
     {{cargo}} clippy --locked --all-targets --features multicall -- -D warnings
     for component in server agent cli; do \
         {{cargo}} clippy --locked --lib --bins --no-default-features --features "$component" -- -D warnings; \
@@ -51,32 +51,32 @@ check: setup deny
 # Licenses, forbidden crates and sources of the dependencies
 [group('test')]
 deny: setup
-    @tests/scripts/deny.sh
+    @scripts/deny.sh
 
 # What is known against the dependencies; needs the network
 [group('test')]
 advisories: setup
-    @tests/scripts/deny.sh advisories
+    @scripts/deny.sh advisories
 
 # The seeded simulation of server, agents and engine; `just sim 42` repeats one run
 [group('test')]
 sim seed='': setup
-    @tests/scripts/sim.sh {{quote(seed)}}
+    @scripts/sim.sh {{quote(seed)}}
 
 # A busy cluster for so many minutes: what its programs hold and how often they wake up must stay flat
 [group('test')]
 soak minutes='60': setup
-    @tests/scripts/soak.sh {{quote(minutes)}}
+    @scripts/soak.sh {{quote(minutes)}}
 
 # The fuzz targets under cargo-fuzz, a minute each; `just fuzz 600 masks` runs one for ten minutes
 [group('test')]
 fuzz *args: setup
-    @tests/scripts/fuzz.sh {{args}}
+    @scripts/fuzz.sh {{args}}
 
 # The tests that run real podman, in an image and container store of their own
 [group('test')]
 stest: setup
-    ANKAIOS_LEAVE_NOTHING_OUT=1 {{cargo}} test --locked --test 'system_*'
+    ANKAIOS_LEAVE_NOTHING_OUT=1 {{cargo}} test --locked --test system
 
 # Build for another architecture: `just cross aarch64`, or one component of `server`, `agent`, `cli`, `multicall`
 [group('device')]
@@ -96,24 +96,24 @@ yocto-update commit='HEAD': setup
 # Packages, units and watchdog on a real systemd, booted in a container; as root, two minutes
 [group('test')]
 systemd-test: setup
-    @tests/scripts/systemd-test.sh
+    @scripts/systemd-test.sh
 
 # Requirements without code or test; `just trace --strict` fails when there are any
 [group('test')]
 trace *args:
-    @tests/scripts/trace.sh {{args}}
+    @scripts/trace.sh {{args}}
 
 # Debian packages ank-server, ank-agent and ank in target/debian
 [group('deliver')]
 deb: setup
-    @tests/scripts/deb.sh
+    @scripts/deb.sh
 
 # Stripped sizes and idle memory of the release programs against the budget
 [group('measure')]
 size: setup
-    @tests/scripts/size.sh
+    @scripts/size.sh
 
 # Size, memory, CPU and delays of the release programs; `just bench server`, `tls`, `agent`, `control`, `lifecycle`, `size` or `load` is one part; PEER_BIN=<folder> beside other programs
 [group('measure')]
 bench *names: setup
-    @tests/scripts/bench.sh {{names}}
+    @scripts/bench.sh {{names}}

@@ -1,4 +1,4 @@
-# Sourced after tests/scripts/common.sh: which compiler builds for aarch64 on this machine, and with what settings.
+# Sourced after scripts/common.sh: which compiler builds for aarch64 on this machine, and with what settings.
 # shellcheck shell=bash disable=SC2034,SC2154
 
 cross_target=aarch64-unknown-linux-gnu
@@ -26,6 +26,6 @@ cross_cargo() {
         export AR_aarch64_unknown_linux_gnu=aarch64-linux-gnu-ar
         export CARGO_TARGET_DIR=$cross_folder
         rustup_has_target || export ANKAIOS_CARGO=$debian_cargo RUSTC=$debian_rustc
-        exec nice "$root/tests/scripts/cargo.sh" "$@" --target "$cross_target"
+        exec nice "$root/scripts/cargo.sh" "$@" --target "$cross_target"
     )
 }

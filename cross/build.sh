@@ -3,8 +3,8 @@
 #
 # The compiler is rustup's where its standard library for that target is installed, else Debian's, which has that
 # library as a package. Both write to a target folder of their own, so that builds for this machine stay warm.
-# shellcheck source=tests/scripts/common.sh
-. "$(dirname -- "${BASH_SOURCE[0]}")/../tests/scripts/common.sh"
+# shellcheck source=scripts/common.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/../scripts/common.sh"
 cd "$root"
 
 architecture=${1-aarch64}
@@ -12,7 +12,7 @@ component=${2-all}
 
 case $architecture in
     aarch64 | arm64) ;;
-    x86_64 | amd64) fail "'$architecture' is what a plain build is for" "tests/scripts/cargo.sh build --locked --release" ;;
+    x86_64 | amd64) fail "'$architecture' is what a plain build is for" "scripts/cargo.sh build --locked --release" ;;
     *) fail "there is no cross build for '$architecture'" "supported is aarch64; gRPC's bindings know no 32-bit target" ;;
 esac
 case $component in

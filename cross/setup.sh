@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what building for aarch64 and running the result on this machine needs: a C++ compiler, a Rust standard
 # library for that target, qemu and the target's C library. Asks the machine first; a second run does nothing.
-# shellcheck source=tests/scripts/common.sh
-. "$(dirname -- "${BASH_SOURCE[0]}")/../tests/scripts/common.sh"
+# shellcheck source=scripts/common.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/../scripts/common.sh"
 cd "$root"
 # shellcheck source=cross/aarch64.sh
 . cross/aarch64.sh

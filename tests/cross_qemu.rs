@@ -7,6 +7,7 @@
 
 #![allow(clippy::disallowed_methods)] // Tests start processes and wait for them.
 
+#[allow(dead_code, unused_imports)] // The process tests use all of it, these a part.
 mod support;
 
 use std::fs;

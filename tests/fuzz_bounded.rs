@@ -2,7 +2,7 @@
 //! input that was once found to be wrong (tests/fuzz/found/<target>/).
 //!
 //! `ANKAIOS_FUZZ_INPUTS=100000` takes more of them. `ANKAIOS_FUZZ_SEEDS=<folder>` writes what the targets begin with, for
-//! cargo-fuzz (tests/scripts/fuzz.sh).
+//! cargo-fuzz (scripts/fuzz.sh).
 
 #![allow(clippy::disallowed_methods)] // Tests start threads of their own.
 
@@ -255,7 +255,7 @@ fn each_target_is_known_to_cargo_fuzz_and_to_its_script() {
     let mut names: Vec<&str> = targets::all().iter().map(|(name, ..)| *name).collect();
     names.sort_unstable();
     let (manifest, own) = (text("tests/fuzz/Cargo.toml"), text("tests/fuzz_bounded.rs"));
-    assert!(text("tests/scripts/fuzz.sh").contains(&format!("all=({})", names.join(" "))), "all=({})", names.join(" "));
+    assert!(text("scripts/fuzz.sh").contains(&format!("all=({})", names.join(" "))), "all=({})", names.join(" "));
     for name in names {
         assert!(text(&format!("tests/fuzz/fuzz_targets/{name}.rs")).contains(&format!("targets::{name}(bytes)")));
         assert!(manifest.contains(&format!("path = \"fuzz_targets/{name}.rs\"")), "{name}");

@@ -31,6 +31,10 @@ const EXEMPT_FILES: [&str; 4] = ["src/child.rs", "src/clock.rs", "src/model/yaml
 /// Crates of async runtimes, and what would bring one.
 const ASYNC_CRATES: [&str; 6] = ["tokio", "async-std", "smol", "async-executor", "tonic", "hyper"];
 
+/// Test programs of one file. All others have a folder below `tests/` with a `main.rs`: each program is linked, and
+/// compiles what it shares with the others, once more.
+const TEST_PROGRAMS: [&str; 3] = ["tests/cross_qemu.rs", "tests/fuzz_bounded.rs", "tests/tidy.rs"];
+
 /// One source file: its path from the top of the repository, its text, and its text without the contents of
 /// comments and strings.
 struct Source {
@@ -68,6 +72,7 @@ fn sources_keep_the_rules() {
         match source.path.as_str() {
             "src/limits.rs" => violations.extend(documented_constants(source)),
             "src/lib.rs" => violations.extend(map_names_all(source, &sources)),
+            path if path.starts_with("tests/") => violations.extend(test_module(source, &sources)),
             _ => {}
         }
     }
@@ -183,6 +188,22 @@ fn map_names_all(lib: &Source, sources: &[Source]) -> Vec<String> {
         .filter(|entry| !files.contains(entry.as_str()))
         .map(|entry| lib.violation(1, &format!("the map names '{entry}', which does not exist")));
     unnamed.chain(stale).collect()
+}
+
+/// A test file belongs to the program of its level, whose `main.rs` names it: else nothing compiles it.
+fn test_module(source: &Source, sources: &[Source]) -> Vec<String> {
+    let Some((folder, name)) = source.path.rsplit_once('/') else { return vec![] };
+    if folder == "tests" && !TEST_PROGRAMS.contains(&source.path.as_str()) {
+        return vec![
+            source.violation(1, "is a module of a program such as tests/process/main.rs, not one more program"),
+        ];
+    }
+    let main = sources.iter().find(|main| main.path == format!("{folder}/main.rs"));
+    let named = |main: &Source| main.code.contains(&format!("mod {};", name.trim_end_matches(".rs")));
+    if name == "main.rs" || main.is_none_or(named) {
+        return vec![];
+    }
+    vec![source.violation(1, &format!("is a module of {folder}/main.rs"))]
 }
 
 fn async_crates(lock: &str) -> Vec<String> {
@@ -412,6 +433,25 @@ fn the_map_must_name_every_file_and_only_files() {
     sources.push(Source::new("src/model/one/tests.rs", ""));
     let found = map_names_all(&sources[0], &sources);
     assert_eq!(found, ["src/model/new.rs:1: is named in the map of the crate docs in src/lib.rs"]);
+}
+
+#[test]
+fn a_test_file_must_belong_to_the_program_of_its_level() {
+    let files = [
+        ("tests/tidy.rs", ""),
+        ("tests/more.rs", ""),
+        ("tests/process/main.rs", "mod one;\n// mod two;\n"),
+        ("tests/process/one.rs", ""),
+        ("tests/process/two.rs", ""),
+        ("tests/support/mod.rs", ""),
+    ];
+    let sources = files.map(|(path, text)| Source::new(path, text));
+    let found: Vec<String> = sources.iter().flat_map(|source| test_module(source, &sources)).collect();
+    let lines = [
+        "tests/more.rs:1: is a module of a program such as tests/process/main.rs, not one more program",
+        "tests/process/two.rs:1: is a module of tests/process/main.rs",
+    ];
+    assert_eq!(found, lines);
 }
 
 #[test]

@@ -4,8 +4,12 @@
 
 use super::manual_clock::ManualClock;
 use crate::agent::lifecycle::probe_table::{ProbeIo, ProbeTable};
-use crate::agent::lifecycle::{Outcome, ProbeOrder, Probes, Purpose};
+use crate::agent::lifecycle::{Outcome, ProbeOrder, ProbeReport, Probes, Purpose};
 use crate::clock::Clock;
+use crate::model::lifecycle::{Check, Pace};
+use crate::model::names::InstanceName;
+use crate::runtime::ProbeTarget;
+use crossbeam_channel::Sender;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
@@ -123,5 +127,22 @@ impl ProbeAnswers {
     pub fn take_over(&self, other: &Self) {
         let set = other.set.lock().unwrap().clone();
         *self.set.lock().unwrap() = set;
+    }
+}
+
+/// An order to check the workload `w`, where one result decides; nothing says which process its container has.
+pub fn probe_order(purpose: Purpose, check: Check, pace: Pace, reports: Sender<ProbeReport>) -> ProbeOrder {
+    ProbeOrder {
+        key: 1,
+        instance: InstanceName::with_id("w", "id", "A"),
+        purpose,
+        check,
+        pace,
+        successes: 1,
+        failures: Some(1),
+        target: ProbeTarget::default(),
+        notify: None,
+        unarmed: false,
+        reports,
     }
 }

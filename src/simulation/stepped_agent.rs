@@ -19,13 +19,15 @@ use crate::limits::{CONTROL_MESSAGE_MAX, SCHEDULER_INBOX, WATCH_INBOX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, FromServer, ToServer, WorkloadPlan};
 use crate::model::names::InstanceName;
+use crate::model::workload::Workload;
 use crate::runtime::{ContainerId, RuntimeConnector};
 use crossbeam_channel::{Receiver, Sender, bounded};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// Keeps control loops and steps them.
 #[derive(Default)]
@@ -296,4 +298,118 @@ impl SteppedAgent {
         });
         states.flatten().collect()
     }
+}
+
+/// An agent on a node of its own and one engine, with what its tests do again and again.
+pub struct AgentRig {
+    /// Driven by the test.
+    pub agent: SteppedAgent,
+    /// Its engine, podman.
+    pub engine: FakeEngine,
+    /// Its time.
+    pub clock: ManualClock,
+    /// Its run folder.
+    pub folder: TempDir,
+    /// Paths of the node.
+    pub paths: Arc<Mutex<BTreeSet<String>>>,
+    /// How reports name an instance.
+    pub label: fn(&InstanceName) -> String,
+}
+
+impl Default for AgentRig {
+    fn default() -> Self {
+        Self::with(|_| {})
+    }
+}
+
+impl AgentRig {
+    /// An agent that was greeted by the server, which wants nothing yet. What it called for that is forgotten.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// As [`Self::new`], with other options.
+    pub fn with(change: impl FnOnce(&mut AgentOptions)) -> Self {
+        let mut rig = Self::silent_with(FakeEngine::new(), change);
+        rig.agent.hello(&[]);
+        rig.engine.take_calls();
+        rig
+    }
+
+    /// An agent that has not heard of the server yet, on an engine that may have containers.
+    pub fn silent(engine: FakeEngine) -> Self {
+        Self::silent_with(engine, |_| {})
+    }
+
+    /// As [`Self::silent`], with other options.
+    pub fn silent_with(engine: FakeEngine, change: impl FnOnce(&mut AgentOptions)) -> Self {
+        let (folder, clock) = (tempfile::tempdir().expect("a folder"), ManualClock::new());
+        let paths = Arc::default();
+        let mut options = node_options(folder.path(), &paths);
+        change(&mut options);
+        let agent = SteppedAgent::start(options, &engine, &clock);
+        Self { agent, engine, clock, folder, paths, label: |instance| instance.workload.to_string() }
+    }
+
+    /// Reports name an instance as `web:a`, when its configuration is `a`, `b` or `c`.
+    pub fn telling_configs(self) -> Self {
+        let label = |instance: &InstanceName| {
+            let (name, agent) = (&instance.workload, &instance.agent);
+            let config = ["a", "b", "c"].into_iter().find(|config| *instance == InstanceName::new(name, config, agent));
+            format!("{name}:{}", config.unwrap_or("?"))
+        };
+        Self { label, ..self }
+    }
+
+    /// The agent is killed and comes again, and the server wants the same.
+    pub fn restart_agent(&mut self, wanted: &[AddedWorkload]) {
+        let answers = self.agent.answers.clone();
+        let options = node_options(self.folder.path(), &self.paths);
+        self.agent = SteppedAgent::start(options, &self.engine, &self.clock);
+        self.agent.answers.take_over(&answers);
+        self.agent.hello(wanted);
+    }
+
+    /// The server wants these as well.
+    pub fn add(&mut self, added: &[AddedWorkload]) {
+        self.agent.update(WorkloadPlan { added: added.to_vec(), deleted: vec![] });
+    }
+
+    /// The container of a workload that has one.
+    pub fn container_of(&self, name: &str) -> ContainerId {
+        let mut containers = self.engine.containers().into_iter();
+        containers.find(|(_, container)| &*container.instance.workload == name).expect("it has a container").0
+    }
+
+    /// Its container ends with this code.
+    pub fn ends(&mut self, name: &str, code: i64) {
+        self.engine.set_state(&self.container_of(name), ExecutionState::exited(code));
+        self.agent.run();
+    }
+
+    /// The states that were sent since the last call.
+    pub fn sent(&self) -> Vec<String> {
+        self.agent.sent().iter().map(|report| format!("{} {}", (self.label)(&report.instance), report.state)).collect()
+    }
+}
+
+/// The options of an agent on a node with these paths, in the zone `a`. What is below `/mnt` answers only when that is there.
+fn node_options(folder: &Path, paths: &Arc<Mutex<BTreeSet<String>>>) -> AgentOptions {
+    let paths = paths.clone();
+    let facts = NodeFacts {
+        tags: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
+        look: Box::new(move |wanted| {
+            let paths = paths.lock().expect("nobody panics with it");
+            let answering = wanted.iter().filter(|path| !path.starts_with("/mnt") || paths.contains("/mnt"));
+            answering.map(|path| ((*path).to_owned(), paths.contains(*path))).collect()
+        }),
+    };
+    AgentOptions { facts, ..AgentOptions::new(folder) }
+}
+
+/// A workload of `agent_A` with the runtime podman that is to run.
+pub fn wanted_with(name: &str, config: &str, change: impl FnOnce(&mut Workload)) -> AddedWorkload {
+    let mut workload = Workload::new("agent_A", "podman", config);
+    change(&mut workload);
+    AddedWorkload { instance: workload.instance_name(name), workload: Arc::new(workload) }
 }

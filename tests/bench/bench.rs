@@ -5,7 +5,7 @@
 //! grow with the number of workloads. `tls`: what protecting the connection costs. `load`: how costs grow. `report`: all
 //! rows that were measured as one table and one drawing.
 //!
-//! Thread: `main`, one more for each simulated agent and for the subscriber. Run by tests/scripts/bench.sh.
+//! Thread: `main`, one more for each simulated agent and for the subscriber. Run by scripts/bench.sh.
 
 #![allow(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)] // A program of its own for people.
 

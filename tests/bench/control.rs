@@ -5,6 +5,7 @@
 
 #![allow(clippy::disallowed_methods, clippy::print_stdout)] // It starts processes, takes times and prints them.
 
+#[allow(dead_code, unused_imports)] // The process tests use all of it, these a part.
 #[path = "../support/mod.rs"]
 mod support;
 

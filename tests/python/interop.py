@@ -1,7 +1,7 @@
 """A client in another language: what an agent and a commander written with grpcio see of ank-server.
 
-Usage: interop.py <scenario> <host:port>. Each function below is a scenario; python_client.rs starts the server with
-startup.yaml and runs one scenario per test. Exit code 0 means that every assertion held.
+Usage: interop.py <scenario> <host:port>. Each function below is a scenario; tests/process/python_client.rs starts the
+server with startup.yaml and runs one scenario per test. Exit code 0 means that every assertion held.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """A workload that talks to the cluster with the Python SDK: every call that the SDK offers, once and with its effect.
 
-Runs inside a container; tests/system_control.rs starts it. Usage: sdk_workload.py all | denied. Exit code 0 means
+Runs inside a container; tests/system/control.rs starts it. Usage: sdk_workload.py all | denied. Exit code 0 means
 that every assertion held; what failed is in the log of the container.
 """
 

@@ -14,7 +14,6 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::engine::FakeEngine;
-use super::podman::Podman;
 use super::process::{Process, clean_command, exit_code, is_alive};
 use super::proxy::Proxy;
 use super::table::{self, Row};
@@ -105,23 +104,8 @@ impl Cluster {
         (cluster, proxy)
     }
 
-    /// As `prepare`, with agents that use `podman`, which has to outlive the cluster: nothing is created after it then.
-    pub fn prepare_on(podman: &Podman) -> Self {
-        let mut cluster = Self::prepare();
-        cluster.agent_env = podman.environment();
-        cluster.agent_env.push(("PATH".to_owned(), std::env::var("PATH").expect("PATH is set")));
-        cluster
-    }
-
-    /// As `start`, with agents that use `podman` and have these lines in their config file.
-    pub fn start_on(podman: &Podman, agents: &[&str], config: &str) -> Self {
-        let mut cluster = Self::prepare_on(podman);
-        cluster.set_agent_config(config);
-        cluster.start_all(agents);
-        cluster
-    }
-
-    fn start_all(&mut self, agents: &[&str]) {
+    /// As `start`, of a cluster that was only prepared.
+    pub fn start_all(&mut self, agents: &[&str]) {
         self.start_server(&[]);
         for name in agents {
             self.start_agent(name);

@@ -58,12 +58,6 @@ impl ControlClient {
         client
     }
 
-    /// Opens `input` anew, as after the agent has closed it.
-    pub fn reopen_input(&mut self, folder: &Path) {
-        self.input = open(&folder.join("input"), false).expect("the FIFO 'input' is there");
-        self.unread.clear();
-    }
-
     pub fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         let mut rest = bytes;
         poll(LIMIT, || match self.output.write(rest) {

@@ -6,15 +6,12 @@
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 
-use ankaios_lite::limits::{CONNECT_MAX, MESSAGE_MAX};
-use ankaios_lite::model::messages::{FromServer, LogsRequest, Request, RequestContent, ResponseContent, ToServer};
+use ankaios_lite::model::messages::{FromServer, LogsRequest, RequestContent, ResponseContent};
 use ankaios_lite::model::names::InstanceName;
-use ankaios_lite::model::version::VERSION;
-use ankaios_lite::wire::address::{Security, ServerUrl};
-use ankaios_lite::wire::client::{ClientOptions, ClientReceiver, ClientSender, Hangup, Service, connect};
+use ankaios_lite::wire::client::{ClientReceiver, ClientSender, Hangup, Service};
 
-use super::LIMIT;
 use super::cluster::Cluster;
+use super::{LIMIT, connection};
 
 pub struct LogClient {
     sender: ClientSender,
@@ -31,20 +28,12 @@ pub fn everything(instance: &InstanceName) -> LogsRequest {
 
 impl LogClient {
     pub fn new(cluster: &Cluster) -> Self {
-        let options = ClientOptions {
-            url: ServerUrl::parse(&cluster.url()).expect("a URL"),
-            security: Security::Insecure,
-            service: Service::Command,
-            connect_limit: CONNECT_MAX,
-            message_max: MESSAGE_MAX,
-        };
-        let hello = ToServer::CommanderHello { version: VERSION.to_owned() };
-        let (sender, receiver, hangup) = connect(&options, hello).expect("the server accepts connections");
+        let (sender, receiver, hangup) = connection::commander(&cluster.url(), Service::Command);
         Self { sender, unread: Some(receiver), responses: None, hangup, thread: None }
     }
 
     fn say(&mut self, id: &str, content: RequestContent) {
-        self.sender.send(ToServer::Request(Request { id: id.to_owned(), content })).expect("the stream is open");
+        connection::request(&mut self.sender, id, content);
     }
 
     pub fn request(&mut self, id: &str, request: LogsRequest) {

@@ -3,10 +3,8 @@
 //! Thread: the test's own; a `Recorder` and a `Process` own a child process, nothing else runs beside the test.
 //! Everything a test starts has its own port, folders and engine, so tests run in parallel.
 
-// Every test binary compiles this folder and uses its part of it.
-#![allow(dead_code, unused_imports)]
-
 pub mod cluster;
+pub mod connection;
 pub mod control_client;
 pub mod engine;
 pub mod listing;

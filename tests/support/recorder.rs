@@ -7,15 +7,12 @@
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use ankaios_lite::limits::{CONNECT_MAX, MESSAGE_MAX};
-use ankaios_lite::model::messages::{FromServer, ReadState, Request, RequestContent, ToServer};
+use ankaios_lite::model::messages::{FromServer, ReadState, RequestContent};
 use ankaios_lite::model::names::InstanceName;
-use ankaios_lite::model::version::VERSION;
-use ankaios_lite::wire::address::{Security, ServerUrl};
-use ankaios_lite::wire::client::{ClientOptions, ClientReceiver, ClientSender, Hangup, Service, connect};
+use ankaios_lite::wire::client::{ClientReceiver, ClientSender, Hangup, Service};
 
 use super::cluster::Cluster;
-use super::{LIMIT, poll};
+use super::{LIMIT, connection, poll};
 
 pub struct Recorder {
     changes: Arc<Mutex<Vec<Change>>>,
@@ -38,19 +35,11 @@ pub struct Change {
 impl Recorder {
     /// Starts recording; from the return on nothing is missed.
     pub fn start(cluster: &Cluster) -> Self {
-        let options = ClientOptions {
-            url: ServerUrl::parse(&cluster.url()).expect("a URL"),
-            security: Security::Insecure,
-            service: Service::Cli,
-            connect_limit: CONNECT_MAX,
-            message_max: MESSAGE_MAX,
-        };
-        let hello = ToServer::CommanderHello { version: VERSION.to_owned() };
-        let (mut sender, mut receiver, hangup) = connect(&options, hello).expect("the server accepts connections");
+        let (mut sender, mut receiver, hangup) = connection::commander(&cluster.url(), Service::Cli);
         // The answer to any request shows that the server knows this connection.
         let masks = vec!["desiredState.apiVersion".to_owned()];
         let content = RequestContent::CompleteState(ReadState { masks, subscribe: false });
-        sender.send(ToServer::Request(Request { id: "recorder".to_owned(), content })).expect("the stream is open");
+        connection::request(&mut sender, "recorder", content);
         while !matches!(receiver.receive().expect("the stream is open"), FromServer::Response(_)) {}
 
         let changes = Arc::new(Mutex::new(Vec::new()));

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs as root in the booted system (tests/scripts/systemd-test.sh): installs the packages, lets systemd supervise server
+# Runs as root in the booted system (scripts/systemd-test.sh): installs the packages, lets systemd supervise server
 # and agent, breaks both, removes the packages, and does the like with install.sh and with the init scripts. /mnt has the
 # packages, the programs of a build for tests, and what install.sh needs of the repository.
 set -uo pipefail
@@ -172,7 +172,7 @@ check "nothing of them is left" [ -z "$(find /etc/ankaios /usr/bin/ank* /var/lib
 check "the containers are untouched" untouched
 say "--- install.sh, with systemd"
 for package in /mnt/*.deb; do dpkg-deb --extract "$package" /opt/from; done
-install_sh() { /mnt/repository/cross/install.sh --from /opt/from/usr/bin "$@"; }
+install_sh() { /mnt/repository/cross/package/install.sh --from /opt/from/usr/bin "$@"; }
 both() { # What starts with the workloads that still run.
     cat /tmp/web.yaml
     sed -n '/^  db:/,$p' /tmp/db.yaml

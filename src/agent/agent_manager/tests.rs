@@ -4,64 +4,22 @@ use super::*;
 use crate::limits::RESTART_SPACING;
 use crate::model::messages::{DeletedWorkload, Response, ResponseContent, ToServer};
 use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy, Workload};
-use crate::runtime::ContainerId;
 use crate::simulation::fake_connector::{Call, FakeEngine, Fault};
 use crate::simulation::manual_clock::ManualClock;
-use crate::simulation::stepped_agent::{AgentOptions, SteppedAgent};
+use crate::simulation::stepped_agent::{AgentOptions, AgentRig as Rig, SteppedAgent, wanted_with};
 use std::sync::Arc;
 use std::time::Duration;
 
-struct Rig {
-    agent: SteppedAgent,
-    engine: FakeEngine,
-    clock: ManualClock,
-    folder: tempfile::TempDir,
-}
-
 impl Rig {
-    fn new() -> Self {
-        Self::with(|_| {})
-    }
-
-    fn with(change: impl FnOnce(&mut AgentOptions)) -> Self {
-        let (folder, engine, clock) = (tempfile::tempdir().unwrap(), FakeEngine::new(), ManualClock::new());
-        let mut options = AgentOptions::new(folder.path());
-        change(&mut options);
-        let mut agent = SteppedAgent::start(options, &engine, &clock);
-        agent.hello(&[]);
-        engine.take_calls();
-        Self { agent, engine, clock, folder }
-    }
-
-    fn add(&mut self, added: &[AddedWorkload]) {
-        self.agent.update(WorkloadPlan { added: added.to_vec(), deleted: vec![] });
-    }
-
     fn foreign(&mut self, name: &str, phase: Phase) {
         let instance = InstanceName::with_id(name, "id", "agent_B");
         let state = WorkloadState::new(instance, ExecutionState::plain(phase));
         self.agent.receive(FromServer::WorkloadStates(vec![state]));
     }
-
-    fn container_of(&self, name: &str) -> ContainerId {
-        let containers = self.engine.containers();
-        containers.into_iter().find(|(_, container)| &*container.instance.workload == name).unwrap().0
-    }
-
-    fn ends(&mut self, name: &str, code: i64) {
-        self.engine.set_state(&self.container_of(name), ExecutionState::exited(code));
-        self.agent.run();
-    }
-
-    fn sent(&self) -> Vec<String> {
-        self.agent.sent().iter().map(|report| format!("{} {}", report.instance.workload, report.state)).collect()
-    }
 }
 
 fn workload(name: &str, change: impl FnOnce(&mut Workload)) -> AddedWorkload {
-    let mut workload = Workload::new("agent_A", "podman", "a");
-    change(&mut workload);
-    AddedWorkload { instance: workload.instance_name(name), workload: Arc::new(workload) }
+    wanted_with(name, "a", change)
 }
 
 fn needing(name: &str, other: &str, condition: AddCondition) -> AddedWorkload {
@@ -318,14 +276,13 @@ fn what_a_plan_deletes_before_the_engine_says_what_it_has_is_not_started_in_plac
 
 /// An agent whose engine does not say what it has before `says_what_it_has`, with `running` and a hello of `said`.
 fn silent(running: &[&AddedWorkload], said: &[AddedWorkload]) -> Rig {
-    let (folder, engine, clock) = (tempfile::tempdir().unwrap(), FakeEngine::new(), ManualClock::new());
+    let mut rig = Rig::silent(FakeEngine::new());
     for added in running {
-        engine.add(&added.instance, ExecutionState::plain(Phase::Running));
+        rig.engine.add(&added.instance, ExecutionState::plain(Phase::Running));
     }
-    engine.set_silent(true);
-    let mut agent = SteppedAgent::start(AgentOptions::new(folder.path()), &engine, &clock);
-    agent.hello(said);
-    Rig { agent, engine, clock, folder }
+    rig.engine.set_silent(true);
+    rig.agent.hello(said);
+    rig
 }
 
 fn deleted(added: &AddedWorkload, waits_for: &[&str]) -> DeletedWorkload {
@@ -434,15 +391,10 @@ fn loads(rig: &Rig) -> Vec<u32> {
 
 #[test]
 fn the_load_is_reported_with_each_hello_and_every_two_seconds_after_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let spent = |busy: u32, idle: u32| {
-        std::fs::write(folder.path().join("stat"), format!("cpu  {busy} 0 0 {idle} 0 0 0 0 0 0\n")).unwrap();
-    };
-    std::fs::write(folder.path().join("meminfo"), "MemFree: 1 kB\n").unwrap();
-    spent(10, 90);
-    let (engine, clock) = (FakeEngine::new(), ManualClock::new());
-    let agent = SteppedAgent::start(AgentOptions::new(folder.path()), &engine, &clock);
-    let mut rig = Rig { agent, engine, clock, folder };
+    let mut rig = Rig::silent_with(FakeEngine::new(), |options| {
+        std::fs::write(options.folder.join("meminfo"), "MemFree: 1 kB\n").unwrap();
+        std::fs::write(options.folder.join("stat"), "cpu  10 0 0 90 0 0 0 0 0 0\n").unwrap();
+    });
     rig.agent.pass(Duration::from_millis(2500));
     assert_eq!(loads(&rig), [] as [u32; 0], "nobody has said hello");
     rig.agent.hello(&[]);

@@ -10,64 +10,30 @@ use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, ToServe
 use crate::model::names::InstanceName;
 use crate::model::workload::{AddCondition, DeleteCondition, File, FileContent, RestartPolicy, Workload};
 use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
-use crate::simulation::manual_clock::ManualClock;
-use crate::simulation::stepped_agent::{AgentOptions, SteppedAgent};
+use crate::simulation::stepped_agent::{AgentOptions, AgentRig as Rig, wanted_with};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// An agent that has not heard of the server yet.
-struct Rig {
-    agent: SteppedAgent,
-    engine: FakeEngine,
-    clock: ManualClock,
-    folder: tempfile::TempDir,
-}
-
 impl Rig {
-    fn new(engine: FakeEngine) -> Self {
-        Self::with(engine, |_| {})
-    }
-
-    fn with(engine: FakeEngine, change: impl FnOnce(&mut AgentOptions)) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let clock = ManualClock::new();
-        let mut options = AgentOptions::new(folder.path());
-        change(&mut options);
-        let agent = SteppedAgent::start(options, &engine, &clock);
-        Self { agent, engine, clock, folder }
-    }
-
-    /// The states sent since the last call, with name and configuration of the instance.
-    fn sent(&self) -> Vec<String> {
-        self.agent.sent().iter().map(|report| format!("{} {}", label(&report.instance), report.state)).collect()
-    }
-
-    fn calls(&self) -> Vec<String> {
-        self.engine.take_calls()
-    }
-
     /// What was sent and called until now is of no interest.
     fn forget(&self) {
         self.sent();
-        self.calls();
+        self.engine.take_calls();
     }
 }
 
-fn label(instance: &InstanceName) -> String {
-    let config =
-        ["a", "b", "c"].into_iter().find(|c| *instance == InstanceName::new(&instance.workload, c, &instance.agent));
-    format!("{}:{}", instance.workload, config.unwrap_or("?"))
+/// An agent that has not heard of the server yet.
+fn silent(engine: FakeEngine) -> Rig {
+    silent_with(engine, |_| {})
+}
+
+fn silent_with(engine: FakeEngine, change: impl FnOnce(&mut AgentOptions)) -> Rig {
+    Rig::silent_with(engine, change).telling_configs()
 }
 
 fn wanted(name: &str, config: &str) -> AddedWorkload {
     wanted_with(name, config, |_| {})
-}
-
-fn wanted_with(name: &str, config: &str, change: impl FnOnce(&mut Workload)) -> AddedWorkload {
-    let mut workload = Workload::new("agent_A", "podman", config);
-    change(&mut workload);
-    AddedWorkload { instance: workload.instance_name(name), workload: Arc::new(workload) }
 }
 
 fn instance(name: &str, config: &str) -> InstanceName {
@@ -84,9 +50,9 @@ fn plain(phase: Phase) -> ExecutionState {
 // [utest->swdd~agent-existing-workloads-starts-new-if-not-found~1]
 #[test]
 fn a_wanted_workload_without_container_is_created_after_one_listing() {
-    let mut rig = Rig::new(FakeEngine::new());
+    let mut rig = silent(FakeEngine::new());
     rig.agent.hello(&[wanted("w", "a")]);
-    assert_eq!(rig.calls(), ["list", "create w"]);
+    assert_eq!(rig.engine.take_calls(), ["list", "create w"]);
     assert_eq!(rig.sent(), ["w:a Pending(Starting): 'Triggered at runtime.'", "w:a Running(Ok)"]);
 }
 
@@ -109,9 +75,9 @@ fn an_existing_container_is_resumed_reused_or_replaced() {
     ] {
         let engine = FakeEngine::new();
         engine.add(&instance("w", config), state.clone());
-        let mut rig = Rig::new(engine);
+        let mut rig = silent(engine);
         rig.agent.hello(&[wanted("w", "a")]);
-        assert_eq!(rig.calls(), calls, "{config} {state}");
+        assert_eq!(rig.engine.take_calls(), calls, "{config} {state}");
         let mut expected = states;
         expected.extend((calls == ["list"]).then(|| "w:a Running(Ok)".to_owned())); // Known before anybody looks again.
         expected.push("w:a Running(Ok)".to_owned());
@@ -125,25 +91,25 @@ fn what_cannot_be_started_again_is_replaced_when_it_succeeded() {
     let engine = FakeEngine::new();
     engine.forbid_start_again();
     engine.add(&instance("w", "a"), plain(Phase::Succeeded));
-    let mut rig = Rig::new(engine);
+    let mut rig = silent(engine);
     rig.agent.hello(&[wanted("w", "a")]);
-    assert_eq!(rig.calls(), ["list", "delete w", "create w"]);
+    assert_eq!(rig.engine.take_calls(), ["list", "delete w", "create w"]);
 }
 
 #[test]
 fn an_engine_that_is_not_installed_is_asked_once_per_hello_and_by_the_workloads_that_want_it() {
     let engine = FakeEngine::new();
     engine.inject(Call::List, [Fault::IsMissing, Fault::IsMissing]);
-    let mut rig = Rig::new(engine);
+    let mut rig = silent(engine);
     rig.agent.hello(&[]);
     rig.agent.pass(REPAIR_INTERVAL * 3);
-    assert_eq!(rig.calls(), ["list"]);
+    assert_eq!(rig.engine.take_calls(), ["list"]);
     rig.agent.hello(&[]);
-    assert_eq!(rig.calls(), ["list"]);
+    assert_eq!(rig.engine.take_calls(), ["list"]);
     // It was installed in the meantime, and an earlier agent had left something.
     rig.engine.add(&instance("w", "b"), plain(Phase::Running));
     rig.agent.update(WorkloadPlan { added: vec![wanted("w", "a")], deleted: vec![] });
-    assert_eq!(rig.calls(), ["list", "delete w", "create w"]);
+    assert_eq!(rig.engine.take_calls(), ["list", "delete w", "create w"]);
 }
 
 #[test]
@@ -161,14 +127,14 @@ fn reuse_and_replace_wait_for_the_dependencies_but_the_old_container_goes_at_onc
     ] {
         let engine = FakeEngine::new();
         engine.add(&instance("w", config), plain(Phase::Succeeded));
-        let mut rig = Rig::new(engine);
+        let mut rig = silent(engine);
         let workload = wanted_with("w", "a", needs_other);
         rig.agent.hello(std::slice::from_ref(&workload));
-        assert_eq!(rig.calls(), calls);
+        assert_eq!(rig.engine.take_calls(), calls);
         assert_eq!(rig.sent(), first);
         rig.agent.update(WorkloadPlan { added: vec![wanted("other", "a")], deleted: vec![] });
         let start = if config == "a" { "start w" } else { "create w" };
-        assert_eq!(rig.calls(), ["create other", start]);
+        assert_eq!(rig.engine.take_calls(), ["create other", start]);
         assert_eq!(rig.engine.containers().len(), 2);
     }
 }
@@ -177,7 +143,7 @@ fn reuse_and_replace_wait_for_the_dependencies_but_the_old_container_goes_at_onc
 fn a_finished_container_that_waits_for_reuse_is_removed_with_its_workload() {
     let engine = FakeEngine::new();
     engine.add(&instance("w", "a"), plain(Phase::Succeeded));
-    let mut rig = Rig::new(engine);
+    let mut rig = silent(engine);
     rig.agent.hello(&[wanted_with("w", "a", |w| {
         w.dependencies.insert("other".to_owned(), AddCondition::Running);
     })]);
@@ -195,7 +161,7 @@ fn containers_that_nobody_wants_are_deleted() {
     let engine = FakeEngine::new();
     engine.add(&instance("w", "a"), plain(Phase::Running));
     engine.add(&instance("other", "a"), plain(Phase::Succeeded));
-    let mut rig = Rig::new(engine);
+    let mut rig = silent(engine);
     let old_folder = rig.folder.path().join(instance("w", "a").folder());
     std::fs::create_dir_all(old_folder.join("files")).unwrap();
     rig.agent.hello(&[]);
@@ -213,7 +179,7 @@ fn a_failed_delete_of_an_unneeded_container_is_retried() {
     let engine = FakeEngine::new();
     engine.add(&instance("w", "a"), plain(Phase::Running));
     engine.inject(Call::Delete, [Fault::Fails, Fault::Fails]);
-    let mut rig = Rig::new(engine);
+    let mut rig = silent(engine);
     rig.agent.hello(&[]);
     assert_eq!(rig.sent().last().unwrap(), &format!("w:a Stopping(DeleteFailed): '{FAILURE}'"));
     rig.agent.pass(Duration::from_secs(10));
@@ -227,10 +193,10 @@ fn of_several_containers_of_one_workload_the_best_stays() {
     engine.add(&instance("w", "b"), plain(Phase::Running));
     let best = engine.add(&instance("w", "a"), plain(Phase::Running));
     engine.add(&instance("w", "a"), plain(Phase::Succeeded));
-    let mut rig = Rig::new(engine);
+    let mut rig = silent(engine);
     rig.agent.hello(&[wanted("w", "a")]);
     assert_eq!(rig.engine.only().0, best);
-    assert!(!rig.calls().contains(&"create w".to_owned()));
+    assert!(!rig.engine.take_calls().contains(&"create w".to_owned()));
     assert_eq!(rig.agent.manager.threads().count(), 1);
 }
 
@@ -239,7 +205,7 @@ fn removing_a_second_container_of_an_instance_says_nothing_of_the_one_that_stays
     let engine = FakeEngine::new();
     let best = engine.add(&instance("w", "a"), plain(Phase::Running));
     engine.add(&instance("w", "a"), plain(Phase::Succeeded));
-    let mut rig = Rig::new(engine);
+    let mut rig = silent(engine);
     let files = rig.folder.path().join(instance("w", "a").folder()).join("files");
     std::fs::create_dir_all(&files).unwrap();
     rig.agent.hello(&[wanted("w", "a")]);
@@ -255,7 +221,7 @@ fn the_old_container_of_a_workload_that_moved_to_another_runtime_goes_before_the
     for state in [Phase::Running, Phase::Succeeded] {
         let engine = FakeEngine::new();
         engine.add(&instance("w", "a"), plain(state));
-        let mut rig = Rig::new(engine);
+        let mut rig = silent(engine);
         rig.agent.hello(&[wanted_with("w", "a", |w| w.runtime = "podman-kube".into())]);
         assert!(rig.engine.containers().is_empty());
         let expected = [
@@ -285,9 +251,9 @@ fn finished_workloads_run_again_after_an_agent_restart_unless_the_settings_say_o
         if let Some(at) = ended_at {
             engine.set_ended_at(&id, at);
         }
-        let mut rig = Rig::with(engine, |options| options.rerun = rerun);
+        let mut rig = silent_with(engine, |options| options.rerun = rerun);
         rig.agent.hello(&[wanted("w", "a")]);
-        assert_eq!(rig.calls().len() > 1, rerun_expected, "{rerun:?} {ended_at:?} {state}");
+        assert_eq!(rig.engine.take_calls().len() > 1, rerun_expected, "{rerun:?} {ended_at:?} {state}");
         if !rerun_expected {
             let mut sent = rig.sent();
             sent.dedup();
@@ -300,9 +266,9 @@ fn finished_workloads_run_again_after_an_agent_restart_unless_the_settings_say_o
 fn a_container_with_a_name_that_leads_out_of_the_folder_is_left_alone() {
     let engine = FakeEngine::new();
     engine.add(&InstanceName::with_id("..", "../etc", "agent_A"), plain(Phase::Running));
-    let mut rig = Rig::new(engine);
+    let mut rig = silent(engine);
     rig.agent.hello(&[]);
-    assert_eq!(rig.calls(), ["list"]);
+    assert_eq!(rig.engine.take_calls(), ["list"]);
     assert_eq!(rig.engine.containers().len(), 1);
 }
 
@@ -315,16 +281,16 @@ fn when_the_engine_cannot_list_workloads_are_created_and_leftovers_removed_later
     engine.add(&instance("w", "b"), plain(Phase::Running));
     engine.add(&instance("gone", "a"), plain(Phase::Running));
     engine.inject(Call::List, [Fault::Fails, Fault::Fails]);
-    let mut rig = Rig::new(engine);
+    let mut rig = silent(engine);
     rig.agent.hello(&[wanted("w", "a")]);
-    assert_eq!(rig.calls(), ["list", "list"], "nothing is created before it is known what exists");
+    assert_eq!(rig.engine.take_calls(), ["list", "list"], "nothing is created before it is known what exists");
     rig.agent.pass(BACKOFF_FIRST);
-    assert_eq!(rig.calls(), ["list", "delete w", "delete w", "create w"]);
+    assert_eq!(rig.engine.take_calls(), ["list", "delete w", "delete w", "create w"]);
     rig.agent.pass(REPAIR_INTERVAL * 3);
     let containers = rig.engine.containers();
     let instances: Vec<&InstanceName> = containers.values().map(|container| &container.instance).collect();
     assert_eq!(instances, [&instance("w", "a")]);
-    assert_eq!(rig.calls().iter().filter(|call| *call == "list").count(), 1, "no listing after a good one");
+    assert_eq!(rig.engine.take_calls().iter().filter(|call| *call == "list").count(), 1, "no listing after a good one");
     assert_eq!(rig.agent.manager.threads().count(), 1);
 }
 
@@ -333,7 +299,7 @@ fn nobody_says_that_a_report_is_complete_while_an_engine_does_not_say_what_exist
     let engine = FakeEngine::new();
     engine.add(&instance("gone", "a"), plain(Phase::Running));
     engine.inject(Call::List, [Fault::Fails]);
-    let mut rig = Rig::new(engine);
+    let mut rig = silent(engine);
     let ends = |rig: &Rig| {
         let messages = std::iter::from_fn(|| rig.agent.uplink.next(rig.clock.now()));
         messages.filter(|message| *message == ToServer::StatesComplete).count()
@@ -354,13 +320,13 @@ fn a_reconnect_after_a_failed_listing_lists_again_and_leaves_our_own_alone() {
     let engine = FakeEngine::new();
     engine.add(&instance("gone", "a"), plain(Phase::Running));
     engine.inject(Call::List, [Fault::Fails]);
-    let mut rig = Rig::new(engine);
+    let mut rig = silent(engine);
     rig.agent.hello(&[wanted("w", "a")]);
     rig.forget();
     rig.agent.manager.on_event(SchedulerEvent::ServerGone);
     rig.clock.advance(REPAIR_INTERVAL);
     rig.agent.hello(&[wanted("w", "a")]);
-    assert_eq!(rig.calls(), ["list", "delete gone"]);
+    assert_eq!(rig.engine.take_calls(), ["list", "delete gone"]);
     assert_eq!(rig.engine.only().1.instance, instance("w", "a"));
 }
 
@@ -375,7 +341,7 @@ fn a_container_of_an_old_instance_found_late_goes_before_the_waiting_create() {
     let engine = FakeEngine::new();
     engine.add(&instance("w", "b"), plain(Phase::Running));
     engine.inject(Call::List, [Fault::Fails]);
-    let mut rig = Rig::new(engine);
+    let mut rig = silent(engine);
     rig.agent.hello(&[needs_other("w")]);
     rig.agent.pass(REPAIR_INTERVAL * 2);
     assert!(rig.engine.containers().is_empty());
@@ -392,7 +358,7 @@ fn a_running_container_found_late_was_removed_although_nothing_had_changed() {
     let best = engine.add(&instance("w", "a"), plain(Phase::Running));
     engine.add(&instance("w", "a"), plain(Phase::Succeeded));
     engine.inject(Call::List, [Fault::Fails]);
-    let mut rig = Rig::new(engine);
+    let mut rig = silent(engine);
     rig.agent.hello(&[needs_other("w")]);
     assert_eq!(rig.sent(), ["w:a Pending(WaitingToStart)"]);
     rig.agent.pass(REPAIR_INTERVAL * 2);
@@ -403,7 +369,7 @@ fn a_running_container_found_late_was_removed_although_nothing_had_changed() {
     assert_eq!(sent, ["w:a Running(Ok)"]);
     rig.forget();
     rig.agent.update(WorkloadPlan { added: vec![wanted("other", "a")], deleted: vec![] });
-    assert_eq!(rig.calls(), ["create other"]);
+    assert_eq!(rig.engine.take_calls(), ["create other"]);
     assert!(of_wanted(rig.sent()).is_empty());
     assert_eq!(rig.agent.manager.threads().count(), 2);
 }
@@ -413,13 +379,13 @@ fn a_finished_container_found_late_waits_to_be_started_again() {
     let engine = FakeEngine::new();
     engine.add(&instance("w", "a"), plain(Phase::Succeeded));
     engine.inject(Call::List, [Fault::Fails]);
-    let mut rig = Rig::new(engine);
+    let mut rig = silent(engine);
     rig.agent.hello(&[needs_other("w")]);
     rig.agent.pass(REPAIR_INTERVAL * 2);
-    assert_eq!(rig.calls(), ["list", "list"]);
+    assert_eq!(rig.engine.take_calls(), ["list", "list"]);
     assert_eq!(rig.sent().last().unwrap(), "w:a Pending(WaitingToStart)");
     rig.agent.update(WorkloadPlan { added: vec![wanted("other", "a")], deleted: vec![] });
-    assert_eq!(rig.calls(), ["create other", "start w"]);
+    assert_eq!(rig.engine.take_calls(), ["create other", "start w"]);
 }
 
 // ------------------------------------------------ containers that are too many
@@ -436,7 +402,7 @@ fn the_end_of_an_old_container_was_taken_for_that_of_its_instance_which_had_come
     engine.add(&instance("w", "a"), plain(Phase::Running));
     engine.add(&instance("w", "b"), plain(Phase::Running));
     engine.inject(Call::Delete, [Fault::Fails]);
-    let mut rig = Rig::new(engine);
+    let mut rig = silent(engine);
     rig.agent.hello(&[wanted("w", "b")]);
     assert!(rig.sent().contains(&format!("w:a Stopping(DeleteFailed): '{FAILURE}'")));
     let deleted = vec![DeletedWorkload { instance: instance("w", "b"), dependencies: BTreeMap::new() }];
@@ -455,7 +421,7 @@ fn the_folder_of_an_old_container_goes_with_it() {
     let engine = FakeEngine::new();
     engine.add(&instance("w", "a"), plain(Phase::Running));
     engine.add(&instance("w", "b"), plain(Phase::Running));
-    let mut rig = Rig::new(engine);
+    let mut rig = silent(engine);
     let folder = |config| rig.folder.path().join(instance("w", config).folder()).join("files");
     let (old, kept) = (folder("a"), folder("b"));
     [&old, &kept].into_iter().for_each(|folder| std::fs::create_dir_all(folder).unwrap());
@@ -470,7 +436,7 @@ fn the_folder_of_an_old_container_goes_with_it() {
 fn with_kube(engine: FakeEngine) -> (Rig, FakeEngine) {
     let kube = FakeEngine::new();
     let other = kube.clone();
-    (Rig::with(engine, |options| options.others.push(("kube", other))), kube)
+    (silent_with(engine, |options| options.others.push(("kube", other))), kube)
 }
 
 fn on_kube(name: &str, config: &str) -> AddedWorkload {
@@ -559,7 +525,7 @@ fn nothing_is_started_beside_a_second_old_container_of_the_workload_that_cannot_
         let is_there = |second: &FakeEngine| second.containers().values().any(|one| one.instance == instance("w", "b"));
         let case = format!("{own_state}, on kube: {second_on_kube}");
         for _ in 0..100 {
-            let started = rig.calls().iter().any(|call| call == "create w");
+            let started = rig.engine.take_calls().iter().any(|call| call == "create w");
             assert!(!(started && is_there(&second)), "{case}");
             rig.agent.pass(Duration::from_millis(20));
         }
@@ -584,7 +550,7 @@ fn nothing_is_started_beside_what_an_engine_that_was_given_up_shows_at_last() {
         kube.inject(Call::Delete, vec![Fault::Fails; 7]);
         rig.agent.hello(&[wanted_with("w", "a", |w| w.restart_policy = RestartPolicy::Always)]);
         rig.agent.pass(FIRST_LISTING_MAX);
-        assert_eq!(rig.calls(), ["list", "create w"], "{fails:?}");
+        assert_eq!(rig.engine.take_calls(), ["list", "create w"], "{fails:?}");
         kube.set_silent(false);
         rig.agent.run();
         if is_running {
@@ -593,7 +559,7 @@ fn nothing_is_started_beside_what_an_engine_that_was_given_up_shows_at_last() {
             rig.agent.run();
         }
         for _ in 0..200 {
-            let started = rig.calls().iter().any(|call| call == "create w");
+            let started = rig.engine.take_calls().iter().any(|call| call == "create w");
             assert!(!started || kube.containers().is_empty(), "{fails:?}");
             rig.agent.pass(Duration::from_millis(50));
         }
@@ -610,7 +576,7 @@ fn an_engine_that_is_not_installed_delays_no_workload_of_another_one() {
     let (mut rig, kube) = with_kube(FakeEngine::new());
     kube.inject(Call::List, vec![Fault::IsMissing; 10]);
     rig.agent.hello(&[wanted("w", "a")]);
-    assert_eq!(rig.calls(), ["list", "create w"]);
+    assert_eq!(rig.engine.take_calls(), ["list", "create w"]);
     assert_eq!(kube.take_calls(), ["list"]);
 }
 
@@ -622,11 +588,11 @@ fn a_silent_engine_delays_only_its_own_workloads() {
     let id = kube.add(&instance("there", "a"), plain(Phase::Running));
     kube.set_silent(true);
     rig.agent.hello(&[wanted("runs", "a"), wanted("new", "a"), on_kube("there", "a"), on_kube("k", "a")]);
-    assert_eq!(rig.calls(), ["list"]);
+    assert_eq!(rig.engine.take_calls(), ["list"]);
     rig.agent.pass(FIRST_LISTING_MAX);
     let sent = rig.sent();
     assert!(sent.contains(&"runs:a Running(Ok)".to_owned()) && sent.contains(&"new:a Running(Ok)".to_owned()));
-    assert_eq!(rig.calls(), ["create new"]);
+    assert_eq!(rig.engine.take_calls(), ["create new"]);
     assert!(kube.take_calls().is_empty());
     kube.set_silent(false);
     rig.agent.run();
@@ -693,7 +659,7 @@ fn plans_that_arrive_before_the_listing_wait_for_the_users_of_what_exists() {
         let engine = FakeEngine::new();
         engine.add(&instance("used", "a"), plain(Phase::Running));
         engine.add(&instance("user", "a"), plain(Phase::Running));
-        let mut rig = Rig::new(engine);
+        let mut rig = silent(engine);
         let hello = FromServer::ServerHello(vec![wanted("used", "a"), wanted("user", "a")]);
         rig.agent.manager.on_event(SchedulerEvent::Server(hello));
         let dependencies = BTreeMap::from([("user".to_owned(), DeleteCondition::NotPendingNorRunning)]);
@@ -702,7 +668,7 @@ fn plans_that_arrive_before_the_listing_wait_for_the_users_of_what_exists() {
         let plan = WorkloadPlan { added: added.clone(), deleted: deleted(instance("used", "a"), dependencies) };
         rig.agent.manager.on_event(SchedulerEvent::Server(FromServer::UpdateWorkload(plan)));
         rig.agent.run();
-        assert_eq!(rig.calls(), ["list"], "update: {update}");
+        assert_eq!(rig.engine.take_calls(), ["list"], "update: {update}");
         assert!(rig.sent().contains(&"used:a Stopping(WaitingToStop)".to_owned()), "update: {update}");
         let users = deleted(instance("user", "a"), BTreeMap::new());
         rig.agent.update(WorkloadPlan { added: vec![], deleted: users });
@@ -736,14 +702,14 @@ fn nothing_is_listed_or_created_while_calls_of_an_earlier_agent_run() {
     let calls = Calls::default();
     *calls.running.lock().unwrap() = 1;
     let engine = FakeEngine::new();
-    let mut rig = Rig::with(engine, |options| options.earlier_calls = Some(Box::new(calls.clone())));
+    let mut rig = silent_with(engine, |options| options.earlier_calls = Some(Box::new(calls.clone())));
     rig.agent.hello(&[wanted("w", "a")]);
     rig.agent.pass(Duration::from_secs(5));
-    assert!(rig.calls().is_empty());
+    assert!(rig.engine.take_calls().is_empty());
     rig.engine.add(&instance("w", "a"), plain(Phase::Running));
     *calls.running.lock().unwrap() = 0;
     rig.agent.pass(Duration::from_secs(1));
-    assert_eq!(rig.calls(), ["list"], "what the call created is adopted");
+    assert_eq!(rig.engine.take_calls(), ["list"], "what the call created is adopted");
     assert!(calls.ended.lock().unwrap().is_empty());
 }
 
@@ -751,21 +717,21 @@ fn nothing_is_listed_or_created_while_calls_of_an_earlier_agent_run() {
 fn calls_of_an_earlier_agent_that_hang_are_ended() {
     let calls = Calls::default();
     *calls.running.lock().unwrap() = 1;
-    let mut rig = Rig::with(FakeEngine::new(), |options| options.earlier_calls = Some(Box::new(calls.clone())));
+    let mut rig = silent_with(FakeEngine::new(), |options| options.earlier_calls = Some(Box::new(calls.clone())));
     rig.agent.hello(&[wanted("w", "a")]);
     rig.agent.pass(EARLIER_CALLS_MAX - Duration::from_secs(1));
     assert!(calls.ended.lock().unwrap().is_empty());
     rig.agent.pass(EARLIER_CALLS_GRACE + Duration::from_secs(2));
     let ended = calls.ended.lock().unwrap().clone();
     assert!(ended.contains(&false) && ended.last() == Some(&true), "{ended:?}");
-    assert_eq!(rig.calls(), ["list", "create w"]);
+    assert_eq!(rig.engine.take_calls(), ["list", "create w"]);
 }
 
 #[test]
 fn plans_that_arrive_before_the_listing_change_what_is_wanted() {
     let calls = Calls::default();
     *calls.running.lock().unwrap() = 1;
-    let mut rig = Rig::with(FakeEngine::new(), |options| options.earlier_calls = Some(Box::new(calls.clone())));
+    let mut rig = silent_with(FakeEngine::new(), |options| options.earlier_calls = Some(Box::new(calls.clone())));
     rig.agent.hello(&[wanted("deleted", "a"), wanted("updated", "a"), wanted("kept", "a")]);
     let deleted = |name: &str| DeletedWorkload { instance: instance(name, "a"), dependencies: BTreeMap::new() };
     rig.agent.update(WorkloadPlan {
@@ -775,7 +741,7 @@ fn plans_that_arrive_before_the_listing_change_what_is_wanted() {
     rig.agent.update(WorkloadPlan { added: vec![wanted("added", "a")], deleted: vec![] });
     *calls.running.lock().unwrap() = 0;
     rig.agent.pass(Duration::from_secs(1));
-    let mut created = rig.calls();
+    let mut created = rig.engine.take_calls();
     created.sort();
     assert_eq!(created, ["create added", "create kept", "create updated", "list"]);
     let sent = rig.sent();
@@ -797,7 +763,7 @@ fn reconnect(rig: &mut Rig, added: &[AddedWorkload]) {
 
 #[test]
 fn a_reconnect_leaves_unchanged_workloads_alone_in_whatever_state_and_reports_them_again() {
-    let mut rig = Rig::new(FakeEngine::new());
+    let mut rig = silent(FakeEngine::new());
     let all = [wanted("runs", "a"), wanted("ended", "a"), wanted("failed", "a"), wanted("broken", "a")];
     rig.engine.inject(Call::Create, [Fault::Unsupported]);
     rig.agent.hello(&all);
@@ -811,7 +777,7 @@ fn a_reconnect_leaves_unchanged_workloads_alone_in_whatever_state_and_reports_th
     rig.agent.run();
     rig.forget();
     reconnect(&mut rig, &all);
-    assert!(rig.calls().is_empty());
+    assert!(rig.engine.take_calls().is_empty());
     let mut sent = rig.sent();
     sent.sort();
     assert_eq!(
@@ -828,12 +794,12 @@ fn a_reconnect_leaves_unchanged_workloads_alone_in_whatever_state_and_reports_th
 
 #[test]
 fn a_reconnect_updates_deletes_and_creates_what_changed_meanwhile() {
-    let mut rig = Rig::new(FakeEngine::new());
+    let mut rig = silent(FakeEngine::new());
     rig.agent.hello(&[wanted("updated", "a"), wanted("deleted", "a"), wanted("policy", "a")]);
     rig.forget();
     let policy = wanted_with("policy", "a", |w| w.restart_policy = RestartPolicy::Always);
     reconnect(&mut rig, &[wanted("updated", "b"), wanted("created", "a"), policy]);
-    let mut calls = rig.calls();
+    let mut calls = rig.engine.take_calls();
     calls.sort();
     assert_eq!(
         calls,
@@ -847,7 +813,7 @@ fn a_reconnect_updates_deletes_and_creates_what_changed_meanwhile() {
 
 #[test]
 fn a_reconnect_keeps_what_waits_waiting() {
-    let mut rig = Rig::new(FakeEngine::new());
+    let mut rig = silent(FakeEngine::new());
     let waits = wanted_with("waits", "a", |w| {
         w.dependencies.insert("other".to_owned(), AddCondition::Running);
     });
@@ -858,7 +824,7 @@ fn a_reconnect_keeps_what_waits_waiting() {
     rig.agent.update(WorkloadPlan { added: vec![], deleted: vec![deleted] });
     rig.forget();
     reconnect(&mut rig, &[waits, wanted("user", "a")]);
-    assert!(rig.calls().is_empty());
+    assert!(rig.engine.take_calls().is_empty());
     let mut sent = rig.sent();
     sent.sort();
     assert_eq!(sent, ["used:a Stopping(WaitingToStop)", "user:a Running(Ok)", "waits:a Pending(WaitingToStart)"]);
@@ -869,7 +835,7 @@ fn a_reconnect_keeps_what_waits_waiting() {
 
 #[test]
 fn a_reconnect_also_tells_of_what_waits_behind_its_predecessor() {
-    let mut rig = Rig::new(FakeEngine::new());
+    let mut rig = silent(FakeEngine::new());
     let (old, new, user) = (wanted("used", "a"), wanted("used", "b"), wanted("user", "a"));
     rig.agent.hello(&[old.clone(), user.clone()]);
     let dependencies = BTreeMap::from([("user".to_owned(), DeleteCondition::NotPendingNorRunning)]);
@@ -887,7 +853,7 @@ fn a_reconnect_also_tells_of_what_waits_behind_its_predecessor() {
 
 #[test]
 fn a_delete_that_waited_is_forgotten_when_the_server_wants_the_workload_again() {
-    let mut rig = Rig::new(FakeEngine::new());
+    let mut rig = silent(FakeEngine::new());
     let used = wanted("used", "a");
     rig.agent.hello(&[used.clone(), wanted("user", "a")]);
     let condition = BTreeMap::from([("user".to_owned(), DeleteCondition::NotPendingNorRunning)]);
@@ -896,7 +862,7 @@ fn a_delete_that_waited_is_forgotten_when_the_server_wants_the_workload_again() 
     assert_eq!(rig.sent().last().unwrap(), "used:a Stopping(WaitingToStop)");
     rig.forget();
     reconnect(&mut rig, &[used, wanted("user", "a")]);
-    assert!(rig.calls().is_empty());
+    assert!(rig.engine.take_calls().is_empty());
     assert!(rig.sent().contains(&"used:a Running(Ok)".to_owned()));
 }
 
@@ -917,9 +883,9 @@ fn a_container_in_a_pod_was_adopted_and_the_genuine_one_stopped() {
             if noted {
                 engine.note(&genuine);
             }
-            let mut rig = Rig::new(engine);
+            let mut rig = silent(engine);
             rig.agent.hello(&[wanted("w", "a")]);
-            assert_eq!(rig.calls(), ["list"], "noted: {noted}, first: {forged_first}");
+            assert_eq!(rig.engine.take_calls(), ["list"], "noted: {noted}, first: {forged_first}");
             assert_eq!(rig.engine.containers().len(), 2);
             rig.agent.hello(&[]);
             assert_eq!(
@@ -936,9 +902,9 @@ fn a_container_in_a_pod_was_deleted_when_its_workload_was_not_wanted_and_hindere
     let engine = FakeEngine::new();
     let forged = ["w", "gone"].map(|name| engine.add(&instance(name, "a"), plain(Phase::Running)));
     forged.iter().for_each(|id| engine.put_into_pod(id));
-    let mut rig = Rig::new(engine);
+    let mut rig = silent(engine);
     rig.agent.hello(&[wanted("w", "a")]);
-    assert_eq!(rig.calls(), ["list", "create w"]);
+    assert_eq!(rig.engine.take_calls(), ["list", "create w"]);
     assert!(forged.iter().all(|id| rig.engine.containers().contains_key(id)));
 }
 
@@ -953,9 +919,9 @@ fn a_container_in_a_pod_goes_on_when_it_was_noted_or_its_workload_is_wanted_ther
         if noted {
             engine.note(&ours);
         }
-        let mut rig = Rig::new(engine);
+        let mut rig = silent(engine);
         rig.agent.hello(&[wanted("w", config)]);
-        assert_eq!(rig.calls(), calls, "{config} {noted}");
+        assert_eq!(rig.engine.take_calls(), calls, "{config} {noted}");
     }
 }
 
@@ -966,9 +932,9 @@ fn a_container_that_somebody_else_runs_with_our_labels_is_left_alone_beside_ours
         let forged = engine.add(&instance("w", config), plain(Phase::Running));
         let genuine = engine.add(&instance("w", "a"), plain(Phase::Running));
         engine.note(&genuine);
-        let mut rig = Rig::new(engine);
+        let mut rig = silent(engine);
         rig.agent.hello(&[wanted("w", "a")]);
-        assert_eq!(rig.calls(), ["list"], "{config}");
+        assert_eq!(rig.engine.take_calls(), ["list"], "{config}");
         assert!(rig.engine.containers().contains_key(&forged));
         rig.agent.hello(&[]);
         assert_eq!(rig.engine.containers().into_keys().collect::<Vec<_>>(), [forged], "{config}");
@@ -979,7 +945,7 @@ fn a_container_that_somebody_else_runs_with_our_labels_is_left_alone_beside_ours
 fn what_is_created_or_adopted_is_noted() {
     let engine = FakeEngine::new();
     let adopted = engine.add(&instance("old", "a"), plain(Phase::Running));
-    let mut rig = Rig::new(engine);
+    let mut rig = silent(engine);
     rig.agent.hello(&[wanted("old", "a"), wanted("new", "a")]);
     assert_eq!(rig.engine.noted(&instance("old", "a")), Some(adopted));
     assert!(rig.engine.noted(&instance("new", "a")).is_some_and(|id| rig.engine.containers().contains_key(&id)));

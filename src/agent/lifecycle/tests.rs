@@ -1,68 +1,21 @@
 //! A whole agent with checks and conditions in virtual time, and the samples of seeds/003.
 
-use super::conditions::NodeFacts;
 use super::*;
 use crate::agent::agent_manager::SchedulerEvent;
 use crate::model::execution_state::WorkloadState;
 use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, WorkloadPlan};
 use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy};
-use crate::runtime::ContainerId;
 use crate::simulation::fake_connector::{Call, FakeEngine, Fault};
-use crate::simulation::manual_clock::ManualClock;
-use crate::simulation::stepped_agent::{AgentOptions, SteppedAgent};
+use crate::simulation::stepped_agent::{AgentRig as Rig, wanted_with};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
 use std::time::Duration;
-
-struct Rig {
-    agent: SteppedAgent,
-    engine: FakeEngine,
-    clock: ManualClock,
-    folder: tempfile::TempDir,
-    /// Paths of the node.
-    paths: Arc<Mutex<BTreeSet<String>>>,
-}
 
 fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
-fn options(folder: &tempfile::TempDir, paths: &Arc<Mutex<BTreeSet<String>>>) -> AgentOptions {
-    let paths = paths.clone();
-    let facts = NodeFacts {
-        tags: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
-        look: Box::new(move |wanted| {
-            let paths = paths.lock().unwrap();
-            let answering = wanted.iter().filter(|path| !path.starts_with("/mnt") || paths.contains("/mnt"));
-            answering.map(|path| ((*path).to_owned(), paths.contains(*path))).collect()
-        }),
-    };
-    AgentOptions { facts, ..AgentOptions::new(folder.path()) }
-}
-
 impl Rig {
-    fn new() -> Self {
-        let (folder, engine, clock) = (tempfile::tempdir().unwrap(), FakeEngine::new(), ManualClock::new());
-        let paths = Arc::default();
-        let mut agent = SteppedAgent::start(options(&folder, &paths), &engine, &clock);
-        agent.hello(&[]);
-        engine.take_calls();
-        Self { agent, engine, clock, folder, paths }
-    }
-
-    /// The agent is killed and comes again, and the server wants the same.
-    fn restart_agent(&mut self, wanted: &[AddedWorkload]) {
-        let answers = self.agent.answers.clone();
-        self.agent = SteppedAgent::start(options(&self.folder, &self.paths), &self.engine, &self.clock);
-        self.agent.answers.take_over(&answers);
-        self.agent.hello(wanted);
-    }
-
-    fn add(&mut self, added: &[AddedWorkload]) {
-        self.agent.update(WorkloadPlan { added: added.to_vec(), deleted: vec![] });
-    }
-
-    fn update(&mut self, old: &AddedWorkload, new: &AddedWorkload) {
+    fn replace(&mut self, old: &AddedWorkload, new: &AddedWorkload) {
         let deleted = DeletedWorkload { instance: old.instance.clone(), dependencies: BTreeMap::new() };
         self.agent.update(WorkloadPlan { added: vec![new.clone()], deleted: vec![deleted] });
     }
@@ -98,19 +51,6 @@ impl Rig {
         self.pass(1_000);
     }
 
-    fn container_of(&self, name: &str) -> ContainerId {
-        self.engine.containers().into_iter().find(|(_, one)| &*one.instance.workload == name).unwrap().0
-    }
-
-    fn ends(&mut self, name: &str, code: i64) {
-        self.engine.set_state(&self.container_of(name), ExecutionState::exited(code));
-        self.agent.run();
-    }
-
-    fn sent(&self) -> Vec<String> {
-        self.agent.sent().iter().map(|report| format!("{} {}", report.instance.workload, report.state)).collect()
-    }
-
     /// The states since the last call, without additional info, each once.
     fn phases(&self) -> Vec<String> {
         let mut phases: Vec<String> = self
@@ -138,10 +78,10 @@ fn workload(name: &str, block: &str, needs: &[&str]) -> AddedWorkload {
 
 fn with_policy(name: &str, block: &str, needs: &[&str], policy: RestartPolicy) -> AddedWorkload {
     let lifecycle = if block.is_empty() { String::new() } else { format!("\nlifecycle: {block}") };
-    let mut workload = Workload::new("agent_A", "podman", &format!("image: {name}{lifecycle}"));
-    workload.restart_policy = policy;
-    workload.dependencies = needs.iter().map(|name| ((*name).to_owned(), AddCondition::Running)).collect();
-    AddedWorkload { instance: workload.instance_name(name), workload: Arc::new(workload) }
+    wanted_with(name, &format!("image: {name}{lifecycle}"), |workload| {
+        workload.restart_policy = policy;
+        workload.dependencies = needs.iter().map(|name| ((*name).to_owned(), AddCondition::Running)).collect();
+    })
 }
 
 const READY: &str = "{ ready: { file: /up, periodMs: 500, deadlineMs: 0 } }";
@@ -261,7 +201,7 @@ fn an_update_begins_anew_after_the_restarts_were_used_up() {
     assert_eq!(rig.phases().last().unwrap(), "db Failed(ExecFailed)");
     rig.calls();
     let new = workload("db", &FAILS.replace("2000", "3000"), &[]);
-    rig.update(&old, &new);
+    rig.replace(&old, &new);
     assert_eq!(rig.calls(), ["create db"]);
     rig.pass(60_000);
     assert_eq!(rig.calls().iter().filter(|call| *call == "create db").count(), 2, "with the count at its beginning");
@@ -567,14 +507,14 @@ fn an_update_or_a_delete_ends_the_checks_of_what_was_there() {
     let (old, new) = (workload("db", READY, &[]), workload("db", &READY.replace("500", "600"), &[]));
     rig.add(std::slice::from_ref(&old));
     rig.pass(100);
-    rig.update(&old, &new);
+    rig.replace(&old, &new);
     assert_eq!(rig.agent.probes.orders(), ["ready of db"]);
     rig.sent();
     rig.ready("db");
     let ready: Vec<String> = rig.agent.sent().iter().map(|report| report.instance.id.to_string()).collect();
     assert_eq!(ready, [new.instance.id.to_string()]);
     let other = workload("db", READY, &[]);
-    rig.update(&new, &other);
+    rig.replace(&new, &other);
     rig.delete(&[other]);
     rig.pass(1_000);
     assert_eq!(rig.agent.probes.orders(), [] as [&str; 0]);
@@ -613,7 +553,7 @@ fn an_update_starts_the_new_instance_when_the_old_one_is_gone() {
     rig.add(std::slice::from_ref(&old));
     rig.pass(100);
     rig.calls();
-    rig.update(&old, &new);
+    rig.replace(&old, &new);
     rig.pass(2_000);
     assert_eq!(rig.calls(), ["delete db"]);
     rig.agent.answers.holds("db", Purpose::Gone, false);
@@ -687,7 +627,7 @@ fn an_update_and_a_restart_of_the_agent_look_at_the_activation_again() {
     rig.pass(60_000);
     assert_eq!(rig.calls(), [] as [&str; 0], "it is looked at once");
     let new = device("b");
-    rig.update(&old, &new);
+    rig.replace(&old, &new);
     assert_eq!(rig.calls(), ["create db"]);
     rig.path("/dev/x", false);
     rig.pass(60_000);
@@ -702,13 +642,9 @@ fn an_update_and_a_restart_of_the_agent_look_at_the_activation_again() {
 /// Each hello asks again for what an engine has that was not installed; what is known is not to be looked at then.
 #[test]
 fn a_new_connection_does_not_look_at_the_activation_again_nor_forget_what_waits_for_a_path() {
-    let (folder, engine, clock) = (tempfile::tempdir().unwrap(), FakeEngine::new(), ManualClock::new());
-    let paths: Arc<Mutex<BTreeSet<String>>> = Arc::default();
     let missing = FakeEngine::new();
     missing.inject(Call::List, vec![Fault::IsMissing; 10]);
-    let options = AgentOptions { others: vec![("containerd", missing)], ..options(&folder, &paths) };
-    let agent = SteppedAgent::start(options, &engine, &clock);
-    let mut rig = Rig { agent, engine, clock, folder, paths };
+    let mut rig = Rig::silent_with(FakeEngine::new(), |options| options.others = vec![("containerd", missing)]);
     let wanted = [
         workload("camera", "{ activation: { pathExists: /dev/x } }", &[]),
         workload("radar", "{ activation: { pathMissing: /dev/x } }", &[]),
@@ -722,7 +658,7 @@ fn a_new_connection_does_not_look_at_the_activation_again_nor_forget_what_waits_
     *rig.paths.lock().unwrap() = BTreeSet::from(["/key".to_owned()]);
     rig.agent.manager.on_event(SchedulerEvent::ServerGone);
     rig.agent.hello(&wanted);
-    rig.update(&wanted[3], &workload("other", "{ restart: {} }", &[])); // With each plan it is seen who may not run.
+    rig.replace(&wanted[3], &workload("other", "{ restart: {} }", &[])); // With each plan it is seen who may not run.
     rig.pass(60_000);
     assert_eq!(rig.calls(), ["delete other", "create other", "create db"]);
     assert_eq!(rig.containers(), names(&["camera", "db", "other"]));
@@ -733,10 +669,7 @@ fn a_new_connection_does_not_look_at_the_activation_again_nor_forget_what_waits_
 #[test]
 fn what_needs_a_workload_that_moved_away_before_the_listing_does_not_wait_for_its_condition() {
     for block in ["{ activation: { tagEquals: { zone: b } } }", "{ precondition: { pathExists: /key } }"] {
-        let (folder, engine, clock) = (tempfile::tempdir().unwrap(), FakeEngine::new(), ManualClock::new());
-        let paths = Arc::default();
-        let agent = SteppedAgent::start(options(&folder, &paths), &engine, &clock);
-        let mut rig = Rig { agent, engine, clock, folder, paths };
+        let mut rig = Rig::silent(FakeEngine::new());
         let db = workload("db", block, &[]);
         rig.engine.set_silent(true);
         rig.agent.hello(std::slice::from_ref(&db));
@@ -764,7 +697,7 @@ fn what_waits_to_stop_for_its_precondition_goes_on_when_it_is_told_again_what_it
     rig.path("/key", false);
     assert!(rig.sent().contains(&"db Stopping(WaitingToStop)".to_owned()));
     rig.calls();
-    rig.update(&db, &db);
+    rig.replace(&db, &db);
     assert_eq!((rig.sent(), rig.calls()), (vec![], vec![]));
     rig.engine.set_stuck("web", false);
     rig.pass(60_000);

@@ -5,28 +5,13 @@ use crate::limits::LOAD_INTERVAL;
 use crate::model::workload::{AddCondition, DeleteCondition};
 use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
 use crate::simulation::manual_clock::ManualClock;
-use crate::simulation::stepped_agent::{AgentOptions, SteppedAgent, SteppedLoops};
+use crate::simulation::stepped_agent::{AgentRig as Rig, SteppedLoops, wanted_with};
 use std::time::Duration;
 
-/// An agent that was greeted by the server.
-struct Rig {
-    agent: SteppedAgent,
-    engine: FakeEngine,
-    _folder: tempfile::TempDir,
-}
-
 impl Rig {
-    fn new() -> Self {
-        let (folder, engine) = (tempfile::tempdir().unwrap(), FakeEngine::new());
-        let mut agent = SteppedAgent::start(AgentOptions::new(folder.path()), &engine, &ManualClock::new());
-        agent.hello(&[]);
-        engine.take_calls();
-        Self { agent, engine, _folder: folder }
-    }
-
     /// An agent where these run already.
     fn running(workloads: &[AddedWorkload]) -> Self {
-        let mut rig = Self::new();
+        let mut rig = Self::new().telling_configs();
         rig.update(workloads, &[]);
         rig.sent();
         rig.engine.take_calls();
@@ -37,19 +22,9 @@ impl Rig {
         self.agent.update(WorkloadPlan { added: added.to_vec(), deleted: deleted.to_vec() });
     }
 
-    fn sent(&self) -> Vec<String> {
-        self.agent.sent().iter().map(|report| format!("{} {}", label(&report.instance), report.state)).collect()
-    }
-
     fn loops(&mut self) -> usize {
         self.agent.manager.threads().count()
     }
-}
-
-fn label(instance: &InstanceName) -> String {
-    let configs = ["a", "b", "c"];
-    let config = configs.into_iter().find(|c| *instance == InstanceName::new(&instance.workload, c, &instance.agent));
-    format!("{}:{}", instance.workload, config.unwrap())
 }
 
 fn wanted(name: &str, config: &str) -> AddedWorkload {
@@ -58,9 +33,9 @@ fn wanted(name: &str, config: &str) -> AddedWorkload {
 
 /// A workload that needs another one to run.
 fn needing(name: &str, config: &str, other: impl Into<Option<&'static str>>) -> AddedWorkload {
-    let mut workload = Workload::new("agent_A", "podman", config);
-    workload.dependencies.extend(other.into().map(|other| (other.to_owned(), AddCondition::Running)));
-    AddedWorkload { instance: workload.instance_name(name), workload: Arc::new(workload) }
+    wanted_with(name, config, |workload| {
+        workload.dependencies.extend(other.into().map(|other| (other.to_owned(), AddCondition::Running)));
+    })
 }
 
 /// A delete that waits for another workload to be gone.
@@ -124,7 +99,7 @@ fn a_plan_becomes_operations_with_the_deletes_first() {
 // [utest->swdd~agent-handles-new-workload-operations]
 #[test]
 fn one_workload_from_create_over_update_to_delete() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::new().telling_configs();
     rig.update(&[wanted("w", "a")], &[]);
     assert_eq!(rig.sent(), sequence(&["w:a starting", "w:a running"]));
     rig.update(&[wanted("w", "b")], &[deleted("w", "a", None)]);
@@ -225,7 +200,7 @@ fn an_added_workload_that_exists_is_updated() {
 // [utest->swdd~agent-add-on-update-missing-workload~1]
 #[test]
 fn an_update_of_what_is_not_there_creates_and_a_delete_of_it_reports_removed() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::new().telling_configs();
     rig.update(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
     assert_eq!(rig.sent(), sequence(&["w:a removed", "w:b starting", "w:b running"]));
     rig.update(&[], &[deleted("nothing", "a", None)]);
@@ -236,7 +211,7 @@ fn an_update_of_what_is_not_there_creates_and_a_delete_of_it_reports_removed() {
 
 #[test]
 fn a_deleted_pending_create_is_dropped_and_never_started() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::new().telling_configs();
     rig.update(&[needing("w", "a", "other")], &[]);
     rig.update(&[], &[deleted("w", "a", None)]);
     rig.update(&[wanted("other", "a")], &[]);
@@ -247,7 +222,7 @@ fn a_deleted_pending_create_is_dropped_and_never_started() {
 
 #[test]
 fn a_newer_wish_replaces_one_that_waits() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::new().telling_configs();
     rig.update(&[needing("w", "a", "other")], &[]);
     rig.update(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
     assert_eq!(rig.sent(), sequence(&["w:a waiting", "w:a removed", "w:b waiting"]));
@@ -403,7 +378,7 @@ fn a_workload_runs_on_its_runtime_and_on_no_other() {
         let workload = Workload::new("agent_A", runtime, config);
         AddedWorkload { instance: workload.instance_name("w"), workload: Arc::new(workload) }
     };
-    let mut rig = Rig::new();
+    let mut rig = Rig::new().telling_configs();
     rig.update(&[with_runtime("a", "magic")], &[]);
     let info = "Unsupported Runtime 'magic'; there are 'podman', 'containerd', 'podman-kube'";
     let unsupported = |instance: &str| vec![format!("{instance} Pending(StartingFailed): '{info}'")];
@@ -419,7 +394,7 @@ fn a_workload_runs_on_its_runtime_and_on_no_other() {
 #[test]
 fn a_workload_that_gets_no_thread_says_so_and_starts_when_there_is_one() {
     let no_thread = "'No thread can be started for it, trying again: ";
-    let mut rig = Rig::new();
+    let mut rig = Rig::new().telling_configs();
     rig.agent.manager.threads().refuse = true;
     rig.update(&[wanted("w", "a")], &[]);
     let sent = rig.sent();
@@ -434,7 +409,7 @@ fn a_workload_that_gets_no_thread_says_so_and_starts_when_there_is_one() {
 #[test]
 fn what_is_wanted_of_a_workload_without_thread_is_done_when_there_is_one() {
     for delete in [false, true] {
-        let mut rig = Rig::new();
+        let mut rig = Rig::new().telling_configs();
         rig.agent.manager.threads().refuse = true;
         rig.update(&[wanted("w", "a")], &[]);
         let added = if delete { vec![] } else { vec![wanted("w", "b")] };
@@ -450,12 +425,10 @@ fn what_is_wanted_of_a_workload_without_thread_is_done_when_there_is_one() {
 
 #[test]
 fn an_existing_container_that_gets_no_thread_is_neither_forgotten_nor_made_twice() {
-    let (folder, engine) = (tempfile::tempdir().unwrap(), FakeEngine::new());
-    engine.add(&wanted("w", "a").instance, ExecutionState::plain(Phase::Running));
-    let mut agent = SteppedAgent::start(AgentOptions::new(folder.path()), &engine, &ManualClock::new());
-    agent.manager.threads().refuse = true;
-    agent.hello(&[wanted("w", "a")]);
-    let mut rig = Rig { agent, engine, _folder: folder };
+    let mut rig = Rig::silent(FakeEngine::new()).telling_configs();
+    rig.engine.add(&wanted("w", "a").instance, ExecutionState::plain(Phase::Running));
+    rig.agent.manager.threads().refuse = true;
+    rig.agent.hello(&[wanted("w", "a")]);
     let sent = rig.sent();
     assert!(sent[0].starts_with("w:a Failed(Unknown): 'No thread can be started for it, trying again: "), "{sent:?}");
     rig.update(&[wanted("w", "b")], &[deleted("w", "a", None)]);
@@ -469,7 +442,7 @@ fn an_existing_container_that_gets_no_thread_is_neither_forgotten_nor_made_twice
 
 #[test]
 fn a_thousand_workloads_come_and_go_and_leave_nothing_behind() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::new().telling_configs();
     for round in 0..1000 {
         let name = format!("w{}", round % 7);
         rig.update(&[wanted(&name, "a")], &[]);

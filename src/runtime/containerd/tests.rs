@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::model::messages::LogsRequest;
-use crate::runtime::scripted_engine::{ID, OTHER, ScriptedEngine, failed, id, new_container};
+use crate::runtime::scripted_engine::{ID, OTHER, ScriptedEngine, failed, id, new_container, run_call};
 use crate::runtime::{NewContainer, RuntimeConnector as _, RuntimeError};
 
 fn connector(script: &ScriptedEngine) -> ContainerdConnector {
@@ -33,9 +33,7 @@ fn a_container_is_run_started_and_deleted_by_nerdctl() {
     assert_eq!(containerd.create(&new(), None, &mut Unwatched), Ok(id(ID)));
     assert_eq!(containerd.start(&id(ID), &new(), None, &mut Unwatched), Ok(id(ID)));
     assert_eq!(containerd.delete(&id(ID)), Ok(()));
-    let instance = new().instance;
-    let run = format!("run --detach --name {} --label=name={instance} --label=agent=agent_A x", instance.short());
-    assert_eq!(script.calls(), [run, format!("start {ID}"), format!("stop {ID}"), format!("rm {ID}")]);
+    assert_eq!(script.calls(), [run_call(&new()), format!("start {ID}"), format!("stop {ID}"), format!("rm {ID}")]);
     assert_eq!(ContainerdConnector::new("agent_A", script.children()).cli.program(), "nerdctl");
 }
 

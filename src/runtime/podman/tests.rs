@@ -5,7 +5,7 @@ use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::LogsRequest;
 use crate::model::workload::Workload;
 use crate::runtime::Unwatched;
-use crate::runtime::scripted_engine::{ID, OTHER, ScriptedEngine, failed, id, new_container};
+use crate::runtime::scripted_engine::{ID, OTHER, ScriptedEngine, failed, id, new_container, run_call};
 use crate::runtime::{CallWatch, MainProcess, NewContainer, RuntimeConnector as _, RuntimeError};
 use rustix::event::{EventfdFlags, eventfd};
 use std::fs;
@@ -44,11 +44,6 @@ fn new() -> NewContainer {
     new_container("podman", "image: x\ngeneralOptions: [-g]\ncommandArgs: [sh]")
 }
 
-fn run_call() -> String {
-    let instance = new().instance;
-    format!("-g run --detach --name {} --label=name={instance} --label=agent=agent_A x sh", instance.short())
-}
-
 fn find_call() -> String {
     format!("ps --all --filter label=name={} --format=json", new().instance)
 }
@@ -79,7 +74,7 @@ fn the_runtime_podman_uses_the_program_podman() {
 fn create_runs_the_container_and_answers_its_id() {
     let mut engine = Engine::answering(&[&format!("echo 'Trying to pull' >&2; echo {ID}")]);
     assert_eq!(engine.create(), Ok(id(ID)));
-    assert_eq!(engine.calls(), [run_call()]);
+    assert_eq!(engine.calls(), [run_call(&new())]);
 }
 
 // [utest->swdd~podman-create-workload-deletes-failed-container~1]
@@ -90,8 +85,8 @@ fn a_failed_create_removes_exactly_its_containers_and_keeps_the_error() {
     let mut engine = Engine::answering(&["echo 'Error: no such command' >&2; exit 127", &listing(&found)]);
     let text = failed(engine.create());
     let stop = format!("stop --ignore {ID}");
-    assert_eq!(engine.calls(), [run_call(), find_call(), stop, format!("rm --ignore {ID}")]);
-    let run = run_call();
+    assert_eq!(engine.calls(), [run_call(&new()), find_call(), stop, format!("rm --ignore {ID}")]);
+    let run = run_call(&new());
     let mut arguments: Vec<&str> = run.split(' ').collect();
     *arguments.last_mut().unwrap() = "***"; // What the container executes is not shown.
     assert_eq!(text, format!("Error: no such command. {}", engine.script.execution(&arguments)));
@@ -336,7 +331,7 @@ fn forged(id: &str) -> String {
 fn a_container_in_a_pod_was_taken_for_the_workload_that_its_image_names() {
     let mut engine = Engine::answering(&["echo broken >&2; exit 125", &forged(ID)]);
     assert!(failed(engine.create()).starts_with("broken. Execution of "));
-    assert_eq!(engine.calls(), [run_call(), find_call()], "nothing is cleaned up");
+    assert_eq!(engine.calls(), [run_call(&new()), find_call()], "nothing is cleaned up");
 
     let instance = new().instance;
     let mut engine = Engine::answering(&[&forged(ID), &forged(ID), &forged(ID), &forged(ID)]);

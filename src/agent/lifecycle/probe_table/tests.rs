@@ -3,8 +3,7 @@
 use super::*;
 use crate::clock::Clock;
 use crate::model::lifecycle::Pace;
-use crate::model::names::InstanceName;
-use crate::runtime::ProbeTarget;
+use crate::simulation::fake_probes::probe_order;
 use crate::simulation::manual_clock::ManualClock;
 use crossbeam_channel::{Receiver, bounded};
 
@@ -40,19 +39,8 @@ fn ms(milliseconds: u64) -> Duration {
 impl Rig {
     fn new(check: Check, change: impl FnOnce(&mut ProbeOrder)) -> Self {
         let (sender, reports) = bounded(2);
-        let mut order = ProbeOrder {
-            key: 1,
-            instance: InstanceName::with_id("w", "id", "A"),
-            purpose: Purpose::Alive,
-            check,
-            pace: Pace { initial_delay: ms(0), period: ms(1_000), timeout: ms(200) },
-            successes: 1,
-            failures: Some(2),
-            target: ProbeTarget::default(),
-            notify: None,
-            unarmed: false,
-            reports: sender,
-        };
+        let pace = Pace { initial_delay: ms(0), period: ms(1_000), timeout: ms(200) };
+        let mut order = ProbeOrder { failures: Some(2), ..probe_order(Purpose::Alive, check, pace, sender) };
         change(&mut order);
         let clock = ManualClock::new();
         let mut table = ProbeTable::new(Io::default());

@@ -4,8 +4,7 @@ use super::*;
 use crate::agent::lifecycle::Purpose;
 use crate::clock::SystemClock;
 use crate::model::lifecycle::{Check, Pace};
-use crate::model::names::InstanceName;
-use crate::runtime::ProbeTarget;
+use crate::simulation::fake_probes::probe_order;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::os::unix::net::{UnixDatagram, UnixListener};
@@ -29,20 +28,9 @@ impl Rig {
         for _ in self.reports.1.try_iter() {}
         self.key += 1;
         let period = Duration::from_millis(50);
-        self.prober.watch(ProbeOrder {
-            key: self.key,
-            instance: InstanceName::with_id("w", "id", "A"),
-            purpose,
-            check,
-            pace: Pace { initial_delay: Duration::ZERO, period, timeout: Duration::from_secs(5) },
-            successes: 1,
-            failures: Some(1),
-            // Nothing says which process the container has.
-            target: ProbeTarget::default(),
-            notify,
-            unarmed: false,
-            reports: self.reports.0.clone(),
-        });
+        let pace = Pace { initial_delay: Duration::ZERO, period, timeout: Duration::from_secs(5) };
+        let order = probe_order(purpose, check, pace, self.reports.0.clone());
+        self.prober.watch(ProbeOrder { key: self.key, notify, ..order });
     }
 
     /// The next conclusion: `holds`, or why not.

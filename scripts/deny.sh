@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Checks the dependencies with cargo-deny (rules in deny.toml). cargo-deny is built once into the cache
+# folder, without link-time optimisation: a good minute on two cores.
+#
+# deny.sh looks at licenses, forbidden crates and sources; `deny.sh advisories` at what is known against the dependencies.
+. "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+cd "$root"
+
+part=${1-rules}
+case $part in
+    rules | advisories) ;;
+    *) fail "there is nothing to check called '$part'" "deny.sh [advisories]" ;;
+esac
+wanted=0.20.2
+tools=$cache/tools/cargo-deny-$wanted
+deny=$tools/bin/cargo-deny
+
+if [ ! -x "$deny" ]; then
+    printf 'deny: building cargo-deny %s, once\n' "$wanted"
+    log=$(mktemp)
+    if ! CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+        CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_STRIP=true \
+        env -u CARGO_TARGET_DIR scripts/cargo.sh install --quiet --locked --root "$tools" "cargo-deny@$wanted" >"$log" 2>&1 </dev/null; then
+        tail -n 20 "$log" >&2
+        rm -f "$log"
+        fail "cannot build cargo-deny $wanted" "it comes from crates.io: check the network"
+    fi
+    rm -f "$log"
+fi
+
+if [ "$part" = rules ]; then
+    "$deny" check licenses bans sources
+    # The fuzz targets are a package of their own, with a lock file of their own.
+    "$deny" --manifest-path tests/fuzz/Cargo.toml --config deny.toml check licenses bans sources
+    exit
+fi
+# Their database is a git repository elsewhere. Not to reach it is no fault of this one.
+timeout 120 "$deny" fetch db >/dev/null 2>&1 ||
+    leave_out advisories "their database could not be fetched" "check the network: it comes from github.com"
+"$deny" check --disable-fetch advisories

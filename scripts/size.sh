@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Builds the release programs and holds their size and idle memory against what docs/performance.md promises. Fails
+# above the promise, with a code of its own. Memory is the proportional set size of an insecure server with one idle agent and an
+# engine without containers. Then counts how often the two are woken in an idle minute; SIZE_SECONDS is another time.
+. "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+. "$root/scripts/cluster.sh"
+cd "$root"
+
+check_bench_settings
+bin=${BENCH_PROGRAMS:-}
+if [ -z "$bin" ]; then
+    scripts/cargo.sh build --locked --release --bins
+    scripts/cargo.sh build --locked --release --features multicall --bin ankaios
+    bin=$target/release
+fi
+
+work=$(mktemp -d "$target/size.XXXXXX") # On a disk, which /tmp need not be.
+clean_up() {
+    cluster_stop "$work"
+    rm -rf "$work"
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+as_after_boot "$bin" "$work/programs"
+
+# An engine that has nothing to show, so that only our own memory is measured.
+mkdir "$work/bin"
+printf '#!/bin/sh\ncase "$*" in *ps*) echo "[]" ;; esac\n' >"$work/bin/podman"
+chmod +x "$work/bin/podman"
+PATH=$work/bin:$PATH cluster_start "$work" "$work/programs" size
+
+pss() { awk '$1 == "Pss:" { print $2 * 1024 }' "/proc/$(cat "$work/$1.pid")/smaps_rollup"; }
+sleep 3 # Idle is what is left after the start.
+
+# What the same programs of Eclipse Ankaios 1.1.0-pre need: bytes, and the share that is promised.
+rows() {
+    printf 'ank-agent size %s 8900000 0.60\n' "$(stat -c %s "$bin/ank-agent")"
+    printf 'ank-server size %s 9900000 0.60\n' "$(stat -c %s "$bin/ank-server")"
+    printf 'ank size %s 11800000 0.50\n' "$(stat -c %s "$bin/ank")"
+    # One file in place of all three, which other programs do not have.
+    [ ! -e "$bin/ankaios" ] || printf 'ankaios size %s 30600000 0.30\n' "$(stat -c %s "$bin/ankaios")"
+    printf 'ank-agent PSS %s 7444890 0.50\n' "$(pss size)"
+    printf 'ank-server PSS %s 6815744 0.60\n' "$(pss server)"
+}
+if [ -n "${BENCH_ROWS-}" ]; then
+    rows | awk '{
+        unit = $2 == "size" ? 1000000 : 1048576
+        printf "%s: %s\t%s\t%s\t%s\t%s\n", $1, $2 == "size" ? "stripped binary" : "memory, idle", \
+            $2 == "size" ? "MB" : "MiB", $3 / unit, $4 / unit, $5
+    }' >>"$BENCH_ROWS"
+fi
+rows | awk '
+    BEGIN { printf "%-12s%-14s%10s%12s%8s%10s\n", "PROGRAM", "WHAT", "OURS", "PEER", "RATIO", "PROMISE" }
+    {
+        unit = $2 == "size" ? 1000000 : 1048576
+        name = $2 == "size" ? "stripped, MB" : "idle PSS, MiB"
+        ratio = $3 / $4
+        over = ratio > $5
+        failed += over
+        printf "%-12s%-14s%10.2f%12.2f%8.2f%10.2f%s\n", $1, name, $3 / unit, $4 / unit, ratio, $5, over ? "  TOO MUCH" : ""
+    }
+    END { exit failed > 0 || NR < 5 }
+' || over=1
+
+# How often any thread of a program began to wait: each is a wake-up before.
+wake_ups() { awk '$1 == "voluntary_ctxt_switches:" { sum += $2 } END { print sum }' "/proc/$(cat "$work/$1.pid")/task"/*/status; }
+seconds=${SIZE_SECONDS:-60}
+server=$(wake_ups server) agent=$(wake_ups size)
+sleep "$seconds"
+for program in server agent; do
+    [ "$program" = server ] && count=$(($(wake_ups server) - server)) || count=$(($(wake_ups size) - agent))
+    awk -v program="ank-$program" -v count="$count" -v seconds="$seconds" \
+        'BEGIN { printf "%-12s%-14s%10.2f   (%d in %d s)\n", program, "wake-ups / s", count / seconds, count, seconds }'
+done
+[ "${over:-0}" -eq 0 ] || exit "$above_promise"

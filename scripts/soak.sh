@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Keeps a cluster with the fake engine busy for so many minutes: soak.sh [MINUTES], an hour unless said otherwise. What
+# its programs hold and how often they wake up must stay flat. The curves are shown and kept in target/soak.csv.
+. "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+cd "$root"
+
+minutes=${1:-60}
+[ $# -le 1 ] || fail "one time, not $#: $*" "just soak [MINUTES]"
+# Before minutes of compiling. A week says enough.
+check_number 'the time in minutes' "$minutes" 1 10080
+
+curve=$target/soak.csv
+rm -f "$curve"
+printf 'What is measured, round by round: %s\n' "$curve"
+ANKAIOS_SOAK_MINUTES=$minutes ANKAIOS_SOAK_CURVE=$curve \
+    scripts/cargo.sh test --locked --test process -- --nocapture soak::

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Everything that has to pass, stage by stage: test.sh JUST. Each says on stderr when it begins and how long it took. Parts
+# that need something which this machine cannot have are left out, and the last lines say which: scripts and tests write
+# them into a file.
+. "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+cd "$root"
+
+ANKAIOS_LEFT_OUT=$(mktemp)
+export ANKAIOS_LEFT_OUT
+current=''
+tell() {
+    local code=$?
+    if [ "$code" -ne 0 ] && [ -n "$current" ]; then
+        printf '%sfailed:%s %s\n' "$red" "$plain" "$current" >&2
+    fi
+    if [ -s "$ANKAIOS_LEFT_OUT" ]; then
+        title "Left out:"
+        sort -u "$ANKAIOS_LEFT_OUT" | sed 's/^/  /'
+    elif [ "$code" -eq 0 ]; then
+        title "Nothing was left out."
+    fi
+    rm -f "$ANKAIOS_LEFT_OUT"
+}
+trap tell EXIT
+
+# One stage for each test program that is not run by its name.
+programs=()
+for file in tests/*/main.rs tests/fuzz_bounded.rs; do
+    file=${file%/main.rs}
+    programs+=("$(basename -- "$file" .rs)")
+done
+number=0 count=$((6 + ${#programs[@]}))
+# stage NAME COMMAND...
+stage() {
+    local begin=$SECONDS
+    number=$((number + 1)) current=$1
+    printf '%s[%d/%d] %s%s\n' "$bold" "$number" "$count" "$current" "$plain" >&2
+    "${@:2}"
+    printf '%s[%d/%d] %s: %d s%s\n' "$green" "$number" "$count" "$current" $((SECONDS - begin)) "$plain" >&2
+    current=''
+}
+test_with() { scripts/cargo.sh test --locked --features multicall "$@"; }
+
+for recipe in check advisories; do
+    stage "$recipe" "$1" --justfile "$root/justfile" --working-directory "$root" "$recipe"
+done
+stage trace scripts/trace.sh --strict
+stage build test_with --no-run
+stage unit test_with --lib --bins
+stage doc test_with --doc
+for program in "${programs[@]}"; do
+    case $program in
+        # They wait most of the time, real containers less than others.
+        process | delivery) threads=$((4 * $(nproc))) ;;
+        system) threads=$((2 * $(nproc))) ;;
+        *) threads=$(nproc) ;;
+    esac
+    stage "$program" test_with --test "$program" -- --test-threads="${RUST_TEST_THREADS:-$threads}"
+done

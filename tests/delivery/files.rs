@@ -1,0 +1,400 @@
+//! What is delivered beside the programs (spec/delivery.md): units, settings, init scripts, packages, install.sh. Each
+//! is read by the program it is made for, where that is on this machine.
+//!
+//! Thread: the test's. Owns: one scratch folder per test.
+
+#![allow(clippy::print_stderr)] // Tests say what they cannot do here.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::process::clean_command;
+use crate::support::scratch;
+use ankaios_lite::agent::settings::Machine;
+
+const SERVICES: [&str; 2] = ["ank-server", "ank-agent"];
+
+fn top() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn delivered(name: &str) -> PathBuf {
+    top().join("cross/package").join(name)
+}
+
+fn text(path: impl AsRef<Path>) -> String {
+    let path = path.as_ref();
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("cannot read '{}': {error}", path.display()))
+}
+
+/// Runs a program; `None` when this machine does not have it.
+fn run(program: &str, arguments: &[&str]) -> Option<(bool, String)> {
+    let output = Command::new(program).args(arguments).output().ok()?;
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    Some((output.status.success(), text))
+}
+
+/// The unit with programs that exist here, so that systemd finds nothing else to say.
+fn unit_with_programs(service: &str, folder: &Path) -> PathBuf {
+    let program = folder.join(service);
+    let _ = std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_ank-agent"), &program);
+    let unit = folder.join(format!("{service}.service"));
+    let changed = text(delivered(&format!("{service}.service")))
+        .replace(&format!("/usr/bin/{service}"), program.to_str().expect("the path is text"));
+    fs::write(&unit, changed).expect("own folder is writable");
+    unit
+}
+
+#[test]
+fn systemd_has_nothing_to_say_against_the_units() {
+    let folder = scratch::folder("units");
+    for service in SERVICES {
+        let unit = unit_with_programs(service, folder.path());
+        let Some((done, said)) = run("systemd-analyze", &["verify", "--man=no", unit.to_str().expect("text")]) else {
+            return eprintln!("no systemd-analyze here");
+        };
+        let about_ours: Vec<&str> = said.lines().filter(|line| line.contains(service)).collect();
+        assert!(done && about_ours.is_empty(), "{service}: {said}");
+    }
+}
+
+#[test]
+fn the_server_is_as_little_exposed_as_promised() {
+    let unit = delivered("ank-server.service");
+    let unit = unit.to_str().expect("the path is text");
+    // 1.6 when this was written, of 10. The agent has to be able to do what containers need: 9.6.
+    let Some((done, said)) = run("systemd-analyze", &["security", "--offline=true", "--threshold=20", unit]) else {
+        return eprintln!("no systemd-analyze here");
+    };
+    if said.contains("unrecognized option") || said.contains("Unknown option") {
+        return eprintln!("systemd-analyze is too old");
+    }
+    assert!(done, "{said}");
+}
+
+#[test]
+fn units_say_what_was_promised() {
+    let both = ["Type=notify", "WatchdogSec=10s", "Restart=always", "RestartSec=1s", "LimitCORE=0"];
+    let server = [
+        "User=ankaios",
+        "RuntimeDirectory=ankaios",
+        "StateDirectory=ankaios",
+        "ProtectSystem=strict",
+        "NoNewPrivileges=yes",
+        "MemoryDenyWriteExecute=yes",
+        "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX",
+        "SystemCallFilter=@system-service",
+    ];
+    let agent = [
+        "KillMode=process",
+        "Delegate=yes",
+        "OOMScoreAdjust=-900",
+        "RuntimeDirectory=ankaios-agent",
+        "RuntimeDirectoryPreserve=yes",
+        "After=network.target ank-server.service",
+    ];
+    for (service, lines) in SERVICES.into_iter().zip([server.as_slice(), agent.as_slice()]) {
+        let unit = text(delivered(&format!("{service}.service")));
+        for line in both.iter().chain(lines) {
+            assert!(unit.lines().any(|found| found == *line), "{service}: {line}");
+        }
+    }
+}
+
+#[test]
+fn the_agent_gets_no_mount_namespace() {
+    let unit = text(delivered("ank-agent.service"));
+    let gives_one = [
+        "Private",
+        "Protect",
+        "ReadOnly",
+        "ReadWrite",
+        "Inaccessible",
+        "Exec",
+        "Bind",
+        "TemporaryFileSystem",
+        "Mount",
+        "Root",
+        "DynamicUser",
+        "NoNewPrivileges",
+    ];
+    let options = unit.lines().filter(|line| !line.starts_with('#') && !line.starts_with("ExecStart="));
+    for line in options {
+        assert!(!gives_one.iter().any(|option| line.starts_with(option)), "{line}");
+    }
+}
+
+/// The file with all settings that are comments in use: keys are commented out as `# key = value`, tables as `# [table]`.
+fn everything_in_use(name: &str) -> String {
+    let lines = text(delivered(name));
+    let mut seen = BTreeSet::new();
+    let mut result = String::new();
+    for line in lines.lines() {
+        let setting = line.strip_prefix("# ").unwrap_or(line);
+        let key = setting.split_once(" = ").map(|(key, _)| key).filter(|key| !key.contains(' '));
+        // The first one counts where a comment shows another value for a key.
+        if key.is_some_and(|key| seen.insert(key.to_owned())) || setting.starts_with('[') {
+            result += setting;
+            result.push('\n');
+        }
+    }
+    result
+}
+
+fn words(words: &[&str], path: &Path) -> Vec<OsString> {
+    words.iter().map(OsString::from).chain([path.into()]).collect()
+}
+
+#[test]
+fn settings_are_understood_as_they_are_and_with_every_comment_in_use() {
+    let folder = scratch::folder("settings");
+    let run_folder = folder.path().join("run");
+    fs::create_dir(&run_folder).expect("own folder is writable");
+    let path = |name: &str| folder.path().join(name);
+    let here = |text: String| {
+        // Certificates are not there, and the agent's folder only on a device.
+        let needs_them = |line: &&str| line.contains("_pem") || line.starts_with("commander_names");
+        let kept = text.lines().filter(|line| !needs_them(line)).map(|line| format!("{line}\n"));
+        kept.collect::<String>().replace("/run/ankaios-agent", run_folder.to_str().expect("text"))
+    };
+    for text in [text(delivered("ank-server.conf")), everything_in_use("ank-server.conf")] {
+        fs::write(path("ank-server.conf"), here(text)).expect("own folder is writable");
+        let settings = ankaios_lite::server::settings::read(words(&["ank-server", "-x"], &path("ank-server.conf")));
+        assert_eq!(settings.expect("they are good").warnings, [""; 0]);
+    }
+    for text in [text(delivered("ank-agent.conf")), everything_in_use("ank-agent.conf")] {
+        fs::write(path("ank-agent.conf"), here(text)).expect("own folder is writable");
+        let arguments = words(&["ank-agent", "-x"], &path("ank-agent.conf"));
+        let settings = ankaios_lite::agent::settings::read(arguments, &Machine::this()).expect("they are good");
+        assert_eq!(settings.warnings, [""; 0]);
+        assert_eq!(settings.folder, run_folder.join("agent_A_io"));
+    }
+    for text in [text(delivered("ank.conf")), everything_in_use("ank.conf")] {
+        fs::write(path("ank.conf"), here(text)).expect("own folder is writable");
+        let mut command = clean_command(env!("CARGO_BIN_EXE_ank"), folder.path());
+        let output = command.args(["-x"]).arg(path("ank.conf")).args(["get", "agents"]).output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        // Nobody listens there, but the settings were understood.
+        assert!(said.contains("/run/ankaios/ank.sock") && !said.contains("warning"), "{said}");
+    }
+}
+
+#[test]
+fn nothing_is_insecure_or_reachable_until_the_settings_say_so() {
+    for name in ["ank-server.conf", "ank-agent.conf", "ank.conf"] {
+        let text = text(delivered(name));
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            assert!(!line.contains("insecure") && !line.contains("0.0.0.0"), "{name}: {line}");
+        }
+        assert!(text.contains("\"unix:///run/ankaios/ank.sock\""), "{name}");
+    }
+}
+
+#[test]
+fn the_sample_manifest_is_one() {
+    let manifest = ankaios_lite::model::manifest::Manifest::parse(&text(delivered("state.yaml"))).expect("it is YAML");
+    assert_eq!(manifest.warnings.len(), 0);
+    manifest.into_desired_state().expect("it is valid");
+}
+
+#[test]
+fn init_scripts_know_their_verbs() {
+    let folder = scratch::folder("init");
+    for service in SERVICES {
+        let script = folder.path().join(service);
+        let here = text(delivered(&format!("{service}.init")))
+            .replace("DAEMON=/usr/bin/$NAME", &format!("DAEMON={}", env!("CARGO_BIN_EXE_ank-agent")))
+            .replace("/run/$NAME.pid", &format!("{}/pid", folder.path().display()));
+        for (program, verb, code, said) in [
+            (here.as_str(), "status", 3, format!("{service} not running\n")),
+            (&here, "stop", 0, format!("{service} is not running\n")),
+            (&here, "wrong", 2, String::new()),
+            (&here.replace("DAEMON=/", "DAEMON=/missing/"), "start", 5, String::new()),
+        ] {
+            fs::write(&script, program).expect("own folder is writable");
+            let output = Command::new("sh").arg(&script).arg(verb).output().expect("there is a shell");
+            assert_eq!(output.status.code(), Some(code), "{service} {verb}: {output:?}");
+            assert_eq!(String::from_utf8_lossy(&output.stdout), said, "{service} {verb}");
+        }
+    }
+}
+
+#[test]
+fn packages_are_made_of_files_that_exist() {
+    let manifest: toml::Table = text(top().join("Cargo.toml")).parse().expect("it is TOML");
+    let variants = manifest["package"]["metadata"]["deb"]["variants"].as_table().expect("a table");
+    assert_eq!(variants.len(), 3);
+    for (name, variant) in variants {
+        let assets = variant["assets"].as_array().expect("a list");
+        let sources: Vec<&str> = assets.iter().map(|asset| asset[0].as_str().expect("text")).collect();
+        for source in sources.iter().filter(|source| !source.starts_with("target/")) {
+            assert!(names_files(source), "{name}: {source}");
+        }
+        for file in variant["conf-files"].as_array().expect("a list") {
+            let file = Path::new(file.as_str().expect("text")).file_name().and_then(|name| name.to_str());
+            assert!(sources.iter().any(|source| source.ends_with(file.expect("a name"))), "{name}: {file:?}");
+        }
+        if let Some(scripts) = variant.get("maintainer-scripts") {
+            assert!(top().join(scripts.as_str().expect("text")).join("postinst").is_file(), "{name}");
+        }
+    }
+}
+
+/// Whether an asset is a file, or stands for some: `<folder>/*.<ending>`.
+fn names_files(source: &str) -> bool {
+    let Some((folder, ending)) = source.split_once("/*") else { return top().join(source).is_file() };
+    let mut files = fs::read_dir(top().join(folder)).expect("it can be read").flatten();
+    files.any(|file| file.path().is_file() && file.file_name().to_string_lossy().ends_with(ending))
+}
+
+// Installing alone starts nothing: that is for the user, or for the image.
+#[test]
+fn maintainer_scripts_enable_and_start_nothing() {
+    for service in SERVICES {
+        for script in ["postinst", "prerm", "postrm"] {
+            let script = text(top().join("cross/package/deb").join(service).join(script));
+            for word in ["enable", "systemctl start", "systemctl restart", "--now"] {
+                let lines = script.lines().filter(|line| !line.starts_with('#'));
+                assert!(lines.clone().all(|line| !line.contains(word)), "{service}: {word}");
+            }
+        }
+    }
+}
+
+/// Everything below `folder`, without `folder` itself.
+fn files_below(folder: &Path) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(next).expect("it can be read").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                found.insert(path.strip_prefix(folder).expect("it is below").display().to_string());
+            }
+        }
+    }
+    found
+}
+
+/// Runs install.sh for an image of a system.
+fn install_sh(image: &Path, arguments: &[&str]) -> std::process::Output {
+    let programs = Path::new(env!("CARGO_BIN_EXE_ank")).parent().expect("it is in a folder");
+    let mut command = Command::new("sh");
+    command.arg(top().join("cross/package/install.sh")).arg("--from").arg(programs).arg("--destdir").arg(image);
+    command.args(arguments).output().expect("there is a shell")
+}
+
+/// Answers what it printed.
+fn install(image: &Path, arguments: &[&str]) -> String {
+    let output = install_sh(image, arguments);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn uninstall(script: &Path, image: &Path) {
+    let output = Command::new("sh").arg(script).env("DESTDIR", image).output().expect("there is a shell");
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
+fn install_sh_installs_keeps_settings_and_removes_what_it_has_installed() {
+    let image = scratch::folder("image");
+    install(image.path(), &["--init", "systemd"]);
+    let installed = files_below(image.path());
+    let expected = [
+        "etc/ankaios/ank-agent.conf",
+        "etc/ankaios/ank-server.conf",
+        "etc/ankaios/ank.conf",
+        "etc/ankaios/state.yaml",
+        "etc/systemd/system/ank-agent.service",
+        "etc/systemd/system/ank-server.service",
+        "usr/lib/sysusers.d/ankaios.conf",
+        "usr/local/bin/ank",
+        "usr/local/bin/ank-agent",
+        "usr/local/bin/ank-server",
+        "usr/local/bin/ank-uninstall.sh",
+        "usr/local/share/bash-completion/completions/ank",
+    ];
+    for file in expected {
+        assert!(installed.contains(file), "{file} in {installed:?}");
+    }
+    let unit = text(image.path().join("etc/systemd/system/ank-agent.service"));
+    assert!(unit.contains("ExecStart=/usr/local/bin/ank-agent\n"), "{unit}");
+
+    let settings = image.path().join("etc/ankaios/ank-agent.conf");
+    fs::write(&settings, "# by the user\n").expect("own folder is writable");
+    install(image.path(), &["--init", "systemd"]);
+    assert_eq!(text(&settings), "# by the user\n");
+    assert_eq!(files_below(image.path()), installed, "a second run adds nothing");
+
+    let state = image.path().join("var/lib/ankaios/desired-state.json");
+    fs::create_dir_all(state.parent().expect("it is in a folder")).expect("own folder is writable");
+    fs::write(&state, "{}").expect("own folder is writable");
+    uninstall(&image.path().join("usr/local/bin/ank-uninstall.sh"), image.path());
+    assert_eq!(text(&settings), "# by the user\n");
+    fs::remove_file(state).expect("the state is the user's and stays");
+    let kept: BTreeSet<String> = expected[..4].iter().map(|file| (*file).to_owned()).collect();
+    assert_eq!(files_below(image.path()), kept);
+}
+
+#[test]
+fn install_sh_installs_one_service_or_init_scripts() {
+    let image = scratch::folder("image");
+    install(image.path(), &["--init", "sysv", "-t", "agent", "--prefix", "/opt/ankaios"]);
+    let installed = files_below(image.path());
+    assert!(installed.contains("etc/init.d/ank-agent") && installed.contains("opt/ankaios/bin/ank-agent"));
+    // Of the server there is nothing but its program and, where they were made, its manual page.
+    for file in ["etc/ankaios/ank-server.conf", "etc/ankaios/state.yaml", "etc/init.d/ank-server"] {
+        assert!(!installed.contains(file), "{file}");
+    }
+    let script = text(image.path().join("etc/init.d/ank-agent"));
+    assert!(script.contains("\nDAEMON=/opt/ankaios/bin/$NAME\n"), "{script}");
+}
+
+#[test]
+fn install_sh_removes_also_what_a_run_with_other_options_has_installed() {
+    let image = scratch::folder("image");
+    install(image.path(), &["--init", "systemd"]);
+    let said = install(image.path(), &["--init", "sysv", "-t", "agent"]);
+    assert!(
+        said.contains("/etc/init.d/ank-agent start, or restart what runs") && !said.contains("ank-server"),
+        "{said}"
+    );
+    uninstall(&image.path().join("usr/local/bin/ank-uninstall.sh"), image.path());
+    let left = files_below(image.path());
+    assert!(left.iter().all(|file| file.starts_with("etc/ankaios/")), "{left:?}");
+}
+
+#[test]
+fn install_sh_installs_nothing_when_it_is_called_wrongly() {
+    let image = scratch::folder("image");
+    for (arguments, expected) in [
+        (["--wrong", "x"], "error: unknown option '--wrong'\nhint: "),
+        (["--init", "upstart"], "error: '--init upstart' is not known\nhint: systemd, sysv or none\n"),
+        (["-t", "client"], "error: '-t client' is not known\nhint: server, agent, both or none\n"),
+        (["--prefix", "opt"], "error: '--prefix opt' is not an absolute path\nhint: "),
+        (["--from", "/missing"], "error: '/missing/ank-server' is missing\nhint: "),
+    ] {
+        let output = install_sh(image.path(), &arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(said.starts_with(expected), "{arguments:?}: {said}");
+        assert_eq!(files_below(image.path()), BTreeSet::new(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn install_sh_installs_nothing_by_halves() {
+    let image = scratch::folder("image");
+    fs::write(image.path().join("etc"), "no folder can be made here").expect("own folder is writable");
+    let output = install_sh(image.path(), &["--init", "none"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.starts_with("error: '") && said.contains("/etc/ankaios' cannot be written\nhint: "), "{said}");
+    assert_eq!(files_below(image.path()), BTreeSet::from(["etc".to_owned()]));
+}

@@ -1,0 +1,141 @@
+//! The runtime containerd: workloads through a scripted nerdctl, and an agent on a machine without nerdctl.
+//!
+//! Thread: the test's. Owns: one cluster with the fake engine per test.
+
+use crate::support::engine::Call;
+use crate::support::log_client::everything;
+use crate::support::manifest::Workload;
+use crate::support::process::is_alive;
+use crate::support::{Cluster, LogClient, Recorder, manifest, wait_until, workload};
+use serde_json::json;
+
+/// A cluster of one agent on a machine with nerdctl and without podman.
+fn prepare() -> Cluster {
+    let cluster = Cluster::prepare();
+    cluster.engine.install_nerdctl();
+    cluster.engine.uninstall();
+    cluster
+}
+
+fn start() -> Cluster {
+    let mut cluster = prepare();
+    cluster.start_server(&[]);
+    cluster.start_agent("agent_A");
+    cluster.wait_for_agents(&["agent_A"]);
+    cluster
+}
+
+fn containerd(name: &str, image: &str) -> Workload {
+    workload(name, image).runtime("containerd")
+}
+
+#[test]
+fn workloads_run_end_restart_change_and_go() {
+    let cluster = start();
+    let recorder = Recorder::start(&cluster);
+    let job = containerd("job", "exit0").config("commandArgs: [done]");
+    cluster.apply(&manifest(&[containerd("web", "run"), job, containerd("again", "run").restart("ALWAYS")]));
+    for name in ["web", "again"] {
+        cluster.wait_for_state(name, "Running(Ok)");
+    }
+    cluster.wait_for_state("job", "Succeeded(Ok)");
+    assert_eq!(LogClient::new(&cluster).read_all(everything(&recorder.instance("job"))), ["done"]);
+
+    let (web, _) = cluster.engine.only_container("web");
+    cluster.engine.kill_container("web");
+    let row = cluster.wait_for_state("web", "Failed(ExecFailed)");
+    assert_eq!(row.info, "Exit code: '137'");
+    assert!(!is_alive(web));
+    let (_, again) = cluster.engine.only_container("again");
+    cluster.engine.finish("again", 0);
+    wait_until("it is started again", || cluster.engine.calls_of("start", &again).len() == 1);
+    cluster.wait_for_state("again", "Running(Ok)");
+
+    let (_, before) = cluster.engine.only_container("again");
+    cluster.apply(&manifest(&[containerd("again", "run:latest")]));
+    cluster.wait_for("the new one runs", || {
+        let containers = cluster.engine.containers_of("again");
+        (containers.len() == 1 && containers[0]["Id"] != json!(before) && containers[0]["State"] == "running")
+            .then_some(())
+    });
+    for name in ["web", "job", "again"] {
+        cluster.delete(name);
+        cluster.wait_until_gone(name);
+    }
+    assert_eq!(cluster.engine.containers().len(), 0);
+    let calls = cluster.engine.calls();
+    let commands: Vec<&str> = calls.iter().map(Call::command).collect();
+    assert!(commands.iter().all(|one| ["ps", "inspect", "run", "start", "stop", "rm", "logs"].contains(one)));
+}
+
+#[test]
+fn containers_are_taken_over_by_the_next_agent_and_those_that_ended_since_the_boot_stay_as_they_are() {
+    let mut cluster = prepare();
+    let workloads = [containerd("web", "run"), containerd("job", "exit0"), containerd("bad", "exit3")];
+    let file = cluster.write("startup.yaml", &manifest(&workloads));
+    cluster.start_server(&["-m", &file.to_string_lossy()]);
+    cluster.set_agent_config("rerun_finished = \"boot\"");
+    cluster.start_agent("agent_A");
+    let states = [("web", "Running(Ok)"), ("job", "Succeeded(Ok)"), ("bad", "Failed(ExecFailed)")];
+    for (name, state) in states {
+        cluster.wait_for_state(name, state);
+    }
+    let web = cluster.engine.only_container("web");
+    cluster.kill_agent("agent_A");
+    cluster.wait_for_state("web", "AgentDisconnected");
+    cluster.start_agent("agent_A");
+    for (name, state) in states {
+        cluster.wait_for_state(name, state);
+    }
+    assert_eq!(cluster.engine.only_container("web"), web);
+    assert_eq!((cluster.engine.calls_of("run", "").len(), cluster.engine.calls_of("start", "").len()), (3, 0));
+}
+
+#[test]
+fn faults_of_nerdctl_are_shown_and_cleaned_up() {
+    let cluster = start();
+    cluster.engine.script(&json!([
+        { "command": "run", "workload": "web", "times": 2, "exit": 1, "stderr": "no space left", "leaves_container": true },
+        { "command": "stop", "workload": "web", "times": 1, "exit": 1, "stderr": "busy" },
+        { "command": "inspect", "times": 1, "stdout": "garbage" },
+    ]));
+    cluster.apply(&manifest(&[containerd("web", "run"), containerd("calm", "run")]));
+    let row = cluster.wait_for_row("web", "is retried", |row| row.info.starts_with("Retry "));
+    assert!(row.info.contains("no space left. Execution of 'nerdctl \"run\""), "{row:?}");
+    for name in ["web", "calm"] {
+        cluster.wait_for_state(name, "Running(Ok)");
+    }
+    assert_eq!(cluster.engine.containers().len(), 2);
+}
+
+#[test]
+fn an_agent_without_nerdctl_is_quiet_until_a_workload_wants_it() {
+    let mut cluster = Cluster::start(&["agent_A"]);
+    cluster.apply(&manifest(&[workload("web", "run")]));
+    cluster.wait_for_state("web", "Running(Ok)");
+    let log = cluster.agent("agent_A").stderr();
+    assert!(!log.contains("nerdctl") && !log.contains("containerd"), "{log}");
+
+    cluster.apply(&manifest(&[containerd("wants", "run")]));
+    let row = cluster.wait_for_row("wants", "is retried", |row| row.info.starts_with("Retry "));
+    assert_eq!(row.state, "Pending(Starting)");
+    assert!(row.info.contains("Error: 'No such file or directory (os error 2)'. Could not spawn command 'nerdctl "));
+    cluster.engine.install_nerdctl();
+    cluster.wait_for_state("wants", "Running(Ok)");
+    assert_eq!(cluster.engine.containers_of("wants").len(), 1);
+}
+
+#[test]
+fn engines_without_workloads_are_not_called() {
+    let cluster = Cluster::start(&["agent_A"]);
+    cluster.apply(&manifest(&[workload("web", "run")]));
+    cluster.wait_for_state("web", "Running(Ok)");
+    cluster.engine.install_nerdctl();
+    cluster.delete("web");
+    cluster.wait_until_gone("web");
+    // One listing per engine at the start, of nerdctl none, since it was not there.
+    let calls = cluster.engine.calls();
+    let inspections = calls.iter().filter(|call| call.mentions("--no-trunc")).count();
+    let volumes = calls.iter().filter(|call| call.command() == "volume").count();
+    assert!(inspections == 0 && volumes <= 2, "{calls:?}");
+}

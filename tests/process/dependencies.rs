@@ -1,0 +1,169 @@
+//! Inter-workload dependencies between real agents (design document "Inter-workload dependencies", spec/agent.md 8).
+//!
+//! Thread: the test's. Owns: one cluster with the fake engine per test; the test itself decides when a container ends.
+
+use crate::support::manifest::Workload;
+use crate::support::process::is_alive;
+use crate::support::{Cluster, Recorder, manifest, wait_until, workload};
+
+/// The storage example of the design document, with containers that end when the test says so.
+fn storage_example() -> Vec<Workload> {
+    vec![
+        workload("logger", "run").after("storage_provider", "ADD_COND_RUNNING"),
+        workload("storage_provider", "run").on("agent_B").after("init_storage", "ADD_COND_SUCCEEDED"),
+        workload("init_storage", "run").on("agent_B"),
+        workload("error_handler", "exit0").after("storage_provider", "ADD_COND_FAILED"),
+    ]
+}
+
+fn state(cluster: &Cluster, name: &str) -> String {
+    cluster.workload(name).map(|row| row.state).unwrap_or_default()
+}
+
+// [stest->swdd~agent-enqueues-unfulfilled-create~1]
+// [stest->swdd~agent-handles-workloads-with-fulfilled-dependencies~1]
+// [stest->swdd~agent-handles-new-workload-operations]
+#[test]
+fn workloads_start_when_their_dependencies_are_met_and_not_before() {
+    let cluster = Cluster::start(&["agent_A", "agent_B"]);
+    let recorder = Recorder::start(&cluster);
+    cluster.apply(&manifest(&storage_example()));
+
+    cluster.wait_for_state("init_storage", "Running(Ok)");
+    for name in ["logger", "storage_provider", "error_handler"] {
+        cluster.wait_for_state(name, "Pending(WaitingToStart)");
+    }
+    cluster.engine.finish("init_storage", 0);
+    cluster.wait_for_state("logger", "Running(Ok)");
+    assert_eq!(state(&cluster, "error_handler"), "Pending(WaitingToStart)");
+    cluster.engine.finish("storage_provider", 1);
+    cluster.wait_for_state("error_handler", "Succeeded(Ok)");
+
+    cluster.apply(&manifest(&[workload("restart_service", "exit0")
+        .on("agent_B")
+        .after("error_handler", "ADD_COND_SUCCEEDED")]));
+    cluster.wait_for_state("restart_service", "Succeeded(Ok)");
+
+    let at = |name, state| recorder.position(name, state);
+    assert!(at("init_storage", "Succeeded(Ok)") < at("storage_provider", "Pending(Starting)"));
+    assert!(at("storage_provider", "Running(Ok)") < at("logger", "Pending(Starting)"));
+    assert!(at("storage_provider", "Failed(ExecFailed)") < at("error_handler", "Pending(Starting)"));
+    assert!(at("error_handler", "Succeeded(Ok)") < at("restart_service", "Pending(Starting)"));
+}
+
+#[test]
+fn workload_may_depend_on_one_that_comes_later() {
+    let cluster = Cluster::start(&["agent_A", "agent_B"]);
+    cluster.apply(&manifest(&[workload("later_user", "run").after("later", "ADD_COND_RUNNING")]));
+    cluster.wait_for_state("later_user", "Pending(WaitingToStart)");
+    assert!(cluster.engine.calls_of("run", "later_user.").is_empty());
+    cluster.apply(&manifest(&[workload("later", "run").on("agent_B")]));
+    cluster.wait_for_state("later_user", "Running(Ok)");
+}
+
+#[test]
+fn failed_condition_is_met_by_a_workload_that_could_not_be_started() {
+    let mut cluster = Cluster::prepare();
+    cluster.set_agent_config("retry_limit = 1");
+    cluster.start_server(&[]);
+    cluster.start_agent("agent_A");
+    cluster.apply(&manifest(&[
+        workload("broken", "localhost/nosuch"),
+        workload("handler", "run").after("broken", "ADD_COND_FAILED"),
+    ]));
+    cluster.wait_for_state("broken", "Pending(StartingFailed)");
+    cluster.wait_for_state("handler", "Running(Ok)");
+}
+
+// [stest->swdd~agent-enqueues-unfulfilled-delete~1]
+#[test]
+fn delete_of_a_dependency_waits_for_its_running_dependents() {
+    let cluster = Cluster::start(&["agent_A", "agent_B"]);
+    cluster.apply(&manifest(&[
+        workload("storage_provider", "run").on("agent_B"),
+        workload("logger", "run").after("storage_provider", "ADD_COND_RUNNING"),
+    ]));
+    cluster.wait_for_state("logger", "Running(Ok)");
+    let (pid, _) = cluster.engine.only_container("storage_provider");
+
+    cluster.delete("storage_provider");
+    cluster.wait_for_state("storage_provider", "Stopping(WaitingToStop)");
+    assert!(is_alive(pid), "it still runs for its dependents");
+    assert!(cluster.engine.calls_of("stop", "").is_empty());
+
+    cluster.engine.finish("logger", 0);
+    cluster.wait_until_gone("storage_provider");
+    assert!(cluster.engine.containers_of("storage_provider").is_empty());
+    assert_eq!(state(&cluster, "logger"), "Succeeded(Ok)");
+}
+
+// [stest->swdd~agent-enqueues-update-with-unfulfilled-delete~1]
+#[test]
+fn update_of_a_dependency_waits_for_its_running_dependents() {
+    let cluster = Cluster::start(&["agent_A"]);
+    let dependent = workload("logger", "run").after("storage_provider", "ADD_COND_RUNNING");
+    cluster.apply(&manifest(&[workload("storage_provider", "run"), dependent]));
+    cluster.wait_for_state("logger", "Running(Ok)");
+
+    cluster.apply(&manifest(&[workload("storage_provider", "run:latest")]));
+    cluster.wait_for("the old instance waits", || {
+        let rows = cluster.workloads().into_iter();
+        rows.into_iter().find(|row| row.name == "storage_provider" && row.state == "Stopping(WaitingToStop)")
+    });
+    cluster.engine.finish("logger", 0);
+    cluster.wait_for_state("storage_provider", "Running(Ok)");
+    let containers = cluster.engine.containers_of("storage_provider");
+    assert_eq!(containers.len(), 1);
+    assert_eq!(containers[0]["Image"], "run:latest");
+}
+
+// [stest->swdd~agent-handles-update-with-fulfilled-delete~1]
+#[test]
+fn update_with_an_unmet_condition_deletes_now_and_creates_later() {
+    let cluster = Cluster::start(&["agent_A"]);
+    cluster.apply(&manifest(&[workload("w1", "run")]));
+    cluster.wait_for_state("w1", "Running(Ok)");
+    let changed = workload("w1", "run:latest").after("gate", "ADD_COND_RUNNING");
+    cluster.apply(&manifest(&[changed]));
+    wait_until("the old container is gone", || cluster.engine.containers_of("w1").is_empty());
+    cluster.wait_for_state("w1", "Pending(WaitingToStart)");
+    cluster.apply(&manifest(&[workload("gate", "run")]));
+    cluster.wait_for_state("w1", "Running(Ok)");
+}
+
+#[test]
+fn deleted_waiting_workload_is_never_started() {
+    let cluster = Cluster::start(&["agent_A"]);
+    cluster.apply(&manifest(&[workload("w1", "run").after("gate", "ADD_COND_RUNNING")]));
+    cluster.wait_for_state("w1", "Pending(WaitingToStart)");
+    cluster.delete("w1");
+    cluster.wait_until_gone("w1");
+    cluster
+        .apply(&manifest(&[workload("gate", "run"), workload("after_gate", "run").after("gate", "ADD_COND_RUNNING")]));
+    cluster.wait_for_state("after_gate", "Running(Ok)");
+    assert!(cluster.engine.calls_of("run", "w1.").is_empty());
+    assert_eq!(cluster.workload("w1"), None);
+}
+
+#[test]
+fn fifty_waiting_workloads_do_not_delay_another_one() {
+    let cluster = Cluster::start(&["agent_A"]);
+    let names: Vec<String> = (0..50).map(|number| format!("waiting_{number}")).collect();
+    let waiting: Vec<Workload> =
+        names.iter().map(|name| workload(name, "run").after("gate", "ADD_COND_RUNNING")).collect();
+    cluster.apply(&manifest(&waiting));
+    cluster.wait_for("all wait", || {
+        let rows = cluster.workloads();
+        (rows.len() == 50 && rows.iter().all(|row| row.state == "Pending(WaitingToStart)")).then_some(())
+    });
+
+    cluster.apply(&manifest(&[workload("free", "run")]));
+    cluster.wait_for_state("free", "Running(Ok)");
+    let started = cluster.engine.calls().iter().filter(|call| call.command() == "run").count();
+    assert_eq!(started, 1, "only the free one was started");
+
+    cluster.apply(&manifest(&[workload("gate", "run")]));
+    cluster.wait_for("all run", || cluster.workloads().iter().all(|row| row.state == "Running(Ok)").then_some(()));
+    let started = cluster.engine.calls().iter().filter(|call| call.command() == "run").count();
+    assert_eq!(started, 52, "each was started once");
+}

@@ -1,0 +1,363 @@
+//! The machine has too little of something: room on the disk, descriptors, threads, a name server that answers, a clock
+//! that goes steadily. Each test has its promise as its name.
+//!
+//! Some need the rights of root and say so where they have none. Thread: the test's. Owns: one cluster with the fake
+//! engine per test.
+
+use std::fs;
+use std::net::{TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::support::process::{exit_code, is_alive};
+use crate::support::{Cluster, GRAIN, LIMIT, SmallDisk, leave_out, manifest, poll, wait_until, workload};
+use rustix::process::Signal;
+
+fn all_run(cluster: &Cluster, count: usize) {
+    cluster.wait_for(&format!("{count} workloads run"), || {
+        let rows = cluster.workloads();
+        (rows.len() == count && rows.iter().all(|row| row.state == "Running(Ok)")).then_some(())
+    });
+    assert_eq!(cluster.engine.containers().len(), count, "each has one container");
+}
+
+/// CPU ticks that a process has used.
+fn cpu_ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process runs");
+    let fields = stat.rsplit(')').next().expect("the name is in parentheses");
+    fields.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u64>().expect("a number")).sum()
+}
+
+fn count_in(log: &str, text: &str) -> usize {
+    log.lines().filter(|line| line.contains(text)).count()
+}
+
+/// A workload with a file of `bytes` bytes, which the agent writes into its run folder.
+fn with_file(name: &str, bytes: usize) -> String {
+    let text = "x".repeat(bytes);
+    format!(
+        "apiVersion: v1\nworkloads:\n  {name}:\n    agent: agent_A\n    runtime: podman\n    runtimeConfig: 'image: run'\n    \
+         files: [{{mountPoint: /etc/file, data: '{text}'}}]\n"
+    )
+}
+
+// ------------------------------------------------------------------------------ disks
+
+#[test]
+fn a_full_disk_costs_the_server_no_update_and_the_state_is_stored_once_there_is_room() {
+    let mut cluster = Cluster::prepare();
+    let folder = cluster.folder().join("state");
+    let Some(disk) = SmallDisk::mount(&folder, 256) else { return };
+    cluster.set_server_config(&format!("state_dir = '{}'", folder.display()));
+    cluster.start_server(&[]);
+    cluster.start_agent("agent_A");
+    cluster.wait_for_agents(&["agent_A"]);
+    let stored = || fs::read_to_string(folder.join("desired-state.json")).unwrap_or_default();
+    cluster.apply(&manifest(&[workload("before", "run")]));
+    wait_until("the first state is stored", || stored().contains("before"));
+    disk.fill();
+    let long = format!("commandArgs: [\"{}\"]", "x".repeat(10_000));
+    cluster.apply(&manifest(&[workload("during", "run").config(&long)]));
+    cluster.wait_for_state("during", "Running(Ok)");
+    wait_until("it says what is wrong", || {
+        cluster.server.as_ref().is_some_and(|server| count_in(&server.stderr(), "Cannot store the state") > 0)
+    });
+    assert!(stored().contains("before"), "what was stored is still there");
+    disk.clear();
+    wait_until("it is made up for", || stored().contains("during"));
+    cluster.kill_server();
+    cluster.start_server(&[]);
+    cluster.wait_for_agents(&["agent_A"]);
+    all_run(&cluster, 2);
+}
+
+/// The workload `before` runs on an agent whose run folder is a disk of its own; `None` where nothing can be mounted.
+fn with_run_folder_on_a_small_disk() -> Option<(Cluster, SmallDisk)> {
+    let mut cluster = Cluster::prepare();
+    let folder = cluster.run_folder();
+    let disk = SmallDisk::mount(&folder, 512)?;
+    cluster.start_server(&[]);
+    cluster.start_agent("agent_A");
+    cluster.wait_for_agents(&["agent_A"]);
+    cluster.apply(&manifest(&[workload("before", "run")]));
+    all_run(&cluster, 1);
+    Some((cluster, disk))
+}
+
+#[test]
+fn a_full_run_folder_delays_those_that_need_files_until_there_is_room_and_nobody_else() {
+    let Some((cluster, disk)) = with_run_folder_on_a_small_disk() else { return };
+    disk.fill();
+    cluster.apply(&with_file("needs_room", 50_000));
+    let row = cluster.wait_for_row("needs_room", "it fails with the reason", |row| row.info.contains("No space left"));
+    assert_eq!(row.state, "Pending(Starting)", "{row:?}");
+    assert_eq!(cluster.workload("before").expect("it is known").state, "Running(Ok)");
+    disk.clear();
+    all_run(&cluster, 2);
+}
+
+#[test]
+fn a_read_only_run_folder_stops_nothing_that_runs_and_is_named_as_the_reason() {
+    let Some((mut cluster, disk)) = with_run_folder_on_a_small_disk() else { return };
+    let before = cluster.engine.only_container("before");
+    disk.read_only(true);
+    cluster.apply(&with_file("needs_file", 10));
+    cluster.wait_for_row("needs_file", "it fails with the reason", |row| row.info.contains("Read-only file system"));
+    cluster.delete("needs_file");
+    cluster.wait_until_gone("needs_file");
+    // An agent that starts has nowhere to put anything, and says so.
+    cluster.kill_agent("agent_A");
+    cluster.start_agent("agent_A");
+    let running = cluster.agents.get_mut("agent_A").expect("it was started");
+    let ended = poll(LIMIT, || {
+        let ended = !running.is_running();
+        // The file system is named by an agent that ends and by one that goes on.
+        (ended || count_in(&running.stderr(), "Read-only") > 0).then_some(ended)
+    });
+    let said = cluster.agent("agent_A").stderr();
+    assert!(ended.is_some() && said.contains("Read-only"), "{said}");
+    assert!(is_alive(before.0), "containers do not care");
+    disk.read_only(false);
+    if !cluster.agent("agent_A").is_running() {
+        cluster.start_agent("agent_A");
+    }
+    cluster.wait_for_agents(&["agent_A"]);
+    all_run(&cluster, 1);
+    assert_eq!(cluster.engine.only_container("before"), before);
+}
+
+// ------------------------------------------------------------------- descriptors, threads
+
+#[test]
+fn a_server_without_free_descriptors_serves_whom_it_has_and_others_later_without_spinning() {
+    let mut cluster = Cluster::prepare();
+    cluster.set_server_wrapper(&["/usr/bin/prlimit", "--nofile=96:96"]);
+    cluster.start_server(&[]);
+    cluster.start_agent("agent_A");
+    cluster.wait_for_agents(&["agent_A"]);
+    cluster.apply(&manifest(&[workload("ends", "run")]));
+    all_run(&cluster, 1);
+    let server = cluster.server().pid();
+    let open = || fs::read_dir(format!("/proc/{server}/fd")).map_or(0, Iterator::count);
+    // In small steps: the backlog of the listener would hide how many were taken.
+    let mut greedy = Vec::new();
+    let full = poll(LIMIT, || {
+        greedy.extend((0..8).filter_map(|_| TcpStream::connect(cluster.address()).ok()));
+        let before = open();
+        (before >= 90 || greedy.len() > 400).then_some(before)
+    });
+    assert!(full.is_some_and(|open| open >= 90), "{full:?} descriptors are in use");
+    let ticks = cpu_ticks(server);
+    // The agent is one of those that it has: what it says arrives. The log shows it, nobody else can connect.
+    cluster.engine.finish("ends", 3);
+    let long_enough = (0..40).map(|_| std::thread::sleep(GRAIN)).count();
+    assert!(cpu_ticks(server) - ticks < 50, "{long_enough} looks: it spins");
+    assert!(is_alive(server));
+    drop(greedy);
+    cluster.wait_for_row("ends", "what happened meanwhile", |row| row.state == "Failed(ExecFailed)");
+    cluster.apply(&manifest(&[workload("new", "run")]));
+    cluster.wait_for_state("new", "Running(Ok)");
+}
+
+#[test]
+fn an_agent_with_few_descriptors_watches_less_closely_and_goes_on_calling_its_engine() {
+    let mut cluster = Cluster::prepare();
+    cluster.start_server(&[]);
+    cluster.set_agent_wrapper(&["/usr/bin/prlimit", "--nofile=48:48"]);
+    cluster.start_agent("agent_A");
+    cluster.wait_for_agents(&["agent_A"]);
+    let all: Vec<_> = (0..30).map(|number| workload(&format!("w{number}"), "run")).collect();
+    cluster.apply(&manifest(&all));
+    all_run(&cluster, 30);
+    cluster.engine.finish("w7", 3);
+    cluster.wait_for_row("w7", "its end", |row| row.state == "Failed(ExecFailed)");
+    assert!(cluster.agent("agent_A").is_running());
+}
+
+/// A group of processes that may have so many threads in all. Needs root and cgroups that can be written.
+struct Threads {
+    path: PathBuf,
+}
+
+impl Threads {
+    #[allow(clippy::print_stderr)] // Whoever reads the output is told.
+    fn group(name: &str) -> Option<Self> {
+        for base in ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"] {
+            let path = Path::new(base).join(format!("ankaios-test-{name}-{}", std::process::id()));
+            if fs::create_dir(&path).is_ok() {
+                if path.join("pids.max").exists() {
+                    return Some(Self { path });
+                }
+                let _ = fs::remove_dir(&path);
+            }
+        }
+        leave_out("too few threads", "no group of processes with a limit of threads can be had here");
+        None
+    }
+
+    fn allow(&self, count: &str) {
+        fs::write(self.path.join("pids.max"), count).expect("own group");
+    }
+
+    fn used(&self) -> usize {
+        let text = fs::read_to_string(self.path.join("pids.current")).expect("own group");
+        text.trim().parse().expect("a number")
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        // What is left in it goes back to where it came from.
+        let outside = self.path.parent().expect("it has one").join("cgroup.procs");
+        for pid in fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default().lines() {
+            let _ = fs::write(&outside, pid);
+        }
+        let _ = fs::remove_dir(&self.path);
+    }
+}
+
+#[test]
+fn workloads_without_a_thread_wait_for_one_and_are_reported_so() {
+    let Some(group) = Threads::group("threads") else { return };
+    let mut cluster = Cluster::prepare();
+    cluster.start_server(&[]);
+    let procs = group.path.join("cgroup.procs");
+    let script = format!("echo $$ > '{}' && exec \"$@\"", procs.display());
+    cluster.set_agent_wrapper(&["/bin/sh", "-c", &script, "sh"]);
+    cluster.start_agent("agent_A");
+    cluster.wait_for_agents(&["agent_A"]);
+    cluster.apply(&manifest(&[workload("first", "run")]));
+    all_run(&cluster, 1);
+    group.allow(&(group.used() + 6).to_string());
+    let all: Vec<_> = (0..20).map(|number| workload(&format!("w{number}"), "run")).collect();
+    cluster.apply(&manifest(&all));
+    cluster.wait_for("some wait for a thread", || {
+        cluster.workloads().iter().any(|row| row.info.contains("No thread can be started")).then_some(())
+    });
+    assert_eq!(cluster.workload("first").expect("it is known").state, "Running(Ok)");
+    group.allow("max");
+    all_run(&cluster, 21);
+}
+
+// ----------------------------------------------------------------- names and clocks
+
+/// A name server that hears questions and answers them only when it may.
+struct NameServer {
+    asked: Arc<AtomicUsize>,
+    answers: Arc<AtomicBool>,
+    ended: Arc<AtomicBool>,
+}
+
+impl NameServer {
+    fn start(address: &str) -> Option<Self> {
+        let socket = UdpSocket::bind((address, 53)).ok()?;
+        socket.set_read_timeout(Some(Duration::from_millis(50))).expect("own socket");
+        let server = Self { asked: Arc::default(), answers: Arc::default(), ended: Arc::default() };
+        let (asked, answers, ended) = (server.asked.clone(), server.answers.clone(), server.ended.clone());
+        std::thread::spawn(move || {
+            let mut question = [0; 512];
+            while !ended.load(Ordering::SeqCst) {
+                let Ok((length, from)) = socket.recv_from(&mut question) else { continue };
+                asked.fetch_add(1, Ordering::SeqCst);
+                if answers.load(Ordering::SeqCst) {
+                    let _ = socket.send_to(&loopback_answer(&question[..length]), from);
+                }
+            }
+        });
+        Some(server)
+    }
+}
+
+impl Drop for NameServer {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::SeqCst);
+    }
+}
+
+/// 127.0.0.1 for a question about an IPv4 address, nothing for others.
+fn loopback_answer(question: &[u8]) -> Vec<u8> {
+    let end = question.iter().skip(12).position(|byte| *byte == 0).map_or(question.len(), |at| at + 12 + 5);
+    let question = &question[..end.min(question.len())];
+    let is_ipv4 = question.ends_with(&[0, 1, 0, 1]);
+    let mut answer = question.to_vec();
+    answer[2..12].copy_from_slice(&[0x81, 0x80, 0, 1, 0, u8::from(is_ipv4), 0, 0, 0, 0]);
+    if is_ipv4 {
+        answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4, 127, 0, 0, 1]);
+    }
+    answer
+}
+
+#[test]
+fn an_agent_whose_name_server_is_silent_connects_once_it_speaks_and_ends_when_it_is_told() {
+    let address = format!("127.{}.{}.9", fastrand::u8(10..250), fastrand::u8(..));
+    let mut cluster = Cluster::prepare();
+    cluster.start_server(&[]);
+    let resolver = cluster.write("resolv.conf", &format!("nameserver {address}\noptions timeout:2 attempts:1\n"));
+    let script = format!("/bin/mount --bind '{}' /etc/resolv.conf && exec \"$@\"", resolver.display());
+    let allowed = Command::new("unshare").args(["--mount", "/bin/sh", "-c", &script, "sh", "true"]).output();
+    let (Some(names), true) = (NameServer::start(&address), allowed.is_ok_and(|output| output.status.success())) else {
+        return leave_out("a silent name server", "a name server of its own needs the rights of root");
+    };
+    let port = cluster.address().rsplit(':').next().expect("an address has a port").to_owned();
+    cluster.set_agent_wrapper(&["/usr/bin/unshare", "--mount", "/bin/sh", "-c", &script, "sh"]);
+    cluster.set_agent_url(&format!("http://slow.example.test:{port}"));
+    // Told to end while it waits for the name.
+    cluster.start_agent("agent_A");
+    wait_until("the agent asks for the name", || names.asked.load(Ordering::SeqCst) > 0);
+    cluster.agent("agent_A").signal(Signal::TERM);
+    let status = cluster.agent("agent_A").wait(LIMIT).expect("it ends");
+    assert_eq!(exit_code(status), 0, "{}", cluster.agent("agent_A").stderr());
+    // Answered at last.
+    cluster.start_agent("agent_A");
+    let asked = names.asked.load(Ordering::SeqCst);
+    wait_until("the agent asks for the name", || names.asked.load(Ordering::SeqCst) > asked);
+    names.answers.store(true, Ordering::SeqCst);
+    cluster.wait_for_agents(&["agent_A"]);
+    cluster.apply(&manifest(&[workload("w", "run")]));
+    all_run(&cluster, 1);
+}
+
+/// Libraries of this name change what programs believe about the time; only the wall clock here.
+fn faketime() -> Option<PathBuf> {
+    let places = ["/usr/lib/x86_64-linux-gnu/faketime", "/usr/lib/aarch64-linux-gnu/faketime", "/usr/lib/faketime"];
+    places.into_iter().map(|place| Path::new(place).join("libfaketimeMT.so.1")).find(|path| path.exists())
+}
+
+#[test]
+fn a_wall_clock_that_jumps_changes_nothing_that_runs_or_waits() {
+    let Some(library) = faketime() else { return leave_out("a clock that jumps", "libfaketime is not installed") };
+    let mut cluster = Cluster::prepare();
+    let clock = cluster.write("clock", "+0\n");
+    let variables = [
+        format!("LD_PRELOAD={}", library.display()),
+        format!("FAKETIME_TIMESTAMP_FILE={}", clock.display()),
+        "FAKETIME_DONT_FAKE_MONOTONIC=1".to_owned(),
+        "DONT_FAKE_MONOTONIC=1".to_owned(),
+        "FAKETIME_NO_CACHE=1".to_owned(),
+    ];
+    let words: Vec<&str> = ["/usr/bin/env"].into_iter().chain(variables.iter().map(String::as_str)).collect();
+    cluster.set_agent_wrapper(&words);
+    cluster.set_server_wrapper(&words);
+    cluster.start_server(&[]);
+    cluster.start_agent("agent_A");
+    cluster.wait_for_agents(&["agent_A"]);
+    cluster.apply(&manifest(&[workload("stays", "run"), workload("back", "run").restart("ALWAYS")]));
+    all_run(&cluster, 2);
+    let stays = cluster.engine.only_container("stays");
+    for offset in ["+10y\n", "-20y\n", "+1h\n"] {
+        let runs = cluster.engine.calls().len();
+        fs::write(&clock, offset).expect("own file");
+        cluster.engine.finish("back", 1);
+        cluster.wait_for("it is restarted all the same", || (cluster.engine.calls().len() > runs).then_some(()));
+        all_run(&cluster, 2);
+        cluster.apply(&manifest(&[workload("later", "exit0")]));
+        cluster.wait_for_state("later", "Succeeded(Ok)");
+        cluster.delete("later");
+        cluster.wait_until_gone("later");
+    }
+    assert_eq!(cluster.engine.only_container("stays"), stays);
+    assert!(cluster.server().is_running() && cluster.agent("agent_A").is_running());
+}

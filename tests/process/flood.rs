@@ -1,0 +1,416 @@
+//! Who asks without end and does not read what comes back: a workload at its FIFOs, and an agent that passes on whatever
+//! its workloads ask, as those of other implementations do. With the state of 500 workloads the server stays small, the
+//! agents stay connected, and everybody else is answered.
+//!
+//! Thread: the test's, and one for each flood. Owns: one cluster with the fake engine per test.
+
+#![allow(clippy::print_stderr)] // What was measured is of interest also when it is good enough.
+
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::support::control_client::{folder, read};
+use crate::support::{Cluster, ControlClient, LIMIT, connection, manifest, wait_until, workload};
+use ankaios_lite::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_lite::model::messages::{
+    FromServer, FromWorkload, ReadState, Request, RequestContent, Response, ResponseContent, ToServer, UpdateState,
+};
+use ankaios_lite::model::names::InstanceName;
+use ankaios_lite::wire::client::Hangup;
+use ankaios_lite::wire::delimited::workload_side::frame;
+
+const WORKLOADS: usize = 500;
+/// How long a flood lasts: longer than a connection that is stuck is put up with.
+const FLOOD: Duration = Duration::from_secs(20);
+/// Everybody else is answered within this time. A build without optimisation on a loaded machine is slow, not wrong.
+const ANSWERED: Duration = Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 2 });
+/// Most memory of its own that the server takes.
+const SERVER_MAX_KIB: u64 = 60 * 1024;
+const AGENT_MAX_KIB: u64 = 60 * 1024;
+
+/// A server with the state of [`WORKLOADS`] and an agent with `greedy` and `web`, which may read everything.
+fn cluster() -> Cluster {
+    let cluster = Cluster::start(&["agent_A"]);
+    let stored = (0..WORKLOADS - 2).map(|number| {
+        let options = format!("commandOptions: [\"--publish\", \"{number}:80\", \"--env\", \"NUMBER={number}\"]");
+        workload(&format!("stored_{number}"), "registry.example/stored:1.2.3")
+            .on("nobody")
+            .tag("stored")
+            .config(&options)
+    });
+    let here = ["greedy", "web"].map(|name| workload(name, "run").allow("ReadWrite", "*"));
+    cluster.apply(&manifest(&stored.chain(here).collect::<Vec<_>>()));
+    cluster.wait_for_state("greedy", "Running(Ok)");
+    cluster.wait_for_state("web", "Running(Ok)");
+    cluster
+}
+
+/// Memory of its own that the process has now, in KiB: without the code, of which a debug build has much.
+fn memory_kib(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("the kernel counts it");
+    line.trim().trim_end_matches("kB").trim().parse().expect("a number")
+}
+
+/// Watches the memory of a process until it is dropped.
+struct MemoryPeak {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<u64>>,
+}
+
+impl MemoryPeak {
+    fn of(pid: u32) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let mut peak = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                peak = peak.max(memory_kib(pid));
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            peak
+        });
+        Self { stop, thread: Some(thread) }
+    }
+
+    fn kib(mut self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().expect("it runs").join().expect("it only reads")
+    }
+}
+
+impl Drop for MemoryPeak {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Asks for everything as fast as the pipe takes it, and reads nothing. Returns how much was taken.
+fn flood_pipe(folder: &Path, stop: &AtomicBool) -> usize {
+    flood_pipe_with(folder, stop, |number| {
+        let request = Request { id: number.to_string(), content: read(&[], false) };
+        frame(FromWorkload::Request(request)).expect("it is small")
+    })
+}
+
+/// The same with these messages.
+fn flood_pipe_with(folder: &Path, stop: &AtomicBool, message: impl Fn(usize) -> Vec<u8>) -> usize {
+    let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).expect("a small flag");
+    let mut output = fs::File::options().write(true).custom_flags(flags).open(folder.join("output")).expect("open");
+    let mut sent = 0;
+    for number in 0_usize.. {
+        let bytes = message(number);
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            if stop.load(Ordering::Relaxed) {
+                return sent;
+            }
+            match output.write(rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(1)),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        sent += 1;
+    }
+    sent
+}
+
+/// Asks as `web` and as a commander until the time of the flood is over. Returns the longest wait of each.
+fn ask_until(end: Instant, cluster: &Cluster, web: &mut ControlClient) -> (Duration, Duration) {
+    let (mut longest_web, mut longest_ank) = (Duration::ZERO, Duration::ZERO);
+    for number in 0.. {
+        let begin = Instant::now();
+        if begin >= end {
+            break;
+        }
+        let answer = web.read(&number.to_string(), &["desiredState.workloads.web"]);
+        assert!(matches!(answer, ResponseContent::CompleteState { .. }), "{answer:?}");
+        longest_web = longest_web.max(begin.elapsed());
+        let begin = Instant::now();
+        let output = cluster.ank(&["get", "agents"]);
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        longest_ank = longest_ank.max(begin.elapsed());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    (longest_web, longest_ank)
+}
+
+fn assert_never_disconnected(cluster: &Cluster, agent: &str) {
+    let log = cluster.server.as_ref().expect("it runs").stderr();
+    let count = |text: &str| log.lines().filter(|line| line.contains(text)).count();
+    let connected = count(&format!("Agent '{agent}' connected"));
+    assert_eq!((connected, count(&format!("Agent '{agent}' disconnected"))), (1, 0), "of agent '{agent}'");
+}
+
+#[test]
+fn a_workload_that_asks_and_never_reads_costs_the_cluster_nothing() {
+    let mut cluster = cluster();
+    let mut web = ControlClient::connect(&folder(&cluster, "agent_A", "web"));
+    let greedy_folder = folder(&cluster, "agent_A", "greedy");
+    let greedy = ControlClient::connect(&greedy_folder);
+    let server = MemoryPeak::of(cluster.server().pid());
+    let agent = MemoryPeak::of(cluster.agent("agent_A").pid());
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let flood = std::thread::spawn(move || flood_pipe(&greedy_folder, &stopped));
+    let (web_waited, ank_waited) = ask_until(Instant::now() + FLOOD, &cluster, &mut web);
+    stop.store(true, Ordering::Relaxed);
+    let sent = flood.join().expect("the flood ends");
+    let (server, agent) = (server.kib(), agent.kib());
+    let measured = format!(
+        "{sent} requests taken; server {server} KiB, agent {agent} KiB; waited: web {web_waited:?}, ank {ank_waited:?}"
+    );
+    eprintln!("{measured}");
+    assert!(server < SERVER_MAX_KIB && agent < AGENT_MAX_KIB, "{measured}");
+    assert!(web_waited < ANSWERED && ank_waited < ANSWERED, "{measured}");
+    assert_never_disconnected(&cluster, "agent_A");
+    drop(greedy);
+}
+
+/// What the server did with the requests of a flood, and with those of a workload beside it.
+#[derive(Debug, Default)]
+struct Answers {
+    states: AtomicUsize,
+    refused: AtomicUsize,
+    /// When the other workload has asked what is not answered yet, and its longest wait.
+    modest: Mutex<(Option<Instant>, Duration)>,
+}
+
+/// An agent of another implementation: it passes on all that its workloads ask, and reads what comes.
+struct ForeignAgent {
+    hangup: Hangup,
+    asks: JoinHandle<usize>,
+    reads: JoinHandle<()>,
+}
+
+impl ForeignAgent {
+    fn start(url: &str, name: &str, stop: Arc<AtomicBool>, answers: &Arc<Answers>) -> Self {
+        let (mut sender, mut receiver, hangup) = connection::agent(url, name);
+        let counts = answers.clone();
+        let reads = std::thread::spawn(move || {
+            let mut last = None;
+            while let Ok(message) = receiver.receive() {
+                let FromServer::Response(Response { id, content }) = message else { continue };
+                match content {
+                    ResponseContent::CompleteState { .. } if id.starts_with("modest") => {
+                        let mut modest = counts.modest.lock().expect("nobody panics");
+                        let waited = modest.0.take().expect("it has asked").elapsed();
+                        modest.1 = modest.1.max(waited);
+                    }
+                    ResponseContent::CompleteState { .. } => {
+                        let number = id.strip_prefix("greedy@").and_then(|number| number.parse::<usize>().ok());
+                        assert!(number > last, "states come in the order in which they were asked for");
+                        last = number;
+                        counts.states.fetch_add(1, Ordering::Relaxed);
+                    }
+                    ResponseContent::Error(_) => drop(counts.refused.fetch_add(1, Ordering::Relaxed)),
+                    other => panic!("{other:?}"),
+                }
+            }
+        });
+        let counts = answers.clone();
+        let asks = std::thread::spawn(move || {
+            let mut sent = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let mut modest = counts.modest.lock().expect("nobody panics");
+                if sent % 1000 == 999 && modest.0.is_none() {
+                    modest.0 = Some(Instant::now());
+                    connection::request(&mut sender, "modest@x", read(&["agents"], false));
+                }
+                drop(modest);
+                connection::request(&mut sender, &format!("greedy@{sent}"), read(&[], false));
+                sent += 1;
+            }
+            sent
+        });
+        Self { hangup, asks, reads }
+    }
+
+    fn end(self) -> usize {
+        let sent = self.asks.join().expect("it only sends");
+        self.hangup.hang_up();
+        self.reads.join().expect("the answers are in order");
+        sent
+    }
+}
+
+#[test]
+fn an_agent_that_passes_on_whatever_its_workload_asks_costs_the_cluster_little() {
+    let mut cluster = cluster();
+    let there = ["greedy", "modest"].map(|name| workload(name, "run").on("foreign").allow("Read", "*"));
+    cluster.apply(&manifest(&there));
+    let mut web = ControlClient::connect(&folder(&cluster, "agent_A", "web"));
+    let server = MemoryPeak::of(cluster.server().pid());
+    let (stop, answers) = (Arc::new(AtomicBool::new(false)), Arc::new(Answers::default()));
+    let foreign = ForeignAgent::start(&cluster.url(), "foreign", stop.clone(), &answers);
+    wait_until("it is connected", || answers.states.load(Ordering::Relaxed) > 0);
+    let (web_waited, ank_waited) = ask_until(Instant::now() + FLOOD, &cluster, &mut web);
+    assert_never_disconnected(&cluster, "agent_A");
+    assert_never_disconnected(&cluster, "foreign");
+    stop.store(true, Ordering::Relaxed);
+    let sent = foreign.end();
+    let server = server.kib();
+    let measured =
+        format!("{sent} requests, {answers:?}; server {server} KiB; waited: web {web_waited:?}, ank {ank_waited:?}");
+    eprintln!("{measured}");
+    assert!(server < SERVER_MAX_KIB, "{measured}");
+    let (_, modest_waited) = *answers.modest.lock().expect("nobody panics");
+    assert!(web_waited < ANSWERED && ank_waited < ANSWERED, "{measured}");
+    // It waits behind what its agent has sent before, as long as that is on its way.
+    assert!(modest_waited < LIMIT && modest_waited > Duration::ZERO, "{measured}");
+    assert!(answers.refused.load(Ordering::Relaxed) > 0, "{measured}");
+}
+
+/// Some agents report long texts of very many instances that nobody has asked for.
+#[test]
+fn agents_that_report_workloads_that_do_not_exist_cost_the_cluster_little() {
+    let mut cluster = Cluster::start(&["agent_A"]);
+    cluster.apply(&manifest(&[workload("web", "run").allow("ReadWrite", "*")]));
+    cluster.wait_for_state("web", "Running(Ok)");
+    let mut web = ControlClient::connect(&folder(&cluster, "agent_A", "web"));
+    let server = MemoryPeak::of(cluster.server().pid());
+    let agent = MemoryPeak::of(cluster.agent("agent_A").pid());
+    let (mut hostile, mut readers) = (Vec::new(), Vec::new());
+    for name in ["hostile_1", "hostile_2", "hostile_3"] {
+        let (sender, mut receiver, hangup) = connection::agent(&cluster.url(), name);
+        readers.push(std::thread::spawn(move || while receiver.receive().is_ok() {}));
+        hostile.push((name, sender, hangup));
+    }
+    for batch in 0..12 {
+        for (name, sender, _) in &mut hostile {
+            let stray = |number: usize| {
+                let instance = InstanceName::with_id(&format!("stray_{batch}_{number}"), "id", name);
+                WorkloadState::new(instance, ExecutionState::with_info(Phase::FailedUnknown, "x".repeat(16_000)))
+            };
+            sender.send(ToServer::WorkloadStates((0..200).map(stray).collect())).expect("the server takes it");
+        }
+    }
+    let known = || cluster.workloads().iter().filter(|row| row.agent.starts_with("hostile")).count();
+    wait_until("the reports have come", || known() > 3_000);
+    for mask in [&[][..], &["workloadStates"], &["agents"]] {
+        let answer = web.read("states", mask);
+        assert!(matches!(answer, ResponseContent::CompleteState { .. }), "{mask:?}");
+    }
+    for arguments in [&["get", "state"][..], &["get", "workloads"], &["get", "agents"]] {
+        let output = cluster.ank(arguments);
+        assert_eq!(output.code, 0, "{arguments:?}: {}", output.stderr);
+    }
+    let (server, agent) = (server.kib(), agent.kib());
+    let measured = format!("{} states; server {server} KiB, agent {agent} KiB", known());
+    eprintln!("{measured}");
+    assert!(server < SERVER_MAX_KIB && agent < AGENT_MAX_KIB, "{measured}");
+    assert_never_disconnected(&cluster, "agent_A");
+    for (_, _, hangup) in hostile {
+        hangup.hang_up();
+    }
+    readers.into_iter().for_each(|reader| reader.join().expect("it only reads"));
+}
+
+/// Agents whose requests are as large as messages may be.
+const LARGE_SENDERS: usize = 6;
+/// One message of that size at a time, and little beside it.
+const LARGE_MAX_KIB: u64 = 100 * 1024;
+
+/// Very many masks in a message of about `bytes`.
+fn masks(bytes: usize, prefix: &str) -> Vec<String> {
+    (0..bytes / (prefix.len() + 9)).map(|number| format!("{prefix}.{number:06x}")).collect()
+}
+
+#[test]
+fn agents_that_send_the_largest_messages_at_the_same_time_cost_the_server_one_of_them() {
+    let mut cluster = cluster();
+    let mut web = ControlClient::connect(&folder(&cluster, "agent_A", "web"));
+    let server = MemoryPeak::of(cluster.server().pid());
+    let stop = Arc::new(AtomicBool::new(false));
+    let content = RequestContent::CompleteState(ReadState { masks: vec!["x".repeat(56 << 20)], subscribe: false });
+    let message = Arc::new(ToServer::Request(Request { id: "greedy@1".to_owned(), content }));
+    let senders = (0..LARGE_SENDERS).map(|number| {
+        let (mut sender, mut receiver, hangup) = connection::agent(&cluster.url(), &format!("large_{number}"));
+        let reads = std::thread::spawn(move || {
+            let is_refusal = |message: &FromServer| {
+                matches!(message, FromServer::Response(Response { content: ResponseContent::Error(_), .. }))
+            };
+            std::iter::from_fn(|| receiver.receive().ok()).filter(is_refusal).count()
+        });
+        let (stopped, message) = (stop.clone(), message.clone());
+        let sends = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                sender.send((*message).clone()).expect("the server keeps the connection");
+            }
+        });
+        (sends, reads, hangup)
+    });
+    let senders: Vec<_> = senders.collect();
+    let (web_waited, ank_waited) = ask_until(Instant::now() + FLOOD, &cluster, &mut web);
+    // What is larger than what workloads send finds its turn as well.
+    cluster.apply(&manifest(&[workload("large", "run").on("nobody").tag(&"x".repeat(5 << 20))]));
+    stop.store(true, Ordering::Relaxed);
+    let server = server.kib();
+    let refused: usize = senders
+        .into_iter()
+        .map(|(sends, reads, hangup)| {
+            sends.join().expect("it only sends");
+            hangup.hang_up();
+            reads.join().expect("it only reads")
+        })
+        .sum();
+    let measured = format!("{refused} refused; server {server} KiB; waited: web {web_waited:?}, ank {ank_waited:?}");
+    eprintln!("{measured}");
+    assert!(refused >= LARGE_SENDERS && server < LARGE_MAX_KIB, "{measured}");
+    assert!(web_waited < ANSWERED && ank_waited < ANSWERED, "{measured}");
+    assert_never_disconnected(&cluster, "agent_A");
+}
+
+#[test]
+fn workloads_that_write_the_largest_requests_at_the_same_time_cost_little() {
+    const GREEDY: usize = 6;
+    let mut cluster = cluster();
+    let names: Vec<String> = (0..GREEDY).map(|number| format!("greedy_{number}")).collect();
+    let greedy: Vec<_> = names.iter().map(|name| workload(name, "run").allow("ReadWrite", "*")).collect();
+    cluster.apply(&manifest(&greedy));
+    let mut web = ControlClient::connect(&folder(&cluster, "agent_A", "web"));
+    let peaks = [cluster.server().pid(), cluster.agent("agent_A").pid()].map(MemoryPeak::of);
+    let stop = Arc::new(AtomicBool::new(false));
+    let floods: Vec<_> = names
+        .iter()
+        .map(|name| {
+            let folder = folder(&cluster, "agent_A", name);
+            let client = ControlClient::connect(&folder);
+            let stopped = stop.clone();
+            let kinds = [
+                RequestContent::CompleteState(ReadState { masks: masks(3 << 20, "configs"), subscribe: false }),
+                RequestContent::UpdateState(UpdateState {
+                    new_state: None,
+                    masks: masks(5 << 19, "desiredState.configs"),
+                }),
+            ];
+            let frames = kinds.map(|content| {
+                frame(FromWorkload::Request(Request { id: "x".to_owned(), content })).expect("it can be encoded")
+            });
+            std::thread::spawn(move || {
+                let sent = flood_pipe_with(&folder, &stopped, |number| frames[number % frames.len()].clone());
+                drop(client);
+                sent
+            })
+        })
+        .collect();
+    let (web_waited, ank_waited) = ask_until(Instant::now() + FLOOD, &cluster, &mut web);
+    stop.store(true, Ordering::Relaxed);
+    let sent: Vec<usize> = floods.into_iter().map(|flood| flood.join().expect("the flood ends")).collect();
+    let [server, agent] = peaks.map(MemoryPeak::kib);
+    let measured = format!(
+        "{sent:?} taken; server {server} KiB, agent {agent} KiB; waited: web {web_waited:?}, ank {ank_waited:?}"
+    );
+    eprintln!("{measured}");
+    assert!(sent.iter().all(|sent| *sent > 0), "each has its turn: {measured}");
+    assert!(server < SERVER_MAX_KIB && agent < AGENT_MAX_KIB, "{measured}");
+    assert!(web_waited < ANSWERED && ank_waited < ANSWERED, "{measured}");
+    assert_never_disconnected(&cluster, "agent_A");
+}

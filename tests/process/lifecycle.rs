@@ -1,0 +1,339 @@
+//! One workload's life on a real agent: update, delete, retry, restart (spec/agent.md 8.6, 9, 10).
+//!
+//! Thread: the test's. Owns: one cluster with the fake engine per test; the test itself decides when a container ends.
+
+use crate::support::process::is_alive;
+use crate::support::{Cluster, Recorder, manifest, wait_until, workload};
+use serde_json::json;
+
+fn one_agent() -> Cluster {
+    Cluster::start(&["agent_A"])
+}
+
+/// Number of `podman <command>` calls that mention `text`.
+fn count(cluster: &Cluster, command: &str, text: &str) -> usize {
+    cluster.engine.calls_of(command, text).len()
+}
+
+// [itest->swdd~agent-workload-control-loop-executes-create~3]
+#[test]
+fn created_workload_goes_through_the_documented_states() {
+    let cluster = one_agent();
+    let recorder = Recorder::start(&cluster);
+    cluster.apply(&manifest(&[workload("w1", "run")]));
+    assert_eq!(recorder.states_until("w1", "Running(Ok)"), ["Pending(Starting)", "Running(Ok)"]);
+    let infos: Vec<String> = recorder.changes().into_iter().map(|change| change.info).collect();
+    assert_eq!(infos, ["Triggered at runtime.", ""]);
+}
+
+// [stest->swdd~podman-create-workload-runs-workload~1]
+// [stest->swdd~podman-create-workload-sets-optionally-container-name~1]
+#[test]
+fn the_container_has_the_name_of_its_instance_and_the_options_of_its_user() {
+    let cluster = one_agent();
+    let configured = workload("w1", "run")
+        .config("generalOptions: [\"--log-level\", \"error\"]")
+        .config("commandOptions: [\"-e\", \"A=1\"]")
+        .config("commandArgs: [sleep, 5]");
+    cluster.apply(&manifest(&[configured]));
+    cluster.wait_for_state("w1", "Running(Ok)");
+    let call = cluster.engine.calls_of("error", "w1.").into_iter().chain(cluster.engine.calls_of("run", "w1.")).next();
+    let argv = call.expect("one run").argv;
+    let label = argv.iter().find_map(|word| word.strip_prefix("--label=name=")).expect("a name label").to_owned();
+    let id = label.strip_prefix("w1.").and_then(|rest| rest.strip_suffix(".agent_A")).expect("the instance name");
+    assert_eq!(id.len(), 64);
+    let words = argv.join(" ");
+    let begin = format!("--log-level error run --detach --name w1.{}.agent_A -e A=1 ", &id[..7]);
+    assert!(words.starts_with(&begin) && words.ends_with(" run sleep 5"), "{words}");
+}
+
+// [itest->swdd~agent-workload-control-loop-executes-update~2]
+#[test]
+fn update_replaces_the_container() {
+    let cluster = one_agent();
+    cluster.apply(&manifest(&[workload("w1", "run")]));
+    cluster.wait_for_state("w1", "Running(Ok)");
+    let recorder = Recorder::start(&cluster);
+    let (pid, id) = cluster.engine.only_container("w1");
+    cluster.apply(&manifest(&[workload("w1", "run:latest")]));
+    cluster.wait_for("the new instance runs alone", || {
+        let rows = cluster.workloads();
+        (rows.len() == 1 && rows[0].state == "Running(Ok)" && count(&cluster, "run", "w1.") == 2).then_some(())
+    });
+    let (new_pid, new_id) = cluster.engine.only_container("w1");
+    assert!(new_pid != pid && new_id != id);
+    assert!(!is_alive(pid));
+    let stop = cluster.engine.calls_of("stop", &id);
+    assert_eq!(stop[0].argv, ["stop", "--ignore", &id]);
+    assert_eq!(cluster.engine.calls_of("rm", &id)[0].argv, ["rm", "--ignore", &id]);
+    let states = recorder.states_until("w1", "Running(Ok)");
+    assert_eq!(states, ["Stopping(RequestedAtRuntime)", "Removed", "Pending(Starting)", "Running(Ok)"]);
+    let ids: Vec<String> = recorder.changes().into_iter().map(|change| change.id).collect();
+    assert!(ids[0] == ids[1] && ids[2] == ids[3] && ids[1] != ids[2], "old, old, new, new: {ids:?}");
+}
+
+#[test]
+fn update_of_what_is_no_part_of_the_id_also_replaces_the_container() {
+    let cluster = one_agent();
+    cluster.apply(&manifest(&[workload("w1", "run")]));
+    cluster.wait_for_state("w1", "Running(Ok)");
+    let (pid, _) = cluster.engine.only_container("w1");
+    cluster.apply(&manifest(&[workload("w1", "run").restart("ALWAYS")]));
+    wait_until("the container is another one", || {
+        let containers = cluster.engine.containers_of("w1");
+        containers.len() == 1 && containers[0]["Pid"].as_u64().is_some_and(|new| new != 0 && new != u64::from(pid))
+    });
+    cluster.wait_for_state("w1", "Running(Ok)");
+    assert_eq!(cluster.workloads().len(), 1);
+}
+
+// [stest->swdd~podman-delete-workload-stops-and-removes-workload~1]
+#[test]
+fn delete_stops_and_removes_the_container() {
+    let cluster = one_agent();
+    cluster.apply(&manifest(&[workload("w1", "run"), workload("w2", "run")]));
+    cluster.wait_for_state("w1", "Running(Ok)");
+    cluster.wait_for_state("w2", "Running(Ok)");
+    let recorder = Recorder::start(&cluster);
+    cluster.delete("w1");
+    cluster.wait_until_gone("w1");
+    assert!(cluster.engine.containers_of("w1").is_empty());
+    assert_eq!(cluster.engine.containers_of("w2").len(), 1);
+    assert_eq!(recorder.states_until("w1", "Removed"), ["Stopping(RequestedAtRuntime)", "Removed"]);
+    assert_eq!(recorder.states_of("w2"), [""; 0]);
+}
+
+#[test]
+fn failed_delete_is_shown_and_tried_again_until_it_succeeds() {
+    let cluster = one_agent();
+    cluster.apply(&manifest(&[workload("w1", "run")]));
+    cluster.wait_for_state("w1", "Running(Ok)");
+    cluster.engine.script(&json!([{ "command": "rm", "exit": 125, "stderr": "Error: device busy\n" }]));
+    cluster.delete("w1");
+    let row = cluster.wait_for_state("w1", "Stopping(DeleteFailed)");
+    assert!(row.info.contains("Error: device busy"), "{row:?}");
+    assert_eq!(cluster.engine.containers_of("w1").len(), 1);
+    cluster.engine.script(&json!([]));
+    cluster.wait_until_gone("w1");
+    assert!(cluster.engine.containers_of("w1").is_empty());
+}
+
+// [stest->swdd~agent-workload-control-loop-executes-retry~1]
+// [stest->swdd~agent-workload-control-loop-retries-workload-creation-on-create-failure~1]
+// [stest->swdd~agent-workload-control-loop-requests-retries-on-failing-retry-attempt~1]
+#[test]
+fn failed_create_is_retried_and_says_how_often_and_why() {
+    let cluster = one_agent();
+    let recorder = Recorder::start(&cluster);
+    let rule = json!({ "command": "run", "workload": "w1", "times": 3, "exit": 125, "stderr": "Error: boom\n" });
+    cluster.engine.script(&json!([rule]));
+    cluster.apply(&manifest(&[workload("w1", "run")]));
+    cluster.wait_for_state("w1", "Running(Ok)");
+    assert_eq!(count(&cluster, "run", "w1."), 4);
+    assert_eq!(recorder.states_until("w1", "Running(Ok)"), ["Pending(Starting)", "Running(Ok)"]);
+    let infos: Vec<String> = recorder.changes().into_iter().map(|change| change.info).collect();
+    for number in 1..=3 {
+        let beginning =
+            format!("Retry {number}: Error: boom. Execution of 'podman \"run\" \"--detach\" \"--name\" \"w1.");
+        assert!(infos.iter().any(|info| info.starts_with(&beginning)), "no '{beginning}' in {infos:#?}");
+    }
+    assert_eq!(cluster.workload("w1").map(|row| row.info).as_deref(), Some(""));
+}
+
+// [stest->swdd~agent-workload-control-loop-limits-retry-attempts~1]
+// [stest->swdd~agent-workload-control-loop-retry-limit-set-execution-state~2]
+#[test]
+fn retries_end_at_the_limit_and_an_update_begins_anew() {
+    let mut cluster = Cluster::prepare();
+    cluster.set_agent_config("retry_limit = 2");
+    cluster.start_server(&[]);
+    cluster.start_agent("agent_A");
+    cluster.engine.script(&json!([{ "command": "run", "image": "run", "exit": 125, "stderr": "Error: boom\n" }]));
+    cluster.apply(&manifest(&[workload("w1", "run")]));
+    let row = cluster.wait_for_state("w1", "Pending(StartingFailed)");
+    assert!(row.info.starts_with("No more retries: Error: boom. Execution of 'podman \"run\""), "{row:?}");
+    assert_eq!(count(&cluster, "run", "w1."), 3, "one attempt and two retries");
+    cluster.apply(&manifest(&[workload("w1", "run:latest")]));
+    cluster.wait_for("the new instance runs", || {
+        cluster.workloads().iter().any(|row| row.state == "Running(Ok)").then_some(())
+    });
+}
+
+// [stest->swdd~agent-workload-control-loop-prevents-retries-on-other-workload-commands~1]
+#[test]
+fn delete_ends_the_retries() {
+    let cluster = one_agent();
+    cluster.engine.script(&json!([{ "command": "run", "exit": 125, "stderr": "Error: boom\n" }]));
+    cluster.apply(&manifest(&[workload("w1", "run")]));
+    cluster.wait_for_row("w1", "is retried", |row| row.info.starts_with("Retry "));
+    cluster.delete("w1");
+    cluster.wait_until_gone("w1");
+    cluster.engine.script(&json!([]));
+    cluster.apply(&manifest(&[workload("w2", "run")]));
+    cluster.wait_for_state("w2", "Running(Ok)");
+    assert!(cluster.engine.containers_of("w1").is_empty());
+}
+
+#[test]
+fn container_that_was_created_but_not_started_does_not_stop_the_retry() {
+    let cluster = one_agent();
+    let rule =
+        json!({ "command": "run", "times": 1, "exit": 126, "stderr": "Error: no exec\n", "leaves_container": true });
+    cluster.engine.script(&json!([rule]));
+    cluster.apply(&manifest(&[workload("w1", "run")]));
+    cluster.wait_for_state("w1", "Running(Ok)");
+    assert_eq!(cluster.engine.containers_of("w1").len(), 1, "the half made one was removed");
+}
+
+// [stest->swdd~workload-control-loop-restarts-workload-with-enabled-restart-policy~2]
+#[test]
+fn restart_policies_restart_what_they_say_and_nothing_else() {
+    let cluster = one_agent();
+    let policies = [("never", "NEVER"), ("on_failure", "ON_FAILURE"), ("always", "ALWAYS")];
+    let workloads: Vec<_> = policies.iter().map(|(name, policy)| workload(name, "run").restart(policy)).collect();
+    cluster.apply(&manifest(&workloads));
+    for (name, _) in policies {
+        cluster.wait_for_state(name, "Running(Ok)");
+    }
+
+    for (name, _) in policies {
+        cluster.engine.finish(name, 1);
+    }
+    cluster.wait_for_state("never", "Failed(ExecFailed)");
+    for name in ["on_failure", "always"] {
+        wait_until("a new container", || count(&cluster, "run", &format!("{name}.")) == 2);
+        cluster.wait_for_state(name, "Running(Ok)");
+    }
+    assert_eq!(count(&cluster, "run", "never."), 1);
+
+    for name in ["on_failure", "always"] {
+        cluster.engine.finish(name, 0);
+    }
+    cluster.wait_for_state("on_failure", "Succeeded(Ok)");
+    let id = cluster.engine.containers_of("always")[0]["Id"].as_str().expect("an id").to_owned();
+    wait_until("the same container is started", || count(&cluster, "start", &id) == 1);
+    cluster.wait_for_state("always", "Running(Ok)");
+    assert_eq!(cluster.engine.only_container("always").1, id);
+    assert_eq!(count(&cluster, "run", "on_failure."), 2);
+    assert_eq!(count(&cluster, "run", "always."), 2);
+    assert_eq!(count(&cluster, "run", "never."), 1);
+}
+
+#[test]
+fn crash_loop_is_slowed_down() {
+    let cluster = one_agent();
+    cluster.apply(&manifest(&[workload("crasher", "exit1").restart("ALWAYS"), workload("calm", "run")]));
+    wait_until("four starts", || count(&cluster, "run", "crasher.") >= 4);
+    let starts: Vec<u64> = cluster.engine.calls_of("run", "crasher.").iter().map(|call| call.begin_ms).collect();
+    // The first restart is immediate. The pauses double from 500 ms on and are at most shortened by jitter, so only the
+    // whole can be judged: without a pause, four starts take a few tens of milliseconds.
+    assert!(starts[3] > starts[0], "{starts:?}");
+    cluster.wait_for_state("calm", "Running(Ok)");
+    assert_eq!(count(&cluster, "run", "calm."), 1);
+}
+
+#[test]
+fn killed_container_is_noticed() {
+    let cluster = one_agent();
+    cluster.apply(&manifest(&[workload("w1", "run")]));
+    cluster.wait_for_state("w1", "Running(Ok)");
+    cluster.engine.kill_container("w1");
+    let row = cluster.wait_for_state("w1", "Failed(ExecFailed)");
+    assert_eq!(row.info, "Exit code: '137'");
+}
+
+#[test]
+fn exit_code_is_waited_for_when_the_engine_is_late_with_it() {
+    let cluster = one_agent();
+    cluster.engine.write_script(&json!({ "exit_record_delay_ms": 300 }));
+    cluster.apply(&manifest(&[workload("w1", "run")]));
+    cluster.wait_for_state("w1", "Running(Ok)");
+    let recorder = Recorder::start(&cluster);
+    cluster.engine.finish("w1", 0);
+    cluster.wait_for_state("w1", "Succeeded(Ok)");
+    assert_eq!(recorder.states_until("w1", "Succeeded(Ok)"), ["Succeeded(Ok)"]);
+}
+
+#[test]
+fn container_that_removes_itself_is_lost_and_not_restarted() {
+    let cluster = one_agent();
+    let removing = workload("w1", "run").config("commandOptions: [--rm]").restart("ALWAYS");
+    cluster.apply(&manifest(&[removing]));
+    cluster.wait_for_state("w1", "Running(Ok)");
+    let recorder = Recorder::start(&cluster);
+    cluster.engine.finish("w1", 0);
+    assert_eq!(recorder.states_until("w1", "Failed(Lost)"), ["Failed(Lost)"]);
+    cluster.apply(&manifest(&[workload("w2", "exit0")]));
+    cluster.wait_for_state("w2", "Succeeded(Ok)");
+    assert_eq!(count(&cluster, "run", "w1."), 1, "what is lost is not restarted");
+}
+
+#[test]
+fn whether_a_container_that_removes_itself_succeeded_was_up_to_chance() {
+    for runtime in ["podman", "containerd"] {
+        let mut cluster = Cluster::prepare();
+        cluster.engine.install_nerdctl();
+        cluster.start_server(&[]);
+        cluster.start_agent("agent_A");
+        cluster.wait_for_agents(&["agent_A"]);
+        cluster.engine.write_script(&json!({ "removal_delay_ms": 2000 }));
+        let removing = |name| workload(name, "run").config("commandOptions: [--rm]").runtime(runtime).restart("ALWAYS");
+        let waits = workload("waits", "run").after("w1", "ADD_COND_SUCCEEDED");
+        cluster.apply(&manifest(&[removing("w1"), removing("w2"), waits]));
+        for name in ["w1", "w2"] {
+            cluster.wait_for_state(name, "Running(Ok)");
+        }
+        let recorder = Recorder::start(&cluster);
+        cluster.engine.finish("w1", 0); // Its end is noticed at once, and it is shown as exited then.
+        cluster.engine.finish("w2", 3);
+        for name in ["w1", "w2"] {
+            assert_eq!(recorder.states_until(name, "Failed(Lost)"), ["Failed(Lost)"], "{runtime} {name}");
+        }
+        wait_until("both are gone", || cluster.engine.containers().is_empty());
+        for name in ["w1", "w2"] {
+            assert_eq!(cluster.workload(name).map(|row| row.state).as_deref(), Some("Failed(Lost)"));
+            assert_eq!(count(&cluster, "run", &format!("{name}.")), 1, "what is lost is not restarted");
+        }
+        assert_eq!(cluster.workload("waits").map(|row| row.state).as_deref(), Some("Pending(WaitingToStart)"));
+    }
+}
+
+#[test]
+fn wrong_runtime_configuration_is_final() {
+    let cluster = one_agent();
+    cluster.apply(
+        "apiVersion: v1\nworkloads:\n  w1:\n    agent: agent_A\n    runtime: podman\n    \
+         runtimeConfig: 'commandArgs: [x]'\n",
+    );
+    let row = cluster.wait_for_state("w1", "Pending(StartingFailed)");
+    assert!(row.info.contains("missing field `image`"), "{row:?}");
+    assert_eq!(count(&cluster, "run", ""), 0);
+    cluster.delete("w1");
+    cluster.wait_until_gone("w1");
+}
+
+#[test]
+fn unknown_runtime_is_final_and_a_change_of_the_runtime_helps() {
+    let cluster = one_agent();
+    cluster.apply(&manifest(&[workload("w1", "run").runtime("rocket")]));
+    let row = cluster.wait_for_state("w1", "Pending(StartingFailed)");
+    assert!(row.info.starts_with("Unsupported Runtime 'rocket'; there are 'podman', "), "{}", row.info);
+    cluster.apply(&manifest(&[workload("w1", "run")]));
+    cluster.wait_for_state("w1", "Running(Ok)");
+    cluster.apply(&manifest(&[workload("w1", "run").runtime("rocket")]));
+    cluster.wait_for_state("w1", "Pending(StartingFailed)");
+    assert!(cluster.engine.containers_of("w1").is_empty());
+}
+
+#[test]
+fn moved_workload_leaves_the_old_agent() {
+    let cluster = Cluster::start(&["agent_A", "agent_B"]);
+    cluster.apply(&manifest(&[workload("w1", "run")]));
+    cluster.wait_for_state("w1", "Running(Ok)");
+    cluster.apply(&manifest(&[workload("w1", "run").on("agent_B")]));
+    cluster.wait_for("it runs on the new agent only", || {
+        let rows = cluster.workloads();
+        (rows.len() == 1 && rows[0].agent == "agent_B" && rows[0].state == "Running(Ok)").then_some(())
+    });
+    assert_eq!(cluster.engine.containers_of("w1").len(), 1);
+}

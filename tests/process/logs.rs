@@ -1,0 +1,180 @@
+//! Logs of workloads: what a requester gets, what ends, and what a reader that does not read costs.
+//!
+//! Thread: the test's. Owns: one cluster with the fake engine per test.
+
+use crate::support::log_client::everything;
+use crate::support::process::{children, is_alive, memory_peak_kib, process_state, thread_names};
+use crate::support::{Cluster, LIMIT, LogClient, Recorder, manifest, wait_until, workload};
+use ankaios_lite::model::messages::{LogsRequest, ResponseContent};
+use ankaios_lite::model::names::InstanceName;
+use rustix::process::Signal;
+use serde_json::json;
+
+/// A cluster of one agent with the workload `web`, which writes `hello world` and runs, and `job`, which ended.
+fn cluster() -> (Cluster, InstanceName, InstanceName) {
+    let cluster = Cluster::start(&["agent_A"]);
+    let recorder = Recorder::start(&cluster);
+    let web = workload("web", "run").config("commandArgs: [hello, world]");
+    let job = workload("job", "exit0").config("commandArgs: ['one\n\n      two']");
+    cluster.apply(&manifest(&[web, job]));
+    cluster.wait_for_state("web", "Running(Ok)");
+    cluster.wait_for_state("job", "Succeeded(Ok)");
+    let (web, job) = (recorder.instance("web"), recorder.instance("job"));
+    (cluster, web, job)
+}
+
+fn follow(instance: &InstanceName) -> LogsRequest {
+    LogsRequest { follow: Some(true), ..everything(instance) }
+}
+
+#[test]
+fn logs_of_workloads_that_run_and_that_ended_are_read_to_their_end() {
+    let (cluster, web, job) = cluster();
+    let mut client = LogClient::new(&cluster);
+    assert_eq!(client.read_all(everything(&web)), ["hello world"]);
+    assert_eq!(client.read_all(everything(&job)), ["one", "two"]);
+    let wanted = LogsRequest {
+        tail: Some(5),
+        since: Some("2026-01-01T00:00:00Z".into()),
+        until: Some("2030-01-01T00:00:00Z".into()),
+        ..follow(&job)
+    };
+    assert_eq!(client.read_all(wanted), ["one", "two"]);
+    let (_, id) = cluster.engine.only_container("job");
+    let calls: Vec<String> = cluster.engine.calls_of("logs", &id).iter().map(|call| call.argv.join(" ")).collect();
+    let options = "-f --since 2026-01-01T00:00:00Z --until 2030-01-01T00:00:00Z --tail 5";
+    assert_eq!(calls, [format!("logs {id}"), format!("logs {options} {id}")]);
+}
+
+#[test]
+fn a_followed_log_goes_on_until_its_container_ends_and_others_until_they_are_cancelled() {
+    let (mut cluster, web, _) = cluster();
+    let mut client = LogClient::new(&cluster);
+    client.request("ends", follow(&web));
+    client.accepted("ends");
+    assert_eq!(client.lines("ends"), ["hello world"]);
+    let mut other = LogClient::new(&cluster);
+    other.request("cancelled", follow(&web));
+    other.accepted("cancelled");
+    assert_eq!(other.lines("cancelled"), ["hello world"]);
+    assert_eq!(cluster.engine.hanging_calls_of("logs").len(), 2);
+    let agent = cluster.agent("agent_A").pid();
+    let names = thread_names(agent);
+    assert!(names.iter().any(|name| name == "log:1:web"), "{names:?}");
+
+    other.cancel("cancelled");
+    assert_eq!(other.next(), ("cancelled".to_owned(), ResponseContent::LogsCancelAccepted));
+    wait_until("its process is ended", || cluster.engine.hanging_calls_of("logs").len() == 1);
+    cluster.engine.finish("web", 0);
+    assert_eq!(client.next(), ("ends".to_owned(), ResponseContent::LogsStop(web)));
+    wait_until("no process and no thread is left", || {
+        let no_zombies = children(agent).iter().all(|pid| process_state(*pid) != Some('Z'));
+        no_zombies && thread_names(agent).iter().all(|name| !name.starts_with("log:"))
+    });
+    assert!(cluster.engine.hanging_calls_of("logs").is_empty());
+}
+
+#[test]
+fn what_has_no_log_ends_at_once() {
+    let cluster = Cluster::start(&["agent_A"]);
+    let recorder = Recorder::start(&cluster);
+    let pending = workload("pending", "run").after("never", "ADD_COND_RUNNING");
+    let never = workload("never", "run").on("agent_B");
+    cluster.apply(&manifest(&[pending, never, workload("odd", "run").runtime("odd")]));
+    cluster.wait_for_state("pending", "Pending(WaitingToStart)");
+    cluster.wait_for_state("odd", "Pending(StartingFailed)");
+    let mut client = LogClient::new(&cluster);
+    for name in ["pending", "odd"] {
+        assert_eq!(client.read_all(follow(&recorder.instance(name))), [""; 0], "{name}");
+    }
+}
+
+#[test]
+fn the_errors_of_the_engine_are_lines_of_the_log() {
+    let (cluster, web, _) = cluster();
+    let mut client = LogClient::new(&cluster);
+    let refused = json!({ "command": "logs", "times": 1, "exit": 125, "stderr": "Error: bad time \"x\"\n" });
+    cluster.engine.script(&json!([refused, { "command": "ps", "exit": 125, "stderr": "locked" }]));
+    // The container has to be found first, which fails.
+    let lines = client.read_all(everything(&web));
+    assert!(lines.len() == 1 && lines[0].starts_with("[no log: locked. Execution of 'podman "), "{lines:?}");
+    cluster.engine.script(&json!([refused]));
+    assert_eq!(client.read_all(everything(&web)), ["Error: bad time \"x\""]);
+}
+
+#[test]
+fn a_lost_server_ends_the_processes_that_read_logs() {
+    let (mut cluster, web, _) = cluster();
+    let mut client = LogClient::new(&cluster);
+    client.request("logs", follow(&web));
+    client.accepted("logs");
+    assert_eq!(client.lines("logs"), ["hello world"]);
+    wait_until("only the log is being read", || cluster.engine.hanging_calls_of("logs").len() == 1);
+    cluster.kill_server();
+    wait_until("its process is ended", || cluster.engine.hanging_calls_of("logs").is_empty());
+}
+
+#[test]
+fn an_agent_that_ends_and_one_that_follows_a_killed_one_leave_no_process_that_reads_logs() {
+    let (mut cluster, web, _) = cluster();
+    for killed in [false, true] {
+        let mut client = LogClient::new(&cluster);
+        client.request("logs", follow(&web));
+        client.accepted("logs");
+        assert_eq!(client.lines("logs"), ["hello world"]);
+        wait_until("only the log is being read", || cluster.engine.hanging_calls_of("logs").len() == 1);
+        let reading = cluster.engine.hanging_calls_of("logs");
+        if killed {
+            cluster.kill_agent("agent_A");
+            assert!(is_alive(reading[0]), "nobody could end it");
+        } else {
+            let agent = cluster.agent("agent_A");
+            agent.signal(Signal::TERM);
+            assert!(agent.wait(LIMIT).is_some());
+            assert!(!is_alive(reading[0]));
+            cluster.agents.remove("agent_A");
+        }
+        assert_eq!(client.next(), ("logs".to_owned(), ResponseContent::LogsStop(web.clone())));
+        cluster.start_agent("agent_A");
+        cluster.wait_for_state("web", "Running(Ok)");
+        assert!(!is_alive(reading[0]));
+    }
+}
+
+#[test]
+fn a_reader_that_does_not_read_is_told_what_it_missed_and_delays_nobody() {
+    let (mut cluster, web, _) = cluster();
+    cluster.engine.script(&json!([{ "command": "logs", "stdout_bytes": 20_000_000, "line_bytes": 64 }]));
+    let mut client = LogClient::new(&cluster);
+    client.request("flood", everything(&web));
+    cluster.apply(&manifest(&[workload("calm", "run")]));
+    cluster.wait_for_state("calm", "Running(Ok)");
+    wait_until("all lines were read from the engine", || {
+        cluster.engine.calls_of("logs", "").first().is_some_and(|call| call.exit == Some(0))
+    });
+    for pid in [cluster.agent("agent_A").pid(), cluster.server().pid()] {
+        let peak = memory_peak_kib(pid);
+        assert!(peak < 150_000, "process {pid} took {peak} KiB");
+    }
+    client.accepted("flood");
+    let lines = client.lines_until_stop("flood", &web);
+    let missed = |line: &String| -> Option<usize> {
+        line.strip_prefix('[')?.strip_suffix(" lines not shown: they came faster than they were read]")?.parse().ok()
+    };
+    let dropped: usize = lines.iter().filter_map(missed).sum();
+    assert!(dropped > 0, "{} lines came", lines.len());
+    let shown = lines.iter().filter(|line| missed(line).is_none()).count();
+    assert_eq!(shown + dropped, 20_000_000 / 64);
+}
+
+#[test]
+fn a_line_without_end_closes_the_log() {
+    let (mut cluster, web, _) = cluster();
+    cluster.engine.script(&json!([{ "command": "logs", "stdout_bytes": 100_000_000 }]));
+    let mut client = LogClient::new(&cluster);
+    let lines = client.read_all(follow(&web));
+    assert_eq!(lines, ["The previous log message exceeded the maximum 50 MB size. Closing the log campaign."]);
+    wait_until("its process is ended", || cluster.engine.hanging_calls_of("logs").is_empty());
+    let peak = memory_peak_kib(cluster.agent("agent_A").pid());
+    assert!(peak < 100_000, "the agent took {peak} KiB");
+}

@@ -1,0 +1,41 @@
+//! The three programs as processes, with a scripted fake engine in place of podman: one module per matter.
+//!
+//! All tests of this level are one program, so that what they share is compiled once and they run side by side. A test
+//! therefore changes nothing that the whole process has: limits, environment, working folder and signals are set for
+//! the children that it starts.
+
+#![allow(clippy::disallowed_methods)] // Tests start processes and wait for them.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod apply;
+mod bad_input;
+mod cli_follow;
+mod cli_outputs;
+mod containerd;
+mod control;
+mod cycles;
+mod dependencies;
+mod engine_calls;
+mod engine_faults;
+mod fake_engine;
+mod faults;
+mod faults_limits;
+mod flood;
+mod hooks;
+mod kill;
+mod lifecycle;
+mod logs;
+#[cfg(feature = "multicall")]
+mod multicall;
+mod panics;
+mod persistence;
+mod python_client;
+mod restarts;
+mod service_manager;
+mod soak;
+mod socket;
+mod state_output;
+mod tls;
+mod yaml_bombs;

@@ -1,0 +1,148 @@
+//! Mutual TLS with certificates made by the `openssl` commands that users follow, and OpenSSL as the other side.
+//!
+//! Thread: the test's.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::support::cluster::Cluster;
+use crate::support::manifest::{manifest, workload};
+
+/// Runs `openssl` in `folder`.
+fn openssl(folder: &Path, arguments: &[&str]) -> String {
+    let mut command = Command::new("openssl");
+    let output =
+        command.current_dir(folder).args(arguments).stdin(Stdio::null()).output().expect("openssl is installed");
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() || arguments[0] == "s_client", "openssl {arguments:?}:\n{text}");
+    text
+}
+
+/// Key and certificate of `name`, signed by the authority in the same folder.
+fn issue(folder: &Path, name: &str, algorithm: &[&str], san: &str, usage: &str) {
+    let (key, request, certificate) = (format!("{name}-key.pem"), format!("{name}.csr"), format!("{name}.pem"));
+    openssl(folder, &[&["genpkey", "-out", &key], algorithm].concat());
+    let subject = format!("/CN={name}");
+    openssl(folder, &["req", "-new", "-key", &key, "-subj", &subject, "-out", &request]);
+    let extensions = format!("subjectAltName = {san}\nextendedKeyUsage = {usage}\n");
+    std::fs::write(folder.join("extensions"), extensions).expect("own folder is writable");
+    let sign = ["x509", "-req", "-in", &request, "-CA", "ca.pem", "-CAkey", "ca-key.pem", "-CAcreateserial"];
+    openssl(folder, &[&sign[..], &["-days", "2", "-extfile", "extensions", "-out", &certificate]].concat());
+}
+
+/// An authority and certificates for the three programs.
+fn certificates(cluster: &Cluster, algorithm: &[&str]) -> PathBuf {
+    let folder = cluster.folder().join("certificates");
+    std::fs::create_dir(&folder).expect("own folder is writable");
+    openssl(&folder, &["genpkey", "-algorithm", "ED25519", "-out", "ca-key.pem"]);
+    openssl(&folder, &["req", "-x509", "-key", "ca-key.pem", "-subj", "/CN=vehicle", "-days", "2", "-out", "ca.pem"]);
+    issue(&folder, "ank-server", algorithm, "DNS:ank-server", "serverAuth");
+    issue(&folder, "ank-agent", algorithm, "DNS:agent_A, DNS:agent_B", "clientAuth");
+    issue(&folder, "ank", algorithm, "DNS:ank", "clientAuth");
+    for entry in std::fs::read_dir(&folder).expect("just made").flatten() {
+        if entry.file_name().to_string_lossy().ends_with("-key.pem") {
+            use std::os::unix::fs::PermissionsExt as _;
+            std::fs::set_permissions(entry.path(), std::fs::Permissions::from_mode(0o600)).expect("own file");
+        }
+    }
+    folder
+}
+
+fn secure_cluster(algorithm: &[&str]) -> (Cluster, PathBuf) {
+    let mut cluster = Cluster::prepare();
+    let folder = certificates(&cluster, algorithm);
+    cluster.set_certificates(&folder);
+    cluster.start_server(&[]);
+    (cluster, folder)
+}
+
+// [stest->swdd~agent-supports-pem-file-paths-as-cli-arguments~1]
+#[test]
+fn all_three_programs_work_with_keys_of_every_kind() {
+    for algorithm in [
+        &["-algorithm", "ED25519"][..],
+        &["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"],
+        &["-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048"],
+    ] {
+        let (mut cluster, _) = secure_cluster(algorithm);
+        cluster.start_agent("agent_A");
+        cluster.wait_for_agents(&["agent_A"]);
+        cluster.apply(&manifest(&[workload("w", "run").on("agent_A")]));
+        cluster.wait_for_state("w", "Running(Ok)");
+    }
+}
+
+#[test]
+fn openssl_as_the_client_negotiates_http2_with_both_versions() {
+    let (cluster, folder) = secure_cluster(&["-algorithm", "ED25519"]);
+    for (version, name) in [("-tls1_3", "TLSv1.3"), ("-tls1_2", "TLSv1.2")] {
+        let address = cluster.address();
+        let connect = ["s_client", "-connect", &address, "-servername", "ank-server", "-alpn", "h2", version];
+        let files = ["-CAfile", "ca.pem", "-cert", "ank.pem", "-key", "ank-key.pem", "-verify_return_error"];
+        let text = openssl(&folder, &[&connect[..], &files].concat());
+        assert!(text.contains("ALPN protocol: h2"), "{version}:\n{text}");
+        assert!(text.contains("Verify return code: 0 (ok)"), "{version}:\n{text}");
+        assert!(text.contains(name), "{version}:\n{text}");
+    }
+    // Something that is neither HTTP/2 nor silent is refused during the greeting.
+    let address = cluster.address();
+    let text = openssl(&folder, &["s_client", "-connect", &address, "-alpn", "http/1.1", "-CAfile", "ca.pem"]);
+    assert!(text.contains("no application protocol"), "{text}");
+}
+
+#[test]
+fn an_agent_that_is_not_in_its_certificate_is_refused_and_told_why() {
+    let (mut cluster, _) = secure_cluster(&["-algorithm", "ED25519"]);
+    cluster.start_agent("agent_C");
+    let expected = r#"Agent name 'agent_C' does not match SAN ["agent_A", "agent_B"] in agent certificates!"#;
+    cluster.wait_for("both sides say why", || {
+        let told = cluster.agents["agent_C"].stderr().contains(expected);
+        let logged = cluster.server.as_ref().is_some_and(|server| server.stderr().contains(expected));
+        (told && logged).then_some(())
+    });
+    assert!(!cluster.ank(&["get", "agents"]).stdout.contains("agent_C"));
+}
+
+#[test]
+fn mistakes_of_ank_are_explained_and_the_server_goes_on() {
+    let (cluster, folder) = secure_cluster(&["-algorithm", "ED25519"]);
+    let ask = |certificate: &str, ca: &str| {
+        let mut command = cluster.bare_ank_command();
+        let file = |name: &str| folder.join(name).display().to_string();
+        let key = format!("{certificate}-key.pem");
+        command.args(["--server-url", &cluster.url(), "--ca_pem", &file(ca)]);
+        command.args(["--crt_pem", &file(&format!("{certificate}.pem")), "--key_pem", &file(&key), "get", "agents"]);
+        cluster.finish(command, "")
+    };
+    let wrong_ca = ask("ank", "ank.pem");
+    assert_eq!(wrong_ca.code, 1);
+    assert!(wrong_ca.stderr.contains("Could not connect to Ankaios server on"), "{}", wrong_ca.stderr);
+    assert!(wrong_ca.stderr.contains("was not signed by our CA"), "{}", wrong_ca.stderr);
+    let server_certificate = ask("ank-server", "ca.pem");
+    assert_eq!(server_certificate.code, 1);
+    assert!(server_certificate.stderr.contains("not meant for this use"), "{}", server_certificate.stderr);
+    let mut plain = cluster.bare_ank_command();
+    plain.args(["--insecure", "--server-url", &cluster.url(), "get", "agents"]);
+    assert_eq!(cluster.finish(plain, "").code, 1);
+    assert_eq!(ask("ank", "ca.pem").code, 0, "the server goes on");
+}
+
+#[test]
+fn only_certificates_for_the_names_that_the_server_wants_may_command() {
+    let mut cluster = Cluster::prepare();
+    let folder = certificates(&cluster, &["-algorithm", "ED25519"]);
+    cluster.set_certificates(&folder);
+    cluster.set_server_config("commander_names = ['ank', 'tester']\n");
+    cluster.start_server(&[]);
+    cluster.start_agent("agent_A");
+    cluster.wait_for_agents(&["agent_A"]); // With the certificate for 'ank'.
+    let mut command = cluster.bare_ank_command();
+    let file = |name: &str| folder.join(name).display().to_string();
+    command.args(["--server-url", &cluster.url(), "--ca_pem", &file("ca.pem"), "get", "agents"]);
+    command.args(["--crt_pem", &file("ank-agent.pem"), "--key_pem", &file("ank-agent-key.pem")]);
+    let output = cluster.finish(command, "");
+    assert_eq!((output.code, output.stdout.as_str()), (1, ""));
+    let text = r#"Only certificates for ["ank", "tester"] may command, not one for ["agent_A", "agent_B"]."#;
+    assert!(output.stderr.contains(text), "{}", output.stderr);
+    assert!(cluster.server().stderr().contains(text), "{}", cluster.server().stderr());
+}

@@ -1,0 +1,37 @@
+//! The test as a peer of the server: a connection as an agent, a command line or a commander has it.
+//!
+//! Thread: the test's. Owns nothing; the connection ends when what was returned is dropped.
+
+use ankaios_lite::limits::{CONNECT_MAX, MESSAGE_MAX};
+use ankaios_lite::model::messages::{Request, RequestContent, ToServer};
+use ankaios_lite::model::version::VERSION;
+use ankaios_lite::wire::address::{Security, ServerUrl};
+use ankaios_lite::wire::client::{ClientOptions, ClientReceiver, ClientSender, Hangup, Service, connect};
+
+pub type Connection = (ClientSender, ClientReceiver, Hangup);
+
+/// A connection of the kind `service` that begins with `hello`.
+pub fn open(url: &str, service: Service, hello: ToServer) -> Connection {
+    let options = ClientOptions {
+        url: ServerUrl::parse(url).expect("a URL"),
+        security: Security::Insecure,
+        service,
+        connect_limit: CONNECT_MAX,
+        message_max: MESSAGE_MAX,
+    };
+    connect(&options, hello).expect("the server accepts connections")
+}
+
+/// A connection of a commander; `Service::Cli` also gets the states of all workloads.
+pub fn commander(url: &str, service: Service) -> Connection {
+    open(url, service, ToServer::CommanderHello { version: VERSION.to_owned() })
+}
+
+pub fn agent(url: &str, name: &str) -> Connection {
+    let (agent, version) = (name.to_owned(), VERSION.to_owned());
+    open(url, Service::Agent, ToServer::AgentHello { agent, version, tags: [].into() })
+}
+
+pub fn request(sender: &mut ClientSender, id: &str, content: RequestContent) {
+    sender.send(ToServer::Request(Request { id: id.to_owned(), content })).expect("the stream is open");
+}

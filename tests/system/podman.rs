@@ -1,0 +1,287 @@
+//! The programs with real podman: the storage example of the design document, and what only a real engine can show.
+//!
+//! Thread: the test's. Owns: per test one cluster and one podman store (support/podman.rs).
+
+use crate::store::{PATIENT, Podman, shell};
+use crate::support::process::{children, is_alive, send_signal};
+use crate::support::{Cluster, Recorder, table, wait_until};
+use rustix::process::Signal;
+
+const STORAGE: &str = include_str!("../../scripts/demo/storage.yaml");
+const RESTART_SERVICE: &str = include_str!("../../scripts/demo/restart_service.yaml");
+const STORAGE_LONG: &str = include_str!("../../scripts/demo/storage_long.yaml");
+
+// [stest->swdd~agent-supports-podman~2]
+// [stest->swdd~agent-enqueues-unfulfilled-create~1]
+// [stest->swdd~agent-handles-workloads-with-fulfilled-dependencies~1]
+#[test]
+fn storage_example_goes_through_the_documented_states() {
+    let podman = Podman::new();
+    let cluster = Cluster::start_on(&podman, &["agent_A", "agent_B"], "");
+    let recorder = Recorder::start(&cluster);
+    cluster.apply(STORAGE);
+    cluster.wait_for_state("error_handler", "Succeeded(Ok)");
+    cluster.wait_for_state("logger", "Succeeded(Ok)");
+    let row = cluster.wait_for_state("storage_provider", "Failed(ExecFailed)");
+    assert_eq!(row.info, "Exit code: '1'");
+
+    cluster.apply(RESTART_SERVICE);
+    cluster.wait_for_state("restart_service", "Succeeded(Ok)");
+
+    let init = recorder.states_until("init_storage", "Succeeded(Ok)");
+    assert_eq!(init, ["Pending(Starting)", "Running(Ok)", "Succeeded(Ok)"]);
+    let provider = recorder.states_until("storage_provider", "Failed(ExecFailed)");
+    assert_eq!(provider, ["Pending(WaitingToStart)", "Pending(Starting)", "Running(Ok)", "Failed(ExecFailed)"]);
+    let logger = recorder.states_until("logger", "Succeeded(Ok)");
+    assert_eq!(logger, ["Pending(WaitingToStart)", "Pending(Starting)", "Running(Ok)", "Succeeded(Ok)"]);
+    let at = |name, state| recorder.position(name, state);
+    assert!(at("init_storage", "Succeeded(Ok)") < at("storage_provider", "Pending(Starting)"));
+    assert!(at("storage_provider", "Running(Ok)") < at("logger", "Pending(Starting)"));
+    assert!(at("storage_provider", "Failed(ExecFailed)") < at("error_handler", "Pending(Starting)"));
+    assert!(at("error_handler", "Pending(WaitingToStart)") < at("error_handler", "Pending(Starting)"));
+    assert!(at("error_handler", "Succeeded(Ok)") < at("restart_service", "Pending(Starting)"));
+}
+
+/// What the tour of the README and nearly every workload of others does.
+#[test]
+fn containers_have_a_network_ports_that_are_published_and_names() {
+    let Some(podman) = Podman::with_networks() else { return };
+    podman.run(&["network", "create", "apps"]);
+    let mut cluster = Cluster::prepare_on(&podman);
+    // The agent is in another network than the server.
+    let socket = cluster.folder().join("ank.sock");
+    cluster.set_socket(&socket);
+    let wrapper = podman.wrapper();
+    cluster.set_agent_wrapper(&wrapper.iter().map(String::as_str).collect::<Vec<_>>());
+    cluster.start_server(&[]);
+    cluster.start_agent("agent_A");
+    cluster.wait_for_agents(&["agent_A"]);
+    let serve = |text: &str| format!("mkdir /www && echo {text} >/www/index.html && exec httpd -f -p 80 -h /www");
+    let one = |name: &str, options: &str, command: &str| {
+        format!(
+            "  {name}:\n    agent: agent_A\n    runtime: podman\n    runtimeConfig: |\n      image: alpine:latest\n      \
+             commandOptions: [{options}]\n      commandArgs: [sh, -c, \"{command}\"]\n"
+        )
+    };
+    let ask = "i=0; until wget -q -O - http://shop/ | grep -q apples; do i=$((i + 1)); [ $i -lt 100 ] || exit 1; sleep 0.1; done";
+    let workloads = [
+        one("published", "--stop-timeout, '1', --publish, '127.0.0.1:8085:80'", &serve("default")),
+        one("shop", "--stop-timeout, '1', '--network=apps', '--network-alias=shop'", &serve("apples")),
+        one("customer", "'--network=apps'", ask),
+    ];
+    cluster.apply(&format!("apiVersion: v1\nworkloads:\n{}", workloads.concat()));
+    for name in ["published", "shop"] {
+        cluster.wait_for_state(name, "Running(Ok)");
+    }
+    cluster.wait_for_state("customer", "Succeeded(Ok)");
+    let fetch = || {
+        let mut command = std::process::Command::new(&wrapper[0]);
+        command.arg(&wrapper[1]).args(["/bin/busybox", "wget", "-q", "-O", "-", "http://127.0.0.1:8085/"]);
+        let output = command.output().expect("busybox is there");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    wait_until("the published port answers on loopback", || fetch() == "default\n");
+    // The agent takes away what belongs to the networks.
+    for name in ["published", "shop", "customer"] {
+        cluster.delete(name);
+        cluster.wait_until_gone(name);
+    }
+    assert!(podman.containers().is_empty());
+}
+
+// [stest->swdd~agent-enqueues-unfulfilled-delete~1]
+#[test]
+fn delete_of_the_storage_provider_waits_for_the_logger() {
+    let podman = Podman::new();
+    let cluster = Cluster::start_on(&podman, &["agent_A", "agent_B"], "");
+    cluster.apply(STORAGE_LONG);
+    cluster.wait_for_state("logger", "Running(Ok)");
+    let (pid, _) = podman.only_container("storage_provider");
+    cluster.delete("storage_provider");
+    cluster.wait_for_state("storage_provider", "Stopping(WaitingToStop)");
+    assert_eq!(cluster.workload("logger").map(|row| row.state).as_deref(), Some("Running(Ok)"));
+    assert!(is_alive(pid));
+
+    // The logger sleeps long; its end is what counts, not its length.
+    let (logger, _) = podman.only_container("logger");
+    assert!(send_signal(logger, Signal::KILL));
+    cluster.wait_for_state("logger", "Failed(ExecFailed)");
+    cluster.wait_until_gone("storage_provider");
+    assert!(podman.containers_of("storage_provider").is_empty());
+    assert!(!is_alive(pid));
+}
+
+// [stest->swdd~podman-create-workload-runs-workload~1]
+// [stest->swdd~podman-create-workload-sets-optionally-container-name~1]
+// [stest->swdd~podman-delete-workload-stops-and-removes-workload~1]
+#[test]
+fn apply_update_and_delete_print_what_is_documented() {
+    let podman = Podman::new();
+    let cluster = Cluster::start_on(&podman, &["agent_A"], "");
+    let status = "Successfully applied the manifest(s).\n\
+                  Waiting for workload(s) to reach desired states (press Ctrl+C to interrupt).\n\n";
+    let apply = |arguments: &[&str], text: &str| {
+        let output = cluster.ank_with_input(arguments, text);
+        assert_eq!((output.code, output.stderr.as_str()), (0, ""), "{}", output.stdout);
+        output.stdout
+    };
+
+    let first = shell("web", PATIENT);
+    let stdout = apply(&["apply", "-"], &first);
+    assert!(stdout.starts_with(status), "{stdout}");
+    let frame = "WORKLOAD NAME   AGENT     RUNTIME     EXECUTION STATE   ADDITIONAL INFO\n\
+                 web             agent_A   podman      Running(Ok)                      \n\n";
+    assert!(stdout.ends_with(frame), "{stdout}");
+    let (pid, id) = podman.only_container("web");
+    let name = podman.containers_of("web")[0]["Names"][0].as_str().expect("a name").to_owned();
+    assert!(
+        name.starts_with("web.") && name.ends_with(".agent_A") && name.len() == "web.1234567.agent_A".len(),
+        "{name}"
+    );
+
+    assert_eq!(apply(&["apply", "-"], &first), "Apply successful. No workloads updated.\n");
+    assert_eq!(podman.only_container("web"), (pid, id.clone()));
+
+    let stdout = apply(&["apply", "-"], &shell("web", &format!("A=1; {PATIENT}")));
+    assert!(stdout.starts_with(status), "{stdout}");
+    let (new_pid, new_id) = podman.only_container("web");
+    assert!(new_id != id && is_alive(new_pid) && !is_alive(pid));
+
+    let stdout = apply(&["delete", "workload", "web"], "");
+    let last = stdout.trim_end().rsplit("\n\n").next().unwrap_or_default();
+    let row = table::workloads(last).pop().expect("the deleted workload has a row");
+    assert_eq!((row.name.as_str(), row.state.as_str()), ("web", "Removed"), "{stdout}");
+    assert!(podman.containers().is_empty());
+    let table = cluster.ank(&["get", "workloads"]).stdout;
+    assert_eq!(table, "WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE   ADDITIONAL INFO\n");
+}
+
+#[test]
+fn image_that_does_not_exist_is_shown_with_the_engines_words() {
+    let podman = Podman::new();
+    let cluster = Cluster::start_on(&podman, &["agent_A"], "");
+    let text = shell("web", PATIENT).replace("alpine:latest", "localhost/nosuch:latest");
+    cluster.apply(&text);
+    let row = cluster.wait_for_row("web", "is retried", |row| row.info.starts_with("Retry "));
+    assert_eq!(row.state, "Pending(Starting)");
+    assert!(row.info.contains("localhost/nosuch:latest") && row.info.contains("Execution of 'podman"), "{row:?}");
+    cluster.delete("web");
+    cluster.wait_until_gone("web");
+}
+
+#[test]
+fn command_that_does_not_exist_is_cleaned_up_before_each_retry() {
+    let podman = Podman::new();
+    let cluster = Cluster::start_on(&podman, &["agent_A"], "");
+    let text = shell("web", PATIENT).replace("[sh, -c,", "[nosuchcommand,");
+    cluster.apply(&text);
+    let row = cluster.wait_for_row("web", "is retried twice", |row| row.info.starts_with("Retry 2"));
+    assert!(row.info.contains("nosuchcommand"), "the engine's cause, not that the name is in use: {row:?}");
+    cluster.delete("web");
+    cluster.wait_until_gone("web");
+    assert!(podman.containers().is_empty());
+}
+
+#[test]
+fn killed_container_is_noticed_and_restarted_by_its_policy() {
+    let podman = Podman::new();
+    let cluster = Cluster::start_on(&podman, &["agent_A"], "");
+    cluster.apply(&shell("plain", PATIENT));
+    let restarted =
+        shell("restarted", PATIENT).replace("runtime: podman", "runtime: podman\n    restartPolicy: ON_FAILURE");
+    cluster.apply(&restarted);
+    cluster.wait_for_state("plain", "Running(Ok)");
+    cluster.wait_for_state("restarted", "Running(Ok)");
+    let (pid, _) = podman.only_container("restarted");
+    assert!(send_signal(pid, Signal::KILL));
+    wait_until("another container runs", || {
+        let containers = podman.containers_of("restarted");
+        let new = containers.first().and_then(|container| container["Pid"].as_u64());
+        containers.len() == 1 && new.is_some_and(|new| new != 0 && new != u64::from(pid))
+    });
+    cluster.wait_for_state("restarted", "Running(Ok)");
+
+    let (pid, _) = podman.only_container("plain");
+    assert!(send_signal(pid, Signal::KILL));
+    let row = cluster.wait_for_state("plain", "Failed(ExecFailed)");
+    assert_eq!(row.info, "Exit code: '137'");
+}
+
+// [stest->swdd~agent-existing-workloads-replace-updated~2]
+#[test]
+fn containers_keep_their_ids_when_the_agent_and_the_server_are_restarted() {
+    let podman = Podman::new();
+    let mut cluster = Cluster::prepare_on(&podman);
+    let both =
+        format!("{}{}", shell("web", PATIENT), shell("job", "exit 0").split_once("workloads:\n").expect("a map").1);
+    let file = cluster.write("startup.yaml", &both).to_string_lossy().into_owned();
+    cluster.start_server(&["-m", &file]);
+    cluster.start_agent("agent_A");
+    cluster.wait_for_state("web", "Running(Ok)");
+    cluster.wait_for_state("job", "Succeeded(Ok)");
+    let (web, job) = (podman.only_container("web"), podman.only_container("job").1);
+
+    cluster.kill_agent("agent_A");
+    cluster.wait_for_state("web", "AgentDisconnected");
+    assert!(is_alive(web.0));
+    cluster.start_agent("agent_A");
+    cluster.wait_for_state("web", "Running(Ok)");
+    cluster.wait_for_state("job", "Succeeded(Ok)");
+    assert_eq!(podman.only_container("web"), web);
+    assert_eq!(podman.only_container("job").1, job, "a finished one is started again, not made anew");
+
+    cluster.kill_server();
+    cluster.start_server(&["-m", &file]);
+    cluster.wait_for_state("web", "Running(Ok)");
+    cluster.wait_for_state("job", "Succeeded(Ok)");
+    assert_eq!(podman.only_container("web"), web);
+}
+
+#[test]
+fn output_of_a_container_and_its_end_do_not_depend_on_the_agent() {
+    let podman = Podman::new();
+    let mut cluster = Cluster::start_on(&podman, &["agent_A"], "");
+    cluster.apply(&shell("job", "sleep 2; echo done; exit 7"));
+    cluster.wait_for_state("job", "Running(Ok)");
+    cluster.kill_agent("agent_A");
+    wait_until("it ended", || podman.containers_of("job")[0]["State"] == "exited");
+    assert_eq!(podman.containers_of("job")[0]["ExitCode"], 7);
+    let (_, id) = podman.only_container("job");
+    assert_eq!(podman.run(&["logs", &id]), "done\n");
+}
+
+#[test]
+fn agent_killed_at_any_moment_of_creating_leaves_one_container_of_each_workload() {
+    const ROUNDS: u64 = 3;
+    const WORKLOADS: usize = 4;
+    let podman = Podman::new();
+    let mut cluster = Cluster::start_on(&podman, &["agent_A"], "");
+    for round in 0..ROUNDS {
+        let names: Vec<String> = (0..WORKLOADS).map(|number| format!("w{number}")).collect();
+        let workloads = names.iter().map(|name| {
+            let one = shell(name, &format!("R={round}; {PATIENT}"));
+            one.split_once("workloads:\n").expect("a manifest").1.to_owned()
+        });
+        cluster.apply(&format!("apiVersion: v1\nworkloads:\n{}", workloads.collect::<String>()));
+        // Whatever is there already, a create is under way.
+        let pids = |cluster: &mut Cluster| children(cluster.agent("agent_A").pid());
+        wait_until("podman creates", || {
+            let is_create = |pid: &u32| {
+                let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                let line = String::from_utf8_lossy(&line).into_owned();
+                line.split('\0').any(|word| word == "run") && line.contains(&format!("R={round};"))
+            };
+            pids(&mut cluster).iter().any(is_create)
+        });
+        cluster.kill_agent("agent_A");
+        cluster.start_agent("agent_A");
+        cluster.wait_for(&format!("all run in round {round}"), || {
+            let rows = cluster.workloads();
+            (rows.len() == WORKLOADS && rows.iter().all(|row| row.state == "Running(Ok)")).then_some(())
+        });
+        assert_eq!(podman.containers().len(), WORKLOADS, "round {round}: {:#?}", podman.containers());
+        for name in &names {
+            assert!(is_alive(podman.only_container(name).0), "'{name}' in round {round}");
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Pods from Kubernetes manifests with real podman: play, states, update, delete, logs, and adoption by a new agent.
+//!
+//! Thread: the test's. Owns: per test one cluster and one podman store (support/podman.rs).
+
+use crate::store::{PATIENT, Podman, shell};
+use crate::support::log_client::everything;
+use crate::support::process::{is_alive, send_signal};
+use crate::support::{Cluster, LogClient, Recorder, wait_until};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// What no event shows is to be seen soon.
+const SOON: &str = "listing_interval = 2";
+
+/// The documents of a Pod whose containers run these commands in a shell.
+fn pod(name: &str, containers: &[(&str, &str)]) -> String {
+    let mut text = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  hostNetwork: true\n  restartPolicy: Never\n  \
+         terminationGracePeriodSeconds: 1\n  containers:\n"
+    );
+    for (container, command) in containers {
+        text += &format!("  - {{name: {container}, image: 'alpine:latest', command: [sh, -c, \"{command}\"]}}\n");
+    }
+    text
+}
+
+/// A Deployment with one container that runs until it is stopped.
+fn deployment(name: &str) -> String {
+    let labels = format!("{{app: {name}}}");
+    format!(
+        "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}}}\nspec:\n  selector: {{matchLabels: {labels}}}\n  \
+         template:\n    metadata: {{labels: {labels}}}\n    spec:\n      hostNetwork: true\n      containers:\n      \
+         - {{name: main, image: 'alpine:latest', command: [sh, -c, \"{PATIENT}\"]}}\n"
+    )
+}
+
+/// The Ankaios manifest of a workload with these documents; `lines` come beside its runtime.
+fn workload(name: &str, lines: &str, documents: &str) -> String {
+    let config = format!("manifest: |\n  {}", documents.trim_end().replace('\n', "\n  "));
+    format!(
+        "apiVersion: v1\nworkloads:\n  {name}:\n    agent: agent_A\n    runtime: podman-kube\n{lines}    \
+         runtimeConfig: |\n      {}\n",
+        config.replace('\n', "\n      ")
+    )
+}
+
+fn pods(podman: &Podman) -> Vec<Value> {
+    serde_json::from_str(&podman.run(&["pod", "ps", "--format=json"])).expect("podman lists pods as JSON")
+}
+
+fn volumes(podman: &Podman) -> Vec<String> {
+    podman.run(&["volume", "ls", "--format={{.Name}}"]).lines().map(str::to_owned).collect()
+}
+
+/// Ids and pids of the containers whose name ends like this.
+fn containers(podman: &Podman, end: &str) -> Vec<(String, u32)> {
+    let of = |container: &Value| {
+        let name = container["Names"][0].as_str()?;
+        let pid = u32::try_from(container["Pid"].as_u64()?).ok()?;
+        name.ends_with(end).then(|| (container["Id"].as_str().unwrap_or_default().to_owned(), pid))
+    };
+    podman.containers().iter().filter_map(of).collect()
+}
+
+// [stest->swdd~agent-supports-podman-kube-runtime~1]
+// [stest->swdd~podman-kube-create-workload-apply-manifest~1]
+// [stest->swdd~podman-kube-create-workload-creates-config-volume~1]
+// [stest->swdd~podman-kube-create-workload-creates-pods-volume~1]
+// [stest->swdd~podman-kube-delete-workload-downs-manifest-file~1]
+// [stest->swdd~podman-kube-delete-removes-volumes~1]
+#[test]
+fn pods_and_deployments_are_played_updated_and_deleted_with_their_volumes() {
+    let podman = Podman::new();
+    let cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
+    let recorder = Recorder::start(&cluster);
+    let two = pod("web", &[("one", &format!("echo 1; {PATIENT}")), ("two", &format!("echo 2 >&2; {PATIENT}"))]);
+    cluster.apply(&workload("web", "", &(two + &deployment("db"))));
+    cluster.wait_for_state("web", "Running(Ok)");
+    let instance = recorder.instance("web");
+    assert_eq!(pods(&podman).len(), 2);
+    assert_eq!(volumes(&podman), [format!("{instance}.config"), format!("{instance}.pods")]);
+    let mut client = LogClient::new(&cluster);
+    let mut lines = client.read_all(everything(&instance));
+    lines.sort();
+    assert_eq!(lines, ["[web-one] 1", "[web-two] 2"]);
+
+    cluster.apply(&workload("web", "", &pod("web", &[("one", &format!("echo new; {PATIENT}"))])));
+    wait_until("the new instance is another", || recorder.instance("web") != instance);
+    cluster.wait_for_state("web", "Running(Ok)");
+    let new = recorder.instance("web");
+    assert_eq!(pods(&podman).len(), 1);
+    assert_eq!(volumes(&podman), [format!("{new}.config"), format!("{new}.pods")]);
+    assert_eq!(client.read_all(everything(&new)), ["new"], "a single container needs no name before its lines");
+
+    cluster.delete("web");
+    cluster.wait_until_gone("web");
+    assert_eq!((pods(&podman).len(), podman.containers().len(), volumes(&podman)), (0, 0, vec![]));
+}
+
+// [stest->swdd~podman-kube-state-getter-combines-states~2]
+#[test]
+fn the_state_of_a_workload_follows_all_containers_of_its_pods() {
+    let podman = Podman::new();
+    let cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
+    cluster.apply(&workload("web", "", &pod("web", &[("one", PATIENT), ("two", PATIENT)])));
+    cluster.wait_for_state("web", "Running(Ok)");
+    let (one, _) = containers(&podman, "-one").remove(0);
+    podman.run(&["stop", &one]);
+    cluster.wait_for("one of them ended well", || {
+        let state = cluster.workload("web")?.state;
+        (podman.containers().iter().any(|one| one["State"] == "exited") && state == "Running(Ok)").then_some(())
+    });
+    let (_, two) = containers(&podman, "-two").remove(0);
+    assert!(send_signal(two, Signal::KILL));
+    let row = cluster.wait_for_state("web", "Failed(ExecFailed)");
+    assert_eq!(row.info, "Exit code: '137'");
+    let id = pods(&podman)[0]["Id"].as_str().expect("an id").to_owned();
+    podman.run(&["pod", "rm", "--force", "--time=0", &id]);
+    cluster.wait_for_state("web", "Failed(Unknown)");
+    cluster.delete("web");
+    cluster.wait_until_gone("web");
+    assert_eq!(volumes(&podman), [""; 0]);
+}
+
+#[test]
+fn pods_that_ended_are_played_again_when_the_policy_says_always() {
+    let podman = Podman::new();
+    let cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
+    let recorder = Recorder::start(&cluster);
+    cluster.apply(&workload("job", "    restartPolicy: ALWAYS\n", &pod("job", &[("main", "sleep 1")])));
+    let rounds = || recorder.states_of("job").iter().filter(|state| *state == "Succeeded(Ok)").count();
+    wait_until("it ended well twice", || rounds() >= 2);
+    cluster.delete("job");
+    cluster.wait_until_gone("job");
+    let states = recorder.states_of("job");
+    assert!(
+        states.iter().all(|state| !state.starts_with("Failed") && state != "Pending(StartingFailed)"),
+        "{states:?}"
+    );
+    assert_eq!((pods(&podman).len(), volumes(&podman)), (0, vec![]));
+}
+
+// [stest->swdd~podman-kube-list-existing-workloads-using-config-volumes~1]
+#[test]
+fn a_new_agent_takes_over_pods_that_run_and_notices_their_end() {
+    let podman = Podman::new();
+    let mut cluster = Cluster::prepare();
+    let mut environment = podman.environment();
+    environment.push(("PATH".to_owned(), std::env::var("PATH").expect("PATH is set")));
+    cluster.set_agent_env(environment);
+    let file = cluster.write("startup.yaml", &workload("web", "", &pod("web", &[("main", PATIENT)])));
+    cluster.start_server(&["-m", &file.to_string_lossy()]);
+    cluster.start_agent("agent_A");
+    cluster.wait_for_state("web", "Running(Ok)");
+    let before = containers(&podman, "-main");
+    cluster.kill_agent("agent_A");
+    cluster.wait_for_state("web", "AgentDisconnected");
+    cluster.start_agent("agent_A");
+    cluster.wait_for_state("web", "Running(Ok)");
+    assert_eq!(containers(&podman, "-main"), before);
+    assert!(is_alive(before[0].1));
+
+    assert!(send_signal(before[0].1, Signal::KILL));
+    cluster.wait_for_state("web", "Failed(ExecFailed)");
+    cluster.delete("web");
+    cluster.wait_until_gone("web");
+    assert_eq!((pods(&podman).len(), volumes(&podman)), (0, vec![]));
+}
+
+#[test]
+fn pods_that_ended_since_the_boot_stay_as_they_are_when_the_agent_is_told_so() {
+    let podman = Podman::new();
+    for (rerun, same) in [("boot", true), ("always", false)] {
+        let mut cluster = Cluster::prepare();
+        let mut environment = podman.environment();
+        environment.push(("PATH".to_owned(), std::env::var("PATH").expect("PATH is set")));
+        cluster.set_agent_env(environment);
+        cluster.set_agent_config(&format!("rerun_finished = \"{rerun}\""));
+        let file = cluster.write("startup.yaml", &workload("job", "", &pod("job", &[("main", "exit 0")])));
+        cluster.start_server(&["-m", &file.to_string_lossy()]);
+        cluster.start_agent("agent_A");
+        cluster.wait_for_state("job", "Succeeded(Ok)");
+        let before = containers(&podman, "-main");
+        cluster.kill_agent("agent_A");
+        cluster.wait_for_state("job", "AgentDisconnected");
+        let recorder = Recorder::start(&cluster);
+        cluster.start_agent("agent_A");
+        recorder.states_until("job", "Succeeded(Ok)");
+        assert_eq!(containers(&podman, "-main") == before, same, "{rerun}");
+        cluster.delete("job");
+        cluster.wait_until_gone("job");
+    }
+}
+
+#[test]
+fn a_play_that_fails_half_way_leaves_nothing_and_is_retried() {
+    let podman = Podman::new();
+    let cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
+    let broken = pod("web", &[("one", PATIENT), ("two", PATIENT)]).replacen("alpine:latest", "localhost/nosuch", 1);
+    let broken = broken.replace("{name: one", "{name: one, imagePullPolicy: Never");
+    // The first pod is made before the second fails.
+    let documents = pod("good", &[("main", PATIENT)]) + "---\n" + &broken;
+    cluster.apply(&workload("web", "", &documents));
+    let row = cluster.wait_for_row("web", "is retried twice", |row| row.info.starts_with("Retry 2"));
+    assert!(row.info.contains("localhost/nosuch"), "the engine's cause, not that a pod exists: {row:?}");
+    cluster.delete("web");
+    cluster.wait_until_gone("web");
+    assert_eq!((pods(&podman).len(), podman.containers().len(), volumes(&podman)), (0, 0, vec![]));
+}
+
+#[test]
+fn an_image_that_brings_the_labels_of_a_workload_made_the_next_agent_stop_its_container() {
+    let podman = Podman::new();
+    let mut cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
+    let recorder = Recorder::start(&cluster);
+    cluster.apply(&shell("web", PATIENT));
+    cluster.wait_for_state("web", "Running(Ok)");
+    let forged = "docker.io/library/forged:1";
+    let name = format!("LABEL name={}", recorder.instance("web"));
+    podman.run(&["create", "--name", "base", "alpine:latest"]);
+    podman.run(&["commit", "--quiet", "--change", &name, "--change", "LABEL agent=agent_A", "base", forged]);
+    podman.run(&["rm", "base"]);
+    let documents = pod("evil", &[("main", PATIENT)]).replace("alpine:latest", forged);
+    cluster.apply(&workload("evil", "", &documents));
+    cluster.wait_for_state("evil", "Running(Ok)");
+    podman.run(&["run", "--detach", "--name", "stranger", forged, "sh", "-c", PATIENT]);
+
+    let ids = || podman.containers().iter().map(|one| one["Id"].to_string()).collect::<std::collections::BTreeSet<_>>();
+    let (before, labelled) = (ids(), podman.containers_of("web"));
+    assert_eq!(labelled.len(), 3, "the genuine one, one in a pod, one that somebody runs");
+    cluster.kill_agent("agent_A");
+    cluster.wait_for_state("web", "AgentDisconnected");
+    cluster.start_agent("agent_A");
+    for name in ["web", "evil"] {
+        cluster.wait_for_state(name, "Running(Ok)");
+    }
+    cluster.delete("web");
+    cluster.wait_until_gone("web");
+    let gone: Vec<_> = before.difference(&ids()).cloned().collect();
+    let genuine = labelled.iter().find(|one| one["Names"][0].as_str().is_some_and(|name| name.starts_with("web.")));
+    assert_eq!(gone, [genuine.expect("there is one")["Id"].to_string()], "nothing else was touched");
+    cluster.wait_for_state("evil", "Running(Ok)");
+}

@@ -1,0 +1,253 @@
+//! What happens to containers of real podman behind the agent's back, and what users see of it; logs of containers.
+//!
+//! Thread: the test's. Owns: per test one cluster and one podman store (support/podman.rs).
+
+use crate::store::{PATIENT, Podman, shell, shells};
+use crate::support::log_client::everything;
+use crate::support::process::{children, is_alive, send_signal};
+use crate::support::{Cluster, LogClient, Recorder, wait_until};
+use ankaios_lite::model::messages::{LogsRequest, ResponseContent};
+use rustix::process::Signal;
+
+/// What no event shows is to be seen soon.
+const SOON: &str = "listing_interval = 2";
+
+#[test]
+fn twenty_workloads_killed_paused_removed_updated_moved_and_deleted_show_their_states() {
+    let podman = Podman::new();
+    let cluster = Cluster::start_on(&podman, &["agent_A", "agent_B"], SOON);
+    let group = |kind: &str| -> Vec<String> { (0..4).map(|number| format!("{kind}{number}")).collect() };
+    let kinds = ["killed", "paused", "removed", "updated", "moved"];
+    let all: Vec<String> = kinds.iter().flat_map(|kind| group(kind)).collect();
+    let expect = |kind: &str, state: &str, info: &str| {
+        cluster.wait_for(&format!("'{kind}' are {state}"), || {
+            let rows = cluster.workloads();
+            let rows: Vec<_> = rows.iter().filter(|row| row.name.starts_with(kind)).collect();
+            (rows.len() == 4 && rows.iter().all(|row| row.state == state && row.info == info)).then_some(())
+        });
+    };
+    cluster.apply(&shells("agent_A", &all, PATIENT));
+    kinds.iter().for_each(|kind| expect(kind, "Running(Ok)", ""));
+    assert_eq!(podman.containers().len(), 20);
+    let ids =
+        |kind: &str| -> Vec<(u32, String)> { group(kind).iter().map(|name| podman.only_container(name)).collect() };
+    let (updated, moved) = (ids("updated"), ids("moved"));
+
+    for (pid, _) in ids("killed") {
+        assert!(send_signal(pid, Signal::KILL));
+    }
+    for (command, kind) in [(&["pause"][..], "paused"), (&["rm", "--force", "--time=0"], "removed")] {
+        let ids = ids(kind);
+        let arguments: Vec<&str> = command.iter().copied().chain(ids.iter().map(|(_, id)| id.as_str())).collect();
+        podman.run(&arguments);
+    }
+    expect("killed", "Failed(ExecFailed)", "Exit code: '137'");
+    expect("paused", "Failed(Unknown)", "paused");
+    expect("removed", "Failed(Lost)", "");
+    expect("updated", "Running(Ok)", "");
+
+    cluster.apply(&shells("agent_A", &group("updated"), &format!("A=1; {PATIENT}")));
+    cluster.apply(&shells("agent_B", &group("moved"), PATIENT));
+    let replaced = |kind: &str, old: &[(u32, String)]| {
+        wait_until(&format!("'{kind}' were replaced"), || {
+            let now = group(kind).iter().flat_map(|name| podman.containers_of(name)).collect::<Vec<_>>();
+            now.len() == 4 && now.iter().all(|one| old.iter().all(|(_, id)| one["Id"] != **id))
+        });
+        assert!(old.iter().all(|(pid, _)| !is_alive(*pid)));
+        expect(kind, "Running(Ok)", "");
+    };
+    replaced("updated", &updated);
+    replaced("moved", &moved);
+    assert!(cluster.workloads().iter().filter(|row| row.name.starts_with("moved")).all(|row| row.agent == "agent_B"));
+
+    let mut delete = vec!["--no-wait", "delete", "workload"];
+    delete.extend(all.iter().map(String::as_str));
+    assert_eq!(cluster.ank(&delete).code, 0);
+    cluster.wait_for("all are gone", || cluster.workloads().is_empty().then_some(()));
+    assert_eq!(podman.containers().len(), 0);
+}
+
+#[test]
+fn a_container_that_somebody_stops_pauses_and_starts_again_is_followed() {
+    let podman = Podman::new();
+    let cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
+    cluster.apply(&shell("web", PATIENT));
+    cluster.wait_for_state("web", "Running(Ok)");
+    let (_, id) = podman.only_container("web");
+    podman.run(&["pause", &id]);
+    cluster.wait_for_state("web", "Failed(Unknown)");
+    podman.run(&["unpause", &id]);
+    cluster.wait_for_state("web", "Running(Ok)");
+    // It has no process then.
+    podman.run(&["stop", &id]);
+    cluster.wait_for_state("web", "Succeeded(Ok)");
+    podman.run(&["start", &id]);
+    cluster.wait_for_state("web", "Running(Ok)");
+    let (pid, same) = podman.only_container("web");
+    assert_eq!(same, id);
+    assert!(send_signal(pid, Signal::KILL));
+    cluster.wait_for_state("web", "Failed(ExecFailed)");
+}
+
+#[test]
+fn a_container_that_was_created_and_never_started_waits_for_its_start() {
+    let podman = Podman::new();
+    let mut cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
+    cluster.apply(&shell("web", PATIENT));
+    cluster.wait_for_state("web", "Running(Ok)");
+    let container = podman.containers_of("web").remove(0);
+    let labels = ["name", "agent"].map(|key| format!("--label={key}={}", container["Labels"][key].as_str().unwrap()));
+    let name = container["Names"][0].as_str().unwrap();
+    cluster.kill_agent("agent_A");
+    // What an agent leaves that was killed between the creation of a container and its start.
+    podman.run(&["rm", "--force", "--time=0", name]);
+    podman.run(&["create", "--name", name, &labels[0], &labels[1], "alpine:latest", "true"]);
+    cluster.start_agent("agent_A");
+    cluster.wait_for_state("web", "Running(Ok)");
+    let (pid, id) = podman.only_container("web");
+    assert!(is_alive(pid) && container["Id"] != *id);
+}
+
+#[test]
+fn logs_come_in_the_order_in_which_they_were_written_and_as_they_were_asked_for() {
+    let podman = Podman::new();
+    let mut cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
+    let recorder = Recorder::start(&cluster);
+    // The engine's monitor reads both outputs at once, so only what was written apart has an order.
+    let script = "echo 1; sleep 0.3; echo 2 >&2; sleep 0.3; echo 3; sleep 0.3; echo 4 >&2; sleep 0.3; echo 5; exit 7";
+    cluster.apply(&shell("job", script));
+    cluster.apply(&shell("web", &format!("echo begun; {PATIENT}")));
+    cluster.wait_for_state("job", "Failed(ExecFailed)");
+    cluster.wait_for_state("web", "Running(Ok)");
+    let (job, web) = (recorder.instance("job"), recorder.instance("web"));
+    let mut client = LogClient::new(&cluster);
+    let all = || everything(&job);
+    let (future, past) = (Some("2100-01-01T00:00:00Z".to_owned()), Some("2000-01-01T00:00:00Z".to_owned()));
+    for (wanted, expected) in [
+        (all(), &["1", "2", "3", "4", "5"][..]),
+        (LogsRequest { follow: Some(true), ..all() }, &["1", "2", "3", "4", "5"]),
+        (LogsRequest { tail: Some(2), ..all() }, &["4", "5"]),
+        (LogsRequest { tail: Some(-1), ..all() }, &["1", "2", "3", "4", "5"]),
+        (LogsRequest { since: past.clone(), until: future.clone(), ..all() }, &["1", "2", "3", "4", "5"]),
+        (LogsRequest { since: future, ..all() }, &[]),
+        (LogsRequest { until: past, ..all() }, &[]),
+    ] {
+        assert_eq!(client.read_all(wanted.clone()), expected, "{wanted:?}");
+    }
+    let bad = client.read_all(LogsRequest { since: Some("yesterday evening".into()), ..all() });
+    assert!(bad.iter().any(|line| line.contains("yesterday evening")), "{bad:?}");
+
+    for (arguments, lines) in [
+        (&["logs", "job"][..], "1\n2\n3\n4\n5\n"),
+        (&["logs", "-f", "--tail", "2", "job"], "4\n5\n"),
+        (&["logs", "-n", "--tail", "1", "job"], "job 5\n"),
+    ] {
+        let output = cluster.ank(arguments);
+        assert_eq!((output.code, output.stdout.as_str(), output.stderr.as_str()), (0, lines, ""), "{arguments:?}");
+    }
+
+    let agent = cluster.agent("agent_A").pid();
+    client.request("follow", LogsRequest { follow: Some(true), ..everything(&web) });
+    client.accepted("follow");
+    assert_eq!(client.lines("follow"), ["begun"]);
+    wait_until("only the log is being read", || children(agent).len() == 1); // A listing may still run.
+    let mut other = LogClient::new(&cluster);
+    other.request("cancelled", LogsRequest { follow: Some(true), ..everything(&web) });
+    other.accepted("cancelled");
+    assert_eq!(other.lines("cancelled"), ["begun"]);
+    other.cancel("cancelled");
+    assert_eq!(other.next(), ("cancelled".to_owned(), ResponseContent::LogsCancelAccepted));
+    let (pid, _) = podman.only_container("web");
+    assert!(send_signal(pid, Signal::TERM));
+    assert_eq!(client.next(), ("follow".to_owned(), ResponseContent::LogsStop(web)));
+    cluster.wait_for_state("web", "Succeeded(Ok)");
+    wait_until("no process that reads logs is left", || children(agent).is_empty());
+}
+
+/// Stands before podman: a listing after a `run` misses everything once when there is a file `miss`, and every process in
+/// a listing has the pid that is in the file `pid`.
+const WRAPPER: &str = r#"#!/bin/sh
+here=$(dirname "$0")
+case " $* " in
+*" ps "*)
+    if rm "$here/hide" 2>/dev/null; then : >"$here/missed"; echo '[]'; exit 0; fi
+    if [ -e "$here/pid" ]; then podman_path "$@" | sed "s/\"Pid\": [1-9][0-9]*/\"Pid\": $(cat "$here/pid")/"; exit 0; fi
+    ;;
+esac
+podman_path "$@"
+code=$?
+case " $* " in *" run "*) [ ! -e "$here/miss" ] || : >"$here/hide" ;; esac
+exit "$code"
+"#;
+
+/// A cluster of `agent_A`, which calls podman through the wrapper in the folder that is answered.
+fn behind_a_wrapper(podman: &Podman) -> (Cluster, std::path::PathBuf) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mut cluster = Cluster::prepare_on(podman);
+    let folder = cluster.folder().join("wrapper");
+    std::fs::create_dir(&folder).expect("own folder is writable");
+    let path = std::env::var("PATH").expect("PATH is set");
+    let program = path.split(':').map(|one| std::path::Path::new(one).join("podman")).find(|file| file.is_file());
+    let program = program.expect("podman is installed");
+    std::fs::write(folder.join("podman"), WRAPPER.replace("podman_path", &program.to_string_lossy()))
+        .expect("own folder");
+    std::fs::set_permissions(folder.join("podman"), std::fs::Permissions::from_mode(0o755)).expect("own file");
+    let mut environment = podman.environment();
+    environment.push(("PATH".to_owned(), format!("{}:{path}", folder.display())));
+    cluster.set_agent_env(environment);
+    cluster.start_server(&[]);
+    cluster.start_agent("agent_A");
+    cluster.wait_for_agents(&["agent_A"]);
+    (cluster, folder)
+}
+
+#[test]
+fn a_listing_that_misses_a_fresh_container_does_not_make_it_lost() {
+    let podman = Podman::new();
+    let (cluster, wrapper) = behind_a_wrapper(&podman);
+    std::fs::write(wrapper.join("miss"), "").expect("own folder is writable");
+    let recorder = Recorder::start(&cluster);
+    cluster.apply(&shell("web", PATIENT));
+    assert_eq!(recorder.states_until("web", "Running(Ok)"), ["Pending(Starting)", "Running(Ok)"]);
+    assert!(wrapper.join("missed").exists(), "a listing missed it");
+    assert_eq!(podman.containers_of("web").len(), 1);
+}
+
+#[test]
+fn a_pid_that_another_process_has_by_now_says_nothing_about_the_container() {
+    let podman = Podman::new();
+    let (cluster, wrapper) = behind_a_wrapper(&podman);
+    let mut other = std::process::Command::new("sleep").arg("600").spawn().expect("sleep starts");
+    std::fs::write(wrapper.join("pid"), other.id().to_string()).expect("own folder is writable");
+    let recorder = Recorder::start(&cluster);
+    cluster.apply(&shell("web", PATIENT));
+    cluster.wait_for_state("web", "Running(Ok)");
+    other.kill().expect("it is our child");
+    other.wait().expect("it is our child");
+    // A listing, which comes every second where nothing else tells, is what ends this.
+    let (pid, _) = podman.only_container("web");
+    assert!(send_signal(pid, Signal::KILL));
+    let states = recorder.states_until("web", "Failed(ExecFailed)");
+    assert_eq!(states, ["Pending(Starting)", "Running(Ok)", "Failed(ExecFailed)"]);
+    assert_eq!(cluster.workload("web").map(|row| row.info).as_deref(), Some("Exit code: '137'"));
+}
+
+#[test]
+fn a_container_that_removes_itself_is_lost_however_it_ended() {
+    let podman = Podman::new();
+    let cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
+    let recorder = Recorder::start(&cluster);
+    let names: Vec<String> = (0..4).map(|number| format!("w{number}")).collect();
+    let text = shells("agent_A", &names, "sleep 1").replace("commandOptions: [", "commandOptions: [--rm, ");
+    cluster.apply(&text);
+    for name in &names {
+        cluster.wait_for_state(name, "Failed(Lost)");
+        let states = recorder.states_until(name, "Failed(Lost)");
+        let ends = |state: &&String| state.starts_with("Succeeded") || state.starts_with("Failed(Exec");
+        assert_eq!(states.iter().find(ends), None, "{states:?}");
+    }
+    wait_until("all are gone", || podman.containers().is_empty());
+    for name in &names {
+        cluster.wait_for_state(name, "Failed(Lost)");
+    }
+}
