@@ -13,9 +13,7 @@ use crate::agent::lifecycle::conditions::NodeFacts;
 use crate::agent::resources::LoadSampler;
 use crate::agent::runtime_manager::{EngineSource, Engines, NoThread, RerunFinished, RuntimeManager, WorkloadThreads};
 use crate::agent::start_slots::StartSlots;
-use crate::agent::state_checker::{
-    CheckerEvent, CheckerSettings, StateChecker, Surroundings, WatchCommand, WatchReport,
-};
+use crate::agent::state_checker::{CheckerEvent, CheckerSettings, StateChecker, Surroundings, WatchCommand};
 use crate::agent::uplink_outbox::{UplinkOutbox, UplinkReader, uplink_outbox};
 use crate::agent::workload_control_loop::{LoopContext, WorkloadControlLoop};
 use crate::clock::Clock;
@@ -55,7 +53,6 @@ struct SimSurroundings {
     engine: SimEngine,
     caller: Caller,
     listing: Rc<Cell<Option<u64>>>,
-    scheduler: Sender<SchedulerEvent>,
     /// Whether ends of processes can be noticed.
     pidfds: bool,
 }
@@ -72,10 +69,6 @@ impl Surroundings for SimSurroundings {
             return Err(NotWatched::Unable);
         }
         Ok(self.engine.watch_exit(&self.caller, key, process.pid))
-    }
-
-    fn report(&mut self, report: WatchReport) {
-        self.scheduler.send(SchedulerEvent::Checker(report)).unwrap();
     }
 }
 
@@ -189,7 +182,6 @@ impl Life {
                 engine: engine.clone(),
                 caller: caller.clone(),
                 listing: listing.clone(),
-                scheduler: inbox.clone(),
                 pidfds: options.pidfds,
             };
             let settings = CheckerSettings { engine: runtime, unknown_info: "?", repair_interval: REPAIR_INTERVAL };

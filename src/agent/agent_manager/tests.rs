@@ -258,13 +258,7 @@ fn messages_for_what_is_not_there_change_nothing() {
     rig.agent.receive(FromServer::Response(response));
     rig.agent.receive(FromServer::LogsCancel { request_id: "w@1".to_owned() });
     rig.agent.receive(FromServer::WorkloadStates(vec![]));
-    let report = WatchReport {
-        instance: workload("nobody", |_| {}).instance,
-        generation: 1,
-        state: ExecutionState::plain(Phase::Running),
-    };
-    rig.agent.manager.on_event(SchedulerEvent::Checker(report));
-    rig.agent.manager.on_event(SchedulerEvent::LoopEnded(LoopId { name: "nobody".into(), number: 7 }));
+    rig.agent.manager.on_event(SchedulerEvent::LoopEnded("nobody".into()));
     rig.agent.run();
     assert!(rig.sent().is_empty());
 }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::model::workload::Workload;
 use crate::simulation::manual_clock::ManualClock;
+use std::sync::{Arc, Mutex};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -16,7 +17,6 @@ struct Fake {
     unnoticed: Vec<u32>,
     /// Processes that are not there although they are listed.
     gone: Vec<u32>,
-    reports: Vec<String>,
 }
 
 impl Surroundings for Fake {
@@ -36,16 +36,13 @@ impl Surroundings for Fake {
         self.watched.push((key, process.pid));
         Ok(())
     }
-
-    fn report(&mut self, report: WatchReport) {
-        self.reports.push(format!("{}/{} {}", report.instance.workload, report.generation, report.state));
-    }
 }
 
 /// A checker and what drives it.
 struct Bench {
     checker: StateChecker<Fake, ManualClock>,
     clock: ManualClock,
+    reports: Arc<Mutex<Vec<String>>>,
 }
 
 fn instance(name: &str) -> InstanceName {
@@ -79,7 +76,8 @@ fn refusal() -> RuntimeError {
 impl Bench {
     fn new() -> Self {
         let clock = ManualClock::new();
-        Self { checker: StateChecker::new(Fake::default(), clock.clone(), CheckerSettings::podman()), clock }
+        let checker = StateChecker::new(Fake::default(), clock.clone(), CheckerSettings::podman());
+        Self { checker, clock, reports: Arc::default() }
     }
 
     /// A checker that has seen each of these run, with pids from 1 on.
@@ -106,7 +104,9 @@ impl Bench {
 
     fn watch_in(&mut self, name: &str, generation: u64, in_burst: bool) {
         let id = ContainerId(name.into());
-        let command = WatchCommand::Watch { instance: instance(name), id, generation, in_burst };
+        let (reports, prefix) = (self.reports.clone(), format!("{name}/{generation}"));
+        let reply = Box::new(move |state| reports.lock().unwrap().push(format!("{prefix} {state}")));
+        let command = WatchCommand::Watch { instance: instance(name), id, generation, in_burst, reply };
         self.checker.on_event(CheckerEvent::Command(command));
     }
 
@@ -159,7 +159,7 @@ impl Bench {
     }
 
     fn take_reports(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.checker.surroundings.reports)
+        std::mem::take(&mut self.reports.lock().unwrap())
     }
 }
 
@@ -630,18 +630,18 @@ fn the_threads_report_and_end_with_their_sender() {
     let ample = SECOND * 60;
     let (listings, scripted) = bounded(4);
     let (commands, inbox) = bounded(4);
-    let (reports, told) = bounded(4);
+    let (reports, reported) = bounded(4);
     let connector = Box::new(ScriptedConnector(scripted));
     let pulse = Pulse::unattended();
-    let thread =
-        start(CheckerSettings::podman(), connector, inbox, move |report| reports.send(report).unwrap(), pulse).unwrap();
+    let thread = start(CheckerSettings::podman(), connector, inbox, pulse).unwrap();
     let id = ContainerId("web".into());
-    commands.send(WatchCommand::Watch { instance: instance("web"), id, generation: 1, in_burst: false }).unwrap();
+    let reply: StateReply = Box::new(move |state| reports.send(state).unwrap());
+    let (instance, in_burst) = (instance("web"), false);
+    commands.send(WatchCommand::Watch { instance, id, generation: 1, in_burst, reply }).unwrap();
     for container in [running("web", 0), exited("web", 0)] {
         let state = container.state.clone();
         listings.send(vec![container]).unwrap();
-        let report = WatchReport { instance: instance("web"), generation: 1, state };
-        assert_eq!(told.recv_timeout(ample), Ok(report));
+        assert_eq!(reported.recv_timeout(ample), Ok(state));
     }
     drop(commands);
     assert_eq!(threads::join_all([thread], ample), [""; 0]);

@@ -4,7 +4,7 @@
 //! Takes: what the state checker saw. Gives: what to watch to the state checker, states to the scheduler (may block at
 //! both).
 
-use super::{AfterDelete, Flow, Stage, Start, WorkloadControlLoop};
+use super::{AfterDelete, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::Ended;
 use crate::agent::state_checker::WatchCommand;
 use crate::clock::Clock;
@@ -21,8 +21,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.generation += 1;
         self.watching = true;
         let in_burst = self.context.slots.in_use();
-        let command =
-            WatchCommand::Watch { instance: self.instance.clone(), id, generation: self.generation, in_burst };
+        let (instance, generation) = (self.instance.clone(), self.generation);
+        let reply = self.slot.state_reply(generation);
+        let command = WatchCommand::Watch { instance, id, generation, in_burst, reply };
         let _ = engine.watch.send(command); // Gone only when the agent ends.
     }
 
@@ -37,12 +38,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     // [impl->swdd~workload-control-loop-receives-workload-states~1]
-    pub(super) fn on_observed(&mut self, generation: u64, state: ExecutionState) -> Flow {
+    pub(super) fn on_observed(&mut self, generation: u64, state: ExecutionState) {
         // [impl->swdd~workload-control-loop-checks-workload-state-validity~1]
         let stale = generation != self.generation || !self.watching;
         if stale || matches!(self.stage, Stage::DeleteRetryAt(..) | Stage::Gone(_)) {
             debug!("Ignoring state '{state}' of workload '{}', which is past.", self.instance.workload);
-            return Flow::Continue;
+            return;
         }
         let ended = self.needs_restart(state.phase);
         let runs = state.phase == Phase::Running;
@@ -59,7 +60,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
             self.stage = Stage::Idle; // Somebody else started it again.
             self.restarts.running(self.context.clock.now());
         }
-        Flow::Continue
     }
 
     /// How the workload ended if its policy wants it to run again (spec/agent.md section 10).
@@ -78,14 +78,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.engine.as_ref().is_some_and(|engine| engine.connector.can_start_again())
     }
 
-    pub(super) fn restart(&mut self, ended: Ended) -> Flow {
+    pub(super) fn restart(&mut self, ended: Ended) {
         match ended {
             Ended::Well if self.can_start_again() => {
                 self.unwatch();
                 self.restart_control_interface();
                 self.report(ExecutionState::starting_triggered());
                 self.begin_start(Start::Existing);
-                Flow::Continue
             }
             // [impl->swdd~workload-control-loop-restarts-workloads-using-update~1]
             Ended::Badly | Ended::Well => self.delete(AfterDelete::Restart),
