@@ -18,5 +18,6 @@ tell() {
 }
 trap tell EXIT
 
-"$1" --justfile "$root/justfile" --working-directory "$root" check advisories trace
+"$1" --justfile "$root/justfile" --working-directory "$root" check advisories
+tests/scripts/trace.sh --strict
 tests/scripts/cargo.sh test --locked --features multicall

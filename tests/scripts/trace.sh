@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Compares the requirement ids of the design documents with the tags in the sources: which of the
-# implementations and tests that a requirement asks for are missing? Only --strict fails for those. A tag
-# with an id that neither the documents nor tests/trace/own.md know is always an error.
+# Compares the requirements of docs/requirements.md with the tags in the sources: which of the implementations and
+# tests that a requirement needs are missing? Only --strict fails for those. A tag with an unknown id is always an error.
 #
 # --list also names what is complete.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -16,29 +15,12 @@ for argument; do
     esac
 done
 
-documents=(../shared/seeds/001_*.md ../shared/seeds/002_*.md)
-for document in "${documents[@]}"; do
-    if [ ! -e "$document" ]; then
-        leave_out trace "the design documents are not beside this repository" "put them into ../shared/seeds"
-    fi
-done
-
-# id<TAB>needs of every requirement: the id stands alone in backquotes, `Needs:` lists what it asks for.
-requirements() {
-    awk '
-        function put() { if (id != "") printf "%s\t%s\n", id, needs; id = ""; needs = "" }
-        /^`swdd~[^`]*`$/ { put(); id = substr($0, 2, length($0) - 2); listing = 0; next }
-        /^#/ { put() }
-        /^Needs:/ { listing = 1; next }
-        listing && /^- / { needs = needs " " $2; next }
-        listing && NF { listing = 0 }
-        END { put() }
-    ' "${documents[@]}"
-}
-
-# id<TAB>needs of the rows of one of our own tables: | `id` | needs or reason | ...
+# id<TAB>second column of the rows of one table: | `id` | needs or reason | ...
 # shellcheck disable=SC2016
-table() { sed -n 's/^| *`\(swdd~[^`]*\)` *| *\([^|]*[^| ]\) *|.*/\1\t\2/p' "$1"; }
+table() {
+    sed -n "/^## $1\$/,/^## /p" docs/requirements.md |
+        sed -n 's/^| *`\(swdd~[^`]*\)` *| *\([^|]*[^| ]\) *|.*/\1\t\2/p'
+}
 
 # kind<TAB>id<TAB>place of every tag.
 tags() {
@@ -47,12 +29,12 @@ tags() {
 }
 
 awk -F '\t' -v strict="$strict" -v list="$list" '
-    # A few ids of the documents lack their version; any version in a tag is meant then.
+    # A few ids lack their version; any version in a tag is meant then.
     function known(id) { if (id in needs) return id; sub(/~[0-9]+$/, "", id); return id in needs ? id : "" }
     source == "requirements" || source == "own" { if (!($1 in needs)) order[++count] = $1; needs[$1] = $2 }
     source == "replaced" {
         replaced[$1] = $2
-        if (!($1 in needs)) { printf "error: tests/trace/replaced.md names the unknown id %s\n", $1; unknown++ }
+        if (!($1 in needs)) { printf "error: docs/requirements.md replaces the unknown id %s\n", $1; unknown++ }
     }
     source == "tags" {
         id = known($2)
@@ -77,5 +59,5 @@ awk -F '\t' -v strict="$strict" -v list="$list" '
         if (unknown) printf "trace: %d unknown ids\n", unknown
         exit unknown > 0 || (strict && open > 0)
     }
-' source=requirements <(requirements) source=own <(table tests/trace/own.md) \
-    source=replaced <(table tests/trace/replaced.md) source=tags <(tags)
+' source=requirements <(table 'Of Ankaios') source=own <(table 'Our own') \
+    source=replaced <(table Replaced) source=tags <(tags)
