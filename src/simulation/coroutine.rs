@@ -58,7 +58,7 @@ pub struct Task {
 
 impl Task {
     /// A control loop that has not begun.
-    pub fn new(workload: &str, mut control_loop: WorkloadControlLoop<ManualClock>) -> Self {
+    pub fn new(workload: &str, mut control_loop: Box<WorkloadControlLoop<ManualClock>>) -> Self {
         let woken = control_loop.woken();
         let stack = DefaultStack::new(STACK).expect("there is memory for a stack");
         let coroutine = Coroutine::with_stack(stack, move |yielder, ()| {

@@ -43,7 +43,7 @@ impl WorkloadThreads<ManualClock> for Tasks {
         workload: &str,
         control_loop: Box<WorkloadControlLoop<ManualClock>>,
     ) -> Result<(), NoThread<ManualClock>> {
-        self.tasks.push(Task::new(workload, *control_loop));
+        self.tasks.push(Task::new(workload, control_loop));
         Ok(())
     }
 }
