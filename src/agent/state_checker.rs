@@ -36,25 +36,21 @@ pub type StateReply = Box<dyn Fn(ExecutionState) + Send>;
 /// What control loops and the scheduler ask a state checker to do.
 // [impl->swdd~agent-general-state-checker-interface~1]
 pub enum WatchCommand {
-    /// Report the state of this container from now on; a listing follows at once, or soon in a burst.
+    /// Report the state of this container of the instance from now on and of no other; a listing follows at once, or soon in a burst.
     Watch {
         /// Whose container.
         instance: InstanceName,
         /// Which container.
         id: ContainerId,
-        /// Number of this start of the instance; a higher one replaces an older watch of the same instance.
-        generation: u64,
         /// Others are being created, so one listing may serve several.
         in_burst: bool,
         /// Gets the state whenever it differs from the one it got last.
         reply: StateReply,
     },
-    /// Report nothing more of this start of the instance. An unknown one is no error.
+    /// Report nothing more of this instance. An unknown one is no error.
     Unwatch {
         /// Whose container.
         instance: InstanceName,
-        /// Number given to `Watch`.
-        generation: u64,
     },
     /// List all containers of this agent.
     ListAll {
@@ -153,7 +149,6 @@ pub struct StateChecker<S: Surroundings, C: Clock> {
 
 struct Watched<P> {
     id: ContainerId,
-    generation: u64,
     reply: StateReply,
     valid_from: u64,
     reported: Option<ExecutionState>,
@@ -201,16 +196,11 @@ impl<S: Surroundings, C: Clock> StateChecker<S, C> {
     /// Takes in what happened. Call [`Self::list_if_due`] after all that happened together.
     pub fn on_event(&mut self, event: CheckerEvent) {
         match event {
-            CheckerEvent::Command(WatchCommand::Watch { instance, id, generation, in_burst, reply }) => {
-                if self.watch(instance, id, generation, reply) {
-                    self.want_new(in_burst);
-                }
+            CheckerEvent::Command(WatchCommand::Watch { instance, id, in_burst, reply }) => {
+                self.watch(instance, id, reply);
+                self.want_new(in_burst);
             }
-            CheckerEvent::Command(WatchCommand::Unwatch { instance, generation }) => {
-                if self.watched.get(&instance).is_some_and(|watched| watched.generation == generation) {
-                    self.watched.remove(&instance);
-                }
-            }
+            CheckerEvent::Command(WatchCommand::Unwatch { instance }) => _ = self.watched.remove(&instance),
             CheckerEvent::Command(WatchCommand::ListAll { reply }) => {
                 self.replies.push((self.next_listing, reply));
                 self.want_at(self.clock.now());
@@ -245,16 +235,11 @@ impl<S: Surroundings, C: Clock> StateChecker<S, C> {
         }
     }
 
-    /// Watches a container, unless the command is outdated. Only a listing that begins after this tells about it, so
-    /// an old one cannot hide it.
+    /// Watches a container. Only a listing that begins after this tells about it, so an old one cannot hide it.
     // [impl->swdd~podman-state-getter-reset-cache~1]
-    fn watch(&mut self, instance: InstanceName, id: ContainerId, generation: u64, reply: StateReply) -> bool {
-        if self.watched.get(&instance).is_some_and(|watched| watched.generation > generation) {
-            return false;
-        }
+    fn watch(&mut self, instance: InstanceName, id: ContainerId, reply: StateReply) {
         let watched = Watched {
             id,
-            generation,
             reply,
             valid_from: self.next_listing,
             reported: None,
@@ -264,7 +249,6 @@ impl<S: Surroundings, C: Clock> StateChecker<S, C> {
             passing_pause: POLL_INTERVAL,
         };
         self.watched.insert(instance, watched);
-        true
     }
 
     /// A new container is to be listed, the last one of a burst at once.
@@ -569,8 +553,8 @@ fn run<S: Surroundings, C: Clock>(
 impl fmt::Debug for WatchCommand {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Watch { instance, generation, .. } => write!(formatter, "Watch({instance}, {generation})"),
-            Self::Unwatch { instance, generation } => write!(formatter, "Unwatch({instance}, {generation})"),
+            Self::Watch { instance, .. } => write!(formatter, "Watch({instance})"),
+            Self::Unwatch { instance } => write!(formatter, "Unwatch({instance})"),
             Self::ListAll { .. } => formatter.write_str("ListAll"),
         }
     }

@@ -117,13 +117,8 @@ pub enum News {
     Wish,
     /// These containers are to be removed.
     Strays(Vec<Strays>),
-    /// The state checker saw this.
-    Observed {
-        /// Number of the start that is meant.
-        generation: u64,
-        /// The state.
-        state: ExecutionState,
-    },
+    /// The state checker saw this of the container that is watched.
+    Observed(ExecutionState),
 }
 
 /// The control loop has ended; nothing was put.
@@ -158,7 +153,9 @@ struct Slot {
     /// The instances whose end the control loop will report.
     held: BTreeSet<InstanceName>,
     strays: Vec<Strays>,
-    observed: Option<(u64, ExecutionState)>,
+    observed: Option<ExecutionState>,
+    /// Counts watches, so that a late state of an earlier one is recognised.
+    watch: u64,
     closed: bool,
     /// The sender is gone.
     abandoned: bool,
@@ -184,10 +181,10 @@ impl Shared {
         let _ = self.wake.try_send(()); // Full: the loop is being woken already.
     }
 
-    fn observed(&self, generation: u64, state: ExecutionState) {
+    fn observed(&self, watch: u64, state: ExecutionState) {
         let mut slot = self.lock();
-        if !slot.closed {
-            slot.observed = Some((generation, state));
+        if slot.watch == watch {
+            slot.observed = Some(state);
             drop(slot);
             self.wake();
         }
@@ -275,7 +272,7 @@ impl WishSlot {
         if !slot.strays.is_empty() {
             return Some(News::Strays(std::mem::take(&mut slot.strays)));
         }
-        slot.observed.take().map(|(generation, state)| News::Observed { generation, state })
+        slot.observed.take().map(News::Observed)
     }
 
     /// Looks at the workload that is to run as soon as the wish is taken.
@@ -326,11 +323,21 @@ impl WishSlot {
         self.shared.lock().is_new
     }
 
-    /// Takes states of the start with this number.
+    /// Begins a watch: what takes its states. Those of an earlier one count no more.
+    // [impl->swdd~workload-control-loop-checks-workload-state-validity~1]
     #[must_use]
-    pub fn state_reply(&self, generation: u64) -> StateReply {
+    pub fn begin_watch(&self) -> StateReply {
+        let watch = self.end_watch();
         let shared = self.shared.clone();
-        Box::new(move |state| shared.observed(generation, state))
+        Box::new(move |state| shared.observed(watch, state))
+    }
+
+    /// What the state checker sees does not count any more. Answers the number of the next watch.
+    pub fn end_watch(&self) -> u64 {
+        let mut slot = self.shared.lock();
+        slot.watch += 1;
+        slot.observed = None;
+        slot.watch
     }
 
     /// Becomes ready when there may be something new.
@@ -374,7 +381,7 @@ impl Drop for WishSlot {
     fn drop(&mut self) {
         let mut slot = self.shared.lock();
         slot.closed = true;
-        (slot.wish, slot.observed) = (None, None);
+        slot.wish = None;
         slot.strays.clear();
     }
 }
@@ -422,9 +429,9 @@ mod tests {
         Some(wish.order().map_or("end".to_owned(), |order| order.workload.runtime_config.to_string()))
     }
 
-    fn observed(slot: &WishSlot) -> Option<(u64, Phase)> {
+    fn observed(slot: &WishSlot) -> Option<Phase> {
         match slot.next()? {
-            News::Observed { generation, state } => Some((generation, state.phase)),
+            News::Observed(state) => Some(state.phase),
             other => panic!("unexpected {other:?}"),
         }
     }
@@ -452,16 +459,23 @@ mod tests {
         assert!(!sender.accounts_for(&instance("b")));
     }
 
+    // [utest->swdd~workload-control-loop-checks-workload-state-validity~1]
     #[test]
-    fn the_newest_state_counts_and_comes_after_a_wish() {
+    fn the_newest_state_of_the_newest_watch_counts_and_comes_after_a_wish() {
         let (sender, slot) = wish_slot();
-        let (first, second) = (slot.state_reply(1), slot.state_reply(2));
+        let first = slot.begin_watch();
         first(ExecutionState::plain(Phase::Running));
+        let second = slot.begin_watch();
+        assert_eq!(observed(&slot), None);
         second(ExecutionState::plain(Phase::Running));
         second(ExecutionState::plain(Phase::Succeeded));
+        first(ExecutionState::plain(Phase::Running));
         sender.put(run("a")).unwrap();
         assert!(matches!(slot.next(), Some(News::Wish)));
-        assert_eq!(observed(&slot), Some((2, Phase::Succeeded)));
+        assert_eq!(observed(&slot), Some(Phase::Succeeded));
+        second(ExecutionState::plain(Phase::Running));
+        slot.end_watch();
+        second(ExecutionState::plain(Phase::Running));
         assert_eq!(observed(&slot), None);
     }
 
@@ -469,7 +483,7 @@ mod tests {
     #[test]
     fn a_call_is_cancelled_by_a_wish_before_and_during_it_only() {
         let (sender, slot) = wish_slot();
-        slot.state_reply(1)(ExecutionState::plain(Phase::Running));
+        slot.begin_watch()(ExecutionState::plain(Phase::Running));
         let call = slot.begin_call().unwrap();
         assert!(!readable(&call));
         sender.put(Wish::End).unwrap();
@@ -486,11 +500,11 @@ mod tests {
         sender.put(Wish::End).unwrap();
         assert!(!slot.close_if_empty());
         assert_eq!(taken(&slot, "").as_deref(), Some("end"));
-        slot.state_reply(1)(ExecutionState::plain(Phase::Running));
+        slot.begin_watch()(ExecutionState::plain(Phase::Running));
         assert!(slot.close_if_empty() && sender.is_closed());
         assert_eq!(sender.put(Wish::End), Err(LoopEnded));
         assert!(!slot.owner_gone());
-        let reply = slot.state_reply(1);
+        let reply = slot.begin_watch();
         drop(sender);
         reply(ExecutionState::plain(Phase::Running));
         assert!(slot.owner_gone(), "whoever else may still report");

@@ -2,7 +2,7 @@
 //!
 //! Thread: `wl:<name>`, one per workload, and another one of that name while it works; ends when nothing of the workload
 //! is left and nothing is wanted, or when the agent drops the sender of its wishes.
-//! Owns: all containers of the workload, the number of the last start, attempts, the time of the next attempt, the
+//! Owns: all containers of the workload, attempts, the time of the next attempt, the
 //! workload's folders below the run folder, its control interface.
 //! Takes: the newest wish of the scheduler, states of the state checker, a free start slot.
 //! Gives: states and its end to the scheduler (may block there), what to watch to the state checker (may block there).
@@ -85,9 +85,6 @@ pub struct WorkloadControlLoop<C: Clock> {
     strays: Vec<Strays>,
     /// When to try to remove them.
     strays_due: Option<Instant>,
-    /// Counts starts, so that a late report of an earlier container is recognised (spec/agent.md FIX-16). Begins
-    /// differently in each loop of the agent, since a name may get another loop.
-    generation: u64,
     watching: bool,
     failed_creates: u32,
     failed_deletes: u32,
@@ -189,7 +186,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
         slot: WishSlot,
     ) -> Self {
         let restarts = RestartBackoff::new(context.restart_backoff);
-        let generation = number << 32;
         let is_empty = held.is_none();
         let (instance, engine, container) = match held {
             Some(HeldContainer { instance, id, engine }) => (instance, Some(engine), Some(id)),
@@ -212,7 +208,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
             others: Vec::new(),
             strays: Vec::new(),
             strays_due: None,
-            generation,
             watching: false,
             failed_creates: 0,
             failed_deletes: 0,
@@ -220,7 +215,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             failed_strays: 0,
             shown: String::new(),
             restarts,
-            life: Life::new(generation),
+            life: Life::new(number << 32),
             stage: Stage::Idle,
         }
     }
@@ -358,7 +353,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         match event {
             Event::News(News::Wish) => self.on_wish(),
             Event::News(News::Strays(found)) => self.on_strays(found),
-            Event::News(News::Observed { generation, state }) => self.on_observed(generation, state),
+            Event::News(News::Observed(state)) => self.on_observed(state),
             Event::SlotFree(slot) => {
                 if let Stage::WaitingForSlot(start, _) = &self.stage {
                     self.start(*start, slot);

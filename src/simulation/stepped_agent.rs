@@ -84,7 +84,6 @@ struct SteppedChecker {
 
 struct Watched {
     id: ContainerId,
-    generation: u64,
     reply: StateReply,
     reported: Option<ExecutionState>,
 }
@@ -107,14 +106,10 @@ impl SteppedChecker {
         for command in self.commands.try_iter() {
             worked = true;
             match command {
-                WatchCommand::Watch { instance, id, generation, reply, .. } => {
-                    self.watched.insert(instance, Watched { id, generation, reply, reported: None });
+                WatchCommand::Watch { instance, id, reply, .. } => {
+                    self.watched.insert(instance, Watched { id, reply, reported: None });
                 }
-                WatchCommand::Unwatch { instance, generation } => {
-                    if self.watched.get(&instance).is_some_and(|watched| watched.generation == generation) {
-                        self.watched.remove(&instance);
-                    }
-                }
+                WatchCommand::Unwatch { instance } => _ = self.watched.remove(&instance),
                 WatchCommand::ListAll { reply } if self.engine.is_silent() => self.waiting.push(reply),
                 WatchCommand::ListAll { reply } => reply(self.connector.list()),
             }

@@ -98,20 +98,20 @@ impl Bench {
         self.checker.list_if_due();
     }
 
-    fn watch(&mut self, name: &str, generation: u64) {
-        self.watch_in(name, generation, false);
+    fn watch(&mut self, name: &str, number: u64) {
+        self.watch_in(name, number, false);
     }
 
-    fn watch_in(&mut self, name: &str, generation: u64, in_burst: bool) {
+    fn watch_in(&mut self, name: &str, number: u64, in_burst: bool) {
         let id = ContainerId(name.into());
-        let (reports, prefix) = (self.reports.clone(), format!("{name}/{generation}"));
+        let (reports, prefix) = (self.reports.clone(), format!("{name}/{number}"));
         let reply = Box::new(move |state| reports.lock().unwrap().push(format!("{prefix} {state}")));
-        let command = WatchCommand::Watch { instance: instance(name), id, generation, in_burst, reply };
+        let command = WatchCommand::Watch { instance: instance(name), id, in_burst, reply };
         self.checker.on_event(CheckerEvent::Command(command));
     }
 
-    fn unwatch(&mut self, name: &str, generation: u64) {
-        let command = WatchCommand::Unwatch { instance: instance(name), generation };
+    fn unwatch(&mut self, name: &str) {
+        let command = WatchCommand::Unwatch { instance: instance(name) };
         self.event(CheckerEvent::Command(command));
     }
 
@@ -168,10 +168,10 @@ fn nothing_is_listed_while_nothing_is_watched() {
     let mut bench = Bench::new();
     assert_eq!(bench.checker.next_listing_at(), None);
     bench.watch("web", 1);
-    bench.unwatch("web", 1);
+    bench.unwatch("web");
     bench.expect_no_listing();
     let mut bench = Bench::watching(&["web"]);
-    bench.unwatch("web", 1);
+    bench.unwatch("web");
     bench.advance(SECOND * 3600);
     bench.expect_no_listing();
     assert_eq!(bench.checker.next_listing_at(), None);
@@ -456,7 +456,7 @@ fn a_hanging_listing_does_not_stop_commands_and_ends_are_kept() {
     bench.expect_listing_after(REPAIR_INTERVAL);
     bench.watch("c", 1);
     bench.end(1);
-    bench.unwatch("b", 1);
+    bench.unwatch("b");
     bench.advance(SECOND * 20);
     bench.expect_no_listing();
     bench.list(vec![exited("a", 1), exited("b", 1), exited("c", 1)]);
@@ -516,12 +516,11 @@ fn an_end_in_a_burst_of_starts_is_listed_at_once() {
 }
 
 #[test]
-fn a_stale_command_changes_nothing() {
+fn of_one_instance_the_container_named_last_is_watched() {
     let mut bench = Bench::watching(&["web"]);
-    bench.watch("web", 3);
     bench.watch("web", 2);
-    bench.unwatch("web", 2);
-    bench.unwatch("none", 1);
+    bench.watch("web", 3);
+    bench.unwatch("none");
     bench.expect_listing();
     bench.list(vec![running("web", 1)]);
     assert_eq!(bench.take_reports(), ["web/3 Running(Ok)"]);
@@ -637,7 +636,7 @@ fn the_threads_report_and_end_with_their_sender() {
     let id = ContainerId("web".into());
     let reply: StateReply = Box::new(move |state| reports.send(state).unwrap());
     let (instance, in_burst) = (instance("web"), false);
-    commands.send(WatchCommand::Watch { instance, id, generation: 1, in_burst, reply }).unwrap();
+    commands.send(WatchCommand::Watch { instance, id, in_burst, reply }).unwrap();
     for container in [running("web", 0), exited("web", 0)] {
         let state = container.state.clone();
         listings.send(vec![container]).unwrap();

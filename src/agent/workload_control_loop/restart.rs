@@ -18,12 +18,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.container = Some(id.clone());
         let Some(engine) = &mut self.engine else { return };
         engine.connector.note(&self.instance, &id);
-        self.generation += 1;
         self.watching = true;
         let in_burst = self.context.slots.in_use();
-        let (instance, generation) = (self.instance.clone(), self.generation);
-        let reply = self.slot.state_reply(generation);
-        let command = WatchCommand::Watch { instance, id, generation, in_burst, reply };
+        let (instance, reply) = (self.instance.clone(), self.slot.begin_watch());
+        let command = WatchCommand::Watch { instance, id, in_burst, reply };
         let _ = engine.watch.send(command); // Gone only when the agent ends.
     }
 
@@ -32,16 +30,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if let Some(engine) = &self.engine
             && std::mem::take(&mut self.watching)
         {
-            let command = WatchCommand::Unwatch { instance: self.instance.clone(), generation: self.generation };
+            self.slot.end_watch();
+            let command = WatchCommand::Unwatch { instance: self.instance.clone() };
             let _ = engine.watch.send(command); // Gone only when the agent ends.
         }
     }
 
     // [impl->swdd~workload-control-loop-receives-workload-states~1]
-    pub(super) fn on_observed(&mut self, generation: u64, state: ExecutionState) {
-        // [impl->swdd~workload-control-loop-checks-workload-state-validity~1]
-        let stale = generation != self.generation || !self.watching;
-        if stale || matches!(self.stage, Stage::DeleteRetryAt(..) | Stage::Gone(_)) {
+    pub(super) fn on_observed(&mut self, state: ExecutionState) {
+        if matches!(self.stage, Stage::DeleteRetryAt(..) | Stage::Gone(_)) {
             debug!("Ignoring state '{state}' of workload '{}', which is past.", self.instance.workload);
             return;
         }

@@ -4,7 +4,7 @@
 use super::*;
 use crate::agent::backoff::backoff_max;
 use crate::agent::control_interface::ControlHub;
-use crate::agent::state_checker::WatchCommand;
+use crate::agent::state_checker::{StateReply, WatchCommand};
 use crate::agent::uplink_outbox::uplink_outbox;
 use crate::agent::wish_slot::{LoopEnded, WishSender, wish_slot};
 use crate::limits::{
@@ -36,7 +36,9 @@ struct Rig {
     /// Whether the state checker answers.
     listings: bool,
     /// What it was told besides.
-    watch_commands: Vec<WatchCommand>,
+    watch_commands: Vec<&'static str>,
+    /// Takes the states of the newest watch.
+    reply: Option<StateReply>,
 }
 
 const RETRY_LIMIT: u32 = 3;
@@ -82,6 +84,7 @@ impl Rig {
             steps,
             listings,
             watch_commands,
+            reply: None,
         }
     }
 
@@ -150,7 +153,11 @@ impl Rig {
                     reply(connector.list());
                     listed = true;
                 }
-                command => self.watch_commands.push(command),
+                WatchCommand::Watch { reply, .. } => {
+                    self.watch_commands.push("Watch");
+                    self.reply = Some(reply);
+                }
+                WatchCommand::Unwatch { .. } => self.watch_commands.push("Unwatch"),
             }
         }
         listed
@@ -179,23 +186,14 @@ impl Rig {
 
     /// The engine's view changed; the state checker tells it.
     fn observe(&mut self, state: ExecutionState) {
-        self.observe_of(self.generation(), state);
-    }
-
-    fn observe_of(&mut self, generation: u64, state: ExecutionState) {
-        self.control_loop.slot.state_reply(generation)(state);
+        self.answer_listings();
+        self.reply.as_ref().expect("a container was watched")(state);
         self.run();
     }
 
-    /// The generation last watched.
-    fn generation(&self) -> u64 {
-        self.control_loop.generation
-    }
-
-    fn watch_commands(&mut self) -> Vec<String> {
+    fn watch_commands(&mut self) -> Vec<&'static str> {
         self.answer_listings();
-        let text = |command| format!("{command:?}").split('(').next().unwrap().to_owned();
-        self.watch_commands.drain(..).map(text).collect()
+        std::mem::take(&mut self.watch_commands)
     }
 
     /// The reports since the last call, with the configuration of the instance.
@@ -1221,29 +1219,21 @@ fn the_time_that_a_container_ran_after_somebody_started_it_did_not_end_the_back_
 fn states_of_an_earlier_start_are_ignored() {
     let mut rig = Rig::new();
     rig.always("a");
-    let old = rig.generation();
+    rig.answer_listings();
+    let old = rig.reply.take().unwrap();
+    old(ExecutionState::exited(1));
     rig.clock.advance(RESTART_SPACING);
-    rig.observe(ExecutionState::exited(1));
+    rig.run();
     rig.states();
     rig.engine.take_calls();
-    rig.observe_of(old, ExecutionState::exited(1));
+    old(ExecutionState::exited(1));
+    rig.run();
     assert!(rig.states().is_empty());
     assert!(rig.engine.take_calls().is_empty());
     rig.end();
     rig.states();
     rig.observe(ExecutionState::plain(Phase::FailedLost));
     assert!(rig.states().is_empty(), "nothing is watched after a delete");
-}
-
-#[test]
-fn loops_of_the_same_name_never_share_a_generation() {
-    let context = Rig::new().control_loop.context.clone();
-    let first_generation = |number| {
-        let (_, slot) = wish_slot();
-        let random = fastrand::Rng::with_seed(1);
-        WorkloadControlLoop::new(number, instance("a"), None, context.clone(), random, slot).generation
-    };
-    assert!(first_generation(2) - first_generation(1) > u64::from(u32::MAX));
 }
 
 // ----------------------------------------------------------- found at start
