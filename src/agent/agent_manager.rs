@@ -318,7 +318,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
                 }
                 self.states_changed(names);
             }
-            FromServer::Response(response) => self.runtime.deliver(response),
+            FromServer::Response(_) => {} // It went to its workload when it came.
             FromServer::LogsRequest { request_id, request } => {
                 let order = |instance: &InstanceName| LogOrder {
                     instance: instance.clone(),

@@ -2,9 +2,9 @@
 //!
 //! Thread: `main` starts and ends; see the files for the threads.
 //!
-//! Follow one workload: [`uplink`] receives it, [`agent_manager`] passes it to [`runtime_manager`], which makes an
-//! operation of it; [`workload_scheduler`] keeps that until its dependencies are met; [`workload_control_loop`] runs
-//! the engine; [`state_checker`] sees what becomes of it; its states go back through [`workload_state_store`] and
+//! Follow one workload: [`uplink`] receives it, [`agent_manager`] passes it to [`runtime_manager`], which makes a
+//! wish of it; [`workload_scheduler`] keeps that until its dependencies are met; [`workload_control_loop`] runs the
+//! engine; [`state_checker`] sees what becomes of it; its states go back through [`workload_state_store`] and
 //! [`uplink_outbox`] to the server. What it asks the cluster, and the answers, go through [`control_interface`].
 
 pub mod agent_manager;

@@ -4,7 +4,7 @@
 //! Owns: one object per workload with a control loop (what that was told last), the engines, the wishes that wait.
 //! Takes: plans of the server, listings, states. Gives: wishes to `wl:<name>` (never waits), states to report.
 
-use super::control_interface::{self, NoInterface};
+use super::control_interface;
 use super::lifecycle::GONE_PREFIX;
 use super::lifecycle::conditions::Conditions;
 use super::state_checker::WatchCommand;
@@ -16,11 +16,10 @@ use super::workload_scheduler::{Change, Decision, Order, Stop, Waiting, Workload
 use super::workload_state_store::WorkloadStateStore;
 use crate::clock::Clock;
 use crate::limits::STACK_WORKLOAD;
-use crate::logging::may_log;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle;
-use crate::model::messages::{AddedWorkload, DeletedWorkload, Response, WorkloadPlan};
-use crate::model::names::{InstanceName, Name, excerpt};
+use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
+use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
 use crate::runtime::{RuntimeConnector, RuntimeError};
 use crossbeam_channel::{Sender, bounded};
@@ -259,9 +258,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let runs = new.is_some_and(|new| self.live(&new.instance.workload).is_some_and(|object| object.runs(new)));
         let named = deleted.map(|deleted| &deleted.instance).filter(|named| !runs && Some(*named) != before);
         let is_gone = |instance: &&InstanceName| {
-            let accounts = |object: &WorkloadObject| object.wishes.accounts_for(instance);
-            new.is_none_or(|new| new.instance != **instance)
-                && !self.objects.get(&instance.workload).is_some_and(accounts)
+            new.is_none_or(|new| new.instance != **instance) && !self.is_accounted_for(instance)
         };
         before.into_iter().chain(named).filter(is_gone).map(removed).collect()
     }
@@ -359,36 +356,14 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         stop.is_some_and(|stop| stop.instance == *instance)
     }
 
-    /// Whether this instance was last ordered of its workload, or waits to be.
+    /// Whether this instance waits to be started, or its control loop will report its end.
     #[must_use]
     pub fn has(&self, instance: &InstanceName) -> bool {
-        let ordered = self.objects.get(&instance.workload).is_some_and(|object| object.instance == *instance);
-        ordered || self.waits_to_start(instance)
+        self.is_accounted_for(instance) || self.waits_to_start(instance)
     }
 
-    /// Passes an answer of the server to the workload that its id names.
-    // [impl->swdd~agent-uses-id-prefix-forward-control-interface-response-correct-workload~1]
-    // [impl->swdd~agent-remove-id-prefix-forwarding-control-interface-response~1]
-    pub fn deliver(&self, response: Response) {
-        let Some((workload, id)) = response.id.split_once('@') else {
-            if may_log("answers of the server") {
-                warn!("Could not forward response: its id '{}' names no workload", excerpt(&response.id));
-            }
-            return;
-        };
-        let for_workload = Response { id: id.to_owned(), content: response.content };
-        match self.context.control.deliver(workload, for_workload) {
-            Ok(()) => {}
-            Err(NoInterface) if !may_log(workload) => {}
-            Err(NoInterface) if !self.objects.contains_key(workload) => {
-                warn!("Could not forward response for unknown workload: '{}'", excerpt(workload));
-            }
-            Err(error @ NoInterface) => {
-                warn!(
-                    "Could not forward response to workload '{workload}': 'Could not forward complete state '{error}''"
-                );
-            }
-        }
+    fn is_accounted_for(&self, instance: &InstanceName) -> bool {
+        self.objects.get(&instance.workload).is_some_and(|object| object.wishes.accounts_for(instance))
     }
 
     /// A control loop of this name has ended; there may be a newer one already.

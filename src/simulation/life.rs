@@ -153,6 +153,8 @@ pub struct Life {
     /// What control loops say, before it goes into the inbox.
     said: Receiver<SchedulerEvent>,
     pub uplink: UplinkReader,
+    /// Where answers of the server go.
+    pub control: ControlHub,
     /// Where the control interface puts what workloads ask.
     pub requests: UplinkOutbox,
     clock: ManualClock,
@@ -205,7 +207,7 @@ impl Life {
             create_timeout: options.create_timeout,
             retry_limit: Some(20),
             restart_backoff: true,
-            control,
+            control: control.clone(),
             probes: probes.clone(),
         };
         let random = fastrand::Rng::with_seed(options.seed);
@@ -223,7 +225,7 @@ impl Life {
         let load = LoadSampler::new(folder); // There is nothing to sample.
         let manager =
             AgentManager::new(name.clone(), clock.clone(), inbox.clone(), runtime, outbox, load, Some(orphans));
-        Self { number, manager, events, inbox, said, uplink, requests, clock: clock.clone(), checkers, probes }
+        Self { number, manager, events, inbox, said, uplink, control, requests, clock: clock.clone(), checkers, probes }
     }
 
     /// The parts that can do something now.
