@@ -46,7 +46,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             control.forget_lasting(); // It is kept for another container, which has not asked for that.
         }
         match after {
-            AfterDelete::Wish => return self.removed(),
+            AfterDelete::Wish => self.removed(),
             AfterDelete::Restart => {
                 self.remove_files();
                 self.report(ExecutionState::plain(Phase::Removed));

@@ -326,7 +326,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                     self.ask_again();
                 }
             }
-            Purpose::Alive if !holds && report.is_verdict => return self.on_not_alive(report),
+            Purpose::Alive if !holds && report.is_verdict => self.on_not_alive(report),
             Purpose::Alive => {
                 let note = if holds { String::new() } else { self.alive_note(report) };
                 if note != self.life.note && (!holds || self.life.note.starts_with("alive: ")) {
@@ -336,7 +336,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                     self.ask_again();
                 }
             }
-            Purpose::Gone if !holds => return self.on_gone(),
+            Purpose::Gone if !holds => self.on_gone(),
             Purpose::Gone => {
                 let overdue = self.life.deadline.is_none() && self.gone_deadline().is_some();
                 let phase = if overdue { Phase::StoppingDeleteFailed } else { Phase::StoppingRequestedAtRuntime };
