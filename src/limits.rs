@@ -588,6 +588,10 @@ const _: () = assert!(LISTING_BURST_REST > 1);
 /// Ended processes waiting to be noticed by one state checker; their watcher waits when it is full.
 pub const EXIT_INBOX: usize = 64;
 const _: () = assert!(LISTING_MAX.as_secs() <= REPAIR_INTERVAL.as_secs());
+/// A container of an earlier agent that is only created is replaced when it does not run after this time. An engine that
+/// restarts a container by itself shows it so for a moment, which the next listing corrects.
+pub const CREATED_MAX: Duration = Duration::from_secs(90);
+const _: () = assert!(CREATED_MAX.as_secs() > REPAIR_INTERVAL.as_secs() + LISTING_MAX.as_secs());
 /// An engine that does not say within this time after the agent's start which containers it has delays only its own
 /// workloads from then on. Slow flash makes seconds normal, and a vehicle does not wait longer for what it can start.
 pub const FIRST_LISTING_MAX: Duration = Duration::from_secs(10);

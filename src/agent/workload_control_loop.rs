@@ -124,6 +124,8 @@ enum Stage {
     /// The retry limit was reached.
     ReviveAt(Instant),
     RestartAt(Instant, Ended),
+    /// A container that was taken over is only created. It is replaced then if it still does not run.
+    CreatedUntil(Instant),
     DeleteRetryAt(Instant, AfterDelete),
     /// The container is removed, but what it did still answers.
     Gone(AfterDelete),
@@ -284,9 +286,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
         match &self.stage {
             Stage::Idle | Stage::BehindStrays(_) | Stage::WaitingForSlot(..) | Stage::Gone(_) => None,
             Stage::Searching(_) => self.others.iter().map(|other| other.until).min(),
-            Stage::RetryAt(at, _) | Stage::ReviveAt(at) | Stage::RestartAt(at, _) | Stage::DeleteRetryAt(at, _) => {
-                Some(*at)
-            }
+            Stage::RetryAt(at, _)
+            | Stage::ReviveAt(at)
+            | Stage::RestartAt(at, _)
+            | Stage::CreatedUntil(at)
+            | Stage::DeleteRetryAt(at, _) => Some(*at),
         }
     }
 
@@ -384,6 +388,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Stage::RetryAt(_, start) => self.begin_start(start),
             Stage::ReviveAt(_) => self.begin_start(Start::Revival),
             Stage::RestartAt(_, ended) => self.restart(ended),
+            Stage::CreatedUntil(_) => self.replace_only_created(),
             Stage::DeleteRetryAt(_, after) => self.try_delete(after),
             stage @ (Stage::Idle | Stage::BehindStrays(_) | Stage::WaitingForSlot(..) | Stage::Gone(_)) => {
                 self.stage = stage;

@@ -179,7 +179,7 @@ impl WaitingDeletes {
         }
     }
 
-    /// `instance` is gone.
+    /// `instance` is gone and not wanted.
     pub fn forget(&mut self, instance: &InstanceName) {
         if let Some(conditions) = self.told.remove(instance) {
             self.by_dependent.remove(instance, conditions.keys().map(String::as_str));

@@ -548,7 +548,10 @@ impl ServerLoop {
             old.push((instance.clone(), self.states.set(instance, state.clone())));
             if state.phase == Phase::Removed {
                 self.stopping.forget(instance);
-                self.waiting_deletes.forget(instance);
+                // Of what is wanted this may be the end of an earlier form; the present one waits for what was told last.
+                if !is_wanted(&self.effective, instance) {
+                    self.waiting_deletes.forget(instance);
+                }
             }
         }
         if !self.subscriptions.is_empty() {

@@ -21,7 +21,7 @@ const FOUND_SINCE: [u64; 16] = [
     2013391, 2023933,
 ];
 /// Seeds that have found something with all kinds of faults, less what is named.
-const FOUND_LESS: [(u64, &str); 5] = [
+const FOUND_LESS: [(u64, &str); 8] = [
     (
         2037184,
         "checks_fail,delete_fails,list_lies,manifests,paths,pauses,removals,server_kills,strange_ends,self_removals,\
@@ -31,6 +31,9 @@ const FOUND_LESS: [(u64, &str); 5] = [
     (3002773, ""),
     (3005533, ""),
     (3012384, ""),
+    (3000153, "checks_fail,delete_fails,manifests,paths,server_kills,start_half_done,stop_hangs,0,6,10-16"),
+    (3011153, ""),
+    (3013823, ""),
 ];
 /// Events shown of a seed that failed.
 const SHOWN: usize = 200;

@@ -115,6 +115,11 @@ impl Life {
         self.invalid.as_deref()
     }
 
+    /// Whether the container is of an earlier life of the agent.
+    pub(super) fn is_adopted(&self) -> bool {
+        self.adopted
+    }
+
     /// Whether being created is all there is to being ready.
     pub(super) fn is_ready_when_created(&self) -> bool {
         self.spec.ready.is_none()

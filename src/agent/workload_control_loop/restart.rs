@@ -8,10 +8,11 @@ use super::{AfterDelete, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::Ended;
 use crate::agent::state_checker::WatchCommand;
 use crate::clock::Clock;
+use crate::limits::CREATED_MAX;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::workload::RestartPolicy;
 use crate::runtime::ContainerId;
-use log::debug;
+use log::{debug, info};
 
 impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn watch(&mut self, id: ContainerId) {
@@ -42,6 +43,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             debug!("Ignoring state '{state}' of workload '{}', which is past.", self.instance.workload);
             return;
         }
+        self.note_only_created(state.phase);
         let ended = self.needs_restart(state.phase);
         let runs = state.phase == Phase::Running;
         let state = self.lifecycle_view(state);
@@ -57,6 +59,27 @@ impl<C: Clock> WorkloadControlLoop<C> {
             self.stage = Stage::Idle; // Somebody else started it again.
             self.restarts.running(self.context.clock.now());
         }
+    }
+
+    /// A container that ran when it was taken over and is only created now was never started, its engine was wrong about
+    /// it. Nobody else would start it. One that its engine restarts by itself looks like that, too, but not for long.
+    fn note_only_created(&mut self, phase: Phase) {
+        match phase {
+            Phase::PendingStarting if self.life.is_adopted() && matches!(self.stage, Stage::Idle) => {
+                self.stage = Stage::CreatedUntil(self.context.clock.now() + CREATED_MAX);
+            }
+            Phase::Running | Phase::Succeeded | Phase::FailedExecFailed | Phase::FailedLost
+                if matches!(self.stage, Stage::CreatedUntil(_)) =>
+            {
+                self.stage = Stage::Idle;
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn replace_only_created(&mut self) {
+        info!("The container of workload '{}' was created and never started, replacing it.", self.instance.workload);
+        self.delete(AfterDelete::Restart);
     }
 
     /// How the workload ended if its policy wants it to run again (spec/agent.md section 10).

@@ -8,7 +8,7 @@ use crate::agent::state_checker::{StateReply, WatchCommand};
 use crate::agent::uplink_outbox::uplink_outbox;
 use crate::agent::wish_slot::{LoopEnded, WishSender, wish_slot};
 use crate::limits::{
-    CONTROL_MESSAGE_MAX, RESTART_RESET, RESTART_SPACING, REVIVAL_INTERVAL, START_SLOT_MAX, WATCH_INBOX,
+    CONTROL_MESSAGE_MAX, CREATED_MAX, RESTART_RESET, RESTART_SPACING, REVIVAL_INTERVAL, START_SLOT_MAX, WATCH_INBOX,
 };
 use crate::model::access_rules::{AccessRule, Operation};
 use crate::model::workload::{File, FileContent, RestartPolicy};
@@ -1258,6 +1258,43 @@ fn resume_watches_reports_nothing_and_restarts_with_everything() {
 }
 
 // ------------------------------------------------------- control interface
+
+/// Simulated seeds 3011153 and 3013823: a listing showed a container as running that was only created. It was taken over
+/// and never started.
+#[test]
+fn a_container_that_was_taken_over_and_was_never_started_is_replaced() {
+    for policy in RestartPolicy::ALL {
+        let mut rig = Rig::new();
+        rig.hold("a", ExecutionState::plain(Phase::Running));
+        let order = rig.order_with("a", |workload| workload.restart_policy = *policy);
+        rig.want(WorkloadOrder { existing: OnExisting::TakeOver, ..order });
+        let created = ExecutionState::with_info(Phase::PendingStarting, "created");
+        rig.observe(created.clone());
+        assert!(rig.engine.take_calls().is_empty(), "its engine may be restarting it");
+        rig.observe(ExecutionState::plain(Phase::Running));
+        assert_eq!(rig.control_loop.due(), None);
+        rig.observe(created.clone());
+        rig.observe(ExecutionState::plain(Phase::FailedUnknown));
+        rig.states();
+        assert_eq!(rig.until_due(), CREATED_MAX);
+        assert_eq!(rig.engine.take_calls(), ["delete web", "create web"], "{policy}");
+        assert_eq!(rig.states(), [stopping("a"), gone("a"), starting("a")]);
+        rig.observe(created);
+        assert_eq!(rig.control_loop.due(), None, "its create has ended well, so it has been started");
+    }
+}
+
+#[test]
+fn an_end_of_a_container_that_was_only_created_counts_like_any_other() {
+    let mut rig = Rig::new();
+    rig.hold("a", ExecutionState::plain(Phase::Running));
+    let order = rig.order_with("a", |workload| workload.restart_policy = RestartPolicy::Never);
+    rig.want(WorkloadOrder { existing: OnExisting::TakeOver, ..order });
+    rig.observe(ExecutionState::with_info(Phase::PendingStarting, "created"));
+    rig.observe(ExecutionState::exited(0));
+    assert_eq!(rig.control_loop.due(), None);
+    assert!(rig.engine.take_calls().is_empty());
+}
 
 fn allow(workload: &mut Workload, mask: &str) {
     let rule = AccessRule::State { operation: Operation::Read, filter_masks: vec![mask.to_owned()] };

@@ -478,6 +478,44 @@ fn a_delete_whose_conditions_were_forgotten_does_not_wait_for_what_no_longer_nee
     }
 }
 
+/// Simulated seed 3000153: an update in place was told while the one before removed the container. When that was gone, the
+/// server forgot what the newer one waits for, and the agent was not told any more that it had to wait for less.
+#[test]
+fn an_update_in_place_that_waits_behind_another_one_does_not_wait_for_what_no_longer_needs_it() {
+    let needs_b = ", dependencies: {b: ADD_COND_RUNNING}";
+    let mut cluster = Cluster::with_manifest(&manifest(&[("b", "B", "")]));
+    let (agent_of_a, agent) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
+    let (a, b) = (instance("a", "A"), instance("b", "B"));
+    cluster.report(agent, &[(&b, Phase::Running)]);
+    cluster.say(agent, ToServer::StatesComplete);
+    let update = |cluster: &mut Cluster, needs: &str, tag: &str| {
+        let tags = format!(", tags: {{k: {tag}}}");
+        cluster.update(&new_state(&[("a", "A", needs), ("b", "B", &tags)]), &[]).unwrap();
+    };
+    update(&mut cluster, needs_b, "first");
+    assert!(waits(&cluster, agent, "b").is_empty());
+    update(&mut cluster, needs_b, "second");
+    assert_eq!(waits(&cluster, agent, "b"), ["a"]);
+    for phase in [Phase::StoppingRequestedAtRuntime, Phase::Removed, Phase::StoppingWaitingToStop] {
+        cluster.report(agent, &[(&b, phase)]);
+    }
+    update(&mut cluster, "", "second");
+    cluster.take_all();
+    cluster.report(agent_of_a, &[(&a, Phase::Running)]);
+    let messages = cluster.take(agent);
+    let [plan] = plans(&messages)[..] else { panic!("{messages:?}") };
+    assert_eq!(plan.deleted, [DeletedWorkload { instance: b.clone(), dependencies: BTreeMap::new() }]);
+    assert_eq!(names(&plan.added), ["b"]);
+    cluster.report(agent, &[(&b, Phase::Removed), (&b, Phase::Running)]);
+    assert!(plans(&cluster.take(agent)).is_empty(), "it is told once");
+    // What was told of an instance that is not wanted any more ends with it.
+    update(&mut cluster, needs_b, "second");
+    cluster.update(&new_state(&[("a", "A", needs_b)]), &[]).unwrap();
+    assert!(!cluster.server.waiting_deletes.is_empty());
+    cluster.report(agent, &[(&b, Phase::Removed)]);
+    assert!(cluster.server.waiting_deletes.is_empty());
+}
+
 #[test]
 fn a_stopped_dependent_that_was_removed_delays_no_delete_and_is_forgotten() {
     let needs_b = ", dependencies: {b: ADD_COND_RUNNING}";
