@@ -5,14 +5,14 @@
 
 use super::lifecycle::adopted_state;
 use super::runtime_manager::{RerunFinished, RuntimeManager, WorkloadThreads};
-use super::wish_slot::{HeldContainer, OnExisting, Strays, Wish};
-use super::workload_scheduler::{Change, Waiting};
+use super::wish_slot::{Engine, OnExisting, Strays, Wish};
+use super::workload_scheduler::Change;
 use crate::clock::Clock;
 use crate::model::execution_state::{Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::Name;
-use crate::runtime::ListedContainer;
 use crate::runtime::container_records::leave_strangers;
+use crate::runtime::{ContainerId, ListedContainer};
 use log::info;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -133,16 +133,16 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// Deletes of what the server does not want any more. A delete that waits already goes on waiting.
     fn unneeded(&self, wanted: &BTreeMap<Name, AddedWorkload>) -> Vec<Change> {
         let objects = self.objects.iter().filter(|(_, object)| !object.ending).map(|(name, _)| name);
-        let names: BTreeSet<&Name> = objects.chain(self.scheduler.iter().map(|waiting| &waiting.name)).collect();
+        let names: BTreeSet<&Name> = objects.chain(self.scheduler.iter().map(|change| &change.name)).collect();
         let gone = names.into_iter().filter(|name| !wanted.contains_key(*name));
         gone.filter_map(|name| {
             let waiting = self.scheduler.get(name);
-            if matches!(waiting, Some(Waiting { new: None, .. })) {
+            if matches!(waiting, Some(Change { new: None, .. })) {
                 return None;
             }
             info!("Found existing workload '{name}' is not needed.");
-            let stop = waiting.and_then(|waiting| waiting.stop.as_ref()).filter(|stop| !stop.withheld);
-            let dependencies = stop.map(|stop| stop.dependencies.clone()).unwrap_or_default();
+            let waited = waiting.filter(|change| !change.withheld).and_then(|change| change.deleted.as_ref());
+            let dependencies = waited.map(|deleted| deleted.dependencies.clone()).unwrap_or_default();
             let pending = self.scheduler.new_of(name).map(|added| &added.instance);
             let instance = self.live(name).map(|object| &object.instance).or(pending)?.clone();
             Some(Change::replace(DeletedWorkload { instance, dependencies }, None))
@@ -209,7 +209,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             return None;
         }
         let ended_well = unchanged && !self.is_inactive(&name) && container.state.phase == Phase::Succeeded;
-        let reuse = ended_well && held.engine.connector.can_start_again();
+        let reuse = ended_well && held.1.connector.can_start_again();
         let what = if reuse { "Re-starting workload" } else { "Replacing existing workload" };
         info!("{what} '{name}'{}", if reuse { "" } else { "." });
         let old = container.instance.clone();
@@ -251,9 +251,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         Some(Strays { runtime: runtime.clone(), engine: self.engine(runtime)?, containers })
     }
 
-    fn hold(&self, runtime: &Name, container: &ListedContainer) -> Option<HeldContainer> {
-        let (instance, id) = (container.instance.clone(), container.id.clone());
-        Some(HeldContainer { instance, id, engine: self.engine(runtime)? })
+    fn hold(&self, runtime: &Name, container: &ListedContainer) -> Option<(ContainerId, Engine)> {
+        Some((container.id.clone(), self.engine(runtime)?))
     }
 }
 

@@ -8,11 +8,9 @@ use super::control_interface;
 use super::lifecycle::GONE_PREFIX;
 use super::lifecycle::conditions::Conditions;
 use super::state_checker::WatchCommand;
-use super::wish_slot::{
-    Engine, HeldContainer, LoopEnded, OnExisting, OtherEngine, Strays, Wish, WishSender, WorkloadOrder, wish_slot,
-};
+use super::wish_slot::{Engine, OnExisting, OtherEngine, Strays, Wish, WishSender, WorkloadOrder, wish_slot};
 use super::workload_control_loop::{LoopContext, WorkloadControlLoop};
-use super::workload_scheduler::{Change, Decision, Order, Stop, Waiting, WorkloadScheduler};
+use super::workload_scheduler::{Change, Decision, Order, WorkloadScheduler};
 use super::workload_state_store::WorkloadStateStore;
 use crate::clock::Clock;
 use crate::limits::STACK_WORKLOAD;
@@ -21,7 +19,7 @@ use crate::model::lifecycle;
 use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
-use crate::runtime::{RuntimeConnector, RuntimeError};
+use crate::runtime::{ContainerId, RuntimeConnector, RuntimeError};
 use crossbeam_channel::{Sender, bounded};
 use log::{error, info, warn};
 use std::collections::{BTreeMap, BTreeSet};
@@ -226,18 +224,17 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// Takes in what is wanted now and does what may be done already. Answers states to report.
     // [impl->swdd~agent-handles-new-workload-operations]
     pub fn submit(&mut self, change: Change, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
-        let Change { name, new, deleted } = change;
-        if deleted.is_some() && new.as_ref().is_some_and(|new| self.is_withheld_as_it_is(new)) {
+        if change.deleted.is_some() && change.new.as_ref().is_some_and(|new| self.is_withheld_as_it_is(new)) {
             return Vec::new(); // The server cannot know for what it waits, and says once more what is wanted.
         }
-        let replaced = self.scheduler.take(&name);
-        match &new {
+        let replaced = self.scheduler.take(&change.name);
+        match &change.new {
             Some(added) => self.note_wanted(added),
-            None => self.note_unwanted(&name),
+            None => self.note_unwanted(&change.name),
         }
-        let mut reports = self.gone(new.as_ref(), replaced.as_ref(), deleted.as_ref());
-        if let Some(wish) = self.wish(name, new, replaced, deleted, store, &mut reports) {
-            let decision = self.scheduler.decide(wish, store);
+        let mut reports = self.gone(&change, replaced.as_ref());
+        if let Some(change) = self.refine(change, replaced, store, &mut reports) {
+            let decision = self.scheduler.decide(change, store);
             reports.extend(self.execute_all(decision));
         }
         reports.iter_mut().for_each(|report| self.await_gone(report));
@@ -247,43 +244,39 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
     /// Reports the end of what waited to run and of what the server names, unless it is wanted again or a control loop
     /// will report it.
-    fn gone(
-        &self,
-        new: Option<&AddedWorkload>,
-        replaced: Option<&Waiting>,
-        deleted: Option<&DeletedWorkload>,
-    ) -> Vec<WorkloadState> {
+    fn gone(&self, Change { new, deleted, .. }: &Change, replaced: Option<&Change>) -> Vec<WorkloadState> {
+        let new = new.as_ref();
         let before = replaced.and_then(|waiting| waiting.new.as_ref()).map(|added| &added.instance);
         // What runs as it should follows a predecessor whose end was reported.
         let runs = new.is_some_and(|new| self.live(&new.instance.workload).is_some_and(|object| object.runs(new)));
-        let named = deleted.map(|deleted| &deleted.instance).filter(|named| !runs && Some(*named) != before);
+        let named = deleted.as_ref().map(|deleted| &deleted.instance);
+        let named = named.filter(|named| !runs && Some(*named) != before);
         let is_gone = |instance: &&InstanceName| {
             new.is_none_or(|new| new.instance != **instance) && !self.is_accounted_for(instance)
         };
         before.into_iter().chain(named).filter(is_gone).map(removed).collect()
     }
 
-    /// What is to be decided about, after an earlier wish was `replaced`.
+    /// What is to be decided about, after an earlier change was `replaced`: what has to go is what the control loop has.
     // [impl->swdd~agent-update-on-add-known-workload~1]
     // [impl->swdd~agent-add-on-update-missing-workload~1]
-    fn wish(
+    fn refine(
         &self,
-        name: Name,
-        new: Option<AddedWorkload>,
-        replaced: Option<Waiting>,
-        deleted: Option<DeletedWorkload>,
+        mut change: Change,
+        replaced: Option<Change>,
         store: &mut WorkloadStateStore,
         reports: &mut Vec<WorkloadState>,
-    ) -> Option<Waiting> {
-        let Some(object) = self.live(&name) else {
+    ) -> Option<Change> {
+        let Change { name, new, deleted, .. } = &mut change;
+        let Some(object) = self.live(name) else {
             if new.is_none()
-                && let Some(object) = self.objects.get(&name)
+                && let Some(object) = self.objects.get(name)
             {
                 let _ = object.wishes.put(Wish::End); // A new delete retries a failed one at once. Ended means deleted.
             }
-            return new.map(|new| Waiting { name, new: Some(new), stop: None });
+            return new.take().map(Change::run);
         };
-        if let Some(new) = &new {
+        if let Some(new) = new {
             // The server tells an update again when it has to wait for less; it may have been carried out by then.
             let repeated = deleted.as_ref().is_some_and(|deleted| deleted.instance != object.instance);
             if (replaced.is_some() || repeated) && object.runs(new) {
@@ -293,27 +286,25 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
                 return None;
             }
             if object.is_started_again_for(new) {
-                return Some(Waiting { name, new: Some(new.clone()), stop: None });
+                return Some(Change::run(new.clone()));
             }
             if deleted.is_none() {
                 warn!("Added workload '{name}' already exists. Updating without considering delete dependencies.");
             }
         }
-        let waited = replaced.and_then(|waiting| waiting.stop).filter(|stop| !stop.withheld);
-        let dependencies = match deleted {
-            Some(deleted) => deleted.dependencies,
-            None => waited.map(|stop| stop.dependencies).unwrap_or_default(), // It goes on waiting for them.
-        };
-        let stop = Stop { instance: object.instance.clone(), dependencies, withheld: false };
-        Some(Waiting { name, new, stop: Some(stop) })
+        // What waits for others already goes on waiting for them.
+        let waited = || replaced.filter(|waiting| !waiting.withheld)?.deleted;
+        let dependencies = deleted.take().or_else(waited).map(|deleted| deleted.dependencies).unwrap_or_default();
+        *deleted = Some(DeletedWorkload { instance: object.instance.clone(), dependencies });
+        Some(change)
     }
 
     /// Whether it runs as wanted and waits to stop because it may not run at the moment.
     fn is_withheld_as_it_is(&self, added: &AddedWorkload) -> bool {
         let name = &added.instance.workload;
-        let waits = self.scheduler.get(name).filter(|waiting| waiting.new.as_ref() == Some(added));
-        waits.and_then(|waiting| waiting.stop.as_ref()).is_some_and(|stop| stop.withheld)
-            && self.live(name).is_some_and(|object| object.runs(added))
+        let waits =
+            self.scheduler.get(name).is_some_and(|waiting| waiting.withheld && waiting.new.as_ref() == Some(added));
+        waits && self.live(name).is_some_and(|object| object.runs(added))
     }
 
     /// What waits to stop and has a `gone` condition also keeps what it depends on until it is gone (rule 14).
@@ -345,15 +336,15 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
     /// The instances whose predecessors wait for others before they go.
     pub fn waits_behind_another(&self) -> impl Iterator<Item = &InstanceName> {
-        let behind = self.scheduler.iter().filter(|waiting| waiting.stop.is_some());
+        let behind = self.scheduler.iter().filter(|waiting| waiting.deleted.is_some());
         behind.filter_map(|waiting| waiting.new.as_ref()).map(|added| &added.instance)
     }
 
     /// Whether this instance waits for others before it is deleted or replaced.
     #[must_use]
     pub fn waits_to_stop(&self, instance: &InstanceName) -> bool {
-        let stop = self.scheduler.get(&instance.workload).and_then(|waiting| waiting.stop.as_ref());
-        stop.is_some_and(|stop| stop.instance == *instance)
+        let deleted = self.scheduler.get(&instance.workload).and_then(|waiting| waiting.deleted.as_ref());
+        deleted.is_some_and(|deleted| deleted.instance == *instance)
     }
 
     /// Whether this instance waits to be started, or its control loop will report its end.
@@ -475,7 +466,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         &mut self,
         instance: InstanceName,
         runtime: Name,
-        held: Option<HeldContainer>,
+        held: Option<(ContainerId, Engine)>,
         strays: Vec<Strays>,
         wish: Option<Wish>,
     ) -> Option<WorkloadState> {
@@ -488,9 +479,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let (ending, creates) = (matches!(wish, Some(Wish::End)), held.is_none());
         let (context, random) = (self.context.clone(), self.random.fork());
         let control_loop = WorkloadControlLoop::new(self.loops_started, instance.clone(), held, context, random, slot);
-        let put: Result<(), LoopEnded> = strays.into_iter().try_for_each(|strays| wishes.put_strays(strays));
-        let put = put.and_then(|()| wish.map_or(Ok(None), |wish| wishes.put(wish)));
-        debug_assert_eq!(put, Ok(None), "the other end is still here");
+        strays.into_iter().for_each(|strays| _ = wishes.put_strays(strays)); // The other end is still here.
+        wish.into_iter().for_each(|wish| _ = wishes.put(wish));
         let name = instance.workload.clone();
         let started = self.threads.start(&name, Box::new(control_loop));
         let shown = instance.clone();

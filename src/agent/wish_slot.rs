@@ -70,17 +70,6 @@ pub struct OtherEngine {
     pub until: Instant,
 }
 
-/// A container of an earlier life of the agent, which a control loop is started with.
-#[derive(Debug)]
-pub struct HeldContainer {
-    /// Whose it is.
-    pub instance: InstanceName,
-    /// Which it is.
-    pub id: ContainerId,
-    /// Where it is.
-    pub engine: Engine,
-}
-
 /// Containers of the workload that are too many. They are removed, and nothing is started beside them.
 #[derive(Debug)]
 pub struct Strays {

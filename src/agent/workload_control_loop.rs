@@ -17,7 +17,7 @@ use super::control_interface::{self, ControlHub, ControlInterface};
 use super::folder_removal::remove_folder;
 use super::lifecycle::{ProbeReport, Probes};
 use super::start_slots::{SlotRequest, StartSlot, StartSlots};
-use super::wish_slot::{Engine, HeldContainer, News, OnExisting, OtherEngine, Strays, Wish, WishSlot, WorkloadOrder};
+use super::wish_slot::{Engine, News, OnExisting, OtherEngine, Strays, Wish, WishSlot, WorkloadOrder};
 use crate::clock::Clock;
 use crate::limits::{ADDITIONAL_INFO_MAX, REMOVAL_MAX, STACK_WORKLOAD};
 use crate::model::access_rules::ControlInterfaceAccess;
@@ -177,22 +177,19 @@ pub enum Step {
 }
 
 impl<C: Clock> WorkloadControlLoop<C> {
-    /// Loop number `number` of the agent. It holds nothing of `instance` yet or a container of an earlier life.
+    /// Loop number `number` of the agent. It holds nothing of `instance` yet, or a container of an earlier life.
     #[must_use]
     pub fn new(
         number: u64,
         instance: InstanceName,
-        held: Option<HeldContainer>,
+        held: Option<(ContainerId, Engine)>,
         context: LoopContext<C>,
         random: fastrand::Rng,
         slot: WishSlot,
     ) -> Self {
         let restarts = RestartBackoff::new(context.restart_backoff);
         let is_empty = held.is_none();
-        let (instance, engine, container) = match held {
-            Some(HeldContainer { instance, id, engine }) => (instance, Some(engine), Some(id)),
-            None => (instance, None, None),
-        };
+        let (container, engine) = held.unzip();
         if !is_empty {
             slot.hold(&instance);
         }

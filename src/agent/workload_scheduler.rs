@@ -1,13 +1,12 @@
-//! Wishes wait here until the workloads they depend on have reached what they wait for.
+//! Changes wait here until the workloads they depend on have reached what they wait for.
 //!
 //! Thread: `scheduler`, which owns it.
-//! Costs: a state change looks only at the wishes that wait for that workload; how many others wait is irrelevant.
+//! Costs: a state change looks only at the changes that wait for that workload; how many others wait is irrelevant.
 
 use super::workload_state_store::WorkloadStateStore;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::{InstanceName, Name};
-use crate::model::workload::DeleteCondition;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is wanted of one workload from now on.
@@ -15,52 +14,30 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Change {
     /// Which workload.
     pub name: Name,
-    /// What is to run of it.
+    /// What is to run of it. It waits for its dependencies.
     pub new: Option<AddedWorkload>,
-    /// What is to go of it as far as the server knows, and what that waits for.
+    /// What has to go first, and what others must have reached before it goes.
     pub deleted: Option<DeletedWorkload>,
+    /// It goes because it may not run at the moment (spec/lifecycle.md rule 12): the others must have no container.
+    pub withheld: bool,
 }
 
 impl Change {
     /// This workload is to run.
     #[must_use]
     pub fn run(added: AddedWorkload) -> Self {
-        Self { name: added.instance.workload.clone(), new: Some(added), deleted: None }
+        Self { name: added.instance.workload.clone(), new: Some(added), deleted: None, withheld: false }
     }
 
     /// This workload is to go, and perhaps another one to run in its place.
     #[must_use]
     pub fn replace(deleted: DeletedWorkload, new: Option<AddedWorkload>) -> Self {
-        Self { name: deleted.instance.workload.clone(), new, deleted: Some(deleted) }
+        Self { name: deleted.instance.workload.clone(), new, deleted: Some(deleted), withheld: false }
     }
-}
 
-/// A wish that is not carried out yet. One per workload name.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Waiting {
-    /// Which workload.
-    pub name: Name,
-    /// What is to run; it waits for its dependencies.
-    pub new: Option<AddedWorkload>,
-    /// What has to go first.
-    pub stop: Option<Stop>,
-}
-
-/// An instance that waits for those that depend on it before it is removed.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Stop {
-    /// What its control loop has.
-    pub instance: InstanceName,
-    /// What others must have reached.
-    pub dependencies: BTreeMap<String, DeleteCondition>,
-    /// It may not run at the moment (spec/lifecycle.md rule 12): the others must have no container any more.
-    pub withheld: bool,
-}
-
-impl Waiting {
     fn dependencies(&self) -> impl Iterator<Item = &String> {
         let added = self.new.iter().flat_map(|added| added.workload.dependencies.keys());
-        added.chain(self.stop.iter().flat_map(|stop| stop.dependencies.keys()))
+        added.chain(self.deleted.iter().flat_map(|deleted| deleted.dependencies.keys()))
     }
 }
 
@@ -73,7 +50,7 @@ pub enum Order {
     End(Name),
 }
 
-/// What follows from a wish or a state.
+/// What follows from a change or a state.
 #[derive(Debug, Default, PartialEq)]
 pub struct Decision {
     /// To execute now, in this order.
@@ -88,10 +65,10 @@ impl Decision {
     }
 }
 
-/// The wishes that wait.
+/// The changes that wait.
 #[derive(Debug, Default)]
 pub struct WorkloadScheduler {
-    queue: BTreeMap<Name, Waiting>,
+    queue: BTreeMap<Name, Change>,
     /// Who waits for a workload, by the name of that workload.
     waiters: BTreeMap<String, BTreeSet<Name>>,
     /// Who may not run whatever its dependencies do, and why (spec/lifecycle.md rules 12 and 13).
@@ -99,41 +76,41 @@ pub struct WorkloadScheduler {
 }
 
 impl WorkloadScheduler {
-    /// Decides about a new wish; the caller has removed an older one of the same workload with [`Self::take`].
-    pub fn decide(&mut self, wish: Waiting, store: &WorkloadStateStore) -> Decision {
+    /// Decides about a new change; the caller has removed an older one of the same workload with [`Self::take`].
+    pub fn decide(&mut self, change: Change, store: &WorkloadStateStore) -> Decision {
         let mut decision = Decision::default();
-        self.go_on(wish, store, &mut decision);
+        self.go_on(change, store, &mut decision);
         decision
     }
 
-    fn go_on(&mut self, mut wish: Waiting, store: &WorkloadStateStore, decision: &mut Decision) {
-        if let Some(stop) = &wish.stop
-            && !self.may_stop(stop, store)
+    fn go_on(&mut self, mut change: Change, store: &WorkloadStateStore, decision: &mut Decision) {
+        if let Some(deleted) = &change.deleted
+            && !self.may_stop(deleted, change.withheld, store)
         {
             // [impl->swdd~agent-enqueues-unfulfilled-delete~1]
             // [impl->swdd~agent-enqueues-update-with-unfulfilled-delete~1]
-            decision.report(&stop.instance, Phase::StoppingWaitingToStop);
-            return self.put(wish);
+            decision.report(&deleted.instance, Phase::StoppingWaitingToStop);
+            return self.put(change);
         }
-        let stop = wish.stop.take();
-        match &wish.new {
-            None => decision.ready.push(Order::End(wish.name)),
+        let deleted = change.deleted.take();
+        match &change.new {
+            None => decision.ready.push(Order::End(change.name)),
             Some(new) if self.may_start(new, store) => decision.ready.push(Order::Run(new.clone())),
             Some(new) => {
                 // Of the same instance this is shown when the old container is gone.
-                if stop.as_ref().is_none_or(|stop| stop.instance != new.instance) {
+                if deleted.as_ref().is_none_or(|deleted| deleted.instance != new.instance) {
                     decision.reports.push(self.waiting_to_start(&new.instance));
                 }
                 // [impl->swdd~agent-handles-update-with-fulfilled-delete~1]
                 // [impl->swdd~agent-shall-not-enqueue-update-delete-only-workload-operation~1]
-                decision.ready.extend(stop.map(|_| Order::End(wish.name.clone())));
+                decision.ready.extend(deleted.map(|_| Order::End(change.name.clone())));
                 // [impl->swdd~agent-enqueues-unfulfilled-create~1]
-                self.put(wish);
+                self.put(Change { withheld: false, ..change });
             }
         }
     }
 
-    /// Looks again at the wishes that wait for `workload`. What keeps waiting is not reported again.
+    /// Looks again at the changes that wait for `workload`. What keeps waiting is not reported again.
     // [impl->swdd~agent-keeps-workloads-with-unfulfilled-workload-dependencies-in-queue~1]
     pub fn state_changed(&mut self, workload: &str, store: &WorkloadStateStore) -> Decision {
         let mut decision = Decision::default();
@@ -151,7 +128,7 @@ impl WorkloadScheduler {
     /// dependencies says so anew.
     pub fn recheck(&mut self, workload: &str, store: &WorkloadStateStore) -> Decision {
         let mut decision = Decision::default();
-        let Some(waiting @ Waiting { new: Some(new), stop: None, .. }) = self.queue.get(workload) else {
+        let Some(waiting @ Change { new: Some(new), deleted: None, .. }) = self.queue.get(workload) else {
             return decision;
         };
         if !self.is_ready(waiting, store) {
@@ -168,9 +145,9 @@ impl WorkloadScheduler {
         WorkloadState::new(instance.clone(), ExecutionState::with_info(Phase::PendingWaitingToStart, why))
     }
 
-    fn is_ready(&self, waiting: &Waiting, store: &WorkloadStateStore) -> bool {
-        match (&waiting.stop, &waiting.new) {
-            (Some(stop), _) => self.may_stop(stop, store),
+    fn is_ready(&self, change: &Change, store: &WorkloadStateStore) -> bool {
+        match (&change.deleted, &change.new) {
+            (Some(deleted), _) => self.may_stop(deleted, change.withheld, store),
             (None, Some(new)) => self.may_start(new, store),
             (None, None) => true,
         }
@@ -182,9 +159,9 @@ impl WorkloadScheduler {
 
     /// Whether those that depend on what is to stop are far enough. One that waits for us itself holds up nothing, or both
     /// would wait for ever.
-    fn may_stop(&self, stop: &Stop, store: &WorkloadStateStore) -> bool {
-        let Stop { instance, dependencies, withheld } = stop;
-        if *withheld {
+    fn may_stop(&self, deleted: &DeletedWorkload, withheld: bool, store: &WorkloadStateStore) -> bool {
+        let DeletedWorkload { instance, dependencies } = deleted;
+        if withheld {
             return dependencies.keys().all(|name| store.has_no_container(name)); // Its end must not hurt them.
         }
         dependencies.iter().all(|(name, condition)| {
@@ -197,7 +174,7 @@ impl WorkloadScheduler {
     fn waits_for(&self, name: &str, other: &str) -> bool {
         let (mut open, mut seen) = (vec![name], BTreeSet::new());
         while let Some(name) = open.pop() {
-            let Some(next) = self.queue.get(name).and_then(|waiting| waiting.stop.as_ref()) else { continue };
+            let Some(Change { deleted: Some(next), .. }) = self.queue.get(name) else { continue };
             let next = &next.dependencies;
             if next.contains_key(other) {
                 return true;
@@ -207,20 +184,20 @@ impl WorkloadScheduler {
         false
     }
 
-    /// The wish for `workload` that waits.
+    /// The change of `workload` that waits.
     #[must_use]
-    pub fn get(&self, workload: &str) -> Option<&Waiting> {
+    pub fn get(&self, workload: &str) -> Option<&Change> {
         self.queue.get(workload)
     }
 
-    /// How many wishes wait, and for how many workloads.
+    /// How many changes wait, and for how many workloads.
     #[cfg(test)]
     pub fn sizes(&self) -> [usize; 2] {
         [self.queue.len(), self.waiters.values().map(BTreeSet::len).sum()]
     }
 
-    /// All wishes that wait.
-    pub fn iter(&self) -> impl Iterator<Item = &Waiting> {
+    /// All changes that wait.
+    pub fn iter(&self) -> impl Iterator<Item = &Change> {
         self.queue.values()
     }
 
@@ -230,8 +207,8 @@ impl WorkloadScheduler {
         self.queue.get(workload)?.new.as_ref()
     }
 
-    /// Removes the wish for `workload`, for example because a newer one replaces it (spec/agent.md FIX-6).
-    pub fn take(&mut self, workload: &str) -> Option<Waiting> {
+    /// Removes the change of `workload`, for example because a newer one replaces it (spec/agent.md FIX-6).
+    pub fn take(&mut self, workload: &str) -> Option<Change> {
         let waiting = self.queue.remove(workload)?;
         for dependency in waiting.dependencies() {
             if let Some(names) = self.waiters.get_mut(dependency) {
@@ -244,9 +221,9 @@ impl WorkloadScheduler {
         Some(waiting)
     }
 
-    fn put(&mut self, waiting: Waiting) {
+    fn put(&mut self, waiting: Change) {
         let name = waiting.name.clone();
-        debug_assert!(!self.queue.contains_key(&name), "the caller takes an older wish out first");
+        debug_assert!(!self.queue.contains_key(&name), "the caller takes an older change out first");
         for dependency in waiting.dependencies() {
             self.waiters.entry(dependency.clone()).or_default().insert(name.clone());
         }

@@ -7,14 +7,14 @@
 use super::path_looks::{self, PathLooks};
 use super::short_info;
 use crate::agent::runtime_manager::{RuntimeManager, WorkloadThreads};
-use crate::agent::workload_scheduler::{Stop, Waiting};
+use crate::agent::workload_scheduler::Change;
 use crate::agent::workload_state_store::WorkloadStateStore;
 use crate::clock::Clock;
 use crate::limits::PRECONDITION_INTERVAL;
 use crate::logging::may_log;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle::{self, Condition};
-use crate::model::messages::AddedWorkload;
+use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::Name;
 use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy, Workload};
 use std::collections::{BTreeMap, BTreeSet};
@@ -249,7 +249,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             let added = object.workload.as_ref().map(added);
             wanted.extend(added.map(|(instance, workload)| (name.clone(), AddedWorkload { instance, workload })));
         }
-        for Waiting { name, new, .. } in self.scheduler.iter() {
+        for Change { name, new, .. } in self.scheduler.iter() {
             match new {
                 Some(added) => _ = wanted.insert(name.clone(), added.clone()),
                 None => _ = wanted.remove(name),
@@ -270,7 +270,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let name = &instance.workload;
         match self.scheduler.get(name) {
             // It does not run: only the reason may be a new one.
-            Some(Waiting { stop: None, .. }) => {
+            Some(Change { deleted: None, .. }) => {
                 let shown = store.get(instance);
                 let stale = shown
                     .is_some_and(|shown| shown.phase == Phase::PendingWaitingToStart && &*shown.additional_info != why);
@@ -296,15 +296,14 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         if may_log(name) {
             log::info!("Workload '{name}' may not run: {why}");
         }
-        let stop = Stop { instance: instance.clone(), dependencies, withheld: true };
-        let wish = Waiting { name: name.clone(), new: Some(added.clone()), stop: Some(stop) };
-        let decision = self.scheduler.decide(wish, store);
+        let deleted = DeletedWorkload { instance: instance.clone(), dependencies };
+        let change = Change { withheld: true, ..Change::replace(deleted, Some(added.clone())) };
+        let decision = self.scheduler.decide(change, store);
         self.execute_all(decision)
     }
 
     fn release(&mut self, name: &Name, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
-        let stop = self.scheduler.get(name).and_then(|waiting| waiting.stop.as_ref());
-        if stop.is_some_and(|stop| stop.withheld)
+        if self.scheduler.get(name).is_some_and(|waiting| waiting.withheld)
             && let Some(instance) =
                 self.scheduler.take(name).and_then(|waiting| waiting.new).map(|added| added.instance)
         {

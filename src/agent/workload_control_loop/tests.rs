@@ -112,11 +112,11 @@ impl Rig {
     /// A new loop that holds a container of an earlier life in this state. Answers its id.
     fn hold(&mut self, config: &str, state: ExecutionState) -> ContainerId {
         let id = self.engine.add(&instance(config), state);
-        let held = HeldContainer { instance: instance(config), id: id.clone(), engine: self.engine().unwrap() };
+        let held = self.engine().map(|engine| (id.clone(), engine));
         let context = self.control_loop.context.clone();
         let (wishes, slot) = wish_slot();
         let random = fastrand::Rng::with_seed(1);
-        self.control_loop = WorkloadControlLoop::new(2, instance(config), Some(held), context, random, slot);
+        self.control_loop = WorkloadControlLoop::new(2, instance(config), held, context, random, slot);
         self.wishes = wishes;
         id
     }

@@ -11,20 +11,19 @@ fn added(name: &str, config: &str, dependencies: &[(&str, AddCondition)]) -> Add
     AddedWorkload { instance: workload.instance_name(name), workload: Arc::new(workload) }
 }
 
-fn create(name: &str, dependencies: &[(&str, AddCondition)]) -> Waiting {
-    Waiting { name: name.into(), new: Some(added(name, "new", dependencies)), stop: None }
+fn create(name: &str, dependencies: &[(&str, AddCondition)]) -> Change {
+    Change::run(added(name, "new", dependencies))
 }
 
-fn delete(name: &str, dependencies: &[(&str, DeleteCondition)]) -> Waiting {
+fn delete(name: &str, dependencies: &[(&str, DeleteCondition)]) -> Change {
     let dependencies = dependencies.iter().map(|(name, condition)| ((*name).to_owned(), *condition)).collect();
-    let stop = Stop { instance: InstanceName::new(name, "old", "A"), dependencies, withheld: false };
-    Waiting { name: name.into(), new: None, stop: Some(stop) }
+    Change::replace(DeletedWorkload { instance: InstanceName::new(name, "old", "A"), dependencies }, None)
 }
 
 /// An update of `w` that needs `up` to run and `user` to be gone.
-fn update() -> Waiting {
+fn update() -> Change {
     let delete = delete("w", &[("user", DeleteCondition::NotPendingNorRunning)]);
-    Waiting { new: create("w", &[("up", AddCondition::Running)]).new, ..delete }
+    Change { new: create("w", &[("up", AddCondition::Running)]).new, ..delete }
 }
 
 fn store(up: bool, user: bool) -> WorkloadStateStore {
@@ -72,8 +71,8 @@ fn a_create_waits_for_its_dependencies() {
 fn a_delete_waits_for_its_dependents() {
     for (user, expected, queued) in [(false, vec!["End"], false), (true, vec![WAITS_TO_STOP], true)] {
         let mut scheduler = WorkloadScheduler::default();
-        let wish = Waiting { new: None, ..update() };
-        assert_eq!(kinds(&scheduler.decide(wish, &store(true, user))), expected);
+        let change = Change { new: None, ..update() };
+        assert_eq!(kinds(&scheduler.decide(change, &store(true, user))), expected);
         assert_eq!(scheduler.get("w").is_some(), queued);
     }
 }
@@ -94,7 +93,7 @@ fn an_update_deletes_as_soon_as_it_may_and_starts_when_it_may() {
         assert_eq!(kinds(&decision), expected, "up {up} user {user}");
         let queued = match (up, user) {
             (true, false) => None,
-            (false, false) => Some(Waiting { stop: None, ..update() }),
+            (false, false) => Some(Change { deleted: None, ..update() }),
             (_, true) => Some(update()),
         };
         assert_eq!(scheduler.get("w"), queued.as_ref());
