@@ -20,9 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub type Existing = (Name, ListedContainer);
 
 impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
-    /// Takes all workloads that the server wants and all containers that exist and have no object yet; answers what
-    /// is to be done about them (spec/agent.md section 6). Within one life of the agent an unchanged workload is
-    /// left alone in whatever state it is (FIX-4, FIX-22).
+    /// Takes all workloads that the server wants and all containers that exist and have no object yet; returns what is
+    /// to be done about them. Within one life of the agent an unchanged workload is left alone in whatever state it is.
     // [impl->swdd~agent-initial-list-existing-workloads~1]
     pub fn hello(&mut self, added: Vec<AddedWorkload>, existing: Vec<Existing>) -> (Vec<Change>, Vec<WorkloadState>) {
         let wanted: BTreeMap<Name, AddedWorkload> =

@@ -73,7 +73,7 @@ pub struct EngineSource {
 // [impl->swdd~agent-supports-multiple-runtime-connectors~1]
 pub type Engines = BTreeMap<Name, EngineSource>;
 
-/// What to do after an agent restart with workloads that have ended and are unchanged (DESIGN section 10).
+/// What to do after an agent restart with workloads that have ended and are unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RerunFinished {
     /// Run them again.
@@ -194,7 +194,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
     // ------------------------------------------------------ plans to changes
 
-    /// The changes of a plan, deletes first (spec/agent.md section 7).
+    /// The changes of a plan, deletes first.
     // [impl->swdd~agent-transforms-update-workload-message-to-workload-operations~1]
     // [impl->swdd~agent-handle-deleted-before-added-workloads~1]
     #[must_use]
@@ -221,7 +221,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         self.objects.get(name).filter(|object| !object.ending)
     }
 
-    /// Takes in what is wanted now and does what may be done already. Answers states to report.
+    /// Takes in what is wanted now and does what may be done already. Returns states to report.
     // [impl->swdd~agent-handles-new-workload-operations]
     pub fn submit(&mut self, change: Change, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
         if change.deleted.is_some() && change.new.as_ref().is_some_and(|new| self.is_withheld_as_it_is(new)) {
@@ -302,9 +302,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// Whether it runs as wanted and waits to stop because it may not run at the moment.
     fn is_withheld_as_it_is(&self, added: &AddedWorkload) -> bool {
         let name = &added.instance.workload;
-        let waits =
-            self.scheduler.get(name).is_some_and(|waiting| waiting.withheld && waiting.new.as_ref() == Some(added));
-        waits && self.live(name).is_some_and(|object| object.runs(added))
+        let is_same = |waiting: &Change| waiting.withheld && waiting.new.as_ref() == Some(added);
+        self.scheduler.get(name).is_some_and(is_same) && self.live(name).is_some_and(|object| object.runs(added))
     }
 
     /// What waits to stop and has a `gone` condition also keeps what it depends on until it is gone (rule 14).
@@ -321,7 +320,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         }
     }
 
-    /// A workload has a new state: executes what waited for it. Answers states to report.
+    /// A workload has a new state: executes what waited for it. Returns states to report.
     // [impl->swdd~agent-handles-workloads-with-fulfilled-dependencies~1]
     pub fn state_changed(&mut self, workload: &str, store: &WorkloadStateStore) -> Vec<WorkloadState> {
         let decision = self.scheduler.state_changed(workload, store);
@@ -459,7 +458,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             .collect()
     }
 
-    /// Starts the control loop of a workload. Answers the state to report when it has to wait for a thread.
+    /// Starts the control loop of a workload. Returns the state to report when it has to wait for a thread.
     // [impl->swdd~agent-create-workload~1]
     // [impl->swdd~agent-resume-workload~2]
     pub(super) fn start_loop(

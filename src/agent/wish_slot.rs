@@ -193,7 +193,7 @@ impl Slot {
 }
 
 impl WishSender {
-    /// Puts a wish in place of an older one; never waits. Answers the instance of that one when it was not taken: the
+    /// Puts a wish in place of an older one; never waits. Returns the instance of that one when it was not taken: the
     /// control loop knows nothing of it.
     ///
     /// # Errors
@@ -291,7 +291,7 @@ impl WishSlot {
         self.shared.lock().held.insert(instance.clone());
     }
 
-    /// The control loop has nothing of this instance any more. Answers whether that is to be reported: not when the
+    /// The control loop has nothing of this instance any more. Returns whether that is to be reported: not when the
     /// instance is wanted again.
     #[must_use]
     pub fn release(&self, instance: &InstanceName) -> bool {
@@ -321,7 +321,7 @@ impl WishSlot {
         Box::new(move |state| shared.observed(watch, state))
     }
 
-    /// What the state checker sees does not count any more. Answers the number of the next watch.
+    /// What the state checker sees does not count any more. Returns the number of the next watch.
     pub fn end_watch(&self) -> u64 {
         let mut slot = self.shared.lock();
         slot.watch += 1;
@@ -342,7 +342,7 @@ impl WishSlot {
         self.shared.lock().abandoned
     }
 
-    /// Refuses everything from now on if there is nothing new; answers whether it does. States do not count.
+    /// Refuses everything from now on if there is nothing new; returns whether it does. States do not count.
     #[must_use]
     pub fn close_if_empty(&self) -> bool {
         let mut slot = self.shared.lock();
@@ -350,7 +350,7 @@ impl WishSlot {
         slot.closed
     }
 
-    /// Announces an engine call; what it answers becomes readable when a newer wish makes the call pointless.
+    /// Announces an engine call; what it returns becomes readable when a newer wish makes the call pointless.
     ///
     /// `None` when no descriptor can be had; the call then runs to its end.
     #[must_use]

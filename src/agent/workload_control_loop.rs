@@ -452,7 +452,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.lifecycle_started(Origin::Adopted);
     }
 
-    /// Makes `order` the one to run. Nothing of an earlier one counts any more (spec/lifecycle.md rule 10).
+    /// Makes `order` the one to run. Nothing of an earlier one counts any more.
     // [impl->swdd~agent-workload-control-loop-reset-retry-attempts-on-update~1]
     fn take(&mut self, order: WorkloadOrder) {
         let WorkloadOrder { instance, workload, engine, existing: _, search_first, others } = order;

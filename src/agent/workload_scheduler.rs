@@ -18,7 +18,7 @@ pub struct Change {
     pub new: Option<AddedWorkload>,
     /// What has to go first, and what others must have reached before it goes.
     pub deleted: Option<DeletedWorkload>,
-    /// It goes because it may not run at the moment (spec/lifecycle.md rule 12): the others must have no container.
+    /// It goes because its precondition does not hold at the moment: the others must have no container.
     pub withheld: bool,
 }
 
@@ -71,7 +71,7 @@ pub struct WorkloadScheduler {
     queue: BTreeMap<Name, Change>,
     /// Who waits for a workload, by the name of that workload.
     waiters: BTreeMap<String, BTreeSet<Name>>,
-    /// Who may not run whatever its dependencies do, and why (spec/lifecycle.md rules 12 and 13).
+    /// Who may not run whatever its dependencies do, and why.
     pub(super) withheld: BTreeMap<Name, String>,
 }
 
@@ -207,7 +207,7 @@ impl WorkloadScheduler {
         self.queue.get(workload)?.new.as_ref()
     }
 
-    /// Removes the change of `workload`, for example because a newer one replaces it (spec/agent.md FIX-6).
+    /// Removes the change of `workload`, for example because a newer one replaces it.
     pub fn take(&mut self, workload: &str) -> Option<Change> {
         let waiting = self.queue.remove(workload)?;
         for dependency in waiting.dependencies() {

@@ -145,7 +145,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     /// Keeps the container's id and what was to follow, and tries again later: a container that is left alone would
-    /// run for ever without anybody knowing it (spec/agent.md FIX-12, FIX-13).
+    /// run for ever without anybody knowing it.
     // [impl->swdd~agent-workload-control-loop-delete-failed-allows-retry~1]
     // [impl->swdd~agent-workload-control-loop-update-delete-failed-allows-retry~1]
     fn on_delete_failed(&mut self, after: AfterDelete, cause: &str) {

@@ -1,4 +1,4 @@
-//! What the `lifecycle:` block of a workload changes while it starts, runs and ends (spec/lifecycle.md).
+//! What the `lifecycle:` block of a workload changes while it starts, runs and ends.
 //!
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
 //! Owns: whether the workload is ready, its deadlines, its notify socket. Takes: [`ProbeReport`] from `probes`.

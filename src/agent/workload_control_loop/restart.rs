@@ -82,7 +82,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.delete(AfterDelete::Restart);
     }
 
-    /// How the workload ended if its policy wants it to run again (spec/agent.md section 10).
+    /// How the workload ended if its policy wants it to run again.
     // [impl->swdd~agent-supports-restart-policies~1]
     // [impl->swdd~workload-control-loop-restarts-workload-with-enabled-restart-policy~2]
     pub(super) fn needs_restart(&self, phase: Phase) -> Option<Ended> {

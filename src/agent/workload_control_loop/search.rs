@@ -1,7 +1,7 @@
 //! Before a start: containers of the workload that nobody accounts for are looked for and removed, or taken over; and
 //! what is removed whenever it is found: containers that are too many.
 //!
-//! Thread: `wl:<name>`; part of [`WorkloadControlLoop`]. It waits for the answers as for commands, so that a delete need
+//! Thread: `wl:<name>`; part of [`WorkloadControlLoop`]. It waits for the answers as for wishes, so that a delete need
 //! not wait for an engine that hangs, and holds no start slot.
 //! Takes: listings of the state checkers, one for all workloads that ask at the same time.
 
