@@ -111,13 +111,13 @@
 //!     prober.rs            the loop that checks all of them                          [probes]
 //!     conditions.rs        who may not run at the moment                          [scheduler]
 //!   existing_workloads.rs  containers found at start: resume, reuse, replace, delete [scheduler]
-//!   runtime_manager.rs     wanted workloads to operations, operations to commands [scheduler]
-//!   workload_scheduler.rs  operations wait here for their dependencies            [scheduler]
+//!   runtime_manager.rs     what the server wants to wishes for control loops      [scheduler]
+//!   workload_scheduler.rs  wishes wait here for their dependencies                [scheduler]
 //!   workload_state_store.rs states of all workloads, hysteresis of our own        [scheduler]
-//!   workload_command.rs    commands for control loops, bounded and merged         [scheduler]
+//!   wish_slot.rs           the newest wish for one control loop       [scheduler] [wl:name]
 //!   workload_control_loop.rs create, retry, restart, update, delete one workload    [wl:name]
 //!   workload_control_loop/lifecycle.rs what the `lifecycle:` block changes           [wl:name]
-//!   workload_control_loop/search.rs   before a start: containers that must be gone [wl:name]
+//!   workload_control_loop/search.rs   containers that must be gone before a start  [wl:name]
 //!   workload_control_loop/start.rs    a start, and a start that failed              [wl:name]
 //!   workload_control_loop/restart.rs  what follows from the container's states      [wl:name]
 //!   workload_control_loop/delete.rs   a delete, an update's first half              [wl:name]
@@ -187,7 +187,7 @@
 //! # Threads and channels
 //!
 //! Each piece of state has one owner: `server` in the server, `scheduler` in the agent, one `wl:<name>` per
-//! workload. All else goes through bounded channels. Reports flow up and may block, commands flow down and never
+//! workload. All else goes through bounded channels. Reports flow up and may block, wishes flow down and never
 //! do; no thread sends to itself. A thread ends when its owner drops what only the owner can send on, or closes
 //! the socket it reads.
 //!

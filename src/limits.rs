@@ -128,8 +128,6 @@ pub const STATES_REST: Duration = Duration::from_millis(20);
 /// Events waiting for the scheduler thread of the agent; senders wait when it is full. All the room is taken from the
 /// start, so it is no more than bursts need.
 pub const SCHEDULER_INBOX: usize = 256;
-/// Commands waiting for one workload; more are merged, since only the newest wish counts.
-pub const WORKLOAD_INBOX: usize = 8;
 /// Commands waiting for one state checker; control loops wait when it is full.
 pub const WATCH_INBOX: usize = 64;
 /// States of own workloads waiting for the server in the order in which they came; when there are more, only the

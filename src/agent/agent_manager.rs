@@ -1,18 +1,17 @@
 //! What the server says, what workloads report, what containers exist: everything that is decided, is decided here.
 //!
 //! Thread: `scheduler`.
-//! Owns: all states, all wishes, all waiting operations.
-//! Takes: [`SchedulerEvent`]s of `rx:server`, `uplink`, `wl:*` and `watch:*`. Gives: commands to control loops,
+//! Owns: all states, all wishes.
+//! Takes: [`SchedulerEvent`]s of `rx:server`, `uplink`, `wl:*` and `watch:*`. Gives: wishes to control loops,
 //! listings to state checkers, states and load to `uplink`. Waits for none of them.
 
 use super::existing_workloads::Existing;
 use super::log_stream::{LogOrder, LogStreams, StreamId};
 use super::resources::LoadSampler;
 use super::runtime_manager::{RuntimeManager, WorkloadThreads};
-use super::state_checker::{WatchCommand, WatchReport};
+use super::state_checker::WatchCommand;
 use super::uplink_outbox::UplinkOutbox;
-use super::workload_control_loop::LoopId;
-use super::workload_scheduler::{Operation, Updated};
+use super::workload_scheduler::Change;
 use super::workload_state_store::WorkloadStateStore;
 use crate::clock::Clock;
 use crate::limits::{
@@ -41,10 +40,6 @@ pub enum SchedulerEvent {
     ServerGone,
     /// A control loop reports a state of its instance.
     State(WorkloadState),
-    /// A control loop that removes a container which is too many reports its state.
-    SurplusState(WorkloadState),
-    /// A state checker saw something.
-    Checker(WatchReport),
     /// The containers of an engine.
     Listed {
         /// Name of the runtime.
@@ -52,8 +47,8 @@ pub enum SchedulerEvent {
         /// What exists.
         result: Result<Vec<ListedContainer>, RuntimeError>,
     },
-    /// A control loop has ended after a delete.
-    LoopEnded(LoopId),
+    /// The control loop of this workload has ended after a delete.
+    LoopEnded(Name),
     /// The log of an instance was sent to its end.
     LogEnded(StreamId),
 }
@@ -304,12 +299,8 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             }
             // [impl->swdd~agent-manager-receives-workload-states-of-its-workloads~1]
             SchedulerEvent::State(report) => self.report(vec![report]),
-            // When the instance has come back in the meantime, its own loop tells its states.
-            SchedulerEvent::SurplusState(report) if self.runtime.is_current(&report.instance) => {}
-            SchedulerEvent::SurplusState(report) => self.report(vec![report]),
-            SchedulerEvent::Checker(report) => self.runtime.observed(report),
             SchedulerEvent::Listed { runtime, result } => self.on_listed(runtime, result),
-            SchedulerEvent::LoopEnded(id) => self.runtime.loop_ended(&id),
+            SchedulerEvent::LoopEnded(name) => self.runtime.loop_ended(&name),
             SchedulerEvent::LogEnded(id) => self.logs.ended(&id),
         }
     }
@@ -327,7 +318,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
                 }
                 self.states_changed(names);
             }
-            FromServer::Response(response) => self.runtime.deliver(response),
+            FromServer::Response(_) => {} // It went to its workload when it came.
             FromServer::LogsRequest { request_id, request } => {
                 let order = |instance: &InstanceName| LogOrder {
                     instance: instance.clone(),
@@ -417,9 +408,9 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             self.found.extend(found);
             self.finish_hello();
         } else {
-            let (operations, reports) = self.runtime.found_late(found);
+            let (changes, reports) = self.runtime.found_late(found);
             self.report(reports);
-            self.submit(operations);
+            self.submit(changes);
             if !self.all_told && known {
                 self.report_all();
             }
@@ -438,9 +429,9 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         let Some(hello) = self.pending_hello.take() else { return };
         let found = std::mem::take(&mut self.found);
         let (wanted, later, gone) = self.split_plans(hello, &found);
-        let (operations, reports) = self.runtime.hello(wanted, found);
+        let (changes, reports) = self.runtime.hello(wanted, found);
         self.report_adopted(reports, &later);
-        self.submit(operations);
+        self.submit(changes);
         self.submit(later);
         let reports = self.runtime.forget_unwanted_conditions(&mut self.store);
         self.report(reports);
@@ -456,8 +447,9 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
 
     /// Stores the states of what was taken over. What goes on only until `later` ends it is shown as stopping from the
     /// start: nothing may start because it still runs.
-    fn report_adopted(&mut self, reports: Vec<WorkloadState>, later: &[Operation]) {
-        let ending: BTreeSet<&InstanceName> = later.iter().filter_map(Operation::old_instance).collect();
+    fn report_adopted(&mut self, reports: Vec<WorkloadState>, later: &[Change]) {
+        let ending: BTreeSet<&InstanceName> =
+            later.iter().filter_map(|change| change.deleted.as_ref()).map(|deleted| &deleted.instance).collect();
         let (adopted, others): (Vec<_>, Vec<_>) =
             reports.into_iter().partition(|report| ending.contains(&report.instance));
         for WorkloadState { instance, state } in adopted {
@@ -502,13 +494,13 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         self.uplink.resynchronise(self.store.own(), self.all_told);
     }
 
-    /// What the hello wants, operations that follow it, instances that are gone. What goes on as the hello said is first
+    /// What the hello wants, changes that follow it, instances that are gone. What goes on as the hello said is first
     /// taken over so: an update or delete of it may have to wait for others. Nothing is started that is gone already.
     fn split_plans(
         &self,
         hello: PendingHello,
         found: &[Existing],
-    ) -> (Vec<AddedWorkload>, Vec<Operation>, BTreeSet<InstanceName>) {
+    ) -> (Vec<AddedWorkload>, Vec<Change>, BTreeSet<InstanceName>) {
         let PendingHello { mut said, mut wanted, deleted, gone } = hello;
         let mut later = Vec::new();
         for (name, mut deleted) in deleted {
@@ -519,10 +511,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             }
             // The newest plan may name an instance that was never started.
             deleted.instance.clone_from(&before.instance);
-            later.push(match wanted.insert(name, before) {
-                Some(new) => Operation::Update(Updated { new, deleted }),
-                None => Operation::Delete(deleted),
-            });
+            later.push(Change::replace(deleted, wanted.insert(name, before)));
         }
         (wanted.into_values().collect(), later, gone)
     }
@@ -546,14 +535,14 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             hello.wanted.extend(plan.added.into_iter().map(|added| (added.instance.workload.clone(), added)));
             return;
         }
-        self.submit(RuntimeManager::<C, T>::operations(plan));
+        self.submit(RuntimeManager::<C, T>::changes(plan));
         // The server may read of the earlier end of an instance after it has wanted it again, and show no state of it.
         self.report_waiting(self.uplink.told_removed(self.waiting_untold(), self.clock.now()));
     }
 
-    fn submit(&mut self, operations: Vec<Operation>) {
-        for operation in operations {
-            let reports = self.runtime.submit(operation, &mut self.store);
+    fn submit(&mut self, changes: Vec<Change>) {
+        for change in changes {
+            let reports = self.runtime.submit(change, &mut self.store);
             self.report(reports);
         }
     }

@@ -4,15 +4,15 @@
 //! Thread: `scheduler`; part of [`RuntimeManager`].
 
 use super::lifecycle::adopted_state;
-use super::runtime_manager::{Identity, RerunFinished, RuntimeManager, WorkloadThreads};
-use super::workload_command::{HeldContainer, OtherEngine, WorkloadCommand};
-use super::workload_scheduler::{Created, Operation, Updated, Waiting};
+use super::runtime_manager::{RerunFinished, RuntimeManager, WorkloadThreads};
+use super::wish_slot::{Engine, OnExisting, Strays, Wish};
+use super::workload_scheduler::Change;
 use crate::clock::Clock;
 use crate::model::execution_state::{Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::Name;
-use crate::runtime::ListedContainer;
 use crate::runtime::container_records::leave_strangers;
+use crate::runtime::{ContainerId, ListedContainer};
 use log::info;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,18 +20,13 @@ use std::collections::{BTreeMap, BTreeSet};
 pub type Existing = (Name, ListedContainer);
 
 impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
-    /// Takes all workloads that the server wants and all containers that exist and have no object yet; answers what
-    /// is to be done about them (spec/agent.md section 6). Within one life of the agent an unchanged workload is
-    /// left alone in whatever state it is (FIX-4, FIX-22).
+    /// Takes all workloads that the server wants and all containers that exist and have no object yet; returns what is
+    /// to be done about them. Within one life of the agent an unchanged workload is left alone in whatever state it is.
     // [impl->swdd~agent-initial-list-existing-workloads~1]
-    pub fn hello(
-        &mut self,
-        added: Vec<AddedWorkload>,
-        existing: Vec<Existing>,
-    ) -> (Vec<Operation>, Vec<WorkloadState>) {
+    pub fn hello(&mut self, added: Vec<AddedWorkload>, existing: Vec<Existing>) -> (Vec<Change>, Vec<WorkloadState>) {
         let wanted: BTreeMap<Name, AddedWorkload> =
             added.into_iter().map(|added| (added.instance.workload.clone(), added)).collect();
-        let mut operations = self.unneeded(&wanted);
+        let mut changes = self.unneeded(&wanted);
         let mut reports = Vec::new();
         let mut found = self.unaccounted(existing, |name| wanted.get(name));
         for (name, added) in wanted {
@@ -39,20 +34,15 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             if known && self.is_settled(&added) {
                 continue;
             }
-            let best = if known { None } else { take_best(&mut found, &added) };
-            operations.push(match best {
-                Some(container) => match self.adopt(added, container, &runtimes(&found, &name), &mut reports) {
-                    Some(operation) => operation,
-                    None => continue,
-                },
+            let candidates = if known { None } else { found.remove(&name) };
+            changes.extend(match candidates {
+                Some(candidates) => self.adopt(added, candidates, &mut reports),
                 // [impl->swdd~agent-existing-workloads-starts-new-if-not-found~1]
-                None => Operation::Create(Created { added, reuse: false }),
+                None => Some(Change::run(added)),
             });
         }
-        for (runtime, container) in found.into_values().flatten() {
-            reports.extend(self.discard(&runtime, container));
-        }
-        (operations, reports)
+        reports.extend(self.discard(found));
+        (changes, reports)
     }
 
     /// Of all that was found until now, takes those containers that run as `wanted` says, and deletes the others of the
@@ -82,12 +72,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             if self.is_inactive(name) || !by_workload.get(name).is_some_and(|found| found.iter().any(serves)) {
                 continue;
             }
-            let Some(best) = take_best(&mut by_workload, added) else { continue };
-            // It resumes, so nothing else is to be done.
-            self.adopt(added.clone(), best, &runtimes(&by_workload, name), &mut reports);
-            for (runtime, container) in by_workload.remove(name).into_iter().flatten() {
-                reports.extend(self.discard(&runtime, container));
-            }
+            let Some(candidates) = by_workload.remove(name) else { continue };
+            self.adopt(added.clone(), candidates, &mut reports); // It resumes, so nothing else is to be done.
         }
         *found = others.into_iter().chain(by_workload.into_values().flatten()).collect();
         reports
@@ -95,23 +81,21 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
     /// Containers that a listing showed late. A create that still waits gets the one that serves it, as with a hello;
     /// what no object accounts for is deleted.
-    pub fn found_late(&mut self, existing: Vec<Existing>) -> (Vec<Operation>, Vec<WorkloadState>) {
-        let (mut operations, mut reports) = (Vec::new(), Vec::new());
-        let mut found = self.unaccounted(existing, |name| self.scheduler.get(name)?.new_instance());
+    pub fn found_late(&mut self, existing: Vec<Existing>) -> (Vec<Change>, Vec<WorkloadState>) {
+        let (mut changes, mut reports) = (Vec::new(), Vec::new());
+        let mut found = self.unaccounted(existing, |name| self.scheduler.new_of(name));
         let waiting = found.keys().filter(|name| !self.objects.contains_key(*name));
-        let waiting = waiting.filter_map(|name| self.scheduler.get(name)?.new_instance().cloned());
-        for added in waiting.collect::<Vec<_>>() {
-            let Some(best) = take_best(&mut found, &added) else { continue };
+        let waiting: Vec<AddedWorkload> = waiting.filter_map(|name| self.scheduler.new_of(name).cloned()).collect();
+        for added in waiting {
             let name = added.instance.workload.clone();
-            match self.adopt(added, best, &runtimes(&found, &name), &mut reports) {
-                Some(operation) => operations.push(operation),
+            let Some(candidates) = found.remove(&name) else { continue };
+            match self.adopt(added, candidates, &mut reports) {
+                Some(change) => changes.push(change),
                 None => _ = self.scheduler.take(&name), // It runs already.
             }
         }
-        for (runtime, container) in found.into_values().flatten() {
-            reports.extend(self.discard(&runtime, container));
-        }
-        (operations, reports)
+        reports.extend(self.discard(found));
+        (changes, reports)
     }
 
     /// By workload, what belongs to it and no object accounts for.
@@ -125,7 +109,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             found.entry(container.instance.workload.clone()).or_default().push((runtime, container));
         }
         for (name, candidates) in &mut found {
-            let ordered = || self.objects.get(name)?.workload();
+            let ordered = || self.objects.get(name)?.workload.as_ref();
             let wanted = wanted(name).map(|added| &added.workload).or_else(ordered);
             leave_strangers(candidates, |(_, one)| one, |one| self.is_noted(one), wanted.map(|workload| &**workload));
             candidates.retain(|(runtime, container)| !self.is_ours(runtime, container));
@@ -146,20 +130,21 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     }
 
     /// Deletes of what the server does not want any more. A delete that waits already goes on waiting.
-    fn unneeded(&self, wanted: &BTreeMap<Name, AddedWorkload>) -> Vec<Operation> {
-        let objects = self.objects.iter().filter(|(_, object)| !object.deleting).map(|(name, _)| name);
-        let names: BTreeSet<&Name> = objects.chain(self.scheduler.names()).collect();
+    fn unneeded(&self, wanted: &BTreeMap<Name, AddedWorkload>) -> Vec<Change> {
+        let objects = self.objects.iter().filter(|(_, object)| !object.ending).map(|(name, _)| name);
+        let names: BTreeSet<&Name> = objects.chain(self.scheduler.iter().map(|change| &change.name)).collect();
         let gone = names.into_iter().filter(|name| !wanted.contains_key(*name));
         gone.filter_map(|name| {
-            let dependencies = match self.scheduler.get(name) {
-                Some(Waiting::Delete(_)) => return None,
-                Some(Waiting::UpdateDelete(updated)) => updated.deleted.dependencies.clone(),
-                _ => BTreeMap::new(),
-            };
+            let waiting = self.scheduler.get(name);
+            if matches!(waiting, Some(Change { new: None, .. })) {
+                return None;
+            }
             info!("Found existing workload '{name}' is not needed.");
-            let pending = self.scheduler.get(name).and_then(Waiting::new_instance).map(|added| &added.instance);
+            let waited = waiting.filter(|change| !change.withheld).and_then(|change| change.deleted.as_ref());
+            let dependencies = waited.map(|deleted| deleted.dependencies.clone()).unwrap_or_default();
+            let pending = self.scheduler.new_of(name).map(|added| &added.instance);
             let instance = self.live(name).map(|object| &object.instance).or(pending)?.clone();
-            Some(Operation::Delete(DeletedWorkload { instance, dependencies }))
+            Some(Change::replace(DeletedWorkload { instance, dependencies }, None))
         })
         .collect()
     }
@@ -168,7 +153,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     fn is_settled(&self, added: &AddedWorkload) -> bool {
         let name = &added.instance.workload;
         match self.scheduler.get(name) {
-            Some(waiting) => waiting.new_instance() == Some(added),
+            Some(waiting) => waiting.new.as_ref() == Some(added),
             None => self.live(name).is_some_and(|object| object.runs(added)),
         }
     }
@@ -177,7 +162,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     #[must_use]
     pub fn has_already(&self, said: &AddedWorkload, found: &[Existing]) -> bool {
         let name = &said.instance.workload;
-        let waits = self.scheduler.get(name).and_then(Waiting::new_instance) == Some(said);
+        let waits = self.scheduler.new_of(name) == Some(said);
         if waits || self.live(name).is_some_and(|object| object.runs(said)) {
             return true;
         }
@@ -196,83 +181,77 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         is_unchanged(added, runtime, container) && (container.state.phase == Phase::Running || stays_ended)
     }
 
-    /// Decides about a wanted workload with an existing container. There are more, which will be removed, in the
-    /// runtimes of `surplus`.
+    /// Decides about a wanted workload with existing containers, of which all but one are too many.
     fn adopt(
         &mut self,
         added: AddedWorkload,
-        (runtime, container): Existing,
-        surplus: &BTreeSet<Name>,
+        mut candidates: Vec<Existing>,
         reports: &mut Vec<WorkloadState>,
-    ) -> Option<Operation> {
+    ) -> Option<Change> {
         let name = added.instance.workload.clone();
+        let Some((runtime, container)) = take_best(&mut candidates, &added) else { return Some(Change::run(added)) };
         let unchanged = is_unchanged(&added, &runtime, &container);
         self.note_wanted(&added);
+        let stays = !self.is_inactive(&name) && self.stays(&added, &runtime, &container);
+        let held = self.hold(&runtime, &container)?;
+        let strays = candidates.iter().filter_map(|existing| self.stray(existing)).collect();
         // [impl->swdd~agent-existing-workloads-resume-existing~2]
-        if !self.is_inactive(&name) && self.stays(&added, &runtime, &container) {
+        if stays {
             info!("Resuming workload '{name}'");
-            let resume = WorkloadCommand::Resume(self.order_beside(&added, surplus), container.id);
+            let mut order = self.order(&added);
+            order.existing = OnExisting::TakeOver;
             // Others may wait for it or depend on it already.
             let state = adopted_state(&added.workload, container.state);
             reports.push(WorkloadState::new(added.instance.clone(), state));
-            reports.extend(self.start_loop(&name, Identity::of(&added), vec![resume]));
+            let wish = Some(Wish::Run(Box::new(order)));
+            reports.extend(self.start_loop(added.instance, runtime, Some(held), strays, wish));
             return None;
         }
-        let old = container.instance.clone();
         let ended_well = unchanged && !self.is_inactive(&name) && container.state.phase == Phase::Succeeded;
-        let reuse = ended_well && self.engine(&runtime).is_some_and(|engine| engine.connector.can_start_again());
+        let reuse = ended_well && held.1.connector.can_start_again();
         let what = if reuse { "Re-starting workload" } else { "Replacing existing workload" };
         info!("{what} '{name}'{}", if reuse { "" } else { "." });
-        let identity = identity(&runtime, &container);
-        if let Some(held) = self.hold(&runtime, container, false) {
-            reports.extend(self.start_loop(&name, identity, vec![held]));
-        }
+        let old = container.instance.clone();
+        reports.extend(self.start_loop(container.instance, runtime, Some(held), strays, None));
         if reuse {
-            return Some(Operation::Create(Created { added, reuse }));
+            if let Some(object) = self.objects.get_mut(&name) {
+                object.start_again_for = Some(added.clone());
+            }
+            return Some(Change::run(added));
         }
         // [impl->swdd~agent-existing-workloads-replace-updated~2]
-        let deleted = DeletedWorkload { instance: old, dependencies: BTreeMap::new() };
-        Some(Operation::Update(Updated { new: added, deleted }))
+        Some(Change::replace(DeletedWorkload { instance: old, dependencies: BTreeMap::new() }, Some(added)))
     }
 
-    /// Deletes a container that nobody wants, with a loop of its own.
+    /// Deletes containers that nobody wants: the control loop of their workload does, or one that is made for that.
     // [impl->swdd~agent-existing-workloads-delete-unneeded~1]
     // [impl->swdd~agent-delete-old-workload~2]
-    fn discard(&mut self, runtime: &Name, container: ListedContainer) -> Vec<WorkloadState> {
-        let name = container.instance.workload.clone();
-        info!("Found existing workload '{name}' is not needed.");
-        info!("Directly deleting workload {name}");
-        // A dot cannot be part of a workload's name, so this never takes the place of a wanted workload.
-        let key = if self.objects.contains_key(&name) {
-            format!("{}.{}", container.instance, container.id.0).into()
-        } else {
-            name
-        };
-        let identity = identity(runtime, &container);
-        self.tell_of_another_container(&container.instance.workload, runtime);
-        // The same instance goes on elsewhere: what becomes of this container is not its state.
-        let silent = self.objects.get(&container.instance.workload).is_some_and(|it| it.instance == container.instance);
-        let Some(held) = self.hold(runtime, container, silent) else { return Vec::new() };
-        let reports = self.start_loop(&key, identity, vec![held, WorkloadCommand::Delete]);
-        if let Some(object) = self.objects.get_mut(&key) {
-            object.deleting = true;
+    fn discard(&mut self, found: BTreeMap<Name, Vec<Existing>>) -> Vec<WorkloadState> {
+        let mut reports = Vec::new();
+        for (runtime, container) in found.into_values().flatten() {
+            let name = &container.instance.workload;
+            info!("Found existing workload '{name}' is not needed.");
+            info!("Directly deleting workload {name}");
+            let existing = (runtime, container);
+            let Some(stray) = self.stray(&existing) else { continue };
+            let (runtime, container) = existing;
+            let object = self.objects.get(&container.instance.workload);
+            if object.is_some_and(|object| object.wishes.put_strays(stray).is_ok()) {
+                continue;
+            }
+            let held = self.hold(&runtime, &container);
+            reports.extend(self.start_loop(container.instance, runtime, held, Vec::new(), Some(Wish::End)));
         }
         reports
     }
 
-    /// The control loop of the workload may have given up this engine, which was silent for long: it starts nothing
-    /// any more beside what the engine has. Its own engine is never given up.
-    fn tell_of_another_container(&self, workload: &Name, runtime: &Name) {
-        let Some(object) = self.objects.get(workload).filter(|object| object.runtime != *runtime) else { return };
-        let Some(engine) = self.engine(runtime) else { return };
-        let other = OtherEngine { runtime: runtime.clone(), engine, until: None };
-        let _ = object.sender.send(WorkloadCommand::FoundIn(other)); // Ended means that it starts nothing.
+    fn stray(&self, (runtime, container): &Existing) -> Option<Strays> {
+        let containers = vec![(container.instance.clone(), container.id.clone())];
+        Some(Strays { runtime: runtime.clone(), engine: self.engine(runtime)?, containers })
     }
 
-    fn hold(&self, runtime: &Name, container: ListedContainer, silent: bool) -> Option<WorkloadCommand> {
-        let ListedContainer { instance, id, .. } = container;
-        let engine = self.engine(runtime)?;
-        Some(WorkloadCommand::Hold(HeldContainer { instance, id, engine, silent }))
+    fn hold(&self, runtime: &Name, container: &ListedContainer) -> Option<(ContainerId, Engine)> {
+        Some((container.id.clone(), self.engine(runtime)?))
     }
 }
 
@@ -280,19 +259,9 @@ fn is_unchanged(added: &AddedWorkload, runtime: &Name, container: &ListedContain
     container.instance == added.instance && *runtime == added.workload.runtime
 }
 
-/// The runtimes of what was found of a workload.
-fn runtimes(found: &BTreeMap<Name, Vec<Existing>>, workload: &Name) -> BTreeSet<Name> {
-    found.get(workload).into_iter().flatten().map(|(runtime, _)| runtime.clone()).collect()
-}
-
-fn identity(runtime: &Name, container: &ListedContainer) -> Identity {
-    Identity { instance: container.instance.clone(), runtime: runtime.clone(), workload: None }
-}
-
 /// Takes the container that serves the wanted workload best: of its runtime, unchanged, running, in this order. One of
 /// another runtime serves as well, since it must be gone before the new one comes. The others stay and will be deleted.
-fn take_best(found: &mut BTreeMap<Name, Vec<Existing>>, added: &AddedWorkload) -> Option<Existing> {
-    let candidates = found.get_mut(&added.instance.workload)?;
+fn take_best(candidates: &mut Vec<Existing>, added: &AddedWorkload) -> Option<Existing> {
     let rank = |(runtime, container): &Existing| {
         let unchanged = container.instance == added.instance;
         (*runtime == added.workload.runtime, unchanged, container.state.phase == Phase::Running)

@@ -2,9 +2,9 @@
 //!
 //! Thread: `main` starts and ends; see the files for the threads.
 //!
-//! Follow one workload: [`uplink`] receives it, [`agent_manager`] passes it to [`runtime_manager`], which makes an
-//! operation of it; [`workload_scheduler`] keeps that until its dependencies are met; [`workload_control_loop`] runs
-//! the engine; [`state_checker`] sees what becomes of it; its states go back through [`workload_state_store`] and
+//! Follow one workload: [`uplink`] receives it, [`agent_manager`] passes it to [`runtime_manager`], which makes a
+//! wish of it; [`workload_scheduler`] keeps that until its dependencies are met; [`workload_control_loop`] runs the
+//! engine; [`state_checker`] sees what becomes of it; its states go back through [`workload_state_store`] and
 //! [`uplink_outbox`] to the server. What it asks the cluster, and the answers, go through [`control_interface`].
 
 pub mod agent_manager;
@@ -23,7 +23,7 @@ pub mod start_slots;
 pub mod state_checker;
 pub mod uplink;
 pub mod uplink_outbox;
-pub mod workload_command;
+pub mod wish_slot;
 pub mod workload_control_loop;
 pub mod workload_files;
 pub mod workload_scheduler;
@@ -42,7 +42,7 @@ use crate::service_manager::StatusBoard;
 use crate::threads::{self, Thread};
 use crate::vital::VitalThreads;
 use crate::wire::client::{ClientOptions, Service};
-use agent_manager::{AgentManager, SchedulerEvent};
+use agent_manager::AgentManager;
 use control_interface::ControlHub;
 use crossbeam_channel::{Sender, bounded};
 use lifecycle::conditions::NodeFacts;
@@ -91,7 +91,7 @@ impl Agent {
         let (outbox, reader) = uplink_outbox();
         let mut threads = Vec::new();
         let (children, previous) = EngineChildren::open(&settings.folder.join("engine-children"))?;
-        let engines = start_engines(&settings, &children, &inbox, &mut threads, vital)?;
+        let engines = start_engines(&settings, &children, &mut threads, vital)?;
         let control = ControlHub::new(outbox.clone(), settings.control_message_max.0)?;
         let (control_stop, control_running) = pipe_with(PipeFlags::CLOEXEC)?;
         threads.push(control.start(SystemClock, control_stop, vital)?);
@@ -177,7 +177,6 @@ type Connector = Box<dyn RuntimeConnector>;
 fn start_engines(
     settings: &AgentSettings,
     children: &EngineChildren,
-    inbox: &Sender<SchedulerEvent>,
     threads: &mut Vec<Thread>,
     vital: &mut VitalThreads,
 ) -> io::Result<Engines> {
@@ -185,11 +184,7 @@ fn start_engines(
     let mut start = |runtime: &str, checker, lister, connect| -> io::Result<()> {
         let checker = CheckerSettings { repair_interval: settings.listing_interval, ..checker };
         let (watch, commands) = bounded(WATCH_INBOX);
-        let scheduler = inbox.clone();
-        let report = move |report| {
-            let _ = scheduler.send(SchedulerEvent::Checker(report)); // Gone only when the agent ends.
-        };
-        threads.push(state_checker::start(checker, lister, commands, report, vital.add(format!("watch:{runtime}")))?);
+        threads.push(state_checker::start(checker, lister, commands, vital.add(format!("watch:{runtime}")))?);
         engines.insert(runtime.into(), EngineSource { connect, watch });
         Ok(())
     };

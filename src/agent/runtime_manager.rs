@@ -1,34 +1,29 @@
-//! Turns wanted workloads into operations, and operations into commands for control loops.
+//! Turns what the server wants into wishes for control loops.
 //!
 //! Thread: `scheduler`, which owns it.
-//! Owns: one object per workload (the sender of its control loop), the engines, the waiting operations.
-//! Takes: plans of the server, listings, states. Gives: commands to `wl:<name>` (never waits), states to report.
+//! Owns: one object per workload with a control loop (what that was told last), the engines, the wishes that wait.
+//! Takes: plans of the server, listings, states. Gives: wishes to `wl:<name>` (never waits), states to report.
 
-use super::control_interface::{self, NoInterface};
-use super::folder_removal::remove_folder;
+use super::control_interface;
 use super::lifecycle::GONE_PREFIX;
 use super::lifecycle::conditions::Conditions;
-use super::state_checker::{WatchCommand, WatchReport};
-use super::workload_command::{
-    Engine, OtherEngine, WorkloadCommand, WorkloadCommandSender, WorkloadOrder, workload_inbox,
-};
-use super::workload_control_loop::{LoopContext, LoopId, WorkloadControlLoop};
-use super::workload_scheduler::{Created, Decision, Operation, Updated, Waiting, WorkloadScheduler};
+use super::state_checker::WatchCommand;
+use super::wish_slot::{Engine, OnExisting, OtherEngine, Strays, Wish, WishSender, WorkloadOrder, wish_slot};
+use super::workload_control_loop::{LoopContext, WorkloadControlLoop};
+use super::workload_scheduler::{Change, Decision, Order, WorkloadScheduler};
 use super::workload_state_store::WorkloadStateStore;
 use crate::clock::Clock;
-use crate::limits::{REMOVAL_TURN_MAX, STACK_WORKLOAD};
-use crate::logging::may_log;
+use crate::limits::STACK_WORKLOAD;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle;
-use crate::model::messages::{AddedWorkload, DeletedWorkload, Response, WorkloadPlan};
-use crate::model::names::{InstanceName, Name, excerpt};
+use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
+use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
-use crate::runtime::{RuntimeConnector, RuntimeError};
+use crate::runtime::{ContainerId, RuntimeConnector, RuntimeError};
 use crossbeam_channel::{Sender, bounded};
 use log::{error, info, warn};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -78,7 +73,7 @@ pub struct EngineSource {
 // [impl->swdd~agent-supports-multiple-runtime-connectors~1]
 pub type Engines = BTreeMap<Name, EngineSource>;
 
-/// What to do after an agent restart with workloads that have ended and are unchanged (DESIGN section 10).
+/// What to do after an agent restart with workloads that have ended and are unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RerunFinished {
     /// Run them again.
@@ -87,49 +82,29 @@ pub enum RerunFinished {
     EndedBefore(u64),
 }
 
-/// One workload that has a control loop.
+/// One workload that has a control loop, and what that was told last.
 // [impl->swdd~agent-stores-running-workload~1]
 pub(super) struct WorkloadObject {
-    pub(super) sender: WorkloadCommandSender,
-    number: u64,
-    /// The instance last ordered.
+    pub(super) wishes: WishSender,
+    /// The instance last ordered, or that of the container which the loop was started with.
     pub(super) instance: InstanceName,
     /// Where it was ordered. The same instance may have a container of another runtime, too: its id says nothing of it.
     pub(super) runtime: Name,
     /// What was last ordered; `None` for a container of an earlier life.
-    workload: Option<Arc<Workload>>,
-    /// The removal was ordered without anything new to start.
-    pub(super) emptied: bool,
-    /// Its delete was ordered; the object stays until the loop has ended.
-    pub(super) deleting: bool,
-}
-
-/// What an object is made for.
-pub(super) struct Identity {
-    pub(super) instance: InstanceName,
-    pub(super) runtime: Name,
-    /// `None` for a container of an earlier life.
     pub(super) workload: Option<Arc<Workload>>,
-}
-
-impl Identity {
-    pub(super) fn of(added: &AddedWorkload) -> Self {
-        let AddedWorkload { instance, workload } = added;
-        Self { instance: instance.clone(), runtime: workload.runtime.clone(), workload: Some(workload.clone()) }
-    }
+    /// For which wish the container of an earlier life is started again.
+    pub(super) start_again_for: Option<AddedWorkload>,
+    /// The loop was told to end; the object stays until it has.
+    pub(super) ending: bool,
 }
 
 impl WorkloadObject {
-    pub(super) fn workload(&self) -> Option<&Arc<Workload>> {
-        self.workload.as_ref()
-    }
-
-    fn is_to_run(&self, instance: &InstanceName) -> bool {
-        self.instance == *instance && !self.emptied && !self.deleting
-    }
-
     pub(super) fn runs(&self, added: &AddedWorkload) -> bool {
-        !self.emptied && self.instance == added.instance && self.workload.as_ref() == Some(&added.workload)
+        !self.ending && self.instance == added.instance && self.workload.as_ref() == Some(&added.workload)
+    }
+
+    fn is_started_again_for(&self, added: &AddedWorkload) -> bool {
+        self.start_again_for.as_ref() == Some(added)
     }
 }
 
@@ -156,12 +131,6 @@ pub struct RuntimeManager<C: Clock, T> {
 
 fn removed(instance: &InstanceName) -> WorkloadState {
     WorkloadState::new(instance.clone(), ExecutionState::plain(Phase::Removed))
-}
-
-fn report_gone(instance: &InstanceName, reports: &mut Vec<WorkloadState>) {
-    if !reports.iter().any(|report| report.instance == *instance) {
-        reports.push(removed(instance));
-    }
 }
 
 impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
@@ -223,82 +192,118 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         }
     }
 
-    // ------------------------------------------------- wishes to operations
+    // ------------------------------------------------------ plans to changes
 
-    /// The operations of a plan, deletes first (spec/agent.md section 7).
+    /// The changes of a plan, deletes first.
     // [impl->swdd~agent-transforms-update-workload-message-to-workload-operations~1]
     // [impl->swdd~agent-handle-deleted-before-added-workloads~1]
     #[must_use]
-    pub fn operations(plan: WorkloadPlan) -> Vec<Operation> {
+    pub fn changes(plan: WorkloadPlan) -> Vec<Change> {
         let names = plan.added.iter().map(|added| added.instance.workload.clone());
         let mut added: BTreeMap<Name, AddedWorkload> = names.zip(plan.added.iter().cloned()).collect();
-        let mut operations = Vec::new();
-        for deleted in plan.deleted {
-            operations.push(match added.remove(&deleted.instance.workload) {
-                // [impl->swdd~agent-updates-deleted-and-added-workloads~1]
-                Some(new) => Operation::Update(Updated { new, deleted }),
-                // [impl->swdd~agent-deletes-workload~1]
-                None => Operation::Delete(deleted),
-            });
-        }
+        // [impl->swdd~agent-updates-deleted-and-added-workloads~1]
+        // [impl->swdd~agent-deletes-workload~1]
+        let deleted = plan.deleted.into_iter();
+        let mut changes: Vec<Change> = deleted
+            .map(|deleted| {
+                let new = added.remove(&deleted.instance.workload);
+                Change::replace(deleted, new)
+            })
+            .collect();
         // [impl->swdd~agent-added-creates-workload~1]
-        let rest = plan.added.into_iter().filter_map(|new| added.remove(&new.instance.workload));
-        operations.extend(rest.map(|added| Operation::Create(Created { added, reuse: false })));
-        operations
+        changes.extend(plan.added.into_iter().filter_map(|new| added.remove(&new.instance.workload)).map(Change::run));
+        changes
     }
 
-    // --------------------------------------------------- operations to loops
+    // -------------------------------------------------------- changes to loops
 
     pub(super) fn live(&self, name: &str) -> Option<&WorkloadObject> {
-        self.objects.get(name).filter(|object| !object.deleting)
+        self.objects.get(name).filter(|object| !object.ending)
     }
 
-    /// Decides about an operation and executes what is ready. Answers states to report.
+    /// Takes in what is wanted now and does what may be done already. Returns states to report.
     // [impl->swdd~agent-handles-new-workload-operations]
-    pub fn submit(&mut self, operation: Operation, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
-        let name = operation.workload().clone();
-        if matches!(&operation, Operation::Update(updated) if self.is_withheld_as_it_is(&updated.new)) {
+    pub fn submit(&mut self, change: Change, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
+        if change.deleted.is_some() && change.new.as_ref().is_some_and(|new| self.is_withheld_as_it_is(new)) {
             return Vec::new(); // The server cannot know for what it waits, and says once more what is wanted.
         }
-        let replaced = self.scheduler.take(&name);
-        let before = replaced.as_ref().and_then(Waiting::new_instance).map(|added| added.instance.clone());
-        let ordered = |before: &InstanceName| self.objects.get(&name).is_some_and(|object| object.is_to_run(before));
-        // Its control loop will say what becomes of it. Asked before the operation changes what is ordered.
-        let held = before.as_ref().is_some_and(ordered);
-        match &operation {
-            Operation::Create(Created { added, .. }) => self.note_wanted(added),
-            Operation::Update(updated) => self.note_wanted(&updated.new),
-            Operation::Delete(_) => self.note_unwanted(&name),
-            Operation::UpdateDeleteOnly(_) | Operation::Withhold(_) => {}
+        let replaced = self.scheduler.take(&change.name);
+        match &change.new {
+            Some(added) => self.note_wanted(added),
+            None => self.note_unwanted(&change.name),
         }
-        let mut reports = Vec::new();
-        let refined = match operation {
-            Operation::Create(created) => self.refine_create(created, replaced.as_ref(), store, &mut reports),
-            Operation::Update(updated) => self.refine_update(updated, replaced.as_ref(), store, &mut reports),
-            Operation::Delete(deleted) => self.refine_delete(deleted, replaced.as_ref(), &mut reports),
-            Operation::UpdateDeleteOnly(_) | Operation::Withhold(_) => Some(operation),
-        };
-        if let Some(operation) = refined {
-            let decision = self.scheduler.decide(operation, store);
+        let mut reports = self.gone(&change, replaced.as_ref());
+        if let Some(change) = self.refine(change, replaced, store, &mut reports) {
+            let decision = self.scheduler.decide(change, store);
             reports.extend(self.execute_all(decision));
-        }
-        if let Some(before) = before.filter(|_| !held) {
-            let is_reported =
-                |report: &WorkloadState| report.instance == before && report.state.phase == Phase::Removed;
-            if self.never_starts(&name, &before, store) && !reports.iter().any(is_reported) {
-                reports.insert(0, removed(&before));
-            }
         }
         reports.iter_mut().for_each(|report| self.await_gone(report));
         reports.extend(self.withhold(store));
         reports
     }
 
+    /// Reports the end of what waited to run and of what the server names, unless it is wanted again or a control loop
+    /// will report it.
+    fn gone(&self, Change { new, deleted, .. }: &Change, replaced: Option<&Change>) -> Vec<WorkloadState> {
+        let new = new.as_ref();
+        let before = replaced.and_then(|waiting| waiting.new.as_ref()).map(|added| &added.instance);
+        // What runs as it should follows a predecessor whose end was reported.
+        let runs = new.is_some_and(|new| self.live(&new.instance.workload).is_some_and(|object| object.runs(new)));
+        let named = deleted.as_ref().map(|deleted| &deleted.instance);
+        let named = named.filter(|named| !runs && Some(*named) != before);
+        let is_gone = |instance: &&InstanceName| {
+            new.is_none_or(|new| new.instance != **instance) && !self.is_accounted_for(instance)
+        };
+        before.into_iter().chain(named).filter(is_gone).map(removed).collect()
+    }
+
+    /// What is to be decided about, after an earlier change was `replaced`: what has to go is what the control loop has.
+    // [impl->swdd~agent-update-on-add-known-workload~1]
+    // [impl->swdd~agent-add-on-update-missing-workload~1]
+    fn refine(
+        &self,
+        mut change: Change,
+        replaced: Option<Change>,
+        store: &mut WorkloadStateStore,
+        reports: &mut Vec<WorkloadState>,
+    ) -> Option<Change> {
+        let Change { name, new, deleted, .. } = &mut change;
+        let Some(object) = self.live(name) else {
+            if new.is_none()
+                && let Some(object) = self.objects.get(name)
+            {
+                let _ = object.wishes.put(Wish::End); // A new delete retries a failed one at once. Ended means deleted.
+            }
+            return new.take().map(Change::run);
+        };
+        if let Some(new) = new {
+            // The server tells an update again when it has to wait for less; it may have been carried out by then.
+            let repeated = deleted.as_ref().is_some_and(|deleted| deleted.instance != object.instance);
+            if (replaced.is_some() || repeated) && object.runs(new) {
+                // What waited to be replaced or deleted is wanted as it is after all.
+                let shown = store.cancel_stop(&new.instance);
+                reports.extend(shown.map(|state| WorkloadState::new(new.instance.clone(), state)));
+                return None;
+            }
+            if object.is_started_again_for(new) {
+                return Some(Change::run(new.clone()));
+            }
+            if deleted.is_none() {
+                warn!("Added workload '{name}' already exists. Updating without considering delete dependencies.");
+            }
+        }
+        // What waits for others already goes on waiting for them.
+        let waited = || replaced.filter(|waiting| !waiting.withheld)?.deleted;
+        let dependencies = deleted.take().or_else(waited).map(|deleted| deleted.dependencies).unwrap_or_default();
+        *deleted = Some(DeletedWorkload { instance: object.instance.clone(), dependencies });
+        Some(change)
+    }
+
     /// Whether it runs as wanted and waits to stop because it may not run at the moment.
     fn is_withheld_as_it_is(&self, added: &AddedWorkload) -> bool {
         let name = &added.instance.workload;
-        matches!(self.scheduler.get(name), Some(Waiting::Withhold(updated)) if updated.new == *added)
-            && self.live(name).is_some_and(|object| object.runs(added))
+        let is_same = |waiting: &Change| waiting.withheld && waiting.new.as_ref() == Some(added);
+        self.scheduler.get(name).is_some_and(is_same) && self.live(name).is_some_and(|object| object.runs(added))
     }
 
     /// What waits to stop and has a `gone` condition also keeps what it depends on until it is gone (rule 14).
@@ -310,121 +315,12 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         };
         let object = self.objects.get(&instance.workload).filter(|object| object.instance == *instance);
         let waits = state.phase == Phase::StoppingWaitingToStop;
-        if waits && object.and_then(WorkloadObject::workload).is_some_and(has_condition) {
+        if waits && object.and_then(|object| object.workload.as_ref()).is_some_and(has_condition) {
             state.additional_info = format!("{GONE_PREFIX}waits for those that depend on it").into();
         }
     }
 
-    /// Whether nobody else will report `before`, which waited to be started until something else was ordered. What was
-    /// last ordered says little: its control loop may still be busy with an earlier instance.
-    fn never_starts(&self, name: &Name, before: &InstanceName, store: &WorkloadStateStore) -> bool {
-        let ordered = |object: &WorkloadObject| object.is_to_run(before);
-        let starts = self.waits_to_start(before) || self.objects.get(name).is_some_and(ordered);
-        let shown = store.get(before).map(|state| state.phase);
-        !starts && matches!(shown, None | Some(Phase::PendingWaitingToStart))
-    }
-
-    // [impl->swdd~agent-update-on-add-known-workload~1]
-    fn refine_create(
-        &mut self,
-        created: Created,
-        replaced: Option<&Waiting>,
-        store: &mut WorkloadStateStore,
-        reports: &mut Vec<WorkloadState>,
-    ) -> Option<Operation> {
-        let name = &created.added.instance.workload;
-        let Some(object) = self.live(name).filter(|_| !created.reuse) else {
-            return Some(Operation::Create(created));
-        };
-        warn!("Added workload '{name}' already exists. Updating without considering delete dependencies.");
-        // What waits for others already goes on waiting for them.
-        let dependencies = match replaced {
-            Some(Waiting::Delete(deleted)) => deleted.dependencies.clone(),
-            Some(Waiting::UpdateDelete(updated)) => updated.deleted.dependencies.clone(),
-            _ => BTreeMap::new(),
-        };
-        let deleted = DeletedWorkload { instance: object.instance.clone(), dependencies };
-        self.refine_update(Updated { new: created.added, deleted }, replaced, store, reports)
-    }
-
-    fn refine_update(
-        &mut self,
-        mut updated: Updated,
-        replaced: Option<&Waiting>,
-        store: &mut WorkloadStateStore,
-        reports: &mut Vec<WorkloadState>,
-    ) -> Option<Operation> {
-        let name = updated.new.instance.workload.clone();
-        let Some(object) = self.live(&name) else {
-            // [impl->swdd~agent-add-on-update-missing-workload~1]
-            if replaced.is_none() && !self.objects.contains_key(&name) {
-                warn!("Workload for update '{name}' not found. Recreating.");
-            }
-            if updated.deleted.instance != updated.new.instance {
-                report_gone(&updated.deleted.instance, reports);
-            }
-            return Some(Operation::Create(Created { added: updated.new, reuse: false }));
-        };
-        // The server tells an update again when it has to wait for less; it may have been carried out in the meantime.
-        let repeated = updated.deleted.instance != object.instance;
-        if (replaced.is_some() || repeated) && object.runs(&updated.new) {
-            // What waited to be replaced or deleted is wanted as it is after all.
-            let shown = store.cancel_stop(&updated.new.instance);
-            reports.extend(shown.map(|state| WorkloadState::new(updated.new.instance, state)));
-            return None;
-        }
-        self.correct_deleted(&mut updated.deleted, replaced, Some(&updated.new.instance), reports);
-        Some(Operation::Update(updated))
-    }
-
-    fn refine_delete(
-        &mut self,
-        mut deleted: DeletedWorkload,
-        replaced: Option<&Waiting>,
-        reports: &mut Vec<WorkloadState>,
-    ) -> Option<Operation> {
-        let name = &deleted.instance.workload;
-        match self.objects.get(name) {
-            // A new delete command retries a failed delete at once.
-            Some(object) if object.deleting && object.instance == deleted.instance => {
-                let _ = object.sender.send(WorkloadCommand::Delete); // Ended means deleted.
-                None
-            }
-            Some(object) if !object.deleting => {
-                self.correct_deleted(&mut deleted, replaced, None, reports);
-                Some(Operation::Delete(deleted))
-            }
-            _ => {
-                if replaced.is_none() {
-                    warn!("Workload '{name}' already gone.");
-                }
-                report_gone(&deleted.instance, reports);
-                None
-            }
-        }
-    }
-
-    /// The server may name an instance that was never started; what must go is what the object has.
-    fn correct_deleted(
-        &self,
-        deleted: &mut DeletedWorkload,
-        replaced: Option<&Waiting>,
-        new: Option<&InstanceName>,
-        reports: &mut Vec<WorkloadState>,
-    ) {
-        let Some(object) = self.objects.get(&deleted.instance.workload) else { return };
-        if deleted.instance != object.instance {
-            if Some(&deleted.instance) != new {
-                report_gone(&deleted.instance, reports);
-            }
-            deleted.instance = object.instance.clone();
-        }
-        if matches!(replaced, Some(Waiting::UpdateCreate(_))) {
-            deleted.dependencies.clear(); // The old instance is being removed already.
-        }
-    }
-
-    /// A workload has a new state: executes what waited for it. Answers states to report.
+    /// A workload has a new state: executes what waited for it. Returns states to report.
     // [impl->swdd~agent-handles-workloads-with-fulfilled-dependencies~1]
     pub fn state_changed(&mut self, workload: &str, store: &WorkloadStateStore) -> Vec<WorkloadState> {
         let decision = self.scheduler.state_changed(workload, store);
@@ -434,83 +330,36 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// The old container of an instance is gone: whether the same instance waits to be started.
     #[must_use]
     pub fn waits_to_start(&self, instance: &InstanceName) -> bool {
-        let waiting = self.scheduler.get(&instance.workload);
-        waiting.and_then(Waiting::new_instance).is_some_and(|added| added.instance == *instance)
+        self.scheduler.new_of(&instance.workload).is_some_and(|added| added.instance == *instance)
     }
 
     /// The instances whose predecessors wait for others before they go.
     pub fn waits_behind_another(&self) -> impl Iterator<Item = &InstanceName> {
-        self.scheduler.names().filter_map(|name| match self.scheduler.get(name) {
-            Some(Waiting::UpdateDelete(updated)) => Some(&updated.new.instance),
-            _ => None,
-        })
+        let behind = self.scheduler.iter().filter(|waiting| waiting.deleted.is_some());
+        behind.filter_map(|waiting| waiting.new.as_ref()).map(|added| &added.instance)
     }
 
     /// Whether this instance waits for others before it is deleted or replaced.
     #[must_use]
     pub fn waits_to_stop(&self, instance: &InstanceName) -> bool {
-        match self.scheduler.get(&instance.workload) {
-            Some(Waiting::Delete(deleted)) => deleted.instance == *instance,
-            Some(Waiting::UpdateDelete(updated) | Waiting::Withhold(updated)) => updated.deleted.instance == *instance,
-            Some(Waiting::Create(_) | Waiting::UpdateCreate(_)) | None => false,
-        }
+        let deleted = self.scheduler.get(&instance.workload).and_then(|waiting| waiting.deleted.as_ref());
+        deleted.is_some_and(|deleted| deleted.instance == *instance)
     }
 
-    /// Whether some object or waiting operation is about this instance.
+    /// Whether this instance waits to be started, or its control loop will report its end.
     #[must_use]
     pub fn has(&self, instance: &InstanceName) -> bool {
-        self.is_current(instance) || self.waits_to_start(instance)
+        self.is_accounted_for(instance) || self.waits_to_start(instance)
     }
 
-    /// Whether this is the instance last ordered of its workload.
-    #[must_use]
-    pub fn is_current(&self, instance: &InstanceName) -> bool {
-        self.objects.get(&instance.workload).is_some_and(|object| object.instance == *instance)
+    fn is_accounted_for(&self, instance: &InstanceName) -> bool {
+        self.objects.get(&instance.workload).is_some_and(|object| object.wishes.accounts_for(instance))
     }
 
-    /// Hands a state to the control loop, which alone knows whether it is still true.
-    pub fn observed(&self, report: WatchReport) {
-        let WatchReport { instance, generation, state } = report;
-        if let Some(object) = self.objects.get(&instance.workload) {
-            // Ended means deleted, then the state is of no interest.
-            let _ = object.sender.send(WorkloadCommand::Observed { generation, state });
-        }
-    }
-
-    /// Passes an answer of the server to the workload that its id names.
-    // [impl->swdd~agent-uses-id-prefix-forward-control-interface-response-correct-workload~1]
-    // [impl->swdd~agent-remove-id-prefix-forwarding-control-interface-response~1]
-    pub fn deliver(&self, response: Response) {
-        let Some((workload, id)) = response.id.split_once('@') else {
-            if may_log("answers of the server") {
-                warn!("Could not forward response: its id '{}' names no workload", excerpt(&response.id));
-            }
-            return;
-        };
-        let for_workload = Response { id: id.to_owned(), content: response.content };
-        match self.context.control.deliver(workload, for_workload) {
-            Ok(()) => {}
-            Err(NoInterface) if !may_log(workload) => {}
-            Err(NoInterface) if !self.objects.contains_key(workload) => {
-                warn!("Could not forward response for unknown workload: '{}'", excerpt(workload));
-            }
-            Err(error @ NoInterface) => {
-                warn!(
-                    "Could not forward response to workload '{workload}': 'Could not forward complete state '{error}''"
-                );
-            }
-        }
-    }
-
-    /// A control loop has ended. The folder of an instance that only had a container too many goes now, unless the
-    /// instance has come back: its own loop uses the folder then.
-    pub fn loop_ended(&mut self, id: &LoopId) {
-        if self.objects.get(&id.name).is_none_or(|object| object.number != id.number) {
-            return;
-        }
-        let Some(WorkloadObject { instance, .. }) = self.objects.remove(&id.name) else { return };
-        if instance.workload != id.name && !self.is_current(&instance) {
-            remove_folder(&self.context.folder.join(instance.folder()), &self.context.clock, REMOVAL_TURN_MAX);
+    /// A control loop of this name has ended; there may be a newer one already.
+    pub fn loop_ended(&mut self, name: &Name) {
+        if self.objects.get(name).is_some_and(|object| object.wishes.is_closed()) {
+            self.objects.remove(name);
         }
     }
 
@@ -522,75 +371,55 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
     pub(super) fn execute_all(&mut self, decision: Decision) -> Vec<WorkloadState> {
         let mut reports = decision.reports;
-        for operation in decision.ready {
-            reports.extend(self.execute(operation));
+        for order in decision.ready {
+            reports.extend(match order {
+                Order::Run(added) => self.start(added),
+                Order::End(name) => self.end(&name),
+            });
         }
         reports
     }
 
-    fn execute(&mut self, operation: Operation) -> Vec<WorkloadState> {
-        match operation {
-            // [impl->swdd~agent-executes-create-workload-operation~1]
-            Operation::Create(Created { added, reuse }) => self.start(&added, reuse),
-            // [impl->swdd~agent-executes-update-workload-operation~1]
-            Operation::Update(Updated { new, .. }) => {
-                info!("Updating workload '{}'.", new.instance.workload);
-                self.start(&new, false)
-            }
-            // [impl->swdd~agent-executes-update-delete-only-workload-operation~1]
-            Operation::UpdateDeleteOnly(name) => {
-                let Some(object) = self.objects.get_mut(&name).filter(|object| !object.emptied) else {
-                    return Vec::new();
-                };
-                object.emptied = true;
-                let replaced = object.sender.send(WorkloadCommand::Update(None));
-                replaced.ok().flatten().iter().map(removed).collect() // Ended means deleted.
-            }
-            Operation::Withhold(_) => Vec::new(), // Never ready as such.
-            // [impl->swdd~agent-executes-delete-workload-operation~1]
-            Operation::Delete(deleted) => {
-                let name = &deleted.instance.workload;
-                info!("Deleting workload '{name}'.");
-                if let Some(object) = self.objects.get_mut(name) {
-                    object.deleting = true;
-                    // [impl->swdd~agent-workload-obj-delete-command~1]
-                    if let Ok(replaced) = object.sender.send(WorkloadCommand::Delete) {
-                        return replaced.iter().map(removed).collect();
-                    }
-                }
-                vec![removed(&deleted.instance)]
-            }
-        }
+    // [impl->swdd~agent-executes-delete-workload-operation~1]
+    // [impl->swdd~agent-executes-update-delete-only-workload-operation~1]
+    // [impl->swdd~agent-workload-obj-delete-command~1]
+    fn end(&mut self, name: &Name) -> Option<WorkloadState> {
+        let object = self.objects.get_mut(name)?;
+        info!("Deleting workload '{name}'.");
+        object.ending = true;
+        let skipped = object.wishes.put(Wish::End).ok()??; // Ended means deleted.
+        Some(removed(&skipped))
     }
 
     /// Starts an instance; an existing loop of the workload removes first what it has.
-    fn start(&mut self, added: &AddedWorkload, reuse: bool) -> Vec<WorkloadState> {
-        let name = &added.instance.workload;
-        let order = self.order(added);
-        let Some(object) = self.objects.get_mut(name) else {
-            return self.start_loop(name, Identity::of(added), vec![WorkloadCommand::Create(order)]);
-        };
-        // [impl->swdd~agent-workload-obj-update-command~1]
-        let reuse = reuse && !object.deleting;
-        let command = if reuse { WorkloadCommand::Create(order) } else { WorkloadCommand::Update(Some(order)) };
-        let Ok(replaced) = object.sender.send(command) else {
-            // It ended just now; its last message is on the way.
-            self.objects.remove(name);
-            return self.start(added, false);
-        };
-        object.instance = added.instance.clone();
-        object.runtime = added.workload.runtime.clone();
-        object.workload = Some(added.workload.clone());
-        (object.emptied, object.deleting) = (false, false);
-        replaced.iter().filter(|instance| **instance != added.instance).map(removed).collect()
+    // [impl->swdd~agent-executes-create-workload-operation~1]
+    // [impl->swdd~agent-executes-update-workload-operation~1]
+    // [impl->swdd~agent-workload-obj-update-command~1]
+    fn start(&mut self, added: AddedWorkload) -> Option<WorkloadState> {
+        let (name, runtime) = (added.instance.workload.clone(), added.workload.runtime.clone());
+        let mut order = self.order(&added);
+        if let Some(object) = self.objects.get_mut(&name) {
+            if !object.ending && object.is_started_again_for(&added) {
+                order.existing = OnExisting::StartAgain;
+            } else {
+                info!("Updating workload '{name}'.");
+            }
+            if let Ok(skipped) = object.wishes.put(Wish::Run(Box::new(order))) {
+                (object.ending, object.start_again_for) = (false, None);
+                (object.instance, object.runtime, object.workload) = (added.instance, runtime, Some(added.workload));
+                return skipped.as_ref().map(removed);
+            }
+            order = self.order(&added); // It ended just now; its last message is on the way.
+        }
+        self.start_loop(added.instance, runtime, None, Vec::new(), Some(Wish::Run(Box::new(order))))
     }
 
     /// A connector to the engine that has the containers of a workload; `None` when no such workload was ordered or
     /// its runtime is not known.
     #[must_use]
     pub fn connector_of(&self, instance: &InstanceName) -> Option<Box<dyn RuntimeConnector>> {
-        let workload = self.objects.get(&instance.workload)?.workload.as_ref()?;
-        self.engines.get(&workload.runtime).map(|source| (source.connect)())
+        let object = self.objects.get(&instance.workload)?;
+        self.engines.get(&object.runtime).map(|source| (source.connect)())
     }
 
     // [impl->swdd~agent-uses-specified-runtime~1]
@@ -600,20 +429,6 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     }
 
     pub(super) fn order(&self, added: &AddedWorkload) -> WorkloadOrder {
-        self.order_beside(added, &self.runtimes_with_surplus(&added.instance.workload))
-    }
-
-    /// The runtimes with containers of this workload that are too many and being removed, each by a loop of its own.
-    fn runtimes_with_surplus(&self, name: &Name) -> BTreeSet<Name> {
-        let own = format!("{name}.");
-        let from = (Bound::Included(own.as_str()), Bound::Unbounded);
-        let loops = self.objects.range::<str, _>(from).take_while(|(key, _)| key.starts_with(&own));
-        loops.map(|(_, object)| object.runtime.clone()).collect()
-    }
-
-    /// As [`Self::order`] while containers of the workload are removed from these runtimes: nothing is started beside
-    /// them.
-    pub(super) fn order_beside(&self, added: &AddedWorkload, surplus: &BTreeSet<Name>) -> WorkloadOrder {
         let AddedWorkload { instance, workload } = added;
         let engine = self.engine(&workload.runtime);
         let name = &instance.workload;
@@ -626,67 +441,67 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             instance: instance.clone(),
             workload: workload.clone(),
             engine,
-            search_first: self.unlisted.contains(&workload.runtime) || surplus.contains(&workload.runtime),
-            others: self.others(&workload.runtime, surplus),
+            existing: OnExisting::Replace,
+            search_first: self.unlisted.contains(&workload.runtime),
+            others: self.others(&workload.runtime),
         }
     }
 
-    /// Engines where a container of a workload of `runtime` may be, since its runtime may have been another one. Those
-    /// that have one for sure are waited for without end.
-    fn others(&self, runtime: &Name, surplus: &BTreeSet<Name>) -> Vec<OtherEngine> {
-        let until = self.others_until.filter(|until| self.context.clock.now() < *until);
-        let maybe = self.unlisted.iter().filter(|other| until.is_some() && !self.absent.contains(*other));
-        let names: BTreeSet<&Name> = maybe.chain(surplus).filter(|other| *other != runtime).collect();
-        let other = |other: &Name| {
-            let until = until.filter(|_| !surplus.contains(other));
-            Some(OtherEngine { runtime: other.clone(), engine: self.engine(other)?, until })
+    /// Engines where a container of a workload of `runtime` may be, since its runtime may have been another one.
+    fn others(&self, runtime: &Name) -> Vec<OtherEngine> {
+        let Some(until) = self.others_until.filter(|until| self.context.clock.now() < *until) else {
+            return Vec::new();
         };
-        names.into_iter().filter_map(other).collect()
+        let names = self.unlisted.iter().filter(|other| *other != runtime && !self.absent.contains(*other));
+        names
+            .filter_map(|name| Some(OtherEngine { runtime: name.clone(), engine: self.engine(name)?, until }))
+            .collect()
     }
 
-    /// Starts a control loop which gets these commands. Answers the state to report when it has to wait for a thread.
+    /// Starts the control loop of a workload. Returns the state to report when it has to wait for a thread.
     // [impl->swdd~agent-create-workload~1]
     // [impl->swdd~agent-resume-workload~2]
     pub(super) fn start_loop(
         &mut self,
-        key: &Name,
-        Identity { instance, runtime, workload }: Identity,
-        commands: Vec<WorkloadCommand>,
-    ) -> Vec<WorkloadState> {
-        let creates = matches!(commands.first(), Some(WorkloadCommand::Create(_)));
-        let silent = matches!(commands.first(), Some(WorkloadCommand::Hold(held)) if held.silent);
+        instance: InstanceName,
+        runtime: Name,
+        held: Option<(ContainerId, Engine)>,
+        strays: Vec<Strays>,
+        wish: Option<Wish>,
+    ) -> Option<WorkloadState> {
         self.loops_started += 1;
-        let number = self.loops_started;
-        let (sender, inbox) = workload_inbox();
-        for command in commands {
-            let _ = sender.send(command); // The other end is still here.
-        }
-        let id = LoopId { name: key.clone(), number };
-        let random = self.random.fork();
-        let control_loop = WorkloadControlLoop::new(id, instance.clone(), self.context.clone(), random, inbox);
-        let started = self.threads.start(&instance.workload, Box::new(control_loop));
-        let named = instance.clone();
-        let object = WorkloadObject { sender, number, instance, runtime, workload, emptied: false, deleting: false };
-        self.objects.insert(key.clone(), object);
-        let Err(NoThread { error, control_loop }) = started else { return Vec::new() };
-        error!("No thread can be started for workload '{}', trying again: '{error}'", named.workload);
-        self.unstarted.insert(key.clone(), control_loop);
+        let (wishes, slot) = wish_slot();
+        let workload = match &wish {
+            Some(Wish::Run(order)) => Some(order.workload.clone()),
+            Some(Wish::End) | None => None,
+        };
+        let (ending, creates) = (matches!(wish, Some(Wish::End)), held.is_none());
+        let (context, random) = (self.context.clone(), self.random.fork());
+        let control_loop = WorkloadControlLoop::new(self.loops_started, instance.clone(), held, context, random, slot);
+        strays.into_iter().for_each(|strays| _ = wishes.put_strays(strays)); // The other end is still here.
+        wish.into_iter().for_each(|wish| _ = wishes.put(wish));
+        let name = instance.workload.clone();
+        let started = self.threads.start(&name, Box::new(control_loop));
+        let shown = instance.clone();
+        let object = WorkloadObject { wishes, instance, runtime, workload, start_again_for: None, ending };
+        self.objects.insert(name.clone(), object);
+        let NoThread { error, control_loop } = started.err()?;
+        error!("No thread can be started for workload '{name}', trying again: '{error}'");
+        self.unstarted.insert(name, control_loop);
         // What has a container may be doing anything; nobody can look after it.
         let phase = if creates { Phase::PendingStarting } else { Phase::FailedUnknown };
         let info = format!("No thread can be started for it, trying again: {error}");
-        let shown = WorkloadState::new(named, ExecutionState::with_info(phase, info));
-        if silent { Vec::new() } else { vec![shown] }
+        Some(WorkloadState::new(shown, ExecutionState::with_info(phase, info)))
     }
 
     /// Tries again to get threads for the control loops that have none, and for checks.
     pub fn start_waiting_loops(&mut self) {
         self.context.probes.try_again();
-        while let Some((key, control_loop)) = self.unstarted.pop_first() {
-            let name = self.objects.get(&key).map_or(&key, |object| &object.instance.workload);
-            match self.threads.start(name, control_loop) {
+        while let Some((name, control_loop)) = self.unstarted.pop_first() {
+            match self.threads.start(&name, control_loop) {
                 Ok(()) => info!("Workload '{name}' has got a thread."),
                 Err(NoThread { control_loop, .. }) => {
-                    self.unstarted.insert(key, control_loop);
+                    self.unstarted.insert(name, control_loop);
                     return;
                 }
             }

@@ -7,8 +7,8 @@
 //! Thread: `watch:<engine>`, one per engine; it never waits for the engine: `list:<engine>` makes one listing and ends,
 //! `exits:<engine>` waits for the ends of processes (runtime/exit_watch.rs).
 //! Owns: which containers are watched, the state last reported of each, when to list next.
-//! Takes: [`WatchCommand`] from the control loops (create, start, delete) and from the scheduler (existing containers).
-//! Gives: [`WatchReport`] to the scheduler's inbox and the answers to `ListAll`; may block on both.
+//! Takes: [`WatchCommand`] from the control loops and from the scheduler (existing containers).
+//! Gives: states to the control loops (never waits), the answers to `ListAll` (may block).
 
 use crate::clock::{Clock, SystemClock};
 use crate::limits::{
@@ -30,43 +30,33 @@ use std::time::{Duration, Instant};
 /// Receives the containers of this agent; runs on the thread of the state checker and may block.
 pub type ListReply = Box<dyn FnOnce(Result<Vec<ListedContainer>, RuntimeError>) + Send>;
 
+/// Receives what a watched container does; runs on the thread of the state checker and must not block.
+pub type StateReply = Box<dyn Fn(ExecutionState) + Send>;
+
 /// What control loops and the scheduler ask a state checker to do.
 // [impl->swdd~agent-general-state-checker-interface~1]
 pub enum WatchCommand {
-    /// Report the state of this container from now on; a listing follows at once, or soon in a burst.
+    /// Report the state of this container of the instance from now on and of no other; a listing follows at once, or soon in a burst.
     Watch {
         /// Whose container.
         instance: InstanceName,
         /// Which container.
         id: ContainerId,
-        /// Number of this start of the instance; a higher one replaces an older watch of the same instance.
-        generation: u64,
         /// Others are being created, so one listing may serve several.
         in_burst: bool,
+        /// Gets the state whenever it differs from the one it got last.
+        reply: StateReply,
     },
-    /// Report nothing more of this start of the instance. An unknown one is no error.
+    /// Report nothing more of this instance. An unknown one is no error.
     Unwatch {
         /// Whose container.
         instance: InstanceName,
-        /// Number given to `Watch`.
-        generation: u64,
     },
     /// List all containers of this agent.
     ListAll {
         /// Gets the answer.
         reply: ListReply,
     },
-}
-
-/// The state of a watched container; sent only when it differs from the one last sent for this start.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WatchReport {
-    /// Whose state.
-    pub instance: InstanceName,
-    /// Number given to `Watch`.
-    pub generation: u64,
-    /// The state.
-    pub state: ExecutionState,
 }
 
 /// How one engine is checked.
@@ -129,9 +119,6 @@ pub trait Surroundings {
     /// # Errors
     /// When that cannot be noticed.
     fn watch_exit(&mut self, key: u64, process: &MainProcess) -> Result<Self::Process, NotWatched>;
-
-    /// Passes a report on.
-    fn report(&mut self, report: WatchReport);
 }
 
 /// Decides when to list and what to report; reaches the outside through [`Surroundings`].
@@ -162,7 +149,7 @@ pub struct StateChecker<S: Surroundings, C: Clock> {
 
 struct Watched<P> {
     id: ContainerId,
-    generation: u64,
+    reply: StateReply,
     valid_from: u64,
     reported: Option<ExecutionState>,
     /// The last listing did not show it.
@@ -209,16 +196,11 @@ impl<S: Surroundings, C: Clock> StateChecker<S, C> {
     /// Takes in what happened. Call [`Self::list_if_due`] after all that happened together.
     pub fn on_event(&mut self, event: CheckerEvent) {
         match event {
-            CheckerEvent::Command(WatchCommand::Watch { instance, id, generation, in_burst }) => {
-                if self.watch(instance, id, generation) {
-                    self.want_new(in_burst);
-                }
+            CheckerEvent::Command(WatchCommand::Watch { instance, id, in_burst, reply }) => {
+                self.watch(instance, id, reply);
+                self.want_new(in_burst);
             }
-            CheckerEvent::Command(WatchCommand::Unwatch { instance, generation }) => {
-                if self.watched.get(&instance).is_some_and(|watched| watched.generation == generation) {
-                    self.watched.remove(&instance);
-                }
-            }
+            CheckerEvent::Command(WatchCommand::Unwatch { instance }) => _ = self.watched.remove(&instance),
             CheckerEvent::Command(WatchCommand::ListAll { reply }) => {
                 self.replies.push((self.next_listing, reply));
                 self.want_at(self.clock.now());
@@ -253,16 +235,12 @@ impl<S: Surroundings, C: Clock> StateChecker<S, C> {
         }
     }
 
-    /// Watches a container, unless the command is outdated. Only a listing that begins after this tells about it, so
-    /// an old one cannot hide it.
+    /// Watches a container. Only a listing that begins after this tells about it, so an old one cannot hide it.
     // [impl->swdd~podman-state-getter-reset-cache~1]
-    fn watch(&mut self, instance: InstanceName, id: ContainerId, generation: u64) -> bool {
-        if self.watched.get(&instance).is_some_and(|watched| watched.generation > generation) {
-            return false;
-        }
+    fn watch(&mut self, instance: InstanceName, id: ContainerId, reply: StateReply) {
         let watched = Watched {
             id,
-            generation,
+            reply,
             valid_from: self.next_listing,
             reported: None,
             missed: false,
@@ -271,7 +249,6 @@ impl<S: Surroundings, C: Clock> StateChecker<S, C> {
             passing_pause: POLL_INTERVAL,
         };
         self.watched.insert(instance, watched);
-        true
     }
 
     /// A new container is to be listed, the last one of a burst at once.
@@ -309,7 +286,7 @@ impl<S: Surroundings, C: Clock> StateChecker<S, C> {
         }
         let by_id: BTreeMap<&ContainerId, &ListedContainer> = listed.iter().map(|found| (&found.id, found)).collect();
         let mut again = None;
-        for (instance, watched) in &mut self.watched {
+        for watched in self.watched.values_mut() {
             if watched.valid_from > number {
                 continue;
             }
@@ -322,7 +299,7 @@ impl<S: Surroundings, C: Clock> StateChecker<S, C> {
                 None => watched.judge_missing(),
             };
             again = [again, look_again].into_iter().flatten().min();
-            report(&mut self.surroundings, instance, watched, state);
+            watched.report(state);
         }
         let repair = self.settings.repair_interval;
         self.want_at(now + again.map_or(repair, |pause| pause.min(repair)));
@@ -344,10 +321,8 @@ impl<S: Surroundings, C: Clock> StateChecker<S, C> {
         }
         // [impl->swdd~podman-state-getter-returns-unknown-state~1]
         let unknown = ExecutionState::with_info(Phase::FailedUnknown, self.settings.unknown_info);
-        for (instance, watched) in &mut self.watched {
-            if watched.valid_from <= number {
-                report(&mut self.surroundings, instance, watched, Some(unknown.clone()));
-            }
+        for watched in self.watched.values_mut().filter(|watched| watched.valid_from <= number) {
+            watched.report(Some(unknown.clone()));
         }
         let doublings = (self.failures - 2).min(8);
         self.want_at(now + (POLL_INTERVAL * 2_u32.pow(doublings)).min(self.settings.repair_interval));
@@ -444,21 +419,16 @@ impl<P> Watched<P> {
         self.exit_seen = None;
         (Some(ExecutionState::plain(Phase::FailedLost)), None)
     }
-}
 
-/// Reports `state` when it differs from what was reported last.
-// [impl->swdd~generic-state-checker-sends-workload-state~2]
-fn report<S: Surroundings>(
-    surroundings: &mut S,
-    instance: &InstanceName,
-    watched: &mut Watched<S::Process>,
-    state: Option<ExecutionState>,
-) {
-    if let Some(state) = state
-        && watched.reported.as_ref() != Some(&state)
-    {
-        watched.reported = Some(state.clone());
-        surroundings.report(WatchReport { instance: instance.clone(), generation: watched.generation, state });
+    /// Reports `state` when it differs from what was reported last.
+    // [impl->swdd~generic-state-checker-sends-workload-state~2]
+    fn report(&mut self, state: Option<ExecutionState>) {
+        if let Some(state) = state
+            && self.reported.as_ref() != Some(&state)
+        {
+            self.reported = Some(state.clone());
+            (self.reply)(state);
+        }
     }
 }
 
@@ -477,16 +447,15 @@ enum Exits {
 }
 
 /// The operating system and the engine.
-struct Reality<R> {
+struct Reality {
     engine: &'static str,
     exits: Exits,
     /// Holds the connector between two listings.
     idle_connector: (Sender<Connector>, Receiver<Connector>),
     listings: Sender<Listing>,
-    reports: R,
 }
 
-impl<R: Fn(WatchReport)> Surroundings for Reality<R> {
+impl Surroundings for Reality {
     type Process = WatchedProcess;
 
     /// A hanging engine hangs this one thread only.
@@ -521,10 +490,6 @@ impl<R: Fn(WatchReport)> Surroundings for Reality<R> {
             Exits::NotNeeded(_) | Exits::Unable => Err(NotWatched::Unable),
         }
     }
-
-    fn report(&mut self, report: WatchReport) {
-        (self.reports)(report);
-    }
 }
 
 /// Starts the thread that checks the containers behind `connector`. It ends when the sender of `commands` is gone.
@@ -536,7 +501,6 @@ pub fn start(
     settings: CheckerSettings,
     connector: Connector,
     commands: Receiver<WatchCommand>,
-    reports: impl Fn(WatchReport) + Send + 'static,
     pulse: Pulse,
 ) -> io::Result<Thread> {
     let engine = settings.engine;
@@ -544,7 +508,7 @@ pub fn start(
     let (listings, results) = bounded(1);
     let idle_connector = bounded(1);
     let _ = idle_connector.0.send(connector); // Empty, and both ends are here.
-    let reality = Reality { engine, exits: Exits::NotNeeded(exits_sender), idle_connector, listings, reports };
+    let reality = Reality { engine, exits: Exits::NotNeeded(exits_sender), idle_connector, listings };
     threads::spawn(format!("watch:{engine}"), STACK_LARGE, move || {
         run(StateChecker::new(reality, SystemClock, settings), &commands, exits, &results, &pulse);
     })
@@ -589,8 +553,8 @@ fn run<S: Surroundings, C: Clock>(
 impl fmt::Debug for WatchCommand {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Watch { instance, generation, .. } => write!(formatter, "Watch({instance}, {generation})"),
-            Self::Unwatch { instance, generation } => write!(formatter, "Unwatch({instance}, {generation})"),
+            Self::Watch { instance, .. } => write!(formatter, "Watch({instance})"),
+            Self::Unwatch { instance } => write!(formatter, "Unwatch({instance})"),
             Self::ListAll { .. } => formatter.write_str("ListAll"),
         }
     }

@@ -52,13 +52,10 @@ impl UplinkInbox {
     /// Passes a message on, may wait for the scheduler; answers whether that is still there. An answer goes straight to
     /// its workload: the scheduler decides nothing about it, and would only make it later.
     fn put(&self, message: FromServer) -> bool {
-        let message = match message {
-            FromServer::Response(response) => match self.control.deliver_from_server(response) {
-                None => return true,
-                Some(response) => FromServer::Response(response),
-            },
-            other => other,
-        };
+        if let FromServer::Response(response) = message {
+            self.control.deliver(response);
+            return true;
+        }
         self.scheduler.send(SchedulerEvent::Server(message)).is_ok()
     }
 }

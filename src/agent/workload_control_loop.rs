@@ -1,10 +1,10 @@
 //! Runs one workload: create, retry, restart, resume, update, delete.
 //!
-//! Thread: `wl:<name>`, one per workload, and another one of that name while it works; ends after a delete or when the
-//! agent drops the sender of its commands.
-//! Owns: the connector, the container's id, the number of its start, attempts, the time of the next attempt, the
-//! workload's folder below the run folder, its control interface.
-//! Takes: [`WorkloadCommand`] from the scheduler, one at a time and in order, and a free start slot.
+//! Thread: `wl:<name>`, one per workload, and another one of that name while it works; ends when nothing of the workload
+//! is left and nothing is wanted, or when the agent drops the sender of its wishes.
+//! Owns: all containers of the workload, attempts, the time of the next attempt, the
+//! workload's folders below the run folder, its control interface.
+//! Takes: the newest wish of the scheduler, states of the state checker, a free start slot.
 //! Gives: states and its end to the scheduler (may block there), what to watch to the state checker (may block there).
 //!
 //! The loop blocks in engine calls and nowhere else. [`WorkloadControlLoop::step`] handles one event without waiting
@@ -17,7 +17,7 @@ use super::control_interface::{self, ControlHub, ControlInterface};
 use super::folder_removal::remove_folder;
 use super::lifecycle::{ProbeReport, Probes};
 use super::start_slots::{SlotRequest, StartSlot, StartSlots};
-use super::workload_command::{Engine, HeldContainer, OtherEngine, WorkloadCommand, WorkloadInbox, WorkloadOrder};
+use super::wish_slot::{Engine, News, OnExisting, OtherEngine, Strays, Wish, WishSlot, WorkloadOrder};
 use crate::clock::Clock;
 use crate::limits::{ADDITIONAL_INFO_MAX, REMOVAL_MAX, STACK_WORKLOAD};
 use crate::model::access_rules::ControlInterfaceAccess;
@@ -64,24 +64,15 @@ pub struct LoopContext<C> {
     pub probes: Arc<dyn Probes>,
 }
 
-/// Tells loops apart; a name may get a new loop while the old one is just ending.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LoopId {
-    /// Under which the scheduler knows the loop: the name of the workload, or one with a dot when it only removes a
-    /// container that is too many.
-    pub name: Name,
-    /// Counts the loops of this agent.
-    pub number: u64,
-}
-
 /// Runs one workload.
 pub struct WorkloadControlLoop<C: Clock> {
-    id: LoopId,
     context: LoopContext<C>,
     random: fastrand::Rng,
-    inbox: WorkloadInbox,
+    slot: WishSlot,
     /// Whose states are reported; stays that of the old instance until a new one is started.
     instance: InstanceName,
+    /// Nothing is left of the instance, and it was reported as removed.
+    is_empty: bool,
     engine: Option<Engine>,
     /// What to run; `None` when nothing shall run.
     wanted: Option<Arc<Workload>>,
@@ -90,16 +81,16 @@ pub struct WorkloadControlLoop<C: Clock> {
     leftovers: Leftovers,
     /// Engines of other runtimes where a container of the workload may be.
     others: Vec<OtherEngine>,
-    /// Another loop runs the same instance; this one only removes a container that is too many.
-    silent: bool,
-    /// Counts starts, so that a late report of an earlier container is recognised (spec/agent.md FIX-16). Begins
-    /// differently in each loop of the agent, since a name may get another loop.
-    generation: u64,
+    /// Containers that are too many.
+    strays: Vec<Strays>,
+    /// When to try to remove them.
+    strays_due: Option<Instant>,
     watching: bool,
     failed_creates: u32,
     failed_deletes: u32,
     /// Searches that failed because of engines of other runtimes.
     failed_searches: u32,
+    failed_strays: u32,
     /// Additional info of the start that is under way.
     shown: String,
     restarts: RestartBackoff,
@@ -121,10 +112,12 @@ enum Leftovers {
     AnyInstance,
 }
 
-/// What the loop waits for besides commands.
+/// What the loop waits for besides wishes.
 enum Stage {
     Idle,
-    /// Engines were asked for their containers. No start slot is held meanwhile, and any command ends the waiting.
+    /// Nothing is started before all strays are removed.
+    BehindStrays(Start),
+    /// Engines were asked for their containers. No start slot is held meanwhile, and any wish ends the waiting.
     Searching(Search),
     WaitingForSlot(Start, SlotRequest),
     RetryAt(Instant, Start),
@@ -151,31 +144,25 @@ enum Start {
 
 /// What follows when the old container is gone.
 enum AfterDelete {
-    Start(Box<WorkloadOrder>),
+    /// What is wanted by then.
+    Wish,
     /// It has ended by itself.
     Restart,
     /// It did not become ready for this reason: start again later.
     NotReady(String),
     /// It does not work any more for this reason, and could not be stopped first.
     Failed(String),
-    Nothing,
-    End,
 }
 
 /// Something to react to.
 enum Event {
-    Command(WorkloadCommand),
+    News(News),
     SlotFree(StartSlot),
     Listed(Answer),
     Probed(ProbeReport),
     TimerDue,
+    StraysDue,
     LifecycleDue,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Flow {
-    Continue,
-    Stop,
 }
 
 /// What a step of the loop did.
@@ -190,39 +177,44 @@ pub enum Step {
 }
 
 impl<C: Clock> WorkloadControlLoop<C> {
-    /// A loop that holds nothing yet. Its first command says what to do.
+    /// Loop number `number` of the agent. It holds nothing of `instance` yet, or a container of an earlier life.
     #[must_use]
     pub fn new(
-        id: LoopId,
+        number: u64,
         instance: InstanceName,
+        held: Option<(ContainerId, Engine)>,
         context: LoopContext<C>,
         random: fastrand::Rng,
-        inbox: WorkloadInbox,
+        slot: WishSlot,
     ) -> Self {
         let restarts = RestartBackoff::new(context.restart_backoff);
-        let generation = id.number << 32;
-        let life = Life::new(generation);
+        let is_empty = held.is_none();
+        let (container, engine) = held.unzip();
+        if !is_empty {
+            slot.hold(&instance);
+        }
         Self {
-            id,
             context,
             random,
-            inbox,
+            slot,
             instance,
-            engine: None,
+            is_empty,
+            engine,
             wanted: None,
             control: None,
-            container: None,
+            container,
             leftovers: Leftovers::None,
             others: Vec::new(),
-            silent: false,
-            generation,
+            strays: Vec::new(),
+            strays_due: None,
             watching: false,
             failed_creates: 0,
             failed_deletes: 0,
             failed_searches: 0,
+            failed_strays: 0,
             shown: String::new(),
             restarts,
-            life,
+            life: Life::new(number << 32),
             stage: Stage::Idle,
         }
     }
@@ -230,26 +222,26 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Handles events until the workload is deleted or the agent ends. Waits on the caller's thread, which needs little
     /// then, and works on another one of the same name.
     pub fn run(mut self) {
-        let thread = format!("wl:{}", self.id.name);
+        let thread = format!("wl:{}", self.instance.workload);
         loop {
             let mut next = self.next_event();
             if next.is_none() {
                 self.wait();
-                if self.inbox.owner_gone() {
+                if self.slot.owner_gone() {
                     return;
                 }
                 continue;
             }
-            let flow = threads::run_apart(&thread, STACK_WORKLOAD, || {
+            let step = threads::run_apart(&thread, STACK_WORKLOAD, || {
                 while let Some(event) = next.take() {
-                    if self.on_event(event) == Flow::Stop {
-                        return Flow::Stop;
+                    if self.on_event(event) == Step::Ended {
+                        return Step::Ended;
                     }
                     next = self.next_event();
                 }
-                Flow::Continue
+                Step::Idle
             });
-            if flow == Flow::Stop {
+            if step == Step::Ended {
                 return;
             }
         }
@@ -257,40 +249,40 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// Handles one event if there is one.
     pub fn step(&mut self) -> Step {
-        match self.next_event().map(|event| self.on_event(event)) {
-            None => Step::Idle,
-            Some(Flow::Continue) => Step::Worked,
-            Some(Flow::Stop) => Step::Ended,
-        }
+        self.next_event().map_or(Step::Idle, |event| self.on_event(event))
     }
 
-    /// What to handle now. Commands come first: a delete must not lose to a retry.
+    /// What to handle now. Wishes come first: a delete must not lose to a retry.
     fn next_event(&mut self) -> Option<Event> {
-        if let Some(command) = self.inbox.pop() {
-            Some(Event::Command(command))
+        let now = self.context.clock.now();
+        let is_due = |due: Option<Instant>| due.is_some_and(|at| at <= now);
+        if let Some(news) = self.slot.next() {
+            Some(Event::News(news))
         } else if let Some(slot) = self.wanted_slot() {
             Some(Event::SlotFree(slot))
         } else if let Some(answer) = self.answers().and_then(|answers| answers.try_recv().ok()) {
             Some(Event::Listed(answer))
         } else if let Ok(report) = self.life.reports().try_recv() {
             Some(Event::Probed(report))
-        } else if self.stage_due().is_some_and(|at| at <= self.context.clock.now()) {
+        } else if is_due(self.stage_due()) {
             Some(Event::TimerDue)
+        } else if is_due(self.strays_due) {
+            Some(Event::StraysDue)
         } else {
-            self.life.due().is_some_and(|at| at <= self.context.clock.now()).then_some(Event::LifecycleDue)
+            is_due(self.life.due()).then_some(Event::LifecycleDue)
         }
     }
 
     /// When the loop wants to act by itself.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
-        self.stage_due().into_iter().chain(self.life.due()).min()
+        self.stage_due().into_iter().chain(self.strays_due).chain(self.life.due()).min()
     }
 
     fn stage_due(&self) -> Option<Instant> {
         match &self.stage {
-            Stage::Idle | Stage::WaitingForSlot(..) | Stage::Gone(_) => None,
-            Stage::Searching(_) => self.others.iter().filter_map(|other| other.until).min(),
+            Stage::Idle | Stage::BehindStrays(_) | Stage::WaitingForSlot(..) | Stage::Gone(_) => None,
+            Stage::Searching(_) => self.others.iter().map(|other| other.until).min(),
             Stage::RetryAt(at, _)
             | Stage::ReviveAt(at)
             | Stage::RestartAt(at, _)
@@ -333,10 +325,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.answers().cloned()
     }
 
-    /// Where its commands come from.
+    /// Becomes ready when there may be a wish or a state.
     #[cfg(test)]
-    pub fn inbox(&self) -> &WorkloadInbox {
-        &self.inbox
+    pub fn woken(&self) -> Receiver<()> {
+        self.slot.woken().clone()
     }
 
     fn wanted_slot(&self) -> Option<StartSlot> {
@@ -346,7 +338,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn wait(&self) {
         let alarm = self.due().map_or_else(never, |at| self.context.clock.alarm(at));
         let mut select = Select::new();
-        select.recv(self.inbox.woken());
+        select.recv(self.slot.woken());
         select.recv(&alarm);
         select.recv(self.life.reports());
         if let Some(slot) = self.slot_given() {
@@ -358,9 +350,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
         select.ready();
     }
 
-    fn on_event(&mut self, event: Event) -> Flow {
+    fn on_event(&mut self, event: Event) -> Step {
         match event {
-            Event::Command(command) => return self.on_command(command),
+            Event::News(News::Wish) => self.on_wish(),
+            Event::News(News::Strays(found)) => self.on_strays(found),
+            Event::News(News::Observed(state)) => self.on_observed(state),
             Event::SlotFree(slot) => {
                 if let Stage::WaitingForSlot(start, _) = &self.stage {
                     self.start(*start, slot);
@@ -372,57 +366,82 @@ impl<C: Clock> WorkloadControlLoop<C> {
                     self.end_search();
                 }
             }
-            Event::TimerDue => match std::mem::replace(&mut self.stage, Stage::Idle) {
-                Stage::Searching(search) => {
-                    self.stage = Stage::Searching(search);
-                    self.give_up_others();
-                    self.end_search();
-                }
-                // [impl->swdd~agent-workload-control-loop-executes-retry~1]
-                Stage::RetryAt(_, start) => self.begin_start(start),
-                Stage::ReviveAt(_) => self.begin_start(Start::Revival),
-                Stage::RestartAt(_, ended) => return self.restart(ended),
-                Stage::CreatedUntil(_) => return self.replace_only_created(),
-                Stage::DeleteRetryAt(_, after) => return self.try_delete(after),
-                stage @ (Stage::Idle | Stage::WaitingForSlot(..) | Stage::Gone(_)) => self.stage = stage,
-            },
-            Event::Probed(report) => return self.on_probed(&report),
-            Event::LifecycleDue => return self.on_lifecycle_due(),
+            Event::TimerDue => self.on_timer(),
+            Event::StraysDue => self.remove_strays(),
+            Event::Probed(report) => self.on_probed(&report),
+            Event::LifecycleDue => self.on_lifecycle_due(),
         }
-        Flow::Continue
+        self.end_if_done()
     }
 
-    fn on_command(&mut self, command: WorkloadCommand) -> Flow {
-        match command {
-            // [impl->swdd~agent-workload-control-loop-executes-create~3]
-            WorkloadCommand::Create(order) => {
-                let reuse = self.container.is_some() && self.instance == order.instance && self.can_start_again();
-                if self.container.is_some() && !reuse {
-                    return self.delete(AfterDelete::Start(Box::new(order)));
+    fn on_timer(&mut self) {
+        match std::mem::replace(&mut self.stage, Stage::Idle) {
+            Stage::Searching(search) => {
+                self.stage = Stage::Searching(search);
+                self.give_up_others();
+                self.end_search();
+            }
+            // [impl->swdd~agent-workload-control-loop-executes-retry~1]
+            Stage::RetryAt(_, start) => self.begin_start(start),
+            Stage::ReviveAt(_) => self.begin_start(Start::Revival),
+            Stage::RestartAt(_, ended) => self.restart(ended),
+            Stage::CreatedUntil(_) => self.replace_only_created(),
+            Stage::DeleteRetryAt(_, after) => self.try_delete(after),
+            stage @ (Stage::Idle | Stage::BehindStrays(_) | Stage::WaitingForSlot(..) | Stage::Gone(_)) => {
+                self.stage = stage;
+            }
+        }
+    }
+
+    /// Goes after the newest wish. What is there is removed first, unless the wish is about that.
+    fn on_wish(&mut self) {
+        if self.is_empty {
+            return self.follow_wish();
+        }
+        let existing = self.slot.look(|order| order.existing).filter(|_| self.container.is_some());
+        match existing {
+            // [impl->swdd~agent-workload-control-loop-executes-resume~1]
+            Some(OnExisting::TakeOver) => {
+                if let (Some(Wish::Run(order)), Some(id)) = (self.slot.take(&self.instance), self.container.take()) {
+                    self.take(*order);
+                    self.adopt(id);
                 }
-                self.take(order);
-                self.report(ExecutionState::starting_triggered());
-                self.begin_start(if reuse { Start::Existing } else { Start::New });
+            }
+            Some(OnExisting::StartAgain) if self.can_start_again() => {
+                if let Some(Wish::Run(order)) = self.slot.take(&self.instance) {
+                    self.take(*order);
+                    self.report(ExecutionState::starting_triggered());
+                    self.begin_start(Start::Existing);
+                }
             }
             // [impl->swdd~agent-workload-control-loop-executes-update~2]
-            WorkloadCommand::Update(Some(order)) => return self.delete(AfterDelete::Start(Box::new(order))),
             // [impl->swdd~agent-workload-control-loop-executes-update-delete-only~1]
-            WorkloadCommand::Update(None) => return self.delete(AfterDelete::Nothing),
             // [impl->swdd~agent-workload-control-loop-executes-delete~2]
-            WorkloadCommand::Delete => return self.delete(AfterDelete::End),
-            // [impl->swdd~agent-workload-control-loop-executes-resume~1]
-            WorkloadCommand::Resume(order, id) => {
-                self.take(order);
-                self.adopt(id);
-            }
-            WorkloadCommand::Hold(HeldContainer { instance, id, engine, silent }) => {
-                (self.instance, self.engine, self.wanted) = (instance, Some(engine), None);
-                (self.container, self.silent) = (Some(id), silent);
-            }
-            WorkloadCommand::FoundIn(other) => self.found_in_other(other),
-            WorkloadCommand::Observed { generation, state } => return self.on_observed(generation, state),
+            _ => self.delete(AfterDelete::Wish),
         }
-        Flow::Continue
+    }
+
+    /// Starts what is wanted; nothing of the workload is there.
+    fn follow_wish(&mut self) {
+        if let Some(Wish::Run(order)) = self.slot.take(&self.instance) {
+            self.create(*order);
+        }
+    }
+
+    // [impl->swdd~agent-workload-control-loop-executes-create~3]
+    fn create(&mut self, order: WorkloadOrder) {
+        self.take(order);
+        self.report(ExecutionState::starting_triggered());
+        self.begin_start(Start::New);
+    }
+
+    fn end_if_done(&mut self) -> Step {
+        if !self.is_empty || !self.strays.is_empty() || !self.slot.close_if_empty() {
+            return Step::Worked;
+        }
+        let name = self.instance.workload.clone();
+        let _ = self.context.reports.send(SchedulerEvent::LoopEnded(name)); // Gone only at the end.
+        Step::Ended
     }
 
     /// Goes on with a container of an earlier life of the agent.
@@ -433,16 +452,16 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.lifecycle_started(Origin::Adopted);
     }
 
-    /// Makes `order` the one to run. Nothing of an earlier one counts any more (spec/lifecycle.md rule 10).
+    /// Makes `order` the one to run. Nothing of an earlier one counts any more.
     // [impl->swdd~agent-workload-control-loop-reset-retry-attempts-on-update~1]
     fn take(&mut self, order: WorkloadOrder) {
-        let WorkloadOrder { instance, workload, engine, search_first, others } = order;
+        let WorkloadOrder { instance, workload, engine, existing: _, search_first, others } = order;
         (self.instance, self.engine, self.others) = (instance, engine, others);
         self.wanted = Some(workload);
         self.leftovers = if search_first { Leftovers::AnyInstance } else { Leftovers::None };
         (self.failed_creates, self.failed_searches) = (0, 0);
         self.restarts.reset();
-        (self.stage, self.silent) = (Stage::Idle, false);
+        (self.stage, self.is_empty) = (Stage::Idle, false);
         self.take_lifecycle();
     }
 
@@ -501,19 +520,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     /// A control interface ends before its container, unless the next one may go on with it.
-    fn end_control_interface_unless_kept(&mut self, after: &AfterDelete) {
-        let kept = |control: &ControlInterface| match after {
-            AfterDelete::Start(order) => {
-                control.serves(&self.control_folder(&order.instance), &order.workload.control_interface_access)
-            }
-            AfterDelete::Restart | AfterDelete::NotReady(_) | AfterDelete::Failed(_) => true,
-            AfterDelete::Nothing | AfterDelete::End => false,
-        };
-        if !self.control.as_ref().is_some_and(kept)
-            && let Some(control) = self.control.take()
-        {
+    fn end_control_interface_unless(&mut self, is_kept: bool) {
+        if !is_kept && let Some(control) = self.control.take() {
             control.end();
         }
+    }
+
+    fn keeps_control_interface(&self, next: &WorkloadOrder) -> bool {
+        let (folder, access) = (self.control_folder(&next.instance), &next.workload.control_interface_access);
+        self.control.as_ref().is_some_and(|control| control.serves(&folder, access))
     }
 
     fn restart_control_interface(&self) {
@@ -544,20 +559,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if state.phase == Phase::PendingStarting {
             self.shown = state.additional_info.to_string();
         }
-        if self.silent {
-            return;
-        }
-        if !self.is_surplus() {
-            return send_state(&self.context.reports, &self.instance, state);
-        }
-        let event = SchedulerEvent::SurplusState(short_report(&self.instance, state));
-        let _ = self.context.reports.send(event); // The scheduler is gone only when the agent ends.
-    }
-
-    /// Whether the workload has another loop, which may come back to the instance of this one. The scheduler then
-    /// knows whose states and whose folder those of the instance are.
-    fn is_surplus(&self) -> bool {
-        self.id.name != self.instance.workload
+        send_state(&self.context.reports, &self.instance, state);
     }
 }
 
@@ -570,14 +572,10 @@ pub(super) fn cut(text: &mut String, bytes: usize) {
 }
 
 /// Reports a state; a long engine message is cut.
-pub(super) fn send_state(reports: &Sender<SchedulerEvent>, instance: &InstanceName, state: ExecutionState) {
-    let report = short_report(instance, state);
-    let _ = reports.send(SchedulerEvent::State(report)); // The scheduler is gone only when the agent ends.
-}
-
-fn short_report(instance: &InstanceName, mut state: ExecutionState) -> WorkloadState {
+pub(super) fn send_state(reports: &Sender<SchedulerEvent>, instance: &InstanceName, mut state: ExecutionState) {
     state.cut_info(ADDITIONAL_INFO_MAX);
-    WorkloadState::new(instance.clone(), state)
+    let report = WorkloadState::new(instance.clone(), state);
+    let _ = reports.send(SchedulerEvent::State(report)); // The scheduler is gone only when the agent ends.
 }
 
 #[cfg(test)]

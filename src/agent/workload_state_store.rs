@@ -142,14 +142,14 @@ impl WorkloadStateStore {
         dependencies.iter().all(|(name, condition)| self.phases(name).any(|phase| phase.fulfils_add(*condition)))
     }
 
-    /// Whether a workload that these others depend on may stop: all instances of each are far enough.
+    /// Whether a workload that `dependent` depends on may stop: all instances of that are far enough.
     // [impl->swdd~workload-ready-to-delete-on-fulfilled-dependencies~1]
     #[must_use]
-    pub fn may_stop(&self, dependents: &BTreeMap<String, DeleteCondition>) -> bool {
-        dependents.iter().all(|(name, condition)| self.states(name).all(|state| state.fulfils_delete(*condition)))
+    pub fn may_stop(&self, dependent: &str, condition: DeleteCondition) -> bool {
+        self.states(dependent).all(|state| state.fulfils_delete(condition))
     }
 
-    /// As [`Self::may_stop`] for one dependent, whatever it is that its end has to wait for.
+    /// As [`Self::may_stop`], whatever it is that its end has to wait for.
     #[must_use]
     pub fn is_stopping(&self, dependent: &str, condition: DeleteCondition) -> bool {
         self.states(dependent).all(|state| state.phase.fulfils_delete(condition))
@@ -305,7 +305,6 @@ mod tests {
     #[test]
     fn one_instance_is_enough_to_start_and_all_must_agree_to_stop() {
         let add = BTreeMap::from([("d".to_owned(), AddCondition::Running)]);
-        let delete = BTreeMap::from([("d".to_owned(), DeleteCondition::NotPendingNorRunning)]);
         for (states, may_start, may_stop) in [
             (vec![], false, true),
             (vec![("A", Phase::Running)], true, false),
@@ -325,8 +324,8 @@ mod tests {
                 }
             }
             assert_eq!(store.may_start(&add), may_start, "{states:?}");
-            assert_eq!(store.may_stop(&delete), may_stop, "{states:?}");
-            assert!(store.may_start(&BTreeMap::new()) && store.may_stop(&BTreeMap::new()));
+            assert_eq!(store.may_stop("d", DeleteCondition::NotPendingNorRunning), may_stop, "{states:?}");
+            assert!(store.may_start(&BTreeMap::new()));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Calls of an engine's program: recorded while they change something, quoted in errors.
 //!
 //! Thread: the caller's, see [`crate::child`].
-//! Takes: [`EngineCall`], [`CallWatch`]. Gives: [`EngineOutput`] or [`CallError`].
+//! Takes: [`EngineCall`], [`CallWatch`]. Gives: [`EngineOutput`] or [`RuntimeError`].
 
 use super::engine_children::{CALL_VARIABLE, EngineChildren};
 use super::masking::Masked;
@@ -39,46 +39,20 @@ pub struct EngineOutput {
     call: String,
 }
 
-/// Why a call did not work.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CallError {
-    /// There is no such program, so nothing happened.
-    NotInstalled(String),
-    /// The program could not be started, so nothing happened.
-    NotStarted(String),
-    /// It ended with an error, or its output makes no sense.
-    Failed(String),
-    /// It was ended because it took too long.
-    TimedOut(String),
-    /// It was ended because its watch said so.
-    Cancelled,
-}
-
-impl From<CallError> for RuntimeError {
-    fn from(error: CallError) -> Self {
-        match error {
-            CallError::NotInstalled(text) => Self::NotInstalled(text),
-            CallError::NotStarted(text) => Self::NotStarted(text),
-            CallError::Failed(text) => Self::Failed(text),
-            CallError::TimedOut(text) => Self::TimedOut(text),
-            CallError::Cancelled => Self::Cancelled,
-        }
-    }
-}
-
 impl EngineOutput {
     /// The output as text.
     ///
     /// # Errors
     /// `Failed` when it is not UTF-8 or was longer than [`ENGINE_OUTPUT_MAX`] bytes.
-    pub fn into_text(self) -> Result<String, CallError> {
+    pub fn into_text(self) -> Result<String, RuntimeError> {
         if self.discarded > 0 {
             let total = self.discarded + self.bytes.len() as u64;
             let text = format!("{total} bytes of output are too many, at most {ENGINE_OUTPUT_MAX} can be read");
-            return Err(CallError::Failed(format!("{text}. Execution of {}", self.call)));
+            return Err(RuntimeError::Failed(format!("{text}. Execution of {}", self.call)));
         }
-        String::from_utf8(self.bytes)
-            .map_err(|error| CallError::Failed(format!("The output is not text: {error}. Execution of {}", self.call)))
+        String::from_utf8(self.bytes).map_err(|error| {
+            RuntimeError::Failed(format!("The output is not text: {error}. Execution of {}", self.call))
+        })
     }
 }
 
@@ -150,8 +124,8 @@ impl<'a> EngineCall<'a> {
     /// Runs the program and waits for its end.
     ///
     /// # Errors
-    /// See [`CallError`]; the texts are those of spec/agent.md section 14.
-    pub fn run(self, watch: &mut dyn CallWatch) -> Result<EngineOutput, CallError> {
+    /// See [`RuntimeError`]; the texts are those of spec/agent.md section 14.
+    pub fn run(self, watch: &mut dyn CallWatch) -> Result<EngineOutput, RuntimeError> {
         self.run_extended(watch, || None)
     }
 
@@ -163,7 +137,7 @@ impl<'a> EngineCall<'a> {
         self,
         watch: &mut dyn CallWatch,
         more_time: impl FnOnce() -> Option<Duration>,
-    ) -> Result<EngineOutput, CallError> {
+    ) -> Result<EngineOutput, RuntimeError> {
         let quoted = self.quoted();
         log::debug!("Executing {quoted}");
         let mut record = self.record_in.and_then(|children| children.announce(self.program));
@@ -191,15 +165,15 @@ impl<'a> EngineCall<'a> {
     }
 }
 
-fn not_started(error: &io::Error, call: &str) -> CallError {
+fn not_started(error: &io::Error, call: &str) -> RuntimeError {
     let text = format!("Error: '{error}'. Could not spawn command {call}.");
     match error.kind() {
-        ErrorKind::NotFound => CallError::NotInstalled(text),
-        _ => CallError::NotStarted(text),
+        ErrorKind::NotFound => RuntimeError::NotInstalled(text),
+        _ => RuntimeError::NotStarted(text),
     }
 }
 
-fn outcome(end: ChildEnd, call: String, partial: bool) -> Result<EngineOutput, CallError> {
+fn outcome(end: ChildEnd, call: String, partial: bool) -> Result<EngineOutput, RuntimeError> {
     let ChildEnd { ending, status, output, discarded, said, .. } = end;
     match (ending, status) {
         (Ending::Itself, Some(status)) if status.success() || (partial && !output.is_empty()) => {
@@ -211,12 +185,12 @@ fn outcome(end: ChildEnd, call: String, partial: bool) -> Result<EngineOutput, C
                 (true, Some(status)) => format!("Ended with {status}"),
                 (true, None) => "Its exit status is not known".to_owned(),
             };
-            Err(CallError::Failed(format!("{said}. Execution of {call}")))
+            Err(RuntimeError::Failed(format!("{said}. Execution of {call}")))
         }
-        (Ending::Cancelled, _) => Err(CallError::Cancelled),
+        (Ending::Cancelled, _) => Err(RuntimeError::Cancelled),
         (Ending::TimedOut(limit), _) => {
             let said = if said.is_empty() { said } else { format!(" It said: '{said}'.") };
-            Err(CallError::TimedOut(format!("No answer within {limit:?}.{said} Execution of {call}")))
+            Err(RuntimeError::TimedOut(format!("No answer within {limit:?}.{said} Execution of {call}")))
         }
     }
 }

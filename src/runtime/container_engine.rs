@@ -3,7 +3,7 @@
 //! Thread: the caller's: `wl:<name>` for create, start and delete, `watch:<engine>` for listings.
 //! Owns: nothing; the engines keep the containers.
 
-use super::command::{CallError, EngineCall, EngineOutput};
+use super::command::{EngineCall, EngineOutput};
 use super::container_config::{ContainerConfig, joins_pod};
 use super::engine_cli::EngineCli;
 use super::log_reader::{LogCall, log_arguments};
@@ -20,60 +20,53 @@ const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 /// Digits of a container id.
 const ID_DIGITS: usize = 64;
 
-/// An engine that runs single containers from a [`ContainerConfig`]. Each one is a [`RuntimeConnector`].
+/// What is different in the engines that run single containers from a [`ContainerConfig`]. Each one is a
+/// [`RuntimeConnector`].
 pub trait ContainerEngine: Send {
     /// Name of the runtime in manifests.
     fn runtime_name(&self) -> &'static str;
 
-    /// Name of its program.
-    fn runtime_program(&self) -> &'static str;
-
     /// Its command line.
     fn cli(&self) -> &EngineCli;
 
-    /// The containers labelled with exactly this instance; those in pods only when they were noted, or when
-    /// `in_pods` says that the workload wants to be in one.
+    /// As [`RuntimeConnector::find`]; `in_pods` says that the workload wants to be in a pod.
     ///
     /// # Errors
-    /// When the engine could not be asked.
+    /// See there.
     fn find_watched(
         &self,
         instance: &InstanceName,
         in_pods: bool,
         watch: &mut dyn CallWatch,
-    ) -> Result<Vec<ContainerId>, CallError>;
+    ) -> Result<Vec<ContainerId>, RuntimeError>;
 
-    /// As [`Self::find_watched`] without a watch.
+    /// As [`RuntimeConnector::stop`].
     ///
     /// # Errors
     /// See there.
-    fn find_all(&self, instance: &InstanceName, in_pods: bool) -> Result<Vec<ContainerId>, CallError> {
-        self.find_watched(instance, in_pods, &mut Unwatched)
-    }
-
-    /// See [`RuntimeConnector::delete`].
-    ///
-    /// # Errors
-    /// See there.
-    fn stop_and_remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), CallError>;
-
-    /// See [`RuntimeConnector::stop`].
-    ///
-    /// # Errors
-    /// See there.
-    fn stop_only(&self, id: &ContainerId) -> Result<(), CallError>;
+    fn stop_watched(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), RuntimeError>;
 
     /// Removes a container that does not run. Already gone counts as done.
     ///
     /// # Errors
     /// When the engine could not do it.
-    fn remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), CallError>;
+    fn remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), RuntimeError>;
 
-    /// See [`RuntimeConnector::list`].
+    /// As [`RuntimeConnector::list`].
     ///
     /// # Errors
     /// See there.
-    fn list_all(&mut self) -> Result<Vec<ListedContainer>, CallError>;
+    fn list_all(&mut self) -> Result<Vec<ListedContainer>, RuntimeError>;
+}
+
+// [impl->swdd~podman-delete-workload-stops-and-removes-workload~1]
+fn stop_and_remove<E: ContainerEngine>(
+    engine: &E,
+    id: &ContainerId,
+    watch: &mut dyn CallWatch,
+) -> Result<(), RuntimeError> {
+    engine.stop_watched(id, watch)?;
+    engine.remove(id, watch) // Even what was never started, which an engine may not know to stop.
 }
 
 impl<E: ContainerEngine> RuntimeConnector for E {
@@ -101,31 +94,30 @@ impl<E: ContainerEngine> RuntimeConnector for E {
     }
 
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
-        Ok(self.stop_and_remove(id, &mut Unwatched)?)
+        stop_and_remove(self, id, &mut Unwatched)
     }
 
     fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
-        Ok(self.stop_only(id)?)
+        self.stop_watched(id, &mut Unwatched)
     }
 
     fn probe_target(&mut self, id: &ContainerId, with_processes: bool) -> Result<ProbeTarget, RuntimeError> {
         let listed = if with_processes { self.list_all()? } else { Vec::new() };
         let found = listed.into_iter().find(|found| found.id == *id);
         let processes = found.map(|found| found.processes).unwrap_or_default();
-        Ok(ProbeTarget { program: self.runtime_program(), container: Some(id.0.to_string()), processes })
+        Ok(ProbeTarget { program: self.cli().program(), container: Some(id.0.to_string()), processes })
     }
 
     /// The engine refuses to remove a container that somebody started again, which has to be stopped then.
     fn delete_ended(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
-        let removed = self.remove(id, &mut Unwatched).or_else(|error| match error {
-            CallError::Failed(_) => self.stop_and_remove(id, &mut Unwatched),
+        self.remove(id, &mut Unwatched).or_else(|error| match error {
+            RuntimeError::Failed(_) => self.delete(id),
             other => Err(other),
-        });
-        Ok(removed?)
+        })
     }
 
     fn find(&mut self, instance: &InstanceName, wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {
-        Ok(self.find_all(instance, wanted.is_some_and(joins_pod))?)
+        self.find_watched(instance, wanted.is_some_and(joins_pod), &mut Unwatched)
     }
 
     fn note(&mut self, instance: &InstanceName, id: &ContainerId) {
@@ -137,12 +129,13 @@ impl<E: ContainerEngine> RuntimeConnector for E {
     }
 
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
-        Ok(self.list_all()?)
+        self.list_all()
     }
 
     fn log_calls(&mut self, instance: &InstanceName, wanted: &LogsRequest) -> Result<Vec<LogCall>, RuntimeError> {
+        let found = self.find(instance, None)?;
         let call = |id: &ContainerId| self.cli().log_call(log_arguments(wanted, &id.0), String::new());
-        Ok(self.find_all(instance, false)?.iter().map(call).collect())
+        Ok(found.iter().map(call).collect())
     }
 }
 
@@ -159,13 +152,13 @@ fn run_or_clean_up<E: ContainerEngine>(
     let result = call.variables(socket).run(watch);
     let in_pods = joins_pod(&new.workload);
     result.and_then(|output| created_id(engine, output, &new.instance, in_pods)).map_err(|error| {
-        if !matches!(error, CallError::NotInstalled(_) | CallError::NotStarted(_) | CallError::Cancelled) {
+        if !matches!(error, RuntimeError::NotInstalled(_) | RuntimeError::NotStarted(_) | RuntimeError::Cancelled) {
             watch.cleaning_up();
             if clean_up(engine, (&new.instance, in_pods), existing, watch) == Err(Interrupted) {
                 return RuntimeError::Cancelled;
             }
         }
-        error.into()
+        error
     })
 }
 
@@ -176,15 +169,15 @@ fn created_id<E: ContainerEngine>(
     output: EngineOutput,
     instance: &InstanceName,
     in_pods: bool,
-) -> Result<ContainerId, CallError> {
+) -> Result<ContainerId, RuntimeError> {
     let text = output.into_text();
     let id = text.as_ref().map(|text| text.trim()).unwrap_or_default();
     if id.len() == ID_DIGITS && id.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return Ok(ContainerId(id.into()));
     }
     // That the engine cannot be asked must not read as if nothing had been created: the container may well exist.
-    let found = engine.find_all(instance, in_pods).map_err(|error| match error {
-        CallError::NotInstalled(reason) | CallError::NotStarted(reason) => CallError::Failed(reason),
+    let found = engine.find_watched(instance, in_pods, &mut Unwatched).map_err(|error| match error {
+        RuntimeError::NotInstalled(reason) | RuntimeError::NotStarted(reason) => RuntimeError::Failed(reason),
         other => other,
     })?;
     match found.as_slice() {
@@ -192,7 +185,7 @@ fn created_id<E: ContainerEngine>(
         found => {
             text?;
             let count = found.len();
-            Err(CallError::Failed(format!("Unexpected number of workloads: {count} containers after a create")))
+            Err(RuntimeError::Failed(format!("Unexpected number of workloads: {count} containers after a create")))
         }
     }
 }
@@ -221,16 +214,16 @@ fn clean_up<E: ContainerEngine>(
         ids.push(id.clone());
     }
     for id in ids {
-        if errors.contains(&CallError::Cancelled) {
+        if errors.contains(&RuntimeError::Cancelled) {
             return Err(Interrupted);
         }
-        errors.extend(engine.stop_and_remove(&id, watch).err());
+        errors.extend(stop_and_remove(engine, &id, watch).err());
     }
-    if errors.contains(&CallError::Cancelled) {
+    if errors.contains(&RuntimeError::Cancelled) {
         return Err(Interrupted);
     }
     for error in errors {
-        log::warn!("Failed container cleanup after failed create. Error: '{}'", RuntimeError::from(error));
+        log::warn!("Failed container cleanup after failed create. Error: '{error}'");
     }
     Ok(())
 }

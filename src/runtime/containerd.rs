@@ -6,12 +6,11 @@
 //! Thread: the caller's: `wl:<name>` for create, start and delete, `watch:containerd` for listings.
 //! Owns: nothing that outlives a call; the engine keeps the containers.
 
-use super::command::CallError;
 use super::container_config::{LABEL_AGENT, LABEL_NAME, filter_by_agent, filter_by_name};
 use super::container_engine::ContainerEngine;
 use super::engine_children::EngineChildren;
 use super::engine_cli::{EngineCli, strings};
-use super::{CallWatch, ContainerId, ListedContainer, MainProcess, Unwatched};
+use super::{CallWatch, ContainerId, ListedContainer, MainProcess, RuntimeError, Unwatched};
 use crate::limits::{CONTAINER_STOP_DEFAULT, REMOVE_MAX, STOP_GRACE};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::{InstanceName, Name};
@@ -42,7 +41,7 @@ impl ContainerdConnector {
         Self { cli: EngineCli::new(PROGRAM, children), agent: agent.into(), stop_limit }
     }
 
-    fn ps(&self, filter: &str, watch: &mut dyn CallWatch) -> Result<Vec<PsEntry>, CallError> {
+    fn ps(&self, filter: &str, watch: &mut dyn CallWatch) -> Result<Vec<PsEntry>, RuntimeError> {
         let arguments = ["ps", "--all", "--no-trunc", "--filter", filter, "--format=json"];
         let text = self.cli.ask_watched(&arguments, watch)?;
         parse_ps(&text)
@@ -50,7 +49,7 @@ impl ContainerdConnector {
     }
 
     /// States of these containers; one that has vanished since it was listed is left out.
-    fn inspect(&self, ids: &[&str], watch: &mut dyn CallWatch) -> Result<Vec<Inspection>, CallError> {
+    fn inspect(&self, ids: &[&str], watch: &mut dyn CallWatch) -> Result<Vec<Inspection>, RuntimeError> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
@@ -66,12 +65,6 @@ impl ContainerdConnector {
         })
     }
 
-    fn stop(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), CallError> {
-        let stop = self.cli.change(strings(&["stop", &id.0])).limit(self.stop_limit);
-        let more_time = || self.stop_timeout(id)?.checked_sub(CONTAINER_STOP_DEFAULT).filter(|extra| !extra.is_zero());
-        gone_is_fine(stop.run_extended(watch, more_time).map(drop))
-    }
-
     /// How long the container may take to stop; `None` when the engine does not say.
     fn stop_timeout(&self, id: &ContainerId) -> Option<Duration> {
         let format = r#"--format={{index .Config.Labels "nerdctl/stop-timeout"}}"#;
@@ -85,10 +78,6 @@ impl ContainerEngine for ContainerdConnector {
         RUNTIME_NAME
     }
 
-    fn runtime_program(&self) -> &'static str {
-        PROGRAM
-    }
-
     fn cli(&self) -> &EngineCli {
         &self.cli
     }
@@ -98,7 +87,7 @@ impl ContainerEngine for ContainerdConnector {
         instance: &InstanceName,
         _in_pods: bool, // nerdctl has none.
         watch: &mut dyn CallWatch,
-    ) -> Result<Vec<ContainerId>, CallError> {
+    ) -> Result<Vec<ContainerId>, RuntimeError> {
         let name = instance.to_string();
         let entries = self.ps(&filter_by_name(instance), watch)?;
         let (clear, unclear): (Vec<_>, Vec<_>) =
@@ -112,22 +101,19 @@ impl ContainerEngine for ContainerdConnector {
         Ok(found)
     }
 
-    /// `rm` follows even when `stop` knows no such container: one that was never started cannot be stopped.
-    fn stop_and_remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), CallError> {
-        self.stop(id, watch)?;
-        self.remove(id, watch)
+    /// One that was never started cannot be stopped.
+    fn stop_watched(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), RuntimeError> {
+        let stop = self.cli.change(strings(&["stop", &id.0])).limit(self.stop_limit);
+        let more_time = || self.stop_timeout(id)?.checked_sub(CONTAINER_STOP_DEFAULT).filter(|extra| !extra.is_zero());
+        gone_is_fine(stop.run_extended(watch, more_time).map(drop))
     }
 
-    fn remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), CallError> {
+    fn remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), RuntimeError> {
         let removal = self.cli.change(strings(&["rm", &id.0])).limit(REMOVE_MAX);
         gone_is_fine(removal.run(watch).map(drop))
     }
 
-    fn stop_only(&self, id: &ContainerId) -> Result<(), CallError> {
-        self.stop(id, &mut Unwatched)
-    }
-
-    fn list_all(&mut self) -> Result<Vec<ListedContainer>, CallError> {
+    fn list_all(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
         let entries = self.ps(&filter_by_agent(&self.agent), &mut Unwatched)?;
         let foreign = |entry: &PsEntry| entry.is_clear() && entry.of_agent(&self.agent).is_none();
         let ids: BTreeSet<&str> = entries.iter().filter(|entry| !foreign(entry)).filter_map(PsEntry::id).collect();
@@ -164,11 +150,11 @@ pub fn read_listing(ps: &str, inspect: &str, agent: &str) -> Result<Vec<ListedCo
     Ok(listed(&parse_ps(ps)?, &parse_inspections(inspect)?, agent))
 }
 
-fn is_gone(error: &CallError) -> bool {
-    matches!(error, CallError::Failed(text) if text.to_ascii_lowercase().contains("no such container"))
+fn is_gone(error: &RuntimeError) -> bool {
+    matches!(error, RuntimeError::Failed(text) if text.to_ascii_lowercase().contains("no such container"))
 }
 
-fn gone_is_fine(result: Result<(), CallError>) -> Result<(), CallError> {
+fn gone_is_fine(result: Result<(), RuntimeError>) -> Result<(), RuntimeError> {
     result.or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) })
 }
 

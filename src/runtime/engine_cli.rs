@@ -2,26 +2,26 @@
 //!
 //! Thread: the caller's. Owns: the name of the program and where its calls are recorded.
 
-use super::command::{CallError, EngineCall};
+use super::command::EngineCall;
 use super::container_list::{self, EngineContainer};
 use super::container_records::ContainerRecords;
 use super::engine_children::EngineChildren;
 use super::log_reader::LogCall;
-use super::{CallWatch, Unwatched};
+use super::{CallWatch, RuntimeError, Unwatched};
 use crate::limits::LISTING_MAX;
 
 /// How one engine is called.
 #[derive(Debug, Clone)]
 pub struct EngineCli {
-    program: String,
+    program: &'static str,
     children: EngineChildren,
 }
 
 impl EngineCli {
     /// Calls `program`, looked up in `PATH` each time, and records calls that change something in `children`.
     #[must_use]
-    pub fn new(program: &str, children: EngineChildren) -> Self {
-        Self { program: program.to_owned(), children }
+    pub fn new(program: &'static str, children: EngineChildren) -> Self {
+        Self { program, children }
     }
 
     /// Which containers this agent made.
@@ -32,33 +32,33 @@ impl EngineCli {
 
     /// The program that is called.
     #[must_use]
-    pub fn program(&self) -> &str {
-        &self.program
+    pub fn program(&self) -> &'static str {
+        self.program
     }
 
     /// A call that changes nothing; the caller may limit it and runs it.
     #[must_use]
     pub fn call(&self, arguments: &[&str]) -> EngineCall<'_> {
-        EngineCall::new(&self.program, strings(arguments)).limit(LISTING_MAX)
+        EngineCall::new(self.program, strings(arguments)).limit(LISTING_MAX)
     }
 
     /// A call that changes something, recorded for the next agent; the caller limits and runs it.
     #[must_use]
     pub fn change(&self, arguments: Vec<String>) -> EngineCall<'_> {
-        EngineCall::new(&self.program, arguments).recorded(&self.children)
+        EngineCall::new(self.program, arguments).recorded(&self.children)
     }
 
     /// A call that prints a log, to be started by who reads it. `prefix` stands before each line.
     #[must_use]
     pub fn log_call(&self, arguments: Vec<String>, prefix: String) -> LogCall {
-        LogCall { program: self.program.clone(), arguments, prefix, children: self.children.clone() }
+        LogCall { program: self.program.to_owned(), arguments, prefix, children: self.children.clone() }
     }
 
     /// Asks and answers what the engine printed.
     ///
     /// # Errors
     /// As [`EngineCall::run`], within [`LISTING_MAX`].
-    pub fn ask(&self, arguments: &[&str]) -> Result<String, CallError> {
+    pub fn ask(&self, arguments: &[&str]) -> Result<String, RuntimeError> {
         self.ask_watched(arguments, &mut Unwatched)
     }
 
@@ -66,15 +66,15 @@ impl EngineCli {
     ///
     /// # Errors
     /// See there.
-    pub fn ask_watched(&self, arguments: &[&str], watch: &mut dyn CallWatch) -> Result<String, CallError> {
+    pub fn ask_watched(&self, arguments: &[&str], watch: &mut dyn CallWatch) -> Result<String, RuntimeError> {
         self.call(arguments).run(watch)?.into_text()
     }
 
     /// The error for an answer that cannot be understood.
     #[must_use]
-    pub fn nonsense(&self, why: &str, arguments: &[&str]) -> CallError {
+    pub fn nonsense(&self, why: &str, arguments: &[&str]) -> RuntimeError {
         let quoted: String = arguments.iter().map(|argument| format!(" \"{argument}\"")).collect();
-        CallError::Failed(format!("{why}. Execution of '{}{quoted}'", self.program))
+        RuntimeError::Failed(format!("{why}. Execution of '{}{quoted}'", self.program))
     }
 
     /// All containers that podman knows, ended ones too, or those that match `filter`.
@@ -82,7 +82,7 @@ impl EngineCli {
     /// # Errors
     /// As [`Self::ask`]; `Failed` when the answer is no list of containers.
     // [impl->swdd~podmancli-container-state-cache-all-containers~1]
-    pub fn containers(&self, filter: Option<&str>) -> Result<Vec<EngineContainer>, CallError> {
+    pub fn containers(&self, filter: Option<&str>) -> Result<Vec<EngineContainer>, RuntimeError> {
         self.containers_watched(filter, &mut Unwatched)
     }
 
@@ -94,7 +94,7 @@ impl EngineCli {
         &self,
         filter: Option<&str>,
         watch: &mut dyn CallWatch,
-    ) -> Result<Vec<EngineContainer>, CallError> {
+    ) -> Result<Vec<EngineContainer>, RuntimeError> {
         let mut arguments = vec!["ps", "--all"];
         arguments.extend(filter.into_iter().flat_map(|filter| ["--filter", filter]));
         arguments.push("--format=json");

@@ -3,12 +3,11 @@
 //! Thread: the caller's: `wl:<name>` for create, start and delete, `watch:podman` for listings.
 //! Owns: nothing that outlives a call; the engine keeps the containers. Gives: ids, listings, [`RuntimeError`].
 
-use super::command::CallError;
 use super::container_config::{filter_by_agent, filter_by_name};
 use super::container_engine::ContainerEngine;
 use super::engine_children::EngineChildren;
 use super::engine_cli::{EngineCli, strings};
-use super::{CallWatch, ContainerId, ListedContainer, Unwatched};
+use super::{CallWatch, ContainerId, ListedContainer, RuntimeError};
 use crate::limits::{CONTAINER_STOP_DEFAULT, LISTING_MAX, REMOVE_MAX, STOP_GRACE};
 use crate::model::names::{InstanceName, Name};
 use std::time::Duration;
@@ -43,15 +42,20 @@ impl PodmanConnector {
     /// Stops a container. It may take its own stop timeout, which only the engine knows: it comes from the
     /// workload's options or from the engine's configuration, maybe of an earlier agent. Nearly all stops end
     /// within the default, so the engine is asked only when one does not.
-    fn stop(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), CallError> {
+    fn stop(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), RuntimeError> {
         let call = self.cli.change(strings(&["stop", "--ignore", &id.0])).limit(self.stop_limit);
         let more_time = || self.stop_timeout(id)?.checked_sub(CONTAINER_STOP_DEFAULT).filter(|extra| !extra.is_zero());
         call.run_extended(watch, more_time).map(drop)
     }
 
     /// A paused container does not notice a stop, and podman 4 refuses it; so it has to go on first.
-    fn stop_paused(&self, id: &ContainerId, refusal: CallError, watch: &mut dyn CallWatch) -> Result<(), CallError> {
-        if !matches!(&refusal, CallError::Failed(text) if text.contains("paused")) {
+    fn stop_paused(
+        &self,
+        id: &ContainerId,
+        refusal: RuntimeError,
+        watch: &mut dyn CallWatch,
+    ) -> Result<(), RuntimeError> {
+        if !matches!(&refusal, RuntimeError::Failed(text) if text.contains("paused")) {
             return Err(refusal);
         }
         log::info!("container '{}' is paused, letting it go on to stop it", id.0);
@@ -71,10 +75,6 @@ impl ContainerEngine for PodmanConnector {
         RUNTIME_NAME
     }
 
-    fn runtime_program(&self) -> &'static str {
-        RUNTIME_NAME
-    }
-
     fn cli(&self) -> &EngineCli {
         &self.cli
     }
@@ -85,7 +85,7 @@ impl ContainerEngine for PodmanConnector {
         instance: &InstanceName,
         in_pods: bool,
         watch: &mut dyn CallWatch,
-    ) -> Result<Vec<ContainerId>, CallError> {
+    ) -> Result<Vec<ContainerId>, RuntimeError> {
         let containers = self.cli.containers_watched(Some(&filter_by_name(instance)), watch)?;
         let named = containers.iter().filter(|container| container.is_of(instance));
         // A container of a pod may have the labels of its image.
@@ -96,26 +96,19 @@ impl ContainerEngine for PodmanConnector {
         Ok(ours.collect())
     }
 
-    // [impl->swdd~podman-delete-workload-stops-and-removes-workload~1]
-    fn stop_and_remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), CallError> {
-        self.stop(id, watch).or_else(|refusal| self.stop_paused(id, refusal, watch))?;
-        self.remove(id, watch)
+    fn stop_watched(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), RuntimeError> {
+        self.stop(id, watch).or_else(|refusal| self.stop_paused(id, refusal, watch))
     }
 
-    fn remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), CallError> {
+    fn remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), RuntimeError> {
         let removal = self.cli.change(strings(&["rm", "--ignore", &id.0])).limit(REMOVE_MAX);
         removal.run(watch).map(drop)
-    }
-
-    fn stop_only(&self, id: &ContainerId) -> Result<(), CallError> {
-        let watch = &mut Unwatched;
-        self.stop(id, watch).or_else(|refusal| self.stop_paused(id, refusal, watch))
     }
 
     // [impl->swdd~podman-list-of-existing-workloads-uses-labels~1]
     // [impl->swdd~podman-implements-runtime-state-getter~1]
     // [impl->swdd~podman-state-getter-uses-podmancli~1]
-    fn list_all(&mut self) -> Result<Vec<ListedContainer>, CallError> {
+    fn list_all(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
         let entries = self.cli.containers(Some(&filter_by_agent(&self.agent)))?;
         let listed: Vec<_> = entries.iter().filter_map(|entry| entry.of_agent(&self.agent)).collect();
         let left_out = entries.len() - listed.len();

@@ -11,7 +11,6 @@
 //! Thread: the caller's: `wl:<name>` for create and delete, `watch:podman-kube` for listings.
 //! Owns: what it played or read, per instance. Gives: [`KubeNews`] to the listing connector (never waits).
 
-use super::command::CallError;
 use super::container_config::list_or_null;
 use super::container_list::EngineContainer;
 use super::engine_children::EngineChildren;
@@ -166,29 +165,29 @@ impl PodmanKubeConnector {
     /// # Errors
     /// `Cancelled` only.
     // [impl->swdd~podman-kube-create-continues-if-cannot-create-volume~1]
-    fn store(&self, volume: &str, data: &str, watch: &mut CallSequence<'_>) -> Result<(), CallError> {
+    fn store(&self, volume: &str, data: &str, watch: &mut CallSequence<'_>) -> Result<(), RuntimeError> {
         let label = format!("--label=data={}", BASE64.encode(data));
         let removal = self.cli.change(strings(&["volume", "rm", volume])).limit(LISTING_MAX);
         // What is kept holds all that the workload may keep secret.
         let shown = strings(&["volume", "create", &format!("--label=data={MASK}"), volume]);
         let create = self.cli.change(strings(&["volume", "create", &label, volume])).limit(LISTING_MAX);
         let create = create.shown_as(Masked { shown, hidden: vec![label] });
-        if removal.run(watch.next_call()).is_err_and(|error| error == CallError::Cancelled) {
-            return Err(CallError::Cancelled);
+        if removal.run(watch.next_call()).is_err_and(|error| error == RuntimeError::Cancelled) {
+            return Err(RuntimeError::Cancelled);
         }
         match create.run(watch.next_call()) {
-            Err(CallError::Cancelled) => return Err(CallError::Cancelled),
-            Err(error) => log::warn!("Could not create volume '{volume}': '{}'", RuntimeError::from(error)),
+            Err(RuntimeError::Cancelled) => return Err(RuntimeError::Cancelled),
+            Err(error) => log::warn!("Could not create volume '{volume}': '{error}'"),
             Ok(_) => {}
         }
         Ok(())
     }
 
     /// The data kept in a volume; `None` when there is no such volume.
-    fn read(&self, volume: &str) -> Result<Option<String>, CallError> {
+    fn read(&self, volume: &str) -> Result<Option<String>, RuntimeError> {
         let arguments = ["volume", "inspect", volume];
         let text = match self.cli.ask(&arguments) {
-            Err(CallError::Failed(text)) if text.contains("no such volume") => return Ok(None),
+            Err(RuntimeError::Failed(text)) if text.contains("no such volume") => return Ok(None),
             answer => answer?,
         };
         volume_data(&text)
@@ -203,8 +202,8 @@ impl PodmanKubeConnector {
             let volume = format!("{instance}{suffix}");
             let removal = self.cli.change(strings(&["volume", "rm", &volume])).limit(LISTING_MAX);
             match removal.run(&mut Unwatched) {
-                Err(CallError::Failed(text)) if text.contains("no such volume") => {}
-                Err(error) => log::warn!("Could not remove volume '{volume}': '{}'", RuntimeError::from(error)),
+                Err(RuntimeError::Failed(text)) if text.contains("no such volume") => {}
+                Err(error) => log::warn!("Could not remove volume '{volume}': '{error}'"),
                 Ok(_) => {}
             }
         }
@@ -212,7 +211,7 @@ impl PodmanKubeConnector {
 
     /// Instances of this agent that have a configuration volume, of one workload or of all.
     // [impl->swdd~podman-kube-list-existing-workloads-using-config-volumes~1]
-    fn stored_instances(&self, of: Option<&InstanceName>) -> Result<Vec<InstanceName>, CallError> {
+    fn stored_instances(&self, of: Option<&InstanceName>) -> Result<Vec<InstanceName>, RuntimeError> {
         // The filter is a regular expression, so a plain dot would also match agents with a longer name.
         let filter = match of {
             Some(instance) => format!("name=^{instance}{CONFIG_SUFFIX}$").replace('.', "\\."),
@@ -229,7 +228,7 @@ impl PodmanKubeConnector {
     // ------------------------------------------------------------------- pods
 
     /// Ids and names of all pods there are.
-    fn existing_pods(&self, watch: &mut dyn CallWatch) -> Result<Vec<(String, String)>, CallError> {
+    fn existing_pods(&self, watch: &mut dyn CallWatch) -> Result<Vec<(String, String)>, RuntimeError> {
         let arguments = ["pod", "ls", "--no-trunc", "--format={{.Id}} {{.Name}}"];
         let text = self.cli.call(&arguments).run(watch)?.into_text()?;
         let pods = text.lines().filter_map(|line| line.trim().split_once(' '));
@@ -243,7 +242,7 @@ impl PodmanKubeConnector {
         before: &[(String, String)],
         manifest: &str,
         watch: &mut dyn CallWatch,
-    ) -> Result<Vec<String>, CallError> {
+    ) -> Result<Vec<String>, RuntimeError> {
         let documents = pod_documents(manifest);
         let mut pods = self.existing_pods(watch)?;
         pods.retain(|pod| !before.contains(pod) && documents.iter().any(|one| one.makes(&pod.1)));
@@ -258,7 +257,7 @@ impl PodmanKubeConnector {
         FailedPlay { manifest, before, .. }: &FailedPlay,
         limit: Option<Duration>,
         watch: &mut CallSequence<'_>,
-    ) -> Result<Vec<String>, CallError> {
+    ) -> Result<Vec<String>, RuntimeError> {
         let arguments = |general: &[String], play: &[String]| {
             [general, &strings(&["kube", "play", "--quiet"]), play, &strings(&["-"])].concat()
         };
@@ -282,7 +281,7 @@ impl PodmanKubeConnector {
 
     /// Removes the pods that a failed play has made, and then its volumes. What cannot be listed or removed now is
     /// tried again with the next create or delete.
-    fn remove_left_over(&mut self, watch: &mut CallSequence<'_>) -> Result<(), CallError> {
+    fn remove_left_over(&mut self, watch: &mut CallSequence<'_>) -> Result<(), RuntimeError> {
         let Some(failed) = &self.failed_play else { return Ok(()) };
         let made = match &failed.made {
             Some(made) => made.clone(),
@@ -307,12 +306,11 @@ impl PodmanKubeConnector {
     fn clean_up(&mut self, watch: &mut CallSequence<'_>) {
         watch.cleaning_up();
         if let Err(error) = self.remove_left_over(&mut CallSequence::new(&mut Unwatched)) {
-            let error = RuntimeError::from(error);
             log::warn!("Failed container cleanup after failed create. Error: '{error}'");
         }
     }
 
-    fn down_once(&self, manifest: &str, options: &[String]) -> Result<(), CallError> {
+    fn down_once(&self, manifest: &str, options: &[String]) -> Result<(), RuntimeError> {
         let arguments = |options: &[String]| [&strings(&["kube", "down"]), options, &strings(&["-"])].concat();
         let Masked { shown, hidden } = Masked::options(options);
         let call = self.cli.change(arguments(options)).shown_as(Masked { shown: arguments(&shown), hidden });
@@ -322,8 +320,9 @@ impl PodmanKubeConnector {
     /// Takes all pods of the manifest down. Podman refuses as soon as one of them is missing and leaves the others,
     /// so each is tried alone then.
     // [impl->swdd~podman-kube-delete-workload-downs-manifest-file~1]
-    fn down(&self, manifest: &str, options: &[String]) -> Result<(), CallError> {
-        let no_such_pod = |error: &CallError| matches!(error, CallError::Failed(text) if text.contains("no such pod"));
+    fn down(&self, manifest: &str, options: &[String]) -> Result<(), RuntimeError> {
+        let no_such_pod =
+            |error: &RuntimeError| matches!(error, RuntimeError::Failed(text) if text.contains("no such pod"));
         match self.down_once(manifest, options) {
             Err(error) if no_such_pod(&error) => {}
             result => return result,
@@ -373,7 +372,7 @@ impl PodmanKubeConnector {
                 Ok(_) => (Pods::Unreadable, format!("volume '{volume}' holds something else than ids of pods")),
                 Err(error) => (Pods::Unreadable, format!("volume '{volume}' holds no list of pods: {error}")),
             },
-            Err(error) => (Pods::Unreadable, RuntimeError::from(error).to_string()),
+            Err(error) => (Pods::Unreadable, error.to_string()),
         };
         if self.complained.insert(instance.clone()) {
             log::warn!("The pods of workload '{instance}' are not known: '{complaint}'");
@@ -433,16 +432,16 @@ impl RuntimeConnector for PodmanKubeConnector {
         if let Err(error) = self.store(&config_volume, &new.workload.runtime_config, &mut watch) {
             self.failed_play = Some(made_nothing);
             self.clean_up(&mut watch);
-            return Err(error.into());
+            return Err(error);
         }
         let pods = match self.play(&config, &made_nothing, limit, &mut watch) {
             Ok(pods) => pods,
             Err(error) => {
-                let nothing = matches!(error, CallError::NotInstalled(_) | CallError::NotStarted(_));
+                let nothing = matches!(error, RuntimeError::NotInstalled(_) | RuntimeError::NotStarted(_));
                 let made = nothing.then(Vec::new);
                 self.failed_play = Some(FailedPlay { made, ..made_nothing });
                 self.clean_up(&mut watch);
-                return Err(error.into());
+                return Err(error);
             }
         };
         // [impl->swdd~podman-kube-create-workload-creates-pods-volume~1]

@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::limits::RECONNECT_PAUSE;
 use crate::model::complete_state::DesiredState;
 use crate::model::execution_state::Phase;
-use crate::model::messages::{FromServer, Request, RequestContent, Response, ResponseContent, ToServer};
+use crate::model::messages::{FromServer, Request, RequestContent, ResponseContent, ToServer};
 use crate::model::names::{InstanceName, Name};
 use crate::server::{ServerEvent, ServerLoop};
 use crate::wire::inbox_budget::Room;
@@ -379,13 +379,12 @@ impl Cluster {
             StreamWork::Down => {
                 let node = &mut self.nodes[self.network.node(stream)];
                 if let (Some(message), Some(life)) = (self.network.take_down(stream), &node.life) {
-                    if let FromServer::Response(response) = &message {
-                        self.violations.extend(node.asked.check(response));
-                        if let Some((workload, id)) = response.id.split_once('@') {
-                            life.requests.answered(workload, &Response { id: id.to_owned(), ..response.clone() });
-                        }
+                    if let FromServer::Response(response) = message {
+                        self.violations.extend(node.asked.check(&response));
+                        life.control.deliver(response);
+                    } else {
+                        life.inbox.send(SchedulerEvent::Server(message)).unwrap();
                     }
-                    life.inbox.send(SchedulerEvent::Server(message)).unwrap();
                 }
             }
             StreamWork::ServerNotices => {

@@ -22,7 +22,7 @@ const STACK: usize = 512 * 1024;
 pub enum Pause {
     /// It handled an event and may find another one.
     Worked,
-    /// It waits for a command, for `due`, for a free start slot, or for listings.
+    /// It waits for a wish or a state, for `due`, for a free start slot, or for listings.
     Idle {
         due: Option<Instant>,
         wants_slot: Option<Receiver<StartSlot>>,
@@ -58,8 +58,8 @@ pub struct Task {
 
 impl Task {
     /// A control loop that has not begun.
-    pub fn new(workload: &str, mut control_loop: WorkloadControlLoop<ManualClock>) -> Self {
-        let woken = control_loop.inbox().woken().clone();
+    pub fn new(workload: &str, mut control_loop: Box<WorkloadControlLoop<ManualClock>>) -> Self {
+        let woken = control_loop.woken();
         let stack = DefaultStack::new(STACK).expect("there is memory for a stack");
         let coroutine = Coroutine::with_stack(stack, move |yielder, ()| {
             RUNNING.set(Some(NonNull::from(yielder)));

@@ -13,9 +13,7 @@ use crate::agent::lifecycle::conditions::NodeFacts;
 use crate::agent::resources::LoadSampler;
 use crate::agent::runtime_manager::{EngineSource, Engines, NoThread, RerunFinished, RuntimeManager, WorkloadThreads};
 use crate::agent::start_slots::StartSlots;
-use crate::agent::state_checker::{
-    CheckerEvent, CheckerSettings, StateChecker, Surroundings, WatchCommand, WatchReport,
-};
+use crate::agent::state_checker::{CheckerEvent, CheckerSettings, StateChecker, Surroundings, WatchCommand};
 use crate::agent::uplink_outbox::{UplinkOutbox, UplinkReader, uplink_outbox};
 use crate::agent::workload_control_loop::{LoopContext, WorkloadControlLoop};
 use crate::clock::Clock;
@@ -45,7 +43,7 @@ impl WorkloadThreads<ManualClock> for Tasks {
         workload: &str,
         control_loop: Box<WorkloadControlLoop<ManualClock>>,
     ) -> Result<(), NoThread<ManualClock>> {
-        self.tasks.push(Task::new(workload, *control_loop));
+        self.tasks.push(Task::new(workload, control_loop));
         Ok(())
     }
 }
@@ -55,7 +53,6 @@ struct SimSurroundings {
     engine: SimEngine,
     caller: Caller,
     listing: Rc<Cell<Option<u64>>>,
-    scheduler: Sender<SchedulerEvent>,
     /// Whether ends of processes can be noticed.
     pidfds: bool,
 }
@@ -72,10 +69,6 @@ impl Surroundings for SimSurroundings {
             return Err(NotWatched::Unable);
         }
         Ok(self.engine.watch_exit(&self.caller, key, process.pid))
-    }
-
-    fn report(&mut self, report: WatchReport) {
-        self.scheduler.send(SchedulerEvent::Checker(report)).unwrap();
     }
 }
 
@@ -160,6 +153,8 @@ pub struct Life {
     /// What control loops say, before it goes into the inbox.
     said: Receiver<SchedulerEvent>,
     pub uplink: UplinkReader,
+    /// Where answers of the server go.
+    pub control: ControlHub,
     /// Where the control interface puts what workloads ask.
     pub requests: UplinkOutbox,
     clock: ManualClock,
@@ -189,7 +184,6 @@ impl Life {
                 engine: engine.clone(),
                 caller: caller.clone(),
                 listing: listing.clone(),
-                scheduler: inbox.clone(),
                 pidfds: options.pidfds,
             };
             let settings = CheckerSettings { engine: runtime, unknown_info: "?", repair_interval: REPAIR_INTERVAL };
@@ -213,7 +207,7 @@ impl Life {
             create_timeout: options.create_timeout,
             retry_limit: Some(20),
             restart_backoff: true,
-            control,
+            control: control.clone(),
             probes: probes.clone(),
         };
         let random = fastrand::Rng::with_seed(options.seed);
@@ -231,7 +225,7 @@ impl Life {
         let load = LoadSampler::new(folder); // There is nothing to sample.
         let manager =
             AgentManager::new(name.clone(), clock.clone(), inbox.clone(), runtime, outbox, load, Some(orphans));
-        Self { number, manager, events, inbox, said, uplink, requests, clock: clock.clone(), checkers, probes }
+        Self { number, manager, events, inbox, said, uplink, control, requests, clock: clock.clone(), checkers, probes }
     }
 
     /// The parts that can do something now.

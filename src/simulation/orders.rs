@@ -158,7 +158,7 @@ impl Orders {
             _ => {}
         }
         self.look(manager, engine, None);
-        if let Some(SchedulerEvent::State(report) | SchedulerEvent::SurplusState(report)) = event {
+        if let Some(SchedulerEvent::State(report)) = event {
             // What this leads to may hide it again before the event is done.
             self.look(manager, engine, Some(report));
         }

@@ -11,7 +11,7 @@ use crate::agent::lifecycle::conditions::NodeFacts;
 use crate::agent::resources::LoadSampler;
 use crate::agent::runtime_manager::{EngineSource, Engines, NoThread, RerunFinished, RuntimeManager, WorkloadThreads};
 use crate::agent::start_slots::StartSlots;
-use crate::agent::state_checker::{ListReply, WatchCommand, WatchReport};
+use crate::agent::state_checker::{ListReply, StateReply, WatchCommand};
 use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
 use crate::agent::workload_control_loop::{LoopContext, Step, WorkloadControlLoop};
 use crate::clock::Clock;
@@ -21,7 +21,7 @@ use crate::model::messages::{AddedWorkload, FromServer, ToServer, WorkloadPlan};
 use crate::model::names::InstanceName;
 use crate::model::workload::Workload;
 use crate::runtime::{ContainerId, RuntimeConnector};
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, bounded};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
@@ -81,26 +81,20 @@ struct SteppedChecker {
     waiting: Vec<ListReply>,
     commands: Receiver<WatchCommand>,
     connector: Box<dyn RuntimeConnector>,
-    scheduler: Sender<SchedulerEvent>,
     watched: BTreeMap<InstanceName, Watched>,
 }
 
 struct Watched {
     id: ContainerId,
-    generation: u64,
+    reply: StateReply,
     reported: Option<ExecutionState>,
 }
 
 impl SteppedChecker {
-    fn new(
-        engine: &FakeEngine,
-        agent: &'static str,
-        commands: Receiver<WatchCommand>,
-        scheduler: &Sender<SchedulerEvent>,
-    ) -> Self {
+    fn new(engine: &FakeEngine, agent: &'static str, commands: Receiver<WatchCommand>) -> Self {
         let connector = Box::new(engine.connector(agent));
         let (waiting, watched) = (Vec::new(), BTreeMap::new());
-        Self { engine: engine.clone(), waiting, commands, connector, scheduler: scheduler.clone(), watched }
+        Self { engine: engine.clone(), waiting, commands, connector, watched }
     }
 
     fn step(&mut self) -> bool {
@@ -114,26 +108,21 @@ impl SteppedChecker {
         for command in self.commands.try_iter() {
             worked = true;
             match command {
-                WatchCommand::Watch { instance, id, generation, .. } => {
-                    self.watched.insert(instance, Watched { id, generation, reported: None });
+                WatchCommand::Watch { instance, id, reply, .. } => {
+                    self.watched.insert(instance, Watched { id, reply, reported: None });
                 }
-                WatchCommand::Unwatch { instance, generation } => {
-                    if self.watched.get(&instance).is_some_and(|watched| watched.generation == generation) {
-                        self.watched.remove(&instance);
-                    }
-                }
+                WatchCommand::Unwatch { instance } => _ = self.watched.remove(&instance),
                 WatchCommand::ListAll { reply } if self.engine.is_silent() => self.waiting.push(reply),
                 WatchCommand::ListAll { reply } => reply(self.connector.list()),
             }
         }
         let containers = self.engine.containers();
-        for (instance, watched) in &mut self.watched {
+        for watched in self.watched.values_mut() {
             let lost = || ExecutionState::plain(Phase::FailedLost);
             let state = containers.get(&watched.id).map_or_else(lost, |container| container.state.clone());
             if watched.reported.as_ref() != Some(&state) {
                 watched.reported = Some(state.clone());
-                let report = WatchReport { instance: instance.clone(), generation: watched.generation, state };
-                self.scheduler.send(SchedulerEvent::Checker(report)).unwrap();
+                (watched.reply)(state);
                 worked = true;
             }
         }
@@ -204,7 +193,7 @@ impl SteppedAgent {
         let (mut engines, mut checkers) = (Engines::new(), Vec::new());
         for (runtime, engine) in options.others.into_iter().chain([("podman", engine.clone())]) {
             let (watch, commands) = bounded(WATCH_INBOX);
-            checkers.push(SteppedChecker::new(&engine, name, commands, &inbox));
+            checkers.push(SteppedChecker::new(&engine, name, commands));
             let connect = Box::new(move || Box::new(engine.connector(name)) as Box<dyn RuntimeConnector>);
             engines.insert(runtime.into(), EngineSource { connect, watch });
         }

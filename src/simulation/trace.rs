@@ -55,10 +55,6 @@ impl Trace {
             }
             SchedulerEvent::Server(FromServer::WorkloadStates(list)) => format!("others: {}", states(list)),
             SchedulerEvent::State(state) => format!("own: {}", states(std::slice::from_ref(state))),
-            SchedulerEvent::SurplusState(state) => format!("surplus: {}", states(std::slice::from_ref(state))),
-            SchedulerEvent::Checker(report) => {
-                format!("seen: {} #{:x} {}", report.instance.short(), report.generation, report.state)
-            }
             SchedulerEvent::Listed { runtime, result } => match result {
                 Ok(found) => {
                     let found: Vec<String> =

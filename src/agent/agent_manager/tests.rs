@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::limits::RESTART_SPACING;
-use crate::model::messages::{DeletedWorkload, Response, ResponseContent, ToServer};
+use crate::model::messages::{DeletedWorkload, ToServer};
 use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy, Workload};
 use crate::simulation::fake_connector::{Call, FakeEngine, Fault};
 use crate::simulation::manual_clock::ManualClock;
@@ -212,17 +212,9 @@ fn the_load_is_reported_every_two_seconds_without_bursts() {
 #[test]
 fn messages_for_what_is_not_there_change_nothing() {
     let mut rig = Rig::new();
-    let response = Response { id: "w@1".to_owned(), content: ResponseContent::LogsCancelAccepted };
-    rig.agent.receive(FromServer::Response(response));
     rig.agent.receive(FromServer::LogsCancel { request_id: "w@1".to_owned() });
     rig.agent.receive(FromServer::WorkloadStates(vec![]));
-    let report = WatchReport {
-        instance: workload("nobody", |_| {}).instance,
-        generation: 1,
-        state: ExecutionState::plain(Phase::Running),
-    };
-    rig.agent.manager.on_event(SchedulerEvent::Checker(report));
-    rig.agent.manager.on_event(SchedulerEvent::LoopEnded(LoopId { name: "nobody".into(), number: 7 }));
+    rig.agent.manager.on_event(SchedulerEvent::LoopEnded("nobody".into()));
     rig.agent.run();
     assert!(rig.sent().is_empty());
 }

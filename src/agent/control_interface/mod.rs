@@ -2,9 +2,9 @@
 //!
 //! Follow a request: [`pipes`] reads bytes, [`session`] makes messages of them and asks the [`Authorizer`], what is allowed
 //! is sent through [`super::uplink_outbox`]. Follow an answer: `rx:server` gives it to
-//! [`ControlHub::deliver_from_server`], it waits in an [`outbox`], [`poller`] writes it.
+//! [`ControlHub::deliver`], it waits in an [`outbox`], [`poller`] writes it.
 //!
-//! Thread: [`ControlHub::deliver_from_server`] on `rx:server`, [`ControlHub::open`] and [`ControlInterface`] on `wl:<name>`, which
+//! Thread: [`ControlHub::deliver`] on `rx:server`, [`ControlHub::open`] and [`ControlInterface`] on `wl:<name>`, which
 //! makes and removes the FIFOs; everything else on `control`. Nobody waits for a workload.
 //! Owns: which workload has an interface, and what waits for it, shared behind locks that are held for a moment only.
 
@@ -22,7 +22,7 @@ use crate::logging::may_log;
 use crate::model::access_rules::ControlInterfaceAccess;
 use crate::model::authorizer::Authorizer;
 use crate::model::messages::{Request, Response};
-use crate::model::names::Name;
+use crate::model::names::{Name, excerpt};
 use crate::threads::{self, Thread};
 use crate::vital::VitalThreads;
 use crate::wire::delimited::Undecodable;
@@ -193,17 +193,21 @@ impl ControlHub {
         Ok(ControlInterface { hub: self.clone(), interface, folder, authorizer })
     }
 
-    /// Delivers an answer whose id begins with a workload that has a control interface; answers it when there is no such
-    /// workload. Never waits.
-    #[must_use]
-    pub fn deliver_from_server(&self, response: Response) -> Option<Response> {
-        let Some((workload, id)) = response.id.split_once('@') else { return Some(response) };
-        if !lock(&self.shared.registry).interfaces.contains_key(workload) {
-            return Some(response);
+    /// Delivers an answer of the server to the workload that its id names. Never waits.
+    // [impl->swdd~agent-uses-id-prefix-forward-control-interface-response-correct-workload~1]
+    // [impl->swdd~agent-remove-id-prefix-forwarding-control-interface-response~1]
+    pub fn deliver(&self, Response { id, content }: Response) {
+        let Some((workload, own_id)) = id.split_once('@') else {
+            if may_log("answers of the server") {
+                log::warn!("Could not forward response: its id '{}' names no workload", excerpt(&id));
+            }
+            return;
+        };
+        if let Err(error @ NoInterface) = self.deliver_to(workload, Response { id: own_id.to_owned(), content })
+            && may_log(workload)
+        {
+            log::warn!("Could not forward response to workload '{}': {error}", excerpt(workload));
         }
-        let own = Response { id: id.to_owned(), content: response.content };
-        let _ = self.deliver(workload, own); // It may be gone just now, which nobody need be told.
-        None
     }
 
     /// The connection to the server is lost, and with it all events and logs that workloads follow.
@@ -223,7 +227,7 @@ impl ControlHub {
     /// # Errors
     /// The workload has no control interface; the server is told when more of this would come.
     // [impl->swdd~agent-forward-responses-to-control-interface-pipe~1]
-    pub fn deliver(&self, workload: &str, response: Response) -> Result<(), NoInterface> {
+    fn deliver_to(&self, workload: &str, response: Response) -> Result<(), NoInterface> {
         self.shared.uplink.answered(workload, &response);
         let interface = lock(&self.shared.registry).interfaces.get(workload).cloned();
         let Some(interface) = interface else {
@@ -248,7 +252,7 @@ impl ControlHub {
 /// The workload has no control interface (any more).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("control interface not available")]
-pub struct NoInterface;
+struct NoInterface;
 
 /// The control interface of one workload, as its control loop holds it. Dropping it ends nothing, since workloads
 /// outlive the agent.

@@ -48,10 +48,10 @@ fn answers_reach_the_workload_that_is_named_and_no_other() {
     let (hub, _reader) = hub();
     let one = hub.open(&"one".into(), folder.path().join("one"), &access()).unwrap();
     let two = hub.open(&"two".into(), folder.path().join("two"), &access()).unwrap();
-    hub.deliver("two", answer("x@y")).unwrap();
+    hub.deliver_to("two", answer("x@y")).unwrap();
     assert!(!lock(&one.interface.mailbox).outbox.has_any(true));
     assert!(lock(&two.interface.mailbox).outbox.has_any(true));
-    assert_eq!(hub.deliver("three", answer("x")), Err(NoInterface));
+    assert_eq!(hub.deliver_to("three", answer("x")), Err(NoInterface));
 }
 
 // [utest->swdd~agent-handles-control-interface-input-pipe-not-read~1]
@@ -62,7 +62,7 @@ fn nobody_waits_for_a_workload_that_does_not_read() {
     let _interface = hub.open(&"w".into(), folder.path().join("w"), &access()).unwrap();
     hub.follow("w", "campaign");
     for _ in 0..2 * CONTROL_OUTBOX {
-        hub.deliver("w", lines("campaign")).unwrap();
+        hub.deliver_to("w", lines("campaign")).unwrap();
     }
     assert_eq!(sent(&reader), [cancel("w@campaign")]);
 }
@@ -74,8 +74,8 @@ fn what_a_workload_without_interface_had_asked_for_is_cancelled() {
     let interface = hub.open(&"w".into(), folder.path().join("w"), &access()).unwrap();
     interface.end();
     assert!(!folder.path().join("w").exists());
-    assert_eq!(hub.deliver("w", lines("campaign")), Err(NoInterface));
-    assert_eq!(hub.deliver("w", answer("campaign")), Err(NoInterface));
+    assert_eq!(hub.deliver_to("w", lines("campaign")), Err(NoInterface));
+    assert_eq!(hub.deliver_to("w", answer("campaign")), Err(NoInterface));
     assert_eq!(sent(&reader), [cancel("w@campaign")]);
 }
 
@@ -87,7 +87,7 @@ fn the_end_of_an_earlier_interface_leaves_the_later_one_alone() {
     let later = hub.open(&"w".into(), folder.path().join("later"), &access()).unwrap();
     assert!(lock(&earlier.interface.mailbox).ended);
     earlier.end();
-    hub.deliver("w", answer("x")).unwrap();
+    hub.deliver_to("w", answer("x")).unwrap();
     assert!(lock(&later.interface.mailbox).outbox.has_any(true));
     assert!(folder.path().join("later/input").exists());
 }
@@ -101,17 +101,17 @@ fn what_an_earlier_interface_of_the_workload_had_asked_for_does_not_reach_the_ne
     earlier.end();
     let next = hub.open(&"w".into(), folder.path().join("w"), &access()).unwrap();
     for _ in 0..3 {
-        hub.deliver("w", lines("campaign")).unwrap();
+        hub.deliver_to("w", lines("campaign")).unwrap();
     }
     assert!(!lock(&next.interface.mailbox).outbox.has_any(true));
     assert_eq!(sent(&reader), [cancel("w@campaign")], "it ends at the server, too");
-    hub.deliver("w", answer("campaign")).unwrap();
+    hub.deliver_to("w", answer("campaign")).unwrap();
     assert!(!lock(&next.interface.mailbox).outbox.has_any(true), "the next one has not cancelled anything");
     hub.follow("w", "campaign");
-    hub.deliver("w", lines("campaign")).unwrap();
+    hub.deliver_to("w", lines("campaign")).unwrap();
     assert!(lock(&next.interface.mailbox).outbox.has_any(true));
     hub.connection_lost();
-    hub.deliver("w", lines("campaign")).unwrap();
+    hub.deliver_to("w", lines("campaign")).unwrap();
     assert_eq!(sent(&reader), [cancel("w@campaign")], "the server cannot go on with it");
 }
 

@@ -7,7 +7,7 @@
 use super::path_looks::{self, PathLooks};
 use super::short_info;
 use crate::agent::runtime_manager::{RuntimeManager, WorkloadThreads};
-use crate::agent::workload_scheduler::{Operation, Updated, Waiting};
+use crate::agent::workload_scheduler::Change;
 use crate::agent::workload_state_store::WorkloadStateStore;
 use crate::clock::Clock;
 use crate::limits::PRECONDITION_INTERVAL;
@@ -16,7 +16,7 @@ use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle::{self, Condition};
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::Name;
-use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy};
+use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy, Workload};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
@@ -201,8 +201,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         store: &mut WorkloadStateStore,
     ) -> Vec<WorkloadState> {
         let Self { conditions, objects, scheduler, .. } = self;
-        let live = objects.iter().filter(|(_, object)| !object.deleting).map(|(name, _)| name);
-        let wanted: BTreeSet<Name> = live.chain(scheduler.names()).cloned().collect();
+        let live = objects.iter().filter(|(_, object)| !object.ending).map(|(name, _)| name);
+        let wanted: BTreeSet<Name> = live.chain(scheduler.iter().map(|waiting| &waiting.name)).cloned().collect();
         conditions.of.retain(|name, _| wanted.contains(name));
         scheduler.withheld.retain(|name, _| wanted.contains(name));
         self.withhold(store)
@@ -244,21 +244,15 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// All that is to run here, whether it runs or waits.
     fn wanted_workloads(&self) -> BTreeMap<Name, AddedWorkload> {
         let mut wanted: BTreeMap<Name, AddedWorkload> = BTreeMap::new();
-        for (name, object) in self.objects.iter().filter(|(name, object)| object.instance.workload == **name) {
-            if let Some(workload) = object.workload().filter(|_| !object.emptied && !object.deleting) {
-                wanted.insert(
-                    name.clone(),
-                    AddedWorkload { instance: object.instance.clone(), workload: workload.clone() },
-                );
-            }
+        for (name, object) in self.objects.iter().filter(|(_, object)| !object.ending) {
+            let added = |workload: &Arc<Workload>| (object.instance.clone(), workload.clone());
+            let added = object.workload.as_ref().map(added);
+            wanted.extend(added.map(|(instance, workload)| (name.clone(), AddedWorkload { instance, workload })));
         }
-        for name in self.scheduler.names() {
-            match self.scheduler.get(name) {
-                Some(Waiting::Delete(_)) => _ = wanted.remove(name),
-                Some(waiting) => {
-                    wanted.extend(waiting.new_instance().map(|added| (name.clone(), added.clone())));
-                }
-                None => {}
+        for Change { name, new, .. } in self.scheduler.iter() {
+            match new {
+                Some(added) => _ = wanted.insert(name.clone(), added.clone()),
+                None => _ = wanted.remove(name),
             }
         }
         wanted
@@ -276,7 +270,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let name = &instance.workload;
         match self.scheduler.get(name) {
             // It does not run: only the reason may be a new one.
-            Some(Waiting::Create(_) | Waiting::UpdateCreate(_)) => {
+            Some(Change { deleted: None, .. }) => {
                 let shown = store.get(instance);
                 let stale = shown
                     .is_some_and(|shown| shown.phase == Phase::PendingWaitingToStart && &*shown.additional_info != why);
@@ -286,7 +280,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             Some(_) => return Vec::new(),
             None => {}
         }
-        let running = self.live(name).is_some_and(|object| !object.emptied && object.workload().is_some());
+        let running = self.live(name).is_some_and(|object| object.workload.is_some());
         if !running || has_finished(added, store) {
             return Vec::new();
         }
@@ -303,16 +297,17 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             log::info!("Workload '{name}' may not run: {why}");
         }
         let deleted = DeletedWorkload { instance: instance.clone(), dependencies };
-        let decision = self.scheduler.decide(Operation::Withhold(Updated { new: added.clone(), deleted }), store);
+        let change = Change { withheld: true, ..Change::replace(deleted, Some(added.clone())) };
+        let decision = self.scheduler.decide(change, store);
         self.execute_all(decision)
     }
 
     fn release(&mut self, name: &Name, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
-        if let Some(Waiting::Withhold(_)) = self.scheduler.get(name)
-            && let Some(Waiting::Withhold(updated)) = self.scheduler.take(name)
+        if self.scheduler.get(name).is_some_and(|waiting| waiting.withheld)
+            && let Some(instance) =
+                self.scheduler.take(name).and_then(|waiting| waiting.new).map(|added| added.instance)
         {
             // It was not stopped yet, and may go on.
-            let instance = updated.new.instance;
             return store.cancel_stop(&instance).map(|state| WorkloadState::new(instance, state)).into_iter().collect();
         }
         if may_log(name) {

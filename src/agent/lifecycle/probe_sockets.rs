@@ -450,7 +450,7 @@ impl Command {
         let arguments = exec.into_iter().chain(self.command).collect();
         let call = EngineCall::new(self.target.program, arguments).limit(self.limit);
         let call = call.shown_as(Masked { shown, hidden: Vec::new() });
-        match call.run(&mut Unwatched).map_err(RuntimeError::from) {
+        match call.run(&mut Unwatched) {
             Ok(_) => Outcome::Holds,
             Err(RuntimeError::TimedOut(_)) => Outcome::fails(format!("no answer within {} ms", self.limit.as_millis())),
             Err(error) => Outcome::fails(reason(&error.to_string())),

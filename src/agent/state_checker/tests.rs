@@ -3,6 +3,7 @@
 use super::*;
 use crate::model::workload::Workload;
 use crate::simulation::manual_clock::ManualClock;
+use std::sync::{Arc, Mutex};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -16,7 +17,6 @@ struct Fake {
     unnoticed: Vec<u32>,
     /// Processes that are not there although they are listed.
     gone: Vec<u32>,
-    reports: Vec<String>,
 }
 
 impl Surroundings for Fake {
@@ -36,16 +36,13 @@ impl Surroundings for Fake {
         self.watched.push((key, process.pid));
         Ok(())
     }
-
-    fn report(&mut self, report: WatchReport) {
-        self.reports.push(format!("{}/{} {}", report.instance.workload, report.generation, report.state));
-    }
 }
 
 /// A checker and what drives it.
 struct Bench {
     checker: StateChecker<Fake, ManualClock>,
     clock: ManualClock,
+    reports: Arc<Mutex<Vec<String>>>,
 }
 
 fn instance(name: &str) -> InstanceName {
@@ -79,7 +76,8 @@ fn refusal() -> RuntimeError {
 impl Bench {
     fn new() -> Self {
         let clock = ManualClock::new();
-        Self { checker: StateChecker::new(Fake::default(), clock.clone(), CheckerSettings::podman()), clock }
+        let checker = StateChecker::new(Fake::default(), clock.clone(), CheckerSettings::podman());
+        Self { checker, clock, reports: Arc::default() }
     }
 
     /// A checker that has seen each of these run, with pids from 1 on.
@@ -100,18 +98,20 @@ impl Bench {
         self.checker.list_if_due();
     }
 
-    fn watch(&mut self, name: &str, generation: u64) {
-        self.watch_in(name, generation, false);
+    fn watch(&mut self, name: &str, number: u64) {
+        self.watch_in(name, number, false);
     }
 
-    fn watch_in(&mut self, name: &str, generation: u64, in_burst: bool) {
+    fn watch_in(&mut self, name: &str, number: u64, in_burst: bool) {
         let id = ContainerId(name.into());
-        let command = WatchCommand::Watch { instance: instance(name), id, generation, in_burst };
+        let (reports, prefix) = (self.reports.clone(), format!("{name}/{number}"));
+        let reply = Box::new(move |state| reports.lock().unwrap().push(format!("{prefix} {state}")));
+        let command = WatchCommand::Watch { instance: instance(name), id, in_burst, reply };
         self.checker.on_event(CheckerEvent::Command(command));
     }
 
-    fn unwatch(&mut self, name: &str, generation: u64) {
-        let command = WatchCommand::Unwatch { instance: instance(name), generation };
+    fn unwatch(&mut self, name: &str) {
+        let command = WatchCommand::Unwatch { instance: instance(name) };
         self.event(CheckerEvent::Command(command));
     }
 
@@ -159,7 +159,7 @@ impl Bench {
     }
 
     fn take_reports(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.checker.surroundings.reports)
+        std::mem::take(&mut self.reports.lock().unwrap())
     }
 }
 
@@ -168,10 +168,10 @@ fn nothing_is_listed_while_nothing_is_watched() {
     let mut bench = Bench::new();
     assert_eq!(bench.checker.next_listing_at(), None);
     bench.watch("web", 1);
-    bench.unwatch("web", 1);
+    bench.unwatch("web");
     bench.expect_no_listing();
     let mut bench = Bench::watching(&["web"]);
-    bench.unwatch("web", 1);
+    bench.unwatch("web");
     bench.advance(SECOND * 3600);
     bench.expect_no_listing();
     assert_eq!(bench.checker.next_listing_at(), None);
@@ -456,7 +456,7 @@ fn a_hanging_listing_does_not_stop_commands_and_ends_are_kept() {
     bench.expect_listing_after(REPAIR_INTERVAL);
     bench.watch("c", 1);
     bench.end(1);
-    bench.unwatch("b", 1);
+    bench.unwatch("b");
     bench.advance(SECOND * 20);
     bench.expect_no_listing();
     bench.list(vec![exited("a", 1), exited("b", 1), exited("c", 1)]);
@@ -516,12 +516,11 @@ fn an_end_in_a_burst_of_starts_is_listed_at_once() {
 }
 
 #[test]
-fn a_stale_command_changes_nothing() {
+fn of_one_instance_the_container_named_last_is_watched() {
     let mut bench = Bench::watching(&["web"]);
-    bench.watch("web", 3);
     bench.watch("web", 2);
-    bench.unwatch("web", 2);
-    bench.unwatch("none", 1);
+    bench.watch("web", 3);
+    bench.unwatch("none");
     bench.expect_listing();
     bench.list(vec![running("web", 1)]);
     assert_eq!(bench.take_reports(), ["web/3 Running(Ok)"]);
@@ -630,18 +629,18 @@ fn the_threads_report_and_end_with_their_sender() {
     let ample = SECOND * 60;
     let (listings, scripted) = bounded(4);
     let (commands, inbox) = bounded(4);
-    let (reports, told) = bounded(4);
+    let (reports, reported) = bounded(4);
     let connector = Box::new(ScriptedConnector(scripted));
     let pulse = Pulse::unattended();
-    let thread =
-        start(CheckerSettings::podman(), connector, inbox, move |report| reports.send(report).unwrap(), pulse).unwrap();
+    let thread = start(CheckerSettings::podman(), connector, inbox, pulse).unwrap();
     let id = ContainerId("web".into());
-    commands.send(WatchCommand::Watch { instance: instance("web"), id, generation: 1, in_burst: false }).unwrap();
+    let reply: StateReply = Box::new(move |state| reports.send(state).unwrap());
+    let (instance, in_burst) = (instance("web"), false);
+    commands.send(WatchCommand::Watch { instance, id, in_burst, reply }).unwrap();
     for container in [running("web", 0), exited("web", 0)] {
         let state = container.state.clone();
         listings.send(vec![container]).unwrap();
-        let report = WatchReport { instance: instance("web"), generation: 1, state };
-        assert_eq!(told.recv_timeout(ample), Ok(report));
+        assert_eq!(reported.recv_timeout(ample), Ok(state));
     }
     drop(commands);
     assert_eq!(threads::join_all([thread], ample), [""; 0]);

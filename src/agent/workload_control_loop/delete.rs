@@ -1,12 +1,12 @@
 //! A delete, alone or as the first half of an update or a restart, repeated until it worked.
 //!
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
-//! Gives: states and the loop's end to the scheduler (may block there).
+//! Gives: states to the scheduler (may block there).
 
 use super::search::leave_strangers_of;
-use super::{AfterDelete, Flow, Leftovers, Stage, Start, WorkloadControlLoop, send_state};
-use crate::agent::agent_manager::SchedulerEvent;
+use super::{AfterDelete, Leftovers, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
+use crate::agent::wish_slot::Wish;
 use crate::clock::Clock;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::runtime::RuntimeError;
@@ -15,74 +15,84 @@ use log::{debug, warn};
 impl<C: Clock> WorkloadControlLoop<C> {
     /// Removes what is there, then does `after`. Ends all waiting, above all for a retry.
     // [impl->swdd~agent-workload-control-loop-prevents-retries-on-other-workload-commands~1]
-    pub(super) fn delete(&mut self, after: AfterDelete) -> Flow {
-        let stage = std::mem::replace(&mut self.stage, Stage::Idle);
-        if let Stage::DeleteRetryAt(_, AfterDelete::Start(waiting)) | Stage::Gone(AfterDelete::Start(waiting)) = stage {
-            let starts_after_all = matches!(&after, AfterDelete::Start(order) if order.instance == waiting.instance);
-            if waiting.instance != self.instance && !starts_after_all {
-                // It was never started, so nobody else will say so.
-                send_state(&self.context.reports, &waiting.instance, ExecutionState::plain(Phase::Removed));
-            }
-        }
+    pub(super) fn delete(&mut self, after: AfterDelete) {
+        self.stage = Stage::Idle;
         self.failed_deletes = 0;
-        self.end_control_interface_unless_kept(&after);
+        let wish_keeps = || self.slot.look(|order| self.keeps_control_interface(order));
+        let is_kept = !matches!(after, AfterDelete::Wish) || wish_keeps().unwrap_or(false);
+        self.end_control_interface_unless(is_kept);
         self.lifecycle_ended();
         let stopping = self.life.stopping(ExecutionState::plain(Phase::StoppingRequestedAtRuntime));
         self.report(stopping);
-        self.try_delete(after)
+        self.try_delete(after);
     }
 
-    pub(super) fn try_delete(&mut self, after: AfterDelete) -> Flow {
+    pub(super) fn try_delete(&mut self, after: AfterDelete) {
         if let Err(error) = self.delete_container(&after) {
-            self.on_delete_failed(after, &error.to_string());
-            return Flow::Continue;
+            return self.on_delete_failed(after, &error.to_string());
         }
         self.unwatch();
         self.container = None;
         self.leftovers = Leftovers::None;
         if self.must_wait_until_gone() {
-            self.wait_until_gone(after);
-            return Flow::Continue;
+            return self.wait_until_gone(after);
         }
-        self.deleted(after)
+        self.deleted(after);
     }
 
     /// Nothing is left of the container.
-    pub(super) fn deleted(&mut self, after: AfterDelete) -> Flow {
+    pub(super) fn deleted(&mut self, after: AfterDelete) {
         if let Some(control) = &self.control {
             control.forget_lasting(); // It is kept for another container, which has not asked for that.
         }
-        let changed = match &after {
-            AfterDelete::Start(order) => order.instance != self.instance,
-            AfterDelete::End => true,
-            AfterDelete::Restart | AfterDelete::Nothing | AfterDelete::NotReady(_) | AfterDelete::Failed(_) => false,
-        };
-        if !self.silent && !self.is_surplus() {
-            self.remove_folder(&if changed { self.folder() } else { self.files_folder() });
-            if self.control.is_none() {
-                self.remove_folder(&self.control_folder(&self.instance));
+        match after {
+            AfterDelete::Wish => self.removed(),
+            AfterDelete::Restart => {
+                self.remove_files();
+                self.report(ExecutionState::plain(Phase::Removed));
+                self.restart_control_interface();
+                self.report(ExecutionState::starting_triggered());
+                self.begin_start(Start::New);
+            }
+            // What follows from these is reported with the state that follows.
+            AfterDelete::NotReady(cause) => {
+                self.remove_files();
+                self.retry_not_ready(&cause);
+            }
+            AfterDelete::Failed(cause) => {
+                self.remove_files();
+                self.on_failed(ExecutionState::with_info(Phase::FailedExecFailed, cause));
             }
         }
-        // What follows from these is told with the state that follows.
-        if !matches!(after, AfterDelete::NotReady(_) | AfterDelete::Failed(_)) {
+    }
+
+    /// The instance is gone, and the newest wish comes in its place.
+    fn removed(&mut self) {
+        let next = self.slot.take(&self.instance);
+        let is_kept = matches!(&next, Some(Wish::Run(order)) if self.keeps_control_interface(order));
+        self.end_control_interface_unless(is_kept);
+        let comes_back = matches!(&next, Some(Wish::Run(order)) if order.instance == self.instance);
+        if comes_back {
+            self.remove_files();
+        } else {
+            self.remove_folder(&self.folder());
+        }
+        if self.has_stray_of(&self.instance) && !comes_back {
+            self.slot.hold(&self.instance); // Its end is reported with that of the last container.
+        } else {
             self.report(ExecutionState::plain(Phase::Removed));
         }
-        match after {
-            AfterDelete::NotReady(cause) => return self.retry_not_ready(&cause),
-            AfterDelete::Failed(cause) => {
-                return self.on_failed(ExecutionState::with_info(Phase::FailedExecFailed, cause));
-            }
-            AfterDelete::Start(order) => self.take(*order),
-            AfterDelete::Restart => self.restart_control_interface(),
-            AfterDelete::Nothing => {
-                self.wanted = None;
-                return Flow::Continue;
-            }
-            AfterDelete::End => return self.end(),
+        match next {
+            Some(Wish::Run(order)) => self.create(*order),
+            Some(Wish::End) | None => (self.is_empty, self.wanted) = (true, None),
         }
-        self.report(ExecutionState::starting_triggered());
-        self.begin_start(Start::New);
-        Flow::Continue
+    }
+
+    fn remove_files(&self) {
+        self.remove_folder(&self.files_folder());
+        if self.control.is_none() {
+            self.remove_folder(&self.control_folder(&self.instance));
+        }
     }
 
     // [impl->swdd~agent-workload-control-loop-delete-broken-allowed~1]
@@ -92,11 +102,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if let Some(id) = &self.container {
             match after {
                 AfterDelete::Restart => engine.connector.delete_ended(id)?,
-                AfterDelete::Start(_)
-                | AfterDelete::Nothing
-                | AfterDelete::End
-                | AfterDelete::NotReady(_)
-                | AfterDelete::Failed(_) => engine.connector.delete(id)?,
+                AfterDelete::Wish | AfterDelete::NotReady(_) | AfterDelete::Failed(_) => engine.connector.delete(id)?,
             }
         }
         // What may be left is never given up: it would run for ever without anybody knowing it.
@@ -139,25 +145,17 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     /// Keeps the container's id and what was to follow, and tries again later: a container that is left alone would
-    /// run for ever without anybody knowing it (spec/agent.md FIX-12, FIX-13).
+    /// run for ever without anybody knowing it.
     // [impl->swdd~agent-workload-control-loop-delete-failed-allows-retry~1]
     // [impl->swdd~agent-workload-control-loop-update-delete-failed-allows-retry~1]
     fn on_delete_failed(&mut self, after: AfterDelete, cause: &str) {
-        let verb = if matches!(after, AfterDelete::End) { "stop" } else { "update" };
+        let replaced = !matches!(after, AfterDelete::Wish) || self.slot.look(|_| ()).is_some();
+        let verb = if replaced { "update" } else { "stop" };
         warn!("Could not {verb} workload '{}': '{cause}'", self.instance.workload);
         let state = self.life.stopping(ExecutionState::with_info(Phase::StoppingDeleteFailed, cause));
         self.report(state);
         self.failed_deletes = self.failed_deletes.saturating_add(1);
         let at = self.context.clock.now() + retry_delay(self.failed_deletes, &mut self.random);
         self.stage = Stage::DeleteRetryAt(at, after);
-    }
-
-    fn end(&mut self) -> Flow {
-        self.wanted = None;
-        if !self.inbox.close_if_empty() {
-            return Flow::Continue; // A newer command arrived in the meantime; it finds nothing left to delete.
-        }
-        let _ = self.context.reports.send(SchedulerEvent::LoopEnded(self.id.clone())); // Gone only at the end.
-        Flow::Stop
     }
 }

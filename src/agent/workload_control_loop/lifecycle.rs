@@ -1,11 +1,11 @@
-//! What the `lifecycle:` block of a workload changes while it starts, runs and ends (spec/lifecycle.md).
+//! What the `lifecycle:` block of a workload changes while it starts, runs and ends.
 //!
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
 //! Owns: whether the workload is ready, its deadlines, its notify socket. Takes: [`ProbeReport`] from `probes`.
 //! Gives: [`ProbeOrder`] to `probes`, states to the scheduler (may block there).
 
 use super::start::Unprepared;
-use super::{AfterDelete, Flow, Stage, Start, WorkloadControlLoop};
+use super::{AfterDelete, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::Ended;
 use crate::agent::lifecycle::prober::notify_socket;
 use crate::agent::lifecycle::{GONE_PREFIX, Outcome, ProbeOrder, ProbeReport, Purpose, short_info};
@@ -316,10 +316,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     // ----------------------------------------------------------------- results
 
-    pub(super) fn on_probed(&mut self, report: &ProbeReport) -> Flow {
-        let Some(Asked { key, purpose, incomplete }) = self.life.asked else { return Flow::Continue };
+    pub(super) fn on_probed(&mut self, report: &ProbeReport) {
+        let Some(Asked { key, purpose, incomplete }) = self.life.asked else { return };
         if key != report.key {
-            return Flow::Continue; // Of a check that is not wanted any more.
+            return; // Of a check that is not wanted any more.
         }
         let holds = report.outcome == Outcome::Holds;
         match purpose {
@@ -331,7 +331,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                     self.ask_again();
                 }
             }
-            Purpose::Alive if !holds && report.is_verdict => return self.on_not_alive(report),
+            Purpose::Alive if !holds && report.is_verdict => self.on_not_alive(report),
             Purpose::Alive => {
                 let note = if holds { String::new() } else { self.alive_note(report) };
                 if note != self.life.note && (!holds || self.life.note.starts_with("alive: ")) {
@@ -341,14 +341,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
                     self.ask_again();
                 }
             }
-            Purpose::Gone if !holds => return self.on_gone(),
+            Purpose::Gone if !holds => self.on_gone(),
             Purpose::Gone => {
                 let overdue = self.life.deadline.is_none() && self.gone_deadline().is_some();
                 let phase = if overdue { Phase::StoppingDeleteFailed } else { Phase::StoppingRequestedAtRuntime };
                 self.report_not_gone(phase, report.attempts);
             }
         }
-        Flow::Continue
     }
 
     /// The engine may know better now where to ask.
@@ -410,21 +409,19 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     // [impl->swdd~agent-lifecycle-alive~1]
-    fn on_not_alive(&mut self, report: &ProbeReport) -> Flow {
+    fn on_not_alive(&mut self, report: &ProbeReport) {
         let note = self.alive_note(report);
         if may_log(&self.instance.workload) {
             warn!("Workload '{}' does not work any more: '{note}'", self.instance.workload);
         }
         if self.life.spec.alive.as_ref().is_some_and(|alive| alive.action == AliveAction::Report) {
-            self.show(note);
-            return Flow::Continue;
+            return self.show(note);
         }
         if self.has_ended_unnoticed()
             && let Some(id) = self.container.clone()
         {
             self.stop_asking();
-            self.watch(id); // Its checker tells how, or that it runs after all: then it is checked again.
-            return Flow::Continue;
+            return self.watch(id); // Its checker tells how, or that it runs after all: then it is checked again.
         }
         self.unwatch(); // How it ends now says nothing.
         let stopped = match (&mut self.engine, &self.container) {
@@ -452,14 +449,14 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     /// The workload failed and has ended: its restart policy decides.
-    pub(super) fn on_failed(&mut self, state: ExecutionState) -> Flow {
+    pub(super) fn on_failed(&mut self, state: ExecutionState) {
         let phase = state.phase;
         self.report_ended(state, self.needs_restart(phase))
     }
 
     /// Reports the end of a workload and starts it again when that is wanted and not given up (rules 4 and 7).
     // [impl->swdd~agent-lifecycle-restarts~1]
-    pub(super) fn report_ended(&mut self, mut state: ExecutionState, restart: Option<Ended>) -> Flow {
+    pub(super) fn report_ended(&mut self, mut state: ExecutionState, restart: Option<Ended>) {
         let now = self.context.clock.now();
         let at = restart.and_then(|ended| Some((ended, self.restarts.next(ended, now, &mut self.random)?)));
         if restart.is_some() && at.is_none() {
@@ -470,36 +467,32 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.report(state);
         match at {
             Some((ended, at)) if at <= now => self.restart(ended),
-            Some((ended, at)) => {
-                self.stage = Stage::RestartAt(at, ended);
-                Flow::Continue
-            }
-            None => Flow::Continue,
+            Some((ended, at)) => self.stage = Stage::RestartAt(at, ended),
+            None => {}
         }
     }
 
     // --------------------------------------------------------------- deadlines
 
-    pub(super) fn on_lifecycle_due(&mut self) -> Flow {
+    pub(super) fn on_lifecycle_due(&mut self) {
         self.life.deadline = None;
         match (&self.life.asked, &self.stage) {
             (Some(Asked { purpose: Purpose::Gone, .. }), _) => {
                 let limit = self.gone_deadline().unwrap_or_default().as_secs_f32();
                 warn!("Workload '{}' still answers {limit} s after it was removed", self.instance.workload);
                 self.report_not_gone(Phase::StoppingDeleteFailed, 0);
-                Flow::Continue
             }
             (Some(Asked { purpose: Purpose::Ready, .. }), _) => self.on_ready_deadline(),
-            _ => Flow::Continue,
+            _ => {}
         }
     }
 
-    fn on_ready_deadline(&mut self) -> Flow {
-        let Some(ready) = self.life.spec.ready.clone() else { return Flow::Continue };
+    fn on_ready_deadline(&mut self) {
+        let Some(ready) = self.life.spec.ready.clone() else { return };
         let limit = ready.deadline.unwrap_or_default().as_secs_f32();
         if ready.on_deadline == OnDeadline::Wait {
             warn!("Workload '{}' is not ready after {limit} s, waiting on", self.instance.workload);
-            return Flow::Continue;
+            return;
         }
         let last = if self.life.note.is_empty() { format!("ready: {}", ready.check) } else { self.life.note.clone() };
         let last = last.split(", attempt").next().unwrap_or_default();
@@ -507,27 +500,26 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     /// Removes the container as part of a start that failed, which is not shown as an end.
-    fn delete_then(&mut self, after: AfterDelete) -> Flow {
+    fn delete_then(&mut self, after: AfterDelete) {
         self.lifecycle_ended();
         self.failed_deletes = 0;
         self.try_delete(after)
     }
 
     /// The container that did not become ready is removed (rule 4).
-    pub(super) fn retry_not_ready(&mut self, cause: &str) -> Flow {
+    pub(super) fn retry_not_ready(&mut self, cause: &str) {
         let now = self.context.clock.now();
         self.restart_control_interface();
         let Some(at) = self.restarts.next_start(now, &mut self.random) else {
             warn!("No more restarts of workload '{}': '{cause}'", self.instance.workload);
             let info = short_info(format!("No more restarts: {cause}"));
             self.report(ExecutionState::with_info(Phase::FailedExecFailed, info));
-            return Flow::Continue;
+            return;
         };
         let retry = self.restarts.unsuccessful();
         info!("Retrying workload creation for: '{}'. Error: '{cause}'", self.instance.workload);
         self.report(ExecutionState::retry_starting(retry, cause));
         self.stage = Stage::RetryAt(at, Start::New);
-        Flow::Continue
     }
 
     // -------------------------------------------------------------------- gone
@@ -538,7 +530,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// Whether `after` has to wait because of a `gone` condition, which is asked for then (rule 14).
     pub(super) fn must_wait_until_gone(&self) -> bool {
-        self.life.has_gone_condition() && !self.silent
+        self.life.has_gone_condition()
     }
 
     // [impl->swdd~agent-lifecycle-gone~1]
@@ -549,15 +541,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.ask(Purpose::Gone, gone.check, gone.pace, 1, Some(1));
     }
 
-    fn on_gone(&mut self) -> Flow {
+    fn on_gone(&mut self) {
         self.stop_asking();
         (self.life.must_be_gone, self.life.deadline) = (false, None);
         match std::mem::replace(&mut self.stage, Stage::Idle) {
             Stage::Gone(after) => self.deleted(after),
-            other => {
-                self.stage = other;
-                Flow::Continue
-            }
+            other => self.stage = other,
         }
     }
 

@@ -4,7 +4,7 @@
 //! Takes: what the state checker saw. Gives: what to watch to the state checker, states to the scheduler (may block at
 //! both).
 
-use super::{AfterDelete, Flow, Stage, Start, WorkloadControlLoop};
+use super::{AfterDelete, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::Ended;
 use crate::agent::state_checker::WatchCommand;
 use crate::clock::Clock;
@@ -19,11 +19,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.container = Some(id.clone());
         let Some(engine) = &mut self.engine else { return };
         engine.connector.note(&self.instance, &id);
-        self.generation += 1;
         self.watching = true;
         let in_burst = self.context.slots.in_use();
-        let command =
-            WatchCommand::Watch { instance: self.instance.clone(), id, generation: self.generation, in_burst };
+        let (instance, reply) = (self.instance.clone(), self.slot.begin_watch());
+        let command = WatchCommand::Watch { instance, id, in_burst, reply };
         let _ = engine.watch.send(command); // Gone only when the agent ends.
     }
 
@@ -32,18 +31,17 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if let Some(engine) = &self.engine
             && std::mem::take(&mut self.watching)
         {
-            let command = WatchCommand::Unwatch { instance: self.instance.clone(), generation: self.generation };
+            self.slot.end_watch();
+            let command = WatchCommand::Unwatch { instance: self.instance.clone() };
             let _ = engine.watch.send(command); // Gone only when the agent ends.
         }
     }
 
     // [impl->swdd~workload-control-loop-receives-workload-states~1]
-    pub(super) fn on_observed(&mut self, generation: u64, state: ExecutionState) -> Flow {
-        // [impl->swdd~workload-control-loop-checks-workload-state-validity~1]
-        let stale = generation != self.generation || !self.watching;
-        if stale || matches!(self.stage, Stage::DeleteRetryAt(..) | Stage::Gone(_)) {
+    pub(super) fn on_observed(&mut self, state: ExecutionState) {
+        if matches!(self.stage, Stage::DeleteRetryAt(..) | Stage::Gone(_)) {
             debug!("Ignoring state '{state}' of workload '{}', which is past.", self.instance.workload);
-            return Flow::Continue;
+            return;
         }
         self.note_only_created(state.phase);
         let ended = self.needs_restart(state.phase);
@@ -61,7 +59,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
             self.stage = Stage::Idle; // Somebody else started it again.
             self.restarts.running(self.context.clock.now());
         }
-        Flow::Continue
     }
 
     /// A container that ran when it was taken over and is only created now was never started, its engine was wrong about
@@ -80,12 +77,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    pub(super) fn replace_only_created(&mut self) -> Flow {
+    pub(super) fn replace_only_created(&mut self) {
         info!("The container of workload '{}' was created and never started, replacing it.", self.instance.workload);
-        self.delete(AfterDelete::Restart)
+        self.delete(AfterDelete::Restart);
     }
 
-    /// How the workload ended if its policy wants it to run again (spec/agent.md section 10).
+    /// How the workload ended if its policy wants it to run again.
     // [impl->swdd~agent-supports-restart-policies~1]
     // [impl->swdd~workload-control-loop-restarts-workload-with-enabled-restart-policy~2]
     pub(super) fn needs_restart(&self, phase: Phase) -> Option<Ended> {
@@ -101,14 +98,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.engine.as_ref().is_some_and(|engine| engine.connector.can_start_again())
     }
 
-    pub(super) fn restart(&mut self, ended: Ended) -> Flow {
+    pub(super) fn restart(&mut self, ended: Ended) {
         match ended {
             Ended::Well if self.can_start_again() => {
                 self.unwatch();
                 self.restart_control_interface();
                 self.report(ExecutionState::starting_triggered());
                 self.begin_start(Start::Existing);
-                Flow::Continue
             }
             // [impl->swdd~workload-control-loop-restarts-workloads-using-update~1]
             Ended::Badly | Ended::Well => self.delete(AfterDelete::Restart),

@@ -1,22 +1,24 @@
-//! Before a start: containers of the workload that nobody accounts for are looked for and removed, or taken over.
+//! Before a start: containers of the workload that nobody accounts for are looked for and removed, or taken over; and
+//! what is removed whenever it is found: containers that are too many.
 //!
-//! Thread: `wl:<name>`; part of [`WorkloadControlLoop`]. It waits for the answers as for commands, so that a delete need
+//! Thread: `wl:<name>`; part of [`WorkloadControlLoop`]. It waits for the answers as for wishes, so that a delete need
 //! not wait for an engine that hangs, and holds no start slot.
 //! Takes: listings of the state checkers, one for all workloads that ask at the same time.
 
-use super::{AfterDelete, Leftovers, Stage, Start, WorkloadControlLoop, cut};
+use super::{Leftovers, Stage, Start, WorkloadControlLoop, cut, send_state};
 use crate::agent::backoff::retry_delay;
 use crate::agent::state_checker::WatchCommand;
-use crate::agent::workload_command::{Engine, OtherEngine};
+use crate::agent::wish_slot::{Engine, Strays};
 use crate::clock::Clock;
 use crate::limits::ADDITIONAL_INFO_MAX;
 use crate::model::execution_state::{ExecutionState, Phase};
-use crate::model::names::Name;
+use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
 use crate::runtime::container_records::leave_strangers;
 use crate::runtime::{ContainerId, ListedContainer, RuntimeError};
 use crossbeam_channel::{Receiver, bounded};
 use log::{debug, info, warn};
+use std::collections::BTreeSet;
 
 /// The answer of an engine that was asked for its containers: one of another runtime, or the own one (`None`).
 pub type Answer = (Option<Name>, Result<Vec<ListedContainer>, RuntimeError>);
@@ -56,25 +58,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Workloads do not wait for ever for an engine of another runtime. What it has goes when it says so.
     pub(super) fn give_up_others(&mut self) {
         let now = self.context.clock.now();
-        for other in self.others.extract_if(.., |other| other.until.is_some_and(|until| until <= now)) {
+        for other in self.others.extract_if(.., |other| other.until <= now) {
             let (name, runtime) = (&self.instance.workload, &other.runtime);
             warn!("Starting workload '{name}' although '{runtime}' does not say which containers it has.");
-        }
-    }
-
-    /// An engine of another runtime has a container of the workload, perhaps after it was given up. What is about to be
-    /// started waits until that container is gone.
-    pub(super) fn found_in_other(&mut self, other: OtherEngine) {
-        let others = match &mut self.stage {
-            Stage::DeleteRetryAt(_, AfterDelete::Start(order)) | Stage::Gone(AfterDelete::Start(order)) => {
-                &mut order.others
-            }
-            _ => &mut self.others,
-        };
-        others.retain(|known| known.runtime != other.runtime);
-        others.push(other);
-        if let Stage::Searching(Search { start, .. }) | Stage::WaitingForSlot(start, _) = &self.stage {
-            self.begin_start(*start);
         }
     }
 
@@ -91,16 +77,17 @@ impl<C: Clock> WorkloadControlLoop<C> {
         };
         let (mut running, mut failed, mut failed_other) = (None, None, None);
         for (runtime, result) in answered {
-            let removed = match &runtime {
-                Some(runtime) => self.remove_from_other(runtime, result),
-                None => result.and_then(|listed| self.remove_own(start, listed)).map(|found| running = found),
-            };
-            match removed {
-                Ok(()) => {}
-                Err(RuntimeError::Cancelled) => return, // The command that makes it pointless comes next.
-                Err(error) => match runtime {
-                    Some(runtime) => failed_other = Some((runtime, error)),
-                    None => failed = Some(error),
+            match runtime {
+                Some(runtime) => match result {
+                    // Its program is not there, so nothing can have been made with it.
+                    Err(RuntimeError::NotInstalled(_)) => self.others.retain(|other| other.runtime != runtime),
+                    Err(error) => failed_other = Some((runtime, error)),
+                    Ok(listed) => self.other_has(&runtime, listed),
+                },
+                None => match result.and_then(|listed| self.remove_own(start, listed)) {
+                    Ok(found) => running = found,
+                    Err(RuntimeError::Cancelled) => return, // The wish that makes it pointless comes next.
+                    Err(error) => failed = Some(error),
                 },
             }
         }
@@ -121,7 +108,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// As a create that failed, but what was to be started stays so.
     fn on_search_failed(&mut self, start: Start, error: &RuntimeError) {
         self.on_create_failed(start, &error.to_string());
-        let given_up_at = self.others.iter().filter_map(|other| other.until).min();
+        let given_up_at = self.others.iter().map(|other| other.until).min();
         if let Stage::RetryAt(at, again) = &mut self.stage {
             *again = start;
             *at = given_up_at.map_or(*at, |until| until.min(*at));
@@ -130,6 +117,14 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// The engine of another runtime is to blame, so this is no failed create. It is asked again soon.
     fn on_other_failed(&mut self, start: Start, runtime: &Name, error: &RuntimeError) {
+        self.report_waits_for(start, runtime, error);
+        self.failed_searches = self.failed_searches.saturating_add(1);
+        let again = self.context.clock.now() + retry_delay(self.failed_searches, &mut self.random);
+        let given_up_at = self.others.iter().map(|other| other.until).min();
+        self.stage = Stage::RetryAt(given_up_at.map_or(again, |until| until.min(again)), start);
+    }
+
+    fn report_waits_for(&mut self, start: Start, runtime: &Name, error: &RuntimeError) {
         let name = &self.instance.workload;
         debug!("Workload '{name}' waits for '{runtime}', which may have a container of it: '{error}'");
         let mut info = format!("Waiting for '{runtime}', which may have a container of it: {error}");
@@ -137,10 +132,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if start != Start::Revival && self.shown != info {
             self.report(ExecutionState::with_info(Phase::PendingStarting, info));
         }
-        self.failed_searches = self.failed_searches.saturating_add(1);
-        let again = self.context.clock.now() + retry_delay(self.failed_searches, &mut self.random);
-        let given_up_at = self.others.iter().filter_map(|other| other.until).min();
-        self.stage = Stage::RetryAt(given_up_at.map_or(again, |until| until.min(again)), start);
     }
 
     /// Removes what the own engine has. A container of an earlier life that runs as it should is taken over instead.
@@ -159,7 +150,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let may_serve = any_instance && start != Start::Existing;
         let serving = found.iter().position(serves).filter(|_| may_serve).map(|index| found.swap_remove(index).id);
         for container in found {
-            if self.inbox.cancels_create() {
+            if self.slot.has_newer() {
                 return Err(RuntimeError::Cancelled);
             }
             let Some(engine) = &mut self.engine else { break };
@@ -168,30 +159,97 @@ impl<C: Clock> WorkloadControlLoop<C> {
         Ok(serving)
     }
 
-    fn remove_from_other(
-        &mut self,
-        runtime: &Name,
-        result: Result<Vec<ListedContainer>, RuntimeError>,
-    ) -> Result<(), RuntimeError> {
-        let Some(index) = self.others.iter().position(|other| other.runtime == *runtime) else { return Ok(()) };
-        let listed = match result {
-            // Its program is not there, so nothing can have been made with it.
-            Err(RuntimeError::NotInstalled(_)) => Vec::new(),
-            result => result?,
-        };
-        let mut found = listed;
+    /// What an engine of another runtime has of the workload is too many.
+    fn other_has(&mut self, runtime: &Name, mut found: Vec<ListedContainer>) {
+        let Some(index) = self.others.iter().position(|other| other.runtime == *runtime) else { return };
+        let engine = self.others.swap_remove(index).engine;
         found.retain(|found| found.instance.workload == self.instance.workload);
-        leave_strangers_of(&self.others[index].engine, &mut found, self.wanted.as_deref());
-        for container in found {
-            if self.inbox.cancels_create() {
-                return Err(RuntimeError::Cancelled);
-            }
-            let other = &mut self.others[index];
-            other.until = None; // What is known to be there is waited for.
-            other.engine.connector.delete(&container.id)?;
+        leave_strangers_of(&engine, &mut found, self.wanted.as_deref());
+        let containers: Vec<_> = found.into_iter().map(|found| (found.instance, found.id)).collect();
+        if !containers.is_empty() {
+            containers.iter().for_each(|(instance, _)| self.slot.hold(instance));
+            self.add_strays(vec![Strays { runtime: runtime.clone(), engine, containers }]);
         }
-        self.others.remove(index);
-        Ok(())
+    }
+
+    // ----------------------------------------------------------------- strays
+
+    pub(super) fn on_strays(&mut self, found: Vec<Strays>) {
+        self.add_strays(found);
+        if let Stage::Searching(Search { start, .. }) | Stage::WaitingForSlot(start, _) = &self.stage {
+            self.begin_start(*start);
+        }
+    }
+
+    /// They are removed as soon as the loop does nothing else.
+    pub(super) fn add_strays(&mut self, mut found: Vec<Strays>) {
+        let runtime = self.wanted.as_ref().map(|workload| &workload.runtime);
+        for Strays { containers, .. } in found.iter_mut().filter(|strays| Some(&strays.runtime) == runtime) {
+            containers.retain(|(_, id)| self.container.as_ref() != Some(id)); // An old listing shows what is ours by now.
+        }
+        found.retain(|strays| !strays.containers.is_empty());
+        if found.is_empty() {
+            return;
+        }
+        for (instance, _) in found.iter().flat_map(|strays| &strays.containers) {
+            self.report_stray(instance, ExecutionState::plain(Phase::StoppingRequestedAtRuntime));
+        }
+        self.strays.extend(found);
+        (self.failed_strays, self.strays_due) = (0, Some(self.context.clock.now()));
+    }
+
+    /// Tries to remove all strays, and again later what could not be removed. A start that waits for them goes on.
+    pub(super) fn remove_strays(&mut self) {
+        self.strays_due = None;
+        let (mut gone, mut failed) = (BTreeSet::new(), None);
+        for Strays { runtime, mut engine, containers } in std::mem::take(&mut self.strays) {
+            let mut left = Vec::new();
+            for (instance, id) in containers {
+                let Err(error) = engine.connector.delete(&id) else {
+                    gone.insert(instance);
+                    continue;
+                };
+                warn!("Could not remove a container of workload '{}' that is too many: '{error}'", instance.workload);
+                self.report_stray(&instance, ExecutionState::with_info(Phase::StoppingDeleteFailed, error.to_string()));
+                failed = Some((runtime.clone(), error));
+                left.push((instance, id));
+            }
+            if !left.is_empty() {
+                self.strays.push(Strays { runtime, engine, containers: left });
+            }
+        }
+        gone.into_iter().for_each(|instance| self.stray_is_gone(&instance));
+        let waiting = if let Stage::BehindStrays(start) = &self.stage { Some(*start) } else { None };
+        if let Some((runtime, error)) = failed {
+            self.failed_strays = self.failed_strays.saturating_add(1);
+            let again = self.context.clock.now() + retry_delay(self.failed_strays, &mut self.random);
+            self.strays_due = Some(again);
+            waiting.into_iter().for_each(|start| self.report_waits_for(start, &runtime, &error));
+        } else if let Some(start) = waiting {
+            self.begin_start(start);
+        }
+    }
+
+    fn stray_is_gone(&self, instance: &InstanceName) {
+        if !self.has_stray_of(instance) && !self.is_ours(instance) && self.slot.release(instance) {
+            self.remove_folder(&self.context.folder.join(instance.folder()));
+            send_state(&self.context.reports, instance, ExecutionState::plain(Phase::Removed));
+        }
+    }
+
+    /// What is to run has states of its own.
+    fn report_stray(&self, instance: &InstanceName, state: ExecutionState) {
+        if !self.is_ours(instance) && !self.slot.wants(instance) {
+            send_state(&self.context.reports, instance, state);
+        }
+    }
+
+    pub(super) fn has_stray_of(&self, instance: &InstanceName) -> bool {
+        self.strays.iter().flat_map(|strays| &strays.containers).any(|(other, _)| other == instance)
+    }
+
+    fn is_ours(&self, instance: &InstanceName) -> bool {
+        !self.is_empty && self.instance == *instance
     }
 }
 

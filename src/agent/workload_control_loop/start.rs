@@ -37,9 +37,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if let Some(cause) = self.life.invalid().map(str::to_owned) {
             return self.fail_for_good(&cause);
         }
-        if self.inbox.names_another_container() {
-            // Commands come first; it may have arrived while an engine call was under way.
-            self.stage = Stage::RetryAt(self.context.clock.now(), start);
+        self.add_strays(self.slot.take_strays()); // They may have come while an engine call was under way.
+        if !self.strays.is_empty() {
+            self.stage = Stage::BehindStrays(start);
             return;
         }
         self.give_up_others();
@@ -119,7 +119,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let Some(engine) = &mut self.engine else {
             return Err(RuntimeError::Unsupported("Unsupported Runtime".into()));
         };
-        let call = self.inbox.begin_call();
+        let call = self.slot.begin_call();
         let (instance, shown, reports) = (&self.instance, self.shown.as_str(), &self.context.reports);
         let observer = (start != Start::Revival).then_some(CreateObserver { instance, shown, reports });
         let mut watch = CreateWatch::new(call.as_ref().map(|call| call.fd()), slot, observer);

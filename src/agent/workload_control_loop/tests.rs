@@ -4,9 +4,9 @@
 use super::*;
 use crate::agent::backoff::backoff_max;
 use crate::agent::control_interface::ControlHub;
-use crate::agent::state_checker::WatchCommand;
+use crate::agent::state_checker::{StateReply, WatchCommand};
 use crate::agent::uplink_outbox::uplink_outbox;
-use crate::agent::workload_command::{WorkloadCommandSender, workload_inbox};
+use crate::agent::wish_slot::{LoopEnded, WishSender, wish_slot};
 use crate::limits::{
     CONTROL_MESSAGE_MAX, CREATED_MAX, RESTART_RESET, RESTART_SPACING, REVIVAL_INTERVAL, START_SLOT_MAX, WATCH_INBOX,
 };
@@ -24,7 +24,7 @@ use std::time::Duration;
 struct Rig {
     control_loop: WorkloadControlLoop<ManualClock>,
     /// `None` when the agent has dropped it.
-    commands: WorkloadCommandSender,
+    wishes: WishSender,
     clock: ManualClock,
     engine: FakeEngine,
     events: Receiver<SchedulerEvent>,
@@ -36,7 +36,9 @@ struct Rig {
     /// Whether the state checker answers.
     listings: bool,
     /// What it was told besides.
-    watch_commands: Vec<WatchCommand>,
+    watch_commands: Vec<&'static str>,
+    /// Takes the states of the newest watch.
+    reply: Option<StateReply>,
 }
 
 const RETRY_LIMIT: u32 = 3;
@@ -64,15 +66,14 @@ impl Rig {
             probes: FakeProbes::settable(&clock).0,
         };
         change(&mut context);
-        let (commands, inbox) = workload_inbox();
-        let id = LoopId { name: "web".into(), number: 1 };
+        let (wishes, slot) = wish_slot();
         let random = fastrand::Rng::with_seed(42);
-        let control_loop = WorkloadControlLoop::new(id, instance("a"), context, random, inbox);
+        let control_loop = WorkloadControlLoop::new(1, instance("a"), None, context, random, slot);
         let engine = FakeEngine::new();
         let (steps, listings, watch_commands) = (Step::Idle, true, Vec::new());
         Self {
             control_loop,
-            commands,
+            wishes,
             clock,
             engine,
             events,
@@ -83,6 +84,7 @@ impl Rig {
             steps,
             listings,
             watch_commands,
+            reply: None,
         }
     }
 
@@ -101,13 +103,33 @@ impl Rig {
             instance: workload.instance_name("web"),
             workload: Arc::new(workload),
             engine: self.engine(),
+            existing: OnExisting::Replace,
             search_first: false,
             others: Vec::new(),
         }
     }
 
-    fn send(&mut self, command: WorkloadCommand) {
-        self.commands.send(command).unwrap();
+    /// A new loop that holds a container of an earlier life in this state. Answers its id.
+    fn hold(&mut self, config: &str, state: ExecutionState) -> ContainerId {
+        let id = self.engine.add(&instance(config), state);
+        let held = self.engine().map(|engine| (id.clone(), engine));
+        let context = self.control_loop.context.clone();
+        let (wishes, slot) = wish_slot();
+        let random = fastrand::Rng::with_seed(1);
+        self.control_loop = WorkloadControlLoop::new(2, instance(config), held, context, random, slot);
+        self.wishes = wishes;
+        id
+    }
+
+    /// This is to run. Nothing was skipped.
+    fn want(&mut self, order: WorkloadOrder) {
+        assert_eq!(self.wishes.put(Wish::Run(Box::new(order))), Ok(None));
+        self.run();
+    }
+
+    /// Nothing is to run any more.
+    fn end(&mut self) {
+        assert_eq!(self.wishes.put(Wish::End), Ok(None));
         self.run();
     }
 
@@ -131,7 +153,11 @@ impl Rig {
                     reply(connector.list());
                     listed = true;
                 }
-                command => self.watch_commands.push(command),
+                WatchCommand::Watch { reply, .. } => {
+                    self.watch_commands.push("Watch");
+                    self.reply = Some(reply);
+                }
+                WatchCommand::Unwatch { .. } => self.watch_commands.push("Unwatch"),
             }
         }
         listed
@@ -140,7 +166,7 @@ impl Rig {
     /// Creates `config` and forgets how.
     fn create(&mut self, config: &str, change: impl FnOnce(&mut Workload)) -> ContainerId {
         let order = self.order_with(config, change);
-        self.send(WorkloadCommand::Create(order));
+        self.want(order);
         self.states();
         self.engine.take_calls();
         self.engine.only().0
@@ -160,19 +186,14 @@ impl Rig {
 
     /// The engine's view changed; the state checker tells it.
     fn observe(&mut self, state: ExecutionState) {
-        let generation = self.generation();
-        self.send(WorkloadCommand::Observed { generation, state });
-    }
-
-    /// The generation last watched.
-    fn generation(&self) -> u64 {
-        self.control_loop.generation
-    }
-
-    fn watch_commands(&mut self) -> Vec<String> {
         self.answer_listings();
-        let text = |command| format!("{command:?}").split('(').next().unwrap().to_owned();
-        self.watch_commands.drain(..).map(text).collect()
+        self.reply.as_ref().expect("a container was watched")(state);
+        self.run();
+    }
+
+    fn watch_commands(&mut self) -> Vec<&'static str> {
+        self.answer_listings();
+        std::mem::take(&mut self.watch_commands)
     }
 
     /// The reports since the last call, with the configuration of the instance.
@@ -185,7 +206,7 @@ impl Rig {
                     let config = configs.into_iter().find(|config| instance(config) == report.instance);
                     format!("{} {}", config.unwrap(), report.state)
                 }
-                SchedulerEvent::LoopEnded(id) => format!("ended {}", id.number),
+                SchedulerEvent::LoopEnded(name) => format!("ended {name}"),
                 other => panic!("unexpected {other:?}"),
             })
             .collect()
@@ -235,7 +256,7 @@ fn file(mount_point: &str) -> File {
 fn create_reports_starts_and_watches() {
     let mut rig = Rig::new();
     let order = rig.order_with("a", |workload| workload.files.push(file("/etc/x")));
-    rig.send(WorkloadCommand::Create(order));
+    rig.want(order);
     assert_eq!(rig.states(), [starting("a")]);
     assert_eq!(rig.engine.take_calls(), ["create web"]);
     assert_eq!(rig.watch_commands(), ["Watch"]);
@@ -251,7 +272,7 @@ fn create_reports_starts_and_watches() {
 fn create_with_unwritable_files_is_final_and_leaves_no_files() {
     let mut rig = Rig::new();
     let order = rig.order_with("a", |workload| workload.files = vec![file("/ok"), file("bad")]);
-    rig.send(WorkloadCommand::Create(order));
+    rig.want(order);
     let cause = "Failed to create workload file: 'invalid mount point 'bad': 'path 'bad' is relative, expected \
                  absolute path'''";
     assert_eq!(rig.states(), [starting("a"), format!("a Pending(StartingFailed): '{cause}")]);
@@ -265,7 +286,7 @@ fn create_that_the_engine_can_never_do_is_final() {
     let mut rig = Rig::new();
     rig.engine.inject(Call::Create, [Fault::Unsupported]);
     let order = rig.order_with("a", |workload| workload.files.push(file("/x")));
-    rig.send(WorkloadCommand::Create(order));
+    rig.want(order);
     assert_eq!(rig.states(), [starting("a"), "a Pending(StartingFailed): 'it will never work'".to_owned()]);
     assert!(!rig.path("a").join("files").exists());
     assert_eq!(rig.control_loop.due(), None);
@@ -280,16 +301,16 @@ fn workload_without_engine_fails_for_good_can_be_updated_and_deleted() {
         workload.runtime = "podmn".into();
     });
     order.engine = None;
-    rig.send(WorkloadCommand::Create(order));
+    rig.want(order);
     let info = "a Pending(StartingFailed): 'Unsupported Runtime 'podmn', did you mean 'podman'?'";
     assert_eq!(rig.states(), [starting("a"), info.to_owned()]);
     assert_eq!(rig.control_loop.due(), None);
     assert!(!rig.path("a").exists(), "no files without a runtime");
     let order = rig.order("b");
-    rig.send(WorkloadCommand::Update(Some(order)));
+    rig.want(order);
     assert_eq!(rig.states(), [stopping("a"), gone("a"), starting("b")]);
-    rig.send(WorkloadCommand::Delete);
-    assert_eq!(rig.states(), [stopping("b"), gone("b"), "ended 1".to_owned()]);
+    rig.end();
+    assert_eq!(rig.states(), [stopping("b"), gone("b"), "ended web".to_owned()]);
 }
 
 #[test]
@@ -298,7 +319,7 @@ fn a_long_create_shows_its_age_and_gives_its_slot_back() {
     rig.engine.inject(Call::Create, [Fault::Hangs(START_SLOT_MAX + Duration::from_secs(15))]);
     let slots = rig.slots.clone();
     let order = rig.order("a");
-    rig.send(WorkloadCommand::Create(order));
+    rig.want(order);
     let age =
         |seconds| format!("a Pending(Starting): 'Triggered at runtime. The create has been running for {seconds} s.'");
     assert_eq!(rig.states(), [starting("a"), age(10), age(20)]);
@@ -311,7 +332,7 @@ fn create_timeout_ends_a_create_and_what_it_left_is_looked_for_before_the_next()
     let mut rig = Rig::with(|context| context.create_timeout = Some(limit));
     rig.engine.inject(Call::Create, [Fault::Hangs(limit * 2), Fault::TimesOut]);
     let order = rig.order("a");
-    rig.send(WorkloadCommand::Create(order));
+    rig.want(order);
     assert_eq!(rig.states(), [starting("a"), "a Pending(Starting): 'Retry 1: it took too long'".to_owned()]);
     rig.until_due();
     rig.until_due();
@@ -328,7 +349,7 @@ fn containers_that_no_listing_showed_are_removed_before_the_first_create() {
     rig.engine.inject(Call::List, [Fault::Fails]);
     let mut order = rig.order("a");
     order.search_first = true;
-    rig.send(WorkloadCommand::Create(order));
+    rig.want(order);
     assert_eq!(rig.states(), [starting("a"), retry("a", 1)]);
     rig.until_due();
     assert_eq!(rig.engine.take_calls(), ["list", "list", "delete web", "delete web", "create web"]);
@@ -345,11 +366,11 @@ fn a_container_that_no_listing_showed_and_that_runs_as_it_should_is_taken_over()
     let id = rig.engine.add(&instance("a"), ExecutionState::plain(Phase::Running));
     let mut order = rig.order("a");
     order.search_first = true;
-    rig.send(WorkloadCommand::Create(order));
+    rig.want(order);
     assert_eq!(rig.engine.take_calls(), ["list", "delete web"]);
     assert_eq!(rig.engine.only().0, id);
     assert_eq!(rig.watch_commands(), ["Watch"]);
-    rig.send(WorkloadCommand::Delete);
+    rig.end();
     assert!(rig.engine.containers().is_empty());
 }
 
@@ -359,7 +380,7 @@ fn what_a_search_takes_over_has_its_control_interface_again() {
     let mut order = rig.order_with("a", |workload| allow(workload, "agents"));
     rig.engine.add(&order.instance, ExecutionState::plain(Phase::Running));
     order.search_first = true;
-    rig.send(WorkloadCommand::Create(order));
+    rig.want(order);
     assert_eq!(rig.engine.take_calls(), ["list"]);
     assert!(rig.control_folder("a").join("input").exists());
 }
@@ -370,11 +391,11 @@ fn a_search_before_a_create_holds_no_slot_and_does_not_delay_a_delete() {
     rig.listings = false;
     let mut order = rig.order("a");
     order.search_first = true;
-    rig.send(WorkloadCommand::Create(order));
+    rig.want(order);
     assert_eq!(rig.slots.free(), 2);
     assert!(rig.engine.take_calls().is_empty(), "the loop itself waits for no engine");
-    rig.send(WorkloadCommand::Delete);
-    assert_eq!(rig.states(), [starting("a"), stopping("a"), gone("a"), "ended 1".to_owned()]);
+    rig.end();
+    assert_eq!(rig.states(), [starting("a"), stopping("a"), gone("a"), "ended web".to_owned()]);
     rig.listings = true;
     rig.answer_listings();
     rig.run();
@@ -386,7 +407,7 @@ fn the_age_of_a_retry_is_shown_behind_the_reason_of_the_last_failure() {
     let mut rig = Rig::new();
     rig.engine.inject(Call::Create, [Fault::Fails, Fault::Hangs(Duration::from_secs(15))]);
     let order = rig.order("a");
-    rig.send(WorkloadCommand::Create(order));
+    rig.want(order);
     rig.until_due();
     let age = format!("a Pending(Starting): 'Retry 1: {FAILURE} The create has been running for 10 s.'");
     assert_eq!(rig.states(), [starting("a"), retry("a", 1), age]);
@@ -397,7 +418,7 @@ fn other(rig: &Rig, engine: &FakeEngine, until: Instant) -> (OtherEngine, Receiv
     let (watch, watched) = bounded(WATCH_INBOX);
     let engine = Engine { connector: Box::new(engine.connector("agent_A")), watch };
     assert!(until > rig.clock.now());
-    (OtherEngine { runtime: "other".into(), engine, until: Some(until) }, watched)
+    (OtherEngine { runtime: "other".into(), engine, until }, watched)
 }
 
 #[test]
@@ -409,20 +430,13 @@ fn a_container_of_another_runtime_goes_before_the_first_create() {
     let (other, watched) = other(&rig, &elsewhere, rig.clock.now() + Duration::from_millis(1));
     let mut order = rig.order("a");
     order.others.push(other);
-    rig.send(WorkloadCommand::Create(order));
-    let answer = || {
-        let Ok(WatchCommand::ListAll { reply }) = watched.try_recv() else { panic!("a listing is wanted") };
-        reply(elsewhere.connector("agent_A").list());
-    };
-    answer();
+    rig.want(order);
+    let Ok(WatchCommand::ListAll { reply }) = watched.try_recv() else { panic!("a listing is wanted") };
+    reply(elsewhere.connector("agent_A").list());
     rig.run();
     assert_eq!(rig.states(), [starting("a"), waits_for_other("a")]);
-    rig.until_due();
-    rig.clock.advance(Duration::from_secs(60));
-    rig.run();
     assert!(rig.engine.take_calls().is_empty(), "what is known to be there is waited for");
-    answer();
-    rig.run();
+    rig.until_due();
     assert!(elsewhere.containers().is_empty());
     assert_eq!(rig.engine.take_calls(), ["create web"]);
 }
@@ -434,7 +448,7 @@ fn an_engine_of_another_runtime_that_says_nothing_is_waited_for_only_so_long() {
     let (silent, _watched) = other(&rig, &FakeEngine::new(), rig.clock.now() + limit);
     let mut order = rig.order("a");
     order.others.push(silent);
-    rig.send(WorkloadCommand::Create(order));
+    rig.want(order);
     assert!(rig.engine.take_calls().is_empty());
     assert_eq!(rig.until_due(), limit);
     assert_eq!(rig.engine.take_calls(), ["create web"]);
@@ -449,7 +463,7 @@ fn an_engine_of_another_runtime_that_fails_used_up_the_retries_of_a_workload() {
     let (failing, watched) = other(&rig, &elsewhere, rig.clock.now() + limit);
     let mut order = rig.order("a");
     order.others.push(failing);
-    rig.send(WorkloadCommand::Create(order));
+    rig.want(order);
     let (mut failures, mut waited) = (0, Duration::ZERO);
     while let Ok(WatchCommand::ListAll { reply }) = watched.try_recv() {
         reply(elsewhere.connector("agent_A").list());
@@ -468,7 +482,7 @@ fn an_engine_of_another_runtime_that_is_not_installed_is_not_waited_for() {
     let (missing, watched) = other(&rig, &FakeEngine::new(), rig.clock.now() + Duration::from_secs(7));
     let mut order = rig.order("a");
     order.others.push(missing);
-    rig.send(WorkloadCommand::Create(order));
+    rig.want(order);
     let Ok(WatchCommand::ListAll { reply }) = watched.try_recv() else { panic!("a listing is wanted") };
     reply(Err(RuntimeError::NotInstalled("no such file".to_owned())));
     rig.run();
@@ -485,32 +499,89 @@ fn a_workload_whose_engine_is_not_installed_could_be_neither_deleted_nor_moved_t
         order.search_first = true;
         order.engine = Some(Engine { connector: Box::new(missing.connector("agent_A")), watch: rig.watch.clone() });
         let engine = std::mem::replace(&mut rig.engine, missing); // The state checker asks the missing one, too.
-        rig.send(WorkloadCommand::Create(order));
+        rig.want(order);
         assert_eq!(rig.states(), [starting("a"), retry("a", 1)]);
         rig.engine = engine;
         if moves {
             let update = rig.order("b");
-            rig.send(WorkloadCommand::Update(Some(update)));
+            rig.want(update);
             assert_eq!(rig.states(), [stopping("a"), gone("a"), starting("b")]);
             assert_eq!(rig.engine.only().1.instance, instance("b"));
         } else {
-            rig.send(WorkloadCommand::Delete);
-            assert_eq!(rig.states(), [stopping("a"), gone("a"), "ended 1".to_owned()]);
+            rig.end();
+            assert_eq!(rig.states(), [stopping("a"), gone("a"), "ended web".to_owned()]);
         }
     }
 }
 
+/// A container that is too many, in an engine of another runtime.
+fn stray(rig: &Rig, elsewhere: &FakeEngine, config: &str) -> Strays {
+    let id = elsewhere.add(&instance(config), ExecutionState::plain(Phase::Running));
+    let engine = Engine { connector: Box::new(elsewhere.connector("agent_A")), watch: rig.watch.clone() };
+    Strays { runtime: "other".into(), engine, containers: vec![(instance(config), id)] }
+}
+
 #[test]
 fn a_second_container_of_an_instance_goes_without_a_word_about_the_one_that_stays() {
-    let mut rig = Rig::new();
-    let id = rig.engine.add(&instance("a"), ExecutionState::plain(Phase::Running));
-    std::fs::create_dir_all(rig.path("a").join("files")).unwrap();
-    let engine = rig.engine().unwrap();
-    rig.send(WorkloadCommand::Hold(HeldContainer { instance: instance("a"), id, engine, silent: true }));
-    rig.send(WorkloadCommand::Delete);
-    assert!(rig.engine.containers().is_empty());
-    assert_eq!(rig.states(), ["ended 1"]);
-    assert!(rig.path("a").join("files").exists());
+    let (mut rig, elsewhere) = (Rig::new(), FakeEngine::new());
+    let files = rig.path("a").join("files");
+    std::fs::create_dir_all(&files).unwrap();
+    rig.create("a", |_| {});
+    rig.wishes.put_strays(stray(&rig, &elsewhere, "a")).unwrap();
+    rig.run();
+    assert!(elsewhere.containers().is_empty());
+    assert_eq!(rig.states(), [""; 0]);
+    assert!(files.exists());
+}
+
+#[test]
+fn an_instance_with_a_second_container_is_removed_when_both_are() {
+    for (last, tries) in [("end", 1), ("a", 0), ("b", 1)] {
+        let (mut rig, elsewhere) = (Rig::new(), FakeEngine::new());
+        rig.create("a", |_| {});
+        elsewhere.inject(Call::Delete, [Fault::Fails, Fault::Fails]);
+        rig.wishes.put_strays(stray(&rig, &elsewhere, "a")).unwrap();
+        rig.run();
+        assert_eq!(rig.states(), [""; 0]);
+        if last == "end" {
+            rig.end();
+        } else {
+            let order = rig.order(last);
+            rig.want(order);
+        }
+        let first = rig.states();
+        assert_eq!(first.contains(&gone("a")), last == "a", "{first:?}");
+        assert!(!rig.engine.take_calls().contains(&"create web".to_owned()), "nothing is started beside the other");
+        for _ in 0..2 {
+            rig.until_due();
+        }
+        assert_eq!(rig.states().iter().filter(|state| **state == gone("a")).count(), tries, "{last}");
+        assert_eq!(rig.engine.containers().len(), usize::from(last != "end"));
+        assert_eq!(rig.steps == Step::Ended, last == "end");
+    }
+}
+
+#[test]
+fn containers_that_are_too_many_are_removed_and_reported_as_their_instances() {
+    let (mut rig, elsewhere) = (Rig::new(), FakeEngine::new());
+    rig.create("a", |_| {});
+    elsewhere.inject(Call::Delete, [Fault::Fails]);
+    std::fs::create_dir_all(rig.path("b")).unwrap();
+    let strays = stray(&rig, &elsewhere, "b");
+    rig.wishes.put_strays(strays).unwrap();
+    assert!(rig.wishes.accounts_for(&instance("b")));
+    rig.run();
+    assert_eq!(rig.states(), [stopping("b"), delete_failed("b")]);
+    rig.until_due();
+    assert_eq!(rig.states(), [gone("b")]);
+    assert!(!rig.path("b").exists() && !rig.wishes.accounts_for(&instance("b")));
+    // A loop that has nothing left to do but that ends with it.
+    elsewhere.inject(Call::Delete, [Fault::Fails]);
+    rig.wishes.put_strays(stray(&rig, &elsewhere, "c")).unwrap();
+    rig.end();
+    assert_eq!(rig.states(), [stopping("a"), gone("a"), stopping("c"), delete_failed("c")]);
+    rig.until_due();
+    assert_eq!(rig.states(), [gone("c"), "ended web".to_owned()]);
 }
 
 #[test]
@@ -518,7 +589,7 @@ fn only_so_many_creates_run_at_a_time_and_a_delete_does_not_wait_for_a_slot() {
     let mut rig = Rig::new();
     let taken = [rig.slots.try_take(), rig.slots.try_take()];
     let order = rig.order("a");
-    rig.send(WorkloadCommand::Create(order));
+    rig.want(order);
     assert_eq!(rig.states(), [starting("a")]);
     assert!(rig.engine.take_calls().is_empty());
     drop(taken);
@@ -529,9 +600,9 @@ fn only_so_many_creates_run_at_a_time_and_a_delete_does_not_wait_for_a_slot() {
     let mut rig = Rig::new();
     let _taken = [rig.slots.try_take(), rig.slots.try_take()];
     let order = rig.order("a");
-    rig.send(WorkloadCommand::Create(order));
-    rig.send(WorkloadCommand::Delete);
-    assert_eq!(rig.states(), [starting("a"), stopping("a"), gone("a"), "ended 1".to_owned()]);
+    rig.want(order);
+    rig.end();
+    assert_eq!(rig.states(), [starting("a"), stopping("a"), gone("a"), "ended web".to_owned()]);
     assert!(rig.engine.take_calls().is_empty());
 }
 
@@ -544,7 +615,7 @@ fn failed_create_is_retried_after_the_backoff_and_then_runs() {
     let mut rig = Rig::new();
     rig.engine.inject(Call::Create, [Fault::Fails, Fault::Fails]);
     let order = rig.order_with("a", |workload| workload.files.push(file("/x")));
-    rig.send(WorkloadCommand::Create(order));
+    rig.want(order);
     assert_eq!(rig.states(), [starting("a"), retry("a", 1)]);
     assert!(!rig.path("a").join("files").exists());
     for number in 1..=2 {
@@ -570,7 +641,7 @@ fn files_that_can_be_written_later_are_tried_again_like_creates() {
     std::fs::create_dir(&folder).unwrap();
     set_open(&folder, true);
     let order = rig.order_with("a", |workload| workload.files.push(file("/x")));
-    rig.send(WorkloadCommand::Create(order));
+    rig.want(order);
     let states = rig.states();
     assert_eq!(states.len(), 2, "{states:?}");
     assert!(states[1].starts_with("a Pending(Starting): 'Retry 1: Failed to create workload file: '"), "{states:?}");
@@ -591,7 +662,7 @@ fn a_control_interface_that_others_could_change_is_made_anew() {
     set_open(&rig.path("a"), false);
     set_open(&folder, true);
     let order = rig.order_with("a", |workload| allow(workload, "agents"));
-    rig.send(WorkloadCommand::Create(order));
+    rig.want(order);
     assert_eq!(rig.engine.take_calls(), ["create web"]);
     assert_eq!(rig.engine.only().1.new.unwrap().control_interface, Some(folder.clone()));
     assert!(folder.join("input").exists() && !folder.join("left").exists());
@@ -604,7 +675,7 @@ fn a_workload_whose_folder_others_control_starts_only_when_they_do_not() {
     std::fs::create_dir(&folder).unwrap();
     set_open(&folder, true);
     let order = rig.order_with("a", |workload| allow(workload, "agents"));
-    rig.send(WorkloadCommand::Create(order));
+    rig.want(order);
     let states = rig.states();
     let cause = format!("others may write to '{}' (mode 0777)", folder.display());
     assert!(
@@ -623,9 +694,9 @@ fn what_a_container_put_beside_its_fifos_goes_with_its_control_interface() {
     let mut rig = Rig::new();
     let folder = rig.control_folder("a");
     let order = rig.order_with("a", |workload| allow(workload, "agents"));
-    rig.send(WorkloadCommand::Create(order));
+    rig.want(order);
     std::fs::create_dir_all(folder.join("a/b/c")).unwrap();
-    rig.send(WorkloadCommand::Update(None));
+    rig.end();
     assert!(!folder.exists());
 }
 
@@ -636,7 +707,7 @@ fn retries_end_at_the_limit_and_revive_silently_every_quarter_of_an_hour() {
     let mut rig = Rig::new();
     rig.engine.inject(Call::Create, vec![Fault::Fails; 6]);
     let order = rig.order("a");
-    rig.send(WorkloadCommand::Create(order));
+    rig.want(order);
     for _ in 0..RETRY_LIMIT {
         rig.until_due();
     }
@@ -659,7 +730,7 @@ fn without_limit_the_retries_never_end() {
     let mut rig = Rig::with(|context| context.retry_limit = None);
     rig.engine.inject(Call::Create, vec![Fault::Fails; 101]);
     let order = rig.order("a");
-    rig.send(WorkloadCommand::Create(order));
+    rig.want(order);
     for _ in 0..100 {
         rig.until_due();
     }
@@ -674,13 +745,13 @@ fn update_begins_the_retries_anew_also_after_the_limit() {
         let mut rig = Rig::new();
         rig.engine.inject(Call::Create, vec![Fault::Fails; failures as usize + 1]);
         let order = rig.order("a");
-        rig.send(WorkloadCommand::Create(order));
+        rig.want(order);
         for _ in 1..failures {
             rig.until_due();
         }
         rig.states();
         let order = rig.order("b");
-        rig.send(WorkloadCommand::Update(Some(order)));
+        rig.want(order);
         assert_eq!(rig.states(), [stopping("a"), gone("a"), starting("b"), retry("b", 1)]);
         rig.until_due();
         assert_eq!(rig.engine.only().1.instance, instance("b"));
@@ -694,9 +765,14 @@ fn delete_and_update_end_the_waiting_for_a_retry() {
         let mut rig = Rig::new();
         rig.engine.inject(Call::Create, [Fault::Fails]);
         let order = rig.order("a");
-        rig.send(WorkloadCommand::Create(order));
+        rig.want(order);
         rig.states();
-        rig.send(if update { WorkloadCommand::Update(None) } else { WorkloadCommand::Delete });
+        if update {
+            let order = rig.order_with("b", |workload| workload.runtime = "podmn".into());
+            rig.want(WorkloadOrder { engine: None, ..order });
+        } else {
+            rig.end();
+        }
         assert_eq!(rig.states()[..2], [stopping("a"), gone("a")]);
         assert_eq!(rig.control_loop.due(), None);
         assert!(rig.engine.containers().is_empty());
@@ -706,18 +782,19 @@ fn delete_and_update_end_the_waiting_for_a_retry() {
 // ------------------------------------------------------------------- delete
 
 // [utest->swdd~agent-workload-control-loop-executes-delete~2]
+// [utest->swdd~agent-workload-control-loop-executes-update-delete-only~1]
 #[test]
 fn delete_removes_container_and_folder_and_ends_the_loop() {
     let mut rig = Rig::new();
     rig.create("a", |workload| workload.files.push(file("/x")));
     rig.watch_commands();
-    rig.send(WorkloadCommand::Delete);
-    assert_eq!(rig.states(), [stopping("a"), gone("a"), "ended 1".to_owned()]);
+    rig.end();
+    assert_eq!(rig.states(), [stopping("a"), gone("a"), "ended web".to_owned()]);
     assert_eq!(rig.watch_commands(), ["Unwatch"]);
     assert_eq!(rig.engine.take_calls(), ["delete web"]);
     assert!(!rig.path("a").exists());
     assert_eq!(rig.steps, Step::Ended);
-    assert!(rig.commands.send(WorkloadCommand::Delete).is_err());
+    assert_eq!(rig.wishes.put(Wish::End), Err(LoopEnded));
 }
 
 // [utest->swdd~agent-workload-control-loop-delete-failed-allows-retry~1]
@@ -726,16 +803,16 @@ fn failed_delete_keeps_the_container_known_and_is_retried_until_it_works() {
     let mut rig = Rig::new();
     rig.create("a", |_| {});
     rig.engine.inject(Call::Delete, [Fault::Fails, Fault::Fails, Fault::Fails]);
-    rig.send(WorkloadCommand::Delete);
+    rig.end();
     assert_eq!(rig.states(), [stopping("a"), delete_failed("a")]);
     rig.observe(ExecutionState::plain(Phase::Running));
     assert!(rig.states().is_empty(), "the failed delete stays visible");
     assert!(rig.until_due() <= backoff_max(1));
     assert_eq!(rig.states(), [delete_failed("a")]);
-    rig.send(WorkloadCommand::Delete);
+    rig.end();
     assert_eq!(rig.states(), [stopping("a"), delete_failed("a")], "a new command tries at once");
     rig.until_due();
-    assert_eq!(rig.states(), [gone("a"), "ended 1".to_owned()]);
+    assert_eq!(rig.states(), [gone("a"), "ended web".to_owned()]);
     assert!(rig.engine.containers().is_empty());
 }
 
@@ -746,10 +823,10 @@ fn delete_of_what_was_never_created_works() {
     rig.engine.inject(Call::Create, [Fault::IsMissing]);
     rig.engine.inject(Call::Find, [Fault::Fails]);
     let order = rig.order("a");
-    rig.send(WorkloadCommand::Create(order));
+    rig.want(order);
     rig.states();
-    rig.send(WorkloadCommand::Delete);
-    assert_eq!(rig.states(), [stopping("a"), gone("a"), "ended 1".to_owned()]);
+    rig.end();
+    assert_eq!(rig.states(), [stopping("a"), gone("a"), "ended web".to_owned()]);
 }
 
 #[test]
@@ -766,14 +843,14 @@ fn what_a_failed_create_or_start_left_is_not_forgotten_when_it_cannot_be_deleted
             } else {
                 rig.engine.inject(Call::Create, [Fault::LeavesHalfDone]);
                 let order = rig.order("a");
-                rig.send(WorkloadCommand::Create(order));
+                rig.want(order);
             }
             rig.states();
             rig.engine.inject(call, [Fault::Fails]);
-            rig.send(WorkloadCommand::Delete);
+            rig.end();
             assert_eq!(rig.states(), [stopping("a"), delete_failed("a")], "{call:?} {start}");
             rig.until_due();
-            assert_eq!(rig.states(), [gone("a"), "ended 1".to_owned()], "{call:?} {start}");
+            assert_eq!(rig.states(), [gone("a"), "ended web".to_owned()], "{call:?} {start}");
             assert!(rig.engine.containers().is_empty());
         }
     }
@@ -785,9 +862,9 @@ fn delete_also_removes_what_a_failed_create_left() {
         let mut rig = Rig::new();
         rig.engine.inject(Call::Create, [fault.clone()]);
         let order = rig.order("a");
-        rig.send(WorkloadCommand::Create(order));
+        rig.want(order);
         assert_eq!(rig.engine.containers().len(), 1, "{fault:?}");
-        rig.send(WorkloadCommand::Delete);
+        rig.end();
         assert!(rig.engine.containers().is_empty(), "{fault:?}");
     }
 }
@@ -795,16 +872,16 @@ fn delete_also_removes_what_a_failed_create_left() {
 #[test]
 fn delete_during_a_create_cancels_it() {
     let mut rig = Rig::new();
-    let (commands, inbox) = workload_inbox();
-    rig.control_loop.inbox = inbox;
+    let (wishes, slot) = wish_slot();
+    rig.control_loop.slot = slot;
     let order = rig.order("a");
-    commands.send(WorkloadCommand::Create(order)).unwrap();
+    wishes.put(Wish::Run(Box::new(order))).unwrap();
     rig.engine.during_next_create(move || {
-        commands.send(WorkloadCommand::Delete).unwrap();
-        std::mem::forget(commands); // The agent keeps its end.
+        wishes.put(Wish::End).unwrap();
+        std::mem::forget(wishes); // The agent keeps its end.
     });
     rig.run();
-    assert_eq!(rig.states(), [starting("a"), stopping("a"), gone("a"), "ended 1".to_owned()]);
+    assert_eq!(rig.states(), [starting("a"), stopping("a"), gone("a"), "ended web".to_owned()]);
     assert_eq!(rig.engine.take_calls(), ["create web", "find web"]);
     assert!(rig.engine.containers().is_empty());
 }
@@ -812,13 +889,13 @@ fn delete_during_a_create_cancels_it() {
 #[test]
 fn update_during_a_create_cancels_it_and_starts_the_new_one() {
     let mut rig = Rig::new();
-    let (commands, inbox) = workload_inbox();
-    rig.control_loop.inbox = inbox;
+    let (wishes, slot) = wish_slot();
+    rig.control_loop.slot = slot;
     let (first, second) = (rig.order("a"), rig.order("b"));
-    commands.send(WorkloadCommand::Create(first)).unwrap();
+    wishes.put(Wish::Run(Box::new(first))).unwrap();
     rig.engine.during_next_create(move || {
-        commands.send(WorkloadCommand::Update(Some(second))).unwrap();
-        std::mem::forget(commands); // The agent keeps its end.
+        wishes.put(Wish::Run(Box::new(second))).unwrap();
+        std::mem::forget(wishes); // The agent keeps its end.
     });
     rig.run();
     assert_eq!(rig.states(), [starting("a"), stopping("a"), gone("a"), starting("b")]);
@@ -826,15 +903,14 @@ fn update_during_a_create_cancels_it_and_starts_the_new_one() {
 }
 
 #[test]
-fn a_command_that_arrives_with_the_end_is_still_executed() {
+fn a_wish_that_arrives_during_a_delete_is_followed_when_that_is_done() {
     let mut rig = Rig::new();
     rig.create("a", |_| {});
     let order = rig.order("b");
-    rig.commands.send(WorkloadCommand::Delete).unwrap();
-    rig.commands.send(WorkloadCommand::Update(Some(order))).unwrap();
+    rig.wishes.put(Wish::End).unwrap();
+    rig.wishes.put(Wish::Run(Box::new(order))).unwrap();
     rig.run();
-    let states = [stopping("a"), gone("a"), stopping("a"), gone("a"), starting("b")];
-    assert_eq!(rig.states(), states);
+    assert_eq!(rig.states(), [stopping("a"), gone("a"), starting("b")]);
     assert_eq!(rig.engine.only().1.instance, instance("b"));
 }
 
@@ -847,27 +923,13 @@ fn update_removes_the_old_then_starts_the_new() {
         let mut rig = Rig::new();
         rig.create("a", |workload| workload.files.push(file("/x")));
         let order = rig.order(config);
-        rig.send(WorkloadCommand::Update(Some(order)));
+        rig.want(order);
         assert_eq!(rig.states(), [stopping("a"), gone("a"), starting(config)]);
         assert_eq!(rig.engine.take_calls(), ["delete web", "create web"]);
         assert!(!rig.path("a").join("files").exists());
         assert_eq!(rig.path("a").exists(), folder_stays);
         assert_eq!(rig.engine.only().1.instance, instance(config));
     }
-}
-
-// [utest->swdd~agent-workload-control-loop-executes-update-delete-only~1]
-#[test]
-fn update_without_new_workload_only_deletes_and_a_deferred_create_reports_the_old_again() {
-    let mut rig = Rig::new();
-    rig.create("a", |_| {});
-    rig.send(WorkloadCommand::Update(None));
-    assert_eq!(rig.states(), [stopping("a"), gone("a")]);
-    assert!(rig.engine.containers().is_empty());
-    let order = rig.order("b");
-    rig.send(WorkloadCommand::Update(Some(order)));
-    assert_eq!(rig.states(), [stopping("a"), gone("a"), starting("b")]);
-    assert_eq!(rig.engine.take_calls(), ["delete web", "create web"]);
 }
 
 // [utest->swdd~agent-workload-control-loop-update-delete-failed-allows-retry~1]
@@ -877,7 +939,7 @@ fn update_whose_delete_fails_keeps_the_new_workload_and_tries_again() {
     rig.create("a", |_| {});
     rig.engine.inject(Call::Delete, [Fault::Fails, Fault::TimesOut]);
     let order = rig.order("b");
-    rig.send(WorkloadCommand::Update(Some(order)));
+    rig.want(order);
     assert_eq!(rig.states(), [stopping("a"), delete_failed("a")]);
     rig.until_due();
     assert_eq!(rig.states(), ["a Stopping(DeleteFailed): 'it took too long'"]);
@@ -887,21 +949,20 @@ fn update_whose_delete_fails_keeps_the_new_workload_and_tries_again() {
 }
 
 #[test]
-fn what_waits_behind_a_failed_delete_and_is_not_wanted_any_more_is_reported_as_removed() {
-    for (next, expected) in [
-        (None, vec![gone("b"), stopping("a"), gone("a"), "ended 1".to_owned()]),
-        (Some("b"), vec![stopping("a"), gone("a"), starting("b")]),
-        (Some("c"), vec![gone("b"), stopping("a"), gone("a"), starting("c")]),
-    ] {
+fn what_waits_behind_a_failed_delete_and_is_not_wanted_any_more_was_never_there() {
+    for (next, skipped, last) in
+        [(None, true, "ended web".to_owned()), (Some("b"), false, starting("b")), (Some("c"), true, starting("c"))]
+    {
         let mut rig = Rig::new();
         rig.create("a", |_| {});
         rig.engine.inject(Call::Delete, [Fault::Fails]);
         let order = rig.order("b");
-        rig.send(WorkloadCommand::Update(Some(order)));
+        rig.want(order);
         rig.states();
-        let command = next.map_or(WorkloadCommand::Delete, |config| WorkloadCommand::Update(Some(rig.order(config))));
-        rig.send(command);
-        assert_eq!(rig.states(), expected, "{next:?}");
+        let wish = next.map_or(Wish::End, |config| Wish::Run(Box::new(rig.order(config))));
+        assert_eq!(rig.wishes.put(wish), Ok(skipped.then(|| instance("b"))), "{next:?}");
+        rig.run();
+        assert_eq!(rig.states(), [stopping("a"), gone("a"), last], "{next:?}");
     }
 }
 
@@ -911,10 +972,10 @@ fn update_of_what_has_no_container_goes_on() {
     let mut rig = Rig::new();
     rig.engine.inject(Call::Create, [Fault::Unsupported]);
     let order = rig.order("a");
-    rig.send(WorkloadCommand::Create(order));
+    rig.want(order);
     rig.states();
     let order = rig.order("b");
-    rig.send(WorkloadCommand::Update(Some(order)));
+    rig.want(order);
     assert_eq!(rig.states(), [stopping("a"), gone("a"), starting("b")]);
 }
 
@@ -925,7 +986,7 @@ fn update_to_another_runtime_deletes_with_the_old_engine() {
     let other = FakeEngine::new();
     let mut order = rig.order("b");
     order.engine = Some(Engine { connector: Box::new(other.connector("agent_A")), watch: rig.watch.clone() });
-    rig.send(WorkloadCommand::Update(Some(order)));
+    rig.want(order);
     assert_eq!(rig.engine.take_calls(), ["delete web"]);
     assert_eq!(other.take_calls(), ["create web"]);
 }
@@ -1064,7 +1125,7 @@ fn an_update_forgets_the_crashes_of_the_old_workload() {
         }
     }
     let order = rig.order_with("b", |workload| workload.restart_policy = RestartPolicy::Always);
-    rig.send(WorkloadCommand::Update(Some(order)));
+    rig.want(order);
     rig.clock.advance(RESTART_SPACING);
     rig.states();
     rig.observe(ExecutionState::exited(1));
@@ -1101,10 +1162,10 @@ fn commands_and_a_revival_by_others_end_the_waiting_for_a_restart() {
         assert!(rig.control_loop.due().is_some());
         match case {
             "running" => rig.observe(ExecutionState::plain(Phase::Running)),
-            "delete" => rig.send(WorkloadCommand::Delete),
+            "delete" => rig.end(),
             _ => {
                 let order = rig.order("b");
-                rig.send(WorkloadCommand::Update(Some(order)));
+                rig.want(order);
             }
         }
         assert_eq!(rig.control_loop.due(), None, "{case}");
@@ -1158,29 +1219,21 @@ fn the_time_that_a_container_ran_after_somebody_started_it_did_not_end_the_back_
 fn states_of_an_earlier_start_are_ignored() {
     let mut rig = Rig::new();
     rig.always("a");
-    let old = rig.generation();
+    rig.answer_listings();
+    let old = rig.reply.take().unwrap();
+    old(ExecutionState::exited(1));
     rig.clock.advance(RESTART_SPACING);
-    rig.observe(ExecutionState::exited(1));
+    rig.run();
     rig.states();
     rig.engine.take_calls();
-    rig.send(WorkloadCommand::Observed { generation: old, state: ExecutionState::exited(1) });
+    old(ExecutionState::exited(1));
+    rig.run();
     assert!(rig.states().is_empty());
     assert!(rig.engine.take_calls().is_empty());
-    rig.send(WorkloadCommand::Update(None));
+    rig.end();
     rig.states();
     rig.observe(ExecutionState::plain(Phase::FailedLost));
     assert!(rig.states().is_empty(), "nothing is watched after a delete");
-}
-
-#[test]
-fn loops_of_the_same_name_never_share_a_generation() {
-    let context = Rig::new().control_loop.context.clone();
-    let first_generation = |number| {
-        let (_, inbox) = workload_inbox();
-        let id = LoopId { name: "web".into(), number };
-        WorkloadControlLoop::new(id, instance("a"), context.clone(), fastrand::Rng::with_seed(1), inbox).generation
-    };
-    assert!(first_generation(2) - first_generation(1) > u64::from(u32::MAX));
 }
 
 // ----------------------------------------------------------- found at start
@@ -1189,12 +1242,12 @@ fn loops_of_the_same_name_never_share_a_generation() {
 #[test]
 fn resume_watches_reports_nothing_and_restarts_with_everything() {
     let mut rig = Rig::new();
-    let id = rig.engine.add(&instance("a"), ExecutionState::plain(Phase::Running));
+    rig.hold("a", ExecutionState::plain(Phase::Running));
     let order = rig.order_with("a", |workload| {
         workload.restart_policy = RestartPolicy::Always;
         allow(workload, "agents");
     });
-    rig.send(WorkloadCommand::Resume(order, id));
+    rig.want(WorkloadOrder { existing: OnExisting::TakeOver, ..order });
     assert!(rig.states().is_empty());
     assert!(rig.engine.take_calls().is_empty());
     assert_eq!(rig.watch_commands(), ["Watch"]);
@@ -1212,9 +1265,9 @@ fn resume_watches_reports_nothing_and_restarts_with_everything() {
 fn a_container_that_was_taken_over_and_was_never_started_is_replaced() {
     for policy in RestartPolicy::ALL {
         let mut rig = Rig::new();
-        let id = rig.engine.add(&instance("a"), ExecutionState::plain(Phase::Running));
+        rig.hold("a", ExecutionState::plain(Phase::Running));
         let order = rig.order_with("a", |workload| workload.restart_policy = *policy);
-        rig.send(WorkloadCommand::Resume(order, id));
+        rig.want(WorkloadOrder { existing: OnExisting::TakeOver, ..order });
         let created = ExecutionState::with_info(Phase::PendingStarting, "created");
         rig.observe(created.clone());
         assert!(rig.engine.take_calls().is_empty(), "its engine may be restarting it");
@@ -1234,9 +1287,9 @@ fn a_container_that_was_taken_over_and_was_never_started_is_replaced() {
 #[test]
 fn an_end_of_a_container_that_was_only_created_counts_like_any_other() {
     let mut rig = Rig::new();
-    let id = rig.engine.add(&instance("a"), ExecutionState::plain(Phase::Running));
+    rig.hold("a", ExecutionState::plain(Phase::Running));
     let order = rig.order_with("a", |workload| workload.restart_policy = RestartPolicy::Never);
-    rig.send(WorkloadCommand::Resume(order, id));
+    rig.want(WorkloadOrder { existing: OnExisting::TakeOver, ..order });
     rig.observe(ExecutionState::with_info(Phase::PendingStarting, "created"));
     rig.observe(ExecutionState::exited(0));
     assert_eq!(rig.control_loop.due(), None);
@@ -1290,21 +1343,21 @@ fn an_update_keeps_the_control_interface_exactly_when_path_and_rules_stay() {
         allow(workload, "agents");
         workload.tags.insert("k".to_owned(), "v".to_owned());
     });
-    rig.send(WorkloadCommand::Update(Some(same)));
+    rig.want(same);
     assert_eq!((rig.input_inode("a"), rig.mounted()), (Some(first), Some(rig.control_folder("a"))));
 
     let other_rules = rig.order_with("a", |workload| allow(workload, "desiredState"));
-    rig.send(WorkloadCommand::Update(Some(other_rules)));
+    rig.want(other_rules);
     let second = rig.input_inode("a").unwrap();
     assert_ne!(second, first, "a new one for new rules");
     drop(hold);
 
     let other_id = rig.order_with("b", |workload| allow(workload, "desiredState"));
-    rig.send(WorkloadCommand::Update(Some(other_id)));
+    rig.want(other_id);
     assert!(rig.input_inode("b").is_some() && !rig.folder.path().join(instance("a").folder()).exists());
 
     let no_rules = rig.order("b");
-    rig.send(WorkloadCommand::Update(Some(no_rules)));
+    rig.want(no_rules);
     assert_eq!((rig.input_inode("b"), rig.mounted()), (None, None));
     assert!(!rig.control_folder("b").exists());
 }
@@ -1319,12 +1372,8 @@ fn the_control_interface_goes_with_its_workload_and_stays_with_a_restarted_one()
     let inode = rig.input_inode("a");
     rig.observe(ExecutionState::exited(1));
     assert_eq!((rig.input_inode("a"), rig.mounted()), (inode, Some(rig.control_folder("a"))));
-    rig.send(WorkloadCommand::Update(None));
-    assert_eq!(rig.input_inode("a"), None, "it waits to be created again");
-    let order = rig.order_with("a", |workload| allow(workload, "agents"));
-    rig.send(WorkloadCommand::Create(order));
-    assert!(rig.input_inode("a").is_some());
-    rig.send(WorkloadCommand::Delete);
+    rig.end();
+    assert_eq!(rig.input_inode("a"), None);
     assert!(!rig.folder.path().join(instance("a").folder()).exists());
 }
 
@@ -1335,16 +1384,11 @@ fn an_agent_that_ends_leaves_the_control_interface_of_its_workloads() {
     let before = rig.input_inode("a").unwrap();
     let hold = std::fs::File::options().read(true).write(true).open(rig.control_folder("a").join("input")).unwrap();
     let order = rig.order_with("a", |workload| allow(workload, "agents"));
-    let (folder, context) = (rig.control_folder("a"), rig.control_loop.context.clone());
-    drop(rig.control_loop);
+    let folder = rig.control_folder("a");
+    rig.hold("a", ExecutionState::plain(Phase::Running));
     assert!(folder.join("input").exists() && folder.join("output").exists());
 
-    let (commands, inbox) = workload_inbox();
-    let id = LoopId { name: "web".into(), number: 2 };
-    let container = rig.engine.add(&instance("a"), ExecutionState::plain(Phase::Running));
-    let mut next = WorkloadControlLoop::new(id, instance("a"), context, fastrand::Rng::with_seed(1), inbox);
-    commands.send(WorkloadCommand::Resume(order, container)).unwrap();
-    while next.step() == Step::Worked {}
+    rig.want(WorkloadOrder { existing: OnExisting::TakeOver, ..order });
     let after = std::os::unix::fs::MetadataExt::ino(&hold.metadata().unwrap());
     assert_eq!((before, after), (after, before));
     let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(folder.join("input")).unwrap());
@@ -1362,36 +1406,27 @@ fn a_workload_starts_without_control_interface_when_that_cannot_be_made() {
 }
 
 #[test]
-fn a_held_container_is_started_again_by_create_and_removed_by_anything_else() {
-    let hold = |rig: &Rig| {
-        let id = rig.engine.add(&instance("a"), ExecutionState::plain(Phase::Succeeded));
-        WorkloadCommand::Hold(HeldContainer {
-            instance: instance("a"),
-            id,
-            engine: rig.engine().unwrap(),
-            silent: false,
-        })
-    };
+fn a_held_container_is_started_again_when_that_is_wanted_and_else_removed() {
+    let succeeded = || ExecutionState::plain(Phase::Succeeded);
     let mut rig = Rig::new();
-    let (held, order) = (hold(&rig), rig.order("a"));
-    rig.send(held);
-    rig.send(WorkloadCommand::Create(order));
+    rig.hold("a", succeeded());
+    let order = rig.order("a");
+    rig.want(WorkloadOrder { existing: OnExisting::StartAgain, ..order });
     assert_eq!(rig.engine.take_calls(), ["start web"]);
     assert_eq!(rig.states(), [starting("a")]);
 
     let mut rig = Rig::new();
-    let (held, order) = (hold(&rig), rig.order("b"));
-    rig.send(held);
-    rig.send(WorkloadCommand::Update(Some(order)));
+    rig.hold("a", succeeded());
+    let order = rig.order("b");
+    rig.want(order);
     assert_eq!(rig.engine.take_calls(), ["delete web", "create web"]);
     assert_eq!(rig.states(), [stopping("a"), gone("a"), starting("b")]);
 
     // [utest->swdd~agent-delete-old-workload~2]
     let mut rig = Rig::new();
-    let held = hold(&rig);
-    rig.send(held);
-    rig.send(WorkloadCommand::Delete);
-    assert_eq!(rig.states(), [stopping("a"), gone("a"), "ended 1".to_owned()]);
+    rig.hold("a", succeeded());
+    rig.end();
+    assert_eq!(rig.states(), [stopping("a"), gone("a"), "ended web".to_owned()]);
 }
 
 #[test]
@@ -1406,7 +1441,7 @@ fn long_engine_messages_are_cut_between_characters() {
 #[test]
 fn the_thread_ends_when_the_agent_drops_its_end() {
     let rig = Rig::new();
-    drop(rig.commands);
+    drop(rig.wishes);
     let control_loop = rig.control_loop;
     let thread = crate::threads::spawn("wl:web", crate::limits::STACK_WORKLOAD, move || control_loop.run()).unwrap();
     assert!(crate::threads::join_all([thread], Duration::from_secs(20)).is_empty());

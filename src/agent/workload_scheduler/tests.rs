@@ -11,23 +11,19 @@ fn added(name: &str, config: &str, dependencies: &[(&str, AddCondition)]) -> Add
     AddedWorkload { instance: workload.instance_name(name), workload: Arc::new(workload) }
 }
 
-fn deleted(name: &str, config: &str, dependencies: &[(&str, DeleteCondition)]) -> DeletedWorkload {
-    DeletedWorkload {
-        instance: InstanceName::new(name, config, "A"),
-        dependencies: dependencies.iter().map(|(name, condition)| ((*name).to_owned(), *condition)).collect(),
-    }
+fn create(name: &str, dependencies: &[(&str, AddCondition)]) -> Change {
+    Change::run(added(name, "new", dependencies))
 }
 
-fn create(name: &str, dependencies: &[(&str, AddCondition)]) -> Operation {
-    Operation::Create(Created { added: added(name, "new", dependencies), reuse: false })
+fn delete(name: &str, dependencies: &[(&str, DeleteCondition)]) -> Change {
+    let dependencies = dependencies.iter().map(|(name, condition)| ((*name).to_owned(), *condition)).collect();
+    Change::replace(DeletedWorkload { instance: InstanceName::new(name, "old", "A"), dependencies }, None)
 }
 
 /// An update of `w` that needs `up` to run and `user` to be gone.
-fn update() -> Updated {
-    Updated {
-        new: added("w", "new", &[("up", AddCondition::Running)]),
-        deleted: deleted("w", "old", &[("user", DeleteCondition::NotPendingNorRunning)]),
-    }
+fn update() -> Change {
+    let delete = delete("w", &[("user", DeleteCondition::NotPendingNorRunning)]);
+    Change { new: create("w", &[("up", AddCondition::Running)]).new, ..delete }
 }
 
 fn store(up: bool, user: bool) -> WorkloadStateStore {
@@ -42,19 +38,16 @@ fn set(store: &mut WorkloadStateStore, name: &str, running: bool) {
     store.set_own(&InstanceName::with_id(name, "id", "A"), ExecutionState::plain(phase));
 }
 
-/// Kinds of ready operations and of reports, in order.
+/// Kinds of orders and of reports, in order.
 fn kinds(decision: &Decision) -> Vec<String> {
     let reports = decision.reports.iter().map(|report| {
         let which =
             if report.instance == InstanceName::new(&report.instance.workload, "new", "A") { "new" } else { "old" };
         format!("{which} {}", report.state)
     });
-    let ready = decision.ready.iter().map(|operation| match operation {
-        Operation::Create(_) => "Create".to_owned(),
-        Operation::Update(_) => "Update".to_owned(),
-        Operation::UpdateDeleteOnly(_) => "UpdateDeleteOnly".to_owned(),
-        Operation::Delete(_) => "Delete".to_owned(),
-        Operation::Withhold(_) => "Withhold".to_owned(),
+    let ready = decision.ready.iter().map(|order| match order {
+        Order::Run(_) => "Run".to_owned(),
+        Order::End(_) => "End".to_owned(),
     });
     reports.chain(ready).collect()
 }
@@ -65,7 +58,7 @@ const WAITS_TO_STOP: &str = "old Stopping(WaitingToStop)";
 // [utest->swdd~agent-enqueues-unfulfilled-create~1]
 #[test]
 fn a_create_waits_for_its_dependencies() {
-    for (up, expected, queued) in [(true, vec!["Create"], false), (false, vec![WAITS], true)] {
+    for (up, expected, queued) in [(true, vec!["Run"], false), (false, vec![WAITS], true)] {
         let mut scheduler = WorkloadScheduler::default();
         let decision = scheduler.decide(create("w", &[("up", AddCondition::Running)]), &store(up, true));
         assert_eq!(kinds(&decision), expected);
@@ -76,43 +69,35 @@ fn a_create_waits_for_its_dependencies() {
 // [utest->swdd~agent-enqueues-unfulfilled-delete~1]
 #[test]
 fn a_delete_waits_for_its_dependents() {
-    for (user, expected, queued) in [(false, vec!["Delete"], false), (true, vec![WAITS_TO_STOP], true)] {
+    for (user, expected, queued) in [(false, vec!["End"], false), (true, vec![WAITS_TO_STOP], true)] {
         let mut scheduler = WorkloadScheduler::default();
-        let operation = Operation::Delete(update().deleted);
-        assert_eq!(kinds(&scheduler.decide(operation, &store(true, user))), expected);
+        let change = Change { new: None, ..update() };
+        assert_eq!(kinds(&scheduler.decide(change, &store(true, user))), expected);
         assert_eq!(scheduler.get("w").is_some(), queued);
     }
 }
 
 // [utest->swdd~agent-handles-update-with-fulfilled-delete~1]
+// [utest->swdd~agent-shall-not-enqueue-update-delete-only-workload-operation~1]
 // [utest->swdd~agent-enqueues-update-with-unfulfilled-delete~1]
 #[test]
 fn an_update_deletes_as_soon_as_it_may_and_starts_when_it_may() {
     for (up, user, expected) in [
-        (true, false, vec!["Update"]),
-        (false, false, vec![WAITS, "UpdateDeleteOnly"]),
+        (true, false, vec!["Run"]),
+        (false, false, vec![WAITS, "End"]),
         (true, true, vec![WAITS_TO_STOP]),
         (false, true, vec![WAITS_TO_STOP]),
     ] {
         let mut scheduler = WorkloadScheduler::default();
-        let decision = scheduler.decide(Operation::Update(update()), &store(up, user));
+        let decision = scheduler.decide(update(), &store(up, user));
         assert_eq!(kinds(&decision), expected, "up {up} user {user}");
         let queued = match (up, user) {
             (true, false) => None,
-            (false, false) => Some(Waiting::UpdateCreate(update())),
-            (_, true) => Some(Waiting::UpdateDelete(update())),
+            (false, false) => Some(Change { deleted: None, ..update() }),
+            (_, true) => Some(update()),
         };
         assert_eq!(scheduler.get("w"), queued.as_ref());
     }
-}
-
-// [utest->swdd~agent-shall-not-enqueue-update-delete-only-workload-operation~1]
-#[test]
-fn an_update_that_only_deletes_never_waits() {
-    let mut scheduler = WorkloadScheduler::default();
-    let decision = scheduler.decide(Operation::UpdateDeleteOnly("w".into()), &store(false, true));
-    assert_eq!(kinds(&decision), ["UpdateDeleteOnly"]);
-    assert_eq!(scheduler.names().count(), 0);
 }
 
 // [utest->swdd~agent-keeps-workloads-with-unfulfilled-workload-dependencies-in-queue~1]
@@ -120,14 +105,14 @@ fn an_update_that_only_deletes_never_waits() {
 fn a_waiting_update_goes_through_both_phases_and_reports_each_once() {
     let mut scheduler = WorkloadScheduler::default();
     let mut store = store(false, true);
-    scheduler.decide(Operation::Update(update()), &store);
+    scheduler.decide(update(), &store);
     assert_eq!(scheduler.state_changed("user", &store), Decision::default(), "nothing is reported again");
     set(&mut store, "user", false);
-    assert_eq!(kinds(&scheduler.state_changed("user", &store)), [WAITS, "UpdateDeleteOnly"]);
+    assert_eq!(kinds(&scheduler.state_changed("user", &store)), [WAITS, "End"]);
     assert_eq!(scheduler.state_changed("up", &store), Decision::default());
     set(&mut store, "up", true);
-    assert_eq!(kinds(&scheduler.state_changed("up", &store)), ["Update"]);
-    assert_eq!(scheduler.names().count(), 0);
+    assert_eq!(kinds(&scheduler.state_changed("up", &store)), ["Run"]);
+    assert_eq!(scheduler.iter().count(), 0);
 }
 
 #[test]
@@ -135,12 +120,11 @@ fn waiting_creates_and_deletes_become_ready() {
     let mut scheduler = WorkloadScheduler::default();
     let mut store = store(false, true);
     scheduler.decide(create("w1", &[("up", AddCondition::Running)]), &store);
-    scheduler
-        .decide(Operation::Delete(deleted("w2", "old", &[("user", DeleteCondition::NotPendingNorRunning)])), &store);
+    scheduler.decide(delete("w2", &[("user", DeleteCondition::NotPendingNorRunning)]), &store);
     set(&mut store, "up", true);
     set(&mut store, "user", false);
-    assert_eq!(kinds(&scheduler.state_changed("up", &store)), ["Create"]);
-    assert_eq!(kinds(&scheduler.state_changed("user", &store)), ["Delete"]);
+    assert_eq!(kinds(&scheduler.state_changed("up", &store)), ["Run"]);
+    assert_eq!(kinds(&scheduler.state_changed("user", &store)), ["End"]);
 }
 
 #[test]
@@ -148,14 +132,14 @@ fn two_that_wait_for_the_end_of_each_other_do_not_wait_for_ever() {
     let needs = |other| vec![(other, DeleteCondition::NotPendingNorRunning)];
     for in_circle in [true, false] {
         let (mut scheduler, mut store) = (WorkloadScheduler::default(), store(true, true));
-        let first = deleted("up", "old", &if in_circle { needs("user") } else { needs("third") });
+        let first = delete("up", &if in_circle { needs("user") } else { needs("third") });
         set(&mut store, "third", true);
-        assert_eq!(kinds(&scheduler.decide(Operation::Delete(first), &store)), [WAITS_TO_STOP]);
+        assert_eq!(kinds(&scheduler.decide(first, &store)), [WAITS_TO_STOP]);
         // It has a `gone` condition, so whoever it depends on must not go before it has gone.
         let waits = ExecutionState::with_info(Phase::StoppingWaitingToStop, format!("{GONE_PREFIX}waits"));
         store.set_own(&InstanceName::with_id("up", "id", "A"), waits);
-        let second = Operation::Delete(deleted("user", "old", &needs("up")));
-        let expected = if in_circle { "Delete" } else { WAITS_TO_STOP };
+        let second = delete("user", &needs("up"));
+        let expected = if in_circle { "End" } else { WAITS_TO_STOP };
         assert_eq!(kinds(&scheduler.decide(second, &store)), [expected]);
     }
 }
@@ -182,7 +166,7 @@ fn what_waits_is_found_by_what_it_waits_for_and_leaves_nothing_behind() {
         scheduler.decide(create(&format!("w{number}"), &[("up", AddCondition::Running)]), &store);
     }
     assert_eq!(scheduler.waiters.len(), 1, "50 waiting workloads cost one look-up");
-    assert_eq!(kinds(&scheduler.decide(create("w50", &[]), &store)), ["Create"]);
+    assert_eq!(kinds(&scheduler.decide(create("w50", &[]), &store)), ["Run"]);
     assert_eq!(scheduler.state_changed("w50", &store), Decision::default());
     for number in 0..50 {
         assert!(scheduler.take(&format!("w{number}")).is_some());

@@ -16,7 +16,7 @@ fn shell(script: &str) -> EngineCall<'static> {
     EngineCall::new("sh", vec!["-c".to_owned(), script.to_owned()]).limit(AMPLE)
 }
 
-fn text_of(call: EngineCall<'_>) -> Result<String, CallError> {
+fn text_of(call: EngineCall<'_>) -> Result<String, RuntimeError> {
     call.run(&mut Unwatched)?.into_text()
 }
 
@@ -73,15 +73,15 @@ fn a_failed_call_tells_what_the_engine_said_and_what_was_called() {
         ("kill -9 $$", "Ended with signal: 9 (SIGKILL)"),
     ] {
         let expected = format!("{said}. Execution of 'sh \"-c\" \"{script}\"'");
-        assert_eq!(text_of(shell(script)), Err(CallError::Failed(expected)));
+        assert_eq!(text_of(shell(script)), Err(RuntimeError::Failed(expected)));
     }
 }
 
 #[test]
 fn a_partial_answer_is_taken_where_it_helps() {
     assert_eq!(text_of(shell("echo one; exit 1").partial()), Ok("one\n".to_owned()));
-    assert!(matches!(text_of(shell("echo two >&2; exit 1").partial()), Err(CallError::Failed(_))));
-    assert!(matches!(text_of(shell("echo one; exit 1")), Err(CallError::Failed(_))));
+    assert!(matches!(text_of(shell("echo two >&2; exit 1").partial()), Err(RuntimeError::Failed(_))));
+    assert!(matches!(text_of(shell("echo one; exit 1")), Err(RuntimeError::Failed(_))));
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_missing_program_is_named() {
     let call = EngineCall::new("no-such-engine", vec!["ps".to_owned(), "a b".to_owned()]);
     let text =
         "Error: 'No such file or directory (os error 2)'. Could not spawn command 'no-such-engine \"ps\" \"a b\"'.";
-    assert_eq!(text_of(call), Err(CallError::NotInstalled(text.to_owned())));
+    assert_eq!(text_of(call), Err(RuntimeError::NotInstalled(text.to_owned())));
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_child_that_does_not_read_its_input_is_no_error() {
 #[test]
 fn output_over_the_bound_is_dropped_and_cannot_be_used() {
     let result = text_of(shell("head -c 20000000 /dev/zero"));
-    let Err(CallError::Failed(text)) = result else { panic!("{result:?}") };
+    let Err(RuntimeError::Failed(text)) = result else { panic!("{result:?}") };
     assert!(text.starts_with("20000000 bytes of output are too many, at most 16777216 can be read."), "{text}");
     let result = shell("head -c 20000000 /dev/zero").run(&mut Unwatched).unwrap();
     assert_eq!((result.bytes.len(), result.discarded), (ENGINE_OUTPUT_MAX, 20_000_000 - ENGINE_OUTPUT_MAX as u64));
@@ -120,7 +120,7 @@ fn the_end_of_a_long_error_is_kept_while_both_pipes_are_flooded() {
     let script =
         "head -c 3000000 /dev/zero & head -c 3000000 /dev/zero >&2; wait; echo 'Error: the reason' >&2; exit 1";
     let result = text_of(shell(script));
-    let Err(CallError::Failed(text)) = result else { panic!("{result:?}") };
+    let Err(RuntimeError::Failed(text)) = result else { panic!("{result:?}") };
     assert!(text.starts_with("... "), "{text:?}");
     let (said, _) = text.split_once(". Execution of").unwrap();
     assert!(said.ends_with("Error: the reason"));
@@ -131,7 +131,7 @@ fn the_end_of_a_long_error_is_kept_while_both_pipes_are_flooded() {
 fn output_that_is_not_text_is_an_error() {
     let result = text_of(shell("printf '\\377'"));
     assert!(
-        matches!(&result, Err(CallError::Failed(text)) if text.starts_with("The output is not text: ")),
+        matches!(&result, Err(RuntimeError::Failed(text)) if text.starts_with("The output is not text: ")),
         "{result:?}"
     );
 }
@@ -152,7 +152,7 @@ fn a_call_that_takes_too_long_is_ended_with_its_helpers() {
         }
         None
     });
-    let Err(CallError::TimedOut(text)) = result else { panic!("{result:?}") };
+    let Err(RuntimeError::TimedOut(text)) = result else { panic!("{result:?}") };
     assert!(text.starts_with("No answer within 100ms. It said: 'Trying to pull'. Execution of 'sh "), "{text}");
     let pids = fs::read_to_string(pids).unwrap();
     assert_eq!(pids.lines().count(), 2);
@@ -165,7 +165,7 @@ fn a_call_that_takes_too_long_is_ended_with_its_helpers() {
 fn a_call_that_ignores_sigterm_is_killed() {
     let result = text_of(shell("trap '' TERM; while :; do sleep 600; done").limit(SHORT * 3));
     assert!(
-        matches!(&result, Err(CallError::TimedOut(text)) if text.starts_with("No answer within 300ms.")),
+        matches!(&result, Err(RuntimeError::TimedOut(text)) if text.starts_with("No answer within 300ms.")),
         "{result:?}"
     );
 }
@@ -181,7 +181,7 @@ fn a_limit_can_be_extended_once_by_asking() {
     let call = shell(&script).limit(SHORT);
     let result = call.run_extended(&mut Unwatched, || Some(SHORT));
     assert!(
-        matches!(&result, Err(CallError::TimedOut(text)) if text.starts_with("No answer within 200ms.")),
+        matches!(&result, Err(RuntimeError::TimedOut(text)) if text.starts_with("No answer within 200ms.")),
         "{result:?}"
     );
     let call = shell(&script).limit(SHORT);
@@ -211,13 +211,13 @@ fn a_grandchild_that_writes_for_ever_does_not_hold_the_call() {
 #[test]
 fn a_readable_cancel_descriptor_ends_the_call() {
     let mut watch = TestWatch::cancelling_after(0);
-    assert_eq!(shell("echo $$; exec sleep 600").run(&mut watch).unwrap_err(), CallError::Cancelled);
+    assert_eq!(shell("echo $$; exec sleep 600").run(&mut watch).unwrap_err(), RuntimeError::Cancelled);
 }
 
 #[test]
 fn progress_is_told_at_the_times_asked_for() {
     let mut watch = TestWatch::cancelling_after(3);
-    assert_eq!(shell("exec sleep 600").run(&mut watch).unwrap_err(), CallError::Cancelled);
+    assert_eq!(shell("exec sleep 600").run(&mut watch).unwrap_err(), RuntimeError::Cancelled);
     assert_eq!(watch.ages.len(), 3);
     for (age, at) in watch.ages.iter().zip([SHORT / 10, SHORT / 5, SHORT / 10 * 3]) {
         assert!(*age >= at, "{age:?} {at:?}");

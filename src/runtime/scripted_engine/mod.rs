@@ -51,7 +51,7 @@ impl ScriptedEngine {
     }
 
     pub fn cli(&self) -> EngineCli {
-        EngineCli::new(self.path().join("engine").to_str().unwrap(), self.children())
+        EngineCli::new(self.path().join("engine").to_str().unwrap().to_owned().leak(), self.children())
     }
 
     /// The calls so far, arguments joined by blanks.

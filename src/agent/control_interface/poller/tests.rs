@@ -218,7 +218,7 @@ fn requests_go_out_and_answers_come_back() {
     other.say(ask("a"));
     rig.turns();
     assert_eq!(rig.requests(), ["one@a", "two@a"]);
-    rig.hub.deliver("one", answer("a")).unwrap();
+    rig.hub.deliver_to("one", answer("a")).unwrap();
     rig.turns();
     assert_eq!(client.heard(), [ToWorkload::Response(answer("a"))]);
     assert_eq!(other.heard(), []);
@@ -230,7 +230,7 @@ fn answers_wait_for_the_hello() {
     let mut rig = Rig::new();
     let _interface = rig.open("w");
     let mut client = rig.client("w");
-    rig.hub.deliver("w", answer("early")).unwrap();
+    rig.hub.deliver_to("w", answer("early")).unwrap();
     rig.turns();
     assert_eq!(client.heard(), []);
     client.say(hello());
@@ -246,7 +246,7 @@ fn a_frame_that_was_cut_is_continued_or_forgotten_but_never_followed_by_another(
     let large = 3_000_000;
     rig.follow("w", &["a", "b", "c", "d"]);
     for id in ["a", "b"] {
-        rig.hub.deliver("w", lines(id, large)).unwrap();
+        rig.hub.deliver_to("w", lines(id, large)).unwrap();
     }
     rig.turns();
     let ids = |messages: Vec<ToWorkload>| -> Vec<String> {
@@ -259,7 +259,7 @@ fn a_frame_that_was_cut_is_continued_or_forgotten_but_never_followed_by_another(
     assert_eq!(ids(rig.heard(&mut client)), ["a", "b"]);
     // One that goes in the middle of a message is followed by one that begins with the next.
     for id in ["c", "d"] {
-        rig.hub.deliver("w", lines(id, large)).unwrap();
+        rig.hub.deliver_to("w", lines(id, large)).unwrap();
     }
     rig.turns();
     client.input = None;
@@ -275,13 +275,13 @@ fn requests_are_read_while_nobody_reads_answers() {
     let (_interface, mut client) = rig.greeted("w");
     for number in 0..8 {
         rig.follow("w", &[&number.to_string()]);
-        rig.hub.deliver("w", lines(&number.to_string(), CONTROL_OUTBOX_BYTES / 9)).unwrap();
+        rig.hub.deliver_to("w", lines(&number.to_string(), CONTROL_OUTBOX_BYTES / 9)).unwrap();
     }
     rig.turns();
     let bytes = to_agent(ask("half")).unwrap();
     write(client.output.as_ref().unwrap(), &bytes[..4]).unwrap();
     rig.turns();
-    rig.hub.deliver("w", answer("between")).unwrap();
+    rig.hub.deliver_to("w", answer("between")).unwrap();
     rig.turns();
     write(client.output.as_ref().unwrap(), &bytes[4..]).unwrap();
     rig.turns();
@@ -297,7 +297,7 @@ fn a_second_message_is_not_written_before_the_first_one_was_read() {
         let (_interface, mut client) = rig.greeted("w");
         rig.follow("w", &["a", "b", "c"]);
         for id in ["a", "b", "c"] {
-            rig.hub.deliver("w", lines(id, bytes)).unwrap();
+            rig.hub.deliver_to("w", lines(id, bytes)).unwrap();
         }
         for id in ["a", "b", "c"] {
             rig.pass(Duration::from_millis(200));
@@ -315,7 +315,7 @@ fn a_reader_that_comes_late_gets_what_waited() {
     client.input = None;
     client.say(hello());
     rig.turns();
-    rig.hub.deliver("w", answer("a")).unwrap();
+    rig.hub.deliver_to("w", answer("a")).unwrap();
     rig.pass(Duration::from_millis(350));
     let due = rig.poller.due(rig.clock.now()).unwrap();
     assert!(due <= rig.clock.now() + CONTROL_READER_RETRY_MAX, "somebody who blocks in open() waits for us");
@@ -334,7 +334,7 @@ fn a_new_user_of_the_pipes_gets_nothing_of_the_earlier_one() {
     let (_interface, mut client) = rig.greeted("w");
     rig.follow("w", &["a", "b", "c"]);
     for id in ["a", "b", "c"] {
-        rig.hub.deliver("w", lines(id, 900_000)).unwrap();
+        rig.hub.deliver_to("w", lines(id, 900_000)).unwrap();
     }
     rig.turns();
     client.output = None;
@@ -342,11 +342,11 @@ fn a_new_user_of_the_pipes_gets_nothing_of_the_earlier_one() {
     client.input = None;
     client.open_input();
     client.open_output();
-    rig.hub.deliver("w", answer("stale")).unwrap();
+    rig.hub.deliver_to("w", answer("stale")).unwrap();
     client.say(hello());
     rig.pass(Duration::from_millis(200));
     assert_eq!(client.heard(), [ToWorkload::Accepted]);
-    rig.hub.deliver("w", answer("new")).unwrap();
+    rig.hub.deliver_to("w", answer("new")).unwrap();
     rig.turns();
     assert_eq!(client.heard(), [ToWorkload::Response(answer("new"))]);
 }
@@ -356,7 +356,7 @@ fn a_restarted_container_finds_clean_pipes_and_has_to_say_hello() {
     let mut rig = Rig::new();
     let (interface, mut client) = rig.greeted("w");
     rig.follow("w", &["old", "kept"]);
-    rig.hub.deliver("w", lines("old", 1000)).unwrap();
+    rig.hub.deliver_to("w", lines("old", 1000)).unwrap();
     client.say(ask("a"));
     rig.turns();
     client.say(ask("unread"));
@@ -364,10 +364,10 @@ fn a_restarted_container_finds_clean_pipes_and_has_to_say_hello() {
     interface.restart();
     rig.turns();
     rig.requests();
-    rig.hub.deliver("w", lines("kept", 10)).unwrap();
+    rig.hub.deliver_to("w", lines("kept", 10)).unwrap();
     assert_eq!(rig.requests(), ["w@kept"], "what the earlier one asked for is cancelled");
     let mut next = rig.client("w");
-    rig.hub.deliver("w", answer("stale")).unwrap();
+    rig.hub.deliver_to("w", answer("stale")).unwrap();
     next.say(ask("without hello"));
     rig.turns();
     assert_eq!(next.heard(), [ToWorkload::Closed { reason: "Initial Hello missing!".to_owned() }]);
@@ -440,7 +440,7 @@ fn answer_all(rig: &Rig, bytes: usize) -> Vec<String> {
     let requests = rig.requests();
     for id in &requests {
         let content = ResponseContent::Error("x".repeat(bytes));
-        assert!(rig.hub.deliver_from_server(Response { id: id.clone(), content }).is_none());
+        rig.hub.deliver(Response { id: id.clone(), content });
     }
     requests
 }
@@ -461,7 +461,7 @@ fn a_flood_of_requests_waits_in_the_pipe_for_answers_and_others_do_not_notice() 
     rig.pass(CONTROL_ROOM_RETRY);
     assert_eq!(rig.requests(), [""; 0], "nothing is answered");
     let content = ResponseContent::Error(String::new());
-    assert!(rig.hub.deliver_from_server(Response { id: "greedy@0".to_owned(), content }).is_none());
+    rig.hub.deliver(Response { id: "greedy@0".to_owned(), content });
     rig.turns();
     let next = format!("greedy@{CONTROL_REQUESTS}");
     assert_eq!(rig.requests(), [next], "as soon as one is answered");

@@ -1,0 +1,501 @@
+//! The newest wish for one workload: a slot between the scheduler and the control loop of the workload.
+//!
+//! Thread: [`WishSender`] belongs to `scheduler`, [`WishSlot`] to `wl:<name>`; the state checker puts states into it.
+//! A newer wish replaces one that was not taken, a newer state an older one, so the slot is bounded and nobody waits for
+//! room. A newer wish also makes a descriptor readable, which ends an engine call that has become pointless.
+
+use super::state_checker::{StateReply, WatchCommand};
+use crate::model::execution_state::ExecutionState;
+use crate::model::names::{InstanceName, Name};
+use crate::model::workload::Workload;
+use crate::runtime::{ContainerId, RuntimeConnector};
+use crossbeam_channel::{Receiver, Sender, bounded};
+use rustix::event::{EventfdFlags, eventfd};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// An engine as one control loop uses it.
+pub struct Engine {
+    /// Its own connector.
+    pub connector: Box<dyn RuntimeConnector>,
+    /// The engine's state checker.
+    pub watch: Sender<WatchCommand>,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Engine")
+    }
+}
+
+/// A workload to run.
+#[derive(Debug)]
+pub struct WorkloadOrder {
+    /// Which instance.
+    pub instance: InstanceName,
+    /// What to run.
+    pub workload: Arc<Workload>,
+    /// Where; `None` when its runtime is unknown or not enabled.
+    pub engine: Option<Engine>,
+    /// What becomes of a container that is there.
+    pub existing: OnExisting,
+    /// Containers of this workload may exist that no listing showed; remove them before the first create.
+    pub search_first: bool,
+    /// Engines of other runtimes that may have a container of this workload, which goes before the first create, too.
+    pub others: Vec<OtherEngine>,
+}
+
+/// What becomes of a container that is there when a workload is to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnExisting {
+    /// It is removed first.
+    Replace,
+    /// It has ended and is started again, where its engine can do that.
+    StartAgain,
+    /// It runs, or it ended and shall stay as it is.
+    TakeOver,
+}
+
+/// An engine of another runtime that has not said which containers it has since the agent started.
+#[derive(Debug)]
+pub struct OtherEngine {
+    /// Its runtime.
+    pub runtime: Name,
+    /// The engine.
+    pub engine: Engine,
+    /// When it is not waited for any more.
+    pub until: Instant,
+}
+
+/// Containers of the workload that are too many. They are removed, and nothing is started beside them.
+#[derive(Debug)]
+pub struct Strays {
+    /// The runtime that has them.
+    pub runtime: Name,
+    /// Its engine.
+    pub engine: Engine,
+    /// Which they are.
+    pub containers: Vec<(InstanceName, ContainerId)>,
+}
+
+/// What is wanted of a workload.
+#[derive(Debug)]
+pub enum Wish {
+    /// It runs, and nothing else of it.
+    Run(Box<WorkloadOrder>),
+    /// Nothing of it is there, and its control loop ends.
+    End,
+}
+
+impl Wish {
+    fn order(&self) -> Option<&WorkloadOrder> {
+        match self {
+            Self::Run(order) => Some(order),
+            Self::End => None,
+        }
+    }
+}
+
+/// What a control loop has to look at.
+#[derive(Debug)]
+pub enum News {
+    /// There is a newer wish, which stays in the slot until [`WishSlot::take`].
+    Wish,
+    /// These containers are to be removed.
+    Strays(Vec<Strays>),
+    /// The state checker saw this of the container that is watched.
+    Observed(ExecutionState),
+}
+
+/// The control loop has ended; nothing was put.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoopEnded;
+
+/// Puts wishes for one workload. The control loop ends when this is dropped.
+#[derive(Debug)]
+pub struct WishSender {
+    shared: Arc<Shared>,
+}
+
+/// Takes the wishes for one workload.
+#[derive(Debug)]
+pub struct WishSlot {
+    shared: Arc<Shared>,
+    woken: Receiver<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    slot: Mutex<Slot>,
+    wake: Sender<()>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    /// The newest wish until it is taken.
+    wish: Option<Wish>,
+    /// The control loop has not seen it yet.
+    is_new: bool,
+    /// The instances whose end the control loop will report.
+    held: BTreeSet<InstanceName>,
+    strays: Vec<Strays>,
+    observed: Option<ExecutionState>,
+    /// Counts watches, so that a late state of an earlier one is recognised.
+    watch: u64,
+    closed: bool,
+    /// The sender is gone.
+    abandoned: bool,
+    /// Of the engine call that is under way.
+    cancel: Option<Arc<OwnedFd>>,
+}
+
+/// Makes a slot without a wish.
+#[must_use]
+pub fn wish_slot() -> (WishSender, WishSlot) {
+    let (wake, woken) = bounded(1);
+    let shared = Arc::new(Shared { slot: Mutex::default(), wake });
+    (WishSender { shared: shared.clone() }, WishSlot { shared, woken })
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Slot> {
+        // A poisoned slot is still a slot: no operation leaves it half changed.
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        let _ = self.wake.try_send(()); // Full: the loop is being woken already.
+    }
+
+    fn observed(&self, watch: u64, state: ExecutionState) {
+        let mut slot = self.lock();
+        if slot.watch == watch {
+            slot.observed = Some(state);
+            drop(slot);
+            self.wake();
+        }
+    }
+}
+
+impl Slot {
+    fn wants(&self, instance: &InstanceName) -> bool {
+        self.wish.as_ref().and_then(Wish::order).is_some_and(|order| order.instance == *instance)
+    }
+
+    fn cancel_call(&self) {
+        if let Some(cancel) = &self.cancel {
+            let _ = rustix::io::write(cancel, &1_u64.to_ne_bytes()); // Full means readable already.
+        }
+    }
+}
+
+impl WishSender {
+    /// Puts a wish in place of an older one; never waits. Returns the instance of that one when it was not taken: the
+    /// control loop knows nothing of it.
+    ///
+    /// # Errors
+    /// [`LoopEnded`] when nobody will take it: start a new loop.
+    pub fn put(&self, wish: Wish) -> Result<Option<InstanceName>, LoopEnded> {
+        let mut slot = self.shared.lock();
+        if slot.closed {
+            return Err(LoopEnded);
+        }
+        slot.cancel_call();
+        let replaced = slot.wish.replace(wish);
+        slot.is_new = true;
+        let skipped = replaced.as_ref().and_then(Wish::order).map(|order| order.instance.clone());
+        let skipped = skipped.filter(|instance| !slot.wants(instance) && !slot.held.contains(instance));
+        drop(slot);
+        self.shared.wake();
+        Ok(skipped)
+    }
+
+    /// Gives the control loop containers to remove.
+    ///
+    /// # Errors
+    /// [`LoopEnded`] when nobody will remove them: start a new loop.
+    pub fn put_strays(&self, strays: Strays) -> Result<(), LoopEnded> {
+        let mut slot = self.shared.lock();
+        if slot.closed {
+            return Err(LoopEnded);
+        }
+        slot.held.extend(strays.containers.iter().map(|(instance, _)| instance.clone()));
+        slot.strays.push(strays);
+        drop(slot);
+        self.shared.wake();
+        Ok(())
+    }
+
+    /// Whether the control loop has, or is to start, something of this instance and will report its end.
+    #[must_use]
+    pub fn accounts_for(&self, instance: &InstanceName) -> bool {
+        let slot = self.shared.lock();
+        slot.wants(instance) || slot.held.contains(instance)
+    }
+
+    /// Whether the control loop has ended.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.shared.lock().closed
+    }
+}
+
+impl Drop for WishSender {
+    fn drop(&mut self) {
+        self.shared.lock().abandoned = true;
+        self.shared.wake();
+    }
+}
+
+impl WishSlot {
+    /// What is new.
+    #[must_use]
+    pub fn next(&self) -> Option<News> {
+        let mut slot = self.shared.lock();
+        if std::mem::take(&mut slot.is_new) {
+            return Some(News::Wish);
+        }
+        if !slot.strays.is_empty() {
+            return Some(News::Strays(std::mem::take(&mut slot.strays)));
+        }
+        slot.observed.take().map(News::Observed)
+    }
+
+    /// Looks at the workload that is to run as soon as the wish is taken.
+    pub fn look<T>(&self, look: impl FnOnce(&WorkloadOrder) -> T) -> Option<T> {
+        self.shared.lock().wish.as_ref().and_then(Wish::order).map(look)
+    }
+
+    /// Takes the newest wish; the control loop holds what that is about instead of `removed`, whose end it reports.
+    #[must_use]
+    pub fn take(&self, removed: &InstanceName) -> Option<Wish> {
+        let mut slot = self.shared.lock();
+        slot.is_new = false;
+        slot.held.remove(removed);
+        let wish = slot.wish.take();
+        slot.held.extend(wish.as_ref().and_then(Wish::order).map(|order| order.instance.clone()));
+        wish
+    }
+
+    /// Containers to remove which came since [`Self::next`].
+    #[must_use]
+    pub fn take_strays(&self) -> Vec<Strays> {
+        std::mem::take(&mut self.shared.lock().strays)
+    }
+
+    /// The control loop has something of this instance.
+    pub fn hold(&self, instance: &InstanceName) {
+        self.shared.lock().held.insert(instance.clone());
+    }
+
+    /// The control loop has nothing of this instance any more. Returns whether that is to be reported: not when the
+    /// instance is wanted again.
+    #[must_use]
+    pub fn release(&self, instance: &InstanceName) -> bool {
+        let mut slot = self.shared.lock();
+        slot.held.remove(instance);
+        !slot.wants(instance)
+    }
+
+    /// Whether this instance is to run as soon as the wish is taken.
+    #[must_use]
+    pub fn wants(&self, instance: &InstanceName) -> bool {
+        self.shared.lock().wants(instance)
+    }
+
+    /// Whether there is a wish that was not seen yet, which makes a create pointless.
+    #[must_use]
+    pub fn has_newer(&self) -> bool {
+        self.shared.lock().is_new
+    }
+
+    /// Begins a watch: what takes its states. Those of an earlier one count no more.
+    // [impl->swdd~workload-control-loop-checks-workload-state-validity~1]
+    #[must_use]
+    pub fn begin_watch(&self) -> StateReply {
+        let watch = self.end_watch();
+        let shared = self.shared.clone();
+        Box::new(move |state| shared.observed(watch, state))
+    }
+
+    /// What the state checker sees does not count any more. Returns the number of the next watch.
+    pub fn end_watch(&self) -> u64 {
+        let mut slot = self.shared.lock();
+        slot.watch += 1;
+        slot.observed = None;
+        slot.watch
+    }
+
+    /// Becomes ready when there may be something new.
+    #[must_use]
+    pub fn woken(&self) -> &Receiver<()> {
+        &self.woken
+    }
+
+    /// Whether nobody can put anything any more. Takes the wake-up token, so look for news afterwards.
+    #[must_use]
+    pub fn owner_gone(&self) -> bool {
+        let _ = self.woken.try_recv();
+        self.shared.lock().abandoned
+    }
+
+    /// Refuses everything from now on if there is nothing new; returns whether it does. States do not count.
+    #[must_use]
+    pub fn close_if_empty(&self) -> bool {
+        let mut slot = self.shared.lock();
+        slot.closed = slot.wish.is_none() && slot.strays.is_empty();
+        slot.closed
+    }
+
+    /// Announces an engine call; what it returns becomes readable when a newer wish makes the call pointless.
+    ///
+    /// `None` when no descriptor can be had; the call then runs to its end.
+    #[must_use]
+    pub fn begin_call(&self) -> Option<CancellableCall<'_>> {
+        let cancel = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?);
+        let mut slot = self.shared.lock();
+        slot.cancel = Some(cancel.clone());
+        if slot.is_new {
+            slot.cancel_call();
+        }
+        drop(slot);
+        Some(CancellableCall { slot: self, cancel })
+    }
+}
+
+impl Drop for WishSlot {
+    fn drop(&mut self) {
+        let mut slot = self.shared.lock();
+        slot.closed = true;
+        slot.wish = None;
+        slot.strays.clear();
+    }
+}
+
+/// An engine call that a newer wish may cancel, until this is dropped.
+#[derive(Debug)]
+pub struct CancellableCall<'a> {
+    slot: &'a WishSlot,
+    cancel: Arc<OwnedFd>,
+}
+
+impl CancellableCall<'_> {
+    /// Readable when the call is not wanted any more.
+    #[must_use]
+    pub fn fd(&self) -> &OwnedFd {
+        &self.cancel
+    }
+}
+
+impl Drop for CancellableCall<'_> {
+    fn drop(&mut self) {
+        self.slot.shared.lock().cancel = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::execution_state::Phase;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    fn instance(config: &str) -> InstanceName {
+        InstanceName::new("w", config, "A")
+    }
+
+    fn run(config: &str) -> Wish {
+        let workload = Arc::new(Workload::new("A", "podman", config));
+        let instance = workload.instance_name("w");
+        let (existing, others) = (OnExisting::Replace, Vec::new());
+        Wish::Run(Box::new(WorkloadOrder { instance, workload, engine: None, existing, search_first: false, others }))
+    }
+
+    fn taken(slot: &WishSlot, removed: &str) -> Option<String> {
+        let wish = slot.take(&instance(removed))?;
+        Some(wish.order().map_or("end".to_owned(), |order| order.workload.runtime_config.to_string()))
+    }
+
+    fn observed(slot: &WishSlot) -> Option<Phase> {
+        match slot.next()? {
+            News::Observed(state) => Some(state.phase),
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    fn readable(call: &CancellableCall<'_>) -> bool {
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(call.fd(), PollFlags::IN)], Some(&zero)).unwrap() == 1
+    }
+
+    // [utest->swdd~agent-uses-bounded-channels~1]
+    #[test]
+    fn only_the_newest_wish_counts_and_each_instance_that_was_skipped_is_named_once() {
+        let (sender, slot) = wish_slot();
+        assert_eq!(sender.put(run("a")), Ok(None));
+        assert_eq!(sender.put(run("a")), Ok(None), "the same instance in another way");
+        assert_eq!(sender.put(run("b")), Ok(Some(instance("a"))));
+        assert!(sender.accounts_for(&instance("b")) && !sender.accounts_for(&instance("a")));
+        assert!(matches!(slot.next(), Some(News::Wish)));
+        assert!(slot.next().is_none(), "it is announced once");
+        assert_eq!(taken(&slot, "").as_deref(), Some("b"));
+        assert_eq!(sender.put(run("b")), Ok(None));
+        assert_eq!(sender.put(Wish::End), Ok(None), "the loop has this instance and reports its end");
+        assert!(sender.accounts_for(&instance("b")));
+        assert_eq!(taken(&slot, "b").as_deref(), Some("end"));
+        assert!(!sender.accounts_for(&instance("b")));
+    }
+
+    // [utest->swdd~workload-control-loop-checks-workload-state-validity~1]
+    #[test]
+    fn the_newest_state_of_the_newest_watch_counts_and_comes_after_a_wish() {
+        let (sender, slot) = wish_slot();
+        let first = slot.begin_watch();
+        first(ExecutionState::plain(Phase::Running));
+        let second = slot.begin_watch();
+        assert_eq!(observed(&slot), None);
+        second(ExecutionState::plain(Phase::Running));
+        second(ExecutionState::plain(Phase::Succeeded));
+        first(ExecutionState::plain(Phase::Running));
+        sender.put(run("a")).unwrap();
+        assert!(matches!(slot.next(), Some(News::Wish)));
+        assert_eq!(observed(&slot), Some(Phase::Succeeded));
+        second(ExecutionState::plain(Phase::Running));
+        slot.end_watch();
+        second(ExecutionState::plain(Phase::Running));
+        assert_eq!(observed(&slot), None);
+    }
+
+    // [utest->swdd~agent-workload-control-loop-prevents-retries-on-other-workload-commands~1]
+    #[test]
+    fn a_call_is_cancelled_by_a_wish_before_and_during_it_only() {
+        let (sender, slot) = wish_slot();
+        slot.begin_watch()(ExecutionState::plain(Phase::Running));
+        let call = slot.begin_call().unwrap();
+        assert!(!readable(&call));
+        sender.put(Wish::End).unwrap();
+        assert!(readable(&call));
+        drop(call);
+        assert!(slot.has_newer() && readable(&slot.begin_call().unwrap()), "the wish was not seen yet");
+        assert!(matches!(slot.next(), Some(News::Wish)));
+        assert!(!readable(&slot.begin_call().unwrap()), "the wish was seen");
+    }
+
+    #[test]
+    fn a_loop_ends_only_when_no_wish_was_missed() {
+        let (sender, slot) = wish_slot();
+        sender.put(Wish::End).unwrap();
+        assert!(!slot.close_if_empty());
+        assert_eq!(taken(&slot, "").as_deref(), Some("end"));
+        slot.begin_watch()(ExecutionState::plain(Phase::Running));
+        assert!(slot.close_if_empty() && sender.is_closed());
+        assert_eq!(sender.put(Wish::End), Err(LoopEnded));
+        assert!(!slot.owner_gone());
+        let reply = slot.begin_watch();
+        drop(sender);
+        reply(ExecutionState::plain(Phase::Running));
+        assert!(slot.owner_gone(), "whoever else may still report");
+    }
+}
