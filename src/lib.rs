@@ -15,18 +15,19 @@
 //!   ank-schema.rs          prints ank_schema.json, which editors know manifests by            [main]
 //!   ankaios.rs             all three in one file, chosen by the name it is called under       [main]
 //! limits.rs                every capacity, timeout, size and stack bound, with its reason     -
-//! clock.rs                 Clock trait and SystemClock                                        -
-//! threads.rs               named spawn with stack size, join with deadline                    -
-//! memory.rs                few malloc arenas, memory of bursts given back                     -
-//! child.rs                 outside programs: time limit, both pipes drained, output capped     [caller]
-//! child/followed.rs        outside programs whose output is read while they run                [caller]
-//! logging.rs               log lines and fatal errors of server and agent                     [any]
-//! program.rs               how server and agent end: exit codes, help                         [main]
-//! folder_lock.rs           a folder that one process at a time may use                        [main]
-//! private_folder.rs        folders and files that nobody but our user may change              [any]
-//! vital.rs                 threads without which nothing goes on: turns, nudges           [all of them]
-//! service_manager.rs       systemd is told: ready, status, all threads go on                [notify]
-//! settings.rs              file < environment < flags, PEM texts, TLS decision                [main]
+//! platform/                what each program needs of its operating system
+//!   clock.rs               Clock trait and SystemClock                                        -
+//!   threads.rs             named spawn with stack size, join with deadline                    -
+//!   memory.rs              few malloc arenas, memory of bursts given back                     -
+//!   child.rs               outside programs: time limit, both pipes drained, output capped     [caller]
+//!   child/followed.rs      outside programs whose output is read while they run                [caller]
+//!   logging.rs             log lines and fatal errors of server and agent                     [any]
+//!   program.rs             how server and agent end: exit codes, help                         [main]
+//!   folder_lock.rs         a folder that one process at a time may use                        [main]
+//!   private_folder.rs      folders and files that nobody but our user may change              [any]
+//!   vital.rs               threads without which nothing goes on: turns, nudges           [all of them]
+//!   service_manager.rs     systemd is told: ready, status, all threads go on                [notify]
+//!   settings.rs            file < environment < flags, PEM texts, TLS decision                [main]
 //! model/                   values and rules: no I/O, no threads, no protobuf
 //!   yaml.rs                one YAML document with places and source texts                     -
 //!   yaml/budget.rs         what a YAML text becomes when its aliases are followed             -
@@ -198,30 +199,15 @@
 
 #[cfg(feature = "agent")]
 pub mod agent;
-#[cfg(any(feature = "agent", feature = "server"))]
-pub mod child;
 #[cfg(feature = "cli")]
 pub mod cli;
-pub mod clock;
-#[cfg(any(feature = "agent", feature = "server"))]
-pub mod folder_lock;
 pub mod limits;
-pub mod logging;
-pub mod memory;
 pub mod model;
-#[cfg(feature = "agent")]
-pub mod private_folder;
-pub mod program;
+pub mod platform;
 #[cfg(feature = "agent")]
 pub mod runtime;
 #[cfg(feature = "server")]
 pub mod server;
-#[cfg(any(feature = "agent", feature = "server"))]
-pub mod service_manager;
-pub mod settings;
 #[cfg(all(test, feature = "agent"))]
 pub mod simulation;
-pub mod threads;
-#[cfg(any(feature = "agent", feature = "server"))]
-pub mod vital;
 pub mod wire;

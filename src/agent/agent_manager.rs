@@ -13,19 +13,19 @@ use super::state_checker::WatchCommand;
 use super::uplink_outbox::UplinkOutbox;
 use super::workload_scheduler::Change;
 use super::workload_state_store::WorkloadStateStore;
-use crate::clock::Clock;
 use crate::limits::{
     EARLIER_CALLS_GRACE, EARLIER_CALLS_INTERVAL, EARLIER_CALLS_MAX, FIRST_LISTING_MAX, LOAD_INTERVAL, REPAIR_INTERVAL,
     TURN_MAX,
 };
-use crate::logging::may_log;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, AgentLoad, DeletedWorkload, FromServer, WorkloadPlan};
 use crate::model::names::{InstanceName, Name, excerpt, has_name_characters};
+use crate::platform::clock::Clock;
+use crate::platform::logging::may_log;
+use crate::platform::service_manager::StatusBoard;
+use crate::platform::vital::Pulse;
 use crate::runtime::engine_children::PreviousChildren;
 use crate::runtime::{ListedContainer, RuntimeError};
-use crate::service_manager::StatusBoard;
-use crate::vital::Pulse;
 use crossbeam_channel::{Receiver, Sender, TrySendError, select_biased};
 use log::{debug, info, warn};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -138,7 +138,7 @@ impl RestartBackoff {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Clock;
+    use crate::platform::clock::Clock;
     use crate::simulation::manual_clock::ManualClock;
 
     #[test]

@@ -7,9 +7,9 @@
 //! Thread: `wl:<name>`, which owns the folder of its workload; `scheduler` for an instance whose container was one too
 //! many; `removal` after a start, for what took too long before.
 
-use crate::clock::{Clock, SystemClock};
 use crate::limits::{REMOVAL_MAX, STACK_SMALL};
-use crate::threads;
+use crate::platform::clock::{Clock, SystemClock};
+use crate::platform::threads;
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, chmod, fchmod, fstat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 use std::ffi::CStr;

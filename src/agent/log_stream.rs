@@ -11,13 +11,13 @@
 use super::agent_manager::SchedulerEvent;
 use super::uplink_outbox::LogOutbox;
 use crate::limits::{LOG_LINES, LOG_STOP_MAX, LOG_STREAMS_MAX, LOG_STREAMS_OF_WORKLOAD, STACK_LARGE};
-use crate::logging::may_log;
 use crate::model::log_entries;
 use crate::model::messages::{LogEntry, LogsRequest, ToServer};
 use crate::model::names::{InstanceName, excerpt};
+use crate::platform::logging::may_log;
+use crate::platform::threads::{self, Thread};
 use crate::runtime::RuntimeConnector;
 use crate::runtime::log_reader::LogReader;
-use crate::threads::{self, Thread};
 use crossbeam_channel::Sender;
 use log::{debug, info, warn};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};

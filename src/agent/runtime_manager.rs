@@ -12,13 +12,13 @@ use super::wish_slot::{Engine, OnExisting, OtherEngine, Strays, Wish, WishSender
 use super::workload_control_loop::{LoopContext, WorkloadControlLoop};
 use super::workload_scheduler::{Change, Decision, Order, WorkloadScheduler};
 use super::workload_state_store::WorkloadStateStore;
-use crate::clock::Clock;
 use crate::limits::STACK_WORKLOAD;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle;
 use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
+use crate::platform::clock::Clock;
 use crate::runtime::{ContainerId, RuntimeConnector, RuntimeError};
 use crossbeam_channel::{Sender, bounded};
 use log::{error, info, warn};
@@ -53,7 +53,7 @@ impl<C: Clock> WorkloadThreads<C> for NamedThreads {
         // What a thread that cannot be had was to run is dropped, so the loop is handed over afterwards.
         let (give, take) = bounded::<Box<WorkloadControlLoop<C>>>(1);
         let body = move || take.iter().for_each(|control_loop| control_loop.run());
-        match crate::threads::spawn(format!("wl:{workload}"), STACK_WORKLOAD, body) {
+        match crate::platform::threads::spawn(format!("wl:{workload}"), STACK_WORKLOAD, body) {
             Ok(_) => _ = give.send(control_loop), // The other end waits for it.
             Err(error) => return Err(NoThread { error, control_loop }),
         }

@@ -7,8 +7,8 @@ use crate::limits::{NAME_MAX, PARALLEL_STARTS_MIN, REPAIR_INTERVAL, RETRY_LIMIT}
 use crate::model::names::has_name_characters;
 use crate::model::nearest::nearest;
 use crate::model::version::VERSION;
-use crate::private_folder::{self, PrivateFolder};
-use crate::settings::{
+use crate::platform::private_folder::{self, PrivateFolder};
+use crate::platform::settings::{
     ConfigFile, ControlMessageSize, MessageSize, PemKeys, PemPaths, Pems, SettingsError, decide_security,
     insecure_flag, readable_key_warning,
 };

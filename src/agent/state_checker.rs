@@ -10,17 +10,17 @@
 //! Takes: [`WatchCommand`] from the control loops and from the scheduler (existing containers).
 //! Gives: states to the control loops (never waits), the answers to `ListAll` (may block).
 
-use crate::clock::{Clock, SystemClock};
 use crate::limits::{
     EXIT_CODE_MAX, EXIT_INBOX, EXIT_RETRY, LISTING_BURST_REST, LISTING_REST_MAX, MISSING_RETRY, POLL_INTERVAL,
     REPAIR_INTERVAL, STACK_LARGE,
 };
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::InstanceName;
+use crate::platform::clock::{Clock, SystemClock};
+use crate::platform::threads::{self, Thread};
+use crate::platform::vital::Pulse;
 use crate::runtime::exit_watch::{ExitWatch, NotWatched, WatchedProcess};
 use crate::runtime::{ContainerId, ListedContainer, MainProcess, RuntimeConnector, RuntimeError};
-use crate::threads::{self, Thread};
-use crate::vital::Pulse;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
 use std::collections::BTreeMap;
 use std::fmt;

@@ -8,13 +8,13 @@
 use super::agent_manager::SchedulerEvent;
 use super::control_interface::ControlHub;
 use super::uplink_outbox::UplinkReader;
-use crate::clock::{Clock, SystemClock};
 use crate::limits::{RECONNECT_LOG_FIRST, RECONNECT_LOG_MAX, RECONNECT_PAUSE, STACK_LARGE};
-use crate::logging::with_causes;
 use crate::model::messages::{FromServer, ToServer};
-use crate::service_manager::StatusBoard;
-use crate::threads;
-use crate::vital::Pulse;
+use crate::platform::clock::{Clock, SystemClock};
+use crate::platform::logging::with_causes;
+use crate::platform::service_manager::StatusBoard;
+use crate::platform::threads;
+use crate::platform::vital::Pulse;
 use crate::wire::client::{ClientOptions, ClientReceiver, StreamEnd, connect};
 use crossbeam_channel::{Receiver, Sender, bounded, select_biased};
 use log::{debug, info, warn};

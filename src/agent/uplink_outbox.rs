@@ -434,7 +434,7 @@ impl UplinkReader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Clock;
+    use crate::platform::clock::Clock;
     use crate::simulation::manual_clock::ManualClock;
 
     fn state(workload: &str, phase: Phase) -> WorkloadState {

@@ -5,7 +5,7 @@
 use crate::limits::PATH_MAX;
 use crate::model::validation::{mount_rule, unfit_for_mount};
 use crate::model::workload::{File, FileContent};
-use crate::private_folder::PrivateFolder;
+use crate::platform::private_folder::PrivateFolder;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rustix::fs::Mode;

@@ -4,13 +4,13 @@
 
 use ankaios_lite::agent::Agent;
 use ankaios_lite::agent::settings::{self, Machine};
-use ankaios_lite::logging::{self, fatal};
-use ankaios_lite::memory;
 use ankaios_lite::model::version::VERSION;
-use ankaios_lite::program::{self, Exit};
-use ankaios_lite::service_manager::ServiceManager;
-use ankaios_lite::settings::SettingsError;
-use ankaios_lite::vital::VitalThreads;
+use ankaios_lite::platform::logging::{self, fatal};
+use ankaios_lite::platform::memory;
+use ankaios_lite::platform::program::{self, Exit};
+use ankaios_lite::platform::service_manager::ServiceManager;
+use ankaios_lite::platform::settings::SettingsError;
+use ankaios_lite::platform::vital::VitalThreads;
 use ankaios_lite::wire::address::Security;
 use crossbeam_channel::bounded;
 use signal_hook::consts::{SIGINT, SIGTERM};

@@ -2,22 +2,22 @@
 //!
 //! Thread: `main`, which waits for signals; `server` decides, `hook` runs hooks, `store` writes the state, `listen`, `rx:<peer>` and `tx` communicate.
 
-use ankaios_lite::clock::SystemClock;
 use ankaios_lite::limits::{MANIFEST_MAX, SERVER_INBOX, STACK_SERVER, STOP_DEADLINE};
-use ankaios_lite::logging::{self, fatal, with_causes};
-use ankaios_lite::memory;
 use ankaios_lite::model::complete_state::DesiredState;
 use ankaios_lite::model::manifest::{Manifest, ManifestError};
 use ankaios_lite::model::version::VERSION;
-use ankaios_lite::program::{self, Exit};
+use ankaios_lite::platform::clock::SystemClock;
+use ankaios_lite::platform::logging::{self, fatal, with_causes};
+use ankaios_lite::platform::memory;
+use ankaios_lite::platform::program::{self, Exit};
+use ankaios_lite::platform::service_manager::ServiceManager;
+use ankaios_lite::platform::settings::{MissingPems, SettingsError};
+use ankaios_lite::platform::threads::{self, Thread};
+use ankaios_lite::platform::vital::VitalThreads;
 use ankaios_lite::server::ServerLoop;
 use ankaios_lite::server::mutating_hooks::MutatingHooks;
 use ankaios_lite::server::settings::{self, ServerSettings};
 use ankaios_lite::server::state_store::{self, StateStore};
-use ankaios_lite::service_manager::ServiceManager;
-use ankaios_lite::settings::{MissingPems, SettingsError};
-use ankaios_lite::threads::{self, Thread};
-use ankaios_lite::vital::VitalThreads;
 use ankaios_lite::wire::address::{ListenAddress, Security};
 use ankaios_lite::wire::server_endpoint::{EndpointOptions, ServerEndpoint};
 use crossbeam_channel::{Receiver, Sender, bounded};

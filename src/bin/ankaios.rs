@@ -3,7 +3,7 @@
 //!
 //! Thread: `main`, which becomes that of the program that was called.
 
-use ankaios_lite::program::{Exit, called_as};
+use ankaios_lite::platform::program::{Exit, called_as};
 use std::io::Write;
 use std::process::ExitCode;
 

@@ -9,10 +9,10 @@ use super::output::Output;
 use super::rows::entries;
 use super::session::ServerLink;
 use super::state_output::event_text;
-use crate::clock::Clock;
 use crate::model::field_path::{WILDCARD, parts};
 use crate::model::messages::AlteredFields;
 use crate::model::node::Node;
+use crate::platform::clock::Clock;
 use std::time::{Duration, Instant, SystemTime};
 
 /// When a field has this value, enough was printed.

@@ -29,8 +29,8 @@ mod testing;
 pub mod update;
 pub mod wait;
 
-use crate::clock::{Clock, SystemClock};
 use crate::limits::EVENTS_RECONNECT_INTERVAL;
+use crate::platform::clock::{Clock, SystemClock};
 use args::{Arguments, Delete, Get, GraphFormat, LogsArguments, Run, Set, Verb};
 use crossbeam_channel::never;
 use error::{CliError, ExitCode};

@@ -5,7 +5,6 @@
 //! Owns: both threads, and the states received while an answer was awaited.
 
 use super::error::{CliError, CommandError, ENDED, ENDED_IN_LOGS, ENDED_READING, NO_LOGS};
-use crate::clock::{Clock, SystemClock};
 use crate::limits::{CLI_INBOX, CLI_OUTBOX, CONNECT_MAX, GOODBYE_MAX, STACK_LARGE, STOP_DEADLINE};
 use crate::model::execution_state::WorkloadState;
 use crate::model::messages::{AlteredFields, LogEntry, LogsRequest, ToServer, UpdateState};
@@ -13,8 +12,9 @@ use crate::model::messages::{FromServer, ReadState, Request, RequestContent, Res
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::model::version::VERSION;
-use crate::settings::MessageSize;
-use crate::threads::{self, Thread};
+use crate::platform::clock::{Clock, SystemClock};
+use crate::platform::settings::MessageSize;
+use crate::platform::threads::{self, Thread};
 use crate::wire::address::{Security, ServerUrl};
 use crate::wire::client::{self, ClientOptions, ClientSender, ConnectError, Hangup, Service, StreamEnd};
 use crossbeam_channel::{Receiver, Sender, at, bounded, never, select_biased};

@@ -7,7 +7,7 @@ use super::error::CliError;
 use super::output::Output;
 use super::table::one_line;
 use crate::model::nearest::nearest;
-use crate::settings::{self, ConfigError, ConfigFile, MessageSize, PemKeys, PemPaths, Pems};
+use crate::platform::settings::{self, ConfigError, ConfigFile, MessageSize, PemKeys, PemPaths, Pems};
 use crate::wire::address::{Security, ServerUrl};
 use serde::Deserialize;
 use serde::de::IgnoredAny;

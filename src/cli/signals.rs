@@ -5,7 +5,7 @@
 
 use super::error::CliError;
 use crate::limits::{STACK_SMALL, STOP_DEADLINE};
-use crate::threads::{self, Thread};
+use crate::platform::threads::{self, Thread};
 use crossbeam_channel::{Receiver, bounded};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};

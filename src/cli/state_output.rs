@@ -5,10 +5,10 @@
 
 use super::args::Format;
 use super::state_shape::Kind;
-use crate::logging::utc;
 use crate::model::messages::AlteredFields;
 use crate::model::node::Node;
 use crate::model::shown_text::acts_on_terminal;
+use crate::platform::logging::utc;
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use serde_yaml::Value;
 use std::collections::BTreeMap;

@@ -4,11 +4,11 @@
 
 use super::error::{CommandError, ENDED, ENDED_IN_LOGS, ENDED_READING, NO_LOGS};
 use super::session::{Accepted, LogStep, ServerLink, StateEvent};
-use crate::clock::{Clock, SystemClock};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::LogsRequest;
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
+use crate::platform::clock::{Clock, SystemClock};
 use crate::wire::client::StreamEnd;
 use crossbeam_channel::{Receiver, never};
 use std::collections::VecDeque;

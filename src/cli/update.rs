@@ -12,10 +12,10 @@ use super::session::ServerLink;
 use super::settings::Waiting;
 use super::table::{TooWide, one_line};
 use super::wait::{self, WaitEnd, WaitState};
-use crate::clock::Clock;
 use crate::limits::NAME_MAX;
 use crate::model::names::is_name;
 use crate::model::node::Node;
+use crate::platform::clock::Clock;
 use std::collections::BTreeSet;
 
 /// A change of the state, ready to be sent.

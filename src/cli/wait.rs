@@ -11,11 +11,11 @@ use super::reasons::Reasons;
 use super::rows::{self, Row};
 use super::session::{Accepted, ServerLink};
 use super::table::{Table, TooWide, shortened};
-use crate::clock::Clock;
 use crate::limits::{FRAME_LINES_AT_ONCE, FRAME_PAUSE_PER_LINE, SPINNER_INTERVAL};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
+use crate::platform::clock::Clock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

@@ -1,13 +1,13 @@
 //! Calls of an engine's program: recorded while they change something, quoted in errors.
 //!
-//! Thread: the caller's, see [`crate::child`].
+//! Thread: the caller's, see [`crate::platform::child`].
 //! Takes: [`EngineCall`], [`CallWatch`]. Gives: [`EngineOutput`] or [`RuntimeError`].
 
 use super::engine_children::{CALL_VARIABLE, EngineChildren};
 use super::masking::Masked;
 use super::{CallWatch, RuntimeError};
-use crate::child::{ChildCall, ChildEnd, Ending, OutputBounds, reap_later};
 use crate::limits::{ENGINE_ERROR_MAX, ENGINE_KILL_GRACE, ENGINE_OUTPUT_MAX};
+use crate::platform::child::{ChildCall, ChildEnd, Ending, OutputBounds, reap_later};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind};

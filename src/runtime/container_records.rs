@@ -10,10 +10,10 @@
 
 use super::container_config::joins_pod;
 use super::{ContainerId, ListedContainer};
-use crate::logging::may_log;
 use crate::model::names::InstanceName;
 use crate::model::workload::Workload;
-use crate::private_folder::PrivateFolder;
+use crate::platform::logging::may_log;
+use crate::platform::private_folder::PrivateFolder;
 use rustix::fs::Mode;
 use std::fs;
 use std::io::{self, Write as _};

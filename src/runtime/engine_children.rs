@@ -12,8 +12,8 @@
 //!
 //! Thread: any thread that calls an engine; [`PreviousChildren`] belongs to the scheduler.
 
-use crate::logging::may_log;
-use crate::private_folder::PrivateFolder;
+use crate::platform::logging::may_log;
+use crate::platform::private_folder::PrivateFolder;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs;
 use std::io::{self, Write as _};

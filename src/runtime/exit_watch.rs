@@ -10,7 +10,7 @@
 
 use super::MainProcess;
 use crate::limits::{DESCRIPTORS_KEPT_FREE, STACK_SMALL};
-use crate::threads::{self, Thread};
+use crate::platform::threads::{self, Thread};
 use crossbeam_channel::Sender;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;

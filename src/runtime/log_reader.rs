@@ -4,9 +4,9 @@
 //! Owns: the engine's process, and the beginning of a line whose end has not come yet.
 
 use super::engine_children::{CALL_VARIABLE, ChildRecord, EngineChildren};
-use crate::child::followed::{FollowedChild, Output};
 use crate::limits::{LOG_LINE_ENDLESS, LOG_LINE_MAX, LOG_READ};
 use crate::model::messages::LogsRequest;
+use crate::platform::child::followed::{FollowedChild, Output};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::BorrowedFd;

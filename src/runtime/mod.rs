@@ -20,11 +20,11 @@ pub mod podman_kube;
 #[cfg(test)]
 mod scripted_engine;
 
-pub use crate::child::{CallSequence, CallWatch, Unwatched};
 use crate::model::execution_state::ExecutionState;
 use crate::model::messages::LogsRequest;
 use crate::model::names::{InstanceName, has_name_characters};
 use crate::model::workload::Workload;
+pub use crate::platform::child::{CallSequence, CallWatch, Unwatched};
 use log_reader::LogCall;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -8,10 +8,10 @@ use crate::limits::{
     LASTING_REQUEST_PART, LASTING_REQUESTS_BYTES, LASTING_REQUESTS_OF_WORKLOAD_BYTES, LOG_CAMPAIGNS_OF_WORKLOAD,
     LOG_CAMPAIGNS_PER_PEER_MAX,
 };
-use crate::logging::may_log;
 use crate::model::log_entries;
 use crate::model::messages::{FromServer, LogEntry, LogsRequest, ResponseContent};
 use crate::model::names::{InstanceName, Name, excerpt};
+use crate::platform::logging::may_log;
 use crate::wire::server_endpoint::PeerId;
 use std::collections::{BTreeMap, BTreeSet};
 

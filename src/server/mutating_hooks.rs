@@ -7,11 +7,11 @@
 
 use super::settings::HookEntry;
 use super::update::UpdateError;
-use crate::child::{CallWatch, ChildCall, ChildEnd, Ending, OutputBounds, reap_later};
 use crate::limits::{HOOK_ERROR_MAX, HOOK_KILL_GRACE, STACK_LARGE};
-use crate::memory::give_back_after;
 use crate::model::messages::WorkloadPlan;
-use crate::threads::{self, Thread};
+use crate::platform::child::{CallWatch, ChildCall, ChildEnd, Ending, OutputBounds, reap_later};
+use crate::platform::memory::give_back_after;
+use crate::platform::threads::{self, Thread};
 use crate::wire::hook_message::{self, HookMessageError};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rustix::pipe::{PipeFlags, pipe_with};

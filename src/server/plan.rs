@@ -2,11 +2,11 @@
 //!
 //! Thread: `server`; plain functions.
 
-use crate::logging::may_log;
 use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
 use crate::model::names::{InstanceName, Name, excerpt, has_name_characters};
 use crate::model::validation::{ValidationError, check_workload};
 use crate::model::workload::Workload;
+use crate::platform::logging::may_log;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

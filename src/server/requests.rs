@@ -14,7 +14,6 @@ use super::{PeerClass, RequestKey, ServerLoop};
 use crate::limits::{
     ADDITIONAL_INFO_MAX, AGENT_TAGS_BYTES, LIFECYCLE_TEXTS_MAX, LOG_TIME_MAX, MASKS_PARTS_MAX, REQUEST_ID_MAX,
 };
-use crate::logging::may_log;
 use crate::model::complete_state::tags_bytes;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::field_path;
@@ -29,6 +28,7 @@ use crate::model::validation::{
     check_api_version, check_config_keys, check_config_references, check_mount_points, check_workload,
 };
 use crate::model::workload::Workload;
+use crate::platform::logging::may_log;
 use crate::wire::encoded_state::EncodedState;
 use crate::wire::inbox_budget::Room;
 use crate::wire::server_endpoint::PeerId;

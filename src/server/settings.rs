@@ -4,7 +4,7 @@
 
 use crate::limits::HOOK_TIMEOUT_S;
 use crate::model::version::VERSION;
-use crate::settings::{
+use crate::platform::settings::{
     ConfigFile, MessageSize, MissingPems, PemKeys, PemPaths, Pems, SettingsError, decide_security, insecure_flag,
     readable_key_warning,
 };

@@ -100,7 +100,7 @@ impl Shares {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Clock;
+    use crate::platform::clock::Clock;
     use crate::simulation::manual_clock::ManualClock;
 
     fn requester(peer: u64, agent: Option<&str>, workload: Option<&str>) -> Requester {

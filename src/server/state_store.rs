@@ -6,13 +6,13 @@
 //! Thread: `store` writes; [`StateStore`] belongs to `server`, which never waits for the disk; `main` reads at the start.
 //! Owns: the files in the folder. Takes: accepted states, of which only the newest is written.
 
-use crate::clock::{Clock, SystemClock};
-use crate::folder_lock;
 use crate::limits::{STACK_LARGE, STORE_RETRY, STORED_DEPTH_MAX};
 use crate::model::complete_state::{DesiredState, Rendering, desired_state_from_node};
 use crate::model::names::hash_id;
 use crate::model::node::Node;
-use crate::threads::{self, Thread};
+use crate::platform::clock::{Clock, SystemClock};
+use crate::platform::folder_lock;
+use crate::platform::threads::{self, Thread};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
 use serde::Deserialize;
 use std::fs::{self, File, OpenOptions};

@@ -221,8 +221,8 @@ impl ServerLoop {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::{Clock, SystemClock};
     use crate::model::messages::{ReadState, UpdateState};
+    use crate::platform::clock::{Clock, SystemClock};
     use crate::server::shares::Shares;
 
     fn requester(peer: u64, workload: Option<&str>) -> Requester {

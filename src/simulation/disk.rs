@@ -3,8 +3,8 @@
 //! Thread: the one of the test.
 
 use super::manual_clock::ManualClock;
-use crate::clock::Clock;
 use crate::model::complete_state::DesiredState;
+use crate::platform::clock::Clock;
 use crate::server::state_store::{StateStore, parse, text};
 use crossbeam_channel::{Receiver, never};
 use std::time::{Duration, Instant};

@@ -5,9 +5,9 @@
 use super::manual_clock::ManualClock;
 use crate::agent::lifecycle::probe_table::{ProbeIo, ProbeTable};
 use crate::agent::lifecycle::{Outcome, ProbeOrder, ProbeReport, Probes, Purpose};
-use crate::clock::Clock;
 use crate::model::lifecycle::{Check, Pace};
 use crate::model::names::InstanceName;
+use crate::platform::clock::Clock;
 use crate::runtime::ProbeTarget;
 use crossbeam_channel::Sender;
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 //!
 //! Thread: the one of the test; clones show the same time.
 
-use crate::clock::{Clock, SystemClock};
+use crate::platform::clock::{Clock, SystemClock};
 use crossbeam_channel::{Receiver, bounded, never};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

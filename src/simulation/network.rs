@@ -4,8 +4,8 @@
 //! Thread: the one of the test.
 
 use super::manual_clock::ManualClock;
-use crate::clock::Clock;
 use crate::model::messages::{FromServer, ToServer};
+use crate::platform::clock::Clock;
 use crate::wire::outbox::OutboxReader;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};

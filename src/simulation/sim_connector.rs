@@ -5,10 +5,10 @@
 use super::coroutine::{Pause, pause};
 use super::engine::{Action, Answer, Caller, SimEngine};
 use super::manual_clock::ManualClock;
-use crate::clock::Clock;
 use crate::model::messages::LogsRequest;
 use crate::model::names::InstanceName;
 use crate::model::workload::Workload;
+use crate::platform::clock::Clock;
 use crate::runtime::log_reader::LogCall;
 use crate::runtime::{
     CallWatch, ContainerId, ListedContainer, NewContainer, RuntimeConnector, RuntimeError, Unwatched,

@@ -4,7 +4,7 @@
 use super::disturbances::{Disturbances, NEWER, NEWEST};
 use super::scenario::{LeftOut, ROUNDS_MAX};
 use super::shrink::{run, shrink};
-use crate::clock::{Clock, SystemClock};
+use crate::platform::clock::{Clock, SystemClock};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 

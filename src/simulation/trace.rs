@@ -4,9 +4,9 @@
 
 use super::manual_clock::ManualClock;
 use crate::agent::agent_manager::SchedulerEvent;
-use crate::clock::Clock;
 use crate::model::execution_state::WorkloadState;
 use crate::model::messages::{AddedWorkload, FromServer, ToServer};
+use crate::platform::clock::Clock;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;

@@ -10,7 +10,7 @@ use super::schema::grpc_api;
 use super::tls::{ClientTls, Reason, TlsError};
 use crate::limits::{GOODBYE_MAX, HANDSHAKE_MAX, STACK_LARGE};
 use crate::model::messages::{FromServer, ToServer};
-use crate::threads;
+use crate::platform::threads;
 use futures_util::{Sink, SinkExt, StreamExt};
 use grpcio::{Channel, ChannelBuilder, ClientDuplexReceiver, ClientDuplexSender, RpcStatus, RpcStatusCode, WriteFlags};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};

@@ -6,9 +6,9 @@ use super::convert::to_client::from_server;
 use super::encoded_state::EncodedState;
 use super::outbox::approximate_bytes;
 use super::schema::grpc_api;
-use crate::logging::may_log;
 use crate::model::messages::{FromServer, Response, ResponseContent, WorkloadPlan};
 use crate::model::names::Name;
+use crate::platform::logging::may_log;
 use protobuf::Message;
 use std::collections::BTreeMap;
 

@@ -3,10 +3,10 @@
 //! Thread: plain functions; the library itself runs `grpc-poll-0` and a few idle threads of its own.
 
 use super::schema::grpc_api::{FromServer, ToServer};
-use crate::clock::{Clock, SystemClock};
 #[cfg(feature = "server")]
 use crate::limits::{FOREIGN_MESSAGE_MAX, REQUEST_ID_MAX};
 use crate::limits::{KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, TCP_USER_TIMEOUT};
+use crate::platform::clock::{Clock, SystemClock};
 use grpcio::{ChannelBuilder, EnvBuilder, Environment, Marshaller, Method, MethodType};
 use std::ffi::CString;
 use std::future::Future;

@@ -5,8 +5,8 @@
 //! removed when the listener is dropped.
 
 use super::address::ListenAddress;
-use crate::folder_lock;
 use crate::limits::SOCKET_BACKLOG;
+use crate::platform::folder_lock;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};

@@ -3,8 +3,8 @@
 //! Thread: `tls:<port>`, or `pump:<number>` for a connection without TLS, one for each.
 //! Owns: one buffer for each direction. Each side is read only when what it sent before was taken.
 
-use crate::clock::{Clock, SystemClock};
 use crate::limits::TLS_BUFFER;
+use crate::platform::clock::{Clock, SystemClock};
 use rustix::event::Timespec;
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -133,8 +133,8 @@ pub use plain::{Socket, pump};
 #[cfg(feature = "server")]
 mod plain {
     use super::{Gate, Incoming, PumpError, would_block};
-    use crate::clock::{Clock, SystemClock};
     use crate::limits::{FAREWELL_BYTES, FAREWELL_MAX, TLS_BUFFER};
+    use crate::platform::clock::{Clock, SystemClock};
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use std::io::{Read, Write};
     use std::net::{Shutdown, TcpStream};

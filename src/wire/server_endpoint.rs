@@ -24,11 +24,11 @@ use crate::limits::{
     HANDSHAKES, HELLO_MAX, PEER_STUCK, SERVER_INBOX_BYTES, STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_MAX,
     STREAMS_PER_CONNECTION,
 };
-use crate::logging::may_log;
 use crate::model::messages::{Request, RequestContent, ToServer, UpdateState};
 use crate::model::names::excerpt;
-use crate::threads::{self, Thread};
-use crate::vital::{Pulse, VitalThreads};
+use crate::platform::logging::may_log;
+use crate::platform::threads::{self, Thread};
+use crate::platform::vital::{Pulse, VitalThreads};
 use crossbeam_channel::Sender;
 use futures_util::StreamExt;
 use grpcio::{DuplexSink, RequestStream, RpcContext, RpcStatus, RpcStatusCode, ServiceBuilder};
@@ -75,7 +75,7 @@ pub enum PeerEvent {
         peer: PeerId,
         /// Who it is.
         hello: PeerHello,
-        /// Where it comes from, for [`crate::logging::may_log`].
+        /// Where it comes from, for [`crate::platform::logging::may_log`].
         source: String,
         /// Where to put messages for it.
         outbox: Outbox,

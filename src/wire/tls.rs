@@ -5,8 +5,8 @@
 
 use super::address::PemTexts;
 use super::pump::{Gate, Incoming, PumpError, would_block};
-use crate::clock::{Clock, SystemClock};
 use crate::limits::{FAREWELL_MAX, TLS_BUFFER};
+use crate::platform::clock::{Clock, SystemClock};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::AsFd;
 use rustls::pki_types::pem::PemObject;

@@ -9,15 +9,15 @@ use super::foreign::{fit, fit_state};
 use super::outbox::{OutboxReader, Outgoing, approximate_bytes};
 use super::schema::grpc_api;
 use super::server_endpoint::PeerId;
-use crate::clock::{Clock, SystemClock};
 use crate::limits::{
     BURST_OVER_AFTER, BURST_TRIM_FROM, PEER_SLOWEST, PEER_SMALL_MESSAGE, PEER_STUCK, PEER_STUCK_CROWDED, PEER_TURN,
     STACK_LARGE, STATES_REST,
 };
-use crate::logging::may_log;
-use crate::memory::give_back_after;
-use crate::threads;
-use crate::vital::{Pulse, VitalThreads};
+use crate::platform::clock::{Clock, SystemClock};
+use crate::platform::logging::may_log;
+use crate::platform::memory::give_back_after;
+use crate::platform::threads;
+use crate::platform::vital::{Pulse, VitalThreads};
 use futures_util::Sink;
 use grpcio::WriteFlags;
 use std::collections::{BTreeSet, HashMap, VecDeque};

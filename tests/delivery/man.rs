@@ -96,7 +96,7 @@ fn listed(source: &str, name: &str) -> Vec<String> {
 
 #[test]
 fn settings_that_are_shipped_name_every_key() {
-    let pems = listed("src/settings.rs", "NAMES");
+    let pems = listed("src/platform/settings.rs", "NAMES");
     for (program, source, list) in [
         ("ank-server", "src/server/settings.rs", "KNOWN_KEYS"),
         ("ank-agent", "src/agent/settings.rs", "KNOWN_KEYS"),

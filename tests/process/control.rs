@@ -19,7 +19,7 @@ use ankaios_lite::model::messages::{
     FromServer, RequestContent, Response, ResponseContent, ToServer, ToWorkload, UpdateState,
 };
 use ankaios_lite::model::node::Node;
-use ankaios_lite::vital::VitalThreads;
+use ankaios_lite::platform::vital::VitalThreads;
 use ankaios_lite::wire::address::{ListenAddress, Security};
 use ankaios_lite::wire::client::{ClientReceiver, ClientSender, Hangup};
 use ankaios_lite::wire::outbox::Outbox;

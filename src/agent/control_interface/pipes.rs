@@ -12,7 +12,7 @@
 //! of the workload, which is ours alone: an engine mounts through it, others do not get through.
 
 use crate::limits::{CONTROL_LEFTOVER_MAX, CONTROL_TURN, PIPE_CAPACITY, PIPE_CONTENT_MAX, PIPE_SMALLEST};
-use crate::private_folder::{PrivateFolder, check_owner};
+use crate::platform::private_folder::{PrivateFolder, check_owner};
 use rustix::fs::{CWD, FileType, Mode, OFlags, chmod, fstat, mknodat, open, openat, rmdir, unlink};
 use rustix::io::{Errno, ioctl_fionread, read, write};
 use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};

@@ -11,13 +11,13 @@ use super::reading_room::{self, Place};
 use super::session::{Forwarded, Outside, Session};
 use super::{Interface, Opened, Shared, lock};
 use crate::agent::uplink_outbox::NoRoom;
-use crate::clock::Clock;
 use crate::limits::{
     CONTROL_READER_AWAY, CONTROL_READER_RETRY, CONTROL_READER_RETRY_AWAY, CONTROL_READER_RETRY_MAX, CONTROL_ROOM_RETRY,
     CONTROL_TURN, CONTROL_UNREAD_MAX,
 };
 use crate::model::messages::{Request, Response, ToWorkload};
-use crate::vital::Pulse;
+use crate::platform::clock::Clock;
+use crate::platform::vital::Pulse;
 use log::{error, warn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;

@@ -90,8 +90,8 @@ pub fn share(places: Vec<((usize, u64), &mut Place)>, now: Instant) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Clock;
     use crate::limits::CONTROL_MESSAGE_MAX;
+    use crate::platform::clock::Clock;
     use crate::simulation::manual_clock::ManualClock;
 
     const HALF: usize = CONTROL_READING_BYTES / 2;

@@ -7,11 +7,11 @@
 use crate::limits::{
     CONTROL_LASTING, CONTROL_LASTING_BYTES, CONTROL_MESSAGE_TIME, CONTROL_READING_TIME, REQUEST_ID_MAX,
 };
-use crate::logging::may_log;
 use crate::model::authorizer::Authorizer;
 use crate::model::messages::{FromWorkload, Request, RequestContent, Response, ResponseContent, ToWorkload};
 use crate::model::names::{Name, excerpt};
 use crate::model::version::check_compatible;
+use crate::platform::logging::may_log;
 use crate::wire::delimited::{FrameBuffer, Undecodable, read_message};
 use log::{debug, info, warn};
 use std::time::{Duration, Instant};

@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
-use crate::clock::{Clock, SystemClock};
 use crate::limits::{CONTROL_MESSAGE_MAX, CONTROL_OUTBOX};
 use crate::model::access_rules::{AccessRule, Operation};
 use crate::model::messages::{LogEntry, RequestContent, ResponseContent, ToServer};
 use crate::model::names::InstanceName;
+use crate::platform::clock::{Clock, SystemClock};
 
 fn hub() -> (ControlHub, UplinkReader) {
     let (outbox, reader) = uplink_outbox();

@@ -3,12 +3,12 @@
 
 use crate::agent::agent_manager::{EarlierCalls, SchedulerEvent};
 use crate::agent::runtime_manager::RerunFinished;
-use crate::clock::Clock;
 use crate::limits::{BACKOFF_FIRST, EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, FIRST_LISTING_MAX, REPAIR_INTERVAL};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
 use crate::model::names::InstanceName;
 use crate::model::workload::{AddCondition, DeleteCondition, File, FileContent, RestartPolicy, Workload};
+use crate::platform::clock::Clock;
 use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
 use crate::simulation::stepped_agent::{AgentOptions, AgentRig as Rig, wanted_with};
 use std::collections::BTreeMap;

@@ -7,7 +7,7 @@
 //! Owns: which paths are being looked at. Takes: questions of its owner. Gives: answers, and wakes the owner.
 
 use crate::limits::{PATH_LOOKS_MAX, PATH_THREADS, PATH_WAIT, STACK_SMALL};
-use crate::threads;
+use crate::platform::threads;
 use crossbeam_channel::{Receiver, Sender, after, bounded, select_biased};
 use rustix::fs::stat;
 use rustix::io::Errno;

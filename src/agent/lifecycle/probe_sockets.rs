@@ -8,16 +8,16 @@
 
 use super::path_looks::{Look, PathAnswer, PathLooks, PathQuestion};
 use super::{Outcome, ProbeOrder, Purpose};
-use crate::clock::{Clock, SystemClock};
 use crate::limits::{
     EXEC_PARALLEL, EXEC_RUNNING_MAX, EXEC_SLOT_MAX, HTTP_ANSWER_MAX, HTTP_REST_MAX, PROBE_REASON_MAX, STACK_WORKLOAD,
 };
 use crate::model::lifecycle::Check;
+use crate::platform::clock::{Clock, SystemClock};
+use crate::platform::threads;
 use crate::runtime::command::EngineCall;
 use crate::runtime::exit_watch::belongs_to;
 use crate::runtime::masking::{MASK, Masked};
 use crate::runtime::{ProbeTarget, RuntimeError, Unwatched};
-use crate::threads;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rustix::event::PollFlags;
 use rustix::fs::fstat;

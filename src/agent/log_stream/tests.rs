@@ -2,9 +2,9 @@
 
 use super::super::uplink_outbox::{UplinkOutbox, UplinkReader, uplink_outbox};
 use super::*;
-use crate::clock::{Clock as _, SystemClock};
 use crate::limits::LOG_MESSAGE_MAX;
 use crate::model::workload::Workload;
+use crate::platform::clock::{Clock as _, SystemClock};
 use crate::runtime::engine_children::EngineChildren;
 use crate::runtime::log_reader::LogCall;
 use crate::runtime::{CallWatch, ContainerId, ListedContainer, NewContainer, RuntimeError};

@@ -7,8 +7,8 @@ use super::search::leave_strangers_of;
 use super::{AfterDelete, Leftovers, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
 use crate::agent::wish_slot::Wish;
-use crate::clock::Clock;
 use crate::model::execution_state::{ExecutionState, Phase};
+use crate::platform::clock::Clock;
 use crate::runtime::RuntimeError;
 use log::{debug, warn};
 

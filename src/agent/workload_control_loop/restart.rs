@@ -7,10 +7,10 @@
 use super::{AfterDelete, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::Ended;
 use crate::agent::state_checker::WatchCommand;
-use crate::clock::Clock;
 use crate::limits::CREATED_MAX;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::workload::RestartPolicy;
+use crate::platform::clock::Clock;
 use crate::runtime::ContainerId;
 use log::{debug, info};
 

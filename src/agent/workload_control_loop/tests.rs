@@ -1443,6 +1443,7 @@ fn the_thread_ends_when_the_agent_drops_its_end() {
     let rig = Rig::new();
     drop(rig.wishes);
     let control_loop = rig.control_loop;
-    let thread = crate::threads::spawn("wl:web", crate::limits::STACK_WORKLOAD, move || control_loop.run()).unwrap();
-    assert!(crate::threads::join_all([thread], Duration::from_secs(20)).is_empty());
+    let thread =
+        crate::platform::threads::spawn("wl:web", crate::limits::STACK_WORKLOAD, move || control_loop.run()).unwrap();
+    assert!(crate::platform::threads::join_all([thread], Duration::from_secs(20)).is_empty());
 }

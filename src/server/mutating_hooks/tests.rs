@@ -1,11 +1,11 @@
 //! Hooks as shell scripts: what each may do to an update, and that none can hang, flood or outlive its run.
 
 use super::*;
-use crate::child::Unwatched;
 use crate::limits::PIPE_CONTENT_MAX;
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::InstanceName;
 use crate::model::workload::Workload;
+use crate::platform::child::Unwatched;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::sync::Arc;

@@ -4,9 +4,9 @@
 //! Thread: the one of the test.
 
 use super::{Answer, Container, Doing, World};
-use crate::clock::Clock;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::workload::{RestartPolicy, Workload};
+use crate::platform::clock::Clock;
 use crate::runtime::{ContainerId, RuntimeError};
 use std::time::{Duration, Instant};
 

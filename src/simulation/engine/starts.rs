@@ -3,8 +3,8 @@
 //! Thread: the one of the test.
 
 use super::{Action, Caller, Container, World};
-use crate::clock::Clock;
 use crate::limits::FIRST_LISTING_MAX;
+use crate::platform::clock::Clock;
 use crate::runtime::{ContainerId, NewContainer};
 use std::time::Instant;
 

@@ -1,8 +1,8 @@
 //! Tests of the gate with frames made by hand.
 
 use super::*;
-use crate::clock::Clock;
 use crate::limits::{AGENT_REQUEST_MAX, MESSAGE_MAX};
+use crate::platform::clock::Clock;
 use crate::simulation::manual_clock::ManualClock;
 
 const LARGE: usize = AGENT_REQUEST_MAX + 1;

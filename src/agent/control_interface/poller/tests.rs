@@ -540,7 +540,9 @@ fn the_thread_ends_when_the_agent_does() {
     let (outbox, _uplink) = uplink_outbox();
     let hub = ControlHub::new(outbox, 1 << 20).unwrap();
     let (stop, running) = rustix::pipe::pipe().unwrap();
-    let thread = hub.start(crate::clock::SystemClock, stop, &mut crate::vital::VitalThreads::unattended()).unwrap();
+    let thread = hub
+        .start(crate::platform::clock::SystemClock, stop, &mut crate::platform::vital::VitalThreads::unattended())
+        .unwrap();
     drop(running);
-    assert!(crate::threads::join_all([thread], Duration::from_secs(20)).is_empty());
+    assert!(crate::platform::threads::join_all([thread], Duration::from_secs(20)).is_empty());
 }

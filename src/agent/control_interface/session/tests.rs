@@ -1,11 +1,11 @@
 //! Tests of one session: every message, every reason, one call at a time.
 
 use super::*;
-use crate::clock::Clock;
 use crate::limits::{CONTROL_MESSAGE_MAX, STACK_LARGE};
 use crate::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
 use crate::model::messages::{ReadState, UpdateState};
 use crate::model::node::Node;
+use crate::platform::clock::Clock;
 use crate::simulation::manual_clock::ManualClock;
 use crate::wire::delimited::workload_side::frame;
 

@@ -1,8 +1,8 @@
 //! When checks are made and what is told of them, with a clock that is moved.
 
 use super::*;
-use crate::clock::Clock;
 use crate::model::lifecycle::Pace;
+use crate::platform::clock::Clock;
 use crate::simulation::fake_probes::probe_order;
 use crate::simulation::manual_clock::ManualClock;
 use crossbeam_channel::{Receiver, bounded};

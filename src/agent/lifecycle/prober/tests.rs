@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::agent::lifecycle::Purpose;
-use crate::clock::SystemClock;
 use crate::model::lifecycle::{Check, Pace};
+use crate::platform::clock::SystemClock;
 use crate::simulation::fake_probes::probe_order;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};

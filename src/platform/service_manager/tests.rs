@@ -1,8 +1,8 @@
 //! What a scripted service manager hears, with a clock that the test moves.
 
 use super::*;
+use crate::platform::vital::Pulse;
 use crate::simulation::manual_clock::ManualClock;
-use crate::vital::Pulse;
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use tempfile::TempDir;

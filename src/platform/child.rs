@@ -9,9 +9,9 @@
 #[cfg(feature = "agent")]
 pub mod followed;
 
-use crate::clock::{Clock, SystemClock};
 use crate::limits::{CHILD_POLL_INTERVAL, KERNEL_KILL_GRACE, PIPE_CAPACITY, PIPE_CONTENT_MAX, STACK_SMALL};
-use crate::memory;
+use crate::platform::clock::{Clock, SystemClock};
+use crate::platform::memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, fcntl_setfl};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid};
@@ -553,7 +553,7 @@ enum Source {
 /// `held` is dropped when it has ended.
 pub fn reap_later(mut child: Child, held: impl Send + 'static) {
     log::warn!("process {} does not end even when killed; not waiting for it any longer", child.id());
-    let reaper = crate::threads::spawn("reaper", STACK_SMALL, move || {
+    let reaper = crate::platform::threads::spawn("reaper", STACK_SMALL, move || {
         let _ = child.wait();
         drop(held);
     });

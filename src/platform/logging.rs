@@ -4,10 +4,10 @@
 //! Thread: any; the logger is set once by `main`. `ank` prints for people instead and does not use this.
 //! Owns: how many lines each source has caused.
 
-use crate::clock::{Clock, SystemClock};
 use crate::limits::{LOG_RECORD_MAX, LOG_SOURCE_LINES, LOG_SOURCE_TIME, LOG_SOURCES};
 use crate::model::names::excerpt;
 use crate::model::shown_text::printable;
+use crate::platform::clock::{Clock, SystemClock};
 use env_logger::Builder;
 use log::Level;
 use std::collections::HashMap;

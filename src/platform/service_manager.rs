@@ -9,12 +9,12 @@
 //! The socket is ours because it has to work after children were started without the variable, with abstract names too,
 //! and with a bound on how long a full queue of the manager is waited for.
 
-use crate::clock::{Clock, SystemClock};
 use crate::limits::{
     NOTIFY_SEND_MAX, SERVICE_STATUS_MAX, SERVICE_STATUS_REST, STACK_SMALL, VITAL_LATE, VITAL_LOOK_FIRST, VITAL_LOOK_MAX,
 };
-use crate::threads::{self, Thread};
-use crate::vital::VitalThreads;
+use crate::platform::clock::{Clock, SystemClock};
+use crate::platform::threads::{self, Thread};
+use crate::platform::vital::VitalThreads;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
 use sd_notify::NotifyState;
 use std::ffi::OsStr;

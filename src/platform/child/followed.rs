@@ -7,8 +7,8 @@
 //! Thread: the caller's. Owns: the child until it is reaped.
 
 use super::{command, reap_later};
-use crate::clock::{Clock, SystemClock};
 use crate::limits::{CHILD_POLL_INTERVAL, KERNEL_KILL_GRACE};
+use crate::platform::clock::{Clock, SystemClock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};

@@ -4,7 +4,7 @@
 //! `settle` is a thread that waits until nothing was done for a while, and gives back what only that needed.
 
 use crate::limits::{CODE_PIECE, MALLOC_ARENAS, SETTLE_AFTER, STACK_SMALL, TRIM_FROM};
-use crate::threads;
+use crate::platform::threads;
 use crossbeam_channel::{Sender, bounded};
 use rustix::mm::Advice;
 use std::io;

@@ -1,0 +1,20 @@
+//! What each program needs of its operating system: threads, time, child processes, log, folders, settings, systemd.
+//!
+//! Thread: the caller's.
+
+#[cfg(any(feature = "agent", feature = "server"))]
+pub mod child;
+pub mod clock;
+#[cfg(any(feature = "agent", feature = "server"))]
+pub mod folder_lock;
+pub mod logging;
+pub mod memory;
+#[cfg(feature = "agent")]
+pub mod private_folder;
+pub mod program;
+#[cfg(any(feature = "agent", feature = "server"))]
+pub mod service_manager;
+pub mod settings;
+pub mod threads;
+#[cfg(any(feature = "agent", feature = "server"))]
+pub mod vital;
