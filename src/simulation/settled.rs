@@ -177,12 +177,17 @@ fn unwanted_container(nodes: &[Node], node: &Node, effective: &Effective, states
     })
 }
 
-/// The agent knows what the server knows, except for what is not told to agents.
+/// The agent knows what the server knows, except for what is not sent to agents, and of the texts of other agents' states
+/// only what decides.
 fn agents_view(node: &Node, states: &States) -> Option<String> {
     let manager = &node.life.as_ref()?.manager;
     let known: States = manager.known_states().map(|(instance, state)| (instance.clone(), state.clone())).collect();
-    let untold = |phase| matches!(phase, Phase::PendingInitial | Phase::NotScheduled);
-    let missing = states.iter().find(|(instance, state)| known.get(instance) != Some(state) && !untold(state.phase));
+    let is_sent = |phase| !matches!(phase, Phase::PendingInitial | Phase::NotScheduled);
+    let is_known = |instance: &InstanceName, state: &ExecutionState| {
+        let own = instance.agent == node.name;
+        known.get(instance) == Some(&if own { state.clone() } else { state.without_text() })
+    };
+    let missing = states.iter().find(|(instance, state)| is_sent(state.phase) && !is_known(instance, state));
     if let Some((instance, state)) = missing {
         let own = known.get(instance).map(ToString::to_string).unwrap_or_default();
         return Some(format!("agent {} knows '{instance}' as '{own}', the server as '{state}'", node.name));

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::control_client::{folder, logs, read, tree};
 use crate::support::manifest::Workload;
@@ -406,11 +406,12 @@ fn bad_input_ends_one_session_with_a_reason_and_nothing_else() {
 
 #[test]
 fn a_workload_that_writes_nonsense_again_and_again_does_not_fill_the_log_of_its_agent() {
-    const ROUNDS: usize = 60;
+    const ROUNDS: usize = 3 * LOG_SOURCE_LINES as usize;
     let mut cluster = Cluster::start(&["agent_A"]);
     cluster.apply(&manifest(&[workload("bad", "run").allow("Read", "desiredState")]));
     cluster.wait_for_state("bad", "Running(Ok)");
     let pipes = folder(&cluster, "agent_A", "bad");
+    let begin = Instant::now();
     for _ in 0..ROUNDS {
         let heard = poll(LIMIT, || {
             let mut bad = ControlClient::open(&pipes);
@@ -421,7 +422,9 @@ fn a_workload_that_writes_nonsense_again_and_again_does_not_fill_the_log_of_its_
     }
     let log = cluster.agent("agent_A").stderr();
     let complaints = log.lines().filter(|line| line.contains("Closing the control interface")).count();
-    assert!((1..=LOG_SOURCE_LINES as usize).contains(&complaints) && complaints < ROUNDS, "{log}");
+    // On a loaded machine the rounds take longer than the first minute, and each minute has its own lines.
+    let minutes = begin.elapsed().as_secs() as usize / 60 + 1;
+    assert!((1..=LOG_SOURCE_LINES as usize * minutes).contains(&complaints), "{log}");
     assert!(log.contains("Many log lines are about 'bad': further ones are left out for 60s."), "{log}");
 }
 
