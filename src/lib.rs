@@ -16,6 +16,7 @@
 //!   ankaios.rs             all three in one file, chosen by the name it is called under       [main]
 //! limits.rs                every capacity, timeout, size and stack bound, with its reason     -
 //! platform/                what each program needs of its operating system
+//!   sync.rs                locks without poisoning, a descriptor that wakes a thread       [any]
 //!   clock.rs               Clock trait and SystemClock                                        -
 //!   threads.rs             named spawn with stack size, join with deadline                    -
 //!   memory.rs              few malloc arenas, memory of bursts given back                     -

@@ -8,13 +8,13 @@ use super::state_checker::{StateReply, WatchCommand};
 use crate::model::execution_state::ExecutionState;
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
+use crate::platform::sync::{EventFd, Mutex};
 use crate::runtime::{ContainerId, RuntimeConnector};
 use crossbeam_channel::{Receiver, Sender, bounded};
-use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeSet;
 use std::fmt;
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// An engine as one control loop uses it.
@@ -149,7 +149,7 @@ struct Slot {
     /// The sender is gone.
     abandoned: bool,
     /// Of the engine call that is under way.
-    cancel: Option<Arc<OwnedFd>>,
+    cancel: Option<EventFd>,
 }
 
 /// Makes a slot without a wish.
@@ -161,17 +161,12 @@ pub fn wish_slot() -> (WishSender, WishSlot) {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Slot> {
-        // A poisoned slot is still a slot: no operation leaves it half changed.
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn wake(&self) {
         let _ = self.wake.try_send(()); // Full: the loop is being woken already.
     }
 
     fn observed(&self, watch: u64, state: ExecutionState) {
-        let mut slot = self.lock();
+        let mut slot = self.slot.lock();
         if slot.watch == watch {
             slot.observed = Some(state);
             drop(slot);
@@ -187,7 +182,7 @@ impl Slot {
 
     fn cancel_call(&self) {
         if let Some(cancel) = &self.cancel {
-            let _ = rustix::io::write(cancel, &1_u64.to_ne_bytes()); // Full means readable already.
+            cancel.set();
         }
     }
 }
@@ -199,7 +194,7 @@ impl WishSender {
     /// # Errors
     /// [`LoopEnded`] when nobody will take it: start a new loop.
     pub fn put(&self, wish: Wish) -> Result<Option<InstanceName>, LoopEnded> {
-        let mut slot = self.shared.lock();
+        let mut slot = self.shared.slot.lock();
         if slot.closed {
             return Err(LoopEnded);
         }
@@ -218,7 +213,7 @@ impl WishSender {
     /// # Errors
     /// [`LoopEnded`] when nobody will remove them: start a new loop.
     pub fn put_strays(&self, strays: Strays) -> Result<(), LoopEnded> {
-        let mut slot = self.shared.lock();
+        let mut slot = self.shared.slot.lock();
         if slot.closed {
             return Err(LoopEnded);
         }
@@ -232,20 +227,20 @@ impl WishSender {
     /// Whether the control loop has, or is to start, something of this instance and will report its end.
     #[must_use]
     pub fn accounts_for(&self, instance: &InstanceName) -> bool {
-        let slot = self.shared.lock();
+        let slot = self.shared.slot.lock();
         slot.wants(instance) || slot.held.contains(instance)
     }
 
     /// Whether the control loop has ended.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.shared.lock().closed
+        self.shared.slot.lock().closed
     }
 }
 
 impl Drop for WishSender {
     fn drop(&mut self) {
-        self.shared.lock().abandoned = true;
+        self.shared.slot.lock().abandoned = true;
         self.shared.wake();
     }
 }
@@ -254,7 +249,7 @@ impl WishSlot {
     /// What is new.
     #[must_use]
     pub fn next(&self) -> Option<News> {
-        let mut slot = self.shared.lock();
+        let mut slot = self.shared.slot.lock();
         if std::mem::take(&mut slot.is_new) {
             return Some(News::Wish);
         }
@@ -266,13 +261,13 @@ impl WishSlot {
 
     /// Looks at the workload that is to run as soon as the wish is taken.
     pub fn look<T>(&self, look: impl FnOnce(&WorkloadOrder) -> T) -> Option<T> {
-        self.shared.lock().wish.as_ref().and_then(Wish::order).map(look)
+        self.shared.slot.lock().wish.as_ref().and_then(Wish::order).map(look)
     }
 
     /// Takes the newest wish; the control loop holds what that is about instead of `removed`, whose end it reports.
     #[must_use]
     pub fn take(&self, removed: &InstanceName) -> Option<Wish> {
-        let mut slot = self.shared.lock();
+        let mut slot = self.shared.slot.lock();
         slot.is_new = false;
         slot.held.remove(removed);
         let wish = slot.wish.take();
@@ -283,19 +278,19 @@ impl WishSlot {
     /// Containers to remove which came since [`Self::next`].
     #[must_use]
     pub fn take_strays(&self) -> Vec<Strays> {
-        std::mem::take(&mut self.shared.lock().strays)
+        std::mem::take(&mut self.shared.slot.lock().strays)
     }
 
     /// The control loop has something of this instance.
     pub fn hold(&self, instance: &InstanceName) {
-        self.shared.lock().held.insert(instance.clone());
+        self.shared.slot.lock().held.insert(instance.clone());
     }
 
     /// The control loop has nothing of this instance any more. Returns whether that is to be reported: not when the
     /// instance is wanted again.
     #[must_use]
     pub fn release(&self, instance: &InstanceName) -> bool {
-        let mut slot = self.shared.lock();
+        let mut slot = self.shared.slot.lock();
         slot.held.remove(instance);
         !slot.wants(instance)
     }
@@ -303,13 +298,13 @@ impl WishSlot {
     /// Whether this instance is to run as soon as the wish is taken.
     #[must_use]
     pub fn wants(&self, instance: &InstanceName) -> bool {
-        self.shared.lock().wants(instance)
+        self.shared.slot.lock().wants(instance)
     }
 
     /// Whether there is a wish that was not seen yet, which makes a create pointless.
     #[must_use]
     pub fn has_newer(&self) -> bool {
-        self.shared.lock().is_new
+        self.shared.slot.lock().is_new
     }
 
     /// Begins a watch: what takes its states. Those of an earlier one count no more.
@@ -323,7 +318,7 @@ impl WishSlot {
 
     /// What the state checker sees does not count any more. Returns the number of the next watch.
     pub fn end_watch(&self) -> u64 {
-        let mut slot = self.shared.lock();
+        let mut slot = self.shared.slot.lock();
         slot.watch += 1;
         slot.observed = None;
         slot.watch
@@ -339,13 +334,13 @@ impl WishSlot {
     #[must_use]
     pub fn owner_gone(&self) -> bool {
         let _ = self.woken.try_recv();
-        self.shared.lock().abandoned
+        self.shared.slot.lock().abandoned
     }
 
     /// Refuses everything from now on if there is nothing new; returns whether it does. States do not count.
     #[must_use]
     pub fn close_if_empty(&self) -> bool {
-        let mut slot = self.shared.lock();
+        let mut slot = self.shared.slot.lock();
         slot.closed = slot.wish.is_none() && slot.strays.is_empty();
         slot.closed
     }
@@ -355,8 +350,8 @@ impl WishSlot {
     /// `None` when no descriptor can be had; the call then runs to its end.
     #[must_use]
     pub fn begin_call(&self) -> Option<CancellableCall<'_>> {
-        let cancel = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?);
-        let mut slot = self.shared.lock();
+        let cancel = EventFd::new().ok()?;
+        let mut slot = self.shared.slot.lock();
         slot.cancel = Some(cancel.clone());
         if slot.is_new {
             slot.cancel_call();
@@ -368,7 +363,7 @@ impl WishSlot {
 
 impl Drop for WishSlot {
     fn drop(&mut self) {
-        let mut slot = self.shared.lock();
+        let mut slot = self.shared.slot.lock();
         slot.closed = true;
         slot.wish = None;
         slot.strays.clear();
@@ -379,20 +374,20 @@ impl Drop for WishSlot {
 #[derive(Debug)]
 pub struct CancellableCall<'a> {
     slot: &'a WishSlot,
-    cancel: Arc<OwnedFd>,
+    cancel: EventFd,
 }
 
 impl CancellableCall<'_> {
     /// Readable when the call is not wanted any more.
     #[must_use]
-    pub fn fd(&self) -> &OwnedFd {
-        &self.cancel
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.cancel.as_fd()
     }
 }
 
 impl Drop for CancellableCall<'_> {
     fn drop(&mut self) {
-        self.slot.shared.lock().cancel = None;
+        self.slot.shared.slot.lock().cancel = None;
     }
 }
 
@@ -427,7 +422,7 @@ mod tests {
 
     fn readable(call: &CancellableCall<'_>) -> bool {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut [PollFd::new(call.fd(), PollFlags::IN)], Some(&zero)).unwrap() == 1
+        poll(&mut [PollFd::from_borrowed_fd(call.fd(), PollFlags::IN)], Some(&zero)).unwrap() == 1
     }
 
     // [utest->swdd~agent-uses-bounded-channels~1]
