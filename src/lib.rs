@@ -136,7 +136,7 @@
 //!                                                                      [wl:name] [scheduler]
 //!     poller.rs            the loop that serves all of them                         [control]
 //!     pipes.rs             two FIFOs                                      [wl:name] [control]
-//!     reading_room.rs      room for large messages that are being written           [control]
+//!     read_budget.rs      room for large messages that are being written           [control]
 //!     session.rs           hello, requests, what follows from them                  [control]
 //!     outbox.rs            what waits for one workload, bounded           [scheduler] [control]
 //!     lasting.rs           which events and lines a workload has asked for [scheduler] [control]
