@@ -85,7 +85,7 @@ apply() {
     [ "$("$ank" get workloads | grep -c 'Running(Ok)')" -eq "$2" ] || fail 'not all workloads are running'
 }
 delete() {
-    # The containers ignore SIGTERM; nobody wants to wait for podman's ten seconds 20 times.
+    # The containers ignore SIGTERM; podman's ten seconds 20 times would be a long wait.
     "$podman" kill --all >/dev/null
     "$ank" --quiet apply -d "$1"
 }

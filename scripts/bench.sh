@@ -38,10 +38,10 @@ if [ -n "${PEER_BIN-}" ]; then
         [[ -f $peer/$program && -x $peer/$program ]] ||
             fail "PEER_BIN has no program '$program' that can be run: '$peer'" "name a folder with ank-server, ank-agent and ank"
         # Of another machine, without its libraries, or broken.
-        says=$(timeout 10 "$peer/$program" --version 2>&1 </dev/null) ||
-            fail "'$peer/$program' of PEER_BIN does not run, '--version' fails: ${says:-it says nothing}" \
+        shown=$(timeout 10 "$peer/$program" --version 2>&1 </dev/null) ||
+            fail "'$peer/$program' of PEER_BIN does not run, '--version' fails: ${shown:-no output}" \
                 "are the programs made for this machine?"
-        printf 'peer    %s\n' "$says"
+        printf 'peer    %s\n' "$shown"
     done
     sides+=(peer)
 fi

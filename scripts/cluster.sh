@@ -2,7 +2,7 @@
 # programs outlive the script that starts them; cluster_stop ends them. Needs common.sh.
 # shellcheck shell=bash disable=SC2154
 
-# program_folder: where the three programs are. Release programs when somebody built them, else the
+# program_folder: where the three programs are. Release programs if they are built, else the
 # development profile that the tests use, so that a fresh machine compiles gRPC once.
 program_folder() {
     if [ -x "$target/release/ank-server" ] && [ -x "$target/release/ank-agent" ] && [ -x "$target/release/ank" ]; then

@@ -27,8 +27,8 @@ fail() {
 }
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# leave_out PART REASON [HINT]: ends the script. Within `just test` only, and that says it again in its last lines: who
-# calls a recipe by its name wants all of it.
+# leave_out PART REASON [HINT]: ends the script. Within `just test` only, which repeats it in its last lines: a
+# recipe that was called by its name must do all of it.
 leave_out() {
     [ -n "${ANKAIOS_LEFT_OUT-}" ] || fail "$1: $2" "${@:3}"
     warn "$1 is left out: $2"
@@ -82,10 +82,10 @@ wait_until() {
     done
 }
 
-# Answers somebody on this loopback port?
+# Does a program listen on this loopback port?
 port_used() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
-# is_program PID NAME: is this process still that program? A pid alone may have gone to somebody else.
+# is_program PID NAME: is this process still that program? The pid alone may belong to another process by now.
 is_program() { [ "$(cat "/proc/$1/comm" 2>/dev/null)" = "$2" ]; }
 not_program() { ! is_program "$@"; }
 

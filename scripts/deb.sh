@@ -22,7 +22,7 @@ done
 rm -rf target/man target/debian
 mkdir -p target/debian
 scripts/cargo.sh run --quiet --locked --example man -- target/man
-# Debian's form of a changelog; CHANGELOG.md says what there is.
+# Debian's form of a changelog; the content is in CHANGELOG.md.
 {
     version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
     maintainer=$(sed -n 's/^maintainer = "\(.*\)"/\1/p' Cargo.toml)

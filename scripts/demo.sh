@@ -61,7 +61,7 @@ act() {
     title "$1"
     from_here
 }
-# shown COMMAND ARGUMENT...: the command as somebody would type it, then what it does.
+# shown COMMAND ARGUMENT...: the command as it is typed, then what it does.
 shown() {
     printf '%s$ ank %s%s\n' "$dim" "$*" "$plain"
     "$ank" "$@"

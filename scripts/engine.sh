@@ -87,7 +87,7 @@ engine_remove() {
     local dir=$1
     [ -e "$dir/storage.conf" ] || return 0
     engine_use "$dir"
-    # --time 0: nobody waits for a shell's ten seconds. A store that podman cannot read is removed all the same.
+    # --time 0: without the ten seconds that a shell takes. A store that podman cannot read is removed all the same.
     podman pod rm --all --force --time 0 >/dev/null 2>&1 || true
     podman rm --all --force --time 0 >/dev/null 2>&1 || true
     engine_end_lost "$dir"

@@ -6,7 +6,7 @@ cd "$root"
 
 minutes=${1:-60}
 [ $# -le 1 ] || fail "one time, not $#: $*" "just soak [MINUTES]"
-# Before minutes of compiling. A week says enough.
+# Before minutes of compiling. A week is enough.
 check_number 'the time in minutes' "$minutes" 1 10080
 
 curve=$target/soak.csv

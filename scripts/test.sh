@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Everything that has to pass, stage by stage: test.sh JUST. Each says on stderr when it begins and how long it took. Parts
-# that need something which this machine cannot have are left out, and the last lines say which: scripts and tests write
+# Everything that has to pass, stage by stage: test.sh JUST. Each prints to stderr when it begins and how long it took. Parts
+# that need something which this machine cannot have are left out, and the last lines list them: scripts and tests write
 # them into a file.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 cd "$root"
@@ -8,7 +8,7 @@ cd "$root"
 ANKAIOS_LEFT_OUT=$(mktemp)
 export ANKAIOS_LEFT_OUT
 current=''
-tell() {
+summarise() {
     local code=$?
     if [ "$code" -ne 0 ] && [ -n "$current" ]; then
         printf '%sfailed:%s %s\n' "$red" "$plain" "$current" >&2
@@ -21,7 +21,7 @@ tell() {
     fi
     rm -f "$ANKAIOS_LEFT_OUT"
 }
-trap tell EXIT
+trap summarise EXIT
 
 # One stage for each test program that is not run by its name.
 programs=()

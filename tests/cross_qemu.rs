@@ -50,7 +50,7 @@ fn cluster_with(programs: &[&str]) -> Cluster {
         cluster.set_program(program, &[&qemu(), &foreign(program)]);
     }
     // qemu runs a missing program as one that ends with 127; agents would wait for an engine that is not installed.
-    cluster.set_agent_config("runtimes = [\"podman\"]");
+    cluster.agent_config = "runtimes = [\"podman\"]".to_owned();
     cluster.start_server(&[]);
     cluster.start_agent("agent_A");
     cluster.wait_for_agents(&["agent_A"]);

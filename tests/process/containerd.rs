@@ -74,7 +74,7 @@ fn containers_are_taken_over_by_the_next_agent_and_those_that_ended_since_the_bo
     let workloads = [containerd("web", "run"), containerd("job", "exit0"), containerd("bad", "exit3")];
     let file = cluster.write("startup.yaml", &manifest(&workloads));
     cluster.start_server(&["-m", &file.to_string_lossy()]);
-    cluster.set_agent_config("rerun_finished = \"boot\"");
+    cluster.agent_config = "rerun_finished = \"boot\"".to_owned();
     cluster.start_agent("agent_A");
     let states = [("web", "Running(Ok)"), ("job", "Succeeded(Ok)"), ("bad", "Failed(ExecFailed)")];
     for (name, state) in states {

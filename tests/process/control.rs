@@ -568,7 +568,7 @@ fn a_workload_that_nests_folders_without_end_leaves_nothing_behind_and_the_agent
     // In memory: a disk takes half a minute for as many folders.
     let Some(_disk) = SmallDisk::mount(&cluster.run_folder(), 64 * 1024) else { return };
     cluster.start_server(&[]);
-    cluster.set_agent_wrapper(&["/usr/bin/prlimit", "--nofile=64:64"]);
+    cluster.set_wrapper("ank-agent", &["/usr/bin/prlimit", "--nofile=64:64"]);
     cluster.start_agent("agent_A");
     cluster.wait_for_agents(&["agent_A"]);
     let pid = cluster.agent("agent_A").pid();

@@ -64,7 +64,7 @@ fn workload_may_depend_on_one_that_comes_later() {
 #[test]
 fn failed_condition_is_met_by_a_workload_that_could_not_be_started() {
     let mut cluster = Cluster::prepare();
-    cluster.set_agent_config("retry_limit = 1");
+    cluster.agent_config = "retry_limit = 1".to_owned();
     cluster.start_server(&[]);
     cluster.start_agent("agent_A");
     cluster.apply(&manifest(&[

@@ -90,7 +90,7 @@ fn start(runtime: &str, config: &str) -> Cluster {
     if runtime == "containerd" {
         cluster.engine.install_nerdctl();
     }
-    cluster.set_agent_config(config);
+    cluster.agent_config = config.to_owned();
     cluster.start_server(&[]);
     cluster.start_agent("agent_A");
     cluster.wait_for_agents(&["agent_A"]);

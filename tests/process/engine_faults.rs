@@ -36,7 +36,7 @@ fn hanging_run_delays_nobody_shows_its_age_and_a_delete_cancels_it() {
 #[test]
 fn hanging_runs_give_their_slots_back() {
     let mut cluster = Cluster::prepare();
-    cluster.set_agent_config("max_parallel_starts = 3");
+    cluster.agent_config = "max_parallel_starts = 3".to_owned();
     cluster.start_server(&[]);
     cluster.start_agent("agent_A");
     cluster.engine.script(&json!([{ "command": "run", "image": "run:latest", "hang": true }]));
@@ -66,7 +66,7 @@ fn update_cancels_a_hanging_run() {
 #[test]
 fn create_timeout_bounds_a_hanging_run() {
     let mut cluster = Cluster::prepare();
-    cluster.set_agent_config("create_timeout = 1");
+    cluster.agent_config = "create_timeout = 1".to_owned();
     cluster.start_server(&[]);
     cluster.start_agent("agent_A");
     cluster.engine.script(&json!([{ "command": "run", "times": 1, "hang": true }]));
@@ -330,7 +330,7 @@ fn pods_on_an_engine_without_kube_play_are_retried_with_its_words_and_can_be_del
 fn secrets_in_options_were_shown_to_all_who_read_states_and_in_the_log() {
     let mut cluster = Cluster::prepare();
     cluster.engine.install_nerdctl();
-    cluster.set_agent_env(vec![("RUST_LOG".to_owned(), "debug".to_owned())]);
+    cluster.agent_env = vec![("RUST_LOG".to_owned(), "debug".to_owned())];
     cluster.start_server(&[]);
     cluster.start_agent("agent_A");
     cluster.wait_for_agents(&["agent_A"]);
@@ -363,7 +363,7 @@ fn secrets_in_options_were_shown_to_all_who_read_states_and_in_the_log() {
 fn passwords_in_images_and_addresses_were_shown_to_all_who_read_states_and_in_the_log() {
     let mut cluster = Cluster::prepare();
     cluster.engine.install_nerdctl();
-    cluster.set_agent_env(vec![("RUST_LOG".to_owned(), "debug".to_owned())]);
+    cluster.agent_env = vec![("RUST_LOG".to_owned(), "debug".to_owned())];
     cluster.start_server(&[]);
     cluster.start_agent("agent_A");
     cluster.wait_for_agents(&["agent_A"]);

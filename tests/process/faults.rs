@@ -100,7 +100,7 @@ fn a_server_that_was_stopped_answers_and_is_up_to_date_when_it_goes_on() {
 fn server_and_agent_killed_at_the_same_time_find_the_containers_again() {
     let mut cluster = Cluster::prepare();
     let folder = cluster.folder().join("state");
-    cluster.set_server_config(&format!("state_dir = '{}'", folder.display()));
+    cluster.server_config = format!("state_dir = '{}'", folder.display());
     cluster.start_server(&[]);
     cluster.start_agent("agent_A");
     cluster.wait_for_agents(&["agent_A"]);

@@ -51,7 +51,7 @@ fn a_full_disk_costs_the_server_no_update_and_the_state_is_stored_once_there_is_
     let mut cluster = Cluster::prepare();
     let folder = cluster.folder().join("state");
     let Some(disk) = SmallDisk::mount(&folder, 256) else { return };
-    cluster.set_server_config(&format!("state_dir = '{}'", folder.display()));
+    cluster.server_config = format!("state_dir = '{}'", folder.display());
     cluster.start_server(&[]);
     cluster.start_agent("agent_A");
     cluster.wait_for_agents(&["agent_A"]);
@@ -134,7 +134,7 @@ fn a_read_only_run_folder_stops_nothing_that_runs_and_is_named_as_the_reason() {
 #[test]
 fn a_server_without_free_descriptors_serves_whom_it_has_and_others_later_without_spinning() {
     let mut cluster = Cluster::prepare();
-    cluster.set_server_wrapper(&["/usr/bin/prlimit", "--nofile=96:96"]);
+    cluster.set_wrapper("ank-server", &["/usr/bin/prlimit", "--nofile=96:96"]);
     cluster.start_server(&[]);
     cluster.start_agent("agent_A");
     cluster.wait_for_agents(&["agent_A"]);
@@ -166,7 +166,7 @@ fn a_server_without_free_descriptors_serves_whom_it_has_and_others_later_without
 fn an_agent_with_few_descriptors_watches_less_closely_and_goes_on_calling_its_engine() {
     let mut cluster = Cluster::prepare();
     cluster.start_server(&[]);
-    cluster.set_agent_wrapper(&["/usr/bin/prlimit", "--nofile=48:48"]);
+    cluster.set_wrapper("ank-agent", &["/usr/bin/prlimit", "--nofile=48:48"]);
     cluster.start_agent("agent_A");
     cluster.wait_for_agents(&["agent_A"]);
     let all: Vec<_> = (0..30).map(|number| workload(&format!("w{number}"), "run")).collect();
@@ -226,7 +226,7 @@ fn workloads_without_a_thread_wait_for_one_and_are_reported_so() {
     cluster.start_server(&[]);
     let procs = group.path.join("cgroup.procs");
     let script = format!("echo $$ > '{}' && exec \"$@\"", procs.display());
-    cluster.set_agent_wrapper(&["/bin/sh", "-c", &script, "sh"]);
+    cluster.set_wrapper("ank-agent", &["/bin/sh", "-c", &script, "sh"]);
     cluster.start_agent("agent_A");
     cluster.wait_for_agents(&["agent_A"]);
     cluster.apply(&manifest(&[workload("first", "run")]));
@@ -302,8 +302,8 @@ fn an_agent_whose_name_server_is_silent_connects_once_it_speaks_and_ends_when_it
         return leave_out("a silent name server", "a name server of its own needs the rights of root");
     };
     let port = cluster.address().rsplit(':').next().expect("an address has a port").to_owned();
-    cluster.set_agent_wrapper(&["/usr/bin/unshare", "--mount", "/bin/sh", "-c", &script, "sh"]);
-    cluster.set_agent_url(&format!("http://slow.example.test:{port}"));
+    cluster.set_wrapper("ank-agent", &["/usr/bin/unshare", "--mount", "/bin/sh", "-c", &script, "sh"]);
+    cluster.agent_url = Some(format!("http://slow.example.test:{port}"));
     // Told to end while it waits for the name.
     cluster.start_agent("agent_A");
     wait_until("the agent asks for the name", || names.asked.load(Ordering::SeqCst) > 0);
@@ -339,8 +339,8 @@ fn a_wall_clock_that_jumps_changes_nothing_that_runs_or_waits() {
         "FAKETIME_NO_CACHE=1".to_owned(),
     ];
     let words: Vec<&str> = ["/usr/bin/env"].into_iter().chain(variables.iter().map(String::as_str)).collect();
-    cluster.set_agent_wrapper(&words);
-    cluster.set_server_wrapper(&words);
+    cluster.set_wrapper("ank-agent", &words);
+    cluster.set_wrapper("ank-server", &words);
     cluster.start_server(&[]);
     cluster.start_agent("agent_A");
     cluster.wait_for_agents(&["agent_A"]);

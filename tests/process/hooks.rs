@@ -30,7 +30,7 @@ fn prepared(hooks: &[(&str, u32, &str)]) -> Cluster {
         writeln!(config, "[[mutating_hooks]]\nname = '{name}'\npath = '{path}'\ntimeout_s = {timeout_s}")
             .expect("writing to a String cannot fail");
     }
-    cluster.set_server_config(&config);
+    cluster.server_config = config.clone();
     cluster
 }
 

@@ -141,7 +141,7 @@ fn failed_create_is_retried_and_says_how_often_and_why() {
 #[test]
 fn retries_end_at_the_limit_and_an_update_begins_anew() {
     let mut cluster = Cluster::prepare();
-    cluster.set_agent_config("retry_limit = 2");
+    cluster.agent_config = "retry_limit = 2".to_owned();
     cluster.start_server(&[]);
     cluster.start_agent("agent_A");
     cluster.engine.script(&json!([{ "command": "run", "image": "run", "exit": 125, "stderr": "Error: boom\n" }]));

@@ -20,7 +20,7 @@ fn a_thread_of_the_agent_that_panics_ends_it_and_the_next_one_takes_the_containe
         ["scheduler", "uplink", "rx:server", "control", "watch:podman", "exits:podman", "list:podman", "wl:stays"]
     {
         cluster.kill_agent("agent_A");
-        cluster.set_agent_env(vec![("ANKAIOS_TEST_PANIC".to_owned(), thread.to_owned())]);
+        cluster.agent_env = vec![("ANKAIOS_TEST_PANIC".to_owned(), thread.to_owned())];
         cluster.start_agent("agent_A");
         let status = cluster.agent("agent_A").wait(LIMIT);
         let said = cluster.agent("agent_A").stderr();
@@ -29,7 +29,7 @@ fn a_thread_of_the_agent_that_panics_ends_it_and_the_next_one_takes_the_containe
         assert!(said.contains(&format!("'{thread}'")), "the message names the thread:\n{said}");
         assert!(is_alive(container.0), "'{thread}': the container goes on");
     }
-    cluster.set_agent_env(Vec::new());
+    cluster.agent_env = Vec::new();
     cluster.start_agent("agent_A");
     cluster.wait_for_agents(&["agent_A"]);
     cluster.wait_for_state("stays", "Running(Ok)");

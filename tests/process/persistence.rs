@@ -13,7 +13,7 @@ use rustix::process::Signal;
 fn prepared() -> Cluster {
     let mut cluster = Cluster::prepare();
     let folder = cluster.folder().join("state");
-    cluster.set_server_config(&format!("state_dir = '{}'", folder.display()));
+    cluster.server_config = format!("state_dir = '{}'", folder.display());
     cluster
 }
 
@@ -103,7 +103,7 @@ fn a_stored_state_that_is_refused_at_the_start_ends_it_and_is_kept() {
     let kept = stored(&cluster);
     let state = cluster.folder().join("state");
     let hook = "[[mutating_hooks]]\nname = 'base64'\npath = '/usr/bin'"; // Its output is no plan.
-    cluster.set_server_config(&format!("state_dir = '{}'\n{hook}", state.display()));
+    cluster.server_config = format!("state_dir = '{}'\n{hook}", state.display());
     let mut server = cluster.spawn_server(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(exit_code(server.wait(LIMIT).expect("the server ends")), 1);
     let (said, path) = (server.stderr(), file(&cluster, "desired-state.json"));

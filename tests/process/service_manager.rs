@@ -16,7 +16,7 @@ const WATCHDOG: Duration = Duration::from_millis(100);
 /// A cluster whose agents answer to `manager`; nothing runs yet.
 fn with_agents_of(manager: &ServiceManager) -> Cluster {
     let mut cluster = Cluster::prepare();
-    cluster.set_agent_env(manager.environment(WATCHDOG));
+    cluster.agent_env = manager.environment(WATCHDOG);
     cluster
 }
 
@@ -24,7 +24,7 @@ fn with_agents_of(manager: &ServiceManager) -> Cluster {
 fn server_tells_when_it_is_ready_how_many_it_serves_and_that_it_ends() {
     let manager = ServiceManager::new();
     let mut cluster = Cluster::prepare();
-    cluster.set_server_env(manager.environment(WATCHDOG));
+    cluster.server_env = manager.environment(WATCHDOG);
     cluster.start_server(&[]);
     assert_eq!(manager.next(), "READY=1\nSTATUS=0 agents connected; 0 workloads");
     TcpStream::connect(cluster.address()).expect("a server that is ready listens");
@@ -42,7 +42,7 @@ fn server_tells_when_it_is_ready_how_many_it_serves_and_that_it_ends() {
 fn server_with_a_manifest_is_ready_only_when_it_has_taken_it_over() {
     let manager = ServiceManager::new();
     let mut cluster = Cluster::prepare();
-    cluster.set_server_env(manager.environment(WATCHDOG));
+    cluster.server_env = manager.environment(WATCHDOG);
     let path = cluster.write("start.yaml", &manifest(&[workload("w1", "run")]));
     cluster.start_server(&["--startup-manifest", path.to_str().expect("the path is text")]);
     assert_eq!(manager.next(), "READY=1\nSTATUS=0 agents connected; 1 workload");
@@ -99,7 +99,7 @@ fn the_watchdog_of_another_process_is_not_ours() {
     let mut cluster = Cluster::prepare();
     let mut environment = manager.environment(WATCHDOG);
     environment.push(("WATCHDOG_PID".to_owned(), "1".to_owned()));
-    cluster.set_server_env(environment);
+    cluster.server_env = environment;
     cluster.start_server(&[]);
     cluster.start_agent("agent_A");
     manager.wait_for("READY=1");
@@ -139,7 +139,7 @@ fn a_frozen_thread_of_the_server_ends_the_signs_of_life() {
     for thread in ["server", "tx", "listen"] {
         let manager = ServiceManager::new();
         let mut cluster = Cluster::prepare();
-        cluster.set_server_env(manager.environment(WATCHDOG));
+        cluster.server_env = manager.environment(WATCHDOG);
         cluster.start_server(&[]);
         let signs = signs_of_life_of_a_frozen(thread, &manager, || cluster.server().stderr());
         assert!(signs <= 1, "{signs} signs of life although '{thread}' is frozen");

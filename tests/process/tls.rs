@@ -51,7 +51,7 @@ fn certificates(cluster: &Cluster, algorithm: &[&str]) -> PathBuf {
 fn secure_cluster(algorithm: &[&str]) -> (Cluster, PathBuf) {
     let mut cluster = Cluster::prepare();
     let folder = certificates(&cluster, algorithm);
-    cluster.set_certificates(&folder);
+    cluster.certificates = Some(folder.clone());
     cluster.start_server(&[]);
     (cluster, folder)
 }
@@ -131,8 +131,8 @@ fn mistakes_of_ank_are_explained_and_the_server_goes_on() {
 fn only_certificates_for_the_names_that_the_server_wants_may_command() {
     let mut cluster = Cluster::prepare();
     let folder = certificates(&cluster, &["-algorithm", "ED25519"]);
-    cluster.set_certificates(&folder);
-    cluster.set_server_config("commander_names = ['ank', 'tester']\n");
+    cluster.certificates = Some(folder.clone());
+    cluster.server_config = "commander_names = ['ank', 'tester']\n".to_owned();
     cluster.start_server(&[]);
     cluster.start_agent("agent_A");
     cluster.wait_for_agents(&["agent_A"]); // With the certificate for 'ank'.

@@ -129,7 +129,7 @@ fn an_agent_refuses_configurations_that_become_gigabytes_within_its_memory() {
 fn what_was_stored_and_is_refused_today_fails_alone() {
     let mut cluster = Cluster::prepare();
     let folder = cluster.folder().join("state");
-    cluster.set_server_config(&format!("state_dir = '{}'", folder.display()));
+    cluster.server_config = format!("state_dir = '{}'", folder.display());
     fs::create_dir(&folder).expect("own folder is writable");
     let workload_of = |config: &str| json!({"agent": "agent_A", "runtime": "podman", "runtimeConfig": config});
     let templated = |config: &str| {

@@ -36,22 +36,20 @@ pub struct Cluster {
     pub engine: FakeEngine,
     pub server: Option<Process>,
     pub agents: BTreeMap<String, Process>,
-    /// Further environment of the agents, such as the configuration of a real engine.
-    agent_env: Vec<(String, String)>,
-    /// Further environment of the server.
-    server_env: Vec<(String, String)>,
-    /// Lines for every `ank-agent.conf` written from now on.
-    agent_config: String,
-    /// Lines for every `ank-server.conf` written from now on.
-    server_config: String,
-    /// Folder with certificates; without it the programs run with `--insecure`.
-    certificates: Option<PathBuf>,
-    /// Where agents look for the server, if not at its own address.
-    agent_url: Option<String>,
-    /// Put before the command of agents started later, for example with limits.
-    agent_wrapper: Vec<String>,
-    /// The same for servers.
-    server_wrapper: Vec<String>,
+    /// Further environment of agents started later, such as the configuration of a real engine.
+    pub agent_env: Vec<(String, String)>,
+    /// Further environment of servers started later.
+    pub server_env: Vec<(String, String)>,
+    /// Lines for every `ank-agent.conf` written from now on, below `version`.
+    pub agent_config: String,
+    /// Lines for every `ank-server.conf` written from now on, below `version`.
+    pub server_config: String,
+    /// Folder with `ca.pem`, `<program>.pem` and `<program>-key.pem`; without it the programs run with `--insecure`.
+    pub certificates: Option<PathBuf>,
+    /// Where agents started later reach the server, if not at its own address.
+    pub agent_url: Option<String>,
+    /// Words before the command of a program, for example for limits.
+    wrappers: BTreeMap<String, Vec<PathBuf>>,
     /// Unix domain socket that all programs use instead of the port.
     socket: Option<PathBuf>,
     /// What starts a program that is not the one cargo built: its words.
@@ -78,8 +76,7 @@ impl Cluster {
             server_config: String::new(),
             certificates: None,
             agent_url: None,
-            agent_wrapper: Vec::new(),
-            server_wrapper: Vec::new(),
+            wrappers: BTreeMap::new(),
             socket: None,
             programs: BTreeMap::new(),
             commands: std::cell::Cell::new(0),
@@ -98,7 +95,7 @@ impl Cluster {
         let mut cluster = Self::prepare();
         cluster.start_server(&[]);
         let proxy = Proxy::start(&cluster.address());
-        cluster.set_agent_url(&proxy.url());
+        cluster.agent_url = Some(proxy.url());
         cluster.start_agent("agent_A");
         cluster.wait_for_agents(&["agent_A"]);
         (cluster, proxy)
@@ -111,31 +108,6 @@ impl Cluster {
             self.start_agent(name);
         }
         self.wait_for_agents(agents);
-    }
-
-    /// Sets further environment for agents started later.
-    pub fn set_agent_env(&mut self, variables: Vec<(String, String)>) {
-        self.agent_env = variables;
-    }
-
-    /// Sets further environment for servers started later.
-    pub fn set_server_env(&mut self, variables: Vec<(String, String)>) {
-        self.server_env = variables;
-    }
-
-    /// Sets the lines of `ank-server.conf` below `version` for servers started later.
-    pub fn set_server_config(&mut self, lines: &str) {
-        lines.clone_into(&mut self.server_config);
-    }
-
-    /// Sets the lines of `ank-agent.conf` below `version` for agents started later.
-    pub fn set_agent_config(&mut self, lines: &str) {
-        lines.clone_into(&mut self.agent_config);
-    }
-
-    /// Lets programs started later use mutual TLS with `ca.pem`, `<program>.pem` and `<program>-key.pem` of `folder`.
-    pub fn set_certificates(&mut self, folder: &Path) {
-        self.certificates = Some(folder.to_owned());
     }
 
     /// Lets programs started later use a Unix domain socket, with neither certificates nor `--insecure`.
@@ -151,31 +123,21 @@ impl Cluster {
 
     /// A command that runs `program` without options.
     fn program(&self, program: &str) -> Command {
-        let (wrapper, built) = match program {
-            "ank-server" => (&self.server_wrapper[..], env!("CARGO_BIN_EXE_ank-server")),
-            "ank-agent" => (&self.agent_wrapper[..], env!("CARGO_BIN_EXE_ank-agent")),
-            _ => (&[][..], env!("CARGO_BIN_EXE_ank")),
+        let built = match program {
+            "ank-server" => env!("CARGO_BIN_EXE_ank-server"),
+            "ank-agent" => env!("CARGO_BIN_EXE_ank-agent"),
+            _ => env!("CARGO_BIN_EXE_ank"),
         };
         let words = self.programs.get(program).cloned().unwrap_or_else(|| vec![built_program(program, built)]);
-        let words: Vec<PathBuf> = wrapper.iter().map(PathBuf::from).chain(words).collect();
+        let words: Vec<PathBuf> = self.wrappers.get(program).cloned().into_iter().flatten().chain(words).collect();
         let mut command = clean_command(&words[0], &self.folder().join("home"));
         command.args(&words[1..]);
         command
     }
 
-    /// Agents started later reach the server at `url`.
-    pub fn set_agent_url(&mut self, url: &str) {
-        self.agent_url = Some(url.to_owned());
-    }
-
-    /// Agents started later are started by this program, which ends in running its arguments.
-    pub fn set_agent_wrapper(&mut self, words: &[&str]) {
-        self.agent_wrapper = words.iter().map(|word| (*word).to_owned()).collect();
-    }
-
-    /// Servers started later are started by this program, which ends in running its arguments.
-    pub fn set_server_wrapper(&mut self, words: &[&str]) {
-        self.server_wrapper = words.iter().map(|word| (*word).to_owned()).collect();
+    /// Lets `program`, when started later, be started by these words, which end in running their arguments.
+    pub fn set_wrapper(&mut self, program: &str, words: &[&str]) {
+        self.wrappers.insert(program.to_owned(), words.iter().map(PathBuf::from).collect());
     }
 
     /// The options that protect the connections of `program`.

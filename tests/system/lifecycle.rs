@@ -13,7 +13,7 @@ fn cluster(podman: &Podman) -> (Cluster, PathBuf) {
     let mut cluster = Cluster::prepare();
     let mut environment = podman.environment();
     environment.push(("PATH".to_owned(), std::env::var("PATH").expect("PATH is set")));
-    cluster.set_agent_env(environment);
+    cluster.agent_env = environment;
     cluster.start_server(&[]);
     cluster.start_agent("agent_A");
     cluster.wait_for_agents(&["agent_A"]);

@@ -52,7 +52,7 @@ fn containers_have_a_network_ports_that_are_published_and_names() {
     let socket = cluster.folder().join("ank.sock");
     cluster.set_socket(&socket);
     let wrapper = podman.wrapper();
-    cluster.set_agent_wrapper(&wrapper.iter().map(String::as_str).collect::<Vec<_>>());
+    cluster.set_wrapper("ank-agent", &wrapper.iter().map(String::as_str).collect::<Vec<_>>());
     cluster.start_server(&[]);
     cluster.start_agent("agent_A");
     cluster.wait_for_agents(&["agent_A"]);

@@ -147,7 +147,7 @@ fn a_new_agent_takes_over_pods_that_run_and_notices_their_end() {
     let mut cluster = Cluster::prepare();
     let mut environment = podman.environment();
     environment.push(("PATH".to_owned(), std::env::var("PATH").expect("PATH is set")));
-    cluster.set_agent_env(environment);
+    cluster.agent_env = environment;
     let file = cluster.write("startup.yaml", &workload("web", "", &pod("web", &[("main", PATIENT)])));
     cluster.start_server(&["-m", &file.to_string_lossy()]);
     cluster.start_agent("agent_A");
@@ -174,8 +174,8 @@ fn pods_that_ended_since_the_boot_stay_as_they_are_when_the_agent_is_told_so() {
         let mut cluster = Cluster::prepare();
         let mut environment = podman.environment();
         environment.push(("PATH".to_owned(), std::env::var("PATH").expect("PATH is set")));
-        cluster.set_agent_env(environment);
-        cluster.set_agent_config(&format!("rerun_finished = \"{rerun}\""));
+        cluster.agent_env = environment;
+        cluster.agent_config = format!("rerun_finished = \"{rerun}\"");
         let file = cluster.write("startup.yaml", &workload("job", "", &pod("job", &[("main", "exit 0")])));
         cluster.start_server(&["-m", &file.to_string_lossy()]);
         cluster.start_agent("agent_A");

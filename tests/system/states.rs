@@ -194,7 +194,7 @@ fn behind_a_wrapper(podman: &Podman) -> (Cluster, std::path::PathBuf) {
     std::fs::set_permissions(folder.join("podman"), std::fs::Permissions::from_mode(0o755)).expect("own file");
     let mut environment = podman.environment();
     environment.push(("PATH".to_owned(), format!("{}:{path}", folder.display())));
-    cluster.set_agent_env(environment);
+    cluster.agent_env = environment;
     cluster.start_server(&[]);
     cluster.start_agent("agent_A");
     cluster.wait_for_agents(&["agent_A"]);

@@ -190,14 +190,14 @@ impl Cluster {
         let mut cluster = Self::prepare();
         let mut variables = podman.environment();
         variables.push(("PATH".to_owned(), std::env::var("PATH").expect("PATH is set")));
-        cluster.set_agent_env(variables);
+        cluster.agent_env = variables;
         cluster
     }
 
     /// As `start`, with agents that use `podman` and have these lines in their config file.
     pub fn start_on(podman: &Podman, agents: &[&str], config: &str) -> Self {
         let mut cluster = Self::prepare_on(podman);
-        cluster.set_agent_config(config);
+        cluster.agent_config = config.to_owned();
         cluster.start_all(agents);
         cluster
     }

@@ -34,7 +34,7 @@ is() { [ "$(show "$1" "$2")" = "$3" ] || { show "$1" "$2"; return 1; }; }
 status_has() { show "$1" StatusText | grep -F "$2" || { show "$1" StatusText; return 1; }; }
 running() { ank get workloads | grep -E "^$1 +agent_A +podman +Running" || { ank get workloads; return 1; }; }
 all_running() { running web && running db; }
-# Pids of the containers: the same before and after means that nobody touched them.
+# Pids of the containers: the same before and after means that they were left alone.
 containers() { podman ps --format '{{.Names}} {{.Pid}}' | sort; }
 untouched() { [ "$(containers)" = "$before" ] || { echo "before: $before; now: $(containers)"; return 1; }; }
 restarted_by_watchdog() { # UNIT, RESTARTS BEFORE
@@ -228,12 +228,12 @@ say "the agent's protection from a lack of memory: $(cat "/proc/$(pid_of agent)/
 pid=$(pid_of agent)
 check "a second start does nothing" says "ank-agent is running already" script agent start
 check "it is the same process" [ "$(pid_of agent)" = "$pid" ]
-check "the status tells it" says "ank-agent running" script agent status
+check "the status shows it" says "ank-agent running" script agent status
 check "the agent restarts" script agent restart
 check "it is another process" [ "$(pid_of agent)" != "$pid" ]
 check "both workloads run" within 120 all_running
 kill -KILL "$(pid_of agent)"
-check "the status tells that it was killed" within 10 answers 3 script agent status
+check "the status shows that it was killed" within 10 answers 3 script agent status
 echo $$ >/run/ank-agent.pid
 check "it starts although its pid was given to another process" says "Starting ank-agent" script agent start
 check "both workloads run" within 120 all_running
@@ -243,8 +243,8 @@ check "it knows what was applied" within 30 eval 'ank get configs | grep seen'
 check "both workloads run" within 120 all_running
 check "the agent stops" says "Stopping ank-agent" script agent stop
 check "a second stop does nothing" says "ank-agent is not running" script agent stop
-check "the status tells it" answers 3 script agent status
-check "wrong settings are told at once" answers 1 env ANKAGENT_NAME='no name' /etc/init.d/ank-agent start
+check "the status shows it" answers 3 script agent status
+check "wrong settings are an error at once" answers 1 env ANKAGENT_NAME='no name' /etc/init.d/ank-agent start
 script agent start
 check "it uninstalls" /usr/local/bin/ank-uninstall.sh
 check "both have ended" not pgrep -x 'ank-agent|ank-server'
