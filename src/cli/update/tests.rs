@@ -1,8 +1,7 @@
-//! What is sent, printed and answered for updates, against a scripted server.
+//! The requests and the output of updates, against a scripted server.
 
 use super::*;
-use crate::cli::rows::tests::state;
-use crate::cli::testing::{ScriptedServer, Step, accepted, reported};
+use crate::cli::tests::{ScriptedServer, Step, accepted, reported, state};
 use crate::model::execution_state::Phase;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ struct Ran {
 fn run(
     steps: Vec<Step>,
     waiting: Waiting,
-    job: impl FnOnce(&mut Context<'_, '_, ScriptedServer, crate::cli::testing::ScriptedClock>) -> Result<ExitCode, CliError>,
+    job: impl FnOnce(&mut Context<'_, '_, ScriptedServer, crate::cli::tests::ScriptedClock>) -> Result<ExitCode, CliError>,
 ) -> Ran {
     run_in(None, steps, waiting, job)
 }
@@ -25,7 +24,7 @@ fn run_in(
     terminal: Option<fn() -> (usize, usize)>,
     steps: Vec<Step>,
     waiting: Waiting,
-    job: impl FnOnce(&mut Context<'_, '_, ScriptedServer, crate::cli::testing::ScriptedClock>) -> Result<ExitCode, CliError>,
+    job: impl FnOnce(&mut Context<'_, '_, ScriptedServer, crate::cli::tests::ScriptedClock>) -> Result<ExitCode, CliError>,
 ) -> Ran {
     let mut server = ScriptedServer::new(steps);
     let clock = server.clock.clone();
@@ -63,7 +62,7 @@ fn an_update_is_followed_until_its_workloads_run() {
     );
     assert_eq!(ran.err, "");
     assert!(ran.server.is_done());
-    assert_eq!(ran.server.reads, [reasons::MASKS, reasons::MASKS]);
+    assert_eq!(ran.server.reads, [rows::MASKS, rows::MASKS]);
     assert_eq!(ran.server.updates, [(Node::empty(), vec!["desiredState.workloads.w".to_owned()])]);
 }
 
@@ -78,7 +77,7 @@ fn without_waiting_nothing_is_read_and_nothing_is_printed() {
 }
 
 #[test]
-fn an_update_that_changes_no_workload_says_so() {
+fn an_update_that_changes_no_workload_is_reported() {
     let steps = vec![Step::State(Node::empty()), Step::Accept(accepted(&[], &[]))];
     let ran = run(steps, Waiting::default(), |context| context.update_and_wait(update()));
     assert_eq!(ran.code.unwrap(), ExitCode::Success);
@@ -95,20 +94,20 @@ fn a_refused_update_is_an_error_with_the_text_of_the_server() {
 }
 
 #[test]
-fn failed_workloads_are_told_and_are_an_error_only_when_asked() {
+fn failed_workloads_are_reported_and_an_error_only_with_the_option() {
     let failed = || {
         let end = vec![Step::Broadcast(vec![reported("w.1.A", Phase::PendingStartingFailed, "No more retries: x\ny")])];
         running_after_update(end)
     };
-    let told = "warn: 1 workload missed the target:\n\
+    let summary = "warn: 1 workload did not reach the desired state:\n\
                 WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE           ADDITIONAL INFO      \n\
                 w               A       podman    Pending(StartingFailed)   No more retries: x, y\n";
     let ran = run(failed(), Waiting::default(), |context| context.update_and_wait(update()));
-    assert_eq!((ran.code.unwrap(), ran.err.as_str()), (ExitCode::Success, told));
+    assert_eq!((ran.code.unwrap(), ran.err.as_str()), (ExitCode::Success, summary));
     let waiting = Waiting { fail_on_error: true, ..Waiting::default() };
     let ran = run(failed(), waiting, |context| context.update_and_wait(update()));
     assert_eq!(ran.code.unwrap(), ExitCode::WorkloadFailed);
-    assert!(ran.err.starts_with(told), "{}", ran.err);
+    assert!(ran.err.starts_with(summary), "{}", ran.err);
     assert!(ran.err.contains("error: the update was accepted, but 1 workload failed\nhint: "), "{}", ran.err);
 }
 
@@ -120,10 +119,10 @@ fn a_wait_that_takes_too_long_is_given_up_with_what_is_missing() {
     assert_eq!(ran.code.unwrap(), ExitCode::GaveUp);
     assert_eq!(
         ran.err,
-        "warn: 1 workload missed the target:\n\
+        "warn: 1 workload did not reach the desired state:\n\
          WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE    ADDITIONAL INFO\n\
          w               A       podman    Pending(Initial)                  \n\
-         error: gave up waiting after '5s', not there yet: 1 workload\n\
+         error: gave up waiting after '5s': 1 workload did not reach the desired state\n\
          hint: the update stays in force; follow it with 'ank get workloads -w'\n"
     );
 }
@@ -135,15 +134,19 @@ fn no_time_to_wait_is_written_in_seconds() {
         context.update_and_wait(update())
     });
     assert_eq!(ran.code.unwrap(), ExitCode::GaveUp);
-    assert!(ran.err.contains("\nerror: gave up waiting after '0s', not there yet: 1 workload\n"), "{}", ran.err);
+    assert!(
+        ran.err.contains("\nerror: gave up waiting after '0s': 1 workload did not reach the desired state\n"),
+        "{}",
+        ran.err
+    );
 }
 
 #[test]
-fn a_narrow_terminal_cuts_nothing_of_what_missed_its_target() {
+fn a_narrow_terminal_cuts_nothing_of_the_summary() {
     let info = "No more retries: cannot create the container, there is no image called nginx";
     let steps =
         || running_after_update(vec![Step::Broadcast(vec![reported("w.1.A", Phase::PendingStartingFailed, info)])]);
-    let head = "warn: 1 workload missed the target:\nw   A   podman   Pending(StartingFailed)\n";
+    let head = "warn: 1 workload did not reach the desired state:\nw   A   podman   Pending(StartingFailed)\n";
     let ran = run_in(Some(|| (40, 24)), steps(), Waiting::default(), |context| context.update_and_wait(update()));
     let words = "  No more retries: cannot create the\n  container, there is no image called\n  nginx\n";
     assert_eq!(ran.err, format!("{head}{words}"));
@@ -180,7 +183,7 @@ fn deleting_workloads_sends_their_masks_with_an_empty_state() {
 }
 
 #[test]
-fn deleting_configs_tells_which_were_there() {
+fn deleting_configs_reports_which_existed() {
     let configs = Node::map([("a", Node::text("x")), ("c", Node::text("y"))]);
     let before = Node::map([("desiredState", Node::map([("configs", configs)]))]);
     let steps = vec![Step::State(before), Step::Accept(accepted(&["w.1.A"], &["w.2.A"]))];
@@ -195,7 +198,7 @@ fn deleting_configs_tells_which_were_there() {
 }
 
 #[test]
-fn a_state_that_cannot_be_read_does_not_keep_configs() {
+fn a_state_that_cannot_be_read_does_not_prevent_the_deletion_of_configs() {
     let steps = vec![Step::NoState("too large"), Step::Accept(accepted(&[], &[]))];
     let ran = run(steps, Waiting::default(), |context| context.delete_configs(&["a".to_owned()]));
     assert_eq!(ran.code.unwrap(), ExitCode::Success);
@@ -216,7 +219,7 @@ fn names_that_lead_to_parts_of_others_are_refused_before_anything_is_sent() {
 }
 
 #[test]
-fn deleting_what_is_not_there_says_so_and_names_what_was_meant() {
+fn deleting_an_unknown_workload_names_the_similar_one() {
     let steps =
         vec![Step::State(state(&["A"], &[("web", "1", "A", Phase::Running)])), Step::Accept(accepted(&[], &[]))];
     let update = delete_workloads(&["wbe".to_owned(), "web".to_owned()]).unwrap();
@@ -227,7 +230,7 @@ fn deleting_what_is_not_there_says_so_and_names_what_was_meant() {
 }
 
 #[test]
-fn an_agent_that_is_away_is_told_since_nothing_is_waited_for() {
+fn an_agent_that_is_not_connected_leads_to_a_warning() {
     let now = state(&["A"], &[("w", "1", "B", Phase::PendingInitial)]);
     let steps = vec![Step::State(Node::empty()), Step::Accept(accepted(&["w.1.B"], &[])), Step::State(now)];
     let ran = run(steps, Waiting::default(), |context| context.update_and_wait(update()));

@@ -1,8 +1,7 @@
 //! Which states end a wait, what the frames show, and how a wait ends without success.
 
 use super::*;
-use crate::cli::rows::tests::state;
-use crate::cli::testing::{ScriptedServer, Step, accepted, instance, reported};
+use crate::cli::tests::{ScriptedServer, Step, accepted, instance, reported, state};
 
 fn wait_state(added: &[&str], deleted: &[&str], connected: &[&str]) -> WaitState {
     let all: Vec<InstanceName> = added.iter().chain(deleted).map(|name| instance(name)).collect();
@@ -11,10 +10,10 @@ fn wait_state(added: &[&str], deleted: &[&str], connected: &[&str]) -> WaitState
     WaitState::new(&accepted(added, deleted), BTreeMap::new(), &state(connected, &listed))
 }
 
-/// What a frame tells about an instance.
+/// The info of an instance in a frame.
 fn info_of(state: &WaitState, name: &str) -> String {
     let instance = instance(name);
-    state.reasons.info(&instance, &state.rows[&instance])
+    state.explained(&instance).1.info
 }
 
 #[test]
@@ -53,7 +52,7 @@ fn an_instance_in_both_lists_must_go_and_come_back() {
 }
 
 #[test]
-fn nobody_said_the_end_of_what_had_only_waited_to_start() {
+fn no_end_is_awaited_of_what_had_only_waited_to_start() {
     for (before, ends) in [
         (Phase::PendingInitial, false),
         (Phase::PendingWaitingToStart, false),
@@ -69,7 +68,7 @@ fn nobody_said_the_end_of_what_had_only_waited_to_start() {
 }
 
 #[test]
-fn nothing_is_expected_of_agents_that_are_not_connected() {
+fn instances_of_agents_that_are_not_connected_are_not_waited_for() {
     assert!(wait_state(&["w.1.B"], &["v.1.B"], &["A"]).is_settled());
     assert!(wait_state(&["w.1."], &["v.1."], &[]).is_settled());
     let mut state = wait_state(&["w.1.A", "v.1.B"], &[], &["A"]);
@@ -143,15 +142,15 @@ fn a_frame_that_is_too_long_shows_what_is_outstanding() {
         let frame = state.frame('|', 200, lines);
         frame[1..].iter().map(|line| line.split("   ").next().unwrap_or_default().to_owned()).collect()
     };
-    assert_eq!(shown(&state, 5), ["w17", "w18", "w19", "and 17 more, 0 of them not there yet"]);
-    assert_eq!(shown(&state, 7), ["w00", "w01", "w17", "w18", "w19", "and 15 more, 0 of them not there yet"]);
-    assert_eq!(shown(&state, 3), ["w17", "and 19 more, 2 of them not there yet"]);
+    assert_eq!(shown(&state, 5), ["w17", "w18", "w19", "and 17 more, 0 of them not finished"]);
+    assert_eq!(shown(&state, 7), ["w00", "w01", "w17", "w18", "w19", "and 15 more, 0 of them not finished"]);
+    assert_eq!(shown(&state, 3), ["w17", "and 19 more, 2 of them not finished"]);
     assert_eq!(shown(&state, 21).len(), 20);
     assert_eq!(shown(&state, usize::MAX).len(), 20);
 }
 
 #[test]
-fn failures_are_told_in_full_length() {
+fn failures_are_listed_in_full_length() {
     let mut state = wait_state(&["a.1.A", "b.1.A", "c.1.A", "d.1.A"], &["e.1.A"], &["A"]);
     let long = "x".repeat(500);
     state.on_states(&[
@@ -189,7 +188,7 @@ fn dependent() -> WaitState {
 }
 
 #[test]
-fn a_workload_that_waits_tells_for_what() {
+fn a_workload_that_waits_shows_for_what() {
     let mut state = dependent();
     let info = |state: &WaitState| info_of(state, "web.1.A");
     assert_eq!(info(&state), "");
@@ -216,13 +215,13 @@ fn a_workload_that_waits_tells_for_what() {
 }
 
 #[test]
-fn a_workload_that_must_not_stop_yet_tells_who_still_needs_it() {
+fn a_workload_that_must_not_stop_yet_shows_what_still_needs_it() {
     let mut before = state(&["A"], &[]);
     let needs = Node::map([("db", Node::text("ADD_COND_RUNNING"))]);
     let workloads = Node::map([("web", Node::map([("dependencies", needs)]))]);
     before.as_map_mut().unwrap().insert("desiredState".to_owned(), Node::map([("workloads", workloads)]));
     let mut state = wait_state(&[], &["db.1.A", "web.1.A"], &["A"]);
-    state.learn_old_dependencies(&before);
+    state.set_old_dependencies(&before);
     state.on_states(&[
         reported("db.1.A", Phase::StoppingWaitingToStop, ""),
         reported("web.1.A", Phase::StoppingRequestedAtRuntime, ""),
@@ -243,7 +242,7 @@ fn a_dependency_that_the_update_took_away_is_not_waited_for_any_more() {
         tree
     };
     let mut state = WaitState::new(&accepted(&["web.1.A"], &[]), BTreeMap::new(), &with_needs(&["cache"]));
-    state.learn_old_dependencies(&with_needs(&["db", "cache"]));
+    state.set_old_dependencies(&with_needs(&["db", "cache"]));
     assert_eq!(info_of(&state, "web.1.A"), "waits for 'cache' to run, it does not exist");
 }
 
