@@ -24,23 +24,23 @@ const SERVER_URL_AFTER: &str = "server_url_after";
 #[command(
     name = "ank",
     version,
-    about = "Applies manifests to an Ankaios cluster and shows what runs there",
+    about = "Applies manifests to an Ankaios cluster and shows its workloads",
     arg_required_else_help = true,
     subcommand_required = true,
-    after_help = "Examples:\n  ank -k apply cluster.yaml        start what the manifest describes and wait\n  \
-                  ank -k get workloads             show what runs\n  \
-                  ank -k get state desiredState    show what manifests asked for\n\n\
+    after_help = "Examples:\n  ank -k apply cluster.yaml        start the workloads of the manifest and wait\n  \
+                  ank -k get workloads             show all workloads\n  \
+                  ank -k get state desiredState    show the desired state\n\n\
                   '--no-insecure', '--no-quiet', '--no-verbose' and '--wait' switch off what the config file switches on.\n\
                   Run 'ank help <command>' for the options and examples of a command."
 )]
 pub struct Arguments {
-    /// Where the server is [default: https://127.0.0.1:25551]
+    /// URL of the server [default: https://127.0.0.1:25551]
     #[arg(short, long, env = "ANK_SERVER_URL", value_name = "URL", value_hint = ValueHint::Url, help_heading = EVERYWHERE)]
     pub server_url: Option<String>,
     /// Options that may also stand after the command.
     #[command(flatten)]
     pub common: Common,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Verb,
 }
@@ -61,19 +61,19 @@ pub struct Common {
     /// Print debug messages on standard error
     #[arg(short, long, global = true)]
     pub verbose: bool,
-    /// Undo `verbose` of the config file
+    /// Override `verbose` of the config file
     #[arg(long, global = true, hide = true)]
     pub no_verbose: bool,
     /// Print results, warnings and errors only
     #[arg(short, long, global = true)]
     pub quiet: bool,
-    /// Undo `quiet` of the config file
+    /// Override `quiet` of the config file
     #[arg(long, global = true, hide = true)]
     pub no_quiet: bool,
     /// Do not wait for workloads after a change
     #[arg(long, global = true)]
     pub no_wait: bool,
-    /// Undo `no_wait` of the config file
+    /// Override `no_wait` of the config file
     #[arg(long, global = true, hide = true)]
     pub wait: bool,
     /// Give up waiting after this time, for example 90s or 5m, and exit with 4
@@ -85,7 +85,7 @@ pub struct Common {
     /// Connect to the server without TLS
     #[arg(short = 'k', long, global = true, env = "ANK_INSECURE", num_args = 0, value_parser = BoolValueParser::new(), default_missing_value = "true", value_name = "BOOL")]
     pub insecure: Option<bool>,
-    /// Undo `insecure` of the config file and of the environment
+    /// Override `insecure` of the config file and of the environment
     #[arg(long, global = true, hide = true)]
     pub no_insecure: bool,
     /// CA certificate that signed the server's certificate
@@ -130,19 +130,19 @@ pub enum Verb {
         #[command(subcommand)]
         object: Run,
     },
-    /// Create and update what manifests describe, or delete it
+    /// Create and update the workloads and configs of manifests, or delete them
     #[command(
         arg_required_else_help = true,
         after_help = "Examples:\n  ank -k apply web.yaml db.yaml      apply both as one update and wait\n  \
                       ank -k apply --agent agent_A -     apply standard input, all on agent_A\n  \
-                      ank -k apply -d web.yaml           delete what the manifest names\n  \
-                      ank -k apply web.yaml --wait-timeout 60 --fail-on-error\n                                     exits with 3 or 4 when not all is well"
+                      ank -k apply -d web.yaml           delete the workloads and configs of the manifest\n  \
+                      ank -k apply web.yaml --wait-timeout 60 --fail-on-error\n                                     exit code 3 if one failed, 4 if one is late"
     )]
     Apply(ApplyArguments),
     /// Print what workloads wrote to their standard output and error
     #[command(
         arg_required_else_help = true,
-        after_help = "Examples:\n  ank -k logs web                    print all lines there are\n  \
+        after_help = "Examples:\n  ank -k logs web                    print all lines\n  \
                       ank -k logs -f --tail 10 web db    the last 10 lines of both and all new ones\n  \
                       ank -k logs --since 2026-01-31T12:00:00Z web"
     )]
@@ -192,7 +192,7 @@ pub enum Get {
     /// Changes of the state as they happen, until interrupted
     #[command(
         after_help = "One document for each change: 'timestamp', 'addedFields', 'updatedFields', 'removedFields' and, in \
-                      'completeState', the new values. Without masks the load of agents is reported, too.\n\n\
+                      'completeState', the new values. Without masks this includes the load reports of agents.\n\n\
                       Examples:\n  ank -k get events -o json workloadStates\n  \
                       ank -k get events -c --count 1 desiredState.workloads.web\n  \
                       ank -k get events --until 'workloadStates.*.web.*.state=Running'"
@@ -203,7 +203,7 @@ pub enum Get {
 /// What `set` changes.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Set {
-    /// Take the parts that masks select from a file
+    /// Replace the parts that masks select with those of a file
     #[command(
         arg_required_else_help = true,
         override_usage = "ank set state [OPTIONS] <OBJECT_FIELD_MASK>... <FILE>",
@@ -226,14 +226,14 @@ pub enum Set {
 /// What `delete` deletes.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Delete {
-    /// Stop workloads and take them out of the desired state; unknown names are no error
+    /// Stop workloads and remove them from the desired state; unknown names are no error
     #[command(visible_alias = "workloads", arg_required_else_help = true)]
     Workload {
         /// Names of workloads
         #[arg(value_name = "NAME", required = true)]
         names: Vec<String>,
     },
-    /// Take configs out of the desired state; unknown names are no error
+    /// Remove configs from the desired state; unknown names are no error
     #[command(visible_alias = "configs", arg_required_else_help = true)]
     Config {
         /// Names of configs
@@ -325,7 +325,7 @@ pub struct RunArguments {
 /// Options of `apply`.
 #[derive(Debug, Clone, Args)]
 pub struct ApplyArguments {
-    /// Put all workloads of the manifests on this agent
+    /// Assign all workloads of the manifests to this agent
     #[arg(long, value_name = "AGENT")]
     pub agent: Option<String>,
     /// Delete the workloads and configs that the manifests name
@@ -547,7 +547,7 @@ fn with_server_url(command: Command) -> Command {
     let argument = Arg::new(SERVER_URL_AFTER)
         .long("server-url")
         .value_name("URL")
-        .help(format!("Where the server is [default: https://127.0.0.1:25551] {}", environment("ANK_SERVER_URL")))
+        .help(format!("URL of the server [default: https://127.0.0.1:25551] {}", environment("ANK_SERVER_URL")))
         .value_hint(ValueHint::Url)
         .help_heading(EVERYWHERE)
         .display_order(0); // First in the list, where it is before the command.

@@ -72,21 +72,13 @@ fn with_candidates(command: Command) -> Command {
 /// What can stand at a place of the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Candidates {
-    /// Names of workloads in the desired state.
     Workloads,
-    /// Names of configs in the desired state.
     Configs,
-    /// Names of connected agents.
     Agents,
-    /// Field masks.
     Masks,
-    /// Field masks, or the file of `set state`.
     MasksAndFile,
-    /// States of workloads.
     States,
-    /// Runtimes.
     Runtimes,
-    /// Contexts of the config file.
     Contexts,
 }
 

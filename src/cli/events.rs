@@ -110,8 +110,7 @@ mod tests {
     use super::*;
     use crate::cli::args::Format;
     use crate::cli::session::StateEvent;
-    use crate::cli::tests::{ScriptedServer, Step};
-    use std::io;
+    use crate::cli::tests::{Step, play};
     use std::time::UNIX_EPOCH;
 
     fn at() -> SystemTime {
@@ -131,10 +130,6 @@ mod tests {
     }
 
     fn followed(format: Format, current: bool, left: Option<u64>, until: Option<&Until>, steps: Vec<Step>) -> Printed {
-        let mut server = ScriptedServer::new(steps);
-        let clock = server.clock.clone();
-        let mut out = Vec::new();
-        let mut output = Output::to(&mut out, io::sink(), None);
         let arguments = EventsArguments {
             output: format,
             include_current_state: current,
@@ -144,11 +139,11 @@ mod tests {
             masks: vec!["desiredState.configs".to_owned()],
         };
         let limit = Some(Duration::from_secs(5));
-        let result = Events::new(&arguments, at).follow(limit, &mut server, &clock, &mut output);
-        drop(output);
+        let played =
+            play(None, steps, |server, clock, output| Events::new(&arguments, at).follow(limit, server, clock, output));
         let field = until.map(|until| until.mask.as_str());
-        assert_eq!(server.reads, [["desiredState.configs"].into_iter().chain(field).collect::<Vec<_>>()]);
-        (result, String::from_utf8(out).unwrap())
+        assert_eq!(played.server.reads, [["desiredState.configs"].into_iter().chain(field).collect::<Vec<_>>()]);
+        (played.result, played.out)
     }
 
     fn configs(value: &str) -> Node {

@@ -219,9 +219,8 @@ impl Graph {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::tests::{ScriptedServer, Step, state};
+    use crate::cli::tests::{Step, play, state};
     use crate::model::execution_state::Phase;
-    use std::io;
 
     /// The cluster of the demo: `logger` needs `storage`, which needs `init`; `handler` waits for its failure.
     fn cluster() -> Node {
@@ -250,13 +249,9 @@ mod tests {
     }
 
     fn printed(names: &[&str], format: GraphFormat) -> Result<String, String> {
-        let mut server = ScriptedServer::new([Step::State(cluster())]);
-        let mut out = Vec::new();
-        let mut output = Output::to(&mut out, io::sink(), None);
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-        let result = print(&mut server, &names, format, &mut output);
-        drop(output);
-        result.map(|()| String::from_utf8(out).unwrap()).map_err(|error| error.to_string())
+        let played = play(None, [Step::State(cluster())], |server, _, output| print(server, &names, format, output));
+        played.result.map(|()| played.out).map_err(|error| error.to_string())
     }
 
     fn trimmed(text: &str) -> String {

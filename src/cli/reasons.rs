@@ -39,9 +39,10 @@ impl Reasons {
         Self { phases, needs: needs(state), needed_before: Needs::new(), inactive: inactive.collect() }
     }
 
-    /// Sets the dependencies before an update: a deleted workload waits for the end of those that needed it.
-    pub fn set_old_dependencies(&mut self, before: &Node) {
-        self.needed_before = needs(before);
+    /// The same after an update, with the complete state before it.
+    #[must_use]
+    pub fn after_update(before: &Node, state: &Node, rows: &BTreeMap<InstanceName, Row>) -> Self {
+        Self { needed_before: needs(before), ..Self::new(state, rows) }
     }
 
     /// Applies a reported state.

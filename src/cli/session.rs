@@ -385,12 +385,22 @@ fn deadline_after(limit: Duration) -> Instant {
 
 /// A host that does not respond counts as a slow server only when the whole response timeout has passed.
 fn unreachable_server(url: &str, error: &ConnectError, response_timeout: Duration, late: bool) -> CliError {
-    match error {
+    let hint = match error {
         ConnectError::Connect { source, .. } if late && source.kind() == std::io::ErrorKind::TimedOut => {
-            CommandError::TimedOut(response_timeout).into()
+            return CommandError::TimedOut(response_timeout).into();
         }
-        error => not_connected(url, error),
-    }
+        ConnectError::Connect { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            format!("{source}; run it as root or as a member of the group of the socket")
+        }
+        ConnectError::Connect { source, .. } => {
+            format!("{source}; start ank-server there, or name another server with '--server-url <URL>'")
+        }
+        ConnectError::Resolve { source, .. } => {
+            format!("{source}; check the host name, or name another server with '--server-url <URL>'")
+        }
+        ConnectError::Tls { source, .. } => tls_hint(source),
+    };
+    CliError::Unreachable { url: url.to_owned(), hint }
 }
 
 fn tls_hint(source: impl std::fmt::Display) -> String {
@@ -399,22 +409,6 @@ fn tls_hint(source: impl std::fmt::Display) -> String {
         return format!("{source}; use -k/--insecure if it runs without TLS on purpose");
     }
     format!("{source}; check the certificates of both sides")
-}
-
-fn not_connected(url: &str, error: &ConnectError) -> CliError {
-    let hint = match error {
-        ConnectError::Resolve { source, .. } => {
-            format!("{source}; check the host name, or name another server with '--server-url <URL>'")
-        }
-        ConnectError::Tls { source, .. } => tls_hint(source),
-        ConnectError::Connect { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
-            format!("{source}; run it as root or as a member of the group of the socket")
-        }
-        ConnectError::Connect { source, .. } => {
-            format!("{source}; start ank-server there, or name another server with '--server-url <URL>'")
-        }
-    };
-    CliError::Unreachable { url: url.to_owned(), hint }
 }
 
 #[cfg(test)]

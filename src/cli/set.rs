@@ -65,16 +65,14 @@ fn is_given(state: &Node, mask: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::tests::play;
     use std::io;
 
     /// Makes the update of `masks` from `text`; gives it or the error, and standard error.
     fn set(masks: &[&str], text: &str, delete: bool) -> (Result<Update, CliError>, String) {
-        let mut err = Vec::new();
-        let mut output = Output::to(io::sink(), &mut err, None);
         let masks: Vec<String> = masks.iter().map(ToString::to_string).collect();
-        let result = update_from(&masks, "state.yaml", text, delete, &mut output);
-        drop(output);
-        (result, String::from_utf8(err).unwrap())
+        let played = play(None, [], |_, _, output| update_from(&masks, "state.yaml", text, delete, output));
+        (played.result, played.err)
     }
 
     #[test]

@@ -3,10 +3,9 @@
 //! Thread: `main`, once at the start. Gives: checked settings, or the error to print; warnings go to the output.
 
 use super::args::Common;
-use super::error::CliError;
+use super::error::{CliError, meant_or};
 use super::output::Output;
 use super::table::one_line;
-use crate::model::nearest::nearest;
 use crate::platform::settings::{self, ConfigError, ConfigFile, MessageSize, PemKeys, PemPaths, Pems};
 use crate::wire::address::{Security, ServerUrl};
 use serde::Deserialize;
@@ -181,11 +180,12 @@ fn no_context(name: &str, file: Option<&ConfigFile>, known: &[String]) -> CliErr
         return start(text, "name the config file with '--ank-config <PATH>', or the server with '--server-url <URL>'");
     };
     let path = file.path().display();
-    let hint = match nearest(name, known.iter().map(String::as_str)) {
-        Some(meant) => format!("did you mean '{meant}'?"),
-        None if known.is_empty() => format!("a context is a table [contexts.{name}]"),
-        None => format!("it has '{}'", known.join("', '")),
+    let otherwise = if known.is_empty() {
+        format!("a context is a table [contexts.{name}]")
+    } else {
+        format!("it has '{}'", known.join("', '"))
     };
+    let hint = meant_or(name, known.iter().map(String::as_str), &otherwise);
     start(format_args!("Context '{name}' does not exist in '{path}'."), &hint)
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Thread: the test's. Owns: the script. Takes: requests. Gives: the steps of the script, in order.
 
-use super::error::CommandError;
+use super::error::{CliError, CommandError};
+use super::output::Output;
 use super::session::{Accepted, LogStep, ServerLink, StateEvent};
 use crate::model::complete_state::execution_state_node;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
@@ -215,4 +216,31 @@ pub fn state(agents: &[&str], instances: &[(&str, &str, &str, Phase)]) -> Node {
         ("agents", Node::map(agents.iter().map(|agent| (*agent, Node::empty())))),
         ("desiredState", Node::map([("workloads", workloads)])),
     ])
+}
+
+/// What a command did with a script.
+#[derive(Debug)]
+pub struct Played<T> {
+    pub result: Result<T, CliError>,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+    pub server: ScriptedServer,
+}
+
+/// Runs `command` against `steps`; with `terminal`, standard output is one of that size.
+pub fn play<T>(
+    terminal: Option<fn() -> (usize, usize)>,
+    steps: impl IntoIterator<Item = Step>,
+    command: impl FnOnce(&mut ScriptedServer, &ScriptedClock, &mut Output<'_>) -> Result<T, CliError>,
+) -> Played<T> {
+    let mut server = ScriptedServer::new(steps);
+    let clock = server.clock.clone();
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let mut output = Output::to(&mut out, &mut err, terminal);
+    let result = command(&mut server, &clock, &mut output);
+    drop(output);
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Played { result, out: text(out), err: text(err), server }
 }

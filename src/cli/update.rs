@@ -68,8 +68,7 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         self.output.status("Successfully applied the manifest(s).")?;
         self.output.status("Waiting for workload(s) to reach desired states (press Ctrl+C to interrupt).\n")?;
         let now = self.link.complete_state(&rows::MASKS)?;
-        let mut state = WaitState::new(&accepted, rows::rows(&before), &now);
-        state.set_old_dependencies(&before);
+        let mut state = WaitState::new(&accepted, &before, &now);
         drop((before, now)); // They may be large, and waiting may be long.
         let end = wait::wait(&mut state, self.link, self.clock, self.waiting.limit, self.output)?;
         Ok(self.conclude(&state, end))

@@ -47,11 +47,11 @@ pub struct WaitState {
 }
 
 impl WaitState {
-    /// Begins with the rows before the update (`remembered`) and the complete state after it was accepted (`now`).
+    /// Begins with the complete states before the update and after it was accepted.
     #[must_use]
-    pub fn new(accepted: &Accepted, remembered: BTreeMap<InstanceName, Row>, now: &Node) -> Self {
-        let mut current = rows::rows(now);
-        let reasons = Reasons::new(now, &current);
+    pub fn new(accepted: &Accepted, before: &Node, now: &Node) -> Self {
+        let (remembered, mut current) = (rows::rows(before), rows::rows(now));
+        let reasons = Reasons::after_update(before, now, &current);
         let there: BTreeSet<InstanceName> = current.keys().cloned().collect();
         let mut rows = BTreeMap::new();
         for instance in accepted.added.iter().chain(&accepted.deleted) {
@@ -87,11 +87,6 @@ impl WaitState {
         }
         state.settle();
         state
-    }
-
-    /// Sets the dependencies before the update: a deleted workload waits for the end of those that needed it.
-    pub fn set_old_dependencies(&mut self, before: &Node) {
-        self.reasons.set_old_dependencies(before);
     }
 
     /// Applies reported states; those of other instances count only as reasons.
@@ -238,24 +233,8 @@ impl WaitState {
 
 /// Whether a phase ends the wait for an instance that should start.
 fn ends_start(phase: Phase) -> bool {
-    match phase {
-        Phase::Running
-        | Phase::Succeeded
-        | Phase::FailedExecFailed
-        | Phase::FailedUnknown
-        | Phase::FailedLost
-        | Phase::NotScheduled
-        | Phase::PendingStartingFailed
-        | Phase::AgentDisconnected => true,
-        Phase::PendingInitial
-        | Phase::PendingWaitingToStart
-        | Phase::PendingStarting
-        | Phase::Stopping
-        | Phase::StoppingWaitingToStop
-        | Phase::StoppingRequestedAtRuntime
-        | Phase::StoppingDeleteFailed
-        | Phase::Removed => false,
-    }
+    matches!(phase.state(), "Running" | "Succeeded" | "Failed")
+        || matches!(phase, Phase::NotScheduled | Phase::PendingStartingFailed | Phase::AgentDisconnected)
 }
 
 /// Follows the states that `link` broadcasts until `state` is settled or `limit` has passed, and shows frames.

@@ -1,6 +1,7 @@
 //! The updates of manifests, and the texts of their errors.
 
 use super::*;
+use crate::cli::tests::play;
 
 /// Merges manifests `a.yaml`, `b.yaml`, ... and gives the update or the error, standard output and standard error.
 fn merged(texts: &[&str], agent: Option<&str>, delete: bool) -> (Result<Update, CliError>, String, String) {
@@ -8,11 +9,8 @@ fn merged(texts: &[&str], agent: Option<&str>, delete: bool) -> (Result<Update, 
     let inputs: Vec<Input> =
         texts.iter().zip(names).map(|(text, name)| Input { name: name.to_owned(), text: (*text).to_owned() }).collect();
     let arguments = ApplyArguments { agent: agent.map(str::to_owned), delete, manifests: Vec::new() };
-    let (mut out, mut err) = (Vec::new(), Vec::new());
-    let mut output = Output::to(&mut out, &mut err, None);
-    let result = merge(&inputs, &arguments, &mut output);
-    drop(output);
-    (result, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
+    let played = play(None, [], |_, _, output| merge(&inputs, &arguments, output));
+    (played.result, played.out, played.err)
 }
 
 fn error(texts: &[&str]) -> String {

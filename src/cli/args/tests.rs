@@ -212,7 +212,7 @@ fn short_and_long_help_are_the_same_and_complete() {
     }
     for (words, line) in [
         ("get -h", "  workload  A table of workloads and their states [alias: workloads]"),
-        ("delete -h", "  config    Take configs out of the desired state; unknown names are no error [alias: configs]"),
+        ("delete -h", "  config    Remove configs from the desired state; unknown names are no error [alias: configs]"),
         ("get workload -h", "A table of workloads and their states"),
         ("graph -h", "  -o <FORMAT>  Format of the output [default: text] [possible values: text, dot, mermaid]"),
     ] {

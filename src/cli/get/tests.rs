@@ -1,18 +1,17 @@
 //! Tables, filters and the watch mode, against a scripted server.
 
 use super::*;
-use crate::cli::tests::{ScriptedServer, Step, instance, reported, state};
-use std::io;
+use crate::cli::tests::{ScriptedServer, Step, instance, play, reported, state};
 
+/// Standard output of a command that ends well and plays the whole script.
 fn written(steps: Vec<Step>, get: impl FnOnce(&mut ScriptedServer, &mut Output<'_>) -> Result<(), CliError>) -> String {
-    let mut server = ScriptedServer::new(steps);
-    let mut out = Vec::new();
-    let mut output = Output::to(&mut out, io::sink(), None);
-    output.set_level(true, false); // Results are printed although it is quiet.
-    get(&mut server, &mut output).unwrap();
-    drop(output);
-    assert!(server.is_done());
-    String::from_utf8(out).unwrap()
+    let played = play(None, steps, |server, _, output| {
+        output.set_level(true, false); // Results are printed although it is quiet.
+        get(server, output)
+    });
+    played.result.unwrap();
+    assert!(played.server.is_done());
+    played.out
 }
 
 #[test]
@@ -91,20 +90,16 @@ fn watching_follows_states_and_reads_again_for_new_instances() {
         Step::Broadcast(vec![reported("c.1.A", Phase::PendingStarting, "")]),
         Step::State(second),
     ];
-    let mut server = ScriptedServer::new(steps);
-    let mut out = Vec::new();
-    let mut output = Output::to(&mut out, io::sink(), None);
     let filter = WorkloadArguments { state: Some("running".to_owned()), ..WorkloadArguments::default() };
-    let end = watch_workloads(&mut server, &filter, &mut output).unwrap_err();
-    drop(output);
-    assert_eq!(end.to_string(), "Command failed: 'Connection to server interrupted'");
-    let text = String::from_utf8(out).unwrap();
-    let frames: Vec<String> = text
+    let played = play(None, steps, |server, _, output| watch_workloads(server, &filter, output));
+    assert_eq!(played.result.unwrap_err().to_string(), "Command failed: 'Connection to server interrupted'");
+    let frames: Vec<String> = played
+        .out
         .split_terminator("\n\n")
         .map(|frame| frame.lines().skip(1).filter_map(|line| line.split(' ').next()).collect::<Vec<_>>().join(","))
         .collect();
     assert_eq!(frames, ["a,b", "b", "", "a,c"]);
-    assert_eq!(server.reads.len(), 2);
+    assert_eq!(played.server.reads.len(), 2);
 }
 
 #[test]
@@ -141,14 +136,9 @@ fn a_filter_for_what_does_not_exist_leads_to_a_warning() {
         (WorkloadArguments { agent: Some(String::new()), ..WorkloadArguments::default() }, ""),
     ] {
         let cluster = state(&["agent_A"], &[("web", "1", "agent_A", Phase::Running)]);
-        let mut server = ScriptedServer::new([Step::State(cluster)]);
-        let (mut out, mut err) = (Vec::new(), Vec::new());
-        let mut output = Output::to(&mut out, &mut err, None);
-        workloads(&mut server, &filter, &mut output).unwrap();
-        drop(output);
+        let played = play(None, [Step::State(cluster)], |server, _, output| workloads(server, &filter, output));
         let heading = "WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE   ADDITIONAL INFO\n";
-        assert_eq!(String::from_utf8(out).unwrap(), heading, "{filter:?}");
-        assert_eq!(String::from_utf8(err).unwrap(), warning, "{filter:?}");
+        assert_eq!((played.out.as_str(), played.err.as_str()), (heading, warning), "{filter:?}");
     }
 }
 
@@ -164,20 +154,13 @@ fn workloads_that_wait_show_for_what_also_when_they_are_watched() {
     assert!(text.contains("Pending(WaitingToStart)   waits for 'db' to run, it is Pending(Starting)\n"), "{text}");
 
     let failed = Step::Broadcast(vec![reported("db.1.A", Phase::PendingStartingFailed, "no image")]);
-    let mut server = ScriptedServer::new([Step::State(cluster), failed]);
-    let mut out = Vec::new();
-    let mut output = Output::to(&mut out, io::sink(), None);
-    watch_workloads(&mut server, &filter, &mut output).unwrap_err();
-    drop(output);
-    let text = String::from_utf8(out).unwrap();
+    let steps = [Step::State(cluster), failed];
+    let text = play(None, steps, |server, _, output| watch_workloads(server, &filter, output)).out;
     assert!(text.ends_with("waits for 'db' to run, it is Pending(StartingFailed)\n\n"), "{text}");
 }
 
 #[test]
 fn a_mask_that_selects_nothing_leads_to_a_warning() {
-    let mut server = ScriptedServer::new([Step::State(Node::empty())]);
-    let (mut out, mut err) = (Vec::new(), Vec::new());
-    let mut output = Output::to(&mut out, &mut err, None);
     let masks = [
         "desiredSate.workloads",
         "agents.nobody",
@@ -189,11 +172,11 @@ fn a_mask_that_selects_nothing_leads_to_a_warning() {
         "desiredState.configs.c",
     ]
     .map(str::to_owned);
-    super::state(&mut server, &masks, Format::Json, &mut output).unwrap();
-    drop(output);
-    assert_eq!(String::from_utf8(out).unwrap(), "{}\n");
+    let steps = [Step::State(Node::empty())];
+    let played = play(None, steps, |server, _, output| super::state(server, &masks, Format::Json, output));
+    assert_eq!(played.out, "{}\n");
     assert_eq!(
-        String::from_utf8(err).unwrap(),
+        played.err,
         "warn: mask 'desiredSate.workloads' selects nothing: no part of the state is called 'desiredSate', did you mean \
          'desiredState'?\nwarn: mask '' selects nothing: no part of the state is called ''\nwarn: agent 'nobody' does not \
          exist\nwarn: workload 'wbe' does not exist\nwarn: config 'c' does not exist\n"

@@ -1,22 +1,17 @@
 //! The requests and the output of updates, against a scripted server.
 
 use super::*;
-use crate::cli::tests::{ScriptedServer, Step, accepted, reported, state};
+use crate::cli::tests::{Played, ScriptedClock, ScriptedServer, Step, accepted, play, reported, state};
 use crate::model::execution_state::Phase;
 use std::time::Duration;
 
-struct Ran {
-    code: Result<ExitCode, CliError>,
-    out: String,
-    err: String,
-    server: ScriptedServer,
-}
+type Context<'c, 'w> = super::Context<'c, 'w, ScriptedServer, ScriptedClock>;
 
 fn run(
     steps: Vec<Step>,
     waiting: Waiting,
-    job: impl FnOnce(&mut Context<'_, '_, ScriptedServer, crate::cli::tests::ScriptedClock>) -> Result<ExitCode, CliError>,
-) -> Ran {
+    job: impl FnOnce(&mut Context<'_, '_>) -> Result<ExitCode, CliError>,
+) -> Played<ExitCode> {
     run_in(None, steps, waiting, job)
 }
 
@@ -24,16 +19,9 @@ fn run_in(
     terminal: Option<fn() -> (usize, usize)>,
     steps: Vec<Step>,
     waiting: Waiting,
-    job: impl FnOnce(&mut Context<'_, '_, ScriptedServer, crate::cli::tests::ScriptedClock>) -> Result<ExitCode, CliError>,
-) -> Ran {
-    let mut server = ScriptedServer::new(steps);
-    let clock = server.clock.clone();
-    let (mut out, mut err) = (Vec::new(), Vec::new());
-    let mut output = Output::to(&mut out, &mut err, terminal);
-    let code = job(&mut Context { link: &mut server, clock: &clock, output: &mut output, waiting });
-    drop(output);
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    Ran { code, out: text(out), err: text(err), server }
+    job: impl FnOnce(&mut Context<'_, '_>) -> Result<ExitCode, CliError>,
+) -> Played<ExitCode> {
+    play(terminal, steps, |link, clock, output| job(&mut Context { link, clock, output, waiting }))
 }
 
 fn update() -> Update {
@@ -53,7 +41,7 @@ const WAITING: &str = "Successfully applied the manifest(s).\n\
 fn an_update_is_followed_until_its_workloads_run() {
     let steps = running_after_update(vec![Step::Broadcast(vec![reported("w.1.A", Phase::Running, "")])]);
     let ran = run(steps, Waiting::default(), |context| context.update_and_wait(update()));
-    assert_eq!(ran.code.unwrap(), ExitCode::Success);
+    assert_eq!(ran.result.unwrap(), ExitCode::Success);
     assert!(ran.out.starts_with(WAITING), "{}", ran.out);
     assert!(
         ran.out.ends_with("\nw               A       podman      Running(Ok)                      \n\n"),
@@ -71,7 +59,7 @@ fn without_waiting_nothing_is_read_and_nothing_is_printed() {
     let waiting = Waiting { no_wait: true, ..Waiting::default() };
     let steps = vec![Step::Accept(accepted(&["w.1.A"], &[]))];
     let ran = run(steps, waiting, |context| context.update_and_wait(update()));
-    assert_eq!(ran.code.unwrap(), ExitCode::Success);
+    assert_eq!(ran.result.unwrap(), ExitCode::Success);
     assert_eq!((ran.out.as_str(), ran.err.as_str()), ("", ""));
     assert!(ran.server.reads.is_empty());
 }
@@ -80,7 +68,7 @@ fn without_waiting_nothing_is_read_and_nothing_is_printed() {
 fn an_update_that_changes_no_workload_is_reported() {
     let steps = vec![Step::State(Node::empty()), Step::Accept(accepted(&[], &[]))];
     let ran = run(steps, Waiting::default(), |context| context.update_and_wait(update()));
-    assert_eq!(ran.code.unwrap(), ExitCode::Success);
+    assert_eq!(ran.result.unwrap(), ExitCode::Success);
     assert_eq!(ran.out, "Apply successful. No workloads updated.\n");
 }
 
@@ -88,7 +76,7 @@ fn an_update_that_changes_no_workload_is_reported() {
 fn a_refused_update_is_an_error_with_the_text_of_the_server() {
     let steps = vec![Step::State(Node::empty()), Step::Refuse("Update rejected: 'why'")];
     let ran = run(steps, Waiting::default(), |context| context.update_and_wait(update()));
-    let error = ran.code.unwrap_err();
+    let error = ran.result.unwrap_err();
     assert_eq!(error.to_string(), "Command failed: 'SetState failed with: 'Update rejected: 'why'''");
     assert_eq!(ran.out, "");
 }
@@ -103,10 +91,10 @@ fn failed_workloads_are_reported_and_an_error_only_with_the_option() {
                 WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE           ADDITIONAL INFO      \n\
                 w               A       podman    Pending(StartingFailed)   No more retries: x, y\n";
     let ran = run(failed(), Waiting::default(), |context| context.update_and_wait(update()));
-    assert_eq!((ran.code.unwrap(), ran.err.as_str()), (ExitCode::Success, summary));
+    assert_eq!((ran.result.unwrap(), ran.err.as_str()), (ExitCode::Success, summary));
     let waiting = Waiting { fail_on_error: true, ..Waiting::default() };
     let ran = run(failed(), waiting, |context| context.update_and_wait(update()));
-    assert_eq!(ran.code.unwrap(), ExitCode::WorkloadFailed);
+    assert_eq!(ran.result.unwrap(), ExitCode::WorkloadFailed);
     assert!(ran.err.starts_with(summary), "{}", ran.err);
     assert!(ran.err.contains("error: the update was accepted, but 1 workload failed\nhint: "), "{}", ran.err);
 }
@@ -116,7 +104,7 @@ fn a_wait_that_takes_too_long_is_given_up_with_what_is_missing() {
     let waiting = Waiting { limit: Some(Duration::from_secs(5)), ..Waiting::default() };
     let steps = running_after_update(vec![Step::Silence(Duration::from_secs(6))]);
     let ran = run(steps, waiting, |context| context.update_and_wait(update()));
-    assert_eq!(ran.code.unwrap(), ExitCode::GaveUp);
+    assert_eq!(ran.result.unwrap(), ExitCode::GaveUp);
     assert_eq!(
         ran.err,
         "warn: 1 workload did not reach the desired state:\n\
@@ -133,7 +121,7 @@ fn no_time_to_wait_is_written_in_seconds() {
     let ran = run(running_after_update(vec![Step::Silence(Duration::from_secs(1))]), waiting, |context| {
         context.update_and_wait(update())
     });
-    assert_eq!(ran.code.unwrap(), ExitCode::GaveUp);
+    assert_eq!(ran.result.unwrap(), ExitCode::GaveUp);
     assert!(
         ran.err.contains("\nerror: gave up waiting after '0s': 1 workload did not reach the desired state\n"),
         "{}",
@@ -189,7 +177,7 @@ fn deleting_configs_reports_which_existed() {
     let steps = vec![Step::State(before), Step::Accept(accepted(&["w.1.A"], &["w.2.A"]))];
     let names = ["c", "b", "a", "c"].map(str::to_owned);
     let ran = run(steps, Waiting::default(), |context| context.delete_configs(&names));
-    assert_eq!(ran.code.unwrap(), ExitCode::Success);
+    assert_eq!(ran.result.unwrap(), ExitCode::Success);
     assert_eq!(ran.out, "Deleted config 'a'.\nDeleted config 'c'.\n");
     assert_eq!(ran.err, "warn: config 'b' does not exist\n");
     let masks = ["c", "b", "a", "c"].map(|name| format!("desiredState.configs.{name}"));
@@ -201,7 +189,7 @@ fn deleting_configs_reports_which_existed() {
 fn a_state_that_cannot_be_read_does_not_prevent_the_deletion_of_configs() {
     let steps = vec![Step::NoState("too large"), Step::Accept(accepted(&[], &[]))];
     let ran = run(steps, Waiting::default(), |context| context.delete_configs(&["a".to_owned()]));
-    assert_eq!(ran.code.unwrap(), ExitCode::Success);
+    assert_eq!(ran.result.unwrap(), ExitCode::Success);
     assert_eq!(ran.out, "The deletion of config 'a' was accepted.\n");
     assert_eq!(ran.server.updates[0].1, ["desiredState.configs.a"]);
 }
@@ -210,7 +198,7 @@ fn a_state_that_cannot_be_read_does_not_prevent_the_deletion_of_configs() {
 fn names_that_lead_to_parts_of_others_are_refused_before_anything_is_sent() {
     for name in ["a.b", "a.b.c", "", "a b", "*"] {
         let ran = run(vec![], Waiting::default(), |context| context.delete_configs(&["a".into(), name.into()]));
-        let error = ran.code.unwrap_err().to_string();
+        let error = ran.result.unwrap_err().to_string();
         assert!(error.starts_with(&format!("Command failed: 'Invalid config name '{name}'")), "{error}");
         assert!(ran.server.updates.is_empty() && ran.server.reads.is_empty());
         let error = delete_workloads(&["a".to_owned(), name.to_owned()]).unwrap_err().to_string();
@@ -224,7 +212,7 @@ fn deleting_an_unknown_workload_names_the_similar_one() {
         vec![Step::State(state(&["A"], &[("web", "1", "A", Phase::Running)])), Step::Accept(accepted(&[], &[]))];
     let update = delete_workloads(&["wbe".to_owned(), "web".to_owned()]).unwrap();
     let ran = run(steps, Waiting::default(), |context| context.update_and_wait(update));
-    assert_eq!(ran.code.unwrap(), ExitCode::Success);
+    assert_eq!(ran.result.unwrap(), ExitCode::Success);
     assert_eq!(ran.out, "Apply successful. No workloads updated.\n");
     assert_eq!(ran.err, "warn: workload 'wbe' does not exist, did you mean 'web'?\n");
 }
@@ -234,6 +222,6 @@ fn an_agent_that_is_not_connected_leads_to_a_warning() {
     let now = state(&["A"], &[("w", "1", "B", Phase::PendingInitial)]);
     let steps = vec![Step::State(Node::empty()), Step::Accept(accepted(&["w.1.B"], &[])), Step::State(now)];
     let ran = run(steps, Waiting::default(), |context| context.update_and_wait(update()));
-    assert_eq!(ran.code.unwrap(), ExitCode::Success);
+    assert_eq!(ran.result.unwrap(), ExitCode::Success);
     assert_eq!(ran.err, "warn: agent 'B' is not connected; 'w' starts when it is\n");
 }

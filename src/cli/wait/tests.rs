@@ -1,13 +1,13 @@
 //! Which states end a wait, what the frames show, and how a wait ends without success.
 
 use super::*;
-use crate::cli::tests::{ScriptedServer, Step, accepted, instance, reported, state};
+use crate::cli::tests::{Step, accepted, instance, play, reported, state};
 
 fn wait_state(added: &[&str], deleted: &[&str], connected: &[&str]) -> WaitState {
     let all: Vec<InstanceName> = added.iter().chain(deleted).map(|name| instance(name)).collect();
     let listed: Vec<(&str, &str, &str, Phase)> =
         all.iter().map(|name| (&*name.workload, &*name.id, &*name.agent, Phase::PendingInitial)).collect();
-    WaitState::new(&accepted(added, deleted), BTreeMap::new(), &state(connected, &listed))
+    WaitState::new(&accepted(added, deleted), &Node::empty(), &state(connected, &listed))
 }
 
 /// The info of an instance in a frame.
@@ -61,7 +61,7 @@ fn no_end_is_awaited_of_what_had_only_waited_to_start() {
     ] {
         let complete = state(&["A"], &[("w", "1", "A", before)]);
         let names = ["w.1.A"];
-        let mut state = WaitState::new(&accepted(&names, &names), rows::rows(&complete), &complete);
+        let mut state = WaitState::new(&accepted(&names, &names), &complete, &complete);
         state.on_states(&[reported("w.1.A", Phase::Running, "")]);
         assert_eq!(!state.is_settled(), ends, "{before}");
     }
@@ -79,8 +79,8 @@ fn instances_of_agents_that_are_not_connected_are_not_waited_for() {
 
 #[test]
 fn what_the_server_does_not_list_any_more_is_removed_already() {
-    let before = rows::rows(&state(&["A"], &[("w", "1", "A", Phase::Running)]));
-    let state = WaitState::new(&accepted(&[], &["w.1.A"]), before, &state(&["A"], &[]));
+    let before = state(&["A"], &[("w", "1", "A", Phase::Running)]);
+    let state = WaitState::new(&accepted(&[], &["w.1.A"]), &before, &state(&["A"], &[]));
     assert!(state.is_settled());
     let frame = state.frame(' ', 200, usize::MAX);
     assert_eq!(frame[1].trim_end(), "w               A       podman      Removed");
@@ -184,7 +184,7 @@ fn dependent() -> WaitState {
     let web = Node::map([("agent", Node::text("A")), ("runtime", Node::text("podman")), ("dependencies", needs)]);
     let effective = Node::map([("workloads", Node::map([("web", web)]))]);
     now.as_map_mut().unwrap().insert("effectiveState".to_owned(), effective);
-    WaitState::new(&accepted(&["web.1.A", "db.1.A"], &[]), BTreeMap::new(), &now)
+    WaitState::new(&accepted(&["web.1.A", "db.1.A"], &[]), &Node::empty(), &now)
 }
 
 #[test]
@@ -220,8 +220,8 @@ fn a_workload_that_must_not_stop_yet_shows_what_still_needs_it() {
     let needs = Node::map([("db", Node::text("ADD_COND_RUNNING"))]);
     let workloads = Node::map([("web", Node::map([("dependencies", needs)]))]);
     before.as_map_mut().unwrap().insert("desiredState".to_owned(), Node::map([("workloads", workloads)]));
-    let mut state = wait_state(&[], &["db.1.A", "web.1.A"], &["A"]);
-    state.set_old_dependencies(&before);
+    let now = state(&["A"], &["db", "web"].map(|name| (name, "1", "A", Phase::Running)));
+    let mut state = WaitState::new(&accepted(&[], &["db.1.A", "web.1.A"]), &before, &now);
     state.on_states(&[
         reported("db.1.A", Phase::StoppingWaitingToStop, ""),
         reported("web.1.A", Phase::StoppingRequestedAtRuntime, ""),
@@ -241,8 +241,8 @@ fn a_dependency_that_the_update_took_away_is_not_waited_for_any_more() {
         tree.as_map_mut().unwrap().insert("effectiveState".to_owned(), Node::map([("workloads", workloads)]));
         tree
     };
-    let mut state = WaitState::new(&accepted(&["web.1.A"], &[]), BTreeMap::new(), &with_needs(&["cache"]));
-    state.set_old_dependencies(&with_needs(&["db", "cache"]));
+    let (before, now) = (with_needs(&["db", "cache"]), with_needs(&["cache"]));
+    let state = WaitState::new(&accepted(&["web.1.A"], &[]), &before, &now);
     assert_eq!(info_of(&state, "web.1.A"), "waits for 'cache' to run, it does not exist");
 }
 
@@ -272,13 +272,8 @@ fn run(
     limit: Option<Duration>,
     terminal: Option<fn() -> (usize, usize)>,
 ) -> (Result<WaitEnd, CliError>, String) {
-    let mut server = ScriptedServer::new(steps);
-    let clock = server.clock.clone();
-    let mut out = Vec::new();
-    let mut output = Output::to(&mut out, std::io::sink(), terminal);
-    let end = wait(state, &mut server, &clock, limit, &mut output);
-    drop(output);
-    (end, String::from_utf8(out).unwrap())
+    let played = play(terminal, steps, |server, clock, output| wait(state, server, clock, limit, output));
+    (played.result, played.out)
 }
 
 #[test]
@@ -380,7 +375,7 @@ fn what_needs_something_that_is_not_relevant_on_its_node_is_not_waited_for() {
         workloads.get_mut("workloads").unwrap().as_map_mut().unwrap().insert(name.to_owned(), needs);
     }
     let added = ["camera.1.A", "view.1.A", "far.1.A", "web.1.A"];
-    let mut state = WaitState::new(&accepted(&added, &[]), BTreeMap::new(), &complete);
+    let mut state = WaitState::new(&accepted(&added, &[]), &Node::empty(), &complete);
     let waits = |name: &str, info: &str| reported(name, Phase::PendingWaitingToStart, info);
     state.on_states(&[waits("view.1.A", ""), waits("far.1.A", ""), waits("web.1.A", "")]);
     assert_eq!(state.outstanding().len(), 4);
