@@ -103,33 +103,17 @@ pub struct Common {
 #[derive(Debug, Clone, Subcommand)]
 pub enum Verb {
     /// Show the state of the cluster
-    #[command(arg_required_else_help = true, subcommand_required = true)]
-    Get {
-        /// The kind of object.
-        #[command(subcommand)]
-        object: Get,
-    },
+    #[command(subcommand)]
+    Get(Get),
     /// Change parts of the state
-    #[command(arg_required_else_help = true, subcommand_required = true)]
-    Set {
-        /// The kind of object.
-        #[command(subcommand)]
-        object: Set,
-    },
+    #[command(subcommand)]
+    Set(Set),
     /// Delete workloads or configs
-    #[command(arg_required_else_help = true, subcommand_required = true)]
-    Delete {
-        /// The kind of object.
-        #[command(subcommand)]
-        object: Delete,
-    },
+    #[command(subcommand)]
+    Delete(Delete),
     /// Run a workload without a manifest
-    #[command(arg_required_else_help = true, subcommand_required = true)]
-    Run {
-        /// The kind of object.
-        #[command(subcommand)]
-        object: Run,
-    },
+    #[command(subcommand)]
+    Run(Run),
     /// Create and update the workloads and configs of manifests, or delete them
     #[command(
         arg_required_else_help = true,
@@ -151,14 +135,7 @@ pub enum Verb {
     #[command(after_help = "Examples:\n  ank -k graph                             a tree below each workload\n  \
                       ank -k graph web                         only 'web' and what it needs\n  \
                       ank -k graph -o dot | dot -Tsvg > graph.svg")]
-    Graph {
-        /// Format of the output
-        #[arg(short, value_enum, default_value = "text", value_name = "FORMAT")]
-        output: GraphFormat,
-        /// Only these workloads and what they need
-        #[arg(value_name = "NAME")]
-        names: Vec<String>,
-    },
+    Graph(GraphArguments),
 }
 
 /// What `get` shows.
@@ -362,6 +339,17 @@ pub struct LogsArguments {
     pub names: Vec<String>,
 }
 
+/// Options of `graph`.
+#[derive(Debug, Clone, Args)]
+pub struct GraphArguments {
+    /// Format of the output
+    #[arg(short, value_enum, default_value = "text", value_name = "FORMAT")]
+    pub output: GraphFormat,
+    /// Only these workloads and what they need
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+}
+
 /// Formats of graphs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum GraphFormat {
@@ -438,18 +426,18 @@ impl Verb {
     #[must_use]
     pub fn action(&self) -> Option<&'static str> {
         Some(match self {
-            Self::Get { object: Get::State { .. } } => "get state",
-            Self::Get { object: Get::Workload(WorkloadArguments { watch: false, .. }) } => "get workloads",
-            Self::Get { object: Get::Workload(WorkloadArguments { watch: true, .. }) } => "watch workloads",
-            Self::Get { object: Get::Agent } => "get agents",
-            Self::Get { object: Get::Config } => "get configs",
-            Self::Get { object: Get::Events(_) } => "get events",
-            Self::Set { object: Set::State { .. } } => "set state",
-            Self::Delete { object: Delete::Workload { .. } } => "delete workloads",
-            Self::Delete { object: Delete::Config { .. } } => "delete configs",
-            Self::Run { object: Run::Workload(_) } => "run workloads",
+            Self::Get(Get::State { .. }) => "get state",
+            Self::Get(Get::Workload(WorkloadArguments { watch: false, .. })) => "get workloads",
+            Self::Get(Get::Workload(WorkloadArguments { watch: true, .. })) => "watch workloads",
+            Self::Get(Get::Agent) => "get agents",
+            Self::Get(Get::Config) => "get configs",
+            Self::Get(Get::Events(_)) => "get events",
+            Self::Set(Set::State { .. }) => "set state",
+            Self::Delete(Delete::Workload { .. }) => "delete workloads",
+            Self::Delete(Delete::Config { .. }) => "delete configs",
+            Self::Run(Run::Workload(_)) => "run workloads",
             Self::Logs(_) => "output logs",
-            Self::Graph { .. } => "print the graph",
+            Self::Graph(_) => "print the graph",
             Self::Apply(_) => return None,
         })
     }
@@ -469,15 +457,15 @@ impl Arguments {
         let mut arguments = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command()))?;
         arguments.server_url = server_url(&matches);
         match &arguments.command {
-            Verb::Set { object: Set::State { masks_and_file, .. } } if masks_and_file.len() < 2 => {
+            Verb::Set(Set::State { masks_and_file, .. }) if masks_and_file.len() < 2 => {
                 let text = "the following required arguments were not provided:\n  <OBJECT_FIELD_MASK>...";
                 return Err(usage_error(["set", "state"], ErrorKind::MissingRequiredArgument, text));
             }
-            Verb::Get { object: Get::Workload(WorkloadArguments { watch: true, .. }) } if arguments.common.quiet => {
+            Verb::Get(Get::Workload(WorkloadArguments { watch: true, .. })) if arguments.common.quiet => {
                 let text = "the argument '--quiet' cannot be used with '--watch'";
                 return Err(usage_error(["get", "workload"], ErrorKind::ArgumentConflict, text));
             }
-            Verb::Get { object: Get::Events(_) } if arguments.common.quiet => {
+            Verb::Get(Get::Events(_)) if arguments.common.quiet => {
                 let text = "the argument '--quiet' cannot be used with 'get events'";
                 return Err(usage_error(["get", "events"], ErrorKind::ArgumentConflict, text));
             }

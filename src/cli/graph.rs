@@ -2,7 +2,7 @@
 //!
 //! Thread: `main`, plain functions.
 
-use super::args::GraphFormat;
+use super::args::{GraphArguments, GraphFormat};
 use super::error::{CliError, CommandError};
 use super::output::Output;
 use super::reasons::{self, fulfils};
@@ -12,14 +12,13 @@ use super::table::{Table, TooWide, one_line};
 use crate::model::node::Node;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Prints the graph of all workloads, or of `names` and what they need.
+/// Prints the graph of all workloads, or of the named ones and what they need.
 ///
 /// # Errors
 /// No response, an unknown name, or standard output cannot be written.
 pub fn print(
+    GraphArguments { output: format, names }: &GraphArguments,
     link: &mut impl ServerLink,
-    names: &[String],
-    format: GraphFormat,
     output: &mut Output<'_>,
 ) -> Result<(), CliError> {
     let graph = Graph::of(&link.complete_state(&MASKS)?).only(names)?;
@@ -249,8 +248,8 @@ mod tests {
     }
 
     fn printed(names: &[&str], format: GraphFormat) -> Result<String, String> {
-        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-        let played = play(None, [Step::State(cluster())], |server, _, output| print(server, &names, format, output));
+        let arguments = GraphArguments { output: format, names: names.iter().map(ToString::to_string).collect() };
+        let played = play(None, [Step::State(cluster())], |server, _, output| print(&arguments, server, output));
         played.result.map(|()| played.out).map_err(|error| error.to_string())
     }
 

@@ -31,7 +31,7 @@ pub mod wait;
 
 use crate::limits::EVENTS_RECONNECT_INTERVAL;
 use crate::platform::clock::{Clock, SystemClock};
-use args::{Arguments, Delete, Get, GraphFormat, LogsArguments, Run, Set, Verb, WorkloadArguments};
+use args::{Arguments, Delete, Get, GraphArguments, LogsArguments, Run, Set, Verb, WorkloadArguments};
 use crossbeam_channel::never;
 use error::{CliError, ExitCode};
 use events::Events;
@@ -103,22 +103,22 @@ enum Job<'a> {
     DeleteConfigs(&'a [String]),
     Events(Events<'a>),
     Logs(&'a LogsArguments),
-    Graph { format: GraphFormat, names: &'a [String] },
+    Graph(&'a GraphArguments),
 }
 
 impl<'a> Job<'a> {
     fn prepare(verb: &'a Verb, output: &mut Output<'_>) -> Result<Self, CliError> {
         Ok(match verb {
-            Verb::Get { object: Get::Events(arguments) } => Self::Events(Events::new(arguments, SystemTime::now)),
-            Verb::Get { object } => Self::Get(object),
+            Verb::Get(Get::Events(arguments)) => Self::Events(Events::new(arguments, SystemTime::now)),
+            Verb::Get(object) => Self::Get(object),
             Verb::Logs(arguments) => Self::Logs(arguments),
-            Verb::Graph { output: format, names } => Self::Graph { format: *format, names },
-            Verb::Set { object: Set::State { masks_and_file, delete_missing } } => {
+            Verb::Graph(arguments) => Self::Graph(arguments),
+            Verb::Set(Set::State { masks_and_file, delete_missing }) => {
                 Self::Update(set::update(masks_and_file, *delete_missing, output)?)
             }
-            Verb::Delete { object: Delete::Workload { names } } => Self::Update(update::delete_workloads(names)?),
-            Verb::Delete { object: Delete::Config { names } } => Self::DeleteConfigs(names),
-            Verb::Run { object: Run::Workload(arguments) } => Self::Update(run::update(arguments)?),
+            Verb::Delete(Delete::Workload { names }) => Self::Update(update::delete_workloads(names)?),
+            Verb::Delete(Delete::Config { names }) => Self::DeleteConfigs(names),
+            Verb::Run(Run::Workload(arguments)) => Self::Update(run::update(arguments)?),
             Verb::Apply(arguments) => Self::Update(apply::update(arguments, output)?),
         })
     }
@@ -149,7 +149,7 @@ impl<'a> Job<'a> {
         let mut context = Context { link: &mut session, clock: &SystemClock, output, waiting };
         let result = self.run(&mut context);
         let in_order = result.as_ref().map_or_else(CliError::is_interrupted, |_| true);
-        if in_order && !matches!(self, Job::Get(_) | Job::Graph { .. }) {
+        if in_order && !matches!(self, Job::Get(_) | Job::Graph(_)) {
             session.close_with_goodbye();
         } else {
             session.close();
@@ -165,7 +165,7 @@ impl<'a> Job<'a> {
             Self::DeleteConfigs(names) => context.delete_configs(names),
             Self::Events(events) => events.follow(context.waiting.limit, link, context.clock, output),
             Self::Logs(arguments) => logs::print(arguments, link, output),
-            Self::Graph { format, names } => graph::print(link, names, *format, output).map(|()| ExitCode::Success),
+            Self::Graph(arguments) => graph::print(arguments, link, output).map(|()| ExitCode::Success),
         }
     }
 }

@@ -153,7 +153,7 @@ fn short_s_is_the_server_before_the_command_and_the_state_after_get_workload() {
 #[test]
 fn masks_and_file_of_set_state_may_have_options_between_them() {
     for words in ["set state a.b c f.yaml --delete-missing", "set state a.b c --delete-missing f.yaml"] {
-        let Verb::Set { object: Set::State { masks_and_file, delete_missing } } = read(words).unwrap().command else {
+        let Verb::Set(Set::State { masks_and_file, delete_missing }) = read(words).unwrap().command else {
             panic!("another command")
         };
         assert_eq!((masks_and_file.join(" ").as_str(), delete_missing), ("a.b c f.yaml", true), "{words}");
@@ -172,7 +172,7 @@ fn tags_are_split_at_the_first_equals_sign() {
         assert_eq!(parse_tag(text), Ok((key.to_owned(), value.to_owned())), "{text}");
     }
     let words = "run workload w --runtime r --config c --agent a --tags a=1 --tags a=2";
-    let Verb::Run { object: Run::Workload(RunArguments { tags, .. }) } = read(words).unwrap().command else {
+    let Verb::Run(Run::Workload(RunArguments { tags, .. })) = read(words).unwrap().command else {
         panic!("another command")
     };
     assert_eq!(tags.len(), 2);
