@@ -104,10 +104,15 @@ fn put<'i, T>(
             entry.insert((input, object));
             Ok(())
         }
-        Entry::Occupied(entry) => Err(CommandError::input(
-            format!("Multiple {kind} with the same name '{}' found!", entry.key()),
-            format!("it is in '{}' and in '{}'; remove it from one of them", entry.get().0.name, input.name),
-        )),
+        Entry::Occupied(entry) => {
+            let (first, second) = (&entry.get().0.name, &input.name);
+            let hint = if first == second {
+                format!("'{first}' is given twice")
+            } else {
+                format!("it is in '{first}' and in '{second}'; remove it from one of them")
+            };
+            Err(CommandError::input(format!("Multiple {kind} with the same name '{}' found!", entry.key()), hint))
+        }
     }
 }
 

@@ -27,7 +27,7 @@ const SERVER_URL_AFTER: &str = "server_url_after";
     about = "Applies manifests to an Ankaios cluster and shows its workloads",
     arg_required_else_help = true,
     subcommand_required = true,
-    after_help = "Examples:\n  ank -k apply cluster.yaml        start the workloads of the manifest and wait\n  \
+    after_help = "Examples:\n  ank -k apply cluster.yaml        start its workloads and wait\n  \
                   ank -k get workloads             show all workloads\n  \
                   ank -k get state desiredState    show the desired state\n\n\
                   '--no-insecure', '--no-quiet', '--no-verbose' and '--wait' switch off what the config file switches on.\n\

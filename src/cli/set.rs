@@ -68,7 +68,7 @@ mod tests {
     use crate::cli::tests::play;
     use std::io;
 
-    /// Makes the update of `masks` from `text`; gives it or the error, and standard error.
+    /// Makes the update of `masks` from `text`; returns it or the error, and standard error.
     fn set(masks: &[&str], text: &str, delete: bool) -> (Result<Update, CliError>, String) {
         let masks: Vec<String> = masks.iter().map(ToString::to_string).collect();
         let played = play(None, [], |_, _, output| update_from(&masks, "state.yaml", text, delete, output));

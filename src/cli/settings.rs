@@ -285,7 +285,7 @@ mod tests {
     use crate::cli::args::Arguments;
     use std::io;
 
-    /// Loads the settings for the words after `-x <file with text>`; gives them or the error, and standard error.
+    /// Loads the settings for the words after `-x <file with text>`; returns them or the error, and standard error.
     fn load(file: &str, words: &[&str]) -> (Result<CliSettings, String>, String) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ank.conf");

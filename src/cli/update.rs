@@ -85,8 +85,8 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
     /// Reports what did not reach its state and decides the exit code.
     fn conclude(&mut self, state: &WaitState, end: WaitEnd) -> ExitCode {
         for (agent, workloads) in state.absent_agents() {
-            let start = if workloads.len() == 1 { "starts" } else { "start" };
-            let text = format!("agent '{agent}' is not connected; '{}' {start} when it is", workloads.join("', '"));
+            let workloads = workloads.join("', '");
+            let text = format!("agent '{agent}' is not connected; when it connects, it starts '{workloads}'");
             self.output.warn(one_line(&text));
         }
         let failures = state.failures();

@@ -1,4 +1,4 @@
-//! `ank apply`, `delete`, `run` and `set state`: what they do and, byte for byte, what they print (spec/cli.md 5 to 8).
+//! `ank apply`, `delete`, `run` and `set state`: what they do and, byte for byte, what they print.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
@@ -221,7 +221,7 @@ fn workload_of_an_absent_agent_is_done_for_waiting() {
     let absent = workload("w1", "run").on("agent_Z");
     let unscheduled = workload("w2", "run").on("''");
     let Output { code, stdout, stderr } = cluster.ank_with_input(&["apply", "-"], &manifest(&[absent, unscheduled]));
-    let told = "warn: agent 'agent_Z' is not connected; 'w1' starts when it is\n";
+    let told = "warn: agent 'agent_Z' is not connected; when it connects, it starts 'w1'\n";
     assert_eq!((code, stderr.as_str()), (0, told));
     let rows = table::workloads(&last_frame(&stdout));
     let states: Vec<&str> = rows.iter().map(|row| row.state.as_str()).collect();

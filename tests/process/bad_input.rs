@@ -1,4 +1,4 @@
-//! Bad input ends in a clear message that names the object, with the documented exit code (spec/cli.md 3, 8, 12).
+//! Bad input ends in a clear message that names the object, with the documented exit code.
 //!
 //! Thread: the test's. Owns: one cluster per test.
 

@@ -223,5 +223,5 @@ fn an_agent_that_is_not_connected_leads_to_a_warning() {
     let steps = vec![Step::State(Node::empty()), Step::Accept(accepted(&["w.1.B"], &[])), Step::State(now)];
     let ran = run(steps, Waiting::default(), |context| context.update_and_wait(update()));
     assert_eq!(ran.result.unwrap(), ExitCode::Success);
-    assert_eq!(ran.err, "warn: agent 'B' is not connected; 'w' starts when it is\n");
+    assert_eq!(ran.err, "warn: agent 'B' is not connected; when it connects, it starts 'w'\n");
 }
