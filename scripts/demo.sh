@@ -155,7 +155,7 @@ END
 
 title 'The cluster keeps running: try these'
 try() { printf '  %-44s%s# %s%s\n' "$1" "$dim" "$2" "$plain"; }
-try "source ${demo/#$HOME/\~}/env" 'finds ank, the server and the containers'
+try "source ${demo/#$HOME/\~}/env" 'sets the paths of ank, the server and the containers'
 try 'ank get workloads' 'the workloads and their states'
 try 'ank apply scripts/demo/storage_long.yaml' 'a logger that ends after 10 s and its storage'
 try 'ank delete workload storage_provider' 'waits until logger has ended'
