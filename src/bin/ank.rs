@@ -1,4 +1,4 @@
-//! `ank`: runs one command and ends with its exit code.
+//! `ank`: runs one command; its result is the exit code.
 //!
 //! Thread: `main`.
 

@@ -134,7 +134,7 @@ fn masks_select_exactly_what_they_name() {
     {
         let output = cluster.ank(&[&["get", "state", "-o", "json"], masks].concat());
         assert_eq!((output.code, serde_json::from_str::<Value>(&output.stdout).expect("JSON")), (0, expected));
-        let told = format!("warn: mask '{wrong}' leads nowhere: no part of the state is called '{wrong}'\n");
+        let told = format!("warn: mask '{wrong}' selects nothing: no part of the state is called '{wrong}'\n");
         assert_eq!(output.stderr, told);
     }
 }
