@@ -1,41 +1,37 @@
-//! Readiness, liveness and the conditions of workloads while they run (spec/lifecycle.md).
+//! Probes of workloads: whether they are ready, alive, or gone.
 //!
-//! Follow one check: a control loop orders it ([`ProbeOrder`]); [`probe_table`] decides when to ask and what the answers
-//! amount to; [`prober`] asks, on one thread for all workloads; the result goes back to the control loop, which draws
-//! the conclusions (`workload_control_loop/lifecycle.rs`). Conditions of the node are looked at by the scheduler
-//! ([`conditions`]). Both look at paths with [`path_looks`], since a file system may never answer.
+//! Follow one probe: a control loop orders it ([`ProbeOrder`]); [`table`] decides when to probe and what the results
+//! amount to; [`prober`] probes, on one thread for all workloads, with [`sockets`] and [`paths`]; the result goes back
+//! to the control loop, which acts on it (`workload_control_loop/readiness.rs`).
 //!
-//! Thread: plain values; ordered by `wl:<name>`, asked by `probes`.
+//! Thread: plain values; ordered by `wl:<name>`, probed by `probes`.
 
-pub mod conditions;
-pub mod path_looks;
-pub mod probe_sockets;
-pub mod probe_table;
+pub mod paths;
 pub mod prober;
+pub mod sockets;
+pub mod table;
 
 use crate::limits::CONDITION_INFO_MAX;
-use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::lifecycle::{Check, Pace};
 use crate::model::names::InstanceName;
-use crate::model::workload::Workload;
 use crate::runtime::ProbeTarget;
 use crossbeam_channel::Sender;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// What a check is for.
+/// What a probe is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Purpose {
     /// Whether dependents may start.
     Ready,
     /// Whether it still works.
     Alive,
-    /// Whether it has really ended.
+    /// Whether it still answers after its container was removed.
     Gone,
 }
 
 impl Purpose {
-    /// Its key in the block.
+    /// Its key in the `lifecycle:` block.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -46,16 +42,16 @@ impl Purpose {
     }
 }
 
-/// A check to repeat until it is not wanted any more.
+/// A probe to repeat until it is not wanted any more.
 #[derive(Debug)]
 pub struct ProbeOrder {
-    /// Tells orders apart; never used twice.
+    /// Identifies the order; never used twice.
     pub key: u64,
-    /// Whose check.
+    /// The instance to probe.
     pub instance: InstanceName,
-    /// What for.
+    /// What the probe is for.
     pub purpose: Purpose,
-    /// What to ask.
+    /// How to probe.
     pub check: Check,
     /// How it is repeated.
     pub pace: Pace,
@@ -63,22 +59,22 @@ pub struct ProbeOrder {
     pub successes: u32,
     /// Failures in a row that count; `None` never.
     pub failures: Option<u32>,
-    /// Where to ask.
+    /// Where to probe.
     pub target: ProbeTarget,
-    /// Where the workload notifies, when it does.
+    /// The socket that the workload notifies, when it does.
     pub notify: Option<Arc<OwnedFd>>,
-    /// Whether the first notification is still to come, and no time counts before.
+    /// Whether time counts from the first notification only.
     pub unarmed: bool,
-    /// Gets the results.
+    /// Receives the results.
     pub reports: Sender<ProbeReport>,
 }
 
-/// What came of a check.
+/// The result of one probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It holds.
+    /// The probe succeeded.
     Holds,
-    /// It does not.
+    /// The probe failed.
     Fails {
         /// Why, in a few words.
         reason: String,
@@ -95,55 +91,36 @@ impl Outcome {
     }
 }
 
-/// What the checks of one order have come to.
+/// What the probes of one order amount to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeReport {
-    /// Of which order.
+    /// The key of the order.
     pub key: u64,
     /// The last result.
     pub outcome: Outcome,
-    /// How often in a row it was like that.
+    /// How often in a row the result was like that.
     pub in_a_row: u32,
-    /// How often it was asked.
+    /// How often it was probed.
     pub attempts: u32,
-    /// Whether that is often enough to draw the conclusion, for the first time since it was different.
+    /// Whether the threshold was reached just now.
     pub is_verdict: bool,
 }
 
-/// Where control loops order checks. Ordering may wait for room, which is made in microseconds.
+/// Where control loops order probes. Ordering may wait for room, which is made in microseconds.
 pub trait Probes: Send + Sync {
-    /// Repeats a check from now on.
+    /// Repeats a probe from now on.
     fn watch(&self, order: ProbeOrder);
 
-    /// Not any more. An unknown key is no error.
+    /// Ends a probe. An unknown key is no error.
     fn unwatch(&self, key: u64);
 
-    /// Begins with what could not be begun.
-    fn try_again(&self) {}
+    /// Starts the probes that could not be started.
+    fn retry(&self) {}
 }
 
-/// Begins the additional info of a state that keeps what the workload depends on from being stopped (rule 14).
-pub use crate::model::execution_state::GONE_PREFIX;
-
-/// Cuts a text about a condition to what a state may show of it (rule 15).
+/// Cuts a text about a probe or a condition to what a state may show of it.
 #[must_use]
 pub fn short_info(mut text: String) -> String {
-    super::workload_control_loop::cut(&mut text, CONDITION_INFO_MAX);
+    text.truncate(text.floor_char_boundary(CONDITION_INFO_MAX));
     text
 }
-
-/// What is shown of a container of an earlier life of the agent before it was asked anything (rule 9).
-#[must_use]
-pub fn adopted_state(workload: &Workload, state: ExecutionState) -> ExecutionState {
-    let lifecycle = crate::model::lifecycle::of_config(&workload.runtime, &workload.runtime_config);
-    let ready = lifecycle.ok().flatten().and_then(|lifecycle| lifecycle.ready);
-    match ready {
-        Some(ready) if state.phase == Phase::Running && ready.check != Check::Notify => {
-            ExecutionState::with_info(Phase::PendingStarting, short_info(format!("ready: {} is asked", ready.check)))
-        }
-        _ => state,
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -1,12 +1,12 @@
-//! Looks at paths of the node, which may take as long as a file system wants: a network mount that does not answer keeps
-//! a thread here, and nobody else.
+//! Probes paths of the node. A path on a network mount whose server is gone may hang: it blocks one thread here, and
+//! neither the scheduler nor the thread of the probes.
 //!
-//! One thread does all the work; another one is started for each that is kept, up to a bound.
+//! One thread does all the work; another one is started for each that is blocked, up to a bound.
 //!
-//! Thread: `scheduler` and `probes` own one each; `paths` does what its owner asks and ends with it.
-//! Owns: which paths are being looked at. Takes: questions of its owner. Gives: answers, and wakes the owner.
+//! Thread: `scheduler` and `probes` own one [`PathProbes`] each; `paths` probes for its owner and ends with it.
+//! Owns: the probes without a result. Takes: probes of its owner. Gives: results, and wakes the owner.
 
-use crate::limits::{PATH_LOOKS_MAX, PATH_THREADS, PATH_WAIT, STACK_SMALL};
+use crate::limits::{PATH_PROBES_MAX, PATH_THREADS, PATH_WAIT, STACK_SMALL};
 use crate::platform::threads;
 use crossbeam_channel::{Receiver, Sender, after, bounded, select_biased};
 use rustix::fs::stat;
@@ -15,123 +15,120 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What is asked of a path.
+/// One probe of a path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PathQuestion {
+pub enum PathProbe {
     /// Whether something is there.
     Exists(String),
-    /// Whether a connection to the socket there can be made.
+    /// Whether the socket there accepts a connection.
     Connects(String),
 }
 
-/// Whether it does, or why not.
-pub type PathAnswer = Result<(), Errno>;
+/// Whether it holds, or why not.
+pub type PathResult = Result<(), Errno>;
 
-/// A question with its answer.
-pub type Answered = (PathQuestion, PathAnswer);
+/// How to probe; may block.
+pub type ProbePath = Arc<dyn Fn(&PathProbe) -> PathResult + Send + Sync>;
 
-/// How to look.
-pub type Look = Arc<dyn Fn(&PathQuestion) -> PathAnswer + Send + Sync>;
-
-/// Paths that are being looked at, by one owner.
-pub struct PathLooks {
-    look: Look,
+/// The probes of paths of one owner.
+pub struct PathProbes {
+    probe_path: ProbePath,
     wake: Arc<dyn Fn() + Send + Sync>,
-    questions: (Sender<PathQuestion>, Receiver<PathQuestion>),
-    answers: (Sender<Answered>, Receiver<Answered>),
-    /// Asked and not answered yet; whether the owner has lost its patience.
-    open: BTreeMap<PathQuestion, bool>,
+    probes: (Sender<PathProbe>, Receiver<PathProbe>),
+    results: (Sender<(PathProbe, PathResult)>, Receiver<(PathProbe, PathResult)>),
+    /// Started and without a result; whether the owner has abandoned it.
+    open: BTreeMap<PathProbe, bool>,
     threads: usize,
 }
 
-impl PathLooks {
-    /// Starts no thread yet. `wake` is called when an answer waits in [`Self::take_answers`].
+impl PathProbes {
+    /// Starts no thread yet. `wake` is called when a result waits in [`Self::take_results`].
     #[must_use]
-    pub fn new(wake: Arc<dyn Fn() + Send + Sync>, look: Look) -> Self {
-        // There is room for all that may be open, so nobody ever waits for room.
-        let (questions, answers) = (bounded(PATH_LOOKS_MAX), bounded(PATH_LOOKS_MAX));
-        Self { look, wake, questions, answers, open: BTreeMap::new(), threads: 0 }
+    pub fn new(wake: Arc<dyn Fn() + Send + Sync>, probe_path: ProbePath) -> Self {
+        // There is room for all that may be open, so nothing ever waits for room.
+        let (probes, results) = (bounded(PATH_PROBES_MAX), bounded(PATH_PROBES_MAX));
+        Self { probe_path, wake, probes, results, open: BTreeMap::new(), threads: 0 }
     }
 
-    /// Asks, unless the answer is awaited already.
+    /// Starts a probe, unless its result is awaited already.
     ///
     /// # Errors
-    /// Why nobody can look.
-    pub fn ask(&mut self, question: &PathQuestion) -> Result<(), String> {
-        if self.open.contains_key(question) {
+    /// Why no thread can probe.
+    pub fn start(&mut self, probe: &PathProbe) -> Result<(), String> {
+        if self.open.contains_key(probe) {
             return Ok(());
         }
-        let kept = self.kept();
-        if self.open.len() >= PATH_LOOKS_MAX {
-            return Err(format!("{kept} other paths do not answer"));
+        let blocked = self.blocked();
+        if self.open.len() >= PATH_PROBES_MAX {
+            return Err(format!("{blocked} other paths do not answer"));
         }
-        if self.threads <= kept && self.threads < PATH_THREADS {
+        if self.threads <= blocked && self.threads < PATH_THREADS {
             match self.start_thread() {
                 Ok(()) => self.threads += 1,
-                Err(error) if self.threads == 0 => return Err(format!("no thread to look with: {error}")),
+                Err(error) if self.threads == 0 => return Err(format!("no thread to probe with: {error}")),
                 Err(_) => {} // Those that there are may go on some time.
             }
         }
-        let _ = self.questions.0.try_send(question.clone()); // There is room.
-        self.open.insert(question.clone(), false);
+        let _ = self.probes.0.try_send(probe.clone()); // There is room.
+        self.open.insert(probe.clone(), false);
         Ok(())
     }
 
-    /// The owner does not wait for this any more; it may be answered all the same.
-    pub fn lose_patience(&mut self, question: &PathQuestion) {
-        if let Some(lost) = self.open.get_mut(question) {
-            *lost = true;
+    /// The owner does not wait for this result any more; it may come all the same.
+    pub fn abandon(&mut self, probe: &PathProbe) {
+        if let Some(abandoned) = self.open.get_mut(probe) {
+            *abandoned = true;
         }
     }
 
-    /// What has been answered.
-    pub fn take_answers(&mut self) -> Vec<Answered> {
-        let answers: Vec<_> = self.answers.1.try_iter().collect();
-        answers.iter().for_each(|(question, _)| _ = self.open.remove(question));
-        answers
+    /// The results that have come.
+    pub fn take_results(&mut self) -> Vec<(PathProbe, PathResult)> {
+        let results: Vec<_> = self.results.1.try_iter().collect();
+        results.iter().for_each(|(probe, _)| _ = self.open.remove(probe));
+        results
     }
 
-    /// Which of these paths exist, as far as that can be told within [`PATH_WAIT`]. What did not answer then is not
-    /// waited for the next time.
+    /// Which of these paths exist, as far as that is known within [`PATH_WAIT`]. A path without a result by then is
+    /// not waited for the next time.
     pub fn exist(&mut self, paths: &BTreeSet<&str>) -> BTreeMap<String, bool> {
         let mut known = BTreeMap::new();
-        let mut note = |(question, answer): Answered| {
-            if let PathQuestion::Exists(path) = question {
-                known.insert(path, answer.is_ok());
+        let mut note = |(probe, result): (PathProbe, PathResult)| {
+            if let PathProbe::Exists(path) = probe {
+                known.insert(path, result.is_ok());
             }
         };
-        self.take_answers().into_iter().for_each(&mut note); // Late ones.
+        self.take_results().into_iter().for_each(&mut note); // Late ones.
         for path in paths {
-            let _ = self.ask(&PathQuestion::Exists((*path).to_owned())); // Then it is not known.
+            let _ = self.start(&PathProbe::Exists((*path).to_owned())); // Then it is not known.
         }
-        let enough = after(PATH_WAIT);
-        // With all threads kept, nobody would answer what is asked now.
-        while self.open.values().any(|lost| !lost) && self.kept() < PATH_THREADS {
+        let timeout = after(PATH_WAIT);
+        // With all threads blocked, no result can come.
+        while self.open.values().any(|abandoned| !abandoned) && self.blocked() < PATH_THREADS {
             select_biased! {
-                recv(self.answers.1) -> answer => {
-                    let Ok(answer) = answer else { break };
-                    self.open.remove(&answer.0);
-                    note(answer);
+                recv(self.results.1) -> result => {
+                    let Ok(result) = result else { break };
+                    self.open.remove(&result.0);
+                    note(result);
                 }
-                recv(enough) -> _ => break,
+                recv(timeout) -> _ => break,
             }
         }
-        self.open.values_mut().for_each(|lost| *lost = true);
+        self.open.values_mut().for_each(|abandoned| *abandoned = true);
         known
     }
 
-    /// How many threads are kept by paths that do not answer, at most.
-    fn kept(&self) -> usize {
-        self.open.values().filter(|lost| **lost).count().min(PATH_THREADS)
+    /// How many threads are blocked by paths that do not answer, at most.
+    fn blocked(&self) -> usize {
+        self.open.values().filter(|abandoned| **abandoned).count().min(PATH_THREADS)
     }
 
     fn start_thread(&self) -> std::io::Result<()> {
-        let (questions, answers) = (self.questions.1.clone(), self.answers.0.clone());
-        let (look, wake) = (self.look.clone(), self.wake.clone());
+        let (probes, results) = (self.probes.1.clone(), self.results.0.clone());
+        let (probe_path, wake) = (self.probe_path.clone(), self.wake.clone());
         let body = move || {
-            for question in questions {
-                let answer = look(&question);
-                let _ = answers.try_send((question, answer)); // There is room.
+            for probe in probes {
+                let result = probe_path(&probe);
+                let _ = results.try_send((probe, result)); // There is room.
                 wake();
             }
         };
@@ -139,12 +136,12 @@ impl PathLooks {
     }
 }
 
-/// Looks at the node that we run on.
+/// Probes the node that this process runs on.
 #[must_use]
-pub fn node() -> Look {
-    Arc::new(|question| match question {
-        PathQuestion::Exists(path) => stat(path.as_str()).map(drop),
-        PathQuestion::Connects(path) => SocketAddrUnix::new(path.as_str()).and_then(|address| {
+pub fn node() -> ProbePath {
+    Arc::new(|probe| match probe {
+        PathProbe::Exists(path) => stat(path.as_str()).map(drop),
+        PathProbe::Connects(path) => SocketAddrUnix::new(path.as_str()).and_then(|address| {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             connect(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?, &address)
         }),
