@@ -502,16 +502,12 @@ pub const PROBE_TEXT_MAX: usize = 1024;
 pub const CONDITION_INFO_MAX: usize = 256;
 /// Orders waiting for the thread that checks; control loops wait when it is full, which takes it microseconds.
 pub const PROBE_INBOX: usize = 256;
-/// Results waiting for one control loop. While it is in an engine's call only the newest is kept besides.
-pub const PROBE_REPORTS: usize = 4;
 /// The same failure of a check is told again after this long, so that the number of attempts is not all too old.
 pub const PROBE_REPORT_INTERVAL: Duration = Duration::from_secs(5);
 /// Something new about a check is told at once, but not more often than this: each report goes to the whole cluster.
 pub const PROBE_REPORT_PAUSE: Duration = Duration::from_secs(1);
 /// Checks that are due within this time are made together, so that many of them wake the processor once.
 pub const PROBE_SLACK: Duration = Duration::from_millis(20);
-/// Pause before a result is told again to a control loop that had no room for it.
-pub const PROBE_UNSENT_RETRY: Duration = Duration::from_millis(100);
 /// Checks of one workload by a command are at least this far apart: each is a process, and one of the engine's.
 pub const EXEC_SPACING: Duration = Duration::from_secs(1);
 /// Commands that check something at the same time, at most one of each workload. More wait for their turn: each costs

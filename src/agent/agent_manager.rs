@@ -9,13 +9,12 @@ use super::events::SchedulerEvent;
 use super::log_stream::{LogOrder, LogStreams};
 use super::resources::LoadSampler;
 use super::runtime_manager::{Existing, RuntimeManager, WorkloadThreads};
-use super::state_checker::WatchCommand;
+use super::state_checker::ListResult;
 use super::uplink_outbox::UplinkOutbox;
 use super::workload_scheduler::Change;
 use super::workload_state_store::WorkloadStateStore;
 use crate::limits::{
-    EARLIER_CALLS_GRACE, EARLIER_CALLS_INTERVAL, EARLIER_CALLS_MAX, FIRST_LISTING_MAX, LOAD_INTERVAL, REPAIR_INTERVAL,
-    TURN_MAX,
+    EARLIER_CALLS_GRACE, EARLIER_CALLS_INTERVAL, EARLIER_CALLS_MAX, LOAD_INTERVAL, TURN_MAX,
 };
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, AgentLoad, DeletedWorkload, FromServer, WorkloadPlan};
@@ -25,32 +24,10 @@ use crate::platform::logging::may_log;
 use crate::platform::service_manager::StatusBoard;
 use crate::platform::vital::Pulse;
 use crate::runtime::engine_children::PreviousChildren;
-use crate::runtime::{ListedContainer, RuntimeError};
-use crossbeam_channel::{Receiver, Sender, TrySendError, select_biased};
-use log::{debug, info, warn};
+use crossbeam_channel::{Receiver, Sender, select_biased};
+use log::{info, warn};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
-
-/// Whether the containers of an engine that were there before us are known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Listing {
-    /// Not asked, or the state checker had no room for the question.
-    Wanted,
-    Asked,
-    Known,
-    /// The engine is not there, so it has no containers; asked again with the next hello, and by each workload that
-    /// wants it.
-    NotInstalled,
-    /// The engine failed; ask again then.
-    Failed(Instant),
-}
-
-impl Listing {
-    /// Whether nothing can be there that nobody has heard of.
-    fn is_known(&self) -> bool {
-        matches!(self, Self::Known | Self::NotInstalled)
-    }
-}
 
 /// Calls of an earlier agent of the same name that may still create or delete something.
 pub trait EarlierCalls {
@@ -95,9 +72,6 @@ pub struct AgentManager<C: Clock, T> {
     logs: LogStreams,
     load: LoadSampler,
     load_due: Instant,
-    listings: BTreeMap<Name, Listing>,
-    /// Why an engine could not list last time, so that the log does not repeat it.
-    listing_errors: BTreeMap<Name, String>,
     found: Vec<Existing>,
     pending_hello: Option<PendingHello>,
     /// Whether the server has ever said hello; nothing is looked for before.
@@ -105,10 +79,7 @@ pub struct AgentManager<C: Clock, T> {
     /// Whether it has said hello on a connection that is not lost.
     connected: bool,
     /// Whether the last report after a hello was of all that exists.
-    all_told: bool,
-    /// Until when a hello waits for engines that have not said what they have; `None` before they were asked. Later on,
-    /// after a reconnect, what is ours is known.
-    first_listings_until: Option<Instant>,
+    all_reported: bool,
     /// `None` when no such call runs any more.
     earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
     /// When to look at them next and, if they still run then, when to end them.
@@ -130,8 +101,6 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     ) -> Self {
         Self {
             store: WorkloadStateStore::new(agent.clone()),
-            listings: runtime.engines().keys().map(|name| (name.clone(), Listing::Wanted)).collect(),
-            listing_errors: BTreeMap::new(),
             load_due: clock.now(),
             logs: LogStreams::new(uplink.logs(), inbox.clone()),
             agent,
@@ -144,8 +113,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             pending_hello: None,
             greeted: false,
             connected: false,
-            all_told: true,
-            first_listings_until: None,
+            all_reported: true,
             earlier_calls,
             earlier_calls_due: None,
             status: StatusBoard::default(),
@@ -191,7 +159,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     #[must_use]
     pub fn due(&self) -> Instant {
         let earlier_calls = self.earlier_calls_due.map(|(at, _)| at);
-        let listings = self.first_listings_until.filter(|_| self.pending_hello.is_some());
+        let listings = self.runtime.listings.first_until().filter(|_| self.pending_hello.is_some());
         let conditions = self.runtime.conditions_due();
         earlier_calls.into_iter().chain(listings).chain(conditions).fold(self.load_due, Instant::min)
     }
@@ -228,7 +196,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             self.report(reports);
         }
         if self.greeted {
-            self.ask_for_listings(now);
+            self.request_listings(now);
             self.finish_hello();
         }
     }
@@ -277,7 +245,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             }
             // [impl->swdd~agent-manager-receives-workload-states-of-its-workloads~1]
             SchedulerEvent::State(report) => self.report(vec![report]),
-            SchedulerEvent::Listed { runtime, result } => self.on_listed(runtime, result),
+            SchedulerEvent::Listed { runtime, result } => self.on_listed(&runtime, result),
             SchedulerEvent::LoopEnded(name) => self.runtime.loop_ended(&name),
             SchedulerEvent::LogEnded(id) => self.logs.ended(&id),
         }
@@ -321,66 +289,22 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         self.report_load();
         self.pending_hello = Some(PendingHello { wanted: said.clone(), said, ..PendingHello::default() });
         let dropped = self.store.drop_stale();
-        for listing in self.listings.values_mut().filter(|listing| **listing == Listing::NotInstalled) {
-            *listing = Listing::Wanted;
-        }
-        self.ask_for_listings(self.clock.now());
+        self.runtime.listings.on_hello();
+        self.request_listings(self.clock.now());
         self.finish_hello();
         self.states_changed(dropped);
     }
 
-    // [impl->swdd~agent-existing-workloads-finds-list~1]
-    // [impl->swdd~agent-facade-forwards-list-reusable-workloads-call~1]
-    fn ask_for_listings(&mut self, now: Instant) {
-        let wanted = |listing: &Listing| match listing {
-            Listing::Wanted => true,
-            Listing::Failed(again) => *again <= now,
-            Listing::Asked | Listing::Known | Listing::NotInstalled => false,
-        };
-        if !self.listings.values().any(wanted) || !self.earlier_calls_ended(now) {
-            return;
-        }
-        let until = *self.first_listings_until.get_or_insert(now + FIRST_LISTING_MAX);
-        self.runtime.wait_for_others_until(until);
-        for (runtime, listing) in &mut self.listings {
-            let Some(engine) = self.runtime.engines().get(runtime).filter(|_| wanted(listing)) else { continue };
-            let (inbox, name) = (self.inbox.clone(), runtime.clone());
-            let reply = Box::new(move |result| {
-                let _ = inbox.send(SchedulerEvent::Listed { runtime: name, result }); // Gone only at the end.
-            });
-            *listing = match engine.watch.try_send(WatchCommand::ListAll { reply }) {
-                Ok(()) => Listing::Asked,
-                Err(TrySendError::Full(_)) => Listing::Wanted, // Asked again with the next tick.
-                Err(TrySendError::Disconnected(_)) => Listing::Failed(now + REPAIR_INTERVAL),
-            };
+    fn request_listings(&mut self, now: Instant) {
+        if self.runtime.listings.are_due(now) && self.earlier_calls_ended(now) {
+            self.runtime.request_listings(&self.inbox);
         }
     }
 
-    fn on_listed(&mut self, runtime: Name, result: Result<Vec<ListedContainer>, RuntimeError>) {
-        self.runtime.note_listing(&runtime, &result);
-        let found = match result {
-            Ok(containers) => {
-                info!("Found '{}' existing '{runtime}' workload(s).", containers.len());
-                self.listings.insert(runtime.clone(), Listing::Known);
-                containers
-            }
-            Err(RuntimeError::NotInstalled(text)) => {
-                debug!("No existing '{runtime}' workloads are looked for: '{text}'");
-                self.listings.insert(runtime.clone(), Listing::NotInstalled);
-                Vec::new()
-            }
-            Err(error) => {
-                let text = error.to_string();
-                if self.listing_errors.get(&runtime) != Some(&text) {
-                    warn!("Could not get reusable running workloads: '{text}'");
-                    self.listing_errors.insert(runtime.clone(), text);
-                }
-                self.listings.insert(runtime.clone(), Listing::Failed(self.clock.now() + REPAIR_INTERVAL));
-                Vec::new()
-            }
-        };
-        let known = self.listings.get(&runtime).is_some_and(Listing::is_known);
-        let acceptable = found.into_iter().filter(|container| is_file_name(&container.instance));
+    fn on_listed(&mut self, runtime: &Name, result: ListResult) {
+        let listed = self.runtime.listings.take(runtime, result, self.clock.now());
+        let is_known = listed.is_some();
+        let acceptable = listed.into_iter().flatten().filter(|container| is_file_name(&container.instance));
         let found: Vec<Existing> = acceptable.map(|container| (runtime.clone(), container)).collect();
         if self.pending_hello.is_some() {
             self.found.extend(found);
@@ -389,7 +313,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             let (changes, reports) = self.runtime.found_late(found);
             self.report(reports);
             self.submit(changes);
-            if !self.all_told && known {
+            if !self.all_reported && is_known {
                 self.report_all();
             }
         }
@@ -399,9 +323,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     /// later concerns its own workloads only. Until then only what runs as it should goes on. Later ones find what is
     /// ours known.
     fn finish_hello(&mut self) {
-        let silent = |listing: &Listing| matches!(listing, Listing::Wanted | Listing::Asked);
-        let patient = self.first_listings_until.is_none_or(|until| self.clock.now() < until);
-        if patient && self.listings.values().any(silent) {
+        if self.runtime.listings.hold_up_hello(self.clock.now()) {
             return self.resume_running();
         }
         let Some(hello) = self.pending_hello.take() else { return };
@@ -468,8 +390,8 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     /// Tells the server the states of all that exists here, and that this is all. As long as an engine does not say
     /// what it has nobody knows that.
     fn report_all(&mut self) {
-        self.all_told = self.listings.values().all(Listing::is_known);
-        self.uplink.resynchronise(self.store.own(), self.all_told);
+        self.all_reported = self.runtime.listings.are_known();
+        self.uplink.resynchronise(self.store.own(), self.all_reported);
     }
 
     /// What the hello wants, changes that follow it, instances that are gone. What goes on as the hello said is first

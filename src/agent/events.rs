@@ -2,11 +2,11 @@
 //!
 //! Thread: plain values; sent by `rx:server`, `uplink`, `wl:*`, `watch:*` and `log:*`, received by `scheduler`.
 
+use super::state_checker::ListResult;
 use crate::limits::ADDITIONAL_INFO_MAX;
 use crate::model::execution_state::{ExecutionState, WorkloadState};
 use crate::model::messages::FromServer;
 use crate::model::names::{InstanceName, Name};
-use crate::runtime::{ListedContainer, RuntimeError};
 use crossbeam_channel::Sender;
 
 /// An event for the scheduler.
@@ -23,7 +23,7 @@ pub enum SchedulerEvent {
         /// Name of the runtime.
         runtime: Name,
         /// The containers, or why the engine could not list them.
-        result: Result<Vec<ListedContainer>, RuntimeError>,
+        result: ListResult,
     },
     /// The control loop of this workload has ended after a delete.
     LoopEnded(Name),

@@ -6,6 +6,7 @@
 
 use super::conditions::Conditions;
 use super::control_interface;
+use super::events::SchedulerEvent;
 use super::settings::RerunFinished;
 use super::state_checker::WatchCommand;
 use super::wish_slot::{Engine, OnExisting, OtherEngine, Strays, Wish, WishSender, WorkloadOrder, wish_slot};
@@ -19,18 +20,19 @@ use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
-use crate::runtime::{ContainerId, RuntimeConnector, RuntimeError};
+use crate::runtime::{ContainerId, RuntimeConnector};
 use crossbeam_channel::{Sender, bounded};
 use log::{error, info, warn};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
 
 mod existing;
+mod listings;
 mod withhold;
 
 pub use existing::Existing;
+use listings::Listings;
 
 /// Starts control loops. Tests and simulations keep them and call [`WorkloadControlLoop::step`] instead.
 pub trait WorkloadThreads<C: Clock> {
@@ -107,12 +109,8 @@ impl WorkloadObject {
 /// All workloads of this agent.
 pub struct RuntimeManager<C: Clock, T> {
     engines: Engines,
-    /// Engines that have not said since the agent's start which containers they have.
-    unlisted: BTreeSet<Name>,
-    /// Those of them whose programs do not exist.
-    absent: BTreeSet<Name>,
-    /// Until then workloads of other runtimes wait for them, too.
-    others_until: Option<Instant>,
+    /// Which of them have listed their containers since the start of the agent.
+    pub listings: Listings,
     /// Control loops without a thread.
     unstarted: BTreeMap<Name, Box<WorkloadControlLoop<C>>>,
     context: LoopContext<C>,
@@ -140,10 +138,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         rerun: RerunFinished,
     ) -> Self {
         Self {
-            unlisted: engines.keys().cloned().collect(),
+            listings: Listings::new(&engines),
             engines,
-            absent: BTreeSet::new(),
-            others_until: None,
             unstarted: BTreeMap::new(),
             context,
             conditions: Conditions::default(),
@@ -174,18 +170,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         &mut self.threads
     }
 
-    /// The engines were asked for their containers for the first time; until `at` all workloads wait for all of them.
-    pub fn wait_for_others_until(&mut self, at: Instant) {
-        self.others_until = Some(at);
-    }
-
-    /// Notes what an engine answered to the question which containers it has.
-    pub fn note_listing<L>(&mut self, runtime: &Name, result: &Result<L, RuntimeError>) {
-        match result {
-            Ok(_) => _ = self.unlisted.remove(runtime),
-            Err(RuntimeError::NotInstalled(_)) => _ = self.absent.insert(runtime.clone()),
-            Err(_) => {}
-        }
+    /// Requests the listings that are due.
+    pub fn request_listings(&mut self, inbox: &Sender<SchedulerEvent>) {
+        self.listings.request(&self.engines, inbox, self.context.clock.now());
     }
 
     // ------------------------------------------------------ plans to changes
@@ -438,19 +425,16 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             workload: workload.clone(),
             engine,
             existing: OnExisting::Replace,
-            search_first: self.unlisted.contains(&workload.runtime),
+            search_first: self.listings.is_missing(&workload.runtime),
             others: self.others(&workload.runtime),
         }
     }
 
     /// Engines where a container of a workload of `runtime` may be, since its runtime may have been another one.
     fn others(&self, runtime: &Name) -> Vec<OtherEngine> {
-        let Some(until) = self.others_until.filter(|until| self.context.clock.now() < *until) else {
-            return Vec::new();
-        };
-        let names = self.unlisted.iter().filter(|other| *other != runtime && !self.absent.contains(*other));
-        names
-            .filter_map(|name| Some(OtherEngine { runtime: name.clone(), engine: self.engine(name)?, until }))
+        let missing = self.listings.missing_besides(runtime, self.context.clock.now());
+        missing
+            .filter_map(|(name, until)| Some(OtherEngine { runtime: name.clone(), engine: self.engine(name)?, until }))
             .collect()
     }
 

@@ -27,8 +27,11 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
+/// The containers of this agent, or why the engine could not list them.
+pub type ListResult = Result<Vec<ListedContainer>, RuntimeError>;
+
 /// Receives the containers of this agent; runs on the thread of the state checker and may block.
-pub type ListReply = Box<dyn FnOnce(Result<Vec<ListedContainer>, RuntimeError>) + Send>;
+pub type ListReply = Box<dyn FnOnce(ListResult) + Send>;
 
 /// Receives what a watched container does; runs on the thread of the state checker and must not block.
 pub type StateReply = Box<dyn Fn(ExecutionState) + Send>;
@@ -103,7 +106,7 @@ pub enum CheckerEvent {
     /// The process watched under this key has ended.
     Exited(u64),
     /// The listing that was started has ended.
-    Listed(Result<Vec<ListedContainer>, RuntimeError>),
+    Listed(ListResult),
 }
 
 /// What a state checker needs from outside.
@@ -338,7 +341,7 @@ impl<S: Surroundings, C: Clock> StateChecker<S, C> {
         (self.next_listing.saturating_sub(1), now)
     }
 
-    fn answer(&mut self, number: u64, result: &Result<Vec<ListedContainer>, RuntimeError>) {
+    fn answer(&mut self, number: u64, result: &ListResult) {
         for (_, reply) in self.replies.extract_if(.., |(valid_from, _)| *valid_from <= number) {
             reply(result.clone());
         }
@@ -435,7 +438,6 @@ impl<P> Watched<P> {
 // --------------------------------------------------------------- the threads
 
 type Connector = Box<dyn RuntimeConnector>;
-type Listing = Result<Vec<ListedContainer>, RuntimeError>;
 
 /// What notices the ends of processes.
 enum Exits {
@@ -452,7 +454,7 @@ struct Reality {
     exits: Exits,
     /// Holds the connector between two listings.
     idle_connector: (Sender<Connector>, Receiver<Connector>),
-    listings: Sender<Listing>,
+    listings: Sender<ListResult>,
 }
 
 impl Surroundings for Reality {
@@ -518,7 +520,7 @@ fn run<S: Surroundings, C: Clock>(
     mut checker: StateChecker<S, C>,
     commands: &Receiver<WatchCommand>,
     mut exits: Receiver<u64>,
-    results: &Receiver<Listing>,
+    results: &Receiver<ListResult>,
     pulse: &Pulse,
 ) {
     loop {

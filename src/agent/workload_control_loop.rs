@@ -15,9 +15,9 @@ use super::control_interface::pipes::PipeError;
 use super::control_interface::{self, ControlHub, ControlInterface};
 use super::events::{SchedulerEvent, send_state};
 use super::folder_removal::remove_folder;
-use super::probes::{ProbeReport, Probes};
+use super::probes::Probes;
 use super::start_slots::{SlotRequest, StartSlot, StartSlots};
-use super::wish_slot::{Engine, News, OnExisting, OtherEngine, Strays, Wish, WishSlot, WorkloadOrder};
+use super::wish_slot::{Engine, OnExisting, OtherEngine, SlotEvent, Strays, Wish, WishSlot, WorkloadOrder};
 use crate::limits::{REMOVAL_MAX, STACK_WORKLOAD};
 use crate::model::access_rules::ControlInterfaceAccess;
 use crate::model::execution_state::{ExecutionState, Phase};
@@ -26,10 +26,11 @@ use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
 use crate::platform::threads;
 use crate::runtime::ContainerId;
-use crossbeam_channel::{Receiver, Select, Sender, never};
+#[cfg(test)]
+use crossbeam_channel::Receiver;
+use crossbeam_channel::{Select, Sender, never};
 use log::{info, warn};
 use readiness::{InstanceLifecycle, Origin};
-pub use search::Answer;
 use search::Search;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -156,10 +157,8 @@ enum AfterDelete {
 
 /// Something to react to.
 enum Event {
-    News(News),
-    SlotFree(StartSlot),
-    Listed(Answer),
-    Probed(ProbeReport),
+    Slot(SlotEvent),
+    SlotFree(Start, StartSlot),
     TimerDue,
     StraysDue,
     LifecycleDue,
@@ -252,19 +251,19 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.next_event().map_or(Step::Idle, |event| self.on_event(event))
     }
 
-    /// What to handle now. Wishes come first: a delete must not lose to a retry.
+    /// What to handle now.
     fn next_event(&mut self) -> Option<Event> {
+        if let Some(event) = self.slot.next() {
+            return Some(Event::Slot(event));
+        }
+        if let Stage::WaitingForSlot(start, request) = &self.stage
+            && let Some(slot) = request.try_take()
+        {
+            return Some(Event::SlotFree(*start, slot));
+        }
         let now = self.context.clock.now();
         let is_due = |due: Option<Instant>| due.is_some_and(|at| at <= now);
-        if let Some(news) = self.slot.next() {
-            Some(Event::News(news))
-        } else if let Some(slot) = self.wanted_slot() {
-            Some(Event::SlotFree(slot))
-        } else if let Some(answer) = self.answers().and_then(|answers| answers.try_recv().ok()) {
-            Some(Event::Listed(answer))
-        } else if let Ok(report) = self.lifecycle.reports().try_recv() {
-            Some(Event::Probed(report))
-        } else if is_due(self.stage_due()) {
+        if is_due(self.stage_due()) {
             Some(Event::TimerDue)
         } else if is_due(self.strays_due) {
             Some(Event::StraysDue)
@@ -291,48 +290,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Where the start slot comes from that it waits for.
-    fn slot_given(&self) -> Option<&Receiver<StartSlot>> {
-        match &self.stage {
-            Stage::WaitingForSlot(_, request) => Some(request.given()),
-            _ => None,
-        }
-    }
-
-    /// What else wakes it while it waits for a start slot.
-    #[cfg(test)]
-    pub fn waits_for_slot(&self) -> Option<Receiver<StartSlot>> {
-        self.slot_given().cloned()
-    }
-
-    /// Where the answers come from while it searches.
-    fn answers(&self) -> Option<&Receiver<Answer>> {
-        match &self.stage {
-            Stage::Searching(search) => Some(&search.answers),
-            _ => None,
-        }
-    }
-
-    /// Where the results of its checks come from.
-    #[cfg(test)]
-    pub fn probe_reports(&self) -> Receiver<ProbeReport> {
-        self.lifecycle.reports().clone()
-    }
-
-    /// What else wakes it while it searches.
-    #[cfg(test)]
-    pub fn searching(&self) -> Option<Receiver<Answer>> {
-        self.answers().cloned()
-    }
-
-    /// Becomes ready when there may be a wish or a state.
+    /// Becomes ready when there may be an event.
     #[cfg(test)]
     pub fn woken(&self) -> Receiver<()> {
         self.slot.woken().clone()
-    }
-
-    fn wanted_slot(&self) -> Option<StartSlot> {
-        self.slot_given()?.try_recv().ok()
     }
 
     fn wait(&self) {
@@ -340,35 +301,24 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let mut select = Select::new();
         select.recv(self.slot.woken());
         select.recv(&alarm);
-        select.recv(self.lifecycle.reports());
-        if let Some(slot) = self.slot_given() {
-            select.recv(slot);
-        }
-        if let Some(answers) = self.answers() {
-            select.recv(answers);
-        }
         select.ready();
     }
 
     fn on_event(&mut self, event: Event) -> Step {
         match event {
-            Event::News(News::Wish) => self.on_wish(),
-            Event::News(News::Strays(found)) => self.on_strays(found),
-            Event::News(News::Observed(state)) => self.on_observed(state),
-            Event::SlotFree(slot) => {
-                if let Stage::WaitingForSlot(start, _) = &self.stage {
-                    self.start(*start, slot);
-                }
-            }
-            Event::Listed(answer) => {
+            Event::Slot(SlotEvent::Wish) => self.on_wish(),
+            Event::Slot(SlotEvent::Strays(found)) => self.on_strays(found),
+            Event::Slot(SlotEvent::Observed(state)) => self.on_observed(state),
+            Event::Slot(SlotEvent::Listed(listed)) => {
                 if let Stage::Searching(search) = &mut self.stage {
-                    search.answered.push(answer);
+                    search.listed.push(listed);
                     self.end_search();
                 }
             }
+            Event::Slot(SlotEvent::Probed(report)) => self.on_probed(&report),
+            Event::SlotFree(start, slot) => self.start(start, slot),
             Event::TimerDue => self.on_timer(),
             Event::StraysDue => self.remove_strays(),
-            Event::Probed(report) => self.on_probed(&report),
             Event::LifecycleDue => self.on_lifecycle_due(),
         }
         self.end_if_done()
@@ -398,7 +348,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if self.is_empty {
             return self.follow_wish();
         }
-        let existing = self.slot.look(|order| order.existing).filter(|_| self.container.is_some());
+        let existing = self.slot.peek(|order| order.existing).filter(|_| self.container.is_some());
         match existing {
             // [impl->swdd~agent-workload-control-loop-executes-resume~1]
             Some(OnExisting::TakeOver) => {

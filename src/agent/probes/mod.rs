@@ -15,7 +15,6 @@ use crate::limits::CONDITION_INFO_MAX;
 use crate::model::lifecycle::{Check, Pace};
 use crate::model::names::InstanceName;
 use crate::runtime::ProbeTarget;
-use crossbeam_channel::Sender;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -43,7 +42,6 @@ impl Purpose {
 }
 
 /// A probe to repeat until it is not wanted any more.
-#[derive(Debug)]
 pub struct ProbeOrder {
     /// Identifies the order; never used twice.
     pub key: u64,
@@ -66,7 +64,7 @@ pub struct ProbeOrder {
     /// Whether time counts from the first notification only.
     pub unarmed: bool,
     /// Receives the results.
-    pub reports: Sender<ProbeReport>,
+    pub reply: ProbeReply,
 }
 
 /// The result of one probe.
@@ -105,6 +103,9 @@ pub struct ProbeReport {
     /// Whether the threshold was reached just now.
     pub is_verdict: bool,
 }
+
+/// Receives what the probes of an order amount to; runs on the thread of the probes and must not block.
+pub type ProbeReply = Box<dyn Fn(ProbeReport) + Send>;
 
 /// Where control loops order probes. Ordering may wait for room, which is made in microseconds.
 pub trait Probes: Send + Sync {

@@ -105,7 +105,7 @@ impl Probes for Prober {
         let outcome = Outcome::fails(format!("no thread to probe with: {error}"));
         // The workload is not the cause, so this is no verdict.
         let report = ProbeReport { key: order.key, outcome, in_a_row: 1, attempts: 0, is_verdict: false };
-        let _ = order.reports.try_send(report); // It has room: nothing was reported yet.
+        (order.reply)(report);
         thread.waiting.push(order);
     }
 
@@ -198,7 +198,7 @@ impl<C: Clock> Loop<C> {
 
     fn wait(&self) -> io::Result<Vec<Source>> {
         let now = self.clock.now();
-        let due = self.table.due(now).into_iter().chain(self.table.io.due()).min();
+        let due = self.table.due().into_iter().chain(self.table.io.due()).min();
         let timeout = due.map(|at| at.saturating_duration_since(now));
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut sources = vec![Source::Woken];

@@ -3,9 +3,8 @@
 //! Thread: `probes`, which owns it; tests and simulations step it. Time is passed in; probing is behind [`ProbeIo`].
 
 use super::{Outcome, ProbeOrder, ProbeReport, Purpose};
-use crate::limits::{EXEC_SPACING, PROBE_REPORT_INTERVAL, PROBE_REPORT_PAUSE, PROBE_SLACK, PROBE_UNSENT_RETRY};
+use crate::limits::{EXEC_SPACING, PROBE_REPORT_INTERVAL, PROBE_REPORT_PAUSE, PROBE_SLACK};
 use crate::model::lifecycle::Check;
-use crossbeam_channel::TrySendError;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -19,14 +18,12 @@ pub trait ProbeIo {
 }
 
 /// All probes of an agent.
-#[derive(Debug)]
 pub struct ProbeTable<I> {
     /// Probes for it.
     pub io: I,
     entries: BTreeMap<u64, Entry>,
 }
 
-#[derive(Debug)]
 struct Entry {
     order: ProbeOrder,
     /// When to probe next; `None` while a result is awaited, or when the workload notifies.
@@ -42,7 +39,6 @@ struct Entry {
     verdict: Option<bool>,
     /// What was reported last, and when.
     reported: Option<(Outcome, Instant)>,
-    unsent: Option<ProbeReport>,
 }
 
 impl<I: ProbeIo> ProbeTable<I> {
@@ -64,7 +60,6 @@ impl<I: ProbeIo> ProbeTable<I> {
             holds: None,
             verdict: None,
             reported: None,
-            unsent: None,
             order,
         };
         self.entries.insert(entry.order.key, entry);
@@ -84,22 +79,15 @@ impl<I: ProbeIo> ProbeTable<I> {
 
     /// When [`Self::turn`] has something to do.
     #[must_use]
-    pub fn due(&self, now: Instant) -> Option<Instant> {
-        let times = self
-            .entries
-            .values()
-            .flat_map(|entry| [entry.next, entry.overdue, entry.unsent.as_ref().map(|_| now + PROBE_UNSENT_RETRY)]);
-        times.flatten().min()
+    pub fn due(&self) -> Option<Instant> {
+        self.entries.values().flat_map(|entry| [entry.next, entry.overdue]).flatten().min()
     }
 
-    /// Does what is due: starts probes, ends those that take too long, sends reports that found no room.
+    /// Does what is due: starts probes, ends those that take too long.
     // [impl->swdd~agent-lifecycle-probes~1]
     pub fn turn(&mut self, now: Instant) {
         let io = &mut self.io;
         for entry in self.entries.values_mut() {
-            if entry.unsent.is_some() {
-                entry.send();
-            }
             if entry.overdue.is_some_and(|at| at <= now) {
                 let timeout = entry.order.pace.timeout.as_millis();
                 let reason = if entry.order.check == Check::Notify {
@@ -172,13 +160,10 @@ impl Entry {
         if is_verdict {
             self.verdict = Some(holds);
         }
-        // A verdict that was not sent yet must not be replaced by less: it would never come again.
-        let verdict_waits = self.unsent.as_ref().is_some_and(|report| report.is_verdict);
-        if is_verdict || (!verdict_waits && self.is_worth_reporting(&outcome, now)) {
+        if is_verdict || self.is_worth_reporting(&outcome, now) {
             self.reported = Some((outcome.clone(), now));
             let (in_a_row, attempts) = (self.in_a_row, self.attempts);
-            self.unsent = Some(ProbeReport { key: self.order.key, outcome, in_a_row, attempts, is_verdict });
-            self.send();
+            (self.order.reply)(ProbeReport { key: self.order.key, outcome, in_a_row, attempts, is_verdict });
         }
     }
 
@@ -193,13 +178,6 @@ impl Entry {
         let Some((reported, at)) = &self.reported else { return repeats };
         let age = now.saturating_duration_since(*at);
         (reported != outcome && age >= PROBE_REPORT_PAUSE) || (repeats && age >= PROBE_REPORT_INTERVAL)
-    }
-
-    fn send(&mut self) {
-        let Some(report) = self.unsent.take() else { return };
-        if let Err(TrySendError::Full(report)) = self.order.reports.try_send(report) {
-            self.unsent = Some(report); // The control loop is in an engine call.
-        }
     }
 }
 

@@ -18,7 +18,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn delete(&mut self, after: AfterDelete) {
         self.stage = Stage::Idle;
         self.failed_deletes = 0;
-        let wish_keeps = || self.slot.look(|order| self.keeps_control_interface(order));
+        let wish_keeps = || self.slot.peek(|order| self.keeps_control_interface(order));
         let is_kept = !matches!(after, AfterDelete::Wish) || wish_keeps().unwrap_or(false);
         self.end_control_interface_unless(is_kept);
         self.lifecycle_ended();
@@ -149,7 +149,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // [impl->swdd~agent-workload-control-loop-delete-failed-allows-retry~1]
     // [impl->swdd~agent-workload-control-loop-update-delete-failed-allows-retry~1]
     fn on_delete_failed(&mut self, after: AfterDelete, cause: &str) {
-        let replaced = !matches!(after, AfterDelete::Wish) || self.slot.look(|_| ()).is_some();
+        let replaced = !matches!(after, AfterDelete::Wish) || self.slot.peek(|_| ()).is_some();
         let verb = if replaced { "update" } else { "stop" };
         warn!("Could not {verb} workload '{}': '{cause}'", self.instance.workload);
         let state = self.lifecycle.stopping(ExecutionState::with_info(Phase::StoppingDeleteFailed, cause));

@@ -8,14 +8,13 @@ use super::{AfterDelete, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::Ended;
 use crate::agent::probes::prober::notify_socket;
 use crate::agent::probes::{Outcome, ProbeOrder, ProbeReport, Purpose, short_info};
-use crate::limits::{MISSING_TARGET_RETRY, PROBE_REPORTS};
+use crate::limits::MISSING_TARGET_RETRY;
 use crate::model::execution_state::{ExecutionState, GONE_PREFIX, Phase};
 use crate::model::lifecycle::{self, AliveAction, Check, Lifecycle, OnDeadline, Pace};
 use crate::model::names::InstanceName;
 use crate::platform::clock::Clock;
 use crate::platform::logging::may_log;
 use crate::runtime::ProbeTarget;
-use crossbeam_channel::{Receiver, Sender, bounded};
 use log::{info, warn};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -63,7 +62,6 @@ pub(super) struct InstanceLifecycle {
     notify: Option<NotifySocket>,
     /// There was a container that its `gone` condition is about.
     must_be_gone: bool,
-    reports: (Sender<ProbeReport>, Receiver<ProbeReport>),
 }
 
 struct Asked {
@@ -100,7 +98,6 @@ impl InstanceLifecycle {
             next_key: first_key,
             notify: None,
             must_be_gone: false,
-            reports: bounded(PROBE_REPORTS),
         }
     }
 
@@ -111,10 +108,6 @@ impl InstanceLifecycle {
 
     pub(super) fn due(&self) -> Option<Instant> {
         self.deadline
-    }
-
-    pub(super) fn reports(&self) -> &Receiver<ProbeReport> {
-        &self.reports.1
     }
 
     /// Why the workload cannot be started.
@@ -155,11 +148,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
             None => (Lifecycle::default(), None),
         };
         self.restarts.set_rules(spec.restart);
-        let reports = self.lifecycle.reports.clone();
         self.lifecycle = InstanceLifecycle {
             spec: Arc::new(spec),
             invalid,
-            reports,
             ..InstanceLifecycle::new(self.lifecycle.next_key)
         };
     }
@@ -249,7 +240,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             target,
             notify,
             unarmed: self.lifecycle.origin != Origin::Created,
-            reports: self.lifecycle.reports.0.clone(),
+            reply: self.slot.probe_reply(),
         });
     }
 

@@ -9,7 +9,7 @@ use super::{Leftovers, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
 use crate::agent::events::send_state;
 use crate::agent::state_checker::WatchCommand;
-use crate::agent::wish_slot::{Engine, Strays};
+use crate::agent::wish_slot::{Engine, Listed, Strays};
 use crate::limits::ADDITIONAL_INFO_MAX;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::{InstanceName, Name};
@@ -17,18 +17,13 @@ use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
 use crate::runtime::container_records::leave_strangers;
 use crate::runtime::{ContainerId, ListedContainer, RuntimeError};
-use crossbeam_channel::{Receiver, bounded};
 use log::{debug, info, warn};
 use std::collections::BTreeSet;
-
-/// The answer of an engine that was asked for its containers: one of another runtime, or the own one (`None`).
-pub type Answer = (Option<Name>, Result<Vec<ListedContainer>, RuntimeError>);
 
 /// A search that is under way.
 pub(super) struct Search {
     start: Start,
-    pub(super) answers: Receiver<Answer>,
-    pub(super) answered: Vec<Answer>,
+    pub(super) listed: Vec<Listed>,
 }
 
 impl<C: Clock> WorkloadControlLoop<C> {
@@ -41,19 +36,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.leftovers >= Leftovers::Likely
     }
 
-    /// Asks the engines where such containers may be.
+    /// Requests listings of the engines where such containers may be.
     pub(super) fn search(&mut self, start: Start) {
-        let (sender, answers) = bounded(1 + self.others.len());
-        let ask = |engine: &Engine, runtime: Option<Name>| {
-            let sender = sender.clone();
-            let reply = Box::new(move |result| {
-                let _ = sender.try_send((runtime, result)); // There is room; gone means that nobody waits any more.
-            });
-            let _ = engine.watch.send(WatchCommand::ListAll { reply }); // Gone only when the agent ends.
+        let reply = self.slot.begin_search();
+        let request = |engine: &Engine, runtime: Option<Name>| {
+            let _ = engine.watch.send(WatchCommand::ListAll { reply: reply(runtime) }); // Gone only when the agent ends.
         };
-        self.engine.iter().filter(|_| self.searches_own()).for_each(|engine| ask(engine, None));
-        self.others.iter().for_each(|other| ask(&other.engine, Some(other.runtime.clone())));
-        self.stage = Stage::Searching(Search { start, answers, answered: Vec::new() });
+        self.engine.iter().filter(|_| self.searches_own()).for_each(|engine| request(engine, None));
+        self.others.iter().for_each(|other| request(&other.engine, Some(other.runtime.clone())));
+        self.stage = Stage::Searching(Search { start, listed: Vec::new() });
     }
 
     /// Workloads do not wait for ever for an engine of another runtime. What it has goes when it says so.
@@ -68,16 +59,16 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// When all have answered: removes what was found, and starts.
     pub(super) fn end_search(&mut self) {
         let Stage::Searching(search) = &self.stage else { return };
-        let answered = |runtime: Option<&Name>| search.answered.iter().any(|(of, _)| of.as_ref() == runtime);
-        let own_missing = self.searches_own() && !answered(None);
-        if own_missing || !self.others.iter().all(|other| answered(Some(&other.runtime))) {
+        let has_listed = |runtime: Option<&Name>| search.listed.iter().any(|(of, _)| of.as_ref() == runtime);
+        let own_missing = self.searches_own() && !has_listed(None);
+        if own_missing || !self.others.iter().all(|other| has_listed(Some(&other.runtime))) {
             return;
         }
-        let Stage::Searching(Search { start, answered, .. }) = std::mem::replace(&mut self.stage, Stage::Idle) else {
+        let Stage::Searching(Search { start, listed }) = std::mem::replace(&mut self.stage, Stage::Idle) else {
             return;
         };
         let (mut running, mut failed, mut failed_other) = (None, None, None);
-        for (runtime, result) in answered {
+        for (runtime, result) in listed {
             match runtime {
                 Some(runtime) => match result {
                     // Its program is not there, so nothing can have been made with it.

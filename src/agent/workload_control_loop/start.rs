@@ -40,7 +40,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
         match self.context.slots.try_take() {
             Some(slot) => self.start(start, slot),
-            None => self.stage = Stage::WaitingForSlot(start, self.context.slots.ask()),
+            None => self.stage = Stage::WaitingForSlot(start, self.context.slots.request(self.slot.waker())),
         }
     }
 

@@ -29,7 +29,7 @@ impl Rig {
         self.key += 1;
         let period = Duration::from_millis(50);
         let pace = Pace { initial_delay: Duration::ZERO, period, timeout: Duration::from_secs(5) };
-        let order = probe_order(purpose, check, pace, self.reports.0.clone());
+        let order = probe_order(purpose, check, pace, &self.reports.0);
         self.prober.watch(ProbeOrder { key: self.key, notify, ..order });
     }
 
