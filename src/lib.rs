@@ -16,6 +16,7 @@
 //!   ankaios.rs             all three in one file, chosen by the name it is called under       [main]
 //! limits.rs                every capacity, timeout, size and stack bound, with its reason     -
 //! platform/                what each program needs of its operating system
+//!   sync.rs                locks without poisoning, a descriptor that wakes a thread       [any]
 //!   clock.rs               Clock trait and SystemClock                                        -
 //!   threads.rs             named spawn with stack size, join with deadline                    -
 //!   memory.rs              few malloc arenas, memory of bursts given back                     -
@@ -73,6 +74,8 @@
 //!   answer_budget.rs       bytes of answers that wait for all peers                  [server] [tx]
 //!   encoded_state.rs       a state as bytes, shared by who is told the same          [server] [tx]
 //!   outbox.rs              messages waiting for one peer, bounded and merged          [server]
+//!   outbox/sizes.rs        what such a message takes                                 [server]
+//!   outbox/snapshot.rs     all states of one moment, in messages of bounded size  [server] [tx]
 //!   inbox_budget.rs        bytes of large messages that wait for the server       [rx:peer]
 //!   foreign.rs             messages cut to what other implementations take                [tx]
 //!   writer.rs              sends what waits for all peers                                 [tx]

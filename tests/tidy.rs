@@ -3,7 +3,7 @@
 //!
 //! What a compiler or clippy can check is left to them (`clippy.toml`, `[lints]` in `Cargo.toml`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -35,6 +35,27 @@ const ASYNC_CRATES: [&str; 6] = ["tokio", "async-std", "smol", "async-executor",
 /// Test programs of one file. All others have a folder below `tests/` with a `main.rs`: each program is linked, and
 /// compiles what it shares with the others, once more.
 const TEST_PROGRAMS: [&str; 3] = ["tests/cross_qemu.rs", "tests/fuzz_bounded.rs", "tests/tidy.rs"];
+
+/// Files below `src/` that the rule on circles is not about: they are for tests, or above everything else.
+const ABOVE_ALL: [&str; 4] = ["src/simulation/", "src/bin/", "scripted_engine", "testing.rs"];
+
+/// Circles that are still to be removed. One that exists no more is not listed.
+const KNOWN_CIRCLES: [&[&str]; 4] = [
+    &[
+        "src/cli/args.rs",
+        "src/cli/completion.rs",
+        "src/cli/error.rs",
+        "src/cli/events.rs",
+        "src/cli/get.rs",
+        "src/cli/logs.rs",
+        "src/cli/session.rs",
+        "src/cli/settings.rs",
+        "src/cli/state_output.rs",
+    ],
+    &["src/server/requests.rs", "src/server/waiting_requests.rs"],
+    &["src/wire/convert/state.rs", "src/wire/convert/workload.rs"],
+    &["src/wire/hello.rs", "src/wire/server_endpoint.rs", "src/wire/writer.rs"],
+];
 
 /// One source file: its path from the top of the repository, its text, and its text without the contents of
 /// comments and strings.
@@ -72,7 +93,10 @@ fn sources_keep_the_rules() {
     for source in &sources {
         match source.path.as_str() {
             "src/limits.rs" => violations.extend(documented_constants(source)),
-            "src/lib.rs" => violations.extend(map_names_all(source, &sources)),
+            "src/lib.rs" => {
+                violations.extend(map_names_all(source, &sources));
+                violations.extend(circles(&sources, &KNOWN_CIRCLES));
+            }
             path if path.starts_with("tests/") => violations.extend(test_module(source, &sources)),
             _ => {}
         }
@@ -205,6 +229,111 @@ fn test_module(source: &Source, sources: &[Source]) -> Vec<String> {
         return vec![];
     }
     vec![source.violation(1, &format!("is a module of {folder}/main.rs"))]
+}
+
+/// Files use files below them: none is part of a circle of uses. A file may use what the modules have that it is in.
+fn circles(sources: &[Source], known: &[&[&str]]) -> Vec<String> {
+    let modules: BTreeMap<Vec<&str>, &Source> =
+        sources.iter().filter_map(|source| Some((module(source)?, source))).collect();
+    let uses: Uses = modules
+        .iter()
+        .map(|(module, source)| {
+            let used = paths(&source.code).into_iter().filter_map(|path| used_module(&path, module, &modules));
+            (source.path.as_str(), used.map(|used| modules[&used].path.as_str()).collect())
+        })
+        .collect();
+    let reached: Uses = uses.keys().map(|file| (*file, all_reached(file, &uses))).collect();
+    let circle_of = |file: &&str| -> Vec<&str> {
+        reached[file].iter().copied().filter(|other| reached[other].contains(file)).collect()
+    };
+    let found: BTreeSet<Vec<&str>> = uses.keys().map(circle_of).filter(|circle| !circle.is_empty()).collect();
+    let new = found.iter().filter(|circle| !known.contains(&circle.as_slice())).map(|circle| {
+        let inside = |file: &&str| uses[file].iter().copied().filter(|used| circle.contains(used)).collect::<Vec<_>>();
+        let lines = circle.iter().map(|file| format!("\n    {file} uses {}", inside(file).join(", ")));
+        format!("these files use each other in a circle:{}", lines.collect::<String>())
+    });
+    let gone = known.iter().filter(|circle| !found.contains(**circle));
+    new.chain(gone.map(|circle| format!("tests/tidy.rs lists a circle that does not exist: {}", circle.join(", "))))
+        .collect()
+}
+
+/// Which files each file uses.
+type Uses<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
+
+/// The path of the module that the file is; `None` when the rule on circles is not about it.
+fn module(source: &Source) -> Option<Vec<&str>> {
+    let path = source.path.strip_prefix("src/")?.strip_suffix(".rs")?;
+    let is_above = source.is_test() || ABOVE_ALL.iter().any(|part| source.path.contains(part));
+    (!is_above).then(|| path.split('/').filter(|part| !["mod", "lib"].contains(part)).collect())
+}
+
+/// The module that `path` leads to from `module`, unless it is this one or one that this one is in.
+fn used_module<'a>(
+    path: &[&'a str],
+    module: &[&'a str],
+    modules: &BTreeMap<Vec<&str>, &Source>,
+) -> Option<Vec<&'a str>> {
+    let mut used = if path[0] == "crate" { vec![] } else { module.to_vec() };
+    let mut rest = path;
+    while let [first @ ("crate" | "self" | "super"), below @ ..] = rest {
+        rest = below;
+        if *first == "super" {
+            used.pop();
+        }
+    }
+    for part in rest {
+        used.push(part);
+        if !modules.contains_key(&used) {
+            used.pop();
+            break;
+        }
+    }
+    (modules.contains_key(&used) && !module.starts_with(&used)).then_some(used)
+}
+
+fn all_reached<'a>(file: &str, uses: &Uses<'a>) -> BTreeSet<&'a str> {
+    let mut reached = BTreeSet::new();
+    let mut next: Vec<&str> = uses[file].iter().copied().collect();
+    while let Some(file) = next.pop() {
+        if reached.insert(file) {
+            next.extend(&uses[file]);
+        }
+    }
+    reached
+}
+
+/// All paths in `code` up to its tests, those in braces each by itself: `a::{b, c}` is `a::b` and `a::c`.
+fn paths(code: &str) -> Vec<Vec<&str>> {
+    let end: usize = code.split_inclusive('\n').take(lines_without_tests(code)).map(str::len).sum();
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let (mut found, mut outer, mut path): (Vec<Vec<&str>>, Vec<Vec<&str>>, Vec<&str>) = (vec![], vec![], vec![]);
+    let (mut rest, mut goes_on) = (&code[..end], false);
+    while let Some(first) = rest.chars().next() {
+        let length = match first {
+            _ if is_word(first) => rest.find(|c| !is_word(c)).unwrap_or(rest.len()),
+            ':' if rest.starts_with("::") => 2,
+            _ => first.len_utf8(),
+        };
+        match &rest[..length] {
+            "{" => outer.push(if goes_on { std::mem::take(&mut path) } else { vec![] }),
+            "}" => {
+                found.push(std::mem::take(&mut path));
+                outer.pop();
+            }
+            word if first.is_alphabetic() || first == '_' => {
+                if !goes_on {
+                    found.push(std::mem::replace(&mut path, outer.last().cloned().unwrap_or_default()));
+                }
+                path.push(word);
+            }
+            _ => {}
+        }
+        goes_on = &rest[..length] == "::";
+        rest = &rest[length..];
+    }
+    found.push(path);
+    found.retain(|path| path.len() > 1);
+    found
 }
 
 fn async_crates(lock: &str) -> Vec<String> {
@@ -434,6 +563,29 @@ fn the_map_must_name_every_file_and_only_files() {
     sources.push(Source::new("src/model/one/tests.rs", ""));
     let found = map_names_all(&sources[0], &sources);
     assert_eq!(found, ["src/model/new.rs:1: is named in the map of the crate docs in src/lib.rs"]);
+}
+
+#[test]
+fn a_circle_of_files_is_found_and_named() {
+    let files = [
+        ("src/a/mod.rs", "pub mod one;\npub mod two;\nuse one::One;\n"),
+        ("src/a/one.rs", "use super::{Item, two::{Two, deep::Deep}};\n"),
+        (
+            "src/a/two.rs",
+            "fn f() { crate::b::g(); }\n// crate::a::one::One\n#[cfg(test)]\nmod tests {\n    use crate::a::one;\n}\n",
+        ),
+        ("src/a/two/deep.rs", "use super::Two;\n"),
+        ("src/a/two/tests.rs", "use crate::a::one;\n"),
+        ("src/b.rs", "use crate::c::C;\n"),
+        ("src/c.rs", "fn f(b: &crate::b::B) {}\n"),
+    ];
+    let sources = files.map(|(path, text)| Source::new(path, text));
+    let circle = "these files use each other in a circle:\n    src/b.rs uses src/c.rs\n    src/c.rs uses src/b.rs";
+    assert_eq!(circles(&sources, &[]), [circle]);
+    let known: &[&str] = &["src/b.rs", "src/c.rs"];
+    assert_eq!(circles(&sources, &[known]), [""; 0]);
+    let gone = "tests/tidy.rs lists a circle that does not exist: src/b.rs, src/c.rs";
+    assert_eq!(circles(&sources[..4], &[known]), [gone]);
 }
 
 #[test]

@@ -9,12 +9,12 @@ use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::InstanceName;
 use crate::runtime::CallWatch;
 use crossbeam_channel::Sender;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// Watches one create or start.
 pub struct CreateWatch<'a> {
-    cancel: Option<&'a OwnedFd>,
+    cancel: Option<BorrowedFd<'a>>,
     slot: Option<StartSlot>,
     /// `None` reports nothing.
     observer: Option<CreateObserver<'a>>,
@@ -35,14 +35,14 @@ pub struct CreateObserver<'a> {
 impl<'a> CreateWatch<'a> {
     /// `cancel` becomes readable when the call is not wanted any more.
     #[must_use]
-    pub fn new(cancel: Option<&'a OwnedFd>, slot: StartSlot, observer: Option<CreateObserver<'a>>) -> Self {
+    pub fn new(cancel: Option<BorrowedFd<'a>>, slot: StartSlot, observer: Option<CreateObserver<'a>>) -> Self {
         Self { cancel, slot: Some(slot), observer, next_age: CREATE_AGE_INTERVAL }
     }
 }
 
 impl CallWatch for CreateWatch<'_> {
     fn cancel_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.cancel.map(AsFd::as_fd)
+        self.cancel
     }
 
     fn next_progress(&self) -> Option<Duration> {

@@ -15,16 +15,16 @@ use crate::model::log_entries;
 use crate::model::messages::{LogEntry, LogsRequest, ToServer};
 use crate::model::names::{InstanceName, excerpt};
 use crate::platform::logging::may_log;
+use crate::platform::sync::EventFd;
 use crate::platform::threads::{self, Thread};
 use crate::runtime::RuntimeConnector;
 use crate::runtime::log_reader::LogReader;
 use crossbeam_channel::Sender;
 use log::{debug, info, warn};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 /// The source of log lines about logs that are asked for; by whom is not known here.
@@ -48,13 +48,13 @@ pub struct LogStreams {
 
 /// A running stream. It ends when this is dropped.
 struct Running {
-    stop: Arc<OwnedFd>,
+    stop: EventFd,
     thread: Option<Thread>,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes()); // An empty counter takes it.
+        self.stop.set();
     }
 }
 
@@ -113,8 +113,7 @@ impl LogStreams {
     ) -> io::Result<()> {
         self.started += 1;
         let number = self.started;
-        let new_fd = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Arc::new);
-        let (stop, room) = (new_fd()?, new_fd()?);
+        let (stop, room) = (EventFd::new()?, EventFd::new()?);
         let name = format!("log:{number}:{}", instance.workload);
         let stream = LogStream {
             id: StreamId { request_id: request_id.to_owned(), number },
@@ -204,9 +203,9 @@ struct LogStream {
     outbox: LogOutbox,
     scheduler: Sender<SchedulerEvent>,
     /// Readable when nobody wants the log any more.
-    stop: Arc<OwnedFd>,
+    stop: EventFd,
     /// Readable when the message that waited for the server is being sent.
-    room: Arc<OwnedFd>,
+    room: EventFd,
     /// Whether a message waits for the server.
     sending: bool,
     /// What comes after it.
@@ -297,7 +296,7 @@ impl LogStream {
     fn until_sent(&mut self) -> Result<(), Stopped> {
         while self.sending {
             self.wait_for([self.room.as_fd()], None)?;
-            self.sending = !is_set(&self.room);
+            self.sending = !self.room.reset();
         }
         Ok(())
     }
@@ -313,13 +312,8 @@ impl LogStream {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         // An error, EINTR for one, reports nothing ready; the caller looks again.
         let _ = poll(&mut polled, limit.as_ref());
-        if is_set(&self.stop) { Err(Stopped) } else { Ok(()) }
+        if self.stop.reset() { Err(Stopped) } else { Ok(()) }
     }
-}
-
-/// Takes the signal from a descriptor, if there is one.
-fn is_set(signal: &OwnedFd) -> bool {
-    rustix::io::read(signal, &mut [0_u8; 8]).is_ok()
 }
 
 #[cfg(test)]

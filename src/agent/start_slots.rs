@@ -3,9 +3,10 @@
 //! Thread: shared by all `wl:<name>`. A slot that comes back goes to the control loop that has waited longest and wakes
 //! no other one: with a thousand workloads that would be a million wake-ups.
 
+use crate::platform::sync::Mutex;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// The free slots; the setting `max_parallel_starts`.
 #[derive(Clone)]
@@ -40,11 +41,6 @@ pub struct SlotRequest {
     given: Receiver<StartSlot>,
 }
 
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
-    // Poisoned slots are still slots: no operation leaves them half changed.
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl StartSlots {
     /// `count` free slots; at least one, or nothing would ever start.
     #[must_use]
@@ -57,7 +53,7 @@ impl StartSlots {
     /// A slot if one is free now.
     #[must_use]
     pub fn try_take(&self) -> Option<StartSlot> {
-        self.take(&mut lock(&self.shared))
+        self.take(&mut self.shared.lock())
     }
 
     fn take(&self, shared: &mut Shared) -> Option<StartSlot> {
@@ -69,7 +65,7 @@ impl StartSlots {
     #[must_use]
     pub fn request(&self, wake: Box<dyn Fn() + Send>) -> SlotRequest {
         let (give, given) = bounded(1);
-        let mut shared = lock(&self.shared);
+        let mut shared = self.shared.lock();
         let number = shared.requests;
         shared.requests += 1;
         match self.take(&mut shared) {
@@ -92,7 +88,7 @@ impl StartSlots {
     /// How many are free.
     #[must_use]
     pub fn free(&self) -> usize {
-        lock(&self.shared).free
+        self.shared.lock().free
     }
 }
 
@@ -107,13 +103,13 @@ impl SlotRequest {
 impl Drop for SlotRequest {
     fn drop(&mut self) {
         // A slot that has come already goes to the next one when the channel is dropped, after this.
-        lock(&self.shared).waiting.retain(|waiting| waiting.number != self.number);
+        self.shared.lock().waiting.retain(|waiting| waiting.number != self.number);
     }
 }
 
 impl Drop for StartSlot {
     fn drop(&mut self) {
-        let mut shared = lock(&self.shared);
+        let mut shared = self.shared.lock();
         let refused = match shared.waiting.pop_front() {
             Some(Waiting { give, wake, .. }) => {
                 let refused = give.try_send(Self { shared: self.shared.clone() }).err();
@@ -179,6 +175,6 @@ mod tests {
         drop(first); // It was given the slot and did not take it.
         assert!(!third.given.is_empty());
         drop(third);
-        assert_eq!((slots.free(), lock(&slots.shared).waiting.len()), (1, 0));
+        assert_eq!((slots.free(), slots.shared.lock().waiting.len()), (1, 0));
     }
 }

@@ -13,12 +13,12 @@ use crate::limits::{
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AgentLoad, Request, Response, ToServer};
 use crate::model::names::{InstanceName, Name};
+use crate::platform::sync::{EventFd, Mutex};
 use crate::wire::client::{ClientSender, StreamEnd};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -127,7 +127,7 @@ struct Slots {
 struct LogMessage {
     message: ToServer,
     /// Becomes readable when the message is about to be sent.
-    taken: Option<Arc<OwnedFd>>,
+    taken: Option<EventFd>,
 }
 
 /// Makes the two ends.
@@ -152,21 +152,16 @@ pub fn uplink_outbox() -> (UplinkOutbox, UplinkReader) {
     (outbox, UplinkReader { slots, line, woken, waker })
 }
 
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Poisoned slots are still slots: no operation leaves them half changed.
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl UplinkOutbox {
     /// Puts a state behind those that wait; never waits. All are sent in order as long as there are few.
     pub fn put(&self, state: WorkloadState) {
-        lock(&self.slots).put(state);
+        self.slots.lock().put(state);
         self.wake();
     }
 
     /// Puts the newest load; forgotten while there is no connection, since it would be old when there is one.
     pub fn put_load(&self, load: AgentLoad) {
-        let mut slots = lock(&self.slots);
+        let mut slots = self.slots.lock();
         if slots.connected {
             slots.load = Some(load);
             drop(slots);
@@ -177,7 +172,7 @@ impl UplinkOutbox {
     /// Puts the states of all own instances; what waits is then out of date, except for removals. With `complete`
     /// nothing else exists: what the server remembers of us beside these is gone.
     pub fn resynchronise(&self, own: Vec<WorkloadState>, complete: bool) {
-        let mut slots = lock(&self.slots);
+        let mut slots = self.slots.lock();
         slots.thin_out();
         let existing: BTreeSet<&InstanceName> = own.iter().map(|state| &state.instance).collect();
         slots.states.retain(|state| state.state.phase == Phase::Removed && !existing.contains(&state.instance));
@@ -193,7 +188,7 @@ impl UplinkOutbox {
         if instances.is_empty() {
             return instances;
         }
-        let mut slots = lock(&self.slots);
+        let mut slots = self.slots.lock();
         slots.forget_delivered(now);
         let waiting = slots.states.iter().map(|state| (&state.instance, state.state.phase == Phase::Removed));
         // In the order in which the server reads them, so the last one of an instance counts.
@@ -208,13 +203,13 @@ impl UplinkOutbox {
     /// # Errors
     /// The request, when too many of this workload are under way.
     pub fn put_request(&self, workload: &Name, request: Request, held: Duration) -> Result<(), NoRoom> {
-        let slots = lock(&self.slots);
+        let slots = self.slots.lock();
         if !slots.requests.has_room_for(workload, &request, held) {
             return Err(NoRoom { request: Box::new(request), connected: slots.connected });
         }
         drop(slots);
         if let Some(request) = self.send_at_once(workload, request) {
-            lock(&self.slots).requests.put(workload, request);
+            self.slots.lock().requests.put(workload, request);
             self.wake();
         }
         Ok(())
@@ -226,31 +221,31 @@ impl UplinkOutbox {
             return Some(request);
         }
         // Whoever uses the connection now may be about to send what comes before this.
-        let Ok(mut line) = self.line.try_lock() else { return Some(request) };
+        let Some(mut line) = self.line.try_lock() else { return Some(request) };
         let Some(line) = line.as_mut() else { return Some(request) };
-        if !lock(&self.slots).is_request_next() {
+        if !self.slots.lock().is_request_next() {
             return Some(request);
         }
         // When it fails or has to wait, `uplink` goes on.
         let Poll::Ready(Ok(())) = line.poll_ready(&mut Context::from_waker(&self.waker)) else { return Some(request) };
-        lock(&self.slots).requests.sent(workload, &request);
+        self.slots.lock().requests.sent(workload, &request);
         let _ = line.start_send(ToServer::Request(request)); // Whoever receives learns that the connection is lost.
         None
     }
 
     /// The server has said something about a request of a workload; the id is the one that this has given it.
     pub fn answered(&self, workload: &str, response: &Response) {
-        lock(&self.slots).requests.answered(workload, &response.id, &response.content);
+        self.slots.lock().requests.answered(workload, &response.id, &response.content);
     }
 
     /// The workload does not wait for answers any more.
     pub fn forget_requests(&self, workload: &str) {
-        lock(&self.slots).requests.forget(workload);
+        self.slots.lock().requests.forget(workload);
     }
 
     /// Puts the cancellation of something that a workload asked for; never waits and never fails.
     pub fn put_cancel(&self, request: Request) {
-        lock(&self.slots).requests.put_cancel(request);
+        self.slots.lock().requests.put_cancel(request);
         self.wake();
     }
 
@@ -269,8 +264,8 @@ impl LogOutbox {
     /// Puts a message; never waits. `taken` becomes readable when the next one may be put. False when there is no
     /// connection: then nobody can read it, and whoever asked for it is gone.
     #[must_use]
-    pub fn put(&self, message: ToServer, taken: Option<Arc<OwnedFd>>) -> bool {
-        let mut slots = lock(&self.slots);
+    pub fn put(&self, message: ToServer, taken: Option<EventFd>) -> bool {
+        let mut slots = self.slots.lock();
         if slots.connected {
             slots.logs.push_back(LogMessage { message, taken });
             let _ = self.wake.try_send(()); // Full: the reader is being woken already.
@@ -312,7 +307,7 @@ impl Slots {
     fn next_log(&mut self) -> Option<ToServer> {
         let LogMessage { message, taken } = self.logs.pop_front()?;
         if let Some(taken) = taken {
-            let _ = rustix::io::write(&taken, &1_u64.to_ne_bytes()); // Full means readable already.
+            taken.set();
         }
         Some(message)
     }
@@ -329,7 +324,7 @@ impl UplinkReader {
     /// load; or lines of a log.
     #[must_use]
     pub fn next(&self, now: Instant) -> Option<ToServer> {
-        let mut slots = lock(&self.slots);
+        let mut slots = self.slots.lock();
         slots.forget_delivered(now);
         let mut batch: Vec<WorkloadState> = Vec::new();
         let mut instances = BTreeSet::new();
@@ -375,7 +370,7 @@ impl UplinkReader {
     #[cfg(test)]
     #[must_use]
     pub fn log_messages(&self) -> usize {
-        lock(&self.slots).logs.len()
+        self.slots.lock().logs.len()
     }
 
     /// Sends what waits, as far as the connection takes it; then [`Self::woken`] tells when to go on.
@@ -383,9 +378,9 @@ impl UplinkReader {
     /// # Errors
     /// How the connection ended.
     pub fn send_waiting(&self, now: Instant) -> Result<(), StreamEnd> {
-        let mut line = lock(&self.line);
+        let mut line = self.line.lock();
         let Some(line) = line.as_mut() else { return Ok(()) };
-        while !lock(&self.slots).is_empty() {
+        while !self.slots.lock().is_empty() {
             match line.poll_ready(&mut Context::from_waker(&self.waker)) {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(ready) => ready?,
@@ -398,21 +393,21 @@ impl UplinkReader {
 
     /// There is a connection.
     pub fn connected_by(&self, line: Box<dyn Line>) {
-        *lock(&self.line) = Some(line);
-        lock(&self.slots).connected = true;
+        *self.line.lock() = Some(line);
+        self.slots.lock().connected = true;
     }
 
     /// There is a connection, and the test looks what waits for it.
     #[cfg(test)]
     pub fn connected(&self) {
-        lock(&self.slots).connected = true;
+        self.slots.lock().connected = true;
     }
 
     /// The connection is lost. Removals that may not have arrived will be sent again. Answers what workloads get for
     /// the requests that were sent and will not be answered.
     pub fn disconnected(&self, now: Instant) -> Vec<Response> {
-        *lock(&self.line) = None;
-        let mut slots = lock(&self.slots);
+        *self.line.lock() = None;
+        let mut slots = self.slots.lock();
         (slots.connected, slots.complete) = (false, false);
         slots.load = None;
         slots.logs.clear();
@@ -474,7 +469,7 @@ mod tests {
             outbox.put(state(&format!("w{}", round % 10), Phase::PendingStarting));
             outbox.put(state(&format!("w{}", round % 10), Phase::Running));
         }
-        assert!(lock(&reader.slots).states.len() <= UPLINK_STATES);
+        assert!(reader.slots.lock().states.len() <= UPLINK_STATES);
         let all: Vec<WorkloadState> = sent(&reader, ManualClock::new().now()).concat();
         assert!(all.contains(&state("gone", Phase::Removed)));
         for number in 0..10 {
@@ -533,7 +528,7 @@ mod tests {
             reader.disconnected(clock.now());
         }
         assert_eq!(told, REMOVED_SENDS as usize);
-        let slots = lock(&outbox.slots);
+        let slots = outbox.slots.lock();
         let held = [slots.states.len(), slots.removed_sent.len(), slots.removed_lost.len()];
         assert!(held.iter().all(|count| *count < REMOVED_SENDS as usize), "{held:?}");
     }
@@ -674,19 +669,19 @@ mod tests {
 
     impl FakeLine {
         fn give_room(&self, room: usize) {
-            let mut line = lock(&self.0);
+            let mut line = self.0.lock();
             line.room = room;
             line.waker.take().into_iter().for_each(Waker::wake);
         }
 
         fn taken(&self) -> Vec<ToServer> {
-            std::mem::take(&mut lock(&self.0).messages)
+            std::mem::take(&mut self.0.lock().messages)
         }
     }
 
     impl Line for FakeLine {
         fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), StreamEnd>> {
-            let mut line = lock(&self.0);
+            let mut line = self.0.lock();
             if line.room > 0 {
                 return Poll::Ready(Ok(()));
             }
@@ -695,7 +690,7 @@ mod tests {
         }
 
         fn start_send(&mut self, message: ToServer) -> Result<(), StreamEnd> {
-            let mut line = lock(&self.0);
+            let mut line = self.0.lock();
             line.room -= 1;
             line.messages.push(message);
             Ok(())

@@ -10,13 +10,13 @@ use super::state_checker::{ListReply, ListResult, StateReply, WatchCommand};
 use crate::model::execution_state::ExecutionState;
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
+use crate::platform::sync::{EventFd, Mutex};
 use crate::runtime::{ContainerId, RuntimeConnector};
 use crossbeam_channel::{Receiver, Sender, bounded};
-use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeSet;
 use std::fmt;
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// An engine as one control loop uses it.
@@ -162,7 +162,7 @@ struct Slot {
     /// The sender is gone.
     abandoned: bool,
     /// Of the engine call that is under way.
-    cancel: Option<Arc<OwnedFd>>,
+    cancel: Option<EventFd>,
 }
 
 /// Makes a slot without a wish.
@@ -174,17 +174,12 @@ pub fn wish_slot() -> (WishSender, WishSlot) {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Slot> {
-        // A poisoned slot is still a slot: no operation leaves it half changed.
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn wake(&self) {
         let _ = self.wake.try_send(()); // Full: the loop is being woken already.
     }
 
     fn observed(&self, watch: u64, state: ExecutionState) {
-        let mut slot = self.lock();
+        let mut slot = self.slot.lock();
         if slot.watch == watch {
             slot.observed = Some(state);
             drop(slot);
@@ -193,7 +188,7 @@ impl Shared {
     }
 
     fn listed(&self, search: u64, listed: Listed) {
-        let mut slot = self.lock();
+        let mut slot = self.slot.lock();
         if slot.search == search {
             slot.listed.push(listed);
             drop(slot);
@@ -202,7 +197,7 @@ impl Shared {
     }
 
     fn probed(&self, report: ProbeReport) {
-        let mut slot = self.lock();
+        let mut slot = self.slot.lock();
         // A verdict is reported once, so a lesser result of the same order must not replace it.
         let is_lesser = |waiting: &ProbeReport| waiting.is_verdict && !report.is_verdict && waiting.key == report.key;
         if !slot.probed.as_ref().is_some_and(is_lesser) {
@@ -220,7 +215,7 @@ impl Slot {
 
     fn cancel_call(&self) {
         if let Some(cancel) = &self.cancel {
-            let _ = rustix::io::write(cancel, &1_u64.to_ne_bytes()); // Full means readable already.
+            cancel.set();
         }
     }
 }
@@ -232,7 +227,7 @@ impl WishSender {
     /// # Errors
     /// [`LoopEnded`] when nobody will take it: start a new loop.
     pub fn put(&self, wish: Wish) -> Result<Option<InstanceName>, LoopEnded> {
-        let mut slot = self.shared.lock();
+        let mut slot = self.shared.slot.lock();
         if slot.closed {
             return Err(LoopEnded);
         }
@@ -251,7 +246,7 @@ impl WishSender {
     /// # Errors
     /// [`LoopEnded`] when nobody will remove them: start a new loop.
     pub fn put_strays(&self, strays: Strays) -> Result<(), LoopEnded> {
-        let mut slot = self.shared.lock();
+        let mut slot = self.shared.slot.lock();
         if slot.closed {
             return Err(LoopEnded);
         }
@@ -265,20 +260,20 @@ impl WishSender {
     /// Whether the control loop has, or is to start, something of this instance and will report its end.
     #[must_use]
     pub fn accounts_for(&self, instance: &InstanceName) -> bool {
-        let slot = self.shared.lock();
+        let slot = self.shared.slot.lock();
         slot.wants(instance) || slot.held.contains(instance)
     }
 
     /// Whether the control loop has ended.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.shared.lock().closed
+        self.shared.slot.lock().closed
     }
 }
 
 impl Drop for WishSender {
     fn drop(&mut self) {
-        self.shared.lock().abandoned = true;
+        self.shared.slot.lock().abandoned = true;
         self.shared.wake();
     }
 }
@@ -287,7 +282,7 @@ impl WishSlot {
     /// Takes the next event. Wishes come first: a delete must not lose to a retry.
     #[must_use]
     pub fn next(&self) -> Option<SlotEvent> {
-        let mut slot = self.shared.lock();
+        let mut slot = self.shared.slot.lock();
         if std::mem::take(&mut slot.is_new) {
             return Some(SlotEvent::Wish);
         }
@@ -301,13 +296,13 @@ impl WishSlot {
 
     /// Reads the workload that is to run as soon as the wish is taken.
     pub fn peek<T>(&self, read: impl FnOnce(&WorkloadOrder) -> T) -> Option<T> {
-        self.shared.lock().wish.as_ref().and_then(Wish::order).map(read)
+        self.shared.slot.lock().wish.as_ref().and_then(Wish::order).map(read)
     }
 
     /// Takes the newest wish; the control loop holds what that is about instead of `removed`, whose end it reports.
     #[must_use]
     pub fn take(&self, removed: &InstanceName) -> Option<Wish> {
-        let mut slot = self.shared.lock();
+        let mut slot = self.shared.slot.lock();
         slot.is_new = false;
         slot.held.remove(removed);
         let wish = slot.wish.take();
@@ -318,19 +313,19 @@ impl WishSlot {
     /// Containers to remove which came since [`Self::next`].
     #[must_use]
     pub fn take_strays(&self) -> Vec<Strays> {
-        std::mem::take(&mut self.shared.lock().strays)
+        std::mem::take(&mut self.shared.slot.lock().strays)
     }
 
     /// The control loop has something of this instance.
     pub fn hold(&self, instance: &InstanceName) {
-        self.shared.lock().held.insert(instance.clone());
+        self.shared.slot.lock().held.insert(instance.clone());
     }
 
     /// The control loop has nothing of this instance any more. Returns whether that is to be reported: not when the
     /// instance is wanted again.
     #[must_use]
     pub fn release(&self, instance: &InstanceName) -> bool {
-        let mut slot = self.shared.lock();
+        let mut slot = self.shared.slot.lock();
         slot.held.remove(instance);
         !slot.wants(instance)
     }
@@ -338,13 +333,13 @@ impl WishSlot {
     /// Whether this instance is to run as soon as the wish is taken.
     #[must_use]
     pub fn wants(&self, instance: &InstanceName) -> bool {
-        self.shared.lock().wants(instance)
+        self.shared.slot.lock().wants(instance)
     }
 
     /// Whether there is a wish that [`Self::next`] has not returned yet, which makes a create pointless.
     #[must_use]
     pub fn has_newer(&self) -> bool {
-        self.shared.lock().is_new
+        self.shared.slot.lock().is_new
     }
 
     /// Begins a watch: what takes its states. Those of an earlier one count no more.
@@ -358,7 +353,7 @@ impl WishSlot {
 
     /// Observed states do not count any more. Returns the number of the next watch.
     pub fn end_watch(&self) -> u64 {
-        let mut slot = self.shared.lock();
+        let mut slot = self.shared.slot.lock();
         slot.watch += 1;
         slot.observed = None;
         slot.watch
@@ -366,7 +361,7 @@ impl WishSlot {
 
     /// Begins a search: returns what makes the replies for listings. Those of an earlier search count no more.
     pub fn begin_search(&self) -> impl Fn(Option<Name>) -> ListReply {
-        let mut slot = self.shared.lock();
+        let mut slot = self.shared.slot.lock();
         slot.search += 1;
         slot.listed.clear();
         let (search, shared) = (slot.search, self.shared.clone());
@@ -400,13 +395,13 @@ impl WishSlot {
     #[must_use]
     pub fn owner_gone(&self) -> bool {
         let _ = self.woken.try_recv();
-        self.shared.lock().abandoned
+        self.shared.slot.lock().abandoned
     }
 
     /// Refuses everything from now on if there is neither a wish nor a stray; returns whether it does.
     #[must_use]
     pub fn close_if_empty(&self) -> bool {
-        let mut slot = self.shared.lock();
+        let mut slot = self.shared.slot.lock();
         slot.closed = slot.wish.is_none() && slot.strays.is_empty();
         slot.closed
     }
@@ -416,8 +411,8 @@ impl WishSlot {
     /// `None` when no descriptor can be had; the call then runs to its end.
     #[must_use]
     pub fn begin_call(&self) -> Option<CancellableCall<'_>> {
-        let cancel = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?);
-        let mut slot = self.shared.lock();
+        let cancel = EventFd::new().ok()?;
+        let mut slot = self.shared.slot.lock();
         slot.cancel = Some(cancel.clone());
         if slot.is_new {
             slot.cancel_call();
@@ -429,7 +424,7 @@ impl WishSlot {
 
 impl Drop for WishSlot {
     fn drop(&mut self) {
-        let mut slot = self.shared.lock();
+        let mut slot = self.shared.slot.lock();
         slot.closed = true;
         slot.wish = None;
         slot.strays.clear();
@@ -440,20 +435,20 @@ impl Drop for WishSlot {
 #[derive(Debug)]
 pub struct CancellableCall<'a> {
     slot: &'a WishSlot,
-    cancel: Arc<OwnedFd>,
+    cancel: EventFd,
 }
 
 impl CancellableCall<'_> {
     /// Readable when the call is not wanted any more.
     #[must_use]
-    pub fn fd(&self) -> &OwnedFd {
-        &self.cancel
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.cancel.as_fd()
     }
 }
 
 impl Drop for CancellableCall<'_> {
     fn drop(&mut self) {
-        self.slot.shared.lock().cancel = None;
+        self.slot.shared.slot.lock().cancel = None;
     }
 }
 
@@ -489,7 +484,7 @@ mod tests {
 
     fn readable(call: &CancellableCall<'_>) -> bool {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut [PollFd::new(call.fd(), PollFlags::IN)], Some(&zero)).unwrap() == 1
+        poll(&mut [PollFd::from_borrowed_fd(call.fd(), PollFlags::IN)], Some(&zero)).unwrap() == 1
     }
 
     // [utest->swdd~agent-uses-bounded-channels~1]

@@ -10,11 +10,12 @@
 mod budget;
 
 use crate::limits::YAML_ALONE_FROM;
+use crate::platform::sync::Mutex;
 use serde::de::{Deserialize, DeserializeOwned, Visitor};
 use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, IgnoredAny, MapAccess, SeqAccess, VariantAccess};
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 /// Held while a large text is read: control loops of many workloads may each have one.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -148,7 +149,7 @@ fn library(text: &str) -> serde_yaml::Deserializer<'_> {
 
 /// A text that becomes `size` bytes is read by one thread at a time when it is large.
 fn alone(size: usize) -> Option<MutexGuard<'static, ()>> {
-    (size >= YAML_ALONE_FROM).then(|| ALONE.lock().unwrap_or_else(PoisonError::into_inner))
+    (size >= YAML_ALONE_FROM).then(|| ALONE.lock())
 }
 
 /// Checks that all documents of a text together become at most `budget` bytes, see [`Document::read`].

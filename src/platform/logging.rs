@@ -8,13 +8,14 @@ use crate::limits::{LOG_RECORD_MAX, LOG_SOURCE_LINES, LOG_SOURCE_TIME, LOG_SOURC
 use crate::model::names::excerpt;
 use crate::model::shown_text::printable;
 use crate::platform::clock::{Clock, SystemClock};
+use crate::platform::sync::Mutex;
 use env_logger::Builder;
 use log::Level;
 use std::collections::HashMap;
 use std::error::Error;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Levels shown when `RUST_LOG` says nothing. What the gRPC library calls info is about its own insides.
@@ -97,7 +98,7 @@ pub fn may_log(source: &str) -> bool {
 
 fn ask(source: &str) -> Ruling {
     static SOURCES: LazyLock<Mutex<Sources>> = LazyLock::new(Mutex::default);
-    SOURCES.lock().unwrap_or_else(PoisonError::into_inner).ask(source, SystemClock.now())
+    SOURCES.lock().ask(source, SystemClock.now())
 }
 
 /// What becomes of a line.

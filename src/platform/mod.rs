@@ -15,6 +15,7 @@ pub mod program;
 #[cfg(any(feature = "agent", feature = "server"))]
 pub mod service_manager;
 pub mod settings;
+pub mod sync;
 pub mod threads;
 #[cfg(any(feature = "agent", feature = "server"))]
 pub mod vital;

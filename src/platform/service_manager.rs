@@ -13,6 +13,7 @@ use crate::limits::{
     NOTIFY_SEND_MAX, SERVICE_STATUS_MAX, SERVICE_STATUS_REST, STACK_SMALL, VITAL_LATE, VITAL_LOOK_FIRST, VITAL_LOOK_MAX,
 };
 use crate::platform::clock::{Clock, SystemClock};
+use crate::platform::sync::Mutex;
 use crate::platform::threads::{self, Thread};
 use crate::platform::vital::VitalThreads;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
@@ -22,7 +23,7 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The service manager that started us, if there is one.
@@ -117,7 +118,7 @@ impl StatusBoard {
     fn put(&self, text: impl FnOnce() -> String, part: impl FnOnce(&mut Status) -> &mut String) {
         let Some(board) = &self.0 else { return };
         let text = one_line(&text());
-        let mut status = board.lock();
+        let mut status = board.status.lock();
         let old = part(&mut status);
         if *old != text {
             *old = text;
@@ -127,16 +128,9 @@ impl StatusBoard {
     }
 
     fn text(&self) -> String {
-        let status = self.0.as_ref().map_or_else(Status::default, |board| board.lock().clone());
+        let status = self.0.as_ref().map_or_else(Status::default, |board| board.status.lock().clone());
         let parts = [status.connection, status.workloads];
         parts.iter().filter(|part| !part.is_empty()).map(String::as_str).collect::<Vec<_>>().join("; ")
-    }
-}
-
-impl Board {
-    fn lock(&self) -> MutexGuard<'_, Status> {
-        // A text is replaced as a whole.
-        self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

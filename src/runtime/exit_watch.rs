@@ -10,9 +10,10 @@
 
 use super::MainProcess;
 use crate::limits::{DESCRIPTORS_KEPT_FREE, STACK_SMALL};
+use crate::platform::sync::EventFd;
 use crate::platform::threads::{self, Thread};
 use crossbeam_channel::Sender;
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open};
 use std::fs;
@@ -27,7 +28,7 @@ const END: u64 = u64::MAX;
 #[derive(Debug)]
 pub struct ExitWatch {
     set: Arc<OwnedFd>,
-    end: Arc<OwnedFd>,
+    end: EventFd,
 }
 
 /// One watched process, until dropped.
@@ -52,7 +53,7 @@ impl ExitWatch {
     /// When the system gives no descriptor or no thread.
     pub fn start(name: String, exits: Sender<u64>) -> io::Result<(Self, Thread)> {
         let set = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        let end = EventFd::new()?;
         epoll::add(&set, &end, epoll::EventData::new_u64(END), epoll::EventFlags::IN)?;
         // The thread holds both: a descriptor that is closed leaves the set before its last event is told.
         let (waited, kept) = (set.clone(), end.clone());
@@ -97,7 +98,7 @@ fn leaves_enough(descriptor: BorrowedFd<'_>) -> bool {
 
 impl Drop for ExitWatch {
     fn drop(&mut self) {
-        let _ = rustix::io::write(&self.end, &1_u64.to_ne_bytes()); // An empty counter takes it.
+        self.end.set();
     }
 }
 

@@ -4,7 +4,8 @@
 //! Thread: `server` and `tx` count; whoever gives room back wakes `server`, which waits for no one.
 
 use crate::limits::{ANSWERS_BYTES, FIRST_ANSWERS_BYTES};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::platform::sync::Mutex;
+use std::sync::Arc;
 use std::task::Waker;
 
 /// What all outboxes share.
@@ -25,28 +26,24 @@ impl Counts {
 }
 
 impl AnswerBudget {
-    fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner) // Nothing is left half changed by a panic.
-    }
-
     /// Counts an answer; whether there was room is asked before.
     #[must_use]
     pub fn take(self: &Arc<Self>, bytes: usize) -> AnswerRoom {
-        self.lock().bytes += bytes;
+        self.0.lock().bytes += bytes;
         AnswerRoom { budget: Some(self.clone()), bytes }
     }
 
     /// Whether there is room for one more answer, however large.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.lock().has_room()
+        self.0.lock().has_room()
     }
 
     /// The same; if not, `wake` is woken as soon as there is. With `is_first` nothing waits that the same asked before, and
     /// there is room kept for it.
     #[must_use]
     pub fn has_room_or_wakes(&self, is_first: bool, wake: &Waker) -> bool {
-        let mut counts = self.lock();
+        let mut counts = self.0.lock();
         let has_room = counts.has_room() || is_first && counts.bytes < FIRST_ANSWERS_BYTES;
         if !has_room {
             counts.wants_room = Some(wake.clone());
@@ -57,7 +54,7 @@ impl AnswerBudget {
     /// Whether somebody waits for room.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
-        self.lock().wants_room.is_some()
+        self.0.lock().wants_room.is_some()
     }
 }
 
@@ -74,7 +71,7 @@ impl AnswerRoom {
         let surplus = self.bytes.saturating_sub(bytes);
         self.bytes -= surplus;
         let Some(budget) = self.budget.as_ref().filter(|_| surplus > 0) else { return };
-        let mut counts = budget.lock();
+        let mut counts = budget.0.lock();
         counts.bytes -= surplus;
         let waker = if counts.has_room() { counts.wants_room.take() } else { None };
         drop(counts);
@@ -126,6 +123,6 @@ mod tests {
         assert_eq!((count.0.load(Ordering::Relaxed), budget.is_wanted(), budget.has_room()), (1, false, true));
         large.shrink_to(ANSWERS_BYTES);
         drop(large);
-        assert_eq!((count.0.load(Ordering::Relaxed), budget.lock().bytes), (1, 0));
+        assert_eq!((count.0.load(Ordering::Relaxed), budget.0.lock().bytes), (1, 0));
     }
 }

@@ -11,8 +11,9 @@ use crate::limits::{
     FIRST_MESSAGE_MAX, FRAME_BYTES_LEAST, FRAMES_ALWAYS, GATED_STREAMS, HELLO_MAX, INTAKE_GRACE, INTAKE_LOOK,
     INTAKE_LOST, INTAKE_RETRY, INTAKE_SLOWEST, INTAKE_SMALL_MESSAGE,
 };
+use crate::platform::sync::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Bytes with which a client begins.
@@ -109,19 +110,15 @@ impl Account {
         Arc::new(Self { intake, message_max, state: Mutex::default() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, AccountState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner) // Nothing is left half changed by a panic.
-    }
-
     /// A hello was accepted, so more than hellos may come.
     pub fn greeted(&self) {
-        self.lock().is_greeted = true;
+        self.state.lock().is_greeted = true;
     }
 
     /// A message of `bytes` has come to its reader. What is returned is to be kept as long as its bytes are.
     #[must_use]
     pub fn arrived(&self, bytes: usize) -> Option<IntakeRoom> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         // Two of the same length need the same room.
         let index = state.on_their_way.iter().position(|message| message.is_complete() && message.bytes == bytes)?;
         Some(state.on_their_way.remove(index).room)
@@ -129,7 +126,7 @@ impl Account {
 
     /// A stream of the connection has ended for its reader. Nobody knows which one; a message of it is never taken.
     pub fn stream_ended(&self) {
-        for message in &mut self.lock().on_their_way {
+        for message in &mut self.state.lock().on_their_way {
             message.may_be_lost = true;
         }
     }
@@ -222,7 +219,7 @@ impl FrameGate {
     /// # Errors
     /// The connection has to end.
     pub fn check(&self, now: Instant) -> Result<(), Refused> {
-        let state = self.account.lock();
+        let state = self.account.state.lock();
         if state.on_their_way.iter().any(|message| message.is_lost(now)) {
             return Err(Refused::Ended);
         }
@@ -302,7 +299,7 @@ impl FrameGate {
     /// The client gave a stream up.
     fn forget(&mut self, stream: u32) {
         self.streams.remove(&stream);
-        self.account.lock().on_their_way.retain(|message| message.stream != stream || message.is_complete());
+        self.account.state.lock().on_their_way.retain(|message| message.stream != stream || message.is_complete());
     }
 
     fn take_data(&mut self, bytes: &[u8], now: Instant) -> Result<usize, Refused> {
@@ -332,7 +329,7 @@ impl FrameGate {
         stream.left -= count;
         stream.received += count;
         if stream.is_large {
-            let mut state = self.account.lock();
+            let mut state = self.account.state.lock();
             if let Some(message) = state.on_their_way.iter_mut().rev().find(|message| message.stream == id) {
                 message.received += count;
                 message.progress = now;
@@ -357,7 +354,7 @@ impl FrameGate {
         if length <= INTAKE_SMALL_MESSAGE {
             return Ok(true);
         }
-        let mut state = self.account.lock();
+        let mut state = self.account.state.lock();
         if !is_first && !state.is_greeted {
             let since = *self.greeting_since.get_or_insert(now);
             let is_over = now.saturating_duration_since(since) > HELLO_MAX;
@@ -396,7 +393,7 @@ impl Gate for FrameGate {
         if self.is_waiting {
             return Some(INTAKE_RETRY);
         }
-        let is_coming = !self.account.lock().on_their_way.is_empty();
+        let is_coming = !self.account.state.lock().on_their_way.is_empty();
         is_coming.then_some(INTAKE_LOOK)
     }
 
@@ -411,7 +408,7 @@ impl Gate for FrameGate {
 
 impl Drop for FrameGate {
     fn drop(&mut self) {
-        self.account.lock().on_their_way.clear(); // gRPC drops what it has of them with the connection.
+        self.account.state.lock().on_their_way.clear(); // gRPC drops what it has of them with the connection.
     }
 }
 

@@ -10,7 +10,8 @@
 //! Owns: the count of bytes. Nobody who holds room waits for anything but the server, which never waits for a reader.
 
 use crate::limits::{INBOX_SMALL_MESSAGE, SERVER_INBOX_OF_STREAM};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use crate::platform::sync::{Condvar, Mutex};
+use std::sync::Arc;
 
 /// What all readers share.
 #[derive(Debug)]
@@ -36,18 +37,14 @@ pub struct StreamShare {
 }
 
 impl StreamShare {
-    fn lock(&self) -> MutexGuard<'_, usize> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner) // A number is never left half changed.
-    }
-
     /// A place for one more; waits for it.
     fn take(&self) {
         let is_full = |waiting: &mut usize| *waiting >= SERVER_INBOX_OF_STREAM;
-        *self.changed.wait_while(self.lock(), is_full).unwrap_or_else(PoisonError::into_inner) += 1;
+        *self.changed.wait_while(self.waiting.lock(), is_full) += 1;
     }
 
     fn give_back(&self) {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         *waiting -= 1;
         let was_full = *waiting + 1 == SERVER_INBOX_OF_STREAM;
         drop(waiting);
@@ -68,11 +65,7 @@ impl InboxBudget {
     /// Room for `bytes_max` bytes of large messages; a single one always finds room.
     #[must_use]
     pub fn new(bytes_max: usize) -> Arc<Self> {
-        Arc::new(Self { bytes_max, counts: Mutex::default(), changed: Condvar::new() })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner) // Nothing is left half changed by a panic.
+        Arc::new(Self { bytes_max, counts: Mutex::default(), changed: Condvar::default() })
     }
 
     /// Room for a message of `bytes` of the stream that has `share`; waits for it. Small messages need no room for their
@@ -84,13 +77,13 @@ impl InboxBudget {
         if bytes <= INBOX_SMALL_MESSAGE {
             return Room { taken: None, share };
         }
-        let mut counts = self.lock();
+        let mut counts = self.counts.lock();
         let turn = counts.next_turn;
         counts.next_turn += 1;
         let must_wait = |counts: &mut Counts| {
             counts.turn != turn || (counts.bytes > 0 && counts.bytes.saturating_add(bytes) > self.bytes_max)
         };
-        counts = self.changed.wait_while(counts, must_wait).unwrap_or_else(PoisonError::into_inner);
+        counts = self.changed.wait_while(counts, must_wait);
         counts.turn += 1;
         counts.bytes += bytes;
         drop(counts);
@@ -103,7 +96,7 @@ impl Room {
     /// Gives the room for the bytes back, and keeps the place among the messages of the stream.
     pub fn give_bytes_back(&mut self) {
         if let Some((budget, bytes)) = self.taken.take() {
-            budget.lock().bytes -= bytes;
+            budget.counts.lock().bytes -= bytes;
             budget.changed.notify_all();
         }
     }
@@ -145,17 +138,17 @@ mod tests {
         rooms.push(gets.recv_timeout(LIMIT).unwrap());
         thread.join().unwrap();
         drop(rooms);
-        assert_eq!(*flood.lock(), 0);
+        assert_eq!(*flood.waiting.lock(), 0);
     }
 
     fn bytes(budget: &InboxBudget) -> usize {
-        budget.lock().bytes
+        budget.counts.lock().bytes
     }
 
     /// Waits until `count` readers wait for room.
     fn until_waiting(budget: &InboxBudget, count: u64) {
         let waiting = || {
-            let counts = budget.lock();
+            let counts = budget.counts.lock();
             counts.next_turn - counts.turn
         };
         let begin = std::time::Instant::now();
@@ -171,9 +164,9 @@ mod tests {
         let mut rooms = [budget.take(LARGE, &share()), budget.take(LARGE, &stream)];
         assert_eq!(bytes(&budget), 2 * LARGE);
         rooms[1].give_bytes_back();
-        assert_eq!((bytes(&budget), *stream.lock()), (LARGE, 1), "its place is kept");
+        assert_eq!((bytes(&budget), *stream.waiting.lock()), (LARGE, 1), "its place is kept");
         drop(rooms);
-        assert_eq!(*stream.lock(), 0);
+        assert_eq!(*stream.waiting.lock(), 0);
         drop(budget.take(100 * LARGE, &share()));
         assert_eq!(bytes(&budget), 0);
     }

@@ -5,8 +5,9 @@
 //! it. Owns: the counts, and who is the next one.
 
 use crate::limits::{AGENT_REQUEST_MAX, INTAKE_BYTES};
+use crate::platform::sync::Mutex;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// Room that all connections share.
 #[derive(Debug)]
@@ -50,7 +51,7 @@ impl Intake {
     }
 
     fn lock(&self, lane: usize) -> MutexGuard<'_, Lane> {
-        self.lanes[lane].lock().unwrap_or_else(PoisonError::into_inner) // Nothing is left half changed by a panic.
+        self.lanes[lane].lock()
     }
 
     /// Room for a message of `bytes`, or a `ticket` to come back with for the same message.

@@ -18,12 +18,13 @@ use crate::model::log_entries;
 use crate::model::messages::{AlteredFields, FromServer, LogEntry, Response, ResponseContent};
 use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
+use crate::platform::sync::Mutex;
 pub use sizes::approximate_bytes;
 use sizes::{shared_bytes, state_answer_bytes, state_bytes, waiting_bytes};
 pub use snapshot::StatesSnapshot;
 use snapshot::Told;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::task::Waker;
 
 /// Puts messages for one peer.
@@ -154,11 +155,6 @@ pub fn outbox_waking(wake: Waker, answers: Arc<AnswerBudget>) -> (Outbox, Outbox
     (Outbox { queue: queue.clone(), wake }, OutboxReader { queue })
 }
 
-fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
-    // A poisoned queue is still a queue: no operation leaves it half changed.
-    queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
 impl Outbox {
     /// Puts `message`; never waits.
     ///
@@ -193,14 +189,14 @@ impl Outbox {
     /// # Errors
     /// As [`Self::put`].
     pub fn put_or_drop(&self, message: FromServer) -> Result<(), OutboxError> {
-        let is_busy = lock(&self.queue).bytes > PEER_OUTBOX_BYTES / 8;
+        let is_busy = self.queue.lock().bytes > PEER_OUTBOX_BYTES / 8;
         if is_busy { Ok(()) } else { self.put(message) }
     }
 
     /// Encodes a state once for all who are told the same; to be put with [`Self::put_state`].
     #[must_use]
     pub fn encode(&self, state: &Node, altered: Option<AlteredFields>) -> EncodedState {
-        let answers = lock(&self.queue).answers.clone();
+        let answers = self.queue.lock().answers.clone();
         EncodedState::new(state, altered, &answers)
     }
 
@@ -218,7 +214,7 @@ impl Outbox {
     /// as soon as one would.
     #[must_use]
     pub fn has_room_for_answer(&self, is_first: bool, wake: &Waker) -> bool {
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         if !queue.has_room_for_answer() {
             queue.wants_room = Some(wake.clone());
             return false;
@@ -229,18 +225,18 @@ impl Outbox {
     /// Whether an event may be put: while answers take all the room that peers share, not for a peer that is behind.
     #[must_use]
     pub fn has_room_for_event(&self) -> bool {
-        let queue = lock(&self.queue);
+        let queue = self.queue.lock();
         queue.bytes <= PEER_EVENTS_BYTES || queue.answers.has_room()
     }
 
     /// Whether less than half of the room for this peer is taken.
     #[must_use]
     pub fn is_half_empty(&self) -> bool {
-        lock(&self.queue).bytes <= PEER_OUTBOX_BYTES / 2
+        self.queue.lock().bytes <= PEER_OUTBOX_BYTES / 2
     }
 
     fn put_with(&self, push: impl FnOnce(&mut Queue) -> Result<(), OutboxError>) -> Result<(), OutboxError> {
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         if queue.reader_gone {
             return Err(OutboxError::Closed);
         }
@@ -253,7 +249,7 @@ impl Outbox {
 
 impl Drop for Outbox {
     fn drop(&mut self) {
-        lock(&self.queue).outbox_gone = true;
+        self.queue.lock().outbox_gone = true;
         self.wake.wake_by_ref();
     }
 }
@@ -534,7 +530,7 @@ impl OutboxReader {
 
     /// The next message if there is one. If it is an answer it counts as waiting until [`Self::sent`].
     pub fn next_to_send(&self) -> Option<Outgoing> {
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         let before = queue.answer_bytes;
         let (message, room) = queue.take()?;
         queue.sending_bytes += before - queue.answer_bytes;
@@ -548,48 +544,48 @@ impl OutboxReader {
 
     /// What was taken before takes so many bytes from now on.
     pub fn encoded(&self, bytes: usize) {
-        lock(&self.queue).sending_room.shrink_to(bytes);
+        self.queue.lock().sending_room.shrink_to(bytes);
     }
 
     /// What was taken before is sent.
     pub fn sent(&self) {
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         (queue.sending_bytes, queue.sending_room) = (0, AnswerRoom::default());
         queue.tell_room();
     }
 
     /// What waits will wait for longer: states are encoded, which takes less memory. Answers how much they took.
     pub fn encode_waiting(&self) -> usize {
-        lock(&self.queue).encode_waiting()
+        self.queue.lock().encode_waiting()
     }
 
     /// Whether it has some of the room for answers that others wait for.
     pub fn crowds_others(&self) -> bool {
-        self.has_answers() && lock(&self.queue).answers.is_wanted()
+        self.has_answers() && self.queue.lock().answers.is_wanted()
     }
 
     /// Whether answers wait or are being sent.
     pub fn has_answers(&self) -> bool {
-        let queue = lock(&self.queue);
+        let queue = self.queue.lock();
         queue.sending_room.is_taken() || queue.answer_bytes > 0
     }
 
     /// Whether the other end was dropped; what it has put before can still be taken.
     #[must_use]
     pub fn ended(&self) -> bool {
-        lock(&self.queue).outbox_gone
+        self.queue.lock().outbox_gone
     }
 
     /// Whether nothing waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        lock(&self.queue).messages.is_empty()
+        self.queue.lock().messages.is_empty()
     }
 
     /// Whether nothing waits but a batch of states, which further ones would join.
     #[must_use]
     pub fn has_only_states(&self) -> bool {
-        let queue = lock(&self.queue);
+        let queue = self.queue.lock();
         let mut entries = queue.messages.iter();
         let states = |entry: &Entry| matches!(entry.content, Content::Message(FromServer::WorkloadStates(_)));
         !queue.outbox_gone && entries.next().is_some_and(states) && entries.next().is_none()
@@ -598,7 +594,7 @@ impl OutboxReader {
 
 impl Drop for OutboxReader {
     fn drop(&mut self) {
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         queue.reader_gone = true;
         queue.messages.clear(); // And all room is given back.
         (queue.bytes, queue.log_bytes, queue.sending_room) = (0, 0, AnswerRoom::default());

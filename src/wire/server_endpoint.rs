@@ -27,20 +27,21 @@ use crate::limits::{
 use crate::model::messages::{Request, RequestContent, ToServer, UpdateState};
 use crate::model::names::excerpt;
 use crate::platform::logging::may_log;
+use crate::platform::sync::{EventFd, Mutex};
 use crate::platform::threads::{self, Thread};
 use crate::platform::vital::{Pulse, VitalThreads};
 use crossbeam_channel::Sender;
 use futures_util::StreamExt;
 use grpcio::{DuplexSink, RequestStream, RpcContext, RpcStatus, RpcStatusCode, ServiceBuilder};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// What a peer is answered that says nothing where its hello should be.
@@ -266,11 +267,6 @@ struct Entrance {
     next_number: i32,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing that is locked here is left half changed by a panic.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl ServerEndpoint {
     /// Listens and reports everything that happens to `inbox`; readers wait when it is full.
     ///
@@ -337,15 +333,13 @@ impl ServerEndpoint {
         let gate = Arc::new(Mutex::new(Entrance { server, next_number: CONNECTION_FD_MIN }));
         let (stopped, stop) =
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| start(&error))?;
-        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| start(&error))?);
+        let wake = EventFd::new().map_err(|error| start(&error))?;
         let nudge = wake.clone();
-        let pulse = vital.add_nudged_by("listen", move || {
-            let _ = rustix::io::write(&nudge, &1_u64.to_ne_bytes()); // Full means readable already.
-        });
+        let pulse = vital.add_nudged_by("listen", move || nudge.set());
         let listen = threads::spawn("listen", STACK_SMALL, move || {
             accept_until_stopped(&listeners, &Wakes { stopped, wake, pulse }, &shared, &gate, tls.as_ref());
             drop(listeners); // Refuse new connections before the old ones end.
-            let mut gate = lock(&gate);
+            let mut gate = gate.lock();
             let ended = gate.server.shutdown();
             gate.server.cancel_all_calls();
             let _ = wait_at_most(Box::pin(ended), STOP_DEADLINE);
@@ -425,7 +419,7 @@ fn user_agent<'c>(context: &'c RpcContext<'_>) -> &'c [u8] {
 /// Where a stream comes from. gRPC names connections `fd:<number>`.
 fn connection(shared: &Shared, grpc_name: &str) -> Option<Connection> {
     let number = grpc_name.strip_prefix("fd:")?.parse().ok()?;
-    lock(&shared.connections).get(&number).cloned()
+    shared.connections.lock().get(&number).cloned()
 }
 
 // ------------------------------------------------------------------- accept
@@ -435,7 +429,7 @@ struct Wakes {
     /// Closed at the end.
     stopped: OwnedFd,
     /// Readable when a turn is wanted.
-    wake: Arc<OwnedFd>,
+    wake: EventFd,
     pulse: Pulse,
 }
 
@@ -463,7 +457,7 @@ fn accept_until_stopped(
             return;
         }
         if !wanted[1].revents().is_empty() {
-            let _ = rustix::io::read(&wakes.wake, &mut [0; 8]); // Nobody else reads it.
+            wakes.wake.reset();
         }
         let ready = listeners.iter().zip(&wanted[2..]).filter(|(_, polled)| !polled.revents().is_empty());
         for (listener, _) in ready {
@@ -523,11 +517,11 @@ fn admit(
     let Some(tls) = tls.cloned() else {
         return serve_plain(stream, &Origin::Plain(address), shared, gate);
     };
-    let handshake = lock(&shared.handshakes).begin(&stream)?;
+    let handshake = shared.handshakes.lock().begin(&stream)?;
     let (owned, gate) = (shared.clone(), gate.clone());
     let started = threads::spawn(format!("tls:{}", address.port()), STACK_LARGE, move || {
         let greeted = tls.accept(stream, HANDSHAKE_MAX);
-        lock(&owned.handshakes).end(handshake);
+        owned.handshakes.lock().end(handshake);
         let pump = greeted.map_err(io::Error::other).and_then(|(session, certificate)| {
             let (plain, frames) = connect_grpc(Origin::Tls(address, certificate), &owned, &gate)?;
             Ok((session, plain, frames))
@@ -545,7 +539,7 @@ fn admit(
             Err(_) => {}
         }
     });
-    started.map(|_| ()).inspect_err(|_| lock(&shared.handshakes).end(handshake))
+    started.map(|_| ()).inspect_err(|_| shared.handshakes.lock().end(handshake))
 }
 
 /// Brings a connection without TLS to gRPC.
@@ -590,7 +584,7 @@ fn hand_over(
     shared: &Shared,
     gate: &Mutex<Entrance>,
 ) -> io::Result<()> {
-    let mut gate = lock(gate);
+    let mut gate = gate.lock();
     let fd = match rustix::io::fcntl_dupfd_cloexec(endpoint, gate.next_number) {
         Ok(fd) => fd,
         // No free number from there up to the limit of the process: start again at the bottom.
@@ -599,7 +593,7 @@ fn hand_over(
     let number = fd.into_raw_fd();
     gate.next_number =
         if number + 1 >= CONNECTION_FD_MAX { CONNECTION_FD_MIN } else { (number + 1).max(CONNECTION_FD_MIN) };
-    lock(&shared.connections).insert(number, connection);
+    shared.connections.lock().insert(number, connection);
     #[allow(unsafe_code)]
     // SAFETY: `number` is a connected stream socket that nothing else uses: a fresh duplicate whose original is
     // dropped by the caller without being read or written. gRPC owns it from here on.

@@ -16,6 +16,7 @@ use crate::limits::{
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::logging::may_log;
 use crate::platform::memory::give_back_after;
+use crate::platform::sync::{Condvar, Mutex};
 use crate::platform::threads;
 use crate::platform::vital::{Pulse, VitalThreads};
 use futures_util::Sink;
@@ -24,7 +25,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -71,13 +72,8 @@ impl<S: Line> Wake for Woken<S> {
 }
 
 impl<S> Due<S> {
-    fn lock(&self) -> MutexGuard<'_, DueState<S>> {
-        // A list of what is due is never left half changed.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn change(&self, change: impl FnOnce(&mut DueState<S>)) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         change(&mut state);
         if std::mem::take(&mut state.waits) {
             drop(state);
@@ -87,14 +83,14 @@ impl<S> Due<S> {
 
     /// Waits until something is due, or until `alarm`; with `may_end` also until nothing more will be added.
     fn wait(&self, alarm: Option<Instant>, may_end: bool) -> MutexGuard<'_, DueState<S>> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         while state.peers.is_empty() && state.added.is_empty() && !(state.no_more && may_end) && !state.nudged {
             state.waits = true;
-            state = match alarm.map(|at| SystemClock.until(at)) {
-                Some(left) if left.is_zero() => break,
-                Some(left) => self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-            };
+            let left = alarm.map(|at| SystemClock.until(at));
+            if left.is_some_and(|left| left.is_zero()) {
+                break;
+            }
+            state = self.changed.wait(state, left);
         }
         (state.waits, state.nudged) = (false, false);
         state
@@ -108,7 +104,7 @@ impl<S: Line> Writer<S> {
     /// When the system gives no thread.
     pub fn start(vital: &mut VitalThreads) -> io::Result<Self> {
         let state = DueState { added: Vec::new(), peers: Vec::new(), nudged: false, waits: false, no_more: false };
-        let due = Arc::new(Due { state: Mutex::new(state), changed: Condvar::new() });
+        let due = Arc::new(Due { state: Mutex::new(state), changed: Condvar::default() });
         let nudged = due.clone();
         let pulse = vital.add_nudged_by("tx", move || nudged.change(|state| state.nudged = true));
         let owned = due.clone();

@@ -23,19 +23,19 @@ use crate::model::messages::{Request, Response};
 use crate::model::names::{Name, excerpt};
 use crate::platform::clock::Clock;
 use crate::platform::logging::may_log;
+use crate::platform::sync::{EventFd, Mutex};
 use crate::platform::threads::{self, Thread};
 use crate::platform::vital::VitalThreads;
 use crate::wire::delimited::Undecodable;
 use outbox::{Frame, Outbox};
 use pipes::{PipeError, Pipes};
 use poller::Poller;
-use rustix::event::{EventfdFlags, eventfd};
 use session::Session;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Name of the folder of the FIFOs in that of their workload.
 pub const FOLDER: &str = "control_interface";
@@ -57,7 +57,7 @@ pub struct ControlHub {
 struct Shared {
     registry: Mutex<Registry>,
     /// Becomes readable when `control` has something to look at.
-    wake: OwnedFd,
+    wake: EventFd,
     uplink: UplinkOutbox,
     message_max: usize,
 }
@@ -96,7 +96,7 @@ impl Interface {
     /// what is to be cancelled at the server.
     fn put(&self, frame: Result<Frame, Undecodable>) -> Vec<Request> {
         match frame {
-            Ok(frame) => lock(&self.mailbox).outbox.put(frame),
+            Ok(frame) => self.mailbox.lock().outbox.put(frame),
             Err(error) => {
                 if may_log(&self.workload) {
                     log::warn!("An answer for workload '{}' cannot be sent: '{error}'", self.workload);
@@ -107,16 +107,7 @@ impl Interface {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while it holds one of these; if something did, the content is still whole.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Shared {
-    fn wake(&self) {
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes()); // Full means readable already.
-    }
-
     /// Tells the server that a workload does not want any more what it asked for.
     fn cancel(&self, workload: &str, Request { id, content }: Request) {
         self.uplink.put_cancel(Request { id: format!("{workload}@{id}"), content });
@@ -129,7 +120,7 @@ impl ControlHub {
     /// # Errors
     /// When the system gives no descriptor.
     pub fn new(uplink: UplinkOutbox, message_max: usize) -> io::Result<Self> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let wake = EventFd::new()?;
         Ok(Self { shared: Arc::new(Shared { registry: Mutex::default(), wake, uplink, message_max }) })
     }
 
@@ -139,7 +130,7 @@ impl ControlHub {
     /// When the system gives no thread.
     pub fn start<C: Clock>(&self, clock: C, stop: OwnedFd, vital: &mut VitalThreads) -> io::Result<Thread> {
         let shared = self.shared.clone();
-        let pulse = vital.add_nudged_by("control", move || shared.wake());
+        let pulse = vital.add_nudged_by("control", move || shared.wake.set());
         let poller = Poller::new(self.shared.clone(), clock);
         threads::spawn("control", STACK_LARGE, move || poller.run(&stop, &pulse))
     }
@@ -183,13 +174,13 @@ impl ControlHub {
         let authorizer = Authorizer::new(access);
         let session = Session::new(workload.clone(), authorizer.clone(), self.shared.message_max);
         let interface = Arc::new(Interface { workload: workload.clone(), mailbox: Mutex::default() });
-        let mut registry = lock(&self.shared.registry);
+        let mut registry = self.shared.registry.lock();
         if let Some(earlier) = registry.interfaces.insert(workload.clone(), interface.clone()) {
-            lock(&earlier.mailbox).ended = true;
+            earlier.mailbox.lock().ended = true;
         }
         registry.opened.push(Opened { interface: interface.clone(), pipes, session });
         drop(registry);
-        self.shared.wake();
+        self.shared.wake.set();
         Ok(ControlInterface { hub: self.clone(), interface, folder, authorizer })
     }
 
@@ -212,14 +203,14 @@ impl ControlHub {
 
     /// The connection to the server is lost, and with it all events and logs that workloads follow.
     pub fn connection_lost(&self) {
-        let interfaces: Vec<Arc<Interface>> = lock(&self.shared.registry).interfaces.values().cloned().collect();
-        interfaces.iter().for_each(|interface| lock(&interface.mailbox).outbox.connection_lost());
+        let interfaces: Vec<Arc<Interface>> = self.shared.registry.lock().interfaces.values().cloned().collect();
+        interfaces.iter().for_each(|interface| interface.mailbox.lock().outbox.connection_lost());
     }
 
     /// A workload has asked for events and logs with this id, and was answered.
     #[cfg(test)]
     pub fn follow(&self, workload: &str, id: &str) {
-        lock(&lock(&self.shared.registry).interfaces[workload].mailbox).outbox.follow(id);
+        self.shared.registry.lock().interfaces[workload].mailbox.lock().outbox.follow(id);
     }
 
     /// Delivers an answer with the id of the workload. Never waits.
@@ -229,7 +220,7 @@ impl ControlHub {
     // [impl->swdd~agent-forward-responses-to-control-interface-pipe~1]
     fn deliver_to(&self, workload: &str, response: Response) -> Result<(), NoInterface> {
         self.shared.uplink.answered(workload, &response);
-        let interface = lock(&self.shared.registry).interfaces.get(workload).cloned();
+        let interface = self.shared.registry.lock().interfaces.get(workload).cloned();
         let Some(interface) = interface else {
             if let Some(cancel) = outbox::cancellation(&response) {
                 self.shared.cancel(workload, cancel);
@@ -244,7 +235,7 @@ impl ControlHub {
             }
             self.shared.cancel(workload, cancel);
         }
-        self.shared.wake();
+        self.shared.wake.set();
         Ok(())
     }
 }
@@ -279,26 +270,26 @@ impl ControlInterface {
 
     /// The container will be started again: the next one has to say hello, and gets nothing of its predecessor.
     pub fn restart(&self) {
-        lock(&self.interface.mailbox).restarted = true;
-        self.hub.shared.wake();
+        self.interface.mailbox.lock().restarted = true;
+        self.hub.shared.wake.set();
     }
 
     /// The container is gone: what it follows is not for the next one, which may go on with the session.
     pub fn forget_lasting(&self) {
-        lock(&self.interface.mailbox).outbox.forget_lasting();
+        self.interface.mailbox.lock().outbox.forget_lasting();
     }
 
     /// Ends the session and removes the FIFOs.
     pub fn end(self) {
-        let mut registry = lock(&self.hub.shared.registry);
+        let mut registry = self.hub.shared.registry.lock();
         let name = &self.interface.workload;
         if registry.interfaces.get(name).is_some_and(|current| Arc::ptr_eq(current, &self.interface)) {
             registry.interfaces.remove(name);
             self.hub.shared.uplink.forget_requests(name);
         }
         drop(registry);
-        lock(&self.interface.mailbox).ended = true;
-        self.hub.shared.wake();
+        self.interface.mailbox.lock().ended = true;
+        self.hub.shared.wake.set();
         pipes::remove(&self.folder);
     }
 }

@@ -9,7 +9,7 @@ use super::outbox::Frame;
 use super::pipes::{Pipes, ReadOutcome, WriteOutcome};
 use super::reading_room::{self, Place};
 use super::session::{Forwarded, Outside, Session};
-use super::{Interface, Opened, Shared, lock};
+use super::{Interface, Opened, Shared};
 use crate::agent::uplink_outbox::NoRoom;
 use crate::limits::{
     CONTROL_READER_AWAY, CONTROL_READER_RETRY, CONTROL_READER_RETRY_AWAY, CONTROL_READER_RETRY_MAX, CONTROL_ROOM_RETRY,
@@ -161,7 +161,7 @@ impl<C: Clock> Poller<C> {
         });
         poll(&mut waits, timeout.as_ref())?;
         if !waits[0].revents().is_empty() {
-            let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]); // Empty only if somebody else read it.
+            self.shared.wake.reset();
         }
         if stop.is_some() && !waits[1].revents().is_empty() {
             return Ok(None);
@@ -183,11 +183,11 @@ impl<C: Clock> Poller<C> {
 
     /// Takes new interfaces over, lets go of those that ended, and begins anew where a container was restarted.
     fn take_over(&mut self, now: Instant) {
-        let opened = std::mem::take(&mut lock(&self.shared.registry).opened);
+        let opened = std::mem::take(&mut self.shared.registry.lock().opened);
         self.links.extend(opened.into_iter().map(Link::new));
         let shared = &self.shared;
         self.links.retain_mut(|link| {
-            let mut mailbox = lock(&link.interface.mailbox);
+            let mut mailbox = link.interface.mailbox.lock();
             let (ended, restarted) = (mailbox.ended, std::mem::take(&mut mailbox.restarted));
             drop(mailbox);
             if restarted && !ended {
@@ -229,7 +229,7 @@ impl Link {
     }
 
     fn has_something(&self) -> bool {
-        self.sending.is_some() || lock(&self.interface.mailbox).outbox.has_any(self.session.is_established())
+        self.sending.is_some() || self.interface.mailbox.lock().outbox.has_any(self.session.is_established())
     }
 
     fn restart(&mut self, now: Instant, shared: &Shared) {
@@ -240,7 +240,7 @@ impl Link {
         self.absent = None;
         let (session, mut reach) = self.parts(shared);
         session.on_restart(&mut reach);
-        let mut mailbox = lock(&self.interface.mailbox);
+        let mut mailbox = self.interface.mailbox.lock();
         mailbox.outbox.clear();
         mailbox.outbox.forget_lasting();
         drop(mailbox);
@@ -341,7 +341,7 @@ impl Link {
     }
 
     fn next_message(&mut self) -> Option<Sending> {
-        let bytes = lock(&self.interface.mailbox).outbox.pop(self.session.is_established())?;
+        let bytes = self.interface.mailbox.lock().outbox.pop(self.session.is_established())?;
         Some(Sending { bytes, sent: 0 })
     }
 
@@ -364,7 +364,7 @@ impl Link {
         self.broken = true;
         self.pipes.close_input();
         self.sending = None;
-        lock(&self.interface.mailbox).outbox.clear();
+        self.interface.mailbox.lock().outbox.clear();
     }
 }
 
@@ -379,7 +379,7 @@ struct Reach<'a> {
 
 impl Outside for Reach<'_> {
     fn greet(&mut self, message: ToWorkload) {
-        lock(&self.interface.mailbox).outbox.put_first(message);
+        self.interface.mailbox.lock().outbox.put_first(message);
     }
 
     fn answer(&mut self, response: Response) {
@@ -389,7 +389,7 @@ impl Outside for Reach<'_> {
     }
 
     fn discard_unsent(&mut self) {
-        lock(&self.interface.mailbox).outbox.clear();
+        self.interface.mailbox.lock().outbox.clear();
         let begun = self.sending.take().is_some_and(|sending| sending.sent > 0);
         if !self.pipes.discard_unread() && begun {
             self.pipes.close_input();
@@ -398,7 +398,7 @@ impl Outside for Reach<'_> {
     }
 
     fn forward(&mut self, own_id: &str, request: Request, held: Duration) -> Forwarded {
-        let mut mailbox = lock(&self.interface.mailbox);
+        let mut mailbox = self.interface.mailbox.lock();
         if mailbox.outbox.is_behind() && !request.content.is_cancel() && held < CONTROL_UNREAD_MAX {
             return Forwarded::Later(request);
         }
@@ -411,7 +411,7 @@ impl Outside for Reach<'_> {
         let Err(NoRoom { request, connected }) = self.shared.uplink.put_request(workload, request, held) else {
             return Forwarded::Yes;
         };
-        lock(&self.interface.mailbox).outbox.take_back(own_id, &request.content);
+        self.interface.mailbox.lock().outbox.take_back(own_id, &request.content);
         if connected { Forwarded::Later(*request) } else { Forwarded::NoServer }
     }
 }

@@ -49,8 +49,8 @@ fn answers_reach_the_workload_that_is_named_and_no_other() {
     let one = hub.open(&"one".into(), folder.path().join("one"), &access()).unwrap();
     let two = hub.open(&"two".into(), folder.path().join("two"), &access()).unwrap();
     hub.deliver_to("two", answer("x@y")).unwrap();
-    assert!(!lock(&one.interface.mailbox).outbox.has_any(true));
-    assert!(lock(&two.interface.mailbox).outbox.has_any(true));
+    assert!(!one.interface.mailbox.lock().outbox.has_any(true));
+    assert!(two.interface.mailbox.lock().outbox.has_any(true));
     assert_eq!(hub.deliver_to("three", answer("x")), Err(NoInterface));
 }
 
@@ -85,10 +85,10 @@ fn the_end_of_an_earlier_interface_leaves_the_later_one_alone() {
     let (hub, _reader) = hub();
     let earlier = hub.open(&"w".into(), folder.path().join("earlier"), &access()).unwrap();
     let later = hub.open(&"w".into(), folder.path().join("later"), &access()).unwrap();
-    assert!(lock(&earlier.interface.mailbox).ended);
+    assert!(earlier.interface.mailbox.lock().ended);
     earlier.end();
     hub.deliver_to("w", answer("x")).unwrap();
-    assert!(lock(&later.interface.mailbox).outbox.has_any(true));
+    assert!(later.interface.mailbox.lock().outbox.has_any(true));
     assert!(folder.path().join("later/input").exists());
 }
 
@@ -103,13 +103,13 @@ fn what_an_earlier_interface_of_the_workload_had_asked_for_does_not_reach_the_ne
     for _ in 0..3 {
         hub.deliver_to("w", lines("campaign")).unwrap();
     }
-    assert!(!lock(&next.interface.mailbox).outbox.has_any(true));
+    assert!(!next.interface.mailbox.lock().outbox.has_any(true));
     assert_eq!(sent(&reader), [cancel("w@campaign")], "it ends at the server, too");
     hub.deliver_to("w", answer("campaign")).unwrap();
-    assert!(!lock(&next.interface.mailbox).outbox.has_any(true), "the next one has not cancelled anything");
+    assert!(!next.interface.mailbox.lock().outbox.has_any(true), "the next one has not cancelled anything");
     hub.follow("w", "campaign");
     hub.deliver_to("w", lines("campaign")).unwrap();
-    assert!(lock(&next.interface.mailbox).outbox.has_any(true));
+    assert!(next.interface.mailbox.lock().outbox.has_any(true));
     hub.connection_lost();
     hub.deliver_to("w", lines("campaign")).unwrap();
     assert_eq!(sent(&reader), [cancel("w@campaign")], "the server cannot go on with it");

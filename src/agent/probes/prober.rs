@@ -12,6 +12,7 @@ use super::{Outcome, ProbeOrder, ProbeReport, Probes};
 use crate::limits::{NOTIFY_MESSAGE_MAX, NOTIFY_TURN, PROBE_INBOX, STACK_LARGE};
 use crate::platform::clock::Clock;
 use crate::platform::private_folder::PrivateFolder;
+use crate::platform::sync::Mutex;
 use crate::platform::threads;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,7 +21,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Passes orders to the thread that probes.
 pub struct Prober {
@@ -76,10 +77,6 @@ impl Prober {
         Self { start: Box::new(start), thread: Mutex::default() }
     }
 
-    fn thread(&self) -> MutexGuard<'_, Thread> {
-        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The thread, which receives the orders that waited for it first.
     fn running(&self, thread: &mut Thread) -> io::Result<Running> {
         if let Some(running) = &thread.running {
@@ -93,7 +90,7 @@ impl Prober {
 
 impl Probes for Prober {
     fn watch(&self, order: ProbeOrder) {
-        let mut thread = self.thread();
+        let mut thread = self.thread.lock();
         let error = match self.running(&mut thread) {
             Ok(running) => {
                 drop(thread);
@@ -110,7 +107,7 @@ impl Probes for Prober {
     }
 
     fn unwatch(&self, key: u64) {
-        let mut thread = self.thread();
+        let mut thread = self.thread.lock();
         thread.waiting.retain(|order| order.key != key);
         let running = thread.running.clone();
         drop(thread);
@@ -118,7 +115,7 @@ impl Probes for Prober {
     }
 
     fn retry(&self) {
-        let mut thread = self.thread();
+        let mut thread = self.thread.lock();
         if !thread.waiting.is_empty() && self.running(&mut thread).is_ok() {
             log::info!("There is a thread again to probe workloads.");
         }

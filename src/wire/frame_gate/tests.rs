@@ -182,7 +182,7 @@ fn room_of_a_stream_that_ended_comes_back() {
     let mut peer = Peer::greeted(&intake);
     let begun = frame(DATA, 0, 1, &message(LARGE)[..1000]);
     assert!(peer.passes(&begun) && peer.passes(&frame(RST_STREAM, 0, 1, &[0; 4])));
-    assert!(peer.account.lock().on_their_way.is_empty());
+    assert!(peer.account.state.lock().on_their_way.is_empty());
     assert!(peer.passes(&frames(3, 50)) && peer.passes(&frame(DATA, 0, 3, &message(LARGE)[..1000])));
     peer.account.stream_ended();
     assert_eq!(peer.gate.check(peer.clock.now()), Ok(()));

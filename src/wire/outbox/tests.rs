@@ -58,7 +58,7 @@ fn a_flood_of_states_for_a_slow_peer_takes_bounded_room() {
         let name = format!("w{}", round % 10);
         outbox.put(states(&[state(&name, Phase::Running)])).unwrap();
     }
-    let queue = lock(&reader.queue);
+    let queue = reader.queue.lock();
     assert_eq!(queue.messages.len(), 1);
     assert!(queue.bytes <= PEER_OUTBOX_STATES_BYTES, "{}", queue.bytes);
 }
@@ -113,7 +113,7 @@ fn of_snapshots_that_wait_only_the_first_and_the_newest_are_told() {
     assert_eq!(told, between);
     // The older ones would have told of B, the newest tells of C.
     assert_eq!(reader.try_next(), Some(states(&[on("w1000", "A"), on("w1000", "B"), on("w1000", "C")])));
-    assert_eq!((reader.try_next(), lock(&reader.queue).bytes), (None, 0));
+    assert_eq!((reader.try_next(), reader.queue.lock().bytes), (None, 0));
 }
 
 fn line(id: &str, workload: &str, text: &str) -> FromServer {
@@ -153,7 +153,7 @@ fn log_lines_without_room_are_dropped_and_the_stream_says_how_many() {
     assert_eq!(reader.try_next(), Some(stop("r", "a")));
     assert_eq!(reader.try_next(), Some(line("other", "a", &text("1 line"))));
     assert_eq!((reader.try_next(), reader.try_next()), (Some(stop("other", "a")), None));
-    assert_eq!(lock(&reader.queue).bytes, 0);
+    assert_eq!(reader.queue.lock().bytes, 0);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn log_lines_have_a_share_of_the_bytes_that_comes_back_when_they_are_read() {
     }
     let waiting = std::iter::from_fn(|| reader.try_next()).filter(|message| *message == line("r", "a", &long)).count();
     assert_eq!(waiting, PEER_OUTBOX_LOG_BYTES / long.len() - 1);
-    assert_eq!(lock(&reader.queue).log_bytes, 0);
+    assert_eq!(reader.queue.lock().log_bytes, 0);
     outbox.put(line("r", "a", &long)).unwrap();
     assert_eq!(std::iter::from_fn(|| reader.try_next()).count(), 2, "the note and the line");
 }
@@ -200,7 +200,7 @@ fn one_large_message_waits_beside_the_others() {
     assert_eq!(reader.try_next(), Some(response(100 * PEER_OUTBOX_BYTES)));
     outbox.put(response(100 * PEER_OUTBOX_BYTES)).unwrap();
     while reader.try_next().is_some() {}
-    let queue = lock(&reader.queue);
+    let queue = reader.queue.lock();
     assert_eq!((queue.bytes, queue.answer_bytes, queue.has_large), (0, 0, false));
 }
 
@@ -287,7 +287,7 @@ fn long_texts_of_states_are_shared_by_all_who_wait_for_them_and_cut_nobody_off()
             let last = held.iter().rfind(|held| held.instance == state.instance).unwrap();
             assert!(Arc::ptr_eq(&last.state.additional_info, &state.state.additional_info));
         }
-        assert_eq!(lock(&reader.queue).bytes, 0);
+        assert_eq!(reader.queue.lock().bytes, 0);
     }
 }
 
@@ -304,7 +304,7 @@ fn states_are_told_in_messages_of_bounded_size() {
         assert!(bytes <= STATES_MESSAGE_BYTES, "{bytes}");
     }
     assert_eq!(messages.concat(), [&all[..], &all[..10]].concat());
-    assert_eq!(lock(&reader.queue).bytes, 0);
+    assert_eq!(reader.queue.lock().bytes, 0);
 }
 
 fn tree(bytes: usize) -> Node {
@@ -334,7 +334,7 @@ fn a_state_for_many_counts_once_for_all_and_for_each_who_is_sent_it() {
         reader.sent();
         while reader.try_next().is_some() {}
         assert!(!reader.has_answers());
-        let queue = lock(&reader.queue);
+        let queue = reader.queue.lock();
         assert_eq!((queue.bytes, queue.answer_bytes), (0, 0));
     }
     assert!(answers.has_room());
@@ -359,7 +359,7 @@ fn answers_of_all_peers_have_room_in_common_and_a_gone_reader_gives_its_part_bac
         while outbox.has_room_for_event() {
             outbox.put(response(PEER_EVENTS_BYTES / 4)).unwrap();
         }
-        assert!(lock(&outbox.queue).bytes < 2 * PEER_EVENTS_BYTES + ANSWERS_BYTES / 8, "who does not read has an end");
+        assert!(outbox.queue.lock().bytes < 2 * PEER_EVENTS_BYTES + ANSWERS_BYTES / 8, "who does not read has an end");
     }
     assert!(asking.has_room_for_event(), "who reads goes on");
     assert_eq!(count.0.load(std::sync::atomic::Ordering::Relaxed), 0);
@@ -377,8 +377,8 @@ fn a_state_that_waits_for_longer_is_encoded_and_takes_less() {
     let answer = || FromServer::Response(Response { id: "r".to_owned(), content: content() });
     outbox.put(response(1)).unwrap();
     outbox.put(answer()).unwrap();
-    let before = lock(&reader.queue).bytes;
-    assert!(reader.encode_waiting() > 0 && lock(&reader.queue).bytes < before / 4);
+    let before = reader.queue.lock().bytes;
+    assert!(reader.encode_waiting() > 0 && reader.queue.lock().bytes < before / 4);
     outbox.put(tree_answer(2 * PEER_OUTBOX_LARGE)).unwrap();
     assert!(reader.encode_waiting() > 0);
     assert_eq!(reader.encode_waiting(), 0, "once");
@@ -393,7 +393,7 @@ fn a_state_that_waits_for_longer_is_encoded_and_takes_less() {
     };
     assert_eq!(read.as_ref().map(names), Some(1_000));
     assert!(reader.try_next().is_some_and(|large| approximate_bytes(&large) > 2 * PEER_OUTBOX_LARGE));
-    let queue = lock(&reader.queue);
+    let queue = reader.queue.lock();
     assert_eq!((queue.bytes, queue.answer_bytes, queue.has_large, queue.trees), (0, 0, false, 0));
     assert!(queue.answers.has_room());
 }

@@ -32,7 +32,7 @@ struct FakeLine(Arc<Mutex<Peer>>);
 
 impl FakeLine {
     fn peer(&self) -> MutexGuard<'_, Peer> {
-        self.0.lock().unwrap()
+        self.0.lock()
     }
 }
 

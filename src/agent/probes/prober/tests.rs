@@ -141,7 +141,7 @@ fn without_a_thread_nothing_follows_and_the_check_begins_when_there_is_one() {
     std::fs::write(&path, "").unwrap();
     let refusals = Mutex::new(2);
     let start = move || {
-        let mut left = refusals.lock().unwrap();
+        let mut left = refusals.lock();
         if *left > 0 {
             *left -= 1;
             return Err(io::ErrorKind::WouldBlock.into());
