@@ -5,7 +5,7 @@
 //! Follow one workload: [`uplink`] receives it, [`agent_manager`] passes it to [`runtime_manager`], which makes a
 //! wish of it; [`workload_scheduler`] keeps that until its dependencies are met; [`workload_control_loop`] runs the
 //! engine; [`state_checker`] sees what becomes of it; its states go back through [`workload_state_store`] and
-//! [`uplink_outbox`] to the server. What it asks the cluster, and the answers, go through [`control_interface`].
+//! [`uplink_outbox`] to the server. Its requests to the cluster, and their responses, go through [`control_interface`].
 
 pub mod agent_manager;
 pub mod backoff;
@@ -68,7 +68,7 @@ pub struct Agent {
     /// Dropping these ends the threads.
     running: (Sender<()>, OwnedFd),
     threads: Vec<Thread>,
-    /// Nobody else may use the agent's folder until the threads have ended.
+    /// Locked until the threads have ended.
     _folder: Option<File>,
 }
 
@@ -140,8 +140,8 @@ impl Agent {
         Ok(Self { running: (running, control_running), threads, _folder: folder })
     }
 
-    /// Ends the threads; answers the names of those that have not ended in time. Workloads go on running, calls of
-    /// an engine are not waited for, and nothing in the run folder is removed (spec/agent.md section 1.4).
+    /// Ends the threads; returns the names of those that have not ended in time. Workloads go on running, and the next
+    /// agent takes them over: engine calls are not waited for, nothing in the run folder is removed.
     #[must_use]
     pub fn stop(self) -> Vec<String> {
         drop(self.running);

@@ -1,7 +1,7 @@
 //! Turns what the server wants into wishes for control loops.
 //!
 //! Thread: `scheduler`, which owns it.
-//! Owns: one object per workload with a control loop (what that was told last), the engines, the wishes that wait.
+//! Owns: the last wish of each control loop, the engines, the changes that wait.
 //! Takes: plans of the server, listings, states. Gives: wishes to `wl:<name>` (never waits), states to report.
 
 use super::conditions::Conditions;
@@ -80,19 +80,19 @@ pub struct EngineSource {
 // [impl->swdd~agent-supports-multiple-runtime-connectors~1]
 pub type Engines = BTreeMap<Name, EngineSource>;
 
-/// One workload that has a control loop, and what that was told last.
+/// A control loop and its last wish.
 // [impl->swdd~agent-stores-running-workload~1]
 struct WorkloadObject {
     wishes: WishSender,
     /// The instance last ordered, or that of the container which the loop was started with.
     instance: InstanceName,
-    /// Where it was ordered. The same instance may have a container of another runtime, too: its id says nothing of it.
+    /// Where it was ordered. Another runtime may have a container of the same instance.
     runtime: Name,
     /// What was last ordered; `None` for a container of an earlier life.
     workload: Option<Arc<Workload>>,
     /// For which wish the container of an earlier life is started again.
     start_again_for: Option<AddedWorkload>,
-    /// The loop was told to end; the object stays until it has.
+    /// The last wish is to end; the object stays until the loop has ended.
     ending: bool,
 }
 
@@ -208,7 +208,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     // [impl->swdd~agent-handles-new-workload-operations]
     pub fn submit(&mut self, change: Change, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
         if change.deleted.is_some() && change.new.as_ref().is_some_and(|new| self.is_withheld_as_it_is(new)) {
-            return Vec::new(); // The server cannot know for what it waits, and says once more what is wanted.
+            return Vec::new(); // The server does not know that it is withheld, and repeats what is wanted.
         }
         let replaced = self.scheduler.take(&change.name);
         match &change.new {
@@ -230,7 +230,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     fn gone(&self, Change { new, deleted, .. }: &Change, replaced: Option<&Change>) -> Vec<WorkloadState> {
         let new = new.as_ref();
         let before = replaced.and_then(|waiting| waiting.new.as_ref()).map(|added| &added.instance);
-        // What runs as it should follows a predecessor whose end was reported.
+        // The end of its predecessor was reported before it was started.
         let runs = new.is_some_and(|new| self.live(&new.instance.workload).is_some_and(|object| object.runs(new)));
         let named = deleted.as_ref().map(|deleted| &deleted.instance);
         let named = named.filter(|named| !runs && Some(*named) != before);
@@ -260,7 +260,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             return new.take().map(Change::run);
         };
         if let Some(new) = new {
-            // The server tells an update again when it has to wait for less; it may have been carried out by then.
+            // The server repeats an update when it has to wait for less; it may have been carried out by then.
             let repeated = deleted.as_ref().is_some_and(|deleted| deleted.instance != object.instance);
             if (replaced.is_some() || repeated) && object.runs(new) {
                 // What waited to be replaced or deleted is wanted as it is after all.
@@ -289,7 +289,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         self.scheduler.get(name).is_some_and(is_same) && self.live(name).is_some_and(|object| object.runs(added))
     }
 
-    /// What waits to stop and has a `gone` condition also keeps what it depends on until it is gone (rule 14).
+    /// A workload that waits to stop and has a `gone` condition keeps its dependencies until it is gone.
     pub(super) fn await_gone(&self, report: &mut WorkloadState) {
         let WorkloadState { instance, state } = report;
         let has_condition = |workload: &Arc<Workload>| {
@@ -316,7 +316,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         self.scheduler.new_of(&instance.workload).is_some_and(|added| added.instance == *instance)
     }
 
-    /// The instances whose predecessors wait for others before they go.
+    /// The instances whose predecessors wait for others before they stop.
     pub fn waits_behind_another(&self) -> impl Iterator<Item = &InstanceName> {
         let behind = self.scheduler.iter().filter(|waiting| waiting.deleted.is_some());
         behind.filter_map(|waiting| waiting.new.as_ref()).map(|added| &added.instance)
@@ -392,7 +392,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
                 (object.instance, object.runtime, object.workload) = (added.instance, runtime, Some(added.workload));
                 return skipped.as_ref().map(removed);
             }
-            order = self.order(&added); // It ended just now; its last message is on the way.
+            order = self.order(&added); // The loop ended just now; its last event is on the way.
         }
         self.start_loop(added.instance, runtime, None, Vec::new(), Some(Wish::Run(Box::new(order))))
     }
@@ -468,7 +468,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let NoThread { error, control_loop } = started.err()?;
         error!("No thread can be started for workload '{name}', trying again: '{error}'");
         self.unstarted.insert(name, control_loop);
-        // What has a container may be doing anything; nobody can look after it.
+        // The container of an adopted workload may be in any state; no loop controls it.
         let phase = if creates { Phase::PendingStarting } else { Phase::FailedUnknown };
         let info = format!("No thread can be started for it, trying again: {error}");
         Some(WorkloadState::new(shown, ExecutionState::with_info(phase, info)))

@@ -61,7 +61,7 @@ pub struct LoopContext<C> {
     pub restart_backoff: bool,
     /// Where control interfaces are opened.
     pub control: ControlHub,
-    /// Where workloads are checked.
+    /// Where probes are ordered.
     pub probes: Arc<dyn Probes>,
 }
 
@@ -70,7 +70,7 @@ pub struct WorkloadControlLoop<C: Clock> {
     context: LoopContext<C>,
     random: fastrand::Rng,
     slot: WishSlot,
-    /// Whose states are reported; stays that of the old instance until a new one is started.
+    /// The instance whose states are reported: the old one until a new one is started.
     instance: InstanceName,
     /// Nothing is left of the instance, and it was reported as removed.
     is_empty: bool,
@@ -104,11 +104,11 @@ pub struct WorkloadControlLoop<C: Clock> {
 enum Leftovers {
     /// No create was tried.
     None,
-    /// A create failed; its connector cleaned up as well as it could. Look before the loop ends.
+    /// A create failed; its connector cleaned up as well as it could. Search before the loop ends.
     Unlikely,
-    /// A create was cut short: look before the next create.
+    /// A create was cut short: search before the next create.
     Likely,
-    /// The engine could not tell what an earlier agent left: look for any instance of the workload before the next
+    /// The engine has not listed what an earlier agent left: search for any instance of the workload before the next
     /// create, or there would be two.
     AnyInstance,
 }
@@ -118,7 +118,7 @@ enum Stage {
     Idle,
     /// Nothing is started before all strays are removed.
     BehindStrays(Start),
-    /// Engines were asked for their containers. No start slot is held meanwhile, and any wish ends the waiting.
+    /// Engines list their containers. No start slot is held meanwhile, and any wish ends the waiting.
     Searching(Search),
     WaitingForSlot(Start, SlotRequest),
     RetryAt(Instant, Start),
@@ -128,7 +128,7 @@ enum Stage {
     /// A container that was taken over is only created. It is replaced then if it still does not run.
     CreatedUntil(Instant),
     DeleteRetryAt(Instant, AfterDelete),
-    /// The container is removed, but what it did still answers.
+    /// The container is removed, and probed until it does not answer any more.
     Gone(AfterDelete),
 }
 
@@ -343,7 +343,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Goes after the newest wish. What is there is removed first, unless the wish is about that.
+    /// Follows the newest wish. What is there is removed first, unless the wish is about that.
     fn on_wish(&mut self) {
         if self.is_empty {
             return self.follow_wish();
@@ -430,7 +430,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// one when that is not possible.
     ///
     /// # Errors
-    /// What may be possible later, or when somebody removes what is not ours.
+    /// Errors that may pass, or that go away when a file of others is removed.
     fn open_control_interface(&mut self) -> Result<(), PipeError> {
         let (hub, folder) = (self.context.control.clone(), self.control_folder(&self.instance));
         let mut opened = self.give_control_interface(|name, access| hub.open(name, folder.clone(), access));

@@ -15,10 +15,10 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
 
-/// Whoever a container runs as may read its files; the folders that they are in keep everybody else away.
+/// Any user of the container may read its files; the folders around them keep other users of the node away.
 const FILE_MODE: Mode = Mode::from_bits_retain(0o644);
 
-/// Why a file cannot be written (spec/agent.md section 13).
+/// Why a file cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkloadFileError {
     /// The path inside the workload is not that of a file.
@@ -78,7 +78,7 @@ fn one_is_folder_of_another(files: &[File]) -> bool {
 }
 
 /// Writes all files below `folder`, existing ones in place, since a container may have them mounted.
-/// Answers host path and mount point of each.
+/// Returns host path and mount point of each.
 ///
 /// # Errors
 /// The first file that cannot be written; those before it stay.

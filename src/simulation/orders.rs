@@ -256,7 +256,7 @@ impl Orders {
     }
 
     /// Whether a control loop of this life says that a workload runs which that life has not found ready since its last
-    /// start (spec/lifecycle.md rules 1, 2 and 9).
+    /// start.
     pub fn check_ready(&self, report: &WorkloadState, life: u64, engine: &SimEngine) -> Option<String> {
         let WorkloadState { instance, state } = report;
         let of_instance = |order: &&Order| order.added.instance == *instance;
@@ -301,7 +301,7 @@ fn meets(phase: Phase, condition: AddCondition) -> bool {
     }
 }
 
-/// As [`meets`], for deletes. What stops is waited for to the end if it says so (spec/lifecycle.md rule 14).
+/// As [`meets`], for deletes. What stops is waited for to the end if it says so.
 fn lets_stop(state: &ExecutionState, condition: DeleteCondition) -> bool {
     let phase = state.phase;
     match condition {

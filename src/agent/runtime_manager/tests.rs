@@ -1,4 +1,4 @@
-//! Plans to changes to wishes: spec/agent.md section 7, and what a wish does that meets an older one.
+//! Plans to changes to wishes: what a wish does that meets an older one.
 
 use super::*;
 use crate::limits::LOAD_INTERVAL;

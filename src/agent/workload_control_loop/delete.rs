@@ -43,7 +43,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Nothing is left of the container.
     pub(super) fn deleted(&mut self, after: AfterDelete) {
         if let Some(control) = &self.control {
-            control.forget_lasting(); // It is kept for another container, which has not asked for that.
+            control.forget_lasting(); // It is kept for another container, which has no subscriptions yet.
         }
         match after {
             AfterDelete::Wish => self.removed(),
@@ -105,7 +105,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 AfterDelete::Wish | AfterDelete::NotReady(_) | AfterDelete::Failed(_) => engine.connector.delete(id)?,
             }
         }
-        // What may be left is never given up: it would run for ever without anybody knowing it.
+        // What may be left is never given up: it would run for ever unnoticed.
         if self.leftovers != Leftovers::None {
             return self.delete_leftovers();
         }
@@ -145,7 +145,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     /// Keeps the container's id and what was to follow, and tries again later: a container that is left alone would
-    /// run for ever without anybody knowing it.
+    /// run for ever unnoticed.
     // [impl->swdd~agent-workload-control-loop-delete-failed-allows-retry~1]
     // [impl->swdd~agent-workload-control-loop-update-delete-failed-allows-retry~1]
     fn on_delete_failed(&mut self, after: AfterDelete, cause: &str) {

@@ -1,9 +1,9 @@
-//! Before a start: containers of the workload that nobody accounts for are looked for and removed, or taken over; and
-//! what is removed whenever it is found: containers that are too many.
+//! Before a start: searches for containers of the workload that are not accounted for, to remove them or take them over.
+//! At any time: removes strays, containers that are too many.
 //!
-//! Thread: `wl:<name>`; part of [`WorkloadControlLoop`]. It waits for the answers as for wishes, so that a delete need
+//! Thread: `wl:<name>`; part of [`WorkloadControlLoop`]. It waits for listings as for wishes, so that a delete need
 //! not wait for an engine that hangs, and holds no start slot.
-//! Takes: listings of the state checkers, one for all workloads that ask at the same time.
+//! Takes: listings of the state checkers, one for all workloads that search at the same time.
 
 use super::{Leftovers, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
@@ -47,16 +47,16 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.stage = Stage::Searching(Search { start, listed: Vec::new() });
     }
 
-    /// Workloads do not wait for ever for an engine of another runtime. What it has goes when it says so.
+    /// Workloads do not wait for ever for an engine of another runtime. What it lists later is removed then.
     pub(super) fn give_up_others(&mut self) {
         let now = self.context.clock.now();
         for other in self.others.extract_if(.., |other| other.until <= now) {
             let (name, runtime) = (&self.instance.workload, &other.runtime);
-            warn!("Starting workload '{name}' although '{runtime}' does not say which containers it has.");
+            warn!("Starting workload '{name}' although '{runtime}' has not listed its containers.");
         }
     }
 
-    /// When all have answered: removes what was found, and starts.
+    /// When all engines have listed: removes what was found, and starts.
     pub(super) fn end_search(&mut self) {
         let Stage::Searching(search) = &self.stage else { return };
         let has_listed = |runtime: Option<&Name>| search.listed.iter().any(|(of, _)| of.as_ref() == runtime);
@@ -107,7 +107,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// The engine of another runtime is to blame, so this is no failed create. It is asked again soon.
+    /// An engine of another runtime failed, so this is no failed create. The search is repeated soon.
     fn on_other_failed(&mut self, start: Start, runtime: &Name, error: &RuntimeError) {
         self.report_waits_for(start, runtime, error);
         self.failed_searches = self.failed_searches.saturating_add(1);
@@ -245,7 +245,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 }
 
-/// Leaves out what only looks like a container of the workload, of all that `engine` has under its name.
+/// Leaves out containers with the name of the workload that the agent has not made.
 pub(super) fn leave_strangers_of(engine: &Engine, found: &mut Vec<ListedContainer>, wanted: Option<&Workload>) {
     leave_strangers(found, |one| one, |one| engine.connector.is_noted(&one.instance, &one.id), wanted);
 }

@@ -88,7 +88,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Opens the control interface, writes the files and says what to create.
+    /// Opens the control interface, writes the files and returns what to create.
     fn prepare(&mut self, workload: Arc<Workload>) -> Result<NewContainer, Unprepared> {
         self.open_control_interface()
             .map_err(|error| Unprepared::ForNow(format!("Failed to create control interface: '{error}'")))?;

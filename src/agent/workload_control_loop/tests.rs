@@ -1,5 +1,4 @@
-//! A control loop with a manual clock and an engine in memory: no thread, no sleep. The sequences are those of
-//! spec/agent.md section 8.6.
+//! A control loop with a manual clock and an engine in memory: no thread, no sleep.
 
 use super::*;
 use crate::agent::backoff::backoff_max;

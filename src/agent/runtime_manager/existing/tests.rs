@@ -1,5 +1,4 @@
-//! What an agent does with containers of an earlier life, and with its own when the server says hello again
-//! (the table of spec/agent.md section 6).
+//! What an agent does with containers of an earlier life, and with its own when the server says hello again.
 
 use crate::agent::agent_manager::EarlierCalls;
 use crate::agent::events::SchedulerEvent;

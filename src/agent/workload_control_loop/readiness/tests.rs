@@ -1,4 +1,4 @@
-//! A whole agent with checks and conditions in virtual time, and the samples of seeds/003.
+//! A whole agent with checks and conditions in virtual time.
 
 use super::*;
 use crate::agent::events::SchedulerEvent;
@@ -118,7 +118,7 @@ fn readiness_is_kept_until_the_workload_ends() {
     rig.agent.answers.holds("db", Purpose::Ready, false);
     rig.pass(5_000);
     assert_eq!(rig.sent(), [] as [&str; 0]);
-    assert_eq!(rig.agent.probes.orders(), [] as [&str; 0], "nobody is asked any more");
+    assert_eq!(rig.agent.probes.orders(), [] as [&str; 0], "nobody is being probed any more");
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn silent_and_listed_as_ended(code: i64) -> Rig {
     rig.agent.answers.holds("db", Purpose::Alive, false);
     rig.engine.set_state(&rig.container_of("db"), ExecutionState::exited(code));
     rig.clock.advance(ms(2_000));
-    assert!(rig.agent.probes.step() && rig.agent.manager.threads().step(), "it is asked for and has ended");
+    assert!(rig.agent.probes.step() && rig.agent.manager.threads().step(), "it is being probed for and has ended");
     rig
 }
 
@@ -376,7 +376,7 @@ fn after_a_restart_of_the_agent_a_container_is_asked_again_and_no_deadline_ends_
     rig.pass(60_000);
     assert_eq!(rig.calls(), [] as [&str; 0], "the deadline of 2 s does not count");
     let sent = rig.sent();
-    assert_eq!(sent[0], "db Pending(Starting): 'ready: file /up is asked'");
+    assert_eq!(sent[0], "db Pending(Starting): 'ready: file /up is being probed'");
     assert!(!sent.iter().any(|state| state.contains("db Running")), "{sent:?}");
     rig.ready("db");
     assert_eq!(rig.calls(), ["create web"]);
@@ -737,7 +737,7 @@ fn a_path_that_does_not_answer_starts_nothing_and_stops_nothing() {
     assert_eq!(rig.calls(), ["delete db"], "an activation that was looked at counts");
 }
 
-// ------------------------------------------------- samples of seeds/003: reconcile
+// ------------------------------------------------- samples: reconcile
 
 /// 1 -> 2, 1 -> 3, 2 -> 4, 3 -> 4, where the arrow shows the order of starts.
 fn diamond(block: &str) -> [AddedWorkload; 4] {
@@ -918,7 +918,7 @@ fn a_precondition_that_holds_again_before_the_stop_leaves_all_as_it_is() {
     assert_eq!(rig.containers(), names(&["1", "2", "3", "4", "5"]));
 }
 
-// ---------------------------------------------------- samples of seeds/003: clean-up
+// ---------------------------------------------------- samples: clean-up
 
 #[test]
 fn sample_cleanup_goes_from_the_last_to_the_first_and_independent_ones_together() {
