@@ -208,8 +208,8 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         }
     }
 
-    /// Whether no call of an earlier agent runs any more. It might create a container that a listing now would not show,
-    /// and we would create it a second time.
+    /// Whether no call of an earlier agent runs any more. It might create a container that a listing now would not
+    /// show, and we would create it a second time.
     fn earlier_calls_ended(&mut self, now: Instant) -> bool {
         let Some(calls) = &mut self.earlier_calls else { return true };
         let count = calls.still_running();
@@ -371,8 +371,8 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         self.report(waiting);
     }
 
-    /// Unchanged running workloads are watched at once, without waiting for other engines. What a plan has changed since
-    /// the hello waits with the rest.
+    /// Unchanged running workloads are watched at once, without waiting for other engines. What a plan has changed
+    /// since the hello waits with the rest.
     fn resume_running(&mut self) {
         let Some(PendingHello { greeted, wanted, deleted, .. }) = &self.pending_hello else { return };
         let unchanged = wanted.iter().filter(|(name, added)| {
@@ -388,9 +388,9 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         self.uplink.resynchronise(self.store.own(), self.all_reported);
     }
 
-    /// Splits a hello and the later plans: the workloads of the hello that are wanted or go on, the changes that follow,
-    /// the instances that are gone. A container is first taken over as in the hello, since its update or delete may have
-    /// to wait for others. Nothing is started that a plan has deleted.
+    /// Splits a hello and the later plans: the workloads of the hello that are wanted or go on, the changes that
+    /// follow, the instances that are gone. A container is first taken over as in the hello, since its update or delete
+    /// may have to wait for others. Nothing is started that a plan has deleted.
     fn split_plans(
         &self,
         hello: PendingHello,

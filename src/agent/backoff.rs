@@ -194,27 +194,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn success_never_lengthens_the_delay() {
-        let now = ManualClock::new().now();
-        let mut random = fastrand::Rng::with_seed(1);
-        let mut backoff = RestartBackoff::new(true);
-        for _ in 0..100 {
-            assert_eq!(backoff.next(Ended::Well, now, &mut random).unwrap(), now);
-        }
-    }
-
-    #[test]
-    fn without_backoff_every_restart_is_immediate() {
-        let now = ManualClock::new().now();
-        let mut random = fastrand::Rng::with_seed(1);
-        let mut backoff = RestartBackoff::new(false);
-        for _ in 0..100 {
-            backoff.starting(now);
-            assert_eq!(backoff.next(Ended::Badly, now, &mut random).unwrap(), now);
-        }
-    }
-
     /// It was created and removed as fast as the engine could.
     #[test]
     fn a_start_that_did_not_become_ready_is_delayed_even_without_backoff() {

@@ -85,29 +85,6 @@ mod tests {
     }
 
     #[test]
-    fn a_long_create_gives_its_slot_back_and_shows_its_age() {
-        let slots = StartSlots::new(1);
-        let (reports, events) = bounded(8);
-        let instance = InstanceName::with_id("w", "id", "A");
-        let observer = CreateObserver { instance: &instance, shown: "Triggered at runtime.", reports: &reports };
-        let mut watch = CreateWatch::new(None, slots.try_take().unwrap(), Some(observer));
-        watch.still_running(seconds(3));
-        assert!(slots.try_take().is_none());
-        assert!(events.is_empty());
-        assert_eq!(watch.next_progress(), Some(seconds(10)));
-        watch.still_running(seconds(10));
-        assert!(slots.try_take().is_some());
-        assert_eq!(watch.next_progress(), Some(seconds(20)));
-        watch.still_running(seconds(47));
-        assert_eq!(watch.next_progress(), Some(seconds(50)));
-        for age in [10, 47] {
-            let SchedulerEvent::State(report) = events.try_recv().unwrap() else { panic!("a state is expected") };
-            let text = format!("Pending(Starting): 'Triggered at runtime. The create has been running for {age} s.'");
-            assert_eq!(report.state.to_string(), text);
-        }
-    }
-
-    #[test]
     fn the_age_of_a_retry_does_not_hide_why_the_last_attempt_failed() {
         let slots = StartSlots::new(1);
         let (reports, events) = bounded(8);
@@ -138,6 +115,8 @@ mod tests {
         let slots = StartSlots::new(1);
         let mut watch = CreateWatch::new(None, slots.try_take().unwrap(), None);
         assert_eq!(watch.next_progress(), Some(START_SLOT_MAX));
+        watch.still_running(START_SLOT_MAX - seconds(1));
+        assert!(slots.try_take().is_none());
         watch.still_running(START_SLOT_MAX);
         assert_eq!(watch.next_progress(), None);
         assert!(slots.try_take().is_some());

@@ -96,8 +96,8 @@ impl<C: Clock> Removal<'_, C> {
         }
     }
 
-    /// Removes what is in `top` and moves there what is two levels below it. Returns how many entries that were, and the
-    /// first failure; with no entries, another try would do no more.
+    /// Removes what is in `top` and moves there what is two levels below it. Returns how many entries that were, and
+    /// the first failure; with no entries, another try would do no more.
     fn empty_once(&self, top: &OwnedFd) -> io::Result<(usize, Option<Errno>)> {
         let (mut moves, mut failure) = (0, None);
         for entry in entries(top)? {

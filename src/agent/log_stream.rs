@@ -1,8 +1,8 @@
 //! Reads the logs of containers for requests of the server: follow, tail, since, until.
 //!
 //! One stream per request and instance. A stream has at most one message waiting for the server; until that is sent it
-//! reads nothing, so a flood waits in the pipe of the engine's program, costs bounded memory and delays no other stream.
-//! Lines that a slow requester does not read in time are dropped and counted by the server.
+//! reads nothing, so a flood waits in the pipe of the engine's program, costs bounded memory and delays no other
+//! stream. Lines that a slow requester does not read in time are dropped and counted by the server.
 //!
 //! Thread: `log:<number>:<workload>`, one per stream: reads and sends. [`LogStreams`] belongs to `scheduler`.
 //! Owns: the processes of the engine that print the log. Takes: [`LogOrder`], its end when [`LogStreams`] forgets it.

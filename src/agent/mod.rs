@@ -182,29 +182,32 @@ fn start_engines(
     vital: &mut VitalThreads,
 ) -> io::Result<Engines> {
     let mut engines = Engines::new();
-    let mut start = |runtime: &str, checker, lister, connect| -> io::Result<()> {
-        let checker = CheckerSettings { repair_interval: settings.listing_interval, ..checker };
+    let mut start = |engine, unknown_info, lister, connect| -> io::Result<()> {
+        let repair_interval = settings.listing_interval;
+        let checker = CheckerSettings { repair_interval, ..CheckerSettings::new(engine, unknown_info) };
         let (watch, commands) = bounded(WATCH_INBOX);
-        threads.push(state_checker::start(checker, lister, commands, vital.add(format!("watch:{runtime}")))?);
-        engines.insert(runtime.into(), EngineSource { connect, watch });
+        threads.push(state_checker::start(checker, lister, commands, vital.add(format!("watch:{engine}")))?);
+        engines.insert(engine.into(), EngineSource { connect, watch });
         Ok(())
     };
-    let enabled = |runtime| settings.runtimes.contains(runtime);
-    if enabled(podman::RUNTIME_NAME) {
+    for engine in &settings.runtimes {
         let (agent, children) = (settings.name.clone(), children.clone());
-        let connect = move || Box::new(PodmanConnector::new(&agent, children.clone())) as Connector;
-        start(podman::RUNTIME_NAME, CheckerSettings::podman(), connect(), Box::new(connect))?;
-    }
-    if enabled(podman_kube::RUNTIME_NAME) {
-        let lister = PodmanKubeConnector::new(&settings.name, children.clone());
-        let make = lister.for_workload();
-        let connect = Box::new(move || Box::new(make()) as Connector);
-        start(podman_kube::RUNTIME_NAME, CheckerSettings::podman_kube(), Box::new(lister), connect)?;
-    }
-    if enabled(containerd::RUNTIME_NAME) {
-        let (agent, children) = (settings.name.clone(), children.clone());
-        let connect = move || Box::new(ContainerdConnector::new(&agent, children.clone())) as Connector;
-        start(containerd::RUNTIME_NAME, CheckerSettings::containerd(), connect(), Box::new(connect))?;
+        match *engine {
+            podman::RUNTIME_NAME => {
+                let connect = move || Box::new(PodmanConnector::new(&agent, children.clone())) as Connector;
+                start(podman::RUNTIME_NAME, "Error getting state from Podman.", connect(), Box::new(connect))?;
+            }
+            podman_kube::RUNTIME_NAME => {
+                let lister = PodmanKubeConnector::new(&agent, children);
+                let make = lister.for_workload();
+                let connect = Box::new(move || Box::new(make()) as Connector);
+                start(podman_kube::RUNTIME_NAME, "Error getting state from pods.", Box::new(lister), connect)?;
+            }
+            _ => {
+                let connect = move || Box::new(ContainerdConnector::new(&agent, children.clone())) as Connector;
+                start(containerd::RUNTIME_NAME, "Error getting state from Nerdctl.", connect(), Box::new(connect))?;
+            }
+        }
     }
     Ok(engines)
 }

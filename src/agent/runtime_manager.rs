@@ -240,7 +240,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         before.into_iter().chain(named).filter(is_gone).map(removed).collect()
     }
 
-    /// What is to be decided about, after an earlier change was `replaced`: what has to go is what the control loop has.
+    /// What is to be decided about, after an earlier change was `replaced`: what has to go is what the control loop
+    /// has.
     // [impl->swdd~agent-update-on-add-known-workload~1]
     // [impl->swdd~agent-add-on-update-missing-workload~1]
     fn refine(

@@ -39,7 +39,8 @@ pub type StateReply = Box<dyn Fn(ExecutionState) + Send>;
 /// A command of a control loop or of the scheduler.
 // [impl->swdd~agent-general-state-checker-interface~1]
 pub enum WatchCommand {
-    /// Report the state of this container of the instance from now on and of no other; a listing follows at once, or soon in a burst.
+    /// Report the state of this container of the instance from now on and of no other; a listing follows at once, or
+    /// soon in a burst.
     Watch {
         /// The instance of the container.
         instance: InstanceName,
@@ -74,25 +75,9 @@ pub struct CheckerSettings {
 }
 
 impl CheckerSettings {
-    /// The settings for podman.
+    /// The settings of an engine, which has this text for states that cannot be had.
     #[must_use]
-    pub fn podman() -> Self {
-        Self::of("podman", "Error getting state from Podman.")
-    }
-
-    /// The settings for pods of podman.
-    #[must_use]
-    pub fn podman_kube() -> Self {
-        Self::of("podman-kube", "Error getting state from pods.")
-    }
-
-    /// The settings for containerd.
-    #[must_use]
-    pub fn containerd() -> Self {
-        Self::of("containerd", "Error getting state from Nerdctl.")
-    }
-
-    fn of(engine: &'static str, unknown_info: &'static str) -> Self {
+    pub fn new(engine: &'static str, unknown_info: &'static str) -> Self {
         Self { engine, unknown_info, repair_interval: REPAIR_INTERVAL }
     }
 }

@@ -1,7 +1,7 @@
 //! Runs one workload: create, retry, restart, resume, update, delete.
 //!
-//! Thread: `wl:<name>`, one per workload, and another one of that name while it works; ends when nothing of the workload
-//! is left and nothing is wanted, or when the agent drops the sender of its wishes.
+//! Thread: `wl:<name>`, one per workload, and another one of that name while it works; ends when nothing of the
+//! workload is left and nothing is wanted, or when the agent drops the sender of its wishes.
 //! Owns: all containers of the workload, attempts, the time of the next attempt, the
 //! workload's folders below the run folder, its control interface.
 //! Takes: the newest wish of the scheduler, states of the state checker, a free start slot.
@@ -417,8 +417,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     // ------------------------------------------------------ control interface
 
-    /// Gives a workload that runs already its control interface if it wants one. It goes on without one when that is not
-    /// possible.
+    /// Gives a workload that runs already its control interface if it wants one. It goes on without one when that is
+    /// not possible.
     fn reopen_control_interface(&mut self) {
         let (hub, folder) = (self.context.control.clone(), self.control_folder(&self.instance));
         if let Err(error) = self.give_control_interface(|name, access| hub.reopen(name, folder.clone(), access)) {

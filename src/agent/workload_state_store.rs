@@ -32,8 +32,8 @@ impl WorkloadStateStore {
         Self { agent, by_workload: BTreeMap::new() }
     }
 
-    /// Stores a state of an own instance; returns the one to show: while a stop is under way, the state of the container
-    /// changes nothing.
+    /// Stores a state of an own instance; returns the one to show: while a stop is under way, the state of the
+    /// container changes nothing.
     // [impl->swdd~agent-manager-hysteresis_on-workload-states-of-its-workloads~1]
     // [impl->swdd~agent-stores-workload-states-of-its-workloads~1]
     pub fn set_own(&mut self, instance: &InstanceName, incoming: ExecutionState) -> ExecutionState {

@@ -16,8 +16,8 @@ use std::time::Instant;
 /// The listings of all engines.
 pub struct Listings {
     engines: BTreeMap<Name, EngineListing>,
-    /// Until when a hello waits for engines without a listing; `None` before the first request. After a reconnect all of
-    /// our containers are known.
+    /// Until when a hello waits for engines without a listing; `None` before the first request. After a reconnect all
+    /// of our containers are known.
     first_until: Option<Instant>,
 }
 
@@ -33,8 +33,8 @@ enum ListingState {
     Wanted,
     Requested,
     Known,
-    /// The engine is not there, so it has no containers. It is requested again with the next hello, and by each workload
-    /// that wants this engine.
+    /// The engine is not there, so it has no containers. It is requested again with the next hello, and by each
+    /// workload that wants this engine.
     NotInstalled,
     /// The engine failed; request it again then.
     Failed(Instant),

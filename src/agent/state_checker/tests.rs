@@ -76,7 +76,11 @@ fn refusal() -> RuntimeError {
 impl Bench {
     fn new() -> Self {
         let clock = ManualClock::new();
-        let checker = StateChecker::new(Fake::default(), clock.clone(), CheckerSettings::podman());
+        let checker = StateChecker::new(
+            Fake::default(),
+            clock.clone(),
+            CheckerSettings::new("podman", "Error getting state from Podman."),
+        );
         Self { checker, clock, reports: Arc::default() }
     }
 
@@ -632,7 +636,8 @@ fn the_threads_report_and_end_with_their_sender() {
     let (reports, reported) = bounded(4);
     let connector = Box::new(ScriptedConnector(scripted));
     let pulse = Pulse::unattended();
-    let thread = start(CheckerSettings::podman(), connector, inbox, pulse).unwrap();
+    let thread =
+        start(CheckerSettings::new("podman", "Error getting state from Podman."), connector, inbox, pulse).unwrap();
     let id = ContainerId("web".into());
     let reply: StateReply = Box::new(move |state| reports.send(state).unwrap());
     let (instance, in_burst) = (instance("web"), false);

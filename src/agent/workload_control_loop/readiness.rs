@@ -430,7 +430,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             && let Some(id) = self.container.clone()
         {
             self.stop_probe();
-            return self.watch(id); // Its state checker reports how it ended, or that it runs after all: then it is probed again.
+            return self.watch(id); // The state checker reports how it ended. If it runs after all, it is probed again.
         }
         self.unwatch(); // How it ends now does not count.
         let stopped = match (&mut self.engine, &self.container) {

@@ -61,8 +61,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// A container that was running when it was taken over and is only created now was listed wrongly and never started;
-    /// it is replaced. One that its engine restarts by itself is in this state, too, but not for long.
+    /// A container that was running when it was taken over and is only created now was listed wrongly and never
+    /// started; it is replaced. One that its engine restarts by itself is in this state, too, but not for long.
     fn note_only_created(&mut self, phase: Phase) {
         match phase {
             Phase::PendingStarting if self.lifecycle.is_adopted() && matches!(self.stage, Stage::Idle) => {

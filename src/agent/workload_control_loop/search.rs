@@ -1,5 +1,5 @@
-//! Before a start: searches for containers of the workload that are not accounted for, to remove them or take them over.
-//! At any time: removes strays, containers that are too many.
+//! Before a start: searches for containers of the workload that are not accounted for, to remove them or take them
+//! over. At any time: removes strays, containers that are too many.
 //!
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`]. It waits for listings as for wishes, so that a delete need
 //! not wait for an engine that hangs, and holds no start slot.
@@ -177,7 +177,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn add_strays(&mut self, mut found: Vec<Strays>) {
         let runtime = self.wanted.as_ref().map(|workload| &workload.runtime);
         for Strays { containers, .. } in found.iter_mut().filter(|strays| Some(&strays.runtime) == runtime) {
-            containers.retain(|(_, id)| self.container.as_ref() != Some(id)); // An old listing shows what is ours by now.
+            // An old listing may show the container that is ours by now.
+            containers.retain(|(_, id)| self.container.as_ref() != Some(id));
         }
         found.retain(|strays| !strays.containers.is_empty());
         if found.is_empty() {

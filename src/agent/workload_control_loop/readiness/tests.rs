@@ -664,8 +664,8 @@ fn a_new_connection_does_not_look_at_the_activation_again_nor_forget_what_waits_
     assert_eq!(rig.containers(), names(&["camera", "db", "other"]));
 }
 
-/// Seed 2010618 of the simulation: what was not relevant here was wanted elsewhere before the engines had told what they
-/// have. What needs it went on waiting, for a workload that was forgotten.
+/// Seed 2010618 of the simulation: what was not relevant here was wanted elsewhere before the engines had told what
+/// they have. What needs it went on waiting, for a workload that was forgotten.
 #[test]
 fn what_needs_a_workload_that_moved_away_before_the_listing_does_not_wait_for_its_condition() {
     for block in ["{ activation: { tagEquals: { zone: b } } }", "{ precondition: { pathExists: /key } }"] {
