@@ -122,8 +122,6 @@ enum Stage {
     Searching(Search),
     WaitingForSlot(Start, SlotRequest),
     RetryAt(Instant, Start),
-    /// The retry limit was reached.
-    ReviveAt(Instant),
     RestartAt(Instant, Ended),
     /// A container that was taken over is only created. It is replaced then if it still does not run.
     CreatedUntil(Instant),
@@ -137,7 +135,7 @@ enum Stage {
 enum Start {
     /// Make a new container.
     New,
-    /// As `New`, but a failure is not reported again.
+    /// As `New` after the retry limit was reached: a failure is not reported again.
     Revival,
     /// Start the container that ended.
     Existing,
@@ -282,11 +280,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
         match &self.stage {
             Stage::Idle | Stage::BehindStrays(_) | Stage::WaitingForSlot(..) | Stage::Gone(_) => None,
             Stage::Searching(_) => self.others.iter().map(|other| other.until).min(),
-            Stage::RetryAt(at, _)
-            | Stage::ReviveAt(at)
-            | Stage::RestartAt(at, _)
-            | Stage::CreatedUntil(at)
-            | Stage::DeleteRetryAt(at, _) => Some(*at),
+            Stage::RetryAt(at, _) | Stage::RestartAt(at, _) | Stage::CreatedUntil(at) | Stage::DeleteRetryAt(at, _) => {
+                Some(*at)
+            }
         }
     }
 
@@ -333,7 +329,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
             }
             // [impl->swdd~agent-workload-control-loop-executes-retry~1]
             Stage::RetryAt(_, start) => self.begin_start(start),
-            Stage::ReviveAt(_) => self.begin_start(Start::Revival),
             Stage::RestartAt(_, ended) => self.restart(ended),
             Stage::CreatedUntil(_) => self.replace_only_created(),
             Stage::DeleteRetryAt(_, after) => self.try_delete(after),

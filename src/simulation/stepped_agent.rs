@@ -18,9 +18,9 @@ use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
 use crate::agent::workload_control_loop::{LoopContext, Step, WorkloadControlLoop};
 use crate::limits::{CONTROL_MESSAGE_MAX, SCHEDULER_INBOX, WATCH_INBOX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{AddedWorkload, FromServer, ToServer, WorkloadPlan};
+use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
 use crate::model::names::InstanceName;
-use crate::model::workload::Workload;
+use crate::model::workload::{DeleteCondition, Workload};
 use crate::platform::clock::Clock;
 use crate::runtime::{ContainerId, RuntimeConnector};
 use crossbeam_channel::{Receiver, bounded};
@@ -363,7 +363,12 @@ impl AgentRig {
 
     /// The server wants these as well.
     pub fn add(&mut self, added: &[AddedWorkload]) {
-        self.agent.update(WorkloadPlan { added: added.to_vec(), deleted: vec![] });
+        self.change(added, &[]);
+    }
+
+    /// The server wants this change.
+    pub fn change(&mut self, added: &[AddedWorkload], deleted: &[DeletedWorkload]) {
+        self.agent.update(WorkloadPlan { added: added.to_vec(), deleted: deleted.to_vec() });
     }
 
     /// The container of a workload that has one.
@@ -396,6 +401,12 @@ fn node_options(folder: &Path, paths: &Arc<Mutex<BTreeSet<String>>>) -> AgentOpt
         }),
     };
     AgentOptions { facts, ..AgentOptions::new(folder) }
+}
+
+/// A delete that waits until these users of the workload are gone.
+pub fn deleted_after(instance: &InstanceName, users: &[&str]) -> DeletedWorkload {
+    let condition = |name: &&str| ((*name).to_owned(), DeleteCondition::NotPendingNorRunning);
+    DeletedWorkload { instance: instance.clone(), dependencies: users.iter().map(condition).collect() }
 }
 
 /// A workload of `agent_A` with the runtime podman that is to run.

@@ -27,6 +27,9 @@ pub enum PathProbe {
 /// Whether it holds, or why not.
 pub type PathResult = Result<(), Errno>;
 
+/// A probe with its result.
+pub type Probed = (PathProbe, PathResult);
+
 /// How to probe; may block.
 pub type ProbePath = Arc<dyn Fn(&PathProbe) -> PathResult + Send + Sync>;
 
@@ -35,7 +38,7 @@ pub struct PathProbes {
     probe_path: ProbePath,
     wake: Arc<dyn Fn() + Send + Sync>,
     probes: (Sender<PathProbe>, Receiver<PathProbe>),
-    results: (Sender<(PathProbe, PathResult)>, Receiver<(PathProbe, PathResult)>),
+    results: (Sender<Probed>, Receiver<Probed>),
     /// Started and without a result; whether the owner has abandoned it.
     open: BTreeMap<PathProbe, bool>,
     threads: usize,
@@ -82,7 +85,7 @@ impl PathProbes {
     }
 
     /// The results that have come.
-    pub fn take_results(&mut self) -> Vec<(PathProbe, PathResult)> {
+    pub fn take_results(&mut self) -> Vec<Probed> {
         let results: Vec<_> = self.results.1.try_iter().collect();
         results.iter().for_each(|(probe, _)| _ = self.open.remove(probe));
         results
@@ -92,7 +95,7 @@ impl PathProbes {
     /// not waited for the next time.
     pub fn exist(&mut self, paths: &BTreeSet<&str>) -> BTreeMap<String, bool> {
         let mut known = BTreeMap::new();
-        let mut note = |(probe, result): (PathProbe, PathResult)| {
+        let mut note = |(probe, result): Probed| {
             if let PathProbe::Exists(path) = probe {
                 known.insert(path, result.is_ok());
             }

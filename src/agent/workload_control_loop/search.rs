@@ -101,7 +101,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn on_search_failed(&mut self, start: Start, error: &RuntimeError) {
         self.on_create_failed(start, &error.to_string());
         let given_up_at = self.others.iter().map(|other| other.until).min();
-        if let Stage::RetryAt(at, again) = &mut self.stage {
+        if let Stage::RetryAt(at, again @ Start::New) = &mut self.stage {
             *again = start;
             *at = given_up_at.map_or(*at, |until| until.min(*at));
         }

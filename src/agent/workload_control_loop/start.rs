@@ -129,7 +129,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let now = self.context.clock.now();
         if start == Start::Revival {
             debug!("Workload '{}' still cannot be created: '{cause}'", self.instance.workload);
-            self.stage = Stage::ReviveAt(now + REVIVAL_INTERVAL);
+            self.stage = Stage::RetryAt(now + REVIVAL_INTERVAL, Start::Revival);
             return;
         }
         self.failed_creates = self.failed_creates.saturating_add(1);
@@ -139,7 +139,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             warn!("No more retries to create workload '{}'. Error: '{cause}'", self.instance.workload);
             // [impl->swdd~agent-workload-control-loop-retry-limit-set-execution-state~2]
             self.report(ExecutionState::no_more_retries(cause));
-            self.stage = Stage::ReviveAt(now + REVIVAL_INTERVAL);
+            self.stage = Stage::RetryAt(now + REVIVAL_INTERVAL, Start::Revival);
             return;
         }
         info!("Retrying workload creation for: '{}'. Error: '{cause}'", self.instance.workload);

@@ -6,7 +6,7 @@ use crate::model::execution_state::WorkloadState;
 use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, WorkloadPlan};
 use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy};
 use crate::simulation::fake_connector::{Call, FakeEngine, Fault};
-use crate::simulation::stepped_agent::{AgentRig as Rig, wanted_with};
+use crate::simulation::stepped_agent::{AgentRig as Rig, deleted_after, wanted_with};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -16,19 +16,17 @@ fn ms(milliseconds: u64) -> Duration {
 
 impl Rig {
     fn replace(&mut self, old: &AddedWorkload, new: &AddedWorkload) {
-        let deleted = DeletedWorkload { instance: old.instance.clone(), dependencies: BTreeMap::new() };
-        self.agent.update(WorkloadPlan { added: vec![new.clone()], deleted: vec![deleted] });
+        self.change(std::slice::from_ref(new), &[deleted_after(&old.instance, &[])]);
     }
 
     /// The server wants these gone, each after those that need it.
     fn delete(&mut self, gone: &[AddedWorkload]) {
         let deleted = gone.iter().map(|added| {
             let needs = |other: &&AddedWorkload| other.workload.dependencies.contains_key(&*added.instance.workload);
-            let dependents = gone.iter().filter(needs).map(|other| other.instance.workload.to_string());
-            let dependencies = dependents.map(|name| (name, DeleteCondition::NotPendingNorRunning)).collect();
-            DeletedWorkload { instance: added.instance.clone(), dependencies }
+            let dependents: Vec<&str> = gone.iter().filter(needs).map(|other| &*other.instance.workload).collect();
+            deleted_after(&added.instance, &dependents)
         });
-        self.agent.update(WorkloadPlan { added: vec![], deleted: deleted.collect() });
+        self.change(&[], &deleted.collect::<Vec<_>>());
     }
 
     fn pass(&mut self, milliseconds: u64) {
@@ -673,8 +671,7 @@ fn what_needs_a_workload_that_moved_away_before_the_listing_does_not_wait_for_it
         let db = workload("db", block, &[]);
         rig.engine.set_silent(true);
         rig.agent.hello(std::slice::from_ref(&db));
-        let deleted = DeletedWorkload { instance: db.instance.clone(), dependencies: BTreeMap::new() };
-        rig.agent.update(WorkloadPlan { added: vec![workload("web", "", &["db"])], deleted: vec![deleted] });
+        rig.change(&[workload("web", "", &["db"])], &[deleted_after(&db.instance, &[])]);
         let elsewhere = InstanceName::new("db", "x", "agent_B");
         let runs = WorkloadState::new(elsewhere, ExecutionState::plain(Phase::Running));
         rig.agent.receive(FromServer::WorkloadStates(vec![runs]));
@@ -975,11 +972,7 @@ fn a_dependent_that_is_not_ready_yet_counts_as_pending_for_the_delete_of_what_it
     rig.pass(2_000);
     assert_eq!(rig.containers(), names(&["db", "web"]));
     rig.calls();
-    let deleted = DeletedWorkload {
-        instance: all[0].instance.clone(),
-        dependencies: BTreeMap::from([("web".to_owned(), DeleteCondition::NotPendingNorRunning)]),
-    };
-    rig.agent.update(WorkloadPlan { added: vec![], deleted: vec![deleted] });
+    rig.change(&[], &[deleted_after(&all[0].instance, &["web"])]);
     rig.pass(5_000);
     assert_eq!(rig.calls(), [] as [&str; 0]);
     rig.ends("web", 0);
