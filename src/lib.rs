@@ -66,9 +66,10 @@
 //!   grpc.rs                methods, channel arguments, blocking waits                         -
 //!   grpc_parts.rs          what of the library gets into our programs                       -
 //!   tls.rs                 handshake, and one pump per TLS connection                [tls:peer]
-//!   pump.rs                bytes of one client on their way to gRPC, without TLS   [pump:number] [tls:peer]
-//!   frame_gate.rs          lengths of messages, before gRPC takes them             [pump:number] [tls:peer]
-//!   intake.rs              room for large messages that come            [pump:number] [tls:peer] [rx:peer]
+//!   pump.rs                bytes of one client on their way to gRPC                [listen] [tls:peer]
+//!   plain_pump.rs          all connections without TLS                                   [listen]
+//!   frame_gate.rs          lengths of messages, before gRPC takes them             [listen] [tls:peer]
+//!   intake.rs              room for large messages that come            [listen] [tls:peer] [rx:peer]
 //!   hello.rs               who may open a stream                                     [rx:peer]
 //!   hook_message.rs        what hooks read and write                                  [hook]
 //!   answer_budget.rs       bytes of answers that wait for all peers                  [server] [tx]
@@ -138,7 +139,7 @@
 //!                                                                      [wl:name] [scheduler]
 //!     poller.rs            the loop that serves all of them                         [control]
 //!     pipes.rs             two FIFOs                                      [wl:name] [control]
-//!     reading_room.rs      room for large messages that are being written           [control]
+//!     read_budget.rs      room for large messages that are being written           [control]
 //!     session.rs           hello, requests, what follows from them                  [control]
 //!     outbox.rs            what waits for one workload, bounded           [scheduler] [control]
 //!     lasting.rs           which events and lines a workload has asked for [scheduler] [control]

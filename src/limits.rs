@@ -6,7 +6,7 @@ use std::time::Duration;
 
 // ------------------------------------------------------------------ threads
 
-/// Stack of a thread that only moves messages, in bytes. Pages are touched on demand only.
+/// Stack of a thread that only moves messages, in bytes. The kernel takes pages when they are touched.
 pub const STACK_SMALL: usize = 128 * 1024;
 /// Stack of a thread that parses or builds nested data, in bytes.
 pub const STACK_LARGE: usize = 1024 * 1024;
@@ -14,42 +14,41 @@ pub const STACK_LARGE: usize = 1024 * 1024;
 pub const STACK_SERVER: usize = 4 * 1024 * 1024;
 /// Longest time that `main` waits for its threads at the end before it names those still running.
 pub const STOP_DEADLINE: Duration = Duration::from_secs(2);
-/// A turn of an event loop above this is worth a warning: something blocked that must not.
+/// A turn of an event loop above this is logged as a warning: something blocked that must not.
 pub const TURN_MAX: Duration = Duration::from_millis(500);
-/// Stack of a thread that runs one workload, in bytes: it parses a user's YAML, which may be nested deeply.
+/// Stack of a thread that runs one workload, in bytes: it parses YAML of users, which may be nested deeply.
 pub const STACK_WORKLOAD: usize = 512 * 1024;
-/// Longest time that the agent waits for its threads at the end. Calls of the engine are not waited for.
+/// Longest time that the agent waits for its threads at the end. It does not wait for calls of the engine.
 pub const AGENT_STOP_DEADLINE: Duration = Duration::from_secs(1);
 
 // ---------------------------------------------------------- service manager
 
-/// Longest wait until the service manager takes a message. It is busy for milliseconds, or it is not there any more.
+/// Longest wait until the service manager takes a message. It is busy for milliseconds, or it is gone.
 pub const NOTIFY_SEND_MAX: Duration = Duration::from_secs(1);
-/// A changed status is told at most this often: it is for people.
+/// A changed status is sent at most this often: it is for people.
 pub const SERVICE_STATUS_REST: Duration = Duration::from_secs(1);
 /// Longest part of the status, in bytes; it is shown on one line.
 pub const SERVICE_STATUS_MAX: usize = 300;
-/// After a thread was nudged it is looked at again after this long; it doubles. A turn takes less than a millisecond.
+/// First pause before a nudged thread is checked again; it doubles. A turn takes less than a millisecond.
 pub const VITAL_LOOK_FIRST: Duration = Duration::from_millis(2);
-/// Longest pause between two such looks. Much less than half of the shortest sensible `WatchdogSec`, so that a thread
-/// that comes back late is seen in time.
+/// Longest pause between two such checks. Much less than half of the shortest sensible `WatchdogSec`.
 pub const VITAL_LOOK_MAX: Duration = Duration::from_millis(250);
-/// A thread that is waited for this long is named in the log, before the service manager kills the program.
+/// A thread without progress for this long is named in the log, before the service manager kills the program.
 pub const VITAL_LATE: Duration = Duration::from_secs(2);
 
 // ------------------------------------------------------------------- memory
 
 /// Arenas of malloc. Two let threads allocate at the same time; each more keeps memory that nobody uses.
 pub const MALLOC_ARENAS: i32 = 2;
-/// The start, or a call of an engine, is over after this time, and what only it needed is given back.
+/// After the start, or the last call of an engine, memory that only it needed is returned after this time.
 pub const SETTLE_AFTER: Duration = Duration::from_secs(2);
-/// Bytes of a program's code that are mapped as one piece. The kernel maps up to 64 KiB around what is needed, of which
-/// an idle program needs little; a piece costs the kernel some 200 bytes.
+/// Bytes of a program's code that are mapped as one piece. For each page that is needed the kernel maps up to 64 KiB
+/// around it; a piece costs the kernel some 200 bytes.
 pub const CODE_PIECE: usize = 16 * 1024;
-/// Dropping this many bytes at once is worth the milliseconds that giving them back takes.
+/// Dropping this many bytes at once is worth the milliseconds that returning them takes.
 pub const TRIM_FROM: usize = 1024 * 1024;
 
-/// Messages of this many bytes in total are a burst after which free memory is given back.
+/// Messages of this many bytes in total are a burst, after which free memory is returned.
 pub const BURST_TRIM_FROM: usize = 4 * 1024 * 1024;
 const _: () = assert!(BURST_TRIM_FROM >= TRIM_FROM);
 /// A burst is over when no message was sent for this long.
@@ -57,240 +56,234 @@ pub const BURST_OVER_AFTER: Duration = Duration::from_secs(1);
 
 // ---------------------------------------------------------------------- log
 
-/// Longest text of a log line, in bytes; the rest is cut. What an engine says has half of it.
+/// Longest text of a log line, in bytes; the rest is cut. Text of an engine has half of it.
 pub const LOG_RECORD_MAX: usize = 8 * 1024;
 const _: () = assert!(2 * ADDITIONAL_INFO_MAX <= LOG_RECORD_MAX);
-/// Log lines about what one source did within [`LOG_SOURCE_TIME`]; further ones are of no use.
+/// Log lines that one source may cause within [`LOG_SOURCE_TIME`].
 pub const LOG_SOURCE_LINES: u64 = 20;
-/// Time in which the lines about one source are counted.
+/// Period in which the lines of one source are counted.
 pub const LOG_SOURCE_TIME: Duration = Duration::from_secs(60);
-/// Sources whose lines are counted each by itself, more than a cluster has; all others share what one may write.
+/// Sources with a count of their own, more than a cluster has; all others share the lines of one.
 pub const LOG_SOURCES: usize = 256;
 
 // ------------------------------------------------------------------- queues
 
-/// Messages from all peers waiting for the server; full means that readers wait and TCP slows the peers down.
+/// Messages of all peers waiting for the server. When it is full readers wait, and TCP slows the peers down.
 pub const SERVER_INBOX: usize = 1024;
-/// How many of them may be of one stream, so that one that never stops sending leaves places to others.
+/// Messages of one stream among them, so that a peer that sends without pause leaves places to others.
 pub const SERVER_INBOX_OF_STREAM: usize = SERVER_INBOX / 8;
-/// What large messages from all peers that wait for the server take when they are decoded, in bytes. A larger one goes
-/// alone.
+/// Decoded size of the large messages of all peers that wait for the server, in bytes. A larger one goes alone.
 pub const SERVER_INBOX_BYTES: usize = 24 * 1024 * 1024;
-/// Messages that take up to this many bytes need no room: [`SERVER_INBOX`] of them are bounded well enough.
+/// Messages up to this decoded size, in bytes, do not count there: their number bounds them.
 pub const INBOX_SMALL_MESSAGE: usize = 16 * 1024;
 const _: () = assert!(SERVER_INBOX * INBOX_SMALL_MESSAGE < SERVER_INBOX_BYTES);
 /// When this many messages wait for one peer, further log lines are dropped.
 pub const PEER_OUTBOX: usize = 4096;
-/// What waits for one peer may take so many bytes of memory, beside one large message: some thousands of events. A peer
-/// for which more waits is cut off. An ECU with a dozen peers has no more, and who is that far behind is better off with
-/// the state as it is then.
+/// Bytes that wait for one peer, beside one large message: some thousands of events. A peer for which more waits is
+/// disconnected and gets the whole state when it reconnects.
 pub const PEER_OUTBOX_BYTES: usize = 16 * 1024 * 1024;
-/// A message of so many bytes is a large one, of which one may wait beside the others: the hello of an agent with
+/// From this size on, in bytes, a message is large, of which one may wait beside the others: the hello of an agent with
 /// thousands of workloads, or the state of all of them.
 pub const PEER_OUTBOX_LARGE: usize = PEER_OUTBOX_BYTES / 4;
-/// Bytes of answers that wait for one peer or are being sent from which on no further request of that peer is served.
-/// Room for many small ones at once, and no large one is built before the one before it is gone.
+/// While responses of this many bytes wait for one peer, no further request of it is processed. Room for many small
+/// ones at once, and no large one is built before the one before it is sent.
 pub const PEER_ANSWERS_BYTES: usize = 128 * 1024;
-/// Bytes of answers that wait or are being sent to all peers together from which on no request that had to wait is served,
-/// and no event told to who is behind. They are built one at a time, so no more than one comes on top. With 500 workloads
+/// While responses of this many bytes wait for all peers together, no request that had to wait is processed and no
+/// event sent to a slow subscriber. Responses are built one at a time, so at most one comes on top. With 500 workloads
 /// a whole state takes some 250 KB, and is a tree of 2 MB until it is encoded.
 pub const ANSWERS_BYTES: usize = 12 * 1024 * 1024;
-/// The same for who asks one thing at a time: it does not wait for those that ask without end and do not read.
+/// The same for peers with one request at a time: they do not wait for those that send many and do not read.
 pub const FIRST_ANSWERS_BYTES: usize = 2 * ANSWERS_BYTES;
 const _: () = assert!(ANSWERS_BYTES > PEER_EVENTS_BYTES);
-/// While requests wait for that room, a peer that took nothing for this long and has some of it is cut off. On a link
-/// of 1 Mbit/s, 250 KB take as long.
+/// While requests wait for that room, a peer that occupies some of it and takes nothing for this long is disconnected.
+/// On a link of 1 Mbit/s, 250 KB take as long.
 pub const PEER_STUCK_CROWDED: Duration = Duration::from_secs(2);
 const _: () = assert!(PEER_STUCK_CROWDED.as_secs() < PEER_STUCK.as_secs());
-/// Bytes of log lines that may wait for one peer. More are dropped: lines are worth less than answers.
+/// Bytes of log lines that wait for one peer. More are dropped.
 pub const PEER_OUTBOX_LOG_BYTES: usize = 4 * LOG_MESSAGE_MAX;
 /// When states of so many bytes wait for one peer, only the newest of each instance are kept.
 pub const PEER_OUTBOX_STATES_BYTES: usize = 512 * 1024;
-/// Bytes of states in one message, about: each receiver has a copy of it while it is being sent.
+/// Bytes of states in one message, about: each receiver has a copy while it is being sent.
 pub const STATES_MESSAGE_BYTES: usize = 1024 * 1024;
-/// What a waiting message counts beside its own bytes: about what it takes in the queue.
+/// What a waiting message counts beside its own bytes: about its entry in the queue.
 pub const PEER_OUTBOX_ENTRY: usize = 256;
-/// Log collections of one peer whose dropped lines are counted; of others nothing is told.
+/// Log collections of one peer whose dropped lines are counted and reported.
 pub const PEER_DROPPED_LOGS: usize = 1024;
-/// A peer that took nothing for this long while something waits for it is cut off; it resynchronises on reconnect.
+/// A peer that takes nothing for this long while something waits for it is disconnected.
 pub const PEER_STUCK: Duration = Duration::from_secs(10);
-/// Bytes per second of the slowest link that is still served (1 Mbit/s). gRPC tells only when a whole message is gone,
-/// so a large one has so much longer than [`PEER_STUCK`]; a peer that is gone is noticed by keepalive before.
+/// Bytes per second of the slowest supported link (1 Mbit/s). gRPC reports only that a whole message was sent, so a
+/// large one has so much longer than [`PEER_STUCK`]; keepalive notices earlier that a peer is gone.
 pub const PEER_SLOWEST: u64 = 128 * 1024;
-/// A message of a peer up to this size, in bytes, counts as sent when it was handed to the network; its completion is
-/// looked at when the next one is due. Half of the smallest window of a stream, so that it goes out at once normally.
+/// A message up to this size, in bytes, counts as sent when gRPC has it; its completion is checked before the next one.
+/// Half of the smallest window of a stream, so that it normally leaves at once.
 pub const PEER_SMALL_MESSAGE: usize = 32 * 1024;
-/// Messages sent to one peer before it is the turn of the others.
+/// Messages sent to one peer in a row while others wait.
 pub const PEER_TURN: usize = 16;
-/// After an agent was told states of others, further ones join one message for this long, so that a burst of changes
-/// on many agents does not cost agents times changes. Answers and orders do not wait, and nor does the first state.
+/// After an agent was sent states of others, further ones are collected in one message for this long, so that a burst
+/// of changes on many agents does not cost agents times changes.
 pub const STATES_REST: Duration = Duration::from_millis(20);
-/// Events waiting for the scheduler thread of the agent; senders wait when it is full. All the room is taken from the
+/// Events waiting for the scheduler thread of the agent; senders wait when it is full. All the room is allocated at the
 /// start, so it is no more than bursts need.
 pub const SCHEDULER_INBOX: usize = 256;
 /// Commands waiting for one state checker; control loops wait when it is full.
 pub const WATCH_INBOX: usize = 64;
-/// States of own workloads waiting for the server in the order in which they came; when there are more, only the
-/// newest of each instance is kept.
+/// States of own workloads that wait for the server in order; of more, only the newest of each instance is kept.
 pub const UPLINK_STATES: usize = 1024;
-/// Requests of workloads sent one after the other while the load or a log waits. Answers come soon, logs go on.
+/// Requests of workloads sent in a row while the load or a log waits.
 pub const UPLINK_REQUESTS_IN_A_ROW: u32 = 16;
 /// States in one message to the server. Room for long texts within [`FOREIGN_MESSAGE_MAX`].
 pub const UPLINK_BATCH: usize = 256;
-/// A removal that was sent is sent again when the connection is lost within this time: nobody knows whether it
-/// arrived. A connection that lives longer has delivered it.
+/// A removal is sent again when the connection is lost within this time: it may not have arrived.
 pub const REMOVED_MEMORY: Duration = Duration::from_secs(60);
-/// Connections on which one removal is sent, when all of them are lost so soon. One of so many has delivered it; without
-/// this bound they would add up for ever on a connection that breaks again and again.
+/// Connections on which one removal is sent when all of them are lost so soon; without this bound removals would add up
+/// on a connection that breaks again and again.
 pub const REMOVED_SENDS: u32 = 5;
 /// Messages from the server waiting in `ank`.
 pub const CLI_INBOX: usize = 1024;
-/// Messages of `ank` waiting to be sent. It asks one thing at a time, so only a stuck server fills this.
+/// Messages of `ank` waiting to be sent. It sends one request at a time, so only a stuck server fills this.
 pub const CLI_OUTBOX: usize = 4;
-/// Longest wait of `ank` for names to complete a command line with. A prompt must not hang.
+/// Longest wait of `ank` for names to complete a command line with: a prompt must not hang.
 pub const COMPLETION_MAX: Duration = Duration::from_secs(1);
-/// Pause between attempts of `ank get events --reconnect` to find the server again. Fast for people, no load for it.
+/// Pause between attempts of `ank get events --reconnect` to reach the server again.
 pub const EVENTS_RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
-/// How often `ank` turns its spinner while it waits for workloads.
+/// Period of the spinner of `ank` while it waits for workloads.
 pub const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
-/// Where no terminal is, `ank` writes each change of a table with up to so many lines while it waits.
+/// Without a terminal, `ank` writes each change of a table with up to this many lines while it waits.
 pub const FRAME_LINES_AT_ONCE: u32 = 20;
-/// With more, the next table follows only after this time for each line: a thousand workloads would write their thousand
+/// The next table of more lines follows after this time for each line: a thousand workloads would write their thousand
 /// lines thousands of times.
 pub const FRAME_PAUSE_PER_LINE: Duration = Duration::from_millis(10);
 
 // ------------------------------------------------------------------ requests
 
-/// A message may take this many bytes of memory when it is decoded, however short it is: some 100,000 small parts.
+/// Memory that any message may take when it is decoded, in bytes: some 100,000 small parts.
 pub const DECODED_ALWAYS: usize = 16 * 1024 * 1024;
-/// And this many times its own bytes more. States as people write them take three to five times theirs; a message of
-/// tiny parts would take a hundred times.
+/// Further memory, as a multiple of the message's own bytes. States of people take three to five times their bytes; a
+/// message of tiny parts would take a hundred times.
 pub const DECODED_FACTOR: usize = 8;
-/// Requests that wait, for hooks to be done with an update, for earlier answers to the same peer to be sent, or because
-/// their requester has used up its [`REQUEST_TIME_SHARE`]; more are refused.
+/// Requests that wait: for hooks, for earlier responses to the same peer, or because their requester has used up its
+/// [`REQUEST_TIME_SHARE`]. More are refused.
 pub const REQUESTS_WAITING: usize = 512;
 /// What requests that wait take in memory, in bytes. A single one may be larger.
 pub const REQUESTS_WAITING_BYTES: usize = 32 * 1024 * 1024;
-/// How many of them may belong to one agent or one connection of a commander. A commander has no more: its waiting
-/// requests keep their places in the inbox, so that its connection is read no further.
+/// Waiting requests of one agent or one connection of a commander. They keep their places in the inbox, so the
+/// connection of a commander with as many is read no further.
 pub const REQUESTS_WAITING_OF_STREAM: usize = REQUESTS_WAITING / 4;
 /// What they take in memory then, in bytes. A single one may be larger.
 pub const REQUESTS_WAITING_OF_STREAM_BYTES: usize = REQUESTS_WAITING_BYTES / 2;
-/// Part of [`REQUESTS_WAITING`] and of [`REQUESTS_WAITING_BYTES`], one in so many, that is kept for small requests on
-/// connections of which nothing else waits: those who ask much cannot take the place of those who ask for one thing.
+/// One part in so many of [`REQUESTS_WAITING`] and [`REQUESTS_WAITING_BYTES`] is kept for small requests on connections
+/// without other waiting requests.
 pub const REQUESTS_WAITING_FIRST: usize = 4;
 const _: () = assert!(REQUESTS_WAITING_OF_STREAM >= SERVER_INBOX_OF_STREAM);
 const _: () = assert!(REQUESTS_WAITING_OF_STREAM < REQUESTS_WAITING - REQUESTS_WAITING / REQUESTS_WAITING_FIRST);
-/// How many of them may belong to one workload. Its agent lets [`CONTROL_REQUESTS`] through, but other implementations
-/// pass on all that it asks.
+/// Waiting requests of one workload. Our agents pass on at most [`CONTROL_REQUESTS`], other implementations all.
 pub const REQUESTS_WAITING_OF_WORKLOAD: usize = 16;
 /// What the requests of one workload that wait take in memory, in bytes. A single one may be larger.
 pub const REQUESTS_WAITING_OF_WORKLOAD_BYTES: usize = REQUESTS_WAITING_BYTES / 4;
 const _: () = assert!(CONTROL_REQUESTS < REQUESTS_WAITING_OF_WORKLOAD);
 const _: () = assert!(REQUESTS_WAITING_OF_WORKLOAD_BYTES < REQUESTS_WAITING_OF_STREAM_BYTES);
-/// Time of the server's thread that the requests of one workload, of one agent, or of one connection of a commander may
-/// take in each [`REQUEST_TIME_PERIOD`]. Further ones wait until nobody else wants anything. Reads and updates of people
-/// and programs take milliseconds.
+/// Time of the server's thread in each [`REQUEST_TIME_PERIOD`] for the requests of one workload, one agent, or one
+/// connection of a commander. Further ones wait until no others wait. Reads and updates take milliseconds.
 pub const REQUEST_TIME_SHARE: Duration = Duration::from_millis(100);
-/// Period of [`REQUEST_TIME_SHARE`]. Of what a requester took beyond its share as much is remembered: whoever applied
-/// thousands of workloads once is not behind others for minutes.
+/// Period of [`REQUEST_TIME_SHARE`], and the most that is remembered of what a requester took beyond its share: one
+/// update of thousands of workloads does not delay its sender for minutes.
 pub const REQUEST_TIME_PERIOD: Duration = Duration::from_secs(1);
 const _: () = assert!(REQUEST_TIME_SHARE.as_millis() * 2 <= REQUEST_TIME_PERIOD.as_millis());
 /// Event subscriptions of one stream. An agent's stream carries those of all its workloads.
 pub const SUBSCRIPTIONS_PER_PEER_MAX: usize = 1024;
 /// Log collections that one stream may have running. An agent's stream carries those of all its workloads.
 pub const LOG_CAMPAIGNS_PER_PEER_MAX: usize = 1024;
-/// Event subscriptions of one workload among them. A program follows a few things.
+/// Event subscriptions of one workload among them.
 pub const SUBSCRIPTIONS_OF_WORKLOAD: usize = 64;
 /// Log collections of one workload among them. Each may be of many workloads.
 pub const LOG_CAMPAIGNS_OF_WORKLOAD: usize = 64;
-/// What the event subscriptions of one stream may take together, in bytes, and its log collections likewise: room for
-/// some that name each of 5,000 workloads.
+/// Event subscriptions of one stream, in bytes, and its log collections likewise: room for some that name each of 5,000
+/// workloads.
 pub const LASTING_REQUESTS_BYTES: usize = 8 * 1024 * 1024;
-/// What those of one workload may take together, in bytes, and its log collections likewise.
+/// Those of one workload, in bytes, and its log collections likewise.
 pub const LASTING_REQUESTS_OF_WORKLOAD_BYTES: usize = LASTING_REQUESTS_BYTES / 4;
 /// What a part of a mask or the name of an instance takes beside its text, in bytes, about.
 pub const LASTING_REQUEST_PART: usize = 32;
-/// Longest id of a request, in bytes. It is kept and sent to agents, with names of a stream and a workload before it.
+/// Longest id of a request, in bytes. It is stored, and sent to agents behind the names of a stream and a workload.
 pub const REQUEST_ID_MAX: usize = 1024;
-/// Longest time that logs are asked for, in bytes; RFC 3339 needs about 35.
+/// Longest `since` or `until` of a log request, in bytes; RFC 3339 needs about 35.
 pub const LOG_TIME_MAX: usize = 64;
-/// Parts that all field masks of one read or subscription may have together, equal ones as often as they are there: two
-/// masks for each of 5,000 workloads. More is refused before it is decoded.
+/// Parts of all field masks of one read or subscription, equal masks counted each time: two masks for each of 5,000
+/// workloads. More is refused before it is decoded.
 pub const READ_MASKS_PARTS_MAX: usize = 50_000;
-/// Parts that all field masks of one request may have together, each mask counted once: a dozen masks for each of 5,000
-/// workloads. Each may take a hundred bytes while the state is read.
+/// Parts of all field masks of one request, each mask counted once: a dozen masks for each of 5,000 workloads. Each
+/// part may take a hundred bytes while the state is read.
 pub const MASKS_PARTS_MAX: usize = 250_000;
-/// Parts of all paths that one event may tell as changed: a dozen fields of each of 5,000 workloads. The paths to many
-/// fields of a deep config take far more memory than the update that changes them.
+/// Parts of all changed paths of one event: a dozen fields of each of 5,000 workloads. The paths to many fields of a
+/// deep config take far more memory than the update that changes them.
 pub const CHANGES_PARTS_MAX: usize = 250_000;
-/// Steps to tell all subscriptions of one workload, or of one stream of a commander, of one change; each takes some ten
-/// nanoseconds while everybody waits: a key that is looked up to compare what changed with the masks is one.
+/// Steps to send one change to all subscriptions of one workload, or of one stream of a commander. A step takes some
+/// ten nanoseconds of the server's thread, for example the lookup of a key.
 pub const EVENT_STEPS_MAX: usize = 8_000_000;
-/// The same for all who have subscribed together: a third of a second. A dozen programs that ask for different things
-/// and are told that each of 5,000 workloads is new need as much.
+/// The same for all subscribers together: a third of a second. A dozen programs with different masks need as much when
+/// 5,000 workloads are new.
 pub const EVENTS_STEPS_MAX: usize = 4 * EVENT_STEPS_MAX;
-/// What each part of a path counts that is told: it is copied, sorted in, read and encoded.
+/// Steps for each part of a path in an event: it is copied, sorted in, read and encoded.
 pub const EVENT_PART_STEPS: usize = 32;
-/// What each value and each key counts that is read and encoded.
+/// Steps for each value and each key that is read and encoded.
 pub const EVENT_NODE_STEPS: usize = 8;
 /// Bytes of a text that are read and encoded in one step.
 pub const EVENT_STEP_BYTES: usize = 64;
-/// Bytes of an encoded event that are sent to one of its subscribers in one step.
+/// Bytes of an encoded event that are sent to one subscriber in one step.
 pub const EVENT_SENT_STEP_BYTES: usize = 16;
 const _: () = assert!(CHANGES_PARTS_MAX * EVENT_PART_STEPS <= EVENT_STEPS_MAX);
-/// When answers of all peers take all their room, a peer for which so many bytes wait beside a large message loses further
-/// events: it does not read.
+/// While responses to all peers take all their room, a peer for which so many bytes wait beside a large message loses
+/// further events.
 pub const PEER_EVENTS_BYTES: usize = 1024 * 1024;
-/// Places in the rules of a workload that one of its requests may be compared with. A dozen masks for each of 5,000
-/// workloads need half a million; each takes some ten nanoseconds while the other workloads of the agent wait.
+/// Comparisons of one request of a workload with places in its rules. A dozen masks for each of 5,000 workloads need
+/// half a million; each takes some ten nanoseconds while other workloads of the agent wait.
 pub const AUTHORIZER_STEPS_MAX: usize = 2_000_000;
 /// Masks of one read or subscription that may lead to the same field, because one has a wildcard where the other has a
-/// key. Each of them costs again for each field, and all others wait; people write two or three.
+/// key. Each of them costs again for each field.
 pub const MASKS_OVERLAP_MAX: usize = 16;
-/// States of instances that one agent reports although nobody wants them, in bytes of their names, [`STRAY_STATE_ENTRY`]
-/// and [`STRAY_INFO_MAX`] each: more than a thousand. More can only be a mistake or an attack.
+/// States of instances that one agent reports and the server does not want, in bytes of their names,
+/// [`STRAY_STATE_ENTRY`] and [`STRAY_INFO_MAX`] each: more than a thousand. More can only be a mistake or an attack.
 pub const STRAY_STATES_BYTES: usize = 1024 * 1024;
-/// The same for all agents together: so few that an answer with all of them fits into [`FOREIGN_MESSAGE_MAX`]. Those of
-/// who is gone longest are forgotten first; an agent that comes back tells its own again.
+/// The same for all agents together: few enough that a response with all of them fits into [`FOREIGN_MESSAGE_MAX`].
+/// Those of the agent that is gone longest are forgotten first; an agent that comes back reports its own again.
 pub const STRAYS_BYTES: usize = 4 * STRAY_STATES_BYTES;
 const _: () = assert!(STRAYS_BYTES <= FOREIGN_MESSAGE_MAX);
 /// What the state of an instance takes beside the names and the text, about.
 pub const STRAY_STATE_ENTRY: usize = 256;
-/// Additional info that is kept of an instance that nobody wants, in bytes: the begin of what its engine says.
+/// Additional info stored of such an instance, in bytes.
 pub const STRAY_INFO_MAX: usize = 256;
-/// Instances of one workload among those of an agent that nobody wants: containers of a few earlier forms may be left.
-/// What is known of deletes is compared with each of them.
+/// Instances of one workload among those of one agent: containers of a few earlier forms may be left. Each is compared
+/// with all known deletes.
 pub const STRAYS_OF_WORKLOAD: usize = 16;
-/// States of instances that were wanted, and whose agent has not reported their end, in bytes as above: room for ten
-/// thousand, 5,000 workloads of one agent that are replaced twice. What an agent leaves beyond that counts as removed.
+/// States of instances that were wanted and whose end their agent has not reported, in bytes as above: 5,000 workloads
+/// of one agent that are replaced twice. What an agent leaves beyond that counts as removed.
 pub const FORMER_STATES_BYTES: usize = 10 * 1024 * 1024;
-/// Instances of one workload among those: updates of it that follow each other faster than its agent carries them out.
+/// Instances of one workload among those: updates that follow each other faster than its agent carries them out.
 pub const FORMER_OF_WORKLOAD: usize = 256;
-/// Tags of an agent, in bytes of their keys and values and [`AGENT_TAG_ENTRY`] each. They are kept as long as it is
-/// connected, and are a part of answers with those of all agents; nobody writes more.
+/// Tags of an agent, in bytes of their keys and values and [`AGENT_TAG_ENTRY`] each. They are stored while it is
+/// connected, and are a part of responses with those of all agents.
 pub const AGENT_TAGS_BYTES: usize = 16 * 1024;
 /// What a tag takes beside its key and value, about.
 pub const AGENT_TAG_ENTRY: usize = 64;
-/// Additional info of a state that a program keeps, in bytes. Agents of other implementations send what their engine
-/// says, however long; ours send no more than this. A server may keep as much for each workload.
+/// Additional info of a state that a program stores, in bytes. Agents of other implementations send all that their
+/// engine writes.
 pub const STATE_INFO_MAX: usize = ADDITIONAL_INFO_MAX;
-/// Encoded log entries in one message, in bytes: a peer's receiver takes 4 MiB at most.
+/// Encoded log entries in one message, in bytes: a peer of another implementation takes 4 MiB at most.
 pub const LOG_MESSAGE_MAX: usize = 2 * 1024 * 1024;
 
 /// Logs that one agent reads at the same time; each takes a thread and a process of the engine.
 pub const LOG_STREAMS_MAX: usize = 64;
-/// Those of them that one workload may have asked for, on this node or another one.
+/// Those of them that were requested by one workload, on this node or another one.
 pub const LOG_STREAMS_OF_WORKLOAD: usize = 16;
 /// Bytes read from an engine's log at once: what a pipe holds, so that a chatty container fills whole messages.
 pub const LOG_READ: usize = 64 * 1024;
 /// Lines read before they are sent. Empty lines cost far more in memory and on the wire than in the pipe.
 pub const LOG_LINES: usize = 4096;
-/// Bytes kept of one line of a log. Just too long for a message, so that it is cut there and said to be cut.
+/// Bytes stored of one line of a log: just too long for a message, so that the line is cut and marked there.
 pub const LOG_LINE_MAX: usize = LOG_MESSAGE_MAX + 1;
 /// A line of this many bytes will never end; its log is closed.
 pub const LOG_LINE_ENDLESS: usize = 50 * 1024 * 1024;
-/// The agent waits this long at its end for the processes that read logs to be gone. Less than [`AGENT_STOP_DEADLINE`].
+/// At its end the agent waits this long for the processes that read logs.
 pub const LOG_STOP_MAX: Duration = Duration::from_millis(500);
 const _: () = assert!(LOG_STOP_MAX.as_millis() < AGENT_STOP_DEADLINE.as_millis());
 
@@ -305,31 +298,32 @@ pub const FOREIGN_MESSAGE_MAX: usize = 4 * 1024 * 1024;
 /// Longest first message of a stream, in bytes: a hello with [`AGENT_TAGS_BYTES`] of tags.
 pub const FIRST_MESSAGE_MAX: usize = 128 * 1024;
 const _: () = assert!(AGENT_TAGS_BYTES * 3 / 2 < FIRST_MESSAGE_MAX);
-/// Longest request on the stream of an agent, in bytes: what a workload sends by default, and what agents put before it.
+/// Longest request on the stream of an agent, in bytes: what a workload sends by default, and what agents put before
+/// it.
 pub const AGENT_REQUEST_MAX: usize = CONTROL_MESSAGE_MAX + 64 * 1024;
 const _: () = assert!(AGENT_REQUEST_MAX > FOREIGN_MESSAGE_MAX);
-/// What messages up to [`AGENT_REQUEST_MAX`] that come on all streams take until they are decoded, in bytes; of larger
-/// ones only one comes at a time.
+/// Room for messages up to [`AGENT_REQUEST_MAX`] that arrive on all streams, in bytes; of larger ones only one arrives
+/// at a time.
 pub const INTAKE_BYTES: usize = 4 * AGENT_REQUEST_MAX;
-/// Messages up to this size, in bytes, come without waiting for room.
+/// Messages up to this size, in bytes, need no room.
 pub const INTAKE_SMALL_MESSAGE: usize = 32 * 1024;
-/// Pause before it is looked again whether there is room for a message that comes.
+/// Pause before room for an arriving message is tried again.
 pub const INTAKE_RETRY: Duration = Duration::from_millis(10);
-/// How often it is looked whether a message that has room comes fast enough.
+/// How often the rate of an arriving message that has room is checked.
 pub const INTAKE_LOOK: Duration = Duration::from_millis(250);
-/// Bytes per second in which a large message has to come while others wait for its room (8 Mbit/s).
+/// Bytes per second of a large message while others wait for its room (8 Mbit/s).
 pub const INTAKE_SLOWEST: u64 = 1024 * 1024;
-/// A message may come more slowly for this long.
+/// A message may arrive more slowly for this long.
 pub const INTAKE_GRACE: Duration = Duration::from_secs(2);
-/// A message whose stream may have ended, and of which nothing came for this long, will never be taken.
+/// A message whose stream may have ended counts as lost when nothing of it arrives for this long.
 pub const INTAKE_LOST: Duration = Duration::from_secs(5);
-/// Frames in which any message may come.
+/// Frames that any message may have.
 pub const FRAMES_ALWAYS: usize = 64;
-/// Bytes that each further frame has on average at least; others send thousands. Each costs some hundred bytes.
+/// Average bytes of each further frame, at least. A frame costs some hundred bytes; normal ones have thousands.
 pub const FRAME_BYTES_LEAST: usize = 512;
-/// Streams of one connection whose messages are followed: those that are open, and some that the other side has ended.
+/// Streams of one connection whose messages are followed: open ones, and some that the other side has ended.
 pub const GATED_STREAMS: usize = 64;
-/// Longest wait for a TCP connection. A vehicle network answers in milliseconds or not at all.
+/// Longest wait for a TCP connection. A vehicle network connects in milliseconds or not at all.
 pub const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// An HTTP/2 ping is sent after this long without traffic.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
@@ -341,37 +335,39 @@ pub const TCP_USER_TIMEOUT: Duration = Duration::from_secs(20);
 pub const HELLO_MAX: Duration = Duration::from_secs(10);
 /// A TLS handshake must be done within this time.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// Who ends a TLS connection reads on for this long until the other side has closed it as well, so that an alert or the
-/// last message arrives: some round trips of a slow network.
+/// After we end a TLS connection we read for this long until the other side has closed it, so that an alert or the last
+/// message arrives.
 pub const FAREWELL_MAX: Duration = Duration::from_secs(2);
-/// Bytes of gRPC's last words that are sent when it ends a connection: more than its socket holds.
+/// Bytes that gRPC still sends when it ends a connection: more than its socket holds.
 pub const FAREWELL_BYTES: u64 = 1024 * 1024;
 /// Bytes buffered per direction of a connection: one TLS record.
 pub const TLS_BUFFER: usize = 16 * 1024;
-/// TLS handshakes under way at the same time; for another one the oldest is given up, its client tries again.
+/// TLS handshakes at the same time; another one ends the oldest, whose client tries again.
 pub const HANDSHAKES: usize = 64;
 /// Longest path of a Unix domain socket, in bytes: what the kernel takes without the zero at the end.
 pub const SOCKET_PATH_MAX: usize = 107;
-/// Connections to a Unix domain socket that wait to be accepted; as many as the standard library asks for TCP.
+/// Connections to a Unix domain socket that wait to be accepted; as the standard library uses for TCP.
 pub const SOCKET_BACKLOG: i32 = 128;
-/// Tries to get a folder for oneself, [`FOLDER_LOCK_PAUSE`] apart. Another server that starts holds that of its socket
-/// for much less than one of them, an agent that was told to end ends within half of them.
+/// Attempts to lock a folder, [`FOLDER_LOCK_PAUSE`] apart. A server that starts holds that of its socket for much less
+/// than one pause, and an agent that was stopped ends within half of the attempts.
 pub const FOLDER_LOCK_TRIES: u32 = 40;
-/// Pause between two such tries.
+/// Pause between two such attempts.
 pub const FOLDER_LOCK_PAUSE: Duration = Duration::from_millis(50);
+/// Pause after a connection could not be accepted: out of descriptors or memory.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// A connection without any call is closed after this time.
 pub const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(60);
 /// Calls that one connection may have open; each costs two threads.
 pub const STREAMS_PER_CONNECTION: i32 = 16;
-/// Streams that all clients together may have open: hundreds of agents and what they are watched with. Each takes 45 KB.
+/// Open streams of all clients together: hundreds of agents, and commanders. Each takes 45 KB.
 pub const STREAMS_MAX: usize = 1024;
-/// Longest wait of a client that says goodbye before it just leaves.
+/// Longest wait of a client for its last message to be sent.
 pub const GOODBYE_MAX: Duration = Duration::from_secs(1);
 /// Pause of an agent between two attempts to reach the server.
 pub const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
-/// The reason why the server cannot be reached is repeated in the log after this long at first; it doubles then.
+/// The same reason for a lost connection is logged again after this long at first; it doubles.
 pub const RECONNECT_LOG_FIRST: Duration = Duration::from_secs(60);
-/// Longest pause between two log lines with the same reason why the server cannot be reached.
+/// Longest pause between two log lines with the same reason.
 pub const RECONNECT_LOG_MAX: Duration = Duration::from_secs(3600);
 /// Lowest number given to an accepted connection, above the descriptors of the program itself.
 pub const CONNECTION_FD_MIN: i32 = 64;
@@ -384,70 +380,70 @@ const _: () = assert!(UPLINK_BATCH * ADDITIONAL_INFO_MAX < FOREIGN_MESSAGE_MAX);
 
 // -------------------------------------------------------- control interface
 
-/// Longest message of a workload by default, in bytes. A length is only an announcement: room is made as bytes come.
+/// Longest message of a workload by default, in bytes. Memory is allocated as bytes arrive, not for the announced
+/// length.
 pub const CONTROL_MESSAGE_MAX: usize = 4 * 1024 * 1024;
 /// The lowest value of `max_control_message_size`, in bytes: a hello and small requests must fit.
 pub const CONTROL_MESSAGE_MAX_LOWEST: usize = 4 * 1024;
-/// A message that a workload has begun must be complete after this time. Slow programs need milliseconds.
+/// A message must be complete this long after its first byte. Slow programs need milliseconds.
 pub const CONTROL_MESSAGE_TIME: Duration = Duration::from_secs(30);
-/// Messages waiting for one workload. One that does not read loses its log lines and events, and is told so.
+/// Messages waiting for one workload. One that does not read loses log lines and events, with a notice.
 pub const CONTROL_OUTBOX: usize = 1024;
-/// Bytes waiting for one workload, encoded already: a state takes many times that as a tree. A larger message waits
-/// alone.
+/// Encoded bytes waiting for one workload. A larger message waits alone.
 pub const CONTROL_OUTBOX_BYTES: usize = 8 * 1024 * 1024;
-/// Ids of a workload's cancelled collections and subscriptions that are remembered, so that each is cancelled once.
+/// Cancelled collections and subscriptions of a workload that are remembered, so that each is cancelled once.
 pub const CONTROL_CANCELLED: usize = 1024;
-/// Event subscriptions and log collections of one workload that its agent knows of at the same time. A handful is
-/// normal; the agent has to tell what comes of them from what an earlier container of the workload had asked for.
+/// Event subscriptions and log collections of one workload at its agent, which drops what an earlier container of the
+/// workload requested.
 pub const CONTROL_LASTING: usize = SUBSCRIPTIONS_OF_WORKLOAD + LOG_CAMPAIGNS_OF_WORKLOAD;
 /// Bytes of their ids.
 pub const CONTROL_LASTING_BYTES: usize = 64 * 1024;
-/// Bytes read from or written to one workload before it is another one's turn.
+/// Bytes read from or written to one workload in a row while others wait.
 pub const CONTROL_TURN: usize = 64 * 1024;
-/// Requests of one workload under way: those that wait for the connection to the server, and those that it has not
-/// answered. A program asks a few things at a time; more waits in its pipe. An answer may be a whole state.
+/// Requests of one workload that wait for the connection to the server or for their response. Further ones wait in the
+/// pipe. A response may be a whole state.
 pub const CONTROL_REQUESTS: usize = 4;
-/// Bytes of requests of one workload under way. A larger request goes alone.
+/// Bytes of these requests. A larger one goes alone.
 pub const CONTROL_REQUESTS_BYTES: usize = 2 * CONTROL_MESSAGE_MAX;
-/// Large messages that all workloads of an agent are writing, and large requests that wait for room, in bytes: two of the
-/// longest by default. A single one may be longer.
+/// Large messages that all workloads of an agent are writing, in bytes: two of the longest by default. A single one may
+/// be longer.
 pub const CONTROL_READING_BYTES: usize = 2 * CONTROL_MESSAGE_MAX;
 /// A message that takes of this room must be complete after this time when others wait for it.
 pub const CONTROL_READING_TIME: Duration = Duration::from_secs(2);
 const _: () = assert!(CONTROL_READING_TIME.as_secs() < CONTROL_MESSAGE_TIME.as_secs());
 /// Bytes of large requests of all workloads that wait for the connection to the server. A single one may be larger.
 pub const CONTROL_QUEUED_BYTES: usize = 2 * CONTROL_MESSAGE_MAX;
-/// Cancellations of one workload under way, beside its requests: as many as it may have to cancel.
+/// Cancellations of one workload under way, beside its requests: as many as it can have to cancel.
 pub const CONTROL_CANCEL_REQUESTS: usize = CONTROL_LASTING;
-/// Requests of one workload that were sent and not answered, which it is told when the connection is lost. Only a server
-/// that does not answer leaves more; of older ones nothing is told.
+/// Sent requests of one workload without a response, which are answered with an error when the connection is lost. Only
+/// a server that does not respond leaves more; the oldest are forgotten.
 pub const CONTROL_UNANSWERED: usize = 2 * (CONTROL_REQUESTS + CONTROL_CANCEL_REQUESTS);
-/// A request that found no room for this long is sent all the same: the server may owe an answer for ever. Longer than
+/// A request that found no room for this long is sent all the same, since some server may never respond. Longer than
 /// mutating hooks should take.
 pub const CONTROL_ANSWER_MAX: Duration = Duration::from_secs(60);
-/// Bytes of answers that a workload has not read from which on nothing more is asked for it: room for a few large ones.
+/// While a workload has not read responses of this many bytes, its requests wait: room for a few large ones.
 pub const CONTROL_UNREAD_BYTES: usize = CONTROL_OUTBOX_BYTES / 8;
-/// A request of a workload that does not read waits so long; then it is sent and older answers are lost. Some programs
-/// write only, and never ask what became of it.
+/// A request of a workload that does not read waits this long; then it is sent, and the oldest responses are dropped.
+/// Some programs only write.
 pub const CONTROL_UNREAD_MAX: Duration = Duration::from_secs(1);
-/// Requests up to this size, in bytes, are sent by the thread that read them if nothing waits before them. Writing a
+/// Requests up to this size, in bytes, are sent by the thread that read them when nothing waits before them. Encoding a
 /// larger one takes longer than waking another thread.
 pub const CONTROL_SMALL_REQUEST: usize = 32 * 1024;
-/// Cancellations that wait for the connection to the server: what one connection may have running, twice.
+/// Cancellations that wait for the connection to the server: twice what one connection may have running.
 pub const CONTROL_CANCELS: usize = LOG_CAMPAIGNS_PER_PEER_MAX + SUBSCRIPTIONS_PER_PEER_MAX;
-/// Pause before a request that found no room is tried again although neither an answer came nor one was read: it may be
-/// overdue, or the connection is lost.
+/// Pause before a request that found no room is tried again without a response: it may be overdue, or the connection
+/// lost.
 pub const CONTROL_ROOM_RETRY: Duration = Duration::from_secs(1);
-/// First pause before it is tried again to reach a workload that does not read; it doubles. Nothing tells when a
-/// reader comes.
+/// First pause before a workload that does not read is tried again; it doubles. The kernel does not report a new
+/// reader.
 pub const CONTROL_READER_RETRY: Duration = Duration::from_millis(5);
-/// Longest pause between two tries to reach a workload that came to its pipe lately.
+/// Longest such pause for a workload that read lately.
 pub const CONTROL_READER_RETRY_MAX: Duration = Duration::from_millis(100);
-/// Longest pause between two tries to reach a workload that has not read for [`CONTROL_READER_AWAY`].
+/// Longest such pause for a workload that has not read for [`CONTROL_READER_AWAY`].
 pub const CONTROL_READER_RETRY_AWAY: Duration = Duration::from_secs(1);
-/// A workload that has not read for this long is asked less often: each try wakes a processor that may sleep.
+/// A workload that has not read for this long is tried less often: each try wakes the processor.
 pub const CONTROL_READER_AWAY: Duration = Duration::from_secs(10);
-/// Bytes left over by an earlier user of a pipe that are thrown away at once: what a pipe can hold.
+/// Bytes left by an earlier user of a pipe that are discarded at once: what a pipe can hold.
 pub const CONTROL_LEFTOVER_MAX: usize = 2 * PIPE_CONTENT_MAX;
 
 // -------------------------------------------------------------------- names
@@ -456,31 +452,29 @@ pub const CONTROL_LEFTOVER_MAX: usize = 2 * PIPE_CONTENT_MAX;
 pub const NAME_MAX: usize = 63;
 /// Bytes shown of a text from outside that may have any length.
 pub const EXCERPT_MAX: usize = 200;
-/// A reading mask with more parts cannot match: states nest less deep, since decoders limit the depth to about 100.
+/// A longer read mask cannot match: decoders limit the depth of states to about 100.
 pub const MASK_PARTS_MAX: usize = 256;
 /// Longest manifest or state file read, in bytes: more does not fit into a message of the size that is the default.
 pub const MANIFEST_MAX: u64 = MESSAGE_MAX as u64;
-/// What a node of a YAML text counts beside its text, in bytes; about as much as it takes, as the text does, a few times
-/// while it is read.
+/// What a YAML node counts beside its text, in bytes: about its memory, a few times over while it is read.
 pub const YAML_NODE: usize = 128;
-/// What a line counts for each list and mapping around it, in bytes: it is indented so far when it is written again.
+/// What a line counts for each list and mapping around it, in bytes: its indentation when it is written again.
 pub const YAML_INDENT: usize = 2;
-/// Lists and mappings of a YAML text may be nested this deep; its reader takes no more.
+/// Lists and mappings of a YAML text may be nested this deep; the parser takes no more.
 pub const YAML_DEPTH_MAX: usize = 128;
-/// What a runtime configuration, or the Kubernetes manifest in one, may become when its aliases are followed, in bytes:
-/// some 30,000 nodes or 4 MB of text, which is what other implementations receive at most. Its reader takes about four
-/// times as much, so that an agent stays below 50 MB.
+/// Size of a runtime configuration, or the Kubernetes manifest in one, after its aliases are followed, in bytes: some
+/// 30,000 nodes or 4 MB of text. Reading takes about four times as much, so an agent stays below 50 MB.
 pub const YAML_CONFIG_MAX: usize = FOREIGN_MESSAGE_MAX;
 /// The same for the manifest that a server starts with, so that it stays below 100 MB.
 pub const YAML_MANIFEST_MAX: usize = 20 * 1024 * 1024;
 /// The same for files that `ank` reads: whatever fits into a message.
 pub const YAML_FILE_MAX: usize = MESSAGE_MAX;
-/// What the runtime configurations of one update or start that may have a `lifecycle:` block become together, in bytes: some
-/// 20,000 with forty nodes each. They are read one after the other, about 5 ns for each byte, and everybody waits.
+/// Size of all runtime configurations of one update or start that may have a `lifecycle:` block, in bytes: some 20,000
+/// with forty nodes each. The server reads them in a row, about 5 ns for each byte.
 pub const LIFECYCLE_TEXTS_MAX: usize = 128 * 1024 * 1024;
-/// A YAML text that becomes this many bytes is read while no other such text is. Most are much smaller.
+/// A YAML text of this many bytes after its aliases is read while no other such text is.
 pub const YAML_ALONE_FROM: usize = 256 * 1024;
-/// Workloads of a dependency cycle that a refusal names; the first and the last ones of more say as much.
+/// Workloads of a dependency cycle that an error names: the first and the last ones.
 pub const CYCLE_SHOWN_MAX: usize = 10;
 /// Unknown keys of one manifest that are warned about; more would hide the first ones.
 pub const MANIFEST_WARNINGS_MAX: usize = 20;
@@ -489,8 +483,8 @@ pub const MANIFEST_WARNINGS_MAX: usize = 20;
 
 /// Longest time that a `lifecycle:` block may name: a day. More can only be a mistake.
 pub const LIFECYCLE_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
-/// Longest time that one answer to a check may take. It keeps a socket, or a process of the engine; who needs longer does
-/// not work. A watchdog that a workload notifies may have any time: nothing waits for it.
+/// Longest timeout of a check, which keeps a socket or a process of the engine. A watchdog that a workload notifies may
+/// have any timeout.
 pub const PROBE_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 /// Shortest period and timeout of a check. Faster ones would only cost.
 pub const PROBE_PERIOD_LOWEST: Duration = Duration::from_millis(50);
@@ -500,35 +494,35 @@ pub const LIFECYCLE_BACKOFF_LOWEST: Duration = Duration::from_millis(100);
 pub const PROBE_TEXT_MAX: usize = 1024;
 /// Additional info about probes and conditions, in bytes: it is sent to the whole cluster.
 pub const CONDITION_INFO_MAX: usize = 256;
-/// Orders waiting for the thread that checks; control loops wait when it is full, which takes it microseconds.
+/// Orders waiting for the thread that checks; control loops wait when it is full, which takes microseconds.
 pub const PROBE_INBOX: usize = 256;
-/// The same failure of a check is told again after this long, so that the number of attempts is not all too old.
+/// The same failure of a check is reported again after this long, with the number of attempts.
 pub const PROBE_REPORT_INTERVAL: Duration = Duration::from_secs(5);
-/// Something new about a check is told at once, but not more often than this: each report goes to the whole cluster.
+/// A new result of a check is reported at once, but not more often than this: each report goes to the whole cluster.
 pub const PROBE_REPORT_PAUSE: Duration = Duration::from_secs(1);
 /// Checks that are due within this time are made together, so that many of them wake the processor once.
 pub const PROBE_SLACK: Duration = Duration::from_millis(20);
 /// Checks of one workload by a command are at least this far apart: each is a process, and one of the engine's.
 pub const EXEC_SPACING: Duration = Duration::from_secs(1);
-/// Commands that check something at the same time, at most one of each workload. More wait for their turn: each costs
-/// the engine a tenth of a second.
+/// Commands that check at the same time, at most one of each workload. More wait: each costs the engine a tenth of a
+/// second.
 pub const EXEC_PARALLEL: usize = 4;
-/// A command that takes longer gives its slot back, so that hanging ones of some workloads delay no others for long.
+/// A command that takes longer gives its slot back, so that hanging ones delay no others for long.
 pub const EXEC_SLOT_MAX: Duration = Duration::from_secs(2);
-/// Commands that are waited for, hanging ones among them: each is a process of the engine, with some 10 MB.
+/// Running commands, hanging ones among them: each is a process of the engine, with some 10 MB.
 pub const EXEC_RUNNING_MAX: usize = 16;
 const _: () = assert!(EXEC_RUNNING_MAX > EXEC_PARALLEL);
-/// Bytes read of an answer to an HTTP request: its first line counts only.
+/// Bytes read of a response to an HTTP request: only its first line counts.
 pub const HTTP_ANSWER_MAX: usize = 512;
-/// Bytes of that answer that are read after it, so that the connection ends in order: some pages. Until the next check.
+/// Bytes of that response read after it, so that the connection ends in order.
 pub const HTTP_REST_MAX: usize = 64 * 1024;
-/// Bytes kept of what a command said when its check failed; it has to fit into [`CONDITION_INFO_MAX`] with the rest.
+/// Bytes kept of the output of a command whose check failed; with the rest it fits into [`CONDITION_INFO_MAX`].
 pub const PROBE_REASON_MAX: usize = 120;
 /// Longest notification read, in bytes; what systemd takes.
 pub const NOTIFY_MESSAGE_MAX: usize = 4096;
-/// Notifications of one workload read before it is the turn of the others.
+/// Notifications of one workload read in a row while others wait.
 pub const NOTIFY_TURN: usize = 16;
-/// Pause before the engine is asked again where a workload can be asked.
+/// Pause before the engine is asked again for the address of a workload.
 pub const MISSING_TARGET_RETRY: Duration = Duration::from_secs(1);
 /// How often preconditions are evaluated.
 pub const PRECONDITION_INTERVAL: Duration = Duration::from_secs(1);
@@ -545,7 +539,7 @@ const _: () = assert!(PATH_WAIT.as_millis() * PATH_THREADS as u128 * 2 < TURN_MA
 
 /// Maps and lists of a stored state are nested this deep at most. Manifests nest less deep than 128.
 pub const STORED_DEPTH_MAX: usize = 256;
-/// Pause before a state that could not be stored is tried again. A full disk seldom gets better at once.
+/// Pause before a state that could not be stored is stored again. A full disk seldom improves at once.
 pub const STORE_RETRY: Duration = Duration::from_secs(30);
 
 // ---------------------------------------------------------------- templates
@@ -553,24 +547,23 @@ pub const STORE_RETRY: Duration = Duration::from_secs(30);
 /// Blocks, alternatives and brackets of a template may be nested this deep. The template engine recurses and would
 /// overflow the stack, which ends the process; it needs up to 16 KiB for each level.
 pub const TEMPLATE_DEPTH_MAX: usize = 64;
-/// Longest text a template may become, in bytes. A longer one would not fit into a message beside others.
+/// Longest rendered template, in bytes. A longer one would not fit into a message beside others.
 pub const RENDERED_MAX: usize = MESSAGE_MAX / 4;
-/// Text that all templates of one update may become, in bytes; agents could not be told more.
+/// All rendered templates of one update, in bytes; more could not be sent to agents.
 pub const RENDERED_UPDATE_MAX: usize = 2 * MESSAGE_MAX;
 const _: () = assert!(2 * TEMPLATE_DEPTH_MAX * 16 * 1024 < STACK_SERVER);
-/// Steps that all templates of one update may take. A step is at most about a microsecond on a small PC, and everybody
-/// waits meanwhile. Thousands of workloads with loops need some 100,000; nested loops over a list that is not even long
-/// would never end.
+/// Steps of all templates of one update. A step is at most about a microsecond of the server's thread on a small PC.
+/// Thousands of workloads with loops need some 100,000; nested loops over a short list could run for ever.
 pub const TEMPLATE_STEPS_MAX: usize = 1_000_000;
-/// Steps that all templates of a start may take: what several updates have led to. Agents wait meanwhile, at most two
-/// seconds, and then start what is rendered; the rest has failed.
+/// Steps of all templates at a start, which are the result of several updates. Agents wait at most two seconds
+/// meanwhile, and then start what is rendered; the rest has failed.
 pub const TEMPLATE_START_STEPS: usize = 1_600_000;
-/// One part of so many of these is shared evenly by all workloads of a start; the rest is for those that need more.
+/// One part of so many of these is shared evenly by all workloads; the rest is for those that need more.
 pub const TEMPLATE_START_SHARE: usize = 4;
 const _: () = assert!(TEMPLATE_START_STEPS - TEMPLATE_START_STEPS / TEMPLATE_START_SHARE > TEMPLATE_STEPS_MAX);
 /// Bytes of config values that are copied or compared in one step.
 pub const TEMPLATE_STEP_BYTES: usize = 1024;
-/// Bytes of a template outside of its tags that are compiled in one step; each takes 41 ns, in a comment 62 ns.
+/// Bytes of a template outside of tags that are compiled in one step; each takes 41 ns, in a comment 62 ns.
 pub const TEMPLATE_RAW_BYTES: usize = 16;
 /// Bytes inside of a tag that are compiled in one step; a parameter takes up to a microsecond.
 pub const TEMPLATE_TAG_INSIDE: usize = 3;
@@ -578,19 +571,19 @@ pub const TEMPLATE_TAG_INSIDE: usize = 3;
 pub const TEMPLATE_TAG_STEPS: usize = 3;
 /// Bytes before a tag that are read again for it in one step; each takes up to 2 ns.
 pub const TEMPLATE_TAG_BYTES: usize = 256;
-/// Bytes that are looked at for the end of a comment in one step; each takes 68 ns.
+/// Bytes searched for the end of a comment in one step; each takes 68 ns.
 pub const TEMPLATE_COMMENT_BYTES: usize = 14;
-/// Bytes that are looked at for the last bracket in one step; each takes 2.4 ns.
+/// Bytes searched for the last bracket in one step; each takes 2.4 ns.
 pub const TEMPLATE_BRACKET_BYTES: usize = 400;
-/// Blocks around a path that make it cost one step more: its way is followed from the outermost one, 30 ns for each.
+/// Blocks around a path that cost one step: the path is followed from the outermost one, 30 ns for each.
 pub const TEMPLATE_LEVELS: usize = 16;
-/// Parts of a path that make it cost one step more; each takes 29 ns.
+/// Parts of a path that cost one step; each takes 29 ns.
 pub const TEMPLATE_PATH_PARTS: usize = 16;
 /// What a literal of a template takes beside its text, in bytes, about; a loop copies it for 42 ns.
 pub const TEMPLATE_LITERAL_ENTRY: usize = 64;
 /// Bytes that are rendered in one step; a list takes some 10 ns for each.
 pub const TEMPLATE_OUTPUT_BYTES: usize = 192;
-/// Config values that the templates of one workload can name, in bytes. The engine gets a copy of them.
+/// Config values that the templates of one workload can name, in bytes. The template engine gets a copy of them.
 pub const TEMPLATE_VALUES_MAX: usize = RENDERED_MAX;
 /// What a config value, or a key, takes in that copy beside its text, in bytes, about.
 pub const TEMPLATE_VALUE_ENTRY: usize = 64;
@@ -601,16 +594,16 @@ pub const TEMPLATE_COPIES_MAX: usize = 4 * TEMPLATE_VALUES_MAX;
 
 // ----------------------------------------------------------------- settings
 
-/// Longest config file read, in bytes. Room for three PEM texts and many comments.
+/// Longest config file, in bytes: room for three PEM texts and many comments.
 pub const CONFIG_FILE_MAX: u64 = 1024 * 1024;
-/// Longest PEM file read, in bytes. A CA bundle of a whole distribution is about 250 KB.
+/// Longest PEM file, in bytes. A CA bundle of a whole distribution is about 250 KB.
 pub const PEM_FILE_MAX: u64 = 1024 * 1024;
 
 // ------------------------------------------------------------ other programs
 
-/// A child that was killed is waited for this long; one that the kernel cannot end is left to a thread of its own.
+/// Longest wait for a killed child; one that the kernel cannot end is left to a thread of its own.
 pub const KERNEL_KILL_GRACE: Duration = Duration::from_secs(2);
-/// How often a child is asked whether it has ended where the kernel has no pidfd (before Linux 5.3).
+/// How often the end of a child is checked where the kernel has no pidfd (before Linux 5.3).
 pub const CHILD_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// What a pipe holds by default, in bytes.
 pub const PIPE_CAPACITY: usize = 64 * 1024;
@@ -621,11 +614,11 @@ pub const PIPE_CONTENT_MAX: usize = 1024 * 1024;
 
 // ----------------------------------------------------------- mutating hooks
 
-/// A hook may run this long unless its entry in the config file says otherwise, in seconds. Updates wait meanwhile.
+/// Timeout of a hook unless the config file has another one, in seconds. Updates wait meanwhile.
 pub const HOOK_TIMEOUT_S: u16 = 10;
-/// A hook that is ended gets this long after SIGTERM before SIGKILL. Less than [`STOP_DEADLINE`].
+/// Time from SIGTERM to SIGKILL for a hook.
 pub const HOOK_KILL_GRACE: Duration = Duration::from_millis(500);
-/// Standard error kept of a hook, in bytes. It becomes part of an answer.
+/// Standard error kept of a hook, in bytes. It becomes part of a response.
 pub const HOOK_ERROR_MAX: usize = 4 * 1024;
 const _: () = assert!(HOOK_KILL_GRACE.as_millis() < STOP_DEADLINE.as_millis());
 
@@ -633,10 +626,10 @@ const _: () = assert!(HOOK_KILL_GRACE.as_millis() < STOP_DEADLINE.as_millis());
 
 /// Longest wait for one listing of containers. Slow flash makes seconds normal, not minutes.
 pub const LISTING_MAX: Duration = Duration::from_secs(30);
-/// Descriptors that are not used to watch processes of containers; where fewer would be left, the engine is polled.
-/// Enough for some calls of the engine at the same time, each with pipes, and for the connection to the server.
+/// Descriptors that are not used to watch processes of containers, but left for calls of the engine and the connection
+/// to the server; with fewer the engine is polled.
 pub const DESCRIPTORS_KEPT_FREE: u64 = 32;
-/// How often a full listing repairs what events cannot show. Never shorter than one listing may take.
+/// Interval of full listings, which repair what events cannot show.
 pub const REPAIR_INTERVAL: Duration = Duration::from_secs(30);
 /// How often containers are listed where no pidfd can be had.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -648,51 +641,51 @@ pub const STOP_GRACE: Duration = Duration::from_secs(10);
 pub const REMOVE_MAX: Duration = Duration::from_secs(30);
 /// Creates at the same time are this many at least, and twice the number of cores otherwise.
 pub const PARALLEL_STARTS_MIN: usize = 4;
-/// A create that is older gives its start slot back, so that a hanging one delays nobody.
+/// A create that takes longer gives its start slot back, so that a hanging one delays no other.
 pub const START_SLOT_MAX: Duration = Duration::from_secs(10);
-/// How often the age of a long create is shown in the additional info.
+/// How often the age of a long create is reported in the additional info.
 pub const CREATE_AGE_INTERVAL: Duration = Duration::from_secs(10);
 /// Longest wait until all pods of a manifest are stopped and removed. Their containers are stopped one after the other.
 pub const POD_DOWN_MAX: Duration = Duration::from_secs(120);
-/// What connectors of pods tell the one that lists; dropped when full, since volumes say the same.
+/// Notices of pod connectors for the one that lists; dropped when full, since volumes hold the same.
 pub const KUBE_NEWS: usize = 64;
 /// Standard output kept of one engine call, in bytes. A listing of 1,000 containers is about 3 MB.
 pub const ENGINE_OUTPUT_MAX: usize = 16 * 1024 * 1024;
 /// Standard error kept of one engine call, in bytes.
 pub const ENGINE_ERROR_MAX: usize = 4 * 1024;
-/// A hidden value of fewer bytes is left in what an engine says: it would be found in the middle of words.
+/// A secret of fewer bytes is not masked in output of an engine: it would be found in the middle of words.
 pub const MASKED_VALUE_MIN: usize = 4;
-/// An engine's call that is ended gets this long after SIGTERM before SIGKILL.
+/// Time from SIGTERM to SIGKILL for a call of an engine.
 pub const ENGINE_KILL_GRACE: Duration = Duration::from_secs(2);
-/// After an exit was seen, podman may still say running for this long.
+/// After an exit was noticed, podman may report the container as running for this long.
 pub const EXIT_CODE_MAX: Duration = Duration::from_secs(1);
-/// Pause before the engine is asked again for the exit code of a process that has ended.
+/// Pause before the engine is asked again for the exit code of an ended process.
 pub const EXIT_RETRY: Duration = Duration::from_millis(50);
-/// Pause before a container that a listing misses is looked for again; only then it counts as lost.
+/// Pause before a container that a listing misses is looked up again; only then it counts as lost.
 pub const MISSING_RETRY: Duration = Duration::from_millis(100);
 /// After a listing the engine rests as long as it took, at most this long, so that listings never take all of a core.
 pub const LISTING_REST_MAX: Duration = Duration::from_millis(100);
-/// While containers are being created the listings that new ones need begin this many times as far apart: a listing
-/// costs about as much as a start, which would wait for it.
+/// While containers are being created, the listings for new ones are this many times as far apart: a listing costs
+/// about as much as a start, which would wait for it.
 pub const LISTING_BURST_REST: u32 = 8;
 const _: () = assert!(LISTING_BURST_REST > 1);
-/// Ended processes waiting to be noticed by one state checker; their watcher waits when it is full.
+/// Ended processes waiting for one state checker; their watcher waits when it is full.
 pub const EXIT_INBOX: usize = 64;
 const _: () = assert!(LISTING_MAX.as_secs() <= REPAIR_INTERVAL.as_secs());
-/// A container of an earlier agent that is only created is replaced when it does not run after this time. An engine that
-/// restarts a container by itself shows it so for a moment, which the next listing corrects.
+/// A container of an earlier agent that is only created is replaced after this time. An engine that restarts a
+/// container shows it so for a moment.
 pub const CREATED_MAX: Duration = Duration::from_secs(90);
 const _: () = assert!(CREATED_MAX.as_secs() > REPAIR_INTERVAL.as_secs() + LISTING_MAX.as_secs());
-/// An engine that does not say within this time after the agent's start which containers it has delays only its own
-/// workloads from then on. Slow flash makes seconds normal, and a vehicle does not wait longer for what it can start.
+/// An engine that has not listed its containers within this time after the agent's start delays only its own workloads
+/// from then on.
 pub const FIRST_LISTING_MAX: Duration = Duration::from_secs(10);
 const _: () = assert!(FIRST_LISTING_MAX.as_secs() < LISTING_MAX.as_secs());
 
-/// Engine calls of an agent that was killed may go on for this long before they are ended; a stop takes its time.
+/// Engine calls of a killed agent may run for this long before they are ended.
 pub const EARLIER_CALLS_MAX: Duration = Duration::from_secs(30);
-/// What does not end within this time after being asked to is killed.
+/// Calls that do not end within this time after SIGTERM are killed.
 pub const EARLIER_CALLS_GRACE: Duration = Duration::from_secs(5);
-/// How often it is looked whether calls of an earlier agent have ended; only at the start.
+/// How often the end of such calls is checked; only at the start.
 pub const EARLIER_CALLS_INTERVAL: Duration = Duration::from_millis(200);
 
 // ----------------------------------------------------------------- workloads
@@ -703,21 +696,18 @@ pub const RETRY_LIMIT: u32 = 20;
 pub const BACKOFF_FIRST: Duration = Duration::from_millis(500);
 /// Upper bound of all retry and restart delays.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(300);
-/// A workload that gave up is tried again this often, without a new report.
+/// A workload that has failed for good is tried again this often, without a new report.
 pub const REVIVAL_INTERVAL: Duration = Duration::from_secs(15 * 60);
-/// After running this long a workload's next restart is immediate again.
+/// After running this long, the next restart of a workload is immediate again.
 pub const RESTART_RESET: Duration = Duration::from_secs(60);
 /// Two starts of one workload are at least this far apart.
 pub const RESTART_SPACING: Duration = Duration::from_secs(1);
 /// Additional info in a report, in bytes; the rest of a long engine message is cut.
 pub const ADDITIONAL_INFO_MAX: usize = 4 * 1024;
-/// Bytes of the longest path that the kernel takes, its end included; an engine could not mount a file at a longer one.
+/// Longest path of the kernel in bytes, its end included; an engine could not mount a file at a longer one.
 pub const PATH_MAX: usize = 4096;
-/// Longest removal of what a workload left in the agent's folder; nobody but that workload waits for it. A container can
-/// make as many entries there as the file system takes: a million are removed in this time in memory, some ten thousand on
-/// a slow disk.
+/// Longest removal of files that a workload left in the agent's folder; only that workload waits. A million are removed
+/// in this time in memory, some ten thousand on a slow disk.
 pub const REMOVAL_MAX: Duration = Duration::from_secs(60);
-/// The same on the scheduler's thread, where all workloads wait for it.
-pub const REMOVAL_TURN_MAX: Duration = Duration::from_millis(100);
 /// How often the agent reports its load.
 pub const LOAD_INTERVAL: Duration = Duration::from_secs(2);

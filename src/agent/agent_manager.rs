@@ -432,7 +432,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         }
         self.submit(RuntimeManager::<C, T>::changes(plan));
         // The server may read of the earlier end of an instance after it has wanted it again, and show no state of it.
-        self.report_waiting(self.uplink.told_removed(self.waiting_unreported(), self.clock.now()));
+        self.report_waiting(self.uplink.pending_removals(self.waiting_unreported(), self.clock.now()));
     }
 
     fn submit(&mut self, changes: Vec<Change>) {

@@ -13,7 +13,7 @@ use crate::model::names::Name;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// What a workload is told when the server went without an answer. Nobody knows whether the request reached it.
+/// The error for a workload when the server is gone without a response. The request may have reached it.
 const LOST: &str = "The connection to the server was lost before it answered. What was asked for may have been done or \
                     not; ask again";
 
@@ -44,7 +44,7 @@ struct Share {
 struct Unanswered {
     id: String,
     bytes: usize,
-    /// What the workload gets if the server says nothing more.
+    /// What the workload gets without a response.
     otherwise: ResponseContent,
 }
 
@@ -111,7 +111,7 @@ impl Share {
 impl RequestQueue {
     /// Whether the share of `workload` has room for a request that was held back for `held`. Cancellations have a share of
     /// their own, so that a workload that waits for answers can still end what goes on. A request that is overdue finds
-    /// room in any case: some server may not answer all that it is asked.
+    /// room in any case: some server may not respond to all requests.
     #[must_use]
     pub fn has_room_for(&self, workload: &Name, request: &Request, held: Duration) -> bool {
         let large = large_bytes(bytes(request));
@@ -151,15 +151,7 @@ impl RequestQueue {
         self.requests.is_empty() && self.cancels.is_empty()
     }
 
-    /// A request is being sent without having waited here; [`Self::has_room_for`] has agreed.
-    pub fn sent(&mut self, workload: &Name, request: &Request) {
-        let bytes = bytes(request);
-        let share = self.shares.entry(workload.clone()).or_default();
-        share.add(request.content.is_cancel(), bytes);
-        share.sent(Unanswered::new(request, bytes));
-    }
-
-    /// The server has said `content` about the request with this id.
+    /// The server has sent `content` for the request with this id.
     pub fn answered(&mut self, workload: &str, id: &str, content: &ResponseContent) {
         let Some(share) = self.shares.get_mut(workload) else { return };
         if let Some(index) = share.sent.iter().position(|sent| own_id(&sent.id) == id && sent.is_answered_by(content)) {
@@ -170,7 +162,7 @@ impl RequestQueue {
         }
     }
 
-    /// Nobody is interested in the answers for this workload any more.
+    /// No one waits for the responses to this workload any more.
     pub fn forget(&mut self, workload: &str) {
         if let Some(share) = self.shares.get_mut(workload) {
             while share.remove(0).is_some() {}
@@ -392,12 +384,16 @@ mod tests {
     #[test]
     fn a_server_that_answers_nothing_costs_bounded_room() {
         let mut queue = RequestQueue::default();
+        let send = |queue: &mut RequestQueue, id: &str| {
+            queue.put(&"w".into(), request(id));
+            queue.pop().unwrap();
+        };
         for number in 0..3 * CONTROL_UNANSWERED {
-            queue.sent(&"w".into(), &request(&format!("w@{number}")));
+            send(&mut queue, &format!("w@{number}"));
         }
         let lost = queue.lost();
         assert_eq!((lost.len(), &*lost[0].id), (CONTROL_UNANSWERED, &*format!("w@{}", 2 * CONTROL_UNANSWERED)));
-        queue.sent(&"w".into(), &request("w@a"));
+        send(&mut queue, "w@a");
         queue.forget("w");
         assert_eq!(queue.lost(), []);
     }

@@ -27,15 +27,15 @@ pub struct Uplink {
     pub options: ClientOptions,
     /// Name of this agent.
     pub agent: String,
-    /// Our version, told with every hello.
+    /// Our version, sent with every hello.
     pub version: &'static str,
-    /// Its tags, told with every hello.
+    /// Its tags, sent with every hello.
     pub tags: BTreeMap<String, String>,
     /// What to send.
     pub outbox: UplinkReader,
     /// Where answers of the server go.
     pub inbox: UplinkInbox,
-    /// Where it is told whether there is a connection.
+    /// Gets the state of the connection.
     pub status: StatusBoard,
 }
 
@@ -49,7 +49,7 @@ pub struct UplinkInbox {
 }
 
 impl UplinkInbox {
-    /// Passes a message on, may wait for the scheduler; answers whether that is still there. An answer goes straight to
+    /// Passes a message on, may wait for the scheduler; returns whether that still runs. A response goes straight to
     /// its workload: the scheduler decides nothing about it, and would only make it later.
     fn put(&self, message: FromServer) -> bool {
         if let FromServer::Response(response) = message {
@@ -66,12 +66,12 @@ enum SessionEnd {
     Stopped,
     /// The server will never accept us. Holds its text.
     Refused(String),
-    /// Try again; whether the server had said anything.
+    /// Try again; `greeted` is whether the server has sent a message.
     Interrupted { reason: String, greeted: bool },
 }
 
 impl Uplink {
-    /// Runs until the other end of `stop` is dropped. Answers the server's text when it refuses our version.
+    /// Runs until the other end of `stop` is dropped. Returns the server's text when it refuses our version.
     // [impl->swdd~communication-to-from-agent-middleware~1]
     // [impl->swdd~agent-shall-use-interfaces-to-server~1]
     #[must_use]
@@ -137,7 +137,7 @@ impl Uplink {
         let end = loop {
             pulse.turn();
             if self.outbox.send_waiting(SystemClock.now()).is_err() {
-                hangup.hang_up(); // The reader ends then, and knows the better reason.
+                hangup.hang_up(); // The reader ends then, with the better reason.
             }
             select_biased! {
                 recv(stop) -> _ => {
@@ -145,17 +145,14 @@ impl Uplink {
                     return SessionEnd::Stopped;
                 }
                 recv(ended) -> end => break end,
-                recv(self.outbox.woken()) -> woken => if woken.is_err() {
-                    hangup.hang_up();
-                    return SessionEnd::Stopped; // The scheduler is gone.
-                },
+                recv(self.outbox.woken()) -> _ => {}
                 recv(pulse.nudged()) -> _ => {}
             }
         };
         hangup.hang_up();
         self.disconnected();
-        // Also after a clean end of the stream, which upstream does not tell: a server that was shut down in order is as
-        // little there as one that crashed, so what it said of other agents is as old (spec/agent.md FIX-18).
+        // Also after a clean end of the stream: a server that was shut down in order is as absent as one that crashed,
+        // so its reports about other agents are as outdated.
         let _ = self.inbox.scheduler.send(SchedulerEvent::ServerGone); // Gone only when the agent ends.
         self.inbox.control.connection_lost();
         match end {
@@ -169,7 +166,7 @@ impl Uplink {
         }
     }
 
-    /// Answers the requests of workloads that nobody else will answer any more.
+    /// Responds to the requests of workloads that the server will not answer any more.
     fn disconnected(&self) {
         for response in self.outbox.disconnected(SystemClock.now()) {
             self.inbox.put(FromServer::Response(response));
@@ -177,7 +174,7 @@ impl Uplink {
     }
 }
 
-/// Passes messages on until the stream ends; answers how, and whether there was any message. Calls `on_first` at the
+/// Passes messages on until the stream ends; returns how, and whether there was any message. Calls `on_first` at the
 /// first one.
 fn read(mut receiver: ClientReceiver, inbox: &UplinkInbox, on_first: impl Fn()) -> (StreamEnd, bool) {
     let mut greeted = false;

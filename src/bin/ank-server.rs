@@ -63,8 +63,8 @@ fn start_and_wait(mut settings: ServerSettings) -> Result<(), ExitCode> {
     for warning in &settings.warnings {
         log::warn!("{warning}");
     }
-    settings.security.as_ref().map_err(unprotected)?; // Before hooks are asked about what cannot be served.
-    // From here on a signal ends everything in order, also while hooks look at what the server starts with.
+    settings.security.as_ref().map_err(unprotected)?; // Before hooks run for a state that cannot be served.
+    // From here on a signal ends everything in order, also while hooks check the state of the start.
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| server_error(&error))?;
     let mut server = ServerLoop::new();
     let mut server_threads = Vec::new();
@@ -80,7 +80,7 @@ fn start_and_wait(mut settings: ServerSettings) -> Result<(), ExitCode> {
         server_threads.push(thread);
     }
     let mut stopped = || signals.pending().next().inspect(|signal| log_stop(*signal)).is_some();
-    let _own = settings.state_dir.as_deref().map(own_state_dir).transpose().map_err(Refused::tell)?;
+    let _own = settings.state_dir.as_deref().map(own_state_dir).transpose().map_err(Refused::log)?;
     match start_with_state(&mut server, settings.state_dir.as_deref(), desired) {
         // Whatever a hook that was ended made of it.
         _ if stopped() => {
@@ -89,7 +89,7 @@ fn start_and_wait(mut settings: ServerSettings) -> Result<(), ExitCode> {
             return Ok(());
         }
         Ok(()) => {}
-        Err(refused) => return Err(refused.tell()),
+        Err(refused) => return Err(refused.log()),
     }
     if let Some(folder) = settings.state_dir.take() {
         let (store, thread) = StateStore::start(folder).map_err(|error| server_error(&error))?;
@@ -113,7 +113,7 @@ fn serve(
         message_max: settings.message_max.0,
         commander_names: settings.commander_names,
     };
-    let tls = told_protection(&options);
+    let tls = protection_for_log(&options);
     let manager = ServiceManager::from_environment();
     let (mut vital, lost_thread) = vital_threads(signals.handle());
     let (inbox, events) = bounded(SERVER_INBOX);
@@ -162,7 +162,7 @@ fn stop_in_order(running: Sender<()>, server_threads: Vec<Thread>, endpoint: Ser
 }
 
 /// How connections are protected, for the log; warns of those that are not.
-fn told_protection(options: &EndpointOptions) -> &'static str {
+fn protection_for_log(options: &EndpointOptions) -> &'static str {
     if options.security != Security::Insecure {
         return "mutual";
     }
@@ -176,11 +176,11 @@ fn log_stop(signal: i32) {
     log::info!("Stopping because of {}.", signal_hook::low_level::signal_name(signal).unwrap_or("a signal"));
 }
 
-/// Why the server cannot start with its state. Told only when nobody ends it meanwhile.
+/// Why the server cannot start with its state. Logged only when no signal ends it meanwhile.
 struct Refused(String);
 
 impl Refused {
-    fn tell(self) -> ExitCode {
+    fn log(self) -> ExitCode {
         failed("server error", self.0)
     }
 }
@@ -195,7 +195,7 @@ fn own_state_dir(folder: &Path) -> Result<Option<File>, Refused> {
             folder.display()
         ))),
         Err(error) => {
-            log::warn!("Whether another server uses state_dir '{}' cannot be known: '{error}'.", folder.display());
+            log::warn!("Cannot find out whether another server uses state_dir '{}': {error}", folder.display());
             Ok(None)
         }
     }
@@ -219,7 +219,7 @@ fn start_with_state(
     }
 }
 
-/// Takes over the state that an earlier server stored in `folder`. Answers whether there was one of use; it then
+/// Takes over the state that an earlier server stored in `folder`. Returns whether there was a usable one; it then
 /// replaces the startup manifest.
 fn start_with_stored(server: &mut ServerLoop, folder: Option<&Path>) -> Result<bool, Refused> {
     let Some(folder) = folder else { return Ok(false) };

@@ -1,4 +1,4 @@
-//! `ank`: runs one command and answers with an exit code (spec/cli.md section 3).
+//! `ank`: runs one command and ends with its exit code.
 //!
 //! Thread: `main`.
 

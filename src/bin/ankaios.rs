@@ -1,5 +1,5 @@
 //! The multi-call program: all components in one file, for less flash and shared pages of code. The names under which
-//! it is called, links to the file, say which program it is.
+//! it is called, links to the file, select the program.
 //!
 //! Thread: `main`, which becomes that of the program that was called.
 
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     }
     let names: Vec<String> = PROGRAMS.iter().map(|(name, _)| format!("'{name}'")).collect();
     let names = names.join(", ");
-    // Nobody is left to tell when standard error is closed.
+    // Standard error may be closed.
     let _ = writeln!(
         std::io::stderr(),
         "error: this file holds several programs, and '{}' is the name of none\nhint: link to it under one of these names and call that: {names}",

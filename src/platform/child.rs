@@ -35,33 +35,27 @@ const OOM_SCORE_ADJUSTMENT_C: &CStr = c"/proc/self/oom_score_adj";
 /// The caller's view of a call that may take long.
 pub trait CallWatch {
     /// Readable as soon as the call should be cancelled; `None` when it cannot be.
-    fn cancel_fd(&self) -> Option<BorrowedFd<'_>>;
+    fn cancel_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 
     /// When [`Self::still_running`] wants to be called next, counted from the start of the call; `None` never.
-    fn next_progress(&self) -> Option<Duration>;
+    fn next_progress(&self) -> Option<Duration> {
+        None
+    }
 
     /// The call has been running for `age`.
-    fn still_running(&mut self, age: Duration);
+    fn still_running(&mut self, _age: Duration) {}
 
     /// The call has failed; what follows only removes what it left.
     fn cleaning_up(&mut self) {}
 }
 
-/// A watch for calls that nobody cancels or observes.
+/// A watch for calls without cancellation and progress.
 #[derive(Debug, Default)]
 pub struct Unwatched;
 
-impl CallWatch for Unwatched {
-    fn cancel_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn next_progress(&self) -> Option<Duration> {
-        None
-    }
-
-    fn still_running(&mut self, _age: Duration) {}
-}
+impl CallWatch for Unwatched {}
 
 /// One watch for several calls in a row: ages count from the beginning of the first.
 pub struct CallSequence<'a> {
@@ -138,7 +132,7 @@ pub struct OutputBounds {
 /// How a call came to its end, and what the child wrote until then.
 #[derive(Debug)]
 pub struct ChildEnd {
-    /// Who ended it.
+    /// What ended it.
     pub ending: Ending,
     /// Its exit status; `None` when even SIGKILL did not end it.
     pub status: Option<ExitStatus>,
@@ -155,22 +149,22 @@ pub struct ChildEnd {
     pub left_over: Option<Child>,
 }
 
-/// Who ended a call.
+/// What ended a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// The child itself.
     Itself,
     /// Its time was over after this long.
     TimedOut(Duration),
-    /// Its watch said so.
+    /// Its watch cancelled it.
     Cancelled,
     /// Its standard output was too long.
     TooMuchOutput,
 }
 
 impl<'a> ChildCall<'a> {
-    /// Runs the program and waits for its end. `started` is told its pid; when the limit has passed, `more_time` is
-    /// asked once for additional time.
+    /// Runs the program and waits for its end. `started` gets its pid; when the limit has passed, `more_time` is called
+    /// once for additional time.
     ///
     /// # Errors
     /// The program could not be started, so nothing happened.
@@ -219,8 +213,8 @@ fn command(program: &OsStr, arguments: &[OsString]) -> Command {
     command
 }
 
-/// Whether a service manager has other processes killed before this one when memory runs out (`OOMScoreAdjust=`). Looked
-/// up once: nobody changes it while we run.
+/// Whether a service manager has other processes killed before this one when memory runs out (`OOMScoreAdjust=`). Read
+/// once: it does not change while we run.
 fn is_protected() -> bool {
     static PROTECTED: OnceLock<bool> = OnceLock::new();
     *PROTECTED.get_or_init(|| is_negative(&std::fs::read_to_string(OOM_SCORE_ADJUSTMENT).unwrap_or_default()))
@@ -300,7 +294,7 @@ impl<P: Read + AsFd> Capture<P> {
         }
     }
 
-    /// The kept bytes as trimmed text; says when something is missing.
+    /// The kept bytes as trimmed text, with a mark when something is missing.
     fn text(&self) -> String {
         let text = String::from_utf8_lossy(&self.kept);
         if self.discarded == 0 { text.trim().to_owned() } else { format!("... {}", text.trim()) }
@@ -327,7 +321,7 @@ impl<'a> Streams<'a> {
         }
     }
 
-    /// Writes as much input as fits; closes the pipe after the last byte or when nobody reads it.
+    /// Writes as much input as fits; closes the pipe after the last byte or when the child has closed it.
     fn feed(&mut self) {
         while let Some((pipe, rest)) = &mut self.stdin {
             match pipe.write(rest) {
@@ -346,7 +340,7 @@ impl<'a> Streams<'a> {
 /// How far the ending has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Nobody wants the end.
+    /// It is not being ended.
     Running,
     /// SIGTERM was sent, SIGKILL follows at this time.
     Asked(Ending, Instant),
@@ -428,7 +422,7 @@ impl<'a> RunningCall<'a> {
         }
     }
 
-    /// One `poll`: moves bytes, and tells what else became ready.
+    /// One `poll`: moves bytes, and returns what else became ready.
     fn turn(&mut self, watch: &dyn CallWatch, age: Duration) -> Ready {
         let cancel = if self.stage == Stage::Running { watch.cancel_fd() } else { None };
         let timeout = self.timeout(watch.next_progress(), age);
@@ -470,7 +464,7 @@ impl<'a> RunningCall<'a> {
             Stage::Running => self.limit.map(|limit| limit.saturating_sub(age)),
             Stage::Asked(_, at) | Stage::Killed(_, at) => Some(until(at)),
         };
-        // One that is late is told soon. A watch that does not move its time on must not make this a busy loop.
+        // A late progress report is made soon. A watch that does not advance its time must not make this a busy loop.
         let progress =
             progress.map(|at| at.checked_sub(age).filter(|wait| !wait.is_zero()).unwrap_or(CHILD_POLL_INTERVAL));
         let without_pidfd = self.pidfd.is_none().then_some(CHILD_POLL_INTERVAL);
@@ -478,7 +472,7 @@ impl<'a> RunningCall<'a> {
         Timespec::try_from(wait).ok()
     }
 
-    /// Asks the child and its helpers to end.
+    /// Sends SIGTERM to the child and its helpers.
     fn end(&mut self, ending: Ending) {
         if self.stage == Stage::Running {
             let _ = kill_process_group(self.pid, Signal::TERM);

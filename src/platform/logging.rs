@@ -1,5 +1,5 @@
 //! Log lines of server and agent on standard error, and fatal errors that no filter hides. Texts of others cannot do
-//! anything in a line, and who causes many lines gets no more of them for a while.
+//! anything in a line, and a source of many lines gets no more of them for a while.
 //!
 //! Thread: any; the logger is set once by `main`. `ank` prints for people instead and does not use this.
 //! Owns: how many lines each source has caused.
@@ -18,28 +18,28 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Levels shown when `RUST_LOG` says nothing. What the gRPC library calls info is about its own insides.
+/// Levels without `RUST_LOG`. What the gRPC library logs as info is about its own internals.
 const DEFAULT_FILTER: &str = "info,grpcio=warn";
-/// The source of what the gRPC library complains about, which does not say whose fault it is.
+/// The source of log lines of the gRPC library, which do not name their cause.
 const LIBRARY: &str = "the gRPC library";
 /// How the modules of all programs begin.
 const OWN_MODULES: &str = env!("CARGO_CRATE_NAME");
 
-/// Starts logging as `RUST_LOG` says, by default from level info on (spec/server.md section 2).
+/// Starts logging at the levels of `RUST_LOG`, by default from level info on.
 ///
 /// A filter written for `program` as a module (`ank_server=debug`) applies to all our modules.
 pub fn init(program: &str) {
     let filter = std::env::var("RUST_LOG").ok().filter(|text| !text.trim().is_empty());
     let filter = filter.map_or_else(|| DEFAULT_FILTER.to_owned(), |text| own_modules(&text, program));
-    let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let colours = wants_colours();
     let set = Builder::new()
-        // The gRPC library tells more than anybody wants at level info; a filter that names it shows all.
+        // The gRPC library logs too much at level info; a filter that names it shows all.
         .filter_module("grpcio", log::LevelFilter::Warn)
         .parse_filters(&filter)
         .format(move |out, record| {
             let module = record.module_path().unwrap_or_default();
             if module.starts_with("grpcio") && record.level() <= Level::Warn {
-                let ruling = ask(LIBRARY);
+                let ruling = count(LIBRARY);
                 if let Some(note) = ruling.note {
                     out.write_all(line(SystemTime::now(), Level::Warn, module, &note, colours).as_bytes())?;
                 }
@@ -53,14 +53,17 @@ pub fn init(program: &str) {
     debug_assert!(set.is_ok(), "the logger is set once");
 }
 
-/// Writes the one record that explains why the program ends: `<what>: '<detail>'`, whatever the filter says.
+/// Writes the one record that explains why the program ends: `<what>: '<detail>'`, whatever the filter is.
 pub fn fatal(what: &str, detail: impl Display) {
-    let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let text = line(SystemTime::now(), Level::Error, "", &format_args!("{what}: '{detail}'"), colours);
-    let _ = io::stderr().write_all(text.as_bytes()); // Nobody is left to tell when standard error is closed.
+    let text = line(SystemTime::now(), Level::Error, "", &format_args!("{what}: '{detail}'"), wants_colours());
+    let _ = io::stderr().write_all(text.as_bytes()); // Standard error may be closed.
 }
 
-/// Repeats what a filter says of the module `program` for the library, where nearly all of the program is.
+fn wants_colours() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Repeats the directives of a filter for the module `program` for the library, which has nearly all of the program.
 fn own_modules(filter: &str, program: &str) -> String {
     let directive = |text: &str| match text.trim().strip_prefix(program) {
         Some(rest) if rest.is_empty() || rest.starts_with("::") || rest.starts_with('=') => {
@@ -85,20 +88,20 @@ fn harmless(text: &str) -> String {
 // ---------------------------------------------------------- lines of one source
 
 /// Whether a line about what `source` did may be written. A source is whoever can cause such lines as often as it
-/// likes: an address, an agent, a workload. When it has caused [`LOG_SOURCE_LINES`], one more line says that further ones
+/// likes: an address, an agent, a workload. When it has caused [`LOG_SOURCE_LINES`], one more line notes that further ones
 /// are left out for [`LOG_SOURCE_TIME`].
 #[must_use]
 pub fn may_log(source: &str) -> bool {
-    let ruling = ask(source);
+    let ruling = count(source);
     if let Some(note) = ruling.note {
         log::warn!("{note}");
     }
     ruling.write
 }
 
-fn ask(source: &str) -> Ruling {
+fn count(source: &str) -> Ruling {
     static SOURCES: LazyLock<Mutex<Sources>> = LazyLock::new(Mutex::default);
-    SOURCES.lock().ask(source, SystemClock.now())
+    SOURCES.lock().count(source, SystemClock.now())
 }
 
 /// What becomes of a line.
@@ -124,15 +127,15 @@ struct Lines {
 }
 
 impl Sources {
-    fn ask(&mut self, source: &str, now: Instant) -> Ruling {
+    fn count(&mut self, source: &str, now: Instant) -> Ruling {
         let source = excerpt(source);
         if !self.of.contains_key(&*source) && self.of.len() >= LOG_SOURCES {
             self.of.retain(|_, lines| !lines.is_over(now));
         }
         if self.of.len() < LOG_SOURCES || self.of.contains_key(&*source) {
-            self.of.entry(source.to_string()).or_default().ask(&source, now)
+            self.of.entry(source.to_string()).or_default().count(&source, now)
         } else {
-            self.others.ask("many others", now)
+            self.others.count("many others", now)
         }
     }
 }
@@ -142,7 +145,7 @@ impl Lines {
         self.since.is_none_or(|since| now.saturating_duration_since(since) >= LOG_SOURCE_TIME)
     }
 
-    fn ask(&mut self, source: &str, now: Instant) -> Ruling {
+    fn count(&mut self, source: &str, now: Instant) -> Ruling {
         let mut note = None;
         if self.is_over(now) {
             let left_out = self.count.saturating_sub(LOG_SOURCE_LINES);
@@ -261,7 +264,7 @@ mod tests {
     fn who_floods_the_log_is_left_out_for_a_while_and_others_are_not() {
         let (mut sources, start) = (Sources::default(), SystemClock.now());
         let mut flood = |after: Duration| -> (usize, Vec<String>) {
-            let rulings: Vec<Ruling> = (0..1000).map(|_| sources.ask("10.0.0.1", start + after)).collect();
+            let rulings: Vec<Ruling> = (0..1000).map(|_| sources.count("10.0.0.1", start + after)).collect();
             let written = rulings.iter().filter(|ruling| ruling.write).count();
             (written, rulings.into_iter().filter_map(|ruling| ruling.note).collect())
         };
@@ -270,25 +273,25 @@ mod tests {
         assert_eq!(flood(LOG_SOURCE_TIME / 2), (0, vec![]));
         let left_out = "1980 log lines about '10.0.0.1' were left out.".to_owned();
         assert_eq!(flood(LOG_SOURCE_TIME), (LOG_SOURCE_LINES as usize, vec![left_out, many]));
-        assert_eq!(sources.ask("10.0.0.2", start + LOG_SOURCE_TIME), Ruling { write: true, note: None });
+        assert_eq!(sources.count("10.0.0.2", start + LOG_SOURCE_TIME), Ruling { write: true, note: None });
     }
 
     #[test]
     fn ever_new_sources_share_what_one_may_write_and_take_bounded_memory() {
         let (mut sources, now) = (Sources::default(), SystemClock.now());
-        assert!(sources.ask("known", now).write);
+        assert!(sources.count("known", now).write);
         let new = |number: i32| format!("{number} {}", "x".repeat(1000));
-        let written = (0..100_000).filter(|number| sources.ask(&new(*number), now).write).count();
+        let written = (0..100_000).filter(|number| sources.count(&new(*number), now).write).count();
         assert_eq!(written, LOG_SOURCES - 1 + LOG_SOURCE_LINES as usize);
         assert!(sources.of.len() <= LOG_SOURCES && sources.of.keys().all(|key| key.len() < 300));
-        assert!(sources.ask("known", now).write);
+        assert!(sources.count("known", now).write);
         // Those who are silent for a while make room.
-        assert!(sources.ask("new", now + LOG_SOURCE_TIME).write);
+        assert!(sources.count("new", now + LOG_SOURCE_TIME).write);
         assert_eq!(sources.of.len(), 1);
     }
 
     #[test]
-    fn causes_are_told_outermost_first() {
+    fn causes_are_listed_outermost_first() {
         #[derive(Debug, thiserror::Error)]
         #[error("cannot read 'x'")]
         struct Outer(#[source] io::Error);

@@ -35,12 +35,12 @@ pub fn give_back_after(bytes: usize) {
     }
 }
 
-/// Wakes the thread of [`settle`]; it has room for one message, more say no more.
+/// Wakes the thread of [`settle`]; it has room for one message, more are not needed.
 static WORK_DONE: OnceLock<Sender<()>> = OnceLock::new();
 
-/// Starts a thread that gives back, some time after the start, the pages of the program's own code that only the start
-/// needed, and does so again some time after [`settle_again`]. A page that is needed again is mapped again from the
-/// page cache.
+/// Starts a thread that returns the pages of the program's own code that only the start needed to the kernel, and does
+/// so again some time after [`settle_again`]. A page that is needed again comes from the page cache. Without this an
+/// idle server has 4.3 MiB instead of 1.8, more than promised.
 ///
 /// # Errors
 /// When the system gives no thread; nothing but a little memory is lost then.
@@ -53,7 +53,7 @@ pub fn settle() -> io::Result<()> {
         );
         pages.iter().for_each(map_in_pieces);
         loop {
-            // Whoever works goes on working for a while: wait until it is quiet.
+            // Work comes in bursts: wait for the end of one.
             while woken.recv_timeout(SETTLE_AFTER).is_ok() {}
             give_back_own_pages(&pages);
             if woken.recv().is_err() {
@@ -65,10 +65,10 @@ pub fn settle() -> io::Result<()> {
     Ok(())
 }
 
-/// Something was done that needed code which rests otherwise, such as a call of an engine. Never waits.
+/// Code was used that is idle otherwise, such as for a call of an engine. Never waits.
 pub fn settle_again() {
     if let Some(work_done) = WORK_DONE.get() {
-        let _ = work_done.try_send(()); // Full: it is about to look anyway.
+        let _ = work_done.try_send(()); // Full: it is woken anyway.
     }
 }
 
@@ -77,16 +77,16 @@ fn give_back_own_pages(pages: &[Range<usize>]) {
     give_back_after(TRIM_FROM);
 }
 
-/// Makes mappings of [`CODE_PIECE`] bytes out of one. With a page that is needed the kernel maps its neighbours too, as
-/// far as the mapping goes; what an idle program needs lies here and there, so nearly all code would be mapped again.
-/// Mappings stay apart when they differ, and these differ in whether a core dump has them, which has no code anyway.
+/// Splits a mapping into mappings of [`CODE_PIECE`] bytes. For a page that is needed the kernel maps its neighbours too,
+/// as far as the mapping goes, so an idle agent would have 4.0 MiB instead of 2.6, more than promised. Mappings stay
+/// apart when they differ, and these differ in whether a core dump has them, which has no code anyway.
 fn map_in_pieces(range: &Range<usize>) {
     for piece in every_other_piece(range) {
         advise(&piece, Advice::LinuxDontDump);
     }
 }
 
-/// Never the first one: core dumps have it, since it says which program this is.
+/// Never the first one: core dumps have it, since it identifies the program.
 fn every_other_piece(range: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let end = range.end;
     let starts = range.clone().step_by(CODE_PIECE).skip(1).step_by(2);

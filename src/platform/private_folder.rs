@@ -1,4 +1,4 @@
-//! Folders and files that nobody but our user may change, in a place where others may make folders too.
+//! Folders and files that only our user may change, in a place where other users may make folders too.
 //!
 //! Names are never followed through links. What exists already is used only when it belongs to us and nobody else may
 //! write to it: whoever made it, or put something into it, would otherwise read or replace what we put there.
@@ -23,7 +23,7 @@ const STICKY: u32 = 0o1000;
 /// Group and others may write.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// A folder whose content is ours alone.
+/// A folder that only our user can change.
 #[derive(Debug)]
 pub struct PrivateFolder {
     path: PathBuf,
@@ -50,7 +50,7 @@ impl PrivateFolder {
         self.subfolder_with_mode(name.as_ref(), Mode::RWXU)
     }
 
-    /// As [`Self::subfolder`], with a mode for a folder that is mounted where others may look into it.
+    /// As [`Self::subfolder`], with a mode for a folder that is mounted where others may read it.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -129,7 +129,7 @@ impl PrivateFolder {
 /// Whether what `stat` was read of belongs to us.
 ///
 /// # Errors
-/// Names whom it belongs to and what to do.
+/// Names the owner and what to do.
 pub fn check_owner(stat: &Stat) -> Result<(), String> {
     let (owner, user) = (stat.st_uid, geteuid().as_raw());
     if owner == user {
@@ -138,7 +138,7 @@ pub fn check_owner(stat: &Stat) -> Result<(), String> {
     Err(format!("belongs to user {owner}, not to user {user} who runs this program. Remove it if nobody needs it"))
 }
 
-/// Whether nobody but us can have made or changed what is at `path`.
+/// Whether only our user can have made or changed what is at `path`.
 fn check(stat: &Stat, path: &Path) -> io::Result<()> {
     let (user, path) = (geteuid().as_raw(), path.display());
     check_owner(stat).map_err(|text| io::Error::new(io::ErrorKind::PermissionDenied, format!("'{path}' {text}")))?;
@@ -155,7 +155,7 @@ fn check(stat: &Stat, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the folder `path` one in which everybody may make a folder of his own that nobody else can replace.
+/// Makes the folder `path` one in which every user may make a folder that no other user can replace.
 ///
 /// # Errors
 /// When that is not possible, above all because it belongs to somebody else than root and us, who could replace
@@ -170,7 +170,7 @@ pub fn share(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes sure that nobody else can replace what is in the existing folder `path`, and leaves it as it is otherwise.
+/// Makes sure that no other user can replace what is in the existing folder `path`, and leaves it as it is otherwise.
 ///
 /// # Errors
 /// As [`share`].
@@ -193,7 +193,7 @@ fn settle(path: &Path, wanted: impl FnOnce(u32) -> u32) -> io::Result<()> {
     let mut place = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let mut stat = fstat(&place)?;
     if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
-        // It is read from what was looked at, since somebody else's would lead elsewhere.
+        // The target is read from the link that was checked, since one of another user would lead elsewhere.
         trusted(&stat)?;
         let target = readlinkat(&place, c"", Vec::new())?;
         let target = path.parent().unwrap_or(path).join(OsStr::from_bytes(target.as_bytes()));

@@ -7,12 +7,12 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// How a program ends (spec/server.md section 2, spec/agent.md section 1.3).
+/// How a program ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// A signal asked for it, or help was shown.
+    /// A signal ended it, or help was shown.
     Done = 0,
-    /// The one fatal record says why.
+    /// The one fatal record has the reason.
     Failed = 1,
     /// A wrong option or environment variable.
     Usage = 2,
@@ -25,7 +25,7 @@ impl From<Exit> for ExitCode {
 }
 
 /// Makes a panic of any thread end the program, as release builds do by themselves: without it a program would go on
-/// without the thread, and nobody would start it again.
+/// without the thread, and no supervisor would start it again.
 pub fn abort_on_panic() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -34,9 +34,9 @@ pub fn abort_on_panic() {
     }));
 }
 
-/// Prints what the command line parser has to say: help and version to standard output, errors to standard error.
+/// Prints the text of the command line parser: help and version to standard output, errors to standard error.
 pub fn usage(text: &clap::Error) -> Exit {
-    let _ = text.print(); // Nobody is left to tell when the output is closed.
+    let _ = text.print(); // The output may be closed.
     if text.use_stderr() { Exit::Usage } else { Exit::Done }
 }
 

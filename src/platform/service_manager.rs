@@ -1,9 +1,8 @@
-//! Tells the service manager (systemd) that the program is ready, how it is doing and that it ends, and that all vital
-//! threads make progress (spec/delivery.md section 2). Without a `NOTIFY_SOCKET` nobody is told anything and nothing
-//! is watched.
+//! Reports to the service manager (systemd) that the program is ready, its status, that it ends, and that all vital
+//! threads make progress. Without a `NOTIFY_SOCKET` nothing is reported and nothing is watched.
 //!
-//! Thread: `notify` watches and tells; [`StatusBoard`] belongs to whoever knows a part of the status; `main` starts it
-//! and tells the end.
+//! Thread: `notify` watches and reports; [`StatusBoard`] belongs to all that have a part of the status; `main` starts it
+//! and reports the end.
 //! Owns: the vital threads' rounds, the socket. Takes: parts of the status, of which only the newest counts.
 //!
 //! The socket is ours because it has to work after children were started without the variable, with abstract names too,
@@ -61,7 +60,7 @@ impl ServiceManager {
         };
         let watchdog = sd_notify::watchdog_enabled().filter(|limit| !limit.is_zero());
         Self::new(&name, watchdog).unwrap_or_else(|error| {
-            log::warn!("The service manager cannot be told anything at '{}': {error}", name.display());
+            log::warn!("The service manager cannot be notified at '{}': {error}", name.display());
             Self::default()
         })
     }
@@ -83,8 +82,8 @@ impl ServiceManager {
         self.board.clone()
     }
 
-    /// Starts the thread that tells that all of `threads` run, and from then on that they go on. It ends when the sender
-    /// that comes back is dropped; there is none when nobody wants to be told.
+    /// Starts the thread that reports that all of `threads` run, and from then on that they make progress. It ends when
+    /// the returned sender is dropped; `None` without a service manager.
     ///
     /// # Errors
     /// The operating system's reason when no thread can be had.
@@ -96,7 +95,7 @@ impl ServiceManager {
         Ok(Some((running, thread)))
     }
 
-    /// Tells that the program is ending.
+    /// Reports that the program is ending.
     pub fn stopping(&self) {
         if let Some(socket) = &self.socket {
             socket.send(&[NotifyState::Stopping, NotifyState::Status("Stopping")]);
@@ -105,12 +104,12 @@ impl ServiceManager {
 }
 
 impl StatusBoard {
-    /// Puts what is said about connections; `text` is asked for only when somebody wants to know.
+    /// Puts the status of connections; `text` is called only when there is a service manager.
     pub fn connection(&self, text: impl FnOnce() -> String) {
         self.put(text, |status| &mut status.connection);
     }
 
-    /// Puts what is said about workloads; `text` is asked for only when somebody wants to know.
+    /// Puts the status of workloads; `text` is called only when there is a service manager.
     pub fn workloads(&self, text: impl FnOnce() -> String) {
         self.put(text, |status| &mut status.workloads);
     }
@@ -151,16 +150,16 @@ struct Notifier<C> {
     clock: C,
     /// Whether all threads have run.
     ready: bool,
-    /// When to look at the threads next.
+    /// When to check the threads next.
     due: Option<Instant>,
     /// Since when some of them are waited for.
     late_since: Option<Instant>,
-    /// Pause before the next look at these.
+    /// Pause before the next check of these.
     pause: Duration,
     complained: bool,
-    /// The status that was told last.
-    told: String,
-    /// Before this no change of it is told.
+    /// The status that was sent last.
+    sent: String,
+    /// Before this no change of it is sent.
     rest_until: Option<Instant>,
 }
 
@@ -184,41 +183,41 @@ impl<C: Clock> Notifier<C> {
             late_since: None,
             pause: VITAL_LOOK_FIRST,
             complained: false,
-            told: String::new(),
+            sent: String::new(),
             rest_until: None,
         }
     }
 
     fn run(mut self, changed: &Receiver<()>, stop: &Receiver<()>) {
         loop {
-            let look = self.due.map_or_else(never, |at| self.clock.alarm(at));
+            let check = self.due.map_or_else(never, |at| self.clock.alarm(at));
             let rested = self.rest_until.map_or_else(never, |at| self.clock.alarm(at));
             let nothing = never();
             let changed = if self.listens_for_changes() { changed } else { &nothing };
             select_biased! {
                 recv(stop) -> _ => return,
-                recv(look) -> _ => self.look(),
-                recv(changed) -> _ => self.tell_status(),
+                recv(check) -> _ => self.check(),
+                recv(changed) -> _ => self.send_status(),
                 recv(rested) -> _ => self.rest_until = None,
             }
         }
     }
 
-    /// Before the program is ready its status is told together with that.
+    /// Before the program is ready its status is sent together with that.
     fn listens_for_changes(&self) -> bool {
         self.ready && self.rest_until.is_none()
     }
 
-    /// Looks at the threads. Once all have made progress, says so and begins the next round; until then those that
-    /// have not are nudged and looked at again soon.
-    fn look(&mut self) {
+    /// Checks the threads. Once all have made progress, reports it and begins the next round; until then those that
+    /// have not are nudged and checked again soon.
+    fn check(&mut self) {
         let now = self.clock.now();
         if self.due.is_none_or(|at| now < at) {
             return;
         }
         let silent = self.threads.nudge_silent();
         if silent.is_empty() {
-            return self.all_is_well(now);
+            return self.report_progress(now);
         }
         let waited = now.saturating_duration_since(*self.late_since.get_or_insert(now));
         if waited >= VITAL_LATE && !self.complained {
@@ -229,7 +228,7 @@ impl<C: Clock> Notifier<C> {
         self.pause = (self.pause * 2).min(VITAL_LOOK_MAX);
     }
 
-    fn all_is_well(&mut self, now: Instant) {
+    fn report_progress(&mut self, now: Instant) {
         if self.complained {
             log::warn!("All threads make progress again.");
         }
@@ -237,19 +236,19 @@ impl<C: Clock> Notifier<C> {
             self.socket.send(&[NotifyState::Watchdog]);
         } else {
             self.ready = true;
-            (self.told, self.rest_until) = (self.board.text(), Some(now + SERVICE_STATUS_REST));
-            self.socket.send(&[NotifyState::Ready, NotifyState::Status(&self.told)]);
+            (self.sent, self.rest_until) = (self.board.text(), Some(now + SERVICE_STATUS_REST));
+            self.socket.send(&[NotifyState::Ready, NotifyState::Status(&self.sent)]);
         }
         self.threads.begin_round();
         (self.late_since, self.pause, self.complained) = (None, VITAL_LOOK_FIRST, false);
         self.due = self.watchdog.map(|limit| now + limit / 2);
     }
 
-    fn tell_status(&mut self) {
+    fn send_status(&mut self) {
         let text = self.board.text();
-        if text != self.told {
-            (self.told, self.rest_until) = (text, Some(self.clock.now() + SERVICE_STATUS_REST));
-            self.socket.send(&[NotifyState::Status(&self.told)]);
+        if text != self.sent {
+            (self.sent, self.rest_until) = (text, Some(self.clock.now() + SERVICE_STATUS_REST));
+            self.socket.send(&[NotifyState::Status(&self.sent)]);
         }
     }
 }
@@ -280,7 +279,7 @@ impl NotifySocket {
     fn send(&self, states: &[NotifyState<'_>]) {
         let message: Vec<String> = states.iter().map(ToString::to_string).collect();
         if let Err(error) = self.socket.send_to_addr(message.join("\n").as_bytes(), &self.address) {
-            log::warn!("The service manager was not told '{}': {error}", message.join("', '"));
+            log::warn!("The service manager was not notified '{}': {error}", message.join("', '"));
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Thread: `main`, once at the start.
 //! Takes: paths and texts of the command line, the environment and one TOML file (command line > environment >
-//! file > default, decided per setting by the program). Gives: checked values, or errors whose texts are those of
-//! spec/config.md sections 1.4 and 4. Nothing here logs, since `ank` has no logger: warnings are returned.
+//! file > default, decided per setting by the program). Gives: checked values, or errors with their texts. Nothing here
+//! logs, since `ank` has no logger: warnings are returned.
 
 use crate::limits::{
     CONFIG_FILE_MAX, CONTROL_MESSAGE_MAX, CONTROL_MESSAGE_MAX_LOWEST, FOREIGN_MESSAGE_MAX, MESSAGE_MAX,
@@ -40,12 +40,7 @@ impl Default for MessageSize {
 
 impl<'de> Deserialize<'de> for MessageSize {
     fn deserialize<D: serde::Deserializer<'de>>(number: D) -> Result<Self, D::Error> {
-        let bytes = usize::deserialize(number)?;
-        if (FOREIGN_MESSAGE_MAX..=MESSAGE_MAX_HIGHEST).contains(&bytes) {
-            return Ok(Self(bytes));
-        }
-        let text = format!("a message size of {FOREIGN_MESSAGE_MAX} to {MESSAGE_MAX_HIGHEST} bytes is expected");
-        Err(serde::de::Error::custom(text))
+        message_size(number, FOREIGN_MESSAGE_MAX).map(Self)
     }
 }
 
@@ -62,16 +57,20 @@ impl Default for ControlMessageSize {
 
 impl<'de> Deserialize<'de> for ControlMessageSize {
     fn deserialize<D: serde::Deserializer<'de>>(number: D) -> Result<Self, D::Error> {
-        let bytes = usize::deserialize(number)?;
-        if (CONTROL_MESSAGE_MAX_LOWEST..=MESSAGE_MAX_HIGHEST).contains(&bytes) {
-            return Ok(Self(bytes));
-        }
-        let text = format!("a message size of {CONTROL_MESSAGE_MAX_LOWEST} to {MESSAGE_MAX_HIGHEST} bytes is expected");
-        Err(serde::de::Error::custom(text))
+        message_size(number, CONTROL_MESSAGE_MAX_LOWEST).map(Self)
     }
 }
 
-/// The config file cannot be used (spec/config.md section 1.4).
+fn message_size<'de, D: serde::Deserializer<'de>>(number: D, lowest: usize) -> Result<usize, D::Error> {
+    let bytes = usize::deserialize(number)?;
+    if (lowest..=MESSAGE_MAX_HIGHEST).contains(&bytes) {
+        return Ok(bytes);
+    }
+    let text = format!("a message size of {lowest} to {MESSAGE_MAX_HIGHEST} bytes is expected");
+    Err(serde::de::Error::custom(text))
+}
+
+/// The config file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// Unreadable, not TOML, a key of the wrong type or a mandatory key missing. The text names the file.
@@ -108,7 +107,7 @@ pub enum ConfigError {
     },
 }
 
-/// Why a program cannot start (spec/server.md section 2, spec/agent.md section 1.3).
+/// Why a program cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// Help, version or a usage error: what clap prints, and the exit code it wants.
@@ -348,7 +347,7 @@ fn read_limited(file: &mut File, bytes_max: u64) -> io::Result<String> {
 
 // --------------------------------------------------------------------- PEM
 
-/// What a PEM file holds, which decides who may read it.
+/// What a PEM file holds, which decides on its permissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PemKind {
     /// Mode exactly 0600 or 0400.
@@ -357,7 +356,28 @@ pub enum PemKind {
     Certificate,
 }
 
-/// A PEM file cannot be used (spec/config.md section 4.1). The texts hold no content of the file.
+impl PemKind {
+    /// Whether a file with the permission bits `mode` can be used.
+    fn allows(self, mode: u32) -> bool {
+        match self {
+            Self::PrivateKey => matches!(mode, 0o600 | 0o400),
+            Self::Certificate => mode & 0o400 != 0 && mode & 0o133 == 0,
+        }
+    }
+
+    /// The name of such a file, and its rule.
+    fn texts(self) -> (&'static str, &'static str) {
+        match self {
+            Self::PrivateKey => ("Private key file", "Private keys must have permissions 0600 or 0400."),
+            Self::Certificate => (
+                "Certificate file",
+                "Certificates must be readable for the owner, not writable for others and not executable.",
+            ),
+        }
+    }
+}
+
+/// A PEM file cannot be used. The texts hold no content of the file.
 #[derive(Debug, thiserror::Error)]
 pub enum PemError {
     /// Cannot be opened or read.
@@ -368,25 +388,16 @@ pub enum PemError {
         /// Why.
         source: io::Error,
     },
-    /// A private key that others could read, or that has unusual permissions.
+    /// Permissions that let others read or change it.
     #[error(
-        "Certificate error: 'Private key file \"{}\" has insecure permissions {mode:04o}. Private keys must have permissions 0600 or 0400. Use 'chmod 0600 {}' to fix this.'",
-        path.display(), path.display()
+        "Certificate error: '{} \"{}\" has insecure permissions {mode:04o}. {} Use 'chmod 0600 {}' to fix this.'",
+        kind.texts().0, path.display(), kind.texts().1, path.display()
     )]
-    KeyMode {
+    Mode {
         /// The file.
         path: PathBuf,
-        /// Its permission bits.
-        mode: u32,
-    },
-    /// A certificate that others could change.
-    #[error(
-        "Certificate error: 'Certificate file \"{}\" has insecure permissions {mode:04o}. Certificates must be readable for the owner, not writable for others and not executable. Use 'chmod 0600 {}' to fix this.'",
-        path.display(), path.display()
-    )]
-    CertificateMode {
-        /// The file.
-        path: PathBuf,
+        /// What it holds.
+        kind: PemKind,
         /// Its permission bits.
         mode: u32,
     },
@@ -400,15 +411,10 @@ pub fn read_pem(path: &Path, kind: PemKind) -> Result<String, PemError> {
     let failed = |source| PemError::Open { path: path.to_owned(), source };
     let mut file = File::open(path).map_err(failed)?;
     let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o7777; // Also no set-id bits.
-    let path = path.to_owned();
-    match kind {
-        PemKind::PrivateKey if !matches!(mode, 0o600 | 0o400) => return Err(PemError::KeyMode { path, mode }),
-        PemKind::Certificate if mode & 0o400 == 0 || mode & 0o133 != 0 => {
-            return Err(PemError::CertificateMode { path, mode });
-        }
-        _ => {}
+    if !kind.allows(mode) {
+        return Err(PemError::Mode { path: path.to_owned(), kind, mode });
     }
-    read_limited(&mut file, PEM_FILE_MAX).map_err(|source| PemError::Open { path, source })
+    read_limited(&mut file, PEM_FILE_MAX).map_err(failed)
 }
 
 /// The PEM keys of a config file, as read by [`ConfigFile::keys`].
@@ -522,7 +528,7 @@ pub fn readable_key_warning(file: &ConfigFile, keys: &PemKeys) -> Option<String>
 
 // --------------------------------------------------------- flags, decision
 
-/// The value of a boolean flag: `None` when neither the command line nor the environment says anything.
+/// The value of a boolean flag: `None` when it is neither on the command line nor in the environment.
 ///
 /// For arguments declared as `bool` with `env`: clap itself refuses other values of the variable than `true` and
 /// `false` (exit 2) when the argument has [`clap::builder::BoolValueParser`], the default of flags.
@@ -534,7 +540,7 @@ pub fn flag(matches: &clap::ArgMatches, id: &str) -> Option<bool> {
     }
 }
 
-/// What `--insecure`, its environment variable and `--no-insecure` say together; `None` when nothing is given.
+/// The combined value of `--insecure`, its environment variable and `--no-insecure`; `None` when nothing is given.
 ///
 /// Of the two options the later one counts, and an option more than the environment. For arguments with the ids
 /// `insecure` and `no_insecure`, declared as [`flag`] wants.
@@ -561,7 +567,7 @@ pub struct MissingPems {
     missing: Vec<&'static str>,
 }
 
-/// Decides how connections are protected (spec/config.md section 4.2), with a warning to print first.
+/// Decides how connections are protected, with a warning to print first.
 ///
 /// # Errors
 /// [`MissingPems`] when there is neither a complete set of PEMs nor `insecure` alone; names options, never contents.

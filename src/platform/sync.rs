@@ -1,6 +1,6 @@
 //! What threads share: locks without poisoning, and a descriptor that wakes a thread from `poll`.
 //!
-//! A panic ends every program (`program::abort_on_panic`), so nobody meets a lock that a panic left behind, and callers
+//! A panic ends every program (`program::abort_on_panic`), so no thread finds a lock that a panic left behind, and callers
 //! need not decide what to do then.
 //!
 //! Thread: any.

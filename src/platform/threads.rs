@@ -74,7 +74,7 @@ fn panic_if_asked() {
     );
 }
 
-/// Waits for all threads, at most `limit` in total. Answers the names of those still running.
+/// Waits for all threads, at most `limit` in total. Returns the names of those still running.
 #[must_use]
 pub fn join_all(threads: impl IntoIterator<Item = Thread>, limit: Duration) -> Vec<String> {
     let deadline = SystemClock.now() + limit;

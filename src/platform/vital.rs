@@ -1,8 +1,8 @@
-//! The threads that a program cannot do without: each counts its turns, and whoever watches can ask for one.
+//! The threads that a program cannot do without. Each counts the turns of its loop, and a watcher can request one.
 //!
 //! A thread that waits turns when it is nudged, in the same wait as for its work: that shows that it can be woken, which
-//! a note of being idle would not. Nobody is nudged unless somebody watches. A wait for something outside, such as a
-//! server that does not answer, is told beforehand and counts as progress; a stuck loop tells nothing.
+//! a flag for being idle would not. Without a watcher no thread is nudged. A wait for something outside, such as a server
+//! that does not respond, is marked beforehand and counts as progress; a stuck loop marks nothing.
 //!
 //! Thread: [`Pulse`] belongs to the vital thread, [`VitalThreads`] to `main` at the start and then to `notify`.
 //! Owns: how many turns were counted last. Gives: the name of a vital thread that ends.
@@ -39,7 +39,7 @@ struct Mark {
 pub struct Pulse {
     mark: Arc<Mark>,
     nudged: Receiver<()>,
-    /// Keeps the channel open when nobody watches.
+    /// Keeps the channel open without a watcher.
     _nudges: Sender<()>,
     on_end: OnEnd,
 }
@@ -51,7 +51,7 @@ impl VitalThreads {
         Self { threads: Vec::new(), on_end: Arc::new(on_end) }
     }
 
-    /// Threads that nobody misses when they end, for tests.
+    /// Threads whose end has no consequence, for tests.
     #[must_use]
     pub fn unattended() -> Self {
         Self::new(|_| {})
@@ -105,7 +105,7 @@ impl Vital {
 }
 
 impl Pulse {
-    /// The pulse of a thread that nobody watches, for tests.
+    /// The pulse of a thread without a watcher, for tests.
     #[must_use]
     pub fn unattended() -> Self {
         VitalThreads::unattended().add("unattended")
@@ -141,15 +141,12 @@ impl Drop for Pulse {
 }
 
 /// Never returns when the folder in `ANKAIOS_TEST_FREEZE` holds a file with this name, which it removes, so that the next
-/// process is not frozen; panics at one with `.panic` behind the name. Only in builds for tests: it shows what becomes
-/// of a program with such a thread.
+/// process is not frozen. Only in builds for tests: it shows what becomes of a program with such a thread.
 #[cfg(debug_assertions)]
 fn freeze_if_asked(name: &str) {
     static FOLDER: std::sync::OnceLock<Option<std::ffi::OsString>> = std::sync::OnceLock::new();
     let Some(folder) = FOLDER.get_or_init(|| std::env::var_os("ANKAIOS_TEST_FREEZE")) else { return };
-    let is_asked = |file: &str| std::fs::remove_file(std::path::Path::new(folder).join(file)).is_ok();
-    assert!(!is_asked(&format!("{name}.panic")), "a test wants thread '{name}' to panic");
-    if is_asked(name) {
+    if std::fs::remove_file(std::path::Path::new(folder).join(name)).is_ok() {
         log::warn!("Thread '{name}' is frozen for a test.");
         loop {
             std::thread::park();

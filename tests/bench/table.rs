@@ -1,4 +1,4 @@
-//! Measured numbers beside those of Eclipse Ankaios and the promised share of them (DESIGN section 8).
+//! Measured numbers beside those of Eclipse Ankaios and the promised share of them.
 //!
 //! Thread: `main` of the bench.
 

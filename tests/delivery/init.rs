@@ -1,5 +1,5 @@
 //! The sysvinit scripts with the real programs: start, stop, status and restart, also twice, with a stale pid file, and
-//! with settings that are wrong (spec/delivery.md section 1). With Debian's start-stop-daemon and with busybox's, which
+//! with settings that are wrong. With Debian's start-stop-daemon and with busybox's, which
 //! Yocto images have, as far as they are on this machine.
 //!
 //! Thread: the test's. Owns: one scratch folder per test, with all that the scripts write, and the program they start.

@@ -1,5 +1,4 @@
-//! What is written for people: manual pages and the comments of the settings that are shipped (spec/delivery.md
-//! section 5) name everything that the programs know.
+//! Documentation that is shipped: manual pages and the comments of the settings name everything that the programs accept.
 //!
 //! Thread: the test's. Owns: one scratch folder per test.
 

@@ -1,5 +1,4 @@
-//! A scripted container engine that answers the podman and nerdctl command lines the agent uses (spec/agent.md 15.2
-//! and 17).
+//! A scripted container engine that answers the podman and nerdctl command lines the agent uses.
 //!
 //! Tests put a link named `podman` or `nerdctl` to this program first into the `PATH` of an agent. The containers are real
 //! processes that outlive the caller, so pids, exit codes, adoption and signals behave as with the real engine, while

@@ -1,4 +1,4 @@
-//! `ank apply`, `delete`, `run` and `set state`: what they do and, byte for byte, what they print (spec/cli.md 5 to 8).
+//! `ank apply`, `delete`, `run` and `set state`: what they do and, byte for byte, what they print.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
@@ -9,10 +9,6 @@ const WAITING: &str = "Successfully applied the manifest(s).\n\
                        Waiting for workload(s) to reach desired states (press Ctrl+C to interrupt).\n\
                        \n";
 const UNCHANGED: &str = "Apply successful. No workloads updated.\n";
-
-fn one_agent() -> Cluster {
-    Cluster::start(&["agent_A"])
-}
 
 /// Asserts an exit with 0 and silence on stderr, and gives stdout.
 #[track_caller]
@@ -37,7 +33,7 @@ fn last_frame(stdout: &str) -> String {
 // [itest->swdd~agent-workload-control-loop-executes-create~3]
 #[test]
 fn apply_waits_until_running_and_ends_with_the_final_table() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     let stdout = success(cluster.ank_with_input(&["apply", "-"], &manifest(&[workload("w1", "run")])));
     let frames = frames(&stdout);
     let done = "WORKLOAD NAME   AGENT     RUNTIME     EXECUTION STATE   ADDITIONAL INFO\n\
@@ -52,7 +48,7 @@ fn apply_waits_until_running_and_ends_with_the_final_table() {
 
 #[test]
 fn table_has_a_spinner_while_a_workload_is_not_there_yet() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     cluster.engine.script(&serde_json::json!([{ "command": "run", "hang": true }]));
     let path = cluster.write("w1.yaml", &manifest(&[workload("w1", "run")]));
     let waiting = cluster.start_ank(&["apply", &path.to_string_lossy()]);
@@ -65,7 +61,7 @@ fn table_has_a_spinner_while_a_workload_is_not_there_yet() {
 
 #[test]
 fn applying_the_same_manifest_again_changes_nothing() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     let text = manifest(&[workload("w1", "run")]);
     success(cluster.ank_with_input(&["apply", "-"], &text));
     let (pid, id) = cluster.engine.only_container("w1");
@@ -75,7 +71,7 @@ fn applying_the_same_manifest_again_changes_nothing() {
 
 #[test]
 fn no_wait_prints_nothing_and_does_not_wait() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     cluster.engine.script(&serde_json::json!([{ "command": "run", "hang": true }]));
     let text = manifest(&[workload("w1", "run")]);
     assert_eq!(success(cluster.ank_with_input(&["--no-wait", "apply", "-"], &text)), "");
@@ -84,7 +80,7 @@ fn no_wait_prints_nothing_and_does_not_wait() {
 
 #[test]
 fn quiet_waits_but_prints_nothing() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     assert_eq!(success(cluster.ank_with_input(&["-q", "apply", "-"], &manifest(&[workload("w1", "run")]))), "");
     let state = cluster.workload("w1").map(|row| row.state);
     assert_eq!(state.as_deref(), Some("Running(Ok)"), "it waited");
@@ -92,7 +88,7 @@ fn quiet_waits_but_prints_nothing() {
 
 #[test]
 fn quiet_still_prints_what_was_asked_for_and_errors() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     let table = success(cluster.ank(&["-q", "get", "workloads"]));
     assert_eq!(table, "WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE   ADDITIONAL INFO\n");
     let failed = cluster.ank(&["-q", "apply", "nosuch.yaml"]);
@@ -102,7 +98,7 @@ fn quiet_still_prints_what_was_asked_for_and_errors() {
 
 #[test]
 fn several_files_are_one_update() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     cluster.write("a.yaml", &manifest(&[workload("w1", "run").after("w2", "ADD_COND_RUNNING")]));
     cluster.write("b.yaml", &manifest(&[workload("w2", "run"), workload("w3", "exit0")]));
     let stdout = success(cluster.ank(&["apply", "a.yaml", "b.yaml"]));
@@ -116,7 +112,7 @@ fn several_files_are_one_update() {
 
 #[test]
 fn same_workload_in_two_files_is_refused_before_anything_is_sent() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     cluster.write("a.yaml", &manifest(&[workload("w1", "run")]));
     cluster.write("b.yaml", &manifest(&[workload("w1", "exit0")]));
     let output = cluster.ank(&["apply", "a.yaml", "b.yaml"]);
@@ -128,7 +124,7 @@ fn same_workload_in_two_files_is_refused_before_anything_is_sent() {
 
 #[test]
 fn stdin_is_the_only_input_when_it_comes_first() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     let stdout = success(
         cluster.ank_with_input(&["--no-wait", "apply", "-", "ignored.yaml"], &manifest(&[workload("w1", "run")])),
     );
@@ -139,7 +135,7 @@ fn stdin_is_the_only_input_when_it_comes_first() {
 
 #[test]
 fn apply_d_deletes_what_the_manifest_names_and_nothing_else() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     success(cluster.ank_with_input(&["apply", "-"], &manifest(&[workload("w1", "run"), workload("w2", "run")])));
     let stdout = success(cluster.ank_with_input(&["apply", "-d", "-"], &manifest(&[workload("w1", "run")])));
     let last = last_frame(&stdout);
@@ -153,7 +149,7 @@ fn apply_d_deletes_what_the_manifest_names_and_nothing_else() {
 
 #[test]
 fn delete_workload_waits_until_removed_and_unknown_names_are_no_error() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     success(cluster.ank_with_input(&["apply", "-"], &manifest(&[workload("w1", "run")])));
     let output = cluster.ank(&["delete", "workload", "w1", "nosuch"]);
     let unknown = "warn: workload 'nosuch' does not exist\n";
@@ -166,7 +162,7 @@ fn delete_workload_waits_until_removed_and_unknown_names_are_no_error() {
 
 #[test]
 fn update_shows_the_old_and_the_new_instance_until_both_are_done() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     success(cluster.ank_with_input(&["apply", "-"], &manifest(&[workload("w1", "run")])));
     let changed = manifest(&[workload("w1", "run").config("commandArgs: [new]")]);
     let stdout = success(cluster.ank_with_input(&["apply", "-"], &changed));
@@ -178,7 +174,7 @@ fn update_shows_the_old_and_the_new_instance_until_both_are_done() {
 
 #[test]
 fn an_update_that_keeps_the_id_ends_whether_the_workload_ran_or_waited() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     let waiting = manifest(&[workload("runs", "run"), workload("waits", "run").after("never", "ADD_COND_RUNNING")]);
     success(cluster.ank_with_input(&["--no-wait", "apply", "-"], &waiting));
     cluster.wait_for_state("waits", "Pending(WaitingToStart)");
@@ -192,7 +188,7 @@ fn an_update_that_keeps_the_id_ends_whether_the_workload_ran_or_waited() {
 
 #[test]
 fn manifest_without_objects_sends_nothing() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     for text in ["apiVersion: v1\n", "apiVersion: v1\nworkloads: {}\n", "apiVersion: v1\nworkloads:\n"] {
         assert_eq!(success(cluster.ank_with_input(&["apply", "-"], text)), "Nothing to update.\n", "{text:?}");
     }
@@ -200,7 +196,7 @@ fn manifest_without_objects_sends_nothing() {
 
 #[test]
 fn agent_option_places_all_workloads_and_is_needed_where_none_is_named() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     let homeless = "apiVersion: v1\nworkloads:\n  w1:\n    runtime: podman\n    runtimeConfig: 'image: run'\n";
     let output = cluster.ank_with_input(&["apply", "-"], homeless);
     assert_eq!((output.code, output.stdout.as_str()), (1, ""));
@@ -217,7 +213,7 @@ fn agent_option_places_all_workloads_and_is_needed_where_none_is_named() {
 
 #[test]
 fn workload_of_an_absent_agent_is_done_for_waiting() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     let absent = workload("w1", "run").on("agent_Z");
     let unscheduled = workload("w2", "run").on("''");
     let Output { code, stdout, stderr } = cluster.ank_with_input(&["apply", "-"], &manifest(&[absent, unscheduled]));
@@ -230,7 +226,7 @@ fn workload_of_an_absent_agent_is_done_for_waiting() {
 
 #[test]
 fn failed_workload_shows_its_exit_code() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     success(cluster.ank_with_input(&["apply", "-"], &manifest(&[workload("w1", "run")])));
     cluster.engine.finish("w1", 3);
     cluster.wait_for_state("w1", "Failed(ExecFailed)");
@@ -244,7 +240,7 @@ fn failed_workload_shows_its_exit_code() {
 
 #[test]
 fn failing_workloads_end_the_wait_with_exit_code_zero() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     // The wait does not end before the first one failed, since the last one waits for that.
     let after = workload("w0", "run").after("w1", "ADD_COND_FAILED");
     let both = manifest(&[after, workload("w1", "exit3"), workload("w2", "run").runtime("nosuch")]);
@@ -274,7 +270,7 @@ fn failing_workloads_end_the_wait_with_exit_code_zero() {
 
 #[test]
 fn a_wait_that_takes_too_long_is_given_up_with_what_is_missing_and_why() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     let both = manifest(&[workload("w1", "run").after("w2", "ADD_COND_SUCCEEDED"), workload("w2", "run")]);
     let output = cluster.ank_with_input(&["apply", "-", "--wait-timeout", "2s"], &both);
     assert_eq!(output.code, 4, "{}{}", output.stdout, output.stderr);
@@ -291,7 +287,7 @@ fn a_wait_that_takes_too_long_is_given_up_with_what_is_missing_and_why() {
 
 #[test]
 fn run_workload_creates_one_workload_with_tags() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     let options =
         ["--runtime", "podman", "--config", "image: run", "--agent", "agent_A", "--tags", "a=1", "--tags", "e="];
     let mut arguments = vec!["run", "workload", "w1"];
@@ -311,7 +307,7 @@ fn run_workload_creates_one_workload_with_tags() {
 
 #[test]
 fn set_state_changes_what_its_masks_name() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     success(cluster.ank_with_input(&["apply", "-"], &manifest(&[workload("w1", "run"), workload("w2", "run")])));
     let state = "desiredState:\n  apiVersion: v1\n  workloads:\n    w1:\n      agent: agent_A\n      runtime: podman\n      \
                  restartPolicy: NEVER\n      runtimeConfig: 'image: run:latest'\n";

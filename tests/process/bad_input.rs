@@ -1,4 +1,4 @@
-//! Bad input ends in a clear message that names the object, with the documented exit code (spec/cli.md 3, 8, 12).
+//! Bad input ends in a clear message that names the object, with the documented exit code.
 //!
 //! Thread: the test's. Owns: one cluster per test.
 
@@ -10,12 +10,6 @@ use crate::support::process::{Process, clean_command, exit_code};
 use crate::support::{Cluster, LIMIT, Output, manifest, workload};
 
 /// A server without agents.
-fn server_only() -> Cluster {
-    let mut cluster = Cluster::prepare();
-    cluster.start_server(&[]);
-    cluster
-}
-
 /// Asserts exit code 1, nothing on stdout and `error: <text>` as the first line of stderr.
 #[track_caller]
 fn fails_with(output: &Output, text: &str) {
@@ -36,7 +30,7 @@ fn apply(cluster: &Cluster, text: &str) -> Output {
 
 #[test]
 fn manifest_that_cannot_be_read() {
-    let cluster = server_only();
+    let cluster = Cluster::start(&[]);
     fails_with(&cluster.ank(&["apply", "nosuch.yaml"]), "Command failed: 'File 'nosuch.yaml' not found!'");
     cluster.write("good.yaml", &manifest(&[workload("w1", "run")]));
     fails_with(&cluster.ank(&["apply", "good.yaml", "nosuch.yaml"]), "Command failed: 'File 'nosuch.yaml' not found!'");
@@ -48,7 +42,7 @@ fn manifest_that_cannot_be_read() {
 
 #[test]
 fn manifest_that_is_no_yaml() {
-    let cluster = server_only();
+    let cluster = Cluster::start(&[]);
     fails_beginning_with(&apply(&cluster, "workloads: [\n"), "Command failed: 'Invalid manifest data provided: ");
     let output = apply(&cluster, "apiVersion: v1\n---\napiVersion: v1\n");
     fails_beginning_with(&output, "Command failed: 'Invalid manifest data provided: ");
@@ -59,7 +53,7 @@ fn manifest_that_is_no_yaml() {
 
 #[test]
 fn manifest_that_breaks_the_schema() {
-    let cluster = server_only();
+    let cluster = Cluster::start(&[]);
     let failed = "Command failed: 'Manifest schema validation failed:";
     let long = "x".repeat(64);
     let broken = [
@@ -102,7 +96,7 @@ fn manifest_that_breaks_the_schema() {
 /// A manifest of somebody else could change what the terminal shows, its title or the clipboard.
 #[test]
 fn escape_sequences_in_manifests_reached_the_terminal() {
-    let cluster = server_only();
+    let cluster = Cluster::start(&[]);
     let hostile = "\\e]0;x\\a\\x9b2J\\u202ex"; // As YAML escapes them.
     let fields = "agent: a, runtime: podman, runtimeConfig: x";
     let escaped = "\\u{1b}]0;x\\u{7}\\u{9b}2J\\u{202e}x";
@@ -139,7 +133,7 @@ fn escape_sequences_in_manifests_reached_the_terminal() {
 
 #[test]
 fn manifest_the_server_refuses() {
-    let cluster = server_only();
+    let cluster = Cluster::start(&[]);
     let refused = |text: &str| format!("Command failed: 'SetState failed with: '{text}''");
     let cycle = manifest(&[
         workload("a", "run").after("b", "ADD_COND_RUNNING"),
@@ -157,7 +151,7 @@ fn manifest_the_server_refuses() {
 // [stest->swdd~api-access-rules-filter-mask-convention~1]
 #[test]
 fn names_that_break_the_rules_are_refused_by_the_server() {
-    let cluster = server_only();
+    let cluster = Cluster::start(&[]);
     // The manifest schema of `ank apply` would refuse some of these itself; `set state` leaves them to the server.
     let set = |part: &str| {
         let text = format!("desiredState:\n  apiVersion: v1\n  {part}\n");
@@ -199,7 +193,7 @@ fn names_that_break_the_rules_are_refused_by_the_server() {
 
 #[test]
 fn tags_of_the_wrong_shape() {
-    let cluster = server_only();
+    let cluster = Cluster::start(&[]);
     let text = "apiVersion: v0.1\nworkloads:\n  w1:\n    agent: a\n    runtime: podman\n    runtimeConfig: x\n    tags: {a: b}\n";
     let output = apply(&cluster, text);
     assert_eq!(output.code, 1);
@@ -249,7 +243,7 @@ fn server_that_does_not_answer_in_time() {
 
 #[test]
 fn masks_that_lead_nowhere() {
-    let cluster = server_only();
+    let cluster = Cluster::start(&[]);
     let output = cluster.ank(&["get", "state", "-o", "json", "nonsense.a.b"]);
     assert_eq!((output.code, output.stdout.as_str()), (0, "{}\n"), "reading nothing is no error");
     let output = cluster.ank(&["get", "state", "nonsense"]);
@@ -261,7 +255,7 @@ fn masks_that_lead_nowhere() {
 
 #[test]
 fn state_that_cannot_be_set() {
-    let cluster = server_only();
+    let cluster = Cluster::start(&[]);
     cluster.apply(&manifest(&[workload("w1", "run")]));
     let set = |mask: &str, text: &str| cluster.ank_with_input(&["set", "state", mask, "-"], text);
     let output = cluster.ank(&["set", "state", "desiredState", "nosuch.yaml"]);
@@ -428,7 +422,7 @@ fn agent(cluster: &Cluster, arguments: &[&str]) -> Command {
 
 #[test]
 fn address_in_use_ends_the_second_server_only() {
-    let mut cluster = server_only();
+    let mut cluster = Cluster::start(&[]);
     let address = cluster.address();
     let (code, log) = ends(&cluster, server(&cluster, &["-k", "-a", &address]), "second");
     assert_eq!(code, 1, "{log}");

@@ -1,4 +1,4 @@
-//! `ank get events`, `ank logs`, watching: how they follow, and how they end (spec/cli.md 3, 6.3, 10, 11).
+//! `ank get events`, `ank logs`, watching: how they follow, and how they end.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
@@ -10,12 +10,6 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 const CONFIGS: &str = "desiredState:\n  apiVersion: v1\n  configs:\n";
-
-fn server_only() -> Cluster {
-    let mut cluster = Cluster::prepare();
-    cluster.start_server(&[]);
-    cluster
-}
 
 fn set_config(cluster: &Cluster, name: &str, value: &str) {
     let text = format!("{CONFIGS}    {name}: {value}\n");
@@ -39,7 +33,7 @@ fn ended(process: &mut Process) -> i32 {
 
 #[test]
 fn events_come_as_one_json_object_a_line_until_enough_were_printed() {
-    let cluster = server_only();
+    let cluster = Cluster::start(&[]);
     set_config(&cluster, "other", "stays");
     let mut process = follow_configs(&cluster, &["--count", "3"]);
     set_config(&cluster, "port", "'80'");
@@ -65,7 +59,7 @@ fn events_come_as_one_json_object_a_line_until_enough_were_printed() {
 
 #[test]
 fn signals_end_events_in_order_and_without_a_word() {
-    let cluster = server_only();
+    let cluster = Cluster::start(&[]);
     for signal in [Signal::INT, Signal::TERM, Signal::QUIT, Signal::HUP] {
         let mut process = follow_configs(&cluster, &[]);
         process.signal(signal);
@@ -79,7 +73,7 @@ fn signals_end_events_in_order_and_without_a_word() {
 
 #[test]
 fn events_that_are_waited_for_end_by_the_signal_so_that_a_script_does_not_go_on() {
-    let cluster = server_only();
+    let cluster = Cluster::start(&[]);
     for further in [&["--until", "desiredState.configs.k=never"][..], &["--count", "9"]] {
         let mut process = follow_configs(&cluster, further);
         process.signal(Signal::INT);
@@ -89,7 +83,7 @@ fn events_that_are_waited_for_end_by_the_signal_so_that_a_script_does_not_go_on(
 
 #[test]
 fn a_lost_connection_ends_events_with_an_error_unless_they_reconnect() {
-    let mut cluster = server_only();
+    let mut cluster = Cluster::start(&[]);
     let mut ends = follow_configs(&cluster, &[]);
     let mut watch = cluster.start_ank(&["get", "workloads", "-w"]);
     wait_until("the first frame", || watch.stdout().contains("WORKLOAD NAME"));
@@ -111,7 +105,7 @@ fn a_lost_connection_ends_events_with_an_error_unless_they_reconnect() {
 
 #[test]
 fn events_without_a_server_are_an_error_also_when_they_would_reconnect() {
-    let mut cluster = server_only();
+    let mut cluster = Cluster::start(&[]);
     cluster.kill_server();
     for arguments in [&["get", "events"][..], &["get", "events", "--reconnect"]] {
         let output = cluster.ank(arguments);
@@ -126,7 +120,7 @@ fn events_without_a_server_are_an_error_also_when_they_would_reconnect() {
 
 #[test]
 fn a_reader_that_goes_away_ends_ank_without_a_message() {
-    let cluster = server_only();
+    let cluster = Cluster::start(&[]);
     for words in ["get state", "get events -c", "get workloads -w", "help apply"] {
         let (reader, writer) = std::io::pipe().expect("pipes can be had");
         drop(reader);

@@ -1,4 +1,4 @@
-//! Workloads that talk to the cluster through their FIFOs, the test being the workload (spec/control-interface.md).
+//! Workloads that talk to the cluster through their FIFOs, the test being the workload.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 

@@ -1,4 +1,4 @@
-//! Inter-workload dependencies between real agents (design document "Inter-workload dependencies", spec/agent.md 8).
+//! Inter-workload dependencies between real agents.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test; the test itself decides when a container ends.
 

@@ -7,13 +7,9 @@ use crate::support::process::{children, is_alive, memory_peak_kib, process_state
 use crate::support::{Cluster, LogClient, Recorder, manifest, pod, wait_until, workload};
 use serde_json::json;
 
-fn one_agent() -> Cluster {
-    Cluster::start(&["agent_A"])
-}
-
 #[test]
 fn hanging_run_delays_nobody_shows_its_age_and_a_delete_cancels_it() {
-    let mut cluster = one_agent();
+    let mut cluster = Cluster::start(&["agent_A"]);
     cluster.engine.script(&json!([{ "command": "run", "workload": "hanging", "hang": true }]));
     cluster.apply(&manifest(&[workload("hanging", "run")]));
     wait_until("podman run hangs", || cluster.engine.hanging_calls_of("run").len() == 1);
@@ -54,7 +50,7 @@ fn hanging_runs_give_their_slots_back() {
 
 #[test]
 fn update_cancels_a_hanging_run() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     cluster.engine.script(&json!([{ "command": "run", "image": "run", "hang": true }]));
     cluster.apply(&manifest(&[workload("w1", "run")]));
     wait_until("podman run hangs", || cluster.engine.hanging_calls_of("run").len() == 1);
@@ -82,7 +78,7 @@ fn create_timeout_bounds_a_hanging_run() {
 
 #[test]
 fn hanging_stop_delays_nobody() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     cluster.apply(&manifest(&[workload("w1", "run"), workload("w2", "run")]));
     cluster.wait_for_state("w1", "Running(Ok)");
     cluster.wait_for_state("w2", "Running(Ok)");
@@ -101,7 +97,7 @@ fn hanging_stop_delays_nobody() {
 
 #[test]
 fn missing_podman_is_named_and_its_installation_helps() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     cluster.engine.uninstall();
     cluster.apply(&manifest(&[workload("w1", "run")]));
     let row = cluster.wait_for_row("w1", "is retried", |row| row.info.starts_with("Retry "));
@@ -113,7 +109,7 @@ fn missing_podman_is_named_and_its_installation_helps() {
 
 #[test]
 fn a_container_of_a_failed_create_is_removed_although_podman_was_away_for_a_while() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     let broken = json!({ "exit": 125, "stderr": "Error: no space left" });
     let with = |command: &str, key: &str, value: bool| {
         let mut rule = broken.clone();
@@ -134,10 +130,10 @@ fn a_container_of_a_failed_create_is_removed_although_podman_was_away_for_a_whil
     assert!(cluster.engine.containers_of("w1").is_empty());
 }
 
-// spec/agent.md FIX-3.
+// The workload is known before its container exists.
 #[test]
-fn the_log_of_a_workload_whose_run_hangs_is_asked_for_and_delays_nobody() {
-    let cluster = one_agent();
+fn the_log_of_a_workload_whose_run_hangs_delays_no_other() {
+    let cluster = Cluster::start(&["agent_A"]);
     let recorder = Recorder::start(&cluster);
     cluster.engine.script(&json!([{ "command": "run", "workload": "hanging", "hang": true }]));
     cluster.apply(&manifest(&[workload("hanging", "run")]));
@@ -171,7 +167,7 @@ fn agent_starts_without_podman_and_finds_its_containers_when_it_is_back() {
 
 #[test]
 fn image_that_does_not_exist_is_shown_with_the_engines_words() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     cluster.apply(&manifest(&[workload("w1", "localhost/nosuch"), workload("w2", "run")]));
     let row = cluster.wait_for_row("w1", "is retried", |row| row.info.starts_with("Retry "));
     assert_eq!(row.state, "Pending(Starting)");
@@ -181,7 +177,7 @@ fn image_that_does_not_exist_is_shown_with_the_engines_words() {
 
 #[test]
 fn garbage_from_a_listing_loses_nothing() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     cluster.apply(&manifest(&[workload("w1", "run"), workload("w2", "run")]));
     cluster.wait_for_state("w1", "Running(Ok)");
     cluster.wait_for_state("w2", "Running(Ok)");
@@ -206,7 +202,7 @@ fn garbage_from_a_listing_loses_nothing() {
 
 #[test]
 fn workload_that_ends_while_listings_fail_is_reported_when_they_work_again() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     cluster.apply(&manifest(&[workload("w1", "run")]));
     cluster.wait_for_state("w1", "Running(Ok)");
     cluster.engine.script(&json!([{ "command": "ps", "exit": 125, "stderr": "Error: database is locked\n" }]));
@@ -220,7 +216,7 @@ fn workload_that_ends_while_listings_fail_is_reported_when_they_work_again() {
 
 #[test]
 fn hundred_megabytes_from_the_engine_are_not_kept() {
-    let mut cluster = one_agent();
+    let mut cluster = Cluster::start(&["agent_A"]);
     cluster.apply(&manifest(&[workload("calm", "run")]));
     cluster.wait_for_state("calm", "Running(Ok)");
     cluster.engine.script(&json!([
@@ -262,7 +258,7 @@ fn by_hand(cluster: &Cluster, arguments: &[&str]) {
 
 #[test]
 fn what_no_event_shows_is_found_by_the_repairing_listing() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     cluster.apply(&manifest(&[workload("paused", "run"), workload("removed", "exit0"), workload("calm", "run")]));
     cluster.wait_for_state("paused", "Running(Ok)");
     cluster.wait_for_state("removed", "Succeeded(Ok)");
@@ -285,7 +281,7 @@ fn what_no_event_shows_is_found_by_the_repairing_listing() {
 
 #[test]
 fn a_hanging_log_of_the_engine_hangs_nothing_else() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     let recorder = Recorder::start(&cluster);
     cluster.apply(&manifest(&[workload("w1", "run").config("commandArgs: [hello]")]));
     cluster.wait_for_state("w1", "Running(Ok)");
@@ -315,7 +311,7 @@ fn a_hanging_log_of_the_engine_hangs_nothing_else() {
 
 #[test]
 fn pods_on_an_engine_without_kube_play_are_retried_with_its_words_and_can_be_deleted() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     let refused = |command: &str| {
         let text = format!("Error: unrecognized command `podman {command}`\n");
         json!({ "command": command, "exit": 125, "stderr": text })

@@ -1,5 +1,4 @@
-//! Mutating hooks of a real server: good ones, refusing ones, broken ones; the server always goes on
-//! (spec/server.md 9.2).
+//! Mutating hooks of a real server: good ones, refusing ones, broken ones; the server always goes on.
 //!
 //! Thread: the test's. Owns: one cluster per test.
 

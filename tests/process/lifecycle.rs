@@ -1,14 +1,10 @@
-//! One workload's life on a real agent: update, delete, retry, restart (spec/agent.md 8.6, 9, 10).
+//! One workload's life on a real agent: update, delete, retry, restart.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test; the test itself decides when a container ends.
 
 use crate::support::process::is_alive;
 use crate::support::{Cluster, Recorder, manifest, wait_until, workload};
 use serde_json::json;
-
-fn one_agent() -> Cluster {
-    Cluster::start(&["agent_A"])
-}
 
 /// Number of `podman <command>` calls that mention `text`.
 fn count(cluster: &Cluster, command: &str, text: &str) -> usize {
@@ -18,7 +14,7 @@ fn count(cluster: &Cluster, command: &str, text: &str) -> usize {
 // [itest->swdd~agent-workload-control-loop-executes-create~3]
 #[test]
 fn created_workload_goes_through_the_documented_states() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     let recorder = Recorder::start(&cluster);
     cluster.apply(&manifest(&[workload("w1", "run")]));
     assert_eq!(recorder.states_until("w1", "Running(Ok)"), ["Pending(Starting)", "Running(Ok)"]);
@@ -30,7 +26,7 @@ fn created_workload_goes_through_the_documented_states() {
 // [stest->swdd~podman-create-workload-sets-optionally-container-name~1]
 #[test]
 fn the_container_has_the_name_of_its_instance_and_the_options_of_its_user() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     let configured = workload("w1", "run")
         .config("generalOptions: [\"--log-level\", \"error\"]")
         .config("commandOptions: [\"-e\", \"A=1\"]")
@@ -50,7 +46,7 @@ fn the_container_has_the_name_of_its_instance_and_the_options_of_its_user() {
 // [itest->swdd~agent-workload-control-loop-executes-update~2]
 #[test]
 fn update_replaces_the_container() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     cluster.apply(&manifest(&[workload("w1", "run")]));
     cluster.wait_for_state("w1", "Running(Ok)");
     let recorder = Recorder::start(&cluster);
@@ -74,7 +70,7 @@ fn update_replaces_the_container() {
 
 #[test]
 fn update_of_what_is_no_part_of_the_id_also_replaces_the_container() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     cluster.apply(&manifest(&[workload("w1", "run")]));
     cluster.wait_for_state("w1", "Running(Ok)");
     let (pid, _) = cluster.engine.only_container("w1");
@@ -90,7 +86,7 @@ fn update_of_what_is_no_part_of_the_id_also_replaces_the_container() {
 // [stest->swdd~podman-delete-workload-stops-and-removes-workload~1]
 #[test]
 fn delete_stops_and_removes_the_container() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     cluster.apply(&manifest(&[workload("w1", "run"), workload("w2", "run")]));
     cluster.wait_for_state("w1", "Running(Ok)");
     cluster.wait_for_state("w2", "Running(Ok)");
@@ -105,7 +101,7 @@ fn delete_stops_and_removes_the_container() {
 
 #[test]
 fn failed_delete_is_shown_and_tried_again_until_it_succeeds() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     cluster.apply(&manifest(&[workload("w1", "run")]));
     cluster.wait_for_state("w1", "Running(Ok)");
     cluster.engine.script(&json!([{ "command": "rm", "exit": 125, "stderr": "Error: device busy\n" }]));
@@ -123,7 +119,7 @@ fn failed_delete_is_shown_and_tried_again_until_it_succeeds() {
 // [stest->swdd~agent-workload-control-loop-requests-retries-on-failing-retry-attempt~1]
 #[test]
 fn failed_create_is_retried_and_says_how_often_and_why() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     let recorder = Recorder::start(&cluster);
     let rule = json!({ "command": "run", "workload": "w1", "times": 3, "exit": 125, "stderr": "Error: boom\n" });
     cluster.engine.script(&json!([rule]));
@@ -162,7 +158,7 @@ fn retries_end_at_the_limit_and_an_update_begins_anew() {
 // [stest->swdd~agent-workload-control-loop-prevents-retries-on-other-workload-commands~1]
 #[test]
 fn delete_ends_the_retries() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     cluster.engine.script(&json!([{ "command": "run", "exit": 125, "stderr": "Error: boom\n" }]));
     cluster.apply(&manifest(&[workload("w1", "run")]));
     cluster.wait_for_row("w1", "is retried", |row| row.info.starts_with("Retry "));
@@ -176,7 +172,7 @@ fn delete_ends_the_retries() {
 
 #[test]
 fn container_that_was_created_but_not_started_does_not_stop_the_retry() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     let rule =
         json!({ "command": "run", "times": 1, "exit": 126, "stderr": "Error: no exec\n", "leaves_container": true });
     cluster.engine.script(&json!([rule]));
@@ -188,7 +184,7 @@ fn container_that_was_created_but_not_started_does_not_stop_the_retry() {
 // [stest->swdd~workload-control-loop-restarts-workload-with-enabled-restart-policy~2]
 #[test]
 fn restart_policies_restart_what_they_say_and_nothing_else() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     let policies = [("never", "NEVER"), ("on_failure", "ON_FAILURE"), ("always", "ALWAYS")];
     let workloads: Vec<_> = policies.iter().map(|(name, policy)| workload(name, "run").restart(policy)).collect();
     cluster.apply(&manifest(&workloads));
@@ -221,7 +217,7 @@ fn restart_policies_restart_what_they_say_and_nothing_else() {
 
 #[test]
 fn crash_loop_is_slowed_down() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     cluster.apply(&manifest(&[workload("crasher", "exit1").restart("ALWAYS"), workload("calm", "run")]));
     wait_until("four starts", || count(&cluster, "run", "crasher.") >= 4);
     let starts: Vec<u64> = cluster.engine.calls_of("run", "crasher.").iter().map(|call| call.begin_ms).collect();
@@ -234,7 +230,7 @@ fn crash_loop_is_slowed_down() {
 
 #[test]
 fn killed_container_is_noticed() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     cluster.apply(&manifest(&[workload("w1", "run")]));
     cluster.wait_for_state("w1", "Running(Ok)");
     cluster.engine.kill_container("w1");
@@ -244,7 +240,7 @@ fn killed_container_is_noticed() {
 
 #[test]
 fn exit_code_is_waited_for_when_the_engine_is_late_with_it() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     cluster.engine.write_script(&json!({ "exit_record_delay_ms": 300 }));
     cluster.apply(&manifest(&[workload("w1", "run")]));
     cluster.wait_for_state("w1", "Running(Ok)");
@@ -256,7 +252,7 @@ fn exit_code_is_waited_for_when_the_engine_is_late_with_it() {
 
 #[test]
 fn container_that_removes_itself_is_lost_and_not_restarted() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     let removing = workload("w1", "run").config("commandOptions: [--rm]").restart("ALWAYS");
     cluster.apply(&manifest(&[removing]));
     cluster.wait_for_state("w1", "Running(Ok)");
@@ -300,7 +296,7 @@ fn whether_a_container_that_removes_itself_succeeded_was_up_to_chance() {
 
 #[test]
 fn wrong_runtime_configuration_is_final() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     cluster.apply(
         "apiVersion: v1\nworkloads:\n  w1:\n    agent: agent_A\n    runtime: podman\n    \
          runtimeConfig: 'commandArgs: [x]'\n",
@@ -314,7 +310,7 @@ fn wrong_runtime_configuration_is_final() {
 
 #[test]
 fn unknown_runtime_is_final_and_a_change_of_the_runtime_helps() {
-    let cluster = one_agent();
+    let cluster = Cluster::start(&["agent_A"]);
     cluster.apply(&manifest(&[workload("w1", "run").runtime("rocket")]));
     let row = cluster.wait_for_state("w1", "Pending(StartingFailed)");
     assert!(row.info.starts_with("Unsupported Runtime 'rocket'; there are 'podman', "), "{}", row.info);

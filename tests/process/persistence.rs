@@ -1,4 +1,4 @@
-//! The desired state survives the server when `state_dir` is set, whenever the server is killed (spec/server.md 12.5).
+//! The desired state survives the server when `state_dir` is set, whenever the server is killed.
 //!
 //! Thread: the test's. Owns: one cluster per test.
 

@@ -1,4 +1,4 @@
-//! Programs end, are killed and come back: containers live on, nothing is started twice (spec/agent.md 1.4, 3.1, 6).
+//! Programs end, are killed and come back: containers live on, nothing is started twice.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
@@ -310,7 +310,7 @@ fn removed_is_not_lost_when_the_server_was_away() {
     assert_eq!(recorder.states_until("w1", "Removed"), ["Stopping(RequestedAtRuntime)", "Removed"]);
 }
 
-// spec/agent.md FIX-20: the connection stays open, and nobody answers at its other end.
+// The connection stays open, and no process responds at its other end.
 #[test]
 fn a_server_that_does_not_answer_any_more_is_noticed_and_found_again() {
     let mut cluster = Cluster::start(&["agent_A"]);

@@ -1,5 +1,4 @@
-//! What a service manager hears of server and agent, and what it does not hear when a thread is stuck
-//! (spec/delivery.md section 2).
+//! What a service manager receives from server and agent, and what it does not receive when a thread is stuck.
 //!
 //! Thread: the test's. Owns: one cluster and one scripted service manager per test.
 
@@ -145,19 +144,4 @@ fn a_frozen_thread_of_the_server_ends_the_signs_of_life() {
         let signs = signs_of_life_of_a_frozen(thread, &manager, || cluster.server().stderr());
         assert!(signs <= 1, "{signs} signs of life although '{thread}' is frozen");
     }
-}
-
-#[test]
-fn a_panic_in_any_thread_ends_the_program() {
-    let manager = ServiceManager::new();
-    let mut cluster = with_agents_of(&manager);
-    cluster.set_server_env(manager.environment(WATCHDOG));
-    cluster.start_server(&[]);
-    cluster.start_agent("agent_A");
-    cluster.wait_for_agents(&["agent_A"]);
-    let aborted = Some(128 + 6);
-    fs::write(manager.freezer().join("watch:podman.panic"), "").expect("own folder is writable");
-    assert_eq!(cluster.agent("agent_A").wait(LIMIT).map(exit_code), aborted);
-    fs::write(manager.freezer().join("listen.panic"), "").expect("own folder is writable");
-    assert_eq!(cluster.server().wait(LIMIT).map(exit_code), aborted);
 }

@@ -1,4 +1,4 @@
-//! `ank get state`, `get agents`: shape and order of the YAML and JSON output (spec/cli.md 6, spec/server.md 7).
+//! `ank get state`, `get agents`: shape and order of the YAML and JSON output.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 

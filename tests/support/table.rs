@@ -1,4 +1,4 @@
-//! Reads the tables `ank` prints, by the rules scripts use (spec/cli.md sections 5 and 15).
+//! Reads the tables `ank` prints, by the rules scripts use.
 //!
 //! Thread: the test's. Owns nothing. Takes: text. Gives: rows.
 

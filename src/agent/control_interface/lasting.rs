@@ -1,6 +1,5 @@
-//! What a workload has asked for that lasts longer than its first answer: events, and lines of logs. What comes of
-//! anything else was asked for by an earlier container of the workload, perhaps with other rules, and is not for this
-//! one.
+//! Requests of a workload that last longer than their first response: events, and log lines. Events and lines of other
+//! requests belong to an earlier container of the workload, perhaps with other rules, and are not for this one.
 //!
 //! Thread: none, a plain value; part of [`super::outbox`].
 
@@ -38,9 +37,9 @@ impl Lasting {
     }
 }
 
-/// What an answer of the server says about the request that it belongs to.
+/// What a response of the server means for the request that it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Says {
+pub enum ResponseKind {
     /// The first answer; of logs, with the number of those that will end.
     Begins(Lasting, usize),
     /// An event, or lines.
@@ -55,14 +54,14 @@ pub enum Says {
     Other,
 }
 
-impl Says {
-    /// What `response` says.
+impl ResponseKind {
+    /// What `response` means.
     #[must_use]
     pub fn of(response: &Response) -> Self {
         match &response.content {
             ResponseContent::CompleteState { altered: None, .. } => Self::Begins(Lasting::Events, 0),
             ResponseContent::CompleteState { altered: Some(_), .. } => Self::Part(Lasting::Events),
-            // Who names a workload twice gets its lines and their end once.
+            // A workload that is named twice sends its lines and their end once.
             ResponseContent::LogsAccepted(instances) => {
                 Self::Begins(Lasting::Logs, instances.iter().collect::<BTreeSet<_>>().len())
             }
@@ -83,7 +82,7 @@ pub struct TooMany;
 /// One request, or several with the same id.
 #[derive(Debug, Default)]
 struct Asked {
-    /// How often it was asked without having been answered.
+    /// How often it was requested without a response.
     unanswered: usize,
     /// It was answered, so what comes belongs to it.
     begun: bool,
@@ -91,7 +90,7 @@ struct Asked {
     logs: usize,
 }
 
-/// What the present container has asked for, until it ends.
+/// The requests of the present container, until they end.
 #[derive(Debug, Default)]
 pub struct LastingRequests {
     asked: BTreeMap<(Lasting, String), Asked>,
@@ -116,7 +115,7 @@ impl LastingRequests {
         Ok(())
     }
 
-    /// What was asked, or asked once more, will not have the answer that was waited for: it was not sent, or refused.
+    /// A request will not get its first response: it was not sent, or refused.
     pub fn take_back(&mut self, lasting: Lasting, id: &str) {
         let Some(asked) = self.get_mut(lasting, id) else { return };
         asked.unanswered = asked.unanswered.saturating_sub(1);
@@ -135,7 +134,7 @@ impl LastingRequests {
         }
     }
 
-    /// One of its logs has ended. Answers whether it was asked for.
+    /// One of its logs has ended. Returns whether it was requested.
     pub fn stop_log(&mut self, id: &str) -> bool {
         let Some(asked) = self.get_mut(Lasting::Logs, id).filter(|asked| asked.begun) else { return false };
         asked.logs = asked.logs.saturating_sub(1);
@@ -145,7 +144,7 @@ impl LastingRequests {
         true
     }
 
-    /// It is over; what was asked anew under the same id is not.
+    /// It is over; a later request with the same id is not.
     pub fn end(&mut self, lasting: Lasting, id: &str) {
         match self.get_mut(lasting, id) {
             Some(asked) if asked.unanswered > 0 => asked.begun = false,
@@ -154,15 +153,15 @@ impl LastingRequests {
         }
     }
 
-    /// The connection is lost: the server has ended all that had begun. What was not answered is asked for again, or
-    /// answered as lost.
+    /// The connection is lost: the server has ended all that had begun. Requests without a response are sent again, or
+    /// get an error.
     pub fn end_begun(&mut self) {
         self.asked.retain(|_, asked| asked.unanswered > 0);
         self.asked.values_mut().for_each(|asked| asked.begun = false);
         self.bytes = self.asked.keys().map(|(_, id)| id.len()).sum();
     }
 
-    /// Whether it was asked for and has begun.
+    /// Whether it was requested and has begun.
     #[must_use]
     pub fn has_begun(&self, lasting: Lasting, id: &str) -> bool {
         self.asked.get(&(lasting, id.to_owned())).is_some_and(|asked| asked.begun)
@@ -176,7 +175,7 @@ impl LastingRequests {
 
     fn get_mut(&mut self, lasting: Lasting, id: &str) -> Option<&mut Asked> {
         if self.asked.is_empty() {
-            return None; // Most workloads only ask for the state.
+            return None; // Most workloads only read the state.
         }
         self.asked.get_mut(&(lasting, id.to_owned()))
     }

@@ -1,18 +1,18 @@
 //! Workloads that talk to the cluster: two FIFOs per workload, one thread for all of them.
 //!
-//! Follow a request: [`pipes`] reads bytes, [`session`] makes messages of them and asks the [`Authorizer`], what is allowed
-//! is sent through [`super::uplink_outbox`]. Follow an answer: `rx:server` gives it to
+//! Follow a request: [`pipes`] reads bytes, [`session`] decodes messages and checks them with the [`Authorizer`],
+//! [`super::uplink_outbox`] sends what is allowed. Follow an answer: `rx:server` gives it to
 //! [`ControlHub::deliver`], it waits in an [`outbox`], [`poller`] writes it.
 //!
 //! Thread: [`ControlHub::deliver`] on `rx:server`, [`ControlHub::open`] and [`ControlInterface`] on `wl:<name>`, which
-//! makes and removes the FIFOs; everything else on `control`. Nobody waits for a workload.
+//! makes and removes the FIFOs; everything else on `control`. No thread waits for a workload.
 //! Owns: which workload has an interface, and what waits for it, shared behind locks that are held for a moment only.
 
 pub mod lasting;
 pub mod outbox;
 pub mod pipes;
 pub mod poller;
-mod reading_room;
+mod read_budget;
 pub mod session;
 
 use super::uplink_outbox::UplinkOutbox;
@@ -56,7 +56,7 @@ pub struct ControlHub {
 #[derive(Debug)]
 struct Shared {
     registry: Mutex<Registry>,
-    /// Becomes readable when `control` has something to look at.
+    /// Set when `control` has something to do.
     wake: EventFd,
     uplink: UplinkOutbox,
     message_max: usize,
@@ -77,7 +77,7 @@ struct Opened {
     session: Session,
 }
 
-/// One interface, as all threads know it.
+/// One interface, as all threads share it.
 #[derive(Debug)]
 struct Interface {
     workload: Name,
@@ -108,7 +108,7 @@ impl Interface {
 }
 
 impl Shared {
-    /// Tells the server that a workload does not want any more what it asked for.
+    /// Cancels a request of a workload at the server.
     fn cancel(&self, workload: &str, Request { id, content }: Request) {
         self.uplink.put_cancel(Request { id: format!("{workload}@{id}"), content });
     }
@@ -207,7 +207,7 @@ impl ControlHub {
         interfaces.iter().for_each(|interface| interface.mailbox.lock().outbox.connection_lost());
     }
 
-    /// A workload has asked for events and logs with this id, and was answered.
+    /// A workload has requested events and logs with this id, and got the first response.
     #[cfg(test)]
     pub fn follow(&self, workload: &str, id: &str) {
         self.shared.registry.lock().interfaces[workload].mailbox.lock().outbox.follow(id);
@@ -216,7 +216,7 @@ impl ControlHub {
     /// Delivers an answer with the id of the workload. Never waits.
     ///
     /// # Errors
-    /// The workload has no control interface; the server is told when more of this would come.
+    /// The workload has no control interface; a request that lasts is then cancelled at the server.
     // [impl->swdd~agent-forward-responses-to-control-interface-pipe~1]
     fn deliver_to(&self, workload: &str, response: Response) -> Result<(), NoInterface> {
         self.shared.uplink.answered(workload, &response);
@@ -230,7 +230,7 @@ impl ControlHub {
         for cancel in interface.put(Frame::new(response)) {
             if may_log(workload) {
                 log::warn!(
-                    "Cancelling what workload '{workload}' does not read, or an earlier container of it asked for."
+                    "Cancelling a request of workload '{workload}': it does not read, or an earlier container of it sent it."
                 );
             }
             self.shared.cancel(workload, cancel);
@@ -268,7 +268,7 @@ impl ControlInterface {
         self.folder == folder && is_wanted(access) && self.authorizer == Authorizer::new(access)
     }
 
-    /// The container will be started again: the next one has to say hello, and gets nothing of its predecessor.
+    /// The container will be started again: the next one must send a hello, and gets nothing of its predecessor.
     pub fn restart(&self) {
         self.interface.mailbox.lock().restarted = true;
         self.hub.shared.wake.set();

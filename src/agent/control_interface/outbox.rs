@@ -1,33 +1,33 @@
-//! Messages that wait for one workload, as the bytes that it will read: bounded, never blocking who puts them. What the
-//! workload has not asked for is not among them.
+//! Messages that wait for one workload, as the bytes that it will read: bounded, and putting never waits. Events and
+//! log lines that the workload has not requested are not among them.
 //!
 //! Thread: none, a plain value; `rx:server` and `control` put, `control` takes, see [`super::ControlHub`].
 
-use super::lasting::{Lasting, LastingRequests, Says, TooMany};
+use super::lasting::{Lasting, LastingRequests, ResponseKind, TooMany};
 use crate::limits::{CONTROL_CANCELLED, CONTROL_OUTBOX, CONTROL_OUTBOX_BYTES, CONTROL_UNREAD_BYTES};
 use crate::model::messages::{Request, RequestContent, Response, ResponseContent, ToWorkload};
 use crate::wire::delimited::{Undecodable, frame};
 use std::collections::VecDeque;
 use std::collections::btree_map::{BTreeMap, Entry};
 
-/// What a workload is told when it did not read its events.
+/// The error for a workload that did not read its events.
 const EVENTS_LOST: &str =
     "Events were not read in time and are lost; the subscription is cancelled, subscribe again to get the state";
 
 /// What ends the request that `response` belongs to, if more of it would come.
 #[must_use]
 pub fn cancellation(response: &Response) -> Option<Request> {
-    match Says::of(response) {
-        Says::Part(lasting) => Some(Request { id: response.id.clone(), content: lasting.cancel() }),
+    match ResponseKind::of(response) {
+        ResponseKind::Part(lasting) => Some(Request { id: response.id.clone(), content: lasting.cancel() }),
         _ => None,
     }
 }
 
-/// An answer as it is written, and what has to be known about it.
+/// An encoded response, its id, and what it means for the request.
 #[derive(Debug)]
 pub struct Frame {
     id: String,
-    says: Says,
+    kind: ResponseKind,
     bytes: Vec<u8>,
 }
 
@@ -37,21 +37,21 @@ impl Frame {
     /// # Errors
     /// It is too large.
     pub fn new(response: Response) -> Result<Self, Undecodable> {
-        let (id, says) = (response.id.clone(), Says::of(&response));
-        Ok(Self { id, says, bytes: frame(ToWorkload::Response(response))? })
+        let (id, kind) = (response.id.clone(), ResponseKind::of(&response));
+        Ok(Self { id, kind, bytes: frame(ToWorkload::Response(response))? })
     }
 
-    /// Encodes an answer of the agent, to what the server does not know.
+    /// Encodes a response of the agent to a request that the server does not have.
     ///
     /// # Errors
     /// It is too large.
     pub fn of_agent(response: Response) -> Result<Self, Undecodable> {
-        Ok(Self { says: Says::Other, ..Self::new(response)? })
+        Ok(Self { kind: ResponseKind::Other, ..Self::new(response)? })
     }
 
     fn part(&self) -> Option<Lasting> {
-        match self.says {
-            Says::Part(lasting) => Some(lasting),
+        match self.kind {
+            ResponseKind::Part(lasting) => Some(lasting),
             _ => None,
         }
     }
@@ -121,7 +121,7 @@ impl Outbox {
         self.first = frame(message).ok(); // These are short.
     }
 
-    /// The bytes of the next message. Answers come only when the workload has said hello.
+    /// The bytes of the next message. Responses come only after a hello of the workload.
     pub fn pop(&mut self, greeted: bool) -> Option<Vec<u8>> {
         let first = self.first.take();
         first.or_else(|| if greeted { self.pop_waiting().map(|frame| frame.bytes) } else { None })
@@ -133,7 +133,7 @@ impl Outbox {
         self.first.is_some() || greeted && !self.waiting.is_empty()
     }
 
-    /// Whether so many answers wait that the workload should read before it asks for more.
+    /// Whether so many responses wait that the workload should read before its next request.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         self.answer_bytes >= CONTROL_UNREAD_BYTES
@@ -157,7 +157,7 @@ impl Outbox {
         self.cancelled.clear();
     }
 
-    /// The workload has asked for events and logs with this id, and was answered.
+    /// The workload has requested events and logs with this id, and got the first response.
     #[cfg(test)]
     pub fn follow(&mut self, id: &str) {
         for lasting in [Lasting::Logs, Lasting::Events] {
@@ -166,7 +166,7 @@ impl Outbox {
         }
     }
 
-    /// The workload asks for something, perhaps for what lasts, perhaps anew.
+    /// A request of the workload, perhaps one that lasts, perhaps a repeated one.
     ///
     /// # Errors
     /// [`TooMany`] of what lasts.
@@ -174,38 +174,38 @@ impl Outbox {
         Lasting::of(content).map_or(Ok(()), |lasting| self.lasting.ask(lasting, id))
     }
 
-    /// What was asked last under this id is not sent.
+    /// The last request with this id is not sent.
     pub fn take_back(&mut self, id: &str, content: &RequestContent) {
         if let Some(lasting) = Lasting::of(content) {
             self.lasting.take_back(lasting, id);
         }
     }
 
-    /// Takes over what an answer says. Answers whether this container shall have it.
-    fn is_asked_for(&mut self, Frame { id, says, .. }: &Frame) -> bool {
-        match *says {
-            Says::Begins(lasting, logs) => {
+    /// Notes what a response means. Returns whether it is for this container.
+    fn is_asked_for(&mut self, Frame { id, kind, .. }: &Frame) -> bool {
+        match *kind {
+            ResponseKind::Begins(lasting, logs) => {
                 self.lasting.begin(lasting, id, logs);
                 self.forget_cancelled(lasting, id); // Whatever was to come of an earlier one has come.
                 true
             }
-            Says::Part(lasting) => self.lasting.has_begun(lasting, id),
-            Says::Stops => self.lasting.stop_log(id),
-            Says::Cancelled(lasting) => match self.forget_cancelled(lasting, id) {
+            ResponseKind::Part(lasting) => self.lasting.has_begun(lasting, id),
+            ResponseKind::Stops => self.lasting.stop_log(id),
+            ResponseKind::Cancelled(lasting) => match self.forget_cancelled(lasting, id) {
                 Some(asked) => asked,
                 None => {
                     self.lasting.end(lasting, id);
                     true
                 }
             },
-            Says::Refused => {
+            ResponseKind::Refused => {
                 let kinds = [Lasting::Events, Lasting::Logs];
                 if let Some(lasting) = kinds.into_iter().find(|lasting| self.lasting.is_unanswered(*lasting, id)) {
                     self.lasting.take_back(lasting, id);
                 }
                 true
             }
-            Says::Other => true,
+            ResponseKind::Other => true,
         }
     }
 

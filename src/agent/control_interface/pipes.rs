@@ -1,5 +1,4 @@
-//! The two FIFOs of a control interface: `output`, which the workload writes, and `input`, which it reads
-//! (spec/control-interface.md section 2).
+//! The two FIFOs of a control interface: `output`, which the workload writes, and `input`, which it reads.
 //!
 //! Thread: `wl:<name>` creates and removes them, `control` reads and writes. Never waits for the other side.
 //!
@@ -40,7 +39,7 @@ pub struct PipeError {
 }
 
 impl PipeError {
-    /// What is there may have been made or changed by somebody else.
+    /// Another user may have made or changed what is there.
     #[must_use]
     pub fn is_foreign(&self) -> bool {
         self.source.raw_os_error().is_none() && self.source.kind() == io::ErrorKind::PermissionDenied
@@ -72,7 +71,7 @@ pub enum WriteOutcome {
     Bytes(usize),
     /// No room now.
     Full,
-    /// Nobody reads; what was written and not read is lost.
+    /// No process reads; what was written and not read is lost.
     NoReader,
 }
 
@@ -148,8 +147,8 @@ fn open_place(folder: &Path, is_mounted: bool) -> io::Result<OwnedFd> {
     }
 }
 
-/// A FIFO that was there must be as we make them. One with another mode is of an earlier version, whose folders others
-/// could look into, so somebody may have kept a way to it.
+/// A FIFO that exists must be as we make them. One with another mode is of an earlier version, whose folders were open
+/// to others, so another user may still have it open.
 fn check_fifo(fifo: &OwnedFd) -> io::Result<()> {
     let stat = fstat(fifo)?;
     check_owner(&stat).map_err(|text| io::Error::new(io::ErrorKind::PermissionDenied, text))?;
@@ -240,9 +239,9 @@ impl Pipes {
         self.input.as_ref().is_none_or(|input| ioctl_fionread(input).is_ok_and(|bytes| bytes == 0))
     }
 
-    /// Whether a pipe that is not drained tells when it is: a pipe of one page has room only when it is empty.
+    /// Whether `poll` reports when the pipe is drained: a pipe of one page has room only when it is empty.
     #[must_use]
-    pub fn tells_when_drained(&self) -> bool {
+    pub fn reports_drained(&self) -> bool {
         self.one_page
     }
 
@@ -298,7 +297,7 @@ impl Pipes {
         self.input = None;
     }
 
-    /// Throws away what was written and not read; answers whether there was anything.
+    /// Discards what was written and not read; returns whether there was anything.
     pub fn discard_unread(&mut self) -> bool {
         let Some(input) = self.input.take() else { return false };
         let unread = ioctl_fionread(&input).is_ok_and(|bytes| bytes > 0);
@@ -322,7 +321,7 @@ impl Pipes {
     }
 }
 
-/// Bounded, since somebody may go on writing.
+/// Discards what is in a pipe; bounded, since a workload may go on writing.
 fn drain(reader: &OwnedFd) {
     let mut room = vec![0; CONTROL_TURN];
     let mut left = CONTROL_LEFTOVER_MAX;
@@ -534,7 +533,7 @@ mod tests {
         assert!(pipes.is_drained(), "nobody reads, nothing is in it");
         let large = vec![1; 100_000];
         pipes.write(&large, 0).unwrap();
-        assert!(!pipes.is_drained() && !pipes.tells_when_drained());
+        assert!(!pipes.is_drained() && !pipes.reports_drained());
         reader.read_exact(&mut vec![0; large.len()]).unwrap();
         pipes.write(b"small", 0).unwrap();
         let has_room = |pipes: &Pipes| {
@@ -544,7 +543,7 @@ mod tests {
             rustix::event::poll(&mut waits, Some(&quiet)).unwrap() == 1
         };
         for left in (0..5).rev() {
-            assert!(!pipes.is_drained() && pipes.tells_when_drained() && !has_room(&pipes), "{left} more");
+            assert!(!pipes.is_drained() && pipes.reports_drained() && !has_room(&pipes), "{left} more");
             reader.read_exact(&mut [0]).unwrap();
         }
         assert!(pipes.is_drained() && has_room(&pipes));

@@ -7,7 +7,7 @@
 
 use super::outbox::Frame;
 use super::pipes::{Pipes, ReadOutcome, WriteOutcome};
-use super::reading_room::{self, Place};
+use super::read_budget::{self, Place};
 use super::session::{Forwarded, Outside, Session};
 use super::{Interface, Opened, Shared};
 use crate::agent::uplink_outbox::NoRoom;
@@ -41,9 +41,9 @@ struct Link {
     sending: Option<Sending>,
     /// Of the room that all share for large messages.
     place: Place,
-    /// The pipe was full; it says when it is not.
+    /// The pipe was full; `poll` reports when it is not.
     full: bool,
-    /// Nobody reads now, and nothing tells when somebody does; when to look again.
+    /// No process reads now, and the kernel does not report a new reader; when to try again.
     absent: Option<Absent>,
     /// A pipe failed; only the end of the interface is waited for.
     broken: bool,
@@ -61,12 +61,12 @@ struct Absent {
     next: Instant,
 }
 
-/// What a poll told about one link.
+/// What `poll` reported about one link.
 #[derive(Debug, Clone, Copy, Default)]
 struct Ready {
     output: bool,
-    /// Nobody had `output` open, and what is left in it was said before. The next writer may be there by the time that
-    /// it is read, and reading says nothing of the end of the one before.
+    /// No process has `output` open for writing. A next writer may open it before it is read, and reading does not show
+    /// the end of the one before.
     writer_gone: bool,
     /// There was something in `output`.
     bytes: bool,
@@ -88,7 +88,7 @@ impl<C: Clock> Poller<C> {
         }
     }
 
-    /// Waits for something and handles it; without `stop` nothing is waited for. Answers whether to go on.
+    /// Waits for something and handles it; without `stop` it does not wait. Returns whether to go on.
     fn turn(&mut self, stop: Option<&OwnedFd>) -> bool {
         let now = self.clock.now();
         let timeout = if stop.is_some() {
@@ -111,7 +111,7 @@ impl<C: Clock> Poller<C> {
         }
         self.take_over(now);
         for link in &mut self.links {
-            link.write(now); // Who has read what waited may ask for more.
+            link.write(now); // A workload that has read what waited may send a held request.
             link.on_time(now, &self.shared);
             link.write(now);
         }
@@ -123,7 +123,7 @@ impl<C: Clock> Poller<C> {
     fn share_room(&mut self, now: Instant) {
         let needs = |link: &Link| if link.broken { (0, 0) } else { link.session.in_hand() };
         let places = self.links.iter_mut().map(|link| (needs(link), &mut link.place));
-        reading_room::share(places.collect(), now);
+        read_budget::share(places.collect(), now);
         for link in &mut self.links {
             if link.place.has_just_got_room(now) {
                 link.session.on_resume(now);
@@ -131,7 +131,7 @@ impl<C: Clock> Poller<C> {
         }
     }
 
-    /// When something is to be done without anybody asking.
+    /// When the next thing is due without an event.
     fn due(&self, now: Instant) -> Option<Instant> {
         self.links.iter().filter_map(|link| link.due(now)).min()
     }
@@ -151,7 +151,7 @@ impl<C: Clock> Poller<C> {
             }
             if let Some(input) = link.pipes.input() {
                 let room = if link.full { PollFlags::OUT } else { PollFlags::empty() };
-                waits.push(PollFd::from_borrowed_fd(input, room)); // The end of the reader is told in any case.
+                waits.push(PollFd::from_borrowed_fd(input, room)); // The end of the reader is reported in any case.
                 owners.push((index, false));
             }
         }
@@ -263,7 +263,7 @@ impl Link {
         }
         match self.pipes.read(room) {
             Ok(ReadOutcome::Bytes(count)) => {
-                self.absent = None; // Who writes will read as well.
+                self.absent = None; // A workload that writes will read as well.
                 let (session, mut reach) = self.parts(shared);
                 session.on_bytes(&room[..count], now, &mut reach);
                 if ready.writer_gone && ready.bytes && count < room.len() {
@@ -328,12 +328,12 @@ impl Link {
                 Err(error) => return self.fail(&error),
             }
         }
-        self.full = self.has_something(); // Another workload's turn; the pipe says at once whether there is room.
+        self.full = self.has_something(); // Other workloads come first; `poll` reports at once whether there is room.
     }
 
     /// What was written last is not read yet.
     fn wait_until_drained(&mut self, now: Instant) {
-        if self.pipes.tells_when_drained() {
+        if self.pipes.reports_drained() {
             self.full = true;
         } else {
             self.wait_for_reader(now);

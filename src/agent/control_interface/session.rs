@@ -1,7 +1,6 @@
-//! What one workload says and what follows from it: hello, authorisation, forwarding (spec/control-interface.md
-//! sections 4 and 5).
+//! The protocol of one workload: hello, authorisation, forwarding of requests.
 //!
-//! Thread: `control`. Owns: bytes that came and are no whole message yet, whether the workload has said hello, one
+//! Thread: `control`. Owns: bytes that are no whole message yet, whether the workload has sent a hello, one
 //! request that waits for room. Reaches the outside through [`Outside`], and waits for nothing.
 
 use crate::limits::{
@@ -55,7 +54,7 @@ enum Stage {
     /// Waits for a hello.
     New,
     Established,
-    /// The workload was told why; what it still says is ignored until it closes its pipe.
+    /// The workload got the reason; what it still sends is ignored until it closes its pipe.
     Refused,
 }
 
@@ -73,7 +72,7 @@ pub struct Session {
     workload: Name,
     authorizer: Authorizer,
     stage: Stage,
-    /// The workload has closed its pipe since it last said hello: whoever says hello next may be somebody else.
+    /// The workload has closed its pipe since its last hello: the next hello may come from another process.
     closed_since_hello: bool,
     buffer: FrameBuffer,
     /// When the message began that is not complete.
@@ -103,7 +102,7 @@ impl Session {
         }
     }
 
-    /// Whether the workload has said hello and may get answers.
+    /// Whether the workload has sent a hello and may get responses.
     #[must_use]
     pub fn is_established(&self) -> bool {
         self.stage == Stage::Established
@@ -149,7 +148,7 @@ impl Session {
         }
     }
 
-    /// The workload has closed its pipe. What it began to say is void; the session goes on (section 4).
+    /// The workload has closed its pipe. A partial message is dropped; the session goes on.
     pub fn on_close(&mut self) {
         self.closed_since_hello = true;
         self.forget_partial();
@@ -158,7 +157,7 @@ impl Session {
         }
     }
 
-    /// The container was restarted: the new one has to say hello.
+    /// The container was restarted: the new one must send a hello.
     pub fn on_restart(&mut self, outside: &mut dyn Outside) {
         self.stage = Stage::New;
         self.closed_since_hello = false;
@@ -205,8 +204,8 @@ impl Session {
                     return;
                 }
                 Err(error) => {
-                    let known = self.stage != Stage::New; // A stranger gets the text that everybody knows, and no more.
-                    let reason = if known { format!("{UNDECODABLE}: {error}") } else { UNDECODABLE.to_owned() };
+                    let greeted = self.stage != Stage::New; // Before a hello the error has no details.
+                    let reason = if greeted { format!("{UNDECODABLE}: {error}") } else { UNDECODABLE.to_owned() };
                     debug!("Workload '{}' wrote {error}.", self.workload);
                     self.refuse(reason, outside);
                 }
@@ -253,7 +252,7 @@ impl Session {
         let Request { id, content } = request;
         let whole = self.workload.len() + 1 + id.len();
         if whole > REQUEST_ID_MAX {
-            // The server would say the same, but the way there and back takes as much memory as the id has bytes.
+            // As the server would, but without the memory that the id takes on the way there and back.
             let reason = format!(
                 "the request id has {whole} bytes with the name of the workload, at most {REQUEST_ID_MAX} are allowed"
             );

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
-use crate::limits::{CONTROL_MESSAGE_MAX, CONTROL_OUTBOX};
+use crate::limits::CONTROL_MESSAGE_MAX;
 use crate::model::access_rules::{AccessRule, Operation};
 use crate::model::messages::{LogEntry, RequestContent, ResponseContent, ToServer};
 use crate::model::names::InstanceName;
@@ -38,33 +38,6 @@ fn sent(reader: &UplinkReader) -> Vec<Request> {
 
 fn cancel(id: &str) -> Request {
     Request { id: id.to_owned(), content: RequestContent::LogsCancel }
-}
-
-// [utest->swdd~agent-forward-responses-to-control-interface-pipe~1]
-// [utest->swdd~agent-uses-id-prefix-forward-control-interface-response-correct-workload~1]
-#[test]
-fn answers_reach_the_workload_that_is_named_and_no_other() {
-    let folder = tempfile::tempdir().unwrap();
-    let (hub, _reader) = hub();
-    let one = hub.open(&"one".into(), folder.path().join("one"), &access()).unwrap();
-    let two = hub.open(&"two".into(), folder.path().join("two"), &access()).unwrap();
-    hub.deliver_to("two", answer("x@y")).unwrap();
-    assert!(!one.interface.mailbox.lock().outbox.has_any(true));
-    assert!(two.interface.mailbox.lock().outbox.has_any(true));
-    assert_eq!(hub.deliver_to("three", answer("x")), Err(NoInterface));
-}
-
-// [utest->swdd~agent-handles-control-interface-input-pipe-not-read~1]
-#[test]
-fn nobody_waits_for_a_workload_that_does_not_read() {
-    let folder = tempfile::tempdir().unwrap();
-    let (hub, reader) = hub();
-    let _interface = hub.open(&"w".into(), folder.path().join("w"), &access()).unwrap();
-    hub.follow("w", "campaign");
-    for _ in 0..2 * CONTROL_OUTBOX {
-        hub.deliver_to("w", lines("campaign")).unwrap();
-    }
-    assert_eq!(sent(&reader), [cancel("w@campaign")]);
 }
 
 #[test]

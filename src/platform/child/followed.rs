@@ -50,7 +50,7 @@ impl FollowedChild {
         command.stdout(writer.try_clone()?).stderr(writer);
         command.envs(variables.iter().map(|(name, value)| (*name, value)));
         let child = command.spawn()?;
-        drop(command); // It holds the writing end, and the pipe has an end only when nobody does.
+        drop(command); // It holds the writing end; the pipe ends only when all of these are closed.
         let pid = Pid::from_child(&child);
         // The child is not reaped yet, so its pid cannot mean another process.
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok();
@@ -63,7 +63,7 @@ impl FollowedChild {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Descriptors of which one is readable when [`Self::read`] has something to tell.
+    /// Descriptors of which one is readable when [`Self::read`] has something.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         [Some(self.output.as_fd()), self.pidfd.as_ref().map(AsFd::as_fd)].into_iter().flatten()
     }
@@ -76,7 +76,7 @@ impl FollowedChild {
 
     /// Reads what is there into `buffer`; never waits. A helper that keeps the pipe open does not delay the end.
     pub fn read(&mut self, buffer: &mut [u8]) -> Output {
-        // Asked before reading: what it wrote until its end is in the pipe then.
+        // Checked before reading: what it wrote until its end is in the pipe then.
         let ended = self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
         loop {
             match self.output.read(buffer) {
@@ -109,7 +109,7 @@ impl Drop for FollowedChild {
             }
             let wait = self.wait_max().unwrap_or(left).min(left);
             let mut descriptors: Vec<PollFd<'_>> = self.pidfd.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-            let _ = poll(&mut descriptors, Timespec::try_from(wait).ok().as_ref()); // The next turn looks anyway.
+            let _ = poll(&mut descriptors, Timespec::try_from(wait).ok().as_ref()); // The next turn checks anyway.
         }
     }
 }

@@ -36,7 +36,7 @@ fn a_child_that_writes_too_much_is_ended_at_once() {
 }
 
 #[test]
-fn input_that_was_not_read_is_told() {
+fn input_that_was_not_read_is_reported() {
     static LARGE: [u8; 300_000] = [b'x'; 300_000];
     for (script, input, complete) in
         [("cat >/dev/null", &LARGE[..], true), ("exit 0", &LARGE[..], false), ("exit 0", b"fits into the pipe", true)]
@@ -81,10 +81,6 @@ fn only_a_negative_adjustment_protects() {
 struct Ages(Vec<Duration>);
 
 impl CallWatch for Ages {
-    fn cancel_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
     fn next_progress(&self) -> Option<Duration> {
         Some(Duration::from_secs(self.0.len() as u64 + 1))
     }

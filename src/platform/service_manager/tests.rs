@@ -1,4 +1,4 @@
-//! What a scripted service manager hears, with a clock that the test moves.
+//! What a scripted service manager receives, with a clock that the test moves.
 
 use super::*;
 use crate::platform::vital::Pulse;
@@ -11,7 +11,7 @@ const WATCHDOG: Duration = Duration::from_secs(10);
 /// Longest wait for what must come.
 const AMPLE: Duration = Duration::from_secs(60);
 
-/// A service manager that only listens.
+/// A service manager that only receives.
 struct Manager {
     socket: UnixDatagram,
     name: OsString,
@@ -28,7 +28,7 @@ impl Manager {
     }
 
     /// The message that has come, if any.
-    fn heard(&self) -> Option<String> {
+    fn received(&self) -> Option<String> {
         let mut room = [0; 4096];
         match self.socket.recv(&mut room) {
             Ok(length) => Some(String::from_utf8(room[..length].to_vec()).unwrap()),
@@ -60,12 +60,12 @@ impl Rig {
         Self { manager, clock, notifier, one, two }
     }
 
-    /// One that has told that it is ready.
+    /// One that has reported that it is ready.
     fn ready(watchdog: Option<Duration>) -> Self {
         let mut rig = Self::new(watchdog);
         rig.both_turn();
-        rig.notifier.look();
-        assert_eq!(rig.manager.heard().as_deref(), Some("READY=1\nSTATUS="));
+        rig.notifier.check();
+        assert_eq!(rig.manager.received().as_deref(), Some("READY=1\nSTATUS="));
         rig
     }
 
@@ -74,29 +74,29 @@ impl Rig {
         self.two.turn();
     }
 
-    /// Lets so much time pass, with all looks at the threads that are due meanwhile.
+    /// Lets so much time pass, with all checks of the threads that are due meanwhile.
     fn pass(&mut self, time: Duration) {
         let end = self.clock.now() + time;
         while let Some(due) = self.notifier.due.filter(|due| *due <= end) {
             self.clock.advance(self.clock.until(due));
-            self.notifier.look();
+            self.notifier.check();
         }
         self.clock.advance(self.clock.until(end));
     }
 }
 
 #[test]
-fn ready_is_told_with_the_status_once_all_threads_have_run() {
+fn ready_is_sent_with_the_status_once_all_threads_have_run() {
     let mut rig = Rig::new(Some(WATCHDOG));
     rig.notifier.board.workloads(|| "no workloads".to_owned());
     rig.notifier.board.connection(|| "Connecting".to_owned());
     rig.one.turn();
     rig.pass(WATCHDOG);
-    assert_eq!(rig.manager.heard(), None, "the other thread has not run yet");
+    assert_eq!(rig.manager.received(), None, "the other thread has not run yet");
     rig.two.turn();
     rig.pass(VITAL_LOOK_MAX);
-    assert_eq!(rig.manager.heard().as_deref(), Some("READY=1\nSTATUS=Connecting; no workloads"));
-    assert_eq!(rig.manager.heard(), None);
+    assert_eq!(rig.manager.received().as_deref(), Some("READY=1\nSTATUS=Connecting; no workloads"));
+    assert_eq!(rig.manager.received(), None);
 }
 
 #[test]
@@ -105,9 +105,9 @@ fn all_is_well_at_half_of_the_time_when_every_thread_went_on() {
     for _ in 0..3 {
         rig.both_turn();
         rig.pass(WATCHDOG / 2 - Duration::from_millis(1));
-        assert_eq!(rig.manager.heard(), None);
+        assert_eq!(rig.manager.received(), None);
         rig.pass(Duration::from_millis(1));
-        assert_eq!(rig.manager.heard().as_deref(), Some("WATCHDOG=1"));
+        assert_eq!(rig.manager.received().as_deref(), Some("WATCHDOG=1"));
     }
 }
 
@@ -115,27 +115,27 @@ fn all_is_well_at_half_of_the_time_when_every_thread_went_on() {
 fn an_idle_thread_is_nudged_and_its_turn_counts() {
     let mut rig = Rig::ready(Some(WATCHDOG));
     rig.pass(WATCHDOG / 2);
-    assert_eq!(rig.manager.heard(), None);
+    assert_eq!(rig.manager.received(), None);
     for pulse in [&rig.one, &rig.two] {
         pulse.nudged().try_recv().expect("it was nudged");
         pulse.turn();
     }
     rig.pass(VITAL_LOOK_FIRST);
-    assert_eq!(rig.manager.heard().as_deref(), Some("WATCHDOG=1"));
+    assert_eq!(rig.manager.received().as_deref(), Some("WATCHDOG=1"));
 }
 
 #[test]
-fn nothing_is_told_as_long_as_one_thread_is_stuck() {
+fn nothing_is_sent_as_long_as_one_thread_is_stuck() {
     let mut rig = Rig::ready(Some(WATCHDOG));
     for _ in 0..100 {
         rig.one.turn();
         rig.pass(WATCHDOG / 10);
-        assert_eq!(rig.manager.heard(), None);
+        assert_eq!(rig.manager.received(), None);
     }
     // It was slow and not stuck, and the manager is patient: it is told at once and not at the next half.
     rig.two.turn();
     rig.pass(VITAL_LOOK_MAX);
-    assert_eq!(rig.manager.heard().as_deref(), Some("WATCHDOG=1"));
+    assert_eq!(rig.manager.received().as_deref(), Some("WATCHDOG=1"));
 }
 
 #[test]
@@ -143,10 +143,10 @@ fn a_turn_before_the_last_message_does_not_count_for_the_next() {
     let mut rig = Rig::ready(Some(WATCHDOG));
     rig.both_turn();
     rig.pass(WATCHDOG / 2);
-    assert_eq!(rig.manager.heard().as_deref(), Some("WATCHDOG=1"));
+    assert_eq!(rig.manager.received().as_deref(), Some("WATCHDOG=1"));
     rig.one.turn();
     rig.pass(WATCHDOG);
-    assert_eq!(rig.manager.heard(), None);
+    assert_eq!(rig.manager.received(), None);
 }
 
 #[test]
@@ -154,21 +154,21 @@ fn without_a_watchdog_nobody_is_nudged_after_the_start() {
     let mut rig = Rig::ready(None);
     assert_eq!(rig.notifier.due, None);
     rig.pass(WATCHDOG * 10);
-    assert_eq!(rig.manager.heard(), None);
+    assert_eq!(rig.manager.received(), None);
     assert!(rig.one.nudged().is_empty() && rig.two.nudged().is_empty());
 }
 
 #[test]
-fn the_status_is_told_when_it_has_changed_and_then_rests() {
+fn the_status_is_sent_when_it_has_changed_and_then_rests() {
     let mut rig = Rig::ready(None);
     rig.notifier.rest_until = None;
-    rig.notifier.tell_status();
-    assert_eq!(rig.manager.heard(), None, "it is the same");
+    rig.notifier.send_status();
+    assert_eq!(rig.manager.received(), None, "it is the same");
     rig.notifier.board.workloads(|| "2 workloads\r\nREADY=0".to_owned());
     assert!(rig.notifier.listens_for_changes());
-    rig.notifier.tell_status();
+    rig.notifier.send_status();
     assert_eq!(
-        rig.manager.heard().as_deref(),
+        rig.manager.received().as_deref(),
         Some("STATUS=2 workloads  READY=0"),
         "one line, or it would be a command"
     );
@@ -184,7 +184,7 @@ fn a_long_status_is_cut_between_letters() {
 }
 
 #[test]
-fn the_thread_tells_all_this_and_ends() {
+fn the_thread_sends_all_this_and_ends() {
     let manager = Manager::new();
     manager.socket.set_nonblocking(false).unwrap();
     manager.socket.set_read_timeout(Some(AMPLE)).unwrap();
@@ -193,14 +193,14 @@ fn the_thread_tells_all_this_and_ends() {
     let pulse = threads.add("one");
     pulse.outside(|| {
         let (running, thread) = service.watch(threads).unwrap().expect("a manager listens");
-        assert_eq!(manager.heard().as_deref(), Some("READY=1\nSTATUS="));
-        assert_eq!(manager.heard().as_deref(), Some("WATCHDOG=1"));
+        assert_eq!(manager.received().as_deref(), Some("READY=1\nSTATUS="));
+        assert_eq!(manager.received().as_deref(), Some("WATCHDOG=1"));
         service.status().workloads(|| "1 workload".to_owned());
-        let heard = std::iter::from_fn(|| manager.heard()).find(|message| message != "WATCHDOG=1");
-        assert_eq!(heard.as_deref(), Some("STATUS=1 workload"));
+        let received = std::iter::from_fn(|| manager.received()).find(|message| message != "WATCHDOG=1");
+        assert_eq!(received.as_deref(), Some("STATUS=1 workload"));
         service.stopping();
-        let heard = std::iter::from_fn(|| manager.heard()).find(|message| message != "WATCHDOG=1");
-        assert_eq!(heard.as_deref(), Some("STOPPING=1\nSTATUS=Stopping"));
+        let received = std::iter::from_fn(|| manager.received()).find(|message| message != "WATCHDOG=1");
+        assert_eq!(received.as_deref(), Some("STOPPING=1\nSTATUS=Stopping"));
         drop(running);
         assert_eq!(threads::join_all([thread], AMPLE), [""; 0]);
     });
@@ -230,12 +230,12 @@ fn a_manager_that_is_gone_stops_nothing() {
     drop(rig.manager);
     rig.one.turn();
     rig.two.turn();
-    rig.notifier.look();
+    rig.notifier.check();
     assert!(rig.notifier.ready);
 }
 
 #[test]
-fn without_a_manager_nothing_is_told_watched_or_asked() {
+fn without_a_manager_nothing_is_sent_or_watched() {
     let service = ServiceManager::default();
     let mut threads = VitalThreads::unattended();
     let pulse = threads.add("one");

@@ -56,13 +56,13 @@ impl Rig {
         client
     }
 
-    /// A workload that has said hello.
+    /// A workload that has sent a hello.
     fn greeted(&mut self, workload: &str) -> (ControlInterface, Client) {
         let interface = self.open(workload);
         let mut client = self.client(workload);
-        client.say(hello());
+        client.send(hello());
         self.turns();
-        assert_eq!(client.heard(), [ToWorkload::Accepted]);
+        assert_eq!(client.received(), [ToWorkload::Accepted]);
         (interface, client)
     }
 
@@ -88,13 +88,13 @@ impl Rig {
     }
 
     /// All messages that `client` gets when it reads and reads.
-    fn heard(&mut self, client: &mut Client) -> Vec<ToWorkload> {
+    fn received(&mut self, client: &mut Client) -> Vec<ToWorkload> {
         for _ in 0..1_000 {
             let before = client.unread.len();
             self.pass(Duration::from_millis(200));
             client.read();
             if client.unread.len() == before {
-                return client.heard();
+                return client.received();
             }
         }
         panic!("there is no end");
@@ -126,7 +126,7 @@ impl Client {
         self.input = Some(open(self.folder.join("input"), flags, Mode::empty()).unwrap());
     }
 
-    fn say(&mut self, message: FromWorkload) {
+    fn send(&mut self, message: FromWorkload) {
         let bytes = to_agent(message).unwrap();
         assert_eq!(write(self.output.as_ref().unwrap(), &bytes), Ok(bytes.len()));
     }
@@ -139,7 +139,7 @@ impl Client {
     }
 
     /// All messages that came; panics when they do not begin and end where they should.
-    fn heard(&mut self) -> Vec<ToWorkload> {
+    fn received(&mut self) -> Vec<ToWorkload> {
         self.read();
         let messages = split(&self.unread);
         self.unread.clear();
@@ -179,49 +179,50 @@ fn answer(id: &str) -> Response {
 
 #[test]
 fn a_hello_was_lost_when_the_workload_came_back_before_its_end_was_read() {
-    // It says it before or after the agent gets round to reading, and has left something unread or not.
+    // It is sent before or after the agent reads, with something left unread or not.
     for (early, left) in [(false, &[][..]), (true, &[]), (false, &[0xff; 3])] {
         let mut rig = Rig::new();
         let _interface = rig.open("w");
         let mut client = rig.client("w");
-        client.say(FromWorkload::Empty);
+        client.send(FromWorkload::Empty);
         rig.turns();
-        assert!(matches!(client.heard()[..], [ToWorkload::Closed { .. }]));
+        assert!(matches!(client.received()[..], [ToWorkload::Closed { .. }]));
         assert_eq!(write(client.output.as_ref().unwrap(), left), Ok(left.len()));
         client.output = None;
         let ready = rig.poller.wait(None, Some(Duration::ZERO)).unwrap().unwrap();
         client.open_output();
         if early {
-            client.say(hello());
+            client.send(hello());
         }
         let shared = rig.poller.shared.clone();
         for (link, ready) in rig.poller.links.iter_mut().zip(ready) {
             link.on_ready(ready, rig.clock.now(), &shared, &mut rig.poller.room);
         }
         if !early {
-            client.say(hello());
+            client.send(hello());
         }
         rig.turns();
-        assert_eq!(client.heard(), [ToWorkload::Accepted], "early: {early}, left: {left:?}");
+        assert_eq!(client.received(), [ToWorkload::Accepted], "early: {early}, left: {left:?}");
     }
 }
 
 // [utest->swdd~agent-listens-for-requests-from-pipe~1]
 // [utest->swdd~agent-forward-responses-to-control-interface-pipe~1]
+// [utest->swdd~agent-uses-id-prefix-forward-control-interface-response-correct-workload~1]
 // [utest->swdd~agent-remove-id-prefix-forwarding-control-interface-response~1]
 #[test]
 fn requests_go_out_and_answers_come_back() {
     let mut rig = Rig::new();
     let (_one, mut client) = rig.greeted("one");
     let (_two, mut other) = rig.greeted("two");
-    client.say(ask("a"));
-    other.say(ask("a"));
+    client.send(ask("a@b"));
+    other.send(ask("a"));
     rig.turns();
-    assert_eq!(rig.requests(), ["one@a", "two@a"]);
-    rig.hub.deliver_to("one", answer("a")).unwrap();
+    assert_eq!(rig.requests(), ["one@a@b", "two@a"]);
+    rig.hub.deliver(answer("one@a@b"));
     rig.turns();
-    assert_eq!(client.heard(), [ToWorkload::Response(answer("a"))]);
-    assert_eq!(other.heard(), []);
+    assert_eq!(client.received(), [ToWorkload::Response(answer("a@b"))]);
+    assert_eq!(other.received(), []);
     assert_eq!(rig.poller.due(rig.clock.now()), None, "an idle interface costs nothing");
 }
 
@@ -232,10 +233,10 @@ fn answers_wait_for_the_hello() {
     let mut client = rig.client("w");
     rig.hub.deliver_to("w", answer("early")).unwrap();
     rig.turns();
-    assert_eq!(client.heard(), []);
-    client.say(hello());
+    assert_eq!(client.received(), []);
+    client.send(hello());
     rig.turns();
-    assert_eq!(rig.heard(&mut client), [ToWorkload::Accepted, ToWorkload::Response(answer("early"))]);
+    assert_eq!(rig.received(&mut client), [ToWorkload::Accepted, ToWorkload::Response(answer("early"))]);
 }
 
 // [utest->swdd~agent-handles-control-interface-input-pipe-not-read~1]
@@ -256,7 +257,7 @@ fn a_frame_that_was_cut_is_continued_or_forgotten_but_never_followed_by_another(
             .collect()
     };
     // A slow reader gets everything, in order.
-    assert_eq!(ids(rig.heard(&mut client)), ["a", "b"]);
+    assert_eq!(ids(rig.received(&mut client)), ["a", "b"]);
     // One that goes in the middle of a message is followed by one that begins with the next.
     for id in ["c", "d"] {
         rig.hub.deliver_to("w", lines(id, large)).unwrap();
@@ -265,12 +266,12 @@ fn a_frame_that_was_cut_is_continued_or_forgotten_but_never_followed_by_another(
     client.input = None;
     rig.turns();
     client.open_input();
-    assert_eq!(ids(rig.heard(&mut client)), ["d"]);
+    assert_eq!(ids(rig.received(&mut client)), ["d"]);
 }
 
 // [utest->swdd~agent-handles-control-interface-input-pipe-not-read~1]
 #[test]
-fn requests_are_read_while_nobody_reads_answers() {
+fn requests_are_read_while_the_workload_reads_no_answers() {
     let mut rig = Rig::new();
     let (_interface, mut client) = rig.greeted("w");
     for number in 0..8 {
@@ -286,7 +287,7 @@ fn requests_are_read_while_nobody_reads_answers() {
     write(client.output.as_ref().unwrap(), &bytes[4..]).unwrap();
     rig.turns();
     assert_eq!(rig.requests(), ["w@half"], "what was read before the answer came is not lost");
-    assert_eq!(rig.heard(&mut client).len(), 9);
+    assert_eq!(rig.received(&mut client).len(), 9);
 }
 
 /// Clients may take all that the pipe holds and then wait for the pipe although they have messages left.
@@ -301,7 +302,7 @@ fn a_second_message_is_not_written_before_the_first_one_was_read() {
         }
         for id in ["a", "b", "c"] {
             rig.pass(Duration::from_millis(200));
-            assert_eq!(client.heard(), [ToWorkload::Response(lines(id, bytes))]);
+            assert_eq!(client.received(), [ToWorkload::Response(lines(id, bytes))]);
         }
         assert_eq!(rig.poller.due(rig.clock.now()), None);
     }
@@ -313,18 +314,18 @@ fn a_reader_that_comes_late_gets_what_waited() {
     let _interface = rig.open("w");
     let mut client = rig.client("w");
     client.input = None;
-    client.say(hello());
+    client.send(hello());
     rig.turns();
     rig.hub.deliver_to("w", answer("a")).unwrap();
     rig.pass(Duration::from_millis(350));
     let due = rig.poller.due(rig.clock.now()).unwrap();
-    assert!(due <= rig.clock.now() + CONTROL_READER_RETRY_MAX, "somebody who blocks in open() waits for us");
+    assert!(due <= rig.clock.now() + CONTROL_READER_RETRY_MAX, "a reader that blocks in open() waits for this");
     rig.pass(2 * CONTROL_READER_AWAY);
     let due = rig.poller.due(rig.clock.now()).unwrap();
-    assert!(due > rig.clock.now() + CONTROL_READER_RETRY_MAX, "a workload that never reads is asked seldom");
+    assert!(due > rig.clock.now() + CONTROL_READER_RETRY_MAX, "a workload that never reads is tried seldom");
     client.open_input();
     rig.pass(CONTROL_READER_RETRY_AWAY);
-    assert_eq!(rig.heard(&mut client), [ToWorkload::Accepted, ToWorkload::Response(answer("a"))]);
+    assert_eq!(rig.received(&mut client), [ToWorkload::Accepted, ToWorkload::Response(answer("a"))]);
     assert_eq!(rig.poller.due(rig.clock.now()), None);
 }
 
@@ -343,23 +344,23 @@ fn a_new_user_of_the_pipes_gets_nothing_of_the_earlier_one() {
     client.open_input();
     client.open_output();
     rig.hub.deliver_to("w", answer("stale")).unwrap();
-    client.say(hello());
+    client.send(hello());
     rig.pass(Duration::from_millis(200));
-    assert_eq!(client.heard(), [ToWorkload::Accepted]);
+    assert_eq!(client.received(), [ToWorkload::Accepted]);
     rig.hub.deliver_to("w", answer("new")).unwrap();
     rig.turns();
-    assert_eq!(client.heard(), [ToWorkload::Response(answer("new"))]);
+    assert_eq!(client.received(), [ToWorkload::Response(answer("new"))]);
 }
 
 #[test]
-fn a_restarted_container_finds_clean_pipes_and_has_to_say_hello() {
+fn a_restarted_container_finds_clean_pipes_and_has_to_send_a_hello() {
     let mut rig = Rig::new();
     let (interface, mut client) = rig.greeted("w");
     rig.follow("w", &["old", "kept"]);
     rig.hub.deliver_to("w", lines("old", 1000)).unwrap();
-    client.say(ask("a"));
+    client.send(ask("a"));
     rig.turns();
-    client.say(ask("unread"));
+    client.send(ask("unread"));
     (client.output, client.input) = (None, None);
     interface.restart();
     rig.turns();
@@ -368,9 +369,9 @@ fn a_restarted_container_finds_clean_pipes_and_has_to_say_hello() {
     assert_eq!(rig.requests(), ["w@kept"], "what the earlier one asked for is cancelled");
     let mut next = rig.client("w");
     rig.hub.deliver_to("w", answer("stale")).unwrap();
-    next.say(ask("without hello"));
+    next.send(ask("without hello"));
     rig.turns();
-    assert_eq!(next.heard(), [ToWorkload::Closed { reason: "Initial Hello missing!".to_owned() }]);
+    assert_eq!(next.received(), [ToWorkload::Closed { reason: "Initial Hello missing!".to_owned() }]);
     assert_eq!(rig.requests(), [] as [&str; 0]);
 }
 
@@ -383,18 +384,18 @@ fn garbage_ends_one_session_until_its_user_closes_and_no_other() {
         let mut client = rig.client("w");
         write(client.output.as_ref().unwrap(), bytes).unwrap();
         rig.turns();
-        assert_eq!(client.heard(), [ToWorkload::Closed { reason: "Could not decode protobuf data".to_owned() }]);
-        client.say(hello());
+        assert_eq!(client.received(), [ToWorkload::Closed { reason: "Could not decode protobuf data".to_owned() }]);
+        client.send(hello());
         rig.turns();
-        assert_eq!(client.heard(), [], "nothing is believed before the pipe is closed");
+        assert_eq!(client.received(), [], "everything is ignored until the pipe is closed");
         drop(client);
         rig.turns();
     }
     let mut client = rig.client("w");
-    client.say(hello());
-    other.say(ask("fine"));
+    client.send(hello());
+    other.send(ask("fine"));
     rig.turns();
-    assert_eq!(client.heard(), [ToWorkload::Accepted]);
+    assert_eq!(client.received(), [ToWorkload::Accepted]);
     assert_eq!(rig.requests(), ["other@fine"]);
 }
 
@@ -407,7 +408,7 @@ fn thousands_of_opens_and_closes_leave_nothing_behind() {
     for round in 0..2_000 {
         let mut client = rig.client("w");
         match round % 3 {
-            0 => client.say(hello()),
+            0 => client.send(hello()),
             1 => drop(write(client.output.as_ref().unwrap(), &[40, 1, 2])),
             _ => {}
         }
@@ -418,9 +419,9 @@ fn thousands_of_opens_and_closes_leave_nothing_behind() {
     assert!(descriptors() < before + 200, "{before} {}", descriptors());
     let mut client = rig.client("w");
     rig.turns();
-    client.say(hello());
+    client.send(hello());
     rig.turns();
-    assert_eq!(client.heard(), [ToWorkload::Accepted]);
+    assert_eq!(client.received(), [ToWorkload::Accepted]);
 }
 
 #[test]
@@ -432,10 +433,10 @@ fn a_message_that_is_never_finished_ends_the_session() {
     rig.pass(CONTROL_MESSAGE_TIME);
     rig.turns();
     let reason = "A message was not complete within 30 s".to_owned();
-    assert_eq!(client.heard(), [ToWorkload::Closed { reason }]);
+    assert_eq!(client.received(), [ToWorkload::Closed { reason }]);
 }
 
-/// The server says something small about each request that was sent. Returns the ids.
+/// The server answers each request that was sent. Returns the ids.
 fn answer_all(rig: &Rig, bytes: usize) -> Vec<String> {
     let requests = rig.requests();
     for id in &requests {
@@ -446,15 +447,15 @@ fn answer_all(rig: &Rig, bytes: usize) -> Vec<String> {
 }
 
 #[test]
-fn a_flood_of_requests_waits_in_the_pipe_for_answers_and_others_do_not_notice() {
+fn a_flood_of_requests_waits_in_the_pipe_for_answers_and_does_not_delay_others() {
     let mut rig = Rig::new();
     let (_greedy, mut greedy) = rig.greeted("greedy");
     let (_modest, mut modest) = rig.greeted("modest");
     for number in 0..50 {
-        greedy.say(ask(&number.to_string()));
+        greedy.send(ask(&number.to_string()));
     }
     rig.turns();
-    modest.say(ask("a"));
+    modest.send(ask("a"));
     rig.turns();
     let sent = rig.requests();
     assert_eq!((sent.len(), sent.last().map(String::as_str)), (CONTROL_REQUESTS + 1, Some("modest@a")));
@@ -469,12 +470,12 @@ fn a_flood_of_requests_waits_in_the_pipe_for_answers_and_others_do_not_notice() 
 }
 
 #[test]
-fn nothing_more_is_asked_for_who_does_not_read_until_it_does() {
+fn requests_of_a_workload_that_does_not_read_wait_until_it_does() {
     const LARGE: usize = CONTROL_UNREAD_BYTES / 2;
     let mut rig = Rig::new();
     let (_interface, mut client) = rig.greeted("w");
     for number in 0..50 {
-        client.say(ask(&number.to_string()));
+        client.send(ask(&number.to_string()));
     }
     let mut sent = 0;
     for _ in 0..100 {
@@ -483,12 +484,12 @@ fn nothing_more_is_asked_for_who_does_not_read_until_it_does() {
     }
     // One more is being written.
     assert!((2..=3 + CONTROL_REQUESTS).contains(&sent), "{sent}");
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     for _ in 0..100 {
-        heard.extend(rig.heard(&mut client));
+        received.extend(rig.received(&mut client));
         answer_all(&rig, LARGE);
     }
-    let ids = heard.into_iter().map(|message| match message {
+    let ids = received.into_iter().map(|message| match message {
         ToWorkload::Response(response) => response.id,
         other => panic!("{other:?}"),
     });
@@ -496,12 +497,12 @@ fn nothing_more_is_asked_for_who_does_not_read_until_it_does() {
 }
 
 #[test]
-fn who_writes_only_and_never_reads_is_slowed_down_and_not_stopped() {
+fn a_workload_that_only_writes_is_slowed_down_and_not_stopped() {
     let mut rig = Rig::new();
     let (_interface, mut client) = rig.greeted("w");
     client.input = None;
     for number in 0..50 {
-        client.say(ask(&number.to_string()));
+        client.send(ask(&number.to_string()));
     }
     let mut sent = Vec::new();
     for _ in 0..100 {
@@ -516,9 +517,9 @@ fn a_cancel_behind_requests_that_wait_for_answers_is_sent() {
     let mut rig = Rig::new();
     let (_interface, mut client) = rig.greeted("w");
     for number in 0..CONTROL_REQUESTS {
-        client.say(ask(&number.to_string()));
+        client.send(ask(&number.to_string()));
     }
-    client.say(FromWorkload::Request(Request { id: "c".to_owned(), content: RequestContent::LogsCancel }));
+    client.send(FromWorkload::Request(Request { id: "c".to_owned(), content: RequestContent::LogsCancel }));
     rig.turns();
     assert_eq!(rig.requests().last().map(String::as_str), Some("w@c"));
 }

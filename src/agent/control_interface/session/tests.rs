@@ -81,13 +81,13 @@ impl Rig {
         self.session.on_bytes(bytes, self.clock.now(), &mut self.world);
     }
 
-    fn say(&mut self, message: FromWorkload) {
+    fn send(&mut self, message: FromWorkload) {
         let bytes = frame(message).unwrap();
         self.bytes(&bytes);
     }
 
     fn hello(&mut self, version: &str) {
-        self.say(FromWorkload::Hello { version: version.to_owned() });
+        self.send(FromWorkload::Hello { version: version.to_owned() });
     }
 
     fn did(&mut self) -> Vec<Did> {
@@ -150,7 +150,7 @@ fn the_first_message_must_be_a_hello_that_fits() {
 fn the_id_that_the_server_sees_begins_with_the_workload_whatever_the_workload_writes() {
     let mut rig = Rig::established();
     for id in ["a", "", "other@a", "@", "agent_A@other@a", "web@web"] {
-        rig.say(read(id, "agents"));
+        rig.send(read(id, "agents"));
         assert_eq!(rig.did(), [forwarded(&format!("web@{id}"))]);
     }
 }
@@ -173,7 +173,7 @@ fn what_is_not_allowed_is_answered_here() {
         (update(None, "agents"), error("u", "Access denied")),
         (update(Some(Ok(Node::empty())), "agents"), error("u", "Access denied")),
     ] {
-        rig.say(message.clone());
+        rig.send(message.clone());
         assert_eq!(rig.did(), [expected], "{message:?}");
     }
 }
@@ -200,8 +200,8 @@ fn a_state_that_cannot_be_read_is_answered_here() {
 fn an_established_session_survives_what_it_cannot_read() {
     let mut rig = Rig::established();
     rig.bytes(&[1, 0xff]);
-    rig.say(FromWorkload::Empty);
-    rig.say(read("a", "agents"));
+    rig.send(FromWorkload::Empty);
+    rig.send(read("a", "agents"));
     assert_eq!(rig.did(), [forwarded("web@a")]);
 }
 
@@ -213,16 +213,16 @@ fn a_request_of_tiny_parts_is_answered_and_not_decoded() {
     let dense =
         || FromWorkload::Request(Request { id: "dense".to_owned(), content: RequestContent::Logs(logs.clone()) });
     let mut rig = Rig::established();
-    rig.say(dense());
+    rig.send(dense());
     let [Did::Answered(Response { id, content: ResponseContent::Error(text) })] = &rig.did()[..] else {
         panic!("an error is expected")
     };
     assert_eq!(id, "dense");
     assert!(text.starts_with("Request refused: a message of 100") && text.ends_with("when it is decoded"), "{text}");
-    rig.say(read("a", "agents"));
+    rig.send(read("a", "agents"));
     assert_eq!(rig.did(), [forwarded("web@a")], "the session goes on");
     let mut rig = Rig::new();
-    rig.say(dense());
+    rig.send(dense());
     assert_eq!(rig.did(), [closed("Initial Hello missing!")]);
 }
 
@@ -234,7 +234,7 @@ fn another_hello_is_answered_and_a_wrong_one_ends_the_session() {
     rig.hello("3.0.0");
     assert_eq!(rig.did(), [closed("Unsupported protocol version '3.0.0'. Currently supported '1'")]);
     rig.hello("1.0.0");
-    rig.say(read("a", "agents"));
+    rig.send(read("a", "agents"));
     assert_eq!(rig.did(), [], "what comes before the pipe is closed is ignored");
     assert!(!rig.session.is_established());
     rig.session.on_close();
@@ -249,16 +249,16 @@ fn a_pipe_that_is_closed_and_opened_again_goes_on_without_hello() {
     rig.bytes(&request[..5]);
     rig.session.on_close();
     assert_eq!(rig.session.deadline(), None);
-    rig.say(read("a", "agents"));
+    rig.send(read("a", "agents"));
     assert_eq!(rig.did(), [forwarded("web@a")]);
     rig.hello("1.0.0");
-    assert_eq!(rig.did(), [Did::Discarded, ACCEPTED], "it may be somebody else");
+    assert_eq!(rig.did(), [Did::Discarded, ACCEPTED], "it may be another process");
     rig.hello("1.0.0");
-    assert_eq!(rig.did(), [ACCEPTED], "nobody closed in between");
+    assert_eq!(rig.did(), [ACCEPTED], "the pipe was not closed in between");
 }
 
 #[test]
-fn a_restarted_container_has_to_say_hello() {
+fn a_restarted_container_has_to_send_a_hello() {
     let mut rig = Rig::established();
     rig.bytes(&[50, 1, 2]);
     rig.session.on_restart(&mut rig.world);
@@ -326,16 +326,16 @@ fn requests_without_room_wait_in_order_and_nothing_else_is_read() {
 fn without_a_server_a_request_without_room_is_answered() {
     let mut rig = Rig::established();
     rig.world.offline = true;
-    rig.say(read("a", "agents"));
+    rig.send(read("a", "agents"));
     assert_eq!(rig.did(), [error("a", NO_SERVER)]);
     assert!(!rig.session.is_paused());
 }
 
 #[test]
-fn a_workload_that_follows_enough_is_told_so_and_goes_on() {
+fn a_workload_with_too_many_subscriptions_gets_an_error_and_goes_on() {
     let mut rig = Rig::established();
     rig.world.follows_enough = true;
-    rig.say(read("a", "agents"));
+    rig.send(read("a", "agents"));
     let did = rig.did();
     let [Did::Answered(Response { id, content: ResponseContent::Error(text) })] = did.as_slice() else {
         panic!("{did:?}")
@@ -380,19 +380,19 @@ fn an_id_that_fills_a_message_is_refused_here_and_only_its_beginning_comes_back(
     let mut rig = Rig::established();
     let prefix = "web@".len();
     let longest = "ä".repeat((REQUEST_ID_MAX - prefix) / 2);
-    rig.say(read(&longest, "agents"));
+    rig.send(read(&longest, "agents"));
     assert_eq!(rig.did(), [forwarded(&format!("web@{longest}"))]);
-    rig.say(read(&"ä".repeat(1_000_000), "agents"));
+    rig.send(read(&"ä".repeat(1_000_000), "agents"));
     let did = rig.did();
     let [Did::Answered(Response { id, content: ResponseContent::Error(text) })] = did.as_slice() else { panic!() };
     assert_eq!(*id, "ä".repeat(REQUEST_ID_MAX / 2));
     assert!(text.contains("the request id has 2000004 bytes"), "{text}");
-    rig.say(read("b", "agents"));
+    rig.send(read("b", "agents"));
     assert_eq!(rig.did(), [forwarded("web@b")]);
 }
 
 #[test]
-fn what_is_in_hand_is_told_from_the_next_message() {
+fn a_partial_message_has_another_number_than_the_next_one() {
     let mut rig = Rig::established();
     let bytes = frame(read(&"x".repeat(500), "agents")).unwrap();
     let (_, number) = rig.session.in_hand();

@@ -3,8 +3,8 @@
 use super::*;
 use crate::agent::events::SchedulerEvent;
 use crate::model::execution_state::WorkloadState;
-use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, WorkloadPlan};
-use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy};
+use crate::model::messages::{AddedWorkload, FromServer};
+use crate::model::workload::{AddCondition, RestartPolicy};
 use crate::simulation::fake_connector::{Call, FakeEngine, Fault};
 use crate::simulation::stepped_agent::{AgentRig as Rig, deleted_after, wanted_with};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
-//! Room for the large messages that all workloads of an agent are writing: who finds none is not read until there is, so
-//! that its pipe waits. Small messages need none.
+//! Room for the large messages that all workloads of an agent are writing. A workload without room is not read, so its
+//! message waits in the pipe. Small messages need no room.
 //!
 //! Thread: `control`. Plain values, one for each workload.
 
