@@ -492,20 +492,16 @@ pub const PROBE_PERIOD_LOWEST: Duration = Duration::from_millis(50);
 pub const LIFECYCLE_BACKOFF_LOWEST: Duration = Duration::from_millis(100);
 /// Longest path or URL in a check, in bytes.
 pub const PROBE_TEXT_MAX: usize = 1024;
-/// Additional info about conditions, in bytes: it is one line of a table.
+/// Additional info about probes and conditions, in bytes: it is sent to the whole cluster.
 pub const CONDITION_INFO_MAX: usize = 256;
 /// Orders waiting for the thread that checks; control loops wait when it is full, which takes microseconds.
 pub const PROBE_INBOX: usize = 256;
-/// Results waiting for one control loop. During an engine's call only the newest is kept besides.
-pub const PROBE_REPORTS: usize = 4;
 /// The same failure of a check is reported again after this long, with the number of attempts.
 pub const PROBE_REPORT_INTERVAL: Duration = Duration::from_secs(5);
 /// A new result of a check is reported at once, but not more often than this: each report goes to the whole cluster.
 pub const PROBE_REPORT_PAUSE: Duration = Duration::from_secs(1);
 /// Checks that are due within this time are made together, so that many of them wake the processor once.
 pub const PROBE_SLACK: Duration = Duration::from_millis(20);
-/// Pause before a result is sent again to a control loop that had no room for it.
-pub const PROBE_UNSENT_RETRY: Duration = Duration::from_millis(100);
 /// Checks of one workload by a command are at least this far apart: each is a process, and one of the engine's.
 pub const EXEC_SPACING: Duration = Duration::from_secs(1);
 /// Commands that check at the same time, at most one of each workload. More wait: each costs the engine a tenth of a
@@ -528,15 +524,14 @@ pub const NOTIFY_MESSAGE_MAX: usize = 4096;
 pub const NOTIFY_TURN: usize = 16;
 /// Pause before the engine is asked again for the address of a workload.
 pub const MISSING_TARGET_RETRY: Duration = Duration::from_secs(1);
-/// How often preconditions are checked.
+/// How often preconditions are evaluated.
 pub const PRECONDITION_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Threads that check paths for one owner. Each may be blocked by a network mount that does not respond; a node has
-/// few.
+/// Threads that probe paths for one owner. A network mount that does not answer blocks one each; a node has few.
 pub const PATH_THREADS: usize = 4;
-/// Paths of one owner that are being checked: two for each of many workloads.
-pub const PATH_LOOKS_MAX: usize = 1024;
-/// Longest wait of the scheduler for the paths of conditions, once for each that does not respond. A disk needs less.
+/// Probes of paths of one owner without a result: two for each of many workloads.
+pub const PATH_PROBES_MAX: usize = 1024;
+/// Longest wait of the scheduler for paths of conditions, once for each that does not answer. A disk needs less.
 pub const PATH_WAIT: Duration = Duration::from_millis(50);
 const _: () = assert!(PATH_WAIT.as_millis() * PATH_THREADS as u128 * 2 < TURN_MAX.as_millis());
 

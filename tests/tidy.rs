@@ -40,6 +40,7 @@ const TEST_PROGRAMS: [&str; 3] = ["tests/cross_qemu.rs", "tests/fuzz_bounded.rs"
 const ABOVE_ALL: [&str; 4] = ["src/simulation/", "src/bin/", "scripted_engine", "testing.rs"];
 
 /// Circles that are still to be removed. One that exists no more is not listed.
+<<<<<<< HEAD
 const KNOWN_CIRCLES: &[&[&str]] = &[
     &[
         "src/agent/agent_manager.rs",
@@ -55,6 +56,19 @@ const KNOWN_CIRCLES: &[&[&str]] = &[
         "src/agent/workload_control_loop.rs",
         "src/agent/workload_control_loop/lifecycle.rs",
         "src/agent/workload_control_loop/start.rs",
+=======
+const KNOWN_CIRCLES: [&[&str]; 4] = [
+    &[
+        "src/cli/args.rs",
+        "src/cli/completion.rs",
+        "src/cli/error.rs",
+        "src/cli/events.rs",
+        "src/cli/get.rs",
+        "src/cli/logs.rs",
+        "src/cli/session.rs",
+        "src/cli/settings.rs",
+        "src/cli/state_output.rs",
+>>>>>>> h/agent
     ],
     &["src/server/requests.rs", "src/server/waiting_requests.rs"],
     &["src/wire/convert/state.rs", "src/wire/convert/workload.rs"],

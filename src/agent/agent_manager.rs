@@ -1,22 +1,20 @@
-//! What the server says, what workloads report, what containers exist: everything that is decided, is decided here.
+//! Decides about all workloads of the agent, from the messages of the server, the reports of control loops and the
+//! listings of engines.
 //!
 //! Thread: `scheduler`.
 //! Owns: all states, all wishes.
 //! Takes: [`SchedulerEvent`]s of `rx:server`, `uplink`, `wl:*` and `watch:*`. Gives: wishes to control loops,
 //! listings to state checkers, states and load to `uplink`. Waits for none of them.
 
-use super::existing_workloads::Existing;
-use super::log_stream::{LogOrder, LogStreams, StreamId};
+use super::events::SchedulerEvent;
+use super::log_stream::{LogOrder, LogStreams};
 use super::resources::LoadSampler;
-use super::runtime_manager::{RuntimeManager, WorkloadThreads};
-use super::state_checker::WatchCommand;
+use super::runtime_manager::{Existing, RuntimeManager, WorkloadThreads};
+use super::state_checker::ListResult;
 use super::uplink_outbox::UplinkOutbox;
 use super::workload_scheduler::Change;
 use super::workload_state_store::WorkloadStateStore;
-use crate::limits::{
-    EARLIER_CALLS_GRACE, EARLIER_CALLS_INTERVAL, EARLIER_CALLS_MAX, FIRST_LISTING_MAX, LOAD_INTERVAL, REPAIR_INTERVAL,
-    TURN_MAX,
-};
+use crate::limits::{EARLIER_CALLS_GRACE, EARLIER_CALLS_INTERVAL, EARLIER_CALLS_MAX, LOAD_INTERVAL, TURN_MAX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, AgentLoad, DeletedWorkload, FromServer, WorkloadPlan};
 use crate::model::names::{InstanceName, Name, excerpt, has_name_characters};
@@ -25,54 +23,10 @@ use crate::platform::logging::may_log;
 use crate::platform::service_manager::StatusBoard;
 use crate::platform::vital::Pulse;
 use crate::runtime::engine_children::PreviousChildren;
-use crate::runtime::{ListedContainer, RuntimeError};
-use crossbeam_channel::{Receiver, Sender, TrySendError, select_biased};
-use log::{debug, info, warn};
+use crossbeam_channel::{Receiver, Sender, select_biased};
+use log::{info, warn};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
-
-/// What the scheduler reacts to.
-#[derive(Debug)]
-pub enum SchedulerEvent {
-    /// The server said something.
-    Server(FromServer),
-    /// The connection to the server was lost.
-    ServerGone,
-    /// A control loop reports a state of its instance.
-    State(WorkloadState),
-    /// The containers of an engine.
-    Listed {
-        /// Name of the runtime.
-        runtime: Name,
-        /// What exists.
-        result: Result<Vec<ListedContainer>, RuntimeError>,
-    },
-    /// The control loop of this workload has ended after a delete.
-    LoopEnded(Name),
-    /// The log of an instance was sent to its end.
-    LogEnded(StreamId),
-}
-
-/// Whether the containers of an engine that were there before us are known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Listing {
-    /// Not asked, or the state checker had no room for the question.
-    Wanted,
-    Asked,
-    Known,
-    /// The engine is not there, so it has no containers; asked again with the next hello, and by each workload that
-    /// wants it.
-    NotInstalled,
-    /// The engine failed; ask again then.
-    Failed(Instant),
-}
-
-impl Listing {
-    /// Whether nothing can be there that nobody has heard of.
-    fn is_known(&self) -> bool {
-        matches!(self, Self::Known | Self::NotInstalled)
-    }
-}
 
 /// Calls of an earlier agent of the same name that may still create or delete something.
 pub trait EarlierCalls {
@@ -93,14 +47,14 @@ impl EarlierCalls for PreviousChildren {
     }
 }
 
-/// A hello whose listings are under way.
+/// A hello that waits for listings.
 #[derive(Debug, Default)]
 struct PendingHello {
-    /// What the hello said.
-    said: BTreeMap<Name, AddedWorkload>,
-    /// What is wanted after the plans that came since.
+    /// The workloads of the hello.
+    greeted: BTreeMap<Name, AddedWorkload>,
+    /// Those wanted after the plans that came since.
     wanted: BTreeMap<Name, AddedWorkload>,
-    /// What those plans delete, of each workload the newest, and what that has to wait for.
+    /// The newest delete of each workload in those plans, with its dependencies.
     deleted: BTreeMap<Name, DeletedWorkload>,
     /// All instances that they delete.
     gone: BTreeSet<InstanceName>,
@@ -117,29 +71,23 @@ pub struct AgentManager<C: Clock, T> {
     logs: LogStreams,
     load: LoadSampler,
     load_due: Instant,
-    listings: BTreeMap<Name, Listing>,
-    /// Why an engine could not list last time, so that the log does not repeat it.
-    listing_errors: BTreeMap<Name, String>,
     found: Vec<Existing>,
     pending_hello: Option<PendingHello>,
-    /// Whether the server has ever said hello; nothing is looked for before.
+    /// Whether a hello has ever come; no listing is requested before.
     greeted: bool,
-    /// Whether it has said hello on a connection that is not lost.
+    /// Whether a hello has come on the present connection.
     connected: bool,
-    /// Whether the last report after a hello was of all that exists.
-    all_told: bool,
-    /// Until when a hello waits for engines that have not said what they have; `None` before they were asked. Later on,
-    /// after a reconnect, what is ours is known.
-    first_listings_until: Option<Instant>,
+    /// Whether the last report after a hello contained all instances.
+    all_reported: bool,
     /// `None` when no such call runs any more.
     earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
-    /// When to look at them next and, if they still run then, when to end them.
+    /// When to check them next, and from when on to end them.
     earlier_calls_due: Option<(Instant, Instant)>,
     status: StatusBoard,
 }
 
 impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
-    /// Manages the workloads of `agent`. `inbox` is where its events come from; listings are answered there.
+    /// Manages the workloads of `agent`. Its events, listings among them, come through `inbox`.
     #[must_use]
     pub fn new(
         agent: Name,
@@ -152,8 +100,6 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     ) -> Self {
         Self {
             store: WorkloadStateStore::new(agent.clone()),
-            listings: runtime.engines().keys().map(|name| (name.clone(), Listing::Wanted)).collect(),
-            listing_errors: BTreeMap::new(),
             load_due: clock.now(),
             logs: LogStreams::new(uplink.logs(), inbox.clone()),
             agent,
@@ -166,28 +112,27 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             pending_hello: None,
             greeted: false,
             connected: false,
-            all_told: true,
-            first_listings_until: None,
+            all_reported: true,
             earlier_calls,
             earlier_calls_due: None,
             status: StatusBoard::default(),
         }
     }
 
-    /// Tells the service manager how many workloads there are in which state.
+    /// Reports to the service manager how many workloads there are in which state.
     #[must_use]
     pub fn with_status(self, status: StatusBoard) -> Self {
         Self { status, ..self }
     }
 
-    fn tell_status(&self) {
+    fn report_status(&self) {
         self.status.workloads(|| self.store.summary());
     }
 
     /// Handles events until the other end of `stop` is dropped.
     // [impl->swdd~agent-manager-listens-requests-from-server~1]
     pub fn run(mut self, events: &Receiver<SchedulerEvent>, stop: &Receiver<()>, pulse: &Pulse) {
-        self.tell_status();
+        self.report_status();
         loop {
             pulse.turn();
             let alarm = self.clock.alarm(self.due());
@@ -213,7 +158,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     #[must_use]
     pub fn due(&self) -> Instant {
         let earlier_calls = self.earlier_calls_due.map(|(at, _)| at);
-        let listings = self.first_listings_until.filter(|_| self.pending_hello.is_some());
+        let listings = self.runtime.listings.first_until().filter(|_| self.pending_hello.is_some());
         let conditions = self.runtime.conditions_due();
         earlier_calls.into_iter().chain(listings).chain(conditions).fold(self.load_due, Instant::min)
     }
@@ -230,14 +175,13 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         self.runtime.sizes()
     }
 
-    /// The states of all workloads, as far as this agent knows.
+    /// The states of all workloads known to this agent.
     #[cfg(test)]
     pub fn known_states(&self) -> impl Iterator<Item = (&InstanceName, &ExecutionState)> {
         self.store.iter()
     }
 
-    /// Does what is due: reports the load, looks whether calls of an earlier agent have ended, asks again for threads
-    /// and listings that failed.
+    /// Does what is due: reports the load, evaluates conditions, retries threads and listings, checks earlier calls.
     pub fn tick(&mut self) {
         let now = self.clock.now();
         if self.load_due <= now {
@@ -246,17 +190,17 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         }
         self.runtime.start_waiting_loops();
         if self.runtime.conditions_due().is_some_and(|at| at <= now) {
-            let reports = self.runtime.look_at_preconditions(&mut self.store);
+            let reports = self.runtime.refresh_conditions(&mut self.store);
             self.report(reports);
         }
         if self.greeted {
-            self.ask_for_listings(now);
+            self.request_listings(now);
             self.finish_hello();
         }
     }
 
     fn report_load(&mut self) {
-        // Without a connection nobody wants it, and the next sample is about all of the time until then.
+        // Without a connection it is not sampled: the next sample covers the time until then.
         if self.connected
             && let Some((cpu_usage, free_memory)) = self.load.sample()
         {
@@ -264,8 +208,8 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         }
     }
 
-    /// Whether no call of an earlier agent runs any more. It might create what a listing now would not show, and we
-    /// would create it a second time (DESIGN section 9).
+    /// Whether no call of an earlier agent runs any more. It might create a container that a listing now would not
+    /// show, and we would create it a second time.
     fn earlier_calls_ended(&mut self, now: Instant) -> bool {
         let Some(calls) = &mut self.earlier_calls else { return true };
         let count = calls.still_running();
@@ -299,7 +243,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             }
             // [impl->swdd~agent-manager-receives-workload-states-of-its-workloads~1]
             SchedulerEvent::State(report) => self.report(vec![report]),
-            SchedulerEvent::Listed { runtime, result } => self.on_listed(runtime, result),
+            SchedulerEvent::Listed { runtime, result } => self.on_listed(&runtime, result),
             SchedulerEvent::LoopEnded(name) => self.runtime.loop_ended(&name),
             SchedulerEvent::LogEnded(id) => self.logs.ended(&id),
         }
@@ -318,7 +262,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
                 }
                 self.states_changed(names);
             }
-            FromServer::Response(_) => {} // It went to its workload when it came.
+            FromServer::Response(_) => {} // `rx:server` has passed it to its workload.
             FromServer::LogsRequest { request_id, request } => {
                 let order = |instance: &InstanceName| LogOrder {
                     instance: instance.clone(),
@@ -336,73 +280,28 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     fn on_hello(&mut self, added: Vec<AddedWorkload>) {
         info!("Received the server hello with '{}' added workloads.", added.len());
         let wanted = added.into_iter().filter(is_acceptable);
-        let said: BTreeMap<Name, _> = wanted.map(|added| (added.instance.workload.clone(), added)).collect();
+        let greeted: BTreeMap<Name, _> = wanted.map(|added| (added.instance.workload.clone(), added)).collect();
         (self.greeted, self.connected) = (true, true);
-        // Who looks at the nodes sees their load as soon as they are there.
         self.load_due = self.clock.now() + LOAD_INTERVAL;
         self.report_load();
-        self.pending_hello = Some(PendingHello { wanted: said.clone(), said, ..PendingHello::default() });
+        self.pending_hello = Some(PendingHello { wanted: greeted.clone(), greeted, ..PendingHello::default() });
         let dropped = self.store.drop_stale();
-        for listing in self.listings.values_mut().filter(|listing| **listing == Listing::NotInstalled) {
-            *listing = Listing::Wanted;
-        }
-        self.ask_for_listings(self.clock.now());
+        self.runtime.listings.on_hello();
+        self.request_listings(self.clock.now());
         self.finish_hello();
         self.states_changed(dropped);
     }
 
-    // [impl->swdd~agent-existing-workloads-finds-list~1]
-    // [impl->swdd~agent-facade-forwards-list-reusable-workloads-call~1]
-    fn ask_for_listings(&mut self, now: Instant) {
-        let wanted = |listing: &Listing| match listing {
-            Listing::Wanted => true,
-            Listing::Failed(again) => *again <= now,
-            Listing::Asked | Listing::Known | Listing::NotInstalled => false,
-        };
-        if !self.listings.values().any(wanted) || !self.earlier_calls_ended(now) {
-            return;
-        }
-        let until = *self.first_listings_until.get_or_insert(now + FIRST_LISTING_MAX);
-        self.runtime.wait_for_others_until(until);
-        for (runtime, listing) in &mut self.listings {
-            let Some(engine) = self.runtime.engines().get(runtime).filter(|_| wanted(listing)) else { continue };
-            let (inbox, name) = (self.inbox.clone(), runtime.clone());
-            let reply = Box::new(move |result| {
-                let _ = inbox.send(SchedulerEvent::Listed { runtime: name, result }); // Gone only at the end.
-            });
-            *listing = match engine.watch.try_send(WatchCommand::ListAll { reply }) {
-                Ok(()) => Listing::Asked,
-                Err(TrySendError::Full(_)) => Listing::Wanted, // Asked again with the next tick.
-                Err(TrySendError::Disconnected(_)) => Listing::Failed(now + REPAIR_INTERVAL),
-            };
+    fn request_listings(&mut self, now: Instant) {
+        if self.runtime.listings.are_due(now) && self.earlier_calls_ended(now) {
+            self.runtime.request_listings(&self.inbox);
         }
     }
 
-    fn on_listed(&mut self, runtime: Name, result: Result<Vec<ListedContainer>, RuntimeError>) {
-        self.runtime.note_listing(&runtime, &result);
-        let found = match result {
-            Ok(containers) => {
-                info!("Found '{}' existing '{runtime}' workload(s).", containers.len());
-                self.listings.insert(runtime.clone(), Listing::Known);
-                containers
-            }
-            Err(RuntimeError::NotInstalled(text)) => {
-                debug!("No existing '{runtime}' workloads are looked for: '{text}'");
-                self.listings.insert(runtime.clone(), Listing::NotInstalled);
-                Vec::new()
-            }
-            Err(error) => {
-                let text = error.to_string();
-                if self.listing_errors.get(&runtime) != Some(&text) {
-                    warn!("Could not get reusable running workloads: '{text}'");
-                    self.listing_errors.insert(runtime.clone(), text);
-                }
-                self.listings.insert(runtime.clone(), Listing::Failed(self.clock.now() + REPAIR_INTERVAL));
-                Vec::new()
-            }
-        };
-        let known = self.listings.get(&runtime).is_some_and(Listing::is_known);
-        let acceptable = found.into_iter().filter(|container| is_file_name(&container.instance));
+    fn on_listed(&mut self, runtime: &Name, result: ListResult) {
+        let listed = self.runtime.listings.take(runtime, result, self.clock.now());
+        let is_known = listed.is_some();
+        let acceptable = listed.into_iter().flatten().filter(|container| is_file_name(&container.instance));
         let found: Vec<Existing> = acceptable.map(|container| (runtime.clone(), container)).collect();
         if self.pending_hello.is_some() {
             self.found.extend(found);
@@ -411,19 +310,16 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             let (changes, reports) = self.runtime.found_late(found);
             self.report(reports);
             self.submit(changes);
-            if !self.all_told && known {
+            if !self.all_reported && is_known {
                 self.report_all();
             }
         }
     }
 
-    /// Acts on the hello: on the first one when all engines have said what exists, or had time enough to; what one says
-    /// later concerns its own workloads only. Until then only what runs as it should goes on. Later ones find what is
-    /// ours known.
+    /// Acts on the hello: on the first one when all engines have listed their containers or had time enough for it; a
+    /// later listing concerns the workloads of its engine only. Until then only unchanged running workloads go on.
     fn finish_hello(&mut self) {
-        let silent = |listing: &Listing| matches!(listing, Listing::Wanted | Listing::Asked);
-        let patient = self.first_listings_until.is_none_or(|until| self.clock.now() < until);
-        if patient && self.listings.values().any(silent) {
+        if self.runtime.listings.hold_up_hello(self.clock.now()) {
             return self.resume_running();
         }
         let Some(hello) = self.pending_hello.take() else { return };
@@ -441,7 +337,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             }
         }
         // The server may think that we are gone.
-        self.report_waiting(self.waiting_untold());
+        self.report_waiting(self.waiting_unreported());
         self.report_all();
     }
 
@@ -464,9 +360,8 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         self.report(others);
     }
 
-    /// The instances that wait behind their predecessors and were reported by nobody: what counts for the server is
-    /// what it knows itself, that they are to come.
-    fn waiting_untold(&self) -> Vec<InstanceName> {
+    /// The instances that wait behind their predecessors and have not been reported.
+    fn waiting_unreported(&self) -> Vec<InstanceName> {
         let waiting = self.runtime.waits_behind_another();
         waiting.filter(|instance| self.store.get(instance).is_none()).cloned().collect()
     }
@@ -476,35 +371,35 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         self.report(waiting);
     }
 
-    /// What runs as it should is watched at once, whatever other engines may say. What a plan has changed since the
-    /// hello waits with the rest.
+    /// Unchanged running workloads are watched at once, without waiting for other engines. What a plan has changed
+    /// since the hello waits with the rest.
     fn resume_running(&mut self) {
-        let Some(PendingHello { said, wanted, deleted, .. }) = &self.pending_hello else { return };
+        let Some(PendingHello { greeted, wanted, deleted, .. }) = &self.pending_hello else { return };
         let unchanged = wanted.iter().filter(|(name, added)| {
-            said.get(*name) == Some(*added) && !deleted.contains_key(*name) // In both: deleted and added again.
+            greeted.get(*name) == Some(*added) && !deleted.contains_key(*name) // In both: deleted and added again.
         });
         let reports = self.runtime.resume_running(unchanged.map(|(_, added)| added), &mut self.found);
         self.report(reports);
     }
 
-    /// Tells the server the states of all that exists here, and that this is all. As long as an engine does not say
-    /// what it has nobody knows that.
+    /// Reports the states of all instances to the server, and that these are all: known when all engines have listed.
     fn report_all(&mut self) {
-        self.all_told = self.listings.values().all(Listing::is_known);
-        self.uplink.resynchronise(self.store.own(), self.all_told);
+        self.all_reported = self.runtime.listings.are_known();
+        self.uplink.resynchronise(self.store.own(), self.all_reported);
     }
 
-    /// What the hello wants, changes that follow it, instances that are gone. What goes on as the hello said is first
-    /// taken over so: an update or delete of it may have to wait for others. Nothing is started that is gone already.
+    /// Splits a hello and the later plans: the workloads of the hello that are wanted or go on, the changes that
+    /// follow, the instances that are gone. A container is first taken over as in the hello, since its update or delete
+    /// may have to wait for others. Nothing is started that a plan has deleted.
     fn split_plans(
         &self,
         hello: PendingHello,
         found: &[Existing],
     ) -> (Vec<AddedWorkload>, Vec<Change>, BTreeSet<InstanceName>) {
-        let PendingHello { mut said, mut wanted, deleted, gone } = hello;
+        let PendingHello { mut greeted, mut wanted, deleted, gone } = hello;
         let mut later = Vec::new();
         for (name, mut deleted) in deleted {
-            let before = said.remove(&name).filter(|before| self.runtime.has_already(before, found));
+            let before = greeted.remove(&name).filter(|before| self.runtime.has_already(before, found));
             let Some(before) = before else { continue };
             if deleted.instance != before.instance && wanted.get(&name) == Some(&before) {
                 continue; // Replaced, and wanted again as it was.
@@ -537,7 +432,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         }
         self.submit(RuntimeManager::<C, T>::changes(plan));
         // The server may read of the earlier end of an instance after it has wanted it again, and show no state of it.
-        self.report_waiting(self.uplink.pending_removals(self.waiting_untold(), self.clock.now()));
+        self.report_waiting(self.uplink.pending_removals(self.waiting_unreported(), self.clock.now()));
     }
 
     fn submit(&mut self, changes: Vec<Change>) {
@@ -565,7 +460,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             self.uplink.put(WorkloadState::new(instance.clone(), shown));
             reports.extend(self.runtime.state_changed(&instance.workload, &self.store));
             if phase.state() != "Stopping" && self.runtime.waits_to_stop(&instance) {
-                // It was started once more while it waits; without this nobody would see that it is to stop.
+                // It was started once more while it waits; without this it would be shown as running.
                 let mut report = WorkloadState::new(instance, ExecutionState::plain(Phase::StoppingWaitingToStop));
                 self.runtime.await_gone(&mut report);
                 reports.push_back(report);
@@ -574,7 +469,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
                 reports.push_back(self.runtime.waiting_to_start(&instance));
             }
         }
-        self.tell_status();
+        self.report_status();
     }
 }
 

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 /// Longest delay before retry number `attempt`, counted from 1: doubles each time, then stays at [`BACKOFF_MAX`].
 #[must_use]
 pub fn backoff_max(attempt: u32) -> Duration {
-    // The exponent is bounded, so that no attempt number can overflow (spec/agent.md FIX-7).
+    // The exponent is bounded, so that no attempt number can overflow.
     let exponent = attempt.saturating_sub(1).min(16);
     BACKOFF_FIRST.saturating_mul(1 << exponent).min(BACKOFF_MAX)
 }
 
 /// Delay before retry number `attempt`: any whole millisecond up to [`backoff_max`], so that workloads which
-/// failed together do not retry together (spec/agent.md section 9).
+/// failed together do not retry together.
 // [impl->swdd~agent-workload-control-loop-requests-retries-on-failing-retry-attempt~1]
 #[must_use]
 pub fn retry_delay(attempt: u32, random: &mut fastrand::Rng) -> Duration {
@@ -35,7 +35,7 @@ pub enum Ended {
     Badly,
 }
 
-/// When a workload that ended may start again (spec/lifecycle.md rule 7).
+/// When a workload that ended may start again.
 #[derive(Debug, Clone)]
 pub struct RestartBackoff {
     enabled: bool,
@@ -43,7 +43,7 @@ pub struct RestartBackoff {
     failures: u32,
     last_start: Option<Instant>,
     running_since: Option<Instant>,
-    /// What the workload's own block says.
+    /// The workload's own rules, from its `lifecycle:` block.
     rules: Option<Restart>,
 }
 
@@ -54,7 +54,7 @@ impl RestartBackoff {
         Self { enabled, failures: 0, last_start: None, running_since: None, rules: None }
     }
 
-    /// The engine is being asked to start the workload.
+    /// The engine is about to start the workload.
     pub fn starting(&mut self, now: Instant) {
         self.last_start = Some(now);
         self.running_since = None;
@@ -70,7 +70,7 @@ impl RestartBackoff {
         *self = Self { rules: self.rules, ..Self::new(self.enabled) };
     }
 
-    /// What the workload itself says about restarts; they are delayed as that says even when others are not.
+    /// The workload's own rules delay its restarts even when those of others are not delayed.
     pub fn set_rules(&mut self, rules: Option<Restart>) {
         self.rules = rules;
     }
@@ -82,19 +82,30 @@ impl RestartBackoff {
     }
 
     /// The workload ended now, or did not become ready: when to start it again; `None` when it was tried often enough.
+    ///
+    /// After a failure the first restart is immediate, the next ones wait for half to all of a bound that doubles; two
+    /// starts are at least [`RESTART_SPACING`] apart. The workload's own rules delay the first restart, too.
     pub fn next(&mut self, ended: Ended, now: Instant, random: &mut fastrand::Rng) -> Option<Instant> {
-        let Some(rules) = self.rules else { return Some(self.restart_at(ended, now, random)) };
-        self.forget_failures_before_a_run_of(rules.window, now);
-        if ended == Ended::Well {
-            return Some(self.last_start.map_or(now, |start| now.max(start + RESTART_SPACING)));
+        // A run that was long enough makes up for earlier failures.
+        let enough = self.rules.map_or(RESTART_RESET, |rules| rules.window);
+        if self.running_since.take().is_some_and(|since| now.saturating_duration_since(since) >= enough) {
+            self.failures = 0;
         }
-        if rules.max_restarts.is_some_and(|most| self.failures >= most) {
-            return None;
-        }
-        let factor = 1_u32.checked_shl(self.failures).unwrap_or(u32::MAX);
-        let bound = whole_ms(rules.backoff.saturating_mul(factor).min(rules.backoff_max));
+        let spaced = self.last_start.map_or(now, |start| now.max(start + RESTART_SPACING));
+        let bound = match (self.rules, ended) {
+            (None, _) if !self.enabled => return Some(now),
+            (_, Ended::Well) => return Some(spaced),
+            (Some(rules), Ended::Badly) if rules.max_restarts.is_some_and(|most| self.failures >= most) => return None,
+            (Some(rules), Ended::Badly) => {
+                let factor = 1_u32.checked_shl(self.failures).unwrap_or(u32::MAX);
+                rules.backoff.saturating_mul(factor).min(rules.backoff_max)
+            }
+            (None, Ended::Badly) if self.failures == 0 => Duration::ZERO,
+            (None, Ended::Badly) => backoff_max(self.failures),
+        };
         self.failures = self.failures.saturating_add(1);
-        Some(now + Duration::from_millis(random.u64(bound / 2..=bound)))
+        let at = now + Duration::from_millis(random.u64(whole_ms(bound) / 2..=whole_ms(bound)));
+        Some(if self.rules.is_some() { at } else { at.max(spaced) })
     }
 
     /// The workload was started and did not become ready: when to start it again, as [`Self::next`]. Where nothing
@@ -105,33 +116,6 @@ impl RestartBackoff {
         }
         self.failures = self.failures.saturating_add(1);
         Some(now + retry_delay(self.failures, random))
-    }
-
-    /// The run that ends now makes up for earlier failures if it was at least so long.
-    fn forget_failures_before_a_run_of(&mut self, enough: Duration, now: Instant) {
-        if self.running_since.take().is_some_and(|since| now.saturating_duration_since(since) >= enough) {
-            self.failures = 0;
-        }
-    }
-
-    /// The workload ended now: when to start it again.
-    ///
-    /// After a failure the first restart is immediate, the next ones wait for half to all of a bound that doubles;
-    /// two starts are at least [`RESTART_SPACING`] apart in any case.
-    pub fn restart_at(&mut self, ended: Ended, now: Instant, random: &mut fastrand::Rng) -> Instant {
-        self.forget_failures_before_a_run_of(RESTART_RESET, now);
-        if !self.enabled {
-            return now;
-        }
-        let mut at = now;
-        if ended == Ended::Badly {
-            if self.failures > 0 {
-                let bound = whole_ms(backoff_max(self.failures));
-                at += Duration::from_millis(random.u64(bound / 2..=bound));
-            }
-            self.failures = self.failures.saturating_add(1);
-        }
-        self.last_start.map_or(at, |start| at.max(start + RESTART_SPACING))
     }
 }
 
@@ -171,10 +155,10 @@ mod tests {
         backoff.starting(start);
         backoff.running(start);
         let ended = start + Duration::from_secs(5);
-        assert_eq!(backoff.restart_at(Ended::Badly, ended, &mut random), ended);
+        assert_eq!(backoff.next(Ended::Badly, ended, &mut random).unwrap(), ended);
         for (restart, bound_ms) in [(1, 500), (2, 1_000), (3, 2_000), (4, 4_000), (20, 300_000), (30, 300_000)] {
             backoff.failures = restart;
-            let delay = backoff.restart_at(Ended::Badly, ended, &mut random) - ended;
+            let delay = backoff.next(Ended::Badly, ended, &mut random).unwrap() - ended;
             let bound = Duration::from_millis(bound_ms);
             assert!(delay <= bound && delay >= bound / 2, "restart {restart}: {delay:?}");
         }
@@ -190,7 +174,7 @@ mod tests {
             backoff.starting(clock.now());
             backoff.running(clock.now());
             let ended = clock.now() + ran;
-            assert_eq!(backoff.restart_at(Ended::Badly, ended, &mut random) == ended, immediate, "{ran:?}");
+            assert_eq!(backoff.next(Ended::Badly, ended, &mut random).unwrap() == ended, immediate, "{ran:?}");
         }
     }
 
@@ -203,31 +187,10 @@ mod tests {
             let mut backoff = RestartBackoff::new(true);
             backoff.starting(start);
             let now = start + Duration::from_millis(10);
-            assert_eq!(backoff.restart_at(ended, now, &mut random), start + RESTART_SPACING, "{ended:?}");
+            assert_eq!(backoff.next(ended, now, &mut random).unwrap(), start + RESTART_SPACING, "{ended:?}");
             let later = start + Duration::from_secs(2);
             backoff.reset();
-            assert_eq!(backoff.restart_at(ended, later, &mut random), later, "{ended:?}");
-        }
-    }
-
-    #[test]
-    fn success_never_lengthens_the_delay() {
-        let now = ManualClock::new().now();
-        let mut random = fastrand::Rng::with_seed(1);
-        let mut backoff = RestartBackoff::new(true);
-        for _ in 0..100 {
-            assert_eq!(backoff.restart_at(Ended::Well, now, &mut random), now);
-        }
-    }
-
-    #[test]
-    fn without_backoff_every_restart_is_immediate() {
-        let now = ManualClock::new().now();
-        let mut random = fastrand::Rng::with_seed(1);
-        let mut backoff = RestartBackoff::new(false);
-        for _ in 0..100 {
-            backoff.starting(now);
-            assert_eq!(backoff.restart_at(Ended::Badly, now, &mut random), now);
+            assert_eq!(backoff.next(ended, later, &mut random).unwrap(), later, "{ended:?}");
         }
     }
 
@@ -244,7 +207,7 @@ mod tests {
         }
         assert!(now - start > Duration::from_secs(60), "{:?}", now - start);
         backoff.running(now);
-        backoff.restart_at(Ended::Badly, now + RESTART_RESET, &mut random);
+        backoff.next(Ended::Badly, now + RESTART_RESET, &mut random).unwrap();
         assert_eq!(backoff.unsuccessful(), 0);
     }
 

@@ -2,9 +2,8 @@
 //!
 //! Thread: `wl:<name>`, inside the engine call.
 
-use super::agent_manager::SchedulerEvent;
+use super::events::{SchedulerEvent, send_state};
 use super::start_slots::StartSlot;
-use super::workload_control_loop::{cut, send_state};
 use crate::limits::{ADDITIONAL_INFO_MAX, CREATE_AGE_INTERVAL, START_SLOT_MAX};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::InstanceName;
@@ -65,7 +64,7 @@ impl CallWatch for CreateWatch<'_> {
         if let Some(CreateObserver { instance, shown, reports }) = self.observer {
             let age = format!(" The create has been running for {} s.", age.as_secs());
             let mut info = shown.to_owned();
-            cut(&mut info, ADDITIONAL_INFO_MAX - age.len());
+            info.truncate(info.floor_char_boundary(ADDITIONAL_INFO_MAX - age.len()));
             send_state(reports, instance, ExecutionState::with_info(Phase::PendingStarting, info + &age));
         }
     }
@@ -83,29 +82,6 @@ mod tests {
 
     fn seconds(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
-    }
-
-    #[test]
-    fn a_long_create_gives_its_slot_back_and_shows_its_age() {
-        let slots = StartSlots::new(1);
-        let (reports, events) = bounded(8);
-        let instance = InstanceName::with_id("w", "id", "A");
-        let observer = CreateObserver { instance: &instance, shown: "Triggered at runtime.", reports: &reports };
-        let mut watch = CreateWatch::new(None, slots.try_take().unwrap(), Some(observer));
-        watch.still_running(seconds(3));
-        assert!(slots.try_take().is_none());
-        assert!(events.is_empty());
-        assert_eq!(watch.next_progress(), Some(seconds(10)));
-        watch.still_running(seconds(10));
-        assert!(slots.try_take().is_some());
-        assert_eq!(watch.next_progress(), Some(seconds(20)));
-        watch.still_running(seconds(47));
-        assert_eq!(watch.next_progress(), Some(seconds(50)));
-        for age in [10, 47] {
-            let SchedulerEvent::State(report) = events.try_recv().unwrap() else { panic!("a state is expected") };
-            let text = format!("Pending(Starting): 'Triggered at runtime. The create has been running for {age} s.'");
-            assert_eq!(report.state.to_string(), text);
-        }
     }
 
     #[test]
@@ -139,6 +115,8 @@ mod tests {
         let slots = StartSlots::new(1);
         let mut watch = CreateWatch::new(None, slots.try_take().unwrap(), None);
         assert_eq!(watch.next_progress(), Some(START_SLOT_MAX));
+        watch.still_running(START_SLOT_MAX - seconds(1));
+        assert!(slots.try_take().is_none());
         watch.still_running(START_SLOT_MAX);
         assert_eq!(watch.next_progress(), None);
         assert!(slots.try_take().is_some());

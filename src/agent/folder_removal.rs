@@ -19,15 +19,15 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Tries to find a name that nobody has for a folder that is moved. It is random, so the first one is free unless
-/// somebody watches.
+/// Tries to find a free name for a folder that is moved. It is random, so the first one is free unless an attacker
+/// watches.
 const NAME_TRIES: u32 = 8;
 
 /// Begins the names of folders that are only still there to be removed. No workload is called like that.
 const REMOVING: &str = ".removing-";
 
 /// Removes `folder` with all that is in it, for at most `limit`; missing is fine, any other failure only worth a
-/// warning. What takes longer is set aside beside it, out of everybody's way, for [`remove_set_aside`].
+/// warning. What takes longer is set aside beside it, for [`remove_set_aside`].
 pub fn remove_folder(folder: &Path, clock: &impl Clock, limit: Duration) {
     let removal = Removal { clock, until: clock.now() + limit, limit };
     match removal.remove(folder) {
@@ -45,7 +45,7 @@ pub fn remove_folder(folder: &Path, clock: &impl Clock, limit: Duration) {
 }
 
 /// Removes what was set aside in the agent's `folder` in an earlier life, on a thread of its own that ends with it and
-/// that nobody waits for. What takes more than [`REMOVAL_MAX`] is continued with the next start.
+/// that is not waited for. What takes more than [`REMOVAL_MAX`] is continued with the next start.
 pub fn remove_set_aside(folder: &Path) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let set_aside = entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(REMOVING.as_bytes()));
@@ -59,7 +59,7 @@ pub fn remove_set_aside(folder: &Path) {
     }
 }
 
-/// A name that nobody has, unless somebody watches.
+/// A name that is free, unless an attacker watches.
 fn new_name() -> String {
     format!("{REMOVING}{:016x}", fastrand::u64(..))
 }
@@ -96,8 +96,8 @@ impl<C: Clock> Removal<'_, C> {
         }
     }
 
-    /// Removes what is in `top` and moves there what is two levels below it. Returns how many entries that were, and the
-    /// first failure; with no entries, another try would do no more.
+    /// Removes what is in `top` and moves there what is two levels below it. Returns how many entries that were, and
+    /// the first failure; with no entries, another try would do no more.
     fn empty_once(&self, top: &OwnedFd) -> io::Result<(usize, Option<Errno>)> {
         let (mut moves, mut failure) = (0, None);
         for entry in entries(top)? {

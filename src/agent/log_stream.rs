@@ -1,14 +1,14 @@
-//! Reads the logs of containers for requests of the server: follow, tail, since, until (spec/control-interface.md 10).
+//! Reads the logs of containers for requests of the server: follow, tail, since, until.
 //!
 //! One stream per request and instance. A stream has at most one message waiting for the server; until that is sent it
-//! reads nothing, so a flood waits in the pipe of the engine's program, costs bounded memory and delays nobody. What
-//! a slow requester does not read in time is dropped, counted and told by the server.
+//! reads nothing, so a flood waits in the pipe of the engine's program, costs bounded memory and delays no other
+//! stream. Lines that a slow requester does not read in time are dropped and counted by the server.
 //!
 //! Thread: `log:<number>:<workload>`, one per stream: reads and sends. [`LogStreams`] belongs to `scheduler`.
 //! Owns: the processes of the engine that print the log. Takes: [`LogOrder`], its end when [`LogStreams`] forgets it.
 //! Gives: lines and their end to `uplink` (waits there for room), its own end to the scheduler.
 
-use super::agent_manager::SchedulerEvent;
+use super::events::{SchedulerEvent, StreamId};
 use super::uplink_outbox::LogOutbox;
 use crate::limits::{LOG_LINES, LOG_STOP_MAX, LOG_STREAMS_MAX, LOG_STREAMS_OF_WORKLOAD, STACK_LARGE};
 use crate::model::log_entries;
@@ -27,23 +27,15 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-/// The source of log lines about logs that are asked for; by whom is not known here.
+/// The source of our log lines about requested logs; the requester is not known here.
 const LOG_REQUESTS: &str = "log requests";
 
 /// One instance whose log is wanted.
 pub struct LogOrder {
-    /// Whose log.
+    /// The instance.
     pub instance: InstanceName,
     /// The engine that has its container; `None` when the workload is not known or has no engine.
     pub connector: Option<Box<dyn RuntimeConnector>>,
-}
-
-/// Names one stream of this agent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StreamId {
-    /// The full id of the request.
-    request_id: String,
-    number: u64,
 }
 
 /// The streams under way.
@@ -183,7 +175,7 @@ impl LogStreams {
 }
 
 impl Drop for LogStreams {
-    /// The agent ends: nobody else would end the processes of the engine.
+    /// The agent ends: the processes of the engine end with their streams.
     fn drop(&mut self) {
         let mut streams: Vec<Running> =
             std::mem::take(&mut self.by_request).into_values().flat_map(BTreeMap::into_values).collect();
@@ -195,7 +187,7 @@ impl Drop for LogStreams {
     }
 }
 
-/// Whose share a stream takes, by the full id of its request: agent and workload that ask. Commanders have no share.
+/// The agent and the workload that requested a log, by the full id of the request; `None` for a commander.
 fn requesting_workload(request_id: &str) -> Option<(&str, &str)> {
     let mut parts = request_id.splitn(3, '@');
     let (stream, workload) = (parts.next()?, parts.next()?);
@@ -210,7 +202,7 @@ struct LogStream {
     wanted: LogsRequest,
     outbox: LogOutbox,
     scheduler: Sender<SchedulerEvent>,
-    /// Readable when nobody wants the log any more.
+    /// Readable when the log is not wanted any more.
     stop: EventFd,
     /// Readable when the message that waited for the server is being sent.
     room: EventFd,
@@ -220,13 +212,13 @@ struct LogStream {
     waiting: VecDeque<ToServer>,
 }
 
-/// Nobody wants the log any more.
+/// The log is not wanted any more.
 struct Stopped;
 
 impl LogStream {
     fn run(mut self, connector: Box<dyn RuntimeConnector>) {
         if let Ok(()) = self.send_all(connector) {
-            // Told only when it ended by itself, after its last line.
+            // Reported only when it ended by itself, after its last line.
             let end = SchedulerEvent::LogEnded(self.id.clone());
             let _ = self.scheduler.send(end); // Gone only when the agent ends.
         }
@@ -293,7 +285,7 @@ impl LogStream {
         while let Some(message) = self.waiting.pop_front() {
             self.until_sent()?;
             if !self.outbox.put(message, Some(self.room.clone())) {
-                return Err(Stopped); // There is no server, which the scheduler hears as well.
+                return Err(Stopped); // There is no server; the scheduler is notified as well.
             }
             self.sending = true;
         }
@@ -318,7 +310,7 @@ impl LogStream {
         let descriptors = descriptors.into_iter().chain([self.stop.as_fd()]);
         let mut polled: Vec<PollFd<'_>> = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        // An error, EINTR for one, reports nothing ready; the caller looks again.
+        // An error, EINTR for one, reports nothing ready; the caller checks again.
         let _ = poll(&mut polled, limit.as_ref());
         if self.stop.reset() { Err(Stopped) } else { Ok(()) }
     }

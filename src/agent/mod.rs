@@ -5,16 +5,17 @@
 //! Follow one workload: [`uplink`] receives it, [`agent_manager`] passes it to [`runtime_manager`], which makes a
 //! wish of it; [`workload_scheduler`] keeps that until its dependencies are met; [`workload_control_loop`] runs the
 //! engine; [`state_checker`] sees what becomes of it; its states go back through [`workload_state_store`] and
-//! [`uplink_outbox`] to the server. What it asks the cluster, and the answers, go through [`control_interface`].
+//! [`uplink_outbox`] to the server. Its requests to the cluster, and their responses, go through [`control_interface`].
 
 pub mod agent_manager;
 pub mod backoff;
+pub mod conditions;
 pub mod control_interface;
 pub mod create_watch;
-pub mod existing_workloads;
+pub mod events;
 pub mod folder_removal;
-pub mod lifecycle;
 pub mod log_stream;
+pub mod probes;
 pub mod request_queue;
 pub mod resources;
 pub mod runtime_manager;
@@ -43,10 +44,10 @@ use crate::runtime::podman::{self, PodmanConnector};
 use crate::runtime::podman_kube::{self, PodmanKubeConnector};
 use crate::wire::client::{ClientOptions, Service};
 use agent_manager::AgentManager;
+use conditions::NodeFacts;
 use control_interface::ControlHub;
 use crossbeam_channel::{Sender, bounded};
-use lifecycle::conditions::NodeFacts;
-use lifecycle::prober::Prober;
+use probes::prober::Prober;
 use resources::LoadSampler;
 use runtime_manager::{EngineSource, Engines, NamedThreads, RuntimeManager};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -67,7 +68,7 @@ pub struct Agent {
     /// Dropping these ends the threads.
     running: (Sender<()>, OwnedFd),
     threads: Vec<Thread>,
-    /// Nobody else may use the agent's folder until the threads have ended.
+    /// Locked until the threads have ended.
     _folder: Option<File>,
 }
 
@@ -139,8 +140,8 @@ impl Agent {
         Ok(Self { running: (running, control_running), threads, _folder: folder })
     }
 
-    /// Ends the threads; answers the names of those that have not ended in time. Workloads go on running, calls of
-    /// an engine are not waited for, and nothing in the run folder is removed (spec/agent.md section 1.4).
+    /// Ends the threads; returns the names of those that have not ended in time. Workloads go on running, and the next
+    /// agent takes them over: engine calls are not waited for, nothing in the run folder is removed.
     #[must_use]
     pub fn stop(self) -> Vec<String> {
         drop(self.running);
@@ -181,29 +182,32 @@ fn start_engines(
     vital: &mut VitalThreads,
 ) -> io::Result<Engines> {
     let mut engines = Engines::new();
-    let mut start = |runtime: &str, checker, lister, connect| -> io::Result<()> {
-        let checker = CheckerSettings { repair_interval: settings.listing_interval, ..checker };
+    let mut start = |engine, unknown_info, lister, connect| -> io::Result<()> {
+        let repair_interval = settings.listing_interval;
+        let checker = CheckerSettings { repair_interval, ..CheckerSettings::new(engine, unknown_info) };
         let (watch, commands) = bounded(WATCH_INBOX);
-        threads.push(state_checker::start(checker, lister, commands, vital.add(format!("watch:{runtime}")))?);
-        engines.insert(runtime.into(), EngineSource { connect, watch });
+        threads.push(state_checker::start(checker, lister, commands, vital.add(format!("watch:{engine}")))?);
+        engines.insert(engine.into(), EngineSource { connect, watch });
         Ok(())
     };
-    let enabled = |runtime| settings.runtimes.contains(runtime);
-    if enabled(podman::RUNTIME_NAME) {
+    for engine in &settings.runtimes {
         let (agent, children) = (settings.name.clone(), children.clone());
-        let connect = move || Box::new(PodmanConnector::new(&agent, children.clone())) as Connector;
-        start(podman::RUNTIME_NAME, CheckerSettings::podman(), connect(), Box::new(connect))?;
-    }
-    if enabled(podman_kube::RUNTIME_NAME) {
-        let lister = PodmanKubeConnector::new(&settings.name, children.clone());
-        let make = lister.for_workload();
-        let connect = Box::new(move || Box::new(make()) as Connector);
-        start(podman_kube::RUNTIME_NAME, CheckerSettings::podman_kube(), Box::new(lister), connect)?;
-    }
-    if enabled(containerd::RUNTIME_NAME) {
-        let (agent, children) = (settings.name.clone(), children.clone());
-        let connect = move || Box::new(ContainerdConnector::new(&agent, children.clone())) as Connector;
-        start(containerd::RUNTIME_NAME, CheckerSettings::containerd(), connect(), Box::new(connect))?;
+        match *engine {
+            podman::RUNTIME_NAME => {
+                let connect = move || Box::new(PodmanConnector::new(&agent, children.clone())) as Connector;
+                start(podman::RUNTIME_NAME, "Error getting state from Podman.", connect(), Box::new(connect))?;
+            }
+            podman_kube::RUNTIME_NAME => {
+                let lister = PodmanKubeConnector::new(&agent, children);
+                let make = lister.for_workload();
+                let connect = Box::new(move || Box::new(make()) as Connector);
+                start(podman_kube::RUNTIME_NAME, "Error getting state from pods.", Box::new(lister), connect)?;
+            }
+            _ => {
+                let connect = move || Box::new(ContainerdConnector::new(&agent, children.clone())) as Connector;
+                start(containerd::RUNTIME_NAME, "Error getting state from Nerdctl.", connect(), Box::new(connect))?;
+            }
+        }
     }
     Ok(engines)
 }

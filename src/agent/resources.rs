@@ -27,8 +27,8 @@ impl LoadSampler {
         Self { stat: proc.join("stat"), memory: proc.join("meminfo"), last: CpuTimes::default() }
     }
 
-    /// CPU usage in whole percent of all cores together, and free memory in bytes (spec/agent.md section 19).
-    /// `None` when the kernel does not say.
+    /// CPU usage in whole percent of all cores together, and free memory in bytes.
+    /// `None` when `/proc` cannot be read.
     pub fn sample(&mut self) -> Option<(u32, u64)> {
         let times = cpu_times(&fs::read_to_string(&self.stat).ok()?)?;
         let free = free_memory(&fs::read_to_string(&self.memory).ok()?)?;
@@ -39,7 +39,7 @@ impl LoadSampler {
     }
 }
 
-/// When the machine booted, in seconds since 1970; `None` when the kernel does not say.
+/// When the machine booted, in seconds since 1970; `None` when `/proc` cannot be read.
 #[must_use]
 pub fn boot_time() -> Option<u64> {
     btime(&fs::read_to_string("/proc/stat").ok()?)

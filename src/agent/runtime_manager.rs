@@ -1,31 +1,38 @@
 //! Turns what the server wants into wishes for control loops.
 //!
 //! Thread: `scheduler`, which owns it.
-//! Owns: one object per workload with a control loop (what that was told last), the engines, the wishes that wait.
+//! Owns: the last wish of each control loop, the engines, the changes that wait.
 //! Takes: plans of the server, listings, states. Gives: wishes to `wl:<name>` (never waits), states to report.
 
+use super::conditions::Conditions;
 use super::control_interface;
-use super::lifecycle::GONE_PREFIX;
-use super::lifecycle::conditions::Conditions;
+use super::events::SchedulerEvent;
+use super::settings::RerunFinished;
 use super::state_checker::WatchCommand;
 use super::wish_slot::{Engine, OnExisting, OtherEngine, Strays, Wish, WishSender, WorkloadOrder, wish_slot};
 use super::workload_control_loop::{LoopContext, WorkloadControlLoop};
 use super::workload_scheduler::{Change, Decision, Order, WorkloadScheduler};
 use super::workload_state_store::WorkloadStateStore;
 use crate::limits::STACK_WORKLOAD;
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::execution_state::{ExecutionState, GONE_PREFIX, Phase, WorkloadState};
 use crate::model::lifecycle;
 use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
-use crate::runtime::{ContainerId, RuntimeConnector, RuntimeError};
+use crate::runtime::{ContainerId, RuntimeConnector};
 use crossbeam_channel::{Sender, bounded};
 use log::{error, info, warn};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
+
+mod existing;
+mod listings;
+mod withhold;
+
+pub use existing::Existing;
+use listings::Listings;
 
 /// Starts control loops. Tests and simulations keep them and call [`WorkloadControlLoop::step`] instead.
 pub trait WorkloadThreads<C: Clock> {
@@ -73,33 +80,24 @@ pub struct EngineSource {
 // [impl->swdd~agent-supports-multiple-runtime-connectors~1]
 pub type Engines = BTreeMap<Name, EngineSource>;
 
-/// What to do after an agent restart with workloads that have ended and are unchanged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RerunFinished {
-    /// Run them again.
-    Always,
-    /// Leave those that ended at or after this time, in seconds since 1970.
-    EndedBefore(u64),
-}
-
-/// One workload that has a control loop, and what that was told last.
+/// A control loop and its last wish.
 // [impl->swdd~agent-stores-running-workload~1]
-pub(super) struct WorkloadObject {
-    pub(super) wishes: WishSender,
+struct WorkloadObject {
+    wishes: WishSender,
     /// The instance last ordered, or that of the container which the loop was started with.
-    pub(super) instance: InstanceName,
-    /// Where it was ordered. The same instance may have a container of another runtime, too: its id says nothing of it.
-    pub(super) runtime: Name,
+    instance: InstanceName,
+    /// Where it was ordered. Another runtime may have a container of the same instance.
+    runtime: Name,
     /// What was last ordered; `None` for a container of an earlier life.
-    pub(super) workload: Option<Arc<Workload>>,
+    workload: Option<Arc<Workload>>,
     /// For which wish the container of an earlier life is started again.
-    pub(super) start_again_for: Option<AddedWorkload>,
-    /// The loop was told to end; the object stays until it has.
-    pub(super) ending: bool,
+    start_again_for: Option<AddedWorkload>,
+    /// The last wish is to end; the object stays until the loop has ended.
+    ending: bool,
 }
 
 impl WorkloadObject {
-    pub(super) fn runs(&self, added: &AddedWorkload) -> bool {
+    fn runs(&self, added: &AddedWorkload) -> bool {
         !self.ending && self.instance == added.instance && self.workload.as_ref() == Some(&added.workload)
     }
 
@@ -111,21 +109,17 @@ impl WorkloadObject {
 /// All workloads of this agent.
 pub struct RuntimeManager<C: Clock, T> {
     engines: Engines,
-    /// Engines that have not said since the agent's start which containers they have.
-    unlisted: BTreeSet<Name>,
-    /// Those of them whose programs do not exist.
-    absent: BTreeSet<Name>,
-    /// Until then workloads of other runtimes wait for them, too.
-    others_until: Option<Instant>,
+    /// Which of them have listed their containers since the start of the agent.
+    pub listings: Listings,
     /// Control loops without a thread.
     unstarted: BTreeMap<Name, Box<WorkloadControlLoop<C>>>,
-    pub(super) context: LoopContext<C>,
-    pub(super) conditions: Conditions,
+    context: LoopContext<C>,
+    conditions: Conditions,
     random: fastrand::Rng,
     threads: T,
-    pub(super) rerun: RerunFinished,
-    pub(super) objects: BTreeMap<Name, WorkloadObject>,
-    pub(super) scheduler: WorkloadScheduler,
+    rerun: RerunFinished,
+    objects: BTreeMap<Name, WorkloadObject>,
+    scheduler: WorkloadScheduler,
     loops_started: u64,
 }
 
@@ -144,10 +138,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         rerun: RerunFinished,
     ) -> Self {
         Self {
-            unlisted: engines.keys().cloned().collect(),
+            listings: Listings::new(&engines),
             engines,
-            absent: BTreeSet::new(),
-            others_until: None,
             unstarted: BTreeMap::new(),
             context,
             conditions: Conditions::default(),
@@ -178,18 +170,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         &mut self.threads
     }
 
-    /// The engines were asked for their containers for the first time; until `at` all workloads wait for all of them.
-    pub fn wait_for_others_until(&mut self, at: Instant) {
-        self.others_until = Some(at);
-    }
-
-    /// Notes what an engine answered to the question which containers it has.
-    pub fn note_listing<L>(&mut self, runtime: &Name, result: &Result<L, RuntimeError>) {
-        match result {
-            Ok(_) => _ = self.unlisted.remove(runtime),
-            Err(RuntimeError::NotInstalled(_)) => _ = self.absent.insert(runtime.clone()),
-            Err(_) => {}
-        }
+    /// Requests the listings that are due.
+    pub fn request_listings(&mut self, inbox: &Sender<SchedulerEvent>) {
+        self.listings.request(&self.engines, inbox, self.context.clock.now());
     }
 
     // ------------------------------------------------------ plans to changes
@@ -217,7 +200,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
     // -------------------------------------------------------- changes to loops
 
-    pub(super) fn live(&self, name: &str) -> Option<&WorkloadObject> {
+    fn live(&self, name: &str) -> Option<&WorkloadObject> {
         self.objects.get(name).filter(|object| !object.ending)
     }
 
@@ -225,7 +208,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     // [impl->swdd~agent-handles-new-workload-operations]
     pub fn submit(&mut self, change: Change, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
         if change.deleted.is_some() && change.new.as_ref().is_some_and(|new| self.is_withheld_as_it_is(new)) {
-            return Vec::new(); // The server cannot know for what it waits, and says once more what is wanted.
+            return Vec::new(); // The server does not know that it is withheld, and repeats what is wanted.
         }
         let replaced = self.scheduler.take(&change.name);
         match &change.new {
@@ -247,7 +230,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     fn gone(&self, Change { new, deleted, .. }: &Change, replaced: Option<&Change>) -> Vec<WorkloadState> {
         let new = new.as_ref();
         let before = replaced.and_then(|waiting| waiting.new.as_ref()).map(|added| &added.instance);
-        // What runs as it should follows a predecessor whose end was reported.
+        // The end of its predecessor was reported before it was started.
         let runs = new.is_some_and(|new| self.live(&new.instance.workload).is_some_and(|object| object.runs(new)));
         let named = deleted.as_ref().map(|deleted| &deleted.instance);
         let named = named.filter(|named| !runs && Some(*named) != before);
@@ -257,7 +240,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         before.into_iter().chain(named).filter(is_gone).map(removed).collect()
     }
 
-    /// What is to be decided about, after an earlier change was `replaced`: what has to go is what the control loop has.
+    /// What is to be decided about, after an earlier change was `replaced`: what has to go is what the control loop
+    /// has.
     // [impl->swdd~agent-update-on-add-known-workload~1]
     // [impl->swdd~agent-add-on-update-missing-workload~1]
     fn refine(
@@ -277,7 +261,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             return new.take().map(Change::run);
         };
         if let Some(new) = new {
-            // The server tells an update again when it has to wait for less; it may have been carried out by then.
+            // The server repeats an update when it has to wait for less; it may have been carried out by then.
             let repeated = deleted.as_ref().is_some_and(|deleted| deleted.instance != object.instance);
             if (replaced.is_some() || repeated) && object.runs(new) {
                 // What waited to be replaced or deleted is wanted as it is after all.
@@ -306,7 +290,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         self.scheduler.get(name).is_some_and(is_same) && self.live(name).is_some_and(|object| object.runs(added))
     }
 
-    /// What waits to stop and has a `gone` condition also keeps what it depends on until it is gone (rule 14).
+    /// A workload that waits to stop and has a `gone` condition keeps its dependencies until it is gone.
     pub(super) fn await_gone(&self, report: &mut WorkloadState) {
         let WorkloadState { instance, state } = report;
         let has_condition = |workload: &Arc<Workload>| {
@@ -333,7 +317,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         self.scheduler.new_of(&instance.workload).is_some_and(|added| added.instance == *instance)
     }
 
-    /// The instances whose predecessors wait for others before they go.
+    /// The instances whose predecessors wait for others before they stop.
     pub fn waits_behind_another(&self) -> impl Iterator<Item = &InstanceName> {
         let behind = self.scheduler.iter().filter(|waiting| waiting.deleted.is_some());
         behind.filter_map(|waiting| waiting.new.as_ref()).map(|added| &added.instance)
@@ -369,7 +353,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         self.scheduler.waiting_to_start(instance)
     }
 
-    pub(super) fn execute_all(&mut self, decision: Decision) -> Vec<WorkloadState> {
+    fn execute_all(&mut self, decision: Decision) -> Vec<WorkloadState> {
         let mut reports = decision.reports;
         for order in decision.ready {
             reports.extend(match order {
@@ -409,7 +393,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
                 (object.instance, object.runtime, object.workload) = (added.instance, runtime, Some(added.workload));
                 return skipped.as_ref().map(removed);
             }
-            order = self.order(&added); // It ended just now; its last message is on the way.
+            order = self.order(&added); // The loop ended just now; its last event is on the way.
         }
         self.start_loop(added.instance, runtime, None, Vec::new(), Some(Wish::Run(Box::new(order))))
     }
@@ -423,12 +407,12 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     }
 
     // [impl->swdd~agent-uses-specified-runtime~1]
-    pub(super) fn engine(&self, runtime: &str) -> Option<Engine> {
+    fn engine(&self, runtime: &str) -> Option<Engine> {
         let source = self.engines.get(runtime)?;
         Some(Engine { connector: (source.connect)(), watch: source.watch.clone() })
     }
 
-    pub(super) fn order(&self, added: &AddedWorkload) -> WorkloadOrder {
+    fn order(&self, added: &AddedWorkload) -> WorkloadOrder {
         let AddedWorkload { instance, workload } = added;
         let engine = self.engine(&workload.runtime);
         let name = &instance.workload;
@@ -442,26 +426,23 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             workload: workload.clone(),
             engine,
             existing: OnExisting::Replace,
-            search_first: self.unlisted.contains(&workload.runtime),
+            search_first: self.listings.is_missing(&workload.runtime),
             others: self.others(&workload.runtime),
         }
     }
 
     /// Engines where a container of a workload of `runtime` may be, since its runtime may have been another one.
     fn others(&self, runtime: &Name) -> Vec<OtherEngine> {
-        let Some(until) = self.others_until.filter(|until| self.context.clock.now() < *until) else {
-            return Vec::new();
-        };
-        let names = self.unlisted.iter().filter(|other| *other != runtime && !self.absent.contains(*other));
-        names
-            .filter_map(|name| Some(OtherEngine { runtime: name.clone(), engine: self.engine(name)?, until }))
+        let missing = self.listings.missing_besides(runtime, self.context.clock.now());
+        missing
+            .filter_map(|(name, until)| Some(OtherEngine { runtime: name.clone(), engine: self.engine(name)?, until }))
             .collect()
     }
 
     /// Starts the control loop of a workload. Returns the state to report when it has to wait for a thread.
     // [impl->swdd~agent-create-workload~1]
     // [impl->swdd~agent-resume-workload~2]
-    pub(super) fn start_loop(
+    fn start_loop(
         &mut self,
         instance: InstanceName,
         runtime: Name,
@@ -488,7 +469,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let NoThread { error, control_loop } = started.err()?;
         error!("No thread can be started for workload '{name}', trying again: '{error}'");
         self.unstarted.insert(name, control_loop);
-        // What has a container may be doing anything; nobody can look after it.
+        // The container of an adopted workload may be in any state; no loop controls it.
         let phase = if creates { Phase::PendingStarting } else { Phase::FailedUnknown };
         let info = format!("No thread can be started for it, trying again: {error}");
         Some(WorkloadState::new(shown, ExecutionState::with_info(phase, info)))
@@ -496,7 +477,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
     /// Tries again to get threads for the control loops that have none, and for checks.
     pub fn start_waiting_loops(&mut self) {
-        self.context.probes.try_again();
+        self.context.probes.retry();
         while let Some((name, control_loop)) = self.unstarted.pop_first() {
             match self.threads.start(&name, control_loop) {
                 Ok(()) => info!("Workload '{name}' has got a thread."),

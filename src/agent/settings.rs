@@ -1,8 +1,7 @@
-//! Command line, environment and config file of `ank-agent`, and its run folder (spec/agent.md sections 1 and 2).
+//! Command line, environment and config file of `ank-agent`, and its run folder.
 //!
 //! Thread: `main`.
 
-use super::runtime_manager::RerunFinished;
 use crate::limits::{NAME_MAX, PARALLEL_STARTS_MIN, REPAIR_INTERVAL, RETRY_LIMIT};
 use crate::model::names::has_name_characters;
 use crate::model::nearest::nearest;
@@ -22,7 +21,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where the config file is looked for when no option names it.
+/// The config file when no option names one.
 pub const DEFAULT_CONFIG_FILE: &str = "/etc/ankaios/ank-agent.conf";
 /// The runtimes that the config file may name.
 pub const RUNTIMES: [&str; 3] = ["podman", "containerd", "podman-kube"];
@@ -33,7 +32,7 @@ const DEFAULT_SERVER_URL: &str = "https://127.0.0.1:25551";
 #[command(
     name = "ank-agent",
     version = VERSION,
-    about = "The Ankaios agent: runs the workloads of one node and reports their states to the server."
+    about = "The Ankaios agent: runs the workloads of one node for the server and reports their states."
 )]
 struct Arguments {
     /// Configuration file [default: /etc/ankaios/ank-agent.conf if it exists]
@@ -126,6 +125,15 @@ const KNOWN_KEYS: [&str; 15] = [
     "max_control_message_size",
 ];
 
+/// What to do after an agent restart with workloads that have ended and are unchanged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RerunFinished {
+    /// Run them again.
+    Always,
+    /// Leave those that ended at or after this time, in seconds since 1970.
+    EndedBefore(u64),
+}
+
 /// The settings of one run.
 #[derive(Debug)]
 pub struct AgentSettings {
@@ -151,7 +159,7 @@ pub struct AgentSettings {
     pub rerun: RerunFinished,
     /// Creates at the same time.
     pub parallel_starts: usize,
-    /// How often a full listing of the containers repairs what no event shows (DESIGN section 4).
+    /// How often a full listing of the containers repairs what no event shows.
     pub listing_interval: Duration,
     /// Largest message sent and received.
     pub message_max: MessageSize,
@@ -159,7 +167,7 @@ pub struct AgentSettings {
     pub control_message_max: ControlMessageSize,
     /// The config file in use.
     pub config_file: Option<PathBuf>,
-    /// What to tell the user although it stops nothing.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
@@ -170,7 +178,7 @@ pub struct Machine {
     pub temporary: PathBuf,
     /// Number of cores.
     pub cores: usize,
-    /// When it booted, in seconds since 1970, if the kernel says so.
+    /// When it booted, in seconds since 1970, if known.
     pub boot_time: Option<u64>,
 }
 
@@ -192,7 +200,7 @@ pub fn command() -> clap::Command {
     Arguments::command()
 }
 
-/// Reads the settings in the order of spec/agent.md section 1.3 and creates the run folder.
+/// Reads the settings, options before environment before config file, and creates the run folder.
 ///
 /// # Errors
 /// [`SettingsError`] of the first step that fails.
@@ -243,7 +251,7 @@ fn combine(
     let url = url.as_deref().unwrap_or(DEFAULT_SERVER_URL);
     let parsed = ServerUrl::parse(url);
     let security = if parsed.as_ref().map_or_else(|_| url.starts_with("unix:"), ServerUrl::is_socket) {
-        Security::Insecure // The permissions of the socket decide who connects. A wrong path is told below.
+        Security::Insecure // The permissions of the socket protect it. A wrong path is reported below.
     } else {
         let (security, warning) = decide_security(insecure, pems);
         warnings.extend(warning.map(str::to_owned));
@@ -311,7 +319,7 @@ fn checked_name(name: String, place: &str) -> Result<String, SettingsError> {
         return Err(wrong(&text));
     }
     if name.len() > NAME_MAX {
-        // Manifests cannot name such an agent and the server would refuse it for ever.
+        // Manifests cannot name such an agent and the server would always refuse it.
         let text = format!("Agent name '{name}' is invalid. It has more than {NAME_MAX} characters.");
         return Err(wrong(&text));
     }
@@ -353,7 +361,7 @@ fn enabled_runtimes(
     Ok(enabled)
 }
 
-/// The agent's own folder, which nobody else may look into. Only the default run folder is created; it is shared with
+/// The agent's own folder, which only its user can read. Only the default run folder is created; it is shared with
 /// the other agents and users of the machine. Nothing is removed, since running workloads have it mounted.
 fn run_folder(given: Option<PathBuf>, name: &str, place: &str, machine: &Machine) -> Result<PathBuf, SettingsError> {
     let default = machine.temporary.join("ankaios");

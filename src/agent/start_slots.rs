@@ -1,37 +1,40 @@
 //! Bounds how many containers are created at the same time, so that a boot does not thrash a small machine.
 //!
-//! Thread: shared by all `wl:<name>`; nobody owns it. A slot that comes back goes to who has waited longest, whom alone
-//! it wakes: with a thousand workloads everything else would be a thousand wake-ups for each of a thousand slots.
+//! Thread: shared by all `wl:<name>`. A slot that comes back goes to the control loop that has waited longest and wakes
+//! no other one: with a thousand workloads that would be a million wake-ups.
 
 use crate::platform::sync::Mutex;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The free slots (DESIGN section 10, `max_parallel_starts`).
-#[derive(Debug, Clone)]
+/// The free slots; the setting `max_parallel_starts`.
+#[derive(Clone)]
 pub struct StartSlots {
     shared: Arc<Mutex<Shared>>,
     count: usize,
 }
 
-#[derive(Debug)]
 struct Shared {
-    /// None as long as somebody waits.
+    /// None as long as a request waits.
     free: usize,
-    /// Whom to give the next ones, by the numbers of their requests.
-    waiting: VecDeque<(u64, Sender<StartSlot>)>,
+    /// The requests that get the next ones.
+    waiting: VecDeque<Waiting>,
     requests: u64,
 }
 
+struct Waiting {
+    number: u64,
+    give: Sender<StartSlot>,
+    wake: Box<dyn Fn() + Send>,
+}
+
 /// The right to create one container; given back when dropped.
-#[derive(Debug)]
 pub struct StartSlot {
     shared: Arc<Mutex<Shared>>,
 }
 
 /// A place in the queue for a slot; given up when dropped.
-#[derive(Debug)]
 pub struct SlotRequest {
     shared: Arc<Mutex<Shared>>,
     number: u64,
@@ -58,16 +61,19 @@ impl StartSlots {
         Some(StartSlot { shared: self.shared.clone() })
     }
 
-    /// Asks for a slot, which comes when it is the turn of this request.
+    /// Requests a slot; `wake` is called when it can be taken.
     #[must_use]
-    pub fn ask(&self) -> SlotRequest {
+    pub fn request(&self, wake: Box<dyn Fn() + Send>) -> SlotRequest {
         let (give, given) = bounded(1);
         let mut shared = self.shared.lock();
         let number = shared.requests;
         shared.requests += 1;
         match self.take(&mut shared) {
-            Some(slot) => _ = give.try_send(slot), // There is room for one.
-            None => shared.waiting.push_back((number, give)),
+            Some(slot) => {
+                let _ = give.try_send(slot); // There is room for one.
+                wake();
+            }
+            None => shared.waiting.push_back(Waiting { number, give, wake }),
         }
         drop(shared);
         SlotRequest { shared: self.shared.clone(), number, given }
@@ -87,17 +93,17 @@ impl StartSlots {
 }
 
 impl SlotRequest {
-    /// Where the slot comes.
+    /// The slot, once it is free.
     #[must_use]
-    pub fn given(&self) -> &Receiver<StartSlot> {
-        &self.given
+    pub fn try_take(&self) -> Option<StartSlot> {
+        self.given.try_recv().ok()
     }
 }
 
 impl Drop for SlotRequest {
     fn drop(&mut self) {
         // A slot that has come already goes to the next one when the channel is dropped, after this.
-        self.shared.lock().waiting.retain(|(number, _)| *number != self.number);
+        self.shared.lock().waiting.retain(|waiting| waiting.number != self.number);
     }
 }
 
@@ -105,20 +111,28 @@ impl Drop for StartSlot {
     fn drop(&mut self) {
         let mut shared = self.shared.lock();
         let refused = match shared.waiting.pop_front() {
-            Some((_, give)) => give.try_send(Self { shared: self.shared.clone() }).err(),
+            Some(Waiting { give, wake, .. }) => {
+                let refused = give.try_send(Self { shared: self.shared.clone() }).err();
+                wake();
+                refused
+            }
             None => {
                 shared.free += 1;
                 None
             }
         };
         drop(shared);
-        drop(refused); // Whoever waits has room for one; else it would go to the next one now.
+        drop(refused); // A request has room for one; else it would go to the next one now.
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn request(slots: &StartSlots) -> SlotRequest {
+        slots.request(Box::new(|| ()))
+    }
 
     #[test]
     fn no_more_slots_are_taken_than_there_are_and_each_comes_back() {
@@ -137,17 +151,17 @@ mod tests {
     #[test]
     fn a_slot_that_comes_back_wakes_who_waited_longest_and_nobody_else() {
         let slots = StartSlots::new(2);
-        let mut held = vec![slots.ask(), slots.ask()];
-        let mut taken: Vec<StartSlot> = held.drain(..).map(|request| request.given().try_recv().unwrap()).collect();
-        let waiting: Vec<SlotRequest> = (0..5).map(|_| slots.ask()).collect();
-        let with_slot = || -> Vec<usize> { (0..5).filter(|index| !waiting[*index].given().is_empty()).collect() };
+        let mut held = vec![request(&slots), request(&slots)];
+        let mut taken: Vec<StartSlot> = held.drain(..).map(|request| request.try_take().unwrap()).collect();
+        let waiting: Vec<SlotRequest> = (0..5).map(|_| request(&slots)).collect();
+        let with_slot = || -> Vec<usize> { (0..5).filter(|index| !waiting[*index].given.is_empty()).collect() };
         assert!(with_slot().is_empty());
         taken.pop();
         assert_eq!(with_slot(), [0]);
         assert!(slots.try_take().is_none(), "nobody overtakes");
         taken.pop();
         assert_eq!((with_slot(), slots.free(), slots.in_use()), (vec![0, 1], 0, true));
-        drop(waiting[0].given().try_recv().unwrap());
+        drop(waiting[0].try_take().unwrap());
         assert_eq!(with_slot(), [1, 2]);
     }
 
@@ -155,11 +169,11 @@ mod tests {
     fn a_slot_for_who_does_not_wait_any_more_goes_to_the_next_one() {
         let slots = StartSlots::new(1);
         let taken = slots.try_take().unwrap();
-        let [first, second, third] = [slots.ask(), slots.ask(), slots.ask()];
+        let [first, second, third] = [request(&slots), request(&slots), request(&slots)];
         drop(second);
         drop(taken);
         drop(first); // It was given the slot and did not take it.
-        assert!(!third.given().is_empty());
+        assert!(!third.given.is_empty());
         drop(third);
         assert_eq!((slots.free(), slots.shared.lock().waiting.len()), (1, 0));
     }

@@ -1,6 +1,6 @@
-//! Knows what the containers of one engine are doing and reports what changed.
+//! Watches the states of the containers of one engine and reports changes.
 //!
-//! Events first (DESIGN section 4): the end of a process wakes the checker, which then lists the containers once for
+//! Events first: the end of a process wakes the checker, which then lists the containers once for
 //! all that ended together. A slow listing repairs what no event shows, and only where an end cannot be noticed the
 //! containers are listed every second. While nothing is watched, nothing is listed.
 //!
@@ -8,7 +8,7 @@
 //! `exits:<engine>` waits for the ends of processes (runtime/exit_watch.rs).
 //! Owns: which containers are watched, the state last reported of each, when to list next.
 //! Takes: [`WatchCommand`] from the control loops and from the scheduler (existing containers).
-//! Gives: states to the control loops (never waits), the answers to `ListAll` (may block).
+//! Gives: states to the control loops (never waits), the listings of `ListAll` (may block).
 
 use crate::limits::{
     EXIT_CODE_MAX, EXIT_INBOX, EXIT_RETRY, LISTING_BURST_REST, LISTING_REST_MAX, MISSING_RETRY, POLL_INTERVAL,
@@ -27,34 +27,38 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
+/// The containers of this agent, or why the engine could not list them.
+pub type ListResult = Result<Vec<ListedContainer>, RuntimeError>;
+
 /// Receives the containers of this agent; runs on the thread of the state checker and may block.
-pub type ListReply = Box<dyn FnOnce(Result<Vec<ListedContainer>, RuntimeError>) + Send>;
+pub type ListReply = Box<dyn FnOnce(ListResult) + Send>;
 
 /// Receives what a watched container does; runs on the thread of the state checker and must not block.
 pub type StateReply = Box<dyn Fn(ExecutionState) + Send>;
 
-/// What control loops and the scheduler ask a state checker to do.
+/// A command of a control loop or of the scheduler.
 // [impl->swdd~agent-general-state-checker-interface~1]
 pub enum WatchCommand {
-    /// Report the state of this container of the instance from now on and of no other; a listing follows at once, or soon in a burst.
+    /// Report the state of this container of the instance from now on and of no other; a listing follows at once, or
+    /// soon in a burst.
     Watch {
-        /// Whose container.
+        /// The instance of the container.
         instance: InstanceName,
         /// Which container.
         id: ContainerId,
-        /// Others are being created, so one listing may serve several.
+        /// Other containers are being created, so one listing may serve several.
         in_burst: bool,
-        /// Gets the state whenever it differs from the one it got last.
+        /// Receives the state whenever it has changed.
         reply: StateReply,
     },
     /// Report nothing more of this instance. An unknown one is no error.
     Unwatch {
-        /// Whose container.
+        /// The instance of the container.
         instance: InstanceName,
     },
     /// List all containers of this agent.
     ListAll {
-        /// Gets the answer.
+        /// Receives the listing.
         reply: ListReply,
     },
 }
@@ -64,32 +68,16 @@ pub enum WatchCommand {
 pub struct CheckerSettings {
     /// Name of the engine, for threads and log lines.
     pub engine: &'static str,
-    /// Additional info of `Failed(Unknown)` when the engine cannot be asked (spec/agent.md section 11).
+    /// Additional info of `Failed(Unknown)` when the engine cannot list.
     pub unknown_info: &'static str,
     /// How often a listing repairs what events cannot show; [`REPAIR_INTERVAL`] unless configured.
     pub repair_interval: Duration,
 }
 
 impl CheckerSettings {
-    /// The settings for podman.
+    /// The settings of an engine, which has this text for states that cannot be had.
     #[must_use]
-    pub fn podman() -> Self {
-        Self::of("podman", "Error getting state from Podman.")
-    }
-
-    /// The settings for pods of podman.
-    #[must_use]
-    pub fn podman_kube() -> Self {
-        Self::of("podman-kube", "Error getting state from pods.")
-    }
-
-    /// The settings for containerd.
-    #[must_use]
-    pub fn containerd() -> Self {
-        Self::of("containerd", "Error getting state from Nerdctl.")
-    }
-
-    fn of(engine: &'static str, unknown_info: &'static str) -> Self {
+    pub fn new(engine: &'static str, unknown_info: &'static str) -> Self {
         Self { engine, unknown_info, repair_interval: REPAIR_INTERVAL }
     }
 }
@@ -98,16 +86,16 @@ impl CheckerSettings {
 
 /// What a state checker decides about.
 pub enum CheckerEvent {
-    /// Somebody wants something.
+    /// A command has come.
     Command(WatchCommand),
     /// The process watched under this key has ended.
     Exited(u64),
     /// The listing that was started has ended.
-    Listed(Result<Vec<ListedContainer>, RuntimeError>),
+    Listed(ListResult),
 }
 
-/// What a state checker needs from outside.
-pub trait Surroundings {
+/// What a state checker needs from engine and operating system.
+pub trait SystemEnv {
     /// Watches one process until it is dropped.
     type Process;
 
@@ -121,14 +109,14 @@ pub trait Surroundings {
     fn watch_exit(&mut self, key: u64, process: &MainProcess) -> Result<Self::Process, NotWatched>;
 }
 
-/// Decides when to list and what to report; reaches the outside through [`Surroundings`].
+/// Decides when to list and what to report; reaches the outside through [`SystemEnv`].
 // [impl->swdd~agent-provides-generic-state-checker-implementation~1]
-pub struct StateChecker<S: Surroundings, C: Clock> {
-    surroundings: S,
+pub struct StateChecker<S: SystemEnv, C: Clock> {
+    env: S,
     clock: C,
     settings: CheckerSettings,
     watched: BTreeMap<InstanceName, Watched<S::Process>>,
-    /// Who waits for a listing with at least this number.
+    /// The replies that wait for a listing with at least this number.
     replies: Vec<(u64, ListReply)>,
     next_key: u64,
     /// Number of the next listing. What began later than a listing is not judged by it.
@@ -157,7 +145,7 @@ struct Watched<P> {
     processes: Vec<Process<P>>,
     /// When a process ended whose exit code is not known yet.
     exit_seen: Option<Instant>,
-    /// Pause before a passing state, which no event ends, is looked at again.
+    /// Pause before a passing state, which no event ends, is listed again.
     passing_pause: Duration,
 }
 
@@ -171,13 +159,13 @@ struct Process<P> {
     ended: bool,
 }
 
-impl<S: Surroundings, C: Clock> StateChecker<S, C> {
+impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
     /// A checker that watches nothing yet.
     #[must_use]
-    pub fn new(surroundings: S, clock: C, settings: CheckerSettings) -> Self {
+    pub fn new(env: S, clock: C, settings: CheckerSettings) -> Self {
         let rest_until = clock.now();
         Self {
-            surroundings,
+            env,
             clock,
             settings,
             watched: BTreeMap::new(),
@@ -231,11 +219,11 @@ impl<S: Surroundings, C: Clock> StateChecker<S, C> {
             self.began = Some(now);
             (self.wanted, self.burst) = (None, false);
             self.next_listing += 1;
-            self.surroundings.start_listing();
+            self.env.start_listing();
         }
     }
 
-    /// Watches a container. Only a listing that begins after this tells about it, so an old one cannot hide it.
+    /// Watches a container. Only a listing that begins after this counts, so an old one cannot hide it.
     // [impl->swdd~podman-state-getter-reset-cache~1]
     fn watch(&mut self, instance: InstanceName, id: ContainerId, reply: StateReply) {
         let watched = Watched {
@@ -282,7 +270,7 @@ impl<S: Surroundings, C: Clock> StateChecker<S, C> {
     fn on_listed(&mut self, listed: Vec<ListedContainer>) {
         let (number, now) = self.end_listing();
         if std::mem::take(&mut self.failures) > 0 {
-            log::info!("The state of workloads can be had from '{}' again.", self.settings.engine);
+            log::info!("'{}' lists the states of workloads again.", self.settings.engine);
         }
         let by_id: BTreeMap<&ContainerId, &ListedContainer> = listed.iter().map(|found| (&found.id, found)).collect();
         let mut again = None;
@@ -290,23 +278,23 @@ impl<S: Surroundings, C: Clock> StateChecker<S, C> {
             if watched.valid_from > number {
                 continue;
             }
-            let (state, look_again) = match by_id.get(&watched.id) {
+            let (state, list_again) = match by_id.get(&watched.id) {
                 Some(found) => {
                     watched.missed = false;
-                    watched.follow(&found.processes, &mut self.next_key, &mut self.surroundings, now);
+                    watched.follow(&found.processes, &mut self.next_key, &mut self.env, now);
                     watched.judge(&found.state, now)
                 }
                 None => watched.judge_missing(),
             };
-            again = [again, look_again].into_iter().flatten().min();
+            again = [again, list_again].into_iter().flatten().min();
             watched.report(state);
         }
         let repair = self.settings.repair_interval;
         self.want_at(now + again.map_or(repair, |pause| pause.min(repair)));
-        self.answer(number, &Ok(listed));
+        self.reply(number, &Ok(listed));
     }
 
-    /// Tries once more at once. When that fails too, nobody knows what the containers are doing.
+    /// Tries once more at once. When that fails too, the states are unknown.
     fn on_listing_failed(&mut self, error: &RuntimeError) {
         let (number, now) = self.end_listing();
         self.failures = self.failures.saturating_add(1);
@@ -326,7 +314,7 @@ impl<S: Surroundings, C: Clock> StateChecker<S, C> {
         }
         let doublings = (self.failures - 2).min(8);
         self.want_at(now + (POLL_INTERVAL * 2_u32.pow(doublings)).min(self.settings.repair_interval));
-        self.answer(number, &Err(error.clone()));
+        self.reply(number, &Err(error.clone()));
     }
 
     /// The number of the listing that has ended, and the time.
@@ -338,7 +326,7 @@ impl<S: Surroundings, C: Clock> StateChecker<S, C> {
         (self.next_listing.saturating_sub(1), now)
     }
 
-    fn answer(&mut self, number: u64, result: &Result<Vec<ListedContainer>, RuntimeError>) {
+    fn reply(&mut self, number: u64, result: &ListResult) {
         for (_, reply) in self.replies.extract_if(.., |(valid_from, _)| *valid_from <= number) {
             reply(result.clone());
         }
@@ -347,11 +335,11 @@ impl<S: Surroundings, C: Clock> StateChecker<S, C> {
 
 impl<P> Watched<P> {
     /// Watches the processes that the listing shows, and no others.
-    fn follow<S: Surroundings<Process = P>>(
+    fn follow<S: SystemEnv<Process = P>>(
         &mut self,
         listed: &[MainProcess],
         next_key: &mut u64,
-        surroundings: &mut S,
+        env: &mut S,
         now: Instant,
     ) {
         self.processes.retain(|process| listed.contains(&process.what));
@@ -368,7 +356,7 @@ impl<P> Watched<P> {
             }
         }
         for process in self.processes.iter_mut().filter(|process| process.watch.is_none() && !process.ended) {
-            match surroundings.watch_exit(process.key, &process.what) {
+            match env.watch_exit(process.key, &process.what) {
                 Ok(watch) => process.watch = Some(watch),
                 Err(NotWatched::Gone) => _ = process.gone.get_or_insert(now),
                 Err(NotWatched::Unable) => {}
@@ -376,24 +364,24 @@ impl<P> Watched<P> {
         }
     }
 
-    /// What to report of a listed state, and after which pause to look again at the latest.
+    /// What to report of a listed state, and after which pause to list again at the latest.
     fn judge(&mut self, state: &ExecutionState, now: Instant) -> (Option<ExecutionState>, Option<Duration>) {
-        // Podman may not have noticed an end that we have; it gets a little time to tell the exit code.
+        // Podman may not have noticed an end that we have; it gets a little time to report the exit code.
         let behind = self.processes.iter().any(|process| process.ended) || state.phase == Phase::Stopping;
         if let Some(seen) = self.exit_seen.filter(|_| behind)
             && now.saturating_duration_since(seen) < EXIT_CODE_MAX
         {
             return (None, Some(EXIT_RETRY));
         }
-        // Who ended it may also remove it (`podman rm --force`, `run --rm`), which no event tells.
+        // It may be removed as well (`podman rm --force`, `run --rm`), which no event shows.
         let just_ended = self.exit_seen.take().is_some();
-        // What an engine says and nobody knows may pass as well.
+        // An unknown state may pass as well.
         let passing = state.phase.is_pending() || matches!(state.phase, Phase::Stopping | Phase::FailedUnknown);
         if self.reported.as_ref() != Some(state) || !passing {
             self.passing_pause = POLL_INTERVAL;
         }
         let noticed = !self.processes.is_empty() && self.processes.iter().all(|process| process.watch.is_some());
-        // It ended before we could look, or is in another pid namespace, which only time tells.
+        // It ended before it could be watched, or is in another pid namespace; a listing will show which.
         let just_gone = |process: &Process<P>| process.gone.is_some_and(|gone| now - gone < EXIT_CODE_MAX);
         let pause = match state.phase {
             Phase::Running if self.processes.iter().any(just_gone) => Some(EXIT_RETRY),
@@ -403,7 +391,7 @@ impl<P> Watched<P> {
             _ => None,
         };
         if passing {
-            // A container may stay like this for ever, so look less and less often.
+            // A container may stay like this for ever, so list less and less often.
             self.passing_pause = self.passing_pause.saturating_mul(2).min(REPAIR_INTERVAL);
         }
         (Some(state.clone()), pause)
@@ -435,7 +423,6 @@ impl<P> Watched<P> {
 // --------------------------------------------------------------- the threads
 
 type Connector = Box<dyn RuntimeConnector>;
-type Listing = Result<Vec<ListedContainer>, RuntimeError>;
 
 /// What notices the ends of processes.
 enum Exits {
@@ -447,15 +434,15 @@ enum Exits {
 }
 
 /// The operating system and the engine.
-struct Reality {
+struct System {
     engine: &'static str,
     exits: Exits,
     /// Holds the connector between two listings.
     idle_connector: (Sender<Connector>, Receiver<Connector>),
-    listings: Sender<Listing>,
+    listings: Sender<ListResult>,
 }
 
-impl Surroundings for Reality {
+impl SystemEnv for System {
     type Process = WatchedProcess;
 
     /// A hanging engine hangs this one thread only.
@@ -508,17 +495,17 @@ pub fn start(
     let (listings, results) = bounded(1);
     let idle_connector = bounded(1);
     let _ = idle_connector.0.send(connector); // Empty, and both ends are here.
-    let reality = Reality { engine, exits: Exits::NotNeeded(exits_sender), idle_connector, listings };
+    let system = System { engine, exits: Exits::NotNeeded(exits_sender), idle_connector, listings };
     threads::spawn(format!("watch:{engine}"), STACK_LARGE, move || {
-        run(StateChecker::new(reality, SystemClock, settings), &commands, exits, &results, &pulse);
+        run(StateChecker::new(system, SystemClock, settings), &commands, exits, &results, &pulse);
     })
 }
 
-fn run<S: Surroundings, C: Clock>(
+fn run<S: SystemEnv, C: Clock>(
     mut checker: StateChecker<S, C>,
     commands: &Receiver<WatchCommand>,
     mut exits: Receiver<u64>,
-    results: &Receiver<Listing>,
+    results: &Receiver<ListResult>,
     pulse: &Pulse,
 ) {
     loop {
@@ -532,7 +519,7 @@ fn run<S: Surroundings, C: Clock>(
             },
             recv(exits) -> key => match key {
                 Ok(key) => checker.on_event(CheckerEvent::Exited(key)),
-                Err(_) => exits = never(), // Its thread said why.
+                Err(_) => exits = never(), // Its thread has logged why.
             },
             recv(results) -> result => if let Ok(result) = result {
                 checker.on_event(CheckerEvent::Listed(result));

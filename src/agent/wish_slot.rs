@@ -1,10 +1,12 @@
-//! The newest wish for one workload: a slot between the scheduler and the control loop of the workload.
+//! The newest wish for one workload: a slot between the scheduler and the control loop of the workload. State checkers
+//! and probes put their results into it, too, so a control loop waits for nothing else.
 //!
-//! Thread: [`WishSender`] belongs to `scheduler`, [`WishSlot`] to `wl:<name>`; the state checker puts states into it.
-//! A newer wish replaces one that was not taken, a newer state an older one, so the slot is bounded and nobody waits for
-//! room. A newer wish also makes a descriptor readable, which ends an engine call that has become pointless.
+//! Thread: [`WishSender`] belongs to `scheduler`, [`WishSlot`] to `wl:<name>`.
+//! A newer wish replaces one that was not taken, a newer state or result an older one, so the slot is bounded and no
+//! sender waits. A newer wish also makes a descriptor readable, which ends an engine call that has become pointless.
 
-use super::state_checker::{StateReply, WatchCommand};
+use super::probes::{ProbeReply, ProbeReport};
+use super::state_checker::{ListReply, ListResult, StateReply, WatchCommand};
 use crate::model::execution_state::ExecutionState;
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
@@ -59,14 +61,14 @@ pub enum OnExisting {
     TakeOver,
 }
 
-/// An engine of another runtime that has not said which containers it has since the agent started.
+/// An engine of another runtime that has not listed its containers since the agent started.
 #[derive(Debug)]
 pub struct OtherEngine {
     /// Its runtime.
     pub runtime: Name,
     /// The engine.
     pub engine: Engine,
-    /// When it is not waited for any more.
+    /// Until when to wait for its listing.
     pub until: Instant,
 }
 
@@ -99,15 +101,22 @@ impl Wish {
     }
 }
 
-/// What a control loop has to look at.
+/// The listing of an engine of another runtime, or of the own one (`None`).
+pub type Listed = (Option<Name>, ListResult);
+
+/// What a control loop takes from its slot.
 #[derive(Debug)]
-pub enum News {
+pub enum SlotEvent {
     /// There is a newer wish, which stays in the slot until [`WishSlot::take`].
     Wish,
     /// These containers are to be removed.
     Strays(Vec<Strays>),
-    /// The state checker saw this of the container that is watched.
+    /// The state checker observed this state of the container that is watched.
     Observed(ExecutionState),
+    /// An engine has listed its containers for the search.
+    Listed(Listed),
+    /// The newest result of a probe.
+    Probed(ProbeReport),
 }
 
 /// The control loop has ended; nothing was put.
@@ -137,7 +146,7 @@ struct Shared {
 struct Slot {
     /// The newest wish until it is taken.
     wish: Option<Wish>,
-    /// The control loop has not seen it yet.
+    /// The control loop has not been notified of it yet.
     is_new: bool,
     /// The instances whose end the control loop will report.
     held: BTreeSet<InstanceName>,
@@ -145,6 +154,10 @@ struct Slot {
     observed: Option<ExecutionState>,
     /// Counts watches, so that a late state of an earlier one is recognised.
     watch: u64,
+    listed: Vec<Listed>,
+    /// Counts searches, so that a late listing of an earlier one is recognised.
+    search: u64,
+    probed: Option<ProbeReport>,
     closed: bool,
     /// The sender is gone.
     abandoned: bool,
@@ -173,6 +186,26 @@ impl Shared {
             self.wake();
         }
     }
+
+    fn listed(&self, search: u64, listed: Listed) {
+        let mut slot = self.slot.lock();
+        if slot.search == search {
+            slot.listed.push(listed);
+            drop(slot);
+            self.wake();
+        }
+    }
+
+    fn probed(&self, report: ProbeReport) {
+        let mut slot = self.slot.lock();
+        // A verdict is reported once, so a lesser result of the same order must not replace it.
+        let is_lesser = |waiting: &ProbeReport| waiting.is_verdict && !report.is_verdict && waiting.key == report.key;
+        if !slot.probed.as_ref().is_some_and(is_lesser) {
+            slot.probed = Some(report);
+            drop(slot);
+            self.wake();
+        }
+    }
 }
 
 impl Slot {
@@ -189,7 +222,7 @@ impl Slot {
 
 impl WishSender {
     /// Puts a wish in place of an older one; never waits. Returns the instance of that one when it was not taken: the
-    /// control loop knows nothing of it.
+    /// control loop has nothing of it.
     ///
     /// # Errors
     /// [`LoopEnded`] when nobody will take it: start a new loop.
@@ -246,22 +279,24 @@ impl Drop for WishSender {
 }
 
 impl WishSlot {
-    /// What is new.
+    /// Takes the next event. Wishes come first: a delete must not lose to a retry.
     #[must_use]
-    pub fn next(&self) -> Option<News> {
+    pub fn next(&self) -> Option<SlotEvent> {
         let mut slot = self.shared.slot.lock();
         if std::mem::take(&mut slot.is_new) {
-            return Some(News::Wish);
+            return Some(SlotEvent::Wish);
         }
         if !slot.strays.is_empty() {
-            return Some(News::Strays(std::mem::take(&mut slot.strays)));
+            return Some(SlotEvent::Strays(std::mem::take(&mut slot.strays)));
         }
-        slot.observed.take().map(News::Observed)
+        let observed = slot.observed.take().map(SlotEvent::Observed);
+        let listed = || slot.listed.pop().map(SlotEvent::Listed);
+        observed.or_else(listed).or_else(|| slot.probed.take().map(SlotEvent::Probed))
     }
 
-    /// Looks at the workload that is to run as soon as the wish is taken.
-    pub fn look<T>(&self, look: impl FnOnce(&WorkloadOrder) -> T) -> Option<T> {
-        self.shared.slot.lock().wish.as_ref().and_then(Wish::order).map(look)
+    /// Reads the workload that is to run as soon as the wish is taken.
+    pub fn peek<T>(&self, read: impl FnOnce(&WorkloadOrder) -> T) -> Option<T> {
+        self.shared.slot.lock().wish.as_ref().and_then(Wish::order).map(read)
     }
 
     /// Takes the newest wish; the control loop holds what that is about instead of `removed`, whose end it reports.
@@ -301,7 +336,7 @@ impl WishSlot {
         self.shared.slot.lock().wants(instance)
     }
 
-    /// Whether there is a wish that was not seen yet, which makes a create pointless.
+    /// Whether there is a wish that [`Self::next`] has not returned yet, which makes a create pointless.
     #[must_use]
     pub fn has_newer(&self) -> bool {
         self.shared.slot.lock().is_new
@@ -316,7 +351,7 @@ impl WishSlot {
         Box::new(move |state| shared.observed(watch, state))
     }
 
-    /// What the state checker sees does not count any more. Returns the number of the next watch.
+    /// Observed states do not count any more. Returns the number of the next watch.
     pub fn end_watch(&self) -> u64 {
         let mut slot = self.shared.slot.lock();
         slot.watch += 1;
@@ -324,20 +359,46 @@ impl WishSlot {
         slot.watch
     }
 
-    /// Becomes ready when there may be something new.
+    /// Begins a search: returns what makes the replies for listings. Those of an earlier search count no more.
+    pub fn begin_search(&self) -> impl Fn(Option<Name>) -> ListReply {
+        let mut slot = self.shared.slot.lock();
+        slot.search += 1;
+        slot.listed.clear();
+        let (search, shared) = (slot.search, self.shared.clone());
+        move |runtime| {
+            let shared = shared.clone();
+            Box::new(move |result| shared.listed(search, (runtime, result)))
+        }
+    }
+
+    /// Takes the results of probes.
+    #[must_use]
+    pub fn probe_reply(&self) -> ProbeReply {
+        let shared = self.shared.clone();
+        Box::new(move |report| shared.probed(report))
+    }
+
+    /// Wakes the control loop.
+    #[must_use]
+    pub fn waker(&self) -> Box<dyn Fn() + Send> {
+        let shared = self.shared.clone();
+        Box::new(move || shared.wake())
+    }
+
+    /// Becomes ready when there may be an event.
     #[must_use]
     pub fn woken(&self) -> &Receiver<()> {
         &self.woken
     }
 
-    /// Whether nobody can put anything any more. Takes the wake-up token, so look for news afterwards.
+    /// Whether the sender is gone. Takes the wake-up token, so call [`Self::next`] afterwards.
     #[must_use]
     pub fn owner_gone(&self) -> bool {
         let _ = self.woken.try_recv();
         self.shared.slot.lock().abandoned
     }
 
-    /// Refuses everything from now on if there is nothing new; returns whether it does. States do not count.
+    /// Refuses everything from now on if there is neither a wish nor a stray; returns whether it does.
     #[must_use]
     pub fn close_if_empty(&self) -> bool {
         let mut slot = self.shared.slot.lock();
@@ -394,6 +455,7 @@ impl Drop for CancellableCall<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::probes::Outcome;
     use crate::model::execution_state::Phase;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -415,7 +477,7 @@ mod tests {
 
     fn observed(slot: &WishSlot) -> Option<Phase> {
         match slot.next()? {
-            News::Observed(state) => Some(state.phase),
+            SlotEvent::Observed(state) => Some(state.phase),
             other => panic!("unexpected {other:?}"),
         }
     }
@@ -433,7 +495,7 @@ mod tests {
         assert_eq!(sender.put(run("a")), Ok(None), "the same instance in another way");
         assert_eq!(sender.put(run("b")), Ok(Some(instance("a"))));
         assert!(sender.accounts_for(&instance("b")) && !sender.accounts_for(&instance("a")));
-        assert!(matches!(slot.next(), Some(News::Wish)));
+        assert!(matches!(slot.next(), Some(SlotEvent::Wish)));
         assert!(slot.next().is_none(), "it is announced once");
         assert_eq!(taken(&slot, "").as_deref(), Some("b"));
         assert_eq!(sender.put(run("b")), Ok(None));
@@ -455,12 +517,45 @@ mod tests {
         second(ExecutionState::plain(Phase::Succeeded));
         first(ExecutionState::plain(Phase::Running));
         sender.put(run("a")).unwrap();
-        assert!(matches!(slot.next(), Some(News::Wish)));
+        assert!(matches!(slot.next(), Some(SlotEvent::Wish)));
         assert_eq!(observed(&slot), Some(Phase::Succeeded));
         second(ExecutionState::plain(Phase::Running));
         slot.end_watch();
         second(ExecutionState::plain(Phase::Running));
         assert_eq!(observed(&slot), None);
+    }
+
+    #[test]
+    fn the_newest_result_of_a_probe_counts_but_a_verdict_stays_until_there_is_another_one() {
+        let (_sender, slot) = wish_slot();
+        let report = |(key, attempts, is_verdict)| {
+            let (outcome, in_a_row) = (Outcome::Holds, 1);
+            slot.probe_reply()(ProbeReport { key, outcome, in_a_row, attempts, is_verdict });
+        };
+        for (reports, newest) in [
+            (vec![(1, 1, false), (1, 2, false)], 2),
+            (vec![(1, 3, true), (1, 4, false)], 3),
+            (vec![(1, 5, true), (1, 6, true)], 6),
+            (vec![(1, 7, true), (2, 8, false)], 8),
+        ] {
+            reports.into_iter().for_each(report);
+            let Some(SlotEvent::Probed(report)) = slot.next() else { panic!("a report is expected") };
+            assert_eq!(report.attempts, newest);
+            assert!(slot.next().is_none());
+        }
+    }
+
+    #[test]
+    fn listings_of_an_earlier_search_do_not_count() {
+        let (_sender, slot) = wish_slot();
+        let first = slot.begin_search();
+        first(None)(Ok(Vec::new()));
+        let late = first(Some("containerd".into()));
+        let second = slot.begin_search();
+        late(Ok(Vec::new()));
+        assert!(slot.next().is_none());
+        second(None)(Ok(Vec::new()));
+        assert!(matches!(slot.next(), Some(SlotEvent::Listed((None, Ok(_))))));
     }
 
     // [utest->swdd~agent-workload-control-loop-prevents-retries-on-other-workload-commands~1]
@@ -474,7 +569,7 @@ mod tests {
         assert!(readable(&call));
         drop(call);
         assert!(slot.has_newer() && readable(&slot.begin_call().unwrap()), "the wish was not seen yet");
-        assert!(matches!(slot.next(), Some(News::Wish)));
+        assert!(matches!(slot.next(), Some(SlotEvent::Wish)));
         assert!(!readable(&slot.begin_call().unwrap()), "the wish was seen");
     }
 

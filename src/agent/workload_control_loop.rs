@@ -1,7 +1,7 @@
 //! Runs one workload: create, retry, restart, resume, update, delete.
 //!
-//! Thread: `wl:<name>`, one per workload, and another one of that name while it works; ends when nothing of the workload
-//! is left and nothing is wanted, or when the agent drops the sender of its wishes.
+//! Thread: `wl:<name>`, one per workload, and another one of that name while it works; ends when nothing of the
+//! workload is left and nothing is wanted, or when the agent drops the sender of its wishes.
 //! Owns: all containers of the workload, attempts, the time of the next attempt, the
 //! workload's folders below the run folder, its control interface.
 //! Takes: the newest wish of the scheduler, states of the state checker, a free start slot.
@@ -10,33 +10,34 @@
 //! The loop blocks in engine calls and nowhere else. [`WorkloadControlLoop::step`] handles one event without waiting
 //! for one, which is all that a simulation needs.
 
-use super::agent_manager::SchedulerEvent;
 use super::backoff::{Ended, RestartBackoff};
 use super::control_interface::pipes::PipeError;
 use super::control_interface::{self, ControlHub, ControlInterface};
+use super::events::{SchedulerEvent, send_state};
 use super::folder_removal::remove_folder;
-use super::lifecycle::{ProbeReport, Probes};
+use super::probes::Probes;
 use super::start_slots::{SlotRequest, StartSlot, StartSlots};
-use super::wish_slot::{Engine, News, OnExisting, OtherEngine, Strays, Wish, WishSlot, WorkloadOrder};
-use crate::limits::{ADDITIONAL_INFO_MAX, REMOVAL_MAX, STACK_WORKLOAD};
+use super::wish_slot::{Engine, OnExisting, OtherEngine, SlotEvent, Strays, Wish, WishSlot, WorkloadOrder};
+use crate::limits::{REMOVAL_MAX, STACK_WORKLOAD};
 use crate::model::access_rules::ControlInterfaceAccess;
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
 use crate::platform::threads;
 use crate::runtime::ContainerId;
-use crossbeam_channel::{Receiver, Select, Sender, never};
-use lifecycle::{Life, Origin};
+#[cfg(test)]
+use crossbeam_channel::Receiver;
+use crossbeam_channel::{Select, Sender, never};
 use log::{info, warn};
-pub use search::Answer;
+use readiness::{InstanceLifecycle, Origin};
 use search::Search;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 mod delete;
-mod lifecycle;
+mod readiness;
 mod restart;
 mod search;
 mod start;
@@ -60,7 +61,7 @@ pub struct LoopContext<C> {
     pub restart_backoff: bool,
     /// Where control interfaces are opened.
     pub control: ControlHub,
-    /// Where workloads are checked.
+    /// Where probes are ordered.
     pub probes: Arc<dyn Probes>,
 }
 
@@ -69,7 +70,7 @@ pub struct WorkloadControlLoop<C: Clock> {
     context: LoopContext<C>,
     random: fastrand::Rng,
     slot: WishSlot,
-    /// Whose states are reported; stays that of the old instance until a new one is started.
+    /// The instance whose states are reported: the old one until a new one is started.
     instance: InstanceName,
     /// Nothing is left of the instance, and it was reported as removed.
     is_empty: bool,
@@ -94,7 +95,7 @@ pub struct WorkloadControlLoop<C: Clock> {
     /// Additional info of the start that is under way.
     shown: String,
     restarts: RestartBackoff,
-    life: Life,
+    lifecycle: InstanceLifecycle,
     stage: Stage,
 }
 
@@ -103,11 +104,11 @@ pub struct WorkloadControlLoop<C: Clock> {
 enum Leftovers {
     /// No create was tried.
     None,
-    /// A create failed; its connector cleaned up as well as it could. Look before the loop ends.
+    /// A create failed; its connector cleaned up as well as it could. Search before the loop ends.
     Unlikely,
-    /// A create was cut short: look before the next create.
+    /// A create was cut short: search before the next create.
     Likely,
-    /// The engine could not tell what an earlier agent left: look for any instance of the workload before the next
+    /// The engine has not listed what an earlier agent left: search for any instance of the workload before the next
     /// create, or there would be two.
     AnyInstance,
 }
@@ -117,17 +118,15 @@ enum Stage {
     Idle,
     /// Nothing is started before all strays are removed.
     BehindStrays(Start),
-    /// Engines were asked for their containers. No start slot is held meanwhile, and any wish ends the waiting.
+    /// Engines list their containers. No start slot is held meanwhile, and any wish ends the waiting.
     Searching(Search),
     WaitingForSlot(Start, SlotRequest),
     RetryAt(Instant, Start),
-    /// The retry limit was reached.
-    ReviveAt(Instant),
     RestartAt(Instant, Ended),
     /// A container that was taken over is only created. It is replaced then if it still does not run.
     CreatedUntil(Instant),
     DeleteRetryAt(Instant, AfterDelete),
-    /// The container is removed, but what it did still answers.
+    /// The container is removed, and probed until it does not answer any more.
     Gone(AfterDelete),
 }
 
@@ -136,7 +135,7 @@ enum Stage {
 enum Start {
     /// Make a new container.
     New,
-    /// As `New`, but a failure is not reported again.
+    /// As `New` after the retry limit was reached: a failure is not reported again.
     Revival,
     /// Start the container that ended.
     Existing,
@@ -156,10 +155,8 @@ enum AfterDelete {
 
 /// Something to react to.
 enum Event {
-    News(News),
-    SlotFree(StartSlot),
-    Listed(Answer),
-    Probed(ProbeReport),
+    Slot(SlotEvent),
+    SlotFree(Start, StartSlot),
     TimerDue,
     StraysDue,
     LifecycleDue,
@@ -214,7 +211,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             failed_strays: 0,
             shown: String::new(),
             restarts,
-            life: Life::new(number << 32),
+            lifecycle: InstanceLifecycle::new(number << 32),
             stage: Stage::Idle,
         }
     }
@@ -252,87 +249,47 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.next_event().map_or(Step::Idle, |event| self.on_event(event))
     }
 
-    /// What to handle now. Wishes come first: a delete must not lose to a retry.
+    /// What to handle now.
     fn next_event(&mut self) -> Option<Event> {
+        if let Some(event) = self.slot.next() {
+            return Some(Event::Slot(event));
+        }
+        if let Stage::WaitingForSlot(start, request) = &self.stage
+            && let Some(slot) = request.try_take()
+        {
+            return Some(Event::SlotFree(*start, slot));
+        }
         let now = self.context.clock.now();
         let is_due = |due: Option<Instant>| due.is_some_and(|at| at <= now);
-        if let Some(news) = self.slot.next() {
-            Some(Event::News(news))
-        } else if let Some(slot) = self.wanted_slot() {
-            Some(Event::SlotFree(slot))
-        } else if let Some(answer) = self.answers().and_then(|answers| answers.try_recv().ok()) {
-            Some(Event::Listed(answer))
-        } else if let Ok(report) = self.life.reports().try_recv() {
-            Some(Event::Probed(report))
-        } else if is_due(self.stage_due()) {
+        if is_due(self.stage_due()) {
             Some(Event::TimerDue)
         } else if is_due(self.strays_due) {
             Some(Event::StraysDue)
         } else {
-            is_due(self.life.due()).then_some(Event::LifecycleDue)
+            is_due(self.lifecycle.due()).then_some(Event::LifecycleDue)
         }
     }
 
     /// When the loop wants to act by itself.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
-        self.stage_due().into_iter().chain(self.strays_due).chain(self.life.due()).min()
+        self.stage_due().into_iter().chain(self.strays_due).chain(self.lifecycle.due()).min()
     }
 
     fn stage_due(&self) -> Option<Instant> {
         match &self.stage {
             Stage::Idle | Stage::BehindStrays(_) | Stage::WaitingForSlot(..) | Stage::Gone(_) => None,
             Stage::Searching(_) => self.others.iter().map(|other| other.until).min(),
-            Stage::RetryAt(at, _)
-            | Stage::ReviveAt(at)
-            | Stage::RestartAt(at, _)
-            | Stage::CreatedUntil(at)
-            | Stage::DeleteRetryAt(at, _) => Some(*at),
+            Stage::RetryAt(at, _) | Stage::RestartAt(at, _) | Stage::CreatedUntil(at) | Stage::DeleteRetryAt(at, _) => {
+                Some(*at)
+            }
         }
     }
 
-    /// Where the start slot comes from that it waits for.
-    fn slot_given(&self) -> Option<&Receiver<StartSlot>> {
-        match &self.stage {
-            Stage::WaitingForSlot(_, request) => Some(request.given()),
-            _ => None,
-        }
-    }
-
-    /// What else wakes it while it waits for a start slot.
-    #[cfg(test)]
-    pub fn waits_for_slot(&self) -> Option<Receiver<StartSlot>> {
-        self.slot_given().cloned()
-    }
-
-    /// Where the answers come from while it searches.
-    fn answers(&self) -> Option<&Receiver<Answer>> {
-        match &self.stage {
-            Stage::Searching(search) => Some(&search.answers),
-            _ => None,
-        }
-    }
-
-    /// Where the results of its checks come from.
-    #[cfg(test)]
-    pub fn probe_reports(&self) -> Receiver<ProbeReport> {
-        self.life.reports().clone()
-    }
-
-    /// What else wakes it while it searches.
-    #[cfg(test)]
-    pub fn searching(&self) -> Option<Receiver<Answer>> {
-        self.answers().cloned()
-    }
-
-    /// Becomes ready when there may be a wish or a state.
+    /// Becomes ready when there may be an event.
     #[cfg(test)]
     pub fn woken(&self) -> Receiver<()> {
         self.slot.woken().clone()
-    }
-
-    fn wanted_slot(&self) -> Option<StartSlot> {
-        self.slot_given()?.try_recv().ok()
     }
 
     fn wait(&self) {
@@ -340,35 +297,24 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let mut select = Select::new();
         select.recv(self.slot.woken());
         select.recv(&alarm);
-        select.recv(self.life.reports());
-        if let Some(slot) = self.slot_given() {
-            select.recv(slot);
-        }
-        if let Some(answers) = self.answers() {
-            select.recv(answers);
-        }
         select.ready();
     }
 
     fn on_event(&mut self, event: Event) -> Step {
         match event {
-            Event::News(News::Wish) => self.on_wish(),
-            Event::News(News::Strays(found)) => self.on_strays(found),
-            Event::News(News::Observed(state)) => self.on_observed(state),
-            Event::SlotFree(slot) => {
-                if let Stage::WaitingForSlot(start, _) = &self.stage {
-                    self.start(*start, slot);
-                }
-            }
-            Event::Listed(answer) => {
+            Event::Slot(SlotEvent::Wish) => self.on_wish(),
+            Event::Slot(SlotEvent::Strays(found)) => self.on_strays(found),
+            Event::Slot(SlotEvent::Observed(state)) => self.on_observed(state),
+            Event::Slot(SlotEvent::Listed(listed)) => {
                 if let Stage::Searching(search) = &mut self.stage {
-                    search.answered.push(answer);
+                    search.listed.push(listed);
                     self.end_search();
                 }
             }
+            Event::Slot(SlotEvent::Probed(report)) => self.on_probed(&report),
+            Event::SlotFree(start, slot) => self.start(start, slot),
             Event::TimerDue => self.on_timer(),
             Event::StraysDue => self.remove_strays(),
-            Event::Probed(report) => self.on_probed(&report),
             Event::LifecycleDue => self.on_lifecycle_due(),
         }
         self.end_if_done()
@@ -383,7 +329,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
             }
             // [impl->swdd~agent-workload-control-loop-executes-retry~1]
             Stage::RetryAt(_, start) => self.begin_start(start),
-            Stage::ReviveAt(_) => self.begin_start(Start::Revival),
             Stage::RestartAt(_, ended) => self.restart(ended),
             Stage::CreatedUntil(_) => self.replace_only_created(),
             Stage::DeleteRetryAt(_, after) => self.try_delete(after),
@@ -393,12 +338,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Goes after the newest wish. What is there is removed first, unless the wish is about that.
+    /// Follows the newest wish. What is there is removed first, unless the wish is about that.
     fn on_wish(&mut self) {
         if self.is_empty {
             return self.follow_wish();
         }
-        let existing = self.slot.look(|order| order.existing).filter(|_| self.container.is_some());
+        let existing = self.slot.peek(|order| order.existing).filter(|_| self.container.is_some());
         match existing {
             // [impl->swdd~agent-workload-control-loop-executes-resume~1]
             Some(OnExisting::TakeOver) => {
@@ -467,8 +412,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     // ------------------------------------------------------ control interface
 
-    /// Gives a workload that runs already its control interface if it wants one. It goes on without one when that is not
-    /// possible.
+    /// Gives a workload that runs already its control interface if it wants one. It goes on without one when that is
+    /// not possible.
     fn reopen_control_interface(&mut self) {
         let (hub, folder) = (self.context.control.clone(), self.control_folder(&self.instance));
         if let Err(error) = self.give_control_interface(|name, access| hub.reopen(name, folder.clone(), access)) {
@@ -480,7 +425,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// one when that is not possible.
     ///
     /// # Errors
-    /// What may be possible later, or when somebody removes what is not ours.
+    /// Errors that may pass, or that go away when a file of others is removed.
     fn open_control_interface(&mut self) -> Result<(), PipeError> {
         let (hub, folder) = (self.context.control.clone(), self.control_folder(&self.instance));
         let mut opened = self.give_control_interface(|name, access| hub.open(name, folder.clone(), access));
@@ -561,21 +506,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
         send_state(&self.context.reports, &self.instance, state);
     }
-}
-
-/// Cuts a text to at most `bytes`, between two characters.
-pub(super) fn cut(text: &mut String, bytes: usize) {
-    if text.len() > bytes {
-        let end = (0..=bytes).rev().find(|index| text.is_char_boundary(*index));
-        text.truncate(end.unwrap_or_default());
-    }
-}
-
-/// Reports a state; a long engine message is cut.
-pub(super) fn send_state(reports: &Sender<SchedulerEvent>, instance: &InstanceName, mut state: ExecutionState) {
-    state.cut_info(ADDITIONAL_INFO_MAX);
-    let report = WorkloadState::new(instance.clone(), state);
-    let _ = reports.send(SchedulerEvent::State(report)); // The scheduler is gone only when the agent ends.
 }
 
 #[cfg(test)]

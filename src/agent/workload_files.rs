@@ -15,55 +15,35 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
 
-/// Whoever a container runs as may read its files; the folders that they are in keep everybody else away.
+/// Any user of the container may read its files; the folders around them keep other users of the node away.
 const FILE_MODE: Mode = Mode::from_bits_retain(0o644);
 
-/// Why a file cannot be written (spec/agent.md section 13).
+/// Why a file cannot be written.
 #[derive(Debug, thiserror::Error)]
-pub enum WorkloadFileError {
-    /// The path inside the workload is not that of a file.
-    #[error("invalid mount point '{}': '{reason}'", mount_point.escape_debug())]
-    MountPoint {
-        /// As the user wrote it.
-        mount_point: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// A folder above the file cannot be made.
-    #[error("failed to create workload file directory structure for '{mount_point}': '{source}'")]
-    Folder {
-        /// As the user wrote it.
-        mount_point: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// The binary data is not base64 with padding.
-    #[error("invalid base64 data in '{mount_point}': '{source}'")]
-    Base64 {
-        /// As the user wrote it.
-        mount_point: String,
-        /// Where it is wrong.
-        source: base64::DecodeError,
-    },
-    /// The content cannot be written.
-    #[error("write failed for '{mount_point}': '{source}'")]
-    Write {
-        /// As the user wrote it.
-        mount_point: String,
-        /// Why.
-        source: io::Error,
-    },
+#[error("{what} '{mount_point}': '{reason}'")]
+pub struct WorkloadFileError {
+    what: &'static str,
+    mount_point: String,
+    reason: String,
+    /// `None` when the file is wrong, not the machine.
+    io_error: Option<io::Error>,
 }
 
 impl WorkloadFileError {
+    fn invalid(what: &'static str, file: &File, reason: impl ToString) -> Self {
+        let mount_point = file.mount_point.escape_debug().to_string();
+        Self { what, mount_point, reason: reason.to_string(), io_error: None }
+    }
+
+    fn io(what: &'static str, file: &File, error: io::Error) -> Self {
+        Self { what, mount_point: file.mount_point.clone(), reason: error.to_string(), io_error: Some(error) }
+    }
+
     /// Whether these `files` can never be written, whatever happens to the machine.
     #[must_use]
     pub fn is_final(&self, files: &[File]) -> bool {
-        let source = match self {
-            Self::MountPoint { .. } | Self::Base64 { .. } => return true,
-            Self::Folder { source, .. } | Self::Write { source, .. } => source,
-        };
-        match source.raw_os_error().map(Errno::from_raw_os_error) {
+        let Some(error) = &self.io_error else { return true };
+        match error.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::NAMETOOLONG | Errno::INVAL) => true,
             // Unless it is something that an earlier start has left, which is removed before the next one.
             Some(Errno::NOTDIR | Errno::ISDIR) => one_is_folder_of_another(files),
@@ -78,7 +58,7 @@ fn one_is_folder_of_another(files: &[File]) -> bool {
 }
 
 /// Writes all files below `folder`, existing ones in place, since a container may have them mounted.
-/// Answers host path and mount point of each.
+/// Returns host path and mount point of each.
 ///
 /// # Errors
 /// The first file that cannot be written; those before it stay.
@@ -87,26 +67,23 @@ pub fn write_files(folder: &Path, files: &[File]) -> Result<Vec<(PathBuf, String
 }
 
 fn write_file(folder: &Path, file: &File) -> Result<(PathBuf, String), WorkloadFileError> {
-    let mount_point = file.mount_point.clone();
-    let inside = relative(&mount_point)?;
+    let inside = relative(&file.mount_point)
+        .map_err(|reason| WorkloadFileError::invalid("invalid mount point", file, reason))?;
     let decoded = match &file.content {
         FileContent::Data(text) => Cow::Borrowed(text.as_bytes()),
         FileContent::BinaryData(text) => {
             let packed: String = text.lines().map(str::trim).collect();
-            let bytes = STANDARD
-                .decode(packed)
-                .map_err(|source| WorkloadFileError::Base64 { mount_point: mount_point.clone(), source })?;
-            Cow::Owned(bytes)
+            let decoded = STANDARD.decode(packed);
+            Cow::Owned(decoded.map_err(|error| WorkloadFileError::invalid("invalid base64 data in", file, error))?)
         }
     };
-    let path = folder.join(&inside);
-    let place = folder_of(folder, &inside)
-        .map_err(|source| WorkloadFileError::Folder { mount_point: mount_point.clone(), source })?;
+    let what = "failed to create workload file directory structure for";
+    let place = folder_of(folder, &inside).map_err(|error| WorkloadFileError::io(what, file, error))?;
     place
         .write_anew(Path::new(inside.file_name().unwrap_or_default()), FILE_MODE)
-        .and_then(|mut file| file.write_all(&decoded))
-        .map_err(|source| WorkloadFileError::Write { mount_point: mount_point.clone(), source })?;
-    Ok((path, mount_point))
+        .and_then(|mut written| written.write_all(&decoded))
+        .map_err(|error| WorkloadFileError::io("write failed for", file, error))?;
+    Ok((folder.join(&inside), file.mount_point.clone()))
 }
 
 /// The folder of the file `inside` of `folder`. Each one on the way is ours alone, from that of the workload on.
@@ -125,17 +102,16 @@ fn folder_of(folder: &Path, inside: &Path) -> io::Result<PrivateFolder> {
 }
 
 /// The mount point without its root, so that it stays inside the folder it is joined to.
-fn relative(mount_point: &str) -> Result<PathBuf, WorkloadFileError> {
-    let wrong = |reason: String| WorkloadFileError::MountPoint { mount_point: mount_point.to_owned(), reason };
+fn relative(mount_point: &str) -> Result<PathBuf, String> {
     if let Some(character) = unfit_for_mount(mount_point) {
-        return Err(wrong(mount_rule(character)));
+        return Err(mount_rule(character));
     }
     if mount_point.ends_with('/') {
-        return Err(wrong(format!("'{mount_point}' is a directory, expected a file")));
+        return Err(format!("'{mount_point}' is a directory, expected a file"));
     }
     let path = Path::new(mount_point);
     if !path.is_absolute() {
-        return Err(wrong(format!("path '{mount_point}' is relative, expected absolute path")));
+        return Err(format!("path '{mount_point}' is relative, expected absolute path"));
     }
     let mut inside = PathBuf::new();
     for component in path.components() {
@@ -143,12 +119,12 @@ fn relative(mount_point: &str) -> Result<PathBuf, WorkloadFileError> {
             Component::Normal(part) => inside.push(part),
             Component::RootDir | Component::CurDir => {}
             Component::ParentDir | Component::Prefix(_) => {
-                return Err(wrong(format!("path '{mount_point}' contains invalid path components")));
+                return Err(format!("path '{mount_point}' contains invalid path components"));
             }
         }
     }
     if inside.as_os_str().is_empty() {
-        return Err(wrong(format!("'{mount_point}' is a directory, expected a file")));
+        return Err(format!("'{mount_point}' is a directory, expected a file"));
     }
     Ok(inside)
 }
@@ -186,11 +162,8 @@ mod tests {
             ("/a/../b", Err("path '/a/../b' contains invalid path components")),
             ("/..", Err("path '/..' contains invalid path components")),
         ] {
-            let result = relative(mount_point).map_err(|error| error.to_string());
-            let expected = expected
-                .map(PathBuf::from)
-                .map_err(|reason: &str| format!("invalid mount point '{mount_point}': '{reason}'"));
-            assert_eq!(result, expected, "{mount_point:?}");
+            let expected = expected.map(PathBuf::from).map_err(str::to_owned);
+            assert_eq!(relative(mount_point), expected, "{mount_point:?}");
         }
     }
 
@@ -256,6 +229,7 @@ mod tests {
         let workload = tempfile::tempdir().unwrap();
         let folder = workload.path().join("files");
         for (files, text) in [
+            (vec![data("/a\n/", "")], "invalid mount point '/a\\n/': 'It contains"),
             (vec![binary("/x", "AA EC")], "invalid base64 data in '/x': '"),
             (vec![binary("/x", "AAE")], "invalid base64 data in '/x': '"),
             (

@@ -1,7 +1,7 @@
 //! Changes wait here until the workloads they depend on have reached what they wait for.
 //!
 //! Thread: `scheduler`, which owns it.
-//! Costs: a state change looks only at the changes that wait for that workload; how many others wait is irrelevant.
+//! Costs: a state change looks only at the changes that wait for that workload; how many others wait does not matter.
 
 use super::workload_state_store::WorkloadStateStore;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
@@ -41,7 +41,7 @@ impl Change {
     }
 }
 
-/// What a control loop is told.
+/// An order for a control loop.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Order {
     /// Run this and nothing else of the workload.
@@ -69,9 +69,9 @@ impl Decision {
 #[derive(Debug, Default)]
 pub struct WorkloadScheduler {
     queue: BTreeMap<Name, Change>,
-    /// Who waits for a workload, by the name of that workload.
+    /// The workloads that wait for another one, by the name of that one.
     waiters: BTreeMap<String, BTreeSet<Name>>,
-    /// Who may not run whatever its dependencies do, and why.
+    /// The workloads that may not run whatever their dependencies do, and why.
     pub(super) withheld: BTreeMap<Name, String>,
 }
 
@@ -110,7 +110,7 @@ impl WorkloadScheduler {
         }
     }
 
-    /// Looks again at the changes that wait for `workload`. What keeps waiting is not reported again.
+    /// Decides again about the changes that wait for `workload`. One that keeps waiting is not reported again.
     // [impl->swdd~agent-keeps-workloads-with-unfulfilled-workload-dependencies-in-queue~1]
     pub fn state_changed(&mut self, workload: &str, store: &WorkloadStateStore) -> Decision {
         let mut decision = Decision::default();
@@ -124,8 +124,8 @@ impl WorkloadScheduler {
         decision
     }
 
-    /// Whether `workload` may run has changed: looks again whether it can start. What goes on waiting for its
-    /// dependencies says so anew.
+    /// Whether `workload` may run has changed: decides again. One that goes on waiting for its dependencies is reported
+    /// again.
     pub fn recheck(&mut self, workload: &str, store: &WorkloadStateStore) -> Decision {
         let mut decision = Decision::default();
         let Some(waiting @ Change { new: Some(new), deleted: None, .. }) = self.queue.get(workload) else {
@@ -157,8 +157,8 @@ impl WorkloadScheduler {
         !self.withheld.contains_key(&added.instance.workload) && store.may_start(&added.workload.dependencies)
     }
 
-    /// Whether those that depend on what is to stop are far enough. One that waits for us itself holds up nothing, or both
-    /// would wait for ever.
+    /// Whether the dependents have reached what the delete waits for. One that waits for this delete itself does not
+    /// count, or both would wait for ever.
     fn may_stop(&self, deleted: &DeletedWorkload, withheld: bool, store: &WorkloadStateStore) -> bool {
         let DeletedWorkload { instance, dependencies } = deleted;
         if withheld {

@@ -1,4 +1,4 @@
-//! What is known of the states of all workloads: our own with hysteresis, those of other agents as the server says.
+//! The states of all workloads: our own with hysteresis, those of other agents as the server reports them.
 //!
 //! Thread: `scheduler`, which owns it.
 
@@ -19,21 +19,21 @@ pub struct WorkloadStateStore {
 struct Entry {
     instance: InstanceName,
     state: ExecutionState,
-    /// What the runtime says while a requested stop hides it.
+    /// The state of the container while a requested stop hides it.
     hidden: Option<ExecutionState>,
     /// Of another agent, from before the connection was lost.
     stale: bool,
 }
 
 impl WorkloadStateStore {
-    /// Knows nothing yet; instances of `agent` are our own.
+    /// No state yet; instances of `agent` are our own.
     #[must_use]
     pub fn new(agent: Name) -> Self {
         Self { agent, by_workload: BTreeMap::new() }
     }
 
-    /// Stores a state of an own instance; answers the one to show: while a stop is under way, what the runtime
-    /// says of the still existing container changes nothing (spec/agent.md section 3.4).
+    /// Stores a state of an own instance; returns the one to show: while a stop is under way, the state of the
+    /// container changes nothing.
     // [impl->swdd~agent-manager-hysteresis_on-workload-states-of-its-workloads~1]
     // [impl->swdd~agent-stores-workload-states-of-its-workloads~1]
     pub fn set_own(&mut self, instance: &InstanceName, incoming: ExecutionState) -> ExecutionState {
@@ -57,14 +57,14 @@ impl WorkloadStateStore {
         shown
     }
 
-    /// The workload need not stop any more: shows again what the runtime says. `None` when it was not to stop.
+    /// The workload need not stop any more: returns the state of its container. `None` when it was not to stop.
     pub fn cancel_stop(&mut self, instance: &InstanceName) -> Option<ExecutionState> {
         let entry = self.entry(instance)?;
         entry.state = entry.hidden.take()?;
         Some(entry.state.clone())
     }
 
-    /// Stores a state of an instance on another agent; one of our own is not for others to tell. Of its text only what
+    /// Stores a state of an instance on another agent; one of our own is ignored. Of its text only what
     /// decides about our workloads is kept: a hostile agent must not fill the memory of all others.
     pub fn set_foreign(&mut self, report: WorkloadState) {
         if report.instance.agent == self.agent {
@@ -77,14 +77,14 @@ impl WorkloadStateStore {
         }
     }
 
-    /// The connection was lost: states of other agents may be wrong from now on (spec/agent.md FIX-18).
+    /// The connection was lost: states of other agents may be wrong from now on.
     pub fn mark_foreign_stale(&mut self) {
         for entry in self.by_workload.values_mut().flatten() {
             entry.stale = entry.instance.agent != self.agent;
         }
     }
 
-    /// Drops what the server has not told again since the connection was lost; answers the workloads concerned.
+    /// Drops states that the server has not repeated since the connection was lost; returns their workloads.
     pub fn drop_stale(&mut self) -> BTreeSet<Name> {
         let mut dropped = BTreeSet::new();
         self.by_workload.retain(|name, entries| {
@@ -280,7 +280,7 @@ mod tests {
             let condition = DeleteCondition::NotPendingNorRunning;
             assert_eq!(held.fulfils_delete(condition), state.fulfils_delete(condition));
             store.set_own(&instance("w", "A"), state.clone());
-            assert_eq!(store.get(&instance("w", "A")), Some(&state), "our own are told with their texts");
+            assert_eq!(store.get(&instance("w", "A")), Some(&state), "our own keep their texts");
             store.set_own(&instance("w", "A"), plain(Phase::Removed));
         }
     }

@@ -401,7 +401,7 @@ impl PodmanKubeConnector {
         self.missing = missing;
     }
 
-    fn hear_news(&mut self) {
+    fn drain_updates(&mut self) {
         for news in self.heard.iter().flat_map(Receiver::try_iter) {
             match news {
                 KubeNews::Played(instance, pods) => self.pods.insert(instance, pods),
@@ -532,7 +532,7 @@ impl RuntimeConnector for PodmanKubeConnector {
     // [impl->swdd~podman-kube-implements-runtime-state-getter~1]
     // [impl->swdd~podman-kube-create-starts-podman-kube-state-getter~1]
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
-        self.hear_news();
+        self.drain_updates();
         let mut instances: BTreeSet<InstanceName> = self.stored_instances(None)?.into_iter().collect();
         instances.extend(self.pods.keys().cloned());
         if instances.is_empty() {

@@ -4,9 +4,7 @@
 //! steps the simulation decides which one goes on. Dropping a [`Task`] unwinds its stack: the process was killed.
 
 use super::manual_clock::ManualClock;
-use crate::agent::lifecycle::ProbeReport;
-use crate::agent::start_slots::StartSlot;
-use crate::agent::workload_control_loop::{Answer, Step, WorkloadControlLoop};
+use crate::agent::workload_control_loop::{Step, WorkloadControlLoop};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use crossbeam_channel::Receiver;
@@ -22,13 +20,8 @@ const STACK: usize = 512 * 1024;
 pub enum Pause {
     /// It handled an event and may find another one.
     Worked,
-    /// It waits for a wish or a state, for `due`, for a free start slot, or for listings.
-    Idle {
-        due: Option<Instant>,
-        wants_slot: Option<Receiver<StartSlot>>,
-        searching: Option<Receiver<Answer>>,
-        probed: Receiver<ProbeReport>,
-    },
+    /// It waits until it is woken, or for `due`.
+    Idle { due: Option<Instant> },
     /// It is in an engine call, which wants to be looked at then.
     Calling { until: Instant },
 }
@@ -66,12 +59,7 @@ impl Task {
             loop {
                 let wait = match control_loop.step() {
                     Step::Worked => Pause::Worked,
-                    Step::Idle => Pause::Idle {
-                        due: control_loop.due(),
-                        wants_slot: control_loop.waits_for_slot(),
-                        searching: control_loop.searching(),
-                        probed: control_loop.probe_reports(),
-                    },
+                    Step::Idle => Pause::Idle { due: control_loop.due() },
                     Step::Ended => return,
                 };
                 pause(wait);
@@ -85,14 +73,7 @@ impl Task {
         let called = !self.woken.is_empty();
         match &self.pause {
             Pause::Worked => true,
-            Pause::Idle { due, wants_slot, searching, probed } => {
-                let answered = searching.as_ref().is_some_and(|answers| !answers.is_empty());
-                called
-                    || answered
-                    || !probed.is_empty()
-                    || due.is_some_and(|at| at <= now)
-                    || wants_slot.as_ref().is_some_and(|slot| !slot.is_empty())
-            }
+            Pause::Idle { due } => called || due.is_some_and(|at| at <= now),
             Pause::Calling { until } => called || *until <= now,
         }
     }

@@ -3,8 +3,8 @@
 //! Thread: the one of the test.
 
 use super::manual_clock::ManualClock;
-use crate::agent::lifecycle::probe_table::{ProbeIo, ProbeTable};
-use crate::agent::lifecycle::{Outcome, ProbeOrder, ProbeReport, Probes, Purpose};
+use crate::agent::probes::table::{ProbeIo, ProbeTable};
+use crate::agent::probes::{Outcome, ProbeOrder, ProbeReport, Probes, Purpose};
 use crate::model::lifecycle::{Check, Pace};
 use crate::model::names::InstanceName;
 use crate::platform::clock::Clock;
@@ -67,14 +67,14 @@ impl FakeProbes {
     /// When there is something to check.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
-        self.table().due(self.clock.now())
+        self.table().due()
     }
 
     /// Checks what is due; answers whether there was anything.
     pub fn step(&self) -> bool {
         let now = self.clock.now();
         let mut table = self.table();
-        let is_due = table.due(now).is_some_and(|due| due <= now);
+        let is_due = table.due().is_some_and(|due| due <= now);
         if is_due {
             table.turn(now);
         }
@@ -131,7 +131,8 @@ impl ProbeAnswers {
 }
 
 /// An order to check the workload `w`, where one result decides; nothing says which process its container has.
-pub fn probe_order(purpose: Purpose, check: Check, pace: Pace, reports: Sender<ProbeReport>) -> ProbeOrder {
+pub fn probe_order(purpose: Purpose, check: Check, pace: Pace, reports: &Sender<ProbeReport>) -> ProbeOrder {
+    let reports = reports.clone();
     ProbeOrder {
         key: 1,
         instance: InstanceName::with_id("w", "id", "A"),
@@ -143,6 +144,6 @@ pub fn probe_order(purpose: Purpose, check: Check, pace: Pace, reports: Sender<P
         target: ProbeTarget::default(),
         notify: None,
         unarmed: false,
-        reports,
+        reply: Box::new(move |report| _ = reports.send(report)),
     }
 }

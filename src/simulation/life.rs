@@ -7,13 +7,15 @@ use super::engine::{Action, Answer, Caller, SimEngine, WatchGuard};
 use super::fake_probes::FakeProbes;
 use super::manual_clock::ManualClock;
 use super::sim_connector::SimConnector;
-use crate::agent::agent_manager::{AgentManager, EarlierCalls, SchedulerEvent};
+use crate::agent::agent_manager::{AgentManager, EarlierCalls};
+use crate::agent::conditions::NodeFacts;
 use crate::agent::control_interface::ControlHub;
-use crate::agent::lifecycle::conditions::NodeFacts;
+use crate::agent::events::SchedulerEvent;
 use crate::agent::resources::LoadSampler;
-use crate::agent::runtime_manager::{EngineSource, Engines, NoThread, RerunFinished, RuntimeManager, WorkloadThreads};
+use crate::agent::runtime_manager::{EngineSource, Engines, NoThread, RuntimeManager, WorkloadThreads};
+use crate::agent::settings::RerunFinished;
 use crate::agent::start_slots::StartSlots;
-use crate::agent::state_checker::{CheckerEvent, CheckerSettings, StateChecker, Surroundings, WatchCommand};
+use crate::agent::state_checker::{CheckerEvent, CheckerSettings, StateChecker, SystemEnv, WatchCommand};
 use crate::agent::uplink_outbox::{UplinkOutbox, UplinkReader, uplink_outbox};
 use crate::agent::workload_control_loop::{LoopContext, WorkloadControlLoop};
 use crate::limits::{CONTROL_MESSAGE_MAX, REPAIR_INTERVAL, SCHEDULER_INBOX, WATCH_INBOX};
@@ -49,7 +51,7 @@ impl WorkloadThreads<ManualClock> for Tasks {
 }
 
 /// A state checker's view of its engine.
-struct SimSurroundings {
+struct SimEnv {
     engine: SimEngine,
     caller: Caller,
     listing: Rc<Cell<Option<u64>>>,
@@ -57,7 +59,7 @@ struct SimSurroundings {
     pidfds: bool,
 }
 
-impl Surroundings for SimSurroundings {
+impl SystemEnv for SimEnv {
     type Process = WatchGuard;
 
     fn start_listing(&mut self) {
@@ -73,7 +75,7 @@ impl Surroundings for SimSurroundings {
 }
 
 struct SimChecker {
-    checker: StateChecker<SimSurroundings, ManualClock>,
+    checker: StateChecker<SimEnv, ManualClock>,
     commands: Receiver<WatchCommand>,
     listing: Rc<Cell<Option<u64>>>,
     engine: SimEngine,
@@ -180,14 +182,14 @@ impl Life {
             let (watch, commands) = bounded(WATCH_INBOX);
             let caller = Caller { life: number, runtime: runtime.into() };
             let listing = Rc::new(Cell::new(None));
-            let surroundings = SimSurroundings {
+            let env = SimEnv {
                 engine: engine.clone(),
                 caller: caller.clone(),
                 listing: listing.clone(),
                 pidfds: options.pidfds,
             };
             let settings = CheckerSettings { engine: runtime, unknown_info: "?", repair_interval: REPAIR_INTERVAL };
-            let checker = StateChecker::new(surroundings, clock.clone(), settings);
+            let checker = StateChecker::new(env, clock.clone(), settings);
             checkers.push(SimChecker { checker, commands, listing, engine: engine.clone(), caller: caller.clone() });
             let (engine, clock) = (engine.clone(), clock.clone());
             let connect = move || {
@@ -215,7 +217,7 @@ impl Life {
         let for_conditions = engine.clone();
         let facts = NodeFacts {
             tags: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
-            look: Box::new(move |paths| {
+            check_paths: Box::new(move |paths| {
                 paths.iter().map(|path| ((*path).to_owned(), for_conditions.exists(path))).collect()
             }),
         };

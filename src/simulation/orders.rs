@@ -7,7 +7,8 @@
 use super::engine::{SimEngine, removes_itself};
 use super::life::Tasks;
 use super::manual_clock::ManualClock;
-use crate::agent::agent_manager::{AgentManager, SchedulerEvent};
+use crate::agent::agent_manager::AgentManager;
+use crate::agent::events::SchedulerEvent;
 use crate::model::execution_state::{ExecutionState, GONE_PREFIX, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, FromServer};
 use crate::model::names::{InstanceName, Name};
@@ -255,7 +256,7 @@ impl Orders {
     }
 
     /// Whether a control loop of this life says that a workload runs which that life has not found ready since its last
-    /// start (spec/lifecycle.md rules 1, 2 and 9).
+    /// start.
     pub fn check_ready(&self, report: &WorkloadState, life: u64, engine: &SimEngine) -> Option<String> {
         let WorkloadState { instance, state } = report;
         let of_instance = |order: &&Order| order.added.instance == *instance;
@@ -300,7 +301,7 @@ fn meets(phase: Phase, condition: AddCondition) -> bool {
     }
 }
 
-/// As [`meets`], for deletes. What stops is waited for to the end if it says so (spec/lifecycle.md rule 14).
+/// As [`meets`], for deletes. What stops is waited for to the end if it says so.
 fn lets_stop(state: &ExecutionState, condition: DeleteCondition) -> bool {
     let phase = state.phase;
     match condition {

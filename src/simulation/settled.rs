@@ -114,10 +114,10 @@ fn workload(nodes: &[Node], added: &AddedWorkload, effective: &Effective, states
     let policy = workload.restart_policy;
     let config = &*workload.runtime_config;
     let there = container(node, &found, added);
-    // No deadline ends what an earlier life of the agent started (spec/lifecycle.md rule 9).
+    // No deadline ends what an earlier life of the agent started.
     let is_taken_over =
         |found: &Container| node.life.as_ref().is_some_and(|life| found.is_of_another_life(life.number));
-    // What does not answer any more has failed however it ends (rule 6), also if its engine had not told in time that
+    // What does not answer any more has failed however it ends, also if its engine had not told in time that
     // it had just ended well.
     let was_given_up = |found: &Container| {
         let by_check = phase == Phase::FailedExecFailed && state.additional_info.starts_with("alive: ");

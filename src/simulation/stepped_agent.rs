@@ -5,20 +5,22 @@
 use super::fake_connector::FakeEngine;
 use super::fake_probes::{FakeProbes, ProbeAnswers};
 use super::manual_clock::ManualClock;
-use crate::agent::agent_manager::{AgentManager, EarlierCalls, SchedulerEvent};
+use crate::agent::agent_manager::{AgentManager, EarlierCalls};
+use crate::agent::conditions::NodeFacts;
 use crate::agent::control_interface::ControlHub;
-use crate::agent::lifecycle::conditions::NodeFacts;
+use crate::agent::events::SchedulerEvent;
 use crate::agent::resources::LoadSampler;
-use crate::agent::runtime_manager::{EngineSource, Engines, NoThread, RerunFinished, RuntimeManager, WorkloadThreads};
+use crate::agent::runtime_manager::{EngineSource, Engines, NoThread, RuntimeManager, WorkloadThreads};
+use crate::agent::settings::RerunFinished;
 use crate::agent::start_slots::StartSlots;
 use crate::agent::state_checker::{ListReply, StateReply, WatchCommand};
 use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
 use crate::agent::workload_control_loop::{LoopContext, Step, WorkloadControlLoop};
 use crate::limits::{CONTROL_MESSAGE_MAX, SCHEDULER_INBOX, WATCH_INBOX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{AddedWorkload, FromServer, ToServer, WorkloadPlan};
+use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
 use crate::model::names::InstanceName;
-use crate::model::workload::Workload;
+use crate::model::workload::{DeleteCondition, Workload};
 use crate::platform::clock::Clock;
 use crate::runtime::{ContainerId, RuntimeConnector};
 use crossbeam_channel::{Receiver, bounded};
@@ -361,7 +363,12 @@ impl AgentRig {
 
     /// The server wants these as well.
     pub fn add(&mut self, added: &[AddedWorkload]) {
-        self.agent.update(WorkloadPlan { added: added.to_vec(), deleted: vec![] });
+        self.change(added, &[]);
+    }
+
+    /// The server wants this change.
+    pub fn change(&mut self, added: &[AddedWorkload], deleted: &[DeletedWorkload]) {
+        self.agent.update(WorkloadPlan { added: added.to_vec(), deleted: deleted.to_vec() });
     }
 
     /// The container of a workload that has one.
@@ -387,13 +394,19 @@ fn node_options(folder: &Path, paths: &Arc<Mutex<BTreeSet<String>>>) -> AgentOpt
     let paths = paths.clone();
     let facts = NodeFacts {
         tags: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
-        look: Box::new(move |wanted| {
+        check_paths: Box::new(move |wanted| {
             let paths = paths.lock().expect("nobody panics with it");
             let answering = wanted.iter().filter(|path| !path.starts_with("/mnt") || paths.contains("/mnt"));
             answering.map(|path| ((*path).to_owned(), paths.contains(*path))).collect()
         }),
     };
     AgentOptions { facts, ..AgentOptions::new(folder) }
+}
+
+/// A delete that waits until these users of the workload are gone.
+pub fn deleted_after(instance: &InstanceName, users: &[&str]) -> DeletedWorkload {
+    let condition = |name: &&str| ((*name).to_owned(), DeleteCondition::NotPendingNorRunning);
+    DeletedWorkload { instance: instance.clone(), dependencies: users.iter().map(condition).collect() }
 }
 
 /// A workload of `agent_A` with the runtime podman that is to run.

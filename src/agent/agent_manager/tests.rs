@@ -3,10 +3,10 @@
 use super::*;
 use crate::limits::RESTART_SPACING;
 use crate::model::messages::{DeletedWorkload, ToServer};
-use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy, Workload};
+use crate::model::workload::{AddCondition, RestartPolicy, Workload};
 use crate::simulation::fake_connector::{Call, FakeEngine, Fault};
 use crate::simulation::manual_clock::ManualClock;
-use crate::simulation::stepped_agent::{AgentOptions, AgentRig as Rig, SteppedAgent, wanted_with};
+use crate::simulation::stepped_agent::{AgentOptions, AgentRig as Rig, SteppedAgent, deleted_after, wanted_with};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,9 +68,7 @@ fn states_of_other_agents_start_and_stop_what_waits_for_them() {
         assert!(rig.engine.take_calls().is_empty());
         rig.foreign("far", Phase::Running);
         assert_eq!(rig.engine.take_calls(), ["create w"]);
-        let dependencies = BTreeMap::from([("far".to_owned(), DeleteCondition::NotPendingNorRunning)]);
-        let deleted = DeletedWorkload { instance: workload("w", |_| {}).instance, dependencies };
-        rig.agent.update(WorkloadPlan { added: vec![], deleted: vec![deleted] });
+        rig.change(&[], &[deleted_after(&workload("w", |_| {}).instance, &["far"])]);
         assert!(rig.engine.take_calls().is_empty());
         rig.foreign("far", end);
         assert_eq!(rig.engine.take_calls(), ["delete w"], "{end}");
@@ -98,11 +96,7 @@ fn a_workload_that_waits_to_stop_is_shown_so_whatever_its_container_does() {
     let used = workload("used", |_| {});
     rig.add(std::slice::from_ref(&used));
     rig.foreign("user", Phase::Running);
-    let dependencies = BTreeMap::from([("user".to_owned(), DeleteCondition::NotPendingNorRunning)]);
-    rig.agent.update(WorkloadPlan {
-        added: vec![],
-        deleted: vec![DeletedWorkload { instance: used.instance, dependencies }],
-    });
+    rig.change(&[], &[deleted_after(&used.instance, &["user"])]);
     rig.sent();
     rig.ends("used", 3);
     assert_eq!(rig.sent(), ["used Stopping(WaitingToStop)"]);
@@ -117,9 +111,7 @@ fn a_workload_that_is_restarted_while_it_waits_to_stop_is_still_shown_as_waiting
         let used = workload("used", |workload| workload.restart_policy = RestartPolicy::Always);
         rig.add(std::slice::from_ref(&used));
         rig.foreign("user", Phase::Running);
-        let dependencies = BTreeMap::from([("user".to_owned(), DeleteCondition::NotPendingNorRunning)]);
-        let deleted = vec![DeletedWorkload { instance: used.instance.clone(), dependencies }];
-        rig.agent.update(WorkloadPlan { added: vec![], deleted });
+        rig.change(&[], &[deleted_after(&used.instance, &["user"])]);
         rig.ends("used", code);
         rig.agent.pass(RESTART_SPACING);
         assert_eq!(rig.engine.only().1.state.phase, Phase::Running, "it is needed, so it runs again");
@@ -277,9 +269,8 @@ fn silent(running: &[&AddedWorkload], said: &[AddedWorkload]) -> Rig {
     rig
 }
 
-fn deleted(added: &AddedWorkload, waits_for: &[&str]) -> DeletedWorkload {
-    let condition = |name: &&str| ((*name).to_owned(), DeleteCondition::NotPendingNorRunning);
-    DeletedWorkload { instance: added.instance.clone(), dependencies: waits_for.iter().map(condition).collect() }
+fn deleted(added: &AddedWorkload, users: &[&str]) -> DeletedWorkload {
+    deleted_after(&added.instance, users)
 }
 
 impl Rig {

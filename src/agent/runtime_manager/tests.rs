@@ -1,11 +1,11 @@
-//! Plans to changes to wishes: spec/agent.md section 7, and what a wish does that meets an older one.
+//! Plans to changes to wishes: what a wish does that meets an older one.
 
 use super::*;
 use crate::limits::LOAD_INTERVAL;
-use crate::model::workload::{AddCondition, DeleteCondition};
+use crate::model::workload::AddCondition;
 use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
 use crate::simulation::manual_clock::ManualClock;
-use crate::simulation::stepped_agent::{AgentRig as Rig, SteppedLoops, wanted_with};
+use crate::simulation::stepped_agent::{AgentRig as Rig, SteppedLoops, deleted_after, wanted_with};
 use std::time::Duration;
 
 impl Rig {
@@ -40,11 +40,7 @@ fn needing(name: &str, config: &str, other: impl Into<Option<&'static str>>) -> 
 
 /// A delete that waits for another workload to be gone.
 fn deleted(name: &str, config: &str, user: impl Into<Option<&'static str>>) -> DeletedWorkload {
-    let condition = DeleteCondition::NotPendingNorRunning;
-    DeletedWorkload {
-        instance: InstanceName::new(name, config, "agent_A"),
-        dependencies: user.into().map(|user| (user.to_owned(), condition)).into_iter().collect(),
-    }
+    deleted_after(&InstanceName::new(name, config, "agent_A"), user.into().as_slice())
 }
 
 fn sequence(parts: &[&str]) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! Options, config file, run folder: precedence, order of the checks, texts (spec/agent.md sections 1 and 2).
+//! Options, config file, run folder: precedence, order of the checks, texts.
 
 use super::*;
 use std::fs;
@@ -214,7 +214,6 @@ fn certificates_mean_tls_even_with_insecure() {
     }
 }
 
-// spec/agent.md FIX-21.
 #[test]
 fn an_incomplete_set_of_certificates_is_never_printed() {
     let rig = Rig::new();

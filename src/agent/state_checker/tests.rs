@@ -19,7 +19,7 @@ struct Fake {
     gone: Vec<u32>,
 }
 
-impl Surroundings for Fake {
+impl SystemEnv for Fake {
     type Process = ();
 
     fn start_listing(&mut self) {
@@ -76,7 +76,11 @@ fn refusal() -> RuntimeError {
 impl Bench {
     fn new() -> Self {
         let clock = ManualClock::new();
-        let checker = StateChecker::new(Fake::default(), clock.clone(), CheckerSettings::podman());
+        let checker = StateChecker::new(
+            Fake::default(),
+            clock.clone(),
+            CheckerSettings::new("podman", "Error getting state from Podman."),
+        );
         Self { checker, clock, reports: Arc::default() }
     }
 
@@ -117,7 +121,7 @@ impl Bench {
 
     /// The process with this pid ends.
     fn end(&mut self, pid: u32) {
-        let found = self.checker.surroundings.watched.iter().rev().find(|(_, watched)| *watched == pid);
+        let found = self.checker.env.watched.iter().rev().find(|(_, watched)| *watched == pid);
         let (key, _) = *found.expect("the process is watched");
         self.event(CheckerEvent::Exited(key));
     }
@@ -139,7 +143,7 @@ impl Bench {
     #[track_caller]
     fn expect_listing(&mut self) {
         self.checker.list_if_due();
-        assert_eq!(std::mem::take(&mut self.checker.surroundings.listings), 1, "listings");
+        assert_eq!(std::mem::take(&mut self.checker.env.listings), 1, "listings");
     }
 
     /// The next listing comes after `pause`, and not before.
@@ -155,7 +159,7 @@ impl Bench {
     #[track_caller]
     fn expect_no_listing(&mut self) {
         self.checker.list_if_due();
-        assert_eq!(self.checker.surroundings.listings, 0, "listings");
+        assert_eq!(self.checker.env.listings, 0, "listings");
     }
 
     fn take_reports(&mut self) -> Vec<String> {
@@ -250,7 +254,7 @@ fn an_end_that_the_engine_never_notices_leads_to_polling() {
 fn where_an_end_cannot_be_noticed_the_containers_are_listed_every_second() {
     for pid in [0, 7] {
         let mut bench = Bench::new();
-        bench.checker.surroundings.unnoticed = vec![7];
+        bench.checker.env.unnoticed = vec![7];
         bench.watch("web", 1);
         bench.expect_listing();
         for _ in 0..5 {
@@ -266,7 +270,7 @@ fn where_an_end_cannot_be_noticed_the_containers_are_listed_every_second() {
 #[test]
 fn a_process_that_ended_before_it_could_be_watched_is_not_noticed_a_second_late() {
     let mut bench = Bench::new();
-    bench.checker.surroundings.gone = vec![7];
+    bench.checker.env.gone = vec![7];
     bench.watch("brief", 1);
     bench.expect_listing();
     bench.list(vec![running("brief", 7)]);
@@ -278,7 +282,7 @@ fn a_process_that_ended_before_it_could_be_watched_is_not_noticed_a_second_late(
 #[test]
 fn a_process_of_another_pid_namespace_is_looked_for_often_only_at_first() {
     let mut bench = Bench::new();
-    bench.checker.surroundings.gone = vec![7];
+    bench.checker.env.gone = vec![7];
     bench.watch("web", 1);
     bench.expect_listing();
     bench.list(vec![running("web", 7)]);
@@ -295,11 +299,11 @@ fn a_process_of_another_pid_namespace_is_looked_for_often_only_at_first() {
 #[test]
 fn a_process_is_watched_as_soon_as_that_becomes_possible() {
     let mut bench = Bench::new();
-    bench.checker.surroundings.unnoticed = vec![7];
+    bench.checker.env.unnoticed = vec![7];
     bench.watch("web", 1);
     bench.expect_listing();
     bench.list(vec![running("web", 7)]);
-    bench.checker.surroundings.unnoticed.clear();
+    bench.checker.env.unnoticed.clear();
     bench.expect_listing_after(POLL_INTERVAL);
     bench.list(vec![running("web", 7)]);
     bench.expect_listing_after(REPAIR_INTERVAL);
@@ -321,7 +325,7 @@ fn a_container_that_the_engine_restarted_is_watched_by_its_new_process() {
 #[test]
 fn an_old_key_means_nothing() {
     let mut bench = Bench::watching(&["web"]);
-    let (key, _) = bench.checker.surroundings.watched[0];
+    let (key, _) = bench.checker.env.watched[0];
     bench.watch("web", 2);
     bench.expect_listing();
     bench.event(CheckerEvent::Exited(key));
@@ -563,7 +567,7 @@ fn a_pod_is_watched_by_all_its_processes() {
         pod
     };
     let mut bench = Bench::new();
-    bench.checker.surroundings.unnoticed = vec![3];
+    bench.checker.env.unnoticed = vec![3];
     bench.watch("pod", 1);
     bench.expect_listing();
     bench.list(vec![pod(&[1, 2, 3])]);
@@ -632,7 +636,8 @@ fn the_threads_report_and_end_with_their_sender() {
     let (reports, reported) = bounded(4);
     let connector = Box::new(ScriptedConnector(scripted));
     let pulse = Pulse::unattended();
-    let thread = start(CheckerSettings::podman(), connector, inbox, pulse).unwrap();
+    let thread =
+        start(CheckerSettings::new("podman", "Error getting state from Podman."), connector, inbox, pulse).unwrap();
     let id = ContainerId("web".into());
     let reply: StateReply = Box::new(move |state| reports.send(state).unwrap());
     let (instance, in_burst) = (instance("web"), false);

@@ -18,11 +18,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn delete(&mut self, after: AfterDelete) {
         self.stage = Stage::Idle;
         self.failed_deletes = 0;
-        let wish_keeps = || self.slot.look(|order| self.keeps_control_interface(order));
+        let wish_keeps = || self.slot.peek(|order| self.keeps_control_interface(order));
         let is_kept = !matches!(after, AfterDelete::Wish) || wish_keeps().unwrap_or(false);
         self.end_control_interface_unless(is_kept);
         self.lifecycle_ended();
-        let stopping = self.life.stopping(ExecutionState::plain(Phase::StoppingRequestedAtRuntime));
+        let stopping = self.lifecycle.stopping(ExecutionState::plain(Phase::StoppingRequestedAtRuntime));
         self.report(stopping);
         self.try_delete(after);
     }
@@ -43,7 +43,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Nothing is left of the container.
     pub(super) fn deleted(&mut self, after: AfterDelete) {
         if let Some(control) = &self.control {
-            control.forget_lasting(); // It is kept for another container, which has not asked for that.
+            control.forget_lasting(); // It is kept for another container, which has no subscriptions yet.
         }
         match after {
             AfterDelete::Wish => self.removed(),
@@ -105,7 +105,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 AfterDelete::Wish | AfterDelete::NotReady(_) | AfterDelete::Failed(_) => engine.connector.delete(id)?,
             }
         }
-        // What may be left is never given up: it would run for ever without anybody knowing it.
+        // What may be left is never given up: it would run for ever unnoticed.
         if self.leftovers != Leftovers::None {
             return self.delete_leftovers();
         }
@@ -145,14 +145,14 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     /// Keeps the container's id and what was to follow, and tries again later: a container that is left alone would
-    /// run for ever without anybody knowing it.
+    /// run for ever unnoticed.
     // [impl->swdd~agent-workload-control-loop-delete-failed-allows-retry~1]
     // [impl->swdd~agent-workload-control-loop-update-delete-failed-allows-retry~1]
     fn on_delete_failed(&mut self, after: AfterDelete, cause: &str) {
-        let replaced = !matches!(after, AfterDelete::Wish) || self.slot.look(|_| ()).is_some();
+        let replaced = !matches!(after, AfterDelete::Wish) || self.slot.peek(|_| ()).is_some();
         let verb = if replaced { "update" } else { "stop" };
         warn!("Could not {verb} workload '{}': '{cause}'", self.instance.workload);
-        let state = self.life.stopping(ExecutionState::with_info(Phase::StoppingDeleteFailed, cause));
+        let state = self.lifecycle.stopping(ExecutionState::with_info(Phase::StoppingDeleteFailed, cause));
         self.report(state);
         self.failed_deletes = self.failed_deletes.saturating_add(1);
         let at = self.context.clock.now() + retry_delay(self.failed_deletes, &mut self.random);

@@ -47,25 +47,25 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let ended = self.needs_restart(state.phase);
         let runs = state.phase == Phase::Running;
         let state = self.lifecycle_view(state);
-        let told_again =
+        let is_repeated =
             matches!((&self.stage, ended), (Stage::RestartAt(_, waiting), Some(ended)) if *waiting == ended);
-        if ended.is_some() && !told_again {
+        if ended.is_some() && !is_repeated {
             // [impl->swdd~workload-control-loop-handles-workload-restarts~2]
             return self.report_ended(state, ended);
         }
         // [impl->swdd~workload-control-loop-sends-workload-states~2]
         self.report(state);
         if runs && matches!(self.stage, Stage::RestartAt(..)) {
-            self.stage = Stage::Idle; // Somebody else started it again.
+            self.stage = Stage::Idle; // It was started again by others.
             self.restarts.running(self.context.clock.now());
         }
     }
 
-    /// A container that ran when it was taken over and is only created now was never started, its engine was wrong about
-    /// it. Nobody else would start it. One that its engine restarts by itself looks like that, too, but not for long.
+    /// A container that was running when it was taken over and is only created now was listed wrongly and never
+    /// started; it is replaced. One that its engine restarts by itself is in this state, too, but not for long.
     fn note_only_created(&mut self, phase: Phase) {
         match phase {
-            Phase::PendingStarting if self.life.is_adopted() && matches!(self.stage, Stage::Idle) => {
+            Phase::PendingStarting if self.lifecycle.is_adopted() && matches!(self.stage, Stage::Idle) => {
                 self.stage = Stage::CreatedUntil(self.context.clock.now() + CREATED_MAX);
             }
             Phase::Running | Phase::Succeeded | Phase::FailedExecFailed | Phase::FailedLost

@@ -1,14 +1,15 @@
-//! Before a start: containers of the workload that nobody accounts for are looked for and removed, or taken over; and
-//! what is removed whenever it is found: containers that are too many.
+//! Before a start: searches for containers of the workload that are not accounted for, to remove them or take them
+//! over. At any time: removes strays, containers that are too many.
 //!
-//! Thread: `wl:<name>`; part of [`WorkloadControlLoop`]. It waits for the answers as for wishes, so that a delete need
+//! Thread: `wl:<name>`; part of [`WorkloadControlLoop`]. It waits for listings as for wishes, so that a delete need
 //! not wait for an engine that hangs, and holds no start slot.
-//! Takes: listings of the state checkers, one for all workloads that ask at the same time.
+//! Takes: listings of the state checkers, one for all workloads that search at the same time.
 
-use super::{Leftovers, Stage, Start, WorkloadControlLoop, cut, send_state};
+use super::{Leftovers, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
+use crate::agent::events::send_state;
 use crate::agent::state_checker::WatchCommand;
-use crate::agent::wish_slot::{Engine, Strays};
+use crate::agent::wish_slot::{Engine, Listed, Strays};
 use crate::limits::ADDITIONAL_INFO_MAX;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::{InstanceName, Name};
@@ -16,18 +17,13 @@ use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
 use crate::runtime::container_records::leave_strangers;
 use crate::runtime::{ContainerId, ListedContainer, RuntimeError};
-use crossbeam_channel::{Receiver, bounded};
 use log::{debug, info, warn};
 use std::collections::BTreeSet;
-
-/// The answer of an engine that was asked for its containers: one of another runtime, or the own one (`None`).
-pub type Answer = (Option<Name>, Result<Vec<ListedContainer>, RuntimeError>);
 
 /// A search that is under way.
 pub(super) struct Search {
     start: Start,
-    pub(super) answers: Receiver<Answer>,
-    pub(super) answered: Vec<Answer>,
+    pub(super) listed: Vec<Listed>,
 }
 
 impl<C: Clock> WorkloadControlLoop<C> {
@@ -40,43 +36,39 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.leftovers >= Leftovers::Likely
     }
 
-    /// Asks the engines where such containers may be.
+    /// Requests listings of the engines where such containers may be.
     pub(super) fn search(&mut self, start: Start) {
-        let (sender, answers) = bounded(1 + self.others.len());
-        let ask = |engine: &Engine, runtime: Option<Name>| {
-            let sender = sender.clone();
-            let reply = Box::new(move |result| {
-                let _ = sender.try_send((runtime, result)); // There is room; gone means that nobody waits any more.
-            });
-            let _ = engine.watch.send(WatchCommand::ListAll { reply }); // Gone only when the agent ends.
+        let reply = self.slot.begin_search();
+        let request = |engine: &Engine, runtime: Option<Name>| {
+            let _ = engine.watch.send(WatchCommand::ListAll { reply: reply(runtime) }); // Gone only when the agent ends.
         };
-        self.engine.iter().filter(|_| self.searches_own()).for_each(|engine| ask(engine, None));
-        self.others.iter().for_each(|other| ask(&other.engine, Some(other.runtime.clone())));
-        self.stage = Stage::Searching(Search { start, answers, answered: Vec::new() });
+        self.engine.iter().filter(|_| self.searches_own()).for_each(|engine| request(engine, None));
+        self.others.iter().for_each(|other| request(&other.engine, Some(other.runtime.clone())));
+        self.stage = Stage::Searching(Search { start, listed: Vec::new() });
     }
 
-    /// Workloads do not wait for ever for an engine of another runtime. What it has goes when it says so.
+    /// Workloads do not wait for ever for an engine of another runtime. What it lists later is removed then.
     pub(super) fn give_up_others(&mut self) {
         let now = self.context.clock.now();
         for other in self.others.extract_if(.., |other| other.until <= now) {
             let (name, runtime) = (&self.instance.workload, &other.runtime);
-            warn!("Starting workload '{name}' although '{runtime}' does not say which containers it has.");
+            warn!("Starting workload '{name}' although '{runtime}' has not listed its containers.");
         }
     }
 
-    /// When all have answered: removes what was found, and starts.
+    /// When all engines have listed: removes what was found, and starts.
     pub(super) fn end_search(&mut self) {
         let Stage::Searching(search) = &self.stage else { return };
-        let answered = |runtime: Option<&Name>| search.answered.iter().any(|(of, _)| of.as_ref() == runtime);
-        let own_missing = self.searches_own() && !answered(None);
-        if own_missing || !self.others.iter().all(|other| answered(Some(&other.runtime))) {
+        let has_listed = |runtime: Option<&Name>| search.listed.iter().any(|(of, _)| of.as_ref() == runtime);
+        let own_missing = self.searches_own() && !has_listed(None);
+        if own_missing || !self.others.iter().all(|other| has_listed(Some(&other.runtime))) {
             return;
         }
-        let Stage::Searching(Search { start, answered, .. }) = std::mem::replace(&mut self.stage, Stage::Idle) else {
+        let Stage::Searching(Search { start, listed }) = std::mem::replace(&mut self.stage, Stage::Idle) else {
             return;
         };
         let (mut running, mut failed, mut failed_other) = (None, None, None);
-        for (runtime, result) in answered {
+        for (runtime, result) in listed {
             match runtime {
                 Some(runtime) => match result {
                     // Its program is not there, so nothing can have been made with it.
@@ -109,13 +101,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn on_search_failed(&mut self, start: Start, error: &RuntimeError) {
         self.on_create_failed(start, &error.to_string());
         let given_up_at = self.others.iter().map(|other| other.until).min();
-        if let Stage::RetryAt(at, again) = &mut self.stage {
+        if let Stage::RetryAt(at, again @ Start::New) = &mut self.stage {
             *again = start;
             *at = given_up_at.map_or(*at, |until| until.min(*at));
         }
     }
 
-    /// The engine of another runtime is to blame, so this is no failed create. It is asked again soon.
+    /// An engine of another runtime failed, so this is no failed create. The search is repeated soon.
     fn on_other_failed(&mut self, start: Start, runtime: &Name, error: &RuntimeError) {
         self.report_waits_for(start, runtime, error);
         self.failed_searches = self.failed_searches.saturating_add(1);
@@ -128,7 +120,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let name = &self.instance.workload;
         debug!("Workload '{name}' waits for '{runtime}', which may have a container of it: '{error}'");
         let mut info = format!("Waiting for '{runtime}', which may have a container of it: {error}");
-        cut(&mut info, ADDITIONAL_INFO_MAX);
+        info.truncate(info.floor_char_boundary(ADDITIONAL_INFO_MAX));
         if start != Start::Revival && self.shown != info {
             self.report(ExecutionState::with_info(Phase::PendingStarting, info));
         }
@@ -185,7 +177,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn add_strays(&mut self, mut found: Vec<Strays>) {
         let runtime = self.wanted.as_ref().map(|workload| &workload.runtime);
         for Strays { containers, .. } in found.iter_mut().filter(|strays| Some(&strays.runtime) == runtime) {
-            containers.retain(|(_, id)| self.container.as_ref() != Some(id)); // An old listing shows what is ours by now.
+            // An old listing may show the container that is ours by now.
+            containers.retain(|(_, id)| self.container.as_ref() != Some(id));
         }
         found.retain(|strays| !strays.containers.is_empty());
         if found.is_empty() {
@@ -253,7 +246,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 }
 
-/// Leaves out what only looks like a container of the workload, of all that `engine` has under its name.
+/// Leaves out containers with the name of the workload that the agent has not made.
 pub(super) fn leave_strangers_of(engine: &Engine, found: &mut Vec<ListedContainer>, wanted: Option<&Workload>) {
     leave_strangers(found, |one| one, |one| engine.connector.is_noted(&one.instance, &one.id), wanted);
 }

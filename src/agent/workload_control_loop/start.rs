@@ -3,7 +3,7 @@
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
 //! Takes: a free start slot. Gives: states to the scheduler (may block there).
 
-use super::lifecycle::Origin;
+use super::readiness::{Origin, Unprepared};
 use super::{Leftovers, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
 use crate::agent::create_watch::{CreateObserver, CreateWatch};
@@ -18,14 +18,6 @@ use crate::runtime::{ContainerId, NewContainer, RuntimeError};
 use log::{debug, error, info, warn};
 use std::sync::Arc;
 
-/// Why nothing could be made ready for the engine.
-pub(super) enum Unprepared {
-    /// Only an update helps.
-    ForGood(String),
-    /// Another try may succeed, when a disk has room again for example.
-    ForNow(String),
-}
-
 impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn begin_start(&mut self, start: Start) {
         if self.engine.is_none() {
@@ -34,7 +26,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             self.fail_for_good(&unsupported_runtime(runtime));
             return;
         }
-        if let Some(cause) = self.life.invalid().map(str::to_owned) {
+        if let Some(cause) = self.lifecycle.invalid().map(str::to_owned) {
             return self.fail_for_good(&cause);
         }
         self.add_strays(self.slot.take_strays()); // They may have come while an engine call was under way.
@@ -48,7 +40,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
         match self.context.slots.try_take() {
             Some(slot) => self.start(start, slot),
-            None => self.stage = Stage::WaitingForSlot(start, self.context.slots.ask()),
+            None => self.stage = Stage::WaitingForSlot(start, self.context.slots.request(self.slot.waker())),
         }
     }
 
@@ -65,7 +57,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Ok(id) => {
                 self.failed_creates = 0;
                 self.leftovers = Leftovers::None;
-                if self.life.is_ready_when_created() {
+                if self.lifecycle.is_ready_when_created() {
                     self.restarts.running(self.context.clock.now());
                 }
                 info!("Successfully created workload '{}'.", self.instance.workload);
@@ -96,7 +88,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Opens the control interface, writes the files and says what to create.
+    /// Opens the control interface, writes the files and returns what to create.
     fn prepare(&mut self, workload: Arc<Workload>) -> Result<NewContainer, Unprepared> {
         self.open_control_interface()
             .map_err(|error| Unprepared::ForNow(format!("Failed to create control interface: '{error}'")))?;
@@ -137,7 +129,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let now = self.context.clock.now();
         if start == Start::Revival {
             debug!("Workload '{}' still cannot be created: '{cause}'", self.instance.workload);
-            self.stage = Stage::ReviveAt(now + REVIVAL_INTERVAL);
+            self.stage = Stage::RetryAt(now + REVIVAL_INTERVAL, Start::Revival);
             return;
         }
         self.failed_creates = self.failed_creates.saturating_add(1);
@@ -147,7 +139,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             warn!("No more retries to create workload '{}'. Error: '{cause}'", self.instance.workload);
             // [impl->swdd~agent-workload-control-loop-retry-limit-set-execution-state~2]
             self.report(ExecutionState::no_more_retries(cause));
-            self.stage = Stage::ReviveAt(now + REVIVAL_INTERVAL);
+            self.stage = Stage::RetryAt(now + REVIVAL_INTERVAL, Start::Revival);
             return;
         }
         info!("Retrying workload creation for: '{}'. Error: '{cause}'", self.instance.workload);

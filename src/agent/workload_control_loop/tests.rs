@@ -1,5 +1,4 @@
-//! A control loop with a manual clock and an engine in memory: no thread, no sleep. The sequences are those of
-//! spec/agent.md section 8.6.
+//! A control loop with a manual clock and an engine in memory: no thread, no sleep.
 
 use super::*;
 use crate::agent::backoff::backoff_max;
@@ -8,7 +7,8 @@ use crate::agent::state_checker::{StateReply, WatchCommand};
 use crate::agent::uplink_outbox::uplink_outbox;
 use crate::agent::wish_slot::{LoopEnded, WishSender, wish_slot};
 use crate::limits::{
-    CONTROL_MESSAGE_MAX, CREATED_MAX, RESTART_RESET, RESTART_SPACING, REVIVAL_INTERVAL, START_SLOT_MAX, WATCH_INBOX,
+    ADDITIONAL_INFO_MAX, CONTROL_MESSAGE_MAX, CREATED_MAX, RESTART_RESET, RESTART_SPACING, REVIVAL_INTERVAL,
+    START_SLOT_MAX, WATCH_INBOX,
 };
 use crate::model::access_rules::{AccessRule, Operation};
 use crate::model::workload::{File, FileContent, RestartPolicy};
@@ -125,6 +125,28 @@ impl Rig {
     fn want(&mut self, order: WorkloadOrder) {
         assert_eq!(self.wishes.put(Wish::Run(Box::new(order))), Ok(None));
         self.run();
+    }
+
+    fn want_config(&mut self, config: &str) {
+        self.want_with(config, |_| {});
+    }
+
+    fn want_with(&mut self, config: &str, change: impl FnOnce(&mut Workload)) {
+        self.want(self.order_with(config, change));
+    }
+
+    fn want_existing(&mut self, existing: OnExisting, config: &str, change: impl FnOnce(&mut Workload)) {
+        self.want(WorkloadOrder { existing, ..self.order_with(config, change) });
+    }
+
+    /// As [`Self::want_with`], with containers that no listing may have shown.
+    fn want_after_search(&mut self, config: &str, change: impl FnOnce(&mut Workload)) {
+        self.want(WorkloadOrder { search_first: true, ..self.order_with(config, change) });
+    }
+
+    /// The workload is to run, and may have a container in an engine of another runtime.
+    fn want_besides(&mut self, other: OtherEngine) {
+        self.want(WorkloadOrder { others: vec![other], ..self.order("a") });
     }
 
     /// Nothing is to run any more.
@@ -255,8 +277,7 @@ fn file(mount_point: &str) -> File {
 #[test]
 fn create_reports_starts_and_watches() {
     let mut rig = Rig::new();
-    let order = rig.order_with("a", |workload| workload.files.push(file("/etc/x")));
-    rig.want(order);
+    rig.want_with("a", |workload| workload.files.push(file("/etc/x")));
     assert_eq!(rig.states(), [starting("a")]);
     assert_eq!(rig.engine.take_calls(), ["create web"]);
     assert_eq!(rig.watch_commands(), ["Watch"]);
@@ -271,8 +292,7 @@ fn create_reports_starts_and_watches() {
 #[test]
 fn create_with_unwritable_files_is_final_and_leaves_no_files() {
     let mut rig = Rig::new();
-    let order = rig.order_with("a", |workload| workload.files = vec![file("/ok"), file("bad")]);
-    rig.want(order);
+    rig.want_with("a", |workload| workload.files = vec![file("/ok"), file("bad")]);
     let cause = "Failed to create workload file: 'invalid mount point 'bad': 'path 'bad' is relative, expected \
                  absolute path'''";
     assert_eq!(rig.states(), [starting("a"), format!("a Pending(StartingFailed): '{cause}")]);
@@ -285,8 +305,7 @@ fn create_with_unwritable_files_is_final_and_leaves_no_files() {
 fn create_that_the_engine_can_never_do_is_final() {
     let mut rig = Rig::new();
     rig.engine.inject(Call::Create, [Fault::Unsupported]);
-    let order = rig.order_with("a", |workload| workload.files.push(file("/x")));
-    rig.want(order);
+    rig.want_with("a", |workload| workload.files.push(file("/x")));
     assert_eq!(rig.states(), [starting("a"), "a Pending(StartingFailed): 'it will never work'".to_owned()]);
     assert!(!rig.path("a").join("files").exists());
     assert_eq!(rig.control_loop.due(), None);
@@ -306,8 +325,7 @@ fn workload_without_engine_fails_for_good_can_be_updated_and_deleted() {
     assert_eq!(rig.states(), [starting("a"), info.to_owned()]);
     assert_eq!(rig.control_loop.due(), None);
     assert!(!rig.path("a").exists(), "no files without a runtime");
-    let order = rig.order("b");
-    rig.want(order);
+    rig.want_config("b");
     assert_eq!(rig.states(), [stopping("a"), gone("a"), starting("b")]);
     rig.end();
     assert_eq!(rig.states(), [stopping("b"), gone("b"), "ended web".to_owned()]);
@@ -318,8 +336,7 @@ fn a_long_create_shows_its_age_and_gives_its_slot_back() {
     let mut rig = Rig::new();
     rig.engine.inject(Call::Create, [Fault::Hangs(START_SLOT_MAX + Duration::from_secs(15))]);
     let slots = rig.slots.clone();
-    let order = rig.order("a");
-    rig.want(order);
+    rig.want_config("a");
     let age =
         |seconds| format!("a Pending(Starting): 'Triggered at runtime. The create has been running for {seconds} s.'");
     assert_eq!(rig.states(), [starting("a"), age(10), age(20)]);
@@ -331,8 +348,7 @@ fn create_timeout_ends_a_create_and_what_it_left_is_looked_for_before_the_next()
     let limit = Duration::from_secs(5);
     let mut rig = Rig::with(|context| context.create_timeout = Some(limit));
     rig.engine.inject(Call::Create, [Fault::Hangs(limit * 2), Fault::TimesOut]);
-    let order = rig.order("a");
-    rig.want(order);
+    rig.want_config("a");
     assert_eq!(rig.states(), [starting("a"), "a Pending(Starting): 'Retry 1: it took too long'".to_owned()]);
     rig.until_due();
     rig.until_due();
@@ -347,9 +363,7 @@ fn containers_that_no_listing_showed_are_removed_before_the_first_create() {
     rig.engine.add(&instance("b"), ExecutionState::plain(Phase::Running));
     rig.engine.add(&InstanceName::new("other", "a", "agent_A"), ExecutionState::plain(Phase::Running));
     rig.engine.inject(Call::List, [Fault::Fails]);
-    let mut order = rig.order("a");
-    order.search_first = true;
-    rig.want(order);
+    rig.want_after_search("a", |_| {});
     assert_eq!(rig.states(), [starting("a"), retry("a", 1)]);
     rig.until_due();
     assert_eq!(rig.engine.take_calls(), ["list", "list", "delete web", "delete web", "create web"]);
@@ -364,9 +378,7 @@ fn a_container_that_no_listing_showed_and_that_runs_as_it_should_is_taken_over()
     let mut rig = Rig::new();
     rig.engine.add(&instance("b"), ExecutionState::plain(Phase::Running));
     let id = rig.engine.add(&instance("a"), ExecutionState::plain(Phase::Running));
-    let mut order = rig.order("a");
-    order.search_first = true;
-    rig.want(order);
+    rig.want_after_search("a", |_| {});
     assert_eq!(rig.engine.take_calls(), ["list", "delete web"]);
     assert_eq!(rig.engine.only().0, id);
     assert_eq!(rig.watch_commands(), ["Watch"]);
@@ -377,10 +389,8 @@ fn a_container_that_no_listing_showed_and_that_runs_as_it_should_is_taken_over()
 #[test]
 fn what_a_search_takes_over_has_its_control_interface_again() {
     let mut rig = Rig::new();
-    let mut order = rig.order_with("a", |workload| allow(workload, "agents"));
-    rig.engine.add(&order.instance, ExecutionState::plain(Phase::Running));
-    order.search_first = true;
-    rig.want(order);
+    rig.engine.add(&instance("a"), ExecutionState::plain(Phase::Running));
+    rig.want_after_search("a", |workload| allow(workload, "agents"));
     assert_eq!(rig.engine.take_calls(), ["list"]);
     assert!(rig.control_folder("a").join("input").exists());
 }
@@ -389,9 +399,7 @@ fn what_a_search_takes_over_has_its_control_interface_again() {
 fn a_search_before_a_create_holds_no_slot_and_does_not_delay_a_delete() {
     let mut rig = Rig::new();
     rig.listings = false;
-    let mut order = rig.order("a");
-    order.search_first = true;
-    rig.want(order);
+    rig.want_after_search("a", |_| {});
     assert_eq!(rig.slots.free(), 2);
     assert!(rig.engine.take_calls().is_empty(), "the loop itself waits for no engine");
     rig.end();
@@ -406,8 +414,7 @@ fn a_search_before_a_create_holds_no_slot_and_does_not_delay_a_delete() {
 fn the_age_of_a_retry_is_shown_behind_the_reason_of_the_last_failure() {
     let mut rig = Rig::new();
     rig.engine.inject(Call::Create, [Fault::Fails, Fault::Hangs(Duration::from_secs(15))]);
-    let order = rig.order("a");
-    rig.want(order);
+    rig.want_config("a");
     rig.until_due();
     let age = format!("a Pending(Starting): 'Retry 1: {FAILURE} The create has been running for 10 s.'");
     assert_eq!(rig.states(), [starting("a"), retry("a", 1), age]);
@@ -428,9 +435,7 @@ fn a_container_of_another_runtime_goes_before_the_first_create() {
     elsewhere.add(&instance("a"), ExecutionState::plain(Phase::Running));
     elsewhere.inject(Call::Delete, [Fault::Fails]);
     let (other, watched) = other(&rig, &elsewhere, rig.clock.now() + Duration::from_millis(1));
-    let mut order = rig.order("a");
-    order.others.push(other);
-    rig.want(order);
+    rig.want_besides(other);
     let Ok(WatchCommand::ListAll { reply }) = watched.try_recv() else { panic!("a listing is wanted") };
     reply(elsewhere.connector("agent_A").list());
     rig.run();
@@ -446,9 +451,7 @@ fn an_engine_of_another_runtime_that_says_nothing_is_waited_for_only_so_long() {
     let mut rig = Rig::new();
     let limit = Duration::from_secs(7);
     let (silent, _watched) = other(&rig, &FakeEngine::new(), rig.clock.now() + limit);
-    let mut order = rig.order("a");
-    order.others.push(silent);
-    rig.want(order);
+    rig.want_besides(silent);
     assert!(rig.engine.take_calls().is_empty());
     assert_eq!(rig.until_due(), limit);
     assert_eq!(rig.engine.take_calls(), ["create web"]);
@@ -461,9 +464,7 @@ fn an_engine_of_another_runtime_that_fails_used_up_the_retries_of_a_workload() {
     elsewhere.inject(Call::List, vec![Fault::Fails; 100]);
     let limit = Duration::from_secs(7);
     let (failing, watched) = other(&rig, &elsewhere, rig.clock.now() + limit);
-    let mut order = rig.order("a");
-    order.others.push(failing);
-    rig.want(order);
+    rig.want_besides(failing);
     let (mut failures, mut waited) = (0, Duration::ZERO);
     while let Ok(WatchCommand::ListAll { reply }) = watched.try_recv() {
         reply(elsewhere.connector("agent_A").list());
@@ -480,9 +481,7 @@ fn an_engine_of_another_runtime_that_fails_used_up_the_retries_of_a_workload() {
 fn an_engine_of_another_runtime_that_is_not_installed_is_not_waited_for() {
     let mut rig = Rig::new();
     let (missing, watched) = other(&rig, &FakeEngine::new(), rig.clock.now() + Duration::from_secs(7));
-    let mut order = rig.order("a");
-    order.others.push(missing);
-    rig.want(order);
+    rig.want_besides(missing);
     let Ok(WatchCommand::ListAll { reply }) = watched.try_recv() else { panic!("a listing is wanted") };
     reply(Err(RuntimeError::NotInstalled("no such file".to_owned())));
     rig.run();
@@ -546,8 +545,7 @@ fn an_instance_with_a_second_container_is_removed_when_both_are() {
         if last == "end" {
             rig.end();
         } else {
-            let order = rig.order(last);
-            rig.want(order);
+            rig.want_config(last);
         }
         let first = rig.states();
         assert_eq!(first.contains(&gone("a")), last == "a", "{first:?}");
@@ -588,8 +586,7 @@ fn containers_that_are_too_many_are_removed_and_reported_as_their_instances() {
 fn only_so_many_creates_run_at_a_time_and_a_delete_does_not_wait_for_a_slot() {
     let mut rig = Rig::new();
     let taken = [rig.slots.try_take(), rig.slots.try_take()];
-    let order = rig.order("a");
-    rig.want(order);
+    rig.want_config("a");
     assert_eq!(rig.states(), [starting("a")]);
     assert!(rig.engine.take_calls().is_empty());
     drop(taken);
@@ -599,8 +596,7 @@ fn only_so_many_creates_run_at_a_time_and_a_delete_does_not_wait_for_a_slot() {
 
     let mut rig = Rig::new();
     let _taken = [rig.slots.try_take(), rig.slots.try_take()];
-    let order = rig.order("a");
-    rig.want(order);
+    rig.want_config("a");
     rig.end();
     assert_eq!(rig.states(), [starting("a"), stopping("a"), gone("a"), "ended web".to_owned()]);
     assert!(rig.engine.take_calls().is_empty());
@@ -614,8 +610,7 @@ fn only_so_many_creates_run_at_a_time_and_a_delete_does_not_wait_for_a_slot() {
 fn failed_create_is_retried_after_the_backoff_and_then_runs() {
     let mut rig = Rig::new();
     rig.engine.inject(Call::Create, [Fault::Fails, Fault::Fails]);
-    let order = rig.order_with("a", |workload| workload.files.push(file("/x")));
-    rig.want(order);
+    rig.want_with("a", |workload| workload.files.push(file("/x")));
     assert_eq!(rig.states(), [starting("a"), retry("a", 1)]);
     assert!(!rig.path("a").join("files").exists());
     for number in 1..=2 {
@@ -640,8 +635,7 @@ fn files_that_can_be_written_later_are_tried_again_like_creates() {
     let folder = rig.path("a");
     std::fs::create_dir(&folder).unwrap();
     set_open(&folder, true);
-    let order = rig.order_with("a", |workload| workload.files.push(file("/x")));
-    rig.want(order);
+    rig.want_with("a", |workload| workload.files.push(file("/x")));
     let states = rig.states();
     assert_eq!(states.len(), 2, "{states:?}");
     assert!(states[1].starts_with("a Pending(Starting): 'Retry 1: Failed to create workload file: '"), "{states:?}");
@@ -661,8 +655,7 @@ fn a_control_interface_that_others_could_change_is_made_anew() {
     std::fs::create_dir_all(folder.join("left")).unwrap();
     set_open(&rig.path("a"), false);
     set_open(&folder, true);
-    let order = rig.order_with("a", |workload| allow(workload, "agents"));
-    rig.want(order);
+    rig.want_with("a", |workload| allow(workload, "agents"));
     assert_eq!(rig.engine.take_calls(), ["create web"]);
     assert_eq!(rig.engine.only().1.new.unwrap().control_interface, Some(folder.clone()));
     assert!(folder.join("input").exists() && !folder.join("left").exists());
@@ -674,8 +667,7 @@ fn a_workload_whose_folder_others_control_starts_only_when_they_do_not() {
     let folder = rig.path("a");
     std::fs::create_dir(&folder).unwrap();
     set_open(&folder, true);
-    let order = rig.order_with("a", |workload| allow(workload, "agents"));
-    rig.want(order);
+    rig.want_with("a", |workload| allow(workload, "agents"));
     let states = rig.states();
     let cause = format!("others may write to '{}' (mode 0777)", folder.display());
     assert!(
@@ -693,8 +685,7 @@ fn a_workload_whose_folder_others_control_starts_only_when_they_do_not() {
 fn what_a_container_put_beside_its_fifos_goes_with_its_control_interface() {
     let mut rig = Rig::new();
     let folder = rig.control_folder("a");
-    let order = rig.order_with("a", |workload| allow(workload, "agents"));
-    rig.want(order);
+    rig.want_with("a", |workload| allow(workload, "agents"));
     std::fs::create_dir_all(folder.join("a/b/c")).unwrap();
     rig.end();
     assert!(!folder.exists());
@@ -706,8 +697,7 @@ fn what_a_container_put_beside_its_fifos_goes_with_its_control_interface() {
 fn retries_end_at_the_limit_and_revive_silently_every_quarter_of_an_hour() {
     let mut rig = Rig::new();
     rig.engine.inject(Call::Create, vec![Fault::Fails; 6]);
-    let order = rig.order("a");
-    rig.want(order);
+    rig.want_config("a");
     for _ in 0..RETRY_LIMIT {
         rig.until_due();
     }
@@ -729,8 +719,7 @@ fn retries_end_at_the_limit_and_revive_silently_every_quarter_of_an_hour() {
 fn without_limit_the_retries_never_end() {
     let mut rig = Rig::with(|context| context.retry_limit = None);
     rig.engine.inject(Call::Create, vec![Fault::Fails; 101]);
-    let order = rig.order("a");
-    rig.want(order);
+    rig.want_config("a");
     for _ in 0..100 {
         rig.until_due();
     }
@@ -744,14 +733,12 @@ fn update_begins_the_retries_anew_also_after_the_limit() {
     for failures in [2, RETRY_LIMIT + 1] {
         let mut rig = Rig::new();
         rig.engine.inject(Call::Create, vec![Fault::Fails; failures as usize + 1]);
-        let order = rig.order("a");
-        rig.want(order);
+        rig.want_config("a");
         for _ in 1..failures {
             rig.until_due();
         }
         rig.states();
-        let order = rig.order("b");
-        rig.want(order);
+        rig.want_config("b");
         assert_eq!(rig.states(), [stopping("a"), gone("a"), starting("b"), retry("b", 1)]);
         rig.until_due();
         assert_eq!(rig.engine.only().1.instance, instance("b"));
@@ -764,8 +751,7 @@ fn delete_and_update_end_the_waiting_for_a_retry() {
     for update in [true, false] {
         let mut rig = Rig::new();
         rig.engine.inject(Call::Create, [Fault::Fails]);
-        let order = rig.order("a");
-        rig.want(order);
+        rig.want_config("a");
         rig.states();
         if update {
             let order = rig.order_with("b", |workload| workload.runtime = "podmn".into());
@@ -822,8 +808,7 @@ fn delete_of_what_was_never_created_works() {
     let mut rig = Rig::new();
     rig.engine.inject(Call::Create, [Fault::IsMissing]);
     rig.engine.inject(Call::Find, [Fault::Fails]);
-    let order = rig.order("a");
-    rig.want(order);
+    rig.want_config("a");
     rig.states();
     rig.end();
     assert_eq!(rig.states(), [stopping("a"), gone("a"), "ended web".to_owned()]);
@@ -842,8 +827,7 @@ fn what_a_failed_create_or_start_left_is_not_forgotten_when_it_cannot_be_deleted
                 assert!(rig.engine.containers().contains_key(&id));
             } else {
                 rig.engine.inject(Call::Create, [Fault::LeavesHalfDone]);
-                let order = rig.order("a");
-                rig.want(order);
+                rig.want_config("a");
             }
             rig.states();
             rig.engine.inject(call, [Fault::Fails]);
@@ -861,8 +845,7 @@ fn delete_also_removes_what_a_failed_create_left() {
     for fault in [Fault::LeavesHalfDone, Fault::TimesOut] {
         let mut rig = Rig::new();
         rig.engine.inject(Call::Create, [fault.clone()]);
-        let order = rig.order("a");
-        rig.want(order);
+        rig.want_config("a");
         assert_eq!(rig.engine.containers().len(), 1, "{fault:?}");
         rig.end();
         assert!(rig.engine.containers().is_empty(), "{fault:?}");
@@ -922,8 +905,7 @@ fn update_removes_the_old_then_starts_the_new() {
     for (config, folder_stays) in [("b", false), ("a", true)] {
         let mut rig = Rig::new();
         rig.create("a", |workload| workload.files.push(file("/x")));
-        let order = rig.order(config);
-        rig.want(order);
+        rig.want_config(config);
         assert_eq!(rig.states(), [stopping("a"), gone("a"), starting(config)]);
         assert_eq!(rig.engine.take_calls(), ["delete web", "create web"]);
         assert!(!rig.path("a").join("files").exists());
@@ -938,8 +920,7 @@ fn update_whose_delete_fails_keeps_the_new_workload_and_tries_again() {
     let mut rig = Rig::new();
     rig.create("a", |_| {});
     rig.engine.inject(Call::Delete, [Fault::Fails, Fault::TimesOut]);
-    let order = rig.order("b");
-    rig.want(order);
+    rig.want_config("b");
     assert_eq!(rig.states(), [stopping("a"), delete_failed("a")]);
     rig.until_due();
     assert_eq!(rig.states(), ["a Stopping(DeleteFailed): 'it took too long'"]);
@@ -956,8 +937,7 @@ fn what_waits_behind_a_failed_delete_and_is_not_wanted_any_more_was_never_there(
         let mut rig = Rig::new();
         rig.create("a", |_| {});
         rig.engine.inject(Call::Delete, [Fault::Fails]);
-        let order = rig.order("b");
-        rig.want(order);
+        rig.want_config("b");
         rig.states();
         let wish = next.map_or(Wish::End, |config| Wish::Run(Box::new(rig.order(config))));
         assert_eq!(rig.wishes.put(wish), Ok(skipped.then(|| instance("b"))), "{next:?}");
@@ -971,11 +951,9 @@ fn what_waits_behind_a_failed_delete_and_is_not_wanted_any_more_was_never_there(
 fn update_of_what_has_no_container_goes_on() {
     let mut rig = Rig::new();
     rig.engine.inject(Call::Create, [Fault::Unsupported]);
-    let order = rig.order("a");
-    rig.want(order);
+    rig.want_config("a");
     rig.states();
-    let order = rig.order("b");
-    rig.want(order);
+    rig.want_config("b");
     assert_eq!(rig.states(), [stopping("a"), gone("a"), starting("b")]);
 }
 
@@ -1124,8 +1102,7 @@ fn an_update_forgets_the_crashes_of_the_old_workload() {
             rig.until_due();
         }
     }
-    let order = rig.order_with("b", |workload| workload.restart_policy = RestartPolicy::Always);
-    rig.want(order);
+    rig.want_with("b", |workload| workload.restart_policy = RestartPolicy::Always);
     rig.clock.advance(RESTART_SPACING);
     rig.states();
     rig.observe(ExecutionState::exited(1));
@@ -1164,8 +1141,7 @@ fn commands_and_a_revival_by_others_end_the_waiting_for_a_restart() {
             "running" => rig.observe(ExecutionState::plain(Phase::Running)),
             "delete" => rig.end(),
             _ => {
-                let order = rig.order("b");
-                rig.want(order);
+                rig.want_config("b");
             }
         }
         assert_eq!(rig.control_loop.due(), None, "{case}");
@@ -1243,11 +1219,10 @@ fn states_of_an_earlier_start_are_ignored() {
 fn resume_watches_reports_nothing_and_restarts_with_everything() {
     let mut rig = Rig::new();
     rig.hold("a", ExecutionState::plain(Phase::Running));
-    let order = rig.order_with("a", |workload| {
+    rig.want_existing(OnExisting::TakeOver, "a", |workload| {
         workload.restart_policy = RestartPolicy::Always;
         allow(workload, "agents");
     });
-    rig.want(WorkloadOrder { existing: OnExisting::TakeOver, ..order });
     assert!(rig.states().is_empty());
     assert!(rig.engine.take_calls().is_empty());
     assert_eq!(rig.watch_commands(), ["Watch"]);
@@ -1259,15 +1234,14 @@ fn resume_watches_reports_nothing_and_restarts_with_everything() {
 
 // ------------------------------------------------------- control interface
 
-/// Simulated seeds 3011153 and 3013823: a listing showed a container as running that was only created. It was taken over
-/// and never started.
+/// Simulated seeds 3011153 and 3013823: a listing showed a container as running that was only created. It was taken
+/// over and never started.
 #[test]
 fn a_container_that_was_taken_over_and_was_never_started_is_replaced() {
     for policy in RestartPolicy::ALL {
         let mut rig = Rig::new();
         rig.hold("a", ExecutionState::plain(Phase::Running));
-        let order = rig.order_with("a", |workload| workload.restart_policy = *policy);
-        rig.want(WorkloadOrder { existing: OnExisting::TakeOver, ..order });
+        rig.want_existing(OnExisting::TakeOver, "a", |workload| workload.restart_policy = *policy);
         let created = ExecutionState::with_info(Phase::PendingStarting, "created");
         rig.observe(created.clone());
         assert!(rig.engine.take_calls().is_empty(), "its engine may be restarting it");
@@ -1288,8 +1262,7 @@ fn a_container_that_was_taken_over_and_was_never_started_is_replaced() {
 fn an_end_of_a_container_that_was_only_created_counts_like_any_other() {
     let mut rig = Rig::new();
     rig.hold("a", ExecutionState::plain(Phase::Running));
-    let order = rig.order_with("a", |workload| workload.restart_policy = RestartPolicy::Never);
-    rig.want(WorkloadOrder { existing: OnExisting::TakeOver, ..order });
+    rig.want_existing(OnExisting::TakeOver, "a", |workload| workload.restart_policy = RestartPolicy::Never);
     rig.observe(ExecutionState::with_info(Phase::PendingStarting, "created"));
     rig.observe(ExecutionState::exited(0));
     assert_eq!(rig.control_loop.due(), None);
@@ -1339,21 +1312,18 @@ fn an_update_keeps_the_control_interface_exactly_when_path_and_rules_stay() {
     let first = rig.input_inode("a").unwrap();
     let hold = std::fs::File::options().read(true).write(true).open(rig.control_folder("a").join("input")).unwrap();
 
-    let same = rig.order_with("a", |workload| {
+    rig.want_with("a", |workload| {
         allow(workload, "agents");
         workload.tags.insert("k".to_owned(), "v".to_owned());
     });
-    rig.want(same);
     assert_eq!((rig.input_inode("a"), rig.mounted()), (Some(first), Some(rig.control_folder("a"))));
 
-    let other_rules = rig.order_with("a", |workload| allow(workload, "desiredState"));
-    rig.want(other_rules);
+    rig.want_with("a", |workload| allow(workload, "desiredState"));
     let second = rig.input_inode("a").unwrap();
     assert_ne!(second, first, "a new one for new rules");
     drop(hold);
 
-    let other_id = rig.order_with("b", |workload| allow(workload, "desiredState"));
-    rig.want(other_id);
+    rig.want_with("b", |workload| allow(workload, "desiredState"));
     assert!(rig.input_inode("b").is_some() && !rig.folder.path().join(instance("a").folder()).exists());
 
     let no_rules = rig.order("b");
@@ -1383,12 +1353,10 @@ fn an_agent_that_ends_leaves_the_control_interface_of_its_workloads() {
     rig.create("a", |workload| allow(workload, "agents"));
     let before = rig.input_inode("a").unwrap();
     let hold = std::fs::File::options().read(true).write(true).open(rig.control_folder("a").join("input")).unwrap();
-    let order = rig.order_with("a", |workload| allow(workload, "agents"));
+    rig.want_existing(OnExisting::TakeOver, "a", |workload| allow(workload, "agents"));
     let folder = rig.control_folder("a");
     rig.hold("a", ExecutionState::plain(Phase::Running));
     assert!(folder.join("input").exists() && folder.join("output").exists());
-
-    rig.want(WorkloadOrder { existing: OnExisting::TakeOver, ..order });
     let after = std::os::unix::fs::MetadataExt::ino(&hold.metadata().unwrap());
     assert_eq!((before, after), (after, before));
     let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(folder.join("input")).unwrap());
@@ -1410,15 +1378,13 @@ fn a_held_container_is_started_again_when_that_is_wanted_and_else_removed() {
     let succeeded = || ExecutionState::plain(Phase::Succeeded);
     let mut rig = Rig::new();
     rig.hold("a", succeeded());
-    let order = rig.order("a");
-    rig.want(WorkloadOrder { existing: OnExisting::StartAgain, ..order });
+    rig.want_existing(OnExisting::StartAgain, "a", |_| {});
     assert_eq!(rig.engine.take_calls(), ["start web"]);
     assert_eq!(rig.states(), [starting("a")]);
 
     let mut rig = Rig::new();
     rig.hold("a", succeeded());
-    let order = rig.order("b");
-    rig.want(order);
+    rig.want_config("b");
     assert_eq!(rig.engine.take_calls(), ["delete web", "create web"]);
     assert_eq!(rig.states(), [stopping("a"), gone("a"), starting("b")]);
 

@@ -1,4 +1,4 @@
-//! The tables of spec/agent.md sections 8.3 and 8.4.
+//! Which changes wait, and what makes them ready.
 
 use super::*;
 use crate::model::execution_state::GONE_PREFIX;

@@ -1,8 +1,8 @@
-//! What an agent does with containers of an earlier life, and with its own when the server says hello again
-//! (the table of spec/agent.md section 6).
+//! What an agent does with containers of an earlier life, and with its own when the server says hello again.
 
-use crate::agent::agent_manager::{EarlierCalls, SchedulerEvent};
-use crate::agent::runtime_manager::RerunFinished;
+use crate::agent::agent_manager::EarlierCalls;
+use crate::agent::events::SchedulerEvent;
+use crate::agent::settings::RerunFinished;
 use crate::limits::{BACKOFF_FIRST, EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, FIRST_LISTING_MAX, REPAIR_INTERVAL};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
@@ -10,7 +10,7 @@ use crate::model::names::InstanceName;
 use crate::model::workload::{AddCondition, DeleteCondition, File, FileContent, RestartPolicy, Workload};
 use crate::platform::clock::Clock;
 use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
-use crate::simulation::stepped_agent::{AgentOptions, AgentRig as Rig, wanted_with};
+use crate::simulation::stepped_agent::{AgentOptions, AgentRig as Rig, deleted_after, wanted_with};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,6 +30,15 @@ fn silent(engine: FakeEngine) -> Rig {
 
 fn silent_with(engine: FakeEngine, change: impl FnOnce(&mut AgentOptions)) -> Rig {
     Rig::silent_with(engine, change).telling_configs()
+}
+
+/// An agent that has not heard of the server yet, with these containers of an earlier life.
+fn found(containers: &[(&str, &str, ExecutionState)]) -> Rig {
+    let engine = FakeEngine::new();
+    for (name, config, state) in containers {
+        engine.add(&instance(name, config), state.clone());
+    }
+    silent(engine)
 }
 
 fn wanted(name: &str, config: &str) -> AddedWorkload {
@@ -73,9 +82,7 @@ fn an_existing_container_is_resumed_reused_or_replaced() {
         ("b", plain(Phase::Running), vec!["list", "delete w", "create w"], replaced("w:b")),
         ("b", plain(Phase::Succeeded), vec!["list", "delete w", "create w"], replaced("w:b")),
     ] {
-        let engine = FakeEngine::new();
-        engine.add(&instance("w", config), state.clone());
-        let mut rig = silent(engine);
+        let mut rig = found(&[("w", config, state.clone())]);
         rig.agent.hello(&[wanted("w", "a")]);
         assert_eq!(rig.engine.take_calls(), calls, "{config} {state}");
         let mut expected = states;
@@ -108,7 +115,7 @@ fn an_engine_that_is_not_installed_is_asked_once_per_hello_and_by_the_workloads_
     assert_eq!(rig.engine.take_calls(), ["list"]);
     // It was installed in the meantime, and an earlier agent had left something.
     rig.engine.add(&instance("w", "b"), plain(Phase::Running));
-    rig.agent.update(WorkloadPlan { added: vec![wanted("w", "a")], deleted: vec![] });
+    rig.add(&[wanted("w", "a")]);
     assert_eq!(rig.engine.take_calls(), ["list", "delete w", "create w"]);
 }
 
@@ -125,14 +132,12 @@ fn reuse_and_replace_wait_for_the_dependencies_but_the_old_container_goes_at_onc
             vec!["w:a Pending(WaitingToStart)", "w:b Stopping(RequestedAtRuntime)", "w:b Removed"],
         ),
     ] {
-        let engine = FakeEngine::new();
-        engine.add(&instance("w", config), plain(Phase::Succeeded));
-        let mut rig = silent(engine);
+        let mut rig = found(&[("w", config, plain(Phase::Succeeded))]);
         let workload = wanted_with("w", "a", needs_other);
         rig.agent.hello(std::slice::from_ref(&workload));
         assert_eq!(rig.engine.take_calls(), calls);
         assert_eq!(rig.sent(), first);
-        rig.agent.update(WorkloadPlan { added: vec![wanted("other", "a")], deleted: vec![] });
+        rig.add(&[wanted("other", "a")]);
         let start = if config == "a" { "start w" } else { "create w" };
         assert_eq!(rig.engine.take_calls(), ["create other", start]);
         assert_eq!(rig.engine.containers().len(), 2);
@@ -141,14 +146,11 @@ fn reuse_and_replace_wait_for_the_dependencies_but_the_old_container_goes_at_onc
 
 #[test]
 fn a_finished_container_that_waits_for_reuse_is_removed_with_its_workload() {
-    let engine = FakeEngine::new();
-    engine.add(&instance("w", "a"), plain(Phase::Succeeded));
-    let mut rig = silent(engine);
+    let mut rig = found(&[("w", "a", plain(Phase::Succeeded))]);
     rig.agent.hello(&[wanted_with("w", "a", |w| {
         w.dependencies.insert("other".to_owned(), AddCondition::Running);
     })]);
-    let deleted = DeletedWorkload { instance: instance("w", "a"), dependencies: BTreeMap::new() };
-    rig.agent.update(WorkloadPlan { added: vec![], deleted: vec![deleted] });
+    rig.change(&[], &[deleted_after(&instance("w", "a"), &[])]);
     assert!(rig.engine.containers().is_empty());
     let sequence = ["w:a Pending(WaitingToStart)", "w:a Stopping(RequestedAtRuntime)", "w:a Removed"];
     assert_eq!(rig.sent(), sequence);
@@ -158,10 +160,7 @@ fn a_finished_container_that_waits_for_reuse_is_removed_with_its_workload() {
 // [utest->swdd~agent-delete-old-workload~2]
 #[test]
 fn containers_that_nobody_wants_are_deleted() {
-    let engine = FakeEngine::new();
-    engine.add(&instance("w", "a"), plain(Phase::Running));
-    engine.add(&instance("other", "a"), plain(Phase::Succeeded));
-    let mut rig = silent(engine);
+    let mut rig = found(&[("w", "a", plain(Phase::Running)), ("other", "a", plain(Phase::Succeeded))]);
     let old_folder = rig.folder.path().join(instance("w", "a").folder());
     std::fs::create_dir_all(old_folder.join("files")).unwrap();
     rig.agent.hello(&[]);
@@ -219,9 +218,7 @@ fn removing_a_second_container_of_an_instance_says_nothing_of_the_one_that_stays
 #[test]
 fn the_old_container_of_a_workload_that_moved_to_another_runtime_goes_before_the_new_one_comes() {
     for state in [Phase::Running, Phase::Succeeded] {
-        let engine = FakeEngine::new();
-        engine.add(&instance("w", "a"), plain(state));
-        let mut rig = silent(engine);
+        let mut rig = found(&[("w", "a", plain(state))]);
         rig.agent.hello(&[wanted_with("w", "a", |w| w.runtime = "podman-kube".into())]);
         assert!(rig.engine.containers().is_empty());
         let expected = [
@@ -346,7 +343,7 @@ fn a_container_of_an_old_instance_found_late_goes_before_the_waiting_create() {
     rig.agent.pass(REPAIR_INTERVAL * 2);
     assert!(rig.engine.containers().is_empty());
     assert_eq!(rig.sent().last().unwrap(), "w:b Removed");
-    rig.agent.update(WorkloadPlan { added: vec![wanted("other", "a")], deleted: vec![] });
+    rig.add(&[wanted("other", "a")]);
     assert_eq!(rig.engine.containers().len(), 2);
     assert_eq!(rig.sent().last().unwrap(), "w:a Running(Ok)");
 }
@@ -368,7 +365,7 @@ fn a_running_container_found_late_was_removed_although_nothing_had_changed() {
     sent.dedup();
     assert_eq!(sent, ["w:a Running(Ok)"]);
     rig.forget();
-    rig.agent.update(WorkloadPlan { added: vec![wanted("other", "a")], deleted: vec![] });
+    rig.add(&[wanted("other", "a")]);
     assert_eq!(rig.engine.take_calls(), ["create other"]);
     assert!(of_wanted(rig.sent()).is_empty());
     assert_eq!(rig.agent.manager.threads().count(), 2);
@@ -384,7 +381,7 @@ fn a_finished_container_found_late_waits_to_be_started_again() {
     rig.agent.pass(REPAIR_INTERVAL * 2);
     assert_eq!(rig.engine.take_calls(), ["list", "list"]);
     assert_eq!(rig.sent().last().unwrap(), "w:a Pending(WaitingToStart)");
-    rig.agent.update(WorkloadPlan { added: vec![wanted("other", "a")], deleted: vec![] });
+    rig.add(&[wanted("other", "a")]);
     assert_eq!(rig.engine.take_calls(), ["create other", "start w"]);
 }
 
@@ -405,8 +402,7 @@ fn the_end_of_an_old_container_was_taken_for_that_of_its_instance_which_had_come
     let mut rig = silent(engine);
     rig.agent.hello(&[wanted("w", "b")]);
     assert!(rig.sent().contains(&format!("w:a Stopping(DeleteFailed): '{FAILURE}'")));
-    let deleted = vec![DeletedWorkload { instance: instance("w", "b"), dependencies: BTreeMap::new() }];
-    rig.agent.update(WorkloadPlan { added: vec![with_file("w", "a")], deleted });
+    rig.change(&[with_file("w", "a")], &[deleted_after(&instance("w", "b"), &[])]);
     rig.engine.inject(Call::Delete, vec![Fault::Fails; 4]);
     rig.agent.pass(Duration::from_secs(60));
     assert_eq!(rig.agent.manager.threads().count(), 1, "the old container is known to be gone");
@@ -418,10 +414,7 @@ fn the_end_of_an_old_container_was_taken_for_that_of_its_instance_which_had_come
 
 #[test]
 fn the_folder_of_an_old_container_goes_with_it() {
-    let engine = FakeEngine::new();
-    engine.add(&instance("w", "a"), plain(Phase::Running));
-    engine.add(&instance("w", "b"), plain(Phase::Running));
-    let mut rig = silent(engine);
+    let mut rig = found(&[("w", "a", plain(Phase::Running)), ("w", "b", plain(Phase::Running))]);
     let folder = |config| rig.folder.path().join(instance("w", config).folder()).join("files");
     let (old, kept) = (folder("a"), folder("b"));
     [&old, &kept].into_iter().for_each(|folder| std::fs::create_dir_all(folder).unwrap());
@@ -616,8 +609,7 @@ fn a_silent_engine_delayed_the_watch_of_what_runs_in_another_one() {
         assert!(rig.sent().contains(&"runs:a Running(Ok)".to_owned()));
         assert!(rig.engine.containers().keys().eq([&best, &old]), "what is new waits");
         if deleted {
-            let deleted = vec![DeletedWorkload { instance: instance("runs", "a"), dependencies: BTreeMap::new() }];
-            rig.agent.update(WorkloadPlan { added: vec![], deleted });
+            rig.change(&[], &[deleted_after(&instance("runs", "a"), &[])]);
         }
         rig.agent.pass(FIRST_LISTING_MAX);
         let containers = rig.engine.containers();
@@ -647,19 +639,14 @@ fn a_reconnect_waits_for_no_engine() {
     assert!(sent.contains(&"new:a Running(Ok)".to_owned()), "{sent:?}");
     // What the server says next meets what is there.
     again.remove(0);
-    let dependencies = BTreeMap::from([("new".to_owned(), DeleteCondition::NotPendingNorRunning)]);
-    let deleted = vec![DeletedWorkload { instance: instance("w", "a"), dependencies }];
-    rig.agent.update(WorkloadPlan { added: vec![], deleted });
+    rig.change(&[], &[deleted_after(&instance("w", "a"), &["new"])]);
     assert_eq!(rig.sent(), ["w:a Stopping(WaitingToStop)"]);
 }
 
 #[test]
 fn plans_that_arrive_before_the_listing_wait_for_the_users_of_what_exists() {
     for update in [false, true] {
-        let engine = FakeEngine::new();
-        engine.add(&instance("used", "a"), plain(Phase::Running));
-        engine.add(&instance("user", "a"), plain(Phase::Running));
-        let mut rig = silent(engine);
+        let mut rig = found(&[("used", "a", plain(Phase::Running)), ("user", "a", plain(Phase::Running))]);
         let hello = FromServer::ServerHello(vec![wanted("used", "a"), wanted("user", "a")]);
         rig.agent.manager.on_event(SchedulerEvent::Server(hello));
         let dependencies = BTreeMap::from([("user".to_owned(), DeleteCondition::NotPendingNorRunning)]);
@@ -738,7 +725,7 @@ fn plans_that_arrive_before_the_listing_change_what_is_wanted() {
         added: vec![wanted("updated", "b")],
         deleted: vec![deleted("updated"), deleted("deleted")],
     });
-    rig.agent.update(WorkloadPlan { added: vec![wanted("added", "a")], deleted: vec![] });
+    rig.add(&[wanted("added", "a")]);
     *calls.running.lock().unwrap() = 0;
     rig.agent.pass(Duration::from_secs(1));
     let mut created = rig.engine.take_calls();
@@ -819,9 +806,7 @@ fn a_reconnect_keeps_what_waits_waiting() {
     });
     let used = wanted("used", "a");
     rig.agent.hello(&[waits.clone(), used.clone(), wanted("user", "a")]);
-    let condition = BTreeMap::from([("user".to_owned(), DeleteCondition::NotPendingNorRunning)]);
-    let deleted = DeletedWorkload { instance: used.instance, dependencies: condition };
-    rig.agent.update(WorkloadPlan { added: vec![], deleted: vec![deleted] });
+    rig.change(&[], &[deleted_after(&used.instance, &["user"])]);
     rig.forget();
     reconnect(&mut rig, &[waits, wanted("user", "a")]);
     assert!(rig.engine.take_calls().is_empty());
@@ -838,9 +823,7 @@ fn a_reconnect_also_tells_of_what_waits_behind_its_predecessor() {
     let mut rig = silent(FakeEngine::new());
     let (old, new, user) = (wanted("used", "a"), wanted("used", "b"), wanted("user", "a"));
     rig.agent.hello(&[old.clone(), user.clone()]);
-    let dependencies = BTreeMap::from([("user".to_owned(), DeleteCondition::NotPendingNorRunning)]);
-    let deleted = vec![DeletedWorkload { instance: old.instance, dependencies }];
-    rig.agent.update(WorkloadPlan { added: vec![new.clone()], deleted });
+    rig.change(&[new.clone()], &[deleted_after(&old.instance, &["user"])]);
     rig.forget();
     reconnect(&mut rig, &[new.clone(), user.clone()]);
     let mut sent = rig.sent();
@@ -856,9 +839,7 @@ fn a_delete_that_waited_is_forgotten_when_the_server_wants_the_workload_again() 
     let mut rig = silent(FakeEngine::new());
     let used = wanted("used", "a");
     rig.agent.hello(&[used.clone(), wanted("user", "a")]);
-    let condition = BTreeMap::from([("user".to_owned(), DeleteCondition::NotPendingNorRunning)]);
-    let deleted = DeletedWorkload { instance: used.instance.clone(), dependencies: condition };
-    rig.agent.update(WorkloadPlan { added: vec![], deleted: vec![deleted] });
+    rig.change(&[], &[deleted_after(&used.instance, &["user"])]);
     assert_eq!(rig.sent().last().unwrap(), "used:a Stopping(WaitingToStop)");
     rig.forget();
     reconnect(&mut rig, &[used, wanted("user", "a")]);

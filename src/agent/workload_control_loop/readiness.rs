@@ -4,19 +4,17 @@
 //! Owns: whether the workload is ready, its deadlines, its notify socket. Takes: [`ProbeReport`] from `probes`.
 //! Gives: [`ProbeOrder`] to `probes`, states to the scheduler (may block there).
 
-use super::start::Unprepared;
 use super::{AfterDelete, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::Ended;
-use crate::agent::lifecycle::prober::notify_socket;
-use crate::agent::lifecycle::{GONE_PREFIX, Outcome, ProbeOrder, ProbeReport, Purpose, short_info};
-use crate::limits::{MISSING_TARGET_RETRY, PROBE_REPORTS};
-use crate::model::execution_state::{ExecutionState, Phase};
+use crate::agent::probes::prober::notify_socket;
+use crate::agent::probes::{Outcome, ProbeOrder, ProbeReport, Purpose, short_info};
+use crate::limits::MISSING_TARGET_RETRY;
+use crate::model::execution_state::{ExecutionState, GONE_PREFIX, Phase};
 use crate::model::lifecycle::{self, AliveAction, Check, Lifecycle, OnDeadline, Pace};
 use crate::model::names::InstanceName;
 use crate::platform::clock::Clock;
 use crate::platform::logging::may_log;
 use crate::runtime::ProbeTarget;
-use crossbeam_channel::{Receiver, Sender, bounded};
 use log::{info, warn};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -31,38 +29,46 @@ pub(super) enum Origin {
     Created,
     /// It ran when the agent started.
     Adopted,
-    /// It had ended or was lost, as its engine said, and runs.
+    /// It had ended or was lost according to its engine, and runs.
     SeenAgain,
 }
 
-/// One instance from its start to its end: created, starting, ready (which stays), ended (rule 1).
-pub(super) struct Life {
+/// Why a container could not be prepared.
+pub(super) enum Unprepared {
+    /// Only an update helps.
+    ForGood(String),
+    /// Another try may succeed, when a disk has room again for example.
+    ForNow(String),
+}
+
+/// One instance from its start to its end: created, starting, ready (which stays), ended.
+pub(super) struct InstanceLifecycle {
     spec: Arc<Lifecycle>,
     /// Why the block cannot be followed.
     invalid: Option<String>,
     origin: Origin,
-    /// The container is of an earlier life of the agent (rule 9).
+    /// An earlier agent started the container, so no deadline ends it.
     adopted: bool,
     started: Option<Instant>,
     is_ready: bool,
     /// When `ready` or `gone` should hold.
     deadline: Option<Instant>,
-    /// What the checker said last.
+    /// The phase that the state checker observed last.
     observed: Option<Phase>,
     /// Additional info of the state that is shown.
     note: String,
-    asked: Option<Asked>,
+    probe: Option<Probe>,
     next_key: u64,
     notify: Option<NotifySocket>,
     /// There was a container that its `gone` condition is about.
     must_be_gone: bool,
-    reports: (Sender<ProbeReport>, Receiver<ProbeReport>),
 }
 
-struct Asked {
+/// The probe that is ordered.
+struct Probe {
     key: u64,
     purpose: Purpose,
-    /// The engine could not say where to ask.
+    /// The engine did not know where to probe.
     incomplete: bool,
 }
 
@@ -77,7 +83,7 @@ impl Drop for NotifySocket {
     }
 }
 
-impl Life {
+impl InstanceLifecycle {
     pub(super) fn new(first_key: u64) -> Self {
         Self {
             spec: Arc::default(),
@@ -89,25 +95,20 @@ impl Life {
             deadline: None,
             observed: None,
             note: String::new(),
-            asked: None,
+            probe: None,
             next_key: first_key,
             notify: None,
             must_be_gone: false,
-            reports: bounded(PROBE_REPORTS),
         }
     }
 
-    /// What the block says about a container, once it is gone.
+    /// Whether the removed container has to be probed until it is gone.
     fn has_gone_condition(&self) -> bool {
         self.must_be_gone && self.spec.gone.is_some()
     }
 
     pub(super) fn due(&self) -> Option<Instant> {
         self.deadline
-    }
-
-    pub(super) fn reports(&self) -> &Receiver<ProbeReport> {
-        &self.reports.1
     }
 
     /// Why the workload cannot be started.
@@ -130,16 +131,16 @@ impl Life {
         let Some(gone) = self.spec.gone.as_ref().filter(|_| self.has_gone_condition()) else { return state };
         let info = match &*state.additional_info {
             "" => format!("{GONE_PREFIX}{} must not answer any more", gone.check),
-            said => format!("{GONE_PREFIX}not removed yet: {said}"),
+            info => format!("{GONE_PREFIX}not removed yet: {info}"),
         };
         ExecutionState::with_info(state.phase, short_info(info))
     }
 }
 
 impl<C: Clock> WorkloadControlLoop<C> {
-    /// Reads the block of what is to run from now on. Nothing of an earlier instance counts (rule 10).
+    /// Reads the block of what is to run from now on. Nothing of an earlier instance counts.
     pub(super) fn take_lifecycle(&mut self) {
-        self.stop_asking();
+        self.stop_probe();
         let read =
             self.wanted.as_ref().map(|workload| lifecycle::of_config(&workload.runtime, &workload.runtime_config));
         let (spec, invalid) = match read {
@@ -148,8 +149,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
             None => (Lifecycle::default(), None),
         };
         self.restarts.set_rules(spec.restart);
-        let reports = self.life.reports.clone();
-        self.life = Life { spec: Arc::new(spec), invalid, reports, ..Life::new(self.life.next_key) };
+        self.lifecycle =
+            InstanceLifecycle { spec: Arc::new(spec), invalid, ..InstanceLifecycle::new(self.lifecycle.next_key) };
     }
 
     // ------------------------------------------------------------------ start
@@ -157,15 +158,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Makes the socket that the workload notifies, if it does. Its path must be short, so it is not in the workload's
     /// folder.
     pub(super) fn open_notify_socket(&mut self) -> Result<Option<PathBuf>, Unprepared> {
-        self.life.notify = None;
-        if !self.life.spec.wants_notify() {
+        self.lifecycle.notify = None;
+        if !self.lifecycle.spec.wants_notify() {
             return Ok(None);
         }
         let digits = InstanceName::new("", &self.instance.to_string(), "").id;
         let path = self.context.folder.join("notify").join(&digits[..digits.len().min(16)]);
         match notify_socket(&path) {
             Ok(socket) => {
-                self.life.notify = Some(NotifySocket { path: path.clone(), socket: Arc::new(socket) });
+                self.lifecycle.notify = Some(NotifySocket { path: path.clone(), socket: Arc::new(socket) });
                 Ok(Some(path))
             }
             Err(error) => {
@@ -183,28 +184,40 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// The container runs, as far as is known.
     pub(super) fn lifecycle_started(&mut self, origin: Origin) {
         let now = self.context.clock.now();
-        let life = &mut self.life;
-        let adopted = origin == Origin::Adopted || (origin == Origin::SeenAgain && life.adopted);
-        (life.origin, life.adopted) = (origin, adopted);
-        (life.started, life.observed, life.is_ready) = (Some(now), None, false);
-        (life.note, life.must_be_gone) = (String::new(), true);
-        let Some(ready) = life.spec.ready.clone() else {
-            life.is_ready = true;
+        let lifecycle = &mut self.lifecycle;
+        let adopted = origin == Origin::Adopted || (origin == Origin::SeenAgain && lifecycle.adopted);
+        (lifecycle.origin, lifecycle.adopted) = (origin, adopted);
+        (lifecycle.started, lifecycle.observed, lifecycle.is_ready) = (Some(now), None, false);
+        (lifecycle.note, lifecycle.must_be_gone) = (String::new(), true);
+        let Some(ready) = lifecycle.spec.ready.clone() else {
+            lifecycle.is_ready = true;
             return;
         };
         if origin != Origin::Created && ready.check == Check::Notify {
-            life.is_ready = true; // It will not say so again.
+            lifecycle.is_ready = true; // It does not notify again.
             return;
         }
-        // No deadline ends a container that was there before us. One of ours that runs again has all its time.
-        life.deadline = ready.deadline.filter(|_| !adopted).map(|deadline| now + deadline);
+        // No deadline ends a container of an earlier agent. One of ours that runs again has all its time.
+        lifecycle.deadline = ready.deadline.filter(|_| !adopted).map(|deadline| now + deadline);
         let initial_delay = if origin == Origin::Created { ready.pace.initial_delay } else { Duration::ZERO };
-        self.ask(Purpose::Ready, ready.check, Pace { initial_delay, ..ready.pace }, ready.success_threshold, None);
+        self.probe_ready(initial_delay);
     }
 
-    /// Orders a check; it replaces the one before.
-    fn ask(&mut self, purpose: Purpose, check: Check, pace: Pace, successes: u32, failures: Option<u32>) {
-        self.stop_asking();
+    fn probe_ready(&mut self, initial_delay: Duration) {
+        let Some(ready) = self.lifecycle.spec.ready.clone() else { return };
+        let pace = Pace { initial_delay, ..ready.pace };
+        self.start_probe(Purpose::Ready, ready.check, pace, ready.success_threshold, None);
+    }
+
+    fn probe_alive(&mut self, initial_delay: Duration) {
+        let Some(alive) = self.lifecycle.spec.alive.clone() else { return };
+        let pace = Pace { initial_delay, ..alive.pace };
+        self.start_probe(Purpose::Alive, alive.check, pace, 1, Some(alive.failure_threshold));
+    }
+
+    /// Orders a probe; it replaces the one before.
+    fn start_probe(&mut self, purpose: Purpose, check: Check, pace: Pace, successes: u32, failures: Option<u32>) {
+        self.stop_probe();
         let in_container = matches!(check, Check::Exec(_));
         let in_network = matches!(check, Check::Tcp { .. } | Check::Http { .. }) && purpose != Purpose::Gone;
         let mut target = ProbeTarget::default();
@@ -215,16 +228,20 @@ impl<C: Clock> WorkloadControlLoop<C> {
             match engine.connector.probe_target(id, in_network) {
                 Ok(found) => target = found,
                 Err(error) if may_log(&self.instance.workload) => {
-                    warn!("Where to ask workload '{}' is not known: '{error}'", self.instance.workload);
+                    warn!(
+                        "The container of workload '{}' cannot be found for probes, trying again: '{error}'",
+                        self.instance.workload
+                    );
                 }
                 Err(_) => {}
             }
             incomplete = (in_container && target.container.is_none()) || (in_network && target.processes.is_empty());
         }
-        let notify = self.life.notify.as_ref().filter(|_| check == Check::Notify).map(|notify| notify.socket.clone());
-        self.life.next_key += 1;
-        let key = self.life.next_key;
-        self.life.asked = Some(Asked { key, purpose, incomplete });
+        let notify =
+            self.lifecycle.notify.as_ref().filter(|_| check == Check::Notify).map(|notify| notify.socket.clone());
+        self.lifecycle.next_key += 1;
+        let key = self.lifecycle.next_key;
+        self.lifecycle.probe = Some(Probe { key, purpose, incomplete });
         self.context.probes.watch(ProbeOrder {
             key,
             instance: self.instance.clone(),
@@ -235,36 +252,36 @@ impl<C: Clock> WorkloadControlLoop<C> {
             failures,
             target,
             notify,
-            unarmed: self.life.origin != Origin::Created,
-            reports: self.life.reports.0.clone(),
+            unarmed: self.lifecycle.origin != Origin::Created,
+            reply: self.slot.probe_reply(),
         });
     }
 
-    fn stop_asking(&mut self) {
-        if let Some(Asked { key, .. }) = self.life.asked.take() {
+    fn stop_probe(&mut self) {
+        if let Some(Probe { key, .. }) = self.lifecycle.probe.take() {
             self.context.probes.unwatch(key);
         }
     }
 
     /// The container ends or is removed: neither readiness nor its absence means anything any more.
     pub(super) fn lifecycle_ended(&mut self) {
-        self.stop_asking();
-        (self.life.notify, self.life.deadline, self.life.is_ready) = (None, None, false);
-        self.life.started = None;
-        self.life.note.clear();
+        self.stop_probe();
+        (self.lifecycle.notify, self.lifecycle.deadline, self.lifecycle.is_ready) = (None, None, false);
+        self.lifecycle.started = None;
+        self.lifecycle.note.clear();
     }
 
     // ----------------------------------------------------------------- states
 
-    /// What is shown instead of what the container does: while it is not ready, it is still starting (rule 2).
+    /// The state to show for that of the container: one that runs and is not ready is still starting.
     pub(super) fn lifecycle_view(&mut self, state: ExecutionState) -> ExecutionState {
-        self.life.observed = Some(state.phase);
+        self.lifecycle.observed = Some(state.phase);
         match state.phase {
             Phase::Running => {
-                if self.life.started.is_none() {
-                    // Somebody else started it again, or its engine was wrong about its end.
+                if self.lifecycle.started.is_none() {
+                    // It was started by others, or its engine listed it wrongly as ended.
                     self.lifecycle_started(Origin::SeenAgain);
-                    self.life.observed = Some(Phase::Running);
+                    self.lifecycle.observed = Some(Phase::Running);
                 }
                 self.check_alive();
                 self.running_view()
@@ -274,8 +291,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 state
             }
             _ => {
-                if self.life.asked.as_ref().is_some_and(|asked| asked.purpose == Purpose::Alive) {
-                    self.stop_asking(); // Paused or unknown: no answer would mean anything.
+                if self.lifecycle.probe.as_ref().is_some_and(|probe| probe.purpose == Purpose::Alive) {
+                    self.stop_probe(); // Paused or unknown: a result would mean nothing.
                 }
                 state
             }
@@ -283,129 +300,121 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn running_view(&self) -> ExecutionState {
-        let phase = if self.life.is_ready { Phase::Running } else { Phase::PendingStarting };
-        let first = match &self.life.spec.ready {
-            Some(ready) if !self.life.is_ready => format!("ready: {} is asked", ready.check),
+        let phase = if self.lifecycle.is_ready { Phase::Running } else { Phase::PendingStarting };
+        let first = match &self.lifecycle.spec.ready {
+            Some(ready) if !self.lifecycle.is_ready => format!("ready: {} is being probed", ready.check),
             _ => String::new(),
         };
-        let note = if self.life.note.is_empty() { first } else { self.life.note.clone() };
+        let note = if self.lifecycle.note.is_empty() { first } else { self.lifecycle.note.clone() };
         ExecutionState::with_info(phase, short_info(note))
     }
 
-    /// Shows a running container anew after a check.
-    fn show(&mut self, note: String) {
-        self.life.note = note;
-        if self.life.observed == Some(Phase::Running) {
+    /// Shows the result of a probe in the state of a running container.
+    fn show_note(&mut self, note: String) {
+        self.lifecycle.note = note;
+        if self.lifecycle.observed == Some(Phase::Running) {
             let state = self.running_view();
             self.report(state);
         }
     }
 
-    /// Begins to check whether it still works, once it is ready (rule 6).
+    /// Starts the liveness probe once the workload is ready.
     fn check_alive(&mut self) {
-        if !self.life.is_ready || self.life.asked.is_some() {
+        if !self.lifecycle.is_ready || self.lifecycle.probe.is_some() {
             return;
         }
-        let Some(alive) = self.life.spec.alive.clone() else { return };
-        if alive.check == Check::Notify && self.life.notify.is_none() && self.open_notify_socket().is_err() {
-            return; // After a restart of the agent only; nothing can be told from what does not arrive.
+        let Some(alive) = self.lifecycle.spec.alive.clone() else { return };
+        if alive.check == Check::Notify && self.lifecycle.notify.is_none() && self.open_notify_socket().is_err() {
+            return; // After a restart of the agent only; without the socket nothing arrives.
         }
-        let pace = Pace { initial_delay: alive.pace.period, ..alive.pace };
-        self.ask(Purpose::Alive, alive.check, pace, 1, Some(alive.failure_threshold));
+        self.probe_alive(alive.pace.period);
     }
 
     // ----------------------------------------------------------------- results
 
     pub(super) fn on_probed(&mut self, report: &ProbeReport) {
-        let Some(Asked { key, purpose, incomplete }) = self.life.asked else { return };
+        let Some(Probe { key, purpose, incomplete }) = self.lifecycle.probe else { return };
         if key != report.key {
-            return; // Of a check that is not wanted any more.
+            return; // Of a probe that is not wanted any more.
         }
         let holds = report.outcome == Outcome::Holds;
         match purpose {
             Purpose::Ready if holds && report.is_verdict => self.on_ready(report),
             Purpose::Ready => {
                 let note = self.ready_note(report);
-                self.show(note);
+                self.show_note(note);
                 if incomplete && !holds {
-                    self.ask_again();
+                    self.probe_again();
                 }
             }
             Purpose::Alive if !holds && report.is_verdict => self.on_not_alive(report),
             Purpose::Alive => {
                 let note = if holds { String::new() } else { self.alive_note(report) };
-                if note != self.life.note && (!holds || self.life.note.starts_with("alive: ")) {
-                    self.show(note);
+                if note != self.lifecycle.note && (!holds || self.lifecycle.note.starts_with("alive: ")) {
+                    self.show_note(note);
                 }
                 if incomplete && !holds {
-                    self.ask_again();
+                    self.probe_again();
                 }
             }
             Purpose::Gone if !holds => self.on_gone(),
             Purpose::Gone => {
-                let overdue = self.life.deadline.is_none() && self.gone_deadline().is_some();
+                let overdue = self.lifecycle.deadline.is_none() && self.gone_deadline().is_some();
                 let phase = if overdue { Phase::StoppingDeleteFailed } else { Phase::StoppingRequestedAtRuntime };
                 self.report_not_gone(phase, report.attempts);
             }
         }
     }
 
-    /// The engine may know better now where to ask.
-    fn ask_again(&mut self) {
-        let spec = self.life.spec.clone();
-        let later = |pace: Pace| Pace { initial_delay: MISSING_TARGET_RETRY, ..pace };
-        match (self.life.is_ready, &spec.ready, &spec.alive) {
-            (false, Some(ready), _) => {
-                self.ask(Purpose::Ready, ready.check.clone(), later(ready.pace), ready.success_threshold, None);
-            }
-            (true, _, Some(alive)) => {
-                let failures = Some(alive.failure_threshold);
-                self.ask(Purpose::Alive, alive.check.clone(), later(alive.pace), 1, failures);
-            }
-            _ => {}
+    /// The engine may know now where to probe.
+    fn probe_again(&mut self) {
+        if self.lifecycle.is_ready {
+            self.probe_alive(MISSING_TARGET_RETRY);
+        } else {
+            self.probe_ready(MISSING_TARGET_RETRY);
         }
     }
 
     // [impl->swdd~agent-lifecycle-ready~1]
     fn on_ready(&mut self, report: &ProbeReport) {
-        self.stop_asking();
-        (self.life.is_ready, self.life.deadline) = (true, None);
+        self.stop_probe();
+        (self.lifecycle.is_ready, self.lifecycle.deadline) = (true, None);
         self.restarts.running(self.context.clock.now());
         info!("Workload '{}' is ready.", self.instance.workload);
-        let watched = self.life.spec.alive.as_ref().is_some_and(|alive| alive.check == Check::Notify);
+        let watched = self.lifecycle.spec.alive.as_ref().is_some_and(|alive| alive.check == Check::Notify);
         if !watched {
-            self.life.notify = None; // Nobody would read what it says.
+            self.lifecycle.notify = None; // No probe would read it.
         }
-        let check = self.life.spec.ready.as_ref().map(|ready| ready.check.to_string()).unwrap_or_default();
-        let asked = if check == "notify" { String::new() } else { format!(", attempt {}", report.attempts) };
-        self.show(format!("ready: {check} answered{asked}"));
-        if self.life.observed == Some(Phase::Running) {
+        let check = self.lifecycle.spec.ready.as_ref().map(|ready| ready.check.to_string()).unwrap_or_default();
+        let attempt = if check == "notify" { String::new() } else { format!(", attempt {}", report.attempts) };
+        self.show_note(format!("ready: {check} answered{attempt}"));
+        if self.lifecycle.observed == Some(Phase::Running) {
             self.check_alive();
         }
     }
 
     fn ready_note(&self, report: &ProbeReport) -> String {
-        let Some(ready) = &self.life.spec.ready else { return String::new() };
-        let began = self.life.started.unwrap_or_else(|| self.context.clock.now());
+        let Some(ready) = &self.lifecycle.spec.ready else { return String::new() };
+        let began = self.lifecycle.started.unwrap_or_else(|| self.context.clock.now());
         let waited = self.context.clock.now().saturating_duration_since(began).as_secs();
         let limit = match ready.deadline {
-            Some(deadline) if !self.life.adopted => format!("{waited} of {} s", deadline.as_secs_f32()),
+            Some(deadline) if !self.lifecycle.adopted => format!("{waited} of {} s", deadline.as_secs_f32()),
             _ => format!("{waited} s"),
         };
-        let said = match &report.outcome {
+        let result = match &report.outcome {
             Outcome::Holds => format!("answered {} of {} times", report.in_a_row, ready.success_threshold),
             Outcome::Fails { reason, .. } => reason.clone(),
         };
-        format!("ready: {} {said}, attempt {}, {limit}", ready.check, report.attempts)
+        format!("ready: {} {result}, attempt {}, {limit}", ready.check, report.attempts)
     }
 
     fn alive_note(&self, report: &ProbeReport) -> String {
-        let Some(alive) = &self.life.spec.alive else { return String::new() };
-        let said = match &report.outcome {
+        let Some(alive) = &self.lifecycle.spec.alive else { return String::new() };
+        let result = match &report.outcome {
             Outcome::Holds => "answered".to_owned(),
             Outcome::Fails { reason, .. } => reason.clone(),
         };
-        format!("alive: {} {said}, {} of {}", alive.check, report.in_a_row, alive.failure_threshold)
+        format!("alive: {} {result}, {} of {}", alive.check, report.in_a_row, alive.failure_threshold)
     }
 
     // [impl->swdd~agent-lifecycle-alive~1]
@@ -414,16 +423,16 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if may_log(&self.instance.workload) {
             warn!("Workload '{}' does not work any more: '{note}'", self.instance.workload);
         }
-        if self.life.spec.alive.as_ref().is_some_and(|alive| alive.action == AliveAction::Report) {
-            return self.show(note);
+        if self.lifecycle.spec.alive.as_ref().is_some_and(|alive| alive.action == AliveAction::Report) {
+            return self.show_note(note);
         }
         if self.has_ended_unnoticed()
             && let Some(id) = self.container.clone()
         {
-            self.stop_asking();
-            return self.watch(id); // Its checker tells how, or that it runs after all: then it is checked again.
+            self.stop_probe();
+            return self.watch(id); // The state checker reports how it ended. If it runs after all, it is probed again.
         }
-        self.unwatch(); // How it ends now says nothing.
+        self.unwatch(); // How it ends now does not count.
         let stopped = match (&mut self.engine, &self.container) {
             (Some(engine), Some(id)) => engine.connector.stop(id),
             _ => Ok(()),
@@ -437,13 +446,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Whether the container has ended and its checker has not told it yet: what ends does not answer any more, and an
-    /// end counts as it was (rule 3).
+    /// Whether the container has ended and its state checker has not reported it yet: the end counts, not the probe.
     fn has_ended_unnoticed(&mut self) -> bool {
         let (Some(engine), Some(id)) = (self.engine.as_mut().filter(|_| self.watching), self.container.as_ref()) else {
             return false;
         };
-        let Ok(listed) = engine.connector.list() else { return false }; // The check has the last word then.
+        let Ok(listed) = engine.connector.list() else { return false }; // The result of the probe counts then.
         let found = listed.into_iter().find(|found| found.id == *id);
         found.is_some_and(|found| matches!(found.state.phase, Phase::Succeeded | Phase::FailedExecFailed))
     }
@@ -454,7 +462,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.report_ended(state, self.needs_restart(phase))
     }
 
-    /// Reports the end of a workload and starts it again when that is wanted and not given up (rules 4 and 7).
+    /// Reports the end of a workload and starts it again if its policy and its limit of restarts allow.
     // [impl->swdd~agent-lifecycle-restarts~1]
     pub(super) fn report_ended(&mut self, mut state: ExecutionState, restart: Option<Ended>) {
         let now = self.context.clock.now();
@@ -475,26 +483,30 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // --------------------------------------------------------------- deadlines
 
     pub(super) fn on_lifecycle_due(&mut self) {
-        self.life.deadline = None;
-        match (&self.life.asked, &self.stage) {
-            (Some(Asked { purpose: Purpose::Gone, .. }), _) => {
+        self.lifecycle.deadline = None;
+        match (&self.lifecycle.probe, &self.stage) {
+            (Some(Probe { purpose: Purpose::Gone, .. }), _) => {
                 let limit = self.gone_deadline().unwrap_or_default().as_secs_f32();
                 warn!("Workload '{}' still answers {limit} s after it was removed", self.instance.workload);
                 self.report_not_gone(Phase::StoppingDeleteFailed, 0);
             }
-            (Some(Asked { purpose: Purpose::Ready, .. }), _) => self.on_ready_deadline(),
+            (Some(Probe { purpose: Purpose::Ready, .. }), _) => self.on_ready_deadline(),
             _ => {}
         }
     }
 
     fn on_ready_deadline(&mut self) {
-        let Some(ready) = self.life.spec.ready.clone() else { return };
+        let Some(ready) = self.lifecycle.spec.ready.clone() else { return };
         let limit = ready.deadline.unwrap_or_default().as_secs_f32();
         if ready.on_deadline == OnDeadline::Wait {
             warn!("Workload '{}' is not ready after {limit} s, waiting on", self.instance.workload);
             return;
         }
-        let last = if self.life.note.is_empty() { format!("ready: {}", ready.check) } else { self.life.note.clone() };
+        let last = if self.lifecycle.note.is_empty() {
+            format!("ready: {}", ready.check)
+        } else {
+            self.lifecycle.note.clone()
+        };
         let last = last.split(", attempt").next().unwrap_or_default();
         self.delete_then(AfterDelete::NotReady(short_info(format!("{last}, not ready within {limit} s"))))
     }
@@ -506,7 +518,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.try_delete(after)
     }
 
-    /// The container that did not become ready is removed (rule 4).
+    /// The container that did not become ready is removed.
     pub(super) fn retry_not_ready(&mut self, cause: &str) {
         let now = self.context.clock.now();
         self.restart_control_interface();
@@ -525,25 +537,25 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // -------------------------------------------------------------------- gone
 
     fn gone_deadline(&self) -> Option<Duration> {
-        self.life.spec.gone.as_ref()?.deadline
+        self.lifecycle.spec.gone.as_ref()?.deadline
     }
 
-    /// Whether `after` has to wait because of a `gone` condition, which is asked for then (rule 14).
+    /// Whether the removed container has to be probed before what follows.
     pub(super) fn must_wait_until_gone(&self) -> bool {
-        self.life.has_gone_condition()
+        self.lifecycle.has_gone_condition()
     }
 
     // [impl->swdd~agent-lifecycle-gone~1]
     pub(super) fn wait_until_gone(&mut self, after: AfterDelete) {
-        let Some(gone) = self.life.spec.gone.clone() else { return };
-        self.life.deadline = gone.deadline.map(|deadline| self.context.clock.now() + deadline);
+        let Some(gone) = self.lifecycle.spec.gone.clone() else { return };
+        self.lifecycle.deadline = gone.deadline.map(|deadline| self.context.clock.now() + deadline);
         self.stage = Stage::Gone(after);
-        self.ask(Purpose::Gone, gone.check, gone.pace, 1, Some(1));
+        self.start_probe(Purpose::Gone, gone.check, gone.pace, 1, Some(1));
     }
 
     fn on_gone(&mut self) {
-        self.stop_asking();
-        (self.life.must_be_gone, self.life.deadline) = (false, None);
+        self.stop_probe();
+        (self.lifecycle.must_be_gone, self.lifecycle.deadline) = (false, None);
         match std::mem::replace(&mut self.stage, Stage::Idle) {
             Stage::Gone(after) => self.deleted(after),
             other => self.stage = other,
@@ -551,7 +563,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn report_not_gone(&mut self, phase: Phase, attempts: u32) {
-        let Some(gone) = &self.life.spec.gone else { return };
+        let Some(gone) = &self.lifecycle.spec.gone else { return };
         let limit = gone.deadline.map_or_else(String::new, |limit| format!("{} s", limit.as_secs_f32()));
         let info = match phase {
             Phase::StoppingDeleteFailed => format!("{GONE_PREFIX}{} still answers after {limit}", gone.check),

@@ -1,12 +1,12 @@
-//! A whole agent with checks and conditions in virtual time, and the samples of seeds/003.
+//! A whole agent with checks and conditions in virtual time.
 
 use super::*;
-use crate::agent::agent_manager::SchedulerEvent;
+use crate::agent::events::SchedulerEvent;
 use crate::model::execution_state::WorkloadState;
-use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, WorkloadPlan};
-use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy};
+use crate::model::messages::{AddedWorkload, FromServer};
+use crate::model::workload::{AddCondition, RestartPolicy};
 use crate::simulation::fake_connector::{Call, FakeEngine, Fault};
-use crate::simulation::stepped_agent::{AgentRig as Rig, wanted_with};
+use crate::simulation::stepped_agent::{AgentRig as Rig, deleted_after, wanted_with};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -16,19 +16,17 @@ fn ms(milliseconds: u64) -> Duration {
 
 impl Rig {
     fn replace(&mut self, old: &AddedWorkload, new: &AddedWorkload) {
-        let deleted = DeletedWorkload { instance: old.instance.clone(), dependencies: BTreeMap::new() };
-        self.agent.update(WorkloadPlan { added: vec![new.clone()], deleted: vec![deleted] });
+        self.change(std::slice::from_ref(new), &[deleted_after(&old.instance, &[])]);
     }
 
     /// The server wants these gone, each after those that need it.
     fn delete(&mut self, gone: &[AddedWorkload]) {
         let deleted = gone.iter().map(|added| {
             let needs = |other: &&AddedWorkload| other.workload.dependencies.contains_key(&*added.instance.workload);
-            let dependents = gone.iter().filter(needs).map(|other| other.instance.workload.to_string());
-            let dependencies = dependents.map(|name| (name, DeleteCondition::NotPendingNorRunning)).collect();
-            DeletedWorkload { instance: added.instance.clone(), dependencies }
+            let dependents: Vec<&str> = gone.iter().filter(needs).map(|other| &*other.instance.workload).collect();
+            deleted_after(&added.instance, &dependents)
         });
-        self.agent.update(WorkloadPlan { added: vec![], deleted: deleted.collect() });
+        self.change(&[], &deleted.collect::<Vec<_>>());
     }
 
     fn pass(&mut self, milliseconds: u64) {
@@ -118,7 +116,7 @@ fn readiness_is_kept_until_the_workload_ends() {
     rig.agent.answers.holds("db", Purpose::Ready, false);
     rig.pass(5_000);
     assert_eq!(rig.sent(), [] as [&str; 0]);
-    assert_eq!(rig.agent.probes.orders(), [] as [&str; 0], "nobody is asked any more");
+    assert_eq!(rig.agent.probes.orders(), [] as [&str; 0], "nobody is being probed any more");
 }
 
 #[test]
@@ -303,7 +301,7 @@ fn silent_and_listed_as_ended(code: i64) -> Rig {
     rig.agent.answers.holds("db", Purpose::Alive, false);
     rig.engine.set_state(&rig.container_of("db"), ExecutionState::exited(code));
     rig.clock.advance(ms(2_000));
-    assert!(rig.agent.probes.step() && rig.agent.manager.threads().step(), "it is asked for and has ended");
+    assert!(rig.agent.probes.step() && rig.agent.manager.threads().step(), "it is being probed for and has ended");
     rig
 }
 
@@ -376,7 +374,7 @@ fn after_a_restart_of_the_agent_a_container_is_asked_again_and_no_deadline_ends_
     rig.pass(60_000);
     assert_eq!(rig.calls(), [] as [&str; 0], "the deadline of 2 s does not count");
     let sent = rig.sent();
-    assert_eq!(sent[0], "db Pending(Starting): 'ready: file /up is asked'");
+    assert_eq!(sent[0], "db Pending(Starting): 'ready: file /up is being probed'");
     assert!(!sent.iter().any(|state| state.contains("db Running")), "{sent:?}");
     rig.ready("db");
     assert_eq!(rig.calls(), ["create web"]);
@@ -664,8 +662,8 @@ fn a_new_connection_does_not_look_at_the_activation_again_nor_forget_what_waits_
     assert_eq!(rig.containers(), names(&["camera", "db", "other"]));
 }
 
-/// Seed 2010618 of the simulation: what was not relevant here was wanted elsewhere before the engines had told what they
-/// have. What needs it went on waiting, for a workload that was forgotten.
+/// Seed 2010618 of the simulation: what was not relevant here was wanted elsewhere before the engines had told what
+/// they have. What needs it went on waiting, for a workload that was forgotten.
 #[test]
 fn what_needs_a_workload_that_moved_away_before_the_listing_does_not_wait_for_its_condition() {
     for block in ["{ activation: { tagEquals: { zone: b } } }", "{ precondition: { pathExists: /key } }"] {
@@ -673,8 +671,7 @@ fn what_needs_a_workload_that_moved_away_before_the_listing_does_not_wait_for_it
         let db = workload("db", block, &[]);
         rig.engine.set_silent(true);
         rig.agent.hello(std::slice::from_ref(&db));
-        let deleted = DeletedWorkload { instance: db.instance.clone(), dependencies: BTreeMap::new() };
-        rig.agent.update(WorkloadPlan { added: vec![workload("web", "", &["db"])], deleted: vec![deleted] });
+        rig.change(&[workload("web", "", &["db"])], &[deleted_after(&db.instance, &[])]);
         let elsewhere = InstanceName::new("db", "x", "agent_B");
         let runs = WorkloadState::new(elsewhere, ExecutionState::plain(Phase::Running));
         rig.agent.receive(FromServer::WorkloadStates(vec![runs]));
@@ -737,7 +734,7 @@ fn a_path_that_does_not_answer_starts_nothing_and_stops_nothing() {
     assert_eq!(rig.calls(), ["delete db"], "an activation that was looked at counts");
 }
 
-// ------------------------------------------------- samples of seeds/003: reconcile
+// ------------------------------------------------- samples: reconcile
 
 /// 1 -> 2, 1 -> 3, 2 -> 4, 3 -> 4, where the arrow shows the order of starts.
 fn diamond(block: &str) -> [AddedWorkload; 4] {
@@ -918,7 +915,7 @@ fn a_precondition_that_holds_again_before_the_stop_leaves_all_as_it_is() {
     assert_eq!(rig.containers(), names(&["1", "2", "3", "4", "5"]));
 }
 
-// ---------------------------------------------------- samples of seeds/003: clean-up
+// ---------------------------------------------------- samples: clean-up
 
 #[test]
 fn sample_cleanup_goes_from_the_last_to_the_first_and_independent_ones_together() {
@@ -975,11 +972,7 @@ fn a_dependent_that_is_not_ready_yet_counts_as_pending_for_the_delete_of_what_it
     rig.pass(2_000);
     assert_eq!(rig.containers(), names(&["db", "web"]));
     rig.calls();
-    let deleted = DeletedWorkload {
-        instance: all[0].instance.clone(),
-        dependencies: BTreeMap::from([("web".to_owned(), DeleteCondition::NotPendingNorRunning)]),
-    };
-    rig.agent.update(WorkloadPlan { added: vec![], deleted: vec![deleted] });
+    rig.change(&[], &[deleted_after(&all[0].instance, &["web"])]);
     rig.pass(5_000);
     assert_eq!(rig.calls(), [] as [&str; 0]);
     rig.ends("web", 0);

@@ -1,15 +1,18 @@
 //! What happens to containers that an earlier life of the agent left behind (resume, reuse, replace, delete), and to
-//! our own workloads when the server says hello again.
+//! our own workloads with another hello of the server.
 //!
 //! Thread: `scheduler`; part of [`RuntimeManager`].
 
-use super::lifecycle::adopted_state;
-use super::runtime_manager::{RerunFinished, RuntimeManager, WorkloadThreads};
-use super::wish_slot::{Engine, OnExisting, Strays, Wish};
-use super::workload_scheduler::Change;
-use crate::model::execution_state::{Phase, WorkloadState};
+use super::{RuntimeManager, WorkloadThreads};
+use crate::agent::probes::short_info;
+use crate::agent::settings::RerunFinished;
+use crate::agent::wish_slot::{Engine, OnExisting, Strays, Wish};
+use crate::agent::workload_scheduler::Change;
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::lifecycle::{self, Check};
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::Name;
+use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
 use crate::runtime::container_records::leave_strangers;
 use crate::runtime::{ContainerId, ListedContainer};
@@ -46,7 +49,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     }
 
     /// Of all that was found until now, takes those containers that run as `wanted` says, and deletes the others of the
-    /// same workloads. The rest stays in `found`: other engines may have something to say.
+    /// same workloads. The rest stays in `found` until all engines have listed.
     pub fn resume_running<'a>(
         &mut self,
         wanted: impl Iterator<Item = &'a AddedWorkload>,
@@ -63,13 +66,13 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             let serves = |(runtime, container): &Existing| {
                 is_unchanged(added, runtime, container) && container.state.phase == Phase::Running
             };
-            // What is known was looked at when it came: once for its activation, and what waits for its precondition would
-            // be forgotten.
+            // The conditions of what is known were evaluated when it came; the activation counts once.
             if self.objects.contains_key(name) || self.scheduler.get(name).is_some() {
                 continue;
             }
             self.note_wanted(added);
-            if self.is_inactive(name) || !by_workload.get(name).is_some_and(|found| found.iter().any(serves)) {
+            if self.conditions.is_inactive(name) || !by_workload.get(name).is_some_and(|found| found.iter().any(serves))
+            {
                 continue;
             }
             let Some(candidates) = by_workload.remove(name) else { continue };
@@ -123,7 +126,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         engine.is_some_and(|engine| engine.connector.is_noted(&container.instance, &container.id))
     }
 
-    /// Whether the object of that name accounts for the container. The id of an instance does not tell its runtime.
+    /// Whether the object of that name accounts for the container. Instances of two runtimes may have the same id.
     fn is_ours(&self, runtime: &Name, container: &ListedContainer) -> bool {
         let object = self.objects.get(&container.instance.workload);
         object.is_some_and(|object| object.instance == container.instance && object.runtime == *runtime)
@@ -139,7 +142,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             if matches!(waiting, Some(Change { new: None, .. })) {
                 return None;
             }
-            info!("Found existing workload '{name}' is not needed.");
+            info!("Deleting existing workload '{name}', which is not needed.");
             let waited = waiting.filter(|change| !change.withheld).and_then(|change| change.deleted.as_ref());
             let dependencies = waited.map(|deleted| deleted.dependencies.clone()).unwrap_or_default();
             let pending = self.scheduler.new_of(name).map(|added| &added.instance);
@@ -158,17 +161,17 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         }
     }
 
-    /// Whether what the server said runs here, waits to, or is one of the containers found, which goes on.
+    /// Whether the workload runs here, waits to, or has one of the containers found, which goes on.
     #[must_use]
-    pub fn has_already(&self, said: &AddedWorkload, found: &[Existing]) -> bool {
-        let name = &said.instance.workload;
-        let waits = self.scheduler.new_of(name) == Some(said);
-        if waits || self.live(name).is_some_and(|object| object.runs(said)) {
+    pub fn has_already(&self, added: &AddedWorkload, found: &[Existing]) -> bool {
+        let name = &added.instance.workload;
+        let waits = self.scheduler.new_of(name) == Some(added);
+        if waits || self.live(name).is_some_and(|object| object.runs(added)) {
             return true;
         }
         let mut candidates: Vec<&Existing> = found.iter().filter(|(_, one)| one.instance.workload == *name).collect();
-        leave_strangers(&mut candidates, |(_, one)| one, |one| self.is_noted(one), Some(&said.workload));
-        candidates.into_iter().any(|(runtime, container)| self.stays(said, runtime, container))
+        leave_strangers(&mut candidates, |(_, one)| one, |one| self.is_noted(one), Some(&added.workload));
+        candidates.into_iter().any(|(runtime, container)| self.stays(added, runtime, container))
     }
 
     /// Whether a container is left as it is when this is wanted.
@@ -192,7 +195,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let Some((runtime, container)) = take_best(&mut candidates, &added) else { return Some(Change::run(added)) };
         let unchanged = is_unchanged(&added, &runtime, &container);
         self.note_wanted(&added);
-        let stays = !self.is_inactive(&name) && self.stays(&added, &runtime, &container);
+        let stays = !self.conditions.is_inactive(&name) && self.stays(&added, &runtime, &container);
         let held = self.hold(&runtime, &container)?;
         let strays = candidates.iter().filter_map(|existing| self.stray(existing)).collect();
         // [impl->swdd~agent-existing-workloads-resume-existing~2]
@@ -207,7 +210,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             reports.extend(self.start_loop(added.instance, runtime, Some(held), strays, wish));
             return None;
         }
-        let ended_well = unchanged && !self.is_inactive(&name) && container.state.phase == Phase::Succeeded;
+        let ended_well = unchanged && !self.conditions.is_inactive(&name) && container.state.phase == Phase::Succeeded;
         let reuse = ended_well && held.1.connector.can_start_again();
         let what = if reuse { "Re-starting workload" } else { "Replacing existing workload" };
         info!("{what} '{name}'{}", if reuse { "" } else { "." });
@@ -223,15 +226,14 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         Some(Change::replace(DeletedWorkload { instance: old, dependencies: BTreeMap::new() }, Some(added)))
     }
 
-    /// Deletes containers that nobody wants: the control loop of their workload does, or one that is made for that.
+    /// Deletes containers that are not wanted: the control loop of their workload does it, or one made for that.
     // [impl->swdd~agent-existing-workloads-delete-unneeded~1]
     // [impl->swdd~agent-delete-old-workload~2]
     fn discard(&mut self, found: BTreeMap<Name, Vec<Existing>>) -> Vec<WorkloadState> {
         let mut reports = Vec::new();
         for (runtime, container) in found.into_values().flatten() {
             let name = &container.instance.workload;
-            info!("Found existing workload '{name}' is not needed.");
-            info!("Directly deleting workload {name}");
+            info!("Deleting existing workload '{name}', which is not needed.");
             let existing = (runtime, container);
             let Some(stray) = self.stray(&existing) else { continue };
             let (runtime, container) = existing;
@@ -257,6 +259,19 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
 fn is_unchanged(added: &AddedWorkload, runtime: &Name, container: &ListedContainer) -> bool {
     container.instance == added.instance && *runtime == added.workload.runtime
+}
+
+/// The state to show for a container of an earlier agent that was not probed yet.
+fn adopted_state(workload: &Workload, state: ExecutionState) -> ExecutionState {
+    let lifecycle = lifecycle::of_config(&workload.runtime, &workload.runtime_config);
+    let ready = lifecycle.ok().flatten().and_then(|lifecycle| lifecycle.ready);
+    match ready {
+        Some(ready) if state.phase == Phase::Running && ready.check != Check::Notify => ExecutionState::with_info(
+            Phase::PendingStarting,
+            short_info(format!("ready: {} is being probed", ready.check)),
+        ),
+        _ => state,
+    }
 }
 
 /// Takes the container that serves the wanted workload best: of its runtime, unchanged, running, in this order. One of
