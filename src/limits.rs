@@ -660,8 +660,12 @@ pub const CREATE_AGE_INTERVAL: Duration = Duration::from_secs(10);
 pub const POD_DOWN_MAX: Duration = Duration::from_secs(120);
 /// What connectors of pods tell the one that lists; dropped when full, since volumes say the same.
 pub const KUBE_NEWS: usize = 64;
-/// Standard output kept of one engine call, in bytes. A listing of 1,000 containers is about 3 MB.
+/// Standard output kept of one engine call, in bytes. A listing of 1,000 containers is about 0.4 MB.
 pub const ENGINE_OUTPUT_MAX: usize = 16 * 1024 * 1024;
+/// Characters of a label or a name that a listing prints, whatever image or person it is from. Longer than the full name
+/// of an instance, and than that of a container in a pod.
+pub const LISTED_TEXT_MAX: usize = 512;
+const _: () = assert!(LISTED_TEXT_MAX > 2 * NAME_MAX + 64 + 2);
 /// Standard error kept of one engine call, in bytes.
 pub const ENGINE_ERROR_MAX: usize = 4 * 1024;
 /// A hidden value of fewer bytes is left in what an engine says: it would be found in the middle of words.

@@ -7,6 +7,7 @@ use super::container_list::{self, EngineContainer};
 use super::container_records::ContainerRecords;
 use super::engine_children::EngineChildren;
 use super::log_reader::LogCall;
+use super::masking::Masked;
 use super::{CallWatch, RuntimeError, Unwatched};
 use crate::limits::LISTING_MAX;
 
@@ -97,8 +98,24 @@ impl EngineCli {
     ) -> Result<Vec<EngineContainer>, RuntimeError> {
         let mut arguments = vec!["ps", "--all"];
         arguments.extend(filter.into_iter().flat_map(|filter| ["--filter", filter]));
-        arguments.push("--format=json");
-        container_list::parse(&self.ask_watched(&arguments, watch)?).map_err(|why| self.nonsense(&why, &arguments))
+        let format = format!("--format={}", container_list::podman_format());
+        let shown = [&arguments[..], &["--format=..."]].concat();
+        arguments.push(&format);
+        self.read_listing(self.call(&arguments), &shown, watch)
+    }
+
+    /// Makes a call that prints a listing. In errors it has the arguments `shown`, since templates are long.
+    ///
+    /// # Errors
+    /// As [`Self::containers`].
+    pub fn read_listing(
+        &self,
+        call: EngineCall<'_>,
+        shown: &[&str],
+        watch: &mut dyn CallWatch,
+    ) -> Result<Vec<EngineContainer>, RuntimeError> {
+        let call = call.shown_as(Masked { shown: strings(shown), hidden: Vec::new() });
+        container_list::parse(&call.run(watch)?.into_text()?).map_err(|why| self.nonsense(&why, shown))
     }
 }
 

@@ -108,7 +108,7 @@ mod tests {
                 )
             })
             .collect();
-        container_list::parse(&format!("[{}]", entries.join(","))).unwrap()
+        container_list::parse(&entries.concat()).unwrap()
     }
 
     // [utest->swdd~podman-kube-state-getter-maps-state~2]
