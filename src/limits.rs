@@ -498,7 +498,7 @@ pub const PROBE_PERIOD_LOWEST: Duration = Duration::from_millis(50);
 pub const LIFECYCLE_BACKOFF_LOWEST: Duration = Duration::from_millis(100);
 /// Longest path or URL in a check, in bytes.
 pub const PROBE_TEXT_MAX: usize = 1024;
-/// Additional info about conditions, in bytes (spec/lifecycle.md rule 15).
+/// Additional info about probes and conditions, in bytes: it is sent to the whole cluster.
 pub const CONDITION_INFO_MAX: usize = 256;
 /// Orders waiting for the thread that checks; control loops wait when it is full, which takes it microseconds.
 pub const PROBE_INBOX: usize = 256;
@@ -534,13 +534,13 @@ pub const NOTIFY_MESSAGE_MAX: usize = 4096;
 pub const NOTIFY_TURN: usize = 16;
 /// Pause before the engine is asked again where a workload can be asked.
 pub const MISSING_TARGET_RETRY: Duration = Duration::from_secs(1);
-/// How often preconditions are looked at (rule 12).
+/// How often preconditions are evaluated.
 pub const PRECONDITION_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Threads that look at paths for one owner. Each may be kept by a network mount that does not answer; a node has few.
+/// Threads that probe paths for one owner. A network mount that does not answer blocks one each; a node has few.
 pub const PATH_THREADS: usize = 4;
-/// Paths that one owner may have asked for without an answer: two for each of many workloads.
-pub const PATH_LOOKS_MAX: usize = 1024;
+/// Probes of paths of one owner without a result: two for each of many workloads.
+pub const PATH_PROBES_MAX: usize = 1024;
 /// Longest wait of the scheduler for paths of conditions, once for each that does not answer. A disk needs less.
 pub const PATH_WAIT: Duration = Duration::from_millis(50);
 const _: () = assert!(PATH_WAIT.as_millis() * PATH_THREADS as u128 * 2 < TURN_MAX.as_millis());

@@ -5,10 +5,10 @@
 //! Takes: [`SchedulerEvent`]s of `rx:server`, `uplink`, `wl:*` and `watch:*`. Gives: wishes to control loops,
 //! listings to state checkers, states and load to `uplink`. Waits for none of them.
 
-use super::existing_workloads::Existing;
-use super::log_stream::{LogOrder, LogStreams, StreamId};
+use super::events::SchedulerEvent;
+use super::log_stream::{LogOrder, LogStreams};
 use super::resources::LoadSampler;
-use super::runtime_manager::{RuntimeManager, WorkloadThreads};
+use super::runtime_manager::{Existing, RuntimeManager, WorkloadThreads};
 use super::state_checker::WatchCommand;
 use super::uplink_outbox::UplinkOutbox;
 use super::workload_scheduler::Change;
@@ -30,28 +30,6 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, select_biased};
 use log::{debug, info, warn};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
-
-/// What the scheduler reacts to.
-#[derive(Debug)]
-pub enum SchedulerEvent {
-    /// The server said something.
-    Server(FromServer),
-    /// The connection to the server was lost.
-    ServerGone,
-    /// A control loop reports a state of its instance.
-    State(WorkloadState),
-    /// The containers of an engine.
-    Listed {
-        /// Name of the runtime.
-        runtime: Name,
-        /// What exists.
-        result: Result<Vec<ListedContainer>, RuntimeError>,
-    },
-    /// The control loop of this workload has ended after a delete.
-    LoopEnded(Name),
-    /// The log of an instance was sent to its end.
-    LogEnded(StreamId),
-}
 
 /// Whether the containers of an engine that were there before us are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -246,7 +224,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         }
         self.runtime.start_waiting_loops();
         if self.runtime.conditions_due().is_some_and(|at| at <= now) {
-            let reports = self.runtime.look_at_preconditions(&mut self.store);
+            let reports = self.runtime.refresh_conditions(&mut self.store);
             self.report(reports);
         }
         if self.greeted {

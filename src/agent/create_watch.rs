@@ -2,9 +2,8 @@
 //!
 //! Thread: `wl:<name>`, inside the engine call.
 
-use super::agent_manager::SchedulerEvent;
+use super::events::{SchedulerEvent, send_state};
 use super::start_slots::StartSlot;
-use super::workload_control_loop::{cut, send_state};
 use crate::limits::{ADDITIONAL_INFO_MAX, CREATE_AGE_INTERVAL, START_SLOT_MAX};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::InstanceName;
@@ -65,7 +64,7 @@ impl CallWatch for CreateWatch<'_> {
         if let Some(CreateObserver { instance, shown, reports }) = self.observer {
             let age = format!(" The create has been running for {} s.", age.as_secs());
             let mut info = shown.to_owned();
-            cut(&mut info, ADDITIONAL_INFO_MAX - age.len());
+            info.truncate(info.floor_char_boundary(ADDITIONAL_INFO_MAX - age.len()));
             send_state(reports, instance, ExecutionState::with_info(Phase::PendingStarting, info + &age));
         }
     }

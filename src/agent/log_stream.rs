@@ -8,7 +8,7 @@
 //! Owns: the processes of the engine that print the log. Takes: [`LogOrder`], its end when [`LogStreams`] forgets it.
 //! Gives: lines and their end to `uplink` (waits there for room), its own end to the scheduler.
 
-use super::agent_manager::SchedulerEvent;
+use super::events::{SchedulerEvent, StreamId};
 use super::uplink_outbox::LogOutbox;
 use crate::limits::{LOG_LINES, LOG_STOP_MAX, LOG_STREAMS_MAX, LOG_STREAMS_OF_WORKLOAD, STACK_LARGE};
 use crate::model::log_entries;
@@ -36,14 +36,6 @@ pub struct LogOrder {
     pub instance: InstanceName,
     /// The engine that has its container; `None` when the workload is not known or has no engine.
     pub connector: Option<Box<dyn RuntimeConnector>>,
-}
-
-/// Names one stream of this agent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StreamId {
-    /// The full id of the request.
-    request_id: String,
-    number: u64,
 }
 
 /// The streams under way.

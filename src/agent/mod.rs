@@ -9,12 +9,13 @@
 
 pub mod agent_manager;
 pub mod backoff;
+pub mod conditions;
 pub mod control_interface;
 pub mod create_watch;
-pub mod existing_workloads;
+pub mod events;
 pub mod folder_removal;
-pub mod lifecycle;
 pub mod log_stream;
+pub mod probes;
 pub mod request_queue;
 pub mod resources;
 pub mod runtime_manager;
@@ -43,10 +44,10 @@ use crate::runtime::podman::{self, PodmanConnector};
 use crate::runtime::podman_kube::{self, PodmanKubeConnector};
 use crate::wire::client::{ClientOptions, Service};
 use agent_manager::AgentManager;
+use conditions::NodeFacts;
 use control_interface::ControlHub;
 use crossbeam_channel::{Sender, bounded};
-use lifecycle::conditions::NodeFacts;
-use lifecycle::prober::Prober;
+use probes::prober::Prober;
 use resources::LoadSampler;
 use runtime_manager::{EngineSource, Engines, NamedThreads, RuntimeManager};
 use rustix::pipe::{PipeFlags, pipe_with};

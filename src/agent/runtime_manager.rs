@@ -4,16 +4,16 @@
 //! Owns: one object per workload with a control loop (what that was told last), the engines, the wishes that wait.
 //! Takes: plans of the server, listings, states. Gives: wishes to `wl:<name>` (never waits), states to report.
 
+use super::conditions::Conditions;
 use super::control_interface;
-use super::lifecycle::GONE_PREFIX;
-use super::lifecycle::conditions::Conditions;
+use super::settings::RerunFinished;
 use super::state_checker::WatchCommand;
 use super::wish_slot::{Engine, OnExisting, OtherEngine, Strays, Wish, WishSender, WorkloadOrder, wish_slot};
 use super::workload_control_loop::{LoopContext, WorkloadControlLoop};
 use super::workload_scheduler::{Change, Decision, Order, WorkloadScheduler};
 use super::workload_state_store::WorkloadStateStore;
 use crate::limits::STACK_WORKLOAD;
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::execution_state::{ExecutionState, GONE_PREFIX, Phase, WorkloadState};
 use crate::model::lifecycle;
 use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
 use crate::model::names::{InstanceName, Name};
@@ -26,6 +26,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
+
+mod existing;
+mod withhold;
+
+pub use existing::Existing;
 
 /// Starts control loops. Tests and simulations keep them and call [`WorkloadControlLoop::step`] instead.
 pub trait WorkloadThreads<C: Clock> {
@@ -73,33 +78,24 @@ pub struct EngineSource {
 // [impl->swdd~agent-supports-multiple-runtime-connectors~1]
 pub type Engines = BTreeMap<Name, EngineSource>;
 
-/// What to do after an agent restart with workloads that have ended and are unchanged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RerunFinished {
-    /// Run them again.
-    Always,
-    /// Leave those that ended at or after this time, in seconds since 1970.
-    EndedBefore(u64),
-}
-
 /// One workload that has a control loop, and what that was told last.
 // [impl->swdd~agent-stores-running-workload~1]
-pub(super) struct WorkloadObject {
-    pub(super) wishes: WishSender,
+struct WorkloadObject {
+    wishes: WishSender,
     /// The instance last ordered, or that of the container which the loop was started with.
-    pub(super) instance: InstanceName,
+    instance: InstanceName,
     /// Where it was ordered. The same instance may have a container of another runtime, too: its id says nothing of it.
-    pub(super) runtime: Name,
+    runtime: Name,
     /// What was last ordered; `None` for a container of an earlier life.
-    pub(super) workload: Option<Arc<Workload>>,
+    workload: Option<Arc<Workload>>,
     /// For which wish the container of an earlier life is started again.
-    pub(super) start_again_for: Option<AddedWorkload>,
+    start_again_for: Option<AddedWorkload>,
     /// The loop was told to end; the object stays until it has.
-    pub(super) ending: bool,
+    ending: bool,
 }
 
 impl WorkloadObject {
-    pub(super) fn runs(&self, added: &AddedWorkload) -> bool {
+    fn runs(&self, added: &AddedWorkload) -> bool {
         !self.ending && self.instance == added.instance && self.workload.as_ref() == Some(&added.workload)
     }
 
@@ -119,13 +115,13 @@ pub struct RuntimeManager<C: Clock, T> {
     others_until: Option<Instant>,
     /// Control loops without a thread.
     unstarted: BTreeMap<Name, Box<WorkloadControlLoop<C>>>,
-    pub(super) context: LoopContext<C>,
-    pub(super) conditions: Conditions,
+    context: LoopContext<C>,
+    conditions: Conditions,
     random: fastrand::Rng,
     threads: T,
-    pub(super) rerun: RerunFinished,
-    pub(super) objects: BTreeMap<Name, WorkloadObject>,
-    pub(super) scheduler: WorkloadScheduler,
+    rerun: RerunFinished,
+    objects: BTreeMap<Name, WorkloadObject>,
+    scheduler: WorkloadScheduler,
     loops_started: u64,
 }
 
@@ -217,7 +213,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
     // -------------------------------------------------------- changes to loops
 
-    pub(super) fn live(&self, name: &str) -> Option<&WorkloadObject> {
+    fn live(&self, name: &str) -> Option<&WorkloadObject> {
         self.objects.get(name).filter(|object| !object.ending)
     }
 
@@ -369,7 +365,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         self.scheduler.waiting_to_start(instance)
     }
 
-    pub(super) fn execute_all(&mut self, decision: Decision) -> Vec<WorkloadState> {
+    fn execute_all(&mut self, decision: Decision) -> Vec<WorkloadState> {
         let mut reports = decision.reports;
         for order in decision.ready {
             reports.extend(match order {
@@ -423,12 +419,12 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     }
 
     // [impl->swdd~agent-uses-specified-runtime~1]
-    pub(super) fn engine(&self, runtime: &str) -> Option<Engine> {
+    fn engine(&self, runtime: &str) -> Option<Engine> {
         let source = self.engines.get(runtime)?;
         Some(Engine { connector: (source.connect)(), watch: source.watch.clone() })
     }
 
-    pub(super) fn order(&self, added: &AddedWorkload) -> WorkloadOrder {
+    fn order(&self, added: &AddedWorkload) -> WorkloadOrder {
         let AddedWorkload { instance, workload } = added;
         let engine = self.engine(&workload.runtime);
         let name = &instance.workload;
@@ -461,7 +457,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// Starts the control loop of a workload. Returns the state to report when it has to wait for a thread.
     // [impl->swdd~agent-create-workload~1]
     // [impl->swdd~agent-resume-workload~2]
-    pub(super) fn start_loop(
+    fn start_loop(
         &mut self,
         instance: InstanceName,
         runtime: Name,
@@ -496,7 +492,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
     /// Tries again to get threads for the control loops that have none, and for checks.
     pub fn start_waiting_loops(&mut self) {
-        self.context.probes.try_again();
+        self.context.probes.retry();
         while let Some((name, control_loop)) = self.unstarted.pop_first() {
             match self.threads.start(&name, control_loop) {
                 Ok(()) => info!("Workload '{name}' has got a thread."),

@@ -2,7 +2,6 @@
 //!
 //! Thread: `main`.
 
-use super::runtime_manager::RerunFinished;
 use crate::limits::{NAME_MAX, PARALLEL_STARTS_MIN, REPAIR_INTERVAL, RETRY_LIMIT};
 use crate::model::names::has_name_characters;
 use crate::model::nearest::nearest;
@@ -125,6 +124,15 @@ const KNOWN_KEYS: [&str; 15] = [
     "max_message_size",
     "max_control_message_size",
 ];
+
+/// What to do after an agent restart with workloads that have ended and are unchanged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RerunFinished {
+    /// Run them again.
+    Always,
+    /// Leave those that ended at or after this time, in seconds since 1970.
+    EndedBefore(u64),
+}
 
 /// The settings of one run.
 #[derive(Debug)]

@@ -5,8 +5,8 @@
 //! and the loss of the connection to the scheduler (may block there), a refusal of our version to `main`. Workloads go
 //! on whatever happens here.
 
-use super::agent_manager::SchedulerEvent;
 use super::control_interface::ControlHub;
+use super::events::SchedulerEvent;
 use super::uplink_outbox::UplinkReader;
 use crate::limits::{RECONNECT_LOG_FIRST, RECONNECT_LOG_MAX, RECONNECT_PAUSE, STACK_LARGE};
 use crate::model::messages::{FromServer, ToServer};

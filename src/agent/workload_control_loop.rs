@@ -10,25 +10,25 @@
 //! The loop blocks in engine calls and nowhere else. [`WorkloadControlLoop::step`] handles one event without waiting
 //! for one, which is all that a simulation needs.
 
-use super::agent_manager::SchedulerEvent;
 use super::backoff::{Ended, RestartBackoff};
 use super::control_interface::pipes::PipeError;
 use super::control_interface::{self, ControlHub, ControlInterface};
+use super::events::{SchedulerEvent, send_state};
 use super::folder_removal::remove_folder;
-use super::lifecycle::{ProbeReport, Probes};
+use super::probes::{ProbeReport, Probes};
 use super::start_slots::{SlotRequest, StartSlot, StartSlots};
 use super::wish_slot::{Engine, News, OnExisting, OtherEngine, Strays, Wish, WishSlot, WorkloadOrder};
-use crate::limits::{ADDITIONAL_INFO_MAX, REMOVAL_MAX, STACK_WORKLOAD};
+use crate::limits::{REMOVAL_MAX, STACK_WORKLOAD};
 use crate::model::access_rules::ControlInterfaceAccess;
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
 use crate::platform::threads;
 use crate::runtime::ContainerId;
 use crossbeam_channel::{Receiver, Select, Sender, never};
-use lifecycle::{Life, Origin};
 use log::{info, warn};
+use readiness::{InstanceLifecycle, Origin};
 pub use search::Answer;
 use search::Search;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 mod delete;
-mod lifecycle;
+mod readiness;
 mod restart;
 mod search;
 mod start;
@@ -94,7 +94,7 @@ pub struct WorkloadControlLoop<C: Clock> {
     /// Additional info of the start that is under way.
     shown: String,
     restarts: RestartBackoff,
-    life: Life,
+    lifecycle: InstanceLifecycle,
     stage: Stage,
 }
 
@@ -214,7 +214,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             failed_strays: 0,
             shown: String::new(),
             restarts,
-            life: Life::new(number << 32),
+            lifecycle: InstanceLifecycle::new(number << 32),
             stage: Stage::Idle,
         }
     }
@@ -262,21 +262,21 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Some(Event::SlotFree(slot))
         } else if let Some(answer) = self.answers().and_then(|answers| answers.try_recv().ok()) {
             Some(Event::Listed(answer))
-        } else if let Ok(report) = self.life.reports().try_recv() {
+        } else if let Ok(report) = self.lifecycle.reports().try_recv() {
             Some(Event::Probed(report))
         } else if is_due(self.stage_due()) {
             Some(Event::TimerDue)
         } else if is_due(self.strays_due) {
             Some(Event::StraysDue)
         } else {
-            is_due(self.life.due()).then_some(Event::LifecycleDue)
+            is_due(self.lifecycle.due()).then_some(Event::LifecycleDue)
         }
     }
 
     /// When the loop wants to act by itself.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
-        self.stage_due().into_iter().chain(self.strays_due).chain(self.life.due()).min()
+        self.stage_due().into_iter().chain(self.strays_due).chain(self.lifecycle.due()).min()
     }
 
     fn stage_due(&self) -> Option<Instant> {
@@ -316,7 +316,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Where the results of its checks come from.
     #[cfg(test)]
     pub fn probe_reports(&self) -> Receiver<ProbeReport> {
-        self.life.reports().clone()
+        self.lifecycle.reports().clone()
     }
 
     /// What else wakes it while it searches.
@@ -340,7 +340,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let mut select = Select::new();
         select.recv(self.slot.woken());
         select.recv(&alarm);
-        select.recv(self.life.reports());
+        select.recv(self.lifecycle.reports());
         if let Some(slot) = self.slot_given() {
             select.recv(slot);
         }
@@ -561,21 +561,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
         send_state(&self.context.reports, &self.instance, state);
     }
-}
-
-/// Cuts a text to at most `bytes`, between two characters.
-pub(super) fn cut(text: &mut String, bytes: usize) {
-    if text.len() > bytes {
-        let end = (0..=bytes).rev().find(|index| text.is_char_boundary(*index));
-        text.truncate(end.unwrap_or_default());
-    }
-}
-
-/// Reports a state; a long engine message is cut.
-pub(super) fn send_state(reports: &Sender<SchedulerEvent>, instance: &InstanceName, mut state: ExecutionState) {
-    state.cut_info(ADDITIONAL_INFO_MAX);
-    let report = WorkloadState::new(instance.clone(), state);
-    let _ = reports.send(SchedulerEvent::State(report)); // The scheduler is gone only when the agent ends.
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use super::orders::Orders;
 use super::subscriber::Subscriber;
 use super::trace::Trace;
 use super::wishes::{Before, Wishes, not_in_force};
-use crate::agent::agent_manager::SchedulerEvent;
+use crate::agent::events::SchedulerEvent;
 use crate::limits::RECONNECT_PAUSE;
 use crate::model::complete_state::DesiredState;
 use crate::model::execution_state::Phase;

@@ -4,7 +4,7 @@
 //! steps the simulation decides which one goes on. Dropping a [`Task`] unwinds its stack: the process was killed.
 
 use super::manual_clock::ManualClock;
-use crate::agent::lifecycle::ProbeReport;
+use crate::agent::probes::ProbeReport;
 use crate::agent::start_slots::StartSlot;
 use crate::agent::workload_control_loop::{Answer, Step, WorkloadControlLoop};
 use corosensei::stack::DefaultStack;

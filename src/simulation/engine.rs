@@ -10,7 +10,7 @@ mod starts;
 use super::manual_clock::ManualClock;
 use super::readiness::Readiness;
 use super::trace::Trace;
-use crate::agent::lifecycle::{Outcome, ProbeOrder, Purpose};
+use crate::agent::probes::{Outcome, ProbeOrder, Purpose};
 use crate::limits::{LISTING_MAX, REMOVE_MAX, STOP_GRACE};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::{InstanceName, Name};

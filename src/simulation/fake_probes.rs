@@ -3,8 +3,8 @@
 //! Thread: the one of the test.
 
 use super::manual_clock::ManualClock;
-use crate::agent::lifecycle::probe_table::{ProbeIo, ProbeTable};
-use crate::agent::lifecycle::{Outcome, ProbeOrder, ProbeReport, Probes, Purpose};
+use crate::agent::probes::table::{ProbeIo, ProbeTable};
+use crate::agent::probes::{Outcome, ProbeOrder, ProbeReport, Probes, Purpose};
 use crate::model::lifecycle::{Check, Pace};
 use crate::model::names::InstanceName;
 use crate::platform::clock::Clock;

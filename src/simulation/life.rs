@@ -7,11 +7,13 @@ use super::engine::{Action, Answer, Caller, SimEngine, WatchGuard};
 use super::fake_probes::FakeProbes;
 use super::manual_clock::ManualClock;
 use super::sim_connector::SimConnector;
-use crate::agent::agent_manager::{AgentManager, EarlierCalls, SchedulerEvent};
+use crate::agent::agent_manager::{AgentManager, EarlierCalls};
+use crate::agent::conditions::NodeFacts;
 use crate::agent::control_interface::ControlHub;
-use crate::agent::lifecycle::conditions::NodeFacts;
+use crate::agent::events::SchedulerEvent;
 use crate::agent::resources::LoadSampler;
-use crate::agent::runtime_manager::{EngineSource, Engines, NoThread, RerunFinished, RuntimeManager, WorkloadThreads};
+use crate::agent::runtime_manager::{EngineSource, Engines, NoThread, RuntimeManager, WorkloadThreads};
+use crate::agent::settings::RerunFinished;
 use crate::agent::start_slots::StartSlots;
 use crate::agent::state_checker::{CheckerEvent, CheckerSettings, StateChecker, Surroundings, WatchCommand};
 use crate::agent::uplink_outbox::{UplinkOutbox, UplinkReader, uplink_outbox};
@@ -215,7 +217,7 @@ impl Life {
         let for_conditions = engine.clone();
         let facts = NodeFacts {
             tags: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
-            look: Box::new(move |paths| {
+            check_paths: Box::new(move |paths| {
                 paths.iter().map(|path| ((*path).to_owned(), for_conditions.exists(path))).collect()
             }),
         };

@@ -7,7 +7,8 @@
 use super::engine::{SimEngine, removes_itself};
 use super::life::Tasks;
 use super::manual_clock::ManualClock;
-use crate::agent::agent_manager::{AgentManager, SchedulerEvent};
+use crate::agent::agent_manager::AgentManager;
+use crate::agent::events::SchedulerEvent;
 use crate::model::execution_state::{ExecutionState, GONE_PREFIX, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, FromServer};
 use crate::model::names::{InstanceName, Name};

@@ -2,7 +2,7 @@
 //!
 //! Thread: the one of the test.
 
-use crate::agent::lifecycle::ProbeOrder;
+use crate::agent::probes::ProbeOrder;
 use crate::model::names::InstanceName;
 use crate::runtime::NewContainer;
 use std::collections::BTreeMap;

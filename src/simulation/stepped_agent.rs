@@ -5,11 +5,13 @@
 use super::fake_connector::FakeEngine;
 use super::fake_probes::{FakeProbes, ProbeAnswers};
 use super::manual_clock::ManualClock;
-use crate::agent::agent_manager::{AgentManager, EarlierCalls, SchedulerEvent};
+use crate::agent::agent_manager::{AgentManager, EarlierCalls};
+use crate::agent::conditions::NodeFacts;
 use crate::agent::control_interface::ControlHub;
-use crate::agent::lifecycle::conditions::NodeFacts;
+use crate::agent::events::SchedulerEvent;
 use crate::agent::resources::LoadSampler;
-use crate::agent::runtime_manager::{EngineSource, Engines, NoThread, RerunFinished, RuntimeManager, WorkloadThreads};
+use crate::agent::runtime_manager::{EngineSource, Engines, NoThread, RuntimeManager, WorkloadThreads};
+use crate::agent::settings::RerunFinished;
 use crate::agent::start_slots::StartSlots;
 use crate::agent::state_checker::{ListReply, StateReply, WatchCommand};
 use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
@@ -387,7 +389,7 @@ fn node_options(folder: &Path, paths: &Arc<Mutex<BTreeSet<String>>>) -> AgentOpt
     let paths = paths.clone();
     let facts = NodeFacts {
         tags: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
-        look: Box::new(move |wanted| {
+        check_paths: Box::new(move |wanted| {
             let paths = paths.lock().expect("nobody panics with it");
             let answering = wanted.iter().filter(|path| !path.starts_with("/mnt") || paths.contains("/mnt"));
             answering.map(|path| ((*path).to_owned(), paths.contains(*path))).collect()

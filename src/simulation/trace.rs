@@ -3,7 +3,7 @@
 //! Thread: the one of the test. A seed runs without a trace first; one that fails runs again with it.
 
 use super::manual_clock::ManualClock;
-use crate::agent::agent_manager::SchedulerEvent;
+use crate::agent::events::SchedulerEvent;
 use crate::model::execution_state::WorkloadState;
 use crate::model::messages::{AddedWorkload, FromServer, ToServer};
 use crate::platform::clock::Clock;

@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use ankaios_lite::agent;
-use ankaios_lite::agent::lifecycle::{Outcome, probe_sockets, probe_table};
+use ankaios_lite::agent::probes::{Outcome, sockets, table};
 use ankaios_lite::agent::workload_files::write_files;
 use ankaios_lite::cli::args::Arguments;
 use ankaios_lite::cli::output::Output;
@@ -258,13 +258,13 @@ pub fn stored_seeds() -> Vec<Vec<u8>> {
 /// What a checked workload says: the first line of an HTTP answer, a notification, the error of a command.
 pub fn probes(bytes: &[u8]) {
     for expected in [None, Some(204)] {
-        if let Outcome::Fails { reason, answered } = probe_sockets::judge(bytes, expected) {
+        if let Outcome::Fails { reason, answered } = sockets::judge(bytes, expected) {
             assert!(answered && !reason.is_empty());
         }
     }
-    assert!(!probe_table::says(bytes, "READY=1") || bytes.windows(7).any(|part| part == b"READY=1"));
-    let _ = (probe_table::says(bytes, "WATCHDOG=1"), probe_table::says(bytes, "WATCHDOG=trigger"));
-    let said = probe_sockets::reason(&String::from_utf8_lossy(bytes));
+    assert!(!table::has_line(bytes, "READY=1") || bytes.windows(7).any(|part| part == b"READY=1"));
+    let _ = (table::has_line(bytes, "WATCHDOG=1"), table::has_line(bytes, "WATCHDOG=trigger"));
+    let said = sockets::reason(&String::from_utf8_lossy(bytes));
     assert!(!said.contains('\n'), "more than a line: {said:?}");
 }
 

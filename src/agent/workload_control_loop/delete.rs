@@ -22,7 +22,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let is_kept = !matches!(after, AfterDelete::Wish) || wish_keeps().unwrap_or(false);
         self.end_control_interface_unless(is_kept);
         self.lifecycle_ended();
-        let stopping = self.life.stopping(ExecutionState::plain(Phase::StoppingRequestedAtRuntime));
+        let stopping = self.lifecycle.stopping(ExecutionState::plain(Phase::StoppingRequestedAtRuntime));
         self.report(stopping);
         self.try_delete(after);
     }
@@ -152,7 +152,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let replaced = !matches!(after, AfterDelete::Wish) || self.slot.look(|_| ()).is_some();
         let verb = if replaced { "update" } else { "stop" };
         warn!("Could not {verb} workload '{}': '{cause}'", self.instance.workload);
-        let state = self.life.stopping(ExecutionState::with_info(Phase::StoppingDeleteFailed, cause));
+        let state = self.lifecycle.stopping(ExecutionState::with_info(Phase::StoppingDeleteFailed, cause));
         self.report(state);
         self.failed_deletes = self.failed_deletes.saturating_add(1);
         let at = self.context.clock.now() + retry_delay(self.failed_deletes, &mut self.random);

@@ -65,7 +65,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// it. Nobody else would start it. One that its engine restarts by itself looks like that, too, but not for long.
     fn note_only_created(&mut self, phase: Phase) {
         match phase {
-            Phase::PendingStarting if self.life.is_adopted() && matches!(self.stage, Stage::Idle) => {
+            Phase::PendingStarting if self.lifecycle.is_adopted() && matches!(self.stage, Stage::Idle) => {
                 self.stage = Stage::CreatedUntil(self.context.clock.now() + CREATED_MAX);
             }
             Phase::Running | Phase::Succeeded | Phase::FailedExecFailed | Phase::FailedLost

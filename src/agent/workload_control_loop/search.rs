@@ -5,8 +5,9 @@
 //! not wait for an engine that hangs, and holds no start slot.
 //! Takes: listings of the state checkers, one for all workloads that ask at the same time.
 
-use super::{Leftovers, Stage, Start, WorkloadControlLoop, cut, send_state};
+use super::{Leftovers, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
+use crate::agent::events::send_state;
 use crate::agent::state_checker::WatchCommand;
 use crate::agent::wish_slot::{Engine, Strays};
 use crate::limits::ADDITIONAL_INFO_MAX;
@@ -128,7 +129,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let name = &self.instance.workload;
         debug!("Workload '{name}' waits for '{runtime}', which may have a container of it: '{error}'");
         let mut info = format!("Waiting for '{runtime}', which may have a container of it: {error}");
-        cut(&mut info, ADDITIONAL_INFO_MAX);
+        info.truncate(info.floor_char_boundary(ADDITIONAL_INFO_MAX));
         if start != Start::Revival && self.shown != info {
             self.report(ExecutionState::with_info(Phase::PendingStarting, info));
         }

@@ -3,7 +3,7 @@
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
 //! Takes: a free start slot. Gives: states to the scheduler (may block there).
 
-use super::lifecycle::Origin;
+use super::readiness::{Origin, Unprepared};
 use super::{Leftovers, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
 use crate::agent::create_watch::{CreateObserver, CreateWatch};
@@ -18,14 +18,6 @@ use crate::runtime::{ContainerId, NewContainer, RuntimeError};
 use log::{debug, error, info, warn};
 use std::sync::Arc;
 
-/// Why nothing could be made ready for the engine.
-pub(super) enum Unprepared {
-    /// Only an update helps.
-    ForGood(String),
-    /// Another try may succeed, when a disk has room again for example.
-    ForNow(String),
-}
-
 impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn begin_start(&mut self, start: Start) {
         if self.engine.is_none() {
@@ -34,7 +26,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             self.fail_for_good(&unsupported_runtime(runtime));
             return;
         }
-        if let Some(cause) = self.life.invalid().map(str::to_owned) {
+        if let Some(cause) = self.lifecycle.invalid().map(str::to_owned) {
             return self.fail_for_good(&cause);
         }
         self.add_strays(self.slot.take_strays()); // They may have come while an engine call was under way.
@@ -65,7 +57,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Ok(id) => {
                 self.failed_creates = 0;
                 self.leftovers = Leftovers::None;
-                if self.life.is_ready_when_created() {
+                if self.lifecycle.is_ready_when_created() {
                     self.restarts.running(self.context.clock.now());
                 }
                 info!("Successfully created workload '{}'.", self.instance.workload);

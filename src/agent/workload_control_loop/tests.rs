@@ -8,7 +8,8 @@ use crate::agent::state_checker::{StateReply, WatchCommand};
 use crate::agent::uplink_outbox::uplink_outbox;
 use crate::agent::wish_slot::{LoopEnded, WishSender, wish_slot};
 use crate::limits::{
-    CONTROL_MESSAGE_MAX, CREATED_MAX, RESTART_RESET, RESTART_SPACING, REVIVAL_INTERVAL, START_SLOT_MAX, WATCH_INBOX,
+    ADDITIONAL_INFO_MAX, CONTROL_MESSAGE_MAX, CREATED_MAX, RESTART_RESET, RESTART_SPACING, REVIVAL_INTERVAL,
+    START_SLOT_MAX, WATCH_INBOX,
 };
 use crate::model::access_rules::{AccessRule, Operation};
 use crate::model::workload::{File, FileContent, RestartPolicy};

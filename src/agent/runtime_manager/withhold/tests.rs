@@ -1,4 +1,4 @@
-//! Who is kept from running by the conditions of others. What follows is in `lifecycle/tests.rs`.
+//! Workloads that may not run because of the conditions of others. What follows is in readiness/tests.rs.
 
 use super::*;
 use crate::model::workload::Workload;

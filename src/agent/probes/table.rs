@@ -1,6 +1,6 @@
-//! When to ask each workload, and what the answers amount to: thresholds, time limits, what is worth telling.
+//! When to probe each workload, and what the results amount to: thresholds, time limits, which of them to report.
 //!
-//! Thread: `probes`, which owns it; tests and simulations step it. Time is passed in; asking is behind [`ProbeIo`].
+//! Thread: `probes`, which owns it; tests and simulations step it. Time is passed in; probing is behind [`ProbeIo`].
 
 use super::{Outcome, ProbeOrder, ProbeReport, Purpose};
 use crate::limits::{EXEC_SPACING, PROBE_REPORT_INTERVAL, PROBE_REPORT_PAUSE, PROBE_SLACK, PROBE_UNSENT_RETRY};
@@ -9,19 +9,19 @@ use crossbeam_channel::TrySendError;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Asks.
+/// Probes.
 pub trait ProbeIo {
-    /// Begins to ask. Answers what is known at once; `None` when the answer comes later.
+    /// Starts a probe. Returns the result if it is known at once, `None` when it comes later.
     fn begin(&mut self, order: &ProbeOrder) -> Option<Outcome>;
 
-    /// The answer is not wanted any more.
+    /// The result is not wanted any more.
     fn abandon(&mut self, key: u64);
 }
 
-/// All checks of an agent.
+/// All probes of an agent.
 #[derive(Debug)]
 pub struct ProbeTable<I> {
-    /// What asks.
+    /// Probes for it.
     pub io: I,
     entries: BTreeMap<u64, Entry>,
 }
@@ -29,30 +29,30 @@ pub struct ProbeTable<I> {
 #[derive(Debug)]
 struct Entry {
     order: ProbeOrder,
-    /// When to ask next; `None` while the answer is awaited, or when nobody is asked.
+    /// When to probe next; `None` while a result is awaited, or when the workload notifies.
     next: Option<Instant>,
-    /// When the answer comes too late.
+    /// When the result comes too late.
     overdue: Option<Instant>,
     began: Instant,
     attempts: u32,
     in_a_row: u32,
-    /// Whether the last answers were successes.
+    /// Whether the last results were successes.
     holds: Option<bool>,
-    /// What was concluded last.
+    /// The last result that reached its threshold.
     verdict: Option<bool>,
-    /// What was told last, and when.
-    told: Option<(Outcome, Instant)>,
+    /// What was reported last, and when.
+    reported: Option<(Outcome, Instant)>,
     unsent: Option<ProbeReport>,
 }
 
 impl<I: ProbeIo> ProbeTable<I> {
-    /// Nothing to check yet.
+    /// No order yet.
     #[must_use]
     pub fn new(io: I) -> Self {
         Self { io, entries: BTreeMap::new() }
     }
 
-    /// Takes an order.
+    /// Adds an order.
     pub fn watch(&mut self, order: ProbeOrder, now: Instant) {
         let notified = order.check == Check::Notify;
         let entry = Entry {
@@ -63,14 +63,14 @@ impl<I: ProbeIo> ProbeTable<I> {
             in_a_row: 0,
             holds: None,
             verdict: None,
-            told: None,
+            reported: None,
             unsent: None,
             order,
         };
         self.entries.insert(entry.order.key, entry);
     }
 
-    /// Forgets an order.
+    /// Removes an order.
     pub fn unwatch(&mut self, key: u64) {
         if self.entries.remove(&key).is_some() {
             self.io.abandon(key);
@@ -92,7 +92,7 @@ impl<I: ProbeIo> ProbeTable<I> {
         times.flatten().min()
     }
 
-    /// Does what is due: asks, gives up what takes too long, tells what could not be told.
+    /// Does what is due: starts probes, ends those that take too long, sends reports that found no room.
     // [impl->swdd~agent-lifecycle-probes~1]
     pub fn turn(&mut self, now: Instant) {
         let io = &mut self.io;
@@ -110,7 +110,7 @@ impl<I: ProbeIo> ProbeTable<I> {
                 };
                 entry.ended(Outcome::fails(reason), now);
             }
-            // What is nearly due is asked now: one waking of the processor serves many.
+            // What is nearly due is probed now, so that the processor wakes once for many.
             if entry.next.is_some_and(|at| at <= now + PROBE_SLACK.min(entry.order.pace.period / 5)) {
                 entry.begin(now);
                 if let Some(outcome) = io.begin(&entry.order) {
@@ -120,46 +120,46 @@ impl<I: ProbeIo> ProbeTable<I> {
         }
     }
 
-    /// An answer came.
+    /// A result came.
     pub fn ended(&mut self, key: u64, outcome: Outcome, now: Instant) {
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.ended(outcome, now);
         }
     }
 
-    /// A workload said something on its notify socket.
+    /// A workload sent a message to its notify socket.
     pub fn notified(&mut self, key: u64, message: &[u8], now: Instant) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
-        let says = |what: &str| says(message, what);
+        let has = |line: &str| has_line(message, line);
         match entry.order.purpose {
-            Purpose::Ready if says("READY=1") => entry.ended(Outcome::Holds, now),
-            Purpose::Alive if says("WATCHDOG=trigger") => entry.ended(Outcome::fails("WATCHDOG=trigger"), now),
-            Purpose::Alive if says("WATCHDOG=1") => entry.ended(Outcome::Holds, now),
+            Purpose::Ready if has("READY=1") => entry.ended(Outcome::Holds, now),
+            Purpose::Alive if has("WATCHDOG=trigger") => entry.ended(Outcome::fails("WATCHDOG=trigger"), now),
+            Purpose::Alive if has("WATCHDOG=1") => entry.ended(Outcome::Holds, now),
             _ => {}
         }
     }
 }
 
-/// Whether a notification has the line `what`.
+/// Whether a notification has this line.
 #[must_use]
-pub fn says(message: &[u8], what: &str) -> bool {
-    message.split(|byte| *byte == b'\n').any(|line| line == what.as_bytes())
+pub fn has_line(message: &[u8], line: &str) -> bool {
+    message.split(|byte| *byte == b'\n').any(|other| other == line.as_bytes())
 }
 
 impl Entry {
     fn begin(&mut self, now: Instant) {
         (self.next, self.began) = (None, now);
-        // A command is limited by whoever runs it.
+        // The time of a command is limited where it runs.
         let limited = !matches!(self.order.check, Check::Exec(_));
         self.overdue = limited.then(|| now + self.order.pace.timeout);
     }
 
     fn ended(&mut self, outcome: Outcome, now: Instant) {
-        let asked = self.order.check != Check::Notify;
-        self.overdue = (!asked && self.order.purpose == Purpose::Alive).then(|| now + self.order.pace.timeout);
-        self.next = asked.then(|| self.next_at(now));
+        let polled = self.order.check != Check::Notify;
+        self.overdue = (!polled && self.order.purpose == Purpose::Alive).then(|| now + self.order.pace.timeout);
+        self.next = polled.then(|| self.next_at(now));
         let outcome = match outcome {
-            // To be gone it must not answer at all.
+            // What is gone does not answer at all.
             Outcome::Fails { answered: true, .. } if self.order.purpose == Purpose::Gone => Outcome::Holds,
             outcome => outcome,
         };
@@ -172,10 +172,10 @@ impl Entry {
         if is_verdict {
             self.verdict = Some(holds);
         }
-        // A verdict that nobody has heard yet must not be replaced by less: it would never come again.
-        let is_unheard = self.unsent.as_ref().is_some_and(|report| report.is_verdict);
-        if is_verdict || (!is_unheard && self.is_worth_telling(&outcome, now)) {
-            self.told = Some((outcome.clone(), now));
+        // A verdict that was not sent yet must not be replaced by less: it would never come again.
+        let verdict_waits = self.unsent.as_ref().is_some_and(|report| report.is_verdict);
+        if is_verdict || (!verdict_waits && self.is_worth_reporting(&outcome, now)) {
+            self.reported = Some((outcome.clone(), now));
             let (in_a_row, attempts) = (self.in_a_row, self.attempts);
             self.unsent = Some(ProbeReport { key: self.order.key, outcome, in_a_row, attempts, is_verdict });
             self.send();
@@ -187,23 +187,18 @@ impl Entry {
         (now + self.order.pace.period).max(self.began + spacing)
     }
 
-    /// Something new, or the same for long. What is as it should be all the time is not told.
-    fn is_worth_telling(&self, outcome: &Outcome, now: Instant) -> bool {
-        let expected = Outcome::Holds;
-        match &self.told {
-            None => *outcome != expected || self.order.purpose == Purpose::Gone,
-            Some((told, at)) => {
-                let age = now.saturating_duration_since(*at);
-                let repeats = *outcome != expected || self.order.purpose == Purpose::Gone;
-                (told != outcome && age >= PROBE_REPORT_PAUSE) || (repeats && age >= PROBE_REPORT_INTERVAL)
-            }
-        }
+    /// Whether the result is new, or a failure that lasts. Lasting success is not reported.
+    fn is_worth_reporting(&self, outcome: &Outcome, now: Instant) -> bool {
+        let repeats = *outcome != Outcome::Holds || self.order.purpose == Purpose::Gone;
+        let Some((reported, at)) = &self.reported else { return repeats };
+        let age = now.saturating_duration_since(*at);
+        (reported != outcome && age >= PROBE_REPORT_PAUSE) || (repeats && age >= PROBE_REPORT_INTERVAL)
     }
 
     fn send(&mut self) {
         let Some(report) = self.unsent.take() else { return };
         if let Err(TrySendError::Full(report)) = self.order.reports.try_send(report) {
-            self.unsent = Some(report); // It is in an engine's call.
+            self.unsent = Some(report); // The control loop is in an engine call.
         }
     }
 }

@@ -1,12 +1,12 @@
-//! Asks workloads: connections, HTTP requests, files; commands inside of containers on threads of their own.
+//! Probes workloads: connections, HTTP requests, files; commands inside of containers on threads of their own.
 //!
-//! A container with a network of its own is asked inside of it: the thread enters its network name space for the moment
-//! in which a socket is made, which from then on belongs there.
+//! A container with a network of its own is probed inside of it: the thread enters its network namespace while it makes
+//! the socket, which from then on belongs there.
 //!
 //! Thread: `probes`, which never waits for a workload nor for a path; `exec:<workload>` waits for one command and ends.
 //! Owns: the sockets that wait for an answer. Gives: results of commands to `probes`.
 
-use super::path_looks::{Look, PathAnswer, PathLooks, PathQuestion};
+use super::paths::{PathProbe, PathProbes, PathResult, ProbePath};
 use super::{Outcome, ProbeOrder, Purpose};
 use crate::limits::{
     EXEC_PARALLEL, EXEC_RUNNING_MAX, EXEC_SLOT_MAX, HTTP_ANSWER_MAX, HTTP_REST_MAX, PROBE_REASON_MAX, STACK_WORKLOAD,
@@ -34,10 +34,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Tells the thread that something waits for it.
+/// Wakes the thread of the probes.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
-/// What is asked at the moment.
+/// The probes under way.
 pub struct SocketIo {
     waiting: BTreeMap<u64, Waiting>,
     networks: Networks,
@@ -56,12 +56,12 @@ struct Waiting {
     rest: Option<usize>,
 }
 
-impl super::probe_table::ProbeIo for SocketIo {
+impl super::table::ProbeIo for SocketIo {
     fn begin(&mut self, order: &ProbeOrder) -> Option<Outcome> {
         match &order.check {
             Check::Notify => None,
-            Check::File(path) => self.paths.begin(order.key, PathQuestion::Exists(path.clone())),
-            Check::Unix(path) => self.paths.begin(order.key, PathQuestion::Connects(path.clone())),
+            Check::File(path) => self.paths.begin(order.key, PathProbe::Exists(path.clone())),
+            Check::Unix(path) => self.paths.begin(order.key, PathProbe::Connects(path.clone())),
             Check::Exec(command) => {
                 self.commands.begin(order, command);
                 None
@@ -86,25 +86,23 @@ impl super::probe_table::ProbeIo for SocketIo {
 }
 
 impl SocketIo {
-    /// Nothing is asked yet. `wake` is called when a result waits in [`Self::take_ended`]; `look` looks at paths.
+    /// No probe yet. `wake` is called when a result waits in [`Self::take_ended`]; `probe_path` probes paths.
     #[must_use]
-    pub fn new(wake: Wake, look: Look) -> Self {
-        let paths = Paths { looks: PathLooks::new(wake.clone(), look), askers: BTreeMap::new() };
+    pub fn new(wake: Wake, probe_path: ProbePath) -> Self {
+        let paths = Paths { probes: PathProbes::new(wake.clone(), probe_path), waiting: BTreeMap::new() };
         let commands = Commands::new(wake);
         Self { waiting: BTreeMap::new(), networks: Networks::default(), paths, commands }
     }
 
     /// The sockets that wait, and for what.
     pub fn descriptors(&self) -> impl Iterator<Item = (u64, BorrowedFd<'_>, PollFlags)> {
-        let one =
-            |(key, waiting): (&u64, &'_ Waiting)| (*key, if waiting.sent { PollFlags::IN } else { PollFlags::OUT });
-        self.waiting.iter().map(move |entry| {
-            let (key, flags) = one(entry);
-            (key, entry.1.socket.as_fd(), flags)
+        self.waiting.iter().map(|(key, waiting)| {
+            let flags = if waiting.sent { PollFlags::IN } else { PollFlags::OUT };
+            (*key, waiting.socket.as_fd(), flags)
         })
     }
 
-    /// A socket has something to say. Answers the outcome once it is known.
+    /// A socket is ready. Returns the outcome once it is known.
     pub fn ready(&mut self, key: u64) -> Option<Outcome> {
         let waiting = self.waiting.get_mut(&key)?;
         let outcome = if waiting.rest.is_none() { Some(waiting.go_on()?) } else { None };
@@ -114,7 +112,7 @@ impl SocketIo {
         outcome
     }
 
-    /// Commands that have ended, and paths that were looked at.
+    /// The results of commands and paths.
     pub fn take_ended(&mut self) -> Vec<(u64, Outcome)> {
         let mut ended = self.commands.take_ended();
         ended.extend(self.paths.take_ended());
@@ -145,20 +143,15 @@ impl SocketIo {
             Err(reason) => return Some(Outcome::fails(reason)),
         };
         let mut waiting = Waiting { socket, request, sent: false, answer: Vec::new(), rest: None };
-        match connect(&waiting.socket, &address) {
-            Ok(()) => {
-                let outcome = waiting.go_on();
-                if outcome.is_none() {
-                    self.waiting.insert(order.key, waiting);
-                }
-                outcome
-            }
-            Err(Errno::INPROGRESS) => {
-                self.waiting.insert(order.key, waiting);
-                None
-            }
+        let outcome = match connect(&waiting.socket, &address) {
+            Ok(()) => waiting.go_on(),
+            Err(Errno::INPROGRESS) => None,
             Err(errno) => Some(failure(errno)),
+        };
+        if outcome.is_none() {
+            self.waiting.insert(order.key, waiting);
         }
+        outcome
     }
 }
 
@@ -200,11 +193,9 @@ impl Waiting {
         let expected = self.request.as_ref().and_then(|(_, status)| *status);
         Some(judge(&self.answer[..line_end.unwrap_or_default()], expected))
     }
-}
 
-impl Waiting {
-    /// Reads what still comes of an answer; whether that was all. Who closes a socket with unread bytes resets the
-    /// connection, which many servers write into their logs.
+    /// Reads the rest of an answer and returns whether that was all. Closing a socket with unread bytes would reset the
+    /// connection, which many servers log.
     fn has_ended(&mut self) -> bool {
         let mut chunk = [0_u8; 4096];
         while let Some(rest) = self.rest.filter(|rest| *rest > 0) {
@@ -218,7 +209,7 @@ impl Waiting {
     }
 }
 
-/// What the first line of an HTTP answer means; without an `expected` status all from 200 to 399 hold.
+/// The outcome of the first line of an HTTP answer; without an `expected` status all from 200 to 399 hold.
 #[must_use]
 pub fn judge(line: &[u8], expected: Option<u16>) -> Outcome {
     let line = String::from_utf8_lossy(line);
@@ -255,43 +246,43 @@ fn text(errno: Errno) -> String {
 
 /// Paths of the node.
 struct Paths {
-    looks: PathLooks,
-    /// Who waits for an answer.
-    askers: BTreeMap<u64, PathQuestion>,
+    probes: PathProbes,
+    /// The orders that wait for a result.
+    waiting: BTreeMap<u64, PathProbe>,
 }
 
 impl Paths {
-    fn begin(&mut self, key: u64, question: PathQuestion) -> Option<Outcome> {
-        if let Err(cause) = self.looks.ask(&question) {
+    fn begin(&mut self, key: u64, probe: PathProbe) -> Option<Outcome> {
+        if let Err(cause) = self.probes.start(&probe) {
             return Some(Outcome::fails(cause));
         }
-        self.askers.insert(key, question);
+        self.waiting.insert(key, probe);
         None
     }
 
     fn abandon(&mut self, key: u64) {
-        if let Some(question) = self.askers.remove(&key) {
-            self.looks.lose_patience(&question);
+        if let Some(probe) = self.waiting.remove(&key) {
+            self.probes.abandon(&probe);
         }
     }
 
     fn take_ended(&mut self) -> Vec<Ended> {
-        let answers: BTreeMap<PathQuestion, PathAnswer> = self.looks.take_answers().into_iter().collect();
-        let answered = self.askers.extract_if(.., |_, question| answers.contains_key(question));
-        answered.map(|(key, question)| (key, answers[&question].map_or_else(failure, |()| Outcome::Holds))).collect()
+        let results: BTreeMap<PathProbe, PathResult> = self.probes.take_results().into_iter().collect();
+        let ended = self.waiting.extract_if(.., |_, probe| results.contains_key(probe));
+        ended.map(|(key, probe)| (key, results[&probe].map_or_else(failure, |()| Outcome::Holds))).collect()
     }
 }
 
 // ------------------------------------------------------------ network of containers
 
-/// Name spaces that sockets are made in.
+/// Network namespaces that sockets are made in.
 #[derive(Default)]
 struct Networks {
-    /// Of each order; `None` for the node's own.
+    /// By order; `None` is the node's own.
     of: BTreeMap<u64, Option<File>>,
     own: Option<File>,
-    /// The way back did not work, so it is tried again first.
-    astray: bool,
+    /// The thread is in the namespace of a container, since it could not return.
+    is_away: bool,
 }
 
 impl Networks {
@@ -299,9 +290,9 @@ impl Networks {
         self.of.remove(&key);
     }
 
-    /// A socket in the network of the container.
+    /// Makes a socket in the network of the container.
     fn socket(&mut self, key: u64, target: &ProbeTarget, family: AddressFamily) -> Result<OwnedFd, String> {
-        self.return_home()?;
+        self.restore_netns()?;
         if !self.of.contains_key(&key) {
             let found = self.find(target)?;
             self.of.insert(key, found);
@@ -309,22 +300,22 @@ impl Networks {
         let Some(Some(network)) = self.of.get(&key) else { return stream_socket(family).map_err(text) };
         move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
             .map_err(|errno| format!("its network cannot be entered: {}; use exec", text(errno)))?;
-        self.astray = true;
+        self.is_away = true;
         let socket = stream_socket(family).map_err(text);
-        self.return_home()?;
+        self.restore_netns()?;
         socket
     }
 
-    fn return_home(&mut self) -> Result<(), String> {
-        if let Some(own) = self.own.as_ref().filter(|_| self.astray) {
+    fn restore_netns(&mut self) -> Result<(), String> {
+        if let Some(own) = self.own.as_ref().filter(|_| self.is_away) {
             let back = move_into_link_name_space(own.as_fd(), Some(LinkNameSpaceType::Network));
             back.map_err(|errno| format!("the network of the node cannot be entered again: {}", text(errno)))?;
-            self.astray = false;
+            self.is_away = false;
         }
         Ok(())
     }
 
-    /// The name space of the container's process; `None` when it is our own.
+    /// The namespace of the container's process; `None` when it is the node's own.
     fn find(&mut self, target: &ProbeTarget) -> Result<Option<File>, String> {
         let own = match self.own.take() {
             Some(own) => own,
@@ -346,7 +337,7 @@ impl Networks {
 // ---------------------------------------------------------------------- commands
 
 struct Commands {
-    /// By a number of its own each, since a key may be asked for again while its last command still hangs.
+    /// By number, since an order may start a command while its last one still hangs.
     running: BTreeMap<u64, Running>,
     next: u64,
     queue: VecDeque<Command>,
@@ -360,7 +351,7 @@ struct Running {
     since: Instant,
 }
 
-/// Key and outcome of a command that has ended.
+/// Key and outcome of a probe that has ended.
 type Ended = (u64, Outcome);
 
 /// The same with the number of the command.
@@ -391,7 +382,7 @@ impl Commands {
         self.start_waiting();
     }
 
-    /// When the next command that hangs gives its slot back, if somebody may wait for it.
+    /// When the next command that hangs gives its slot back, if others wait.
     fn due(&self, now: Instant) -> Option<Instant> {
         let ends = self.running.values().map(|running| running.since + EXEC_SLOT_MAX).filter(|end| *end > now);
         ends.min().filter(|_| !self.queue.is_empty())
@@ -458,12 +449,12 @@ impl Command {
     }
 }
 
-/// What a command said last, without the call.
+/// The last line that a command printed, without the call.
 #[must_use]
 pub fn reason(text: &str) -> String {
-    let said = text.split(". Execution of ").next().unwrap_or_default();
-    let mut last = said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("failed").to_owned();
-    crate::agent::workload_control_loop::cut(&mut last, PROBE_REASON_MAX);
+    let printed = text.split(". Execution of ").next().unwrap_or_default();
+    let mut last = printed.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("failed").to_owned();
+    last.truncate(last.floor_char_boundary(PROBE_REASON_MAX));
     last
 }
 

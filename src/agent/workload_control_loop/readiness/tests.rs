@@ -1,7 +1,7 @@
 //! A whole agent with checks and conditions in virtual time, and the samples of seeds/003.
 
 use super::*;
-use crate::agent::agent_manager::SchedulerEvent;
+use crate::agent::events::SchedulerEvent;
 use crate::model::execution_state::WorkloadState;
 use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, WorkloadPlan};
 use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy};

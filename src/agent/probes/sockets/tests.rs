@@ -1,6 +1,6 @@
 //! What answers of HTTP servers and words of commands mean. Real sockets are in `prober/tests.rs`.
 
-use super::super::probe_table::ProbeIo as _;
+use super::super::table::ProbeIo as _;
 use super::*;
 use crate::model::lifecycle::Pace;
 use crate::model::names::InstanceName;
@@ -29,8 +29,8 @@ fn order(key: u64, check: Check) -> ProbeOrder {
 #[test]
 fn a_path_that_does_not_answer_keeps_no_other_check_waiting() {
     let (release, released) = bounded::<()>(0);
-    let look = move |question: &PathQuestion| match question {
-        PathQuestion::Exists(path) if path == "/hangs" => {
+    let look = move |question: &PathProbe| match question {
+        PathProbe::Exists(path) if path == "/hangs" => {
             let _ = released.recv_timeout(PATIENCE);
             Ok(())
         }

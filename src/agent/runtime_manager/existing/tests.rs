@@ -1,8 +1,9 @@
 //! What an agent does with containers of an earlier life, and with its own when the server says hello again
 //! (the table of spec/agent.md section 6).
 
-use crate::agent::agent_manager::{EarlierCalls, SchedulerEvent};
-use crate::agent::runtime_manager::RerunFinished;
+use crate::agent::agent_manager::EarlierCalls;
+use crate::agent::events::SchedulerEvent;
+use crate::agent::settings::RerunFinished;
 use crate::limits::{BACKOFF_FIRST, EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, FIRST_LISTING_MAX, REPAIR_INTERVAL};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, ToServer, WorkloadPlan};

@@ -4,13 +4,12 @@
 //! Owns: whether the workload is ready, its deadlines, its notify socket. Takes: [`ProbeReport`] from `probes`.
 //! Gives: [`ProbeOrder`] to `probes`, states to the scheduler (may block there).
 
-use super::start::Unprepared;
 use super::{AfterDelete, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::Ended;
-use crate::agent::lifecycle::prober::notify_socket;
-use crate::agent::lifecycle::{GONE_PREFIX, Outcome, ProbeOrder, ProbeReport, Purpose, short_info};
+use crate::agent::probes::prober::notify_socket;
+use crate::agent::probes::{Outcome, ProbeOrder, ProbeReport, Purpose, short_info};
 use crate::limits::{MISSING_TARGET_RETRY, PROBE_REPORTS};
-use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::execution_state::{ExecutionState, GONE_PREFIX, Phase};
 use crate::model::lifecycle::{self, AliveAction, Check, Lifecycle, OnDeadline, Pace};
 use crate::model::names::InstanceName;
 use crate::platform::clock::Clock;
@@ -35,8 +34,16 @@ pub(super) enum Origin {
     SeenAgain,
 }
 
+/// Why nothing could be made ready for the engine.
+pub(super) enum Unprepared {
+    /// Only an update helps.
+    ForGood(String),
+    /// Another try may succeed, when a disk has room again for example.
+    ForNow(String),
+}
+
 /// One instance from its start to its end: created, starting, ready (which stays), ended (rule 1).
-pub(super) struct Life {
+pub(super) struct InstanceLifecycle {
     spec: Arc<Lifecycle>,
     /// Why the block cannot be followed.
     invalid: Option<String>,
@@ -77,7 +84,7 @@ impl Drop for NotifySocket {
     }
 }
 
-impl Life {
+impl InstanceLifecycle {
     pub(super) fn new(first_key: u64) -> Self {
         Self {
             spec: Arc::default(),
@@ -148,8 +155,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
             None => (Lifecycle::default(), None),
         };
         self.restarts.set_rules(spec.restart);
-        let reports = self.life.reports.clone();
-        self.life = Life { spec: Arc::new(spec), invalid, reports, ..Life::new(self.life.next_key) };
+        let reports = self.lifecycle.reports.clone();
+        self.lifecycle = InstanceLifecycle {
+            spec: Arc::new(spec),
+            invalid,
+            reports,
+            ..InstanceLifecycle::new(self.lifecycle.next_key)
+        };
     }
 
     // ------------------------------------------------------------------ start
@@ -157,15 +169,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Makes the socket that the workload notifies, if it does. Its path must be short, so it is not in the workload's
     /// folder.
     pub(super) fn open_notify_socket(&mut self) -> Result<Option<PathBuf>, Unprepared> {
-        self.life.notify = None;
-        if !self.life.spec.wants_notify() {
+        self.lifecycle.notify = None;
+        if !self.lifecycle.spec.wants_notify() {
             return Ok(None);
         }
         let digits = InstanceName::new("", &self.instance.to_string(), "").id;
         let path = self.context.folder.join("notify").join(&digits[..digits.len().min(16)]);
         match notify_socket(&path) {
             Ok(socket) => {
-                self.life.notify = Some(NotifySocket { path: path.clone(), socket: Arc::new(socket) });
+                self.lifecycle.notify = Some(NotifySocket { path: path.clone(), socket: Arc::new(socket) });
                 Ok(Some(path))
             }
             Err(error) => {
@@ -183,7 +195,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// The container runs, as far as is known.
     pub(super) fn lifecycle_started(&mut self, origin: Origin) {
         let now = self.context.clock.now();
-        let life = &mut self.life;
+        let life = &mut self.lifecycle;
         let adopted = origin == Origin::Adopted || (origin == Origin::SeenAgain && life.adopted);
         (life.origin, life.adopted) = (origin, adopted);
         (life.started, life.observed, life.is_ready) = (Some(now), None, false);
@@ -221,10 +233,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
             }
             incomplete = (in_container && target.container.is_none()) || (in_network && target.processes.is_empty());
         }
-        let notify = self.life.notify.as_ref().filter(|_| check == Check::Notify).map(|notify| notify.socket.clone());
-        self.life.next_key += 1;
-        let key = self.life.next_key;
-        self.life.asked = Some(Asked { key, purpose, incomplete });
+        let notify =
+            self.lifecycle.notify.as_ref().filter(|_| check == Check::Notify).map(|notify| notify.socket.clone());
+        self.lifecycle.next_key += 1;
+        let key = self.lifecycle.next_key;
+        self.lifecycle.asked = Some(Asked { key, purpose, incomplete });
         self.context.probes.watch(ProbeOrder {
             key,
             instance: self.instance.clone(),
@@ -235,13 +248,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
             failures,
             target,
             notify,
-            unarmed: self.life.origin != Origin::Created,
-            reports: self.life.reports.0.clone(),
+            unarmed: self.lifecycle.origin != Origin::Created,
+            reports: self.lifecycle.reports.0.clone(),
         });
     }
 
     fn stop_asking(&mut self) {
-        if let Some(Asked { key, .. }) = self.life.asked.take() {
+        if let Some(Asked { key, .. }) = self.lifecycle.asked.take() {
             self.context.probes.unwatch(key);
         }
     }
@@ -249,22 +262,22 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// The container ends or is removed: neither readiness nor its absence means anything any more.
     pub(super) fn lifecycle_ended(&mut self) {
         self.stop_asking();
-        (self.life.notify, self.life.deadline, self.life.is_ready) = (None, None, false);
-        self.life.started = None;
-        self.life.note.clear();
+        (self.lifecycle.notify, self.lifecycle.deadline, self.lifecycle.is_ready) = (None, None, false);
+        self.lifecycle.started = None;
+        self.lifecycle.note.clear();
     }
 
     // ----------------------------------------------------------------- states
 
     /// What is shown instead of what the container does: while it is not ready, it is still starting (rule 2).
     pub(super) fn lifecycle_view(&mut self, state: ExecutionState) -> ExecutionState {
-        self.life.observed = Some(state.phase);
+        self.lifecycle.observed = Some(state.phase);
         match state.phase {
             Phase::Running => {
-                if self.life.started.is_none() {
+                if self.lifecycle.started.is_none() {
                     // Somebody else started it again, or its engine was wrong about its end.
                     self.lifecycle_started(Origin::SeenAgain);
-                    self.life.observed = Some(Phase::Running);
+                    self.lifecycle.observed = Some(Phase::Running);
                 }
                 self.check_alive();
                 self.running_view()
@@ -274,7 +287,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 state
             }
             _ => {
-                if self.life.asked.as_ref().is_some_and(|asked| asked.purpose == Purpose::Alive) {
+                if self.lifecycle.asked.as_ref().is_some_and(|asked| asked.purpose == Purpose::Alive) {
                     self.stop_asking(); // Paused or unknown: no answer would mean anything.
                 }
                 state
@@ -283,19 +296,19 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn running_view(&self) -> ExecutionState {
-        let phase = if self.life.is_ready { Phase::Running } else { Phase::PendingStarting };
-        let first = match &self.life.spec.ready {
-            Some(ready) if !self.life.is_ready => format!("ready: {} is asked", ready.check),
+        let phase = if self.lifecycle.is_ready { Phase::Running } else { Phase::PendingStarting };
+        let first = match &self.lifecycle.spec.ready {
+            Some(ready) if !self.lifecycle.is_ready => format!("ready: {} is asked", ready.check),
             _ => String::new(),
         };
-        let note = if self.life.note.is_empty() { first } else { self.life.note.clone() };
+        let note = if self.lifecycle.note.is_empty() { first } else { self.lifecycle.note.clone() };
         ExecutionState::with_info(phase, short_info(note))
     }
 
     /// Shows a running container anew after a check.
     fn show(&mut self, note: String) {
-        self.life.note = note;
-        if self.life.observed == Some(Phase::Running) {
+        self.lifecycle.note = note;
+        if self.lifecycle.observed == Some(Phase::Running) {
             let state = self.running_view();
             self.report(state);
         }
@@ -303,11 +316,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// Begins to check whether it still works, once it is ready (rule 6).
     fn check_alive(&mut self) {
-        if !self.life.is_ready || self.life.asked.is_some() {
+        if !self.lifecycle.is_ready || self.lifecycle.asked.is_some() {
             return;
         }
-        let Some(alive) = self.life.spec.alive.clone() else { return };
-        if alive.check == Check::Notify && self.life.notify.is_none() && self.open_notify_socket().is_err() {
+        let Some(alive) = self.lifecycle.spec.alive.clone() else { return };
+        if alive.check == Check::Notify && self.lifecycle.notify.is_none() && self.open_notify_socket().is_err() {
             return; // After a restart of the agent only; nothing can be told from what does not arrive.
         }
         let pace = Pace { initial_delay: alive.pace.period, ..alive.pace };
@@ -317,7 +330,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // ----------------------------------------------------------------- results
 
     pub(super) fn on_probed(&mut self, report: &ProbeReport) {
-        let Some(Asked { key, purpose, incomplete }) = self.life.asked else { return };
+        let Some(Asked { key, purpose, incomplete }) = self.lifecycle.asked else { return };
         if key != report.key {
             return; // Of a check that is not wanted any more.
         }
@@ -334,7 +347,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Purpose::Alive if !holds && report.is_verdict => self.on_not_alive(report),
             Purpose::Alive => {
                 let note = if holds { String::new() } else { self.alive_note(report) };
-                if note != self.life.note && (!holds || self.life.note.starts_with("alive: ")) {
+                if note != self.lifecycle.note && (!holds || self.lifecycle.note.starts_with("alive: ")) {
                     self.show(note);
                 }
                 if incomplete && !holds {
@@ -343,7 +356,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             }
             Purpose::Gone if !holds => self.on_gone(),
             Purpose::Gone => {
-                let overdue = self.life.deadline.is_none() && self.gone_deadline().is_some();
+                let overdue = self.lifecycle.deadline.is_none() && self.gone_deadline().is_some();
                 let phase = if overdue { Phase::StoppingDeleteFailed } else { Phase::StoppingRequestedAtRuntime };
                 self.report_not_gone(phase, report.attempts);
             }
@@ -352,9 +365,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// The engine may know better now where to ask.
     fn ask_again(&mut self) {
-        let spec = self.life.spec.clone();
+        let spec = self.lifecycle.spec.clone();
         let later = |pace: Pace| Pace { initial_delay: MISSING_TARGET_RETRY, ..pace };
-        match (self.life.is_ready, &spec.ready, &spec.alive) {
+        match (self.lifecycle.is_ready, &spec.ready, &spec.alive) {
             (false, Some(ready), _) => {
                 self.ask(Purpose::Ready, ready.check.clone(), later(ready.pace), ready.success_threshold, None);
             }
@@ -369,27 +382,27 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // [impl->swdd~agent-lifecycle-ready~1]
     fn on_ready(&mut self, report: &ProbeReport) {
         self.stop_asking();
-        (self.life.is_ready, self.life.deadline) = (true, None);
+        (self.lifecycle.is_ready, self.lifecycle.deadline) = (true, None);
         self.restarts.running(self.context.clock.now());
         info!("Workload '{}' is ready.", self.instance.workload);
-        let watched = self.life.spec.alive.as_ref().is_some_and(|alive| alive.check == Check::Notify);
+        let watched = self.lifecycle.spec.alive.as_ref().is_some_and(|alive| alive.check == Check::Notify);
         if !watched {
-            self.life.notify = None; // Nobody would read what it says.
+            self.lifecycle.notify = None; // Nobody would read what it says.
         }
-        let check = self.life.spec.ready.as_ref().map(|ready| ready.check.to_string()).unwrap_or_default();
+        let check = self.lifecycle.spec.ready.as_ref().map(|ready| ready.check.to_string()).unwrap_or_default();
         let asked = if check == "notify" { String::new() } else { format!(", attempt {}", report.attempts) };
         self.show(format!("ready: {check} answered{asked}"));
-        if self.life.observed == Some(Phase::Running) {
+        if self.lifecycle.observed == Some(Phase::Running) {
             self.check_alive();
         }
     }
 
     fn ready_note(&self, report: &ProbeReport) -> String {
-        let Some(ready) = &self.life.spec.ready else { return String::new() };
-        let began = self.life.started.unwrap_or_else(|| self.context.clock.now());
+        let Some(ready) = &self.lifecycle.spec.ready else { return String::new() };
+        let began = self.lifecycle.started.unwrap_or_else(|| self.context.clock.now());
         let waited = self.context.clock.now().saturating_duration_since(began).as_secs();
         let limit = match ready.deadline {
-            Some(deadline) if !self.life.adopted => format!("{waited} of {} s", deadline.as_secs_f32()),
+            Some(deadline) if !self.lifecycle.adopted => format!("{waited} of {} s", deadline.as_secs_f32()),
             _ => format!("{waited} s"),
         };
         let said = match &report.outcome {
@@ -400,7 +413,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn alive_note(&self, report: &ProbeReport) -> String {
-        let Some(alive) = &self.life.spec.alive else { return String::new() };
+        let Some(alive) = &self.lifecycle.spec.alive else { return String::new() };
         let said = match &report.outcome {
             Outcome::Holds => "answered".to_owned(),
             Outcome::Fails { reason, .. } => reason.clone(),
@@ -414,7 +427,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if may_log(&self.instance.workload) {
             warn!("Workload '{}' does not work any more: '{note}'", self.instance.workload);
         }
-        if self.life.spec.alive.as_ref().is_some_and(|alive| alive.action == AliveAction::Report) {
+        if self.lifecycle.spec.alive.as_ref().is_some_and(|alive| alive.action == AliveAction::Report) {
             return self.show(note);
         }
         if self.has_ended_unnoticed()
@@ -475,8 +488,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // --------------------------------------------------------------- deadlines
 
     pub(super) fn on_lifecycle_due(&mut self) {
-        self.life.deadline = None;
-        match (&self.life.asked, &self.stage) {
+        self.lifecycle.deadline = None;
+        match (&self.lifecycle.asked, &self.stage) {
             (Some(Asked { purpose: Purpose::Gone, .. }), _) => {
                 let limit = self.gone_deadline().unwrap_or_default().as_secs_f32();
                 warn!("Workload '{}' still answers {limit} s after it was removed", self.instance.workload);
@@ -488,13 +501,17 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn on_ready_deadline(&mut self) {
-        let Some(ready) = self.life.spec.ready.clone() else { return };
+        let Some(ready) = self.lifecycle.spec.ready.clone() else { return };
         let limit = ready.deadline.unwrap_or_default().as_secs_f32();
         if ready.on_deadline == OnDeadline::Wait {
             warn!("Workload '{}' is not ready after {limit} s, waiting on", self.instance.workload);
             return;
         }
-        let last = if self.life.note.is_empty() { format!("ready: {}", ready.check) } else { self.life.note.clone() };
+        let last = if self.lifecycle.note.is_empty() {
+            format!("ready: {}", ready.check)
+        } else {
+            self.lifecycle.note.clone()
+        };
         let last = last.split(", attempt").next().unwrap_or_default();
         self.delete_then(AfterDelete::NotReady(short_info(format!("{last}, not ready within {limit} s"))))
     }
@@ -525,25 +542,25 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // -------------------------------------------------------------------- gone
 
     fn gone_deadline(&self) -> Option<Duration> {
-        self.life.spec.gone.as_ref()?.deadline
+        self.lifecycle.spec.gone.as_ref()?.deadline
     }
 
     /// Whether `after` has to wait because of a `gone` condition, which is asked for then (rule 14).
     pub(super) fn must_wait_until_gone(&self) -> bool {
-        self.life.has_gone_condition()
+        self.lifecycle.has_gone_condition()
     }
 
     // [impl->swdd~agent-lifecycle-gone~1]
     pub(super) fn wait_until_gone(&mut self, after: AfterDelete) {
-        let Some(gone) = self.life.spec.gone.clone() else { return };
-        self.life.deadline = gone.deadline.map(|deadline| self.context.clock.now() + deadline);
+        let Some(gone) = self.lifecycle.spec.gone.clone() else { return };
+        self.lifecycle.deadline = gone.deadline.map(|deadline| self.context.clock.now() + deadline);
         self.stage = Stage::Gone(after);
         self.ask(Purpose::Gone, gone.check, gone.pace, 1, Some(1));
     }
 
     fn on_gone(&mut self) {
         self.stop_asking();
-        (self.life.must_be_gone, self.life.deadline) = (false, None);
+        (self.lifecycle.must_be_gone, self.lifecycle.deadline) = (false, None);
         match std::mem::replace(&mut self.stage, Stage::Idle) {
             Stage::Gone(after) => self.deleted(after),
             other => self.stage = other,
@@ -551,7 +568,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn report_not_gone(&mut self, phase: Phase, attempts: u32) {
-        let Some(gone) = &self.life.spec.gone else { return };
+        let Some(gone) = &self.lifecycle.spec.gone else { return };
         let limit = gone.deadline.map_or_else(String::new, |limit| format!("{} s", limit.as_secs_f32()));
         let info = match phase {
             Phase::StoppingDeleteFailed => format!("{GONE_PREFIX}{} still answers after {limit}", gone.check),

@@ -3,13 +3,16 @@
 //!
 //! Thread: `scheduler`; part of [`RuntimeManager`].
 
-use super::lifecycle::adopted_state;
-use super::runtime_manager::{RerunFinished, RuntimeManager, WorkloadThreads};
-use super::wish_slot::{Engine, OnExisting, Strays, Wish};
-use super::workload_scheduler::Change;
-use crate::model::execution_state::{Phase, WorkloadState};
+use super::{RuntimeManager, WorkloadThreads};
+use crate::agent::probes::short_info;
+use crate::agent::settings::RerunFinished;
+use crate::agent::wish_slot::{Engine, OnExisting, Strays, Wish};
+use crate::agent::workload_scheduler::Change;
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::lifecycle::{self, Check};
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::Name;
+use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
 use crate::runtime::container_records::leave_strangers;
 use crate::runtime::{ContainerId, ListedContainer};
@@ -69,7 +72,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
                 continue;
             }
             self.note_wanted(added);
-            if self.is_inactive(name) || !by_workload.get(name).is_some_and(|found| found.iter().any(serves)) {
+            if self.conditions.is_inactive(name) || !by_workload.get(name).is_some_and(|found| found.iter().any(serves))
+            {
                 continue;
             }
             let Some(candidates) = by_workload.remove(name) else { continue };
@@ -192,7 +196,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let Some((runtime, container)) = take_best(&mut candidates, &added) else { return Some(Change::run(added)) };
         let unchanged = is_unchanged(&added, &runtime, &container);
         self.note_wanted(&added);
-        let stays = !self.is_inactive(&name) && self.stays(&added, &runtime, &container);
+        let stays = !self.conditions.is_inactive(&name) && self.stays(&added, &runtime, &container);
         let held = self.hold(&runtime, &container)?;
         let strays = candidates.iter().filter_map(|existing| self.stray(existing)).collect();
         // [impl->swdd~agent-existing-workloads-resume-existing~2]
@@ -207,7 +211,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             reports.extend(self.start_loop(added.instance, runtime, Some(held), strays, wish));
             return None;
         }
-        let ended_well = unchanged && !self.is_inactive(&name) && container.state.phase == Phase::Succeeded;
+        let ended_well = unchanged && !self.conditions.is_inactive(&name) && container.state.phase == Phase::Succeeded;
         let reuse = ended_well && held.1.connector.can_start_again();
         let what = if reuse { "Re-starting workload" } else { "Replacing existing workload" };
         info!("{what} '{name}'{}", if reuse { "" } else { "." });
@@ -257,6 +261,18 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
 fn is_unchanged(added: &AddedWorkload, runtime: &Name, container: &ListedContainer) -> bool {
     container.instance == added.instance && *runtime == added.workload.runtime
+}
+
+/// What is shown of a container of an earlier life of the agent before it was asked anything (rule 9).
+fn adopted_state(workload: &Workload, state: ExecutionState) -> ExecutionState {
+    let lifecycle = lifecycle::of_config(&workload.runtime, &workload.runtime_config);
+    let ready = lifecycle.ok().flatten().and_then(|lifecycle| lifecycle.ready);
+    match ready {
+        Some(ready) if state.phase == Phase::Running && ready.check != Check::Notify => {
+            ExecutionState::with_info(Phase::PendingStarting, short_info(format!("ready: {} is asked", ready.check)))
+        }
+        _ => state,
+    }
 }
 
 /// Takes the container that serves the wanted workload best: of its runtime, unchanged, running, in this order. One of

@@ -1,7 +1,7 @@
 //! The real thread with real sockets and files, on loopback and in a scratch folder.
 
 use super::*;
-use crate::agent::lifecycle::Purpose;
+use crate::agent::probes::Purpose;
 use crate::model::lifecycle::{Check, Pace};
 use crate::platform::clock::SystemClock;
 use crate::simulation::fake_probes::probe_order;
@@ -152,8 +152,8 @@ fn without_a_thread_nothing_follows_and_the_check_begins_when_there_is_one() {
     rig.watch(Purpose::Alive, Check::File(path.to_str().unwrap().to_owned()), None);
     let report = rig.reports.1.recv_timeout(PATIENCE).unwrap();
     assert!(!report.is_verdict && report.outcome != Outcome::Holds, "{report:?}");
-    rig.prober.try_again();
+    rig.prober.retry();
     assert!(rig.reports.1.is_empty());
-    rig.prober.try_again();
+    rig.prober.retry();
     assert_eq!(rig.verdict(), "holds");
 }

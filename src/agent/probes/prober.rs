@@ -1,13 +1,13 @@
-//! The thread that checks all workloads of an agent: one `poll` for all sockets, no process and no thread per check.
+//! The thread that probes all workloads of an agent: one `poll` for all sockets, no process and no thread per probe.
 //!
-//! It is started by the first order, so that an agent without checks has no such thread.
+//! It is started by the first order, so that an agent without probes has no such thread.
 //!
 //! Thread: `probes`, which never waits for a control loop.
-//! Owns: the orders and what is asked. Takes: [`ProbeOrder`] from control loops. Gives: [`super::ProbeReport`].
+//! Owns: the orders and the probes under way. Takes: [`ProbeOrder`] from control loops. Gives: [`super::ProbeReport`].
 
-use super::path_looks;
-use super::probe_sockets::{SocketIo, Wake};
-use super::probe_table::ProbeTable;
+use super::paths;
+use super::sockets::{SocketIo, Wake};
+use super::table::ProbeTable;
 use super::{Outcome, ProbeOrder, ProbeReport, Probes};
 use crate::limits::{NOTIFY_MESSAGE_MAX, NOTIFY_TURN, PROBE_INBOX, STACK_LARGE};
 use crate::platform::clock::Clock;
@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Orders checks from the thread that makes them.
+/// Passes orders to the thread that probes.
 pub struct Prober {
     start: Box<dyn Fn() -> io::Result<Running> + Send + Sync>,
     thread: Mutex<Thread>,
@@ -54,7 +54,7 @@ impl Running {
         let wake = Arc::new(wake);
         let for_answers = Arc::downgrade(&wake);
         let wake_loop = Arc::new(move || for_answers.upgrade().iter().for_each(|wake| wake_up(wake))) as Wake;
-        let io = SocketIo::new(wake_loop, path_looks::node());
+        let io = SocketIo::new(wake_loop, paths::node());
         threads::spawn("probes", STACK_LARGE, move || Loop { table: ProbeTable::new(io), clock, orders, woken }.run())?;
         Ok(Self { commands, wake })
     }
@@ -80,7 +80,7 @@ impl Prober {
         self.thread.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread, which gets what waited for it first.
+    /// The thread, which receives the orders that waited for it first.
     fn running(&self, thread: &mut Thread) -> io::Result<Running> {
         if let Some(running) = &thread.running {
             return Ok(running.clone());
@@ -101,9 +101,9 @@ impl Probes for Prober {
             }
             Err(error) => error,
         };
-        log::error!("There is no thread to check workloads with, trying again: {error}");
-        let outcome = Outcome::fails(format!("no thread to ask with: {error}"));
-        // It is not the workload's fault, so nothing follows from it.
+        log::error!("No thread can be started to probe workloads, trying again: {error}");
+        let outcome = Outcome::fails(format!("no thread to probe with: {error}"));
+        // The workload is not the cause, so this is no verdict.
         let report = ProbeReport { key: order.key, outcome, in_a_row: 1, attempts: 0, is_verdict: false };
         let _ = order.reports.try_send(report); // It has room: nothing was reported yet.
         thread.waiting.push(order);
@@ -117,10 +117,10 @@ impl Probes for Prober {
         running.iter().for_each(|running| running.send(Command::Unwatch(key)));
     }
 
-    fn try_again(&self) {
+    fn retry(&self) {
         let mut thread = self.thread();
         if !thread.waiting.is_empty() && self.running(&mut thread).is_ok() {
-            log::info!("There is a thread to check workloads with.");
+            log::info!("There is a thread again to probe workloads.");
         }
     }
 }
@@ -129,7 +129,7 @@ fn wake_up(wake: &OwnedFd) {
     let _ = rustix::io::write(wake, &[0]); // Full means that it is being woken already.
 }
 
-/// A notify socket at `path`, which nothing else can be using.
+/// Makes a notify socket at `path`; an older one there is removed.
 ///
 /// # Errors
 /// The path is too long for a socket, or its folder cannot be used.
@@ -152,7 +152,7 @@ struct Loop<C> {
     table: ProbeTable<SocketIo>,
     clock: C,
     orders: Receiver<Command>,
-    /// Becomes readable when there is an order, and for good when nobody can order any more.
+    /// Becomes readable when there is an order, and for good when the owner is gone.
     woken: OwnedFd,
 }
 

@@ -1,0 +1,190 @@
+//! Activations and preconditions: which workloads may not run on this node at the moment, and why.
+//!
+//! Thread: `scheduler`, which owns them. What follows for the workloads is in `runtime_manager/withhold.rs`.
+
+use super::probes::paths::{self, PathProbes};
+use super::probes::short_info;
+use crate::limits::PRECONDITION_INTERVAL;
+use crate::model::execution_state::INACTIVE_PREFIX;
+use crate::model::lifecycle::{self, Condition};
+use crate::model::messages::AddedWorkload;
+use crate::model::names::Name;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Which of these paths of the node exist and which do not; without those that do not answer.
+pub type CheckPaths = Box<dyn FnMut(&BTreeSet<&str>) -> BTreeMap<String, bool> + Send>;
+
+/// What conditions are about.
+pub struct NodeFacts {
+    /// The tags that the agent was started with.
+    pub tags: BTreeMap<String, String>,
+    /// Checks paths.
+    pub check_paths: CheckPaths,
+}
+
+impl Default for NodeFacts {
+    fn default() -> Self {
+        Self::new(BTreeMap::new())
+    }
+}
+
+impl NodeFacts {
+    /// The node of this process.
+    #[must_use]
+    pub fn new(tags: BTreeMap<String, String>) -> Self {
+        // Most agents never check a path, and the queues take memory from the start.
+        let mut probes = None;
+        let check_paths = move |wanted: &BTreeSet<&str>| match &mut probes {
+            None if wanted.is_empty() => BTreeMap::new(),
+            probes => probes.get_or_insert_with(|| PathProbes::new(Arc::new(|| ()), paths::node())).exist(wanted),
+        };
+        Self { tags, check_paths: Box::new(check_paths) }
+    }
+}
+
+/// The conditions of all wanted workloads that have some.
+#[derive(Default)]
+pub struct Conditions {
+    facts: NodeFacts,
+    workloads: BTreeMap<Name, WorkloadConditions>,
+    due: Option<Instant>,
+}
+
+struct WorkloadConditions {
+    /// The activation until its paths have answered once; it is not evaluated again.
+    undecided: Option<Condition>,
+    /// Why the workload is not relevant on this node.
+    inactive: Option<String>,
+    precondition: Option<Condition>,
+    /// Why it may not run now.
+    unmet: Option<String>,
+}
+
+impl WorkloadConditions {
+    /// The conditions that have to be evaluated.
+    fn open(&self) -> impl Iterator<Item = &Condition> {
+        self.undecided.iter().chain(&self.precondition)
+    }
+
+    /// Evaluates the conditions whose paths have all answered. One that does not answer changes nothing.
+    fn evaluate(&mut self, known: &BTreeMap<String, bool>, tags: &BTreeMap<String, String>) {
+        let unmet = |condition: &Condition| condition.unmet(|path| known.get(path).copied(), tags);
+        let answered = |condition: &&Condition| condition.paths().all(|path| known.contains_key(path));
+        if let Some(condition) = self.undecided.as_ref().filter(answered) {
+            self.inactive = unmet(condition);
+            self.undecided = None;
+        }
+        if let Some(condition) = self.precondition.as_ref().filter(answered) {
+            self.unmet = unmet(condition);
+        }
+    }
+
+    /// Why the workload may not run.
+    fn reason(&self) -> Option<String> {
+        let text = match (&self.inactive, &self.unmet) {
+            // It may be relevant.
+            (Some(why), _) if self.undecided.is_some() => format!("activation: {why}"),
+            (Some(why), _) => format!("{INACTIVE_PREFIX}{why}"),
+            (None, why) => format!("precondition: {}", why.as_ref()?),
+        };
+        Some(short_info(text))
+    }
+}
+
+impl Conditions {
+    /// No workload is wanted yet.
+    #[must_use]
+    pub fn new(facts: NodeFacts) -> Self {
+        Self { facts, workloads: BTreeMap::new(), due: None }
+    }
+
+    /// How many workloads have some.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.workloads.len()
+    }
+
+    /// Whether no workload has any.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.workloads.is_empty()
+    }
+
+    /// When [`Self::refresh`] wants to be called next.
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Evaluates the conditions of a workload that is wanted from now on.
+    // [impl->swdd~agent-lifecycle-activation~1]
+    pub fn insert(&mut self, added: &AddedWorkload, now: Instant) {
+        let workload = &added.workload;
+        // An invalid block is reported when the workload is started.
+        let lifecycle = lifecycle::of_config(&workload.runtime, &workload.runtime_config).ok().flatten();
+        let name = &added.instance.workload;
+        let Some(lifecycle) = lifecycle.filter(|found| found.activation.is_some() || found.precondition.is_some())
+        else {
+            self.workloads.remove(name);
+            return;
+        };
+        // Until a path has answered, nothing is known to hold.
+        let unknown = |condition: &Option<Condition>| condition.as_ref()?.unmet(|_| None, &self.facts.tags);
+        let mut conditions = WorkloadConditions {
+            inactive: unknown(&lifecycle.activation),
+            unmet: unknown(&lifecycle.precondition),
+            undecided: lifecycle.activation,
+            precondition: lifecycle.precondition,
+        };
+        let known = (self.facts.check_paths)(&conditions.open().flat_map(Condition::paths).collect());
+        conditions.evaluate(&known, &self.facts.tags);
+        if conditions.undecided.is_none() && conditions.inactive.is_some() {
+            conditions.precondition = None; // It never runs.
+        }
+        if conditions.open().next().is_some() {
+            self.due.get_or_insert(now + PRECONDITION_INTERVAL);
+        }
+        self.workloads.insert(name.clone(), conditions);
+    }
+
+    /// The workload is not wanted any more.
+    pub fn remove(&mut self, name: &Name) {
+        self.workloads.remove(name);
+    }
+
+    /// Forgets the workloads that are not among those `wanted`.
+    pub fn retain(&mut self, wanted: &BTreeSet<Name>) {
+        self.workloads.retain(|name, _| wanted.contains(name));
+    }
+
+    /// Evaluates all preconditions again, and activations whose paths did not answer.
+    pub fn refresh(&mut self, now: Instant) {
+        let paths: BTreeSet<&str> =
+            self.workloads.values().flat_map(WorkloadConditions::open).flat_map(Condition::paths).collect();
+        let known = (self.facts.check_paths)(&paths);
+        self.workloads.values_mut().for_each(|conditions| conditions.evaluate(&known, &self.facts.tags));
+        let some = self.workloads.values().any(|conditions| conditions.open().next().is_some());
+        self.due = some.then(|| now + PRECONDITION_INTERVAL);
+    }
+
+    /// Whether the workload is not relevant on this node.
+    #[must_use]
+    pub fn is_inactive(&self, name: &Name) -> bool {
+        self.workloads.get(name).is_some_and(|conditions| conditions.inactive.is_some())
+    }
+
+    /// Why the workload may not run because of its own conditions.
+    #[must_use]
+    pub fn reason(&self, name: &Name) -> Option<String> {
+        self.workloads.get(name)?.reason()
+    }
+
+    /// Each workload that may not run because of its own conditions, and why.
+    #[must_use]
+    pub fn closed(&self) -> BTreeMap<Name, String> {
+        let reasons = self.workloads.iter().map(|(name, conditions)| Some((name.clone(), conditions.reason()?)));
+        reasons.flatten().collect()
+    }
+}

@@ -1,0 +1,48 @@
+//! What the scheduler reacts to.
+//!
+//! Thread: plain values; sent by `rx:server`, `uplink`, `wl:*`, `watch:*` and `log:*`, received by `scheduler`.
+
+use crate::limits::ADDITIONAL_INFO_MAX;
+use crate::model::execution_state::{ExecutionState, WorkloadState};
+use crate::model::messages::FromServer;
+use crate::model::names::{InstanceName, Name};
+use crate::runtime::{ListedContainer, RuntimeError};
+use crossbeam_channel::Sender;
+
+/// An event for the scheduler.
+#[derive(Debug)]
+pub enum SchedulerEvent {
+    /// A message of the server.
+    Server(FromServer),
+    /// The connection to the server was lost.
+    ServerGone,
+    /// A control loop reports a state of its instance.
+    State(WorkloadState),
+    /// The containers of an engine.
+    Listed {
+        /// Name of the runtime.
+        runtime: Name,
+        /// The containers, or why the engine could not list them.
+        result: Result<Vec<ListedContainer>, RuntimeError>,
+    },
+    /// The control loop of this workload has ended after a delete.
+    LoopEnded(Name),
+    /// The log of an instance was sent to its end.
+    LogEnded(StreamId),
+}
+
+/// Identifies one log stream of this agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamId {
+    /// The full id of the request.
+    pub request_id: String,
+    /// Counts the streams of the agent.
+    pub number: u64,
+}
+
+/// Reports a state of an instance to the scheduler; a long message of an engine is cut.
+pub fn send_state(reports: &Sender<SchedulerEvent>, instance: &InstanceName, mut state: ExecutionState) {
+    state.cut_info(ADDITIONAL_INFO_MAX);
+    let report = WorkloadState::new(instance.clone(), state);
+    let _ = reports.send(SchedulerEvent::State(report)); // The scheduler is gone only when the agent ends.
+}

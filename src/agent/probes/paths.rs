@@ -1,0 +1,152 @@
+//! Probes paths of the node. A path on a network mount whose server is gone may hang: it blocks one thread here, and
+//! neither the scheduler nor the thread of the probes.
+//!
+//! One thread does all the work; another one is started for each that is blocked, up to a bound.
+//!
+//! Thread: `scheduler` and `probes` own one [`PathProbes`] each; `paths` probes for its owner and ends with it.
+//! Owns: the probes without a result. Takes: probes of its owner. Gives: results, and wakes the owner.
+
+use crate::limits::{PATH_PROBES_MAX, PATH_THREADS, PATH_WAIT, STACK_SMALL};
+use crate::platform::threads;
+use crossbeam_channel::{Receiver, Sender, after, bounded, select_biased};
+use rustix::fs::stat;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// One probe of a path.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PathProbe {
+    /// Whether something is there.
+    Exists(String),
+    /// Whether the socket there accepts a connection.
+    Connects(String),
+}
+
+/// Whether it holds, or why not.
+pub type PathResult = Result<(), Errno>;
+
+/// How to probe; may block.
+pub type ProbePath = Arc<dyn Fn(&PathProbe) -> PathResult + Send + Sync>;
+
+/// The probes of paths of one owner.
+pub struct PathProbes {
+    probe_path: ProbePath,
+    wake: Arc<dyn Fn() + Send + Sync>,
+    probes: (Sender<PathProbe>, Receiver<PathProbe>),
+    results: (Sender<(PathProbe, PathResult)>, Receiver<(PathProbe, PathResult)>),
+    /// Started and without a result; whether the owner has abandoned it.
+    open: BTreeMap<PathProbe, bool>,
+    threads: usize,
+}
+
+impl PathProbes {
+    /// Starts no thread yet. `wake` is called when a result waits in [`Self::take_results`].
+    #[must_use]
+    pub fn new(wake: Arc<dyn Fn() + Send + Sync>, probe_path: ProbePath) -> Self {
+        // There is room for all that may be open, so nothing ever waits for room.
+        let (probes, results) = (bounded(PATH_PROBES_MAX), bounded(PATH_PROBES_MAX));
+        Self { probe_path, wake, probes, results, open: BTreeMap::new(), threads: 0 }
+    }
+
+    /// Starts a probe, unless its result is awaited already.
+    ///
+    /// # Errors
+    /// Why no thread can probe.
+    pub fn start(&mut self, probe: &PathProbe) -> Result<(), String> {
+        if self.open.contains_key(probe) {
+            return Ok(());
+        }
+        let blocked = self.blocked();
+        if self.open.len() >= PATH_PROBES_MAX {
+            return Err(format!("{blocked} other paths do not answer"));
+        }
+        if self.threads <= blocked && self.threads < PATH_THREADS {
+            match self.start_thread() {
+                Ok(()) => self.threads += 1,
+                Err(error) if self.threads == 0 => return Err(format!("no thread to probe with: {error}")),
+                Err(_) => {} // Those that there are may go on some time.
+            }
+        }
+        let _ = self.probes.0.try_send(probe.clone()); // There is room.
+        self.open.insert(probe.clone(), false);
+        Ok(())
+    }
+
+    /// The owner does not wait for this result any more; it may come all the same.
+    pub fn abandon(&mut self, probe: &PathProbe) {
+        if let Some(abandoned) = self.open.get_mut(probe) {
+            *abandoned = true;
+        }
+    }
+
+    /// The results that have come.
+    pub fn take_results(&mut self) -> Vec<(PathProbe, PathResult)> {
+        let results: Vec<_> = self.results.1.try_iter().collect();
+        results.iter().for_each(|(probe, _)| _ = self.open.remove(probe));
+        results
+    }
+
+    /// Which of these paths exist, as far as that is known within [`PATH_WAIT`]. A path without a result by then is
+    /// not waited for the next time.
+    pub fn exist(&mut self, paths: &BTreeSet<&str>) -> BTreeMap<String, bool> {
+        let mut known = BTreeMap::new();
+        let mut note = |(probe, result): (PathProbe, PathResult)| {
+            if let PathProbe::Exists(path) = probe {
+                known.insert(path, result.is_ok());
+            }
+        };
+        self.take_results().into_iter().for_each(&mut note); // Late ones.
+        for path in paths {
+            let _ = self.start(&PathProbe::Exists((*path).to_owned())); // Then it is not known.
+        }
+        let timeout = after(PATH_WAIT);
+        // With all threads blocked, no result can come.
+        while self.open.values().any(|abandoned| !abandoned) && self.blocked() < PATH_THREADS {
+            select_biased! {
+                recv(self.results.1) -> result => {
+                    let Ok(result) = result else { break };
+                    self.open.remove(&result.0);
+                    note(result);
+                }
+                recv(timeout) -> _ => break,
+            }
+        }
+        self.open.values_mut().for_each(|abandoned| *abandoned = true);
+        known
+    }
+
+    /// How many threads are blocked by paths that do not answer, at most.
+    fn blocked(&self) -> usize {
+        self.open.values().filter(|abandoned| **abandoned).count().min(PATH_THREADS)
+    }
+
+    fn start_thread(&self) -> std::io::Result<()> {
+        let (probes, results) = (self.probes.1.clone(), self.results.0.clone());
+        let (probe_path, wake) = (self.probe_path.clone(), self.wake.clone());
+        let body = move || {
+            for probe in probes {
+                let result = probe_path(&probe);
+                let _ = results.try_send((probe, result)); // There is room.
+                wake();
+            }
+        };
+        threads::spawn("paths", STACK_SMALL, body).map(drop)
+    }
+}
+
+/// Probes the node that this process runs on.
+#[must_use]
+pub fn node() -> ProbePath {
+    Arc::new(|probe| match probe {
+        PathProbe::Exists(path) => stat(path.as_str()).map(drop),
+        PathProbe::Connects(path) => SocketAddrUnix::new(path.as_str()).and_then(|address| {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            connect(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?, &address)
+        }),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,70 @@
+//! Paths that do not answer, as those of a network mount whose server is gone.
+
+use super::*;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Paths below `/hangs` answer when the sender is dropped.
+fn hanging() -> (Sender<()>, PathProbes, Receiver<()>) {
+    let (release, released) = bounded::<()>(0);
+    let (wake, woken) = bounded(100);
+    let probe_path = move |probe: &PathProbe| {
+        let (PathProbe::Exists(path) | PathProbe::Connects(path)) = probe;
+        if path.starts_with("/hangs") {
+            let _ = released.recv_timeout(PATIENCE);
+        }
+        if path.contains("missing") { Err(Errno::NOENT) } else { Ok(()) }
+    };
+    (release, PathProbes::new(Arc::new(move || wake.send(()).unwrap()), Arc::new(probe_path)), woken)
+}
+
+fn exists(path: &str) -> PathProbe {
+    PathProbe::Exists(path.to_owned())
+}
+
+#[test]
+fn a_path_that_does_not_answer_blocks_one_thread_and_no_other_probe() {
+    let (release, mut probes, woken) = hanging();
+    for _ in 0..10 {
+        probes.start(&exists("/hangs/a")).unwrap();
+        probes.abandon(&exists("/hangs/a"));
+        probes.start(&exists("/up")).unwrap();
+        woken.recv_timeout(PATIENCE).expect("another thread answers");
+        assert_eq!(probes.take_results(), [(exists("/up"), Ok(()))]);
+    }
+    assert_eq!(probes.threads, 2);
+    drop(release);
+    woken.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(probes.take_results(), [(exists("/hangs/a"), Ok(()))]);
+    assert!(probes.open.is_empty());
+}
+
+#[test]
+fn there_are_only_so_many_threads_and_probes() {
+    let (_release, mut probes, _woken) = hanging();
+    for number in 0..PATH_PROBES_MAX {
+        let probe = exists(&format!("/hangs/{number}"));
+        probes.start(&probe).unwrap();
+        probes.abandon(&probe);
+    }
+    assert_eq!(probes.start(&exists("/up")), Err(format!("{PATH_THREADS} other paths do not answer")));
+    assert_eq!(probes.threads, PATH_THREADS);
+}
+
+#[test]
+fn what_is_known_is_returned_although_another_path_hangs() {
+    let (release, mut probes, woken) = hanging();
+    let paths = BTreeSet::from(["/a", "/hangs/b", "/missing"]);
+    let known = |entries: &[(&str, bool)]| -> BTreeMap<String, bool> {
+        entries.iter().map(|(path, exists)| ((*path).to_owned(), *exists)).collect()
+    };
+    probes.exist(&BTreeSet::from(["/hangs/b"]));
+    for _ in 0..3 {
+        assert_eq!(probes.exist(&paths), known(&[("/a", true), ("/missing", false)]));
+    }
+    drop(release);
+    // It answers late, which counts the next time.
+    while woken.recv_timeout(PATIENCE).is_ok() && probes.results.1.is_empty() {}
+    assert_eq!(probes.exist(&paths), known(&[("/a", true), ("/hangs/b", true), ("/missing", false)]));
+}
