@@ -16,8 +16,10 @@ pub const STACK_SERVER: usize = 4 * 1024 * 1024;
 pub const STOP_DEADLINE: Duration = Duration::from_secs(2);
 /// A turn of an event loop above this is worth a warning: something blocked that must not.
 pub const TURN_MAX: Duration = Duration::from_millis(500);
-/// Stack of a thread that runs one workload, in bytes: it parses a user's YAML, which may be nested deeply.
+/// Stack of a thread that runs one workload, in bytes: the manifests of pods may be nested deeply.
 pub const STACK_WORKLOAD: usize = 512 * 1024;
+/// What is not given back of the unused part of a stack, in bytes: room for the call that gives it back.
+pub const STACK_KEPT: usize = 8 * 1024;
 /// Longest time that the agent waits for its threads at the end. Calls of the engine are not waited for.
 pub const AGENT_STOP_DEADLINE: Duration = Duration::from_secs(1);
 

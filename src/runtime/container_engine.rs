@@ -4,7 +4,7 @@
 //! Owns: nothing; the engines keep the containers.
 
 use super::command::{EngineCall, EngineOutput};
-use super::container_config::{ContainerConfig, joins_pod};
+use super::container_config::container_config;
 use super::engine_cli::EngineCli;
 use super::log_reader::{LogCall, log_arguments};
 use super::{
@@ -20,7 +20,7 @@ const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 /// Digits of a container id.
 const ID_DIGITS: usize = 64;
 
-/// What is different in the engines that run single containers from a [`ContainerConfig`]. Each one is a
+/// What is different in the engines that run single containers from a `ContainerConfig`. Each one is a
 /// [`RuntimeConnector`].
 pub trait ContainerEngine: Send {
     /// Name of the runtime in manifests.
@@ -76,7 +76,7 @@ impl<E: ContainerEngine> RuntimeConnector for E {
         limit: Option<Duration>,
         watch: &mut dyn CallWatch,
     ) -> Result<ContainerId, RuntimeError> {
-        let config = ContainerConfig::of(new, self.runtime_name())?;
+        let config = container_config(new, self.runtime_name())?;
         let call = self.cli().change(config.run_arguments(new)?).shown_as(config.shown_run_arguments(new)?);
         run_or_clean_up(self, call.limit(limit), new, None, watch)
     }
@@ -88,7 +88,7 @@ impl<E: ContainerEngine> RuntimeConnector for E {
         limit: Option<Duration>,
         watch: &mut dyn CallWatch,
     ) -> Result<ContainerId, RuntimeError> {
-        let config = ContainerConfig::of(new, self.runtime_name())?;
+        let config = container_config(new, self.runtime_name())?;
         let call = self.cli().change(config.start_arguments(&id.0)).shown_as(config.shown_start_arguments(&id.0));
         run_or_clean_up(self, call.limit(limit), new, Some(id), watch)
     }
@@ -117,7 +117,7 @@ impl<E: ContainerEngine> RuntimeConnector for E {
     }
 
     fn find(&mut self, instance: &InstanceName, wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {
-        self.find_watched(instance, wanted.is_some_and(joins_pod), &mut Unwatched)
+        self.find_watched(instance, wanted.is_some_and(|workload| workload.config().joins_pod()), &mut Unwatched)
     }
 
     fn note(&mut self, instance: &InstanceName, id: &ContainerId) {
@@ -150,7 +150,7 @@ fn run_or_clean_up<E: ContainerEngine>(
 ) -> Result<ContainerId, RuntimeError> {
     let socket = new.notify_socket.as_ref().map(|path| (NOTIFY_SOCKET, path.to_string_lossy().into_owned()));
     let result = call.variables(socket).run(watch);
-    let in_pods = joins_pod(&new.workload);
+    let in_pods = new.workload.config().joins_pod();
     result.and_then(|output| created_id(engine, output, &new.instance, in_pods)).map_err(|error| {
         if !matches!(error, RuntimeError::NotInstalled(_) | RuntimeError::NotStarted(_) | RuntimeError::Cancelled) {
             watch.cleaning_up();

@@ -8,7 +8,6 @@
 //! Thread: `wl:<name>` notes and reads, `scheduler` reads.
 //! Owns: the file `container` in the folder of each instance.
 
-use super::container_config::joins_pod;
 use super::{ContainerId, ListedContainer};
 use crate::model::names::InstanceName;
 use crate::model::workload::Workload;
@@ -77,7 +76,7 @@ pub fn leave_strangers<T>(
     let noted: Vec<bool> = candidates.iter().map(is_noted).collect();
     let any_noted = noted.contains(&true);
     let mut noted = noted.into_iter();
-    let may_be_in_pod = !any_noted && wanted.is_some_and(joins_pod);
+    let may_be_in_pod = !any_noted && wanted.is_some_and(|workload| workload.config().joins_pod());
     candidates.retain(|one| {
         let ListedContainer { id, instance, in_pod, .. } = listed(one);
         let ours = noted.next().unwrap_or_default() || (!any_noted && (!in_pod || may_be_in_pod));

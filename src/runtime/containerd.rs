@@ -6,11 +6,11 @@
 //! Thread: the caller's: `wl:<name>` for create, start and delete, `watch:containerd` for listings.
 //! Owns: nothing that outlives a call; the engine keeps the containers.
 
-use super::container_config::{filter_by_agent, filter_by_name};
+use super::container_config::{filter_by_agent, filter_by_name, strings};
 use super::container_engine::ContainerEngine;
 use super::container_list::{self, EngineContainer};
 use super::engine_children::EngineChildren;
-use super::engine_cli::{EngineCli, strings};
+use super::engine_cli::EngineCli;
 use super::{CallWatch, ContainerId, ListedContainer, MainProcess, RuntimeError, Unwatched};
 use crate::limits::{CONTAINER_STOP_DEFAULT, REMOVE_MAX, STOP_GRACE};
 use crate::model::execution_state::{ExecutionState, Phase};

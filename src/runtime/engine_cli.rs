@@ -3,6 +3,7 @@
 //! Thread: the caller's. Owns: the name of the program and where its calls are recorded.
 
 use super::command::EngineCall;
+use super::container_config::strings;
 use super::container_list::{self, EngineContainer};
 use super::container_records::ContainerRecords;
 use super::engine_children::EngineChildren;
@@ -117,10 +118,4 @@ impl EngineCli {
         let call = call.shown_as(Masked { shown: strings(shown), hidden: Vec::new() });
         container_list::parse(&call.run(watch)?.into_text()?).map_err(|why| self.nonsense(&why, shown))
     }
-}
-
-/// Owned arguments.
-#[must_use]
-pub fn strings(texts: &[&str]) -> Vec<String> {
-    texts.iter().map(|text| (*text).to_owned()).collect()
 }

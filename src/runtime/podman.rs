@@ -3,10 +3,10 @@
 //! Thread: the caller's: `wl:<name>` for create, start and delete, `watch:podman` for listings.
 //! Owns: nothing that outlives a call; the engine keeps the containers. Gives: ids, listings, [`RuntimeError`].
 
-use super::container_config::{filter_by_agent, filter_by_name};
+use super::container_config::{filter_by_agent, filter_by_name, strings};
 use super::container_engine::ContainerEngine;
 use super::engine_children::EngineChildren;
-use super::engine_cli::{EngineCli, strings};
+use super::engine_cli::EngineCli;
 use super::{CallWatch, ContainerId, ListedContainer, RuntimeError};
 use crate::limits::{CONTAINER_STOP_DEFAULT, LISTING_MAX, REMOVE_MAX, STOP_GRACE};
 use crate::model::names::{InstanceName, Name};

@@ -11,30 +11,31 @@
 //! Thread: the caller's: `wl:<name>` for create and delete, `watch:podman-kube` for listings.
 //! Owns: what it played or read, per instance. Gives: [`KubeNews`] to the listing connector (never waits).
 
-use super::container_config::list_or_null;
+use super::container_config::strings;
 use super::container_list::EngineContainer;
 use super::engine_children::EngineChildren;
-use super::engine_cli::{EngineCli, strings};
+use super::engine_cli::EngineCli;
 use super::kube_manifest::{first_container, pod_documents, with_control_interface};
 use super::log_reader::{LogCall, log_arguments};
-use super::masking::{MASK, Masked, masked_complaint};
+use super::masking::{MASK, Masked};
 use super::pod_states::{Pods, is_in, listed};
 use super::{
     CallSequence, CallWatch, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError,
     Unwatched,
 };
-use crate::limits::{KUBE_NEWS, LISTING_MAX, POD_DOWN_MAX, YAML_CONFIG_MAX};
+use crate::limits::{KUBE_NEWS, LISTING_MAX, POD_DOWN_MAX};
 use crate::model::messages::LogsRequest;
 use crate::model::names::{InstanceName, Name};
+use crate::model::runtime_config::{EngineConfig, KubeConfig, Texts};
+use crate::model::shown_text::masked_complaint;
 use crate::model::workload::Workload;
-use crate::model::yaml::{self, YamlError};
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use crossbeam_channel::{Receiver, Sender, bounded};
-use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Name of the runtime in manifests.
@@ -50,27 +51,12 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_encode_padding(false).with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// A parsed `runtimeConfig` (spec/agent.md section 16.1).
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "a mapping with the key 'manifest'")]
-struct KubeConfig {
-    manifest: String,
-    #[serde(default, deserialize_with = "list_or_null")]
-    general_options: Vec<String>,
-    #[serde(default, deserialize_with = "list_or_null")]
-    play_options: Vec<String>,
-    #[serde(default, deserialize_with = "list_or_null")]
-    down_options: Vec<String>,
-    #[serde(default)]
-    control_interface_target: Option<String>,
-}
-
 /// What is needed to watch and to take down a workload.
 // [impl->swdd~podman-kube-workload-id]
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Played {
     manifest: String,
-    down_options: Vec<String>,
+    down_options: Texts,
     pods: Vec<String>,
 }
 
@@ -112,16 +98,6 @@ pub struct PodmanKubeConnector {
     news: Sender<KubeNews>,
     /// Only the connector that lists hears the news.
     heard: Option<Receiver<KubeNews>>,
-}
-
-fn unsupported(error: YamlError) -> RuntimeError {
-    RuntimeError::Unsupported(masked_complaint(&error.to_string()))
-}
-
-impl KubeConfig {
-    fn parse(text: &str) -> Result<Self, RuntimeError> {
-        yaml::read(text, YAML_CONFIG_MAX).map_err(unsupported)
-    }
 }
 
 impl PodmanKubeConnector {
@@ -258,13 +234,16 @@ impl PodmanKubeConnector {
         limit: Option<Duration>,
         watch: &mut CallSequence<'_>,
     ) -> Result<Vec<String>, RuntimeError> {
-        let arguments = |general: &[String], play: &[String]| {
-            [general, &strings(&["kube", "play", "--quiet"]), play, &strings(&["-"])].concat()
+        let arguments = |general: Vec<String>, play: Vec<String>| {
+            [general, strings(&["kube", "play", "--quiet"]), play, strings(&["-"])].concat()
         };
         let [general, play] = [&config.general_options, &config.play_options].map(|options| Masked::options(options));
         let masked =
-            Masked { shown: arguments(&general.shown, &play.shown), hidden: [general.hidden, play.hidden].concat() };
-        let call = self.cli.change(arguments(&config.general_options, &config.play_options)).shown_as(masked);
+            Masked { shown: arguments(general.shown, play.shown), hidden: [general.hidden, play.hidden].concat() };
+        let call = self
+            .cli
+            .change(arguments(strings(&config.general_options), strings(&config.play_options)))
+            .shown_as(masked);
         let call = call.input(manifest.as_bytes()).limit(limit);
         let text = call.run(watch.next_call())?.into_text();
         let printed = text.as_ref().map(|text| parse_pods(text)).unwrap_or_default();
@@ -310,17 +289,17 @@ impl PodmanKubeConnector {
         }
     }
 
-    fn down_once(&self, manifest: &str, options: &[String]) -> Result<(), RuntimeError> {
-        let arguments = |options: &[String]| [&strings(&["kube", "down"]), options, &strings(&["-"])].concat();
+    fn down_once(&self, manifest: &str, options: &[Arc<str>]) -> Result<(), RuntimeError> {
+        let arguments = |options: Vec<String>| [strings(&["kube", "down"]), options, strings(&["-"])].concat();
         let Masked { shown, hidden } = Masked::options(options);
-        let call = self.cli.change(arguments(options)).shown_as(Masked { shown: arguments(&shown), hidden });
+        let call = self.cli.change(arguments(strings(options))).shown_as(Masked { shown: arguments(shown), hidden });
         call.input(manifest.as_bytes()).limit(POD_DOWN_MAX).run(&mut Unwatched).map(drop)
     }
 
     /// Takes all pods of the manifest down. Podman refuses as soon as one of them is missing and leaves the others,
     /// so each is tried alone then.
     // [impl->swdd~podman-kube-delete-workload-downs-manifest-file~1]
-    fn down(&self, manifest: &str, options: &[String]) -> Result<(), RuntimeError> {
+    fn down(&self, manifest: &str, options: &[Arc<str>]) -> Result<(), RuntimeError> {
         let no_such_pod =
             |error: &RuntimeError| matches!(error, RuntimeError::Failed(text) if text.contains("no such pod"));
         match self.down_once(manifest, options) {
@@ -346,7 +325,7 @@ impl PodmanKubeConnector {
             return Ok(Some(played.clone()));
         }
         let Some(text) = self.read(&format!("{instance}{CONFIG_SUFFIX}"))? else { return Ok(None) };
-        let config = KubeConfig::parse(&text)?;
+        let config = KubeConfig::read(&text).map_err(RuntimeError::Unsupported)?;
         Ok(Some(Played { manifest: config.manifest, down_options: config.down_options, pods: Vec::new() }))
     }
 
@@ -450,7 +429,7 @@ impl RuntimeConnector for PodmanKubeConnector {
         let list = serde_json::json!(pods).to_string();
         let _ = self.store(&pods_volume, &list, &mut CallSequence::new(&mut Unwatched)); // It warned.
         self.tell(KubeNews::Played(instance.clone(), pods.clone()));
-        let played = Played { manifest: made_nothing.manifest, down_options: config.down_options, pods };
+        let played = Played { manifest: made_nothing.manifest, down_options: config.down_options.clone(), pods };
         self.played.insert(instance.clone(), played);
         // [impl->swdd~podman-kube-create-workload-returns-workload-id~1]
         Ok(ContainerId(instance.to_string().into()))
@@ -576,7 +555,7 @@ pub fn played_manifest(new: &NewContainer) -> Result<String, RuntimeError> {
 }
 
 /// Checks the workload; answers its configuration and the manifest to play.
-fn prepare(new: &NewContainer) -> Result<(KubeConfig, String), RuntimeError> {
+fn prepare(new: &NewContainer) -> Result<(Arc<KubeConfig>, String), RuntimeError> {
     if *new.workload.runtime != *RUNTIME_NAME {
         let other = &new.workload.runtime;
         return Err(RuntimeError::Unsupported(format!("Received a manifest for the wrong runtime: '{other}'")));
@@ -591,9 +570,11 @@ fn prepare(new: &NewContainer) -> Result<(KubeConfig, String), RuntimeError> {
         let text = format!("Unsupported workload name '{name}': podman has no volumes whose names begin with '-'");
         return Err(RuntimeError::Unsupported(text));
     }
-    let config = KubeConfig::parse(&new.workload.runtime_config)?;
-    // Podman may read it, but who does not know which pods it makes can neither watch nor remove them.
-    yaml::check(&config.manifest, YAML_CONFIG_MAX).map_err(unsupported)?;
+    let config = match &new.workload.config().engine {
+        Ok(EngineConfig::Kube(config)) => config.clone(),
+        Ok(EngineConfig::Container(_)) => return Err(RuntimeError::Unsupported("It has no manifest".to_owned())),
+        Err(reason) => return Err(RuntimeError::Unsupported(reason.clone())),
+    };
     let manifest = match &new.control_interface {
         None => config.manifest.clone(),
         Some(folder) => with_control_interface(&config.manifest, config.control_interface_target.as_deref(), folder)

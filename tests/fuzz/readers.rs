@@ -23,7 +23,7 @@ use ankaios_lite::model::names::{InstanceName, hash_id};
 use ankaios_lite::model::validation::check_workload_name;
 use ankaios_lite::model::version::check_compatible;
 use ankaios_lite::model::workload::{DeleteCondition, File, FileContent, Workload};
-use ankaios_lite::runtime::container_config::ContainerConfig;
+use ankaios_lite::runtime::container_config::container_config;
 use ankaios_lite::runtime::engine_children::{EngineChildren, Stat};
 use ankaios_lite::runtime::log_reader::Lines;
 use ankaios_lite::runtime::pod_states::{self, Pods};
@@ -123,7 +123,7 @@ pub fn configs(bytes: &[u8]) {
         };
         for control in [None, Some("/run/folder")] {
             let new = new(control);
-            let arguments = ContainerConfig::of(&new, runtime).and_then(|config| config.run_arguments(&new));
+            let arguments = container_config(&new, runtime).and_then(|config| config.run_arguments(&new));
             if let Ok(arguments) = arguments {
                 assert!(arguments.contains(&format!("--label=name={}", new.instance)), "{arguments:?}");
             }
@@ -370,7 +370,7 @@ fn mounted(files: Vec<(PathBuf, String)>) {
     let workload = Arc::new(Workload::new("agent_A", "podman", "image: x"));
     let (instance, count) = (workload.instance_name("web"), files.len());
     let new = NewContainer { instance, workload, control_interface: None, files, notify_socket: None };
-    let arguments = ContainerConfig::of(&new, "podman").and_then(|config| config.run_arguments(&new));
+    let arguments = container_config(&new, "podman").and_then(|config| config.run_arguments(&new));
     let Ok(arguments) = arguments else { return };
     let mounts: Vec<&String> = arguments.iter().filter(|argument| argument.starts_with("--mount=")).collect();
     assert_eq!(mounts.len(), count, "{arguments:?}");

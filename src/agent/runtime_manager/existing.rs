@@ -9,7 +9,7 @@ use crate::agent::settings::RerunFinished;
 use crate::agent::wish_slot::{Engine, OnExisting, Strays, Wish};
 use crate::agent::workload_scheduler::Change;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::lifecycle::{self, Check};
+use crate::model::lifecycle::Check;
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::Name;
 use crate::model::workload::Workload;
@@ -265,9 +265,8 @@ fn is_unchanged(added: &AddedWorkload, runtime: &Name, container: &ListedContain
 
 /// What is shown of a container of an earlier life of the agent before it was asked anything (rule 9).
 fn adopted_state(workload: &Workload, state: ExecutionState) -> ExecutionState {
-    let lifecycle = lifecycle::of_config(&workload.runtime, &workload.runtime_config);
-    let ready = lifecycle.ok().flatten().and_then(|lifecycle| lifecycle.ready);
-    match ready {
+    let config = workload.config();
+    match config.usable_lifecycle().and_then(|lifecycle| lifecycle.ready.as_ref()) {
         Some(ready) if state.phase == Phase::Running && ready.check != Check::Notify => {
             ExecutionState::with_info(Phase::PendingStarting, short_info(format!("ready: {} is asked", ready.check)))
         }
