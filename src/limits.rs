@@ -660,8 +660,8 @@ pub const START_SLOT_MAX: Duration = Duration::from_secs(10);
 pub const CREATE_AGE_INTERVAL: Duration = Duration::from_secs(10);
 /// Longest wait until all pods of a manifest are stopped and removed. Their containers are stopped one after the other.
 pub const POD_DOWN_MAX: Duration = Duration::from_secs(120);
-/// What connectors of pods tell the one that lists; dropped when full, since volumes say the same.
-pub const KUBE_NEWS: usize = 64;
+/// Updates from connectors of pods to the one that lists; dropped when full, since volumes hold the same.
+pub const KUBE_UPDATES: usize = 64;
 /// Standard output kept of one engine call, in bytes. A listing of 1,000 containers is about 0.4 MB.
 pub const ENGINE_OUTPUT_MAX: usize = 16 * 1024 * 1024;
 /// Characters of a label or a name that a listing prints, whatever image or person it is from. Longer than the full name

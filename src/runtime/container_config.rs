@@ -64,7 +64,7 @@ impl ContainerConfig {
         Masked { shown: config.start_arguments(id), hidden }
     }
 
-    /// The arguments that create and start the container of `new` (spec/agent.md section 15.2).
+    /// The arguments that create and start the container of `new`.
     ///
     /// A later `--name` in the user's options wins over ours; our labels stand behind the user's and win.
     ///

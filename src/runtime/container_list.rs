@@ -1,4 +1,4 @@
-//! Listings of containers: what is asked of an engine about each of them, and what podman's states mean for workloads.
+//! Listings of containers: what an engine prints of each of them, and what podman's states mean for workloads.
 //!
 //! A listing prints only what is read here, and of each text only a beginning: labels of images and of other containers
 //! may be megabytes long, and a listing that is too long to be read hides all workloads.
@@ -98,8 +98,8 @@ impl EngineContainer {
 
     /// What podman's state of the container means for its workload.
     ///
-    /// Podman says `stopped` from the end of the process until it has cleaned up behind it, some 100 ms later; the
-    /// exit code is there from the beginning (`Exited` says so), and nothing will change it.
+    /// Podman reports `stopped` from the end of the process until it has cleaned up behind it, some 100 ms later; the
+    /// exit code is there from the beginning (`Exited` is true), and nothing will change it.
     // [impl->swdd~podman-state-getter-maps-state~3]
     // [impl->swdd~allowed-workload-states~2]
     #[must_use]

@@ -1,6 +1,6 @@
 //! Which containers this agent created or took over, and which only look as if it had.
 //!
-//! Labels alone do not tell: an image may bring labels of its own, which every container of it carries that nobody gave
+//! Labels alone prove nothing: an image may bring labels of its own, which every container of it carries that nobody gave
 //! others, above all those of pods from a Kubernetes manifest. So the id of the container that runs an instance is noted
 //! in the folder of that instance. The note goes with the folder; a stale one names a container that does not exist any
 //! more and harms nobody.

@@ -3,101 +3,53 @@
 //! nerdctl's `ps` prints no states, and labels in a form that leaves open where one ends. So a listing is two calls: `ps`
 //! for ids, `inspect` for the labels and states of all of them.
 //!
-//! Thread: the caller's: `wl:<name>` for create, start and delete, `watch:containerd` for listings.
-//! Owns: nothing that outlives a call; the engine keeps the containers.
+//! Thread: the caller's, see [`super::container_engine`]. Owns: nothing.
 
-use super::container_config::{filter_by_agent, filter_by_name, strings};
-use super::container_engine::ContainerEngine;
+use super::container_engine::{ContainerConnector, ContainerEngine, is_gone};
 use super::container_list::{self, EngineContainer};
-use super::engine_children::EngineChildren;
 use super::engine_cli::EngineCli;
-use super::{CallWatch, ContainerId, ListedContainer, MainProcess, RuntimeError, Unwatched};
-use crate::limits::{CONTAINER_STOP_DEFAULT, REMOVE_MAX, STOP_GRACE};
+use super::{CallWatch, ContainerId, ListedContainer, MainProcess, RuntimeError};
 use crate::model::execution_state::{ExecutionState, Phase};
-use crate::model::names::{InstanceName, Name};
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 /// Name of the runtime in manifests.
 pub const RUNTIME_NAME: &str = "containerd";
-const PROGRAM: &str = "nerdctl";
 /// Label by which nerdctl remembers `--rm`.
 const LABEL_AUTO_REMOVE: &str = "nerdctl/auto-remove";
 
 /// Runs workloads with nerdctl for one agent.
+pub type ContainerdConnector = ContainerConnector<Nerdctl>;
+
+/// What is particular of nerdctl.
 #[derive(Debug, Clone)]
-pub struct ContainerdConnector {
-    cli: EngineCli,
-    agent: Name,
-    stop_limit: Duration,
-}
+pub struct Nerdctl;
 
-impl ContainerdConnector {
-    /// A connector for the containers of `agent`, which records its calls in `children`.
-    #[must_use]
-    pub fn new(agent: &str, children: EngineChildren) -> Self {
-        let stop_limit = CONTAINER_STOP_DEFAULT + STOP_GRACE;
-        Self { cli: EngineCli::new(PROGRAM, children), agent: agent.into(), stop_limit }
-    }
+impl ContainerEngine for Nerdctl {
+    const RUNTIME_NAME: &'static str = RUNTIME_NAME;
+    const PROGRAM: &'static str = "nerdctl";
+    const STOP: &'static [&'static str] = &["stop"];
+    const REMOVE: &'static [&'static str] = &["rm"];
+    const STOP_TIMEOUT: &'static [&'static str] =
+        &["inspect", r#"--format={{index .Config.Labels "nerdctl/stop-timeout"}}"#];
 
-    /// The containers that match; one that vanishes meanwhile is left out.
-    fn listing(&self, filter: &str, watch: &mut dyn CallWatch) -> Result<Vec<EngineContainer>, RuntimeError> {
+    /// A container that vanishes meanwhile is left out.
+    fn listing(cli: &EngineCli, filter: &str, watch: &mut dyn CallWatch) -> Result<Vec<EngineContainer>, RuntimeError> {
         let arguments = ["ps", "--all", "--no-trunc", "--filter", filter, "--format={{json .ID}}"];
-        let text = self.cli.ask_watched(&arguments, watch)?;
+        let text = cli.call(&arguments).run(watch)?.into_text()?;
         let ids: Result<BTreeSet<String>, _> = serde_json::Deserializer::from_str(&text).into_iter().collect();
-        let ids = ids.map_err(|error| self.cli.nonsense(&format!("The ids cannot be read: {error}"), &arguments))?;
+        let ids = ids.map_err(|error| cli.nonsense(&format!("The ids cannot be read: {error}"), &arguments))?;
         let ids: Vec<&str> = ids.iter().map(String::as_str).filter(|id| ContainerId::printed(id).is_some()).collect();
         if ids.is_empty() {
             return Ok(Vec::new());
         }
         let format = format!("--format={}", format());
-        let call = self.cli.call(&[&["inspect", &format], &ids[..]].concat()).partial();
-        let result = self.cli.read_listing(call, &["inspect", "--format=...", "..."], watch);
+        let call = cli.call(&[&["inspect", &format], &ids[..]].concat()).partial();
+        let result = cli.read_listing(call, &["inspect", "--format=...", "..."], watch);
         result.or_else(|error| if is_gone(&error) { Ok(Vec::new()) } else { Err(error) })
     }
 
-    /// How long the container may take to stop; `None` when the engine does not say.
-    fn stop_timeout(&self, id: &ContainerId) -> Option<Duration> {
-        let format = r#"--format={{index .Config.Labels "nerdctl/stop-timeout"}}"#;
-        let answer = self.cli.ask(&["inspect", format, &id.0]).ok()?;
-        Some(Duration::from_secs(answer.trim().parse().ok()?))
-    }
-}
-
-impl ContainerEngine for ContainerdConnector {
-    fn runtime_name(&self) -> &'static str {
-        RUNTIME_NAME
-    }
-
-    fn cli(&self) -> &EngineCli {
-        &self.cli
-    }
-
-    fn find_watched(
-        &self,
-        instance: &InstanceName,
-        _in_pods: bool, // nerdctl has none.
-        watch: &mut dyn CallWatch,
-    ) -> Result<Vec<ContainerId>, RuntimeError> {
-        let found = self.listing(&filter_by_name(instance), watch)?;
-        Ok(found.iter().filter(|container| container.is_of(instance)).filter_map(EngineContainer::id).collect())
-    }
-
-    /// One that was never started cannot be stopped.
-    fn stop_watched(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), RuntimeError> {
-        let stop = self.cli.change(strings(&["stop", &id.0])).limit(self.stop_limit);
-        let more_time = || self.stop_timeout(id)?.checked_sub(CONTAINER_STOP_DEFAULT).filter(|extra| !extra.is_zero());
-        gone_is_fine(stop.run_extended(watch, more_time).map(drop))
-    }
-
-    fn remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), RuntimeError> {
-        let removal = self.cli.change(strings(&["rm", &id.0])).limit(REMOVE_MAX);
-        gone_is_fine(removal.run(watch).map(drop))
-    }
-
-    fn list_all(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
-        let containers = self.listing(&filter_by_agent(&self.agent), &mut Unwatched)?;
-        Ok(containers.iter().filter_map(|container| listed(container, &self.agent)).collect())
+    fn listed(entry: &EngineContainer, agent: &str) -> Option<ListedContainer> {
+        listed(entry, agent)
     }
 }
 
@@ -106,14 +58,6 @@ fn format() -> String {
     let labels = container_list::labels_format(".Config.Labels");
     let auto_remove = container_list::shortened(&format!(r#"(index .Config.Labels "{LABEL_AUTO_REMOVE}")"#));
     format!(r#"{{"Id":{{{{json .ID}}}},"State":{{{{json .State}}}},"AutoRemove":{auto_remove},{labels}}}"#)
-}
-
-fn is_gone(error: &RuntimeError) -> bool {
-    matches!(error, RuntimeError::Failed(text) if text.to_ascii_lowercase().contains("no such container"))
-}
-
-fn gone_is_fine(result: Result<(), RuntimeError>) -> Result<(), RuntimeError> {
-    result.or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) })
 }
 
 /// The container when it is one of `agent`.

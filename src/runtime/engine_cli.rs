@@ -1,4 +1,4 @@
-//! The command line of one engine: calls that ask, calls that change something, and podman's list of containers.
+//! The command line of one engine: queries, calls that change something, and podman's list of containers.
 //!
 //! Thread: the caller's. Owns: the name of the program and where its calls are recorded.
 
@@ -56,43 +56,27 @@ impl EngineCli {
         LogCall { program: self.program.to_owned(), arguments, prefix, children: self.children.clone() }
     }
 
-    /// Asks and answers what the engine printed.
+    /// What a call that changes nothing printed, within [`LISTING_MAX`].
     ///
     /// # Errors
-    /// As [`EngineCall::run`], within [`LISTING_MAX`].
-    pub fn ask(&self, arguments: &[&str]) -> Result<String, RuntimeError> {
-        self.ask_watched(arguments, &mut Unwatched)
+    /// As [`EngineCall::run`].
+    pub fn query(&self, arguments: &[&str]) -> Result<String, RuntimeError> {
+        self.call(arguments).run(&mut Unwatched)?.into_text()
     }
 
-    /// As [`Self::ask`] with a watch, which may cancel it.
-    ///
-    /// # Errors
-    /// See there.
-    pub fn ask_watched(&self, arguments: &[&str], watch: &mut dyn CallWatch) -> Result<String, RuntimeError> {
-        self.call(arguments).run(watch)?.into_text()
-    }
-
-    /// The error for an answer that cannot be understood.
+    /// The error for output that cannot be understood.
     #[must_use]
     pub fn nonsense(&self, why: &str, arguments: &[&str]) -> RuntimeError {
         let quoted: String = arguments.iter().map(|argument| format!(" \"{argument}\"")).collect();
         RuntimeError::Failed(format!("{why}. Execution of '{}{quoted}'", self.program))
     }
 
-    /// All containers that podman knows, ended ones too, or those that match `filter`.
+    /// All containers of podman, ended ones too, or those that match `filter`.
     ///
     /// # Errors
-    /// As [`Self::ask`]; `Failed` when the answer is no list of containers.
+    /// As [`EngineCall::run`]; `Failed` when the output is no list of containers.
     // [impl->swdd~podmancli-container-state-cache-all-containers~1]
-    pub fn containers(&self, filter: Option<&str>) -> Result<Vec<EngineContainer>, RuntimeError> {
-        self.containers_watched(filter, &mut Unwatched)
-    }
-
-    /// As [`Self::containers`] with a watch, which may cancel it.
-    ///
-    /// # Errors
-    /// See there.
-    pub fn containers_watched(
+    pub fn containers(
         &self,
         filter: Option<&str>,
         watch: &mut dyn CallWatch,

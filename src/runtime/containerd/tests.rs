@@ -3,7 +3,7 @@
 use super::*;
 use crate::model::messages::LogsRequest;
 use crate::runtime::scripted_engine::{ID, OTHER, ScriptedEngine, failed, id, new_container, run_call};
-use crate::runtime::{NewContainer, RuntimeConnector as _, RuntimeError};
+use crate::runtime::{NewContainer, RuntimeConnector as _, RuntimeError, Unwatched};
 
 fn connector(script: &ScriptedEngine) -> ContainerdConnector {
     let mut connector = ContainerdConnector::new("agent_A", script.children());

@@ -1,6 +1,8 @@
 //! The connector against a scripted engine: which calls it makes, and what it makes of the answers.
 
 use super::*;
+use crate::model::names::InstanceName;
+use crate::runtime::ContainerId;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::LogsRequest;
 use crate::model::workload::Workload;
@@ -13,6 +15,7 @@ use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A scripted engine and a connector to it.
 struct Engine {

@@ -1,4 +1,4 @@
-//! Stands for an engine's program in unit tests: a shell script that notes its calls and answers them as told.
+//! Stands for an engine's program in unit tests: a shell script that records its calls and prints what a test wants.
 //!
 //! Thread: the one of the test.
 
