@@ -1,11 +1,11 @@
 //! The connector against a scripted engine: which calls it makes, and what it makes of the answers.
 
 use super::*;
-use crate::model::names::InstanceName;
-use crate::runtime::ContainerId;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::LogsRequest;
+use crate::model::names::InstanceName;
 use crate::model::workload::Workload;
+use crate::runtime::ContainerId;
 use crate::runtime::Unwatched;
 use crate::runtime::container_list::podman_format;
 use crate::runtime::scripted_engine::{ID, OTHER, ScriptedEngine, failed, id, new_container, run_call};
