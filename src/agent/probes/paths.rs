@@ -27,6 +27,9 @@ pub enum PathProbe {
 /// Whether it holds, or why not.
 pub type PathResult = Result<(), Errno>;
 
+/// A probe with its result.
+pub type Probed = (PathProbe, PathResult);
+
 /// How to probe; may block.
 pub type ProbePath = Arc<dyn Fn(&PathProbe) -> PathResult + Send + Sync>;
 
@@ -35,7 +38,7 @@ pub struct PathProbes {
     probe_path: ProbePath,
     wake: Arc<dyn Fn() + Send + Sync>,
     probes: (Sender<PathProbe>, Receiver<PathProbe>),
-    results: (Sender<(PathProbe, PathResult)>, Receiver<(PathProbe, PathResult)>),
+    results: (Sender<Probed>, Receiver<Probed>),
     /// Started and without a result; whether the owner has abandoned it.
     open: BTreeMap<PathProbe, bool>,
     threads: usize,
