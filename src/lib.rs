@@ -34,6 +34,7 @@
 //!   yaml/budget.rs         what a YAML text becomes when its aliases are followed             -
 //!   manifest.rs            YAML text to DesiredState, errors with line numbers                -
 //!   lifecycle.rs           the `lifecycle:` block of a runtime configuration                  -
+//!   runtime_config.rs      what a runtime configuration says for its engine, read once   [rx:server]
 //!   names.rs               names, and the instance name with its hash                         -
 //!   workload.rs            Workload and what its parts may say                                -
 //!   access_rules.rs        control interface rules as written                                 -
@@ -149,7 +150,7 @@
 //!   command.rs             calls of an engine's program, recorded and quoted
 //!   engine_children.rs     engine processes that outlive their agent
 //!   engine_cli.rs          the calls of one engine's program
-//!   container_config.rs    runtimeConfig and the arguments it turns into
+//!   container_config.rs    the arguments that the runtimeConfig of a container turns into
 //!   container_engine.rs    create, start and clean-up, common to podman and nerdctl
 //!   container_list.rs      listings to ExecutionState
 //!   container_records.rs   which containers this agent made, and which only look so

@@ -16,9 +16,11 @@ pub const STACK_SERVER: usize = 4 * 1024 * 1024;
 pub const STOP_DEADLINE: Duration = Duration::from_secs(2);
 /// A turn of an event loop above this is logged as a warning: something blocked that must not.
 pub const TURN_MAX: Duration = Duration::from_millis(500);
-/// Stack of a thread that runs one workload, in bytes: it parses YAML of users, which may be nested deeply.
+/// Stack of a thread that runs one workload, in bytes: the manifests of pods may be nested deeply.
 pub const STACK_WORKLOAD: usize = 512 * 1024;
-/// Longest time that the agent waits for its threads at the end. It does not wait for calls of the engine.
+/// What is not given back of the unused part of a stack, in bytes: room for the call that gives it back.
+pub const STACK_KEPT: usize = 8 * 1024;
+/// Longest time that the agent waits for its threads at the end. Calls of the engine are not waited for.
 pub const AGENT_STOP_DEADLINE: Duration = Duration::from_secs(1);
 
 // ---------------------------------------------------------- service manager
@@ -647,10 +649,14 @@ pub const START_SLOT_MAX: Duration = Duration::from_secs(10);
 pub const CREATE_AGE_INTERVAL: Duration = Duration::from_secs(10);
 /// Longest wait until all pods of a manifest are stopped and removed. Their containers are stopped one after the other.
 pub const POD_DOWN_MAX: Duration = Duration::from_secs(120);
-/// Notices of pod connectors for the one that lists; dropped when full, since volumes hold the same.
-pub const KUBE_NEWS: usize = 64;
-/// Standard output kept of one engine call, in bytes. A listing of 1,000 containers is about 3 MB.
+/// Updates from connectors of pods to the one that lists; dropped when full, since volumes hold the same.
+pub const KUBE_UPDATES: usize = 64;
+/// Standard output kept of one engine call, in bytes. A listing of 1,000 containers is about 0.4 MB.
 pub const ENGINE_OUTPUT_MAX: usize = 16 * 1024 * 1024;
+/// Characters of a label or a name that a listing prints, whatever image or person it is from. Longer than the full name
+/// of an instance, and than that of a container in a pod.
+pub const LISTED_TEXT_MAX: usize = 512;
+const _: () = assert!(LISTED_TEXT_MAX > 2 * NAME_MAX + 64 + 2);
 /// Standard error kept of one engine call, in bytes.
 pub const ENGINE_ERROR_MAX: usize = 4 * 1024;
 /// A secret of fewer bytes is not masked in output of an engine: it would be found in the middle of words.

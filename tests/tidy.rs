@@ -40,40 +40,7 @@ const TEST_PROGRAMS: [&str; 3] = ["tests/cross_qemu.rs", "tests/fuzz_bounded.rs"
 const ABOVE_ALL: [&str; 4] = ["src/simulation/", "src/bin/", "scripted_engine", "testing.rs"];
 
 /// Circles that are still to be removed. One that exists no more is not listed.
-<<<<<<< HEAD
-const KNOWN_CIRCLES: &[&[&str]] = &[
-    &[
-        "src/agent/agent_manager.rs",
-        "src/agent/create_watch.rs",
-        "src/agent/existing_workloads.rs",
-        "src/agent/lifecycle/conditions.rs",
-        "src/agent/lifecycle/mod.rs",
-        "src/agent/lifecycle/probe_sockets.rs",
-        "src/agent/lifecycle/prober.rs",
-        "src/agent/log_stream.rs",
-        "src/agent/runtime_manager.rs",
-        "src/agent/settings.rs",
-        "src/agent/workload_control_loop.rs",
-        "src/agent/workload_control_loop/lifecycle.rs",
-        "src/agent/workload_control_loop/start.rs",
-=======
-const KNOWN_CIRCLES: [&[&str]; 4] = [
-    &[
-        "src/cli/args.rs",
-        "src/cli/completion.rs",
-        "src/cli/error.rs",
-        "src/cli/events.rs",
-        "src/cli/get.rs",
-        "src/cli/logs.rs",
-        "src/cli/session.rs",
-        "src/cli/settings.rs",
-        "src/cli/state_output.rs",
->>>>>>> h/agent
-    ],
-    &["src/server/requests.rs", "src/server/waiting_requests.rs"],
-    &["src/wire/convert/state.rs", "src/wire/convert/workload.rs"],
-    &["src/wire/hello.rs", "src/wire/server_endpoint.rs", "src/wire/writer.rs"],
-];
+const KNOWN_CIRCLES: &[&[&str]] = &[];
 
 /// One source file: its path from the top of the repository, its text, and its text without the contents of
 /// comments and strings.

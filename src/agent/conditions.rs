@@ -6,7 +6,7 @@ use super::probes::paths::{self, PathProbes};
 use super::probes::short_info;
 use crate::limits::PRECONDITION_INTERVAL;
 use crate::model::execution_state::INACTIVE_PREFIX;
-use crate::model::lifecycle::{self, Condition};
+use crate::model::lifecycle::Condition;
 use crate::model::messages::AddedWorkload;
 use crate::model::names::Name;
 use std::collections::{BTreeMap, BTreeSet};
@@ -121,11 +121,9 @@ impl Conditions {
     /// Evaluates the conditions of a workload that is wanted from now on.
     // [impl->swdd~agent-lifecycle-activation~1]
     pub fn insert(&mut self, added: &AddedWorkload, now: Instant) {
-        let workload = &added.workload;
-        // An invalid block is reported when the workload is started.
-        let lifecycle = lifecycle::of_config(&workload.runtime, &workload.runtime_config).ok().flatten();
-        let name = &added.instance.workload;
-        let Some(lifecycle) = lifecycle.filter(|found| found.activation.is_some() || found.precondition.is_some())
+        let (config, name) = (added.workload.config(), &added.instance.workload);
+        let Some(lifecycle) =
+            config.usable_lifecycle().filter(|found| found.activation.is_some() || found.precondition.is_some())
         else {
             self.workloads.remove(name);
             return;
@@ -135,8 +133,8 @@ impl Conditions {
         let mut conditions = WorkloadConditions {
             inactive: unknown(&lifecycle.activation),
             unmet: unknown(&lifecycle.precondition),
-            undecided: lifecycle.activation,
-            precondition: lifecycle.precondition,
+            undecided: lifecycle.activation.clone(),
+            precondition: lifecycle.precondition.clone(),
         };
         let known = (self.facts.check_paths)(&conditions.open().flat_map(Condition::paths).collect());
         conditions.evaluate(&known, &self.facts.tags);

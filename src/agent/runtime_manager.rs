@@ -15,7 +15,6 @@ use super::workload_scheduler::{Change, Decision, Order, WorkloadScheduler};
 use super::workload_state_store::WorkloadStateStore;
 use crate::limits::STACK_WORKLOAD;
 use crate::model::execution_state::{ExecutionState, GONE_PREFIX, Phase, WorkloadState};
-use crate::model::lifecycle;
 use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
@@ -294,8 +293,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     pub(super) fn await_gone(&self, report: &mut WorkloadState) {
         let WorkloadState { instance, state } = report;
         let has_condition = |workload: &Arc<Workload>| {
-            let lifecycle = lifecycle::of_config(&workload.runtime, &workload.runtime_config).ok().flatten();
-            lifecycle.is_some_and(|lifecycle| lifecycle.gone.is_some())
+            workload.config().usable_lifecycle().is_some_and(|lifecycle| lifecycle.gone.is_some())
         };
         let object = self.objects.get(&instance.workload).filter(|object| object.instance == *instance);
         let waits = state.phase == Phase::StoppingWaitingToStop;

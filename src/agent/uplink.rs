@@ -185,6 +185,7 @@ fn read(mut receiver: ClientReceiver, inbox: &UplinkInbox, on_first: impl Fn()) 
                     on_first();
                 }
                 greeted = true;
+                read_configs(&message);
                 if !inbox.put(message) {
                     return (StreamEnd::Closed, greeted);
                 }
@@ -192,6 +193,16 @@ fn read(mut receiver: ClientReceiver, inbox: &UplinkInbox, on_first: impl Fn()) 
             Err(end) => return (end, greeted),
         }
     }
+}
+
+/// Reads the runtime configurations of new workloads here, where nobody waits for something else.
+fn read_configs(message: &FromServer) {
+    let added = match message {
+        FromServer::ServerHello(added) => added,
+        FromServer::UpdateWorkload(plan) => &plan.added,
+        _ => return,
+    };
+    added.iter().for_each(|added| drop(added.workload.config()));
 }
 
 /// Keeps the log readable while the server is away: a reason is repeated only after ever longer intervals.

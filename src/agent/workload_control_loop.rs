@@ -18,13 +18,13 @@ use super::folder_removal::remove_folder;
 use super::probes::Probes;
 use super::start_slots::{SlotRequest, StartSlot, StartSlots};
 use super::wish_slot::{Engine, OnExisting, OtherEngine, SlotEvent, Strays, Wish, WishSlot, WorkloadOrder};
-use crate::limits::{REMOVAL_MAX, STACK_WORKLOAD};
+use crate::limits::REMOVAL_MAX;
 use crate::model::access_rules::ControlInterfaceAccess;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
-use crate::platform::threads;
+use crate::platform::memory::OwnStack;
 use crate::runtime::ContainerId;
 #[cfg(test)]
 use crossbeam_channel::Receiver;
@@ -216,30 +216,20 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Handles events until the workload is deleted or the agent ends. Waits on the caller's thread, which needs little
-    /// then, and works on another one of the same name.
+    /// Handles events until the workload is deleted or the agent ends.
     pub fn run(mut self) {
-        let thread = format!("wl:{}", self.instance.workload);
+        let stack = OwnStack::of_this_thread();
         loop {
-            let mut next = self.next_event();
-            if next.is_none() {
-                self.wait();
-                if self.slot.owner_gone() {
-                    return;
-                }
-                continue;
-            }
-            let step = threads::run_apart(&thread, STACK_WORKLOAD, || {
-                while let Some(event) = next.take() {
-                    if self.on_event(event) == Step::Ended {
-                        return Step::Ended;
+            match self.step() {
+                Step::Worked => {}
+                Step::Ended => return,
+                Step::Idle => {
+                    stack.iter().for_each(OwnStack::give_back_unused);
+                    self.wait();
+                    if self.slot.owner_gone() {
+                        return;
                     }
-                    next = self.next_event();
                 }
-                Step::Idle
-            });
-            if step == Step::Ended {
-                return;
             }
         }
     }

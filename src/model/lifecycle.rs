@@ -1,9 +1,9 @@
 //! The `lifecycle:` block of a runtime configuration: when a workload may run, counts as ready, as alive and as gone,
-//! and how often it is started again (spec/lifecycle.md section 1).
+//! and how often it is started again.
 //!
 //! Thread: none, plain values; read by `main` of `ank`, by `server` and by the agent.
 //!
-//! A typo must not switch a safety gate off, so what is not known is an error with its place.
+//! A typo must not switch a safety gate off, so an unknown key is an error with its place.
 
 use super::manifest::{At, Problem};
 use super::nearest::nearest;
@@ -23,7 +23,7 @@ pub const KEY: &str = "lifecycle";
 /// A checked block.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Lifecycle {
-    /// Whether the workload is relevant on its node; looked at when the agent starts and on updates.
+    /// Whether the workload is relevant on its node; evaluated when the agent starts and on updates.
     pub activation: Option<Condition>,
     /// What must hold for it to run, all the time.
     pub precondition: Option<Condition>,
@@ -31,14 +31,14 @@ pub struct Lifecycle {
     pub ready: Option<Ready>,
     /// Whether it still works.
     pub alive: Option<Alive>,
-    /// What must not answer any more before it counts as removed.
+    /// The check that must fail before it counts as removed.
     pub gone: Option<Gone>,
     /// How often it is started again.
     pub restart: Option<Restart>,
 }
 
 impl Lifecycle {
-    /// Whether the engine must let the workload speak to a notify socket.
+    /// Whether the engine must give the workload a notify socket.
     #[must_use]
     pub fn wants_notify(&self) -> bool {
         let ready = self.ready.as_ref().is_some_and(|ready| ready.check == Check::Notify);
@@ -46,10 +46,10 @@ impl Lifecycle {
     }
 }
 
-/// What is asked of a workload.
+/// A probe of a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Check {
-    /// It says so itself: `READY=1` and `WATCHDOG=1` on its notify socket.
+    /// The workload sends `READY=1` and `WATCHDOG=1` to its notify socket.
     Notify,
     /// A command inside its container ends with exit code 0.
     Exec(Vec<String>),
@@ -66,7 +66,7 @@ pub enum Check {
         host: IpAddr,
         /// Which port.
         port: u16,
-        /// What is asked for.
+        /// Which path is requested.
         path: String,
         /// The status that counts; any from 200 to 399 without it.
         status: Option<u16>,
@@ -122,7 +122,7 @@ pub struct Ready {
 pub enum OnDeadline {
     /// The start failed.
     Fail,
-    /// Asking goes on.
+    /// Probing goes on.
     Wait,
 }
 
@@ -144,11 +144,11 @@ pub struct Alive {
 pub enum AliveAction {
     /// It is stopped and has failed; its restart policy decides.
     Restart,
-    /// It is only told.
+    /// It is only reported.
     Report,
 }
 
-/// What must not answer any more.
+/// When it counts as removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gone {
     /// What must fail.
@@ -189,7 +189,7 @@ impl Condition {
         self.path_exists.iter().chain(&self.path_missing).map(String::as_str)
     }
 
-    /// The first entry that does not hold, as text; `None` when all hold. `exists` says nothing about a path that does
+    /// The first entry that does not hold, as text; `None` when all hold. `exists` is `None` for a path that does
     /// not answer, which does not hold either.
     #[must_use]
     pub fn unmet(&self, exists: impl Fn(&str) -> Option<bool>, tags: &BTreeMap<String, String>) -> Option<String> {
@@ -210,7 +210,7 @@ impl Condition {
     }
 }
 
-/// A block says something that cannot be.
+/// A block is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct LifecycleError {
     /// Path of the field inside the runtime configuration, empty when its text cannot be read at all.
@@ -243,11 +243,11 @@ const READY_KEYS: [&str; 6] =
 const ALIVE_KEYS: [&str; 4] = ["periodMs", "timeoutMs", "failureThreshold", "action"];
 const GONE_KEYS: [&str; 3] = ["periodMs", "timeoutMs", "deadlineMs"];
 const RESTART_KEYS: [&str; 4] = ["backoffMs", "backoffMaxMs", "maxRestarts", "windowMs"];
-/// With `notify` nobody is asked, so there is no pace.
+/// With `notify` nothing is probed, so there is no pace.
 const NOTIFY_READY_KEYS: [&str; 2] = ["deadlineMs", "onDeadline"];
 const NOTIFY_ALIVE_KEYS: [&str; 2] = ["timeoutMs", "action"];
 
-/// What is said when there is too much to read.
+/// The error when there is too much to read.
 const TOO_MANY_TEXTS: &str = "too many and too large runtime configurations to look for the block; use smaller ones or \
                               several updates";
 
@@ -264,8 +264,8 @@ pub fn of_config(runtime: &str, config: &str) -> Result<Option<Lifecycle>, Lifec
     of_config_within(runtime, config, &mut unbounded)
 }
 
-/// Reads the block of one of many runtime configurations, which together may become `left` bytes: everybody waits until
-/// all are read.
+/// Reads the block of one of many runtime configurations, which together may become `left` bytes: all requests wait
+/// until all are read.
 ///
 /// # Errors
 /// As [`of_config`], or when they become more.
@@ -287,7 +287,7 @@ pub fn of_config_within(runtime: &str, config: &str, left: &mut usize) -> Result
             let message = format!("the runtime configuration cannot be read: {}", error.message);
             return Err(LifecycleError { location: error.location, ..unplaced(message) });
         }
-        Some(Err(_)) => return Ok(None), // Its engine will say so.
+        Some(Err(_)) => return Ok(None), // Its engine will report it.
     };
     let root = At::root(document.root());
     let Some(block) = root.optional(KEY) else { return check_misspelt(&root).map_err(|it| located(it, &document)) };

@@ -16,6 +16,7 @@ pub mod messages;
 pub mod names;
 pub mod nearest;
 pub mod node;
+pub mod runtime_config;
 pub mod shown_text;
 pub mod validation;
 pub mod version;

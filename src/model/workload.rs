@@ -4,6 +4,7 @@
 
 use super::access_rules::ControlInterfaceAccess;
 use super::names::{InstanceName, Name};
+use super::runtime_config::{ReadConfig, RuntimeConfig};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -117,7 +118,7 @@ pub struct Workload {
     /// Runtime that runs it.
     pub runtime: Name,
     /// Text for that runtime; without surrounding white space.
-    pub runtime_config: Arc<str>,
+    pub runtime_config: RuntimeConfig,
     /// When it is started again.
     pub restart_policy: RestartPolicy,
     /// Workloads that must have reached something before it starts.
@@ -147,6 +148,12 @@ impl Workload {
             files: Vec::new(),
             control_interface_access: ControlInterfaceAccess::default(),
         }
+    }
+
+    /// What the runtime configuration says, read with the first call.
+    #[must_use]
+    pub fn config(&self) -> Arc<ReadConfig> {
+        self.runtime_config.read(&self.runtime)
     }
 
     /// The instance that this workload has under `name`.

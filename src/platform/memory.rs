@@ -3,11 +3,12 @@
 //! Thread: [`bound_arenas`] on `main` before any other thread starts; [`give_back_after`] and [`settle_again`] on any;
 //! `settle` is a thread that waits until nothing was done for a while, and gives back what only that needed.
 
-use crate::limits::{CODE_PIECE, MALLOC_ARENAS, SETTLE_AFTER, STACK_SMALL, TRIM_FROM};
+use crate::limits::{CODE_PIECE, MALLOC_ARENAS, SETTLE_AFTER, STACK_KEPT, STACK_SMALL, TRIM_FROM};
 use crate::platform::threads;
 use crossbeam_channel::{Sender, bounded};
 use rustix::mm::Advice;
 use std::io;
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::OnceLock;
 
@@ -32,6 +33,54 @@ pub fn give_back_after(bytes: usize) {
     // SAFETY: takes no pointers and may be called at any time from any thread.
     unsafe {
         libc::malloc_trim(0);
+    }
+}
+
+/// The stack of the thread that made this. Pages that a call needed once stay otherwise, which adds up over the many
+/// threads of an agent that mostly wait.
+#[derive(Debug)]
+pub struct OwnStack {
+    lowest: usize,
+    page: usize,
+    /// Of use to its own thread only.
+    _not_send: PhantomData<*const u8>,
+}
+
+impl OwnStack {
+    /// `None` when the system does not say where it is.
+    #[must_use]
+    #[allow(unsafe_code)]
+    pub fn of_this_thread() -> Option<Self> {
+        let mut attributes = std::mem::MaybeUninit::uninit();
+        let (mut lowest, mut size) = (std::ptr::null_mut(), 0);
+        // SAFETY: the attributes are written by the first call before they are read and destroyed, all pointers are to
+        // values that live here.
+        let found = unsafe {
+            libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) == 0 && {
+                let found = libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut lowest, &raw mut size) == 0;
+                libc::pthread_attr_destroy(attributes.as_mut_ptr());
+                found
+            }
+        };
+        // SAFETY: takes no pointers.
+        let page =
+            usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok().filter(|page| page.is_power_of_two());
+        page.filter(|_| found).map(|page| Self { lowest: lowest.addr(), page, _not_send: PhantomData })
+    }
+
+    /// Gives back the pages that are not in use now.
+    #[inline(never)]
+    #[allow(unsafe_code)]
+    pub fn give_back_unused(&self) {
+        let here = 0_u8;
+        let end = (&raw const here).addr().saturating_sub(STACK_KEPT) & !(self.page - 1);
+        let Some(length) = end.checked_sub(self.lowest).filter(|length| *length > 0) else { return };
+        let start = std::ptr::without_provenance_mut(self.lowest);
+        // SAFETY: the range is a part of the stack of this thread, further below all that is in use than the frames of
+        // this call can reach.
+        if let Err(error) = unsafe { rustix::mm::madvise(start, length, Advice::LinuxDontNeed) } {
+            log::debug!("Pages of a stack stay: '{error}'");
+        }
     }
 }
 
@@ -130,6 +179,40 @@ fn own_clean_pages(maps: &str, program: &str) -> Vec<Range<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Uses as much of the stack as this is long.
+    #[inline(never)]
+    fn deep(fill: u8) -> u64 {
+        let filled = std::hint::black_box([fill; 200_000]);
+        filled.iter().map(|byte| u64::from(*byte)).sum()
+    }
+
+    #[test]
+    fn pages_of_a_stack_are_given_back_and_can_be_used_again() {
+        let resident = || -> usize {
+            let local = 0_u8;
+            let here = (&raw const local).addr();
+            let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+            let is_own = |line: &&str| {
+                let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+                let range = range.map(|(start, end)| [start, end].map(|text| usize::from_str_radix(text, 16)));
+                matches!(range, Some([Ok(start), Ok(end)]) if (start..end).contains(&here))
+            };
+            let mut own = maps.lines().skip_while(|line| !is_own(line));
+            let line = own.find(|line| line.starts_with("Rss:")).unwrap();
+            line.split_whitespace().nth(1).unwrap().parse().unwrap()
+        };
+        let body = move || {
+            let stack = OwnStack::of_this_thread().unwrap();
+            for fill in 0..3 {
+                assert_eq!(deep(fill), u64::from(fill) * 200_000);
+                assert!(resident() > 190);
+                stack.give_back_unused();
+                assert!(resident() < 100);
+            }
+        };
+        std::thread::Builder::new().stack_size(1024 * 1024).spawn(body).unwrap().join().unwrap();
+    }
 
     #[test]
     fn only_mappings_that_are_never_written_are_given_back() {

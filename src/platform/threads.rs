@@ -45,22 +45,6 @@ pub fn spawn(name: impl Into<String>, stack_bytes: usize, body: impl FnOnce() + 
     Ok(Thread { name, ended })
 }
 
-/// Runs `work` on a thread of its own and waits for it. The pages that it needed of the stack, and what malloc keeps for
-/// a thread, are given back with that thread; a caller that mostly waits stays small. Where no thread can be had it is
-/// done on the caller's, whose stack must do then.
-#[allow(clippy::disallowed_methods)] // The one place that spawns.
-pub fn run_apart<T: Send>(name: &str, stack_bytes: usize, mut work: impl FnMut() -> T + Send) -> T {
-    let mut result = None;
-    let started = std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(stack_bytes);
-        thread.spawn_scoped(scope, || result = Some(work())).map(drop)
-    });
-    if let Err(error) = started {
-        log::debug!("No thread '{name}' can be had for a while: '{error}'");
-    }
-    result.unwrap_or_else(work)
-}
-
 /// Panics in a thread that the environment variable `ANKAIOS_TEST_PANIC` names. Only in builds for tests: it shows what
 /// becomes of a program with such a thread.
 #[cfg(debug_assertions)]
@@ -103,23 +87,6 @@ mod tests {
         let limit = Duration::from_millis(200);
         assert_eq!(join_all([ends, stays], limit), ["stays"]);
         drop(hold);
-    }
-
-    #[test]
-    fn work_apart_is_done_once_and_answers() {
-        let mut done = 0;
-        let name = run_apart("apart", crate::limits::STACK_SMALL, || {
-            done += 1;
-            std::thread::current().name().map(str::to_owned)
-        });
-        assert_eq!((name.as_deref(), done), (Some("apart"), 1));
-    }
-
-    #[test]
-    fn work_apart_is_done_by_the_caller_when_no_thread_can_be_had() {
-        let own = std::thread::current().id();
-        let id = run_apart("too large", usize::MAX / 4, || std::thread::current().id());
-        assert_eq!(id, own);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
-/// A listing can be long; what is cut off cannot be parsed, so the beginning tells as much as anything.
+/// A listing can be long; what is cut off cannot be parsed, so it does not matter which part of it is kept.
 const BOUNDS: OutputBounds =
     OutputBounds { output_max: ENGINE_OUTPUT_MAX, error_max: ENGINE_ERROR_MAX, end_when_exceeded: false };
 
@@ -92,7 +92,7 @@ impl<'a> EngineCall<'a> {
     }
 
     /// Takes what the program wrote even when it ends with an error; only a call that wrote nothing fails then. For
-    /// questions about several things of which some may be gone.
+    /// queries for several things of which some may be gone.
     #[must_use]
     pub fn partial(self) -> Self {
         Self { partial: true, ..self }
@@ -111,7 +111,7 @@ impl<'a> EngineCall<'a> {
         Self { masked: Some(masked), ..self }
     }
 
-    /// The command as users see it (spec/agent.md section 14).
+    /// The command as users see it.
     fn quoted(&self) -> String {
         let mut text = format!("'{}", self.program);
         for argument in self.masked.as_ref().map_or(&self.arguments, |masked| &masked.shown) {
@@ -124,12 +124,12 @@ impl<'a> EngineCall<'a> {
     /// Runs the program and waits for its end.
     ///
     /// # Errors
-    /// See [`RuntimeError`]; the texts are those of spec/agent.md section 14.
+    /// See [`RuntimeError`]; the texts name the call.
     pub fn run(self, watch: &mut dyn CallWatch) -> Result<EngineOutput, RuntimeError> {
         self.run_extended(watch, || None)
     }
 
-    /// As [`Self::run`]; when the limit has passed, `more_time` is asked once for additional time.
+    /// As [`Self::run`]; when the limit has passed, `more_time` is called once for additional time.
     ///
     /// # Errors
     /// As [`Self::run`].

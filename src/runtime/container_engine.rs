@@ -1,18 +1,22 @@
-//! What podman and nerdctl have in common: create, start, and cleaning up after a create or start that failed.
+//! One container per workload, through podman or nerdctl. The engines differ in what [`ContainerEngine`] defines.
 //!
-//! Thread: the caller's: `wl:<name>` for create, start and delete, `watch:<engine>` for listings.
-//! Owns: nothing; the engines keep the containers.
+//! Thread: the caller's: `wl:<name>` for create, start and delete, `list:<engine>` for listings.
+//! Owns: nothing that outlives a call; the engines keep the containers. Gives: ids, listings, [`RuntimeError`].
 
 use super::command::{EngineCall, EngineOutput};
-use super::container_config::{ContainerConfig, joins_pod};
+use super::container_config::{container_config, filter_by_agent, filter_by_name, strings};
+use super::container_list::EngineContainer;
+use super::engine_children::EngineChildren;
 use super::engine_cli::EngineCli;
 use super::log_reader::{LogCall, log_arguments};
 use super::{
     CallWatch, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError, Unwatched,
 };
+use crate::limits::{CONTAINER_STOP_DEFAULT, LISTING_MAX, REMOVE_MAX, STOP_GRACE};
 use crate::model::messages::LogsRequest;
-use crate::model::names::InstanceName;
+use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 /// Environment variable with the path of the socket that a workload notifies.
@@ -20,65 +24,209 @@ const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 /// Digits of a container id.
 const ID_DIGITS: usize = 64;
 
-/// What is different in the engines that run single containers from a [`ContainerConfig`]. Each one is a
-/// [`RuntimeConnector`].
+/// What is different in an engine.
 pub trait ContainerEngine: Send {
     /// Name of the runtime in manifests.
-    fn runtime_name(&self) -> &'static str;
+    const RUNTIME_NAME: &'static str;
+    /// Its program.
+    const PROGRAM: &'static str;
+    /// The call that stops a container, without its id.
+    const STOP: &'static [&'static str];
+    /// The call that removes a container, without its id.
+    const REMOVE: &'static [&'static str];
+    /// The call that prints how long a container may take to stop, without its id.
+    const STOP_TIMEOUT: &'static [&'static str];
 
-    /// Its command line.
-    fn cli(&self) -> &EngineCli;
-
-    /// As [`RuntimeConnector::find`]; `in_pods` says that the workload wants to be in a pod.
+    /// The containers that match `filter`, ended ones too.
     ///
     /// # Errors
-    /// See there.
+    /// `Failed` or `TimedOut` when the engine could not be called; `Cancelled` by `watch`.
+    fn listing(cli: &EngineCli, filter: &str, watch: &mut dyn CallWatch) -> Result<Vec<EngineContainer>, RuntimeError>;
+
+    /// The entry as a container of `agent`; `None` when it is not its, or cannot be read.
+    fn listed(entry: &EngineContainer, agent: &str) -> Option<ListedContainer>;
+}
+
+/// Runs workloads with the engine `E` for one agent.
+#[derive(Debug, Clone)]
+pub struct ContainerConnector<E> {
+    pub(super) cli: EngineCli,
+    agent: Name,
+    pub(super) stop_limit: Duration,
+    left_out: usize,
+    engine: PhantomData<E>,
+}
+
+impl<E: ContainerEngine> ContainerConnector<E> {
+    /// A connector for the containers of `agent`, which records its calls in `children`.
+    #[must_use]
+    pub fn new(agent: &str, children: EngineChildren) -> Self {
+        Self {
+            cli: EngineCli::new(E::PROGRAM, children),
+            agent: agent.into(),
+            stop_limit: CONTAINER_STOP_DEFAULT + STOP_GRACE,
+            left_out: 0,
+            engine: PhantomData,
+        }
+    }
+
+    /// As [`RuntimeConnector::find`]; `in_pods` is set when the workload wants to be in a pod.
+    // [impl->swdd~podman-get-workload-id-uses-label~1]
     fn find_watched(
         &self,
         instance: &InstanceName,
         in_pods: bool,
         watch: &mut dyn CallWatch,
-    ) -> Result<Vec<ContainerId>, RuntimeError>;
+    ) -> Result<Vec<ContainerId>, RuntimeError> {
+        let containers = E::listing(&self.cli, &filter_by_name(instance), watch)?;
+        let named = containers.iter().filter(|container| container.is_of(instance));
+        // A container of a pod may have the labels of its image.
+        let ours = named.filter_map(|container| {
+            let id = container.id()?;
+            (in_pods || container.pod().is_none() || self.cli.records().has(instance, &id)).then_some(id)
+        });
+        Ok(ours.collect())
+    }
 
-    /// As [`RuntimeConnector::stop`].
-    ///
-    /// # Errors
-    /// See there.
-    fn stop_watched(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), RuntimeError>;
+    /// Stops a container, also a paused one: it does not notice a stop, and podman 4 refuses it, so it is continued first.
+    fn stop_watched(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), RuntimeError> {
+        match self.stop_once(id, watch) {
+            Err(RuntimeError::Failed(text)) if text.contains("paused") => {
+                log::info!("container '{}' is paused and continued to be stopped", id.0);
+                self.change(&["unpause"], id).limit(LISTING_MAX).run(watch)?;
+                self.stop_once(id, watch)
+            }
+            result => result,
+        }
+    }
+
+    /// The container may take its own stop timeout, which only the engine has: it comes from the workload's options or
+    /// from the engine's configuration, maybe of an earlier agent. Nearly all stops end within the default, so the engine
+    /// is queried only when one does not.
+    fn stop_once(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), RuntimeError> {
+        let stop_timeout = || -> Option<Duration> {
+            let printed = self.cli.query(&[E::STOP_TIMEOUT, &[&id.0]].concat()).ok()?;
+            Some(Duration::from_secs(printed.trim().parse().ok()?))
+        };
+        let more_time = || stop_timeout()?.checked_sub(CONTAINER_STOP_DEFAULT).filter(|extra| !extra.is_zero());
+        gone_is_fine(self.change(E::STOP, id).limit(self.stop_limit).run_extended(watch, more_time).map(drop))
+    }
 
     /// Removes a container that does not run. Already gone counts as done.
-    ///
-    /// # Errors
-    /// When the engine could not do it.
-    fn remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), RuntimeError>;
+    fn remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), RuntimeError> {
+        gone_is_fine(self.change(E::REMOVE, id).limit(REMOVE_MAX).run(watch).map(drop))
+    }
 
-    /// As [`RuntimeConnector::list`].
-    ///
-    /// # Errors
-    /// See there.
-    fn list_all(&mut self) -> Result<Vec<ListedContainer>, RuntimeError>;
+    // [impl->swdd~podman-delete-workload-stops-and-removes-workload~1]
+    fn stop_and_remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), RuntimeError> {
+        self.stop_watched(id, watch)?;
+        self.remove(id, watch) // Even what was never started, which an engine may not be able to stop.
+    }
+
+    fn change(&self, call: &[&str], id: &ContainerId) -> EngineCall<'_> {
+        self.cli.change(strings(&[call, &[&id.0]].concat()))
+    }
+
+    /// Runs a create or start; whatever a failed one has left is removed and the first error kept. Who cancels a create
+    /// removes what is there anyway, so a cancelled one ends at once.
+    fn run_or_clean_up(
+        &self,
+        call: EngineCall<'_>,
+        new: &NewContainer,
+        existing: Option<&ContainerId>,
+        watch: &mut dyn CallWatch,
+    ) -> Result<ContainerId, RuntimeError> {
+        let socket = new.notify_socket.as_ref().map(|path| (NOTIFY_SOCKET, path.to_string_lossy().into_owned()));
+        let in_pods = new.workload.config().joins_pod();
+        let result = call.variables(socket).run(watch);
+        result.and_then(|output| self.created_id(output, &new.instance, in_pods)).map_err(|error| {
+            if !matches!(error, RuntimeError::NotInstalled(_) | RuntimeError::NotStarted(_) | RuntimeError::Cancelled) {
+                watch.cleaning_up();
+                if self.clean_up((&new.instance, in_pods), existing, watch) == Err(Interrupted) {
+                    return RuntimeError::Cancelled;
+                }
+            }
+            error
+        })
+    }
+
+    /// The id that a successful `run` or `start` printed. Where something else was printed it is looked up.
+    // [impl->swdd~podman-create-workload-returns-workload-id~1]
+    fn created_id(
+        &self,
+        output: EngineOutput,
+        instance: &InstanceName,
+        in_pods: bool,
+    ) -> Result<ContainerId, RuntimeError> {
+        let text = output.into_text();
+        let id = text.as_ref().map(|text| text.trim()).unwrap_or_default();
+        if id.len() == ID_DIGITS && id.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return Ok(ContainerId(id.into()));
+        }
+        // A failed call must not read as if nothing had been created: the container may well exist.
+        let found = self.find_watched(instance, in_pods, &mut Unwatched).map_err(|error| match error {
+            RuntimeError::NotInstalled(reason) | RuntimeError::NotStarted(reason) => RuntimeError::Failed(reason),
+            other => other,
+        })?;
+        match found.as_slice() {
+            [id] => Ok(id.clone()),
+            found => {
+                text?;
+                let count = found.len();
+                Err(RuntimeError::Failed(format!("Unexpected number of workloads: {count} containers after a create")))
+            }
+        }
+    }
+
+    /// Removes the containers of a create or start that failed. They are found by label, since the user may have
+    /// named them differently, and a call that was ended half way printed no id.
+    // [impl->swdd~podman-create-workload-deletes-failed-container~1]
+    fn clean_up(
+        &self,
+        (instance, in_pods): (&InstanceName, bool),
+        existing: Option<&ContainerId>,
+        watch: &mut dyn CallWatch,
+    ) -> Result<(), Interrupted> {
+        let mut errors = Vec::new();
+        let mut ids = self.find_watched(instance, in_pods, watch).unwrap_or_else(|error| {
+            errors.push(error);
+            Vec::new()
+        });
+        if let Some(id) = existing
+            && !ids.contains(id)
+        {
+            ids.push(id.clone());
+        }
+        for id in ids {
+            if errors.contains(&RuntimeError::Cancelled) {
+                return Err(Interrupted);
+            }
+            errors.extend(self.stop_and_remove(&id, watch).err());
+        }
+        if errors.contains(&RuntimeError::Cancelled) {
+            return Err(Interrupted);
+        }
+        for error in errors {
+            log::warn!("Failed container cleanup after failed create. Error: '{error}'");
+        }
+        Ok(())
+    }
 }
 
-// [impl->swdd~podman-delete-workload-stops-and-removes-workload~1]
-fn stop_and_remove<E: ContainerEngine>(
-    engine: &E,
-    id: &ContainerId,
-    watch: &mut dyn CallWatch,
-) -> Result<(), RuntimeError> {
-    engine.stop_watched(id, watch)?;
-    engine.remove(id, watch) // Even what was never started, which an engine may not know to stop.
-}
+/// The cleaning up was cancelled.
+#[derive(Debug, PartialEq, Eq)]
+struct Interrupted;
 
-impl<E: ContainerEngine> RuntimeConnector for E {
+impl<E: ContainerEngine> RuntimeConnector for ContainerConnector<E> {
     fn create(
         &mut self,
         new: &NewContainer,
         limit: Option<Duration>,
         watch: &mut dyn CallWatch,
     ) -> Result<ContainerId, RuntimeError> {
-        let config = ContainerConfig::of(new, self.runtime_name())?;
-        let call = self.cli().change(config.run_arguments(new)?).shown_as(config.shown_run_arguments(new)?);
-        run_or_clean_up(self, call.limit(limit), new, None, watch)
+        let config = container_config(new, E::RUNTIME_NAME)?;
+        let call = self.cli.change(config.run_arguments(new)?).shown_as(config.shown_run_arguments(new)?);
+        self.run_or_clean_up(call.limit(limit), new, None, watch)
     }
 
     fn start(
@@ -88,13 +236,13 @@ impl<E: ContainerEngine> RuntimeConnector for E {
         limit: Option<Duration>,
         watch: &mut dyn CallWatch,
     ) -> Result<ContainerId, RuntimeError> {
-        let config = ContainerConfig::of(new, self.runtime_name())?;
-        let call = self.cli().change(config.start_arguments(&id.0)).shown_as(config.shown_start_arguments(&id.0));
-        run_or_clean_up(self, call.limit(limit), new, Some(id), watch)
+        let config = container_config(new, E::RUNTIME_NAME)?;
+        let call = self.cli.change(config.start_arguments(&id.0)).shown_as(config.shown_start_arguments(&id.0));
+        self.run_or_clean_up(call.limit(limit), new, Some(id), watch)
     }
 
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
-        stop_and_remove(self, id, &mut Unwatched)
+        self.stop_and_remove(id, &mut Unwatched)
     }
 
     fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
@@ -102,13 +250,13 @@ impl<E: ContainerEngine> RuntimeConnector for E {
     }
 
     fn probe_target(&mut self, id: &ContainerId, with_processes: bool) -> Result<ProbeTarget, RuntimeError> {
-        let listed = if with_processes { self.list_all()? } else { Vec::new() };
+        let listed = if with_processes { self.list()? } else { Vec::new() };
         let found = listed.into_iter().find(|found| found.id == *id);
         let processes = found.map(|found| found.processes).unwrap_or_default();
-        Ok(ProbeTarget { program: self.cli().program(), container: Some(id.0.to_string()), processes })
+        Ok(ProbeTarget { program: self.cli.program(), container: Some(id.0.to_string()), processes })
     }
 
-    /// The engine refuses to remove a container that somebody started again, which has to be stopped then.
+    /// The engine refuses to remove a container that was started again meanwhile, which has to be stopped then.
     fn delete_ended(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
         self.remove(id, &mut Unwatched).or_else(|error| match error {
             RuntimeError::Failed(_) => self.delete(id),
@@ -117,113 +265,45 @@ impl<E: ContainerEngine> RuntimeConnector for E {
     }
 
     fn find(&mut self, instance: &InstanceName, wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {
-        self.find_watched(instance, wanted.is_some_and(joins_pod), &mut Unwatched)
+        let in_pods = wanted.is_some_and(|workload| workload.config().joins_pod());
+        self.find_watched(instance, in_pods, &mut Unwatched)
     }
 
     fn note(&mut self, instance: &InstanceName, id: &ContainerId) {
-        self.cli().records().note(instance, id);
+        self.cli.records().note(instance, id);
     }
 
     fn is_noted(&self, instance: &InstanceName, id: &ContainerId) -> bool {
-        self.cli().records().has(instance, id)
+        self.cli.records().has(instance, id)
     }
 
+    // [impl->swdd~podman-list-of-existing-workloads-uses-labels~1]
+    // [impl->swdd~podman-implements-runtime-state-getter~1]
+    // [impl->swdd~podman-state-getter-uses-podmancli~1]
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
-        self.list_all()
+        let entries = E::listing(&self.cli, &filter_by_agent(&self.agent), &mut Unwatched)?;
+        let listed: Vec<_> = entries.iter().filter_map(|entry| E::listed(entry, &self.agent)).collect();
+        let left_out = entries.len() - listed.len();
+        if left_out != self.left_out {
+            // When the number changes, not once per listing.
+            log::warn!("'{left_out}' containers with the label of agent '{}' have no valid name label", self.agent);
+            self.left_out = left_out;
+        }
+        Ok(listed)
     }
 
     fn log_calls(&mut self, instance: &InstanceName, wanted: &LogsRequest) -> Result<Vec<LogCall>, RuntimeError> {
         let found = self.find(instance, None)?;
-        let call = |id: &ContainerId| self.cli().log_call(log_arguments(wanted, &id.0), String::new());
+        let call = |id: &ContainerId| self.cli.log_call(log_arguments(wanted, &id.0), String::new());
         Ok(found.iter().map(call).collect())
     }
 }
 
-/// Runs a create or start; whatever a failed one has left is removed and the first error kept. Who cancels a create
-/// removes what is there anyway, so a cancelled one ends at once.
-fn run_or_clean_up<E: ContainerEngine>(
-    engine: &E,
-    call: EngineCall<'_>,
-    new: &NewContainer,
-    existing: Option<&ContainerId>,
-    watch: &mut dyn CallWatch,
-) -> Result<ContainerId, RuntimeError> {
-    let socket = new.notify_socket.as_ref().map(|path| (NOTIFY_SOCKET, path.to_string_lossy().into_owned()));
-    let result = call.variables(socket).run(watch);
-    let in_pods = joins_pod(&new.workload);
-    result.and_then(|output| created_id(engine, output, &new.instance, in_pods)).map_err(|error| {
-        if !matches!(error, RuntimeError::NotInstalled(_) | RuntimeError::NotStarted(_) | RuntimeError::Cancelled) {
-            watch.cleaning_up();
-            if clean_up(engine, (&new.instance, in_pods), existing, watch) == Err(Interrupted) {
-                return RuntimeError::Cancelled;
-            }
-        }
-        error
-    })
+/// Whether a call failed because its container does not exist.
+pub(super) fn is_gone(error: &RuntimeError) -> bool {
+    matches!(error, RuntimeError::Failed(text) if text.to_ascii_lowercase().contains("no such container"))
 }
 
-/// The id that a successful `run` or `start` printed. An engine that printed something else is asked.
-// [impl->swdd~podman-create-workload-returns-workload-id~1]
-fn created_id<E: ContainerEngine>(
-    engine: &E,
-    output: EngineOutput,
-    instance: &InstanceName,
-    in_pods: bool,
-) -> Result<ContainerId, RuntimeError> {
-    let text = output.into_text();
-    let id = text.as_ref().map(|text| text.trim()).unwrap_or_default();
-    if id.len() == ID_DIGITS && id.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        return Ok(ContainerId(id.into()));
-    }
-    // That the engine cannot be asked must not read as if nothing had been created: the container may well exist.
-    let found = engine.find_watched(instance, in_pods, &mut Unwatched).map_err(|error| match error {
-        RuntimeError::NotInstalled(reason) | RuntimeError::NotStarted(reason) => RuntimeError::Failed(reason),
-        other => other,
-    })?;
-    match found.as_slice() {
-        [id] => Ok(id.clone()),
-        found => {
-            text?;
-            let count = found.len();
-            Err(RuntimeError::Failed(format!("Unexpected number of workloads: {count} containers after a create")))
-        }
-    }
-}
-
-/// The cleaning up was cancelled.
-#[derive(Debug, PartialEq, Eq)]
-struct Interrupted;
-
-/// Removes the containers of a create or start that failed. They are found by label, since the user may have
-/// named them differently, and a call that was ended half way printed no id.
-// [impl->swdd~podman-create-workload-deletes-failed-container~1]
-fn clean_up<E: ContainerEngine>(
-    engine: &E,
-    (instance, in_pods): (&InstanceName, bool),
-    existing: Option<&ContainerId>,
-    watch: &mut dyn CallWatch,
-) -> Result<(), Interrupted> {
-    let mut errors = Vec::new();
-    let mut ids = engine.find_watched(instance, in_pods, watch).unwrap_or_else(|error| {
-        errors.push(error);
-        Vec::new()
-    });
-    if let Some(id) = existing
-        && !ids.contains(id)
-    {
-        ids.push(id.clone());
-    }
-    for id in ids {
-        if errors.contains(&RuntimeError::Cancelled) {
-            return Err(Interrupted);
-        }
-        errors.extend(stop_and_remove(engine, &id, watch).err());
-    }
-    if errors.contains(&RuntimeError::Cancelled) {
-        return Err(Interrupted);
-    }
-    for error in errors {
-        log::warn!("Failed container cleanup after failed create. Error: '{error}'");
-    }
-    Ok(())
+fn gone_is_fine(result: Result<(), RuntimeError>) -> Result<(), RuntimeError> {
+    result.or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) })
 }

@@ -1,105 +1,120 @@
-//! Reads what `podman ps --format=json` prints, and says what a container's state means for its workload.
+//! Listings of containers: what an engine prints of each of them, and what podman's states mean for workloads.
 //!
-//! One strange entry must not hide all others, so fields are read one by one and only an output that is no list of
+//! A listing prints only what is read here, and of each text only a beginning: labels of images and of other containers
+//! may be megabytes long, and a listing that is too long to be read hides all workloads.
+//!
+//! One strange entry must not hide all others, so fields are read one by one and only an output that is no sequence of
 //! objects at all is an error.
 //!
-//! Thread: none, plain values; runs on the thread that asked the engine.
+//! Thread: none, plain values; runs on the thread that called the engine.
 
 use super::container_config::{LABEL_AGENT, LABEL_NAME};
 use super::{ContainerId, ListedContainer, MainProcess};
+use crate::limits::LISTED_TEXT_MAX;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::InstanceName;
-use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-/// One container as the engine lists it. A field is null when it is missing.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct EngineContainer {
-    id: Value,
-    state: Value,
-    exit_code: Value,
-    exited: Value,
-    labels: Value,
-    pid: Value,
-    pod: Value,
-    exited_at: Value,
-    auto_remove: Value,
-    names: Value,
-    is_infra: Value,
+/// One container as the engine lists it: an object with the keys of [`podman_format`] or of the format for nerdctl.
+#[derive(Debug)]
+pub struct EngineContainer(Map<String, Value>);
+
+/// The Go template by which podman prints one container. `ListContainer` has the plain values, without the changes for
+/// people that podman makes to some of them.
+#[must_use]
+pub fn podman_format() -> String {
+    let fields = ["State", "ExitCode", "Exited", "ExitedAt", "Pid", "Pod", "AutoRemove", "IsInfra"];
+    let fields: String = fields.iter().map(|name| format!(r#""{name}":{{{{json .ListContainer.{name}}}}},"#)).collect();
+    let (name, labels) = (shortened(".Names"), labels_format(".ListContainer.Labels"));
+    format!(r#"{{"Id":{{{{json .ListContainer.ID}}}},{fields}"Name":{name},{labels}}}"#)
 }
 
-/// Reads the list. The engine prints `null` for an empty one in some versions.
+/// The part of a template that prints the labels by which workloads are found; `labels` is the map of all.
+pub(super) fn labels_format(labels: &str) -> String {
+    let value = |label: &str| format!(r#""{label}":{}"#, shortened(&format!(r#"(index {labels} "{label}")"#)));
+    format!(r#""Labels":{{{},{}}}"#, value(LABEL_NAME), value(LABEL_AGENT))
+}
+
+/// The part of a template that prints the beginning of a text.
+pub(super) fn shortened(text: &str) -> String {
+    format!(r#"{{{{json (printf "%.{LISTED_TEXT_MAX}s" {text})}}}}"#)
+}
+
+/// Reads a listing: an object for each container, usually on a line of its own.
 ///
 /// # Errors
-/// Why the text is no list of containers.
+/// Why the text is no listing.
 pub fn parse(text: &str) -> Result<Vec<EngineContainer>, String> {
-    let list: Result<Option<Vec<EngineContainer>>, _> = serde_json::from_str(text);
-    list.map(Option::unwrap_or_default).map_err(|error| format!("The list of containers cannot be read: {error}"))
+    let entries = serde_json::Deserializer::from_str(text).into_iter();
+    let entries: Result<_, _> = entries.map(|entry| entry.map(EngineContainer)).collect();
+    entries.map_err(|error| format!("The list of containers cannot be read: {error}"))
 }
 
 impl EngineContainer {
+    pub(super) fn field(&self, key: &str) -> &Value {
+        self.0.get(key).unwrap_or(&Value::Null)
+    }
+
     /// The full id; `None` when the entry has none that can be one.
     #[must_use]
     pub fn id(&self) -> Option<ContainerId> {
-        self.id.as_str().and_then(ContainerId::printed)
+        self.field("Id").as_str().and_then(ContainerId::printed)
     }
 
-    /// The value of a label; `None` when there are no labels or not this one.
-    #[must_use]
-    pub fn label(&self, name: &str) -> Option<&str> {
-        self.labels.get(name)?.as_str()
+    fn label(&self, name: &str) -> Option<&str> {
+        self.field("Labels")[name].as_str()
     }
 
     /// Id of the pod that the container belongs to.
     #[must_use]
     pub fn pod(&self) -> Option<&str> {
-        self.pod.as_str().filter(|pod| !pod.is_empty())
+        self.field("Pod").as_str().filter(|pod| !pod.is_empty())
     }
 
     /// Its name; empty when the entry has none.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.names[0].as_str().unwrap_or_default()
+        self.field("Name").as_str().unwrap_or_default()
     }
 
     /// Whether the engine made it itself to hold a pod together.
     #[must_use]
     pub fn is_infra(&self) -> bool {
-        self.is_infra == Value::Bool(true)
+        *self.field("IsInfra") == Value::Bool(true)
     }
 
     /// Main process while there is one.
     #[must_use]
     pub fn process(&self) -> Option<MainProcess> {
-        let pid = self.pid.as_u64().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0)?;
+        let pid = self.field("Pid").as_u64().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0)?;
         Some(MainProcess { container: self.id()?, pid })
     }
 
-    /// When it ended, in seconds since 1970. The engine fills in the year 1 for one that never did.
+    /// When it ended, in seconds since 1970. Podman fills in the year 1 for one that never did.
     #[must_use]
     pub fn ended_at(&self) -> Option<u64> {
-        let ended = matches!(self.execution_state().phase, Phase::Succeeded | Phase::FailedExecFailed);
-        self.exited_at.as_u64().filter(|_| ended)
+        self.field("ExitedAt").as_u64().filter(|_| has_ended(&self.execution_state()))
     }
 
-    /// What the container's state means for its workload (spec/agent.md section 15.3).
+    /// What podman's state of the container means for its workload.
     ///
-    /// Podman says `stopped` from the end of the process until it has cleaned up behind it, some 100 ms later; the
-    /// exit code is there from the beginning (`Exited` says so), and nothing will change it.
+    /// Podman reports `stopped` from the end of the process until it has cleaned up behind it, some 100 ms later; the
+    /// exit code is there from the beginning (`Exited` is true), and nothing will change it.
     // [impl->swdd~podman-state-getter-maps-state~3]
     // [impl->swdd~allowed-workload-states~2]
     #[must_use]
     pub fn execution_state(&self) -> ExecutionState {
-        let engine_state = self.state.as_str().unwrap_or_default();
+        let engine_state = self.field("State").as_str().unwrap_or_default();
         let with_state = |phase| ExecutionState::with_info(phase, engine_state);
         match engine_state.to_ascii_lowercase().as_str() {
             "created" | "configured" | "initialized" => with_state(Phase::PendingStarting),
             "running" => ExecutionState::plain(Phase::Running),
-            "stopped" if self.exited != Value::Bool(true) => with_state(Phase::Stopping),
+            "stopped" if *self.field("Exited") != Value::Bool(true) => with_state(Phase::Stopping),
             // It removes itself, so whether anybody sees the exit code is up to chance.
-            "exited" | "stopped" if self.auto_remove == Value::Bool(true) => ExecutionState::plain(Phase::FailedLost),
-            "exited" | "stopped" => match self.exit_code.as_i64() {
+            "exited" | "stopped" if *self.field("AutoRemove") == Value::Bool(true) => {
+                ExecutionState::plain(Phase::FailedLost)
+            }
+            "exited" | "stopped" => match self.field("ExitCode").as_i64() {
                 Some(code) => ExecutionState::exited(code),
                 None => with_state(Phase::FailedUnknown),
             },
@@ -109,18 +124,22 @@ impl EngineContainer {
         }
     }
 
-    /// The entry as a container of `agent`; `None` when it is not its, or cannot be read.
+    /// The instance that the container of `agent` runs; `None` when it is not a container of that agent.
     ///
     /// The engine's filter is not trusted: the label and the agent part of the instance must both be exactly `agent`.
     // [impl->swdd~podman-list-of-existing-workloads-uses-labels~1]
     #[must_use]
-    pub fn of_agent(&self, agent: &str) -> Option<ListedContainer> {
+    pub fn instance_of(&self, agent: &str) -> Option<InstanceName> {
         let instance = self.label(LABEL_NAME).and_then(InstanceName::parse)?;
-        let ours = self.label(LABEL_AGENT) == Some(agent) && *instance.agent == *agent;
-        ours.then_some(())?;
+        (self.label(LABEL_AGENT) == Some(agent) && *instance.agent == *agent).then_some(instance)
+    }
+
+    /// The entry as a container of `agent`; `None` when it is not its, or cannot be read.
+    #[must_use]
+    pub fn of_agent(&self, agent: &str) -> Option<ListedContainer> {
         Some(ListedContainer {
             id: self.id()?,
-            instance,
+            instance: self.instance_of(agent)?,
             state: self.execution_state(),
             processes: self.process().into_iter().collect(),
             ended_at: self.ended_at(),
@@ -136,12 +155,17 @@ impl EngineContainer {
     }
 }
 
+/// Whether a container in this state has come to its end.
+pub(super) fn has_ended(state: &ExecutionState) -> bool {
+    matches!(state.phase, Phase::Succeeded | Phase::FailedExecFailed)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn entry(json: &str) -> EngineContainer {
-        parse(&format!("[{json}]")).unwrap().remove(0)
+        parse(json).unwrap().remove(0)
     }
 
     // [utest->swdd~podman-state-getter-maps-state~3]
@@ -224,7 +248,7 @@ mod tests {
     #[test]
     fn a_strange_entry_does_not_hide_the_others() {
         let good = r#"{"Id": "i", "State": "exited", "ExitCode": 3, "Pid": 0, "Labels": {"name":"w.1.A","agent":"A"}}"#;
-        let text = format!(r#"[{{}}, {{"Id": 5, "Labels": []}}, {{"Id": null, "Pid": "x", "Pod": null}}, {good}]"#);
+        let text = format!(r#"{{}} {{"Id": 5, "Labels": []}} {{"Id": null, "Pid": "x", "Pod": null}} {good}"#);
         let listed: Vec<_> = parse(&text).unwrap().iter().filter_map(|entry| entry.of_agent("A")).collect();
         assert_eq!(
             listed,
@@ -251,10 +275,11 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_list_may_be_null_and_anything_else_is_an_error() {
-        assert_eq!(parse("[]\n").unwrap().len(), 0);
-        assert_eq!(parse("null").unwrap().len(), 0);
-        for text in ["", "garbage", "{}", "[1]", "[{]", "[] []"] {
+    fn a_listing_is_a_sequence_of_objects_and_anything_else_is_an_error() {
+        for (text, count) in [("", 0), ("\n", 0), ("{}", 1), ("{}\n{}\n", 2), ("{}{}", 2)] {
+            assert_eq!(parse(text).unwrap().len(), count, "{text:?}");
+        }
+        for text in ["garbage", "[]", "null", "{", "{} x", "1"] {
             let error = parse(text).unwrap_err();
             assert!(error.starts_with("The list of containers cannot be read: "), "{text:?}: {error}");
         }

@@ -1,6 +1,6 @@
 //! Which containers this agent created or took over, and which only look as if it had.
 //!
-//! Labels alone do not tell: an image may bring labels of its own, which every container of it carries that nobody gave
+//! Labels alone prove nothing: an image may bring labels of its own, which every container of it carries that nobody gave
 //! others, above all those of pods from a Kubernetes manifest. So the id of the container that runs an instance is noted
 //! in the folder of that instance. The note goes with the folder; a stale one names a container that does not exist any
 //! more and harms nobody.
@@ -8,7 +8,6 @@
 //! Thread: `wl:<name>` notes and reads, `scheduler` reads.
 //! Owns: the file `container` in the folder of each instance.
 
-use super::container_config::joins_pod;
 use super::{ContainerId, ListedContainer};
 use crate::model::names::InstanceName;
 use crate::model::workload::Workload;
@@ -77,7 +76,7 @@ pub fn leave_strangers<T>(
     let noted: Vec<bool> = candidates.iter().map(is_noted).collect();
     let any_noted = noted.contains(&true);
     let mut noted = noted.into_iter();
-    let may_be_in_pod = !any_noted && wanted.is_some_and(joins_pod);
+    let may_be_in_pod = !any_noted && wanted.is_some_and(|workload| workload.config().joins_pod());
     candidates.retain(|one| {
         let ListedContainer { id, instance, in_pod, .. } = listed(one);
         let ours = noted.next().unwrap_or_default() || (!any_noted && (!in_pod || may_be_in_pod));

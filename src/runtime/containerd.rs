@@ -1,263 +1,92 @@
-//! Containers of containerd through the `nerdctl` command line (spec/agent.md section 17).
+//! Containers of containerd through the `nerdctl` command line.
 //!
-//! nerdctl's listing has no states, so a listing is two calls: `ps` for ids and labels, `inspect` for the states of
-//! all of them.
+//! nerdctl's `ps` prints no states, and labels in a form that leaves open where one ends. So a listing is two calls: `ps`
+//! for ids, `inspect` for the labels and states of all of them.
 //!
-//! Thread: the caller's: `wl:<name>` for create, start and delete, `watch:containerd` for listings.
-//! Owns: nothing that outlives a call; the engine keeps the containers.
+//! Thread: the caller's, see [`super::container_engine`]. Owns: nothing.
 
-use super::container_config::{LABEL_AGENT, LABEL_NAME, filter_by_agent, filter_by_name};
-use super::container_engine::ContainerEngine;
-use super::engine_children::EngineChildren;
-use super::engine_cli::{EngineCli, strings};
-use super::{CallWatch, ContainerId, ListedContainer, MainProcess, RuntimeError, Unwatched};
-use crate::limits::{CONTAINER_STOP_DEFAULT, REMOVE_MAX, STOP_GRACE};
+use super::container_engine::{ContainerConnector, ContainerEngine, is_gone};
+use super::container_list::{self, EngineContainer};
+use super::engine_cli::EngineCli;
+use super::{CallWatch, ContainerId, ListedContainer, MainProcess, RuntimeError};
 use crate::model::execution_state::{ExecutionState, Phase};
-use crate::model::names::{InstanceName, Name};
-use serde::Deserialize;
-use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::collections::BTreeSet;
 
 /// Name of the runtime in manifests.
 pub const RUNTIME_NAME: &str = "containerd";
-const PROGRAM: &str = "nerdctl";
 /// Label by which nerdctl remembers `--rm`.
 const LABEL_AUTO_REMOVE: &str = "nerdctl/auto-remove";
 
 /// Runs workloads with nerdctl for one agent.
+pub type ContainerdConnector = ContainerConnector<Nerdctl>;
+
+/// What is particular of nerdctl.
 #[derive(Debug, Clone)]
-pub struct ContainerdConnector {
-    cli: EngineCli,
-    agent: Name,
-    stop_limit: Duration,
-}
+pub struct Nerdctl;
 
-impl ContainerdConnector {
-    /// A connector for the containers of `agent`, which records its calls in `children`.
-    #[must_use]
-    pub fn new(agent: &str, children: EngineChildren) -> Self {
-        let stop_limit = CONTAINER_STOP_DEFAULT + STOP_GRACE;
-        Self { cli: EngineCli::new(PROGRAM, children), agent: agent.into(), stop_limit }
-    }
+impl ContainerEngine for Nerdctl {
+    const RUNTIME_NAME: &'static str = RUNTIME_NAME;
+    const PROGRAM: &'static str = "nerdctl";
+    const STOP: &'static [&'static str] = &["stop"];
+    const REMOVE: &'static [&'static str] = &["rm"];
+    const STOP_TIMEOUT: &'static [&'static str] =
+        &["inspect", r#"--format={{index .Config.Labels "nerdctl/stop-timeout"}}"#];
 
-    fn ps(&self, filter: &str, watch: &mut dyn CallWatch) -> Result<Vec<PsEntry>, RuntimeError> {
-        let arguments = ["ps", "--all", "--no-trunc", "--filter", filter, "--format=json"];
-        let text = self.cli.ask_watched(&arguments, watch)?;
-        parse_ps(&text)
-            .map_err(|error| self.cli.nonsense(&format!("The list of containers cannot be read: {error}"), &arguments))
-    }
-
-    /// States of these containers; one that has vanished since it was listed is left out.
-    fn inspect(&self, ids: &[&str], watch: &mut dyn CallWatch) -> Result<Vec<Inspection>, RuntimeError> {
+    /// A container that vanishes meanwhile is left out.
+    fn listing(cli: &EngineCli, filter: &str, watch: &mut dyn CallWatch) -> Result<Vec<EngineContainer>, RuntimeError> {
+        let arguments = ["ps", "--all", "--no-trunc", "--filter", filter, "--format={{json .ID}}"];
+        let text = cli.call(&arguments).run(watch)?.into_text()?;
+        let ids: Result<BTreeSet<String>, _> = serde_json::Deserializer::from_str(&text).into_iter().collect();
+        let ids = ids.map_err(|error| cli.nonsense(&format!("The ids cannot be read: {error}"), &arguments))?;
+        let ids: Vec<&str> = ids.iter().map(String::as_str).filter(|id| ContainerId::printed(id).is_some()).collect();
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        let mut arguments = vec!["inspect"];
-        arguments.extend(ids);
-        let answer = self.cli.call(&arguments).partial().run(watch);
-        let text = match answer {
-            Err(error) if is_gone(&error) => return Ok(Vec::new()),
-            answer => answer?.into_text()?,
-        };
-        parse_inspections(&text).map_err(|error| {
-            self.cli.nonsense(&format!("The states of containers cannot be read: {error}"), &["inspect", "..."])
-        })
+        let format = format!("--format={}", format());
+        let call = cli.call(&[&["inspect", &format], &ids[..]].concat()).partial();
+        let result = cli.read_listing(call, &["inspect", "--format=...", "..."], watch);
+        result.or_else(|error| if is_gone(&error) { Ok(Vec::new()) } else { Err(error) })
     }
 
-    /// How long the container may take to stop; `None` when the engine does not say.
-    fn stop_timeout(&self, id: &ContainerId) -> Option<Duration> {
-        let format = r#"--format={{index .Config.Labels "nerdctl/stop-timeout"}}"#;
-        let answer = self.cli.ask(&["inspect", format, &id.0]).ok()?;
-        Some(Duration::from_secs(answer.trim().parse().ok()?))
+    fn listed(entry: &EngineContainer, agent: &str) -> Option<ListedContainer> {
+        listed(entry, agent)
     }
 }
 
-impl ContainerEngine for ContainerdConnector {
-    fn runtime_name(&self) -> &'static str {
-        RUNTIME_NAME
-    }
-
-    fn cli(&self) -> &EngineCli {
-        &self.cli
-    }
-
-    fn find_watched(
-        &self,
-        instance: &InstanceName,
-        _in_pods: bool, // nerdctl has none.
-        watch: &mut dyn CallWatch,
-    ) -> Result<Vec<ContainerId>, RuntimeError> {
-        let name = instance.to_string();
-        let entries = self.ps(&filter_by_name(instance), watch)?;
-        let (clear, unclear): (Vec<_>, Vec<_>) =
-            entries.iter().partition(|entry| entry.labels(LABEL_NAME).count() == 1);
-        let clear = clear.into_iter().filter(|entry| entry.label(LABEL_NAME) == Some(&name));
-        let mut found: Vec<ContainerId> = clear.filter_map(PsEntry::container).collect();
-        let unclear: Vec<&str> = unclear.into_iter().filter_map(PsEntry::id).collect();
-        let inspected = self.inspect(&unclear, watch)?;
-        let named = inspected.iter().filter(|one| one.label(LABEL_NAME) == Some(&name));
-        found.extend(named.filter_map(Inspection::container));
-        Ok(found)
-    }
-
-    /// One that was never started cannot be stopped.
-    fn stop_watched(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), RuntimeError> {
-        let stop = self.cli.change(strings(&["stop", &id.0])).limit(self.stop_limit);
-        let more_time = || self.stop_timeout(id)?.checked_sub(CONTAINER_STOP_DEFAULT).filter(|extra| !extra.is_zero());
-        gone_is_fine(stop.run_extended(watch, more_time).map(drop))
-    }
-
-    fn remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), RuntimeError> {
-        let removal = self.cli.change(strings(&["rm", &id.0])).limit(REMOVE_MAX);
-        gone_is_fine(removal.run(watch).map(drop))
-    }
-
-    fn list_all(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
-        let entries = self.ps(&filter_by_agent(&self.agent), &mut Unwatched)?;
-        let foreign = |entry: &PsEntry| entry.is_clear() && entry.of_agent(&self.agent).is_none();
-        let ids: BTreeSet<&str> = entries.iter().filter(|entry| !foreign(entry)).filter_map(PsEntry::id).collect();
-        let states = self.inspect(&ids.into_iter().collect::<Vec<_>>(), &mut Unwatched)?;
-        Ok(listed(&entries, &states, &self.agent))
-    }
+/// The Go template by which nerdctl inspects one container.
+fn format() -> String {
+    let labels = container_list::labels_format(".Config.Labels");
+    let auto_remove = container_list::shortened(&format!(r#"(index .Config.Labels "{LABEL_AUTO_REMOVE}")"#));
+    format!(r#"{{"Id":{{{{json .ID}}}},"State":{{{{json .State}}}},"AutoRemove":{auto_remove},{labels}}}"#)
 }
 
-/// Reads what `nerdctl ps` prints: an object on each line.
-fn parse_ps(text: &str) -> Result<Vec<PsEntry>, serde_json::Error> {
-    text.lines().filter(|line| !line.trim().is_empty()).map(serde_json::from_str).collect()
+/// The container when it is one of `agent`.
+#[must_use]
+pub fn listed(container: &EngineContainer, agent: &str) -> Option<ListedContainer> {
+    let (id, instance) = (container.id()?, container.instance_of(agent)?);
+    let of_state = &container.field("State");
+    let pid = of_state["Pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
+    let processes = pid.map(|pid| MainProcess { container: id.clone(), pid }).into_iter().collect();
+    let state = execution_state(container);
+    let finished = of_state["FinishedAt"].as_str().filter(|_| container_list::has_ended(&state));
+    let ended_at = finished.and_then(seconds_since_1970);
+    Some(ListedContainer { id, instance, state, processes, ended_at, in_pod: false })
 }
 
-fn parse_inspections(text: &str) -> Result<Vec<Inspection>, serde_json::Error> {
-    serde_json::from_str(text)
-}
-
-/// The containers of `agent` among those that were listed and inspected.
-fn listed(entries: &[PsEntry], states: &[Inspection], agent: &str) -> Vec<ListedContainer> {
-    let by_id: BTreeMap<&str, &PsEntry> = entries.iter().filter_map(|entry| Some((entry.id()?, entry))).collect();
-    let ours = states.iter().filter_map(|state| {
-        let entry = by_id.get(state.id.as_str()?)?;
-        let instance = if entry.is_clear() { entry.of_agent(agent) } else { state.of_agent(agent) };
-        state.listed(instance?)
-    });
-    ours.collect()
-}
-
-/// The containers of `agent` as `nerdctl ps` and `nerdctl inspect` print them.
-///
-/// # Errors
-/// Why one of the texts is not what these commands print.
-pub fn read_listing(ps: &str, inspect: &str, agent: &str) -> Result<Vec<ListedContainer>, serde_json::Error> {
-    Ok(listed(&parse_ps(ps)?, &parse_inspections(inspect)?, agent))
-}
-
-fn is_gone(error: &RuntimeError) -> bool {
-    matches!(error, RuntimeError::Failed(text) if text.to_ascii_lowercase().contains("no such container"))
-}
-
-fn gone_is_fine(result: Result<(), RuntimeError>) -> Result<(), RuntimeError> {
-    result.or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) })
-}
-
-/// One line of `nerdctl ps`.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct PsEntry {
-    #[serde(rename = "ID", alias = "Id")]
-    id: Value,
-    #[serde(rename = "Labels")]
-    labels: Value,
-}
-
-impl PsEntry {
-    fn id(&self) -> Option<&str> {
-        self.id.as_str().filter(|id| ContainerId::printed(id).is_some())
-    }
-
-    fn container(&self) -> Option<ContainerId> {
-        self.id().and_then(ContainerId::printed)
-    }
-
-    /// The labels are one text, `key=value,key=value`, in any order. A value with a comma, which an image may bring,
-    /// looks as if there were further labels.
-    fn labels(&self, name: &str) -> impl Iterator<Item = &str> {
-        let labels = self.labels.as_str().unwrap_or_default().split(',').filter_map(|label| label.split_once('='));
-        labels.filter(move |(key, _)| *key == name).map(|(_, value)| value)
-    }
-
-    /// The value of a label; `None` when the text does not say which it is.
-    fn label(&self, name: &str) -> Option<&str> {
-        let mut values = self.labels(name);
-        values.next().filter(|_| values.next().is_none())
-    }
-
-    /// Whether the text leaves no doubt about the labels that matter here.
-    fn is_clear(&self) -> bool {
-        [LABEL_NAME, LABEL_AGENT].iter().all(|label| self.labels(label).count() < 2)
-    }
-
-    fn of_agent(&self, agent: &str) -> Option<InstanceName> {
-        instance_of_agent(self.label(LABEL_NAME), self.label(LABEL_AGENT), agent)
-    }
-}
-
-/// The instance when both the label and the name say exactly `agent`.
-fn instance_of_agent(name: Option<&str>, label: Option<&str>, agent: &str) -> Option<InstanceName> {
-    let instance = name.and_then(InstanceName::parse)?;
-    (label == Some(agent) && *instance.agent == *agent).then_some(instance)
-}
-
-/// What `nerdctl inspect` tells about one container.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Inspection {
-    #[serde(rename = "Id", alias = "ID")]
-    id: Value,
-    #[serde(rename = "State")]
-    state: Value,
-    #[serde(rename = "Config")]
-    config: Value,
-}
-
-impl Inspection {
-    fn container(&self) -> Option<ContainerId> {
-        self.id.as_str().and_then(ContainerId::printed)
-    }
-
-    fn label(&self, name: &str) -> Option<&str> {
-        self.config["Labels"][name].as_str()
-    }
-
-    fn of_agent(&self, agent: &str) -> Option<InstanceName> {
-        instance_of_agent(self.label(LABEL_NAME), self.label(LABEL_AGENT), agent)
-    }
-
-    fn listed(&self, instance: InstanceName) -> Option<ListedContainer> {
-        let container = self.container()?;
-        let pid = self.state["Pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
-        let processes = pid.map(|pid| MainProcess { container: container.clone(), pid }).into_iter().collect();
-        let state = self.execution_state();
-        let ended = matches!(state.phase, Phase::Succeeded | Phase::FailedExecFailed);
-        let ended_at = self.state["FinishedAt"].as_str().filter(|_| ended).and_then(seconds_since_1970);
-        Some(ListedContainer { id: container, instance, state, processes, ended_at, in_pod: false })
-    }
-
-    /// What the container's state means for its workload (spec/agent.md section 17).
-    fn execution_state(&self) -> ExecutionState {
-        let status = self.state["Status"].as_str().unwrap_or_default();
-        let with_status = |phase| ExecutionState::with_info(phase, status);
-        let code = self.state["ExitCode"].as_i64();
-        match (status.to_ascii_lowercase().as_str(), code) {
-            ("created" | "restarting", _) => with_status(Phase::PendingStarting),
-            ("running", _) => ExecutionState::plain(Phase::Running),
-            // It removes itself, so whether anybody sees the exit code is up to chance.
-            ("exited" | "dead", _) if self.label(LABEL_AUTO_REMOVE) == Some("true") => {
-                ExecutionState::plain(Phase::FailedLost)
-            }
-            ("exited", Some(code)) => ExecutionState::exited(code),
-            ("dead", Some(code)) => ExecutionState::with_info(Phase::FailedExecFailed, format!("Exit code: '{code}'")),
-            ("removing", _) => with_status(Phase::Stopping),
-            _ => with_status(Phase::FailedUnknown),
-        }
+/// What nerdctl's state of the container means for its workload.
+fn execution_state(container: &EngineContainer) -> ExecutionState {
+    let state = container.field("State");
+    let status = state["Status"].as_str().unwrap_or_default();
+    let with_status = |phase| ExecutionState::with_info(phase, status);
+    match (status.to_ascii_lowercase().as_str(), state["ExitCode"].as_i64()) {
+        ("created" | "restarting", _) => with_status(Phase::PendingStarting),
+        ("running", _) => ExecutionState::plain(Phase::Running),
+        // It removes itself, so whether anybody sees the exit code is up to chance.
+        ("exited" | "dead", _) if *container.field("AutoRemove") == "true" => ExecutionState::plain(Phase::FailedLost),
+        ("exited", Some(code)) => ExecutionState::exited(code),
+        ("dead", Some(code)) => ExecutionState::with_info(Phase::FailedExecFailed, format!("Exit code: '{code}'")),
+        ("removing", _) => with_status(Phase::Stopping),
+        _ => with_status(Phase::FailedUnknown),
     }
 }
 

@@ -166,7 +166,7 @@ impl PreviousChildren {
         self.records.len()
     }
 
-    /// Ends the calls that still run, politely or by force. What they were about to create is cleaned up by the
+    /// Ends the calls that still run, with SIGTERM or by force. What they were about to create is cleaned up by the
     /// next create of the same workload, or adopted.
     pub fn end(&mut self, by_force: bool) {
         let signal = if by_force { Signal::KILL } else { Signal::TERM };

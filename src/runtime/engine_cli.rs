@@ -1,12 +1,14 @@
-//! The command line of one engine: calls that ask, calls that change something, and podman's list of containers.
+//! The command line of one engine: queries, calls that change something, and podman's list of containers.
 //!
 //! Thread: the caller's. Owns: the name of the program and where its calls are recorded.
 
 use super::command::EngineCall;
+use super::container_config::strings;
 use super::container_list::{self, EngineContainer};
 use super::container_records::ContainerRecords;
 use super::engine_children::EngineChildren;
 use super::log_reader::LogCall;
+use super::masking::Masked;
 use super::{CallWatch, RuntimeError, Unwatched};
 use crate::limits::LISTING_MAX;
 
@@ -54,56 +56,50 @@ impl EngineCli {
         LogCall { program: self.program.to_owned(), arguments, prefix, children: self.children.clone() }
     }
 
-    /// Asks and answers what the engine printed.
+    /// What a call that changes nothing printed, within [`LISTING_MAX`].
     ///
     /// # Errors
-    /// As [`EngineCall::run`], within [`LISTING_MAX`].
-    pub fn ask(&self, arguments: &[&str]) -> Result<String, RuntimeError> {
-        self.ask_watched(arguments, &mut Unwatched)
+    /// As [`EngineCall::run`].
+    pub fn query(&self, arguments: &[&str]) -> Result<String, RuntimeError> {
+        self.call(arguments).run(&mut Unwatched)?.into_text()
     }
 
-    /// As [`Self::ask`] with a watch, which may cancel it.
-    ///
-    /// # Errors
-    /// See there.
-    pub fn ask_watched(&self, arguments: &[&str], watch: &mut dyn CallWatch) -> Result<String, RuntimeError> {
-        self.call(arguments).run(watch)?.into_text()
-    }
-
-    /// The error for an answer that cannot be understood.
+    /// The error for output that cannot be understood.
     #[must_use]
     pub fn nonsense(&self, why: &str, arguments: &[&str]) -> RuntimeError {
         let quoted: String = arguments.iter().map(|argument| format!(" \"{argument}\"")).collect();
         RuntimeError::Failed(format!("{why}. Execution of '{}{quoted}'", self.program))
     }
 
-    /// All containers that podman knows, ended ones too, or those that match `filter`.
+    /// All containers of podman, ended ones too, or those that match `filter`.
     ///
     /// # Errors
-    /// As [`Self::ask`]; `Failed` when the answer is no list of containers.
+    /// As [`EngineCall::run`]; `Failed` when the output is no list of containers.
     // [impl->swdd~podmancli-container-state-cache-all-containers~1]
-    pub fn containers(&self, filter: Option<&str>) -> Result<Vec<EngineContainer>, RuntimeError> {
-        self.containers_watched(filter, &mut Unwatched)
-    }
-
-    /// As [`Self::containers`] with a watch, which may cancel it.
-    ///
-    /// # Errors
-    /// See there.
-    pub fn containers_watched(
+    pub fn containers(
         &self,
         filter: Option<&str>,
         watch: &mut dyn CallWatch,
     ) -> Result<Vec<EngineContainer>, RuntimeError> {
         let mut arguments = vec!["ps", "--all"];
         arguments.extend(filter.into_iter().flat_map(|filter| ["--filter", filter]));
-        arguments.push("--format=json");
-        container_list::parse(&self.ask_watched(&arguments, watch)?).map_err(|why| self.nonsense(&why, &arguments))
+        let format = format!("--format={}", container_list::podman_format());
+        let shown = [&arguments[..], &["--format=..."]].concat();
+        arguments.push(&format);
+        self.read_listing(self.call(&arguments), &shown, watch)
     }
-}
 
-/// Owned arguments.
-#[must_use]
-pub fn strings(texts: &[&str]) -> Vec<String> {
-    texts.iter().map(|text| (*text).to_owned()).collect()
+    /// Makes a call that prints a listing. In errors it has the arguments `shown`, since templates are long.
+    ///
+    /// # Errors
+    /// As [`Self::containers`].
+    pub fn read_listing(
+        &self,
+        call: EngineCall<'_>,
+        shown: &[&str],
+        watch: &mut dyn CallWatch,
+    ) -> Result<Vec<EngineContainer>, RuntimeError> {
+        let call = call.shown_as(Masked { shown: strings(shown), hidden: Vec::new() });
+        container_list::parse(&call.run(watch)?.into_text()?).map_err(|why| self.nonsense(&why, shown))
+    }
 }

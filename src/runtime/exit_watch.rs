@@ -1,4 +1,4 @@
-//! Notices the end of containers' processes at once, without asking the engine (DESIGN section 4).
+//! Reports the end of containers' processes at once, without a call of the engine.
 //!
 //! Each process is held by a pidfd in one epoll set. A pid alone proves nothing: it may be in use by another process by
 //! now, and it means something else entirely when the engine runs in another pid namespace. So after the pidfd is
@@ -55,7 +55,7 @@ impl ExitWatch {
         let set = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let end = EventFd::new()?;
         epoll::add(&set, &end, epoll::EventData::new_u64(END), epoll::EventFlags::IN)?;
-        // The thread holds both: a descriptor that is closed leaves the set before its last event is told.
+        // The thread holds both: a descriptor that is closed leaves the set before its last event is reported.
         let (waited, kept) = (set.clone(), end.clone());
         let thread = threads::spawn(name, STACK_SMALL, move || {
             forward(&waited, &exits);
@@ -67,7 +67,7 @@ impl ExitWatch {
     /// Watches `process` under `key`.
     ///
     /// # Errors
-    /// When its end cannot be noticed; the caller has to ask the engine.
+    /// When its end cannot be noticed; the caller has to list containers.
     pub fn watch(&self, key: u64, process: &MainProcess) -> Result<WatchedProcess, NotWatched> {
         let raw = i32::try_from(process.pid).map_err(|_| NotWatched::Unable)?;
         let pid = Pid::from_raw(raw).ok_or(NotWatched::Unable)?;
@@ -90,7 +90,7 @@ impl ExitWatch {
 }
 
 /// Whether enough descriptors are left for all else beside this one. The kernel gives the lowest free number, so the
-/// number says how many are in use: whoever watches everything and can call no engine any more has won nothing.
+/// number says how many are in use: no end of a process is worth a call of the engine that fails.
 fn leaves_enough(descriptor: BorrowedFd<'_>) -> bool {
     let Some(limit) = getrlimit(Resource::Nofile).current else { return true };
     u64::try_from(descriptor.as_raw_fd()).is_ok_and(|number| number + DESCRIPTORS_KEPT_FREE < limit)
@@ -118,7 +118,6 @@ fn forward(set: &OwnedFd, exits: &Sender<u64>) {
     }
 }
 
-/// Whether `/proc` shows that the process is the main process of the container.
 /// Whether the process is one of the container, as `/proc` shows it.
 pub(crate) fn belongs_to(pid: Pid, container: &str) -> bool {
     if container.is_empty() {

@@ -1,4 +1,4 @@
-//! Kubernetes manifests for `podman kube play`: adds the control interface, and tells which pods a manifest makes.
+//! Kubernetes manifests for `podman kube play`: adds the control interface, and finds which pods a manifest makes.
 //!
 //! Thread: none, plain values; runs on `wl:<name>`.
 
@@ -68,7 +68,7 @@ pub fn first_container(manifest: &str) -> Option<String> {
 /// Mounts `host_folder` as control interface into the container that `target` (`<pod>/<container>`) names.
 ///
 /// # Errors
-/// The texts of spec/control-interface.md section 8; such a workload can never run.
+/// Why it cannot be mounted; such a workload can never run.
 pub fn with_control_interface(manifest: &str, target: Option<&str>, host_folder: &Path) -> Result<String, String> {
     let target = target.ok_or("Control interface target not specified in runtime config.")?;
     let (pod, container) =

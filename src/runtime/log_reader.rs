@@ -28,7 +28,7 @@ pub struct LogCall {
     pub children: EngineChildren,
 }
 
-/// The arguments that print the log of the container `id` (spec/control-interface.md section 10.2).
+/// The arguments that print the log of the container `id`.
 #[must_use]
 pub fn log_arguments(wanted: &LogsRequest, id: &str) -> Vec<String> {
     let mut arguments = vec!["logs".to_owned()];
@@ -66,7 +66,7 @@ impl LogCall {
 }
 
 impl LogReader {
-    /// Descriptors of which one is readable when [`Self::read`] has something to tell.
+    /// Descriptors of which one is readable when there is something for [`Self::read`].
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.child.descriptors()
     }

@@ -55,11 +55,11 @@ pub struct NewContainer {
     pub control_interface: Option<PathBuf>,
     /// Host path and mount point of each file.
     pub files: Vec<(PathBuf, String)>,
-    /// Where the workload notifies, when it does (spec/lifecycle.md rule 8).
+    /// Where the workload notifies, when it does.
     pub notify_socket: Option<PathBuf>,
 }
 
-/// Where a workload can be asked whether it is ready or alive.
+/// Where probes of a workload are sent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProbeTarget {
     /// The engine's program.
@@ -81,13 +81,13 @@ pub struct ListedContainer {
     pub state: ExecutionState,
     /// Its main processes while they run: one of a container, one of each container of a pod.
     pub processes: Vec<MainProcess>,
-    /// When it ended, in seconds since 1970; `None` while it runs or when the engine does not say.
+    /// When it ended, in seconds since 1970; `None` while it runs or when the engine does not print it.
     pub ended_at: Option<u64>,
-    /// Whether it belongs to a pod that the engine knows. Labels of those prove nothing, see [`container_records`].
+    /// Whether it belongs to a pod of the engine. Labels of those prove nothing, see [`container_records`].
     pub in_pod: bool,
 }
 
-/// The main process of a container as the engine knows it.
+/// The main process of a container as the engine lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MainProcess {
     /// Which container.
@@ -111,7 +111,7 @@ pub enum RuntimeError {
     /// The engine failed; its own message (at most [`crate::limits::ENGINE_ERROR_MAX`]) and the call.
     #[error("{0}")]
     Failed(String),
-    /// No answer in time; what was asked for may still happen.
+    /// It did not end in time; what was wanted may still happen.
     #[error("{0}")]
     TimedOut(String),
     /// The caller cancelled it.
@@ -124,10 +124,10 @@ pub enum RuntimeError {
 // [impl->swdd~agent-general-runtime-state-getter-interface~1]
 pub trait RuntimeConnector: Send {
     /// Creates and starts a container. `limit` bounds the call (`create_timeout`), `None` does not: it may pull an image.
-    /// After a failure nothing of the attempt is left behind, unless it was cancelled: who cancels it looks anyway.
+    /// After a failure nothing of the attempt is left behind, unless it was cancelled: the caller cleans up then.
     ///
     /// # Errors
-    /// `Unsupported` for a configuration that can never work, `Cancelled` when `watch` said so, others may be retried.
+    /// `Unsupported` for a configuration that can never work, `Cancelled` by `watch`, others may be retried.
     fn create(
         &mut self,
         new: &NewContainer,
@@ -157,10 +157,10 @@ pub trait RuntimeConnector: Send {
     /// and [`crate::limits::STOP_GRACE`], then [`crate::limits::REMOVE_MAX`].
     ///
     /// # Errors
-    /// `TimedOut`: the container may still exist, so ask again. `Failed`: the engine's own message.
+    /// `TimedOut`: the container may still exist, so try again. `Failed`: the engine's own message.
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError>;
 
-    /// Stops a container politely and keeps it, where the engine can; otherwise as [`Self::delete`]. Same limits.
+    /// Stops a container with its stop signal and keeps it, where the engine can; otherwise as [`Self::delete`]. Same limits.
     ///
     /// # Errors
     /// As [`Self::delete`].
@@ -168,10 +168,10 @@ pub trait RuntimeConnector: Send {
         self.delete(id)
     }
 
-    /// Where the workload behind `id` can be asked something; its processes only when they are wanted.
+    /// Where probes of the workload behind `id` are sent; its processes only when they are wanted.
     ///
     /// # Errors
-    /// `Failed` or `TimedOut` when the engine could not be asked.
+    /// `Failed` or `TimedOut` when the engine could not be called.
     fn probe_target(&mut self, id: &ContainerId, with_processes: bool) -> Result<ProbeTarget, RuntimeError> {
         if !with_processes {
             return Ok(ProbeTarget::default());
@@ -193,7 +193,7 @@ pub trait RuntimeConnector: Send {
     /// noted, or when it is `wanted` so.
     ///
     /// # Errors
-    /// `Failed` or `TimedOut` when the engine could not be asked.
+    /// `Failed` or `TimedOut` when the engine could not be called.
     fn find(&mut self, instance: &InstanceName, wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError>;
 
     /// Notes for this and later agents that the container runs the instance.
@@ -207,12 +207,12 @@ pub trait RuntimeConnector: Send {
     /// All containers of this agent, ended ones too. Entries that cannot be read are left out with a warning.
     ///
     /// # Errors
-    /// `Failed` or `TimedOut` when the engine could not be asked; its output makes no sense.
+    /// `Failed` or `TimedOut` when the engine could not be called; its output makes no sense.
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError>;
 
     /// The calls that print what the containers of this instance wrote; none when it has no container.
     ///
     /// # Errors
-    /// `Failed` or `TimedOut` when the engine could not be asked.
+    /// `Failed` or `TimedOut` when the engine could not be called.
     fn log_calls(&mut self, instance: &InstanceName, wanted: &LogsRequest) -> Result<Vec<LogCall>, RuntimeError>;
 }

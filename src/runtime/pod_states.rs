@@ -1,6 +1,6 @@
-//! What the containers of pods mean for the workload that the pods belong to (spec/agent.md section 16.4).
+//! What the containers of pods mean for the workload that the pods belong to.
 //!
-//! Thread: none, plain values; runs on the thread that asked the engine.
+//! Thread: none, plain values; runs on the thread that called the engine.
 
 use super::container_list::EngineContainer;
 use super::{ContainerId, ListedContainer, MainProcess};
@@ -108,7 +108,7 @@ mod tests {
                 )
             })
             .collect();
-        container_list::parse(&format!("[{}]", entries.join(","))).unwrap()
+        container_list::parse(&entries.concat()).unwrap()
     }
 
     // [utest->swdd~podman-kube-state-getter-maps-state~2]

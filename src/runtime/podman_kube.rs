@@ -1,40 +1,41 @@
-//! Pods from Kubernetes manifests through `podman kube play` and `down` (spec/agent.md section 16).
+//! Pods from Kubernetes manifests through `podman kube play` and `down`.
 //!
-//! Podman keeps nothing that says to which workload a pod belongs, so two volumes per workload do: `<instance>.config`
+//! Podman does not record to which workload a pod belongs, so two volumes per workload do: `<instance>.config`
 //! holds the runtime configuration and `<instance>.pods` the ids of its pods, each in a label. What a connector played
-//! itself it also remembers, and tells the connector that lists, so that a volume that could not be made hurts only
+//! itself it also remembers, and sends to the connector that lists, so that a volume that could not be made hurts only
 //! after a restart of the agent.
 //!
 //! Nothing that may have pods is forgotten: the volumes of a workload stay until its pods are known to be gone, also
 //! when a play failed and what it left could not be listed or removed.
 //!
 //! Thread: the caller's: `wl:<name>` for create and delete, `watch:podman-kube` for listings.
-//! Owns: what it played or read, per instance. Gives: [`KubeNews`] to the listing connector (never waits).
+//! Owns: what it played or read, per instance. Gives: [`KubeUpdate`] to the listing connector (never waits).
 
-use super::container_config::list_or_null;
+use super::container_config::strings;
 use super::container_list::EngineContainer;
 use super::engine_children::EngineChildren;
-use super::engine_cli::{EngineCli, strings};
+use super::engine_cli::EngineCli;
 use super::kube_manifest::{first_container, pod_documents, with_control_interface};
 use super::log_reader::{LogCall, log_arguments};
-use super::masking::{MASK, Masked, masked_complaint};
+use super::masking::{MASK, Masked};
 use super::pod_states::{Pods, is_in, listed};
 use super::{
     CallSequence, CallWatch, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError,
     Unwatched,
 };
-use crate::limits::{KUBE_NEWS, LISTING_MAX, POD_DOWN_MAX, YAML_CONFIG_MAX};
+use crate::limits::{KUBE_UPDATES, LISTING_MAX, POD_DOWN_MAX};
 use crate::model::messages::LogsRequest;
 use crate::model::names::{InstanceName, Name};
+use crate::model::runtime_config::{EngineConfig, KubeConfig, Texts};
+use crate::model::shown_text::masked_complaint;
 use crate::model::workload::Workload;
-use crate::model::yaml::{self, YamlError};
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use crossbeam_channel::{Receiver, Sender, bounded};
-use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Name of the runtime in manifests.
@@ -50,27 +51,12 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_encode_padding(false).with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// A parsed `runtimeConfig` (spec/agent.md section 16.1).
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "a mapping with the key 'manifest'")]
-struct KubeConfig {
-    manifest: String,
-    #[serde(default, deserialize_with = "list_or_null")]
-    general_options: Vec<String>,
-    #[serde(default, deserialize_with = "list_or_null")]
-    play_options: Vec<String>,
-    #[serde(default, deserialize_with = "list_or_null")]
-    down_options: Vec<String>,
-    #[serde(default)]
-    control_interface_target: Option<String>,
-}
-
 /// What is needed to watch and to take down a workload.
 // [impl->swdd~podman-kube-workload-id]
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Played {
     manifest: String,
-    down_options: Vec<String>,
+    down_options: Texts,
     pods: Vec<String>,
 }
 
@@ -82,13 +68,13 @@ struct FailedPlay {
     /// Ids and names of the pods before it: those are somebody else's, even when the play failed because they have
     /// the same name.
     before: Vec<(String, String)>,
-    /// What it made; `None` until the engine could be asked.
+    /// What it made; `None` until the engine could list it.
     made: Option<Vec<String>>,
 }
 
-/// What the connector of a workload tells the one that lists.
+/// What the connector of a workload sends to the one that lists.
 #[derive(Debug, Clone)]
-enum KubeNews {
+enum KubeUpdate {
     Played(InstanceName, Vec<String>),
     Down(InstanceName),
 }
@@ -109,37 +95,32 @@ pub struct PodmanKubeConnector {
     complained: BTreeSet<InstanceName>,
     /// Pods that the last listing missed, for the same reason.
     missing: BTreeSet<String>,
-    news: Sender<KubeNews>,
-    /// Only the connector that lists hears the news.
-    heard: Option<Receiver<KubeNews>>,
-}
-
-fn unsupported(error: YamlError) -> RuntimeError {
-    RuntimeError::Unsupported(masked_complaint(&error.to_string()))
-}
-
-impl KubeConfig {
-    fn parse(text: &str) -> Result<Self, RuntimeError> {
-        yaml::read(text, YAML_CONFIG_MAX).map_err(unsupported)
-    }
+    updates: Sender<KubeUpdate>,
+    /// Only the connector that lists receives them.
+    received: Option<Receiver<KubeUpdate>>,
 }
 
 impl PodmanKubeConnector {
-    /// The connector that lists the pods of `agent`, which records its calls in `children`. Those that play tell it
-    /// what they do, see [`Self::for_workload`].
+    /// The connector that lists the pods of `agent`, which records its calls in `children`. Those that play send
+    /// it updates, see [`Self::for_workload`].
     #[must_use]
     pub fn new(agent: &str, children: EngineChildren) -> Self {
-        let (news, heard) = bounded(KUBE_NEWS);
-        Self::with_news(EngineCli::new(PROGRAM, children), agent.into(), news, Some(heard))
+        let (updates, received) = bounded(KUBE_UPDATES);
+        Self::with_updates(EngineCli::new(PROGRAM, children), agent.into(), updates, Some(received))
     }
 
-    /// A function that makes connectors for workloads. They tell this one what they play.
+    /// A function that makes connectors for workloads. They send updates to this one.
     pub fn for_workload(&self) -> impl Fn() -> Self + Send + use<> {
-        let (cli, agent, news) = (self.cli.clone(), self.agent.clone(), self.news.clone());
-        move || Self::with_news(cli.clone(), agent.clone(), news.clone(), None)
+        let (cli, agent, updates) = (self.cli.clone(), self.agent.clone(), self.updates.clone());
+        move || Self::with_updates(cli.clone(), agent.clone(), updates.clone(), None)
     }
 
-    fn with_news(cli: EngineCli, agent: Name, news: Sender<KubeNews>, heard: Option<Receiver<KubeNews>>) -> Self {
+    fn with_updates(
+        cli: EngineCli,
+        agent: Name,
+        updates: Sender<KubeUpdate>,
+        received: Option<Receiver<KubeUpdate>>,
+    ) -> Self {
         Self {
             cli,
             agent,
@@ -148,14 +129,14 @@ impl PodmanKubeConnector {
             pods: BTreeMap::new(),
             complained: BTreeSet::new(),
             missing: BTreeSet::new(),
-            news,
-            heard,
+            updates,
+            received,
         }
     }
 
-    fn tell(&self, news: KubeNews) {
-        // When nobody listed for long the volumes have to do.
-        let _ = self.news.try_send(news);
+    fn notify(&self, update: KubeUpdate) {
+        // Full when nothing was listed for long; the volumes have to do then.
+        let _ = self.updates.try_send(update);
     }
 
     // ---------------------------------------------------------------- volumes
@@ -186,7 +167,7 @@ impl PodmanKubeConnector {
     /// The data kept in a volume; `None` when there is no such volume.
     fn read(&self, volume: &str) -> Result<Option<String>, RuntimeError> {
         let arguments = ["volume", "inspect", volume];
-        let text = match self.cli.ask(&arguments) {
+        let text = match self.cli.query(&arguments) {
             Err(RuntimeError::Failed(text)) if text.contains("no such volume") => return Ok(None),
             answer => answer?,
         };
@@ -218,7 +199,7 @@ impl PodmanKubeConnector {
             None => format!("name=\\.{}\\{CONFIG_SUFFIX}$", self.agent),
         };
         let arguments = ["volume", "ls", "--filter", &filter, "--format={{.Name}}"];
-        let text = self.cli.ask(&arguments)?;
+        let text = self.cli.query(&arguments)?;
         let volumes: Option<Vec<&str>> = text.lines().map(|line| line.trim().strip_suffix(CONFIG_SUFFIX)).collect();
         let volumes = volumes.ok_or_else(|| self.cli.nonsense("The list of volumes cannot be read", &arguments))?;
         let names = volumes.into_iter().filter_map(InstanceName::parse);
@@ -249,7 +230,7 @@ impl PodmanKubeConnector {
         Ok(pods.into_iter().map(|(id, _)| id).collect())
     }
 
-    /// Answers the ids of the pods. An engine that printed something else is asked.
+    /// Returns the ids of the pods. Where something else was printed they are listed.
     // [impl->swdd~podman-kube-create-workload-apply-manifest~1]
     fn play(
         &self,
@@ -258,13 +239,16 @@ impl PodmanKubeConnector {
         limit: Option<Duration>,
         watch: &mut CallSequence<'_>,
     ) -> Result<Vec<String>, RuntimeError> {
-        let arguments = |general: &[String], play: &[String]| {
-            [general, &strings(&["kube", "play", "--quiet"]), play, &strings(&["-"])].concat()
+        let arguments = |general: Vec<String>, play: Vec<String>| {
+            [general, strings(&["kube", "play", "--quiet"]), play, strings(&["-"])].concat()
         };
         let [general, play] = [&config.general_options, &config.play_options].map(|options| Masked::options(options));
         let masked =
-            Masked { shown: arguments(&general.shown, &play.shown), hidden: [general.hidden, play.hidden].concat() };
-        let call = self.cli.change(arguments(&config.general_options, &config.play_options)).shown_as(masked);
+            Masked { shown: arguments(general.shown, play.shown), hidden: [general.hidden, play.hidden].concat() };
+        let call = self
+            .cli
+            .change(arguments(strings(&config.general_options), strings(&config.play_options)))
+            .shown_as(masked);
         let call = call.input(manifest.as_bytes()).limit(limit);
         let text = call.run(watch.next_call())?.into_text();
         let printed = text.as_ref().map(|text| parse_pods(text)).unwrap_or_default();
@@ -310,17 +294,17 @@ impl PodmanKubeConnector {
         }
     }
 
-    fn down_once(&self, manifest: &str, options: &[String]) -> Result<(), RuntimeError> {
-        let arguments = |options: &[String]| [&strings(&["kube", "down"]), options, &strings(&["-"])].concat();
+    fn down_once(&self, manifest: &str, options: &[Arc<str>]) -> Result<(), RuntimeError> {
+        let arguments = |options: Vec<String>| [strings(&["kube", "down"]), options, strings(&["-"])].concat();
         let Masked { shown, hidden } = Masked::options(options);
-        let call = self.cli.change(arguments(options)).shown_as(Masked { shown: arguments(&shown), hidden });
+        let call = self.cli.change(arguments(strings(options))).shown_as(Masked { shown: arguments(shown), hidden });
         call.input(manifest.as_bytes()).limit(POD_DOWN_MAX).run(&mut Unwatched).map(drop)
     }
 
     /// Takes all pods of the manifest down. Podman refuses as soon as one of them is missing and leaves the others,
     /// so each is tried alone then.
     // [impl->swdd~podman-kube-delete-workload-downs-manifest-file~1]
-    fn down(&self, manifest: &str, options: &[String]) -> Result<(), RuntimeError> {
+    fn down(&self, manifest: &str, options: &[Arc<str>]) -> Result<(), RuntimeError> {
         let no_such_pod =
             |error: &RuntimeError| matches!(error, RuntimeError::Failed(text) if text.contains("no such pod"));
         match self.down_once(manifest, options) {
@@ -346,20 +330,20 @@ impl PodmanKubeConnector {
             return Ok(Some(played.clone()));
         }
         let Some(text) = self.read(&format!("{instance}{CONFIG_SUFFIX}"))? else { return Ok(None) };
-        let config = KubeConfig::parse(&text)?;
+        let config = KubeConfig::read(&text).map_err(RuntimeError::Unsupported)?;
         Ok(Some(Played { manifest: config.manifest, down_options: config.down_options, pods: Vec::new() }))
     }
 
     // ---------------------------------------------------------------- listing
 
-    /// Pods of the instance as far as known: told, read before, or read from the volume now.
+    /// Pods of the instance as far as known: received, read before, or read from the volume now.
     // [impl->swdd~podman-kube-get-workload-id-uses-volumes~1]
     fn pods_of(&mut self, instance: &InstanceName) -> Pods {
         if let Some(pods) = self.pods.get(instance) {
             return Pods::Known(pods.clone());
         }
         let volume = format!("{instance}{PODS_SUFFIX}");
-        // Once more at once, as for listings: a moment of trouble must not look like a workload that is lost.
+        // Once more at once, as for listings: a short failure must not look like a workload that is lost.
         let text = self.read(&volume).or_else(|_| self.read(&volume));
         let (pods, complaint) = match text {
             Ok(None) => (Pods::NotNoted, format!("there is no volume '{volume}'")),
@@ -369,7 +353,7 @@ impl PodmanKubeConnector {
                     self.pods.insert(instance.clone(), pods.clone());
                     return Pods::Known(pods);
                 }
-                Ok(_) => (Pods::Unreadable, format!("volume '{volume}' holds something else than ids of pods")),
+                Ok(_) => (Pods::Unreadable, format!("volume '{volume}' holds something other than ids of pods")),
                 Err(error) => (Pods::Unreadable, format!("volume '{volume}' holds no list of pods: {error}")),
             },
             Err(error) => (Pods::Unreadable, error.to_string()),
@@ -381,7 +365,7 @@ impl PodmanKubeConnector {
     }
 
     /// Pods that this connector played, or that are noted; none when that is not known.
-    fn pods_to_ask(&mut self, instance: &InstanceName) -> Vec<String> {
+    fn known_pods(&mut self, instance: &InstanceName) -> Vec<String> {
         match self.played.get(instance) {
             Some(played) => played.pods.clone(),
             None => match self.pods_of(instance) {
@@ -402,10 +386,10 @@ impl PodmanKubeConnector {
     }
 
     fn drain_updates(&mut self) {
-        for news in self.heard.iter().flat_map(Receiver::try_iter) {
-            match news {
-                KubeNews::Played(instance, pods) => self.pods.insert(instance, pods),
-                KubeNews::Down(instance) => {
+        for update in self.received.iter().flat_map(Receiver::try_iter) {
+            match update {
+                KubeUpdate::Played(instance, pods) => self.pods.insert(instance, pods),
+                KubeUpdate::Down(instance) => {
                     self.complained.remove(&instance);
                     self.pods.remove(&instance)
                 }
@@ -449,8 +433,8 @@ impl RuntimeConnector for PodmanKubeConnector {
         // The pods run, so a command that comes now finds them as those of any other workload.
         let list = serde_json::json!(pods).to_string();
         let _ = self.store(&pods_volume, &list, &mut CallSequence::new(&mut Unwatched)); // It warned.
-        self.tell(KubeNews::Played(instance.clone(), pods.clone()));
-        let played = Played { manifest: made_nothing.manifest, down_options: config.down_options, pods };
+        self.notify(KubeUpdate::Played(instance.clone(), pods.clone()));
+        let played = Played { manifest: made_nothing.manifest, down_options: config.down_options.clone(), pods };
         self.played.insert(instance.clone(), played);
         // [impl->swdd~podman-kube-create-workload-returns-workload-id~1]
         Ok(ContainerId(instance.to_string().into()))
@@ -481,14 +465,14 @@ impl RuntimeConnector for PodmanKubeConnector {
             self.remove_volumes(&instance);
         }
         self.played.remove(&instance);
-        self.tell(KubeNews::Down(instance));
+        self.notify(KubeUpdate::Down(instance));
         Ok(())
     }
 
     /// Stops the pods and leaves them, with their logs. When they are not known, taking them down is all that can be done.
     fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
         let instance = InstanceName::parse(&id.0);
-        let pods = instance.map(|instance| self.pods_to_ask(&instance)).unwrap_or_default();
+        let pods = instance.map(|instance| self.known_pods(&instance)).unwrap_or_default();
         if pods.is_empty() {
             return self.delete(id);
         }
@@ -501,9 +485,9 @@ impl RuntimeConnector for PodmanKubeConnector {
     fn probe_target(&mut self, id: &ContainerId, _with_processes: bool) -> Result<ProbeTarget, RuntimeError> {
         let instance = InstanceName::parse(&id.0)
             .ok_or_else(|| RuntimeError::Failed(format!("'{}' is not the name of a workload instance", id.0)))?;
-        let pods = self.pods_to_ask(&instance);
+        let pods = self.known_pods(&instance);
         let first = self.recall(&instance)?.and_then(|played| first_container(&played.manifest));
-        let containers = self.cli.containers(None)?;
+        let containers = self.cli.containers(None, &mut Unwatched)?;
         let ours: Vec<_> = containers.iter().filter(|one| is_in(one, &pods) && !one.is_infra()).collect();
         let is_first = |one: &&&EngineContainer| first.as_ref().is_some_and(|first| one.name().ends_with(first));
         let chosen = ours.iter().find(is_first).or(ours.first());
@@ -541,7 +525,7 @@ impl RuntimeConnector for PodmanKubeConnector {
         let with_pods: Vec<_> = instances.into_iter().map(|name| (self.pods_of(&name), name)).collect();
         // [impl->swdd~podman-kube-state-getter-uses-container-states~1]
         // [impl->swdd~podman-kube-state-getter-reset-cache~1]
-        let containers = self.cli.containers(None)?;
+        let containers = self.cli.containers(None, &mut Unwatched)?;
         let known = with_pods.iter().filter_map(|(pods, _)| if let Pods::Known(ids) = pods { Some(ids) } else { None });
         self.note_missing(known.flatten(), &containers);
         Ok(with_pods.into_iter().map(|(pods, instance)| listed(instance, &pods, &containers)).collect())
@@ -556,7 +540,7 @@ impl RuntimeConnector for PodmanKubeConnector {
                 return Err(RuntimeError::Failed(format!("The pods of '{instance}' are not known")));
             }
         };
-        let containers = self.cli.containers(None)?;
+        let containers = self.cli.containers(None, &mut Unwatched)?;
         let ours: Vec<_> = containers.iter().filter(|one| is_in(one, &pods) && !one.is_infra()).collect();
         let several = ours.len() > 1;
         let call = |container: &&EngineContainer| {
@@ -575,8 +559,8 @@ pub fn played_manifest(new: &NewContainer) -> Result<String, RuntimeError> {
     prepare(new).map(|(_, manifest)| manifest)
 }
 
-/// Checks the workload; answers its configuration and the manifest to play.
-fn prepare(new: &NewContainer) -> Result<(KubeConfig, String), RuntimeError> {
+/// Checks the workload; returns its configuration and the manifest to play.
+fn prepare(new: &NewContainer) -> Result<(Arc<KubeConfig>, String), RuntimeError> {
     if *new.workload.runtime != *RUNTIME_NAME {
         let other = &new.workload.runtime;
         return Err(RuntimeError::Unsupported(format!("Received a manifest for the wrong runtime: '{other}'")));
@@ -591,9 +575,11 @@ fn prepare(new: &NewContainer) -> Result<(KubeConfig, String), RuntimeError> {
         let text = format!("Unsupported workload name '{name}': podman has no volumes whose names begin with '-'");
         return Err(RuntimeError::Unsupported(text));
     }
-    let config = KubeConfig::parse(&new.workload.runtime_config)?;
-    // Podman may read it, but who does not know which pods it makes can neither watch nor remove them.
-    yaml::check(&config.manifest, YAML_CONFIG_MAX).map_err(unsupported)?;
+    let config = match &new.workload.config().engine {
+        Ok(EngineConfig::Kube(config)) => config.clone(),
+        Ok(EngineConfig::Container(_)) => return Err(RuntimeError::Unsupported("It has no manifest".to_owned())),
+        Err(reason) => return Err(RuntimeError::Unsupported(reason.clone())),
+    };
     let manifest = match &new.control_interface {
         None => config.manifest.clone(),
         Some(folder) => with_control_interface(&config.manifest, config.control_interface_target.as_deref(), folder)

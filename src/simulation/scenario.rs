@@ -13,6 +13,7 @@ use crate::model::complete_state::{DesiredState, Rendering};
 use crate::model::messages::{ReadState, RequestContent, UpdateState};
 use crate::model::names::Name;
 use crate::model::node::Node;
+use crate::model::runtime_config::RuntimeConfig;
 use crate::model::workload::{AddCondition, RestartPolicy, Workload};
 use crate::platform::clock::Clock;
 use crate::server::ServerLoop;
@@ -349,7 +350,7 @@ impl Scenario {
         }
     }
 
-    fn any_config(&mut self) -> Arc<str> {
+    fn any_config(&mut self) -> RuntimeConfig {
         let program = ["run", "run", "run", "exit0", "exit0", "exit1", "bad"][self.random.usize(..7)];
         let number = self.random.u8(0..2);
         let removes_itself = if self.happens(self.disturbances.self_removals) { " rm" } else { "" };

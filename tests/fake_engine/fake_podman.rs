@@ -16,6 +16,7 @@ mod container;
 mod pods;
 mod script;
 mod store;
+mod template;
 
 use std::env;
 use std::io::{Read as _, Write as _};
@@ -24,6 +25,7 @@ use std::process::exit;
 
 use arguments::Invocation;
 use script::Script;
+use serde_json::json;
 use store::Store;
 
 /// Exit code podman uses for its own errors.
@@ -103,8 +105,7 @@ fn perform(store: &Store, invocation: &Invocation, behave: Option<&str>, only_cr
         "--version" | "-v" => Answer::ok("podman version 4.3.1\n"),
         "run" => run(store, invocation, behave, only_create),
         "start" => start(store, invocation),
-        "ps" if is_nerdctl() => Answer::ok(nerdctl_list(store, invocation)),
-        "ps" => Answer::ok(list(store, invocation)),
+        "ps" => list(store, invocation),
         "kube play" => pods::play(store, &invocation.input, only_create),
         "kube down" => pods::down(store, &invocation.input),
         "pod ls" => pods::list(store),
@@ -199,39 +200,42 @@ fn listed(store: &Store, invocation: &Invocation) -> Vec<store::Container> {
     containers.filter(|container| invocation.filters().iter().all(|filter| container.matches(filter))).collect()
 }
 
-/// One JSON object per line, without states.
-fn nerdctl_list(store: &Store, invocation: &Invocation) -> String {
-    listed(store, invocation).iter().map(|container| format!("{}\n", container.as_nerdctl_lists())).collect()
+/// Prints what a template makes of each of these, on a line of its own.
+fn rendered(format: &str, rows: impl IntoIterator<Item = serde_json::Value>) -> Answer {
+    let lines = rows.into_iter().map(|row| Ok(template::render(format, &row)? + "\n"));
+    lines.collect::<Result<String, String>>().map_or_else(|text| Answer::error(ENGINE_ERROR, text), Answer::ok)
 }
 
 /// Answers what it can and fails when one of the containers is missing, as nerdctl does.
 fn nerdctl_inspect(store: &Store, invocation: &Invocation) -> Answer {
     let found: Vec<_> = invocation.positional.iter().filter_map(|id| store.find(id)).collect();
-    let missing = found.len() < invocation.positional.len();
-    let stdout = match invocation.option(&["--format", "-f"]) {
-        Some(_) => found.iter().map(|container| format!("{}\n", container.stop_seconds)).collect(),
-        None => format!("{}\n", found.iter().map(store::Container::as_nerdctl_inspects).collect::<serde_json::Value>()),
-    };
-    let stderr = if missing { "level=fatal msg=\"1 errors: [no such container]\"\n".to_owned() } else { String::new() };
-    Answer { code: i32::from(missing), stdout, stderr }
+    let format = invocation.option(&["--format", "-f"]).unwrap_or("{{json .}}");
+    let mut answer = rendered(format, found.iter().map(store::Container::as_nerdctl_inspects));
+    if found.len() < invocation.positional.len() {
+        answer.code = 1;
+        answer.stderr = "level=fatal msg=\"1 errors: [no such container]\"\n".to_owned();
+    }
+    answer
 }
 
-fn list(store: &Store, invocation: &Invocation) -> String {
-    let wanted = listed(store, invocation);
-    if invocation.option(&["--format"]) == Some("json") {
-        let rows: Vec<_> = wanted.iter().map(store::Container::as_listed).collect();
-        return format!("{}\n", serde_json::to_string_pretty(&rows).expect("plain values serialise"));
+fn list(store: &Store, invocation: &Invocation) -> Answer {
+    let rows = listed(store, invocation).into_iter();
+    match invocation.option(&["--format"]) {
+        Some("json") => {
+            let rows: Vec<_> = rows.map(|container| container.as_listed()).collect();
+            Answer::ok(format!("{}\n", serde_json::to_string_pretty(&rows).expect("plain values serialise")))
+        }
+        format => rendered(format.unwrap_or("{{.ID}}"), rows.map(|container| container.as_reported())),
     }
-    wanted.iter().map(|container| format!("{}\n", container.id)).collect()
 }
 
 /// Answers the one question that is asked of a single container.
 fn inspect(store: &Store, invocation: &Invocation) -> Answer {
     let name = invocation.positional.first().map_or("", String::as_str);
-    match (store.find(name), invocation.option(&["--format", "-f"])) {
-        (Some(container), Some("{{.Config.StopTimeout}}")) => Answer::ok(format!("{}\n", container.stop_seconds)),
-        (Some(_), format) => Answer::error(ENGINE_ERROR, format!("this engine cannot inspect with format {format:?}")),
-        (None, _) => Answer::error(ENGINE_ERROR, format!("inspecting object: no such container {name}")),
+    let format = invocation.option(&["--format", "-f"]).unwrap_or("{{json .}}");
+    match store.find(name) {
+        Some(container) => rendered(format, [json!({ "Config": { "StopTimeout": container.stop_seconds } })]),
+        None => Answer::error(ENGINE_ERROR, format!("inspecting object: no such container {name}")),
     }
 }
 

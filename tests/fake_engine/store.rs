@@ -105,18 +105,20 @@ impl Container {
         })
     }
 
-    /// The line of `nerdctl ps --format=json`.
-    pub fn as_nerdctl_lists(&self) -> Value {
-        let labels: Vec<String> = self.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        json!({ "ID": self.id, "Image": self.image, "Labels": labels.join(","), "Names": self.name, "Status": "" })
+    /// What a template of `podman ps` or `nerdctl ps` can print.
+    pub fn as_reported(&self) -> Value {
+        let mut plain = self.as_listed();
+        plain["ID"] = json!(self.id);
+        json!({ "ID": self.id, "Names": self.name, "ListContainer": plain })
     }
 
-    /// The entry of `nerdctl inspect`.
+    /// What a template of `nerdctl inspect` can print.
     pub fn as_nerdctl_inspects(&self) -> Value {
         let finished = if self.exited > 0 { rfc3339(self.exited) } else { "0001-01-01T00:00:00Z".to_owned() };
         let mut labels = self.labels.clone();
         labels.insert("nerdctl/auto-remove".to_owned(), self.removes_itself.to_string());
-        json!({ "Id": self.id, "Name": self.name, "Config": { "Labels": labels }, "State": {
+        labels.insert("nerdctl/stop-timeout".to_owned(), self.stop_seconds.to_string());
+        json!({ "ID": self.id, "Name": self.name, "Config": { "Labels": labels }, "State": {
             "Status": self.state, "ExitCode": self.exit_code, "Pid": self.pid, "FinishedAt": finished,
         }})
     }

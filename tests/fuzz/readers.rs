@@ -23,7 +23,7 @@ use ankaios_lite::model::names::{InstanceName, hash_id};
 use ankaios_lite::model::validation::check_workload_name;
 use ankaios_lite::model::version::check_compatible;
 use ankaios_lite::model::workload::{DeleteCondition, File, FileContent, Workload};
-use ankaios_lite::runtime::container_config::ContainerConfig;
+use ankaios_lite::runtime::container_config::container_config;
 use ankaios_lite::runtime::engine_children::{EngineChildren, Stat};
 use ankaios_lite::runtime::log_reader::Lines;
 use ankaios_lite::runtime::pod_states::{self, Pods};
@@ -74,6 +74,7 @@ pub fn engines(bytes: &[u8]) {
     if let Ok(containers) = container_list::parse(first) {
         for container in &containers {
             container.of_agent("agent_A").iter().for_each(ours);
+            containerd::listed(container, "agent_A").iter().for_each(ours);
             assert_eq!(container.id().is_none(), container.id().is_none_or(|id| id.0.is_empty()));
             let _ = (container.name(), container.is_infra(), container.ended_at(), container.execution_state());
         }
@@ -82,7 +83,6 @@ pub fn engines(bytes: &[u8]) {
         assert_eq!(listed.instance, instance());
         assert!(listed.ended_at.is_none() || listed.processes.is_empty(), "it has ended and runs: {listed:?}");
     }
-    containerd::read_listing(first, second, "agent_A").iter().flatten().for_each(ours);
     let _ = (podman_kube::volume_data(first), podman_kube::parse_pods(first), Stat::parse(first));
 }
 
@@ -92,14 +92,14 @@ fn instance() -> InstanceName {
 
 pub fn engine_seeds() -> Vec<Vec<u8>> {
     owned(&[
-        r#"[{"Id":"c1","State":"running","ExitCode":0,"Exited":false,"Pid":7,"Pod":"p1","ExitedAt":-62135596800,"Names":["n"],"IsInfra":false,"Labels":{"name":"web.0123.agent_A","agent":"agent_A"}},{"Id":"c2","State":"exited","ExitCode":3,"Exited":true,"Pid":0,"Pod":"p1","ExitedAt":1700000000,"Labels":{"name":"db.1.agent_A","agent":"agent_A"}}]
+        r#"{"Id":"c1","State":"running","ExitCode":0,"Exited":false,"Pid":7,"Pod":"p1","ExitedAt":-62135596800,"Name":"n","IsInfra":false,"Labels":{"name":"web.0123.agent_A","agent":"agent_A"}}{"Id":"c2","State":"exited","ExitCode":3,"Exited":true,"Pid":0,"Pod":"p1","ExitedAt":1700000000,"Labels":{"name":"db.1.agent_A","agent":"agent_A"}}
 
 Pod:
 p1
 Container:
 c1
 "#,
-        "{\"ID\":\"c1\",\"Labels\":\"name=web.0123.agent_A,agent=agent_A\"}\n{\"ID\":\"c2\",\"Labels\":\"agent=agent_A,name=x.1.agent_A,name=db.1.agent_A\"}\n\n[{\"Id\":\"c1\",\"State\":{\"Status\":\"exited\",\"ExitCode\":2,\"Pid\":0,\"FinishedAt\":\"2026-01-31T23:59:59.123+02:00\"},\"Config\":{\"Labels\":{\"name\":\"web.0123.agent_A\",\"agent\":\"agent_A\"}}},{\"Id\":\"c2\",\"State\":{\"Status\":\"running\",\"Pid\":9},\"Config\":{\"Labels\":{\"name\":\"db.1.agent_A\",\"agent\":\"agent_A\"}}}]",
+        r#"{"Id":"c1","State":{"Status":"exited","ExitCode":2,"Pid":0,"FinishedAt":"2026-01-31T23:59:59.123+02:00"},"AutoRemove":"","Labels":{"name":"web.0123.agent_A","agent":"agent_A"}}{"Id":"c2","State":{"Status":"running","Pid":9},"Labels":{"name":"db.1.agent_A","agent":"agent_A"}}"#,
         r#"[{"Name":"web.0123.agent_A.config","Labels":{"data":"bWFuaWZlc3Q6IHg"}}]"#,
         "Pod:\n0a1b\n\nVolumes:\nv\nPod:\n2c",
         "4242 (a) b (c)) S 1 4242 4242 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 123456 1 1",
@@ -123,7 +123,7 @@ pub fn configs(bytes: &[u8]) {
         };
         for control in [None, Some("/run/folder")] {
             let new = new(control);
-            let arguments = ContainerConfig::of(&new, runtime).and_then(|config| config.run_arguments(&new));
+            let arguments = container_config(&new, runtime).and_then(|config| config.run_arguments(&new));
             if let Ok(arguments) = arguments {
                 assert!(arguments.contains(&format!("--label=name={}", new.instance)), "{arguments:?}");
             }
@@ -370,7 +370,7 @@ fn mounted(files: Vec<(PathBuf, String)>) {
     let workload = Arc::new(Workload::new("agent_A", "podman", "image: x"));
     let (instance, count) = (workload.instance_name("web"), files.len());
     let new = NewContainer { instance, workload, control_interface: None, files, notify_socket: None };
-    let arguments = ContainerConfig::of(&new, "podman").and_then(|config| config.run_arguments(&new));
+    let arguments = container_config(&new, "podman").and_then(|config| config.run_arguments(&new));
     let Ok(arguments) = arguments else { return };
     let mounts: Vec<&String> = arguments.iter().filter(|argument| argument.starts_with("--mount=")).collect();
     assert_eq!(mounts.len(), count, "{arguments:?}");

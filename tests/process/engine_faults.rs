@@ -393,3 +393,39 @@ fn passwords_in_images_and_addresses_were_shown_to_all_who_read_states_and_in_th
     let shown: Vec<&str> = log.lines().filter(|line| line.contains("hunter2")).collect();
     assert!(shown.is_empty(), "{shown:#?}");
 }
+
+/// Adds containers with the label of the agent and 16 MB of other labels, as images bring them.
+fn add_large_containers(cluster: &Cluster) {
+    by_hand(cluster, &["run", "--detach", "--name", "large", "--label=agent=agent_A", "exit0"]);
+    let mut large = cluster.engine.containers().remove(0);
+    let id = large["Id"].as_str().expect("an id").to_owned();
+    for (label, value) in [("image", "x".repeat(1_300_000)), ("name", "\u{e9}\"\n".repeat(300_000))] {
+        large["Labels"][label] = json!(value);
+    }
+    for number in 0..8 {
+        let id = format!("{number}{}", &id[1..]);
+        large["Id"] = json!(id);
+        let file = cluster.engine.state().join("containers").join(id);
+        std::fs::write(file, large.to_string()).expect("own folder is writable");
+    }
+}
+
+#[test]
+fn sixteen_megabytes_of_labels_hid_all_workloads_of_an_engine() {
+    for runtimes in [&["podman", "podman-kube"][..], &["containerd"]] {
+        let mut cluster = Cluster::prepare();
+        cluster.engine.install_nerdctl();
+        add_large_containers(&cluster);
+        cluster.start_all(&["agent_A"]);
+        let named = |runtime: &&str| match *runtime {
+            "podman-kube" => pod("podman-kube", "run"),
+            other => workload(other, "run").runtime(other),
+        };
+        cluster.apply(&manifest(&runtimes.iter().map(named).collect::<Vec<_>>()));
+        for name in runtimes {
+            cluster.wait_for_state(name, "Running(Ok)");
+            cluster.engine.finish(name, 3);
+            cluster.wait_for_state(name, "Failed(ExecFailed)");
+        }
+    }
+}

@@ -251,3 +251,26 @@ fn a_container_that_removes_itself_is_lost_however_it_ended() {
         cluster.wait_for_state(name, "Failed(Lost)");
     }
 }
+
+/// Podman's listing has all labels of all containers, so it would have 18 MB here.
+#[test]
+fn sixteen_megabytes_of_labels_hid_all_workloads() {
+    let podman = Podman::new();
+    let label = |number: usize| ["--change".to_owned(), format!("LABEL large{number}={}", "y".repeat(120_000))];
+    let labels: Vec<String> = (0..10).flat_map(label).collect();
+    let mut import: Vec<&str> = vec!["import", "--quiet", "--change", "CMD /bin/sh"];
+    import.extend(labels.iter().map(String::as_str));
+    let archive = podman.image_archive();
+    import.extend([archive.as_str(), "docker.io/library/large:latest"]);
+    podman.run(&import);
+    for number in 0..15 {
+        let name = format!("large{number}");
+        podman.run(&["create", "--name", &name, "--label=agent=agent_A", "--label=name=\u{e9}\"\n\\", "large"]);
+    }
+    let cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
+    cluster.apply(&shell("web", PATIENT));
+    cluster.wait_for_state("web", "Running(Ok)");
+    let (pid, _) = podman.only_container("web");
+    assert!(send_signal(pid, Signal::KILL));
+    cluster.wait_for_state("web", "Failed(ExecFailed)");
+}

@@ -139,6 +139,11 @@ impl Podman {
         Self { folder, network }
     }
 
+    /// The file that images are made of.
+    pub fn image_archive(&self) -> String {
+        self.folder.path().join("alpine.tar").to_string_lossy().into_owned()
+    }
+
     /// What runs its arguments where the network of this store is; empty when that is the machine's.
     pub fn wrapper(&self) -> Vec<String> {
         self.network.as_ref().map_or_else(Vec::new, |network| network.wrapper().to_vec())

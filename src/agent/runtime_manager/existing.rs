@@ -9,7 +9,7 @@ use crate::agent::settings::RerunFinished;
 use crate::agent::wish_slot::{Engine, OnExisting, Strays, Wish};
 use crate::agent::workload_scheduler::Change;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::lifecycle::{self, Check};
+use crate::model::lifecycle::Check;
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::Name;
 use crate::model::workload::Workload;
@@ -263,9 +263,8 @@ fn is_unchanged(added: &AddedWorkload, runtime: &Name, container: &ListedContain
 
 /// The state to show for a container of an earlier agent that was not probed yet.
 fn adopted_state(workload: &Workload, state: ExecutionState) -> ExecutionState {
-    let lifecycle = lifecycle::of_config(&workload.runtime, &workload.runtime_config);
-    let ready = lifecycle.ok().flatten().and_then(|lifecycle| lifecycle.ready);
-    match ready {
+    let config = workload.config();
+    match config.usable_lifecycle().and_then(|lifecycle| lifecycle.ready.as_ref()) {
         Some(ready) if state.phase == Phase::Running && ready.check != Check::Notify => ExecutionState::with_info(
             Phase::PendingStarting,
             short_info(format!("ready: {} is being probed", ready.check)),

@@ -10,7 +10,7 @@ use crate::agent::probes::prober::notify_socket;
 use crate::agent::probes::{Outcome, ProbeOrder, ProbeReport, Purpose, short_info};
 use crate::limits::MISSING_TARGET_RETRY;
 use crate::model::execution_state::{ExecutionState, GONE_PREFIX, Phase};
-use crate::model::lifecycle::{self, AliveAction, Check, Lifecycle, OnDeadline, Pace};
+use crate::model::lifecycle::{AliveAction, Check, Lifecycle, OnDeadline, Pace};
 use crate::model::names::InstanceName;
 use crate::platform::clock::Clock;
 use crate::platform::logging::may_log;
@@ -141,16 +141,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Reads the block of what is to run from now on. Nothing of an earlier instance counts.
     pub(super) fn take_lifecycle(&mut self) {
         self.stop_probe();
-        let read =
-            self.wanted.as_ref().map(|workload| lifecycle::of_config(&workload.runtime, &workload.runtime_config));
-        let (spec, invalid) = match read {
-            Some(Ok(spec)) => (spec.unwrap_or_default(), None),
-            Some(Err(error)) => (Lifecycle::default(), Some(error.to_string())),
-            None => (Lifecycle::default(), None),
+        let config = self.wanted.as_ref().map(|workload| workload.config());
+        let (spec, invalid) = match config.as_ref().map(|config| &config.lifecycle) {
+            Some(Ok(spec)) => (spec.clone().unwrap_or_default(), None),
+            Some(Err(error)) => (Arc::default(), Some(error.to_string())),
+            None => (Arc::default(), None),
         };
         self.restarts.set_rules(spec.restart);
         self.lifecycle =
-            InstanceLifecycle { spec: Arc::new(spec), invalid, ..InstanceLifecycle::new(self.lifecycle.next_key) };
+            InstanceLifecycle { spec, invalid, ..InstanceLifecycle::new(self.lifecycle.next_key) };
     }
 
     // ------------------------------------------------------------------ start

@@ -3,7 +3,7 @@
 use super::*;
 use crate::model::messages::LogsRequest;
 use crate::runtime::scripted_engine::{ID, OTHER, ScriptedEngine, failed, id, new_container, run_call};
-use crate::runtime::{NewContainer, RuntimeConnector as _, RuntimeError};
+use crate::runtime::{NewContainer, RuntimeConnector as _, RuntimeError, Unwatched};
 
 fn connector(script: &ScriptedEngine) -> ContainerdConnector {
     let mut connector = ContainerdConnector::new("agent_A", script.children());
@@ -15,14 +15,21 @@ fn new() -> NewContainer {
     new_container("containerd", "image: x")
 }
 
-fn ps_line(id: &str, name: &str) -> String {
-    format!(
-        r#"{{"Command":"x","ID":"{id}","Labels":"a=b,nerdctl/x=[\"c\",\"d\"],name={name},agent=agent_A","Status":"Up"}}"#
-    )
+/// What nerdctl prints of these containers: their ids, or with `inspect` labels and states.
+fn print(lines: &[String]) -> String {
+    lines.iter().map(|line| format!("printf '%s\\n' '{line}';")).collect()
 }
 
-fn print(lines: &[String]) -> String {
-    lines.iter().map(|line| format!("printf '%s\\n\\n' '{line}';")).collect()
+fn ids(ids: &[&str]) -> String {
+    print(&ids.iter().map(|id| format!("\"{id}\"")).collect::<Vec<_>>())
+}
+
+fn inspected(id: &str, name: &str, state: &str) -> String {
+    format!(r#"{{"Id":"{id}","State":{{{state}}},"AutoRemove":"","Labels":{{"name":"{name}","agent":"agent_A"}}}}"#)
+}
+
+fn running(id: &str, name: &str) -> String {
+    inspected(id, name, r#""Status":"running","Pid":7"#)
 }
 
 #[test]
@@ -39,12 +46,13 @@ fn a_container_is_run_started_and_deleted_by_nerdctl() {
 
 #[test]
 fn a_failed_create_is_removed_even_when_it_cannot_be_stopped() {
-    let found = print(&[ps_line(ID, &new().instance.to_string()), ps_line(OTHER, "web.2.agent_A")]);
-    let script =
-        ScriptedEngine::answering(&["echo broken >&2; exit 1", &found, "echo 'No such container' >&2; exit 1"]);
+    let found = print(&[running(ID, &new().instance.to_string()), running(OTHER, "web.2.agent_A")]);
+    let gone = "echo 'No such container' >&2; exit 1";
+    let script = ScriptedEngine::answering(&["echo broken >&2; exit 1", &ids(&[ID, OTHER]), &found, gone]);
     assert!(failed(connector(&script).create(&new(), None, &mut Unwatched)).starts_with("broken. Execution of "));
-    let find = format!("ps --all --no-trunc --filter label=name={} --format=json", new().instance);
-    assert_eq!(script.calls()[1..], [find, format!("stop {ID}"), format!("rm {ID}")]);
+    let find = format!("ps --all --no-trunc --filter label=name={} --format={{{{json .ID}}}}", new().instance);
+    let inspect = format!("inspect --format={} {ID} {OTHER}", format());
+    assert_eq!(script.calls()[1..], [find, inspect, format!("stop {ID}"), format!("rm {ID}")]);
 }
 
 #[test]
@@ -59,18 +67,14 @@ fn deleting_what_is_gone_is_done_and_other_errors_are_told() {
 
 #[test]
 fn a_listing_joins_labels_and_states_of_this_agents_containers() {
-    let foreign = ps_line("f", "web.1.X-agent_A");
-    let lines = [ps_line(ID, "web.1.agent_A"), ps_line(OTHER, "db.2.agent_A"), ps_line("v", "gone.3.agent_A"), foreign];
     // One container vanished in between, which makes the call fail.
-    let states = format!(
-        r#"echo '[{{"Id":"{ID}","State":{{"Status":"running","Pid":7}}}},
-            {{"ID":"{OTHER}","State":{{"Status":"exited","ExitCode":3,"Pid":0}}}}, {{}}]'; exit 1"#
-    );
-    let script = ScriptedEngine::answering(&[&print(&lines), &states]);
+    let ended = inspected(OTHER, "db.2.agent_A", r#""Status":"exited","ExitCode":3,"Pid":0"#);
+    let states = print(&[running(ID, "web.1.agent_A"), ended, running("f", "web.1.X-agent_A"), "{}".to_owned()]);
+    let script = ScriptedEngine::answering(&[&ids(&[ID, OTHER, "f", "v", "--all"]), &format!("{states} exit 1")]);
     let listed = connector(&script).list().unwrap();
     let calls = script.calls();
-    assert_eq!(calls[0], "ps --all --no-trunc --filter label=agent=agent_A --format=json");
-    assert_eq!(calls[1], format!("inspect {ID} {OTHER} v"));
+    assert_eq!(calls[0], "ps --all --no-trunc --filter label=agent=agent_A --format={{json .ID}}");
+    assert_eq!(calls[1], format!("inspect --format={} {ID} {OTHER} f v", format()));
     let told: Vec<_> =
         listed.iter().map(|one| (one.id.clone(), one.instance.to_string(), one.state.to_string())).collect();
     let expected = [
@@ -82,44 +86,18 @@ fn a_listing_joins_labels_and_states_of_this_agents_containers() {
     assert_eq!(listed[1].processes, []);
 }
 
-/// The line of a container whose image brings a label that reads as if it were several.
-fn forging_line(id: &str, forged: &str, name: &str) -> String {
-    format!(r#"{{"ID":"{id}","Labels":"x=y,name={forged},agent=agent_A,name={name},agent=agent_A","Status":"Up"}}"#)
-}
-
-fn inspection(id: &str, name: &str) -> String {
-    let labels = format!(r#"{{"x":"y,name=forged","name":"{name}","agent":"agent_A"}}"#);
-    format!(r#"{{"Id":"{id}","Config":{{"Labels":{labels}}},"State":{{"Status":"running","Pid":7}}}}"#)
-}
-
-#[test]
-fn a_label_with_a_comma_made_a_container_look_like_one_of_another_workload() {
-    let states = format!("echo '[{}]'", inspection(ID, "evil.1.agent_A"));
-    let script = ScriptedEngine::answering(&[&print(&[forging_line(ID, "web.1.agent_A", "evil.1.agent_A")]), &states]);
-    let listed = connector(&script).list().unwrap();
-    assert_eq!(listed.iter().map(|one| one.instance.to_string()).collect::<Vec<_>>(), ["evil.1.agent_A"]);
-
-    let web = new().instance.to_string();
-    let lines = print(&[forging_line(ID, &web, "evil.1.agent_A"), forging_line(OTHER, "evil.1.agent_A", &web)]);
-    let states = format!("echo '[{},{}]'", inspection(ID, "evil.1.agent_A"), inspection(OTHER, &web));
-    let script = ScriptedEngine::answering(&[&lines, &states]);
-    assert_eq!(connector(&script).find(&new().instance, None), Ok(vec![id(OTHER)]));
-}
-
 #[test]
 fn nothing_is_inspected_when_there_is_nothing() {
     let script = ScriptedEngine::answering(&[]);
     assert_eq!(connector(&script).list(), Ok(vec![]));
     assert_eq!(script.calls().len(), 1);
-    let script =
-        ScriptedEngine::answering(&[&print(&[ps_line(ID, "web.1.agent_A")]), "echo 'no such container' >&2; exit 1"]);
+    let script = ScriptedEngine::answering(&[&ids(&[ID]), "echo 'no such container' >&2; exit 1"]);
     assert_eq!(connector(&script).list(), Ok(vec![]), "the only one vanished");
 }
 
 #[test]
 fn answers_that_make_no_sense_are_errors() {
-    let line = print(&[ps_line(ID, "web.1.agent_A")]);
-    for answers in [["echo garbage", ""], [&line, "echo garbage"], [&line, ""]] {
+    for answers in [["echo garbage", ""], [&ids(&[ID]), "echo garbage"]] {
         let result = connector(&ScriptedEngine::answering(&answers)).list();
         assert!(failed(result).contains(" cannot be read: "), "{answers:?}");
     }
@@ -142,8 +120,7 @@ fn engine_states_mean_what_the_table_says() {
         ("", "0", "Failed(Unknown)"),
     ] {
         let text = format!(r#"{{"Id":"i","State":{{"Status":"{status}","ExitCode":{code}}}}}"#);
-        let inspection: Inspection = serde_json::from_str(&text).unwrap();
-        assert_eq!(inspection.execution_state().to_string(), expected, "{status} {code}");
+        assert_eq!(execution_state(&container_list::parse(&text).unwrap()[0]).to_string(), expected, "{status} {code}");
     }
 }
 
@@ -169,17 +146,16 @@ fn the_time_of_the_end_is_known_of_what_has_ended() {
         ("exited", "yesterday", None),
         ("exited", "", None),
     ] {
-        let text = format!(r#"{{"Id":"i","State":{{"Status":"{status}","ExitCode":0,"FinishedAt":"{finished}"}}}}"#);
-        let inspection: Inspection = serde_json::from_str(&text).unwrap();
-        let listed = inspection.listed(InstanceName::with_id("w", "1", "A"));
-        assert_eq!(listed.unwrap().ended_at, expected, "{status} {finished}");
+        let state = format!(r#""Status":"{status}","ExitCode":0,"FinishedAt":"{finished}""#);
+        let container = &container_list::parse(&inspected("i", "w.1.agent_A", &state)).unwrap()[0];
+        assert_eq!(listed(container, "agent_A").unwrap().ended_at, expected, "{status} {finished}");
     }
 }
 
 #[test]
 fn logs_are_read_by_the_id_of_the_container() {
-    let found = print(&[ps_line(ID, &new().instance.to_string())]);
-    let script = ScriptedEngine::answering(&[&found, ""]);
+    let found = print(&[running(ID, &new().instance.to_string())]);
+    let script = ScriptedEngine::answering(&[&ids(&[ID]), &found, ""]);
     let mut containerd = connector(&script);
     let calls = containerd.log_calls(&new().instance, &LogsRequest::default()).unwrap();
     assert_eq!(calls.iter().map(|call| call.arguments.join(" ")).collect::<Vec<_>>(), [format!("logs {ID}")]);
@@ -188,14 +164,8 @@ fn logs_are_read_by_the_id_of_the_container() {
 
 #[test]
 fn how_a_container_ended_that_removes_itself_was_up_to_chance() {
-    for (label, expected) in [
-        ("\"nerdctl/auto-remove\":\"true\"", "Failed(Lost)"),
-        ("\"nerdctl/auto-remove\":\"false\"", "Succeeded(Ok)"),
-        ("", "Succeeded(Ok)"),
-    ] {
-        let text =
-            format!(r#"{{"Id":"i","Config":{{"Labels":{{{label}}}}},"State":{{"Status":"exited","ExitCode":0}}}}"#);
-        let inspection: Inspection = serde_json::from_str(&text).unwrap();
-        assert_eq!(inspection.execution_state().to_string(), expected, "{label}");
+    for (label, expected) in [("true", "Failed(Lost)"), ("false", "Succeeded(Ok)"), ("", "Succeeded(Ok)")] {
+        let text = format!(r#"{{"Id":"i","AutoRemove":"{label}","State":{{"Status":"exited","ExitCode":0}}}}"#);
+        assert_eq!(execution_state(&container_list::parse(&text).unwrap()[0]).to_string(), expected, "{label}");
     }
 }

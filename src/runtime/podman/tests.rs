@@ -3,8 +3,11 @@
 use super::*;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::LogsRequest;
+use crate::model::names::InstanceName;
 use crate::model::workload::Workload;
+use crate::runtime::ContainerId;
 use crate::runtime::Unwatched;
+use crate::runtime::container_list::podman_format;
 use crate::runtime::scripted_engine::{ID, OTHER, ScriptedEngine, failed, id, new_container, run_call};
 use crate::runtime::{CallWatch, MainProcess, NewContainer, RuntimeConnector as _, RuntimeError};
 use rustix::event::{EventfdFlags, eventfd};
@@ -12,6 +15,7 @@ use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A scripted engine and a connector to it.
 struct Engine {
@@ -45,7 +49,7 @@ fn new() -> NewContainer {
 }
 
 fn find_call() -> String {
-    format!("ps --all --filter label=name={} --format=json", new().instance)
+    format!("ps --all --filter label=name={} --format={}", new().instance, podman_format())
 }
 
 fn listing(containers: &[(&str, String)]) -> String {
@@ -55,7 +59,7 @@ fn listing(containers: &[(&str, String)]) -> String {
             format!(r#"{{"Id":"{id}","State":"running","Pid":7,"Labels":{{"name":"{name}","agent":"agent_A"}}}}"#)
         })
         .collect();
-    format!("echo '[{}]'", entries.join(","))
+    format!("echo '{}'", entries.join("\n"))
 }
 
 // [utest->swdd~podman-name-returns-podman~1]
@@ -148,7 +152,7 @@ fn an_engine_that_prints_no_id_is_asked_for_it() {
     let mut engine = Engine::answering(&["echo garbage", &found]);
     assert_eq!(engine.create(), Ok(id(ID)));
 
-    let mut engine = Engine::answering(&["", "echo '[]'", "echo '[]'"]);
+    let mut engine = Engine::answering(&[""]);
     assert_eq!(failed(engine.create()), "Unexpected number of workloads: 0 containers after a create");
     assert_eq!(engine.calls().len(), 3, "the last call looks for what is to be cleaned up");
 }
@@ -236,7 +240,7 @@ fn start_starts_the_same_container_and_removes_it_when_that_fails() {
     assert_eq!(engine.start(ID), Ok(id(ID)));
     assert_eq!(engine.calls(), [format!("-g start {ID}")]);
 
-    for found in [listing(&[(ID, new().instance.to_string())]), "echo '[]'".to_owned(), "exit 1".to_owned()] {
+    for found in [listing(&[(ID, new().instance.to_string())]), String::new(), "exit 1".to_owned()] {
         let mut engine = Engine::answering(&["echo broken >&2; exit 125", &found]);
         assert!(failed(engine.start(ID)).starts_with("broken. Execution of "));
         let removal = [format!("stop --ignore {ID}"), format!("rm --ignore {ID}")];
@@ -365,7 +369,7 @@ fn one_call_lists_all_containers_of_this_agent_and_no_others() {
         in_pod: false,
     });
     assert_eq!(engine.connector.list(), Ok(expected.collect()));
-    assert_eq!(engine.calls(), ["ps --all --filter label=agent=agent_A --format=json"]);
+    assert_eq!(engine.calls(), [format!("ps --all --filter label=agent=agent_A --format={}", podman_format())]);
 }
 
 #[test]
@@ -373,6 +377,6 @@ fn a_listing_that_makes_no_sense_is_an_error_that_names_the_call() {
     let mut engine = Engine::answering(&["echo garbage"]);
     let text = failed(engine.connector.list());
     assert!(text.starts_with("The list of containers cannot be read: expected value at line 1 column 1. "), "{text}");
-    let call = engine.script.execution(&["ps", "--all", "--filter", "label=agent=agent_A", "--format=json"]);
+    let call = engine.script.execution(&["ps", "--all", "--filter", "label=agent=agent_A", "--format=..."]);
     assert!(text.ends_with(&call), "{text}");
 }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::model::execution_state::Phase;
 use crate::runtime::MainProcess;
+use crate::runtime::container_list::podman_format;
 use crate::runtime::scripted_engine::{ScriptedEngine, failed, id, new_container};
 use std::fs;
 
@@ -173,7 +174,7 @@ fn volumes_that_cannot_be_made_do_not_hinder_the_workload() {
     let web = create(&mut kube).unwrap();
     // The listing finds no volume either, and knows the pod all the same.
     script.on("volume", "");
-    script.on("ps", r#"echo '[{"Id":"c","Pod":"p1","State":"running","Pid":7}]'"#);
+    script.on("ps", r#"echo '{"Id":"c","Pod":"p1","State":"running","Pid":7}'"#);
     let listed = lister.list().unwrap();
     assert_eq!(listed.len(), 1);
     assert_eq!((listed[0].id.clone(), listed[0].state.phase), (web.clone(), Phase::Running));
@@ -351,7 +352,7 @@ fn pods_cannot_be_started_again() {
 fn a_listing_finds_the_workloads_of_exactly_this_agent_by_their_volumes() {
     let names = "printf 'web.1.agent_A.config\\nweb.1.X-agent_A.config\\nodd.config\\ndb.2.agent_A.config\\n'";
     let ps = |state: &str| {
-        format!(r#"echo '[{{"Id":"c","Pod":"p1","State":"{state}","ExitCode":3}}, {{"Id":"d","Pod":"q"}}]'"#)
+        format!(r#"echo '{{"Id":"c","Pod":"p1","State":"{state}","ExitCode":3}} {{"Id":"d","Pod":"q"}}'"#)
     };
     let script = ScriptedEngine::answering(&[names, NO_VOLUME, &volume(r#"["p1"]"#), &ps("running")]);
     let mut kube = connector(&script);
@@ -367,7 +368,7 @@ fn a_listing_finds_the_workloads_of_exactly_this_agent_by_their_volumes() {
             r"volume ls --filter name=\.agent_A\.config$ --format={{.Name}}",
             "volume inspect db.2.agent_A.pods",
             "volume inspect web.1.agent_A.pods",
-            "ps --all --format=json"
+            &format!("ps --all --format={}", podman_format())
         ]
     );
     // The pods are remembered, the states are not.
@@ -385,14 +386,14 @@ fn pods_that_could_not_be_read_were_taken_for_a_workload_that_succeeded() {
         let script = ScriptedEngine::answering(&["printf 'web.1.agent_A.config\ndb.2.agent_A.config\n'"]);
         script.on("2", &volume(r#"["p1"]"#));
         script.on("volume", broken);
-        script.on("ps", r#"echo '[{"Id":"c","Pod":"p1","State":"running"}]'"#);
+        script.on("ps", r#"echo '{"Id":"c","Pod":"p1","State":"running"}'"#);
         let listed = connector(&script).list().unwrap();
         let states: Vec<String> = listed.iter().map(|one| one.state.to_string()).collect();
         assert_eq!(states, ["Running(Ok)", "Failed(Unknown): 'Could not load workload metadata'"], "{broken}");
     }
     // One moment of trouble is nothing.
     let script = ScriptedEngine::answering(&["echo web.1.agent_A.config", "exit 125", &volume(r#"["p1"]"#)]);
-    script.on("ps", r#"echo '[{"Id":"c","Pod":"p1","State":"running"}]'"#);
+    script.on("ps", r#"echo '{"Id":"c","Pod":"p1","State":"running"}'"#);
     assert_eq!(connector(&script).list().unwrap()[0].state.phase, Phase::Running);
 }
 
@@ -405,7 +406,7 @@ fn a_listing_of_another_connector_does_not_take_the_news_away() {
     let mut kube = lister.for_workload()();
     create(&mut kube).unwrap();
     script.on("volume", "");
-    script.on("ps", r#"echo '[{"Id":"c","Pod":"p1","State":"running"}]'"#);
+    script.on("ps", r#"echo '{"Id":"c","Pod":"p1","State":"running"}'"#);
     assert_eq!(kube.list(), Ok(vec![]));
     assert_eq!(lister.list().unwrap().len(), 1);
 }
@@ -413,15 +414,15 @@ fn a_listing_of_another_connector_does_not_take_the_news_away() {
 #[test]
 fn the_logs_of_all_containers_but_the_one_that_holds_the_pod_are_read() {
     let wanted = LogsRequest { follow: Some(true), tail: Some(5), ..LogsRequest::default() };
-    let two = r#"{"Id":"a","Pod":"p1","Names":["web-a"]},{"Id":"b","Pod":"p2","Names":["web-b"]}"#;
-    let infra = r#"{"Id":"i","Pod":"p1","IsInfra":true},{"Id":"x","Pod":"q","Names":["other"]}"#;
-    let one = two.split_once(",{").unwrap().0;
+    let two = r#"{"Id":"a","Pod":"p1","Name":"web-a"}{"Id":"b","Pod":"p2","Name":"web-b"}"#;
+    let infra = r#"{"Id":"i","Pod":"p1","IsInfra":true}{"Id":"x","Pod":"q","Name":"other"}"#;
+    let one = two.split_once("}{").unwrap().0.to_owned() + "}";
     for (containers, expected) in [
-        (format!("{two},{infra}"), vec![("a", "[web-a] "), ("b", "[web-b] ")]),
-        (format!("{one},{infra}"), vec![("a", "")]),
+        (format!("{two}{infra}"), vec![("a", "[web-a] "), ("b", "[web-b] ")]),
+        (format!("{one}{infra}"), vec![("a", "")]),
         (infra.to_owned(), vec![]),
     ] {
-        let script = ScriptedEngine::answering(&[&volume(r#"["p1","p2"]"#), &format!("echo '[{containers}]'")]);
+        let script = ScriptedEngine::answering(&[&volume(r#"["p1","p2"]"#), &format!("echo '{containers}'")]);
         let calls = connector(&script).log_calls(&new().instance, &wanted).unwrap();
         let told: Vec<_> = calls.iter().map(|call| (call.arguments.join(" "), call.prefix.as_str())).collect();
         let expected: Vec<_> =

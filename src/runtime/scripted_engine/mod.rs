@@ -1,8 +1,8 @@
-//! Stands for an engine's program in unit tests: a shell script that notes its calls and answers them as told.
+//! Stands for an engine's program in unit tests: a shell script that records its calls and prints what a test wants.
 //!
 //! Thread: the one of the test.
 
-use super::container_config::ContainerConfig;
+use super::container_config::container_config;
 use super::engine_children::EngineChildren;
 use super::engine_cli::EngineCli;
 use super::{ContainerId, NewContainer, RuntimeError};
@@ -79,7 +79,7 @@ pub fn new_container(runtime: &str, config: &str) -> NewContainer {
 
 /// The call that creates this container; the tests of `container_config.rs` say which arguments it has.
 pub fn run_call(new: &NewContainer) -> String {
-    ContainerConfig::of(new, &new.workload.runtime).unwrap().run_arguments(new).unwrap().join(" ")
+    container_config(new, &new.workload.runtime).unwrap().run_arguments(new).unwrap().join(" ")
 }
 
 pub fn id(text: &str) -> ContainerId {
