@@ -75,7 +75,7 @@ impl MutatingHooks {
     }
 
     /// Gives the hooks a plan. Its outcome comes later; until then no other plan may be given.
-    pub fn ask(&self, plan: WorkloadPlan) {
+    pub fn start_plan(&self, plan: WorkloadPlan) {
         if self.plans.try_send(plan).is_err() {
             log::error!("The mutating hooks do not take an update.");
         }
@@ -85,8 +85,8 @@ impl MutatingHooks {
     ///
     /// # Errors
     /// As a hook refuses or fails.
-    pub fn ask_and_wait(&self, plan: WorkloadPlan) -> HookOutcome {
-        self.ask(plan);
+    pub fn run(&self, plan: WorkloadPlan) -> HookOutcome {
+        self.start_plan(plan);
         let gone = || UpdateError::HookFailed { hook: String::new(), reason: "the thread of the hooks ended".into() };
         self.outcomes.recv().unwrap_or_else(|_| Err(gone()))
     }

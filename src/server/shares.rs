@@ -1,5 +1,5 @@
-//! How long the server has worked for whom, so that nobody keeps it from others: each workload, each agent and each
-//! connection of a commander has a share of its time. What is asked beyond that waits (waiting_requests.rs).
+//! How long the server has worked for each requester: each workload, each agent and each connection of a commander has a
+//! share of its time. Requests beyond that wait (waiting_requests.rs).
 //!
 //! An agent is charged for all its workloads together, under its name: ids of requests and connections can be changed.
 //!
@@ -7,29 +7,8 @@
 
 use super::requester::Requester;
 use crate::limits::{REQUEST_TIME_PERIOD, REQUEST_TIME_SHARE};
-use crate::model::names::Name;
-use crate::wire::server_endpoint::PeerId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
-
-/// Whose time is counted together.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Account {
-    Commander(PeerId),
-    Agent(Name),
-    Workload { agent: Name, workload: Name },
-}
-
-impl Account {
-    fn of_stream(requester: &Requester) -> Self {
-        requester.agent.clone().map_or(Self::Commander(requester.peer), Self::Agent)
-    }
-
-    fn of_workload(requester: &Requester) -> Option<Self> {
-        let (agent, workload) = (requester.agent.clone()?, requester.workload.clone()?);
-        Some(Self::Workload { agent, workload })
-    }
-}
 
 /// What was taken, less what its share has given since then.
 #[derive(Debug, Clone, Copy)]
@@ -46,8 +25,8 @@ impl Taken {
     }
 }
 
-/// What a requester took beyond its share: that of its stream first, then its own. Whoever took less comes first; all
-/// that are within their share are equal.
+/// What a requester took beyond its share: that of its stream first, then its own. All requesters within their share are
+/// equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Excess {
     stream: Duration,
@@ -66,7 +45,7 @@ impl Excess {
 #[derive(Debug, Default)]
 pub struct Shares {
     /// Only those whose share has not made up for it yet: as all of them take turns, there are few.
-    taken: BTreeMap<Account, Taken>,
+    taken: BTreeMap<Requester, Taken>,
 }
 
 impl Shares {
@@ -77,7 +56,7 @@ impl Shares {
             return;
         }
         self.taken.retain(|_, taken| !taken.at(end).is_zero());
-        for account in [Some(Account::of_stream(requester)), Account::of_workload(requester)].into_iter().flatten() {
+        for account in [requester.of_stream(), requester.clone()].into_iter().collect::<BTreeSet<_>>() {
             let taken = self.taken.entry(account).or_insert(Taken { time: Duration::ZERO, at: end });
             *taken = Taken { time: (taken.at(end) + time).min(REQUEST_TIME_PERIOD), at: end };
         }
@@ -89,11 +68,10 @@ impl Shares {
         if self.taken.is_empty() {
             return Excess::default();
         }
-        let excess = |account: &Account| {
+        let excess = |account: &Requester| {
             self.taken.get(account).map_or(Duration::ZERO, |taken| taken.at(now).saturating_sub(REQUEST_TIME_SHARE))
         };
-        let stream = excess(&Account::of_stream(requester));
-        Excess { stream, workload: Account::of_workload(requester).map_or(Duration::ZERO, |own| excess(&own)) }
+        Excess { stream: excess(&requester.of_stream()), workload: excess(requester) }
     }
 }
 
@@ -101,10 +79,13 @@ impl Shares {
 mod tests {
     use super::*;
     use crate::platform::clock::Clock;
+    use crate::server::requester::Stream;
     use crate::simulation::manual_clock::ManualClock;
+    use crate::wire::server_endpoint::PeerId;
 
     fn requester(peer: u64, agent: Option<&str>, workload: Option<&str>) -> Requester {
-        Requester { peer: PeerId(peer), agent: agent.map(Into::into), workload: workload.map(Into::into) }
+        let stream = agent.map_or(Stream::Commander(PeerId(peer)), |name| Stream::Agent(name.into()));
+        Requester { stream, workload: workload.map(Into::into) }
     }
 
     fn take(shares: &mut Shares, clock: &ManualClock, requester: &Requester, time: Duration) {

@@ -2,7 +2,7 @@
 //!
 //! Thread: `server`; plain functions over the state that [`super::ServerLoop`] owns.
 
-use super::agents::Agents;
+use super::peers::Agent;
 use crate::model::complete_state::{
     DesiredState, Rendering, WorkloadStates, agent_node, config_node, execution_state_node, workload_node,
 };
@@ -25,7 +25,7 @@ pub struct StateView<'s> {
     /// What runs.
     pub states: &'s WorkloadStates,
     /// Who is connected.
-    pub agents: &'s Agents,
+    pub agents: &'s BTreeMap<Name, Agent>,
 }
 
 impl<'s> StateView<'s> {
@@ -108,7 +108,7 @@ impl<'s> StateView<'s> {
     }
 
     fn connected_agents(&self, wanted: &Wanted<'_>) -> Option<Node> {
-        entries(wanted, self.agents.by_name(), |agent| agent_node(&agent.attributes, Rendering::Sparse))
+        entries(wanted, self.agents, |agent| agent_node(&agent.attributes, Rendering::Sparse))
     }
 
     fn workload_states(&self, wanted: &Wanted<'_>) -> Option<Node> {
@@ -201,14 +201,13 @@ mod tests {
     use crate::model::complete_state::AgentAttributes;
     use crate::model::execution_state::Phase;
     use crate::model::workload::ConfigItem;
-    use crate::server::agents::Agent;
     use crate::wire::server_endpoint::PeerId;
 
     struct Fixture {
         desired: DesiredState,
         effective: BTreeMap<Name, AddedWorkload>,
         states: WorkloadStates,
-        agents: Agents,
+        agents: BTreeMap<Name, Agent>,
     }
 
     impl Fixture {
@@ -217,7 +216,7 @@ mod tests {
                 desired: DesiredState::default(),
                 effective: BTreeMap::new(),
                 states: WorkloadStates::default(),
-                agents: Agents::default(),
+                agents: BTreeMap::new(),
             };
             for (name, agent, tag) in [("a", "agent_A", true), ("b", "agent_B", false), ("c", "", false)] {
                 let mut workload = Workload::new(agent, "podman", "x");
@@ -236,7 +235,7 @@ mod tests {
 
         fn connect(&mut self, name: &str) {
             let attributes = AgentAttributes { load: Some((7, 8)), tags: [("k".into(), "v".into())].into() };
-            self.agents.connect(name.into(), Agent::new(PeerId(1), attributes, std::collections::BTreeSet::new()));
+            self.agents.insert(name.into(), Agent::new(PeerId(1), attributes, std::collections::BTreeSet::new()));
         }
 
         fn view(&self) -> StateView<'_> {

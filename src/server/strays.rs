@@ -117,7 +117,7 @@ impl Strays {
     }
 
     /// An agent connects.
-    pub fn agent_came(&mut self, name: &Name) {
+    pub fn agent_connected(&mut self, name: &Name) {
         let Some(own) = self.by_agent.get_mut(name).filter(|own| own.is_gone) else { return };
         own.is_gone = false;
         self.gone.retain(|gone| gone != name);
@@ -126,7 +126,7 @@ impl Strays {
     }
 
     /// An agent is not connected any more.
-    pub fn agent_went(&mut self, name: &Name) {
+    pub fn agent_disconnected(&mut self, name: &Name) {
         let Some(own) = self.by_agent.get_mut(name).filter(|own| !own.is_gone) else { return };
         own.is_gone = true;
         self.gone.push_back(name.clone());

@@ -10,7 +10,6 @@ use crate::limits::{
     TEMPLATE_START_STEPS, TEMPLATE_STEP_BYTES, TEMPLATE_STEPS_MAX, TEMPLATE_VALUE_ENTRY, TEMPLATE_VALUE_MAP,
     TEMPLATE_VALUES_MAX,
 };
-use crate::model::names::Name;
 use crate::model::workload::{ConfigItem, File, FileContent, Workload};
 use cost::{COUNT_STEPS, Pricing};
 use handlebars::{
@@ -19,7 +18,7 @@ use handlebars::{
 };
 use serde_json::Value;
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -272,34 +271,6 @@ fn json(item: &ConfigItem) -> Value {
         ConfigItem::Text(text) => Value::String(text.clone()),
         ConfigItem::List(items) => Value::Array(items.iter().map(json).collect()),
         ConfigItem::Map(items) => Value::Object(items.iter().map(|(key, item)| (key.clone(), json(item))).collect()),
-    }
-}
-
-/// Which workloads use which configs, so that a change of one is proportional to its users.
-#[derive(Debug, Default)]
-pub struct ConfigUsers {
-    by_key: BTreeMap<String, BTreeSet<Name>>,
-}
-
-impl ConfigUsers {
-    /// The workload `name` of the desired state was `old` and is `new`.
-    pub fn replace(&mut self, name: &Name, old: Option<&Workload>, new: Option<&Workload>) {
-        for key in old.into_iter().flat_map(|workload| workload.configs.values()) {
-            if let Some(users) = self.by_key.get_mut(key) {
-                users.remove(name);
-                if users.is_empty() {
-                    self.by_key.remove(key);
-                }
-            }
-        }
-        for key in new.into_iter().flat_map(|workload| workload.configs.values()) {
-            self.by_key.entry(key.clone()).or_default().insert(name.clone());
-        }
-    }
-
-    /// The workloads that use the config `key`.
-    pub fn of(&self, key: &str) -> impl Iterator<Item = &Name> {
-        self.by_key.get(key).into_iter().flatten()
     }
 }
 

@@ -12,15 +12,19 @@ mod rights;
 mod strays;
 mod updates;
 
+use super::prepare::Failed;
 use super::*;
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{
-    ReadState, Request, RequestContent, Response, ResponseContent, UpdateState, WorkloadPlan,
+    AddedWorkload, AgentLoad, FromServer, ReadState, Request, RequestContent, Response, ResponseContent, ToServer,
+    UpdateState, WorkloadPlan,
 };
-use crate::model::names::InstanceName;
+use crate::model::names::Name;
 use crate::model::node::Node;
 use crate::wire::answer_budget::AnswerBudget;
 use crate::wire::inbox_budget::Room;
 use crate::wire::outbox::{OutboxReader, outbox_waking};
+use crate::wire::server_endpoint::PeerHello;
 
 /// A server with peers whose messages are read directly from their outboxes.
 #[derive(Default)]
@@ -102,7 +106,7 @@ impl Cluster {
 
     /// Whether the server has dropped its end of the stream.
     pub fn is_closed(&self, peer: PeerId) -> bool {
-        !self.server.peers.contains_key(&peer)
+        !self.server.peers.streams.contains_key(&peer)
     }
 
     /// Asks something and answers the response to it, which must be the last message.
@@ -140,7 +144,7 @@ impl Cluster {
 
     /// The phase of an instance as the server knows it.
     pub fn phase(&self, instance: &InstanceName) -> Option<Phase> {
-        self.server.states.get(instance).map(|state| state.phase)
+        self.server.workloads.states.get(instance).map(|state| state.phase)
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Thread: `server`; plain functions. Nothing is changed here, so a refused update leaves no trace.
 
-use super::agents::Agent;
+use super::peers::Agent;
 use super::state_view::StateView;
 use crate::limits::CYCLE_SHOWN_MAX;
 use crate::model::complete_state::{
@@ -349,7 +349,7 @@ impl<'s> Patch<'s> {
         let agents: Vec<(String, Node)> = if named.all_agents {
             current.agents.iter().map(one).collect()
         } else {
-            named.agents.iter().filter_map(|name| current.agents.by_name().get_key_value(&**name).map(one)).collect()
+            named.agents.iter().filter_map(|name| current.agents.get_key_value(&**name).map(one)).collect()
         };
         let effective =
             [("apiVersion", Node::text(API_VERSION)), ("workloads", Node::empty()), ("configs", Node::empty())];

@@ -202,7 +202,7 @@ fn the_end_of_the_server_ends_a_running_hook() {
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
     let scripts = Hooks::one(&format!("echo >{}; exec sleep 600", fifo.display()));
     let (hooks, thread) = MutatingHooks::start(scripts.entries.clone(), OUTPUT_MAX).unwrap();
-    hooks.ask(plan("x"));
+    hooks.start_plan(plan("x"));
     fs::read(&fifo).unwrap(); // Until the hook runs.
     drop(hooks);
     assert!(threads::join_all([thread], Duration::from_secs(60)).is_empty());
@@ -212,7 +212,7 @@ fn the_end_of_the_server_ends_a_running_hook() {
 fn the_thread_answers_plan_after_plan() {
     let scripts = Hooks::one("cat");
     let (hooks, thread) = MutatingHooks::start(scripts.entries.clone(), OUTPUT_MAX).unwrap();
-    assert_eq!((hooks.ask_and_wait(plan("x")), hooks.ask_and_wait(plan("y"))), (Ok(None), Ok(None)));
+    assert_eq!((hooks.run(plan("x")), hooks.run(plan("y"))), (Ok(None), Ok(None)));
     drop(hooks);
     assert!(threads::join_all([thread], Duration::from_secs(60)).is_empty());
 }

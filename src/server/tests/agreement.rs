@@ -276,7 +276,7 @@ impl Run {
     }
 
     fn instances_of(&self, agent: &str) -> Vec<InstanceName> {
-        self.cluster.server.states.of_agent(agent).map(|(instance, _)| instance).collect()
+        self.cluster.server.workloads.states.of_agent(agent).map(|(instance, _)| instance).collect()
     }
 
     fn random_state(&mut self, agent: &str) -> WorkloadState {

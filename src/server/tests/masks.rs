@@ -262,10 +262,10 @@ fn tags_of_connected_agents_are_set_and_removed_one_by_one() {
         let mut cluster = Cluster::with_manifest(MANIFEST);
         cluster.open(PeerHello::Agent { name: "A".into(), tags: [("old".into(), "1".into())].into() });
         cluster.update(new_state, &masks).unwrap();
-        let tags = &cluster.server.agents.get("A").unwrap().attributes.tags;
+        let tags = &cluster.server.peers.agents.get("A").unwrap().attributes.tags;
         let expected: BTreeMap<String, String> = serde_json::from_str(expected).unwrap();
         assert_eq!(*tags, expected, "{masks:?} of {new_state}");
-        assert!(cluster.server.agents.get("B").is_none());
+        assert!(cluster.server.peers.agents.get("B").is_none());
     }
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let result = cluster.update("{}", &["agents.A.tags.k"]);
@@ -307,16 +307,16 @@ fn runtime_configs_are_stripped_by_every_kind_of_update_and_by_a_manifest() {
 #[test]
 fn workloads_that_an_update_does_not_touch_stay_the_same_objects() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
-    let before = cluster.server.desired.workloads["b"].clone();
+    let before = cluster.server.workloads.desired.workloads["b"].clone();
     let new_state = "{desiredState: {apiVersion: v1, workloads: {a: {runtimeConfig: new}}}}";
     cluster.update(new_state, &["desiredState.workloads.a.runtimeConfig"]).unwrap();
-    assert!(std::sync::Arc::ptr_eq(&before, &cluster.server.desired.workloads["b"]));
+    assert!(std::sync::Arc::ptr_eq(&before, &cluster.server.workloads.desired.workloads["b"]));
     // The same holds when the whole state is sent again, and for what agents are told.
     let whole = "{desiredState: {apiVersion: v1, workloads: {b: {agent: A, runtime: podman, runtimeConfig: y}}}}";
     let (added, deleted) = cluster.update(whole, &[]).unwrap();
     assert_eq!((added.len(), deleted.len()), (0, 1));
-    assert!(std::sync::Arc::ptr_eq(&before, &cluster.server.desired.workloads["b"]));
-    assert!(std::sync::Arc::ptr_eq(&before, &cluster.server.effective["b"].workload));
+    assert!(std::sync::Arc::ptr_eq(&before, &cluster.server.workloads.desired.workloads["b"]));
+    assert!(std::sync::Arc::ptr_eq(&before, &cluster.server.workloads.effective["b"].workload));
 }
 
 #[test]

@@ -206,7 +206,7 @@ fn an_agent_cannot_fill_the_memory_with_states_of_workloads_that_nobody_wants() 
             cluster.report(agent, &names.iter().map(|name| (name, Phase::Running)).collect::<Vec<_>>());
             cluster.take_all();
         }
-        let count = cluster.server.states.of_agent("agent_A").count();
+        let count = cluster.server.workloads.states.of_agent("agent_A").count();
         assert!(count > 1_000 && count * STRAY <= STRAY_STATES_BYTES, "{count}");
         // What is wanted or known is taken all the same.
         cluster
@@ -243,7 +243,7 @@ fn agents_of_ever_new_names_cannot_fill_the_memory_with_states_that_nobody_wants
         cluster.close(agent);
     };
     come_and_go(&mut cluster, "agent_A");
-    let kept = |cluster: &Cluster| cluster.server.states.len();
+    let kept = |cluster: &Cluster| cluster.server.workloads.states.len();
     let each = kept(&cluster);
     assert!(each > 1_500, "{each}");
     for number in 0..3 {
@@ -389,5 +389,5 @@ fn an_older_connection_that_is_announced_late_does_not_replace_the_newer_one() {
     cluster.server.on_event(ServerEvent::Peer(opened));
     assert!(!cluster.is_closed(newer));
     assert!(cluster.is_closed(PeerId(newer.0 - 1)) && reader.ended());
-    assert_eq!(cluster.server.agents.get("agent_A").map(|agent| agent.peer), Some(newer));
+    assert_eq!(cluster.server.peers.agents.get("agent_A").map(|agent| agent.peer), Some(newer));
 }

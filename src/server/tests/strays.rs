@@ -33,7 +33,7 @@ fn told(instance: &InstanceName, bytes: usize) -> WorkloadState {
 }
 
 fn info(cluster: &Cluster, instance: &InstanceName) -> usize {
-    cluster.server.states.get(instance).unwrap().additional_info.len()
+    cluster.server.workloads.states.get(instance).unwrap().additional_info.len()
 }
 
 #[test]
@@ -90,8 +90,8 @@ fn all_agents_together_have_a_bound_and_those_that_are_gone_make_room() {
             (name, peer)
         })
         .collect();
-    let of = |cluster: &Cluster, name: &str| cluster.server.states.of_agent(name).count();
-    assert!(cluster.server.states.len() * STRAY <= STRAYS_BYTES, "{}", cluster.server.states.len());
+    let of = |cluster: &Cluster, name: &str| cluster.server.workloads.states.of_agent(name).count();
+    assert!(cluster.server.workloads.states.len() * STRAY <= STRAYS_BYTES, "{}", cluster.server.workloads.states.len());
     assert!(agents[..4].iter().all(|(name, _)| of(&cluster, name) > 1_500));
     assert_eq!(of(&cluster, "new_7"), 0);
     // What is kept fits into an answer that any client takes.
@@ -125,7 +125,7 @@ fn an_agent_that_reports_no_ends_cannot_fill_the_memory_with_earlier_forms_of_a_
         cluster.update(&form(&number.to_string()), &["desiredState.workloads.a"]).unwrap();
         cluster.say(agent, ToServer::WorkloadStates(vec![told(&instance(number), STATE_INFO_MAX)]));
     }
-    assert_eq!(cluster.server.states.of_agent_workload("agent_A", "a").count(), FORMER_OF_WORKLOAD + 1);
+    assert_eq!(cluster.server.workloads.states.of_agent_workload("agent_A", "a").count(), FORMER_OF_WORKLOAD + 1);
     // The last update was one too many: everybody hears that the earlier form is gone, and its agent still deletes it.
     let last = instance(count - 2);
     assert_eq!(cluster.phase(&last), None);

@@ -358,7 +358,7 @@ fn a_delete_that_waits_for_what_no_longer_needs_it_is_told_again_without_that_co
         assert_eq!(names(&plan.added), added);
         cluster.report(agent, &[(&a, Phase::Running), (&b, Phase::Removed)]);
         assert!(plans(&cluster.take(agent)).is_empty(), "it is told once");
-        assert!(cluster.server.waiting_deletes.is_empty());
+        assert!(cluster.server.deletes.len()[1] == 0);
     }
 }
 
@@ -469,7 +469,7 @@ fn a_delete_whose_conditions_were_forgotten_does_not_wait_for_what_no_longer_nee
                 plans(&messages).into_iter().map(|plan| plan.deleted[0].dependencies.keys().cloned().collect());
             let conditions = conditions.collect::<Vec<Vec<String>>>();
             cluster.report(agent, &[(&b, Phase::Removed)]);
-            assert!(cluster.server.waiting_deletes.is_empty());
+            assert!(cluster.server.deletes.len()[1] == 0);
             conditions
         };
         let anew: [Vec<String>; 1] = [if still_needed { vec!["a".to_owned()] } else { vec![] }];
@@ -525,9 +525,9 @@ fn an_update_in_place_that_waits_behind_another_one_does_not_wait_for_what_no_lo
     // What was told of an instance that is not wanted any more ends with it.
     update(&mut cluster, needs_b, "second");
     cluster.update(&new_state(&[("a", "A", needs_b)]), &[]).unwrap();
-    assert!(!cluster.server.waiting_deletes.is_empty());
+    assert!(cluster.server.deletes.len()[1] > 0);
     cluster.report(agent, &[(&b, Phase::Removed)]);
-    assert!(cluster.server.waiting_deletes.is_empty());
+    assert!(cluster.server.deletes.len()[1] == 0);
 }
 
 #[test]
@@ -537,9 +537,9 @@ fn a_stopped_dependent_that_was_removed_delays_no_delete_and_is_forgotten() {
     let agent = cluster.settled_agent("A");
     cluster.report(agent, &[(&instance("a", "A"), Phase::Running)]);
     cluster.update(&new_state(&[("b", "A", "")]), &[]).unwrap();
-    assert_eq!(cluster.server.stopping.len(), 1);
+    assert_eq!(cluster.server.deletes.len()[0], 1);
     cluster.report(agent, &[(&instance("a", "A"), Phase::Removed)]);
-    assert!(cluster.server.stopping.is_empty());
+    assert!(cluster.server.deletes.len()[0] == 0);
     cluster.take_all();
     cluster.update(&new_state(&[]), &[]).unwrap();
     assert_eq!(waits(&cluster, agent, "b"), [] as [&str; 0]);
@@ -655,7 +655,7 @@ fn an_update_looks_at_what_it_names_and_at_the_users_of_its_configs_alone() {
         let change = requested_change(cluster.server.view(), update).unwrap();
         assert_eq!(change.workloads.keys().map(|name| &**name).collect::<Vec<_>>(), changed, "{masks:?}");
         assert_eq!(change.configs.keys().collect::<Vec<_>>(), configs, "{masks:?}");
-        let looked_at = cluster.server.rendered(&change, Occasion::Update).unwrap();
+        let looked_at = cluster.server.workloads.rendered(&change, Occasion::Update, &mut Failed::new()).unwrap();
         assert_eq!(looked_at.keys().map(|name| &**name).collect::<Vec<_>>(), rendered, "{masks:?}");
     }
     // The index of users follows the workloads.
