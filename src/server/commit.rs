@@ -3,33 +3,25 @@
 //! Thread: `server`; part of [`ServerLoop`].
 
 use super::ServerLoop;
+use super::connections::removed;
 use super::events::Changes;
 use super::plan::{Difference, per_agent};
 use super::prepare::{Failed, PreparedUpdate};
 use crate::limits::ADDITIONAL_INFO_MAX;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer};
+use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, ResponseContent};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
 use crate::platform::logging::may_log;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The workloads of an accepted update, sorted by name.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Accepted {
-    /// Instances that will start.
-    pub added: Vec<InstanceName>,
-    /// Instances that will end.
-    pub deleted: Vec<InstanceName>,
-}
-
 impl ServerLoop {
-    /// Makes a checked state the desired one and sends agents what that means for them.
+    /// Makes a checked state the desired one and sends agents what that means for them. Returns the response.
     ///
     /// When workloads changed, subscribers have been notified before the agents; otherwise the changes are returned, to
     /// be published after the response.
-    pub(super) fn commit(&mut self, prepared: PreparedUpdate) -> (Accepted, Changes) {
+    pub(super) fn commit(&mut self, prepared: PreparedUpdate) -> (ResponseContent, Changes) {
         let PreparedUpdate { mut change, rendered, for_agents, failed } = prepared;
         let agent_tags = std::mem::take(&mut change.agent_tags);
         let workloads = &mut self.workloads;
@@ -60,7 +52,7 @@ impl ServerLoop {
             }
         }
         if for_agents.is_empty() {
-            return (Accepted::default(), changes);
+            return (ResponseContent::UpdateStateSuccess { added: vec![], deleted: vec![] }, changes);
         }
         (self.carry_out(for_agents, changes), Changes::default())
     }
@@ -84,20 +76,18 @@ impl ServerLoop {
     }
 
     /// Replaces the effective workloads that differ, notifies subscribers and sends each connected agent its part.
-    fn carry_out(&mut self, difference: Difference, mut changes: Changes) -> Accepted {
+    fn carry_out(&mut self, difference: Difference, mut changes: Changes) -> ResponseContent {
         let Difference { added, deleted } = difference;
-        let accepted = Accepted { added: added.iter().map(|added| added.instance.clone()).collect(), deleted };
-        let deleted = self.deletes.with_conditions(accepted.deleted.clone(), &self.workloads);
-        let new_instances = self.replace_effective(&added, &accepted.deleted, &mut changes);
-        accepted.deleted.iter().for_each(|instance| self.end_logs_of_workload(instance));
+        let begun: Vec<InstanceName> = added.iter().map(|added| added.instance.clone()).collect();
+        let deletes = self.deletes.with_conditions(deleted.clone(), &self.workloads);
+        let new_instances = self.replace_effective(&added, &deleted, &mut changes);
+        deleted.iter().for_each(|instance| self.end_logs_of_workload(instance));
         // One that comes back to an agent keeps its subscriptions there until the older instance has stopped.
-        for instance in accepted.deleted.iter().chain(&accepted.added) {
+        for instance in deleted.iter().chain(&begun) {
             self.end_denied_subscriptions(instance);
         }
-        let (finished, for_agents) = self.split_finished(deleted);
-        let removed =
-            |instance: &InstanceName| WorkloadState::new(instance.clone(), ExecutionState::plain(Phase::Removed));
-        let reports: Vec<WorkloadState> = finished.iter().map(|(instance, _)| removed(instance)).collect();
+        let (finished, for_agents) = self.split_finished(deletes);
+        let reports: Vec<WorkloadState> = finished.iter().map(|(instance, _)| removed(instance.clone())).collect();
         if !self.subscriptions.is_empty() {
             let new_instances = new_instances.into_iter().map(|name| (name, None));
             let finished = finished.into_iter().map(|(name, state)| (name, Some(state)));
@@ -112,10 +102,11 @@ impl ServerLoop {
             }
         }
         // Nobody reports states of instances whose agent is away, so no report would relieve what waits for them.
-        let away = accepted.added.iter().filter(|added| self.peers.of_agent(&added.agent).is_none());
-        let away: Vec<InstanceName> = away.cloned().collect();
-        self.relieve_deletes(away.iter());
-        accepted
+        let away = begun.iter().filter(|begun| self.peers.of_agent(&begun.agent).is_none());
+        let away: Vec<&InstanceName> = away.collect();
+        self.relieve_deletes(away.into_iter());
+        let texts = |names: &[InstanceName]| names.iter().map(ToString::to_string).collect();
+        ResponseContent::UpdateStateSuccess { added: texts(&begun), deleted: texts(&deleted) }
     }
 
     /// Replaces the effective workloads and gives new instances their first state. Returns these instances.

@@ -86,7 +86,6 @@ impl Deletes {
     }
 
     /// Whether the delete of `instance` was sent with conditions.
-    #[must_use]
     pub fn has_sent(&self, instance: &InstanceName) -> bool {
         self.sent.names.contains_key(instance)
     }

@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Every condition counts; dependencies on workloads that do not exist do not. Names are followed in sorted order, so
 /// that the same graph always leads to the same cycle. The depth-first search has three colours and is iterative, since
 /// the length of a chain is up to the user.
-#[must_use]
 pub fn find_cycle<'w>(
     workload: impl Fn(&str) -> Option<&'w Workload>,
     starts: impl IntoIterator<Item = &'w Name>,

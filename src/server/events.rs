@@ -3,12 +3,10 @@
 //! Thread: `server`; plain values and the part of [`ServerLoop`] that uses them. Differences are computed for the entries
 //! that changed and for nothing else, and each event once for all subscriptions with the same masks.
 
-mod budget;
-
 use super::ServerLoop;
-use super::lasting::{ByRequest, LastingRequest, TooMany, check_room, of_peer};
 use super::peers::PeerClass;
 use super::requester::{RequestKey, Requester};
+use super::shares::{ByRequest, EventBudget, LastingRequest, TooMany, check_room, of_peer};
 use super::update::StateChange;
 use crate::limits::{
     CHANGES_PARTS_MAX, EVENT_NODE_STEPS, EVENT_PART_STEPS, EVENT_STEP_BYTES, SUBSCRIPTIONS_OF_WORKLOAD,
@@ -26,7 +24,6 @@ use crate::model::node::Node;
 use crate::model::workload::Workload;
 use crate::wire::encoded_state::EncodedState;
 use crate::wire::server_endpoint::PeerId;
-use budget::{EventBudget, TooManyFields};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::sync::Arc;
@@ -34,6 +31,8 @@ use std::sync::Arc;
 /// The keys that lead to a node. A key may contain dots, so a path is more than its text.
 pub type Path = Vec<String>;
 
+/// The error for a subscriber when so much changed that an event with each path of it would keep everybody waiting.
+const TOO_MANY_FIELDS: &str = "Too many fields changed at once; the event subscription ends, subscribe again";
 /// The error for a subscriber that does not take its events.
 const EVENTS_LOST: &str = "Events were not taken in time and are lost; the event subscription ends, subscribe again to \
                            get the state";
@@ -137,7 +136,6 @@ impl Subscriptions {
     }
 
     /// Whether there is none.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_request.is_empty()
     }
@@ -450,7 +448,7 @@ impl ServerLoop {
     pub(super) fn publish(&mut self, changes: &Changes) {
         if changes.are_too_many() {
             for key in self.subscriptions.take_all() {
-                self.peers.refuse(&key, TooManyFields);
+                self.peers.refuse(&key, TOO_MANY_FIELDS);
             }
             return;
         }
@@ -480,7 +478,7 @@ impl ServerLoop {
                     Some(found) if found.is_empty() => return,
                     Some(_) => {}
                     None => {
-                        self.end_subscription(&key, TooManyFields);
+                        self.end_subscription(&key, TOO_MANY_FIELDS);
                         continue;
                     }
                 }
@@ -499,7 +497,7 @@ impl ServerLoop {
                 let result = peer.outbox.put_state(key.id, event);
                 self.peers.check(key.peer, result);
             } else {
-                self.end_subscription(&key, TooManyFields);
+                self.end_subscription(&key, TOO_MANY_FIELDS);
             }
         }
     }

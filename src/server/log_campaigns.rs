@@ -3,9 +3,9 @@
 //! Thread: `server`; a plain value and the part of [`ServerLoop`] that uses it.
 
 use super::ServerLoop;
-use super::lasting::{ByRequest, LastingRequest, check_room};
 use super::peers::PeerClass;
 use super::requester::{RequestKey, Requester};
+use super::shares::{ByRequest, LastingRequest, check_room};
 use crate::limits::{LASTING_REQUEST_PART, LOG_CAMPAIGNS_OF_WORKLOAD, LOG_CAMPAIGNS_PER_PEER_MAX};
 use crate::model::log_entries;
 use crate::model::messages::{FromServer, LogEntry, LogsRequest, ResponseContent};

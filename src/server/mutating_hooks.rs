@@ -1,5 +1,4 @@
-//! Mutating hooks: outside programs that change or veto what an update means for workloads (spec/server.md
-//! section 9.2).
+//! Mutating hooks: outside programs that change or veto what an update means for workloads.
 //!
 //! Thread: `hook` runs the programs one after the other; [`MutatingHooks`] belongs to `server`, which never waits for
 //! them, and to `main` at the start, which does.
@@ -33,13 +32,13 @@ pub struct MutatingHooks {
 }
 
 impl MutatingHooks {
-    /// Starts the thread for hooks that run in the order given. Each may answer with `output_max` bytes: more could not
-    /// be sent to agents either.
+    /// Starts the thread for hooks that run in the order given. Each may write `output_max` bytes: more could not be sent to
+    /// agents either.
     ///
     /// # Errors
     /// The operating system's reason when no thread or pipe can be had.
     pub fn start(entries: Vec<HookEntry>, output_max: usize) -> io::Result<(Self, Thread)> {
-        let (hooks, plans, outcomes, watch) = Self::unattended()?;
+        let (hooks, plans, outcomes, watch) = Self::without_thread()?;
         let thread = threads::spawn("hook", STACK_LARGE, move || {
             for plan in &plans {
                 if outcomes.send(run_all(&entries, output_max, &plan, &mut watch.clone())).is_err() {
@@ -59,7 +58,7 @@ impl MutatingHooks {
     }
 
     /// Both ends without a thread between them.
-    fn unattended() -> io::Result<(Self, Receiver<WorkloadPlan>, Sender<HookOutcome>, StopWatch)> {
+    fn without_thread() -> io::Result<(Self, Receiver<WorkloadPlan>, Sender<HookOutcome>, StopWatch)> {
         let (plans, taken) = bounded(1);
         let (put, outcomes) = bounded(1);
         let (watched, stop) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -70,7 +69,7 @@ impl MutatingHooks {
     /// Hooks whose outcomes a test gives.
     #[cfg(test)]
     pub fn scripted() -> (Self, Receiver<WorkloadPlan>) {
-        let (hooks, plans, ..) = Self::unattended().unwrap();
+        let (hooks, plans, ..) = Self::without_thread().unwrap();
         (hooks, plans)
     }
 
@@ -125,7 +124,7 @@ fn run_all(entries: &[HookEntry], output_max: usize, plan: &WorkloadPlan, watch:
             continue;
         }
         log::debug!("Hook '{}' changed the update.", entry.name);
-        // Each hook is answerable for its own output, so it is read before the next one gets it.
+        // The output is read before the next hook gets it, so that an error names the hook that made it.
         let plan = hook_message::decode(&output).map_err(|error| unreadable(&entry.name, &error))?;
         changed = Some((output, plan));
     }
@@ -145,7 +144,7 @@ fn unreadable(name: &str, error: &HookMessageError) -> UpdateError {
     })
 }
 
-/// Runs one hook and answers what it wrote.
+/// Runs one hook and returns its output.
 fn run_one(
     entry: &HookEntry,
     output_max: usize,

@@ -40,7 +40,6 @@ pub struct Peer {
 
 impl Peer {
     /// Whether a line about it may be logged.
-    #[must_use]
     pub fn may_log(&self) -> bool {
         may_log(&self.source)
     }
@@ -68,7 +67,6 @@ pub struct Agent {
 
 impl Agent {
     /// An agent with the stream `peer`; `unconfirmed` are its instances with a state that are not wanted.
-    #[must_use]
     pub fn new(peer: PeerId, attributes: AgentAttributes, unconfirmed: BTreeSet<InstanceName>) -> Self {
         Self { peer, attributes, unconfirmed, resent: Some(BTreeSet::new()) }
     }
@@ -99,13 +97,11 @@ pub struct Peers {
 
 impl Peers {
     /// The stream `id`.
-    #[must_use]
     pub fn get(&self, id: PeerId) -> Option<&Peer> {
         self.streams.get(&id)
     }
 
     /// The stream of a connected agent.
-    #[must_use]
     pub fn of_agent(&self, name: &str) -> Option<PeerId> {
         self.agents.get(name).map(|agent| agent.peer)
     }
@@ -116,7 +112,6 @@ impl Peers {
     }
 
     /// Who sent a request.
-    #[must_use]
     pub fn requester(&self, key: &RequestKey) -> Requester {
         match self.get(key.peer).filter(|peer| peer.class == PeerClass::Agent) {
             Some(peer) => {

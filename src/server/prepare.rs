@@ -40,7 +40,6 @@ pub struct PreparedUpdate {
 
 impl PreparedUpdate {
     /// The plan that hooks may change or refuse; `None` when no workload changes.
-    #[must_use]
     pub fn for_hooks(&self) -> Option<WorkloadPlan> {
         (!self.rendered.is_empty()).then(|| self.for_agents.message())
     }
@@ -169,7 +168,7 @@ impl Workloads {
     pub fn hooked(&self, prepared: PreparedUpdate, outcome: HookOutcome) -> Result<PreparedUpdate, UpdateError> {
         let Some(output) = outcome? else { return Ok(prepared) };
         let changed = prepared.for_agents.changed_to(output, &self.effective);
-        let for_agents = changed.map_err(|error| UpdateError::Invalid(error.to_string()))?;
+        let for_agents = changed.map_err(|reason| UpdateError::Invalid(format!("Hook output: {reason}")))?;
         let workload = |name: &str| for_agents.workload(&self.effective, name);
         match find_cycle(workload, for_agents.added.iter().map(|added| &added.instance.workload)) {
             Some(cycle) => Err(UpdateError::Cycle(cycle)),

@@ -14,7 +14,6 @@ use crate::model::messages::{AddedWorkload, RequestContent};
 use crate::model::names::{InstanceName, Name, excerpt};
 use crate::wire::server_endpoint::PeerId;
 use std::collections::BTreeMap;
-use std::fmt;
 
 /// A request that is served beyond its response: its stream and its id there.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,7 +26,6 @@ pub struct RequestKey {
 
 impl RequestKey {
     /// The workload that sent it through its agent: the part that the agent put before the workload's own id.
-    #[must_use]
     pub fn workload(&self) -> Option<&str> {
         self.id.split_once('@').map(|(workload, _)| workload)
     }
@@ -54,7 +52,6 @@ pub struct Requester {
 
 impl Requester {
     /// The agent whose stream it is; `None` for commanders.
-    #[must_use]
     pub fn agent(&self) -> Option<&Name> {
         match &self.stream {
             Stream::Agent(name) => Some(name),
@@ -63,21 +60,15 @@ impl Requester {
     }
 
     /// The stream as a whole.
-    #[must_use]
     pub fn of_stream(&self) -> Self {
         Self { stream: self.stream.clone(), workload: None }
     }
 }
 
 /// Why a request on the stream of an agent is denied. The texts begin as those of agents do.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("Access denied: {0}")]
 pub struct Denied(String);
-
-impl fmt::Display for Denied {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Access denied: {}", self.0)
-    }
-}
 
 /// What one workload may request.
 #[derive(Debug)]

@@ -3,11 +3,10 @@
 //! Thread: `server`; part of [`ServerLoop`].
 
 use super::ServerLoop;
-use super::commit::Accepted;
 use super::events::Changes;
 use super::mutating_hooks::HookOutcome;
 use super::peers::Peer;
-use super::prepare::Occasion;
+use super::prepare::{Occasion, PreparedUpdate};
 use super::requester::{Denied, RequestKey, Requester, Stream};
 use super::update::{UpdateError, requested_change};
 use super::waiting_requests::NoRoom;
@@ -16,7 +15,7 @@ use crate::model::execution_state::Phase;
 use crate::model::field_path;
 use crate::model::mask_tree::MaskTree;
 use crate::model::messages::{AddedWorkload, ReadState, Request, RequestContent, ResponseContent, UpdateState};
-use crate::model::names::{InstanceName, Name, excerpt};
+use crate::model::names::{Name, excerpt};
 use crate::model::workload::Workload;
 use crate::platform::logging::may_log;
 use crate::wire::inbox_budget::Room;
@@ -191,19 +190,17 @@ impl ServerLoop {
             again.into_iter().for_each(|(name, workload)| _ = change.workloads.entry(name).or_insert(Some(workload)));
             self.workloads.prepare(change, Occasion::Update)
         });
-        let prepared = match prepared {
-            Ok(prepared) => prepared,
-            Err(error) => return self.update_done(key, Err(error)),
-        };
-        if let Some(hooks) = &self.hooks
-            && let Some(plan) = prepared.for_hooks()
-        {
-            hooks.start_plan(plan);
-            self.waiting.begin(requester.clone(), key.clone(), prepared);
-            return;
+        let plan = prepared.as_ref().ok().filter(|_| self.hooks.is_some()).and_then(PreparedUpdate::for_hooks);
+        match (prepared, &self.hooks, plan) {
+            (Ok(prepared), Some(hooks), Some(plan)) => {
+                hooks.start_plan(plan);
+                self.waiting.begin(requester.clone(), key.clone(), prepared);
+            }
+            (prepared, ..) => {
+                let result = prepared.map(|prepared| self.commit(prepared));
+                self.update_done(key, result);
+            }
         }
-        let accepted = self.commit(prepared);
-        self.update_done(key, Ok(accepted));
     }
 
     /// The workloads among those that `masks` name that the start could not take over: an update tries them again although
@@ -234,12 +231,10 @@ impl ServerLoop {
         self.room.0.wake_by_ref();
     }
 
-    fn update_done(&mut self, key: &RequestKey, result: Result<(Accepted, Changes), UpdateError>) {
+    fn update_done(&mut self, key: &RequestKey, result: Result<(ResponseContent, Changes), UpdateError>) {
         match result {
-            Ok((accepted, unpublished)) => {
-                let texts = |names: Vec<InstanceName>| names.iter().map(ToString::to_string).collect();
-                let (added, deleted) = (texts(accepted.added), texts(accepted.deleted));
-                self.peers.respond(key, ResponseContent::UpdateStateSuccess { added, deleted });
+            Ok((success, unpublished)) => {
+                self.peers.respond(key, success);
                 self.publish(&unpublished);
             }
             Err(error) => {

@@ -1,4 +1,4 @@
-//! Command line, environment and config file of `ank-server` (spec/server.md section 1).
+//! Command line, environment and config file of `ank-server`.
 //!
 //! Thread: `main`.
 
@@ -8,12 +8,10 @@ use crate::platform::settings::{
     ConfigFile, MessageSize, MissingPems, PemKeys, PemPaths, Pems, SettingsError, decide_security, insecure_flag,
     readable_key_warning,
 };
-use crate::wire::address::{ListenAddress, Security};
+use crate::wire::address::{ListenAddress, Security, WrongListenAddress};
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
 use serde::Deserialize;
-use serde::de::{SeqAccess, Visitor};
 use std::ffi::OsString;
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -30,7 +28,7 @@ const DEFAULT_SOCKET_MODE: u32 = 0o660;
 #[command(
     name = "ank-server",
     version = VERSION,
-    about = "The Ankaios server: keeps the desired state of a cluster, tells the agents what to run and answers questions about it."
+    about = "The Ankaios server: keeps the desired state of a cluster, sends agents the workloads to run, and lets clients read and follow it."
 )]
 struct Arguments {
     /// YAML manifest with the workloads to start with
@@ -77,38 +75,29 @@ struct Keys {
 }
 
 /// Value of the key `address`: one address or a list of them.
-#[derive(Debug)]
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "OneOrMany")]
 struct Addresses(Vec<ListenAddress>);
 
-impl<'de> Deserialize<'de> for Addresses {
-    fn deserialize<D: serde::Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
-        value.deserialize_any(AddressesVisitor)
-    }
+/// Texts, so that what is wrong with one of them becomes part of the error.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "an address or a list of addresses is expected")]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
 }
 
-/// Not an untagged enum, which would not say what is wrong with an address.
-struct AddressesVisitor;
+impl TryFrom<OneOrMany> for Addresses {
+    type Error = String;
 
-impl<'de> Visitor<'de> for AddressesVisitor {
-    type Value = Addresses;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("an address or a list of addresses")
-    }
-
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Addresses, E> {
-        text.parse().map(|address| Addresses(vec![address])).map_err(E::custom)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Addresses, A::Error> {
-        let mut addresses = Vec::new();
-        while let Some(text) = items.next_element::<String>()? {
-            addresses.push(text.parse().map_err(serde::de::Error::custom)?);
-        }
-        if addresses.is_empty() {
-            return Err(serde::de::Error::custom("a server needs at least one address"));
-        }
-        Ok(Addresses(addresses))
+    fn try_from(texts: OneOrMany) -> Result<Self, String> {
+        let texts = match texts {
+            OneOrMany::One(text) => vec![text],
+            OneOrMany::Many(texts) if texts.is_empty() => return Err("a server needs at least one address".to_owned()),
+            OneOrMany::Many(texts) => texts,
+        };
+        let parsed = |text: &String| text.parse().map_err(|error: WrongListenAddress| error.to_string());
+        texts.iter().map(parsed).collect::<Result<_, _>>().map(Self)
     }
 }
 
@@ -192,7 +181,7 @@ pub struct ServerSettings {
     pub commander_names: Vec<String>,
     /// The config file in use.
     pub config_file: Option<PathBuf>,
-    /// What to tell the user although it stops nothing.
+    /// Problems that do not prevent the start.
     pub warnings: Vec<String>,
 }
 

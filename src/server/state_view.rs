@@ -1,4 +1,4 @@
-//! Reads of the complete state: builds what the masks ask for and nothing else (spec/server.md section 7).
+//! Reads of the complete state: builds what the masks select and nothing else.
 //!
 //! Thread: `server`; plain functions over the state that [`super::ServerLoop`] owns.
 
@@ -18,9 +18,9 @@ use std::sync::Arc;
 /// Everything that can be read.
 #[derive(Clone, Copy)]
 pub struct StateView<'s> {
-    /// What users asked for.
+    /// What users want.
     pub desired: &'s DesiredState,
-    /// What agents are told.
+    /// What agents have to run.
     pub effective: &'s BTreeMap<Name, AddedWorkload>,
     /// What runs.
     pub states: &'s WorkloadStates,
@@ -29,7 +29,7 @@ pub struct StateView<'s> {
 }
 
 impl<'s> StateView<'s> {
-    /// The answer to a read: everything without masks, otherwise what they select.
+    /// What a read returns: everything without masks, otherwise what they select.
     // [impl->swdd~server-filters-get-complete-state-result~2]
     #[must_use]
     pub fn read(&self, masks: &[String]) -> Node {
@@ -45,7 +45,7 @@ impl<'s> StateView<'s> {
         self.select(&MaskTree::of_paths(paths))
     }
 
-    /// The whole state with all empty containers, which is what a read without masks gives (section 7.1.1).
+    /// The whole state with all empty containers, which is what a read without masks returns.
     #[must_use]
     pub fn everything(&self) -> Node {
         let workloads = self.effective.iter().map(|(name, added)| (&**name, full(&added.workload)));
@@ -250,7 +250,7 @@ mod tests {
 
     // [utest->swdd~server-filters-get-complete-state-result~2]
     #[test]
-    fn masks_read_what_the_table_of_the_specification_says() {
+    fn masks_read_the_fields_that_they_select() {
         let mut fixture = Fixture::new();
         assert_eq!(fixture.json(&["agents"]), r#"{"agents":{}}"#);
         assert_eq!(fixture.json(&["agents.*"]), "{}");

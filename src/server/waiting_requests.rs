@@ -5,10 +5,9 @@
 //!
 //! Thread: `server`; a plain value owned by [`super::ServerLoop`].
 
-use super::lasting::has_room;
 use super::prepare::PreparedUpdate;
 use super::requester::{RequestKey, Requester};
-use super::shares::Excess;
+use super::shares::{Excess, has_room};
 use crate::limits::{
     INBOX_SMALL_MESSAGE, REQUESTS_WAITING, REQUESTS_WAITING_BYTES, REQUESTS_WAITING_FIRST, REQUESTS_WAITING_OF_STREAM,
     REQUESTS_WAITING_OF_STREAM_BYTES, REQUESTS_WAITING_OF_WORKLOAD, REQUESTS_WAITING_OF_WORKLOAD_BYTES,
@@ -53,7 +52,6 @@ fn has_large_answer(content: &RequestContent) -> bool {
 
 impl WaitingRequests {
     /// Whether a request has to wait; `has_room` returns whether its response would be sent soon.
-    #[must_use]
     pub fn must_wait(&self, requester: &Requester, content: &RequestContent, has_room: impl FnOnce() -> bool) -> bool {
         self.waits_for_hooks(requester, content)
             || self.comes_into_line(content)
@@ -74,7 +72,6 @@ impl WaitingRequests {
     }
 
     /// Whether hooks work on an update.
-    #[must_use]
     pub fn hooks_work(&self) -> bool {
         self.with_hooks.is_some()
     }
@@ -170,7 +167,6 @@ impl WaitingRequests {
     }
 
     /// Whether nothing waits.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }

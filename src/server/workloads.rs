@@ -33,19 +33,16 @@ pub struct Workloads {
 
 impl Workloads {
     /// Whether an agent has to run this instance.
-    #[must_use]
     pub fn is_wanted(&self, instance: &InstanceName) -> bool {
         self.effective.get(&instance.workload).is_some_and(|added| added.instance == *instance)
     }
 
     /// Whether the agent has to run a workload of this name.
-    #[must_use]
     pub fn is_on(&self, agent: &Name, workload: &str) -> bool {
         self.effective.get(workload).is_some_and(|added| added.instance.agent == *agent)
     }
 
     /// The rendered workloads, as they were before hooks changed them.
-    #[must_use]
     pub fn before_hooks(&self) -> &BTreeMap<Name, AddedWorkload> {
         self.before_hooks.as_ref().unwrap_or(&self.effective)
     }

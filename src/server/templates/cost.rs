@@ -1,8 +1,8 @@
 //! What templates cost, known before they are compiled and rendered, and what of the engine they may use.
 //!
-//! Thread: `server`; plain functions. The unit is a step: it takes at most about a microsecond on a small PC. Prices
-//! are never less than what was measured with the engine, for texts that were made to be slow; what people write is
-//! mostly cheaper than its price.
+//! Thread: `server`; plain functions. The unit is a step: it takes at most about a microsecond on a small PC. Each price
+//! below stands for an attack that kept the engine busy for seconds or hours with what else would be few steps (the
+//! tests of templates.rs have them all); the templates of users are mostly cheaper than their price.
 
 use crate::limits::{
     TEMPLATE_BRACKET_BYTES, TEMPLATE_COMMENT_BYTES, TEMPLATE_COPIES_MAX, TEMPLATE_LEVELS, TEMPLATE_LITERAL_ENTRY,
@@ -19,7 +19,6 @@ pub const COUNT_STEPS: &str = "count steps";
 const CONTENT: &str = "content";
 
 /// What it takes at most to compile a template, in steps. Looks at the text only.
-#[must_use]
 pub fn of_compiling(template: &str) -> usize {
     let last_comment = template.rfind("--}}").unwrap_or(0);
     let tags = template.match_indices("{{").map(|(place, _)| of_tag(&template[place + 2..], place, last_comment));
@@ -104,7 +103,6 @@ pub struct Pricing {
 
 impl Pricing {
     /// For values of `size` bytes.
-    #[must_use]
     pub fn new(size: usize) -> Self {
         Self { weight: 1 + size / TEMPLATE_STEP_BYTES, values: size, most_copies: 0 }
     }
