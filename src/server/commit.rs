@@ -101,7 +101,7 @@ impl ServerLoop {
                 self.peers.send(peer, FromServer::UpdateWorkload(plan));
             }
         }
-        // Nobody reports states of instances whose agent is away, so no report would relieve what waits for them.
+        // Instances whose agent is away are never reported, so no report would relieve what waits for them.
         let away = begun.iter().filter(|begun| self.peers.of_agent(&begun.agent).is_none());
         let away: Vec<&InstanceName> = away.collect();
         self.relieve_deletes(away.into_iter());

@@ -222,15 +222,7 @@ impl Changes {
             (None, None) => {}
             (None, Some(new)) => self.added.push((path.clone(), new.clone(), value_steps(new))),
             (Some(old), None) => self.removed.push((path.clone(), old.clone())),
-            (Some(Node::Map(old)), Some(Node::Map(new))) => {
-                let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
-                for key in keys {
-                    path.push(key.clone());
-                    self.node(path, old.get(key), new.get(key));
-                    path.pop();
-                }
-                return;
-            }
+            (Some(Node::Map(old)), Some(Node::Map(new))) => return self.each_entry(path, old, new),
             (Some(old), Some(new)) if old == new => {}
             // An empty list means the same as none.
             (Some(Node::List(old)), Some(new @ Node::List(_))) if old.is_empty() => {
@@ -244,6 +236,15 @@ impl Changes {
         self.parts += path.len() * (self.added.len() + self.removed.len() + self.updated.len() - before);
     }
 
+    fn each_entry(&mut self, way: &mut Path, old: &Entries, new: &Entries) {
+        let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+        for key in keys {
+            way.push(key.clone());
+            self.node(way, old.get(key), new.get(key));
+            way.pop();
+        }
+    }
+
     /// An agent came, went or changed.
     pub fn agent(&mut self, name: &str, old: Option<&AgentAttributes>, new: Option<&AgentAttributes>) {
         let node = |agent: Option<&AgentAttributes>| agent.map(|agent| agent_node(agent, Rendering::Sparse));
@@ -253,14 +254,10 @@ impl Changes {
     /// Entries of the map at `way` changed. The first one adds the map itself and the last one removes it, unless the map
     /// has other entries.
     fn entries(&mut self, way: &mut Path, old: Entries, new: Entries, has_others: bool) {
-        if !has_others {
-            return self.node(way, filled(old).as_ref(), filled(new).as_ref());
-        }
-        let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
-        for key in keys {
-            way.push(key.clone());
-            self.node(way, old.get(key), new.get(key));
-            way.pop();
+        if has_others {
+            self.each_entry(way, &old, &new);
+        } else {
+            self.node(way, filled(old).as_ref(), filled(new).as_ref());
         }
     }
 

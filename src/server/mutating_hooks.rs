@@ -170,26 +170,26 @@ fn run_one(
     if let Some(child) = left_over {
         reap_later(child, ());
     }
-    let said_too = if said.is_empty() { String::new() } else { format!(". It said: '{said}'") };
+    let output_too = if said.is_empty() { String::new() } else { format!(". Its error output: '{said}'") };
     match (ending, status) {
         (Ending::Itself, Some(status)) if status.success() => match input_error {
             None => {
-                log::debug!("Hook '{}' accepted the update{said_too}.", entry.name);
+                log::debug!("Hook '{}' accepted the update{output_too}.", entry.name);
                 Ok(output)
             }
             Some(error) => Err(failed(format!("Failed to write to hook '{}' stdin: {error}", file.display()))),
         },
         (Ending::Itself, status) => {
-            let said = match (said.is_empty(), status) {
+            let reason = match (said.is_empty(), status) {
                 (false, _) => said,
-                (true, Some(status)) => format!("it said nothing and ended with {status}"),
-                (true, None) => "it said nothing and its exit status is not known".to_owned(),
+                (true, Some(status)) => format!("it ended with {status} and without error output"),
+                (true, None) => "it ended without error output and with an unknown exit status".to_owned(),
             };
-            let reason = format!("Hook '{}' rejected the change: {said}", entry.name);
+            let reason = format!("Hook '{}' rejected the change: {reason}", entry.name);
             Err(UpdateError::Veto { hook: entry.name.clone(), reason })
         }
         (Ending::TimedOut(limit), _) => {
-            Err(failed(format!("Hook '{}' did not end within {limit:?} and was ended{said_too}", file.display())))
+            Err(failed(format!("Hook '{}' did not end within {limit:?} and was ended{output_too}", file.display())))
         }
         (Ending::TooMuchOutput, _) => {
             Err(failed(format!("Hook '{}' wrote more than {output_max} bytes and was ended", file.display())))

@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 /// The error when too many requests of a requester wait.
-const TOO_MANY_WAIT: &str = "Too many requests wait for earlier ones; ask again when these have been answered";
+const TOO_MANY_WAIT: &str = "Too many requests wait for earlier ones; try again when these have their responses";
 
 /// Why a request may not be kept, passed on or compared with rules, if its size is a reason. All these bounds are far
 /// beyond what anybody needs.
@@ -238,11 +238,11 @@ impl ServerLoop {
                 self.publish(&unpublished);
             }
             Err(error) => {
-                let answer = error.answer();
+                let text = error.answer();
                 if self.may_log_of_requester(key) {
-                    log::warn!("Refusing an update: {}", excerpt(&answer));
+                    log::warn!("Refusing an update: {}", excerpt(&text));
                 }
-                self.peers.refuse(key, answer);
+                self.peers.refuse(key, text);
             }
         }
     }

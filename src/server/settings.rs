@@ -15,9 +15,9 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Where the config file is looked for when no option names it.
+/// The config file when no option names one.
 pub const DEFAULT_CONFIG_FILE: &str = "/etc/ankaios/ank-server.conf";
-/// Where hooks are looked for when their entry names no folder.
+/// The folder of hooks whose entry names none.
 pub const DEFAULT_HOOKS_FOLDER: &str = "/usr/libexec/ankaios/hooks";
 const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 25551);
 /// The user of the server and the group of the socket's file may connect.
@@ -108,7 +108,7 @@ struct SocketMode(u32);
 impl<'de> Deserialize<'de> for SocketMode {
     fn deserialize<D: serde::Deserializer<'de>>(number: D) -> Result<Self, D::Error> {
         let mode = u32::deserialize(number)?;
-        // A decimal 660 is meant as octal, and would open the socket in another way.
+        // A decimal 660 is a mistake for octal, and would open the socket in another way.
         if mode & !0o666 == 0 && mode & 0o600 == 0o600 {
             return Ok(Self(mode));
         }

@@ -144,7 +144,7 @@ impl Templates {
     }
 
     /// The workload as agents get it: templates in agent, runtime configuration and files are filled in and the
-    /// names for templates are gone. A workload without such names is shared as it is, whatever its texts look like.
+    /// names for templates are gone. A workload without such names is shared as it is, whatever its texts contain.
     ///
     /// # Errors
     /// [`RenderError`] for the first field, or a config that is missing even if no template uses it.

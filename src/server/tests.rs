@@ -80,18 +80,18 @@ impl Cluster {
         self.server.on_event(ServerEvent::Peer(PeerEvent::Closed { peer }));
     }
 
-    /// The peer dies without the server having been told.
+    /// The peer dies without an event for the server.
     pub fn break_outbox(&mut self, peer: PeerId) {
         self.readers.remove(&peer);
     }
 
-    pub fn say(&mut self, peer: PeerId, message: ToServer) {
+    pub fn send(&mut self, peer: PeerId, message: ToServer) {
         self.server.on_event(ServerEvent::Peer(PeerEvent::Message { peer, message, room: Room::default() }));
     }
 
     pub fn report(&mut self, peer: PeerId, states: &[(&InstanceName, Phase)]) {
         let states = states.iter().map(|(instance, phase)| state(instance, *phase)).collect();
-        self.say(peer, ToServer::WorkloadStates(states));
+        self.send(peer, ToServer::WorkloadStates(states));
     }
 
     /// What was sent to `peer` since the last look.
@@ -109,20 +109,34 @@ impl Cluster {
         !self.server.peers.streams.contains_key(&peer)
     }
 
-    /// Asks something and answers the response to it, which must be the last message.
-    pub fn ask(&mut self, peer: PeerId, content: RequestContent) -> ResponseContent {
-        self.say(peer, ToServer::Request(Request { id: "question".to_owned(), content }));
+    /// Sends a request without reading its response.
+    pub fn send_request(&mut self, peer: PeerId, id: impl Into<String>, content: RequestContent) {
+        self.send(peer, ToServer::Request(Request { id: id.into(), content }));
+    }
+
+    /// The responses that were sent to `peer` since the last look, and nothing else.
+    pub fn responses(&self, peer: PeerId) -> Vec<ResponseContent> {
+        let content = |message| match message {
+            FromServer::Response(response) => response.content,
+            other => panic!("{other:?}"),
+        };
+        self.take(peer).into_iter().map(content).collect()
+    }
+
+    /// Sends a request and returns the response to it, which must be the last message.
+    pub fn request(&mut self, peer: PeerId, content: RequestContent) -> ResponseContent {
+        self.send_request(peer, "question", content);
         match self.take(peer).pop() {
             Some(FromServer::Response(Response { id, content })) if id == "question" => content,
             other => panic!("no answer but {other:?}"),
         }
     }
 
-    /// Sends an update from a new commander. Answers added and deleted instances, or the error.
+    /// Sends an update from a new commander. Returns added and deleted instances, or the error.
     pub fn update(&mut self, new_state: &str, masks: &[&str]) -> Result<(Vec<String>, Vec<String>), String> {
         let commander = self.commander();
-        let answer = self.ask(commander, update(new_state, masks));
-        self.say(commander, ToServer::Goodbye);
+        let answer = self.request(commander, update(new_state, masks));
+        self.send(commander, ToServer::Goodbye);
         match answer {
             ResponseContent::UpdateStateSuccess { added, deleted } => Ok((added, deleted)),
             ResponseContent::Error(text) => Err(text),
@@ -133,9 +147,8 @@ impl Cluster {
     /// What a new commander reads with `masks`, as JSON.
     pub fn read(&mut self, masks: &[&str]) -> String {
         let commander = self.commander();
-        let masks = masks.iter().map(|mask| (*mask).to_owned()).collect();
-        let answer = self.ask(commander, RequestContent::CompleteState(ReadState { masks, subscribe: false }));
-        self.say(commander, ToServer::Goodbye);
+        let answer = self.request(commander, read(masks, false));
+        self.send(commander, ToServer::Goodbye);
         match answer {
             ResponseContent::CompleteState { state, altered: None } => serde_json::to_string(&state).unwrap(),
             other => panic!("{other:?}"),
@@ -150,6 +163,12 @@ impl Cluster {
 
 pub fn desired(yaml: &str) -> DesiredState {
     crate::model::manifest::Manifest::parse(yaml).unwrap().into_desired_state().unwrap()
+}
+
+/// A read, or a subscription.
+pub fn read(masks: &[&str], subscribe: bool) -> RequestContent {
+    let masks = masks.iter().map(|mask| (*mask).to_owned()).collect();
+    RequestContent::CompleteState(ReadState { masks, subscribe })
 }
 
 pub fn update(new_state: &str, masks: &[&str]) -> RequestContent {

@@ -126,8 +126,8 @@ fn the_first_veto_ends_the_chain_and_its_reason_is_answered() {
 fn death_by_a_signal_is_a_veto_too() {
     assert_eq!(
         answer(Hooks::one("kill -9 $$").run(&plan("x"))),
-        "Update rejected by mutating hook 'hook': 'Hook 'hook' rejected the change: it said nothing and ended with \
-         signal: 9 (SIGKILL)'"
+        "Update rejected by mutating hook 'hook': 'Hook 'hook' rejected the change: it ended with signal: 9 \
+         (SIGKILL) and without error output'"
     );
 }
 
@@ -181,7 +181,7 @@ fn a_hook_that_hangs_is_ended_with_its_helpers() {
     let mut hooks = Hooks::one("trap '' TERM; echo asking >&2; sleep 600 & echo $! >$0.pid; wait; wait");
     hooks.entries[0].timeout_s = 1;
     let text = answer(hooks.run(&plan("x")));
-    assert!(text.contains("did not end within 1s and was ended. It said: 'asking'"), "{text}");
+    assert!(text.contains("did not end within 1s and was ended. Its error output: 'asking'"), "{text}");
     let pid = fs::read_to_string(hooks.path("hook.pid")).unwrap();
     let alive = || {
         let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();

@@ -18,12 +18,12 @@ pub const COUNT_STEPS: &str = "count steps";
 /// The parameter of the one partial.
 const CONTENT: &str = "content";
 
-/// What it takes at most to compile a template, in steps. Looks at the text only.
+/// The most steps that it takes to compile a template, from its text alone.
 pub fn of_compiling(template: &str) -> usize {
     let last_comment = template.rfind("--}}").unwrap_or(0);
     let tags = template.match_indices("{{").map(|(place, _)| of_tag(&template[place + 2..], place, last_comment));
     let runs = template.split(|letter| letter != '\\').map(str::len).filter(|run| *run > 1);
-    // What a backslash escapes is looked for behind each of those that follow each other.
+    // Of a run of backslashes the engine searches the text behind each.
     let backslashes = runs.map(|run| run.saturating_mul(run) / (2 * TEMPLATE_TAG_BYTES));
     tags.chain(backslashes).fold(template.len() / TEMPLATE_RAW_BYTES, usize::saturating_add)
 }
@@ -36,7 +36,7 @@ fn of_tag(rest: &str, place: usize, last_comment: usize) -> usize {
     let base = TEMPLATE_TAG_STEPS + place / TEMPLATE_TAG_BYTES;
     if sign.starts_with('!') {
         let length = stretch.find("}}").unwrap_or(stretch.len());
-        // One whose end is missing is looked for up to the end of the template, and then taken for a short one.
+        // Without an end, the engine searches the whole rest of the template, and takes it for a short one.
         let searched = if sign.starts_with("!--") && place >= last_comment { rest.len() } else { 0 };
         return base + length / TEMPLATE_RAW_BYTES + searched / TEMPLATE_COMMENT_BYTES;
     }

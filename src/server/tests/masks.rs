@@ -1,4 +1,4 @@
-//! The mask algorithm of updates: the table of spec/server.md section 8.2 and what surrounds it.
+//! The mask algorithm of updates.
 
 use super::*;
 
@@ -237,7 +237,7 @@ fn a_new_state_that_cannot_be_read_is_refused() {
         let mut cluster = Cluster::with_manifest(MANIFEST);
         let commander = cluster.commander();
         let new_state = Some(Err("unknown enumeration value 9".to_owned()));
-        let answer = cluster.ask(commander, RequestContent::UpdateState(UpdateState { new_state, masks }));
+        let answer = cluster.request(commander, RequestContent::UpdateState(UpdateState { new_state, masks }));
         assert_eq!(answer, ResponseContent::Error(expected.to_owned()));
     }
 }
@@ -346,9 +346,9 @@ fn requests_with_endless_masks_are_refused_before_they_take_memory() {
     let read = |subscribe| RequestContent::CompleteState(ReadState { masks: masks.clone(), subscribe });
     let texts: Vec<&str> = masks.iter().map(String::as_str).collect();
     for content in [read(false), read(true), update("{}", &texts)] {
-        let answer = cluster.ask(commander, content);
+        let answer = cluster.request(commander, content);
         assert!(matches!(&answer, ResponseContent::Error(text) if text.contains("field masks")), "{answer:?}");
     }
     let few = RequestContent::CompleteState(ReadState { masks: masks[..1_000].to_vec(), subscribe: false });
-    assert!(matches!(cluster.ask(commander, few), ResponseContent::CompleteState { .. }));
+    assert!(matches!(cluster.request(commander, few), ResponseContent::CompleteState { .. }));
 }

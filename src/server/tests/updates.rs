@@ -215,7 +215,7 @@ fn what_an_agent_lost_while_it_was_away_is_removed_when_it_has_told_all_it_has()
         cluster.report(agent, &[]);
         cluster.report(agent, &[(stopping, Phase::StoppingRequestedAtRuntime)]);
         assert!([lost, back, unstarted].iter().all(|name| cluster.phase(name).is_some()), "{clean_end}");
-        cluster.say(agent, ToServer::StatesComplete);
+        cluster.send(agent, ToServer::StatesComplete);
         assert_eq!(cluster.phase(lost), None, "{clean_end}");
         assert_eq!(cluster.phase(unstarted), None, "{clean_end}");
         assert_eq!(cluster.phase(stopping), Some(Phase::StoppingRequestedAtRuntime), "{clean_end}");
@@ -224,8 +224,8 @@ fn what_an_agent_lost_while_it_was_away_is_removed_when_it_has_told_all_it_has()
         let [FromServer::WorkloadStates(states)] = told.as_slice() else { panic!("{told:?}") };
         assert_eq!(states[2..], [state(lost, Phase::Removed), state(unstarted, Phase::Removed)], "{clean_end}");
         // Only the first end counts, and only that of the agent itself.
-        cluster.say(agent, ToServer::StatesComplete);
-        cluster.say(witness, ToServer::StatesComplete);
+        cluster.send(agent, ToServer::StatesComplete);
+        cluster.send(witness, ToServer::StatesComplete);
         assert!(cluster.phase(stopping).is_some());
         assert_eq!(cluster.take(witness), []);
     }
@@ -248,7 +248,7 @@ fn states_of_workloads_that_still_exist_survive_an_empty_or_partial_first_report
         cluster.report(agent, part);
         assert!(names.iter().all(|name| cluster.phase(name).is_some()));
     }
-    cluster.say(agent, ToServer::StatesComplete);
+    cluster.send(agent, ToServer::StatesComplete);
     assert!(names.iter().all(|name| cluster.phase(name) == Some(Phase::Running)));
 }
 
@@ -262,7 +262,7 @@ fn what_is_added_and_deleted_again_before_the_end_of_the_report_is_for_the_agent
     let agent = cluster.settled_agent("A");
     cluster.update(&new_state(&[("a", "A", "")]), &[]).unwrap();
     cluster.update(&new_state(&[]), &[]).unwrap();
-    cluster.say(agent, ToServer::StatesComplete);
+    cluster.send(agent, ToServer::StatesComplete);
     assert!(cluster.phase(&instance("a", "A")).is_some());
 }
 
@@ -432,7 +432,7 @@ fn an_update_in_place_does_not_wait_for_what_no_longer_needs_it_after_a_restart_
             assert_eq!((waits, names(&plan.added)), (if needed { vec!["a"] } else { vec![] }, vec!["b".to_owned()]));
             // It may say the same more than once before it has heard that, and for another reason later.
             cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
-            cluster.say(agent, ToServer::StatesComplete);
+            cluster.send(agent, ToServer::StatesComplete);
             cluster.report(agent, &[(&b, Phase::Removed)]);
             cluster.report(agent, &[(&b, Phase::Running)]);
             cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
@@ -463,7 +463,7 @@ fn a_delete_whose_conditions_were_forgotten_does_not_wait_for_what_no_longer_nee
         let told = |cluster: &mut Cluster, agent| {
             cluster.take_all();
             cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
-            cluster.say(agent, ToServer::StatesComplete);
+            cluster.send(agent, ToServer::StatesComplete);
             let messages = cluster.take(agent);
             let conditions =
                 plans(&messages).into_iter().map(|plan| plan.deleted[0].dependencies.keys().cloned().collect());
@@ -501,7 +501,7 @@ fn an_update_in_place_that_waits_behind_another_one_does_not_wait_for_what_no_lo
     let (agent_of_a, agent) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
     let (a, b) = (instance("a", "A"), instance("b", "B"));
     cluster.report(agent, &[(&b, Phase::Running)]);
-    cluster.say(agent, ToServer::StatesComplete);
+    cluster.send(agent, ToServer::StatesComplete);
     let update = |cluster: &mut Cluster, needs: &str, tag: &str| {
         let tags = format!(", tags: {{k: {tag}}}");
         cluster.update(&new_state(&[("a", "A", needs), ("b", "B", &tags)]), &[]).unwrap();
