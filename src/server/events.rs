@@ -1,15 +1,16 @@
-//! Who asked for which fields, and what changed: state changes to events.
+//! Event subscriptions and what changed: state changes to events.
 //!
-//! Thread: `server`; plain values. Differences are computed for the entries that changed and for nothing else, what is
-//! told once for all who have asked for the same.
+//! Thread: `server`; plain values and the part of [`ServerLoop`] that uses them. Differences are computed for the entries
+//! that changed and for nothing else, and each event once for all subscriptions with the same masks.
 
-mod budget;
-
-use super::RequestKey;
+use super::ServerLoop;
+use super::peers::PeerClass;
+use super::requester::{RequestKey, Requester};
+use super::shares::{ByRequest, EventBudget, LastingRequest, TooMany, check_room, of_peer};
 use super::update::StateChange;
 use crate::limits::{
-    CHANGES_PARTS_MAX, EVENT_NODE_STEPS, EVENT_PART_STEPS, EVENT_STEP_BYTES, LASTING_REQUESTS_BYTES,
-    LASTING_REQUESTS_OF_WORKLOAD_BYTES, SUBSCRIPTIONS_OF_WORKLOAD, SUBSCRIPTIONS_PER_PEER_MAX,
+    CHANGES_PARTS_MAX, EVENT_NODE_STEPS, EVENT_PART_STEPS, EVENT_STEP_BYTES, SUBSCRIPTIONS_OF_WORKLOAD,
+    SUBSCRIPTIONS_PER_PEER_MAX,
 };
 use crate::model::complete_state::{
     AgentAttributes, DesiredState, Rendering, WorkloadStates, agent_node, config_node, execution_state_node,
@@ -21,84 +22,77 @@ use crate::model::messages::AlteredFields;
 use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
 use crate::model::workload::Workload;
+use crate::wire::encoded_state::EncodedState;
 use crate::wire::server_endpoint::PeerId;
-pub use budget::{EventBudget, Subscriber, TooManyFields};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::sync::Arc;
 
 /// The keys that lead to a node. A key may contain dots, so a path is more than its text.
 pub type Path = Vec<String>;
 
-/// Subscriptions by request, in the order of streams.
+/// The error for a subscriber when so much changed that an event with each path of it would keep everybody waiting.
+const TOO_MANY_FIELDS: &str = "Too many fields changed at once; the event subscription ends, subscribe again";
+/// The error for a subscriber that does not take its events.
+const EVENTS_LOST: &str = "Events were not taken in time and are lost; the event subscription ends, subscribe again to \
+                           get the state";
+
+/// All subscriptions.
 #[derive(Debug, Default)]
 pub struct Subscriptions {
-    by_request: BTreeMap<RequestKey, Subscription>,
+    by_request: ByRequest<Subscription>,
 }
 
 #[derive(Debug)]
 struct Subscription {
+    requester: Requester,
     /// `None` stands for everything. Equal masks are shared.
     masks: Option<Arc<MaskTree>>,
-    /// The instance that asked through its agent: its successor has not.
+    /// The instance that subscribed through its agent: its successor has not.
     owner: Option<InstanceName>,
 }
 
-/// Subscriptions with the same masks, which are told the same.
+impl LastingRequest for Subscription {
+    const NAME: &str = "event subscriptions";
+    const OF_WORKLOAD: usize = SUBSCRIPTIONS_OF_WORKLOAD;
+    const OF_STREAM: usize = SUBSCRIPTIONS_PER_PEER_MAX;
+
+    fn bytes(&self) -> usize {
+        self.masks.as_ref().map_or(0, |masks| masks.bytes())
+    }
+}
+
+/// Subscriptions with the same masks, which get the same events.
 #[derive(Debug)]
-pub struct SameMasks {
-    /// `None` stands for everything.
-    pub masks: Option<Arc<MaskTree>>,
-    /// Each with who pays for what it is told.
-    pub subscriptions: Vec<(RequestKey, Subscriber)>,
-}
-
-/// A stream, or a workload, has as many subscriptions as it may have.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("Too many event subscriptions of {whose}, at most {count} with field masks of {bytes} bytes are allowed")]
-pub struct TooManySubscriptions {
-    whose: &'static str,
-    count: usize,
-    bytes: usize,
-}
-
-/// What a subscription takes, in bytes, about.
-fn bytes(key: &RequestKey, masks: Option<&MaskTree>) -> usize {
-    key.id.len() + masks.map_or(0, MaskTree::bytes)
+struct SameMasks {
+    masks: Option<Arc<MaskTree>>,
+    /// Each with the requester whose budget its events are charged to.
+    subscriptions: Vec<(RequestKey, Requester)>,
 }
 
 impl Subscriptions {
     /// Subscribes the request `key`; its earlier masks are replaced. No masks mean everything. `owner` is the instance
-    /// that asks through its agent.
+    /// that subscribes through its agent.
     ///
     /// # Errors
-    /// [`TooManySubscriptions`].
+    /// [`TooMany`]; an earlier subscription under `key` stays.
     pub fn add(
         &mut self,
-        key: RequestKey,
+        requester: &Requester,
+        key: &RequestKey,
         masks: Option<MaskTree>,
         owner: Option<InstanceName>,
-    ) -> Result<(), TooManySubscriptions> {
-        let has_room = |of: &dyn Fn(&RequestKey) -> bool, count_max: usize, bytes_max: usize| {
-            let others = self.of_peer(key.peer).filter(|(other, _)| **other != key && of(other));
-            let (count, taken) = others
-                .fold((0, 0), |(count, taken), (key, other)| (count + 1, taken + bytes(key, other.masks.as_deref())));
-            count < count_max && taken + bytes(&key, masks.as_ref()) <= bytes_max
-        };
-        let (count, most) = (SUBSCRIPTIONS_OF_WORKLOAD, LASTING_REQUESTS_OF_WORKLOAD_BYTES);
-        let is_of_workload = |other: &RequestKey| other.workload() == key.workload();
-        if owner.is_some() && !has_room(&is_of_workload, count, most) {
-            return Err(TooManySubscriptions { whose: "this workload", count, bytes: most });
-        }
-        let (count, most) = (SUBSCRIPTIONS_PER_PEER_MAX, LASTING_REQUESTS_BYTES);
-        if !has_room(&|_| true, count, most) {
-            return Err(TooManySubscriptions { whose: "this connection", count, bytes: most });
-        }
+    ) -> Result<(), TooMany> {
         let masks = masks.map(|masks| {
-            let others = self.by_request.values().filter_map(|other| other.masks.as_ref());
-            others.into_iter().find(|other| ***other == masks).cloned().unwrap_or_else(|| Arc::new(masks))
+            let mut others = self.by_request.values().filter_map(|other| other.masks.as_ref());
+            others.find(|other| ***other == masks).cloned().unwrap_or_else(|| Arc::new(masks))
         });
-        self.by_request.insert(key, Subscription { masks, owner });
-        Ok(())
+        let subscription = Subscription { requester: requester.clone(), masks, owner };
+        let earlier = self.by_request.remove(key);
+        let checked = check_room(&self.by_request, requester, key, &subscription);
+        let kept = if checked.is_ok() { Some(subscription) } else { earlier };
+        self.by_request.extend(kept.map(|kept| (key.clone(), kept)));
+        checked
     }
 
     /// Ends all subscriptions.
@@ -121,15 +115,10 @@ impl Subscriptions {
         self.by_request.retain(|_, subscription| subscription.owner.as_ref() != Some(instance));
     }
 
-    /// The subscriptions of a workload that speaks through the stream of its agent, with their masks.
+    /// The subscriptions of a workload on the stream of its agent, with their masks.
     pub fn of_workload(&self, peer: PeerId, workload: &str) -> impl Iterator<Item = (&RequestKey, Option<&MaskTree>)> {
-        let own = self.of_peer(peer).filter(move |(key, _)| key.workload() == Some(workload));
+        let own = of_peer(&self.by_request, peer).filter(move |(key, _)| key.workload() == Some(workload));
         own.map(|(key, subscription)| (key, subscription.masks.as_deref()))
-    }
-
-    fn of_peer(&self, peer: PeerId) -> impl Iterator<Item = (&RequestKey, &Subscription)> {
-        let start = RequestKey { peer, id: String::new() };
-        self.by_request.range(start..).take_while(move |(key, _)| key.peer == peer)
     }
 
     /// Whether that request is one.
@@ -146,52 +135,46 @@ impl Subscriptions {
         counts
     }
 
-    /// Whether nobody listens.
-    #[must_use]
+    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.by_request.is_empty()
     }
 
     /// All subscriptions, those with the same masks together, in the order of the first of them.
-    #[must_use]
-    pub fn by_masks(&self) -> Vec<SameMasks> {
+    fn by_masks(&self) -> Vec<SameMasks> {
         let mut all: Vec<SameMasks> = Vec::new();
         let mut index = BTreeMap::new();
-        for (key, Subscription { masks, owner }) in &self.by_request {
+        for (key, Subscription { masks, requester, .. }) in &self.by_request {
             let place = *index.entry(masks.as_ref().map(Arc::as_ptr)).or_insert(all.len());
             if place == all.len() {
                 all.push(SameMasks { masks: masks.clone(), subscriptions: Vec::new() });
             }
-            let workload = owner.as_ref().and_then(|_| key.workload()).map(Name::from);
-            all[place].subscriptions.push((key.clone(), Subscriber { peer: key.peer, workload }));
+            all[place].subscriptions.push((key.clone(), requester.clone()));
         }
         all
     }
 }
 
-/// Paths that one subscriber is told, sorted and each once.
+/// The paths of one event, sorted and each once.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Altered {
+struct Altered {
     added: BTreeSet<Path>,
     updated: BTreeSet<Path>,
     removed: BTreeSet<Path>,
 }
 
 impl Altered {
-    /// Whether it is nothing.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.added.is_empty() && self.updated.is_empty() && self.removed.is_empty()
+    fn is_empty(&self) -> bool {
+        self.all().next().is_none()
     }
 
     /// All paths, for the read that comes with an event.
-    pub fn all(&self) -> impl Iterator<Item = &[String]> + Clone {
+    fn all(&self) -> impl Iterator<Item = &[String]> + Clone {
         self.added.iter().chain(&self.updated).chain(&self.removed).map(Vec::as_slice)
     }
 
     /// The paths as texts.
-    #[must_use]
-    pub fn fields(&self) -> AlteredFields {
+    fn fields(&self) -> AlteredFields {
         let texts = |paths: &BTreeSet<Path>| paths.iter().map(|path| path.join(".")).collect();
         AlteredFields { added: texts(&self.added), updated: texts(&self.updated), removed: texts(&self.removed) }
     }
@@ -201,18 +184,19 @@ impl Altered {
 
 /// States that the instances of one workload had, by id.
 type StatesById = BTreeMap<Name, Option<ExecutionState>>;
-type StatesByWorkload = BTreeMap<Name, StatesById>;
+/// The entries of a map.
+type Entries = BTreeMap<String, Node>;
 
 /// What one trigger changed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Parts of all paths below. When there are too many, none of them is told.
+    /// Parts of all paths below. When there are too many, no event has them.
     parts: usize,
-    /// The highest new nodes, with everything below them, and what it takes to tell that.
+    /// The highest new nodes, with everything below them, and the steps to send that.
     added: Vec<(Path, Node, usize)>,
     /// The highest nodes that are gone, with everything that was below them.
     removed: Vec<(Path, Node)>,
-    /// Leaves with another value, and what it takes to tell that.
+    /// Leaves with another value, and the steps to send that.
     updated: Vec<(Path, usize)>,
 }
 
@@ -221,110 +205,92 @@ fn path(parts: &[&str]) -> Path {
 }
 
 impl Changes {
-    /// Whether nothing changed.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.added.is_empty() && self.removed.is_empty() && self.updated.is_empty()
     }
 
-    /// Whether too much changed to tell each path of it.
-    #[must_use]
-    pub fn are_too_many(&self) -> bool {
+    /// Whether too much changed to send each path of it.
+    fn are_too_many(&self) -> bool {
         self.parts > CHANGES_PARTS_MAX
     }
 
     /// The node at `path` changed. Both are sparse: empty containers are not there.
-    fn node(&mut self, path: &Path, old: Option<&Node>, new: Option<&Node>) {
-        self.compare(&mut path.clone(), old, new);
-    }
-
-    fn compare(&mut self, path: &mut Path, old: Option<&Node>, new: Option<&Node>) {
+    fn node(&mut self, path: &mut Path, old: Option<&Node>, new: Option<&Node>) {
         let before = self.added.len() + self.removed.len() + self.updated.len();
         match (old, new) {
             _ if self.are_too_many() => return,
             (None, None) => {}
             (None, Some(new)) => self.added.push((path.clone(), new.clone(), value_steps(new))),
             (Some(old), None) => self.removed.push((path.clone(), old.clone())),
-            (Some(Node::Map(old)), Some(Node::Map(new))) => {
-                let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
-                for key in keys {
-                    path.push(key.clone());
-                    self.compare(path, old.get(key), new.get(key));
-                    path.pop();
-                }
-                return;
-            }
-            (Some(Node::List(old)), Some(Node::List(new))) if old.is_empty() && !new.is_empty() => {
-                let new = Node::List(new.clone());
-                let steps = value_steps(&new);
-                self.added.push((path.clone(), new, steps));
-            }
-            (Some(Node::List(old)), Some(Node::List(new))) if !old.is_empty() && new.is_empty() => {
-                self.removed.push((path.clone(), Node::List(old.clone())));
-            }
+            (Some(Node::Map(old)), Some(Node::Map(new))) => return self.each_entry(path, old, new),
             (Some(old), Some(new)) if old == new => {}
+            // An empty list means the same as none.
+            (Some(Node::List(old)), Some(new @ Node::List(_))) if old.is_empty() => {
+                self.added.push((path.clone(), new.clone(), value_steps(new)));
+            }
+            (Some(old @ Node::List(_)), Some(Node::List(new))) if new.is_empty() => {
+                self.removed.push((path.clone(), old.clone()));
+            }
             (Some(_), Some(new)) => self.updated.push((path.clone(), value_steps(new))),
         }
         self.parts += path.len() * (self.added.len() + self.removed.len() + self.updated.len() - before);
     }
 
+    fn each_entry(&mut self, way: &mut Path, old: &Entries, new: &Entries) {
+        let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+        for key in keys {
+            way.push(key.clone());
+            self.node(way, old.get(key), new.get(key));
+            way.pop();
+        }
+    }
+
     /// An agent came, went or changed.
     pub fn agent(&mut self, name: &str, old: Option<&AgentAttributes>, new: Option<&AgentAttributes>) {
         let node = |agent: Option<&AgentAttributes>| agent.map(|agent| agent_node(agent, Rendering::Sparse));
-        self.node(&path(&["agents", name]), node(old).as_ref(), node(new).as_ref());
+        self.node(&mut path(&["agents", name]), node(old).as_ref(), node(new).as_ref());
+    }
+
+    /// Entries of the map at `way` changed. The first one adds the map itself and the last one removes it, unless the map
+    /// has other entries.
+    fn entries(&mut self, way: &mut Path, old: Entries, new: Entries, has_others: bool) {
+        if has_others {
+            self.each_entry(way, &old, &new);
+        } else {
+            self.node(way, filled(old).as_ref(), filled(new).as_ref());
+        }
     }
 
     /// States of instances changed: `old` are the states that they had before, `states` all as they are now.
     ///
-    /// A new agent or workload is one addition, however many instances came with it; so the siblings that were there
-    /// before decide which path is the highest.
+    /// A new agent or workload is one addition, however many instances came with it.
     pub fn states(&mut self, old: Vec<(InstanceName, Option<ExecutionState>)>, states: &WorkloadStates) {
         // By agent, workload and id. What changed twice has the oldest state as its old one.
-        let mut before: BTreeMap<Name, StatesByWorkload> = BTreeMap::new();
+        let mut before: BTreeMap<Name, BTreeMap<Name, StatesById>> = BTreeMap::new();
         for (InstanceName { workload, id, agent }, state) in old {
             before.entry(agent).or_default().entry(workload).or_default().entry(id).or_insert(state);
         }
         for (agent, workloads) in &before {
-            let touched = |instance: &InstanceName| {
+            let is_touched = |instance: &InstanceName| {
                 workloads.get(&instance.workload).is_some_and(|ids| ids.contains_key(&instance.id))
             };
-            let way = path(&["workloadStates", agent]);
-            if states.of_agent(agent).any(|(instance, _)| !touched(&instance)) {
-                workloads.iter().for_each(|(workload, ids)| self.workload_states(&way, agent, workload, ids, states));
-                continue;
-            }
-            let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
+            let has_others = states.of_agent(agent).any(|(instance, _)| !is_touched(&instance));
+            let mut way = path(&["workloadStates", agent]);
+            let (mut all_old, mut all_new) = (Entries::new(), Entries::new());
             for (workload, ids) in workloads {
-                let (old_ids, new_ids) = old_and_new(states, agent, workload, ids);
-                old.extend(old_ids.map(|ids| (workload.to_string(), ids)));
-                new.extend(new_ids.map(|ids| (workload.to_string(), ids)));
+                let (old, new) = old_and_new(states, agent, workload, ids);
+                if has_others {
+                    let mut ids_now = states.of_agent_workload(agent, workload);
+                    let has_other_ids = ids_now.any(|(instance, _)| !ids.contains_key(&instance.id));
+                    way.push(workload.to_string());
+                    self.entries(&mut way, old, new, has_other_ids);
+                    way.pop();
+                } else {
+                    all_old.extend(filled(old).map(|ids| (workload.to_string(), ids)));
+                    all_new.extend(filled(new).map(|ids| (workload.to_string(), ids)));
+                }
             }
-            self.node(&way, filled(old).as_ref(), filled(new).as_ref());
-        }
-    }
-
-    /// The same one level below: the agent had and has other states.
-    fn workload_states(
-        &mut self,
-        way: &Path,
-        agent: &Name,
-        workload: &Name,
-        ids: &StatesById,
-        states: &WorkloadStates,
-    ) {
-        let mut way = way.clone();
-        way.push(workload.to_string());
-        let others = states.of_agent_workload(agent, workload).any(|(instance, _)| !ids.contains_key(&instance.id));
-        if !others {
-            let (old, new) = old_and_new(states, agent, workload, ids);
-            self.node(&way, old.as_ref(), new.as_ref());
-            return;
-        }
-        for (id, state) in ids {
-            let mut way = way.clone();
-            way.push(id.to_string());
-            let old = state.as_ref().map(execution_state_node);
-            self.node(&way, old.as_ref(), current(states, agent, workload, id).as_ref());
+            self.entries(&mut way, all_old, all_new, has_others);
         }
     }
 
@@ -338,41 +304,25 @@ impl Changes {
         for (name, workload) in &before.workloads {
             self.workload("desiredState", name, workload.as_ref(), now.workloads.get(name));
         }
-        let way = path(&["desiredState", "configs"]);
         let old = before.configs.iter().filter_map(|(key, item)| Some((key.clone(), config_node(item.as_ref()?))));
         let new = before.configs.keys().filter_map(|key| Some((key.clone(), config_node(now.configs.get(key)?))));
-        let (old, new): (BTreeMap<String, Node>, BTreeMap<String, Node>) = (old.collect(), new.collect());
-        if now.configs.len() == new.len() {
-            // There are and were no others, so the first one brings the map itself and the last one takes it along.
-            self.node(&way, filled(old).as_ref(), filled(new).as_ref());
-            return;
-        }
-        for key in before.configs.keys() {
-            let mut way = way.clone();
-            way.push(key.clone());
-            self.node(&way, old.get(key), new.get(key));
-        }
+        let (old, new): (Entries, Entries) = (old.collect(), new.collect());
+        let has_others = now.configs.len() > new.len();
+        self.entries(&mut path(&["desiredState", "configs"]), old, new, has_others);
     }
 
     /// A workload of the desired or effective state, named by `part`, came, went or changed.
     pub fn workload(&mut self, part: &str, name: &str, old: Option<&Arc<Workload>>, new: Option<&Arc<Workload>>) {
         let node =
             |workload: Option<&Arc<Workload>>| workload.map(|workload| workload_node(workload, Rendering::Sparse));
-        self.node(&path(&[part, "workloads", name]), node(old).as_ref(), node(new).as_ref());
+        self.node(&mut path(&[part, "workloads", name]), node(old).as_ref(), node(new).as_ref());
     }
 
     // -------------------------------------------------------------- matching
 
-    /// What a subscriber with `masks` is told, which takes from the steps that are `left`: to compare each changed path with
-    /// all masks at once, and to read, encode and send what is told.
-    ///
-    /// # Errors
-    /// [`TooManyFields`] when it takes more.
-    pub fn matching(&self, masks: Option<&MaskTree>, left: &mut usize) -> Result<Altered, TooManyFields> {
-        self.matched(masks, left).ok_or(TooManyFields)
-    }
-
-    fn matched(&self, masks: Option<&MaskTree>, left: &mut usize) -> Option<Altered> {
+    /// The event for a subscriber with `masks`. Takes from the steps that are `left`: to compare each changed path with all
+    /// masks at once, and to read, encode and send the event. `None` when these are not enough.
+    fn matching(&self, masks: Option<&MaskTree>, left: &mut usize) -> Option<Altered> {
         let Altered { mut added, mut updated, mut removed } = Altered::default();
         for (path, tree, steps) in &self.added {
             find(tree, *steps, masks, path, &mut added, left)?;
@@ -382,7 +332,7 @@ impl Changes {
         }
         for (path, steps) in &self.updated {
             if follow(masks, path, left)?.0 {
-                tell(path, *steps, &mut updated, left)?;
+                add_path(path, *steps, &mut updated, left)?;
             }
         }
         Some(Altered { added, updated, removed })
@@ -395,20 +345,15 @@ fn take(left: &mut usize, steps: usize) -> Option<()> {
     Some(())
 }
 
-/// The trees of one workload's changed instances before and now; `None` when there was or is no state.
-fn old_and_new(
-    states: &WorkloadStates,
-    agent: &Name,
-    workload: &Name,
-    ids: &StatesById,
-) -> (Option<Node>, Option<Node>) {
+/// The changed instances of one workload before and now, by id.
+fn old_and_new(states: &WorkloadStates, agent: &Name, workload: &Name, ids: &StatesById) -> (Entries, Entries) {
     let before = ids.iter().filter_map(|(id, state)| Some((id.to_string(), execution_state_node(state.as_ref()?))));
     let now = ids.keys().filter_map(|id| Some((id.to_string(), current(states, agent, workload, id)?)));
-    (filled(before.collect()), filled(now.collect()))
+    (before.collect(), now.collect())
 }
 
-fn filled(entries: BTreeMap<String, Node>) -> Option<Node> {
-    Some(Node::Map(entries)).filter(|node| !node.is_empty_container())
+fn filled(entries: Entries) -> Option<Node> {
+    (!entries.is_empty()).then_some(Node::Map(entries))
 }
 
 fn current(states: &WorkloadStates, agent: &Name, workload: &Name, id: &Name) -> Option<Node> {
@@ -427,14 +372,14 @@ fn value_steps(node: &Node) -> usize {
         }
 }
 
-/// Adds a path to what is told.
-fn tell(path: &Path, value_steps: usize, told: &mut BTreeSet<Path>, left: &mut usize) -> Option<()> {
+/// Adds a path to an event.
+fn add_path(path: &Path, value_steps: usize, event: &mut BTreeSet<Path>, left: &mut usize) -> Option<()> {
     take(left, EVENT_PART_STEPS * path.len() + value_steps)?;
-    told.insert(path.clone());
+    event.insert(path.clone());
     Some(())
 }
 
-/// The paths that are told of the new or removed `node` at `path`, whose value takes `value_steps`.
+/// The paths of an event for the new or removed `node` at `path`, whose value takes `value_steps`.
 fn find(
     node: &Node,
     value_steps: usize,
@@ -445,9 +390,9 @@ fn find(
 ) -> Option<()> {
     let (is_wanted, below) = follow(masks, path, left)?;
     if is_wanted {
-        tell(path, value_steps, found, left)?;
+        add_path(path, value_steps, found, left)?;
     }
-    // What is told as a whole is read once, however many masks lead to its parts.
+    // What is sent as a whole is read once, however many masks lead to its parts.
     let reads = value_steps > 0 && !is_wanted;
     below.map_or(Some(()), |below| collect_below(node, reads, &below, &mut path.clone(), found, left))
 }
@@ -486,10 +431,77 @@ fn collect_below(
         path.push(key.clone());
         let is_whole = below.is_whole();
         if is_whole {
-            tell(path, if reads { value_steps(child) } else { 0 }, found, left)?;
+            add_path(path, if reads { value_steps(child) } else { 0 }, found, left)?;
         }
         collect_below(child, reads && !is_whole, &below, path, found, left)?;
         path.pop();
     }
     Some(())
+}
+
+impl ServerLoop {
+    /// Notifies subscribers of what changed, each in one message with the new values. Events must not cost an agent its
+    /// connection: a subscriber that does not take them in time gets an error, and its subscription ends.
+    pub(super) fn publish(&mut self, changes: &Changes) {
+        if changes.are_too_many() {
+            for key in self.subscriptions.take_all() {
+                self.peers.refuse(&key, TOO_MANY_FIELDS);
+            }
+            return;
+        }
+        if changes.is_empty() {
+            return;
+        }
+        let groups = self.subscriptions.by_masks();
+        let requesters: BTreeSet<&Requester> =
+            groups.iter().flat_map(|group| &group.subscriptions).map(|(_, requester)| requester).collect();
+        let mut budget = EventBudget::new(requesters.len());
+        // One after the other: the events of all groups together could fill the memory.
+        for group in groups {
+            self.send_event(group, changes, &mut budget);
+        }
+    }
+
+    /// Notifies subscriptions with the same masks. The event is found, read and encoded once, at the cost of the first of
+    /// them that can pay for that.
+    fn send_event(&mut self, group: SameMasks, changes: &Changes, budget: &mut EventBudget) {
+        let mut event: Option<Arc<EncodedState>> = None;
+        for (key, requester) in group.subscriptions {
+            let Some(peer) = self.peers.get(key.peer) else { continue };
+            let mut altered = None;
+            if event.is_none() {
+                altered = budget.spend(&requester, |left| changes.matching(group.masks.as_deref(), left));
+                match &altered {
+                    Some(found) if found.is_empty() => return,
+                    Some(_) => {}
+                    None => {
+                        self.end_subscription(&key, TOO_MANY_FIELDS);
+                        continue;
+                    }
+                }
+            }
+            let is_busy = peer.class == PeerClass::Agent && !peer.outbox.is_half_empty();
+            if is_busy || !peer.outbox.has_room_for_event() {
+                self.end_subscription(&key, EVENTS_LOST);
+                continue;
+            }
+            if let Some(altered) = altered {
+                let state = self.view().read_paths(altered.all());
+                event = Some(Arc::new(peer.outbox.encode(&state, Some(altered.fields()))));
+            }
+            let Some(event) = &event else { continue };
+            if budget.pay_for_sending(&requester, event.bytes()) {
+                let result = peer.outbox.put_state(key.id, event);
+                self.peers.check(key.peer, result);
+            } else {
+                self.end_subscription(&key, TOO_MANY_FIELDS);
+            }
+        }
+    }
+
+    /// Ends a subscription and sends the reason.
+    pub(super) fn end_subscription(&mut self, key: &RequestKey, reason: impl Display) {
+        self.subscriptions.remove(key);
+        self.peers.refuse(key, reason);
+    }
 }

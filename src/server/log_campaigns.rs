@@ -2,12 +2,11 @@
 //!
 //! Thread: `server`; a plain value and the part of [`ServerLoop`] that uses it.
 
-use super::requester::Requester;
-use super::{PeerClass, RequestKey, ServerLoop};
-use crate::limits::{
-    LASTING_REQUEST_PART, LASTING_REQUESTS_BYTES, LASTING_REQUESTS_OF_WORKLOAD_BYTES, LOG_CAMPAIGNS_OF_WORKLOAD,
-    LOG_CAMPAIGNS_PER_PEER_MAX,
-};
+use super::ServerLoop;
+use super::peers::PeerClass;
+use super::requester::{RequestKey, Requester};
+use super::shares::{ByRequest, LastingRequest, check_room};
+use crate::limits::{LASTING_REQUEST_PART, LOG_CAMPAIGNS_OF_WORKLOAD, LOG_CAMPAIGNS_PER_PEER_MAX};
 use crate::model::log_entries;
 use crate::model::messages::{FromServer, LogEntry, LogsRequest, ResponseContent};
 use crate::model::names::{InstanceName, Name, excerpt};
@@ -20,65 +19,33 @@ use std::collections::{BTreeMap, BTreeSet};
 struct Campaign {
     /// The id under which agents know it.
     full_id: String,
-    /// The instance that asked through its agent: its successor has not.
+    /// The instance that requested it through its agent: its successor has not.
     owner: Option<InstanceName>,
-    /// Who still sends lines of what.
+    /// Agents that still send lines, and of which instances.
     providers: BTreeMap<Name, BTreeSet<InstanceName>>,
 }
 
-/// A campaign that ended before its providers were done: they are to be told.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Ended {
-    full_id: String,
-    agents: Vec<Name>,
-}
+impl LastingRequest for Campaign {
+    const NAME: &str = "requests for logs";
+    const OF_WORKLOAD: usize = LOG_CAMPAIGNS_OF_WORKLOAD;
+    const OF_STREAM: usize = LOG_CAMPAIGNS_PER_PEER_MAX;
 
-/// A stream, or a workload, has as many requests for logs as it may have.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("Too many requests for logs of {whose}, at most {count} with names of {bytes} bytes are allowed")]
-struct TooManyCampaigns {
-    whose: &'static str,
-    count: usize,
-    bytes: usize,
+    fn bytes(&self) -> usize {
+        let names = |name: &InstanceName| name.workload.len() + name.id.len() + name.agent.len() + LASTING_REQUEST_PART;
+        self.full_id.len() + self.providers.values().flatten().map(names).sum::<usize>()
+    }
 }
 
 /// The requests for logs that are being served.
 #[derive(Debug, Default)]
 pub struct LogCampaigns {
-    by_request: BTreeMap<RequestKey, Campaign>,
+    by_request: ByRequest<Campaign>,
 }
 
 impl LogCampaigns {
-    /// `agent` sends lines of `instances` for the request `key` of `owner` from now on.
-    fn add(
-        &mut self,
-        key: &RequestKey,
-        owner: Option<&InstanceName>,
-        full_id: &str,
-        agent: Name,
-        instances: &[InstanceName],
-    ) {
-        let campaign = self.by_request.entry(key.clone()).or_default();
-        full_id.clone_into(&mut campaign.full_id);
-        campaign.owner = owner.cloned();
-        campaign.providers.entry(agent).or_default().extend(instances.iter().cloned());
-    }
-
-    /// Of what `agent` was asked to send lines for the request `key`, as long as it has not said that they ended.
-    fn asked_of(&self, key: &RequestKey, agent: &str) -> Option<&BTreeSet<InstanceName>> {
+    /// The instances whose lines were requested from `agent` for `key`, and whose end it has not reported.
+    fn provided(&self, key: &RequestKey, agent: &str) -> Option<&BTreeSet<InstanceName>> {
         self.by_request.get(key)?.providers.get(agent)
-    }
-
-    /// Ends one campaign.
-    fn end(&mut self, key: &RequestKey) -> Option<Ended> {
-        self.by_request.remove(key).map(Ended::from)
-    }
-
-    /// Ends the campaigns that `which` selects by request and owner.
-    fn end_all(&mut self, which: impl Fn(&RequestKey, Option<&InstanceName>) -> bool) -> Vec<Ended> {
-        let selected = self.by_request.iter().filter(|(key, campaign)| which(key, campaign.owner.as_ref()));
-        let keys: Vec<RequestKey> = selected.map(|(key, _)| key.clone()).collect();
-        keys.iter().filter_map(|key| self.end(key)).collect()
     }
 
     /// `instance` sends no more lines for `key`. A campaign without providers is over.
@@ -93,7 +60,7 @@ impl LogCampaigns {
         }
     }
 
-    /// `agent` sends no more lines at all. Answers which requests miss which instances.
+    /// `agent` sends no more lines at all. Returns which requests miss which instances.
     fn provider_gone(&mut self, agent: &str) -> Vec<(RequestKey, InstanceName)> {
         let mut missing = Vec::new();
         self.by_request.retain(|key, campaign| {
@@ -104,174 +71,138 @@ impl LogCampaigns {
         missing
     }
 
-    /// Whether a stream has room for one more campaign of `bytes` bytes; with a `workload` also whether that has.
-    ///
-    /// # Errors
-    /// Whose share is used up.
-    fn check_room(
-        &self,
-        key: &RequestKey,
-        workload: Option<&str>,
-        bytes_wanted: usize,
-    ) -> Result<(), TooManyCampaigns> {
-        let has_room = |workload: Option<&str>, count_max: usize, bytes_max: usize| {
-            let start = RequestKey { peer: key.peer, id: String::new() };
-            let own = self.by_request.range(start..).take_while(|(other, _)| other.peer == key.peer);
-            let own = own.filter(|(other, _)| workload.is_none() || other.workload() == workload);
-            let (count, taken) = own.fold((0, 0), |(count, taken), (key, campaign)| {
-                (count + 1, taken + bytes(key, campaign.providers.values().flatten()))
-            });
-            count < count_max && taken + bytes_wanted <= bytes_max
-        };
-        let (count, bytes) = (LOG_CAMPAIGNS_OF_WORKLOAD, LASTING_REQUESTS_OF_WORKLOAD_BYTES);
-        if workload.is_some() && !has_room(workload, count, bytes) {
-            return Err(TooManyCampaigns { whose: "this workload", count, bytes });
-        }
-        let (count, bytes) = (LOG_CAMPAIGNS_PER_PEER_MAX, LASTING_REQUESTS_BYTES);
-        if !has_room(None, count, bytes) {
-            return Err(TooManyCampaigns { whose: "this connection", count, bytes });
-        }
-        Ok(())
-    }
-
     /// Whether no campaign runs.
-    #[must_use]
+    #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.by_request.is_empty()
     }
 }
 
-/// What a campaign takes, about.
-fn bytes<'i>(key: &RequestKey, instances: impl Iterator<Item = &'i InstanceName>) -> usize {
-    let names = |name: &InstanceName| name.workload.len() + name.id.len() + name.agent.len() + LASTING_REQUEST_PART;
-    2 * key.id.len() + instances.map(names).sum::<usize>()
-}
-
-impl From<Campaign> for Ended {
-    fn from(campaign: Campaign) -> Self {
-        Self { full_id: campaign.full_id, agents: campaign.providers.into_keys().collect() }
-    }
-}
-
 impl ServerLoop {
-    /// Asks the agents that run them for the logs of workloads; what is not in the effective state is left out.
+    /// Requests the logs of workloads from the agents that run them; what is not in the effective state is left out.
     ///
-    /// The requester learns what it will get. Instances whose agent is away or busy are stopped at once, or a requester
+    /// The response names what will be sent. Instances whose agent is away or busy are stopped at once, or a requester
     /// that does not follow would wait for them for ever.
-    pub(super) fn logs(&mut self, requester: &Requester, key: RequestKey, request: LogsRequest) {
-        let instances: Vec<InstanceName> =
-            request.instances.iter().filter(|name| self.is_wanted(name)).cloned().collect();
-        if instances.len() > 2 * self.effective.len() {
-            let text = "The request for logs names the same workloads again and again; name each once";
-            return self.answer(key.peer, key.id, ResponseContent::Error(text.to_owned()));
+    pub(super) fn logs(&mut self, requester: &Requester, key: &RequestKey, request: LogsRequest) {
+        let LogsRequest { mut instances, follow, tail, since, until } = request;
+        instances.retain(|name| self.workloads.is_wanted(name));
+        if instances.len() > 2 * self.workloads.effective.len() {
+            return self
+                .peers
+                .refuse(key, "The request for logs names the same workloads again and again; name each once");
         }
-        let checked = self.log_campaigns.check_room(&key, requester.workload.as_deref(), bytes(&key, instances.iter()));
-        if let Err(error) = checked {
-            return self.answer(key.peer, key.id, ResponseContent::Error(error.to_string()));
-        }
+        // An agent that does not take what it is sent must not be disconnected because of the requests of others.
+        let is_there = |agent: &Name| {
+            let stream = self.peers.of_agent(agent).and_then(|peer| self.peers.get(peer));
+            stream.is_some_and(|peer| peer.outbox.is_half_empty())
+        };
         let mut by_agent: BTreeMap<Name, Vec<InstanceName>> = BTreeMap::new();
         for instance in &instances {
             by_agent.entry(instance.agent.clone()).or_default().push(instance.clone());
         }
-        let (owner, full_id) = (self.owner(requester), self.full_id(&key));
-        let mut away = Vec::new();
+        let (by_agent, away): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            by_agent.into_iter().partition(|(agent, _)| is_there(agent));
+        let providers = by_agent.iter().map(|(agent, own)| (agent.clone(), own.iter().cloned().collect())).collect();
+        let campaign = Campaign { full_id: self.full_id(key), owner: self.rights.owner(requester), providers };
+        if let Err(error) = check_room(&self.log_campaigns.by_request, requester, key, &campaign) {
+            return self.peers.refuse(key, error);
+        }
         for (agent, instances) in by_agent {
-            let provider = self.agents.get(&agent).map(|agent| agent.peer);
-            // One that does not take what it is sent must not be cut off for what others want of it.
-            let is_there = |peer: &PeerId| self.peers.get(peer).is_some_and(|peer| peer.outbox.is_half_empty());
-            let Some(provider) = provider.filter(is_there) else {
-                away.extend(instances);
-                continue;
-            };
-            self.log_campaigns.add(&key, owner.as_ref(), &full_id, agent, &instances);
-            let LogsRequest { follow, tail, .. } = request;
-            let (since, until) = (request.since.clone(), request.until.clone());
-            let request = LogsRequest { instances, follow, tail, since, until };
-            self.tell(provider, FromServer::LogsRequest { request_id: full_id.clone(), request });
+            let request = LogsRequest { instances, follow, tail, since: since.clone(), until: until.clone() };
+            if let Some(provider) = self.peers.of_agent(&agent) {
+                let request_id = campaign.full_id.clone();
+                self.peers.send(provider, FromServer::LogsRequest { request_id, request });
+            }
         }
-        self.answer(key.peer, key.id.clone(), ResponseContent::LogsAccepted(instances));
-        for instance in away {
-            self.answer(key.peer, key.id.clone(), ResponseContent::LogsStop(instance));
+        if !campaign.providers.is_empty() {
+            let known = self.log_campaigns.by_request.entry(key.clone()).or_default();
+            let earlier = std::mem::replace(known, campaign).providers;
+            for (agent, instances) in earlier {
+                known.providers.entry(agent).or_default().extend(instances);
+            }
+        }
+        self.peers.respond(key, ResponseContent::LogsAccepted(instances));
+        for instance in away.into_values().flatten() {
+            self.peers.respond(key, ResponseContent::LogsStop(instance));
         }
     }
 
-    /// Ends the collection of logs under the same id; an unknown one is answered like any other.
+    /// Ends the collection of logs under the same id; an unknown one has the same response.
     pub(super) fn logs_cancel(&mut self, key: &RequestKey) {
-        let ended = self.log_campaigns.end(key);
-        self.cancel_logs(ended);
-        self.answer(key.peer, key.id.clone(), ResponseContent::LogsCancelAccepted);
+        self.end_logs(|other, _| other == key);
+        self.peers.respond(key, ResponseContent::LogsCancelAccepted);
     }
 
-    /// Passes on the lines that `agent` was asked for. Others are late ones of what has ended, or made up.
+    /// Passes on the lines that were requested from `agent`. Others are late, or made up.
     pub(super) fn log_entries(&mut self, agent: &str, request_id: &str, mut entries: Vec<LogEntry>) {
-        let Some(key) = self.requester(request_id) else { return };
-        let (all, asked) = (entries.len(), self.log_campaigns.asked_of(&key, agent));
-        entries.retain(|entry| asked.is_some_and(|asked| asked.contains(&entry.instance)));
+        let Some(key) = self.log_request(request_id) else { return };
+        let (all, provided) = (entries.len(), self.log_campaigns.provided(&key, agent));
+        entries.retain(|entry| provided.is_some_and(|provided| provided.contains(&entry.instance)));
         if entries.len() < all {
             let (dropped, id) = (all - entries.len(), excerpt(request_id));
             log::debug!("Dropping {dropped} log lines that '{agent}' is not to send for the request '{id}'.");
         }
         for entries in log_entries::split(entries) {
-            self.answer(key.peer, key.id.clone(), ResponseContent::LogEntries(entries));
+            self.peers.respond(&key, ResponseContent::LogEntries(entries));
         }
     }
 
-    /// Passes on the end of one instance's lines, if `agent` was asked for them.
+    /// Passes on the end of one instance's lines, if they were requested from `agent`.
     pub(super) fn logs_stopped(&mut self, agent: &str, request_id: &str, instance: InstanceName) {
-        let Some(key) = self.requester(request_id) else { return };
-        if !self.log_campaigns.asked_of(&key, agent).is_some_and(|asked| asked.contains(&instance)) {
+        let Some(key) = self.log_request(request_id) else { return };
+        if !self.log_campaigns.provided(&key, agent).is_some_and(|provided| provided.contains(&instance)) {
             let id = excerpt(request_id);
             return log::debug!("Dropping an end of logs that '{agent}' is not to send for the request '{id}'.");
         }
         self.log_campaigns.stopped(&key, &instance);
-        self.answer(key.peer, key.id, ResponseContent::LogsStop(instance));
+        self.peers.respond(&key, ResponseContent::LogsStop(instance));
     }
 
-    /// A stream ended: nobody reads what it asked for, and an agent sends no more lines.
+    /// A stream ended: nobody reads what was requested on it, and an agent sends no more lines.
     pub(super) fn end_logs_of_peer(&mut self, peer: PeerId, class: PeerClass, name: &str) {
-        let ended = self.log_campaigns.end_all(|key, _| key.peer == peer);
-        self.cancel_logs(ended);
+        self.end_logs(|key, _| key.peer == peer);
         if class == PeerClass::Agent {
             for (key, instance) in self.log_campaigns.provider_gone(name) {
-                self.answer(key.peer, key.id, ResponseContent::LogsStop(instance));
+                self.peers.respond(&key, ResponseContent::LogsStop(instance));
             }
         }
     }
 
-    /// A workload is deleted or becomes another instance: nobody reads what it asked for.
+    /// A workload is deleted or becomes another instance: nobody reads what it requested.
     pub(super) fn end_logs_of_workload(&mut self, instance: &InstanceName) {
-        let Some(peer) = self.agents.get(&instance.agent).map(|agent| agent.peer) else { return };
-        let own = |key: &RequestKey| key.peer == peer && key.workload() == Some(&instance.workload);
-        let ended = self.log_campaigns.end_all(|key, _| own(key));
-        self.cancel_logs(ended);
+        let Some(peer) = self.peers.of_agent(&instance.agent) else { return };
+        self.end_logs(|key, _| key.peer == peer && key.workload() == Some(&instance.workload));
     }
 
-    /// An instance is gone: nobody reads what it asked for.
+    /// An instance is gone: nobody reads what it requested.
     pub(super) fn end_logs_of_instance(&mut self, instance: &InstanceName) {
-        let ended = self.log_campaigns.end_all(|_, owner| owner == Some(instance));
-        self.cancel_logs(ended);
+        self.end_logs(|_, owner| owner == Some(instance));
     }
 
-    fn cancel_logs(&mut self, ended: impl IntoIterator<Item = Ended>) {
-        for Ended { full_id, agents } in ended {
-            for agent in agents {
-                if let Some(provider) = self.agents.get(&agent).map(|agent| agent.peer) {
-                    self.tell(provider, FromServer::LogsCancel { request_id: full_id.clone() });
+    /// Ends the campaigns that `which` selects by request and owner, and notifies their providers.
+    fn end_logs(&mut self, which: impl Fn(&RequestKey, Option<&InstanceName>) -> bool) {
+        let peers = &mut self.peers;
+        self.log_campaigns.by_request.retain(|key, Campaign { full_id, owner, providers }| {
+            let ends = which(key, owner.as_ref());
+            for agent in providers.keys().filter(|_| ends) {
+                if let Some(provider) = peers.of_agent(agent) {
+                    peers.send(provider, FromServer::LogsCancel { request_id: full_id.clone() });
                 }
             }
-        }
+            !ends
+        });
     }
 
-    /// The id that is unique in the cluster: with the name of the stream before it (section 11).
+    /// The id that is unique in the cluster: with the name of the stream before it.
     fn full_id(&self, key: &RequestKey) -> String {
-        let name = self.peers.get(&key.peer).map(|peer| &*peer.name).unwrap_or_default();
+        let name = self.peers.get(key.peer).map(|peer| &*peer.name).unwrap_or_default();
         format!("{name}@{}", key.id)
     }
 
-    /// Whose request has this full id. The id of the requester may contain the separator itself.
-    fn requester(&self, full_id: &str) -> Option<RequestKey> {
+    /// The request with this full id. The id of the requester may contain the separator itself.
+    fn log_request(&self, full_id: &str) -> Option<RequestKey> {
         let found = full_id.split_once('@').and_then(|(name, id)| {
-            let peer = *self.names.get(name)?;
+            let peer = *self.peers.ids.get(name)?;
             Some(RequestKey { peer, id: id.to_owned() })
         });
         if found.is_none() && may_log("unknown log requests") {

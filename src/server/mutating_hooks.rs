@@ -1,5 +1,4 @@
-//! Mutating hooks: outside programs that change or veto what an update means for workloads (spec/server.md
-//! section 9.2).
+//! Mutating hooks: outside programs that change or veto what an update means for workloads.
 //!
 //! Thread: `hook` runs the programs one after the other; [`MutatingHooks`] belongs to `server`, which never waits for
 //! them, and to `main` at the start, which does.
@@ -33,13 +32,13 @@ pub struct MutatingHooks {
 }
 
 impl MutatingHooks {
-    /// Starts the thread for hooks that run in the order given. Each may answer with `output_max` bytes: more could not
-    /// be sent to agents either.
+    /// Starts the thread for hooks that run in the order given. Each may write `output_max` bytes: more could not be sent to
+    /// agents either.
     ///
     /// # Errors
     /// The operating system's reason when no thread or pipe can be had.
     pub fn start(entries: Vec<HookEntry>, output_max: usize) -> io::Result<(Self, Thread)> {
-        let (hooks, plans, outcomes, watch) = Self::unattended()?;
+        let (hooks, plans, outcomes, watch) = Self::without_thread()?;
         let thread = threads::spawn("hook", STACK_LARGE, move || {
             for plan in &plans {
                 if outcomes.send(run_all(&entries, output_max, &plan, &mut watch.clone())).is_err() {
@@ -59,7 +58,7 @@ impl MutatingHooks {
     }
 
     /// Both ends without a thread between them.
-    fn unattended() -> io::Result<(Self, Receiver<WorkloadPlan>, Sender<HookOutcome>, StopWatch)> {
+    fn without_thread() -> io::Result<(Self, Receiver<WorkloadPlan>, Sender<HookOutcome>, StopWatch)> {
         let (plans, taken) = bounded(1);
         let (put, outcomes) = bounded(1);
         let (watched, stop) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -70,12 +69,12 @@ impl MutatingHooks {
     /// Hooks whose outcomes a test gives.
     #[cfg(test)]
     pub fn scripted() -> (Self, Receiver<WorkloadPlan>) {
-        let (hooks, plans, ..) = Self::unattended().unwrap();
+        let (hooks, plans, ..) = Self::without_thread().unwrap();
         (hooks, plans)
     }
 
     /// Gives the hooks a plan. Its outcome comes later; until then no other plan may be given.
-    pub fn ask(&self, plan: WorkloadPlan) {
+    pub fn start_plan(&self, plan: WorkloadPlan) {
         if self.plans.try_send(plan).is_err() {
             log::error!("The mutating hooks do not take an update.");
         }
@@ -85,8 +84,8 @@ impl MutatingHooks {
     ///
     /// # Errors
     /// As a hook refuses or fails.
-    pub fn ask_and_wait(&self, plan: WorkloadPlan) -> HookOutcome {
-        self.ask(plan);
+    pub fn run(&self, plan: WorkloadPlan) -> HookOutcome {
+        self.start_plan(plan);
         let gone = || UpdateError::HookFailed { hook: String::new(), reason: "the thread of the hooks ended".into() };
         self.outcomes.recv().unwrap_or_else(|_| Err(gone()))
     }
@@ -125,7 +124,7 @@ fn run_all(entries: &[HookEntry], output_max: usize, plan: &WorkloadPlan, watch:
             continue;
         }
         log::debug!("Hook '{}' changed the update.", entry.name);
-        // Each hook is answerable for its own output, so it is read before the next one gets it.
+        // The output is read before the next hook gets it, so that an error names the hook that made it.
         let plan = hook_message::decode(&output).map_err(|error| unreadable(&entry.name, &error))?;
         changed = Some((output, plan));
     }
@@ -145,7 +144,7 @@ fn unreadable(name: &str, error: &HookMessageError) -> UpdateError {
     })
 }
 
-/// Runs one hook and answers what it wrote.
+/// Runs one hook and returns its output.
 fn run_one(
     entry: &HookEntry,
     output_max: usize,
@@ -171,26 +170,26 @@ fn run_one(
     if let Some(child) = left_over {
         reap_later(child, ());
     }
-    let said_too = if said.is_empty() { String::new() } else { format!(". It said: '{said}'") };
+    let output_too = if said.is_empty() { String::new() } else { format!(". Its error output: '{said}'") };
     match (ending, status) {
         (Ending::Itself, Some(status)) if status.success() => match input_error {
             None => {
-                log::debug!("Hook '{}' accepted the update{said_too}.", entry.name);
+                log::debug!("Hook '{}' accepted the update{output_too}.", entry.name);
                 Ok(output)
             }
             Some(error) => Err(failed(format!("Failed to write to hook '{}' stdin: {error}", file.display()))),
         },
         (Ending::Itself, status) => {
-            let said = match (said.is_empty(), status) {
+            let reason = match (said.is_empty(), status) {
                 (false, _) => said,
-                (true, Some(status)) => format!("it said nothing and ended with {status}"),
-                (true, None) => "it said nothing and its exit status is not known".to_owned(),
+                (true, Some(status)) => format!("it ended with {status} and without error output"),
+                (true, None) => "it ended without error output and with an unknown exit status".to_owned(),
             };
-            let reason = format!("Hook '{}' rejected the change: {said}", entry.name);
+            let reason = format!("Hook '{}' rejected the change: {reason}", entry.name);
             Err(UpdateError::Veto { hook: entry.name.clone(), reason })
         }
         (Ending::TimedOut(limit), _) => {
-            Err(failed(format!("Hook '{}' did not end within {limit:?} and was ended{said_too}", file.display())))
+            Err(failed(format!("Hook '{}' did not end within {limit:?} and was ended{output_too}", file.display())))
         }
         (Ending::TooMuchOutput, _) => {
             Err(failed(format!("Hook '{}' wrote more than {output_max} bytes and was ended", file.display())))

@@ -1,45 +1,14 @@
-//! What an update means for workloads and agents: old against new, workload by workload (spec/server.md section 8.3).
+//! What an update means for workloads and agents: old against new, workload by workload.
 //!
 //! Thread: `server`; plain functions.
 
 use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
 use crate::model::names::{InstanceName, Name, excerpt, has_name_characters};
-use crate::model::validation::{ValidationError, check_workload};
+use crate::model::validation::check_workload;
 use crate::model::workload::Workload;
 use crate::platform::logging::may_log;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-/// What hooks made of a plan cannot be carried out.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PlanError {
-    /// A name or an access rule.
-    #[error("Hook output: {0}")]
-    Rule(#[from] ValidationError),
-    /// An instance without the characters of a hash.
-    #[error("Hook output: Unsupported id '{id}' of workload '{workload}'.")]
-    Id {
-        /// Of which workload.
-        workload: Name,
-        /// The id.
-        id: Name,
-    },
-    /// Where a workload runs must be said twice and the same.
-    #[error(
-        "Hook output: Workload '{workload}' is for agent '{agent}', but its instance name is for agent '{instance_agent}'."
-    )]
-    Agent {
-        /// Which workload.
-        workload: Name,
-        /// The agent of the workload.
-        agent: Name,
-        /// The agent of its instance name.
-        instance_agent: Name,
-    },
-    /// A workload has one instance.
-    #[error("Hook output: Workload '{0}' is added twice.")]
-    Twice(Name),
-}
 
 /// The workloads that differ, sorted by name. A changed workload is in both lists, even under the same instance name.
 #[derive(Debug, Default, PartialEq)]
@@ -53,7 +22,6 @@ pub struct Difference {
 impl Difference {
     /// Compares rendered workloads, sorted by name, with those in force; `None` stands for one that goes. Those that
     /// are not in `changed` stay.
-    #[must_use]
     pub fn between(old: &BTreeMap<Name, AddedWorkload>, changed: BTreeMap<Name, Option<Arc<Workload>>>) -> Self {
         let mut difference = Self::default();
         for (name, workload) in changed {
@@ -68,7 +36,6 @@ impl Difference {
     }
 
     /// A workload of `workloads` after this change.
-    #[must_use]
     pub fn workload<'a>(&'a self, workloads: &'a BTreeMap<Name, AddedWorkload>, name: &str) -> Option<&'a Workload> {
         if let Some(added) = self.of(name) {
             return Some(&added.workload);
@@ -79,7 +46,6 @@ impl Difference {
 
     /// The same change as seen by agents: the instances that end are those in `effective`, which hooks may have made
     /// others than the rendered ones.
-    #[must_use]
     pub fn for_agents(&self, effective: &BTreeMap<Name, AddedWorkload>) -> Self {
         let deleted = self.deleted.iter().map(|instance| &instance.workload);
         let names: BTreeSet<&Name> = self.added.iter().map(|added| &added.instance.workload).chain(deleted).collect();
@@ -91,12 +57,8 @@ impl Difference {
     /// state: an instance that is replaced ends even if the hook forgot it, one that does not exist cannot end.
     ///
     /// # Errors
-    /// [`PlanError`] when the output cannot be carried out.
-    pub fn changed_to(
-        &self,
-        output: WorkloadPlan,
-        effective: &BTreeMap<Name, AddedWorkload>,
-    ) -> Result<Self, PlanError> {
+    /// Why the output cannot be carried out.
+    pub fn changed_to(&self, output: WorkloadPlan, effective: &BTreeMap<Name, AddedWorkload>) -> Result<Self, String> {
         let mut added: BTreeMap<Name, AddedWorkload> = BTreeMap::new();
         for entry in output.added {
             check_added(&entry)?;
@@ -105,17 +67,15 @@ impl Difference {
             // What is the same is shared, so that no text is kept twice.
             let entry = self.of(&name).filter(same).cloned().unwrap_or(entry);
             if added.insert(name.clone(), entry).is_some() {
-                return Err(PlanError::Twice(name));
+                return Err(format!("Workload '{name}' is added twice."));
             }
         }
         let mut deleted: BTreeSet<InstanceName> = BTreeSet::new();
         for DeletedWorkload { instance, .. } in output.deleted {
             if effective.get(&instance.workload).is_some_and(|known| known.instance == instance) {
                 deleted.insert(instance);
-            } else {
-                if may_log("mutating hooks") {
-                    log::warn!("A hook deletes '{}', which does not exist.", excerpt(&instance.to_string()));
-                }
+            } else if may_log("mutating hooks") {
+                log::warn!("A hook deletes '{}', which does not exist.", excerpt(&instance.to_string()));
             }
         }
         added.retain(|name, entry| match effective.get(name) {
@@ -135,7 +95,6 @@ impl Difference {
     }
 
     /// As a message; conditions of deletes are not known yet.
-    #[must_use]
     pub fn message(&self) -> WorkloadPlan {
         let delete =
             |instance: &InstanceName| DeletedWorkload { instance: instance.clone(), dependencies: BTreeMap::new() };
@@ -153,23 +112,22 @@ impl Difference {
     }
 
     /// Whether nothing differs.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.added.is_empty() && self.deleted.is_empty()
     }
 }
 
-fn check_added(AddedWorkload { instance, workload }: &AddedWorkload) -> Result<(), PlanError> {
-    check_workload(&instance.workload, workload)?;
-    if instance.id.is_empty() || !has_name_characters(&instance.id) {
-        return Err(PlanError::Id { workload: instance.workload.clone(), id: instance.id.clone() });
+fn check_added(AddedWorkload { instance, workload }: &AddedWorkload) -> Result<(), String> {
+    let InstanceName { workload: name, id, agent } = instance;
+    check_workload(name, workload).map_err(|error| error.to_string())?;
+    if id.is_empty() || !has_name_characters(id) {
+        return Err(format!("Unsupported id '{id}' of workload '{name}'."));
     }
-    if instance.agent != workload.agent {
-        return Err(PlanError::Agent {
-            workload: instance.workload.clone(),
-            agent: workload.agent.clone(),
-            instance_agent: instance.agent.clone(),
-        });
+    if *agent != workload.agent {
+        let wanted = &workload.agent;
+        return Err(format!(
+            "Workload '{name}' is for agent '{wanted}', but its instance name is for agent '{agent}'."
+        ));
     }
     Ok(())
 }
@@ -181,7 +139,6 @@ fn added(name: &Name, workload: Arc<Workload>) -> AddedWorkload {
 }
 
 /// Sorts what changes by agent. Each agent gets one plan, in which the workloads are sorted by name.
-#[must_use]
 pub fn per_agent(added: &[AddedWorkload], deleted: Vec<DeletedWorkload>) -> BTreeMap<Name, WorkloadPlan> {
     let mut plans: BTreeMap<Name, WorkloadPlan> = BTreeMap::new();
     for added in added {

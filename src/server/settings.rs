@@ -1,4 +1,4 @@
-//! Command line, environment and config file of `ank-server` (spec/server.md section 1).
+//! Command line, environment and config file of `ank-server`.
 //!
 //! Thread: `main`.
 
@@ -8,18 +8,16 @@ use crate::platform::settings::{
     ConfigFile, MessageSize, MissingPems, PemKeys, PemPaths, Pems, SettingsError, decide_security, insecure_flag,
     readable_key_warning,
 };
-use crate::wire::address::{ListenAddress, Security};
+use crate::wire::address::{ListenAddress, Security, WrongListenAddress};
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
 use serde::Deserialize;
-use serde::de::{SeqAccess, Visitor};
 use std::ffi::OsString;
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Where the config file is looked for when no option names it.
+/// The config file when no option names one.
 pub const DEFAULT_CONFIG_FILE: &str = "/etc/ankaios/ank-server.conf";
-/// Where hooks are looked for when their entry names no folder.
+/// The folder of hooks whose entry names none.
 pub const DEFAULT_HOOKS_FOLDER: &str = "/usr/libexec/ankaios/hooks";
 const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 25551);
 /// The user of the server and the group of the socket's file may connect.
@@ -77,38 +75,29 @@ struct Keys {
 }
 
 /// Value of the key `address`: one address or a list of them.
-#[derive(Debug)]
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "OneOrMany")]
 struct Addresses(Vec<ListenAddress>);
 
-impl<'de> Deserialize<'de> for Addresses {
-    fn deserialize<D: serde::Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
-        value.deserialize_any(AddressesVisitor)
-    }
+/// Texts, so that what is wrong with one of them becomes part of the error.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "an address or a list of addresses is expected")]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
 }
 
-/// Not an untagged enum, which would not say what is wrong with an address.
-struct AddressesVisitor;
+impl TryFrom<OneOrMany> for Addresses {
+    type Error = String;
 
-impl<'de> Visitor<'de> for AddressesVisitor {
-    type Value = Addresses;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("an address or a list of addresses")
-    }
-
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Addresses, E> {
-        text.parse().map(|address| Addresses(vec![address])).map_err(E::custom)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Addresses, A::Error> {
-        let mut addresses = Vec::new();
-        while let Some(text) = items.next_element::<String>()? {
-            addresses.push(text.parse().map_err(serde::de::Error::custom)?);
-        }
-        if addresses.is_empty() {
-            return Err(serde::de::Error::custom("a server needs at least one address"));
-        }
-        Ok(Addresses(addresses))
+    fn try_from(texts: OneOrMany) -> Result<Self, String> {
+        let texts = match texts {
+            OneOrMany::One(text) => vec![text],
+            OneOrMany::Many(texts) if texts.is_empty() => return Err("a server needs at least one address".to_owned()),
+            OneOrMany::Many(texts) => texts,
+        };
+        let parsed = |text: &String| text.parse().map_err(|error: WrongListenAddress| error.to_string());
+        texts.iter().map(parsed).collect::<Result<_, _>>().map(Self)
     }
 }
 
@@ -119,7 +108,7 @@ struct SocketMode(u32);
 impl<'de> Deserialize<'de> for SocketMode {
     fn deserialize<D: serde::Deserializer<'de>>(number: D) -> Result<Self, D::Error> {
         let mode = u32::deserialize(number)?;
-        // A decimal 660 is meant as octal, and would open the socket in another way.
+        // A decimal 660 is a mistake for octal, and would open the socket in another way.
         if mode & !0o666 == 0 && mode & 0o600 == 0o600 {
             return Ok(Self(mode));
         }
@@ -192,7 +181,7 @@ pub struct ServerSettings {
     pub commander_names: Vec<String>,
     /// The config file in use.
     pub config_file: Option<PathBuf>,
-    /// What to tell the user although it stops nothing.
+    /// Problems that do not prevent the start.
     pub warnings: Vec<String>,
 }
 

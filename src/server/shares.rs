@@ -1,35 +1,85 @@
-//! How long the server has worked for whom, so that nobody keeps it from others: each workload, each agent and each
-//! connection of a commander has a share of its time. What is asked beyond that waits (waiting_requests.rs).
+//! What one requester may use, so that the others get their part: lasting requests, time of the server, and the steps
+//! that the events of one change cost. Each bound holds for a workload, for a stream (all workloads of an agent together,
+//! since ids of requests and connections can be changed), or for all.
 //!
-//! An agent is charged for all its workloads together, under its name: ids of requests and connections can be changed.
-//!
-//! Thread: `server`; a plain value. Time is passed in.
+//! Thread: `server`; plain values and functions. Time is passed in.
 
-use super::requester::Requester;
-use crate::limits::{REQUEST_TIME_PERIOD, REQUEST_TIME_SHARE};
-use crate::model::names::Name;
+use super::requester::{RequestKey, Requester};
+use crate::limits::{
+    EVENT_SENT_STEP_BYTES, EVENT_STEPS_MAX, EVENTS_STEPS_MAX, LASTING_REQUESTS_BYTES,
+    LASTING_REQUESTS_OF_WORKLOAD_BYTES, REQUEST_TIME_PERIOD, REQUEST_TIME_SHARE,
+};
 use crate::wire::server_endpoint::PeerId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// Whose time is counted together.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Account {
-    Commander(PeerId),
-    Agent(Name),
-    Workload { agent: Name, workload: Name },
+// --------------------------------------- requests that last longer than their response
+
+/// What is kept of an event subscription, or of a request for logs.
+pub trait LastingRequest {
+    /// How the requests are called in messages.
+    const NAME: &str;
+    /// How many a workload may have.
+    const OF_WORKLOAD: usize;
+    /// How many a stream may have.
+    const OF_STREAM: usize;
+
+    /// What it takes, in bytes, about.
+    fn bytes(&self) -> usize;
 }
 
-impl Account {
-    fn of_stream(requester: &Requester) -> Self {
-        requester.agent.clone().map_or(Self::Commander(requester.peer), Self::Agent)
-    }
+/// Requests of one kind, in the order of streams.
+pub type ByRequest<T> = BTreeMap<RequestKey, T>;
 
-    fn of_workload(requester: &Requester) -> Option<Self> {
-        let (agent, workload) = (requester.agent.clone()?, requester.workload.clone()?);
-        Some(Self::Workload { agent, workload })
-    }
+/// A stream, or a workload, has as many requests of a kind as it may have.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("Too many {name} of {whose}, at most {count} with {bytes} bytes are allowed; end some of them first")]
+pub struct TooMany {
+    name: &'static str,
+    whose: &'static str,
+    count: usize,
+    bytes: usize,
 }
+
+/// Whether one more thing of `bytes` bytes fits beside others, whose sizes are `taken`.
+pub fn has_room(taken: impl Iterator<Item = usize>, bytes: usize, count_max: usize, bytes_max: usize) -> bool {
+    let (count, taken) = taken.fold((0, 0), |(count, sum), one| (count + 1, sum + one));
+    count < count_max && taken + bytes <= bytes_max
+}
+
+/// The requests of one stream.
+pub fn of_peer<T>(requests: &ByRequest<T>, peer: PeerId) -> impl Iterator<Item = (&RequestKey, &T)> {
+    let start = RequestKey { peer, id: String::new() };
+    requests.range(start..).take_while(move |(key, _)| key.peer == peer)
+}
+
+/// Checks that there is room for another request.
+///
+/// # Errors
+/// Whose share is used up.
+pub fn check_room<T: LastingRequest>(
+    requests: &ByRequest<T>,
+    requester: &Requester,
+    key: &RequestKey,
+    request: &T,
+) -> Result<(), TooMany> {
+    let bytes = |key: &RequestKey, request: &T| key.id.len() + request.bytes();
+    let wanted = bytes(key, request);
+    let own = || of_peer(requests, key.peer);
+    let of_workload = own().filter(|(other, _)| other.workload() == key.workload()).map(|(key, one)| bytes(key, one));
+    let too_many = |whose, count, bytes| Err(TooMany { name: T::NAME, whose, count, bytes });
+    let (count, bytes_max) = (T::OF_WORKLOAD, LASTING_REQUESTS_OF_WORKLOAD_BYTES);
+    if requester.workload.is_some() && !has_room(of_workload, wanted, count, bytes_max) {
+        return too_many("this workload", count, bytes_max);
+    }
+    let (count, bytes_max) = (T::OF_STREAM, LASTING_REQUESTS_BYTES);
+    if !has_room(own().map(|(key, one)| bytes(key, one)), wanted, count, bytes_max) {
+        return too_many("this connection", count, bytes_max);
+    }
+    Ok(())
+}
+
+// ------------------------------------------------------------ time of the server
 
 /// What was taken, less what its share has given since then.
 #[derive(Debug, Clone, Copy)]
@@ -46,8 +96,8 @@ impl Taken {
     }
 }
 
-/// What a requester took beyond its share: that of its stream first, then its own. Whoever took less comes first; all
-/// that are within their share are equal.
+/// What a requester took beyond its share: that of its stream first, then its own. All requesters within their share are
+/// equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Excess {
     stream: Duration,
@@ -56,7 +106,6 @@ pub struct Excess {
 
 impl Excess {
     /// Whether it took no more than its share.
-    #[must_use]
     pub fn is_none(self) -> bool {
         self == Self::default()
     }
@@ -66,7 +115,7 @@ impl Excess {
 #[derive(Debug, Default)]
 pub struct Shares {
     /// Only those whose share has not made up for it yet: as all of them take turns, there are few.
-    taken: BTreeMap<Account, Taken>,
+    taken: BTreeMap<Requester, Taken>,
 }
 
 impl Shares {
@@ -77,23 +126,60 @@ impl Shares {
             return;
         }
         self.taken.retain(|_, taken| !taken.at(end).is_zero());
-        for account in [Some(Account::of_stream(requester)), Account::of_workload(requester)].into_iter().flatten() {
+        for account in [requester.of_stream(), requester.clone()].into_iter().collect::<BTreeSet<_>>() {
             let taken = self.taken.entry(account).or_insert(Taken { time: Duration::ZERO, at: end });
             *taken = Taken { time: (taken.at(end) + time).min(REQUEST_TIME_PERIOD), at: end };
         }
     }
 
     /// What `requester` took beyond its share.
-    #[must_use]
     pub fn excess(&self, requester: &Requester, now: Instant) -> Excess {
         if self.taken.is_empty() {
             return Excess::default();
         }
-        let excess = |account: &Account| {
+        let excess = |account: &Requester| {
             self.taken.get(account).map_or(Duration::ZERO, |taken| taken.at(now).saturating_sub(REQUEST_TIME_SHARE))
         };
-        let stream = excess(&Account::of_stream(requester));
-        Excess { stream, workload: Account::of_workload(requester).map_or(Duration::ZERO, |own| excess(&own)) }
+        Excess { stream: excess(&requester.of_stream()), workload: excess(requester) }
+    }
+}
+
+// ------------------------------------------------------------- cost of events
+
+/// The steps that are left for one change. Half of all is shared evenly, so that a requester that needs few gets them
+/// however many others need; the other half goes to those who come first.
+#[derive(Debug)]
+pub struct EventBudget {
+    taken: BTreeMap<Requester, usize>,
+    share: usize,
+    common: usize,
+}
+
+impl EventBudget {
+    /// For a change that so many have subscribed to.
+    pub fn new(requesters: usize) -> Self {
+        let half = EVENTS_STEPS_MAX / 2;
+        Self { taken: BTreeMap::new(), share: half / requesters.max(1), common: half }
+    }
+
+    /// Runs `work`, which takes from the steps that are left for this requester.
+    pub fn spend<T>(&mut self, requester: &Requester, work: impl FnOnce(&mut usize) -> T) -> T {
+        let taken = self.taken.get(requester).copied().unwrap_or_default();
+        let share = self.share.saturating_sub(taken);
+        let before = (share + self.common).min(EVENT_STEPS_MAX.saturating_sub(taken));
+        let mut left = before;
+        let result = work(&mut left);
+        let spent = before - left;
+        self.common -= spent.saturating_sub(share);
+        *self.taken.entry(requester.clone()).or_default() += spent;
+        result
+    }
+
+    /// Pays for sending so many bytes; returns `false` when too much was sent already.
+    #[must_use]
+    pub fn pay_for_sending(&mut self, requester: &Requester, bytes: usize) -> bool {
+        let steps = bytes / EVENT_SENT_STEP_BYTES;
+        self.spend(requester, |left| left.checked_sub(steps).map(|rest| *left = rest).is_some())
     }
 }
 
@@ -101,10 +187,12 @@ impl Shares {
 mod tests {
     use super::*;
     use crate::platform::clock::Clock;
+    use crate::server::requester::Stream;
     use crate::simulation::manual_clock::ManualClock;
 
     fn requester(peer: u64, agent: Option<&str>, workload: Option<&str>) -> Requester {
-        Requester { peer: PeerId(peer), agent: agent.map(Into::into), workload: workload.map(Into::into) }
+        let stream = agent.map_or(Stream::Commander(PeerId(peer)), |name| Stream::Agent(name.into()));
+        Requester { stream, workload: workload.map(Into::into) }
     }
 
     fn take(shares: &mut Shares, clock: &ManualClock, requester: &Requester, time: Duration) {
@@ -151,5 +239,33 @@ mod tests {
         take(&mut greedy, &clock, &requester(1, Some("A"), Some("greedy")), REQUEST_TIME_PERIOD);
         let excess = |workload| greedy.excess(&requester(1, Some("A"), Some(workload)), clock.now());
         assert!(excess("modest") < excess("greedy"), "one of its workloads comes before the one that took the time");
+    }
+
+    fn commander(number: u64) -> Requester {
+        requester(number, None, None)
+    }
+
+    /// How many steps it gets.
+    fn takes_all(budget: &mut EventBudget, number: u64) -> usize {
+        budget.spend(&commander(number), std::mem::take)
+    }
+
+    #[test]
+    fn one_takes_no_more_than_its_most_and_all_no_more_than_there_is() {
+        let mut budget = EventBudget::new(100);
+        assert_eq!(takes_all(&mut budget, 0), EVENT_STEPS_MAX);
+        assert_eq!(takes_all(&mut budget, 0), 0, "whatever its subscriptions");
+        let others: Vec<usize> = (1..100).map(|number| takes_all(&mut budget, number)).collect();
+        assert!(EVENT_STEPS_MAX + others.iter().sum::<usize>() <= EVENTS_STEPS_MAX);
+        let share = EVENTS_STEPS_MAX / 2 / 100;
+        assert!(others.iter().all(|taken| *taken >= share), "the last one gets its share: {others:?}");
+    }
+
+    #[test]
+    fn what_is_sent_is_paid_for() {
+        let mut budget = EventBudget::new(1);
+        assert!(budget.pay_for_sending(&commander(1), EVENT_STEPS_MAX * EVENT_SENT_STEP_BYTES));
+        assert!(!budget.pay_for_sending(&commander(1), EVENT_SENT_STEP_BYTES));
+        assert!(budget.pay_for_sending(&commander(2), EVENT_SENT_STEP_BYTES));
     }
 }

@@ -1,4 +1,4 @@
-//! Keeps the desired state over restarts of the server, when `state_dir` is set (spec/server.md section 12.5).
+//! Keeps the desired state over restarts of the server, when `state_dir` is set.
 //!
 //! The file holds one line with a checksum of the rest, then the state as JSON. It is replaced as a whole: a new file
 //! is written, brought to the disk and renamed, so that a crash leaves either the old or the new one.
@@ -26,7 +26,7 @@ pub const FILE: &str = "desired-state.json";
 const NEW_FILE: &str = "desired-state.json.new";
 /// Locked as long as a server uses the folder; empty.
 const LOCK_FILE: &str = "lock";
-/// Where a file that cannot be used is put, for somebody to look at.
+/// A stored state that cannot be used is renamed to this, to be inspected.
 pub const DAMAGED_FILE: &str = "desired-state.json.damaged";
 /// Before the checksum in the first line.
 const HEADER: &str = "ankaios-lite desired state 1 sha256:";
@@ -35,7 +35,7 @@ const HEADER: &str = "ankaios-lite desired state 1 sha256:";
 #[derive(Debug)]
 pub struct StateStore {
     newest: Sender<DesiredState>,
-    /// The writer's end, to take out a state that a newer one replaces.
+    /// The writer's end, to remove a state that a newer one replaces.
     outdated: Receiver<DesiredState>,
 }
 
@@ -65,8 +65,8 @@ impl StateStore {
     }
 }
 
-/// Makes the folder and reads the state stored in it. A file that holds something else is set aside and `None`
-/// answered: only then there is nothing to lose.
+/// Makes the folder and reads the state stored in it. Returns `None` after renaming a file that holds something else:
+/// only then there is nothing to lose.
 ///
 /// # Errors
 /// When the folder neither exists nor can be made, or when the file is there but cannot be read.
@@ -186,7 +186,7 @@ fn write_all(folder: &Path, states: &Receiver<DesiredState>, clock: &impl Clock)
             Some(old) => match states.recv_deadline(clock.now() + STORE_RETRY) {
                 Err(RecvTimeoutError::Timeout) => Ok(old),
                 Err(RecvTimeoutError::Disconnected) => {
-                    // The last chance; what went wrong was said.
+                    // The last try; the error was logged before.
                     let _ = write(folder, &old);
                     return;
                 }

@@ -1,8 +1,8 @@
-//! Reads of the complete state: builds what the masks ask for and nothing else (spec/server.md section 7).
+//! Reads of the complete state: builds what the masks select and nothing else.
 //!
 //! Thread: `server`; plain functions over the state that [`super::ServerLoop`] owns.
 
-use super::agents::Agents;
+use super::peers::Agent;
 use crate::model::complete_state::{
     DesiredState, Rendering, WorkloadStates, agent_node, config_node, execution_state_node, workload_node,
 };
@@ -18,18 +18,18 @@ use std::sync::Arc;
 /// Everything that can be read.
 #[derive(Clone, Copy)]
 pub struct StateView<'s> {
-    /// What users asked for.
+    /// What users want.
     pub desired: &'s DesiredState,
-    /// What agents are told.
+    /// What agents have to run.
     pub effective: &'s BTreeMap<Name, AddedWorkload>,
     /// What runs.
     pub states: &'s WorkloadStates,
     /// Who is connected.
-    pub agents: &'s Agents,
+    pub agents: &'s BTreeMap<Name, Agent>,
 }
 
 impl<'s> StateView<'s> {
-    /// The answer to a read: everything without masks, otherwise what they select.
+    /// What a read returns: everything without masks, otherwise what they select.
     // [impl->swdd~server-filters-get-complete-state-result~2]
     #[must_use]
     pub fn read(&self, masks: &[String]) -> Node {
@@ -45,7 +45,7 @@ impl<'s> StateView<'s> {
         self.select(&MaskTree::of_paths(paths))
     }
 
-    /// The whole state with all empty containers, which is what a read without masks gives (section 7.1.1).
+    /// The whole state with all empty containers, which is what a read without masks returns.
     #[must_use]
     pub fn everything(&self) -> Node {
         let workloads = self.effective.iter().map(|(name, added)| (&**name, full(&added.workload)));
@@ -108,7 +108,7 @@ impl<'s> StateView<'s> {
     }
 
     fn connected_agents(&self, wanted: &Wanted<'_>) -> Option<Node> {
-        entries(wanted, self.agents.by_name(), |agent| agent_node(&agent.attributes, Rendering::Sparse))
+        entries(wanted, self.agents, |agent| agent_node(&agent.attributes, Rendering::Sparse))
     }
 
     fn workload_states(&self, wanted: &Wanted<'_>) -> Option<Node> {
@@ -201,14 +201,13 @@ mod tests {
     use crate::model::complete_state::AgentAttributes;
     use crate::model::execution_state::Phase;
     use crate::model::workload::ConfigItem;
-    use crate::server::agents::Agent;
     use crate::wire::server_endpoint::PeerId;
 
     struct Fixture {
         desired: DesiredState,
         effective: BTreeMap<Name, AddedWorkload>,
         states: WorkloadStates,
-        agents: Agents,
+        agents: BTreeMap<Name, Agent>,
     }
 
     impl Fixture {
@@ -217,7 +216,7 @@ mod tests {
                 desired: DesiredState::default(),
                 effective: BTreeMap::new(),
                 states: WorkloadStates::default(),
-                agents: Agents::default(),
+                agents: BTreeMap::new(),
             };
             for (name, agent, tag) in [("a", "agent_A", true), ("b", "agent_B", false), ("c", "", false)] {
                 let mut workload = Workload::new(agent, "podman", "x");
@@ -236,7 +235,7 @@ mod tests {
 
         fn connect(&mut self, name: &str) {
             let attributes = AgentAttributes { load: Some((7, 8)), tags: [("k".into(), "v".into())].into() };
-            self.agents.connect(name.into(), Agent::new(PeerId(1), attributes, std::collections::BTreeSet::new()));
+            self.agents.insert(name.into(), Agent::new(PeerId(1), attributes, std::collections::BTreeSet::new()));
         }
 
         fn view(&self) -> StateView<'_> {
@@ -251,7 +250,7 @@ mod tests {
 
     // [utest->swdd~server-filters-get-complete-state-result~2]
     #[test]
-    fn masks_read_what_the_table_of_the_specification_says() {
+    fn masks_read_the_fields_that_they_select() {
         let mut fixture = Fixture::new();
         assert_eq!(fixture.json(&["agents"]), r#"{"agents":{}}"#);
         assert_eq!(fixture.json(&["agents.*"]), "{}");

@@ -1,10 +1,10 @@
-//! Instances that have a state although nobody wants them, by agent: some after a start with another manifest, and what
-//! has to stop. Agents must not fill the memory of the server, or an answer, with such states.
+//! Instances that have a state although nobody wants them, by agent: some after a start with another manifest, and those
+//! that have to stop. Agents must not fill the memory of the server, or a response, with such states.
 //!
-//! Reports of further ones are refused when there are too many, and what is known stays: what an agent reports first is
-//! what it really has, and forgetting a state would have to be told to everybody for each one that comes.
+//! Reports of further ones are ignored when there are too many, and the known ones stay: what an agent reports first is
+//! what it really has, and each forgotten state would have to be sent to everybody.
 //!
-//! Thread: `server`; a plain value owned by [`super::ServerLoop`].
+//! Thread: `server`; a plain value owned by [`super::workloads::Workloads`].
 
 use crate::limits::{
     FORMER_OF_WORKLOAD, FORMER_STATES_BYTES, STRAY_INFO_MAX, STRAY_STATE_ENTRY, STRAY_STATES_BYTES, STRAYS_BYTES,
@@ -17,17 +17,17 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 #[derive(Debug, Default)]
 pub struct Strays {
     by_agent: BTreeMap<Name, OfAgent>,
-    /// Agents that are not connected and left some that they had reported, who is gone longest first.
+    /// Disconnected agents that had reported some, in the order in which they went.
     gone: VecDeque<Name>,
-    /// What those reported by connected agents take.
+    /// Bytes of those reported by connected agents.
     connected_bytes: usize,
-    /// What those reported by the agents in `gone` take.
+    /// Bytes of those reported by the agents in `gone`.
     gone_bytes: usize,
 }
 
 #[derive(Debug, Default)]
 struct OfAgent {
-    /// Those that nobody wanted when the agent reported them first.
+    /// Those that were not wanted when the agent reported them first.
     reported: Share,
     /// Those that were wanted, and that the agent has not reported as removed yet.
     former: Share,
@@ -54,7 +54,7 @@ impl Share {
         self.bytes -= self.instances.insert(instance.clone(), bytes).unwrap_or_default();
     }
 
-    /// Answers what is free now.
+    /// Returns the bytes that are free now.
     fn remove(&mut self, instance: &InstanceName) -> usize {
         let bytes = self.instances.remove(instance).unwrap_or_default();
         self.bytes -= bytes;
@@ -69,7 +69,7 @@ fn state_bytes(instance: &InstanceName, info: usize) -> usize {
 
 impl Strays {
     /// A connected agent reports a state of an instance that is not wanted, with a text of at most [`STRAY_INFO_MAX`]
-    /// bytes. Answers `false` when it cannot be kept: there are too many.
+    /// bytes. Returns `false` when it cannot be kept: there are too many.
     #[must_use]
     pub fn report(&mut self, instance: &InstanceName) -> bool {
         let bytes = state_bytes(instance, STRAY_INFO_MAX);
@@ -89,8 +89,8 @@ impl Strays {
         true
     }
 
-    /// An instance that has a state with a text of `info` bytes is not wanted any more. Answers `false` when its state
-    /// cannot be kept until the agent reports its end: the agent leaves too many like that.
+    /// An instance that has a state with a text of `info` bytes is not wanted any more. Returns `false` when its state
+    /// cannot be kept until the agent reports its end: there are too many of this agent.
     #[must_use]
     pub fn keep_former(&mut self, instance: &InstanceName, info: usize) -> bool {
         let bytes = state_bytes(instance, info.max(STRAY_INFO_MAX));
@@ -116,8 +116,8 @@ impl Strays {
         }
     }
 
-    /// An agent connects.
-    pub fn agent_came(&mut self, name: &Name) {
+    /// An agent has connected.
+    pub fn agent_connected(&mut self, name: &Name) {
         let Some(own) = self.by_agent.get_mut(name).filter(|own| own.is_gone) else { return };
         own.is_gone = false;
         self.gone.retain(|gone| gone != name);
@@ -125,8 +125,8 @@ impl Strays {
         self.connected_bytes += own.reported.bytes;
     }
 
-    /// An agent is not connected any more.
-    pub fn agent_went(&mut self, name: &Name) {
+    /// An agent has disconnected.
+    pub fn agent_disconnected(&mut self, name: &Name) {
         let Some(own) = self.by_agent.get_mut(name).filter(|own| !own.is_gone) else { return };
         own.is_gone = true;
         self.gone.push_back(name.clone());
@@ -134,8 +134,8 @@ impl Strays {
         self.connected_bytes -= own.reported.bytes;
     }
 
-    /// What the agent reported that is gone longest, if there is too much altogether. It reports that again when it comes
-    /// back.
+    /// The instances of the agent that disconnected first, if there is too much altogether. It reports them again when it
+    /// connects.
     pub fn take_surplus(&mut self) -> Option<(Name, BTreeSet<InstanceName>)> {
         while self.connected_bytes + self.gone_bytes > STRAYS_BYTES {
             let name = self.gone.pop_front()?;

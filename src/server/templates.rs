@@ -1,7 +1,8 @@
-//! Config items into rendered workloads (spec/server.md section 9.1).
+//! Config items into rendered workloads.
 //!
-//! Thread: `server`; a plain value. The template engine recurses as deep as a template is nested and knows no
-//! bounds, so templates and configs are measured before it sees them, its output is cut off and its steps are counted.
+//! Thread: `server`; a plain value. The template engine recurses as deep as a template is nested and has no bounds of its
+//! own. A template of a few lines could keep the server busy for hours or fill its memory, so templates and configs are
+//! measured before, the output is cut off and the steps are counted.
 
 mod cost;
 
@@ -10,7 +11,6 @@ use crate::limits::{
     TEMPLATE_START_STEPS, TEMPLATE_STEP_BYTES, TEMPLATE_STEPS_MAX, TEMPLATE_VALUE_ENTRY, TEMPLATE_VALUE_MAP,
     TEMPLATE_VALUES_MAX,
 };
-use crate::model::names::Name;
 use crate::model::workload::{ConfigItem, File, FileContent, Workload};
 use cost::{COUNT_STEPS, Pricing};
 use handlebars::{
@@ -19,7 +19,7 @@ use handlebars::{
 };
 use serde_json::Value;
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -55,14 +55,14 @@ pub enum RenderError {
     },
 }
 
-/// What is said when no steps are left.
+/// The error when no steps are left.
 const TOO_MANY_STEPS: &str = "the templates of this update or start take too many steps (about a microsecond each); \
     use shorter lists, texts and templates, fewer loops inside of each other, or several updates";
 
 /// Renders workloads.
 pub struct Templates {
     engine: Handlebars<'static>,
-    /// What templates may still do. Shared with the helper that counts.
+    /// Steps that are left. Shared with the helper that counts them.
     steps_left: Arc<AtomicUsize>,
     /// Bytes that templates may still render.
     output_left: Cell<usize>,
@@ -76,20 +76,16 @@ impl Default for Templates {
         engine.register_partial(INDENT.0, INDENT.1).expect("the one partial is a valid template");
         let steps_left = Arc::new(AtomicUsize::new(TEMPLATE_STEPS_MAX));
         let counter = steps_left.clone();
-        engine.register_helper(
-            COUNT_STEPS,
-            Box::new(
-                move |helper: &Helper<'_>,
-                      _: &Handlebars<'_>,
-                      _: &Context,
-                      _: &mut RenderContext<'_, '_>,
-                      _: &mut dyn Output|
-                      -> HelperResult {
-                    let steps = helper.param(0).and_then(|steps| steps.value().as_u64()).unwrap_or(1);
-                    take_steps(&counter, usize::try_from(steps).unwrap_or(usize::MAX))
-                },
-            ),
-        );
+        let count = move |helper: &Helper<'_>,
+                          _: &Handlebars<'_>,
+                          _: &Context,
+                          _: &mut RenderContext<'_, '_>,
+                          _: &mut dyn Output|
+              -> HelperResult {
+            let steps = helper.param(0).and_then(|steps| steps.value().as_u64()).unwrap_or(1);
+            take_steps(&counter, usize::try_from(steps).unwrap_or(usize::MAX))
+        };
+        engine.register_helper(COUNT_STEPS, Box::new(count));
         Self { engine, steps_left, output_left: Cell::new(RENDERED_UPDATE_MAX) }
     }
 }
@@ -98,13 +94,13 @@ impl Default for Templates {
 fn take_steps(left: &AtomicUsize, steps: usize) -> HelperResult {
     let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(steps));
     taken.map(drop).map_err(|_| {
-        left.store(0, Ordering::Relaxed); // Whoever asks why nothing was rendered sees it here.
+        left.store(0, Ordering::Relaxed); // How [`Templates::at`] recognises this error.
         EngineError::from(RenderErrorReason::Other(TOO_MANY_STEPS.to_owned()))
     })
 }
 
-/// Renders what a server starts with. A workload that takes much does not take it from the others: each has its share
-/// first, and what is then left is for those that need more.
+/// The steps for a start. Each workload may take its share first, and the rest is for those that need more, so that no
+/// workload takes the steps of the others.
 pub struct StartBudget {
     steps_left: usize,
     share: usize,
@@ -112,7 +108,6 @@ pub struct StartBudget {
 
 impl StartBudget {
     /// For a start with so many workloads.
-    #[must_use]
     pub fn new(workloads: usize) -> Self {
         Self { steps_left: TEMPLATE_START_STEPS, share: TEMPLATE_START_STEPS / TEMPLATE_START_SHARE / workloads.max(1) }
     }
@@ -149,7 +144,7 @@ impl Templates {
     }
 
     /// The workload as agents get it: templates in agent, runtime configuration and files are filled in and the
-    /// names for templates are gone. A workload without such names is shared as it is, whatever its texts look like.
+    /// names for templates are gone. A workload without such names is shared as it is, whatever its texts contain.
     ///
     /// # Errors
     /// [`RenderError`] for the first field, or a config that is missing even if no template uses it.
@@ -207,21 +202,21 @@ impl Templates {
         if depth(template) > TEMPLATE_DEPTH_MAX {
             return Err(format!("blocks or brackets are nested more than {TEMPLATE_DEPTH_MAX} deep"));
         }
-        let said = |error: EngineError| error.to_string().trim_end().to_owned();
-        take_steps(&self.steps_left, cost::of_compiling(template)).map_err(said)?;
+        let text = |error: EngineError| error.to_string().trim_end().to_owned();
+        take_steps(&self.steps_left, cost::of_compiling(template)).map_err(text)?;
         let mut compiled = Template::compile(template).map_err(|error| syntax_error(&error))?;
         let steps = Pricing::new(values.size).prepare(&mut compiled)?;
-        take_steps(&self.steps_left, steps).map_err(said)?;
+        take_steps(&self.steps_left, steps).map_err(text)?;
         let mut output = Bounded { bytes: Vec::new(), written: 0, left: &self.output_left, steps: &self.steps_left };
         let mut context = RenderContext::new(None);
         compiled
             .render(&self.engine, &values.context, &mut context, &mut WriteOutput::new(&mut output))
-            .map_err(said)?;
+            .map_err(text)?;
         String::from_utf8(output.bytes).map_err(|error| error.to_string())
     }
 }
 
-/// What is wrong with a template, and where. The engine would quote the lines around it, which may hold secrets.
+/// The error and place of a template. The engine's own text quotes the lines around it, which may hold secrets.
 fn syntax_error(error: &TemplateError) -> String {
     let place = error.pos().map_or_else(String::new, |(line, column)| format!(" at line {line}, column {column}"));
     format!("Template error: {}{place}", error.reason())
@@ -254,7 +249,7 @@ impl Values {
 }
 
 /// `size` and what the engine's copy of `item` takes, in bytes; `None` from [`TEMPLATE_VALUES_MAX`] on, so that no more
-/// is looked at than may be used.
+/// is measured than may be used.
 fn add_size(size: usize, item: &ConfigItem) -> Option<usize> {
     let size = size + TEMPLATE_VALUE_ENTRY;
     let size = match item {
@@ -272,34 +267,6 @@ fn json(item: &ConfigItem) -> Value {
         ConfigItem::Text(text) => Value::String(text.clone()),
         ConfigItem::List(items) => Value::Array(items.iter().map(json).collect()),
         ConfigItem::Map(items) => Value::Object(items.iter().map(|(key, item)| (key.clone(), json(item))).collect()),
-    }
-}
-
-/// Which workloads use which configs, so that a change of one is proportional to its users.
-#[derive(Debug, Default)]
-pub struct ConfigUsers {
-    by_key: BTreeMap<String, BTreeSet<Name>>,
-}
-
-impl ConfigUsers {
-    /// The workload `name` of the desired state was `old` and is `new`.
-    pub fn replace(&mut self, name: &Name, old: Option<&Workload>, new: Option<&Workload>) {
-        for key in old.into_iter().flat_map(|workload| workload.configs.values()) {
-            if let Some(users) = self.by_key.get_mut(key) {
-                users.remove(name);
-                if users.is_empty() {
-                    self.by_key.remove(key);
-                }
-            }
-        }
-        for key in new.into_iter().flat_map(|workload| workload.configs.values()) {
-            self.by_key.entry(key.clone()).or_default().insert(name.clone());
-        }
-    }
-
-    /// The workloads that use the config `key`.
-    pub fn of(&self, key: &str) -> impl Iterator<Item = &Name> {
-        self.by_key.get(key).into_iter().flatten()
     }
 }
 
@@ -421,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_become_what_the_table_of_the_specification_says() {
+    fn templates_are_rendered_with_values_blocks_and_helpers() {
         for (template, expected) in [
             ("{{n}}", "8081"),
             ("{{{n}}}", "8081"),

@@ -12,15 +12,19 @@ mod rights;
 mod strays;
 mod updates;
 
+use super::prepare::Failed;
 use super::*;
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{
-    ReadState, Request, RequestContent, Response, ResponseContent, UpdateState, WorkloadPlan,
+    AddedWorkload, AgentLoad, FromServer, ReadState, Request, RequestContent, Response, ResponseContent, ToServer,
+    UpdateState, WorkloadPlan,
 };
-use crate::model::names::InstanceName;
+use crate::model::names::Name;
 use crate::model::node::Node;
 use crate::wire::answer_budget::AnswerBudget;
 use crate::wire::inbox_budget::Room;
 use crate::wire::outbox::{OutboxReader, outbox_waking};
+use crate::wire::server_endpoint::PeerHello;
 
 /// A server with peers whose messages are read directly from their outboxes.
 #[derive(Default)]
@@ -76,18 +80,18 @@ impl Cluster {
         self.server.on_event(ServerEvent::Peer(PeerEvent::Closed { peer }));
     }
 
-    /// The peer dies without the server having been told.
+    /// The peer dies without an event for the server.
     pub fn break_outbox(&mut self, peer: PeerId) {
         self.readers.remove(&peer);
     }
 
-    pub fn say(&mut self, peer: PeerId, message: ToServer) {
+    pub fn send(&mut self, peer: PeerId, message: ToServer) {
         self.server.on_event(ServerEvent::Peer(PeerEvent::Message { peer, message, room: Room::default() }));
     }
 
     pub fn report(&mut self, peer: PeerId, states: &[(&InstanceName, Phase)]) {
         let states = states.iter().map(|(instance, phase)| state(instance, *phase)).collect();
-        self.say(peer, ToServer::WorkloadStates(states));
+        self.send(peer, ToServer::WorkloadStates(states));
     }
 
     /// What was sent to `peer` since the last look.
@@ -102,23 +106,37 @@ impl Cluster {
 
     /// Whether the server has dropped its end of the stream.
     pub fn is_closed(&self, peer: PeerId) -> bool {
-        !self.server.peers.contains_key(&peer)
+        !self.server.peers.streams.contains_key(&peer)
     }
 
-    /// Asks something and answers the response to it, which must be the last message.
-    pub fn ask(&mut self, peer: PeerId, content: RequestContent) -> ResponseContent {
-        self.say(peer, ToServer::Request(Request { id: "question".to_owned(), content }));
+    /// Sends a request without reading its response.
+    pub fn send_request(&mut self, peer: PeerId, id: impl Into<String>, content: RequestContent) {
+        self.send(peer, ToServer::Request(Request { id: id.into(), content }));
+    }
+
+    /// The responses that were sent to `peer` since the last look, and nothing else.
+    pub fn responses(&self, peer: PeerId) -> Vec<ResponseContent> {
+        let content = |message| match message {
+            FromServer::Response(response) => response.content,
+            other => panic!("{other:?}"),
+        };
+        self.take(peer).into_iter().map(content).collect()
+    }
+
+    /// Sends a request and returns the response to it, which must be the last message.
+    pub fn request(&mut self, peer: PeerId, content: RequestContent) -> ResponseContent {
+        self.send_request(peer, "question", content);
         match self.take(peer).pop() {
             Some(FromServer::Response(Response { id, content })) if id == "question" => content,
             other => panic!("no answer but {other:?}"),
         }
     }
 
-    /// Sends an update from a new commander. Answers added and deleted instances, or the error.
+    /// Sends an update from a new commander. Returns added and deleted instances, or the error.
     pub fn update(&mut self, new_state: &str, masks: &[&str]) -> Result<(Vec<String>, Vec<String>), String> {
         let commander = self.commander();
-        let answer = self.ask(commander, update(new_state, masks));
-        self.say(commander, ToServer::Goodbye);
+        let answer = self.request(commander, update(new_state, masks));
+        self.send(commander, ToServer::Goodbye);
         match answer {
             ResponseContent::UpdateStateSuccess { added, deleted } => Ok((added, deleted)),
             ResponseContent::Error(text) => Err(text),
@@ -129,9 +147,8 @@ impl Cluster {
     /// What a new commander reads with `masks`, as JSON.
     pub fn read(&mut self, masks: &[&str]) -> String {
         let commander = self.commander();
-        let masks = masks.iter().map(|mask| (*mask).to_owned()).collect();
-        let answer = self.ask(commander, RequestContent::CompleteState(ReadState { masks, subscribe: false }));
-        self.say(commander, ToServer::Goodbye);
+        let answer = self.request(commander, read(masks, false));
+        self.send(commander, ToServer::Goodbye);
         match answer {
             ResponseContent::CompleteState { state, altered: None } => serde_json::to_string(&state).unwrap(),
             other => panic!("{other:?}"),
@@ -140,12 +157,18 @@ impl Cluster {
 
     /// The phase of an instance as the server knows it.
     pub fn phase(&self, instance: &InstanceName) -> Option<Phase> {
-        self.server.states.get(instance).map(|state| state.phase)
+        self.server.workloads.states.get(instance).map(|state| state.phase)
     }
 }
 
 pub fn desired(yaml: &str) -> DesiredState {
     crate::model::manifest::Manifest::parse(yaml).unwrap().into_desired_state().unwrap()
+}
+
+/// A read, or a subscription.
+pub fn read(masks: &[&str], subscribe: bool) -> RequestContent {
+    let masks = masks.iter().map(|mask| (*mask).to_owned()).collect();
+    RequestContent::CompleteState(ReadState { masks, subscribe })
 }
 
 pub fn update(new_state: &str, masks: &[&str]) -> RequestContent {

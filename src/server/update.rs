@@ -1,9 +1,7 @@
-//! What state an update asks for: the mask algorithm on the parts it touches, and the strict reading of the result
-//! (spec/server.md section 8.2).
+//! The state that an update leads to: the mask algorithm on the parts it touches, and the strict reading of the result.
 //!
 //! Thread: `server`; plain functions. Nothing is changed here, so a refused update leaves no trace.
 
-use super::agents::Agent;
 use super::state_view::StateView;
 use crate::limits::CYCLE_SHOWN_MAX;
 use crate::model::complete_state::{
@@ -14,13 +12,14 @@ use crate::model::messages::UpdateState;
 use crate::model::names::Name;
 use crate::model::node::Node;
 use crate::model::workload::{ConfigItem, Workload};
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Tags by key.
 pub type Tags = BTreeMap<String, String>;
 
-/// What an update makes different; everything else stays as it is, and costs nothing.
+/// What an update changes; everything else costs nothing.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct StateChange {
     /// The version of the state, whether or not it is another one.
@@ -29,13 +28,12 @@ pub struct StateChange {
     pub workloads: BTreeMap<Name, Option<Arc<Workload>>>,
     /// Configs, likewise.
     pub configs: BTreeMap<String, Option<ConfigItem>>,
-    /// New tags of agents, which count only for connected ones.
+    /// New tags of agents; only those of connected agents are changed.
     pub agent_tags: BTreeMap<Name, Tags>,
 }
 
 impl StateChange {
     /// What leads from `old` to `new`.
-    #[must_use]
     pub fn between(old: &DesiredState, new: DesiredState) -> Self {
         Self {
             api_version: new.api_version,
@@ -46,13 +44,11 @@ impl StateChange {
     }
 
     /// Whether the desired state stays as it is.
-    #[must_use]
     pub fn keeps(&self, desired: &DesiredState) -> bool {
         self.workloads.is_empty() && self.configs.is_empty() && self.api_version == desired.api_version
     }
 
     /// A workload of `desired` after the change.
-    #[must_use]
     pub fn workload<'a>(&'a self, desired: &'a DesiredState, name: &str) -> Option<&'a Arc<Workload>> {
         match self.workloads.get(name) {
             Some(changed) => changed.as_ref(),
@@ -61,7 +57,6 @@ impl StateChange {
     }
 
     /// A config of `desired` after the change.
-    #[must_use]
     pub fn config<'a>(&'a self, desired: &'a DesiredState, key: &str) -> Option<&'a ConfigItem> {
         match self.configs.get(key) {
             Some(changed) => changed.as_ref(),
@@ -69,7 +64,7 @@ impl StateChange {
         }
     }
 
-    /// Makes the change. Answers what leads back.
+    /// Makes the change. Returns the change that leads back.
     #[must_use]
     pub fn carry_out(self, desired: &mut DesiredState) -> Self {
         Self {
@@ -91,7 +86,7 @@ fn differences<K: Ord + Clone, V: PartialEq>(old: &BTreeMap<K, V>, new: BTreeMap
     all
 }
 
-/// Puts what `change` has into `map`. Answers what leads back.
+/// Makes `change` in `map`. Returns the change that leads back.
 fn exchange<K: Ord + Clone, V>(map: &mut BTreeMap<K, V>, change: BTreeMap<K, Option<V>>) -> BTreeMap<K, Option<V>> {
     let one = |(key, value): (K, Option<V>)| {
         let old = match value {
@@ -104,7 +99,7 @@ fn exchange<K: Ord + Clone, V>(map: &mut BTreeMap<K, V>, change: BTreeMap<K, Opt
 }
 
 /// An update is refused; nothing was changed. The text is that of a refused startup manifest, see
-/// [`UpdateError::answer`] for that of an answer.
+/// [`UpdateError::answer`] for that of a response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UpdateError {
     /// The request has no new state.
@@ -127,7 +122,7 @@ pub enum UpdateError {
     Veto {
         /// Which hook.
         hook: String,
-        /// What it said.
+        /// Its standard error.
         reason: String,
     },
     /// A mutating hook cannot do its work.
@@ -148,22 +143,16 @@ pub enum UpdateError {
 
 /// The names of a cycle, the first one at the end again; of a long one the middle is left out.
 fn shown(cycle: &[Name]) -> String {
-    let around = cycle.iter().chain(cycle.first()).map(|name| &**name);
-    let names: Vec<&str> = match cycle.len().checked_sub(CYCLE_SHOWN_MAX) {
-        None | Some(0) => around.collect(),
-        Some(hidden) => around
-            .clone()
-            .take(CYCLE_SHOWN_MAX - 1)
-            .chain(["..."])
-            .chain(around.skip(CYCLE_SHOWN_MAX - 1 + hidden))
-            .collect(),
-    };
+    let mut names: Vec<&str> = cycle.iter().chain(cycle.first()).map(|name| &**name).collect();
+    if cycle.len() > CYCLE_SHOWN_MAX {
+        let hidden = cycle.len() - CYCLE_SHOWN_MAX;
+        names.splice(CYCLE_SHOWN_MAX - 1..CYCLE_SHOWN_MAX - 1 + hidden, ["..."]);
+    }
     names.join(" -> ")
 }
 
 impl UpdateError {
-    /// The text of the Error answer.
-    #[must_use]
+    /// The text of the error response.
     pub fn answer(&self) -> String {
         match self {
             Self::NoState | Self::Rule(_) => self.to_string(),
@@ -198,22 +187,22 @@ pub fn requested_change(current: StateView<'_>, update: UpdateState) -> Result<S
 
 /// Reads the desired state and the tags of agents; everything else in the new state is ignored.
 fn whole_state(current: &DesiredState, new: &Node) -> Result<StateChange, UpdateError> {
-    let desired = new.get("desiredState").ok_or_else(|| unparsable(missing(&[], "desired_state")))?;
+    let desired = new.get("desiredState").ok_or_else(|| missing(&[], "desired_state"))?;
     if desired.get("workloads").is_none() {
-        return Err(unparsable(missing(&["desired_state"], "workloads")));
+        return Err(missing(&["desired_state"], "workloads"));
     }
     let desired = desired_state_from_node(desired).map_err(|error| unparsable(strict_text(&error)))?;
     let mut agent_tags = BTreeMap::new();
     for (name, agent) in new.get("agents").and_then(Node::as_map).into_iter().flatten() {
-        let tags = agent.get("tags").ok_or_else(|| unparsable(missing(&["agents", name], "tags")))?;
+        let tags = agent.get("tags").ok_or_else(|| missing(&["agents", name], "tags"))?;
         agent_tags.insert(Name::from(name.as_str()), texts(tags));
     }
     Ok(StateChange { agent_tags, ..StateChange::between(current, desired) })
 }
 
 /// `Missing field '<field>'` inside one frame for each part of the way to it.
-fn missing(path: &[&str], field: &str) -> String {
-    framed(path, format!("Missing field '{field}'"))
+fn missing(path: &[&str], field: &str) -> UpdateError {
+    unparsable(framed(path, format!("Missing field '{field}'")))
 }
 
 fn framed(path: &[&str], reason: String) -> String {
@@ -262,7 +251,7 @@ const OPTIONAL_CONTAINERS: [&[&str]; 7] = [
     &["controlInterfaceAccess"],
 ];
 
-/// Makes a new state sparse: an empty container in it means the same as none (spec/server.md section 7, T1).
+/// Makes a new state sparse: an empty container in it means the same as none.
 fn leave_out_empty(new: &mut Node) {
     let below = |node: &mut Node, key: &str, change: &dyn Fn(&mut Node)| {
         node.as_map_mut().and_then(|map| map.get_mut(key)).into_iter().for_each(change);
@@ -289,125 +278,93 @@ fn remove_if_empty(node: &mut Node, path: &[&str]) {
     }
 }
 
-/// What the masks of an update name, as far as it decides what of the current state they can reach.
+/// Entries of one kind that the masks of an update can reach: those with these names, or all.
 #[derive(Default)]
-struct Named {
-    workloads: BTreeSet<String>,
-    all_workloads: bool,
-    configs: BTreeSet<String>,
-    all_configs: bool,
-    agents: BTreeSet<String>,
-    all_agents: bool,
+struct Reach {
+    names: BTreeSet<String>,
+    /// A mask replaces the map of all entries.
+    all: bool,
 }
 
-impl Named {
-    fn by(masks: &[String]) -> Self {
-        let mut named = Self::default();
-        for mask in masks {
-            let mut parts = mask.split('.');
-            match (parts.next(), parts.next(), parts.next()) {
-                (Some("desiredState"), None, _) => (named.all_workloads, named.all_configs) = (true, true),
-                (Some("desiredState"), Some("workloads"), None) => named.all_workloads = true,
-                (Some("desiredState"), Some("workloads"), Some(name)) => drop(named.workloads.insert(name.to_owned())),
-                (Some("desiredState"), Some("configs"), None) => named.all_configs = true,
-                (Some("desiredState"), Some("configs"), Some(key)) => drop(named.configs.insert(key.to_owned())),
-                (Some("agents"), None, _) => named.all_agents = true,
-                (Some("agents"), Some(name), _) => drop(named.agents.insert(name.to_owned())),
-                _ => {}
-            }
+impl Reach {
+    fn add(&mut self, name: Option<&str>) {
+        self.all |= name.is_none();
+        self.names.extend(name.map(str::to_owned));
+    }
+
+    /// The current entries that masks name, as a tree with all containers.
+    fn tree<K: Borrow<str> + Ord, V>(&self, map: &BTreeMap<K, V>, node: impl Fn(&V) -> Node) -> Node {
+        Node::map(self.names.iter().filter_map(|name| Some((name, node(map.get(name.as_str())?)))))
+    }
+
+    /// What is different in `new`. An entry that is not within reach is as it was.
+    fn differences<K, V: PartialEq>(&self, old: &BTreeMap<K, V>, mut new: BTreeMap<K, V>) -> BTreeMap<K, Option<V>>
+    where
+        K: Ord + Clone + for<'n> From<&'n str>,
+    {
+        if self.all {
+            return differences(old, new);
         }
-        named
+        let now = self.names.iter().map(|name| K::from(name)).map(|key| {
+            let value = new.remove(&key);
+            (key, value)
+        });
+        now.filter(|(key, value)| old.get(key) != value.as_ref()).collect()
     }
 }
 
-/// The part of the current state that the masks of an update can reach, as a tree with all containers.
+/// The part of the current state that the masks of an update can reach.
 struct Patch<'s> {
-    current: StateView<'s>,
+    desired: &'s DesiredState,
     tree: Node,
-    named: Named,
+    workloads: Reach,
+    configs: Reach,
 }
 
 impl<'s> Patch<'s> {
     fn new(current: StateView<'s>, masks: &[String]) -> Self {
-        let named = Named::by(masks);
         let desired = current.desired;
-        let workloads = named.workloads.iter().filter_map(|name| {
-            let workload = desired.workloads.get(name.as_str())?;
-            Some((name.clone(), workload_node(workload, Rendering::Full)))
-        });
-        let mut state = vec![
-            ("apiVersion", Node::text(&desired.api_version)),
-            ("workloads", Node::map(workloads.collect::<Vec<_>>())),
-        ];
-        if named.all_configs {
-            state.push(("configs", Node::map(desired.configs.iter().map(|(key, item)| (key, config_node(item))))));
-        } else if !named.configs.is_empty() {
-            let items = named.configs.iter().filter_map(|key| Some((key, config_node(desired.configs.get(key)?))));
-            state.push(("configs", Node::map(items)));
+        let [mut workloads, mut configs, mut agents] = [Reach::default(), Reach::default(), Reach::default()];
+        for mask in masks {
+            let mut parts = mask.split('.');
+            match (parts.next(), parts.next(), parts.next()) {
+                (Some("desiredState"), None, _) => (workloads.all, configs.all) = (true, true),
+                (Some("desiredState"), Some("workloads"), name) => workloads.add(name),
+                (Some("desiredState"), Some("configs"), key) => configs.add(key),
+                (Some("agents"), name, _) => agents.add(name),
+                _ => {}
+            }
         }
-        let one = |(name, agent): (&Name, &Agent)| (name.to_string(), agent_node(&agent.attributes, Rendering::Full));
-        let agents: Vec<(String, Node)> = if named.all_agents {
-            current.agents.iter().map(one).collect()
-        } else {
-            named.agents.iter().filter_map(|name| current.agents.by_name().get_key_value(&**name).map(one)).collect()
-        };
+        let state = [
+            ("apiVersion", Node::text(&desired.api_version)),
+            ("workloads", workloads.tree(&desired.workloads, |workload| workload_node(workload, Rendering::Full))),
+            ("configs", configs.tree(&desired.configs, config_node)),
+        ];
         let effective =
             [("apiVersion", Node::text(API_VERSION)), ("workloads", Node::empty()), ("configs", Node::empty())];
-        // What is read-only is there but empty: masks may name it, and nothing comes of that.
+        // What is read-only is there but empty: masks may name it without an effect.
         let tree = Node::map([
             ("desiredState", Node::map(state)),
             ("workloadStates", Node::empty()),
-            ("agents", Node::map(agents)),
+            ("agents", agents.tree(current.agents, |agent| agent_node(&agent.attributes, Rendering::Full))),
             ("effectiveState", Node::map(effective)),
         ]);
-        Self { current, tree, named }
+        Self { desired, tree, workloads, configs }
     }
 
     fn apply(mut self, new: &Node, masks: &[String]) -> Result<StateChange, UpdateError> {
         field_path::apply(&mut self.tree, new, masks.iter().map(String::as_str))?;
-        Ok(StateChange { agent_tags: self.agent_tags(), ..self.change()? })
-    }
-
-    /// What is different in the tree now. What it never held is as it was, unless a mask is about all of its kind.
-    fn change(&self) -> Result<StateChange, UpdateError> {
-        let (named, current) = (&self.named, self.current.desired);
-        let new = match self.tree.get("desiredState") {
+        let changed = match self.tree.get("desiredState") {
             Some(tree) => desired_state_from_node(tree).map_err(unparsable)?,
             None => DesiredState::default(),
         };
-        let DesiredState { api_version, workloads, configs } = new;
-        let workload_names = named.workloads.iter().map(|name| Name::from(name.as_str()));
+        let agents = self.tree.get("agents").and_then(Node::as_map).into_iter().flatten();
+        let tags = |agent: &Node| agent.get("tags").map(texts).unwrap_or_default();
         Ok(StateChange {
-            api_version,
-            workloads: if named.all_workloads {
-                differences(&current.workloads, workloads)
-            } else {
-                differences_of(workload_names, &current.workloads, workloads)
-            },
-            configs: if named.all_configs {
-                differences(&current.configs, configs)
-            } else {
-                differences_of(named.configs.iter().cloned(), &current.configs, configs)
-            },
-            agent_tags: BTreeMap::new(),
+            api_version: changed.api_version,
+            workloads: self.workloads.differences(&self.desired.workloads, changed.workloads),
+            configs: self.configs.differences(&self.desired.configs, changed.configs),
+            agent_tags: agents.map(|(name, agent)| (name.as_str().into(), tags(agent))).collect(),
         })
     }
-
-    fn agent_tags(&self) -> BTreeMap<Name, Tags> {
-        let agents = self.tree.get("agents").and_then(Node::as_map).into_iter().flatten();
-        agents.map(|(name, agent)| (name.as_str().into(), agent.get("tags").map(texts).unwrap_or_default())).collect()
-    }
-}
-
-/// Those of `keys` whose values in `old` and `new` differ, with the new ones.
-fn differences_of<K: Ord, V: PartialEq>(
-    keys: impl Iterator<Item = K>,
-    old: &BTreeMap<K, V>,
-    mut new: BTreeMap<K, V>,
-) -> BTreeMap<K, Option<V>> {
-    let now = keys.map(|key| {
-        let value = new.remove(&key);
-        (key, value)
-    });
-    now.filter(|(key, value)| old.get(key) != value.as_ref()).collect()
 }

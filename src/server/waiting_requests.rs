@@ -1,19 +1,16 @@
-//! Requests that wait: while mutating hooks work on an update, other updates do; while an answer for a peer is on its way,
-//! further requests of that peer do, so that no answer is built before it can be sent; and requests of whoever has used
-//! up its share of the server's time (shares.rs) do, until nobody else wants anything. Updates that wait for hooks are
-//! carried out in the order in which they came, answers to one requester keep their order, everybody else is served.
+//! Requests that wait: updates while mutating hooks work on an earlier one; requests of a peer while a response for it is
+//! not sent yet, so that no response is built before it can be sent; and requests of a requester that has used up its share
+//! of the server's time (shares.rs), until nobody else wants anything. Updates that wait for hooks are carried out in the
+//! order in which they came, responses to one requester keep their order, all others are served.
 //!
-//! Thread: `server`; a plain value and the part of [`ServerLoop`] that uses it.
+//! Thread: `server`; a plain value owned by [`super::ServerLoop`].
 
-use super::mutating_hooks::HookOutcome;
-use super::requester::Requester;
-use super::requests::PreparedUpdate;
-use super::shares::Excess;
-use super::{RequestKey, ServerLoop};
+use super::prepare::PreparedUpdate;
+use super::requester::{RequestKey, Requester};
+use super::shares::{Excess, has_room};
 use crate::limits::{
-    INBOX_SMALL_MESSAGE, REQUEST_TIME_SHARE, REQUESTS_WAITING, REQUESTS_WAITING_BYTES, REQUESTS_WAITING_FIRST,
-    REQUESTS_WAITING_OF_STREAM, REQUESTS_WAITING_OF_STREAM_BYTES, REQUESTS_WAITING_OF_WORKLOAD,
-    REQUESTS_WAITING_OF_WORKLOAD_BYTES,
+    INBOX_SMALL_MESSAGE, REQUESTS_WAITING, REQUESTS_WAITING_BYTES, REQUESTS_WAITING_FIRST, REQUESTS_WAITING_OF_STREAM,
+    REQUESTS_WAITING_OF_STREAM_BYTES, REQUESTS_WAITING_OF_WORKLOAD, REQUESTS_WAITING_OF_WORKLOAD_BYTES,
 };
 use crate::model::messages::RequestContent;
 use crate::wire::inbox_budget::Room;
@@ -26,7 +23,7 @@ struct Waiting {
     key: RequestKey,
     content: RequestContent,
     bytes: usize,
-    /// An update that waits for its turn with the hooks, which newer ones must not take.
+    /// An update that waits for the hooks, which newer ones must not overtake.
     is_in_line: bool,
     /// The place of its message in the inbox, if that is kept.
     _place: Room,
@@ -35,9 +32,9 @@ struct Waiting {
 /// A request cannot wait: too many do.
 #[derive(Debug)]
 pub struct NoRoom {
-    /// Whose it is.
+    /// Its stream and id.
     pub key: RequestKey,
-    /// What it asks.
+    /// Its content.
     pub content: RequestContent,
 }
 
@@ -48,14 +45,13 @@ pub struct WaitingRequests {
     queue: VecDeque<Waiting>,
 }
 
-/// Whether the answer to a request may be large.
+/// Whether the response to a request may be large.
 fn has_large_answer(content: &RequestContent) -> bool {
     !content.is_cancel() && *content != RequestContent::Missing
 }
 
 impl WaitingRequests {
-    /// Whether a request has to wait for its turn; `has_room` says whether its answer would be sent soon.
-    #[must_use]
+    /// Whether a request has to wait; `has_room` returns whether its response would be sent soon.
     pub fn must_wait(&self, requester: &Requester, content: &RequestContent, has_room: impl FnOnce() -> bool) -> bool {
         self.waits_for_hooks(requester, content)
             || self.comes_into_line(content)
@@ -66,7 +62,7 @@ impl WaitingRequests {
     fn waits_for_hooks(&self, requester: &Requester, content: &RequestContent) -> bool {
         self.with_hooks
             .as_ref()
-            .is_some_and(|(asked, ..)| matches!(content, RequestContent::UpdateState(_)) || asked == requester)
+            .is_some_and(|(first, ..)| matches!(content, RequestContent::UpdateState(_)) || first == requester)
     }
 
     /// Whether it is an update that comes behind others that wait, or have waited, for hooks.
@@ -76,7 +72,6 @@ impl WaitingRequests {
     }
 
     /// Whether hooks work on an update.
-    #[must_use]
     pub fn hooks_work(&self) -> bool {
         self.with_hooks.is_some()
     }
@@ -94,22 +89,21 @@ impl WaitingRequests {
         place: Room,
     ) -> Result<(), NoRoom> {
         let bytes = key.id.len() + content.memory_bytes();
-        let has_room = |of: &dyn Fn(&Waiting) -> bool, count_max: usize, bytes_max: usize| {
-            let counted = self.queue.iter().filter(|waiting| of(waiting));
-            let (count, taken) = counted.fold((0, 0), |(count, taken), one| (count + 1, taken + one.bytes));
-            count < count_max && (taken == 0 || taken + bytes <= bytes_max)
+        // One that is larger than all that may wait waits alone.
+        let has_room_beside = |others: &dyn Fn(&Requester) -> bool, count_max: usize, bytes_max: usize| {
+            let mut others =
+                self.queue.iter().filter(|waiting| others(&waiting.requester)).map(|one| one.bytes).peekable();
+            others.peek().is_none() || has_room(others, bytes, count_max, bytes_max)
         };
-        let of_stream = |waiting: &Waiting| waiting.requester.is_of_same_stream(&requester);
-        let has_share = requester.workload.is_none()
-            || has_room(
-                &|waiting| of_stream(waiting) && waiting.requester.workload == requester.workload,
-                REQUESTS_WAITING_OF_WORKLOAD,
-                REQUESTS_WAITING_OF_WORKLOAD_BYTES,
-            );
-        let has_share = has_share && has_room(&of_stream, REQUESTS_WAITING_OF_STREAM, REQUESTS_WAITING_OF_STREAM_BYTES);
-        let asks_little = bytes <= INBOX_SMALL_MESSAGE && !self.queue.iter().any(of_stream);
-        let part = |all: usize| if asks_little { all } else { all - all / REQUESTS_WAITING_FIRST };
-        if !has_share || !has_room(&|_| true, part(REQUESTS_WAITING), part(REQUESTS_WAITING_BYTES)) {
+        let is_same = |other: &Requester| *other == requester;
+        let is_of_stream = |other: &Requester| other.stream == requester.stream;
+        let has_share = (requester.workload.is_none()
+            || has_room_beside(&is_same, REQUESTS_WAITING_OF_WORKLOAD, REQUESTS_WAITING_OF_WORKLOAD_BYTES))
+            && has_room_beside(&is_of_stream, REQUESTS_WAITING_OF_STREAM, REQUESTS_WAITING_OF_STREAM_BYTES);
+        let is_first =
+            bytes <= INBOX_SMALL_MESSAGE && !self.queue.iter().any(|waiting| is_of_stream(&waiting.requester));
+        let part = |all: usize| if is_first { all } else { all - all / REQUESTS_WAITING_FIRST };
+        if !has_share || !has_room_beside(&|_| true, part(REQUESTS_WAITING), part(REQUESTS_WAITING_BYTES)) {
             return Err(NoRoom { key, content });
         }
         let is_in_line = self.comes_into_line(&content);
@@ -117,17 +111,22 @@ impl WaitingRequests {
         Ok(())
     }
 
-    /// The hooks have got the update of `key`.
+    /// The hooks work on the update of `key`.
     pub fn begin(&mut self, requester: Requester, key: RequestKey, update: PreparedUpdate) {
         self.with_hooks = Some((requester, key, update));
     }
 
-    /// Takes the next request whose turn it is: of those that have to wait neither for hooks, nor for an older one of the
-    /// same requester, nor for the stream of its peer, of which `has_room` says whether an answer would be sent soon, the
-    /// oldest of whoever has the least `excess`.
-    /// What else its requester has asked goes behind all others then, so that who asks little does not wait for who asks
-    /// much.
-    fn next(
+    /// The hooks are done with the update that is returned.
+    pub fn end(&mut self) -> Option<(Requester, RequestKey, PreparedUpdate)> {
+        self.with_hooks.take()
+    }
+
+    /// Takes the next request to be served: of those that wait neither for hooks, nor for an older one of the same requester,
+    /// nor for the stream of its peer (`has_room` returns whether a response would be sent soon), the oldest of the
+    /// requester with the least `excess`.
+    /// Other requests of that requester go behind all others then, so that a requester with few requests does not wait
+    /// for one with many.
+    pub fn next(
         &mut self,
         has_room: impl Fn(PeerId) -> bool,
         excess: impl Fn(&Requester) -> Excess,
@@ -148,7 +147,7 @@ impl WaitingRequests {
         Some((next.requester, next.key, next.content))
     }
 
-    /// What waits under `key` to last longer than its answer is cancelled before it has begun.
+    /// Drops requests under `key` that would last longer than their response.
     pub fn withdraw(&mut self, key: &RequestKey) {
         self.queue.retain(|waiting| {
             let lasting = match &waiting.content {
@@ -160,74 +159,31 @@ impl WaitingRequests {
         });
     }
 
-    /// A stream has ended. What it asked to be changed is changed all the same, as if the answer was lost; nobody
-    /// waits for its other answers.
+    /// A stream has ended. Its updates are carried out all the same, as if the response was lost; its other requests need
+    /// no response any more.
     pub fn remove_peer(&mut self, peer: PeerId) {
         self.queue
             .retain(|waiting| waiting.key.peer != peer || matches!(waiting.content, RequestContent::UpdateState(_)));
     }
 
     /// Whether nothing waits.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
-    }
-}
-
-impl ServerLoop {
-    /// Whether an answer for this peer, nothing of whose requester waits, would be sent soon; if not, it is told when that is
-    /// so.
-    pub(super) fn has_room_for_answer(&self, peer: PeerId) -> bool {
-        self.peers.get(&peer).is_none_or(|peer| peer.outbox.has_room_for_answer(true, &self.room.0))
-    }
-
-    /// Serves the next request that has to wait no more, and comes back for others: each may take its time, and what
-    /// else happens gets its turn in between. Returns whether there was one.
-    pub(super) fn serve_waiting(&mut self) -> bool {
-        let begin = self.now();
-        let Self { waiting, peers, room, shares, .. } = self;
-        let has_room = |peer| peers.get(&peer).is_none_or(|peer| peer.outbox.has_room_for_answer(false, &room.0));
-        let excess = |requester: &Requester| shares.excess(requester, begin);
-        let Some((requester, key, content)) = waiting.next(has_room, excess) else { return false };
-        self.serve_late(requester.clone(), key, content);
-        self.shares.charge(&requester, begin, self.now());
-        self.room.0.wake_by_ref();
-        true
-    }
-
-    /// Serves all that waits as far as it has to wait no more, as the loop does when nothing else happens.
-    #[cfg(test)]
-    pub fn serve_all_waiting(&mut self) {
-        while self.serve_waiting() {}
-        self.on_event(super::ServerEvent::Room);
-    }
-
-    /// The hooks have answered: carries the update out or refuses it, then serves what waited for that.
-    pub(super) fn hooks_done(&mut self, outcome: HookOutcome) {
-        let begin = self.now();
-        let Some((requester, key, prepared)) = self.waiting.with_hooks.take() else {
-            log::error!("Ignoring an outcome of mutating hooks that nobody waits for.");
-            return;
-        };
-        let result = self.hooked(prepared, outcome).map(|prepared| self.commit(prepared));
-        self.update_done(key, result);
-        self.shares.charge(&requester, begin, self.now());
-        // What waited for that; the rest later, so that others need not wait for all of it.
-        while self.now().saturating_duration_since(begin) < REQUEST_TIME_SHARE && self.serve_waiting() {}
-        self.room.0.wake_by_ref();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::REQUEST_TIME_SHARE;
     use crate::model::messages::{ReadState, UpdateState};
     use crate::platform::clock::{Clock, SystemClock};
+    use crate::server::requester::Stream;
     use crate::server::shares::Shares;
 
     fn requester(peer: u64, workload: Option<&str>) -> Requester {
-        let agent = workload.map(|_| "A".into());
-        Requester { peer: PeerId(peer), agent, workload: workload.map(Into::into) }
+        let stream = workload.map_or(Stream::Commander(PeerId(peer)), |_| Stream::Agent("A".into()));
+        Requester { stream, workload: workload.map(Into::into) }
     }
 
     fn read() -> RequestContent {
@@ -239,7 +195,8 @@ mod tests {
     }
 
     fn add(waiting: &mut WaitingRequests, requester: &Requester, id: &str, content: RequestContent) -> bool {
-        let key = RequestKey { peer: requester.peer, id: id.to_owned() };
+        let peer = if let Stream::Commander(peer) = requester.stream { peer } else { PeerId(1) };
+        let key = RequestKey { peer, id: id.to_owned() };
         waiting.add(requester.clone(), key, content, Room::default()).is_ok()
     }
 
@@ -307,7 +264,7 @@ mod tests {
         let other = requester(3, None);
         assert!(!waiting.must_wait(&other, &update(0), || true), "no hooks");
         waiting.with_hooks =
-            Some((modest.clone(), RequestKey { peer: modest.peer, id: "h".to_owned() }, PreparedUpdate::default()));
+            Some((modest.clone(), RequestKey { peer: PeerId(2), id: "h".to_owned() }, PreparedUpdate::default()));
         assert!(add(&mut waiting, &greedy, "waits", update(0)));
         waiting.with_hooks = None;
         assert!(waiting.must_wait(&other, &update(0), || true));

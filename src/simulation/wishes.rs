@@ -107,7 +107,7 @@ impl Wishes {
             let stopping =
                 stopping.map(|stopping| &stopping.workload).filter(|name| !before.effective.contains_key(*name));
             let expected: BTreeSet<String> = wanted.chain(stopping).map(ToString::to_string).collect();
-            let told = server.told_conditions(instance);
+            let told = server.delete_conditions(instance);
             let is_told =
                 |dependent: &String| told.contains(dependent) || self.lets_go(dependent, name, before, server);
             let right = told.is_subset(&expected) && expected.iter().all(is_told);

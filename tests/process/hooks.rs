@@ -122,7 +122,7 @@ fn a_veto_refuses_an_update_and_a_start() {
 #[test]
 fn broken_hooks_refuse_updates_and_the_server_goes_on() {
     for (script, expected) in [
-        ("kill -SEGV $$", "it said nothing and ended with signal: 11"),
+        ("kill -SEGV $$", "it ended with signal: 11"),
         ("cat >/dev/null; echo garbage", "Failed to decode protobuf output from hook 'hook': "),
         ("cat >/dev/null; exec yes", "and was ended"),
         ("exec sleep 600", "did not end within 1s and was ended"),

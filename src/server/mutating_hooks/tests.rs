@@ -126,8 +126,8 @@ fn the_first_veto_ends_the_chain_and_its_reason_is_answered() {
 fn death_by_a_signal_is_a_veto_too() {
     assert_eq!(
         answer(Hooks::one("kill -9 $$").run(&plan("x"))),
-        "Update rejected by mutating hook 'hook': 'Hook 'hook' rejected the change: it said nothing and ended with \
-         signal: 9 (SIGKILL)'"
+        "Update rejected by mutating hook 'hook': 'Hook 'hook' rejected the change: it ended with signal: 9 \
+         (SIGKILL) and without error output'"
     );
 }
 
@@ -181,7 +181,7 @@ fn a_hook_that_hangs_is_ended_with_its_helpers() {
     let mut hooks = Hooks::one("trap '' TERM; echo asking >&2; sleep 600 & echo $! >$0.pid; wait; wait");
     hooks.entries[0].timeout_s = 1;
     let text = answer(hooks.run(&plan("x")));
-    assert!(text.contains("did not end within 1s and was ended. It said: 'asking'"), "{text}");
+    assert!(text.contains("did not end within 1s and was ended. Its error output: 'asking'"), "{text}");
     let pid = fs::read_to_string(hooks.path("hook.pid")).unwrap();
     let alive = || {
         let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
@@ -202,7 +202,7 @@ fn the_end_of_the_server_ends_a_running_hook() {
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
     let scripts = Hooks::one(&format!("echo >{}; exec sleep 600", fifo.display()));
     let (hooks, thread) = MutatingHooks::start(scripts.entries.clone(), OUTPUT_MAX).unwrap();
-    hooks.ask(plan("x"));
+    hooks.start_plan(plan("x"));
     fs::read(&fifo).unwrap(); // Until the hook runs.
     drop(hooks);
     assert!(threads::join_all([thread], Duration::from_secs(60)).is_empty());
@@ -212,7 +212,7 @@ fn the_end_of_the_server_ends_a_running_hook() {
 fn the_thread_answers_plan_after_plan() {
     let scripts = Hooks::one("cat");
     let (hooks, thread) = MutatingHooks::start(scripts.entries.clone(), OUTPUT_MAX).unwrap();
-    assert_eq!((hooks.ask_and_wait(plan("x")), hooks.ask_and_wait(plan("y"))), (Ok(None), Ok(None)));
+    assert_eq!((hooks.run(plan("x")), hooks.run(plan("y"))), (Ok(None), Ok(None)));
     drop(hooks);
     assert!(threads::join_all([thread], Duration::from_secs(60)).is_empty());
 }

@@ -1,8 +1,8 @@
 //! What templates cost, known before they are compiled and rendered, and what of the engine they may use.
 //!
-//! Thread: `server`; plain functions. The unit is a step: it takes at most about a microsecond on a small PC. Prices
-//! are never less than what was measured with the engine, for texts that were made to be slow; what people write is
-//! mostly cheaper than its price.
+//! Thread: `server`; plain functions. The unit is a step: it takes at most about a microsecond on a small PC. Each price
+//! below stands for an attack that kept the engine busy for seconds or hours with what else would be few steps (the
+//! tests of templates.rs have them all); the templates of users are mostly cheaper than their price.
 
 use crate::limits::{
     TEMPLATE_BRACKET_BYTES, TEMPLATE_COMMENT_BYTES, TEMPLATE_COPIES_MAX, TEMPLATE_LEVELS, TEMPLATE_LITERAL_ENTRY,
@@ -18,13 +18,12 @@ pub const COUNT_STEPS: &str = "count steps";
 /// The parameter of the one partial.
 const CONTENT: &str = "content";
 
-/// What it takes at most to compile a template, in steps. Looks at the text only.
-#[must_use]
+/// The most steps that it takes to compile a template, from its text alone.
 pub fn of_compiling(template: &str) -> usize {
     let last_comment = template.rfind("--}}").unwrap_or(0);
     let tags = template.match_indices("{{").map(|(place, _)| of_tag(&template[place + 2..], place, last_comment));
     let runs = template.split(|letter| letter != '\\').map(str::len).filter(|run| *run > 1);
-    // What a backslash escapes is looked for behind each of those that follow each other.
+    // Of a run of backslashes the engine searches the text behind each.
     let backslashes = runs.map(|run| run.saturating_mul(run) / (2 * TEMPLATE_TAG_BYTES));
     tags.chain(backslashes).fold(template.len() / TEMPLATE_RAW_BYTES, usize::saturating_add)
 }
@@ -37,7 +36,7 @@ fn of_tag(rest: &str, place: usize, last_comment: usize) -> usize {
     let base = TEMPLATE_TAG_STEPS + place / TEMPLATE_TAG_BYTES;
     if sign.starts_with('!') {
         let length = stretch.find("}}").unwrap_or(stretch.len());
-        // One whose end is missing is looked for up to the end of the template, and then taken for a short one.
+        // Without an end, the engine searches the whole rest of the template, and takes it for a short one.
         let searched = if sign.starts_with("!--") && place >= last_comment { rest.len() } else { 0 };
         return base + length / TEMPLATE_RAW_BYTES + searched / TEMPLATE_COMMENT_BYTES;
     }
@@ -104,7 +103,6 @@ pub struct Pricing {
 
 impl Pricing {
     /// For values of `size` bytes.
-    #[must_use]
     pub fn new(size: usize) -> Self {
         Self { weight: 1 + size / TEMPLATE_STEP_BYTES, values: size, most_copies: 0 }
     }

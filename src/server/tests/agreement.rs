@@ -8,7 +8,7 @@
 //!
 //! What selects, applies and removes is written here once more, simple and slow, and not shared with the server.
 //! Left out on purpose: keys with dots, which no client can tell from a path; config items that change their kind,
-//! of which masks below them are told nothing (spec/server.md section 13.4). A partner that a read brings along
+//! of which masks below them get no event. A partner that a read brings along
 //! unasked (`apiVersion`, `state` with `subState`) is not part of what is compared.
 //!
 //! `ANKAIOS_PROPERTY_SEED=7` repeats one run and shows its steps, `ANKAIOS_PROPERTY_SEEDS=5000` takes more of them.
@@ -84,7 +84,7 @@ fn leaves(tree: &Node) -> Leaves {
     found
 }
 
-/// An empty list or map means the same as none, for events too (spec/server.md section 13.3).
+/// An empty list or map means the same as none, for events too.
 const EMPTY: [&str; 2] = ["[]", "{}"];
 
 fn filled(leaves: Leaves) -> Leaves {
@@ -254,7 +254,7 @@ impl Run {
         if self.random.bool() {
             self.cluster.close(peer);
         } else {
-            self.cluster.say(peer, ToServer::Goodbye);
+            self.cluster.send(peer, ToServer::Goodbye);
         }
     }
 
@@ -266,7 +266,7 @@ impl Run {
         let removed =
             states.iter().filter(|state| state.state.phase == Phase::Removed && *state.instance.agent == *name);
         let mut gone: BTreeSet<Name> = removed.map(|state| state.instance.workload.clone()).collect();
-        self.cluster.say(peer, ToServer::WorkloadStates(states));
+        self.cluster.send(peer, ToServer::WorkloadStates(states));
         // A first report also tells what the agent has lost.
         let left = self.instances_of(&name);
         gone.extend(known.into_iter().filter(|instance| !left.contains(instance)).map(|instance| instance.workload));
@@ -276,7 +276,7 @@ impl Run {
     }
 
     fn instances_of(&self, agent: &str) -> Vec<InstanceName> {
-        self.cluster.server.states.of_agent(agent).map(|(instance, _)| instance).collect()
+        self.cluster.server.workloads.states.of_agent(agent).map(|(instance, _)| instance).collect()
     }
 
     fn random_state(&mut self, agent: &str) -> WorkloadState {
@@ -294,7 +294,7 @@ impl Run {
         let Some((agent, peer)) = self.any_agent() else { return };
         let (cpu_usage, free_memory) = (self.random.u32(..2), self.random.u64(1..3));
         self.note(format!("load of '{agent}': {cpu_usage} {free_memory}"));
-        self.cluster.say(peer, ToServer::AgentLoad(AgentLoad { agent, cpu_usage, free_memory }));
+        self.cluster.send(peer, ToServer::AgentLoad(AgentLoad { agent, cpu_usage, free_memory }));
     }
 
     // ---------------------------------------------------------- subscribers
@@ -315,7 +315,7 @@ impl Run {
         self.cluster.take(peer);
         let may_ask = self.may_ask(peer, &id);
         let read = ReadState { masks: masks.clone(), subscribe: true };
-        self.cluster.say(peer, request(&id, RequestContent::CompleteState(read)));
+        self.cluster.send_request(peer, &id, RequestContent::CompleteState(read));
         let messages = self.cluster.take(peer);
         let state = match messages.as_slice() {
             [FromServer::Response(Response { content: ResponseContent::Error(text), .. })]
@@ -355,7 +355,7 @@ impl Run {
         let of_agent = self.agents.iter().any(|(_, peer)| *peer == client.peer);
         let others = self.clients.iter().any(|other| other.peer == client.peer);
         if of_agent || others || self.random.bool() {
-            self.cluster.say(client.peer, request(&client.id, RequestContent::EventsCancel));
+            self.cluster.send_request(client.peer, &client.id, RequestContent::EventsCancel);
         } else {
             self.cluster.close(client.peer);
         }
@@ -419,8 +419,8 @@ impl Run {
         let before = self.cluster.server.view().read(&[]);
         let commander = self.cluster.commander();
         let update = UpdateState { new_state: Some(Ok(new.clone())), masks: masks.clone() };
-        let answer = self.cluster.ask(commander, RequestContent::UpdateState(update));
-        self.cluster.say(commander, ToServer::Goodbye);
+        let answer = self.cluster.request(commander, RequestContent::UpdateState(update));
+        self.cluster.send(commander, ToServer::Goodbye);
         self.forget_denied();
         let after = self.cluster.server.view().read(&[]);
         let expected = if masks.is_empty() { Ok(new) } else { by_masks(&before, &sparse(new), &masks) };
@@ -444,10 +444,6 @@ impl Run {
             (answer, expected) => panic!("{answer:?} where {expected:?} is right"),
         }
     }
-}
-
-fn request(id: &str, content: RequestContent) -> ToServer {
-    ToServer::Request(Request { id: id.to_owned(), content })
 }
 
 /// The tree that `masks` make of the current one, or the first mask that leads nowhere.

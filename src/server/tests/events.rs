@@ -33,7 +33,7 @@ impl Cluster {
     fn subscribe_as(&mut self, peer: PeerId, id: &str, masks: &[&str]) -> ResponseContent {
         let masks = masks.iter().map(|mask| (*mask).to_owned()).collect();
         let content = RequestContent::CompleteState(ReadState { masks, subscribe: true });
-        self.say(peer, ToServer::Request(Request { id: id.to_owned(), content }));
+        self.send_request(peer, id, content);
         match self.take(peer).pop() {
             Some(FromServer::Response(response)) if response.id == id => response.content,
             other => panic!("{other:?}"),
@@ -79,11 +79,11 @@ fn the_table_of_the_specification_for_a_subscriber_without_masks() {
     assert_eq!(cluster.altered(listener), ["+agents.agent_A"]);
     let load =
         |cpu_usage, free_memory| ToServer::AgentLoad(AgentLoad { agent: "agent_A".into(), cpu_usage, free_memory });
-    cluster.say(agent, load(1, 2));
+    cluster.send(agent, load(1, 2));
     assert_eq!(cluster.altered(listener), ["+agents.agent_A.status"]);
-    cluster.say(agent, load(2, 2));
+    cluster.send(agent, load(2, 2));
     assert_eq!(cluster.altered(listener), ["~agents.agent_A.status.cpuUsage"]);
-    cluster.say(agent, load(2, 2));
+    cluster.send(agent, load(2, 2));
     assert_eq!(cluster.altered(listener), [] as [&str; 0]);
 
     let workload = |name: &str, config: &str| {
@@ -108,9 +108,9 @@ fn the_table_of_the_specification_for_a_subscriber_without_masks() {
     let n = InstanceName::new("n", "y", "agent_A");
     let way = format!("workloadStates.agent_A.n.{}", id("y"));
     let starting = WorkloadState::new(n.clone(), ExecutionState::starting_triggered());
-    cluster.say(agent, ToServer::WorkloadStates(vec![starting.clone()]));
+    cluster.send(agent, ToServer::WorkloadStates(vec![starting.clone()]));
     assert_eq!(cluster.altered(listener), [format!("~{way}.additionalInfo ~{way}.subState")]);
-    cluster.say(agent, ToServer::WorkloadStates(vec![starting]));
+    cluster.send(agent, ToServer::WorkloadStates(vec![starting]));
     assert_eq!(cluster.altered(listener), [] as [&str; 0], "the same state is reported again");
     cluster.report(agent, &[(&n, Phase::Running)]);
     assert_eq!(cluster.altered(listener), [format!("~{way}.additionalInfo ~{way}.state ~{way}.subState")]);
@@ -257,7 +257,7 @@ fn changes_without_workloads_concern_the_desired_state_and_follow_the_answer() {
             "~desiredState.apiVersion ~effectiveState.apiVersion",
         ),
     ] {
-        cluster.say(listener, ToServer::Request(Request { id: "q".into(), content: change(new_state, mask) }));
+        cluster.send_request(listener, "q", change(new_state, mask));
         let messages = cluster.take(listener);
         let [FromServer::Response(answer), FromServer::Response(event)] = messages.as_slice() else {
             panic!("{messages:?}")
@@ -304,14 +304,14 @@ fn a_subscription_ends_by_cancel_goodbye_or_loss_and_is_replaced_by_the_same_id(
         ("cancel", |cluster, peer| {
             for _ in 0..2 {
                 let content = RequestContent::EventsCancel;
-                cluster.say(peer, ToServer::Request(Request { id: "events".into(), content }));
+                cluster.send_request(peer, "events", content);
                 let answer = cluster.take(peer);
                 assert!(
                     matches!(&answer[..], [FromServer::Response(r)] if r.content == ResponseContent::EventsCancelAccepted)
                 );
             }
         }),
-        ("goodbye", |cluster, peer| cluster.say(peer, ToServer::Goodbye)),
+        ("goodbye", |cluster, peer| cluster.send(peer, ToServer::Goodbye)),
         ("loss", |cluster, peer| cluster.close(peer)),
     ];
     for (name, end) in ends {
@@ -422,11 +422,11 @@ fn random_step(cluster: &mut Cluster, random: &mut fastrand::Rng, agents: &mut V
                     state(&instance, phase)
                 })
                 .collect();
-            cluster.say(peer, ToServer::WorkloadStates(states));
+            cluster.send(peer, ToServer::WorkloadStates(states));
         }
         3 if !agents.is_empty() => {
             let (agent, peer) = agents[random.usize(..agents.len())].clone();
-            cluster.say(peer, ToServer::AgentLoad(AgentLoad { agent, cpu_usage: random.u32(..2), free_memory: 1 }));
+            cluster.send(peer, ToServer::AgentLoad(AgentLoad { agent, cpu_usage: random.u32(..2), free_memory: 1 }));
         }
         4 => {
             let tag = random.usize(..3);

@@ -29,14 +29,6 @@ fn cluster() -> Cluster {
     Cluster::with_manifest(&format!("apiVersion: v1\nworkloads: {{{}}}", all.join(", ")))
 }
 
-fn read(subscribe: bool) -> RequestContent {
-    RequestContent::CompleteState(ReadState { masks: vec![], subscribe })
-}
-
-fn ask(cluster: &mut Cluster, peer: PeerId, id: &str, content: RequestContent) {
-    cluster.say(peer, ToServer::Request(Request { id: id.to_owned(), content }));
-}
-
 /// Ids of states and of errors among `messages`.
 fn answers(messages: Vec<FromServer>) -> (Vec<String>, Vec<String>) {
     let (mut states, mut errors) = (Vec::new(), Vec::new());
@@ -57,11 +49,14 @@ fn no_answer_is_built_before_the_one_before_it_is_taken_and_the_excess_of_a_work
     let commander = cluster.commander();
     let asked = 100;
     for number in 0..asked {
-        ask(&mut cluster, agent, &format!("greedy@{number}"), read(false));
+        cluster.send_request(agent, format!("greedy@{number}"), read(&[], false));
     }
-    ask(&mut cluster, agent, "modest@x", read(false));
-    ask(&mut cluster, agent, "greedy@cancel", RequestContent::EventsCancel);
-    assert!(matches!(cluster.ask(commander, read(false)), ResponseContent::CompleteState { .. }), "another stream");
+    cluster.send_request(agent, "modest@x", read(&[], false));
+    cluster.send_request(agent, "greedy@cancel", RequestContent::EventsCancel);
+    assert!(
+        matches!(cluster.request(commander, read(&[], false)), ResponseContent::CompleteState { .. }),
+        "another stream"
+    );
     let (states, refused) = answers(cluster.take(agent));
     assert_eq!((states, refused.len()), (vec!["greedy@0".to_owned()], asked - 1 - REQUESTS_WAITING_OF_WORKLOAD));
     let mut late = Vec::new();
@@ -84,11 +79,10 @@ fn what_waited_is_served_one_request_in_a_turn() {
     let (wake, woken) = crossbeam_channel::bounded(1);
     cluster.server.room = RoomWaker(Waker::from(Arc::new(WakeLoop(wake))));
     let agent = cluster.settled_agent("A");
-    ask(&mut cluster, agent, "greedy@large", read(false)); // Its answer takes all the room.
+    cluster.send_request(agent, "greedy@large", read(&[], false)); // Its answer takes all the room.
     let asked = ["modest@1", "modest@2", "greedy@3", "modest@4"];
     for id in asked {
-        let masks = vec!["desiredState.workloads.w1.agent".to_owned()];
-        ask(&mut cluster, agent, id, RequestContent::CompleteState(ReadState { masks, subscribe: false }));
+        cluster.send_request(agent, id, read(&["desiredState.workloads.w1.agent"], false));
     }
     assert_eq!(answers(cluster.take(agent)).0, ["greedy@large"]);
     let mut turns = Vec::new();
@@ -106,8 +100,8 @@ fn an_agent_that_passes_on_everything_and_takes_nothing_is_not_cut_off_for_it() 
     let mut cluster = cluster();
     let agent = cluster.settled_agent("A");
     for number in 0..100_000 {
-        ask(&mut cluster, agent, &format!("greedy@{number}"), read(false));
-        ask(&mut cluster, agent, &format!("nobody@{number}"), read(false));
+        cluster.send_request(agent, format!("greedy@{number}"), read(&[], false));
+        cluster.send_request(agent, format!("nobody@{number}"), read(&[], false));
     }
     assert!(!cluster.is_closed(agent));
     let (states, refused) = answers(cluster.take(agent));
@@ -118,7 +112,7 @@ fn an_agent_that_passes_on_everything_and_takes_nothing_is_not_cut_off_for_it() 
 fn events_that_an_agent_does_not_take_cost_the_subscriber_its_subscription_and_nobody_the_connection() {
     let mut cluster = cluster();
     let agent = cluster.settled_agent("A");
-    ask(&mut cluster, agent, "greedy@events", read(true));
+    cluster.send_request(agent, "greedy@events", read(&[], true));
     assert_eq!(answers(cluster.take(agent)).0, ["greedy@events"]);
     let text = "x".repeat(100_000);
     for round in 0..2 * PEER_OUTBOX_BYTES / text.len() {
@@ -142,8 +136,8 @@ fn an_agent_that_takes_nothing_is_not_cut_off_for_logs_that_others_want_of_it() 
     let logs = LogsRequest { instances, ..LogsRequest::default() };
     let mut stopped = 0;
     for number in 0..2_000 {
-        ask(&mut cluster, commander, &number.to_string(), RequestContent::Logs(logs.clone()));
-        ask(&mut cluster, commander, &number.to_string(), RequestContent::LogsCancel);
+        cluster.send_request(commander, number.to_string(), RequestContent::Logs(logs.clone()));
+        cluster.send_request(commander, number.to_string(), RequestContent::LogsCancel);
         let stops = |message: &FromServer| {
             matches!(message, FromServer::Response(Response { content: ResponseContent::LogsStop(_), .. }))
         };
@@ -169,7 +163,7 @@ fn one_workload_has_a_share_of_the_subscriptions_and_log_collections_of_its_agen
         let mut accepted = |workload: &str, count: usize| {
             let mut accepted = 0;
             for number in 0..count {
-                ask(&mut cluster, agent, &format!("{workload}@{number}"), content.clone());
+                cluster.send_request(agent, format!("{workload}@{number}"), content.clone());
                 accepted += usize::from(answers(cluster.take(agent)).1.is_empty());
             }
             accepted
@@ -215,20 +209,23 @@ fn an_agent_whose_requests_take_long_waits_for_everybody_else_whatever_workloads
     let commander = cluster.commander();
     let asked = 3 * REQUESTS_WAITING_OF_WORKLOAD;
     for number in 0..asked {
-        ask(&mut cluster, agent, &format!("greedy@{number}"), refused_update());
+        cluster.send_request(agent, format!("greedy@{number}"), refused_update());
     }
     let at_once: Vec<String> = answers(cluster.take(agent)).1;
     let served = at_once.iter().enumerate().take_while(|(number, id)| **id == format!("greedy@{number}")).count();
     assert!((1..5).contains(&served), "those within its share: {at_once:?}");
     assert_eq!(at_once.len(), asked - REQUESTS_WAITING_OF_WORKLOAD, "others wait or are refused");
-    ask(&mut cluster, agent, "modest@1", refused_update());
+    cluster.send_request(agent, "modest@1", refused_update());
     assert_eq!(answers(cluster.take(agent)).1, [""; 0], "its stream has used its share up");
-    assert!(matches!(cluster.ask(commander, read(false)), ResponseContent::CompleteState { .. }), "others are served");
-    cluster.say(other, ToServer::StatesComplete);
+    assert!(
+        matches!(cluster.request(commander, read(&[], false)), ResponseContent::CompleteState { .. }),
+        "others are served"
+    );
+    cluster.send(other, ToServer::StatesComplete);
     // A new connection of the same agent changes nothing; updates of the one before it are still made.
     let again = cluster.settled_agent("A");
-    ask(&mut cluster, again, "greedy@again", refused_update());
-    ask(&mut cluster, again, "modest@again", refused_update());
+    cluster.send_request(again, "greedy@again", refused_update());
+    cluster.send_request(again, "modest@again", refused_update());
     assert_eq!(answers(cluster.take(again)), (vec![], vec!["greedy@again".to_owned()]), "no room");
     let mut late = Vec::new();
     while woken.try_recv().is_ok() && late.len() < asked {
@@ -244,21 +241,21 @@ fn a_modest_workload_comes_before_greedy_ones_of_the_same_agent() {
     let (mut cluster, clock, _) = busy_cluster();
     let agent = cluster.settled_agent("A");
     for number in 0..10 {
-        ask(&mut cluster, agent, &format!("greedy@{number}"), refused_update());
+        cluster.send_request(agent, format!("greedy@{number}"), refused_update());
     }
-    ask(&mut cluster, agent, "modest@1", refused_update());
+    cluster.send_request(agent, "modest@1", refused_update());
     cluster.take(agent);
     cluster.server.on_event(ServerEvent::Room);
     assert_eq!(answers(cluster.take(agent)).1, ["modest@1"]);
     // Later its share has recovered, and what waits keeps its order all the same.
     clock.advance(10 * REQUEST_TIME_PERIOD);
-    ask(&mut cluster, agent, "greedy@last", refused_update());
+    cluster.send_request(agent, "greedy@last", refused_update());
     assert_eq!(answers(cluster.take(agent)).1, [""; 0]);
     cluster.server.serve_all_waiting();
     let late = answers(cluster.take(agent)).1;
     assert!(late.len() > 2 && late.last().is_some_and(|id| id == "greedy@last"), "{late:?}");
     clock.advance(10 * REQUEST_TIME_PERIOD);
-    ask(&mut cluster, agent, "greedy@recovered", refused_update());
+    cluster.send_request(agent, "greedy@recovered", refused_update());
     assert_eq!(answers(cluster.take(agent)).1, ["greedy@recovered"]);
 }
 
@@ -289,15 +286,15 @@ fn what_waited_for_hooks_is_not_served_in_one_go_and_not_overtaken() {
     cluster.server.set_hooks(hooks);
     let first = cluster.commander();
     let change = "{desiredState: {apiVersion: v1, workloads: {w1: {tags: {a: b}}}}}";
-    ask(&mut cluster, first, "first", update(change, &["desiredState.workloads.w1.tags"]));
+    cluster.send_request(first, "first", update(change, &["desiredState.workloads.w1.tags"]));
     assert!(plans.try_recv().is_ok());
     let waiting: Vec<PeerId> = (0..20).map(|_| cluster.commander()).collect();
-    waiting.iter().for_each(|peer| ask(&mut cluster, *peer, "waits", refused_update()));
+    waiting.iter().for_each(|peer| cluster.send_request(*peer, "waits", refused_update()));
     let begin = clock.now();
     cluster.server.on_event(ServerEvent::Hooks(Ok(None)));
     assert!(clock.now() - begin < 4 * REQUEST_TIME_SHARE, "{:?}", clock.now() - begin);
     let newer = cluster.commander();
-    ask(&mut cluster, newer, "newer", refused_update());
+    cluster.send_request(newer, "newer", refused_update());
     assert_eq!(cluster.take(newer), []);
     let mut answered = 0;
     while cluster.take(newer).is_empty() {
@@ -313,7 +310,7 @@ fn peers_that_take_nothing_fill_only_what_all_share_and_who_reads_is_served_when
     let mut cluster = cluster();
     let silent: Vec<PeerId> = (0..200).map(|_| cluster.commander()).collect();
     for peer in &silent {
-        ask(&mut cluster, *peer, "x", read(false));
+        cluster.send_request(*peer, "x", read(&[], false));
     }
     let held = |cluster: &Cluster| silent.iter().filter(|peer| !cluster.readers[peer].is_empty()).count();
     let answered = held(&cluster);
@@ -325,7 +322,7 @@ fn peers_that_take_nothing_fill_only_what_all_share_and_who_reads_is_served_when
         "{answered} of {one} bytes"
     );
     let reader = cluster.commander();
-    ask(&mut cluster, reader, "mine", read(false));
+    cluster.send_request(reader, "mine", read(&[], false));
     assert_eq!(answers(cluster.take(reader)).0, [""; 0], "it has to wait");
     for peer in &silent {
         cluster.break_outbox(*peer); // The writer cuts it off.

@@ -26,7 +26,7 @@ impl Hooked {
     /// Sends an update of the whole state; its answer comes when the hooks have answered.
     fn send(&mut self, commander: PeerId, workloads: &[(&str, &str)]) {
         let content = update(&whole(workloads), &[]);
-        self.cluster.say(commander, ToServer::Request(Request { id: "update".to_owned(), content }));
+        self.cluster.send_request(commander, "update", content);
     }
 
     /// What the hooks were asked, if anything.
@@ -52,7 +52,7 @@ impl Hooked {
             self.answer(Ok((plan != before).then_some(plan)));
         }
         let answer = self.cluster.take(commander).pop();
-        self.cluster.say(commander, ToServer::Goodbye);
+        self.cluster.send(commander, ToServer::Goodbye);
         match answer {
             Some(FromServer::Response(Response {
                 content: ResponseContent::UpdateStateSuccess { added, deleted },
@@ -153,9 +153,9 @@ fn answers_to_one_requester_keep_their_order_while_workloads_of_one_agent_are_se
     let asking = format!("apiVersion: v1\nworkloads: {{one: {workload}, two: {workload}}}");
     let mut hooked = Hooked::with(Cluster::with_manifest(&asking));
     let agent = hooked.cluster.settled_agent("A");
-    let read = || RequestContent::CompleteState(ReadState { masks: vec!["agents".to_owned()], subscribe: false });
+    let read = || read(&["agents"], false);
     let say = |hooked: &mut Hooked, id: &str, content| {
-        hooked.cluster.say(agent, ToServer::Request(Request { id: id.to_owned(), content }));
+        hooked.cluster.send_request(agent, id, content);
     };
     say(&mut hooked, "one@update", update(&whole(&[("a", "B"), ("one", "A"), ("two", "A")]), &[]));
     say(&mut hooked, "one@read", read());
@@ -183,14 +183,14 @@ fn updates_that_change_no_workload_are_not_asked_about_but_keep_their_place() {
     let commander = hooked.cluster.commander();
     let configs = "{desiredState: {apiVersion: v1, configs: {k: v}}}";
     assert!(matches!(
-        hooked.cluster.ask(commander, update(configs, &["desiredState.configs"])),
+        hooked.cluster.request(commander, update(configs, &["desiredState.configs"])),
         ResponseContent::UpdateStateSuccess { .. }
     ));
     assert_eq!(hooked.asked(), None);
     hooked.send(commander, &[("a", "A")]);
     let other = hooked.cluster.commander();
     let content = update(configs, &["desiredState.configs"]);
-    hooked.cluster.say(other, ToServer::Request(Request { id: "configs".to_owned(), content }));
+    hooked.cluster.send_request(other, "configs", content);
     assert_eq!(hooked.cluster.take(other), []);
     hooked.answer(Ok(None));
     assert_eq!(ids(&hooked.cluster.take(other)), ["configs"]);
@@ -219,10 +219,10 @@ fn cancels_are_accepted_and_reads_are_no_updates_when_too_many_requests_wait() {
     let mut hooked = Hooked::new();
     let commander = hooked.cluster.commander();
     let say = |hooked: &mut Hooked, id: &str, content: RequestContent| {
-        hooked.cluster.say(commander, ToServer::Request(Request { id: id.to_owned(), content }));
+        hooked.cluster.send_request(commander, id, content);
         hooked.cluster.take(commander).pop()
     };
-    let read = |subscribe| RequestContent::CompleteState(ReadState { masks: vec![], subscribe });
+    let read = |subscribe| read(&[], subscribe);
     hooked.send(commander, &[("a", "A")]);
     assert_eq!(say(&mut hooked, "events", read(true)), None);
     for _ in 0..REQUESTS_WAITING_OF_STREAM - 1 {
@@ -257,8 +257,8 @@ fn a_requester_that_leaves_gets_nothing_but_its_update_is_carried_out() {
     let commander = hooked.cluster.commander();
     hooked.send(commander, &[("a", "A")]);
     hooked.send(commander, &[("b", "A")]);
-    let content = RequestContent::CompleteState(ReadState { masks: vec![], subscribe: true });
-    hooked.cluster.say(commander, ToServer::Request(Request { id: "events".to_owned(), content }));
+    let content = read(&[], true);
+    hooked.cluster.send_request(commander, "events", content);
     hooked.cluster.close(commander);
     hooked.answer(Ok(None));
     hooked.answer(Ok(None));
@@ -425,7 +425,7 @@ fn a_cyclic_update_is_refused_before_any_hook_is_asked() {
                   dependencies: {b: ADD_COND_RUNNING}}, b: {agent: A, runtime: podman, runtimeConfig: x, \
                   dependencies: {a: ADD_COND_SUCCEEDED}}}}}";
     for masks in [vec![], vec!["desiredState.workloads"]] {
-        let answer = hooked.cluster.ask(commander, update(cyclic, &masks));
+        let answer = hooked.cluster.request(commander, update(cyclic, &masks));
         let expected = "Update rejected: 'workload dependency 'a' is part of a cycle. It is: a -> b -> a'";
         assert_eq!(answer, ResponseContent::Error(expected.to_owned()), "{masks:?}");
         assert_eq!(hooked.asked(), None, "{masks:?}");

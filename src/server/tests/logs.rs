@@ -45,7 +45,7 @@ impl Fixture {
         cluster.take_all();
         let wanted = [instance("a", "agent_A"), instance("b", "agent_B")];
         let content = RequestContent::Logs(request(&wanted));
-        cluster.say(requester, ToServer::Request(Request { id: id.to_owned(), content }));
+        cluster.send_request(requester, id, content);
         let messages = cluster.take(agent_b);
         let [FromServer::LogsRequest { request_id, .. }] = messages.as_slice() else { panic!("{messages:?}") };
         let full_id = request_id.clone();
@@ -58,11 +58,7 @@ impl Fixture {
     }
 
     fn answers(&self) -> Vec<ResponseContent> {
-        let content = |message| match message {
-            FromServer::Response(response) => response.content,
-            other => panic!("{other:?}"),
-        };
-        self.cluster.take(self.requester).into_iter().map(content).collect()
+        self.cluster.responses(self.requester)
     }
 
     fn cancels(&self, agent: PeerId) -> usize {
@@ -82,7 +78,7 @@ fn each_agent_is_asked_for_its_own_and_the_requester_learns_what_it_gets() {
     let wrong = [InstanceName::with_id("a", "other", "agent_A"), instance("a", "agent_B"), instance("zz", "agent_A")];
     let wanted = [&[a.clone(), a.clone(), away.clone(), b.clone(), unscheduled.clone()][..], &wrong].concat();
     let content = RequestContent::Logs(request(&wanted));
-    cluster.say(commander, ToServer::Request(Request { id: "x@y".into(), content }));
+    cluster.send_request(commander, "x@y", content);
     for (agent, instances) in [(agent_a, vec![a.clone(), a.clone()]), (agent_b, vec![b.clone()])] {
         let messages = cluster.take(agent);
         let [FromServer::LogsRequest { request_id, request: got }] = messages.as_slice() else {
@@ -109,7 +105,7 @@ fn nothing_to_collect_is_accepted_with_an_empty_list() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let commander = cluster.commander();
     let content = RequestContent::Logs(request(&[instance("zz", "agent_A")]));
-    assert_eq!(cluster.ask(commander, content), ResponseContent::LogsAccepted(vec![]));
+    assert_eq!(cluster.request(commander, content), ResponseContent::LogsAccepted(vec![]));
     assert!(cluster.server.log_campaigns.is_empty());
 }
 
@@ -121,16 +117,16 @@ fn lines_and_stops_reach_the_requester_and_end_the_campaign() {
     let request_id = fixture.full_id.clone();
     fixture
         .cluster
-        .say(fixture.agent_a, ToServer::LogEntries { request_id: request_id.clone(), entries: entries.clone() });
+        .send(fixture.agent_a, ToServer::LogEntries { request_id: request_id.clone(), entries: entries.clone() });
     assert_eq!(fixture.answers(), [ResponseContent::LogEntries(entries.clone())]);
     for (agent, instance) in [(fixture.agent_a, a), (fixture.agent_b, b)] {
         assert!(!fixture.cluster.server.log_campaigns.is_empty());
-        fixture.cluster.say(agent, ToServer::LogsStop { request_id: request_id.clone(), instance: instance.clone() });
+        fixture.cluster.send(agent, ToServer::LogsStop { request_id: request_id.clone(), instance: instance.clone() });
         assert_eq!(fixture.answers(), [ResponseContent::LogsStop(instance)]);
     }
     assert!(fixture.cluster.server.log_campaigns.is_empty());
     // Nobody is asked for lines any more, and agents that end send no second stop.
-    fixture.cluster.say(fixture.agent_a, ToServer::LogEntries { request_id, entries });
+    fixture.cluster.send(fixture.agent_a, ToServer::LogEntries { request_id, entries });
     assert_eq!(fixture.answers(), []);
     fixture.cluster.close(fixture.agent_a);
     assert_eq!(fixture.answers(), []);
@@ -141,7 +137,7 @@ fn a_message_with_too_many_lines_is_split() {
     let mut fixture = Fixture::commander();
     let line = LogEntry { instance: instance("a", "agent_A"), message: "x".repeat(1_500_000) };
     let message = ToServer::LogEntries { request_id: fixture.full_id.clone(), entries: vec![line.clone(), line] };
-    fixture.cluster.say(fixture.agent_a, message);
+    fixture.cluster.send(fixture.agent_a, message);
     assert_eq!(fixture.answers().len(), 2);
 }
 
@@ -152,7 +148,7 @@ fn a_cancel_reaches_the_agents_that_take_part_and_is_always_accepted() {
     fixture.cluster.take_all();
     for round in 0..2 {
         let cancel = Request { id: "logs".into(), content: RequestContent::LogsCancel };
-        fixture.cluster.say(fixture.requester, ToServer::Request(cancel));
+        fixture.cluster.send(fixture.requester, ToServer::Request(cancel));
         assert_eq!(fixture.answers(), [ResponseContent::LogsCancelAccepted]);
         let expected = usize::from(round == 0);
         assert_eq!((fixture.cancels(fixture.agent_a), fixture.cancels(fixture.agent_b)), (expected, expected));
@@ -164,7 +160,7 @@ fn a_cancel_reaches_the_agents_that_take_part_and_is_always_accepted() {
 #[test]
 fn a_requester_that_disappears_ends_its_campaigns() {
     type End = fn(&mut Cluster, PeerId);
-    let ends: [End; 2] = [|cluster, peer| cluster.say(peer, ToServer::Goodbye), |cluster, peer| cluster.close(peer)];
+    let ends: [End; 2] = [|cluster, peer| cluster.send(peer, ToServer::Goodbye), |cluster, peer| cluster.close(peer)];
     for end in ends {
         let mut fixture = Fixture::commander();
         end(&mut fixture.cluster, fixture.requester);
@@ -172,7 +168,7 @@ fn a_requester_that_disappears_ends_its_campaigns() {
         assert!(fixture.cluster.server.log_campaigns.is_empty());
         // What comes late has no receiver any more.
         let message = ToServer::LogsStop { request_id: fixture.full_id.clone(), instance: instance("a", "agent_A") };
-        fixture.cluster.say(fixture.agent_a, message);
+        fixture.cluster.send(fixture.agent_a, message);
     }
 }
 
@@ -214,7 +210,7 @@ fn a_workload_that_collects_ends_with_itself_with_its_update_and_with_its_agent(
     fixture.cluster.update(moved, &["desiredState.workloads.c.agent"]).unwrap();
     assert!(fixture.cluster.server.log_campaigns.is_empty(), "it was moved");
     let content = RequestContent::Logs(request(&[instance("b", "agent_B")]));
-    fixture.cluster.say(fixture.agent_a, ToServer::Request(Request { id: "c@logs".to_owned(), content }));
+    fixture.cluster.send_request(fixture.agent_a, "c@logs", content);
     fixture.cluster.update("{desiredState: {apiVersion: v1}}", &["desiredState.workloads.c"]).unwrap();
     assert!(!fixture.cluster.server.log_campaigns.is_empty(), "the older one has not stopped yet");
 }
@@ -225,16 +221,16 @@ fn requests_without_a_usable_id_are_refused_and_one_stream_cannot_collect_withou
     let agent = cluster.settled_agent("agent_A");
     let content = || RequestContent::Logs(request(&[instance("a", "agent_A")]));
     for content in [content(), RequestContent::LogsCancel, RequestContent::EventsCancel] {
-        cluster.say(agent, ToServer::Request(Request { id: String::new(), content: content.clone() }));
+        cluster.send_request(agent, String::new(), content.clone());
         assert_eq!(cluster.take(agent), []);
-        cluster.say(agent, ToServer::Request(Request { id: "no-workload".into(), content }));
+        cluster.send_request(agent, "no-workload", content);
         let messages = cluster.take(agent);
         assert!(matches!(&messages[..], [FromServer::Response(r)] if matches!(r.content, ResponseContent::Error(_))));
     }
     let commander = cluster.commander();
     let mut last = None;
     for index in 0..=crate::limits::LOG_CAMPAIGNS_PER_PEER_MAX {
-        cluster.say(commander, ToServer::Request(Request { id: index.to_string(), content: content() }));
+        cluster.send_request(commander, index.to_string(), content());
         last = cluster.take(commander).pop();
     }
     assert!(matches!(last, Some(FromServer::Response(r)) if matches!(r.content, ResponseContent::Error(_))));
@@ -250,15 +246,14 @@ fn a_request_for_logs_cannot_be_too_large_for_the_agents_that_it_reaches() {
     let since = LogsRequest { since: Some(long.clone()), ..request(std::slice::from_ref(&a)) };
     let until = LogsRequest { until: Some(long.clone()), ..request(std::slice::from_ref(&a)) };
     for (id, request) in [("since", since), ("until", until), (&*long, request(std::slice::from_ref(&a)))] {
-        cluster
-            .say(commander, ToServer::Request(Request { id: id.to_owned(), content: RequestContent::Logs(request) }));
+        cluster.send_request(commander, id, RequestContent::Logs(request));
         let answer = cluster.take(commander).pop();
         let refused = matches!(&answer, Some(FromServer::Response(Response { content: ResponseContent::Error(text), .. }))
             if text.contains("at most"));
         assert!(refused, "{id:.9}");
         assert_eq!(cluster.take(agent), [], "{id:.9}");
     }
-    let answer = cluster.ask(commander, RequestContent::Logs(request(&vec![a; 60_000])));
+    let answer = cluster.request(commander, RequestContent::Logs(request(&vec![a; 60_000])));
     assert!(matches!(&answer, ResponseContent::Error(text) if text.contains("each once")), "{answer:?}");
     assert_eq!(cluster.take(agent), []);
 }
@@ -274,7 +269,7 @@ fn collections_of_the_logs_of_many_workloads_are_bounded_by_their_names() {
     let mut refused = None;
     for number in 0..200 {
         let content = RequestContent::Logs(request(&all));
-        cluster.say(commander, ToServer::Request(Request { id: number.to_string(), content }));
+        cluster.send_request(commander, number.to_string(), content);
         let answer = cluster.take(commander).pop();
         cluster.take_all();
         if matches!(answer, Some(FromServer::Response(Response { content: ResponseContent::Error(_), .. }))) {

@@ -1,4 +1,4 @@
-//! The mask algorithm of updates: the table of spec/server.md section 8.2 and what surrounds it.
+//! The mask algorithm of updates.
 
 use super::*;
 
@@ -237,7 +237,7 @@ fn a_new_state_that_cannot_be_read_is_refused() {
         let mut cluster = Cluster::with_manifest(MANIFEST);
         let commander = cluster.commander();
         let new_state = Some(Err("unknown enumeration value 9".to_owned()));
-        let answer = cluster.ask(commander, RequestContent::UpdateState(UpdateState { new_state, masks }));
+        let answer = cluster.request(commander, RequestContent::UpdateState(UpdateState { new_state, masks }));
         assert_eq!(answer, ResponseContent::Error(expected.to_owned()));
     }
 }
@@ -262,10 +262,10 @@ fn tags_of_connected_agents_are_set_and_removed_one_by_one() {
         let mut cluster = Cluster::with_manifest(MANIFEST);
         cluster.open(PeerHello::Agent { name: "A".into(), tags: [("old".into(), "1".into())].into() });
         cluster.update(new_state, &masks).unwrap();
-        let tags = &cluster.server.agents.get("A").unwrap().attributes.tags;
+        let tags = &cluster.server.peers.agents.get("A").unwrap().attributes.tags;
         let expected: BTreeMap<String, String> = serde_json::from_str(expected).unwrap();
         assert_eq!(*tags, expected, "{masks:?} of {new_state}");
-        assert!(cluster.server.agents.get("B").is_none());
+        assert!(!cluster.server.peers.agents.contains_key("B"));
     }
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let result = cluster.update("{}", &["agents.A.tags.k"]);
@@ -307,16 +307,16 @@ fn runtime_configs_are_stripped_by_every_kind_of_update_and_by_a_manifest() {
 #[test]
 fn workloads_that_an_update_does_not_touch_stay_the_same_objects() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
-    let before = cluster.server.desired.workloads["b"].clone();
+    let before = cluster.server.workloads.desired.workloads["b"].clone();
     let new_state = "{desiredState: {apiVersion: v1, workloads: {a: {runtimeConfig: new}}}}";
     cluster.update(new_state, &["desiredState.workloads.a.runtimeConfig"]).unwrap();
-    assert!(std::sync::Arc::ptr_eq(&before, &cluster.server.desired.workloads["b"]));
+    assert!(std::sync::Arc::ptr_eq(&before, &cluster.server.workloads.desired.workloads["b"]));
     // The same holds when the whole state is sent again, and for what agents are told.
     let whole = "{desiredState: {apiVersion: v1, workloads: {b: {agent: A, runtime: podman, runtimeConfig: y}}}}";
     let (added, deleted) = cluster.update(whole, &[]).unwrap();
     assert_eq!((added.len(), deleted.len()), (0, 1));
-    assert!(std::sync::Arc::ptr_eq(&before, &cluster.server.desired.workloads["b"]));
-    assert!(std::sync::Arc::ptr_eq(&before, &cluster.server.effective["b"].workload));
+    assert!(std::sync::Arc::ptr_eq(&before, &cluster.server.workloads.desired.workloads["b"]));
+    assert!(std::sync::Arc::ptr_eq(&before, &cluster.server.workloads.effective["b"].workload));
 }
 
 #[test]
@@ -346,9 +346,9 @@ fn requests_with_endless_masks_are_refused_before_they_take_memory() {
     let read = |subscribe| RequestContent::CompleteState(ReadState { masks: masks.clone(), subscribe });
     let texts: Vec<&str> = masks.iter().map(String::as_str).collect();
     for content in [read(false), read(true), update("{}", &texts)] {
-        let answer = cluster.ask(commander, content);
+        let answer = cluster.request(commander, content);
         assert!(matches!(&answer, ResponseContent::Error(text) if text.contains("field masks")), "{answer:?}");
     }
     let few = RequestContent::CompleteState(ReadState { masks: masks[..1_000].to_vec(), subscribe: false });
-    assert!(matches!(cluster.ask(commander, few), ResponseContent::CompleteState { .. }));
+    assert!(matches!(cluster.request(commander, few), ResponseContent::CompleteState { .. }));
 }

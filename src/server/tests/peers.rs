@@ -60,7 +60,7 @@ fn the_worked_example_of_the_specification() {
     let new_state = "{desiredState: {apiVersion: v1, workloads: {b: {runtimeConfig: hello2}}}}";
     let new_b = InstanceName::new("b", "hello2", "agent_B");
     assert_eq!(
-        cluster.ask(commander, update(new_state, &["desiredState.workloads.b.runtimeConfig"])),
+        cluster.request(commander, update(new_state, &["desiredState.workloads.b.runtimeConfig"])),
         ResponseContent::UpdateStateSuccess { added: vec![new_b.to_string()], deleted: vec![b().to_string()] }
     );
     let messages = cluster.take(agent_b);
@@ -94,7 +94,7 @@ fn tags_of_a_hello_are_shown_and_a_reconnect_begins_anew() {
     let mut cluster = Cluster::default();
     let hello = |value: &str| PeerHello::Agent { name: "A".into(), tags: [("k".into(), value.into())].into() };
     let agent = cluster.open(hello("1"));
-    cluster.say(agent, ToServer::AgentLoad(AgentLoad { agent: "A".into(), cpu_usage: 5, free_memory: 6 }));
+    cluster.send(agent, ToServer::AgentLoad(AgentLoad { agent: "A".into(), cpu_usage: 5, free_memory: 6 }));
     let with_load = r#"{"agents":{"A":{"status":{"cpuUsage":5,"freeMemory":6},"tags":{"k":"1"}}}}"#;
     assert_eq!(cluster.read(&["agents"]), with_load);
     cluster.open(hello("2"));
@@ -110,7 +110,7 @@ fn a_newer_connection_of_an_agent_wins_and_the_end_of_the_older_one_changes_noth
     assert!(matches!(cluster.take(new).last(), Some(FromServer::ServerHello(added)) if names(added) == ["a"]));
     cluster.report(new, &[(&a(), Phase::Running)]);
     cluster.report(old, &[(&a(), Phase::FailedLost)]);
-    cluster.say(old, ToServer::Goodbye);
+    cluster.send(old, ToServer::Goodbye);
     cluster.close(old);
     assert_eq!(cluster.phase(&a()), Some(Phase::Running));
     assert_eq!(cluster.read(&["agents"]), r#"{"agents":{"agent_A":{}}}"#);
@@ -124,7 +124,7 @@ fn every_end_of_an_agent_stream_counts_as_gone() {
     type End = fn(&mut Cluster, PeerId);
     let ends: [(&str, End); 3] = [
         ("closed", |cluster, agent| cluster.close(agent)),
-        ("goodbye", |cluster, agent| cluster.say(agent, ToServer::Goodbye)),
+        ("goodbye", |cluster, agent| cluster.send(agent, ToServer::Goodbye)),
         ("reads nothing", |cluster, agent| {
             cluster.break_outbox(agent);
             cluster.agent("other");
@@ -170,7 +170,7 @@ fn an_agent_speaks_for_itself_only_and_a_commander_for_nobody() {
     assert_eq!(cluster.phase(&a()), Some(Phase::Running));
     for (peer, name) in [(agent, "agent_B"), (cli, "agent_A")] {
         let load = AgentLoad { agent: name.into(), cpu_usage: 1, free_memory: 1 };
-        cluster.say(peer, ToServer::AgentLoad(load));
+        cluster.send(peer, ToServer::AgentLoad(load));
     }
     assert_eq!(cluster.read(&["agents"]), r#"{"agents":{"agent_A":{}}}"#);
 }
@@ -206,7 +206,7 @@ fn an_agent_cannot_fill_the_memory_with_states_of_workloads_that_nobody_wants() 
             cluster.report(agent, &names.iter().map(|name| (name, Phase::Running)).collect::<Vec<_>>());
             cluster.take_all();
         }
-        let count = cluster.server.states.of_agent("agent_A").count();
+        let count = cluster.server.workloads.states.of_agent("agent_A").count();
         assert!(count > 1_000 && count * STRAY <= STRAY_STATES_BYTES, "{count}");
         // What is wanted or known is taken all the same.
         cluster
@@ -243,7 +243,7 @@ fn agents_of_ever_new_names_cannot_fill_the_memory_with_states_that_nobody_wants
         cluster.close(agent);
     };
     come_and_go(&mut cluster, "agent_A");
-    let kept = |cluster: &Cluster| cluster.server.states.len();
+    let kept = |cluster: &Cluster| cluster.server.workloads.states.len();
     let each = kept(&cluster);
     assert!(each > 1_500, "{each}");
     for number in 0..3 {
@@ -279,8 +279,8 @@ fn when_an_agent_goes_its_states_are_told_before_its_log_collections_end() {
         RequestContent::Logs(crate::model::messages::LogsRequest { instances: vec![instance], ..Default::default() })
     };
     // agent_B collects from agent_A for its workload, and provides for the command line.
-    cluster.say(agent_b, ToServer::Request(Request { id: "b@logs".into(), content: logs(a()) }));
-    cluster.say(cli, ToServer::Request(Request { id: "logs".into(), content: logs(b()) }));
+    cluster.send_request(agent_b, "b@logs", logs(a()));
+    cluster.send_request(cli, "logs", logs(b()));
     cluster.take_all();
     cluster.close(agent_b);
     let gone = FromServer::WorkloadStates(vec![state(&b(), Phase::AgentDisconnected)]);
@@ -315,17 +315,17 @@ fn strange_messages_change_nothing_and_keep_the_connection() {
         ToServer::LogEntries { request_id: String::new(), entries: vec![] },
         ToServer::LogsStop { request_id: "no@such@one".into(), instance: a() },
     ] {
-        cluster.say(commander, message);
+        cluster.send(commander, message);
     }
     for content in [RequestContent::Missing, RequestContent::EventsCancel, RequestContent::LogsCancel] {
         // Without an id there is nobody to answer to.
-        cluster.say(commander, ToServer::Request(Request { id: String::new(), content }));
+        cluster.send_request(commander, String::new(), content);
     }
     assert_eq!(cluster.take(commander), []);
     assert!(!cluster.is_closed(commander));
     assert_eq!(cluster.read(&[]), before);
     // Somebody whose stream is unknown is not listened to.
-    cluster.say(PeerId(999), ToServer::Goodbye);
+    cluster.send(PeerId(999), ToServer::Goodbye);
     cluster.close(PeerId(999));
 }
 
@@ -340,7 +340,7 @@ fn a_request_that_cannot_be_handled_is_answered_with_an_error() {
         (no_state, "The UpdateStateRequest does not contain a new state"),
     ] {
         for (peer, id) in [(commander, "question"), (agent, "workload@question")] {
-            cluster.say(peer, ToServer::Request(Request { id: id.to_owned(), content: content.clone() }));
+            cluster.send_request(peer, id, content.clone());
             let answer = Response { id: id.to_owned(), content: ResponseContent::Error(text.to_owned()) };
             assert_eq!(cluster.take(peer), [FromServer::Response(answer)]);
             assert!(!cluster.is_closed(peer));
@@ -354,8 +354,8 @@ fn answers_carry_the_id_that_came_on_the_same_stream() {
     let (agent, cli, commander) = (cluster.settled_agent("A"), cluster.open(PeerHello::Cli), cluster.commander());
     for (peer, id) in [(agent, "workload@1@2"), (agent, "no-workload"), (cli, "same"), (commander, "same"), (cli, "@")]
     {
-        let content = RequestContent::CompleteState(ReadState { masks: vec!["agents".into()], subscribe: false });
-        cluster.say(peer, ToServer::Request(Request { id: id.to_owned(), content }));
+        let content = read(&["agents"], false);
+        cluster.send_request(peer, id, content);
         let answers = cluster.take(peer);
         assert!(matches!(answers.as_slice(), [FromServer::Response(response)] if response.id == id), "{answers:?}");
     }
@@ -389,5 +389,5 @@ fn an_older_connection_that_is_announced_late_does_not_replace_the_newer_one() {
     cluster.server.on_event(ServerEvent::Peer(opened));
     assert!(!cluster.is_closed(newer));
     assert!(cluster.is_closed(PeerId(newer.0 - 1)) && reader.ended());
-    assert_eq!(cluster.server.agents.get("agent_A").map(|agent| agent.peer), Some(newer));
+    assert_eq!(cluster.server.peers.agents.get("agent_A").map(|agent| agent.peer), Some(newer));
 }

@@ -33,7 +33,7 @@ fn told(instance: &InstanceName, bytes: usize) -> WorkloadState {
 }
 
 fn info(cluster: &Cluster, instance: &InstanceName) -> usize {
-    cluster.server.states.get(instance).unwrap().additional_info.len()
+    cluster.server.workloads.states.get(instance).unwrap().additional_info.len()
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn of_workloads_that_nobody_wants_only_short_texts_are_kept_and_told() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let (agent, witness) = (cluster.settled_agent("agent_A"), cluster.settled_agent("agent_B"));
     let stray = InstanceName::with_id("stray", "id", "agent_A");
-    cluster.say(agent, ToServer::WorkloadStates(vec![told(&stray, STATE_INFO_MAX), told(&a(), STATE_INFO_MAX)]));
+    cluster.send(agent, ToServer::WorkloadStates(vec![told(&stray, STATE_INFO_MAX), told(&a(), STATE_INFO_MAX)]));
     assert_eq!((info(&cluster, &stray), info(&cluster, &a())), (STRAY_INFO_MAX, STATE_INFO_MAX));
     assert_eq!(
         cluster.take(witness),
@@ -49,10 +49,10 @@ fn of_workloads_that_nobody_wants_only_short_texts_are_kept_and_told() {
     );
     // A workload that is not wanted any more is no exception, and one that is wanted again is none either.
     cluster.update("desiredState: {apiVersion: v1}", &["desiredState.workloads.a"]).unwrap();
-    cluster.say(agent, ToServer::WorkloadStates(vec![told(&a(), STATE_INFO_MAX)]));
+    cluster.send(agent, ToServer::WorkloadStates(vec![told(&a(), STATE_INFO_MAX)]));
     assert_eq!(info(&cluster, &a()), STRAY_INFO_MAX);
     cluster.update(&form("x"), &["desiredState.workloads.a"]).unwrap();
-    cluster.say(agent, ToServer::WorkloadStates(vec![told(&a(), STATE_INFO_MAX)]));
+    cluster.send(agent, ToServer::WorkloadStates(vec![told(&a(), STATE_INFO_MAX)]));
     assert_eq!(info(&cluster, &a()), STATE_INFO_MAX);
 }
 
@@ -85,19 +85,19 @@ fn all_agents_together_have_a_bound_and_those_that_are_gone_make_room() {
         .map(|number| {
             let name = format!("new_{number}");
             let peer = cluster.settled_agent(&name);
-            cluster.say(peer, ToServer::WorkloadStates(strays(&name)));
+            cluster.send(peer, ToServer::WorkloadStates(strays(&name)));
             cluster.take_all();
             (name, peer)
         })
         .collect();
-    let of = |cluster: &Cluster, name: &str| cluster.server.states.of_agent(name).count();
-    assert!(cluster.server.states.len() * STRAY <= STRAYS_BYTES, "{}", cluster.server.states.len());
+    let of = |cluster: &Cluster, name: &str| cluster.server.workloads.states.of_agent(name).count();
+    assert!(cluster.server.workloads.states.len() * STRAY <= STRAYS_BYTES, "{}", cluster.server.workloads.states.len());
     assert!(agents[..4].iter().all(|(name, _)| of(&cluster, name) > 1_500));
     assert_eq!(of(&cluster, "new_7"), 0);
     // What is kept fits into an answer that any client takes.
     let commander = cluster.commander();
-    let read = RequestContent::CompleteState(ReadState { masks: vec!["workloadStates".into()], subscribe: false });
-    cluster.say(commander, ToServer::Request(Request { id: "read".into(), content: read }));
+    let read = read(&["workloadStates"], false);
+    cluster.send_request(commander, "read", read);
     let answer = cluster.take(commander).remove(0);
     let bytes = approximate_bytes(&answer);
     assert!((STRAYS_BYTES / 4..FOREIGN_MESSAGE_MAX).contains(&bytes), "{bytes}");
@@ -105,7 +105,7 @@ fn all_agents_together_have_a_bound_and_those_that_are_gone_make_room() {
     cluster.close(agents[0].1);
     assert!(of(&cluster, "new_0") > 1_500);
     cluster.take_all();
-    cluster.say(agents[7].1, ToServer::WorkloadStates(strays("new_7")));
+    cluster.send(agents[7].1, ToServer::WorkloadStates(strays("new_7")));
     assert_eq!((of(&cluster, "new_0"), of(&cluster, "new_7") > 1_500), (0, true));
     let removed = |message: &FromServer| {
         matches!(message, FromServer::WorkloadStates(states)
@@ -123,9 +123,9 @@ fn an_agent_that_reports_no_ends_cannot_fill_the_memory_with_earlier_forms_of_a_
     for number in 0..count {
         cluster.take_all();
         cluster.update(&form(&number.to_string()), &["desiredState.workloads.a"]).unwrap();
-        cluster.say(agent, ToServer::WorkloadStates(vec![told(&instance(number), STATE_INFO_MAX)]));
+        cluster.send(agent, ToServer::WorkloadStates(vec![told(&instance(number), STATE_INFO_MAX)]));
     }
-    assert_eq!(cluster.server.states.of_agent_workload("agent_A", "a").count(), FORMER_OF_WORKLOAD + 1);
+    assert_eq!(cluster.server.workloads.states.of_agent_workload("agent_A", "a").count(), FORMER_OF_WORKLOAD + 1);
     // The last update was one too many: everybody hears that the earlier form is gone, and its agent still deletes it.
     let last = instance(count - 2);
     assert_eq!(cluster.phase(&last), None);

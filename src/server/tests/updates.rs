@@ -17,18 +17,25 @@ fn new_state(workloads: &[(&str, &str, &str)]) -> String {
     format!("desiredState:\n{}", manifest(workloads).lines().map(|line| format!("  {line}\n")).collect::<String>())
 }
 
+/// A workload that needs `b` running.
+const NEEDS_B: &str = ", dependencies: {b: ADD_COND_RUNNING}";
+
 fn instance(name: &str, agent: &str) -> InstanceName {
     InstanceName::new(name, "x", agent)
 }
 
 fn plans(messages: &[FromServer]) -> Vec<&WorkloadPlan> {
-    let mut found = Vec::new();
-    for message in messages {
-        if let FromServer::UpdateWorkload(plan) = message {
-            found.push(plan);
-        }
+    fn plan(message: &FromServer) -> Option<&WorkloadPlan> {
+        if let FromServer::UpdateWorkload(plan) = message { Some(plan) } else { None }
     }
-    found
+    messages.iter().filter_map(plan).collect()
+}
+
+/// The one plan that the agent was sent since the last look.
+fn one_plan(cluster: &Cluster, agent: PeerId) -> WorkloadPlan {
+    let messages = cluster.take(agent);
+    let [plan] = plans(&messages)[..] else { panic!("{messages:?}") };
+    plan.clone()
 }
 
 #[test]
@@ -42,11 +49,10 @@ fn each_connected_agent_gets_one_plan_with_its_workloads_sorted_by_name() {
     let texts = |names: &[InstanceName]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(added, texts(&[instance("away", "D"), instance("k", "A"), instance("moves", "B"), instance("z", "A")]));
     assert_eq!(deleted, texts(&[instance("moves", "A"), instance("old", "A")]));
-    let (for_a, for_b) = (cluster.take(a), cluster.take(b));
-    let [plan] = plans(&for_a)[..] else { panic!("{for_a:?}") };
+    let plan = one_plan(&cluster, a);
     assert_eq!(names(&plan.added), ["k", "z"]);
     assert_eq!(plan.deleted.iter().map(|entry| &*entry.instance.workload).collect::<Vec<_>>(), ["moves", "old"]);
-    let [plan] = plans(&for_b)[..] else { panic!("{for_b:?}") };
+    let plan = one_plan(&cluster, b);
     assert_eq!((names(&plan.added), plan.deleted.len()), (vec!["moves".to_owned()], 0));
     assert_eq!(cluster.take(idle), []);
     // The unconnected agent learns its workloads when it comes.
@@ -152,8 +158,7 @@ fn a_changed_tag_is_an_update_of_the_same_instance() {
     let agent = cluster.settled_agent("A");
     let (added, deleted) = cluster.update(&new_state(&[("a", "A", ", tags: {k: v}")]), &[]).unwrap();
     assert_eq!(added, deleted);
-    let messages = cluster.take(agent);
-    let [plan] = plans(&messages)[..] else { panic!("{messages:?}") };
+    let plan = one_plan(&cluster, agent);
     assert_eq!(plan.added[0].instance, plan.deleted[0].instance);
     assert_eq!(plan.added[0].workload.tags["k"], "v");
 }
@@ -215,7 +220,7 @@ fn what_an_agent_lost_while_it_was_away_is_removed_when_it_has_told_all_it_has()
         cluster.report(agent, &[]);
         cluster.report(agent, &[(stopping, Phase::StoppingRequestedAtRuntime)]);
         assert!([lost, back, unstarted].iter().all(|name| cluster.phase(name).is_some()), "{clean_end}");
-        cluster.say(agent, ToServer::StatesComplete);
+        cluster.send(agent, ToServer::StatesComplete);
         assert_eq!(cluster.phase(lost), None, "{clean_end}");
         assert_eq!(cluster.phase(unstarted), None, "{clean_end}");
         assert_eq!(cluster.phase(stopping), Some(Phase::StoppingRequestedAtRuntime), "{clean_end}");
@@ -224,8 +229,8 @@ fn what_an_agent_lost_while_it_was_away_is_removed_when_it_has_told_all_it_has()
         let [FromServer::WorkloadStates(states)] = told.as_slice() else { panic!("{told:?}") };
         assert_eq!(states[2..], [state(lost, Phase::Removed), state(unstarted, Phase::Removed)], "{clean_end}");
         // Only the first end counts, and only that of the agent itself.
-        cluster.say(agent, ToServer::StatesComplete);
-        cluster.say(witness, ToServer::StatesComplete);
+        cluster.send(agent, ToServer::StatesComplete);
+        cluster.send(witness, ToServer::StatesComplete);
         assert!(cluster.phase(stopping).is_some());
         assert_eq!(cluster.take(witness), []);
     }
@@ -248,7 +253,7 @@ fn states_of_workloads_that_still_exist_survive_an_empty_or_partial_first_report
         cluster.report(agent, part);
         assert!(names.iter().all(|name| cluster.phase(name).is_some()));
     }
-    cluster.say(agent, ToServer::StatesComplete);
+    cluster.send(agent, ToServer::StatesComplete);
     assert!(names.iter().all(|name| cluster.phase(name) == Some(Phase::Running)));
 }
 
@@ -262,7 +267,7 @@ fn what_is_added_and_deleted_again_before_the_end_of_the_report_is_for_the_agent
     let agent = cluster.settled_agent("A");
     cluster.update(&new_state(&[("a", "A", "")]), &[]).unwrap();
     cluster.update(&new_state(&[]), &[]).unwrap();
-    cluster.say(agent, ToServer::StatesComplete);
+    cluster.send(agent, ToServer::StatesComplete);
     assert!(cluster.phase(&instance("a", "A")).is_some());
 }
 
@@ -290,8 +295,7 @@ fn scheduling_and_unscheduling_a_workload() {
     assert_eq!((names(&plan.added), plan.deleted.len()), (vec!["a".to_owned()], 0));
     assert_eq!(cluster.phase(&instance("a", "")), None);
     cluster.update(&new_state(&[("a", "", "")]), &[]).unwrap();
-    let messages = cluster.take(agent);
-    let [plan] = plans(&messages)[..] else { panic!("{messages:?}") };
+    let plan = one_plan(&cluster, agent);
     assert_eq!((plan.added.len(), plan.deleted.len()), (0, 1));
     assert_eq!(cluster.phase(&instance("a", "")), Some(Phase::NotScheduled));
 }
@@ -305,11 +309,10 @@ fn waits(cluster: &Cluster, agent: PeerId, deleted: &str) -> Vec<String> {
 
 #[test]
 fn deletes_wait_for_dependents_of_the_state_before_the_update() {
-    let needs_b = ", dependencies: {b: ADD_COND_RUNNING}";
-    let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", needs_b), ("b", "A", "")]));
+    let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", NEEDS_B), ("b", "A", "")]));
     let agent = cluster.settled_agent("A");
     // After an update of b the old instance goes; a still needs the new one.
-    cluster.update(&new_state(&[("a", "A", needs_b), ("b", "A", ", tags: {k: v}")]), &[]).unwrap();
+    cluster.update(&new_state(&[("a", "A", NEEDS_B), ("b", "A", ", tags: {k: v}")]), &[]).unwrap();
     assert_eq!(waits(&cluster, agent, "b"), ["a"]);
     cluster.report(agent, &[(&instance("b", "A"), Phase::Removed)]);
     cluster.report(agent, &[(&instance("b", "A"), Phase::Running), (&instance("a", "A"), Phase::Running)]);
@@ -322,8 +325,7 @@ fn deletes_wait_for_dependents_of_the_state_before_the_update() {
 
 #[test]
 fn a_dependency_that_was_dropped_delays_no_delete() {
-    let needs_b = ", dependencies: {b: ADD_COND_RUNNING}";
-    let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", needs_b), ("b", "A", "")]));
+    let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", NEEDS_B), ("b", "A", "")]));
     let agent = cluster.settled_agent("A");
     cluster.update(&new_state(&[("a", "A", ""), ("b", "A", "")]), &[]).unwrap();
     cluster.report(agent, &[(&instance("a", "A"), Phase::Running)]);
@@ -335,22 +337,20 @@ fn a_dependency_that_was_dropped_delays_no_delete() {
 /// Simulated seed 5387: b was deleted and came back while a, which had needed it, went on without needing it.
 #[test]
 fn a_delete_that_waits_for_what_no_longer_needs_it_is_told_again_without_that_condition() {
-    let needs_b = ", dependencies: {b: ADD_COND_RUNNING}";
     for (back, agent_of_b) in [(None, ""), (Some(("b", "A", ", tags: {k: v}")), "A"), (Some(("b", "B", "")), "B")] {
-        let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", needs_b), ("b", "A", "")]));
+        let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", NEEDS_B), ("b", "A", "")]));
         let agent = cluster.settled_agent("A");
         cluster.settled_agent("B");
         let (a, b) = (instance("a", "A"), instance("b", "A"));
         cluster.report(agent, &[(&a, Phase::Running), (&b, Phase::Running)]);
-        cluster.update(&new_state(&[("a", "A", needs_b)]), &[]).unwrap();
+        cluster.update(&new_state(&[("a", "A", NEEDS_B)]), &[]).unwrap();
         assert_eq!(waits(&cluster, agent, "b"), ["a"]);
         cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
         let workloads: Vec<_> = [("a", "A", "")].into_iter().chain(back).collect();
         cluster.update(&new_state(&workloads), &[]).unwrap();
         cluster.take_all();
         cluster.report(agent, &[(&a, Phase::Running)]);
-        let messages = cluster.take(agent);
-        let [plan] = plans(&messages)[..] else { panic!("{messages:?}") };
+        let plan = one_plan(&cluster, agent);
         let expected = DeletedWorkload { instance: b.clone(), dependencies: BTreeMap::new() };
         assert_eq!(plan.deleted, [expected]);
         // The new b is a part of the order when the same agent has it: it waits there behind the old one.
@@ -358,25 +358,23 @@ fn a_delete_that_waits_for_what_no_longer_needs_it_is_told_again_without_that_co
         assert_eq!(names(&plan.added), added);
         cluster.report(agent, &[(&a, Phase::Running), (&b, Phase::Removed)]);
         assert!(plans(&cluster.take(agent)).is_empty(), "it is told once");
-        assert!(cluster.server.waiting_deletes.is_empty());
+        assert!(cluster.server.deletes.len()[1] == 0);
     }
 }
 
 /// Seed 90806 of the simulation: nobody reports states of what has no agent.
 #[test]
 fn a_delete_does_not_wait_for_what_has_no_agent_and_no_longer_needs_it() {
-    let needs_b = ", dependencies: {b: ADD_COND_RUNNING}";
-    let mut cluster = Cluster::with_manifest(&manifest(&[("a", "nobody", needs_b), ("b", "A", "")]));
+    let mut cluster = Cluster::with_manifest(&manifest(&[("a", "nobody", NEEDS_B), ("b", "A", "")]));
     let agent = cluster.settled_agent("A");
     let b = instance("b", "A");
     cluster.report(agent, &[(&b, Phase::Running)]);
-    cluster.update(&new_state(&[("a", "nobody", needs_b)]), &[]).unwrap();
+    cluster.update(&new_state(&[("a", "nobody", NEEDS_B)]), &[]).unwrap();
     assert_eq!(waits(&cluster, agent, "b"), ["a"]);
     cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
     cluster.take_all();
     cluster.update(&new_state(&[("a", "nobody", "")]), &[]).unwrap();
-    let messages = cluster.take(agent);
-    let [plan] = plans(&messages)[..] else { panic!("{messages:?}") };
+    let plan = one_plan(&cluster, agent);
     assert_eq!(plan.deleted, [DeletedWorkload { instance: b, dependencies: BTreeMap::new() }]);
 }
 
@@ -384,15 +382,14 @@ fn a_delete_does_not_wait_for_what_has_no_agent_and_no_longer_needs_it() {
 /// agent may have let it do meanwhile. Then what it needs was stopped beside it.
 #[test]
 fn a_delete_waits_until_the_agent_has_heard_that_what_needed_it_moves_away() {
-    let needs_b = ", dependencies: {b: ADD_COND_RUNNING}";
     for last_known in [Phase::PendingWaitingToStart, Phase::Succeeded, Phase::FailedLost] {
         for is_lost in [false, true] {
-            let mut cluster = Cluster::with_manifest(&manifest(&[("a", "B", needs_b), ("b", "A", "")]));
+            let mut cluster = Cluster::with_manifest(&manifest(&[("a", "B", NEEDS_B), ("b", "A", "")]));
             let (agent, other) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
             let (a, b) = (instance("a", "B"), instance("b", "A"));
             cluster.report(other, &[(&a, last_known)]);
             cluster.report(agent, &[(&b, Phase::Running)]);
-            cluster.update(&new_state(&[("a", "B", needs_b), ("b", "A", ", tags: {k: v}")]), &[]).unwrap();
+            cluster.update(&new_state(&[("a", "B", NEEDS_B), ("b", "A", ", tags: {k: v}")]), &[]).unwrap();
             cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
             cluster.take_all();
             cluster.update(&new_state(&[("a", "nobody", ""), ("b", "A", ", tags: {k: w}")]), &[]).unwrap();
@@ -403,8 +400,7 @@ fn a_delete_waits_until_the_agent_has_heard_that_what_needed_it_moves_away() {
             } else {
                 cluster.report(other, &[(&a, Phase::Removed)]);
             }
-            let messages = cluster.take(agent);
-            let [plan] = plans(&messages)[..] else { panic!("{last_known}, {is_lost}: {messages:?}") };
+            let plan = one_plan(&cluster, agent);
             assert_eq!(plan.deleted, [DeletedWorkload { instance: b, dependencies: BTreeMap::new() }]);
             assert_eq!(names(&plan.added), ["b"]);
         }
@@ -415,10 +411,9 @@ fn a_delete_waits_until_the_agent_has_heard_that_what_needed_it_moves_away() {
 /// earlier connection. Nobody told the agent any more that it had to wait for less.
 #[test]
 fn an_update_in_place_does_not_wait_for_what_no_longer_needs_it_after_a_restart_of_the_server() {
-    let needs_b = ", dependencies: {b: ADD_COND_RUNNING}";
     let (a, b) = (instance("a", "B"), instance("b", "A"));
     for needed in [false, true] {
-        let present = [("a", "B", if needed { needs_b } else { "" }), ("b", "A", ", tags: {k: v}")];
+        let present = [("a", "B", if needed { NEEDS_B } else { "" }), ("b", "A", ", tags: {k: v}")];
         let mut cluster = Cluster::with_manifest(&manifest(&present));
         let other = cluster.settled_agent("B");
         cluster.report(other, &[(&a, Phase::Running)]);
@@ -426,13 +421,12 @@ fn an_update_in_place_does_not_wait_for_what_no_longer_needs_it_after_a_restart_
             let agent = cluster.agent("A");
             cluster.take_all();
             cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
-            let messages = cluster.take(agent);
-            let [plan] = plans(&messages)[..] else { panic!("{connection}: {messages:?}") };
+            let plan = one_plan(&cluster, agent);
             let waits: Vec<&str> = plan.deleted[0].dependencies.keys().map(String::as_str).collect();
             assert_eq!((waits, names(&plan.added)), (if needed { vec!["a"] } else { vec![] }, vec!["b".to_owned()]));
             // It may say the same more than once before it has heard that, and for another reason later.
             cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
-            cluster.say(agent, ToServer::StatesComplete);
+            cluster.send(agent, ToServer::StatesComplete);
             cluster.report(agent, &[(&b, Phase::Removed)]);
             cluster.report(agent, &[(&b, Phase::Running)]);
             cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
@@ -447,29 +441,28 @@ fn an_update_in_place_does_not_wait_for_what_no_longer_needs_it_after_a_restart_
 /// it had to wait for less.
 #[test]
 fn a_delete_whose_conditions_were_forgotten_does_not_wait_for_what_no_longer_needs_it() {
-    let needs_b = ", dependencies: {b: ADD_COND_RUNNING}";
     let (a, b) = (instance("a", "A"), instance("b", "B"));
     for still_needed in [false, true] {
-        let present = [("a", "A", if still_needed { needs_b } else { "" })];
+        let present = [("a", "A", if still_needed { NEEDS_B } else { "" })];
         let waiting = || {
-            let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", needs_b), ("b", "B", "")]));
+            let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", NEEDS_B), ("b", "B", "")]));
             let (agent_of_a, agent) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
             cluster.report(agent_of_a, &[(&a, Phase::Running)]);
             cluster.report(agent, &[(&b, Phase::Running)]);
-            cluster.update(&new_state(&[("a", "A", needs_b)]), &[]).unwrap();
+            cluster.update(&new_state(&[("a", "A", NEEDS_B)]), &[]).unwrap();
             cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
             (cluster, agent)
         };
         let told = |cluster: &mut Cluster, agent| {
             cluster.take_all();
             cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
-            cluster.say(agent, ToServer::StatesComplete);
+            cluster.send(agent, ToServer::StatesComplete);
             let messages = cluster.take(agent);
             let conditions =
                 plans(&messages).into_iter().map(|plan| plan.deleted[0].dependencies.keys().cloned().collect());
             let conditions = conditions.collect::<Vec<Vec<String>>>();
             cluster.report(agent, &[(&b, Phase::Removed)]);
-            assert!(cluster.server.waiting_deletes.is_empty());
+            assert!(cluster.server.deletes.len()[1] == 0);
             conditions
         };
         let anew: [Vec<String>; 1] = [if still_needed { vec!["a".to_owned()] } else { vec![] }];
@@ -496,19 +489,18 @@ fn a_delete_whose_conditions_were_forgotten_does_not_wait_for_what_no_longer_nee
 /// server forgot what the newer one waits for, and the agent was not told any more that it had to wait for less.
 #[test]
 fn an_update_in_place_that_waits_behind_another_one_does_not_wait_for_what_no_longer_needs_it() {
-    let needs_b = ", dependencies: {b: ADD_COND_RUNNING}";
     let mut cluster = Cluster::with_manifest(&manifest(&[("b", "B", "")]));
     let (agent_of_a, agent) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
     let (a, b) = (instance("a", "A"), instance("b", "B"));
     cluster.report(agent, &[(&b, Phase::Running)]);
-    cluster.say(agent, ToServer::StatesComplete);
+    cluster.send(agent, ToServer::StatesComplete);
     let update = |cluster: &mut Cluster, needs: &str, tag: &str| {
         let tags = format!(", tags: {{k: {tag}}}");
         cluster.update(&new_state(&[("a", "A", needs), ("b", "B", &tags)]), &[]).unwrap();
     };
-    update(&mut cluster, needs_b, "first");
+    update(&mut cluster, NEEDS_B, "first");
     assert!(waits(&cluster, agent, "b").is_empty());
-    update(&mut cluster, needs_b, "second");
+    update(&mut cluster, NEEDS_B, "second");
     assert_eq!(waits(&cluster, agent, "b"), ["a"]);
     for phase in [Phase::StoppingRequestedAtRuntime, Phase::Removed, Phase::StoppingWaitingToStop] {
         cluster.report(agent, &[(&b, phase)]);
@@ -516,30 +508,28 @@ fn an_update_in_place_that_waits_behind_another_one_does_not_wait_for_what_no_lo
     update(&mut cluster, "", "second");
     cluster.take_all();
     cluster.report(agent_of_a, &[(&a, Phase::Running)]);
-    let messages = cluster.take(agent);
-    let [plan] = plans(&messages)[..] else { panic!("{messages:?}") };
+    let plan = one_plan(&cluster, agent);
     assert_eq!(plan.deleted, [DeletedWorkload { instance: b.clone(), dependencies: BTreeMap::new() }]);
     assert_eq!(names(&plan.added), ["b"]);
     cluster.report(agent, &[(&b, Phase::Removed), (&b, Phase::Running)]);
     assert!(plans(&cluster.take(agent)).is_empty(), "it is told once");
     // What was told of an instance that is not wanted any more ends with it.
-    update(&mut cluster, needs_b, "second");
-    cluster.update(&new_state(&[("a", "A", needs_b)]), &[]).unwrap();
-    assert!(!cluster.server.waiting_deletes.is_empty());
+    update(&mut cluster, NEEDS_B, "second");
+    cluster.update(&new_state(&[("a", "A", NEEDS_B)]), &[]).unwrap();
+    assert!(cluster.server.deletes.len()[1] > 0);
     cluster.report(agent, &[(&b, Phase::Removed)]);
-    assert!(cluster.server.waiting_deletes.is_empty());
+    assert!(cluster.server.deletes.len()[1] == 0);
 }
 
 #[test]
 fn a_stopped_dependent_that_was_removed_delays_no_delete_and_is_forgotten() {
-    let needs_b = ", dependencies: {b: ADD_COND_RUNNING}";
-    let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", needs_b), ("b", "A", "")]));
+    let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", NEEDS_B), ("b", "A", "")]));
     let agent = cluster.settled_agent("A");
     cluster.report(agent, &[(&instance("a", "A"), Phase::Running)]);
     cluster.update(&new_state(&[("b", "A", "")]), &[]).unwrap();
-    assert_eq!(cluster.server.stopping.len(), 1);
+    assert_eq!(cluster.server.deletes.len()[0], 1);
     cluster.report(agent, &[(&instance("a", "A"), Phase::Removed)]);
-    assert!(cluster.server.stopping.is_empty());
+    assert!(cluster.server.deletes.len()[0] == 0);
     cluster.take_all();
     cluster.update(&new_state(&[]), &[]).unwrap();
     assert_eq!(waits(&cluster, agent, "b"), [] as [&str; 0]);
@@ -655,7 +645,7 @@ fn an_update_looks_at_what_it_names_and_at_the_users_of_its_configs_alone() {
         let change = requested_change(cluster.server.view(), update).unwrap();
         assert_eq!(change.workloads.keys().map(|name| &**name).collect::<Vec<_>>(), changed, "{masks:?}");
         assert_eq!(change.configs.keys().collect::<Vec<_>>(), configs, "{masks:?}");
-        let looked_at = cluster.server.rendered(&change, Occasion::Update).unwrap();
+        let looked_at = cluster.server.workloads.rendered(&change, Occasion::Update, &mut Failed::new()).unwrap();
         assert_eq!(looked_at.keys().map(|name| &**name).collect::<Vec<_>>(), rendered, "{masks:?}");
     }
     // The index of users follows the workloads.

@@ -1,0 +1,200 @@
+//! An accepted update: it becomes the desired state, subscribers are notified, and each agent is sent its part.
+//!
+//! Thread: `server`; part of [`ServerLoop`].
+
+use super::ServerLoop;
+use super::connections::removed;
+use super::events::Changes;
+use super::plan::{Difference, per_agent};
+use super::prepare::{Failed, PreparedUpdate};
+use crate::limits::ADDITIONAL_INFO_MAX;
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, ResponseContent};
+use crate::model::names::{InstanceName, Name};
+use crate::model::workload::Workload;
+use crate::platform::logging::may_log;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+impl ServerLoop {
+    /// Makes a checked state the desired one and sends agents what that means for them. Returns the response.
+    ///
+    /// When workloads changed, subscribers have been notified before the agents; otherwise the changes are returned, to
+    /// be published after the response.
+    pub(super) fn commit(&mut self, prepared: PreparedUpdate) -> (ResponseContent, Changes) {
+        let PreparedUpdate { mut change, rendered, for_agents, failed } = prepared;
+        let agent_tags = std::mem::take(&mut change.agent_tags);
+        let workloads = &mut self.workloads;
+        let stays = change.keeps(&workloads.desired);
+        let before = change.carry_out(&mut workloads.desired);
+        for (name, old) in &before.workloads {
+            let new = workloads.desired.workloads.get(name);
+            workloads.config_users.remove(name, old.iter().flat_map(|old| old.configs.values()));
+            workloads.config_users.add(name, new.into_iter().flat_map(|new| new.configs.values()));
+        }
+        if let Some(store) = self.store.as_ref().filter(|_| !stays) {
+            store.store(&workloads.desired);
+        }
+        if let Some(before_hooks) = &mut workloads.before_hooks {
+            rendered.carry_out(before_hooks);
+        }
+        self.put_failed(failed);
+        let mut changes = Changes::default();
+        if !self.subscriptions.is_empty() {
+            changes.desired(&before, &self.workloads.desired);
+        }
+        for (name, tags) in agent_tags {
+            // Only the tags of connected agents can be changed.
+            if let Some(agent) = self.peers.agents.get_mut(&name) {
+                let before = agent.attributes.clone();
+                agent.attributes.tags = tags;
+                changes.agent(&name, Some(&before), Some(&agent.attributes));
+            }
+        }
+        if for_agents.is_empty() {
+            return (ResponseContent::UpdateStateSuccess { added: vec![], deleted: vec![] }, changes);
+        }
+        (self.carry_out(for_agents, changes), Changes::default())
+    }
+
+    /// Workloads of a start that cannot be taken over have no agent and never start; their state has the reason. An
+    /// update that names one tries it again, see [`Self::failed_at_start`].
+    fn put_failed(&mut self, failed: Failed) {
+        for (name, reason) in failed {
+            log::error!("Workload '{name}' cannot be started: {reason}");
+            let Some(workload) = self.workloads.desired.workloads.get(&name) else { continue };
+            let workload = Arc::new(Workload { agent: Name::default(), ..Workload::clone(workload) });
+            let instance = InstanceName::new(&name, &workload.runtime_config, "");
+            let reason: String = reason.chars().take(ADDITIONAL_INFO_MAX / 4).collect();
+            self.workloads.states.set(&instance, ExecutionState::with_info(Phase::PendingStartingFailed, reason));
+            let added = AddedWorkload { instance, workload };
+            self.workloads.begin(&added);
+            if let Some(before_hooks) = &mut self.workloads.before_hooks {
+                before_hooks.insert(name, added);
+            }
+        }
+    }
+
+    /// Replaces the effective workloads that differ, notifies subscribers and sends each connected agent its part.
+    fn carry_out(&mut self, difference: Difference, mut changes: Changes) -> ResponseContent {
+        let Difference { added, deleted } = difference;
+        let begun: Vec<InstanceName> = added.iter().map(|added| added.instance.clone()).collect();
+        let deletes = self.deletes.with_conditions(deleted.clone(), &self.workloads);
+        let new_instances = self.replace_effective(&added, &deleted, &mut changes);
+        deleted.iter().for_each(|instance| self.end_logs_of_workload(instance));
+        // One that comes back to an agent keeps its subscriptions there until the older instance has stopped.
+        for instance in deleted.iter().chain(&begun) {
+            self.end_denied_subscriptions(instance);
+        }
+        let (finished, for_agents) = self.split_finished(deletes);
+        let reports: Vec<WorkloadState> = finished.iter().map(|(instance, _)| removed(instance.clone())).collect();
+        if !self.subscriptions.is_empty() {
+            let new_instances = new_instances.into_iter().map(|name| (name, None));
+            let finished = finished.into_iter().map(|(name, state)| (name, Some(state)));
+            changes.states(new_instances.chain(finished).collect(), &self.workloads.states);
+            self.publish(&changes);
+        }
+        self.peers.broadcast_states(&reports, None);
+        for (agent, plan) in per_agent(&added, for_agents) {
+            if let Some(peer) = self.peers.of_agent(&agent) {
+                plan.deleted.iter().for_each(|deleted| self.deletes.note_sent(deleted));
+                self.peers.send(peer, FromServer::UpdateWorkload(plan));
+            }
+        }
+        // Instances whose agent is away are never reported, so no report would relieve what waits for them.
+        let away = begun.iter().filter(|begun| self.peers.of_agent(&begun.agent).is_none());
+        let away: Vec<&InstanceName> = away.collect();
+        self.relieve_deletes(away.into_iter());
+        let texts = |names: &[InstanceName]| names.iter().map(ToString::to_string).collect();
+        ResponseContent::UpdateStateSuccess { added: texts(&begun), deleted: texts(&deleted) }
+    }
+
+    /// Replaces the effective workloads and gives new instances their first state. Returns these instances.
+    fn replace_effective(
+        &mut self,
+        added: &[AddedWorkload],
+        deleted: &[InstanceName],
+        changes: &mut Changes,
+    ) -> Vec<InstanceName> {
+        let Self { workloads, deletes, rights, peers, subscriptions, .. } = self;
+        let observed = !subscriptions.is_empty();
+        let mut before: BTreeMap<Name, Arc<Workload>> = BTreeMap::new();
+        for InstanceName { workload: name, .. } in deleted {
+            let Some(stopped) = workloads.end(name) else { continue };
+            rights.end(&stopped.instance, workloads);
+            before.insert(name.clone(), stopped.workload.clone());
+            // Without a state it has stopped already, and its end would never be reported.
+            if workloads.states.get(&stopped.instance).is_some() {
+                deletes.note_stopping(stopped);
+            }
+        }
+        let mut new_instances = Vec::new();
+        for entry in added {
+            let AddedWorkload { instance, workload } = entry;
+            let old = before.remove(&instance.workload);
+            if observed {
+                changes.workload("effectiveState", &instance.workload, old.as_ref(), Some(workload));
+            }
+            workloads.begin(entry);
+            rights.begin(entry);
+            workloads.strays.remove(instance);
+            if let Some(agent) = peers.agents.get_mut(&instance.agent) {
+                agent.unconfirmed.remove(instance); // It receives the workload, so it will report it.
+            }
+            let unscheduled = instance.agent.is_empty();
+            let phase = if unscheduled { Phase::NotScheduled } else { Phase::PendingInitial };
+            if workloads.states.set_initial(instance, ExecutionState::plain(phase)) {
+                new_instances.push(instance.clone());
+            }
+        }
+        for (name, old) in before.iter().filter(|_| observed) {
+            changes.workload("effectiveState", name, Some(old), None);
+        }
+        new_instances
+    }
+
+    /// Removes the states of deleted instances that no agent was ever sent, and returns these with their states, and what
+    /// agents have to delete.
+    ///
+    /// No agent was sent what has no agent, or an agent that is away and never reported a state. What would be too much of
+    /// an agent that reports no ends is removed as well. An instance that continues in another form keeps its entry.
+    fn split_finished(
+        &mut self,
+        deleted: Vec<DeletedWorkload>,
+    ) -> (Vec<(InstanceName, ExecutionState)>, Vec<DeletedWorkload>) {
+        let (mut finished, mut for_agents) = (Vec::new(), Vec::new());
+        for entry in deleted {
+            let instance = entry.instance.clone();
+            let continues = self.workloads.is_wanted(&instance);
+            let state = self.workloads.states.get(&instance);
+            let is_initial = state.is_some_and(|state| state.phase == Phase::PendingInitial);
+            let is_unsent = instance.agent.is_empty() || self.peers.of_agent(&instance.agent).is_none() && is_initial;
+            if continues || !is_unsent {
+                for_agents.push(entry);
+                if continues || self.keeps_former(&instance) {
+                    continue;
+                }
+            }
+            self.deletes.forget_stopping(&instance);
+            if let Some(state) = self.workloads.states.remove(&instance) {
+                self.rights.end(&instance, &self.workloads);
+                finished.push((instance, state));
+            }
+        }
+        (finished, for_agents)
+    }
+
+    /// Whether the state of an instance that is not wanted any more stays until its agent reports its end.
+    fn keeps_former(&mut self, instance: &InstanceName) -> bool {
+        let Some(state) = self.workloads.states.get(instance) else { return true };
+        let keeps = self.workloads.strays.keep_former(instance, state.additional_info.len());
+        if !keeps && may_log(&instance.agent) {
+            log::warn!(
+                "Taking '{}' as removed: agent '{}' has not reported the end of very many earlier workloads.",
+                instance.short(),
+                instance.agent
+            );
+        }
+        keeps
+    }
+}

@@ -1,0 +1,281 @@
+//! Peers connect, report and disconnect.
+//!
+//! Thread: `server`; part of [`ServerLoop`].
+
+use super::ServerLoop;
+use super::events::Changes;
+use super::peers::{Agent, Peer, PeerClass};
+use crate::limits::{STRAY_INFO_MAX, STRAYS_OF_WORKLOAD};
+use crate::model::complete_state::AgentAttributes;
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::messages::{AgentLoad, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
+use crate::model::names::{InstanceName, Name, excerpt};
+use crate::platform::logging::may_log;
+use crate::wire::inbox_budget::Room;
+use crate::wire::outbox::Outbox;
+use crate::wire::server_endpoint::{PeerHello, PeerId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The report of an instance that has no state any more.
+pub(super) fn removed(instance: InstanceName) -> WorkloadState {
+    WorkloadState::new(instance, ExecutionState::plain(Phase::Removed))
+}
+
+impl ServerLoop {
+    pub(super) fn peer_opened(&mut self, id: PeerId, hello: PeerHello, source: Name, outbox: Outbox) {
+        let (class, prefix) = match hello {
+            PeerHello::Agent { name, tags } => return self.agent_opened(id, name.into(), tags, outbox),
+            PeerHello::Cli => (PeerClass::Cli, "cli-conn"),
+            PeerHello::Commander => (PeerClass::Commander, "commander-conn"),
+        };
+        let name = Name::from(format!("{prefix}-{}", uuid::Uuid::new_v4()));
+        self.peers.add(id, Peer { class, name, source, outbox });
+    }
+
+    /// Sends the states of the others first and the agent's workloads after them: these may depend on the others.
+    fn agent_opened(&mut self, id: PeerId, name: Name, tags: BTreeMap<String, String>, outbox: Outbox) {
+        if let Some(old) = self.peers.of_agent(&name) {
+            // Readers that wait for room in the inbox do not keep the order of their streams.
+            if old > id {
+                if may_log(&name) {
+                    log::warn!("Ignoring an older connection of agent '{name}' that was announced late.");
+                }
+                return;
+            }
+            if may_log(&name) {
+                log::warn!(
+                    "Agent '{name}' connected again; closing its older connection. If this repeats, two agents use this \
+                     name; give each agent a name of its own."
+                );
+            }
+            self.remove_peer(old);
+            self.end_logs_of_peer(old, PeerClass::Agent, &name);
+        }
+        self.peers.add(id, Peer { class: PeerClass::Agent, name: name.clone(), source: name.clone(), outbox });
+        if may_log(&name) {
+            log::info!("Agent '{name}' connected.");
+        }
+        self.peers.broadcast_all(self.workloads.states.reports(), id, &name);
+        self.deletes.forget_agent(&name);
+        let own = self.workloads.effective.values().filter(|added| added.instance.agent == name).cloned();
+        self.peers.send(id, FromServer::ServerHello(own.collect()));
+        let attributes = AgentAttributes { load: None, tags };
+        let mut changes = Changes::default();
+        changes.agent(&name, self.peers.agents.get(&name).map(|agent| &agent.attributes), Some(&attributes));
+        let states = self.workloads.states.of_agent(&name).map(|(instance, _)| instance);
+        let unwanted: BTreeSet<InstanceName> = states.filter(|instance| !self.workloads.is_wanted(instance)).collect();
+        self.workloads.strays.agent_connected(&name);
+        self.peers.agents.insert(name, Agent::new(id, attributes, unwanted));
+        self.publish(&changes);
+    }
+
+    /// Every end of a stream: closed, failed, ended by a goodbye, or not read. An agent's states become unknown.
+    pub(super) fn peer_gone(&mut self, id: PeerId) {
+        // Its requests end first, so that nothing of what follows is sent for them.
+        let Some(Peer { class, name, .. }) = self.remove_peer(id) else { return }; // Replaced by a newer stream, or closed before.
+        if class == PeerClass::Agent && self.peers.of_agent(&name) == Some(id) {
+            self.agent_gone(&name);
+        }
+        self.end_logs_of_peer(id, class, &name);
+    }
+
+    fn agent_gone(&mut self, name: &Name) {
+        if may_log(name) {
+            log::info!("Agent '{name}' disconnected.");
+        }
+        let agent = self.peers.agents.remove(name);
+        let lost = self.workloads.states.set_agent_disconnected(name);
+        let unknown = ExecutionState::plain(Phase::AgentDisconnected);
+        let reports: Vec<WorkloadState> =
+            lost.iter().map(|(instance, _)| WorkloadState::new(instance.clone(), unknown.clone())).collect();
+        if !self.subscriptions.is_empty() {
+            let mut changes = Changes::default();
+            changes.agent(name, agent.as_ref().map(|agent| &agent.attributes), None);
+            let lost = lost.into_iter().map(|(instance, state)| (instance, Some(state)));
+            changes.states(lost.collect(), &self.workloads.states);
+            self.publish(&changes);
+        }
+        self.peers.broadcast_states(&reports, None);
+        // Nothing waits for what is not known to run.
+        self.relieve_deletes(reports.iter().map(|report| &report.instance));
+        self.workloads.strays.agent_disconnected(name);
+        self.forget_surplus();
+    }
+
+    /// Removes a stream and its requests, except for logs.
+    fn remove_peer(&mut self, id: PeerId) -> Option<Peer> {
+        let peer = self.peers.remove(id)?;
+        self.subscriptions.remove_peer(id);
+        self.waiting.remove_peer(id);
+        if !self.waiting.is_empty() {
+            self.room.0.wake_by_ref(); // Updates of it wait for no room any more.
+        }
+        Some(peer)
+    }
+
+    /// `room` is given back when the message is handled, so that the next large one waits until then.
+    pub(super) fn message_received(&mut self, id: PeerId, message: ToServer, room: Room) {
+        let Some(peer) = self.peers.get(id) else { return }; // Late messages of a replaced stream mean nothing.
+        let name = peer.name.clone();
+        match message {
+            ToServer::Request(request) => self.request(id, request, room),
+            ToServer::WorkloadStates(states) => self.states_reported(id, &name, states),
+            ToServer::StatesComplete => self.all_states_reported(id, &name),
+            ToServer::AgentLoad(load) => self.load_reported(id, &name, &load),
+            ToServer::Goodbye => {
+                log::debug!("'{name}' sent a goodbye.");
+                self.peer_gone(id);
+            }
+            ToServer::LogEntries { request_id, entries } => self.log_entries(&name, &request_id, entries),
+            ToServer::LogsStop { request_id, instance } => self.logs_stopped(&name, &request_id, instance),
+            ToServer::AgentHello { .. } | ToServer::CommanderHello { .. } => {
+                if peer.may_log() {
+                    log::warn!("Ignoring another hello of '{name}' on the same connection.");
+                }
+            }
+            ToServer::Empty => {
+                if peer.may_log() {
+                    log::warn!("Ignoring a message of '{name}' that has no content.");
+                }
+            }
+        }
+    }
+
+    // ---------------------------------------------------------------- reports
+
+    /// An agent reports its own workloads only: states of others are ignored.
+    fn states_reported(&mut self, id: PeerId, name: &Name, mut states: Vec<WorkloadState>) {
+        let all = states.len();
+        let may_log_peer = self.peers.get(id).is_some_and(Peer::may_log);
+        let agent = self.peers.agent_on(id, name);
+        states.retain(|state| agent.is_some() && state.instance.agent == *name);
+        if states.len() < all && may_log_peer {
+            log::warn!("Ignoring {} workload states that '{name}' may not report.", all - states.len());
+        }
+        let Some(agent) = agent else { return };
+        let all = states.len();
+        let workloads = &mut self.workloads;
+        states.retain_mut(|WorkloadState { instance, state }| {
+            agent.unconfirmed.remove(instance);
+            if state.phase == Phase::Removed {
+                workloads.strays.remove(instance);
+                return true;
+            }
+            if workloads.is_wanted(instance) {
+                return true;
+            }
+            state.cut_info(STRAY_INFO_MAX);
+            workloads.strays.report(instance)
+        });
+        if states.len() < all && may_log(name) {
+            log::warn!(
+                "Ignoring {} states of workloads that '{name}' should not have: there are too many of such, or more than \
+                 {STRAYS_OF_WORKLOAD} of one workload.",
+                all - states.len()
+            );
+        }
+        self.take_states(Some(id), states);
+        self.forget_surplus();
+    }
+
+    /// The first report of the agent has ended: what it lost while it was away, and is not wanted any more, is gone. Nobody
+    /// else could ever report that.
+    fn all_states_reported(&mut self, id: PeerId, name: &Name) {
+        let Some(agent) = self.peers.agent_on(id, name) else { return };
+        agent.first_report_ended();
+        let mut gone = std::mem::take(&mut agent.unconfirmed);
+        gone.retain(|instance| self.workloads.states.get(instance).is_some());
+        self.states_reported(id, name, gone.into_iter().map(removed).collect());
+    }
+
+    /// Agents of ever new names must not fill the memory with states of instances that nobody wants.
+    fn forget_surplus(&mut self) {
+        while let Some((name, instances)) = self.workloads.strays.take_surplus() {
+            if may_log(&name) {
+                log::warn!(
+                    "Forgetting {} states of workloads that '{name}', which is disconnected, should not have.",
+                    instances.len()
+                );
+            }
+            self.take_states(None, instances.into_iter().map(removed).collect());
+        }
+    }
+
+    /// Stores states that the agent with the stream `from` may report, and passes them on.
+    fn take_states(&mut self, from: Option<PeerId>, states: Vec<WorkloadState>) {
+        let mut old = Vec::new();
+        for WorkloadState { instance, state } in &states {
+            log::debug!("The state of '{instance}' is '{state}'.");
+            old.push((instance.clone(), self.workloads.states.set(instance, state.clone())));
+            if state.phase == Phase::Removed {
+                self.deletes.forget_stopping(instance);
+                // For a wanted instance this may be the end of an earlier form; the present one waits for what was sent last.
+                if !self.workloads.is_wanted(instance) {
+                    self.deletes.forget_sent(instance);
+                }
+            }
+        }
+        if !self.subscriptions.is_empty() {
+            let mut changes = Changes::default();
+            changes.states(old, &self.workloads.states);
+            self.publish(&changes);
+        }
+        for removed in states.iter().filter(|state| state.state.phase == Phase::Removed) {
+            self.end_requests_of_gone(&removed.instance); // Another one may have come with the same report.
+        }
+        self.peers.broadcast_states(&states, from);
+        self.resend_unknown_deletes(&states);
+        self.relieve_deletes(states.iter().map(|state| &state.instance));
+    }
+
+    /// Sends agents again what they let wait for conditions that this server does not know: an earlier server sent them, or
+    /// this one on a connection that was lost with its last messages, or the instance was started again while it waits and
+    /// its end was reported. A wanted instance may wait to be replaced by the same instance in another form, or for a
+    /// condition of its node; an agent that reports that when it connects is sent the update once.
+    fn resend_unknown_deletes(&mut self, states: &[WorkloadState]) {
+        let Self { workloads, peers, deletes, .. } = self;
+        let waiting = states.iter().filter(|state| state.state.phase == Phase::StoppingWaitingToStop);
+        let mut is_to_be_sent = |one: &InstanceName| {
+            !workloads.is_wanted(one) || peers.agents.get_mut(&one.agent).is_some_and(|agent| agent.must_resend(one))
+        };
+        let waiting = waiting.map(|state| &state.instance).filter(|one| !deletes.has_sent(one));
+        let unknown: Vec<InstanceName> = waiting.filter(|one| is_to_be_sent(one)).cloned().collect();
+        for deleted in deletes.with_conditions(unknown, workloads) {
+            self.deletes.note_sent(&deleted);
+            self.resend_delete(deleted);
+        }
+    }
+
+    /// Sends agents again what has to wait for less, now that the states of these instances are known.
+    pub(super) fn relieve_deletes<'n>(&mut self, changed: impl Iterator<Item = &'n InstanceName>) {
+        for deleted in self.deletes.relieved(changed, &self.workloads) {
+            log::debug!("'{}' may be deleted although others that needed it exist again.", deleted.instance);
+            self.resend_delete(deleted);
+        }
+    }
+
+    fn resend_delete(&mut self, deleted: DeletedWorkload) {
+        let InstanceName { workload, agent, .. } = &deleted.instance;
+        let Some(peer) = self.peers.of_agent(agent) else { return };
+        // Its successor is a part of the same order.
+        let successor = self.workloads.effective.get(workload).filter(|added| added.instance.agent == *agent);
+        let added = successor.cloned().into_iter().collect();
+        self.peers.send(peer, FromServer::UpdateWorkload(WorkloadPlan { added, deleted: vec![deleted] }));
+    }
+
+    fn load_reported(&mut self, id: PeerId, name: &Name, load: &AgentLoad) {
+        let Some(agent) = self.peers.agent_on(id, name).filter(|_| *load.agent == **name) else {
+            if self.peers.get(id).is_some_and(Peer::may_log) {
+                log::warn!("Ignoring the load of '{}' reported by '{name}'.", excerpt(&load.agent));
+            }
+            return;
+        };
+        let before = agent.attributes.clone();
+        agent.attributes.load = Some((load.cpu_usage, load.free_memory));
+        if !self.subscriptions.is_empty() {
+            let mut changes = Changes::default();
+            changes.agent(name, Some(&before), Some(&agent.attributes));
+            self.publish(&changes);
+        }
+    }
+}

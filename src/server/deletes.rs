@@ -1,0 +1,330 @@
+//! Workloads that are deleted: what each waits for, and what agents were sent about that.
+//!
+//! Thread: `server`; a plain value owned by [`super::ServerLoop`].
+
+use super::dependencies::{Users, needed_running};
+use super::workloads::Workloads;
+use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::messages::{AddedWorkload, DeletedWorkload};
+use crate::model::names::InstanceName;
+use crate::model::workload::DeleteCondition;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a delete waits for: the one condition that the server sends.
+const CONDITION: DeleteCondition = DeleteCondition::NotPendingNorRunning;
+
+/// Names of workloads by instance, which can be found from both sides. An instance without names is not kept.
+#[derive(Debug, Default)]
+struct NamesByInstance {
+    names: BTreeMap<InstanceName, BTreeSet<String>>,
+    instances: Users<InstanceName>,
+}
+
+impl NamesByInstance {
+    fn set(&mut self, instance: InstanceName, names: BTreeSet<String>) {
+        self.remove(&instance);
+        if !names.is_empty() {
+            self.instances.add(&instance, &names);
+            self.names.insert(instance, names);
+        }
+    }
+
+    fn remove(&mut self, instance: &InstanceName) {
+        if let Some(names) = self.names.remove(instance) {
+            self.instances.remove(instance, &names);
+        }
+    }
+}
+
+/// Deletes that are under way.
+#[derive(Debug, Default)]
+pub struct Deletes {
+    /// Instances that agents were told to stop, with the workloads that they need until then.
+    stopping: NamesByInstance,
+    /// Deletes that were sent with conditions, with the workloads that they wait for, until their instances are gone. A
+    /// condition names a workload, so it would hold for ever when that workload goes on in a form that does not need the
+    /// deleted one any more.
+    sent: NamesByInstance,
+}
+
+impl Deletes {
+    /// `stopped` is about to stop on its agent.
+    pub fn note_stopping(&mut self, stopped: AddedWorkload) {
+        let needs = needed_running(&stopped.workload).cloned().collect();
+        self.stopping.set(stopped.instance, needs);
+    }
+
+    /// `instance` has stopped.
+    pub fn forget_stopping(&mut self, instance: &InstanceName) {
+        self.stopping.remove(instance);
+    }
+
+    /// This delete is sent to an agent. Conditions of earlier deletes of the same workload do not count any more: an
+    /// agent has one order of a workload at a time, and the newest one may name an instance that was never started while
+    /// an older one goes on waiting, for these conditions now.
+    pub fn note_sent(&mut self, deleted: &DeletedWorkload) {
+        let DeletedWorkload { instance: InstanceName { workload, agent, .. }, dependencies } = deleted;
+        let first = InstanceName::with_id(workload, "", "");
+        let sent = self.sent.names.range(first..).map(|(sent, _)| sent).take_while(|sent| sent.workload == *workload);
+        let mut waiting: BTreeSet<InstanceName> = sent.filter(|sent| sent.agent == *agent).cloned().collect();
+        waiting.insert(deleted.instance.clone());
+        for instance in waiting {
+            self.sent.set(instance, dependencies.keys().cloned().collect());
+        }
+    }
+
+    /// `instance` is gone and not wanted.
+    pub fn forget_sent(&mut self, instance: &InstanceName) {
+        self.sent.remove(instance);
+    }
+
+    /// An agent connects: what was sent to it before may not have arrived. It will report what waits there.
+    pub fn forget_agent(&mut self, agent: &str) {
+        let of_agent: Vec<InstanceName> =
+            self.sent.names.keys().filter(|sent| *sent.agent == *agent).cloned().collect();
+        of_agent.iter().for_each(|instance| self.sent.remove(instance));
+    }
+
+    /// Whether the delete of `instance` was sent with conditions.
+    pub fn has_sent(&self, instance: &InstanceName) -> bool {
+        self.sent.names.contains_key(instance)
+    }
+
+    /// What the delete of `instance` waits for, as it was sent last.
+    #[cfg(test)]
+    pub fn conditions(&self, instance: &InstanceName) -> BTreeSet<String> {
+        self.sent.names.get(instance).cloned().unwrap_or_default()
+    }
+
+    /// Number of stopping instances and of deletes with conditions.
+    #[cfg(test)]
+    pub fn len(&self) -> [usize; 2] {
+        assert!(!self.sent.names.is_empty() || self.sent.instances.is_empty());
+        [self.stopping.names.len(), self.sent.names.len()]
+    }
+
+    /// Adds to each of `deleted` what it must wait for: the workloads that need it running.
+    ///
+    /// These are effective ones, as they were before the update, and stopping ones that still have a state. A stopped
+    /// workload that exists again is judged by its present form alone: its name would stand for the new instance, and
+    /// waiting for the end of that could last for ever.
+    #[must_use]
+    pub fn with_conditions(&mut self, deleted: Vec<InstanceName>, workloads: &Workloads) -> Vec<DeletedWorkload> {
+        let with_conditions = |instance: InstanceName| {
+            let stopping: Vec<InstanceName> = self.stopping.instances.of(&instance.workload).cloned().collect();
+            let (stopping, stopped): (Vec<_>, Vec<_>) =
+                stopping.into_iter().partition(|instance| workloads.states.get(instance).is_some());
+            stopped.iter().for_each(|instance| self.stopping.remove(instance));
+            let stopping = stopping.into_iter().map(|other| other.workload);
+            let stopping = stopping.filter(|name| !workloads.effective.contains_key(name));
+            let waits_for = workloads.dependents.of(&instance.workload).cloned().chain(stopping);
+            let dependencies = waits_for.map(|name| (name.to_string(), CONDITION)).collect();
+            DeletedWorkload { instance, dependencies }
+        };
+        deleted.into_iter().map(with_conditions).collect()
+    }
+
+    /// Returns deletes to be sent again with fewer conditions, now that the states of the instances in `changed` are known:
+    /// those that wait, as their agents report, for a workload that exists in a form which does not need them.
+    ///
+    /// An old instance of that workload that needs them is waited for until it stops. Its last known state may be
+    /// outdated: one that waited to start or had ended may run again before its agent receives that it is not wanted.
+    pub fn relieved<'n>(
+        &mut self,
+        changed: impl Iterator<Item = &'n InstanceName>,
+        workloads: &Workloads,
+    ) -> Vec<DeletedWorkload> {
+        if self.sent.names.is_empty() {
+            return Vec::new();
+        }
+        let Workloads { effective, dependents, states, .. } = workloads;
+        let mut concerned: BTreeSet<InstanceName> = BTreeSet::new();
+        for instance in changed {
+            concerned.extend(self.sent.names.get_key_value(instance).map(|(sent, _)| sent.clone()));
+            concerned.extend(self.sent.instances.of(&instance.workload).cloned());
+        }
+        let waits = |state: &ExecutionState| state.phase == Phase::StoppingWaitingToStop;
+        concerned.retain(|instance| states.get(instance).is_some_and(waits));
+        let mut relieved = Vec::new();
+        for instance in concerned {
+            let Some(conditions) = self.sent.names.get(&instance) else { continue };
+            let needed = &*instance.workload;
+            let holds = |name: &&String| {
+                let Some(present) = effective.get(name.as_str()).map(|added| &added.instance) else { return true };
+                let ends = |state: &ExecutionState| state.fulfils_delete(CONDITION);
+                let old_runs = |old: &InstanceName| {
+                    let may_run = |state: &ExecutionState| !(ends(state) && is_last(state.phase));
+                    old.workload == present.workload && old != present && states.get(old).is_some_and(may_run)
+                };
+                dependents.of(needed).any(|dependent| *dependent == present.workload)
+                    || self.stopping.instances.of(needed).any(old_runs)
+                    || states.get(present).is_none_or(ends)
+            };
+            let left: BTreeMap<String, DeleteCondition> =
+                conditions.iter().filter(holds).map(|name| (name.clone(), CONDITION)).collect();
+            if left.len() < conditions.len() {
+                let fewer = DeletedWorkload { instance, dependencies: left };
+                self.note_sent(&fewer);
+                relieved.push(fewer);
+            }
+        }
+        relieved
+    }
+}
+
+/// Whether an instance that is not wanted any more does not run again after this phase, as far as the server can know.
+fn is_last(phase: Phase) -> bool {
+    phase.state() == "Stopping" || phase == Phase::AgentDisconnected
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::execution_state::GONE_PREFIX;
+    use crate::model::workload::{AddCondition, Workload};
+    use std::sync::Arc;
+
+    fn added(name: &str, needs: &[(&str, AddCondition)]) -> AddedWorkload {
+        let mut workload = Workload::new("A", "r", "c");
+        workload.dependencies = needs.iter().map(|(name, condition)| ((*name).to_owned(), *condition)).collect();
+        AddedWorkload { instance: InstanceName::with_id(name, "id", "A"), workload: Arc::new(workload) }
+    }
+
+    const NEEDS_B: &[(&str, AddCondition)] = &[("b", AddCondition::Running)];
+    const NEEDS_DB: &[(&str, AddCondition)] = &[("db", AddCondition::Running)];
+
+    fn instance(name: &str) -> InstanceName {
+        InstanceName::with_id(name, "id", "A")
+    }
+
+    fn names(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    /// A delete that waits for `dependents`.
+    fn delete(instance: &InstanceName, dependents: &[&str]) -> DeletedWorkload {
+        let dependencies = names(dependents).into_iter().map(|name| (name, CONDITION)).collect();
+        DeletedWorkload { instance: instance.clone(), dependencies }
+    }
+
+    /// Effective workloads, and states of instances.
+    fn workloads(effective: &[AddedWorkload], states: &[(&InstanceName, Phase)]) -> Workloads {
+        let mut workloads = Workloads::default();
+        effective.iter().for_each(|added| workloads.begin(added));
+        for (instance, phase) in states {
+            workloads.states.set(instance, ExecutionState::plain(*phase));
+        }
+        workloads
+    }
+
+    #[test]
+    fn a_deleted_workload_waits_for_those_that_need_it_running() {
+        let c = added("c", &[("b", AddCondition::Succeeded), ("x", AddCondition::Running)]);
+        let d = instance("d");
+        let states = [(&d, Phase::Running), (&c.instance, Phase::Running)];
+        let mut workloads = workloads(&[added("a", NEEDS_B), added("b", &[]), c.clone()], &states);
+        workloads.begin(&added("gone", NEEDS_B));
+        workloads.end(&"gone".into());
+        let mut deletes = Deletes::default();
+        // Gone from the state but still stopping; gone and stopped; back in another form.
+        ["d", "e", "c"].into_iter().for_each(|name| deletes.note_stopping(added(name, NEEDS_B)));
+        deletes.note_stopping(added("nothing_needed", &[("b", AddCondition::Failed)]));
+        let waits = |deletes: &mut Deletes, name: &str| {
+            let deleted = deletes.with_conditions(vec![instance(name)], &workloads);
+            deleted[0].dependencies.keys().cloned().collect::<BTreeSet<String>>()
+        };
+        assert_eq!(waits(&mut deletes, "b"), names(&["a", "d"]));
+        assert_eq!(waits(&mut deletes, "x"), names(&["c"]));
+        assert_eq!(waits(&mut deletes, "a"), names(&[]));
+        assert_eq!(deletes.len(), [2, 0], "what has no state any more is forgotten");
+        deletes.forget_stopping(&d);
+        assert_eq!(waits(&mut deletes, "b"), names(&["a"]));
+    }
+
+    /// `db` on A waits to be deleted until `web` has stopped, which needs it. Returns what is sent again once `web` has
+    /// come back in another form: as `id`, with these dependencies, in this state.
+    fn relieved(
+        id: &str,
+        needs: &[(&str, AddCondition)],
+        phase: Phase,
+        old: Option<ExecutionState>,
+    ) -> Vec<DeletedWorkload> {
+        let db = instance("db");
+        let mut deletes = Deletes::default();
+        deletes.note_sent(&delete(&db, &["web"]));
+        deletes.note_stopping(added("web", NEEDS_DB));
+        let mut web = added("web", needs);
+        web.instance = InstanceName::with_id("web", id, "A");
+        let states = [(&db, Phase::StoppingWaitingToStop), (&web.instance, phase)];
+        let mut workloads = workloads(std::slice::from_ref(&web), &states);
+        if let Some(old) = old {
+            workloads.states.set(&instance("web"), old);
+        }
+        let mut sent = |changed: &InstanceName| deletes.relieved([changed].into_iter(), &workloads);
+        assert!(sent(&instance("other")).is_empty(), "states of others change nothing");
+        let first = sent(&web.instance);
+        assert!(sent(&db).is_empty(), "nothing is sent a third time");
+        first
+    }
+
+    #[test]
+    fn a_delete_does_not_wait_for_ever_for_a_dependent_that_no_longer_depends_on_it() {
+        let waits_for_nobody = [delete(&instance("db"), &[])];
+        assert_eq!(relieved("new", &[], Phase::Running, None), waits_for_nobody);
+        assert_eq!(relieved("id", &[], Phase::PendingStarting, None), waits_for_nobody, "the same instance");
+        // It still depends on it; it has stopped, which its agent sees by itself; its old form has not.
+        assert_eq!(relieved("new", NEEDS_DB, Phase::Running, None), []);
+        assert_eq!(relieved("new", &[], Phase::Succeeded, None), []);
+        let stopping = Phase::StoppingRequestedAtRuntime;
+        for (old, is_waited_for) in [
+            (ExecutionState::plain(Phase::Running), true),
+            // It may have been started since then (seeds 1202390 and 770985 of the simulation).
+            (ExecutionState::plain(Phase::PendingWaitingToStart), true),
+            (ExecutionState::plain(Phase::Succeeded), true),
+            (ExecutionState::with_info(stopping, format!("{GONE_PREFIX}still answers")), true),
+            (ExecutionState::plain(stopping), false),
+            (ExecutionState::plain(Phase::AgentDisconnected), false),
+        ] {
+            let expected = if is_waited_for { &[][..] } else { &waits_for_nobody };
+            assert_eq!(relieved("new", &[], Phase::Running, Some(old.clone())), expected, "{old}");
+        }
+    }
+
+    /// Seed 70979 of the simulation: the agent let the older instance wait for what it was sent for a newer one, which it
+    /// had never started, and was not sent that this had to wait for less.
+    #[test]
+    fn an_older_instance_waits_for_what_was_sent_last_of_its_workload() {
+        let instance = |id: &str, agent: &str| InstanceName::with_id("db", id, agent);
+        let (old, unstarted, elsewhere) = (instance("2", "A"), instance("1", "A"), instance("2", "B"));
+        let mut deletes = Deletes::default();
+        deletes.note_sent(&delete(&elsewhere, &["web"]));
+        deletes.note_sent(&delete(&old, &["web"]));
+        deletes.note_sent(&delete(&InstanceName::with_id("db2", "2", "A"), &["web"]));
+        deletes.note_sent(&delete(&unstarted, &["web", "log"]));
+        deletes.forget_sent(&unstarted); // The agent reports that it does not exist.
+        assert_eq!(deletes.conditions(&old), names(&["log", "web"]));
+        assert_eq!(deletes.conditions(&elsewhere), names(&["web"]));
+        let log = added("log", &[]); // It needs nothing of it any more.
+        let states = [(&old, Phase::StoppingWaitingToStop), (&log.instance, Phase::Running)];
+        let workloads = workloads(std::slice::from_ref(&log), &states);
+        assert_eq!(deletes.relieved([&log.instance].into_iter(), &workloads), [delete(&old, &["web"])]);
+        deletes.note_sent(&delete(&unstarted, &[]));
+        assert_eq!((deletes.conditions(&old), deletes.len()), (names(&[]), [0, 2]), "it is deleted at once now");
+    }
+
+    #[test]
+    fn a_delete_that_its_agent_does_not_let_wait_is_not_sent_again() {
+        let (db, web) = (instance("db"), added("web", &[]));
+        let mut deletes = Deletes::default();
+        deletes.note_sent(&delete(&db, &["web"]));
+        for phase in [Phase::Running, Phase::StoppingRequestedAtRuntime, Phase::StoppingDeleteFailed] {
+            let workloads = workloads(std::slice::from_ref(&web), &[(&web.instance, Phase::Running), (&db, phase)]);
+            let changed = [&db, &web.instance].into_iter();
+            assert!(deletes.relieved(changed, &workloads).is_empty(), "{phase}");
+        }
+        deletes.forget_agent("B");
+        assert_eq!(deletes.len(), [0, 1]);
+        deletes.forget_agent("A");
+        assert_eq!(deletes.len(), [0, 0]);
+    }
+}

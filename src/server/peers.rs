@@ -1,0 +1,213 @@
+//! Everybody who is connected: one outbox for each stream, and the agents among them.
+//!
+//! Thread: `server`; a plain value owned by [`super::ServerLoop`].
+
+use super::requester::{RequestKey, Requester, Stream};
+use crate::model::complete_state::AgentAttributes;
+use crate::model::execution_state::WorkloadState;
+use crate::model::messages::{FromServer, Response, ResponseContent};
+use crate::model::names::{InstanceName, Name};
+use crate::platform::logging::may_log;
+use crate::wire::outbox::{Outbox, OutboxError, StatesSnapshot};
+use crate::wire::server_endpoint::PeerId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::sync::Arc;
+
+/// Which service a stream uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerClass {
+    /// An agent.
+    Agent,
+    /// A command line of an earlier version, which receives the states of all workloads without a request.
+    Cli,
+    /// A client that receives nothing but responses.
+    Commander,
+}
+
+/// One stream.
+#[derive(Debug)]
+pub struct Peer {
+    /// Which service it uses.
+    pub class: PeerClass,
+    /// The agent's name, or a name that no agent can have and no other stream has.
+    pub name: Name,
+    /// The source that its log lines are counted for: the agent's name, or where a commander connects from.
+    pub source: Name,
+    /// What waits to be sent.
+    pub outbox: Outbox,
+}
+
+impl Peer {
+    /// Whether a line about it may be logged.
+    pub fn may_log(&self) -> bool {
+        may_log(&self.source)
+    }
+
+    fn receives_broadcasts(&self) -> bool {
+        self.class != PeerClass::Commander
+    }
+}
+
+/// A connected agent.
+#[derive(Debug)]
+pub struct Agent {
+    /// Its stream. An agent is removed by its stream and not by its name, so that the late end of an old stream does not
+    /// remove its successor.
+    pub peer: PeerId,
+    /// Its tags and load.
+    pub attributes: AgentAttributes,
+    /// Instances with a state that were not wanted any more when the agent connected, and that it has not reported
+    /// since. They are gone if its first report ends without them.
+    pub unconfirmed: BTreeSet<InstanceName>,
+    /// Wanted instances that wait as an earlier server or connection has ordered, and whose update was sent again. `None`
+    /// after the first report: what waits then was ordered on this connection.
+    resent: Option<BTreeSet<InstanceName>>,
+}
+
+impl Agent {
+    /// An agent with the stream `peer`; `unconfirmed` are its instances with a state that are not wanted.
+    pub fn new(peer: PeerId, attributes: AgentAttributes, unconfirmed: BTreeSet<InstanceName>) -> Self {
+        Self { peer, attributes, unconfirmed, resent: Some(BTreeSet::new()) }
+    }
+
+    /// Whether the update of a wanted instance that waits has to be sent again; only once for each.
+    pub fn must_resend(&mut self, instance: &InstanceName) -> bool {
+        self.resent.as_mut().is_some_and(|resent| resent.insert(instance.clone()))
+    }
+
+    /// It has reported all states that it has.
+    pub fn first_report_ended(&mut self) {
+        self.resent = None;
+    }
+}
+
+/// All streams and all connected agents.
+#[derive(Debug, Default)]
+pub struct Peers {
+    /// Streams by their number.
+    pub streams: BTreeMap<PeerId, Peer>,
+    /// Streams by their name, which stands before the ids of requests that are passed on.
+    pub ids: BTreeMap<Name, PeerId>,
+    /// Connected agents by name.
+    pub agents: BTreeMap<Name, Agent>,
+    /// Streams that did not take a message; closed at the end of the event.
+    failed: Vec<PeerId>,
+}
+
+impl Peers {
+    /// The stream `id`.
+    pub fn get(&self, id: PeerId) -> Option<&Peer> {
+        self.streams.get(&id)
+    }
+
+    /// The stream of a connected agent.
+    pub fn of_agent(&self, name: &str) -> Option<PeerId> {
+        self.agents.get(name).map(|agent| agent.peer)
+    }
+
+    /// The agent `name` if `id` is its stream.
+    pub fn agent_on(&mut self, id: PeerId, name: &str) -> Option<&mut Agent> {
+        self.agents.get_mut(name).filter(|agent| agent.peer == id)
+    }
+
+    /// Who sent a request.
+    pub fn requester(&self, key: &RequestKey) -> Requester {
+        match self.get(key.peer).filter(|peer| peer.class == PeerClass::Agent) {
+            Some(peer) => {
+                Requester { stream: Stream::Agent(peer.name.clone()), workload: key.workload().map(Name::from) }
+            }
+            None => Requester { stream: Stream::Commander(key.peer), workload: None },
+        }
+    }
+
+    /// A stream was opened.
+    pub fn add(&mut self, id: PeerId, peer: Peer) {
+        self.ids.insert(peer.name.clone(), id);
+        self.streams.insert(id, peer);
+    }
+
+    /// Removes a stream. Dropping its outbox ends it with status OK.
+    pub fn remove(&mut self, id: PeerId) -> Option<Peer> {
+        let peer = self.streams.remove(&id)?;
+        if self.ids.get(&peer.name) == Some(&id) {
+            self.ids.remove(&peer.name);
+        }
+        Some(peer)
+    }
+
+    /// A stream that did not take a message, once for each.
+    pub fn take_failed(&mut self) -> Option<PeerId> {
+        self.failed.pop()
+    }
+
+    // ---------------------------------------------------------------- sending
+
+    /// Puts a message for one stream. A stream that cannot take it is closed when the event is done.
+    pub fn send(&mut self, id: PeerId, message: FromServer) {
+        let result = self.get(id).map_or(Ok(()), |peer| peer.outbox.put(message));
+        self.check(id, result);
+    }
+
+    /// Closes the stream when its outbox did not take a message.
+    pub fn check(&mut self, id: PeerId, result: Result<(), OutboxError>) {
+        let Err(error) = result else { return };
+        let Some(peer) = self.streams.get(&id).filter(|_| !self.failed.contains(&id)) else { return };
+        if peer.may_log() {
+            log::warn!("Closing the connection of '{}': {error}.", peer.name);
+        }
+        self.failed.push(id);
+    }
+
+    /// Sends a response. The id on the stream of an agent names the workload, and the agent removes that part. A request
+    /// without an id has no response: nobody could assign it.
+    pub fn respond(&mut self, key: &RequestKey, content: ResponseContent) {
+        if key.id.is_empty() {
+            if let Some(peer) = self.get(key.peer).filter(|peer| peer.may_log()) {
+                log::warn!("Dropping a response for '{}': its request has an empty id.", peer.name);
+            }
+            return;
+        }
+        self.send(key.peer, FromServer::Response(Response { id: key.id.clone(), content }));
+    }
+
+    /// Responds with an error.
+    pub fn refuse(&mut self, key: &RequestKey, text: impl Display) {
+        self.respond(key, ResponseContent::Error(text.to_string()));
+    }
+
+    /// Responds with an error before all earlier responses, or not at all when much waits for the stream: requests without
+    /// end must not fill the outbox that others on that stream need as well.
+    pub fn refuse_or_drop(&mut self, key: &RequestKey, text: impl Display) {
+        let Some(peer) = self.get(key.peer).filter(|_| !key.id.is_empty()) else { return };
+        let response = Response { id: key.id.clone(), content: ResponseContent::Error(text.to_string()) };
+        let result = peer.outbox.put_or_drop(FromServer::Response(response));
+        self.check(key.peer, result);
+    }
+
+    /// Sends `states` to every stream that receives broadcasts, except to `except`, and to no agent its own.
+    pub fn broadcast_states(&mut self, states: &[WorkloadState], except: Option<PeerId>) {
+        let receivers = self.streams.iter().filter(|(id, peer)| Some(**id) != except && peer.receives_broadcasts());
+        let receivers: Vec<(PeerId, Name)> = receivers.map(|(id, peer)| (*id, peer.name.clone())).collect();
+        for (id, name) in receivers {
+            let foreign: Vec<WorkloadState> =
+                states.iter().filter(|state| state.instance.agent != name).cloned().collect();
+            if !foreign.is_empty() {
+                self.send(id, FromServer::WorkloadStates(foreign));
+            }
+        }
+    }
+
+    /// Sends all states except its own and those of the agent `name`, which has just connected as `newcomer`, to
+    /// every stream that receives broadcasts. All share one list, so that the cost does not grow with agents times
+    /// states; a receiver that is busy gets the newest list only.
+    pub fn broadcast_all(&mut self, states: Vec<WorkloadState>, newcomer: PeerId, name: &Name) {
+        let snapshot: Arc<StatesSnapshot> = StatesSnapshot::new(states);
+        let receivers = self.streams.iter().filter(|(_, peer)| peer.receives_broadcasts());
+        let put = |(id, peer): (&PeerId, &Peer)| {
+            (*id, peer.outbox.put_snapshot(&snapshot, &peer.name, name, *id == newcomer))
+        };
+        let results: Vec<(PeerId, Result<(), OutboxError>)> = receivers.map(put).collect();
+        results.into_iter().for_each(|(id, result)| self.check(id, result));
+    }
+}

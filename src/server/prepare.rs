@@ -1,0 +1,212 @@
+//! The checks of an update, and what it means for workloads. Nothing is changed here, so a refused update leaves no trace.
+//!
+//! Thread: `server`; plain values and the part of [`Workloads`] that makes them.
+
+use super::dependencies::find_cycle;
+use super::mutating_hooks::HookOutcome;
+use super::plan::Difference;
+use super::templates::{RenderError, StartBudget};
+use super::update::{StateChange, Tags, UpdateError};
+use super::workloads::Workloads;
+use crate::limits::{AGENT_TAGS_BYTES, LIFECYCLE_TEXTS_MAX};
+use crate::model::complete_state::tags_bytes;
+use crate::model::lifecycle::{self, LifecycleError};
+use crate::model::messages::{AddedWorkload, WorkloadPlan};
+use crate::model::names::{Name, excerpt};
+use crate::model::validation::{
+    check_api_version, check_config_keys, check_config_references, check_mount_points, check_workload,
+};
+use crate::model::workload::Workload;
+use crate::platform::logging::may_log;
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+use std::sync::Arc;
+
+/// Workloads of a start that cannot be taken over, and why.
+pub type Failed = BTreeMap<Name, String>;
+
+/// An update that passed all checks but is not carried out yet.
+#[derive(Debug, Default)]
+pub struct PreparedUpdate {
+    /// What changes in the desired state.
+    pub change: StateChange,
+    /// What changes in the rendered workloads.
+    pub rendered: Difference,
+    /// What changes in the effective workloads, once hooks have agreed.
+    pub for_agents: Difference,
+    /// Workloads that fail alone.
+    pub failed: Failed,
+}
+
+impl PreparedUpdate {
+    /// The plan that hooks may change or refuse; `None` when no workload changes.
+    pub fn for_hooks(&self) -> Option<WorkloadPlan> {
+        (!self.rendered.is_empty()).then(|| self.for_agents.message())
+    }
+}
+
+/// What brings a change, which decides about workloads that cannot be taken over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Occasion {
+    /// A request: the whole update is refused.
+    Update,
+    /// The startup manifest: it is refused, unless only its templates do too much. They may come from many users, and a
+    /// server that ends would be started again and again.
+    Manifest,
+    /// A state that an earlier server had accepted: each such workload fails alone.
+    Stored,
+}
+
+impl Occasion {
+    /// Notes the reason for a workload that fails alone.
+    ///
+    /// # Errors
+    /// The `error`, where it is one of the whole update.
+    fn fail(
+        self,
+        failed: &mut Failed,
+        name: &Name,
+        error: UpdateError,
+        does_too_much: bool,
+    ) -> Result<(), UpdateError> {
+        let fails_alone = self == Self::Stored || self == Self::Manifest && does_too_much;
+        if !fails_alone {
+            return Err(error);
+        }
+        failed.insert(name.clone(), error.to_string());
+        Ok(())
+    }
+}
+
+/// Tags that an update gives to an agent are bounded like those of its hello.
+fn check_agent_tags(agent_tags: &BTreeMap<Name, Tags>) -> Result<(), UpdateError> {
+    for (name, tags) in agent_tags {
+        let bytes = tags_bytes(tags);
+        if bytes > AGENT_TAGS_BYTES {
+            let name = excerpt(name);
+            let text = format!("The tags of agent '{name}' take {bytes} bytes, at most {AGENT_TAGS_BYTES} are allowed");
+            return Err(UpdateError::Invalid(text));
+        }
+    }
+    Ok(())
+}
+
+/// What an earlier server accepted stays as it is, also at a start; its agent reports what is wrong with it.
+fn check_files(change: &StateChange) -> Result<(), UpdateError> {
+    for (name, workload) in &change.workloads {
+        let checked = workload.iter().try_for_each(|workload| check_mount_points(workload));
+        checked.map_err(|error| UpdateError::Invalid(named(&error, name)))?;
+    }
+    Ok(())
+}
+
+/// A typo in a `lifecycle:` block must not switch a safety gate off, so the server refuses it.
+///
+/// `left` is what the texts may still become that are read for this update.
+fn check_lifecycle(AddedWorkload { instance, workload }: &AddedWorkload, left: &mut usize) -> Result<(), UpdateError> {
+    let checked = lifecycle::of_config_within(&workload.runtime, &workload.runtime_config, left);
+    let refused = |error: LifecycleError| UpdateError::Invalid(format!("Workload '{}': {error}", instance.workload));
+    checked.map(drop).map_err(refused)
+}
+
+/// The text of `error`, with the name of the workload it is about.
+fn named(error: &dyn Error, workload: &str) -> String {
+    let text = error.to_string();
+    let is_named = text.starts_with(&format!("Unsupported workload name '{workload}'"));
+    if is_named { text } else { format!("{text} (workload '{workload}')") }
+}
+
+impl Workloads {
+    /// Checks and renders `change`, and finds out what it means for workloads. The cost depends on what changes and what
+    /// uses that, not on all that there is.
+    ///
+    /// # Errors
+    /// [`UpdateError`] with the reason of the refusal.
+    pub fn prepare(&self, change: StateChange, occasion: Occasion) -> Result<PreparedUpdate, UpdateError> {
+        let rule = |error: &dyn Error| UpdateError::Rule(error.to_string());
+        let deprecated = check_api_version(&change.api_version).map_err(|error| rule(&error))?;
+        if deprecated && may_log("deprecated API versions") {
+            log::warn!("The API version '{}' is deprecated; use 'v1'.", change.api_version);
+        }
+        let configs = change.configs.iter().filter_map(|(key, item)| Some((key, item.as_ref()?)));
+        check_config_keys(configs).map_err(|error| rule(&error))?;
+        if occasion == Occasion::Update {
+            check_files(&change)?;
+            check_agent_tags(&change.agent_tags)?;
+        }
+        let mut failed = Failed::new();
+        for (name, workload) in &change.workloads {
+            if let Err(error) = workload.iter().try_for_each(|workload| check_config_references(workload)) {
+                occasion.fail(&mut failed, name, UpdateError::Rule(named(&error, name)), false)?;
+            }
+        }
+        let mut rendered = self.rendered(&change, occasion, &mut failed)?;
+        rendered.retain(|name, _| !failed.contains_key(name));
+        let mut rendered = Difference::between(self.before_hooks(), rendered);
+        let mut texts_left = LIFECYCLE_TEXTS_MAX;
+        for added in &rendered.added {
+            let name = &added.instance.workload;
+            let checked = check_workload(name, &added.workload);
+            let checked = checked.map_err(|error| UpdateError::Invalid(named(&error, name)));
+            if let Err(error) = checked.and_then(|()| check_lifecycle(added, &mut texts_left)) {
+                occasion.fail(&mut failed, name, error, false)?;
+            }
+        }
+        rendered.added.retain(|added| !failed.contains_key(&added.instance.workload));
+        let workload = |name: &str| change.workload(&self.desired, name).map(|workload| &**workload);
+        if let Some(cycle) = find_cycle(workload, rendered.added.iter().map(|added| &added.instance.workload)) {
+            return Err(UpdateError::Cycle(cycle));
+        }
+        let for_agents = rendered.for_agents(&self.effective);
+        Ok(PreparedUpdate { change, rendered, for_agents, failed })
+    }
+
+    /// Takes over what hooks made of an update.
+    ///
+    /// # Errors
+    /// [`UpdateError`] when a hook refused it, or its output cannot be carried out.
+    pub fn hooked(&self, prepared: PreparedUpdate, outcome: HookOutcome) -> Result<PreparedUpdate, UpdateError> {
+        let Some(output) = outcome? else { return Ok(prepared) };
+        let changed = prepared.for_agents.changed_to(output, &self.effective);
+        let for_agents = changed.map_err(|reason| UpdateError::Invalid(format!("Hook output: {reason}")))?;
+        let workload = |name: &str| for_agents.workload(&self.effective, name);
+        match find_cycle(workload, for_agents.added.iter().map(|added| &added.instance.workload)) {
+            Some(cycle) => Err(UpdateError::Cycle(cycle)),
+            None => Ok(PreparedUpdate { for_agents, ..prepared }),
+        }
+    }
+
+    /// The workloads that `change` touches as agents will get them, `None` for those that go: those that it names, and
+    /// those that use configs that it names. At a start, those that need more than their share come last.
+    pub(super) fn rendered(
+        &self,
+        change: &StateChange,
+        occasion: Occasion,
+        failed: &mut Failed,
+    ) -> Result<BTreeMap<Name, Option<Arc<Workload>>>, UpdateError> {
+        let users = change.configs.keys().flat_map(|key| self.config_users.of(key));
+        let mut names: BTreeSet<&Name> = change.workloads.keys().chain(users).collect();
+        let config = |key: &str| change.config(&self.desired, key);
+        let mut start = StartBudget::new(names.len());
+        let mut rendered = BTreeMap::new();
+        self.templates.begin_update();
+        for is_last in [occasion == Occasion::Update, true] {
+            for name in std::mem::take(&mut names) {
+                let workload = change.workload(&self.desired, name);
+                let result = workload.map(|workload| match occasion {
+                    Occasion::Update => self.templates.render(workload, config),
+                    _ => self.templates.render_within(&mut start, is_last, workload, config),
+                });
+                match result.transpose() {
+                    Ok(workload) => drop(rendered.insert(name.clone(), workload)),
+                    Err(RenderError::TooManySteps { .. }) if !is_last => drop(names.insert(name)),
+                    Err(error) => {
+                        let does_too_much = matches!(error, RenderError::TooManySteps { .. });
+                        occasion.fail(failed, name, UpdateError::Invalid(named(&error, name)), does_too_much)?;
+                    }
+                }
+            }
+        }
+        Ok(rendered)
+    }
+}
