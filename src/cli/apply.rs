@@ -1,24 +1,26 @@
-//! `ank apply`: manifests to one update (spec/cli.md section 8).
+//! `ank apply`: manifests to one update.
 //!
 //! Thread: `main`. Takes: files or standard input. Gives: the update; everything is checked before a server is asked.
 
 use super::args::ApplyArguments;
 use super::error::{CliError, CommandError};
-use super::manifest_schema;
 use super::output::Output;
 use super::state_input::hint_of_unreadable;
 use super::update::Update;
-use crate::limits::{MANIFEST_MAX, MANIFEST_WARNINGS_MAX, YAML_FILE_MAX};
-use crate::model::complete_state::{API_VERSION, API_VERSION_DEPRECATED, DesiredState, Rendering};
+use crate::limits::{MANIFEST_MAX, YAML_FILE_MAX};
+use crate::model::complete_state::{API_VERSION_DEPRECATED, DesiredState, Rendering};
+use crate::model::fields::reader::{Reading, Rules};
+use crate::model::fields::{self, STATE};
 use crate::model::lifecycle;
-use crate::model::manifest::{Manifest, ManifestWorkload, TOP_KEYS, check_tag_shapes};
-use crate::model::names::has_name_characters;
+use crate::model::manifest::{Manifest, ManifestError};
+use crate::model::names::{Name, has_name_characters};
 use crate::model::nearest::nearest;
 use crate::model::node::Node;
 use crate::model::validation::check_mount_points;
-use crate::model::workload::ConfigItem;
-use crate::model::yaml::{Document, Location, Plain, Step, Yaml};
+use crate::model::workload::{ConfigItem, Workload};
+use crate::model::yaml::{Document, Location, Plain, Step, Yaml, json_pointer};
 use std::collections::btree_map::{BTreeMap, Entry};
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -81,39 +83,45 @@ fn read_text(source: &mut impl Read, name: &str) -> Result<String, CommandError>
     }
 }
 
-/// The objects of all manifests, with the manifest they come from.
-#[derive(Default)]
-struct Objects<'i> {
-    workloads: BTreeMap<String, (&'i Input, ManifestWorkload)>,
-    configs: BTreeMap<String, (&'i Input, ConfigItem)>,
-}
+/// Objects of all manifests by name, with the manifest they come from.
+type Objects<'i, K, T> = BTreeMap<K, (&'i Input, T)>;
 
 /// The update with sorted masks. No masks: there is nothing to do.
 fn merge(inputs: &[Input], arguments: &ApplyArguments, output: &mut Output<'_>) -> Result<Update, CliError> {
-    let mut objects = Objects::default();
+    let mut workloads: Objects<'_, Name, Arc<Workload>> = BTreeMap::new();
+    let mut configs: Objects<'_, String, ConfigItem> = BTreeMap::new();
     for input in inputs {
-        let manifest = read_manifest(input, output)?;
+        let mut manifest = read_manifest(input, output)?;
         if !arguments.delete {
             check_files(input, &manifest)?;
             check_lifecycles(input, &manifest)?;
+            set_agents(input, &mut manifest, arguments.agent.as_deref())?;
         }
-        for (name, workload) in manifest.workloads {
-            put(&mut objects.workloads, name, input, workload)?;
+        for (name, workload) in manifest.state.workloads {
+            put(&mut workloads, name, input, workload)?;
         }
-        for (name, config) in manifest.configs {
-            put(&mut objects.configs, name, input, config)?;
+        for (name, config) in manifest.state.configs {
+            put(&mut configs, name, input, config)?;
         }
     }
-    let configs = objects.configs.keys().map(|name| format!("desiredState.configs.{name}"));
-    let workloads = objects.workloads.keys().map(|name| format!("desiredState.workloads.{name}"));
-    let masks: Vec<String> = configs.chain(workloads).collect();
-    let new_state = if arguments.delete { Node::empty() } else { new_state(objects, arguments.agent.as_deref())? };
+    let config_masks = configs.keys().map(|name| format!("desiredState.configs.{name}"));
+    let workload_masks = workloads.keys().map(|name| format!("desiredState.workloads.{name}"));
+    let masks: Vec<String> = config_masks.chain(workload_masks).collect();
+    let desired = DesiredState {
+        workloads: workloads.into_iter().map(|(name, (_, workload))| (name, workload)).collect(),
+        configs: configs.into_iter().map(|(name, (_, config))| (name, config)).collect(),
+        ..DesiredState::default()
+    };
+    let new_state = match arguments.delete {
+        true => Node::empty(),
+        false => Node::map([("desiredState", desired.node(Rendering::Sparse))]),
+    };
     Ok(Update { new_state, masks, ..Update::default() })
 }
 
-fn put<'i, T>(
-    objects: &mut BTreeMap<String, (&'i Input, T)>,
-    name: String,
+fn put<'i, K: Ord + Display, T>(
+    objects: &mut Objects<'i, K, T>,
+    name: K,
     input: &'i Input,
     object: T,
 ) -> Result<(), CommandError> {
@@ -129,21 +137,21 @@ fn put<'i, T>(
     }
 }
 
-fn new_state(objects: Objects<'_>, agent: Option<&str>) -> Result<Node, CommandError> {
-    let mut desired = DesiredState::default();
-    for (name, (input, entry)) in objects.workloads {
-        let mut workload = entry.workload;
-        let Some(agent) = agent.or(entry.agent.as_deref()) else {
-            return Err(CommandError::input(
-                "No agent name specified -> use '--agent' option to specify!",
-                format!("workload '{name}' in '{}' has no key 'agent'", input.name),
-            ));
-        };
-        workload.agent = agent.into();
-        desired.workloads.insert(name.into(), Arc::new(workload));
+/// Gives all workloads the agent of the command line, if there is one.
+fn set_agents(input: &Input, manifest: &mut Manifest, agent: Option<&str>) -> Result<(), CommandError> {
+    match (agent, manifest.without_agent.first()) {
+        (Some(agent), _) => {
+            for workload in manifest.state.workloads.values_mut() {
+                Arc::make_mut(workload).agent = agent.into();
+            }
+            Ok(())
+        }
+        (None, None) => Ok(()),
+        (None, Some(name)) => Err(CommandError::input(
+            "No agent name specified -> use '--agent' option to specify!",
+            format!("workload '{name}' in '{}' has no key 'agent'", input.name),
+        )),
     }
-    desired.configs = objects.configs.into_iter().map(|(name, (_, config))| (name, config)).collect();
-    Ok(Node::map([("desiredState", desired.node(Rendering::Sparse))]))
 }
 
 /// Reads and checks one manifest in the documented order, so that the same mistake gives the same message.
@@ -154,19 +162,22 @@ fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<Manifest, Cli
     let document = Document::read(&input.text, YAML_FILE_MAX).map_err(|error| {
         invalid(&error.message, hint_of_unreadable(&input.text, &error, "a manifest is one YAML or JSON document"))
     })?;
-    let root = document.root();
-    let deprecated = root.get("apiVersion").and_then(Yaml::scalar) == Some(API_VERSION_DEPRECATED);
-    if !deprecated {
-        check_schema(input, &document).inspect_err(|_| warn_of_misspelt(input, &document, output))?;
+    let deprecated = document.root().get("apiVersion").and_then(Yaml::scalar) == Some(API_VERSION_DEPRECATED);
+    let rules = if deprecated { Rules::Manifest } else { Rules::Schema };
+    let reading = fields::reader::read(&document, &STATE, rules);
+    if !deprecated && !reading.problems.is_empty() {
+        // The keys that are probably those it lacks.
+        for key in reading.unknown.iter().filter(|key| key.nearest.is_some()) {
+            output.warn(format_args!("{}: {key}", input.name));
+        }
+        return Err(schema_error(input, &document, &reading).into());
     }
     check_keys(input, &document)?;
     if deprecated {
         output.status(DEPRECATED)?;
     }
-    check_tag_shapes(&document)
-        .map_err(|error| CommandError::input(error.to_string(), place(input, error.location())))?;
     if let Some((key, at)) = unknown_objects(&document) {
-        let hint = nearest(&key, TOP_KEYS).map_or_else(
+        let hint = nearest(&key, STATE.names()).map_or_else(
             || "a manifest has 'apiVersion', 'workloads' and 'configs'".to_owned(),
             |name| format!("did you mean '{name}'?"),
         );
@@ -176,13 +187,10 @@ fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<Manifest, Cli
         )
         .into());
     }
-    let manifest = Manifest::from_document(&document)
-        .map_err(|error| invalid(&error.to_string(), "correct the manifest and apply it again".to_owned()))?;
-    if ![API_VERSION, API_VERSION_DEPRECATED].contains(&manifest.api_version.as_str()) {
-        let version = &manifest.api_version;
-        let text = format!("Invalid manifest API version provided. Expected '{API_VERSION}', got: '{version}'.");
-        return Err(CommandError::input(text, place(input, None)).into());
-    }
+    let manifest = Manifest::new(reading, &document).map_err(|error| match error {
+        ManifestError::TagShape { message, location } => CommandError::input(message, place(input, location)),
+        error => invalid(&error.to_string(), "correct the manifest and apply it again".to_owned()),
+    })?;
     for warning in &manifest.warnings {
         output.warn(format_args!("{}: {warning}", input.name));
     }
@@ -191,7 +199,7 @@ fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<Manifest, Cli
 
 /// A mount point that reads like further options of its mount is no path that anybody means.
 fn check_files(input: &Input, manifest: &Manifest) -> Result<(), CommandError> {
-    for (name, ManifestWorkload { workload, .. }) in &manifest.workloads {
+    for (name, workload) in &manifest.state.workloads {
         let Err(error) = check_mount_points(workload) else { continue };
         let files = ["workloads", name, "files"].map(|key| Step::Key(key.to_owned()));
         let at = Document::read(&input.text, YAML_FILE_MAX).ok().and_then(|document| document.locate(&files));
@@ -203,7 +211,7 @@ fn check_files(input: &Input, manifest: &Manifest) -> Result<(), CommandError> {
 
 /// A typo in a `lifecycle:` block would switch a safety gate off. What templates make of a text only the server knows.
 fn check_lifecycles(input: &Input, manifest: &Manifest) -> Result<(), CommandError> {
-    for (name, ManifestWorkload { workload, .. }) in &manifest.workloads {
+    for (name, workload) in &manifest.state.workloads {
         let config = &workload.runtime_config;
         if !workload.configs.is_empty() && config.contains("{{") {
             continue;
@@ -221,34 +229,23 @@ fn check_lifecycles(input: &Input, manifest: &Manifest) -> Result<(), CommandErr
     Ok(())
 }
 
-/// Names the keys of a refused manifest that are probably those it lacks.
-fn warn_of_misspelt(input: &Input, document: &Document<'_>, output: &mut Output<'_>) {
-    for key in Manifest::unknown_keys(document).iter().filter(|key| key.nearest.is_some()) {
-        output.warn(format_args!("{}: {key}", input.name));
-    }
-}
-
 fn place(input: &Input, location: Option<Location>) -> String {
     location.map_or_else(|| format!("see '{}'", input.name), |at| format!("see '{}', {at}", input.name))
 }
 
-fn check_schema(input: &Input, document: &Document<'_>) -> Result<(), CommandError> {
-    let violations = manifest_schema::check(document.root());
-    if violations.is_empty() {
-        return Ok(());
-    }
-    let located = violations.iter().take(MANIFEST_WARNINGS_MAX).map(|found| (document.locate(&found.path), found));
-    let mut located: Vec<_> = located.collect();
+fn schema_error(input: &Input, document: &Document<'_>, reading: &Reading) -> CommandError {
+    let mut located: Vec<_> =
+        reading.problems.iter().map(|problem| (document.locate(&problem.path), problem)).collect();
     located.sort_by_key(|(at, _)| at.map(|at| (at.line, at.column))); // As they stand in the file.
     let mut text = "Manifest schema validation failed:".to_owned();
-    for (at, violation) in located {
+    for (at, problem) in located {
         let at = at.map_or_else(String::new, |at| format!(", {at}"));
-        text.push_str(&format!("\n'{}': {} ({}{at})", violation.pointer(), violation.message, input.name));
+        text.push_str(&format!("\n'{}': {} ({}{at})", json_pointer(&problem.path), problem.message, input.name));
     }
-    if violations.len() > MANIFEST_WARNINGS_MAX {
-        text.push_str(&format!("\nand {} more", violations.len() - MANIFEST_WARNINGS_MAX));
+    if reading.more_problems > 0 {
+        text.push_str(&format!("\nand {} more", reading.more_problems));
     }
-    Err(CommandError::input(text, "correct the manifest and apply it again; nothing was changed"))
+    CommandError::input(text, "correct the manifest and apply it again; nothing was changed")
 }
 
 /// Every key at any depth must be one that masks can name.
@@ -304,7 +301,7 @@ fn wrong_key(node: &Yaml, path: &mut Vec<Step>) -> Option<String> {
 fn unknown_objects(document: &Document<'_>) -> Option<(String, Option<Location>)> {
     let Yaml::Map(entries) = document.root() else { return None };
     let (key, _) = entries.iter().find(|(key, value)| {
-        let known = key.scalar().is_some_and(|key| TOP_KEYS.contains(&key));
+        let known = key.scalar().is_some_and(|key| STATE.field(key).is_some());
         !known && matches!(value, Yaml::Map(objects) if !objects.is_empty())
     })?;
     let key = key.scalar()?.to_owned();

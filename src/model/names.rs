@@ -99,6 +99,51 @@ pub fn excerpt(text: &str) -> Cow<'_, str> {
     format!("{}... ({} bytes)", &text[..text.floor_char_boundary(EXCERPT_MAX)], text.len()).into()
 }
 
+/// Declares an enum whose members have one fixed text each, used in manifests, state output and messages.
+macro_rules! named_enum {
+    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $member:ident = $text:literal),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name { $($(#[$doc])* $member),+ }
+
+        impl $name {
+            /// All members, in order.
+            pub const ALL: &'static [Self] = &[$(Self::$member),+];
+
+            /// The texts of all members, in order.
+            pub const TEXTS: &'static [&'static str] = &[$($text),+];
+
+            /// The text used in manifests and output.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$member => $text),+ }
+            }
+
+            /// Reads exactly that text.
+            #[must_use]
+            pub fn parse(text: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|member| member.as_str() == text)
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str(self.as_str())
+            }
+        }
+    };
+}
+pub(super) use named_enum;
+
+/// `A, B or C`.
+#[must_use]
+pub fn alternatives(texts: &[&str]) -> String {
+    match texts {
+        [first @ .., last] if !first.is_empty() => format!("{} or {last}", first.join(", ")),
+        _ => texts.concat(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -125,6 +125,16 @@ pub fn path_text(steps: &[Step]) -> String {
     text
 }
 
+/// Joins steps as a JSON pointer: `/workloads/web/files/0`; empty for the root.
+#[must_use]
+pub fn json_pointer(path: &[Step]) -> String {
+    let part = |step: &Step| match step {
+        Step::Key(key) => format!("/{}", key.replace('~', "~0").replace('/', "~1")),
+        Step::Index(index) => format!("/{index}"),
+    };
+    path.iter().map(part).collect()
+}
+
 /// The text is not one YAML document: syntax, a key that is there twice, several documents.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]

@@ -1,6 +1,7 @@
-//! What manifests become, and the exact texts of what is wrong with them (spec/cli.md section 8).
+//! What manifests become, and the exact texts of what is wrong with them.
 
 use super::*;
+use crate::limits::MANIFEST_WARNINGS_MAX;
 use std::io;
 
 /// Merges manifests `a.yaml`, `b.yaml`, ... and gives the update or the error, standard output and standard error.
