@@ -1,4 +1,4 @@
-//! `ank-schema`: prints the JSON schema of manifests, for editors and validators (spec/cli.md section 9).
+//! `ank-schema`: prints the JSON schema of manifests, for editors and validators.
 //!
 //! Thread: `main`. Arguments are ignored.
 
@@ -6,5 +6,5 @@ use std::io::Write;
 
 fn main() {
     let schema = include_str!("../../ank_schema.json");
-    let _ = writeln!(std::io::stdout(), "{schema}"); // Nobody is left to tell when the output is closed.
+    let _ = writeln!(std::io::stdout(), "{schema}"); // There is nothing to do when the output is closed.
 }

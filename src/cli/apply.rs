@@ -1,6 +1,6 @@
 //! `ank apply`: manifests to one update.
 //!
-//! Thread: `main`. Takes: files or standard input. Gives: the update; everything is checked before a server is asked.
+//! Thread: `main`. Takes: files or standard input. Gives: the update; everything is checked before a request is sent.
 
 use super::args::ApplyArguments;
 use super::error::{CliError, CommandError};
@@ -8,7 +8,7 @@ use super::output::Output;
 use super::state_input::hint_of_unreadable;
 use super::update::Update;
 use crate::limits::{MANIFEST_MAX, YAML_FILE_MAX};
-use crate::model::complete_state::{API_VERSION_DEPRECATED, DesiredState, Rendering};
+use crate::model::complete_state::{DesiredState, Rendering};
 use crate::model::fields::reader::{Reading, Rules};
 use crate::model::fields::{self, STATE};
 use crate::model::lifecycle;
@@ -17,6 +17,7 @@ use crate::model::names::{Name, has_name_characters};
 use crate::model::nearest::nearest;
 use crate::model::node::Node;
 use crate::model::validation::check_mount_points;
+use crate::model::version::API_VERSION_DEPRECATED;
 use crate::model::workload::{ConfigItem, Workload};
 use crate::model::yaml::{Document, Location, Plain, Step, Yaml, json_pointer};
 use std::collections::btree_map::{BTreeMap, Entry};
@@ -28,10 +29,10 @@ use std::sync::Arc;
 const DEPRECATED: &str = "Warning: The manifest API version 'v0.1' is deprecated and support will be removed in \
                           future releases. Please update to the latest API version 'v1'.";
 
-/// A manifest before it is looked at.
+/// A manifest as read.
 #[derive(Debug, Clone)]
 struct Input {
-    /// How messages name it.
+    /// Its name in messages.
     name: String,
     text: String,
 }
@@ -197,7 +198,7 @@ fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<Manifest, Cli
     Ok(manifest)
 }
 
-/// A mount point that reads like further options of its mount is no path that anybody means.
+/// A mount point that the engine would take for further options of its mount is never meant.
 fn check_files(input: &Input, manifest: &Manifest) -> Result<(), CommandError> {
     for (name, workload) in &manifest.state.workloads {
         let Err(error) = check_mount_points(workload) else { continue };
@@ -209,7 +210,8 @@ fn check_files(input: &Input, manifest: &Manifest) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// A typo in a `lifecycle:` block would switch a safety gate off. What templates make of a text only the server knows.
+/// A typo in a `lifecycle:` block would switch a safety gate off. Texts with templates are checked by the server, which
+/// renders them.
 fn check_lifecycles(input: &Input, manifest: &Manifest) -> Result<(), CommandError> {
     for (name, workload) in &manifest.state.workloads {
         let config = &workload.runtime_config;
@@ -297,7 +299,7 @@ fn wrong_key(node: &Yaml, path: &mut Vec<Step>) -> Option<String> {
     }
 }
 
-/// A key at the top that is no part of a state but holds objects: they would silently not be applied.
+/// A key at the top that is no part of a state but holds objects, which would silently not be applied.
 fn unknown_objects(document: &Document<'_>) -> Option<(String, Option<Location>)> {
     let Yaml::Map(entries) = document.root() else { return None };
     let (key, _) = entries.iter().find(|(key, value)| {

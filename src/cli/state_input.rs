@@ -1,7 +1,7 @@
 //! Reads the file of `set state`: a complete state, or parts of one, in the form that `get state` prints.
 //!
-//! Thread: `main`, plain functions. Everything is checked here, since what the wire format has no place for would be
-//! lost without a word on the way to the server.
+//! Thread: `main`, plain functions. Everything is checked here, since the wire format would silently drop what it
+//! has no place for.
 
 use crate::limits::YAML_FILE_MAX;
 use crate::model::fields::COMPLETE_STATE;
@@ -10,7 +10,7 @@ use crate::model::manifest::ManifestError;
 use crate::model::node::Node;
 use crate::model::yaml::{Document, Yaml, YamlError};
 
-/// What the file is wrong about.
+/// The file cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateInputError {
     /// It is no YAML at all.

@@ -41,7 +41,7 @@ impl Serialize for Ordered<'_> {
     }
 }
 
-/// The fields to print in their order; those that nobody documented come last.
+/// The fields to print in their order; those that are not in the table come last.
 fn ordered_fields<'n>(entries: &'n BTreeMap<String, Node>, object: &'static Object) -> Vec<(&'n str, Ordered<'n>)> {
     let known = object.fields.iter().filter_map(|field| {
         let node = entries.get(field.name).filter(|node| !field.is_omitted(node))?;

@@ -1,4 +1,4 @@
-//! What a workload may ask through its control interface, as written in the manifest.
+//! What a workload may request through its control interface, as written in the manifest.
 //!
 //! Thread: none, plain values.
 
@@ -20,6 +20,11 @@ impl ControlInterfaceAccess {
         self.allow_rules.is_empty() && self.deny_rules.is_empty()
     }
 }
+
+/// The type of rules about parts of the state, in manifests.
+pub const STATE_RULE: &str = "StateRule";
+/// The type of rules about logs.
+pub const LOG_RULE: &str = "LogRule";
 
 /// One rule.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,13 +6,16 @@ pub mod reader;
 #[cfg(test)]
 mod schema_tests;
 
-use super::access_rules::Operation;
-use super::complete_state::API_VERSION;
+use super::access_rules::{LOG_RULE, Operation, STATE_RULE};
 use super::names::has_name_characters;
 use super::node::Node;
 use super::validation::check_filter_mask;
+use super::version::API_VERSION;
 use super::workload::{AddCondition, RestartPolicy};
 use crate::limits::NAME_MAX;
+
+/// The field that distinguishes the objects of [`Kind::OneOf`].
+pub const TYPE: &str = "type";
 
 /// What a node is.
 #[derive(Debug, Clone, Copy)]
@@ -37,28 +40,40 @@ pub enum Kind {
     Named(&'static Kind),
     /// A mapping with known fields.
     Object(&'static Object),
-    /// One of these objects; the first field, a constant, decides which.
+    /// One of these objects, chosen by the field [`TYPE`].
     OneOf(&'static [Object]),
     /// Whatever the server sends; nothing that can be set.
     Any,
 }
 
 impl Kind {
+    /// The texts of which one must be the value, or the first field of the object.
+    #[must_use]
+    pub fn texts(self) -> Vec<&'static str> {
+        match self {
+            Self::Choice(choice) => choice.texts.to_vec(),
+            Self::Constant(text) => vec![text],
+            Self::OneOf(objects) => objects.iter().filter_map(Object::tag).collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// The object that `node` is when it is of this kind.
     #[must_use]
     pub fn object(self, node: &Node) -> Option<&'static Object> {
         match self {
             Self::Object(object) => Some(object),
-            Self::OneOf(objects) => objects.iter().find(|object| {
-                object.tag().is_some_and(|(name, text)| node.get(name).and_then(Node::as_text) == Some(text))
-            }),
+            Self::OneOf(objects) => {
+                let text = node.get(TYPE)?.as_text();
+                objects.iter().find(|object| object.tag() == text)
+            }
             _ => None,
         }
     }
 }
 
 /// A mapping with known fields.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Object {
     /// Its name in the JSON schema; empty for one that has none there.
     pub name: &'static str,
@@ -71,11 +86,19 @@ pub struct Object {
 }
 
 impl Object {
-    /// Name and text of the constant that distinguishes it from others.
+    const fn new(fields: &'static [Field]) -> Self {
+        Self { name: "", description: "", fields, any_of: &[] }
+    }
+
+    const fn named(name: &'static str, description: &'static str, fields: &'static [Field]) -> Self {
+        Self { name, description, fields, any_of: &[] }
+    }
+
+    /// The text of [`TYPE`], by which it is distinguished from others.
     #[must_use]
-    pub fn tag(&self) -> Option<(&'static str, &'static str)> {
-        match self.fields.first() {
-            Some(Field { name, kind: Kind::Constant(text), .. }) => Some((name, text)),
+    pub fn tag(&self) -> Option<&'static str> {
+        match self.field(TYPE)?.kind {
+            Kind::Constant(text) => Some(text),
             _ => None,
         }
     }
@@ -92,6 +115,17 @@ impl Object {
     }
 }
 
+/// Whether an object is complete without a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// It is.
+    Optional,
+    /// It is not.
+    Required,
+    /// It is in a manifest, where `ank apply --agent` can add the field, but not in a state.
+    RequiredInState,
+}
+
 /// A field of an object.
 #[derive(Debug, Clone, Copy)]
 pub struct Field {
@@ -101,8 +135,8 @@ pub struct Field {
     pub old_name: Option<&'static str>,
     /// What it holds.
     pub kind: Kind,
-    /// Whether an object is not complete without it.
-    pub required: bool,
+    /// Whether an object is complete without it.
+    pub presence: Presence,
     /// Whether null stands for an empty value in every manifest.
     pub nullable: bool,
     /// Whether it is not printed when it holds nothing.
@@ -114,11 +148,11 @@ pub struct Field {
 impl Field {
     const fn new(name: &'static str, kind: Kind) -> Self {
         let (old_name, description) = (None, "");
-        Self { name, old_name, kind, required: false, nullable: false, omit_empty: false, description }
+        Self { name, old_name, kind, presence: Presence::Optional, nullable: false, omit_empty: false, description }
     }
 
     const fn required(self) -> Self {
-        Self { required: true, ..self }
+        Self { presence: Presence::Required, ..self }
     }
 
     const fn omit_empty(self) -> Self {
@@ -248,36 +282,30 @@ const ANY_TEXT: Kind = Kind::Text(Text::Any);
 const QUOTED: Kind = Kind::Text(Text::Quoted);
 
 /// The state as a whole.
-pub const COMPLETE_STATE: Object = Object {
-    name: "",
-    description: "",
-    fields: &[
-        Field::new("desiredState", Kind::Object(&STATE)),
-        Field::new("workloadStates", Kind::Any),
-        Field::new("agents", Kind::Map(&Kind::Object(&AGENT))),
-        Field::new("effectiveState", Kind::Object(&STATE)),
-    ],
-    any_of: &[],
-};
+pub const COMPLETE_STATE: Object = Object::new(&[
+    Field::new("desiredState", Kind::Object(&STATE)),
+    Field::new("workloadStates", Kind::Any),
+    Field::new("agents", Kind::Map(&Kind::Object(&AGENT))),
+    Field::new("effectiveState", Kind::Object(&STATE)),
+]);
 
 /// A manifest; `desiredState` and `effectiveState` look the same.
-pub const STATE: Object = Object {
-    name: "desiredState",
-    description: "A manifest of Ankaios: the workloads of a cluster and the configs that their templates use.",
-    fields: &[
+pub const STATE: Object = Object::named(
+    "desiredState",
+    "A manifest of Ankaios: the workloads of a cluster and the configs that their templates use.",
+    &[
         Field::new("apiVersion", Kind::Text(Text::Version)).required(),
         Field { nullable: true, ..Field::new("workloads", Kind::Named(&Kind::Object(&WORKLOAD))) },
         Field { nullable: true, ..Field::new("configs", Kind::Named(&Kind::Config)) }.omit_empty(),
     ],
-    any_of: &[],
-};
+);
 
-/// A workload. Its agent is required as well, but `ank apply --agent` can give it one.
-pub const WORKLOAD: Object = Object {
-    name: "workload",
-    description: "A container, or a group of containers, on one agent.",
-    fields: &[
-        Field::new("agent", Kind::Text(Text::Agent))
+/// A workload.
+pub const WORKLOAD: Object = Object::named(
+    "workload",
+    "A container, or a group of containers, on one agent.",
+    &[
+        Field { presence: Presence::RequiredInState, ..Field::new("agent", Kind::Text(Text::Agent)) }
             .described("The agent that runs it; empty: none does for now. May hold templates."),
         Field::new("restartPolicy", Kind::Choice(&RESTART_POLICY)),
         Field::new("dependencies", Kind::Map(&Kind::Choice(&ADD_CONDITION)))
@@ -295,8 +323,7 @@ pub const WORKLOAD: Object = Object {
             .described("Names by which templates of this workload call configs."),
         Field::new("files", Kind::List(&Kind::Object(&FILE))).omit_empty(),
     ],
-    any_of: &[],
-};
+);
 
 const RESTART_POLICY: Choice = Choice {
     name: "restartPolicy",
@@ -313,74 +340,74 @@ const ADD_CONDITION: Choice = Choice {
 };
 
 /// A tag in a manifest of the deprecated version.
-pub const TAG: Object = Object {
-    name: "",
-    description: "",
-    fields: &[Field::new("key", QUOTED).required(), Field::new("value", QUOTED).required()],
-    any_of: &[],
-};
+pub const TAG: Object = Object::new(&[Field::new("key", QUOTED).required(), Field::new("value", QUOTED).required()]);
 
 const FILE: Object = Object {
-    name: "file",
-    description: "A file that the container finds at 'mountPoint', as text or as base64.",
-    fields: &[
-        Field::new("mountPoint", QUOTED).required(),
-        Field::new("data", QUOTED),
-        Field::new("binaryData", QUOTED),
-    ],
     any_of: &["data", "binaryData"],
+    ..Object::named(
+        "file",
+        "A file that the container finds at 'mountPoint', as text or as base64.",
+        &[Field::new("mountPoint", QUOTED).required(), Field::new("data", QUOTED), Field::new("binaryData", QUOTED)],
+    )
 };
 
-const ACCESS: Object = Object {
-    name: "controlInterfaceAccess",
-    description: "What the workload may ask for through its control interface; what is denied wins.",
-    fields: &[
+const ACCESS: Object = Object::named(
+    "controlInterfaceAccess",
+    "What the workload may ask for through its control interface; what is denied wins.",
+    &[
         Field::new("allowRules", Kind::List(&Kind::OneOf(&RULES))).omit_empty(),
         Field::new("denyRules", Kind::List(&Kind::OneOf(&RULES))).omit_empty(),
     ],
-    any_of: &[],
-};
+);
 
 const RULES: [Object; 2] = [
-    Object {
-        name: "",
-        description: "About parts of the state, by field masks.",
-        fields: &[
-            Field::new("type", Kind::Constant("StateRule")).required(),
+    Object::named(
+        "",
+        "About parts of the state, by field masks.",
+        &[
+            Field::new(TYPE, Kind::Constant(STATE_RULE)).required(),
             Field::new("operation", Kind::Choice(&OPERATION)).required(),
             Field {
                 old_name: Some("filterMask"),
                 ..Field::new("filterMasks", Kind::List(&Kind::Text(Text::Mask))).required()
             },
         ],
-        any_of: &[],
-    },
-    Object {
-        name: "",
-        description: "About the logs of workloads, by name.",
-        fields: &[
-            Field::new("type", Kind::Constant("LogRule")).required(),
+    ),
+    Object::named(
+        "",
+        "About the logs of workloads, by name.",
+        &[
+            Field::new(TYPE, Kind::Constant(LOG_RULE)).required(),
             Field::new("workloadNames", Kind::List(&Kind::Text(Text::NamePattern))).required(),
         ],
-        any_of: &[],
-    },
+    ),
 ];
 
 const OPERATION: Choice = Choice { name: "", description: "", default: None, texts: Operation::TEXTS };
 
-const AGENT: Object = Object {
-    name: "",
-    description: "",
-    fields: &[
-        Field::new("status", Kind::Object(&STATUS)).omit_empty(),
-        Field::new("tags", Kind::Map(&ANY_TEXT)).omit_empty(),
-    ],
-    any_of: &[],
-};
+/// A connected agent.
+pub const AGENT: Object = Object::new(&[
+    Field::new("status", Kind::Object(&STATUS)).omit_empty(),
+    Field::new("tags", Kind::Map(&ANY_TEXT)).omit_empty(),
+]);
 
-const STATUS: Object = Object {
-    name: "",
-    description: "",
-    fields: &[Field::new("cpuUsage", Kind::Number), Field::new("freeMemory", Kind::Number)],
-    any_of: &[],
-};
+const STATUS: Object = Object::new(&[Field::new("cpuUsage", Kind::Number), Field::new("freeMemory", Kind::Number)]);
+
+/// Leaves out what is omitted when it is empty, so that an empty container means the same as none.
+pub fn omit_empty(node: &mut Node, kind: Kind) {
+    match (kind, node) {
+        (Kind::Map(below) | Kind::Named(below), Node::Map(entries)) => {
+            entries.values_mut().for_each(|node| omit_empty(node, *below));
+        }
+        (Kind::Object(object), Node::Map(entries)) => {
+            for field in object.fields {
+                let Some(node) = entries.get_mut(field.name) else { continue };
+                omit_empty(node, field.kind);
+                if field.is_omitted(node) {
+                    entries.remove(field.name);
+                }
+            }
+        }
+        _ => {}
+    }
+}

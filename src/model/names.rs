@@ -1,4 +1,4 @@
-//! Names of things: what they may look like, and the name of a workload instance.
+//! Names: their form, the name of a workload instance, and enums whose members have names.
 //!
 //! Thread: none, plain values.
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// A short text that many places hold at the same time.
 pub type Name = Arc<str>;
 
-/// Whether `text` consists of `[a-zA-Z0-9_-]` only; true for the empty text (spec/server.md section 4).
+/// Whether `text` consists of `[a-zA-Z0-9_-]` only; true for the empty text.
 #[must_use]
 pub fn has_name_characters(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
@@ -23,7 +23,7 @@ pub fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= NAME_MAX && has_name_characters(text)
 }
 
-/// Identifies one configuration of a workload on one agent (spec/server.md section 5).
+/// Identifies one configuration of a workload on one agent.
 ///
 /// `id` is the SHA-256 of the rendered runtime configuration as 64 lower-case hex digits, so a changed
 /// configuration is another instance and everything else that changes is not.

@@ -15,9 +15,9 @@ pub struct Problem {
 }
 
 /// A node and the way to it. The way is put together only when something is wrong.
-pub struct At<'a> {
+pub(super) struct At<'a> {
     /// The node.
-    pub node: &'a Yaml,
+    pub(super) node: &'a Yaml,
     parent: Option<(&'a At<'a>, Link<'a>)>,
 }
 
@@ -29,20 +29,17 @@ enum Link<'a> {
 
 impl<'a> At<'a> {
     /// The outermost node.
-    #[must_use]
-    pub fn root(node: &'a Yaml) -> Self {
+    pub(super) fn root(node: &'a Yaml) -> Self {
         Self { node, parent: None }
     }
 
     /// The value of `key`.
-    #[must_use]
-    pub fn child(&'a self, key: &'a str, node: &'a Yaml) -> At<'a> {
+    pub(super) fn child(&'a self, key: &'a str, node: &'a Yaml) -> At<'a> {
         At { node, parent: Some((self, Link::Key(key))) }
     }
 
     /// The way from the outermost node.
-    #[must_use]
-    pub fn steps(&self) -> Vec<Step> {
+    pub(super) fn steps(&self) -> Vec<Step> {
         let Some((parent, link)) = &self.parent else { return Vec::new() };
         let mut steps = parent.steps();
         steps.push(match link {
@@ -53,55 +50,38 @@ impl<'a> At<'a> {
     }
 
     /// Whether this is the item of a list.
-    #[must_use]
-    pub fn is_item(&self) -> bool {
+    pub(super) fn is_item(&self) -> bool {
         matches!(self.parent, Some((_, Link::Index(_))))
     }
 
     /// Fails with `message` about this node.
-    ///
-    /// # Errors
-    /// Always.
-    pub fn problem<T>(&self, message: impl Into<String>) -> Result<T, Problem> {
+    pub(super) fn problem<T>(&self, message: impl Into<String>) -> Result<T, Problem> {
         // It may quote a value, and ends in states and logs.
         Err(Problem { path: self.steps(), message: without_passwords(&message.into()) })
     }
 
     /// Fails because the node is something else than `expected`.
-    ///
-    /// # Errors
-    /// Always.
-    pub fn expected<T>(&self, expected: &str) -> Result<T, Problem> {
+    pub(super) fn expected<T>(&self, expected: &str) -> Result<T, Problem> {
         self.problem(format!("{} found, expected {expected}", self.node.describe()))
     }
 
     /// The value of `key` when this is a mapping that has it.
-    #[must_use]
-    pub fn optional(&'a self, key: &'a str) -> Option<At<'a>> {
+    pub(super) fn optional(&'a self, key: &'a str) -> Option<At<'a>> {
         self.node.get(key).map(|node| self.child(key, node))
     }
 
     /// The value of `key`.
-    ///
-    /// # Errors
-    /// There is none.
-    pub fn required(&'a self, key: &'a str) -> Result<At<'a>, Problem> {
+    pub(super) fn required(&'a self, key: &'a str) -> Result<At<'a>, Problem> {
         self.optional(key).map_or_else(|| self.problem(format!("missing field `{key}`")), Ok)
     }
 
     /// The text of any scalar, numbers as written, null as empty.
-    ///
-    /// # Errors
-    /// It is a list or a mapping.
-    pub fn text(&self) -> Result<&'a str, Problem> {
+    pub(super) fn text(&self) -> Result<&'a str, Problem> {
         self.node.scalar().map_or_else(|| self.expected("text"), Ok)
     }
 
     /// The text of a string.
-    ///
-    /// # Errors
-    /// It is something else; numbers, booleans and null must be quoted to be text.
-    pub fn string(&self) -> Result<&'a str, Problem> {
+    pub(super) fn string(&self) -> Result<&'a str, Problem> {
         match self.node {
             Yaml::Text(text) => Ok(text),
             Yaml::Plain(..) | Yaml::Null => self.expected("text (put it in quotes)"),
@@ -110,10 +90,7 @@ impl<'a> At<'a> {
     }
 
     /// The entries of a mapping with their keys as text.
-    ///
-    /// # Errors
-    /// It is no mapping, or has a list or a mapping as key.
-    pub fn entries(&'a self) -> Result<Vec<(&'a str, At<'a>)>, Problem> {
+    pub(super) fn entries(&'a self) -> Result<Vec<(&'a str, At<'a>)>, Problem> {
         let Yaml::Map(entries) = self.node else { return self.expected("a mapping") };
         let entry = |(key, node): &'a (Yaml, Yaml)| match key.scalar() {
             Some(text) => Ok((text, self.child(text, node))),
@@ -123,20 +100,14 @@ impl<'a> At<'a> {
     }
 
     /// The items of a list.
-    ///
-    /// # Errors
-    /// It is no list.
-    pub fn items(&'a self) -> Result<impl Iterator<Item = At<'a>>, Problem> {
+    pub(super) fn items(&'a self) -> Result<impl Iterator<Item = At<'a>>, Problem> {
         let Yaml::List(items) = self.node else { return self.expected("a list") };
         let item = |(index, node)| At { node, parent: Some((self, Link::Index(index))) };
         Ok(items.iter().enumerate().map(item))
     }
 
     /// One of the texts that `parse` knows; `names` lists them for the error.
-    ///
-    /// # Errors
-    /// It is something else.
-    pub fn member<T>(&self, names: &str, parse: impl Fn(&str) -> Option<T>) -> Result<T, Problem> {
+    pub(super) fn member<T>(&self, names: &str, parse: impl Fn(&str) -> Option<T>) -> Result<T, Problem> {
         let Yaml::Text(text) = self.node else { return self.expected(names) };
         parse(text).map_or_else(|| self.problem(format!("unknown value '{text}', expected {names}")), Ok)
     }

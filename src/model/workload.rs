@@ -1,4 +1,4 @@
-//! A workload as a user describes it, and what its parts may say.
+//! A workload as a user describes it, and the values of its parts.
 //!
 //! Thread: none, plain values.
 
@@ -87,7 +87,7 @@ pub struct Workload {
     pub runtime_config: Arc<str>,
     /// When it is started again.
     pub restart_policy: RestartPolicy,
-    /// Workloads that must have reached something before it starts.
+    /// What other workloads must have reached before it starts.
     pub dependencies: BTreeMap<String, AddCondition>,
     /// Free text by key.
     pub tags: BTreeMap<String, String>,
@@ -95,7 +95,7 @@ pub struct Workload {
     pub configs: BTreeMap<String, String>,
     /// Files mounted into it.
     pub files: Vec<File>,
-    /// What it may ask through its control interface.
+    /// What it may request through its control interface.
     pub control_interface_access: ControlInterfaceAccess,
 }
 

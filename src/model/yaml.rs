@@ -4,7 +4,7 @@
 //!
 //! This is the one reader of all YAML texts: each is measured first ([`budget`]), since aliases make much of little.
 //!
-//! The YAML library answers `1.10` as a number, but a manifest means the text. So numbers and booleans are read a
+//! The YAML library returns `1.10` as a number, but a manifest means the text. So numbers and booleans are read a
 //! second time as text, and a place in the file is found by walking there again, which only errors need.
 
 mod budget;
@@ -150,7 +150,7 @@ fn error(error: serde_yaml::Error) -> YamlError {
     YamlError { message: error.to_string(), location }
 }
 
-/// The one place that gives texts to the library; their sizes were looked at before.
+/// The only call of the library; the sizes of all texts were checked before.
 #[allow(clippy::disallowed_methods)]
 fn library(text: &str) -> serde_yaml::Deserializer<'_> {
     serde_yaml::Deserializer::from_str(text)
@@ -164,7 +164,7 @@ fn alone(size: usize) -> Option<MutexGuard<'static, ()>> {
 /// Checks that all documents of a text together become at most `budget` bytes, see [`Document::read`].
 ///
 /// # Errors
-/// [`YamlError`] when they become more. What else may be wrong with the text is not looked at.
+/// [`YamlError`] when they become more. Other errors of the text are not checked.
 pub fn check(text: &str, budget: usize) -> Result<(), YamlError> {
     budget::expanded_size(text, budget).map(drop)
 }
@@ -466,7 +466,7 @@ impl<'de> Visitor<'de> for Finder<'_> {
     }
 }
 
-/// Compares a key; fails at the wanted one when its own place is asked for.
+/// Compares a key; fails at the wanted one when its own place is wanted.
 struct FinderKey<'p> {
     wanted: &'p str,
     fail: bool,

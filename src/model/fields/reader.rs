@@ -2,13 +2,13 @@
 //!
 //! Thread: none, plain functions; used by `main` of the server and of `ank`.
 
-use super::{Field, Kind, Object, TAG, Text};
+use super::{Field, Kind, Object, Presence, TAG, TYPE, Text};
 use crate::limits::MANIFEST_WARNINGS_MAX;
-use crate::model::complete_state::{API_VERSION, API_VERSION_DEPRECATED};
 use crate::model::names::alternatives;
 use crate::model::nearest::nearest;
 use crate::model::node::Node;
 use crate::model::place::{At, Problem};
+use crate::model::version::{API_VERSION, API_VERSION_DEPRECATED};
 use crate::model::yaml::{Document, Location, Step, Yaml, path_text};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -111,8 +111,7 @@ impl Reader<'_> {
     fn value(&mut self, at: &At<'_>, kind: Kind) -> Result<Node, Problem> {
         match kind {
             Kind::Text(text) => self.text(at, text),
-            Kind::Constant(text) => self.choice(at, &[text]),
-            Kind::Choice(choice) => self.choice(at, choice.texts),
+            Kind::Constant(_) | Kind::Choice(_) => self.choice(at, &kind.texts()),
             Kind::Number => {
                 let number = at.node.scalar().and_then(|text| text.parse().ok());
                 number.map_or_else(|| at.expected("a whole number"), |number| Ok(Node::Number(number)))
@@ -226,7 +225,8 @@ impl Reader<'_> {
         }
         // A state may be given in part, but lists only as a whole.
         if self.rules != Rules::State || at.is_item() {
-            for field in object.fields.iter().filter(|field| field.required && !tree.contains_key(field.name)) {
+            let required = object.fields.iter().filter(|field| field.presence == Presence::Required);
+            for field in required.filter(|field| !tree.contains_key(field.name)) {
                 self.noted::<()>(self.missing(at, &[field.name]));
             }
             if !object.any_of.is_empty() && !object.any_of.iter().any(|name| tree.contains_key(*name)) {
@@ -253,14 +253,13 @@ impl Reader<'_> {
     }
 
     fn one_of(&mut self, at: &At<'_>, objects: &'static [Object]) -> Result<Node, Problem> {
-        let tags: Vec<(&str, &str)> = objects.iter().filter_map(Object::tag).collect();
-        let (Yaml::Map(_), Some((name, _))) = (at.node, tags.first()) else {
+        if !matches!(at.node, Yaml::Map(_)) {
             return self.wrong_type(at, "a mapping", "type \"object\"");
-        };
-        let Some(tag) = at.optional(name) else { return self.missing(at, &[name]) };
-        self.choice(&tag, &tags.iter().map(|(_, text)| *text).collect::<Vec<_>>())?;
-        let chosen = objects.iter().find(|object| object.tag().map(|(_, text)| text) == tag.node.scalar());
-        chosen.map_or_else(|| Ok(Node::empty()), |object| self.object(at, object))
+        }
+        let Some(tag) = at.optional(TYPE) else { return self.missing(at, &[TYPE]) };
+        let chosen = self.choice(&tag, &Kind::OneOf(objects).texts())?;
+        let object = objects.iter().find(|object| object.tag() == chosen.as_text());
+        object.map_or(Ok(chosen), |object| self.object(at, object))
     }
 
     /// Tags as a mapping, or as the list of entries that a manifest of the deprecated version has.

@@ -4,7 +4,7 @@
 //! what `ank apply` accepts, and nothing else, is tested with every node of a manifest replaced by wrong ones.
 
 use super::reader::{Rules, read};
-use super::{Choice, Field, Kind, Object, STATE, Text};
+use super::{Choice, Field, Kind, Object, Presence, STATE, Text};
 use crate::model::yaml::Document;
 use regex_lite::Regex;
 use serde_json::{Map, Value, json};
@@ -105,7 +105,8 @@ fn describe(schema: &mut Value, description: &str, default: Option<&str>) {
 fn object(object: &Object, definitions: &mut Map<String, Value>) -> Value {
     let properties: Map<String, Value> =
         object.fields.iter().map(|field| (field.name.to_owned(), property(field, definitions))).collect();
-    let required: Vec<&str> = object.fields.iter().filter(|field| field.required).map(|field| field.name).collect();
+    let required: Vec<&str> =
+        object.fields.iter().filter(|field| field.presence == Presence::Required).map(|field| field.name).collect();
     let mut schema = json!({ "type": "object", "properties": properties });
     describe(&mut schema, object.description, None);
     if !required.is_empty() {
