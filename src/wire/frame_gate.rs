@@ -2,7 +2,7 @@
 //! with a limit, and one on each stream. So the frames are followed as far as the length of each message: a first message
 //! that is no hello, and one that is too large, end the connection; a large one goes on only when there is room for it.
 //!
-//! Thread: `tls:<port>` or `pump:<number>`, one gate for each connection. `rx:<peer>` tells when a message has come.
+//! Thread: `tls:<port>` or `listen`, one gate for each connection. `rx:<peer>` tells when a message has come.
 //! Owns: how far the frames of a connection are. All connections share one [`Intake`].
 
 use super::intake::{Intake, IntakeRoom, Ticket};

@@ -30,6 +30,8 @@ mod intake;
 mod listener;
 #[cfg(any(feature = "agent", feature = "server"))]
 pub mod outbox;
+#[cfg(feature = "server")]
+mod plain_pump;
 mod pump;
 #[doc(hidden)]
 #[cfg(all(feature = "server", any(feature = "agent", feature = "cli")))]

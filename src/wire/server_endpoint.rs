@@ -1,6 +1,6 @@
 //! The server's end of all connections: accept, hello, one reader thread per stream, one writer for all.
 //!
-//! Thread: `listen` accepts; `tls:<port>` greets and pumps where TLS is on; `rx:<peer>` reads one stream, `tx`
+//! Thread: `listen` accepts, and moves bytes where TLS is off; `tls:<port>` greets and moves them where it is on; `rx:<peer>` reads one stream, `tx`
 //! (writer.rs) writes all.
 //! Owns: the listening sockets and the gRPC server. Gives: [`PeerEvent`] (readers wait when the inbox is full).
 
@@ -14,26 +14,28 @@ use super::inbox_budget::{InboxBudget, Room};
 use super::intake::{Intake, IntakeRoom};
 use super::listener::{Accepted, Listener, SocketPeer};
 use super::outbox::{Outbox, outbox_waking};
-use super::pump::{Gate, Socket, pump};
+use super::plain_pump::{PlainPump, Socket};
+use super::pump::Gate;
 use super::schema::grpc_api;
 use super::tls::{PeerCertificate, Reason, ServerTls, TlsError};
 use super::weight;
 use super::writer::{PeerStream, Writer};
 use crate::limits::{
-    AGENT_REQUEST_MAX, CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, FIRST_MESSAGE_MAX, HANDSHAKE_MAX,
-    HANDSHAKES, HELLO_MAX, PEER_STUCK, SERVER_INBOX_BYTES, STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_MAX,
-    STREAMS_PER_CONNECTION,
+    ACCEPT_PAUSE, AGENT_REQUEST_MAX, CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, FIRST_MESSAGE_MAX,
+    HANDSHAKE_MAX, HANDSHAKES, HELLO_MAX, PEER_STUCK, SERVER_INBOX_BYTES, STACK_LARGE, STACK_SMALL, STOP_DEADLINE,
+    STREAMS_MAX, STREAMS_PER_CONNECTION,
 };
 use crate::model::messages::{Request, RequestContent, ToServer, UpdateState};
 use crate::model::names::excerpt;
+use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::logging::may_log;
 use crate::platform::threads::{self, Thread};
 use crate::platform::vital::{Pulse, VitalThreads};
 use crossbeam_channel::Sender;
 use futures_util::StreamExt;
 use grpcio::{DuplexSink, RequestStream, RpcContext, RpcStatus, RpcStatusCode, ServiceBuilder};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
@@ -41,7 +43,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a peer is answered that says nothing where its hello should be.
 pub(super) const NO_HELLO: &str = "Empty";
@@ -343,7 +345,10 @@ impl ServerEndpoint {
             let _ = rustix::io::write(&nudge, &1_u64.to_ne_bytes()); // Full means readable already.
         });
         let listen = threads::spawn("listen", STACK_SMALL, move || {
-            accept_until_stopped(&listeners, &Wakes { stopped, wake, pulse }, &shared, &gate, tls.as_ref());
+            let wakes = Wakes { stopped, wake, pulse };
+            if let Err(error) = accept_until_stopped(&listeners, &wakes, &shared, &gate, tls.as_ref()) {
+                log::error!("Cannot wait for connections: '{error}'. No further client can connect.");
+            }
             drop(listeners); // Refuse new connections before the old ones end.
             let mut gate = lock(&gate);
             let ended = gate.server.shutdown();
@@ -439,90 +444,98 @@ struct Wakes {
     pulse: Pulse,
 }
 
+/// Keys of [`PlainPump::watch`]; those of listeners follow.
+const STOPPED: u64 = 0;
+const WAKE: u64 = 1;
+const LISTENERS: u64 = 2;
+
+/// Serves connections without TLS beside it: nobody needs a thread to say nothing.
 fn accept_until_stopped(
     listeners: &[Listener],
     wakes: &Wakes,
     shared: &Arc<Shared>,
     gate: &Arc<Mutex<Entrance>>,
     tls: Option<&ServerTls>,
-) {
+) -> io::Result<()> {
+    let mut pump = PlainPump::new()?;
+    pump.watch(wakes.stopped.as_fd(), STOPPED)?;
+    pump.watch(wakes.wake.as_fd(), WAKE)?;
+    let watch_listeners = |pump: &PlainPump| {
+        (LISTENERS..).zip(listeners).try_for_each(|(key, listener)| pump.watch(listener.as_fd(), key))
+    };
+    watch_listeners(&pump)?;
+    let mut resting: Option<Instant> = None;
     loop {
         wakes.pulse.turn();
-        let stop = PollFd::from_borrowed_fd(wakes.stopped.as_fd(), PollFlags::IN);
-        let wake = PollFd::from_borrowed_fd(wakes.wake.as_fd(), PollFlags::IN);
-        let listening = listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN));
-        let mut wanted: Vec<PollFd<'_>> = [stop, wake].into_iter().chain(listening).collect();
-        match poll(&mut wanted, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => {
-                log::error!("Cannot wait for connections: '{error}'. No further client can connect.");
-                return;
-            }
+        let rest = resting.map(|until| SystemClock.until(until));
+        let ready = pump.wait(rest, || SystemClock.now())?;
+        if resting.is_some_and(|until| SystemClock.until(until).is_zero()) {
+            resting = None;
+            watch_listeners(&pump)?;
         }
-        if !wanted[0].revents().is_empty() {
-            return;
+        if ready.contains(&STOPPED) {
+            return Ok(());
         }
-        if !wanted[1].revents().is_empty() {
+        if ready.contains(&WAKE) {
             let _ = rustix::io::read(&wakes.wake, &mut [0; 8]); // Nobody else reads it.
         }
-        let ready = listeners.iter().zip(&wanted[2..]).filter(|(_, polled)| !polled.revents().is_empty());
-        for (listener, _) in ready {
-            accept_from(listener, &wakes.stopped, shared, gate, tls);
+        for (_, listener) in (LISTENERS..).zip(listeners).filter(|(key, _)| ready.contains(key)) {
+            let Err(error) = accept_from(listener, &mut pump, shared, gate, tls) else { continue };
+            // Out of descriptors or memory: the connection stays in the backlog, so pause instead of spinning.
+            if may_log("accepting connections") {
+                log::warn!("Cannot accept a connection: '{error}'. Trying again.");
+            }
+            listeners.iter().for_each(|listener| pump.unwatch(listener.as_fd()));
+            resting = Some(SystemClock.now() + ACCEPT_PAUSE);
         }
     }
 }
 
 /// Takes one connection of a listener that has some.
+///
+/// # Errors
+/// It cannot be taken now.
 fn accept_from(
     listener: &Listener,
-    stopped: &OwnedFd,
-    shared: &Arc<Shared>,
-    gate: &Arc<Mutex<Entrance>>,
-    tls: Option<&ServerTls>,
-) {
-    let dropped = |from: &Origin, error: io::Error| {
-        if may_log(&from.source()) {
-            log::warn!("Dropping the connection from '{from}': '{error}'");
-        }
-    };
-    match listener.accept() {
-        Ok(Accepted::Tcp(stream, from)) => {
-            if let Err(error) = admit(stream, from, shared, gate, tls) {
-                dropped(&Origin::Plain(from), error);
-            }
-        }
-        Ok(Accepted::Socket(stream, peer)) => {
-            let origin = Origin::Socket(peer);
-            let prepared = stream.set_nonblocking(true);
-            if let Err(error) = prepared.and_then(|()| serve_plain(stream, &origin, shared, gate)) {
-                dropped(&origin, error);
-            }
-        }
-        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-        Err(error) => {
-            // Out of descriptors or memory: the connection stays in the backlog, so pause instead of spinning.
-            if may_log("accepting connections") {
-                log::warn!("Cannot accept a connection: '{error}'. Trying again.");
-            }
-            let mut only_stop = [PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::IN)];
-            let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
-            let _ = poll(&mut only_stop, Some(&pause));
-        }
-    }
-}
-
-/// Brings a new connection to gRPC, with TLS on a thread of its own, so that a slow handshake delays nobody.
-fn admit(
-    stream: TcpStream,
-    address: SocketAddr,
+    pump: &mut PlainPump,
     shared: &Arc<Shared>,
     gate: &Arc<Mutex<Entrance>>,
     tls: Option<&ServerTls>,
 ) -> io::Result<()> {
-    grpc::prepare(&stream)?;
-    let Some(tls) = tls.cloned() else {
-        return serve_plain(stream, &Origin::Plain(address), shared, gate);
+    let (from, served) = match listener.accept() {
+        Ok(Accepted::Tcp(stream, from)) => {
+            let prepared = grpc::prepare(&stream);
+            let served = prepared.and_then(|()| match tls {
+                Some(tls) => serve_tls(stream, from, shared, gate, tls.clone()),
+                None => serve_plain(Box::new(stream), Origin::Plain(from), pump, shared, gate),
+            });
+            (Origin::Plain(from), served)
+        }
+        Ok(Accepted::Socket(stream, peer)) => {
+            let prepared = stream.set_nonblocking(true);
+            let origin = Origin::Socket(peer);
+            let served = prepared.and_then(|()| serve_plain(Box::new(stream), origin.clone(), pump, shared, gate));
+            (origin, served)
+        }
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return Ok(()),
+        Err(error) => return Err(error),
     };
+    if let Err(error) = served
+        && may_log(&from.source())
+    {
+        log::warn!("Dropping the connection from '{from}': '{error}'");
+    }
+    Ok(())
+}
+
+/// Brings a new connection to gRPC, with TLS on a thread of its own, so that a slow handshake delays nobody.
+fn serve_tls(
+    stream: TcpStream,
+    address: SocketAddr,
+    shared: &Arc<Shared>,
+    gate: &Arc<Mutex<Entrance>>,
+    tls: ServerTls,
+) -> io::Result<()> {
     let handshake = lock(&shared.handshakes).begin(&stream)?;
     let (owned, gate) = (shared.clone(), gate.clone());
     let started = threads::spawn(format!("tls:{}", address.port()), STACK_LARGE, move || {
@@ -536,8 +549,9 @@ fn admit(
         drop((owned, gate));
         match pump {
             Ok((session, plain, frames)) => {
-                let ended = session.pump(plain, Some(frames), &Reason::default()).map_err(|error| error.to_string());
-                log_refusal(&Origin::Plain(address), ended);
+                if let Err(error) = session.pump(plain, Some(frames), &Reason::default()) {
+                    log_refusal(&Origin::Plain(address), &error.to_string());
+                }
             }
             Err(error) if may_log(&Origin::Plain(address).source()) => {
                 log::warn!("Dropping the connection from '{address}': {error}");
@@ -548,25 +562,22 @@ fn admit(
     started.map(|_| ()).inspect_err(|_| lock(&shared.handshakes).end(handshake))
 }
 
-/// Brings a connection without TLS to gRPC.
+/// Brings a connection without TLS to gRPC as soon as its client sends anything.
 fn serve_plain(
-    client: impl Socket + Send + 'static,
-    origin: &Origin,
-    shared: &Shared,
-    gate: &Mutex<Entrance>,
+    client: Box<dyn Socket>,
+    origin: Origin,
+    pump: &mut PlainPump,
+    shared: &Arc<Shared>,
+    gate: &Arc<Mutex<Entrance>>,
 ) -> io::Result<()> {
-    let (plain, frames) = connect_grpc(origin.clone(), shared, gate)?;
-    let origin = origin.clone();
-    threads::spawn(format!("pump:{}", plain.as_fd().as_raw_fd()), STACK_SMALL, move || {
-        log_refusal(&origin, pump(client, plain, frames));
-    })?;
-    Ok(())
+    let (shared, gate, from) = (shared.clone(), gate.clone(), origin.clone());
+    let open = Box::new(move || connect_grpc(origin, &shared, &gate));
+    let on_refused = Box::new(move |reason: &str| log_refusal(&from, reason));
+    pump.add(client, open, on_refused, SystemClock.now())
 }
 
-fn log_refusal(origin: &Origin, ended: Result<(), String>) {
-    if let Err(reason) = ended
-        && may_log(&origin.source())
-    {
+fn log_refusal(origin: &Origin, reason: &str) {
+    if may_log(&origin.source()) {
         log::warn!("Closing the connection from '{origin}': {reason}.");
     }
 }

@@ -7,7 +7,7 @@ use super::address::PemTexts;
 use super::pump::{Gate, Incoming, PumpError, would_block};
 use crate::limits::{FAREWELL_MAX, TLS_BUFFER};
 use crate::platform::clock::{Clock, SystemClock};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -292,7 +292,7 @@ impl TlsStream {
         if left.is_zero() {
             return Err(TlsError::Handshake("no TLS handshake within the time limit".to_owned()));
         }
-        let timeout = rustix::time::Timespec {
+        let timeout = Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(left.subsec_nanos()),
         };
@@ -488,7 +488,8 @@ impl TlsStream {
         if !grpc.is_empty() {
             wanted.push(PollFd::from_borrowed_fd(plain.as_fd(), grpc));
         }
-        match poll(&mut wanted, decrypted.look_again().as_ref()) {
+        let time = decrypted.look_again().and_then(|time| Timespec::try_from(time).ok());
+        match poll(&mut wanted, time.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(TlsError::Handshake(error.to_string())),
         }
