@@ -1,7 +1,7 @@
 //! Prints states as YAML or JSON with the documented order of fields.
 //!
 //! Thread: `main`, plain functions. Names of workloads, agents, tags and configs are sorted, so that two outputs can
-//! be compared. Empty maps and lists are left out where only an unmasked answer of the server has them.
+//! be compared. Empty maps and lists are left out where only an unmasked response of the server has them.
 
 use super::args::Format;
 use crate::model::fields::{COMPLETE_STATE, Kind, Object};
@@ -145,7 +145,7 @@ impl StandIns {
     }
 }
 
-/// UTC with nanoseconds as scripts know it.
+/// UTC with nanoseconds, the format that scripts expect.
 fn timestamp(now: SystemTime) -> String {
     let nanoseconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
     format!("{}.{nanoseconds:09}+00:00", utc(now).trim_end_matches('Z'))

@@ -1,4 +1,4 @@
-//! The complete state: what is desired, what runs, who is there. To and from the field tree.
+//! The complete state: desired state, workload states and agents. To and from the field tree.
 //!
 //! Thread: none, plain values.
 
@@ -65,6 +65,11 @@ fn key(instance: &InstanceName) -> (Name, Name, Name) {
     (instance.agent.clone(), instance.workload.clone(), instance.id.clone())
 }
 
+/// No entry of `workload` on `agent` comes before it.
+fn first(agent: &str, workload: &str) -> (Name, Name, Name) {
+    (agent.into(), workload.into(), "".into())
+}
+
 fn instance((agent, workload, id): &(Name, Name, Name)) -> InstanceName {
     InstanceName { workload: workload.clone(), id: id.clone(), agent: agent.clone() }
 }
@@ -97,11 +102,8 @@ impl WorkloadStates {
 
     /// Marks the instances of `agent` as disconnected. Returns them with the states before.
     pub fn set_agent_disconnected(&mut self, agent: &str) -> Vec<(InstanceName, ExecutionState)> {
-        let agent: Name = agent.into();
-        let empty: Name = "".into();
-        self.entries
-            .range_mut((agent.clone(), empty.clone(), empty)..)
-            .take_while(|(key, _)| key.0 == agent)
+        let of_agent = self.entries.range_mut(first(agent, "")..).take_while(|(key, _)| &*key.0 == agent);
+        of_agent
             .map(|(key, state)| {
                 (instance(key), std::mem::replace(state, ExecutionState::plain(Phase::AgentDisconnected)))
             })
@@ -131,26 +133,20 @@ impl WorkloadStates {
     }
 
     /// The entries of `agent`, sorted by workload and id.
-    pub fn of_agent<'a>(&'a self, agent: &str) -> impl Iterator<Item = (InstanceName, &'a ExecutionState)> {
-        let agent: Name = agent.into();
-        let empty: Name = "".into();
-        self.entries
-            .range((agent.clone(), empty.clone(), empty)..)
-            .take_while(move |(key, _)| key.0 == agent)
-            .map(|(key, state)| (instance(key), state))
+    pub fn of_agent(&self, agent: &str) -> impl Iterator<Item = (InstanceName, &ExecutionState)> {
+        let entries = self.entries.range(first(agent, "")..).take_while(move |(key, _)| &*key.0 == agent);
+        entries.map(|(key, state)| (instance(key), state))
     }
 
     /// The entries of `workload` on `agent`, sorted by id.
-    pub fn of_agent_workload<'a>(
-        &'a self,
+    pub fn of_agent_workload(
+        &self,
         agent: &str,
         workload: &str,
-    ) -> impl Iterator<Item = (InstanceName, &'a ExecutionState)> {
-        let (agent, workload): (Name, Name) = (agent.into(), workload.into());
-        self.entries
-            .range((agent.clone(), workload.clone(), "".into())..)
-            .take_while(move |(key, _)| key.0 == agent && key.1 == workload)
-            .map(|(key, state)| (instance(key), state))
+    ) -> impl Iterator<Item = (InstanceName, &ExecutionState)> {
+        let is_wanted = move |key: &(Name, Name, Name)| &*key.0 == agent && &*key.1 == workload;
+        let entries = self.entries.range(first(agent, workload)..).take_while(move |(key, _)| is_wanted(key));
+        entries.map(|(key, state)| (instance(key), state))
     }
 
     /// All entries as reports.
@@ -323,7 +319,7 @@ impl Way<'_> {
         StateError::Missing { path: self.path(), field }
     }
 
-    /// Checks that the node here is what the table of fields says, and complete.
+    /// Checks that the node here is complete and as in the table of fields.
     fn check(&self, node: &Node, kind: Kind) -> Result<(), StateError> {
         let below = |key: &str, node: &Node, kind: Kind| Way { above: Some(self), key }.check(node, kind);
         let each =

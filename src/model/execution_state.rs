@@ -34,7 +34,7 @@ pub enum Phase {
     PendingInitial,
     /// Its dependencies have not reached the states that it waits for.
     PendingWaitingToStart,
-    /// The runtime was asked to start it.
+    /// Its start was requested from the runtime.
     PendingStarting,
     /// It could not be started and will not be tried again soon.
     PendingStartingFailed,
@@ -44,7 +44,7 @@ pub enum Phase {
     Stopping,
     /// It must stop, but workloads that depend on it still run.
     StoppingWaitingToStop,
-    /// The runtime was asked to stop it.
+    /// Its stop was requested from the runtime.
     StoppingRequestedAtRuntime,
     /// The runtime failed to stop or remove it.
     StoppingDeleteFailed,
@@ -157,7 +157,7 @@ impl ExecutionState {
         Self { phase, additional_info: info.into() }
     }
 
-    /// The runtime was asked to start the workload.
+    /// The start of the workload was requested from the runtime.
     #[must_use]
     pub fn starting_triggered() -> Self {
         Self::with_info(Phase::PendingStarting, "Triggered at runtime.")

@@ -190,8 +190,8 @@ pub struct Choice {
     pub texts: &'static [&'static str],
 }
 
-/// What a text looks like. The server checks names itself, since templates and other clients may lead to any; `ank`
-/// checks them before anything is sent.
+/// The form of a text. `ank` checks it before a manifest is sent; the server checks names later, after templates are
+/// rendered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Text {
     /// Any text; the server takes a number as well.

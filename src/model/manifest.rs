@@ -12,7 +12,7 @@ use super::yaml::{Document, Location, Step, Yaml, path_text};
 use crate::limits::YAML_MANIFEST_MAX;
 use std::collections::BTreeSet;
 
-/// What a manifest says, before names and references are checked.
+/// The content of a manifest, before names and references are checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Manifest {
     /// Its content; white space around runtime configurations is gone. Only the versions `v1` and `v0.1` are supported,
@@ -88,7 +88,7 @@ impl Manifest {
     /// Reads the text of one manifest as a server takes it.
     ///
     /// # Errors
-    /// [`ManifestError`]; its variant says which kind of problem it is.
+    /// [`ManifestError`]; its variant is the kind of problem.
     pub fn parse(text: &str) -> Result<Self, ManifestError> {
         let document = Document::read(text, YAML_MANIFEST_MAX)
             .map_err(|error| ManifestError::Unreadable { message: error.message, location: error.location })?;

@@ -139,7 +139,7 @@ pub fn json_pointer(path: &[Step]) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct YamlError {
-    /// What is wrong, with the line where the library knows it.
+    /// What is wrong, with the line if the library has it.
     pub message: String,
     /// Where.
     pub location: Option<Location>,
@@ -252,7 +252,7 @@ impl<'de> Deserialize<'de> for Parsed {
     }
 }
 
-/// Builds a node. As a key it knows the keys before it, so that the error points at the second one.
+/// Builds a node. For a key it has the keys before it, so that the error points at the second one.
 struct TreeVisitor<'s> {
     seen: Option<&'s BTreeSet<Yaml>>,
 }

@@ -1,4 +1,4 @@
-//! Tests only: the JSON schema of manifests, which editors and `ank-schema` know, made of the table.
+//! Tests only: the JSON schema of manifests, which editors use and `ank-schema` prints, made of the table.
 //!
 //! Thread: none. The text is committed as `ank_schema.json`; ANKAIOS_WRITE_GOLDEN=1 writes it anew. That it accepts
 //! what `ank apply` accepts, and nothing else, is tested with every node of a manifest replaced by wrong ones.
@@ -129,7 +129,7 @@ fn property(field: &Field, definitions: &mut Map<String, Value>) -> Value {
     schema
 }
 
-/// Whether `value` fulfils `part` of the schema `whole`; knows the words that the schema above uses, no others.
+/// Whether `value` fulfils `part` of the schema `whole`; supports the keywords that the schema above uses, no others.
 fn fulfils(whole: &Value, part: &Value, value: &Value) -> bool {
     let below = |part: &Value, value: &Value| fulfils(whole, part, value);
     let text = value.as_str();

@@ -52,7 +52,7 @@ impl Sub for Size {
     }
 }
 
-/// An anchored node; the size of one that has not ended is not known.
+/// An anchored node; without size while it has not ended.
 type Anchored = Option<Size>;
 
 struct Counter {

@@ -64,27 +64,18 @@ fn workloads() {
         ("agent: ~", Some("'/agent': null is not of type \"string\"")),
         ("agent: 'a.b'", Some("'/agent': \"a.b\" does not match \"^(?:")),
         ("agent: '{{a}'", Some("'/agent': \"{{a}\" does not match \"^(?:")),
-        ("agent: '{{a..b}}'", Some("'/agent': \"{{a..b}}\" does not match \"^(?:")),
         (
             "restartPolicy: SOMETIMES",
             Some("'/restartPolicy': \"SOMETIMES\" is not one of \"NEVER\", \"ON_FAILURE\", \"ALWAYS\""),
         ),
         ("restartPolicy: ~", Some("'/restartPolicy': null is not one of")),
-        ("tags: [a]", Some("'/tags': a list is not of type \"object\"")),
         ("tags: {a: 1}", Some("'/tags/a': 1 is not of type \"string\"")),
-        ("dependencies: {a: RUNNING}", Some("'/dependencies/a': \"RUNNING\" is not one of \"ADD_COND_RUNNING\"")),
         ("dependencies: ~", Some("'/dependencies': null is not of type \"object\"")),
         ("configs: {a: b}", None),
-        ("configs: ~", Some("'/configs': null is not of type \"object\"")),
-        ("configs: {a: 'b c'}", Some("'/configs/a': \"b c\" does not match \"^[a-zA-Z0-9_-]+$\"")),
         ("configs: {'a c': b}", Some("'/configs/a c': \"a c\" does not match \"^[a-zA-Z0-9_-]+$\"")),
-        ("configs: {a: 1}", Some("'/configs/a': 1 is not of type \"string\"")),
         ("files: [{mountPoint: /m, data: d}, {mountPoint: /m, binaryData: d}]", None),
         ("files: {}", Some("'/files': a mapping is not of type \"array\"")),
-        ("files: [{data: d}]", Some("'/files/0': \"mountPoint\" is a required property")),
         ("files: [{mountPoint: /m}]", Some("'/files/0': \"data\" or \"binaryData\" is a required property")),
-        ("files: [{mountPoint: /m, data: 1}]", Some("'/files/0/data': 1 is not of type \"string\"")),
-        ("controlInterfaceAccess: ~", Some("'/controlInterfaceAccess': null is not of type \"object\"")),
     ] {
         let found = of_workload(extra);
         match expected {
@@ -105,19 +96,15 @@ fn access_rules() {
         ("{type: LogRule, workloadNames: ['*', 'a*', '*a', a-b, 'a*b']}", None),
         ("{}", Some(": \"type\" is a required property")),
         ("{type: Rule}", Some("/type': \"Rule\" is not one of \"StateRule\", \"LogRule\"")),
-        ("{type: StateRule, filterMasks: [a]}", Some(": \"operation\" is a required property")),
         ("{type: StateRule, operation: Read, filterMask: [a]}", Some(": \"filterMasks\" is a required property")),
         (
             "{type: StateRule, operation: read, filterMasks: []}",
             Some("/operation': \"read\" is not one of \"Nothing\""),
         ),
         ("{type: StateRule, operation: Read, filterMasks: [a.]}", Some("/filterMasks/0': \"a.\" does not match")),
-        ("{type: StateRule, operation: Read, filterMasks: ['a*']}", Some("/filterMasks/0': \"a*\" does not match")),
         ("{type: StateRule, operation: Read, filterMasks: ['']}", Some("/filterMasks/0': \"\" does not match")),
-        ("{type: LogRule}", Some(": \"workloadNames\" is a required property")),
         ("{type: LogRule, workloadNames: ['']}", Some("/workloadNames/0': \"\" is shorter than 1 character")),
         ("{type: LogRule, workloadNames: ['a*b*']}", Some("/workloadNames/0': \"a*b*\" does not match")),
-        ("{type: LogRule, workloadNames: [1]}", Some("/workloadNames/0': 1 is not of type \"string\"")),
     ] {
         let found = of_workload(&format!("controlInterfaceAccess: {{allowRules: [{rule}]}}"));
         match expected {
