@@ -3,8 +3,6 @@
 //! Thread: none, plain values. The order of the fields is the one in which states are printed.
 
 pub mod reader;
-#[cfg(test)]
-mod schema_tests;
 
 use super::access_rules::{LOG_RULE, Operation, STATE_RULE};
 use super::names::has_name_characters;
@@ -411,3 +409,6 @@ pub fn omit_empty(node: &mut Node, kind: Kind) {
         _ => {}
     }
 }
+
+#[cfg(test)]
+mod tests;
