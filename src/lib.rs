@@ -32,6 +32,9 @@
 //! model/                   values and rules: no I/O, no threads, no protobuf
 //!   yaml.rs                one YAML document with places and source texts                     -
 //!   yaml/budget.rs         what a YAML text becomes when its aliases are followed             -
+//!   place.rs               nodes of it with the way to them, for errors                       -
+//!   fields.rs              one table: all fields of manifests and states                      -
+//!   fields/reader.rs       YAML by this table to the field tree                               -
 //!   manifest.rs            YAML text to DesiredState, errors with line numbers                -
 //!   lifecycle.rs           the `lifecycle:` block of a runtime configuration                  -
 //!   runtime_config.rs      what a runtime configuration says for its engine, read once   [rx:server]
@@ -172,9 +175,7 @@
 //!   apply.rs get.rs set.rs run.rs logs.rs events.rs graph.rs   one file per verb
 //!   signals.rs             signals that end logs and events              [cli:signals] [main]
 //!   update.rs              sends an update and waits; files and names of all changing verbs
-//!   manifest_schema.rs     what a manifest may contain
-//!   manifest_schema/json_schema.rs   tests only: the same as ank_schema.json
-//!   state_input.rs state_output.rs state_shape.rs   complete states as YAML and JSON
+//!   state_input.rs state_output.rs   complete states as YAML and JSON
 //!   rows.rs table.rs live.rs wait.rs   tables, frames, waiting until settled
 //!   reasons.rs             which others a workload waits for
 //!   output.rs error.rs     streams and colours; texts, hints, exit codes

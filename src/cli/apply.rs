@@ -4,20 +4,23 @@
 
 use super::args::ApplyArguments;
 use super::error::{CliError, CommandError, meant_or};
-use super::manifest_schema;
 use super::output::Output;
 use super::state_input::hint_of_unreadable;
 use super::update::{Update, read_file};
-use crate::limits::{MANIFEST_WARNINGS_MAX, YAML_FILE_MAX};
-use crate::model::complete_state::{API_VERSION, API_VERSION_DEPRECATED, DesiredState, Rendering};
+use crate::limits::YAML_FILE_MAX;
+use crate::model::complete_state::{DesiredState, Rendering};
+use crate::model::fields::reader::{Reading, Rules};
+use crate::model::fields::{self, STATE};
 use crate::model::lifecycle;
-use crate::model::manifest::{Manifest, ManifestWorkload, TOP_KEYS, check_tag_shapes};
-use crate::model::names::has_name_characters;
+use crate::model::manifest::{Manifest, ManifestError};
+use crate::model::names::{Name, has_name_characters};
 use crate::model::node::Node;
 use crate::model::validation::check_mount_points;
-use crate::model::workload::ConfigItem;
-use crate::model::yaml::{Document, Location, Plain, Step, Yaml};
+use crate::model::version::API_VERSION_DEPRECATED;
+use crate::model::workload::{ConfigItem, Workload};
+use crate::model::yaml::{Document, Location, Plain, Step, Yaml, json_pointer};
 use std::collections::btree_map::{BTreeMap, Entry};
+use std::fmt::Display;
 use std::io;
 use std::sync::Arc;
 
@@ -62,40 +65,46 @@ fn not_read(name: &str, error: &io::Error) -> CommandError {
     CommandError::input(format!("Cannot read '{name}': {error}"), "a manifest is a file of YAML or JSON text")
 }
 
-/// The objects of all manifests, with the manifest they come from.
-#[derive(Default)]
-struct Objects<'i> {
-    workloads: BTreeMap<String, (&'i Input, ManifestWorkload)>,
-    configs: BTreeMap<String, (&'i Input, ConfigItem)>,
-}
+/// Objects of all manifests by name, with the manifest they come from.
+type Objects<'i, K, T> = BTreeMap<K, (&'i Input, T)>;
 
 /// The update with sorted masks.
 fn merge(inputs: &[Input], arguments: &ApplyArguments, output: &mut Output<'_>) -> Result<Update, CliError> {
-    let mut objects = Objects::default();
+    let mut workloads: Objects<'_, Name, Arc<Workload>> = BTreeMap::new();
+    let mut configs: Objects<'_, String, ConfigItem> = BTreeMap::new();
     for input in inputs {
-        let manifest = read_manifest(input, output)?;
+        let mut manifest = read_manifest(input, output)?;
         if !arguments.delete {
             check_files(input, &manifest)?;
             check_lifecycles(input, &manifest)?;
+            set_agents(input, &mut manifest, arguments.agent.as_deref())?;
         }
-        for (name, workload) in manifest.workloads {
-            put(&mut objects.workloads, "workloads", name, input, workload)?;
+        for (name, workload) in manifest.state.workloads {
+            put(&mut workloads, "workloads", name, input, workload)?;
         }
-        for (name, config) in manifest.configs {
-            put(&mut objects.configs, "configs", name, input, config)?;
+        for (name, config) in manifest.state.configs {
+            put(&mut configs, "configs", name, input, config)?;
         }
     }
-    let configs = objects.configs.keys().map(|name| format!("desiredState.configs.{name}"));
-    let workloads = objects.workloads.keys().map(|name| format!("desiredState.workloads.{name}"));
-    let masks: Vec<String> = configs.chain(workloads).collect();
-    let new_state = if arguments.delete { Node::empty() } else { new_state(objects, arguments.agent.as_deref())? };
+    let config_masks = configs.keys().map(|name| format!("desiredState.configs.{name}"));
+    let workload_masks = workloads.keys().map(|name| format!("desiredState.workloads.{name}"));
+    let masks: Vec<String> = config_masks.chain(workload_masks).collect();
+    let desired = DesiredState {
+        workloads: workloads.into_iter().map(|(name, (_, workload))| (name, workload)).collect(),
+        configs: configs.into_iter().map(|(name, (_, config))| (name, config)).collect(),
+        ..DesiredState::default()
+    };
+    let new_state = match arguments.delete {
+        true => Node::empty(),
+        false => Node::map([("desiredState", desired.node(Rendering::Sparse))]),
+    };
     Ok(Update { new_state, masks, ..Update::default() })
 }
 
-fn put<'i, T>(
-    objects: &mut BTreeMap<String, (&'i Input, T)>,
+fn put<'i, K: Ord + Display, T>(
+    objects: &mut Objects<'i, K, T>,
     kind: &str,
-    name: String,
+    name: K,
     input: &'i Input,
     object: T,
 ) -> Result<(), CommandError> {
@@ -116,21 +125,21 @@ fn put<'i, T>(
     }
 }
 
-fn new_state(objects: Objects<'_>, agent: Option<&str>) -> Result<Node, CommandError> {
-    let mut desired = DesiredState::default();
-    for (name, (input, entry)) in objects.workloads {
-        let mut workload = entry.workload;
-        let Some(agent) = agent.or(entry.agent.as_deref()) else {
-            return Err(CommandError::input(
-                "No agent name specified -> use '--agent' option to specify!",
-                format!("workload '{name}' in '{}' has no key 'agent'", input.name),
-            ));
-        };
-        workload.agent = agent.into();
-        desired.workloads.insert(name.into(), Arc::new(workload));
+/// Gives all workloads the agent of the command line, if there is one.
+fn set_agents(input: &Input, manifest: &mut Manifest, agent: Option<&str>) -> Result<(), CommandError> {
+    match (agent, manifest.without_agent.first()) {
+        (Some(agent), _) => {
+            for workload in manifest.state.workloads.values_mut() {
+                Arc::make_mut(workload).agent = agent.into();
+            }
+            Ok(())
+        }
+        (None, None) => Ok(()),
+        (None, Some(name)) => Err(CommandError::input(
+            "No agent name specified -> use '--agent' option to specify!",
+            format!("workload '{name}' in '{}' has no key 'agent'", input.name),
+        )),
     }
-    desired.configs = objects.configs.into_iter().map(|(name, (_, config))| (name, config)).collect();
-    Ok(Node::map([("desiredState", desired.node(Rendering::Sparse))]))
 }
 
 /// Reads and checks one manifest; the order of checks is fixed, so that the same mistake leads to the same message.
@@ -141,29 +150,29 @@ fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<Manifest, Cli
     let document = Document::read(&input.text, YAML_FILE_MAX).map_err(|error| {
         invalid(&error.message, hint_of_unreadable(&input.text, &error, "a manifest is one YAML or JSON document"))
     })?;
-    let root = document.root();
-    let deprecated = root.get("apiVersion").and_then(Yaml::scalar) == Some(API_VERSION_DEPRECATED);
-    if !deprecated {
-        check_schema(input, &document).inspect_err(|_| warn_of_misspelt(input, &document, output))?;
+    let deprecated = document.root().get("apiVersion").and_then(Yaml::scalar) == Some(API_VERSION_DEPRECATED);
+    let rules = if deprecated { Rules::Manifest } else { Rules::Schema };
+    let reading = fields::reader::read(&document, &STATE, rules);
+    if !deprecated && !reading.problems.is_empty() {
+        // Misspelt keys are probably the missing ones.
+        for key in reading.unknown.iter().filter(|key| key.nearest.is_some()) {
+            output.warn(format_args!("{}: {key}", input.name));
+        }
+        return Err(schema_error(input, &document, &reading).into());
     }
     check_keys(input, &document)?;
     if deprecated {
         output.status(DEPRECATED)?;
     }
-    check_tag_shapes(&document)
-        .map_err(|error| CommandError::input(error.to_string(), place(input, error.location())))?;
     if let Some((key, at)) = unknown_objects(&document) {
-        let hint = meant_or(&key, TOP_KEYS, "a manifest has 'apiVersion', 'workloads' and 'configs'");
+        let hint = meant_or(&key, STATE.names(), "a manifest has 'apiVersion', 'workloads' and 'configs'");
         let at = at.map_or_else(String::new, |at| format!(" at {at}"));
         return Err(invalid(&format!("unknown key '{key}'{at}"), hint).into());
     }
-    let manifest = Manifest::from_document(&document)
-        .map_err(|error| invalid(&error.to_string(), "correct the manifest and apply it again".to_owned()))?;
-    if ![API_VERSION, API_VERSION_DEPRECATED].contains(&manifest.api_version.as_str()) {
-        let version = &manifest.api_version;
-        let text = format!("Invalid manifest API version provided. Expected '{API_VERSION}', got: '{version}'.");
-        return Err(CommandError::input(text, place(input, None)).into());
-    }
+    let manifest = Manifest::new(reading, &document).map_err(|error| match error {
+        ManifestError::TagShape { message, location } => CommandError::input(message, place(input, location)),
+        error => invalid(&error.to_string(), "correct the manifest and apply it again".to_owned()),
+    })?;
     for warning in &manifest.warnings {
         output.warn(format_args!("{}: {warning}", input.name));
     }
@@ -172,7 +181,7 @@ fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<Manifest, Cli
 
 /// Refuses mount points with the syntax of further mount options: the engine would take them as such.
 fn check_files(input: &Input, manifest: &Manifest) -> Result<(), CommandError> {
-    for (name, ManifestWorkload { workload, .. }) in &manifest.workloads {
+    for (name, workload) in &manifest.state.workloads {
         let Err(error) = check_mount_points(workload) else { continue };
         let files = ["workloads", name, "files"].map(|key| Step::Key(key.to_owned()));
         let at = Document::read(&input.text, YAML_FILE_MAX).ok().and_then(|document| document.locate(&files));
@@ -185,7 +194,7 @@ fn check_files(input: &Input, manifest: &Manifest) -> Result<(), CommandError> {
 /// Refuses errors in `lifecycle:` blocks: a misspelt key would disable a check. Texts with templates are checked by
 /// the server, which renders them.
 fn check_lifecycles(input: &Input, manifest: &Manifest) -> Result<(), CommandError> {
-    for (name, ManifestWorkload { workload, .. }) in &manifest.workloads {
+    for (name, workload) in &manifest.state.workloads {
         let config = &workload.runtime_config;
         if !workload.configs.is_empty() && config.contains("{{") {
             continue;
@@ -203,34 +212,23 @@ fn check_lifecycles(input: &Input, manifest: &Manifest) -> Result<(), CommandErr
     Ok(())
 }
 
-/// Warns about misspelt keys of a refused manifest: they are probably the missing ones.
-fn warn_of_misspelt(input: &Input, document: &Document<'_>, output: &mut Output<'_>) {
-    for key in Manifest::unknown_keys(document).iter().filter(|key| key.nearest.is_some()) {
-        output.warn(format_args!("{}: {key}", input.name));
-    }
-}
-
 fn place(input: &Input, location: Option<Location>) -> String {
     location.map_or_else(|| format!("see '{}'", input.name), |at| format!("see '{}', {at}", input.name))
 }
 
-fn check_schema(input: &Input, document: &Document<'_>) -> Result<(), CommandError> {
-    let violations = manifest_schema::check(document.root());
-    if violations.is_empty() {
-        return Ok(());
-    }
-    let located = violations.iter().take(MANIFEST_WARNINGS_MAX).map(|found| (document.locate(&found.path), found));
-    let mut located: Vec<_> = located.collect();
+fn schema_error(input: &Input, document: &Document<'_>, reading: &Reading) -> CommandError {
+    let mut located: Vec<_> =
+        reading.problems.iter().map(|problem| (document.locate(&problem.path), problem)).collect();
     located.sort_by_key(|(at, _)| at.map(|at| (at.line, at.column))); // In the order of the file.
     let mut text = "Manifest schema validation failed:".to_owned();
-    for (at, violation) in located {
+    for (at, problem) in located {
         let at = at.map_or_else(String::new, |at| format!(", {at}"));
-        text.push_str(&format!("\n'{}': {} ({}{at})", violation.pointer(), violation.message, input.name));
+        text.push_str(&format!("\n'{}': {} ({}{at})", json_pointer(&problem.path), problem.message, input.name));
     }
-    if violations.len() > MANIFEST_WARNINGS_MAX {
-        text.push_str(&format!("\nand {} more", violations.len() - MANIFEST_WARNINGS_MAX));
+    if reading.more_problems > 0 {
+        text.push_str(&format!("\nand {} more", reading.more_problems));
     }
-    Err(CommandError::input(text, "correct the manifest and apply it again; nothing was changed"))
+    CommandError::input(text, "correct the manifest and apply it again; nothing was changed")
 }
 
 /// Refuses keys at any depth that masks cannot name.
@@ -286,7 +284,7 @@ fn wrong_key(node: &Yaml, path: &mut Vec<Step>) -> Option<String> {
 fn unknown_objects(document: &Document<'_>) -> Option<(String, Option<Location>)> {
     let Yaml::Map(entries) = document.root() else { return None };
     let (key, _) = entries.iter().find(|(key, value)| {
-        let known = key.scalar().is_some_and(|key| TOP_KEYS.contains(&key));
+        let known = key.scalar().is_some_and(|key| STATE.field(key).is_some());
         !known && matches!(value, Yaml::Map(objects) if !objects.is_empty())
     })?;
     let key = key.scalar()?.to_owned();

@@ -10,10 +10,10 @@ use super::reasons::Reasons;
 use super::rows::{self, Row};
 use super::session::ServerLink;
 use super::state_output::state_text;
-use super::state_shape::Kind;
 use super::table::{Table, TooWide, one_line};
 use crate::model::execution_state::{Phase, WorkloadState};
 use crate::model::field_path::{WILDCARD, parts};
+use crate::model::fields::COMPLETE_STATE;
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use std::collections::BTreeMap;
@@ -98,7 +98,7 @@ fn warn_of_missing_object(mask: &str, state: &Node, output: &mut Output<'_>) {
 
 /// Warns about masks that can never select anything: the server accepts them without an error.
 pub fn warn_of_unknown_parts(masks: &[String], output: &mut Output<'_>) {
-    let known = || Kind::CompleteState.fields().iter().map(|field| field.name);
+    let known = || COMPLETE_STATE.names();
     for mask in masks {
         let part = parts(mask)[0];
         if part != WILDCARD && !known().any(|known| known == part) {

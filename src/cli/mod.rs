@@ -11,7 +11,6 @@ pub mod get;
 pub mod graph;
 pub mod live;
 pub mod logs;
-pub mod manifest_schema;
 pub mod output;
 pub mod reasons;
 pub mod rows;
@@ -22,7 +21,6 @@ pub mod settings;
 pub mod signals;
 pub mod state_input;
 pub mod state_output;
-pub mod state_shape;
 pub mod table;
 #[cfg(test)]
 mod tests;

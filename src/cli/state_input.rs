@@ -1,15 +1,16 @@
 //! Reads the file of `set state`: a complete state, or parts of one, in the form that `get state` prints.
 //!
-//! Thread: `main`, plain functions. Everything is checked here, since what the wire format has no place for would be
-//! lost without a word on the way to the server.
+//! Thread: `main`, plain functions. Everything is checked here, since the wire format would silently drop what it
+//! has no place for.
 
-use super::state_shape::{Choice, Kind};
 use crate::limits::YAML_FILE_MAX;
-use crate::model::nearest::nearest;
+use crate::model::fields::COMPLETE_STATE;
+use crate::model::fields::reader::{self, Reading, Rules};
+use crate::model::manifest::ManifestError;
 use crate::model::node::Node;
-use crate::model::yaml::{Document, Step, Yaml, YamlError, path_text};
+use crate::model::yaml::{Document, Yaml, YamlError};
 
-/// What the file is wrong about.
+/// The file cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateInputError {
     /// It is no YAML at all.
@@ -39,21 +40,19 @@ pub fn read(text: &str) -> Result<StateInput, StateInputError> {
         hint: hint_of_unreadable(text, &error, "the file must be one YAML or JSON document"),
         text: error.message,
     })?;
-    let mut reader = Reader { document: &document, path: Vec::new(), warnings: Vec::new() };
-    let state = match document.root() {
-        Yaml::Null => Node::empty(),
-        root => reader.node(root, Kind::CompleteState)?,
+    let wrong = |text: String, hint: &str| Err(StateInputError { no_yaml: false, text, hint: hint.to_owned() });
+    let read = match document.root() {
+        Yaml::Null => Reading::default(),
+        _ => reader::read(&document, &COMPLETE_STATE, Rules::State),
     };
-    if let Some(desired) = state.get("desiredState")
-        && desired.get("apiVersion").is_none()
-    {
-        return Err(StateInputError {
-            no_yaml: false,
-            text: "missing field `apiVersion`".to_owned(),
-            hint: "write 'apiVersion: v1' below 'desiredState'".to_owned(),
-        });
+    if let Some(problem) = read.problems.first() {
+        let hint = "the file holds a complete state as 'ank get state' prints it; manifests are for 'ank apply'";
+        return wrong(ManifestError::invalid(problem, &document).to_string(), hint);
     }
-    Ok(StateInput { state, warnings: reader.warnings })
+    if read.tree.get("desiredState").is_some_and(|desired| desired.get("apiVersion").is_none()) {
+        return wrong("missing field `apiVersion`".to_owned(), "write 'apiVersion: v1' below 'desiredState'");
+    }
+    Ok(StateInput { state: read.tree, warnings: read.unknown.iter().map(ToString::to_string).collect() })
 }
 
 /// What to do about a `text` that is no YAML because of `error`: `general`, unless a tab stands there.
@@ -65,132 +64,6 @@ pub fn hint_of_unreadable(text: &str, error: &YamlError, general: &str) -> Strin
         return format!("tabs cannot indent in YAML; line {} begins with one, use blanks", at.line);
     }
     general.to_owned()
-}
-
-struct Reader<'d> {
-    document: &'d Document<'d>,
-    path: Vec<Step>,
-    warnings: Vec<String>,
-}
-
-impl Reader<'_> {
-    fn wrong<T>(&self, problem: &str) -> Result<T, StateInputError> {
-        let place = self.document.locate(&self.path).map_or_else(String::new, |at| format!(" at {at}"));
-        let path = path_text(&self.path);
-        let text = if path.is_empty() { format!("{problem}{place}") } else { format!("{path}: {problem}{place}") };
-        let hint = "the file holds a complete state as 'ank get state' prints it; manifests are for 'ank apply'";
-        Err(StateInputError { no_yaml: false, text, hint: hint.to_owned() })
-    }
-
-    fn expected<T>(&self, found: &Yaml, expected: &str) -> Result<T, StateInputError> {
-        self.wrong(&format!("{} found, expected {expected}", found.describe()))
-    }
-
-    fn below<T>(
-        &mut self,
-        step: Step,
-        read: impl FnOnce(&mut Self) -> Result<T, StateInputError>,
-    ) -> Result<T, StateInputError> {
-        self.path.push(step);
-        let result = read(self)?;
-        self.path.pop();
-        Ok(result)
-    }
-
-    fn node(&mut self, node: &Yaml, kind: Kind) -> Result<Node, StateInputError> {
-        match kind {
-            Kind::Any => Ok(Node::empty()), // The server reports it and takes it from nobody.
-            Kind::Text => node.scalar().map_or_else(|| self.expected(node, "text"), |text| Ok(Node::text(text))),
-            Kind::Number => match node.scalar().and_then(|text| text.parse().ok()) {
-                Some(number) => Ok(Node::Number(number)),
-                None => self.expected(node, "a whole number"),
-            },
-            Kind::Choice(choice) => self.choice(node, choice),
-            Kind::List(item) => self.list(node, *item),
-            Kind::Map(value) => self.map(node, *value),
-            Kind::Config => match node {
-                Yaml::Text(text) => Ok(Node::text(text)),
-                Yaml::List(_) => self.list(node, Kind::Config),
-                Yaml::Map(_) => self.map(node, Kind::Config),
-                Yaml::Null | Yaml::Plain(..) => self.expected(node, "text (put it in quotes), a list or a mapping"),
-            },
-            _ => self.fields(node, kind),
-        }
-    }
-
-    fn choice(&mut self, node: &Yaml, choice: Choice) -> Result<Node, StateInputError> {
-        let texts = choice.texts();
-        match node {
-            Yaml::Text(text) if texts.contains(&text.as_str()) => Ok(Node::text(text)),
-            _ => self.expected(node, &format!("one of {}", texts.join(", "))),
-        }
-    }
-
-    fn list(&mut self, node: &Yaml, kind: Kind) -> Result<Node, StateInputError> {
-        let Yaml::List(items) = node else { return self.expected(node, "a list") };
-        let items = items.iter().enumerate();
-        items
-            .map(|(index, item)| self.below(Step::Index(index), |reader| reader.node(item, kind)))
-            .collect::<Result<_, _>>()
-            .map(Node::List)
-    }
-
-    fn map(&mut self, node: &Yaml, kind: Kind) -> Result<Node, StateInputError> {
-        let Yaml::Map(entries) = node else { return self.expected(node, "a mapping") };
-        let mut map = Vec::with_capacity(entries.len());
-        for (key, value) in entries {
-            let Some(key) = key.scalar() else { return self.expected(key, "text as key") };
-            map.push((key, self.below(Step::Key(key.to_owned()), |reader| reader.node(value, kind))?));
-        }
-        Ok(Node::map(map))
-    }
-
-    /// A node with known fields; null counts as not there.
-    fn fields(&mut self, node: &Yaml, kind: Kind) -> Result<Node, StateInputError> {
-        let Yaml::Map(entries) = node else { return self.expected(node, "a mapping") };
-        let mut fields = Vec::new();
-        for (key, value) in entries.iter().filter(|(_, value)| *value != Yaml::Null) {
-            let key = key.scalar().unwrap_or_default();
-            match kind.fields().iter().find(|field| field.name == key) {
-                Some(field) => {
-                    let step = Step::Key(key.to_owned());
-                    fields.push((field.name, self.below(step, |reader| reader.node(value, field.kind))?));
-                }
-                None => self.unknown(key, kind)?,
-            }
-        }
-        let state = Node::map(fields);
-        let needed: &[&str] = match kind {
-            Kind::File if state.get("binaryData").is_none() => &["mountPoint", "data"],
-            Kind::File => &["mountPoint"],
-            Kind::Rule => match state.get("type").and_then(Node::as_text) {
-                Some("LogRule") => &["workloadNames"],
-                Some(_) => &["operation", "filterMasks"],
-                None => &["type"],
-            },
-            _ => &[],
-        };
-        match needed.iter().find(|name| state.get(name).is_none()) {
-            Some(name) => self.wrong(&format!("missing field `{name}`")),
-            None => Ok(state),
-        }
-    }
-
-    /// At the top a wrong key would mean that the whole state is deleted, below it something is just not set.
-    fn unknown(&mut self, key: &str, kind: Kind) -> Result<(), StateInputError> {
-        let known = kind.fields().iter().map(|field| field.name);
-        let nearest = nearest(key, known);
-        self.path.push(Step::Key(key.to_owned()));
-        if kind == Kind::CompleteState {
-            let meant = nearest.map_or_else(String::new, |name| format!(" (did you mean '{name}'?)"));
-            return self.wrong(&format!("unknown field{meant}"));
-        }
-        let meant = nearest.map_or_else(String::new, |name| format!(", did you mean '{name}'?"));
-        let place = self.document.locate_key(&self.path).map_or_else(String::new, |at| format!(" at {at}"));
-        self.warnings.push(format!("unknown key '{}' is ignored{place}{meant}", path_text(&self.path)));
-        self.path.pop();
-        Ok(())
-    }
 }
 
 #[cfg(test)]
@@ -254,8 +127,8 @@ mod tests {
                 "desiredSate: unknown field (did you mean 'desiredState'?) at line 1 column 14",
             ),
             ("apiVersion: v1\nworkloads: {}".to_owned(), "apiVersion: unknown field at line 1 column 13"),
-            (workload("restartPolicy: never"), "restartPolicy: text 'never' found, expected one of NEVER, ON_FAILURE"),
-            (workload("dependencies: {a: b}"), "expected one of ADD_COND_RUNNING"),
+            (workload("restartPolicy: never"), "restartPolicy: unknown value 'never', expected NEVER, ON_FAILURE"),
+            (workload("dependencies: {a: b}"), "expected ADD_COND_RUNNING"),
             (workload("tags: [a]"), "tags: a list found, expected a mapping"),
             (workload("files: [{data: x}]"), "files[0]: missing field `mountPoint`"),
             (workload("files: [{mountPoint: x}]"), "files[0]: missing field `data`"),

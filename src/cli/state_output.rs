@@ -1,15 +1,15 @@
-//! Prints states as YAML or JSON with the documented order of fields (spec/cli.md section 6.1).
+//! Prints states as YAML or JSON with the documented order of fields.
 //!
 //! Thread: `main`, plain functions. Names of workloads, agents, tags and configs are sorted, so that two outputs can
-//! be compared. Empty maps and lists are left out where only an unmasked answer of the server has them.
+//! be compared. Empty maps and lists are left out where only an unmasked response of the server has them.
 
 use super::args::Format;
-use super::state_shape::Kind;
+use crate::model::fields::{COMPLETE_STATE, Kind, Object};
 use crate::model::messages::AlteredFields;
 use crate::model::node::Node;
 use crate::model::shown_text::acts_on_terminal;
 use crate::platform::logging::utc;
-use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_yaml::Value;
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -23,64 +23,38 @@ struct Ordered<'n> {
     kind: Kind,
 }
 
-impl Ordered<'_> {
-    fn is_empty(&self) -> bool {
-        match self.kind {
-            // Both lists empty is as good as no rules.
-            Kind::Access => {
-                self.kind.fields().iter().all(|field| self.node.get(field.name).is_none_or(Node::is_empty_container))
-            }
-            _ => self.node.is_empty_container(),
-        }
-    }
-}
-
 // [impl->swdd~api-object-serialization~1]
 impl Serialize for Ordered<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let below = |kind: Kind| move |node| Ordered { node, kind };
         match (self.node, self.kind) {
-            (Node::Map(entries), Kind::Map(below)) => {
-                let mut map = serializer.serialize_map(Some(entries.len()))?;
-                for (name, node) in entries {
-                    map.serialize_entry(name, &Ordered { node, kind: *below })?;
-                }
-                map.end()
+            (Node::Map(entries), Kind::Map(value) | Kind::Named(value)) => {
+                serializer.collect_map(entries.iter().map(|(name, node)| (name, below(*value)(node))))
             }
-            (Node::List(items), Kind::List(below)) => {
-                let mut list = serializer.serialize_seq(Some(items.len()))?;
-                for node in items {
-                    list.serialize_element(&Ordered { node, kind: *below })?;
-                }
-                list.end()
-            }
-            (Node::Map(entries), kind) if !kind.fields().is_empty() => {
-                let fields = ordered_fields(entries, kind);
-                let mut map = serializer.serialize_map(Some(fields.len()))?;
-                for (name, field) in fields {
-                    map.serialize_entry(name, &field)?;
-                }
-                map.end()
-            }
+            (Node::List(items), Kind::List(item)) => serializer.collect_seq(items.iter().map(below(*item))),
+            (Node::Map(entries), kind) => match kind.object(self.node) {
+                Some(object) => serializer.collect_map(ordered_fields(entries, object)),
+                None => self.node.serialize(serializer),
+            },
             (node, _) => node.serialize(serializer),
         }
     }
 }
 
-/// The fields to print in their order; those that nobody documented come last.
-fn ordered_fields(entries: &BTreeMap<String, Node>, kind: Kind) -> Vec<(&str, Ordered<'_>)> {
-    let known = kind.fields().iter().filter_map(|field| {
-        let ordered = Ordered { node: entries.get(field.name)?, kind: field.kind };
-        (!(field.omit_empty && ordered.is_empty())).then_some((field.name, ordered))
+/// The fields to print in their order; those that are not in the table come last.
+fn ordered_fields<'n>(entries: &'n BTreeMap<String, Node>, object: &'static Object) -> Vec<(&'n str, Ordered<'n>)> {
+    let known = object.fields.iter().filter_map(|field| {
+        let node = entries.get(field.name).filter(|node| !field.is_omitted(node))?;
+        Some((field.name, Ordered { node, kind: field.kind }))
     });
-    let is_unknown = |name: &str| kind.fields().iter().all(|field| field.name != name);
-    let unknown = entries.iter().filter(|(name, _)| is_unknown(name));
+    let unknown = entries.iter().filter(|(name, _)| object.field(name).is_none());
     known.chain(unknown.map(|(name, node)| (name.as_str(), Ordered { node, kind: Kind::Any }))).collect()
 }
 
 /// The text of a complete state or a part of one, as `ank get state` prints it.
 #[must_use]
 pub fn state_text(state: &Node, format: Format) -> String {
-    let ordered = Ordered { node: state, kind: Kind::CompleteState };
+    let ordered = Ordered { node: state, kind: Kind::Object(&COMPLETE_STATE) };
     // Texts, numbers, lists and maps with text keys can be written in both formats.
     let text = match format {
         Format::Yaml => yaml_text(&ordered),
@@ -89,7 +63,7 @@ pub fn state_text(state: &Node, format: Format) -> String {
     text + "\n"
 }
 
-/// One event as a document: YAML after a line `---`, or JSON in one line (spec/cli.md section 10).
+/// One event as a document: YAML after a line `---`, or JSON in one line.
 #[must_use]
 pub fn event_text(now: SystemTime, altered: &AlteredFields, state: &Node, format: Format) -> String {
     let event = Event { timestamp: timestamp(now), altered, state };
@@ -171,7 +145,7 @@ impl StandIns {
     }
 }
 
-/// UTC with nanoseconds as scripts know it.
+/// UTC with nanoseconds, the format that scripts expect.
 fn timestamp(now: SystemTime) -> String {
     let nanoseconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
     format!("{}.{nanoseconds:09}+00:00", utc(now).trim_end_matches('Z'))
@@ -193,7 +167,7 @@ impl Serialize for Event<'_> {
                 map.serialize_entry(key, paths)?;
             }
         }
-        map.serialize_entry("completeState", &Ordered { node: self.state, kind: Kind::CompleteState })?;
+        map.serialize_entry("completeState", &Ordered { node: self.state, kind: Kind::Object(&COMPLETE_STATE) })?;
         map.end()
     }
 }

@@ -1,6 +1,8 @@
-//! What a workload may ask through its control interface, as written in the manifest.
+//! What a workload may request through its control interface, as written in the manifest.
 //!
 //! Thread: none, plain values.
+
+use super::names::named_enum;
 
 /// Rules of one workload; deny beats allow.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,6 +21,11 @@ impl ControlInterfaceAccess {
     }
 }
 
+/// The type of rules about parts of the state, in manifests.
+pub const STATE_RULE: &str = "StateRule";
+/// The type of rules about logs.
+pub const LOG_RULE: &str = "LogRule";
+
 /// One rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AccessRule {
@@ -36,38 +43,16 @@ pub enum AccessRule {
     },
 }
 
-/// What a state rule is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
-    /// Neither reading nor writing.
-    Nothing,
-    /// Reading.
-    Read,
-    /// Writing.
-    Write,
-    /// Reading and writing.
-    ReadWrite,
-}
-
-impl Operation {
-    /// All operations with their manifest names.
-    pub const NAMES: [(&'static str, Self); 4] =
-        [("Nothing", Self::Nothing), ("Read", Self::Read), ("Write", Self::Write), ("ReadWrite", Self::ReadWrite)];
-
-    /// The manifest name.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Nothing => "Nothing",
-            Self::Read => "Read",
-            Self::Write => "Write",
-            Self::ReadWrite => "ReadWrite",
-        }
-    }
-
-    /// Reads the manifest name.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::NAMES.iter().find(|(name, _)| *name == text).map(|(_, operation)| *operation)
+named_enum! {
+    /// What a state rule is about.
+    Operation {
+        /// Neither reading nor writing.
+        Nothing = "Nothing",
+        /// Reading.
+        Read = "Read",
+        /// Writing.
+        Write = "Write",
+        /// Reading and writing.
+        ReadWrite = "ReadWrite",
     }
 }

@@ -1,11 +1,11 @@
-//! What a workload may ask: rules of its manifest against requests. The agent decides by it, and the server once more
-//! for what agents pass on.
+//! What a workload may request: rules of its manifest against requests. The agent decides by it, and the server once
+//! more for what agents forward.
 //!
 //! Thread: none, plain values. Decides on the model of a request, never on what stood on the wire.
 
 use super::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
 use super::field_path;
-use super::mask_tree::MaskTree;
+use super::mask_tree::{MaskTree, Wanted};
 use super::messages::RequestContent;
 use crate::limits::AUTHORIZER_STEPS_MAX;
 use std::collections::BTreeSet;
@@ -30,22 +30,22 @@ struct Rules<P> {
 /// Why a request is denied, for the log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Denial {
-    /// The request asks for nothing.
-    #[error("it asks for nothing")]
+    /// The request is empty.
+    #[error("it requests nothing")]
     Nothing,
     /// No rule allows this mask or workload name.
     #[error("no rule allows '{0}'")]
     NotAllowed(String),
     /// A rule denies it.
-    #[error("'{asked}' is denied by '{rule}'")]
+    #[error("'{requested}' is denied by '{rule}'")]
     DeniedBy {
         /// The mask or workload name.
-        asked: String,
+        requested: String,
         /// The mask or pattern of the rule.
         rule: String,
     },
-    /// Comparing all that it asks for with all rules takes too long.
-    #[error("it asks for too much at once to compare it with the rules, ask for less or use fewer wildcards")]
+    /// Comparing all of it with all rules takes too long.
+    #[error("it requests too much at once to compare it with the rules; request less or use fewer wildcards")]
     TooMuch,
 }
 
@@ -62,7 +62,7 @@ impl Authorizer {
         }
     }
 
-    /// Decides about a request. All that it asks for must be allowed, and nothing of it denied.
+    /// Decides about a request. All that it requests must be allowed, and nothing of it denied.
     ///
     /// # Errors
     /// The first mask or name that decides against it.
@@ -102,7 +102,7 @@ fn masks(rules: &[AccessRule], wanted: Operation) -> MaskTree {
     }))
 }
 
-/// What may still be compared for one request: others wait meanwhile.
+/// How many more comparisons one request may take: others wait meanwhile.
 struct Steps(usize);
 
 impl Steps {
@@ -113,7 +113,7 @@ impl Steps {
 }
 
 impl Rules<MaskTree> {
-    /// No mask asks for everything, as one empty mask does.
+    /// No mask stands for everything, as one empty mask does.
     fn check_masks(&self, masks: &[String], steps: &mut Steps) -> Result<(), Denial> {
         if masks.is_empty() {
             return self.check_mask("", steps);
@@ -127,43 +127,48 @@ impl Rules<MaskTree> {
         self.check_parts(&parts, steps)
     }
 
-    fn check_parts(&self, asked: &[&str], steps: &mut Steps) -> Result<(), Denial> {
-        if let Some(rule) = overlapping(&self.deny, asked, steps)? {
-            return Err(Denial::DeniedBy { asked: asked.join("."), rule });
+    fn check_parts(&self, requested: &[&str], steps: &mut Steps) -> Result<(), Denial> {
+        if let Some(rule) = overlapping(&self.deny, requested, steps)? {
+            return Err(Denial::DeniedBy { requested: requested.join("."), rule });
         }
-        let for_all = if asked.is_empty() { &[WILDCARD] } else { asked };
-        if covers(&self.allow, for_all, steps)? { Ok(()) } else { Err(Denial::NotAllowed(asked.join("."))) }
+        let for_all = if requested.is_empty() { &[WILDCARD] } else { requested };
+        if covers(&self.allow, for_all, steps)? { Ok(()) } else { Err(Denial::NotAllowed(requested.join("."))) }
     }
 }
 
-/// Whether a rule stands for all that is asked for: it gives everything below it. A wildcard that is asked for is given
-/// by a wildcard only, since the server makes every key of it.
-fn covers(rules: &MaskTree, asked: &[&str], steps: &mut Steps) -> Result<bool, Denial> {
-    let mut found = rules.wanted();
-    for part in asked {
-        let next = found.on(part);
-        steps.take(1 + found.count() + next.count())?;
-        found = next;
-        if found.is_whole() || found.is_nothing() {
-            break;
-        }
-    }
-    Ok(found.is_whole())
+/// Whether a rule covers all that is requested: it grants everything below it. A wildcard in a request is granted by a
+/// wildcard only, since the server makes every key of it.
+fn covers(rules: &MaskTree, requested: &[&str], steps: &mut Steps) -> Result<bool, Denial> {
+    Ok(follow(rules, requested, steps, |found, part| found.on(part))?.is_whole())
 }
 
-/// A rule that stands for some of what is asked for. What lies above the rule contains it, so it is concerned as well as
-/// what lies below.
-fn overlapping(rules: &MaskTree, asked: &[&str], steps: &mut Steps) -> Result<Option<String>, Denial> {
-    let mut found = rules.wanted();
-    for part in asked {
-        let next = if *part == WILDCARD { found.on_all() } else { found.on(part) };
-        steps.take(1 + found.count() + next.count())?;
-        found = next;
-        if found.is_whole() || found.is_nothing() {
-            break;
-        }
-    }
+/// A rule about a part of what is requested. What lies above the rule contains it, so it is concerned as well as what
+/// lies below.
+fn overlapping(rules: &MaskTree, requested: &[&str], steps: &mut Steps) -> Result<Option<String>, Denial> {
+    let found = follow(rules, requested, steps, |found, part| match part {
+        WILDCARD => found.on_all(),
+        _ => found.on(part),
+    })?;
     Ok(found.mask())
+}
+
+/// Where the masks of `rules` are at the end of `requested`, or where one of them ends before.
+fn follow<'m>(
+    rules: &'m MaskTree,
+    requested: &[&str],
+    steps: &mut Steps,
+    on: impl Fn(&Wanted<'m>, &str) -> Wanted<'m>,
+) -> Result<Wanted<'m>, Denial> {
+    let mut found = rules.wanted();
+    for part in requested {
+        let next = on(&found, part);
+        steps.take(1 + found.count() + next.count())?;
+        found = next;
+        if found.is_whole() || found.is_nothing() {
+            break;
+        }
+    }
+    Ok(found)
 }
 
 /// Names of log rules, each with at most one wildcard.
@@ -205,7 +210,7 @@ impl NamePatterns {
 impl Rules<NamePatterns> {
     fn check_name(&self, name: &str, steps: &mut Steps) -> Result<(), Denial> {
         if let Some(rule) = self.deny.matching(name, steps)? {
-            return Err(Denial::DeniedBy { asked: name.to_owned(), rule });
+            return Err(Denial::DeniedBy { requested: name.to_owned(), rule });
         }
         if self.allow.matching(name, steps)?.is_some() { Ok(()) } else { Err(Denial::NotAllowed(name.to_owned())) }
     }

@@ -1,24 +1,19 @@
-//! The complete state: what is desired, what runs, who is there. To and from the field tree.
+//! The complete state: desired state, workload states and agents. To and from the field tree.
 //!
 //! Thread: none, plain values.
 
-use super::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
+use super::access_rules::{AccessRule, ControlInterfaceAccess, LOG_RULE, Operation, STATE_RULE};
 use super::execution_state::{ExecutionState, Phase, WorkloadState};
-use super::names::{InstanceName, Name};
+use super::fields::{AGENT, Kind, Object, Presence, STATE, TYPE, Text, WORKLOAD, omit_empty};
+use super::names::{InstanceName, Name, alternatives};
 use super::node::Node;
+use super::version::API_VERSION;
 use super::workload::{AddCondition, ConfigItem, File, FileContent, RestartPolicy, Workload};
 use crate::limits::AGENT_TAG_ENTRY;
-use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::sync::Arc;
 
-/// The version of manifests and states that is current.
-pub const API_VERSION: &str = "v1";
-/// The version that is still read.
-pub const API_VERSION_DEPRECATED: &str = "v0.1";
-
-/// What users asked for, or what agents are told.
+/// What users want, or what agents get.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DesiredState {
     /// `v1` or `v0.1`.
@@ -50,12 +45,12 @@ pub fn tags_bytes(tags: &BTreeMap<String, String>) -> usize {
     tags.iter().map(|(key, text)| key.len() + text.len() + AGENT_TAG_ENTRY).sum()
 }
 
-/// Whether empty maps and lists are part of a tree (spec/server.md section 7).
+/// Whether empty maps and lists are part of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rendering {
-    /// Left out: for masked reads, events and new states of updates (T1).
+    /// Left out: for masked reads, events and new states of updates.
     Sparse,
-    /// Present: for unmasked reads and as the base of an update (T2).
+    /// Present: for unmasked reads and as the base of an update.
     Full,
 }
 
@@ -70,6 +65,11 @@ fn key(instance: &InstanceName) -> (Name, Name, Name) {
     (instance.agent.clone(), instance.workload.clone(), instance.id.clone())
 }
 
+/// No entry of `workload` on `agent` comes before it.
+fn first(agent: &str, workload: &str) -> (Name, Name, Name) {
+    (agent.into(), workload.into(), "".into())
+}
+
 fn instance((agent, workload, id): &(Name, Name, Name)) -> InstanceName {
     InstanceName { workload: workload.clone(), id: id.clone(), agent: agent.clone() }
 }
@@ -81,7 +81,7 @@ impl WorkloadStates {
         self.entries.get(&key(instance))
     }
 
-    /// Stores a state; `Removed` deletes the entry. Answers the state that was there before.
+    /// Stores a state; `Removed` deletes the entry. Returns the state before.
     pub fn set(&mut self, instance: &InstanceName, state: ExecutionState) -> Option<ExecutionState> {
         if state.phase == Phase::Removed {
             self.entries.remove(&key(instance))
@@ -90,7 +90,7 @@ impl WorkloadStates {
         }
     }
 
-    /// Stores `state` unless the instance has a state already. Answers whether it was stored.
+    /// Stores `state` unless the instance has a state already. Returns whether it was stored.
     pub fn set_initial(&mut self, instance: &InstanceName, state: ExecutionState) -> bool {
         let mut stored = false;
         self.entries.entry(key(instance)).or_insert_with(|| {
@@ -100,13 +100,10 @@ impl WorkloadStates {
         stored
     }
 
-    /// Nobody knows any more what the instances of `agent` do. Answers them with the states they had.
+    /// Marks the instances of `agent` as disconnected. Returns them with the states before.
     pub fn set_agent_disconnected(&mut self, agent: &str) -> Vec<(InstanceName, ExecutionState)> {
-        let agent: Name = agent.into();
-        let empty: Name = "".into();
-        self.entries
-            .range_mut((agent.clone(), empty.clone(), empty)..)
-            .take_while(|(key, _)| key.0 == agent)
+        let of_agent = self.entries.range_mut(first(agent, "")..).take_while(|(key, _)| &*key.0 == agent);
+        of_agent
             .map(|(key, state)| {
                 (instance(key), std::mem::replace(state, ExecutionState::plain(Phase::AgentDisconnected)))
             })
@@ -136,26 +133,20 @@ impl WorkloadStates {
     }
 
     /// The entries of `agent`, sorted by workload and id.
-    pub fn of_agent<'a>(&'a self, agent: &str) -> impl Iterator<Item = (InstanceName, &'a ExecutionState)> {
-        let agent: Name = agent.into();
-        let empty: Name = "".into();
-        self.entries
-            .range((agent.clone(), empty.clone(), empty)..)
-            .take_while(move |(key, _)| key.0 == agent)
-            .map(|(key, state)| (instance(key), state))
+    pub fn of_agent(&self, agent: &str) -> impl Iterator<Item = (InstanceName, &ExecutionState)> {
+        let entries = self.entries.range(first(agent, "")..).take_while(move |(key, _)| &*key.0 == agent);
+        entries.map(|(key, state)| (instance(key), state))
     }
 
     /// The entries of `workload` on `agent`, sorted by id.
-    pub fn of_agent_workload<'a>(
-        &'a self,
+    pub fn of_agent_workload(
+        &self,
         agent: &str,
         workload: &str,
-    ) -> impl Iterator<Item = (InstanceName, &'a ExecutionState)> {
-        let (agent, workload): (Name, Name) = (agent.into(), workload.into());
-        self.entries
-            .range((agent.clone(), workload.clone(), "".into())..)
-            .take_while(move |(key, _)| key.0 == agent && key.1 == workload)
-            .map(|(key, state)| (instance(key), state))
+    ) -> impl Iterator<Item = (InstanceName, &ExecutionState)> {
+        let is_wanted = move |key: &(Name, Name, Name)| &*key.0 == agent && &*key.1 == workload;
+        let entries = self.entries.range(first(agent, workload)..).take_while(move |(key, _)| is_wanted(key));
+        entries.map(|(key, state)| (instance(key), state))
     }
 
     /// All entries as reports.
@@ -174,26 +165,31 @@ fn texts(map: &BTreeMap<String, String>) -> Node {
 /// The tree of one workload.
 #[must_use]
 pub fn workload_node(workload: &Workload, rendering: Rendering) -> Node {
-    let mut entries = vec![
+    let dependencies = workload.dependencies.iter().map(|(name, condition)| (name, Node::text(condition.as_str())));
+    let access = &workload.control_interface_access;
+    let rules = |rules: &[AccessRule]| Node::List(rules.iter().map(rule_node).collect());
+    let node = Node::map([
         ("agent", Node::text(&*workload.agent)),
         ("restartPolicy", Node::text(workload.restart_policy.as_str())),
-        ("runtime", Node::text(&*workload.runtime)),
-        ("runtimeConfig", Node::text(&*workload.runtime_config)),
-    ];
-    let dependencies = workload.dependencies.iter().map(|(name, condition)| (name, Node::text(condition.as_str())));
-    let rules = &workload.control_interface_access;
-    let access = [("allowRules", &rules.allow_rules), ("denyRules", &rules.deny_rules)]
-        .map(|(name, rules)| (name, Node::List(rules.iter().map(rule_node).collect())));
-    let keep = |node: &Node| rendering == Rendering::Full || !node.is_empty_container();
-    let containers = [
         ("dependencies", Node::map(dependencies)),
         ("tags", texts(&workload.tags)),
+        ("runtime", Node::text(&*workload.runtime)),
+        ("runtimeConfig", Node::text(&*workload.runtime_config)),
+        (
+            "controlInterfaceAccess",
+            Node::map([("allowRules", rules(&access.allow_rules)), ("denyRules", rules(&access.deny_rules))]),
+        ),
         ("configs", texts(&workload.configs)),
         ("files", Node::List(workload.files.iter().map(file_node).collect())),
-        ("controlInterfaceAccess", Node::map(access.into_iter().filter(|(_, node)| keep(node)))),
-    ];
-    entries.extend(containers.into_iter().filter(|(_, node)| keep(node)));
-    Node::map(entries)
+    ]);
+    rendered(node, Kind::Object(&WORKLOAD), rendering)
+}
+
+fn rendered(mut node: Node, kind: Kind, rendering: Rendering) -> Node {
+    if rendering == Rendering::Sparse {
+        omit_empty(&mut node, kind);
+    }
+    node
 }
 
 fn file_node(file: &File) -> Node {
@@ -208,12 +204,12 @@ fn rule_node(rule: &AccessRule) -> Node {
     let list = |texts: &[String]| Node::List(texts.iter().map(Node::text).collect());
     match rule {
         AccessRule::State { operation, filter_masks } => Node::map([
-            ("type", Node::text("StateRule")),
+            (TYPE, Node::text(STATE_RULE)),
             ("operation", Node::text(operation.as_str())),
             ("filterMasks", list(filter_masks)),
         ]),
         AccessRule::Log { workload_names } => {
-            Node::map([("type", Node::text("LogRule")), ("workloadNames", list(workload_names))])
+            Node::map([(TYPE, Node::text(LOG_RULE)), ("workloadNames", list(workload_names))])
         }
     }
 }
@@ -241,28 +237,26 @@ pub fn execution_state_node(state: &ExecutionState) -> Node {
 /// The tree of one agent.
 #[must_use]
 pub fn agent_node(agent: &AgentAttributes, rendering: Rendering) -> Node {
-    let mut entries = Vec::new();
-    if let Some((cpu, memory)) = agent.load {
+    let status = agent.load.map(|(cpu, memory)| {
         let status = [("cpuUsage", Node::Number(cpu.into())), ("freeMemory", Node::Number(memory))];
-        entries.push(("status", Node::map(status)));
-    }
-    if rendering == Rendering::Full || !agent.tags.is_empty() {
-        entries.push(("tags", texts(&agent.tags)));
-    }
-    Node::map(entries)
+        ("status", Node::map(status))
+    });
+    let node = Node::map(status.into_iter().chain([("tags", texts(&agent.tags))]));
+    rendered(node, Kind::Object(&AGENT), rendering)
 }
 
 impl DesiredState {
-    /// The tree of this state, with `configs` as asked for.
+    /// The tree of this state.
     #[must_use]
     pub fn node(&self, rendering: Rendering) -> Node {
-        let workloads = self.workloads.iter().map(|(name, workload)| (&**name, workload_node(workload, rendering)));
-        let configs = Node::map(self.configs.iter().map(|(key, item)| (key, config_node(item))));
-        let mut entries = vec![("apiVersion", Node::text(&self.api_version)), ("workloads", Node::map(workloads))];
-        if rendering == Rendering::Full || !self.configs.is_empty() {
-            entries.push(("configs", configs));
-        }
-        Node::map(entries)
+        let workloads =
+            self.workloads.iter().map(|(name, workload)| (&**name, workload_node(workload, Rendering::Full)));
+        let node = Node::map([
+            ("apiVersion", Node::text(&self.api_version)),
+            ("workloads", Node::map(workloads)),
+            ("configs", Node::map(self.configs.iter().map(|(key, item)| (key, config_node(item))))),
+        ]);
+        rendered(node, Kind::Object(&STATE), rendering)
     }
 }
 
@@ -302,153 +296,143 @@ pub enum StateError {
         /// Path of the field.
         path: String,
         /// What may stand there.
-        expected: &'static str,
+        expected: String,
     },
 }
 
-/// Reads nodes and knows where it is, so that errors can say it.
-struct At<'a> {
-    node: &'a Node,
-    way: Rc<Way<'a>>,
-}
-
 /// The keys that lead to a node. They become a text only for an error: there may be many nodes below a long key.
+#[derive(Clone, Copy)]
 struct Way<'a> {
-    above: Option<Rc<Way<'a>>>,
-    key: Cow<'a, str>,
+    above: Option<&'a Way<'a>>,
+    key: &'a str,
 }
 
 impl Way<'_> {
     fn path(&self) -> String {
-        match self.above.as_ref().map(|above| above.path()) {
+        match self.above.map(Way::path) {
             Some(above) if !above.is_empty() => format!("{above}.{}", self.key),
-            _ => self.key.clone().into_owned(),
+            _ => self.key.to_owned(),
         }
-    }
-}
-
-impl<'a> At<'a> {
-    fn root(node: &'a Node, path: &'a str) -> Self {
-        Self { node, way: Rc::new(Way { above: None, key: path.into() }) }
-    }
-
-    fn invalid<T>(&self, expected: &'static str) -> Result<T, StateError> {
-        Err(StateError::Invalid { path: self.way.path(), expected })
     }
 
     fn missing(&self, field: &'static str) -> StateError {
-        StateError::Missing { path: self.way.path(), field }
+        StateError::Missing { path: self.path(), field }
     }
 
-    fn child(&self, key: impl Into<Cow<'a, str>>, node: &'a Node) -> At<'a> {
-        At { node, way: Rc::new(Way { above: Some(self.way.clone()), key: key.into() }) }
-    }
-
-    fn optional(&self, field: &'static str) -> Option<At<'a>> {
-        self.node.get(field).map(|node| self.child(field, node))
-    }
-
-    fn required(&self, field: &'static str) -> Result<At<'a>, StateError> {
-        self.optional(field).ok_or_else(|| self.missing(field))
-    }
-
-    fn text(&self) -> Result<&'a str, StateError> {
-        self.node.as_text().map_or_else(|| self.invalid("text"), Ok)
-    }
-
-    fn entries(&self) -> Result<impl Iterator<Item = (&'a String, At<'a>)>, StateError> {
-        match self.node.as_map() {
-            Some(map) => Ok(map.iter().map(|(key, node)| (key, self.child(key.as_str(), node)))),
-            None => self.invalid("a map"),
-        }
-    }
-
-    fn items(&self) -> Result<impl Iterator<Item = At<'a>>, StateError> {
-        match self.node.as_list() {
-            Some(list) => Ok(list.iter().enumerate().map(|(index, node)| self.child(index.to_string(), node))),
-            None => self.invalid("a list"),
-        }
-    }
-
-    fn texts(&self) -> Result<BTreeMap<String, String>, StateError> {
-        self.entries()?.map(|(key, value)| Ok((key.clone(), value.text()?.to_owned()))).collect()
-    }
-
-    fn text_list(&self) -> Result<Vec<String>, StateError> {
-        self.items()?.map(|item| Ok(item.text()?.to_owned())).collect()
-    }
-
-    fn config(&self) -> Result<ConfigItem, StateError> {
-        Ok(match self.node {
-            Node::Text(text) => ConfigItem::Text(text.clone()),
-            Node::List(_) => ConfigItem::List(self.items()?.map(|item| item.config()).collect::<Result<_, _>>()?),
-            Node::Map(_) => {
-                ConfigItem::Map(self.entries()?.map(|(key, item)| Ok((key.clone(), item.config()?))).collect::<Result<
-                    _,
-                    StateError,
-                >>(
-                )?)
+    /// Checks that the node here is complete and as in the table of fields.
+    fn check(&self, node: &Node, kind: Kind) -> Result<(), StateError> {
+        let below = |key: &str, node: &Node, kind: Kind| Way { above: Some(self), key }.check(node, kind);
+        let each =
+            |entries: &BTreeMap<String, Node>, kind| entries.iter().try_for_each(|(key, node)| below(key, node, kind));
+        let expected = match (kind, node) {
+            (Kind::Any, _) | (Kind::Text(_) | Kind::Config, Node::Text(_)) | (Kind::Number, Node::Number(_)) => {
+                return Ok(());
             }
-            Node::Number(_) => return self.invalid("text, a list or a map"),
+            (Kind::Choice(_) | Kind::Constant(_), Node::Text(text)) => match kind.texts() {
+                texts if texts.contains(&text.as_str()) => return Ok(()),
+                texts => alternatives(&texts),
+            },
+            (Kind::List(_) | Kind::Config, Node::List(items)) => {
+                let kind = if let Kind::List(item) = kind { *item } else { kind };
+                return items.iter().enumerate().try_for_each(|(index, item)| below(&index.to_string(), item, kind));
+            }
+            (Kind::Map(value) | Kind::Named(value), Node::Map(entries)) => return each(entries, *value),
+            (Kind::Tags, Node::Map(entries)) => return each(entries, Kind::Text(Text::Any)),
+            (Kind::Config, Node::Map(entries)) => return each(entries, kind),
+            (Kind::Object(_) | Kind::OneOf(_), _) => match kind.object(node) {
+                Some(object) => return self.check_object(node, object),
+                None if node.get(TYPE).is_none() => return Err(self.missing(TYPE)),
+                None => alternatives(&kind.texts()),
+            },
+            (Kind::Text(_) | Kind::Choice(_) | Kind::Constant(_), _) => "text".to_owned(),
+            (Kind::Number, _) => "a whole number".to_owned(),
+            (Kind::List(_), _) => "a list".to_owned(),
+            (Kind::Map(_) | Kind::Named(_) | Kind::Tags, _) => "a map".to_owned(),
+            (Kind::Config, _) => "text, a list or a map".to_owned(),
+        };
+        Err(StateError::Invalid { path: self.path(), expected })
+    }
+
+    fn check_object(&self, node: &Node, object: &'static Object) -> Result<(), StateError> {
+        if let Some(first) = object.any_of.first()
+            && object.any_of.iter().all(|name| node.get(name).is_none())
+        {
+            return Err(self.missing(first));
+        }
+        object.fields.iter().try_for_each(|field| match node.get(field.name) {
+            Some(node) => Way { above: Some(self), key: field.name }.check(node, field.kind),
+            None if field.presence != Presence::Optional => Err(self.missing(field.name)),
+            None => Ok(()),
         })
     }
+}
 
-    fn rule(&self) -> Result<AccessRule, StateError> {
-        let kind = self.required("type")?;
-        match kind.text()? {
-            "StateRule" => {
-                let operation = self.required("operation")?;
-                Ok(AccessRule::State {
-                    operation: Operation::parse(operation.text()?)
-                        .map_or_else(|| operation.invalid("Nothing, Read, Write or ReadWrite"), Ok)?,
-                    filter_masks: self.required("filterMasks")?.text_list()?,
-                })
-            }
-            "LogRule" => Ok(AccessRule::Log { workload_names: self.required("workloadNames")?.text_list()? }),
-            _ => kind.invalid("StateRule or LogRule"),
-        }
+// What follows reads trees that were checked, so every default stands for a field that may be missing.
+
+fn text<'n>(node: &'n Node, field: &str) -> &'n str {
+    node.get(field).and_then(Node::as_text).unwrap_or_default()
+}
+
+fn items<'n>(node: &'n Node, field: &str) -> &'n [Node] {
+    node.get(field).and_then(Node::as_list).unwrap_or_default()
+}
+
+fn entries<'n>(node: &'n Node, field: &str) -> impl Iterator<Item = (&'n String, &'n Node)> {
+    node.get(field).and_then(Node::as_map).into_iter().flatten()
+}
+
+fn text_map(node: &Node, field: &str) -> BTreeMap<String, String> {
+    entries(node, field).filter_map(|(key, node)| Some((key.clone(), node.as_text()?.to_owned()))).collect()
+}
+
+fn text_list(node: &Node, field: &str) -> Vec<String> {
+    items(node, field).iter().filter_map(Node::as_text).map(str::to_owned).collect()
+}
+
+fn config(node: &Node) -> ConfigItem {
+    match node {
+        Node::Text(text) => ConfigItem::Text(text.clone()),
+        Node::Number(number) => ConfigItem::Text(number.to_string()),
+        Node::List(items) => ConfigItem::List(items.iter().map(config).collect()),
+        Node::Map(entries) => ConfigItem::Map(entries.iter().map(|(key, node)| (key.clone(), config(node))).collect()),
     }
+}
 
-    fn rules(&self, field: &'static str) -> Result<Vec<AccessRule>, StateError> {
-        self.optional(field).map_or(Ok(Vec::new()), |rules| rules.items()?.map(|rule| rule.rule()).collect())
+fn file(node: &Node) -> File {
+    let data = |field| node.get(field).and_then(Node::as_text).map(str::to_owned);
+    let content = data("data").map(FileContent::Data);
+    let content = content.unwrap_or_else(|| FileContent::BinaryData(data("binaryData").unwrap_or_default()));
+    File { mount_point: text(node, "mountPoint").to_owned(), content }
+}
+
+fn rule(node: &Node) -> AccessRule {
+    match text(node, TYPE) {
+        STATE_RULE => AccessRule::State {
+            operation: Operation::parse(text(node, "operation")).unwrap_or(Operation::Nothing),
+            filter_masks: text_list(node, "filterMasks"),
+        },
+        _ => AccessRule::Log { workload_names: text_list(node, "workloadNames") },
     }
+}
 
-    fn file(&self) -> Result<File, StateError> {
-        let content = match (self.optional("data"), self.optional("binaryData")) {
-            (Some(data), _) => FileContent::Data(data.text()?.to_owned()),
-            (None, Some(data)) => FileContent::BinaryData(data.text()?.to_owned()),
-            (None, None) => return Err(self.missing("data")),
-        };
-        Ok(File { mount_point: self.required("mountPoint")?.text()?.to_owned(), content })
-    }
+fn rules(access: Option<&Node>, field: &str) -> Vec<AccessRule> {
+    access.into_iter().flat_map(|access| items(access, field)).map(rule).collect()
+}
 
-    fn workload(&self) -> Result<Workload, StateError> {
-        let required = |field| self.required(field)?.text();
-        let texts = |field| self.optional(field).map_or(Ok(BTreeMap::new()), |map| map.texts());
-        let mut workload = Workload::new(required("agent")?, required("runtime")?, required("runtimeConfig")?);
-        if let Some(policy) = self.optional("restartPolicy") {
-            workload.restart_policy = RestartPolicy::parse(policy.text()?)
-                .map_or_else(|| policy.invalid("NEVER, ON_FAILURE or ALWAYS"), Ok)?;
-        }
-        if let Some(dependencies) = self.optional("dependencies") {
-            for (name, condition) in dependencies.entries()? {
-                let parsed = AddCondition::parse(condition.text()?)
-                    .map_or_else(|| condition.invalid("ADD_COND_RUNNING, ADD_COND_SUCCEEDED or ADD_COND_FAILED"), Ok)?;
-                workload.dependencies.insert(name.clone(), parsed);
-            }
-        }
-        workload.tags = texts("tags")?;
-        workload.configs = texts("configs")?;
-        if let Some(files) = self.optional("files") {
-            workload.files = files.items()?.map(|file| file.file()).collect::<Result<_, _>>()?;
-        }
-        if let Some(access) = self.optional("controlInterfaceAccess") {
-            workload.control_interface_access = ControlInterfaceAccess {
-                allow_rules: access.rules("allowRules")?,
-                deny_rules: access.rules("denyRules")?,
-            };
-        }
-        Ok(workload)
+fn workload(node: &Node) -> Workload {
+    let access = node.get("controlInterfaceAccess");
+    let condition = |(name, node): (&String, &Node)| Some((name.clone(), AddCondition::parse(node.as_text()?)?));
+    Workload {
+        restart_policy: RestartPolicy::parse(text(node, "restartPolicy")).unwrap_or_default(),
+        dependencies: entries(node, "dependencies").filter_map(condition).collect(),
+        tags: text_map(node, "tags"),
+        configs: text_map(node, "configs"),
+        files: items(node, "files").iter().map(file).collect(),
+        control_interface_access: ControlInterfaceAccess {
+            allow_rules: rules(access, "allowRules"),
+            deny_rules: rules(access, "denyRules"),
+        },
+        ..Workload::new(text(node, "agent"), text(node, "runtime"), text(node, "runtimeConfig"))
     }
 }
 
@@ -457,30 +441,26 @@ impl<'a> At<'a> {
 /// # Errors
 /// [`StateError`] naming the field below `path` that is missing or has a value it cannot have.
 pub fn workload_from_node(node: &Node, path: &str) -> Result<Workload, StateError> {
-    At::root(node, path).workload()
+    Way { above: None, key: path }.check_object(node, &WORKLOAD)?;
+    Ok(workload(node))
 }
 
-/// Reads a desired state from its tree.
+/// Reads a desired state from its tree; each part may be missing.
 ///
 /// # Errors
 /// [`StateError`] naming the field that is missing or has a value it cannot have.
 pub fn desired_state_from_node(node: &Node) -> Result<DesiredState, StateError> {
-    let root = At::root(node, "desiredState");
-    let mut state = DesiredState {
-        api_version: root.optional("apiVersion").map_or(Ok(""), |version| version.text())?.to_owned(),
-        ..DesiredState::default()
-    };
-    if let Some(workloads) = root.optional("workloads") {
-        for (name, workload) in workloads.entries()? {
-            state.workloads.insert(name.as_str().into(), Arc::new(workload.workload()?));
-        }
+    let root = Way { above: None, key: "desiredState" };
+    for field in STATE.fields {
+        let way = Way { above: Some(&root), key: field.name };
+        node.get(field.name).map_or(Ok(()), |node| way.check(node, field.kind))?;
     }
-    if let Some(configs) = root.optional("configs") {
-        for (key, item) in configs.entries()? {
-            state.configs.insert(key.clone(), item.config()?);
-        }
-    }
-    Ok(state)
+    let workloads = entries(node, "workloads").map(|(name, node)| (name.as_str().into(), Arc::new(workload(node))));
+    Ok(DesiredState {
+        api_version: text(node, "apiVersion").to_owned(),
+        workloads: workloads.collect(),
+        configs: entries(node, "configs").map(|(key, node)| (key.clone(), config(node))).collect(),
+    })
 }
 
 #[cfg(test)]

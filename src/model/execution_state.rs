@@ -7,20 +7,20 @@ use super::workload::{AddCondition, DeleteCondition};
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
-/// Begins the additional info of a stopping state whose end others have to wait for: its `gone` condition does not hold
-/// yet (spec/lifecycle.md rule 14). Agents of this project on other nodes recognise it.
+/// Begins the additional info of a stopping state that others wait for, because its `gone` condition does not hold yet.
+/// Agents of this project on other nodes recognise it.
 pub const GONE_PREFIX: &str = "gone: ";
 
-/// Begins the additional info of a workload that is not relevant on its node (spec/lifecycle.md rule 13).
+/// Begins the additional info of a workload that is not relevant on its node.
 pub const INACTIVE_PREFIX: &str = "inactive: ";
 
-/// State of one workload instance (spec/server.md section 6).
+/// State of one workload instance.
 // [impl->swdd~api-workload-states-supported-states~1]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ExecutionState {
     /// What it is doing.
     pub phase: Phase,
-    /// Why, for people; empty when there is nothing to say.
+    /// The cause, for people; may be empty.
     // [impl->swdd~api-workload-state-additional-information~1]
     pub additional_info: Arc<str>,
 }
@@ -28,13 +28,13 @@ pub struct ExecutionState {
 /// The states and sub-states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
-    /// Its agent is not connected, so nobody knows.
+    /// Its agent is not connected, so its state is unknown.
     AgentDisconnected,
     /// Known to the server, not yet to the agent.
     PendingInitial,
-    /// Its dependencies have not reached what it waits for.
+    /// Its dependencies have not reached the states that it waits for.
     PendingWaitingToStart,
-    /// The runtime was asked to start it.
+    /// Its start was requested from the runtime.
     PendingStarting,
     /// It could not be started and will not be tried again soon.
     PendingStartingFailed,
@@ -44,7 +44,7 @@ pub enum Phase {
     Stopping,
     /// It must stop, but workloads that depend on it still run.
     StoppingWaitingToStop,
-    /// The runtime was asked to stop it.
+    /// Its stop was requested from the runtime.
     StoppingRequestedAtRuntime,
     /// The runtime failed to stop or remove it.
     StoppingDeleteFailed,
@@ -52,9 +52,9 @@ pub enum Phase {
     Succeeded,
     /// It ended with another exit code.
     FailedExecFailed,
-    /// Its state cannot be told.
+    /// Its state cannot be determined.
     FailedUnknown,
-    /// The runtime does not know it any more.
+    /// The runtime does not have it any more.
     FailedLost,
     /// It has no agent.
     NotScheduled,
@@ -109,7 +109,7 @@ impl Phase {
 
     /// Whether the phase fulfils a dependency with `condition`.
     ///
-    /// A start that was given up counts as failed, so that an error handler does not wait for ever (DESIGN section 10).
+    /// A start that was given up counts as failed, so that an error handler does not wait for ever.
     // [impl->swdd~execution-states-of-workload-dependencies-fulfill-add-conditions~1]
     #[must_use]
     pub fn fulfils_add(self, condition: AddCondition) -> bool {
@@ -157,7 +157,7 @@ impl ExecutionState {
         Self { phase, additional_info: info.into() }
     }
 
-    /// The runtime was asked to start the workload.
+    /// The start of the workload was requested from the runtime.
     #[must_use]
     pub fn starting_triggered() -> Self {
         Self::with_info(Phase::PendingStarting, "Triggered at runtime.")
@@ -193,14 +193,14 @@ impl ExecutionState {
         }
     }
 
-    /// The state without what only people read: of the additional info what others decide by is left.
+    /// The state without the text for people: only a prefix remains by which others decide.
     #[must_use]
     pub fn without_text(&self) -> Self {
         let prefix = [GONE_PREFIX, INACTIVE_PREFIX].into_iter().find(|prefix| self.additional_info.starts_with(prefix));
         prefix.map_or_else(|| Self::plain(self.phase), |prefix| Self::with_info(self.phase, prefix))
     }
 
-    /// Whether the workload is not relevant on its node, so that nobody should wait for it.
+    /// Whether the workload is not relevant on its node, so that nothing should wait for it.
     #[must_use]
     pub fn is_inactive(&self) -> bool {
         self.phase == Phase::PendingWaitingToStart && self.additional_info.starts_with(INACTIVE_PREFIX)
@@ -214,8 +214,8 @@ impl ExecutionState {
         !awaited && self.phase.fulfils_delete(condition)
     }
 
-    /// The state that follows this one when `incoming` is reported: while a stop is under way, what the
-    /// runtime says of the still existing container changes nothing (spec/server.md section 6.2).
+    /// The state that follows this one when `incoming` is reported: during a stop, what the
+    /// runtime reports about the container that still exists changes nothing.
     // [impl->swdd~api-workload-state-transitions~1]
     #[must_use]
     pub fn transition(&self, incoming: Self) -> Self {

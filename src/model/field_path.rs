@@ -1,4 +1,4 @@
-//! Field masks: read, write and remove at paths in a field tree.
+//! Field masks: write and remove at paths in a field tree. Reads are in `mask_tree`.
 //!
 //! Thread: none, plain functions.
 
@@ -13,50 +13,6 @@ pub const WILDCARD: &str = "*";
 #[must_use]
 pub fn parts(mask: &str) -> Vec<&str> {
     mask.split('.').collect()
-}
-
-/// Copies what `masks` select from `tree` into a new tree. What does not exist is left out silently.
-// [impl->swdd~server-filters-get-complete-state-result~2]
-#[must_use]
-pub fn select<'m>(tree: &Node, masks: impl IntoIterator<Item = &'m str>) -> Node {
-    let mut selected = Node::empty();
-    for mask in masks.into_iter().filter(|mask| !mask.is_empty()) {
-        copy_matches(tree, &mut selected, &parts(mask));
-    }
-    selected
-}
-
-/// Copies every node that `path` leads to from `source` to the same place in `target`.
-fn copy_matches(source: &Node, target: &mut Node, path: &[&str]) {
-    let Some((key, rest)) = path.split_first() else {
-        *target = source.clone();
-        return;
-    };
-    let Node::Map(entries) = source else { return };
-    let matches: Vec<(&String, &Node)> =
-        if *key == WILDCARD { entries.iter().collect() } else { entries.get_key_value(*key).into_iter().collect() };
-    for (name, node) in matches {
-        if !leads_somewhere(node, rest) {
-            continue; // Or the target would get empty maps on the way to nothing.
-        }
-        if !matches!(target, Node::Map(_)) {
-            return; // A shorter mask has copied a list or scalar here already.
-        }
-        if let Node::Map(map) = target {
-            copy_matches(node, map.entry(name.clone()).or_default(), rest);
-        }
-    }
-}
-
-/// Whether `path` leads to at least one node below `node`.
-fn leads_somewhere(node: &Node, path: &[&str]) -> bool {
-    let Some((key, rest)) = path.split_first() else { return true };
-    let Node::Map(entries) = node else { return false };
-    if *key == WILDCARD {
-        entries.values().any(|child| leads_somewhere(child, rest))
-    } else {
-        entries.get(*key).is_some_and(|child| leads_somewhere(child, rest))
-    }
 }
 
 /// The place that a mask names cannot be reached.
@@ -149,35 +105,6 @@ pub(super) mod tests {
         };
         let workloads = Node::map([("a", workload("A")), ("b", workload("B"))]);
         Node::map([("desiredState", Node::map([("workloads", workloads)])), ("agents", Node::empty())])
-    }
-
-    // [utest->swdd~server-filters-get-complete-state-result~2]
-    #[test]
-    fn reading_masks_select_existing_nodes_only() {
-        for (masks, expected) in [
-            (vec!["desiredState.workloads.a.agent"], r#"{"desiredState":{"workloads":{"a":{"agent":"A"}}}}"#),
-            (
-                vec!["desiredState.workloads.*.tags.owner"],
-                r#"{"desiredState":{"workloads":{"a":{"tags":{"owner":"me"}},"b":{"tags":{"owner":"me"}}}}}"#,
-            ),
-            (vec!["desiredState.workloads.zzz"], "{}"),
-            (vec!["desiredState.workloads.zzz.agent"], "{}"),
-            (vec!["nonexistent", ""], "{}"),
-            (vec!["agents"], r#"{"agents":{}}"#),
-            (vec!["desiredState.workloads.a.files.0"], "{}"),
-            (
-                vec!["desiredState.workloads.a.files", "desiredState.workloads.a.files.0"],
-                r#"{"desiredState":{"workloads":{"a":{"files":["f"]}}}}"#,
-            ),
-            (
-                vec!["desiredState.workloads.a.agent", "", "desiredState.workloads.b.agent"],
-                r#"{"desiredState":{"workloads":{"a":{"agent":"A"},"b":{"agent":"B"}}}}"#,
-            ),
-        ] {
-            let selected = select(&tree(), masks.iter().copied());
-            assert_eq!(serde_json::to_string(&selected).unwrap(), expected, "{masks:?}");
-        }
-        assert_eq!(select(&tree(), ["*"]), tree());
     }
 
     // [utest->swdd~update-desired-state-with-update-mask~1]

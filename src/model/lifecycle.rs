@@ -5,8 +5,8 @@
 //!
 //! A typo must not switch a safety gate off, so an unknown key is an error with its place.
 
-use super::manifest::{At, Problem};
 use super::nearest::nearest;
+use super::place::{At, Problem};
 use super::yaml::{Document, Location, Plain, Yaml, path_text};
 use crate::limits::{
     LIFECYCLE_BACKOFF_LOWEST, LIFECYCLE_TIME_MAX, PROBE_PERIOD_LOWEST, PROBE_TEXT_MAX, PROBE_TIMEOUT_MAX,

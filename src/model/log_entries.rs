@@ -1,12 +1,12 @@
-//! Keeps messages with log lines below the size that every peer takes (spec/server.md section 14.2).
+//! Keeps messages with log lines below the size that every peer accepts.
 //!
-//! Thread: none, plain functions; used by agents that send lines and by the server that passes them on.
+//! Thread: none, plain functions; used by agents that send lines and by the server that forwards them.
 
 use super::messages::LogEntry;
 use super::names::InstanceName;
 use crate::limits::LOG_MESSAGE_MAX;
 
-/// What stands at the end of a line that was cut.
+/// The end of a line that was cut.
 const CUT: &str = " [truncated]";
 /// The line that follows one that was cut.
 const CUT_NOTE: &str = "The previous message was truncated due to exceeding the maximum 2 MB size.";
@@ -23,7 +23,7 @@ fn bytes(entry: &LogEntry) -> usize {
 }
 
 /// Splits `entries` into messages of at most [`LOG_MESSAGE_MAX`] bytes, in order. A line that is longer by itself is
-/// cut and followed by a line that says so.
+/// cut and followed by a note.
 #[must_use]
 pub fn split(entries: Vec<LogEntry>) -> Vec<Vec<LogEntry>> {
     let mut messages: Vec<Vec<LogEntry>> = Vec::new();
@@ -54,8 +54,8 @@ pub fn split(entries: Vec<LogEntry>) -> Vec<Vec<LogEntry>> {
     messages
 }
 
-/// A line that stands for `lines` lines of `instance` that were dropped, because whoever asked for them did not read
-/// as fast as they came.
+/// A line in place of `lines` lines of `instance` that were dropped, because their receiver did not read as fast as they
+/// came.
 #[must_use]
 pub fn dropped(instance: InstanceName, lines: u64) -> LogEntry {
     let plural = if lines == 1 { "" } else { "s" };

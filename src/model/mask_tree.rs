@@ -86,7 +86,7 @@ impl MaskTree {
         self.places.len() * size_of::<Place>() + self.keys.len()
     }
 
-    /// Joins the masks of a read or subscription; `None` without any, which asks for everything.
+    /// Joins the masks of a read or subscription; `None` without any, which stands for everything.
     ///
     /// # Errors
     /// [`TooMuchOverlap`].
@@ -261,6 +261,7 @@ impl<'m> Wanted<'m> {
     }
 
     /// What is wanted of `node`; `None` when that is nothing.
+    // [impl->swdd~server-filters-get-complete-state-result~2]
     #[must_use]
     pub fn take(&self, node: Node) -> Option<Node> {
         if self.is_whole() {
@@ -281,32 +282,59 @@ impl<'m> Wanted<'m> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::field_path::select;
     use crate::model::field_path::tests::tree;
 
+    // [utest->swdd~server-filters-get-complete-state-result~2]
     #[test]
-    fn a_tree_of_masks_selects_what_the_masks_select_one_by_one() {
+    fn reading_masks_select_existing_nodes_only() {
+        let selected = |masks: &[&str]| MaskTree::new(masks.iter().copied()).wanted().take(tree()).unwrap_or_default();
         let long = ["x"; 10_000].join(".");
-        for masks in [
-            vec![],
-            vec!["desiredState.workloads.a.agent"],
-            vec!["desiredState.workloads.*.tags.owner", "agents"],
-            vec!["desiredState.workloads.zzz.agent", "nonexistent", ""],
-            vec!["desiredState.workloads.a.files.0", "desiredState.workloads.*.agent"],
-            vec!["*"],
-            vec!["*.*"],
-            vec!["*.workloads.a", "desiredState.*.*.agent", "desiredState.workloads.b.tags"],
-            vec!["desiredState.workloads.a", "desiredState.workloads.a.tags.owner"],
-            vec!["desiredState..a", ".", "desiredState.", long.as_str()],
+        for all in ["*", "*.*"] {
+            assert_eq!(selected(&[all, "agents"]), tree());
+        }
+        for (masks, expected) in [
+            (vec!["desiredState.workloads.a.agent"], r#"{"desiredState":{"workloads":{"a":{"agent":"A"}}}}"#),
+            (
+                vec!["desiredState.workloads.*.tags.owner"],
+                r#"{"desiredState":{"workloads":{"a":{"tags":{"owner":"me"}},"b":{"tags":{"owner":"me"}}}}}"#,
+            ),
+            (vec!["desiredState.workloads.zzz"], "{}"),
+            (vec!["desiredState.workloads.zzz.agent"], "{}"),
+            (vec!["nonexistent", ""], "{}"),
+            (vec!["agents"], r#"{"agents":{}}"#),
+            (vec!["desiredState.workloads.a.files.0"], "{}"),
+            (
+                vec!["desiredState.workloads.a.files", "desiredState.workloads.a.files.0"],
+                r#"{"desiredState":{"workloads":{"a":{"files":["f"]}}}}"#,
+            ),
+            (
+                vec!["desiredState.workloads.a.agent", "", "desiredState.workloads.b.agent"],
+                r#"{"desiredState":{"workloads":{"a":{"agent":"A"},"b":{"agent":"B"}}}}"#,
+            ),
+            (
+                vec![
+                    "*.workloads.a.agent",
+                    "desiredState.*.*.agent",
+                    "desiredState..a",
+                    ".",
+                    "desiredState.",
+                    long.as_str(),
+                ],
+                r#"{"desiredState":{"workloads":{"a":{"agent":"A"},"b":{"agent":"B"}}}}"#,
+            ),
+            (
+                vec!["desiredState.workloads.a.tags", "desiredState.workloads.a.tags.owner"],
+                r#"{"desiredState":{"workloads":{"a":{"tags":{"owner":"me"}}}}}"#,
+            ),
+            (vec![], "{}"),
         ] {
-            let tree_of_masks = MaskTree::new(masks.iter().copied());
-            let selected = tree_of_masks.wanted().take(tree()).unwrap_or_default();
-            assert_eq!(selected, select(&tree(), masks.iter().copied()), "{masks:.200?}");
+            let selected = selected(&masks);
+            assert_eq!(serde_json::to_string(&selected).unwrap(), expected, "{masks:?}");
         }
     }
 
     #[test]
-    fn a_tree_of_masks_knows_which_entries_to_look_at() {
+    fn a_tree_of_masks_lists_the_wanted_entries() {
         let masks = MaskTree::new(["a.b", "a.c.d", "*.c", "x"]);
         assert_eq!(masks.wanted().keys(), Keys::All);
         assert_eq!(masks.wanted().below("a").keys(), Keys::Named(vec!["b", "c"]));
@@ -319,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_count_once_and_know_how_far_they_overlap() {
+    fn masks_count_once_and_their_overlap_is_counted() {
         let once = MaskTree::new(["a.b", "x"]);
         assert_eq!(MaskTree::new(["x", "a.b", "a.b", "x", "", "a.b"]), once);
         assert_eq!(MaskTree::new(std::iter::repeat_n("a.b", 100_000).chain(["x"])).bytes(), once.bytes());

@@ -1,4 +1,4 @@
-//! What servers, agents, commanders and workloads say to each other, after the wire format was checked.
+//! Messages between servers, agents, commanders and workloads, after the wire format was checked.
 //!
 //! Thread: none, plain values.
 
@@ -28,8 +28,8 @@ pub enum ToServer {
     },
     /// New states of workload instances. Entries that lacked something are left out.
     WorkloadStates(Vec<WorkloadState>),
-    /// The states told since the hello are those of all instances that the agent has. On the wire this is a list
-    /// without states, which means nothing to programs of other implementations; those do not say it either.
+    /// The states sent since the hello are those of all instances that the agent has. On the wire this is a list
+    /// without states, which other implementations ignore and never send.
     StatesComplete,
     /// Load of a node.
     AgentLoad(AgentLoad),
@@ -58,7 +58,7 @@ pub enum ToServer {
 /// From the server to agents and commanders.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FromServer {
-    /// All workloads of the agent; answers its hello.
+    /// All workloads of the agent; the response to its hello.
     ServerHello(Vec<AddedWorkload>),
     /// Workloads that the agent gets and loses.
     UpdateWorkload(WorkloadPlan),
@@ -90,7 +90,7 @@ pub enum FromWorkload {
     },
     /// Something for the server, not yet authorised; the id is the workload's own.
     Request(Request),
-    /// A request that nobody decodes, because of the memory that it would take.
+    /// A request that is not decoded, because of the memory that it would take.
     TooHeavy {
         /// Its id.
         id: String,
@@ -104,7 +104,7 @@ pub enum FromWorkload {
 /// From an agent to a workload, through the control interface.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ToWorkload {
-    /// Answers a hello.
+    /// The response to a hello.
     Accepted,
     /// The session ends.
     Closed {
@@ -153,12 +153,12 @@ pub struct AgentLoad {
     pub free_memory: u64,
 }
 
-/// A question or order.
+/// A request of a commander or a workload.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     /// Chosen by the sender, not unique; connection layers put prefixes before it.
     pub id: String,
-    /// What is asked.
+    /// What is requested.
     pub content: RequestContent,
 }
 
@@ -171,9 +171,9 @@ pub enum RequestContent {
     CompleteState(ReadState),
     /// Collect logs.
     Logs(LogsRequest),
-    /// Stop collecting the logs asked for under the same id.
+    /// Stop collecting the logs of the request with the same id.
     LogsCancel,
-    /// Stop the events asked for under the same id.
+    /// Stop the events of the request with the same id.
     EventsCancel,
     /// The sender left it out.
     Missing,
@@ -259,16 +259,16 @@ pub struct LogsRequest {
     pub until: Option<String>,
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Response {
     /// Id of the request.
     pub id: String,
-    /// What is answered.
+    /// Its content.
     pub content: ResponseContent,
 }
 
-/// The kinds of answers.
+/// The kinds of responses.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ResponseContent {
     /// The request was refused.

@@ -1,4 +1,4 @@
-//! Names of things: what they may look like, and the name of a workload instance.
+//! Names: their form, the name of a workload instance, and enums whose members have names.
 //!
 //! Thread: none, plain values.
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// A short text that many places hold at the same time.
 pub type Name = Arc<str>;
 
-/// Whether `text` consists of `[a-zA-Z0-9_-]` only; true for the empty text (spec/server.md section 4).
+/// Whether `text` consists of `[a-zA-Z0-9_-]` only; true for the empty text.
 #[must_use]
 pub fn has_name_characters(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
@@ -23,7 +23,7 @@ pub fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= NAME_MAX && has_name_characters(text)
 }
 
-/// Identifies one configuration of a workload on one agent (spec/server.md section 5).
+/// Identifies one configuration of a workload on one agent.
 ///
 /// `id` is the SHA-256 of the rendered runtime configuration as 64 lower-case hex digits, so a changed
 /// configuration is another instance and everything else that changes is not.
@@ -97,6 +97,51 @@ pub fn excerpt(text: &str) -> Cow<'_, str> {
         return text.into();
     }
     format!("{}... ({} bytes)", &text[..text.floor_char_boundary(EXCERPT_MAX)], text.len()).into()
+}
+
+/// Declares an enum whose members have one fixed text each, used in manifests, state output and messages.
+macro_rules! named_enum {
+    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $member:ident = $text:literal),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name { $($(#[$doc])* $member),+ }
+
+        impl $name {
+            /// All members, in order.
+            pub const ALL: &'static [Self] = &[$(Self::$member),+];
+
+            /// The texts of all members, in order.
+            pub const TEXTS: &'static [&'static str] = &[$($text),+];
+
+            /// The text used in manifests and output.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$member => $text),+ }
+            }
+
+            /// Reads exactly that text.
+            #[must_use]
+            pub fn parse(text: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|member| member.as_str() == text)
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str(self.as_str())
+            }
+        }
+    };
+}
+pub(super) use named_enum;
+
+/// `A, B or C`.
+#[must_use]
+pub fn alternatives(texts: &[&str]) -> String {
+    match texts {
+        [first @ .., last] if !first.is_empty() => format!("{} or {last}", first.join(", ")),
+        _ => texts.concat(),
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Which known name somebody meant who wrote an unknown one.
+//! The known name that an unknown one probably stands for.
 //!
 //! Thread: none, plain functions.
 

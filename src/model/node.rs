@@ -1,4 +1,4 @@
-//! The field tree: a state as nested maps, which is what field masks address (spec/server.md section 7).
+//! The field tree: a state as nested maps, which field masks address.
 //!
 //! Thread: none, plain values.
 

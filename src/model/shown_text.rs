@@ -80,7 +80,7 @@ pub fn password_in(text: &str) -> Option<Range<usize>> {
     {
         name = before;
     }
-    // The last one: a password may hold some that nobody has encoded.
+    // The last one: a password may hold some that are not encoded.
     let end = name.rfind('@')?;
     let scheme = name[..end].find("://").map(|at| at + "://".len());
     let begin = scheme.unwrap_or_default();

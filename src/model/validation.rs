@@ -1,17 +1,17 @@
-//! What names, versions, access rules and config keys of a state may look like (spec/server.md section 4).
+//! Which names, versions, access rules and config keys a state may have.
 //!
 //! Thread: none, plain functions. The server checks what changes; `ank` and the agent reuse single rules.
 
 use super::access_rules::AccessRule;
-use super::complete_state::{API_VERSION, API_VERSION_DEPRECATED};
 use super::names::{has_name_characters, is_name};
+use super::version::{API_VERSION, API_VERSION_DEPRECATED};
 use super::workload::{ConfigItem, Workload};
 use crate::limits::NAME_MAX;
 
-/// What a rule about most names says.
+/// The rule of most names.
 const NAME_RULE: &str =
     "Only a-z, A-Z, 0-9 chars, underscore (_), and hyphen (-) allowed. Maximum length is 63 characters.";
-/// What the rule about parts of filter masks says.
+/// The rule of filter masks.
 const MASK_RULE: &str = "Expected to have parts separated by '.', each '*' or of characters in [a-zA-Z0-9_-].";
 const _: () = assert!(NAME_MAX == 63, "the texts name the limit");
 
@@ -45,11 +45,11 @@ pub enum ValidationError {
     /// A mask of an access rule.
     #[error("Unsupported filter mask '{0}'. {MASK_RULE}")]
     FilterMask(String),
-    /// A mask of an access rule that says nothing.
+    /// An empty mask of an access rule.
     #[error("Empty filter masks are not allowed in Control Interface access rules")]
     FilterMaskEmpty,
     /// A log rule that can never match a workload.
-    #[error("Log rule validation filed: {0}")]
+    #[error("Log rule validation failed: {0}")]
     LogRule(Box<ValidationError>),
     /// A pattern for workload names that can never match one.
     #[error(
@@ -90,7 +90,7 @@ pub fn check_mount_points(workload: &Workload) -> Result<(), ValidationError> {
     })
 }
 
-/// Checks the version of a state. Answers whether it is the deprecated one, which is worth a warning.
+/// Checks the version of a state. Returns whether it is the deprecated one, which is worth a warning.
 ///
 /// # Errors
 /// [`ValidationError::ApiVersion`].
@@ -158,7 +158,7 @@ pub fn check_workload(name: &str, workload: &Workload) -> Result<(), ValidationE
 /// Checks the name of a workload: 1 to 63 bytes of `[a-zA-Z0-9_-]`.
 ///
 /// # Errors
-/// The [`ValidationError`] that says which part of the rule is broken.
+/// The [`ValidationError`] for the part of the rule that is broken.
 // [impl->swdd~api-workload-naming-convention~1]
 pub fn check_workload_name(name: &str) -> Result<(), ValidationError> {
     if name.is_empty() {
@@ -206,7 +206,7 @@ pub fn check_filter_mask(mask: &str) -> Result<(), ValidationError> {
 /// Checks a workload name of a log rule, which may hold one `*`.
 ///
 /// # Errors
-/// The [`ValidationError`] that says why the name can never match a workload.
+/// The [`ValidationError`] with the reason why the name can never match a workload.
 // [impl->swdd~api-access-rules-logs-workload-names-convention~1]
 pub fn check_workload_pattern(pattern: &str) -> Result<(), ValidationError> {
     let Some((prefix, suffix)) = pattern.split_once('*') else {
@@ -322,14 +322,17 @@ mod tests {
             (log("web"), "ok"),
             (log("*"), "ok"),
             (log(&format!("{}*{}", long(31), long(32))), "ok"),
-            (log(&format!("{}*{}", long(32), long(32))), "Log rule validation filed: Unsupported workload name filter"),
-            (log("a.*"), "Log rule validation filed: Unsupported workload name filter with wildcard 'a.*'."),
+            (
+                log(&format!("{}*{}", long(32), long(32))),
+                "Log rule validation failed: Unsupported workload name filter",
+            ),
+            (log("a.*"), "Log rule validation failed: Unsupported workload name filter with wildcard 'a.*'."),
             (
                 log("a**"),
-                "Log rule validation filed: Unsupported workload name filter with wildcard 'a**'. Expected at most one '*' symbol.",
+                "Log rule validation failed: Unsupported workload name filter with wildcard 'a**'. Expected at most one '*' symbol.",
             ),
-            (log(""), "Log rule validation filed: Unsupported workload name ''. Is empty."),
-            (log("a.b"), "Log rule validation filed: Unsupported workload name 'a.b'. Expected"),
+            (log(""), "Log rule validation failed: Unsupported workload name ''. Is empty."),
+            (log("a.b"), "Log rule validation failed: Unsupported workload name 'a.b'. Expected"),
         ] {
             for allow in [true, false] {
                 let mut workload = Workload::new("a", "r", "c");

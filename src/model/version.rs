@@ -1,4 +1,4 @@
-//! The version rule of the hello: same major number (spec/server.md section 12.1).
+//! Versions: of the programs, which must agree in the major number, and of manifests and states.
 //!
 //! Thread: none, plain values.
 
@@ -6,6 +6,11 @@ use super::names::excerpt;
 
 /// Version of this program and of the Ankaios API level it implements.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The version of manifests and states that is current.
+pub const API_VERSION: &str = "v1";
+/// The version that is still read.
+pub const API_VERSION_DEPRECATED: &str = "v0.1";
 
 /// Checks the version of a peer's hello.
 ///

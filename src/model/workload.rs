@@ -1,45 +1,12 @@
-//! A workload as a user describes it, and what its parts may say.
+//! A workload as a user describes it, and the values of its parts.
 //!
 //! Thread: none, plain values.
 
 use super::access_rules::ControlInterfaceAccess;
-use super::names::{InstanceName, Name};
+use super::names::{InstanceName, Name, named_enum};
 use super::runtime_config::{ReadConfig, RuntimeConfig};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
-
-/// Declares an enum whose members have one fixed text each, used in manifests, state output and messages.
-macro_rules! named_enum {
-    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $member:ident = $text:literal),+ $(,)? }) => {
-        $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum $name { $($(#[$doc])* $member),+ }
-
-        impl $name {
-            /// All members, in order.
-            pub const ALL: &'static [Self] = &[$(Self::$member),+];
-
-            /// The text used in manifests and output.
-            #[must_use]
-            pub fn as_str(self) -> &'static str {
-                match self { $(Self::$member => $text),+ }
-            }
-
-            /// Reads exactly that text.
-            #[must_use]
-            pub fn parse(text: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|member| member.as_str() == text)
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str(self.as_str())
-            }
-        }
-    };
-}
 
 named_enum! {
     /// When a workload that ended is started again.
@@ -121,7 +88,7 @@ pub struct Workload {
     pub runtime_config: RuntimeConfig,
     /// When it is started again.
     pub restart_policy: RestartPolicy,
-    /// Workloads that must have reached something before it starts.
+    /// What other workloads must have reached before it starts.
     pub dependencies: BTreeMap<String, AddCondition>,
     /// Free text by key.
     pub tags: BTreeMap<String, String>,
@@ -129,7 +96,7 @@ pub struct Workload {
     pub configs: BTreeMap<String, String>,
     /// Files mounted into it.
     pub files: Vec<File>,
-    /// What it may ask through its control interface.
+    /// What it may request through its control interface.
     pub control_interface_access: ControlInterfaceAccess,
 }
 

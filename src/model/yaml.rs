@@ -4,7 +4,7 @@
 //!
 //! This is the one reader of all YAML texts: each is measured first ([`budget`]), since aliases make much of little.
 //!
-//! The YAML library answers `1.10` as a number, but a manifest means the text. So numbers and booleans are read a
+//! The YAML library returns `1.10` as a number, but a manifest means the text. So numbers and booleans are read a
 //! second time as text, and a place in the file is found by walking there again, which only errors need.
 
 mod budget;
@@ -126,11 +126,21 @@ pub fn path_text(steps: &[Step]) -> String {
     text
 }
 
+/// Joins steps as a JSON pointer: `/workloads/web/files/0`; empty for the root.
+#[must_use]
+pub fn json_pointer(path: &[Step]) -> String {
+    let part = |step: &Step| match step {
+        Step::Key(key) => format!("/{}", key.replace('~', "~0").replace('/', "~1")),
+        Step::Index(index) => format!("/{index}"),
+    };
+    path.iter().map(part).collect()
+}
+
 /// The text is not one YAML document: syntax, a key that is there twice, several documents.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct YamlError {
-    /// What is wrong, with the line where the library knows it.
+    /// What is wrong, with the line if the library has it.
     pub message: String,
     /// Where.
     pub location: Option<Location>,
@@ -141,7 +151,7 @@ fn error(error: serde_yaml::Error) -> YamlError {
     YamlError { message: error.to_string(), location }
 }
 
-/// The one place that gives texts to the library; their sizes were looked at before.
+/// The only call of the library; the sizes of all texts were checked before.
 #[allow(clippy::disallowed_methods)]
 fn library(text: &str) -> serde_yaml::Deserializer<'_> {
     serde_yaml::Deserializer::from_str(text)
@@ -155,7 +165,7 @@ fn alone(size: usize) -> Option<MutexGuard<'static, ()>> {
 /// Checks that all documents of a text together become at most `budget` bytes, see [`Document::read`].
 ///
 /// # Errors
-/// [`YamlError`] when they become more. What else may be wrong with the text is not looked at.
+/// [`YamlError`] when they become more. Other errors of the text are not checked.
 pub fn check(text: &str, budget: usize) -> Result<(), YamlError> {
     budget::expanded_size(text, budget).map(drop)
 }
@@ -243,7 +253,7 @@ impl<'de> Deserialize<'de> for Parsed {
     }
 }
 
-/// Builds a node. As a key it knows the keys before it, so that the error points at the second one.
+/// Builds a node. For a key it has the keys before it, so that the error points at the second one.
 struct TreeVisitor<'s> {
     seen: Option<&'s BTreeSet<Yaml>>,
 }
@@ -457,7 +467,7 @@ impl<'de> Visitor<'de> for Finder<'_> {
     }
 }
 
-/// Compares a key; fails at the wanted one when its own place is asked for.
+/// Compares a key; fails at the wanted one when its own place is wanted.
 struct FinderKey<'p> {
     wanted: &'p str,
     fail: bool,

@@ -5,12 +5,14 @@
 use super::state_view::StateView;
 use crate::limits::CYCLE_SHOWN_MAX;
 use crate::model::complete_state::{
-    API_VERSION, DesiredState, Rendering, StateError, agent_node, config_node, desired_state_from_node, workload_node,
+    DesiredState, Rendering, StateError, agent_node, config_node, desired_state_from_node, workload_node,
 };
 use crate::model::field_path::{self, FieldNotFound};
+use crate::model::fields::{COMPLETE_STATE, Kind, omit_empty};
 use crate::model::messages::UpdateState;
 use crate::model::names::Name;
 use crate::model::node::Node;
+use crate::model::version::API_VERSION;
 use crate::model::workload::{ConfigItem, Workload};
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -177,7 +179,7 @@ pub fn requested_change(current: StateView<'_>, update: UpdateState) -> Result<S
         (Some(Err(reason)), _) => Err(UpdateError::Unreadable(reason)),
         (Some(Ok(new)), []) => whole_state(current.desired, &new),
         (Some(Ok(mut new)), masks) => {
-            leave_out_empty(&mut new);
+            omit_empty(&mut new, Kind::Object(&COMPLETE_STATE)); // An empty container means the same as none.
             Patch::new(current, masks).apply(&new, masks)
         }
     }
@@ -239,44 +241,6 @@ fn texts(node: &Node) -> Tags {
 }
 
 // --------------------------------------------------------------- with masks
-
-/// Containers of a workload that count as absent when they are empty, deepest first.
-const OPTIONAL_CONTAINERS: [&[&str]; 7] = [
-    &["dependencies"],
-    &["tags"],
-    &["configs"],
-    &["files"],
-    &["controlInterfaceAccess", "allowRules"],
-    &["controlInterfaceAccess", "denyRules"],
-    &["controlInterfaceAccess"],
-];
-
-/// Makes a new state sparse: an empty container in it means the same as none.
-fn leave_out_empty(new: &mut Node) {
-    let below = |node: &mut Node, key: &str, change: &dyn Fn(&mut Node)| {
-        node.as_map_mut().and_then(|map| map.get_mut(key)).into_iter().for_each(change);
-    };
-    let each = |node: &mut Node, change: &dyn Fn(&mut Node)| {
-        node.as_map_mut().into_iter().flat_map(BTreeMap::values_mut).for_each(change);
-    };
-    below(new, "desiredState", &|state| {
-        remove_if_empty(state, &["configs"]);
-        below(state, "workloads", &|workloads| {
-            each(workloads, &|workload| OPTIONAL_CONTAINERS.iter().for_each(|path| remove_if_empty(workload, path)));
-        });
-    });
-    below(new, "agents", &|agents| each(agents, &|agent| remove_if_empty(agent, &["tags"])));
-}
-
-fn remove_if_empty(node: &mut Node, path: &[&str]) {
-    let Some((last, parents)) = path.split_last() else { return };
-    let place = parents.iter().try_fold(node, |place, key| place.as_map_mut()?.get_mut(*key));
-    if let Some(Node::Map(entries)) = place
-        && entries.get(*last).is_some_and(Node::is_empty_container)
-    {
-        entries.remove(*last);
-    }
-}
 
 /// Entries of one kind that the masks of an update can reach: those with these names, or all.
 #[derive(Default)]

@@ -269,7 +269,7 @@ impl Cluster {
             return;
         }
         let everything = self.server.view().read(&["*".to_owned()]);
-        let expected = all_leaves(&field_path::select(&everything, masks.iter().map(String::as_str)));
+        let expected = all_leaves(&select(&everything, masks.iter().map(String::as_str)));
         let read = ReadState { masks: masks.to_vec(), subscribe: false };
         let state = match self.ask(RequestContent::CompleteState(read)) {
             ResponseContent::CompleteState { state, .. } => state,
@@ -285,6 +285,51 @@ impl Cluster {
         }
         let surplus = found.keys().find(|path| !expected.contains_key(*path) && !is_partner(path));
         assert_eq!(surplus, None, "not selected");
+    }
+}
+
+/// What `masks` select from `tree`, one after the other: what the server does at once must be the same.
+fn select<'m>(tree: &Node, masks: impl IntoIterator<Item = &'m str>) -> Node {
+    let mut selected = Node::empty();
+    for mask in masks.into_iter().filter(|mask| !mask.is_empty()) {
+        copy_matches(tree, &mut selected, &field_path::parts(mask));
+    }
+    selected
+}
+
+/// Copies every node that `path` leads to from `source` to the same place in `target`.
+fn copy_matches(source: &Node, target: &mut Node, path: &[&str]) {
+    let Some((key, rest)) = path.split_first() else {
+        *target = source.clone();
+        return;
+    };
+    let Node::Map(entries) = source else { return };
+    let matches: Vec<(&String, &Node)> = if *key == field_path::WILDCARD {
+        entries.iter().collect()
+    } else {
+        entries.get_key_value(*key).into_iter().collect()
+    };
+    for (name, node) in matches {
+        if !leads_somewhere(node, rest) {
+            continue; // Or the target would get empty maps on the way to nothing.
+        }
+        if !matches!(target, Node::Map(_)) {
+            return; // A shorter mask has copied a list or scalar here already.
+        }
+        if let Node::Map(map) = target {
+            copy_matches(node, map.entry(name.clone()).or_default(), rest);
+        }
+    }
+}
+
+/// Whether `path` leads to at least one node below `node`.
+fn leads_somewhere(node: &Node, path: &[&str]) -> bool {
+    let Some((key, rest)) = path.split_first() else { return true };
+    let Node::Map(entries) = node else { return false };
+    if *key == field_path::WILDCARD {
+        entries.values().any(|child| leads_somewhere(child, rest))
+    } else {
+        entries.get(*key).is_some_and(|child| leads_somewhere(child, rest))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cli::tests::play;
+use crate::limits::MANIFEST_WARNINGS_MAX;
 
 /// Merges manifests `a.yaml`, `b.yaml`, ... and gives the update or the error, standard output and standard error.
 fn merged(texts: &[&str], agent: Option<&str>, delete: bool) -> (Result<Update, CliError>, String, String) {

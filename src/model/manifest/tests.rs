@@ -1,6 +1,10 @@
-//! Every row of the field rules of spec/server.md section 3, and the texts of errors and warnings.
+//! What manifests a server takes, and the texts of errors and warnings.
 
 use super::*;
+use crate::limits::MANIFEST_WARNINGS_MAX;
+use crate::model::access_rules::{AccessRule, Operation};
+use crate::model::workload::{AddCondition, ConfigItem, File, FileContent, RestartPolicy, Workload};
+use std::collections::BTreeMap;
 
 /// A manifest with one workload `w` that has all mandatory fields, and `extra` lines below it.
 fn with(extra: &str) -> String {
@@ -282,7 +286,7 @@ fn refused_access_rules() {
         ),
         ("{type: StateRule, operation: Read, filterMasks: a}", "text 'a' found, expected a list"),
         ("{type: LogRule}", "missing field `workloadNames`"),
-        ("LogRule", "missing field `type`"),
+        ("LogRule", "text 'LogRule' found, expected a mapping"),
     ] {
         let error = read(&with(&format!("controlInterfaceAccess:\n  allowRules:\n  - {rule}"))).unwrap_err();
         let text = error.to_string();
@@ -383,6 +387,6 @@ workloads:
 #[test]
 fn a_workload_without_agent_is_kept_for_those_who_can_give_it_one() {
     let manifest = Manifest::parse("apiVersion: v1\nworkloads: {w: {runtime: r, runtimeConfig: c}}\n").unwrap();
-    assert_eq!(manifest.workloads["w"].agent, None);
+    assert_eq!(manifest.without_agent, ["w".into()].into());
     assert!(manifest.into_desired_state().is_err());
 }

@@ -3,7 +3,7 @@
 //! Thread: none, plain functions.
 //!
 //! The reader keeps all events of a document and follows each alias to its anchor again, so neither a text nor what is
-//! made of it is bounded by the length of the text. Here the events are looked at one by one and dropped.
+//! made of it is bounded by the length of the text. Here the events are counted one by one and dropped.
 
 use super::YamlError;
 use crate::limits::{YAML_DEPTH_MAX, YAML_INDENT, YAML_NODE};
@@ -14,8 +14,8 @@ use std::mem::MaybeUninit;
 use std::ops::{Add, Sub};
 use std::slice;
 
-/// Counts what `text` becomes, in bytes; each node counts [`YAML_NODE`] beside its text. What is wrong with the text
-/// besides is left to its reader.
+/// Counts what `text` becomes, in bytes; each node counts [`YAML_NODE`] beside its text. Other errors of the text
+/// are left to its reader.
 ///
 /// # Errors
 /// [`YamlError`] when it is more than `budget`, when nodes are nested too deep, or when a node contains itself.
@@ -52,7 +52,7 @@ impl Sub for Size {
     }
 }
 
-/// An anchored node; the size of one that has not ended is not known.
+/// An anchored node; without size while it has not ended.
 type Anchored = Option<Size>;
 
 struct Counter {
@@ -96,7 +96,7 @@ impl Counter {
                     let name = String::from_utf8_lossy(&anchor).into_owned();
                     return Err(refused(format!("the alias '*{name}' is inside of its own anchor")));
                 }
-                None => {} // Its reader says so.
+                None => {} // An error of its reader.
             },
         }
         Ok(())

@@ -1,169 +1,135 @@
-//! Tests only: the JSON schema of manifests, which editors and `ank-schema` know, made of what `ank apply` checks.
+//! Tests only: the JSON schema of manifests, which editors use and `ank-schema` prints, made of the table.
 //!
 //! Thread: none. The text is committed as `ank_schema.json`; ANKAIOS_WRITE_GOLDEN=1 writes it anew. That it accepts
 //! what `ank apply` accepts, and nothing else, is tested with every node of a manifest replaced by wrong ones.
 
-use super::{AGENT_PATTERN, LOG_NAME_MAX, LOG_NAME_PATTERN, MASK_PATTERN, NAME_PATTERN, VERSION_PATTERN, check};
-use crate::limits::NAME_MAX;
-use crate::model::access_rules::Operation;
-use crate::model::workload::{AddCondition, RestartPolicy};
+use super::reader::{Rules, read};
+use super::{Choice, Field, Kind, Object, Presence, STATE, Text};
 use crate::model::yaml::Document;
 use regex_lite::Regex;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::path::Path;
 
 /// The schema, draft 07.
 fn schema() -> Value {
-    json!({
-        "$schema": "http://json-schema.org/draft-07/schema#",
-        "title": "desiredState",
-        "description": "A manifest of Ankaios: the workloads of a cluster and the configs that their templates use.",
-        "type": "object",
-        "required": ["apiVersion"],
-        "properties": {
-            "apiVersion": { "type": "string", "pattern": VERSION_PATTERN },
-            "workloads": or_null("workloadMap"),
-            "configs": or_null("configMap"),
+    let mut definitions = json!({
+        "configItem": {
+            "description": "Text, or lists and objects of it; numbers and booleans stand in quotes.",
+            "anyOf": [
+                { "type": "string" },
+                { "type": "array", "items": reference("configItem") },
+                reference("configObject"),
+            ],
         },
-        "definitions": {
-            "workloadMap": named("workload"),
-            "configMap": named("configItem"),
-            "configObject": named("configItem"),
-            "workload": workload(),
-            "restartPolicy": {
-                "description": "Whether a container that ended is started again: always, after an error, or never.",
-                "default": "NEVER",
-                "enum": RestartPolicy::ALL.iter().map(|policy| policy.as_str()).collect::<Vec<_>>(),
-            },
-            "addCondition": {
-                "description": "What the other workload must have come to before this one starts.",
-                "enum": AddCondition::ALL.iter().map(|condition| condition.as_str()).collect::<Vec<_>>(),
-            },
-            "configItem": {
-                "description": "Text, or lists and objects of it; numbers and booleans stand in quotes.",
-                "anyOf": [
-                    { "type": "string" },
-                    { "type": "array", "items": reference("configItem") },
-                    reference("configObject"),
-                ],
-            },
-            "file": {
-                "description": "A file that the container finds at 'mountPoint', as text or as base64.",
-                "type": "object",
-                "required": ["mountPoint"],
-                "anyOf": [{ "required": ["data"] }, { "required": ["binaryData"] }],
-                "properties": {
-                    "mountPoint": { "type": "string" },
-                    "data": { "type": "string" },
-                    "binaryData": { "type": "string" },
-                },
-            },
-            "controlInterfaceAccess": {
-                "description": "What the workload may ask for through its control interface; what is denied wins.",
-                "type": "object",
-                "properties": {
-                    "allowRules": { "type": "array", "items": reference("accessRightsRule") },
-                    "denyRules": { "type": "array", "items": reference("accessRightsRule") },
-                },
-            },
-            "accessRightsRule": rule(),
-        },
-    })
+        "configObject": value(Kind::Named(&Kind::Config), &mut Map::new()),
+    });
+    let defined = definitions.as_object_mut().unwrap();
+    let mut schema = object(&STATE, defined);
+    schema["$schema"] = json!("http://json-schema.org/draft-07/schema#");
+    schema["title"] = json!(STATE.name);
+    schema["definitions"] = definitions;
+    schema
 }
 
 fn reference(definition: &str) -> Value {
     json!({ "$ref": format!("#/definitions/{definition}") })
 }
 
-fn or_null(definition: &str) -> Value {
-    json!({ "anyOf": [reference(definition), { "type": "null" }], "default": {} })
+/// A reference to the schema that `define` makes, which is in `definitions` from now on.
+fn defined(
+    name: &str,
+    definitions: &mut Map<String, Value>,
+    define: impl Fn(&mut Map<String, Value>) -> Value,
+) -> Value {
+    if name.is_empty() {
+        return define(definitions);
+    }
+    if !definitions.contains_key(name) {
+        let schema = define(definitions);
+        definitions.insert(name.to_owned(), schema);
+    }
+    reference(name)
 }
 
-/// Text that names an object.
-fn name() -> Value {
-    json!({ "type": "string", "minLength": 1, "maxLength": NAME_MAX, "pattern": NAME_PATTERN })
+fn value(kind: Kind, definitions: &mut Map<String, Value>) -> Value {
+    match kind {
+        Kind::Text(form) => text(form),
+        Kind::Constant(text) => json!({ "const": text }),
+        Kind::Choice(choice) => defined(choice.name, definitions, |_| alternatives(choice)),
+        Kind::Config => reference("configItem"),
+        Kind::Tags => value(Kind::Map(&Kind::Text(Text::Quoted)), definitions),
+        Kind::List(item) => json!({ "type": "array", "items": value(*item, definitions) }),
+        Kind::Map(below) => json!({ "type": "object", "additionalProperties": value(*below, definitions) }),
+        Kind::Named(below) => {
+            let mut schema = value(Kind::Map(below), definitions);
+            schema["propertyNames"] = text(Text::Name);
+            schema
+        }
+        Kind::Object(below) => defined(below.name, definitions, |definitions| object(below, definitions)),
+        Kind::OneOf(objects) => defined(
+            "accessRightsRule",
+            definitions,
+            |definitions| json!({ "oneOf": objects.iter().map(|below| object(below, definitions)).collect::<Vec<_>>() }),
+        ),
+        Kind::Number | Kind::Any => panic!("no part of a manifest"),
+    }
 }
 
-/// An object whose keys are names.
-fn named(definition: &str) -> Value {
-    json!({ "type": "object", "propertyNames": name(), "additionalProperties": reference(definition) })
+fn text(form: Text) -> Value {
+    let mut schema = json!({ "type": "string" });
+    if let Some(pattern) = form.pattern() {
+        schema["pattern"] = json!(pattern);
+    }
+    if let Some(length_max) = form.length_max() {
+        schema["minLength"] = json!(1);
+        schema["maxLength"] = json!(length_max);
+    }
+    schema
 }
 
-fn workload() -> Value {
-    json!({
-        "description": "A container, or a group of containers, on one agent.",
-        "type": "object",
-        "required": ["runtime", "runtimeConfig"],
-        "properties": {
-            "agent": {
-                "description": "The agent that runs it; empty: none does for now. May hold templates.",
-                "type": "string",
-                "default": "",
-                "pattern": AGENT_PATTERN,
-            },
-            "runtime": {
-                "description": "What runs it: podman, podman-kube or containerd.",
-                "type": "string",
-            },
-            "runtimeConfig": {
-                "description": "Text for the runtime, such as the image and its options. May hold templates, and the \
-                                block 'lifecycle' with conditions and probes.",
-                "type": "string",
-            },
-            "restartPolicy": reference("restartPolicy"),
-            "dependencies": {
-                "description": "The workloads that this one waits for.",
-                "type": "object",
-                "additionalProperties": reference("addCondition"),
-            },
-            "tags": { "type": "object", "additionalProperties": { "type": "string" } },
-            "configs": {
-                "description": "Names by which templates of this workload call configs.",
-                "type": "object",
-                "propertyNames": name(),
-                "additionalProperties": name(),
-            },
-            "files": { "type": "array", "items": reference("file") },
-            "controlInterfaceAccess": reference("controlInterfaceAccess"),
-        },
-    })
+fn alternatives(choice: &Choice) -> Value {
+    let mut schema = json!({ "enum": choice.texts });
+    describe(&mut schema, choice.description, choice.default);
+    schema
 }
 
-fn rule() -> Value {
-    json!({
-        "oneOf": [
-            {
-                "description": "About parts of the state, by field masks.",
-                "type": "object",
-                "required": ["type", "operation", "filterMasks"],
-                "properties": {
-                    "type": { "const": "StateRule" },
-                    "operation": { "enum": Operation::NAMES.map(|(name, _)| name) },
-                    "filterMasks": { "type": "array", "items": { "type": "string", "pattern": MASK_PATTERN } },
-                },
-            },
-            {
-                "description": "About the logs of workloads, by name.",
-                "type": "object",
-                "required": ["type", "workloadNames"],
-                "properties": {
-                    "type": { "const": "LogRule" },
-                    "workloadNames": {
-                        "type": "array",
-                        "items": {
-                            "type": "string",
-                            "minLength": 1,
-                            "maxLength": LOG_NAME_MAX,
-                            "pattern": LOG_NAME_PATTERN,
-                        },
-                    },
-                },
-            },
-        ],
-    })
+fn describe(schema: &mut Value, description: &str, default: Option<&str>) {
+    if !description.is_empty() {
+        schema["description"] = json!(description);
+    }
+    if let Some(default) = default {
+        schema["default"] = json!(default);
+    }
 }
 
-/// Whether `value` fulfils `part` of the schema `whole`; knows the words that the schema above uses, no others.
+fn object(object: &Object, definitions: &mut Map<String, Value>) -> Value {
+    let properties: Map<String, Value> =
+        object.fields.iter().map(|field| (field.name.to_owned(), property(field, definitions))).collect();
+    let required: Vec<&str> =
+        object.fields.iter().filter(|field| field.presence == Presence::Required).map(|field| field.name).collect();
+    let mut schema = json!({ "type": "object", "properties": properties });
+    describe(&mut schema, object.description, None);
+    if !required.is_empty() {
+        schema["required"] = json!(required);
+    }
+    if !object.any_of.is_empty() {
+        schema["anyOf"] = object.any_of.iter().map(|name| json!({ "required": [name] })).collect();
+    }
+    schema
+}
+
+fn property(field: &Field, definitions: &mut Map<String, Value>) -> Value {
+    if field.nullable {
+        let name = format!("{}Map", field.name.trim_end_matches('s'));
+        let map = defined(&name, definitions, |definitions| value(field.kind, definitions));
+        return json!({ "anyOf": [map, { "type": "null" }], "default": {} });
+    }
+    let mut schema = value(field.kind, definitions);
+    describe(&mut schema, field.description, matches!(field.kind, Kind::Text(Text::Agent)).then_some(""));
+    schema
+}
+
+/// Whether `value` fulfils `part` of the schema `whole`; supports the keywords that the schema above uses, no others.
 fn fulfils(whole: &Value, part: &Value, value: &Value) -> bool {
     let below = |part: &Value, value: &Value| fulfils(whole, part, value);
     let text = value.as_str();
@@ -290,7 +256,8 @@ fn schema_and_apply_accept_and_refuse_the_same_manifests() {
     let (mut accepted, mut refused) = (0, 0);
     for manifest in neighbours(&full()).into_iter().chain([full()]) {
         let text = manifest.to_string(); // JSON is YAML.
-        let violations = check(Document::read(&text, crate::limits::YAML_FILE_MAX).expect("it is YAML").root());
+        let document = Document::read(&text, crate::limits::YAML_FILE_MAX).expect("it is YAML");
+        let violations = read(&document, &STATE, Rules::Schema).problems;
         assert_eq!(fulfils(&schema, &schema, &manifest), violations.is_empty(), "{text}\n{violations:?}");
         *if violations.is_empty() { &mut accepted } else { &mut refused } += 1;
     }

@@ -1,0 +1,414 @@
+//! The fields of manifests and complete states: one table for reading, checking, printing and `ank_schema.json`.
+//!
+//! Thread: none, plain values. The order of the fields is the one in which states are printed.
+
+pub mod reader;
+
+use super::access_rules::{LOG_RULE, Operation, STATE_RULE};
+use super::names::has_name_characters;
+use super::node::Node;
+use super::validation::check_filter_mask;
+use super::version::API_VERSION;
+use super::workload::{AddCondition, RestartPolicy};
+use crate::limits::NAME_MAX;
+
+/// The field that distinguishes the objects of [`Kind::OneOf`].
+pub const TYPE: &str = "type";
+
+/// What a node is.
+#[derive(Debug, Clone, Copy)]
+pub enum Kind {
+    /// Text of some form.
+    Text(Text),
+    /// A whole number.
+    Number,
+    /// One of a few texts.
+    Choice(&'static Choice),
+    /// Exactly this text.
+    Constant(&'static str),
+    /// A value for templates: text, list or mapping.
+    Config,
+    /// Texts by key; in a manifest of the deprecated version a list of entries, see [`TAG`].
+    Tags,
+    /// Any number of these.
+    List(&'static Kind),
+    /// Any number of keys, each with this below it.
+    Map(&'static Kind),
+    /// The same with keys that are names.
+    Named(&'static Kind),
+    /// A mapping with known fields.
+    Object(&'static Object),
+    /// One of these objects, chosen by the field [`TYPE`].
+    OneOf(&'static [Object]),
+    /// Whatever the server sends; nothing that can be set.
+    Any,
+}
+
+impl Kind {
+    /// The texts of which one must be the value, or the first field of the object.
+    #[must_use]
+    pub fn texts(self) -> Vec<&'static str> {
+        match self {
+            Self::Choice(choice) => choice.texts.to_vec(),
+            Self::Constant(text) => vec![text],
+            Self::OneOf(objects) => objects.iter().filter_map(Object::tag).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The object that `node` is when it is of this kind.
+    #[must_use]
+    pub fn object(self, node: &Node) -> Option<&'static Object> {
+        match self {
+            Self::Object(object) => Some(object),
+            Self::OneOf(objects) => {
+                let text = node.get(TYPE)?.as_text();
+                objects.iter().find(|object| object.tag() == text)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A mapping with known fields.
+#[derive(Debug, Clone, Copy)]
+pub struct Object {
+    /// Its name in the JSON schema; empty for one that has none there.
+    pub name: &'static str,
+    /// What it is, for the JSON schema.
+    pub description: &'static str,
+    /// In the order in which they are printed.
+    pub fields: &'static [Field],
+    /// Fields of which at least one is required; any may be missing when this is empty.
+    pub any_of: &'static [&'static str],
+}
+
+impl Object {
+    const fn new(fields: &'static [Field]) -> Self {
+        Self { name: "", description: "", fields, any_of: &[] }
+    }
+
+    const fn named(name: &'static str, description: &'static str, fields: &'static [Field]) -> Self {
+        Self { name, description, fields, any_of: &[] }
+    }
+
+    /// The text of [`TYPE`], by which it is distinguished from others.
+    #[must_use]
+    pub fn tag(&self) -> Option<&'static str> {
+        match self.field(TYPE)?.kind {
+            Kind::Constant(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The field `name`.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<&'static Field> {
+        self.fields.iter().find(|field| field.name == name)
+    }
+
+    /// The names of all fields.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.fields.iter().map(|field| field.name)
+    }
+}
+
+/// Whether an object is complete without a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// It is.
+    Optional,
+    /// It is not.
+    Required,
+    /// It is in a manifest, where `ank apply --agent` can add the field, but not in a state.
+    RequiredInState,
+}
+
+/// A field of an object.
+#[derive(Debug, Clone, Copy)]
+pub struct Field {
+    /// Its key.
+    pub name: &'static str,
+    /// The key that it had earlier; a manifest may still use it for the server.
+    pub old_name: Option<&'static str>,
+    /// What it holds.
+    pub kind: Kind,
+    /// Whether an object is complete without it.
+    pub presence: Presence,
+    /// Whether null stands for an empty value in every manifest.
+    pub nullable: bool,
+    /// Whether it is not printed when it holds nothing.
+    pub omit_empty: bool,
+    /// What it is, for the JSON schema, unless its kind has a description there.
+    pub description: &'static str,
+}
+
+impl Field {
+    const fn new(name: &'static str, kind: Kind) -> Self {
+        let (old_name, description) = (None, "");
+        Self { name, old_name, kind, presence: Presence::Optional, nullable: false, omit_empty: false, description }
+    }
+
+    const fn required(self) -> Self {
+        Self { presence: Presence::Required, ..self }
+    }
+
+    const fn omit_empty(self) -> Self {
+        Self { omit_empty: true, ..self }
+    }
+
+    const fn described(self, description: &'static str) -> Self {
+        Self { description, ..self }
+    }
+
+    /// Whether `node`, the value of this field, is left out where only values are of interest.
+    #[must_use]
+    pub fn is_omitted(&self, node: &Node) -> bool {
+        let is_empty = |node: &Node| match self.kind {
+            // Only with fields that are left out themselves: no access rules are as good as two empty lists.
+            Kind::Object(object) => node.as_map().is_some_and(|entries| {
+                entries.iter().all(|(key, node)| object.field(key).is_some_and(|field| field.is_omitted(node)))
+            }),
+            _ => node.is_empty_container(),
+        };
+        self.omit_empty && is_empty(node)
+    }
+}
+
+/// A few texts of which a value is one.
+#[derive(Debug)]
+pub struct Choice {
+    /// Its name in the JSON schema; empty for one that has none there.
+    pub name: &'static str,
+    /// What it is, for the JSON schema.
+    pub description: &'static str,
+    /// What a field holds that is not given.
+    pub default: Option<&'static str>,
+    /// The texts.
+    pub texts: &'static [&'static str],
+}
+
+/// The form of a text. `ank` checks it before a manifest is sent; the server checks names later, after templates are
+/// rendered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Text {
+    /// Any text; the server takes a number as well.
+    Any,
+    /// Any text; a number must be in quotes.
+    Quoted,
+    /// The version of a manifest.
+    Version,
+    /// A name of something.
+    Name,
+    /// The name of an agent, which may hold templates and be empty.
+    Agent,
+    /// A field mask of an access rule.
+    Mask,
+    /// A workload name of an access rule, with at most one wildcard.
+    NamePattern,
+}
+
+impl Text {
+    /// The regular expression that it matches.
+    #[must_use]
+    pub fn pattern(self) -> Option<&'static str> {
+        match self {
+            Self::Any | Self::Quoted => None,
+            Self::Version => Some("^v1$"),
+            Self::Name => Some("^[a-zA-Z0-9_-]+$"),
+            Self::Agent => Some(r"^(?:[a-zA-Z0-9_-]*\{\{[a-zA-Z0-9_-]+(?:\.[a-zA-Z0-9_-]+)*\}\})*[a-zA-Z0-9_-]*$"),
+            Self::Mask => Some(r"^(?:\*|[a-zA-Z0-9_-]+)(?:\.(?:\*|[a-zA-Z0-9_-]+))*$"),
+            Self::NamePattern => Some(r"^(?:\*|[a-zA-Z0-9_-]*\*[a-zA-Z0-9_-]*|[a-zA-Z0-9_-]+)$"),
+        }
+    }
+
+    /// How many characters it has at most; it is not empty where this is bounded.
+    #[must_use]
+    pub fn length_max(self) -> Option<usize> {
+        match self {
+            Self::Name => Some(NAME_MAX),
+            Self::NamePattern => Some(NAME_MAX + 1),
+            _ => None,
+        }
+    }
+
+    /// Whether `text` matches [`Self::pattern`].
+    fn matches(self, text: &str) -> bool {
+        match self {
+            Self::Any | Self::Quoted => true,
+            Self::Version => text == API_VERSION,
+            Self::Name => !text.is_empty() && has_name_characters(text),
+            Self::Agent => is_agent(text),
+            Self::Mask => check_filter_mask(text).is_ok(),
+            Self::NamePattern => {
+                !text.is_empty() && text.matches('*').count() <= 1 && text.split('*').all(has_name_characters)
+            }
+        }
+    }
+
+    /// What is wrong with `text`, in the words of a validator of JSON schemas.
+    ///
+    /// # Errors
+    /// It is too short, too long, or does not match the pattern.
+    pub fn check(self, text: &str) -> Result<(), String> {
+        match self.length_max() {
+            Some(_) if text.is_empty() => Err("\"\" is shorter than 1 character".to_owned()),
+            Some(max) if text.chars().count() > max => Err(format!("\"{text}\" is longer than {max} characters")),
+            _ if self.matches(text) => Ok(()),
+            _ => Err(format!("\"{text}\" does not match \"{}\"", self.pattern().unwrap_or_default())),
+        }
+    }
+}
+
+/// Name characters with any number of `{{alias}}` or `{{alias.key}}` between them; may be empty.
+fn is_agent(text: &str) -> bool {
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("{{") {
+        let Some((template, behind)) = after.split_once("}}") else { return false };
+        let is_template = template.split('.').all(|part| !part.is_empty() && has_name_characters(part));
+        if !has_name_characters(before) || !is_template {
+            return false;
+        }
+        rest = behind;
+    }
+    has_name_characters(rest)
+}
+
+// ---------------------------------------------------------------- the table
+
+const ANY_TEXT: Kind = Kind::Text(Text::Any);
+const QUOTED: Kind = Kind::Text(Text::Quoted);
+
+/// The state as a whole.
+pub const COMPLETE_STATE: Object = Object::new(&[
+    Field::new("desiredState", Kind::Object(&STATE)),
+    Field::new("workloadStates", Kind::Any),
+    Field::new("agents", Kind::Map(&Kind::Object(&AGENT))),
+    Field::new("effectiveState", Kind::Object(&STATE)),
+]);
+
+/// A manifest; `desiredState` and `effectiveState` look the same.
+pub const STATE: Object = Object::named(
+    "desiredState",
+    "A manifest of Ankaios: the workloads of a cluster and the configs that their templates use.",
+    &[
+        Field::new("apiVersion", Kind::Text(Text::Version)).required(),
+        Field { nullable: true, ..Field::new("workloads", Kind::Named(&Kind::Object(&WORKLOAD))) },
+        Field { nullable: true, ..Field::new("configs", Kind::Named(&Kind::Config)) }.omit_empty(),
+    ],
+);
+
+/// A workload.
+pub const WORKLOAD: Object = Object::named(
+    "workload",
+    "A container, or a group of containers, on one agent.",
+    &[
+        Field { presence: Presence::RequiredInState, ..Field::new("agent", Kind::Text(Text::Agent)) }
+            .described("The agent that runs it; empty: none does for now. May hold templates."),
+        Field::new("restartPolicy", Kind::Choice(&RESTART_POLICY)),
+        Field::new("dependencies", Kind::Map(&Kind::Choice(&ADD_CONDITION)))
+            .omit_empty()
+            .described("The workloads that this one waits for."),
+        Field::new("tags", Kind::Tags).omit_empty(),
+        Field::new("runtime", ANY_TEXT).required().described("What runs it: podman, podman-kube or containerd."),
+        Field::new("runtimeConfig", ANY_TEXT).required().described(
+            "Text for the runtime, such as the image and its options. May hold templates, and the block 'lifecycle' \
+             with conditions and probes.",
+        ),
+        Field::new("controlInterfaceAccess", Kind::Object(&ACCESS)).omit_empty(),
+        Field::new("configs", Kind::Named(&Kind::Text(Text::Name)))
+            .omit_empty()
+            .described("Names by which templates of this workload call configs."),
+        Field::new("files", Kind::List(&Kind::Object(&FILE))).omit_empty(),
+    ],
+);
+
+const RESTART_POLICY: Choice = Choice {
+    name: "restartPolicy",
+    description: "Whether a container that ended is started again: always, after an error, or never.",
+    default: Some("NEVER"),
+    texts: RestartPolicy::TEXTS,
+};
+
+const ADD_CONDITION: Choice = Choice {
+    name: "addCondition",
+    description: "What the other workload must have come to before this one starts.",
+    default: None,
+    texts: AddCondition::TEXTS,
+};
+
+/// A tag in a manifest of the deprecated version.
+pub const TAG: Object = Object::new(&[Field::new("key", QUOTED).required(), Field::new("value", QUOTED).required()]);
+
+const FILE: Object = Object {
+    any_of: &["data", "binaryData"],
+    ..Object::named(
+        "file",
+        "A file that the container finds at 'mountPoint', as text or as base64.",
+        &[Field::new("mountPoint", QUOTED).required(), Field::new("data", QUOTED), Field::new("binaryData", QUOTED)],
+    )
+};
+
+const ACCESS: Object = Object::named(
+    "controlInterfaceAccess",
+    "What the workload may ask for through its control interface; what is denied wins.",
+    &[
+        Field::new("allowRules", Kind::List(&Kind::OneOf(&RULES))).omit_empty(),
+        Field::new("denyRules", Kind::List(&Kind::OneOf(&RULES))).omit_empty(),
+    ],
+);
+
+const RULES: [Object; 2] = [
+    Object::named(
+        "",
+        "About parts of the state, by field masks.",
+        &[
+            Field::new(TYPE, Kind::Constant(STATE_RULE)).required(),
+            Field::new("operation", Kind::Choice(&OPERATION)).required(),
+            Field {
+                old_name: Some("filterMask"),
+                ..Field::new("filterMasks", Kind::List(&Kind::Text(Text::Mask))).required()
+            },
+        ],
+    ),
+    Object::named(
+        "",
+        "About the logs of workloads, by name.",
+        &[
+            Field::new(TYPE, Kind::Constant(LOG_RULE)).required(),
+            Field::new("workloadNames", Kind::List(&Kind::Text(Text::NamePattern))).required(),
+        ],
+    ),
+];
+
+const OPERATION: Choice = Choice { name: "", description: "", default: None, texts: Operation::TEXTS };
+
+/// A connected agent.
+pub const AGENT: Object = Object::new(&[
+    Field::new("status", Kind::Object(&STATUS)).omit_empty(),
+    Field::new("tags", Kind::Map(&ANY_TEXT)).omit_empty(),
+]);
+
+const STATUS: Object = Object::new(&[Field::new("cpuUsage", Kind::Number), Field::new("freeMemory", Kind::Number)]);
+
+/// Leaves out what is omitted when it is empty, so that an empty container means the same as none.
+pub fn omit_empty(node: &mut Node, kind: Kind) {
+    match (kind, node) {
+        (Kind::Map(below) | Kind::Named(below), Node::Map(entries)) => {
+            entries.values_mut().for_each(|node| omit_empty(node, *below));
+        }
+        (Kind::Object(object), Node::Map(entries)) => {
+            for field in object.fields {
+                let Some(node) = entries.get_mut(field.name) else { continue };
+                omit_empty(node, field.kind);
+                if field.is_omitted(node) {
+                    entries.remove(field.name);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests;

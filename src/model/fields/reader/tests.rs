@@ -1,0 +1,123 @@
+//! What the JSON schema refuses, in the words of its validators.
+
+use super::*;
+use crate::model::fields::STATE;
+use crate::model::yaml::json_pointer;
+
+fn violations(text: &str) -> Vec<String> {
+    let document = Document::read(text, crate::limits::YAML_FILE_MAX).unwrap();
+    let problems = read(&document, &STATE, Rules::Schema).problems;
+    problems.iter().map(|problem| format!("'{}': {}", json_pointer(&problem.path), problem.message)).collect()
+}
+
+/// Violations of a workload that has all mandatory fields and `extra`, relative to it.
+fn of_workload(extra: &str) -> Vec<String> {
+    let text = format!("{{apiVersion: v1, workloads: {{w: {{runtime: r, runtimeConfig: c, {extra}}}}}}}");
+    violations(&text).iter().map(|violation| violation.replace("/workloads/w", "")).collect()
+}
+
+#[test]
+fn top_levels() {
+    let long = "x".repeat(64);
+    for (text, expected) in [
+        ("apiVersion: v1", vec![]),
+        ("apiVersion: v1\nworkloads:\nconfigs: ~\nother: 1", vec![]),
+        ("", vec!["'': null is not of type \"object\""]),
+        ("[]", vec!["'': a list is not of type \"object\""]),
+        ("{}", vec!["'': \"apiVersion\" is a required property"]),
+        ("apiVersion: v2", vec!["'/apiVersion': \"v2\" does not match \"^v1$\""]),
+        ("apiVersion: 1", vec!["'/apiVersion': 1 is not of type \"string\""]),
+        ("apiVersion: v1\nworkloads: 3", vec!["'/workloads': 3 is not of type \"object\""]),
+        ("apiVersion: v1\nworkloads: {w: ~}", vec!["'/workloads/w': null is not of type \"object\""]),
+        (
+            "apiVersion: v1\nworkloads: {a/b: {runtime: 1}}",
+            vec![
+                "'/workloads/a~1b': \"a/b\" does not match \"^[a-zA-Z0-9_-]+$\"",
+                "'/workloads/a~1b/runtime': 1 is not of type \"string\"",
+                "'/workloads/a~1b': \"runtimeConfig\" is a required property",
+            ],
+        ),
+        (
+            &format!("apiVersion: v1\nconfigs: {{{long}: a, '': b}}"),
+            vec![
+                &format!("'/configs/{long}': \"{long}\" is longer than 63 characters"),
+                "'/configs/': \"\" is shorter than 1 character",
+            ],
+        ),
+        (
+            "apiVersion: v1\nconfigs: {a: [t, {b: 1}], c: ~}",
+            vec![
+                "'/configs/a/1/b': 1 is not of types \"array\", \"object\", \"string\" (put it in quotes to make it text)",
+                "'/configs/c': null is not of types \"array\", \"object\", \"string\" (put it in quotes to make it text)",
+            ],
+        ),
+    ] {
+        assert_eq!(violations(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn workloads() {
+    for (extra, expected) in [
+        ("agent: '', restartPolicy: ON_FAILURE, tags: {a.b: c}, dependencies: {x: ADD_COND_FAILED}, note: 1", None),
+        ("agent: 'a{{b.c}}-{{d}}'", None),
+        ("agent: ~", Some("'/agent': null is not of type \"string\"")),
+        ("agent: 'a.b'", Some("'/agent': \"a.b\" does not match \"^(?:")),
+        ("agent: '{{a}'", Some("'/agent': \"{{a}\" does not match \"^(?:")),
+        (
+            "restartPolicy: SOMETIMES",
+            Some("'/restartPolicy': \"SOMETIMES\" is not one of \"NEVER\", \"ON_FAILURE\", \"ALWAYS\""),
+        ),
+        ("restartPolicy: ~", Some("'/restartPolicy': null is not one of")),
+        ("tags: {a: 1}", Some("'/tags/a': 1 is not of type \"string\"")),
+        ("dependencies: ~", Some("'/dependencies': null is not of type \"object\"")),
+        ("configs: {a: b}", None),
+        ("configs: {'a c': b}", Some("'/configs/a c': \"a c\" does not match \"^[a-zA-Z0-9_-]+$\"")),
+        ("files: [{mountPoint: /m, data: d}, {mountPoint: /m, binaryData: d}]", None),
+        ("files: {}", Some("'/files': a mapping is not of type \"array\"")),
+        ("files: [{mountPoint: /m}]", Some("'/files/0': \"data\" or \"binaryData\" is a required property")),
+    ] {
+        let found = of_workload(extra);
+        match expected {
+            None => assert_eq!(found, [""; 0], "{extra}"),
+            Some(start) => {
+                assert_eq!(found.len(), 1, "{extra}: {found:?}");
+                assert!(found[0].starts_with(start), "{extra}: {found:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn access_rules() {
+    for (rule, expected) in [
+        ("{type: StateRule, operation: ReadWrite, filterMasks: ['*', a.*.b, a]}", None),
+        ("{type: StateRule, operation: Read, filterMasks: []}", None),
+        ("{type: LogRule, workloadNames: ['*', 'a*', '*a', a-b, 'a*b']}", None),
+        ("{}", Some(": \"type\" is a required property")),
+        ("{type: Rule}", Some("/type': \"Rule\" is not one of \"StateRule\", \"LogRule\"")),
+        ("{type: StateRule, operation: Read, filterMask: [a]}", Some(": \"filterMasks\" is a required property")),
+        (
+            "{type: StateRule, operation: read, filterMasks: []}",
+            Some("/operation': \"read\" is not one of \"Nothing\""),
+        ),
+        ("{type: StateRule, operation: Read, filterMasks: [a.]}", Some("/filterMasks/0': \"a.\" does not match")),
+        ("{type: StateRule, operation: Read, filterMasks: ['']}", Some("/filterMasks/0': \"\" does not match")),
+        ("{type: LogRule, workloadNames: ['']}", Some("/workloadNames/0': \"\" is shorter than 1 character")),
+        ("{type: LogRule, workloadNames: ['a*b*']}", Some("/workloadNames/0': \"a*b*\" does not match")),
+    ] {
+        let found = of_workload(&format!("controlInterfaceAccess: {{allowRules: [{rule}]}}"));
+        match expected {
+            None => assert_eq!(found, [""; 0], "{rule}"),
+            Some(part) => {
+                assert_eq!(found.len(), 1, "{rule}: {found:?}");
+                assert!(found[0].contains(part), "{rule}: {found:?}");
+            }
+        }
+    }
+    let log_rule = |name: &str| {
+        of_workload(&format!("controlInterfaceAccess: {{denyRules: [{{type: LogRule, workloadNames: [{name}]}}]}}"))
+    };
+    assert_eq!(log_rule(&"x".repeat(64)), [""; 0]);
+    assert_eq!(log_rule(&"x".repeat(65)).len(), 1);
+}
