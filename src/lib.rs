@@ -43,6 +43,7 @@
 //!   node.rs                the field tree                                                     -
 //!   field_path.rs          field masks: read, write, remove                                   -
 //!   mask_tree.rs           many masks as one tree                                             -
+//!   memory_size.rs         what values take in memory, about                                  -
 //!   messages.rs            what programs say to each other, after the wire was checked        -
 //!   log_entries.rs         log lines cut to a size that every peer takes                      -
 //!   version.rs             the version rule of the hello                                      -
@@ -52,14 +53,11 @@
 //!   address.rs             server URLs, how a connection is protected                         -
 //!   schema.rs              generated from proto/                                              -
 //!   convert/               schema to model and back
-//!     workload.rs          workloads, instance names, execution states                        -
-//!     state.rs             complete states as field trees, presence kept                      -
-//!     logs.rs              log requests and lines                                             -
-//!     to_server.rs         what the server receives                                  [rx:peer]
-//!     to_client.rs         what the server sends                                          [tx]
-//!     from_server.rs       what clients receive                                    [rx:server]
-//!     to_wire.rs           what clients send                                   [uplink] [main]
-//!     control.rs           what workloads and their agent say                       [control]
+//!     values.rs            enumerations, instance names, execution states, logs               -
+//!     state.rs             complete states and workloads as field trees, presence kept       -
+//!     to_server.rs         messages of clients                        [rx:peer] [uplink] [main]
+//!     from_server.rs       messages of the server, plans for hooks     [tx] [rx:server] [hook]
+//!     control.rs           messages between workloads and their agent               [control]
 //!   delimited.rs           messages with their length before them                   [control]
 //!   weight.rs              what a message takes when it is decoded         [control] [rx:peer]
 //!   grpc.rs                methods, channel arguments, blocking waits                         -
@@ -67,13 +65,14 @@
 //!   tls.rs                 handshake, and one pump per TLS connection                [tls:peer]
 //!   pump.rs                bytes of one client on their way to gRPC, without TLS   [pump:number] [tls:peer]
 //!   frame_gate.rs          lengths of messages, before gRPC takes them             [pump:number] [tls:peer]
-//!   intake.rs              room for large messages that come            [pump:number] [tls:peer] [rx:peer]
+//!   peer.rs                who is at the other end of a stream, room in the inbox      [rx:peer]
 //!   hello.rs               who may open a stream                                     [rx:peer]
 //!   hook_message.rs        what hooks read and write                                  [hook]
-//!   answer_budget.rs       bytes of answers that wait for all peers                  [server] [tx]
+//!   budget.rs              bytes and places that many share, first come first served          [any]
 //!   encoded_state.rs       a state as bytes, shared by who is told the same          [server] [tx]
-//!   outbox.rs              messages waiting for one peer, bounded and merged          [server]
-//!   inbox_budget.rs        bytes of large messages that wait for the server       [rx:peer]
+//!   outbox.rs              messages waiting for one peer, its two ends              [server] [tx]
+//!     queue.rs             what waits, bounded and merged                           [server] [tx]
+//!     snapshot.rs          all states of one moment, for many                       [server] [tx]
 //!   foreign.rs             messages cut to what other implementations take                [tx]
 //!   writer.rs              sends what waits for all peers                                 [tx]
 //!   listener.rs            TCP ports and Unix domain sockets that are listened on     [main] [listen]

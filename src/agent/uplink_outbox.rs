@@ -11,6 +11,7 @@ use crate::limits::{
     CONTROL_SMALL_REQUEST, REMOVED_MEMORY, REMOVED_SENDS, UPLINK_BATCH, UPLINK_REQUESTS_IN_A_ROW, UPLINK_STATES,
 };
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::memory_size::MemorySize;
 use crate::model::messages::{AgentLoad, Request, Response, ToServer};
 use crate::model::names::{InstanceName, Name};
 use crate::wire::client::{ClientSender, StreamEnd};
@@ -222,7 +223,7 @@ impl UplinkOutbox {
 
     /// Sends a request if it is its turn and the connection can take it; answers it otherwise.
     fn send_at_once(&self, workload: &Name, request: Request) -> Option<Request> {
-        if request.id.len() + request.content.approximate_bytes() > CONTROL_SMALL_REQUEST {
+        if request.memory_bytes() > CONTROL_SMALL_REQUEST {
             return Some(request);
         }
         // Whoever uses the connection now may be about to send what comes before this.

@@ -4,7 +4,7 @@
 
 use crate::model::complete_state::AgentAttributes;
 use crate::model::names::{InstanceName, Name};
-use crate::wire::server_endpoint::PeerId;
+use crate::wire::peer::PeerId;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A connected agent.

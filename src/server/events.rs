@@ -21,7 +21,7 @@ use crate::model::messages::AlteredFields;
 use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
 use crate::model::workload::Workload;
-use crate::wire::server_endpoint::PeerId;
+use crate::wire::peer::PeerId;
 pub use budget::{EventBudget, Subscriber, TooManyFields};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

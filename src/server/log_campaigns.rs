@@ -9,10 +9,11 @@ use crate::limits::{
     LOG_CAMPAIGNS_PER_PEER_MAX,
 };
 use crate::model::log_entries;
+use crate::model::memory_size::MemorySize;
 use crate::model::messages::{FromServer, LogEntry, LogsRequest, ResponseContent};
 use crate::model::names::{InstanceName, Name, excerpt};
 use crate::platform::logging::may_log;
-use crate::wire::server_endpoint::PeerId;
+use crate::wire::peer::PeerId;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One request for logs that is being served.
@@ -143,7 +144,7 @@ impl LogCampaigns {
 
 /// What a campaign takes, about.
 fn bytes<'i>(key: &RequestKey, instances: impl Iterator<Item = &'i InstanceName>) -> usize {
-    let names = |name: &InstanceName| name.workload.len() + name.id.len() + name.agent.len() + LASTING_REQUEST_PART;
+    let names = |name: &InstanceName| name.memory_bytes() + LASTING_REQUEST_PART;
     2 * key.id.len() + instances.map(names).sum::<usize>()
 }
 

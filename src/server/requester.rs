@@ -13,7 +13,7 @@ use crate::model::complete_state::WorkloadStates;
 use crate::model::mask_tree::MaskTree;
 use crate::model::messages::{AddedWorkload, RequestContent};
 use crate::model::names::{InstanceName, Name, excerpt};
-use crate::wire::server_endpoint::PeerId;
+use crate::wire::peer::PeerId;
 use std::collections::BTreeMap;
 use std::fmt;
 

@@ -30,8 +30,7 @@ use crate::model::validation::{
 use crate::model::workload::Workload;
 use crate::platform::logging::may_log;
 use crate::wire::encoded_state::EncodedState;
-use crate::wire::inbox_budget::Room;
-use crate::wire::server_endpoint::PeerId;
+use crate::wire::peer::{PeerId, Room};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@
 use super::requester::Requester;
 use crate::limits::{REQUEST_TIME_PERIOD, REQUEST_TIME_SHARE};
 use crate::model::names::Name;
-use crate::wire::server_endpoint::PeerId;
+use crate::wire::peer::PeerId;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 

@@ -202,7 +202,7 @@ mod tests {
     use crate::model::execution_state::Phase;
     use crate::model::workload::ConfigItem;
     use crate::server::agents::Agent;
-    use crate::wire::server_endpoint::PeerId;
+    use crate::wire::peer::PeerId;
 
     struct Fixture {
         desired: DesiredState,

@@ -15,9 +15,9 @@ use crate::limits::{
     REQUESTS_WAITING_OF_STREAM, REQUESTS_WAITING_OF_STREAM_BYTES, REQUESTS_WAITING_OF_WORKLOAD,
     REQUESTS_WAITING_OF_WORKLOAD_BYTES,
 };
+use crate::model::memory_size::MemorySize;
 use crate::model::messages::RequestContent;
-use crate::wire::inbox_budget::Room;
-use crate::wire::server_endpoint::PeerId;
+use crate::wire::peer::{PeerId, Room};
 use std::collections::{BTreeSet, VecDeque};
 
 #[derive(Debug)]

@@ -1,15 +1,15 @@
-//! What clients send passes here on its way to gRPC, which takes a message of any length into memory before it compares it
-//! with a limit, and one on each stream. So the frames are followed as far as the length of each message: a first message
-//! that is no hello, and one that is too large, end the connection; a large one goes on only when there is room for it.
+//! Checks the lengths of messages before gRPC gets them, because gRPC takes a message of any length into memory, one on each
+//! stream, before it compares the length with a limit. HTTP/2 frames are parsed as far as the length of each message: a
+//! first message that is no hello, and one that is too large, end the connection; a large one waits until there is room.
 //!
-//! Thread: `tls:<port>` or `pump:<number>`, one gate for each connection. `rx:<peer>` tells when a message has come.
+//! Thread: `tls:<port>` or `pump:<number>`, one gate for each connection. `rx:<peer>` reports each message that it received.
 //! Owns: how far the frames of a connection are. All connections share one [`Intake`].
 
-use super::intake::{Intake, IntakeRoom, Ticket};
+use super::budget::{Budget, Share, Ticket};
 use super::pump::Gate;
 use crate::limits::{
-    FIRST_MESSAGE_MAX, FRAME_BYTES_LEAST, FRAMES_ALWAYS, GATED_STREAMS, HELLO_MAX, INTAKE_GRACE, INTAKE_LOOK,
-    INTAKE_LOST, INTAKE_RETRY, INTAKE_SLOWEST, INTAKE_SMALL_MESSAGE,
+    AGENT_REQUEST_MAX, FIRST_MESSAGE_MAX, FRAME_BYTES_LEAST, FRAMES_ALWAYS, GATED_STREAMS, HELLO_MAX, INTAKE_BYTES,
+    INTAKE_GRACE, INTAKE_LOOK, INTAKE_LOST, INTAKE_RETRY, INTAKE_SLOWEST, INTAKE_SMALL_MESSAGE,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -57,6 +57,26 @@ pub enum Refused {
     Slow,
 }
 
+/// Room for large messages of all connections, in bytes: from the first one that gRPC gets until a reader has decoded the
+/// message or refused it. Messages up to [`AGENT_REQUEST_MAX`] share some room, larger ones come one after the other.
+#[derive(Debug)]
+pub struct Intake {
+    shared: Arc<Budget>,
+    single: Arc<Budget>,
+}
+
+impl Intake {
+    /// With nothing taken.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { shared: Budget::new(INTAKE_BYTES), single: Budget::new(0) })
+    }
+
+    fn lane(&self, bytes: usize) -> &Arc<Budget> {
+        if bytes > AGENT_REQUEST_MAX { &self.single } else { &self.shared }
+    }
+}
+
 /// What the gate of a connection and the readers of its streams share.
 #[derive(Debug)]
 pub struct Account {
@@ -83,7 +103,7 @@ struct OnItsWay {
     progress: Instant,
     /// A stream of the connection has ended since it began, perhaps its own.
     may_be_lost: bool,
-    room: IntakeRoom,
+    room: Share,
 }
 
 impl OnItsWay {
@@ -118,16 +138,16 @@ impl Account {
         self.lock().is_greeted = true;
     }
 
-    /// A message of `bytes` has come to its reader. What is returned is to be kept as long as its bytes are.
+    /// The reader has received a message of `bytes`. The share is to be kept as long as its bytes are.
     #[must_use]
-    pub fn arrived(&self, bytes: usize) -> Option<IntakeRoom> {
+    pub fn arrived(&self, bytes: usize) -> Option<Share> {
         let mut state = self.lock();
         // Two of the same length need the same room.
         let index = state.on_their_way.iter().position(|message| message.is_complete() && message.bytes == bytes)?;
         Some(state.on_their_way.remove(index).room)
     }
 
-    /// A stream of the connection has ended for its reader. Nobody knows which one; a message of it is never taken.
+    /// A stream of the connection has ended for its reader. It is unknown which one; a message of it is never taken.
     pub fn stream_ended(&self) {
         for message in &mut self.lock().on_their_way {
             message.may_be_lost = true;
@@ -166,7 +186,7 @@ struct Frame {
     stream: u32,
 }
 
-/// Follows what one client sends.
+/// Parses what one client sends.
 #[derive(Debug)]
 pub struct FrameGate {
     account: Arc<Account>,
@@ -217,7 +237,7 @@ impl FrameGate {
         Ok(admitted)
     }
 
-    /// Looks whether what has room still comes.
+    /// Checks that messages that have room still come.
     ///
     /// # Errors
     /// The connection has to end.
@@ -226,7 +246,7 @@ impl FrameGate {
         if state.on_their_way.iter().any(|message| message.is_lost(now)) {
             return Err(Refused::Ended);
         }
-        let slow = state.on_their_way.iter().any(|message| message.is_slow(now) && message.room.others_wait());
+        let slow = state.on_their_way.iter().any(|message| message.is_slow(now) && message.room.is_wanted());
         if slow { Err(Refused::Slow) } else { Ok(()) }
     }
 
@@ -283,7 +303,7 @@ impl FrameGate {
         Ok(count)
     }
 
-    /// Streams may end without a word of the client.
+    /// Makes a place for a stream. Streams may end without a frame of the client.
     fn make_place(&mut self, stream: u32) -> Result<(), Refused> {
         if self.streams.len() < GATED_STREAMS || self.streams.contains_key(&stream) {
             return Ok(());
@@ -299,7 +319,7 @@ impl FrameGate {
         }
     }
 
-    /// The client gave a stream up.
+    /// The client has reset a stream.
     fn forget(&mut self, stream: u32) {
         self.streams.remove(&stream);
         self.account.lock().on_their_way.retain(|message| message.stream != stream || message.is_complete());
@@ -367,7 +387,7 @@ impl FrameGate {
         if state.on_their_way.iter().any(OnItsWay::is_complete) {
             return Ok(false);
         }
-        match self.account.intake.try_take(&mut self.ticket, length) {
+        match self.account.intake.lane(length).try_take(&mut self.ticket, length) {
             Some(room) => {
                 state.on_their_way.push(OnItsWay {
                     stream,
@@ -391,7 +411,6 @@ impl Gate for FrameGate {
         self.admit(bytes, now).map_err(|refused| refused.to_string())
     }
 
-    /// Whether there is room, or whether what has room comes at all.
     fn look_again(&self) -> Option<Duration> {
         if self.is_waiting {
             return Some(INTAKE_RETRY);
@@ -411,7 +430,7 @@ impl Gate for FrameGate {
 
 impl Drop for FrameGate {
     fn drop(&mut self) {
-        self.account.lock().on_their_way.clear(); // gRPC drops what it has of them with the connection.
+        self.account.lock().on_their_way.clear(); // gRPC drops its part of them with the connection.
     }
 }
 

@@ -38,7 +38,7 @@ const fn duplex(name: &'static str) -> Method<ToServer, FromServer> {
 #[cfg(feature = "server")]
 pub struct Received(grpcio::MessageReader);
 
-/// What the server received, in one piece and weighed.
+/// What the server received, in one piece and with its weight.
 #[cfg(feature = "server")]
 pub enum Unpacked {
     /// A message.
@@ -92,7 +92,7 @@ impl Received {
         let Self(mut reader) = self;
         let length = reader.len();
         if length > max {
-            // The id stands at the beginning, and nobody else has to know more.
+            // The id stands at the beginning, and the response needs no more.
             let request_id = super::weight::request_id_of_begin(&begin_of(&mut reader));
             let reason = format!("a message of {length} bytes, at most {max} are taken here");
             return Unpacked::TooHeavy { request_id, reason };
@@ -118,14 +118,14 @@ impl Received {
 #[cfg(feature = "server")]
 fn begin_of(reader: &mut grpcio::MessageReader) -> Vec<u8> {
     let mut begin = Vec::new();
-    let _ = std::io::Read::take(reader, 2 * REQUEST_ID_MAX as u64).read_to_end(&mut begin); // Without it nobody is told.
+    let _ = std::io::Read::take(reader, 2 * REQUEST_ID_MAX as u64).read_to_end(&mut begin); // Without it no response is sent.
     begin
 }
 
 /// How the name of our programs begins, whatever their version.
 const OWN_USER_AGENT: &str = "ankaios-lite/";
 
-/// What our programs call themselves; tells the server what a client takes.
+/// The user agent of our programs, from which the server learns how much a client takes.
 fn user_agent(message_max: i32) -> String {
     format!("{OWN_USER_AGENT}{} (takes {message_max} bytes)", env!("CARGO_PKG_VERSION"))
 }
@@ -136,8 +136,8 @@ fn user_agent(message_max: i32) -> String {
 pub fn takes(user_agent: &[u8], message_max: usize) -> usize {
     let text = String::from_utf8_lossy(user_agent);
     let Some(own) = text.strip_prefix(OWN_USER_AGENT) else { return message_max.min(FOREIGN_MESSAGE_MAX) };
-    let told = own.split_once("(takes ").and_then(|(_, rest)| rest.split_once(" bytes)"));
-    told.and_then(|(bytes, _)| bytes.parse().ok()).map_or(message_max, |bytes: usize| bytes.min(message_max))
+    let stated = own.split_once("(takes ").and_then(|(_, rest)| rest.split_once(" bytes)"));
+    stated.and_then(|(bytes, _)| bytes.parse().ok()).map_or(message_max, |bytes: usize| bytes.min(message_max))
 }
 
 /// Whether a client with this user agent is one of our programs.
@@ -171,7 +171,7 @@ impl Default for Keepalive {
     }
 }
 
-/// Limits and keepalive for either side (DESIGN section 9). A dead peer is noticed within 30 s by default.
+/// Limits and keepalive for either side. A dead peer is noticed within 30 s by default.
 pub fn channel(message_max: usize, keepalive: Keepalive) -> ChannelBuilder {
     let message_max = i32::try_from(message_max).unwrap_or(i32::MAX);
     ChannelBuilder::new(environment())
@@ -181,7 +181,7 @@ pub fn channel(message_max: usize, keepalive: Keepalive) -> ChannelBuilder {
         .keepalive_timeout(keepalive.timeout)
         .keepalive_permit_without_calls(true)
         .http2_max_pings_without_data(0)
-        // The peers ping as well; without these a server of this library sends them away.
+        // The peers ping as well; without these a server of this library closes their connections.
         .http2_max_ping_strikes(0)
         .http2_min_recv_ping_interval_without_data(Duration::from_secs(1))
         // Nobody of us compresses. A few bytes would become gigabytes, before any limit is compared.

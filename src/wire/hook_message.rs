@@ -1,8 +1,8 @@
-//! What mutating hooks read and write: one `UpdateWorkload` without length (spec/server.md section 9.2).
+//! What mutating hooks read and write: one `UpdateWorkload` without length.
 //!
 //! Thread: `hook`.
 
-use super::convert::{from_server, to_client};
+use super::convert::from_server;
 use super::schema::grpc_api;
 use super::weight::decode as decode_message;
 use crate::model::messages::WorkloadPlan;
@@ -23,7 +23,7 @@ pub enum HookMessageError {
 #[must_use]
 pub fn encode(plan: &WorkloadPlan) -> Vec<u8> {
     // Writing into memory fails for a message of more than 2 GiB only, which no update can become.
-    to_client::update_workload(plan).write_to_bytes().unwrap_or_default()
+    from_server::write_plan(plan).write_to_bytes().unwrap_or_default()
 }
 
 /// Reads what a hook wrote.
@@ -33,7 +33,7 @@ pub fn encode(plan: &WorkloadPlan) -> Vec<u8> {
 pub fn decode(bytes: &[u8]) -> Result<WorkloadPlan, HookMessageError> {
     let message = decode_message::<grpc_api::UpdateWorkload>(bytes)
         .map_err(|error| HookMessageError::Undecodable(error.to_string()))?;
-    from_server::workload_plan(message).map_err(|error| HookMessageError::Incomplete(error.0))
+    from_server::read_plan(message).map_err(|error| HookMessageError::Incomplete(error.0))
 }
 
 #[cfg(test)]
@@ -77,7 +77,7 @@ mod tests {
             added: vec![AddedWorkload { instance: name, workload: Arc::new(Workload::new("A", "r", "c")) }],
             deleted: vec![],
         };
-        let whole = to_client::update_workload(&whole).addedWorkloads.remove(0);
+        let whole = from_server::write_plan(&whole).addedWorkloads.remove(0);
         let mut no_name = whole.clone();
         no_name.instanceName.clear();
         let mut no_workload = whole.clone();

@@ -1,10 +1,11 @@
 //! The only place that knows protobuf, grpcio, TLS and sockets.
 //!
-//! Thread: see the files. Connections are ours: gRPC is handed connected sockets (DESIGN section 2).
+//! Thread: see the files. We open and accept connections; gRPC is given connected sockets, so TLS and the lengths of
+//! messages are in our hands.
 
 pub mod address;
 #[cfg(any(feature = "agent", feature = "server"))]
-pub mod answer_budget;
+pub mod budget;
 #[cfg(any(feature = "agent", feature = "cli"))]
 pub mod client;
 mod convert;
@@ -23,13 +24,11 @@ mod hello;
 #[cfg(feature = "server")]
 pub mod hook_message;
 #[cfg(feature = "server")]
-pub mod inbox_budget;
-#[cfg(feature = "server")]
-mod intake;
-#[cfg(feature = "server")]
 mod listener;
 #[cfg(any(feature = "agent", feature = "server"))]
 pub mod outbox;
+#[cfg(feature = "server")]
+pub mod peer;
 mod pump;
 #[doc(hidden)]
 #[cfg(all(feature = "server", any(feature = "agent", feature = "cli")))]

@@ -5,24 +5,23 @@
 //! Owns: the listening sockets and the gRPC server. Gives: [`PeerEvent`] (readers wait when the inbox is full).
 
 use super::address::{ListenAddress, Security};
-use super::answer_budget::AnswerBudget;
+use super::budget::{Budget, Share};
 use super::convert::to_server;
-use super::frame_gate::{Account, FrameGate};
+use super::frame_gate::{Account, FrameGate, Intake};
 use super::grpc::{self, Keepalive, Received, Unpacked, wait, wait_at_most};
-use super::hello::{check_hello, check_user};
-use super::inbox_budget::{InboxBudget, Room};
-use super::intake::{Intake, IntakeRoom};
-use super::listener::{Accepted, Listener, SocketPeer};
-use super::outbox::{Outbox, outbox_waking};
-use super::pump::{Gate, Socket, pump};
+use super::hello::{NO_HELLO, check_hello, check_user};
+use super::listener::{Accepted, Listener};
+use super::outbox::outbox_waking;
+use super::peer::{Class, Inbox, Origin, PeerEvent, PeerHello, PeerId};
+use super::pump::{Gate, Plain, Reason, pump};
 use super::schema::grpc_api;
-use super::tls::{PeerCertificate, Reason, ServerTls, TlsError};
+use super::tls::{ServerTls, TlsError};
 use super::weight;
 use super::writer::{PeerStream, Writer};
 use crate::limits::{
-    AGENT_REQUEST_MAX, CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, FIRST_MESSAGE_MAX, HANDSHAKE_MAX,
-    HANDSHAKES, HELLO_MAX, PEER_STUCK, SERVER_INBOX_BYTES, STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_MAX,
-    STREAMS_PER_CONNECTION,
+    AGENT_REQUEST_MAX, ANSWERS_BYTES, CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, FIRST_MESSAGE_MAX,
+    HANDSHAKE_MAX, HANDSHAKES, HELLO_MAX, PEER_STUCK, SERVER_INBOX_BYTES, STACK_LARGE, STACK_SMALL, STOP_DEADLINE,
+    STREAMS_MAX, STREAMS_PER_CONNECTION,
 };
 use crate::model::messages::{Request, RequestContent, ToServer, UpdateState};
 use crate::model::names::excerpt;
@@ -35,66 +34,12 @@ use grpcio::{DuplexSink, RequestStream, RpcContext, RpcStatus, RpcStatusCode, Se
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// What a peer is answered that says nothing where its hello should be.
-pub(super) const NO_HELLO: &str = "Empty";
-
-/// Identifies one stream for the life of the process; never reused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PeerId(pub u64);
-
-/// Who is at the other end, after the checks of the hello (spec/server.md sections 10.1 and 12.1).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PeerHello {
-    /// An agent whose name and certificate were checked.
-    Agent {
-        /// Its name: 1 to 63 bytes of `[a-zA-Z0-9_-]`.
-        name: String,
-        /// Its tags.
-        tags: BTreeMap<String, String>,
-    },
-    /// A commander on the deprecated CLI service.
-    Cli,
-    /// A commander on the command service.
-    Commander,
-}
-
-/// What the connections tell the server. For one peer: `Opened`, any number of `Message`, `Closed`.
-#[derive(Debug)]
-pub enum PeerEvent {
-    /// A stream whose hello was accepted. Dropping the outbox ends it with status OK.
-    Opened {
-        /// Its number.
-        peer: PeerId,
-        /// Who it is.
-        hello: PeerHello,
-        /// Where it comes from, for [`crate::platform::logging::may_log`].
-        source: String,
-        /// Where to put messages for it.
-        outbox: Outbox,
-    },
-    /// A message of the peer.
-    Message {
-        /// Who sent it.
-        peer: PeerId,
-        /// What it says.
-        message: ToServer,
-        /// What it takes of the inbox until it is handled.
-        room: Room,
-    },
-    /// The stream has ended, for whatever reason.
-    Closed {
-        /// Whose stream.
-        peer: PeerId,
-    },
-}
 
 /// What the endpoint needs to know.
 #[derive(Debug, Clone)]
@@ -138,22 +83,16 @@ pub struct ServerEndpoint {
     stop: OwnedFd,
 }
 
-/// The class of a stream, from the service it uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Class {
-    Agent,
-    Cli,
-    Commander,
-}
-
 type Requests = RequestStream<Received>;
 type Responses = DuplexSink<grpc_api::FromServer>;
 
 /// What all streams share.
 struct Shared {
     inbox: Sender<PeerEvent>,
-    budget: Arc<InboxBudget>,
-    answers: Arc<AnswerBudget>,
+    /// See [`Inbox`].
+    inbox_bytes: Arc<Budget>,
+    /// What answers take that wait for all peers.
+    answers: Arc<Budget>,
     intake: Arc<Intake>,
     message_max: usize,
     writer: Writer<Responses>,
@@ -201,36 +140,6 @@ struct Connection {
     account: Arc<Account>,
 }
 
-/// Where a connection comes from, and what vouches for the other end.
-#[derive(Debug, Clone)]
-pub(super) enum Origin {
-    /// TCP without TLS: nothing does.
-    Plain(SocketAddr),
-    /// TCP with TLS: its certificate.
-    Tls(SocketAddr, PeerCertificate),
-    /// A Unix domain socket: the kernel.
-    Socket(SocketPeer),
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Plain(address) | Self::Tls(address, _) => address.fmt(formatter),
-            Self::Socket(peer) => peer.fmt(formatter),
-        }
-    }
-}
-
-impl Origin {
-    /// What its log lines are counted under: each connection has another port.
-    fn source(&self) -> String {
-        match self {
-            Self::Plain(address) | Self::Tls(address, _) => address.ip().to_string(),
-            Self::Socket(peer) => format!("uid {}", peer.uid),
-        }
-    }
-}
-
 /// The other end of one stream.
 struct Client {
     connection: Option<Connection>,
@@ -246,7 +155,7 @@ impl Client {
     }
 
     /// A message came; what it took on its way is held as long as its bytes are.
-    fn arrived(&self, received: &Received) -> Option<IntakeRoom> {
+    fn arrived(&self, received: &Received) -> Option<Share> {
         self.connection.as_ref()?.account.arrived(received.len())
     }
 
@@ -307,8 +216,8 @@ impl ServerEndpoint {
         }
         let shared = Arc::new(Shared {
             inbox,
-            budget: InboxBudget::new(inbox_bytes),
-            answers: Arc::default(),
+            inbox_bytes: Budget::new(inbox_bytes),
+            answers: Budget::new(ANSWERS_BYTES),
             intake: Intake::new(),
             message_max: options.message_max,
             writer: Writer::start(vital).map_err(|error| start(&error))?,
@@ -494,7 +403,7 @@ fn accept_from(
         Ok(Accepted::Socket(stream, peer)) => {
             let origin = Origin::Socket(peer);
             let prepared = stream.set_nonblocking(true);
-            if let Err(error) = prepared.and_then(|()| serve_plain(stream, &origin, shared, gate)) {
+            if let Err(error) = prepared.and_then(|()| serve_plain(Plain::new(stream), &origin, shared, gate)) {
                 dropped(&origin, error);
             }
         }
@@ -521,23 +430,22 @@ fn admit(
 ) -> io::Result<()> {
     grpc::prepare(&stream)?;
     let Some(tls) = tls.cloned() else {
-        return serve_plain(stream, &Origin::Plain(address), shared, gate);
+        return serve_plain(Plain::new(stream), &Origin::Plain(address), shared, gate);
     };
     let handshake = lock(&shared.handshakes).begin(&stream)?;
     let (owned, gate) = (shared.clone(), gate.clone());
     let started = threads::spawn(format!("tls:{}", address.port()), STACK_LARGE, move || {
         let greeted = tls.accept(stream, HANDSHAKE_MAX);
         lock(&owned.handshakes).end(handshake);
-        let pump = greeted.map_err(io::Error::other).and_then(|(session, certificate)| {
+        let connected = greeted.map_err(io::Error::other).and_then(|(session, certificate)| {
             let (plain, frames) = connect_grpc(Origin::Tls(address, certificate), &owned, &gate)?;
             Ok((session, plain, frames))
         });
         // Only what the pump needs stays for the life of the connection.
         drop((owned, gate));
-        match pump {
+        match connected {
             Ok((session, plain, frames)) => {
-                let ended = session.pump(plain, Some(frames), &Reason::default()).map_err(|error| error.to_string());
-                log_refusal(&Origin::Plain(address), ended);
+                log_refusal(&Origin::Plain(address), pump(session, plain, Some(frames), &Reason::default()));
             }
             Err(error) if may_log(&Origin::Plain(address).source()) => {
                 log::warn!("Dropping the connection from '{address}': {error}");
@@ -549,16 +457,11 @@ fn admit(
 }
 
 /// Brings a connection without TLS to gRPC.
-fn serve_plain(
-    client: impl Socket + Send + 'static,
-    origin: &Origin,
-    shared: &Shared,
-    gate: &Mutex<Entrance>,
-) -> io::Result<()> {
+fn serve_plain(client: Plain, origin: &Origin, shared: &Shared, gate: &Mutex<Entrance>) -> io::Result<()> {
     let (plain, frames) = connect_grpc(origin.clone(), shared, gate)?;
     let origin = origin.clone();
     threads::spawn(format!("pump:{}", plain.as_fd().as_raw_fd()), STACK_SMALL, move || {
-        log_refusal(&origin, pump(client, plain, frames));
+        log_refusal(&origin, pump(client, plain, Some(frames), &Reason::default()));
     })?;
     Ok(())
 }
@@ -706,14 +609,14 @@ fn pass_on(
     mut requests: Requests,
 ) -> Result<(), ServerEnded> {
     let (from, source) = (client.from(), client.source());
-    let share = Arc::default();
+    let inbox = Inbox::of_stream(shared.inbox_bytes.clone());
     // A stream that failed answers with errors for ever, so the first one ends it.
     while let Some(Ok(received)) = wait(requests.next()) {
         let incoming = client.arrived(&received);
         let unpacked = received.unpack(longest);
         // Its bytes wait for room, not what they become.
         let weight = if let Unpacked::Message { weight, .. } = &unpacked { *weight } else { 0 };
-        let room = shared.budget.take(weight, &share);
+        let room = inbox.take(weight);
         let message = match read(unpacked, &from, &source) {
             // From others a list without states means nothing (spec/server.md section 10.3).
             Some(ToServer::StatesComplete) if !client.own => ToServer::WorkloadStates(Vec::new()),
@@ -734,7 +637,7 @@ fn read(unpacked: Unpacked, from: &str, source: &str) -> Option<ToServer> {
     match unpacked {
         Unpacked::Message { bytes, .. } => weight::decode(&bytes).ok().map(|message| {
             drop(bytes);
-            to_server::to_server(message)
+            to_server::read(message)
         }),
         Unpacked::TooHeavy { request_id, reason } => {
             if may_log(source) {

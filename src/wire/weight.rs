@@ -178,7 +178,7 @@ fn take(left: &mut usize, bytes: usize) -> Option<()> {
     Some(())
 }
 
-/// Decodes all of `bytes`. The decoder has to be told where they end: without a limit it takes a nested message that
+/// Decodes all of `bytes`. The decoder gets their end as a limit: without it, it takes a nested message that
 /// is cut short for a complete one, and an update that lost its masks would replace everything.
 ///
 /// # Errors

@@ -5,7 +5,7 @@
 
 use crate::limits::{EVENT_SENT_STEP_BYTES, EVENT_STEPS_MAX, EVENTS_STEPS_MAX};
 use crate::model::names::Name;
-use crate::wire::server_endpoint::PeerId;
+use crate::wire::peer::PeerId;
 use std::collections::BTreeMap;
 
 /// Who pays for what its subscriptions are told: a workload, or a stream of a commander.

@@ -15,6 +15,8 @@ use crate::wire::client::{
     ClientOptions, ClientReceiver, ClientSender, Hangup, Service, StreamEnd, channel_over, connect, connect_with,
 };
 use crate::wire::grpc::wait;
+use crate::wire::listener::SocketPeer;
+use crate::wire::outbox::Outbox;
 use crossbeam_channel::{Receiver, bounded};
 use futures_util::SinkExt;
 use grpcio::WriteFlags;
@@ -431,7 +433,7 @@ fn the_end_of_a_report_is_believed_of_our_own_agents() {
     let client = grpcio::Client::new(channel);
     let (mut sink, _stream) = client.duplex_streaming(&grpc::CONNECT_AGENT, grpcio::CallOption::default()).unwrap();
     for message in [agent("B"), ToServer::StatesComplete] {
-        let message = crate::wire::convert::to_wire::to_server(message);
+        let message = crate::wire::convert::to_server::write(message);
         wait(sink.send((message, WriteFlags::default()))).unwrap();
     }
     let _opened = opened(&events);
