@@ -62,9 +62,9 @@
 //!   weight.rs              what a message takes when it is decoded         [control] [rx:peer]
 //!   grpc.rs                methods, channel arguments, blocking waits                         -
 //!   grpc_parts.rs          what of the library gets into our programs                       -
-//!   tls.rs                 handshake, and one pump per TLS connection                [tls:peer]
-//!   pump.rs                bytes of one client on their way to gRPC, without TLS   [pump:number] [tls:peer]
-//!   frame_gate.rs          lengths of messages, before gRPC takes them             [pump:number] [tls:peer]
+//!   tls.rs                 certificates, handshake, session                         [tls:peer]
+//!   pump.rs                bytes between one connection and gRPC       [pump:number] [tls:peer]
+//!   frame_gate.rs          lengths and room of messages, before gRPC takes them  [pump:number] [tls:peer]
 //!   peer.rs                who is at the other end of a stream, room in the inbox      [rx:peer]
 //!   hello.rs               who may open a stream                                     [rx:peer]
 //!   hook_message.rs        what hooks read and write                                  [hook]
@@ -76,7 +76,8 @@
 //!   foreign.rs             messages cut to what other implementations take                [tx]
 //!   writer.rs              sends what waits for all peers                                 [tx]
 //!   listener.rs            TCP ports and Unix domain sockets that are listened on     [main] [listen]
-//!   server_endpoint.rs     accept, hello, one reader per stream                [listen] [rx:peer]
+//!   stream.rs              one stream: hello, messages for the server                [rx:peer]
+//!   server_endpoint.rs     accepts connections, gives them to gRPC                   [listen]
 //!   client.rs              a client's end of a stream                         [uplink] [main]
 //!   raw.rs                 messages as bytes, for tests                                     -
 //! server/                  ServerLoop: manifest in, plans out, states in, answers out [server]

@@ -14,7 +14,7 @@ const VARINT_MAX: usize = 10;
 /// Memory kept for the next message, in bytes.
 const KEPT: usize = 4 * 1024;
 
-/// The stream cannot be read any more; nobody knows where the next message begins.
+/// The stream cannot be read any more: where the next message begins is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The length is no varint.

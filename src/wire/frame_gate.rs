@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Bytes with which a client begins.
 const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 const FRAME_HEADER: usize = 9;
-/// A byte that says whether a message is compressed, and four with its length.
+/// One byte for whether a message is compressed, and four with its length.
 const MESSAGE_PREFIX: usize = 5;
 const DATA: u8 = 0;
 const RST_STREAM: u8 = 3;
@@ -49,7 +49,7 @@ pub enum Refused {
     /// More streams than a connection may have.
     #[error("messages on too many streams")]
     Streams,
-    /// The stream of a message that was on its way has ended.
+    /// The stream of a message that was in flight has ended.
     #[error("a stream ended in the middle of a message")]
     Ended,
     /// Others wait for the room that a message has which does not come.
@@ -88,13 +88,13 @@ pub struct Account {
 #[derive(Debug, Default)]
 struct AccountState {
     /// A hello was accepted.
-    is_greeted: bool,
-    /// Messages that gRPC has, or gets now.
-    on_their_way: Vec<OnItsWay>,
+    has_hello: bool,
+    /// Large messages that gRPC has, or gets now.
+    in_flight: Vec<InFlight>,
 }
 
 #[derive(Debug)]
-struct OnItsWay {
+struct InFlight {
     stream: u32,
     bytes: usize,
     received: usize,
@@ -106,7 +106,7 @@ struct OnItsWay {
     room: Share,
 }
 
-impl OnItsWay {
+impl InFlight {
     fn is_complete(&self) -> bool {
         self.received == self.bytes
     }
@@ -134,8 +134,8 @@ impl Account {
     }
 
     /// A hello was accepted, so more than hellos may come.
-    pub fn greeted(&self) {
-        self.lock().is_greeted = true;
+    pub fn hello_accepted(&self) {
+        self.lock().has_hello = true;
     }
 
     /// The reader has received a message of `bytes`. The share is to be kept as long as its bytes are.
@@ -143,13 +143,13 @@ impl Account {
     pub fn arrived(&self, bytes: usize) -> Option<Share> {
         let mut state = self.lock();
         // Two of the same length need the same room.
-        let index = state.on_their_way.iter().position(|message| message.is_complete() && message.bytes == bytes)?;
-        Some(state.on_their_way.remove(index).room)
+        let index = state.in_flight.iter().position(|message| message.is_complete() && message.bytes == bytes)?;
+        Some(state.in_flight.remove(index).room)
     }
 
     /// A stream of the connection has ended for its reader. It is unknown which one; a message of it is never taken.
     pub fn stream_ended(&self) {
-        for message in &mut self.lock().on_their_way {
+        for message in &mut self.lock().in_flight {
             message.may_be_lost = true;
         }
     }
@@ -198,7 +198,7 @@ pub struct FrameGate {
     ticket: Option<Ticket>,
     is_waiting: bool,
     /// When a message first had to wait until the hello before it is accepted.
-    greeting_since: Option<Instant>,
+    waits_for_hello_since: Option<Instant>,
 }
 
 impl FrameGate {
@@ -214,12 +214,12 @@ impl FrameGate {
             streams: BTreeMap::new(),
             ticket: None,
             is_waiting: false,
-            greeting_since: None,
+            waits_for_hello_since: None,
         }
     }
 
-    /// How many of these bytes may go on now; fewer than all when there is no room for a message at the moment. What
-    /// may go on is never asked for again.
+    /// How many of these bytes may go on now; fewer than all when there is no room for a message at the moment. Those are
+    /// not given again.
     ///
     /// # Errors
     /// The connection has to end.
@@ -243,10 +243,10 @@ impl FrameGate {
     /// The connection has to end.
     pub fn check(&self, now: Instant) -> Result<(), Refused> {
         let state = self.account.lock();
-        if state.on_their_way.iter().any(|message| message.is_lost(now)) {
+        if state.in_flight.iter().any(|message| message.is_lost(now)) {
             return Err(Refused::Ended);
         }
-        let slow = state.on_their_way.iter().any(|message| message.is_slow(now) && message.room.is_wanted());
+        let slow = state.in_flight.iter().any(|message| message.is_slow(now) && message.room.is_wanted());
         if slow { Err(Refused::Slow) } else { Ok(()) }
     }
 
@@ -322,7 +322,7 @@ impl FrameGate {
     /// The client has reset a stream.
     fn forget(&mut self, stream: u32) {
         self.streams.remove(&stream);
-        self.account.lock().on_their_way.retain(|message| message.stream != stream || message.is_complete());
+        self.account.lock().in_flight.retain(|message| message.stream != stream || message.is_complete());
     }
 
     fn take_data(&mut self, bytes: &[u8], now: Instant) -> Result<usize, Refused> {
@@ -353,7 +353,7 @@ impl FrameGate {
         stream.received += count;
         if stream.is_large {
             let mut state = self.account.lock();
-            if let Some(message) = state.on_their_way.iter_mut().rev().find(|message| message.stream == id) {
+            if let Some(message) = state.in_flight.iter_mut().rev().find(|message| message.stream == id) {
                 message.received += count;
                 message.progress = now;
             }
@@ -378,18 +378,18 @@ impl FrameGate {
             return Ok(true);
         }
         let mut state = self.account.lock();
-        if !is_first && !state.is_greeted {
-            let since = *self.greeting_since.get_or_insert(now);
+        if !is_first && !state.has_hello {
+            let since = *self.waits_for_hello_since.get_or_insert(now);
             let is_over = now.saturating_duration_since(since) > HELLO_MAX;
             return if is_over { Err(Refused::Ended) } else { Ok(false) };
         }
         // The reader of one that is complete takes it; only then gRPC takes further ones of that stream.
-        if state.on_their_way.iter().any(OnItsWay::is_complete) {
+        if state.in_flight.iter().any(InFlight::is_complete) {
             return Ok(false);
         }
         match self.account.intake.lane(length).try_take(&mut self.ticket, length) {
             Some(room) => {
-                state.on_their_way.push(OnItsWay {
+                state.in_flight.push(InFlight {
                     stream,
                     bytes: length,
                     received: 0,
@@ -400,7 +400,7 @@ impl FrameGate {
                 });
                 Ok(true)
             }
-            None if state.on_their_way.is_empty() => Ok(false),
+            None if state.in_flight.is_empty() => Ok(false),
             None => Err(Refused::Several),
         }
     }
@@ -415,7 +415,7 @@ impl Gate for FrameGate {
         if self.is_waiting {
             return Some(INTAKE_RETRY);
         }
-        let is_coming = !self.account.lock().on_their_way.is_empty();
+        let is_coming = !self.account.lock().in_flight.is_empty();
         is_coming.then_some(INTAKE_LOOK)
     }
 
@@ -430,7 +430,7 @@ impl Gate for FrameGate {
 
 impl Drop for FrameGate {
     fn drop(&mut self) {
-        self.account.lock().on_their_way.clear(); // gRPC drops its part of them with the connection.
+        self.account.lock().in_flight.clear(); // gRPC drops its part of them with the connection.
     }
 }
 

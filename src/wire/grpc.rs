@@ -242,7 +242,7 @@ mod tests {
 
     #[cfg(feature = "server")]
     #[test]
-    fn the_user_agent_tells_what_a_client_takes() {
+    fn the_user_agent_states_what_a_client_takes() {
         let own = |bytes: i32| format!("{} grpc-c/36.0.0 (linux; chttp2)", user_agent(bytes));
         for (text, takes_bytes) in [
             (own(20_000_000), 20_000_000),

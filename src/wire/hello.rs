@@ -14,6 +14,12 @@ use grpcio::{RpcStatus, RpcStatusCode};
 /// Status message for a peer whose first message has no content.
 pub const NO_HELLO: &str = "Empty";
 
+/// A status that ends a stream.
+#[must_use]
+pub fn refusal(code: RpcStatusCode, text: &str) -> RpcStatus {
+    RpcStatus::with_message(code, text.to_owned())
+}
+
 /// Checks the first message of a stream, and the certificate of an agent with TLS.
 // [impl->swdd~server-check-agent-name~1]
 pub fn check_hello(
@@ -21,10 +27,9 @@ pub fn check_hello(
     certificate: Option<&PeerCertificate>,
     message: ToServer,
 ) -> Result<PeerHello, RpcStatus> {
-    let refuse = |code, text: &str| Err(RpcStatus::with_message(code, text.to_owned()));
-    let version = |version: &str| {
-        check_compatible(version).map_err(|text| RpcStatus::with_message(RpcStatusCode::FAILED_PRECONDITION, text))
-    };
+    let refuse = |code, text: &str| Err(refusal(code, text));
+    let version =
+        |version: &str| check_compatible(version).map_err(|text| refusal(RpcStatusCode::FAILED_PRECONDITION, &text));
     if let Some(certificate) = certificate {
         if certificate.count > 1 {
             return refuse(RpcStatusCode::UNAUTHENTICATED, "Ambiguous agent certificates provided!");
@@ -75,17 +80,17 @@ pub fn check_hello(
 /// Checks the user at the other end. Only root and the user of this server may be an agent over a Unix domain socket,
 /// because an agent receives the secrets of its workloads. Who may be a commander is decided by the permissions of the
 /// socket's file, and with TLS by the DNS names in the certificate if the settings restrict these.
-pub fn check_user(hello: &PeerHello, origin: Option<&Origin>, commander_names: &[String]) -> Result<(), RpcStatus> {
+pub fn check_user(hello: &PeerHello, origin: &Origin, commander_names: &[String]) -> Result<(), RpcStatus> {
     let own = rustix::process::geteuid().as_raw();
     match (hello, origin) {
-        (PeerHello::Agent { .. }, Some(Origin::Socket(peer))) if peer.uid != 0 && peer.uid != own => {
+        (PeerHello::Agent { .. }, Origin::Socket(peer)) if peer.uid != 0 && peer.uid != own => {
             let text = format!(
                 "Over a Unix domain socket only root and the user of the server (uid {own}) may run an agent, not uid {}.",
                 peer.uid
             );
-            Err(RpcStatus::with_message(RpcStatusCode::PERMISSION_DENIED, text))
+            Err(refusal(RpcStatusCode::PERMISSION_DENIED, &text))
         }
-        (PeerHello::Cli | PeerHello::Commander, Some(Origin::Tls(_, certificate)))
+        (PeerHello::Cli | PeerHello::Commander, Origin::Tls(_, certificate))
             if !commander_names.is_empty()
                 && !certificate.dns_names.iter().any(|name| commander_names.contains(name)) =>
         {
@@ -93,7 +98,7 @@ pub fn check_user(hello: &PeerHello, origin: Option<&Origin>, commander_names: &
                 "Only certificates for {commander_names:?} may command, not one for {:?}.",
                 certificate.dns_names
             );
-            Err(RpcStatus::with_message(RpcStatusCode::UNAUTHENTICATED, text))
+            Err(refusal(RpcStatusCode::UNAUTHENTICATED, &text))
         }
         _ => Ok(()),
     }

@@ -36,6 +36,8 @@ pub mod raw;
 mod schema;
 #[cfg(feature = "server")]
 pub mod server_endpoint;
+#[cfg(feature = "server")]
+mod stream;
 mod tls;
 #[cfg(any(feature = "agent", feature = "server"))]
 mod weight;

@@ -1,5 +1,5 @@
 //! Messages that wait for one peer: putting never blocks, what can be merged is merged, and the memory is bounded. Log
-//! lines that find no room are dropped and counted, and the stream says how many. Whoever builds large responses can ask
+//! lines that find no room are dropped and counted, and the stream reports how many. Whoever builds large responses can check
 //! first whether they would be sent soon.
 //!
 //! Thread: [`Outbox`] belongs to the thread that decides, [`OutboxReader`] to `tx`.

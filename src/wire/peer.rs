@@ -51,7 +51,7 @@ pub enum PeerEvent {
     Message {
         /// Who sent it.
         peer: PeerId,
-        /// What it says.
+        /// Its content.
         message: ToServer,
         /// What it takes of the inbox until it is handled.
         room: Room,

@@ -139,7 +139,7 @@ pub fn would_block(error: &io::Error) -> bool {
 }
 
 /// Moves bytes between the other side and gRPC until one of them ends; what goes to gRPC passes `gate`. `grpc` must not
-/// block. If the connection breaks, `reason` says why before gRPC sees its end.
+/// block. If the connection breaks, `reason` is set before gRPC sees its end.
 ///
 /// # Errors
 /// Why the gate has closed; all other ends are in order.
@@ -225,7 +225,7 @@ fn wait(
     timeout: Option<Duration>,
 ) -> Result<(bool, bool), PumpError> {
     let ends = [link, grpc];
-    // An end of which nothing is wanted is left out: the kernel reports its hang-up whether asked or not, and the loop
+    // An end of which nothing is wanted is left out: the kernel reports its hang-up whether wanted or not, and the loop
     // would spin.
     let is_wanted = |(_, flags): &&(BorrowedFd<'_>, PollFlags)| !flags.is_empty();
     let mut wanted: Vec<PollFd<'_>> =

@@ -1,4 +1,4 @@
-//! Messages as bytes, without a connection: for tests that read what nobody would send (tests/fuzz).
+//! Messages as bytes, without a connection: for tests with malformed messages (tests/fuzz).
 //!
 //! Thread: none, plain functions.
 

@@ -1,36 +1,27 @@
-//! The server's end of all connections: accept, hello, one reader thread per stream, one writer for all.
+//! The server's end of all connections: accepts them and gives them to gRPC.
 //!
-//! Thread: `listen` accepts; `tls:<port>` greets and pumps where TLS is on; `rx:<peer>` reads one stream, `tx`
-//! (writer.rs) writes all.
-//! Owns: the listening sockets and the gRPC server. Gives: [`PeerEvent`] (readers wait when the inbox is full).
+//! Thread: `listen` accepts; `tls:<port>` and `pump:<number>` serve one connection each.
+//! Owns: the listening sockets and the gRPC server.
 
 use super::address::{ListenAddress, Security};
-use super::budget::{Budget, Share};
-use super::convert::to_server;
+use super::budget::Budget;
 use super::frame_gate::{Account, FrameGate, Intake};
-use super::grpc::{self, Keepalive, Received, Unpacked, wait, wait_at_most};
-use super::hello::{NO_HELLO, check_hello, check_user};
+use super::grpc::{self, Keepalive, wait_at_most};
 use super::listener::{Accepted, Listener};
-use super::outbox::outbox_waking;
-use super::peer::{Class, Inbox, Origin, PeerEvent, PeerHello, PeerId};
+use super::peer::{Class, Origin, PeerEvent, PeerId};
 use super::pump::{Gate, Plain, Reason, pump};
-use super::schema::grpc_api;
+use super::stream::{Client, Connection, Requests, Responses, Streams};
 use super::tls::{ServerTls, TlsError};
-use super::weight;
-use super::writer::{PeerStream, Writer};
+use super::writer::Writer;
 use crate::limits::{
-    AGENT_REQUEST_MAX, ANSWERS_BYTES, CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, FIRST_MESSAGE_MAX,
-    HANDSHAKE_MAX, HANDSHAKES, HELLO_MAX, PEER_STUCK, SERVER_INBOX_BYTES, STACK_LARGE, STACK_SMALL, STOP_DEADLINE,
-    STREAMS_MAX, STREAMS_PER_CONNECTION,
+    ANSWERS_BYTES, CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, HANDSHAKE_MAX, HANDSHAKES,
+    SERVER_INBOX_BYTES, STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_MAX, STREAMS_PER_CONNECTION,
 };
-use crate::model::messages::{Request, RequestContent, ToServer, UpdateState};
-use crate::model::names::excerpt;
 use crate::platform::logging::may_log;
 use crate::platform::threads::{self, Thread};
 use crate::platform::vital::{Pulse, VitalThreads};
 use crossbeam_channel::Sender;
-use futures_util::StreamExt;
-use grpcio::{DuplexSink, RequestStream, RpcContext, RpcStatus, RpcStatusCode, ServiceBuilder};
+use grpcio::{RpcContext, RpcStatus, RpcStatusCode, ServiceBuilder};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::collections::{BTreeMap, HashMap};
@@ -41,7 +32,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What the endpoint needs to know.
+/// Settings of the endpoint.
 #[derive(Debug, Clone)]
 pub struct EndpointOptions {
     /// Where to listen.
@@ -83,27 +74,15 @@ pub struct ServerEndpoint {
     stop: OwnedFd,
 }
 
-type Requests = RequestStream<Received>;
-type Responses = DuplexSink<grpc_api::FromServer>;
-
-/// What all streams share.
+/// What all connections share.
 struct Shared {
-    inbox: Sender<PeerEvent>,
-    /// See [`Inbox`].
-    inbox_bytes: Arc<Budget>,
-    /// What answers take that wait for all peers.
-    answers: Arc<Budget>,
+    streams: Streams,
     intake: Arc<Intake>,
-    message_max: usize,
-    writer: Writer<Responses>,
     next_peer: AtomicU64,
-    streams: AtomicUsize,
     /// Open connections by the number that gRPC calls them; an entry is replaced when its number is used again,
     /// so there are never more than [`CONNECTION_FD_MAX`].
     connections: Mutex<HashMap<i32, Connection>>,
     handshakes: Mutex<Handshakes>,
-    /// See [`EndpointOptions::commander_names`].
-    commander_names: Vec<String>,
 }
 
 /// TLS handshakes under way, at most [`HANDSHAKES`].
@@ -114,14 +93,14 @@ struct Handshakes {
 }
 
 impl Handshakes {
-    /// Counts the handshake of `stream` and answers its number. If there are too many, the oldest is given up: whoever
+    /// Counts the handshake of `stream` and returns its number. If there are too many, the oldest is given up: whoever
     /// is silent that long must not keep others out.
     fn begin(&mut self, stream: &TcpStream) -> io::Result<u64> {
         let stream = stream.try_clone()?;
         if self.under_way.len() >= HANDSHAKES
             && let Some((_, oldest)) = self.under_way.pop_first()
         {
-            let _ = oldest.shutdown(Shutdown::Both); // Wakes its thread, which says in the log whose it was.
+            let _ = oldest.shutdown(Shutdown::Both); // Wakes its thread, which logs whose it was.
         }
         self.next += 1;
         self.under_way.insert(self.next, stream);
@@ -130,41 +109,6 @@ impl Handshakes {
 
     fn end(&mut self, number: u64) {
         self.under_way.remove(&number);
-    }
-}
-
-/// An open connection.
-#[derive(Debug, Clone)]
-struct Connection {
-    origin: Origin,
-    account: Arc<Account>,
-}
-
-/// The other end of one stream.
-struct Client {
-    connection: Option<Connection>,
-    /// Largest message it takes, in bytes.
-    message_max: usize,
-    /// Whether it is a program of ours.
-    own: bool,
-}
-
-impl Client {
-    fn origin(&self) -> Option<&Origin> {
-        self.connection.as_ref().map(|connection| &connection.origin)
-    }
-
-    /// A message came; what it took on its way is held as long as its bytes are.
-    fn arrived(&self, received: &Received) -> Option<Share> {
-        self.connection.as_ref()?.account.arrived(received.len())
-    }
-
-    fn from(&self) -> String {
-        self.origin().map_or_else(|| "unknown".to_owned(), Origin::to_string)
-    }
-
-    fn source(&self) -> String {
-        self.origin().map_or_else(|| "unknown".to_owned(), Origin::source)
     }
 }
 
@@ -215,17 +159,19 @@ impl ServerEndpoint {
             listeners.push(listener);
         }
         let shared = Arc::new(Shared {
-            inbox,
-            inbox_bytes: Budget::new(inbox_bytes),
-            answers: Budget::new(ANSWERS_BYTES),
+            streams: Streams {
+                inbox,
+                inbox_bytes: Budget::new(inbox_bytes),
+                answers: Budget::new(ANSWERS_BYTES),
+                message_max: options.message_max,
+                commander_names: options.commander_names.clone(),
+                writer: Writer::start(vital).map_err(|error| start(&error))?,
+                open: AtomicUsize::new(0),
+            },
             intake: Intake::new(),
-            message_max: options.message_max,
-            writer: Writer::start(vital).map_err(|error| start(&error))?,
             next_peer: AtomicU64::new(1),
-            streams: AtomicUsize::new(0),
             connections: Mutex::default(),
             handshakes: Mutex::default(),
-            commander_names: options.commander_names.clone(),
         });
         let arguments = grpc::channel(options.message_max, keepalive)
             .max_concurrent_stream(STREAMS_PER_CONNECTION)
@@ -233,13 +179,13 @@ impl ServerEndpoint {
                 grpc::argument("grpc.max_connection_idle_ms"),
                 i32::try_from(CONNECTION_IDLE_MAX.as_millis()).unwrap_or(i32::MAX),
             )
-            // What a stream sends that nobody reads yet must not grow with the speed of its connection.
+            // Bytes of a stream that were not read yet must not grow with the speed of its connection.
             .raw_cfg_int(grpc::argument("grpc.http2.bdp_probe"), 0)
             .build_args();
         let mut server = grpcio::ServerBuilder::new(grpc::environment())
             .channel_args(arguments)
             .requests_slot_per_cq(16)
-            .register_service(services(&shared, options.message_max))
+            .register_service(services(&shared))
             .build()
             .map_err(|error| start(&error))?;
         server.start();
@@ -263,7 +209,7 @@ impl ServerEndpoint {
         Ok(Self { addresses, listen, stop })
     }
 
-    /// Where it listens, in the order of the options; tells the port when 0 was asked for.
+    /// Where it listens, in the order of the options; with the actual port when 0 was given.
     #[must_use]
     pub fn addresses(&self) -> &[ListenAddress] {
         &self.addresses
@@ -279,7 +225,7 @@ impl ServerEndpoint {
 }
 
 /// The three services; every call gets a reader thread at once, since the library's thread must not wait.
-fn services(shared: &Arc<Shared>, message_max: usize) -> grpcio::Service {
+fn services(shared: &Arc<Shared>) -> grpcio::Service {
     let handler = |class: Class| {
         let shared = shared.clone();
         move |context: RpcContext<'_>, requests: Requests, responses: Responses| {
@@ -287,12 +233,12 @@ fn services(shared: &Arc<Shared>, message_max: usize) -> grpcio::Service {
             let user_agent = user_agent(&context);
             let client = Client {
                 connection: connection(&shared, &context.peer()),
-                message_max: grpc::takes(user_agent, message_max),
+                message_max: grpc::takes(user_agent, shared.streams.message_max),
                 own: grpc::is_own(user_agent),
             };
-            let (stream_shared, source) = (shared.clone(), client.source());
-            let place = StreamPlace { shared: shared.clone(), connection: client.connection.clone() };
-            if shared.streams.fetch_add(1, Ordering::Relaxed) >= STREAMS_MAX {
+            let (owned, source) = (shared.clone(), client.source());
+            let (place, has_room) = StreamPlace::new(shared.clone(), &client);
+            if !has_room {
                 if may_log(&source) {
                     log::warn!(
                         "Refusing a stream from '{source}': {STREAMS_MAX} are open, which is as many as may be."
@@ -301,13 +247,13 @@ fn services(shared: &Arc<Shared>, message_max: usize) -> grpcio::Service {
                 let text = format!("The server has {STREAMS_MAX} streams open; try again later");
                 let failed = responses.fail(RpcStatus::with_message(RpcStatusCode::RESOURCE_EXHAUSTED, text));
                 context.spawn(async move {
-                    let _ = failed.await; // Nobody is there to be told that it failed.
+                    let _ = failed.await; // When it fails the client is gone.
                     drop(place);
                 });
                 return;
             }
             let body = move || {
-                serve_stream(&stream_shared, peer, class, &client, requests, responses);
+                owned.streams.serve(peer, class, &client, requests, responses);
                 drop(place);
             };
             if let Err(error) = threads::spawn(format!("rx:{}", peer.0), STACK_LARGE, body)
@@ -323,6 +269,29 @@ fn services(shared: &Arc<Shared>, message_max: usize) -> grpcio::Service {
         .add_duplex_streaming_handler(&grpc::served(&grpc::CONNECT_CLI), handler(Class::Cli))
         .add_duplex_streaming_handler(&grpc::served(&grpc::CONNECT_COMMAND), handler(Class::Commander))
         .build()
+}
+
+/// An open stream; dropped when it has ended.
+struct StreamPlace {
+    shared: Arc<Shared>,
+    connection: Option<Connection>,
+}
+
+impl StreamPlace {
+    /// Counts a stream. Returns also whether there are not too many.
+    fn new(shared: Arc<Shared>, client: &Client) -> (Self, bool) {
+        let has_room = shared.streams.open.fetch_add(1, Ordering::Relaxed) < STREAMS_MAX;
+        (Self { shared, connection: client.connection.clone() }, has_room)
+    }
+}
+
+impl Drop for StreamPlace {
+    fn drop(&mut self) {
+        self.shared.streams.open.fetch_sub(1, Ordering::Relaxed);
+        if let Some(connection) = &self.connection {
+            connection.account.stream_ended();
+        }
+    }
 }
 
 /// What the program at the other end calls itself.
@@ -420,7 +389,8 @@ fn accept_from(
     }
 }
 
-/// Brings a new connection to gRPC, with TLS on a thread of its own, so that a slow handshake delays nobody.
+/// Brings a new connection to gRPC. The handshake of TLS runs on the thread of the connection, so a slow one delays no
+/// other.
 fn admit(
     stream: TcpStream,
     address: SocketAddr,
@@ -435,9 +405,9 @@ fn admit(
     let handshake = lock(&shared.handshakes).begin(&stream)?;
     let (owned, gate) = (shared.clone(), gate.clone());
     let started = threads::spawn(format!("tls:{}", address.port()), STACK_LARGE, move || {
-        let greeted = tls.accept(stream, HANDSHAKE_MAX);
+        let accepted = tls.accept(stream, HANDSHAKE_MAX);
         lock(&owned.handshakes).end(handshake);
-        let connected = greeted.map_err(io::Error::other).and_then(|(session, certificate)| {
+        let connected = accepted.map_err(io::Error::other).and_then(|(session, certificate)| {
             let (plain, frames) = connect_grpc(Origin::Tls(address, certificate), &owned, &gate)?;
             Ok((session, plain, frames))
         });
@@ -479,14 +449,14 @@ fn connect_grpc(origin: Origin, shared: &Shared, gate: &Mutex<Entrance>) -> io::
     let (plain, endpoint) = UnixStream::pair()?;
     plain.set_nonblocking(true)?;
     endpoint.set_nonblocking(true)?;
-    let account = Account::new(shared.intake.clone(), shared.message_max);
+    let account = Account::new(shared.intake.clone(), shared.streams.message_max);
     let frames = Box::new(FrameGate::new(account.clone()));
     hand_over(endpoint.as_fd(), Connection { origin, account }, shared, gate)?;
     Ok((plain, frames))
 }
 
-/// Gives a duplicate of `endpoint` to gRPC, under a number that was not used for long, because gRPC tells
-/// connections apart by it.
+/// Gives a duplicate of `endpoint` to gRPC, under a number that was not used for long, because gRPC
+/// identifies connections by it.
 fn hand_over(
     endpoint: BorrowedFd<'_>,
     connection: Connection,
@@ -510,146 +480,6 @@ fn hand_over(
         gate.server.add_channel_from_fd(number);
     }
     Ok(())
-}
-
-// ------------------------------------------------------------------- streams
-
-/// An open stream; dropped when it has ended.
-struct StreamPlace {
-    shared: Arc<Shared>,
-    connection: Option<Connection>,
-}
-
-impl Drop for StreamPlace {
-    fn drop(&mut self) {
-        self.shared.streams.fetch_sub(1, Ordering::Relaxed);
-        if let Some(connection) = &self.connection {
-            connection.account.stream_ended();
-        }
-    }
-}
-
-fn serve_stream(
-    shared: &Shared,
-    peer: PeerId,
-    class: Class,
-    client: &Client,
-    mut requests: Requests,
-    responses: Responses,
-) {
-    let (from, source) = (client.from(), client.source());
-    let certificate = match client.origin() {
-        Some(Origin::Tls(_, certificate)) if class == Class::Agent => Some(certificate),
-        _ => None,
-    };
-    let hello = match wait_at_most(requests.next(), HELLO_MAX) {
-        // Nobody knows its certificate, so nobody could check it.
-        _ if client.connection.is_none() => {
-            Err(RpcStatus::with_message(RpcStatusCode::UNAUTHENTICATED, "Unknown connection.".to_owned()))
-        }
-        Some(Some(Ok(received))) => {
-            let room = client.arrived(&received);
-            let first = read(received.unpack(FIRST_MESSAGE_MAX), &from, &source).unwrap_or(ToServer::Empty);
-            drop(room);
-            check_hello(class, certificate, first)
-                .and_then(|hello| check_user(&hello, client.origin(), &shared.commander_names).map(|()| hello))
-        }
-        Some(_) => Err(RpcStatus::with_message(RpcStatusCode::INVALID_ARGUMENT, NO_HELLO.to_owned())),
-        None => Err(RpcStatus::with_message(RpcStatusCode::DEADLINE_EXCEEDED, "No hello received.".to_owned())),
-    };
-    let hello = match hello {
-        Ok(hello) => hello,
-        Err(status) => {
-            match status.message() {
-                _ if !may_log(&source) => {}
-                NO_HELLO => {
-                    log::warn!("No hello came from '{from}': the connection ended, or its first message says nothing.")
-                }
-                text => log::warn!("Refusing the connection from '{from}': '{}'", excerpt(text)),
-            }
-            let _ = wait_at_most(responses.fail(status), PEER_STUCK);
-            return;
-        }
-    };
-    let name = match &hello {
-        PeerHello::Agent { name, .. } => name.clone(),
-        PeerHello::Cli | PeerHello::Commander => peer.0.to_string(),
-    };
-    // The name is for people who look at the process; without it nothing is lost.
-    let _ = std::ffi::CString::new(format!("rx:{name}")).map(|name| rustix::thread::set_name(&name));
-    log::debug!("Stream {} from '{from}' is '{name}'.", peer.0);
-    let waker = shared.writer.waker(peer);
-    let (outbox, reader) = outbox_waking(waker.clone(), shared.answers.clone());
-    let stream = PeerStream::new(name, responses, reader, client.message_max, class == Class::Agent);
-    shared.writer.add(peer, stream, waker);
-    if shared.inbox.send(PeerEvent::Opened { peer, hello, source: source.clone(), outbox }).is_err() {
-        return; // The server is ending.
-    }
-    if let Some(connection) = &client.connection {
-        connection.account.greeted();
-    }
-    let longest = if class == Class::Agent { AGENT_REQUEST_MAX.min(shared.message_max) } else { shared.message_max };
-    if pass_on(shared, peer, client, longest, requests).is_ok() {
-        let _ = shared.inbox.send(PeerEvent::Closed { peer });
-    }
-}
-
-/// Nobody takes messages any more.
-struct ServerEnded;
-
-/// Passes messages of at most `longest` bytes on to the server until the stream ends.
-///
-/// # Errors
-/// The server is ending.
-fn pass_on(
-    shared: &Shared,
-    peer: PeerId,
-    client: &Client,
-    longest: usize,
-    mut requests: Requests,
-) -> Result<(), ServerEnded> {
-    let (from, source) = (client.from(), client.source());
-    let inbox = Inbox::of_stream(shared.inbox_bytes.clone());
-    // A stream that failed answers with errors for ever, so the first one ends it.
-    while let Some(Ok(received)) = wait(requests.next()) {
-        let incoming = client.arrived(&received);
-        let unpacked = received.unpack(longest);
-        // Its bytes wait for room, not what they become.
-        let weight = if let Unpacked::Message { weight, .. } = &unpacked { *weight } else { 0 };
-        let room = inbox.take(weight);
-        let message = match read(unpacked, &from, &source) {
-            // From others a list without states means nothing (spec/server.md section 10.3).
-            Some(ToServer::StatesComplete) if !client.own => ToServer::WorkloadStates(Vec::new()),
-            Some(message) => message,
-            None => break,
-        };
-        drop(incoming);
-        shared.inbox.send(PeerEvent::Message { peer, message, room }).map_err(|_| ServerEnded)?;
-    }
-    Ok(())
-}
-
-/// What a peer at `from` says. A request that was not decoded is refused as one that cannot be understood, so that its
-/// sender gets an answer; anything else that was not decoded says nothing.
-///
-/// `None`: what cannot be decoded.
-fn read(unpacked: Unpacked, from: &str, source: &str) -> Option<ToServer> {
-    match unpacked {
-        Unpacked::Message { bytes, .. } => weight::decode(&bytes).ok().map(|message| {
-            drop(bytes);
-            to_server::read(message)
-        }),
-        Unpacked::TooHeavy { request_id, reason } => {
-            if may_log(source) {
-                log::warn!("Not decoding a message from '{from}': {reason}.");
-            }
-            let refused = |id| {
-                let update = UpdateState { new_state: Some(Err(reason)), masks: Vec::new() };
-                ToServer::Request(Request { id, content: RequestContent::UpdateState(update) })
-            };
-            Some(request_id.map_or(ToServer::Empty, refused))
-        }
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use super::address::PemTexts;
 use super::pump::{Link, end_in_order, would_block};
-use crate::limits::TLS_BUFFER;
+
 use crate::platform::clock::{Clock, SystemClock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd};
@@ -52,7 +52,7 @@ pub struct ServerTls(Arc<ServerConfig>);
 #[derive(Debug, Clone)]
 pub struct ClientTls(Arc<ClientConfig>);
 
-/// What a client's certificate says about it.
+/// What the server uses of a client's certificate.
 #[cfg(feature = "server")]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PeerCertificate {
@@ -209,7 +209,6 @@ impl TlsStream {
             }
             return Err(TlsError::Handshake(text));
         }
-        stream.session.set_buffer_limit(Some(TLS_BUFFER));
         Ok(stream)
     }
 

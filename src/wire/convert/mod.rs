@@ -4,7 +4,7 @@
 //! Thread: whichever reads or writes the stream.
 //!
 //! Receivers are lenient where that is safe: a state without additional info has an empty one, an incomplete
-//! entry of a list of states is left out. What cannot be understood at all is an error that says why.
+//! entry of a list of states is left out. What cannot be read at all is an error with the reason.
 
 #[cfg(feature = "agent")]
 pub mod control;

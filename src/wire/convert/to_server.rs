@@ -15,7 +15,7 @@ use grpc_api::to_server::ToServerEnum;
 use protobuf::MessageField;
 
 #[cfg(feature = "server")]
-/// Reads any message; one that says nothing becomes [`ToServer::Empty`].
+/// Reads any message; one without content becomes [`ToServer::Empty`].
 #[must_use]
 pub fn read(message: grpc_api::ToServer) -> ToServer {
     match message.ToServerEnum {

@@ -169,8 +169,8 @@ impl Queue {
         self.reader_gone || self.answer_bytes + self.sending_bytes < PEER_ANSWERS_BYTES
     }
 
-    /// One large message always finds room: the hello of an agent, or the state that somebody asked for. Only the writer
-    /// knows whether it can be cut to what the peer takes.
+    /// One large message always finds room: the hello of an agent, or the state that was requested. Only the writer
+    /// can see whether it can be cut to what the peer takes.
     fn push_entry(&mut self, content: Content, bytes: usize) -> Result<(), OutboxError> {
         let kind = Kind::of(&content);
         let is_large = bytes >= PEER_OUTBOX_LARGE && !self.has_large && kind != Kind::States;
@@ -429,8 +429,8 @@ fn state_answer_bytes(id: &str, state: &EncodedState) -> usize {
     id.len() + state.bytes() + PEER_OUTBOX_ENTRY
 }
 
-/// What states take while they wait if each is the newest of its instance: their texts are those in the state of the
-/// cluster then, and nobody has a copy.
+/// What states take while they wait if each is the newest of its instance: they share their texts with the state of the
+/// cluster then.
 fn shared_bytes(states: &[WorkloadState]) -> usize {
     let own = states.iter().map(|state| size_of::<WorkloadState>() + state.instance.memory_bytes());
     own.sum::<usize>() + PEER_OUTBOX_ENTRY

@@ -3,7 +3,7 @@
 //! Thread: the test's, plus those of the endpoint.
 
 use super::*;
-use crate::limits::{CONNECT_MAX, HANDSHAKES, MESSAGE_MAX, STACK_SMALL};
+use crate::limits::{CONNECT_MAX, HANDSHAKES, MESSAGE_MAX, STACK_SMALL, TLS_BUFFER};
 use crate::model::messages::{FromServer, Request, RequestContent, Response, ResponseContent, ToServer};
 use crate::model::version::VERSION;
 use crate::platform::threads;
