@@ -117,3 +117,8 @@ size: setup
 [group('measure')]
 bench *names: setup
     @scripts/bench.sh {{names}}
+
+# Draw the pictures of README.md from real runs: the terminal of the demo, the numbers of `bench` (20 minutes)
+[group('measure')]
+pictures: setup
+    @scripts/pictures.sh

@@ -63,8 +63,9 @@
 //!   grpc.rs                methods, channel arguments, blocking waits                         -
 //!   grpc_parts.rs          what of the library gets into our programs                       -
 //!   tls.rs                 certificates, handshake, session                         [tls:peer]
-//!   pump.rs                bytes between one connection and gRPC       [pump:number] [tls:peer]
-//!   frame_gate.rs          lengths and room of messages, before gRPC takes them  [pump:number] [tls:peer]
+//!   pump.rs                bytes between one connection and gRPC                [listen] [tls:peer]
+//!   plain_pump.rs          connections of the server without TLS                         [listen]
+//!   frame_gate.rs          lengths and room of messages, before gRPC takes them  [listen] [tls:peer]
 //!   peer.rs                who is at the other end of a stream, room in the inbox      [rx:peer]
 //!   hello.rs               who may open a stream                                     [rx:peer]
 //!   hook_message.rs        what hooks read and write                                  [hook]

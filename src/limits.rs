@@ -359,6 +359,8 @@ pub const SOCKET_BACKLOG: i32 = 128;
 pub const FOLDER_LOCK_TRIES: u32 = 40;
 /// Pause between two such tries.
 pub const FOLDER_LOCK_PAUSE: Duration = Duration::from_millis(50);
+/// Pause after a connection could not be accepted: out of descriptors or memory.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// A connection without any call is closed after this time.
 pub const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(60);
 /// Calls that one connection may have open; each costs two threads.

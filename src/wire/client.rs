@@ -6,7 +6,7 @@
 use super::address::{Security, ServerUrl};
 use super::convert::{from_server, to_server};
 use super::grpc::{self, Keepalive, wait, wait_at_most};
-use super::pump::{Reason, pump};
+use super::pump::{self, Reason, Transfer};
 use super::schema::grpc_api;
 use super::tls::{ClientTls, TlsError};
 use crate::limits::{GOODBYE_MAX, HANDSHAKE_MAX, STACK_LARGE};
@@ -218,7 +218,8 @@ fn secure(
     plain.set_nonblocking(true).map_err(failed)?;
     endpoint.set_nonblocking(true).map_err(failed)?;
     let reason = reason.clone();
-    threads::spawn("tls:server", STACK_LARGE, move || drop(pump(session, plain, None, &reason))).map_err(failed)?;
+    threads::spawn("tls:server", STACK_LARGE, move || drop(pump::run(Transfer::new(session, plain, None), &reason)))
+        .map_err(failed)?;
     Ok(endpoint.into())
 }
 

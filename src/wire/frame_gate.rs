@@ -2,7 +2,7 @@
 //! stream, before it compares the length with a limit. HTTP/2 frames are parsed as far as the length of each message: a
 //! first message that is no hello, and one that is too large, end the connection; a large one waits until there is room.
 //!
-//! Thread: `tls:<port>` or `pump:<number>`, one gate for each connection. `rx:<peer>` reports each message that it received.
+//! Thread: `tls:<port>` or `listen`, one gate for each connection. `rx:<peer>` reports each message that it received.
 //! Owns: how far the frames of a connection are. All connections share one [`Intake`].
 
 use super::budget::{Budget, Share, Ticket};

@@ -1,6 +1,6 @@
 //! The server's end of all connections: accepts them and gives them to gRPC.
 //!
-//! Thread: `listen` accepts; `tls:<port>` and `pump:<number>` serve one connection each.
+//! Thread: `listen` accepts, and serves connections without TLS; `tls:<port>` serves one with TLS.
 //! Owns: the listening sockets and the gRPC server.
 
 use super::address::{ListenAddress, Security};
@@ -9,28 +9,30 @@ use super::frame_gate::{Account, FrameGate, Intake};
 use super::grpc::{self, Keepalive, wait_at_most};
 use super::listener::{Accepted, Listener};
 use super::peer::{Class, Origin, PeerEvent, PeerId};
-use super::pump::{Gate, Plain, Reason, pump};
+use super::plain_pump::{Plain, PlainPump};
+use super::pump::{self, Gate, Reason, Transfer};
 use super::stream::{Client, Connection, Requests, Responses, Streams};
 use super::tls::{ServerTls, TlsError};
 use super::writer::Writer;
 use crate::limits::{
-    ANSWERS_BYTES, CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, HANDSHAKE_MAX, HANDSHAKES,
+    ACCEPT_PAUSE, ANSWERS_BYTES, CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, HANDSHAKE_MAX, HANDSHAKES,
     SERVER_INBOX_BYTES, STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_MAX, STREAMS_PER_CONNECTION,
 };
+use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::logging::may_log;
 use crate::platform::threads::{self, Thread};
 use crate::platform::vital::{Pulse, VitalThreads};
 use crossbeam_channel::Sender;
 use grpcio::{RpcContext, RpcStatus, RpcStatusCode, ServiceBuilder};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Settings of the endpoint.
 #[derive(Debug, Clone)]
@@ -189,7 +191,7 @@ impl ServerEndpoint {
             .build()
             .map_err(|error| start(&error))?;
         server.start();
-        let gate = Arc::new(Mutex::new(Entrance { server, next_number: CONNECTION_FD_MIN }));
+        let entrance = Arc::new(Mutex::new(Entrance { server, next_number: CONNECTION_FD_MIN }));
         let (stopped, stop) =
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| start(&error))?;
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| start(&error))?);
@@ -198,11 +200,14 @@ impl ServerEndpoint {
             let _ = rustix::io::write(&nudge, &1_u64.to_ne_bytes()); // Full means readable already.
         });
         let listen = threads::spawn("listen", STACK_SMALL, move || {
-            accept_until_stopped(&listeners, &Wakes { stopped, wake, pulse }, &shared, &gate, tls.as_ref());
+            let wakes = Wakes { stopped, wake, pulse };
+            if let Err(error) = accept_until_stopped(&listeners, &wakes, &shared, &entrance, tls.as_ref()) {
+                log::error!("Cannot wait for connections: '{error}'. No further client can connect.");
+            }
             drop(listeners); // Refuse new connections before the old ones end.
-            let mut gate = lock(&gate);
-            let ended = gate.server.shutdown();
-            gate.server.cancel_all_calls();
+            let mut entrance = lock(&entrance);
+            let ended = entrance.server.shutdown();
+            entrance.server.cancel_all_calls();
             let _ = wait_at_most(Box::pin(ended), STOP_DEADLINE);
         })
         .map_err(|error| start(&error))?;
@@ -317,105 +322,115 @@ struct Wakes {
     pulse: Pulse,
 }
 
+/// Keys of [`PlainPump::watch`]; those of listeners follow.
+const STOPPED: u64 = 0;
+const WAKE: u64 = 1;
+const LISTENERS: u64 = 2;
+
+/// Accepts connections, and serves those without TLS, until it is stopped.
 fn accept_until_stopped(
     listeners: &[Listener],
     wakes: &Wakes,
     shared: &Arc<Shared>,
-    gate: &Arc<Mutex<Entrance>>,
+    entrance: &Arc<Mutex<Entrance>>,
     tls: Option<&ServerTls>,
-) {
+) -> io::Result<()> {
+    let mut pump = PlainPump::new()?;
+    pump.watch(wakes.stopped.as_fd(), STOPPED)?;
+    pump.watch(wakes.wake.as_fd(), WAKE)?;
+    let watch_listeners = |pump: &PlainPump| {
+        (LISTENERS..).zip(listeners).try_for_each(|(key, listener)| pump.watch(listener.as_fd(), key))
+    };
+    watch_listeners(&pump)?;
+    let mut resting: Option<Instant> = None;
     loop {
         wakes.pulse.turn();
-        let stop = PollFd::from_borrowed_fd(wakes.stopped.as_fd(), PollFlags::IN);
-        let wake = PollFd::from_borrowed_fd(wakes.wake.as_fd(), PollFlags::IN);
-        let listening = listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN));
-        let mut wanted: Vec<PollFd<'_>> = [stop, wake].into_iter().chain(listening).collect();
-        match poll(&mut wanted, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => {
-                log::error!("Cannot wait for connections: '{error}'. No further client can connect.");
-                return;
-            }
+        let rest = resting.map(|until| SystemClock.until(until));
+        let ready = pump.wait(rest, || SystemClock.now())?;
+        if resting.is_some_and(|until| SystemClock.until(until).is_zero()) {
+            resting = None;
+            watch_listeners(&pump)?;
         }
-        if !wanted[0].revents().is_empty() {
-            return;
+        if ready.contains(&STOPPED) {
+            return Ok(());
         }
-        if !wanted[1].revents().is_empty() {
+        if ready.contains(&WAKE) {
             let _ = rustix::io::read(&wakes.wake, &mut [0; 8]); // Nobody else reads it.
         }
-        let ready = listeners.iter().zip(&wanted[2..]).filter(|(_, polled)| !polled.revents().is_empty());
-        for (listener, _) in ready {
-            accept_from(listener, &wakes.stopped, shared, gate, tls);
+        for (_, listener) in (LISTENERS..).zip(listeners).filter(|(key, _)| ready.contains(key)) {
+            let Err(error) = accept_from(listener, &mut pump, shared, entrance, tls) else { continue };
+            // Out of descriptors or memory: the connection stays in the backlog, so pause instead of spinning.
+            if may_log("accepting connections") {
+                log::warn!("Cannot accept a connection: '{error}'. Trying again.");
+            }
+            listeners.iter().for_each(|listener| pump.unwatch(listener.as_fd()));
+            resting = Some(SystemClock.now() + ACCEPT_PAUSE);
         }
     }
 }
 
 /// Takes one connection of a listener that has some.
+///
+/// # Errors
+/// It cannot be taken now.
 fn accept_from(
     listener: &Listener,
-    stopped: &OwnedFd,
+    pump: &mut PlainPump,
     shared: &Arc<Shared>,
-    gate: &Arc<Mutex<Entrance>>,
+    entrance: &Arc<Mutex<Entrance>>,
     tls: Option<&ServerTls>,
-) {
-    let dropped = |from: &Origin, error: io::Error| {
-        if may_log(&from.source()) {
-            log::warn!("Dropping the connection from '{from}': '{error}'");
-        }
-    };
-    match listener.accept() {
+) -> io::Result<()> {
+    let (from, served) = match listener.accept() {
         Ok(Accepted::Tcp(stream, from)) => {
-            if let Err(error) = admit(stream, from, shared, gate, tls) {
-                dropped(&Origin::Plain(from), error);
-            }
+            let prepared = grpc::prepare(&stream);
+            let served = prepared.and_then(|()| match tls {
+                Some(tls) => serve_tls(stream, from, shared, entrance, tls.clone()),
+                None => serve_plain(Plain::new(stream), Origin::Plain(from), pump, shared, entrance),
+            });
+            (Origin::Plain(from), served)
         }
         Ok(Accepted::Socket(stream, peer)) => {
-            let origin = Origin::Socket(peer);
             let prepared = stream.set_nonblocking(true);
-            if let Err(error) = prepared.and_then(|()| serve_plain(Plain::new(stream), &origin, shared, gate)) {
-                dropped(&origin, error);
-            }
+            let origin = Origin::Socket(peer);
+            let served =
+                prepared.and_then(|()| serve_plain(Plain::new(stream), origin.clone(), pump, shared, entrance));
+            (origin, served)
         }
-        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-        Err(error) => {
-            // Out of descriptors or memory: the connection stays in the backlog, so pause instead of spinning.
-            if may_log("accepting connections") {
-                log::warn!("Cannot accept a connection: '{error}'. Trying again.");
-            }
-            let mut only_stop = [PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::IN)];
-            let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
-            let _ = poll(&mut only_stop, Some(&pause));
-        }
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if let Err(error) = served
+        && may_log(&from.source())
+    {
+        log::warn!("Dropping the connection from '{from}': '{error}'");
     }
+    Ok(())
 }
 
-/// Brings a new connection to gRPC. The handshake of TLS runs on the thread of the connection, so a slow one delays no
-/// other.
-fn admit(
+/// Brings a connection with TLS to gRPC, on a thread of its own, so that a slow handshake delays no other.
+fn serve_tls(
     stream: TcpStream,
     address: SocketAddr,
     shared: &Arc<Shared>,
-    gate: &Arc<Mutex<Entrance>>,
-    tls: Option<&ServerTls>,
+    entrance: &Arc<Mutex<Entrance>>,
+    tls: ServerTls,
 ) -> io::Result<()> {
-    grpc::prepare(&stream)?;
-    let Some(tls) = tls.cloned() else {
-        return serve_plain(Plain::new(stream), &Origin::Plain(address), shared, gate);
-    };
     let handshake = lock(&shared.handshakes).begin(&stream)?;
-    let (owned, gate) = (shared.clone(), gate.clone());
+    let (owned, entrance) = (shared.clone(), entrance.clone());
     let started = threads::spawn(format!("tls:{}", address.port()), STACK_LARGE, move || {
         let accepted = tls.accept(stream, HANDSHAKE_MAX);
         lock(&owned.handshakes).end(handshake);
         let connected = accepted.map_err(io::Error::other).and_then(|(session, certificate)| {
-            let (plain, frames) = connect_grpc(Origin::Tls(address, certificate), &owned, &gate)?;
+            let (plain, frames) = connect_grpc(Origin::Tls(address, certificate), &owned, &entrance)?;
             Ok((session, plain, frames))
         });
-        // Only what the pump needs stays for the life of the connection.
-        drop((owned, gate));
+        // Only what the transfer needs stays for the life of the connection.
+        drop((owned, entrance));
         match connected {
             Ok((session, plain, frames)) => {
-                log_refusal(&Origin::Plain(address), pump(session, plain, Some(frames), &Reason::default()));
+                if let Err(reason) = pump::run(Transfer::new(session, plain, Some(frames)), &Reason::default()) {
+                    log_refusal(&Origin::Plain(address), &reason);
+                }
             }
             Err(error) if may_log(&Origin::Plain(address).source()) => {
                 log::warn!("Dropping the connection from '{address}': {error}");
@@ -426,32 +441,38 @@ fn admit(
     started.map(|_| ()).inspect_err(|_| lock(&shared.handshakes).end(handshake))
 }
 
-/// Brings a connection without TLS to gRPC.
-fn serve_plain(client: Plain, origin: &Origin, shared: &Shared, gate: &Mutex<Entrance>) -> io::Result<()> {
-    let (plain, frames) = connect_grpc(origin.clone(), shared, gate)?;
-    let origin = origin.clone();
-    threads::spawn(format!("pump:{}", plain.as_fd().as_raw_fd()), STACK_SMALL, move || {
-        log_refusal(&origin, pump(client, plain, Some(frames), &Reason::default()));
-    })?;
-    Ok(())
+/// Brings a connection without TLS to gRPC as soon as its client sends anything.
+fn serve_plain(
+    client: Plain,
+    origin: Origin,
+    pump: &mut PlainPump,
+    shared: &Arc<Shared>,
+    entrance: &Arc<Mutex<Entrance>>,
+) -> io::Result<()> {
+    let (shared, entrance, from) = (shared.clone(), entrance.clone(), origin.clone());
+    let open = Box::new(move || connect_grpc(origin, &shared, &entrance));
+    let on_refused = Box::new(move |reason: &str| log_refusal(&from, reason));
+    pump.add(client, open, on_refused, SystemClock.now())
 }
 
-fn log_refusal(origin: &Origin, ended: Result<(), String>) {
-    if let Err(reason) = ended
-        && may_log(&origin.source())
-    {
+fn log_refusal(origin: &Origin, reason: &str) {
+    if may_log(&origin.source()) {
         log::warn!("Closing the connection from '{origin}': {reason}.");
     }
 }
 
 /// A new connection of gRPC: our end of it, and what the bytes of the client have to pass.
-fn connect_grpc(origin: Origin, shared: &Shared, gate: &Mutex<Entrance>) -> io::Result<(UnixStream, Box<dyn Gate>)> {
+fn connect_grpc(
+    origin: Origin,
+    shared: &Shared,
+    entrance: &Mutex<Entrance>,
+) -> io::Result<(UnixStream, Box<dyn Gate>)> {
     let (plain, endpoint) = UnixStream::pair()?;
     plain.set_nonblocking(true)?;
     endpoint.set_nonblocking(true)?;
     let account = Account::new(shared.intake.clone(), shared.streams.message_max);
     let frames = Box::new(FrameGate::new(account.clone()));
-    hand_over(endpoint.as_fd(), Connection { origin, account }, shared, gate)?;
+    hand_over(endpoint.as_fd(), Connection { origin, account }, shared, entrance)?;
     Ok((plain, frames))
 }
 
@@ -461,23 +482,23 @@ fn hand_over(
     endpoint: BorrowedFd<'_>,
     connection: Connection,
     shared: &Shared,
-    gate: &Mutex<Entrance>,
+    entrance: &Mutex<Entrance>,
 ) -> io::Result<()> {
-    let mut gate = lock(gate);
-    let fd = match rustix::io::fcntl_dupfd_cloexec(endpoint, gate.next_number) {
+    let mut entrance = lock(entrance);
+    let fd = match rustix::io::fcntl_dupfd_cloexec(endpoint, entrance.next_number) {
         Ok(fd) => fd,
         // No free number from there up to the limit of the process: start again at the bottom.
         Err(_) => rustix::io::fcntl_dupfd_cloexec(endpoint, 3)?,
     };
     let number = fd.into_raw_fd();
-    gate.next_number =
+    entrance.next_number =
         if number + 1 >= CONNECTION_FD_MAX { CONNECTION_FD_MIN } else { (number + 1).max(CONNECTION_FD_MIN) };
     lock(&shared.connections).insert(number, connection);
     #[allow(unsafe_code)]
     // SAFETY: `number` is a connected stream socket that nothing else uses: a fresh duplicate whose original is
     // dropped by the caller without being read or written. gRPC owns it from here on.
     unsafe {
-        gate.server.add_channel_from_fd(number);
+        entrance.server.add_channel_from_fd(number);
     }
     Ok(())
 }

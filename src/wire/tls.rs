@@ -98,7 +98,7 @@ impl ServerTls {
             Ok(names) => Ok((stream, names)),
             Err(text) => {
                 stream.close();
-                end_in_order(&mut stream, None);
+                end_in_order(stream);
                 Err(TlsError::Handshake(text))
             }
         }
@@ -204,9 +204,7 @@ impl TlsStream {
         let session = session.map_err(|error| TlsError::Handshake(reason(&error, side)))?;
         let mut stream = Self { session, tcp, side };
         if let Err(text) = stream.shake_hands(SystemClock.now() + limit) {
-            if stream.wants_write() {
-                end_in_order(&mut stream, None); // The alert names the reason to the other side.
-            }
+            end_in_order(stream); // The alert names the reason to the other side.
             return Err(TlsError::Handshake(text));
         }
         Ok(stream)

@@ -11,7 +11,7 @@ use crate::platform::vital::VitalThreads;
 use crate::wire::address::{Security, ServerUrl};
 use crate::wire::client::{ClientOptions, ConnectError, Service, StreamEnd, connect};
 use crate::wire::peer::PeerEvent;
-use crate::wire::pump::{Reason, pump};
+use crate::wire::pump::{self, Reason, Transfer};
 use crate::wire::server_endpoint::{EndpointOptions, ServerEndpoint};
 use crossbeam_channel::{Receiver, bounded};
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose as Usage, IsCa, KeyPair, SanType, date_time_ymd};
@@ -318,7 +318,7 @@ fn the_end_of_a_burst_of_records_is_not_left_behind() {
     grpc_end.set_nonblocking(true).unwrap();
     let pump = std::thread::spawn(move || {
         let (session, _) = server.accept(inner, LIMIT).unwrap();
-        pump(session, grpc_end, None, &Reason::default()).unwrap();
+        pump::run(Transfer::new(session, grpc_end, None), &Reason::default()).unwrap();
     });
     let client = ClientTls::new(&authority.agent("agent_A")).unwrap();
     let mut session = client.connect(out, LIMIT).unwrap();
@@ -475,7 +475,7 @@ fn what_grpc_wrote_before_it_closed_arrives_although_the_other_side_is_still_tal
     plain.set_nonblocking(true).unwrap();
     let pump = std::thread::spawn(move || {
         let (session, _) = server.accept(inner, LIMIT).unwrap();
-        pump(session, plain, None, &Reason::default()).unwrap();
+        pump::run(Transfer::new(session, plain, None), &Reason::default()).unwrap();
     });
     let client = ClientTls::new(&authority.agent("agent_A")).unwrap();
     let mut client = client.connect(outer, LIMIT).unwrap();

@@ -1,0 +1,142 @@
+//! Clients without TLS on one thread: the test's, with a clock that it moves.
+//!
+//! Thread: the test's. Owns: both ends of each socket.
+
+use super::*;
+use crate::platform::clock::{Clock, SystemClock};
+use crate::wire::pump::would_block;
+use std::io::{Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// A gate that may be closed for a while.
+struct Door(Arc<AtomicBool>);
+
+impl Gate for Door {
+    fn admit(&mut self, bytes: &[u8], _: Instant) -> Result<usize, String> {
+        if bytes == b"bad" {
+            return Err("bad bytes".to_owned());
+        }
+        Ok(if self.is_waiting() { 0 } else { bytes.len() })
+    }
+
+    fn look_again(&self) -> Option<Duration> {
+        self.is_waiting().then_some(Duration::from_millis(5))
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn check(&self, _: Instant) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+struct Client {
+    end: UnixStream,
+    /// The end that gRPC has, after the first byte.
+    grpc: Arc<Mutex<Option<UnixStream>>>,
+    is_closed: Arc<AtomicBool>,
+    refused: Arc<Mutex<Option<String>>>,
+}
+
+fn client(pump: &mut PlainPump, begin: Instant) -> Client {
+    let (end, ours) = UnixStream::pair().unwrap();
+    [&end, &ours].iter().for_each(|end| end.set_nonblocking(true).unwrap());
+    let client = Client { end, grpc: Arc::default(), is_closed: Arc::default(), refused: Arc::default() };
+    let (grpc, is_closed, refused) = (client.grpc.clone(), client.is_closed.clone(), client.refused.clone());
+    let open = Box::new(move || {
+        let (plain, endpoint) = UnixStream::pair()?;
+        [&plain, &endpoint].iter().for_each(|end| end.set_nonblocking(true).unwrap());
+        *grpc.lock().unwrap() = Some(endpoint);
+        Ok((plain, Box::new(Door(is_closed)) as Box<dyn Gate>))
+    });
+    let on_refused = Box::new(move |reason: &str| *refused.lock().unwrap() = Some(reason.to_owned()));
+    pump.add(Plain::new(ours), open, on_refused, begin).unwrap();
+    client
+}
+
+/// Lets the pump work until nothing comes for a moment.
+fn run(pump: &mut PlainPump, now: Instant) {
+    for _ in 0..20 {
+        assert_eq!(pump.wait(Some(Duration::from_millis(2)), || now).unwrap(), [0; 0]);
+    }
+}
+
+fn take(mut end: impl Read) -> Vec<u8> {
+    let mut bytes = vec![0; 1 << 20];
+    let count = end.read(&mut bytes).unwrap();
+    bytes.truncate(count);
+    bytes
+}
+
+impl Client {
+    fn at_grpc<T>(&self, act: impl FnOnce(&UnixStream) -> T) -> T {
+        act(self.grpc.lock().unwrap().as_ref().expect("it was opened"))
+    }
+}
+
+#[test]
+fn who_sends_nothing_has_no_connection_of_grpc_and_is_refused_in_the_end() {
+    let (mut pump, begin) = (PlainPump::new().unwrap(), SystemClock.now());
+    let (silent, other) = (client(&mut pump, begin), client(&mut pump, begin));
+    run(&mut pump, begin);
+    (&other.end).write_all(b"hello").unwrap();
+    run(&mut pump, begin);
+    assert!(silent.grpc.lock().unwrap().is_none());
+    assert_eq!(other.at_grpc(|grpc| take(grpc)), b"hello");
+    run(&mut pump, begin + HELLO_MAX);
+    assert_eq!(silent.refused.lock().unwrap().as_deref(), Some("it sent nothing within 10s"));
+    assert_eq!(take(&silent.end), b"");
+    other.at_grpc(|mut grpc| grpc.write_all(b"answer")).unwrap();
+    run(&mut pump, begin + HELLO_MAX);
+    assert_eq!(take(&other.end), b"answer");
+    assert_eq!((pump.connections.len(), pump.due.len()), (1, 0));
+}
+
+#[test]
+fn who_has_to_wait_delays_nobody_and_bytes_that_are_refused_end_only_their_connection() {
+    let (mut pump, now) = (PlainPump::new().unwrap(), SystemClock.now());
+    let [waits, goes_on, bad] = [(); 3].map(|()| client(&mut pump, now));
+    waits.is_closed.store(true, Ordering::Relaxed);
+    for (client, bytes) in [(&waits, b"one"), (&goes_on, b"two"), (&bad, b"bad")] {
+        (&client.end).write_all(bytes).unwrap();
+    }
+    run(&mut pump, now);
+    assert_eq!(goes_on.at_grpc(|grpc| take(grpc)), b"two");
+    assert!(waits.at_grpc(|mut grpc| grpc.read(&mut [0]).is_err_and(|error| would_block(&error))));
+    assert_eq!(bad.refused.lock().unwrap().as_deref(), Some("bad bytes"));
+    waits.is_closed.store(false, Ordering::Relaxed);
+    run(&mut pump, now + Duration::from_millis(5));
+    assert_eq!(waits.at_grpc(|grpc| take(grpc)), b"one");
+    assert_eq!(pump.connections.len(), 2);
+}
+
+#[test]
+fn more_than_fits_comes_in_order_and_the_last_words_of_grpc_reach_a_client_that_still_sends() {
+    let (mut pump, now) = (PlainPump::new().unwrap(), SystemClock.now());
+    let client = client(&mut pump, now);
+    (&client.end).write_all(b"x").unwrap();
+    run(&mut pump, now);
+    let sent: Vec<u8> = (0..2_000_000_u32).map(|number| number as u8).collect();
+    let (mut written, mut received) = (0, Vec::new());
+    while received.len() < sent.len() {
+        if written < sent.len() {
+            written += client.at_grpc(|mut grpc| grpc.write(&sent[written..])).unwrap_or(0);
+        } else {
+            *client.grpc.lock().unwrap() = None;
+        }
+        let _ = (&client.end).write(b"more"); // Nobody reads it in the end.
+        pump.wait(Some(Duration::from_millis(1)), || now).unwrap();
+        let mut bytes = [0; 65536];
+        let count = (&client.end).read(&mut bytes).unwrap_or(0);
+        received.extend_from_slice(&bytes[..count]);
+    }
+    assert!(received == sent);
+    run(&mut pump, now);
+    assert_eq!(take(&client.end), b"", "the end of the stream");
+    drop(client);
+    run(&mut pump, now);
+    assert_eq!((pump.connections.len(), pump.due.len()), (0, 0));
+}
