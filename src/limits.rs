@@ -92,10 +92,10 @@ pub const PEER_OUTBOX_LARGE: usize = PEER_OUTBOX_BYTES / 4;
 /// Room for many small ones at once, and no large one is built before the one before it is gone.
 pub const PEER_ANSWERS_BYTES: usize = 128 * 1024;
 /// Bytes of answers that wait or are being sent to all peers together from which on no request that had to wait is served,
-/// and no event told to who is behind. They are built one at a time, so no more than one comes on top. With 500 workloads
+/// and no event sent to a peer that is behind. They are built one at a time, so no more than one comes on top. With 500 workloads
 /// a whole state takes some 250 KB, and is a tree of 2 MB until it is encoded.
 pub const ANSWERS_BYTES: usize = 12 * 1024 * 1024;
-/// The same for who asks one thing at a time: it does not wait for those that ask without end and do not read.
+/// The same for the first request of a peer: it does not wait for peers that send requests without end and do not read.
 pub const FIRST_ANSWERS_BYTES: usize = 2 * ANSWERS_BYTES;
 const _: () = assert!(ANSWERS_BYTES > PEER_EVENTS_BYTES);
 /// While requests wait for that room, a peer that took nothing for this long and has some of it is cut off. On a link
@@ -110,20 +110,20 @@ pub const PEER_OUTBOX_STATES_BYTES: usize = 512 * 1024;
 pub const STATES_MESSAGE_BYTES: usize = 1024 * 1024;
 /// What a waiting message counts beside its own bytes: about what it takes in the queue.
 pub const PEER_OUTBOX_ENTRY: usize = 256;
-/// Log collections of one peer whose dropped lines are counted; of others nothing is told.
+/// Log collections of one peer whose dropped lines are counted; of others nothing is reported.
 pub const PEER_DROPPED_LOGS: usize = 1024;
 /// A peer that took nothing for this long while something waits for it is cut off; it resynchronises on reconnect.
 pub const PEER_STUCK: Duration = Duration::from_secs(10);
-/// Bytes per second of the slowest link that is still served (1 Mbit/s). gRPC tells only when a whole message is gone,
+/// Bytes per second of the slowest link that is still served (1 Mbit/s). gRPC reports only when a whole message is gone,
 /// so a large one has so much longer than [`PEER_STUCK`]; a peer that is gone is noticed by keepalive before.
 pub const PEER_SLOWEST: u64 = 128 * 1024;
 /// A message of a peer up to this size, in bytes, counts as sent when it was handed to the network; its completion is
-/// looked at when the next one is due. Half of the smallest window of a stream, so that it goes out at once normally.
+/// checked when the next one is due. Half of the smallest window of a stream, so that it goes out at once normally.
 pub const PEER_SMALL_MESSAGE: usize = 32 * 1024;
-/// Messages sent to one peer before it is the turn of the others.
+/// Messages sent to one peer before others are served.
 pub const PEER_TURN: usize = 16;
-/// After an agent was told states of others, further ones join one message for this long, so that a burst of changes
-/// on many agents does not cost agents times changes. Answers and orders do not wait, and nor does the first state.
+/// After an agent was sent states of others, further ones join one message for this long, so that a burst of changes
+/// on many agents does not cost agents times changes. Responses and plans do not wait, and nor does the first state.
 pub const STATES_REST: Duration = Duration::from_millis(20);
 /// Events waiting for the scheduler thread of the agent; senders wait when it is full. All the room is taken from the
 /// start, so it is no more than bursts need.
@@ -313,9 +313,9 @@ const _: () = assert!(AGENT_REQUEST_MAX > FOREIGN_MESSAGE_MAX);
 pub const INTAKE_BYTES: usize = 4 * AGENT_REQUEST_MAX;
 /// Messages up to this size, in bytes, come without waiting for room.
 pub const INTAKE_SMALL_MESSAGE: usize = 32 * 1024;
-/// Pause before it is looked again whether there is room for a message that comes.
+/// Pause before the next check whether there is room for a message that comes.
 pub const INTAKE_RETRY: Duration = Duration::from_millis(10);
-/// How often it is looked whether a message that has room comes fast enough.
+/// How often is checked whether a message that has room comes fast enough.
 pub const INTAKE_LOOK: Duration = Duration::from_millis(250);
 /// Bytes per second in which a large message has to come while others wait for its room (8 Mbit/s).
 pub const INTAKE_SLOWEST: u64 = 1024 * 1024;
@@ -344,7 +344,7 @@ pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Who ends a TLS connection reads on for this long until the other side has closed it as well, so that an alert or the
 /// last message arrives: some round trips of a slow network.
 pub const FAREWELL_MAX: Duration = Duration::from_secs(2);
-/// Bytes of gRPC's last words that are sent when it ends a connection: more than its socket holds.
+/// Bytes that gRPC wrote before it ended a connection and that are still sent: more than its socket holds.
 pub const FAREWELL_BYTES: u64 = 1024 * 1024;
 /// Bytes buffered per direction of a connection: one TLS record.
 pub const TLS_BUFFER: usize = 16 * 1024;
@@ -363,9 +363,9 @@ pub const FOLDER_LOCK_PAUSE: Duration = Duration::from_millis(50);
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// A connection without any call is closed after this time.
 pub const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(60);
-/// Calls that one connection may have open; each costs two threads.
+/// Calls that one connection may have open; each costs a thread.
 pub const STREAMS_PER_CONNECTION: i32 = 16;
-/// Streams that all clients together may have open: hundreds of agents and what they are watched with. Each takes 45 KB.
+/// Streams that all clients together may have open: hundreds of agents and programs that observe them. Each takes 45 KB.
 pub const STREAMS_MAX: usize = 1024;
 /// Longest wait of a client that says goodbye before it just leaves.
 pub const GOODBYE_MAX: Duration = Duration::from_secs(1);

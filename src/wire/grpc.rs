@@ -3,15 +3,13 @@
 //! Thread: plain functions; the library itself runs `grpc-poll-0` and a few idle threads of its own.
 
 use super::schema::grpc_api::{FromServer, ToServer};
-#[cfg(feature = "server")]
-use crate::limits::{FOREIGN_MESSAGE_MAX, REQUEST_ID_MAX};
-use crate::limits::{KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, TCP_USER_TIMEOUT};
+use super::weight;
+use crate::limits::{FOREIGN_MESSAGE_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, REQUEST_ID_MAX, TCP_USER_TIMEOUT};
 use crate::platform::clock::{Clock, SystemClock};
 use grpcio::{ChannelBuilder, EnvBuilder, Environment, Marshaller, Method, MethodType};
 use std::ffi::CString;
 use std::future::Future;
-#[cfg(feature = "server")]
-use std::io::Read as _;
+use std::io::Read;
 use std::net::TcpStream;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
@@ -35,11 +33,9 @@ const fn duplex(name: &'static str) -> Method<ToServer, FromServer> {
 }
 
 /// A message as the server received it: still in pieces, of which gRPC has the memory.
-#[cfg(feature = "server")]
 pub struct Received(grpcio::MessageReader);
 
 /// What the server received, in one piece and with its weight.
-#[cfg(feature = "server")]
 pub enum Unpacked {
     /// A message.
     Message {
@@ -58,7 +54,6 @@ pub enum Unpacked {
 }
 
 /// The server's side of a method.
-#[cfg(feature = "server")]
 pub const fn served(method: &Method<ToServer, FromServer>) -> Method<Received, FromServer> {
     Method {
         ty: MethodType::Duplex,
@@ -69,17 +64,14 @@ pub const fn served(method: &Method<ToServer, FromServer>) -> Method<Received, F
 }
 
 /// A method names both directions although the server uses only one.
-#[cfg(feature = "server")]
 fn never_sent(_: &Received, _: &mut grpcio::GrpcSlice) -> grpcio::Result<()> {
     Err(grpcio::Error::Codec("a server sends no requests".into()))
 }
 
-#[cfg(feature = "server")]
 fn receive(reader: grpcio::MessageReader) -> grpcio::Result<Received> {
     Ok(Received(reader))
 }
 
-#[cfg(feature = "server")]
 impl Received {
     /// Bytes of the message.
     pub fn len(&self) -> usize {
@@ -93,32 +85,31 @@ impl Received {
         let length = reader.len();
         if length > max {
             // The id stands at the beginning, and the response needs no more.
-            let request_id = super::weight::request_id_of_begin(&begin_of(&mut reader));
+            let request_id = weight::request_id_of_begin(&begin_of(&mut reader));
             let reason = format!("a message of {length} bytes, at most {max} are taken here");
             return Unpacked::TooHeavy { request_id, reason };
         }
         let mut bytes = Vec::with_capacity(length);
-        let copied = std::io::Read::read_to_end(&mut reader, &mut bytes);
+        let copied = reader.read_to_end(&mut bytes);
         drop(reader); // It holds the same bytes.
         if let Err(error) = copied {
             return Unpacked::TooHeavy { request_id: None, reason: format!("it cannot be read: {error}") };
         }
-        if length > FOREIGN_MESSAGE_MAX && !super::weight::is_request(&bytes) {
+        if length > FOREIGN_MESSAGE_MAX && !weight::is_request(&bytes) {
             let reason = format!("{length} bytes that are no request, at most {FOREIGN_MESSAGE_MAX} are taken");
             return Unpacked::TooHeavy { request_id: None, reason };
         }
-        match super::weight::weigh_request(&bytes, &super::weight::TO_SERVER) {
+        match weight::weigh_request(&bytes, &weight::TO_SERVER) {
             Ok(weight) => Unpacked::Message { bytes, weight },
-            Err(reason) => Unpacked::TooHeavy { request_id: super::weight::request_id(&bytes), reason },
+            Err(reason) => Unpacked::TooHeavy { request_id: weight::request_id(&bytes), reason },
         }
     }
 }
 
 /// The first bytes of a message, in which an id has room.
-#[cfg(feature = "server")]
 fn begin_of(reader: &mut grpcio::MessageReader) -> Vec<u8> {
     let mut begin = Vec::new();
-    let _ = std::io::Read::take(reader, 2 * REQUEST_ID_MAX as u64).read_to_end(&mut begin); // Without it no response is sent.
+    let _ = reader.take(2 * REQUEST_ID_MAX as u64).read_to_end(&mut begin); // Without it no response is sent.
     begin
 }
 
@@ -132,7 +123,6 @@ fn user_agent(message_max: i32) -> String {
 
 /// The largest message that a client with this user agent takes, in bytes, of at most `message_max` that the server
 /// sends. Programs of other implementations keep the default of gRPC.
-#[cfg(feature = "server")]
 pub fn takes(user_agent: &[u8], message_max: usize) -> usize {
     let text = String::from_utf8_lossy(user_agent);
     let Some(own) = text.strip_prefix(OWN_USER_AGENT) else { return message_max.min(FOREIGN_MESSAGE_MAX) };
@@ -141,7 +131,6 @@ pub fn takes(user_agent: &[u8], message_max: usize) -> usize {
 }
 
 /// Whether a client with this user agent is one of our programs.
-#[cfg(feature = "server")]
 pub fn is_own(user_agent: &[u8]) -> bool {
     user_agent.starts_with(OWN_USER_AGENT.as_bytes())
 }
@@ -240,7 +229,6 @@ pub fn wait_at_most<F: Future + Unpin>(mut future: F, limit: Duration) -> Option
 mod tests {
     use super::*;
 
-    #[cfg(feature = "server")]
     #[test]
     fn the_user_agent_states_what_a_client_takes() {
         let own = |bytes: i32| format!("{} grpc-c/36.0.0 (linux; chttp2)", user_agent(bytes));

@@ -41,7 +41,6 @@ pub mod server_endpoint;
 #[cfg(feature = "server")]
 mod stream;
 mod tls;
-#[cfg(any(feature = "agent", feature = "server"))]
 mod weight;
 #[cfg(feature = "server")]
 mod writer;

@@ -97,7 +97,9 @@ impl Incoming {
     fn fill_from(&mut self, link: &mut impl Link, is_ready: bool) -> Result<Option<usize>, PumpError> {
         let mut bytes = vec![0; TLS_BUFFER];
         let count = link.read(&mut bytes, is_ready).map_err(PumpError::Broken)?;
-        (self.bytes, self.range) = (bytes, 0..count.unwrap_or_default());
+        if let Some(count @ 1..) = count {
+            (self.bytes, self.range) = (bytes, 0..count);
+        }
         Ok(count)
     }
 

@@ -207,7 +207,6 @@ pub fn request_id(bytes: &[u8]) -> Option<String> {
 }
 
 /// The id of the request that begins with these bytes, if it is there as a whole.
-#[cfg(feature = "server")]
 pub fn request_id_of_begin(begin: &[u8]) -> Option<String> {
     let [request, id] = REQUEST_ID;
     let mut rest = begin;

@@ -14,7 +14,6 @@ use base::request::RequestContent as WireContent;
 use grpc_api::to_server::ToServerEnum;
 use protobuf::MessageField;
 
-#[cfg(feature = "server")]
 /// Reads any message; one without content becomes [`ToServer::Empty`].
 #[must_use]
 pub fn read(message: grpc_api::ToServer) -> ToServer {
