@@ -12,7 +12,7 @@ cargo := "scripts/cargo.sh"
 default:
     @'{{just_executable()}}' --justfile '{{justfile()}}' --list --unsorted
 
-# Install what is missing on this machine (Debian packages; a second run does nothing)
+# Install missing Debian packages on this machine; a second run does nothing
 [group('start')]
 setup:
     @scripts/setup.sh
@@ -32,7 +32,7 @@ demo: setup
 demo-stop:
     @scripts/demo-stop.sh
 
-# Everything that has to pass: check, advisories, trace, all tests. What CI runs; the last lines say what was left out
+# Everything that must pass: check, advisories, trace, all tests. CI runs this; the last lines list skipped steps
 [group('test')]
 test: setup
     @scripts/test.sh '{{just_executable()}}'
@@ -53,7 +53,7 @@ check: setup deny
 deny: setup
     @scripts/deny.sh
 
-# What is known against the dependencies; needs the network
+# Known vulnerabilities of the dependencies; needs the network
 [group('test')]
 advisories: setup
     @scripts/deny.sh advisories
@@ -63,7 +63,7 @@ advisories: setup
 sim seed='': setup
     @scripts/sim.sh {{quote(seed)}}
 
-# A busy cluster for so many minutes: what its programs hold and how often they wake up must stay flat
+# A busy cluster for some minutes: memory, descriptors, threads and wake-ups must stay flat
 [group('test')]
 soak minutes='60': setup
     @scripts/soak.sh {{quote(minutes)}}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Starts a server and two agents on real podman, plays the storage example of scripts/demo in three acts, shows
-# which states the workloads went through, checks their order, and leaves the cluster running to play with.
+# Starts a server and two agents on real podman, runs the storage example of scripts/demo in three acts, prints the
+# states of the workloads, checks their order, and leaves the cluster running for experiments.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 . "$root/scripts/engine.sh"
 . "$root/scripts/cluster.sh"
@@ -146,17 +146,17 @@ recorder=
 [ "$failures" -eq 0 ] || fail "$failures of these did not hold"
 
 cat >"$demo/env" <<END
-# Source this to talk to the demo cluster with ank, and to its containers with podman.
+# Source this to use the demo cluster with ank, and to its containers with podman.
 export ANK_SERVER_URL=$ANK_SERVER_URL ANK_INSECURE=true
 export CONTAINERS_CONF=$CONTAINERS_CONF CONTAINERS_STORAGE_CONF=$CONTAINERS_STORAGE_CONF
 export CONTAINERS_REGISTRIES_CONF=$CONTAINERS_REGISTRIES_CONF
 export PATH="$bin:\$PATH"
 END
 
-title 'The cluster keeps running: play on'
+title 'The cluster keeps running: try these'
 try() { printf '  %-44s%s# %s%s\n' "$1" "$dim" "$2" "$plain"; }
-try "source ${demo/#$HOME/\~}/env" 'finds ank, the server and the containers'
-try 'ank get workloads' 'what runs where'
+try "source ${demo/#$HOME/\~}/env" 'sets the paths of ank, the server and the containers'
+try 'ank get workloads' 'the workloads and their states'
 try 'ank apply scripts/demo/storage_long.yaml' 'a logger that ends after 10 s and its storage'
 try 'ank delete workload storage_provider' 'waits until logger has ended'
 try 'podman ps --all' 'the containers behind it'

@@ -155,20 +155,19 @@
 //!   kube_manifest.rs       Kubernetes manifests: control interface, names of pods
 //!   scripted_engine/mod.rs tests only: an engine's program as a shell script
 //!   exit_watch.rs          pidfds: the end of processes, at once               [exits:engine]
-//! cli/                     `ank`: answers for people and scripts                       [main]
+//! cli/                     `ank`: prepares a command, connects, runs it                  [main]
 //!   args.rs settings.rs    command line with help texts; ank.conf, environment, defaults
-//!   session.rs             requests, their answers, broadcast states [main] [cli:rx] [cli:tx]
-//!   completion.rs          candidates for shells, with names that the server knows
+//!   session.rs             requests, responses, broadcast states     [main] [cli:rx] [cli:tx]
+//!   completion.rs          candidates for shells, with names in the state of the server
 //!   apply.rs get.rs set.rs run.rs logs.rs events.rs graph.rs   one file per verb
-//!   signals.rs             Ctrl+C ends logs and events in order          [cli:signals] [main]
-//!   update.rs              sends an update; what all changing verbs share
+//!   signals.rs             signals that end logs and events              [cli:signals] [main]
+//!   update.rs              sends an update and waits; files and names of all changing verbs
 //!   manifest_schema.rs     what a manifest may contain
 //!   manifest_schema/json_schema.rs   tests only: the same as ank_schema.json
 //!   state_input.rs state_output.rs state_shape.rs   complete states as YAML and JSON
 //!   rows.rs table.rs live.rs wait.rs   tables, frames, waiting until settled
 //!   reasons.rs             which others a workload waits for
 //!   output.rs error.rs     streams and colours; texts, hints, exit codes
-//!   testing.rs             tests only: a scripted server
 //! simulation/              tests only, one thread: whole clusters from a seed, in virtual time
 //!   scenario.rs cluster.rs what happens, and to whom
 //!   disturbances.rs        what goes wrong, and how often

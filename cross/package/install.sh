@@ -1,15 +1,15 @@
 #!/bin/sh
 # Installs ank-server, ank-agent and ank with services, settings, manual pages and completions on a system without
-# packages. Nothing is enabled or started, existing settings are kept. A second run updates. What it installs it also
-# removes: <prefix>/bin/ank-uninstall.sh.
+# packages. Nothing is enabled or started, existing settings are kept. A second run updates. To remove everything it
+# installed, run <prefix>/bin/ank-uninstall.sh.
 #
 #   cross/package/install.sh [-t server|agent|both|none] [--from DIR] [--prefix DIR] [--init systemd|sysv|none] [--destdir DIR]
 #
-#   -t         whose services are installed, the programs always are (both)
-#   --from     where the programs are (target/release of this repository)
-#   --prefix   where programs, pages and completions go (/usr/local)
-#   --init     what starts services; found out if not given
-#   --destdir  an image of a system to install into, instead of this one
+#   -t         services to install; the programs are always installed (default: both)
+#   --from     folder of the programs (default: target/release of this repository)
+#   --prefix   folder for programs, manual pages and completions (default: /usr/local)
+#   --init     init system of the services (default: the one of this machine)
+#   --destdir  root folder of a system image to install into (default: this machine)
 set -eu
 
 services=both from='' prefix=/usr/local init='' destdir=''
@@ -119,7 +119,7 @@ done
 if wants server && [ "$init" != none ]; then
     if [ "$init" = systemd ]; then put 0644 "$here/ankaios.sysusers" /usr/lib/sysusers.d/ankaios.conf; fi
     if [ -n "$destdir" ]; then
-        [ "$init" = systemd ] || printf "the server runs as the user 'ankaios', which the image has to have\n"
+        [ "$init" = systemd ] || printf "the server runs as the user 'ankaios', which must exist in the image\n"
     elif [ "$init" = systemd ] && command -v systemd-sysusers >/dev/null; then
         systemd-sysusers ankaios.conf
     elif ! grep -q '^ankaios:' /etc/passwd; then

@@ -1,6 +1,6 @@
 //! Writes the manual pages of the three programs into a folder: `cargo run --example man -- <folder>`.
 //!
-//! Made of the same command lines that the programs parse; only what `--help` does not say is added here.
+//! They are made of the command lines that the programs parse; only what `--help` lacks is added here.
 
 use clap::{Arg, Command};
 use clap_mangen::Man;
@@ -20,8 +20,8 @@ struct Further {
 }
 
 const EXITS_OF_SERVICES: [(&str, &str); 3] = [
-    ("0", "A signal asked for the end, or help was shown."),
-    ("1", "The last line of the log says why."),
+    ("0", "The program was ended by SIGTERM or SIGINT, or help was printed."),
+    ("1", "An error; the last line of the log names it."),
     ("2", "An option or a variable is wrong."),
 ];
 
@@ -30,9 +30,9 @@ const SERVER: Further = Further {
     exits: &EXITS_OF_SERVICES,
     files: &[
         ("/etc/ankaios/ank-server.conf", "Settings, with all keys and their defaults as comments."),
-        ("/etc/ankaios/state.yaml", "The workloads to start with, where the settings name it."),
-        ("/var/lib/ankaios/desired-state.json", "The desired state, where the settings name this folder."),
-        ("/run/ankaios/ank.sock", "The socket for programs on this machine, where the settings name it."),
+        ("/etc/ankaios/state.yaml", "The startup manifest, if the settings name it."),
+        ("/var/lib/ankaios/desired-state.json", "The desired state, if the settings name this folder."),
+        ("/run/ankaios/ank.sock", "The socket for programs on this machine, if the settings name it."),
     ],
     environment: &[("RUST_LOG", "Level of the log: error, warn, info (the default), debug or trace.")],
     see_also: "ank-agent(8), ank(1)",
@@ -42,7 +42,7 @@ const AGENT: Further = Further {
     exits: &EXITS_OF_SERVICES,
     files: &[
         ("/etc/ankaios/ank-agent.conf", "Settings, with all keys and their defaults as comments."),
-        ("/run/ankaios-agent", "Files and pipes of running workloads, where the settings name it."),
+        ("/run/ankaios-agent", "Files and pipes of running workloads, if the settings name it."),
     ],
     environment: &[("RUST_LOG", "Level of the log: error, warn, info (the default), debug or trace.")],
     see_also: "ank-server(8), ank(1), podman(1)",
@@ -51,10 +51,10 @@ const ANK: Further = Further {
     section: "1",
     exits: &[
         ("0", "Done."),
-        ("1", "Something failed while the command ran."),
+        ("1", "The command failed."),
         ("2", "The command line or the environment is wrong."),
         ("3", "The update was accepted, but a workload failed; with --fail-on-error."),
-        ("4", "The update was accepted, but --wait-timeout passed before all workloads were there."),
+        ("4", "The update was accepted, but --wait-timeout passed before all workloads had reached their states."),
     ],
     files: &[
         ("~/.config/ankaios/ank.conf", "Settings of a user."),
@@ -99,7 +99,7 @@ fn write_with_subcommands(
     Ok(())
 }
 
-/// How help shows the variable of an option, some with the value that it happens to have.
+/// The variable of an option in its help, which may contain the current value.
 const VARIABLE: &str = " [env: ";
 
 /// The environment variable of an option: its own, or the one that its help shows.
@@ -111,7 +111,7 @@ fn variable(argument: &Arg) -> Option<String> {
     help.split_once(VARIABLE)?.1.split(['=', ']']).next().map(str::to_owned)
 }
 
-/// The command with the variable of each option in its help, without what the environment says while pages are made.
+/// The command with the variable of each option in its help, without the value that the environment has while pages are made.
 fn with_variables(command: Command) -> Command {
     let command = command.mut_args(|argument| {
         let Some(name) = variable(&argument) else { return argument };

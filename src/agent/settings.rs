@@ -33,7 +33,7 @@ const DEFAULT_SERVER_URL: &str = "https://127.0.0.1:25551";
 #[command(
     name = "ank-agent",
     version = VERSION,
-    about = "The Ankaios agent: runs the workloads of one node as the server says and reports what they are doing."
+    about = "The Ankaios agent: runs the workloads of one node and reports their states to the server."
 )]
 struct Arguments {
     /// Configuration file [default: /etc/ankaios/ank-agent.conf if it exists]

@@ -1,4 +1,4 @@
-//! `ank-schema`: prints the JSON schema of manifests, for editors and validators (spec/cli.md section 9).
+//! `ank-schema`: prints the JSON schema of manifests, for editors and validators.
 //!
 //! Thread: `main`. Arguments are ignored.
 

@@ -1,4 +1,4 @@
-//! `ank`: runs one command and answers with an exit code (spec/cli.md section 3).
+//! `ank`: runs one command; its result is the exit code.
 //!
 //! Thread: `main`.
 

@@ -1,40 +1,38 @@
-//! `ank apply`: manifests to one update (spec/cli.md section 8).
+//! `ank apply`: manifests to one update.
 //!
-//! Thread: `main`. Takes: files or standard input. Gives: the update; everything is checked before a server is asked.
+//! Thread: `main`. Takes: files or standard input. Gives: the update; all checks are made before the connection.
 
 use super::args::ApplyArguments;
-use super::error::{CliError, CommandError};
+use super::error::{CliError, CommandError, meant_or};
 use super::manifest_schema;
 use super::output::Output;
 use super::state_input::hint_of_unreadable;
-use super::update::Update;
-use crate::limits::{MANIFEST_MAX, MANIFEST_WARNINGS_MAX, YAML_FILE_MAX};
+use super::update::{Update, read_file};
+use crate::limits::{MANIFEST_WARNINGS_MAX, YAML_FILE_MAX};
 use crate::model::complete_state::{API_VERSION, API_VERSION_DEPRECATED, DesiredState, Rendering};
 use crate::model::lifecycle;
 use crate::model::manifest::{Manifest, ManifestWorkload, TOP_KEYS, check_tag_shapes};
 use crate::model::names::has_name_characters;
-use crate::model::nearest::nearest;
 use crate::model::node::Node;
 use crate::model::validation::check_mount_points;
 use crate::model::workload::ConfigItem;
 use crate::model::yaml::{Document, Location, Plain, Step, Yaml};
 use std::collections::btree_map::{BTreeMap, Entry};
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::sync::Arc;
 
 const DEPRECATED: &str = "Warning: The manifest API version 'v0.1' is deprecated and support will be removed in \
                           future releases. Please update to the latest API version 'v1'.";
 
-/// A manifest before it is looked at.
+/// The text of a manifest.
 #[derive(Debug, Clone)]
 struct Input {
-    /// How messages name it.
+    /// The name in messages.
     name: String,
     text: String,
 }
 
-/// Reads the manifests of `ank apply` and makes one update of them; without masks there is nothing to do.
+/// Reads the manifests of `ank apply` and makes one update of them; without objects it has no masks.
 ///
 /// # Errors
 /// A manifest cannot be read or used.
@@ -42,43 +40,26 @@ pub fn update(arguments: &ApplyArguments, output: &mut Output<'_>) -> Result<Upd
     merge(&read_inputs(&arguments.manifests)?, arguments, output)
 }
 
-/// Reads all manifests, in order; the first that cannot be read ends it.
+/// Reads all manifests, in order; the first that cannot be read ends it. `-` is standard input only as the first one;
+/// then the others are ignored.
 fn read_inputs(names: &[String]) -> Result<Vec<Input>, CommandError> {
     if names.first().is_some_and(|name| name == "-") {
-        let text = read_text(&mut io::stdin().lock(), "standard input")?;
+        let text = read_file("-").map_err(|error| not_read("standard input", &error))?;
         return Ok(vec![Input { name: "standard input".to_owned(), text }]);
     }
     let read = |name: &String| {
-        let mut file = File::open(name).map_err(|error| not_opened(name, &error))?;
-        Ok(Input { name: name.clone(), text: read_text(&mut file, name)? })
+        let path = if name == "-" { "./-" } else { name };
+        Ok(Input { name: name.clone(), text: read_file(path).map_err(|error| not_read(name, &error))? })
     };
     names.iter().map(read).collect()
 }
 
-fn not_opened(name: &str, error: &io::Error) -> CommandError {
-    match error.kind() {
-        io::ErrorKind::NotFound if name == "-" => {
-            CommandError::input("File '-' not found!", "'-' means standard input only as the first manifest")
-        }
-        io::ErrorKind::NotFound => CommandError::input(
-            format!("File '{name}' not found!"),
-            "check the path, or use '-' to read from standard input",
-        ),
-        _ => CommandError::input(error.to_string(), format!("'{name}' cannot be read")),
+fn not_read(name: &str, error: &io::Error) -> CommandError {
+    if error.kind() == io::ErrorKind::NotFound {
+        let hint = "check the path; '-' as the first manifest means standard input";
+        return CommandError::input(format!("File '{name}' not found!"), hint);
     }
-}
-
-/// Reads a whole text of at most [`MANIFEST_MAX`] bytes.
-fn read_text(source: &mut impl Read, name: &str) -> Result<String, CommandError> {
-    let mut text = String::new();
-    match source.take(MANIFEST_MAX + 1).read_to_string(&mut text) {
-        Ok(_) if text.len() as u64 > MANIFEST_MAX => {
-            let hint = format!("'{name}' is larger than {MANIFEST_MAX} bytes");
-            Err(CommandError::input("File too large", hint))
-        }
-        Ok(_) => Ok(text),
-        Err(error) => Err(CommandError::input(error.to_string(), format!("'{name}' cannot be read"))),
-    }
+    CommandError::input(format!("Cannot read '{name}': {error}"), "a manifest is a file of YAML or JSON text")
 }
 
 /// The objects of all manifests, with the manifest they come from.
@@ -88,7 +69,7 @@ struct Objects<'i> {
     configs: BTreeMap<String, (&'i Input, ConfigItem)>,
 }
 
-/// The update with sorted masks. No masks: there is nothing to do.
+/// The update with sorted masks.
 fn merge(inputs: &[Input], arguments: &ApplyArguments, output: &mut Output<'_>) -> Result<Update, CliError> {
     let mut objects = Objects::default();
     for input in inputs {
@@ -98,10 +79,10 @@ fn merge(inputs: &[Input], arguments: &ApplyArguments, output: &mut Output<'_>) 
             check_lifecycles(input, &manifest)?;
         }
         for (name, workload) in manifest.workloads {
-            put(&mut objects.workloads, name, input, workload)?;
+            put(&mut objects.workloads, "workloads", name, input, workload)?;
         }
         for (name, config) in manifest.configs {
-            put(&mut objects.configs, name, input, config)?;
+            put(&mut objects.configs, "configs", name, input, config)?;
         }
     }
     let configs = objects.configs.keys().map(|name| format!("desiredState.configs.{name}"));
@@ -113,6 +94,7 @@ fn merge(inputs: &[Input], arguments: &ApplyArguments, output: &mut Output<'_>) 
 
 fn put<'i, T>(
     objects: &mut BTreeMap<String, (&'i Input, T)>,
+    kind: &str,
     name: String,
     input: &'i Input,
     object: T,
@@ -122,10 +104,15 @@ fn put<'i, T>(
             entry.insert((input, object));
             Ok(())
         }
-        Entry::Occupied(entry) => Err(CommandError::input(
-            format!("Multiple workloads with the same name '{}' found!", entry.key()),
-            format!("it is in '{}' and in '{}'; leave it out of one of them", entry.get().0.name, input.name),
-        )),
+        Entry::Occupied(entry) => {
+            let (first, second) = (&entry.get().0.name, &input.name);
+            let hint = if first == second {
+                format!("'{first}' is given twice")
+            } else {
+                format!("it is in '{first}' and in '{second}'; remove it from one of them")
+            };
+            Err(CommandError::input(format!("Multiple {kind} with the same name '{}' found!", entry.key()), hint))
+        }
     }
 }
 
@@ -146,7 +133,7 @@ fn new_state(objects: Objects<'_>, agent: Option<&str>) -> Result<Node, CommandE
     Ok(Node::map([("desiredState", desired.node(Rendering::Sparse))]))
 }
 
-/// Reads and checks one manifest in the documented order, so that the same mistake gives the same message.
+/// Reads and checks one manifest; the order of checks is fixed, so that the same mistake leads to the same message.
 fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<Manifest, CliError> {
     let invalid = |text: &str, hint: String| {
         CommandError::input(format!("Invalid manifest data provided: {}: {text}", input.name), hint)
@@ -166,15 +153,9 @@ fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<Manifest, Cli
     check_tag_shapes(&document)
         .map_err(|error| CommandError::input(error.to_string(), place(input, error.location())))?;
     if let Some((key, at)) = unknown_objects(&document) {
-        let hint = nearest(&key, TOP_KEYS).map_or_else(
-            || "a manifest has 'apiVersion', 'workloads' and 'configs'".to_owned(),
-            |name| format!("did you mean '{name}'?"),
-        );
-        return Err(invalid(
-            &format!("unknown key '{key}'{}", at.map_or_else(String::new, |at| format!(" at {at}"))),
-            hint,
-        )
-        .into());
+        let hint = meant_or(&key, TOP_KEYS, "a manifest has 'apiVersion', 'workloads' and 'configs'");
+        let at = at.map_or_else(String::new, |at| format!(" at {at}"));
+        return Err(invalid(&format!("unknown key '{key}'{at}"), hint).into());
     }
     let manifest = Manifest::from_document(&document)
         .map_err(|error| invalid(&error.to_string(), "correct the manifest and apply it again".to_owned()))?;
@@ -189,7 +170,7 @@ fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<Manifest, Cli
     Ok(manifest)
 }
 
-/// A mount point that reads like further options of its mount is no path that anybody means.
+/// Refuses mount points with the syntax of further mount options: the engine would take them as such.
 fn check_files(input: &Input, manifest: &Manifest) -> Result<(), CommandError> {
     for (name, ManifestWorkload { workload, .. }) in &manifest.workloads {
         let Err(error) = check_mount_points(workload) else { continue };
@@ -201,7 +182,8 @@ fn check_files(input: &Input, manifest: &Manifest) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// A typo in a `lifecycle:` block would switch a safety gate off. What templates make of a text only the server knows.
+/// Refuses errors in `lifecycle:` blocks: a misspelt key would disable a check. Texts with templates are checked by
+/// the server, which renders them.
 fn check_lifecycles(input: &Input, manifest: &Manifest) -> Result<(), CommandError> {
     for (name, ManifestWorkload { workload, .. }) in &manifest.workloads {
         let config = &workload.runtime_config;
@@ -221,7 +203,7 @@ fn check_lifecycles(input: &Input, manifest: &Manifest) -> Result<(), CommandErr
     Ok(())
 }
 
-/// Names the keys of a refused manifest that are probably those it lacks.
+/// Warns about misspelt keys of a refused manifest: they are probably the missing ones.
 fn warn_of_misspelt(input: &Input, document: &Document<'_>, output: &mut Output<'_>) {
     for key in Manifest::unknown_keys(document).iter().filter(|key| key.nearest.is_some()) {
         output.warn(format_args!("{}: {key}", input.name));
@@ -239,7 +221,7 @@ fn check_schema(input: &Input, document: &Document<'_>) -> Result<(), CommandErr
     }
     let located = violations.iter().take(MANIFEST_WARNINGS_MAX).map(|found| (document.locate(&found.path), found));
     let mut located: Vec<_> = located.collect();
-    located.sort_by_key(|(at, _)| at.map(|at| (at.line, at.column))); // As they stand in the file.
+    located.sort_by_key(|(at, _)| at.map(|at| (at.line, at.column))); // In the order of the file.
     let mut text = "Manifest schema validation failed:".to_owned();
     for (at, violation) in located {
         let at = at.map_or_else(String::new, |at| format!(", {at}"));
@@ -251,7 +233,7 @@ fn check_schema(input: &Input, document: &Document<'_>) -> Result<(), CommandErr
     Err(CommandError::input(text, "correct the manifest and apply it again; nothing was changed"))
 }
 
-/// Every key at any depth must be one that masks can name.
+/// Refuses keys at any depth that masks cannot name.
 fn check_keys(input: &Input, document: &Document<'_>) -> Result<(), CommandError> {
     let mut path = Vec::new();
     if let Some(text) = wrong_key(document.root(), &mut path) {
@@ -300,7 +282,7 @@ fn wrong_key(node: &Yaml, path: &mut Vec<Step>) -> Option<String> {
     }
 }
 
-/// A key at the top that is no part of a state but holds objects: they would silently not be applied.
+/// An unknown key at the top that holds objects: they would be ignored without an error.
 fn unknown_objects(document: &Document<'_>) -> Option<(String, Option<Location>)> {
     let Yaml::Map(entries) = document.root() else { return None };
     let (key, _) = entries.iter().find(|(key, value)| {

@@ -1,13 +1,10 @@
-//! The command line of `ank`: commands, options, help texts (spec/cli.md section 1).
+//! The command line of `ank`: commands, options, help texts.
 //!
 //! Thread: `main`. Takes: the words of the command line and the environment. Gives: [`Arguments`].
 //!
 //! Options for all commands may stand before and after the command. Only `-s` is different: it means the server
 //! before the command, the state in `get workloads`, so after a command the server needs its long form.
 
-use super::completion::Names;
-use super::events::Until;
-use super::logs::parse_time;
 use crate::model::nearest::nearest;
 use clap::builder::{BoolValueParser, OsStringValueParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -21,33 +18,29 @@ use std::time::Duration;
 const EVERYWHERE: &str = "Options of all commands";
 /// Id of the argument that repeats `--server-url` after a command.
 const SERVER_URL_AFTER: &str = "server_url_after";
-/// A help page with another text at its beginning than in the list of commands.
-const PAGE_OF_ALIASED: &str = "{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
-/// Aliases of commands, each the plural of its name.
-const PLURALS: [&str; 3] = ["workloads", "agents", "configs"];
 
-/// What was asked for on the command line.
+/// The command line after it was checked.
 #[derive(Debug, Clone, Parser)]
 #[command(
     name = "ank",
     version,
-    about = "Applies manifests to an Ankaios cluster and shows what runs there",
+    about = "Applies manifests to an Ankaios cluster and shows its workloads",
     arg_required_else_help = true,
     subcommand_required = true,
-    after_help = "Examples:\n  ank -k apply cluster.yaml        start what the manifest describes and wait\n  \
-                  ank -k get workloads             show what runs\n  \
-                  ank -k get state desiredState    show what was asked for\n\n\
-                  What the config file switches on, '--no-insecure', '--no-quiet', '--no-verbose' and '--wait' switch off.\n\
+    after_help = "Examples:\n  ank -k apply cluster.yaml        start its workloads and wait\n  \
+                  ank -k get workloads             show all workloads\n  \
+                  ank -k get state desiredState    show the desired state\n\n\
+                  '--no-insecure', '--no-quiet', '--no-verbose' and '--wait' switch off what the config file switches on.\n\
                   Run 'ank help <command>' for the options and examples of a command."
 )]
 pub struct Arguments {
-    /// Where the server is [default: https://127.0.0.1:25551]
+    /// URL of the server [default: https://127.0.0.1:25551]
     #[arg(short, long, env = "ANK_SERVER_URL", value_name = "URL", value_hint = ValueHint::Url, help_heading = EVERYWHERE)]
     pub server_url: Option<String>,
     /// Options that may also stand after the command.
     #[command(flatten)]
     pub common: Common,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Verb,
 }
@@ -60,39 +53,39 @@ pub struct Common {
     #[arg(short = 'x', long, global = true, value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub ank_config: Option<PathBuf>,
     /// Use the table [contexts.<NAME>] of the config file in place of [default]
-    #[arg(long, global = true, env = "ANK_CONTEXT", value_name = "NAME", add = Names::Contexts.completer())]
+    #[arg(long, global = true, env = "ANK_CONTEXT", value_name = "NAME")]
     pub context: Option<String>,
-    /// Milliseconds to wait for an answer of the server [default: 3000]
+    /// Milliseconds to wait for a response of the server [default: 3000]
     #[arg(long, global = true, value_name = "MS")]
     pub response_timeout: Option<u64>,
-    /// Say what happens, on standard error
+    /// Print debug messages on standard error
     #[arg(short, long, global = true)]
     pub verbose: bool,
-    /// Undo `verbose` of the config file
+    /// Override `verbose` of the config file
     #[arg(long, global = true, hide = true)]
     pub no_verbose: bool,
     /// Print results, warnings and errors only
     #[arg(short, long, global = true)]
     pub quiet: bool,
-    /// Undo `quiet` of the config file
+    /// Override `quiet` of the config file
     #[arg(long, global = true, hide = true)]
     pub no_quiet: bool,
     /// Do not wait for workloads after a change
     #[arg(long, global = true)]
     pub no_wait: bool,
-    /// Undo `no_wait` of the config file
+    /// Override `no_wait` of the config file
     #[arg(long, global = true, hide = true)]
     pub wait: bool,
     /// Give up waiting after this time, for example 90s or 5m, and exit with 4
     #[arg(long, global = true, value_name = "TIME", value_parser = parse_duration)]
     pub wait_timeout: Option<Duration>,
-    /// Exit with 3 when a workload failed that was waited for
+    /// Exit with 3 when a workload of the change failed
     #[arg(long, global = true)]
     pub fail_on_error: bool,
-    /// Talk to the server without TLS
+    /// Connect to the server without TLS
     #[arg(short = 'k', long, global = true, env = "ANK_INSECURE", num_args = 0, value_parser = BoolValueParser::new(), default_missing_value = "true", value_name = "BOOL")]
     pub insecure: Option<bool>,
-    /// Undo `insecure` of the config file and of the environment
+    /// Override `insecure` of the config file and of the environment
     #[arg(long, global = true, hide = true)]
     pub no_insecure: bool,
     /// CA certificate that signed the server's certificate
@@ -110,62 +103,39 @@ pub struct Common {
 #[derive(Debug, Clone, Subcommand)]
 pub enum Verb {
     /// Show the state of the cluster
-    #[command(arg_required_else_help = true, subcommand_required = true)]
-    Get {
-        /// What it is about.
-        #[command(subcommand)]
-        object: Get,
-    },
+    #[command(subcommand)]
+    Get(Get),
     /// Change parts of the state
-    #[command(arg_required_else_help = true, subcommand_required = true)]
-    Set {
-        /// What it is about.
-        #[command(subcommand)]
-        object: Set,
-    },
+    #[command(subcommand)]
+    Set(Set),
     /// Delete workloads or configs
-    #[command(arg_required_else_help = true, subcommand_required = true)]
-    Delete {
-        /// What it is about.
-        #[command(subcommand)]
-        object: Delete,
-    },
+    #[command(subcommand)]
+    Delete(Delete),
     /// Run a workload without a manifest
-    #[command(arg_required_else_help = true, subcommand_required = true)]
-    Run {
-        /// What it is about.
-        #[command(subcommand)]
-        object: Run,
-    },
-    /// Create and update what manifests describe, or delete it
+    #[command(subcommand)]
+    Run(Run),
+    /// Create and update the workloads and configs of manifests, or delete them
     #[command(
         arg_required_else_help = true,
         after_help = "Examples:\n  ank -k apply web.yaml db.yaml      apply both as one update and wait\n  \
                       ank -k apply --agent agent_A -     apply standard input, all on agent_A\n  \
-                      ank -k apply -d web.yaml           delete what the manifest names\n  \
-                      ank -k apply web.yaml --wait-timeout 60 --fail-on-error\n                                     exits with 3 or 4 when not all is well"
+                      ank -k apply -d web.yaml           delete the workloads and configs of the manifest\n  \
+                      ank -k apply web.yaml --wait-timeout 60 --fail-on-error\n                                     exit code 3 if one failed, 4 if one is late"
     )]
     Apply(ApplyArguments),
     /// Print what workloads wrote to their standard output and error
     #[command(
         arg_required_else_help = true,
-        after_help = "Examples:\n  ank -k logs web                    print all lines there are\n  \
+        after_help = "Examples:\n  ank -k logs web                    print all lines\n  \
                       ank -k logs -f --tail 10 web db    the last 10 lines of both and all new ones\n  \
                       ank -k logs --since 2026-01-31T12:00:00Z web"
     )]
     Logs(LogsArguments),
-    /// Print which workloads wait for which others, and what those are doing
+    /// Print the dependencies of workloads and whether they are met
     #[command(after_help = "Examples:\n  ank -k graph                             a tree below each workload\n  \
-                      ank -k graph web                         only what 'web' needs\n  \
+                      ank -k graph web                         only 'web' and what it needs\n  \
                       ank -k graph -o dot | dot -Tsvg > graph.svg")]
-    Graph {
-        /// Format of the output
-        #[arg(short, value_enum, default_value = "text", value_name = "FORMAT")]
-        output: GraphFormat,
-        /// Only these workloads and what they need
-        #[arg(value_name = "NAME", add = Names::Workloads.completer())]
-        names: Vec<String>,
-    },
+    Graph(GraphArguments),
 }
 
 /// What `get` shows.
@@ -180,29 +150,16 @@ pub enum Get {
         #[arg(short, value_enum, default_value = "yaml", value_name = "FORMAT")]
         output: Format,
         /// Parts to show, names separated by dots; '*' stands for every name at its place
-        #[arg(value_name = "MASK", add = Names::Masks.completer())]
+        #[arg(value_name = "MASK")]
         masks: Vec<String>,
     },
-    /// A table of workloads and what they are doing
+    /// A table of workloads and their states
     #[command(
         visible_alias = "workloads",
         after_help = "Examples:\n  ank -k get workloads\n  ank -k get workloads -a agent_A -s running\n  \
                       ank -k get workloads -w web db"
     )]
-    Workload {
-        /// Only those of this agent
-        #[arg(short, long, value_name = "NAME", add = Names::Agents.completer())]
-        agent: Option<String>,
-        /// Only those in this state, for example 'running' or 'Pending(Starting)'
-        #[arg(short, long, value_name = "STATE", add = Names::States.completer())]
-        state: Option<String>,
-        /// Keep showing changes until interrupted
-        #[arg(short, long)]
-        watch: bool,
-        /// Only workloads with these names
-        #[arg(value_name = "NAME", add = Names::Workloads.completer())]
-        names: Vec<String>,
-    },
+    Workload(WorkloadArguments),
     /// A table of connected agents with their load
     #[command(visible_alias = "agents")]
     Agent,
@@ -212,37 +169,18 @@ pub enum Get {
     /// Changes of the state as they happen, until interrupted
     #[command(
         after_help = "One document for each change: 'timestamp', 'addedFields', 'updatedFields', 'removedFields' and, in \
-                      'completeState', the new values. Without masks the load of agents is reported, too.\n\n\
+                      'completeState', the new values. Without masks this includes the load reports of agents.\n\n\
                       Examples:\n  ank -k get events -o json workloadStates\n  \
                       ank -k get events -c --count 1 desiredState.workloads.web\n  \
                       ank -k get events --until 'workloadStates.*.web.*.state=Running'"
     )]
-    Events {
-        /// Format of the output
-        #[arg(short, value_enum, default_value = "yaml", value_name = "FORMAT")]
-        output: Format,
-        /// Print the state as it is before the first event
-        #[arg(short = 'c', long)]
-        include_current_state: bool,
-        /// End after this many events
-        #[arg(long, value_name = "N")]
-        count: Option<u64>,
-        /// End when this field has this value; '*' stands for every name at its place
-        #[arg(long, value_name = "FIELD=VALUE", value_parser = parse_until)]
-        until: Option<Until>,
-        /// Connect again when the connection is lost, and print the state as it is then
-        #[arg(long)]
-        reconnect: bool,
-        /// Parts to watch, names separated by dots; '*' stands for every name at its place
-        #[arg(value_name = "MASK", add = Names::Masks.completer())]
-        masks: Vec<String>,
-    },
+    Events(EventsArguments),
 }
 
 /// What `set` changes.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Set {
-    /// Take the parts that masks select from a file
+    /// Replace the parts that masks select with those of a file
     #[command(
         arg_required_else_help = true,
         override_usage = "ank set state [OPTIONS] <OBJECT_FIELD_MASK>... <FILE>",
@@ -254,7 +192,7 @@ pub enum Set {
     State {
         /// Parts to change, names separated by dots; last, the file with the new state ('-': standard input)
         // One list, since options may stand between the two.
-        #[arg(value_name = "OBJECT_FIELD_MASK", required = true, add = Names::MasksAndFile.completer())]
+        #[arg(value_name = "OBJECT_FIELD_MASK", required = true)]
         masks_and_file: Vec<String>,
         /// Delete what a mask names and the file lacks
         #[arg(long)]
@@ -265,18 +203,18 @@ pub enum Set {
 /// What `delete` deletes.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Delete {
-    /// Stop workloads and take them out of the desired state; unknown names are no error
+    /// Stop workloads and remove them from the desired state; unknown names are no error
     #[command(visible_alias = "workloads", arg_required_else_help = true)]
     Workload {
         /// Names of workloads
-        #[arg(value_name = "NAME", required = true, add = Names::Workloads.completer())]
+        #[arg(value_name = "NAME", required = true)]
         names: Vec<String>,
     },
-    /// Take configs out of the desired state; unknown names are no error
+    /// Remove configs from the desired state; unknown names are no error
     #[command(visible_alias = "configs", arg_required_else_help = true)]
     Config {
         /// Names of configs
-        #[arg(value_name = "NAME", required = true, add = Names::Configs.completer())]
+        #[arg(value_name = "NAME", required = true)]
         names: Vec<String>,
     },
 }
@@ -289,30 +227,83 @@ pub enum Run {
         arg_required_else_help = true,
         after_help = "Example:\n  ank -k run workload web --runtime podman --agent agent_A --config 'image: docker.io/nginx:latest'"
     )]
-    Workload {
-        /// Name of the workload
-        #[arg(value_name = "NAME")]
-        name: String,
-        /// Runtime that runs it: podman, podman-kube or containerd
-        #[arg(long, value_name = "RUNTIME", add = Names::Runtimes.completer())]
-        runtime: String,
-        /// Configuration for the runtime, as in the runtimeConfig of a manifest
-        #[arg(long, value_name = "CONFIG")]
-        config: String,
-        /// Agent that runs it
-        #[arg(long, value_name = "AGENT", add = Names::Agents.completer())]
-        agent: String,
-        /// A tag as <key>=<value>; may be given several times
-        #[arg(long, value_name = "TAGS", value_parser = parse_tag)]
-        tags: Vec<(String, String)>,
-    },
+    Workload(RunArguments),
+}
+
+/// Options of `get workload`: which rows it shows; all conditions must hold.
+#[derive(Debug, Clone, Default, Args)]
+pub struct WorkloadArguments {
+    /// Only those of this agent
+    #[arg(short, long, value_name = "NAME")]
+    pub agent: Option<String>,
+    /// Only those in this state, for example 'running' or 'Pending(Starting)'
+    #[arg(short, long, value_name = "STATE")]
+    pub state: Option<String>,
+    /// Keep showing changes until interrupted
+    #[arg(short, long)]
+    pub watch: bool,
+    /// Only workloads with these names
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+}
+
+/// Options of `get events`.
+#[derive(Debug, Clone, Args)]
+pub struct EventsArguments {
+    /// Format of the output
+    #[arg(short, value_enum, default_value = "yaml", value_name = "FORMAT")]
+    pub output: Format,
+    /// Print the current state before the first event
+    #[arg(short = 'c', long)]
+    pub include_current_state: bool,
+    /// End after this many events
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+    /// End when this field has this value; '*' stands for every name at its place
+    #[arg(long, value_name = "FIELD=VALUE", value_parser = parse_until)]
+    pub until: Option<Until>,
+    /// Connect again when the connection is lost, and print the state at that time
+    #[arg(long)]
+    pub reconnect: bool,
+    /// Parts to watch, names separated by dots; '*' stands for every name at its place
+    #[arg(value_name = "MASK")]
+    pub masks: Vec<String>,
+}
+
+/// A field and the value that ends `get events`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Until {
+    /// The field; `*` stands for every name at its place.
+    pub mask: String,
+    /// The value as the state prints it.
+    pub value: String,
+}
+
+/// Options of `run workload`.
+#[derive(Debug, Clone, Args)]
+pub struct RunArguments {
+    /// Name of the workload
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Runtime that runs it: podman, podman-kube or containerd
+    #[arg(long, value_name = "RUNTIME")]
+    pub runtime: String,
+    /// Configuration for the runtime, as in the runtimeConfig of a manifest
+    #[arg(long, value_name = "CONFIG")]
+    pub config: String,
+    /// Agent that runs it
+    #[arg(long, value_name = "AGENT")]
+    pub agent: String,
+    /// A tag as <key>=<value>; may be given several times
+    #[arg(long, value_name = "TAGS", value_parser = parse_tag)]
+    pub tags: Vec<(String, String)>,
 }
 
 /// Options of `apply`.
 #[derive(Debug, Clone, Args)]
 pub struct ApplyArguments {
-    /// Put all workloads of the manifests on this agent
-    #[arg(long, value_name = "AGENT", add = Names::Agents.completer())]
+    /// Assign all workloads of the manifests to this agent
+    #[arg(long, value_name = "AGENT")]
     pub agent: Option<String>,
     /// Delete the workloads and configs that the manifests name
     #[arg(short = 'd')]
@@ -325,7 +316,7 @@ pub struct ApplyArguments {
 /// Options of `logs`.
 #[derive(Debug, Clone, Args)]
 pub struct LogsArguments {
-    /// Go on with new lines until interrupted
+    /// Print new lines until interrupted
     #[arg(short, long)]
     pub follow: bool,
     /// Lines from the end; -1 means all
@@ -344,7 +335,18 @@ pub struct LogsArguments {
     #[arg(short, long, value_name = "TIME", value_parser = parse_time)]
     pub until: Option<String>,
     /// Names of workloads
-    #[arg(value_name = "NAME", required = true, add = Names::Workloads.completer())]
+    #[arg(value_name = "NAME", required = true)]
+    pub names: Vec<String>,
+}
+
+/// Options of `graph`.
+#[derive(Debug, Clone, Args)]
+pub struct GraphArguments {
+    /// Format of the output
+    #[arg(short, value_enum, default_value = "text", value_name = "FORMAT")]
+    pub output: GraphFormat,
+    /// Only these workloads and what they need
+    #[arg(value_name = "NAME")]
     pub names: Vec<String>,
 }
 
@@ -373,7 +375,7 @@ pub enum Format {
     Json,
 }
 
-/// Any path, also an empty one: it counts as given and is told as one that cannot be opened.
+/// Any path, also an empty one: opening it then fails with an error that names the option's file.
 fn path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }
@@ -407,6 +409,40 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     number.checked_mul(milliseconds).map(Duration::from_millis).ok_or_else(|| "too long".to_owned())
 }
 
+/// A time that the runtimes accept: RFC 3339, for example `2026-01-31T12:00:00Z`.
+fn parse_time(text: &str) -> Result<String, String> {
+    // TOML's offset date-time is the same, but the seconds may be missing.
+    let time: Option<toml::value::Datetime> = text.parse().ok();
+    let has_seconds = text.get(16..17) == Some(":");
+    if has_seconds && time.is_some_and(|time| time.date.is_some() && time.offset.is_some()) {
+        return Ok(text.to_owned());
+    }
+    let example = "2026-01-31T12:00:00Z or 2026-01-31T13:00:00.5+01:00";
+    Err(format!("expected a time as in RFC 3339, for example {example}"))
+}
+
+impl Verb {
+    /// The action as errors name it; `None` where the error is printed without it.
+    #[must_use]
+    pub fn action(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::Get(Get::State { .. }) => "get state",
+            Self::Get(Get::Workload(WorkloadArguments { watch: false, .. })) => "get workloads",
+            Self::Get(Get::Workload(WorkloadArguments { watch: true, .. })) => "watch workloads",
+            Self::Get(Get::Agent) => "get agents",
+            Self::Get(Get::Config) => "get configs",
+            Self::Get(Get::Events(_)) => "get events",
+            Self::Set(Set::State { .. }) => "set state",
+            Self::Delete(Delete::Workload { .. }) => "delete workloads",
+            Self::Delete(Delete::Config { .. }) => "delete configs",
+            Self::Run(Run::Workload(_)) => "run workloads",
+            Self::Logs(_) => "output logs",
+            Self::Graph(_) => "print the graph",
+            Self::Apply(_) => return None,
+        })
+    }
+}
+
 impl Arguments {
     /// Reads the words of the command line, the program's name first.
     ///
@@ -421,15 +457,15 @@ impl Arguments {
         let mut arguments = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command()))?;
         arguments.server_url = server_url(&matches);
         match &arguments.command {
-            Verb::Set { object: Set::State { masks_and_file, .. } } if masks_and_file.len() < 2 => {
+            Verb::Set(Set::State { masks_and_file, .. }) if masks_and_file.len() < 2 => {
                 let text = "the following required arguments were not provided:\n  <OBJECT_FIELD_MASK>...";
                 return Err(usage_error(["set", "state"], ErrorKind::MissingRequiredArgument, text));
             }
-            Verb::Get { object: Get::Workload { watch: true, .. } } if arguments.common.quiet => {
+            Verb::Get(Get::Workload(WorkloadArguments { watch: true, .. })) if arguments.common.quiet => {
                 let text = "the argument '--quiet' cannot be used with '--watch'";
                 return Err(usage_error(["get", "workload"], ErrorKind::ArgumentConflict, text));
             }
-            Verb::Get { object: Get::Events { .. } } if arguments.common.quiet => {
+            Verb::Get(Get::Events(_)) if arguments.common.quiet => {
                 let text = "the argument '--quiet' cannot be used with 'get events'";
                 return Err(usage_error(["get", "events"], ErrorKind::ArgumentConflict, text));
             }
@@ -439,7 +475,7 @@ impl Arguments {
     }
 }
 
-/// Adds the command that was probably meant where clap finds none: it does not know that letters get swapped.
+/// Adds a suggestion for an unknown command where clap has none: clap's measure does not cover swapped letters.
 fn with_tip(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     if error.kind() == ErrorKind::InvalidSubcommand
         && error.get(ContextKind::SuggestedSubcommand).is_none()
@@ -473,14 +509,14 @@ pub fn command() -> Command {
     command.mut_subcommands(with_server_url)
 }
 
-/// [`command`] with help pages as they are documented: `-h` shows what `--help` does, aliases as `[aliases: ...]`.
+/// [`command`] with help pages as they are documented: `-h` prints the same as `--help`.
 fn parsed_command() -> Command {
     let help = Arg::new("help").short('h').long("help").help("Print help").action(ArgAction::HelpShort).global(true);
     let help = help.help_heading(None::<&'static str>);
-    command().disable_help_flag(true).arg(help).mut_subcommands(with_plurals)
+    command().disable_help_flag(true).arg(help)
 }
 
-/// Shows the environment variable of an option in its help, without reading it as an option.
+/// Names the environment variable of an option in its help, without taking the option from it.
 fn without_environment(argument: Arg) -> Arg {
     let Some(name) = argument.get_env() else { return argument };
     let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
@@ -488,25 +524,10 @@ fn without_environment(argument: Arg) -> Arg {
     argument.env(None::<&'static str>).help(help)
 }
 
-/// What a help page says about an environment variable.
+/// The part of a help page about an environment variable.
 fn environment(name: &str) -> String {
     let value = std::env::var_os(name).unwrap_or_default();
     format!("[env: {name}={}]", value.to_string_lossy())
-}
-
-/// Writes the plurals of the commands below `command` as the documentation does.
-fn with_plurals(command: Command) -> Command {
-    command.mut_subcommands(|object| {
-        let Some(plural) =
-            PLURALS.into_iter().find(|plural| object.get_visible_aliases().any(|alias| alias == *plural))
-        else {
-            return object;
-        };
-        let about = object.get_about().map(ToString::to_string).unwrap_or_default();
-        let told = format!("{about} [aliases: {plural}]");
-        // On its own page the command is told without them.
-        object.visible_alias(None).alias(plural).about(told).before_help(about).help_template(PAGE_OF_ALIASED)
-    })
 }
 
 /// Adds `--server-url` to a command and those below it.
@@ -514,14 +535,14 @@ fn with_server_url(command: Command) -> Command {
     let argument = Arg::new(SERVER_URL_AFTER)
         .long("server-url")
         .value_name("URL")
-        .help(format!("Where the server is [default: https://127.0.0.1:25551] {}", environment("ANK_SERVER_URL")))
+        .help(format!("URL of the server [default: https://127.0.0.1:25551] {}", environment("ANK_SERVER_URL")))
         .value_hint(ValueHint::Url)
         .help_heading(EVERYWHERE)
         .display_order(0); // First in the list, where it is before the command.
     command.arg(argument).mut_subcommands(with_server_url)
 }
 
-/// The server that was asked for: the innermost `--server-url` after a command, or the one before it.
+/// The URL of the server: the innermost `--server-url` after a command, or the one before it.
 #[must_use]
 pub fn server_url(matches: &ArgMatches) -> Option<String> {
     let before = || matches.try_get_one::<String>("server_url").ok().flatten().cloned();

@@ -1,8 +1,8 @@
-//! Shell completion: `COMPLETE=bash|zsh|fish|elvish|powershell ank` prints the script, which then asks the same
-//! program for candidates (spec/cli.md section 13).
+//! Shell completion: `COMPLETE=bash|zsh|fish|elvish|powershell ank` prints the script, which then calls the same
+//! program for candidates.
 //!
-//! Thread: `main`. Takes: the words typed so far, so that `-s`, `-k` and certificates count. Gives: names that the
-//! server knows; none, silently, when it does not answer within [`COMPLETION_MAX`].
+//! Thread: `main`. Takes: the words typed so far, with their options for the connection. Gives: names in the state of
+//! the server; none, without a message, when it does not respond within [`COMPLETION_MAX`].
 
 use super::args::{self, Common};
 use super::output::Output;
@@ -24,22 +24,23 @@ use std::io;
 /// Runtimes that agents have.
 const RUNTIMES: [&str; 3] = ["podman", "podman-kube", "containerd"];
 
-/// Prints the script or candidates when a shell asks for them. Answers whether that was so.
+/// Prints the script or candidates when a shell requests them. Returns whether it did.
 ///
 /// # Errors
 /// The shell is unknown, or standard output cannot be written.
-pub fn answer_shell(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<bool, clap::Error> {
+pub fn respond_to_shell(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<bool, clap::Error> {
     CompleteEnv::with_factory(command).try_complete(words, std::env::current_dir().ok().as_deref())
 }
 
-/// The command tree. Options are offered where one is begun or nothing else can stand: among twenty of them nobody
-/// finds the three names of workloads.
+/// The command tree. Options are offered where one is begun or nothing else can stand: twenty of them would hide the
+/// few names of workloads.
 fn command() -> Command {
     let words = words_of_command_line();
     let place = std::env::var("_CLAP_COMPLETE_INDEX").ok().and_then(|place| place.parse().ok());
     let word = words.get(place.unwrap_or_else(|| words.len().saturating_sub(1)));
     let is_option = word.is_some_and(|word| word.as_encoded_bytes().starts_with(b"-"));
-    if is_option { args::command() } else { with_hidden_options(args::command()) }
+    let command = with_candidates(args::command());
+    if is_option { command } else { with_hidden_options(command) }
 }
 
 fn with_hidden_options(command: Command) -> Command {
@@ -48,35 +49,41 @@ fn with_hidden_options(command: Command) -> Command {
     command.mut_args(hidden).mut_subcommands(with_hidden_options)
 }
 
+/// Adds the candidates for names, masks and states to the arguments of `command` and of those below it.
+fn with_candidates(command: Command) -> Command {
+    let of_configs = command.get_name() == "config";
+    let candidates = |argument: Arg| {
+        let candidates = match argument.get_id().as_str() {
+            "names" if of_configs => Candidates::Configs,
+            "names" => Candidates::Workloads,
+            "agent" => Candidates::Agents,
+            "masks" => Candidates::Masks,
+            "masks_and_file" => Candidates::MasksAndFile,
+            "state" => Candidates::States,
+            "runtime" => Candidates::Runtimes,
+            "context" => Candidates::Contexts,
+            _ => return argument,
+        };
+        argument.add(ArgValueCompleter::new(candidates))
+    };
+    command.mut_args(candidates).mut_subcommands(with_candidates)
+}
+
 /// What can stand at a place of the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Names {
-    /// Names of workloads in the desired state.
+enum Candidates {
     Workloads,
-    /// Names of configs in the desired state.
     Configs,
-    /// Names of connected agents.
     Agents,
-    /// Field masks.
     Masks,
-    /// Field masks, or the file of `set state`.
     MasksAndFile,
-    /// States of workloads.
     States,
-    /// Runtimes.
     Runtimes,
-    /// Contexts of the config file.
     Contexts,
 }
 
-impl Names {
-    /// For the attribute of an argument.
-    #[must_use]
-    pub fn completer(self) -> ArgValueCompleter {
-        ArgValueCompleter::new(self)
-    }
-
-    /// Parts of the state that the candidates are made of, as small as they can be asked for.
+impl Candidates {
+    /// The parts of the state that hold the candidates; none for candidates that need no server.
     fn masks(self) -> &'static [&'static str] {
         match self {
             Self::Workloads => &["desiredState.workloads.*.agent"],
@@ -106,12 +113,12 @@ impl Names {
     }
 }
 
-impl ValueCompleter for Names {
+impl ValueCompleter for Candidates {
     fn complete(&self, current: &OsStr) -> Vec<CompletionCandidate> {
         let Some(begin) = current.to_str() else { return Vec::new() };
-        let state = if self.masks().is_empty() { Some(Node::empty()) } else { read_state(self.masks()) };
+        let state = if self.masks().is_empty() { None } else { read_state(self.masks()) };
         let names = self.in_state(&state.unwrap_or_default());
-        // Whoever named something so means no good to the shell.
+        // Names with control characters could act on the shell's terminal.
         let offered = names.into_iter().filter(|name| name.starts_with(begin) && !name.chars().any(acts_on_terminal));
         let mut candidates: Vec<CompletionCandidate> = offered.map(CompletionCandidate::new).collect();
         if *self == Self::MasksAndFile {
@@ -132,7 +139,7 @@ fn masks(state: &Node) -> BTreeSet<String> {
     }
     if let Some(agents) = state.get("workloadStates") {
         masks.insert("workloadStates".to_owned());
-        // What is not scheduled is below an agent without a name, which nobody would type.
+        // Workloads that are not scheduled are below an agent without a name, which no mask can name.
         for (agent, workloads) in entries(Some(agents)).filter(|(agent, _)| !agent.is_empty()) {
             masks.insert(format!("workloadStates.{agent}"));
             masks.extend(entries(Some(workloads)).map(|(workload, _)| format!("workloadStates.{agent}.{workload}")));
@@ -154,19 +161,19 @@ fn words_of_command_line() -> Vec<OsString> {
     std::env::args_os().skip_while(|word| word != "--").skip(1).collect()
 }
 
-/// Asks the server that the typed words, the environment and the config file lead to.
+/// Reads `masks` from the server of the typed words, the environment and the config file.
 fn read_state(masks: &[&str]) -> Option<Node> {
     let (server_url, common) = typed(words_of_command_line())?;
     let settings = CliSettings::load(server_url.as_deref(), &common, &mut Output::to(io::sink(), io::sink(), None));
-    let CliSettings { url, security, response_timeout, message_max, .. } = settings.ok()?;
-    let limit = response_timeout.min(COMPLETION_MAX);
-    let mut session = Session::open(url, security, limit, message_max, never()).ok()?;
+    let mut settings = settings.ok()?;
+    settings.response_timeout = settings.response_timeout.min(COMPLETION_MAX);
+    let mut session = Session::open(&settings, never()).ok()?;
     let state = session.complete_state(masks).ok();
-    session.leave();
+    session.close();
     state
 }
 
-/// Where the server is and how to reach it, as far as an unfinished command line says so.
+/// The server and the common options of an unfinished command line.
 fn typed(words: Vec<OsString>) -> Option<(Option<String>, Common)> {
     let matches = args::command().ignore_errors(true).try_get_matches_from(words).ok()?;
     let server_url = args::server_url(&matches);
@@ -207,10 +214,10 @@ mod tests {
             "workloadStates.A.web",
         ];
         for (names, expected) in [
-            (Names::Workloads, &["db", "web"][..]),
-            (Names::Configs, &["port"]),
-            (Names::Agents, &["A", "B"]),
-            (Names::Masks, &masks),
+            (Candidates::Workloads, &["db", "web"][..]),
+            (Candidates::Configs, &["port"]),
+            (Candidates::Agents, &["A", "B"]),
+            (Candidates::Masks, &masks),
         ] {
             let found: Vec<String> = names.in_state(&state()).into_iter().collect();
             assert_eq!(found, expected, "{names:?}");
@@ -219,7 +226,28 @@ mod tests {
     }
 
     #[test]
-    fn options_typed_so_far_say_which_server_is_asked() {
+    fn arguments_of_all_commands_have_their_candidates() {
+        let command = with_candidates(args::command());
+        for (words, argument, has) in [
+            ("", "context", true),
+            ("get workload", "agent", true),
+            ("get workload", "state", true),
+            ("get events", "masks", true),
+            ("set state", "masks_and_file", true),
+            ("delete config", "names", true),
+            ("run workload", "runtime", true),
+            ("run workload", "config", false),
+            ("logs", "names", true),
+        ] {
+            let mut words = words.split_whitespace();
+            let command = words.try_fold(&command, |command, word| command.find_subcommand(word)).unwrap();
+            let argument = command.get_arguments().find(|found| found.get_id() == argument).unwrap();
+            assert_eq!(argument.get::<ArgValueCompleter>().is_some(), has, "{argument}");
+        }
+    }
+
+    #[test]
+    fn options_typed_so_far_name_the_server() {
         for (words, url, insecure) in [
             ("ank -s http://a:1 -k get workload", Some("http://a:1"), Some(true)),
             ("ank get workload -s run --server-url http://b:2", Some("http://b:2"), None),

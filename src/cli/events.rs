@@ -1,8 +1,8 @@
-//! `ank get events`: changes of the state as they happen (spec/cli.md section 10).
+//! `ank get events`: changes of the state as they happen.
 //!
 //! Thread: `main`. Takes: events. Gives: one document each, at once.
 
-use super::args::Format;
+use super::args::{EventsArguments, Until};
 use super::error::{CliError, ExitCode, shown};
 use super::get::warn_of_unknown_parts;
 use super::output::Output;
@@ -15,17 +15,8 @@ use crate::model::node::Node;
 use crate::platform::clock::Clock;
 use std::time::{Duration, Instant, SystemTime};
 
-/// When a field has this value, enough was printed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Until {
-    /// Where; `*` stands for every name at its place.
-    pub mask: String,
-    /// As the state prints it.
-    pub value: String,
-}
-
 impl Until {
-    /// Whether a field of `state`, which may hold only what changed, has the value.
+    /// Whether a field of `state`, which may hold only changes, has the value.
     fn is_met(&self, state: &Node) -> bool {
         fn any(node: &Node, path: &[&str], value: &str) -> bool {
             match path {
@@ -41,81 +32,85 @@ impl Until {
     }
 }
 
-/// What to print, and how far it is.
+/// The progress of `get events`, which goes on when the connection is lost and made again.
 #[derive(Debug)]
 pub struct Events<'a> {
-    /// Parts that events are about; none means all.
-    pub masks: &'a [String],
-    /// Layout of the documents.
-    pub format: Format,
-    /// Print the state as it is, too, before the first event.
-    pub include_current_state: bool,
-    /// Events still to print; `None` means for ever.
-    pub left: Option<u64>,
-    /// Or until then. Without masks, only its field is looked at.
-    pub until: Option<&'a Until>,
-    /// Longest time to follow.
-    pub limit: Option<Duration>,
-    /// When that is over; `None` before it began.
-    pub give_up: Option<Instant>,
+    arguments: &'a EventsArguments,
+    /// Events still to print; `None` means no limit.
+    left: Option<u64>,
+    /// The end of the time to follow; `None` before the first subscription, or without a limit.
+    give_up: Option<Instant>,
+    /// Whether a subscription was begun before.
+    subscribed: bool,
     /// The time of each document.
-    pub now: fn() -> SystemTime,
+    now: fn() -> SystemTime,
 }
 
-impl Events<'_> {
-    /// Prints events until enough were printed.
+impl<'a> Events<'a> {
+    /// Nothing was printed yet.
+    #[must_use]
+    pub fn new(arguments: &'a EventsArguments, now: fn() -> SystemTime) -> Self {
+        Self { arguments, left: arguments.count, give_up: None, subscribed: false, now }
+    }
+
+    /// Prints events until enough were printed, for at most `limit` in all. After a lost connection it prints the current
+    /// state first: that is all that can be known about the time between.
     ///
     /// # Errors
-    /// The connection ended, the server refused, a signal asked to stop, or standard output cannot be written. That the
-    /// time was over is no error but [`ExitCode::GaveUp`].
+    /// The connection ended, the server refused, a signal, or standard output cannot be written. The end of the limit is
+    /// no error but [`ExitCode::GaveUp`].
     pub fn follow(
         &mut self,
+        limit: Option<Duration>,
         link: &mut impl ServerLink,
         clock: &impl Clock,
         output: &mut Output<'_>,
     ) -> Result<ExitCode, CliError> {
-        self.give_up = self.give_up.or_else(|| clock.now().checked_add(self.limit?));
-        let field = self.until.map(|until| until.mask.clone());
-        let masks: Vec<String> = self.masks.iter().cloned().chain(field).collect();
+        let EventsArguments { output: format, include_current_state, until, masks, .. } = self.arguments;
+        let is_resumed = std::mem::replace(&mut self.subscribed, true);
+        self.give_up = self.give_up.or_else(|| clock.now().checked_add(limit?));
+        let field = until.as_ref().map(|until| until.mask.clone());
+        let masks: Vec<String> = masks.iter().cloned().chain(field).collect();
         warn_of_unknown_parts(&masks, output);
         let current = link.subscribe(&masks.iter().map(String::as_str).collect::<Vec<_>>())?;
-        if self.include_current_state {
-            output.result(&event_text((self.now)(), &AlteredFields::default(), &current, self.format))?;
+        if *include_current_state || is_resumed {
+            output.result(&event_text((self.now)(), &AlteredFields::default(), &current, *format))?;
         }
-        let met = |state: &Node| self.until.is_some_and(|until| until.is_met(state));
+        let met = |state: &Node| until.as_ref().is_some_and(|until| until.is_met(state));
         let mut done = self.left == Some(0) || met(&current);
-        drop(current); // It may be large, and following goes on for long.
+        drop(current); // It may be large, and following may take long.
         while !done {
             let Some(event) = link.next_event(self.give_up)? else {
-                let limit = shown(self.limit.unwrap_or_default());
+                let limit = shown(limit.unwrap_or_default());
                 output.error(format_args!("gave up waiting for events after '{limit}'"), None);
                 return Ok(ExitCode::GaveUp);
             };
-            output.result(&event_text((self.now)(), &event.altered, &event.state, self.format))?;
+            output.result(&event_text((self.now)(), &event.altered, &event.state, *format))?;
             self.left = self.left.map(|left| left - 1);
             done = self.left == Some(0) || met(&event.state);
         }
         Ok(ExitCode::Success)
     }
 
-    /// Whether the time to follow is over.
+    /// Whether a signal is the usual end. It is not where an end is awaited: a script must not take the signal for it.
     #[must_use]
-    pub fn is_late(&self, clock: &impl Clock) -> bool {
-        self.give_up.is_some_and(|at| clock.now() >= at)
+    pub fn end_by_signal(&self) -> bool {
+        self.arguments.until.is_none() && self.arguments.count.is_none()
     }
 
-    /// Prepares for another connection: what happened meanwhile shows only in the state as it is then.
-    pub fn resume(&mut self) {
-        self.include_current_state = true;
+    /// Whether a lost connection is made again: only after a first subscription, and within the limit.
+    #[must_use]
+    pub fn reconnect(&self, clock: &impl Clock) -> bool {
+        self.arguments.reconnect && self.subscribed && self.give_up.is_none_or(|at| clock.now() < at)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::args::Format;
     use crate::cli::session::StateEvent;
-    use crate::cli::testing::{ScriptedServer, Step};
-    use std::io;
+    use crate::cli::tests::{Step, play};
     use std::time::UNIX_EPOCH;
 
     fn at() -> SystemTime {
@@ -135,19 +130,20 @@ mod tests {
     }
 
     fn followed(format: Format, current: bool, left: Option<u64>, until: Option<&Until>, steps: Vec<Step>) -> Printed {
-        let mut server = ScriptedServer::new(steps);
-        let clock = server.clock.clone();
-        let mut out = Vec::new();
-        let mut output = Output::to(&mut out, io::sink(), None);
-        let masks = ["desiredState.configs".to_owned()];
+        let arguments = EventsArguments {
+            output: format,
+            include_current_state: current,
+            count: left,
+            until: until.cloned(),
+            reconnect: false,
+            masks: vec!["desiredState.configs".to_owned()],
+        };
         let limit = Some(Duration::from_secs(5));
-        let (include_current_state, give_up, now) = (current, None, at as fn() -> SystemTime);
-        let mut events = Events { masks: &masks, format, include_current_state, left, until, limit, give_up, now };
-        let result = events.follow(&mut server, &clock, &mut output);
-        drop(output);
+        let played =
+            play(None, steps, |server, clock, output| Events::new(&arguments, at).follow(limit, server, clock, output));
         let field = until.map(|until| until.mask.as_str());
-        assert_eq!(server.reads, [["desiredState.configs"].into_iter().chain(field).collect::<Vec<_>>()]);
-        (result, String::from_utf8(out).unwrap())
+        assert_eq!(played.server.reads, [["desiredState.configs"].into_iter().chain(field).collect::<Vec<_>>()]);
+        (played.result, played.out)
     }
 
     fn configs(value: &str) -> Node {
@@ -177,7 +173,7 @@ mod tests {
         let (result, text) = printed(Format::Yaml, false, None, steps);
         let error = result.unwrap_err();
         assert_eq!(error.to_string(), "Command failed: 'Connection to server interrupted'");
-        assert!(error.may_pass());
+        assert!(error.is_transient());
         let expected = "\
 ---
 timestamp: 2026-01-31T12:00:00.123456789+00:00
@@ -211,7 +207,7 @@ completeState:
             assert_eq!((result.unwrap(), text.lines().count()), (ExitCode::Success, lines), "{values:?}");
         }
         let (result, _) = followed(Format::Json, false, None, Some(&until("desiredState.configs", "b")), steps(&["b"]));
-        assert!(result.unwrap_err().may_pass(), "a map has no value");
+        assert!(result.unwrap_err().is_transient(), "a map has no value");
         assert!(until("a.n", "7").is_met(&Node::map([("a", Node::map([("n", Node::Number(7))]))])));
     }
 

@@ -1,12 +1,12 @@
-//! `ank get state|workload|agent|config`: what the server says, as text (spec/cli.md sections 6.1 to 6.5).
+//! `ank get state|workload|agent|config`: states as text, tables of workloads, agents and configs.
 //!
 //! Thread: `main`.
 
-use super::args::Format;
-use super::error::CliError;
+use super::args::{Format, WorkloadArguments};
+use super::error::{CliError, meant};
 use super::live::LiveFrames;
 use super::output::Output;
-use super::reasons::{self, Reasons};
+use super::reasons::Reasons;
 use super::rows::{self, Row};
 use super::session::ServerLink;
 use super::state_output::state_text;
@@ -15,22 +15,11 @@ use super::table::{Table, TooWide, one_line};
 use crate::model::execution_state::{Phase, WorkloadState};
 use crate::model::field_path::{WILDCARD, parts};
 use crate::model::names::InstanceName;
-use crate::model::nearest::nearest;
 use crate::model::node::Node;
 use std::collections::BTreeMap;
 
-/// Which rows `get workload` shows; all conditions must hold.
-#[derive(Debug, Clone, Default)]
-pub struct Filter {
-    /// Exactly this agent.
-    pub agent: Option<String>,
-    /// This state, with or without the sub-state, in any case.
-    pub state: Option<String>,
-    /// One of these workloads; all when empty.
-    pub names: Vec<String>,
-}
-
-impl Filter {
+impl WorkloadArguments {
+    /// Whether all conditions hold. A state matches with and without its sub-state, in upper and lower case.
     fn accepts(&self, instance: &InstanceName, row: &Row) -> bool {
         let state = |wanted: &String| {
             let (shown, wanted) = (row.state.to_lowercase(), wanted.to_lowercase());
@@ -43,18 +32,16 @@ impl Filter {
 
     fn table(&self, rows: &BTreeMap<InstanceName, Row>, reasons: &Reasons) -> Table<5> {
         let accepted = rows.iter().filter(|(instance, row)| self.accepts(instance, row));
-        let explained: Vec<(&InstanceName, Row)> =
-            accepted.map(|(instance, row)| (instance, reasons.explained(instance, row))).collect();
-        rows::table(explained.iter().map(|(instance, row)| (*instance, row)))
+        rows::table(accepted.map(|(instance, row)| (instance, reasons.explained(instance, row))))
     }
 
-    /// Warns about what the filter names and nobody knows: probably it was meant otherwise.
+    /// Warns about names and states that do not exist: they are probably typing errors.
     fn warn_of_unknown(&self, state: &Node, rows: &BTreeMap<InstanceName, Row>, output: &mut Output<'_>) {
         let known = || rows.keys().map(|instance| &*instance.workload);
         for name in self.names.iter().filter(|name| !known().any(|known| known == **name)) {
             output.warn(format_args!("workload '{name}' does not exist{}", meant(name, known())));
         }
-        // What is not scheduled is on an agent without a name.
+        // Workloads that are not scheduled are on an agent without a name.
         if let Some(agent) = self.agent.as_ref().filter(|agent| !agent.is_empty()) {
             let connected = || rows::entries(state.get("agents")).map(|(name, _)| name.as_str());
             let known = || connected().chain(rows.keys().map(|instance| &*instance.agent));
@@ -73,15 +60,10 @@ impl Filter {
     }
 }
 
-/// `, did you mean '...'?` where one of `known` is near `name`.
-pub fn meant<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> String {
-    nearest(name, known).map_or_else(String::new, |name| format!(", did you mean '{name}'?"))
-}
-
 /// Prints the parts of the state that `masks` select.
 ///
 /// # Errors
-/// No answer, or standard output cannot be written.
+/// No response, or standard output cannot be written.
 pub fn state(
     link: &mut impl ServerLink,
     masks: &[String],
@@ -97,7 +79,7 @@ pub fn state(
     Ok(output.result(&state_text(&state, format))?)
 }
 
-/// Warns about a mask for an object that does not exist: the answer lacks it without a word.
+/// Warns about a mask for an object that does not exist: the response lacks it without an error.
 fn warn_of_missing_object(mask: &str, state: &Node, output: &mut Output<'_>) {
     let path = parts(mask);
     let (kind, object) = match path[..] {
@@ -114,14 +96,14 @@ fn warn_of_missing_object(mask: &str, state: &Node, output: &mut Output<'_>) {
     }
 }
 
-/// Warns about masks that can never lead to anything: the server takes them without a word.
+/// Warns about masks that can never select anything: the server accepts them without an error.
 pub fn warn_of_unknown_parts(masks: &[String], output: &mut Output<'_>) {
     let known = || Kind::CompleteState.fields().iter().map(|field| field.name);
     for mask in masks {
         let part = parts(mask)[0];
         if part != WILDCARD && !known().any(|known| known == part) {
             let meant = meant(part, known());
-            output.warn(format_args!("mask '{mask}' leads nowhere: no part of the state is called '{part}'{meant}"));
+            output.warn(format_args!("mask '{mask}' selects nothing: no part of the state is called '{part}'{meant}"));
         }
     }
 }
@@ -130,8 +112,12 @@ pub fn warn_of_unknown_parts(masks: &[String], output: &mut Output<'_>) {
 ///
 /// # Errors
 /// As [`state`].
-pub fn workloads(link: &mut impl ServerLink, filter: &Filter, output: &mut Output<'_>) -> Result<(), CliError> {
-    let state = link.complete_state(&reasons::MASKS)?;
+pub fn workloads(
+    link: &mut impl ServerLink,
+    filter: &WorkloadArguments,
+    output: &mut Output<'_>,
+) -> Result<(), CliError> {
+    let state = link.complete_state(&rows::MASKS)?;
     let rows = rows::rows(&state);
     filter.warn_of_unknown(&state, &rows, output);
     let table = filter.table(&rows, &Reasons::new(&state, &rows));
@@ -142,16 +128,20 @@ pub fn workloads(link: &mut impl ServerLink, filter: &Filter, output: &mut Outpu
 ///
 /// # Errors
 /// As [`state`]; the end of the connection is one.
-pub fn watch_workloads(link: &mut impl ServerLink, filter: &Filter, output: &mut Output<'_>) -> Result<(), CliError> {
+pub fn watch_workloads(
+    link: &mut impl ServerLink,
+    filter: &WorkloadArguments,
+    output: &mut Output<'_>,
+) -> Result<(), CliError> {
     let read = |link: &mut _| -> Result<_, CliError> {
-        let state = ServerLink::complete_state(link, &reasons::MASKS)?;
+        let state = ServerLink::complete_state(link, &rows::MASKS)?;
         let rows = rows::rows(&state);
         let reasons = Reasons::new(&state, &rows);
         Ok((state, rows, reasons))
     };
     let (state, mut rows, mut reasons) = read(link)?;
     filter.warn_of_unknown(&state, &rows, output);
-    drop(state); // It may be large, and watching goes on for long.
+    drop(state); // It may be large, and watching may take long.
     let mut frames = LiveFrames::default();
     loop {
         let mut lines = filter.table(&rows, &reasons).lines(output.width(), TooWide::Wrap);
@@ -168,7 +158,8 @@ pub fn watch_workloads(link: &mut impl ServerLink, filter: &Filter, output: &mut
     }
 }
 
-/// Leaves at most `lines_max` lines, the last one counting the rest: what scrolled away cannot be redrawn.
+/// Leaves at most `lines_max` lines, the last one with the number of the others: lines that scrolled away cannot be
+/// redrawn.
 fn shorten(lines: &mut Vec<String>, lines_max: usize) {
     let lines_max = lines_max.max(2);
     if lines.len() > lines_max {
@@ -178,7 +169,7 @@ fn shorten(lines: &mut Vec<String>, lines_max: usize) {
     }
 }
 
-/// Takes over reported states. Answers whether all instances were known; only the server knows the runtime of others.
+/// Applies reported states. Returns whether all instances were known; the runtime of others must be read.
 fn update_rows(rows: &mut BTreeMap<InstanceName, Row>, states: &[WorkloadState]) -> bool {
     let mut all_known = true;
     for WorkloadState { instance, state } in states {

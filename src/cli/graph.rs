@@ -1,36 +1,24 @@
-//! `ank graph`: which workload needs which, and what they are doing: as trees, for Graphviz, or for Mermaid.
+//! `ank graph`: the dependencies of workloads and whether they are met: as trees, for Graphviz, or for Mermaid.
 //!
 //! Thread: `main`, plain functions.
 
-use super::args::GraphFormat;
+use super::args::{GraphArguments, GraphFormat};
 use super::error::{CliError, CommandError};
 use super::output::Output;
-use super::reasons::fulfils;
-use super::rows::{self, entries};
+use super::reasons::{self, fulfils};
+use super::rows::{self, MASKS};
 use super::session::ServerLink;
 use super::table::{Table, TooWide, one_line};
-use crate::model::nearest::nearest;
 use crate::model::node::Node;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 
-/// The parts of the complete state that a graph is made of. The effective state is that of rendered templates.
-const MASKS: [&str; 5] = [
-    "workloadStates",
-    "desiredState.workloads.*.agent",
-    "desiredState.workloads.*.dependencies",
-    "effectiveState.workloads.*.agent",
-    "effectiveState.workloads.*.dependencies",
-];
-
-/// Prints the graph of all workloads, or of `names` and what they need.
+/// Prints the graph of all workloads, or of the named ones and what they need.
 ///
 /// # Errors
-/// No answer, an unknown name, or standard output cannot be written.
+/// No response, an unknown name, or standard output cannot be written.
 pub fn print(
+    GraphArguments { output: format, names }: &GraphArguments,
     link: &mut impl ServerLink,
-    names: &[String],
-    format: GraphFormat,
     output: &mut Output<'_>,
 ) -> Result<(), CliError> {
     let graph = Graph::of(&link.complete_state(&MASKS)?).only(names)?;
@@ -46,9 +34,9 @@ pub fn print(
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Workload {
     agent: String,
-    /// What its instances are doing; one, except while an update replaces it.
+    /// The states of its instances; one, except while an update replaces it.
     phases: Vec<String>,
-    /// What their conditions came to last.
+    /// The last results of their conditions.
     conditions: Vec<String>,
     /// Names with the condition, for example `ADD_COND_RUNNING`.
     needs: BTreeMap<String, String>,
@@ -56,8 +44,14 @@ struct Workload {
 
 impl Workload {
     fn state(&self) -> String {
-        let told = self.phases.iter().chain(&self.conditions).cloned().collect::<Vec<_>>().join(", ");
-        if told.is_empty() { "does not exist".to_owned() } else { told }
+        let states = self.phases.iter().chain(&self.conditions).cloned().collect::<Vec<_>>().join(", ");
+        if states.is_empty() { "does not exist".to_owned() } else { states }
+    }
+
+    /// Name, agent and state, each as one line.
+    fn label(&self, name: &str, line_end: &str, escaped: impl Fn(&str) -> String) -> String {
+        let lines = [name, &self.agent, &self.state()].map(escaped);
+        lines.iter().filter(|line| !line.is_empty()).cloned().collect::<Vec<_>>().join(line_end)
     }
 
     fn fulfils(&self, condition: &str) -> bool {
@@ -66,11 +60,11 @@ impl Workload {
 }
 
 /// Whether an additional info is about a condition of the workload's `lifecycle:` block.
-fn tells_of_condition(info: &str) -> bool {
+fn is_about_condition(info: &str) -> bool {
     ["ready: ", "alive: ", "gone: ", "precondition: ", "inactive: "].iter().any(|begin| info.starts_with(begin))
 }
 
-/// What is needed, for people: `running`, `succeeded` or `failed`.
+/// The condition as people read it: `running`, `succeeded` or `failed`.
 fn needed(condition: &str) -> String {
     condition.trim_start_matches("ADD_COND_").to_lowercase()
 }
@@ -83,22 +77,17 @@ struct Graph {
 impl Graph {
     fn of(state: &Node) -> Self {
         let mut graph = Self::default();
-        let instances = rows::rows(state);
-        for part in ["desiredState", "effectiveState"] {
-            for (name, node) in entries(state.at(&[part, "workloads"])) {
-                let agent = node.get("agent").and_then(Node::as_text).unwrap_or_default().to_owned();
-                let needs = entries(node.get("dependencies"));
-                let needs =
-                    needs.map(|(name, condition)| (name.clone(), condition.as_text().unwrap_or_default().into()));
-                graph.workloads.insert(name.clone(), Workload { agent, needs: needs.collect(), ..Workload::default() });
-            }
+        for (name, needs) in reasons::needs(state) {
+            let agent_in = |part| state.at(&[part, "workloads", &name, "agent"]).and_then(Node::as_text);
+            let agent = agent_in("effectiveState").or_else(|| agent_in("desiredState")).unwrap_or_default().to_owned();
+            graph.workloads.insert(name, Workload { agent, needs, ..Workload::default() });
         }
-        for (instance, row) in instances {
-            // Also what was deleted and is still there: others may wait for its end.
-            let agent = one_line(&instance.agent);
+        for (instance, row) in rows::rows(state) {
+            // Also deleted workloads that still exist: others may wait for their end.
             let workload = graph.workloads.entry(instance.workload.to_string());
-            let workload = workload.or_insert_with(|| Workload { agent, ..Workload::default() });
-            workload.conditions.extend(Some(row.info).filter(|info| tells_of_condition(info)));
+            let workload =
+                workload.or_insert_with(|| Workload { agent: instance.agent.to_string(), ..Workload::default() });
+            workload.conditions.extend(Some(row.info).filter(|info| is_about_condition(info)));
             workload.phases.push(row.state);
         }
         let missing: BTreeSet<String> =
@@ -114,11 +103,7 @@ impl Graph {
         let mut wanted = BTreeSet::new();
         let mut open: Vec<String> = names.to_vec();
         if let Some(unknown) = names.iter().find(|name| !self.workloads.contains_key(*name)) {
-            let hint = nearest(unknown, self.workloads.keys().map(String::as_str)).map_or_else(
-                || "'ank get workloads' lists the names".to_owned(),
-                |name| format!("did you mean '{name}'?"),
-            );
-            return Err(CommandError::input(format!("Workload name '{unknown}' does not exist."), hint));
+            return Err(CommandError::unknown_workload(unknown, self.workloads.keys().map(String::as_str)));
         }
         while let Some(name) = open.pop() {
             if let Some(workload) = self.workloads.get(&name)
@@ -144,7 +129,7 @@ impl Graph {
         for root in self.workloads.keys().filter(|name| is_root(name)) {
             self.branch(root, None, "", "", &mut shown, &mut rows);
         }
-        // Only workloads that need each other are left; no server accepts that, but who knows.
+        // Left are workloads that need each other; a server refuses these, but the tree must end for any state.
         for left in self.workloads.keys() {
             if !shown.contains(left.as_str()) {
                 self.branch(left, None, "", "", &mut shown, &mut rows);
@@ -189,44 +174,37 @@ impl Graph {
     }
 
     fn dot(&self) -> String {
-        let quoted = |text: &str| format!("\"{}\"", one_line(text).replace('\\', "\\\\").replace('"', "\\\""));
+        let escaped = |text: &str| one_line(text).replace('\\', "\\\\").replace('"', "\\\"");
         let mut text = "digraph workloads {\n  rankdir=LR;\n  node [shape=box];\n".to_owned();
         for (name, workload) in &self.workloads {
-            let label = [name.as_str(), &workload.agent, &workload.state()].map(|line| quoted(line).replace('"', ""));
-            let label = label.iter().filter(|line| !line.is_empty()).cloned().collect::<Vec<_>>().join("\\n");
-            let _ = writeln!(text, "  {} [label=\"{label}\"];", quoted(name)); // Writing to a String cannot fail.
+            let label = workload.label(name, "\\n", escaped);
+            text.push_str(&format!("  \"{}\" [label=\"{label}\"];\n", escaped(name)));
         }
         for (name, needs, condition, met) in self.edges() {
+            let (from, to, label) = (escaped(name), escaped(needs), escaped(&needed(condition)));
             let style = if met { "solid" } else { "dashed" };
-            let _ = writeln!(
-                text,
-                "  {} -> {} [label={}, style={style}];",
-                quoted(name),
-                quoted(needs),
-                quoted(&needed(condition))
-            );
+            text.push_str(&format!("  \"{from}\" -> \"{to}\" [label=\"{label}\", style={style}];\n"));
         }
         text + "}\n"
     }
 
     fn mermaid(&self) -> String {
-        // Words such as `end` are none that Mermaid takes for a node, so nodes are numbered.
+        // Nodes are numbered, since Mermaid reserves words such as `end`.
         let ids: BTreeMap<&str, usize> = self.workloads.keys().zip(0..).map(|(name, id)| (name.as_str(), id)).collect();
         let escaped = |text: &str| one_line(text).replace('"', "#quot;").replace('<', "#lt;");
         let mut text = "flowchart LR\n".to_owned();
         for (name, workload) in &self.workloads {
-            let label = [name.as_str(), &workload.agent, &workload.state()].map(escaped);
-            let label = label.iter().filter(|line| !line.is_empty()).cloned().collect::<Vec<_>>().join("<br/>");
-            let _ = writeln!(text, "  n{}[\"{label}\"]", ids[name.as_str()]);
+            let label = workload.label(name, "<br/>", escaped);
+            text.push_str(&format!("  n{}[\"{label}\"]\n", ids[name.as_str()]));
         }
         for (name, needs, condition, met) in self.edges() {
             let arrow = if met { "-->" } else { "-.->" };
-            let _ = writeln!(text, "  n{} {arrow}|{}| n{}", ids[name], escaped(&needed(condition)), ids[needs]);
+            text.push_str(&format!("  n{} {arrow}|{}| n{}\n", ids[name], escaped(&needed(condition)), ids[needs]));
         }
         text
     }
 
-    /// Each dependency: who needs whom, how, and whether it is met.
+    /// Each dependency: the workload, what it needs, the condition, and whether it is met.
     fn edges(&self) -> impl Iterator<Item = (&str, &str, &str, bool)> {
         self.workloads.iter().flat_map(move |(name, workload)| {
             workload.needs.iter().filter_map(move |(needs, condition)| {
@@ -240,10 +218,8 @@ impl Graph {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::rows::tests::state;
-    use crate::cli::testing::{ScriptedServer, Step};
+    use crate::cli::tests::{Step, play, state};
     use crate::model::execution_state::Phase;
-    use std::io;
 
     /// The cluster of the demo: `logger` needs `storage`, which needs `init`; `handler` waits for its failure.
     fn cluster() -> Node {
@@ -272,13 +248,9 @@ mod tests {
     }
 
     fn printed(names: &[&str], format: GraphFormat) -> Result<String, String> {
-        let mut server = ScriptedServer::new([Step::State(cluster())]);
-        let mut out = Vec::new();
-        let mut output = Output::to(&mut out, io::sink(), None);
-        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-        let result = print(&mut server, &names, format, &mut output);
-        drop(output);
-        result.map(|()| String::from_utf8(out).unwrap()).map_err(|error| error.to_string())
+        let arguments = GraphArguments { output: format, names: names.iter().map(ToString::to_string).collect() };
+        let played = play(None, [Step::State(cluster())], |server, _, output| print(&arguments, server, output));
+        played.result.map(|()| played.out).map_err(|error| error.to_string())
     }
 
     fn trimmed(text: &str) -> String {
@@ -286,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn trees_show_what_each_workload_needs_and_whether_it_has_it() {
+    fn trees_show_what_each_workload_needs_and_whether_it_is_met() {
         let expected = "\
 WORKLOAD NAME             NEEDED      MET   AGENT   EXECUTION STATE
 alone                                       A       Running(Ok)
@@ -345,7 +317,7 @@ flowchart LR
     }
 
     #[test]
-    fn workloads_that_need_each_other_do_not_go_on_for_ever() {
+    fn a_tree_of_workloads_that_need_each_other_ends() {
         let mut graph = Graph::default();
         for (name, needs) in [("a", "b"), ("b", "a")] {
             let needs = BTreeMap::from([(needs.to_owned(), "ADD_COND_RUNNING".to_owned())]);

@@ -1,6 +1,6 @@
-//! Frames that replace each other in a terminal, and follow each other elsewhere (spec/cli.md section 5.4).
+//! Frames that replace each other in a terminal, and follow each other elsewhere.
 //!
-//! Thread: `main`. Owns: what stands on the screen since the last other output.
+//! Thread: `main`. Owns: the last frame.
 
 use super::output::Output;
 use super::table::cut;
@@ -12,7 +12,7 @@ use std::io;
 pub struct LiveFrames {
     /// Lines of the frame above the cursor.
     drawn: usize,
-    /// The last frame that was written where no terminal is.
+    /// The last frame that was written without a terminal.
     last: Option<Vec<String>>,
 }
 
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_moves_the_cursor_and_what_it_shows_does_not() {
+    fn texts_in_a_frame_do_not_move_the_cursor() {
         let hostile: &[&str] = &["\x1b[2J\u{202e}x"];
         assert_eq!(frames(&[hostile], Some(|| (80, 24))), "\x1b[1G\\u{1b}[2J\\u{202e}x\x1b[K\n");
         assert_eq!(frames(&[hostile], None), "\\u{1b}[2J\\u{202e}x\n\n");

@@ -1,26 +1,26 @@
-//! What goes to which stream: results and progress to standard output, everything about them to standard error.
+//! The output streams: results and progress go to standard output, warnings, errors and debug messages to standard error.
 //!
-//! What others have written - files, names, states, texts of the server - reaches a terminal only through here: characters
-//! that would act on it are written out.
+//! Texts of others - files, names, states, texts of the server - reach a terminal only through here: characters that
+//! would act on it are escaped.
 //!
-//! Thread: `main`. Owns: both streams. Colours only where a terminal shows them and `NO_COLOR` is not set, so that
-//! scripts find `error: ` and `warn: ` at the beginning of a line (spec/cli.md section 2).
+//! Thread: `main`. Owns: both streams. Colours only in a terminal and without `NO_COLOR`: scripts match `error: ` and
+//! `warn: ` at the beginning of a line.
 
 use crate::model::shown_text::{acts_on_terminal, printable, printable_with_colours};
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
-/// Width of what is no terminal: nothing is ever cut or wrapped there.
+/// Width without a terminal: nothing is cut or wrapped.
 pub const UNLIMITED: usize = 65_535;
-/// Size of a terminal that does not tell: columns and lines.
+/// Size of a terminal that does not report one: columns and lines.
 const UNKNOWN_SIZE: (usize, usize) = (80, 24);
 
-/// Both streams and what may be written to them.
+/// Both streams and their levels.
 pub struct Output<'w> {
     out: Box<dyn Write + 'w>,
     err: Box<dyn Write + 'w>,
-    /// Asks for columns and lines of the terminal; `None` when standard output is none.
+    /// Reads columns and lines of the terminal; `None` when standard output is none.
     terminal: Option<fn() -> (usize, usize)>,
     colours: bool,
     quiet: bool,
@@ -48,19 +48,19 @@ impl<'w> Output<'w> {
         Self { out: Box::new(out), err: Box::new(err), terminal, colours: false, quiet: false, verbose: false }
     }
 
-    /// Sets what is left out and what is added; quiet wins.
+    /// Sets the levels; quiet wins.
     pub fn set_level(&mut self, quiet: bool, verbose: bool) {
         self.quiet = quiet;
         self.verbose = verbose && !quiet;
     }
 
-    /// Whether progress is left out.
+    /// Whether progress is not written.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.quiet
     }
 
-    /// Whether what happens is written.
+    /// Whether debug messages are written.
     #[must_use]
     pub fn is_verbose(&self) -> bool {
         self.verbose
@@ -78,7 +78,7 @@ impl<'w> Output<'w> {
         self.terminal().map_or(UNLIMITED, |(columns, _)| columns)
     }
 
-    /// Writes what was asked for.
+    /// Writes a result.
     ///
     /// # Errors
     /// Standard output cannot be written.
@@ -86,9 +86,8 @@ impl<'w> Output<'w> {
         self.raw(&printable(text))
     }
 
-    /// Writes lines that workloads have printed. Where no terminal is they are left as they are, for whoever reads them.
-    /// A terminal gets their colours, nothing else that acts on it: a workload that is not trusted could change what is
-    /// seen of others, or the clipboard.
+    /// Writes lines that workloads have printed, unchanged where there is no terminal. A terminal gets their colours and
+    /// nothing else that acts on it: a workload could overwrite lines of others, or set the clipboard.
     ///
     /// # Errors
     /// Standard output cannot be written.
@@ -105,7 +104,7 @@ impl<'w> Output<'w> {
         self.out.flush()
     }
 
-    /// Writes a line about the progress, unless quiet.
+    /// Writes a line of progress, unless quiet.
     ///
     /// # Errors
     /// Standard output cannot be written.
@@ -116,7 +115,7 @@ impl<'w> Output<'w> {
         self.result(&format!("{text}\n"))
     }
 
-    /// Writes about the progress, unless quiet: frames with cursor movements, which is why this is written as it is.
+    /// Writes frames of progress, unless quiet. They hold cursor movements, so nothing is escaped.
     ///
     /// # Errors
     /// Standard output cannot be written.
@@ -129,14 +128,14 @@ impl<'w> Output<'w> {
         self.labelled("\x1b[38;5;11m", "warn:", &text);
     }
 
-    /// Writes what happens, when verbose.
+    /// Writes a debug message, when verbose.
     pub fn debug(&mut self, text: impl Display) {
         if self.verbose {
             self.labelled("\x1b[38;5;12m", "debug:", &text);
         }
     }
 
-    /// Writes why the command failed and what to do about it.
+    /// Writes why the command failed, and what to do.
     pub fn error(&mut self, text: impl Display, hint: Option<&str>) {
         self.labelled("\x1b[1;38;5;9m", "error:", &text);
         if let Some(hint) = hint {
@@ -144,7 +143,7 @@ impl<'w> Output<'w> {
         }
     }
 
-    /// Writes what belongs to the warning or error before it.
+    /// Writes text that belongs to the warning or error before it.
     pub fn explain(&mut self, text: &str) {
         let _ = self.err.write_all(printable(text).as_bytes()); // As for labels.
     }
@@ -152,7 +151,7 @@ impl<'w> Output<'w> {
     fn labelled(&mut self, colour: &str, label: &str, text: &dyn Display) {
         let text = text.to_string();
         let text = printable(&text);
-        // Nobody is left to tell when standard error cannot be written.
+        // There is no stream left for an error of standard error.
         let _ = if self.colours {
             writeln!(self.err, "{colour}{label}\x1b[0m {text}")
         } else {
@@ -161,11 +160,11 @@ impl<'w> Output<'w> {
     }
 }
 
-/// Prints what is wrong with the command line `words`, or the help. It repeats the words, which another program may have
-/// put together.
+/// Prints a usage error of the command line `words`, or the help. An error repeats the words, which may be texts of
+/// others.
 pub fn print_usage(error: &clap::Error, words: &[OsString]) {
     let hostile = |word: &OsString| word.to_string_lossy().chars().any(acts_on_terminal);
-    // Nobody is left to tell when the stream is closed.
+    // There is no stream left for an error of this one.
     let _ = if error.use_stderr() && words.iter().any(hostile) {
         io::stderr().write_all(printable(&error.render().to_string()).as_bytes())
     } else {

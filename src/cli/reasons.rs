@@ -1,6 +1,6 @@
-//! Why a workload does not start or stop yet: which others it waits for, and what those are doing.
+//! Why a workload does not start or stop yet: which others it waits for, and their states.
 //!
-//! Thread: `main`, plain values. The server says only that a workload waits; who for follows from the dependencies.
+//! Thread: `main`, plain values. The server reports only that a workload waits; the others follow from the dependencies.
 
 use super::rows::{self, Row};
 use super::table::one_line;
@@ -13,36 +13,24 @@ use std::collections::{BTreeMap, BTreeSet};
 /// [`Phase::PendingWaitingToStart`] as in tables.
 const WAITING_TO_START: &str = "Pending(WaitingToStart)";
 
-/// [`rows::MASKS`] and the dependencies.
-pub const MASKS: [&str; 8] = [
-    rows::MASKS[0],
-    rows::MASKS[1],
-    rows::MASKS[2],
-    rows::MASKS[3],
-    rows::MASKS[4],
-    rows::MASKS[5],
-    "desiredState.workloads.*.dependencies",
-    "effectiveState.workloads.*.dependencies",
-];
+/// The dependencies of each workload, with their conditions, for example `ADD_COND_RUNNING`.
+pub type Needs = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Which workload needs which other, and how.
-type Needs = BTreeMap<String, BTreeMap<String, String>>;
-
-/// What is needed to tell the reasons.
+/// The states and dependencies that the reasons follow from.
 #[derive(Debug, Default)]
 pub struct Reasons {
-    /// What all instances are doing, as in tables.
+    /// The states of all instances, as in tables.
     phases: BTreeMap<InstanceName, String>,
-    /// What each workload needs to start.
+    /// The dependencies of each workload.
     needs: Needs,
-    /// The same before an update: only what is deleted still waits for the end of what needed it.
+    /// The same before an update: a deleted workload waits for the end of those that needed it.
     needed_before: Needs,
     /// Instances that are not relevant on their nodes.
     inactive: BTreeSet<InstanceName>,
 }
 
 impl Reasons {
-    /// The reasons in `state`, a complete state as far as [`MASKS`], whose rows are `rows`.
+    /// The reasons in `state`, a complete state as far as [`rows::MASKS`], whose rows are `rows`.
     #[must_use]
     pub fn new(state: &Node, rows: &BTreeMap<InstanceName, Row>) -> Self {
         let phases = rows.iter().map(|(instance, row)| (instance.clone(), row.state.clone())).collect();
@@ -51,12 +39,13 @@ impl Reasons {
         Self { phases, needs: needs(state), needed_before: Needs::new(), inactive: inactive.collect() }
     }
 
-    /// Learns which workload needed which other before an update: what is deleted waits for the end of those.
-    pub fn learn_old_dependencies(&mut self, before: &Node) {
-        self.needed_before = needs(before);
+    /// The same after an update, with the complete state before it.
+    #[must_use]
+    pub fn after_update(before: &Node, state: &Node, rows: &BTreeMap<InstanceName, Row>) -> Self {
+        Self { needed_before: needs(before), ..Self::new(state, rows) }
     }
 
-    /// Takes over a reported state.
+    /// Applies a reported state.
     pub fn on_state(&mut self, WorkloadState { instance, state }: &WorkloadState) {
         if state.phase == Phase::Removed {
             self.phases.remove(instance);
@@ -92,9 +81,9 @@ impl Reasons {
         false
     }
 
-    /// What was reported about an instance, and what it waits for.
+    /// The row, with what the instance waits for in its info.
     #[must_use]
-    pub fn info(&self, instance: &InstanceName, row: &Row) -> String {
+    pub fn explained(&self, instance: &InstanceName, row: &Row) -> Row {
         let name = &*instance.workload;
         let waits = match row.state.as_str() {
             WAITING_TO_START => self.unmet(name),
@@ -102,16 +91,10 @@ impl Reasons {
             _ => Vec::new(),
         };
         let parts = std::iter::once(row.info.clone()).filter(|info| !info.is_empty()).chain(waits);
-        parts.collect::<Vec<_>>().join("; ")
+        Row { info: parts.collect::<Vec<_>>().join("; "), ..row.clone() }
     }
 
-    /// The row with all that is known.
-    #[must_use]
-    pub fn explained(&self, instance: &InstanceName, row: &Row) -> Row {
-        Row { info: self.info(instance, row), ..row.clone() }
-    }
-
-    /// What the instances of a workload are doing.
+    /// The states of the instances of a workload.
     fn phases_of<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s str> {
         self.phases.iter().filter(move |(instance, _)| *instance.workload == *name).map(|(_, phase)| phase.as_str())
     }
@@ -148,8 +131,10 @@ impl Reasons {
     }
 }
 
-/// What each workload of a complete state needs. Where the effective state has a workload, its agent goes by that.
-fn needs(state: &Node) -> Needs {
+/// The dependencies of each workload in a complete state. The effective state counts where it has a workload: the
+/// agent runs that.
+#[must_use]
+pub fn needs(state: &Node) -> Needs {
     let mut all = Needs::new();
     for part in ["desiredState", "effectiveState"] {
         for (name, workload) in rows::entries(state.at(&[part, "workloads"])) {

@@ -1,4 +1,4 @@
-//! Rows of workload tables: what a complete state says about each instance (spec/cli.md sections 5 and 6.2).
+//! Rows of workload tables: what a complete state has about each instance.
 //!
 //! Thread: `main`, plain values.
 
@@ -8,29 +8,31 @@ use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use std::collections::BTreeMap;
 
-/// The parts of the complete state that rows are made of. Everything else could be large.
-pub const MASKS: [&str; 6] = [
+/// The parts of the complete state that tables of workloads need. Everything else could be large.
+pub const MASKS: [&str; 8] = [
     "workloadStates",
     "agents",
     "desiredState.workloads.*.agent",
     "desiredState.workloads.*.runtime",
     "effectiveState.workloads.*.agent",
     "effectiveState.workloads.*.runtime",
+    "desiredState.workloads.*.dependencies",
+    "effectiveState.workloads.*.dependencies",
 ];
 
-/// What a table shows of one instance.
+/// The cells of one instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Row {
-    /// Empty when it is not known, for example of a workload that was deleted.
+    /// Empty when it is unknown, for example of a workload that was deleted.
     pub runtime: String,
     /// For example `Running(Ok)`.
     pub state: String,
-    /// One line, as long as it is.
+    /// One line of any length.
     pub info: String,
 }
 
 impl Row {
-    /// Takes over what was reported.
+    /// Applies a reported state.
     pub fn update(&mut self, state: &ExecutionState) {
         self.state = state.phase.to_string();
         self.info = one_line(&state.additional_info);
@@ -55,7 +57,7 @@ pub fn rows(state: &Node) -> BTreeMap<InstanceName, Row> {
 fn row(state: &Node) -> Row {
     let text = |key: &str| state.get(key).and_then(Node::as_text).unwrap_or_default();
     let (name, sub_state) = (text("state"), text("subState"));
-    // States that only a newer server knows are shown as they come.
+    // States of a newer server are shown unchanged.
     let state = if name == sub_state { name.to_owned() } else { format!("{name}({sub_state})") };
     Row { runtime: String::new(), state, info: one_line(text("additionalInfo")) }
 }
@@ -77,10 +79,10 @@ pub fn entries(node: Option<&Node>) -> impl Iterator<Item = (&String, &Node)> {
 }
 
 /// The table of `get workload`, sorted by workload name.
-pub fn table<'r>(rows: impl IntoIterator<Item = (&'r InstanceName, &'r Row)>) -> Table<5> {
-    let cells = |(instance, row): (&InstanceName, &Row)| {
+pub fn table<'r>(rows: impl IntoIterator<Item = (&'r InstanceName, Row)>) -> Table<5> {
+    let cells = |(instance, row): (&InstanceName, Row)| {
         let (name, agent) = (one_line(&instance.workload), one_line(&instance.agent));
-        [name, agent, row.runtime.clone(), row.state.clone(), row.info.clone()]
+        [name, agent, row.runtime, row.state, row.info]
     };
     Table {
         headings: ["WORKLOAD NAME", "AGENT", "RUNTIME", "EXECUTION STATE", "ADDITIONAL INFO"],
@@ -89,30 +91,10 @@ pub fn table<'r>(rows: impl IntoIterator<Item = (&'r InstanceName, &'r Row)>) ->
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
-    use crate::model::complete_state::execution_state_node;
+    use crate::cli::tests::state;
     use crate::model::execution_state::Phase;
-
-    /// The complete state in which `instances` run with podman, in the given phases.
-    pub fn state(agents: &[&str], instances: &[(&str, &str, &str, Phase)]) -> Node {
-        let mut states = Node::empty();
-        let mut workloads = Node::empty();
-        for (workload, id, agent, phase) in instances {
-            let mut place = &mut states;
-            for part in [agent, workload, id] {
-                place = place.as_map_mut().unwrap().entry((*part).to_owned()).or_default();
-            }
-            *place = execution_state_node(&ExecutionState::plain(*phase));
-            let workload_node = Node::map([("agent", Node::text(*agent)), ("runtime", Node::text("podman"))]);
-            workloads.as_map_mut().unwrap().insert((*workload).to_owned(), workload_node);
-        }
-        Node::map([
-            ("workloadStates", states),
-            ("agents", Node::map(agents.iter().map(|agent| (*agent, Node::empty())))),
-            ("desiredState", Node::map([("workloads", workloads)])),
-        ])
-    }
 
     #[test]
     fn the_runtime_belongs_to_name_and_agent_and_the_effective_state_comes_first() {

@@ -1,7 +1,8 @@
-//! `ank run workload`: one workload without a manifest (spec/cli.md section 6.8).
+//! `ank run workload`: one workload without a manifest.
 //!
 //! Thread: `main`, plain functions.
 
+use super::args::RunArguments;
 use super::error::CommandError;
 use super::update::{Update, check_name};
 use crate::model::complete_state::{Rendering, workload_node};
@@ -11,18 +12,13 @@ use crate::model::workload::Workload;
 /// The update that creates or replaces the workload.
 ///
 /// # Errors
-/// `name` is none that a workload can have.
-pub fn update(
-    name: &str,
-    runtime: &str,
-    config: &str,
-    agent: &str,
-    tags: &[(String, String)],
-) -> Result<Update, CommandError> {
+/// The name is none that a workload can have.
+pub fn update(arguments: &RunArguments) -> Result<Update, CommandError> {
+    let RunArguments { name, runtime, config, agent, tags } = arguments;
     check_name("workload", name)?;
-    let mut workload = Workload::new(agent, runtime, config);
+    let mut workload = Workload::new(agent.as_str(), runtime, config);
     workload.tags = tags.iter().cloned().collect(); // Of repeated keys the last one counts.
-    let workloads = Node::map([(name, workload_node(&workload, Rendering::Sparse))]);
+    let workloads = Node::map([(name.as_str(), workload_node(&workload, Rendering::Sparse))]);
     let state = Node::map([("desiredState", Node::map([("workloads", workloads)]))]);
     Ok(Update { new_state: state, masks: vec![format!("desiredState.workloads.{name}")], ..Update::default() })
 }
@@ -31,10 +27,15 @@ pub fn update(
 mod tests {
     use super::*;
 
+    fn named(name: &str) -> RunArguments {
+        let [name, runtime, config, agent] = [name, "podman", "image: x\n", "A"].map(str::to_owned);
+        let tags = [("a", "1"), ("b", ""), ("a", "2")].map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        RunArguments { name, runtime, config, agent, tags }
+    }
+
     #[test]
     fn the_update_holds_one_workload_and_names_it() {
-        let tags = [("a", "1"), ("b", ""), ("a", "2")].map(|(key, value)| (key.to_owned(), value.to_owned()));
-        let Update { new_state: state, masks, .. } = update("w", "podman", "image: x\n", "A", &tags).unwrap();
+        let Update { new_state: state, masks, .. } = update(&named("w")).unwrap();
         assert_eq!(masks, ["desiredState.workloads.w"]);
         let workload = state.at(&["desiredState", "workloads", "w"]).unwrap();
         let text = |key: &str| workload.get(key).and_then(Node::as_text);
@@ -50,7 +51,7 @@ mod tests {
     #[test]
     fn a_name_with_a_dot_would_replace_part_of_another_workload_and_is_refused() {
         for name in ["web.agent", "a b", "", "ä"] {
-            let error = update(name, "podman", "x", "A", &[]).unwrap_err().to_string();
+            let error = update(&named(name)).unwrap_err().to_string();
             assert!(error.starts_with(&format!("Invalid workload name '{name}'")), "{error}");
         }
     }

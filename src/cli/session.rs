@@ -1,10 +1,11 @@
-//! One connection to the server: requests with their answers, and the workload states it broadcasts meanwhile.
+//! One connection to the server: requests with their responses, and the workload states that it broadcasts.
 //!
-//! Thread: `main`; `cli:rx` connects, receives and passes everything on in order; `cli:tx` sends, so that a server
-//! that reads nothing cannot hold up `main` beyond its timeouts.
-//! Owns: both threads, and the states received while an answer was awaited.
+//! Thread: `main`; `cli:rx` connects, receives and forwards everything in order; `cli:tx` sends, so that a server that
+//! reads nothing cannot delay `main` beyond its timeouts.
+//! Owns: both threads, and the states received while a response was awaited.
 
-use super::error::{CliError, CommandError, ENDED, ENDED_IN_LOGS, ENDED_READING, NO_LOGS};
+use super::error::{CliError, CommandError};
+use super::settings::CliSettings;
 use crate::limits::{CLI_INBOX, CLI_OUTBOX, CONNECT_MAX, GOODBYE_MAX, STACK_LARGE, STOP_DEADLINE};
 use crate::model::execution_state::WorkloadState;
 use crate::model::messages::{AlteredFields, LogEntry, LogsRequest, ToServer, UpdateState};
@@ -13,82 +14,79 @@ use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::model::version::VERSION;
 use crate::platform::clock::{Clock, SystemClock};
-use crate::platform::settings::MessageSize;
 use crate::platform::threads::{self, Thread};
-use crate::wire::address::{Security, ServerUrl};
 use crate::wire::client::{self, ClientOptions, ClientSender, ConnectError, Hangup, Service, StreamEnd};
 use crossbeam_channel::{Receiver, Sender, at, bounded, never, select_biased};
 use std::time::{Duration, Instant};
 
-/// Instances that an accepted update starts and ends.
+/// The instances that an accepted update starts and ends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Accepted {
-    /// They start.
+    /// Instances that start.
     pub added: Vec<InstanceName>,
-    /// They end.
+    /// Instances that end.
     pub deleted: Vec<InstanceName>,
 }
 
-/// What the commands need from a server.
+/// The server as the commands use it.
 pub trait ServerLink {
     /// Reads the parts of the complete state that `masks` select; none means everything.
     ///
     /// # Errors
-    /// No answer in time, no connection, or a refusal.
+    /// No response in time, no connection, or a refusal.
     fn complete_state(&mut self, masks: &[&str]) -> Result<Node, CommandError>;
 
-    /// Changes the parts that `masks` name. States received before the server accepted are forgotten: they may tell
-    /// of an instance as it was.
+    /// Changes the parts that `masks` name. States received before the server accepted are dropped: they may be older
+    /// than the update.
     ///
     /// # Errors
-    /// No answer in time, no connection, or the server's refusal.
+    /// No response in time, no connection, or the server's refusal.
     fn update_state(&mut self, new_state: Node, masks: Vec<String>) -> Result<Accepted, CommandError>;
 
-    /// The next states that the server broadcast, in order; `None` when `until` passed first.
+    /// Returns the next states that the server broadcast, in order; `None` when `until` passed first.
     ///
     /// # Errors
     /// The connection ended.
     fn next_states(&mut self, until: Option<Instant>) -> Result<Option<Vec<WorkloadState>>, CommandError>;
 
-    /// Asks for the parts of the state that `masks` select, and for an event whenever something in them changes.
-    /// Answers the state as it is.
+    /// Subscribes to changes of the parts of the state that `masks` select. Returns these parts as they are now.
     ///
     /// # Errors
-    /// As [`Self::complete_state`]; a signal asked to stop.
+    /// As [`Self::complete_state`], or a signal.
     fn subscribe(&mut self, masks: &[&str]) -> Result<Node, CommandError>;
 
-    /// The next event of the subscription; `None` when `until` passed first.
+    /// Returns the next event of the subscription; `None` when `until` passed first.
     ///
     /// # Errors
-    /// The connection ended, the server refused, or a signal asked to stop.
+    /// The connection ended, the server refused, or a signal.
     fn next_event(&mut self, until: Option<Instant>) -> Result<Option<StateEvent>, CommandError>;
 
-    /// Asks for logs. Answers the instances whose lines will come.
+    /// Requests logs. Returns the instances whose lines the server will send.
     ///
     /// # Errors
     /// As [`Self::subscribe`].
     fn request_logs(&mut self, request: LogsRequest) -> Result<Vec<InstanceName>, CommandError>;
 
-    /// What comes next of the logs asked for, or about the instances.
+    /// Returns what comes next of the requested logs, or new states.
     ///
     /// # Errors
     /// As [`Self::next_event`].
     fn next_log(&mut self) -> Result<LogStep, CommandError>;
 
-    /// Ends the logs asked for.
+    /// Ends the requested logs.
     fn cancel_logs(&mut self);
 }
 
 /// A change of the state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StateEvent {
-    /// Only what changed.
+    /// Only the parts that changed.
     pub state: Node,
-    /// Where.
+    /// Their paths.
     pub altered: AlteredFields,
 }
 
-/// What happens while logs are followed.
+/// A step while logs are followed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LogStep {
     /// Lines.
@@ -105,51 +103,43 @@ enum Event {
     Ended(StreamEnd),
 }
 
-/// An answer, or states that were broadcast before it.
-type Answer = Result<ResponseContent, Vec<WorkloadState>>;
-
 /// The connection of one run of `ank`.
 pub struct Session {
     requests: Sender<ToServer>,
     hangup: Hangup,
     events: Receiver<Event>,
     threads: [Thread; 2],
-    /// Received while an answer was awaited, oldest first.
+    /// Received while a response was awaited, oldest first.
     kept: Vec<WorkloadState>,
     response_timeout: Duration,
-    /// When the first request must be answered: connecting is part of the wait.
+    /// Deadline of the first response: connecting is part of the wait.
     first_deadline: Option<Instant>,
-    /// Id of the request whose answers go on: events or logs.
+    /// Id of the last request; events and logs are responses with this id, too.
     stream: String,
-    /// Signals that end the command in order.
+    /// Signals that end the command.
     interrupts: Receiver<()>,
 }
 
 impl Session {
-    /// Connects to `url`. What comes from `interrupts` ends every later wait with [`CommandError::Interrupted`].
+    /// Connects to the server. A message from `interrupts` ends every wait with [`CommandError::Interrupted`].
     ///
     /// # Errors
-    /// [`CliError::Unreachable`] when no connection can be had, [`CommandError::TimedOut`] when `response_timeout` passed
-    /// before that was clear.
-    pub fn open(
-        url: ServerUrl,
-        security: Security,
-        response_timeout: Duration,
-        message_max: MessageSize,
-        interrupts: Receiver<()>,
-    ) -> Result<Self, CliError> {
+    /// [`CliError::Unreachable`] when there is no connection, [`CommandError::TimedOut`] when the response timeout passed
+    /// before.
+    pub fn open(settings: &CliSettings, interrupts: Receiver<()>) -> Result<Self, CliError> {
+        let response_timeout = settings.response_timeout;
         let deadline = deadline_after(response_timeout);
-        let shown = url.to_string();
         let options = ClientOptions {
-            url,
-            security,
+            url: settings.url.clone(),
+            security: settings.security.clone(),
             service: Service::Cli,
             connect_limit: response_timeout.clamp(Duration::from_millis(1), CONNECT_MAX),
-            message_max: message_max.0,
+            message_max: settings.message_max.0,
         };
-        let (give, events) = bounded(CLI_INBOX);
+        let (to_main, events) = bounded(CLI_INBOX);
         let no_thread = |error| CliError::Start { text: format!("cannot start a thread: {error}"), hint: None };
-        let reader = threads::spawn("cli:rx", STACK_LARGE, move || receive_all(&options, &give)).map_err(no_thread)?;
+        let reader =
+            threads::spawn("cli:rx", STACK_LARGE, move || receive_all(&options, &to_main)).map_err(no_thread)?;
         let late = at(deadline);
         let connected = select_biased! {
             recv(interrupts) -> _ => return Err(CommandError::Interrupted.into()),
@@ -172,23 +162,26 @@ impl Session {
                     interrupts,
                 })
             }
-            Some(Event::Connected(Err(error))) => {
-                Err(unreachable_server(&shown, &error, response_timeout, SystemClock.now() >= deadline))
-            }
+            Some(Event::Connected(Err(error))) => Err(unreachable_server(
+                &settings.url.to_string(),
+                &error,
+                response_timeout,
+                SystemClock.now() >= deadline,
+            )),
             _ => Err(CommandError::TimedOut(response_timeout).into()),
         }
     }
 
-    /// Sends a request and waits for its answer; states that come meanwhile are kept.
-    fn ask(&mut self, content: RequestContent, phrase: &'static str) -> Result<ResponseContent, CommandError> {
+    /// Sends a request and waits for its response; states received meanwhile are kept.
+    fn request(&mut self, content: RequestContent) -> Result<ResponseContent, CommandError> {
         let id = uuid::Uuid::new_v4().to_string();
         let deadline = self.first_deadline.take().unwrap_or_else(|| deadline_after(self.response_timeout));
         self.stream.clone_from(&id);
-        // Full or closed: no answer will come, and the receiver may know why.
+        // Full or closed: no response will come, and the receiver reports the cause.
         let _ = self.requests.try_send(ToServer::Request(Request { id: id.clone(), content }));
         loop {
-            match self.next_message(Some(deadline), phrase)? {
-                Some(FromServer::Response(Response { id: answered, content })) if answered == id => return Ok(content),
+            match self.next_message(Some(deadline))? {
+                Some(FromServer::Response(Response { id: of, content })) if of == id => return Ok(content),
                 Some(FromServer::WorkloadStates(states)) => self.kept.extend(states),
                 Some(_) => {}
                 None => return Err(CommandError::TimedOut(self.response_timeout)),
@@ -196,55 +189,63 @@ impl Session {
         }
     }
 
-    /// The next message; `None` when `until` passed first.
-    fn next_message(
+    /// Reads the parts that `masks` select; `refused` makes the error of the server's text.
+    fn read(
         &mut self,
-        until: Option<Instant>,
-        phrase: &'static str,
-    ) -> Result<Option<FromServer>, CommandError> {
+        masks: &[&str],
+        subscribe: bool,
+        refused: fn(String) -> CommandError,
+    ) -> Result<Node, CommandError> {
+        let read = ReadState { masks: masks.iter().map(ToString::to_string).collect(), subscribe };
+        match self.request(RequestContent::CompleteState(read))? {
+            ResponseContent::CompleteState { state, .. } => Ok(state),
+            ResponseContent::Error(text) => Err(refused(text)),
+            _ => Err(CommandError::Unexpected),
+        }
+    }
+
+    /// The next message; `None` when `until` passed first.
+    fn next_message(&mut self, until: Option<Instant>) -> Result<Option<FromServer>, CommandError> {
         let late = until.map_or_else(never, at);
-        let received = select_biased! { // What arrived counts even when the time is over by now.
+        let received = select_biased! { // A message that arrived counts, also after the time.
             recv(self.interrupts) -> signal => match signal {
                 Ok(()) => return Err(CommandError::Interrupted),
-                // Nobody listens to signals any more.
-                Err(_) => { self.interrupts = never(); return self.next_message(until, phrase) }
+                // The thread that catches signals has ended.
+                Err(_) => { self.interrupts = never(); return self.next_message(until) }
             },
             recv(self.events) -> event => event,
             recv(late) -> _ => return Ok(None),
         };
         match received {
             Ok(Event::Message(message)) => Ok(Some(message)),
-            Ok(Event::Ended(end)) => Err(CommandError::Ended { phrase, end }),
-            Ok(Event::Connected(_)) | Err(_) => Err(CommandError::Ended { phrase, end: StreamEnd::Closed }),
+            Ok(Event::Ended(end)) => Err(CommandError::Ended(end)),
+            Ok(Event::Connected(_)) | Err(_) => Err(CommandError::Ended(StreamEnd::Closed)),
         }
     }
 
-    /// The next answer of the stream asked for last, or the states that came before it; `None` when `until` passed
-    /// first.
-    fn next_answer(&mut self, until: Option<Instant>, phrase: &'static str) -> Result<Option<Answer>, CommandError> {
+    /// The next response to the last request, or states that came before it; `None` when `until` passed first.
+    fn next_of_stream(&mut self, until: Option<Instant>) -> Result<Option<FromServer>, CommandError> {
         loop {
-            match self.next_message(until, phrase)? {
-                Some(FromServer::Response(Response { id, content })) if id == self.stream => {
-                    return Ok(Some(Ok(content)));
-                }
-                Some(FromServer::WorkloadStates(states)) => return Ok(Some(Err(states))),
+            match self.next_message(until)? {
+                Some(FromServer::Response(response)) if response.id != self.stream => {}
+                Some(message @ (FromServer::Response(_) | FromServer::WorkloadStates(_))) => return Ok(Some(message)),
                 Some(_) => {}
                 None => return Ok(None),
             }
         }
     }
 
-    /// Says goodbye, so that the server frees what it keeps for us, and waits a little for its end of the stream.
-    pub fn say_goodbye(self) {
+    /// Sends `Goodbye`, so that the server frees what it holds for this connection, and waits shortly for its end.
+    pub fn close_with_goodbye(self) {
         let deadline = deadline_after(GOODBYE_MAX);
         if self.requests.try_send(ToServer::Goodbye).is_ok() {
             while let Ok(Event::Message(_)) = self.events.recv_deadline(deadline) {}
         }
-        self.leave();
+        self.close();
     }
 
-    /// Closes the connection without a word.
-    pub fn leave(self) {
+    /// Closes the connection without `Goodbye`.
+    pub fn close(self) {
         drop(self.events); // A reader that waits for room in the queue ends.
         self.hangup.hang_up();
         drop(self.requests);
@@ -254,17 +255,12 @@ impl Session {
 
 impl ServerLink for Session {
     fn complete_state(&mut self, masks: &[&str]) -> Result<Node, CommandError> {
-        let read = ReadState { masks: masks.iter().map(ToString::to_string).collect(), subscribe: false };
-        match self.ask(RequestContent::CompleteState(read), ENDED_READING)? {
-            ResponseContent::CompleteState { state, .. } => Ok(state),
-            ResponseContent::Error(text) => Err(CommandError::Answer(text)),
-            _ => Err(CommandError::Unexpected),
-        }
+        self.read(masks, false, CommandError::Response)
     }
 
     fn update_state(&mut self, new_state: Node, masks: Vec<String>) -> Result<Accepted, CommandError> {
         let update = UpdateState { new_state: Some(Ok(new_state)), masks };
-        match self.ask(RequestContent::UpdateState(update), ENDED)? {
+        match self.request(RequestContent::UpdateState(update))? {
             ResponseContent::UpdateStateSuccess { added, deleted } => {
                 self.kept.clear();
                 Ok(Accepted { added: instances(&added)?, deleted: instances(&deleted)? })
@@ -279,7 +275,7 @@ impl ServerLink for Session {
             return Ok(Some(std::mem::take(&mut self.kept)));
         }
         loop {
-            match self.next_message(until, ENDED)? {
+            match self.next_message(until)? {
                 Some(FromServer::WorkloadStates(states)) => return Ok(Some(states)),
                 Some(_) => {}
                 None => return Ok(None),
@@ -288,32 +284,30 @@ impl ServerLink for Session {
     }
 
     fn subscribe(&mut self, masks: &[&str]) -> Result<Node, CommandError> {
-        let read = ReadState { masks: masks.iter().map(ToString::to_string).collect(), subscribe: true };
-        match self.ask(RequestContent::CompleteState(read), ENDED)? {
-            ResponseContent::CompleteState { state, .. } => Ok(state),
-            ResponseContent::Error(text) => Err(CommandError::Subscription(text)),
-            _ => Err(CommandError::Unexpected),
-        }
+        self.read(masks, true, CommandError::Subscription)
     }
 
     fn next_event(&mut self, until: Option<Instant>) -> Result<Option<StateEvent>, CommandError> {
         loop {
-            match self.next_answer(until, ENDED)? {
-                Some(Ok(ResponseContent::CompleteState { state, altered })) => {
-                    return Ok(Some(StateEvent { state, altered: altered.unwrap_or_default() }));
-                }
-                Some(Ok(ResponseContent::Error(text))) => return Err(CommandError::Subscription(text)),
-                Some(Ok(_) | Err(_)) => {}
+            match self.next_of_stream(until)? {
+                Some(FromServer::Response(Response { content, .. })) => match content {
+                    ResponseContent::CompleteState { state, altered } => {
+                        return Ok(Some(StateEvent { state, altered: altered.unwrap_or_default() }));
+                    }
+                    ResponseContent::Error(text) => return Err(CommandError::Subscription(text)),
+                    _ => {}
+                },
+                Some(_) => {}
                 None => return Ok(None),
             }
         }
     }
 
     fn request_logs(&mut self, request: LogsRequest) -> Result<Vec<InstanceName>, CommandError> {
-        self.kept.clear(); // What was told before is in the state that was read.
-        match self.ask(RequestContent::Logs(request), NO_LOGS)? {
+        self.kept.clear(); // The state that was read before is newer.
+        match self.request(RequestContent::Logs(request))? {
             ResponseContent::LogsAccepted(instances) => Ok(instances),
-            ResponseContent::Error(text) => Err(CommandError::Answer(text)),
+            ResponseContent::Error(text) => Err(CommandError::Response(text)),
             _ => Err(CommandError::Unexpected),
         }
     }
@@ -323,12 +317,15 @@ impl ServerLink for Session {
             return Ok(LogStep::States(std::mem::take(&mut self.kept)));
         }
         loop {
-            match self.next_answer(None, ENDED_IN_LOGS)? {
-                Some(Ok(ResponseContent::LogEntries(entries))) => return Ok(LogStep::Entries(entries)),
-                Some(Ok(ResponseContent::LogsStop(instance))) => return Ok(LogStep::Stopped(instance)),
-                Some(Ok(ResponseContent::Error(text))) => return Err(CommandError::Logs(text)),
-                Some(Ok(_)) | None => {}
-                Some(Err(states)) => return Ok(LogStep::States(states)),
+            match self.next_of_stream(None)? {
+                Some(FromServer::WorkloadStates(states)) => return Ok(LogStep::States(states)),
+                Some(FromServer::Response(Response { content, .. })) => match content {
+                    ResponseContent::LogEntries(entries) => return Ok(LogStep::Entries(entries)),
+                    ResponseContent::LogsStop(instance) => return Ok(LogStep::Stopped(instance)),
+                    ResponseContent::Error(text) => return Err(CommandError::Logs(text)),
+                    _ => {}
+                },
+                _ => {}
             }
         }
     }
@@ -344,28 +341,28 @@ fn instances(names: &[String]) -> Result<Vec<InstanceName>, CommandError> {
     names.iter().map(parse).collect()
 }
 
-/// Body of `cli:tx`: sends until nothing more will come or the connection is lost.
+/// Body of `cli:tx`: sends until the channel is closed or the connection is lost.
 fn send_all(mut sender: ClientSender, requests: &Receiver<ToServer>) {
     while let Ok(message) = requests.recv() {
         if sender.send(message).is_err() {
-            return; // The receiver knows why.
+            return; // The receiver reports the cause.
         }
     }
     sender.finish();
 }
 
-/// Body of `cli:rx`: connects and passes on what comes until the stream ends or nobody listens any more.
-fn receive_all(options: &ClientOptions, give: &Sender<Event>) {
+/// Body of `cli:rx`: connects and forwards messages until the stream ends or the channel is closed.
+fn receive_all(options: &ClientOptions, to_main: &Sender<Event>) {
     let hello = ToServer::CommanderHello { version: VERSION.to_owned() };
     let mut receiver = match client::connect(options, hello) {
         Ok((sender, receiver, hangup)) => {
-            if give.send(Event::Connected(Ok((sender, hangup)))).is_err() {
+            if to_main.send(Event::Connected(Ok((sender, hangup)))).is_err() {
                 return;
             }
             receiver
         }
         Err(error) => {
-            let _ = give.send(Event::Connected(Err(error))); // Nobody waits any more when this fails.
+            let _ = to_main.send(Event::Connected(Err(error))); // Closed: the command has ended.
             return;
         }
     };
@@ -374,7 +371,7 @@ fn receive_all(options: &ClientOptions, give: &Sender<Event>) {
             Ok(message) => (Event::Message(message), false),
             Err(end) => (Event::Ended(end), true),
         };
-        if give.send(event).is_err() || last {
+        if to_main.send(event).is_err() || last {
             return;
         }
     }
@@ -382,60 +379,62 @@ fn receive_all(options: &ClientOptions, give: &Sender<Event>) {
 
 fn deadline_after(limit: Duration) -> Instant {
     let now = SystemClock.now();
-    // A timeout that no clock can hold is as good as a very long one.
+    // A timeout that no clock can represent means a very long one.
     now.checked_add(limit).unwrap_or_else(|| now + Duration::from_secs(100 * 365 * 24 * 3600))
 }
 
-/// A host that does not answer looks like a slow server only when the whole time for an answer is over.
+/// A host that does not respond counts as a slow server only when the whole response timeout has passed.
 fn unreachable_server(url: &str, error: &ConnectError, response_timeout: Duration, late: bool) -> CliError {
-    match error {
-        ConnectError::Connect { source, .. } if late && source.kind() == std::io::ErrorKind::TimedOut => {
-            CommandError::TimedOut(response_timeout).into()
-        }
-        error => not_connected(url, error),
-    }
-}
-
-fn tls_hint(source: impl std::fmt::Display) -> String {
-    let source = source.to_string();
-    if source.contains("does not speak TLS") {
-        return format!("{source}; use -k/--insecure if it is meant to run without");
-    }
-    format!("{source}; check the certificates of both sides")
-}
-
-fn not_connected(url: &str, error: &ConnectError) -> CliError {
     let hint = match error {
-        ConnectError::Resolve { source, .. } => {
-            format!("{source}; check the host name, or name another server with '--server-url <URL>'")
+        ConnectError::Connect { source, .. } if late && source.kind() == std::io::ErrorKind::TimedOut => {
+            return CommandError::TimedOut(response_timeout).into();
         }
-        ConnectError::Tls { source, .. } => tls_hint(source),
         ConnectError::Connect { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
             format!("{source}; run it as root or as a member of the group of the socket")
         }
         ConnectError::Connect { source, .. } => {
             format!("{source}; start ank-server there, or name another server with '--server-url <URL>'")
         }
+        ConnectError::Resolve { source, .. } => {
+            format!("{source}; check the host name, or name another server with '--server-url <URL>'")
+        }
+        ConnectError::Tls { source, .. } => tls_hint(source),
     };
     CliError::Unreachable { url: url.to_owned(), hint }
+}
+
+fn tls_hint(source: impl std::fmt::Display) -> String {
+    let source = source.to_string();
+    if source.contains("does not speak TLS") {
+        return format!("{source}; use -k/--insecure if it runs without TLS on purpose");
+    }
+    format!("{source}; check the certificates of both sides")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::settings::Waiting;
+    use crate::platform::settings::MessageSize;
+    use crate::wire::address::{Security, ServerUrl};
 
     #[test]
-    fn a_signal_ends_also_a_connection_that_takes_long() {
+    fn a_signal_ends_a_connection_attempt() {
         let (press, pressed) = bounded(1);
         press.send(()).unwrap();
-        let url = ServerUrl::parse("http://127.0.0.1:1").unwrap();
-        let limits = (Duration::from_secs(60), MessageSize::default());
-        let opened = Session::open(url, Security::Insecure, limits.0, limits.1, pressed);
+        let settings = CliSettings {
+            url: ServerUrl::parse("http://127.0.0.1:1").unwrap(),
+            security: Security::Insecure,
+            response_timeout: Duration::from_secs(60),
+            message_max: MessageSize::default(),
+            waiting: Waiting::default(),
+        };
+        let opened = Session::open(&settings, pressed);
         assert!(opened.err().unwrap().is_interrupted());
     }
 
     #[test]
-    fn a_host_that_does_not_answer_is_called_unreachable_before_the_response_timeout() {
+    fn a_host_that_does_not_respond_is_unreachable_before_the_response_timeout() {
         let silent = || ConnectError::Connect {
             url: "http://host:1".to_owned(),
             source: std::io::Error::new(std::io::ErrorKind::TimedOut, "connection timed out"),
@@ -448,7 +447,7 @@ mod tests {
     #[test]
     fn a_server_that_speaks_no_tls_is_reached_with_insecure() {
         let hint = tls_hint("the server does not speak TLS");
-        assert_eq!(hint, "the server does not speak TLS; use -k/--insecure if it is meant to run without");
+        assert_eq!(hint, "the server does not speak TLS; use -k/--insecure if it runs without TLS on purpose");
         assert!(!tls_hint("certificate expired").contains("insecure"));
     }
 }

@@ -1,17 +1,14 @@
-//! `ank set state`: parts of the state from a file (spec/cli.md section 6.6).
+//! `ank set state`: parts of the state from a file.
 //!
-//! Thread: `main`. A typo must not delete anything: a mask whose value the file lacks is refused unless the deletion
-//! is meant.
+//! Thread: `main`. A typing error must not delete anything: a mask whose value the file lacks is refused unless an
+//! option asks for the deletion.
 
 use super::error::{CliError, CommandError};
 use super::output::Output;
-use super::state_input::{self, StateInput, StateInputError};
-use super::update::Update;
-use crate::limits::MANIFEST_MAX;
+use super::state_input::{self, StateInput};
+use super::update::{Update, read_file};
 use crate::model::field_path::parts;
 use crate::model::node::Node;
-use std::fs::File;
-use std::io::{self, Read};
 
 /// Parts of the state that can be changed.
 const CHANGEABLE: [&str; 2] = ["desiredState", "agents"];
@@ -19,37 +16,14 @@ const CHANGEABLE: [&str; 2] = ["desiredState", "agents"];
 /// Reads the file of `ank set state`, the last of `masks_and_file`, and makes the update of it.
 ///
 /// # Errors
-/// The file cannot be read, is no complete state, or lacks what a mask names although no deletion was asked for.
+/// The file cannot be read, is no complete state, or lacks what a mask names without `delete_missing`.
 pub fn update(masks_and_file: &[String], delete_missing: bool, output: &mut Output<'_>) -> Result<Update, CliError> {
     let (file, masks) = masks_and_file.split_last().map_or(("", masks_and_file), |(file, masks)| (file, masks));
-    update_from(masks, file, &read_file(file)?, delete_missing, output)
-}
-
-/// Reads the text of the state file; `-` is standard input.
-fn read_file(name: &str) -> Result<String, CommandError> {
-    let mut text = String::new();
-    let read = if name == "-" {
-        io::stdin().lock().take(MANIFEST_MAX + 1).read_to_string(&mut text)
-    } else {
-        File::open(name).and_then(|file| file.take(MANIFEST_MAX + 1).read_to_string(&mut text))
-    };
-    let failed = |error: &dyn std::fmt::Display| {
-        CommandError::input(
-            format!("Could not read the state object file '{name}'.\nError: '{error}'"),
-            "the last argument is the file with the new state; '-' reads from standard input",
-        )
-    };
-    match read {
-        Ok(_) if text.len() as u64 > MANIFEST_MAX => Err(failed(&format_args!("larger than {MANIFEST_MAX} bytes"))),
-        Ok(_) => Ok(text),
-        Err(error) => Err(failed(&error)),
-    }
-}
-
-/// What a file that is no YAML is called (spec/cli.md section 6.6).
-fn no_yaml(file: &str, error: &str) -> String {
-    let source = if file == "-" { "stdin input" } else { "state object file" };
-    format!("Could not convert {source} to yaml.\nError: '{error}'")
+    let text = read_file(file).map_err(|error| {
+        let text = format!("Could not read the state object file '{file}'.\nError: '{error}'");
+        CommandError::input(text, "the last argument is the file with the new state; '-' reads from standard input")
+    })?;
+    update_from(masks, file, &text, delete_missing, output)
 }
 
 /// The update that takes `masks` from `text`, the content of `file`.
@@ -60,15 +34,15 @@ fn update_from(
     delete_missing: bool,
     output: &mut Output<'_>,
 ) -> Result<Update, CliError> {
-    let StateInput { state, warnings } =
-        state_input::read(text).map_err(|StateInputError { no_yaml: unreadable, text, hint }| {
-            let text = if unreadable { no_yaml(file, &text) } else { text };
-            CliError::StateFile { text, hint }
-        })?;
+    let StateInput { state, warnings } = state_input::read(text).map_err(|error| {
+        let name = if file == "-" { "standard input".to_owned() } else { format!("'{file}'") };
+        CommandError::input(format!("Invalid state in {name}: {}", error.text), error.hint)
+    })?;
     warnings.iter().for_each(|warning| output.warn(warning));
     for mask in masks {
         if !CHANGEABLE.contains(&parts(mask)[0]) {
-            output.warn(format_args!("nothing below '{mask}' can be set; only desiredState and agents"));
+            output
+                .warn(format_args!("mask '{mask}' changes nothing: only parts of desiredState and agents can be set"));
         } else if !delete_missing && !is_given(&state, mask) {
             return Err(CommandError::input(
                 format!("the state object file has no value for '{mask}'"),
@@ -80,7 +54,7 @@ fn update_from(
     Ok(Update { new_state: state, masks: masks.to_vec(), ..Update::default() })
 }
 
-/// Whether `state` has a value at `mask`, or says by an empty map in the place of its parent that it has none.
+/// Whether `state` has a value at `mask`, or an empty map as its parent: that means that there is none.
 fn is_given(state: &Node, mask: &str) -> bool {
     let path = parts(mask);
     let parent = &path[..path.len() - 1];
@@ -91,15 +65,14 @@ fn is_given(state: &Node, mask: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::tests::play;
+    use std::io;
 
-    /// Makes the update of `masks` from `text`; gives it or the error, and standard error.
+    /// Makes the update of `masks` from `text`; returns it or the error, and standard error.
     fn set(masks: &[&str], text: &str, delete: bool) -> (Result<Update, CliError>, String) {
-        let mut err = Vec::new();
-        let mut output = Output::to(io::sink(), &mut err, None);
         let masks: Vec<String> = masks.iter().map(ToString::to_string).collect();
-        let result = update_from(&masks, "state.yaml", text, delete, &mut output);
-        drop(output);
-        (result, String::from_utf8(err).unwrap())
+        let played = play(None, [], |_, _, output| update_from(&masks, "state.yaml", text, delete, output));
+        (played.result, played.err)
     }
 
     #[test]
@@ -132,19 +105,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_yaml_is_called_by_where_it_came_from() {
-        for (file, source) in [("state.yaml", "state object file"), ("-", "stdin input")] {
+    fn a_file_that_is_no_complete_state_is_named_with_its_error() {
+        for (file, text, expected) in [
+            ("state.yaml", "a: [", "Command failed: 'Invalid state in 'state.yaml': did not find"),
+            ("-", "a: [", "Command failed: 'Invalid state in standard input: did not find"),
+            ("-", "desiredSate: {}", "Command failed: 'Invalid state in standard input: desiredSate: unknown field"),
+        ] {
             let mut output = Output::to(io::sink(), io::sink(), None);
-            let error = update_from(&["desiredState".to_owned()], file, "a: [", false, &mut output).unwrap_err();
-            let begin =
-                format!("Could not serialize YAML object: 'Could not convert {source} to yaml.\nError: 'did not");
-            assert!(error.to_string().starts_with(&begin) && error.to_string().ends_with("''"), "{error}");
+            let error = update_from(&["desiredState".to_owned()], file, text, true, &mut output).unwrap_err();
+            assert!(error.to_string().starts_with(expected), "{error}");
         }
-    }
-
-    #[test]
-    fn a_file_that_is_no_complete_state_changes_nothing() {
-        let (result, _) = set(&["desiredState"], "desiredSate: {apiVersion: v1}", true);
-        assert!(matches!(result, Err(CliError::StateFile { .. })));
     }
 }

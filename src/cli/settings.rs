@@ -1,12 +1,11 @@
-//! The settings of one run of `ank`: command line, environment, `ank.conf`, defaults (spec/config.md sections 1 and 4).
+//! The settings of one run of `ank`: command line, environment, `ank.conf`, defaults.
 //!
 //! Thread: `main`, once at the start. Gives: checked settings, or the error to print; warnings go to the output.
 
 use super::args::Common;
-use super::error::CliError;
+use super::error::{CliError, meant_or};
 use super::output::Output;
 use super::table::one_line;
-use crate::model::nearest::nearest;
 use crate::platform::settings::{self, ConfigError, ConfigFile, MessageSize, PemKeys, PemPaths, Pems};
 use crate::wire::address::{Security, ServerUrl};
 use serde::Deserialize;
@@ -25,14 +24,14 @@ const DEFAULT_RESPONSE_TIMEOUT_MS: u64 = 3000;
 const KEYS: [&str; 8] =
     ["version", "response_timeout", "verbose", "quiet", "no_wait", "server_url", "insecure", "max_message_size"];
 
-/// What a run of `ank` needs to know besides its command.
+/// What a run of `ank` needs besides its command.
 #[derive(Debug)]
 pub struct CliSettings {
-    /// Where the server is; the scheme says what is spoken.
+    /// The URL of the server; the scheme tells whether TLS is used.
     pub url: ServerUrl,
     /// How the connection is protected.
     pub security: Security,
-    /// Longest wait for an answer.
+    /// Longest wait for a response.
     pub response_timeout: Duration,
     /// Largest message sent and received.
     pub message_max: MessageSize,
@@ -63,7 +62,7 @@ struct Keys {
     max_message_size: Option<MessageSize>,
 }
 
-/// The tables of `ank.conf`. All are checked, also those that are not used.
+/// The tables of `ank.conf`. All are checked, also the unused ones.
 #[derive(Deserialize)]
 struct Tables<T> {
     default: Option<T>,
@@ -87,22 +86,22 @@ fn contexts(file: &ConfigFile) -> Result<Vec<String>, ConfigError> {
     Ok(contexts.into_keys().collect())
 }
 
-/// What the config file says, as far as it says anything.
+/// The settings of the config file.
 #[derive(Default)]
 struct FromFile {
     keys: Keys,
     pems: Pems,
-    /// Where the URL of the server stands.
+    /// The place of the server's URL.
     url_place: String,
 }
 
 impl CliSettings {
-    /// Decides all settings and tells `output` what to print.
+    /// Decides all settings; sets the levels of `output`.
     ///
     /// # Errors
     /// [`CliError::Start`] when the config file, a PEM file or the URL cannot be used, or certificates are missing.
     pub fn load(server_url: Option<&str>, common: &Common, output: &mut Output<'_>) -> Result<Self, CliError> {
-        output.set_level(common.quiet, common.verbose); // For what the file has to say.
+        output.set_level(common.quiet, common.verbose); // For warnings about the file.
         let file = read_file(common, output)?;
         let keys = &file.keys;
         let flag = |given: bool, not: bool, key: Option<bool>| given || (!not && key.unwrap_or(false));
@@ -125,13 +124,13 @@ impl CliSettings {
     }
 }
 
-/// The context that was asked for. An empty name means the table `default`, so that one command can do without the
-/// context of the environment.
+/// The chosen context. An empty name means the table `default`, so that an option can override the context of the
+/// environment.
 fn wanted_context(common: &Common) -> Option<&str> {
     common.context.as_deref().filter(|name| !name.is_empty())
 }
 
-/// Warns when the environment leads to another server than the context: whoever names a context means its server.
+/// Warns when the environment leads to another server than the context: a context is chosen for its server.
 fn warn_of_other_server(server_url: Option<&str>, common: &Common, keys: &Keys, output: &mut Output<'_>) {
     let (Some(context), Some(used), Some(not_used)) = (wanted_context(common), server_url, &keys.server_url) else {
         return;
@@ -143,7 +142,7 @@ fn warn_of_other_server(server_url: Option<&str>, common: &Common, keys: &Keys, 
     }
 }
 
-/// Reads the config file that counts, if there is one.
+/// Reads the first config file that exists, if any.
 fn find_file(common: &Common, output: &mut Output<'_>) -> Result<Option<ConfigFile>, ConfigError> {
     let home = std::env::var_os("HOME");
     let user_file = home.map(|home| PathBuf::from(if home.is_empty() { "/".into() } else { home }).join(USER_FILE));
@@ -181,11 +180,12 @@ fn no_context(name: &str, file: Option<&ConfigFile>, known: &[String]) -> CliErr
         return start(text, "name the config file with '--ank-config <PATH>', or the server with '--server-url <URL>'");
     };
     let path = file.path().display();
-    let hint = match nearest(name, known.iter().map(String::as_str)) {
-        Some(meant) => format!("did you mean '{meant}'?"),
-        None if known.is_empty() => format!("a context is a table [contexts.{name}]"),
-        None => format!("it has '{}'", known.join("', '")),
+    let otherwise = if known.is_empty() {
+        format!("a context is a table [contexts.{name}]")
+    } else {
+        format!("it has '{}'", known.join("', '"))
     };
+    let hint = meant_or(name, known.iter().map(String::as_str), &otherwise);
     start(format_args!("Context '{name}' does not exist in '{path}'."), &hint)
 }
 
@@ -201,7 +201,7 @@ fn from_file(
     let below: Vec<String> = tables.flat_map(|table| keys().map(move |key| format!("{table}.{key}"))).collect();
     let known: Vec<&str> = keys().copied().chain(["contexts"]).chain(below.iter().map(String::as_str)).collect();
     file.unknown_keys(&known).into_iter().for_each(|warning| output.warn(warning));
-    // What the table does not say is taken from the top.
+    // Keys that the table lacks are taken from the top.
     let (top, table) = (file.keys::<Keys>()?, file.keys::<Tables<Keys>>()?.chosen(context));
     let keys = Keys {
         response_timeout: table.response_timeout.or(top.response_timeout),
@@ -247,7 +247,7 @@ fn connection(
         start(format_args!("Cannot connect to server: '{error}'"), &hint)
     })?;
     if url.is_socket() {
-        // Neither certificates nor '--insecure' mean anything: the permissions of the socket decide who connects.
+        // Certificates and '--insecure' have no effect: the permissions of the socket decide who may connect.
         output.debug(format_args!("server '{url}'"));
         return Ok((url, Security::Insecure));
     }
@@ -258,7 +258,7 @@ fn connection(
         let hint = "'-k' is for servers that run without TLS as well, for example on your own machine";
         start(format_args!("Missing certificate files: {error}"), hint)
     })?;
-    // What is spoken follows from the certificates: plain text to a TLS server would only fail later.
+    // The certificates decide about TLS, not the scheme: plain text to a TLS server would only fail later.
     let url = url.with_tls(security != Security::Insecure);
     let protection = if url.uses_tls() { "mutual TLS" } else { "no TLS" };
     output.debug(format_args!("server '{url}', {protection}"));
@@ -268,7 +268,7 @@ fn connection(
 fn config_error(error: &ConfigError) -> CliError {
     let hint = match error {
         ConfigError::Parse(_) => "correct that file, or name another one with '--ank-config <PATH>'",
-        ConfigError::WrongVersion { .. } => "the file must say version = 'v1'",
+        ConfigError::WrongVersion { .. } => "the file must have the line: version = 'v1'",
         ConfigError::ConflictingPems { .. } => "keep either the path or the content of each PEM in the config file",
         ConfigError::Pem { .. } => "check the path in the config file and the permissions of the PEM file",
     };
@@ -285,7 +285,7 @@ mod tests {
     use crate::cli::args::Arguments;
     use std::io;
 
-    /// Loads the settings for the words after `-x <file with text>`; gives them or the error, and standard error.
+    /// Loads the settings for the words after `-x <file with text>`; returns them or the error, and standard error.
     fn load(file: &str, words: &[&str]) -> (Result<CliSettings, String>, String) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ank.conf");
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_apply_where_nothing_is_said() {
+    fn defaults_apply_where_nothing_is_set() {
         let (settings, _) = load("[default]\nversion = 'v1'\n", &["-k"]);
         let settings = settings.unwrap();
         assert_eq!(settings.url.to_string(), "http://127.0.0.1:25551", "without TLS the scheme is http");
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_url_of_the_config_file_is_told_with_its_place() {
+    fn a_wrong_url_of_the_config_file_is_reported_with_its_place() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ank.conf");
         std::fs::write(&path, "version = 'v1'\n[default]\nserver_url = 'here'\n").unwrap();

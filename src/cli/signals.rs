@@ -1,7 +1,7 @@
-//! Signals that end `get events` and `logs` in order, with exit code 0 (spec/cli.md sections 10 and 11).
+//! Signals that end `get events` and `logs` with exit code 0.
 //!
-//! Thread: `cli:signals` waits for them; everything else on `main`. Gives: one message for each signal. All other
-//! commands keep the default action of signals.
+//! Thread: `cli:signals` waits for them; everything else on `main`. Gives: a message for each signal. All other commands
+//! keep the default action of signals.
 
 use super::error::CliError;
 use crate::limits::{STACK_SMALL, STOP_DEADLINE};
@@ -29,7 +29,7 @@ impl Interrupts {
         let (give, received) = bounded(1);
         let wait = move || {
             for _ in signals.forever() {
-                let _ = give.try_send(()); // Full: one that nobody looked at yet says the same.
+                let _ = give.try_send(()); // Full: one is waiting already.
             }
         };
         let thread = threads::spawn("cli:signals", STACK_SMALL, wait).map_err(failed)?;

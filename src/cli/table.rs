@@ -1,4 +1,4 @@
-//! Tables without borders, laid out so that scripts can cut them at the headings (spec/cli.md section 5).
+//! Tables without borders, laid out so that scripts can cut them at the headings.
 //!
 //! Thread: `main`, plain functions.
 
@@ -7,14 +7,14 @@ use unicode_width::UnicodeWidthChar;
 
 /// Blanks between two columns.
 const GAP: usize = 3;
-/// What ends a cell that was shortened.
+/// The end of a cell that was shortened.
 const ELLIPSIS: &str = "...";
-/// Columns in which a sentence can be read. In fewer it becomes a tower of syllables.
+/// Fewer columns are too few to read a sentence.
 const READABLE: usize = 60;
-/// What stands before text below the row that it belongs to.
+/// The indent of text below its row.
 const INDENT: &str = "  ";
 
-/// What happens to a last column that is wider than the terminal has room for.
+/// The layout of a last column that is wider than the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TooWide {
     /// Each line ends at the edge.
@@ -43,7 +43,7 @@ pub fn width(text: &str) -> usize {
     text.chars().map(|c| c.width().unwrap_or(0)).sum()
 }
 
-/// Makes text from outside fit for a cell: one line, trimmed, nothing that controls a terminal.
+/// Makes a cell of text from outside: one line, trimmed, without control characters.
 #[must_use]
 pub fn one_line(text: &str) -> String {
     let lines: Vec<&str> = text.trim().lines().map(str::trim_end).collect();

@@ -1,22 +1,21 @@
-//! Sends an update and waits for its workloads: what `apply`, `set state`, `delete` and `run` have in common
-//! (spec/cli.md section 7).
+//! Sends an update and waits for its workloads: what `apply`, `set state`, `delete` and `run` have in common.
 //!
 //! Thread: `main`.
 
-use super::error::{CliError, CommandError, ExitCode, shown};
-use super::get::meant;
+use super::error::{CliError, CommandError, ExitCode, meant, shown};
 use super::output::Output;
-use super::reasons;
 use super::rows;
 use super::session::ServerLink;
 use super::settings::Waiting;
 use super::table::{TooWide, one_line};
 use super::wait::{self, WaitEnd, WaitState};
-use crate::limits::NAME_MAX;
+use crate::limits::{MANIFEST_MAX, NAME_MAX};
 use crate::model::names::is_name;
 use crate::model::node::Node;
 use crate::platform::clock::Clock;
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read};
 
 /// A change of the state, ready to be sent.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -25,11 +24,11 @@ pub struct Update {
     pub new_state: Node,
     /// Which parts to take from it; what it lacks is deleted.
     pub masks: Vec<String>,
-    /// Workloads that somebody typed to be deleted: one that is not there may be a typo.
+    /// Workloads that the command line names: one that does not exist may be a typing error.
     pub deleted: Vec<String>,
 }
 
-/// What the commands work with.
+/// What changing commands work with.
 pub struct Context<'c, 'w, L, C> {
     /// The server.
     pub link: &'c mut L,
@@ -42,10 +41,10 @@ pub struct Context<'c, 'w, L, C> {
 }
 
 impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
-    /// Sends the update and, unless told otherwise, waits until its workloads are where they should be.
+    /// Sends the update and, unless `no_wait` is set, waits until its workloads have reached their states.
     ///
     /// # Errors
-    /// The server refused or did not answer, the connection ended, or standard output cannot be written. Workloads
+    /// The server refused or did not respond, the connection ended, or standard output cannot be written. Workloads
     /// that fail and a wait that was given up are no errors but exit codes.
     pub fn update_and_wait(
         &mut self,
@@ -56,8 +55,8 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
             self.link.update_state(new_state, masks)?;
             return Ok(ExitCode::Success);
         }
-        // The state before knows the runtimes of what the update deletes.
-        let before = self.link.complete_state(&reasons::MASKS)?;
+        // The state before has the runtimes of what the update deletes.
+        let before = self.link.complete_state(&rows::MASKS)?;
         let accepted = self.link.update_state(new_state, masks)?;
         self.warn_of_unknown(&before, &typed);
         let (added, deleted) = (accepted.added.len(), accepted.deleted.len());
@@ -68,15 +67,14 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         }
         self.output.status("Successfully applied the manifest(s).")?;
         self.output.status("Waiting for workload(s) to reach desired states (press Ctrl+C to interrupt).\n")?;
-        let now = self.link.complete_state(&reasons::MASKS)?;
-        let mut state = WaitState::new(&accepted, rows::rows(&before), &now);
-        state.learn_old_dependencies(&before);
+        let now = self.link.complete_state(&rows::MASKS)?;
+        let mut state = WaitState::new(&accepted, &before, &now);
         drop((before, now)); // They may be large, and waiting may be long.
         let end = wait::wait(&mut state, self.link, self.clock, self.waiting.limit, self.output)?;
         Ok(self.conclude(&state, end))
     }
 
-    /// Tells which of the workloads to delete were not there, and which were meant.
+    /// Warns about workloads to delete that do not exist.
     fn warn_of_unknown(&mut self, before: &Node, names: &[String]) {
         let known = || rows::entries(before.at(&["desiredState", "workloads"])).map(|(name, _)| name.as_str());
         for name in names.iter().filter(|name| !known().any(|known| known == *name)) {
@@ -84,25 +82,28 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         }
     }
 
-    /// Tells what is not as it should be and decides the exit code.
+    /// Reports what did not reach its state and decides the exit code.
     fn conclude(&mut self, state: &WaitState, end: WaitEnd) -> ExitCode {
         for (agent, workloads) in state.absent_agents() {
-            let start = if workloads.len() == 1 { "starts" } else { "start" };
-            let text = format!("agent '{agent}' is not connected; '{}' {start} when it is", workloads.join("', '"));
+            let workloads = workloads.join("', '");
+            let text = format!("agent '{agent}' is not connected; when it connects, it starts '{workloads}'");
             self.output.warn(one_line(&text));
         }
         let failures = state.failures();
         let outstanding = if end == WaitEnd::TimedOut { state.outstanding() } else { Vec::new() };
         let missed = failures.iter().chain(&outstanding).copied().collect::<BTreeSet<_>>();
         if !missed.is_empty() {
-            self.output.warn(format_args!("{} missed the target:", counted(missed.len())));
+            self.output.warn(format_args!("{} did not reach the desired state:", counted(missed.len())));
             let table = state.summary(missed).text(self.output.width(), TooWide::Whole);
             self.output.explain(&table);
         }
         let mut code = ExitCode::Success;
         if end == WaitEnd::TimedOut {
             let limit = shown(self.waiting.limit.unwrap_or_default());
-            let text = format!("gave up waiting after '{limit}', not there yet: {}", counted(outstanding.len()));
+            let text = format!(
+                "gave up waiting after '{limit}': {} did not reach the desired state",
+                counted(outstanding.len())
+            );
             self.output.error(text, Some("the update stays in force; follow it with 'ank get workloads -w'"));
             code = ExitCode::GaveUp;
         }
@@ -115,17 +116,17 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         code
     }
 
-    /// Deletes configs by name, and tells which were there.
+    /// Deletes configs by name, and reports which existed.
     ///
     /// # Errors
     /// As [`Self::update_and_wait`]; nothing is waited for.
     pub fn delete_configs(&mut self, names: &[String]) -> Result<ExitCode, CliError> {
         names.iter().try_for_each(|name| check_name("config", name))?;
         let masks: Vec<String> = names.iter().map(|name| format!("desiredState.configs.{name}")).collect();
-        // Only for what is told afterwards: a state that cannot be read must not keep anybody from deleting.
+        // Only for the report: a state that cannot be read must not prevent the deletion.
         let before = self.link.complete_state(&masks.iter().map(String::as_str).collect::<Vec<_>>());
         self.link.update_state(Node::empty(), masks)?;
-        // The names as a set: each is told once, in order.
+        // As a set: each name is reported once, in order.
         for name in names.iter().collect::<BTreeSet<_>>() {
             match &before {
                 Ok(before) if before.at(&["desiredState", "configs", name]).is_none() => {
@@ -133,7 +134,7 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
                 }
                 Ok(_) => self.output.status(&format!("Deleted config '{name}'."))?,
                 Err(error) => {
-                    self.output.debug(format_args!("whether config '{name}' was there is not known: {error}"));
+                    self.output.debug(format_args!("it is unknown whether config '{name}' existed: {error}"));
                     self.output.status(&format!("The deletion of config '{name}' was accepted."))?;
                 }
             }
@@ -142,10 +143,10 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
     }
 }
 
-/// Refuses what cannot be the name of a `kind`. In a mask a dot would lead to a part of another one.
+/// Refuses a text that cannot be the name of a `kind`. In a mask a dot would select a part of another object.
 ///
 /// # Errors
-/// What names look like.
+/// The rule for names.
 pub fn check_name(kind: &str, name: &str) -> Result<(), CommandError> {
     if is_name(name) {
         return Ok(());
@@ -157,6 +158,20 @@ pub fn check_name(kind: &str, name: &str) -> Result<(), CommandError> {
         format!("'ank get {kind}s' lists the names")
     };
     Err(CommandError::input(text, hint))
+}
+
+/// Reads a whole manifest or state of at most [`MANIFEST_MAX`] bytes; `-` is standard input.
+///
+/// # Errors
+/// It cannot be opened or read, is too large or no UTF-8.
+pub fn read_file(name: &str) -> io::Result<String> {
+    let source: Box<dyn Read> = if name == "-" { Box::new(io::stdin().lock()) } else { Box::new(File::open(name)?) };
+    let mut text = String::new();
+    source.take(MANIFEST_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MANIFEST_MAX {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it is larger than {MANIFEST_MAX} bytes")));
+    }
+    Ok(text)
 }
 
 /// The update that deletes workloads by name.

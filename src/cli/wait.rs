@@ -1,8 +1,7 @@
-//! Waits until the workloads of an accepted update are where they should be, and shows how they get there
-//! (spec/cli.md section 7).
+//! Waits until the workloads of an accepted update have reached their states, and shows the states meanwhile.
 //!
-//! Thread: `main`. Owns: which instances are still outstanding. Takes: broadcast states. Gives: frames, and how it
-//! ended. Without a terminal a frame is written only when a state changed.
+//! Thread: `main`. Owns: which instances are outstanding. Takes: broadcast states. Gives: frames, and how it ended.
+//! Without a terminal a frame is written only when a state changed.
 
 use super::error::CliError;
 use super::live::LiveFrames;
@@ -26,40 +25,40 @@ const SPINNER: [char; 4] = ['|', '/', '-', '\\'];
 pub enum WaitEnd {
     /// Nothing is outstanding.
     Settled,
-    /// The time was over.
+    /// The time limit passed.
     TimedOut,
 }
 
-/// The instances of one update and how far they are.
+/// The instances of one update and their progress.
 #[derive(Debug)]
 pub struct WaitState {
     added: BTreeSet<InstanceName>,
-    /// Added instances that are not there yet.
+    /// Added instances that are outstanding.
     starting: BTreeSet<InstanceName>,
-    /// Deleted instances that are not gone yet.
+    /// Deleted instances that are outstanding.
     ending: BTreeSet<InstanceName>,
-    /// Agents that were connected after the update was accepted; nothing is expected from others.
+    /// Agents that were connected after the update was accepted; instances of others are not waited for.
     connected: BTreeSet<Name>,
     rows: BTreeMap<InstanceName, Row>,
-    /// Last reported states in full length, for the summary.
+    /// The last reported states.
     reported: BTreeMap<InstanceName, ExecutionState>,
-    /// What ours wait for, also others.
+    /// What the instances wait for.
     reasons: Reasons,
 }
 
 impl WaitState {
-    /// Begins with what the server said before the update (`remembered`) and after it was accepted (`now`).
+    /// Begins with the complete states before the update and after it was accepted.
     #[must_use]
-    pub fn new(accepted: &Accepted, remembered: BTreeMap<InstanceName, Row>, now: &Node) -> Self {
-        let mut current = rows::rows(now);
-        let reasons = Reasons::new(now, &current);
+    pub fn new(accepted: &Accepted, before: &Node, now: &Node) -> Self {
+        let (remembered, mut current) = (rows::rows(before), rows::rows(now));
+        let reasons = Reasons::after_update(before, now, &current);
         let there: BTreeSet<InstanceName> = current.keys().cloned().collect();
         let mut rows = BTreeMap::new();
         for instance in accepted.added.iter().chain(&accepted.deleted) {
             let before = remembered.get(instance);
             let mut row = current.remove(instance).or_else(|| before.cloned()).unwrap_or_default();
             if row.state.is_empty() {
-                row.state = Phase::PendingInitial.to_string(); // What the server gives to new instances.
+                row.state = Phase::PendingInitial.to_string(); // The server's state for new instances.
             }
             if row.runtime.is_empty() {
                 row.runtime = before.map(|row| row.runtime.clone()).unwrap_or_default();
@@ -75,14 +74,14 @@ impl WaitState {
             reported: BTreeMap::new(),
             reasons,
         };
-        // What had not begun to start and keeps its id has nothing to end, and nobody says that it ended.
+        // An instance that had not begun to start and keeps its id has nothing to end, and no end is reported.
         let begun = |instance: &InstanceName| {
             let waiting = [Phase::PendingInitial, Phase::PendingWaitingToStart].map(|phase| phase.to_string());
             remembered.get(instance).is_none_or(|row| !waiting.contains(&row.state))
         };
         let Self { added, ending, .. } = &mut state;
         ending.retain(|instance| !added.contains(instance) || begun(instance));
-        // What the server does not list any more was removed before we could hear of it.
+        // An instance that the server does not list any more was removed before.
         for instance in state.ending.clone().into_iter().filter(|instance| !there.contains(instance)) {
             state.on_state(&WorkloadState::new(instance, ExecutionState::plain(Phase::Removed)));
         }
@@ -90,12 +89,7 @@ impl WaitState {
         state
     }
 
-    /// Learns which workload needed which other before the update: what is deleted waits for the end of those.
-    pub fn learn_old_dependencies(&mut self, before: &Node) {
-        self.reasons.learn_old_dependencies(before);
-    }
-
-    /// Takes over reported states; others than those of this update are ignored.
+    /// Applies reported states; those of other instances count only as reasons.
     pub fn on_states(&mut self, states: &[WorkloadState]) {
         for state in states {
             self.on_state(state);
@@ -107,7 +101,7 @@ impl WaitState {
         let WorkloadState { instance, state } = reported;
         let is_gone = self.reported.get(instance).is_some_and(|last| last.phase == Phase::Removed);
         if is_gone && state.phase.state() == "Stopping" {
-            return; // Told late: what is gone cannot stop.
+            return; // Reported late: a removed instance cannot stop.
         }
         self.reasons.on_state(reported);
         let Some(row) = self.rows.get_mut(instance) else { return };
@@ -121,14 +115,14 @@ impl WaitState {
         }
     }
 
-    /// Takes out of what is awaited what will not come: instances of unconnected agents, and those that need one which
+    /// Stops waiting for instances that will not get there: those of disconnected agents, and those that need one which
     /// is not relevant on its node.
     fn settle(&mut self) {
         let (reasons, reported) = (&self.reasons, &self.reported);
         let waits =
             |instance: &InstanceName| reported.get(instance).is_some_and(|it| it.phase == Phase::PendingWaitingToStart);
-        let never = |instance: &InstanceName| waits(instance) && reasons.waits_for_inactive(&instance.workload);
-        self.starting.retain(|instance| self.connected.contains(&instance.agent) && !never(instance));
+        let stays = |instance: &InstanceName| waits(instance) && reasons.waits_for_inactive(&instance.workload);
+        self.starting.retain(|instance| self.connected.contains(&instance.agent) && !stays(instance));
         self.ending.retain(|instance| self.connected.contains(&instance.agent));
     }
 
@@ -142,9 +136,9 @@ impl WaitState {
         self.starting.contains(instance) || self.ending.contains(instance)
     }
 
-    /// The frame as lines, with `spinner` before the states that are not final. At most `lines_max` lines: when
-    /// there are more instances, those that are done are left out first. Below, as far as there is room, stands what
-    /// the table had to cut about those that are outstanding.
+    /// The frame as lines, with `spinner` before the states that are not final. At most `lines_max` lines: when there are
+    /// more instances, those that are done are left out first. Infos of outstanding instances that the table had to cut
+    /// are repeated below it as far as there is room.
     #[must_use]
     pub fn frame(&self, spinner: char, columns: usize, lines_max: usize) -> Vec<String> {
         let room = lines_max.saturating_sub(1).max(1); // Below the heading.
@@ -155,18 +149,17 @@ impl WaitState {
             shown.truncate(room - 1);
             shown.sort();
         }
-        let mut table = rows::table(shown.iter().map(|instance| (*instance, &self.rows[*instance])));
+        let mut table = rows::table(shown.iter().map(|instance| self.explained(instance)));
         table.headings[3] = "  EXECUTION STATE";
         for (instance, row) in shown.iter().zip(&mut table.rows) {
             let symbol = if self.is_outstanding(instance) { spinner } else { ' ' };
-            row[3] = format!("{symbol} {}", row[3]);
-            row[4] = self.reasons.info(instance, &self.rows[*instance]);
+            row[3].insert_str(0, &format!("{symbol} "));
         }
         let mut lines = table.lines(columns, TooWide::Shorten);
         if hidden > 0 {
             let open = shown.iter().filter(|instance| self.is_outstanding(instance)).count();
             let waiting = self.rows.keys().filter(|instance| self.is_outstanding(instance)).count() - open;
-            lines.push(format!("and {hidden} more, {waiting} of them not there yet"));
+            lines.push(format!("and {hidden} more, {waiting} of them not finished"));
         }
         let is_cut = |(index, instance): &(usize, &&InstanceName)| {
             self.is_outstanding(instance) && !lines[index + 1].contains(&table.rows[*index][4])
@@ -182,7 +175,7 @@ impl WaitState {
         lines
     }
 
-    /// Where no terminal is: all that is written grows with the time and not with workloads times changes.
+    /// Without a terminal: the output grows with the time and not with workloads times changes.
     fn pause_between_frames(&self) -> Duration {
         let lines = u32::try_from(self.rows.len()).unwrap_or(u32::MAX);
         FRAME_PAUSE_PER_LINE.saturating_mul(lines.saturating_sub(FRAME_LINES_AT_ONCE))
@@ -199,7 +192,7 @@ impl WaitState {
         self.added.iter().filter(failed).collect()
     }
 
-    /// Agents that are not connected and should start something: nobody knows when they will.
+    /// Agents that are not connected, with the workloads that they should start.
     #[must_use]
     pub fn absent_agents(&self) -> BTreeMap<&str, Vec<&str>> {
         let mut absent: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -217,19 +210,20 @@ impl WaitState {
         self.rows.keys().filter(|instance| self.is_outstanding(instance)).collect()
     }
 
-    /// The table of `instances` with all that is known about each, for the end. What was deleted stands above what
-    /// replaced it.
+    /// The table of `instances` for the end. A deleted instance stands above the one that replaced it.
     #[must_use]
     pub fn summary<'i>(&self, instances: impl IntoIterator<Item = &'i InstanceName>) -> Table<5> {
         let mut instances: Vec<&InstanceName> =
             instances.into_iter().filter(|instance| self.rows.contains_key(*instance)).collect();
         instances.sort_by_key(|instance| (&instance.workload, self.added.contains(*instance), *instance));
-        let row = |instance: &InstanceName| self.reasons.explained(instance, &self.rows[instance]);
-        let rows: Vec<(&InstanceName, Row)> = instances.into_iter().map(|instance| (instance, row(instance))).collect();
-        rows::table(rows.iter().map(|(instance, row)| (*instance, row)))
+        rows::table(instances.into_iter().map(|instance| self.explained(instance)))
     }
 
-    /// A failed instance that had a container, so that there may be something in its logs.
+    fn explained<'i>(&self, instance: &'i InstanceName) -> (&'i InstanceName, Row) {
+        (instance, self.reasons.explained(instance, &self.rows[instance]))
+    }
+
+    /// A failed instance that had a container and so may have logs.
     #[must_use]
     pub fn failure_with_logs(&self) -> Option<&InstanceName> {
         let ran = |instance: &&InstanceName| self.reported[*instance].phase.state() == "Failed";
@@ -237,26 +231,10 @@ impl WaitState {
     }
 }
 
-/// Whether an instance that should start is as far as it will get soon.
+/// Whether a phase ends the wait for an instance that should start.
 fn ends_start(phase: Phase) -> bool {
-    match phase {
-        Phase::Running
-        | Phase::Succeeded
-        | Phase::FailedExecFailed
-        | Phase::FailedUnknown
-        | Phase::FailedLost
-        | Phase::NotScheduled
-        | Phase::PendingStartingFailed
-        | Phase::AgentDisconnected => true,
-        Phase::PendingInitial
-        | Phase::PendingWaitingToStart
-        | Phase::PendingStarting
-        | Phase::Stopping
-        | Phase::StoppingWaitingToStop
-        | Phase::StoppingRequestedAtRuntime
-        | Phase::StoppingDeleteFailed
-        | Phase::Removed => false,
-    }
+    matches!(phase.state(), "Running" | "Succeeded" | "Failed")
+        || matches!(phase, Phase::NotScheduled | Phase::PendingStartingFailed | Phase::AgentDisconnected)
 }
 
 /// Follows the states that `link` broadcasts until `state` is settled or `limit` has passed, and shows frames.

@@ -30,7 +30,7 @@ const DEFAULT_SOCKET_MODE: u32 = 0o660;
 #[command(
     name = "ank-server",
     version = VERSION,
-    about = "The Ankaios server: keeps the desired state of a cluster, tells the agents what to run and answers questions about it."
+    about = "The Ankaios server: stores the desired state of a cluster, assigns workloads to agents and serves the state to clients."
 )]
 struct Arguments {
     /// YAML manifest with the workloads to start with

@@ -1,4 +1,4 @@
-//! `ank apply`, `delete`, `run` and `set state`: what they do and, byte for byte, what they print (spec/cli.md 5 to 8).
+//! `ank apply`, `delete`, `run` and `set state`: what they do and, byte for byte, what they print.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
@@ -221,7 +221,7 @@ fn workload_of_an_absent_agent_is_done_for_waiting() {
     let absent = workload("w1", "run").on("agent_Z");
     let unscheduled = workload("w2", "run").on("''");
     let Output { code, stdout, stderr } = cluster.ank_with_input(&["apply", "-"], &manifest(&[absent, unscheduled]));
-    let told = "warn: agent 'agent_Z' is not connected; 'w1' starts when it is\n";
+    let told = "warn: agent 'agent_Z' is not connected; when it connects, it starts 'w1'\n";
     assert_eq!((code, stderr.as_str()), (0, told));
     let rows = table::workloads(&last_frame(&stdout));
     let states: Vec<&str> = rows.iter().map(|row| row.state.as_str()).collect();
@@ -254,7 +254,7 @@ fn failing_workloads_end_the_wait_with_exit_code_zero() {
     assert_eq!((row.name.as_str(), row.state.as_str()), ("w2", "Pending(StartingFailed)"));
     assert_eq!(row.info, "Unsupported Runtime 'nosuch'; there are 'podman', 'containerd', 'podman-kube'");
     let missed = table::workloads(&output.stderr);
-    assert!(output.stderr.starts_with("warn: 2 workloads missed the target:\n"), "{}", output.stderr);
+    assert!(output.stderr.starts_with("warn: 2 workloads did not reach the desired state:\n"), "{}", output.stderr);
     let missed: Vec<String> = missed.into_iter().map(|row| format!("{} {}", row.name, row.state)).collect();
     assert_eq!(missed, ["w1 Failed(ExecFailed)", "w2 Pending(StartingFailed)"]);
     let output = cluster.ank(&[
@@ -282,7 +282,7 @@ fn a_wait_that_takes_too_long_is_given_up_with_what_is_missing_and_why() {
     assert_eq!((row.name.as_str(), row.state.as_str()), ("w1", "Pending(WaitingToStart)"), "{}", output.stderr);
     assert_eq!(row.info, "waits for 'w2' to succeed, it is Running(Ok)");
     assert!(
-        output.stderr.contains("error: gave up waiting after '2s', not there yet: 1 workload\n"),
+        output.stderr.contains("error: gave up waiting after '2s': 1 workload did not reach the desired state\n"),
         "{}",
         output.stderr
     );

@@ -1,4 +1,4 @@
-//! `ank get events`, `ank logs`, watching: how they follow, and how they end (spec/cli.md 3, 6.3, 10, 11).
+//! `ank get events`, `ank logs`, watching: how they follow, and how they end.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 

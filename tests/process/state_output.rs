@@ -1,4 +1,4 @@
-//! `ank get state`, `get agents`: shape and order of the YAML and JSON output (spec/cli.md 6, spec/server.md 7).
+//! `ank get state`, `get agents`: shape and order of the YAML and JSON output.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
@@ -134,7 +134,7 @@ fn masks_select_exactly_what_they_name() {
     {
         let output = cluster.ank(&[&["get", "state", "-o", "json"], masks].concat());
         assert_eq!((output.code, serde_json::from_str::<Value>(&output.stdout).expect("JSON")), (0, expected));
-        let told = format!("warn: mask '{wrong}' leads nowhere: no part of the state is called '{wrong}'\n");
+        let told = format!("warn: mask '{wrong}' selects nothing: no part of the state is called '{wrong}'\n");
         assert_eq!(output.stderr, told);
     }
 }

@@ -1,7 +1,7 @@
-//! What manifests become, and the exact texts of what is wrong with them (spec/cli.md section 8).
+//! The updates of manifests, and the texts of their errors.
 
 use super::*;
-use std::io;
+use crate::cli::tests::play;
 
 /// Merges manifests `a.yaml`, `b.yaml`, ... and gives the update or the error, standard output and standard error.
 fn merged(texts: &[&str], agent: Option<&str>, delete: bool) -> (Result<Update, CliError>, String, String) {
@@ -9,11 +9,8 @@ fn merged(texts: &[&str], agent: Option<&str>, delete: bool) -> (Result<Update, 
     let inputs: Vec<Input> =
         texts.iter().zip(names).map(|(text, name)| Input { name: name.to_owned(), text: (*text).to_owned() }).collect();
     let arguments = ApplyArguments { agent: agent.map(str::to_owned), delete, manifests: Vec::new() };
-    let (mut out, mut err) = (Vec::new(), Vec::new());
-    let mut output = Output::to(&mut out, &mut err, None);
-    let result = merge(&inputs, &arguments, &mut output);
-    drop(output);
-    (result, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
+    let played = play(None, [], |_, _, output| merge(&inputs, &arguments, output));
+    (played.result, played.out, played.err)
 }
 
 fn error(texts: &[&str]) -> String {
@@ -156,9 +153,9 @@ fn one_name_in_two_manifests_is_refused_with_both_files() {
     let (result, ..) = merged(&[WEB, DB, WEB], None, false);
     let error = result.unwrap_err();
     assert_eq!(error.to_string(), "Command failed: 'Multiple workloads with the same name 'web' found!'");
-    assert_eq!(error.hint().unwrap(), "it is in 'a.yaml' and in 'c.yaml'; leave it out of one of them");
+    assert_eq!(error.hint().unwrap(), "it is in 'a.yaml' and in 'c.yaml'; remove it from one of them");
     let config = "apiVersion: v1\nconfigs: {c: v}\n";
-    let expected = "Command failed: 'Multiple workloads with the same name 'c' found!'";
+    let expected = "Command failed: 'Multiple configs with the same name 'c' found!'";
     assert_eq!(self::error(&[config, config]), expected);
 }
 
@@ -214,7 +211,7 @@ fn files_are_read_in_order_and_the_first_missing_one_is_named() {
     assert_eq!(read(&[path("a"), path("a")]), Ok(2));
     assert_eq!(read(&[path("a"), path("b"), path("c")]), Err(format!("File '{}' not found!", path("b"))));
     assert_eq!(read(&[path("a"), "-".to_owned()]), Err("File '-' not found!".to_owned()));
-    assert_eq!(read(&[path("")]), Err(io::Error::from_raw_os_error(21).to_string()));
+    assert_eq!(read(&[path("")]), Err(format!("Cannot read '{}': Is a directory (os error 21)", path(""))));
     assert!(read(&[path("binary")]).unwrap_err().contains("UTF-8"));
 }
 

@@ -1,4 +1,4 @@
-//! The parsing rules of spec/cli.md section 1.2, row by row.
+//! The rules of the command line, row by row.
 
 use super::*;
 
@@ -112,7 +112,7 @@ fn refused_words_are_usage_errors_that_name_the_problem() {
 }
 
 #[test]
-fn a_command_with_swapped_letters_is_told() {
+fn a_command_with_swapped_letters_leads_to_a_suggestion() {
     for (words, tip) in [
         ("gte workloads", "tip: a similar subcommand exists: 'get'"),
         ("-k aplpy f", "tip: a similar subcommand exists: 'apply'"),
@@ -153,7 +153,7 @@ fn short_s_is_the_server_before_the_command_and_the_state_after_get_workload() {
 #[test]
 fn masks_and_file_of_set_state_may_have_options_between_them() {
     for words in ["set state a.b c f.yaml --delete-missing", "set state a.b c --delete-missing f.yaml"] {
-        let Verb::Set { object: Set::State { masks_and_file, delete_missing } } = read(words).unwrap().command else {
+        let Verb::Set(Set::State { masks_and_file, delete_missing }) = read(words).unwrap().command else {
             panic!("another command")
         };
         assert_eq!((masks_and_file.join(" ").as_str(), delete_missing), ("a.b c f.yaml", true), "{words}");
@@ -172,7 +172,7 @@ fn tags_are_split_at_the_first_equals_sign() {
         assert_eq!(parse_tag(text), Ok((key.to_owned(), value.to_owned())), "{text}");
     }
     let words = "run workload w --runtime r --config c --agent a --tags a=1 --tags a=2";
-    let Verb::Run { object: Run::Workload { tags, .. } } = read(words).unwrap().command else {
+    let Verb::Run(Run::Workload(RunArguments { tags, .. })) = read(words).unwrap().command else {
         panic!("another command")
     };
     assert_eq!(tags.len(), 2);
@@ -211,15 +211,38 @@ fn short_and_long_help_are_the_same_and_complete() {
         assert!(page.replace(['\n', ' '], "").contains("[env:ANK_INSECURE="), "{page}");
     }
     for (words, line) in [
-        ("get -h", "  workload  A table of workloads and what they are doing [aliases: workloads]"),
-        (
-            "delete -h",
-            "  config    Take configs out of the desired state; unknown names are no error [aliases: configs]",
-        ),
-        ("get workload -h", "A table of workloads and what they are doing"),
+        ("get -h", "  workload  A table of workloads and their states [alias: workloads]"),
+        ("delete -h", "  config    Remove configs from the desired state; unknown names are no error [alias: configs]"),
+        ("get workload -h", "A table of workloads and their states"),
         ("graph -h", "  -o <FORMAT>  Format of the output [default: text] [possible values: text, dot, mermaid]"),
     ] {
         let page = help(words);
         assert!(page.lines().any(|candidate| candidate == line), "{words}\n{page}");
+    }
+}
+
+#[test]
+fn times_must_be_as_rfc_3339_has_them() {
+    for (text, valid) in [
+        ("2026-01-31T12:00:00Z", true),
+        ("2026-01-31t12:00:00z", true),
+        ("2026-01-31 12:00:00Z", true),
+        ("2026-01-31T12:00:00.123456789+01:00", true),
+        ("2024-02-29T23:59:60-00:30", true),
+        ("2026-02-29T00:00:00Z", false),
+        ("2026-13-01T00:00:00Z", false),
+        ("2026-04-31T00:00:00Z", false),
+        ("2026-01-31T24:00:00Z", false),
+        ("2026-01-31T12:00:00", false),
+        ("2026-01-31T12:00:00.Z", false),
+        ("2026-01-31T12:00:00+0100", false),
+        ("2026-01-31T12:00:00+01:60", false),
+        ("+026-01-31T12:00:00Z", false),
+        ("2026-01-31", false),
+        ("10m", false),
+        ("", false),
+        ("äääääääääääääääääääää", false),
+    ] {
+        assert_eq!(parse_time(text).is_ok(), valid, "{text:?}");
     }
 }

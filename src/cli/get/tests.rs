@@ -1,19 +1,17 @@
 //! Tables, filters and the watch mode, against a scripted server.
 
 use super::*;
-use crate::cli::rows::tests::state;
-use crate::cli::testing::{ScriptedServer, Step, instance, reported};
-use std::io;
+use crate::cli::tests::{ScriptedServer, Step, instance, play, reported, state};
 
+/// Standard output of a command that ends well and plays the whole script.
 fn written(steps: Vec<Step>, get: impl FnOnce(&mut ScriptedServer, &mut Output<'_>) -> Result<(), CliError>) -> String {
-    let mut server = ScriptedServer::new(steps);
-    let mut out = Vec::new();
-    let mut output = Output::to(&mut out, io::sink(), None);
-    output.set_level(true, false); // What was asked for is printed all the same.
-    get(&mut server, &mut output).unwrap();
-    drop(output);
-    assert!(server.is_done());
-    String::from_utf8(out).unwrap()
+    let played = play(None, steps, |server, _, output| {
+        output.set_level(true, false); // Results are printed although it is quiet.
+        get(server, output)
+    });
+    played.result.unwrap();
+    assert!(played.server.is_done());
+    played.out
 }
 
 #[test]
@@ -22,14 +20,17 @@ fn workloads_are_sorted_by_name() {
         &["A", "B"],
         &[("web", "1", "B", Phase::Running), ("db", "2", "B", Phase::Succeeded), ("web", "0", "A", Phase::Removed)],
     );
-    let text = written(vec![Step::State(cluster)], |link, output| workloads(link, &Filter::default(), output));
+    let text =
+        written(vec![Step::State(cluster)], |link, output| workloads(link, &WorkloadArguments::default(), output));
     let expected = "\
 WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE   ADDITIONAL INFO
 db              B       podman    Succeeded(Ok)                    \n\
 web             A       podman    Removed                          \n\
 web             B                 Running(Ok)                      \n";
     assert_eq!(text, expected);
-    let text = written(vec![Step::State(Node::empty())], |link, output| workloads(link, &Filter::default(), output));
+    let text = written(vec![Step::State(Node::empty())], |link, output| {
+        workloads(link, &WorkloadArguments::default(), output)
+    });
     assert_eq!(text, "WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE   ADDITIONAL INFO\n");
 }
 
@@ -51,7 +52,7 @@ fn all_conditions_of_a_filter_must_hold() {
         (None, None, vec!["we".to_owned()], false),
         (text("A"), text("running"), vec!["web".to_owned()], false),
     ] {
-        let filter = Filter { agent, state, names };
+        let filter = WorkloadArguments { agent, state, names, watch: false };
         assert_eq!(filter.accepts(&name, &row), accepted, "{filter:?}");
     }
 }
@@ -79,7 +80,7 @@ fn configs_are_listed_below_one_heading() {
 }
 
 #[test]
-fn watching_follows_states_and_asks_again_for_new_instances() {
+fn watching_follows_states_and_reads_again_for_new_instances() {
     let first = state(&["A"], &[("a", "1", "A", Phase::Running), ("b", "1", "A", Phase::Running)]);
     let second = state(&["A"], &[("a", "1", "A", Phase::Running), ("c", "1", "A", Phase::Running)]);
     let steps = vec![
@@ -89,20 +90,16 @@ fn watching_follows_states_and_asks_again_for_new_instances() {
         Step::Broadcast(vec![reported("c.1.A", Phase::PendingStarting, "")]),
         Step::State(second),
     ];
-    let mut server = ScriptedServer::new(steps);
-    let mut out = Vec::new();
-    let mut output = Output::to(&mut out, io::sink(), None);
-    let filter = Filter { state: Some("running".to_owned()), ..Filter::default() };
-    let end = watch_workloads(&mut server, &filter, &mut output).unwrap_err();
-    drop(output);
-    assert_eq!(end.to_string(), "Command failed: 'Connection to server interrupted'");
-    let text = String::from_utf8(out).unwrap();
-    let frames: Vec<String> = text
+    let filter = WorkloadArguments { state: Some("running".to_owned()), ..WorkloadArguments::default() };
+    let played = play(None, steps, |server, _, output| watch_workloads(server, &filter, output));
+    assert_eq!(played.result.unwrap_err().to_string(), "Command failed: 'Connection to server interrupted'");
+    let frames: Vec<String> = played
+        .out
         .split_terminator("\n\n")
         .map(|frame| frame.lines().skip(1).filter_map(|line| line.split(' ').next()).collect::<Vec<_>>().join(","))
         .collect();
     assert_eq!(frames, ["a,b", "b", "", "a,c"]);
-    assert_eq!(server.reads.len(), 2);
+    assert_eq!(played.server.reads.len(), 2);
 }
 
 #[test]
@@ -120,10 +117,15 @@ fn a_watch_frame_is_no_higher_than_the_terminal() {
 }
 
 #[test]
-fn a_filter_for_what_is_not_there_is_told_beside_the_table() {
+fn a_filter_for_what_does_not_exist_leads_to_a_warning() {
     let filter = |agent: &str, state: &str, name: &str| {
         let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        Filter { agent: text(agent), state: text(state), names: text(name).into_iter().collect() }
+        WorkloadArguments {
+            agent: text(agent),
+            state: text(state),
+            names: text(name).into_iter().collect(),
+            watch: false,
+        }
     };
     for (filter, warning) in [
         (filter("", "", "wbe"), "warn: workload 'wbe' does not exist, did you mean 'web'?\n"),
@@ -131,46 +133,34 @@ fn a_filter_for_what_is_not_there_is_told_beside_the_table() {
         (filter("", "Runing", ""), "warn: no state is called 'Runing', did you mean 'Running'?\n"),
         (filter("agent_A", "pending(STARTING)", "web"), ""),
         (filter("agent_A", "Failed", "web"), ""),
-        (Filter { agent: Some(String::new()), ..Filter::default() }, ""),
+        (WorkloadArguments { agent: Some(String::new()), ..WorkloadArguments::default() }, ""),
     ] {
         let cluster = state(&["agent_A"], &[("web", "1", "agent_A", Phase::Running)]);
-        let mut server = ScriptedServer::new([Step::State(cluster)]);
-        let (mut out, mut err) = (Vec::new(), Vec::new());
-        let mut output = Output::to(&mut out, &mut err, None);
-        workloads(&mut server, &filter, &mut output).unwrap();
-        drop(output);
+        let played = play(None, [Step::State(cluster)], |server, _, output| workloads(server, &filter, output));
         let heading = "WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE   ADDITIONAL INFO\n";
-        assert_eq!(String::from_utf8(out).unwrap(), heading, "{filter:?}");
-        assert_eq!(String::from_utf8(err).unwrap(), warning, "{filter:?}");
+        assert_eq!((played.out.as_str(), played.err.as_str()), (heading, warning), "{filter:?}");
     }
 }
 
 #[test]
-fn workloads_that_wait_tell_for_what_also_when_they_are_watched() {
+fn workloads_that_wait_show_for_what_also_when_they_are_watched() {
     let waits = [("db", "1", "A", Phase::PendingStarting), ("web", "1", "A", Phase::PendingWaitingToStart)];
     let mut cluster = state(&["A"], &waits);
     let needs = Node::map([("dependencies", Node::map([("db", Node::text("ADD_COND_RUNNING"))]))]);
     let workloads_node = Node::map([("workloads", Node::map([("web", needs)]))]);
     cluster.as_map_mut().unwrap().insert("effectiveState".into(), workloads_node);
-    let filter = Filter { names: vec!["web".to_owned()], ..Filter::default() };
+    let filter = WorkloadArguments { names: vec!["web".to_owned()], ..WorkloadArguments::default() };
     let text = written(vec![Step::State(cluster.clone())], |link, output| workloads(link, &filter, output));
     assert!(text.contains("Pending(WaitingToStart)   waits for 'db' to run, it is Pending(Starting)\n"), "{text}");
 
     let failed = Step::Broadcast(vec![reported("db.1.A", Phase::PendingStartingFailed, "no image")]);
-    let mut server = ScriptedServer::new([Step::State(cluster), failed]);
-    let mut out = Vec::new();
-    let mut output = Output::to(&mut out, io::sink(), None);
-    watch_workloads(&mut server, &filter, &mut output).unwrap_err();
-    drop(output);
-    let text = String::from_utf8(out).unwrap();
+    let steps = [Step::State(cluster), failed];
+    let text = play(None, steps, |server, _, output| watch_workloads(server, &filter, output)).out;
     assert!(text.ends_with("waits for 'db' to run, it is Pending(StartingFailed)\n\n"), "{text}");
 }
 
 #[test]
-fn a_mask_that_leads_nowhere_is_told_beside_the_empty_answer() {
-    let mut server = ScriptedServer::new([Step::State(Node::empty())]);
-    let (mut out, mut err) = (Vec::new(), Vec::new());
-    let mut output = Output::to(&mut out, &mut err, None);
+fn a_mask_that_selects_nothing_leads_to_a_warning() {
     let masks = [
         "desiredSate.workloads",
         "agents.nobody",
@@ -182,13 +172,13 @@ fn a_mask_that_leads_nowhere_is_told_beside_the_empty_answer() {
         "desiredState.configs.c",
     ]
     .map(str::to_owned);
-    super::state(&mut server, &masks, Format::Json, &mut output).unwrap();
-    drop(output);
-    assert_eq!(String::from_utf8(out).unwrap(), "{}\n");
+    let steps = [Step::State(Node::empty())];
+    let played = play(None, steps, |server, _, output| super::state(server, &masks, Format::Json, output));
+    assert_eq!(played.out, "{}\n");
     assert_eq!(
-        String::from_utf8(err).unwrap(),
-        "warn: mask 'desiredSate.workloads' leads nowhere: no part of the state is called 'desiredSate', did you mean \
-         'desiredState'?\nwarn: mask '' leads nowhere: no part of the state is called ''\nwarn: agent 'nobody' does not \
+        played.err,
+        "warn: mask 'desiredSate.workloads' selects nothing: no part of the state is called 'desiredSate', did you mean \
+         'desiredState'?\nwarn: mask '' selects nothing: no part of the state is called ''\nwarn: agent 'nobody' does not \
          exist\nwarn: workload 'wbe' does not exist\nwarn: config 'c' does not exist\n"
     );
 }

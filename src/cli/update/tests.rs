@@ -1,23 +1,17 @@
-//! What is sent, printed and answered for updates, against a scripted server.
+//! The requests and the output of updates, against a scripted server.
 
 use super::*;
-use crate::cli::rows::tests::state;
-use crate::cli::testing::{ScriptedServer, Step, accepted, reported};
+use crate::cli::tests::{Played, ScriptedClock, ScriptedServer, Step, accepted, play, reported, state};
 use crate::model::execution_state::Phase;
 use std::time::Duration;
 
-struct Ran {
-    code: Result<ExitCode, CliError>,
-    out: String,
-    err: String,
-    server: ScriptedServer,
-}
+type Context<'c, 'w> = super::Context<'c, 'w, ScriptedServer, ScriptedClock>;
 
 fn run(
     steps: Vec<Step>,
     waiting: Waiting,
-    job: impl FnOnce(&mut Context<'_, '_, ScriptedServer, crate::cli::testing::ScriptedClock>) -> Result<ExitCode, CliError>,
-) -> Ran {
+    job: impl FnOnce(&mut Context<'_, '_>) -> Result<ExitCode, CliError>,
+) -> Played<ExitCode> {
     run_in(None, steps, waiting, job)
 }
 
@@ -25,16 +19,9 @@ fn run_in(
     terminal: Option<fn() -> (usize, usize)>,
     steps: Vec<Step>,
     waiting: Waiting,
-    job: impl FnOnce(&mut Context<'_, '_, ScriptedServer, crate::cli::testing::ScriptedClock>) -> Result<ExitCode, CliError>,
-) -> Ran {
-    let mut server = ScriptedServer::new(steps);
-    let clock = server.clock.clone();
-    let (mut out, mut err) = (Vec::new(), Vec::new());
-    let mut output = Output::to(&mut out, &mut err, terminal);
-    let code = job(&mut Context { link: &mut server, clock: &clock, output: &mut output, waiting });
-    drop(output);
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    Ran { code, out: text(out), err: text(err), server }
+    job: impl FnOnce(&mut Context<'_, '_>) -> Result<ExitCode, CliError>,
+) -> Played<ExitCode> {
+    play(terminal, steps, |link, clock, output| job(&mut Context { link, clock, output, waiting }))
 }
 
 fn update() -> Update {
@@ -54,7 +41,7 @@ const WAITING: &str = "Successfully applied the manifest(s).\n\
 fn an_update_is_followed_until_its_workloads_run() {
     let steps = running_after_update(vec![Step::Broadcast(vec![reported("w.1.A", Phase::Running, "")])]);
     let ran = run(steps, Waiting::default(), |context| context.update_and_wait(update()));
-    assert_eq!(ran.code.unwrap(), ExitCode::Success);
+    assert_eq!(ran.result.unwrap(), ExitCode::Success);
     assert!(ran.out.starts_with(WAITING), "{}", ran.out);
     assert!(
         ran.out.ends_with("\nw               A       podman      Running(Ok)                      \n\n"),
@@ -63,7 +50,7 @@ fn an_update_is_followed_until_its_workloads_run() {
     );
     assert_eq!(ran.err, "");
     assert!(ran.server.is_done());
-    assert_eq!(ran.server.reads, [reasons::MASKS, reasons::MASKS]);
+    assert_eq!(ran.server.reads, [rows::MASKS, rows::MASKS]);
     assert_eq!(ran.server.updates, [(Node::empty(), vec!["desiredState.workloads.w".to_owned()])]);
 }
 
@@ -72,16 +59,16 @@ fn without_waiting_nothing_is_read_and_nothing_is_printed() {
     let waiting = Waiting { no_wait: true, ..Waiting::default() };
     let steps = vec![Step::Accept(accepted(&["w.1.A"], &[]))];
     let ran = run(steps, waiting, |context| context.update_and_wait(update()));
-    assert_eq!(ran.code.unwrap(), ExitCode::Success);
+    assert_eq!(ran.result.unwrap(), ExitCode::Success);
     assert_eq!((ran.out.as_str(), ran.err.as_str()), ("", ""));
     assert!(ran.server.reads.is_empty());
 }
 
 #[test]
-fn an_update_that_changes_no_workload_says_so() {
+fn an_update_that_changes_no_workload_is_reported() {
     let steps = vec![Step::State(Node::empty()), Step::Accept(accepted(&[], &[]))];
     let ran = run(steps, Waiting::default(), |context| context.update_and_wait(update()));
-    assert_eq!(ran.code.unwrap(), ExitCode::Success);
+    assert_eq!(ran.result.unwrap(), ExitCode::Success);
     assert_eq!(ran.out, "Apply successful. No workloads updated.\n");
 }
 
@@ -89,26 +76,26 @@ fn an_update_that_changes_no_workload_says_so() {
 fn a_refused_update_is_an_error_with_the_text_of_the_server() {
     let steps = vec![Step::State(Node::empty()), Step::Refuse("Update rejected: 'why'")];
     let ran = run(steps, Waiting::default(), |context| context.update_and_wait(update()));
-    let error = ran.code.unwrap_err();
+    let error = ran.result.unwrap_err();
     assert_eq!(error.to_string(), "Command failed: 'SetState failed with: 'Update rejected: 'why'''");
     assert_eq!(ran.out, "");
 }
 
 #[test]
-fn failed_workloads_are_told_and_are_an_error_only_when_asked() {
+fn failed_workloads_are_reported_and_an_error_only_with_the_option() {
     let failed = || {
         let end = vec![Step::Broadcast(vec![reported("w.1.A", Phase::PendingStartingFailed, "No more retries: x\ny")])];
         running_after_update(end)
     };
-    let told = "warn: 1 workload missed the target:\n\
+    let summary = "warn: 1 workload did not reach the desired state:\n\
                 WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE           ADDITIONAL INFO      \n\
                 w               A       podman    Pending(StartingFailed)   No more retries: x, y\n";
     let ran = run(failed(), Waiting::default(), |context| context.update_and_wait(update()));
-    assert_eq!((ran.code.unwrap(), ran.err.as_str()), (ExitCode::Success, told));
+    assert_eq!((ran.result.unwrap(), ran.err.as_str()), (ExitCode::Success, summary));
     let waiting = Waiting { fail_on_error: true, ..Waiting::default() };
     let ran = run(failed(), waiting, |context| context.update_and_wait(update()));
-    assert_eq!(ran.code.unwrap(), ExitCode::WorkloadFailed);
-    assert!(ran.err.starts_with(told), "{}", ran.err);
+    assert_eq!(ran.result.unwrap(), ExitCode::WorkloadFailed);
+    assert!(ran.err.starts_with(summary), "{}", ran.err);
     assert!(ran.err.contains("error: the update was accepted, but 1 workload failed\nhint: "), "{}", ran.err);
 }
 
@@ -117,13 +104,13 @@ fn a_wait_that_takes_too_long_is_given_up_with_what_is_missing() {
     let waiting = Waiting { limit: Some(Duration::from_secs(5)), ..Waiting::default() };
     let steps = running_after_update(vec![Step::Silence(Duration::from_secs(6))]);
     let ran = run(steps, waiting, |context| context.update_and_wait(update()));
-    assert_eq!(ran.code.unwrap(), ExitCode::GaveUp);
+    assert_eq!(ran.result.unwrap(), ExitCode::GaveUp);
     assert_eq!(
         ran.err,
-        "warn: 1 workload missed the target:\n\
+        "warn: 1 workload did not reach the desired state:\n\
          WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE    ADDITIONAL INFO\n\
          w               A       podman    Pending(Initial)                  \n\
-         error: gave up waiting after '5s', not there yet: 1 workload\n\
+         error: gave up waiting after '5s': 1 workload did not reach the desired state\n\
          hint: the update stays in force; follow it with 'ank get workloads -w'\n"
     );
 }
@@ -134,16 +121,20 @@ fn no_time_to_wait_is_written_in_seconds() {
     let ran = run(running_after_update(vec![Step::Silence(Duration::from_secs(1))]), waiting, |context| {
         context.update_and_wait(update())
     });
-    assert_eq!(ran.code.unwrap(), ExitCode::GaveUp);
-    assert!(ran.err.contains("\nerror: gave up waiting after '0s', not there yet: 1 workload\n"), "{}", ran.err);
+    assert_eq!(ran.result.unwrap(), ExitCode::GaveUp);
+    assert!(
+        ran.err.contains("\nerror: gave up waiting after '0s': 1 workload did not reach the desired state\n"),
+        "{}",
+        ran.err
+    );
 }
 
 #[test]
-fn a_narrow_terminal_cuts_nothing_of_what_missed_its_target() {
+fn a_narrow_terminal_cuts_nothing_of_the_summary() {
     let info = "No more retries: cannot create the container, there is no image called nginx";
     let steps =
         || running_after_update(vec![Step::Broadcast(vec![reported("w.1.A", Phase::PendingStartingFailed, info)])]);
-    let head = "warn: 1 workload missed the target:\nw   A   podman   Pending(StartingFailed)\n";
+    let head = "warn: 1 workload did not reach the desired state:\nw   A   podman   Pending(StartingFailed)\n";
     let ran = run_in(Some(|| (40, 24)), steps(), Waiting::default(), |context| context.update_and_wait(update()));
     let words = "  No more retries: cannot create the\n  container, there is no image called\n  nginx\n";
     assert_eq!(ran.err, format!("{head}{words}"));
@@ -180,13 +171,13 @@ fn deleting_workloads_sends_their_masks_with_an_empty_state() {
 }
 
 #[test]
-fn deleting_configs_tells_which_were_there() {
+fn deleting_configs_reports_which_existed() {
     let configs = Node::map([("a", Node::text("x")), ("c", Node::text("y"))]);
     let before = Node::map([("desiredState", Node::map([("configs", configs)]))]);
     let steps = vec![Step::State(before), Step::Accept(accepted(&["w.1.A"], &["w.2.A"]))];
     let names = ["c", "b", "a", "c"].map(str::to_owned);
     let ran = run(steps, Waiting::default(), |context| context.delete_configs(&names));
-    assert_eq!(ran.code.unwrap(), ExitCode::Success);
+    assert_eq!(ran.result.unwrap(), ExitCode::Success);
     assert_eq!(ran.out, "Deleted config 'a'.\nDeleted config 'c'.\n");
     assert_eq!(ran.err, "warn: config 'b' does not exist\n");
     let masks = ["c", "b", "a", "c"].map(|name| format!("desiredState.configs.{name}"));
@@ -195,10 +186,10 @@ fn deleting_configs_tells_which_were_there() {
 }
 
 #[test]
-fn a_state_that_cannot_be_read_does_not_keep_configs() {
+fn a_state_that_cannot_be_read_does_not_prevent_the_deletion_of_configs() {
     let steps = vec![Step::NoState("too large"), Step::Accept(accepted(&[], &[]))];
     let ran = run(steps, Waiting::default(), |context| context.delete_configs(&["a".to_owned()]));
-    assert_eq!(ran.code.unwrap(), ExitCode::Success);
+    assert_eq!(ran.result.unwrap(), ExitCode::Success);
     assert_eq!(ran.out, "The deletion of config 'a' was accepted.\n");
     assert_eq!(ran.server.updates[0].1, ["desiredState.configs.a"]);
 }
@@ -207,7 +198,7 @@ fn a_state_that_cannot_be_read_does_not_keep_configs() {
 fn names_that_lead_to_parts_of_others_are_refused_before_anything_is_sent() {
     for name in ["a.b", "a.b.c", "", "a b", "*"] {
         let ran = run(vec![], Waiting::default(), |context| context.delete_configs(&["a".into(), name.into()]));
-        let error = ran.code.unwrap_err().to_string();
+        let error = ran.result.unwrap_err().to_string();
         assert!(error.starts_with(&format!("Command failed: 'Invalid config name '{name}'")), "{error}");
         assert!(ran.server.updates.is_empty() && ran.server.reads.is_empty());
         let error = delete_workloads(&["a".to_owned(), name.to_owned()]).unwrap_err().to_string();
@@ -216,21 +207,21 @@ fn names_that_lead_to_parts_of_others_are_refused_before_anything_is_sent() {
 }
 
 #[test]
-fn deleting_what_is_not_there_says_so_and_names_what_was_meant() {
+fn deleting_an_unknown_workload_names_the_similar_one() {
     let steps =
         vec![Step::State(state(&["A"], &[("web", "1", "A", Phase::Running)])), Step::Accept(accepted(&[], &[]))];
     let update = delete_workloads(&["wbe".to_owned(), "web".to_owned()]).unwrap();
     let ran = run(steps, Waiting::default(), |context| context.update_and_wait(update));
-    assert_eq!(ran.code.unwrap(), ExitCode::Success);
+    assert_eq!(ran.result.unwrap(), ExitCode::Success);
     assert_eq!(ran.out, "Apply successful. No workloads updated.\n");
     assert_eq!(ran.err, "warn: workload 'wbe' does not exist, did you mean 'web'?\n");
 }
 
 #[test]
-fn an_agent_that_is_away_is_told_since_nothing_is_waited_for() {
+fn an_agent_that_is_not_connected_leads_to_a_warning() {
     let now = state(&["A"], &[("w", "1", "B", Phase::PendingInitial)]);
     let steps = vec![Step::State(Node::empty()), Step::Accept(accepted(&["w.1.B"], &[])), Step::State(now)];
     let ran = run(steps, Waiting::default(), |context| context.update_and_wait(update()));
-    assert_eq!(ran.code.unwrap(), ExitCode::Success);
-    assert_eq!(ran.err, "warn: agent 'B' is not connected; 'w' starts when it is\n");
+    assert_eq!(ran.result.unwrap(), ExitCode::Success);
+    assert_eq!(ran.err, "warn: agent 'B' is not connected; when it connects, it starts 'w'\n");
 }

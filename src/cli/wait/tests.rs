@@ -1,20 +1,19 @@
 //! Which states end a wait, what the frames show, and how a wait ends without success.
 
 use super::*;
-use crate::cli::rows::tests::state;
-use crate::cli::testing::{ScriptedServer, Step, accepted, instance, reported};
+use crate::cli::tests::{Step, accepted, instance, play, reported, state};
 
 fn wait_state(added: &[&str], deleted: &[&str], connected: &[&str]) -> WaitState {
     let all: Vec<InstanceName> = added.iter().chain(deleted).map(|name| instance(name)).collect();
     let listed: Vec<(&str, &str, &str, Phase)> =
         all.iter().map(|name| (&*name.workload, &*name.id, &*name.agent, Phase::PendingInitial)).collect();
-    WaitState::new(&accepted(added, deleted), BTreeMap::new(), &state(connected, &listed))
+    WaitState::new(&accepted(added, deleted), &Node::empty(), &state(connected, &listed))
 }
 
-/// What a frame tells about an instance.
+/// The info of an instance in a frame.
 fn info_of(state: &WaitState, name: &str) -> String {
     let instance = instance(name);
-    state.reasons.info(&instance, &state.rows[&instance])
+    state.explained(&instance).1.info
 }
 
 #[test]
@@ -53,7 +52,7 @@ fn an_instance_in_both_lists_must_go_and_come_back() {
 }
 
 #[test]
-fn nobody_said_the_end_of_what_had_only_waited_to_start() {
+fn no_end_is_awaited_of_what_had_only_waited_to_start() {
     for (before, ends) in [
         (Phase::PendingInitial, false),
         (Phase::PendingWaitingToStart, false),
@@ -62,14 +61,14 @@ fn nobody_said_the_end_of_what_had_only_waited_to_start() {
     ] {
         let complete = state(&["A"], &[("w", "1", "A", before)]);
         let names = ["w.1.A"];
-        let mut state = WaitState::new(&accepted(&names, &names), rows::rows(&complete), &complete);
+        let mut state = WaitState::new(&accepted(&names, &names), &complete, &complete);
         state.on_states(&[reported("w.1.A", Phase::Running, "")]);
         assert_eq!(!state.is_settled(), ends, "{before}");
     }
 }
 
 #[test]
-fn nothing_is_expected_of_agents_that_are_not_connected() {
+fn instances_of_agents_that_are_not_connected_are_not_waited_for() {
     assert!(wait_state(&["w.1.B"], &["v.1.B"], &["A"]).is_settled());
     assert!(wait_state(&["w.1."], &["v.1."], &[]).is_settled());
     let mut state = wait_state(&["w.1.A", "v.1.B"], &[], &["A"]);
@@ -80,8 +79,8 @@ fn nothing_is_expected_of_agents_that_are_not_connected() {
 
 #[test]
 fn what_the_server_does_not_list_any_more_is_removed_already() {
-    let before = rows::rows(&state(&["A"], &[("w", "1", "A", Phase::Running)]));
-    let state = WaitState::new(&accepted(&[], &["w.1.A"]), before, &state(&["A"], &[]));
+    let before = state(&["A"], &[("w", "1", "A", Phase::Running)]);
+    let state = WaitState::new(&accepted(&[], &["w.1.A"]), &before, &state(&["A"], &[]));
     assert!(state.is_settled());
     let frame = state.frame(' ', 200, usize::MAX);
     assert_eq!(frame[1].trim_end(), "w               A       podman      Removed");
@@ -143,15 +142,15 @@ fn a_frame_that_is_too_long_shows_what_is_outstanding() {
         let frame = state.frame('|', 200, lines);
         frame[1..].iter().map(|line| line.split("   ").next().unwrap_or_default().to_owned()).collect()
     };
-    assert_eq!(shown(&state, 5), ["w17", "w18", "w19", "and 17 more, 0 of them not there yet"]);
-    assert_eq!(shown(&state, 7), ["w00", "w01", "w17", "w18", "w19", "and 15 more, 0 of them not there yet"]);
-    assert_eq!(shown(&state, 3), ["w17", "and 19 more, 2 of them not there yet"]);
+    assert_eq!(shown(&state, 5), ["w17", "w18", "w19", "and 17 more, 0 of them not finished"]);
+    assert_eq!(shown(&state, 7), ["w00", "w01", "w17", "w18", "w19", "and 15 more, 0 of them not finished"]);
+    assert_eq!(shown(&state, 3), ["w17", "and 19 more, 2 of them not finished"]);
     assert_eq!(shown(&state, 21).len(), 20);
     assert_eq!(shown(&state, usize::MAX).len(), 20);
 }
 
 #[test]
-fn failures_are_told_in_full_length() {
+fn failures_are_listed_in_full_length() {
     let mut state = wait_state(&["a.1.A", "b.1.A", "c.1.A", "d.1.A"], &["e.1.A"], &["A"]);
     let long = "x".repeat(500);
     state.on_states(&[
@@ -185,11 +184,11 @@ fn dependent() -> WaitState {
     let web = Node::map([("agent", Node::text("A")), ("runtime", Node::text("podman")), ("dependencies", needs)]);
     let effective = Node::map([("workloads", Node::map([("web", web)]))]);
     now.as_map_mut().unwrap().insert("effectiveState".to_owned(), effective);
-    WaitState::new(&accepted(&["web.1.A", "db.1.A"], &[]), BTreeMap::new(), &now)
+    WaitState::new(&accepted(&["web.1.A", "db.1.A"], &[]), &Node::empty(), &now)
 }
 
 #[test]
-fn a_workload_that_waits_tells_for_what() {
+fn a_workload_that_waits_shows_for_what() {
     let mut state = dependent();
     let info = |state: &WaitState| info_of(state, "web.1.A");
     assert_eq!(info(&state), "");
@@ -216,13 +215,13 @@ fn a_workload_that_waits_tells_for_what() {
 }
 
 #[test]
-fn a_workload_that_must_not_stop_yet_tells_who_still_needs_it() {
+fn a_workload_that_must_not_stop_yet_shows_what_still_needs_it() {
     let mut before = state(&["A"], &[]);
     let needs = Node::map([("db", Node::text("ADD_COND_RUNNING"))]);
     let workloads = Node::map([("web", Node::map([("dependencies", needs)]))]);
     before.as_map_mut().unwrap().insert("desiredState".to_owned(), Node::map([("workloads", workloads)]));
-    let mut state = wait_state(&[], &["db.1.A", "web.1.A"], &["A"]);
-    state.learn_old_dependencies(&before);
+    let now = state(&["A"], &["db", "web"].map(|name| (name, "1", "A", Phase::Running)));
+    let mut state = WaitState::new(&accepted(&[], &["db.1.A", "web.1.A"]), &before, &now);
     state.on_states(&[
         reported("db.1.A", Phase::StoppingWaitingToStop, ""),
         reported("web.1.A", Phase::StoppingRequestedAtRuntime, ""),
@@ -242,8 +241,8 @@ fn a_dependency_that_the_update_took_away_is_not_waited_for_any_more() {
         tree.as_map_mut().unwrap().insert("effectiveState".to_owned(), Node::map([("workloads", workloads)]));
         tree
     };
-    let mut state = WaitState::new(&accepted(&["web.1.A"], &[]), BTreeMap::new(), &with_needs(&["cache"]));
-    state.learn_old_dependencies(&with_needs(&["db", "cache"]));
+    let (before, now) = (with_needs(&["db", "cache"]), with_needs(&["cache"]));
+    let state = WaitState::new(&accepted(&["web.1.A"], &[]), &before, &now);
     assert_eq!(info_of(&state, "web.1.A"), "waits for 'cache' to run, it does not exist");
 }
 
@@ -273,13 +272,8 @@ fn run(
     limit: Option<Duration>,
     terminal: Option<fn() -> (usize, usize)>,
 ) -> (Result<WaitEnd, CliError>, String) {
-    let mut server = ScriptedServer::new(steps);
-    let clock = server.clock.clone();
-    let mut out = Vec::new();
-    let mut output = Output::to(&mut out, std::io::sink(), terminal);
-    let end = wait(state, &mut server, &clock, limit, &mut output);
-    drop(output);
-    (end, String::from_utf8(out).unwrap())
+    let played = play(terminal, steps, |server, clock, output| wait(state, server, clock, limit, output));
+    (played.result, played.out)
 }
 
 #[test]
@@ -381,7 +375,7 @@ fn what_needs_something_that_is_not_relevant_on_its_node_is_not_waited_for() {
         workloads.get_mut("workloads").unwrap().as_map_mut().unwrap().insert(name.to_owned(), needs);
     }
     let added = ["camera.1.A", "view.1.A", "far.1.A", "web.1.A"];
-    let mut state = WaitState::new(&accepted(&added, &[]), BTreeMap::new(), &complete);
+    let mut state = WaitState::new(&accepted(&added, &[]), &Node::empty(), &complete);
     let waits = |name: &str, info: &str| reported(name, Phase::PendingWaitingToStart, info);
     state.on_states(&[waits("view.1.A", ""), waits("far.1.A", ""), waits("web.1.A", "")]);
     assert_eq!(state.outstanding().len(), 4);

@@ -1,9 +1,11 @@
-//! A server and a clock for the tests of commands: scripted answers, no thread, no waiting.
+//! What tests of commands share: a scripted server and a clock; no thread, no waiting.
 //!
-//! Thread: the test's. Owns: the script. Takes: requests. Gives: what the script says, in its order.
+//! Thread: the test's. Owns: the script. Takes: requests. Gives: the steps of the script, in order.
 
-use super::error::{CommandError, ENDED, ENDED_IN_LOGS, ENDED_READING, NO_LOGS};
+use super::error::{CliError, CommandError};
+use super::output::Output;
 use super::session::{Accepted, LogStep, ServerLink, StateEvent};
+use crate::model::complete_state::execution_state_node;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::LogsRequest;
 use crate::model::names::InstanceName;
@@ -15,7 +17,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Time that passes only while [`ScriptedServer`] is silent; clones show the same time.
+/// Time that advances only in [`Step::Silence`]; clones have the same time.
 #[derive(Debug, Clone)]
 pub struct ScriptedClock(Arc<Mutex<Instant>>);
 
@@ -29,12 +31,12 @@ impl Clock for ScriptedClock {
     }
 }
 
-/// What the server does next.
+/// The next step of the server.
 #[derive(Debug, Clone)]
 pub enum Step {
-    /// Answers a reading request.
+    /// Responds to a read.
     State(Node),
-    /// Answers a reading request with an error.
+    /// Responds to a read with an error.
     NoState(&'static str),
     /// Accepts an update.
     Accept(Accepted),
@@ -42,25 +44,25 @@ pub enum Step {
     Refuse(&'static str),
     /// Broadcasts states.
     Broadcast(Vec<WorkloadState>),
-    /// Says nothing for this long.
+    /// Sends nothing for this time.
     Silence(Duration),
-    /// Tells of a change.
+    /// Sends an event.
     Event(StateEvent),
     /// Accepts a request for logs of these instances.
     Logs(Vec<InstanceName>),
-    /// Sends lines, ends them, or tells of states meanwhile.
+    /// Sends lines, ends them, or sends states.
     Log(LogStep),
-    /// Not the server: somebody presses Ctrl+C.
+    /// Not the server: a signal.
     Signal,
 }
 
-/// Plays a script and remembers what was asked; at the end of the script the connection is lost.
+/// Plays a script and records the requests; at its end the connection is lost.
 #[derive(Debug)]
 pub struct ScriptedServer {
     steps: VecDeque<Step>,
     /// The clock that [`Step::Silence`] moves.
     pub clock: ScriptedClock,
-    /// Masks of the reading requests.
+    /// Masks of the reads.
     pub reads: Vec<Vec<String>>,
     /// New states and masks of the updates.
     pub updates: Vec<(Node, Vec<String>)>,
@@ -84,8 +86,8 @@ impl ScriptedServer {
     }
 }
 
-fn lost(phrase: &'static str) -> CommandError {
-    CommandError::Ended { phrase, end: StreamEnd::Lost("end of the script".to_owned()) }
+fn lost() -> CommandError {
+    CommandError::Ended(StreamEnd::Lost("end of the script".to_owned()))
 }
 
 impl ServerLink for ScriptedServer {
@@ -93,9 +95,9 @@ impl ServerLink for ScriptedServer {
         self.reads.push(masks.iter().map(ToString::to_string).collect());
         match self.steps.pop_front() {
             Some(Step::State(state)) => Ok(state),
-            Some(Step::NoState(text)) => Err(CommandError::Answer(text.to_owned())),
-            None => Err(lost(ENDED_READING)),
-            other => panic!("a state was asked for, the script says {other:?}"),
+            Some(Step::NoState(text)) => Err(CommandError::Response(text.to_owned())),
+            None => Err(lost()),
+            other => panic!("a state is read, the script has {other:?}"),
         }
     }
 
@@ -104,8 +106,8 @@ impl ServerLink for ScriptedServer {
         match self.steps.pop_front() {
             Some(Step::Accept(accepted)) => Ok(accepted),
             Some(Step::Refuse(text)) => Err(CommandError::Refused(text.to_owned())),
-            None => Err(lost(ENDED)),
-            other => panic!("an update was sent, the script says {other:?}"),
+            None => Err(lost()),
+            other => panic!("an update was sent, the script has {other:?}"),
         }
     }
 
@@ -126,8 +128,8 @@ impl ServerLink for ScriptedServer {
                     }
                 }
             }
-            None => Err(lost(ENDED)),
-            other => panic!("states were awaited, the script says {other:?}"),
+            None => Err(lost()),
+            other => panic!("states are awaited, the script has {other:?}"),
         }
     }
 
@@ -136,8 +138,8 @@ impl ServerLink for ScriptedServer {
         match self.steps.pop_front() {
             Some(Step::State(state)) => Ok(state),
             Some(Step::Refuse(text)) => Err(CommandError::Subscription(text.to_owned())),
-            None => Err(lost(ENDED)),
-            other => panic!("events were asked for, the script says {other:?}"),
+            None => Err(lost()),
+            other => panic!("a subscription, the script has {other:?}"),
         }
     }
 
@@ -150,8 +152,8 @@ impl ServerLink for ScriptedServer {
                 Ok(None)
             }
             Some(Step::Signal) => Err(CommandError::Interrupted),
-            None => Err(lost(ENDED)),
-            other => panic!("an event was awaited, the script says {other:?}"),
+            None => Err(lost()),
+            other => panic!("an event is awaited, the script has {other:?}"),
         }
     }
 
@@ -159,9 +161,9 @@ impl ServerLink for ScriptedServer {
         self.logs.push(request);
         match self.steps.pop_front() {
             Some(Step::Logs(instances)) => Ok(instances),
-            Some(Step::Refuse(text)) => Err(CommandError::Answer(text.to_owned())),
-            None => Err(lost(NO_LOGS)),
-            other => panic!("logs were asked for, the script says {other:?}"),
+            Some(Step::Refuse(text)) => Err(CommandError::Response(text.to_owned())),
+            None => Err(lost()),
+            other => panic!("logs are requested, the script has {other:?}"),
         }
     }
 
@@ -170,8 +172,8 @@ impl ServerLink for ScriptedServer {
             Some(Step::Log(step)) => Ok(step),
             Some(Step::Refuse(text)) => Err(CommandError::Logs(text.to_owned())),
             Some(Step::Signal) => Err(CommandError::Interrupted),
-            None => Err(lost(ENDED_IN_LOGS)),
-            other => panic!("log lines were awaited, the script says {other:?}"),
+            None => Err(lost()),
+            other => panic!("log lines are awaited, the script has {other:?}"),
         }
     }
 
@@ -190,8 +192,55 @@ pub fn reported(name: &str, phase: Phase, info: &str) -> WorkloadState {
     WorkloadState::new(instance(name), ExecutionState::with_info(phase, info))
 }
 
-/// The answer that these instances start and end.
+/// The response that these instances start and end.
 pub fn accepted(added: &[&str], deleted: &[&str]) -> Accepted {
     let all = |names: &[&str]| names.iter().map(|name| instance(name)).collect();
     Accepted { added: all(added), deleted: all(deleted) }
+}
+
+/// The complete state in which `instances` run with podman, in the given phases.
+pub fn state(agents: &[&str], instances: &[(&str, &str, &str, Phase)]) -> Node {
+    let mut states = Node::empty();
+    let mut workloads = Node::empty();
+    for (workload, id, agent, phase) in instances {
+        let mut place = &mut states;
+        for part in [agent, workload, id] {
+            place = place.as_map_mut().unwrap().entry((*part).to_owned()).or_default();
+        }
+        *place = execution_state_node(&ExecutionState::plain(*phase));
+        let workload_node = Node::map([("agent", Node::text(*agent)), ("runtime", Node::text("podman"))]);
+        workloads.as_map_mut().unwrap().insert((*workload).to_owned(), workload_node);
+    }
+    Node::map([
+        ("workloadStates", states),
+        ("agents", Node::map(agents.iter().map(|agent| (*agent, Node::empty())))),
+        ("desiredState", Node::map([("workloads", workloads)])),
+    ])
+}
+
+/// What a command did with a script.
+#[derive(Debug)]
+pub struct Played<T> {
+    pub result: Result<T, CliError>,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+    pub server: ScriptedServer,
+}
+
+/// Runs `command` against `steps`; with `terminal`, standard output is one of that size.
+pub fn play<T>(
+    terminal: Option<fn() -> (usize, usize)>,
+    steps: impl IntoIterator<Item = Step>,
+    command: impl FnOnce(&mut ScriptedServer, &ScriptedClock, &mut Output<'_>) -> Result<T, CliError>,
+) -> Played<T> {
+    let mut server = ScriptedServer::new(steps);
+    let clock = server.clock.clone();
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let mut output = Output::to(&mut out, &mut err, terminal);
+    let result = command(&mut server, &clock, &mut output);
+    drop(output);
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Played { result, out: text(out), err: text(err), server }
 }
