@@ -48,6 +48,7 @@
 //!   node.rs                the field tree                                                     -
 //!   field_path.rs          field masks: read, write, remove                                   -
 //!   mask_tree.rs           many masks as one tree                                             -
+//!   memory_size.rs         what values take in memory, about                                  -
 //!   messages.rs            what programs say to each other, after the wire was checked        -
 //!   log_entries.rs         log lines cut to a size that every peer takes                      -
 //!   version.rs             the version rule of the hello                                      -
@@ -57,35 +58,32 @@
 //!   address.rs             server URLs, how a connection is protected                         -
 //!   schema.rs              generated from proto/                                              -
 //!   convert/               schema to model and back
-//!     workload.rs          workloads, instance names, execution states                        -
-//!     state.rs             complete states as field trees, presence kept                      -
-//!     logs.rs              log requests and lines                                             -
-//!     to_server.rs         what the server receives                                  [rx:peer]
-//!     to_client.rs         what the server sends                                          [tx]
-//!     from_server.rs       what clients receive                                    [rx:server]
-//!     to_wire.rs           what clients send                                   [uplink] [main]
-//!     control.rs           what workloads and their agent say                       [control]
+//!     values.rs            enumerations, instance names, execution states, logs               -
+//!     state.rs             complete states and workloads as field trees, presence kept       -
+//!     to_server.rs         messages of clients                        [rx:peer] [uplink] [main]
+//!     from_server.rs       messages of the server, plans for hooks     [tx] [rx:server] [hook]
+//!     control.rs           messages between workloads and their agent               [control]
 //!   delimited.rs           messages with their length before them                   [control]
 //!   weight.rs              what a message takes when it is decoded         [control] [rx:peer]
 //!   grpc.rs                methods, channel arguments, blocking waits                         -
 //!   grpc_parts.rs          what of the library gets into our programs                       -
-//!   tls.rs                 handshake, and one pump per TLS connection                [tls:peer]
-//!   pump.rs                bytes of one client on their way to gRPC                [listen] [tls:peer]
-//!   plain_pump.rs          all connections without TLS                                   [listen]
-//!   frame_gate.rs          lengths of messages, before gRPC takes them             [listen] [tls:peer]
-//!   intake.rs              room for large messages that come            [listen] [tls:peer] [rx:peer]
+//!   tls.rs                 certificates, handshake, session                         [tls:peer]
+//!   pump.rs                bytes between one connection and gRPC                [listen] [tls:peer]
+//!   plain_pump.rs          connections of the server without TLS                         [listen]
+//!   frame_gate.rs          lengths and room of messages, before gRPC takes them  [listen] [tls:peer]
+//!   peer.rs                who is at the other end of a stream, room in the inbox      [rx:peer]
 //!   hello.rs               who may open a stream                                     [rx:peer]
 //!   hook_message.rs        what hooks read and write                                  [hook]
-//!   answer_budget.rs       bytes of answers that wait for all peers                  [server] [tx]
+//!   budget.rs              bytes and places that many share, first come first served          [any]
 //!   encoded_state.rs       a state as bytes, shared by who is told the same          [server] [tx]
-//!   outbox.rs              messages waiting for one peer, bounded and merged          [server]
-//!   outbox/sizes.rs        what such a message takes                                 [server]
-//!   outbox/snapshot.rs     all states of one moment, in messages of bounded size  [server] [tx]
-//!   inbox_budget.rs        bytes of large messages that wait for the server       [rx:peer]
+//!   outbox.rs              messages waiting for one peer, its two ends              [server] [tx]
+//!   outbox/queue.rs        what waits, bounded and merged                           [server] [tx]
+//!   outbox/snapshot.rs     all states of one moment, for many                       [server] [tx]
 //!   foreign.rs             messages cut to what other implementations take                [tx]
 //!   writer.rs              sends what waits for all peers                                 [tx]
 //!   listener.rs            TCP ports and Unix domain sockets that are listened on     [main] [listen]
-//!   server_endpoint.rs     accept, hello, one reader per stream                [listen] [rx:peer]
+//!   stream.rs              one stream: hello, messages for the server                [rx:peer]
+//!   server_endpoint.rs     accepts connections, gives them to gRPC                   [listen]
 //!   client.rs              a client's end of a stream                         [uplink] [main]
 //!   raw.rs                 messages as bytes, for tests                                     -
 //! server/                  ServerLoop: manifest in, plans out, states in, answers out [server]

@@ -359,7 +359,7 @@ pub const FOLDER_LOCK_PAUSE: Duration = Duration::from_millis(50);
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// A connection without any call is closed after this time.
 pub const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(60);
-/// Calls that one connection may have open; each costs two threads.
+/// Calls that one connection may have open; each costs a thread.
 pub const STREAMS_PER_CONNECTION: i32 = 16;
 /// Open streams of all clients together: hundreds of agents, and commanders. Each takes 45 KB.
 pub const STREAMS_MAX: usize = 1024;

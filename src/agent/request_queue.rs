@@ -8,6 +8,7 @@ use crate::limits::{
     CONTROL_ANSWER_MAX, CONTROL_CANCEL_REQUESTS, CONTROL_CANCELS, CONTROL_QUEUED_BYTES, CONTROL_REQUESTS,
     CONTROL_REQUESTS_BYTES, CONTROL_SMALL_REQUEST, CONTROL_UNANSWERED,
 };
+use crate::model::memory_size::MemorySize;
 use crate::model::messages::{Request, RequestContent, Response, ResponseContent};
 use crate::model::names::Name;
 use std::collections::{BTreeMap, VecDeque};
@@ -114,7 +115,7 @@ impl RequestQueue {
     /// room in any case: some server may not respond to all requests.
     #[must_use]
     pub fn has_room_for(&self, workload: &Name, request: &Request, held: Duration) -> bool {
-        let large = large_bytes(bytes(request));
+        let large = large_bytes(request.memory_bytes());
         if large > 0 && self.large_bytes > 0 && self.large_bytes + large > CONTROL_QUEUED_BYTES {
             return false; // The connection takes them one after the other, and none is lost meanwhile.
         }
@@ -122,13 +123,13 @@ impl RequestQueue {
         if request.content.is_cancel() {
             return share.cancels < CONTROL_CANCEL_REQUESTS;
         }
-        let fits = share.bytes + bytes(request) <= CONTROL_REQUESTS_BYTES;
+        let fits = share.bytes + request.memory_bytes() <= CONTROL_REQUESTS_BYTES;
         share.requests == 0 || share.requests < CONTROL_REQUESTS && fits
     }
 
     /// Puts a request of `workload` behind those that wait; [`Self::has_room_for`] has agreed.
     pub fn put(&mut self, workload: &Name, request: Request) {
-        let bytes = bytes(&request);
+        let bytes = request.memory_bytes();
         self.large_bytes += large_bytes(bytes);
         self.shares.entry(workload.clone()).or_default().add(request.content.is_cancel(), bytes);
         self.requests.push_back((workload.clone(), request));
@@ -188,15 +189,11 @@ impl RequestQueue {
             return Some(cancel);
         }
         let (workload, request) = self.requests.pop_front()?;
-        let bytes = bytes(&request);
+        let bytes = request.memory_bytes();
         self.large_bytes -= large_bytes(bytes);
         self.shares.entry(workload).or_default().sent(Unanswered::new(&request, bytes));
         Some(request)
     }
-}
-
-fn bytes(request: &Request) -> usize {
-    request.id.len() + request.content.approximate_bytes()
 }
 
 /// What a request of `bytes` counts for the room that all share; small ones are bounded by their number.

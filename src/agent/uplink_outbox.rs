@@ -10,6 +10,7 @@ use crate::limits::{
     CONTROL_SMALL_REQUEST, REMOVED_MEMORY, REMOVED_SENDS, UPLINK_BATCH, UPLINK_REQUESTS_IN_A_ROW, UPLINK_STATES,
 };
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::memory_size::MemorySize;
 use crate::model::messages::{AgentLoad, Request, Response, ToServer};
 use crate::model::names::{InstanceName, Name};
 use crate::platform::clock::{Clock, SystemClock};
@@ -198,7 +199,7 @@ impl UplinkOutbox {
         if !slots.requests.has_room_for(workload, &request, held) {
             return Err(NoRoom { request: Box::new(request), connected: slots.connected });
         }
-        let is_small = request.id.len() + request.content.approximate_bytes() <= CONTROL_SMALL_REQUEST;
+        let is_small = request.memory_bytes() <= CONTROL_SMALL_REQUEST;
         let is_next = slots.is_request_next();
         slots.requests.put(workload, request);
         drop(slots);

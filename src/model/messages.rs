@@ -185,44 +185,6 @@ impl RequestContent {
     pub fn is_cancel(&self) -> bool {
         matches!(self, Self::LogsCancel | Self::EventsCancel)
     }
-
-    /// Roughly what it takes in memory, in bytes.
-    #[must_use]
-    pub fn memory_bytes(&self) -> usize {
-        let texts = |texts: &[String]| texts.iter().map(|text| text.len() + size_of::<String>()).sum::<usize>();
-        match self {
-            Self::UpdateState(UpdateState { new_state, masks }) => {
-                let state = match new_state {
-                    Some(Ok(state)) => state.memory_bytes(),
-                    Some(Err(reason)) => reason.len(),
-                    None => 0,
-                };
-                state + texts(masks)
-            }
-            Self::CompleteState(read) => texts(&read.masks),
-            Self::Logs(logs) => size_of::<InstanceName>() * logs.instances.len() + self.approximate_bytes(),
-            Self::LogsCancel | Self::EventsCancel | Self::Missing => 0,
-        }
-    }
-
-    /// Roughly the encoded size, in bytes.
-    #[must_use]
-    pub fn approximate_bytes(&self) -> usize {
-        let texts = |texts: &[String]| texts.iter().map(|text| text.len() + 4).sum::<usize>();
-        match self {
-            Self::UpdateState(update) => {
-                let state = match &update.new_state {
-                    Some(Ok(state)) => state.approximate_bytes(),
-                    Some(Err(reason)) => reason.len(),
-                    None => 0,
-                };
-                state + texts(&update.masks)
-            }
-            Self::CompleteState(read) => texts(&read.masks),
-            Self::Logs(logs) => logs.instances.iter().map(|name| name.to_string().len() + 8).sum(),
-            Self::LogsCancel | Self::EventsCancel | Self::Missing => 0,
-        }
-    }
 }
 
 /// Change of the desired state.
@@ -297,30 +259,6 @@ pub enum ResponseContent {
     LogsCancelAccepted,
     /// The events ended.
     EventsCancelAccepted,
-}
-
-impl ResponseContent {
-    /// Roughly the encoded size, in bytes.
-    #[must_use]
-    pub fn approximate_bytes(&self) -> usize {
-        let texts = |texts: &[String]| texts.iter().map(|text| text.len() + 4).sum::<usize>();
-        let name = |name: &InstanceName| name.workload.len() + name.id.len() + name.agent.len() + 8;
-        match self {
-            Self::Error(text) => text.len(),
-            Self::CompleteState { state, altered } => {
-                let altered = altered.as_ref();
-                let paths = altered.map_or(0, |a| texts(&a.added) + texts(&a.updated) + texts(&a.removed));
-                state.approximate_bytes() + paths
-            }
-            Self::UpdateStateSuccess { added, deleted } => texts(added) + texts(deleted),
-            Self::LogsAccepted(names) => names.iter().map(name).sum(),
-            Self::LogEntries(entries) => {
-                entries.iter().map(|entry| name(&entry.instance) + entry.message.len() + 8).sum()
-            }
-            Self::LogsStop(instance) => name(instance),
-            Self::LogsCancelAccepted | Self::EventsCancelAccepted => 0,
-        }
-    }
 }
 
 /// Paths of what an event is about.

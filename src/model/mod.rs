@@ -13,6 +13,7 @@ pub mod lifecycle;
 pub mod log_entries;
 pub mod manifest;
 pub mod mask_tree;
+pub mod memory_size;
 pub mod messages;
 pub mod names;
 pub mod nearest;

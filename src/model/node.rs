@@ -27,33 +27,6 @@ impl Default for Node {
 }
 
 impl Node {
-    /// Roughly the encoded size, in bytes.
-    #[must_use]
-    pub fn approximate_bytes(&self) -> usize {
-        4 + match self {
-            Self::Text(text) => text.len(),
-            Self::Number(_) => 4,
-            Self::List(items) => items.iter().map(Self::approximate_bytes).sum(),
-            Self::Map(entries) => entries.iter().map(|(key, child)| key.len() + 4 + child.approximate_bytes()).sum(),
-        }
-    }
-
-    /// Roughly what the tree takes in memory beside its root, in bytes.
-    #[must_use]
-    pub fn memory_bytes(&self) -> usize {
-        /// A map has room for so many entries at once, used or not.
-        const BLOCK: usize = 11;
-        match self {
-            Self::Text(text) => text.len(),
-            Self::Number(_) => 0,
-            Self::List(items) => items.iter().map(|item| size_of::<Self>() + item.memory_bytes()).sum(),
-            Self::Map(entries) => {
-                let places = entries.len().div_ceil(BLOCK) * BLOCK * (size_of::<String>() + size_of::<Self>());
-                places + entries.iter().map(|(key, child)| key.len() + child.memory_bytes()).sum::<usize>()
-            }
-        }
-    }
-
     /// A map without entries.
     #[must_use]
     pub fn empty() -> Self {

@@ -11,9 +11,9 @@ use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AgentLoad, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
 use crate::model::names::{InstanceName, Name, excerpt};
 use crate::platform::logging::may_log;
-use crate::wire::inbox_budget::Room;
+use crate::wire::peer::Room;
 use crate::wire::outbox::Outbox;
-use crate::wire::server_endpoint::{PeerHello, PeerId};
+use crate::wire::peer::{PeerHello, PeerId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The report of an instance that has no state any more.

@@ -23,7 +23,7 @@ use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
 use crate::model::workload::Workload;
 use crate::wire::encoded_state::EncodedState;
-use crate::wire::server_endpoint::PeerId;
+use crate::wire::peer::PeerId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::sync::Arc;

@@ -11,7 +11,7 @@ use crate::model::log_entries;
 use crate::model::messages::{FromServer, LogEntry, LogsRequest, ResponseContent};
 use crate::model::names::{InstanceName, Name, excerpt};
 use crate::platform::logging::may_log;
-use crate::wire::server_endpoint::PeerId;
+use crate::wire::peer::PeerId;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One request for logs that is being served.

@@ -34,7 +34,7 @@ use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::logging::may_log;
 use crate::platform::service_manager::StatusBoard;
 use crate::platform::vital::Pulse;
-use crate::wire::server_endpoint::PeerEvent;
+use crate::wire::peer::PeerEvent;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
 use deletes::Deletes;
 use events::Subscriptions;
@@ -287,7 +287,7 @@ mod tests;
 #[cfg(test)]
 use {
     crate::model::names::InstanceName,
-    crate::wire::server_endpoint::PeerId,
+    crate::wire::peer::PeerId,
     requester::RequestKey,
     std::collections::{BTreeMap, BTreeSet},
 };

@@ -9,7 +9,7 @@ use crate::model::messages::{FromServer, Response, ResponseContent};
 use crate::model::names::{InstanceName, Name};
 use crate::platform::logging::may_log;
 use crate::wire::outbox::{Outbox, OutboxError, StatesSnapshot};
-use crate::wire::server_endpoint::PeerId;
+use crate::wire::peer::PeerId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::sync::Arc;

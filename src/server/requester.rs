@@ -12,7 +12,7 @@ use crate::model::authorizer::{Authorizer, Denial};
 use crate::model::mask_tree::MaskTree;
 use crate::model::messages::{AddedWorkload, RequestContent};
 use crate::model::names::{InstanceName, Name, excerpt};
-use crate::wire::server_endpoint::PeerId;
+use crate::wire::peer::PeerId;
 use std::collections::BTreeMap;
 
 /// A request that is served beyond its response: its stream and its id there.

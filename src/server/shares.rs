@@ -9,7 +9,7 @@ use crate::limits::{
     EVENT_SENT_STEP_BYTES, EVENT_STEPS_MAX, EVENTS_STEPS_MAX, LASTING_REQUESTS_BYTES,
     LASTING_REQUESTS_OF_WORKLOAD_BYTES, REQUEST_TIME_PERIOD, REQUEST_TIME_SHARE,
 };
-use crate::wire::server_endpoint::PeerId;
+use crate::wire::peer::PeerId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 

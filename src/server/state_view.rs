@@ -201,7 +201,7 @@ mod tests {
     use crate::model::complete_state::AgentAttributes;
     use crate::model::execution_state::Phase;
     use crate::model::workload::ConfigItem;
-    use crate::wire::server_endpoint::PeerId;
+    use crate::wire::peer::PeerId;
 
     struct Fixture {
         desired: DesiredState,

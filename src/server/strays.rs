@@ -10,6 +10,7 @@ use crate::limits::{
     FORMER_OF_WORKLOAD, FORMER_STATES_BYTES, STRAY_INFO_MAX, STRAY_STATE_ENTRY, STRAY_STATES_BYTES, STRAYS_BYTES,
     STRAYS_OF_WORKLOAD,
 };
+use crate::model::memory_size::MemorySize;
 use crate::model::names::{InstanceName, Name};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -64,7 +65,7 @@ impl Share {
 
 /// What a state takes with a text of `info` bytes.
 fn state_bytes(instance: &InstanceName, info: usize) -> usize {
-    instance.workload.len() + instance.id.len() + instance.agent.len() + info + STRAY_STATE_ENTRY
+    instance.memory_bytes() + info + STRAY_STATE_ENTRY
 }
 
 impl Strays {

@@ -21,19 +21,24 @@ use crate::model::messages::{
 };
 use crate::model::names::Name;
 use crate::model::node::Node;
-use crate::wire::answer_budget::AnswerBudget;
-use crate::wire::inbox_budget::Room;
+use crate::wire::budget::Budget;
 use crate::wire::outbox::{OutboxReader, outbox_waking};
-use crate::wire::server_endpoint::PeerHello;
+use crate::wire::peer::{PeerHello, Room};
 
 /// A server with peers whose messages are read directly from their outboxes.
-#[derive(Default)]
 pub struct Cluster {
     pub server: ServerLoop,
     readers: BTreeMap<PeerId, OutboxReader>,
     /// What answers to all peers share.
-    answers: Arc<AnswerBudget>,
+    answers: Arc<Budget>,
     opened: u64,
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        let answers = Budget::new(crate::limits::ANSWERS_BYTES);
+        Self { server: ServerLoop::default(), readers: BTreeMap::new(), answers, opened: 0 }
+    }
 }
 
 impl Drop for Cluster {

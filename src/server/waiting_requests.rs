@@ -12,9 +12,9 @@ use crate::limits::{
     INBOX_SMALL_MESSAGE, REQUESTS_WAITING, REQUESTS_WAITING_BYTES, REQUESTS_WAITING_FIRST, REQUESTS_WAITING_OF_STREAM,
     REQUESTS_WAITING_OF_STREAM_BYTES, REQUESTS_WAITING_OF_WORKLOAD, REQUESTS_WAITING_OF_WORKLOAD_BYTES,
 };
+use crate::model::memory_size::MemorySize;
 use crate::model::messages::RequestContent;
-use crate::wire::inbox_budget::Room;
-use crate::wire::server_endpoint::PeerId;
+use crate::wire::peer::{PeerId, Room};
 use std::collections::{BTreeSet, VecDeque};
 
 #[derive(Debug)]

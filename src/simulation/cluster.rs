@@ -22,9 +22,8 @@ use crate::model::messages::{FromServer, Request, RequestContent, ResponseConten
 use crate::model::names::{InstanceName, Name};
 use crate::platform::clock::Clock;
 use crate::server::{ServerEvent, ServerLoop};
-use crate::wire::inbox_budget::Room;
 use crate::wire::outbox::outbox;
-use crate::wire::server_endpoint::{PeerEvent, PeerHello, PeerId};
+use crate::wire::peer::{PeerEvent, PeerHello, PeerId, Room};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -6,7 +6,7 @@ use crate::model::field_path::WILDCARD;
 use crate::model::messages::{AlteredFields, FromServer, ReadState, Request, RequestContent, ResponseContent};
 use crate::model::node::Node;
 use crate::wire::outbox::OutboxReader;
-use crate::wire::server_endpoint::PeerId;
+use crate::wire::peer::PeerId;
 use std::collections::BTreeMap;
 use std::time::Instant;
 

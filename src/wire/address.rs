@@ -38,7 +38,7 @@ pub struct WrongAddress {
 }
 
 fn explanation(text: &str) -> String {
-    // Only for sockets: the text for the others is known to scripts.
+    // Only for sockets: scripts compare the text for the others.
     if text.starts_with("unix:") { format!(" {}", NoSocketPath) } else { String::new() }
 }
 
@@ -46,8 +46,8 @@ fn explanation(text: &str) -> String {
 pub const DEFAULT_PORT: u16 = 25551;
 
 impl ServerUrl {
-    /// Reads `http://host[:port]` or `https://host[:port]`; a path, query or user part is ignored, as the peer does.
-    /// A missing port means 25551 (spec/config.md section 4.3). Or `unix:///path`.
+    /// Reads `http://host[:port]` or `https://host[:port]`; a path, query or user part is ignored, as Eclipse
+    /// Ankaios does. A missing port means 25551. Or `unix:///path`.
     ///
     /// # Errors
     /// [`WrongAddress`] when the scheme or the host is missing, the port is not a number or the path is not absolute.

@@ -1,13 +1,14 @@
-//! The client's end of a stream to the server: connect, say hello, send, receive.
+//! The client's end of a stream to the server: connect, send the hello, send, receive.
 //!
 //! Thread: [`connect`] and [`ClientSender`] on the caller's thread (`uplink` and `control` of the agent, `main` of `ank`),
 //! [`ClientReceiver`] on a thread of its own.
 
 use super::address::{Security, ServerUrl};
-use super::convert::{from_server, to_wire};
+use super::convert::{from_server, to_server};
 use super::grpc::{self, Keepalive, wait, wait_at_most};
+use super::pump::{self, Reason, Transfer};
 use super::schema::grpc_api;
-use super::tls::{ClientTls, Reason, TlsError};
+use super::tls::{ClientTls, TlsError};
 use crate::limits::{GOODBYE_MAX, HANDSHAKE_MAX, STACK_LARGE};
 use crate::model::messages::{FromServer, ToServer};
 use crate::platform::threads;
@@ -106,7 +107,7 @@ pub enum StreamEnd {
 /// Sends to the server.
 pub struct ClientSender {
     sink: ClientDuplexSender<grpc_api::ToServer>,
-    /// How sending failed. The library panics when it is asked again after that.
+    /// How sending failed. The library panics when it is used again after that.
     ended: Option<StreamEnd>,
     _connection: Arc<Connection>,
 }
@@ -202,7 +203,7 @@ pub(super) fn channel_over(builder: ChannelBuilder, socket: OwnedFd) -> Channel 
     }
 }
 
-/// Greets the server and starts the pump; answers the end that gRPC gets.
+/// Does the TLS handshake and starts the pump; returns the end that gRPC gets.
 fn secure(
     options: &ClientOptions,
     tls: &ClientTls,
@@ -217,11 +218,12 @@ fn secure(
     plain.set_nonblocking(true).map_err(failed)?;
     endpoint.set_nonblocking(true).map_err(failed)?;
     let reason = reason.clone();
-    threads::spawn("tls:server", STACK_LARGE, move || drop(session.pump(plain, None, &reason))).map_err(failed)?;
+    threads::spawn("tls:server", STACK_LARGE, move || drop(pump::run(Transfer::new(session, plain, None), &reason)))
+        .map_err(failed)?;
     Ok(endpoint.into())
 }
 
-/// Tries the addresses of the host in order; the last failure is the one that is told.
+/// Tries the addresses of the host in order; the last failure is the one that is returned.
 fn connect_tcp(options: &ClientOptions, host: &str, port: u16) -> Result<TcpStream, ConnectError> {
     let url = &options.url;
     let resolve = |source| ConnectError::Resolve { host: host.to_owned(), source };
@@ -253,9 +255,9 @@ impl ClientSender {
     /// Sends one message, in order; waits while the connection is full.
     ///
     /// # Errors
-    /// How the stream ended; the receiver may know the better reason. Every later call of any method answers the same.
+    /// How the stream ended; the receiver may know the better reason. Every later call of any method returns the same.
     pub fn send(&mut self, message: ToServer) -> Result<(), StreamEnd> {
-        self.unless_ended(|sink| wait(sink.send((to_wire::to_server(message), WriteFlags::default()))))
+        self.unless_ended(|sink| wait(sink.send((to_server::write(message), WriteFlags::default()))))
     }
 
     /// Whether [`Self::start_send`] may be called. When not, the waker of `context` is woken as soon as it may.
@@ -274,15 +276,15 @@ impl ClientSender {
         if waits { Poll::Pending } else { Poll::Ready(ready) }
     }
 
-    /// Hands one message over and does not wait until it is sent. Only after [`Self::poll_ready`] has agreed.
+    /// Hands one message over and does not wait until it is sent. Only after [`Self::poll_ready`] was ready.
     ///
     /// # Errors
     /// As [`Self::send`].
     pub fn start_send(&mut self, message: ToServer) -> Result<(), StreamEnd> {
-        self.unless_ended(|sink| Pin::new(sink).start_send((to_wire::to_server(message), WriteFlags::default())))
+        self.unless_ended(|sink| Pin::new(sink).start_send((to_server::write(message), WriteFlags::default())))
     }
 
-    /// Says that nothing more will be sent; the server then ends the stream. Waits at most [`GOODBYE_MAX`].
+    /// Ends the sending side; the server then ends the stream. Waits at most [`GOODBYE_MAX`].
     pub fn finish(mut self) {
         // When this fails the stream has ended, which is what was wanted.
         let _ = self.unless_ended(|sink| wait_at_most(sink.close(), GOODBYE_MAX).unwrap_or(Ok(())));
@@ -303,14 +305,14 @@ impl ClientReceiver {
     /// Waits for the next message. One that cannot be understood is skipped.
     ///
     /// # Errors
-    /// How the stream ended; every later call answers the same.
+    /// How the stream ended; every later call returns the same.
     pub fn receive(&mut self) -> Result<FromServer, StreamEnd> {
         loop {
             if let Some(end) = &self.ended {
                 return Err(end.clone());
             }
             match wait(self.stream.next()) {
-                Some(Ok(message)) => match from_server::from_server(message) {
+                Some(Ok(message)) => match from_server::read(message) {
                     Ok(message) => return Ok(message),
                     Err(error) => log::debug!("Dropping a message of the server: '{error}'"),
                 },

@@ -1,5 +1,4 @@
-//! Length-delimited messages of the control interface: each is a varint with its length and then its bytes
-//! (spec/control-interface.md section 3).
+//! Length-delimited messages of the control interface: each is a varint with its length and then its bytes.
 //!
 //! Thread: `control`.
 //! A [`FrameBuffer`] holds what one workload has written and not finished; it never holds more than the limit of a
@@ -15,7 +14,7 @@ const VARINT_MAX: usize = 10;
 /// Memory kept for the next message, in bytes.
 const KEPT: usize = 4 * 1024;
 
-/// The stream cannot be understood any more; what follows has no known beginning.
+/// The stream cannot be read any more: where the next message begins is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The length is no varint.
@@ -67,7 +66,7 @@ impl FrameBuffer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Bytes of the message that is not complete, as far as that is known. Asked after [`Self::next_message`] found no more.
+    /// Bytes of the message that is not complete, as far as that is known. Valid after [`Self::next_message`] found no more.
     #[must_use]
     pub fn expected(&self) -> usize {
         self.expected
@@ -98,7 +97,7 @@ impl FrameBuffer {
         Ok(Some(&self.bytes[start..self.used]))
     }
 
-    /// Whether a message has begun and is not complete. Asked after [`Self::next_message`] found no more.
+    /// Whether a message has begun and is not complete. Valid after [`Self::next_message`] found no more.
     #[must_use]
     pub fn is_partial(&self) -> bool {
         self.used < self.bytes.len()
@@ -143,7 +142,7 @@ pub fn read_message(bytes: &[u8]) -> Result<FromWorkload, Undecodable> {
         let id = weight::request_id(bytes).ok_or_else(|| Undecodable(reason.clone()))?;
         return Ok(FromWorkload::TooHeavy { id, reason });
     }
-    decode(bytes).map(control::from_workload)
+    decode(bytes).map(control::read_from_workload)
 }
 
 fn decode<M: Message>(bytes: &[u8]) -> Result<M, Undecodable> {
@@ -155,7 +154,7 @@ fn decode<M: Message>(bytes: &[u8]) -> Result<M, Undecodable> {
 /// # Errors
 /// The message is too large to be encoded.
 pub fn frame(message: ToWorkload) -> Result<Vec<u8>, Undecodable> {
-    delimit(&control::to_workload(message))
+    delimit(&control::write_to_workload(message))
 }
 
 fn delimit(message: &impl Message) -> Result<Vec<u8>, Undecodable> {
@@ -172,7 +171,7 @@ pub mod workload_side {
     /// # Errors
     /// The message is too large to be encoded.
     pub fn frame(message: FromWorkload) -> Result<Vec<u8>, Undecodable> {
-        delimit(&control::workload_to_wire(message))
+        delimit(&control::write_from_workload(message))
     }
 
     /// Reads one message of the agent.

@@ -1,29 +1,29 @@
-//! A state as bytes: what all are told who have asked for the same events, and an answer that waits although it is its
-//! turn. As a tree it takes many times as much.
+//! A state as bytes: an event for all who have subscribed to the same, or a response whose peer takes nothing at the moment.
+//! As a tree it takes many times as much.
 //!
-//! Thread: `server` encodes events, `tx` other answers.
+//! Thread: `server` encodes events, `tx` other responses.
 
-use super::answer_budget::{AnswerBudget, AnswerRoom};
-use super::convert::to_client::{complete_state_response, encoded_response};
+use super::budget::{Budget, Share};
+use super::convert::from_server::{read_response, response_of_encoded, write_complete_state_response};
 use super::schema::grpc_api;
 use crate::model::messages::{AlteredFields, Response};
 use crate::model::node::Node;
 use protobuf::Message;
 use std::sync::Arc;
 
-/// The content of an answer without the id of its request.
+/// The content of a response without the id of its request.
 #[derive(Debug)]
 pub struct EncodedState {
     bytes: Vec<u8>,
-    _room: AnswerRoom,
+    _room: Share,
 }
 
 impl EncodedState {
     /// Encodes `state`, with what changed when it is an event; its bytes count in `budget` as long as it lives.
-    pub(super) fn new(state: &Node, altered: Option<AlteredFields>, budget: &Arc<AnswerBudget>) -> Self {
-        let message = complete_state_response(state, altered);
+    pub(super) fn new(state: &Node, altered: Option<AlteredFields>, budget: &Arc<Budget>) -> Self {
+        let message = write_complete_state_response(state, altered);
         let bytes = message.write_to_bytes().expect("no field is required, and a vector takes all bytes");
-        Self { _room: budget.take(bytes.len()), bytes }
+        Self { _room: budget.overdraw(bytes.len()), bytes }
     }
 
     /// How many bytes it has.
@@ -32,10 +32,10 @@ impl EncodedState {
         self.bytes.len()
     }
 
-    /// The answer to the request `id` on the wire.
+    /// The response to the request `id` on the wire.
     #[must_use]
     pub(super) fn message(&self, id: String) -> grpc_api::FromServer {
-        encoded_response(id, &self.bytes)
+        response_of_encoded(id, &self.bytes)
     }
 
     /// The same as its receiver reads it.
@@ -46,7 +46,7 @@ impl EncodedState {
         let Some(grpc_api::from_server::FromServerEnum::Response(response)) = message.FromServerEnum else {
             return None;
         };
-        super::convert::from_server::response(response).ok()
+        read_response(response).ok()
     }
 }
 
@@ -54,7 +54,7 @@ impl EncodedState {
 mod tests {
     use super::*;
     use crate::model::messages::{FromServer, ResponseContent};
-    use crate::wire::convert::to_client::from_server;
+    use crate::wire::convert::from_server;
 
     #[test]
     fn an_encoded_answer_is_read_as_the_answer_it_was() {
@@ -62,12 +62,12 @@ mod tests {
         let altered =
             AlteredFields { added: vec!["agents.A".to_owned()], updated: vec![], removed: vec!["x".to_owned()] };
         for altered in [None, Some(altered)] {
-            let budget = Arc::default();
+            let budget = Budget::new(0);
             let encoded = EncodedState::new(&state, altered.clone(), &budget);
             let content = ResponseContent::CompleteState { state: state.clone(), altered };
             let response = Response { id: "r".to_owned(), content };
             assert_eq!(encoded.response("r".to_owned()), Some(response.clone()));
-            let plain = from_server(FromServer::Response(response)).write_to_bytes().unwrap();
+            let plain = from_server::write(FromServer::Response(response)).write_to_bytes().unwrap();
             assert_eq!(encoded.message("r".to_owned()).write_to_bytes().unwrap(), plain);
         }
     }

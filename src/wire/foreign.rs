@@ -1,66 +1,76 @@
-//! Messages for clients of other implementations, which take at most 4 MiB each (spec/server.md section 12.5).
+//! Messages for clients of other implementations, which take at most 4 MiB each.
 //!
 //! Thread: `tx`.
 
-use super::convert::to_client::from_server;
+use super::convert::from_server;
 use super::encoded_state::EncodedState;
-use super::outbox::approximate_bytes;
 use super::schema::grpc_api;
-use crate::model::messages::{FromServer, Response, ResponseContent, WorkloadPlan};
-use crate::model::names::Name;
+use crate::model::messages::{FromServer, Response, ResponseContent};
 use crate::platform::logging::may_log;
+use grpc_api::from_server::FromServerEnum;
 use protobuf::Message;
 use std::collections::BTreeMap;
 
-/// The message on the wire, in as many pieces as it takes to keep each within `limit` bytes.
+/// The message on the wire, in as many pieces as it takes to keep each within `limit` bytes, and the bytes that it has as
+/// a whole.
 ///
 /// What cannot be cut is replaced: an answer by an error that names the way out, the list of workloads in a hello
 /// by nothing and an error in the log, because it would end the session again and again.
 #[must_use]
-pub fn fit(message: FromServer, limit: usize, peer: &str) -> Vec<grpc_api::FromServer> {
-    // Nearly all messages are far from the limit; only the others are worth a copy to cut.
-    if approximate_bytes(&message).saturating_mul(4) <= limit {
-        return vec![from_server(message)];
-    }
-    let encoded = from_server(message.clone());
-    let size = usize::try_from(encoded.compute_size()).unwrap_or(usize::MAX);
+pub fn fit(message: FromServer, limit: usize, peer: &str) -> (Vec<grpc_api::FromServer>, usize) {
+    let message = from_server::write(message);
+    let size = encoded_bytes(&message);
+    (cut(message, size, limit, peer), size)
+}
+
+fn cut(message: grpc_api::FromServer, size: usize, limit: usize, peer: &str) -> Vec<grpc_api::FromServer> {
     if size <= limit {
-        return vec![encoded];
+        return vec![message];
     }
-    match message {
-        FromServer::WorkloadStates(mut states) if states.len() > 1 => {
-            let rest = states.split_off(states.len() / 2);
-            [states, rest].into_iter().flat_map(|half| fit(FromServer::WorkloadStates(half), limit, peer)).collect()
+    let halves = match message.FromServerEnum {
+        Some(FromServerEnum::UpdateWorkloadState(mut states)) if states.workloadStates.len() > 1 => {
+            let rest = states.workloadStates.split_off(states.workloadStates.len() / 2);
+            let rest = grpc_api::UpdateWorkloadState { workloadStates: rest, ..Default::default() };
+            [states, rest].map(FromServerEnum::UpdateWorkloadState)
         }
-        FromServer::UpdateWorkload(plan) => match halves(&plan) {
-            Some(parts) => {
-                parts.into_iter().flat_map(|half| fit(FromServer::UpdateWorkload(half), limit, peer)).collect()
-            }
-            None => too_large(peer, "an update of one workload", size, limit),
+        Some(FromServerEnum::UpdateWorkload(plan)) => match halves(plan) {
+            Some(halves) => halves.map(FromServerEnum::UpdateWorkload),
+            None => return too_large(peer, "an update of one workload", size, limit),
         },
-        FromServer::Response(Response { id, .. }) => too_large_answer(id, size, limit, peer),
-        FromServer::ServerHello(added) => {
-            too_large(peer, &format!("the hello with {} workloads", added.len()), size, limit)
+        Some(FromServerEnum::Response(response)) => return too_large_answer(response.requestId, size, limit, peer),
+        Some(FromServerEnum::ServerHello(hello)) => {
+            let what = format!("the hello with {} workloads", hello.addedWorkloads.len());
+            return too_large(peer, &what, size, limit);
         }
-        _ => too_large(peer, "a message", size, limit),
-    }
+        _ => return too_large(peer, "a message", size, limit),
+    };
+    let cut_half = |half| {
+        let half = grpc_api::FromServer { FromServerEnum: Some(half), ..Default::default() };
+        let size = encoded_bytes(&half);
+        cut(half, size, limit, peer)
+    };
+    halves.into_iter().flat_map(cut_half).collect()
+}
+
+fn encoded_bytes(message: &grpc_api::FromServer) -> usize {
+    usize::try_from(message.compute_size()).unwrap_or(usize::MAX)
 }
 
 /// The same for an answer that is encoded already.
 #[must_use]
-pub fn fit_state(id: String, state: &EncodedState, limit: usize, peer: &str) -> Vec<grpc_api::FromServer> {
+pub fn fit_state(id: String, state: &EncodedState, limit: usize, peer: &str) -> (Vec<grpc_api::FromServer>, usize) {
     /// Tags and lengths around state and id: three of each at most, and each has up to six bytes.
     const AROUND: usize = 18;
     let size = state.bytes() + id.len() + AROUND;
-    if size <= limit { vec![state.message(id)] } else { too_large_answer(id, size, limit, peer) }
+    (if size <= limit { vec![state.message(id)] } else { too_large_answer(id, size, limit, peer) }, size)
 }
 
 fn too_large_answer(id: String, size: usize, limit: usize, peer: &str) -> Vec<grpc_api::FromServer> {
     let text =
         format!("The answer has {size} bytes, but this client takes at most {limit}. Ask for parts with field masks.");
-    let error = from_server(FromServer::Response(Response { id, content: ResponseContent::Error(text) }));
+    let error = from_server::write(FromServer::Response(Response { id, content: ResponseContent::Error(text) }));
     // An endless id is the requester's own; its agent must not suffer for it.
-    let size = usize::try_from(error.compute_size()).unwrap_or(usize::MAX);
+    let size = encoded_bytes(&error);
     if size <= limit { vec![error] } else { too_large(peer, "an answer", size, limit) }
 }
 
@@ -76,23 +86,23 @@ fn too_large(peer: &str, what: &str, size: usize, limit: usize) -> Vec<grpc_api:
 
 /// Cuts a plan in two without separating what belongs to one workload: its old and its new instance in one
 /// message are an update, in two messages they would be a stop and an unrelated start.
-fn halves(plan: &WorkloadPlan) -> Option<[WorkloadPlan; 2]> {
-    let mut by_name: BTreeMap<Name, WorkloadPlan> = BTreeMap::new();
-    for added in &plan.added {
-        by_name.entry(added.instance.workload.clone()).or_default().added.push(added.clone());
+fn halves(plan: grpc_api::UpdateWorkload) -> Option<[grpc_api::UpdateWorkload; 2]> {
+    let mut by_name: BTreeMap<String, grpc_api::UpdateWorkload> = BTreeMap::new();
+    for added in plan.addedWorkloads {
+        by_name.entry(added.instanceName.workloadName.clone()).or_default().addedWorkloads.push(added);
     }
-    for deleted in &plan.deleted {
-        by_name.entry(deleted.instance.workload.clone()).or_default().deleted.push(deleted.clone());
+    for deleted in plan.deletedWorkloads {
+        by_name.entry(deleted.instanceName.workloadName.clone()).or_default().deletedWorkloads.push(deleted);
     }
     if by_name.len() < 2 {
         return None;
     }
     let middle = by_name.len() / 2;
-    let mut halves = [WorkloadPlan::default(), WorkloadPlan::default()];
-    for (index, (_, part)) in by_name.into_iter().enumerate() {
+    let mut halves = [grpc_api::UpdateWorkload::default(), grpc_api::UpdateWorkload::default()];
+    for (index, part) in by_name.into_values().enumerate() {
         let half = &mut halves[usize::from(index >= middle)];
-        half.added.extend(part.added);
-        half.deleted.extend(part.deleted);
+        half.addedWorkloads.extend(part.addedWorkloads);
+        half.deletedWorkloads.extend(part.deletedWorkloads);
     }
     Some(halves)
 }
@@ -102,10 +112,9 @@ mod tests {
     use super::*;
     use crate::model::access_rules::AccessRule;
     use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-    use crate::model::messages::{AddedWorkload, DeletedWorkload, LogsRequest};
+    use crate::model::messages::{AddedWorkload, DeletedWorkload, LogsRequest, WorkloadPlan};
     use crate::model::names::InstanceName;
     use crate::model::workload::{AddCondition, Workload};
-    use grpc_api::from_server::FromServerEnum;
     use std::sync::Arc;
 
     const LIMIT: usize = 4096;
@@ -121,7 +130,7 @@ mod tests {
             let instance = InstanceName::new(&format!("w{index}"), "c", "A");
             WorkloadState::new(instance, ExecutionState::plain(Phase::Running))
         };
-        let pieces = fit(FromServer::WorkloadStates((0..500).map(state).collect()), LIMIT, "A");
+        let pieces = fit(FromServer::WorkloadStates((0..500).map(state).collect()), LIMIT, "A").0;
         let mut names = Vec::new();
         for piece in &pieces {
             assert!(piece.compute_size() <= LIMIT as u64);
@@ -139,7 +148,7 @@ mod tests {
                 .map(|index| DeletedWorkload { instance: added(index, "old").instance, dependencies: BTreeMap::new() })
                 .collect(),
         };
-        let pieces = fit(FromServer::UpdateWorkload(plan), LIMIT, "A");
+        let pieces = fit(FromServer::UpdateWorkload(plan), LIMIT, "A").0;
         let mut count = 0;
         for piece in &pieces {
             assert!(piece.compute_size() <= LIMIT as u64);
@@ -157,11 +166,11 @@ mod tests {
     #[test]
     fn an_answer_that_is_too_large_becomes_an_error_and_a_hello_nothing() {
         let content = ResponseContent::UpdateStateSuccess { added: vec!["x".repeat(LIMIT)], deleted: Vec::new() };
-        let pieces = fit(FromServer::Response(Response { id: "id".into(), content }), LIMIT, "c");
+        let pieces = fit(FromServer::Response(Response { id: "id".into(), content }), LIMIT, "c").0;
         let Some(FromServerEnum::Response(response)) = &pieces[0].FromServerEnum else { panic!("{pieces:?}") };
         assert_eq!(response.requestId, "id");
         assert!(response.error().message.contains("field masks"));
-        assert!(fit(FromServer::ServerHello(vec![added(0, &"x".repeat(LIMIT))]), LIMIT, "A").is_empty());
+        assert!(fit(FromServer::ServerHello(vec![added(0, &"x".repeat(LIMIT))]), LIMIT, "A").0.is_empty());
     }
 
     #[test]
@@ -194,7 +203,7 @@ mod tests {
             request(None, Some(long())),
             FromServer::Response(Response { id: long(), content: ResponseContent::EventsCancelAccepted }),
         ] {
-            assert!(fit(message.clone(), LIMIT, "A").is_empty(), "{message:.100?}");
+            assert!(fit(message.clone(), LIMIT, "A").0.is_empty(), "{message:.100?}");
         }
     }
 }

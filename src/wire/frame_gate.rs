@@ -1,15 +1,15 @@
-//! What clients send passes here on its way to gRPC, which takes a message of any length into memory before it compares it
-//! with a limit, and one on each stream. So the frames are followed as far as the length of each message: a first message
-//! that is no hello, and one that is too large, end the connection; a large one goes on only when there is room for it.
+//! Checks the lengths of messages before gRPC gets them, because gRPC takes a message of any length into memory, one on each
+//! stream, before it compares the length with a limit. HTTP/2 frames are parsed as far as the length of each message: a
+//! first message that is no hello, and one that is too large, end the connection; a large one waits until there is room.
 //!
-//! Thread: `tls:<port>` or `listen`, one gate for each connection. `rx:<peer>` tells when a message has come.
+//! Thread: `tls:<port>` or `listen`, one gate for each connection. `rx:<peer>` reports each message that it received.
 //! Owns: how far the frames of a connection are. All connections share one [`Intake`].
 
-use super::intake::{Intake, IntakeRoom, Ticket};
+use super::budget::{Budget, Share, Ticket};
 use super::pump::Gate;
 use crate::limits::{
-    FIRST_MESSAGE_MAX, FRAME_BYTES_LEAST, FRAMES_ALWAYS, GATED_STREAMS, HELLO_MAX, INTAKE_GRACE, INTAKE_LOOK,
-    INTAKE_LOST, INTAKE_RETRY, INTAKE_SLOWEST, INTAKE_SMALL_MESSAGE,
+    AGENT_REQUEST_MAX, FIRST_MESSAGE_MAX, FRAME_BYTES_LEAST, FRAMES_ALWAYS, GATED_STREAMS, HELLO_MAX, INTAKE_BYTES,
+    INTAKE_GRACE, INTAKE_LOOK, INTAKE_LOST, INTAKE_RETRY, INTAKE_SLOWEST, INTAKE_SMALL_MESSAGE,
 };
 use crate::platform::sync::Mutex;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// Bytes with which a client begins.
 const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 const FRAME_HEADER: usize = 9;
-/// A byte that says whether a message is compressed, and four with its length.
+/// One byte for whether a message is compressed, and four with its length.
 const MESSAGE_PREFIX: usize = 5;
 const DATA: u8 = 0;
 const RST_STREAM: u8 = 3;
@@ -50,12 +50,32 @@ pub enum Refused {
     /// More streams than a connection may have.
     #[error("messages on too many streams")]
     Streams,
-    /// The stream of a message that was on its way has ended.
+    /// The stream of a message that was in flight has ended.
     #[error("a stream ended in the middle of a message")]
     Ended,
     /// Others wait for the room that a message has which does not come.
     #[error("a large message comes too slowly while others wait")]
     Slow,
+}
+
+/// Room for large messages of all connections, in bytes: from the first one that gRPC gets until a reader has decoded the
+/// message or refused it. Messages up to [`AGENT_REQUEST_MAX`] share some room, larger ones come one after the other.
+#[derive(Debug)]
+pub struct Intake {
+    shared: Arc<Budget>,
+    single: Arc<Budget>,
+}
+
+impl Intake {
+    /// With nothing taken.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { shared: Budget::new(INTAKE_BYTES), single: Budget::new(0) })
+    }
+
+    fn lane(&self, bytes: usize) -> &Arc<Budget> {
+        if bytes > AGENT_REQUEST_MAX { &self.single } else { &self.shared }
+    }
 }
 
 /// What the gate of a connection and the readers of its streams share.
@@ -69,13 +89,13 @@ pub struct Account {
 #[derive(Debug, Default)]
 struct AccountState {
     /// A hello was accepted.
-    is_greeted: bool,
-    /// Messages that gRPC has, or gets now.
-    on_their_way: Vec<OnItsWay>,
+    has_hello: bool,
+    /// Large messages that gRPC has, or gets now.
+    in_flight: Vec<InFlight>,
 }
 
 #[derive(Debug)]
-struct OnItsWay {
+struct InFlight {
     stream: u32,
     bytes: usize,
     received: usize,
@@ -84,10 +104,10 @@ struct OnItsWay {
     progress: Instant,
     /// A stream of the connection has ended since it began, perhaps its own.
     may_be_lost: bool,
-    room: IntakeRoom,
+    room: Share,
 }
 
-impl OnItsWay {
+impl InFlight {
     fn is_complete(&self) -> bool {
         self.received == self.bytes
     }
@@ -111,22 +131,22 @@ impl Account {
     }
 
     /// A hello was accepted, so more than hellos may come.
-    pub fn greeted(&self) {
-        self.state.lock().is_greeted = true;
+    pub fn hello_accepted(&self) {
+        self.state.lock().has_hello = true;
     }
 
-    /// A message of `bytes` has come to its reader. What is returned is to be kept as long as its bytes are.
+    /// The reader has received a message of `bytes`. The share is to be kept as long as its bytes are.
     #[must_use]
-    pub fn arrived(&self, bytes: usize) -> Option<IntakeRoom> {
+    pub fn arrived(&self, bytes: usize) -> Option<Share> {
         let mut state = self.state.lock();
         // Two of the same length need the same room.
-        let index = state.on_their_way.iter().position(|message| message.is_complete() && message.bytes == bytes)?;
-        Some(state.on_their_way.remove(index).room)
+        let index = state.in_flight.iter().position(|message| message.is_complete() && message.bytes == bytes)?;
+        Some(state.in_flight.remove(index).room)
     }
 
-    /// A stream of the connection has ended for its reader. Nobody knows which one; a message of it is never taken.
+    /// A stream of the connection has ended for its reader. It is unknown which one; a message of it is never taken.
     pub fn stream_ended(&self) {
-        for message in &mut self.state.lock().on_their_way {
+        for message in &mut self.state.lock().in_flight {
             message.may_be_lost = true;
         }
     }
@@ -163,7 +183,7 @@ struct Frame {
     stream: u32,
 }
 
-/// Follows what one client sends.
+/// Parses what one client sends.
 #[derive(Debug)]
 pub struct FrameGate {
     account: Arc<Account>,
@@ -175,7 +195,7 @@ pub struct FrameGate {
     ticket: Option<Ticket>,
     is_waiting: bool,
     /// When a message first had to wait until the hello before it is accepted.
-    greeting_since: Option<Instant>,
+    waits_for_hello_since: Option<Instant>,
 }
 
 impl FrameGate {
@@ -191,12 +211,12 @@ impl FrameGate {
             streams: BTreeMap::new(),
             ticket: None,
             is_waiting: false,
-            greeting_since: None,
+            waits_for_hello_since: None,
         }
     }
 
-    /// How many of these bytes may go on now; fewer than all when there is no room for a message at the moment. What
-    /// may go on is never asked for again.
+    /// How many of these bytes may go on now; fewer than all when there is no room for a message at the moment. Those are
+    /// not given again.
     ///
     /// # Errors
     /// The connection has to end.
@@ -214,16 +234,16 @@ impl FrameGate {
         Ok(admitted)
     }
 
-    /// Looks whether what has room still comes.
+    /// Checks that messages that have room still come.
     ///
     /// # Errors
     /// The connection has to end.
     pub fn check(&self, now: Instant) -> Result<(), Refused> {
         let state = self.account.state.lock();
-        if state.on_their_way.iter().any(|message| message.is_lost(now)) {
+        if state.in_flight.iter().any(|message| message.is_lost(now)) {
             return Err(Refused::Ended);
         }
-        let slow = state.on_their_way.iter().any(|message| message.is_slow(now) && message.room.others_wait());
+        let slow = state.in_flight.iter().any(|message| message.is_slow(now) && message.room.is_wanted());
         if slow { Err(Refused::Slow) } else { Ok(()) }
     }
 
@@ -280,7 +300,7 @@ impl FrameGate {
         Ok(count)
     }
 
-    /// Streams may end without a word of the client.
+    /// Makes a place for a stream. Streams may end without a frame of the client.
     fn make_place(&mut self, stream: u32) -> Result<(), Refused> {
         if self.streams.len() < GATED_STREAMS || self.streams.contains_key(&stream) {
             return Ok(());
@@ -296,10 +316,10 @@ impl FrameGate {
         }
     }
 
-    /// The client gave a stream up.
+    /// The client has reset a stream.
     fn forget(&mut self, stream: u32) {
         self.streams.remove(&stream);
-        self.account.state.lock().on_their_way.retain(|message| message.stream != stream || message.is_complete());
+        self.account.state.lock().in_flight.retain(|message| message.stream != stream || message.is_complete());
     }
 
     fn take_data(&mut self, bytes: &[u8], now: Instant) -> Result<usize, Refused> {
@@ -330,7 +350,7 @@ impl FrameGate {
         stream.received += count;
         if stream.is_large {
             let mut state = self.account.state.lock();
-            if let Some(message) = state.on_their_way.iter_mut().rev().find(|message| message.stream == id) {
+            if let Some(message) = state.in_flight.iter_mut().rev().find(|message| message.stream == id) {
                 message.received += count;
                 message.progress = now;
             }
@@ -355,18 +375,18 @@ impl FrameGate {
             return Ok(true);
         }
         let mut state = self.account.state.lock();
-        if !is_first && !state.is_greeted {
-            let since = *self.greeting_since.get_or_insert(now);
+        if !is_first && !state.has_hello {
+            let since = *self.waits_for_hello_since.get_or_insert(now);
             let is_over = now.saturating_duration_since(since) > HELLO_MAX;
             return if is_over { Err(Refused::Ended) } else { Ok(false) };
         }
         // The reader of one that is complete takes it; only then gRPC takes further ones of that stream.
-        if state.on_their_way.iter().any(OnItsWay::is_complete) {
+        if state.in_flight.iter().any(InFlight::is_complete) {
             return Ok(false);
         }
-        match self.account.intake.try_take(&mut self.ticket, length) {
+        match self.account.intake.lane(length).try_take(&mut self.ticket, length) {
             Some(room) => {
-                state.on_their_way.push(OnItsWay {
+                state.in_flight.push(InFlight {
                     stream,
                     bytes: length,
                     received: 0,
@@ -377,7 +397,7 @@ impl FrameGate {
                 });
                 Ok(true)
             }
-            None if state.on_their_way.is_empty() => Ok(false),
+            None if state.in_flight.is_empty() => Ok(false),
             None => Err(Refused::Several),
         }
     }
@@ -388,12 +408,11 @@ impl Gate for FrameGate {
         self.admit(bytes, now).map_err(|refused| refused.to_string())
     }
 
-    /// Whether there is room, or whether what has room comes at all.
     fn look_again(&self) -> Option<Duration> {
         if self.is_waiting {
             return Some(INTAKE_RETRY);
         }
-        let is_coming = !self.account.state.lock().on_their_way.is_empty();
+        let is_coming = !self.account.state.lock().in_flight.is_empty();
         is_coming.then_some(INTAKE_LOOK)
     }
 
@@ -408,7 +427,7 @@ impl Gate for FrameGate {
 
 impl Drop for FrameGate {
     fn drop(&mut self) {
-        self.account.state.lock().on_their_way.clear(); // gRPC drops what it has of them with the connection.
+        self.account.state.lock().in_flight.clear(); // gRPC drops its part of them with the connection.
     }
 }
 

@@ -3,15 +3,13 @@
 //! Thread: plain functions; the library itself runs `grpc-poll-0` and a few idle threads of its own.
 
 use super::schema::grpc_api::{FromServer, ToServer};
-#[cfg(feature = "server")]
-use crate::limits::{FOREIGN_MESSAGE_MAX, REQUEST_ID_MAX};
-use crate::limits::{KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, TCP_USER_TIMEOUT};
+use super::weight;
+use crate::limits::{FOREIGN_MESSAGE_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, REQUEST_ID_MAX, TCP_USER_TIMEOUT};
 use crate::platform::clock::{Clock, SystemClock};
 use grpcio::{ChannelBuilder, EnvBuilder, Environment, Marshaller, Method, MethodType};
 use std::ffi::CString;
 use std::future::Future;
-#[cfg(feature = "server")]
-use std::io::Read as _;
+use std::io::Read;
 use std::net::TcpStream;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
@@ -35,11 +33,9 @@ const fn duplex(name: &'static str) -> Method<ToServer, FromServer> {
 }
 
 /// A message as the server received it: still in pieces, of which gRPC has the memory.
-#[cfg(feature = "server")]
 pub struct Received(grpcio::MessageReader);
 
-/// What the server received, in one piece and weighed.
-#[cfg(feature = "server")]
+/// What the server received, in one piece and with its weight.
 pub enum Unpacked {
     /// A message.
     Message {
@@ -58,7 +54,6 @@ pub enum Unpacked {
 }
 
 /// The server's side of a method.
-#[cfg(feature = "server")]
 pub const fn served(method: &Method<ToServer, FromServer>) -> Method<Received, FromServer> {
     Method {
         ty: MethodType::Duplex,
@@ -69,17 +64,14 @@ pub const fn served(method: &Method<ToServer, FromServer>) -> Method<Received, F
 }
 
 /// A method names both directions although the server uses only one.
-#[cfg(feature = "server")]
 fn never_sent(_: &Received, _: &mut grpcio::GrpcSlice) -> grpcio::Result<()> {
     Err(grpcio::Error::Codec("a server sends no requests".into()))
 }
 
-#[cfg(feature = "server")]
 fn receive(reader: grpcio::MessageReader) -> grpcio::Result<Received> {
     Ok(Received(reader))
 }
 
-#[cfg(feature = "server")]
 impl Received {
     /// Bytes of the message.
     pub fn len(&self) -> usize {
@@ -92,56 +84,53 @@ impl Received {
         let Self(mut reader) = self;
         let length = reader.len();
         if length > max {
-            // The id stands at the beginning, and nobody else has to know more.
-            let request_id = super::weight::request_id_of_begin(&begin_of(&mut reader));
+            // The id stands at the beginning, and the response needs no more.
+            let request_id = weight::request_id_of_begin(&begin_of(&mut reader));
             let reason = format!("a message of {length} bytes, at most {max} are taken here");
             return Unpacked::TooHeavy { request_id, reason };
         }
         let mut bytes = Vec::with_capacity(length);
-        let copied = std::io::Read::read_to_end(&mut reader, &mut bytes);
+        let copied = reader.read_to_end(&mut bytes);
         drop(reader); // It holds the same bytes.
         if let Err(error) = copied {
             return Unpacked::TooHeavy { request_id: None, reason: format!("it cannot be read: {error}") };
         }
-        if length > FOREIGN_MESSAGE_MAX && !super::weight::is_request(&bytes) {
+        if length > FOREIGN_MESSAGE_MAX && !weight::is_request(&bytes) {
             let reason = format!("{length} bytes that are no request, at most {FOREIGN_MESSAGE_MAX} are taken");
             return Unpacked::TooHeavy { request_id: None, reason };
         }
-        match super::weight::weigh_request(&bytes, &super::weight::TO_SERVER) {
+        match weight::weigh_request(&bytes, &weight::TO_SERVER) {
             Ok(weight) => Unpacked::Message { bytes, weight },
-            Err(reason) => Unpacked::TooHeavy { request_id: super::weight::request_id(&bytes), reason },
+            Err(reason) => Unpacked::TooHeavy { request_id: weight::request_id(&bytes), reason },
         }
     }
 }
 
 /// The first bytes of a message, in which an id has room.
-#[cfg(feature = "server")]
 fn begin_of(reader: &mut grpcio::MessageReader) -> Vec<u8> {
     let mut begin = Vec::new();
-    let _ = std::io::Read::take(reader, 2 * REQUEST_ID_MAX as u64).read_to_end(&mut begin); // Without it nobody is told.
+    let _ = reader.take(2 * REQUEST_ID_MAX as u64).read_to_end(&mut begin); // Without it no response is sent.
     begin
 }
 
 /// How the name of our programs begins, whatever their version.
 const OWN_USER_AGENT: &str = "ankaios-lite/";
 
-/// What our programs call themselves; tells the server what a client takes.
+/// The user agent of our programs, from which the server learns how much a client takes.
 fn user_agent(message_max: i32) -> String {
     format!("{OWN_USER_AGENT}{} (takes {message_max} bytes)", env!("CARGO_PKG_VERSION"))
 }
 
 /// The largest message that a client with this user agent takes, in bytes, of at most `message_max` that the server
 /// sends. Programs of other implementations keep the default of gRPC.
-#[cfg(feature = "server")]
 pub fn takes(user_agent: &[u8], message_max: usize) -> usize {
     let text = String::from_utf8_lossy(user_agent);
     let Some(own) = text.strip_prefix(OWN_USER_AGENT) else { return message_max.min(FOREIGN_MESSAGE_MAX) };
-    let told = own.split_once("(takes ").and_then(|(_, rest)| rest.split_once(" bytes)"));
-    told.and_then(|(bytes, _)| bytes.parse().ok()).map_or(message_max, |bytes: usize| bytes.min(message_max))
+    let stated = own.split_once("(takes ").and_then(|(_, rest)| rest.split_once(" bytes)"));
+    stated.and_then(|(bytes, _)| bytes.parse().ok()).map_or(message_max, |bytes: usize| bytes.min(message_max))
 }
 
 /// Whether a client with this user agent is one of our programs.
-#[cfg(feature = "server")]
 pub fn is_own(user_agent: &[u8]) -> bool {
     user_agent.starts_with(OWN_USER_AGENT.as_bytes())
 }
@@ -171,7 +160,7 @@ impl Default for Keepalive {
     }
 }
 
-/// Limits and keepalive for either side (DESIGN section 9). A dead peer is noticed within 30 s by default.
+/// Limits and keepalive for either side. A dead peer is noticed within 30 s by default.
 pub fn channel(message_max: usize, keepalive: Keepalive) -> ChannelBuilder {
     let message_max = i32::try_from(message_max).unwrap_or(i32::MAX);
     ChannelBuilder::new(environment())
@@ -181,7 +170,7 @@ pub fn channel(message_max: usize, keepalive: Keepalive) -> ChannelBuilder {
         .keepalive_timeout(keepalive.timeout)
         .keepalive_permit_without_calls(true)
         .http2_max_pings_without_data(0)
-        // The peers ping as well; without these a server of this library sends them away.
+        // The peers ping as well; without these a server of this library closes their connections.
         .http2_max_ping_strikes(0)
         .http2_min_recv_ping_interval_without_data(Duration::from_secs(1))
         // Nobody of us compresses. A few bytes would become gigabytes, before any limit is compared.
@@ -240,9 +229,8 @@ pub fn wait_at_most<F: Future + Unpin>(mut future: F, limit: Duration) -> Option
 mod tests {
     use super::*;
 
-    #[cfg(feature = "server")]
     #[test]
-    fn the_user_agent_tells_what_a_client_takes() {
+    fn the_user_agent_states_what_a_client_takes() {
         let own = |bytes: i32| format!("{} grpc-c/36.0.0 (linux; chttp2)", user_agent(bytes));
         for (text, takes_bytes) in [
             (own(20_000_000), 20_000_000),

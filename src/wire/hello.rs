@@ -2,7 +2,7 @@
 //!
 //! Thread: `rx:<peer>`, plain functions.
 
-use super::server_endpoint::{Class, NO_HELLO, Origin, PeerHello};
+use super::peer::{Class, Origin, PeerHello};
 use super::tls::PeerCertificate;
 use crate::limits::AGENT_TAGS_BYTES;
 use crate::model::complete_state::tags_bytes;
@@ -11,17 +11,25 @@ use crate::model::names::{excerpt, is_name};
 use crate::model::version::check_compatible;
 use grpcio::{RpcStatus, RpcStatusCode};
 
-/// Checks the first message of a stream, for an agent with TLS also its certificate (spec/config.md section 6.3).
+/// Status message for a peer whose first message has no content.
+pub const NO_HELLO: &str = "Empty";
+
+/// A status that ends a stream.
+#[must_use]
+pub fn refusal(code: RpcStatusCode, text: &str) -> RpcStatus {
+    RpcStatus::with_message(code, text.to_owned())
+}
+
+/// Checks the first message of a stream, and the certificate of an agent with TLS.
 // [impl->swdd~server-check-agent-name~1]
 pub fn check_hello(
     class: Class,
     certificate: Option<&PeerCertificate>,
     message: ToServer,
 ) -> Result<PeerHello, RpcStatus> {
-    let refuse = |code, text: &str| Err(RpcStatus::with_message(code, text.to_owned()));
-    let version = |version: &str| {
-        check_compatible(version).map_err(|text| RpcStatus::with_message(RpcStatusCode::FAILED_PRECONDITION, text))
-    };
+    let refuse = |code, text: &str| Err(refusal(code, text));
+    let version =
+        |version: &str| check_compatible(version).map_err(|text| refusal(RpcStatusCode::FAILED_PRECONDITION, &text));
     if let Some(certificate) = certificate {
         if certificate.count > 1 {
             return refuse(RpcStatusCode::UNAUTHENTICATED, "Ambiguous agent certificates provided!");
@@ -36,7 +44,7 @@ pub fn check_hello(
         (_, ToServer::Empty) => refuse(RpcStatusCode::INVALID_ARGUMENT, NO_HELLO),
         (Class::Agent, ToServer::AgentHello { agent, version: theirs, tags }) => {
             version(&theirs)?;
-            // Such names would be taken for the connections of commanders when answers are routed.
+            // Responses to such names would be routed to the connections of commanders.
             let reserved = ["cli-conn", "commander-conn"].iter().any(|prefix| agent.starts_with(prefix));
             if !is_name(&agent) || reserved {
                 let text = format!(
@@ -69,20 +77,20 @@ pub fn check_hello(
     }
 }
 
-/// Only root and the user of this server may be an agent over a Unix domain socket: workloads of whoever is one would
-/// see the secrets that are meant for it. Who may command is decided by the permissions of the socket's file, and with
-/// TLS by the name in the certificate where that is asked for (spec/config.md section 6.2).
-pub fn check_user(hello: &PeerHello, origin: Option<&Origin>, commander_names: &[String]) -> Result<(), RpcStatus> {
+/// Checks the user at the other end. Only root and the user of this server may be an agent over a Unix domain socket,
+/// because an agent receives the secrets of its workloads. Who may be a commander is decided by the permissions of the
+/// socket's file, and with TLS by the DNS names in the certificate if the settings restrict these.
+pub fn check_user(hello: &PeerHello, origin: &Origin, commander_names: &[String]) -> Result<(), RpcStatus> {
     let own = rustix::process::geteuid().as_raw();
     match (hello, origin) {
-        (PeerHello::Agent { .. }, Some(Origin::Socket(peer))) if peer.uid != 0 && peer.uid != own => {
+        (PeerHello::Agent { .. }, Origin::Socket(peer)) if peer.uid != 0 && peer.uid != own => {
             let text = format!(
                 "Over a Unix domain socket only root and the user of the server (uid {own}) may run an agent, not uid {}.",
                 peer.uid
             );
-            Err(RpcStatus::with_message(RpcStatusCode::PERMISSION_DENIED, text))
+            Err(refusal(RpcStatusCode::PERMISSION_DENIED, &text))
         }
-        (PeerHello::Cli | PeerHello::Commander, Some(Origin::Tls(_, certificate)))
+        (PeerHello::Cli | PeerHello::Commander, Origin::Tls(_, certificate))
             if !commander_names.is_empty()
                 && !certificate.dns_names.iter().any(|name| commander_names.contains(name)) =>
         {
@@ -90,7 +98,7 @@ pub fn check_user(hello: &PeerHello, origin: Option<&Origin>, commander_names: &
                 "Only certificates for {commander_names:?} may command, not one for {:?}.",
                 certificate.dns_names
             );
-            Err(RpcStatus::with_message(RpcStatusCode::UNAUTHENTICATED, text))
+            Err(refusal(RpcStatusCode::UNAUTHENTICATED, &text))
         }
         _ => Ok(()),
     }

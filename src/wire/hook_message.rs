@@ -1,8 +1,8 @@
-//! What mutating hooks read and write: one `UpdateWorkload` without length (spec/server.md section 9.2).
+//! What mutating hooks read and write: one `UpdateWorkload` without length.
 //!
 //! Thread: `hook`.
 
-use super::convert::{from_server, to_client};
+use super::convert::from_server;
 use super::schema::grpc_api;
 use super::weight::decode as decode_message;
 use crate::model::messages::WorkloadPlan;
@@ -23,7 +23,7 @@ pub enum HookMessageError {
 #[must_use]
 pub fn encode(plan: &WorkloadPlan) -> Vec<u8> {
     // Writing into memory fails for a message of more than 2 GiB only, which no update can become.
-    to_client::update_workload(plan).write_to_bytes().unwrap_or_default()
+    from_server::write_plan(plan).write_to_bytes().unwrap_or_default()
 }
 
 /// Reads what a hook wrote.
@@ -33,28 +33,16 @@ pub fn encode(plan: &WorkloadPlan) -> Vec<u8> {
 pub fn decode(bytes: &[u8]) -> Result<WorkloadPlan, HookMessageError> {
     let message = decode_message::<grpc_api::UpdateWorkload>(bytes)
         .map_err(|error| HookMessageError::Undecodable(error.to_string()))?;
-    from_server::workload_plan(message).map_err(|error| HookMessageError::Incomplete(error.0))
+    from_server::read_plan(message).map_err(|error| HookMessageError::Incomplete(error.0))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::messages::{AddedWorkload, DeletedWorkload};
+    use crate::model::messages::AddedWorkload;
     use crate::model::names::InstanceName;
     use crate::model::workload::Workload;
     use std::sync::Arc;
-
-    #[test]
-    fn a_plan_is_read_back_as_it_was() {
-        let workload = Arc::new(Workload::new("A", "podman", "x"));
-        let instance = workload.instance_name("web");
-        let plan = WorkloadPlan {
-            added: vec![AddedWorkload { instance: instance.clone(), workload }],
-            deleted: vec![DeletedWorkload { instance, dependencies: [].into() }],
-        };
-        assert_eq!(decode(&encode(&plan)), Ok(plan));
-        assert_eq!(decode(&[]), Ok(WorkloadPlan::default()));
-    }
 
     #[test]
     fn a_message_that_is_cut_short_is_refused_wherever_it_ends() {
@@ -62,7 +50,9 @@ mod tests {
         workload.tags.insert("k".to_owned(), "v".to_owned());
         let workload = Arc::new(workload);
         let added = vec![AddedWorkload { instance: workload.instance_name("web"), workload }];
-        let bytes = encode(&WorkloadPlan { added, deleted: vec![] });
+        let plan = WorkloadPlan { added, deleted: vec![] };
+        let bytes = encode(&plan);
+        assert_eq!((decode(&bytes), decode(&[])), (Ok(plan), Ok(WorkloadPlan::default())));
         for end in 1..bytes.len() {
             assert!(decode(&bytes[..end]).is_err(), "{end} of {} bytes", bytes.len());
         }
@@ -77,7 +67,7 @@ mod tests {
             added: vec![AddedWorkload { instance: name, workload: Arc::new(Workload::new("A", "r", "c")) }],
             deleted: vec![],
         };
-        let whole = to_client::update_workload(&whole).addedWorkloads.remove(0);
+        let whole = from_server::write_plan(&whole).addedWorkloads.remove(0);
         let mut no_name = whole.clone();
         no_name.instanceName.clear();
         let mut no_workload = whole.clone();

@@ -51,7 +51,7 @@ pub enum Accepted {
 pub struct SocketPeer {
     /// Path of the socket.
     pub path: Arc<Path>,
-    /// The user as whom the other end connected, as the kernel tells it.
+    /// The user as whom the other end connected, from the kernel.
     pub uid: u32,
 }
 
@@ -69,7 +69,7 @@ impl Listener {
     pub fn bind(address: &ListenAddress, mode: u32) -> io::Result<Self> {
         match address {
             ListenAddress::Tcp(address) => {
-                let listener = TcpListener::bind(address).map_err(with_way_out)?;
+                let listener = TcpListener::bind(address).map_err(with_hint)?;
                 listener.set_nonblocking(true)?;
                 Ok(Self::Tcp(listener))
             }
@@ -77,7 +77,7 @@ impl Listener {
         }
     }
 
-    /// Where it listens; tells the port when 0 was asked for.
+    /// Where it listens; with the actual port when 0 was given.
     ///
     /// # Errors
     /// The operating system's.
@@ -157,9 +157,9 @@ fn stream_socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
 }
 
-/// What to do about a port that cannot be had.
-fn with_way_out(error: io::Error) -> io::Error {
-    let way_out = match error.kind() {
+/// Adds a hint to the error about a port that cannot be used.
+fn with_hint(error: io::Error) -> io::Error {
+    let hint = match error.kind() {
         io::ErrorKind::AddrInUse => {
             "another program listens there, perhaps another ank-server; end it or take another port"
         }
@@ -167,7 +167,7 @@ fn with_way_out(error: io::Error) -> io::Error {
         io::ErrorKind::PermissionDenied => "the user may not take this port; one above 1023 needs no rights",
         _ => return error,
     };
-    io::Error::new(error.kind(), format!("{error}: {way_out}"))
+    io::Error::new(error.kind(), format!("{error}: {hint}"))
 }
 
 /// Waits a little until no other server is about to bind a socket in `folder`; unlocked when dropped.
@@ -200,13 +200,13 @@ fn remove_of_dead_server(path: &Path, address: &SocketAddrUnix) -> io::Result<()
 
 /// The user as whom the other end of a Unix domain socket connected.
 ///
-/// Not by `rustix`, whose answer holds a process id that cannot be 0, which it is for a process that this one cannot
+/// Not by `rustix`, whose result holds a process id that cannot be 0, which it is for a process that this one cannot
 /// see, for example because this one runs in a container.
 fn peer_uid(socket: BorrowedFd<'_>) -> io::Result<u32> {
     let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     #[allow(unsafe_code)]
-    // SAFETY: the descriptor is open, and `credentials` and `length` are writable and as large as the call is told.
+    // SAFETY: the descriptor is open, and `credentials` and `length` are writable and as large as the call states.
     let result = unsafe {
         let place = std::ptr::from_mut(&mut credentials).cast();
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, place, &raw mut length)

@@ -1,10 +1,11 @@
 //! The only place that knows protobuf, grpcio, TLS and sockets.
 //!
-//! Thread: see the files. Connections are ours: gRPC is handed connected sockets (DESIGN section 2).
+//! Thread: see the files. We open and accept connections; gRPC is given connected sockets, so TLS and the lengths of
+//! messages are in our hands.
 
 pub mod address;
 #[cfg(any(feature = "agent", feature = "server"))]
-pub mod answer_budget;
+pub mod budget;
 #[cfg(any(feature = "agent", feature = "cli"))]
 pub mod client;
 mod convert;
@@ -23,13 +24,11 @@ mod hello;
 #[cfg(feature = "server")]
 pub mod hook_message;
 #[cfg(feature = "server")]
-pub mod inbox_budget;
-#[cfg(feature = "server")]
-mod intake;
-#[cfg(feature = "server")]
 mod listener;
 #[cfg(any(feature = "agent", feature = "server"))]
 pub mod outbox;
+#[cfg(feature = "server")]
+pub mod peer;
 #[cfg(feature = "server")]
 mod plain_pump;
 mod pump;
@@ -39,8 +38,9 @@ pub mod raw;
 mod schema;
 #[cfg(feature = "server")]
 pub mod server_endpoint;
+#[cfg(feature = "server")]
+mod stream;
 mod tls;
-#[cfg(any(feature = "agent", feature = "server"))]
 mod weight;
 #[cfg(feature = "server")]
 mod writer;

@@ -1,8 +1,8 @@
-//! Messages as bytes, without a connection: for tests that read what nobody would send (tests/fuzz).
+//! Messages as bytes, without a connection: for tests with malformed messages (tests/fuzz).
 //!
 //! Thread: none, plain functions.
 
-use super::convert::{from_server, to_client, to_server, to_wire};
+use super::convert::{from_server, to_server};
 use super::schema::grpc_api;
 use crate::model::messages::{FromServer, ToServer};
 use protobuf::Message;
@@ -11,23 +11,23 @@ use protobuf::Message;
 #[must_use]
 pub fn read_to_server(bytes: &[u8]) -> Option<ToServer> {
     super::weight::weigh_request(bytes, &super::weight::TO_SERVER).ok()?;
-    super::weight::decode::<grpc_api::ToServer>(bytes).ok().map(to_server::to_server)
+    super::weight::decode::<grpc_api::ToServer>(bytes).ok().map(to_server::read)
 }
 
 /// What a client makes of these bytes; `None` when they cannot be understood.
 #[must_use]
 pub fn read_from_server(bytes: &[u8]) -> Option<FromServer> {
-    from_server::from_server(grpc_api::FromServer::parse_from_bytes(bytes).ok()?).ok()
+    from_server::read(grpc_api::FromServer::parse_from_bytes(bytes).ok()?).ok()
 }
 
 /// The bytes that a client sends; `None` for what cannot be encoded.
 #[must_use]
 pub fn write_to_server(message: ToServer) -> Option<Vec<u8>> {
-    to_wire::to_server(message).write_to_bytes().ok()
+    to_server::write(message).write_to_bytes().ok()
 }
 
 /// The bytes that the server sends; `None` for what cannot be encoded.
 #[must_use]
 pub fn write_from_server(message: FromServer) -> Option<Vec<u8>> {
-    to_client::from_server(message).write_to_bytes().ok()
+    from_server::write(message).write_to_bytes().ok()
 }

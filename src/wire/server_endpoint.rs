@@ -1,104 +1,40 @@
-//! The server's end of all connections: accept, hello, one reader thread per stream, one writer for all.
+//! The server's end of all connections: accepts them and gives them to gRPC.
 //!
-//! Thread: `listen` accepts, and moves bytes where TLS is off; `tls:<port>` greets and moves them where it is on; `rx:<peer>` reads one stream, `tx`
-//! (writer.rs) writes all.
-//! Owns: the listening sockets and the gRPC server. Gives: [`PeerEvent`] (readers wait when the inbox is full).
+//! Thread: `listen` accepts, and serves connections without TLS; `tls:<port>` serves one with TLS.
+//! Owns: the listening sockets and the gRPC server.
 
 use super::address::{ListenAddress, Security};
-use super::answer_budget::AnswerBudget;
-use super::convert::to_server;
-use super::frame_gate::{Account, FrameGate};
-use super::grpc::{self, Keepalive, Received, Unpacked, wait, wait_at_most};
-use super::hello::{check_hello, check_user};
-use super::inbox_budget::{InboxBudget, Room};
-use super::intake::{Intake, IntakeRoom};
-use super::listener::{Accepted, Listener, SocketPeer};
-use super::outbox::{Outbox, outbox_waking};
-use super::plain_pump::{PlainPump, Socket};
-use super::pump::Gate;
-use super::schema::grpc_api;
-use super::tls::{PeerCertificate, Reason, ServerTls, TlsError};
-use super::weight;
-use super::writer::{PeerStream, Writer};
+use super::budget::Budget;
+use super::frame_gate::{Account, FrameGate, Intake};
+use super::grpc::{self, Keepalive, wait_at_most};
+use super::listener::{Accepted, Listener};
+use super::peer::{Class, Origin, PeerEvent, PeerId};
+use super::plain_pump::{Plain, PlainPump};
+use super::pump::{self, Gate, Reason, Transfer};
+use super::stream::{Client, Connection, Requests, Responses, Streams};
+use super::tls::{ServerTls, TlsError};
+use super::writer::Writer;
 use crate::limits::{
-    ACCEPT_PAUSE, AGENT_REQUEST_MAX, CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, FIRST_MESSAGE_MAX,
-    HANDSHAKE_MAX, HANDSHAKES, HELLO_MAX, PEER_STUCK, SERVER_INBOX_BYTES, STACK_LARGE, STACK_SMALL, STOP_DEADLINE,
-    STREAMS_MAX, STREAMS_PER_CONNECTION,
+    ACCEPT_PAUSE, ANSWERS_BYTES, CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, HANDSHAKE_MAX, HANDSHAKES,
+    SERVER_INBOX_BYTES, STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_MAX, STREAMS_PER_CONNECTION,
 };
-use crate::model::messages::{Request, RequestContent, ToServer, UpdateState};
-use crate::model::names::excerpt;
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::logging::may_log;
 use crate::platform::sync::{EventFd, Mutex};
 use crate::platform::threads::{self, Thread};
 use crate::platform::vital::{Pulse, VitalThreads};
 use crossbeam_channel::Sender;
-use futures_util::StreamExt;
-use grpcio::{DuplexSink, RequestStream, RpcContext, RpcStatus, RpcStatusCode, ServiceBuilder};
+use grpcio::{RpcContext, RpcStatus, RpcStatusCode, ServiceBuilder};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a peer is answered that says nothing where its hello should be.
-pub(super) const NO_HELLO: &str = "Empty";
-
-/// Identifies one stream for the life of the process; never reused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PeerId(pub u64);
-
-/// Who is at the other end, after the checks of the hello (spec/server.md sections 10.1 and 12.1).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PeerHello {
-    /// An agent whose name and certificate were checked.
-    Agent {
-        /// Its name: 1 to 63 bytes of `[a-zA-Z0-9_-]`.
-        name: String,
-        /// Its tags.
-        tags: BTreeMap<String, String>,
-    },
-    /// A commander on the deprecated CLI service.
-    Cli,
-    /// A commander on the command service.
-    Commander,
-}
-
-/// What the connections tell the server. For one peer: `Opened`, any number of `Message`, `Closed`.
-#[derive(Debug)]
-pub enum PeerEvent {
-    /// A stream whose hello was accepted. Dropping the outbox ends it with status OK.
-    Opened {
-        /// Its number.
-        peer: PeerId,
-        /// Who it is.
-        hello: PeerHello,
-        /// Where it comes from, for [`crate::platform::logging::may_log`].
-        source: String,
-        /// Where to put messages for it.
-        outbox: Outbox,
-    },
-    /// A message of the peer.
-    Message {
-        /// Who sent it.
-        peer: PeerId,
-        /// What it says.
-        message: ToServer,
-        /// What it takes of the inbox until it is handled.
-        room: Room,
-    },
-    /// The stream has ended, for whatever reason.
-    Closed {
-        /// Whose stream.
-        peer: PeerId,
-    },
-}
-
-/// What the endpoint needs to know.
+/// Settings of the endpoint.
 #[derive(Debug, Clone)]
 pub struct EndpointOptions {
     /// Where to listen.
@@ -140,33 +76,15 @@ pub struct ServerEndpoint {
     stop: OwnedFd,
 }
 
-/// The class of a stream, from the service it uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Class {
-    Agent,
-    Cli,
-    Commander,
-}
-
-type Requests = RequestStream<Received>;
-type Responses = DuplexSink<grpc_api::FromServer>;
-
-/// What all streams share.
+/// What all connections share.
 struct Shared {
-    inbox: Sender<PeerEvent>,
-    budget: Arc<InboxBudget>,
-    answers: Arc<AnswerBudget>,
+    streams: Streams,
     intake: Arc<Intake>,
-    message_max: usize,
-    writer: Writer<Responses>,
     next_peer: AtomicU64,
-    streams: AtomicUsize,
     /// Open connections by the number that gRPC calls them; an entry is replaced when its number is used again,
     /// so there are never more than [`CONNECTION_FD_MAX`].
     connections: Mutex<HashMap<i32, Connection>>,
     handshakes: Mutex<Handshakes>,
-    /// See [`EndpointOptions::commander_names`].
-    commander_names: Vec<String>,
 }
 
 /// TLS handshakes under way, at most [`HANDSHAKES`].
@@ -177,14 +95,14 @@ struct Handshakes {
 }
 
 impl Handshakes {
-    /// Counts the handshake of `stream` and answers its number. If there are too many, the oldest is given up: whoever
+    /// Counts the handshake of `stream` and returns its number. If there are too many, the oldest is given up: whoever
     /// is silent that long must not keep others out.
     fn begin(&mut self, stream: &TcpStream) -> io::Result<u64> {
         let stream = stream.try_clone()?;
         if self.under_way.len() >= HANDSHAKES
             && let Some((_, oldest)) = self.under_way.pop_first()
         {
-            let _ = oldest.shutdown(Shutdown::Both); // Wakes its thread, which says in the log whose it was.
+            let _ = oldest.shutdown(Shutdown::Both); // Wakes its thread, which logs whose it was.
         }
         self.next += 1;
         self.under_way.insert(self.next, stream);
@@ -193,71 +111,6 @@ impl Handshakes {
 
     fn end(&mut self, number: u64) {
         self.under_way.remove(&number);
-    }
-}
-
-/// An open connection.
-#[derive(Debug, Clone)]
-struct Connection {
-    origin: Origin,
-    account: Arc<Account>,
-}
-
-/// Where a connection comes from, and what vouches for the other end.
-#[derive(Debug, Clone)]
-pub(super) enum Origin {
-    /// TCP without TLS: nothing does.
-    Plain(SocketAddr),
-    /// TCP with TLS: its certificate.
-    Tls(SocketAddr, PeerCertificate),
-    /// A Unix domain socket: the kernel.
-    Socket(SocketPeer),
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Plain(address) | Self::Tls(address, _) => address.fmt(formatter),
-            Self::Socket(peer) => peer.fmt(formatter),
-        }
-    }
-}
-
-impl Origin {
-    /// What its log lines are counted under: each connection has another port.
-    fn source(&self) -> String {
-        match self {
-            Self::Plain(address) | Self::Tls(address, _) => address.ip().to_string(),
-            Self::Socket(peer) => format!("uid {}", peer.uid),
-        }
-    }
-}
-
-/// The other end of one stream.
-struct Client {
-    connection: Option<Connection>,
-    /// Largest message it takes, in bytes.
-    message_max: usize,
-    /// Whether it is a program of ours.
-    own: bool,
-}
-
-impl Client {
-    fn origin(&self) -> Option<&Origin> {
-        self.connection.as_ref().map(|connection| &connection.origin)
-    }
-
-    /// A message came; what it took on its way is held as long as its bytes are.
-    fn arrived(&self, received: &Received) -> Option<IntakeRoom> {
-        self.connection.as_ref()?.account.arrived(received.len())
-    }
-
-    fn from(&self) -> String {
-        self.origin().map_or_else(|| "unknown".to_owned(), Origin::to_string)
-    }
-
-    fn source(&self) -> String {
-        self.origin().map_or_else(|| "unknown".to_owned(), Origin::source)
     }
 }
 
@@ -303,17 +156,19 @@ impl ServerEndpoint {
             listeners.push(listener);
         }
         let shared = Arc::new(Shared {
-            inbox,
-            budget: InboxBudget::new(inbox_bytes),
-            answers: Arc::default(),
+            streams: Streams {
+                inbox,
+                inbox_bytes: Budget::new(inbox_bytes),
+                answers: Budget::new(ANSWERS_BYTES),
+                message_max: options.message_max,
+                commander_names: options.commander_names.clone(),
+                writer: Writer::start(vital).map_err(|error| start(&error))?,
+                open: AtomicUsize::new(0),
+            },
             intake: Intake::new(),
-            message_max: options.message_max,
-            writer: Writer::start(vital).map_err(|error| start(&error))?,
             next_peer: AtomicU64::new(1),
-            streams: AtomicUsize::new(0),
             connections: Mutex::default(),
             handshakes: Mutex::default(),
-            commander_names: options.commander_names.clone(),
         });
         let arguments = grpc::channel(options.message_max, keepalive)
             .max_concurrent_stream(STREAMS_PER_CONNECTION)
@@ -321,17 +176,17 @@ impl ServerEndpoint {
                 grpc::argument("grpc.max_connection_idle_ms"),
                 i32::try_from(CONNECTION_IDLE_MAX.as_millis()).unwrap_or(i32::MAX),
             )
-            // What a stream sends that nobody reads yet must not grow with the speed of its connection.
+            // Bytes of a stream that were not read yet must not grow with the speed of its connection.
             .raw_cfg_int(grpc::argument("grpc.http2.bdp_probe"), 0)
             .build_args();
         let mut server = grpcio::ServerBuilder::new(grpc::environment())
             .channel_args(arguments)
             .requests_slot_per_cq(16)
-            .register_service(services(&shared, options.message_max))
+            .register_service(services(&shared))
             .build()
             .map_err(|error| start(&error))?;
         server.start();
-        let gate = Arc::new(Mutex::new(Entrance { server, next_number: CONNECTION_FD_MIN }));
+        let entrance = Arc::new(Mutex::new(Entrance { server, next_number: CONNECTION_FD_MIN }));
         let (stopped, stop) =
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| start(&error))?;
         let wake = EventFd::new().map_err(|error| start(&error))?;
@@ -339,20 +194,20 @@ impl ServerEndpoint {
         let pulse = vital.add_nudged_by("listen", move || nudge.set());
         let listen = threads::spawn("listen", STACK_SMALL, move || {
             let wakes = Wakes { stopped, wake, pulse };
-            if let Err(error) = accept_until_stopped(&listeners, &wakes, &shared, &gate, tls.as_ref()) {
+            if let Err(error) = accept_until_stopped(&listeners, &wakes, &shared, &entrance, tls.as_ref()) {
                 log::error!("Cannot wait for connections: '{error}'. No further client can connect.");
             }
             drop(listeners); // Refuse new connections before the old ones end.
-            let mut gate = gate.lock();
-            let ended = gate.server.shutdown();
-            gate.server.cancel_all_calls();
+            let mut entrance = entrance.lock();
+            let ended = entrance.server.shutdown();
+            entrance.server.cancel_all_calls();
             let _ = wait_at_most(Box::pin(ended), STOP_DEADLINE);
         })
         .map_err(|error| start(&error))?;
         Ok(Self { addresses, listen, stop })
     }
 
-    /// Where it listens, in the order of the options; tells the port when 0 was asked for.
+    /// Where it listens, in the order of the options; with the actual port when 0 was given.
     #[must_use]
     pub fn addresses(&self) -> &[ListenAddress] {
         &self.addresses
@@ -368,7 +223,7 @@ impl ServerEndpoint {
 }
 
 /// The three services; every call gets a reader thread at once, since the library's thread must not wait.
-fn services(shared: &Arc<Shared>, message_max: usize) -> grpcio::Service {
+fn services(shared: &Arc<Shared>) -> grpcio::Service {
     let handler = |class: Class| {
         let shared = shared.clone();
         move |context: RpcContext<'_>, requests: Requests, responses: Responses| {
@@ -376,12 +231,12 @@ fn services(shared: &Arc<Shared>, message_max: usize) -> grpcio::Service {
             let user_agent = user_agent(&context);
             let client = Client {
                 connection: connection(&shared, &context.peer()),
-                message_max: grpc::takes(user_agent, message_max),
+                message_max: grpc::takes(user_agent, shared.streams.message_max),
                 own: grpc::is_own(user_agent),
             };
-            let (stream_shared, source) = (shared.clone(), client.source());
-            let place = StreamPlace { shared: shared.clone(), connection: client.connection.clone() };
-            if shared.streams.fetch_add(1, Ordering::Relaxed) >= STREAMS_MAX {
+            let (owned, source) = (shared.clone(), client.source());
+            let (place, has_room) = StreamPlace::new(shared.clone(), &client);
+            if !has_room {
                 if may_log(&source) {
                     log::warn!(
                         "Refusing a stream from '{source}': {STREAMS_MAX} are open, which is as many as may be."
@@ -390,13 +245,13 @@ fn services(shared: &Arc<Shared>, message_max: usize) -> grpcio::Service {
                 let text = format!("The server has {STREAMS_MAX} streams open; try again later");
                 let failed = responses.fail(RpcStatus::with_message(RpcStatusCode::RESOURCE_EXHAUSTED, text));
                 context.spawn(async move {
-                    let _ = failed.await; // Nobody is there to be told that it failed.
+                    let _ = failed.await; // When it fails the client is gone.
                     drop(place);
                 });
                 return;
             }
             let body = move || {
-                serve_stream(&stream_shared, peer, class, &client, requests, responses);
+                owned.streams.serve(peer, class, &client, requests, responses);
                 drop(place);
             };
             if let Err(error) = threads::spawn(format!("rx:{}", peer.0), STACK_LARGE, body)
@@ -412,6 +267,29 @@ fn services(shared: &Arc<Shared>, message_max: usize) -> grpcio::Service {
         .add_duplex_streaming_handler(&grpc::served(&grpc::CONNECT_CLI), handler(Class::Cli))
         .add_duplex_streaming_handler(&grpc::served(&grpc::CONNECT_COMMAND), handler(Class::Commander))
         .build()
+}
+
+/// An open stream; dropped when it has ended.
+struct StreamPlace {
+    shared: Arc<Shared>,
+    connection: Option<Connection>,
+}
+
+impl StreamPlace {
+    /// Counts a stream. Returns also whether there are not too many.
+    fn new(shared: Arc<Shared>, client: &Client) -> (Self, bool) {
+        let has_room = shared.streams.open.fetch_add(1, Ordering::Relaxed) < STREAMS_MAX;
+        (Self { shared, connection: client.connection.clone() }, has_room)
+    }
+}
+
+impl Drop for StreamPlace {
+    fn drop(&mut self) {
+        self.shared.streams.open.fetch_sub(1, Ordering::Relaxed);
+        if let Some(connection) = &self.connection {
+            connection.account.stream_ended();
+        }
+    }
 }
 
 /// What the program at the other end calls itself.
@@ -442,12 +320,12 @@ const STOPPED: u64 = 0;
 const WAKE: u64 = 1;
 const LISTENERS: u64 = 2;
 
-/// Serves connections without TLS beside it: nobody needs a thread to say nothing.
+/// Accepts connections, and serves those without TLS, until it is stopped.
 fn accept_until_stopped(
     listeners: &[Listener],
     wakes: &Wakes,
     shared: &Arc<Shared>,
-    gate: &Arc<Mutex<Entrance>>,
+    entrance: &Arc<Mutex<Entrance>>,
     tls: Option<&ServerTls>,
 ) -> io::Result<()> {
     let mut pump = PlainPump::new()?;
@@ -473,7 +351,7 @@ fn accept_until_stopped(
             wakes.wake.reset();
         }
         for (_, listener) in (LISTENERS..).zip(listeners).filter(|(key, _)| ready.contains(key)) {
-            let Err(error) = accept_from(listener, &mut pump, shared, gate, tls) else { continue };
+            let Err(error) = accept_from(listener, &mut pump, shared, entrance, tls) else { continue };
             // Out of descriptors or memory: the connection stays in the backlog, so pause instead of spinning.
             if may_log("accepting connections") {
                 log::warn!("Cannot accept a connection: '{error}'. Trying again.");
@@ -492,22 +370,23 @@ fn accept_from(
     listener: &Listener,
     pump: &mut PlainPump,
     shared: &Arc<Shared>,
-    gate: &Arc<Mutex<Entrance>>,
+    entrance: &Arc<Mutex<Entrance>>,
     tls: Option<&ServerTls>,
 ) -> io::Result<()> {
     let (from, served) = match listener.accept() {
         Ok(Accepted::Tcp(stream, from)) => {
             let prepared = grpc::prepare(&stream);
             let served = prepared.and_then(|()| match tls {
-                Some(tls) => serve_tls(stream, from, shared, gate, tls.clone()),
-                None => serve_plain(Box::new(stream), Origin::Plain(from), pump, shared, gate),
+                Some(tls) => serve_tls(stream, from, shared, entrance, tls.clone()),
+                None => serve_plain(Plain::new(stream), Origin::Plain(from), pump, shared, entrance),
             });
             (Origin::Plain(from), served)
         }
         Ok(Accepted::Socket(stream, peer)) => {
             let prepared = stream.set_nonblocking(true);
             let origin = Origin::Socket(peer);
-            let served = prepared.and_then(|()| serve_plain(Box::new(stream), origin.clone(), pump, shared, gate));
+            let served =
+                prepared.and_then(|()| serve_plain(Plain::new(stream), origin.clone(), pump, shared, entrance));
             (origin, served)
         }
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return Ok(()),
@@ -521,29 +400,29 @@ fn accept_from(
     Ok(())
 }
 
-/// Brings a new connection to gRPC, with TLS on a thread of its own, so that a slow handshake delays nobody.
+/// Brings a connection with TLS to gRPC, on a thread of its own, so that a slow handshake delays no other.
 fn serve_tls(
     stream: TcpStream,
     address: SocketAddr,
     shared: &Arc<Shared>,
-    gate: &Arc<Mutex<Entrance>>,
+    entrance: &Arc<Mutex<Entrance>>,
     tls: ServerTls,
 ) -> io::Result<()> {
     let handshake = shared.handshakes.lock().begin(&stream)?;
-    let (owned, gate) = (shared.clone(), gate.clone());
+    let (owned, entrance) = (shared.clone(), entrance.clone());
     let started = threads::spawn(format!("tls:{}", address.port()), STACK_LARGE, move || {
-        let greeted = tls.accept(stream, HANDSHAKE_MAX);
+        let accepted = tls.accept(stream, HANDSHAKE_MAX);
         owned.handshakes.lock().end(handshake);
-        let pump = greeted.map_err(io::Error::other).and_then(|(session, certificate)| {
-            let (plain, frames) = connect_grpc(Origin::Tls(address, certificate), &owned, &gate)?;
+        let connected = accepted.map_err(io::Error::other).and_then(|(session, certificate)| {
+            let (plain, frames) = connect_grpc(Origin::Tls(address, certificate), &owned, &entrance)?;
             Ok((session, plain, frames))
         });
-        // Only what the pump needs stays for the life of the connection.
-        drop((owned, gate));
-        match pump {
+        // Only what the transfer needs stays for the life of the connection.
+        drop((owned, entrance));
+        match connected {
             Ok((session, plain, frames)) => {
-                if let Err(error) = session.pump(plain, Some(frames), &Reason::default()) {
-                    log_refusal(&Origin::Plain(address), &error.to_string());
+                if let Err(reason) = pump::run(Transfer::new(session, plain, Some(frames)), &Reason::default()) {
+                    log_refusal(&Origin::Plain(address), &reason);
                 }
             }
             Err(error) if may_log(&Origin::Plain(address).source()) => {
@@ -557,14 +436,14 @@ fn serve_tls(
 
 /// Brings a connection without TLS to gRPC as soon as its client sends anything.
 fn serve_plain(
-    client: Box<dyn Socket>,
+    client: Plain,
     origin: Origin,
     pump: &mut PlainPump,
     shared: &Arc<Shared>,
-    gate: &Arc<Mutex<Entrance>>,
+    entrance: &Arc<Mutex<Entrance>>,
 ) -> io::Result<()> {
-    let (shared, gate, from) = (shared.clone(), gate.clone(), origin.clone());
-    let open = Box::new(move || connect_grpc(origin, &shared, &gate));
+    let (shared, entrance, from) = (shared.clone(), entrance.clone(), origin.clone());
+    let open = Box::new(move || connect_grpc(origin, &shared, &entrance));
     let on_refused = Box::new(move |reason: &str| log_refusal(&from, reason));
     pump.add(client, open, on_refused, SystemClock.now())
 }
@@ -576,181 +455,45 @@ fn log_refusal(origin: &Origin, reason: &str) {
 }
 
 /// A new connection of gRPC: our end of it, and what the bytes of the client have to pass.
-fn connect_grpc(origin: Origin, shared: &Shared, gate: &Mutex<Entrance>) -> io::Result<(UnixStream, Box<dyn Gate>)> {
+fn connect_grpc(
+    origin: Origin,
+    shared: &Shared,
+    entrance: &Mutex<Entrance>,
+) -> io::Result<(UnixStream, Box<dyn Gate>)> {
     let (plain, endpoint) = UnixStream::pair()?;
     plain.set_nonblocking(true)?;
     endpoint.set_nonblocking(true)?;
-    let account = Account::new(shared.intake.clone(), shared.message_max);
+    let account = Account::new(shared.intake.clone(), shared.streams.message_max);
     let frames = Box::new(FrameGate::new(account.clone()));
-    hand_over(endpoint.as_fd(), Connection { origin, account }, shared, gate)?;
+    hand_over(endpoint.as_fd(), Connection { origin, account }, shared, entrance)?;
     Ok((plain, frames))
 }
 
-/// Gives a duplicate of `endpoint` to gRPC, under a number that was not used for long, because gRPC tells
-/// connections apart by it.
+/// Gives a duplicate of `endpoint` to gRPC, under a number that was not used for long, because gRPC
+/// identifies connections by it.
 fn hand_over(
     endpoint: BorrowedFd<'_>,
     connection: Connection,
     shared: &Shared,
-    gate: &Mutex<Entrance>,
+    entrance: &Mutex<Entrance>,
 ) -> io::Result<()> {
-    let mut gate = gate.lock();
-    let fd = match rustix::io::fcntl_dupfd_cloexec(endpoint, gate.next_number) {
+    let mut entrance = entrance.lock();
+    let fd = match rustix::io::fcntl_dupfd_cloexec(endpoint, entrance.next_number) {
         Ok(fd) => fd,
         // No free number from there up to the limit of the process: start again at the bottom.
         Err(_) => rustix::io::fcntl_dupfd_cloexec(endpoint, 3)?,
     };
     let number = fd.into_raw_fd();
-    gate.next_number =
+    entrance.next_number =
         if number + 1 >= CONNECTION_FD_MAX { CONNECTION_FD_MIN } else { (number + 1).max(CONNECTION_FD_MIN) };
     shared.connections.lock().insert(number, connection);
     #[allow(unsafe_code)]
     // SAFETY: `number` is a connected stream socket that nothing else uses: a fresh duplicate whose original is
     // dropped by the caller without being read or written. gRPC owns it from here on.
     unsafe {
-        gate.server.add_channel_from_fd(number);
+        entrance.server.add_channel_from_fd(number);
     }
     Ok(())
-}
-
-// ------------------------------------------------------------------- streams
-
-/// An open stream; dropped when it has ended.
-struct StreamPlace {
-    shared: Arc<Shared>,
-    connection: Option<Connection>,
-}
-
-impl Drop for StreamPlace {
-    fn drop(&mut self) {
-        self.shared.streams.fetch_sub(1, Ordering::Relaxed);
-        if let Some(connection) = &self.connection {
-            connection.account.stream_ended();
-        }
-    }
-}
-
-fn serve_stream(
-    shared: &Shared,
-    peer: PeerId,
-    class: Class,
-    client: &Client,
-    mut requests: Requests,
-    responses: Responses,
-) {
-    let (from, source) = (client.from(), client.source());
-    let certificate = match client.origin() {
-        Some(Origin::Tls(_, certificate)) if class == Class::Agent => Some(certificate),
-        _ => None,
-    };
-    let hello = match wait_at_most(requests.next(), HELLO_MAX) {
-        // Nobody knows its certificate, so nobody could check it.
-        _ if client.connection.is_none() => {
-            Err(RpcStatus::with_message(RpcStatusCode::UNAUTHENTICATED, "Unknown connection.".to_owned()))
-        }
-        Some(Some(Ok(received))) => {
-            let room = client.arrived(&received);
-            let first = read(received.unpack(FIRST_MESSAGE_MAX), &from, &source).unwrap_or(ToServer::Empty);
-            drop(room);
-            check_hello(class, certificate, first)
-                .and_then(|hello| check_user(&hello, client.origin(), &shared.commander_names).map(|()| hello))
-        }
-        Some(_) => Err(RpcStatus::with_message(RpcStatusCode::INVALID_ARGUMENT, NO_HELLO.to_owned())),
-        None => Err(RpcStatus::with_message(RpcStatusCode::DEADLINE_EXCEEDED, "No hello received.".to_owned())),
-    };
-    let hello = match hello {
-        Ok(hello) => hello,
-        Err(status) => {
-            match status.message() {
-                _ if !may_log(&source) => {}
-                NO_HELLO => {
-                    log::warn!("No hello came from '{from}': the connection ended, or its first message says nothing.")
-                }
-                text => log::warn!("Refusing the connection from '{from}': '{}'", excerpt(text)),
-            }
-            let _ = wait_at_most(responses.fail(status), PEER_STUCK);
-            return;
-        }
-    };
-    let name = match &hello {
-        PeerHello::Agent { name, .. } => name.clone(),
-        PeerHello::Cli | PeerHello::Commander => peer.0.to_string(),
-    };
-    // The name is for people who look at the process; without it nothing is lost.
-    let _ = std::ffi::CString::new(format!("rx:{name}")).map(|name| rustix::thread::set_name(&name));
-    log::debug!("Stream {} from '{from}' is '{name}'.", peer.0);
-    let waker = shared.writer.waker(peer);
-    let (outbox, reader) = outbox_waking(waker.clone(), shared.answers.clone());
-    let stream = PeerStream::new(name, responses, reader, client.message_max, class == Class::Agent);
-    shared.writer.add(peer, stream, waker);
-    if shared.inbox.send(PeerEvent::Opened { peer, hello, source: source.clone(), outbox }).is_err() {
-        return; // The server is ending.
-    }
-    if let Some(connection) = &client.connection {
-        connection.account.greeted();
-    }
-    let longest = if class == Class::Agent { AGENT_REQUEST_MAX.min(shared.message_max) } else { shared.message_max };
-    if pass_on(shared, peer, client, longest, requests).is_ok() {
-        let _ = shared.inbox.send(PeerEvent::Closed { peer });
-    }
-}
-
-/// Nobody takes messages any more.
-struct ServerEnded;
-
-/// Passes messages of at most `longest` bytes on to the server until the stream ends.
-///
-/// # Errors
-/// The server is ending.
-fn pass_on(
-    shared: &Shared,
-    peer: PeerId,
-    client: &Client,
-    longest: usize,
-    mut requests: Requests,
-) -> Result<(), ServerEnded> {
-    let (from, source) = (client.from(), client.source());
-    let share = Arc::default();
-    // A stream that failed answers with errors for ever, so the first one ends it.
-    while let Some(Ok(received)) = wait(requests.next()) {
-        let incoming = client.arrived(&received);
-        let unpacked = received.unpack(longest);
-        // Its bytes wait for room, not what they become.
-        let weight = if let Unpacked::Message { weight, .. } = &unpacked { *weight } else { 0 };
-        let room = shared.budget.take(weight, &share);
-        let message = match read(unpacked, &from, &source) {
-            // From others a list without states means nothing (spec/server.md section 10.3).
-            Some(ToServer::StatesComplete) if !client.own => ToServer::WorkloadStates(Vec::new()),
-            Some(message) => message,
-            None => break,
-        };
-        drop(incoming);
-        shared.inbox.send(PeerEvent::Message { peer, message, room }).map_err(|_| ServerEnded)?;
-    }
-    Ok(())
-}
-
-/// What a peer at `from` says. A request that was not decoded is refused as one that cannot be understood, so that its
-/// sender gets an answer; anything else that was not decoded says nothing.
-///
-/// `None`: what cannot be decoded.
-fn read(unpacked: Unpacked, from: &str, source: &str) -> Option<ToServer> {
-    match unpacked {
-        Unpacked::Message { bytes, .. } => weight::decode(&bytes).ok().map(|message| {
-            drop(bytes);
-            to_server::to_server(message)
-        }),
-        Unpacked::TooHeavy { request_id, reason } => {
-            if may_log(source) {
-                log::warn!("Not decoding a message from '{from}': {reason}.");
-            }
-            let refused = |id| {
-                let update = UpdateState { new_state: Some(Err(reason)), masks: Vec::new() };
-                ToServer::Request(Request { id, content: RequestContent::UpdateState(update) })
-            };
-            Some(request_id.map_or(ToServer::Empty, refused))
-        }
-    }
 }
 
 #[cfg(test)]

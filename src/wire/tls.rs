@@ -1,23 +1,22 @@
-//! Mutual TLS: certificates, the handshake, and one pump per connection between its socket and gRPC.
+//! Mutual TLS: certificates, the handshake, and the session that pump.rs reads and writes.
 //!
 //! Thread: `tls:<peer>`, one per connection; the handshake of a client on the thread that connects.
-//! Owns: the TCP socket and the TLS session; gRPC gets the other end of a socket pair and knows nothing of TLS.
+//! Owns: the TCP socket and the TLS session.
 
 use super::address::PemTexts;
-use super::pump::{Gate, Incoming, PumpError, would_block};
-use crate::limits::{FAREWELL_MAX, TLS_BUFFER};
+use super::pump::{Link, end_in_order, would_block};
+
 use crate::platform::clock::{Clock, SystemClock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, BorrowedFd};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{
     CertificateError, ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection,
 };
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
-use std::os::unix::net::UnixStream;
-use std::sync::{Arc, OnceLock};
+use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The name that every server certificate must carry, whatever the address of the server is.
@@ -41,9 +40,6 @@ pub enum TlsError {
     /// The other side, or what it sent, was refused.
     #[error("{0}")]
     Handshake(String),
-    /// What came is more than is taken.
-    #[error("{0}")]
-    Refused(String),
 }
 
 /// Settings of the server's side, shared by all connections.
@@ -56,7 +52,7 @@ pub struct ServerTls(Arc<ServerConfig>);
 #[derive(Debug, Clone)]
 pub struct ClientTls(Arc<ClientConfig>);
 
-/// What a client's certificate says about it.
+/// What the server uses of a client's certificate.
 #[cfg(feature = "server")]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PeerCertificate {
@@ -91,20 +87,19 @@ impl ServerTls {
         Ok(Self(Arc::new(config)))
     }
 
-    /// Greets a client within `limit`.
+    /// Does the handshake with a client within `limit`.
     ///
     /// # Errors
-    /// [`TlsError::Handshake`] with the reason for the log; the client was told as far as it listens.
+    /// [`TlsError::Handshake`] with the reason for the log; the client gets an alert if it still reads.
     pub fn accept(&self, stream: TcpStream, limit: Duration) -> Result<(TlsStream, PeerCertificate), TlsError> {
-        let session = ServerConnection::new(self.0.clone()).map_err(|error| handshake_error(&error, Side::Server))?;
-        let mut stream = TlsStream { session: session.into(), tcp: stream, side: Side::Server };
-        stream.handshake(limit)?;
+        let session = ServerConnection::new(self.0.clone());
+        let mut stream = TlsStream::new(session.map(Into::into), stream, Side::Server, limit)?;
         match names(stream.session.peer_certificates().unwrap_or_default()) {
             Ok(names) => Ok((stream, names)),
-            Err(error) => {
-                stream.session.send_close_notify();
-                stream.end_in_order();
-                Err(error)
+            Err(text) => {
+                stream.close();
+                end_in_order(stream);
+                Err(TlsError::Handshake(text))
             }
         }
     }
@@ -129,17 +124,14 @@ impl ClientTls {
         Ok(Self(Arc::new(config)))
     }
 
-    /// Greets the server within `limit`.
+    /// Does the handshake with the server within `limit`.
     ///
     /// # Errors
     /// [`TlsError::Handshake`] with the reason for the user.
     pub fn connect(&self, stream: TcpStream, limit: Duration) -> Result<TlsStream, TlsError> {
         let name = ServerName::try_from(SERVER_NAME).expect("a literal DNS name");
-        let session =
-            ClientConnection::new(self.0.clone(), name).map_err(|error| handshake_error(&error, Side::Client))?;
-        let mut stream = TlsStream { session: session.into(), tcp: stream, side: Side::Client };
-        stream.handshake(limit)?;
-        Ok(stream)
+        let session = ClientConnection::new(self.0.clone(), name);
+        TlsStream::new(session.map(Into::into), stream, Side::Client, limit)
     }
 }
 
@@ -171,11 +163,10 @@ fn key(pem: &str) -> Result<PrivateKeyDer<'static>, TlsError> {
 
 /// Reads the names, `*` among them: it is compared literally, so it need not be a valid DNS name.
 #[cfg(feature = "server")]
-fn names(presented: &[CertificateDer<'_>]) -> Result<PeerCertificate, TlsError> {
+fn names(presented: &[CertificateDer<'_>]) -> Result<PeerCertificate, String> {
     use x509_parser::extensions::GeneralName;
     let Some(first) = presented.first() else { return Ok(PeerCertificate::default()) };
-    let unreadable =
-        |error: &dyn std::fmt::Display| TlsError::Handshake(format!("its certificate cannot be read: {error}"));
+    let unreadable = |error: &dyn std::fmt::Display| format!("its certificate cannot be read: {error}");
     let (_, parsed) = x509_parser::parse_x509_certificate(first).map_err(|error| unreadable(&error))?;
     let extension = parsed.subject_alternative_name().map_err(|error| unreadable(&error))?;
     let dns_names = extension.iter().flat_map(|extension| &extension.value.general_names);
@@ -203,15 +194,23 @@ pub struct TlsStream {
 }
 
 impl TlsStream {
-    fn handshake(&mut self, limit: Duration) -> Result<(), TlsError> {
-        let done = self.greet(SystemClock.now() + limit);
-        if done.is_err() {
-            self.end_in_order(); // The alert tells the other side why.
+    /// Shakes hands within `limit`.
+    fn new(
+        session: Result<Connection, rustls::Error>,
+        tcp: TcpStream,
+        side: Side,
+        limit: Duration,
+    ) -> Result<Self, TlsError> {
+        let session = session.map_err(|error| TlsError::Handshake(reason(&error, side)))?;
+        let mut stream = Self { session, tcp, side };
+        if let Err(text) = stream.shake_hands(SystemClock.now() + limit) {
+            end_in_order(stream); // The alert names the reason to the other side.
+            return Err(TlsError::Handshake(text));
         }
-        done
+        Ok(stream)
     }
 
-    fn greet(&mut self, deadline: Instant) -> Result<(), TlsError> {
+    fn shake_hands(&mut self, deadline: Instant) -> Result<(), String> {
         while self.session.is_handshaking() || self.session.wants_write() {
             self.flush()?;
             if !self.session.is_handshaking() {
@@ -221,11 +220,7 @@ impl TlsStream {
             wanted.set(PollFlags::OUT, self.session.wants_write());
             self.wait_until(deadline, wanted)?;
             match self.session.read_tls(&mut self.tcp) {
-                Ok(0) => {
-                    return Err(TlsError::Handshake(
-                        "the other side closed the connection during the TLS handshake".to_owned(),
-                    ));
-                }
+                Ok(0) => return Err("the other side closed the connection during the TLS handshake".to_owned()),
                 Ok(_) => self.process()?,
                 Err(error) if would_block(&error) => {}
                 Err(error) => return Err(broken(&error)),
@@ -234,83 +229,40 @@ impl TlsStream {
         Ok(())
     }
 
-    fn process(&mut self) -> Result<(), TlsError> {
-        self.session.process_new_packets().map(|_| ()).map_err(|error| handshake_error(&error, self.side))
-    }
-
-    fn flush(&mut self) -> Result<(), TlsError> {
-        while self.session.wants_write() {
-            match self.session.write_tls(&mut self.tcp) {
-                Ok(_) => {}
-                Err(error) if would_block(&error) => return Ok(()),
-                Err(error) => return Err(self.why_broken(&error)),
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes all that the session has for the other side.
-    fn flush_until(&mut self, deadline: Instant) -> Result<(), TlsError> {
-        self.flush()?;
-        while self.session.wants_write() {
-            self.wait_until(deadline, PollFlags::OUT)?;
-            self.flush()?;
-        }
-        Ok(())
+    fn process(&mut self) -> Result<(), String> {
+        self.session.process_new_packets().map(|_| ()).map_err(|error| reason(&error, self.side))
     }
 
     /// Why nothing can be written any more. An alert that came before the connection broke is the better reason.
-    fn why_broken(&mut self, error: &io::Error) -> TlsError {
+    fn why_broken(&mut self, error: &io::Error) -> String {
         while let Ok(1..) = self.session.read_tls(&mut self.tcp) {
             if let Err(alert) = self.session.process_new_packets() {
-                return handshake_error(&alert, self.side);
+                return reason(&alert, self.side);
             }
         }
         broken(error)
     }
 
-    /// Delivers what the session still has to say, an alert or a farewell: sends it, closes the sending side and reads
-    /// until the other side closes as well, for at most [`FAREWELL_MAX`]. A socket that is closed with unread bytes
-    /// resets the connection, and the other side may lose what it was told last.
-    fn end_in_order(&mut self) {
-        let deadline = SystemClock.now() + FAREWELL_MAX;
-        if !self.session.wants_write() || self.flush_until(deadline).is_err() {
-            return; // Nothing to say, or nobody to whom.
-        }
-        let mut ended = self.tcp.shutdown(Shutdown::Write).is_err();
-        let mut unwanted = [0; 4096];
-        while !ended && self.wait_until(deadline, PollFlags::IN).is_ok() {
-            ended = match self.tcp.read(&mut unwanted) {
-                Ok(count) => count == 0,
-                Err(error) => !would_block(&error),
-            };
-        }
-    }
-
-    fn wait_until(&self, deadline: Instant, wanted: PollFlags) -> Result<(), TlsError> {
+    fn wait_until(&self, deadline: Instant, wanted: PollFlags) -> Result<(), String> {
         let left = SystemClock.until(deadline);
         if left.is_zero() {
-            return Err(TlsError::Handshake("no TLS handshake within the time limit".to_owned()));
+            return Err("no TLS handshake within the time limit".to_owned());
         }
-        let timeout = Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(left.subsec_nanos()),
-        };
-        match poll(&mut [PollFd::new(&self.tcp, wanted)], Some(&timeout)) {
+        match poll(&mut [PollFd::new(&self.tcp, wanted)], Timespec::try_from(left).ok().as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(TlsError::Handshake(error.to_string())),
+            Err(errno) => Err(errno.to_string()),
         }
     }
 }
 
-fn broken(error: &io::Error) -> TlsError {
-    TlsError::Handshake(format!("the connection broke: {error}"))
+fn broken(error: &io::Error) -> String {
+    format!("the connection broke: {error}")
 }
 
-/// Says in one line what a person can act on.
-fn handshake_error(error: &rustls::Error, side: Side) -> TlsError {
+/// What a user can act on, in one line.
+fn reason(error: &rustls::Error, side: Side) -> String {
     let other = if side == Side::Client { "server" } else { "client" };
-    TlsError::Handshake(match error {
+    match error {
         rustls::Error::InvalidCertificate(reason) => match reason {
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
                 format!("the {other}'s certificate has expired (or the clock of this machine is wrong)")
@@ -337,7 +289,7 @@ fn handshake_error(error: &rustls::Error, side: Side) -> TlsError {
         rustls::Error::PeerIncompatible(reason) => format!("no common TLS version or cipher: {reason:?}"),
         rustls::Error::NoApplicationProtocol => format!("the {other} does not offer HTTP/2 (ALPN 'h2')"),
         other => other.to_string(),
-    })
+    }
 }
 
 fn alert_text(alert: rustls::AlertDescription) -> String {
@@ -357,159 +309,51 @@ fn alert_text(alert: rustls::AlertDescription) -> String {
     }
 }
 
-// --------------------------------------------------------------------- pump
-
-/// Why a pump ended before the peer said so, for whoever sees the plain end break.
-pub type Reason = Arc<OnceLock<String>>;
-
-impl TlsStream {
-    /// Moves bytes between the socket and `plain` until one of them ends. Buffers are bounded both ways:
-    /// each side is read only when what it sent before was taken. What goes to `plain` passes `gate` on the server's side.
-    ///
-    /// # Errors
-    /// [`TlsError::Refused`] when the gate has closed; all other ends are in order.
-    pub fn pump(mut self, mut plain: UnixStream, gate: Option<Box<dyn Gate>>, reason: &Reason) -> Result<(), TlsError> {
-        self.session.set_buffer_limit(Some(TLS_BUFFER));
-        let ended = self.pump_until_end(&mut plain, gate);
-        if let Err(error) = &ended {
-            log::debug!("TLS connection ended: '{error}'");
-            let _ = reason.set(error.to_string());
-        }
-        let _ = plain.shutdown(Shutdown::Both); // First: who waits at that end must not wait for a farewell.
-        self.end_in_order();
-        let _ = self.tcp.shutdown(Shutdown::Both);
-        ended.or_else(|error| if matches!(error, TlsError::Refused(_)) { Err(error) } else { Ok(()) })
+impl Link for TlsStream {
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.tcp.as_fd()
     }
 
-    fn pump_until_end(&mut self, plain: &mut UnixStream, gate: Option<Box<dyn Gate>>) -> Result<(), TlsError> {
-        let mut decrypted = Incoming::new(gate);
-        let mut outgoing = vec![0; TLS_BUFFER];
-        let mut peer_ended = false;
-        loop {
-            self.flush()?;
-            // All that is decrypted must go on now: only new bytes from the socket wake this loop again.
-            loop {
-                match decrypted.write_to(plain) {
-                    Ok(()) => {}
-                    Err(PumpError::Refused(reason)) => return Err(TlsError::Refused(reason)),
-                    Err(PumpError::Ended) => return self.say_goodbye(plain), // gRPC closed its end.
-                }
-                if !decrypted.is_empty() {
-                    break;
-                }
-                match self.decrypt_into(&mut decrypted)? {
-                    Decrypted::Some => {}
-                    Decrypted::Nothing => break,
-                    Decrypted::Ended => {
-                        peer_ended = true;
-                        break;
-                    }
-                }
-            }
-            if !decrypted.is_empty() || self.session.wants_write() || !peer_ended {
-                let from_tcp = decrypted.is_empty() && !peer_ended;
-                let from_plain = !self.session.wants_write();
-                let (tcp_ready, plain_ready) = self.wait_for(plain, from_tcp, from_plain, &decrypted)?;
-                if tcp_ready && from_tcp {
-                    match self.session.read_tls(&mut self.tcp) {
-                        Ok(0) => peer_ended = true,
-                        Ok(_) => self.process()?,
-                        Err(error) if would_block(&error) => {}
-                        Err(error) => return Err(broken(&error)),
-                    }
-                }
-                if plain_ready && from_plain {
-                    match plain.read(&mut outgoing) {
-                        Ok(0) => return self.say_goodbye(plain),
-                        Ok(count) => {
-                            self.session.writer().write_all(&outgoing[..count]).map_err(|error| broken(&error))?;
-                        }
-                        Err(error) if would_block(&error) => {}
-                        Err(_) => return self.say_goodbye(plain),
-                    }
-                }
-            } else {
-                return Ok(());
+    fn read(&mut self, buffer: &mut [u8], is_ready: bool) -> Result<Option<usize>, String> {
+        if is_ready {
+            match self.session.read_tls(&mut self.tcp) {
+                Ok(0) => {} // The session knows that this is the end.
+                Ok(_) => self.process()?,
+                Err(error) if would_block(&error) => {}
+                Err(error) => return Err(broken(&error)),
             }
         }
-    }
-
-    /// Fills the empty buffer with decrypted bytes.
-    fn decrypt_into(&mut self, decrypted: &mut Incoming) -> Result<Decrypted, TlsError> {
-        match decrypted.fill_from(&mut self.session.reader()) {
-            Ok(0) => Ok(Decrypted::Ended),
-            Ok(_) => Ok(Decrypted::Some),
-            Err(error) if would_block(&error) => Ok(Decrypted::Nothing),
+        match self.session.reader().read(buffer) {
+            Ok(count) => Ok(Some(count)),
+            Err(error) if would_block(&error) => Ok(None),
             // The socket ended without a farewell; what came before was complete all the same.
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Decrypted::Ended),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Some(0)),
             Err(error) => Err(broken(&error)),
         }
     }
 
-    /// Sends what gRPC wrote before it closed its end, and then the farewell, which [`Self::end_in_order`] delivers.
-    fn say_goodbye(&mut self, plain: &mut UnixStream) -> Result<(), TlsError> {
-        let deadline = SystemClock.now() + FAREWELL_MAX;
-        let mut outgoing = vec![0; TLS_BUFFER];
-        loop {
-            self.flush_until(deadline)?;
-            match plain.read(&mut outgoing) {
-                Ok(count @ 1..) => {
-                    self.session.writer().write_all(&outgoing[..count]).map_err(|error| broken(&error))?;
-                }
-                _ => break,
+    fn queue(&mut self, bytes: Vec<u8>) -> Result<(), String> {
+        self.session.writer().write_all(&bytes).map_err(|error| broken(&error))
+    }
+
+    fn flush(&mut self) -> Result<(), String> {
+        while self.session.wants_write() {
+            match self.session.write_tls(&mut self.tcp) {
+                Ok(_) => {}
+                Err(error) if would_block(&error) => return Ok(()),
+                Err(error) => return Err(self.why_broken(&error)),
             }
         }
-        self.session.send_close_notify();
         Ok(())
     }
 
-    /// Waits until something can be done. Answers whether the socket and the plain end can be read.
-    fn wait_for(
-        &self,
-        plain: &UnixStream,
-        from_tcp: bool,
-        from_plain: bool,
-        decrypted: &Incoming,
-    ) -> Result<(bool, bool), TlsError> {
-        let flags = |read: bool, write: bool| {
-            let mut flags = PollFlags::empty();
-            flags.set(PollFlags::IN, read);
-            flags.set(PollFlags::OUT, write);
-            flags
-        };
-        let tcp = flags(from_tcp, self.session.wants_write());
-        let grpc = flags(from_plain, decrypted.is_for_writing());
-        // An end of which nothing is wanted is left out: the kernel reports its hang-up whether asked or not,
-        // and the loop would spin.
-        let mut wanted: Vec<PollFd<'_>> = Vec::with_capacity(2);
-        if !tcp.is_empty() {
-            wanted.push(PollFd::from_borrowed_fd(self.tcp.as_fd(), tcp));
-        }
-        if !grpc.is_empty() {
-            wanted.push(PollFd::from_borrowed_fd(plain.as_fd(), grpc));
-        }
-        let time = decrypted.look_again().and_then(|time| Timespec::try_from(time).ok());
-        match poll(&mut wanted, time.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(TlsError::Handshake(error.to_string())),
-        }
-        let ready = |index: usize| {
-            let readable = PollFlags::IN | PollFlags::HUP | PollFlags::ERR;
-            wanted.get(index).is_some_and(|fd| fd.revents().intersects(readable))
-        };
-        let plain_index = usize::from(!tcp.is_empty());
-        Ok((!tcp.is_empty() && ready(0), !grpc.is_empty() && ready(plain_index)))
+    fn wants_write(&self) -> bool {
+        self.session.wants_write()
     }
-}
 
-/// What a TLS session has for gRPC.
-enum Decrypted {
-    /// Bytes, now in the buffer.
-    Some,
-    /// Nothing at the moment.
-    Nothing,
-    /// Nothing ever again.
-    Ended,
+    fn close(&mut self) {
+        self.session.send_close_notify();
+    }
 }
 
 #[cfg(all(test, feature = "server", feature = "agent"))]

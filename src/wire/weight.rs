@@ -1,7 +1,8 @@
-//! What a message will take in memory, counted on its bytes before it is decoded. A message of tiny parts takes many
-//! times its bytes: two of them are enough for a workload without anything. So a bound on bytes alone bounds nothing.
+//! What a message will take in memory, counted on its bytes before it is decoded; afterwards model/memory_size.rs counts.
+//! A message of tiny parts takes many times its bytes: two bytes are enough for an empty workload. So a bound on bytes alone
+//! does not bound the memory.
 //!
-//! Thread: `control`, `rx:<peer>`; plain functions. [`Shape`]s say which fields are messages themselves; a test compares
+//! Thread: `control`, `rx:<peer>`; plain functions. [`Shape`]s list which fields are messages themselves; a test compares
 //! them with the schema.
 
 use super::schema::{ank_base as base, control_api as control, grpc_api as grpc};
@@ -178,7 +179,7 @@ fn take(left: &mut usize, bytes: usize) -> Option<()> {
     Some(())
 }
 
-/// Decodes all of `bytes`. The decoder has to be told where they end: without a limit it takes a nested message that
+/// Decodes all of `bytes`. The decoder gets their end as a limit: without it, it takes a nested message that
 /// is cut short for a complete one, and an update that lost its masks would replace everything.
 ///
 /// # Errors
@@ -206,7 +207,6 @@ pub fn request_id(bytes: &[u8]) -> Option<String> {
 }
 
 /// The id of the request that begins with these bytes, if it is there as a whole.
-#[cfg(feature = "server")]
 pub fn request_id_of_begin(begin: &[u8]) -> Option<String> {
     let [request, id] = REQUEST_ID;
     let mut rest = begin;
@@ -238,7 +238,7 @@ fn fields(bytes: &[u8]) -> impl Iterator<Item = Field<'_>> {
             1 => return skip(&mut rest, 8).map(|_| Field { number, content: &[] }),
             2 => usize::try_from(read_varint(&mut rest)?).ok()?,
             5 => return skip(&mut rest, 4).map(|_| Field { number, content: &[] }),
-            _ => 0, // Begin or end of a group, which is a field that nobody knows.
+            _ => 0, // Begin or end of a group, which no field of the schema has.
         };
         Some(Field { number, content: skip(&mut rest, length)? })
     })

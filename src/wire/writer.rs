@@ -1,14 +1,14 @@
-//! Sends what waits for all peers. One thread serves all of them because a state change is told to each agent: a thread
-//! for each would be woken twice for every message, once to send it and once to learn that it was sent.
+//! Sends what waits for all peers. One thread serves all of them because each state change goes to every agent: a thread
+//! for each peer would be woken twice for every message, once to send it and once when it was sent.
 //!
-//! Thread: `tx`; it waits for no peer, gRPC says which of them can take more.
+//! Thread: `tx`; it waits for no peer, gRPC reports which of them can take more.
 //! Owns: the writing end of every stream. Takes: what the outboxes hold. A stream ends when its outbox is dropped (status
 //! OK), when it fails, or when its peer takes nothing for [`PEER_STUCK`].
 
 use super::foreign::{fit, fit_state};
-use super::outbox::{OutboxReader, Outgoing, approximate_bytes};
+use super::outbox::{OutboxReader, Outgoing};
+use super::peer::PeerId;
 use super::schema::grpc_api;
-use super::server_endpoint::PeerId;
 use crate::limits::{
     BURST_OVER_AFTER, BURST_TRIM_FROM, PEER_SLOWEST, PEER_SMALL_MESSAGE, PEER_STUCK, PEER_STUCK_CROWDED, PEER_TURN,
     STACK_LARGE, STATES_REST,
@@ -36,7 +36,7 @@ impl<S: Sink<(grpc_api::FromServer, WriteFlags), Error: Send> + Unpin + Send + '
 /// Gives streams to the writing thread, which ends after this was dropped and the last stream has ended.
 pub struct Writer<S: Line>(Arc<Due<S>>);
 
-/// What the thread has to look at.
+/// Streams for which there is something to do.
 struct Due<S> {
     state: Mutex<DueState<S>>,
     changed: Condvar,
@@ -51,11 +51,11 @@ struct DueState<S> {
     no_more: bool,
 }
 
-/// Notes that a stream can go on.
+/// Marks that a stream can go on.
 struct Woken<S> {
     peer: PeerId,
-    /// Whether it is noted already.
-    noted: AtomicBool,
+    /// Whether it is marked already.
+    marked: AtomicBool,
     due: Arc<Due<S>>,
 }
 
@@ -65,7 +65,7 @@ impl<S: Line> Wake for Woken<S> {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if !self.noted.swap(true, Ordering::AcqRel) {
+        if !self.marked.swap(true, Ordering::AcqRel) {
             self.due.change(|state| state.peers.push(self.clone()));
         }
     }
@@ -114,7 +114,7 @@ impl<S: Line> Writer<S> {
 
     /// Wakes the thread for this stream.
     pub fn waker(&self, peer: PeerId) -> Waker {
-        Waker::from(Arc::new(Woken { peer, noted: AtomicBool::new(false), due: self.0.clone() }))
+        Waker::from(Arc::new(Woken { peer, marked: AtomicBool::new(false), due: self.0.clone() }))
     }
 
     /// Gives a stream to the thread; `waker` is the one that was made for it.
@@ -133,7 +133,7 @@ impl<S: Line> Drop for Writer<S> {
 
 struct Streams<S> {
     streams: HashMap<PeerId, Slot<S>>,
-    /// When to look at which stream again although nobody wakes it.
+    /// When to continue which stream although nobody wakes it.
     alarms: BTreeSet<(Instant, PeerId)>,
     /// Bytes sent since free memory was given back, approximately.
     sent: usize,
@@ -170,8 +170,8 @@ impl<S: Line> Streams<S> {
                 self.advance(peer);
             }
             for woken in woken {
-                // Before the look, so that what comes during it is noted again.
-                woken.noted.store(false, Ordering::Release);
+                // Before it goes on, so that what comes meanwhile marks it again.
+                woken.marked.store(false, Ordering::Release);
                 self.advance(woken.peer);
             }
             let now = SystemClock.now();
@@ -232,14 +232,14 @@ pub struct PeerStream<S> {
     line: S,
     reader: OutboxReader,
     message_max: usize,
-    /// Whether states for it rest after it was told some.
+    /// Whether states for it wait a little after some were sent.
     bundles_states: bool,
     rest_until: Option<Instant>,
-    /// What is left of the message whose turn it is.
+    /// What is left of the message that is being sent.
     pieces: VecDeque<grpc_api::FromServer>,
-    /// Approximate size of that message, until it was sent, in bytes.
+    /// Bytes of that message, until it was sent.
     sending: Option<usize>,
-    /// Bytes of the messages that were sent since somebody asked, approximately.
+    /// Bytes of the messages that were sent since [`Streams::advance`] took the count.
     sent: usize,
     /// Since when the peer takes nothing although it should.
     blocked_since: Option<Instant>,
@@ -248,7 +248,7 @@ pub struct PeerStream<S> {
 
 impl<S: Line> PeerStream<S> {
     /// A stream to `name`, which takes messages of up to `message_max` bytes; with `bundles_states` states that follow
-    /// each other closely are told together.
+    /// each other closely are sent together.
     pub fn new(name: String, line: S, reader: OutboxReader, message_max: usize, bundles_states: bool) -> Self {
         Self {
             name,
@@ -279,7 +279,7 @@ impl<S: Line> PeerStream<S> {
             }
             match Pin::new(&mut self.line).poll_ready(context) {
                 Poll::Pending => return self.blocked(now),
-                Poll::Ready(Err(_)) => return Next::Ended, // The reader of this stream learns of it and reports it.
+                Poll::Ready(Err(_)) => return Next::Ended, // The reader of this stream notices and reports it.
                 Poll::Ready(Ok(())) => self.was_sent(),
             }
             if let Some(at) = self.rest_until.filter(|at| now < *at)
@@ -311,26 +311,22 @@ impl<S: Line> PeerStream<S> {
         }
     }
 
-    /// Sends one piece, or begins to close. Answers whether the stream lives.
+    /// Sends one piece, or begins to close. Returns whether the stream lives.
     fn send_next(&mut self, now: Instant) -> bool {
         if self.pieces.is_empty() {
             let states = self.reader.has_only_states();
-            let ended = self.reader.ended(); // Before the look, so that the last message is not missed.
+            let ended = self.reader.ended(); // Read first, so that the last message is not missed.
             let Some(message) = self.reader.next_to_send() else {
                 self.closing = ended;
                 return true;
             };
-            let bytes = match &message {
-                Outgoing::Message(message) => approximate_bytes(message),
-                Outgoing::State(id, state) => id.len() + state.bytes(),
-            };
-            self.sent = self.sent.saturating_add(bytes);
             self.rest_until = Some(now + STATES_REST).filter(|_| states && self.bundles_states);
-            let pieces = match message {
+            let (pieces, bytes) = match message {
                 Outgoing::Message(message) => fit(message, self.message_max, &self.name),
                 Outgoing::State(id, state) => fit_state(id, &state, self.message_max, &self.name),
             };
             self.pieces = pieces.into();
+            self.sent = self.sent.saturating_add(bytes);
             self.reader.encoded(bytes);
             // A small one goes out at once, and waking up just to see that would cost as much as sending it.
             self.sending = Some(bytes).filter(|bytes| *bytes > PEER_SMALL_MESSAGE);
@@ -343,14 +339,14 @@ impl<S: Line> PeerStream<S> {
         sent.is_ok()
     }
 
-    /// The peer takes nothing at the moment. While others wait for the room that answers to it take, it has less time.
+    /// The peer takes nothing at the moment. While others wait for the room of its responses, it has less time.
     fn blocked(&mut self, now: Instant) -> Next {
         give_back_after(self.reader.encode_waiting());
         let since = *self.blocked_since.get_or_insert(now);
         let transfer = Duration::from_secs(self.sending.map_or(0, |bytes| bytes as u64 / PEER_SLOWEST));
         let until = since + PEER_STUCK + transfer;
         let crowded_at = since + PEER_STUCK_CROWDED;
-        if now < until && (now < crowded_at || !self.reader.crowds_others()) {
+        if now < until && (now < crowded_at || !self.reader.takes_wanted_room()) {
             let look_at = if now < crowded_at { crowded_at } else { now + PEER_STUCK_CROWDED };
             return Next::At(if self.reader.has_answers() { look_at.min(until) } else { until });
         }

@@ -7,7 +7,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use ankaios_lite::model::messages::{FromServer, Response, ResponseContent};
 use ankaios_lite::wire::address::{PemTexts, Security};
+use ankaios_lite::wire::raw;
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 
 use super::clients::Commander;
@@ -49,7 +51,9 @@ fn measure(programs: &Path, arguments: &[String], security: Security) -> Cost {
     let server = Server::start(programs, arguments, security);
     let mut commander = Commander::connect(&server);
     commander.apply(state(100, 5000));
-    let state_bytes = commander.read(&[]).approximate_bytes();
+    let content = ResponseContent::CompleteState { state: commander.read(&[]), altered: None };
+    let response = FromServer::Response(Response { id: String::new(), content });
+    let state_bytes = raw::write_from_server(response).expect("it was encoded before").len();
     let small = vec!["desiredState.workloads.workload_1.agent"];
     let rows = [(LARGE, Vec::new()), (SMALL, small)].map(|(count, masks)| {
         server.wait_until_idle();

@@ -21,10 +21,9 @@ use ankaios_lite::model::names::InstanceName;
 use ankaios_lite::model::node::Node;
 use ankaios_lite::server::{ServerEvent, ServerLoop};
 use ankaios_lite::wire::delimited::{frame, workload_side};
-use ankaios_lite::wire::inbox_budget::Room;
 use ankaios_lite::wire::outbox::{OutboxReader, outbox};
+use ankaios_lite::wire::peer::{PeerEvent, PeerHello, PeerId, Room};
 use ankaios_lite::wire::raw;
-use ankaios_lite::wire::server_endpoint::{PeerEvent, PeerHello, PeerId};
 
 #[path = "readers.rs"]
 mod readers;

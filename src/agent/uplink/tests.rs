@@ -13,7 +13,8 @@ use crate::simulation::manual_clock::ManualClock;
 use crate::wire::address::{Security, ServerUrl};
 use crate::wire::client::Service;
 use crate::wire::outbox::Outbox;
-use crate::wire::server_endpoint::{EndpointOptions, PeerEvent, PeerHello, ServerEndpoint};
+use crate::wire::peer::{PeerEvent, PeerHello};
+use crate::wire::server_endpoint::{EndpointOptions, ServerEndpoint};
 use std::net::SocketAddr;
 
 /// Longest wait for what must come.

@@ -6,11 +6,13 @@ use crate::limits::{
     REQUEST_TIME_SHARE, REQUESTS_WAITING_OF_WORKLOAD, SERVER_INBOX_BYTES, SERVER_INBOX_OF_STREAM,
     SUBSCRIPTIONS_OF_WORKLOAD,
 };
+use crate::model::memory_size::MemorySize;
 use crate::model::messages::LogsRequest;
 use crate::server::mutating_hooks::MutatingHooks;
 use crate::server::{RoomWaker, WakeLoop};
 use crate::simulation::manual_clock::ManualClock;
-use crate::wire::inbox_budget::{InboxBudget, StreamShare};
+use crate::wire::budget::Budget;
+use crate::wire::peer::Inbox;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
@@ -263,20 +265,20 @@ fn a_modest_workload_comes_before_greedy_ones_of_the_same_agent() {
 fn a_commander_that_asks_much_is_read_no_further_and_gets_all_its_answers() {
     let (mut cluster, _, _) = busy_cluster();
     let commander = cluster.commander();
-    let (budget, stream) = (InboxBudget::new(SERVER_INBOX_BYTES), Arc::<StreamShare>::default());
+    let inbox = Inbox::of_stream(Budget::new(SERVER_INBOX_BYTES));
     let mut asked = Vec::new();
     // As its reader does it, which waits when all places of its stream are taken.
-    while Arc::strong_count(&stream) <= SERVER_INBOX_OF_STREAM {
+    while inbox.places_taken() < SERVER_INBOX_OF_STREAM {
         let id = asked.len().to_string();
         let message = ToServer::Request(Request { id: id.clone(), content: refused_update() });
-        let room = budget.take(1, &stream);
+        let room = inbox.take(1);
         cluster.server.on_event(ServerEvent::Peer(PeerEvent::Message { peer: commander, message, room }));
         asked.push(id);
         assert!(asked.len() < 2 * SERVER_INBOX_OF_STREAM);
     }
     cluster.server.serve_all_waiting();
     assert_eq!(answers(cluster.take(commander)).1, asked);
-    assert_eq!(Arc::strong_count(&stream), 1, "all places are given back");
+    assert_eq!(inbox.places_taken(), 0, "all places are given back");
 }
 
 #[test]

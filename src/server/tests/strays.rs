@@ -5,7 +5,7 @@ use crate::limits::{
     AGENT_TAGS_BYTES, FOREIGN_MESSAGE_MAX, FORMER_OF_WORKLOAD, STATE_INFO_MAX, STRAY_INFO_MAX, STRAY_STATE_ENTRY,
     STRAYS_BYTES, STRAYS_OF_WORKLOAD,
 };
-use crate::wire::outbox::approximate_bytes;
+use crate::wire::raw;
 
 const MANIFEST: &str = "
 apiVersion: v1
@@ -99,7 +99,7 @@ fn all_agents_together_have_a_bound_and_those_that_are_gone_make_room() {
     let read = read(&["workloadStates"], false);
     cluster.send_request(commander, "read", read);
     let answer = cluster.take(commander).remove(0);
-    let bytes = approximate_bytes(&answer);
+    let bytes = raw::write_from_server(answer).unwrap().len();
     assert!((STRAYS_BYTES / 4..FOREIGN_MESSAGE_MAX).contains(&bytes), "{bytes}");
     // One that went leaves its states until others need the room; they are told that these are forgotten.
     cluster.close(agents[0].1);

@@ -1,22 +1,17 @@
-//! Schema to model and back: the edge where bytes from outside are checked once (spec/proto.md section 5).
+//! Schema to model and back: the edge where bytes from outside are checked once. `read` makes our type of a message of the
+//! schema, `write` the reverse.
 //!
 //! Thread: whichever reads or writes the stream.
 //!
 //! Receivers are lenient where that is safe: a state without additional info has an empty one, an incomplete
-//! entry of a list of states is left out. What cannot be understood at all is an error that says why.
+//! entry of a list of states is left out. What cannot be read at all is an error with the reason.
 
 #[cfg(feature = "agent")]
 pub mod control;
 pub mod from_server;
-mod logs;
 pub mod state;
-#[cfg(any(feature = "server", feature = "agent"))]
-pub mod to_client;
-#[cfg(any(feature = "server", feature = "agent"))]
 pub mod to_server;
-#[cfg(any(feature = "agent", feature = "cli"))]
-pub mod to_wire;
-pub mod workload;
+pub mod values;
 
 /// A message that cannot be understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,73 +1,161 @@
 //! The complete state as a field tree. Presence is kept: what a message leaves out is not in the tree, what it
-//! sends empty is there and empty.
+//! sends empty is there and empty. `read` makes the tree of a message, `write` the message of a tree that may be partial;
+//! what the schema has no place for is left out.
 //!
 //! Thread: whichever reads or writes the stream.
 
 use super::ConvertError;
-use super::workload::{
-    access_rule, add_condition, add_condition_text, file_to_wire, known, operation_text, phase, read_phase,
-    restart_policy, restart_policy_text,
-};
-use crate::model::access_rules::{AccessRule, Operation};
+use super::values::{known, read_phase, write_phase};
+use crate::model::access_rules::Operation;
+use crate::model::complete_state::{Rendering, workload_from_node, workload_node};
 use crate::model::execution_state::Phase;
 use crate::model::node::Node;
-use crate::model::workload::{AddCondition, FileContent, RestartPolicy};
+use crate::model::workload::{AddCondition, RestartPolicy, Workload};
 use crate::wire::schema::ank_base as base;
+use base::access_rights_rule::AccessRightsRuleEnum;
+use base::config_item::ConfigItemEnum;
+use base::file::FileContent;
 use protobuf::MessageField;
 use std::collections::HashMap;
-
-// -------------------------------------------------------------- to the tree
 
 /// The tree of a complete state.
 ///
 /// # Errors
 /// An enumeration number without meaning, or a choice that is left open, anywhere in the state.
 // [impl->swdd~api-conversions-between-ank-base-and-spec~1]
-pub fn complete_state_tree(state: &base::CompleteState) -> Result<Node, ConvertError> {
+pub fn read(state: &base::CompleteState) -> Result<Node, ConvertError> {
     let mut entries = Vec::new();
     if let Some(desired) = state.desiredState.as_ref() {
-        entries.push(("desiredState", state_tree(desired)?));
+        entries.push(("desiredState", read_state(desired)?));
     }
     if let Some(states) = state.workloadStates.as_ref() {
-        entries.push(("workloadStates", workload_states_tree(states)?));
+        entries.push(("workloadStates", read_workload_states(states)?));
     }
     if let Some(agents) = state.agents.as_ref() {
-        let agents = agents.agents.iter().map(|(name, agent)| (name.clone(), agent_tree(agent)));
+        let agents = agents.agents.iter().map(|(name, agent)| (name.clone(), read_agent(agent)));
         entries.push(("agents", Node::map(agents)));
     }
     if let Some(effective) = state.effectiveState.as_ref() {
-        entries.push(("effectiveState", state_tree(effective)?));
+        entries.push(("effectiveState", read_state(effective)?));
     }
     Ok(Node::map(entries))
 }
 
-fn state_tree(state: &base::State) -> Result<Node, ConvertError> {
-    let mut entries = vec![("apiVersion", Node::text(&state.apiVersion))];
-    if let Some(workloads) = state.workloads.as_ref() {
-        entries.push(("workloads", try_map(&workloads.workloads, workload_tree)?));
+/// The message of a complete state.
+// [impl->swdd~api-conversions-between-ank-base-and-spec~1]
+#[must_use]
+pub fn write(tree: &Node) -> base::CompleteState {
+    let part = |key: &str| tree.get(key);
+    let agents = |agents: &Node| base::AgentMap { agents: write_map(agents, write_agent), ..Default::default() };
+    base::CompleteState {
+        desiredState: part("desiredState").map(write_state).into(),
+        workloadStates: part("workloadStates").map(write_workload_states).into(),
+        agents: part("agents").map(agents).into(),
+        effectiveState: part("effectiveState").map(write_state).into(),
+        ..Default::default()
     }
-    if let Some(configs) = state.configs.as_ref() {
-        entries.push(("configs", try_map(&configs.configs, config_tree)?));
-    }
-    Ok(Node::map(entries))
 }
 
-fn try_map<T>(
+// ------------------------------------------------------- maps, lists, texts
+
+fn read_map<T>(
     entries: &HashMap<String, T>,
     tree: impl Fn(&T) -> Result<Node, ConvertError>,
 ) -> Result<Node, ConvertError> {
     entries.iter().map(|(key, value)| Ok((key.clone(), tree(value)?))).collect::<Result<_, _>>().map(Node::Map)
 }
 
-fn texts(entries: &HashMap<String, String>) -> Node {
+fn write_map<T>(node: &Node, value: impl Fn(&Node) -> T) -> HashMap<String, T> {
+    node.as_map().into_iter().flatten().map(|(key, node)| (key.clone(), value(node))).collect()
+}
+
+fn read_texts(entries: &HashMap<String, String>) -> Node {
     Node::map(entries.iter().map(|(key, text)| (key.clone(), Node::text(text))))
 }
 
-fn text_list(texts: &[String]) -> Node {
-    Node::List(texts.iter().map(Node::text).collect())
+fn write_text(node: &Node) -> String {
+    node.as_text().unwrap_or_default().to_owned()
 }
 
-pub(super) fn workload_tree(workload: &base::Workload) -> Result<Node, ConvertError> {
+fn read_list<T>(items: &[T], tree: impl Fn(&T) -> Result<Node, ConvertError>) -> Result<Node, ConvertError> {
+    items.iter().map(tree).collect::<Result<_, _>>().map(Node::List)
+}
+
+fn write_list<T>(node: Option<&Node>, item: impl Fn(&Node) -> Option<T>) -> Vec<T> {
+    node.and_then(Node::as_list).unwrap_or_default().iter().filter_map(item).collect()
+}
+
+// ------------------------------------------------------------ desired state
+
+fn read_state(state: &base::State) -> Result<Node, ConvertError> {
+    let mut entries = vec![("apiVersion", Node::text(&state.apiVersion))];
+    if let Some(workloads) = state.workloads.as_ref() {
+        entries.push(("workloads", read_map(&workloads.workloads, read_workload_tree)?));
+    }
+    if let Some(configs) = state.configs.as_ref() {
+        entries.push(("configs", read_map(&configs.configs, read_config)?));
+    }
+    Ok(Node::map(entries))
+}
+
+fn write_state(node: &Node) -> base::State {
+    let workloads =
+        |node: &Node| base::WorkloadMap { workloads: write_map(node, write_workload_tree), ..Default::default() };
+    let configs = |node: &Node| base::ConfigMap { configs: write_map(node, write_config), ..Default::default() };
+    base::State {
+        apiVersion: node.get("apiVersion").map(write_text).unwrap_or_default(),
+        workloads: node.get("workloads").map(workloads).into(),
+        configs: node.get("configs").map(configs).into(),
+        ..Default::default()
+    }
+}
+
+fn read_config(item: &base::ConfigItem) -> Result<Node, ConvertError> {
+    match &item.ConfigItemEnum {
+        Some(ConfigItemEnum::String(text)) => Ok(Node::text(text)),
+        Some(ConfigItemEnum::Array(array)) => read_list(&array.values, read_config),
+        Some(ConfigItemEnum::Object(object)) => read_map(&object.fields, read_config),
+        _ => Err(ConvertError::missing("config_item_enum")),
+    }
+}
+
+fn write_config(node: &Node) -> base::ConfigItem {
+    let item = match node {
+        Node::Text(text) => ConfigItemEnum::String(text.clone()),
+        Node::Number(number) => ConfigItemEnum::String(number.to_string()),
+        Node::List(items) => ConfigItemEnum::Array(base::ConfigArray {
+            values: items.iter().map(write_config).collect(),
+            ..Default::default()
+        }),
+        Node::Map(_) => {
+            ConfigItemEnum::Object(base::ConfigObject { fields: write_map(node, write_config), ..Default::default() })
+        }
+    };
+    base::ConfigItem { ConfigItemEnum: Some(item), ..Default::default() }
+}
+
+// --------------------------------------------------------------- workloads
+
+/// Reads a complete workload; the field names in errors are those of the schema.
+pub fn read_workload(workload: &base::Workload) -> Result<Workload, ConvertError> {
+    for (present, field) in [
+        (workload.agent.is_some(), "agent"),
+        (workload.runtime.is_some(), "runtime"),
+        (workload.runtimeConfig.is_some(), "runtime_config"),
+    ] {
+        if !present {
+            return Err(ConvertError::missing(field));
+        }
+    }
+    workload_from_node(&read_workload_tree(workload)?, "workload").map_err(|error| ConvertError(error.to_string()))
+}
+
+/// The message of a complete workload, every part present.
+pub fn write_workload(workload: &Workload) -> base::Workload {
+    write_workload_tree(&workload_node(workload, Rendering::Full))
+}
+
+fn read_workload_tree(workload: &base::Workload) -> Result<Node, ConvertError> {
     let mut entries = Vec::new();
     for (key, text) in
         [("agent", &workload.agent), ("runtime", &workload.runtime), ("runtimeConfig", &workload.runtimeConfig)]
@@ -75,241 +163,168 @@ pub(super) fn workload_tree(workload: &base::Workload) -> Result<Node, ConvertEr
         entries.extend(text.as_ref().map(|text| (key, Node::text(text))));
     }
     if let Some(policy) = workload.restartPolicy {
-        entries.push(("restartPolicy", Node::text(restart_policy_text(known(policy)?))));
+        entries.push(("restartPolicy", Node::text(RestartPolicy::from(known(policy)?).as_str())));
     }
     if let Some(dependencies) = workload.dependencies.as_ref() {
-        let condition = |condition: &_| Ok(Node::text(add_condition_text(known(*condition)?)));
-        entries.push(("dependencies", try_map(&dependencies.dependencies, condition)?));
+        let condition = |condition: &_| Ok(Node::text(AddCondition::from(known(*condition)?).as_str()));
+        entries.push(("dependencies", read_map(&dependencies.dependencies, condition)?));
     }
-    entries.extend(workload.tags.as_ref().map(|tags| ("tags", texts(&tags.tags))));
-    entries.extend(workload.configs.as_ref().map(|configs| ("configs", texts(&configs.configs))));
+    entries.extend(workload.tags.as_ref().map(|tags| ("tags", read_texts(&tags.tags))));
+    entries.extend(workload.configs.as_ref().map(|configs| ("configs", read_texts(&configs.configs))));
     if let Some(files) = workload.files.as_ref() {
-        let files = files.files.iter().map(file_tree).collect::<Result<_, _>>()?;
-        entries.push(("files", Node::List(files)));
+        entries.push(("files", read_list(&files.files, read_file)?));
     }
     if let Some(access) = workload.controlInterfaceAccess.as_ref() {
-        let rules = |rules: &[base::AccessRightsRule]| rules.iter().map(rule_tree).collect::<Result<_, _>>();
-        let allow = ("allowRules", Node::List(rules(&access.allowRules)?));
-        let deny = ("denyRules", Node::List(rules(&access.denyRules)?));
+        let allow = ("allowRules", read_list(&access.allowRules, read_rule)?);
+        let deny = ("denyRules", read_list(&access.denyRules, read_rule)?);
         entries.push(("controlInterfaceAccess", Node::map([allow, deny])));
     }
     Ok(Node::map(entries))
 }
 
-fn file_tree(file: &base::File) -> Result<Node, ConvertError> {
-    use base::file::FileContent as Wire;
+fn write_workload_tree(node: &Node) -> base::Workload {
+    let text = |key: &str| node.get(key).and_then(Node::as_text);
+    let condition = |node: &Node| {
+        let condition = node.as_text().and_then(AddCondition::parse).unwrap_or(AddCondition::Running);
+        base::AddCondition::from(condition).into()
+    };
+    let dependencies =
+        |node: &Node| base::Dependencies { dependencies: write_map(node, condition), ..Default::default() };
+    let access = |node: &Node| base::ControlInterfaceAccess {
+        allowRules: write_list(node.get("allowRules"), write_rule),
+        denyRules: write_list(node.get("denyRules"), write_rule),
+        ..Default::default()
+    };
+    let configs = |node: &Node| base::ConfigMappings { configs: write_map(node, write_text), ..Default::default() };
+    let files = |node: &Node| base::Files { files: write_list(Some(node), write_file), ..Default::default() };
+    base::Workload {
+        agent: text("agent").map(str::to_owned),
+        restartPolicy: text("restartPolicy")
+            .and_then(RestartPolicy::parse)
+            .map(|policy| base::RestartPolicy::from(policy).into()),
+        dependencies: node.get("dependencies").map(dependencies).into(),
+        tags: write_tags(node),
+        runtime: text("runtime").map(str::to_owned),
+        runtimeConfig: text("runtimeConfig").map(str::to_owned),
+        controlInterfaceAccess: node.get("controlInterfaceAccess").map(access).into(),
+        configs: node.get("configs").map(configs).into(),
+        files: node.get("files").map(files).into(),
+        ..Default::default()
+    }
+}
+
+fn write_tags(node: &Node) -> MessageField<base::Tags> {
+    node.get("tags").map(|tags| base::Tags { tags: write_map(tags, write_text), ..Default::default() }).into()
+}
+
+fn read_file(file: &base::File) -> Result<Node, ConvertError> {
     let content = match &file.FileContent {
-        Some(Wire::Data(data)) => ("data", Node::text(data)),
-        Some(Wire::BinaryData(data)) => ("binaryData", Node::text(data)),
+        Some(FileContent::Data(data)) => ("data", Node::text(data)),
+        Some(FileContent::BinaryData(data)) => ("binaryData", Node::text(data)),
         _ => return Err(ConvertError::missing("file_content")),
     };
     Ok(Node::map([("mountPoint", Node::text(&file.mountPoint)), content]))
 }
 
-fn rule_tree(rule: &base::AccessRightsRule) -> Result<Node, ConvertError> {
-    use base::access_rights_rule::AccessRightsRuleEnum as Wire;
+fn write_file(node: &Node) -> Option<base::File> {
+    let data = node.get("data").map(|data| FileContent::Data(write_text(data)));
+    let content = data.or_else(|| node.get("binaryData").map(|data| FileContent::BinaryData(write_text(data))))?;
+    let mount_point = node.get("mountPoint")?.as_text()?.to_owned();
+    Some(base::File { mountPoint: mount_point, FileContent: Some(content), ..Default::default() })
+}
+
+fn read_rule(rule: &base::AccessRightsRule) -> Result<Node, ConvertError> {
+    let texts = |texts: &[String]| Node::List(texts.iter().map(Node::text).collect());
     Ok(match &rule.AccessRightsRuleEnum {
-        Some(Wire::StateRule(rule)) => Node::map([
+        Some(AccessRightsRuleEnum::StateRule(rule)) => Node::map([
             ("type", Node::text("StateRule")),
-            ("operation", Node::text(operation_text(known(rule.operation)?))),
-            ("filterMasks", text_list(&rule.filterMasks)),
+            ("operation", Node::text(Operation::from(known(rule.operation)?).as_str())),
+            ("filterMasks", texts(&rule.filterMasks)),
         ]),
-        Some(Wire::LogRule(rule)) => {
-            Node::map([("type", Node::text("LogRule")), ("workloadNames", text_list(&rule.workloadNames))])
+        Some(AccessRightsRuleEnum::LogRule(rule)) => {
+            Node::map([("type", Node::text("LogRule")), ("workloadNames", texts(&rule.workloadNames))])
         }
         _ => return Err(ConvertError::missing("access_rights_rule_enum")),
     })
 }
 
-fn config_tree(item: &base::ConfigItem) -> Result<Node, ConvertError> {
-    use base::config_item::ConfigItemEnum as Wire;
-    Ok(match &item.ConfigItemEnum {
-        Some(Wire::String(text)) => Node::text(text),
-        Some(Wire::Array(array)) => {
-            Node::List(array.values.iter().map(config_tree).collect::<Result<_, ConvertError>>()?)
+fn write_rule(node: &Node) -> Option<base::AccessRightsRule> {
+    let texts = |key: &str| write_list(node.get(key), |item| item.as_text().map(str::to_owned));
+    let rule = match node.get("type")?.as_text()? {
+        "StateRule" => AccessRightsRuleEnum::StateRule(base::StateRule {
+            operation: base::ReadWriteEnum::from(Operation::parse(node.get("operation")?.as_text()?)?).into(),
+            filterMasks: texts("filterMasks"),
+            ..Default::default()
+        }),
+        "LogRule" => {
+            AccessRightsRuleEnum::LogRule(base::LogRule { workloadNames: texts("workloadNames"), ..Default::default() })
         }
-        Some(Wire::Object(object)) => try_map(&object.fields, config_tree)?,
-        _ => return Err(ConvertError::missing("config_item_enum")),
+        _ => return None,
+    };
+    Some(base::AccessRightsRule { AccessRightsRuleEnum: Some(rule), ..Default::default() })
+}
+
+// -------------------------------------------------------- states and agents
+
+fn read_workload_states(states: &base::WorkloadStatesMap) -> Result<Node, ConvertError> {
+    read_map(&states.agentStateMap, |workloads| {
+        read_map(&workloads.wlNameStateMap, |ids| read_map(&ids.idStateMap, read_execution_state))
     })
 }
 
-fn workload_states_tree(states: &base::WorkloadStatesMap) -> Result<Node, ConvertError> {
-    try_map(&states.agentStateMap, |workloads| {
-        try_map(&workloads.wlNameStateMap, |ids| try_map(&ids.idStateMap, execution_state_tree))
-    })
+fn write_workload_states(node: &Node) -> base::WorkloadStatesMap {
+    let ids = |node: &Node| base::ExecutionsStatesForId {
+        idStateMap: write_map(node, write_execution_state),
+        ..Default::default()
+    };
+    let workloads =
+        |node: &Node| base::ExecutionsStatesOfWorkload { wlNameStateMap: write_map(node, ids), ..Default::default() };
+    base::WorkloadStatesMap { agentStateMap: write_map(node, workloads), ..Default::default() }
 }
 
-fn execution_state_tree(state: &base::ExecutionState) -> Result<Node, ConvertError> {
+fn read_execution_state(state: &base::ExecutionState) -> Result<Node, ConvertError> {
     let mut entries = Vec::new();
     entries.extend(state.additionalInfo.as_ref().map(|info| ("additionalInfo", Node::text(info))));
-    if let Some(kind) = &state.ExecutionStateEnum {
-        let phase = read_phase(kind)?;
+    if let Some(state) = &state.ExecutionStateEnum {
+        let phase = read_phase(state)?;
         entries.push(("state", Node::text(phase.state())));
         entries.push(("subState", Node::text(phase.sub_state())));
     }
     Ok(Node::map(entries))
 }
 
-fn agent_tree(agent: &base::AgentAttributes) -> Node {
+fn write_execution_state(node: &Node) -> base::ExecutionState {
+    let names = node.get("state").and_then(Node::as_text).zip(node.get("subState").and_then(Node::as_text));
+    base::ExecutionState {
+        additionalInfo: node.get("additionalInfo").map(write_text),
+        ExecutionStateEnum: names.and_then(|(state, sub)| Phase::parse(state, sub)).map(write_phase),
+        ..Default::default()
+    }
+}
+
+fn read_agent(agent: &base::AgentAttributes) -> Node {
     let mut entries = Vec::new();
     if let Some(status) = agent.status.as_ref() {
         let cpu = status.cpu_usage.as_ref().map(|cpu| ("cpuUsage", Node::Number(cpu.cpu_usage.into())));
         let memory = status.free_memory.as_ref().map(|memory| ("freeMemory", Node::Number(memory.free_memory)));
         entries.push(("status", Node::map(cpu.into_iter().chain(memory))));
     }
-    entries.extend(agent.tags.as_ref().map(|tags| ("tags", texts(&tags.tags))));
+    entries.extend(agent.tags.as_ref().map(|tags| ("tags", read_texts(&tags.tags))));
     Node::map(entries)
 }
 
-// ------------------------------------------------------------ from the tree
-
-/// The message of a tree that may be partial. What the schema has no place for is left out.
-// [impl->swdd~api-conversions-between-ank-base-and-spec~1]
-#[must_use]
-pub fn complete_state(tree: &Node) -> base::CompleteState {
-    let part = |key: &str| tree.get(key);
-    base::CompleteState {
-        desiredState: part("desiredState").map(state).into(),
-        workloadStates: part("workloadStates").map(workload_states).into(),
-        agents: part("agents").map(|agents| base::AgentMap { agents: map(agents, agent), ..Default::default() }).into(),
-        effectiveState: part("effectiveState").map(state).into(),
-        ..Default::default()
-    }
-}
-
-fn map<T>(node: &Node, value: impl Fn(&Node) -> T) -> HashMap<String, T> {
-    node.as_map().into_iter().flatten().map(|(key, node)| (key.clone(), value(node))).collect()
-}
-
-fn text(node: &Node) -> String {
-    node.as_text().unwrap_or_default().to_owned()
-}
-
-fn list<T>(node: Option<&Node>, item: impl Fn(&Node) -> Option<T>) -> Vec<T> {
-    node.and_then(Node::as_list).unwrap_or_default().iter().filter_map(item).collect()
-}
-
-fn state(node: &Node) -> base::State {
-    base::State {
-        apiVersion: node.get("apiVersion").map(text).unwrap_or_default(),
-        workloads: node
-            .get("workloads")
-            .map(|workloads| base::WorkloadMap { workloads: map(workloads, workload), ..Default::default() })
-            .into(),
-        configs: node
-            .get("configs")
-            .map(|configs| base::ConfigMap { configs: map(configs, config), ..Default::default() })
-            .into(),
-        ..Default::default()
-    }
-}
-
-fn workload(node: &Node) -> base::Workload {
-    let parsed = |key: &str| node.get(key).and_then(Node::as_text);
-    let condition = |node: &Node| {
-        add_condition(node.as_text().and_then(AddCondition::parse).unwrap_or(AddCondition::Running)).into()
-    };
-    base::Workload {
-        agent: parsed("agent").map(str::to_owned),
-        restartPolicy: parsed("restartPolicy")
-            .and_then(RestartPolicy::parse)
-            .map(|policy| restart_policy(policy).into()),
-        dependencies: node
-            .get("dependencies")
-            .map(|entries| base::Dependencies { dependencies: map(entries, condition), ..Default::default() })
-            .into(),
-        tags: tags(node),
-        runtime: parsed("runtime").map(str::to_owned),
-        runtimeConfig: parsed("runtimeConfig").map(str::to_owned),
-        controlInterfaceAccess: node
-            .get("controlInterfaceAccess")
-            .map(|access| base::ControlInterfaceAccess {
-                allowRules: list(access.get("allowRules"), rule),
-                denyRules: list(access.get("denyRules"), rule),
-                ..Default::default()
-            })
-            .into(),
-        configs: node
-            .get("configs")
-            .map(|entries| base::ConfigMappings { configs: map(entries, text), ..Default::default() })
-            .into(),
-        files: node
-            .get("files")
-            .map(|files| base::Files { files: list(Some(files), file), ..Default::default() })
-            .into(),
-        ..Default::default()
-    }
-}
-
-fn tags(node: &Node) -> MessageField<base::Tags> {
-    node.get("tags").map(|tags| base::Tags { tags: map(tags, text), ..Default::default() }).into()
-}
-
-fn file(node: &Node) -> Option<base::File> {
-    let data = node.get("data").map(|data| FileContent::Data(text(data)));
-    let content = data.or_else(|| node.get("binaryData").map(|data| FileContent::BinaryData(text(data))))?;
-    Some(file_to_wire(node.get("mountPoint")?.as_text()?, &content))
-}
-
-fn rule(node: &Node) -> Option<base::AccessRightsRule> {
-    let texts = |key: &str| list(node.get(key), |item| item.as_text().map(str::to_owned));
-    let rule = match node.get("type")?.as_text()? {
-        "StateRule" => AccessRule::State {
-            operation: Operation::parse(node.get("operation")?.as_text()?)?,
-            filter_masks: texts("filterMasks"),
-        },
-        "LogRule" => AccessRule::Log { workload_names: texts("workloadNames") },
-        _ => return None,
-    };
-    Some(access_rule(&rule))
-}
-
-fn config(node: &Node) -> base::ConfigItem {
-    use base::config_item::ConfigItemEnum as Wire;
-    let item = match node {
-        Node::Text(text) => Wire::String(text.clone()),
-        Node::Number(number) => Wire::String(number.to_string()),
-        Node::List(items) => {
-            Wire::Array(base::ConfigArray { values: items.iter().map(config).collect(), ..Default::default() })
-        }
-        Node::Map(_) => Wire::Object(base::ConfigObject { fields: map(node, config), ..Default::default() }),
-    };
-    base::ConfigItem { ConfigItemEnum: Some(item), ..Default::default() }
-}
-
-fn workload_states(node: &Node) -> base::WorkloadStatesMap {
-    let ids =
-        |node: &Node| base::ExecutionsStatesForId { idStateMap: map(node, execution_state), ..Default::default() };
-    let workloads =
-        |node: &Node| base::ExecutionsStatesOfWorkload { wlNameStateMap: map(node, ids), ..Default::default() };
-    base::WorkloadStatesMap { agentStateMap: map(node, workloads), ..Default::default() }
-}
-
-fn execution_state(node: &Node) -> base::ExecutionState {
-    let names = node.get("state").and_then(Node::as_text).zip(node.get("subState").and_then(Node::as_text));
-    base::ExecutionState {
-        additionalInfo: node.get("additionalInfo").map(text),
-        ExecutionStateEnum: names.and_then(|(state, sub)| Phase::parse(state, sub)).map(phase),
-        ..Default::default()
-    }
-}
-
-fn agent(node: &Node) -> base::AgentAttributes {
+fn write_agent(node: &Node) -> base::AgentAttributes {
+    let cpu =
+        |percent: u64| base::CpuUsage { cpu_usage: u32::try_from(percent).unwrap_or(u32::MAX), ..Default::default() };
+    let memory = |bytes: u64| base::FreeMemory { free_memory: bytes, ..Default::default() };
     let status = |node: &Node| base::AgentStatus {
-        cpu_usage: node
-            .get("cpuUsage")
-            .and_then(Node::as_number)
-            .map(|percent| base::CpuUsage {
-                cpu_usage: u32::try_from(percent).unwrap_or(u32::MAX),
-                ..Default::default()
-            })
-            .into(),
-        free_memory: node
-            .get("freeMemory")
-            .and_then(Node::as_number)
-            .map(|bytes| base::FreeMemory { free_memory: bytes, ..Default::default() })
-            .into(),
+        cpu_usage: node.get("cpuUsage").and_then(Node::as_number).map(cpu).into(),
+        free_memory: node.get("freeMemory").and_then(Node::as_number).map(memory).into(),
         ..Default::default()
     };
-    base::AgentAttributes { status: node.get("status").map(status).into(), tags: tags(node), ..Default::default() }
+    base::AgentAttributes {
+        status: node.get("status").map(status).into(),
+        tags: write_tags(node),
+        ..Default::default()
+    }
 }

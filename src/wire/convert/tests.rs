@@ -36,13 +36,13 @@ fn instance() -> InstanceName {
 }
 
 fn through_server(message: ToServer) -> ToServer {
-    let bytes = to_wire::to_server(message).write_to_bytes().unwrap();
-    to_server::to_server(grpc_api::ToServer::parse_from_bytes(&bytes).unwrap())
+    let bytes = to_server::write(message).write_to_bytes().unwrap();
+    to_server::read(grpc_api::ToServer::parse_from_bytes(&bytes).unwrap())
 }
 
 fn through_client(message: FromServer) -> FromServer {
-    let bytes = to_client::from_server(message).write_to_bytes().unwrap();
-    from_server::from_server(grpc_api::FromServer::parse_from_bytes(&bytes).unwrap()).unwrap()
+    let bytes = from_server::write(message).write_to_bytes().unwrap();
+    from_server::read(grpc_api::FromServer::parse_from_bytes(&bytes).unwrap()).unwrap()
 }
 
 fn states() -> Vec<WorkloadState> {
@@ -136,14 +136,14 @@ fn messages_from_the_server_arrive_unchanged() {
 
 #[test]
 fn a_zero_sub_state_is_on_the_wire() {
-    let message = workload::execution_state(&ExecutionState::plain(Phase::Running));
+    let message = values::write_execution_state(&ExecutionState::plain(Phase::Running));
     // Field 1 (text, present though empty), then field 4 as a varint 0.
     assert_eq!(message.write_to_bytes().unwrap(), [0x0a, 0x00, 0x20, 0x00]);
 }
 
 #[test]
 fn incomplete_states_are_skipped_one_by_one() {
-    let good = workload::workload_states(&[WorkloadState::new(instance(), ExecutionState::plain(Phase::Running))]);
+    let good = values::write_workload_states(&[WorkloadState::new(instance(), ExecutionState::plain(Phase::Running))]);
     let mut states = good.clone();
     let mut unknown = good.workloadStates[0].clone();
     unknown.executionState.mut_or_insert_default().ExecutionStateEnum =
@@ -153,7 +153,7 @@ fn incomplete_states_are_skipped_one_by_one() {
     let mut without_info = good.workloadStates[0].clone();
     without_info.executionState.mut_or_insert_default().additionalInfo = None;
     states.workloadStates.push(without_info);
-    assert_eq!(workload::read_workload_states(&states).len(), 2);
+    assert_eq!(values::read_workload_states(&states).len(), 2);
 }
 
 #[test]
@@ -167,14 +167,14 @@ fn unknown_numbers_and_open_choices_make_a_new_state_unreadable() {
         let map = base::WorkloadMap { workloads: [("w".to_owned(), workload)].into(), ..Default::default() };
         state.desiredState =
             MessageField::some(base::State { workloads: MessageField::some(map), ..Default::default() });
-        assert_eq!(state::complete_state_tree(&state).unwrap_err().to_string(), message);
+        assert_eq!(state::read(&state).unwrap_err().to_string(), message);
     }
 }
 
 #[test]
 fn a_workload_for_an_agent_must_be_complete() {
-    let complete = workload::workload(&workload());
-    assert_eq!(workload::read_workload(&complete).as_ref(), Ok(&workload()));
+    let complete = state::write_workload(&workload());
+    assert_eq!(state::read_workload(&complete).as_ref(), Ok(&workload()));
     for (clear, message) in [
         ((|w: &mut base::Workload| w.agent = None) as fn(&mut base::Workload), "Missing field 'agent'"),
         (|w| w.runtime = None, "Missing field 'runtime'"),
@@ -182,13 +182,13 @@ fn a_workload_for_an_agent_must_be_complete() {
     ] {
         let mut incomplete = complete.clone();
         clear(&mut incomplete);
-        assert_eq!(workload::read_workload(&incomplete).unwrap_err().to_string(), message);
+        assert_eq!(state::read_workload(&incomplete).unwrap_err().to_string(), message);
     }
 }
 
 #[test]
 fn presence_survives_the_tree() {
-    let tree = state::complete_state_tree(&base::CompleteState {
+    let tree = state::read(&base::CompleteState {
         desiredState: MessageField::some(base::State {
             workloads: MessageField::some(base::WorkloadMap::default()),
             ..Default::default()
@@ -197,8 +197,8 @@ fn presence_survives_the_tree() {
     })
     .unwrap();
     assert_eq!(serde_json::to_string(&tree).unwrap(), r#"{"desiredState":{"apiVersion":"","workloads":{}}}"#);
-    assert!(state::complete_state(&tree).desiredState.workloads.is_some());
-    assert!(state::complete_state(&tree).desiredState.configs.is_none());
+    assert!(state::write(&tree).desiredState.workloads.is_some());
+    assert!(state::write(&tree).desiredState.configs.is_none());
     assert!(desired_state_from_node(tree.get("desiredState").unwrap()).is_ok());
 }
 

@@ -1,10 +1,12 @@
-//! Messages that the server receives.
+//! Messages to the server: agents and commanders write them, the server reads them.
 //!
-//! Thread: `rx:<peer>`.
+//! Thread: `rx:<peer>` reads; `uplink` of the agent and `main` of `ank` write.
 
-use super::logs::{read_log_entries, read_logs_request};
-use super::state::complete_state_tree;
-use super::workload::{read_workload_states, required_instance_name};
+use super::state;
+use super::values::{
+    read_log_entries, read_logs_request, read_workload_states, required_instance_name, write_instance_name,
+    write_log_entries, write_logs_request, write_workload_states,
+};
 use crate::model::messages::{AgentLoad, ReadState, Request, RequestContent, ToServer, UpdateState};
 use crate::wire::schema::ank_base as base;
 use crate::wire::schema::grpc_api;
@@ -12,9 +14,9 @@ use base::request::RequestContent as WireContent;
 use grpc_api::to_server::ToServerEnum;
 use protobuf::MessageField;
 
-/// Reads any message; one that says nothing becomes [`ToServer::Empty`].
+/// Reads any message; one without content becomes [`ToServer::Empty`].
 #[must_use]
-pub fn to_server(message: grpc_api::ToServer) -> ToServer {
+pub fn read(message: grpc_api::ToServer) -> ToServer {
     match message.ToServerEnum {
         Some(ToServerEnum::AgentHello(hello)) => ToServer::AgentHello {
             agent: hello.agentName,
@@ -47,6 +49,49 @@ pub fn to_server(message: grpc_api::ToServer) -> ToServer {
     }
 }
 
+/// Writes any message.
+#[must_use]
+pub fn write(message: ToServer) -> grpc_api::ToServer {
+    let content = match message {
+        ToServer::AgentHello { agent, version, tags } => ToServerEnum::AgentHello(grpc_api::AgentHello {
+            agentName: agent,
+            protocolVersion: version,
+            tags: MessageField::some(base::Tags { tags: tags.into_iter().collect(), ..Default::default() }),
+            ..Default::default()
+        }),
+        ToServer::CommanderHello { version } => {
+            ToServerEnum::CommanderHello(grpc_api::CommanderHello { protocolVersion: version, ..Default::default() })
+        }
+        ToServer::WorkloadStates(states) => ToServerEnum::UpdateWorkloadState(write_workload_states(&states)),
+        ToServer::StatesComplete => ToServerEnum::UpdateWorkloadState(write_workload_states(&[])),
+        ToServer::AgentLoad(load) => ToServerEnum::AgentLoadStatus(grpc_api::AgentLoadStatus {
+            agent_name: load.agent,
+            cpu_usage: MessageField::some(base::CpuUsage { cpu_usage: load.cpu_usage, ..Default::default() }),
+            free_memory: MessageField::some(base::FreeMemory { free_memory: load.free_memory, ..Default::default() }),
+            ..Default::default()
+        }),
+        ToServer::Request(content) => ToServerEnum::Request(write_request(content)),
+        ToServer::LogEntries { request_id, entries } => {
+            ToServerEnum::LogEntriesResponse(grpc_api::LogEntriesResponse {
+                requestId: request_id,
+                logEntriesResponse: MessageField::some(write_log_entries(entries)),
+                ..Default::default()
+            })
+        }
+        ToServer::LogsStop { request_id, instance } => ToServerEnum::LogsStopResponse(grpc_api::LogsStopResponse {
+            requestId: request_id,
+            logsStopResponse: MessageField::some(base::LogsStopResponse {
+                workloadName: MessageField::some(write_instance_name(&instance)),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
+        ToServer::Goodbye => ToServerEnum::Goodbye(grpc_api::Goodbye::default()),
+        ToServer::Empty => return grpc_api::ToServer::default(),
+    };
+    grpc_api::ToServer { ToServerEnum: Some(content), ..Default::default() }
+}
+
 /// Reads a request of a commander or workload.
 #[must_use]
 pub fn read_request(request: base::Request) -> Request {
@@ -56,7 +101,7 @@ pub fn read_request(request: base::Request) -> Request {
             if let Some(state) = update.newState.as_mut().filter(|_| update.updateMask.is_empty()) {
                 (state.workloadStates, state.effectiveState) = (MessageField::none(), MessageField::none());
             }
-            let tree = |state| complete_state_tree(state).map_err(|error| error.to_string());
+            let tree = |tree| state::read(tree).map_err(|error| error.to_string());
             RequestContent::UpdateState(UpdateState {
                 new_state: update.newState.as_ref().map(tree),
                 masks: std::mem::take(&mut update.updateMask),
@@ -71,4 +116,27 @@ pub fn read_request(request: base::Request) -> Request {
         _ => RequestContent::Missing,
     };
     Request { id: request.requestId, content }
+}
+
+/// Writes a request of a commander or workload.
+#[must_use]
+pub fn write_request(request: Request) -> base::Request {
+    let content = match request.content {
+        RequestContent::UpdateState(update) => Some(WireContent::UpdateStateRequest(base::UpdateStateRequest {
+            // A state that could not be read never leaves this program again.
+            newState: update.new_state.and_then(Result::ok).map(|tree| state::write(&tree)).into(),
+            updateMask: update.masks,
+            ..Default::default()
+        })),
+        RequestContent::CompleteState(read) => Some(WireContent::CompleteStateRequest(base::CompleteStateRequest {
+            fieldMask: read.masks,
+            subscribeForEvents: read.subscribe,
+            ..Default::default()
+        })),
+        RequestContent::Logs(logs) => Some(WireContent::LogsRequest(write_logs_request(logs))),
+        RequestContent::LogsCancel => Some(WireContent::LogsCancelRequest(base::LogsCancelRequest::default())),
+        RequestContent::EventsCancel => Some(WireContent::EventsCancelRequest(base::EventsCancelRequest::default())),
+        RequestContent::Missing => None,
+    };
+    base::Request { requestId: request.id, RequestContent: content, ..Default::default() }
 }

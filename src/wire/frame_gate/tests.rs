@@ -52,7 +52,7 @@ impl Peer {
     fn greeted(intake: &Arc<Intake>) -> Self {
         let mut peer = Self::new(intake);
         assert!(peer.passes(&frames(1, 50)));
-        peer.account.greeted();
+        peer.account.hello_accepted();
         peer
     }
 
@@ -77,7 +77,7 @@ fn frames_pass_however_they_are_cut() {
     for byte in &bytes {
         assert!(peer.passes(&[*byte]));
     }
-    peer.account.greeted();
+    peer.account.hello_accepted();
     for length in [0, 1, INTAKE_SMALL_MESSAGE, LARGE] {
         let bytes = frames(1, length);
         for part in bytes.chunks(1000) {
@@ -112,7 +112,7 @@ fn what_comes_right_behind_a_hello_waits_until_that_is_accepted() {
     let before = peer.send(&large).unwrap();
     assert_eq!(before, FRAME_HEADER + MESSAGE_PREFIX - 1);
     assert_eq!(peer.send(&large[before..]), Ok(0));
-    peer.account.greeted();
+    peer.account.hello_accepted();
     assert!(peer.passes(&large[before..]));
     let mut peer = Peer::new(&Intake::new());
     assert!(peer.passes(&frames(1, 50)) && !peer.passes(&large));
@@ -182,7 +182,7 @@ fn room_of_a_stream_that_ended_comes_back() {
     let mut peer = Peer::greeted(&intake);
     let begun = frame(DATA, 0, 1, &message(LARGE)[..1000]);
     assert!(peer.passes(&begun) && peer.passes(&frame(RST_STREAM, 0, 1, &[0; 4])));
-    assert!(peer.account.state.lock().on_their_way.is_empty());
+    assert!(peer.account.state.lock().in_flight.is_empty());
     assert!(peer.passes(&frames(3, 50)) && peer.passes(&frame(DATA, 0, 3, &message(LARGE)[..1000])));
     peer.account.stream_ended();
     assert_eq!(peer.gate.check(peer.clock.now()), Ok(()));

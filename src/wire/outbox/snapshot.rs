@@ -1,20 +1,25 @@
-//! All states of one moment, told to many in messages of bounded size.
+//! All states of one moment, sent to many in messages of bounded size.
 //!
-//! Thread: `server` makes them, `tx` tells them.
+//! Thread: `server` makes them, `tx` sends them.
 
-use super::sizes::state_bytes;
 use crate::limits::STATES_MESSAGE_BYTES;
 use crate::model::execution_state::WorkloadState;
+use crate::model::memory_size::MemorySize;
 use crate::model::messages::FromServer;
 use crate::model::names::Name;
 use std::sync::Arc;
 
-/// All states of one moment, shared by all who are told of them.
+/// What a state takes, about.
+pub(super) fn state_bytes(state: &WorkloadState) -> usize {
+    size_of::<WorkloadState>() + state.memory_bytes()
+}
+
+/// All states of one moment, shared by all who receive them.
 #[derive(Debug)]
 pub struct StatesSnapshot {
-    pub(super) states: Vec<WorkloadState>,
+    states: Vec<WorkloadState>,
     /// Each agent with states, once.
-    pub(super) agents: Vec<Name>,
+    agents: Vec<Name>,
 }
 
 impl StatesSnapshot {
@@ -33,19 +38,29 @@ impl StatesSnapshot {
 
 /// A snapshot for one peer.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct PeerSnapshot {
     pub(super) snapshot: Arc<StatesSnapshot>,
     pub(super) own: Name,
     /// Whose states are left out too.
     pub(super) newcomer: Option<Name>,
-    /// The peer knows what is in it, so a newer one can take its place.
+    /// The peer has received what is in it, so a newer one can replace it.
     pub(super) repeats: bool,
     /// How many of its states were sent.
     pub(super) sent: usize,
 }
 
-impl Told {
-    pub(super) fn leaves_out(&self, agent: &Name) -> bool {
+impl PeerSnapshot {
+    /// Whether the peer would get none of the states.
+    pub(super) fn is_empty(&self) -> bool {
+        self.snapshot.agents.iter().all(|agent| self.leaves_out(agent))
+    }
+
+    /// Whether some states were not sent yet.
+    pub(super) fn has_more(&self) -> bool {
+        self.sent < self.snapshot.states.len()
+    }
+
+    fn leaves_out(&self, agent: &Name) -> bool {
         *agent == self.own || self.newcomer.as_ref() == Some(agent)
     }
 

@@ -1,8 +1,15 @@
 //! One queue with both ends on one thread.
 
 use super::*;
-use crate::limits::ANSWERS_BYTES;
-use crate::model::execution_state::{ExecutionState, Phase};
+use crate::limits::{
+    PEER_ANSWERS_BYTES, PEER_OUTBOX, PEER_OUTBOX_LARGE, PEER_OUTBOX_LOG_BYTES, PEER_OUTBOX_STATES_BYTES,
+    STATES_MESSAGE_BYTES,
+};
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::memory_size::MemorySize;
+use crate::model::messages::{LogEntry, Response, ResponseContent};
+use crate::model::names::InstanceName;
+use std::collections::{BTreeMap, BTreeSet};
 
 fn state(workload: &str, phase: Phase) -> WorkloadState {
     WorkloadState::new(InstanceName::with_id(workload, "id", "A"), ExecutionState::plain(phase))
@@ -35,7 +42,7 @@ fn waiting_states_travel_together_and_none_is_left_out() {
 fn outdated_states_are_merged_to_the_newest_of_each_instance() {
     let old = state("a", Phase::PendingStarting);
     let (new, other) = (state("a", Phase::Running), state("b", Phase::Running));
-    assert_eq!(newest(vec![old, other.clone(), new.clone()]), [other, new]);
+    assert_eq!(queue::newest(vec![old, other.clone(), new.clone()], &mut BTreeSet::new()), [other, new]);
 }
 
 #[test]
@@ -59,7 +66,7 @@ fn a_flood_of_states_for_a_slow_peer_takes_bounded_room() {
         outbox.put(states(&[state(&name, Phase::Running)])).unwrap();
     }
     let queue = reader.queue.lock();
-    assert_eq!(queue.messages.len(), 1);
+    assert!(queue.has_only_states(), "in one message");
     assert!(queue.bytes <= PEER_OUTBOX_STATES_BYTES, "{}", queue.bytes);
 }
 
@@ -252,7 +259,7 @@ fn the_next_large_answer_has_room_once_the_one_before_it_is_sent() {
     assert_eq!(woken(), 0, "only who waits is woken");
 }
 
-fn told(workload: usize, bytes: usize) -> WorkloadState {
+fn long_state(workload: usize, bytes: usize) -> WorkloadState {
     let info = "x".repeat(bytes);
     WorkloadState::new(
         InstanceName::with_id(&format!("w{workload}"), "id", "A"),
@@ -274,7 +281,7 @@ fn long_texts_of_states_are_shared_by_all_who_wait_for_them_and_cut_nobody_off()
     let peers: Vec<_> = (0..10).map(|_| outbox()).collect();
     let mut newest = Vec::new();
     for _ in 0..30 {
-        newest = (0..200).map(|workload| told(workload, LONG)).collect();
+        newest = (0..200).map(|workload| long_state(workload, LONG)).collect();
         for (outbox, _) in &peers {
             outbox.put(states(&newest)).unwrap();
             outbox.put(response(1)).unwrap(); // Nothing is merged across it.
@@ -292,15 +299,15 @@ fn long_texts_of_states_are_shared_by_all_who_wait_for_them_and_cut_nobody_off()
 }
 
 #[test]
-fn states_are_told_in_messages_of_bounded_size() {
+fn states_are_sent_in_messages_of_bounded_size() {
     const LONG: usize = 16 * 1024;
-    let all: Vec<_> = (0..1_000).map(|workload| told(workload, LONG)).collect();
+    let all: Vec<_> = (0..1_000).map(|workload| long_state(workload, LONG)).collect();
     let (outbox, reader) = outbox();
     outbox.put_snapshot(&StatesSnapshot::new(all.clone()), &name("B"), &name("B"), true).unwrap();
     outbox.put(states(&all[..10])).unwrap();
     let messages = all_states(&reader);
     for message in &messages {
-        let bytes: usize = message.iter().map(state_bytes).sum();
+        let bytes: usize = message.iter().map(snapshot::state_bytes).sum();
         assert!(bytes <= STATES_MESSAGE_BYTES, "{bytes}");
     }
     assert_eq!(messages.concat(), [&all[..], &all[..10]].concat());
@@ -318,7 +325,7 @@ fn tree_answer(bytes: usize) -> FromServer {
 
 #[test]
 fn a_state_for_many_counts_once_for_all_and_for_each_who_is_sent_it() {
-    let answers: Arc<AnswerBudget> = Arc::default();
+    let answers = Budget::new(ANSWERS_BYTES);
     let peers: Vec<_> = (0..10).map(|_| outbox_waking(Waker::noop().clone(), answers.clone())).collect();
     let event = Arc::new(peers[0].0.encode(&tree(ANSWERS_BYTES / 4), Some(AlteredFields::default())));
     for (outbox, _) in &peers {
@@ -344,7 +351,7 @@ fn a_state_for_many_counts_once_for_all_and_for_each_who_is_sent_it() {
 fn answers_of_all_peers_have_room_in_common_and_a_gone_reader_gives_its_part_back() {
     let count = Arc::new(Count::default());
     let wake = Waker::from(count.clone());
-    let answers: Arc<AnswerBudget> = Arc::default();
+    let answers = Budget::new(ANSWERS_BYTES);
     let peer = || outbox_waking(Waker::noop().clone(), answers.clone());
     let (asking, _reader) = peer();
     let mut silent = Vec::new();
@@ -354,7 +361,7 @@ fn answers_of_all_peers_have_room_in_common_and_a_gone_reader_gives_its_part_bac
         silent.push((outbox, reader));
     }
     assert_eq!(silent.len(), 8);
-    assert!(silent.iter().all(|(_, reader)| reader.crowds_others()), "somebody waits");
+    assert!(silent.iter().all(|(_, reader)| reader.takes_wanted_room()), "somebody waits");
     for (outbox, _) in &silent {
         while outbox.has_room_for_event() {
             outbox.put(response(PEER_EVENTS_BYTES / 4)).unwrap();
@@ -365,7 +372,7 @@ fn answers_of_all_peers_have_room_in_common_and_a_gone_reader_gives_its_part_bac
     assert_eq!(count.0.load(std::sync::atomic::Ordering::Relaxed), 0);
     silent.truncate(3);
     assert_eq!(count.0.load(std::sync::atomic::Ordering::Relaxed), 1);
-    assert!(asking.has_room_for_answer(false, &wake) && !silent[0].1.crowds_others());
+    assert!(asking.has_room_for_answer(false, &wake) && !silent[0].1.takes_wanted_room());
 }
 
 #[test]
@@ -392,7 +399,7 @@ fn a_state_that_waits_for_longer_is_encoded_and_takes_less() {
         other => panic!("{other:?}"),
     };
     assert_eq!(read.as_ref().map(names), Some(1_000));
-    assert!(reader.try_next().is_some_and(|large| approximate_bytes(&large) > 2 * PEER_OUTBOX_LARGE));
+    assert!(reader.try_next().is_some_and(|large| large.memory_bytes() > 2 * PEER_OUTBOX_LARGE));
     let queue = reader.queue.lock();
     assert_eq!((queue.bytes, queue.answer_bytes, queue.has_large, queue.trees), (0, 0, false, 0));
     assert!(queue.answers.has_room());

@@ -4,6 +4,8 @@
 
 use super::*;
 use crate::platform::clock::{Clock, SystemClock};
+use crate::wire::pump::would_block;
+use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -51,7 +53,7 @@ fn client(pump: &mut PlainPump, begin: Instant) -> Client {
         Ok((plain, Box::new(Door(is_closed)) as Box<dyn Gate>))
     });
     let on_refused = Box::new(move |reason: &str| *refused.lock().unwrap() = Some(reason.to_owned()));
-    pump.add(Box::new(ours), open, on_refused, begin).unwrap();
+    pump.add(Plain::new(ours), open, on_refused, begin).unwrap();
     client
 }
 
@@ -90,7 +92,7 @@ fn who_sends_nothing_has_no_connection_of_grpc_and_is_refused_in_the_end() {
     other.at_grpc(|mut grpc| grpc.write_all(b"answer")).unwrap();
     run(&mut pump, begin + HELLO_MAX);
     assert_eq!(take(&other.end), b"answer");
-    assert_eq!((pump.links.len(), pump.due.len()), (1, 0));
+    assert_eq!((pump.connections.len(), pump.due.len()), (1, 0));
 }
 
 #[test]
@@ -108,7 +110,7 @@ fn who_has_to_wait_delays_nobody_and_bytes_that_are_refused_end_only_their_conne
     waits.is_closed.store(false, Ordering::Relaxed);
     run(&mut pump, now + Duration::from_millis(5));
     assert_eq!(waits.at_grpc(|grpc| take(grpc)), b"one");
-    assert_eq!(pump.links.len(), 2);
+    assert_eq!(pump.connections.len(), 2);
 }
 
 #[test]
@@ -136,5 +138,5 @@ fn more_than_fits_comes_in_order_and_the_last_words_of_grpc_reach_a_client_that_
     assert_eq!(take(&client.end), b"", "the end of the stream");
     drop(client);
     run(&mut pump, now);
-    assert_eq!((pump.links.len(), pump.due.len()), (0, 0));
+    assert_eq!((pump.connections.len(), pump.due.len()), (0, 0));
 }

@@ -3,10 +3,12 @@
 //! Thread: the test's, plus those of the endpoint.
 
 use super::*;
-use crate::limits::{AGENT_REQUEST_MAX, AGENT_TAG_ENTRY, AGENT_TAGS_BYTES, CONNECT_MAX, MESSAGE_MAX};
+use crate::limits::{
+    AGENT_REQUEST_MAX, AGENT_TAG_ENTRY, AGENT_TAGS_BYTES, CONNECT_MAX, FIRST_MESSAGE_MAX, MESSAGE_MAX,
+};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{
-    FromServer, LogsRequest, Request, RequestContent, Response, ResponseContent, UpdateState,
+    FromServer, LogsRequest, Request, RequestContent, Response, ResponseContent, ToServer, UpdateState,
 };
 use crate::model::names::InstanceName;
 use crate::model::version::VERSION;
@@ -15,6 +17,10 @@ use crate::wire::client::{
     ClientOptions, ClientReceiver, ClientSender, Hangup, Service, StreamEnd, channel_over, connect, connect_with,
 };
 use crate::wire::grpc::wait;
+use crate::wire::hello::check_user;
+use crate::wire::listener::SocketPeer;
+use crate::wire::outbox::Outbox;
+use crate::wire::peer::PeerHello;
 use crossbeam_channel::{Receiver, bounded};
 use futures_util::SinkExt;
 use grpcio::WriteFlags;
@@ -431,7 +437,7 @@ fn the_end_of_a_report_is_believed_of_our_own_agents() {
     let client = grpcio::Client::new(channel);
     let (mut sink, _stream) = client.duplex_streaming(&grpc::CONNECT_AGENT, grpcio::CallOption::default()).unwrap();
     for message in [agent("B"), ToServer::StatesComplete] {
-        let message = crate::wire::convert::to_wire::to_server(message);
+        let message = crate::wire::convert::to_server::write(message);
         wait(sink.send((message, WriteFlags::default()))).unwrap();
     }
     let _opened = opened(&events);
@@ -521,13 +527,13 @@ fn over_a_socket_only_root_and_the_user_of_the_server_are_agents() {
     let from = |uid| Origin::Socket(SocketPeer { path: std::path::Path::new("/run/ank.sock").into(), uid });
     let stranger = own + 1;
     for uid in [0, own] {
-        assert!(check_user(&agent, Some(&from(uid)), &[]).is_ok(), "{uid}");
+        assert!(check_user(&agent, &from(uid), &[]).is_ok(), "{uid}");
     }
     for commander in [PeerHello::Cli, PeerHello::Commander] {
-        assert!(check_user(&commander, Some(&from(stranger)), &[]).is_ok(), "the permissions of the file decide");
+        assert!(check_user(&commander, &from(stranger), &[]).is_ok(), "the permissions of the file decide");
     }
-    let refused = check_user(&agent, Some(&from(stranger)), &[]).unwrap_err();
+    let refused = check_user(&agent, &from(stranger), &[]).unwrap_err();
     assert_eq!(refused.code(), RpcStatusCode::PERMISSION_DENIED);
     assert!(refused.message().ends_with(&format!("(uid {own}) may run an agent, not uid {stranger}.")));
-    assert!(check_user(&agent, Some(&Origin::Plain("127.0.0.1:1".parse().unwrap())), &[]).is_ok());
+    assert!(check_user(&agent, &Origin::Plain("127.0.0.1:1".parse().unwrap()), &[]).is_ok());
 }

@@ -3,18 +3,21 @@
 //! Thread: the test's, plus those of the endpoint.
 
 use super::*;
-use crate::limits::{CONNECT_MAX, HANDSHAKES, MESSAGE_MAX, STACK_SMALL};
+use crate::limits::{CONNECT_MAX, HANDSHAKES, MESSAGE_MAX, STACK_SMALL, TLS_BUFFER};
 use crate::model::messages::{FromServer, Request, RequestContent, Response, ResponseContent, ToServer};
 use crate::model::version::VERSION;
 use crate::platform::threads;
 use crate::platform::vital::VitalThreads;
 use crate::wire::address::{Security, ServerUrl};
 use crate::wire::client::{ClientOptions, ConnectError, Service, StreamEnd, connect};
-use crate::wire::server_endpoint::{EndpointOptions, PeerEvent, ServerEndpoint};
+use crate::wire::peer::PeerEvent;
+use crate::wire::pump::{self, Reason, Transfer};
+use crate::wire::server_endpoint::{EndpointOptions, ServerEndpoint};
 use crossbeam_channel::{Receiver, bounded};
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose as Usage, IsCa, KeyPair, SanType, date_time_ymd};
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::os::unix::net::UnixStream;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -315,7 +318,7 @@ fn the_end_of_a_burst_of_records_is_not_left_behind() {
     grpc_end.set_nonblocking(true).unwrap();
     let pump = std::thread::spawn(move || {
         let (session, _) = server.accept(inner, LIMIT).unwrap();
-        session.pump(grpc_end, None, &Reason::default()).unwrap();
+        pump::run(Transfer::new(session, grpc_end, None), &Reason::default()).unwrap();
     });
     let client = ClientTls::new(&authority.agent("agent_A")).unwrap();
     let mut session = client.connect(out, LIMIT).unwrap();
@@ -458,7 +461,7 @@ fn a_reason_that_came_before_a_reset_is_read() {
     let mut reset = [PollFd::new(&client.tcp, PollFlags::ERR)];
     rustix::event::poll(&mut reset, None).unwrap();
     client.session.writer().write_all(b"second").unwrap();
-    let error = client.flush().unwrap_err().to_string();
+    let error = client.flush().unwrap_err();
     assert_eq!(error, "the server refused the connection: our certificate was not signed by its CA (UnknownCA)");
 }
 
@@ -472,7 +475,7 @@ fn what_grpc_wrote_before_it_closed_arrives_although_the_other_side_is_still_tal
     plain.set_nonblocking(true).unwrap();
     let pump = std::thread::spawn(move || {
         let (session, _) = server.accept(inner, LIMIT).unwrap();
-        session.pump(plain, None, &Reason::default()).unwrap();
+        pump::run(Transfer::new(session, plain, None), &Reason::default()).unwrap();
     });
     let client = ClientTls::new(&authority.agent("agent_A")).unwrap();
     let mut client = client.connect(outer, LIMIT).unwrap();
@@ -489,16 +492,14 @@ fn what_grpc_wrote_before_it_closed_arrives_although_the_other_side_is_still_tal
     grpc_end.write_all(&last_words).unwrap();
     drop(grpc_end);
     let mut received = Vec::new();
-    let mut buffer = Incoming::new(None);
-    loop {
+    let mut buffer = [0; TLS_BUFFER];
+    let mut has_ended = false;
+    while !has_ended {
         client.wait_until(deadline, PollFlags::IN).unwrap();
-        match client.session.read_tls(&mut client.tcp) {
-            Ok(0) => break,
-            Ok(_) => client.process().unwrap(),
-            Err(error) => assert!(would_block(&error), "{error}"),
-        }
-        while let Decrypted::Some = client.decrypt_into(&mut buffer).unwrap() {
-            received.extend_from_slice(buffer.unread());
+        let mut is_ready = true;
+        while let Some(count) = client.read(&mut buffer, is_ready).unwrap().filter(|_| !has_ended) {
+            received.extend_from_slice(&buffer[..count]);
+            (is_ready, has_ended) = (false, count == 0);
         }
     }
     assert!(received == last_words, "{} of {} bytes came", received.len(), last_words.len());

@@ -6,7 +6,7 @@ use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{FromServer, Response, ResponseContent};
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
-use crate::wire::answer_budget::AnswerBudget;
+use crate::wire::budget::Budget;
 use crate::wire::outbox::{Outbox, OutboxError, outbox_waking};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use grpc_api::from_server::FromServerEnum;
@@ -90,7 +90,7 @@ impl Sink<(grpc_api::FromServer, WriteFlags)> for FakeLine {
 struct Bench {
     line: FakeLine,
     outbox: Option<Outbox>,
-    answers: Arc<AnswerBudget>,
+    answers: Arc<Budget>,
     stream: PeerStream<FakeLine>,
     now: Instant,
 }
@@ -107,7 +107,7 @@ fn answer(id: &str, bytes: usize) -> FromServer {
 impl Bench {
     fn new(bundles_states: bool) -> Self {
         let line = FakeLine::default();
-        let answers: Arc<AnswerBudget> = Arc::default();
+        let answers = Budget::new(ANSWERS_BYTES);
         let (outbox, reader) = outbox_waking(Waker::noop().clone(), answers.clone());
         let stream = PeerStream::new("peer".to_owned(), line.clone(), reader, MESSAGE_MAX, bundles_states);
         Self { line, outbox: Some(outbox), answers, stream, now: SystemClock.now() }
@@ -242,8 +242,8 @@ fn a_peer_that_takes_no_answers_has_less_time_while_others_wait_for_their_room()
         }
         let begin = bench.now;
         assert_eq!(bench.advance(), Next::At(begin + PEER_STUCK_CROWDED));
-        let _others = bench.answers.take(ANSWERS_BYTES);
-        assert!(!is_wanted || !bench.answers.has_room_or_wakes(false, Waker::noop()));
+        let _others = bench.answers.overdraw(ANSWERS_BYTES);
+        assert!(!is_wanted || !bench.answers.has_room_below(ANSWERS_BYTES, Waker::noop()));
         bench.now = begin + PEER_STUCK_CROWDED - Duration::from_millis(1);
         assert_eq!(bench.advance(), Next::At(begin + PEER_STUCK_CROWDED));
         bench.now = begin + PEER_STUCK_CROWDED;
@@ -329,7 +329,7 @@ impl Sink<(grpc_api::FromServer, WriteFlags)> for Told {
 fn open(writer: &Writer<Told>, number: u64) -> (Outbox, Receiver<String>) {
     let (told, received) = unbounded();
     let waker = writer.waker(PeerId(number));
-    let (outbox, reader) = outbox_waking(waker.clone(), Arc::default());
+    let (outbox, reader) = outbox_waking(waker.clone(), Budget::new(ANSWERS_BYTES));
     writer.add(PeerId(number), PeerStream::new(number.to_string(), Told(told), reader, MESSAGE_MAX, true), waker);
     (outbox, received)
 }

@@ -1,0 +1,258 @@
+//! Bytes, or places, that many users share: each takes a share and gives it back by dropping it. Whoever finds no room
+//! waits in the order of arrival, so that the largest share is not overtaken for ever.
+//!
+//! Three things are bounded by it: large messages on their way to gRPC (frame_gate.rs), messages that wait for the
+//! server (peer.rs), and answers that wait for all peers (outbox.rs).
+//!
+//! Thread: any. Owns: the count, and who waits.
+
+use crate::platform::sync::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Waker;
+
+/// An amount that is shared.
+#[derive(Debug)]
+pub struct Budget {
+    max: usize,
+    state: Mutex<State>,
+    /// Something was given back while somebody waits.
+    freed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    taken: usize,
+    /// Numbers of those who wait, in the order of arrival.
+    queue: VecDeque<u64>,
+    next: u64,
+    /// Woken when less than all is taken.
+    waker: Option<Waker>,
+}
+
+/// A place among those who wait; given up when dropped.
+#[derive(Debug)]
+pub struct Ticket {
+    budget: Arc<Budget>,
+    number: u64,
+}
+
+/// What one user has taken; dropping it gives it back. The default takes nothing.
+#[derive(Debug, Default)]
+pub struct Share {
+    budget: Option<Arc<Budget>>,
+    amount: usize,
+}
+
+impl Budget {
+    /// With room for `max`; a single share may be larger.
+    #[must_use]
+    pub fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self { max, state: Mutex::default(), freed: Condvar::default() })
+    }
+
+    /// How much is taken.
+    #[cfg(test)]
+    pub(super) fn taken(&self) -> usize {
+        self.state.lock().taken
+    }
+
+    fn fits(&self, state: &State, amount: usize) -> bool {
+        state.taken == 0 || state.taken.saturating_add(amount) <= self.max
+    }
+
+    /// Takes a share, or gives a `ticket` with which to try again for the same amount.
+    #[must_use]
+    pub fn try_take(self: &Arc<Self>, ticket: &mut Option<Ticket>, amount: usize) -> Option<Share> {
+        let mut state = self.state.lock();
+        let is_next = match ticket {
+            Some(ticket) => state.queue.front() == Some(&ticket.number),
+            None => state.queue.is_empty(),
+        };
+        if is_next && self.fits(&state, amount) {
+            state.taken += amount;
+            drop(state);
+            *ticket = None;
+            return Some(Share { budget: Some(self.clone()), amount });
+        }
+        if ticket.is_none() {
+            state.next += 1;
+            let number = state.next;
+            state.queue.push_back(number);
+            *ticket = Some(Ticket { budget: self.clone(), number });
+        }
+        None
+    }
+
+    /// Takes a share; waits for it.
+    #[must_use]
+    pub fn take(self: &Arc<Self>, amount: usize) -> Share {
+        let mut ticket = None;
+        loop {
+            if let Some(share) = self.try_take(&mut ticket, amount) {
+                return share;
+            }
+            let number = ticket.as_ref().map(|ticket| ticket.number);
+            let must_wait = |state: &mut State| state.queue.front().copied() != number || !self.fits(state, amount);
+            drop(self.freed.wait_while(self.state.lock(), must_wait));
+        }
+    }
+
+    /// Takes a share whether there is room or not; for users that have checked [`Self::has_room`] before.
+    #[must_use]
+    pub fn overdraw(self: &Arc<Self>, amount: usize) -> Share {
+        self.state.lock().taken += amount;
+        Share { budget: Some(self.clone()), amount }
+    }
+
+    /// Whether less than all is taken.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.state.lock().taken < self.max
+    }
+
+    /// Whether less than `max` is taken. If not, `waker` is woken as soon as less than all is.
+    #[must_use]
+    pub fn has_room_below(&self, max: usize, waker: &Waker) -> bool {
+        let mut state = self.state.lock();
+        let has_room = state.taken < max;
+        if !has_room {
+            state.waker = Some(waker.clone());
+        }
+        has_room
+    }
+
+    /// Whether somebody waits.
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        let state = self.state.lock();
+        state.waker.is_some() || !state.queue.is_empty()
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut state = self.budget.state.lock();
+        state.queue.retain(|number| *number != self.number);
+        if !state.queue.is_empty() {
+            self.budget.freed.notify_all(); // The next one may fit as well.
+        }
+    }
+}
+
+impl Share {
+    /// Gives back what is more than `amount`.
+    pub fn shrink_to(&mut self, amount: usize) {
+        let surplus = self.amount.saturating_sub(amount);
+        self.amount -= surplus;
+        let Some(budget) = self.budget.as_ref().filter(|_| surplus > 0) else { return };
+        let mut state = budget.state.lock();
+        state.taken -= surplus;
+        if !state.queue.is_empty() {
+            budget.freed.notify_all();
+        }
+        let waker = if state.taken < budget.max { state.waker.take() } else { None };
+        drop(state);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether it has anything.
+    #[must_use]
+    pub fn is_taken(&self) -> bool {
+        self.amount > 0
+    }
+
+    /// Whether others wait for it.
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        self.budget.as_ref().is_some_and(|budget| budget.is_wanted())
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.shrink_to(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crossbeam_channel::{Receiver, unbounded};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::{Duration, Instant};
+
+    const LIMIT: Duration = Duration::from_secs(30);
+
+    /// Takes `amount` on a thread of its own, which waits before this returns; what is received is the share.
+    fn waiting(budget: &Arc<Budget>, amount: usize) -> Receiver<Share> {
+        let (got, gets) = unbounded();
+        let (own, before) = (budget.clone(), budget.state.lock().queue.len());
+        std::thread::spawn(move || got.send(own.take(amount)));
+        let begin = Instant::now();
+        while budget.state.lock().queue.len() == before {
+            assert!(begin.elapsed() < LIMIT);
+            std::thread::yield_now();
+        }
+        gets
+    }
+
+    #[test]
+    fn a_single_share_may_be_larger_and_the_largest_is_not_overtaken_by_others_that_would_fit() {
+        let budget = Budget::new(10);
+        drop(budget.take(100));
+        let first = budget.take(5);
+        let largest = waiting(&budget, 11);
+        let fits = waiting(&budget, 1);
+        assert!(first.is_wanted() && largest.try_recv().is_err() && fits.try_recv().is_err());
+        drop(first);
+        let largest = largest.recv_timeout(LIMIT).unwrap();
+        assert!(fits.try_recv().is_err());
+        drop(largest);
+        drop(fits.recv_timeout(LIMIT).unwrap());
+        assert_eq!((budget.taken(), budget.is_wanted()), (0, false));
+    }
+
+    #[test]
+    fn a_ticket_keeps_a_place_among_those_who_wait_until_it_is_dropped() {
+        let budget = Budget::new(10);
+        let first = budget.take(10);
+        let (mut second, mut third) = (None, None);
+        assert!(budget.try_take(&mut second, 1).is_none() && budget.try_take(&mut third, 1).is_none());
+        drop(first);
+        assert!(budget.try_take(&mut third, 1).is_none(), "it came later");
+        assert!(budget.try_take(&mut None, 1).is_none(), "and so did this one");
+        second = None;
+        let share = budget.try_take(&mut third, 1).unwrap();
+        assert!(second.is_none() && third.is_none() && !share.is_wanted());
+    }
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl std::task::Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn who_left_a_waker_is_woken_once_when_what_was_overdrawn_is_given_back_or_shrinks() {
+        let count = Arc::new(Count::default());
+        let waker = Waker::from(count.clone());
+        let budget = Budget::new(10);
+        let small = budget.overdraw(1);
+        assert!(budget.has_room_below(10, &waker) && !budget.is_wanted(), "nobody has to wait");
+        let mut large = budget.overdraw(30);
+        assert!(!budget.has_room_below(20, &waker) && budget.is_wanted() && !budget.has_room());
+        drop(small);
+        large.shrink_to(10);
+        assert!(budget.has_room_below(20, &waker), "with a higher bound");
+        assert_eq!((count.0.load(Ordering::Relaxed), budget.is_wanted()), (0, true));
+        large.shrink_to(9);
+        assert_eq!((count.0.load(Ordering::Relaxed), budget.is_wanted(), budget.has_room()), (1, false, true));
+        large.shrink_to(10);
+        drop(large);
+        assert_eq!((count.0.load(Ordering::Relaxed), budget.taken()), (1, 0));
+    }
+}
