@@ -118,6 +118,7 @@
 //!   agent_manager.rs       messages of the server, states, listings: one `on_event` [scheduler]
 //!   runtime_manager.rs     turns changes into wishes for control loops              [scheduler]
 //!   runtime_manager/existing.rs  containers found at start: resume, replace, delete [scheduler]
+//!   runtime_manager/listings.rs  which listings of engines are awaited    [scheduler]
 //!   runtime_manager/withhold.rs  stops what its conditions do not let run           [scheduler]
 //!   conditions.rs          activations and preconditions of workloads               [scheduler]
 //!   workload_scheduler.rs  changes wait here for their dependencies                 [scheduler]

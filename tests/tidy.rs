@@ -39,9 +39,6 @@ const TEST_PROGRAMS: [&str; 3] = ["tests/cross_qemu.rs", "tests/fuzz_bounded.rs"
 /// Files below `src/` that the rule on circles is not about: they are for tests, or above everything else.
 const ABOVE_ALL: [&str; 4] = ["src/simulation/", "src/bin/", "scripted_engine", "testing.rs"];
 
-/// Circles that are still to be removed. One that exists no more is not listed.
-const KNOWN_CIRCLES: &[&[&str]] = &[];
-
 /// One source file: its path from the top of the repository, its text, and its text without the contents of
 /// comments and strings.
 struct Source {
@@ -80,7 +77,7 @@ fn sources_keep_the_rules() {
             "src/limits.rs" => violations.extend(documented_constants(source)),
             "src/lib.rs" => {
                 violations.extend(map_names_all(source, &sources));
-                violations.extend(circles(&sources, KNOWN_CIRCLES));
+                violations.extend(circles(&sources));
             }
             path if path.starts_with("tests/") => violations.extend(test_module(source, &sources)),
             _ => {}
@@ -217,7 +214,7 @@ fn test_module(source: &Source, sources: &[Source]) -> Vec<String> {
 }
 
 /// Files use files below them: none is part of a circle of uses. A file may use what the modules have that it is in.
-fn circles(sources: &[Source], known: &[&[&str]]) -> Vec<String> {
+fn circles(sources: &[Source]) -> Vec<String> {
     let modules: BTreeMap<Vec<&str>, &Source> =
         sources.iter().filter_map(|source| Some((module(source)?, source))).collect();
     let uses: Uses = modules
@@ -232,14 +229,12 @@ fn circles(sources: &[Source], known: &[&[&str]]) -> Vec<String> {
         reached[file].iter().copied().filter(|other| reached[other].contains(file)).collect()
     };
     let found: BTreeSet<Vec<&str>> = uses.keys().map(circle_of).filter(|circle| !circle.is_empty()).collect();
-    let new = found.iter().filter(|circle| !known.contains(&circle.as_slice())).map(|circle| {
+    let violation = |circle: &Vec<&str>| {
         let inside = |file: &&str| uses[file].iter().copied().filter(|used| circle.contains(used)).collect::<Vec<_>>();
         let lines = circle.iter().map(|file| format!("\n    {file} uses {}", inside(file).join(", ")));
         format!("these files use each other in a circle:{}", lines.collect::<String>())
-    });
-    let gone = known.iter().filter(|circle| !found.contains(**circle));
-    new.chain(gone.map(|circle| format!("tests/tidy.rs lists a circle that does not exist: {}", circle.join(", "))))
-        .collect()
+    };
+    found.iter().map(violation).collect()
 }
 
 /// Which files each file uses.
@@ -566,11 +561,8 @@ fn a_circle_of_files_is_found_and_named() {
     ];
     let sources = files.map(|(path, text)| Source::new(path, text));
     let circle = "these files use each other in a circle:\n    src/b.rs uses src/c.rs\n    src/c.rs uses src/b.rs";
-    assert_eq!(circles(&sources, &[]), [circle]);
-    let known: &[&str] = &["src/b.rs", "src/c.rs"];
-    assert_eq!(circles(&sources, &[known]), [""; 0]);
-    let gone = "tests/tidy.rs lists a circle that does not exist: src/b.rs, src/c.rs";
-    assert_eq!(circles(&sources[..4], &[known]), [gone]);
+    assert_eq!(circles(&sources), [circle]);
+    assert_eq!(circles(&sources[..4]), [""; 0]);
 }
 
 #[test]

@@ -11,8 +11,8 @@ use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AgentLoad, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
 use crate::model::names::{InstanceName, Name, excerpt};
 use crate::platform::logging::may_log;
-use crate::wire::peer::Room;
 use crate::wire::outbox::Outbox;
+use crate::wire::peer::Room;
 use crate::wire::peer::{PeerHello, PeerId};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -18,8 +18,8 @@ use crate::model::messages::{AddedWorkload, ReadState, Request, RequestContent, 
 use crate::model::names::{Name, excerpt};
 use crate::model::workload::Workload;
 use crate::platform::logging::may_log;
-use crate::wire::peer::Room;
 use crate::wire::peer::PeerId;
+use crate::wire::peer::Room;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 

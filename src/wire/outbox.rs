@@ -13,11 +13,11 @@ use crate::limits::{ANSWERS_BYTES, FIRST_ANSWERS_BYTES, PEER_EVENTS_BYTES, PEER_
 use crate::model::messages::{AlteredFields, FromServer};
 use crate::model::names::Name;
 use crate::model::node::Node;
+use crate::platform::sync::Mutex;
 use queue::Queue;
 pub use queue::{OutboxError, Outgoing};
 use snapshot::PeerSnapshot;
 pub use snapshot::StatesSnapshot;
-use crate::platform::sync::Mutex;
 use std::sync::Arc;
 use std::task::Waker;
 

@@ -148,8 +148,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             None => (Arc::default(), None),
         };
         self.restarts.set_rules(spec.restart);
-        self.lifecycle =
-            InstanceLifecycle { spec, invalid, ..InstanceLifecycle::new(self.lifecycle.next_key) };
+        self.lifecycle = InstanceLifecycle { spec, invalid, ..InstanceLifecycle::new(self.lifecycle.next_key) };
     }
 
     // ------------------------------------------------------------------ start

@@ -823,7 +823,7 @@ fn a_reconnect_also_tells_of_what_waits_behind_its_predecessor() {
     let mut rig = silent(FakeEngine::new());
     let (old, new, user) = (wanted("used", "a"), wanted("used", "b"), wanted("user", "a"));
     rig.agent.hello(&[old.clone(), user.clone()]);
-    rig.change(&[new.clone()], &[deleted_after(&old.instance, &["user"])]);
+    rig.change(std::slice::from_ref(&new), &[deleted_after(&old.instance, &["user"])]);
     rig.forget();
     reconnect(&mut rig, &[new.clone(), user.clone()]);
     let mut sent = rig.sent();
