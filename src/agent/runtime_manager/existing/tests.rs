@@ -5,17 +5,22 @@ use crate::agent::events::SchedulerEvent;
 use crate::agent::settings::RerunFinished;
 use crate::limits::{BACKOFF_FIRST, EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, FIRST_LISTING_MAX, REPAIR_INTERVAL};
 use crate::model::execution_state::{ExecutionState, Phase};
-use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
+use crate::model::messages::{AddedWorkload, FromServer, ToServer, WorkloadPlan};
 use crate::model::names::InstanceName;
-use crate::model::workload::{AddCondition, DeleteCondition, File, FileContent, RestartPolicy, Workload};
+use crate::model::workload::{AddCondition, File, FileContent, RestartPolicy};
 use crate::platform::clock::Clock;
 use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
 use crate::simulation::stepped_agent::{AgentOptions, AgentRig as Rig, deleted_after, wanted_with};
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 impl Rig {
+    fn sent_sorted(&self) -> Vec<String> {
+        let mut sent = self.sent();
+        sent.sort();
+        sent
+    }
+
     /// What was sent and called until now is of no interest.
     fn forget(&self) {
         self.sent();
@@ -24,25 +29,31 @@ impl Rig {
 }
 
 /// An agent that has not heard of the server yet.
-fn silent(engine: FakeEngine) -> Rig {
-    silent_with(engine, |_| {})
+fn silent() -> Rig {
+    silent_with(|_| {})
 }
 
-fn silent_with(engine: FakeEngine, change: impl FnOnce(&mut AgentOptions)) -> Rig {
-    Rig::silent_with(engine, change).telling_configs()
+fn silent_with(change: impl FnOnce(&mut AgentOptions)) -> Rig {
+    Rig::silent_with(FakeEngine::new(), change).telling_configs()
 }
 
 /// An agent that has not heard of the server yet, with these containers of an earlier life.
 fn found(containers: &[(&str, &str, ExecutionState)]) -> Rig {
-    let engine = FakeEngine::new();
+    let rig = silent();
     for (name, config, state) in containers {
-        engine.add(&instance(name, config), state.clone());
+        rig.engine.add(&instance(name, config), state.clone());
     }
-    silent(engine)
+    rig
 }
 
 fn wanted(name: &str, config: &str) -> AddedWorkload {
     wanted_with(name, config, |_| {})
+}
+
+fn needs_other(name: &str) -> AddedWorkload {
+    wanted_with(name, "a", |w| {
+        w.dependencies.insert("other".to_owned(), AddCondition::Running);
+    })
 }
 
 fn instance(name: &str, config: &str) -> InstanceName {
@@ -59,7 +70,7 @@ fn plain(phase: Phase) -> ExecutionState {
 // [utest->swdd~agent-existing-workloads-starts-new-if-not-found~1]
 #[test]
 fn a_wanted_workload_without_container_is_created_after_one_listing() {
-    let mut rig = silent(FakeEngine::new());
+    let mut rig = silent();
     rig.agent.hello(&[wanted("w", "a")]);
     assert_eq!(rig.engine.take_calls(), ["list", "create w"]);
     assert_eq!(rig.sent(), ["w:a Pending(Starting): 'Triggered at runtime.'", "w:a Running(Ok)"]);
@@ -95,19 +106,17 @@ fn an_existing_container_is_resumed_reused_or_replaced() {
 
 #[test]
 fn what_cannot_be_started_again_is_replaced_when_it_succeeded() {
-    let engine = FakeEngine::new();
-    engine.forbid_start_again();
-    engine.add(&instance("w", "a"), plain(Phase::Succeeded));
-    let mut rig = silent(engine);
+    let mut rig = silent();
+    rig.engine.forbid_start_again();
+    rig.engine.add(&instance("w", "a"), plain(Phase::Succeeded));
     rig.agent.hello(&[wanted("w", "a")]);
     assert_eq!(rig.engine.take_calls(), ["list", "delete w", "create w"]);
 }
 
 #[test]
 fn an_engine_that_is_not_installed_is_asked_once_per_hello_and_by_the_workloads_that_want_it() {
-    let engine = FakeEngine::new();
-    engine.inject(Call::List, [Fault::IsMissing, Fault::IsMissing]);
-    let mut rig = silent(engine);
+    let mut rig = silent();
+    rig.engine.inject(Call::List, [Fault::IsMissing, Fault::IsMissing]);
     rig.agent.hello(&[]);
     rig.agent.pass(REPAIR_INTERVAL * 3);
     assert_eq!(rig.engine.take_calls(), ["list"]);
@@ -120,36 +129,39 @@ fn an_engine_that_is_not_installed_is_asked_once_per_hello_and_by_the_workloads_
 }
 
 #[test]
-fn reuse_and_replace_wait_for_the_dependencies_but_the_old_container_goes_at_once() {
-    let needs_other = |w: &mut Workload| {
-        w.dependencies.insert("other".to_owned(), AddCondition::Running);
-    };
-    for (config, calls, first) in [
-        ("a", vec!["list"], vec!["w:a Pending(WaitingToStart)"]),
+fn reuse_and_replace_wait_for_the_dependencies_but_the_old_container_goes_as_soon_as_it_is_found() {
+    let waits = "w:a Pending(WaitingToStart)";
+    for (config, phase, calls, states, start) in [
+        ("a", Phase::Succeeded, vec!["list"], vec![waits], "start w"),
         (
             "b",
+            Phase::Running,
             vec!["list", "delete w"],
-            vec!["w:a Pending(WaitingToStart)", "w:b Stopping(RequestedAtRuntime)", "w:b Removed"],
+            vec![waits, "w:b Stopping(RequestedAtRuntime)", "w:b Removed"],
+            "create w",
         ),
     ] {
-        let mut rig = found(&[("w", config, plain(Phase::Succeeded))]);
-        let workload = wanted_with("w", "a", needs_other);
-        rig.agent.hello(std::slice::from_ref(&workload));
-        assert_eq!(rig.engine.take_calls(), calls);
-        assert_eq!(rig.sent(), first);
-        rig.add(&[wanted("other", "a")]);
-        let start = if config == "a" { "start w" } else { "create w" };
-        assert_eq!(rig.engine.take_calls(), ["create other", start]);
-        assert_eq!(rig.engine.containers().len(), 2);
+        for late in [false, true] {
+            let mut rig = found(&[("w", config, plain(phase))]);
+            rig.engine.inject(Call::List, late.then_some(Fault::Fails));
+            rig.agent.hello(&[needs_other("w")]);
+            rig.agent.pass(REPAIR_INTERVAL * 2);
+            assert_eq!(rig.engine.take_calls(), [vec!["list"; usize::from(late)], calls.clone()].concat(), "{late}");
+            let mut sent = rig.sent();
+            sent.dedup();
+            assert_eq!(sent, states, "{late}");
+            rig.add(&[wanted("other", "a")]);
+            assert_eq!(rig.engine.take_calls(), ["create other", start], "{late}");
+            assert_eq!(rig.engine.containers().len(), 2, "{late}");
+            assert_eq!(rig.sent().last().unwrap(), "w:a Running(Ok)", "{late}");
+        }
     }
 }
 
 #[test]
 fn a_finished_container_that_waits_for_reuse_is_removed_with_its_workload() {
     let mut rig = found(&[("w", "a", plain(Phase::Succeeded))]);
-    rig.agent.hello(&[wanted_with("w", "a", |w| {
-        w.dependencies.insert("other".to_owned(), AddCondition::Running);
-    })]);
+    rig.agent.hello(&[needs_other("w")]);
     rig.change(&[], &[deleted_after(&instance("w", "a"), &[])]);
     assert!(rig.engine.containers().is_empty());
     let sequence = ["w:a Pending(WaitingToStart)", "w:a Stopping(RequestedAtRuntime)", "w:a Removed"];
@@ -166,8 +178,7 @@ fn containers_that_nobody_wants_are_deleted() {
     rig.agent.hello(&[]);
     assert!(rig.engine.containers().is_empty());
     assert!(!old_folder.exists());
-    let mut sent = rig.sent();
-    sent.sort();
+    let sent = rig.sent_sorted();
     let expected = |name: &str| [format!("{name}:a Removed"), format!("{name}:a Stopping(RequestedAtRuntime)")];
     assert_eq!(sent, [expected("other"), expected("w")].concat());
     assert_eq!(rig.agent.manager.threads().count(), 0);
@@ -175,10 +186,8 @@ fn containers_that_nobody_wants_are_deleted() {
 
 #[test]
 fn a_failed_delete_of_an_unneeded_container_is_retried() {
-    let engine = FakeEngine::new();
-    engine.add(&instance("w", "a"), plain(Phase::Running));
-    engine.inject(Call::Delete, [Fault::Fails, Fault::Fails]);
-    let mut rig = silent(engine);
+    let mut rig = found(&[("w", "a", plain(Phase::Running))]);
+    rig.engine.inject(Call::Delete, [Fault::Fails, Fault::Fails]);
     rig.agent.hello(&[]);
     assert_eq!(rig.sent().last().unwrap(), &format!("w:a Stopping(DeleteFailed): '{FAILURE}'"));
     rig.agent.pass(Duration::from_secs(10));
@@ -187,32 +196,21 @@ fn a_failed_delete_of_an_unneeded_container_is_retried() {
 }
 
 #[test]
-fn of_several_containers_of_one_workload_the_best_stays() {
-    let engine = FakeEngine::new();
-    engine.add(&instance("w", "b"), plain(Phase::Running));
-    let best = engine.add(&instance("w", "a"), plain(Phase::Running));
-    engine.add(&instance("w", "a"), plain(Phase::Succeeded));
-    let mut rig = silent(engine);
-    rig.agent.hello(&[wanted("w", "a")]);
-    assert_eq!(rig.engine.only().0, best);
-    assert!(!rig.engine.take_calls().contains(&"create w".to_owned()));
-    assert_eq!(rig.agent.manager.threads().count(), 1);
-}
-
-#[test]
-fn removing_a_second_container_of_an_instance_says_nothing_of_the_one_that_stays() {
-    let engine = FakeEngine::new();
-    let best = engine.add(&instance("w", "a"), plain(Phase::Running));
-    engine.add(&instance("w", "a"), plain(Phase::Succeeded));
-    let mut rig = silent(engine);
+fn of_several_containers_of_one_workload_the_best_stays_and_nothing_is_said_of_others_of_its_instance() {
+    let mut rig = found(&[("w", "b", plain(Phase::Running))]);
+    let best = rig.engine.add(&instance("w", "a"), plain(Phase::Running));
+    rig.engine.add(&instance("w", "a"), plain(Phase::Succeeded));
     let files = rig.folder.path().join(instance("w", "a").folder()).join("files");
     std::fs::create_dir_all(&files).unwrap();
     rig.agent.hello(&[wanted("w", "a")]);
     assert_eq!(rig.engine.only().0, best);
+    assert!(!rig.engine.take_calls().contains(&"create w".to_owned()));
     let mut sent = rig.sent();
+    sent.retain(|state| state.starts_with("w:a "));
     sent.dedup();
     assert_eq!(sent, ["w:a Running(Ok)"]);
     assert!(files.exists());
+    assert_eq!(rig.agent.manager.threads().count(), 1);
 }
 
 #[test]
@@ -243,12 +241,11 @@ fn finished_workloads_run_again_after_an_agent_restart_unless_the_settings_say_o
         (RerunFinished::EndedBefore(boot), Some(boot - 1), ExecutionState::exited(0), true),
         (RerunFinished::EndedBefore(boot), None, ExecutionState::exited(0), true),
     ] {
-        let engine = FakeEngine::new();
-        let id = engine.add(&instance("w", "a"), state.clone());
+        let mut rig = silent_with(|options| options.rerun = rerun);
+        let id = rig.engine.add(&instance("w", "a"), state.clone());
         if let Some(at) = ended_at {
-            engine.set_ended_at(&id, at);
+            rig.engine.set_ended_at(&id, at);
         }
-        let mut rig = silent_with(engine, |options| options.rerun = rerun);
         rig.agent.hello(&[wanted("w", "a")]);
         assert_eq!(rig.engine.take_calls().len() > 1, rerun_expected, "{rerun:?} {ended_at:?} {state}");
         if !rerun_expected {
@@ -261,9 +258,8 @@ fn finished_workloads_run_again_after_an_agent_restart_unless_the_settings_say_o
 
 #[test]
 fn a_container_with_a_name_that_leads_out_of_the_folder_is_left_alone() {
-    let engine = FakeEngine::new();
-    engine.add(&InstanceName::with_id("..", "../etc", "agent_A"), plain(Phase::Running));
-    let mut rig = silent(engine);
+    let mut rig = silent();
+    rig.engine.add(&InstanceName::with_id("..", "../etc", "agent_A"), plain(Phase::Running));
     rig.agent.hello(&[]);
     assert_eq!(rig.engine.take_calls(), ["list"]);
     assert_eq!(rig.engine.containers().len(), 1);
@@ -273,12 +269,12 @@ fn a_container_with_a_name_that_leads_out_of_the_folder_is_left_alone() {
 
 #[test]
 fn when_the_engine_cannot_list_workloads_are_created_and_leftovers_removed_later() {
-    let engine = FakeEngine::new();
-    engine.add(&instance("w", "a"), plain(Phase::Succeeded));
-    engine.add(&instance("w", "b"), plain(Phase::Running));
-    engine.add(&instance("gone", "a"), plain(Phase::Running));
-    engine.inject(Call::List, [Fault::Fails, Fault::Fails]);
-    let mut rig = silent(engine);
+    let mut rig = found(&[
+        ("w", "a", plain(Phase::Succeeded)),
+        ("w", "b", plain(Phase::Running)),
+        ("gone", "a", plain(Phase::Running)),
+    ]);
+    rig.engine.inject(Call::List, [Fault::Fails, Fault::Fails]);
     rig.agent.hello(&[wanted("w", "a")]);
     assert_eq!(rig.engine.take_calls(), ["list", "list"], "nothing is created before it is known what exists");
     rig.agent.pass(BACKOFF_FIRST);
@@ -293,10 +289,8 @@ fn when_the_engine_cannot_list_workloads_are_created_and_leftovers_removed_later
 
 #[test]
 fn nobody_says_that_a_report_is_complete_while_an_engine_does_not_say_what_exists() {
-    let engine = FakeEngine::new();
-    engine.add(&instance("gone", "a"), plain(Phase::Running));
-    engine.inject(Call::List, [Fault::Fails]);
-    let mut rig = silent(engine);
+    let mut rig = found(&[("gone", "a", plain(Phase::Running))]);
+    rig.engine.inject(Call::List, [Fault::Fails]);
     let ends = |rig: &Rig| {
         let messages = std::iter::from_fn(|| rig.agent.uplink.next(rig.clock.now()));
         messages.filter(|message| *message == ToServer::StatesComplete).count()
@@ -314,10 +308,8 @@ fn nobody_says_that_a_report_is_complete_while_an_engine_does_not_say_what_exist
 
 #[test]
 fn a_reconnect_after_a_failed_listing_lists_again_and_leaves_our_own_alone() {
-    let engine = FakeEngine::new();
-    engine.add(&instance("gone", "a"), plain(Phase::Running));
-    engine.inject(Call::List, [Fault::Fails]);
-    let mut rig = silent(engine);
+    let mut rig = found(&[("gone", "a", plain(Phase::Running))]);
+    rig.engine.inject(Call::List, [Fault::Fails]);
     rig.agent.hello(&[wanted("w", "a")]);
     rig.forget();
     rig.agent.manager.on_event(SchedulerEvent::ServerGone);
@@ -327,35 +319,12 @@ fn a_reconnect_after_a_failed_listing_lists_again_and_leaves_our_own_alone() {
     assert_eq!(rig.engine.only().1.instance, instance("w", "a"));
 }
 
-fn needs_other(name: &str) -> AddedWorkload {
-    wanted_with(name, "a", |w| {
-        w.dependencies.insert("other".to_owned(), AddCondition::Running);
-    })
-}
-
-#[test]
-fn a_container_of_an_old_instance_found_late_goes_before_the_waiting_create() {
-    let engine = FakeEngine::new();
-    engine.add(&instance("w", "b"), plain(Phase::Running));
-    engine.inject(Call::List, [Fault::Fails]);
-    let mut rig = silent(engine);
-    rig.agent.hello(&[needs_other("w")]);
-    rig.agent.pass(REPAIR_INTERVAL * 2);
-    assert!(rig.engine.containers().is_empty());
-    assert_eq!(rig.sent().last().unwrap(), "w:b Removed");
-    rig.add(&[wanted("other", "a")]);
-    assert_eq!(rig.engine.containers().len(), 2);
-    assert_eq!(rig.sent().last().unwrap(), "w:a Running(Ok)");
-}
-
 #[test]
 fn a_running_container_found_late_was_removed_although_nothing_had_changed() {
-    let engine = FakeEngine::new();
-    engine.add(&instance("w", "b"), plain(Phase::Running));
-    let best = engine.add(&instance("w", "a"), plain(Phase::Running));
-    engine.add(&instance("w", "a"), plain(Phase::Succeeded));
-    engine.inject(Call::List, [Fault::Fails]);
-    let mut rig = silent(engine);
+    let mut rig = found(&[("w", "b", plain(Phase::Running))]);
+    let best = rig.engine.add(&instance("w", "a"), plain(Phase::Running));
+    rig.engine.add(&instance("w", "a"), plain(Phase::Succeeded));
+    rig.engine.inject(Call::List, [Fault::Fails]);
     rig.agent.hello(&[needs_other("w")]);
     assert_eq!(rig.sent(), ["w:a Pending(WaitingToStart)"]);
     rig.agent.pass(REPAIR_INTERVAL * 2);
@@ -371,20 +340,6 @@ fn a_running_container_found_late_was_removed_although_nothing_had_changed() {
     assert_eq!(rig.agent.manager.threads().count(), 2);
 }
 
-#[test]
-fn a_finished_container_found_late_waits_to_be_started_again() {
-    let engine = FakeEngine::new();
-    engine.add(&instance("w", "a"), plain(Phase::Succeeded));
-    engine.inject(Call::List, [Fault::Fails]);
-    let mut rig = silent(engine);
-    rig.agent.hello(&[needs_other("w")]);
-    rig.agent.pass(REPAIR_INTERVAL * 2);
-    assert_eq!(rig.engine.take_calls(), ["list", "list"]);
-    assert_eq!(rig.sent().last().unwrap(), "w:a Pending(WaitingToStart)");
-    rig.add(&[wanted("other", "a")]);
-    assert_eq!(rig.engine.take_calls(), ["create other", "start w"]);
-}
-
 // ------------------------------------------------ containers that are too many
 
 fn with_file(name: &str, config: &str) -> AddedWorkload {
@@ -395,11 +350,8 @@ fn with_file(name: &str, config: &str) -> AddedWorkload {
 
 #[test]
 fn the_end_of_an_old_container_was_taken_for_that_of_its_instance_which_had_come_back() {
-    let engine = FakeEngine::new();
-    engine.add(&instance("w", "a"), plain(Phase::Running));
-    engine.add(&instance("w", "b"), plain(Phase::Running));
-    engine.inject(Call::Delete, [Fault::Fails]);
-    let mut rig = silent(engine);
+    let mut rig = found(&[("w", "a", plain(Phase::Running)), ("w", "b", plain(Phase::Running))]);
+    rig.engine.inject(Call::Delete, [Fault::Fails]);
     rig.agent.hello(&[wanted("w", "b")]);
     assert!(rig.sent().contains(&format!("w:a Stopping(DeleteFailed): '{FAILURE}'")));
     rig.change(&[with_file("w", "a")], &[deleted_after(&instance("w", "b"), &[])]);
@@ -426,10 +378,10 @@ fn the_folder_of_an_old_container_goes_with_it() {
 // ------------------------------------------------------- one of several engines
 
 /// An agent with podman and another engine, `kube`.
-fn with_kube(engine: FakeEngine) -> (Rig, FakeEngine) {
+fn with_kube() -> (Rig, FakeEngine) {
     let kube = FakeEngine::new();
     let other = kube.clone();
-    (silent_with(engine, |options| options.others.push(("kube", other))), kube)
+    (silent_with(|options| options.others.push(("kube", other))), kube)
 }
 
 fn on_kube(name: &str, config: &str) -> AddedWorkload {
@@ -437,21 +389,8 @@ fn on_kube(name: &str, config: &str) -> AddedWorkload {
 }
 
 #[test]
-fn a_workload_that_moved_to_another_runtime_waits_for_the_engine_that_cannot_list() {
-    let (mut rig, kube) = with_kube(FakeEngine::new());
-    kube.add(&instance("w", "a"), plain(Phase::Running));
-    kube.inject(Call::List, [Fault::Fails, Fault::Fails]);
-    rig.agent.hello(&[wanted("w", "a")]);
-    assert!(rig.engine.containers().is_empty(), "nothing is created before it is known what exists");
-    rig.agent.pass(BACKOFF_FIRST);
-    assert!(kube.containers().is_empty());
-    assert_eq!(rig.engine.only().1.instance, instance("w", "a"));
-    assert_eq!(rig.sent().last().unwrap(), "w:a Running(Ok)");
-}
-
-#[test]
 fn a_container_of_the_same_instance_in_another_runtime_is_not_taken_for_ours() {
-    let (mut rig, kube) = with_kube(FakeEngine::new());
+    let (mut rig, kube) = with_kube();
     kube.add(&instance("w", "a"), plain(Phase::Running));
     kube.inject(Call::List, vec![Fault::Fails; 100]);
     rig.agent.hello(&[wanted("w", "a")]);
@@ -473,9 +412,8 @@ fn a_container_of_the_same_instance_in_another_runtime_is_not_taken_for_ours() {
 #[test]
 fn both_engines_say_late_what_they_have_of_a_workload_that_moved_between_them() {
     for kube_first in [false, true] {
-        let engine = FakeEngine::new();
-        engine.add(&instance("w", "b"), plain(Phase::Running));
-        let (mut rig, kube) = with_kube(engine);
+        let (mut rig, kube) = with_kube();
+        rig.engine.add(&instance("w", "b"), plain(Phase::Running));
         kube.add(&instance("w", "a"), plain(Phase::Running));
         kube.add(&instance("w", "c"), plain(Phase::Succeeded));
         rig.engine.set_silent(true);
@@ -496,6 +434,21 @@ fn both_engines_say_late_what_they_have_of_a_workload_that_moved_between_them() 
     }
 }
 
+/// `w:a` is created only when this engine has no `w:b` any more, and runs in the end.
+fn is_not_started_beside_b_of(rig: &mut Rig, second: &FakeEngine, case: &str) {
+    let is_there = || second.containers().values().any(|one| one.instance == instance("w", "b"));
+    for _ in 0..500 {
+        let started = rig.engine.take_calls().iter().any(|call| call == "create w");
+        assert!(!(started && is_there()), "{case}");
+        rig.agent.pass(Duration::from_millis(20));
+    }
+    rig.agent.pass(Duration::from_secs(120));
+    assert!(!is_there(), "{case}");
+    assert_eq!(rig.engine.only().1.instance, instance("w", "a"), "{case}");
+    assert_eq!(rig.sent().last().unwrap(), "w:a Running(Ok)", "{case}");
+    assert_eq!(rig.agent.manager.threads().count(), 1, "{case}");
+}
+
 /// Seed 810084 of the simulation: a workload was started beside a container of it in another runtime that was still
 /// being removed, since each of the two had a control loop of its own.
 #[test]
@@ -504,9 +457,8 @@ fn nothing_is_started_beside_a_second_old_container_of_the_workload_that_cannot_
     for (own_state, second_on_kube) in
         [(ended.clone(), true), (ended.clone(), false), (plain(Phase::Running), true), (plain(Phase::Running), false)]
     {
-        let engine = FakeEngine::new();
-        let own = engine.add(&instance("w", "a"), own_state.clone());
-        let (mut rig, kube) = with_kube(engine);
+        let (mut rig, kube) = with_kube();
+        let own = rig.engine.add(&instance("w", "a"), own_state.clone());
         let second = if second_on_kube { kube.clone() } else { rig.engine.clone() };
         second.add(&instance("w", "b"), plain(Phase::Running));
         second.inject(Call::Delete, vec![Fault::Fails; 7]);
@@ -515,18 +467,7 @@ fn nothing_is_started_beside_a_second_old_container_of_the_workload_that_cannot_
             rig.engine.set_state(&own, ended.clone());
             rig.agent.run();
         }
-        let is_there = |second: &FakeEngine| second.containers().values().any(|one| one.instance == instance("w", "b"));
-        let case = format!("{own_state}, on kube: {second_on_kube}");
-        for _ in 0..100 {
-            let started = rig.engine.take_calls().iter().any(|call| call == "create w");
-            assert!(!(started && is_there(&second)), "{case}");
-            rig.agent.pass(Duration::from_millis(20));
-        }
-        rig.agent.pass(Duration::from_secs(120));
-        assert!(!is_there(&second), "{case}");
-        assert_eq!(rig.engine.only().1.instance, instance("w", "a"), "{case}");
-        assert_eq!(rig.sent().last().unwrap(), "w:a Running(Ok)", "{case}");
-        assert_eq!(rig.agent.manager.threads().count(), 1, "{case}");
+        is_not_started_beside_b_of(&mut rig, &second, &format!("{own_state}, on kube: {second_on_kube}"));
     }
 }
 
@@ -535,7 +476,7 @@ fn nothing_is_started_beside_a_second_old_container_of_the_workload_that_cannot_
 #[test]
 fn nothing_is_started_beside_what_an_engine_that_was_given_up_shows_at_last() {
     for (fails, is_running) in [(Fault::Fails, false), (Fault::Hangs(Duration::from_secs(1)), true)] {
-        let (mut rig, kube) = with_kube(FakeEngine::new());
+        let (mut rig, kube) = with_kube();
         kube.add(&instance("w", "b"), plain(Phase::Running));
         kube.set_silent(true);
         // What hangs is begun before the other engine speaks; all that follows it is not.
@@ -551,22 +492,13 @@ fn nothing_is_started_beside_what_an_engine_that_was_given_up_shows_at_last() {
             rig.engine.set_state(&id, ExecutionState::exited(1));
             rig.agent.run();
         }
-        for _ in 0..200 {
-            let started = rig.engine.take_calls().iter().any(|call| call == "create w");
-            assert!(!started || kube.containers().is_empty(), "{fails:?}");
-            rig.agent.pass(Duration::from_millis(50));
-        }
-        rig.agent.pass(Duration::from_secs(120));
-        assert!(kube.containers().is_empty(), "{fails:?}");
-        assert_eq!(rig.engine.only().1.instance, instance("w", "a"), "{fails:?}");
-        assert_eq!(rig.sent().last().unwrap(), "w:a Running(Ok)", "{fails:?}");
-        assert_eq!(rig.agent.manager.threads().count(), 1, "{fails:?}");
+        is_not_started_beside_b_of(&mut rig, &kube, &format!("{fails:?}"));
     }
 }
 
 #[test]
 fn an_engine_that_is_not_installed_delays_no_workload_of_another_one() {
-    let (mut rig, kube) = with_kube(FakeEngine::new());
+    let (mut rig, kube) = with_kube();
     kube.inject(Call::List, vec![Fault::IsMissing; 10]);
     rig.agent.hello(&[wanted("w", "a")]);
     assert_eq!(rig.engine.take_calls(), ["list", "create w"]);
@@ -575,9 +507,8 @@ fn an_engine_that_is_not_installed_delays_no_workload_of_another_one() {
 
 #[test]
 fn a_silent_engine_delays_only_its_own_workloads() {
-    let engine = FakeEngine::new();
-    engine.add(&instance("runs", "a"), plain(Phase::Running));
-    let (mut rig, kube) = with_kube(engine);
+    let (mut rig, kube) = with_kube();
+    rig.engine.add(&instance("runs", "a"), plain(Phase::Running));
     let id = kube.add(&instance("there", "a"), plain(Phase::Running));
     kube.set_silent(true);
     rig.agent.hello(&[wanted("runs", "a"), wanted("new", "a"), on_kube("there", "a"), on_kube("k", "a")]);
@@ -598,12 +529,11 @@ fn a_silent_engine_delays_only_its_own_workloads() {
 #[test]
 fn a_silent_engine_delayed_the_watch_of_what_runs_in_another_one() {
     for deleted in [false, true] {
-        let engine = FakeEngine::new();
-        engine.add(&instance("runs", "b"), plain(Phase::Running));
-        let best = engine.add(&instance("runs", "a"), plain(Phase::Running));
-        engine.add(&instance("runs", "a"), plain(Phase::Succeeded));
-        let old = engine.add(&instance("changed", "b"), plain(Phase::Running));
-        let (mut rig, kube) = with_kube(engine);
+        let (mut rig, kube) = with_kube();
+        rig.engine.add(&instance("runs", "b"), plain(Phase::Running));
+        let best = rig.engine.add(&instance("runs", "a"), plain(Phase::Running));
+        rig.engine.add(&instance("runs", "a"), plain(Phase::Succeeded));
+        let old = rig.engine.add(&instance("changed", "b"), plain(Phase::Running));
         kube.set_silent(true);
         rig.agent.hello(&[wanted("runs", "a"), wanted("changed", "a")]);
         assert!(rig.sent().contains(&"runs:a Running(Ok)".to_owned()));
@@ -625,7 +555,7 @@ fn a_silent_engine_delayed_the_watch_of_what_runs_in_another_one() {
 
 #[test]
 fn a_reconnect_waits_for_no_engine() {
-    let (mut rig, kube) = with_kube(FakeEngine::new());
+    let (mut rig, kube) = with_kube();
     kube.inject(Call::List, [Fault::Fails]);
     rig.agent.hello(&[wanted("w", "a")]);
     rig.agent.pass(REPAIR_INTERVAL - Duration::from_secs(1));
@@ -645,20 +575,17 @@ fn a_reconnect_waits_for_no_engine() {
 
 #[test]
 fn plans_that_arrive_before_the_listing_wait_for_the_users_of_what_exists() {
-    for update in [false, true] {
+    for added in [vec![], vec![wanted("used", "b")]] {
         let mut rig = found(&[("used", "a", plain(Phase::Running)), ("user", "a", plain(Phase::Running))]);
         let hello = FromServer::ServerHello(vec![wanted("used", "a"), wanted("user", "a")]);
         rig.agent.manager.on_event(SchedulerEvent::Server(hello));
-        let dependencies = BTreeMap::from([("user".to_owned(), DeleteCondition::NotPendingNorRunning)]);
-        let deleted = |instance, dependencies| vec![DeletedWorkload { instance, dependencies }];
-        let added = if update { vec![wanted("used", "b")] } else { vec![] };
-        let plan = WorkloadPlan { added: added.clone(), deleted: deleted(instance("used", "a"), dependencies) };
+        let plan =
+            WorkloadPlan { added: added.clone(), deleted: vec![deleted_after(&instance("used", "a"), &["user"])] };
         rig.agent.manager.on_event(SchedulerEvent::Server(FromServer::UpdateWorkload(plan)));
         rig.agent.run();
-        assert_eq!(rig.engine.take_calls(), ["list"], "update: {update}");
-        assert!(rig.sent().contains(&"used:a Stopping(WaitingToStop)".to_owned()), "update: {update}");
-        let users = deleted(instance("user", "a"), BTreeMap::new());
-        rig.agent.update(WorkloadPlan { added: vec![], deleted: users });
+        assert_eq!(rig.engine.take_calls(), ["list"], "{added:?}");
+        assert!(rig.sent().contains(&"used:a Stopping(WaitingToStop)".to_owned()), "{added:?}");
+        rig.change(&[], &[deleted_after(&instance("user", "a"), &[])]);
         let left: Vec<InstanceName> = rig.engine.containers().into_values().map(|found| found.instance).collect();
         assert_eq!(left, added.iter().map(|added| added.instance.clone()).collect::<Vec<_>>());
     }
@@ -684,12 +611,15 @@ impl EarlierCalls for Calls {
     }
 }
 
-#[test]
-fn nothing_is_listed_or_created_while_calls_of_an_earlier_agent_run() {
+fn with_a_call_of_an_earlier_agent() -> (Rig, Calls) {
     let calls = Calls::default();
     *calls.running.lock().unwrap() = 1;
-    let engine = FakeEngine::new();
-    let mut rig = silent_with(engine, |options| options.earlier_calls = Some(Box::new(calls.clone())));
+    (silent_with(|options| options.earlier_calls = Some(Box::new(calls.clone()))), calls)
+}
+
+#[test]
+fn nothing_is_listed_or_created_while_calls_of_an_earlier_agent_run() {
+    let (mut rig, calls) = with_a_call_of_an_earlier_agent();
     rig.agent.hello(&[wanted("w", "a")]);
     rig.agent.pass(Duration::from_secs(5));
     assert!(rig.engine.take_calls().is_empty());
@@ -702,9 +632,7 @@ fn nothing_is_listed_or_created_while_calls_of_an_earlier_agent_run() {
 
 #[test]
 fn calls_of_an_earlier_agent_that_hang_are_ended() {
-    let calls = Calls::default();
-    *calls.running.lock().unwrap() = 1;
-    let mut rig = silent_with(FakeEngine::new(), |options| options.earlier_calls = Some(Box::new(calls.clone())));
+    let (mut rig, calls) = with_a_call_of_an_earlier_agent();
     rig.agent.hello(&[wanted("w", "a")]);
     rig.agent.pass(EARLIER_CALLS_MAX - Duration::from_secs(1));
     assert!(calls.ended.lock().unwrap().is_empty());
@@ -716,15 +644,10 @@ fn calls_of_an_earlier_agent_that_hang_are_ended() {
 
 #[test]
 fn plans_that_arrive_before_the_listing_change_what_is_wanted() {
-    let calls = Calls::default();
-    *calls.running.lock().unwrap() = 1;
-    let mut rig = silent_with(FakeEngine::new(), |options| options.earlier_calls = Some(Box::new(calls.clone())));
+    let (mut rig, calls) = with_a_call_of_an_earlier_agent();
     rig.agent.hello(&[wanted("deleted", "a"), wanted("updated", "a"), wanted("kept", "a")]);
-    let deleted = |name: &str| DeletedWorkload { instance: instance(name, "a"), dependencies: BTreeMap::new() };
-    rig.agent.update(WorkloadPlan {
-        added: vec![wanted("updated", "b")],
-        deleted: vec![deleted("updated"), deleted("deleted")],
-    });
+    let deleted = ["updated", "deleted"].map(|name| deleted_after(&instance(name, "a"), &[]));
+    rig.change(&[wanted("updated", "b")], &deleted);
     rig.add(&[wanted("added", "a")]);
     *calls.running.lock().unwrap() = 0;
     rig.agent.pass(Duration::from_secs(1));
@@ -732,10 +655,9 @@ fn plans_that_arrive_before_the_listing_change_what_is_wanted() {
     created.sort();
     assert_eq!(created, ["create added", "create kept", "create updated", "list"]);
     let sent = rig.sent();
-    assert!(
-        sent.contains(&"deleted:a Removed".to_owned()) && sent.contains(&"updated:a Removed".to_owned()),
-        "{sent:?}"
-    );
+    for removed in ["deleted:a Removed", "updated:a Removed"] {
+        assert!(sent.contains(&removed.to_owned()), "{sent:?}");
+    }
 }
 
 // ---------------------------------------------------------------- reconnect
@@ -750,7 +672,7 @@ fn reconnect(rig: &mut Rig, added: &[AddedWorkload]) {
 
 #[test]
 fn a_reconnect_leaves_unchanged_workloads_alone_in_whatever_state_and_reports_them_again() {
-    let mut rig = silent(FakeEngine::new());
+    let mut rig = silent();
     let all = [wanted("runs", "a"), wanted("ended", "a"), wanted("failed", "a"), wanted("broken", "a")];
     rig.engine.inject(Call::Create, [Fault::Unsupported]);
     rig.agent.hello(&all);
@@ -765,8 +687,7 @@ fn a_reconnect_leaves_unchanged_workloads_alone_in_whatever_state_and_reports_th
     rig.forget();
     reconnect(&mut rig, &all);
     assert!(rig.engine.take_calls().is_empty());
-    let mut sent = rig.sent();
-    sent.sort();
+    let sent = rig.sent_sorted();
     assert_eq!(
         sent,
         [
@@ -781,7 +702,7 @@ fn a_reconnect_leaves_unchanged_workloads_alone_in_whatever_state_and_reports_th
 
 #[test]
 fn a_reconnect_updates_deletes_and_creates_what_changed_meanwhile() {
-    let mut rig = silent(FakeEngine::new());
+    let mut rig = silent();
     rig.agent.hello(&[wanted("updated", "a"), wanted("deleted", "a"), wanted("policy", "a")]);
     rig.forget();
     let policy = wanted_with("policy", "a", |w| w.restart_policy = RestartPolicy::Always);
@@ -800,18 +721,15 @@ fn a_reconnect_updates_deletes_and_creates_what_changed_meanwhile() {
 
 #[test]
 fn a_reconnect_keeps_what_waits_waiting() {
-    let mut rig = silent(FakeEngine::new());
-    let waits = wanted_with("waits", "a", |w| {
-        w.dependencies.insert("other".to_owned(), AddCondition::Running);
-    });
+    let mut rig = silent();
+    let waits = needs_other("waits");
     let used = wanted("used", "a");
     rig.agent.hello(&[waits.clone(), used.clone(), wanted("user", "a")]);
     rig.change(&[], &[deleted_after(&used.instance, &["user"])]);
     rig.forget();
     reconnect(&mut rig, &[waits, wanted("user", "a")]);
     assert!(rig.engine.take_calls().is_empty());
-    let mut sent = rig.sent();
-    sent.sort();
+    let sent = rig.sent_sorted();
     assert_eq!(sent, ["used:a Stopping(WaitingToStop)", "user:a Running(Ok)", "waits:a Pending(WaitingToStart)"]);
     reconnect(&mut rig, &[]);
     assert!(rig.engine.containers().is_empty());
@@ -820,14 +738,13 @@ fn a_reconnect_keeps_what_waits_waiting() {
 
 #[test]
 fn a_reconnect_also_tells_of_what_waits_behind_its_predecessor() {
-    let mut rig = silent(FakeEngine::new());
+    let mut rig = silent();
     let (old, new, user) = (wanted("used", "a"), wanted("used", "b"), wanted("user", "a"));
     rig.agent.hello(&[old.clone(), user.clone()]);
     rig.change(std::slice::from_ref(&new), &[deleted_after(&old.instance, &["user"])]);
     rig.forget();
     reconnect(&mut rig, &[new.clone(), user.clone()]);
-    let mut sent = rig.sent();
-    sent.sort();
+    let mut sent = rig.sent_sorted();
     sent.dedup();
     assert_eq!(sent, ["used:a Stopping(WaitingToStop)", "used:b Pending(WaitingToStart)", "user:a Running(Ok)"]);
     reconnect(&mut rig, &[user]);
@@ -836,7 +753,7 @@ fn a_reconnect_also_tells_of_what_waits_behind_its_predecessor() {
 
 #[test]
 fn a_delete_that_waited_is_forgotten_when_the_server_wants_the_workload_again() {
-    let mut rig = silent(FakeEngine::new());
+    let mut rig = silent();
     let used = wanted("used", "a");
     rig.agent.hello(&[used.clone(), wanted("user", "a")]);
     rig.change(&[], &[deleted_after(&used.instance, &["user"])]);
@@ -854,17 +771,16 @@ fn a_container_in_a_pod_was_adopted_and_the_genuine_one_stopped() {
     // The genuine one was noted by an earlier agent, or made by one that noted nothing.
     for noted in [true, false] {
         for forged_first in [true, false] {
-            let engine = FakeEngine::new();
-            let add = || engine.add(&instance("w", "a"), plain(Phase::Running));
+            let mut rig = silent();
+            let add = || rig.engine.add(&instance("w", "a"), plain(Phase::Running));
             let (mut genuine, mut forged) = (add(), add());
             if forged_first {
                 std::mem::swap(&mut genuine, &mut forged);
             }
-            engine.put_into_pod(&forged);
+            rig.engine.put_into_pod(&forged);
             if noted {
-                engine.note(&genuine);
+                rig.engine.note(&genuine);
             }
-            let mut rig = silent(engine);
             rig.agent.hello(&[wanted("w", "a")]);
             assert_eq!(rig.engine.take_calls(), ["list"], "noted: {noted}, first: {forged_first}");
             assert_eq!(rig.engine.containers().len(), 2);
@@ -880,10 +796,9 @@ fn a_container_in_a_pod_was_adopted_and_the_genuine_one_stopped() {
 
 #[test]
 fn a_container_in_a_pod_was_deleted_when_its_workload_was_not_wanted_and_hindered_a_start() {
-    let engine = FakeEngine::new();
-    let forged = ["w", "gone"].map(|name| engine.add(&instance(name, "a"), plain(Phase::Running)));
-    forged.iter().for_each(|id| engine.put_into_pod(id));
-    let mut rig = silent(engine);
+    let mut rig = silent();
+    let forged = ["w", "gone"].map(|name| rig.engine.add(&instance(name, "a"), plain(Phase::Running)));
+    forged.iter().for_each(|id| rig.engine.put_into_pod(id));
     rig.agent.hello(&[wanted("w", "a")]);
     assert_eq!(rig.engine.take_calls(), ["list", "create w"]);
     assert!(forged.iter().all(|id| rig.engine.containers().contains_key(id)));
@@ -891,29 +806,25 @@ fn a_container_in_a_pod_was_deleted_when_its_workload_was_not_wanted_and_hindere
 
 #[test]
 fn a_container_in_a_pod_goes_on_when_it_was_noted_or_its_workload_is_wanted_there() {
-    for (config, noted, calls) in
-        [("a", true, &["list"][..]), (JOINS_POD, false, &["list"]), (JOINS_POD, true, &["list"])]
-    {
-        let engine = FakeEngine::new();
-        let ours = engine.add(&instance("w", config), plain(Phase::Running));
-        engine.put_into_pod(&ours);
+    for (config, noted) in [("a", true), (JOINS_POD, false), (JOINS_POD, true)] {
+        let mut rig = silent();
+        let ours = rig.engine.add(&instance("w", config), plain(Phase::Running));
+        rig.engine.put_into_pod(&ours);
         if noted {
-            engine.note(&ours);
+            rig.engine.note(&ours);
         }
-        let mut rig = silent(engine);
         rig.agent.hello(&[wanted("w", config)]);
-        assert_eq!(rig.engine.take_calls(), calls, "{config} {noted}");
+        assert_eq!(rig.engine.take_calls(), ["list"], "{config} {noted}");
     }
 }
 
 #[test]
 fn a_container_that_somebody_else_runs_with_our_labels_is_left_alone_beside_ours() {
     for config in ["a", "b"] {
-        let engine = FakeEngine::new();
-        let forged = engine.add(&instance("w", config), plain(Phase::Running));
-        let genuine = engine.add(&instance("w", "a"), plain(Phase::Running));
-        engine.note(&genuine);
-        let mut rig = silent(engine);
+        let mut rig = silent();
+        let forged = rig.engine.add(&instance("w", config), plain(Phase::Running));
+        let genuine = rig.engine.add(&instance("w", "a"), plain(Phase::Running));
+        rig.engine.note(&genuine);
         rig.agent.hello(&[wanted("w", "a")]);
         assert_eq!(rig.engine.take_calls(), ["list"], "{config}");
         assert!(rig.engine.containers().contains_key(&forged));
@@ -924,9 +835,8 @@ fn a_container_that_somebody_else_runs_with_our_labels_is_left_alone_beside_ours
 
 #[test]
 fn what_is_created_or_adopted_is_noted() {
-    let engine = FakeEngine::new();
-    let adopted = engine.add(&instance("old", "a"), plain(Phase::Running));
-    let mut rig = silent(engine);
+    let mut rig = silent();
+    let adopted = rig.engine.add(&instance("old", "a"), plain(Phase::Running));
     rig.agent.hello(&[wanted("old", "a"), wanted("new", "a")]);
     assert_eq!(rig.engine.noted(&instance("old", "a")), Some(adopted));
     assert!(rig.engine.noted(&instance("new", "a")).is_some_and(|id| rig.engine.containers().contains_key(&id)));
