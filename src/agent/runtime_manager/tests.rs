@@ -12,14 +12,10 @@ impl Rig {
     /// An agent where these run already.
     fn running(workloads: &[AddedWorkload]) -> Self {
         let mut rig = Self::new().telling_configs();
-        rig.update(workloads, &[]);
+        rig.change(workloads, &[]);
         rig.sent();
         rig.engine.take_calls();
         rig
-    }
-
-    fn update(&mut self, added: &[AddedWorkload], deleted: &[DeletedWorkload]) {
-        self.agent.update(WorkloadPlan { added: added.to_vec(), deleted: deleted.to_vec() });
     }
 
     fn loops(&mut self) -> usize {
@@ -96,15 +92,15 @@ fn a_plan_becomes_changes_with_the_deletes_first() {
 #[test]
 fn one_workload_from_create_over_update_to_delete() {
     let mut rig = Rig::new().telling_configs();
-    rig.update(&[wanted("w", "a")], &[]);
+    rig.change(&[wanted("w", "a")], &[]);
     assert_eq!(rig.sent(), sequence(&["w:a starting", "w:a running"]));
-    rig.update(&[wanted("w", "b")], &[deleted("w", "a", None)]);
+    rig.change(&[wanted("w", "b")], &[deleted("w", "a", None)]);
     assert_eq!(rig.sent(), sequence(&["w:a stopping", "w:a removed", "w:b starting", "w:b running"]));
-    rig.update(&[], &[deleted("w", "b", None)]);
+    rig.change(&[], &[deleted("w", "b", None)]);
     assert_eq!(rig.sent(), sequence(&["w:b stopping", "w:b removed"]));
     assert_eq!(rig.engine.take_calls(), ["create w", "delete w", "create w", "delete w"]);
     assert_eq!(rig.loops(), 0);
-    rig.update(&[wanted("w", "a")], &[]);
+    rig.change(&[wanted("w", "a")], &[]);
     assert_eq!(rig.engine.only().1.instance, wanted("w", "a").instance, "a name may come back");
 }
 
@@ -112,9 +108,9 @@ fn one_workload_from_create_over_update_to_delete() {
 #[test]
 fn an_update_that_must_wait_deletes_first_and_reports_the_old_instance_once() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
-    rig.update(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
+    rig.change(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
     assert_eq!(rig.sent(), sequence(&["w:b waiting", "w:a stopping", "w:a removed"]));
-    rig.update(&[wanted("other", "a")], &[]);
+    rig.change(&[wanted("other", "a")], &[]);
     assert_eq!(rig.sent(), sequence(&["other:a starting", "other:a running", "w:b starting", "w:b running"]));
     assert_eq!(rig.engine.take_calls(), ["delete w", "create other", "create w"]);
 }
@@ -122,7 +118,7 @@ fn an_update_that_must_wait_deletes_first_and_reports_the_old_instance_once() {
 #[test]
 fn the_same_instance_that_waits_after_its_removal_is_still_shown() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
-    rig.update(&[needing("w", "a", "other")], &[deleted("w", "a", None)]);
+    rig.change(&[needing("w", "a", "other")], &[deleted("w", "a", None)]);
     assert_eq!(rig.sent(), sequence(&["w:a stopping", "w:a removed", "w:a waiting"]));
 }
 
@@ -131,15 +127,15 @@ fn the_same_instance_that_waits_after_its_removal_is_still_shown() {
 fn an_instance_whose_end_was_told_and_that_waits_behind_another_again_says_so() {
     for (seconds, untold) in [(0, false), (61, true)] {
         let mut rig = Rig::running(&[wanted("w", "a"), wanted("user", "a")]);
-        rig.update(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
+        rig.change(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
         assert_eq!(rig.sent(), sequence(&["w:a waiting-to-stop"]), "the server knows that it is to come");
-        rig.update(&[wanted("w", "c")], &[deleted("w", "b", "user")]);
+        rig.change(&[wanted("w", "c")], &[deleted("w", "b", "user")]);
         assert_eq!(rig.sent(), sequence(&["w:b removed", "w:a waiting-to-stop"]));
         rig.agent.pass(Duration::from_secs(seconds));
-        rig.update(&[wanted("w", "b")], &[deleted("w", "c", "user")]);
+        rig.change(&[wanted("w", "b")], &[deleted("w", "c", "user")]);
         let told = if untold { vec![] } else { vec!["w:b waiting"] };
         assert_eq!(rig.sent(), sequence(&[vec!["w:c removed", "w:a waiting-to-stop"], told].concat()), "{seconds} s");
-        rig.update(&[], &[deleted("user", "a", None)]);
+        rig.change(&[], &[deleted("user", "a", None)]);
         let end = ["user:a stopping", "user:a removed", "w:a stopping", "w:a removed", "w:b starting", "w:b running"];
         assert_eq!(rig.sent(), sequence(&end));
     }
@@ -149,13 +145,13 @@ fn an_instance_whose_end_was_told_and_that_waits_behind_another_again_says_so() 
 #[test]
 fn an_instance_that_waits_to_come_back_and_is_replaced_meanwhile_is_reported_as_removed() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
-    rig.update(&[needing("w", "a", "other")], &[deleted("w", "a", None)]);
+    rig.change(&[needing("w", "a", "other")], &[deleted("w", "a", None)]);
     assert_eq!(rig.sent().last().unwrap(), "w:a Pending(WaitingToStart)");
-    rig.update(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
+    rig.change(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
     assert_eq!(rig.sent(), sequence(&["w:a removed", "w:b waiting"]));
-    rig.update(&[needing("w", "c", "other")], &[deleted("w", "b", None)]);
+    rig.change(&[needing("w", "c", "other")], &[deleted("w", "b", None)]);
     assert_eq!(rig.sent(), sequence(&["w:b removed", "w:c waiting"]));
-    rig.update(&[wanted("other", "a")], &[]);
+    rig.change(&[wanted("other", "a")], &[]);
     assert_eq!(rig.engine.containers().len(), 2);
 }
 
@@ -163,10 +159,10 @@ fn an_instance_that_waits_to_come_back_and_is_replaced_meanwhile_is_reported_as_
 fn an_instance_that_waits_behind_a_failed_delete_and_is_deleted_is_reported_as_removed() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
     rig.engine.inject(Call::Delete, [Fault::Fails, Fault::Fails]);
-    rig.update(&[wanted("w", "b")], &[deleted("w", "a", None)]);
-    rig.update(&[needing("w", "b", "other")], &[deleted("w", "b", None)]);
+    rig.change(&[wanted("w", "b")], &[deleted("w", "a", None)]);
+    rig.change(&[needing("w", "b", "other")], &[deleted("w", "b", None)]);
     rig.sent();
-    rig.update(&[], &[deleted("w", "b", None)]);
+    rig.change(&[], &[deleted("w", "b", None)]);
     assert_eq!(rig.sent(), sequence(&["w:b removed", "w:a stopping", "w:a removed"]));
     assert_eq!(rig.loops(), 0);
 }
@@ -175,12 +171,12 @@ fn an_instance_that_waits_behind_a_failed_delete_and_is_deleted_is_reported_as_r
 fn an_instance_that_waits_for_a_delete_of_an_earlier_one_and_is_deleted_is_reported_as_removed() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
     rig.engine.inject(Call::Delete, [Fault::Fails, Fault::Fails]);
-    rig.update(&[wanted("w", "b")], &[deleted("w", "a", None)]);
-    rig.update(&[], &[deleted("w", "b", None)]);
+    rig.change(&[wanted("w", "b")], &[deleted("w", "a", None)]);
+    rig.change(&[], &[deleted("w", "b", None)]);
     assert!(rig.sent().contains(&"w:b Removed".to_owned()));
-    rig.update(&[needing("w", "b", "other")], &[]);
+    rig.change(&[needing("w", "b", "other")], &[]);
     assert_eq!(rig.sent(), sequence(&["w:b waiting"]));
-    rig.update(&[], &[deleted("w", "b", None)]);
+    rig.change(&[], &[deleted("w", "b", None)]);
     assert_eq!(rig.sent(), sequence(&["w:b removed", "w:a stopping", "w:a removed"]));
     assert_eq!(rig.loops(), 0);
 }
@@ -188,7 +184,7 @@ fn an_instance_that_waits_for_a_delete_of_an_earlier_one_and_is_deleted_is_repor
 #[test]
 fn an_added_workload_that_exists_is_updated() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
-    rig.update(&[wanted("w", "b")], &[]);
+    rig.change(&[wanted("w", "b")], &[]);
     assert_eq!(rig.sent(), sequence(&["w:a stopping", "w:a removed", "w:b starting", "w:b running"]));
 }
 
@@ -196,9 +192,9 @@ fn an_added_workload_that_exists_is_updated() {
 #[test]
 fn an_update_of_what_is_not_there_creates_and_a_delete_of_it_reports_removed() {
     let mut rig = Rig::new().telling_configs();
-    rig.update(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
+    rig.change(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
     assert_eq!(rig.sent(), sequence(&["w:a removed", "w:b starting", "w:b running"]));
-    rig.update(&[], &[deleted("nothing", "a", None)]);
+    rig.change(&[], &[deleted("nothing", "a", None)]);
     assert_eq!(rig.sent(), sequence(&["nothing:a removed"]));
 }
 
@@ -207,9 +203,9 @@ fn an_update_of_what_is_not_there_creates_and_a_delete_of_it_reports_removed() {
 #[test]
 fn a_deleted_pending_create_is_dropped_and_never_started() {
     let mut rig = Rig::new().telling_configs();
-    rig.update(&[needing("w", "a", "other")], &[]);
-    rig.update(&[], &[deleted("w", "a", None)]);
-    rig.update(&[wanted("other", "a")], &[]);
+    rig.change(&[needing("w", "a", "other")], &[]);
+    rig.change(&[], &[deleted("w", "a", None)]);
+    rig.change(&[wanted("other", "a")], &[]);
     let states = ["w:a waiting", "w:a removed", "other:a starting", "other:a running"];
     assert_eq!(rig.sent(), sequence(&states));
     assert_eq!(rig.engine.take_calls(), ["create other"]);
@@ -218,10 +214,10 @@ fn a_deleted_pending_create_is_dropped_and_never_started() {
 #[test]
 fn a_newer_wish_replaces_one_that_waits() {
     let mut rig = Rig::new().telling_configs();
-    rig.update(&[needing("w", "a", "other")], &[]);
-    rig.update(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
+    rig.change(&[needing("w", "a", "other")], &[]);
+    rig.change(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
     assert_eq!(rig.sent(), sequence(&["w:a waiting", "w:a removed", "w:b waiting"]));
-    rig.update(&[wanted("w", "c")], &[deleted("w", "b", None)]);
+    rig.change(&[wanted("w", "c")], &[deleted("w", "b", None)]);
     assert_eq!(rig.sent(), sequence(&["w:b removed", "w:c starting", "w:c running"]));
 }
 
@@ -229,20 +225,20 @@ fn a_newer_wish_replaces_one_that_waits() {
 fn a_pending_update_that_is_deleted_removes_the_old_instance() {
     // The old one waits for its user.
     let mut rig = Rig::running(&[wanted("w", "a"), wanted("user", "a")]);
-    rig.update(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
+    rig.change(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
     assert_eq!(rig.sent(), sequence(&["w:a waiting-to-stop"]));
-    rig.update(&[], &[deleted("w", "b", "user")]);
+    rig.change(&[], &[deleted("w", "b", "user")]);
     assert_eq!(rig.sent(), sequence(&["w:b removed", "w:a waiting-to-stop"]));
-    rig.update(&[], &[deleted("user", "a", None)]);
+    rig.change(&[], &[deleted("user", "a", None)]);
     let states = ["user:a stopping", "w:a stopping", "w:a removed", "user:a removed"];
     assert_eq!(sorted(rig.sent()), sorted(sequence(&states)));
     assert!(rig.engine.containers().is_empty());
 
     // The old one is gone already, the new one waits to start.
     let mut rig = Rig::running(&[wanted("w", "a"), wanted("user", "a")]);
-    rig.update(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
+    rig.change(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
     rig.sent();
-    rig.update(&[], &[deleted("w", "b", "user")]);
+    rig.change(&[], &[deleted("w", "b", "user")]);
     assert_eq!(rig.sent(), sequence(&["w:b removed"]));
     assert_eq!(rig.loops(), 1, "only the user is left");
 }
@@ -255,48 +251,48 @@ fn sorted(mut texts: Vec<String>) -> Vec<String> {
 #[test]
 fn a_pending_update_that_changes_without_a_new_instance_is_not_reported_as_removed() {
     let mut rig = Rig::running(&[wanted("w", "a"), wanted("user", "a")]);
-    rig.update(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
+    rig.change(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
     rig.sent();
-    rig.update(&[needing("w", "b", "other")], &[deleted("w", "b", "user")]);
+    rig.change(&[needing("w", "b", "other")], &[deleted("w", "b", "user")]);
     assert_eq!(rig.sent(), sequence(&["w:a waiting-to-stop"]));
 }
 
 #[test]
 fn a_pending_update_that_is_taken_back_leaves_the_workload_running() {
     let mut rig = Rig::running(&[wanted("w", "a"), wanted("user", "a")]);
-    rig.update(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
+    rig.change(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
     rig.sent();
-    rig.update(&[wanted("w", "a")], &[deleted("w", "b", "user")]);
+    rig.change(&[wanted("w", "a")], &[deleted("w", "b", "user")]);
     assert_eq!(rig.sent(), sequence(&["w:b removed", "w:a running"]));
     assert!(rig.engine.take_calls().is_empty());
     // The same after the old one is gone: it has to be made again.
     let mut rig = Rig::running(&[wanted("w", "a")]);
-    rig.update(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
+    rig.change(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
     rig.sent();
-    rig.update(&[wanted("w", "a")], &[deleted("w", "b", None)]);
+    rig.change(&[wanted("w", "a")], &[deleted("w", "b", None)]);
     assert_eq!(rig.sent(), sequence(&["w:b removed", "w:a starting", "w:a running"]));
 }
 
 #[test]
 fn a_pending_delete_that_meets_an_add_goes_on_waiting_for_its_dependents() {
     let mut rig = Rig::running(&[wanted("w", "a"), wanted("user", "a")]);
-    rig.update(&[], &[deleted("w", "a", "user")]);
-    rig.update(&[wanted("w", "b")], &[]);
+    rig.change(&[], &[deleted("w", "a", "user")]);
+    rig.change(&[wanted("w", "b")], &[]);
     assert_eq!(rig.sent(), sequence(&["w:a waiting-to-stop", "w:a waiting-to-stop"]));
     assert!(rig.engine.take_calls().is_empty());
-    rig.update(&[], &[deleted("user", "a", None)]);
+    rig.change(&[], &[deleted("user", "a", None)]);
     assert_eq!(rig.sent().last().unwrap(), "w:b Running(Ok)");
 }
 
 #[test]
 fn a_newer_delete_of_the_same_instance_replaces_what_a_waiting_one_waits_for() {
     let mut rig = Rig::running(&[wanted("w", "a"), wanted("user", "a")]);
-    rig.update(&[], &[deleted("w", "a", "user")]);
+    rig.change(&[], &[deleted("w", "a", "user")]);
     assert_eq!(rig.sent(), sequence(&["w:a waiting-to-stop"]));
-    rig.update(&[], &[deleted("w", "a", None)]);
+    rig.change(&[], &[deleted("w", "a", None)]);
     assert_eq!(rig.sent(), sequence(&["w:a stopping", "w:a removed"]));
     // It comes once more after that.
-    rig.update(&[], &[deleted("w", "a", None)]);
+    rig.change(&[], &[deleted("w", "a", None)]);
     assert_eq!(rig.sent(), sequence(&["w:a removed"]));
     assert_eq!(rig.loops(), 1, "only the user is left");
 }
@@ -304,14 +300,14 @@ fn a_newer_delete_of_the_same_instance_replaces_what_a_waiting_one_waits_for() {
 #[test]
 fn a_newer_update_of_the_same_instance_replaces_what_a_waiting_one_waits_for_and_is_carried_out_once() {
     let mut rig = Rig::running(&[wanted("w", "a"), wanted("user", "a")]);
-    rig.update(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
+    rig.change(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
     assert_eq!(rig.sent(), sequence(&["w:a waiting-to-stop"]));
     for _ in 0..2 {
-        rig.update(&[wanted("w", "b")], &[deleted("w", "a", None)]);
+        rig.change(&[wanted("w", "b")], &[deleted("w", "a", None)]);
     }
     assert_eq!(rig.engine.take_calls(), ["delete w", "create w"]);
     assert_eq!(rig.sent().last().unwrap(), "w:b Running(Ok)");
-    rig.update(&[wanted("w", "b")], &[deleted("w", "a", None)]);
+    rig.change(&[wanted("w", "b")], &[deleted("w", "a", None)]);
     assert!(rig.engine.take_calls().is_empty(), "it came after it was carried out");
 }
 
@@ -321,10 +317,10 @@ fn a_newer_update_of_the_same_instance_replaces_what_a_waiting_one_waits_for_and
 fn an_add_waits_for_a_delete_that_fails_so_that_there_are_never_two_containers() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
     rig.engine.inject(Call::Delete, [Fault::Fails, Fault::Fails]);
-    rig.update(&[], &[deleted("w", "a", None)]);
+    rig.change(&[], &[deleted("w", "a", None)]);
     let failed = format!("w:a Stopping(DeleteFailed): '{FAILURE}'");
     assert_eq!(rig.sent(), [sequence(&["w:a stopping"]), vec![failed.clone()]].concat());
-    rig.update(&[wanted("w", "b")], &[]);
+    rig.change(&[wanted("w", "b")], &[]);
     assert_eq!(rig.sent(), [sequence(&["w:a stopping"]), vec![failed]].concat());
     assert_eq!(rig.engine.only().1.instance, wanted("w", "a").instance);
     rig.agent.pass(Duration::from_secs(1));
@@ -336,30 +332,19 @@ fn an_add_waits_for_a_delete_that_fails_so_that_there_are_never_two_containers()
 fn what_came_after_a_removal_is_a_workload_like_any_other() {
     // After an update that had to wait.
     let mut rig = Rig::running(&[wanted("w", "a")]);
-    rig.update(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
-    rig.update(&[wanted("other", "a")], &[]);
+    rig.change(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
+    rig.change(&[wanted("other", "a")], &[]);
     // After a delete that failed.
-    rig.update(&[wanted("x", "a")], &[]);
+    rig.change(&[wanted("x", "a")], &[]);
     rig.engine.inject(Call::Delete, [Fault::Fails]);
-    rig.update(&[], &[deleted("x", "a", None)]);
-    rig.update(&[wanted("x", "b")], &[]);
+    rig.change(&[], &[deleted("x", "a", None)]);
+    rig.change(&[wanted("x", "b")], &[]);
     rig.engine.take_calls();
     let all = [needing("w", "b", "other"), wanted("other", "a"), wanted("x", "b")];
     rig.agent.hello(&all);
     assert!(rig.engine.take_calls().is_empty(), "an unchanged workload is left alone");
-    rig.update(&[wanted("w", "c"), wanted("x", "c")], &[deleted("w", "b", "user"), deleted("x", "b", "user")]);
+    rig.change(&[wanted("w", "c"), wanted("x", "c")], &[deleted("w", "b", "user"), deleted("x", "b", "user")]);
     assert_eq!(rig.engine.take_calls(), ["delete w", "create w", "delete x", "create x"]);
-}
-
-#[test]
-fn a_new_delete_retries_a_failed_one_at_once() {
-    let mut rig = Rig::running(&[wanted("w", "a")]);
-    rig.engine.inject(Call::Delete, [Fault::Fails]);
-    rig.update(&[], &[deleted("w", "a", None)]);
-    rig.sent();
-    rig.update(&[], &[deleted("w", "a", None)]);
-    assert_eq!(rig.sent(), sequence(&["w:a stopping", "w:a removed"]));
-    assert_eq!(rig.loops(), 0);
 }
 
 // ----------------------------------------------------------------- runtimes, threads
@@ -374,13 +359,13 @@ fn a_workload_runs_on_its_runtime_and_on_no_other() {
         AddedWorkload { instance: workload.instance_name("w"), workload: Arc::new(workload) }
     };
     let mut rig = Rig::new().telling_configs();
-    rig.update(&[with_runtime("a", "magic")], &[]);
+    rig.change(&[with_runtime("a", "magic")], &[]);
     let info = "Unsupported Runtime 'magic'; there are 'podman', 'containerd', 'podman-kube'";
     let unsupported = |instance: &str| vec![format!("{instance} Pending(StartingFailed): '{info}'")];
     assert_eq!(rig.sent(), [sequence(&["w:a starting"]), unsupported("w:a")].concat());
-    rig.update(&[with_runtime("b", "podman")], &[deleted("w", "a", None)]);
+    rig.change(&[with_runtime("b", "podman")], &[deleted("w", "a", None)]);
     assert_eq!(rig.sent(), sequence(&["w:a stopping", "w:a removed", "w:b starting", "w:b running"]));
-    rig.update(&[with_runtime("c", "magic")], &[deleted("w", "b", None)]);
+    rig.change(&[with_runtime("c", "magic")], &[deleted("w", "b", None)]);
     let states = sequence(&["w:b stopping", "w:b removed", "w:c starting"]);
     assert_eq!(rig.sent(), [states, unsupported("w:c")].concat());
     assert!(rig.engine.containers().is_empty());
@@ -391,7 +376,7 @@ fn a_workload_that_gets_no_thread_says_so_and_starts_when_there_is_one() {
     let no_thread = "'No thread can be started for it, trying again: ";
     let mut rig = Rig::new().telling_configs();
     rig.agent.manager.threads().refuse = true;
-    rig.update(&[wanted("w", "a")], &[]);
+    rig.change(&[wanted("w", "a")], &[]);
     let sent = rig.sent();
     assert!(sent[0].starts_with(&format!("w:a Pending(Starting): {no_thread}")), "{sent:?}");
     rig.agent.pass(LOAD_INTERVAL * 3);
@@ -406,9 +391,9 @@ fn what_is_wanted_of_a_workload_without_thread_is_done_when_there_is_one() {
     for delete in [false, true] {
         let mut rig = Rig::new().telling_configs();
         rig.agent.manager.threads().refuse = true;
-        rig.update(&[wanted("w", "a")], &[]);
+        rig.change(&[wanted("w", "a")], &[]);
         let added = if delete { vec![] } else { vec![wanted("w", "b")] };
-        rig.update(&added, &[deleted("w", "a", None)]);
+        rig.change(&added, &[deleted("w", "a", None)]);
         assert!(rig.sent().contains(&"w:a Removed".to_owned()), "delete: {delete}");
         rig.agent.manager.threads().refuse = false;
         rig.agent.pass(LOAD_INTERVAL);
@@ -426,7 +411,7 @@ fn an_existing_container_that_gets_no_thread_is_neither_forgotten_nor_made_twice
     rig.agent.hello(&[wanted("w", "a")]);
     let sent = rig.sent();
     assert!(sent[0].starts_with("w:a Failed(Unknown): 'No thread can be started for it, trying again: "), "{sent:?}");
-    rig.update(&[wanted("w", "b")], &[deleted("w", "a", None)]);
+    rig.change(&[wanted("w", "b")], &[deleted("w", "a", None)]);
     assert_eq!(rig.engine.only().1.instance, wanted("w", "a").instance);
     assert!(rig.sent().is_empty());
     rig.agent.manager.threads().refuse = false;
@@ -440,8 +425,8 @@ fn a_thousand_workloads_come_and_go_and_leave_nothing_behind() {
     let mut rig = Rig::new().telling_configs();
     for round in 0..1000 {
         let name = format!("w{}", round % 7);
-        rig.update(&[wanted(&name, "a")], &[]);
-        rig.update(&[], &[deleted(&name, "a", None)]);
+        rig.change(&[wanted(&name, "a")], &[]);
+        rig.change(&[], &[deleted(&name, "a", None)]);
     }
     assert_eq!(rig.loops(), 0);
     assert!(rig.engine.containers().is_empty());
