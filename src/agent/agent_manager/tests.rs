@@ -75,19 +75,6 @@ fn states_of_other_agents_start_and_stop_what_waits_for_them() {
     }
 }
 
-#[test]
-fn fifty_workloads_that_wait_do_not_delay_another_one() {
-    let mut rig = Rig::new();
-    let waiting: Vec<AddedWorkload> =
-        (0..50).map(|number| needing(&format!("w{number}"), "far", AddCondition::Running)).collect();
-    rig.add(&waiting);
-    rig.sent();
-    rig.add(&[workload("another", |_| {})]);
-    assert_eq!(rig.sent(), started("another"));
-    rig.foreign("far", Phase::Running);
-    assert_eq!(rig.engine.containers().len(), 51);
-}
-
 // [utest->swdd~agent-manager-hysteresis_on-workload-states-of-its-workloads~1]
 // [utest->swdd~agent-sends-workload-states-of-its-workloads-to-server~2]
 #[test]
@@ -158,18 +145,9 @@ fn after_a_reconnect_dependencies_are_judged_on_what_the_server_says_now() {
 
 #[test]
 fn a_failed_listing_is_not_asked_for_before_the_server_says_hello() {
-    let (folder, engine, clock) = (tempfile::tempdir().unwrap(), FakeEngine::new(), ManualClock::new());
-    let mut agent = SteppedAgent::start(AgentOptions::new(folder.path()), &engine, &clock);
-    agent.pass(Duration::from_secs(60));
-    assert!(engine.take_calls().is_empty());
-}
-
-#[test]
-fn only_so_many_creates_are_asked_for_at_a_time_but_all_get_their_turn() {
-    let mut rig = Rig::with(|options| options.parallel_starts = 1);
-    let all: Vec<AddedWorkload> = (0..5).map(|number| workload(&format!("w{number}"), |_| {})).collect();
-    rig.add(&all);
-    assert_eq!(rig.engine.containers().len(), 5);
+    let mut rig = Rig::silent(FakeEngine::new());
+    rig.agent.pass(Duration::from_secs(60));
+    assert!(rig.engine.take_calls().is_empty());
 }
 
 #[test]
@@ -179,26 +157,6 @@ fn names_that_could_lead_out_of_the_run_folder_are_refused() {
     bad.instance.id = "../../x".into();
     rig.add(&[bad, workload("good", |_| {})]);
     assert_eq!(rig.sent(), started("good"));
-}
-
-#[test]
-fn the_load_is_reported_every_two_seconds_without_bursts() {
-    let mut rig = Rig::new();
-    std::fs::write(rig.folder.path().join("stat"), "cpu  1 0 0 3 0 0 0 0 0 0\n").unwrap();
-    std::fs::write(rig.folder.path().join("meminfo"), "MemFree: 2 kB\n").unwrap();
-    assert_eq!(rig.agent.uplink.next(rig.clock.now()), Some(ToServer::StatesComplete), "it is there");
-    let mut loads = Vec::new();
-    for _ in 0..3 {
-        rig.agent.pass(LOAD_INTERVAL);
-        loads.extend(std::iter::from_fn(|| rig.agent.uplink.next(rig.clock.now())));
-    }
-    assert_eq!(loads.len(), 3);
-    let expected = AgentLoad { agent: "agent_A".to_owned(), cpu_usage: 25, free_memory: 2048 };
-    assert_eq!(loads[0], ToServer::AgentLoad(expected));
-    rig.clock.advance(LOAD_INTERVAL * 10);
-    rig.agent.run();
-    assert_eq!(std::iter::from_fn(|| rig.agent.uplink.next(rig.clock.now())).count(), 1);
-    assert_eq!(rig.agent.manager.due(), rig.clock.now() + LOAD_INTERVAL);
 }
 
 #[test]
@@ -236,23 +194,16 @@ fn a_crash_of_the_agent_during_creates_never_leads_to_two_containers() {
 /// Seed 23784 of the simulation.
 #[test]
 fn what_a_plan_deletes_before_the_engine_says_what_it_has_is_not_started_in_place_of_an_older_instance() {
-    for replaced_by in [None, Some(workload("app", |workload| workload.runtime_config = "third".into()))] {
-        let (folder, engine, clock) = (tempfile::tempdir().unwrap(), FakeEngine::new(), ManualClock::new());
+    let third = workload("app", |workload| workload.runtime_config = "third".into());
+    for (replaced_by, then) in
+        [(None, vec!["list", "delete app"]), (Some(third), vec!["list", "delete app", "create app"])]
+    {
         let (net, said) = (workload("net", |_| {}), needing("app", "net", AddCondition::Running));
-        engine.add(&net.instance, ExecutionState::plain(Phase::Running));
         let older = workload("app", |workload| workload.runtime_config = "first".into());
-        engine.add(&older.instance, ExecutionState::plain(Phase::Running));
-        engine.set_silent(true);
-        let mut agent = SteppedAgent::start(AgentOptions::new(folder.path()), &engine, &clock);
-        agent.hello(&[net, said.clone()]);
-        let deleted = vec![DeletedWorkload { instance: said.instance.clone(), dependencies: BTreeMap::new() }];
-        let expected =
-            if replaced_by.is_some() { vec!["list", "delete app", "create app"] } else { vec!["list", "delete app"] };
-        agent.update(WorkloadPlan { added: replaced_by.into_iter().collect(), deleted });
-        engine.set_silent(false);
-        agent.pass(Duration::from_secs(10));
-        assert_eq!(engine.take_calls(), expected);
-        let sent = agent.sent().into_iter().filter(|report| report.instance == said.instance);
+        let mut rig = silent(&[&net, &older], &[net.clone(), said.clone()]);
+        rig.change(replaced_by.as_slice(), &[deleted(&said, &[])]);
+        assert_eq!(rig.says_what_it_has(), then);
+        let sent = rig.agent.sent().into_iter().filter(|report| report.instance == said.instance);
         let states: Vec<String> = sent.map(|report| report.state.to_string()).collect();
         assert_eq!(states, ["Removed"]);
     }
@@ -296,8 +247,8 @@ fn nothing_starts_because_of_what_is_taken_over_only_to_be_ended() {
     for (replaced_by, then) in [(None, vec!["delete w0"]), (Some(new), vec!["delete w0", "create w0", "create w5"])] {
         let mut rig = silent(&[&old], std::slice::from_ref(&old));
         rig.foreign("far", Phase::Running);
-        let added = replaced_by.into_iter().chain([user.clone()]).collect();
-        rig.agent.update(WorkloadPlan { added, deleted: vec![deleted(&old, &["far"])] });
+        let added: Vec<_> = replaced_by.into_iter().chain([user.clone()]).collect();
+        rig.change(&added, &[deleted(&old, &["far"])]);
         assert_eq!(rig.says_what_it_has(), ["list"], "{then:?}");
         assert_eq!((&*rig.known(&old), &*rig.known(&user)), ("Stopping(WaitingToStop)", "Pending(WaitingToStart)"));
         rig.foreign("far", Phase::Removed);
@@ -314,8 +265,8 @@ fn nothing_is_replaced_because_of_what_is_taken_over_only_to_be_ended() {
     let mut new = old.clone();
     Arc::make_mut(&mut new.workload).runtime_config = "new".into();
     new.instance = new.workload.instance_name("app");
-    let deleted = vec![deleted(&old, &[]), deleted(&net, &["far"])];
-    rig.agent.update(WorkloadPlan { added: vec![new.clone()], deleted });
+    let deleted = [deleted(&old, &[]), deleted(&net, &["far"])];
+    rig.change(&[new.clone()], &deleted);
     assert_eq!(rig.says_what_it_has(), ["list", "delete app"]);
     assert_eq!((&*rig.known(&net), &*rig.known(&new)), ("Stopping(WaitingToStop)", "Pending(WaitingToStart)"));
 }
@@ -326,9 +277,9 @@ fn what_was_replaced_and_is_wanted_again_as_it_runs_never_stops_and_keeps_what_i
     let other = workload("app", |workload| workload.runtime_config = "other".into());
     let mut rig = silent(&[&net, &app], &[net.clone(), app.clone()]);
     for (old, new) in [(&app, &other), (&other, &app)] {
-        rig.agent.update(WorkloadPlan { added: vec![new.clone()], deleted: vec![deleted(old, &[])] });
+        rig.change(&[new.clone()], &[deleted(old, &[])]);
     }
-    rig.agent.update(WorkloadPlan { added: vec![], deleted: vec![deleted(&net, &["app"])] });
+    rig.change(&[], &[deleted(&net, &["app"])]);
     assert_eq!(rig.says_what_it_has(), ["list"]);
     assert_eq!((&*rig.known(&net), &*rig.known(&app)), ("Stopping(WaitingToStop)", "Running(Ok)"));
     let sent = rig.sent();
@@ -341,18 +292,13 @@ fn conditions_of_what_was_taken_back_before_the_engine_said_what_it_has_are_not_
     let gated = workload("gated", |workload| {
         workload.runtime_config = "lifecycle: { precondition: { pathExists: /key } }".into();
     });
-    let deleted = vec![DeletedWorkload { instance: gated.instance.clone(), dependencies: BTreeMap::new() }];
-    let plan = FromServer::UpdateWorkload(WorkloadPlan { added: vec![], deleted });
+    let plan = FromServer::UpdateWorkload(WorkloadPlan { added: vec![], deleted: vec![deleted(&gated, &[])] });
     for takes_back in [plan, FromServer::ServerHello(vec![])] {
-        let (folder, engine, clock) = (tempfile::tempdir().unwrap(), FakeEngine::new(), ManualClock::new());
-        engine.set_silent(true);
-        let mut agent = SteppedAgent::start(AgentOptions::new(folder.path()), &engine, &clock);
-        agent.hello(std::slice::from_ref(&gated));
-        assert_eq!(agent.manager.sizes(), [0, 0, 0, 1, 1]);
-        agent.receive(takes_back);
-        engine.set_silent(false);
-        agent.pass(Duration::from_secs(10));
-        assert_eq!(agent.manager.sizes(), [0; 5]);
+        let mut rig = silent(&[], std::slice::from_ref(&gated));
+        assert_eq!(rig.agent.manager.sizes(), [0, 0, 0, 1, 1]);
+        rig.agent.receive(takes_back);
+        rig.says_what_it_has();
+        assert_eq!(rig.agent.manager.sizes(), [0; 5]);
     }
 }
 
@@ -365,17 +311,20 @@ fn the_scheduler_thread_ends_when_told_to() {
     rig.agent.manager.run(&events, &stop, &crate::platform::vital::Pulse::unattended());
 }
 
-/// The loads that were sent since the last call; CPU usage only.
+/// The loads that were sent since the last call: CPU usage of 2 kB of free memory.
 fn loads(rig: &Rig) -> Vec<u32> {
     let messages = std::iter::from_fn(|| rig.agent.uplink.next(rig.clock.now()));
-    let usage = |message| if let ToServer::AgentLoad(load) = message { Some(load.cpu_usage) } else { None };
-    messages.filter_map(usage).collect()
+    let loads = messages.filter_map(|message| if let ToServer::AgentLoad(load) = message { Some(load) } else { None });
+    loads
+        .inspect(|load| assert_eq!((&*load.agent, load.free_memory), ("agent_A", 2048)))
+        .map(|load| load.cpu_usage)
+        .collect()
 }
 
 #[test]
 fn the_load_is_reported_with_each_hello_and_every_two_seconds_after_it() {
     let mut rig = Rig::silent_with(FakeEngine::new(), |options| {
-        std::fs::write(options.folder.join("meminfo"), "MemFree: 1 kB\n").unwrap();
+        std::fs::write(options.folder.join("meminfo"), "MemFree: 2 kB\n").unwrap();
         std::fs::write(options.folder.join("stat"), "cpu  10 0 0 90 0 0 0 0 0 0\n").unwrap();
     });
     rig.agent.pass(Duration::from_millis(2500));
@@ -389,6 +338,9 @@ fn the_load_is_reported_with_each_hello_and_every_two_seconds_after_it() {
     assert_eq!(loads(&rig), [20], "of the time since then");
     rig.agent.pass(Duration::from_secs(4));
     assert_eq!(loads(&rig).len(), 1, "only the newest waits");
+    rig.clock.advance(LOAD_INTERVAL * 10);
+    rig.agent.run();
+    assert_eq!((loads(&rig).len(), rig.agent.manager.due()), (1, rig.clock.now() + LOAD_INTERVAL), "without bursts");
     rig.agent.manager.on_event(SchedulerEvent::ServerGone);
     rig.agent.pass(Duration::from_millis(2700));
     assert_eq!(loads(&rig), [] as [u32; 0], "nobody is there");

@@ -116,18 +116,6 @@ fn a_waiting_update_goes_through_both_phases_and_reports_each_once() {
 }
 
 #[test]
-fn waiting_creates_and_deletes_become_ready() {
-    let mut scheduler = WorkloadScheduler::default();
-    let mut store = store(false, true);
-    scheduler.decide(create("w1", &[("up", AddCondition::Running)]), &store);
-    scheduler.decide(delete("w2", &[("user", DeleteCondition::NotPendingNorRunning)]), &store);
-    set(&mut store, "up", true);
-    set(&mut store, "user", false);
-    assert_eq!(kinds(&scheduler.state_changed("up", &store)), ["Run"]);
-    assert_eq!(kinds(&scheduler.state_changed("user", &store)), ["End"]);
-}
-
-#[test]
 fn two_that_wait_for_the_end_of_each_other_do_not_wait_for_ever() {
     let needs = |other| vec![(other, DeleteCondition::NotPendingNorRunning)];
     for in_circle in [true, false] {
