@@ -68,6 +68,7 @@ struct World {
     during_next_create: Option<Box<dyn FnOnce() + Send>>,
     /// What was noted of each instance.
     noted: BTreeMap<InstanceName, ContainerId>,
+    log_calls: Option<Result<Vec<LogCall>, RuntimeError>>,
 }
 
 /// One container.
@@ -174,6 +175,11 @@ impl FakeEngine {
     /// Says when a container ended.
     pub fn set_ended_at(&self, id: &ContainerId, ended_at: u64) {
         self.world().containers.get_mut(id).unwrap().ended_at = Some(ended_at);
+    }
+
+    /// Says how logs are read from now on.
+    pub fn set_log_calls(&self, calls: Result<Vec<LogCall>, RuntimeError>) {
+        self.world().log_calls = Some(calls);
     }
 
     /// All containers.
@@ -393,6 +399,6 @@ impl RuntimeConnector for FakeConnector {
     }
 
     fn log_calls(&mut self, _instance: &InstanceName, _wanted: &LogsRequest) -> Result<Vec<LogCall>, RuntimeError> {
-        Ok(Vec::new())
+        self.engine.world().log_calls.clone().unwrap_or(Ok(Vec::new()))
     }
 }

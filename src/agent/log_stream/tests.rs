@@ -3,58 +3,16 @@
 use super::super::uplink_outbox::{UplinkOutbox, UplinkReader, uplink_outbox};
 use super::*;
 use crate::limits::LOG_MESSAGE_MAX;
-use crate::model::workload::Workload;
 use crate::platform::clock::{Clock as _, SystemClock};
+use crate::runtime::RuntimeError;
 use crate::runtime::engine_children::EngineChildren;
 use crate::runtime::log_reader::LogCall;
-use crate::runtime::{CallWatch, ContainerId, ListedContainer, NewContainer, RuntimeError};
+use crate::simulation::fake_connector::FakeEngine;
 use crossbeam_channel::{Receiver, bounded};
 use std::path::Path;
 
 /// Longest wait for anything a test expects.
 const AMPLE: Duration = Duration::from_secs(60);
-
-/// A connector whose logs are printed by these scripts.
-struct Scripts {
-    calls: Result<Vec<LogCall>, RuntimeError>,
-}
-
-impl RuntimeConnector for Scripts {
-    fn create(
-        &mut self,
-        _new: &NewContainer,
-        _limit: Option<Duration>,
-        _watch: &mut dyn CallWatch,
-    ) -> Result<ContainerId, RuntimeError> {
-        panic!("logs only")
-    }
-
-    fn start(
-        &mut self,
-        _id: &ContainerId,
-        _new: &NewContainer,
-        _limit: Option<Duration>,
-        _watch: &mut dyn CallWatch,
-    ) -> Result<ContainerId, RuntimeError> {
-        panic!("logs only")
-    }
-
-    fn delete(&mut self, _id: &ContainerId) -> Result<(), RuntimeError> {
-        panic!("logs only")
-    }
-
-    fn find(&mut self, _instance: &InstanceName, _wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {
-        panic!("logs only")
-    }
-
-    fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
-        panic!("logs only")
-    }
-
-    fn log_calls(&mut self, _instance: &InstanceName, _wanted: &LogsRequest) -> Result<Vec<LogCall>, RuntimeError> {
-        self.calls.clone()
-    }
-}
 
 fn instance(name: &str) -> InstanceName {
     InstanceName::with_id(name, "1", "agent_A")
@@ -86,7 +44,9 @@ impl Fixture {
     }
 
     fn order(&self, name: &str, calls: Result<Vec<LogCall>, RuntimeError>) -> LogOrder {
-        LogOrder { instance: instance(name), connector: Some(Box::new(Scripts { calls })) }
+        let engine = FakeEngine::new();
+        engine.set_log_calls(calls);
+        LogOrder { instance: instance(name), connector: Some(Box::new(engine.connector("agent_A"))) }
     }
 
     /// Starts one stream under the id `logs`.

@@ -1,7 +1,7 @@
 //! The checker on one thread: a manual clock, listings and ends of processes given by the test.
 
 use super::*;
-use crate::model::workload::Workload;
+use crate::simulation::fake_connector::FakeEngine;
 use crate::simulation::manual_clock::ManualClock;
 use std::sync::{Arc, Mutex};
 
@@ -91,8 +91,7 @@ impl Bench {
             bench.watch(name, 1);
         }
         let all: Vec<_> = names.iter().zip(1..).map(|(name, pid)| running(name, pid)).collect();
-        bench.expect_listing();
-        bench.list(all);
+        bench.answer_listing(all);
         bench.take_reports();
         bench
     }
@@ -157,6 +156,18 @@ impl Bench {
     }
 
     #[track_caller]
+    fn answer_listing(&mut self, listed: Vec<ListedContainer>) {
+        self.expect_listing();
+        self.list(listed);
+    }
+
+    #[track_caller]
+    fn answer_listing_after(&mut self, pause: Duration, listed: Vec<ListedContainer>) {
+        self.expect_listing_after(pause);
+        self.list(listed);
+    }
+
+    #[track_caller]
     fn expect_no_listing(&mut self) {
         self.checker.list_if_due();
         assert_eq!(self.checker.env.listings, 0, "listings");
@@ -186,14 +197,11 @@ fn nothing_is_listed_while_nothing_is_watched() {
 fn only_changes_are_reported_and_each_start_begins_anew() {
     let mut bench = Bench::new();
     bench.watch("web", 1);
-    bench.expect_listing();
-    bench.list(vec![running("web", 1)]);
-    bench.expect_listing_after(REPAIR_INTERVAL);
-    bench.list(vec![running("web", 1)]);
+    bench.answer_listing(vec![running("web", 1)]);
+    bench.answer_listing_after(REPAIR_INTERVAL, vec![running("web", 1)]);
     assert_eq!(bench.take_reports(), ["web/1 Running(Ok)"]);
     bench.watch("web", 2);
-    bench.expect_listing();
-    bench.list(vec![running("web", 1)]);
+    bench.answer_listing(vec![running("web", 1)]);
     assert_eq!(bench.take_reports(), ["web/2 Running(Ok)"]);
 }
 
@@ -202,17 +210,16 @@ fn an_end_is_seen_at_once_and_told_when_the_exit_code_is_there() {
     let mut bench = Bench::watching(&["web"]);
     bench.advance(SECOND);
     bench.end(1);
-    bench.expect_listing();
-    bench.list(vec![running("web", 1)]);
+    bench.answer_listing(vec![running("web", 1)]);
     assert_eq!(bench.take_reports(), [""; 0], "podman is behind");
-    bench.expect_listing_after(EXIT_RETRY);
-    bench.list(vec![container("web", &ExecutionState::with_info(Phase::Stopping, "stopped"), 0)]);
+    bench.answer_listing_after(
+        EXIT_RETRY,
+        vec![container("web", &ExecutionState::with_info(Phase::Stopping, "stopped"), 0)],
+    );
     assert_eq!(bench.take_reports(), [""; 0], "the exit code is on its way");
-    bench.expect_listing_after(EXIT_RETRY);
-    bench.list(vec![exited("web", 3)]);
+    bench.answer_listing_after(EXIT_RETRY, vec![exited("web", 3)]);
     assert_eq!(bench.take_reports(), ["web/1 Failed(ExecFailed): 'Exit code: '3''"]);
-    bench.expect_listing_after(POLL_INTERVAL);
-    bench.list(vec![exited("web", 3)]);
+    bench.answer_listing_after(POLL_INTERVAL, vec![exited("web", 3)]);
     bench.expect_listing_after(REPAIR_INTERVAL);
 }
 
@@ -228,8 +235,7 @@ fn one_listing_serves_all_that_ended_together() {
     bench.expect_no_listing();
     bench.list(vec![exited("a", 0), exited("b", 1), running("c", 3)]);
     assert_eq!(bench.take_reports(), ["a/1 Succeeded(Ok)", "b/1 Failed(ExecFailed): 'Exit code: '1''"]);
-    bench.expect_listing();
-    bench.list(vec![exited("a", 0), exited("b", 1), exited("c", 2)]);
+    bench.answer_listing(vec![exited("a", 0), exited("b", 1), exited("c", 2)]);
     assert_eq!(bench.take_reports(), ["c/1 Failed(ExecFailed): 'Exit code: '2''"]);
 }
 
@@ -242,10 +248,8 @@ fn an_end_that_the_engine_never_notices_leads_to_polling() {
     bench.advance(EXIT_CODE_MAX);
     bench.list(vec![running("web", 1)]);
     // The listing took a second, so the engine rests, but not longer than a poll.
-    bench.expect_listing_after(POLL_INTERVAL);
-    bench.list(vec![running("web", 1)]);
-    bench.expect_listing_after(POLL_INTERVAL);
-    bench.list(vec![exited("web", 0)]);
+    bench.answer_listing_after(POLL_INTERVAL, vec![running("web", 1)]);
+    bench.answer_listing_after(POLL_INTERVAL, vec![exited("web", 0)]);
     assert_eq!(bench.take_reports(), ["web/1 Succeeded(Ok)"]);
 }
 
@@ -272,10 +276,8 @@ fn a_process_that_ended_before_it_could_be_watched_is_not_noticed_a_second_late(
     let mut bench = Bench::new();
     bench.checker.env.gone = vec![7];
     bench.watch("brief", 1);
-    bench.expect_listing();
-    bench.list(vec![running("brief", 7)]);
-    bench.expect_listing_after(EXIT_RETRY);
-    bench.list(vec![exited("brief", 0)]);
+    bench.answer_listing(vec![running("brief", 7)]);
+    bench.answer_listing_after(EXIT_RETRY, vec![exited("brief", 0)]);
     assert_eq!(bench.take_reports(), ["brief/1 Running(Ok)", "brief/1 Succeeded(Ok)"]);
 }
 
@@ -284,14 +286,12 @@ fn a_process_of_another_pid_namespace_is_looked_for_often_only_at_first() {
     let mut bench = Bench::new();
     bench.checker.env.gone = vec![7];
     bench.watch("web", 1);
-    bench.expect_listing();
-    bench.list(vec![running("web", 7)]);
+    bench.answer_listing(vec![running("web", 7)]);
     bench.expect_listing_after(EXIT_RETRY);
     bench.clock.advance(EXIT_CODE_MAX);
     bench.list(vec![running("web", 7)]);
     bench.clock.advance(EXIT_CODE_MAX); // The engine rests as long as its listing took.
-    bench.expect_listing();
-    bench.list(vec![running("web", 7)]);
+    bench.answer_listing(vec![running("web", 7)]);
     bench.expect_listing_after(POLL_INTERVAL);
     assert_eq!(bench.take_reports(), ["web/1 Running(Ok)"]);
 }
@@ -301,11 +301,9 @@ fn a_process_is_watched_as_soon_as_that_becomes_possible() {
     let mut bench = Bench::new();
     bench.checker.env.unnoticed = vec![7];
     bench.watch("web", 1);
-    bench.expect_listing();
-    bench.list(vec![running("web", 7)]);
+    bench.answer_listing(vec![running("web", 7)]);
     bench.checker.env.unnoticed.clear();
-    bench.expect_listing_after(POLL_INTERVAL);
-    bench.list(vec![running("web", 7)]);
+    bench.answer_listing_after(POLL_INTERVAL, vec![running("web", 7)]);
     bench.expect_listing_after(REPAIR_INTERVAL);
 }
 
@@ -313,11 +311,9 @@ fn a_process_is_watched_as_soon_as_that_becomes_possible() {
 fn a_container_that_the_engine_restarted_is_watched_by_its_new_process() {
     let mut bench = Bench::watching(&["web"]);
     bench.end(1);
-    bench.expect_listing();
-    bench.list(vec![running("web", 2)]);
+    bench.answer_listing(vec![running("web", 2)]);
     assert_eq!(bench.take_reports(), [""; 0], "it runs as before");
-    bench.expect_listing_after(POLL_INTERVAL);
-    bench.list(vec![running("web", 2)]);
+    bench.answer_listing_after(POLL_INTERVAL, vec![running("web", 2)]);
     bench.end(2);
     bench.expect_listing();
 }
@@ -339,23 +335,17 @@ fn an_old_key_means_nothing() {
 fn a_container_is_lost_only_when_two_listings_miss_it() {
     let mut bench = Bench::new();
     bench.watch("web", 1);
-    bench.expect_listing();
-    bench.list(vec![]);
+    bench.answer_listing(vec![]);
     assert_eq!(bench.take_reports(), [""; 0]);
-    bench.expect_listing_after(MISSING_RETRY);
-    bench.list(vec![running("web", 1)]);
+    bench.answer_listing_after(MISSING_RETRY, vec![running("web", 1)]);
     assert_eq!(bench.take_reports(), ["web/1 Running(Ok)"]);
 
     bench.end(1);
-    bench.expect_listing();
-    bench.list(vec![]);
-    bench.expect_listing_after(MISSING_RETRY);
-    bench.list(vec![]);
+    bench.answer_listing(vec![]);
+    bench.answer_listing_after(MISSING_RETRY, vec![]);
     assert_eq!(bench.take_reports(), ["web/1 Failed(Lost)"]);
-    bench.expect_listing_after(REPAIR_INTERVAL);
-    bench.list(vec![]);
-    bench.expect_listing_after(REPAIR_INTERVAL);
-    bench.list(vec![exited("web", 0)]);
+    bench.answer_listing_after(REPAIR_INTERVAL, vec![]);
+    bench.answer_listing_after(REPAIR_INTERVAL, vec![exited("web", 0)]);
     assert_eq!(bench.take_reports(), ["web/1 Succeeded(Ok)"], "it is seen when it comes back");
 }
 
@@ -369,19 +359,19 @@ fn a_listing_that_began_before_a_start_says_nothing_about_it() {
     bench.watch("web", 1);
     bench.list(vec![exited("old", 0), exited("web", 9)]);
     assert_eq!(bench.take_reports(), ["old/1 Succeeded(Ok)"]);
-    bench.expect_listing();
-    bench.list(vec![exited("old", 0), running("web", 5)]);
+    bench.answer_listing(vec![exited("old", 0), running("web", 5)]);
     assert_eq!(bench.take_reports(), ["web/1 Running(Ok)"]);
 }
 
 #[test]
 fn paused_and_removed_behind_our_back_is_seen_by_the_repair_listing() {
     let mut bench = Bench::watching(&["web"]);
-    bench.expect_listing_after(REPAIR_INTERVAL);
-    bench.list(vec![container("web", &ExecutionState::with_info(Phase::FailedUnknown, "paused"), 1)]);
+    bench.answer_listing_after(
+        REPAIR_INTERVAL,
+        vec![container("web", &ExecutionState::with_info(Phase::FailedUnknown, "paused"), 1)],
+    );
     assert_eq!(bench.take_reports(), ["web/1 Failed(Unknown): 'paused'"]);
-    bench.expect_listing_after(POLL_INTERVAL);
-    bench.list(vec![running("web", 1)]);
+    bench.answer_listing_after(POLL_INTERVAL, vec![running("web", 1)]);
     assert_eq!(bench.take_reports(), ["web/1 Running(Ok)"]);
     bench.end(1);
     bench.expect_listing();
@@ -391,12 +381,9 @@ fn paused_and_removed_behind_our_back_is_seen_by_the_repair_listing() {
 fn what_is_ended_and_removed_at_once_is_soon_lost() {
     let mut bench = Bench::watching(&["web"]);
     bench.end(1);
-    bench.expect_listing();
-    bench.list(vec![exited("web", 137)]);
-    bench.expect_listing_after(POLL_INTERVAL);
-    bench.list(vec![]);
-    bench.expect_listing_after(MISSING_RETRY);
-    bench.list(vec![]);
+    bench.answer_listing(vec![exited("web", 137)]);
+    bench.answer_listing_after(POLL_INTERVAL, vec![]);
+    bench.answer_listing_after(MISSING_RETRY, vec![]);
     assert_eq!(bench.take_reports(), ["web/1 Failed(ExecFailed): 'Exit code: '137''", "web/1 Failed(Lost)"]);
     bench.expect_listing_after(REPAIR_INTERVAL);
 }
@@ -421,8 +408,7 @@ fn a_passing_state_is_looked_at_less_and_less_often() {
         }
     }
     bench.list(vec![running("web", 1)]);
-    bench.expect_listing_after(REPAIR_INTERVAL);
-    bench.list(vec![created]);
+    bench.answer_listing_after(REPAIR_INTERVAL, vec![created]);
     bench.expect_listing_after(SECOND);
     assert_eq!(bench.take_reports().len(), 6);
 }
@@ -444,13 +430,11 @@ fn an_engine_that_cannot_be_asked_twice_makes_all_states_unknown() {
     }
     assert_eq!(bench.take_reports(), [""; 0]);
     bench.end(2);
-    bench.expect_listing();
-    bench.list(vec![running("a", 1), exited("b", 0)]);
+    bench.answer_listing(vec![running("a", 1), exited("b", 0)]);
     assert_eq!(bench.take_reports(), ["a/1 Running(Ok)", "b/1 Succeeded(Ok)"]);
     bench.expect_listing_after(POLL_INTERVAL);
     bench.fail();
-    bench.expect_listing();
-    bench.list(vec![running("a", 1), exited("b", 0)]);
+    bench.answer_listing(vec![running("a", 1), exited("b", 0)]);
     assert_eq!(bench.take_reports(), [""; 0], "one failure alone is not told");
 }
 
@@ -525,8 +509,7 @@ fn of_one_instance_the_container_named_last_is_watched() {
     bench.watch("web", 2);
     bench.watch("web", 3);
     bench.unwatch("none");
-    bench.expect_listing();
-    bench.list(vec![running("web", 1)]);
+    bench.answer_listing(vec![running("web", 1)]);
     assert_eq!(bench.take_reports(), ["web/3 Running(Ok)"]);
 }
 
@@ -544,8 +527,7 @@ fn a_question_for_all_containers_is_answered_by_a_listing_that_began_after_it() 
     ask(&mut bench);
     bench.list(vec![exited("a", 0)]);
     assert_eq!(answers.try_iter().collect::<Vec<_>>(), [Ok(1)]);
-    bench.expect_listing();
-    bench.list(vec![]);
+    bench.answer_listing(vec![]);
     assert_eq!(answers.try_iter().collect::<Vec<_>>(), [Ok(0)]);
     bench.advance(SECOND * 3600);
     bench.expect_no_listing();
@@ -569,82 +551,31 @@ fn a_pod_is_watched_by_all_its_processes() {
     let mut bench = Bench::new();
     bench.checker.env.unnoticed = vec![3];
     bench.watch("pod", 1);
-    bench.expect_listing();
-    bench.list(vec![pod(&[1, 2, 3])]);
-    bench.expect_listing_after(POLL_INTERVAL);
-    bench.list(vec![pod(&[1, 2])]);
+    bench.answer_listing(vec![pod(&[1, 2, 3])]);
+    bench.answer_listing_after(POLL_INTERVAL, vec![pod(&[1, 2])]);
     bench.end(2);
-    bench.expect_listing();
-    bench.list(vec![pod(&[1])]);
-    bench.expect_listing_after(POLL_INTERVAL);
-    bench.list(vec![pod(&[1])]);
-    bench.expect_listing_after(REPAIR_INTERVAL);
-    bench.list(vec![pod(&[1])]);
+    bench.answer_listing(vec![pod(&[1])]);
+    bench.answer_listing_after(POLL_INTERVAL, vec![pod(&[1])]);
+    bench.answer_listing_after(REPAIR_INTERVAL, vec![pod(&[1])]);
     bench.end(1);
     bench.expect_listing();
-}
-
-/// An engine on the checker's own threads.
-struct ScriptedConnector(Receiver<Vec<ListedContainer>>);
-
-impl RuntimeConnector for ScriptedConnector {
-    fn create(
-        &mut self,
-        _new: &crate::runtime::NewContainer,
-        _limit: Option<Duration>,
-        _watch: &mut dyn crate::runtime::CallWatch,
-    ) -> Result<ContainerId, RuntimeError> {
-        Err(refusal())
-    }
-
-    fn start(
-        &mut self,
-        id: &ContainerId,
-        _new: &crate::runtime::NewContainer,
-        _limit: Option<Duration>,
-        _watch: &mut dyn crate::runtime::CallWatch,
-    ) -> Result<ContainerId, RuntimeError> {
-        Ok(id.clone())
-    }
-
-    fn delete(&mut self, _id: &ContainerId) -> Result<(), RuntimeError> {
-        Err(refusal())
-    }
-
-    fn find(&mut self, _instance: &InstanceName, _wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {
-        Err(refusal())
-    }
-
-    fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
-        self.0.recv().map_err(|_| refusal())
-    }
-
-    fn log_calls(
-        &mut self,
-        _instance: &InstanceName,
-        _wanted: &crate::model::messages::LogsRequest,
-    ) -> Result<Vec<crate::runtime::log_reader::LogCall>, RuntimeError> {
-        Err(refusal())
-    }
 }
 
 #[test]
 fn the_threads_report_and_end_with_their_sender() {
     let ample = SECOND * 60;
-    let (listings, scripted) = bounded(4);
+    let engine = FakeEngine::new();
     let (commands, inbox) = bounded(4);
     let (reports, reported) = bounded(4);
-    let connector = Box::new(ScriptedConnector(scripted));
-    let pulse = Pulse::unattended();
-    let thread =
-        start(CheckerSettings::new("podman", "Error getting state from Podman."), connector, inbox, pulse).unwrap();
-    let id = ContainerId("web".into());
-    let reply: StateReply = Box::new(move |state| reports.send(state).unwrap());
+    let connector = Box::new(engine.connector("agent_A"));
+    let settings = CheckerSettings::new("podman", "Error getting state from Podman.");
+    let thread = start(settings, connector, inbox, Pulse::unattended()).unwrap();
     let (instance, in_burst) = (instance("web"), false);
-    commands.send(WatchCommand::Watch { instance, id, in_burst, reply }).unwrap();
-    for container in [running("web", 0), exited("web", 0)] {
-        let state = container.state.clone();
-        listings.send(vec![container]).unwrap();
+    let id = engine.add(&instance, ExecutionState::plain(Phase::Running));
+    let reply: StateReply = Box::new(move |state| reports.send(state).unwrap());
+    commands.send(WatchCommand::Watch { instance, id: id.clone(), in_burst, reply }).unwrap();
+    for state in [ExecutionState::plain(Phase::Running), ExecutionState::exited(0)] {
+        engine.set_state(&id, state.clone());
         assert_eq!(reported.recv_timeout(ample), Ok(state));
     }
     drop(commands);
