@@ -352,6 +352,17 @@ mod tests {
         Fixture { _temporary: temporary, folder }
     }
 
+    fn opened() -> (Fixture, Pipes) {
+        let fixture = created();
+        let pipes = Pipes::open(&fixture.folder).unwrap();
+        (fixture, pipes)
+    }
+
+    fn is_ready(fd: impl std::os::fd::AsFd, flags: rustix::event::PollFlags) -> bool {
+        let zero = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut [rustix::event::PollFd::new(&fd, flags)], Some(&zero)).unwrap() == 1
+    }
+
     impl Fixture {
         fn writer(&self) -> File {
             OpenOptions::new().write(true).custom_flags(0o4000).open(self.folder.join(OUTPUT)).unwrap()
@@ -452,8 +463,7 @@ mod tests {
 
     #[test]
     fn a_workload_that_swaps_a_fifo_for_a_link_leads_us_nowhere() {
-        let fixture = created();
-        let mut pipes = Pipes::open(&fixture.folder).unwrap();
+        let (fixture, mut pipes) = opened();
         let reader = fixture.reader();
         let secret = fixture.folder.join("../secret");
         fs::write(&secret, "untouched").unwrap();
@@ -469,8 +479,7 @@ mod tests {
     // [utest->swdd~agent-ensures-control-interface-output-pipe-read~1]
     #[test]
     fn writers_come_and_go_and_each_end_is_told_once() {
-        let fixture = created();
-        let mut pipes = Pipes::open(&fixture.folder).unwrap();
+        let (fixture, mut pipes) = opened();
         let mut room = [0; 100];
         for round in 0..3_u8 {
             let mut writer = fixture.writer();
@@ -480,21 +489,15 @@ mod tests {
             assert_eq!(pipes.read(&mut room).unwrap(), ReadOutcome::Nothing);
             drop(writer);
             assert_eq!(pipes.read(&mut room).unwrap(), ReadOutcome::Closed);
-            let quiet = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-            let mut waits = [rustix::event::PollFd::from_borrowed_fd(pipes.output(), rustix::event::PollFlags::IN)];
-            assert_eq!(
-                rustix::event::poll(&mut waits, Some(&quiet)).unwrap(),
-                0,
-                "nobody is there, so nothing is told"
-            );
+            let is_told = is_ready(pipes.output(), rustix::event::PollFlags::IN);
+            assert!(!is_told, "nobody is there, so nothing is told");
         }
     }
 
     // [utest->swdd~agent-handles-control-interface-input-pipe-not-read~1]
     #[test]
     fn a_reader_may_be_late_slow_and_gone() {
-        let fixture = created();
-        let mut pipes = Pipes::open(&fixture.folder).unwrap();
+        let (fixture, mut pipes) = opened();
         assert_eq!(pipes.write(b"x", 0).unwrap(), WriteOutcome::NoReader);
         let mut reader = fixture.reader();
         let piece = [7; 10_000];
@@ -518,8 +521,7 @@ mod tests {
 
     #[test]
     fn a_large_message_fits_the_pipe_as_a_whole() {
-        let fixture = created();
-        let mut pipes = Pipes::open(&fixture.folder).unwrap();
+        let (fixture, mut pipes) = opened();
         let _reader = fixture.reader();
         let message = vec![1; 300_000];
         assert_eq!(pipes.write(&message, 0).unwrap(), WriteOutcome::Bytes(message.len()));
@@ -527,8 +529,7 @@ mod tests {
 
     #[test]
     fn a_small_pipe_has_room_again_exactly_when_everything_was_read() {
-        let fixture = created();
-        let mut pipes = Pipes::open(&fixture.folder).unwrap();
+        let (fixture, mut pipes) = opened();
         let mut reader = fixture.reader();
         assert!(pipes.is_drained(), "nobody reads, nothing is in it");
         let large = vec![1; 100_000];
@@ -536,12 +537,7 @@ mod tests {
         assert!(!pipes.is_drained() && !pipes.reports_drained());
         reader.read_exact(&mut vec![0; large.len()]).unwrap();
         pipes.write(b"small", 0).unwrap();
-        let has_room = |pipes: &Pipes| {
-            let quiet = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-            let mut waits =
-                [rustix::event::PollFd::from_borrowed_fd(pipes.input().unwrap(), rustix::event::PollFlags::OUT)];
-            rustix::event::poll(&mut waits, Some(&quiet)).unwrap() == 1
-        };
+        let has_room = |pipes: &Pipes| is_ready(pipes.input().unwrap(), rustix::event::PollFlags::OUT);
         for left in (0..5).rev() {
             assert!(!pipes.is_drained() && pipes.reports_drained() && !has_room(&pipes), "{left} more");
             reader.read_exact(&mut [0]).unwrap();
@@ -551,8 +547,7 @@ mod tests {
 
     #[test]
     fn unread_bytes_are_thrown_away_although_the_next_reader_is_there() {
-        let fixture = created();
-        let mut pipes = Pipes::open(&fixture.folder).unwrap();
+        let (fixture, mut pipes) = opened();
         let mut reader = fixture.reader();
         pipes.write(b"stale", 0).unwrap();
         assert!(pipes.discard_unread());

@@ -96,43 +96,37 @@ mod tests {
 
     const HALF: usize = CONTROL_READING_BYTES / 2;
 
-    struct Rig<const N: usize> {
-        places: [Place; N],
-        clock: ManualClock,
-    }
-
-    impl<const N: usize> Rig<N> {
-        fn new() -> Self {
-            Self { places: [const { Place::None }; N], clock: ManualClock::new() }
-        }
-
-        /// Who waits with so many bytes in hand, each for the message of this number.
-        fn share(&mut self, in_hand: [(usize, u64); N]) -> Vec<usize> {
-            share(in_hand.into_iter().zip(&mut self.places).collect(), self.clock.now());
-            self.clock.advance(std::time::Duration::from_millis(1));
-            (0..N).filter(|place| self.places[*place].is_waiting()).collect()
-        }
+    /// Who waits with so many bytes in hand, each for the message of this number.
+    fn share_of<const N: usize>(
+        places: &mut [Place; N],
+        in_hand: [(usize, u64); N],
+        clock: &ManualClock,
+    ) -> Vec<usize> {
+        share(in_hand.into_iter().zip(&mut *places).collect(), clock.now());
+        clock.advance(std::time::Duration::from_millis(1));
+        (0..N).filter(|place| places[*place].is_waiting()).collect()
     }
 
     #[test]
     fn who_finds_no_room_waits_for_its_turn_and_small_messages_never_do() {
-        let mut rig = Rig::<5>::new();
+        let (mut places, clock) = ([const { Place::None }; 5], ManualClock::new());
+        let mut share = |in_hand| share_of(&mut places, in_hand, &clock);
         let small = (CONTROL_SMALL_REQUEST, 1);
-        assert_eq!(rig.share([(HALF, 1), (0, 1), (0, 1), (0, 1), small]), [] as [usize; 0]);
-        assert_eq!(rig.share([(HALF, 1), (0, 1), (HALF + 1, 1), (0, 1), small]), [2]);
-        assert_eq!(rig.share([(HALF, 1), (HALF, 1), (HALF + 1, 1), (0, 1), small]), [1, 2], "nobody is overtaken");
-        assert_eq!(rig.share([(HALF, 2), (HALF, 1), (HALF + 1, 1), (0, 1), small]), [0, 1], "the next one is behind");
-        assert_eq!(rig.share([(HALF, 2), (HALF, 1), (0, 1), (0, 1), small]), [] as [usize; 0]);
+        assert_eq!(share([(HALF, 1), (0, 1), (0, 1), (0, 1), small]), [] as [usize; 0]);
+        assert_eq!(share([(HALF, 1), (0, 1), (HALF + 1, 1), (0, 1), small]), [2]);
+        assert_eq!(share([(HALF, 1), (HALF, 1), (HALF + 1, 1), (0, 1), small]), [1, 2], "nobody is overtaken");
+        assert_eq!(share([(HALF, 2), (HALF, 1), (HALF + 1, 1), (0, 1), small]), [0, 1], "the next one is behind");
+        assert_eq!(share([(HALF, 2), (HALF, 1), (0, 1), (0, 1), small]), [] as [usize; 0]);
     }
 
     #[test]
     fn a_message_that_is_larger_than_the_room_goes_alone() {
-        let mut rig = Rig::<2>::new();
+        let (mut places, clock) = ([const { Place::None }; 2], ManualClock::new());
         let huge = 10 * CONTROL_READING_BYTES;
-        assert_eq!(rig.share([(CONTROL_MESSAGE_MAX, 1), (huge, 1)]), [1]);
-        assert_eq!(rig.share([(CONTROL_MESSAGE_MAX, 2), (huge, 1)]), [0]);
-        assert!(rig.places[1].deadline().is_some(), "others wait for it");
-        assert_eq!(rig.share([(0, 2), (huge, 1)]), [] as [usize; 0]);
-        assert_eq!(rig.places[1].deadline(), None);
+        assert_eq!(share_of(&mut places, [(CONTROL_MESSAGE_MAX, 1), (huge, 1)], &clock), [1]);
+        assert_eq!(share_of(&mut places, [(CONTROL_MESSAGE_MAX, 2), (huge, 1)], &clock), [0]);
+        assert!(places[1].deadline().is_some(), "others wait for it");
+        assert_eq!(share_of(&mut places, [(0, 2), (huge, 1)], &clock), [] as [usize; 0]);
+        assert_eq!(places[1].deadline(), None);
     }
 }

@@ -87,17 +87,3 @@ fn what_an_earlier_interface_of_the_workload_had_asked_for_does_not_reach_the_ne
     hub.deliver_to("w", lines("campaign")).unwrap();
     assert_eq!(sent(&reader), [cancel("w@campaign")], "the server cannot go on with it");
 }
-
-#[test]
-fn an_interface_serves_as_long_as_folder_and_rules_are_the_same() {
-    let folder = tempfile::tempdir().unwrap();
-    let (hub, _reader) = hub();
-    let place = folder.path().join("w");
-    let interface = hub.open(&"w".into(), place.clone(), &access()).unwrap();
-    let mut other = access();
-    other.deny_rules = other.allow_rules.clone();
-    assert!(interface.serves(&place, &access()));
-    assert!(!interface.serves(&folder.path().join("x"), &access()));
-    assert!(!interface.serves(&place, &other));
-    assert!(!interface.serves(&place, &ControlInterfaceAccess::default()));
-}

@@ -60,10 +60,14 @@ impl Rig {
     fn greeted(&mut self, workload: &str) -> (ControlInterface, Client) {
         let interface = self.open(workload);
         let mut client = self.client(workload);
-        client.send(hello());
-        self.turns();
+        self.send(&mut client, hello());
         assert_eq!(client.received(), [ToWorkload::Accepted]);
         (interface, client)
+    }
+
+    fn send(&mut self, client: &mut Client, message: FromWorkload) {
+        client.send(message);
+        self.turns();
     }
 
     /// Lets the loop do all it can do now.
@@ -100,9 +104,11 @@ impl Rig {
         panic!("there is no end");
     }
 
-    /// The workload asked for the logs under these ids before.
-    fn follow(&self, workload: &str, ids: &[&str]) {
-        ids.iter().for_each(|id| self.hub.follow(workload, id));
+    /// Log lines come for `w`, which asked for them under these ids before.
+    fn deliver(&mut self, ids: &[&str], bytes: usize) {
+        ids.iter().for_each(|id| self.hub.follow("w", id));
+        ids.iter().for_each(|id| self.hub.deliver_to("w", lines(id, bytes)).unwrap());
+        self.turns();
     }
 
     fn requests(&self) -> Vec<String> {
@@ -184,8 +190,7 @@ fn a_hello_was_lost_when_the_workload_came_back_before_its_end_was_read() {
         let mut rig = Rig::new();
         let _interface = rig.open("w");
         let mut client = rig.client("w");
-        client.send(FromWorkload::Empty);
-        rig.turns();
+        rig.send(&mut client, FromWorkload::Empty);
         assert!(matches!(client.received()[..], [ToWorkload::Closed { .. }]));
         assert_eq!(write(client.output.as_ref().unwrap(), left), Ok(left.len()));
         client.output = None;
@@ -216,8 +221,7 @@ fn requests_go_out_and_answers_come_back() {
     let (_one, mut client) = rig.greeted("one");
     let (_two, mut other) = rig.greeted("two");
     client.send(ask("a@b"));
-    other.send(ask("a"));
-    rig.turns();
+    rig.send(&mut other, ask("a"));
     assert_eq!(rig.requests(), ["one@a@b", "two@a"]);
     rig.hub.deliver(answer("one@a@b"));
     rig.turns();
@@ -226,30 +230,13 @@ fn requests_go_out_and_answers_come_back() {
     assert_eq!(rig.poller.due(rig.clock.now()), None, "an idle interface costs nothing");
 }
 
-#[test]
-fn answers_wait_for_the_hello() {
-    let mut rig = Rig::new();
-    let _interface = rig.open("w");
-    let mut client = rig.client("w");
-    rig.hub.deliver_to("w", answer("early")).unwrap();
-    rig.turns();
-    assert_eq!(client.received(), []);
-    client.send(hello());
-    rig.turns();
-    assert_eq!(rig.received(&mut client), [ToWorkload::Accepted, ToWorkload::Response(answer("early"))]);
-}
-
 // [utest->swdd~agent-handles-control-interface-input-pipe-not-read~1]
 #[test]
 fn a_frame_that_was_cut_is_continued_or_forgotten_but_never_followed_by_another() {
     let mut rig = Rig::new();
     let (_interface, mut client) = rig.greeted("w");
     let large = 3_000_000;
-    rig.follow("w", &["a", "b", "c", "d"]);
-    for id in ["a", "b"] {
-        rig.hub.deliver_to("w", lines(id, large)).unwrap();
-    }
-    rig.turns();
+    rig.deliver(&["a", "b"], large);
     let ids = |messages: Vec<ToWorkload>| -> Vec<String> {
         messages
             .into_iter()
@@ -259,10 +246,7 @@ fn a_frame_that_was_cut_is_continued_or_forgotten_but_never_followed_by_another(
     // A slow reader gets everything, in order.
     assert_eq!(ids(rig.received(&mut client)), ["a", "b"]);
     // One that goes in the middle of a message is followed by one that begins with the next.
-    for id in ["c", "d"] {
-        rig.hub.deliver_to("w", lines(id, large)).unwrap();
-    }
-    rig.turns();
+    rig.deliver(&["c", "d"], large);
     client.input = None;
     rig.turns();
     client.open_input();
@@ -274,11 +258,7 @@ fn a_frame_that_was_cut_is_continued_or_forgotten_but_never_followed_by_another(
 fn requests_are_read_while_the_workload_reads_no_answers() {
     let mut rig = Rig::new();
     let (_interface, mut client) = rig.greeted("w");
-    for number in 0..8 {
-        rig.follow("w", &[&number.to_string()]);
-        rig.hub.deliver_to("w", lines(&number.to_string(), CONTROL_OUTBOX_BYTES / 9)).unwrap();
-    }
-    rig.turns();
+    rig.deliver(&["0", "1", "2", "3", "4", "5", "6", "7"], CONTROL_OUTBOX_BYTES / 9);
     let bytes = to_agent(ask("half")).unwrap();
     write(client.output.as_ref().unwrap(), &bytes[..4]).unwrap();
     rig.turns();
@@ -296,10 +276,7 @@ fn a_second_message_is_not_written_before_the_first_one_was_read() {
     for bytes in [10, 100_000] {
         let mut rig = Rig::new();
         let (_interface, mut client) = rig.greeted("w");
-        rig.follow("w", &["a", "b", "c"]);
-        for id in ["a", "b", "c"] {
-            rig.hub.deliver_to("w", lines(id, bytes)).unwrap();
-        }
+        rig.deliver(&["a", "b", "c"], bytes);
         for id in ["a", "b", "c"] {
             rig.pass(Duration::from_millis(200));
             assert_eq!(client.received(), [ToWorkload::Response(lines(id, bytes))]);
@@ -314,8 +291,7 @@ fn a_reader_that_comes_late_gets_what_waited() {
     let _interface = rig.open("w");
     let mut client = rig.client("w");
     client.input = None;
-    client.send(hello());
-    rig.turns();
+    rig.send(&mut client, hello());
     rig.hub.deliver_to("w", answer("a")).unwrap();
     rig.pass(Duration::from_millis(350));
     let due = rig.poller.due(rig.clock.now()).unwrap();
@@ -333,11 +309,7 @@ fn a_reader_that_comes_late_gets_what_waited() {
 fn a_new_user_of_the_pipes_gets_nothing_of_the_earlier_one() {
     let mut rig = Rig::new();
     let (_interface, mut client) = rig.greeted("w");
-    rig.follow("w", &["a", "b", "c"]);
-    for id in ["a", "b", "c"] {
-        rig.hub.deliver_to("w", lines(id, 900_000)).unwrap();
-    }
-    rig.turns();
+    rig.deliver(&["a", "b", "c"], 900_000);
     client.output = None;
     rig.turns();
     client.input = None;
@@ -356,10 +328,9 @@ fn a_new_user_of_the_pipes_gets_nothing_of_the_earlier_one() {
 fn a_restarted_container_finds_clean_pipes_and_has_to_send_a_hello() {
     let mut rig = Rig::new();
     let (interface, mut client) = rig.greeted("w");
-    rig.follow("w", &["old", "kept"]);
-    rig.hub.deliver_to("w", lines("old", 1000)).unwrap();
-    client.send(ask("a"));
-    rig.turns();
+    rig.hub.follow("w", "kept");
+    rig.deliver(&["old"], 1000);
+    rig.send(&mut client, ask("a"));
     client.send(ask("unread"));
     (client.output, client.input) = (None, None);
     interface.restart();
@@ -369,8 +340,7 @@ fn a_restarted_container_finds_clean_pipes_and_has_to_send_a_hello() {
     assert_eq!(rig.requests(), ["w@kept"], "what the earlier one asked for is cancelled");
     let mut next = rig.client("w");
     rig.hub.deliver_to("w", answer("stale")).unwrap();
-    next.send(ask("without hello"));
-    rig.turns();
+    rig.send(&mut next, ask("without hello"));
     assert_eq!(next.received(), [ToWorkload::Closed { reason: "Initial Hello missing!".to_owned() }]);
     assert_eq!(rig.requests(), [] as [&str; 0]);
 }
@@ -385,16 +355,14 @@ fn garbage_ends_one_session_until_its_user_closes_and_no_other() {
         write(client.output.as_ref().unwrap(), bytes).unwrap();
         rig.turns();
         assert_eq!(client.received(), [ToWorkload::Closed { reason: "Could not decode protobuf data".to_owned() }]);
-        client.send(hello());
-        rig.turns();
+        rig.send(&mut client, hello());
         assert_eq!(client.received(), [], "everything is ignored until the pipe is closed");
         drop(client);
         rig.turns();
     }
     let mut client = rig.client("w");
     client.send(hello());
-    other.send(ask("fine"));
-    rig.turns();
+    rig.send(&mut other, ask("fine"));
     assert_eq!(client.received(), [ToWorkload::Accepted]);
     assert_eq!(rig.requests(), ["other@fine"]);
 }
@@ -419,8 +387,7 @@ fn thousands_of_opens_and_closes_leave_nothing_behind() {
     assert!(descriptors() < before + 200, "{before} {}", descriptors());
     let mut client = rig.client("w");
     rig.turns();
-    client.send(hello());
-    rig.turns();
+    rig.send(&mut client, hello());
     assert_eq!(client.received(), [ToWorkload::Accepted]);
 }
 
@@ -455,8 +422,7 @@ fn a_flood_of_requests_waits_in_the_pipe_for_answers_and_does_not_delay_others()
         greedy.send(ask(&number.to_string()));
     }
     rig.turns();
-    modest.send(ask("a"));
-    rig.turns();
+    rig.send(&mut modest, ask("a"));
     let sent = rig.requests();
     assert_eq!((sent.len(), sent.last().map(String::as_str)), (CONTROL_REQUESTS + 1, Some("modest@a")));
     rig.pass(CONTROL_ROOM_RETRY);
@@ -510,18 +476,6 @@ fn a_workload_that_only_writes_is_slowed_down_and_not_stopped() {
         sent.extend(answer_all(&rig, CONTROL_UNREAD_BYTES));
     }
     assert_eq!(sent, (0..50).map(|number| format!("w@{number}")).collect::<Vec<_>>());
-}
-
-#[test]
-fn a_cancel_behind_requests_that_wait_for_answers_is_sent() {
-    let mut rig = Rig::new();
-    let (_interface, mut client) = rig.greeted("w");
-    for number in 0..CONTROL_REQUESTS {
-        client.send(ask(&number.to_string()));
-    }
-    client.send(FromWorkload::Request(Request { id: "c".to_owned(), content: RequestContent::LogsCancel }));
-    rig.turns();
-    assert_eq!(rig.requests().last().map(String::as_str), Some("w@c"));
 }
 
 #[test]

@@ -178,17 +178,27 @@ fn what_is_not_allowed_is_answered_here() {
     }
 }
 
+/// A field of a protobuf message: its tag, its length and these bytes.
+fn wrap(tag: u8, bytes: &[u8]) -> Vec<u8> {
+    let (mut framed, mut length) = (vec![tag], bytes.len());
+    while length >= 0x80 {
+        framed.push(0x80 | u8::try_from(length & 0x7f).unwrap());
+        length >>= 7;
+    }
+    framed.push(u8::try_from(length).unwrap());
+    framed.extend_from_slice(bytes);
+    framed
+}
+
 #[test]
 fn a_state_that_cannot_be_read_is_answered_here() {
     let mut rig = Rig::established();
     // newState { desiredState { workloads { "w": { restartPolicy: 9 } } } }, mask desiredState
     let workload = [0x0a, 0x01, b'w', 0x12, 0x02, 0x10, 0x09];
-    let wrap = |tag: u8, bytes: &[u8]| [&[tag, u8::try_from(bytes.len()).unwrap()], bytes].concat();
     let state = wrap(0x0a, &wrap(0x0a, &wrap(0x12, &wrap(0x0a, &workload))));
     let update = [state, wrap(0x12, b"desiredState")].concat();
     let request = [wrap(0x0a, b"id"), wrap(0x12, &update)].concat();
-    let message = wrap(0x1a, &request);
-    rig.bytes(&[&[u8::try_from(message.len()).unwrap()], message.as_slice()].concat());
+    rig.bytes(&wrap(0, &wrap(0x1a, &request))[1..]);
     let [Did::Answered(Response { id, content: ResponseContent::Error(text) })] = &rig.did()[..] else {
         panic!("an error is expected")
     };
@@ -350,17 +360,6 @@ fn deeply_nested_messages_are_no_danger() {
     let nested = std::thread::Builder::new().stack_size(STACK_LARGE).spawn(|| {
         // Config items within config items: { array { values { array { values ... } } } }
         let mut inner = Vec::new();
-        let wrap = |tag: u8, bytes: &[u8]| {
-            let mut length = bytes.len();
-            let mut framed = vec![tag];
-            while length >= 0x80 {
-                framed.push(0x80 | u8::try_from(length & 0x7f).unwrap());
-                length >>= 7;
-            }
-            framed.push(u8::try_from(length).unwrap());
-            framed.extend_from_slice(bytes);
-            framed
-        };
         for depth in 0..2_000 {
             inner = wrap(if depth % 2 == 0 { 0x0a } else { 0x12 }, &inner);
         }
