@@ -454,6 +454,12 @@ mod tests {
         AgentLoad { agent: "A".to_owned(), cpu_usage, free_memory: 1 }
     }
 
+    fn connected() -> (UplinkOutbox, UplinkReader, Instant) {
+        let (outbox, reader) = uplink_outbox();
+        reader.connected();
+        (outbox, reader, ManualClock::new().now())
+    }
+
     fn sent(reader: &UplinkReader, now: Instant) -> Vec<Vec<WorkloadState>> {
         std::iter::from_fn(|| reader.next(now))
             .map(|message| match message {
@@ -550,9 +556,7 @@ mod tests {
 
     #[test]
     fn an_instance_that_came_back_was_reported_as_removed_when_the_connection_was_lost() {
-        let now = ManualClock::new().now();
-        let (outbox, reader) = uplink_outbox();
-        reader.connected();
+        let (outbox, reader, now) = connected();
         // A restart of a workload that failed: the same instance goes and comes.
         for phase in [Phase::Removed, Phase::PendingStarting, Phase::Running] {
             outbox.put(state("restarted", phase));
@@ -605,9 +609,7 @@ mod tests {
 
     #[test]
     fn states_before_the_report_after_a_hello_do_not_end_it() {
-        let now = ManualClock::new().now();
-        let (outbox, reader) = uplink_outbox();
-        reader.connected();
+        let (outbox, reader, now) = connected();
         outbox.put(state("a", Phase::Running));
         assert_eq!(sent(&reader, now), [vec![state("a", Phase::Running)]]);
         for (complete, end) in [(false, None), (true, Some(ToServer::StatesComplete))] {
@@ -646,9 +648,7 @@ mod tests {
 
     #[test]
     fn a_workload_that_never_stopped_asking_kept_load_and_logs_from_the_server() {
-        let now = ManualClock::new().now();
-        let (outbox, reader) = uplink_outbox();
-        reader.connected();
+        let (outbox, reader, now) = connected();
         outbox.put_load(load(1));
         let stop = ToServer::LogsStop { request_id: "logs".to_owned(), instance: state("a", Phase::Running).instance };
         assert!(outbox.logs().put(stop.clone(), None));
@@ -720,8 +720,7 @@ mod tests {
 
     #[test]
     fn a_request_is_sent_at_once_unless_something_is_before_it_or_the_connection_is_full() {
-        let now = ManualClock::new().now();
-        let (outbox, reader) = uplink_outbox();
+        let (outbox, reader, now) = connected();
         let sink = FakeSink::default();
         reader.connected_by(Box::new(sink.clone()));
         sink.give_room(2);
@@ -753,8 +752,7 @@ mod tests {
 
     #[test]
     fn requests_without_answer_are_answered_when_the_connection_is_lost_and_others_wait_for_the_next_one() {
-        let now = ManualClock::new().now();
-        let (outbox, reader) = uplink_outbox();
+        let (outbox, reader, now) = connected();
         let sink = FakeSink::default();
         reader.connected_by(Box::new(sink.clone()));
         sink.give_room(3);

@@ -200,46 +200,31 @@ mod tests {
     }
 
     #[test]
-    fn only_what_can_never_be_written_is_final() {
+    fn errors_name_the_mount_point_and_only_what_can_never_be_written_is_final() {
         let workload = tempfile::tempdir().unwrap();
         let folder = workload.path().join("files");
         let deep = "/a".repeat(PATH_MAX / 2);
         let long = format!("/{}", "x".repeat(256));
-        for (files, is_final) in [
-            (vec![data("relative", "")], true),
-            (vec![binary("/x", "AAE")], true),
-            (vec![data("/a", ""), data("/a/b", "")], true),
-            (vec![data("/c/d", ""), data("/c", "")], true),
-            (vec![data(&deep, "")], true),
-            (vec![data(&long, "")], true),
-            (vec![data("/taken/b", "")], false),
-            (vec![data("/open/b", "")], false),
+        let no_folder = "failed to create workload file directory structure for '/";
+        for (files, text, is_final) in [
+            (vec![data("relative", "")], "invalid mount point 'relative': '", true),
+            (vec![data("/a\n/", "")], "invalid mount point '/a\\n/': 'It contains", true),
+            (vec![binary("/x", "AA EC")], "invalid base64 data in '/x': '", true),
+            (vec![binary("/x", "AAE")], "invalid base64 data in '/x': '", true),
+            (vec![data("/a", ""), data("/a/b", "")], &format!("{no_folder}a/b': '"), true),
+            (vec![data("/c/d", ""), data("/c", "")], "write failed for '/c': '", true),
+            (vec![data(&deep, "")], "", true),
+            (vec![data(&long, "")], "", true),
+            (vec![data("/taken/b", "")], no_folder, false),
+            (vec![data("/open/b", "")], "", false),
         ] {
             let _ = fs::remove_dir_all(&folder);
             fs::create_dir_all(folder.join("open")).unwrap();
             fs::set_permissions(folder.join("open"), fs::Permissions::from_mode(0o777)).unwrap();
             fs::write(folder.join("taken"), "").unwrap();
             let error = write_files(&folder, &files).unwrap_err();
+            assert!(error.to_string().starts_with(text), "{error}");
             assert_eq!(error.is_final(&files), is_final, "{error}");
-        }
-    }
-
-    #[test]
-    fn errors_name_the_mount_point() {
-        let workload = tempfile::tempdir().unwrap();
-        let folder = workload.path().join("files");
-        for (files, text) in [
-            (vec![data("/a\n/", "")], "invalid mount point '/a\\n/': 'It contains"),
-            (vec![binary("/x", "AA EC")], "invalid base64 data in '/x': '"),
-            (vec![binary("/x", "AAE")], "invalid base64 data in '/x': '"),
-            (
-                vec![data("/a", ""), data("/a/b", "")],
-                "failed to create workload file directory structure for '/a/b': '",
-            ),
-            (vec![data("/c/d", ""), data("/c", "")], "write failed for '/c': '"),
-        ] {
-            let error = write_files(&folder, &files).unwrap_err().to_string();
-            assert!(error.starts_with(text), "{error}");
         }
     }
 }

@@ -80,6 +80,21 @@ fn opened(events: &Receiver<PeerEvent>) -> Outbox {
     }
 }
 
+/// The server says hello, and the agent hears it.
+fn greet(to_agent: &Outbox, uplink: &Running) {
+    to_agent.put(FromServer::ServerHello(vec![])).unwrap();
+    let event = uplink.events.recv_timeout(LIMIT).unwrap();
+    assert!(matches!(event, SchedulerEvent::Server(FromServer::ServerHello(_))), "{event:?}");
+}
+
+/// The server drops the connection, and both notice.
+fn disconnect(to_agent: Outbox, uplink: &Running, peers: &Receiver<PeerEvent>) {
+    drop(to_agent);
+    let event = uplink.events.recv_timeout(LIMIT).unwrap();
+    assert!(matches!(event, SchedulerEvent::ServerGone), "{event:?}");
+    assert!(matches!(peers.recv_timeout(LIMIT).unwrap(), PeerEvent::Closed { .. }));
+}
+
 fn message(events: &Receiver<PeerEvent>) -> ToServer {
     match events.recv_timeout(LIMIT).unwrap() {
         PeerEvent::Message { message, .. } => message,
@@ -97,18 +112,13 @@ fn a_lost_connection_is_told_made_again_and_removals_are_repeated() {
     let (server, peers) = endpoint("127.0.0.1:0".parse().unwrap());
     let uplink = Running::start(server.address(), VERSION);
     let to_agent = opened(&peers);
-    to_agent.put(FromServer::ServerHello(vec![])).unwrap();
-    let event = uplink.events.recv_timeout(LIMIT).unwrap();
-    assert!(matches!(event, SchedulerEvent::Server(FromServer::ServerHello(_))), "{event:?}");
+    greet(&to_agent, &uplink);
     uplink.outbox.put(state(Phase::Running));
     assert_eq!(message(&peers), ToServer::WorkloadStates(vec![state(Phase::Running)]));
     uplink.outbox.put(state(Phase::Removed));
     assert_eq!(message(&peers), ToServer::WorkloadStates(vec![state(Phase::Removed)]));
 
-    drop(to_agent);
-    let event = uplink.events.recv_timeout(LIMIT).unwrap();
-    assert!(matches!(event, SchedulerEvent::ServerGone), "{event:?}");
-    assert!(matches!(peers.recv_timeout(LIMIT).unwrap(), PeerEvent::Closed { .. }));
+    disconnect(to_agent, &uplink, &peers);
     let _to_agent = opened(&peers);
     assert_eq!(message(&peers), ToServer::WorkloadStates(vec![state(Phase::Removed)]), "nobody knows if it arrived");
     uplink.stop();
@@ -121,16 +131,11 @@ fn what_is_put_because_of_a_hello_is_sent_on_each_connection() {
     let uplink = Running::start(server.address(), VERSION);
     for cpu_usage in 0..3 {
         let to_agent = opened(&peers);
-        to_agent.put(FromServer::ServerHello(vec![])).unwrap();
-        let event = uplink.events.recv_timeout(LIMIT).unwrap();
-        assert!(matches!(event, SchedulerEvent::Server(FromServer::ServerHello(_))), "{event:?}");
+        greet(&to_agent, &uplink);
         let load = AgentLoad { agent: "agent_A".to_owned(), cpu_usage, free_memory: 1 };
         uplink.outbox.put_load(load.clone());
         assert_eq!(message(&peers), ToServer::AgentLoad(load));
-        drop(to_agent);
-        let event = uplink.events.recv_timeout(LIMIT).unwrap();
-        assert!(matches!(event, SchedulerEvent::ServerGone), "{event:?}");
-        assert!(matches!(peers.recv_timeout(LIMIT).unwrap(), PeerEvent::Closed { .. }));
+        disconnect(to_agent, &uplink, &peers);
     }
     uplink.stop();
     server.stop(LIMIT);

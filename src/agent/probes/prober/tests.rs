@@ -65,10 +65,12 @@ fn a_port_is_refused_then_open_then_refused() {
 }
 
 #[test]
-fn a_container_whose_process_is_not_known_does_not_answer() {
+fn a_container_that_is_not_known_does_not_answer() {
     let mut rig = Rig::new();
     rig.watch(Purpose::Ready, tcp(1), None);
     assert_eq!(rig.verdict(), "its process is not found");
+    rig.watch(Purpose::Alive, Check::Exec(vec!["true".to_owned()]), None);
+    assert_eq!(rig.verdict(), "its container is not known");
 }
 
 #[test]
@@ -124,13 +126,6 @@ fn a_notification_arrives_and_the_socket_can_be_made_again() {
     }
     let long = folder.path().join("x".repeat(120));
     assert!(notify_socket(&long).is_err());
-}
-
-#[test]
-fn a_command_that_cannot_be_run_failed() {
-    let mut rig = Rig::new();
-    rig.watch(Purpose::Alive, Check::Exec(vec!["true".to_owned()]), None);
-    assert_eq!(rig.verdict(), "its container is not known");
 }
 
 /// The order was lost, and a failure of the agent counted as one of the workload.

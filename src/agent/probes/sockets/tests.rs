@@ -4,25 +4,15 @@ use super::super::table::ProbeIo as _;
 use super::*;
 use crate::model::lifecycle::Pace;
 use crate::model::names::InstanceName;
+use crate::simulation::fake_probes::probe_order;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn order(key: u64, check: Check) -> ProbeOrder {
     let limit = Duration::from_secs(1);
-    ProbeOrder {
-        key,
-        instance: InstanceName::with_id("w", "id", "A"),
-        purpose: Purpose::Ready,
-        check,
-        pace: Pace { initial_delay: limit, period: limit, timeout: limit },
-        successes: 1,
-        failures: None,
-        target: ProbeTarget::default(),
-        notify: None,
-        unarmed: false,
-        reply: Box::new(drop),
-    }
+    let pace = Pace { initial_delay: limit, period: limit, timeout: limit };
+    ProbeOrder { key, ..probe_order(Purpose::Ready, check, pace, &bounded(1).0) }
 }
 
 /// A network mount whose server is gone: looking at its file kept the only thread, and nobody was checked any more.
