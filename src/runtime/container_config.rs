@@ -142,16 +142,10 @@ pub fn strings(texts: &[impl AsRef<str>]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::workload::Workload;
+    use crate::runtime::scripted_engine;
 
     fn new_container(runtime_config: &str) -> NewContainer {
-        NewContainer {
-            instance: InstanceName::new("web", runtime_config, "agent_A"),
-            workload: Arc::new(Workload::new("agent_A", "podman", runtime_config)),
-            control_interface: None,
-            files: Vec::new(),
-            notify_socket: None,
-        }
+        scripted_engine::new_container("podman", runtime_config)
     }
 
     #[test]

@@ -298,6 +298,12 @@ mod tests {
         std::mem::forget(record);
     }
 
+    fn earlier_agent() -> (tempfile::TempDir, EngineChildren) {
+        let folder = tempfile::tempdir().unwrap();
+        let children = EngineChildren::open(folder.path()).unwrap().0;
+        (folder, children)
+    }
+
     fn files(folder: &Path) -> usize {
         fs::read_dir(folder).unwrap().count()
     }
@@ -322,8 +328,7 @@ mod tests {
 
     #[test]
     fn a_process_that_was_not_recorded_in_time_is_found_by_its_token() {
-        let folder = tempfile::tempdir().unwrap();
-        let (children, _) = EngineChildren::open(folder.path()).unwrap();
+        let (folder, children) = earlier_agent();
         let record = children.announce(PROGRAM).unwrap();
         let other = children.announce(PROGRAM).unwrap();
         let mut child = start(Some(&record));
@@ -339,10 +344,8 @@ mod tests {
 
     #[test]
     fn a_call_that_only_reads_is_ended_by_the_next_agent_at_once() {
-        let folder = tempfile::tempdir().unwrap();
-        let (children, _) = EngineChildren::open(folder.path()).unwrap();
-        let (mut told, untold) =
-            (children.announce_reader(PROGRAM).unwrap(), children.announce_reader(PROGRAM).unwrap());
+        let (folder, children) = earlier_agent();
+        let [mut told, untold] = [(); 2].map(|()| children.announce_reader(PROGRAM).unwrap());
         let mut readers = [start(Some(&told)), start(Some(&untold))];
         told.started(readers[0].id());
         let mut other = start(None);
@@ -354,15 +357,14 @@ mod tests {
             reader.wait().unwrap();
         }
         assert!(matches!(other.try_wait(), Ok(None)), "others are left alone");
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert_eq!(files(folder.path()), 0);
         other.kill().unwrap();
         other.wait().unwrap();
     }
 
     #[test]
     fn a_zombie_and_a_later_process_with_the_same_pid_do_not_count() {
-        let folder = tempfile::tempdir().unwrap();
-        let (children, _) = EngineChildren::open(folder.path()).unwrap();
+        let (folder, children) = earlier_agent();
         let boot_id = &children.shared.boot_id;
         fs::write(folder.path().join("a"), format!("{boot_id}\n{PROGRAM}\n{} 1\n", std::process::id())).unwrap();
         let mut child = start(None);
@@ -392,8 +394,7 @@ mod tests {
 
     #[test]
     fn a_call_that_ended_leaves_no_record() {
-        let folder = tempfile::tempdir().unwrap();
-        let (children, _) = EngineChildren::open(folder.path()).unwrap();
+        let (folder, children) = earlier_agent();
         let mut record = children.announce(PROGRAM).unwrap();
         record.started(std::process::id());
         assert_eq!(files(folder.path()), 1);

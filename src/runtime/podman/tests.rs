@@ -9,11 +9,8 @@ use crate::runtime::ContainerId;
 use crate::runtime::Unwatched;
 use crate::runtime::container_list::podman_format;
 use crate::runtime::scripted_engine::{ID, OTHER, ScriptedEngine, failed, id, new_container, run_call};
-use crate::runtime::{CallWatch, MainProcess, NewContainer, RuntimeConnector as _, RuntimeError};
-use rustix::event::{EventfdFlags, eventfd};
+use crate::runtime::{MainProcess, NewContainer, RuntimeConnector as _, RuntimeError};
 use std::fs;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,6 +49,10 @@ fn find_call() -> String {
     format!("ps --all --filter label=name={} --format={}", new().instance, podman_format())
 }
 
+fn removal_calls() -> Vec<String> {
+    vec![format!("stop --ignore {ID}"), format!("rm --ignore {ID}")]
+}
+
 fn listing(containers: &[(&str, String)]) -> String {
     let entries: Vec<String> = containers
         .iter()
@@ -88,8 +89,7 @@ fn a_failed_create_removes_exactly_its_containers_and_keeps_the_error() {
     let found = [(ID, instance.to_string()), (OTHER, format!("{instance}_2"))];
     let mut engine = Engine::answering(&["echo 'Error: no such command' >&2; exit 127", &listing(&found)]);
     let text = failed(engine.create());
-    let stop = format!("stop --ignore {ID}");
-    assert_eq!(engine.calls(), [run_call(&new()), find_call(), stop, format!("rm --ignore {ID}")]);
+    assert_eq!(engine.calls(), [vec![run_call(&new()), find_call()], removal_calls()].concat());
     let run = run_call(&new());
     let mut arguments: Vec<&str> = run.split(' ').collect();
     *arguments.last_mut().unwrap() = "***"; // What the container executes is not shown.
@@ -104,16 +104,14 @@ fn a_failed_create_or_start_showed_the_secrets_of_its_options() {
     let answer = "echo 'Error: hidden2 and hidden3 at ssh://me:hidden1@host are wrong' >&2; exit 125";
     let mut engine = Engine::answering(&[]);
     engine.script.on("--url", answer);
-    let (name, short) = (new.instance.to_string(), new.instance.short());
-    let labels = [format!("--label=name={name}"), "--label=agent=agent_A".to_owned()];
-    let run =
-        ["--url", "***", "run", "--detach", "--name", &short, "--env", "PASSWORD=***", "-eTOKEN=***", "--net=host"];
-    let run = [&run[..], &[&labels[0], &labels[1], "x", "***", "***"]].concat();
-    let said = "Error: *** and *** at *** are wrong. ";
-    let result = failed(engine.connector.create(&new, None, &mut Unwatched));
-    assert_eq!(result, format!("{said}{}", engine.script.execution(&run)));
+    let said = "Error: *** and *** at *** are wrong. Execution of '";
+    let shown = r#""--env" "PASSWORD=***" "-eTOKEN=***" "--net=host" "#;
+    let text = failed(engine.connector.create(&new, None, &mut Unwatched));
+    assert!(text.starts_with(said) && text.contains(shown) && text.ends_with(r#" "x" "***" "***"'"#), "{text}");
+    assert!(text.contains(r#" "--url" "***" "run" "#) && !text.contains("hidden"), "{text}");
     let result = failed(engine.connector.start(&id(ID), &new, None, &mut Unwatched));
-    assert_eq!(result, format!("{said}{}", engine.script.execution(&["--url", "***", "start", ID])));
+    let call = engine.script.execution(&["--url", "***", "start", ID]);
+    assert_eq!(result, format!("Error: *** and *** at *** are wrong. {call}"));
 }
 
 #[test]
@@ -165,73 +163,31 @@ fn a_container_without_a_known_id_was_forgotten_when_the_engine_could_not_be_ask
     assert!(text.contains("Could not spawn command"), "{text}");
 }
 
-/// A watch that waits until the engine has taken the call, and then cancels it when it shall.
-struct OnceCalled {
-    calls: PathBuf,
-    cancel: Option<OwnedFd>,
-}
-
-impl CallWatch for OnceCalled {
-    fn cancel_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.cancel.as_ref().map(AsFd::as_fd)
-    }
-
-    fn next_progress(&self) -> Option<Duration> {
-        Some(Duration::ZERO)
-    }
-
-    fn still_running(&mut self, _age: Duration) {
-        while fs::read_to_string(&self.calls).unwrap().is_empty() {
-            std::thread::yield_now();
-        }
-        if let Some(cancel) = &self.cancel {
-            rustix::io::write(cancel, &1_u64.to_ne_bytes()).unwrap();
-        }
-    }
-}
-
 #[test]
 fn a_create_that_takes_too_long_is_cleaned_up_and_a_cancelled_one_ends_at_once() {
     let found = listing(&[(ID, new().instance.to_string())]);
-    for (cancelled, limit) in [(true, None), (false, Some(Duration::from_millis(10)))] {
-        let mut engine = Engine::answering(&["exec sleep 600", &found]);
-        let cancel = cancelled.then(|| eventfd(0, EventfdFlags::CLOEXEC).unwrap());
-        let mut watch = OnceCalled { calls: engine.script.path().join("calls"), cancel };
-        match engine.connector.create(&new(), limit, &mut watch) {
-            Err(RuntimeError::Cancelled) if cancelled => {}
-            Err(RuntimeError::TimedOut(text)) if !cancelled => assert!(text.starts_with("No answer within 10ms.")),
-            other => panic!("{other:?}"),
-        }
-        let removal = [find_call(), format!("stop --ignore {ID}"), format!("rm --ignore {ID}")];
-        // Who cancels a create removes what is there.
-        assert_eq!(engine.calls()[1..], removal[..if cancelled { 0 } else { 3 }]);
+    let mut engine = Engine::answering(&[]);
+    engine.script.on("-g", "exec sleep 600");
+    engine.script.on("ps", &found);
+    match engine.connector.create(&new(), Some(Duration::from_millis(10)), &mut Unwatched) {
+        Err(RuntimeError::TimedOut(text)) => assert!(text.starts_with("No answer within 10ms."), "{text}"),
+        other => panic!("{other:?}"),
     }
-}
+    let (calls, cleaning_up) = (engine.calls(), [vec![find_call()], removal_calls()].concat());
+    assert!(calls.ends_with(&cleaning_up), "{calls:?}");
 
-/// A watch that cancels when the cleaning up begins.
-struct CancelsCleanUp(OwnedFd);
-
-impl CallWatch for CancelsCleanUp {
-    fn cancel_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.0.as_fd())
-    }
-
-    fn next_progress(&self) -> Option<Duration> {
-        None
-    }
-
-    fn still_running(&mut self, _age: Duration) {}
-
-    fn cleaning_up(&mut self) {
-        rustix::io::write(&self.0, &1_u64.to_ne_bytes()).unwrap();
-    }
+    let mut engine = Engine::answering(&[]);
+    let mut watch = engine.script.cancelling("1");
+    assert_eq!(engine.connector.create(&new(), None, &mut watch), Err(RuntimeError::Cancelled));
+    assert_eq!((engine.calls().len(), watch.clean_ups), (1, 0), "who cancels a create removes what is there");
 }
 
 #[test]
 fn cleaning_up_after_a_failed_create_can_be_cancelled() {
-    let mut engine = Engine::answering(&["exit 125", "exec sleep 600"]);
-    let mut watch = CancelsCleanUp(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+    let mut engine = Engine::answering(&["exit 125"]);
+    let mut watch = engine.script.cancelling("2");
     assert_eq!(engine.connector.create(&new(), None, &mut watch), Err(RuntimeError::Cancelled));
+    assert_eq!(watch.clean_ups, 1);
 }
 
 #[test]
@@ -243,8 +199,7 @@ fn start_starts_the_same_container_and_removes_it_when_that_fails() {
     for found in [listing(&[(ID, new().instance.to_string())]), String::new(), "exit 1".to_owned()] {
         let mut engine = Engine::answering(&["echo broken >&2; exit 125", &found]);
         assert!(failed(engine.start(ID)).starts_with("broken. Execution of "));
-        let removal = [format!("stop --ignore {ID}"), format!("rm --ignore {ID}")];
-        assert_eq!(engine.calls()[2..], removal, "{found}");
+        assert_eq!(engine.calls()[2..], removal_calls(), "{found}");
     }
 }
 
@@ -254,7 +209,7 @@ fn start_starts_the_same_container_and_removes_it_when_that_fails() {
 fn delete_stops_and_removes() {
     let mut engine = Engine::answering(&[]);
     assert_eq!(engine.connector.delete(&id(ID)), Ok(()));
-    assert_eq!(engine.calls(), [format!("stop --ignore {ID}"), format!("rm --ignore {ID}")]);
+    assert_eq!(engine.calls(), removal_calls());
 }
 
 #[test]
@@ -268,18 +223,12 @@ fn a_container_that_has_ended_is_only_removed_unless_it_was_started_again() {
 
 #[test]
 fn a_failed_stop_or_removal_is_told() {
-    let web = id(ID);
-    let mut engine = Engine::answering(&["echo no >&2; exit 125"]);
-    assert_eq!(
-        failed(engine.connector.delete(&web)),
-        format!("no. {}", engine.script.execution(&["stop", "--ignore", ID]))
-    );
-    assert_eq!(engine.calls().len(), 1);
-    let mut engine = Engine::answering(&["", "echo no >&2; exit 2"]);
-    assert_eq!(
-        failed(engine.connector.delete(&web)),
-        format!("no. {}", engine.script.execution(&["rm", "--ignore", ID]))
-    );
+    for (answers, failing) in [(&["echo no >&2; exit 125"][..], "stop"), (&["", "echo no >&2; exit 2"], "rm")] {
+        let mut engine = Engine::answering(answers);
+        let text = failed(engine.connector.delete(&id(ID)));
+        assert_eq!(text, format!("no. {}", engine.script.execution(&[failing, "--ignore", ID])));
+        assert_eq!(engine.calls().len(), answers.len());
+    }
 }
 
 #[test]

@@ -5,12 +5,14 @@
 use super::container_config::container_config;
 use super::engine_children::EngineChildren;
 use super::engine_cli::EngineCli;
-use super::{ContainerId, NewContainer, RuntimeError};
+use super::{CallWatch, ContainerId, NewContainer, RuntimeError};
 use crate::model::names::InstanceName;
 use crate::model::workload::Workload;
 use std::fs;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// An id as engines print it.
@@ -42,6 +44,15 @@ impl ScriptedEngine {
         fs::write(self.path().join(call), answer).unwrap();
     }
 
+    /// Makes the call with this number or first argument hang, and cancels it then.
+    pub fn cancelling(&self, call: &str) -> Cancelling {
+        let fifo = self.path().join("cancel");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
+        let readable = fs::OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
+        self.on(call, &format!("echo >{}; exec sleep 600", fifo.display()));
+        Cancelling { readable, clean_ups: 0 }
+    }
+
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
@@ -63,6 +74,29 @@ impl ScriptedEngine {
     pub fn execution(&self, arguments: &[&str]) -> String {
         let quoted: String = arguments.iter().map(|argument| format!(" \"{argument}\"")).collect();
         format!("Execution of '{}{quoted}'", self.cli().program())
+    }
+}
+
+/// A watch of calls that are cancelled when its pipe is readable.
+pub struct Cancelling {
+    readable: fs::File,
+    /// How often the cleaning up began.
+    pub clean_ups: usize,
+}
+
+impl CallWatch for Cancelling {
+    fn cancel_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.readable.as_fd())
+    }
+
+    fn next_progress(&self) -> Option<Duration> {
+        None
+    }
+
+    fn still_running(&mut self, _age: Duration) {}
+
+    fn cleaning_up(&mut self) {
+        self.clean_ups += 1;
     }
 }
 
