@@ -266,7 +266,7 @@ fn nothing_is_replaced_because_of_what_is_taken_over_only_to_be_ended() {
     Arc::make_mut(&mut new.workload).runtime_config = "new".into();
     new.instance = new.workload.instance_name("app");
     let deleted = [deleted(&old, &[]), deleted(&net, &["far"])];
-    rig.change(&[new.clone()], &deleted);
+    rig.change(std::slice::from_ref(&new), &deleted);
     assert_eq!(rig.says_what_it_has(), ["list", "delete app"]);
     assert_eq!((&*rig.known(&net), &*rig.known(&new)), ("Stopping(WaitingToStop)", "Pending(WaitingToStart)"));
 }
@@ -277,7 +277,7 @@ fn what_was_replaced_and_is_wanted_again_as_it_runs_never_stops_and_keeps_what_i
     let other = workload("app", |workload| workload.runtime_config = "other".into());
     let mut rig = silent(&[&net, &app], &[net.clone(), app.clone()]);
     for (old, new) in [(&app, &other), (&other, &app)] {
-        rig.change(&[new.clone()], &[deleted(old, &[])]);
+        rig.change(std::slice::from_ref(new), &[deleted(old, &[])]);
     }
     rig.change(&[], &[deleted(&net, &["app"])]);
     assert_eq!(rig.says_what_it_has(), ["list"]);
