@@ -51,15 +51,7 @@ fn manifest_that_is_no_yaml() {
 #[test]
 fn manifest_that_breaks_the_schema() {
     let cluster = Cluster::start(&[]);
-    let output = apply(
-        &cluster,
-        "apiVersion: v1
-workloads:
-  w1:
-    agent: a
-    runtime: podman
-",
-    );
+    let output = apply(&cluster, "apiVersion: v1\nworkloads: {w1: {agent: a, runtime: podman}}\n");
     fails_beginning_with(&output, "Command failed: 'Manifest schema validation failed:");
     assert!(output.stderr.contains("\"runtimeConfig\" is a required property"), "{}", output.stderr);
     assert_eq!(cluster.workloads(), []);
@@ -238,11 +230,13 @@ fn state_that_cannot_be_set() {
 #[test]
 fn usage_errors_exit_with_two_and_explain_themselves_on_stderr() {
     let cluster = Cluster::prepare();
-    let unclear = [&["gett"][..], &["get", "state", "-o", "xml"], &["set", "state", "only-one"]];
-    let incomplete = [&[][..], &["get"], &["apply"]];
-    for (arguments, text) in
-        unclear.map(|words| (words, "error: ")).into_iter().chain(incomplete.map(|words| (words, "Usage: ")))
-    {
+    for (arguments, text) in [
+        (&["gett"][..], "error: "),
+        (&["get", "state", "-o", "xml"], "error: "),
+        (&["set", "state", "only-one"], "error: "),
+        (&[], "Usage: "),
+        (&["get"], "Usage: "),
+    ] {
         let output = cluster.bare_ank(arguments);
         assert_eq!((output.code, output.stdout.as_str()), (2, ""), "{arguments:?}");
         assert!(output.stderr.contains(text), "{arguments:?}: {}", output.stderr);

@@ -4,8 +4,9 @@
 
 use crate::support::log_client::everything;
 use crate::support::process::{has_zombies, is_alive, memory_peak_kib};
+use crate::support::table::Row;
 use crate::support::{Cluster, LogClient, Recorder, manifest, pod, wait_until, workload};
-use serde_json::json;
+use serde_json::{Value, json};
 
 #[test]
 fn hanging_run_delays_nobody_shows_its_age_and_a_delete_cancels_it() {
@@ -185,16 +186,33 @@ fn pods_on_an_engine_without_kube_play_are_retried_with_its_words_and_can_be_del
     cluster.remove("pod");
 }
 
-#[test]
-fn secrets_in_options_were_shown_to_all_who_read_states_and_in_the_log() {
+/// A cluster with all engines, where these fail to run anything, and whose agent logs every call.
+fn with_failing_engines(said: &str, further: &[Value]) -> Cluster {
     let mut cluster = Cluster::prepare();
     cluster.engine.install_nerdctl();
     cluster.agent_env = vec![("RUST_LOG".to_owned(), "debug".to_owned())];
     cluster.start_all(&["agent_A"]);
-    let said = "Error: 'PASSWORD=hunter2' is wrong, so is 'hunter2'\n";
     let fails = |command: &str| json!({ "command": command, "exit": 125, "stderr": said });
+    cluster.engine.script(&[&[fails("run"), fails("kube play")], further].concat().into());
+    cluster
+}
+
+/// The row of a workload whose create has failed twice.
+fn failed_twice(cluster: &Cluster, name: &str) -> Row {
+    let retried = |info: &str| info.starts_with("Retry ") && !info.starts_with("Retry 1: ");
+    cluster.wait_for_row(name, "was tried twice", |row| retried(&row.info))
+}
+
+#[track_caller]
+fn has_no_secret(log: &str) {
+    let shown: Vec<&str> = log.lines().filter(|line| line.contains("hunter2")).collect();
+    assert!(shown.is_empty(), "{shown:#?}");
+}
+
+#[test]
+fn secrets_in_options_were_shown_to_all_who_read_states_and_in_the_log() {
     let no_volumes = json!({ "command": "volume create", "exit": 125, "stderr": "Error: no room\n" });
-    cluster.engine.script(&json!([fails("run"), fails("kube play"), no_volumes]));
+    let cluster = with_failing_engines("Error: 'PASSWORD=hunter2' is wrong, so is 'hunter2'\n", &[no_volumes]);
     let options = "commandOptions: [--env, PASSWORD=hunter2, -eX=hunter2]\ncommandArgs: [--key, hunter2]";
     let pods = pod("w3", "run").config("playOptions: ['--annotation=PASSWORD=hunter2']");
     let unreadable = workload("w4", "run").config("commandOptions: '--env=PASSWORD=hunter2'");
@@ -202,29 +220,22 @@ fn secrets_in_options_were_shown_to_all_who_read_states_and_in_the_log() {
     let nerdctl = workload("w2", "run").config(options).runtime("containerd");
     cluster.apply(&manifest(&[plain, nerdctl, pods, unreadable]));
     for name in ["w1", "w2", "w3"] {
-        let retried = |info: &str| info.starts_with("Retry ") && !info.starts_with("Retry 1: ");
-        let row = cluster.wait_for_row(name, "was tried twice", |row| retried(&row.info));
+        let row = failed_twice(&cluster, name);
         assert!(row.info.contains("'PASSWORD=***' is wrong, so is '***'. Execution of '"), "{row:?}");
         assert!(row.info.contains("PASSWORD=***\"") && !row.info.contains("hunter2"), "{row:?}");
     }
     let row = cluster.wait_for_state("w4", "Pending(StartingFailed)");
     assert!(row.info.contains("string \"***\"") && !row.info.contains("hunter2"), "{row:?}");
-    let log = cluster.agent("agent_A").stderr();
+    let log = cluster.agents["agent_A"].stderr();
     assert!(log.contains("Executing 'podman \"run\"") && log.contains("PASSWORD=***"), "the log shows no calls");
-    let shown: Vec<&str> = log.lines().filter(|line| line.contains("hunter2")).collect();
-    assert!(shown.is_empty(), "{shown:#?}");
+    has_no_secret(&log);
     assert!(!log.contains("--label=data=b") && !log.contains("--label=data=a"), "the configuration is kept in a label");
 }
 
 #[test]
 fn passwords_in_images_and_addresses_were_shown_to_all_who_read_states_and_in_the_log() {
-    let mut cluster = Cluster::prepare();
-    cluster.engine.install_nerdctl();
-    cluster.agent_env = vec![("RUST_LOG".to_owned(), "debug".to_owned())];
-    cluster.start_all(&["agent_A"]);
     let said = "Error: source docker://u:other@h/x: no 'user:hunter2@host', not even 'hunter2'\n";
-    let fails = |command: &str| json!({ "command": command, "exit": 125, "stderr": said });
-    cluster.engine.script(&json!([fails("run"), fails("kube play")]));
+    let mut cluster = with_failing_engines(said, &[]);
     let options = "commandOptions: ['--http-proxy=http://user:hunter2@proxy:3128', --log-opt, 'x=https://u:hunter2@h']";
     let plain = workload("w1", "user:hunter2@host/image").config(options);
     let nerdctl = workload("w2", "https://user:hunter2@host/image").config(options).runtime("containerd");
@@ -233,8 +244,7 @@ fn passwords_in_images_and_addresses_were_shown_to_all_who_read_states_and_in_th
     let block = workload("w5", "run").config("lifecycle: {ready: {http: {port: 80, host: 'user:hunter2@host'}}}");
     cluster.apply(&manifest(&[plain, nerdctl, pods, unfit]));
     for name in ["w1", "w2", "w3"] {
-        let retried = |info: &str| info.starts_with("Retry ") && !info.starts_with("Retry 1: ");
-        let row = cluster.wait_for_row(name, "was tried twice", |row| retried(&row.info));
+        let row = failed_twice(&cluster, name);
         assert!(row.info.contains("source docker://u:***@h/x: no 'user:***@host'"), "{row:?}");
         assert!(name == "w3" || row.info.contains("user:***@host/image\""), "{row:?}");
         assert!(name == "w3" || row.info.contains("\"--http-proxy=http://user:***@proxy:3128\""), "{row:?}");
@@ -244,9 +254,7 @@ fn passwords_in_images_and_addresses_were_shown_to_all_who_read_states_and_in_th
     assert!(row.info.contains("user:***@host") && !row.info.contains("hunter2"), "{row:?}");
     let refused = cluster.ank_with_input(&["apply", "-"], &manifest(&[block]));
     assert!(refused.code != 0 && refused.stderr.contains("'user:***@host' is no IP address"), "{}", refused.stderr);
-    let log = cluster.agent("agent_A").stderr() + &cluster.server().stderr();
-    let shown: Vec<&str> = log.lines().filter(|line| line.contains("hunter2")).collect();
-    assert!(shown.is_empty(), "{shown:#?}");
+    has_no_secret(&(cluster.agent("agent_A").stderr() + &cluster.server().stderr()));
 }
 
 /// Adds containers with the label of the agent and 16 MB of other labels, as images bring them.

@@ -135,15 +135,6 @@ fn logs_come_in_the_order_in_which_they_were_written_and_as_they_were_asked_for(
     let bad = client.read_all(LogsRequest { since: Some("yesterday evening".into()), ..all() });
     assert!(bad.iter().any(|line| line.contains("yesterday evening")), "{bad:?}");
 
-    for (arguments, lines) in [
-        (&["logs", "job"][..], "1\n2\n3\n4\n5\n"),
-        (&["logs", "-f", "--tail", "2", "job"], "4\n5\n"),
-        (&["logs", "-n", "--tail", "1", "job"], "job 5\n"),
-    ] {
-        let output = cluster.ank(arguments);
-        assert_eq!((output.code, output.stdout.as_str(), output.stderr.as_str()), (0, lines, ""), "{arguments:?}");
-    }
-
     let agent = cluster.agent("agent_A").pid();
     client.request("follow", LogsRequest { follow: Some(true), ..everything(&web) });
     client.accepted("follow");
