@@ -185,7 +185,7 @@ fn a_line_of_the_block_is_found_in_the_manifest() {
     assert_eq!(line_in_manifest(manifest, at, "image: x\nlifecycle: {redy: 1}", 2), None);
 }
 
-/// Today's Ankaios agents read these fields and ignore the rest (spec/agent.md sections 15.1, 16.1 and 17).
+/// Today's Ankaios agents read these fields and ignore the rest.
 #[test]
 fn the_fields_that_other_agents_read_are_the_same_with_a_block() {
     #[derive(serde::Deserialize)]
