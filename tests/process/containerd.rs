@@ -32,7 +32,8 @@ fn workloads_run_end_restart_change_and_go() {
     let cluster = start();
     let recorder = Recorder::start(&cluster);
     let job = containerd("job", "exit0").config("commandArgs: [done]");
-    cluster.run(&[containerd("web", "run"), job, containerd("again", "run").restart("ALWAYS")]);
+    cluster.apply(&manifest(&[containerd("web", "run"), job, containerd("again", "run").restart("ALWAYS")]));
+    cluster.wait_until_run(&["web", "again"]);
     cluster.wait_for_state("job", "Succeeded(Ok)");
     assert_eq!(LogClient::new(&cluster).read_all(everything(&recorder.instance("job"))), ["done"]);
 

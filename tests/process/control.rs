@@ -144,7 +144,8 @@ impl WrongHands {
 fn an_agent_in_wrong_hands_can_ask_no_more_than_its_workloads() {
     let cluster = Cluster::start(&["agent_A"]);
     let mine = workload("mine", "run").on("agent_B").allow("ReadWrite", "desiredState.workloads.other");
-    cluster.run(&[mine, workload(WEB, "run").allow("ReadWrite", "*")]);
+    cluster.apply(&manifest(&[mine, workload(WEB, "run").allow("ReadWrite", "*")]));
+    cluster.wait_for_state(WEB, "Running(Ok)");
     let mut agent = WrongHands::connect(&cluster, "agent_B");
     let everything = || {
         let nothing = tree("desiredState.workloads", Node::empty());
