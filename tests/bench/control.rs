@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use ankaios_lite::model::messages::{ResponseContent, ToWorkload};
 use support::control_client::{folder, read};
 use support::process::thread_names;
-use support::{Cluster, ControlClient, manifest, workload};
+use support::{Cluster, ControlClient, workload};
 
 const WORKLOADS: usize = 50;
 const ROUND_TRIPS: usize = 1_000;
@@ -59,11 +59,7 @@ fn names() -> impl Iterator<Item = String> {
 
 fn cluster(rules: impl Fn(support::manifest::Workload) -> support::manifest::Workload) -> Cluster {
     let cluster = Cluster::start(&["agent_A"]);
-    let workloads: Vec<_> = names().map(|name| rules(workload(&name, "run"))).collect();
-    cluster.apply(&manifest(&workloads));
-    for name in names() {
-        cluster.wait_for_state(&name, "Running(Ok)");
-    }
+    cluster.run(&names().map(|name| rules(workload(&name, "run"))).collect::<Vec<_>>());
     cluster
 }
 

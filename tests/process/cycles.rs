@@ -4,9 +4,7 @@
 //!
 //! `ANKAIOS_CYCLE_ROUNDS` sets how often all workloads come and go.
 
-use std::fs;
-
-use crate::support::process::own_threads;
+use crate::support::process::{memory_kib, open_files, own_threads};
 use crate::support::table::workloads;
 use crate::support::{Cluster, LIMIT, manifest, poll, workload};
 
@@ -28,11 +26,7 @@ struct Held {
 }
 
 fn held(pid: u32) -> Held {
-    let files = fs::read_dir(format!("/proc/{pid}/fd")).expect("the process runs").count();
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("the kernel counts it");
-    let rss_kib = line.trim().trim_end_matches("kB").trim().parse().expect("a number");
-    Held { threads: own_threads(pid).len(), files, rss_kib }
+    Held { threads: own_threads(pid).len(), files: open_files(pid), rss_kib: memory_kib(pid, "VmRSS:") }
 }
 
 /// Waits until the program holds no more threads and files than `base`.
@@ -58,12 +52,8 @@ fn workloads_that_come_and_go_leave_no_threads_files_and_memory_behind() {
     let mut base = programs.map(|(_, pid)| held(pid));
     for round in 1..=rounds {
         cluster.apply(&running);
-        cluster.wait_for("all run", || {
-            let rows = cluster.workloads();
-            (rows.len() == WORKLOADS && rows.iter().all(|row| row.state == "Running(Ok)")).then_some(())
-        });
-        let output = cluster.ank(&["--no-wait", "apply", "-d", &none]);
-        assert_eq!((output.code, output.stderr.as_str()), (0, ""));
+        cluster.wait_for_all(WORKLOADS, "Running(Ok)");
+        cluster.ank(&["--no-wait", "apply", "-d", &none]).success();
         cluster.wait_for("all are gone", || {
             let output = cluster.ank(&["get", "workloads"]);
             (output.code == 0 && workloads(&output.stdout).is_empty()).then_some(())

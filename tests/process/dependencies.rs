@@ -52,21 +52,10 @@ fn workloads_start_when_their_dependencies_are_met_and_not_before() {
 }
 
 #[test]
-fn workload_may_depend_on_one_that_comes_later() {
-    let cluster = Cluster::start(&["agent_A", "agent_B"]);
-    cluster.apply(&manifest(&[workload("later_user", "run").after("later", "ADD_COND_RUNNING")]));
-    cluster.wait_for_state("later_user", "Pending(WaitingToStart)");
-    assert!(cluster.engine.calls_of("run", "later_user.").is_empty());
-    cluster.apply(&manifest(&[workload("later", "run").on("agent_B")]));
-    cluster.wait_for_state("later_user", "Running(Ok)");
-}
-
-#[test]
 fn failed_condition_is_met_by_a_workload_that_could_not_be_started() {
     let mut cluster = Cluster::prepare();
     cluster.agent_config = "retry_limit = 1".to_owned();
-    cluster.start_server(&[]);
-    cluster.start_agent("agent_A");
+    cluster.start_all(&["agent_A"]);
     cluster.apply(&manifest(&[
         workload("broken", "localhost/nosuch"),
         workload("handler", "run").after("broken", "ADD_COND_FAILED"),
@@ -121,49 +110,11 @@ fn update_of_a_dependency_waits_for_its_running_dependents() {
 #[test]
 fn update_with_an_unmet_condition_deletes_now_and_creates_later() {
     let cluster = Cluster::start(&["agent_A"]);
-    cluster.apply(&manifest(&[workload("w1", "run")]));
-    cluster.wait_for_state("w1", "Running(Ok)");
+    cluster.run(&[workload("w1", "run")]);
     let changed = workload("w1", "run:latest").after("gate", "ADD_COND_RUNNING");
     cluster.apply(&manifest(&[changed]));
     wait_until("the old container is gone", || cluster.engine.containers_of("w1").is_empty());
     cluster.wait_for_state("w1", "Pending(WaitingToStart)");
     cluster.apply(&manifest(&[workload("gate", "run")]));
     cluster.wait_for_state("w1", "Running(Ok)");
-}
-
-#[test]
-fn deleted_waiting_workload_is_never_started() {
-    let cluster = Cluster::start(&["agent_A"]);
-    cluster.apply(&manifest(&[workload("w1", "run").after("gate", "ADD_COND_RUNNING")]));
-    cluster.wait_for_state("w1", "Pending(WaitingToStart)");
-    cluster.delete("w1");
-    cluster.wait_until_gone("w1");
-    cluster
-        .apply(&manifest(&[workload("gate", "run"), workload("after_gate", "run").after("gate", "ADD_COND_RUNNING")]));
-    cluster.wait_for_state("after_gate", "Running(Ok)");
-    assert!(cluster.engine.calls_of("run", "w1.").is_empty());
-    assert_eq!(cluster.workload("w1"), None);
-}
-
-#[test]
-fn fifty_waiting_workloads_do_not_delay_another_one() {
-    let cluster = Cluster::start(&["agent_A"]);
-    let names: Vec<String> = (0..50).map(|number| format!("waiting_{number}")).collect();
-    let waiting: Vec<Workload> =
-        names.iter().map(|name| workload(name, "run").after("gate", "ADD_COND_RUNNING")).collect();
-    cluster.apply(&manifest(&waiting));
-    cluster.wait_for("all wait", || {
-        let rows = cluster.workloads();
-        (rows.len() == 50 && rows.iter().all(|row| row.state == "Pending(WaitingToStart)")).then_some(())
-    });
-
-    cluster.apply(&manifest(&[workload("free", "run")]));
-    cluster.wait_for_state("free", "Running(Ok)");
-    let started = cluster.engine.calls().iter().filter(|call| call.command() == "run").count();
-    assert_eq!(started, 1, "only the free one was started");
-
-    cluster.apply(&manifest(&[workload("gate", "run")]));
-    cluster.wait_for("all run", || cluster.workloads().iter().all(|row| row.state == "Running(Ok)").then_some(()));
-    let started = cluster.engine.calls().iter().filter(|call| call.command() == "run").count();
-    assert_eq!(started, 52, "each was started once");
 }

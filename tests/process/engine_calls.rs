@@ -91,9 +91,7 @@ fn start(runtime: &str, config: &str) -> Cluster {
         cluster.engine.install_nerdctl();
     }
     cluster.agent_config = config.to_owned();
-    cluster.start_server(&[]);
-    cluster.start_agent("agent_A");
-    cluster.wait_for_agents(&["agent_A"]);
+    cluster.start_all(&["agent_A"]);
     cluster
 }
 
@@ -190,8 +188,7 @@ fn volumes_that_hang_delay_their_workload_only() {
     cluster.engine.script(&json!([rule]));
     cluster.apply(&manifest(&[pod(&name(&row), "run")]));
     wait_until("it hangs", || cluster.engine.hanging_calls_of("volume").len() == 1);
-    cluster.apply(&manifest(&[pod("calm", "run")]));
-    cluster.wait_for_state("calm", "Running(Ok)");
+    cluster.run(&[pod("calm", "run")]);
     is_shown(&recorder, &row);
     cluster.wait_for_state(&name(&row), "Running(Ok)");
 }
@@ -336,10 +333,12 @@ fn listings(runtime: &str, calls: &[&'static str], unknown: &str) {
             assert_eq!(containers_of(&cluster, "web"), id, "{call} {fault:?}");
         }
     }
-    // What happens while a listing hangs is seen afterwards.
+    // What happens while listings fail and hang is seen afterwards.
+    cluster.engine.script(&json!([Fails.rule(calls[0], None)]));
+    cluster.engine.finish("web", 4);
+    cluster.wait_for_state("web", "Failed(Unknown)");
     cluster.engine.script(&json!([Hangs.rule(calls[0], None)]));
     wait_until("a listing hangs", || !cluster.engine.hanging_calls().is_empty());
-    cluster.engine.finish("web", 4);
     mend(&cluster);
     let row = cluster.wait_for_state("web", "Failed(ExecFailed)");
     assert_eq!(row.info, "Exit code: '4'");

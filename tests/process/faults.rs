@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use crate::support::connection::{self, Connection};
-use crate::support::process::{exit_code, is_alive, memory_peak_kib, own_threads, process_state};
+use crate::support::process::{exit_code, is_alive, memory_peak_kib, open_files, own_threads, process_state};
 use crate::support::{Cluster, LIMIT, Proxy, manifest, wait_until, workload};
 use ankaios_lite::limits::LOG_SOURCE_LINES;
 use ankaios_lite::model::messages::{ReadState, RequestContent, ToServer, UpdateState};
@@ -21,11 +21,7 @@ fn stopped(pid: u32) -> bool {
 
 /// Waits until exactly these workloads run, each with one container that is alive.
 fn all_run(cluster: &Cluster, names: &[&str]) {
-    cluster.wait_for(&format!("{names:?} run"), || {
-        let rows = cluster.workloads();
-        let run = |name: &&str| rows.iter().any(|row| row.name == **name && row.state == "Running(Ok)");
-        (rows.len() == names.len() && names.iter().all(run)).then_some(())
-    });
+    cluster.wait_for_all(names.len(), "Running(Ok)");
     for name in names {
         assert!(is_alive(cluster.engine.only_container(name).0), "the container of '{name}' lives");
     }
@@ -101,9 +97,7 @@ fn server_and_agent_killed_at_the_same_time_find_the_containers_again() {
     let mut cluster = Cluster::prepare();
     let folder = cluster.folder().join("state");
     cluster.server_config = format!("state_dir = '{}'", folder.display());
-    cluster.start_server(&[]);
-    cluster.start_agent("agent_A");
-    cluster.wait_for_agents(&["agent_A"]);
+    cluster.start_all(&["agent_A"]);
     cluster.apply(&manifest(&[workload("one", "run"), workload("two", "run")]));
     all_run(&cluster, &["one", "two"]);
     let before = ["one", "two"].map(|name| cluster.engine.only_container(name));
@@ -112,9 +106,7 @@ fn server_and_agent_killed_at_the_same_time_find_the_containers_again() {
     });
     cluster.kill_server();
     cluster.kill_agent("agent_A");
-    cluster.start_server(&[]);
-    cluster.start_agent("agent_A");
-    cluster.wait_for_agents(&["agent_A"]);
+    cluster.start_all(&["agent_A"]);
     all_run(&cluster, &["one", "two"]);
     assert_eq!(["one", "two"].map(|name| cluster.engine.only_container(name)), before, "they never stopped");
 }
@@ -127,8 +119,7 @@ fn a_slow_connection_delays_and_loses_nothing() {
     proxy.delay(Duration::from_millis(200));
     cluster.apply(&manifest(&[workload("first", "run"), workload("second", "run").after("first", "ADD_COND_RUNNING")]));
     all_run(&cluster, &["first", "second"]);
-    cluster.delete("second");
-    cluster.wait_until_gone("second");
+    cluster.remove("second");
     assert_eq!(proxy.accepted(), 1, "slow is no reason to connect again");
 }
 
@@ -197,8 +188,7 @@ fn a_connection_with_wrong_bytes_is_given_up_and_harms_neither_program() {
     proxy.corrupt(0);
     proxy.cut();
     for name in ["new7", "new100", "new1000"] {
-        cluster.delete(name);
-        cluster.wait_until_gone(name);
+        cluster.remove(name);
     }
     all_run(&cluster, &["stays"]);
     assert!(cluster.server().is_running() && cluster.agent("agent_A").is_running());
@@ -222,8 +212,7 @@ fn two_hundred_idle_connections_cost_nobody_the_service() {
         (0..200).map(|_| TcpStream::connect(cluster.address()).expect("the server listens")).collect();
     cluster.apply(&manifest(&[workload("w", "run")]));
     all_run(&cluster, &["w"]);
-    cluster.delete("w");
-    cluster.wait_until_gone("w");
+    cluster.remove("w");
     let now = own_threads(server).len();
     assert!(now <= threads + 8, "{now} threads instead of {threads}: none for each idle connection");
     drop(idle);
@@ -272,7 +261,7 @@ fn who_is_refused_again_and_again_does_not_fill_the_log_of_the_server_nor_act_in
 fn a_client_that_never_reads_costs_bounded_memory_and_delays_nobody() {
     let mut cluster = Cluster::start(&["agent_A"]);
     let server = cluster.server().pid();
-    let open = || std::fs::read_dir(format!("/proc/{server}/fd")).expect("the server runs").count();
+    let open = || open_files(server);
     let without = open();
     let proxy = Proxy::start(&cluster.address());
     let (_sender, mut receiver, _hangup) = follow(&proxy.url());
@@ -284,8 +273,7 @@ fn a_client_that_never_reads_costs_bounded_memory_and_delays_nobody() {
         let lines = format!("commandArgs: [\"{round}\", \"{padding}\"]");
         cluster.apply(&manifest(&[workload("large", "run").on("nobody").config(&lines)]));
     }
-    cluster.apply(&manifest(&[workload("w", "run")]));
-    cluster.wait_for_state("w", "Running(Ok)");
+    cluster.run(&[workload("w", "run")]);
     let grown = memory_peak_kib(server) - before;
     assert!(grown < 64 * 1024, "the server grew by {grown} KiB");
     wait_until("the server gives up the connection of who takes nothing", || open() <= without);

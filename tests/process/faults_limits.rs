@@ -12,23 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::process::{exit_code, is_alive};
+use crate::support::process::{cpu_ticks, exit_code, is_alive, open_files};
 use crate::support::{Cluster, GRAIN, LIMIT, SmallDisk, leave_out, manifest, poll, wait_until, workload};
 use rustix::process::Signal;
 
 fn all_run(cluster: &Cluster, count: usize) {
-    cluster.wait_for(&format!("{count} workloads run"), || {
-        let rows = cluster.workloads();
-        (rows.len() == count && rows.iter().all(|row| row.state == "Running(Ok)")).then_some(())
-    });
+    cluster.wait_for_all(count, "Running(Ok)");
     assert_eq!(cluster.engine.containers().len(), count, "each has one container");
-}
-
-/// CPU ticks that a process has used.
-fn cpu_ticks(pid: u32) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process runs");
-    let fields = stat.rsplit(')').next().expect("the name is in parentheses");
-    fields.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u64>().expect("a number")).sum()
 }
 
 fn count_in(log: &str, text: &str) -> usize {
@@ -52,16 +42,13 @@ fn a_full_disk_costs_the_server_no_update_and_the_state_is_stored_once_there_is_
     let folder = cluster.folder().join("state");
     let Some(disk) = SmallDisk::mount(&folder, 256) else { return };
     cluster.server_config = format!("state_dir = '{}'", folder.display());
-    cluster.start_server(&[]);
-    cluster.start_agent("agent_A");
-    cluster.wait_for_agents(&["agent_A"]);
+    cluster.start_all(&["agent_A"]);
     let stored = || fs::read_to_string(folder.join("desired-state.json")).unwrap_or_default();
     cluster.apply(&manifest(&[workload("before", "run")]));
     wait_until("the first state is stored", || stored().contains("before"));
     disk.fill();
     let long = format!("commandArgs: [\"{}\"]", "x".repeat(10_000));
-    cluster.apply(&manifest(&[workload("during", "run").config(&long)]));
-    cluster.wait_for_state("during", "Running(Ok)");
+    cluster.run(&[workload("during", "run").config(&long)]);
     wait_until("it says what is wrong", || {
         cluster.server.as_ref().is_some_and(|server| count_in(&server.stderr(), "Cannot store the state") > 0)
     });
@@ -79,9 +66,7 @@ fn with_run_folder_on_a_small_disk() -> Option<(Cluster, SmallDisk)> {
     let mut cluster = Cluster::prepare();
     let folder = cluster.run_folder();
     let disk = SmallDisk::mount(&folder, 512)?;
-    cluster.start_server(&[]);
-    cluster.start_agent("agent_A");
-    cluster.wait_for_agents(&["agent_A"]);
+    cluster.start_all(&["agent_A"]);
     cluster.apply(&manifest(&[workload("before", "run")]));
     all_run(&cluster, 1);
     Some((cluster, disk))
@@ -106,8 +91,7 @@ fn a_read_only_run_folder_stops_nothing_that_runs_and_is_named_as_the_reason() {
     disk.read_only(true);
     cluster.apply(&with_file("needs_file", 10));
     cluster.wait_for_row("needs_file", "it fails with the reason", |row| row.info.contains("Read-only file system"));
-    cluster.delete("needs_file");
-    cluster.wait_until_gone("needs_file");
+    cluster.remove("needs_file");
     // An agent that starts has nowhere to put anything, and says so.
     cluster.kill_agent("agent_A");
     cluster.start_agent("agent_A");
@@ -135,13 +119,11 @@ fn a_read_only_run_folder_stops_nothing_that_runs_and_is_named_as_the_reason() {
 fn a_server_without_free_descriptors_serves_whom_it_has_and_others_later_without_spinning() {
     let mut cluster = Cluster::prepare();
     cluster.set_wrapper("ank-server", &["/usr/bin/prlimit", "--nofile=96:96"]);
-    cluster.start_server(&[]);
-    cluster.start_agent("agent_A");
-    cluster.wait_for_agents(&["agent_A"]);
+    cluster.start_all(&["agent_A"]);
     cluster.apply(&manifest(&[workload("ends", "run")]));
     all_run(&cluster, 1);
     let server = cluster.server().pid();
-    let open = || fs::read_dir(format!("/proc/{server}/fd")).map_or(0, Iterator::count);
+    let open = || open_files(server);
     // In small steps: the backlog of the listener would hide how many were taken.
     let mut greedy = Vec::new();
     let full = poll(LIMIT, || {
@@ -158,8 +140,7 @@ fn a_server_without_free_descriptors_serves_whom_it_has_and_others_later_without
     assert!(is_alive(server));
     drop(greedy);
     cluster.wait_for_row("ends", "what happened meanwhile", |row| row.state == "Failed(ExecFailed)");
-    cluster.apply(&manifest(&[workload("new", "run")]));
-    cluster.wait_for_state("new", "Running(Ok)");
+    cluster.run(&[workload("new", "run")]);
 }
 
 #[test]
@@ -222,8 +203,7 @@ impl Drop for Threads {
 #[test]
 fn workloads_without_a_thread_wait_for_one_and_are_reported_so() {
     let Some(group) = Threads::group("threads") else { return };
-    let mut cluster = Cluster::prepare();
-    cluster.start_server(&[]);
+    let mut cluster = Cluster::start(&[]);
     let procs = group.path.join("cgroup.procs");
     let script = format!("echo $$ > '{}' && exec \"$@\"", procs.display());
     cluster.set_wrapper("ank-agent", &["/bin/sh", "-c", &script, "sh"]);
@@ -293,8 +273,7 @@ fn loopback_answer(question: &[u8]) -> Vec<u8> {
 #[test]
 fn an_agent_whose_name_server_is_silent_connects_once_it_speaks_and_ends_when_it_is_told() {
     let address = format!("127.{}.{}.9", fastrand::u8(10..250), fastrand::u8(..));
-    let mut cluster = Cluster::prepare();
-    cluster.start_server(&[]);
+    let mut cluster = Cluster::start(&[]);
     let resolver = cluster.write("resolv.conf", &format!("nameserver {address}\noptions timeout:2 attempts:1\n"));
     let script = format!("/bin/mount --bind '{}' /etc/resolv.conf && exec \"$@\"", resolver.display());
     let allowed = Command::new("unshare").args(["--mount", "/bin/sh", "-c", &script, "sh", "true"]).output();
@@ -341,9 +320,7 @@ fn a_wall_clock_that_jumps_changes_nothing_that_runs_or_waits() {
     let words: Vec<&str> = ["/usr/bin/env"].into_iter().chain(variables.iter().map(String::as_str)).collect();
     cluster.set_wrapper("ank-agent", &words);
     cluster.set_wrapper("ank-server", &words);
-    cluster.start_server(&[]);
-    cluster.start_agent("agent_A");
-    cluster.wait_for_agents(&["agent_A"]);
+    cluster.start_all(&["agent_A"]);
     cluster.apply(&manifest(&[workload("stays", "run"), workload("back", "run").restart("ALWAYS")]));
     all_run(&cluster, 2);
     let stays = cluster.engine.only_container("stays");
@@ -355,8 +332,7 @@ fn a_wall_clock_that_jumps_changes_nothing_that_runs_or_waits() {
         all_run(&cluster, 2);
         cluster.apply(&manifest(&[workload("later", "exit0")]));
         cluster.wait_for_state("later", "Succeeded(Ok)");
-        cluster.delete("later");
-        cluster.wait_until_gone("later");
+        cluster.remove("later");
     }
     assert_eq!(cluster.engine.only_container("stays"), stays);
     assert!(cluster.server().is_running() && cluster.agent("agent_A").is_running());

@@ -16,6 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::support::control_client::{folder, read};
+use crate::support::process::memory_kib;
 use crate::support::{Cluster, ControlClient, LIMIT, connection, manifest, wait_until, workload};
 use ankaios_lite::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_lite::model::messages::{
@@ -46,19 +47,11 @@ fn cluster() -> Cluster {
     });
     let here = ["greedy", "web"].map(|name| workload(name, "run").allow("ReadWrite", "*"));
     cluster.apply(&manifest(&stored.chain(here).collect::<Vec<_>>()));
-    cluster.wait_for_state("greedy", "Running(Ok)");
-    cluster.wait_for_state("web", "Running(Ok)");
+    cluster.wait_until_run(&["greedy", "web"]);
     cluster
 }
 
-/// Memory of its own that the process has now, in KiB: without the code, of which a debug build has much.
-fn memory_kib(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("the kernel counts it");
-    line.trim().trim_end_matches("kB").trim().parse().expect("a number")
-}
-
-/// Watches the memory of a process until it is dropped.
+/// Watches the memory of its own of a process until it is dropped: without the code, of which a debug build has much.
 struct MemoryPeak {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<u64>>,
@@ -71,7 +64,7 @@ impl MemoryPeak {
         let thread = std::thread::spawn(move || {
             let mut peak = 0;
             while !stopped.load(Ordering::Relaxed) {
-                peak = peak.max(memory_kib(pid));
+                peak = peak.max(memory_kib(pid, "RssAnon:"));
                 std::thread::sleep(Duration::from_millis(5));
             }
             peak
@@ -272,8 +265,7 @@ fn an_agent_that_passes_on_whatever_its_workload_asks_costs_the_cluster_little()
 #[test]
 fn agents_that_report_workloads_that_do_not_exist_cost_the_cluster_little() {
     let mut cluster = Cluster::start(&["agent_A"]);
-    cluster.apply(&manifest(&[workload("web", "run").allow("ReadWrite", "*")]));
-    cluster.wait_for_state("web", "Running(Ok)");
+    cluster.run(&[workload("web", "run").allow("ReadWrite", "*")]);
     let mut web = ControlClient::connect(&folder(&cluster, "agent_A", "web"));
     let server = MemoryPeak::of(cluster.server().pid());
     let agent = MemoryPeak::of(cluster.agent("agent_A").pid());

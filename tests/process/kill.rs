@@ -46,11 +46,7 @@ fn agent_killed_at_any_moment_of_twenty_creates_leaves_one_container_of_each_wor
         cluster.kill_agent("agent_A");
         interrupted += u64::from(!cluster.engine.hanging_calls_of("run").is_empty());
         cluster.start_agent("agent_A");
-        cluster.wait_for(&format!("all run in round {round}"), || {
-            let rows = cluster.workloads();
-            let run = rows.len() == WORKLOADS && rows.iter().all(|row| row.state == "Running(Ok)");
-            run.then_some(())
-        });
+        cluster.wait_for_all(WORKLOADS, "Running(Ok)");
         wait_until("every call ended", || cluster.engine.hanging_calls().is_empty());
         let containers = cluster.engine.containers();
         assert_eq!(containers.len(), WORKLOADS, "round {round} of seed {seed}: {containers:#?}");

@@ -26,8 +26,7 @@ fn created_workload_goes_through_the_documented_states() {
 #[test]
 fn update_replaces_the_container() {
     let cluster = Cluster::start(&["agent_A"]);
-    cluster.apply(&manifest(&[workload("w1", "run")]));
-    cluster.wait_for_state("w1", "Running(Ok)");
+    cluster.run(&[workload("w1", "run")]);
     let recorder = Recorder::start(&cluster);
     let (pid, id) = cluster.engine.only_container("w1");
     cluster.apply(&manifest(&[workload("w1", "run:latest")]));
@@ -47,8 +46,7 @@ fn update_replaces_the_container() {
 #[test]
 fn update_of_what_is_no_part_of_the_id_also_replaces_the_container() {
     let cluster = Cluster::start(&["agent_A"]);
-    cluster.apply(&manifest(&[workload("w1", "run")]));
-    cluster.wait_for_state("w1", "Running(Ok)");
+    cluster.run(&[workload("w1", "run")]);
     let (pid, _) = cluster.engine.only_container("w1");
     cluster.apply(&manifest(&[workload("w1", "run").restart("ALWAYS")]));
     wait_until("the container is another one", || {
@@ -63,31 +61,13 @@ fn update_of_what_is_no_part_of_the_id_also_replaces_the_container() {
 #[test]
 fn delete_stops_and_removes_the_container() {
     let cluster = Cluster::start(&["agent_A"]);
-    cluster.apply(&manifest(&[workload("w1", "run"), workload("w2", "run")]));
-    cluster.wait_for_state("w1", "Running(Ok)");
-    cluster.wait_for_state("w2", "Running(Ok)");
+    cluster.run(&[workload("w1", "run"), workload("w2", "run")]);
     let recorder = Recorder::start(&cluster);
-    cluster.delete("w1");
-    cluster.wait_until_gone("w1");
+    cluster.remove("w1");
     assert!(cluster.engine.containers_of("w1").is_empty());
     assert_eq!(cluster.engine.containers_of("w2").len(), 1);
     assert_eq!(recorder.states_until("w1", "Removed"), ["Stopping(RequestedAtRuntime)", "Removed"]);
     assert_eq!(recorder.states_of("w2"), [""; 0]);
-}
-
-#[test]
-fn failed_delete_is_shown_and_tried_again_until_it_succeeds() {
-    let cluster = Cluster::start(&["agent_A"]);
-    cluster.apply(&manifest(&[workload("w1", "run")]));
-    cluster.wait_for_state("w1", "Running(Ok)");
-    cluster.engine.script(&json!([{ "command": "rm", "exit": 125, "stderr": "Error: device busy\n" }]));
-    cluster.delete("w1");
-    let row = cluster.wait_for_state("w1", "Stopping(DeleteFailed)");
-    assert!(row.info.contains("Error: device busy"), "{row:?}");
-    assert_eq!(cluster.engine.containers_of("w1").len(), 1);
-    cluster.engine.script(&json!([]));
-    cluster.wait_until_gone("w1");
-    assert!(cluster.engine.containers_of("w1").is_empty());
 }
 
 // [stest->swdd~agent-workload-control-loop-executes-retry~1]
@@ -99,8 +79,7 @@ fn failed_create_is_retried_and_says_how_often_and_why() {
     let recorder = Recorder::start(&cluster);
     let rule = json!({ "command": "run", "workload": "w1", "times": 3, "exit": 125, "stderr": "Error: boom\n" });
     cluster.engine.script(&json!([rule]));
-    cluster.apply(&manifest(&[workload("w1", "run")]));
-    cluster.wait_for_state("w1", "Running(Ok)");
+    cluster.run(&[workload("w1", "run")]);
     assert_eq!(count(&cluster, "run", "w1."), 4);
     assert_eq!(recorder.states_until("w1", "Running(Ok)"), ["Pending(Starting)", "Running(Ok)"]);
     let infos: Vec<String> = recorder.changes().into_iter().map(|change| change.info).collect();
@@ -117,8 +96,7 @@ fn failed_create_is_retried_and_says_how_often_and_why() {
 fn retries_end_at_the_limit_and_an_update_begins_anew() {
     let mut cluster = Cluster::prepare();
     cluster.agent_config = "retry_limit = 2".to_owned();
-    cluster.start_server(&[]);
-    cluster.start_agent("agent_A");
+    cluster.start_all(&["agent_A"]);
     cluster.engine.script(&json!([{ "command": "run", "image": "run", "exit": 125, "stderr": "Error: boom\n" }]));
     cluster.apply(&manifest(&[workload("w1", "run")]));
     let row = cluster.wait_for_state("w1", "Pending(StartingFailed)");
@@ -137,23 +115,10 @@ fn delete_ends_the_retries() {
     cluster.engine.script(&json!([{ "command": "run", "exit": 125, "stderr": "Error: boom\n" }]));
     cluster.apply(&manifest(&[workload("w1", "run")]));
     cluster.wait_for_row("w1", "is retried", |row| row.info.starts_with("Retry "));
-    cluster.delete("w1");
-    cluster.wait_until_gone("w1");
+    cluster.remove("w1");
     cluster.engine.script(&json!([]));
-    cluster.apply(&manifest(&[workload("w2", "run")]));
-    cluster.wait_for_state("w2", "Running(Ok)");
+    cluster.run(&[workload("w2", "run")]);
     assert!(cluster.engine.containers_of("w1").is_empty());
-}
-
-#[test]
-fn container_that_was_created_but_not_started_does_not_stop_the_retry() {
-    let cluster = Cluster::start(&["agent_A"]);
-    let rule =
-        json!({ "command": "run", "times": 1, "exit": 126, "stderr": "Error: no exec\n", "leaves_container": true });
-    cluster.engine.script(&json!([rule]));
-    cluster.apply(&manifest(&[workload("w1", "run")]));
-    cluster.wait_for_state("w1", "Running(Ok)");
-    assert_eq!(cluster.engine.containers_of("w1").len(), 1, "the half made one was removed");
 }
 
 // [stest->swdd~workload-control-loop-restarts-workload-with-enabled-restart-policy~2]
@@ -191,34 +156,10 @@ fn restart_policies_restart_what_they_say_and_nothing_else() {
 }
 
 #[test]
-fn crash_loop_is_slowed_down() {
-    let cluster = Cluster::start(&["agent_A"]);
-    cluster.apply(&manifest(&[workload("crasher", "exit1").restart("ALWAYS"), workload("calm", "run")]));
-    wait_until("four starts", || count(&cluster, "run", "crasher.") >= 4);
-    let starts: Vec<u64> = cluster.engine.calls_of("run", "crasher.").iter().map(|call| call.begin_ms).collect();
-    // The first restart is immediate. The pauses double from 500 ms on and are at most shortened by jitter, so only the
-    // whole can be judged: without a pause, four starts take a few tens of milliseconds.
-    assert!(starts[3] > starts[0], "{starts:?}");
-    cluster.wait_for_state("calm", "Running(Ok)");
-    assert_eq!(count(&cluster, "run", "calm."), 1);
-}
-
-#[test]
-fn killed_container_is_noticed() {
-    let cluster = Cluster::start(&["agent_A"]);
-    cluster.apply(&manifest(&[workload("w1", "run")]));
-    cluster.wait_for_state("w1", "Running(Ok)");
-    cluster.engine.kill_container("w1");
-    let row = cluster.wait_for_state("w1", "Failed(ExecFailed)");
-    assert_eq!(row.info, "Exit code: '137'");
-}
-
-#[test]
 fn exit_code_is_waited_for_when_the_engine_is_late_with_it() {
     let cluster = Cluster::start(&["agent_A"]);
     cluster.engine.write_script(&json!({ "exit_record_delay_ms": 300 }));
-    cluster.apply(&manifest(&[workload("w1", "run")]));
-    cluster.wait_for_state("w1", "Running(Ok)");
+    cluster.run(&[workload("w1", "run")]);
     let recorder = Recorder::start(&cluster);
     cluster.engine.finish("w1", 0);
     cluster.wait_for_state("w1", "Succeeded(Ok)");
@@ -226,34 +167,16 @@ fn exit_code_is_waited_for_when_the_engine_is_late_with_it() {
 }
 
 #[test]
-fn container_that_removes_itself_is_lost_and_not_restarted() {
-    let cluster = Cluster::start(&["agent_A"]);
-    let removing = workload("w1", "run").config("commandOptions: [--rm]").restart("ALWAYS");
-    cluster.apply(&manifest(&[removing]));
-    cluster.wait_for_state("w1", "Running(Ok)");
-    let recorder = Recorder::start(&cluster);
-    cluster.engine.finish("w1", 0);
-    assert_eq!(recorder.states_until("w1", "Failed(Lost)"), ["Failed(Lost)"]);
-    cluster.apply(&manifest(&[workload("w2", "exit0")]));
-    cluster.wait_for_state("w2", "Succeeded(Ok)");
-    assert_eq!(count(&cluster, "run", "w1."), 1, "what is lost is not restarted");
-}
-
-#[test]
 fn whether_a_container_that_removes_itself_succeeded_was_up_to_chance() {
     for runtime in ["podman", "containerd"] {
         let mut cluster = Cluster::prepare();
         cluster.engine.install_nerdctl();
-        cluster.start_server(&[]);
-        cluster.start_agent("agent_A");
-        cluster.wait_for_agents(&["agent_A"]);
+        cluster.start_all(&["agent_A"]);
         cluster.engine.write_script(&json!({ "removal_delay_ms": 2000 }));
         let removing = |name| workload(name, "run").config("commandOptions: [--rm]").runtime(runtime).restart("ALWAYS");
         let waits = workload("waits", "run").after("w1", "ADD_COND_SUCCEEDED");
         cluster.apply(&manifest(&[removing("w1"), removing("w2"), waits]));
-        for name in ["w1", "w2"] {
-            cluster.wait_for_state(name, "Running(Ok)");
-        }
+        cluster.wait_until_run(&["w1", "w2"]);
         let recorder = Recorder::start(&cluster);
         cluster.engine.finish("w1", 0); // Its end is noticed at once, and it is shown as exited then.
         cluster.engine.finish("w2", 3);
@@ -270,27 +193,12 @@ fn whether_a_container_that_removes_itself_succeeded_was_up_to_chance() {
 }
 
 #[test]
-fn wrong_runtime_configuration_is_final() {
-    let cluster = Cluster::start(&["agent_A"]);
-    cluster.apply(
-        "apiVersion: v1\nworkloads:\n  w1:\n    agent: agent_A\n    runtime: podman\n    \
-         runtimeConfig: 'commandArgs: [x]'\n",
-    );
-    let row = cluster.wait_for_state("w1", "Pending(StartingFailed)");
-    assert!(row.info.contains("missing field `image`"), "{row:?}");
-    assert_eq!(count(&cluster, "run", ""), 0);
-    cluster.delete("w1");
-    cluster.wait_until_gone("w1");
-}
-
-#[test]
 fn unknown_runtime_is_final_and_a_change_of_the_runtime_helps() {
     let cluster = Cluster::start(&["agent_A"]);
     cluster.apply(&manifest(&[workload("w1", "run").runtime("rocket")]));
     let row = cluster.wait_for_state("w1", "Pending(StartingFailed)");
     assert!(row.info.starts_with("Unsupported Runtime 'rocket'; there are 'podman', "), "{}", row.info);
-    cluster.apply(&manifest(&[workload("w1", "run")]));
-    cluster.wait_for_state("w1", "Running(Ok)");
+    cluster.run(&[workload("w1", "run")]);
     cluster.apply(&manifest(&[workload("w1", "run").runtime("rocket")]));
     cluster.wait_for_state("w1", "Pending(StartingFailed)");
     assert!(cluster.engine.containers_of("w1").is_empty());
@@ -299,12 +207,9 @@ fn unknown_runtime_is_final_and_a_change_of_the_runtime_helps() {
 #[test]
 fn moved_workload_leaves_the_old_agent() {
     let cluster = Cluster::start(&["agent_A", "agent_B"]);
-    cluster.apply(&manifest(&[workload("w1", "run")]));
-    cluster.wait_for_state("w1", "Running(Ok)");
+    cluster.run(&[workload("w1", "run")]);
     cluster.apply(&manifest(&[workload("w1", "run").on("agent_B")]));
-    cluster.wait_for("it runs on the new agent only", || {
-        let rows = cluster.workloads();
-        (rows.len() == 1 && rows[0].agent == "agent_B" && rows[0].state == "Running(Ok)").then_some(())
-    });
+    cluster.wait_for_row("w1", "runs on the new agent", |row| row.agent == "agent_B" && row.state == "Running(Ok)");
+    assert_eq!(cluster.workloads().len(), 1);
     assert_eq!(cluster.engine.containers_of("w1").len(), 1);
 }

@@ -3,7 +3,7 @@
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
 use crate::support::log_client::everything;
-use crate::support::process::{children, is_alive, memory_peak_kib, process_state, thread_names};
+use crate::support::process::{has_zombies, is_alive, memory_peak_kib, thread_names};
 use crate::support::{Cluster, LIMIT, LogClient, Recorder, manifest, wait_until, workload};
 use ankaios_lite::model::messages::{LogsRequest, ResponseContent};
 use ankaios_lite::model::names::InstanceName;
@@ -68,8 +68,7 @@ fn a_followed_log_goes_on_until_its_container_ends_and_others_until_they_are_can
     cluster.engine.finish("web", 0);
     assert_eq!(client.next(), ("ends".to_owned(), ResponseContent::LogsStop(web)));
     wait_until("no process and no thread is left", || {
-        let no_zombies = children(agent).iter().all(|pid| process_state(*pid) != Some('Z'));
-        no_zombies && thread_names(agent).iter().all(|name| !name.starts_with("log:"))
+        !has_zombies(agent) && thread_names(agent).iter().all(|name| !name.starts_with("log:"))
     });
     assert!(cluster.engine.hanging_calls_of("logs").is_empty());
 }
@@ -147,8 +146,7 @@ fn a_reader_that_does_not_read_is_told_what_it_missed_and_delays_nobody() {
     cluster.engine.script(&json!([{ "command": "logs", "stdout_bytes": 20_000_000, "line_bytes": 64 }]));
     let mut client = LogClient::new(&cluster);
     client.request("flood", everything(&web));
-    cluster.apply(&manifest(&[workload("calm", "run")]));
-    cluster.wait_for_state("calm", "Running(Ok)");
+    cluster.run(&[workload("calm", "run")]);
     wait_until("all lines were read from the engine", || {
         cluster.engine.calls_of("logs", "").first().is_some_and(|call| call.exit == Some(0))
     });

@@ -6,7 +6,7 @@
 use std::os::unix::fs::symlink;
 
 use crate::support::process::{clean_command, thread_names};
-use crate::support::{Cluster, manifest, wait_until, workload};
+use crate::support::{Cluster, wait_until, workload};
 
 const FILE: &str = env!("CARGO_BIN_EXE_ankaios");
 
@@ -21,11 +21,8 @@ fn links_are_the_three_programs() {
         symlink(FILE, links.join(name)).expect("own folder is writable");
         cluster.set_program(name, &[&links.join(name)]);
     }
-    cluster.start_server(&[]);
-    cluster.start_agent("agent_A");
-    cluster.wait_for_agents(&["agent_A"]);
-    cluster.apply(&manifest(&[workload("w1", "run")]));
-    cluster.wait_for_state("w1", "Running(Ok)");
+    cluster.start_all(&["agent_A"]);
+    cluster.run(&[workload("w1", "run")]);
     // Supervisors and scripts find a program by this name.
     assert_eq!(thread_names(cluster.server().pid())[0], "ank-server");
     assert_eq!(thread_names(cluster.agent("agent_A").pid())[0], "ank-agent");

@@ -4,7 +4,7 @@
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
 use crate::support::process::{clean_command, exit_code, is_alive};
-use crate::support::{Cluster, LIMIT, Process, manifest, workload};
+use crate::support::{Cluster, LIMIT, Process, workload};
 use rustix::process::Signal;
 
 /// As a shell shows it.
@@ -13,8 +13,7 @@ const ABORTED: i32 = 128 + Signal::ABORT.as_raw();
 #[test]
 fn a_thread_of_the_agent_that_panics_ends_it_and_the_next_one_takes_the_containers_over() {
     let mut cluster = Cluster::start(&["agent_A"]);
-    cluster.apply(&manifest(&[workload("stays", "run")]));
-    cluster.wait_for_state("stays", "Running(Ok)");
+    cluster.run(&[workload("stays", "run")]);
     let container = cluster.engine.only_container("stays");
     for thread in
         ["scheduler", "uplink", "rx:server", "control", "watch:podman", "exits:podman", "list:podman", "wl:stays"]

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use crate::support::process::{children, exit_code, is_alive, process_state, send_signal, thread_names};
+use crate::support::manifest::Workload;
+use crate::support::process::{exit_code, is_alive, send_signal, thread_names};
 use crate::support::{Cluster, Recorder, manifest, wait_until, workload};
 use rustix::process::Signal;
 use serde_json::json;
@@ -12,12 +13,9 @@ use serde_json::json;
 /// A program that was told to end has to be gone within this time; the design says at once.
 const QUICK: Duration = Duration::from_secs(10);
 
-/// Starts a server with a startup manifest and `agent_A`.
-fn with_manifest(text: &str) -> (Cluster, String) {
+fn with_manifest(workloads: &[Workload]) -> (Cluster, String) {
     let mut cluster = Cluster::prepare();
-    let file = cluster.write("startup.yaml", text).to_string_lossy().into_owned();
-    cluster.start_server(&["--startup-manifest", &file]);
-    cluster.start_agent("agent_A");
+    let file = cluster.start_with_manifest(&manifest(workloads));
     (cluster, file)
 }
 
@@ -26,15 +24,8 @@ fn runs(cluster: &Cluster, workload: &str) -> usize {
 }
 
 #[test]
-fn startup_manifest_is_run() {
-    let (cluster, _) = with_manifest(&manifest(&[workload("w1", "run"), workload("w2", "exit0")]));
-    cluster.wait_for_state("w1", "Running(Ok)");
-    cluster.wait_for_state("w2", "Succeeded(Ok)");
-}
-
-#[test]
 fn killed_server_comes_back_and_finds_everything_as_it_was() {
-    let (mut cluster, file) = with_manifest(&manifest(&[workload("w1", "run"), workload("w2", "exit0")]));
+    let (mut cluster, file) = with_manifest(&[workload("w1", "run"), workload("w2", "exit0")]);
     cluster.wait_for_state("w1", "Running(Ok)");
     cluster.wait_for_state("w2", "Succeeded(Ok)");
     let before = cluster.engine.only_container("w1");
@@ -49,10 +40,8 @@ fn killed_server_comes_back_and_finds_everything_as_it_was() {
 
 #[test]
 fn workload_that_ends_while_the_server_is_away_is_reported_afterwards() {
-    let (mut cluster, file) =
-        with_manifest(&manifest(&[workload("w1", "run"), workload("w2", "run").restart("ALWAYS")]));
-    cluster.wait_for_state("w1", "Running(Ok)");
-    cluster.wait_for_state("w2", "Running(Ok)");
+    let (mut cluster, file) = with_manifest(&[workload("w1", "run"), workload("w2", "run").restart("ALWAYS")]);
+    cluster.wait_until_run(&["w1", "w2"]);
     cluster.kill_server();
     cluster.engine.finish("w1", 5);
     cluster.engine.finish("w2", 1);
@@ -66,9 +55,8 @@ fn workload_that_ends_while_the_server_is_away_is_reported_afterwards() {
 
 #[test]
 fn server_that_comes_back_with_less_has_the_rest_deleted() {
-    let (mut cluster, _) = with_manifest(&manifest(&[workload("w1", "run"), workload("w2", "run")]));
-    cluster.wait_for_state("w1", "Running(Ok)");
-    cluster.wait_for_state("w2", "Running(Ok)");
+    let (mut cluster, _) = with_manifest(&[workload("w1", "run"), workload("w2", "run")]);
+    cluster.wait_until_run(&["w1", "w2"]);
     cluster.kill_server();
     let less = cluster.write("less.yaml", &manifest(&[workload("w1", "run")]));
     cluster.start_server(&["-m", &less.to_string_lossy()]);
@@ -83,9 +71,7 @@ fn killed_agent_comes_back_and_adopts_resumes_restarts_and_replaces() {
     let all = ["adopted", "finished", "failed", "changed", "unneeded"].map(|name| workload(name, "run"));
     let mut cluster = Cluster::start(&["agent_A"]);
     cluster.apply(&manifest(&all));
-    for name in ["adopted", "finished", "failed", "changed", "unneeded"] {
-        cluster.wait_for_state(name, "Running(Ok)");
-    }
+    cluster.wait_until_run(&["adopted", "finished", "failed", "changed", "unneeded"]);
     let adopted = cluster.engine.only_container("adopted");
     let finished = cluster.engine.only_container("finished");
     cluster.kill_agent("agent_A");
@@ -100,9 +86,7 @@ fn killed_agent_comes_back_and_adopts_resumes_restarts_and_replaces() {
     cluster.delete("unneeded");
     cluster.start_agent("agent_A");
 
-    for name in ["adopted", "finished", "failed"] {
-        cluster.wait_for_state(name, "Running(Ok)");
-    }
+    cluster.wait_until_run(&["adopted", "finished", "failed"]);
     cluster.wait_for("the changed one runs", || {
         let rows = cluster.workloads().into_iter().filter(|row| row.name == "changed");
         rows.into_iter().find(|row| row.state == "Running(Ok)")
@@ -118,43 +102,22 @@ fn killed_agent_comes_back_and_adopts_resumes_restarts_and_replaces() {
 #[test]
 fn adopted_workload_is_watched_restarted_and_deleted_like_any_other() {
     let mut cluster = Cluster::start(&["agent_A"]);
-    cluster.apply(&manifest(&[workload("w1", "run").restart("ON_FAILURE"), workload("w2", "run")]));
-    cluster.wait_for_state("w1", "Running(Ok)");
-    cluster.wait_for_state("w2", "Running(Ok)");
+    cluster.run(&[workload("w1", "run").restart("ON_FAILURE"), workload("w2", "run")]);
     cluster.kill_agent("agent_A");
     cluster.wait_for_state("w1", "AgentDisconnected");
     cluster.start_agent("agent_A");
-    cluster.wait_for_state("w1", "Running(Ok)");
-    cluster.wait_for_state("w2", "Running(Ok)");
+    cluster.wait_until_run(&["w1", "w2"]);
     cluster.engine.finish("w1", 1);
     wait_until("it was restarted", || runs(&cluster, "w1") == 2);
     cluster.wait_for_state("w1", "Running(Ok)");
-    cluster.delete("w2");
-    cluster.wait_until_gone("w2");
+    cluster.remove("w2");
     assert!(cluster.engine.containers_of("w2").is_empty());
-}
-
-#[test]
-fn run_that_outlives_a_killed_agent_does_not_lead_to_a_second_container() {
-    let mut cluster = Cluster::start(&["agent_A"]);
-    cluster.engine.script(&json!([{ "command": "run", "delay_ms": 3000 }]));
-    cluster.apply(&manifest(&[workload("w1", "run")]));
-    wait_until("podman run is under way", || cluster.engine.hanging_calls_of("run").len() == 1);
-    cluster.kill_agent("agent_A");
-    cluster.start_agent("agent_A");
-    cluster.wait_for_state("w1", "Running(Ok)");
-    wait_until("every call ended", || cluster.engine.hanging_calls().is_empty());
-    assert_eq!(cluster.engine.containers_of("w1").len(), 1);
-    let successful = cluster.engine.calls_of("run", "w1.").iter().filter(|call| call.exit == Some(0)).count();
-    assert_eq!(successful, 1);
 }
 
 #[test]
 fn containers_of_other_agents_are_left_alone() {
     let mut cluster = Cluster::start(&["A", "X-A"]);
-    cluster.apply(&manifest(&[workload("w1", "run").on("A"), workload("w2", "run").on("X-A")]));
-    cluster.wait_for_state("w1", "Running(Ok)");
-    cluster.wait_for_state("w2", "Running(Ok)");
+    cluster.run(&[workload("w1", "run").on("A"), workload("w2", "run").on("X-A")]);
     let other = cluster.engine.only_container("w2");
     cluster.kill_agent("A");
     cluster.wait_for_state("w1", "AgentDisconnected");
@@ -168,8 +131,7 @@ fn containers_of_other_agents_are_left_alone() {
 fn server_told_to_end_ends_at_once_and_containers_live_on() {
     for signal in [Signal::TERM, Signal::INT] {
         let mut cluster = Cluster::start(&["agent_A"]);
-        cluster.apply(&manifest(&[workload("w1", "run")]));
-        cluster.wait_for_state("w1", "Running(Ok)");
+        cluster.run(&[workload("w1", "run")]);
         let (pid, _) = cluster.engine.only_container("w1");
         cluster.server().signal(signal);
         let status = cluster.server().wait(QUICK).unwrap_or_else(|| panic!("the server ignores {signal:?}"));
@@ -184,8 +146,7 @@ fn server_told_to_end_ends_at_once_and_containers_live_on() {
 fn agent_told_to_end_ends_at_once_even_with_a_hanging_engine_and_containers_live_on() {
     for signal in [Signal::TERM, Signal::INT] {
         let mut cluster = Cluster::start(&["agent_A"]);
-        cluster.apply(&manifest(&[workload("w1", "run")]));
-        cluster.wait_for_state("w1", "Running(Ok)");
+        cluster.run(&[workload("w1", "run")]);
         cluster.engine.script(&json!([{ "command": "run", "workload": "hanging", "hang": true }]));
         cluster.apply(&manifest(&[workload("hanging", "run")]));
         wait_until("podman run hangs", || cluster.engine.hanging_calls_of("run").len() == 1);
@@ -201,17 +162,6 @@ fn agent_told_to_end_ends_at_once_even_with_a_hanging_engine_and_containers_live
 }
 
 #[test]
-fn stalled_agent_delays_nobody_and_goes_on_when_it_is_continued() {
-    let mut cluster = Cluster::start(&["agent_A", "agent_B"]);
-    cluster.agent("agent_A").signal(Signal::STOP);
-    cluster.apply(&manifest(&[workload("w1", "run"), workload("w2", "run").on("agent_B")]));
-    cluster.wait_for_state("w2", "Running(Ok)");
-    assert_eq!(runs(&cluster, "w1"), 0);
-    cluster.agent("agent_A").signal(Signal::CONT);
-    cluster.wait_for_state("w1", "Running(Ok)");
-}
-
-#[test]
 fn stalled_commander_delays_nobody() {
     let cluster = Cluster::start(&["agent_A"]);
     let watch = cluster.start_ank(&["get", "workloads", "-w"]);
@@ -220,82 +170,40 @@ fn stalled_commander_delays_nobody() {
     for number in 0..20 {
         cluster.apply(&manifest(&[workload("w1", "exit0").config(&format!("commandArgs: [{number}]"))]));
     }
-    cluster.wait_for("the last one ended", || {
-        let rows = cluster.workloads();
-        (rows.len() == 1 && rows[0].state == "Succeeded(Ok)").then_some(())
-    });
+    cluster.wait_for_all(1, "Succeeded(Ok)");
     watch.signal(Signal::CONT);
     cluster.wait_for("the commander catches up", || watch.stdout().contains("Succeeded(Ok)").then_some(()));
 }
 
 #[test]
-fn agent_waits_for_a_server_that_comes_later() {
-    let mut cluster = Cluster::prepare();
-    // Reserves the port; the agent meets a closed one.
-    cluster.start_server(&[]);
-    cluster.kill_server();
-    cluster.start_agent("agent_A");
-    wait_until("the agent says so", || cluster.agents["agent_A"].stderr().contains("Connection to server interrupted"));
-    cluster.start_server(&[]);
-    cluster.wait_for_agents(&["agent_A"]);
-}
-
-#[test]
 fn second_agent_of_the_same_name_takes_over_and_the_end_of_the_first_changes_nothing() {
     let mut cluster = Cluster::start(&["agent_A"]);
-    cluster.apply(&manifest(&[workload("w1", "run")]));
-    cluster.wait_for_state("w1", "Running(Ok)");
+    cluster.run(&[workload("w1", "run")]);
     cluster.agent("agent_A").signal(Signal::STOP);
     let mut first = cluster.agents.remove("agent_A").expect("started");
     cluster.start_agent("agent_A");
     wait_until("the second is at work", || cluster.agents["agent_A"].stderr().contains("server hello"));
     cluster.wait_for_state("w1", "Running(Ok)");
     first.kill();
-    cluster.apply(&manifest(&[workload("w2", "run")]));
-    cluster.wait_for_state("w2", "Running(Ok)");
+    cluster.run(&[workload("w2", "run")]);
     cluster.wait_for_agents(&["agent_A"]);
     assert_eq!(runs(&cluster, "w1"), 1);
 }
 
 #[test]
-fn threads_have_names_that_show_the_design() {
+fn every_thread_has_a_name() {
     let mut cluster = Cluster::start(&["agent_A"]);
-    cluster.apply(&manifest(&[workload("w1", "run")]));
-    cluster.wait_for_state("w1", "Running(Ok)");
-    let has = |names: &[String], wanted: &str| names.iter().any(|name| name == wanted);
-    let server = thread_names(cluster.server().pid());
-    let agent = thread_names(cluster.agent("agent_A").pid());
-    for wanted in ["ank-server", "server", "listen"] {
-        assert!(has(&server, wanted), "no thread '{wanted}' in {server:?}");
-    }
-    for wanted in ["ank-agent", "scheduler", "uplink", "wl:w1"] {
-        assert!(has(&agent, wanted), "no thread '{wanted}' in {agent:?}");
-    }
-    // A thread nobody named carries the name of the program's main thread.
-    for (program, names) in [("ank-server", &server), ("ank-agent", &agent)] {
+    cluster.run(&[workload("w1", "run")]);
+    // A thread without a name of its own has that of the program's main thread.
+    for (program, pid) in [("ank-server", cluster.server().pid()), ("ank-agent", cluster.agent("agent_A").pid())] {
+        let names = thread_names(pid);
         assert_eq!(names.iter().filter(|name| *name == program).count(), 1, "{names:?}");
     }
-    cluster.delete("w1");
-    cluster.wait_until_gone("w1");
-    let pid = cluster.agent("agent_A").pid();
-    wait_until("the workload's thread ended", || !has(&thread_names(pid), "wl:w1"));
-}
-
-#[test]
-fn ended_engine_children_leave_no_zombies() {
-    let mut cluster = Cluster::start(&["agent_A"]);
-    let many: Vec<_> = (0..10).map(|number| workload(&format!("w{number}"), "exit0")).collect();
-    cluster.apply(&manifest(&many));
-    for number in 0..10 {
-        cluster.wait_for_state(&format!("w{number}"), "Succeeded(Ok)");
-    }
-    let pid = cluster.agent("agent_A").pid();
-    wait_until("no zombie is left", || children(pid).iter().all(|child| process_state(*child) != Some('Z')));
 }
 
 #[test]
 fn removed_is_not_lost_when_the_server_was_away() {
-    let (mut cluster, file) = with_manifest(&manifest(&[workload("w1", "run")]));
+    let (mut cluster, file) = with_manifest(&[workload("w1", "run")]);
     cluster.wait_for_state("w1", "Running(Ok)");
     cluster.engine.script(&json!([{ "command": "stop", "delay_ms": 1500 }]));
     cluster.delete("w1");
@@ -305,8 +213,7 @@ fn removed_is_not_lost_when_the_server_was_away() {
     cluster.start_server(&["-m", &file]);
     cluster.wait_for_state("w1", "Running(Ok)");
     let recorder = Recorder::start(&cluster);
-    cluster.delete("w1");
-    cluster.wait_until_gone("w1");
+    cluster.remove("w1");
     assert_eq!(recorder.states_until("w1", "Removed"), ["Stopping(RequestedAtRuntime)", "Removed"]);
 }
 
@@ -314,8 +221,7 @@ fn removed_is_not_lost_when_the_server_was_away() {
 #[test]
 fn a_server_that_does_not_answer_any_more_is_noticed_and_found_again() {
     let mut cluster = Cluster::start(&["agent_A"]);
-    cluster.apply(&manifest(&[workload("web", "run").restart("ALWAYS")]));
-    cluster.wait_for_state("web", "Running(Ok)");
+    cluster.run(&[workload("web", "run").restart("ALWAYS")]);
     let server = cluster.server().pid();
     assert!(send_signal(server, Signal::STOP));
     let interrupted =
@@ -327,6 +233,5 @@ fn a_server_that_does_not_answer_any_more_is_noticed_and_found_again() {
     assert!(send_signal(server, Signal::CONT));
     cluster.wait_for_state("web", "Running(Ok)");
     assert_eq!(cluster.engine.only_container("web").1, id);
-    cluster.apply(&manifest(&[workload("next", "run")]));
-    cluster.wait_for_state("next", "Running(Ok)");
+    cluster.run(&[workload("next", "run")]);
 }

@@ -80,9 +80,7 @@ fn a_hanging_engine_and_a_server_that_is_away_are_no_standstill() {
         { "command": "run", "workload": "w1", "hang": true },
         { "command": "ps", "hang": true },
     ]));
-    cluster.start_server(&[]);
-    cluster.start_agent("agent_A");
-    cluster.wait_for_agents(&["agent_A"]);
+    cluster.start_all(&["agent_A"]);
     cluster.apply(&manifest(&[workload("w1", "run")]));
     wait_until("the engine hangs", || !cluster.engine.hanging_calls().is_empty());
     cluster.kill_server();
@@ -100,8 +98,7 @@ fn the_watchdog_of_another_process_is_not_ours() {
     let mut environment = manager.environment(WATCHDOG);
     environment.push(("WATCHDOG_PID".to_owned(), "1".to_owned()));
     cluster.server_env = environment;
-    cluster.start_server(&[]);
-    cluster.start_agent("agent_A");
+    cluster.start_all(&["agent_A"]);
     manager.wait_for("READY=1");
     // The status rests for many times the watchdog's time.
     assert_eq!(manager.next(), "STATUS=1 agent connected; 0 workloads");
@@ -125,9 +122,7 @@ fn a_frozen_thread_of_the_agent_ends_the_signs_of_life() {
     for thread in ["scheduler", "uplink", "control", "watch:podman"] {
         let manager = ServiceManager::new();
         let mut cluster = with_agents_of(&manager);
-        cluster.start_server(&[]);
-        cluster.start_agent("agent_A");
-        cluster.wait_for_agents(&["agent_A"]);
+        cluster.start_all(&["agent_A"]);
         let signs = signs_of_life_of_a_frozen(thread, &manager, || cluster.agent("agent_A").stderr());
         // The turn in which it froze counts for one; a thread that is not missed would have given dozens.
         assert!(signs <= 1, "{signs} signs of life although '{thread}' is frozen");

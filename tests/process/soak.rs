@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::support::process::own_threads;
+use crate::support::process::{memory_kib, open_files, own_threads};
 use crate::support::table::workloads;
 use crate::support::{Cluster, LIMIT, Proxy, manifest, poll, wait_until, workload};
 use rustix::process::Signal;
@@ -47,12 +47,11 @@ struct Held {
 
 impl Held {
     fn of(pid: u32) -> Self {
-        let files = fs::read_dir(format!("/proc/{pid}/fd")).expect("the process runs").count();
         let mut threads = BTreeMap::new();
         for name in own_threads(pid) {
             *threads.entry(name).or_default() += 1;
         }
-        Self { threads, files }
+        Self { threads, files: open_files(pid) }
     }
 
     fn count(&self, thread: &str) -> usize {
@@ -96,11 +95,7 @@ struct Memory {
 
 impl Memory {
     fn of(pid: u32) -> Self {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
-        let kib = |name: &str| -> f64 {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("the kernel counts it");
-            line.trim().trim_end_matches("kB").trim().parse().expect("a number")
-        };
+        let kib = |name: &str| memory_kib(pid, name) as f64;
         Self { rss_kib: kib("VmRSS:"), own_kib: kib("RssAnon:") }
     }
 }
@@ -159,8 +154,7 @@ fn churn(cluster: &Cluster, proxy: &Proxy, round: usize) {
         program.wait(LIMIT).expect("it ends when it is told");
     }
     let file = cluster.write("all.yaml", &all(0)).to_string_lossy().into_owned();
-    let output = cluster.ank(&["--no-wait", "apply", "-d", &file]);
-    assert_eq!((output.code, output.stderr.as_str()), (0, ""));
+    cluster.ank(&["--no-wait", "apply", "-d", &file]).success();
     cluster.wait_for("all are gone", || {
         let output = cluster.ank(&["get", "workloads"]);
         (output.code == 0 && workloads(&output.stdout).is_empty()).then_some(())

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::process::{clean_command, exit_code};
-use crate::support::{Cluster, LIMIT, Process, leave_out, manifest, wait_until, workload};
+use crate::support::{Cluster, LIMIT, Process, leave_out, wait_until, workload};
 use rustix::process::Signal;
 
 /// A user that is neither root nor the one that runs the tests.
@@ -39,16 +39,12 @@ fn refused_server(cluster: &Cluster, arguments: &[&str]) -> String {
 #[test]
 fn a_cluster_works_over_a_socket_without_certificates_and_without_insecure() {
     let (mut cluster, socket) = prepare();
-    cluster.start_server(&[]);
-    cluster.start_agent("agent_A");
-    cluster.wait_for_agents(&["agent_A"]);
+    cluster.start_all(&["agent_A"]);
     assert_eq!(fs::metadata(&socket).expect("the socket exists").permissions().mode() & 0o7777, 0o660);
     let log = cluster.server().stderr();
     assert!(log.contains(&format!("listens on 'unix://{}'", socket.display())), "{log}");
     assert!(!log.contains("INSECURE"), "{log}");
-    let output = cluster.ank_with_input(&["apply", "-"], &manifest(&[workload("web", "run")]));
-    assert_eq!((output.code, output.stderr.as_str()), (0, ""), "{}", output.stdout);
-    cluster.wait_for_state("web", "Running(Ok)");
+    cluster.run(&[workload("web", "run")]);
     assert_eq!(cluster.ank(&["logs", "web"]).code, 0);
     // The agent connects again to the next server, whose predecessor could not remove its file.
     cluster.kill_server();
@@ -73,9 +69,8 @@ fn a_socket_and_a_port_serve_the_same_cluster() {
     cluster.wait_for_agents(&["agent_A"]);
     let listens = format!("listens on 'unix://{}' and '{}'", socket.display(), cluster.address());
     assert!(cluster.server().stderr().contains(&listens), "{}", cluster.server().stderr());
-    let mut command = cluster.bare_ank_command();
-    command.args(["--insecure", "--server-url", &format!("http://{}", cluster.address()), "get", "agents"]);
-    let output = cluster.finish(command, "");
+    let url = format!("http://{}", cluster.address());
+    let output = cluster.bare_ank(&["--insecure", "--server-url", &url, "get", "agents"]);
     assert!(output.code == 0 && output.stdout.contains("agent_A"), "{}{}", output.stdout, output.stderr);
 }
 
@@ -93,20 +88,14 @@ fn a_socket_in_use_a_file_in_its_place_and_a_wrong_path_are_errors_that_leave_ev
     assert!(error.contains("no socket"), "{error}");
     assert_eq!(fs::read_to_string(&file).expect("it is there"), "kept");
 
-    let long = format!("unix:///{}", "x".repeat(107));
     for (address, text) in [
         ("unix://ank.sock", "absolute path of at most 107 bytes"),
-        ("unix:///", "absolute path of at most 107 bytes"),
-        (&long, "absolute path of at most 107 bytes"),
-        ("/run/ank.sock", "unix:///run/ank.sock"),
         ("unix:///nowhere/at/all.sock", "No such file or directory"),
     ] {
         let error = refused_server(&cluster, &["--address", address]);
         assert!(error.contains(text), "{address}: {error}");
     }
-    let mut command = cluster.bare_ank_command();
-    command.args(["--server-url", "unix://ank.sock", "get", "agents"]);
-    let output = cluster.finish(command, "");
+    let output = cluster.bare_ank(&["--server-url", "unix://ank.sock", "get", "agents"]);
     assert_eq!(output.code, 1);
     assert!(output.stderr.contains("Wrong server address format: 'unix://ank.sock'. A socket is"), "{}", output.stderr);
 }
@@ -148,8 +137,7 @@ fn other_users_command_if_the_file_lets_them_and_never_become_agents() {
     assert!(output.stderr.contains("hint: Permission denied") && output.stderr.contains("group of the socket"));
 
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o666)).expect("own file");
-    let output = ask();
-    assert_eq!((output.code, output.stderr.as_str()), (0, ""));
+    ask().success();
 
     let config = cluster.write("stranger.conf", "version = 'v1'\n");
     let mut command = of_stranger(&cluster, env!("CARGO_BIN_EXE_ank-agent"), "ank-agent");
@@ -208,9 +196,8 @@ fn the_environment_leads_all_programs_to_one_server_over_their_files_and_below_t
     };
     let car = ("ANK_CONTEXT", "car");
     wait_until("both agents are connected", || {
-        let output = ank(&[car], &[]);
-        assert_eq!((output.code, output.stderr.as_str()), (0, ""));
-        ["of_environment ", "of_option "].iter().all(|name| output.stdout.contains(name))
+        let table = ank(&[car], &[]).success();
+        ["of_environment ", "of_option "].iter().all(|name| table.contains(name))
     });
     assert_eq!(ank(&[("ANK_CONTEXT", "nosuch")], &["--context", "car"]).code, 0);
     let unreachable = format!("error: Could not connect to Ankaios server on '{other}'.\n");

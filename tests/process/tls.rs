@@ -5,8 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::support::cluster::Cluster;
-use crate::support::manifest::{manifest, workload};
+use crate::support::{Cluster, Output, workload};
 
 /// Runs `openssl` in `folder`.
 fn openssl(folder: &Path, arguments: &[&str]) -> String {
@@ -56,6 +55,16 @@ fn secure_cluster(algorithm: &[&str]) -> (Cluster, PathBuf) {
     (cluster, folder)
 }
 
+/// Runs `ank get agents` with this certificate and this authority.
+fn get_agents_with(cluster: &Cluster, folder: &Path, certificate: &str, ca: &str) -> Output {
+    let file = |name: &str| folder.join(name).display().to_string();
+    let mut command = cluster.bare_ank_command();
+    command.args(["--server-url", &cluster.url(), "--ca_pem", &file(ca), "get", "agents"]);
+    command.args(["--crt_pem", &file(&format!("{certificate}.pem"))]);
+    command.args(["--key_pem", &file(&format!("{certificate}-key.pem"))]);
+    cluster.finish(command, "")
+}
+
 // [stest->swdd~agent-supports-pem-file-paths-as-cli-arguments~1]
 #[test]
 fn all_three_programs_work_with_keys_of_every_kind() {
@@ -67,8 +76,7 @@ fn all_three_programs_work_with_keys_of_every_kind() {
         let (mut cluster, _) = secure_cluster(algorithm);
         cluster.start_agent("agent_A");
         cluster.wait_for_agents(&["agent_A"]);
-        cluster.apply(&manifest(&[workload("w", "run").on("agent_A")]));
-        cluster.wait_for_state("w", "Running(Ok)");
+        cluster.run(&[workload("w", "run").on("agent_A")]);
     }
 }
 
@@ -106,14 +114,7 @@ fn an_agent_that_is_not_in_its_certificate_is_refused_and_told_why() {
 #[test]
 fn mistakes_of_ank_are_explained_and_the_server_goes_on() {
     let (cluster, folder) = secure_cluster(&["-algorithm", "ED25519"]);
-    let ask = |certificate: &str, ca: &str| {
-        let mut command = cluster.bare_ank_command();
-        let file = |name: &str| folder.join(name).display().to_string();
-        let key = format!("{certificate}-key.pem");
-        command.args(["--server-url", &cluster.url(), "--ca_pem", &file(ca)]);
-        command.args(["--crt_pem", &file(&format!("{certificate}.pem")), "--key_pem", &file(&key), "get", "agents"]);
-        cluster.finish(command, "")
-    };
+    let ask = |certificate: &str, ca: &str| get_agents_with(&cluster, &folder, certificate, ca);
     let wrong_ca = ask("ank", "ank.pem");
     assert_eq!(wrong_ca.code, 1);
     assert!(wrong_ca.stderr.contains("Could not connect to Ankaios server on"), "{}", wrong_ca.stderr);
@@ -121,9 +122,7 @@ fn mistakes_of_ank_are_explained_and_the_server_goes_on() {
     let server_certificate = ask("ank-server", "ca.pem");
     assert_eq!(server_certificate.code, 1);
     assert!(server_certificate.stderr.contains("not meant for this use"), "{}", server_certificate.stderr);
-    let mut plain = cluster.bare_ank_command();
-    plain.args(["--insecure", "--server-url", &cluster.url(), "get", "agents"]);
-    assert_eq!(cluster.finish(plain, "").code, 1);
+    assert_eq!(cluster.bare_ank(&["--insecure", "--server-url", &cluster.url(), "get", "agents"]).code, 1);
     assert_eq!(ask("ank", "ca.pem").code, 0, "the server goes on");
 }
 
@@ -133,14 +132,8 @@ fn only_certificates_for_the_names_that_the_server_wants_may_command() {
     let folder = certificates(&cluster, &["-algorithm", "ED25519"]);
     cluster.certificates = Some(folder.clone());
     cluster.server_config = "commander_names = ['ank', 'tester']\n".to_owned();
-    cluster.start_server(&[]);
-    cluster.start_agent("agent_A");
-    cluster.wait_for_agents(&["agent_A"]); // With the certificate for 'ank'.
-    let mut command = cluster.bare_ank_command();
-    let file = |name: &str| folder.join(name).display().to_string();
-    command.args(["--server-url", &cluster.url(), "--ca_pem", &file("ca.pem"), "get", "agents"]);
-    command.args(["--crt_pem", &file("ank-agent.pem"), "--key_pem", &file("ank-agent-key.pem")]);
-    let output = cluster.finish(command, "");
+    cluster.start_all(&["agent_A"]); // With the certificate for 'ank'.
+    let output = get_agents_with(&cluster, &folder, "ank-agent", "ca.pem");
     assert_eq!((output.code, output.stdout.as_str()), (1, ""));
     let text = r#"Only certificates for ["ank", "tester"] may command, not one for ["agent_A", "agent_B"]."#;
     assert!(output.stderr.contains(text), "{}", output.stderr);

@@ -6,7 +6,7 @@
 use std::fs;
 
 use crate::support::process::{exit_code, memory_peak_kib};
-use crate::support::{Cluster, LIMIT, Output, manifest, workload};
+use crate::support::{Cluster, LIMIT, Output, workload};
 use ankaios_lite::model::names::hash_id;
 use serde_json::json;
 
@@ -43,8 +43,7 @@ fn set(cluster: &Cluster, name: &str, runtime: &str, config: &str) -> Output {
 
 #[test]
 fn files_that_become_gigabytes_are_refused_by_ank_and_as_startup_manifest() {
-    let mut cluster = Cluster::prepare();
-    cluster.start_server(&[]);
+    let cluster = Cluster::start(&[]);
     let text = format!("apiVersion: v1\n{}", bomb("configs"));
     for arguments in [&["apply", "-"][..], &["set", "state", "desiredState", "-"]] {
         let output = cluster.ank_with_input(arguments, &text);
@@ -69,8 +68,7 @@ fn files_that_become_gigabytes_are_refused_by_ank_and_as_startup_manifest() {
 
 #[test]
 fn the_server_refuses_a_block_that_becomes_gigabytes_within_its_memory() {
-    let mut cluster = Cluster::prepare();
-    cluster.start_server(&[]);
+    let mut cluster = Cluster::start(&[]);
     let config = format!("image: run\nlifecycle: {{}}\n{}", bomb("commandArgs"));
     let output = set(&cluster, "web", "podman", &config);
     assert_eq!(output.code, 1, "{}", output.stderr);
@@ -152,20 +150,16 @@ fn what_was_stored_and_is_refused_today_fails_alone() {
     .to_string();
     let text = format!("ankaios-lite desired state 1 sha256:{}\n{body}", hash_id(&body));
     fs::write(folder.join("desired-state.json"), text).expect("own folder is writable");
-    cluster.start_server(&[]);
-    cluster.start_agent("agent_A");
-    cluster.wait_for_state("fine", "Running(Ok)");
-    cluster.wait_for_state("rendered", "Running(Ok)");
+    cluster.start_all(&["agent_A"]);
+    cluster.wait_until_run(&["fine", "rendered"]);
     for (name, reason) in [("bomb", REASON), ("block", "partial blocks"), ("loops", "too many steps")] {
         cluster.wait_for_state(name, "Pending(StartingFailed)");
         let states = cluster.ank(&["get", "state", "-o", "json", &format!("workloadStates.*.{name}")]).stdout;
         assert!(states.contains(reason), "{name}: {states}");
     }
     // An update of one is a new try, a delete removes it.
-    cluster.apply(&manifest(&[workload("loops", "run")]));
-    cluster.wait_for_state("loops", "Running(Ok)");
-    cluster.delete("block");
-    cluster.wait_until_gone("block");
+    cluster.run(&[workload("loops", "run")]);
+    cluster.remove("block");
     let peak = memory_peak_kib(cluster.server().pid());
     assert!(peak < SERVER_MAX_KIB, "the server took {peak} KiB");
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::engine::FakeEngine;
+use super::manifest::{Workload, manifest};
 use super::process::{Process, clean_command, exit_code, is_alive};
 use super::proxy::Proxy;
 use super::table::{self, Row};
@@ -28,6 +29,15 @@ pub struct Output {
     pub code: i32,
     pub stdout: String,
     pub stderr: String,
+}
+
+impl Output {
+    /// What a command printed that ended with 0 and without a word on stderr.
+    #[track_caller]
+    pub fn success(self) -> String {
+        assert_eq!((self.code, self.stderr.as_str()), (0, ""), "{}", self.stdout);
+        self.stdout
+    }
 }
 
 pub struct Cluster {
@@ -108,6 +118,14 @@ impl Cluster {
             self.start_agent(name);
         }
         self.wait_for_agents(agents);
+    }
+
+    /// A server with this startup manifest, and `agent_A`. Returns the path of the manifest, for a later server.
+    pub fn start_with_manifest(&mut self, text: &str) -> String {
+        let path = self.write("startup.yaml", text).display().to_string();
+        self.start_server(&["--startup-manifest", &path]);
+        self.start_agent("agent_A");
+        path
     }
 
     /// Lets programs started later use a Unix domain socket, with neither certificates nor `--insecure`.
@@ -295,6 +313,13 @@ impl Cluster {
         command
     }
 
+    /// Runs `ank` with these options only.
+    pub fn bare_ank(&self, arguments: &[&str]) -> Output {
+        let mut command = self.bare_ank_command();
+        command.args(arguments);
+        self.finish(command, "")
+    }
+
     /// `ank` without any option.
     pub fn bare_ank_command(&self) -> Command {
         let mut command = self.program("ank");
@@ -333,9 +358,20 @@ impl Cluster {
         assert_eq!((output.code, output.stderr.as_str()), (0, ""), "apply of\n{manifest}");
     }
 
+    /// Applies these workloads and waits until all of them run.
+    pub fn run(&self, workloads: &[Workload]) {
+        self.apply(&manifest(workloads));
+        self.wait_until_run(&workloads.iter().map(Workload::name).collect::<Vec<_>>());
+    }
+
     pub fn delete(&self, workload: &str) {
-        let output = self.ank(&["--no-wait", "delete", "workload", workload]);
-        assert_eq!((output.code, output.stderr.as_str()), (0, ""), "delete of '{workload}'");
+        self.ank(&["--no-wait", "delete", "workload", workload]).success();
+    }
+
+    /// Deletes a workload and waits until it is gone.
+    pub fn remove(&self, workload: &str) {
+        self.delete(workload);
+        self.wait_until_gone(workload);
     }
 
     /// Writes a file into the cluster's folder and returns its path.
@@ -370,6 +406,21 @@ impl Cluster {
             let rows: Vec<Row> = self.workloads().into_iter().filter(|row| row.name == name).collect();
             rows.into_iter().next().filter(|row| row.state == state)
         })
+    }
+
+    /// Waits until each of these is `Running(Ok)`.
+    pub fn wait_until_run(&self, names: &[impl AsRef<str>]) {
+        for name in names {
+            self.wait_for_state(name.as_ref(), "Running(Ok)");
+        }
+    }
+
+    /// Waits until there are `count` workloads and all of them are in `state`.
+    pub fn wait_for_all(&self, count: usize, state: &str) {
+        self.wait_for(&format!("{count} workloads are {state}"), || {
+            let rows = self.workloads();
+            (rows.len() == count && rows.iter().all(|row| row.state == state)).then_some(())
+        });
     }
 
     /// Waits until the row of `name` satisfies `condition`.

@@ -26,7 +26,6 @@ pub struct Call {
     pub pid: u32,
     pub argv: Vec<String>,
     pub exit: Option<i64>,
-    pub begin_ms: u64,
     pub end_ms: Option<u64>,
 }
 
@@ -126,7 +125,7 @@ impl FakeEngine {
             let at_ms = line["at_ms"].as_u64().expect("a time");
             if let Some(argv) = line["argv"].as_array() {
                 let argv = argv.iter().filter_map(|word| word.as_str().map(str::to_owned)).collect();
-                calls.push(Call { pid, argv, exit: None, begin_ms: at_ms, end_ms: None });
+                calls.push(Call { pid, argv, exit: None, end_ms: None });
             } else if let Some(call) = calls.iter_mut().rev().find(|call| call.pid == pid) {
                 call.exit = line["exit"].as_i64();
                 call.end_ms = Some(at_ms);

@@ -39,6 +39,10 @@ pub fn pod(name: &str, image: &str) -> Workload {
 }
 
 impl Workload {
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     pub fn on(mut self, agent: &str) -> Self {
         agent.clone_into(&mut self.agent);
         self

@@ -112,11 +112,34 @@ fn parent(pid: u32) -> Option<u32> {
     stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
 }
 
+/// Whether an ended child of `pid` was not waited for.
+pub fn has_zombies(pid: u32) -> bool {
+    children(pid).into_iter().any(|child| process_state(child) == Some('Z'))
+}
+
 /// Most memory the process ever had, in KiB.
 pub fn memory_peak_kib(pid: u32) -> u64 {
+    memory_kib(pid, "VmHWM:")
+}
+
+/// The line `name` of `/proc/<pid>/status`, a size in KiB.
+pub fn memory_kib(pid: u32, name: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel counts it");
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("the kernel counts it");
     line.trim().trim_end_matches("kB").trim().parse().expect("a number")
+}
+
+/// How many file descriptors a process has open.
+pub fn open_files(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).expect("the process runs").count()
+}
+
+/// CPU ticks that a process has used, each a hundredth of a second.
+pub fn cpu_ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process runs");
+    let fields = stat.rsplit(')').next().expect("the name is in parentheses");
+    // Behind the name come the state and further fields; user and system time are the 14th and 15th of all.
+    fields.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u64>().expect("a number")).sum()
 }
 
 /// Names of all threads of `pid`.

@@ -159,8 +159,7 @@ fn the_named_container_of_a_pod_finds_the_control_interface_and_no_other_does() 
     cluster.wait_for_state("pods", "Running(Ok)");
     wait_until("the container is accepted", || podman.logs("ci-main").contains("accepted"));
     wait_until("the other one has looked", || podman.logs("ci-other").contains("nothing"));
-    cluster.delete("pods");
-    cluster.wait_until_gone("pods");
+    cluster.remove("pods");
 }
 
 // -------------------------------------------------------------- users of containers

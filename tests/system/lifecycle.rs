@@ -10,13 +10,7 @@ use std::path::PathBuf;
 
 /// A cluster of `agent_A`, which uses `podman`, and a folder of the node that workloads see as `/shared`.
 fn cluster(podman: &Podman) -> (Cluster, PathBuf) {
-    let mut cluster = Cluster::prepare();
-    let mut environment = podman.environment();
-    environment.push(("PATH".to_owned(), std::env::var("PATH").expect("PATH is set")));
-    cluster.agent_env = environment;
-    cluster.start_server(&[]);
-    cluster.start_agent("agent_A");
-    cluster.wait_for_agents(&["agent_A"]);
+    let cluster = Cluster::start_on(podman, &["agent_A"], "");
     let shared = cluster.folder().join("shared");
     fs::create_dir(&shared).expect("own folder is writable");
     (cluster, shared)
@@ -141,8 +135,7 @@ fn what_does_not_work_any_more_is_stopped_and_started_again() {
     let lifecycle = "alive: { http: { port: 8080, path: /ok }, periodMs: 200, failureThreshold: 2 }";
     let script = format!("mkdir /www; touch /www/ok; httpd -p 8080 -h /www; {PATIENT}");
     let policy = "    restartPolicy: ON_FAILURE\n";
-    cluster.apply(&manifest(&[shell("db", &shared, &script, policy, lifecycle)]));
-    cluster.wait_for_state("db", "Running(Ok)");
+    cluster.apply_until_run(&manifest(&[shell("db", &shared, &script, policy, lifecycle)]), &["db"]);
     let recorder = Recorder::start(&cluster);
     let (_, first) = podman.only_container("db");
     podman.run(&["exec", &first, "rm", "/www/ok"]);
@@ -162,8 +155,7 @@ fn a_delete_is_held_back_while_something_still_answers() {
     let lock = shared.join("lock");
     fs::write(&lock, "").expect("own folder is writable");
     let lifecycle = format!("gone: {{ file: {}, deadlineMs: 1000 }}", lock.display());
-    cluster.apply(&manifest(&[shell("db", &shared, PATIENT, "", &lifecycle)]));
-    cluster.wait_for_state("db", "Running(Ok)");
+    cluster.apply_until_run(&manifest(&[shell("db", &shared, PATIENT, "", &lifecycle)]), &["db"]);
     let output = cluster.ank(&["delete", "workload", "db", "--no-wait"]);
     assert_eq!(output.code, 0, "{}", output.stderr);
     let row = cluster.wait_for_state("db", "Stopping(DeleteFailed)");
@@ -182,8 +174,7 @@ fn a_precondition_that_is_withdrawn_stops_the_dependents_first_and_restored_brin
     fs::write(&key, "").expect("own folder is writable");
     let lifecycle = format!("precondition: {{ pathExists: {} }}", key.display());
     let db = shell("db", &shared, PATIENT, "", &lifecycle);
-    cluster.apply(&manifest(&[db, shell("web", &shared, PATIENT, &needs("db"), "")]));
-    cluster.wait_for_state("web", "Running(Ok)");
+    cluster.apply_until_run(&manifest(&[db, shell("web", &shared, PATIENT, &needs("db"), "")]), &["web"]);
     let recorder = Recorder::start(&cluster);
     fs::remove_file(&key).expect("it was there");
     let row = cluster.wait_for_state("db", "Pending(WaitingToStart)");

@@ -74,8 +74,7 @@ fn pods_and_deployments_are_played_updated_and_deleted_with_their_volumes() {
     let cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
     let recorder = Recorder::start(&cluster);
     let two = pod("web", &[("one", &format!("echo 1; {PATIENT}")), ("two", &format!("echo 2 >&2; {PATIENT}"))]);
-    cluster.apply(&workload("web", "", &(two + &deployment("db"))));
-    cluster.wait_for_state("web", "Running(Ok)");
+    cluster.apply_until_run(&workload("web", "", &(two + &deployment("db"))), &["web"]);
     let instance = recorder.instance("web");
     assert_eq!(pods(&podman).len(), 2);
     assert_eq!(volumes(&podman), [format!("{instance}.config"), format!("{instance}.pods")]);
@@ -92,8 +91,7 @@ fn pods_and_deployments_are_played_updated_and_deleted_with_their_volumes() {
     assert_eq!(volumes(&podman), [format!("{new}.config"), format!("{new}.pods")]);
     assert_eq!(client.read_all(everything(&new)), ["new"], "a single container needs no name before its lines");
 
-    cluster.delete("web");
-    cluster.wait_until_gone("web");
+    cluster.remove("web");
     assert_eq!((pods(&podman).len(), podman.containers().len(), volumes(&podman)), (0, 0, vec![]));
 }
 
@@ -102,8 +100,7 @@ fn pods_and_deployments_are_played_updated_and_deleted_with_their_volumes() {
 fn the_state_of_a_workload_follows_all_containers_of_its_pods() {
     let podman = Podman::new();
     let cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
-    cluster.apply(&workload("web", "", &pod("web", &[("one", PATIENT), ("two", PATIENT)])));
-    cluster.wait_for_state("web", "Running(Ok)");
+    cluster.apply_until_run(&workload("web", "", &pod("web", &[("one", PATIENT), ("two", PATIENT)])), &["web"]);
     let (one, _) = containers(&podman, "-one").remove(0);
     podman.run(&["stop", &one]);
     cluster.wait_for("one of them ended well", || {
@@ -117,8 +114,7 @@ fn the_state_of_a_workload_follows_all_containers_of_its_pods() {
     let id = pods(&podman)[0]["Id"].as_str().expect("an id").to_owned();
     podman.run(&["pod", "rm", "--force", "--time=0", &id]);
     cluster.wait_for_state("web", "Failed(Unknown)");
-    cluster.delete("web");
-    cluster.wait_until_gone("web");
+    cluster.remove("web");
     assert_eq!(volumes(&podman), [""; 0]);
 }
 
@@ -130,8 +126,7 @@ fn pods_that_ended_are_played_again_when_the_policy_says_always() {
     cluster.apply(&workload("job", "    restartPolicy: ALWAYS\n", &pod("job", &[("main", "sleep 1")])));
     let rounds = || recorder.states_of("job").iter().filter(|state| *state == "Succeeded(Ok)").count();
     wait_until("it ended well twice", || rounds() >= 2);
-    cluster.delete("job");
-    cluster.wait_until_gone("job");
+    cluster.remove("job");
     let states = recorder.states_of("job");
     assert!(
         states.iter().all(|state| !state.starts_with("Failed") && state != "Pending(StartingFailed)"),
@@ -144,13 +139,8 @@ fn pods_that_ended_are_played_again_when_the_policy_says_always() {
 #[test]
 fn a_new_agent_takes_over_pods_that_run_and_notices_their_end() {
     let podman = Podman::new();
-    let mut cluster = Cluster::prepare();
-    let mut environment = podman.environment();
-    environment.push(("PATH".to_owned(), std::env::var("PATH").expect("PATH is set")));
-    cluster.agent_env = environment;
-    let file = cluster.write("startup.yaml", &workload("web", "", &pod("web", &[("main", PATIENT)])));
-    cluster.start_server(&["-m", &file.to_string_lossy()]);
-    cluster.start_agent("agent_A");
+    let mut cluster = Cluster::prepare_on(&podman);
+    cluster.start_with_manifest(&workload("web", "", &pod("web", &[("main", PATIENT)])));
     cluster.wait_for_state("web", "Running(Ok)");
     let before = containers(&podman, "-main");
     cluster.kill_agent("agent_A");
@@ -162,8 +152,7 @@ fn a_new_agent_takes_over_pods_that_run_and_notices_their_end() {
 
     assert!(send_signal(before[0].1, Signal::KILL));
     cluster.wait_for_state("web", "Failed(ExecFailed)");
-    cluster.delete("web");
-    cluster.wait_until_gone("web");
+    cluster.remove("web");
     assert_eq!((pods(&podman).len(), volumes(&podman)), (0, vec![]));
 }
 
@@ -171,14 +160,9 @@ fn a_new_agent_takes_over_pods_that_run_and_notices_their_end() {
 fn pods_that_ended_since_the_boot_stay_as_they_are_when_the_agent_is_told_so() {
     let podman = Podman::new();
     for (rerun, same) in [("boot", true), ("always", false)] {
-        let mut cluster = Cluster::prepare();
-        let mut environment = podman.environment();
-        environment.push(("PATH".to_owned(), std::env::var("PATH").expect("PATH is set")));
-        cluster.agent_env = environment;
+        let mut cluster = Cluster::prepare_on(&podman);
         cluster.agent_config = format!("rerun_finished = \"{rerun}\"");
-        let file = cluster.write("startup.yaml", &workload("job", "", &pod("job", &[("main", "exit 0")])));
-        cluster.start_server(&["-m", &file.to_string_lossy()]);
-        cluster.start_agent("agent_A");
+        cluster.start_with_manifest(&workload("job", "", &pod("job", &[("main", "exit 0")])));
         cluster.wait_for_state("job", "Succeeded(Ok)");
         let before = containers(&podman, "-main");
         cluster.kill_agent("agent_A");
@@ -187,8 +171,7 @@ fn pods_that_ended_since_the_boot_stay_as_they_are_when_the_agent_is_told_so() {
         cluster.start_agent("agent_A");
         recorder.states_until("job", "Succeeded(Ok)");
         assert_eq!(containers(&podman, "-main") == before, same, "{rerun}");
-        cluster.delete("job");
-        cluster.wait_until_gone("job");
+        cluster.remove("job");
     }
 }
 
@@ -203,8 +186,7 @@ fn a_play_that_fails_half_way_leaves_nothing_and_is_retried() {
     cluster.apply(&workload("web", "", &documents));
     let row = cluster.wait_for_row("web", "is retried twice", |row| row.info.starts_with("Retry 2"));
     assert!(row.info.contains("localhost/nosuch"), "the engine's cause, not that a pod exists: {row:?}");
-    cluster.delete("web");
-    cluster.wait_until_gone("web");
+    cluster.remove("web");
     assert_eq!((pods(&podman).len(), podman.containers().len(), volumes(&podman)), (0, 0, vec![]));
 }
 
@@ -213,16 +195,14 @@ fn an_image_that_brings_the_labels_of_a_workload_made_the_next_agent_stop_its_co
     let podman = Podman::new();
     let mut cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
     let recorder = Recorder::start(&cluster);
-    cluster.apply(&shell("web", PATIENT));
-    cluster.wait_for_state("web", "Running(Ok)");
+    cluster.apply_until_run(&shell("web", PATIENT), &["web"]);
     let forged = "docker.io/library/forged:1";
     let name = format!("LABEL name={}", recorder.instance("web"));
     podman.run(&["create", "--name", "base", "alpine:latest"]);
     podman.run(&["commit", "--quiet", "--change", &name, "--change", "LABEL agent=agent_A", "base", forged]);
     podman.run(&["rm", "base"]);
     let documents = pod("evil", &[("main", PATIENT)]).replace("alpine:latest", forged);
-    cluster.apply(&workload("evil", "", &documents));
-    cluster.wait_for_state("evil", "Running(Ok)");
+    cluster.apply_until_run(&workload("evil", "", &documents), &["evil"]);
     podman.run(&["run", "--detach", "--name", "stranger", forged, "sh", "-c", PATIENT]);
 
     let ids = || podman.containers().iter().map(|one| one["Id"].to_string()).collect::<std::collections::BTreeSet<_>>();
@@ -231,11 +211,8 @@ fn an_image_that_brings_the_labels_of_a_workload_made_the_next_agent_stop_its_co
     cluster.kill_agent("agent_A");
     cluster.wait_for_state("web", "AgentDisconnected");
     cluster.start_agent("agent_A");
-    for name in ["web", "evil"] {
-        cluster.wait_for_state(name, "Running(Ok)");
-    }
-    cluster.delete("web");
-    cluster.wait_until_gone("web");
+    cluster.wait_until_run(&["web", "evil"]);
+    cluster.remove("web");
     let gone: Vec<_> = before.difference(&ids()).cloned().collect();
     let genuine = labelled.iter().find(|one| one["Names"][0].as_str().is_some_and(|name| name.starts_with("web.")));
     assert_eq!(gone, [genuine.expect("there is one")["Id"].to_string()], "nothing else was touched");

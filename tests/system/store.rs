@@ -199,6 +199,12 @@ impl Cluster {
         cluster
     }
 
+    /// Applies a manifest and waits until these of its workloads run.
+    pub fn apply_until_run(&self, manifest: &str, names: &[&str]) {
+        self.apply(manifest);
+        self.wait_until_run(names);
+    }
+
     /// As `start`, with agents that use `podman` and have these lines in their config file.
     pub fn start_on(podman: &Podman, agents: &[&str], config: &str) -> Self {
         let mut cluster = Self::prepare_on(podman);
