@@ -3,16 +3,17 @@
 //! Thread: the test's, plus those of the endpoint.
 
 use super::*;
-use crate::limits::{CONNECT_MAX, HANDSHAKES, MESSAGE_MAX, STACK_SMALL, TLS_BUFFER};
+use crate::limits::{HANDSHAKES, MESSAGE_MAX, SERVER_INBOX_BYTES, STACK_SMALL, TLS_BUFFER};
 use crate::model::messages::{FromServer, Request, RequestContent, Response, ResponseContent, ToServer};
 use crate::model::version::VERSION;
 use crate::platform::threads;
-use crate::platform::vital::VitalThreads;
-use crate::wire::address::{Security, ServerUrl};
+use crate::wire::address::Security;
 use crate::wire::client::{ClientOptions, ConnectError, Service, StreamEnd, connect};
+use crate::wire::grpc::Keepalive;
 use crate::wire::peer::PeerEvent;
 use crate::wire::pump::{self, Reason, Transfer};
-use crate::wire::server_endpoint::{EndpointOptions, ServerEndpoint};
+use crate::wire::server_endpoint::ServerEndpoint;
+use crate::wire::server_endpoint::tests::{client, start};
 use crossbeam_channel::{Receiver, bounded};
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose as Usage, IsCa, KeyPair, SanType, date_time_ymd};
 use std::collections::BTreeMap;
@@ -61,27 +62,11 @@ impl Authority {
 }
 
 fn endpoint(security: Security) -> (ServerEndpoint, Receiver<PeerEvent>) {
-    let (inbox, events) = bounded(64);
-    let address = "127.0.0.1:0".parse().unwrap();
-    (
-        ServerEndpoint::start(
-            &EndpointOptions::tcp(address, security, MESSAGE_MAX),
-            inbox,
-            &mut VitalThreads::unattended(),
-        )
-        .unwrap(),
-        events,
-    )
+    start(security, MESSAGE_MAX, Keepalive::default(), SERVER_INBOX_BYTES)
 }
 
 fn options(endpoint: &ServerEndpoint, security: Security, service: Service) -> ClientOptions {
-    ClientOptions {
-        url: ServerUrl::parse(&format!("https://{}", endpoint.address())).unwrap(),
-        security,
-        service,
-        connect_limit: CONNECT_MAX,
-        message_max: MESSAGE_MAX,
-    }
+    client(&format!("https://{}", endpoint.address()), security, service)
 }
 
 fn agent_hello() -> ToServer {
@@ -271,17 +256,6 @@ fn unusable_texts_are_named_without_quoting_them() {
             assert!(text.starts_with(expected) && !text.contains("secret"), "{case}: {text}");
         }
     }
-}
-
-#[test]
-fn a_handshake_that_never_comes_delays_nobody() {
-    let authority = Authority::new();
-    let (endpoint, events) = endpoint(tls(authority.server()));
-    let silent: Vec<_> = (0..10).map(|_| TcpStream::connect(endpoint.address()).unwrap()).collect();
-    let client = options(&endpoint, tls(authority.agent("agent_A")), Service::Agent);
-    let (_sender, _receiver, _hangup) = connect(&client, agent_hello()).unwrap();
-    assert!(matches!(events.recv_timeout(LIMIT), Ok(PeerEvent::Opened { .. })));
-    drop(silent);
 }
 
 #[test]
