@@ -176,10 +176,10 @@ impl Drop for Share {
 }
 
 #[cfg(test)]
-pub(in crate::wire) mod tests {
+mod tests {
     use super::*;
+    use crate::wire::outbox::tests::Count;
     use crossbeam_channel::{Receiver, unbounded};
-    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::{Duration, Instant};
 
     const LIMIT: Duration = Duration::from_secs(30);
@@ -225,22 +225,6 @@ pub(in crate::wire) mod tests {
         second = None;
         let share = budget.try_take(&mut third, 1).unwrap();
         assert!(second.is_none() && third.is_none() && !share.is_wanted());
-    }
-
-    #[derive(Default)]
-    pub(in crate::wire) struct Count(AtomicUsize);
-
-    impl Count {
-        /// How often it was woken since the last call.
-        pub(in crate::wire) fn woken(&self) -> usize {
-            self.0.swap(0, Ordering::Relaxed)
-        }
-    }
-
-    impl std::task::Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
     }
 
     #[test]

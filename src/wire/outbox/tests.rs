@@ -9,8 +9,8 @@ use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::memory_size::MemorySize;
 use crate::model::messages::{LogEntry, Response, ResponseContent};
 use crate::model::names::InstanceName;
-use crate::wire::budget::tests::Count;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn state(workload: &str, phase: Phase) -> WorkloadState {
     WorkloadState::new(InstanceName::with_id(workload, "id", "A"), ExecutionState::plain(phase))
@@ -223,6 +223,22 @@ fn too_many_bytes_are_refused_and_a_gone_reader_is_noticed() {
     drop(reader);
     assert_eq!(outbox.put(response(1)), Err(OutboxError::Closed));
     assert!(outbox.has_room_for_answer(false, Waker::noop()), "nobody has to wait for it");
+}
+
+#[derive(Default)]
+pub(in crate::wire) struct Count(AtomicUsize);
+
+impl Count {
+    /// How often it was woken since the last call.
+    pub(in crate::wire) fn woken(&self) -> usize {
+        self.0.swap(0, Ordering::Relaxed)
+    }
+}
+
+impl std::task::Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 #[test]
