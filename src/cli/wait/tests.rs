@@ -266,13 +266,16 @@ fn what_was_deleted_stands_above_what_replaced_it() {
 }
 
 /// Plays `steps` and gives how the wait ended and what was written.
-fn run(
+fn run(state: &mut WaitState, steps: Vec<Step>) -> (Result<WaitEnd, CliError>, String) {
+    run_in(None, state, steps)
+}
+
+fn run_in(
+    terminal: Option<fn() -> (usize, usize)>,
     state: &mut WaitState,
     steps: Vec<Step>,
-    limit: Option<Duration>,
-    terminal: Option<fn() -> (usize, usize)>,
 ) -> (Result<WaitEnd, CliError>, String) {
-    let played = play(terminal, steps, |server, clock, output| wait(state, server, clock, limit, output));
+    let played = play(terminal, steps, |server, clock, output| wait(state, server, clock, None, output));
     (played.result, played.out)
 }
 
@@ -288,8 +291,6 @@ fn without_a_terminal_only_changes_are_written_and_the_last_frame_is_final() {
             Step::Broadcast(vec![reported("w.1.A", Phase::PendingStarting, "")]),
             Step::Broadcast(vec![reported("w.1.A", Phase::Running, "")]),
         ],
-        None,
-        None,
     );
     assert_eq!(end.unwrap(), WaitEnd::Settled);
     let expected = "\
@@ -313,7 +314,7 @@ fn without_a_terminal_a_long_table_is_not_written_for_each_change() {
     let pause = state.pause_between_frames();
     assert_eq!(pause, Duration::from_secs(1));
     steps.insert(60, Step::Silence(pause + Duration::from_millis(1)));
-    let (end, text) = run(&mut state, steps, None, None);
+    let (end, text) = run(&mut state, steps);
     assert_eq!(end.unwrap(), WaitEnd::Settled);
     let frames: Vec<usize> =
         text.split("WORKLOAD NAME").skip(1).map(|frame| frame.matches("Running(Ok)").count()).collect();
@@ -324,7 +325,7 @@ fn without_a_terminal_a_long_table_is_not_written_for_each_change() {
 fn in_a_terminal_the_spinner_turns_with_the_time() {
     let mut state = wait_state(&["w.1.A"], &[], &["A"]);
     let steps = vec![Step::Silence(SPINNER_INTERVAL * 4), Step::Broadcast(vec![reported("w.1.A", Phase::Running, "")])];
-    let (end, text) = run(&mut state, steps, None, Some(|| (100, 24)));
+    let (end, text) = run_in(Some(|| (100, 24)), &mut state, steps);
     assert_eq!(end.unwrap(), WaitEnd::Settled);
     let symbols: String =
         text.split("\x1b[1G").filter_map(|frame| frame.split("podman    ").nth(1)?.chars().next()).collect();
@@ -333,26 +334,10 @@ fn in_a_terminal_the_spinner_turns_with_the_time() {
 }
 
 #[test]
-fn waiting_can_be_given_up_and_ends_with_the_connection() {
-    let steps = || {
-        vec![
-            Step::Silence(Duration::from_secs(4)),
-            Step::Broadcast(vec![reported("w.1.A", Phase::PendingStarting, "Retry 3: no image")]),
-            Step::Silence(Duration::from_secs(4)),
-        ]
-    };
+fn waiting_ends_with_the_connection() {
     let mut state = wait_state(&["w.1.A"], &[], &["A"]);
-    let (end, _) = run(&mut state, steps(), Some(Duration::from_secs(5)), None);
-    assert_eq!(end.unwrap(), WaitEnd::TimedOut);
-    assert_eq!(state.outstanding(), [&instance("w.1.A")]);
-    let summary = state.summary(state.outstanding()).text(65_535, TooWide::Wrap);
-    assert!(
-        summary.ends_with("w               A       podman    Pending(Starting)   Retry 3: no image\n"),
-        "{summary}"
-    );
-
-    let mut state = wait_state(&["w.1.A"], &[], &["A"]);
-    let (end, _) = run(&mut state, steps(), None, None);
+    let steps = vec![Step::Broadcast(vec![reported("w.1.A", Phase::PendingStarting, "Retry 3: no image")])];
+    let (end, _) = run(&mut state, steps);
     assert_eq!(end.unwrap_err().to_string(), "Command failed: 'Connection to server interrupted'");
 }
 
