@@ -159,7 +159,7 @@ pub(super) mod tests {
         Some(())
     }
 
-    fn random_tree(random: &mut fastrand::Rng, depth: usize) -> Node {
+    pub(in crate::model) fn random_tree(random: &mut fastrand::Rng, depth: usize) -> Node {
         if depth == 0 || random.usize(..5) == 0 {
             return Node::text(random.u8(..3).to_string());
         }
