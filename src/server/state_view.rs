@@ -206,7 +206,7 @@ mod tests {
     const MANIFEST: &str = "
 apiVersion: v1
 workloads:
-  a: {agent: agent_A, runtime: podman, runtimeConfig: x, tags: {owner: me, t2: '2'}}
+  a: {agent: agent_A, runtime: podman, runtimeConfig: x, tags: {owner: me, t2: '2'}, files: [{mountPoint: /m, data: d}]}
   b: {agent: agent_B, runtime: podman, runtimeConfig: x}
   c: {agent: '', runtime: podman, runtimeConfig: x}
 ";
@@ -242,6 +242,18 @@ workloads:
             ),
             (vec!["desiredState.workloads.zzz"], version_only.to_owned()),
             (vec!["desiredState.workloads.a.files.0"], version_only.to_owned()),
+            (
+                vec!["desiredState.workloads.a.files", "desiredState.workloads.a.files.0"],
+                r#"{"desiredState":{"apiVersion":"v1","workloads":{"a":{"files":[{"data":"d","mountPoint":"/m"}]}}}}"#
+                    .to_owned(),
+            ),
+            (vec!["desiredState..a", ".", "desiredState."], version_only.to_owned()),
+            (vec!["desiredState.*.*.agent", "*.workloads.b.agent", "effectiveState.workloads.zz.agent"], {
+                let agent = |name: &str| format!(r#"{{"agent":"{name}"}}"#);
+                let (a, b, c) = (agent("agent_A"), agent("agent_B"), agent(""));
+                let desired = format!(r#"{{"apiVersion":"v1","workloads":{{"a":{a},"b":{b},"c":{c}}}}}"#);
+                format!(r#"{{"desiredState":{desired},"effectiveState":{{"apiVersion":"v1","workloads":{{"b":{b}}}}}}}"#)
+            }),
             (vec!["desiredStateFoo"], version_only.to_owned()),
             (vec!["effectiveState.x"], r#"{"effectiveState":{"apiVersion":"v1"}}"#.to_owned()),
             (vec!["nonexistent"], "{}".to_owned()),

@@ -114,6 +114,13 @@ impl Cluster {
         std::iter::from_fn(|| self.readers[&peer].try_next()).collect()
     }
 
+    /// The one plan that the agent was sent since the last look.
+    pub fn one_plan(&self, agent: PeerId) -> WorkloadPlan {
+        let messages = self.take(agent);
+        let [plan] = plans(&messages)[..] else { panic!("{messages:?}") };
+        plan.clone()
+    }
+
     /// Forgets what was sent to anybody.
     pub fn take_all(&self) {
         self.readers.keys().for_each(|peer| drop(self.take(*peer)));
@@ -170,6 +177,13 @@ impl Cluster {
     pub fn phase(&self, instance: &InstanceName) -> Option<Phase> {
         self.server.workloads.states.get(instance).map(|state| state.phase)
     }
+}
+
+fn plans(messages: &[FromServer]) -> Vec<&WorkloadPlan> {
+    fn plan(message: &FromServer) -> Option<&WorkloadPlan> {
+        if let FromServer::UpdateWorkload(plan) = message { Some(plan) } else { None }
+    }
+    messages.iter().filter_map(plan).collect()
 }
 
 pub fn desired(yaml: &str) -> DesiredState {

@@ -1,7 +1,7 @@
 //! Which states end a wait, what the frames show, and how a wait ends without success.
 
 use super::*;
-use crate::cli::tests::{Step, accepted, instance, play, reported, state};
+use crate::cli::tests::{Step, accepted, instance, let_need, play, reported, state};
 
 fn wait_state(added: &[&str], deleted: &[&str], connected: &[&str]) -> WaitState {
     let all: Vec<InstanceName> = added.iter().chain(deleted).map(|name| instance(name)).collect();
@@ -180,10 +180,7 @@ fn dependent() -> WaitState {
         ],
     );
     let needs = [("db", "ADD_COND_RUNNING"), ("init", "ADD_COND_SUCCEEDED"), ("nobody", "ADD_COND_FAILED")];
-    let needs = Node::map(needs.map(|(name, condition)| (name, Node::text(condition))));
-    let web = Node::map([("agent", Node::text("A")), ("runtime", Node::text("podman")), ("dependencies", needs)]);
-    let effective = Node::map([("workloads", Node::map([("web", web)]))]);
-    now.as_map_mut().unwrap().insert("effectiveState".to_owned(), effective);
+    let_need(&mut now, "effectiveState", "web", &needs);
     WaitState::new(&accepted(&["web.1.A", "db.1.A"], &[]), &Node::empty(), &now)
 }
 
@@ -217,9 +214,7 @@ fn a_workload_that_waits_shows_for_what() {
 #[test]
 fn a_workload_that_must_not_stop_yet_shows_what_still_needs_it() {
     let mut before = state(&["A"], &[]);
-    let needs = Node::map([("db", Node::text("ADD_COND_RUNNING"))]);
-    let workloads = Node::map([("web", Node::map([("dependencies", needs)]))]);
-    before.as_map_mut().unwrap().insert("desiredState".to_owned(), Node::map([("workloads", workloads)]));
+    let_need(&mut before, "desiredState", "web", &[("db", "ADD_COND_RUNNING")]);
     let now = state(&["A"], &["db", "web"].map(|name| (name, "1", "A", Phase::Running)));
     let mut state = WaitState::new(&accepted(&[], &["db.1.A", "web.1.A"]), &before, &now);
     state.on_states(&[
@@ -234,14 +229,11 @@ fn a_workload_that_must_not_stop_yet_shows_what_still_needs_it() {
 
 #[test]
 fn a_dependency_that_the_update_took_away_is_not_waited_for_any_more() {
-    let with_needs = |needed: &[&str]| {
-        let needs = Node::map(needed.iter().map(|name| (*name, Node::text("ADD_COND_RUNNING"))));
-        let mut tree = state(&["A"], &[("web", "1", "A", Phase::PendingWaitingToStart)]);
-        let workloads = Node::map([("web", Node::map([("dependencies", needs)]))]);
-        tree.as_map_mut().unwrap().insert("effectiveState".to_owned(), Node::map([("workloads", workloads)]));
-        tree
-    };
-    let (before, now) = (with_needs(&["db", "cache"]), with_needs(&["cache"]));
+    let mut now = state(&["A"], &[("web", "1", "A", Phase::PendingWaitingToStart)]);
+    let mut before = now.clone();
+    let (cache, db) = (("cache", "ADD_COND_RUNNING"), ("db", "ADD_COND_RUNNING"));
+    let_need(&mut before, "effectiveState", "web", &[cache, db]);
+    let_need(&mut now, "effectiveState", "web", &[cache]);
     let state = WaitState::new(&accepted(&["web.1.A"], &[]), &before, &now);
     assert_eq!(info_of(&state, "web.1.A"), "waits for 'cache' to run, it does not exist");
 }
@@ -355,9 +347,7 @@ fn what_needs_something_that_is_not_relevant_on_its_node_is_not_waited_for() {
     let all = ["camera", "view", "far", "web"].map(|name| (name, "1", "A", Phase::PendingInitial));
     let mut complete = state(&["A"], &all);
     for (name, needed) in [("view", "camera"), ("far", "view"), ("web", "db")] {
-        let needs = Node::map([("dependencies", Node::map([(needed, Node::text("ADD_COND_RUNNING"))]))]);
-        let workloads = complete.as_map_mut().unwrap().get_mut("desiredState").unwrap().as_map_mut().unwrap();
-        workloads.get_mut("workloads").unwrap().as_map_mut().unwrap().insert(name.to_owned(), needs);
+        let_need(&mut complete, "desiredState", name, &[(needed, "ADD_COND_RUNNING")]);
     }
     let added = ["camera.1.A", "view.1.A", "far.1.A", "web.1.A"];
     let mut state = WaitState::new(&accepted(&added, &[]), &Node::empty(), &complete);
