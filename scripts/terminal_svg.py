@@ -4,6 +4,7 @@ From the first line that contains FROM to the line before the first one after it
 """
 
 import io
+import re
 import sys
 
 import pyte
@@ -39,4 +40,5 @@ for line, text in zip(lines[start:end], texts[start:end]):
     for char in line[: len(text)]:
         drawn.append(char.data, style(char))
     console.print(drawn, no_wrap=True, crop=True)
-print(console.export_svg(title=title))
+# Without the fonts that it would fetch from elsewhere.
+print(re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title=title), flags=re.DOTALL))

@@ -120,6 +120,56 @@ check "it knows what was applied" within 120 status_has ank-server "1 agent conn
 check "both workloads still run" within 120 all_running
 check "the containers are untouched" untouched
 
+say "--- a workload and a user that attack"
+# `greedy` requests the state of 500 workloads without end and reads no response.
+{
+    cat <<'END'
+apiVersion: v1
+workloads:
+  greedy:
+    runtime: podman
+    agent: agent_A
+    controlInterfaceAccess:
+      allowRules:
+        - {type: StateRule, operation: ReadWrite, filterMasks: ["*"]}
+    runtimeConfig: |
+      image: docker.io/library/alpine:latest
+      commandOptions: ["--user", "1000"]
+      commandArgs:
+        - sh
+        - -c
+        - |
+          {
+              printf '\011\012\007\022\005\061\056\061\056\060'
+              while :; do printf '\007\032\005\012\001\170\032\000'; done
+          } >/run/ankaios/control_interface/output
+END
+    for number in $(seq 498); do
+        printf '  stored_%s: {runtime: podman, agent: nobody, runtimeConfig: "image: registry.example/stored:1.2.3"}\n' "$number"
+    done
+} >/tmp/attack.yaml
+from=$(date '+%F %T')
+check "the attacker can be applied" ank apply --no-wait /tmp/attack.yaml
+check "it runs" within 60 running greedy
+check "it is connected" within 20 sh -c "journalctl --unit ank-agent --since '$from' | grep -q 'connection established.*greedy'"
+sleep 20
+check "it goes on" running greedy
+check "others are served" timeout 5 ank get workloads
+own_memory() { awk '$1 == "RssAnon:" { print $2 }' "/proc/$(show "$1" MainPID)/status"; }
+for unit in ank-server ank-agent; do
+    say "own memory of $unit: $(own_memory "$unit") KiB"
+    check "$unit stays below 60 MiB" [ "$(own_memory "$unit")" -lt 61440 ]
+done
+check "the agent stays connected" not sh -c "journalctl --unit ank-server --since '$from' | grep -F \"connection of 'agent_A'\""
+check "another user sees no pipes" not runuser -u stranger -- ls /run/ankaios-agent
+pipe=$(echo /run/ankaios-agent/agent_A_io/greedy*/control_interface/output)
+check "the pipe is there" [ -p "$pipe" ]
+check "another user does not open it" not runuser -u stranger -- sh -c ": >$pipe"
+check "nor adds a folder" not runuser -u stranger -- mkdir /run/ankaios-agent/agent_A_io/more
+check "the attack can be deleted" ank apply -d /tmp/attack.yaml
+check "both workloads still run" within 120 all_running
+check "the containers are untouched" untouched
+
 say "--- frozen threads (programs of a build for tests)"
 mkdir -p /run/freeze
 chmod 777 /run/freeze
