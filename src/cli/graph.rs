@@ -218,7 +218,7 @@ impl Graph {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::tests::{Step, play, state};
+    use crate::cli::tests::{Step, let_need, play, state};
     use crate::model::execution_state::Phase;
 
     /// The cluster of the demo: `logger` needs `storage`, which needs `init`; `handler` waits for its failure.
@@ -233,16 +233,12 @@ mod tests {
                 ("alone", "1", "A", Phase::Running),
             ],
         );
-        let needs = [
+        for (name, needs) in [
             ("storage", &[("init", "ADD_COND_SUCCEEDED")][..]),
             ("logger", &[("gone", "ADD_COND_RUNNING"), ("storage", "ADD_COND_RUNNING")]),
             ("handler", &[("storage", "ADD_COND_FAILED")]),
-        ];
-        let workloads = cluster.as_map_mut().unwrap().get_mut("desiredState").unwrap().as_map_mut().unwrap();
-        let workloads = workloads.get_mut("workloads").unwrap().as_map_mut().unwrap();
-        for (name, needs) in needs {
-            let needs = Node::map(needs.iter().map(|(name, condition)| (*name, Node::text(*condition))));
-            workloads.get_mut(name).unwrap().as_map_mut().unwrap().insert("dependencies".to_owned(), needs);
+        ] {
+            let_need(&mut cluster, "desiredState", name, needs);
         }
         cluster
     }

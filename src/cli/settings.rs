@@ -285,8 +285,9 @@ mod tests {
     use crate::cli::args::Arguments;
     use std::io;
 
-    /// Loads the settings for the words after `-x <file with text>`; returns them or the error, and standard error.
-    fn load(file: &str, words: &[&str]) -> (Result<CliSettings, String>, String) {
+    /// Loads the settings for the words after `-x <file with text>`; returns them or the error and its hint, and standard
+    /// error.
+    fn load_with_hint(file: &str, words: &[&str]) -> (Result<CliSettings, (String, Option<String>)>, String) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ank.conf");
         std::fs::write(&path, file).unwrap();
@@ -296,9 +297,15 @@ mod tests {
         let mut err = Vec::new();
         let mut output = Output::to(io::sink(), &mut err, None);
         let settings = CliSettings::load(arguments.server_url.as_deref(), &arguments.common, &mut output);
-        let settings = settings.map_err(|error| error.to_string());
+        let hint = |error: &CliError| error.hint().map(|hint| hint.replace(path, "FILE"));
+        let settings = settings.map_err(|error| (error.to_string(), hint(&error)));
         drop(output);
         (settings, String::from_utf8(err).unwrap().replace(path, "FILE"))
+    }
+
+    fn load(file: &str, words: &[&str]) -> (Result<CliSettings, String>, String) {
+        let (settings, err) = load_with_hint(file, words);
+        (settings.map_err(|(text, _)| text), err)
     }
 
     #[test]
@@ -382,22 +389,13 @@ mod tests {
 
     #[test]
     fn a_wrong_url_of_the_config_file_is_reported_with_its_place() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("ank.conf");
-        std::fs::write(&path, "version = 'v1'\n[default]\nserver_url = 'here'\n").unwrap();
-        let hint = |words: &[&str]| {
-            let words = ["ank", "-k", "-x", path.to_str().unwrap()].into_iter().chain(words.iter().copied());
-            let arguments = Arguments::read(words.chain(["get", "agents"])).unwrap();
-            let mut output = Output::to(io::sink(), io::sink(), None);
-            let settings = CliSettings::load(arguments.server_url.as_deref(), &arguments.common, &mut output);
-            settings.unwrap_err().hint().unwrap()
-        };
-        assert!(
-            hint(&[]).starts_with(&format!("write it in '{}', line 3 as http://", path.display())),
-            "{}",
-            hint(&[])
-        );
-        assert!(hint(&["-s", "there"]).starts_with("write it as http://"));
+        let file = "version = 'v1'\n[default]\nserver_url = 'here'\n";
+        for (words, expected) in
+            [(&["-k"][..], "write it in 'FILE', line 3 as http://"), (&["-k", "-s", "there"], "write it as http://")]
+        {
+            let hint = load_with_hint(file, words).0.unwrap_err().1.unwrap();
+            assert!(hint.starts_with(expected), "{hint}");
+        }
     }
 
     #[test]

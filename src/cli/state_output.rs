@@ -321,12 +321,4 @@ effectiveState:
             }
         }
     }
-
-    #[test]
-    fn parts_that_a_mask_selects_are_printed_without_the_rest() {
-        let agent = Node::map([("agent", Node::text("A"))]);
-        let desired = Node::map([("workloads", Node::map([("w", agent)])), ("apiVersion", Node::text("v1"))]);
-        let text = state_text(&Node::map([("desiredState", desired)]), Format::Yaml);
-        assert_eq!(text, "desiredState:\n  apiVersion: v1\n  workloads:\n    w:\n      agent: A\n\n");
-    }
 }

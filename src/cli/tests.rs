@@ -218,6 +218,14 @@ pub fn state(agents: &[&str], instances: &[(&str, &str, &str, Phase)]) -> Node {
     ])
 }
 
+/// Adds what `workload` needs to a part of `state`.
+pub fn let_need(state: &mut Node, part: &str, workload: &str, needs: &[(&str, &str)]) {
+    let place = [part, "workloads", workload, "dependencies"]
+        .into_iter()
+        .fold(state, |place, key| place.as_map_mut().unwrap().entry(key.to_owned()).or_default());
+    *place = Node::map(needs.iter().map(|(name, condition)| (*name, Node::text(*condition))));
+}
+
 /// What a command did with a script.
 #[derive(Debug)]
 pub struct Played<T> {

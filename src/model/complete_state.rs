@@ -466,28 +466,12 @@ pub fn desired_state_from_node(node: &Node) -> Result<DesiredState, StateError> 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn full_workload() -> Workload {
-        let mut workload = Workload::new("agent_A", "podman", " image: x\n");
-        workload.restart_policy = RestartPolicy::Always;
-        workload.dependencies.insert("db".into(), AddCondition::Succeeded);
-        workload.tags.insert("owner".into(), "me".into());
-        workload.configs.insert("alias".into(), "key".into());
-        workload.files = vec![
-            File { mount_point: "/a".into(), content: FileContent::Data("text".into()) },
-            File { mount_point: "/b".into(), content: FileContent::BinaryData("aGk=".into()) },
-        ];
-        workload.control_interface_access.allow_rules = vec![
-            AccessRule::State { operation: Operation::ReadWrite, filter_masks: vec!["a.*".into()] },
-            AccessRule::Log { workload_names: vec!["web*".into()] },
-        ];
-        workload
-    }
+    use crate::model::manifest::tests::workload_with_everything;
 
     #[test]
     fn a_desired_state_survives_the_way_through_the_tree() {
         let mut state = DesiredState::default();
-        state.workloads.insert("full".into(), Arc::new(full_workload()));
+        state.workloads.insert("full".into(), Arc::new(workload_with_everything()));
         state.workloads.insert("bare".into(), Arc::new(Workload::new("", "podman", "x")));
         let nested = ConfigItem::Map([("k".to_owned(), ConfigItem::List(vec![ConfigItem::Text("v".into())]))].into());
         state.configs.insert("c".into(), nested);
@@ -509,7 +493,7 @@ mod tests {
 
     #[test]
     fn a_wrong_tree_is_refused_with_the_place() {
-        let good = workload_node(&full_workload(), Rendering::Sparse);
+        let good = workload_node(&workload_with_everything(), Rendering::Sparse);
         for (field, value, message) in [
             ("runtime", None, "missing field `runtime`"),
             ("agent", None, "missing field `agent`"),

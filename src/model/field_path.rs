@@ -91,53 +91,11 @@ fn is_below(put: &HashSet<Vec<&str>>, new: &Node, path: &[&str]) -> bool {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    /// A small state to read from and to write to.
-    pub(in crate::model) fn tree() -> Node {
-        let workload = |agent: &str| {
-            Node::map([
-                ("agent", Node::text(agent)),
-                ("tags", Node::map([("owner", Node::text("me"))])),
-                ("files", Node::List(vec![Node::text("f")])),
-            ])
-        };
-        let workloads = Node::map([("a", workload("A")), ("b", workload("B"))]);
-        Node::map([("desiredState", Node::map([("workloads", workloads)])), ("agents", Node::empty())])
-    }
-
-    // [utest->swdd~update-desired-state-with-update-mask~1]
-    #[test]
-    fn writing_masks_replace_create_and_remove() {
-        let new = Node::map([(
-            "desiredState",
-            Node::map([("workloads", Node::map([("a", Node::map([("tags", Node::map([("t", Node::text("1"))]))]))]))]),
-        )]);
-        for (mask, outcome, path, expected) in [
-            ("desiredState.workloads.a.tags.t", Ok::<(), ()>(()), vec!["a", "tags", "owner"], Some("me")),
-            ("desiredState.workloads.a.tags", Ok(()), vec!["a", "tags", "owner"], None),
-            ("desiredState.workloads.a.agent", Ok(()), vec!["a", "agent"], None),
-            ("desiredState.workloads.zz", Ok(()), vec!["a", "agent"], Some("A")),
-            ("desiredState.workloads.zz.agent", Err(()), vec!["a", "agent"], Some("A")),
-            ("desiredState.workloads.a.files.0", Err(()), vec!["a", "agent"], Some("A")),
-            ("", Err(()), vec!["a", "agent"], Some("A")),
-            ("foo", Ok(()), vec!["a", "agent"], Some("A")),
-            ("foo.bar", Err(()), vec!["a", "agent"], Some("A")),
-        ] {
-            let mut current = tree();
-            let result = apply(&mut current, &new, [mask]);
-            assert_eq!(result.is_ok(), outcome.is_ok(), "{mask:?}");
-            if let Err(error) = result {
-                assert_eq!(error.to_string(), format!("Could not find field {mask}"));
-            }
-            let full: Vec<&str> = ["desiredState", "workloads"].into_iter().chain(path).collect();
-            assert_eq!(current.at(&full).and_then(Node::as_text), expected, "{mask:?}");
-        }
-    }
-
     /// What [`apply`] does for one mask, without regard to others.
-    fn apply_one(tree: &mut Node, new: &Node, mask: &str) -> Option<()> {
+    pub(crate) fn apply_one(tree: &mut Node, new: &Node, mask: &str) -> Option<()> {
         let path = parts(mask);
         let (last, parents) = path.split_last().filter(|_| !mask.is_empty())?;
         let value = new.at(&path);
@@ -159,7 +117,7 @@ pub(super) mod tests {
         Some(())
     }
 
-    fn random_tree(random: &mut fastrand::Rng, depth: usize) -> Node {
+    pub(in crate::model) fn random_tree(random: &mut fastrand::Rng, depth: usize) -> Node {
         if depth == 0 || random.usize(..5) == 0 {
             return Node::text(random.u8(..3).to_string());
         }

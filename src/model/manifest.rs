@@ -145,4 +145,4 @@ impl Manifest {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

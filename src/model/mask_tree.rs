@@ -282,56 +282,6 @@ impl<'m> Wanted<'m> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::field_path::tests::tree;
-
-    // [utest->swdd~server-filters-get-complete-state-result~2]
-    #[test]
-    fn reading_masks_select_existing_nodes_only() {
-        let selected = |masks: &[&str]| MaskTree::new(masks.iter().copied()).wanted().take(tree()).unwrap_or_default();
-        let long = ["x"; 10_000].join(".");
-        for all in ["*", "*.*"] {
-            assert_eq!(selected(&[all, "agents"]), tree());
-        }
-        for (masks, expected) in [
-            (vec!["desiredState.workloads.a.agent"], r#"{"desiredState":{"workloads":{"a":{"agent":"A"}}}}"#),
-            (
-                vec!["desiredState.workloads.*.tags.owner"],
-                r#"{"desiredState":{"workloads":{"a":{"tags":{"owner":"me"}},"b":{"tags":{"owner":"me"}}}}}"#,
-            ),
-            (vec!["desiredState.workloads.zzz"], "{}"),
-            (vec!["desiredState.workloads.zzz.agent"], "{}"),
-            (vec!["nonexistent", ""], "{}"),
-            (vec!["agents"], r#"{"agents":{}}"#),
-            (vec!["desiredState.workloads.a.files.0"], "{}"),
-            (
-                vec!["desiredState.workloads.a.files", "desiredState.workloads.a.files.0"],
-                r#"{"desiredState":{"workloads":{"a":{"files":["f"]}}}}"#,
-            ),
-            (
-                vec!["desiredState.workloads.a.agent", "", "desiredState.workloads.b.agent"],
-                r#"{"desiredState":{"workloads":{"a":{"agent":"A"},"b":{"agent":"B"}}}}"#,
-            ),
-            (
-                vec![
-                    "*.workloads.a.agent",
-                    "desiredState.*.*.agent",
-                    "desiredState..a",
-                    ".",
-                    "desiredState.",
-                    long.as_str(),
-                ],
-                r#"{"desiredState":{"workloads":{"a":{"agent":"A"},"b":{"agent":"B"}}}}"#,
-            ),
-            (
-                vec!["desiredState.workloads.a.tags", "desiredState.workloads.a.tags.owner"],
-                r#"{"desiredState":{"workloads":{"a":{"tags":{"owner":"me"}}}}}"#,
-            ),
-            (vec![], "{}"),
-        ] {
-            let selected = selected(&masks);
-            assert_eq!(serde_json::to_string(&selected).unwrap(), expected, "{masks:?}");
-        }
-    }
 
     #[test]
     fn a_tree_of_masks_lists_the_wanted_entries() {

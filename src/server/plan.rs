@@ -184,7 +184,6 @@ mod tests {
         for (new, added, deleted) in [
             (old.clone(), "", ""),
             (workloads(&[]), "", "a,b,c,e"),
-            (workloads(&[("a", plain("x")), ("b", plain("x")), ("c", plain("x")), ("e", plain("x"))]), "", ""),
             (workloads(&[("a", plain("y")), ("b", plain("x")), ("c", plain("x")), ("e", plain("x"))]), "a", "a"),
             (workloads(&[("a", tagged), ("d", plain("x")), ("z", plain("x"))]), "a,d,z", "a,b,c,e"),
         ] {
@@ -192,30 +191,5 @@ mod tests {
             assert_eq!(names(&difference), (added.to_owned(), deleted.to_owned()), "{new:?}");
             assert_eq!(difference.is_empty(), added.is_empty() && deleted.is_empty());
         }
-    }
-
-    #[test]
-    fn a_change_of_tags_keeps_the_instance_name_and_is_in_both_lists() {
-        let old = workloads(&[("a", Workload::new("A", "podman", "x"))]);
-        let mut changed = Workload::new("A", "podman", "x");
-        changed.tags.insert("k".into(), "v".into());
-        let difference = between(&old, &workloads(&[("a", changed)]));
-        assert_eq!(difference.added[0].instance, difference.deleted[0]);
-    }
-
-    #[test]
-    fn a_moved_workload_is_in_the_plans_of_both_agents() {
-        let old = workloads(&[("a", Workload::new("A", "podman", "x"))]);
-        let new = workloads(&[("a", Workload::new("B", "podman", "x"))]);
-        let difference = between(&old, &new);
-        let deleted = difference
-            .deleted
-            .iter()
-            .map(|instance| DeletedWorkload { instance: instance.clone(), dependencies: BTreeMap::new() })
-            .collect();
-        let plans = per_agent(&difference.added, deleted);
-        assert_eq!(plans.keys().map(|name| &**name).collect::<Vec<_>>(), ["A", "B"]);
-        assert_eq!((plans["A"].added.len(), plans["A"].deleted.len()), (0, 1));
-        assert_eq!((plans["B"].added.len(), plans["B"].deleted.len()), (1, 0));
     }
 }

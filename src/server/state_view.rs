@@ -198,65 +198,43 @@ fn sparse(workload: &Arc<Workload>) -> Node {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::complete_state::AgentAttributes;
-    use crate::model::execution_state::Phase;
-    use crate::model::workload::ConfigItem;
-    use crate::wire::peer::PeerId;
+    use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+    use crate::model::messages::{AgentLoad, ToServer};
+    use crate::model::names::hash_id;
+    use crate::server::tests::Cluster;
 
-    struct Fixture {
-        desired: DesiredState,
-        effective: BTreeMap<Name, AddedWorkload>,
-        states: WorkloadStates,
-        agents: BTreeMap<Name, Agent>,
-    }
+    const MANIFEST: &str = "
+apiVersion: v1
+workloads:
+  a: {agent: agent_A, runtime: podman, runtimeConfig: x, tags: {owner: me, t2: '2'}, files: [{mountPoint: /m, data: d}]}
+  b: {agent: agent_B, runtime: podman, runtimeConfig: x}
+  c: {agent: '', runtime: podman, runtimeConfig: x}
+";
 
-    impl Fixture {
-        fn new() -> Self {
-            let mut fixture = Self {
-                desired: DesiredState::default(),
-                effective: BTreeMap::new(),
-                states: WorkloadStates::default(),
-                agents: BTreeMap::new(),
-            };
-            for (name, agent, tag) in [("a", "agent_A", true), ("b", "agent_B", false), ("c", "", false)] {
-                let mut workload = Workload::new(agent, "podman", "x");
-                if tag {
-                    workload.tags = [("owner".to_owned(), "me".to_owned()), ("t2".to_owned(), "2".to_owned())].into();
-                }
-                let instance = InstanceName::with_id(name, "id", agent);
-                let workload = Arc::new(workload);
-                fixture.desired.workloads.insert(name.into(), workload.clone());
-                fixture.effective.insert(name.into(), AddedWorkload { instance: instance.clone(), workload });
-                let state = ExecutionState::with_info(Phase::Running, "info");
-                fixture.states.set(&instance, state);
-            }
-            fixture
+    /// `a` and `b` run on their agents.
+    fn running() -> Cluster {
+        let mut cluster = Cluster::with_manifest(MANIFEST);
+        for (workload, agent) in [("a", "agent_A"), ("b", "agent_B")] {
+            let peer = cluster.agent(agent);
+            let load = AgentLoad { agent: agent.to_owned(), cpu_usage: 7, free_memory: 8 };
+            cluster.send(peer, ToServer::AgentLoad(load));
+            let state = ExecutionState::with_info(Phase::Running, "info");
+            let state = WorkloadState::new(InstanceName::new(workload, "x", agent), state);
+            cluster.send(peer, ToServer::WorkloadStates(vec![state]));
         }
-
-        fn connect(&mut self, name: &str) {
-            let attributes = AgentAttributes { load: Some((7, 8)), tags: [("k".into(), "v".into())].into() };
-            self.agents.insert(name.into(), Agent::new(PeerId(1), attributes, std::collections::BTreeSet::new()));
-        }
-
-        fn view(&self) -> StateView<'_> {
-            StateView { desired: &self.desired, effective: &self.effective, states: &self.states, agents: &self.agents }
-        }
-
-        fn json(&self, masks: &[&str]) -> String {
-            let masks: Vec<String> = masks.iter().map(|mask| (*mask).to_owned()).collect();
-            serde_json::to_string(&self.view().read(&masks)).unwrap()
-        }
+        cluster
     }
 
     // [utest->swdd~server-filters-get-complete-state-result~2]
     #[test]
     fn masks_read_the_fields_that_they_select() {
-        let mut fixture = Fixture::new();
-        assert_eq!(fixture.json(&["agents"]), r#"{"agents":{}}"#);
-        assert_eq!(fixture.json(&["agents.*"]), "{}");
-        fixture.connect("agent_A");
+        let mut cluster = Cluster::with_manifest(MANIFEST);
+        assert_eq!(cluster.read(&["agents"]), r#"{"agents":{}}"#);
+        assert_eq!(cluster.read(&["agents.*"]), "{}");
+        let (mut cluster, id) = (running(), hash_id("x"));
         let version_only = r#"{"desiredState":{"apiVersion":"v1"}}"#;
         let pair = r#"{"state":"Running","subState":"Ok"}"#;
+        let unscheduled = r#"{"state":"NotScheduled","subState":"NotScheduled"}"#;
         for (masks, expected) in [
             (
                 vec!["desiredState.workloads.a.tags.owner"],
@@ -264,6 +242,18 @@ mod tests {
             ),
             (vec!["desiredState.workloads.zzz"], version_only.to_owned()),
             (vec!["desiredState.workloads.a.files.0"], version_only.to_owned()),
+            (
+                vec!["desiredState.workloads.a.files", "desiredState.workloads.a.files.0"],
+                r#"{"desiredState":{"apiVersion":"v1","workloads":{"a":{"files":[{"data":"d","mountPoint":"/m"}]}}}}"#
+                    .to_owned(),
+            ),
+            (vec!["desiredState..a", ".", "desiredState."], version_only.to_owned()),
+            (vec!["desiredState.*.*.agent", "*.workloads.b.agent", "effectiveState.workloads.zz.agent"], {
+                let agent = |name: &str| format!(r#"{{"agent":"{name}"}}"#);
+                let (a, b, c) = (agent("agent_A"), agent("agent_B"), agent(""));
+                let desired = format!(r#"{{"apiVersion":"v1","workloads":{{"a":{a},"b":{b},"c":{c}}}}}"#);
+                format!(r#"{{"desiredState":{desired},"effectiveState":{{"apiVersion":"v1","workloads":{{"b":{b}}}}}}}"#)
+            }),
             (vec!["desiredStateFoo"], version_only.to_owned()),
             (vec!["effectiveState.x"], r#"{"effectiveState":{"apiVersion":"v1"}}"#.to_owned()),
             (vec!["nonexistent"], "{}".to_owned()),
@@ -273,22 +263,22 @@ mod tests {
             (
                 vec!["workloadStates.*.*.*.state"],
                 format!(
-                    r#"{{"workloadStates":{{"":{{"c":{{"id":{pair}}}}},"agent_A":{{"a":{{"id":{pair}}}}},"agent_B":{{"b":{{"id":{pair}}}}}}}}}"#
+                    r#"{{"workloadStates":{{"":{{"c":{{"ID":{unscheduled}}}}},"agent_A":{{"a":{{"ID":{pair}}}}},"agent_B":{{"b":{{"ID":{pair}}}}}}}}}"#
                 ),
             ),
             (
                 vec!["workloadStates.agent_B.b.*.subState"],
-                format!(r#"{{"workloadStates":{{"agent_B":{{"b":{{"id":{pair}}}}}}}}}"#),
+                format!(r#"{{"workloadStates":{{"agent_B":{{"b":{{"ID":{pair}}}}}}}}}"#),
             ),
             (
                 vec!["workloadStates.agent_B.b.*.additionalInfo"],
-                r#"{"workloadStates":{"agent_B":{"b":{"id":{"additionalInfo":"info"}}}}}"#.to_owned(),
+                r#"{"workloadStates":{"agent_B":{"b":{"ID":{"additionalInfo":"info"}}}}}"#.to_owned(),
             ),
             (
-                vec!["workloadStates..c.id.state"],
-                format!(r#"{{"workloadStates":{{"":{{"c":{{"id":{pair}}}}}}}}}"#),
+                vec!["workloadStates..c.ID.state"],
+                format!(r#"{{"workloadStates":{{"":{{"c":{{"ID":{unscheduled}}}}}}}}}"#),
             ),
-            (vec!["workloadStates.agent_B.b.id.nothing"], "{}".to_owned()),
+            (vec!["workloadStates.agent_B.b.ID.nothing"], "{}".to_owned()),
             (vec!["workloadStates.agent_B.zzz"], "{}".to_owned()),
             (
                 vec!["*.workloads.a.agent"],
@@ -300,25 +290,25 @@ mod tests {
                 r#"{"desiredState":{"apiVersion":"v1","workloads":{"b":{"agent":"agent_B"}}}}"#.to_owned(),
             ),
         ] {
-            assert_eq!(fixture.json(&masks), expected, "{masks:?}");
+            let with_id: Vec<String> = masks.iter().map(|mask| mask.replace("ID", &id)).collect();
+            let with_id: Vec<&str> = with_id.iter().map(String::as_str).collect();
+            assert_eq!(cluster.read(&with_id), expected.replace("ID", &id), "{masks:?}");
         }
     }
 
     #[test]
     fn wildcards_and_top_level_names_read_everything_without_empty_containers() {
-        let mut fixture = Fixture::new();
-        fixture.connect("agent_A");
-        let everything = fixture.json(&["*"]);
-        assert_eq!(fixture.json(&["*.*"]), everything);
-        assert_eq!(fixture.json(&["desiredState", "effectiveState", "workloadStates", "agents"]), everything);
+        let mut cluster = running();
+        let everything = cluster.read(&["*"]);
+        assert_eq!(cluster.read(&["*.*"]), everything);
+        assert_eq!(cluster.read(&["desiredState", "effectiveState", "workloadStates", "agents"]), everything);
         assert!(!everything.contains("{}") && !everything.contains("[]"), "{everything}");
         assert!(everything.contains(r#""tags":{"owner":"me","t2":"2"}"#));
     }
 
     #[test]
     fn a_read_without_masks_has_every_container_even_when_empty() {
-        let fixture = Fixture::new();
-        let node = fixture.view().read(&[]);
+        let node = Cluster::with_manifest(MANIFEST).server.view().read(&[]);
         for path in [
             vec!["agents"],
             vec!["desiredState", "configs"],
@@ -333,23 +323,12 @@ mod tests {
 
     #[test]
     fn configs_are_read_by_mask_and_left_out_when_there_are_none() {
-        let mut fixture = Fixture::new();
-        assert_eq!(fixture.json(&["desiredState.configs"]), r#"{"desiredState":{"apiVersion":"v1"}}"#);
-        let item = ConfigItem::Map([("x".to_owned(), ConfigItem::Text("1".into()))].into());
-        fixture.desired.configs.insert("k".into(), item);
+        let mut cluster = Cluster::default();
+        assert_eq!(cluster.read(&["desiredState.configs"]), r#"{"desiredState":{"apiVersion":"v1"}}"#);
+        cluster.update("{desiredState: {apiVersion: v1, configs: {k: {x: '1'}}}}", &["desiredState.configs"]).unwrap();
         assert_eq!(
-            fixture.json(&["desiredState.configs.k.x", "effectiveState.configs"]),
+            cluster.read(&["desiredState.configs.k.x", "effectiveState.configs"]),
             r#"{"desiredState":{"apiVersion":"v1","configs":{"k":{"x":"1"}}},"effectiveState":{"apiVersion":"v1"}}"#
         );
-    }
-
-    #[test]
-    fn hostile_masks_cost_little_and_match_nothing() {
-        let fixture = Fixture::new();
-        let long = vec!["*"; 10_000].join(".");
-        assert_eq!(fixture.json(&[&long]), "{}");
-        let many: Vec<String> = (0..10_000).map(|index| format!("*.workloads.*.x{index}")).collect();
-        let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        assert_eq!(fixture.json(&many), "{}");
     }
 }

@@ -572,6 +572,10 @@ mod tests {
             ("comments without end", "{{!--x}}".repeat(4_000)),
             ("names in brackets", format!("{}{}", "{{> [x]}}".repeat(5_000), "x".repeat(500 * kilobytes))),
             ("blocks", "{{#if n}}{{/if}}".repeat(20_000)),
+            ("values", "{{n}}".repeat(25_000)),
+            ("partials", "{{> [x]}}".repeat(25_000)),
+            ("comments", "{{!--x}}".repeat(25_000)),
+            ("escaped values", "\\{{n}}".repeat(25_000)),
             ("text", format!("{{{{n}}}}{}", "x".repeat(30_000 * kilobytes))),
             ("parameters", format!("{{{{len {}}}}}", "n ".repeat(1_600 * kilobytes))),
             ("parameters behind braces", format!("{{{{len \"}}}}\" {}}}}}", "n ".repeat(1_600 * kilobytes))),
@@ -589,6 +593,7 @@ mod tests {
             let error = render(&template).expect_err(what);
             assert!(matches!(error, RenderError::TooManySteps { .. }), "{what}: {error}");
         }
+        assert_eq!(render(&"{{n}}".repeat(2_000)), Ok("8081".repeat(2_000)));
         // Without braces the engine has nothing to do.
         let backslashes = "\\".repeat(100 * kilobytes);
         assert_eq!(render(&backslashes).as_deref(), Ok(&*backslashes));
@@ -667,15 +672,6 @@ mod tests {
         let mut workload = Workload::new("A", "podman", template);
         workload.configs = (0..aliases).map(|number| (format!("a{number}"), "key".to_owned())).collect();
         Templates::default().render(&Arc::new(workload), |key| (key == "key").then_some(&item))
-    }
-
-    #[test]
-    fn many_tags_in_one_template_cannot_keep_the_engine_busy_before_anything_is_counted() {
-        for tag in ["{{n}}", "{{> [x]}}", "{{!--x}}", "\\{{n}}"] {
-            let error = render(&tag.repeat(25_000)).unwrap_err().to_string();
-            assert!(error.contains("steps"), "{tag}: {error}");
-        }
-        assert_eq!(render(&"{{n}}".repeat(2_000)), Ok("8081".repeat(2_000)));
     }
 
     #[test]

@@ -29,6 +29,8 @@ use crate::wire::peer::{PeerHello, Room};
 pub struct Cluster {
     pub server: ServerLoop,
     readers: BTreeMap<PeerId, OutboxReader>,
+    /// What hooks are asked, when there are some.
+    plans: Receiver<WorkloadPlan>,
     /// What answers to all peers share.
     answers: Arc<Budget>,
     opened: u64,
@@ -37,7 +39,8 @@ pub struct Cluster {
 impl Default for Cluster {
     fn default() -> Self {
         let answers = Budget::new(crate::limits::ANSWERS_BYTES);
-        Self { server: ServerLoop::default(), readers: BTreeMap::new(), answers, opened: 0 }
+        let (server, plans) = (ServerLoop::default(), crossbeam_channel::never());
+        Self { server, readers: BTreeMap::new(), plans, answers, opened: 0 }
     }
 }
 
@@ -55,6 +58,13 @@ impl Cluster {
         let mut cluster = Self::default();
         cluster.server.start_with(desired(yaml)).unwrap();
         cluster
+    }
+
+    /// From now on hooks are asked, which answer when the test says so.
+    pub fn hook(&mut self) {
+        let (hooks, plans) = MutatingHooks::scripted();
+        self.server.set_hooks(hooks);
+        self.plans = plans;
     }
 
     pub fn open(&mut self, hello: PeerHello) -> PeerId {
@@ -104,6 +114,13 @@ impl Cluster {
         std::iter::from_fn(|| self.readers[&peer].try_next()).collect()
     }
 
+    /// The one plan that the agent was sent since the last look.
+    pub fn one_plan(&self, agent: PeerId) -> WorkloadPlan {
+        let messages = self.take(agent);
+        let [plan] = plans(&messages)[..] else { panic!("{messages:?}") };
+        plan.clone()
+    }
+
     /// Forgets what was sent to anybody.
     pub fn take_all(&self) {
         self.readers.keys().for_each(|peer| drop(self.take(*peer)));
@@ -142,11 +159,7 @@ impl Cluster {
         let commander = self.commander();
         let answer = self.request(commander, update(new_state, masks));
         self.send(commander, ToServer::Goodbye);
-        match answer {
-            ResponseContent::UpdateStateSuccess { added, deleted } => Ok((added, deleted)),
-            ResponseContent::Error(text) => Err(text),
-            other => panic!("{other:?}"),
-        }
+        outcome(answer)
     }
 
     /// What a new commander reads with `masks`, as JSON.
@@ -166,8 +179,24 @@ impl Cluster {
     }
 }
 
+fn plans(messages: &[FromServer]) -> Vec<&WorkloadPlan> {
+    fn plan(message: &FromServer) -> Option<&WorkloadPlan> {
+        if let FromServer::UpdateWorkload(plan) = message { Some(plan) } else { None }
+    }
+    messages.iter().filter_map(plan).collect()
+}
+
 pub fn desired(yaml: &str) -> DesiredState {
     crate::model::manifest::Manifest::parse(yaml).unwrap().into_desired_state().unwrap()
+}
+
+/// The added and deleted instances of an answer to an update, or its error.
+fn outcome(answer: ResponseContent) -> Result<(Vec<String>, Vec<String>), String> {
+    match answer {
+        ResponseContent::UpdateStateSuccess { added, deleted } => Ok((added, deleted)),
+        ResponseContent::Error(text) => Err(text),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// A read, or a subscription.

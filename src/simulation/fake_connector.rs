@@ -246,13 +246,14 @@ fn failed() -> RuntimeError {
     RuntimeError::Failed(FAILURE.to_owned())
 }
 
-fn is_cancelled(watch: &dyn CallWatch) -> bool {
+/// Whether the call is to end now.
+pub fn is_cancelled(watch: &dyn CallWatch) -> bool {
     let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
     watch.cancel_fd().is_some_and(|fd| poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&zero)) == Ok(1))
 }
 
 /// Plays a call of this age: tells its watch whenever that wants to know.
-fn play(watch: &mut dyn CallWatch, age: Duration) {
+pub fn play(watch: &mut dyn CallWatch, age: Duration) {
     while let Some(next) = watch.next_progress().filter(|next| *next <= age) {
         watch.still_running(next);
     }

@@ -4,6 +4,7 @@
 
 use super::coroutine::{Pause, pause};
 use super::engine::{Action, Answer, Caller, SimEngine};
+use super::fake_connector::{is_cancelled, play};
 use super::manual_clock::ManualClock;
 use crate::model::messages::LogsRequest;
 use crate::model::names::InstanceName;
@@ -13,7 +14,6 @@ use crate::runtime::log_reader::LogCall;
 use crate::runtime::{
     CallWatch, ContainerId, ListedContainer, NewContainer, RuntimeConnector, RuntimeError, Unwatched,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::time::{Duration, Instant};
 
 /// Calls the engines of one node for one life of its agent.
@@ -21,11 +21,6 @@ pub struct SimConnector {
     pub engine: SimEngine,
     pub caller: Caller,
     pub clock: ManualClock,
-}
-
-fn is_cancelled(watch: &dyn CallWatch) -> bool {
-    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-    watch.cancel_fd().is_some_and(|fd| poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&zero)) == Ok(1))
 }
 
 impl SimConnector {
@@ -40,9 +35,7 @@ impl SimConnector {
                 return result;
             }
             let age = self.clock.now().saturating_duration_since(begin);
-            while let Some(next) = watch.next_progress().filter(|next| *next <= age) {
-                watch.still_running(next);
-            }
+            play(watch, age);
             let due = self.engine.due_of(call).unwrap_or(begin);
             let until: Instant = watch.next_progress().map_or(due, |next| due.min(begin + next));
             pause(Pause::Calling { until });

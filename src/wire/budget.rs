@@ -178,8 +178,8 @@ impl Drop for Share {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::outbox::tests::Count;
     use crossbeam_channel::{Receiver, unbounded};
-    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::{Duration, Instant};
 
     const LIMIT: Duration = Duration::from_secs(30);
@@ -227,15 +227,6 @@ mod tests {
         assert!(second.is_none() && third.is_none() && !share.is_wanted());
     }
 
-    #[derive(Default)]
-    struct Count(AtomicUsize);
-
-    impl std::task::Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
     #[test]
     fn who_left_a_waker_is_woken_once_when_what_was_overdrawn_is_given_back_or_shrinks() {
         let count = Arc::new(Count::default());
@@ -248,11 +239,11 @@ mod tests {
         drop(small);
         large.shrink_to(10);
         assert!(budget.has_room_below(20, &waker), "with a higher bound");
-        assert_eq!((count.0.load(Ordering::Relaxed), budget.is_wanted()), (0, true));
+        assert_eq!((count.woken(), budget.is_wanted()), (0, true));
         large.shrink_to(9);
-        assert_eq!((count.0.load(Ordering::Relaxed), budget.is_wanted(), budget.has_room()), (1, false, true));
+        assert_eq!((count.woken(), budget.is_wanted(), budget.has_room()), (1, false, true));
         large.shrink_to(10);
         drop(large);
-        assert_eq!((count.0.load(Ordering::Relaxed), budget.taken()), (1, 0));
+        assert_eq!((count.woken(), budget.taken()), (0, 0));
     }
 }

@@ -229,4 +229,4 @@ impl Drop for OutboxReader {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::wire) mod tests;

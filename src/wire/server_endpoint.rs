@@ -497,4 +497,4 @@ fn hand_over(
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::wire) mod tests;

@@ -1,7 +1,7 @@
 //! Tables, filters and the watch mode, against a scripted server.
 
 use super::*;
-use crate::cli::tests::{ScriptedServer, Step, instance, play, reported, state};
+use crate::cli::tests::{ScriptedServer, Step, instance, let_need, play, reported, state};
 
 /// Standard output of a command that ends well and plays the whole script.
 fn written(steps: Vec<Step>, get: impl FnOnce(&mut ScriptedServer, &mut Output<'_>) -> Result<(), CliError>) -> String {
@@ -146,9 +146,7 @@ fn a_filter_for_what_does_not_exist_leads_to_a_warning() {
 fn workloads_that_wait_show_for_what_also_when_they_are_watched() {
     let waits = [("db", "1", "A", Phase::PendingStarting), ("web", "1", "A", Phase::PendingWaitingToStart)];
     let mut cluster = state(&["A"], &waits);
-    let needs = Node::map([("dependencies", Node::map([("db", Node::text("ADD_COND_RUNNING"))]))]);
-    let workloads_node = Node::map([("workloads", Node::map([("web", needs)]))]);
-    cluster.as_map_mut().unwrap().insert("effectiveState".into(), workloads_node);
+    let_need(&mut cluster, "effectiveState", "web", &[("db", "ADD_COND_RUNNING")]);
     let filter = WorkloadArguments { names: vec!["web".to_owned()], ..WorkloadArguments::default() };
     let text = written(vec![Step::State(cluster.clone())], |link, output| workloads(link, &filter, output));
     assert!(text.contains("Pending(WaitingToStart)   waits for 'db' to run, it is Pending(Starting)\n"), "{text}");

@@ -26,6 +26,11 @@ fn two_workloads() -> Step {
     Step::State(state(&["A", "B"], &[("web", "1", "A", Phase::Running), ("db", "2", "B", Phase::FailedExecFailed)]))
 }
 
+/// The server lists both workloads and accepts to send the logs of `web`.
+fn web_logs(then: impl IntoIterator<Item = Step>) -> Vec<Step> {
+    [two_workloads(), Step::Logs(vec![instance("web.1.A")])].into_iter().chain(then).collect()
+}
+
 fn lines(entries: &[(&str, &str)]) -> Step {
     let entry = |(name, message): &(&str, &str)| LogEntry { instance: instance(name), message: (*message).to_owned() };
     Step::Log(LogStep::Entries(entries.iter().map(entry).collect()))
@@ -37,13 +42,8 @@ fn stopped(name: &str) -> Step {
 
 #[test]
 fn lines_of_one_workload_are_printed_as_they_are() {
-    let steps = vec![
-        two_workloads(),
-        Step::Logs(vec![instance("web.1.A")]),
-        lines(&[("web.1.A", "one"), ("web.1.A", "")]),
-        lines(&[("web.1.A", " three ")]),
-        stopped("web.1.A"),
-    ];
+    let first = lines(&[("web.1.A", "one"), ("web.1.A", "")]);
+    let steps = web_logs([first, lines(&[("web.1.A", " three ")]), stopped("web.1.A")]);
     let ran = run(&arguments(&["web", "web"]), steps);
     assert_eq!(ran.result.unwrap(), ExitCode::Success);
     assert_eq!((ran.out.as_str(), ran.err.as_str()), ("one\n\n three \n", ""));
@@ -66,8 +66,7 @@ fn lines_of_several_instances_begin_with_the_name_of_the_workload() {
     let (script, expected) = steps("A/web w\nB/db d\n");
     let with_agents = LogsArguments { agent_names: true, ..arguments(&["web", "db"]) };
     assert_eq!(run(&with_agents, script).out, expected);
-    let one =
-        vec![two_workloads(), Step::Logs(vec![instance("web.1.A")]), lines(&[("web.1.A", "w")]), stopped("web.1.A")];
+    let one = web_logs([lines(&[("web.1.A", "w")]), stopped("web.1.A")]);
     let forced = LogsArguments { names_before_lines: true, ..arguments(&["web"]) };
     assert_eq!(run(&forced, one).out, "web w\n");
 }
@@ -82,8 +81,7 @@ fn options_are_passed_on_as_the_protocol_has_them() {
     ] {
         let since = Some("2026-01-31T12:00:00Z".to_owned());
         let arguments = LogsArguments { follow, tail, since: since.clone(), ..arguments(&["web"]) };
-        let steps = vec![two_workloads(), Step::Logs(vec![instance("web.1.A")]), stopped("web.1.A")];
-        let request = run(&arguments, steps).server.logs.remove(0);
+        let request = run(&arguments, web_logs([stopped("web.1.A")])).server.logs.remove(0);
         let sent = (request.follow, request.tail, request.since, request.until);
         assert_eq!(sent, (sent_follow, sent_tail, since, None), "{arguments:?}");
     }
@@ -130,13 +128,8 @@ fn a_workload_without_container_leads_to_a_warning_and_no_wait() {
 
 #[test]
 fn logs_end_when_their_agent_goes_away() {
-    let steps = vec![
-        two_workloads(),
-        Step::Logs(vec![instance("web.1.A")]),
-        Step::Log(LogStep::States(vec![reported("db.2.B", Phase::AgentDisconnected, "")])),
-        lines(&[("web.1.A", "x")]),
-        Step::Log(LogStep::States(vec![reported("web.1.A", Phase::AgentDisconnected, "")])),
-    ];
+    let lost = |name| Step::Log(LogStep::States(vec![reported(name, Phase::AgentDisconnected, "")]));
+    let steps = web_logs([lost("db.2.B"), lines(&[("web.1.A", "x")]), lost("web.1.A")]);
     let ran = run(&arguments(&["web"]), steps);
     assert_eq!((ran.result.unwrap(), ran.out.as_str()), (ExitCode::Failed, "x\n"));
     assert_eq!(ran.err, "warn: logs of workload 'web' end: agent 'A' is disconnected\n");
@@ -153,21 +146,16 @@ fn an_instance_that_is_not_accepted_is_an_error() {
 
 #[test]
 fn a_signal_cancels_the_logs_and_a_lost_connection_is_an_error() {
-    let steps = |end: Option<Step>| {
-        let begin = [two_workloads(), Step::Logs(vec![instance("web.1.A")])];
-        begin.into_iter().chain(end).collect::<Vec<_>>()
-    };
-    let ran = run(&arguments(&["web"]), steps(Some(Step::Signal)));
+    let ran = run(&arguments(&["web"]), web_logs([Step::Signal]));
     assert!(ran.result.unwrap_err().is_interrupted() && ran.server.cancelled);
     for (end, text) in
         [(None, "Connection to server interrupted"), (Some(Step::Refuse("no")), "Error streaming logs: 'no'")]
     {
-        let error = run(&arguments(&["web"]), steps(end)).result.unwrap_err();
+        let error = run(&arguments(&["web"]), web_logs(end)).result.unwrap_err();
         assert_eq!(error.to_string(), format!("Command failed: '{text}'"));
     }
     let error = run(&arguments(&["web"]), vec![two_workloads(), Step::Refuse("no")]).result.unwrap_err();
     assert_eq!(error.to_string(), "Command failed: 'Server replied with error: 'no''");
     let error = run(&arguments(&["web"]), vec![two_workloads()]).result.unwrap_err();
-    let expected = "Command failed: 'Connection to server interrupted'";
-    assert_eq!(error.to_string(), expected);
+    assert_eq!(error.to_string(), "Command failed: 'Connection to server interrupted'");
 }

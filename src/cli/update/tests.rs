@@ -65,14 +65,6 @@ fn without_waiting_nothing_is_read_and_nothing_is_printed() {
 }
 
 #[test]
-fn an_update_that_changes_no_workload_is_reported() {
-    let steps = vec![Step::State(Node::empty()), Step::Accept(accepted(&[], &[]))];
-    let ran = run(steps, Waiting::default(), |context| context.update_and_wait(update()));
-    assert_eq!(ran.result.unwrap(), ExitCode::Success);
-    assert_eq!(ran.out, "Apply successful. No workloads updated.\n");
-}
-
-#[test]
 fn a_refused_update_is_an_error_with_the_text_of_the_server() {
     let steps = vec![Step::State(Node::empty()), Step::Refuse("Update rejected: 'why'")];
     let ran = run(steps, Waiting::default(), |context| context.update_and_wait(update()));
@@ -101,32 +93,25 @@ fn failed_workloads_are_reported_and_an_error_only_with_the_option() {
 
 #[test]
 fn a_wait_that_takes_too_long_is_given_up_with_what_is_missing() {
-    let waiting = Waiting { limit: Some(Duration::from_secs(5)), ..Waiting::default() };
-    let steps = running_after_update(vec![Step::Silence(Duration::from_secs(6))]);
-    let ran = run(steps, waiting, |context| context.update_and_wait(update()));
-    assert_eq!(ran.result.unwrap(), ExitCode::GaveUp);
-    assert_eq!(
-        ran.err,
-        "warn: 1 workload did not reach the desired state:\n\
-         WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE    ADDITIONAL INFO\n\
-         w               A       podman    Pending(Initial)                  \n\
-         error: gave up waiting after '5s': 1 workload did not reach the desired state\n\
-         hint: the update stays in force; follow it with 'ank get workloads -w'\n"
-    );
-}
-
-#[test]
-fn no_time_to_wait_is_written_in_seconds() {
-    let waiting = Waiting { limit: Some(Duration::ZERO), ..Waiting::default() };
-    let ran = run(running_after_update(vec![Step::Silence(Duration::from_secs(1))]), waiting, |context| {
-        context.update_and_wait(update())
-    });
-    assert_eq!(ran.result.unwrap(), ExitCode::GaveUp);
-    assert!(
-        ran.err.contains("\nerror: gave up waiting after '0s': 1 workload did not reach the desired state\n"),
-        "{}",
-        ran.err
-    );
+    for (seconds, columns, row) in [
+        (0, "STATE    ADDITIONAL INFO", "Pending(Initial)                  "),
+        (5, "STATE     ADDITIONAL INFO  ", "Pending(Starting)   Retry 3: no image"),
+    ] {
+        let waiting = Waiting { limit: Some(Duration::from_secs(seconds)), ..Waiting::default() };
+        let silence = || Step::Silence(Duration::from_secs(4));
+        let starting = Step::Broadcast(vec![reported("w.1.A", Phase::PendingStarting, "Retry 3: no image")]);
+        let steps = running_after_update(vec![silence(), starting, silence()]);
+        let ran = run(steps, waiting, |context| context.update_and_wait(update()));
+        assert_eq!(ran.result.unwrap(), ExitCode::GaveUp);
+        let expected = format!(
+            "warn: 1 workload did not reach the desired state:\n\
+             WORKLOAD NAME   AGENT   RUNTIME   EXECUTION {columns}\n\
+             w               A       podman    {row}\n\
+             error: gave up waiting after '{seconds}s': 1 workload did not reach the desired state\n\
+             hint: the update stays in force; follow it with 'ank get workloads -w'\n"
+        );
+        assert_eq!(ran.err, expected);
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Which states end a wait, what the frames show, and how a wait ends without success.
 
 use super::*;
-use crate::cli::tests::{Step, accepted, instance, play, reported, state};
+use crate::cli::tests::{Step, accepted, instance, let_need, play, reported, state};
 
 fn wait_state(added: &[&str], deleted: &[&str], connected: &[&str]) -> WaitState {
     let all: Vec<InstanceName> = added.iter().chain(deleted).map(|name| instance(name)).collect();
@@ -180,10 +180,7 @@ fn dependent() -> WaitState {
         ],
     );
     let needs = [("db", "ADD_COND_RUNNING"), ("init", "ADD_COND_SUCCEEDED"), ("nobody", "ADD_COND_FAILED")];
-    let needs = Node::map(needs.map(|(name, condition)| (name, Node::text(condition))));
-    let web = Node::map([("agent", Node::text("A")), ("runtime", Node::text("podman")), ("dependencies", needs)]);
-    let effective = Node::map([("workloads", Node::map([("web", web)]))]);
-    now.as_map_mut().unwrap().insert("effectiveState".to_owned(), effective);
+    let_need(&mut now, "effectiveState", "web", &needs);
     WaitState::new(&accepted(&["web.1.A", "db.1.A"], &[]), &Node::empty(), &now)
 }
 
@@ -217,9 +214,7 @@ fn a_workload_that_waits_shows_for_what() {
 #[test]
 fn a_workload_that_must_not_stop_yet_shows_what_still_needs_it() {
     let mut before = state(&["A"], &[]);
-    let needs = Node::map([("db", Node::text("ADD_COND_RUNNING"))]);
-    let workloads = Node::map([("web", Node::map([("dependencies", needs)]))]);
-    before.as_map_mut().unwrap().insert("desiredState".to_owned(), Node::map([("workloads", workloads)]));
+    let_need(&mut before, "desiredState", "web", &[("db", "ADD_COND_RUNNING")]);
     let now = state(&["A"], &["db", "web"].map(|name| (name, "1", "A", Phase::Running)));
     let mut state = WaitState::new(&accepted(&[], &["db.1.A", "web.1.A"]), &before, &now);
     state.on_states(&[
@@ -234,14 +229,11 @@ fn a_workload_that_must_not_stop_yet_shows_what_still_needs_it() {
 
 #[test]
 fn a_dependency_that_the_update_took_away_is_not_waited_for_any_more() {
-    let with_needs = |needed: &[&str]| {
-        let needs = Node::map(needed.iter().map(|name| (*name, Node::text("ADD_COND_RUNNING"))));
-        let mut tree = state(&["A"], &[("web", "1", "A", Phase::PendingWaitingToStart)]);
-        let workloads = Node::map([("web", Node::map([("dependencies", needs)]))]);
-        tree.as_map_mut().unwrap().insert("effectiveState".to_owned(), Node::map([("workloads", workloads)]));
-        tree
-    };
-    let (before, now) = (with_needs(&["db", "cache"]), with_needs(&["cache"]));
+    let mut now = state(&["A"], &[("web", "1", "A", Phase::PendingWaitingToStart)]);
+    let mut before = now.clone();
+    let (cache, db) = (("cache", "ADD_COND_RUNNING"), ("db", "ADD_COND_RUNNING"));
+    let_need(&mut before, "effectiveState", "web", &[cache, db]);
+    let_need(&mut now, "effectiveState", "web", &[cache]);
     let state = WaitState::new(&accepted(&["web.1.A"], &[]), &before, &now);
     assert_eq!(info_of(&state, "web.1.A"), "waits for 'cache' to run, it does not exist");
 }
@@ -266,13 +258,16 @@ fn what_was_deleted_stands_above_what_replaced_it() {
 }
 
 /// Plays `steps` and gives how the wait ended and what was written.
-fn run(
+fn run(state: &mut WaitState, steps: Vec<Step>) -> (Result<WaitEnd, CliError>, String) {
+    run_in(None, state, steps)
+}
+
+fn run_in(
+    terminal: Option<fn() -> (usize, usize)>,
     state: &mut WaitState,
     steps: Vec<Step>,
-    limit: Option<Duration>,
-    terminal: Option<fn() -> (usize, usize)>,
 ) -> (Result<WaitEnd, CliError>, String) {
-    let played = play(terminal, steps, |server, clock, output| wait(state, server, clock, limit, output));
+    let played = play(terminal, steps, |server, clock, output| wait(state, server, clock, None, output));
     (played.result, played.out)
 }
 
@@ -288,8 +283,6 @@ fn without_a_terminal_only_changes_are_written_and_the_last_frame_is_final() {
             Step::Broadcast(vec![reported("w.1.A", Phase::PendingStarting, "")]),
             Step::Broadcast(vec![reported("w.1.A", Phase::Running, "")]),
         ],
-        None,
-        None,
     );
     assert_eq!(end.unwrap(), WaitEnd::Settled);
     let expected = "\
@@ -313,7 +306,7 @@ fn without_a_terminal_a_long_table_is_not_written_for_each_change() {
     let pause = state.pause_between_frames();
     assert_eq!(pause, Duration::from_secs(1));
     steps.insert(60, Step::Silence(pause + Duration::from_millis(1)));
-    let (end, text) = run(&mut state, steps, None, None);
+    let (end, text) = run(&mut state, steps);
     assert_eq!(end.unwrap(), WaitEnd::Settled);
     let frames: Vec<usize> =
         text.split("WORKLOAD NAME").skip(1).map(|frame| frame.matches("Running(Ok)").count()).collect();
@@ -324,7 +317,7 @@ fn without_a_terminal_a_long_table_is_not_written_for_each_change() {
 fn in_a_terminal_the_spinner_turns_with_the_time() {
     let mut state = wait_state(&["w.1.A"], &[], &["A"]);
     let steps = vec![Step::Silence(SPINNER_INTERVAL * 4), Step::Broadcast(vec![reported("w.1.A", Phase::Running, "")])];
-    let (end, text) = run(&mut state, steps, None, Some(|| (100, 24)));
+    let (end, text) = run_in(Some(|| (100, 24)), &mut state, steps);
     assert_eq!(end.unwrap(), WaitEnd::Settled);
     let symbols: String =
         text.split("\x1b[1G").filter_map(|frame| frame.split("podman    ").nth(1)?.chars().next()).collect();
@@ -333,26 +326,10 @@ fn in_a_terminal_the_spinner_turns_with_the_time() {
 }
 
 #[test]
-fn waiting_can_be_given_up_and_ends_with_the_connection() {
-    let steps = || {
-        vec![
-            Step::Silence(Duration::from_secs(4)),
-            Step::Broadcast(vec![reported("w.1.A", Phase::PendingStarting, "Retry 3: no image")]),
-            Step::Silence(Duration::from_secs(4)),
-        ]
-    };
+fn waiting_ends_with_the_connection() {
     let mut state = wait_state(&["w.1.A"], &[], &["A"]);
-    let (end, _) = run(&mut state, steps(), Some(Duration::from_secs(5)), None);
-    assert_eq!(end.unwrap(), WaitEnd::TimedOut);
-    assert_eq!(state.outstanding(), [&instance("w.1.A")]);
-    let summary = state.summary(state.outstanding()).text(65_535, TooWide::Wrap);
-    assert!(
-        summary.ends_with("w               A       podman    Pending(Starting)   Retry 3: no image\n"),
-        "{summary}"
-    );
-
-    let mut state = wait_state(&["w.1.A"], &[], &["A"]);
-    let (end, _) = run(&mut state, steps(), None, None);
+    let steps = vec![Step::Broadcast(vec![reported("w.1.A", Phase::PendingStarting, "Retry 3: no image")])];
+    let (end, _) = run(&mut state, steps);
     assert_eq!(end.unwrap_err().to_string(), "Command failed: 'Connection to server interrupted'");
 }
 
@@ -370,9 +347,7 @@ fn what_needs_something_that_is_not_relevant_on_its_node_is_not_waited_for() {
     let all = ["camera", "view", "far", "web"].map(|name| (name, "1", "A", Phase::PendingInitial));
     let mut complete = state(&["A"], &all);
     for (name, needed) in [("view", "camera"), ("far", "view"), ("web", "db")] {
-        let needs = Node::map([("dependencies", Node::map([(needed, Node::text("ADD_COND_RUNNING"))]))]);
-        let workloads = complete.as_map_mut().unwrap().get_mut("desiredState").unwrap().as_map_mut().unwrap();
-        workloads.get_mut("workloads").unwrap().as_map_mut().unwrap().insert(name.to_owned(), needs);
+        let_need(&mut complete, "desiredState", name, &[(needed, "ADD_COND_RUNNING")]);
     }
     let added = ["camera.1.A", "view.1.A", "far.1.A", "web.1.A"];
     let mut state = WaitState::new(&accepted(&added, &[]), &Node::empty(), &complete);

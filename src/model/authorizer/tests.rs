@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::field_path::apply;
+use crate::model::field_path::tests::random_tree;
 use crate::model::mask_tree::{self, MaskTree};
 use crate::model::messages::{LogsRequest, ReadState, UpdateState};
 use crate::model::names::InstanceName;
@@ -325,17 +326,6 @@ fn very_many_masks_and_names_are_compared_with_very_many_rules_in_few_steps_or_d
 }
 
 // -------------------------------------------------------------- what always holds
-
-const KEYS: [&str; 3] = ["a", "b", "c"];
-
-fn random_tree(random: &mut fastrand::Rng, depth: usize) -> Node {
-    if depth == 0 || random.usize(..6) == 0 {
-        return Node::text("leaf");
-    }
-    let entries: Vec<(&str, Node)> =
-        KEYS.into_iter().filter(|_| random.usize(..4) > 0).map(|key| (key, Node::empty())).collect();
-    Node::map(entries.into_iter().map(|(key, _)| (key, random_tree(random, depth - 1))))
-}
 
 fn random_masks(random: &mut fastrand::Rng, count: usize) -> Vec<String> {
     let mask = |random: &mut fastrand::Rng| {

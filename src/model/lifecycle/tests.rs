@@ -184,38 +184,3 @@ fn a_line_of_the_block_is_found_in_the_manifest() {
     assert_eq!(line_in_manifest(manifest, at, "image: x\nlifecycle:\n  redy: 1", 3), Some(7));
     assert_eq!(line_in_manifest(manifest, at, "image: x\nlifecycle: {redy: 1}", 2), None);
 }
-
-/// Today's Ankaios agents read these fields and ignore the rest.
-#[test]
-fn the_fields_that_other_agents_read_are_the_same_with_a_block() {
-    #[derive(serde::Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Peer {
-        image: String,
-        #[serde(default)]
-        general_options: Vec<String>,
-        #[serde(default)]
-        command_options: Vec<String>,
-        #[serde(default)]
-        command_args: Vec<String>,
-    }
-    #[derive(serde::Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct PeerKube {
-        manifest: String,
-        #[serde(default)]
-        play_options: Vec<String>,
-        control_interface_target: Option<String>,
-    }
-    let container = format!("{FULL}generalOptions: [-v]\ncommandOptions: [--net=host]\ncommandArgs: [serve]\n");
-    let peer: Peer = serde_yaml::from_str(&container).unwrap();
-    assert_eq!(
-        (peer.image.as_str(), peer.general_options, peer.command_options, peer.command_args),
-        ("localhost/storage:2.1", vec!["-v".to_owned()], vec!["--net=host".to_owned()], vec!["serve".to_owned()])
-    );
-    let (_, block) = FULL.split_once('\n').unwrap();
-    let kube = format!("manifest: 'kind: Pod'\nplayOptions: [--net=host]\ncontrolInterfaceTarget: a/b\n{block}");
-    let peer: PeerKube = serde_yaml::from_str(&kube).unwrap();
-    assert_eq!((peer.manifest.as_str(), peer.play_options.len()), ("kind: Pod", 1));
-    assert_eq!(peer.control_interface_target.as_deref(), Some("a/b"));
-}

@@ -70,6 +70,29 @@ fn in_v0_1_a_mapping_or_list_that_is_left_empty_has_no_entries() {
     assert!(read("apiVersion: v0.1\nconfigs:\n  key:\n").is_err());
 }
 
+/// What [`a_manifest_with_everything_is_read`] reads, with a value in each of its fields.
+pub(crate) fn workload_with_everything() -> Workload {
+    let mut workload = Workload::new("agent_A", "podman", "image: x");
+    workload.restart_policy = RestartPolicy::OnFailure;
+    workload.tags = texts(&[("owner", "me")]);
+    let dependencies =
+        [("db", AddCondition::Running), ("init", AddCondition::Succeeded), ("bad", AddCondition::Failed)];
+    workload.dependencies = dependencies.map(|(name, condition)| (name.to_owned(), condition)).into();
+    workload.configs = texts(&[("alias", "key")]);
+    let file = |mount_point: &str, content| File { mount_point: mount_point.into(), content };
+    workload.files = vec![
+        file("/etc/a", FileContent::Data("text".into())),
+        file("/etc/b", FileContent::BinaryData("aGk=".into())),
+        file("/etc/c", FileContent::Data(String::new())),
+    ];
+    let state_rule = |operation, mask: &str| AccessRule::State { operation, filter_masks: vec![mask.into()] };
+    let log_rule = |name: &str| AccessRule::Log { workload_names: vec![name.into()] };
+    let access = &mut workload.control_interface_access;
+    access.allow_rules = vec![state_rule(Operation::Read, "desiredState.workloads.*"), log_rule("web*")];
+    access.deny_rules = vec![state_rule(Operation::Nothing, "*"), log_rule("*")];
+    workload
+}
+
 #[test]
 fn a_manifest_with_everything_is_read() {
     let text = "\
@@ -87,36 +110,21 @@ workloads:
     files:
     - {mountPoint: /etc/a, data: \"text\"}
     - {mountPoint: /etc/b, binaryData: \"aGk=\"}
+    - {mountPoint: /etc/c, data: ''}
     controlInterfaceAccess:
       allowRules:
       - {type: StateRule, operation: Read, filterMasks: [\"desiredState.workloads.*\"]}
       - {type: LogRule, workloadNames: [\"web*\"]}
-      denyRules: []
+      denyRules:
+      - {type: StateRule, operation: Nothing, filterMasks: ['*']}
+      - {type: LogRule, workloadNames: ['*']}
 configs:
   key: value
   list: [a, {b: c}]
 ";
     let state = read(text).unwrap();
-    let mut expected = Workload::new("agent_A", "podman", "image: x");
-    expected.restart_policy = RestartPolicy::OnFailure;
-    expected.tags = texts(&[("owner", "me")]);
-    expected.dependencies = [
-        ("db".to_owned(), AddCondition::Running),
-        ("init".to_owned(), AddCondition::Succeeded),
-        ("bad".to_owned(), AddCondition::Failed),
-    ]
-    .into();
-    expected.configs = texts(&[("alias", "key")]);
-    expected.files = vec![
-        File { mount_point: "/etc/a".into(), content: FileContent::Data("text".into()) },
-        File { mount_point: "/etc/b".into(), content: FileContent::BinaryData("aGk=".into()) },
-    ];
-    expected.control_interface_access.allow_rules = vec![
-        AccessRule::State { operation: Operation::Read, filter_masks: vec!["desiredState.workloads.*".into()] },
-        AccessRule::Log { workload_names: vec!["web*".into()] },
-    ];
     assert_eq!(state.api_version, "v1");
-    assert_eq!(*state.workloads["web"], expected);
+    assert_eq!(*state.workloads["web"], workload_with_everything());
     let text = |text: &str| ConfigItem::Text(text.to_owned());
     let list = ConfigItem::List(vec![text("a"), ConfigItem::Map([("b".to_owned(), text("c"))].into())]);
     assert_eq!(state.configs, [("key".to_owned(), text("value")), ("list".to_owned(), list)].into());

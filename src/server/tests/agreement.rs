@@ -14,6 +14,7 @@
 //! `ANKAIOS_PROPERTY_SEED=7` repeats one run and shows its steps, `ANKAIOS_PROPERTY_SEEDS=5000` takes more of them.
 
 use super::*;
+use crate::model::field_path::tests::apply_one;
 use crate::model::messages::AlteredFields;
 use crate::model::names::hash_id;
 use std::collections::BTreeSet;
@@ -115,23 +116,7 @@ fn node_at<'n>(tree: &'n Node, path: &[String]) -> Option<&'n Node> {
 
 /// The way of an update: sets what `new` has at the path, removes it otherwise. False when there is no way.
 fn change(tree: &mut Node, new: &Node, path: &[String]) -> bool {
-    let (last, parents) = path.split_last().unwrap();
-    let value = node_at(new, path);
-    let mut place = tree;
-    for key in parents {
-        let Node::Map(entries) = place else { return false };
-        if value.is_some() && !entries.contains_key(key) {
-            entries.insert(key.clone(), Node::empty());
-        }
-        let Some(next) = entries.get_mut(key) else { return false };
-        place = next;
-    }
-    let Node::Map(entries) = place else { return false };
-    match value {
-        Some(node) => entries.insert(last.clone(), node.clone()),
-        None => entries.remove(last),
-    };
-    true
+    apply_one(tree, new, &path.join(".")).is_some()
 }
 
 // ---------------------------------------------------------------- a client

@@ -29,11 +29,16 @@ fn id(config: &str) -> String {
     crate::model::names::hash_id(config)
 }
 
+/// The paths with `+`, `~` or `-` before them.
+fn signed(altered: &AlteredFields) -> String {
+    let signs = [("+", &altered.added), ("~", &altered.updated), ("-", &altered.removed)];
+    let paths = signs.into_iter().flat_map(|(sign, paths)| paths.iter().map(move |path| format!("{sign}{path}")));
+    paths.collect::<Vec<_>>().join(" ")
+}
+
 impl Cluster {
     fn subscribe_as(&mut self, peer: PeerId, id: &str, masks: &[&str]) -> ResponseContent {
-        let masks = masks.iter().map(|mask| (*mask).to_owned()).collect();
-        let content = RequestContent::CompleteState(ReadState { masks, subscribe: true });
-        self.send_request(peer, id, content);
+        self.send_request(peer, id, read(masks, true));
         match self.take(peer).pop() {
             Some(FromServer::Response(response)) if response.id == id => response.content,
             other => panic!("{other:?}"),
@@ -52,15 +57,8 @@ impl Cluster {
         let text = |message: FromServer| match message {
             FromServer::Response(Response {
                 id,
-                content:
-                    ResponseContent::CompleteState { state, altered: Some(AlteredFields { added, updated, removed }) },
-            }) => {
-                assert_eq!(id, "events");
-                let signed =
-                    |sign: &str, paths: Vec<String>| paths.into_iter().map(|path| format!("{sign}{path}")).collect();
-                let paths: Vec<Vec<String>> = vec![signed("+", added), signed("~", updated), signed("-", removed)];
-                (paths.concat().join(" "), serde_json::to_string(&state).unwrap())
-            }
+                content: ResponseContent::CompleteState { state, altered: Some(altered) },
+            }) if id == "events" => (signed(&altered), serde_json::to_string(&state).unwrap()),
             other => panic!("{other:?}"),
         };
         self.take(peer).into_iter().map(text).collect()
@@ -244,7 +242,6 @@ fn unscheduled_workloads_keep_their_empty_agent_segment() {
 fn changes_without_workloads_concern_the_desired_state_and_follow_the_answer() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let listener = cluster.subscribe(&[]);
-    let change = |new_state: &str, mask: &str| update(new_state, &[mask]);
     for (new_state, mask, expected) in [
         ("{desiredState: {apiVersion: v1, configs: {k: v}}}", "desiredState.configs", "+desiredState.configs"),
         ("{desiredState: {apiVersion: v1, configs: {l: [m]}}}", "desiredState.configs.l", "+desiredState.configs.l"),
@@ -257,17 +254,14 @@ fn changes_without_workloads_concern_the_desired_state_and_follow_the_answer() {
             "~desiredState.apiVersion ~effectiveState.apiVersion",
         ),
     ] {
-        cluster.send_request(listener, "q", change(new_state, mask));
+        cluster.send_request(listener, "q", update(new_state, &[mask]));
         let messages = cluster.take(listener);
         let [FromServer::Response(answer), FromServer::Response(event)] = messages.as_slice() else {
             panic!("{messages:?}")
         };
         assert!(matches!(answer.content, ResponseContent::UpdateStateSuccess { .. }), "{answer:?}");
         let ResponseContent::CompleteState { altered: Some(altered), .. } = &event.content else { panic!("{event:?}") };
-        let signed =
-            |sign: &str, paths: &[String]| paths.iter().map(|path| format!("{sign}{path}")).collect::<Vec<_>>();
-        let all = [signed("+", &altered.added), signed("~", &altered.updated), signed("-", &altered.removed)].concat();
-        assert_eq!(all.join(" "), expected);
+        assert_eq!(signed(altered), expected);
     }
 }
 
@@ -303,8 +297,7 @@ fn a_subscription_ends_by_cancel_goodbye_or_loss_and_is_replaced_by_the_same_id(
     let ends: [(&str, End); 3] = [
         ("cancel", |cluster, peer| {
             for _ in 0..2 {
-                let content = RequestContent::EventsCancel;
-                cluster.send_request(peer, "events", content);
+                cluster.send_request(peer, "events", RequestContent::EventsCancel);
                 let answer = cluster.take(peer);
                 assert!(
                     matches!(&answer[..], [FromServer::Response(r)] if r.content == ResponseContent::EventsCancelAccepted)
@@ -360,107 +353,6 @@ fn one_stream_cannot_have_subscriptions_without_end() {
     assert!(!matches!(cluster.subscribe_as(peer, "0", &["y"]), ResponseContent::Error(_)), "replacing is allowed");
     let other = cluster.commander();
     assert!(!matches!(cluster.subscribe_as(other, "0", &["x"]), ResponseContent::Error(_)));
-}
-
-/// A client that applies every event to its own copy has what a fresh read returns.
-#[test]
-fn a_copy_kept_up_to_date_by_events_equals_a_fresh_read() {
-    for seed in 0..40 {
-        let mut random = fastrand::Rng::with_seed(seed);
-        let mut cluster = Cluster::default();
-        let listener = cluster.commander();
-        let ResponseContent::CompleteState { state: mut copy, .. } =
-            cluster.subscribe_as(listener, "events", &["desiredState", "effectiveState", "workloadStates", "agents"])
-        else {
-            panic!("no state")
-        };
-        let mut agents: Vec<(String, PeerId)> = Vec::new();
-        for step in 0..60 {
-            random_step(&mut cluster, &mut random, &mut agents);
-            for message in cluster.take(listener) {
-                let FromServer::Response(Response {
-                    content: ResponseContent::CompleteState { state, altered: Some(altered) },
-                    ..
-                }) = message
-                else {
-                    panic!("{message:?}")
-                };
-                apply_event(&mut copy, &state, &altered);
-            }
-            let masks = ["desiredState", "effectiveState", "workloadStates", "agents"].map(str::to_owned);
-            let fresh = cluster.server.view().read(&masks);
-            assert_eq!(
-                serde_json::to_string(&copy).unwrap(),
-                serde_json::to_string(&fresh).unwrap(),
-                "seed {seed}, step {step}"
-            );
-        }
-    }
-}
-
-fn random_step(cluster: &mut Cluster, random: &mut fastrand::Rng, agents: &mut Vec<(String, PeerId)>) {
-    let agent_name = ["A", "B", ""][random.usize(..3)];
-    let workload_name = ["u", "v", "w"][random.usize(..3)];
-    match random.usize(..7) {
-        0 if !agent_name.is_empty() => {
-            let peer =
-                cluster.open(PeerHello::Agent { name: agent_name.into(), tags: [("t".into(), "1".into())].into() });
-            agents.retain(|(name, _)| name != agent_name);
-            agents.push((agent_name.to_owned(), peer));
-        }
-        1 if !agents.is_empty() => {
-            let (_, peer) = agents.swap_remove(random.usize(..agents.len()));
-            cluster.close(peer);
-        }
-        2 if !agents.is_empty() => {
-            let (name, peer) = agents[random.usize(..agents.len())].clone();
-            let states = (0..=random.usize(..3))
-                .map(|_| {
-                    let workload = ["u", "v", "w"][random.usize(..3)];
-                    let instance = InstanceName::with_id(workload, ["1", "2"][random.usize(..2)], &name);
-                    let phase = [Phase::Running, Phase::Removed, Phase::PendingStarting][random.usize(..3)];
-                    state(&instance, phase)
-                })
-                .collect();
-            cluster.send(peer, ToServer::WorkloadStates(states));
-        }
-        3 if !agents.is_empty() => {
-            let (agent, peer) = agents[random.usize(..agents.len())].clone();
-            cluster.send(peer, ToServer::AgentLoad(AgentLoad { agent, cpu_usage: random.u32(..2), free_memory: 1 }));
-        }
-        4 => {
-            let tag = random.usize(..3);
-            let new_state = format!(
-                "{{desiredState: {{apiVersion: v1, workloads: {{{workload_name}: {{agent: '{agent_name}', runtime: podman, \
-                 runtimeConfig: 'c{}', tags: {{k: '{tag}'}}}}}}, configs: {{c{tag}: [x]}}}}, agents: {{A: {{tags: {{k: '{tag}'}}}}}}}}",
-                random.usize(..2)
-            );
-            let masks = [
-                format!("desiredState.workloads.{workload_name}"),
-                format!("desiredState.configs.c{tag}"),
-                "agents.A.tags".to_owned(),
-            ];
-            let masks: Vec<&str> = masks.iter().map(String::as_str).collect();
-            cluster.update(&new_state, &masks[..=random.usize(..3)]).unwrap();
-        }
-        5 => {
-            let mask = format!("desiredState.workloads.{workload_name}");
-            cluster.update("{desiredState: {apiVersion: v1}}", &[&mask]).unwrap();
-        }
-        _ => {
-            let mask = format!("desiredState.workloads.{workload_name}.tags");
-            let _ = cluster.update("{desiredState: {apiVersion: v1}}", &[&mask]); // Refused when it does not exist.
-        }
-    }
-}
-
-fn apply_event(copy: &mut Node, state: &Node, altered: &AlteredFields) {
-    for path in altered.added.iter().chain(&altered.updated) {
-        crate::model::field_path::apply(copy, state, [path.as_str()]).unwrap();
-    }
-    for path in &altered.removed {
-        crate::model::field_path::apply(copy, &Node::empty(), [path.as_str()]).unwrap();
-    }
 }
 
 #[test]

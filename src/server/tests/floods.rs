@@ -8,7 +8,6 @@ use crate::limits::{
 };
 use crate::model::memory_size::MemorySize;
 use crate::model::messages::LogsRequest;
-use crate::server::mutating_hooks::MutatingHooks;
 use crate::server::{RoomWaker, WakeLoop};
 use crate::simulation::manual_clock::ManualClock;
 use crate::wire::budget::Budget;
@@ -284,12 +283,11 @@ fn a_commander_that_asks_much_is_read_no_further_and_gets_all_its_answers() {
 #[test]
 fn what_waited_for_hooks_is_not_served_in_one_go_and_not_overtaken() {
     let (mut cluster, clock, _) = busy_cluster();
-    let (hooks, plans) = MutatingHooks::scripted();
-    cluster.server.set_hooks(hooks);
+    cluster.hook();
     let first = cluster.commander();
     let change = "{desiredState: {apiVersion: v1, workloads: {w1: {tags: {a: b}}}}}";
     cluster.send_request(first, "first", update(change, &["desiredState.workloads.w1.tags"]));
-    assert!(plans.try_recv().is_ok());
+    assert!(cluster.plans.try_recv().is_ok());
     let waiting: Vec<PeerId> = (0..20).map(|_| cluster.commander()).collect();
     waiting.iter().for_each(|peer| cluster.send_request(*peer, "waits", refused_update()));
     let begin = clock.now();

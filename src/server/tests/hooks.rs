@@ -3,30 +3,20 @@
 use super::*;
 use crate::limits::REQUESTS_WAITING_OF_STREAM;
 use crate::model::workload::Workload;
-use crate::server::mutating_hooks::{HookOutcome, MutatingHooks};
+use crate::server::mutating_hooks::HookOutcome;
 use std::sync::Arc;
 
-/// A cluster whose hooks answer when the test says so.
-struct Hooked {
-    cluster: Cluster,
-    plans: Receiver<WorkloadPlan>,
-}
-
-impl Hooked {
-    fn new() -> Self {
-        Self::with(Cluster::default())
-    }
-
-    fn with(mut cluster: Cluster) -> Self {
-        let (hooks, plans) = MutatingHooks::scripted();
-        cluster.server.set_hooks(hooks);
-        Self { cluster, plans }
+impl Cluster {
+    /// A server whose hooks answer when the test says so.
+    fn hooked() -> Self {
+        let mut cluster = Self::default();
+        cluster.hook();
+        cluster
     }
 
     /// Sends an update of the whole state; its answer comes when the hooks have answered.
-    fn send(&mut self, commander: PeerId, workloads: &[(&str, &str)]) {
-        let content = update(&whole(workloads), &[]);
-        self.cluster.send_request(commander, "update", content);
+    fn send_update(&mut self, commander: PeerId, workloads: &[(&str, &str)]) {
+        self.send_request(commander, "update", update(&whole(workloads), &[]));
     }
 
     /// What the hooks were asked, if anything.
@@ -35,36 +25,29 @@ impl Hooked {
     }
 
     fn answer(&mut self, outcome: HookOutcome) {
-        self.cluster.server.on_event(ServerEvent::Hooks(outcome));
+        self.server.on_event(ServerEvent::Hooks(outcome));
     }
 
     /// An update from a new commander whose plan `hook` changes. Answers added and deleted instances or the error.
-    fn update(
+    fn update_with(
         &mut self,
         workloads: &[(&str, &str)],
         hook: impl FnOnce(&mut WorkloadPlan),
     ) -> Result<(Vec<String>, Vec<String>), String> {
-        let commander = self.cluster.commander();
-        self.send(commander, workloads);
+        let commander = self.commander();
+        self.send_update(commander, workloads);
         if let Some(mut plan) = self.asked() {
             let before = plan.clone();
             hook(&mut plan);
             self.answer(Ok((plan != before).then_some(plan)));
         }
-        let answer = self.cluster.take(commander).pop();
-        self.cluster.send(commander, ToServer::Goodbye);
-        match answer {
-            Some(FromServer::Response(Response {
-                content: ResponseContent::UpdateStateSuccess { added, deleted },
-                ..
-            })) => Ok((added, deleted)),
-            Some(FromServer::Response(Response { content: ResponseContent::Error(text), .. })) => Err(text),
-            other => panic!("{other:?}"),
-        }
+        let answer = self.responses(commander).pop();
+        self.send(commander, ToServer::Goodbye);
+        outcome(answer.expect("an answer"))
     }
 
     fn agent_in_state(&mut self, part: &str, workload: &str) -> String {
-        self.cluster.read(&[&format!("{part}.workloads.{workload}.agent")])
+        self.read(&[&format!("{part}.workloads.{workload}.agent")])
     }
 }
 
@@ -99,49 +82,44 @@ fn ids(messages: &[FromServer]) -> Vec<&str> {
 
 #[test]
 fn while_hooks_work_everybody_else_is_served() {
-    let mut hooked = Hooked::new();
-    let (agent, commander) = (hooked.cluster.settled_agent("A"), hooked.cluster.commander());
-    hooked.send(commander, &[("web", "A")]);
-    assert_eq!(hooked.asked().unwrap().added.len(), 1);
+    let mut cluster = Cluster::hooked();
+    let (agent, commander) = (cluster.settled_agent("A"), cluster.commander());
+    cluster.send_update(commander, &[("web", "A")]);
+    assert_eq!(cluster.asked().unwrap().added.len(), 1);
     // Reads show the state before, states are stored and passed on, agents come and go.
-    assert_eq!(
-        hooked.cluster.read(&["desiredState.workloads"]),
-        r#"{"desiredState":{"apiVersion":"v1","workloads":{}}}"#
-    );
+    assert_eq!(cluster.read(&["desiredState.workloads"]), r#"{"desiredState":{"apiVersion":"v1","workloads":{}}}"#);
     let other = InstanceName::new("other", "x", "A");
-    hooked.cluster.report(agent, &[(&other, Phase::Running)]);
-    assert_eq!(hooked.cluster.phase(&other), Some(Phase::Running));
-    let late = hooked.cluster.settled_agent("B");
-    assert_eq!((hooked.cluster.take(commander), hooked.cluster.take(agent)), (vec![], vec![]));
-    hooked.answer(Ok(None));
-    assert_eq!(ids(&hooked.cluster.take(commander)), ["update"]);
-    assert!(
-        matches!(&hooked.cluster.take(agent)[..], [FromServer::UpdateWorkload(plan)] if names(&plan.added) == ["web"])
-    );
-    assert_eq!(hooked.cluster.take(late), []);
+    cluster.report(agent, &[(&other, Phase::Running)]);
+    assert_eq!(cluster.phase(&other), Some(Phase::Running));
+    let late = cluster.settled_agent("B");
+    assert_eq!((cluster.take(commander), cluster.take(agent)), (vec![], vec![]));
+    cluster.answer(Ok(None));
+    assert_eq!(ids(&cluster.take(commander)), ["update"]);
+    assert!(matches!(&cluster.take(agent)[..], [FromServer::UpdateWorkload(plan)] if names(&plan.added) == ["web"]));
+    assert_eq!(cluster.take(late), []);
 }
 
 #[test]
 fn updates_that_wait_are_carried_out_in_order_and_each_is_asked_about() {
-    let mut hooked = Hooked::new();
-    let commanders = [hooked.cluster.commander(), hooked.cluster.commander(), hooked.cluster.commander()];
-    hooked.send(commanders[0], &[("a", "A")]);
-    hooked.send(commanders[1], &[("a", "A"), ("b", "A")]);
-    hooked.send(commanders[2], &[("b", "A")]);
+    let mut cluster = Cluster::hooked();
+    let commanders = [cluster.commander(), cluster.commander(), cluster.commander()];
+    cluster.send_update(commanders[0], &[("a", "A")]);
+    cluster.send_update(commanders[1], &[("a", "A"), ("b", "A")]);
+    cluster.send_update(commanders[2], &[("b", "A")]);
     let plan = |plan: WorkloadPlan| (names(&plan.added).join(","), plan.deleted.len());
-    assert_eq!(hooked.asked().map(plan), Some(("a".to_owned(), 0)));
-    assert_eq!(hooked.asked(), None, "one at a time");
-    hooked.answer(Ok(None));
-    assert_eq!(hooked.asked().map(plan), Some(("b".to_owned(), 0)), "planned against the state after the first");
-    hooked.answer(Err(UpdateError::TooManyWait));
-    assert_eq!(hooked.asked().map(plan), Some(("b".to_owned(), 1)), "planned against the state after a refusal");
-    hooked.answer(Ok(None));
-    assert_eq!(hooked.asked(), None);
+    assert_eq!(cluster.asked().map(plan), Some(("a".to_owned(), 0)));
+    assert_eq!(cluster.asked(), None, "one at a time");
+    cluster.answer(Ok(None));
+    assert_eq!(cluster.asked().map(plan), Some(("b".to_owned(), 0)), "planned against the state after the first");
+    cluster.answer(Err(UpdateError::TooManyWait));
+    assert_eq!(cluster.asked().map(plan), Some(("b".to_owned(), 1)), "planned against the state after a refusal");
+    cluster.answer(Ok(None));
+    assert_eq!(cluster.asked(), None);
     for commander in commanders {
-        assert_eq!(ids(&hooked.cluster.take(commander)), ["update"]);
+        assert_eq!(ids(&cluster.take(commander)), ["update"]);
     }
     assert_eq!(
-        hooked.cluster.read(&["desiredState.workloads.*.agent"]),
+        cluster.read(&["desiredState.workloads.*.agent"]),
         r#"{"desiredState":{"apiVersion":"v1","workloads":{"b":{"agent":"A"}}}}"#
     );
 }
@@ -151,20 +129,21 @@ fn answers_to_one_requester_keep_their_order_while_workloads_of_one_agent_are_se
     let rules = "{allowRules: [{type: StateRule, operation: ReadWrite, filterMasks: ['*']}]}";
     let workload = format!("{{agent: A, runtime: podman, runtimeConfig: x, controlInterfaceAccess: {rules}}}");
     let asking = format!("apiVersion: v1\nworkloads: {{one: {workload}, two: {workload}}}");
-    let mut hooked = Hooked::with(Cluster::with_manifest(&asking));
-    let agent = hooked.cluster.settled_agent("A");
+    let mut cluster = Cluster::with_manifest(&asking);
+    cluster.hook();
+    let agent = cluster.settled_agent("A");
     let read = || read(&["agents"], false);
-    let say = |hooked: &mut Hooked, id: &str, content| {
-        hooked.cluster.send_request(agent, id, content);
+    let say = |cluster: &mut Cluster, id: &str, content| {
+        cluster.send_request(agent, id, content);
     };
-    say(&mut hooked, "one@update", update(&whole(&[("a", "B"), ("one", "A"), ("two", "A")]), &[]));
-    say(&mut hooked, "one@read", read());
-    say(&mut hooked, "two@read", read());
-    assert_eq!(ids(&hooked.cluster.take(agent)), ["two@read"]);
+    say(&mut cluster, "one@update", update(&whole(&[("a", "B"), ("one", "A"), ("two", "A")]), &[]));
+    say(&mut cluster, "one@read", read());
+    say(&mut cluster, "two@read", read());
+    assert_eq!(ids(&cluster.take(agent)), ["two@read"]);
     // The update takes the rights of both away: what they asked meanwhile is denied when its turn comes.
-    say(&mut hooked, "two@update", update(&whole(&[]), &[]));
-    hooked.answer(Ok(None));
-    let answers = hooked.cluster.take(agent);
+    say(&mut cluster, "two@update", update(&whole(&[]), &[]));
+    cluster.answer(Ok(None));
+    let answers = cluster.take(agent);
     let responses = answers.iter().filter(|message| matches!(message, FromServer::Response(_))).cloned();
     let responses: Vec<FromServer> = responses.collect();
     assert_eq!(ids(&responses), ["one@update", "one@read", "two@update"]);
@@ -173,213 +152,190 @@ fn answers_to_one_requester_keep_their_order_while_workloads_of_one_agent_are_se
         _ => false,
     };
     assert_eq!(responses.iter().map(denied).collect::<Vec<_>>(), [false, true, true]);
-    assert_eq!(hooked.asked().map(|plan| plan.added.len()), Some(3), "the first update only");
-    assert_eq!(hooked.asked(), None);
+    assert_eq!(cluster.asked().map(|plan| plan.added.len()), Some(3), "the first update only");
+    assert_eq!(cluster.asked(), None);
 }
 
 #[test]
 fn updates_that_change_no_workload_are_not_asked_about_but_keep_their_place() {
-    let mut hooked = Hooked::new();
-    let commander = hooked.cluster.commander();
+    let mut cluster = Cluster::hooked();
+    let commander = cluster.commander();
     let configs = "{desiredState: {apiVersion: v1, configs: {k: v}}}";
     assert!(matches!(
-        hooked.cluster.request(commander, update(configs, &["desiredState.configs"])),
+        cluster.request(commander, update(configs, &["desiredState.configs"])),
         ResponseContent::UpdateStateSuccess { .. }
     ));
-    assert_eq!(hooked.asked(), None);
-    hooked.send(commander, &[("a", "A")]);
-    let other = hooked.cluster.commander();
+    assert_eq!(cluster.asked(), None);
+    cluster.send_update(commander, &[("a", "A")]);
+    let other = cluster.commander();
     let content = update(configs, &["desiredState.configs"]);
-    hooked.cluster.send_request(other, "configs", content);
-    assert_eq!(hooked.cluster.take(other), []);
-    hooked.answer(Ok(None));
-    assert_eq!(ids(&hooked.cluster.take(other)), ["configs"]);
-}
-
-#[test]
-fn too_many_waiting_requests_are_refused() {
-    let mut hooked = Hooked::new();
-    let commander = hooked.cluster.commander();
-    for _ in 0..REQUESTS_WAITING_OF_STREAM + 1 {
-        hooked.send(commander, &[("a", "A")]);
-    }
-    assert_eq!(hooked.cluster.take(commander), []);
-    hooked.send(commander, &[("a", "A")]);
-    let messages = hooked.cluster.take(commander);
-    assert!(
-        matches!(&messages[..], [FromServer::Response(Response { content: ResponseContent::Error(text), .. })] if text.contains("Too many requests wait")),
-        "{messages:?}"
-    );
-    hooked.answer(Ok(None));
-    assert_eq!(hooked.cluster.take(commander).len(), REQUESTS_WAITING_OF_STREAM + 1);
+    cluster.send_request(other, "configs", content);
+    assert_eq!(cluster.take(other), []);
+    cluster.answer(Ok(None));
+    assert_eq!(ids(&cluster.take(other)), ["configs"]);
 }
 
 #[test]
 fn cancels_are_accepted_and_reads_are_no_updates_when_too_many_requests_wait() {
-    let mut hooked = Hooked::new();
-    let commander = hooked.cluster.commander();
-    let say = |hooked: &mut Hooked, id: &str, content: RequestContent| {
-        hooked.cluster.send_request(commander, id, content);
-        hooked.cluster.take(commander).pop()
+    let mut cluster = Cluster::hooked();
+    let commander = cluster.commander();
+    let say = |cluster: &mut Cluster, id: &str, content: RequestContent| {
+        cluster.send_request(commander, id, content);
+        cluster.take(commander).pop()
     };
     let read = |subscribe| read(&[], subscribe);
-    hooked.send(commander, &[("a", "A")]);
-    assert_eq!(say(&mut hooked, "events", read(true)), None);
+    cluster.send_update(commander, &[("a", "A")]);
+    assert_eq!(say(&mut cluster, "events", read(true)), None);
     for _ in 0..REQUESTS_WAITING_OF_STREAM - 1 {
-        hooked.send(commander, &[("a", "A")]);
+        cluster.send_update(commander, &[("a", "A")]);
     }
-    let Some(FromServer::Response(Response { content: ResponseContent::Error(text), .. })) =
-        say(&mut hooked, "read", read(false))
-    else {
-        panic!("a read waits although too many do")
-    };
-    assert_eq!(text, "Too many requests wait for mutating hooks; try again later");
+    let too_many = "Too many requests wait for mutating hooks; try again later";
+    for (content, text) in [
+        (read(false), too_many.to_owned()),
+        (update(&whole(&[("a", "A")]), &[]), format!("Update rejected: '{too_many}'")),
+    ] {
+        let refused = Response { id: "too many".to_owned(), content: ResponseContent::Error(text) };
+        assert_eq!(say(&mut cluster, "too many", content), Some(FromServer::Response(refused)));
+    }
     for (content, accepted) in [
         (RequestContent::LogsCancel, ResponseContent::LogsCancelAccepted),
         (RequestContent::EventsCancel, ResponseContent::EventsCancelAccepted),
     ] {
         let expected = FromServer::Response(Response { id: "events".to_owned(), content: accepted });
-        if let Some(answer) = say(&mut hooked, "events", content) {
+        if let Some(answer) = say(&mut cluster, "events", content) {
             assert_eq!(answer, expected);
         } else {
             // The first cancel made room, so the second one waits like everything else.
-            hooked.answer(Ok(None));
-            assert!(hooked.cluster.take(commander).contains(&expected));
+            cluster.answer(Ok(None));
+            assert!(cluster.take(commander).contains(&expected));
         }
     }
-    hooked.answer(Ok(None));
-    assert!(hooked.cluster.server.subscriptions.is_empty(), "what was cancelled has begun afterwards");
+    cluster.answer(Ok(None));
+    assert!(cluster.server.subscriptions.is_empty(), "what was cancelled has begun afterwards");
+    assert!(cluster.server.waiting.is_empty(), "all are answered");
 }
 
 #[test]
 fn a_requester_that_leaves_gets_nothing_but_its_update_is_carried_out() {
-    let mut hooked = Hooked::new();
-    let commander = hooked.cluster.commander();
-    hooked.send(commander, &[("a", "A")]);
-    hooked.send(commander, &[("b", "A")]);
+    let mut cluster = Cluster::hooked();
+    let commander = cluster.commander();
+    cluster.send_update(commander, &[("a", "A")]);
+    cluster.send_update(commander, &[("b", "A")]);
     let content = read(&[], true);
-    hooked.cluster.send_request(commander, "events", content);
-    hooked.cluster.close(commander);
-    hooked.answer(Ok(None));
-    hooked.answer(Ok(None));
-    assert!(hooked.cluster.server.subscriptions.is_empty());
+    cluster.send_request(commander, "events", content);
+    cluster.close(commander);
+    cluster.answer(Ok(None));
+    cluster.answer(Ok(None));
+    assert!(cluster.server.subscriptions.is_empty());
     assert_eq!(
-        hooked.agent_in_state("desiredState", "b"),
+        cluster.agent_in_state("desiredState", "b"),
         r#"{"desiredState":{"apiVersion":"v1","workloads":{"b":{"agent":"A"}}}}"#
     );
 }
 
 #[test]
 fn a_refused_update_changes_nothing() {
-    let mut hooked = Hooked::new();
-    let agent = hooked.cluster.settled_agent("A");
-    let commander = hooked.cluster.commander();
-    hooked.send(commander, &[("a", "A")]);
+    let mut cluster = Cluster::hooked();
+    let agent = cluster.settled_agent("A");
+    let commander = cluster.commander();
+    cluster.send_update(commander, &[("a", "A")]);
     let veto = UpdateError::Veto { hook: "h".into(), reason: "Hook 'h' rejected the change: no".into() };
-    hooked.answer(Err(veto));
+    cluster.answer(Err(veto));
     let error =
         ResponseContent::Error("Update rejected by mutating hook 'h': 'Hook 'h' rejected the change: no'".into());
-    assert_eq!(
-        hooked.cluster.take(commander),
-        [FromServer::Response(Response { id: "update".to_owned(), content: error })]
-    );
-    assert_eq!(hooked.cluster.take(agent), []);
-    assert!(!hooked.cluster.read(&[]).contains("podman"));
+    assert_eq!(cluster.take(commander), [FromServer::Response(Response { id: "update".to_owned(), content: error })]);
+    assert_eq!(cluster.take(agent), []);
+    assert!(!cluster.read(&[]).contains("podman"));
 }
 
 #[test]
 fn the_changed_lists_are_what_agents_get_and_the_answer_names() {
-    let mut hooked = Hooked::new();
-    let (a, b) = (hooked.cluster.settled_agent("A"), hooked.cluster.settled_agent("B"));
-    let answer = hooked.update(&[("stays", "A"), ("moves", "A"), ("dropped", "A")], |plan| {
+    let mut cluster = Cluster::hooked();
+    let (a, b) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
+    let answer = cluster.update_with(&[("stays", "A"), ("moves", "A"), ("dropped", "A")], |plan| {
         move_to(plan, "moves", "B");
         plan.added.retain(|added| &*added.instance.workload != "dropped");
         let sidecar = Arc::new(Workload::new("B", "podman", "x"));
         plan.added.push(AddedWorkload { instance: sidecar.instance_name("sidecar"), workload: sidecar });
     });
     assert_eq!(answer, Ok((vec![text("moves", "B"), text("sidecar", "B"), text("stays", "A")], vec![])));
-    let added = |messages: Vec<FromServer>| match &messages[..] {
-        [FromServer::UpdateWorkload(plan)] => names(&plan.added),
-        other => panic!("{other:?}"),
-    };
-    assert_eq!(
-        (added(hooked.cluster.take(a)), added(hooked.cluster.take(b))),
-        (vec!["stays".to_owned()], vec!["moves".to_owned(), "sidecar".to_owned()])
-    );
-    assert_eq!(hooked.cluster.phase(&InstanceName::new("moves", "x", "B")), Some(Phase::PendingInitial));
-    assert_eq!(hooked.cluster.phase(&InstanceName::new("moves", "x", "A")), None);
+    assert_eq!(names(&cluster.one_plan(a).added), ["stays"]);
+    assert_eq!(names(&cluster.one_plan(b).added), ["moves", "sidecar"]);
+    assert_eq!(cluster.phase(&InstanceName::new("moves", "x", "B")), Some(Phase::PendingInitial));
+    assert_eq!(cluster.phase(&InstanceName::new("moves", "x", "A")), None);
     // Users see what they wrote in the desired state, and what runs in the effective one.
-    assert!(hooked.agent_in_state("desiredState", "moves").contains(r#""agent":"A""#));
-    assert!(hooked.agent_in_state("effectiveState", "moves").contains(r#""agent":"B""#));
-    assert!(hooked.agent_in_state("desiredState", "dropped").contains(r#""agent":"A""#));
-    assert!(!hooked.agent_in_state("effectiveState", "dropped").contains("dropped"));
+    assert!(cluster.agent_in_state("desiredState", "moves").contains(r#""agent":"A""#));
+    assert!(cluster.agent_in_state("effectiveState", "moves").contains(r#""agent":"B""#));
+    assert!(cluster.agent_in_state("desiredState", "dropped").contains(r#""agent":"A""#));
+    assert!(!cluster.agent_in_state("effectiveState", "dropped").contains("dropped"));
 }
 
 #[test]
 fn an_unrelated_update_keeps_what_hooks_made_of_earlier_ones() {
-    let mut hooked = Hooked::new();
-    hooked
-        .update(&[("moves", "A"), ("dropped", "A")], |plan| {
+    let mut cluster = Cluster::hooked();
+    cluster
+        .update_with(&[("moves", "A"), ("dropped", "A")], |plan| {
             move_to(plan, "moves", "B");
             plan.added.retain(|added| &*added.instance.workload != "dropped");
         })
         .unwrap();
-    let before = hooked.cluster.read(&["effectiveState.workloads.*.agent"]);
-    let answer = hooked.update(&[("moves", "A"), ("dropped", "A"), ("new", "A")], |_| ());
+    let before = cluster.read(&["effectiveState.workloads.*.agent"]);
+    let answer = cluster.update_with(&[("moves", "A"), ("dropped", "A"), ("new", "A")], |_| ());
     assert_eq!(answer, Ok((vec![text("new", "A")], vec![])));
-    let after = hooked.cluster.read(&["effectiveState.workloads.*.agent"]);
+    let after = cluster.read(&["effectiveState.workloads.*.agent"]);
     assert_eq!(after.replace(r#","new":{"agent":"A"}"#, ""), before);
     // The agents of a restarted cluster get the same.
-    let b = hooked.cluster.agent("B");
-    assert!(matches!(hooked.cluster.take(b).last(), Some(FromServer::ServerHello(added)) if names(added) == ["moves"]));
+    let b = cluster.agent("B");
+    assert!(matches!(cluster.take(b).last(), Some(FromServer::ServerHello(added)) if names(added) == ["moves"]));
     // Applying the same again is no change at all, although the effective state differs.
-    let same = hooked.update(&[("moves", "A"), ("dropped", "A"), ("new", "A")], |_| panic!("hooks are not asked"));
+    let same =
+        cluster.update_with(&[("moves", "A"), ("dropped", "A"), ("new", "A")], |_| panic!("hooks are not asked"));
     assert_eq!(same, Ok((vec![], vec![])));
 }
 
 #[test]
 fn a_workload_that_a_hook_moved_is_deleted_where_it_runs() {
-    let mut hooked = Hooked::new();
-    let (a, b) = (hooked.cluster.settled_agent("A"), hooked.cluster.settled_agent("B"));
-    hooked.update(&[("moves", "A")], |plan| move_to(plan, "moves", "B")).unwrap();
-    hooked.cluster.take_all();
-    let answer = hooked.update(&[], |plan| {
+    let mut cluster = Cluster::hooked();
+    let (a, b) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
+    cluster.update_with(&[("moves", "A")], |plan| move_to(plan, "moves", "B")).unwrap();
+    cluster.take_all();
+    let answer = cluster.update_with(&[], |plan| {
         assert_eq!(plan.deleted[0].instance, InstanceName::new("moves", "x", "B"));
     });
     assert_eq!(answer, Ok((vec![], vec![text("moves", "B")])));
-    assert_eq!(hooked.cluster.take(a), []);
-    assert!(matches!(&hooked.cluster.take(b)[..], [FromServer::UpdateWorkload(plan)] if plan.deleted.len() == 1));
+    assert_eq!(cluster.take(a), []);
+    assert!(matches!(&cluster.take(b)[..], [FromServer::UpdateWorkload(plan)] if plan.deleted.len() == 1));
 }
 
 #[test]
 fn a_workload_that_a_hook_does_not_let_go_stays() {
-    let mut hooked = Hooked::new();
-    let agent = hooked.cluster.settled_agent("A");
-    hooked.update(&[("a", "A")], |_| ()).unwrap();
-    hooked.cluster.take_all();
-    assert_eq!(hooked.update(&[], |plan| plan.deleted.clear()), Ok((vec![], vec![])));
-    assert_eq!(hooked.cluster.take(agent), []);
-    assert!(hooked.agent_in_state("effectiveState", "a").contains(r#""agent":"A""#));
-    assert!(!hooked.agent_in_state("desiredState", "a").contains(r#""agent""#));
+    let mut cluster = Cluster::hooked();
+    let agent = cluster.settled_agent("A");
+    cluster.update_with(&[("a", "A")], |_| ()).unwrap();
+    cluster.take_all();
+    assert_eq!(cluster.update_with(&[], |plan| plan.deleted.clear()), Ok((vec![], vec![])));
+    assert_eq!(cluster.take(agent), []);
+    assert!(cluster.agent_in_state("effectiveState", "a").contains(r#""agent":"A""#));
+    assert!(!cluster.agent_in_state("desiredState", "a").contains(r#""agent""#));
     // When it comes back in another form, the instance that stayed is replaced, not doubled.
-    let answer = hooked.update(&[("a", "B")], |_| ());
+    let answer = cluster.update_with(&[("a", "B")], |_| ());
     assert_eq!(answer, Ok((vec![text("a", "B")], vec![text("a", "A")])));
 }
 
 #[test]
 fn a_hook_cannot_leave_two_instances_of_one_workload() {
-    let mut hooked = Hooked::new();
-    hooked.update(&[("a", "A")], |_| ()).unwrap();
+    let mut cluster = Cluster::hooked();
+    cluster.update_with(&[("a", "A")], |_| ()).unwrap();
     // The delete of the old instance is forgotten; the same sidecar is added again and again.
-    let answer = hooked.update(&[("a", "B")], |plan| plan.deleted.clear());
+    let answer = cluster.update_with(&[("a", "B")], |plan| plan.deleted.clear());
     assert_eq!(answer, Ok((vec![text("a", "B")], vec![text("a", "A")])));
     let sidecar = |plan: &mut WorkloadPlan| {
         let workload = Arc::new(Workload::new("A", "podman", "x"));
         plan.added.push(AddedWorkload { instance: workload.instance_name("sidecar"), workload });
     };
-    let answer = hooked.update(&[("a", "C")], sidecar);
+    let answer = cluster.update_with(&[("a", "C")], sidecar);
     assert_eq!(answer, Ok((vec![text("a", "C"), text("sidecar", "A")], vec![text("a", "B")])));
-    let answer = hooked.update(&[("a", "D")], sidecar);
+    let answer = cluster.update_with(&[("a", "D")], sidecar);
     assert_eq!(answer, Ok((vec![text("a", "D")], vec![text("a", "C")])));
 }
 
@@ -408,39 +364,39 @@ fn output_that_cannot_be_carried_out_refuses_the_update() {
         }),
     ];
     for (expected, hook) in rows {
-        let mut hooked = Hooked::new();
-        hooked.update(&[("old", "A")], |_| ()).unwrap();
-        let before = hooked.cluster.read(&[]);
-        let error = hooked.update(&[("old", "A"), ("a", "A")], hook).unwrap_err();
+        let mut cluster = Cluster::hooked();
+        cluster.update_with(&[("old", "A")], |_| ()).unwrap();
+        let before = cluster.read(&[]);
+        let error = cluster.update_with(&[("old", "A"), ("a", "A")], hook).unwrap_err();
         assert!(error.starts_with("Update rejected: '") && error.contains(expected), "{error}");
-        assert_eq!(hooked.cluster.read(&[]), before, "{expected}");
+        assert_eq!(cluster.read(&[]), before, "{expected}");
     }
 }
 
 #[test]
 fn a_cyclic_update_is_refused_before_any_hook_is_asked() {
-    let mut hooked = Hooked::new();
-    let commander = hooked.cluster.commander();
+    let mut cluster = Cluster::hooked();
+    let commander = cluster.commander();
     let cyclic = "{desiredState: {apiVersion: v1, workloads: {a: {agent: A, runtime: podman, runtimeConfig: x, \
                   dependencies: {b: ADD_COND_RUNNING}}, b: {agent: A, runtime: podman, runtimeConfig: x, \
                   dependencies: {a: ADD_COND_SUCCEEDED}}}}}";
     for masks in [vec![], vec!["desiredState.workloads"]] {
-        let answer = hooked.cluster.request(commander, update(cyclic, &masks));
+        let answer = cluster.request(commander, update(cyclic, &masks));
         let expected = "Update rejected: 'workload dependency 'a' is part of a cycle. It is: a -> b -> a'";
         assert_eq!(answer, ResponseContent::Error(expected.to_owned()), "{masks:?}");
-        assert_eq!(hooked.asked(), None, "{masks:?}");
+        assert_eq!(cluster.asked(), None, "{masks:?}");
     }
     // At the start neither: these hooks would never answer.
     let manifest = "{apiVersion: v1, workloads: {a: {agent: A, runtime: podman, runtimeConfig: x, \
                     dependencies: {a: ADD_COND_RUNNING}}}}";
-    let error = hooked.cluster.server.start_with(desired(manifest)).unwrap_err();
-    assert_eq!((error, hooked.asked()), (UpdateError::Cycle(vec!["a".into()]), None));
+    let error = cluster.server.start_with(desired(manifest)).unwrap_err();
+    assert_eq!((error, cluster.asked()), (UpdateError::Cycle(vec!["a".into()]), None));
 }
 
 #[test]
 fn a_delete_of_what_does_not_exist_is_ignored() {
-    let mut hooked = Hooked::new();
-    let answer = hooked.update(&[("a", "A")], |plan| {
+    let mut cluster = Cluster::hooked();
+    let answer = cluster.update_with(&[("a", "A")], |plan| {
         let instance = InstanceName::new("ghost", "x", "A");
         plan.deleted.push(crate::model::messages::DeletedWorkload { instance, dependencies: [].into() });
     });
@@ -448,18 +404,8 @@ fn a_delete_of_what_does_not_exist_is_ignored() {
 }
 
 #[test]
-fn an_update_that_hooks_empty_changes_the_desired_state_alone() {
-    let mut hooked = Hooked::new();
-    let agent = hooked.cluster.settled_agent("A");
-    assert_eq!(hooked.update(&[("a", "A")], |plan| plan.added.clear()), Ok((vec![], vec![])));
-    assert_eq!(hooked.cluster.take(agent), []);
-    assert!(hooked.agent_in_state("desiredState", "a").contains(r#""agent":"A""#));
-    assert!(!hooked.agent_in_state("effectiveState", "a").contains(r#""agent""#));
-}
-
-#[test]
 fn an_outcome_that_nobody_waits_for_is_ignored() {
-    let mut hooked = Hooked::new();
-    hooked.answer(Ok(Some(WorkloadPlan::default())));
-    assert_eq!(hooked.update(&[("a", "A")], |_| ()).unwrap().0, [text("a", "A")]);
+    let mut cluster = Cluster::hooked();
+    cluster.answer(Ok(Some(WorkloadPlan::default())));
+    assert_eq!(cluster.update_with(&[("a", "A")], |_| ()).unwrap().0, [text("a", "A")]);
 }

@@ -63,10 +63,7 @@ fn the_worked_example_of_the_specification() {
         cluster.request(commander, update(new_state, &["desiredState.workloads.b.runtimeConfig"])),
         ResponseContent::UpdateStateSuccess { added: vec![new_b.to_string()], deleted: vec![b().to_string()] }
     );
-    let messages = cluster.take(agent_b);
-    let [FromServer::UpdateWorkload(WorkloadPlan { added, deleted })] = messages.as_slice() else {
-        panic!("{messages:?}")
-    };
+    let WorkloadPlan { added, deleted } = cluster.one_plan(agent_b);
     assert_eq!((added.len(), &added[0].instance), (1, &new_b));
     assert_eq!((deleted.len(), &deleted[0].instance), (1, &b()));
     let waits: Vec<(&str, &str)> =
@@ -80,13 +77,6 @@ fn the_worked_example_of_the_specification() {
     lost.sort_by(|one, other| one.instance.cmp(&other.instance));
     assert_eq!(cluster.take(agent_a), [FromServer::WorkloadStates(lost)]);
     assert_eq!(cluster.phase(&new_b), Some(Phase::AgentDisconnected));
-}
-
-#[test]
-fn an_agent_without_workloads_and_without_others_gets_an_empty_hello_only() {
-    let mut cluster = Cluster::default();
-    let agent = cluster.agent("A");
-    assert_eq!(cluster.take(agent), [FromServer::ServerHello(vec![])]);
 }
 
 #[test]

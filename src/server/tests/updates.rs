@@ -24,20 +24,6 @@ fn instance(name: &str, agent: &str) -> InstanceName {
     InstanceName::new(name, "x", agent)
 }
 
-fn plans(messages: &[FromServer]) -> Vec<&WorkloadPlan> {
-    fn plan(message: &FromServer) -> Option<&WorkloadPlan> {
-        if let FromServer::UpdateWorkload(plan) = message { Some(plan) } else { None }
-    }
-    messages.iter().filter_map(plan).collect()
-}
-
-/// The one plan that the agent was sent since the last look.
-fn one_plan(cluster: &Cluster, agent: PeerId) -> WorkloadPlan {
-    let messages = cluster.take(agent);
-    let [plan] = plans(&messages)[..] else { panic!("{messages:?}") };
-    plan.clone()
-}
-
 #[test]
 fn each_connected_agent_gets_one_plan_with_its_workloads_sorted_by_name() {
     let mut cluster = Cluster::with_manifest(&manifest(&[("old", "A", ""), ("moves", "A", "")]));
@@ -49,10 +35,10 @@ fn each_connected_agent_gets_one_plan_with_its_workloads_sorted_by_name() {
     let texts = |names: &[InstanceName]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(added, texts(&[instance("away", "D"), instance("k", "A"), instance("moves", "B"), instance("z", "A")]));
     assert_eq!(deleted, texts(&[instance("moves", "A"), instance("old", "A")]));
-    let plan = one_plan(&cluster, a);
+    let plan = cluster.one_plan(a);
     assert_eq!(names(&plan.added), ["k", "z"]);
     assert_eq!(plan.deleted.iter().map(|entry| &*entry.instance.workload).collect::<Vec<_>>(), ["moves", "old"]);
-    let plan = one_plan(&cluster, b);
+    let plan = cluster.one_plan(b);
     assert_eq!((names(&plan.added), plan.deleted.len()), (vec!["moves".to_owned()], 0));
     assert_eq!(cluster.take(idle), []);
     // The unconnected agent learns its workloads when it comes.
@@ -158,7 +144,7 @@ fn a_changed_tag_is_an_update_of_the_same_instance() {
     let agent = cluster.settled_agent("A");
     let (added, deleted) = cluster.update(&new_state(&[("a", "A", ", tags: {k: v}")]), &[]).unwrap();
     assert_eq!(added, deleted);
-    let plan = one_plan(&cluster, agent);
+    let plan = cluster.one_plan(agent);
     assert_eq!(plan.added[0].instance, plan.deleted[0].instance);
     assert_eq!(plan.added[0].workload.tags["k"], "v");
 }
@@ -216,11 +202,13 @@ fn what_an_agent_lost_while_it_was_away_is_removed_when_it_has_told_all_it_has()
         assert!([lost, stopping, back, unstarted].iter().all(|name| cluster.phase(name).is_some()), "{clean_end}");
         cluster.take_all();
         // The report may take several messages, and until its end nothing follows from what is missing.
-        cluster.report(agent, &[(stays, Phase::Running)]);
         cluster.report(agent, &[]);
+        assert!(names.iter().all(|name| cluster.phase(name).is_some()), "{clean_end}");
+        cluster.report(agent, &[(stays, Phase::Running)]);
         cluster.report(agent, &[(stopping, Phase::StoppingRequestedAtRuntime)]);
         assert!([lost, back, unstarted].iter().all(|name| cluster.phase(name).is_some()), "{clean_end}");
         cluster.send(agent, ToServer::StatesComplete);
+        assert_eq!(cluster.phase(stays), Some(Phase::Running), "{clean_end}");
         assert_eq!(cluster.phase(lost), None, "{clean_end}");
         assert_eq!(cluster.phase(unstarted), None, "{clean_end}");
         assert_eq!(cluster.phase(stopping), Some(Phase::StoppingRequestedAtRuntime), "{clean_end}");
@@ -234,27 +222,6 @@ fn what_an_agent_lost_while_it_was_away_is_removed_when_it_has_told_all_it_has()
         assert!(cluster.phase(stopping).is_some());
         assert_eq!(cluster.take(witness), []);
     }
-}
-
-#[test]
-fn states_of_workloads_that_still_exist_survive_an_empty_or_partial_first_report() {
-    let all: Vec<(String, &str, &str)> = (0..600).map(|index| (format!("w{index:03}"), "A", "")).collect();
-    let all: Vec<(&str, &str, &str)> = all.iter().map(|(name, agent, rest)| (name.as_str(), *agent, *rest)).collect();
-    let mut cluster = Cluster::with_manifest(&manifest(&all));
-    let agent = cluster.settled_agent("A");
-    let names: Vec<InstanceName> = all.iter().map(|(name, ..)| instance(name, "A")).collect();
-    let running: Vec<(&InstanceName, Phase)> = names.iter().map(|name| (name, Phase::Running)).collect();
-    cluster.report(agent, &running);
-    cluster.close(agent);
-    cluster.update(&new_state(&[]), &[]).unwrap();
-    let agent = cluster.settled_agent("A");
-    cluster.report(agent, &[]);
-    for part in running.chunks(256) {
-        cluster.report(agent, part);
-        assert!(names.iter().all(|name| cluster.phase(name).is_some()));
-    }
-    cluster.send(agent, ToServer::StatesComplete);
-    assert!(names.iter().all(|name| cluster.phase(name) == Some(Phase::Running)));
 }
 
 #[test]
@@ -295,7 +262,7 @@ fn scheduling_and_unscheduling_a_workload() {
     assert_eq!((names(&plan.added), plan.deleted.len()), (vec!["a".to_owned()], 0));
     assert_eq!(cluster.phase(&instance("a", "")), None);
     cluster.update(&new_state(&[("a", "", "")]), &[]).unwrap();
-    let plan = one_plan(&cluster, agent);
+    let plan = cluster.one_plan(agent);
     assert_eq!((plan.added.len(), plan.deleted.len()), (0, 1));
     assert_eq!(cluster.phase(&instance("a", "")), Some(Phase::NotScheduled));
 }
@@ -350,7 +317,7 @@ fn a_delete_that_waits_for_what_no_longer_needs_it_is_told_again_without_that_co
         cluster.update(&new_state(&workloads), &[]).unwrap();
         cluster.take_all();
         cluster.report(agent, &[(&a, Phase::Running)]);
-        let plan = one_plan(&cluster, agent);
+        let plan = cluster.one_plan(agent);
         let expected = DeletedWorkload { instance: b.clone(), dependencies: BTreeMap::new() };
         assert_eq!(plan.deleted, [expected]);
         // The new b is a part of the order when the same agent has it: it waits there behind the old one.
@@ -374,7 +341,7 @@ fn a_delete_does_not_wait_for_what_has_no_agent_and_no_longer_needs_it() {
     cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
     cluster.take_all();
     cluster.update(&new_state(&[("a", "nobody", "")]), &[]).unwrap();
-    let plan = one_plan(&cluster, agent);
+    let plan = cluster.one_plan(agent);
     assert_eq!(plan.deleted, [DeletedWorkload { instance: b, dependencies: BTreeMap::new() }]);
 }
 
@@ -400,7 +367,7 @@ fn a_delete_waits_until_the_agent_has_heard_that_what_needed_it_moves_away() {
             } else {
                 cluster.report(other, &[(&a, Phase::Removed)]);
             }
-            let plan = one_plan(&cluster, agent);
+            let plan = cluster.one_plan(agent);
             assert_eq!(plan.deleted, [DeletedWorkload { instance: b, dependencies: BTreeMap::new() }]);
             assert_eq!(names(&plan.added), ["b"]);
         }
@@ -421,7 +388,7 @@ fn an_update_in_place_does_not_wait_for_what_no_longer_needs_it_after_a_restart_
             let agent = cluster.agent("A");
             cluster.take_all();
             cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
-            let plan = one_plan(&cluster, agent);
+            let plan = cluster.one_plan(agent);
             let waits: Vec<&str> = plan.deleted[0].dependencies.keys().map(String::as_str).collect();
             assert_eq!((waits, names(&plan.added)), (if needed { vec!["a"] } else { vec![] }, vec!["b".to_owned()]));
             // It may say the same more than once before it has heard that, and for another reason later.
@@ -508,7 +475,7 @@ fn an_update_in_place_that_waits_behind_another_one_does_not_wait_for_what_no_lo
     update(&mut cluster, "", "second");
     cluster.take_all();
     cluster.report(agent_of_a, &[(&a, Phase::Running)]);
-    let plan = one_plan(&cluster, agent);
+    let plan = cluster.one_plan(agent);
     assert_eq!(plan.deleted, [DeletedWorkload { instance: b.clone(), dependencies: BTreeMap::new() }]);
     assert_eq!(names(&plan.added), ["b"]);
     cluster.report(agent, &[(&b, Phase::Removed), (&b, Phase::Running)]);

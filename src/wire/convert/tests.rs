@@ -3,33 +3,16 @@
 //! Thread: the test's.
 
 use super::*;
-use crate::model::access_rules::{AccessRule, Operation};
 use crate::model::complete_state::{Rendering, desired_state_from_node, workload_node};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::manifest::tests::workload_with_everything;
 use crate::model::messages::*;
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
-use crate::model::workload::{AddCondition, DeleteCondition, File, FileContent, RestartPolicy, Workload};
+use crate::model::workload::DeleteCondition;
 use crate::wire::schema::{ank_base as base, grpc_api};
 use protobuf::{EnumOrUnknown, Message, MessageField};
 use std::sync::Arc;
-
-fn workload() -> Workload {
-    let mut workload = Workload::new("agent_A", "podman", "image: x");
-    workload.restart_policy = RestartPolicy::OnFailure;
-    workload.dependencies.insert("db".into(), AddCondition::Failed);
-    workload.tags.insert("owner".into(), "me".into());
-    workload.configs.insert("a".into(), "b".into());
-    workload.files = vec![
-        File { mount_point: "/a".into(), content: FileContent::Data(String::new()) },
-        File { mount_point: "/b".into(), content: FileContent::BinaryData("aGk=".into()) },
-    ];
-    workload.control_interface_access.deny_rules = vec![
-        AccessRule::State { operation: Operation::Nothing, filter_masks: vec!["*".into()] },
-        AccessRule::Log { workload_names: vec!["*".into()] },
-    ];
-    workload
-}
 
 fn instance() -> InstanceName {
     InstanceName::new("web", "image: x", "agent_A")
@@ -58,7 +41,7 @@ fn messages_to_the_server_arrive_unchanged() {
         "desiredState",
         Node::map([
             ("apiVersion", Node::text("v1")),
-            ("workloads", Node::map([("web", workload_node(&workload(), Rendering::Full))])),
+            ("workloads", Node::map([("web", workload_node(&workload_with_everything(), Rendering::Full))])),
             ("configs", Node::map([("c", Node::List(vec![Node::text("x"), Node::map([("k", Node::text("v"))])]))])),
         ]),
     )]);
@@ -97,7 +80,7 @@ fn messages_to_the_server_arrive_unchanged() {
 
 #[test]
 fn messages_from_the_server_arrive_unchanged() {
-    let added = AddedWorkload { instance: instance(), workload: Arc::new(workload()) };
+    let added = AddedWorkload { instance: instance(), workload: Arc::new(workload_with_everything()) };
     let deleted = DeletedWorkload {
         instance: instance(),
         dependencies: [("a".into(), DeleteCondition::NotPendingNorRunning), ("b".into(), DeleteCondition::Running)]
@@ -173,8 +156,8 @@ fn unknown_numbers_and_open_choices_make_a_new_state_unreadable() {
 
 #[test]
 fn a_workload_for_an_agent_must_be_complete() {
-    let complete = state::write_workload(&workload());
-    assert_eq!(state::read_workload(&complete).as_ref(), Ok(&workload()));
+    let complete = state::write_workload(&workload_with_everything());
+    assert_eq!(state::read_workload(&complete).as_ref(), Ok(&workload_with_everything()));
     for (clear, message) in [
         ((|w: &mut base::Workload| w.agent = None) as fn(&mut base::Workload), "Missing field 'agent'"),
         (|w| w.runtime = None, "Missing field 'runtime'"),

@@ -10,6 +10,7 @@ use crate::model::memory_size::MemorySize;
 use crate::model::messages::{LogEntry, Response, ResponseContent};
 use crate::model::names::InstanceName;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn state(workload: &str, phase: Phase) -> WorkloadState {
     WorkloadState::new(InstanceName::with_id(workload, "id", "A"), ExecutionState::plain(phase))
@@ -225,18 +226,24 @@ fn too_many_bytes_are_refused_and_a_gone_reader_is_noticed() {
 }
 
 #[derive(Default)]
-struct Count(std::sync::atomic::AtomicUsize);
+pub(in crate::wire) struct Count(AtomicUsize);
+
+impl Count {
+    /// How often it was woken since the last call.
+    pub(in crate::wire) fn woken(&self) -> usize {
+        self.0.swap(0, Ordering::Relaxed)
+    }
+}
 
 impl std::task::Wake for Count {
     fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 #[test]
 fn the_next_large_answer_has_room_once_the_one_before_it_is_sent() {
     let count = Arc::new(Count::default());
-    let woken = || count.0.swap(0, std::sync::atomic::Ordering::Relaxed);
     let wake = Waker::from(count.clone());
     let (outbox, reader) = outbox();
     outbox.put(states(&vec![state("a", Phase::Running); 2000])).unwrap();
@@ -248,15 +255,15 @@ fn the_next_large_answer_has_room_once_the_one_before_it_is_sent() {
         reader.next_to_send().unwrap();
         reader.sent();
     }
-    assert_eq!(woken(), 0);
+    assert_eq!(count.woken(), 0);
     assert!(
         matches!(reader.next_to_send(), Some(Outgoing::Message(message)) if message == response(PEER_ANSWERS_BYTES))
     );
-    assert_eq!((woken(), outbox.has_room_for_answer(false, &wake)), (0, false), "it is being sent");
+    assert_eq!((count.woken(), outbox.has_room_for_answer(false, &wake)), (0, false), "it is being sent");
     reader.sent();
-    assert_eq!((woken(), outbox.has_room_for_answer(false, &wake)), (1, true));
+    assert_eq!((count.woken(), outbox.has_room_for_answer(false, &wake)), (1, true));
     reader.sent();
-    assert_eq!(woken(), 0, "only who waits is woken");
+    assert_eq!(count.woken(), 0, "only who waits is woken");
 }
 
 fn long_state(workload: usize, bytes: usize) -> WorkloadState {
@@ -369,9 +376,9 @@ fn answers_of_all_peers_have_room_in_common_and_a_gone_reader_gives_its_part_bac
         assert!(outbox.queue.lock().bytes < 2 * PEER_EVENTS_BYTES + ANSWERS_BYTES / 8, "who does not read has an end");
     }
     assert!(asking.has_room_for_event(), "who reads goes on");
-    assert_eq!(count.0.load(std::sync::atomic::Ordering::Relaxed), 0);
+    assert_eq!(count.woken(), 0);
     silent.truncate(3);
-    assert_eq!(count.0.load(std::sync::atomic::Ordering::Relaxed), 1);
+    assert_eq!(count.woken(), 1);
     assert!(asking.has_room_for_answer(false, &wake) && !silent[0].1.takes_wanted_room());
 }
 

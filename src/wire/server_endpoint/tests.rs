@@ -54,25 +54,34 @@ impl ServerEndpoint {
     }
 }
 
-fn endpoint(message_max: usize) -> (ServerEndpoint, Receiver<PeerEvent>) {
+/// An endpoint on a free port of the loopback interface, and what it reports.
+pub(in crate::wire) fn start(
+    security: Security,
+    message_max: usize,
+    keepalive: Keepalive,
+    waiting_max: usize,
+) -> (ServerEndpoint, Receiver<PeerEvent>) {
     let (inbox, events) = bounded(64);
-    let address = "127.0.0.1:0".parse().unwrap();
-    let options = EndpointOptions::tcp(address, Security::Insecure, message_max);
-    (ServerEndpoint::start(&options, inbox, &mut VitalThreads::unattended()).unwrap(), events)
+    let options = EndpointOptions::tcp("127.0.0.1:0".parse().unwrap(), security, message_max);
+    let vital = &mut VitalThreads::unattended();
+    (ServerEndpoint::start_with(&options, inbox, vital, keepalive, waiting_max).unwrap(), events)
 }
 
-fn options(endpoint: &ServerEndpoint, service: Service) -> ClientOptions {
-    ClientOptions {
-        url: ServerUrl::parse(&format!("http://{}", endpoint.address())).unwrap(),
-        security: Security::Insecure,
-        service,
-        connect_limit: CONNECT_MAX,
-        message_max: MESSAGE_MAX,
-    }
+fn endpoint(message_max: usize) -> (ServerEndpoint, Receiver<PeerEvent>) {
+    start(Security::Insecure, message_max, Keepalive::default(), SERVER_INBOX_BYTES)
+}
+
+pub(in crate::wire) fn client(url: &str, security: Security, service: Service) -> ClientOptions {
+    let url = ServerUrl::parse(url).unwrap();
+    ClientOptions { url, security, service, connect_limit: CONNECT_MAX, message_max: MESSAGE_MAX }
+}
+
+fn insecure(address: impl std::fmt::Display, service: Service) -> ClientOptions {
+    client(&format!("http://{address}"), Security::Insecure, service)
 }
 
 fn dial(endpoint: &ServerEndpoint, service: Service, hello: ToServer) -> (ClientSender, ClientReceiver, Hangup) {
-    connect(&options(endpoint, service), hello).unwrap()
+    connect(&insecure(endpoint.address(), service), hello).unwrap()
 }
 
 fn commander(version: &str) -> ToServer {
@@ -90,6 +99,20 @@ fn opened(events: &Receiver<PeerEvent>) -> (PeerId, PeerHello, Outbox) {
     }
 }
 
+fn message(events: &Receiver<PeerEvent>) -> (PeerId, ToServer) {
+    match events.recv_timeout(LIMIT).unwrap() {
+        PeerEvent::Message { peer, message, .. } => (peer, message),
+        other => panic!("{other:.100?}"),
+    }
+}
+
+fn closed(events: &Receiver<PeerEvent>) -> PeerId {
+    match events.recv_timeout(LIMIT).unwrap() {
+        PeerEvent::Closed { peer } => peer,
+        other => panic!("{other:?}"),
+    }
+}
+
 fn answer(bytes: usize) -> FromServer {
     FromServer::Response(Response { id: "id".into(), content: ResponseContent::Error("x".repeat(bytes)) })
 }
@@ -97,7 +120,7 @@ fn answer(bytes: usize) -> FromServer {
 #[test]
 fn a_client_that_takes_less_than_the_server_sends_is_told_instead_of_cut_off() {
     let (endpoint, events) = endpoint(MESSAGE_MAX);
-    let options = ClientOptions { message_max: 5_000_000, ..options(&endpoint, Service::Cli) };
+    let options = ClientOptions { message_max: 5_000_000, ..insecure(endpoint.address(), Service::Cli) };
     let (_sender, mut receiver, _hangup) = connect(&options, commander(VERSION)).unwrap();
     let (_, _, outbox) = opened(&events);
     outbox.put(answer(4_900_000)).unwrap();
@@ -122,10 +145,7 @@ fn messages_travel_both_ways_and_goodbye_closes_in_order() {
         assert_eq!(hello, expected);
         let request = ToServer::Request(Request { id: "r".into(), content: RequestContent::EventsCancel });
         sender.send(request.clone()).unwrap();
-        match events.recv_timeout(LIMIT).unwrap() {
-            PeerEvent::Message { peer: from, message, .. } => assert_eq!((from, message), (peer, request)),
-            other => panic!("{other:?}"),
-        }
+        assert_eq!(message(&events), (peer, request));
         // Larger than the 4 MiB that gRPC takes by default.
         outbox.put(answer(8 * 1024 * 1024)).unwrap();
         assert_eq!(receiver.receive(), Ok(answer(8 * 1024 * 1024)));
@@ -133,7 +153,7 @@ fn messages_travel_both_ways_and_goodbye_closes_in_order() {
         assert_eq!(receiver.receive(), Err(StreamEnd::Closed));
         assert_eq!(receiver.receive(), Err(StreamEnd::Closed));
         drop((sender, receiver));
-        assert!(matches!(events.recv_timeout(LIMIT), Ok(PeerEvent::Closed { peer: gone }) if gone == peer));
+        assert_eq!(closed(&events), peer);
     }
     endpoint.stop(LIMIT);
 }
@@ -193,16 +213,14 @@ fn a_message_of_tiny_parts_is_not_decoded_and_a_request_among_such_is_answered()
     let instance = InstanceName::with_id("", "", "");
     let logs = LogsRequest { instances: vec![instance; 500_000], ..LogsRequest::default() };
     sender.send(ToServer::Request(Request { id: "dense".to_owned(), content: RequestContent::Logs(logs) })).unwrap();
-    let event = events.recv_timeout(LIMIT).unwrap();
-    let PeerEvent::Message { message: ToServer::Request(request), .. } = event else { panic!("{event:?}") };
+    let (_, ToServer::Request(request)) = message(&events) else { panic!("no request") };
     let RequestContent::UpdateState(UpdateState { new_state: Some(Err(reason)), .. }) = request.content else {
         panic!("{request:?}")
     };
     assert_eq!(request.id, "dense");
     assert!(reason.contains("bytes of memory"), "{reason}");
     sender.send(ToServer::Goodbye).unwrap();
-    let event = events.recv_timeout(LIMIT).unwrap();
-    assert!(matches!(event, PeerEvent::Message { message: ToServer::Goodbye, .. }), "the stream goes on: {event:?}");
+    assert_eq!(message(&events).1, ToServer::Goodbye, "the stream goes on");
 }
 
 #[test]
@@ -217,10 +235,8 @@ fn states_larger_than_any_agent_sends_are_not_decoded() {
     let many = |count: usize| ToServer::WorkloadStates(vec![state(&"x".repeat(8 * 1024)); count]);
     sender.send(many(600)).unwrap();
     sender.send(many(400)).unwrap();
-    let event = events.recv_timeout(LIMIT).unwrap();
-    assert!(matches!(event, PeerEvent::Message { message: ToServer::Empty, .. }), "{event:.100?}");
-    let event = events.recv_timeout(LIMIT).unwrap();
-    assert!(matches!(event, PeerEvent::Message { message: ToServer::WorkloadStates(_), .. }), "{event:.100?}");
+    assert!(message(&events).1 == ToServer::Empty, "states of unusual size are not decoded");
+    assert!(matches!(message(&events).1, ToServer::WorkloadStates(_)), "states of usual size arrive");
 }
 
 #[test]
@@ -234,21 +250,16 @@ fn a_request_that_no_workload_could_send_is_refused_by_its_id_and_the_stream_goe
     let (mut of_agent, _receiver, _hangup) = dial(&endpoint, Service::Agent, agent("A"));
     let _opened = opened(&events);
     of_agent.send(large("w@1")).unwrap();
-    let event = events.recv_timeout(LIMIT).unwrap();
-    let PeerEvent::Message { message: ToServer::Request(Request { id, content }), .. } = event else {
-        panic!("{event:.100?}")
-    };
+    let (_, ToServer::Request(Request { id, content })) = message(&events) else { panic!("no request") };
     let RequestContent::UpdateState(UpdateState { new_state: Some(Err(reason)), .. }) = content else { panic!() };
     assert!(id == "w@1" && reason.contains("bytes"), "{id} {reason}");
     of_agent.send(ToServer::Goodbye).unwrap();
-    let event = events.recv_timeout(LIMIT).unwrap();
-    assert!(matches!(event, PeerEvent::Message { message: ToServer::Goodbye, .. }), "{event:?}");
+    assert_eq!(message(&events).1, ToServer::Goodbye);
     // Commanders may apply what they like.
     let (mut of_commander, _receiver, _hangup) = dial(&endpoint, Service::Cli, commander(VERSION));
     let _opened = opened(&events);
     of_commander.send(large("1")).unwrap();
-    let event = events.recv_timeout(LIMIT).unwrap();
-    assert!(matches!(event, PeerEvent::Message { message, .. } if message == large("1")));
+    assert!(message(&events).1 == large("1"), "the request changed on its way");
 }
 
 #[test]
@@ -272,8 +283,7 @@ fn every_end_of_a_stream_is_reported_once() {
             "hang up" => hangup.hang_up(),
             _ => drop((sender, receiver)),
         }
-        let event = events.recv_timeout(LIMIT).unwrap();
-        assert!(matches!(event, PeerEvent::Closed { peer: gone } if gone == peer), "{way}: {event:?}");
+        assert_eq!(closed(&events), peer, "{way}");
         drop(outbox);
     }
 }
@@ -290,11 +300,10 @@ fn garbage_and_oversize_messages_end_only_their_own_stream() {
     let (large_id, _, _outbox) = opened(&events);
     let id = "x".repeat(100 * 1024);
     let _ = large.send(ToServer::Request(Request { id, content: RequestContent::LogsCancel }));
-    assert!(matches!(events.recv_timeout(LIMIT), Ok(PeerEvent::Closed { peer }) if peer == large_id));
+    assert_eq!(closed(&events), large_id);
     assert!(receiver.receive().is_err());
     witness.send(ToServer::Goodbye).unwrap();
-    let event = events.recv_timeout(LIMIT).unwrap();
-    assert!(matches!(event, PeerEvent::Message { peer, .. } if peer == witness_id), "{event:?}");
+    assert_eq!(message(&events), (witness_id, ToServer::Goodbye));
 }
 
 /// Passes bytes on between one client and `server` until it is told to be silent: then it takes everything and passes
@@ -331,19 +340,9 @@ fn a_peer_that_vanishes_without_a_word_is_noticed_by_either_side() {
     let short = Keepalive { interval: Duration::from_millis(100), timeout: Duration::from_millis(300) };
     for (server_side, client_side) in [(short, promised), (promised, short)] {
         let server_notices = server_side.interval < client_side.interval;
-        let (inbox, events) = bounded(64);
-        let endpoint_options = EndpointOptions::tcp("127.0.0.1:0".parse().unwrap(), Security::Insecure, MESSAGE_MAX);
-        let endpoint = ServerEndpoint::start_with(
-            &endpoint_options,
-            inbox,
-            &mut VitalThreads::unattended(),
-            server_side,
-            MESSAGE_MAX,
-        )
-        .unwrap();
+        let (endpoint, events) = start(Security::Insecure, MESSAGE_MAX, server_side, MESSAGE_MAX);
         let (address, silent) = wire_to(endpoint.address());
-        let url = ServerUrl::parse(&format!("http://{address}")).unwrap();
-        let options = ClientOptions { url, ..options(&endpoint, Service::Agent) };
+        let options = insecure(address, Service::Agent);
         let (_sender, mut receiver, _hangup) = connect_with(&options, agent("A"), client_side).unwrap();
         let (peer, _, outbox) = opened(&events);
         outbox.put(answer(1)).unwrap();
@@ -362,11 +361,9 @@ fn a_peer_that_vanishes_without_a_word_is_noticed_by_either_side() {
 
 #[test]
 fn a_sender_whose_connection_was_lost_says_so_whenever_it_is_asked() {
-    let (endpoint, _events) = endpoint(MESSAGE_MAX);
     // Somebody who never reads: a message that is larger than what may be on its way stays half sent.
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = ServerUrl::parse(&format!("http://{}", mute.local_addr().unwrap())).unwrap();
-    let options = ClientOptions { url, ..options(&endpoint, Service::Agent) };
+    let options = insecure(mute.local_addr().unwrap(), Service::Agent);
     let large = || ToServer::Request(Request { id: "x".repeat(1 << 20), content: RequestContent::LogsCancel });
     for finishes in [false, true] {
         let (mut sender, _receiver, hangup) = connect(&options, agent("A")).unwrap();
@@ -387,11 +384,7 @@ fn a_sender_whose_connection_was_lost_says_so_whenever_it_is_asked() {
 #[test]
 fn large_messages_that_wait_for_the_server_are_bounded_and_small_ones_of_others_pass() {
     const LARGE: usize = 100 * 1024;
-    let (inbox, events) = bounded(64);
-    let options = EndpointOptions::tcp("127.0.0.1:0".parse().unwrap(), Security::Insecure, MESSAGE_MAX);
-    let endpoint =
-        ServerEndpoint::start_with(&options, inbox, &mut VitalThreads::unattended(), Keepalive::default(), 5 * LARGE)
-            .unwrap();
+    let (endpoint, events) = start(Security::Insecure, MESSAGE_MAX, Keepalive::default(), 5 * LARGE);
     let (mut flood, _flood_receiver, _hangup) = dial(&endpoint, Service::Cli, commander(VERSION));
     let (flooding, _, _flood_outbox) = opened(&events);
     let (mut witness, _receiver, _hangup) = dial(&endpoint, Service::Cli, commander(VERSION));
@@ -427,8 +420,7 @@ fn the_end_of_a_report_is_believed_of_our_own_agents() {
     let (mut sender, _receiver, _hangup) = dial(&endpoint, Service::Agent, agent("A"));
     let _opened = opened(&events);
     sender.send(ToServer::StatesComplete).unwrap();
-    let event = events.recv_timeout(LIMIT).unwrap();
-    assert!(matches!(event, PeerEvent::Message { message: ToServer::StatesComplete, .. }), "{event:?}");
+    assert_eq!(message(&events).1, ToServer::StatesComplete);
     // Programs of other implementations, which have another name, mean nothing by it.
     let builder = grpcio::ChannelBuilder::new(grpc::environment()).primary_user_agent("tonic/0.12");
     let socket = TcpStream::connect(endpoint.address()).unwrap();
@@ -436,16 +428,11 @@ fn the_end_of_a_report_is_believed_of_our_own_agents() {
     let channel = channel_over(builder, socket.into());
     let client = grpcio::Client::new(channel);
     let (mut sink, _stream) = client.duplex_streaming(&grpc::CONNECT_AGENT, grpcio::CallOption::default()).unwrap();
-    for message in [agent("B"), ToServer::StatesComplete] {
-        let message = crate::wire::convert::to_server::write(message);
-        wait(sink.send((message, WriteFlags::default()))).unwrap();
+    for sent in [agent("B"), ToServer::StatesComplete] {
+        wait(sink.send((crate::wire::convert::to_server::write(sent), WriteFlags::default()))).unwrap();
     }
     let _opened = opened(&events);
-    let event = events.recv_timeout(LIMIT).unwrap();
-    assert!(
-        matches!(&event, PeerEvent::Message { message: ToServer::WorkloadStates(states), .. } if states.is_empty()),
-        "{event:?}"
-    );
+    assert_eq!(message(&events).1, ToServer::WorkloadStates(vec![]));
 }
 
 #[test]
@@ -467,19 +454,11 @@ fn stopping_ends_all_streams_and_frees_the_address() {
 
 #[test]
 fn a_peer_that_cannot_be_reached_is_named() {
-    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let mut options = ClientOptions {
-        url: ServerUrl::parse(&format!("http://{unused}")).unwrap(),
-        security: Security::Insecure,
-        service: Service::Cli,
-        connect_limit: CONNECT_MAX,
-        message_max: MESSAGE_MAX,
-    };
-    let error = connect(&options, commander(VERSION)).err().unwrap();
-    assert_eq!(error.to_string(), format!("no connection to 'http://{unused}'"));
-    options.url = ServerUrl::parse("http://no such host:1").unwrap();
-    let error = connect(&options, commander(VERSION)).err().unwrap();
-    assert_eq!(error.to_string(), "cannot resolve host 'no such host'");
+    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let error =
+        |address: &str| connect(&insecure(address, Service::Cli), commander(VERSION)).err().unwrap().to_string();
+    assert_eq!(error(&unused), format!("no connection to 'http://{unused}'"));
+    assert_eq!(error("no such host:1"), "cannot resolve host 'no such host'");
 }
 
 #[test]
@@ -497,24 +476,17 @@ fn a_socket_and_a_port_are_open_together_and_the_file_goes_with_the_server() {
     let endpoint = ServerEndpoint::start(&options, inbox, &mut VitalThreads::unattended()).unwrap();
     let [ListenAddress::Tcp(port), socket] = endpoint.addresses() else { panic!("{:?}", endpoint.addresses()) };
     for url in [format!("http://{port}"), socket.to_string()] {
-        let client = |service| ClientOptions {
-            url: ServerUrl::parse(&url).unwrap(),
-            security: Security::Insecure,
-            service,
-            connect_limit: CONNECT_MAX,
-            message_max: MESSAGE_MAX,
-        };
-        let (mut sender, mut receiver, _hangup) = connect(&client(Service::Agent), agent("A")).unwrap();
+        let options = client(&url, Security::Insecure, Service::Agent);
+        let (mut sender, mut receiver, _hangup) = connect(&options, agent("A")).unwrap();
         let (peer, hello, outbox) = opened(&events);
         assert_eq!(hello, PeerHello::Agent { name: "A".into(), tags: BTreeMap::new() }, "{url}");
         sender.send(ToServer::Goodbye).unwrap();
-        let event = events.recv_timeout(LIMIT).unwrap();
-        assert!(matches!(event, PeerEvent::Message { peer: from, .. } if from == peer), "{event:?}");
+        assert_eq!(message(&events), (peer, ToServer::Goodbye));
         // Larger than what a socket holds.
         outbox.put(answer(3_000_000)).unwrap();
         assert_eq!(receiver.receive(), Ok(answer(3_000_000)), "{url}");
         drop((sender, receiver, outbox));
-        assert!(matches!(events.recv_timeout(LIMIT).unwrap(), PeerEvent::Closed { .. }));
+        assert_eq!(closed(&events), peer);
     }
     endpoint.stop(LIMIT);
     assert!(!path.exists());

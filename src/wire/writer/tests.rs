@@ -25,6 +25,8 @@ struct Peer {
     closed: bool,
     /// How often somebody looked whether it can take more.
     looks: usize,
+    /// Who is told what it is sent, beside `sent`.
+    told: Option<Sender<String>>,
 }
 
 #[derive(Clone, Default)]
@@ -69,7 +71,7 @@ impl Sink<(grpc_api::FromServer, WriteFlags)> for FakeLine {
         assert!(!peer.in_flight, "the one before was not taken yet");
         peer.in_flight = true;
         peer.sent.push(text(&message));
-        Ok(())
+        peer.told.iter().try_for_each(|told| told.send(text(&message))).map_err(|_| std::fmt::Error)
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
@@ -303,34 +305,13 @@ fn a_peer_with_much_to_take_leaves_the_others_their_turn() {
     assert_eq!(bench.line.peer().sent.len(), PEER_TURN);
 }
 
-/// Takes everything and tells the test.
-struct Told(Sender<String>);
-
-impl Sink<(grpc_api::FromServer, WriteFlags)> for Told {
-    type Error = std::fmt::Error;
-
-    fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn start_send(self: Pin<&mut Self>, (message, _): (grpc_api::FromServer, WriteFlags)) -> Result<(), Self::Error> {
-        self.0.send(text(&message)).map_err(|_| std::fmt::Error)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Poll::Ready(Ok(()))
-    }
-}
-
-fn open(writer: &Writer<Told>, number: u64) -> (Outbox, Receiver<String>) {
+fn open(writer: &Writer<FakeLine>, number: u64) -> (Outbox, Receiver<String>) {
     let (told, received) = unbounded();
+    let line = FakeLine::default();
+    line.peer().told = Some(told);
     let waker = writer.waker(PeerId(number));
     let (outbox, reader) = outbox_waking(waker.clone(), Budget::new(ANSWERS_BYTES));
-    writer.add(PeerId(number), PeerStream::new(number.to_string(), Told(told), reader, MESSAGE_MAX, true), waker);
+    writer.add(PeerId(number), PeerStream::new(number.to_string(), line, reader, MESSAGE_MAX, true), waker);
     (outbox, received)
 }
 
