@@ -1,6 +1,7 @@
 //! What a `lifecycle:` block may say, and the errors of what it may not.
 
 use super::*;
+use crate::model::prepare_level::PrepareLevel;
 
 const FULL: &str = "\
 image: localhost/storage:2.1
@@ -50,7 +51,7 @@ fn the_documented_block_is_read_as_it_is_written() {
     assert_eq!(lifecycle.restart.unwrap().max_restarts, Some(5));
     let when = Condition { path_missing: path("/run/nav/lock"), ..Condition::default() };
     let terms = Terms { healthy: seconds(0), deadline: seconds(1) };
-    let (stage, on_failure) = (Stage::Image, Some(OnFailure::Rollback));
+    let (stage, on_failure) = (PrepareLevel::Image, Some(OnFailure::Rollback));
     assert_eq!(lifecycle.update, Some(Update { stage, when: Some(when), terms, on_failure }));
 }
 
@@ -67,7 +68,7 @@ fn what_is_left_out_has_the_documented_default() {
     let bounds = (restart.backoff, restart.backoff_max, restart.window, restart.max_restarts);
     assert_eq!(bounds, (Duration::from_millis(500), seconds(300), seconds(60), None));
     let terms = Terms { healthy: seconds(10), deadline: seconds(120) };
-    let update = Update { stage: Stage::Create, when: None, terms, on_failure: None };
+    let update = Update { stage: PrepareLevel::Create, when: None, terms, on_failure: None };
     assert_eq!(read("update: {}").unwrap().update, Some(update));
     // A watchdog keeps nothing waiting.
     let watched = read("alive: { notify: true, timeoutMs: 3600000 }").unwrap().alive.unwrap();
@@ -122,7 +123,10 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
         ("update: { stage: INIT }", "lifecycle.update.stage: an initialised container would hold memory and ports"),
         ("update: { stage: create }", "unknown value 'create', expected NONE, IMAGE or CREATE"),
         ("update: { onFailure: ROLL_BACK }", "unknown value 'ROLL_BACK', expected ROLLBACK or KEEP"),
-        ("update: { when: {} }", "lifecycle.update.when: at least one of pathExists, pathMissing or tagEquals is needed"),
+        (
+            "update: { when: {} }",
+            "lifecycle.update.when: at least one of pathExists, pathMissing or tagEquals is needed",
+        ),
         ("update: { healthyMs: 86400001 }", "expected a whole number from 0 to 86400000"),
         ("update: { deadlineMs: 999 }", "expected a whole number from 1000 to 86400000"),
         ("update: { deadline: 1 }", "lifecycle.update.deadline: unknown key, did you mean 'deadlineMs'?"),

@@ -12,7 +12,7 @@ mod stored;
 mod trial;
 mod unit;
 mod verdict;
-pub mod view;
+mod view;
 
 use crate::limits::{UPDATES_ENDED, UPDATES_ENDED_BYTES};
 use crate::model::guarded_update::UpdatePhase;

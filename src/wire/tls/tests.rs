@@ -4,7 +4,9 @@
 
 use super::*;
 use crate::limits::{HANDSHAKES, MESSAGE_MAX, SERVER_INBOX_BYTES, STACK_SMALL, TLS_BUFFER};
-use crate::model::messages::{AgentFeatures, FromServer, Request, RequestContent, Response, ResponseContent, ToServer};
+use crate::model::messages::{
+    AgentCapabilities, FromServer, Request, RequestContent, Response, ResponseContent, ToServer,
+};
 use crate::model::version::VERSION;
 use crate::platform::threads;
 use crate::wire::address::Security;
@@ -70,7 +72,12 @@ fn options(endpoint: &ServerEndpoint, security: Security, service: Service) -> C
 }
 
 fn agent_hello() -> ToServer {
-    ToServer::AgentHello { agent: "agent_A".into(), version: VERSION.into(), tags: BTreeMap::new(), features: AgentFeatures::default() }
+    ToServer::AgentHello {
+        agent: "agent_A".into(),
+        version: VERSION.into(),
+        tags: BTreeMap::new(),
+        capabilities: AgentCapabilities::default(),
+    }
 }
 
 /// What the user of an agent reads when it connects; "connected" when the server accepts it.
