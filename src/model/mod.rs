@@ -23,6 +23,7 @@ pub mod place;
 pub mod prepare_level;
 pub mod runtime_config;
 pub mod shown_text;
+pub mod trial;
 pub mod validation;
 pub mod version;
 pub mod workload;
