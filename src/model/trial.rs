@@ -230,6 +230,16 @@ impl Trial {
         }
     }
 
+    /// A workload is not replaced after all; `state` is what was reported of it last.
+    pub fn resume(&mut self, name: &Name, state: Option<&ExecutionState>, now: Instant) {
+        let Some(judged) = self.judged.get_mut(name).filter(|judged| judged.is_suspended) else { return };
+        judged.is_suspended = false;
+        if let Some(state) = state.filter(|_| judged.counts) {
+            judged.take(state, now);
+        }
+        self.refresh(name, now);
+    }
+
     /// The judged instance of a workload.
     pub fn instance(&self, name: &str) -> Option<&InstanceName> {
         self.judged.get(name).map(|judged| &judged.candidate.instance)

@@ -237,6 +237,19 @@ fn a_new_definition_takes_over_the_clock_and_one_that_waits_to_be_replaced_is_no
 }
 
 #[test]
+fn what_is_not_replaced_after_all_is_judged_on() {
+    let mut rig = Rig::new(&[candidate("a")]);
+    rig.wait(DEADLINE / 2);
+    rig.trial.suspend(&"a".into(), rig.clock.now());
+    rig.wait(DEADLINE);
+    let failed = ExecutionState::with_info(Phase::FailedExecFailed, "Exit code: '1'");
+    rig.trial.resume(&"a".into(), Some(&failed), rig.clock.now());
+    assert_eq!(rig.trial.waits_for(), ["a"]);
+    rig.wait(DEADLINE / 2);
+    assert_eq!(rig.failed(), ["a: not healthy within 120 s: Failed(ExecFailed): 'Exit code: '1''"]);
+}
+
+#[test]
 fn losses_fail_those_that_are_not_healthy() {
     let mut rig = Rig::new(&[candidate("a"), Candidate { on_failure: OnFailure::Keep, ..candidate("b") }]);
     rig.report("a", Phase::Running, "");

@@ -177,6 +177,10 @@ impl ServerLoop {
             .filter(|name| !left.contains(*name))
             .cloned()
             .collect();
+        for name in touch.workloads.keys().filter(|name| !changed.contains(*name)) {
+            let state = open.trial.instance(name).and_then(|instance| self.workloads.states.get(instance));
+            open.trial.resume(name, state.cloned().as_ref(), now);
+        }
         let staged = self.staged_of(&prepared.for_agents, left);
         if staged.is_empty() && open.staging.pending.is_empty() {
             let on_failures = changed.iter().map(|name| {
@@ -197,11 +201,11 @@ impl ServerLoop {
             let new = touch.workloads.get(name).map(|(_, after)| after.clone()).unwrap_or_default();
             open.staging.pending.insert(name.clone(), Pending { new, staged: staged.get(name).cloned() });
         }
+        log::info!("Update {} ({}) is being staged.", open.record.number, open.record.unit.names());
         let away: Vec<Name> =
             open.staging.agents().filter(|agent| self.peers.of_agent(agent).is_none()).cloned().collect();
         away.iter().for_each(|agent| open.staging.agent_left(agent, now));
         let number = self.open_update(open, &Before::default());
-        log::info!("Update {number} is staged before it is carried out.");
         let PreparedUpdate { change, rendered, for_agents, failed } = prepared;
         let goes_on = |name: &Name| left.contains(name);
         let now_only = PreparedUpdate {
@@ -427,6 +431,7 @@ impl ServerLoop {
             self.carry_out(for_agents, Changes::default());
         }
         self.begin_trial(number, &changed, &before);
+        self.guarded.has_changed = true;
         self.guarded.is_outdated = true;
         self.send_lists(); // After its plan, so that no agent takes what is prepared for unwanted.
     }

@@ -108,6 +108,8 @@ pub struct GuardedUpdates {
     is_outdated: bool,
     /// When it is shown again in any case, since ages are part of it.
     shows_again_at: Option<Instant>,
+    /// An update was carried out or undone since hooks began to work on a request.
+    has_changed: bool,
     /// The server keeps its state over restarts.
     is_kept_on_disk: bool,
 }
@@ -116,6 +118,16 @@ impl GuardedUpdates {
     /// From now on `on_failure` follows from the failure of an update whose blocks do not say it.
     pub fn set_on_failure(&mut self, on_failure: OnFailure) {
         self.on_failure = on_failure;
+    }
+
+    /// Hooks begin to work on a request.
+    pub fn hooks_begin(&mut self) {
+        self.has_changed = false;
+    }
+
+    /// Whether an update was carried out or undone since then, so that the request was prepared for another state.
+    pub fn has_changed(&self) -> bool {
+        self.has_changed
     }
 
     /// Whether there is something that has to be stored.
@@ -197,6 +209,22 @@ impl GuardedUpdates {
             *stored = Arc::new(stored::node(record, |_| None));
         }
     }
+}
+
+/// An update as tests and the simulation inspect it.
+#[cfg(test)]
+#[derive(Debug, Clone)]
+pub struct SeenUpdate {
+    /// How far it is.
+    pub phase: UpdatePhase,
+    /// Its workloads.
+    pub names: BTreeSet<Name>,
+    /// Workloads and agents.
+    pub waits_for: Vec<String>,
+    /// Workloads whose new form is not in force.
+    pub pending: BTreeSet<Name>,
+    /// What was desired before.
+    pub ways_back: BTreeMap<Name, Option<Arc<Workload>>>,
 }
 
 /// The block `update` of a workload, if it has one.

@@ -78,15 +78,17 @@ impl GuardedUpdates {
         }
     }
 
-    /// An instance is replaced or deleted by a request that is not about the update that judges it.
-    pub fn instance_ended(&mut self, instance: &InstanceName) {
-        let is_dependent = |open: &&mut Open| {
-            open.trial.instance(&instance.workload) == Some(instance)
-                && !open.record.unit.workloads.contains_key(&instance.workload)
-        };
-        for open in self.open.values_mut().filter(is_dependent) {
-            open.trial.remove(&instance.workload);
-            open.record.dependents.remove(&instance.workload);
+    /// An instance is not in force any more. A dependent is not judged then; a workload that the update touches has a new
+    /// instance, which is judged as soon as it is in force.
+    pub fn instance_ended(&mut self, instance: &InstanceName, now: Instant) {
+        let name = &instance.workload;
+        for open in self.open.values_mut().filter(|open| open.trial.instance(name) == Some(instance)) {
+            if open.record.unit.workloads.contains_key(name) {
+                open.trial.suspend(name, now);
+            } else {
+                open.trial.remove(name);
+                open.record.dependents.remove(name);
+            }
         }
     }
 }
@@ -233,6 +235,7 @@ impl ServerLoop {
             failed: Failed::new(),
         };
         let (_, changes) = self.commit(prepared);
+        self.guarded.has_changed = true;
         self.publish(&changes);
         self.send_lists();
         self.peers.broadcast_to_clis(&tells);

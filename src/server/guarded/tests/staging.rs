@@ -261,6 +261,20 @@ fn a_request_that_joins_waits_with_it_and_what_was_carried_out_before_is_judged_
 }
 
 #[test]
+fn a_workload_that_is_set_to_what_is_in_force_is_judged_on() {
+    let mut rig = rig();
+    rig.apply(&[&db("2")]).unwrap();
+    rig.prepared(prepared(&db_instance("2")));
+    rig.report(&db_instance("1"), Phase::Removed);
+    rig.apply(&[&db("3")]).unwrap();
+    rig.wait(DEADLINE * 2);
+    rig.apply(&[&db("2")]).unwrap();
+    assert_eq!((rig.phases().pop(), rig.read(3, "waitsFor")), (Some("3 TRIAL".to_owned()), r#"["db"]"#.to_owned()));
+    rig.wait(DEADLINE);
+    assert_eq!(rig.desired(), ["db 1", "web 1"]);
+}
+
+#[test]
 fn agents_are_sent_the_old_workloads_and_their_lists_after_a_restart() {
     let mut rig = rig();
     rig.apply(&[&db("2"), &workload("new", "1", "", "")]).unwrap();

@@ -111,6 +111,33 @@ fn an_undo_asks_no_hook_and_puts_back_what_hooks_had_made() {
 }
 
 #[test]
+fn a_request_that_hooks_had_while_an_update_was_undone_is_carried_out_from_there() {
+    let mut rig = Rig::new(&[db("1")]);
+    rig.cluster.hook();
+    let commander = rig.cluster.commander();
+    let mut send = |rig: &mut Rig, image: &str| {
+        let state = format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ {} }} }} }}", db(image));
+        let request = crate::server::tests::update(&state, &["desiredState.workloads.db"]);
+        rig.cluster.send_request(commander, "r", request);
+    };
+    send(&mut rig, "2");
+    rig.cluster.server.on_event(ServerEvent::Hooks(Ok(None)));
+    send(&mut rig, "3");
+    rig.report(&db_instance("1"), Phase::Removed);
+    rig.report(&db_instance("2"), Phase::PendingStartingFailed);
+    assert_eq!(rig.desired(), ["db 1"]);
+    rig.report(&db_instance("2"), Phase::Removed);
+    rig.report(&db_instance("1"), Phase::Running);
+    rig.cluster.take_all();
+    rig.cluster.server.on_event(ServerEvent::Hooks(Ok(None)));
+    assert_eq!(rig.plan(), (vec!["db".to_owned()], vec![db_instance("1").to_string()]), "what is there now ends");
+    assert_eq!(
+        (rig.desired(), rig.phases()),
+        (vec!["db 3".to_owned()], vec!["1 UNDONE".to_owned(), "2 TRIAL".to_owned()])
+    );
+}
+
+#[test]
 fn what_a_request_could_not_lead_back_to_is_stuck_and_changes_nothing() {
     let needs = |name: &str| format!(", dependencies: {{ {name}: ADD_COND_FAILED }}");
     let old = workload("db", "1", ROLLBACK, &needs("web"));
