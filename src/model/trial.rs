@@ -157,6 +157,7 @@ impl Judged {
 }
 
 /// All judged instances of one update, by workload.
+// [impl->swdd~server-judges-guarded-updates~1]
 #[derive(Debug, Default)]
 pub struct Trial {
     judged: BTreeMap<Name, Judged>,

@@ -38,6 +38,9 @@ fn images(cluster: &Cluster, name: &str) -> Vec<String> {
     containers.map(|container| container["Image"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
+// [stest->swdd~server-judges-guarded-updates~1]
+// [stest->swdd~server-undoes-failed-updates~1]
+// [stest->swdd~server-remembers-undone-updates~1]
 #[test]
 fn a_bad_update_is_put_back_with_its_dependents_on_all_agents_and_refused_the_second_time() {
     let cluster = Cluster::start(&["agent_A", "agent_B"]);
@@ -72,6 +75,7 @@ fn an_update_that_waits_for_running_dependents_is_given_up_and_nothing_was_stopp
 }
 
 /// A server that keeps its state goes on judging, and the third time that it is lost is one too many.
+// [stest->swdd~server-keeps-guarded-updates~1]
 #[test]
 fn a_server_that_is_killed_again_and_again_puts_back_the_update_that_may_be_the_reason() {
     let mut cluster = Cluster::prepare();

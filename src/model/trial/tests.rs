@@ -66,6 +66,7 @@ impl Rig {
     }
 }
 
+// [utest->swdd~server-judges-guarded-updates~1]
 #[test]
 fn it_is_over_when_all_have_run_long_enough_at_the_same_time() {
     let mut rig = Rig::new(&[candidate("a"), candidate("b")]);

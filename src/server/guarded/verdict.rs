@@ -205,6 +205,7 @@ impl ServerLoop {
     /// Puts back all that an update has changed: what is desired, rendered and in force. Neither templates nor hooks are
     /// asked: it was accepted once, and a refusal must not leave the cluster with what has failed. What is put back is not
     /// judged, so that an undo always ends.
+    // [impl->swdd~server-undoes-failed-updates~1]
     fn undo(&mut self, number: u64, workload: &Name, why: &str) {
         let Some(open) = self.guarded.open.get(&number) else { return };
         let unit = open.record.unit.clone();

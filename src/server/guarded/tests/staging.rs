@@ -51,6 +51,7 @@ impl Rig {
     }
 }
 
+// [utest->swdd~server-stages-updates~1]
 #[test]
 fn nothing_changes_until_all_is_staged_and_the_list_is_emptied_after_the_plan() {
     let mut rig = rig();

@@ -4,6 +4,8 @@ use super::*;
 use crate::model::workload::ConfigItem;
 use crate::server::tests::tree;
 
+// [utest->swdd~server-undoes-failed-updates~1]
+// [utest->swdd~server-remembers-undone-updates~1]
 #[test]
 fn a_bad_update_is_put_back_with_its_dependents_and_the_same_is_refused_until_it_is_forgotten() {
     let mut rig = Rig::new(&[db("1"), workload("web", "1", "", NEEDS_DB)]);
