@@ -45,6 +45,7 @@
 //!   validation.rs          which names, versions, masks and keys a state may have             -
 //!   execution_state.rs     ExecutionState, its transitions, what fulfils a dependency         -
 //!   complete_state.rs      DesiredState, WorkloadStates, agents; to and from the field tree   -
+//!   guarded_update.rs      phases of guarded updates, hashes of definitions                 -
 //!   node.rs                the field tree                                                     -
 //!   field_path.rs          field masks: read, write, remove                                   -
 //!   mask_tree.rs           many masks as one tree                                             -

@@ -9,6 +9,7 @@ pub mod complete_state;
 pub mod execution_state;
 pub mod field_path;
 pub mod fields;
+pub mod guarded_update;
 pub mod lifecycle;
 pub mod log_entries;
 pub mod manifest;

@@ -16,6 +16,8 @@ const PART: usize = 96;
 const VALUE: usize = 64;
 /// What a field that the schema does not know takes, in bytes. The decoder keeps it in a map of its own.
 const UNKNOWN: usize = 320;
+/// From this number on the fields are those of this implementation. Between them and the others the schema has none.
+const OWN_FIELDS: u32 = 1000;
 /// Messages nest less deep than this; the decoder refuses those that do not.
 const DEPTH_MAX: usize = 128;
 
@@ -24,7 +26,7 @@ const DEPTH_MAX: usize = 128;
 pub struct Shape {
     /// What one takes without what its fields point to, in bytes.
     bytes: usize,
-    /// The highest number of a field.
+    /// The highest number of a field below [`OWN_FIELDS`].
     last: u32,
     /// Fields that are messages.
     nested: &'static [(u32, &'static Shape)],
@@ -81,7 +83,15 @@ static READ_STATE: Shape = shape::<base::CompleteStateRequest>(2, &[]);
 static LOGS: Shape = shape::<base::LogsRequest>(5, &[(1, &INSTANCE)]);
 
 static COMPLETE_STATE: Shape =
-    shape::<base::CompleteState>(4, &[(1, &STATE), (2, &WORKLOAD_STATES), (3, &AGENTS), (4, &STATE)]);
+    shape::<base::CompleteState>(4, &[(1, &STATE), (2, &WORKLOAD_STATES), (3, &AGENTS), (4, &STATE), (1003, &UPDATES)]);
+static UPDATES: Shape = shape::<base::UpdateMap>(1, &[(1, &UPDATE_ENTRY)]);
+static UPDATE_ENTRY: Shape = entry(&[(2, &UPDATE)]);
+static UPDATE: Shape =
+    shape::<base::GuardedUpdate>(11, &[(7, &STATE), (8, &UPDATED_WORKLOAD_ENTRY), (9, &UPDATED_CONFIG_ENTRY)]);
+static UPDATED_WORKLOAD_ENTRY: Shape = entry(&[(2, &UPDATED_WORKLOAD)]);
+static UPDATED_WORKLOAD: Shape = shape::<base::UpdatedWorkload>(3, &[]);
+static UPDATED_CONFIG_ENTRY: Shape = entry(&[(2, &UPDATED_CONFIG)]);
+static UPDATED_CONFIG: Shape = shape::<base::UpdatedConfig>(1, &[]);
 static STATE: Shape = shape::<base::State>(3, &[(2, &WORKLOADS), (3, &CONFIGS)]);
 static WORKLOADS: Shape = shape::<base::WorkloadMap>(1, &[(1, &WORKLOAD_ENTRY)]);
 static WORKLOAD_ENTRY: Shape = entry(&[(2, &WORKLOAD)]);

@@ -78,6 +78,20 @@ fn messages_to_the_server_arrive_unchanged() {
     }
 }
 
+/// A guarded update with all its fields.
+fn guarded_update() -> Node {
+    let texts = |keys: &[&'static str]| Node::map(keys.iter().map(|key| (*key, Node::text(*key))));
+    let mut update = texts(&["phase", "reason", "accepted", "ended", "replacedBy", "keptIn"]);
+    update.as_map_mut().unwrap().extend([
+        ("losses".to_owned(), Node::Number(2)),
+        ("waitsFor".to_owned(), Node::List(vec![Node::text("web"), Node::text("agent B")])),
+        ("before".to_owned(), Node::map([("apiVersion", Node::text("v1")), ("configs", texts(&["k"]))])),
+        ("workloads".to_owned(), Node::map([("web", texts(&["old", "new", "after"])), ("gone", Node::empty())])),
+        ("configs".to_owned(), Node::map([("k", texts(&["after"])), ("gone", Node::empty())])),
+    ]);
+    update
+}
+
 #[test]
 fn messages_from_the_server_arrive_unchanged() {
     let added = AddedWorkload { instance: instance(), workload: Arc::new(workload_with_everything()) };
@@ -92,6 +106,7 @@ fn messages_from_the_server_arrive_unchanged() {
             Node::map([("", Node::map([("w", Node::map([("id", Node::map([("additionalInfo", Node::text(""))]))]))]))]),
         ),
         ("agents", Node::map([("A", Node::map([("status", Node::map([("cpuUsage", Node::Number(1))]))]))])),
+        ("updates", Node::map([("1", guarded_update()), ("2", Node::empty())])),
     ]);
     let response = |content| FromServer::Response(Response { id: "id".into(), content });
     for message in [

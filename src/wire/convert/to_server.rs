@@ -97,6 +97,8 @@ pub fn write(message: ToServer) -> grpc_api::ToServer {
 pub fn read_request(request: base::Request) -> Request {
     let content = match request.RequestContent {
         Some(WireContent::UpdateStateRequest(mut update)) => {
+            // Nobody can set these; their masks mean something only where they are absent.
+            update.newState.as_mut().into_iter().for_each(|state| state.updates = MessageField::none());
             // Without masks only the desired state and the agents count, so nothing else can be wrong.
             if let Some(state) = update.newState.as_mut().filter(|_| update.updateMask.is_empty()) {
                 (state.workloadStates, state.effectiveState) = (MessageField::none(), MessageField::none());
