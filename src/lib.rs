@@ -172,11 +172,16 @@
 //!   args.rs settings.rs    command line with help texts; ank.conf, environment, defaults
 //!   session.rs             requests, responses, broadcast states     [main] [cli:rx] [cli:tx]
 //!   completion.rs          candidates for shells, with names in the state of the server
-//!   apply.rs get.rs set.rs run.rs logs.rs events.rs graph.rs   one file per verb
+//!   apply.rs get.rs set.rs run.rs logs.rs events.rs graph.rs diff.rs   one file per verb
+//!   updates.rs             `get updates` and `rollback`: guarded updates of the server
 //!   signals.rs             signals that end logs and events              [cli:signals] [main]
 //!   update.rs              sends an update and waits; files and names of all changing verbs
+//!   update/guarded.rs      waits for the end of an update that the server judges
+//!   update/undo.rs         `apply --rollback`: puts back what was there before
+//!   unified.rs             lines in which two texts differ
 //!   state_input.rs state_output.rs   complete states as YAML and JSON
 //!   rows.rs table.rs live.rs wait.rs   tables, frames, waiting until settled
+//!   wait/trial.rs          judges an update by the states that are broadcast
 //!   reasons.rs             which others a workload waits for
 //!   output.rs error.rs     streams and colours; texts, hints, exit codes
 //! simulation/              tests only, one thread: whole clusters from a seed, in virtual time

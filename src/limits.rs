@@ -156,6 +156,12 @@ pub const FRAME_LINES_AT_ONCE: u32 = 20;
 /// lines thousands of times.
 pub const FRAME_PAUSE_PER_LINE: Duration = Duration::from_millis(10);
 
+/// How often `ank` reads how far a guarded update is while it waits for the end.
+pub const UPDATE_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// `ank diff` compares two texts line by line up to this product of their lines; longer ones are shown one after the
+/// other. It takes four bytes for each.
+pub const DIFF_CELLS_MAX: usize = 4_000_000;
+
 // ------------------------------------------------------------------ requests
 
 /// Memory that any message may take when it is decoded, in bytes: some 100,000 small parts.

@@ -62,6 +62,7 @@ fn with_candidates(command: Command) -> Command {
             "state" => Candidates::States,
             "runtime" => Candidates::Runtimes,
             "context" => Candidates::Contexts,
+            "id" => Candidates::Updates,
             _ => return argument,
         };
         argument.add(ArgValueCompleter::new(candidates))
@@ -80,6 +81,7 @@ enum Candidates {
     States,
     Runtimes,
     Contexts,
+    Updates,
 }
 
 impl Candidates {
@@ -89,6 +91,7 @@ impl Candidates {
             Self::Workloads => &["desiredState.workloads.*.agent"],
             Self::Configs => &["desiredState.configs"],
             Self::Agents => &["agents"],
+            Self::Updates => &["updates.*.phase"],
             Self::Masks | Self::MasksAndFile => {
                 &["desiredState.workloads.*.agent", "desiredState.configs", "workloadStates", "agents"]
             }
@@ -102,6 +105,7 @@ impl Candidates {
             Self::Workloads => keys(&["desiredState", "workloads"]),
             Self::Configs => keys(&["desiredState", "configs"]),
             Self::Agents => keys(&["agents"]),
+            Self::Updates => keys(&["updates"]),
             Self::Masks | Self::MasksAndFile => masks(state),
             Self::States => Phase::ALL.iter().map(|(_, state, _)| (*state).to_owned()).collect(),
             Self::Runtimes => RUNTIMES.map(str::to_owned).into(),
@@ -193,6 +197,7 @@ mod tests {
             ("desiredState", desired),
             ("workloadStates", Node::map([("A", web.clone()), ("", web)])),
             ("agents", Node::map([("A", Node::map([("status", load)])), ("B", Node::empty())])),
+            ("updates", Node::map([("1", Node::empty()), ("12", Node::empty())])),
         ])
     }
 
@@ -217,6 +222,7 @@ mod tests {
             (Candidates::Workloads, &["db", "web"][..]),
             (Candidates::Configs, &["port"]),
             (Candidates::Agents, &["A", "B"]),
+            (Candidates::Updates, &["1", "12"]),
             (Candidates::Masks, &masks),
         ] {
             let found: Vec<String> = names.in_state(&state()).into_iter().collect();
@@ -236,6 +242,9 @@ mod tests {
             ("set state", "masks_and_file", true),
             ("delete config", "names", true),
             ("run workload", "runtime", true),
+            ("rollback", "id", true),
+            ("diff", "agent", true),
+            ("apply", "agent", true),
             ("run workload", "config", false),
             ("logs", "names", true),
         ] {

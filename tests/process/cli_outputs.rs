@@ -80,6 +80,7 @@ fn help_fits_the_terminal() {
         "get workload",
         "get agent",
         "get config",
+        "get update",
         "get events",
         "set",
         "set state",
@@ -89,6 +90,8 @@ fn help_fits_the_terminal() {
         "run",
         "run workload",
         "apply",
+        "diff",
+        "rollback",
         "logs",
         "graph",
     ];
