@@ -121,7 +121,7 @@ pub enum Verb {
                       ank -k apply --agent agent_A -     apply standard input, all on agent_A\n  \
                       ank -k apply -d web.yaml           delete the workloads and configs of the manifest\n  \
                       ank -k apply --dry-run web.yaml    show what would change, as 'ank diff' does\n  \
-                      ank -k apply --rollback web.yaml   go back to what was there if a workload fails\n  \
+                      ank -k apply --rollback web.yaml   undo it if a workload fails\n  \
                       ank -k apply web.yaml --wait-timeout 60 --fail-on-error\n                                     exit code 3 if one failed, 4 if one is late"
     )]
     Apply(ApplyArguments),

@@ -7,7 +7,7 @@ use crate::cli::error::{CliError, CommandError, ExitCode};
 use crate::cli::rows;
 use crate::cli::session::{Accepted, ServerLink};
 use crate::cli::wait::trial::Trial;
-use crate::cli::wait::{self, Settled, WaitState};
+use crate::cli::wait::{self, Settled, WaitEnd, WaitState};
 use crate::model::field_path::parts;
 use crate::model::node::Node;
 use crate::platform::clock::Clock;
@@ -37,6 +37,13 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         }
         for why in trial.kept() {
             self.output.warn(format_args!("failed, and stays because of 'onFailure: KEEP': {why}"));
+        }
+        let gone = trial.gone();
+        if end == WaitEnd::Reached && !gone.is_empty() {
+            let names = gone.into_iter().collect::<Vec<_>>().join("', '");
+            let text = format!("others deleted or replaced '{names}' meanwhile; all else of the update is in force");
+            self.output.error(text, Some("'ank diff' shows what is not as the manifests say"));
+            return Ok(ExitCode::Failed);
         }
         let code = self.conclude(&state, end);
         let failed = self.waiting.fail_on_error && !trial.kept().is_empty();

@@ -64,6 +64,8 @@ struct Judged {
     unhealthy: Duration,
     /// It failed, and is kept.
     failed: bool,
+    /// Another request has deleted or replaced it.
+    gone: bool,
 }
 
 impl Judged {
@@ -78,6 +80,7 @@ impl Judged {
             good_since: None,
             unhealthy: Duration::ZERO,
             failed: false,
+            gone: false,
         }
     }
 
@@ -91,6 +94,7 @@ impl Judged {
 
     fn on_state(&mut self, phase: Phase, now: Instant) {
         self.away = phase == Phase::AgentDisconnected;
+        self.gone = phase == Phase::Removed && self.counts;
         if matches!(phase, Phase::AgentDisconnected | Phase::Removed) {
             self.counts = true; // What is reported from now on is about the instance as it is wanted.
             (self.phase, self.good_since, self.succeeded) = (None, None, false);
@@ -203,6 +207,12 @@ impl Trial {
         &self.kept
     }
 
+    /// The workloads that another request has deleted or replaced; they are not judged.
+    #[must_use]
+    pub fn gone(&self) -> BTreeSet<&str> {
+        self.judged.iter().filter(|(_, judged)| judged.gone).map(|(instance, _)| &*instance.workload).collect()
+    }
+
     /// The longest time that one of the judged may be not healthy.
     #[must_use]
     pub fn longest_deadline(&self) -> Duration {
@@ -211,7 +221,10 @@ impl Trial {
 
     /// Whether the instance is not waited for: it is not relevant on its node, or may not run and did not before.
     fn is_exempt(instance: &InstanceName, judged: &Judged, wait: &WaitState) -> bool {
-        judged.failed || wait.reasons.is_inactive(instance) || (!judged.ran && wait.reasons.may_not_run(instance))
+        judged.failed
+            || judged.gone
+            || wait.reasons.is_inactive(instance)
+            || (!judged.ran && wait.reasons.may_not_run(instance))
     }
 
     /// Counts the time until `now`.

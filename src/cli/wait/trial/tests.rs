@@ -187,6 +187,19 @@ fn reports_about_the_old_instance_of_the_same_name_do_not_count() {
 }
 
 #[test]
+fn what_another_request_deletes_or_replaces_is_not_judged_any_more() {
+    let rules = effective(&[("w", "NEVER", "{}"), ("v", "NEVER", "{ healthyMs: 0 }")]);
+    let mut rig = Rig::new(&accepted(&["w.2.A", "v.2.A"], &["w.1.A"]), &state(&["A"], &[]), &["A"], &rules);
+    rig.report(1.0, "w.1.A", Phase::Removed, "");
+    rig.report(1.0, "w.2.A", Phase::Running, "");
+    rig.report(2.0, "w.2.A", Phase::Removed, "");
+    assert_eq!(rig.check(2.0), Verdict::Open(120.0));
+    assert_eq!(rig.trial.gone().into_iter().collect::<Vec<_>>(), ["w"]);
+    rig.report(3.0, "v.2.A", Phase::Running, "");
+    assert_eq!(rig.check(3.0), Verdict::Good);
+}
+
+#[test]
 fn what_may_not_run_is_waited_for_only_if_it_ran() {
     let changes = accepted(&["w.2.A"], &["w.1.A"]);
     for (info, ran, waited) in [
