@@ -37,6 +37,7 @@
 //!   fields/reader.rs       YAML by this table to the field tree                               -
 //!   manifest.rs            YAML text to DesiredState, errors with line numbers                -
 //!   lifecycle.rs           the `lifecycle:` block of a runtime configuration                  -
+//!   lifecycle/update.rs    its block `update`                                               -
 //!   runtime_config.rs      what a runtime configuration says for its engine, read once   [rx:server]
 //!   names.rs               names, and the instance name with its hash                         -
 //!   workload.rs            Workload and what its parts may say                                -

@@ -543,6 +543,29 @@ pub const PATH_PROBES_MAX: usize = 1024;
 pub const PATH_WAIT: Duration = Duration::from_millis(50);
 const _: () = assert!(PATH_WAIT.as_millis() * PATH_THREADS as u128 * 2 < TURN_MAX.as_millis());
 
+// ---------------------------------------------------------- guarded updates
+
+/// So long a new instance must run, unless its block says something else, in milliseconds.
+pub const UPDATE_HEALTHY_MS: u64 = 10_000;
+/// So long it may take until it is healthy, likewise, in milliseconds: an image of some hundred MB may have to be pulled.
+pub const UPDATE_DEADLINE_MS: u64 = 120_000;
+/// Shortest deadline that a block may have. No container is stopped and started in less.
+pub const UPDATE_DEADLINE_LOWEST: Duration = Duration::from_secs(1);
+/// Guarded updates that are open at the same time. Each report is compared with all of them.
+pub const UPDATES_OPEN: usize = 16;
+/// Updates that have ended and are still known, so that their failures are remembered.
+pub const UPDATES_ENDED: usize = 16;
+/// What was before those that have ended, in bytes of JSON, newest first: it is written with each desired state.
+pub const UPDATES_ENDED_BYTES: usize = 1024 * 1024;
+/// An agent that is away for so long is not waited for before an update is carried out.
+pub const UPDATE_AGENT_AWAY: Duration = Duration::from_secs(60);
+/// Starts of the server and losses of agents after which an update has failed: it may be their reason.
+pub const UPDATE_LOSSES: u32 = 3;
+/// How often the age of an instance that is being staged is shown.
+pub const UPDATE_AGE_INTERVAL: Duration = CREATE_AGE_INTERVAL;
+/// Longest reason of an update that is kept, in bytes: it quotes the state of a workload.
+pub const UPDATE_REASON_MAX: usize = CONDITION_INFO_MAX;
+
 // --------------------------------------------------------------- persistence
 
 /// Maps and lists of a stored state are nested this deep at most. Manifests nest less deep than 128.

@@ -272,6 +272,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
                 self.logs.start(&request_id, &request, orders);
             }
             FromServer::LogsCancel { request_id } => self.logs.cancel(&request_id),
+            FromServer::Prepare(_) => {} // Its hello does not offer that.
         }
     }
 

@@ -67,6 +67,8 @@ fn start_and_wait(mut settings: ServerSettings) -> Result<(), ExitCode> {
     // From here on a signal ends everything in order, also while hooks check the state of the start.
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| server_error(&error))?;
     let mut server = ServerLoop::new();
+    server.set_update_on_failure(settings.update_on_failure);
+    server.set_clock(SystemClock);
     let mut server_threads = Vec::new();
     if !settings.mutating_hooks.is_empty() {
         let (hooks, thread) =
@@ -92,7 +94,10 @@ fn start_and_wait(mut settings: ServerSettings) -> Result<(), ExitCode> {
         Err(refused) => return Err(refused.log()),
     }
     if let Some(folder) = settings.state_dir.take() {
+        // A start counts for the updates that are being judged, also when this one ends as early as the one before.
+        let unsaved = server.take_unsaved().filter(|state| !state_store::save(&folder, state));
         let (store, thread) = StateStore::start(folder).map_err(|error| server_error(&error))?;
+        unsaved.into_iter().for_each(|state| store.store(state));
         server.set_store(store);
         server_threads.push(thread);
     }
@@ -224,10 +229,10 @@ fn start_with_state(
 fn start_with_stored(server: &mut ServerLoop, folder: Option<&Path>) -> Result<bool, Refused> {
     let Some(folder) = folder else { return Ok(false) };
     let unusable = |error| Refused(format!("cannot use state_dir '{}': {error}", folder.display()));
-    let Some(desired) = state_store::open(folder).map_err(unusable)? else { return Ok(false) };
+    let Some(stored) = state_store::open(folder).map_err(unusable)? else { return Ok(false) };
     // It was accepted before, so whatever refuses it now may be another hook, setting or version. Going on without it
     // would delete the workloads of all agents.
-    server.start_again_with(desired).map_err(|error| {
+    server.start_again_with(stored).map_err(|error| {
         let file = folder.join(state_store::FILE);
         let way_out = "Remove the cause, or move the file away to start with the startup manifest";
         Refused(format!("cannot start with the stored state '{}': {error}. {way_out}", file.display()))

@@ -398,6 +398,12 @@ fn config(node: &Node) -> ConfigItem {
     }
 }
 
+/// The config value of a tree that came from one.
+#[must_use]
+pub fn config_from_node(node: &Node) -> ConfigItem {
+    config(node)
+}
+
 fn file(node: &Node) -> File {
     let data = |field| node.get(field).and_then(Node::as_text).map(str::to_owned);
     let content = data("data").map(FileContent::Data);

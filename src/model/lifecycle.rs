@@ -5,6 +5,10 @@
 //!
 //! A typo must not switch a safety gate off, so an unknown key is an error with its place.
 
+mod update;
+
+pub use update::{OnFailure, Stage, Terms, Update};
+
 use super::nearest::nearest;
 use super::place::{At, Problem};
 use super::yaml::{Document, Location, Plain, Yaml, path_text};
@@ -35,6 +39,8 @@ pub struct Lifecycle {
     pub gone: Option<Gone>,
     /// How often it is started again.
     pub restart: Option<Restart>,
+    /// How an update to it is staged and judged.
+    pub update: Option<Update>,
 }
 
 impl Lifecycle {
@@ -233,7 +239,7 @@ impl fmt::Display for LifecycleError {
 
 // --------------------------------------------------------------- reading it
 
-const BLOCK_KEYS: [&str; 6] = ["activation", "precondition", "ready", "alive", "gone", "restart"];
+const BLOCK_KEYS: [&str; 7] = ["activation", "precondition", "ready", "alive", "gone", "restart", "update"];
 const CHECK_KEYS: [&str; 6] = ["notify", "exec", "tcp", "http", "unix", "file"];
 const CONDITION_KEYS: [&str; 3] = ["pathExists", "pathMissing", "tagEquals"];
 const TCP_KEYS: [&str; 2] = ["port", "host"];
@@ -333,6 +339,7 @@ impl Reader<'_> {
             alive: at.optional("alive").map(|at| self.alive(&at)).transpose()?,
             gone: at.optional("gone").map(|at| self.gone(&at)).transpose()?,
             restart: at.optional("restart").map(|at| restart(&at)).transpose()?,
+            update: at.optional("update").map(|at| update::read(&at)).transpose()?,
         };
         if lifecycle.wants_notify() {
             self.check_notify(at)?;

@@ -128,6 +128,12 @@ impl MaskTree {
         Wanted { tree: self, places: vec![0] }
     }
 
+    /// The position below the key `name`, for masks that begin with exactly this text: a wildcard does not.
+    #[must_use]
+    pub fn wanted_of(&self, name: &str) -> Option<Wanted<'_>> {
+        self.child(0, name).map(|place| Wanted { tree: self, places: vec![place] })
+    }
+
     /// All masks by their parts.
     pub fn masks(&self) -> impl Iterator<Item = Vec<&str>> {
         let ended = self.places.iter().enumerate().filter(|(_, place)| place.ends_here);

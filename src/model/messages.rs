@@ -20,6 +20,8 @@ pub enum ToServer {
         version: String,
         /// Its tags.
         tags: BTreeMap<String, String>,
+        /// What it can do beyond the common protocol.
+        features: AgentFeatures,
     },
     /// First message of a commander.
     CommanderHello {
@@ -33,6 +35,8 @@ pub enum ToServer {
     StatesComplete,
     /// Load of a node.
     AgentLoad(AgentLoad),
+    /// How far instances are that shall be prepared.
+    Prepared(Vec<PreparedInstance>),
     /// A request of a commander or, through its agent, of a workload.
     Request(Request),
     /// Log lines for the requester with this id.
@@ -78,6 +82,32 @@ pub enum FromServer {
         /// Full id of the request.
         request_id: String,
     },
+    /// All instances that the agent shall prepare beside what runs.
+    Prepare(Vec<AddedWorkload>),
+}
+
+/// What an agent can do beyond the common protocol.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AgentFeatures {
+    /// It prepares instances of an update while the old ones run.
+    pub prepares: bool,
+}
+
+/// How far an agent is with an instance that it shall prepare.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PreparedInstance {
+    /// Which.
+    pub instance: InstanceName,
+    /// Its level when all is prepared that can be.
+    pub level: Option<String>,
+    /// Why the last try failed.
+    pub reason: Option<String>,
+    /// Tries that failed.
+    pub tries: u32,
+    /// Whether there is no further try.
+    pub is_final: bool,
+    /// What does not hold of the conditions under which it may replace the old instance.
+    pub unmet: Option<String>,
 }
 
 /// From a workload to its agent, through the control interface.

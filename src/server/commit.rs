@@ -32,11 +32,11 @@ impl ServerLoop {
             workloads.config_users.remove(name, old.iter().flat_map(|old| old.configs.values()));
             workloads.config_users.add(name, new.into_iter().flat_map(|new| new.configs.values()));
         }
-        if let Some(store) = self.store.as_ref().filter(|_| !stays) {
-            store.store(&workloads.desired);
-        }
         if let Some(before_hooks) = &mut workloads.before_hooks {
             rendered.carry_out(before_hooks);
+        }
+        if !stays || self.guarded.is_unsaved() {
+            self.store_state();
         }
         self.put_failed(failed);
         let mut changes = Changes::default();
@@ -76,7 +76,7 @@ impl ServerLoop {
     }
 
     /// Replaces the effective workloads that differ, notifies subscribers and sends each connected agent its part.
-    fn carry_out(&mut self, difference: Difference, mut changes: Changes) -> ResponseContent {
+    pub(super) fn carry_out(&mut self, difference: Difference, mut changes: Changes) -> ResponseContent {
         let Difference { added, deleted } = difference;
         let begun: Vec<InstanceName> = added.iter().map(|added| added.instance.clone()).collect();
         let deletes = self.deletes.with_conditions(deleted.clone(), &self.workloads);
@@ -116,12 +116,13 @@ impl ServerLoop {
         deleted: &[InstanceName],
         changes: &mut Changes,
     ) -> Vec<InstanceName> {
-        let Self { workloads, deletes, rights, peers, subscriptions, .. } = self;
+        let Self { workloads, deletes, rights, peers, subscriptions, guarded, .. } = self;
         let observed = !subscriptions.is_empty();
         let mut before: BTreeMap<Name, Arc<Workload>> = BTreeMap::new();
         for InstanceName { workload: name, .. } in deleted {
             let Some(stopped) = workloads.end(name) else { continue };
             rights.end(&stopped.instance, workloads);
+            guarded.instance_ended(&stopped.instance);
             before.insert(name.clone(), stopped.workload.clone());
             // Without a state it has stopped already, and its end would never be reported.
             if workloads.states.get(&stopped.instance).is_some() {

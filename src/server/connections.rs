@@ -8,7 +8,7 @@ use super::peers::{Agent, Peer, PeerClass};
 use crate::limits::{STRAY_INFO_MAX, STRAYS_OF_WORKLOAD};
 use crate::model::complete_state::AgentAttributes;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{AgentLoad, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
+use crate::model::messages::{AgentFeatures, AgentLoad, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
 use crate::model::names::{InstanceName, Name, excerpt};
 use crate::platform::logging::may_log;
 use crate::wire::outbox::Outbox;
@@ -24,7 +24,9 @@ pub(super) fn removed(instance: InstanceName) -> WorkloadState {
 impl ServerLoop {
     pub(super) fn peer_opened(&mut self, id: PeerId, hello: PeerHello, source: Name, outbox: Outbox) {
         let (class, prefix) = match hello {
-            PeerHello::Agent { name, tags } => return self.agent_opened(id, name.into(), tags, outbox),
+            PeerHello::Agent { name, tags, features } => {
+                return self.agent_opened(id, name.into(), tags, features, outbox);
+            }
             PeerHello::Cli => (PeerClass::Cli, "cli-conn"),
             PeerHello::Commander => (PeerClass::Commander, "commander-conn"),
         };
@@ -33,7 +35,14 @@ impl ServerLoop {
     }
 
     /// Sends the states of the others first and the agent's workloads after them: these may depend on the others.
-    fn agent_opened(&mut self, id: PeerId, name: Name, tags: BTreeMap<String, String>, outbox: Outbox) {
+    fn agent_opened(
+        &mut self,
+        id: PeerId,
+        name: Name,
+        tags: BTreeMap<String, String>,
+        features: AgentFeatures,
+        outbox: Outbox,
+    ) {
         if let Some(old) = self.peers.of_agent(&name) {
             // Readers that wait for room in the inbox do not keep the order of their streams.
             if old > id {
@@ -55,17 +64,21 @@ impl ServerLoop {
         if may_log(&name) {
             log::info!("Agent '{name}' connected.");
         }
-        self.peers.broadcast_all(self.workloads.states.reports(), id, &name);
+        let states = self.guarded.as_reported(self.workloads.states.reports());
+        self.peers.broadcast_all(states, id, &name);
         self.deletes.forget_agent(&name);
+        self.send_first_list(&name, id, features.prepares);
         let own = self.workloads.effective.values().filter(|added| added.instance.agent == name).cloned();
         self.peers.send(id, FromServer::ServerHello(own.collect()));
         let attributes = AgentAttributes { load: None, tags };
         let mut changes = Changes::default();
         changes.agent(&name, self.peers.agents.get(&name).map(|agent| &agent.attributes), Some(&attributes));
         let states = self.workloads.states.of_agent(&name).map(|(instance, _)| instance);
-        let unwanted: BTreeSet<InstanceName> = states.filter(|instance| !self.workloads.is_wanted(instance)).collect();
+        let is_unwanted = |one: &InstanceName| !self.workloads.is_wanted(one) && !self.guarded.is_own(one);
+        let unwanted: BTreeSet<InstanceName> = states.filter(is_unwanted).collect();
         self.workloads.strays.agent_connected(&name);
-        self.peers.agents.insert(name, Agent::new(id, attributes, unwanted));
+        self.peers.agents.insert(name.clone(), Agent::new(id, attributes, unwanted, features));
+        self.judge_connected(&name, features.prepares);
         self.publish(&changes);
     }
 
@@ -84,7 +97,9 @@ impl ServerLoop {
             log::info!("Agent '{name}' disconnected.");
         }
         let agent = self.peers.agents.remove(name);
-        let lost = self.workloads.states.set_agent_disconnected(name);
+        let mut lost = self.workloads.states.set_agent_disconnected(name);
+        self.keep_shown(&mut lost);
+        self.judge_lost(name);
         let unknown = ExecutionState::plain(Phase::AgentDisconnected);
         let reports: Vec<WorkloadState> =
             lost.iter().map(|(instance, _)| WorkloadState::new(instance.clone(), unknown.clone())).collect();
@@ -122,6 +137,7 @@ impl ServerLoop {
             ToServer::WorkloadStates(states) => self.states_reported(id, &name, states),
             ToServer::StatesComplete => self.all_states_reported(id, &name),
             ToServer::AgentLoad(load) => self.load_reported(id, &name, &load),
+            ToServer::Prepared(reports) => self.prepared_reported(id, &name, &reports),
             ToServer::Goodbye => {
                 log::debug!("'{name}' sent a goodbye.");
                 self.peer_gone(id);
@@ -206,7 +222,8 @@ impl ServerLoop {
         let mut old = Vec::new();
         for WorkloadState { instance, state } in &states {
             log::debug!("The state of '{instance}' is '{state}'.");
-            old.push((instance.clone(), self.workloads.states.set(instance, state.clone())));
+            let shown = self.guarded.as_shown(instance, state);
+            old.push((instance.clone(), self.workloads.states.set(instance, shown)));
             if state.phase == Phase::Removed {
                 self.deletes.forget_stopping(instance);
                 // For a wanted instance this may be the end of an earlier form; the present one waits for what was sent last.
@@ -215,6 +232,7 @@ impl ServerLoop {
                 }
             }
         }
+        self.judge(&states);
         if !self.subscriptions.is_empty() {
             let mut changes = Changes::default();
             changes.states(old, &self.workloads.states);

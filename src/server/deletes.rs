@@ -91,7 +91,6 @@ impl Deletes {
     }
 
     /// What the delete of `instance` waits for, as it was sent last.
-    #[cfg(test)]
     pub fn conditions(&self, instance: &InstanceName) -> BTreeSet<String> {
         self.sent.names.get(instance).cloned().unwrap_or_default()
     }

@@ -11,6 +11,7 @@ mod connections;
 mod deletes;
 mod dependencies;
 mod events;
+pub mod guarded;
 mod log_campaigns;
 pub mod mutating_hooks;
 mod peers;
@@ -30,6 +31,7 @@ mod workloads;
 
 use crate::limits::TURN_MAX;
 use crate::model::complete_state::DesiredState;
+use crate::model::lifecycle::OnFailure;
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::logging::may_log;
 use crate::platform::service_manager::StatusBoard;
@@ -38,13 +40,14 @@ use crate::wire::peer::PeerEvent;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
 use deletes::Deletes;
 use events::Subscriptions;
+use guarded::GuardedUpdates;
 use log_campaigns::LogCampaigns;
 use mutating_hooks::{HookOutcome, MutatingHooks};
 use peers::Peers;
 use prepare::Occasion;
 use requester::Rights;
 use shares::Shares;
-use state_store::StateStore;
+use state_store::{StateStore, Stored};
 use state_view::StateView;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
@@ -62,6 +65,8 @@ pub enum ServerEvent {
     Hooks(HookOutcome),
     /// A peer for which requests wait may have room for responses, or more requests may be served.
     Room,
+    /// Guarded updates have something to do, see [`ServerLoop::due`].
+    Due,
 }
 
 /// Woken when a request that waits may be served: a peer has room for responses again, or another request was served.
@@ -105,6 +110,7 @@ pub struct ServerLoop {
     /// How long the server has worked for each requester.
     shares: Shares,
     hooks: Option<MutatingHooks>,
+    guarded: GuardedUpdates,
     store: Option<StateStore>,
     status: StatusBoard,
     time: Time,
@@ -127,6 +133,12 @@ impl ServerLoop {
     /// From now on each accepted desired state is given to `store`. To be called after the start.
     pub fn set_store(&mut self, store: StateStore) {
         self.store = Some(store);
+        self.guarded.keep_on_disk();
+    }
+
+    /// From now on this follows from a failed update of workloads that do not say it.
+    pub fn set_update_on_failure(&mut self, on_failure: OnFailure) {
+        self.guarded.set_on_failure(on_failure);
     }
 
     /// Takes over a startup manifest; waits for the hooks, since there is nothing else to do yet. A workload that was
@@ -143,8 +155,13 @@ impl ServerLoop {
     ///
     /// # Errors
     /// [`UpdateError`] with the reason of the refusal.
-    pub fn start_again_with(&mut self, stored: DesiredState) -> Result<(), UpdateError> {
-        self.start(stored, Occasion::Stored)
+    pub fn start_again_with<S: Into<Stored>>(&mut self, stored: S) -> Result<(), UpdateError> {
+        let Stored { desired, updates } = stored.into();
+        self.start(desired, Occasion::Stored)?;
+        if let Some((newest, updates)) = updates {
+            self.restore_updates(newest, &updates);
+        }
+        Ok(())
     }
 
     fn start(&mut self, desired: DesiredState, occasion: Occasion) -> Result<(), UpdateError> {
@@ -189,6 +206,7 @@ impl ServerLoop {
         let mut rest_until = clock.now();
         loop {
             pulse.turn();
+            let due = self.due().map_or_else(never, |at| clock.alarm(at));
             let event = select_biased! { // The end first: a flood of events must not delay it.
                 recv(stop) -> _ => return,
                 recv(outcomes) -> outcome => match outcome {
@@ -201,6 +219,7 @@ impl ServerLoop {
                 },
                 // Last: a peer whose requests wait has not read its earlier responses.
                 recv(room) -> _ => ServerEvent::Room,
+                recv(due) -> _ => ServerEvent::Due,
                 recv(pulse.nudged()) -> _ => continue,
             };
             self.turn(event, clock);
@@ -234,10 +253,16 @@ impl ServerLoop {
             ServerEvent::Peer(PeerEvent::Closed { peer }) => self.peer_gone(peer),
             ServerEvent::Hooks(outcome) => self.hooks_done(outcome),
             ServerEvent::Room => _ = self.serve_waiting(),
+            ServerEvent::Due => {}
         }
-        // The messages about the end of one peer may fail for the next one; each can fail once only.
-        while let Some(peer) = self.peers.take_failed() {
-            self.peer_gone(peer);
+        loop {
+            // The messages about the end of one peer may fail for the next one; each can fail once only.
+            while let Some(peer) = self.peers.take_failed() {
+                self.peer_gone(peer);
+            }
+            if !self.settle_updates() {
+                return;
+            }
         }
     }
 
@@ -263,7 +288,8 @@ impl ServerLoop {
     /// Whether exactly the states of instances that are not wanted are counted as such.
     pub fn strays_agree(&self) -> bool {
         let states: Vec<_> = self.workloads.states.iter().map(|(instance, _)| instance).collect();
-        self.workloads.strays.instances() == states.iter().filter(|one| !self.workloads.is_wanted(one)).collect()
+        let is_stray = |one: &&InstanceName| !self.workloads.is_wanted(one) && !self.guarded.is_own(one);
+        self.workloads.strays.instances() == states.iter().filter(is_stray).collect()
     }
 
     /// What the delete of an instance waits for, as it was sent last.

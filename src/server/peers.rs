@@ -5,7 +5,7 @@
 use super::requester::{RequestKey, Requester, Stream};
 use crate::model::complete_state::AgentAttributes;
 use crate::model::execution_state::WorkloadState;
-use crate::model::messages::{FromServer, Response, ResponseContent};
+use crate::model::messages::{AgentFeatures, FromServer, Response, ResponseContent};
 use crate::model::names::{InstanceName, Name};
 use crate::platform::logging::may_log;
 use crate::wire::outbox::{Outbox, OutboxError, StatesSnapshot};
@@ -57,6 +57,8 @@ pub struct Agent {
     pub peer: PeerId,
     /// Its tags and load.
     pub attributes: AgentAttributes,
+    /// What it can do beyond the common protocol.
+    pub features: AgentFeatures,
     /// Instances with a state that were not wanted any more when the agent connected, and that it has not reported
     /// since. They are gone if its first report ends without them.
     pub unconfirmed: BTreeSet<InstanceName>,
@@ -67,8 +69,13 @@ pub struct Agent {
 
 impl Agent {
     /// An agent with the stream `peer`; `unconfirmed` are its instances with a state that are not wanted.
-    pub fn new(peer: PeerId, attributes: AgentAttributes, unconfirmed: BTreeSet<InstanceName>) -> Self {
-        Self { peer, attributes, unconfirmed, resent: Some(BTreeSet::new()) }
+    pub fn new(
+        peer: PeerId,
+        attributes: AgentAttributes,
+        unconfirmed: BTreeSet<InstanceName>,
+        features: AgentFeatures,
+    ) -> Self {
+        Self { peer, attributes, features, unconfirmed, resent: Some(BTreeSet::new()) }
     }
 
     /// Whether the update of a wanted instance that waits has to be sent again; only once for each.
@@ -195,6 +202,14 @@ impl Peers {
             if !foreign.is_empty() {
                 self.send(id, FromServer::WorkloadStates(foreign));
             }
+        }
+    }
+
+    /// Sends `states` to command lines of an earlier version only.
+    pub fn broadcast_to_clis(&mut self, states: &[WorkloadState]) {
+        let clis = self.streams.iter().filter(|(_, peer)| peer.class == PeerClass::Cli && !states.is_empty());
+        for id in clis.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.send(id, FromServer::WorkloadStates(states.to_vec()));
         }
     }
 

@@ -89,6 +89,41 @@ impl Difference {
         Ok(Self { added: added.into_values().collect(), deleted: deleted.into_iter().collect() })
     }
 
+    /// What leads from `old` to these.
+    pub fn to<'n>(
+        old: &BTreeMap<Name, AddedWorkload>,
+        new: impl Iterator<Item = (&'n Name, Option<&'n AddedWorkload>)>,
+    ) -> Self {
+        let mut difference = Self::default();
+        for (name, new) in new {
+            let known = old.get(name);
+            if known != new {
+                difference.deleted.extend(known.map(|known| known.instance.clone()));
+                difference.added.extend(new.cloned());
+            }
+        }
+        difference
+    }
+
+    /// The workloads that differ; one that changes is there twice.
+    pub fn names(&self) -> impl Iterator<Item = &Name> {
+        self.added.iter().map(|added| &added.instance).chain(&self.deleted).map(|instance| &instance.workload)
+    }
+
+    /// The new forms of the workloads that differ, `None` for those that go.
+    pub fn by_name(&self) -> BTreeMap<&Name, Option<&AddedWorkload>> {
+        let deleted = self.deleted.iter().map(|instance| (&instance.workload, None));
+        deleted.chain(self.added.iter().map(|added| (&added.instance.workload, Some(added)))).collect()
+    }
+
+    /// The part that is about some workloads.
+    #[must_use]
+    pub fn of_names(mut self, is_wanted: impl Fn(&Name) -> bool) -> Self {
+        self.added.retain(|added| is_wanted(&added.instance.workload));
+        self.deleted.retain(|instance| is_wanted(&instance.workload));
+        self
+    }
+
     fn of(&self, workload: &str) -> Option<&AddedWorkload> {
         let index = self.added.binary_search_by(|added| (*added.instance.workload).cmp(workload)).ok()?;
         self.added.get(index)

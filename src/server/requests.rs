@@ -4,6 +4,7 @@
 
 use super::ServerLoop;
 use super::events::Changes;
+use super::guarded::view as updates;
 use super::mutating_hooks::HookOutcome;
 use super::peers::Peer;
 use super::prepare::{Occasion, PreparedUpdate};
@@ -16,6 +17,7 @@ use crate::model::field_path;
 use crate::model::mask_tree::MaskTree;
 use crate::model::messages::{AddedWorkload, ReadState, Request, RequestContent, ResponseContent, UpdateState};
 use crate::model::names::{Name, excerpt};
+use crate::model::node::Node;
 use crate::model::workload::Workload;
 use crate::platform::logging::may_log;
 use crate::wire::peer::PeerId;
@@ -178,7 +180,14 @@ impl ServerLoop {
                 return self.peers.refuse(key, error);
             }
         }
-        let state = masks.map_or_else(|| self.view().everything(), |masks| self.view().select(&masks));
+        let mut state = masks.as_ref().map_or_else(|| self.view().everything(), |masks| self.view().select(masks));
+        // Only for who asks for it by name; of workloads, ways back of others would pass their deny rules.
+        if let Some(masks) = masks.filter(|_| !read.subscribe && requester.agent().is_none())
+            && let Some(wanted) = masks.wanted_of(updates::PART)
+            && let Node::Map(parts) = &mut state
+        {
+            parts.insert(updates::PART.to_owned(), updates::select(&wanted, &self.updates()));
+        }
         self.peers.respond(key, ResponseContent::CompleteState { state, altered: None });
     }
 
@@ -186,7 +195,7 @@ impl ServerLoop {
 
     fn update_state(&mut self, requester: &Requester, key: &RequestKey, update: UpdateState) {
         let again = self.failed_at_start(&update.masks);
-        let prepared = requested_change(self.view(), update).and_then(|mut change| {
+        let prepared = requested_change(self.view(), update, requester.agent().is_none()).and_then(|mut change| {
             again.into_iter().for_each(|(name, workload)| _ = change.workloads.entry(name).or_insert(Some(workload)));
             self.workloads.prepare(change, Occasion::Update)
         });
@@ -197,7 +206,7 @@ impl ServerLoop {
                 self.waiting.begin(requester.clone(), key.clone(), prepared);
             }
             (prepared, ..) => {
-                let result = prepared.map(|prepared| self.commit(prepared));
+                let result = prepared.and_then(|prepared| self.accept(prepared));
                 self.update_done(key, result);
             }
         }
@@ -223,7 +232,7 @@ impl ServerLoop {
             log::error!("Ignoring an outcome of mutating hooks without an update.");
             return;
         };
-        let result = self.workloads.hooked(prepared, outcome).map(|prepared| self.commit(prepared));
+        let result = self.workloads.hooked(prepared, outcome).and_then(|prepared| self.accept(prepared));
         self.update_done(&key, result);
         self.shares.charge(&requester, begin, self.now());
         // What waited for that; the rest later, so that others need not wait for all of it.

@@ -3,6 +3,7 @@
 //! Thread: `main`.
 
 use crate::limits::HOOK_TIMEOUT_S;
+use crate::model::lifecycle::OnFailure;
 use crate::model::version::VERSION;
 use crate::platform::settings::{
     ConfigFile, MessageSize, MissingPems, PemKeys, PemPaths, Pems, SettingsError, decide_security, insecure_flag,
@@ -72,6 +73,15 @@ struct Keys {
     max_message_size: MessageSize,
     #[serde(default)]
     commander_names: Vec<String>,
+    #[serde(default, deserialize_with = "on_failure")]
+    update_on_failure: OnFailure,
+}
+
+/// Value of the key `update_on_failure`.
+fn on_failure<'de, D: serde::Deserializer<'de>>(text: D) -> Result<OnFailure, D::Error> {
+    let text = String::deserialize(text)?;
+    let known = OnFailure::ALL.iter().find(|known| known.as_str().to_ascii_lowercase() == text);
+    known.copied().ok_or_else(|| serde::de::Error::custom("'rollback' or 'keep' is expected"))
 }
 
 /// Value of the key `address`: one address or a list of them.
@@ -145,7 +155,7 @@ fn default_hooks_folder() -> PathBuf {
     DEFAULT_HOOKS_FOLDER.into()
 }
 
-const KNOWN_KEYS: [&str; 12] = [
+const KNOWN_KEYS: [&str; 13] = [
     "version",
     "startup_manifest",
     "address",
@@ -154,6 +164,7 @@ const KNOWN_KEYS: [&str; 12] = [
     "state_dir",
     "max_message_size",
     "commander_names",
+    "update_on_failure",
     "mutating_hooks.name",
     "mutating_hooks.prio",
     "mutating_hooks.path",
@@ -179,6 +190,8 @@ pub struct ServerSettings {
     pub message_max: MessageSize,
     /// With TLS, only certificates with one of these DNS names may command; empty: all of the authority.
     pub commander_names: Vec<String>,
+    /// What follows from a failed update of workloads whose `lifecycle:` block does not say it.
+    pub update_on_failure: OnFailure,
     /// The config file in use.
     pub config_file: Option<PathBuf>,
     /// Problems that do not prevent the start.
@@ -253,6 +266,7 @@ fn combine(
         state_dir: keys.state_dir,
         message_max: keys.max_message_size,
         commander_names: keys.commander_names,
+        update_on_failure: keys.update_on_failure,
         config_file: file.map(|file| file.path().to_owned()),
         warnings,
     })
@@ -275,13 +289,13 @@ mod tests {
 
     #[test]
     fn options_win_over_the_file_and_the_file_over_defaults() {
-        let text = "version = 'v1'\naddress = '127.0.0.1:1'\nstartup_manifest = 'a'\ninsecure = true\nstate_dir = '/s'\nmax_message_size = 5000000\n";
+        let text = "version = 'v1'\naddress = '127.0.0.1:1'\nstartup_manifest = 'a'\ninsecure = true\nstate_dir = '/s'\nmax_message_size = 5000000\nupdate_on_failure = 'rollback'\n";
         let from_file = settings(text, &[]).unwrap();
         assert_eq!(from_file.addresses, ["127.0.0.1:1".parse().unwrap()]);
         assert_eq!(from_file.startup_manifest, Some("a".into()));
         assert_eq!(from_file.security, Ok(Security::Insecure));
         assert_eq!(from_file.state_dir, Some("/s".into()));
-        assert_eq!(from_file.message_max, MessageSize(5_000_000));
+        assert_eq!((from_file.message_max, from_file.update_on_failure), (MessageSize(5_000_000), OnFailure::Rollback));
         let from_options = settings(text, &["-a", "[::1]:2", "-m", "b", "--no-insecure"]).unwrap();
         assert_eq!(from_options.addresses, ["[::1]:2".parse().unwrap()]);
         assert_eq!(from_options.startup_manifest, Some("b".into()));
@@ -290,6 +304,7 @@ mod tests {
         assert_eq!((defaults.addresses, defaults.startup_manifest), (vec!["127.0.0.1:25551".parse().unwrap()], None));
         assert_eq!(defaults.security, Ok(Security::Insecure));
         assert_eq!((defaults.state_dir, defaults.message_max), (None, MessageSize(64 * 1024 * 1024)));
+        assert_eq!(defaults.update_on_failure, OnFailure::Keep);
         assert!(defaults.config_file.is_some() && defaults.warnings.is_empty());
     }
 
@@ -374,6 +389,7 @@ mod tests {
             ("version = 'v1'\n[[mutating_hooks]]\nprio = 1", vec![], config),
             ("version = 'v1'\n[[mutating_hooks]]\nname = 'a'\nprio = 256", vec![], config),
             ("version = 'v1'\n[[mutating_hooks]]\nname = 'a'\ntimeout_s = 0", vec![], config),
+            ("version = 'v1'\nupdate_on_failure = 'ROLLBACK'", vec![], config),
             ("version = 'v1'\nmax_message_size = 4194303", vec![], config),
             ("version = 'v1'\nmax_message_size = 1073741825", vec![], config),
             ("version = 'v1'\nmax_message_size = '64 MiB'", vec![], config),

@@ -19,6 +19,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The stored state.
 pub const FILE: &str = "desired-state.json";
@@ -31,12 +32,34 @@ pub const DAMAGED_FILE: &str = "desired-state.json.damaged";
 /// Before the checksum in the first line.
 const HEADER: &str = "ankaios-lite desired state 1 sha256:";
 
+/// The key of guarded updates in the file; earlier servers ignore it.
+const UPDATES: &str = "updates";
+
+/// The keys below it.
+const NEWEST_UPDATE: &str = "newest";
+const UPDATE_LIST: &str = "list";
+
+/// What is kept over restarts.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Stored {
+    /// What users asked for.
+    pub desired: DesiredState,
+    /// The newest number of a guarded update, and those that are known, with their numbers; `None` when there was none.
+    pub updates: Option<(u64, Vec<(u64, Arc<Node>)>)>,
+}
+
+impl From<DesiredState> for Stored {
+    fn from(desired: DesiredState) -> Self {
+        Self { desired, updates: None }
+    }
+}
+
 /// The server's end of the `store` thread.
 #[derive(Debug)]
 pub struct StateStore {
-    newest: Sender<DesiredState>,
+    newest: Sender<Stored>,
     /// The writer's end, to remove a state that a newer one replaces.
-    outdated: Receiver<DesiredState>,
+    outdated: Receiver<Stored>,
 }
 
 impl StateStore {
@@ -51,14 +74,14 @@ impl StateStore {
     }
 
     /// Without a thread: the states come out of the other end.
-    pub(crate) fn unattended() -> (Self, Receiver<DesiredState>) {
+    pub(crate) fn unattended() -> (Self, Receiver<Stored>) {
         let (newest, states) = bounded(1);
         (Self { newest, outdated: states.clone() }, states)
     }
 
     /// Gives the writer a state; never waits. One that it has not begun to write is replaced.
-    pub fn store(&self, state: &DesiredState) {
-        if let Err(TrySendError::Full(state)) = self.newest.try_send(state.clone()) {
+    pub fn store(&self, state: Stored) {
+        if let Err(TrySendError::Full(state)) = self.newest.try_send(state) {
             let _ = self.outdated.try_recv(); // Empty: the writer has just taken it. There is room in both cases.
             let _ = self.newest.try_send(state);
         }
@@ -70,7 +93,7 @@ impl StateStore {
 ///
 /// # Errors
 /// When the folder neither exists nor can be made, or when the file is there but cannot be read.
-pub fn open(folder: &Path) -> io::Result<Option<DesiredState>> {
+pub fn open(folder: &Path) -> io::Result<Option<Stored>> {
     fs::create_dir_all(folder)?;
     let path = folder.join(FILE);
     match read(&path) {
@@ -116,7 +139,7 @@ enum Unusable {
     Damaged(String),
 }
 
-fn read(path: &Path) -> Result<DesiredState, Unusable> {
+fn read(path: &Path) -> Result<Stored, Unusable> {
     // Without a bound: several updates lead to a state that is larger than each of them, and it was in memory before.
     let bytes = fs::read(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Unusable::Missing,
@@ -130,7 +153,7 @@ fn read(path: &Path) -> Result<DesiredState, Unusable> {
 ///
 /// # Errors
 /// Why it is not that.
-pub fn parse(text: &str) -> Result<DesiredState, String> {
+pub fn parse(text: &str) -> Result<Stored, String> {
     let (header, body) = text.split_once('\n').ok_or("it has no first line")?;
     let checksum = header.strip_prefix(HEADER).ok_or("its first line is not the one of a stored state")?;
     if checksum != hash_id(body) {
@@ -145,7 +168,8 @@ pub fn parse(text: &str) -> Result<DesiredState, String> {
     json.disable_recursion_limit();
     let node = Node::deserialize(&mut json).and_then(|node| json.end().map(|()| node));
     let node = node.map_err(|error| error.to_string())?;
-    desired_state_from_node(&node).map_err(|error| error.to_string())
+    let desired = desired_state_from_node(&node).map_err(|error| error.to_string())?;
+    Ok(Stored { desired, updates: node.get(UPDATES).map(updates_from_node) })
 }
 
 /// How deep maps and lists are nested in a text of JSON.
@@ -168,18 +192,40 @@ fn depth(json: &str) -> usize {
     deepest
 }
 
+/// The updates as a part of the stored state.
+fn updates_node(newest: u64, updates: &[(u64, Arc<Node>)]) -> Node {
+    // In the order in which they have ended, the open ones first.
+    let one = |(number, update): &(u64, Arc<Node>)| {
+        let number = ("number", Node::Number(*number));
+        Node::map([number, ("update", Node::clone(update))])
+    };
+    Node::map([(NEWEST_UPDATE, Node::Number(newest)), (UPDATE_LIST, Node::List(updates.iter().map(one).collect()))])
+}
+
+/// Reads what [`updates_node`] has made; what is not that is left out.
+fn updates_from_node(node: &Node) -> (u64, Vec<(u64, Arc<Node>)>) {
+    let newest = node.get(NEWEST_UPDATE).and_then(Node::as_number).unwrap_or_default();
+    let one = |item: &Node| Some((item.get("number")?.as_number()?, Arc::new(item.get("update")?.clone())));
+    let list = node.get(UPDATE_LIST).and_then(Node::as_list).unwrap_or_default();
+    (newest, list.iter().filter_map(one).collect())
+}
+
 /// What is stored of a state.
 ///
 /// # Errors
 /// None in practice: a state has nothing that JSON could not hold.
-pub fn text(state: &DesiredState) -> Result<String, serde_json::Error> {
-    let body = serde_json::to_string(&state.node(Rendering::Sparse))?;
+pub fn text(state: &Stored) -> Result<String, serde_json::Error> {
+    let mut node = state.desired.node(Rendering::Sparse);
+    if let (Some((newest, updates)), Some(entries)) = (&state.updates, node.as_map_mut()) {
+        entries.insert(UPDATES.to_owned(), updates_node(*newest, updates));
+    }
+    let body = serde_json::to_string(&node)?;
     Ok(format!("{HEADER}{}\n{body}", hash_id(&body)))
 }
 
 /// Writes states until the server drops its end. What fails is tried again, unless a newer state comes.
-fn write_all(folder: &Path, states: &Receiver<DesiredState>, clock: &impl Clock) {
-    let mut failed: Option<DesiredState> = None;
+fn write_all(folder: &Path, states: &Receiver<Stored>, clock: &impl Clock) {
+    let mut failed: Option<Stored> = None;
     loop {
         let next = match failed.take() {
             None => states.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -194,19 +240,27 @@ fn write_all(folder: &Path, states: &Receiver<DesiredState>, clock: &impl Clock)
             },
         };
         let Ok(state) = next else { return };
-        if let Err(error) = write(folder, &state) {
-            log::error!(
-                "Cannot store the state in '{}': {error}. Trying again in {STORE_RETRY:?}; a restart of the server \
-                 would go back to the state stored before.",
-                folder.display()
-            );
+        if !save(folder, &state) {
             failed = Some(state);
         }
     }
 }
 
+/// Replaces the stored state. Returns whether that succeeded; if not, the reason is logged.
+pub fn save(folder: &Path, state: &Stored) -> bool {
+    let written = write(folder, state);
+    if let Err(error) = &written {
+        log::error!(
+            "Cannot store the state in '{}': {error}. Trying again in {STORE_RETRY:?}; a restart of the server \
+             would go back to the state stored before.",
+            folder.display()
+        );
+    }
+    written.is_ok()
+}
+
 /// Replaces the stored state.
-fn write(folder: &Path, state: &DesiredState) -> io::Result<()> {
+fn write(folder: &Path, state: &Stored) -> io::Result<()> {
     let (new, path) = (folder.join(NEW_FILE), folder.join(FILE));
     // Runtime configurations and files may hold secrets, so it is for the server alone.
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
@@ -224,7 +278,7 @@ mod tests {
     use crate::model::workload::ConfigItem;
     use std::time::Duration;
 
-    fn state(name: &str) -> DesiredState {
+    fn state(name: &str) -> Stored {
         let yaml = format!(
             "{{apiVersion: v0.1, configs: {{k: {{a: ['1', {{x: y}}]}}}}, workloads: {{{name}: {{agent: '{{{{a}}}}', \
              runtime: podman, runtimeConfig: \"a: \\\"\\u0000\\u2028ä\\\\n\\\"\\nb\", restartPolicy: ALWAYS, \
@@ -232,10 +286,10 @@ mod tests {
              files: [{{mountPoint: /a, binaryData: aGk=}}], \
              controlInterfaceAccess: {{denyRules: [{{type: LogRule, workloadNames: ['w*']}}]}}}}}}}}"
         );
-        crate::model::manifest::Manifest::parse(&yaml).unwrap().into_desired_state().unwrap()
+        crate::model::manifest::Manifest::parse(&yaml).unwrap().into_desired_state().unwrap().into()
     }
 
-    fn stored(folder: &Path) -> Option<DesiredState> {
+    fn stored(folder: &Path) -> Option<Stored> {
         open(folder).unwrap()
     }
 
@@ -244,7 +298,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/below");
         assert_eq!(stored(&path), None);
-        for state in [state("a"), DesiredState::default(), state("b")] {
+        for state in [state("a"), Stored::default(), state("b")] {
             write(&path, &state).unwrap();
             assert_eq!(stored(&path), Some(state));
         }
@@ -258,6 +312,7 @@ mod tests {
         };
         let deepest = (1..2_000).map_while(nested).last().expect("some depth is allowed");
         assert!(matches!(deepest.configs["k"], ConfigItem::List(_)));
+        let deepest = Stored::from(deepest);
         assert_eq!(parse(&text(&deepest).unwrap()), Ok(deepest));
     }
 
@@ -307,7 +362,7 @@ mod tests {
     fn only_the_newest_of_the_waiting_states_is_written() {
         let (store, states) = StateStore::unattended();
         for name in ["a", "b", "c"] {
-            store.store(&state(name));
+            store.store(state(name));
         }
         assert_eq!(states.try_recv(), Ok(state("c")));
         assert!(states.try_recv().is_err());
@@ -318,7 +373,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (store, thread) = StateStore::start(folder.path().to_owned()).unwrap();
         for name in ["a", "b", "c", "d"] {
-            store.store(&state(name));
+            store.store(state(name));
         }
         drop(store);
         assert!(threads::join_all([thread], Duration::from_secs(60)).is_empty());
@@ -330,7 +385,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("gone");
         let (store, states) = StateStore::unattended();
-        store.store(&state("a"));
+        store.store(state("a"));
         // The folder comes back while the writer waits for its next try, which the end of the server brings about.
         let (begun, wait) = bounded(0);
         let (writer_path, owner) = (path.clone(), store);

@@ -163,7 +163,7 @@ fn state_parts(wanted: &Wanted<'_>, state: &ExecutionState) -> Option<Node> {
 }
 
 /// The wanted entries of a map whose values are rendered only when they are wanted.
-fn entries<K, V>(wanted: &Wanted<'_>, map: &BTreeMap<K, V>, node: impl Fn(&V) -> Node) -> Option<Node>
+pub fn entries<K, V>(wanted: &Wanted<'_>, map: &BTreeMap<K, V>, node: impl Fn(&V) -> Node) -> Option<Node>
 where
     K: Ord + AsRef<str> + std::borrow::Borrow<str>,
 {

@@ -16,7 +16,7 @@ use super::prepare::Failed;
 use super::*;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{
-    AddedWorkload, AgentLoad, FromServer, ReadState, Request, RequestContent, Response, ResponseContent, ToServer,
+    AddedWorkload, AgentFeatures, AgentLoad, FromServer, ReadState, Request, RequestContent, Response, ResponseContent, ToServer,
     UpdateState, WorkloadPlan,
 };
 use crate::model::names::Name;
@@ -77,7 +77,11 @@ impl Cluster {
     }
 
     pub fn agent(&mut self, name: &str) -> PeerId {
-        self.open(PeerHello::Agent { name: name.to_owned(), tags: BTreeMap::new() })
+        self.agent_with(name, AgentFeatures::default())
+    }
+
+    pub fn agent_with(&mut self, name: &str, features: AgentFeatures) -> PeerId {
+        self.open(PeerHello::Agent { name: name.to_owned(), tags: BTreeMap::new(), features })
     }
 
     /// An agent whose first messages were read already.

@@ -3,7 +3,7 @@
 //! Thread: `server`; plain functions. Nothing is changed here, so a refused update leaves no trace.
 
 use super::state_view::StateView;
-use crate::limits::CYCLE_SHOWN_MAX;
+use crate::limits::{CYCLE_SHOWN_MAX, UPDATES_OPEN};
 use crate::model::complete_state::{
     DesiredState, Rendering, StateError, agent_node, config_node, desired_state_from_node, workload_node,
 };
@@ -32,6 +32,8 @@ pub struct StateChange {
     pub configs: BTreeMap<String, Option<ConfigItem>>,
     /// New tags of agents; only those of connected agents are changed.
     pub agent_tags: BTreeMap<Name, Tags>,
+    /// Guarded updates that may be made once more although they were undone.
+    pub forgotten_updates: BTreeSet<u64>,
 }
 
 impl StateChange {
@@ -41,7 +43,7 @@ impl StateChange {
             api_version: new.api_version,
             workloads: differences(&old.workloads, new.workloads),
             configs: differences(&old.configs, new.configs),
-            agent_tags: BTreeMap::new(),
+            ..Self::default()
         }
     }
 
@@ -73,7 +75,7 @@ impl StateChange {
             api_version: std::mem::replace(&mut desired.api_version, self.api_version),
             workloads: exchange(&mut desired.workloads, self.workloads),
             configs: exchange(&mut desired.configs, self.configs),
-            agent_tags: BTreeMap::new(),
+            ..Self::default()
         }
     }
 }
@@ -138,6 +140,17 @@ pub enum UpdateError {
     /// The server cannot take more updates until the mutating hooks are done.
     #[error("Too many requests wait for mutating hooks; try again later")]
     TooManyWait,
+    /// It would do what a guarded update did that was undone.
+    #[error("it is the same as update {number}, which was undone: {reason}")]
+    Remembered {
+        /// The number of that one.
+        number: u64,
+        /// Why it was undone.
+        reason: String,
+    },
+    /// So many guarded updates are open that one more cannot be judged.
+    #[error("{UPDATES_OPEN} guarded updates are open; wait until one of them has ended, or put its workloads back")]
+    TooManyOpen,
     /// Workloads wait for each other, each for the next one and the last one for the first one. Never empty.
     #[error("workload dependency '{}' is part of a cycle. It is: {}", .0.first().map_or("", |name| name), shown(.0))]
     Cycle(Vec<Name>),
@@ -168,11 +181,15 @@ fn unparsable(reason: impl std::fmt::Display) -> UpdateError {
     UpdateError::Invalid(format!("Could not parse into CompleteState: '{reason}'"))
 }
 
-/// What `update` makes of the current state.
+/// What `update` makes of the current state. Who `may_forget` may name guarded updates by masks, to make them once more.
 ///
 /// # Errors
 /// [`UpdateError`] when the new state cannot be read, a mask cannot be followed or the result lacks something.
-pub fn requested_change(current: StateView<'_>, update: UpdateState) -> Result<StateChange, UpdateError> {
+pub fn requested_change(
+    current: StateView<'_>,
+    update: UpdateState,
+    may_forget: bool,
+) -> Result<StateChange, UpdateError> {
     match (update.new_state, update.masks.as_slice()) {
         (None, _) => Err(UpdateError::NoState),
         (Some(Err(reason)), []) => Err(unparsable(reason)),
@@ -180,7 +197,8 @@ pub fn requested_change(current: StateView<'_>, update: UpdateState) -> Result<S
         (Some(Ok(new)), []) => whole_state(current.desired, &new),
         (Some(Ok(mut new)), masks) => {
             omit_empty(&mut new, Kind::Object(&COMPLETE_STATE)); // An empty container means the same as none.
-            Patch::new(current, masks).apply(&new, masks)
+            let change = Patch::new(current, masks, may_forget).apply(&new, masks)?;
+            Ok(StateChange { forgotten_updates: forgotten_updates(&new, masks), ..change })
         }
     }
 }
@@ -242,6 +260,18 @@ fn texts(node: &Node) -> Tags {
 
 // --------------------------------------------------------------- with masks
 
+/// The part of the state with guarded updates. Nothing of it can be set.
+const UPDATES: &str = "updates";
+
+/// The guarded updates that masks name and the new state does not have.
+fn forgotten_updates(new: &Node, masks: &[String]) -> BTreeSet<u64> {
+    let number = |mask: &String| {
+        let number = mask.strip_prefix(UPDATES)?.strip_prefix('.')?;
+        if new.at(&[UPDATES, number]).is_some() { None } else { number.parse().ok() }
+    };
+    masks.iter().filter_map(number).collect()
+}
+
 /// Entries of one kind that the masks of an update can reach: those with these names, or all.
 #[derive(Default)]
 struct Reach {
@@ -286,7 +316,7 @@ struct Patch<'s> {
 }
 
 impl<'s> Patch<'s> {
-    fn new(current: StateView<'s>, masks: &[String]) -> Self {
+    fn new(current: StateView<'s>, masks: &[String], may_forget: bool) -> Self {
         let desired = current.desired;
         let [mut workloads, mut configs, mut agents] = [Reach::default(), Reach::default(), Reach::default()];
         for mask in masks {
@@ -307,12 +337,13 @@ impl<'s> Patch<'s> {
         let effective =
             [("apiVersion", Node::text(API_VERSION)), ("workloads", Node::empty()), ("configs", Node::empty())];
         // What is read-only is there but empty: masks may name it without an effect.
-        let tree = Node::map([
+        let updates = may_forget.then(|| (UPDATES, Node::empty()));
+        let tree = Node::map(updates.into_iter().chain([
             ("desiredState", Node::map(state)),
             ("workloadStates", Node::empty()),
             ("agents", agents.tree(current.agents, |agent| agent_node(&agent.attributes, Rendering::Full))),
             ("effectiveState", Node::map(effective)),
-        ]);
+        ]));
         Self { desired, tree, workloads, configs }
     }
 
@@ -329,6 +360,7 @@ impl<'s> Patch<'s> {
             workloads: self.workloads.differences(&self.desired.workloads, changed.workloads),
             configs: self.configs.differences(&self.desired.configs, changed.configs),
             agent_tags: agents.map(|(name, agent)| (name.as_str().into(), tags(agent))).collect(),
+            ..StateChange::default()
         })
     }
 }

@@ -18,7 +18,7 @@ use crate::agent::events::SchedulerEvent;
 use crate::limits::RECONNECT_PAUSE;
 use crate::model::complete_state::DesiredState;
 use crate::model::execution_state::Phase;
-use crate::model::messages::{FromServer, Request, RequestContent, ResponseContent, ToServer};
+use crate::model::messages::{AgentFeatures, FromServer, Request, RequestContent, ResponseContent, ToServer};
 use crate::model::names::{InstanceName, Name};
 use crate::platform::clock::Clock;
 use crate::server::{ServerEvent, ServerLoop};
@@ -360,7 +360,7 @@ impl Cluster {
             StreamWork::Open => {
                 let name = self.nodes[self.network.node(stream)].name.to_string();
                 let (outbox, reader) = outbox();
-                let hello = PeerHello::Agent { name, tags: BTreeMap::new() };
+                let hello = PeerHello::Agent { name, tags: BTreeMap::new(), features: AgentFeatures::default() };
                 self.note_opened(stream);
                 self.network.opened(stream, self.server.is_some().then_some(reader));
                 self.tell_server(PeerEvent::Opened { peer, hello, source: String::new(), outbox });
@@ -591,8 +591,9 @@ impl Cluster {
         if let Some(disk) = &mut self.disk {
             let (stored, store) = disk.open();
             server.start_again_with(stored.clone().unwrap_or_default()).expect("it was accepted before");
+            server.take_unsaved().into_iter().for_each(|state| disk.save(&state));
             server.set_store(store);
-            if *server.view().desired != stored.unwrap_or_default() {
+            if *server.view().desired != stored.unwrap_or_default().desired {
                 self.violations.push("the server does not start with the state that was stored".to_owned());
             }
         } else {
@@ -698,8 +699,8 @@ impl Cluster {
     /// Answers what is stored in place of the desired state while nothing is being written.
     pub fn lost_state(&self) -> Option<String> {
         let (stored, server) = (self.disk.as_ref()?.settled()?, self.server.as_ref()?);
-        let lost = stored != *server.view().desired;
-        lost.then(|| format!("stored is {:?}, accepted was {:?}", stored, server.view().desired))
+        let accepted = server.stored();
+        (stored != accepted).then(|| format!("stored is {stored:?}, accepted was {accepted:?}"))
     }
 
     /// Breaks the connection of an agent; both ends notice it at some time.

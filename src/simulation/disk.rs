@@ -3,9 +3,8 @@
 //! Thread: the one of the test.
 
 use super::manual_clock::ManualClock;
-use crate::model::complete_state::DesiredState;
 use crate::platform::clock::Clock;
-use crate::server::state_store::{StateStore, parse, text};
+use crate::server::state_store::{StateStore, Stored, parse, text};
 use crossbeam_channel::{Receiver, never};
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,7 @@ const WRITE_MS: u64 = 2_000;
 /// What is stored, and what is on its way there.
 pub struct Disk {
     clock: ManualClock,
-    given: Receiver<DesiredState>,
+    given: Receiver<Stored>,
     writing: Option<(Instant, String)>,
     stored: Option<String>,
 }
@@ -27,11 +26,16 @@ impl Disk {
     }
 
     /// A server starts: what it finds, and where it puts states from now on.
-    pub fn open(&mut self) -> (Option<DesiredState>, StateStore) {
+    pub fn open(&mut self) -> (Option<Stored>, StateStore) {
         let (store, given) = StateStore::unattended();
         self.given = given;
         let stored = self.stored.as_deref().map(|text| parse(text).expect("what was written can be read"));
         (stored, store)
+    }
+
+    /// A server that starts stores this before it serves anybody.
+    pub fn save(&mut self, state: &Stored) {
+        self.stored = Some(text(state).expect("any state can be written"));
     }
 
     /// The server is killed; a write that has not ended did nothing.
@@ -61,7 +65,7 @@ impl Disk {
     }
 
     /// What is stored while no write is under way and none is to come: no workloads if nothing ever was.
-    pub fn settled(&self) -> Option<DesiredState> {
+    pub fn settled(&self) -> Option<Stored> {
         let idle = self.writing.is_none() && self.given.is_empty();
         let stored = || self.stored.as_deref().map(|text| parse(text).expect("what was written can be read"));
         idle.then(|| stored().unwrap_or_default())

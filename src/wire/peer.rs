@@ -7,7 +7,7 @@ use super::listener::SocketPeer;
 use super::outbox::Outbox;
 use super::tls::PeerCertificate;
 use crate::limits::{INBOX_SMALL_MESSAGE, SERVER_INBOX_OF_STREAM};
-use crate::model::messages::ToServer;
+use crate::model::messages::{AgentFeatures, ToServer};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -26,6 +26,8 @@ pub enum PeerHello {
         name: String,
         /// Its tags.
         tags: BTreeMap<String, String>,
+        /// What it can do beyond the common protocol.
+        features: AgentFeatures,
     },
     /// A commander on the deprecated CLI service.
     Cli,

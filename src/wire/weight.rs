@@ -16,8 +16,6 @@ const PART: usize = 96;
 const VALUE: usize = 64;
 /// What a field that the schema does not know takes, in bytes. The decoder keeps it in a map of its own.
 const UNKNOWN: usize = 320;
-/// From this number on the fields are those of this implementation. Between them and the others the schema has none.
-const OWN_FIELDS: u32 = 1000;
 /// Messages nest less deep than this; the decoder refuses those that do not.
 const DEPTH_MAX: usize = 128;
 
@@ -26,7 +24,7 @@ const DEPTH_MAX: usize = 128;
 pub struct Shape {
     /// What one takes without what its fields point to, in bytes.
     bytes: usize,
-    /// The highest number of a field below [`OWN_FIELDS`].
+    /// The highest number of a field, without those of this implementation, which begin at 1000.
     last: u32,
     /// Fields that are messages.
     nested: &'static [(u32, &'static Shape)],
@@ -55,6 +53,7 @@ pub static TO_SERVER: Shape = shape::<grpc::ToServer>(
         (6, &HELLO),
         (7, &LOG_ENTRIES_TO_SERVER),
         (8, &LOGS_STOP_TO_SERVER),
+        (1001, &PREPARED),
     ],
 );
 /// Number of the field in both that holds a request, and of its id in that.
@@ -66,6 +65,8 @@ const READ_MASK: [u32; 3] = [REQUEST_ID[0], 3, 1];
 static EMPTY: Shape = shape::<base::LogsCancelRequest>(0, &[]);
 static HELLO: Shape = shape::<control::Hello>(2, &[]);
 static AGENT_HELLO: Shape = shape::<grpc::AgentHello>(3, &[(3, &TAGS)]);
+static PREPARED: Shape = shape::<grpc::Prepared>(1, &[(1, &PREPARED_INSTANCE)]);
+static PREPARED_INSTANCE: Shape = shape::<grpc::PreparedInstance>(6, &[(1, &INSTANCE)]);
 static AGENT_LOAD: Shape = shape::<grpc::AgentLoadStatus>(3, &[(2, &CPU), (3, &MEMORY)]);
 static UPDATE_WORKLOAD_STATE: Shape = shape::<grpc::UpdateWorkloadState>(1, &[(1, &WORKLOAD_STATE)]);
 static WORKLOAD_STATE: Shape = shape::<base::WorkloadState>(2, &[(1, &INSTANCE), (2, &EXECUTION_STATE)]);

@@ -236,7 +236,7 @@ pub fn hook_seeds() -> Vec<Vec<u8>> {
 pub fn stored(bytes: &[u8]) {
     let Ok(body) = std::str::from_utf8(bytes) else { return };
     let _ = state_store::parse(body);
-    let own = state_store::text(&DesiredState::default()).expect("it can be written");
+    let own = state_store::text(&state_store::Stored::default()).expect("it can be written");
     let header = own.lines().next().expect("it has a first line");
     let header = &header[..header.len() - hash_id("").len()];
     if let Ok(state) = state_store::parse(&format!("{header}{}\n{body}", hash_id(body))) {

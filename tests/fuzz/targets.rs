@@ -14,7 +14,7 @@ use ankaios_lite::model::execution_state::{ExecutionState, Phase, WorkloadState}
 use ankaios_lite::model::field_path;
 use ankaios_lite::model::manifest::Manifest;
 use ankaios_lite::model::messages::{
-    AgentLoad, FromServer, FromWorkload, LogEntry, LogsRequest, ReadState, Request, RequestContent, Response,
+    AgentFeatures, AgentLoad, FromServer, FromWorkload, LogEntry, LogsRequest, ReadState, Request, RequestContent, Response,
     ResponseContent, ToServer, ToWorkload, UpdateState,
 };
 use ankaios_lite::model::names::InstanceName;
@@ -194,7 +194,7 @@ impl Cluster {
         let peer = PeerId(self.opened);
         let (outbox, reader) = outbox();
         let agent =
-            |name: &str| PeerHello::Agent { name: name.to_owned(), tags: [("k".to_owned(), "v".to_owned())].into() };
+            |name: &str| PeerHello::Agent { name: name.to_owned(), tags: [("k".to_owned(), "v".to_owned())].into(), features: AgentFeatures::default() };
         let hello = match index {
             0 => agent("agent_A"),
             1 => agent("agent_B"),

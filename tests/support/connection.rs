@@ -3,7 +3,7 @@
 //! Thread: the test's. Owns nothing; the connection ends when what was returned is dropped.
 
 use ankaios_lite::limits::{CONNECT_MAX, MESSAGE_MAX};
-use ankaios_lite::model::messages::{Request, RequestContent, ToServer};
+use ankaios_lite::model::messages::{AgentFeatures, Request, RequestContent, ToServer};
 use ankaios_lite::model::version::VERSION;
 use ankaios_lite::wire::address::{Security, ServerUrl};
 use ankaios_lite::wire::client::{ClientOptions, ClientReceiver, ClientSender, Hangup, Service, connect};
@@ -29,7 +29,7 @@ pub fn commander(url: &str, service: Service) -> Connection {
 
 pub fn agent(url: &str, name: &str) -> Connection {
     let (agent, version) = (name.to_owned(), VERSION.to_owned());
-    open(url, Service::Agent, ToServer::AgentHello { agent, version, tags: [].into() })
+    open(url, Service::Agent, ToServer::AgentHello { agent, version, tags: [].into(), features: AgentFeatures::default() })
 }
 
 pub fn request(sender: &mut ClientSender, id: &str, content: RequestContent) {

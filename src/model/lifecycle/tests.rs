@@ -18,6 +18,7 @@ lifecycle:
   alive: { tcp: { port: 5432 }, periodMs: 5000, timeoutMs: 1000, failureThreshold: 3, action: RESTART }
   gone: { unix: /run/storage.sock, deadlineMs: 10000 }
   restart: { backoffMs: 500, backoffMaxMs: 300000, maxRestarts: 5, windowMs: 60000 }
+  update: { stage: IMAGE, when: { pathMissing: /run/nav/lock }, healthyMs: 0, deadlineMs: 1000, onFailure: ROLLBACK }
 ";
 
 fn read(block: &str) -> Result<Lifecycle, LifecycleError> {
@@ -47,6 +48,10 @@ fn the_documented_block_is_read_as_it_is_written() {
     assert_eq!((alive.failure_threshold, alive.action), (3, AliveAction::Restart));
     assert_eq!(lifecycle.gone.as_ref().unwrap().check, Check::Unix("/run/storage.sock".to_owned()));
     assert_eq!(lifecycle.restart.unwrap().max_restarts, Some(5));
+    let when = Condition { path_missing: path("/run/nav/lock"), ..Condition::default() };
+    let terms = Terms { healthy: seconds(0), deadline: seconds(1) };
+    let (stage, on_failure) = (Stage::Image, Some(OnFailure::Rollback));
+    assert_eq!(lifecycle.update, Some(Update { stage, when: Some(when), terms, on_failure }));
 }
 
 #[test]
@@ -61,6 +66,9 @@ fn what_is_left_out_has_the_documented_default() {
     let restart = read("restart: {}").unwrap().restart.unwrap();
     let bounds = (restart.backoff, restart.backoff_max, restart.window, restart.max_restarts);
     assert_eq!(bounds, (Duration::from_millis(500), seconds(300), seconds(60), None));
+    let terms = Terms { healthy: seconds(10), deadline: seconds(120) };
+    let update = Update { stage: Stage::Create, when: None, terms, on_failure: None };
+    assert_eq!(read("update: {}").unwrap().update, Some(update));
     // A watchdog keeps nothing waiting.
     let watched = read("alive: { notify: true, timeoutMs: 3600000 }").unwrap().alive.unwrap();
     assert_eq!(watched.pace.timeout, seconds(3600));
@@ -111,6 +119,13 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
         ("precondition: {}", "at least one of pathExists, pathMissing or tagEquals is needed"),
         ("precondition: { tagEquals: [a] }", "lifecycle.precondition.tagEquals: a list found, expected a mapping"),
         ("ready: { file: /a }\n  ready: { file: /b }", "duplicate"),
+        ("update: { stage: INIT }", "lifecycle.update.stage: an initialised container would hold memory and ports"),
+        ("update: { stage: create }", "unknown value 'create', expected NONE, IMAGE or CREATE"),
+        ("update: { onFailure: ROLL_BACK }", "unknown value 'ROLL_BACK', expected ROLLBACK or KEEP"),
+        ("update: { when: {} }", "lifecycle.update.when: at least one of pathExists, pathMissing or tagEquals is needed"),
+        ("update: { healthyMs: 86400001 }", "expected a whole number from 0 to 86400000"),
+        ("update: { deadlineMs: 999 }", "expected a whole number from 1000 to 86400000"),
+        ("update: { deadline: 1 }", "lifecycle.update.deadline: unknown key, did you mean 'deadlineMs'?"),
     ] {
         let error = read(block).unwrap_err().to_string();
         assert!(error.contains(expected), "{block}: {error}");

@@ -71,7 +71,7 @@ fn a_start_renders_what_it_can_and_the_rest_fails_with_the_reason() {
     cluster.update(&state(light), &["desiredState.workloads.z"]).unwrap();
     let stored = cluster.server.view().desired.clone();
     // One server was given all of it in a manifest, the other one had stored it.
-    for start in [ServerLoop::start_with, ServerLoop::start_again_with] {
+    for start in [ServerLoop::start_with, ServerLoop::start_again_with::<DesiredState>] {
         let mut restarted = ServerLoop::new();
         start(&mut restarted, stored.clone()).unwrap();
         let agents = restarted.view().effective.iter().map(|(name, added)| (&**name, &*added.instance.agent));
@@ -609,7 +609,7 @@ fn an_update_looks_at_what_it_names_and_at_the_users_of_its_configs_alone() {
         (&whole, vec!["desiredState"], vec![], vec![], vec![]),
     ] {
         let RequestContent::UpdateState(update) = update(new_state, &masks) else { panic!("an update") };
-        let change = requested_change(cluster.server.view(), update).unwrap();
+        let change = requested_change(cluster.server.view(), update, true).unwrap();
         assert_eq!(change.workloads.keys().map(|name| &**name).collect::<Vec<_>>(), changed, "{masks:?}");
         assert_eq!(change.configs.keys().collect::<Vec<_>>(), configs, "{masks:?}");
         let looked_at = cluster.server.workloads.rendered(&change, Occasion::Update, &mut Failed::new()).unwrap();

@@ -35,6 +35,13 @@ fn states() -> Vec<WorkloadState> {
         .collect()
 }
 
+fn prepared(level: Option<&str>, tries: u32) -> PreparedInstance {
+    let reason = (tries > 0).then(|| "no such image".to_owned());
+    let unmet = level.map(|_| "/run/nav/lock exists".to_owned());
+    let (level, is_final) = (level.map(str::to_owned), tries > 2);
+    PreparedInstance { instance: instance(), level, reason, tries, is_final, unmet }
+}
+
 #[test]
 fn messages_to_the_server_arrive_unchanged() {
     let tree = Node::map([(
@@ -54,10 +61,11 @@ fn messages_to_the_server_arrive_unchanged() {
         until: None,
     };
     for message in [
-        ToServer::AgentHello { agent: "A".into(), version: "1.1.0".into(), tags: [("k".into(), "v".into())].into() },
+        ToServer::AgentHello { agent: "A".into(), version: "1.1.0".into(), tags: [("k".into(), "v".into())].into(), features: AgentFeatures { prepares: true } },
         ToServer::CommanderHello { version: "1.1.0".into() },
         ToServer::WorkloadStates(states()),
         ToServer::StatesComplete,
+        ToServer::Prepared(vec![prepared(Some("CREATE"), 0), prepared(None, 3)]),
         ToServer::AgentLoad(AgentLoad { agent: "A".into(), cpu_usage: 42, free_memory: u64::MAX }),
         request(RequestContent::UpdateState(UpdateState { new_state: Some(Ok(tree)), masks: vec!["m".into()] })),
         request(RequestContent::UpdateState(UpdateState { new_state: None, masks: vec![] })),
@@ -111,6 +119,7 @@ fn messages_from_the_server_arrive_unchanged() {
     let response = |content| FromServer::Response(Response { id: "id".into(), content });
     for message in [
         FromServer::ServerHello(vec![added.clone()]),
+        FromServer::Prepare(vec![added.clone()]),
         FromServer::UpdateWorkload(WorkloadPlan { added: vec![added], deleted: vec![deleted] }),
         FromServer::WorkloadStates(states()),
         FromServer::LogsRequest { request_id: "r".into(), request: LogsRequest::default() },

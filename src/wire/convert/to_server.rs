@@ -4,10 +4,12 @@
 
 use super::state;
 use super::values::{
-    read_log_entries, read_logs_request, read_workload_states, required_instance_name, write_instance_name,
+    read_instance_name,     read_log_entries, read_logs_request, read_workload_states, required_instance_name, write_instance_name,
     write_log_entries, write_logs_request, write_workload_states,
 };
-use crate::model::messages::{AgentLoad, ReadState, Request, RequestContent, ToServer, UpdateState};
+use crate::model::messages::{
+    AgentFeatures, AgentLoad, PreparedInstance, ReadState, Request, RequestContent, ToServer, UpdateState,
+};
 use crate::wire::schema::ank_base as base;
 use crate::wire::schema::grpc_api;
 use base::request::RequestContent as WireContent;
@@ -19,6 +21,7 @@ use protobuf::MessageField;
 pub fn read(message: grpc_api::ToServer) -> ToServer {
     match message.ToServerEnum {
         Some(ToServerEnum::AgentHello(hello)) => ToServer::AgentHello {
+            features: AgentFeatures { prepares: hello.prepares },
             agent: hello.agentName,
             version: hello.protocolVersion,
             tags: hello.tags.into_option().map(|tags| tags.tags.into_iter().collect()).unwrap_or_default(),
@@ -44,6 +47,9 @@ pub fn read(message: grpc_api::ToServer) -> ToServer {
                 _ => ToServer::Empty,
             }
         }
+        Some(ToServerEnum::Prepared(prepared)) => {
+            ToServer::Prepared(prepared.instances.into_iter().map(read_prepared).collect())
+        }
         Some(ToServerEnum::Goodbye(_)) => ToServer::Goodbye,
         _ => ToServer::Empty,
     }
@@ -53,7 +59,8 @@ pub fn read(message: grpc_api::ToServer) -> ToServer {
 #[must_use]
 pub fn write(message: ToServer) -> grpc_api::ToServer {
     let content = match message {
-        ToServer::AgentHello { agent, version, tags } => ToServerEnum::AgentHello(grpc_api::AgentHello {
+        ToServer::AgentHello { agent, version, tags, features } => ToServerEnum::AgentHello(grpc_api::AgentHello {
+            prepares: features.prepares,
             agentName: agent,
             protocolVersion: version,
             tags: MessageField::some(base::Tags { tags: tags.into_iter().collect(), ..Default::default() }),
@@ -86,10 +93,37 @@ pub fn write(message: ToServer) -> grpc_api::ToServer {
             }),
             ..Default::default()
         }),
+        ToServer::Prepared(instances) => ToServerEnum::Prepared(grpc_api::Prepared {
+            instances: instances.into_iter().map(write_prepared).collect(),
+            ..Default::default()
+        }),
         ToServer::Goodbye => ToServerEnum::Goodbye(grpc_api::Goodbye::default()),
         ToServer::Empty => return grpc_api::ToServer::default(),
     };
     grpc_api::ToServer { ToServerEnum: Some(content), ..Default::default() }
+}
+
+fn read_prepared(prepared: grpc_api::PreparedInstance) -> PreparedInstance {
+    PreparedInstance {
+        instance: read_instance_name(&prepared.instanceName),
+        level: prepared.level,
+        reason: prepared.reason,
+        tries: prepared.tries,
+        is_final: prepared.isFinal,
+        unmet: prepared.unmet,
+    }
+}
+
+fn write_prepared(prepared: PreparedInstance) -> grpc_api::PreparedInstance {
+    grpc_api::PreparedInstance {
+        instanceName: MessageField::some(write_instance_name(&prepared.instance)),
+        level: prepared.level,
+        reason: prepared.reason,
+        tries: prepared.tries,
+        isFinal: prepared.is_final,
+        unmet: prepared.unmet,
+        ..Default::default()
+    }
 }
 
 /// Reads a request of a commander or workload.

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::limits::{HANDSHAKES, MESSAGE_MAX, SERVER_INBOX_BYTES, STACK_SMALL, TLS_BUFFER};
-use crate::model::messages::{FromServer, Request, RequestContent, Response, ResponseContent, ToServer};
+use crate::model::messages::{AgentFeatures, FromServer, Request, RequestContent, Response, ResponseContent, ToServer};
 use crate::model::version::VERSION;
 use crate::platform::threads;
 use crate::wire::address::Security;
@@ -70,7 +70,7 @@ fn options(endpoint: &ServerEndpoint, security: Security, service: Service) -> C
 }
 
 fn agent_hello() -> ToServer {
-    ToServer::AgentHello { agent: "agent_A".into(), version: VERSION.into(), tags: BTreeMap::new() }
+    ToServer::AgentHello { agent: "agent_A".into(), version: VERSION.into(), tags: BTreeMap::new(), features: AgentFeatures::default() }
 }
 
 /// What the user of an agent reads when it connects; "connected" when the server accepts it.

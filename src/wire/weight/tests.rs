@@ -12,7 +12,7 @@ fn compare(shape: &'static Shape, message: &MessageDescriptor, seen: &mut BTreeS
         return;
     }
     let numbers = message.fields().map(|field| u32::try_from(field.number()).unwrap());
-    let last = numbers.filter(|number| *number < OWN_FIELDS).max().unwrap_or(0);
+    let last = numbers.filter(|number| *number < 1000).max().unwrap_or(0);
     // Hellos share a shape; a gap between the numbers of fields is nothing to know about.
     assert!(shape.last >= last && shape.last <= last + 2, "{name}: {} {last}", shape.last);
     for field in message.fields() {

@@ -1,0 +1,432 @@
+//! Requests: whether one is guarded, which open update it becomes a part of, what has to be staged for it.
+//!
+//! Thread: `server`; part of [`ServerLoop`].
+
+use super::staging::{Pending, StagedInstance};
+use super::trial::Candidate;
+use super::unit::{Form, Touch, Unit};
+use super::{Open, Record, block_of};
+use crate::limits::UPDATES_OPEN;
+use crate::model::execution_state::Phase;
+use crate::model::guarded_update::UpdatePhase;
+use crate::model::lifecycle::{OnFailure, Stage};
+use crate::model::messages::{AddedWorkload, ResponseContent};
+use crate::model::names::{InstanceName, Name};
+use crate::model::workload::RestartPolicy;
+use crate::platform::logging::utc;
+use crate::server::ServerLoop;
+use crate::server::events::Changes;
+use crate::server::plan::Difference;
+use crate::server::prepare::PreparedUpdate;
+use crate::server::update::UpdateError;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::SystemTime;
+
+/// What was before an update is carried out, as far as it decides about the judging.
+#[derive(Debug, Default)]
+pub(super) struct Before {
+    /// Workloads whose instance was running.
+    ran: BTreeSet<Name>,
+    /// Instances that are replaced.
+    instances: BTreeMap<Name, InstanceName>,
+    /// Running workloads that need one that is touched, with what follows when they fail.
+    dependents: BTreeMap<Name, OnFailure>,
+}
+
+impl Record {
+    fn note_before(&mut self, before: &Before) {
+        for name in &before.ran {
+            self.unit.workloads.get_mut(name).into_iter().for_each(|touched| touched.ran = true);
+        }
+        self.dependents.extend(before.dependents.clone());
+    }
+}
+
+impl ServerLoop {
+    /// Carries out a checked update of a request, now or once everything of it is staged.
+    ///
+    /// # Errors
+    /// It is the same as one that was undone, or too many are open.
+    pub(in crate::server) fn accept(
+        &mut self,
+        prepared: PreparedUpdate,
+    ) -> Result<(ResponseContent, Changes), UpdateError> {
+        if self.guarded.is_idle() && !self.asks_for_guard(&prepared.for_agents) {
+            return Ok(self.commit(prepared));
+        }
+        let touch = self.touch(&prepared);
+        let joined: Vec<u64> = self
+            .guarded
+            .open
+            .iter()
+            .filter(|(_, open)| open.record.unit.is_touched_by(&touch))
+            .map(|(number, _)| *number)
+            .collect();
+        let mut unit = Unit::default();
+        for open in joined.iter().filter_map(|number| self.guarded.open.get(number)) {
+            unit.absorb(open.record.unit.clone());
+        }
+        let left = unit.touch(&touch);
+        let forgotten = &prepared.change.forgotten_updates;
+        if !prepared.for_agents.is_empty() || !joined.is_empty() {
+            let same = self.guarded.remembered(&unit.fingerprint()).filter(|same| !forgotten.contains(&same.number));
+            if let Some(same) = same {
+                let reason = same.reason.clone().unwrap_or_default();
+                return Err(UpdateError::Remembered { number: same.number, reason });
+            }
+        }
+        if joined.is_empty() && !self.asks_for_guard(&prepared.for_agents) {
+            self.guarded.forget(forgotten);
+            return Ok(self.commit(prepared));
+        }
+        if !unit.is_empty() {
+            self.make_room(&joined)?;
+        }
+        self.guarded.forget(&prepared.change.forgotten_updates);
+        Ok(self.accept_guarded(prepared, &touch, &joined, unit, &left))
+    }
+
+    /// Whether a change of workloads is to be guarded although it concerns no open update.
+    fn asks_for_guard(&self, for_agents: &Difference) -> bool {
+        let has_block = || for_agents.added.iter().any(|added| block_of(&added.workload).is_some());
+        !for_agents.is_empty() && (self.guarded.on_failure == OnFailure::Rollback || has_block())
+    }
+
+    /// What an update does to each workload and config that it touches. A workload that only uses a changed config is one
+    /// of them when an open update has it: what waits of it may not be right any more.
+    fn touch(&self, prepared: &PreparedUpdate) -> Touch {
+        let PreparedUpdate { change, rendered, for_agents, .. } = prepared;
+        let workloads = &self.workloads;
+        let is_open =
+            |name: &&Name| self.guarded.open.values().any(|open| open.record.unit.workloads.contains_key(*name));
+        let users = change.configs.keys().flat_map(|key| workloads.config_users.of(key)).filter(is_open);
+        let names: BTreeSet<&Name> =
+            change.workloads.keys().chain(rendered.names()).chain(for_agents.names()).chain(users).collect();
+        let (rendered, for_agents) = (rendered.by_name(), for_agents.by_name());
+        let forms = |name: &Name| {
+            let (old, effective) = (workloads.before_hooks().get(name), workloads.effective.get(name));
+            let desired = workloads.desired.workloads.get(name).cloned();
+            let before = Form { desired, rendered: old.cloned(), effective: effective.cloned() };
+            let after = Form {
+                desired: change.workload(&workloads.desired, name).cloned(),
+                rendered: rendered.get(name).copied().unwrap_or(old).cloned(),
+                effective: for_agents.get(name).copied().unwrap_or(effective).cloned(),
+            };
+            (name.clone(), (before, after))
+        };
+        let config = |key: &String| {
+            let before = workloads.desired.configs.get(key).cloned();
+            (key.clone(), (before, change.config(&workloads.desired, key).cloned()))
+        };
+        Touch {
+            workloads: names.into_iter().map(forms).collect(),
+            configs: change.configs.keys().map(config).collect(),
+        }
+    }
+
+    /// Makes room for one more open update, which takes the place of the `joined` ones.
+    fn make_room(&mut self, joined: &[u64]) -> Result<(), UpdateError> {
+        let guarded = &mut self.guarded;
+        if guarded.open.len() < UPDATES_OPEN + joined.len() {
+            return Ok(());
+        }
+        let waits_for_absent_only = |(number, open): (&u64, &Open)| {
+            let is_free = !open.is_staging() && open.trial.is_quiet() && !joined.contains(number);
+            is_free.then_some(*number)
+        };
+        let Some(oldest) = guarded.open.iter().find_map(waits_for_absent_only) else {
+            return Err(UpdateError::TooManyOpen);
+        };
+        if let Some(open) = guarded.close(oldest) {
+            let absent = open.trial.waits_for().join(", ");
+            guarded.end(open.record, UpdatePhase::Kept, Some(format!("not waited for any more: {absent}")));
+        }
+        Ok(())
+    }
+
+    /// Carries out an update that is guarded, or lets it wait until everything is staged.
+    fn accept_guarded(
+        &mut self,
+        prepared: PreparedUpdate,
+        touch: &Touch,
+        joined: &[u64],
+        unit: Unit,
+        left: &BTreeSet<Name>,
+    ) -> (ResponseContent, Changes) {
+        let now = self.now();
+        let names = |instances: &mut dyn Iterator<Item = &InstanceName>| instances.map(ToString::to_string).collect();
+        let answer = ResponseContent::UpdateStateSuccess {
+            added: names(&mut prepared.for_agents.added.iter().map(|added| &added.instance)),
+            deleted: names(&mut prepared.for_agents.deleted.iter()),
+        };
+        let mut open = self.joined(joined, unit);
+        open.answered_added.extend(prepared.for_agents.added.iter().map(|added| added.instance.clone()));
+        open.answered_deleted.extend(prepared.for_agents.deleted.iter().cloned());
+        left.iter().for_each(|name| open.trial.remove(name));
+        touch.workloads.keys().for_each(|name| _ = open.staging.pending.remove(name));
+        if open.record.unit.is_empty() {
+            let result = self.commit(prepared);
+            self.send_lists();
+            return result;
+        }
+        let changed: BTreeSet<Name> = prepared
+            .rendered
+            .names()
+            .chain(prepared.for_agents.names())
+            .filter(|name| !left.contains(*name))
+            .cloned()
+            .collect();
+        let staged = self.staged_of(&prepared.for_agents, left);
+        if staged.is_empty() && open.staging.pending.is_empty() {
+            let on_failures = changed.iter().map(|name| {
+                let new = touch.workloads.get(name).and_then(|(_, after)| after.effective.as_ref());
+                (name.clone(), self.on_failure_of(new))
+            });
+            let before = self.before(&open.record.unit, &on_failures.collect());
+            open.record.phase = UpdatePhase::Trial;
+            let number = self.open_update(open, &before);
+            let result = self.commit(prepared);
+            self.begin_trial(number, &changed, &before);
+            self.send_lists();
+            return result;
+        }
+        open.record.phase = UpdatePhase::Staging;
+        for name in &changed {
+            open.trial.suspend(name, now);
+            let new = touch.workloads.get(name).map(|(_, after)| after.clone()).unwrap_or_default();
+            open.staging.pending.insert(name.clone(), Pending { new, staged: staged.get(name).cloned() });
+        }
+        let away: Vec<Name> =
+            open.staging.agents().filter(|agent| self.peers.of_agent(agent).is_none()).cloned().collect();
+        away.iter().for_each(|agent| open.staging.agent_left(agent, now));
+        let number = self.open_update(open, &Before::default());
+        log::info!("Update {number} is staged before it is carried out.");
+        let PreparedUpdate { change, rendered, for_agents, failed } = prepared;
+        let goes_on = |name: &Name| left.contains(name);
+        let now_only = PreparedUpdate {
+            change,
+            rendered: rendered.of_names(goes_on),
+            for_agents: for_agents.of_names(goes_on),
+            failed,
+        };
+        let (_, changes) = self.commit(now_only);
+        self.send_lists();
+        (answer, changes)
+    }
+
+    /// The update that takes the place of these, with all that they wait for and judge.
+    fn joined(&mut self, joined: &[u64], unit: Unit) -> Open {
+        let number = self.guarded.newest + 1;
+        let record = Record {
+            number,
+            phase: UpdatePhase::Trial,
+            reason: None,
+            accepted: utc(SystemTime::now()),
+            ended: None,
+            losses: 0,
+            replaced_by: None,
+            unit,
+            dependents: BTreeMap::new(),
+            was_switched: false,
+            remembered: None,
+            has_lost_way_back: false,
+        };
+        let now = self.now();
+        let mut open = Open::new(record, now);
+        for number in joined {
+            let Some(Open { mut record, trial, staging, failures, answered_added, answered_deleted, .. }) =
+                self.guarded.close(*number)
+            else {
+                continue;
+            };
+            open.trial.absorb(trial);
+            open.staging.absorb(staging);
+            open.failures.extend(failures);
+            open.answered_added.extend(answered_added);
+            open.answered_deleted.extend(answered_deleted);
+            let joining = &mut open.record;
+            joining.losses = joining.losses.max(record.losses);
+            joining.was_switched |= record.was_switched;
+            joining.dependents.append(&mut record.dependents.clone());
+            joining.reason = joining.reason.take().or_else(|| record.reason.take());
+            let is_withdrawn = joining.unit.is_empty();
+            record.replaced_by = (!is_withdrawn).then_some(joining.number);
+            let phase = if is_withdrawn { UpdatePhase::Withdrawn } else { UpdatePhase::Replaced };
+            self.guarded.end(record, phase, None);
+        }
+        let names = &open.record.unit.workloads;
+        let touched: Vec<Name> =
+            open.record.dependents.keys().filter(|name| names.contains_key(*name)).cloned().collect();
+        touched.iter().for_each(|name| _ = open.record.dependents.remove(name));
+        open
+    }
+
+    /// Keeps an open update, before it is stored with the desired state.
+    fn open_update(&mut self, mut open: Open, before: &Before) -> u64 {
+        open.record.was_switched |= open.record.phase == UpdatePhase::Trial;
+        open.record.note_before(before);
+        let number = open.record.number;
+        self.guarded.newest = number;
+        self.guarded.open.insert(number, open);
+        (self.guarded.is_unsaved, self.guarded.is_outdated) = (true, true);
+        number
+    }
+
+    fn on_failure_of(&self, new: Option<&AddedWorkload>) -> OnFailure {
+        self.guarded.on_failure(new.and_then(|added| block_of(&added.workload)).as_ref())
+    }
+
+    /// What is about to be replaced, and what needs it.
+    fn before(&self, unit: &Unit, changed: &BTreeMap<Name, OnFailure>) -> Before {
+        let workloads = &self.workloads;
+        let runs = |name: &Name| {
+            let state = workloads.effective.get(name).and_then(|added| workloads.states.get(&added.instance));
+            state.is_some_and(|state| state.phase == Phase::Running)
+        };
+        let mut dependents: BTreeMap<Name, OnFailure> = BTreeMap::new();
+        let mut next: Vec<(Name, OnFailure)> = changed.clone().into_iter().collect();
+        while let Some((needed, on_failure)) = next.pop() {
+            for name in workloads.dependents.of(&needed).filter(|name| !unit.workloads.contains_key(*name)) {
+                let known = dependents.get(name).copied();
+                // One that needs several follows the strictest.
+                if known.is_none_or(|known| known == OnFailure::Keep && known != on_failure) {
+                    dependents.insert(name.clone(), on_failure);
+                    next.push((name.clone(), on_failure));
+                }
+            }
+        }
+        dependents.retain(|name, _| runs(name));
+        let instance = |name: &Name| Some((name.clone(), workloads.effective.get(name)?.instance.clone()));
+        Before {
+            ran: changed.keys().filter(|name| runs(name)).cloned().collect(),
+            instances: changed.keys().filter_map(instance).collect(),
+            dependents,
+        }
+    }
+
+    /// Judges what an update has changed, and what needs that.
+    fn begin_trial(&mut self, number: u64, changed: &BTreeSet<Name>, before: &Before) {
+        let now = self.now();
+        let Some(open) = self.guarded.open.get(&number) else { return };
+        let ran = |name: &Name| open.record.unit.workloads.get(name).is_some_and(|touched| touched.ran);
+        let mut candidates = Vec::new();
+        for name in changed {
+            let candidate = self.candidate(name, ran(name), None).map(|candidate| {
+                // The end of one that was never started is not reported when the same instance goes on waiting.
+                let state = self.workloads.states.get(&candidate.instance).map(|state| state.phase);
+                let was_started = !matches!(state, None | Some(Phase::PendingInitial | Phase::PendingWaitingToStart));
+                let keeps_name = was_started && before.instances.get(name) == Some(&candidate.instance);
+                Candidate { keeps_name, ..candidate }
+            });
+            candidates.push((name.clone(), candidate));
+        }
+        for (name, on_failure) in &before.dependents {
+            candidates.push((name.clone(), self.candidate(name, true, Some(*on_failure))));
+        }
+        let Some(open) = self.guarded.open.get_mut(&number) else { return };
+        for (name, candidate) in candidates {
+            match candidate {
+                Some(candidate) => open.trial.judge(candidate, now),
+                None => open.trial.remove(&name),
+            }
+        }
+        open.begun = now;
+        log::info!("Update {number} ({}) is on trial.", open.record.unit.names());
+    }
+
+    /// What is judged of a workload; nothing without an agent. `dependent` is what follows when one fails that the update
+    /// does not touch, whose present state counts.
+    pub(super) fn candidate(&self, name: &Name, ran: bool, dependent: Option<OnFailure>) -> Option<Candidate> {
+        let AddedWorkload { instance, workload } =
+            self.workloads.effective.get(name).filter(|added| !added.instance.agent.is_empty())?;
+        let block = block_of(workload);
+        Some(Candidate {
+            instance: instance.clone(),
+            terms: block.as_ref().map(|block| block.terms).unwrap_or_default(),
+            on_failure: dependent.unwrap_or_else(|| self.guarded.on_failure(block.as_ref())),
+            is_never_restarted: workload.restart_policy == RestartPolicy::Never,
+            ran,
+            state: dependent.and_then(|_| self.workloads.states.get(instance).cloned()),
+            keeps_name: false,
+            is_present: self.peers.of_agent(&instance.agent).is_some(),
+        })
+    }
+
+    // ---------------------------------------------------------------- staging
+
+    /// How a new instance is to be staged, if its agent can: one that replaces another on the same agent, and whose block
+    /// says so.
+    fn stage_of(&self, AddedWorkload { instance, workload }: &AddedWorkload) -> Option<StagedInstance> {
+        let old = self.workloads.effective.get(&instance.workload)?;
+        let block = block_of(workload).filter(|block| block.stage != Stage::None || block.when.is_some())?;
+        let on_failure = self.guarded.on_failure(Some(&block));
+        let (stage, has_condition, since) = (block.stage, block.when.is_some(), self.now());
+        let replaces = old.instance.agent == instance.agent && !instance.agent.is_empty();
+        replaces.then_some(StagedInstance { stage, has_condition, on_failure, since, report: None })
+    }
+
+    /// After a start, these new forms wait again. All agents are away, and those that prepare are known with their hello.
+    pub(super) fn stage_again(&self, open: &mut Open, new: BTreeMap<Name, Form>) {
+        for (name, new) in new {
+            let staged = new.effective.as_ref().and_then(|added| self.stage_of(added));
+            open.staging.pending.insert(name, Pending { new, staged });
+        }
+        let agents: Vec<Name> = open.staging.agents().cloned().collect();
+        agents.iter().for_each(|agent| open.staging.agent_left(agent, self.now()));
+    }
+
+    /// The added instances that are to be staged: those that replace one on the same agent, as far as that prepares.
+    fn staged_of(&mut self, for_agents: &Difference, left: &BTreeSet<Name>) -> BTreeMap<Name, StagedInstance> {
+        let mut staged = BTreeMap::new();
+        for added in for_agents.added.iter().filter(|added| !left.contains(&added.instance.workload)) {
+            let Some(instance) = self.stage_of(added) else { continue };
+            let InstanceName { workload, agent, .. } = &added.instance;
+            match self.peers.agents.get(agent).map(|agent| agent.features.prepares) {
+                Some(false) => self.guarded.warn_of_agent(agent),
+                // One that is away may prepare, which matters when nothing may happen without its consent.
+                None if !instance.has_condition => {}
+                _ => _ = staged.insert(workload.clone(), instance),
+            }
+        }
+        staged
+    }
+
+    /// Everything of an update is staged: carries it out.
+    pub(super) fn carry_out_staged(&mut self, number: u64) {
+        let Some(open) = self.guarded.open.get_mut(&number) else { return };
+        let pending = std::mem::take(&mut open.staging).pending;
+        for (name, Pending { staged, .. }) in &pending {
+            if let Some(report) = staged.as_ref().and_then(|staged| staged.report.as_ref()).filter(|it| it.is_final) {
+                let reason = report.reason.as_deref().unwrap_or_default();
+                log::warn!("Update {number} replaces '{name}' although it cannot be staged: {reason}");
+            }
+        }
+        log::info!("Update {number} ({}) is staged.", open.record.unit.names());
+        (open.record.phase, open.record.was_switched) = (UpdatePhase::Trial, true);
+        let unit = open.record.unit.clone();
+        let on_failures: BTreeMap<Name, OnFailure> = pending
+            .iter()
+            .map(|(name, pending)| (name.clone(), self.on_failure_of(pending.new.effective.as_ref())))
+            .collect();
+        let before = self.before(&unit, &on_failures);
+        if let Some(open) = self.guarded.open.get_mut(&number) {
+            open.record.note_before(&before);
+        }
+        self.store_state(); // Before an agent receives anything of it.
+        let workloads = &self.workloads;
+        let rendered = pending.iter().map(|(name, pending)| (name, pending.new.rendered.as_ref()));
+        let rendered = Difference::to(workloads.before_hooks(), rendered);
+        let effective = pending.iter().map(|(name, pending)| (name, pending.new.effective.as_ref()));
+        let for_agents = Difference::to(&workloads.effective, effective);
+        let changed: BTreeSet<Name> = on_failures.into_keys().collect();
+        if let Some(before_hooks) = &mut self.workloads.before_hooks {
+            rendered.carry_out(before_hooks);
+        }
+        if !for_agents.is_empty() {
+            self.carry_out(for_agents, Changes::default());
+        }
+        self.begin_trial(number, &changed, &before);
+        self.guarded.is_outdated = true;
+        self.send_lists(); // After its plan, so that no agent takes what is prepared for unwanted.
+    }
+}

@@ -1,0 +1,212 @@
+//! Guarded updates: an accepted request that changes workloads is staged while the old instances run, carried out as a
+//! whole, judged, and put back as a whole when it fails.
+//!
+//! Thread: `server`; part of [`super::ServerLoop`], which owns [`GuardedUpdates`]. Nothing is done for requests, states
+//! and agents while no update is open: each entry from outside begins with that question.
+
+mod accept;
+mod messages;
+mod shown;
+mod staging;
+mod stored;
+mod trial;
+mod unit;
+mod verdict;
+pub mod view;
+
+use crate::limits::{UPDATES_ENDED, UPDATES_ENDED_BYTES};
+use crate::model::guarded_update::UpdatePhase;
+use crate::model::lifecycle::{self, OnFailure};
+use crate::model::messages::AddedWorkload;
+use crate::model::names::{InstanceName, Name};
+use crate::model::node::Node;
+use crate::model::workload::Workload;
+use crate::platform::logging::utc;
+use shown::Shown;
+use staging::Staging;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+use trial::{Failure, Trial};
+use unit::Unit;
+
+/// What is known of an update, whether it is open or has ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Record {
+    number: u64,
+    phase: UpdatePhase,
+    /// Why it ended like that; of an open one, why it will be kept although it failed.
+    reason: Option<String>,
+    /// RFC 3339.
+    accepted: String,
+    ended: Option<String>,
+    /// Starts of the server and losses of agents.
+    losses: u32,
+    replaced_by: Option<u64>,
+    unit: Unit,
+    /// Workloads that it does not touch and that need one which it touches, with what follows when they fail.
+    dependents: BTreeMap<Name, OnFailure>,
+    /// Whether something of it was carried out.
+    was_switched: bool,
+    /// Its fingerprint, when the same update shall be refused.
+    remembered: Option<String>,
+    /// What was desired before is gone, for want of room.
+    has_lost_way_back: bool,
+}
+
+/// An open update.
+#[derive(Debug)]
+struct Open {
+    record: Record,
+    trial: Trial,
+    staging: Staging,
+    /// Instances that have failed and were not decided about.
+    failures: Vec<Failure>,
+    /// When it was carried out, or this server was started.
+    begun: Instant,
+    /// The instances in the responses to its requests.
+    answered_added: BTreeSet<InstanceName>,
+    answered_deleted: BTreeSet<InstanceName>,
+}
+
+impl Open {
+    fn new(record: Record, begun: Instant) -> Self {
+        let (answered_added, answered_deleted) = (BTreeSet::new(), BTreeSet::new());
+        let (trial, staging, failures) = (Trial::default(), Staging::default(), Vec::new());
+        Self { record, trial, staging, failures, begun, answered_added, answered_deleted }
+    }
+
+    fn is_staging(&self) -> bool {
+        self.record.phase == UpdatePhase::Staging
+    }
+
+    /// When something changes by itself.
+    fn due(&self, now: Instant) -> Option<Instant> {
+        let staging = if self.is_staging() { self.staging.due(now) } else { None };
+        staging.into_iter().chain(self.trial.due()).min()
+    }
+}
+
+/// All guarded updates.
+#[derive(Debug, Default)]
+pub struct GuardedUpdates {
+    /// What follows from the failure of an update whose blocks do not say it.
+    on_failure: OnFailure,
+    /// The newest number that was given.
+    newest: u64,
+    open: BTreeMap<u64, Open>,
+    /// The newest ones, the last ended last, each with what is stored of it.
+    ended: VecDeque<(Record, Arc<Node>)>,
+    /// States that are shown otherwise than agents report them.
+    shown: BTreeMap<InstanceName, Shown>,
+    /// What each connected agent was sent to prepare; without empty lists.
+    lists: BTreeMap<Name, Vec<AddedWorkload>>,
+    /// Agents that cannot prepare and whose updates were warned of.
+    warned: BTreeSet<Name>,
+    /// There is something that has to be stored.
+    is_unsaved: bool,
+    /// What is shown may be outdated.
+    is_outdated: bool,
+    /// When it is shown again in any case, since ages are part of it.
+    shows_again_at: Option<Instant>,
+    /// The server keeps its state over restarts.
+    is_kept_on_disk: bool,
+}
+
+impl GuardedUpdates {
+    /// From now on `on_failure` follows from the failure of an update whose blocks do not say it.
+    pub fn set_on_failure(&mut self, on_failure: OnFailure) {
+        self.on_failure = on_failure;
+    }
+
+    /// Whether there is something that has to be stored.
+    pub fn is_unsaved(&self) -> bool {
+        self.is_unsaved
+    }
+
+    /// Whether nothing is open.
+    fn is_quiet(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Whether requests need not be compared with anything.
+    fn is_idle(&self) -> bool {
+        self.is_quiet() && self.ended.iter().all(|(ended, _)| ended.remembered.is_none())
+    }
+
+    /// When something changes by itself.
+    fn due(&self, now: Instant) -> Option<Instant> {
+        self.open.values().filter_map(|open| open.due(now)).min()
+    }
+
+    /// What follows when an instance of `workload` fails.
+    fn on_failure(&self, block: Option<&lifecycle::Update>) -> OnFailure {
+        block.and_then(|block| block.on_failure).unwrap_or(self.on_failure)
+    }
+
+    /// The updates that are remembered by this fingerprint.
+    fn remembered(&self, fingerprint: &str) -> Option<&Record> {
+        let is_it = |record: &&Record| record.remembered.as_deref() == Some(fingerprint);
+        self.ended.iter().rev().map(|(record, _)| record).find(is_it)
+    }
+
+    /// An update may be made once more although it was undone.
+    fn forget(&mut self, numbers: &BTreeSet<u64>) {
+        for (record, stored) in &mut self.ended {
+            if numbers.contains(&record.number) && record.remembered.take().is_some() {
+                *stored = Arc::new(stored::node(record, |_| None));
+                self.is_unsaved = true;
+            }
+        }
+    }
+
+    /// Takes an open update away, to be ended or to become a part of another one.
+    fn close(&mut self, number: u64) -> Option<Open> {
+        self.is_outdated = true;
+        self.open.remove(&number)
+    }
+
+    /// An update has ended.
+    fn end(&mut self, mut record: Record, phase: UpdatePhase, reason: Option<String>) {
+        (record.phase, record.reason) = (phase, reason.or(record.reason.take()));
+        record.ended = Some(utc(SystemTime::now()));
+        for touched in record.unit.workloads.values_mut() {
+            (touched.before.rendered, touched.before.effective) = (None, None);
+        }
+        record.dependents.clear();
+        self.is_unsaved = true;
+        self.keep(record);
+    }
+
+    /// Keeps an update that has ended, and forgets what is too much.
+    fn keep(&mut self, record: Record) {
+        let stored = Arc::new(stored::node(&record, |_| None));
+        self.ended.push_back((record, stored));
+        while self.ended.len() > UPDATES_ENDED {
+            self.ended.pop_front();
+        }
+        let mut left = UPDATES_ENDED_BYTES;
+        for (record, stored) in self.ended.iter_mut().rev() {
+            let bytes = serde_json::to_string(&**stored).map_or(0, |text| text.len());
+            if let Some(rest) = left.checked_sub(bytes) {
+                left = rest;
+                continue;
+            }
+            record.unit.workloads.values_mut().for_each(|touched| touched.before.desired = None);
+            record.unit.configs.values_mut().for_each(|touched| touched.before = None);
+            record.has_lost_way_back = true;
+            *stored = Arc::new(stored::node(record, |_| None));
+        }
+    }
+}
+
+/// The block `update` of a workload, if it has one.
+fn block_of(workload: &Workload) -> Option<lifecycle::Update> {
+    // Most texts name no update and need not be read.
+    let is_possible = workload.runtime_config.contains("update");
+    let block = is_possible.then(|| lifecycle::of_config(&workload.runtime, &workload.runtime_config));
+    block?.ok()??.update
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! What is shown of instances that are being staged. These states are the server's own: no agent knows of the new
+//! instances, so none receives them, and the loss of an agent changes nothing.
+//!
+//! Thread: `server`; part of [`ServerLoop`].
+
+use super::GuardedUpdates;
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::names::InstanceName;
+use crate::server::ServerLoop;
+use crate::server::connections::removed;
+use crate::server::events::Changes;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// How the state of an instance is shown.
+#[derive(Debug)]
+pub enum Shown {
+    /// It is the server's own.
+    Own,
+    /// The text stands before the info of what its agent reports: an instance of the same name runs.
+    Before {
+        /// The text.
+        text: String,
+        /// What the agent reported.
+        reported: ExecutionState,
+    },
+}
+
+fn with_text(text: &str, reported: &ExecutionState) -> ExecutionState {
+    let info = &reported.additional_info;
+    let separator = if info.is_empty() { "" } else { "; " };
+    ExecutionState::with_info(reported.phase, format!("{text}{separator}{info}"))
+}
+
+impl GuardedUpdates {
+    /// Whether the state of this instance is the server's own.
+    pub fn is_own(&self, instance: &InstanceName) -> bool {
+        matches!(self.shown.get(instance), Some(Shown::Own))
+    }
+
+    /// How a state that an agent reports is shown.
+    pub fn as_shown(&mut self, instance: &InstanceName, state: &ExecutionState) -> ExecutionState {
+        match self.shown.get_mut(instance) {
+            Some(Shown::Before { text, reported }) if state.phase != Phase::Removed => {
+                *reported = state.clone();
+                with_text(text, state)
+            }
+            Some(_) => {
+                self.shown.remove(instance); // Its agent knows it, or does not have it any more.
+                self.is_outdated = true;
+                state.clone()
+            }
+            None => state.clone(),
+        }
+    }
+
+    /// These states as agents receive them.
+    pub fn as_reported(&self, mut states: Vec<WorkloadState>) -> Vec<WorkloadState> {
+        if !self.shown.is_empty() {
+            states.retain_mut(|WorkloadState { instance, state }| match self.shown.get(instance) {
+                Some(Shown::Own) => false,
+                Some(Shown::Before { reported, .. }) => {
+                    *state = reported.clone();
+                    true
+                }
+                None => true,
+            });
+        }
+        states
+    }
+}
+
+impl ServerLoop {
+    /// The states of a lost agent have become unknown: those that are not its states are as they were.
+    pub(in crate::server) fn keep_shown(&mut self, lost: &mut Vec<(InstanceName, ExecutionState)>) {
+        let states = &mut self.workloads.states;
+        let shown = &mut self.guarded.shown;
+        if shown.is_empty() {
+            return;
+        }
+        lost.retain(|(instance, before)| match shown.get_mut(instance) {
+            Some(Shown::Own) => {
+                states.set(instance, before.clone());
+                false
+            }
+            Some(Shown::Before { text, reported }) => {
+                *reported = ExecutionState::plain(Phase::AgentDisconnected);
+                states.set(instance, with_text(text, reported));
+                true
+            }
+            None => true,
+        });
+    }
+
+    /// Shows again what may be outdated.
+    pub(super) fn refresh_if_due(&mut self, now: Instant) {
+        if self.guarded.is_outdated || self.guarded.shows_again_at.is_some_and(|at| at <= now) {
+            self.refresh_shown();
+        }
+    }
+
+    /// Shows how far all staged instances are, and those that are not staged any more as they are.
+    pub(super) fn refresh_shown(&mut self) {
+        let now = self.now();
+        let guarded = &mut self.guarded;
+        guarded.is_outdated = false;
+        let staging = guarded.open.values().filter(|open| open.is_staging());
+        guarded.shows_again_at = staging.clone().filter_map(|open| open.staging.due(now)).min();
+        let infos: BTreeMap<InstanceName, String> = staging.flat_map(|open| open.staging.infos(now)).collect();
+        if infos.is_empty() && guarded.shown.is_empty() {
+            return;
+        }
+        let (mut old, mut finished) = (Vec::new(), Vec::new());
+        let gone: Vec<InstanceName> =
+            guarded.shown.keys().filter(|shown| !infos.contains_key(*shown)).cloned().collect();
+        for instance in gone {
+            let state = match self.guarded.shown.remove(&instance) {
+                Some(Shown::Before { reported, .. }) => reported,
+                _ if self.workloads.is_wanted(&instance) => ExecutionState::plain(Phase::PendingInitial),
+                _ => {
+                    finished.push(removed(instance.clone()));
+                    ExecutionState::plain(Phase::Removed)
+                }
+            };
+            old.push((instance.clone(), self.workloads.states.set(&instance, state)));
+        }
+        for (instance, text) in infos {
+            let (known, is_wanted) =
+                (self.workloads.states.get(&instance).cloned(), self.workloads.is_wanted(&instance));
+            let state = match (self.guarded.shown.get_mut(&instance), &known) {
+                (None, Some(_)) if !is_wanted => continue, // An earlier one still stops.
+                (None, Some(reported)) => {
+                    let state = with_text(&text, reported);
+                    let reported = reported.clone();
+                    self.guarded.shown.insert(instance.clone(), Shown::Before { text, reported });
+                    state
+                }
+                (Some(Shown::Before { text: shown, reported }), _) => {
+                    let state = with_text(&text, reported);
+                    *shown = text;
+                    state
+                }
+                (shown, _) => {
+                    if shown.is_none() {
+                        self.guarded.shown.insert(instance.clone(), Shown::Own);
+                    }
+                    ExecutionState::with_info(Phase::PendingInitial, text)
+                }
+            };
+            if known.as_ref() != Some(&state) {
+                old.push((instance.clone(), self.workloads.states.set(&instance, state)));
+            }
+        }
+        if !self.subscriptions.is_empty() {
+            let mut changes = Changes::default();
+            changes.states(old, &self.workloads.states);
+            self.publish(&changes);
+        }
+        self.peers.broadcast_to_clis(&finished);
+    }
+}

@@ -1,0 +1,222 @@
+//! What waits until everything of an update is staged: the new forms of its workloads, and how far agents are with those
+//! that they prepare.
+//!
+//! Thread: `server`; a plain value. Time is passed in.
+
+use super::unit::Form;
+use crate::limits::{BACKOFF_FIRST, BACKOFF_MAX, UPDATE_AGE_INTERVAL, UPDATE_AGENT_AWAY};
+use crate::model::lifecycle::{OnFailure, Stage};
+use crate::model::messages::{AddedWorkload, PreparedInstance};
+use crate::model::names::{InstanceName, Name};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// An instance that its agent prepares.
+#[derive(Debug, Clone)]
+pub struct StagedInstance {
+    /// Up to which stage.
+    pub stage: Stage,
+    /// Whether the update is carried out under a condition of it only.
+    pub has_condition: bool,
+    /// What follows when it cannot be staged.
+    pub on_failure: OnFailure,
+    /// Since when.
+    pub since: Instant,
+    /// What its agent reported last, on its present connection.
+    pub report: Option<PreparedInstance>,
+}
+
+impl StagedInstance {
+    /// Why it cannot be staged, if its agent has given up.
+    fn refusal(&self) -> Option<&str> {
+        let report = self.report.as_ref().filter(|report| report.is_final)?;
+        Some(report.reason.as_deref().unwrap_or_default())
+    }
+
+    /// Whether its agent has done all it can, and nothing holds the update back. What cannot be staged takes the way
+    /// without it.
+    fn is_ready(&self) -> bool {
+        let is_done = |report: &PreparedInstance| (report.level.is_some() || report.is_final) && report.unmet.is_none();
+        self.report.as_ref().is_some_and(is_done)
+    }
+
+    fn info(&self, now: Instant) -> String {
+        let age = now.saturating_duration_since(self.since);
+        match &self.report {
+            Some(PreparedInstance { is_final: true, reason, .. }) => {
+                format!("update: cannot be staged: {}", reason.as_deref().unwrap_or_default())
+            }
+            Some(PreparedInstance { level: None, reason: Some(reason), tries, .. }) => {
+                format!("update: {reason}, retry {tries} in {} s", backoff(*tries).as_secs_f64().ceil())
+            }
+            Some(PreparedInstance { unmet: Some(unmet), .. }) => format!("update: {unmet}"),
+            _ if age < UPDATE_AGE_INTERVAL => format!("update: stages {}", self.stage),
+            _ => {
+                let step = UPDATE_AGE_INTERVAL.as_secs().max(1);
+                format!("update: stages {}, {} s", self.stage, age.as_secs() / step * step)
+            }
+        }
+    }
+}
+
+/// Longest pause of an agent before this retry.
+fn backoff(retry: u32) -> Duration {
+    let factor = 2_u32.saturating_pow(retry.saturating_sub(1));
+    BACKOFF_FIRST.saturating_mul(factor).min(BACKOFF_MAX)
+}
+
+/// A workload whose new form is not in force yet.
+#[derive(Debug, Clone)]
+pub struct Pending {
+    /// Its new form.
+    pub new: Form,
+    /// The new instance is prepared by its agent.
+    pub staged: Option<StagedInstance>,
+}
+
+impl Pending {
+    /// The new instance as its agent gets it, if it has one.
+    pub fn added(&self) -> Option<&AddedWorkload> {
+        self.new.effective.as_ref().filter(|added| !added.instance.agent.is_empty())
+    }
+
+    fn agent(&self) -> Option<&Name> {
+        self.added().map(|added| &added.instance.agent)
+    }
+}
+
+/// All that waits of one update.
+#[derive(Debug, Default)]
+pub struct Staging {
+    /// By workload.
+    pub pending: BTreeMap<Name, Pending>,
+    /// Agents among those that stage which are away, and since when.
+    away: BTreeMap<Name, Instant>,
+}
+
+impl Staging {
+    /// Takes over what waits of another update.
+    pub fn absorb(&mut self, other: Self) {
+        self.pending.extend(other.pending);
+        self.away.extend(other.away);
+    }
+
+    fn staged(&self) -> impl Iterator<Item = (&Name, &Name, &StagedInstance)> {
+        let staged = |(name, pending)| Some((name, Pending::agent(pending)?, pending.staged.as_ref()?));
+        self.pending.iter().filter_map(staged)
+    }
+
+    /// The instances that an agent shall prepare.
+    pub fn list(&self, agent: &str) -> impl Iterator<Item = &AddedWorkload> {
+        let staged = self.pending.values().filter(|pending| pending.staged.is_some());
+        staged.filter_map(Pending::added).filter(move |added| *added.instance.agent == *agent)
+    }
+
+    /// The agents that shall prepare something.
+    pub fn agents(&self) -> impl Iterator<Item = &Name> {
+        self.staged().map(|(_, agent, _)| agent)
+    }
+
+    /// An agent is away from now on.
+    pub fn agent_left(&mut self, agent: &Name, now: Instant) {
+        if self.agents().any(|other| other == agent) {
+            self.away.entry(agent.clone()).or_insert(now);
+        }
+    }
+
+    /// An agent has connected. What it reported before is outdated; one that does not prepare takes the way without.
+    pub fn agent_came(&mut self, agent: &Name, prepares: bool) {
+        self.away.remove(agent);
+        for pending in self.pending.values_mut().filter(|pending| pending.agent() == Some(agent)) {
+            if let Some(staged) = &mut pending.staged {
+                staged.report = None;
+            }
+            if !prepares {
+                pending.staged = None;
+            }
+        }
+    }
+
+    /// An agent reports how far it is with an instance. Returns whether that is one of this update.
+    pub fn report(&mut self, report: &PreparedInstance) -> bool {
+        let InstanceName { workload, .. } = &report.instance;
+        let is_it = |pending: &&mut Pending| pending.added().is_some_and(|added| added.instance == report.instance);
+        let Some(staged) = self.pending.get_mut(workload).filter(is_it).and_then(|pending| pending.staged.as_mut())
+        else {
+            return false;
+        };
+        staged.report = Some(report.clone());
+        true
+    }
+
+    /// One that cannot be staged, and why, where that ends the update.
+    pub fn failure(&self) -> Option<(&Name, String)> {
+        let failed = |(name, _, staged): (_, _, &StagedInstance)| {
+            let why = staged.refusal().filter(|_| staged.on_failure == OnFailure::Rollback)?;
+            Some((name, format!("cannot be staged: {why}")))
+        };
+        self.staged().find_map(failed)
+    }
+
+    fn is_ready(&self, agent: &Name, staged: &StagedInstance, now: Instant) -> bool {
+        let Some(since) = self.away.get(agent) else { return staged.is_ready() };
+        now.saturating_duration_since(*since) >= UPDATE_AGENT_AWAY && !self.has_condition(agent)
+    }
+
+    fn has_condition(&self, agent: &Name) -> bool {
+        self.staged().any(|(_, other, staged)| other == agent && staged.has_condition)
+    }
+
+    /// Whether everything is staged that is waited for, and every condition holds.
+    pub fn is_complete(&self, now: Instant) -> bool {
+        self.staged().all(|(_, agent, staged)| self.is_ready(agent, staged, now))
+    }
+
+    /// The workloads, and agents that are away, that are waited for.
+    pub fn waits_for(&self, now: Instant) -> (Vec<&Name>, Vec<&Name>) {
+        let waiting = self.staged().filter(|(_, agent, staged)| !self.is_ready(agent, staged, now));
+        let (away, there): (Vec<_>, Vec<_>) = waiting.partition(|(_, agent, _)| self.away.contains_key(*agent));
+        let mut away: Vec<&Name> = away.into_iter().map(|(_, agent, _)| agent).collect();
+        away.sort();
+        away.dedup();
+        (there.into_iter().map(|(name, ..)| name).collect(), away)
+    }
+
+    /// When something changes by itself: an agent has been away for long, or an age is to be shown.
+    pub fn due(&self, now: Instant) -> Option<Instant> {
+        let away = self.away.values().map(|since| *since + UPDATE_AGENT_AWAY).filter(|at| *at > now);
+        let ages = self.staged().filter(|(_, _, staged)| staged.report.is_none()).map(|(_, _, staged)| {
+            let age = now.saturating_duration_since(staged.since).as_millis();
+            let steps = age / UPDATE_AGE_INTERVAL.as_millis().max(1) + 1;
+            staged.since + UPDATE_AGE_INTERVAL.saturating_mul(u32::try_from(steps).unwrap_or(u32::MAX))
+        });
+        away.chain(ages).min()
+    }
+
+    /// What is shown of each new instance.
+    pub fn infos(&self, now: Instant) -> Vec<(InstanceName, String)> {
+        let (waiting, away) = self.waits_for(now);
+        let info = |(name, pending): (&Name, &Pending)| {
+            let instance = pending.added()?.instance.clone();
+            let own = pending.staged.as_ref().filter(|staged| !staged.is_ready());
+            let other =
+                || waiting.iter().find(|other| **other != name).map(|other| format!("update: waits for {other}"));
+            let agent = || away.first().map(|agent| format!("update: waits for agent {agent}"));
+            let text = own.map(|staged| staged.info(now)).or_else(other).or_else(agent);
+            Some((instance, text.unwrap_or_else(|| "update: is staged".to_owned())))
+        };
+        self.pending.iter().filter_map(info).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_before_a_retry_doubles_up_to_a_bound() {
+        for (retry, seconds) in [(0, 0.5), (1, 0.5), (2, 1.0), (5, 8.0), (99, 300.0)] {
+            assert_eq!(backoff(retry).as_secs_f64(), seconds, "{retry}");
+        }
+    }
+}

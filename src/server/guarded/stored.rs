@@ -1,0 +1,258 @@
+//! Guarded updates on disk: beside the desired state, in the same file.
+//!
+//! Thread: `server`; plain functions and the part of [`ServerLoop`] that goes on after a start.
+
+use super::trial::Candidate;
+use super::unit::{Form, TouchedConfig, TouchedWorkload, Unit};
+use super::{GuardedUpdates, Open, Record};
+use crate::limits::UPDATES_OPEN;
+use crate::model::complete_state::{Rendering, config_from_node, config_node, workload_from_node, workload_node};
+use crate::model::guarded_update::UpdatePhase;
+use crate::model::lifecycle::OnFailure;
+use crate::model::messages::AddedWorkload;
+use crate::model::names::{InstanceName, Name};
+use crate::model::node::Node;
+use crate::model::workload::Workload;
+use crate::server::ServerLoop;
+use crate::server::events::Changes;
+use crate::server::plan::Difference;
+use crate::server::state_store::Stored;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+// ------------------------------------------------------------------ to disk
+
+fn added_node(added: &AddedWorkload, desired: Option<&Arc<Workload>>) -> Node {
+    // Where templates and hooks change nothing, the text would stand there twice.
+    let workload = (desired != Some(&added.workload)).then(|| workload_node(&added.workload, Rendering::Sparse));
+    let instance = ("instance", Node::text(added.instance.to_string()));
+    Node::map(std::iter::once(instance).chain(workload.map(|workload| ("workload", workload))))
+}
+
+fn form_node(form: &Form) -> Node {
+    let desired = form.desired.as_ref();
+    let rendered = form.rendered.as_ref().filter(|rendered| form.effective.as_ref() != Some(*rendered));
+    let parts = [
+        ("desired", desired.map(|desired| workload_node(desired, Rendering::Sparse))),
+        ("rendered", rendered.map(|rendered| added_node(rendered, desired))),
+        ("effective", form.effective.as_ref().map(|effective| added_node(effective, desired))),
+    ];
+    Node::map(parts.into_iter().filter_map(|(key, node)| Some((key, node?))))
+}
+
+fn texts<const N: usize>(texts: [(&'static str, Option<&str>); N]) -> impl Iterator<Item = (&'static str, Node)> {
+    texts.into_iter().filter_map(|(key, text)| Some((key, Node::text(text?)))).collect::<Vec<_>>().into_iter()
+}
+
+/// What is stored of an update. `in_force` returns what runs of a workload whose new form is not carried out yet.
+pub(super) fn node(record: &Record, in_force: impl Fn(&Name) -> Option<Form>) -> Node {
+    let Record {
+        phase, reason, accepted, ended, losses, replaced_by, unit, dependents, was_switched, remembered, ..
+    } = record;
+    let workload = |(name, touched): (&Name, &TouchedWorkload)| {
+        let [old, new] = [&touched.old, &touched.new].map(|it| it.as_ref().map(ToString::to_string));
+        let fields = texts([
+            ("old", old.as_deref()),
+            ("new", new.as_deref()),
+            ("after", touched.after.as_deref()),
+            ("print", Some(&touched.print)),
+            ("ran", touched.ran.then_some("true")),
+        ]);
+        let before = ("before", form_node(&touched.before));
+        let in_force = in_force(name).map(|form| ("inForce", form_node(&form)));
+        (name.to_string(), Node::map(fields.chain([before]).chain(in_force)))
+    };
+    let config = |(key, touched): (&String, &TouchedConfig)| {
+        let before = touched.before.as_ref().map(|before| ("before", config_node(before)));
+        (key.clone(), Node::map(texts([("after", touched.after.as_deref())]).chain(before)))
+    };
+    let replaced_by = replaced_by.map(|number| number.to_string());
+    let fields = texts([
+        ("phase", Some(phase.as_str())),
+        ("reason", reason.as_deref()),
+        ("accepted", Some(accepted)),
+        ("ended", ended.as_deref()),
+        ("replacedBy", replaced_by.as_deref()),
+        ("remembered", remembered.as_deref()),
+        ("switched", was_switched.then_some("true")),
+        ("lostWayBack", record.has_lost_way_back.then_some("true")),
+    ]);
+    let dependents = dependents.iter().map(|(name, on_failure)| (name.to_string(), Node::text(on_failure.as_str())));
+    Node::map(fields.chain([
+        ("losses", Node::Number(u64::from(*losses))),
+        ("workloads", Node::map(unit.workloads.iter().map(workload))),
+        ("configs", Node::map(unit.configs.iter().map(config))),
+        ("dependents", Node::map(dependents)),
+    ]))
+}
+
+impl ServerLoop {
+    /// All that is kept over restarts.
+    #[must_use]
+    pub fn stored(&self) -> Stored {
+        let guarded = &self.guarded;
+        let desired = self.workloads.desired.clone();
+        if guarded.newest == 0 {
+            return Stored { desired, updates: None };
+        }
+        let open = guarded.open.values().map(|open| {
+            let in_force = |name: &Name| {
+                open.staging.pending.contains_key(name).then(|| Form {
+                    desired: None,
+                    rendered: self.workloads.before_hooks().get(name).cloned(),
+                    effective: self.workloads.effective.get(name).cloned(),
+                })
+            };
+            (open.record.number, Arc::new(node(&open.record, in_force)))
+        });
+        let ended = guarded.ended.iter().map(|(record, stored)| (record.number, stored.clone()));
+        Stored { desired, updates: Some((guarded.newest, open.chain(ended).collect())) }
+    }
+}
+
+// ---------------------------------------------------------------- from disk
+
+fn text(node: &Node, key: &str) -> Option<String> {
+    node.get(key)?.as_text().map(str::to_owned)
+}
+
+fn entries<'n>(node: &'n Node, key: &str) -> impl Iterator<Item = (&'n String, &'n Node)> {
+    node.get(key).and_then(Node::as_map).into_iter().flatten()
+}
+
+fn instance(node: &Node, key: &str) -> Option<InstanceName> {
+    InstanceName::parse(node.get(key)?.as_text()?)
+}
+
+fn added_from(node: Option<&Node>, desired: Option<&Arc<Workload>>) -> Option<AddedWorkload> {
+    let node = node?;
+    let workload = match node.get("workload") {
+        Some(workload) => Arc::new(workload_from_node(workload, "workload").ok()?),
+        None => desired?.clone(),
+    };
+    Some(AddedWorkload { instance: instance(node, "instance")?, workload })
+}
+
+fn form_from(node: &Node) -> Form {
+    let desired = node.get("desired").and_then(|desired| workload_from_node(desired, "workload").ok()).map(Arc::new);
+    let effective = added_from(node.get("effective"), desired.as_ref());
+    let rendered = added_from(node.get("rendered"), desired.as_ref()).or_else(|| effective.clone());
+    Form { desired, rendered, effective }
+}
+
+fn record_from(number: u64, node: &Node) -> Option<Record> {
+    let workload = |(name, node): (&String, &Node)| {
+        let touched = TouchedWorkload {
+            before: node.get("before").map(form_from).unwrap_or_default(),
+            old: instance(node, "old"),
+            new: instance(node, "new"),
+            after: text(node, "after"),
+            print: text(node, "print").unwrap_or_default(),
+            ran: node.get("ran").is_some(),
+        };
+        (Name::from(name.as_str()), touched)
+    };
+    let config = |(key, node): (&String, &Node)| {
+        (key.clone(), TouchedConfig { before: node.get("before").map(config_from_node), after: text(node, "after") })
+    };
+    let dependent =
+        |(name, node): (&String, &Node)| Some((Name::from(name.as_str()), OnFailure::parse(node.as_text()?)?));
+    Some(Record {
+        number,
+        phase: UpdatePhase::parse(node.get("phase")?.as_text()?)?,
+        reason: text(node, "reason"),
+        accepted: text(node, "accepted").unwrap_or_default(),
+        ended: text(node, "ended"),
+        losses: node.get("losses").and_then(Node::as_number).map_or(0, |it| u32::try_from(it).unwrap_or(u32::MAX)),
+        replaced_by: text(node, "replacedBy").and_then(|number| number.parse().ok()),
+        unit: Unit {
+            workloads: entries(node, "workloads").map(workload).collect(),
+            configs: entries(node, "configs").map(config).collect(),
+        },
+        dependents: entries(node, "dependents").filter_map(dependent).collect(),
+        was_switched: node.get("switched").is_some(),
+        remembered: text(node, "remembered"),
+        has_lost_way_back: node.get("lostWayBack").is_some(),
+    })
+}
+
+impl ServerLoop {
+    /// Goes on with stored updates, each in its phase, after the desired state was taken over as if all were carried out.
+    pub(in crate::server) fn restore_updates(&mut self, newest: u64, updates: &[(u64, Arc<Node>)]) {
+        self.guarded.newest = newest;
+        for (number, node) in updates {
+            match record_from(*number, node) {
+                Some(record) if !record.phase.is_open() => self.guarded.keep(record),
+                Some(record) if self.guarded.open.len() < UPDATES_OPEN => self.restore(record, node),
+                _ => log::error!("Forgetting update {number}: what is stored of it cannot be read."),
+            }
+        }
+        while self.settle_updates() {}
+    }
+
+    fn restore(&mut self, record: Record, node: &Node) {
+        let (now, number) = (self.now(), record.number);
+        let mut open = Open::new(record, now);
+        let in_force = entries(node, "workloads")
+            .filter_map(|(name, node)| Some((Name::from(name.as_str()), form_from(node.get("inForce")?))));
+        let in_force: BTreeMap<Name, Form> = in_force.filter(|_| open.is_staging()).collect();
+        for name in open.record.unit.workloads.keys().filter(|name| !in_force.contains_key(*name)) {
+            // What this start could not take over has no agent, so nothing is judged of it.
+            let ran = open.record.unit.workloads.get(name).is_some_and(|touched| touched.ran);
+            if open.record.was_switched
+                && let Some(candidate) = self.candidate(name, ran, None)
+            {
+                open.trial.judge(candidate, now);
+            }
+        }
+        for (name, on_failure) in &open.record.dependents {
+            if let Some(candidate) = self.candidate(name, true, Some(*on_failure)) {
+                open.trial.judge(Candidate { state: None, ..candidate }, now);
+            }
+        }
+        if !open.is_staging() {
+            Self::judge_start(&mut open, now);
+        }
+        self.guarded.is_unsaved |= !open.is_staging();
+        self.guarded.is_outdated = true;
+        self.put_back_in_force(&mut open, &in_force);
+        self.guarded.open.insert(number, open);
+    }
+
+    /// While an update is being staged, agents have to run what was in force before.
+    fn put_back_in_force(&mut self, open: &mut Open, in_force: &BTreeMap<Name, Form>) {
+        let names = |name: &Name| {
+            let workloads = &self.workloads;
+            let new = Form {
+                desired: workloads.desired.workloads.get(name).cloned(),
+                rendered: workloads.before_hooks().get(name).cloned(),
+                effective: workloads.effective.get(name).cloned(),
+            };
+            (name.clone(), new)
+        };
+        let new: BTreeMap<Name, Form> = in_force.keys().map(names).collect();
+        let rendered = in_force.iter().map(|(name, form)| (name, form.rendered.as_ref()));
+        let rendered = Difference::to(self.workloads.before_hooks(), rendered);
+        let effective = in_force.iter().map(|(name, form)| (name, form.effective.as_ref()));
+        let for_agents = Difference::to(&self.workloads.effective, effective);
+        if let Some(before_hooks) = &mut self.workloads.before_hooks {
+            rendered.carry_out(before_hooks);
+        }
+        if !for_agents.is_empty() {
+            self.carry_out(for_agents, Changes::default());
+        }
+        self.stage_again(open, new);
+    }
+
+    /// What has to be stored before the first client is served: that this start was counted.
+    pub fn take_unsaved(&mut self) -> Option<Stored> {
+        std::mem::take(&mut self.guarded.is_unsaved).then(|| self.stored())
+    }
+}
+
+impl GuardedUpdates {
+    /// From now on updates are kept over restarts.
+    pub(in crate::server) fn keep_on_disk(&mut self) {
+        self.is_kept_on_disk = true;
+    }
+}

@@ -1,0 +1,111 @@
+//! What is known after a restart of the server.
+
+use super::*;
+use crate::server::ServerLoop;
+use crate::server::state_store::{parse, text};
+
+/// The server is killed, and the next one starts with what is stored, or with `stored`.
+fn restart(rig: &mut Rig) {
+    let stored = parse(&text(&rig.cluster.server.stored()).unwrap()).unwrap();
+    assert_eq!(stored, rig.cluster.server.stored(), "what is written is read");
+    let mut server = ServerLoop::new();
+    server.set_clock(rig.clock.clone());
+    server.start_again_with(stored).unwrap();
+    let (store, writes) = StateStore::unattended();
+    server.take_unsaved().into_iter().for_each(|state| store.store(state));
+    server.set_store(store);
+    (rig.cluster, rig.stored) = (Cluster::default(), writes);
+    rig.cluster.server = server;
+    rig.a = rig.cluster.agent("A");
+}
+
+#[test]
+fn a_trial_goes_on_and_the_third_start_of_the_server_ends_it() {
+    let mut rig = Rig::new(&[db("1"), workload("web", "1", "", NEEDS_DB)]);
+    rig.apply(&[&db("2")]).unwrap();
+    rig.report(&db_instance("2"), Phase::Running);
+    for losses in 1..3 {
+        restart(&mut rig);
+        assert_eq!((rig.read(1, "losses"), rig.writes()), (losses.to_string(), 1), "one write for each start");
+        assert_eq!(rig.desired(), ["db 2", "web 1"]);
+        assert_eq!(rig.read(1, "waitsFor"), r#"["db","web"]"#, "the dependent as well");
+        rig.wait(DEADLINE - Duration::from_secs(1));
+    }
+    restart(&mut rig);
+    assert_eq!(
+        (rig.read(1, "phase"), rig.read(1, "reason")),
+        ("UNDONE".into(), "db: 3 losses of the server".to_owned())
+    );
+    assert_eq!((rig.desired(), rig.writes()), (vec!["db 1".to_owned(), "web 1".to_owned()], 1));
+    let hello = rig.cluster.take(rig.a).pop();
+    assert!(
+        matches!(&hello, Some(FromServer::ServerHello(added)) if added[0].instance == db_instance("1")),
+        "{hello:?}"
+    );
+    restart(&mut rig);
+    let error = rig.apply(&[&db("2")]).unwrap_err();
+    assert!(error.contains("same as update 1, which was undone: db: 3 losses of the server"), "{error}");
+}
+
+#[test]
+fn a_trial_ends_well_after_a_restart_and_the_count_begins_anew() {
+    let mut rig = Rig::new(&[db("1")]);
+    rig.apply(&[&db("2")]).unwrap();
+    restart(&mut rig);
+    rig.report(&db_instance("2"), Phase::Running);
+    rig.wait(HEALTHY);
+    assert_eq!((rig.read(1, "phase"), rig.read(1, "losses")), ("GOOD".to_owned(), "0".to_owned()));
+}
+
+#[test]
+fn a_failure_after_a_restart_puts_back_all_with_hooks_or_configs() {
+    let mut rig = Rig::new(&[db("1")]);
+    let state = format!(
+        "{{ desiredState: {{ apiVersion: v1, configs: {{ c: '2' }}, workloads: {{ {} }} }} }}",
+        workload("db", "{{c}}", ROLLBACK, ", configs: { c: c }")
+    );
+    rig.cluster.update(&state, &[]).unwrap();
+    let effective = rig.cluster.server.view().effective.clone();
+    restart(&mut rig);
+    assert_eq!(*rig.cluster.server.view().effective, effective);
+    rig.report(&db_instance("2"), Phase::PendingStartingFailed);
+    let view = rig.cluster.server.view();
+    assert!(view.desired.configs.is_empty() && view.effective["db"].instance == db_instance("1"));
+}
+
+#[test]
+fn only_the_newest_sixteen_that_have_ended_are_known_and_their_ways_back_are_bounded() {
+    let mut rig = Rig::new(&[]);
+    for number in 0..20 {
+        // Deleted while it is open, so it is over at once.
+        let image = "x".repeat(100_000);
+        rig.apply(&[&workload(&format!("w{number}"), &format!("{image}{number}"), "{}", "")]).unwrap();
+        rig.apply(&[&workload(&format!("w{number}"), &format!("{image}{number}b"), "{}", "")]).unwrap();
+        rig.apply(&[&format!("w{number}: ~")]).unwrap();
+    }
+    assert_eq!(rig.phases().len(), 16);
+    let bytes = text(&rig.cluster.server.stored()).unwrap().len();
+    assert!(bytes < 1_200_000, "{bytes}");
+    restart(&mut rig);
+    assert_eq!(rig.phases().len(), 16);
+    rig.apply(&[&db("1")]).unwrap();
+    assert_eq!(rig.read(41, "phase"), "TRIAL", "numbers go on");
+}
+
+#[test]
+fn without_a_disk_updates_are_in_memory_only() {
+    let mut cluster = Cluster::default();
+    cluster.update(&format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ {} }} }} }}", db("1")), &[]).unwrap();
+    assert!(cluster.read(&["updates.1.keptIn"]).contains("MEMORY"));
+}
+
+#[test]
+fn an_earlier_server_reads_the_state_and_ignores_the_updates() {
+    let mut rig = Rig::new(&[db("1")]);
+    rig.apply(&[&db("2")]).unwrap();
+    let written = text(&rig.cluster.server.stored()).unwrap();
+    let body: Node = serde_json::from_str(written.lines().nth(1).unwrap()).unwrap();
+    let desired = crate::model::complete_state::desired_state_from_node(&body).unwrap();
+    assert_eq!(desired, *rig.cluster.server.view().desired);
+    assert!(body.at(&["updates", "list"]).is_some());
+}

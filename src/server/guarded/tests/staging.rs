@@ -1,0 +1,278 @@
+//! Updates that are staged before they are carried out, with an agent that the test plays.
+
+use super::*;
+use crate::limits::UPDATE_AGENT_AWAY;
+use crate::model::messages::PreparedInstance;
+use crate::model::names::Name;
+use crate::server::ServerLoop;
+
+const PREPARES: AgentFeatures = AgentFeatures { prepares: true };
+
+/// Two workloads that run on an agent which prepares.
+fn rig() -> Rig {
+    Rig::with_agent(&[db("1"), workload("web", "1", "", NEEDS_DB)], PREPARES)
+}
+
+fn prepared(instance: &InstanceName) -> PreparedInstance {
+    let instance = instance.clone();
+    PreparedInstance { instance, level: Some("CREATE".into()), reason: None, tries: 0, is_final: false, unmet: None }
+}
+
+fn failed(instance: &InstanceName, tries: u32, is_final: bool) -> PreparedInstance {
+    let reason = Some("no such image".to_owned());
+    PreparedInstance { level: None, reason, tries, is_final, ..prepared(instance) }
+}
+
+impl Rig {
+    fn prepared(&mut self, report: PreparedInstance) {
+        self.cluster.send(self.a, ToServer::Prepared(vec![report]));
+    }
+
+    /// What the agent was sent, in short.
+    fn sent(&self) -> Vec<String> {
+        let short = |message: &FromServer| match message {
+            FromServer::Prepare(added) => format!("prepare {}", names(added).join(",")),
+            FromServer::UpdateWorkload(plan) => format!("update {}", names(&plan.added).join(",")),
+            FromServer::ServerHello(added) => {
+                let images: Vec<&Name> = added.iter().map(|added| &added.instance.id).collect();
+                format!("hello {}", if images.contains(&&db_instance("1").id) { "old" } else { "new" })
+            }
+            other => format!("{other:?}"),
+        };
+        self.cluster.take(self.a).iter().map(short).collect()
+    }
+}
+
+#[test]
+fn nothing_changes_until_all_is_staged_and_the_list_is_emptied_after_the_plan() {
+    let mut rig = rig();
+    let cli = cli(&mut rig);
+    let (added, deleted) = rig.apply(&[&db("2")]).unwrap();
+    assert_eq!((added, deleted), (vec![db_instance("2").to_string()], vec![db_instance("1").to_string()]));
+    assert_eq!((rig.sent(), rig.writes()), (vec!["prepare db".to_owned()], 1));
+    assert_eq!(
+        (rig.phases(), rig.desired()),
+        (vec!["1 STAGING".to_owned()], vec!["db 2".to_owned(), "web 1".to_owned()])
+    );
+    assert_eq!(rig.cluster.server.view().effective["db"].instance, db_instance("1"));
+    assert_eq!(rig.state(&db_instance("2")), "Pending(Initial): 'update: stages CREATE'");
+    rig.wait(Duration::from_secs(25));
+    assert_eq!(rig.state(&db_instance("2")), "Pending(Initial): 'update: stages CREATE, 20 s'");
+    rig.prepared(failed(&db_instance("2"), 2, false));
+    assert_eq!(rig.state(&db_instance("2")), "Pending(Initial): 'update: no such image, retry 2 in 1 s'");
+    assert_eq!((rig.sent(), rig.writes(), rig.cluster.take(cli).len()), (vec![], 0, 0), "nobody is told");
+    rig.prepared(prepared(&db_instance("2")));
+    assert_eq!((rig.sent(), rig.writes()), (vec!["update db".to_owned(), "prepare ".to_owned()], 1));
+    assert_eq!(
+        (rig.phases(), rig.state(&db_instance("2"))),
+        (vec!["1 TRIAL".to_owned()], "Pending(Initial)".to_owned())
+    );
+    rig.report(&db_instance("1"), Phase::Removed);
+    rig.report(&db_instance("2"), Phase::Running);
+    rig.wait(HEALTHY);
+    assert_eq!(rig.phases(), ["1 GOOD"]);
+}
+
+#[test]
+fn what_cannot_be_staged_is_undone_without_any_stop_and_is_not_remembered() {
+    let mut rig = rig();
+    rig.apply(&[&db("2")]).unwrap();
+    rig.cluster.take_all();
+    rig.prepared(failed(&db_instance("2"), 20, true));
+    assert_eq!(rig.read(1, "reason"), "db: cannot be staged: no such image");
+    assert_eq!(
+        (rig.phases(), rig.desired()),
+        (vec!["1 UNDONE".to_owned()], vec!["db 1".to_owned(), "web 1".to_owned()])
+    );
+    assert_eq!((rig.sent(), rig.state(&db_instance("2"))), (vec!["prepare ".to_owned()], String::new()));
+    rig.apply(&[&db("2")]).unwrap();
+}
+
+#[test]
+fn one_that_may_stay_is_carried_out_although_it_cannot_be_staged_once_its_condition_holds() {
+    let update = "{ when: { pathMissing: /lock } }";
+    let mut rig = Rig::with_agent(&[workload("db", "1", update, "")], PREPARES);
+    rig.apply(&[&workload("db", "2", update, "")]).unwrap();
+    let new = instance("db", "2", update);
+    let unmet = Some("/lock exists".to_owned());
+    rig.prepared(PreparedInstance { unmet, ..failed(&new, 20, true) });
+    assert_eq!(
+        (rig.phases(), rig.state(&new)),
+        (vec!["1 STAGING".to_owned()], "Pending(Initial): 'update: cannot be staged: no such image'".to_owned())
+    );
+    rig.prepared(failed(&new, 20, true));
+    assert_eq!(rig.phases(), ["1 TRIAL"]);
+}
+
+#[test]
+fn a_condition_holds_all_back_and_those_that_are_staged_name_the_others() {
+    let update = "{ stage: NONE, when: { pathMissing: /lock } }";
+    let mut rig = Rig::with_agent(&[db("1"), workload("nav", "1", update, "")], PREPARES);
+    rig.apply(&[&db("2"), &workload("nav", "2", update, ""), &workload("new", "1", "", "")]).unwrap();
+    let nav = instance("nav", "2", update);
+    rig.prepared(prepared(&db_instance("2")));
+    assert_eq!(rig.state(&db_instance("2")), "Pending(Initial): 'update: waits for nav'");
+    assert_eq!(rig.state(&instance("new", "1", "")), "Pending(Initial): 'update: waits for nav'");
+    rig.prepared(PreparedInstance { unmet: Some("/lock exists".into()), ..prepared(&nav) });
+    assert_eq!(rig.state(&nav), "Pending(Initial): 'update: /lock exists'");
+    rig.wait(Duration::from_secs(100_000));
+    assert_eq!((rig.phases(), rig.read(1, "waitsFor")), (vec!["1 STAGING".to_owned()], r#"["nav"]"#.to_owned()));
+    rig.cluster.take_all();
+    rig.prepared(prepared(&nav));
+    assert_eq!(rig.sent(), ["update db,nav,new", "prepare "]);
+}
+
+#[test]
+fn a_lost_agent_changes_nothing_shown_and_is_waited_for_a_minute() {
+    let mut rig = rig();
+    let b = rig.cluster.agent("B");
+    rig.apply(&[&db("2")]).unwrap();
+    rig.cluster.close(rig.a);
+    assert_eq!(rig.state(&db_instance("2")), "Pending(Initial): 'update: stages CREATE'");
+    assert_eq!(rig.state(&db_instance("1")), "AgentDisconnected");
+    let told = format!("{:?}", rig.cluster.take(b));
+    assert!(!told.contains(&*db_instance("2").id), "{told}");
+    rig.wait(UPDATE_AGENT_AWAY - Duration::from_secs(1));
+    rig.a = rig.cluster.agent_with("A", PREPARES);
+    let messages = rig.cluster.take(rig.a);
+    let place = |is_it: fn(&FromServer) -> bool| messages.iter().position(is_it).unwrap();
+    let hello = place(|message| matches!(message, FromServer::ServerHello(_)));
+    assert!(place(is_prepare) < hello, "before its workloads: {messages:?}");
+    let FromServer::ServerHello(added) = &messages[hello] else { panic!() };
+    assert!(added.iter().any(|added| added.instance == db_instance("1")));
+    rig.cluster.send(rig.a, ToServer::StatesComplete); // Not a list of what it has lost.
+    assert_eq!(rig.state(&db_instance("2")), "Pending(Initial): 'update: stages CREATE, 50 s'");
+    rig.cluster.close(rig.a);
+    rig.wait(UPDATE_AGENT_AWAY);
+    assert_eq!((rig.phases(), rig.read(1, "waitsFor")), (vec!["1 TRIAL".to_owned()], r#"["agent A"]"#.to_owned()));
+    rig.a = rig.cluster.agent_with("A", PREPARES);
+    let sent = rig.sent();
+    assert!(sent.contains(&"hello new".to_owned()) && !sent.iter().any(|it| it.starts_with("prepare")), "{sent:?}");
+}
+
+#[test]
+fn an_absent_agent_is_waited_for_only_where_its_consent_is_needed() {
+    let update = "{ when: { pathMissing: /lock } }";
+    for (update, waits) in [(update, true), ("{}", false)] {
+        let mut rig = Rig::with_agent(&[workload("db", "1", update, "")], PREPARES);
+        rig.cluster.close(rig.a);
+        rig.apply(&[&workload("db", "2", update, "")]).unwrap();
+        rig.wait(UPDATE_AGENT_AWAY * 100);
+        assert_eq!(rig.phases(), [if waits { "1 STAGING" } else { "1 TRIAL" }]);
+        if waits {
+            rig.a = rig.cluster.agent_with("A", AgentFeatures::default());
+            assert_eq!(rig.phases(), ["1 TRIAL"], "it cannot prepare");
+        }
+    }
+}
+
+#[test]
+fn who_cannot_prepare_is_updated_at_once_and_new_workloads_are_not_staged() {
+    let mut rig = Rig::new(&[db("1")]);
+    rig.apply(&[&db("2")]).unwrap();
+    assert_eq!(rig.phases(), ["1 TRIAL"]);
+    let mut rig = self::rig();
+    rig.apply(&[&workload("new", "1", "{}", "")]).unwrap();
+    rig.apply(&[&workload("web", "2", "{ stage: NONE }", NEEDS_DB)]).unwrap();
+    assert_eq!(rig.phases(), ["1 TRIAL", "2 TRIAL"]);
+}
+
+#[test]
+fn with_the_same_instance_name_the_text_stands_before_that_of_the_running_one() {
+    let mut rig = rig();
+    rig.apply(&[&workload("db", "1", ROLLBACK, ", tags: { k: v }")]).unwrap();
+    let db = db_instance("1");
+    let b = rig.cluster.agent("B");
+    rig.cluster.take_all();
+    assert_eq!(rig.state(&db), "Running(Ok): 'update: stages CREATE'");
+    rig.report_info(&db, Phase::Running, "alive: failed once");
+    assert_eq!(rig.state(&db), "Running(Ok): 'update: stages CREATE; alive: failed once'");
+    let told = format!("{:?}", rig.cluster.take(b));
+    assert!(told.contains("alive") && !told.contains("update:"), "{told}");
+    let c = rig.cluster.agent("C");
+    let told = format!("{:?}", rig.cluster.take(c));
+    assert!(told.contains("alive") && !told.contains("update:"), "{told}");
+    rig.prepared(prepared(&db));
+    assert_eq!(
+        (rig.phases(), rig.state(&db)),
+        (vec!["1 TRIAL".to_owned()], "Running(Ok): 'alive: failed once'".to_owned())
+    );
+    rig.wait(HEALTHY);
+    assert_eq!(rig.phases(), ["1 TRIAL"], "that was the old one");
+    rig.report(&db, Phase::Removed);
+    rig.report(&db, Phase::Running);
+    rig.wait(HEALTHY);
+    assert_eq!(rig.phases(), ["1 GOOD"]);
+}
+
+#[test]
+fn what_is_replaced_or_withdrawn_before_it_was_switched_is_finished_by_the_server() {
+    let mut rig = rig();
+    rig.apply(&[&db("2")]).unwrap();
+    rig.apply(&[&db("3")]).unwrap();
+    assert_eq!(
+        (rig.phases(), rig.sent()),
+        (vec!["1 REPLACED".to_owned(), "2 STAGING".to_owned()], vec!["prepare db".to_owned(); 2])
+    );
+    assert_eq!((rig.state(&db_instance("2")), rig.state(&db_instance("1"))), (String::new(), "Running(Ok)".to_owned()));
+    rig.apply(&[&db("1")]).unwrap();
+    assert_eq!((rig.phases().pop(), rig.sent()), (Some("2 WITHDRAWN".to_owned()), vec!["prepare ".to_owned()]));
+    assert_eq!((rig.state(&db_instance("3")), rig.state(&db_instance("1"))), (String::new(), "Running(Ok)".to_owned()));
+    rig.apply(&[&db("2")]).unwrap();
+    rig.cluster.take_all();
+    rig.apply(&["db: ~"]).unwrap();
+    assert_eq!(
+        (rig.state(&db_instance("2")), rig.sent()),
+        (String::new(), vec!["update ".to_owned(), "prepare ".to_owned()])
+    );
+    assert_eq!(rig.phases().pop(), Some("3 WITHDRAWN".to_owned()));
+}
+
+#[test]
+fn a_request_that_joins_waits_with_it_and_what_was_carried_out_before_is_judged_on() {
+    let mut rig = rig();
+    rig.apply(&[&db("2")]).unwrap();
+    rig.prepared(prepared(&db_instance("2")));
+    rig.report(&db_instance("1"), Phase::Removed);
+    rig.report(&db_instance("2"), Phase::Running);
+    rig.cluster.take_all();
+    rig.apply(&[&db("3"), &workload("new", "1", ROLLBACK, "")]).unwrap();
+    assert_eq!(
+        (rig.phases(), rig.sent()),
+        (vec!["1 REPLACED".to_owned(), "2 STAGING".to_owned()], vec!["prepare db".to_owned()])
+    );
+    rig.wait(DEADLINE * 2);
+    assert_eq!(rig.phases()[1], "2 STAGING", "what is about to be replaced is not judged");
+    rig.report_info(&instance("web", "1", ""), Phase::FailedExecFailed, "Exit code: '1'");
+    assert_eq!(
+        (rig.phases()[1].clone(), rig.desired()),
+        ("2 UNDONE".to_owned(), vec!["db 1".to_owned(), "web 1".to_owned()])
+    );
+    assert_eq!(rig.sent(), ["update db", "prepare "]);
+    assert!(rig.apply(&[&db("3"), &workload("new", "1", ROLLBACK, "")]).unwrap_err().contains("same as update 2"));
+}
+
+#[test]
+fn agents_are_sent_the_old_workloads_and_their_lists_after_a_restart() {
+    let mut rig = rig();
+    rig.apply(&[&db("2"), &workload("new", "1", "", "")]).unwrap();
+    let stored = rig.cluster.server.stored();
+    let mut server = ServerLoop::new();
+    server.set_clock(rig.clock.clone());
+    server.start_again_with(stored.clone()).unwrap();
+    assert_eq!(server.take_unsaved(), None, "a start during the staging costs no write");
+    assert_eq!(server.stored(), stored);
+    rig.cluster = Cluster::default();
+    rig.cluster.server = server;
+    rig.a = rig.cluster.agent_with("A", PREPARES);
+    let sent: Vec<String> = rig.sent().into_iter().filter(|it| !it.contains("WorkloadStates")).collect();
+    assert_eq!(sent, ["prepare db", "hello old"]);
+    assert_eq!(rig.state(&db_instance("2")), "Pending(Initial): 'update: stages CREATE'");
+    rig.prepared(prepared(&db_instance("2")));
+    assert_eq!(
+        (rig.phases(), rig.sent()),
+        (vec!["1 TRIAL".to_owned()], vec!["update db,new".to_owned(), "prepare ".to_owned()])
+    );
+    rig.report(&db_instance("2"), Phase::PendingStartingFailed);
+    assert_eq!(rig.desired(), ["db 1", "web 1"]);
+}

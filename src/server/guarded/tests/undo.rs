@@ -1,0 +1,194 @@
+//! Updates that fail are put back as a whole, and the same is refused.
+
+use super::*;
+use crate::model::workload::ConfigItem;
+use crate::server::tests::tree;
+
+#[test]
+fn a_bad_update_is_put_back_with_its_dependents_and_the_same_is_refused_until_it_is_forgotten() {
+    let mut rig = Rig::new(&[db("1"), workload("web", "1", "", NEEDS_DB)]);
+    let both = [db("2"), workload("web", "2", "", NEEDS_DB)];
+    let both: Vec<&str> = both.iter().map(String::as_str).collect();
+    rig.apply(&both).unwrap();
+    rig.cluster.take_all();
+    rig.writes();
+    rig.report(&db_instance("1"), Phase::Removed);
+    rig.report_info(&db_instance("2"), Phase::PendingStartingFailed, "No more retries: no such image");
+    let why = "db: Pending(StartingFailed): 'No more retries: no such image'";
+    let (added, deleted) = rig.plan();
+    assert_eq!(added, ["db", "web"]);
+    assert_eq!(deleted, [db_instance("2").to_string(), instance("web", "2", "").to_string()]);
+    assert_eq!(rig.desired(), ["db 1", "web 1"]);
+    assert_eq!((rig.phases(), rig.read(1, "reason")), (vec!["1 UNDONE".to_owned()], why.to_owned()));
+    assert_eq!((rig.writes(), rig.cluster.server.due()), (1, None), "it is not judged");
+    rig.report_info(&db_instance("1"), Phase::PendingStartingFailed, "No more retries: x");
+    assert_eq!((rig.phases().len(), rig.desired()), (1, vec!["db 1".to_owned(), "web 1".to_owned()]));
+
+    let refused = format!("Update rejected: 'it is the same as update 1, which was undone: {why}'");
+    assert_eq!(rig.apply(&both), Err(refused.clone()));
+    assert_eq!((rig.phases().len(), rig.writes()), (1, 0));
+    rig.apply(&[&db("3")]).unwrap();
+    rig.apply(&[&db("1")]).unwrap();
+    assert_eq!(rig.apply(&both), Err(refused), "still");
+    let masks = ["updates.1", "desiredState.workloads.db", "desiredState.workloads.web"];
+    assert!(rig.apply_masks(&both, &["updates.1.phase"]).unwrap_err().contains("Could not find field updates.1.phase"));
+    rig.apply_masks(&both, &masks).unwrap();
+    assert_eq!(rig.desired(), ["db 2", "web 2"]);
+}
+
+#[test]
+fn a_dependent_that_the_update_does_not_touch_fails_it() {
+    let mut rig = Rig::new(&[
+        db("1"),
+        workload("web", "1", "", NEEDS_DB),
+        workload("ui", "1", "", ", dependencies: { web: ADD_COND_RUNNING }"),
+    ]);
+    rig.apply(&[&db("2")]).unwrap();
+    rig.report(&db_instance("1"), Phase::Removed);
+    rig.report(&db_instance("2"), Phase::Running);
+    rig.report_info(&instance("ui", "1", ""), Phase::FailedExecFailed, "Exit code: '1'");
+    assert_eq!(rig.read(1, "reason"), "ui: Failed(ExecFailed): 'Exit code: '1''");
+    assert_eq!(
+        (rig.desired(), rig.read(1, "phase")),
+        (vec!["db 1".into(), "ui 1".into(), "web 1".into()], "UNDONE".into())
+    );
+}
+
+#[test]
+fn one_that_is_never_healthy_is_put_back_at_the_deadline_and_names_what_it_waits_for() {
+    let mut rig = Rig::new(&[db("1"), workload("web", "1", "", NEEDS_DB)]);
+    rig.apply(&[&db("2")]).unwrap();
+    rig.report(&db_instance("1"), Phase::StoppingWaitingToStop);
+    rig.wait(DEADLINE - Duration::from_millis(1));
+    assert_eq!(rig.phases(), ["1 TRIAL"]);
+    rig.wait(Duration::from_millis(1));
+    assert_eq!(rig.read(1, "reason"), "db: not healthy within 120 s: waits for 'web' to stop");
+    assert_eq!(rig.desired(), ["db 1", "web 1"]);
+}
+
+#[test]
+fn additions_deletions_moves_and_configs_are_put_back() {
+    let mut rig = Rig::new(&[db("1"), workload("gone", "1", "", ""), workload("moved", "1", "", "")]);
+    rig.cluster.update("{ desiredState: { apiVersion: v1, configs: { c: '1' } } }", &["desiredState.configs"]).unwrap();
+    let templated = ", configs: { c: c }".to_owned();
+    rig.apply(&[&workload("t", "{{c}}", "", &templated)]).unwrap();
+    let before = rig.cluster.server.view().desired.clone();
+    let effective = rig.cluster.server.view().effective.clone();
+    let state = format!(
+        "{{ desiredState: {{ apiVersion: v1, configs: {{ c: '2', d: '3' }}, workloads: {{ {}, {}, {}, {} }} }} }}",
+        db("2"),
+        workload("new", "1", "", ""),
+        workload("moved", "1", "", "").replace("agent: A", "agent: B"),
+        workload("t", "{{c}}", "", &templated),
+    );
+    rig.cluster.update(&state, &[]).unwrap();
+    assert_eq!(rig.read(1, "configs").matches("after").count(), 2);
+    assert_eq!(rig.cluster.server.view().desired.configs["c"], ConfigItem::Text("2".to_owned()));
+    rig.report(&db_instance("2"), Phase::PendingStartingFailed);
+    assert_eq!(rig.read(1, "phase"), "UNDONE");
+    assert_eq!(*rig.cluster.server.view().desired, before);
+    assert_eq!(*rig.cluster.server.view().effective, effective);
+}
+
+#[test]
+fn an_undo_asks_no_hook_and_puts_back_what_hooks_had_made() {
+    let mut rig = Rig::new(&[db("1")]);
+    rig.cluster.hook();
+    let effective = rig.cluster.server.view().effective.clone();
+    let commander = rig.cluster.commander();
+    let masks = ["desiredState.workloads.db"];
+    let state = format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ {} }} }} }}", db("2"));
+    rig.cluster.send_request(commander, "r", crate::server::tests::update(&state, &masks));
+    rig.cluster.server.on_event(ServerEvent::Hooks(Ok(None)));
+    assert_eq!(rig.phases(), ["1 TRIAL"]);
+    rig.report(&db_instance("2"), Phase::PendingStartingFailed);
+    assert_eq!((rig.phases(), rig.desired()), (vec!["1 UNDONE".to_owned()], vec!["db 1".to_owned()]));
+    assert_eq!(*rig.cluster.server.view().effective, effective);
+    rig.cluster.send_request(commander, "r", crate::server::tests::update(&state, &masks));
+    rig.cluster.server.on_event(ServerEvent::Hooks(Ok(None)));
+    let answer = format!("{:?}", rig.cluster.take(commander).pop());
+    assert!(answer.contains("it is the same as update 1"), "{answer}");
+}
+
+#[test]
+fn what_a_request_could_not_lead_back_to_is_stuck_and_changes_nothing() {
+    let needs = |name: &str| format!(", dependencies: {{ {name}: ADD_COND_FAILED }}");
+    let old = workload("db", "1", ROLLBACK, &needs("web"));
+    let mut rig = Rig::new(&[old, workload("web", "1", "", "")]);
+    rig.apply(&[&db("2")]).unwrap();
+    rig.apply(&[&workload("web", "1", "", &needs("db"))]).unwrap(); // No cycle as long as the update stays.
+    rig.cluster.take_all();
+    rig.report(&db_instance("2"), Phase::PendingStartingFailed);
+    assert_eq!(
+        (rig.phases(), rig.desired()),
+        (vec!["1 STUCK".to_owned()], vec!["db 2".to_owned(), "web 1".to_owned()])
+    );
+    assert!(rig.read(1, "reason").contains("cannot be undone: workload dependency 'db' is part of a cycle"));
+    assert_eq!(rig.cluster.take(rig.a), []);
+    assert_eq!(rig.cluster.server.due(), None);
+}
+
+#[test]
+fn three_losses_of_an_agent_fail_it_and_recovering_begins_a_new_count() {
+    let mut rig = Rig::new(&[db("1"), workload("web", "1", ROLLBACK, "").replace("agent: A", "agent: B")]);
+    let lose = |rig: &mut Rig| {
+        rig.report(&db_instance("2"), Phase::Running);
+        rig.reconnect(AgentFeatures::default());
+    };
+    rig.apply(&[&db("2"), &workload("new", "1", "", "").replace("agent: A", "agent: B")]).unwrap();
+    lose(&mut rig);
+    lose(&mut rig);
+    assert_eq!(rig.read(1, "losses"), "2");
+    rig.writes();
+    rig.report(&db_instance("2"), Phase::Running);
+    rig.wait(HEALTHY);
+    assert_eq!((rig.read(1, "losses"), rig.writes()), ("0".to_owned(), 1), "all that are there are healthy");
+    lose(&mut rig);
+    lose(&mut rig);
+    assert_eq!(rig.phases(), ["1 TRIAL"]);
+    lose(&mut rig);
+    assert_eq!(rig.read(1, "reason"), "db: 3 losses of agent 'A'");
+    assert_eq!(rig.desired(), ["db 1", "web 1"]);
+}
+
+#[test]
+fn command_lines_of_an_earlier_version_end_with_the_failure() {
+    let mut rig = Rig::new(&[db("1"), workload("web", "1", "", NEEDS_DB)]);
+    let cli = cli(&mut rig);
+    rig.apply(&[&db("2")]).unwrap();
+    rig.report(&db_instance("1"), Phase::StoppingWaitingToStop);
+    rig.cluster.take_all();
+    rig.wait(DEADLINE);
+    let failed = "Failed(ExecFailed): 'undone: db: not healthy within 120 s: waits for 'web' to stop'";
+    let told: Vec<String> = rig
+        .cluster
+        .take(cli)
+        .into_iter()
+        .flat_map(|message| if let FromServer::WorkloadStates(states) = message { states } else { vec![] })
+        .map(|WorkloadState { instance, state }| {
+            format!("{} {state}", if instance == db_instance("1") { "old" } else { "new" })
+        })
+        .collect();
+    let mut expected =
+        vec![format!("new {failed}"), "old Removed".to_owned(), "old Stopping(WaitingToStop)".to_owned()];
+    assert!(told.len() >= expected.len(), "{told:?}");
+    expected.retain(|line| !told.contains(line));
+    assert!(expected.is_empty(), "{told:?}");
+    let agent = format!("{:?}", rig.cluster.take(rig.a));
+    assert!(!agent.contains("undone"), "no agent receives it: {agent}");
+    assert_eq!(rig.state(&db_instance("2")), "Pending(Initial)", "it is stored nowhere");
+}
+
+#[test]
+fn the_same_change_from_another_state_is_another_update() {
+    let mut rig = Rig::new(&[db("1")]);
+    rig.apply(&[&db("2")]).unwrap();
+    rig.report(&db_instance("2"), Phase::PendingStartingFailed);
+    rig.apply(&[&db("3")]).unwrap();
+    rig.report(&db_instance("3"), Phase::Running);
+    rig.wait(HEALTHY);
+    assert_eq!(rig.phases(), ["1 UNDONE", "2 GOOD"]);
+    rig.apply(&[&db("2")]).unwrap();
+    let known = tree("{ a: b }");
+    assert_ne!(crate::model::guarded_update::definition_hash(&known), "");
+}

@@ -1,0 +1,388 @@
+//! The judging of one update: which of its instances are healthy, which are waited for, and which have failed.
+//!
+//! Each state of an instance costs one search among the judged ones of each open update; nothing is done for the others.
+//!
+//! Thread: `server`; a plain value. Time is passed in.
+
+use crate::model::execution_state::{ExecutionState, INACTIVE_PREFIX, Phase};
+use crate::model::guarded_update::AGENT_PREFIX;
+use crate::model::lifecycle::{OnFailure, Terms};
+use crate::model::names::{InstanceName, Name};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// Begins the additional info of a workload that waits although its conditions hold: it is being prepared.
+const PREPARE_PREFIX: &str = "prepare";
+/// Begins the additional info of a workload that has failed as often as its block allows.
+const NO_MORE_RESTARTS: &str = "No more restarts";
+
+/// Begins the reason of an instance that has missed its deadline.
+pub const LATE: &str = "not healthy within";
+
+/// What is known of an instance when its judging begins.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    /// Which.
+    pub instance: InstanceName,
+    /// When it is healthy, and until when it has to be.
+    pub terms: Terms,
+    /// What follows when it fails.
+    pub on_failure: OnFailure,
+    /// Its restart policy does not start it again, so its first failure is its last one.
+    pub is_never_restarted: bool,
+    /// What it replaces was running, or it was itself: it is waited for even while a condition does not let it run.
+    pub ran: bool,
+    /// Its present state counts already; otherwise states may be late ones of an old instance of the same name.
+    pub state: Option<ExecutionState>,
+    /// It replaces an instance of the same name, whose late states must not count.
+    pub keeps_name: bool,
+    /// Its agent is connected.
+    pub is_present: bool,
+}
+
+/// An instance has failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Its workload.
+    pub workload: Name,
+    /// Why, for people.
+    pub why: String,
+    /// What follows.
+    pub on_failure: OnFailure,
+}
+
+/// How an instance stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// It has to become healthy; its clock runs.
+    Waits,
+    /// It is healthy.
+    Healthy,
+    /// Its agent is away.
+    Away,
+    /// It has failed and the update is kept all the same.
+    Kept,
+    /// It may not run, or is about to be replaced.
+    Excused,
+}
+
+#[derive(Debug)]
+struct Judged {
+    candidate: Candidate,
+    /// Whether states count.
+    counts: bool,
+    /// The last that counted.
+    state: ExecutionState,
+    /// It was started since the judging began.
+    is_started: bool,
+    /// It has succeeded, and is only started again since.
+    has_succeeded: bool,
+    healthy_since: Option<Instant>,
+    is_healthy: bool,
+    has_failed: bool,
+    is_suspended: bool,
+    standing: Standing,
+    /// What its clock showed when it was stopped last.
+    spent: Duration,
+    runs_since: Option<Instant>,
+    alarm: Option<Instant>,
+}
+
+impl Judged {
+    fn is_excused(&self) -> bool {
+        let info = &self.state.additional_info;
+        let waits = self.state.phase == Phase::PendingWaitingToStart && !info.is_empty();
+        let may_not_run = waits && !info.starts_with(PREPARE_PREFIX);
+        self.is_suspended || may_not_run && (!self.candidate.ran || info.starts_with(INACTIVE_PREFIX))
+    }
+
+    fn standing(&self) -> Standing {
+        match () {
+            () if self.has_failed => Standing::Kept,
+            () if self.is_suspended => Standing::Excused,
+            () if !self.candidate.is_present => Standing::Away,
+            () if self.is_excused() => Standing::Excused,
+            () if self.is_healthy => Standing::Healthy,
+            () => Standing::Waits,
+        }
+    }
+
+    fn take(&mut self, state: &ExecutionState, now: Instant) {
+        self.state = state.clone();
+        self.is_started |= match state.phase {
+            Phase::PendingStarting | Phase::PendingStartingFailed | Phase::Running | Phase::Succeeded => true,
+            phase => phase.state() == "Failed",
+        };
+        match state.phase {
+            Phase::Running | Phase::Succeeded => {
+                self.has_succeeded = state.phase == Phase::Succeeded;
+                self.healthy_since.get_or_insert(now);
+            }
+            Phase::PendingStarting if self.has_succeeded => {} // It is only started again.
+            _ => self.is_not_well(),
+        }
+        self.is_healthy |= self.healthy_at().is_some_and(|at| at <= now);
+    }
+
+    fn is_not_well(&mut self) {
+        (self.healthy_since, self.is_healthy, self.has_succeeded) = (None, false, false);
+    }
+
+    fn healthy_at(&self) -> Option<Instant> {
+        self.healthy_since.map(|since| since + self.candidate.terms.healthy)
+    }
+
+    fn deadline_at(&self) -> Option<Instant> {
+        self.runs_since.map(|since| since + self.candidate.terms.deadline.saturating_sub(self.spent))
+    }
+
+    /// Why it has failed, by its state alone.
+    fn failure(&self) -> Option<String> {
+        let has_failed = match self.state.phase {
+            Phase::PendingStartingFailed => true,
+            Phase::FailedExecFailed => {
+                self.candidate.is_never_restarted || self.state.additional_info.starts_with(NO_MORE_RESTARTS)
+            }
+            _ => false,
+        };
+        has_failed.then(|| self.state.to_string())
+    }
+
+    /// It has failed. `None` when that was known.
+    fn fail(&mut self, why: String) -> Option<Failure> {
+        let Candidate { instance, on_failure, .. } = &self.candidate;
+        let failure = Failure { workload: instance.workload.clone(), why, on_failure: *on_failure };
+        (!std::mem::replace(&mut self.has_failed, true)).then_some(failure)
+    }
+}
+
+/// All judged instances of one update, by workload.
+#[derive(Debug, Default)]
+pub struct Trial {
+    judged: BTreeMap<Name, Judged>,
+    /// When something changes by itself.
+    alarms: BTreeSet<(Instant, Name)>,
+    /// How many stand how.
+    counts: [usize; 5],
+    /// Whether one has become healthy since that was asked last.
+    has_improved: bool,
+}
+
+impl Trial {
+    /// Judges an instance. One of the same workload that was judged before is forgotten, but its clock goes on.
+    pub fn judge(&mut self, candidate: Candidate, now: Instant) {
+        let name = candidate.instance.workload.clone();
+        let spent = self.forget(&name).map_or(Duration::ZERO, |earlier| {
+            earlier.spent + earlier.runs_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+        });
+        let mut judged = Judged {
+            counts: !candidate.keeps_name,
+            state: ExecutionState::plain(Phase::PendingInitial),
+            is_started: false,
+            has_succeeded: false,
+            healthy_since: None,
+            is_healthy: false,
+            has_failed: false,
+            is_suspended: false,
+            standing: Standing::Excused,
+            spent,
+            runs_since: None,
+            alarm: None,
+            candidate,
+        };
+        if let Some(state) = judged.candidate.state.take() {
+            judged.take(&state, now);
+        }
+        self.counts[judged.standing as usize] += 1;
+        self.judged.insert(name.clone(), judged);
+        self.refresh(&name, now);
+    }
+
+    /// Takes over what another update judges.
+    pub fn absorb(&mut self, other: Self) {
+        for (name, judged) in other.judged {
+            drop(self.forget(&name));
+            self.counts[judged.standing as usize] += 1;
+            self.alarms.extend(judged.alarm.map(|at| (at, name.clone())));
+            self.judged.insert(name, judged);
+        }
+    }
+
+    fn forget(&mut self, name: &Name) -> Option<Judged> {
+        let judged = self.judged.remove(name)?;
+        self.counts[judged.standing as usize] -= 1;
+        if let Some(at) = judged.alarm {
+            self.alarms.remove(&(at, name.clone()));
+        }
+        Some(judged)
+    }
+
+    /// A workload is not judged any more.
+    pub fn remove(&mut self, name: &Name) {
+        drop(self.forget(name));
+    }
+
+    /// A workload is about to be replaced; until then it is not waited for.
+    pub fn suspend(&mut self, name: &Name, now: Instant) {
+        if let Some(judged) = self.judged.get_mut(name) {
+            judged.is_suspended = true;
+            self.refresh(name, now);
+        }
+    }
+
+    /// The judged instance of a workload.
+    pub fn instance(&self, name: &str) -> Option<&InstanceName> {
+        self.judged.get(name).map(|judged| &judged.candidate.instance)
+    }
+
+    /// Sets what follows from what is known of one, by how it stands.
+    fn refresh(&mut self, name: &Name, now: Instant) {
+        let Some(judged) = self.judged.get_mut(name) else { return };
+        let standing = judged.standing();
+        if standing == Standing::Waits {
+            judged.runs_since.get_or_insert(now);
+        } else if let Some(since) = judged.runs_since.take() {
+            judged.spent += now.saturating_duration_since(since);
+        }
+        if standing == Standing::Healthy {
+            judged.spent = Duration::ZERO;
+            self.has_improved |= judged.standing != Standing::Healthy;
+        }
+        self.counts[judged.standing as usize] -= 1;
+        self.counts[standing as usize] += 1;
+        judged.standing = standing;
+        let alarm = [judged.healthy_at(), judged.deadline_at()].into_iter().flatten().min();
+        let alarm = alarm.filter(|_| standing == Standing::Waits);
+        if alarm != judged.alarm {
+            if let Some(at) = std::mem::replace(&mut judged.alarm, alarm) {
+                self.alarms.remove(&(at, name.clone()));
+            }
+            self.alarms.extend(alarm.map(|at| (at, name.clone())));
+        }
+    }
+
+    /// A state of an instance was reported.
+    pub fn report(&mut self, instance: &InstanceName, state: &ExecutionState, now: Instant) -> Option<Failure> {
+        let judged = self.judged.get_mut(&instance.workload).filter(|judged| judged.candidate.instance == *instance)?;
+        let failure = if state.phase == Phase::Removed {
+            judged.counts = true; // What comes now is of the new one.
+            judged.is_not_well();
+            None
+        } else if judged.counts && !judged.is_suspended {
+            judged.take(state, now);
+            judged.failure().and_then(|why| judged.fail(why))
+        } else {
+            None
+        };
+        self.refresh(&instance.workload, now);
+        failure
+    }
+
+    fn of_agent(&self, agent: &str) -> Vec<Name> {
+        let own = self.judged.iter().filter(|(_, judged)| *judged.candidate.instance.agent == *agent);
+        own.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// An agent has connected; what it reports from now on is of the instances that its hello names.
+    pub fn agent_came(&mut self, agent: &str, now: Instant) {
+        for name in self.of_agent(agent) {
+            if let Some(judged) = self.judged.get_mut(&name) {
+                (judged.counts, judged.candidate.is_present) = (true, true);
+            }
+            self.refresh(&name, now);
+        }
+    }
+
+    /// An agent is lost. Returns whether a judged instance of it had been started.
+    pub fn agent_left(&mut self, agent: &str, now: Instant) -> bool {
+        let mut is_loss = false;
+        for name in self.of_agent(agent) {
+            if let Some(judged) = self.judged.get_mut(&name) {
+                is_loss |= judged.is_started && !judged.is_suspended;
+                judged.candidate.is_present = false;
+                judged.state = ExecutionState::plain(Phase::AgentDisconnected);
+                judged.is_not_well();
+            }
+            self.refresh(&name, now);
+        }
+        is_loss
+    }
+
+    /// All that are not healthy fail: too often something was lost, which may be their doing.
+    pub fn fail_by_losses(&mut self, why: &str, now: Instant) -> Vec<Failure> {
+        let names: Vec<Name> = self.judged.keys().cloned().collect();
+        let mut failures = Vec::new();
+        for name in names {
+            let concerned = |judged: &&mut Judged| !matches!(judged.standing, Standing::Healthy | Standing::Excused);
+            if let Some(judged) = self.judged.get_mut(&name).filter(concerned) {
+                failures.extend(judged.fail(why.to_owned()));
+                self.refresh(&name, now);
+            }
+        }
+        failures
+    }
+
+    /// When [`Self::tick`] has something to do.
+    pub fn due(&self) -> Option<Instant> {
+        self.alarms.first().map(|(at, _)| *at)
+    }
+
+    /// Does what is due. Returns those that have missed their deadline.
+    pub fn tick(&mut self, now: Instant) -> Vec<Failure> {
+        let mut failures = Vec::new();
+        while let Some((at, name)) = self.alarms.first().filter(|(at, _)| *at <= now).cloned() {
+            self.alarms.remove(&(at, name.clone()));
+            let Some(judged) = self.judged.get_mut(&name) else { continue };
+            judged.alarm = None;
+            if judged.healthy_at().is_some_and(|at| at <= now) {
+                judged.is_healthy = true;
+            } else if judged.deadline_at().is_some_and(|at| at <= now) {
+                let seconds = judged.candidate.terms.deadline.as_secs_f64();
+                let why = format!("{LATE} {seconds} s: {}", judged.state);
+                failures.extend(judged.fail(why));
+            }
+            self.refresh(&name, now);
+        }
+        failures
+    }
+
+    fn count(&self, standing: Standing) -> usize {
+        self.counts[standing as usize]
+    }
+
+    /// Whether nobody who is there is waited for.
+    pub fn is_quiet(&self) -> bool {
+        self.count(Standing::Waits) == 0
+    }
+
+    /// Whether nobody is waited for at all.
+    pub fn is_over(&self) -> bool {
+        self.is_quiet() && self.count(Standing::Away) == 0
+    }
+
+    /// Whether one has become healthy since the last call, and all others that are there are.
+    pub fn has_recovered(&mut self) -> bool {
+        std::mem::take(&mut self.has_improved) && self.is_quiet()
+    }
+
+    /// What is waited for: workloads, and agents that are away.
+    pub fn waits_for(&self) -> Vec<String> {
+        let standing = |standing| self.judged.iter().filter(move |(_, judged)| judged.standing == standing);
+        let workloads = standing(Standing::Waits).map(|(name, _)| name.to_string());
+        let agents = standing(Standing::Away).map(|(_, judged)| &judged.candidate.instance.agent);
+        let agents: BTreeSet<&Name> = agents.collect();
+        workloads.chain(agents.into_iter().map(|agent| format!("{AGENT_PREFIX}{agent}"))).collect()
+    }
+
+    /// Entries that do not agree with each other end the test.
+    #[cfg(test)]
+    pub fn check(&self) {
+        let mut counts = [0; 5];
+        self.judged.values().for_each(|judged| counts[judged.standing as usize] += 1);
+        let alarms = self.judged.iter().filter_map(|(name, judged)| Some((judged.alarm?, name.clone())));
+        assert_eq!((counts, alarms.collect::<BTreeSet<_>>()), (self.counts, self.alarms.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests;

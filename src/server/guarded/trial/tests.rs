@@ -1,0 +1,262 @@
+//! How instances are judged, with a clock that the test moves.
+
+use super::*;
+use crate::platform::clock::Clock;
+use crate::simulation::manual_clock::ManualClock;
+
+const HEALTHY: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = Duration::from_secs(120);
+
+struct Rig {
+    trial: Trial,
+    clock: ManualClock,
+    failures: Vec<Failure>,
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.trial.check();
+        }
+    }
+}
+
+fn instance(name: &str) -> InstanceName {
+    InstanceName::new(name, "c", "A")
+}
+
+fn candidate(name: &str) -> Candidate {
+    Candidate {
+        instance: instance(name),
+        terms: Terms { healthy: HEALTHY, deadline: DEADLINE },
+        on_failure: OnFailure::Rollback,
+        is_never_restarted: false,
+        ran: false,
+        state: None,
+        keeps_name: false,
+        is_present: true,
+    }
+}
+
+impl Rig {
+    fn new(candidates: &[Candidate]) -> Self {
+        let (mut trial, clock) = (Trial::default(), ManualClock::new());
+        candidates.iter().for_each(|candidate| trial.judge(candidate.clone(), clock.now()));
+        Self { trial, clock, failures: Vec::new() }
+    }
+
+    fn report(&mut self, name: &str, phase: Phase, info: &str) {
+        let state = ExecutionState::with_info(phase, info);
+        let failure = self.trial.report(&instance(name), &state, self.clock.now());
+        self.failures.extend(failure);
+    }
+
+    /// Time goes on, and what is due on the way is done when it is due.
+    fn wait(&mut self, time: Duration) {
+        let end = self.clock.now() + time;
+        while let Some(due) = self.trial.due().filter(|due| *due <= end) {
+            self.clock.advance(self.clock.until(due));
+            self.failures.extend(self.trial.tick(self.clock.now()));
+        }
+        self.clock.advance(self.clock.until(end));
+    }
+
+    fn failed(&mut self) -> Vec<String> {
+        self.failures.drain(..).map(|failure| format!("{}: {}", failure.workload, failure.why)).collect()
+    }
+}
+
+#[test]
+fn it_is_over_when_all_have_run_long_enough_at_the_same_time() {
+    let mut rig = Rig::new(&[candidate("a"), candidate("b")]);
+    rig.report("a", Phase::Running, "");
+    rig.wait(HEALTHY / 2);
+    rig.report("b", Phase::Running, "");
+    rig.wait(HEALTHY / 2);
+    assert_eq!(rig.trial.waits_for(), ["b"]);
+    rig.report("a", Phase::FailedExecFailed, "Exit code: '1'"); // Healthy before, so its clock begins anew.
+    rig.wait(HEALTHY / 2);
+    assert_eq!(rig.trial.waits_for(), ["a"]);
+    rig.report("a", Phase::Running, "");
+    assert!(!rig.trial.is_over());
+    rig.wait(HEALTHY);
+    assert!(rig.trial.is_over() && rig.trial.due().is_none() && rig.failed().is_empty());
+}
+
+#[test]
+fn only_running_and_success_count_and_a_restart_after_success_does_not_interrupt() {
+    for (phases, is_healthy) in [
+        (vec![Phase::Running], true),
+        (vec![Phase::Succeeded], true),
+        (vec![Phase::Succeeded, Phase::PendingStarting, Phase::Running], true),
+        (vec![Phase::Succeeded, Phase::PendingStarting], true),
+        (vec![Phase::Running, Phase::PendingStarting], false),
+        (vec![Phase::Running, Phase::PendingStarting, Phase::Running], false),
+        (vec![Phase::Succeeded, Phase::FailedExecFailed, Phase::PendingStarting], false),
+        (vec![Phase::PendingStarting], false),
+        (vec![Phase::FailedLost], false),
+        (vec![Phase::Running, Phase::StoppingRequestedAtRuntime], false),
+    ] {
+        let mut rig = Rig::new(&[candidate("a")]);
+        rig.report("a", phases[0], "");
+        rig.wait(HEALTHY * 9 / 10);
+        phases[1..].iter().for_each(|phase| rig.report("a", *phase, ""));
+        rig.wait(HEALTHY / 10);
+        assert_eq!(rig.trial.is_over(), is_healthy, "{phases:?}");
+    }
+}
+
+#[test]
+fn what_is_final_fails_at_once() {
+    for (phase, info, never, fails) in [
+        (Phase::PendingStartingFailed, "No more retries: no such image", false, true),
+        (Phase::FailedExecFailed, "Exit code: '1'", true, true),
+        (Phase::FailedExecFailed, "Exit code: '1'", false, false),
+        (Phase::FailedExecFailed, "No more restarts: Exit code: '1'", false, true),
+        (Phase::FailedLost, "", true, false),
+        (Phase::FailedUnknown, "", true, false),
+        (Phase::PendingStarting, "Retry 1: no such image", true, false),
+    ] {
+        let mut rig = Rig::new(&[Candidate { is_never_restarted: never, ..candidate("a") }]);
+        rig.report("a", phase, info);
+        rig.report("a", phase, info);
+        let state = ExecutionState::with_info(phase, info);
+        let expected = if fails { vec![format!("a: {state}")] } else { vec![] };
+        assert_eq!(rig.failed(), expected, "{state}: once");
+    }
+}
+
+#[test]
+fn who_is_not_healthy_within_the_deadline_has_failed_however_it_restarts() {
+    let mut rig = Rig::new(&[candidate("a"), candidate("b")]);
+    for _ in 0..1_000 {
+        rig.report("a", Phase::PendingStarting, "");
+        rig.wait(Duration::from_secs(1));
+        rig.report("a", Phase::Running, "");
+        rig.wait(Duration::from_secs(5));
+        rig.report("a", Phase::FailedExecFailed, "Exit code: '1'");
+        if !rig.failures.is_empty() {
+            break;
+        }
+    }
+    assert!(
+        rig.failures.len() == 2 && rig.failures[1].why == "not healthy within 120 s: Pending(Initial)",
+        "{:?}",
+        rig.failures
+    );
+    assert!(rig.failures[0].why.starts_with("not healthy within 120 s: "), "{:?}", rig.failures);
+}
+
+#[test]
+fn the_clock_stands_still_while_the_agent_is_away_and_absent_ones_are_waited_for_without_end() {
+    let mut rig = Rig::new(&[candidate("a"), Candidate { is_present: false, ..candidate("b") }]);
+    rig.report("a", Phase::PendingStarting, "");
+    rig.wait(DEADLINE / 2);
+    assert!(rig.trial.agent_left("A", rig.clock.now()), "one was started");
+    assert!(rig.trial.due().is_none() && rig.trial.is_quiet() && !rig.trial.is_over());
+    assert_eq!(rig.trial.waits_for(), ["agent A"]);
+    rig.wait(DEADLINE * 1_000);
+    rig.trial.agent_came("A", rig.clock.now());
+    rig.wait(DEADLINE / 2 - Duration::from_millis(1));
+    assert!(rig.failed().is_empty());
+    rig.wait(Duration::from_millis(1));
+    assert_eq!(rig.failed(), ["a: not healthy within 120 s: AgentDisconnected"]);
+}
+
+#[test]
+fn losing_an_agent_on_which_nothing_was_started_is_no_loss() {
+    let mut rig = Rig::new(&[candidate("a")]);
+    rig.report("a", Phase::PendingWaitingToStart, "");
+    assert!(!rig.trial.agent_left("A", rig.clock.now()));
+    rig.trial.agent_came("A", rig.clock.now());
+    rig.report("a", Phase::Running, "");
+    assert!(!rig.trial.agent_left("other", rig.clock.now()) && rig.trial.agent_left("A", rig.clock.now()));
+}
+
+#[test]
+fn what_may_not_run_is_waited_for_only_if_its_predecessor_ran() {
+    let waits = Phase::PendingWaitingToStart;
+    for (ran, info, is_waited_for) in [
+        (false, "precondition: /run/key does not exist", false),
+        (true, "precondition: /run/key does not exist", true),
+        (false, "waits for 'db', which may not run", false),
+        (true, "inactive: /dev/nvme0n1 does not exist", false),
+        (false, "", true),
+        (false, "prepared: CREATE", true),
+        (false, "prepare: no such image, retry in 3 s", true),
+    ] {
+        let mut rig = Rig::new(&[Candidate { ran, ..candidate("a") }]);
+        rig.report("a", waits, info);
+        assert_eq!(!rig.trial.is_over(), is_waited_for, "{ran} {info}");
+        rig.report("a", waits, "");
+        assert!(!rig.trial.is_over(), "{ran} {info}: now it may");
+    }
+}
+
+#[test]
+fn late_states_of_an_instance_of_the_same_name_do_not_count() {
+    let terms = Terms { healthy: Duration::ZERO, deadline: DEADLINE };
+    let new = || Candidate { keeps_name: true, terms, ..candidate("a") };
+    let mut rig = Rig::new(&[new()]);
+    rig.report("a", Phase::Running, "");
+    rig.report("a", Phase::PendingStartingFailed, "");
+    assert!(!rig.trial.is_over() && rig.failed().is_empty());
+    rig.report("a", Phase::Removed, "");
+    rig.report("a", Phase::Running, "");
+    assert!(rig.trial.is_over());
+    let mut rig = Rig::new(&[new()]);
+    rig.trial.agent_came("A", rig.clock.now());
+    rig.report("a", Phase::Running, "");
+    assert!(rig.trial.is_over(), "a hello names the new one");
+    let other = InstanceName::new("a", "old", "A");
+    let removed = ExecutionState::plain(Phase::PendingStartingFailed);
+    assert_eq!(rig.trial.report(&other, &removed, rig.clock.now()), None, "not this instance");
+}
+
+#[test]
+fn what_ran_before_is_healthy_only_after_its_time_and_fails_with_the_others() {
+    let running = Some(ExecutionState::plain(Phase::Running));
+    let mut rig = Rig::new(&[Candidate { state: running, ran: true, ..candidate("dependent") }]);
+    assert!(!rig.trial.is_over());
+    rig.report("dependent", Phase::Stopping, "");
+    rig.wait(HEALTHY);
+    assert_eq!(rig.trial.waits_for(), ["dependent"]);
+}
+
+#[test]
+fn a_new_definition_takes_over_the_clock_and_one_that_waits_to_be_replaced_is_not_judged() {
+    let mut rig = Rig::new(&[candidate("a")]);
+    rig.wait(DEADLINE / 2);
+    rig.trial.suspend(&"a".into(), rig.clock.now());
+    rig.report("a", Phase::PendingStartingFailed, "");
+    rig.wait(DEADLINE);
+    assert!(rig.trial.is_over() && rig.failed().is_empty());
+    rig.trial.judge(Candidate { instance: InstanceName::new("a", "new", "A"), ..candidate("a") }, rig.clock.now());
+    rig.wait(DEADLINE / 2);
+    assert_eq!(rig.failed(), ["a: not healthy within 120 s: Pending(Initial)"]);
+}
+
+#[test]
+fn losses_fail_those_that_are_not_healthy() {
+    let mut rig = Rig::new(&[candidate("a"), Candidate { on_failure: OnFailure::Keep, ..candidate("b") }]);
+    rig.report("a", Phase::Running, "");
+    rig.wait(HEALTHY);
+    assert!(!rig.trial.has_recovered(), "one is not");
+    let failures = rig.trial.fail_by_losses("3 losses of the server", rig.clock.now());
+    assert_eq!(failures.len(), 1);
+    assert_eq!((&*failures[0].workload, failures[0].on_failure), ("b", OnFailure::Keep));
+    assert!(rig.trial.is_over(), "one that is kept is not waited for");
+}
+
+#[test]
+fn all_that_are_there_have_recovered_when_the_last_becomes_healthy() {
+    let mut rig = Rig::new(&[candidate("a"), Candidate { is_present: false, ..candidate("b") }]);
+    rig.trial.agent_left("other", rig.clock.now());
+    assert!(!rig.trial.has_recovered());
+    let away = InstanceName::new("b", "c", "B");
+    rig.trial.judge(Candidate { instance: away, is_present: false, ..candidate("b") }, rig.clock.now());
+    rig.report("a", Phase::Running, "");
+    rig.wait(HEALTHY);
+    assert!(rig.trial.has_recovered() && !rig.trial.has_recovered());
+    assert!(!rig.trial.is_over());
+}

@@ -1,0 +1,187 @@
+//! What a guarded update changes: the workloads and configs that are its names, what they were before, and how a
+//! request that would do the same is recognised.
+//!
+//! Thread: `server`; plain values.
+
+use crate::model::complete_state::{Rendering, config_node, workload_node};
+use crate::model::guarded_update::definition_hash;
+use crate::model::messages::AddedWorkload;
+use crate::model::names::{InstanceName, Name};
+use crate::model::node::Node;
+use crate::model::workload::{ConfigItem, Workload};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// A workload at one time; nothing where it did not exist.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Form {
+    /// As users asked for it.
+    pub desired: Option<Arc<Workload>>,
+    /// As templates made it.
+    pub rendered: Option<AddedWorkload>,
+    /// As its agent gets it, after hooks.
+    pub effective: Option<AddedWorkload>,
+}
+
+impl Form {
+    /// Its instance.
+    pub fn instance(&self) -> Option<&InstanceName> {
+        self.effective.as_ref().map(|added| &added.instance)
+    }
+
+    /// The hash of all that decides what runs.
+    fn print(&self) -> String {
+        let node = |workload: &Arc<Workload>| workload_node(workload, Rendering::Sparse);
+        let desired = self.desired.as_ref().map(|desired| ("desired", node(desired)));
+        let effective = self.effective.as_ref().map(|added| ("effective", node(&added.workload)));
+        let instance = self.instance().map(|instance| ("instance", Node::text(instance.to_string())));
+        definition_hash(&Node::map(desired.into_iter().chain(effective).chain(instance)))
+    }
+
+    /// The hash by which clients recognise the desired definition.
+    fn desired_hash(&self) -> Option<String> {
+        self.desired.as_ref().map(|desired| definition_hash(&workload_node(desired, Rendering::Sparse)))
+    }
+
+    /// Whether users, and the agent, get the same.
+    fn is_like(&self, other: &Self) -> bool {
+        self.desired == other.desired && self.effective == other.effective
+    }
+}
+
+/// A workload that an update touches.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TouchedWorkload {
+    /// The way back: as it was before the first update that is not decided yet. Of one that has ended only the desired
+    /// form, which may be gone for want of room.
+    pub before: Form,
+    /// Its instance then.
+    pub old: Option<InstanceName>,
+    /// Its instance once the update is carried out.
+    pub new: Option<InstanceName>,
+    /// The hash of what is desired; `None` when the update deletes it.
+    pub after: Option<String>,
+    /// The hash of all that the update makes of it.
+    pub print: String,
+    /// The old instance was running when the update was carried out, so the new one must run.
+    pub ran: bool,
+}
+
+/// A config that an update touches.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TouchedConfig {
+    /// The way back; may be gone of an update that has ended.
+    pub before: Option<ConfigItem>,
+    /// The hash of what is desired; `None` when the update deletes it.
+    pub after: Option<String>,
+}
+
+/// What one request does to the workloads and configs that it touches: before and after.
+#[derive(Debug, Default)]
+pub struct Touch {
+    /// Workloads, also those that stay as they are although a config of an open update that they use has changed.
+    pub workloads: BTreeMap<Name, (Form, Form)>,
+    /// Configs.
+    pub configs: BTreeMap<String, (Option<ConfigItem>, Option<ConfigItem>)>,
+}
+
+/// All that one update changes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Unit {
+    /// Workloads by name.
+    pub workloads: BTreeMap<Name, TouchedWorkload>,
+    /// Configs by key.
+    pub configs: BTreeMap<String, TouchedConfig>,
+}
+
+fn config_hash(item: &ConfigItem) -> String {
+    definition_hash(&config_node(item))
+}
+
+impl Unit {
+    /// Whether nothing is left of it.
+    pub fn is_empty(&self) -> bool {
+        self.workloads.is_empty() && self.configs.is_empty()
+    }
+
+    /// Its names, for people.
+    pub fn names(&self) -> String {
+        let names = self.workloads.keys().map(|name| &**name).chain(self.configs.keys().map(String::as_str));
+        names.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether `touch` has a name of this update, or a workload that refers to a config of it.
+    pub fn is_touched_by(&self, touch: &Touch) -> bool {
+        let refers = |(_, after): &(Form, Form)| {
+            let mut keys = after.desired.iter().flat_map(|desired| desired.configs.values());
+            keys.any(|key| self.configs.contains_key(key))
+        };
+        touch.workloads.iter().any(|(name, forms)| self.workloads.contains_key(name) || refers(forms))
+            || touch.configs.keys().any(|key| self.configs.contains_key(key))
+    }
+
+    /// Takes the names of another update, which has none of these.
+    pub fn absorb(&mut self, other: Self) {
+        self.workloads.extend(other.workloads);
+        self.configs.extend(other.configs);
+    }
+
+    /// A request touches these. A name that it sets back to what was before, or that a later request deletes, leaves: it
+    /// is not brought back. Returns the workloads that have left.
+    pub fn touch(&mut self, touch: &Touch) -> BTreeSet<Name> {
+        let mut left = BTreeSet::new();
+        for (name, (before, after)) in &touch.workloads {
+            let known = self.workloads.get(name);
+            if known.is_some_and(|known| after.desired.is_none() || after.is_like(&known.before)) {
+                self.workloads.remove(name);
+                left.insert(name.clone());
+                continue;
+            }
+            let touched = self.workloads.entry(name.clone()).or_insert_with(|| TouchedWorkload {
+                old: before.instance().cloned(),
+                before: before.clone(),
+                ..TouchedWorkload::default()
+            });
+            touched.new = after.instance().cloned();
+            (touched.after, touched.print) = (after.desired_hash(), after.print());
+        }
+        for (key, (before, after)) in &touch.configs {
+            let known = self.configs.get(key);
+            if known.is_some_and(|known| after.is_none() || *after == known.before) {
+                self.configs.remove(key);
+                continue;
+            }
+            let before = || TouchedConfig { before: before.clone(), after: None };
+            self.configs.entry(key.clone()).or_insert_with(before).after = after.as_ref().map(config_hash);
+        }
+        left
+    }
+
+    /// The hash of what leads from the way back to what the update makes of it: the same for the same update.
+    pub fn fingerprint(&self) -> String {
+        let workload = |(name, touched): (&Name, &TouchedWorkload)| {
+            (name.to_string(), Node::text(format!("{} {}", touched.before.print(), touched.print)))
+        };
+        let config = |(key, touched): (&String, &TouchedConfig)| {
+            let before = touched.before.as_ref().map(config_hash).unwrap_or_default();
+            (key.clone(), Node::text(format!("{before} {}", touched.after.as_deref().unwrap_or_default())))
+        };
+        definition_hash(&Node::map([
+            ("workloads", Node::map(self.workloads.iter().map(workload))),
+            ("configs", Node::map(self.configs.iter().map(config))),
+        ]))
+    }
+
+    /// The desired way back, as a state; `None` when it is gone.
+    pub fn before_node(&self) -> Node {
+        let workload = |(name, touched): (&Name, &TouchedWorkload)| {
+            Some((name.to_string(), workload_node(touched.before.desired.as_ref()?, Rendering::Sparse)))
+        };
+        let config =
+            |(key, touched): (&String, &TouchedConfig)| Some((key.clone(), config_node(touched.before.as_ref()?)));
+        let configs = Node::map(self.configs.iter().filter_map(config));
+        let configs = Some(("configs", configs)).filter(|(_, configs)| !configs.is_empty_container());
+        let workloads = ("workloads", Node::map(self.workloads.iter().filter_map(workload)));
+        Node::map(std::iter::once(workloads).chain(configs))
+    }
+}

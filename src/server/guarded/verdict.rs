@@ -1,0 +1,308 @@
+//! What follows from reports, time and losses: an update is carried out, is good, is kept, or is undone.
+//!
+//! Thread: `server`; part of [`ServerLoop`].
+
+use super::trial::{Failure, LATE};
+use super::unit::Unit;
+use super::{GuardedUpdates, Open, Record};
+use crate::limits::{UPDATE_LOSSES, UPDATE_REASON_MAX};
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::guarded_update::UpdatePhase;
+use crate::model::lifecycle::OnFailure;
+use crate::model::names::{InstanceName, Name};
+use crate::model::workload::Workload;
+use crate::server::ServerLoop;
+use crate::server::connections::removed;
+use crate::server::dependencies::find_cycle;
+use crate::server::plan::Difference;
+use crate::server::prepare::{Failed, PreparedUpdate};
+use crate::server::templates::RenderError;
+use crate::server::update::{StateChange, UpdateError};
+use std::time::Instant;
+
+/// What is to be done with an open update.
+enum Step {
+    CarryOut,
+    Undo(Name, String),
+    End(UpdatePhase),
+}
+
+impl Open {
+    /// What is to be done now, if anything.
+    fn next_step(&mut self, now: Instant) -> Option<Step> {
+        let missed = self.trial.tick(now);
+        self.failures.extend(missed);
+        let cannot = self.staging.failure().filter(|_| self.is_staging());
+        if let Some((workload, why)) = cannot {
+            return Some(Step::Undo(workload.clone(), why));
+        }
+        for Failure { workload, why, on_failure } in std::mem::take(&mut self.failures) {
+            if on_failure == OnFailure::Rollback {
+                return Some(Step::Undo(workload, why));
+            }
+            let why = cut_reason(&workload, &why);
+            let Record { number, unit, reason, .. } = &mut self.record;
+            log::warn!("Update {number} ({}) failed and is kept: {why}", unit.names());
+            reason.get_or_insert(why);
+        }
+        if self.is_staging() {
+            return self.staging.is_complete(now).then_some(Step::CarryOut);
+        }
+        let phase = if self.record.reason.is_some() { UpdatePhase::Kept } else { UpdatePhase::Good };
+        self.trial.is_over().then_some(Step::End(phase))
+    }
+
+    /// Something was lost that may be the fault of the update.
+    fn count_loss(&mut self, what: &str, now: Instant) {
+        self.record.losses += 1;
+        if self.record.losses >= UPDATE_LOSSES {
+            let failures = self.trial.fail_by_losses(&format!("{UPDATE_LOSSES} losses of {what}"), now);
+            self.failures.extend(failures);
+        }
+    }
+}
+
+/// `<workload>: <why>`, not too long.
+fn cut_reason(workload: &str, why: &str) -> String {
+    let mut text = format!("{workload}: {why}");
+    text.truncate(text.floor_char_boundary(UPDATE_REASON_MAX));
+    text
+}
+
+impl GuardedUpdates {
+    /// A state was reported that counts for the judging.
+    fn report(&mut self, instance: &InstanceName, state: &ExecutionState, now: Instant) {
+        for open in self.open.values_mut() {
+            let failure = open.trial.report(instance, state, now);
+            open.failures.extend(failure);
+        }
+    }
+
+    /// An instance is replaced or deleted by a request that is not about the update that judges it.
+    pub fn instance_ended(&mut self, instance: &InstanceName) {
+        let is_dependent = |open: &&mut Open| {
+            open.trial.instance(&instance.workload) == Some(instance)
+                && !open.record.unit.workloads.contains_key(&instance.workload)
+        };
+        for open in self.open.values_mut().filter(is_dependent) {
+            open.trial.remove(&instance.workload);
+            open.record.dependents.remove(&instance.workload);
+        }
+    }
+}
+
+impl ServerLoop {
+    /// When [`ServerLoop::on_event`] has something to do without an event.
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        if self.guarded.is_quiet() {
+            return None;
+        }
+        self.guarded.due(self.now())
+    }
+
+    /// An agent has reported these states.
+    pub(in crate::server) fn judge(&mut self, states: &[WorkloadState]) {
+        if self.guarded.is_quiet() {
+            return;
+        }
+        let now = self.now();
+        for WorkloadState { instance, state } in states {
+            self.guarded.report(instance, state, now);
+        }
+    }
+
+    /// An agent has connected, and was sent its workloads.
+    pub(in crate::server) fn judge_connected(&mut self, agent: &Name, prepares: bool) {
+        let now = self.now();
+        let guarded = &mut self.guarded;
+        let mut is_warned = false;
+        for open in guarded.open.values_mut() {
+            open.trial.agent_came(agent, now);
+            is_warned |= !prepares && open.staging.agents().any(|other| other == agent);
+            open.staging.agent_came(agent, prepares);
+            guarded.is_outdated = true;
+        }
+        if is_warned {
+            guarded.warn_of_agent(agent);
+        }
+    }
+
+    /// An agent is lost.
+    pub(in crate::server) fn judge_lost(&mut self, agent: &Name) {
+        let now = self.now();
+        self.guarded.lists.remove(agent);
+        for open in self.guarded.open.values_mut() {
+            open.staging.agent_left(agent, now);
+            if open.trial.agent_left(agent, now) {
+                open.count_loss(&format!("agent '{agent}'"), now);
+            }
+            self.guarded.is_outdated = true;
+        }
+    }
+
+    /// The server was started while this update was judged.
+    pub(super) fn judge_start(open: &mut Open, now: Instant) {
+        open.count_loss("the server", now);
+    }
+
+    /// Does what follows for open updates from all that has happened. Returns whether anything did; then more may follow.
+    pub(in crate::server) fn settle_updates(&mut self) -> bool {
+        if self.guarded.is_quiet() && !self.guarded.is_outdated {
+            self.store_if_unsaved();
+            return false;
+        }
+        let now = self.now();
+        let mut steps = Vec::new();
+        for (number, open) in &mut self.guarded.open {
+            steps.extend(open.next_step(now).map(|step| (*number, step)));
+            if open.trial.has_recovered() && open.record.losses > 0 {
+                (open.record.losses, self.guarded.is_unsaved) = (0, true);
+            }
+        }
+        let is_done = steps.is_empty();
+        for (number, step) in steps {
+            match step {
+                Step::CarryOut => self.carry_out_staged(number),
+                Step::Undo(workload, why) => self.undo(number, &workload, &why),
+                Step::End(phase) => self.end_update(number, phase),
+            }
+        }
+        self.refresh_if_due(now);
+        self.store_if_unsaved();
+        !is_done
+    }
+
+    fn store_if_unsaved(&mut self) {
+        if self.guarded.is_unsaved {
+            self.store_state();
+        }
+    }
+
+    /// Gives the desired state and all updates to the disk.
+    pub(in crate::server) fn store_state(&mut self) {
+        // During the start there is no store yet; what has to be stored then is asked for after it.
+        if let Some(store) = &self.store {
+            store.store(self.stored());
+            self.guarded.is_unsaved = false;
+        }
+    }
+
+    fn end_update(&mut self, number: u64, phase: UpdatePhase) {
+        let now = self.now();
+        let Some(open) = self.guarded.close(number) else { return };
+        if phase == UpdatePhase::Good {
+            let seconds = now.saturating_duration_since(open.begun).as_secs();
+            log::info!("Update {number} ({}) is good after {seconds} s.", open.record.unit.names());
+        }
+        self.guarded.end(open.record, phase, None);
+    }
+
+    // ------------------------------------------------------------------- undo
+
+    /// Puts back all that an update has changed: what is desired, rendered and in force. Neither templates nor hooks are
+    /// asked: it was accepted once, and a refusal must not leave the cluster with what has failed. What is put back is not
+    /// judged, so that an undo always ends.
+    fn undo(&mut self, number: u64, workload: &Name, why: &str) {
+        let Some(open) = self.guarded.open.get(&number) else { return };
+        let unit = open.record.unit.clone();
+        let change = self.way_back(&unit);
+        let why = cut_reason(workload, &self.with_dependents(workload, why));
+        if let Err(error) = self.check_way_back(&change) {
+            log::error!("Update {number} ({}) cannot be undone: {error}", unit.names());
+            let Some(open) = self.guarded.close(number) else { return };
+            self.guarded.end(open.record, UpdatePhase::Stuck, Some(format!("{why}; cannot be undone: {error}")));
+            return self.send_lists();
+        }
+        log::warn!("Update {number} ({}) failed and is undone: {why}", unit.names());
+        let Some(Open { mut record, answered_added, answered_deleted, .. }) = self.guarded.close(number) else {
+            return;
+        };
+        // A link that was down proves nothing about what was never started.
+        record.remembered = record.was_switched.then(|| unit.fingerprint());
+        self.guarded.end(record, UpdatePhase::Undone, Some(why.clone()));
+        let tells = self.undone_states(&answered_added, &answered_deleted, &why);
+        self.refresh_shown();
+        let before = unit.workloads.iter();
+        let rendered = before.clone().map(|(name, touched)| (name, touched.before.rendered.as_ref()));
+        let effective = before.map(|(name, touched)| (name, touched.before.effective.as_ref()));
+        let prepared = PreparedUpdate {
+            change,
+            rendered: Difference::to(self.workloads.before_hooks(), rendered),
+            for_agents: Difference::to(&self.workloads.effective, effective),
+            failed: Failed::new(),
+        };
+        let (_, changes) = self.commit(prepared);
+        self.publish(&changes);
+        self.send_lists();
+        self.peers.broadcast_to_clis(&tells);
+    }
+
+    /// A workload that is late because others keep its old instance from stopping names those.
+    fn with_dependents(&self, workload: &Name, why: &str) -> String {
+        let agent =
+            self.workloads.effective.get(workload).map(|added| added.instance.agent.clone()).unwrap_or_default();
+        let instances = self.workloads.states.of_agent_workload(&agent, workload);
+        let waiting = instances.filter(|(_, state)| state.phase == Phase::StoppingWaitingToStop);
+        let others = waiting.flat_map(|(instance, _)| self.deletes.conditions(&instance));
+        let others: Vec<String> = others.map(|name| format!("'{name}'")).collect();
+        match why.split_once(": ").filter(|(late, _)| late.starts_with(LATE) && !others.is_empty()) {
+            Some((late, _)) => format!("{late}: waits for {} to stop", others.join(", ")),
+            None => why.to_owned(),
+        }
+    }
+
+    /// What leads back to the desired state before `unit`.
+    fn way_back(&self, unit: &Unit) -> StateChange {
+        let desired = &self.workloads.desired;
+        let workloads = unit.workloads.iter().map(|(name, touched)| (name.clone(), touched.before.desired.clone()));
+        let configs = unit.configs.iter().map(|(key, touched)| (key.clone(), touched.before.clone()));
+        StateChange {
+            api_version: desired.api_version.clone(),
+            workloads: workloads.filter(|(name, before)| desired.workloads.get(name) != before.as_ref()).collect(),
+            configs: configs.filter(|(key, before)| desired.configs.get(key) != before.as_ref()).collect(),
+            ..StateChange::default()
+        }
+    }
+
+    /// Whether a request could lead back.
+    fn check_way_back(&self, change: &StateChange) -> Result<(), UpdateError> {
+        let desired = &self.workloads.desired;
+        let users = change.configs.keys().flat_map(|key| self.workloads.config_users.of(key));
+        for name in change.workloads.keys().chain(users) {
+            let Some(workload) = change.workload(desired, name) else { continue };
+            if let Some(missing) = workload.configs.values().find(|key| change.config(desired, key).is_none()) {
+                let error = RenderError::MissingConfig(missing.clone());
+                return Err(UpdateError::Invalid(format!("{error} (workload '{name}')")));
+            }
+        }
+        let workload = |name: &str| change.workload(desired, name).map(|workload| -> &Workload { workload });
+        find_cycle(workload, change.workloads.keys()).map_or(Ok(()), |cycle| Err(UpdateError::Cycle(cycle)))
+    }
+
+    /// What command lines of an earlier version receive, which wait for the instances in the response to a request: those
+    /// that have not failed by themselves have failed now, and those that were to end and have not are as they are.
+    fn undone_states<'a>(
+        &self,
+        added: impl IntoIterator<Item = &'a InstanceName>,
+        deleted: impl IntoIterator<Item = &'a InstanceName>,
+        why: &str,
+    ) -> Vec<WorkloadState> {
+        let states = &self.workloads.states;
+        let mut tells = Vec::new();
+        for instance in added {
+            let has_ended = |state: &ExecutionState| ["Failed", "Succeeded", "Running"].contains(&state.phase.state());
+            if !states.get(instance).is_some_and(has_ended) {
+                let state = ExecutionState::with_info(Phase::FailedExecFailed, format!("undone: {why}"));
+                tells.push(WorkloadState::new(instance.clone(), state));
+            }
+        }
+        for instance in deleted {
+            if let Some(state) = states.get(instance).filter(|_| !self.guarded.is_own(instance)) {
+                tells.push(removed(instance.clone()));
+                tells.push(WorkloadState::new(instance.clone(), state.clone()));
+            }
+        }
+        tells
+    }
+}
