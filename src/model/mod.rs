@@ -22,6 +22,7 @@ pub mod node;
 pub mod place;
 pub mod runtime_config;
 pub mod shown_text;
+pub mod trial;
 pub mod validation;
 pub mod version;
 pub mod workload;

@@ -9,7 +9,6 @@ mod messages;
 mod shown;
 mod staging;
 mod stored;
-mod trial;
 mod unit;
 mod verdict;
 pub mod view;
@@ -20,6 +19,7 @@ use crate::model::lifecycle::{self, OnFailure};
 use crate::model::messages::AddedWorkload;
 use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
+use crate::model::trial::{self, Failure, Trial};
 use crate::model::workload::Workload;
 use crate::platform::logging::utc;
 use shown::Shown;
@@ -27,7 +27,6 @@ use staging::Staging;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
-use trial::{Failure, Trial};
 use unit::Unit;
 
 /// What is known of an update, whether it is open or has ended.

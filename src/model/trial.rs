@@ -2,12 +2,12 @@
 //!
 //! Each state of an instance costs one search among the judged ones of each open update; nothing is done for the others.
 //!
-//! Thread: `server`; a plain value. Time is passed in.
+//! Thread: none, a plain value; `server` judges with it, and `main` of `ank`. Time is passed in.
 
-use crate::model::execution_state::{ExecutionState, INACTIVE_PREFIX, Phase};
-use crate::model::guarded_update::AGENT_PREFIX;
-use crate::model::lifecycle::{OnFailure, Terms};
-use crate::model::names::{InstanceName, Name};
+use super::execution_state::{ExecutionState, INACTIVE_PREFIX, Phase};
+use super::guarded_update::AGENT_PREFIX;
+use super::lifecycle::{OnFailure, Terms};
+use super::names::{InstanceName, Name};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
