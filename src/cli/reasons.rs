@@ -4,7 +4,7 @@
 
 use super::rows::{self, Row};
 use super::table::one_line;
-use crate::model::execution_state::{INACTIVE_PREFIX, PRECONDITION_PREFIX, Phase, WorkloadState};
+use crate::model::execution_state::{INACTIVE_PREFIX, Phase, WorkloadState};
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::model::workload::AddCondition;
@@ -27,8 +27,6 @@ pub struct Reasons {
     needed_before: Needs,
     /// Instances that are not relevant on their nodes.
     inactive: BTreeSet<InstanceName>,
-    /// Instances that may not run now, because their preconditions do not hold.
-    withheld: BTreeSet<InstanceName>,
 }
 
 impl Reasons {
@@ -36,10 +34,9 @@ impl Reasons {
     #[must_use]
     pub fn new(state: &Node, rows: &BTreeMap<InstanceName, Row>) -> Self {
         let phases = rows.iter().map(|(instance, row)| (instance.clone(), row.state.clone())).collect();
-        let with_info = |prefix| rows.iter().filter(move |(_, row)| row.info.starts_with(prefix)).map(|(name, _)| name);
-        let inactive = with_info(INACTIVE_PREFIX).cloned().collect();
-        let withheld = with_info(PRECONDITION_PREFIX).cloned().collect();
-        Self { phases, needs: needs(state), needed_before: Needs::new(), inactive, withheld }
+        let inactive =
+            rows.iter().filter(|(_, row)| row.info.starts_with(INACTIVE_PREFIX)).map(|(name, _)| name.clone());
+        Self { phases, needs: needs(state), needed_before: Needs::new(), inactive: inactive.collect() }
     }
 
     /// The same after an update, with the complete state before it.
@@ -55,47 +52,24 @@ impl Reasons {
         } else {
             self.phases.insert(instance.clone(), state.phase.to_string());
         }
-        for (set, applies) in [(&mut self.inactive, state.is_inactive()), (&mut self.withheld, state.is_withheld())] {
-            if applies {
-                set.insert(instance.clone());
-            } else {
-                set.remove(instance);
-            }
+        if state.is_inactive() {
+            self.inactive.insert(instance.clone());
+        } else {
+            self.inactive.remove(instance);
         }
-    }
-
-    /// Whether an instance is not relevant on its node.
-    #[must_use]
-    pub fn is_inactive(&self, instance: &InstanceName) -> bool {
-        self.inactive.contains(instance)
-    }
-
-    /// Whether an instance may not run now: its precondition does not hold, or it waits for a workload that may not run
-    /// or is not relevant on its node.
-    #[must_use]
-    pub fn may_not_run(&self, instance: &InstanceName) -> bool {
-        let waits = self.phases.get(instance).is_some_and(|phase| phase == WAITING_TO_START);
-        let waits_for_one =
-            || [&self.withheld, &self.inactive].iter().any(|set| self.waits_for(&instance.workload, set));
-        waits && (self.withheld.contains(instance) || waits_for_one())
     }
 
     /// Whether a workload waits for one that is not relevant on its node, directly or not: only an update or a new
     /// start of that agent can change this.
     #[must_use]
     pub fn waits_for_inactive(&self, name: &str) -> bool {
-        self.waits_for(name, &self.inactive)
-    }
-
-    /// Whether a workload waits for one of `those`, directly or not.
-    fn waits_for(&self, name: &str, those: &BTreeSet<InstanceName>) -> bool {
         let (mut open, mut seen) = (vec![name], BTreeSet::new());
         while let Some(name) = open.pop() {
             for (needed, condition) in self.needs.get(name).into_iter().flatten() {
                 if self.phases_of(needed).any(|phase| fulfils(phase, condition)) {
                     continue;
                 }
-                if those.iter().any(|instance| *instance.workload == **needed) {
+                if self.inactive.iter().any(|instance| *instance.workload == **needed) {
                     return true;
                 }
                 let waits = self.phases_of(needed).any(|phase| phase == WAITING_TO_START);

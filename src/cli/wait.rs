@@ -266,7 +266,7 @@ impl WaitState {
             return self.reported.get(shown).map_or_else(String::new, ToString::to_string);
         };
         let Row { state, info, .. } = self.reasons.explained(shown, row);
-        if info.is_empty() { state } else { format!("{state}: {info}") }
+        if info.is_empty() { state } else { format!("{state}: '{info}'") }
     }
 
     /// The table of `instances` for the end. A deleted instance stands above the one that replaced it.

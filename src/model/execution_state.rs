@@ -14,12 +14,6 @@ pub const GONE_PREFIX: &str = "gone: ";
 /// Begins the additional info of a workload that is not relevant on its node.
 pub const INACTIVE_PREFIX: &str = "inactive: ";
 
-/// Begins the additional info of a workload that may not run now, because its precondition does not hold.
-pub const PRECONDITION_PREFIX: &str = "precondition: ";
-
-/// Begins the additional info of a workload that was started too often and is not started again.
-pub const NO_MORE_RESTARTS_PREFIX: &str = "No more restarts: ";
-
 /// State of one workload instance.
 // [impl->swdd~api-workload-states-supported-states~1]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -210,12 +204,6 @@ impl ExecutionState {
     #[must_use]
     pub fn is_inactive(&self) -> bool {
         self.phase == Phase::PendingWaitingToStart && self.additional_info.starts_with(INACTIVE_PREFIX)
-    }
-
-    /// Whether the workload may not run now, because its precondition does not hold.
-    #[must_use]
-    pub fn is_withheld(&self) -> bool {
-        self.phase == Phase::PendingWaitingToStart && self.additional_info.starts_with(PRECONDITION_PREFIX)
     }
 
     /// Whether the state of a dependent allows to stop what it depends on: as its phase says, unless a `gone` condition

@@ -16,8 +16,8 @@ use super::prepare::Failed;
 use super::*;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{
-    AddedWorkload, AgentFeatures, AgentLoad, FromServer, ReadState, Request, RequestContent, Response, ResponseContent, ToServer,
-    UpdateState, WorkloadPlan,
+    AddedWorkload, AgentFeatures, AgentLoad, FromServer, ReadState, Request, RequestContent, Response, ResponseContent,
+    ToServer, UpdateState, WorkloadPlan,
 };
 use crate::model::names::Name;
 use crate::model::node::Node;

@@ -14,8 +14,8 @@ use ankaios_lite::model::execution_state::{ExecutionState, Phase, WorkloadState}
 use ankaios_lite::model::field_path;
 use ankaios_lite::model::manifest::Manifest;
 use ankaios_lite::model::messages::{
-    AgentFeatures, AgentLoad, FromServer, FromWorkload, LogEntry, LogsRequest, ReadState, Request, RequestContent, Response,
-    ResponseContent, ToServer, ToWorkload, UpdateState,
+    AgentFeatures, AgentLoad, FromServer, FromWorkload, LogEntry, LogsRequest, ReadState, Request, RequestContent,
+    Response, ResponseContent, ToServer, ToWorkload, UpdateState,
 };
 use ankaios_lite::model::names::InstanceName;
 use ankaios_lite::model::node::Node;
@@ -193,8 +193,11 @@ impl Cluster {
         self.opened += 1;
         let peer = PeerId(self.opened);
         let (outbox, reader) = outbox();
-        let agent =
-            |name: &str| PeerHello::Agent { name: name.to_owned(), tags: [("k".to_owned(), "v".to_owned())].into(), features: AgentFeatures::default() };
+        let agent = |name: &str| PeerHello::Agent {
+            name: name.to_owned(),
+            tags: [("k".to_owned(), "v".to_owned())].into(),
+            features: AgentFeatures::default(),
+        };
         let hello = match index {
             0 => agent("agent_A"),
             1 => agent("agent_B"),

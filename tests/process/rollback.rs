@@ -18,7 +18,7 @@ fn assert_undone(cluster: &Cluster, output: &Output, before: &str, why: &str) {
     let expected = format!(
         "warn: the update failed: {why}\n\
          error: the update failed and was undone\n\
-         hint: what it names is as it was before; correct it and apply it again\n"
+         hint: the desired state is as it was before; correct the manifest and apply it again\n"
     );
     assert_eq!((output.code, output.stderr.as_str()), (5, expected.as_str()), "{}", output.stdout);
     assert!(output.stdout.contains("\nPutting back what was there before.\n"), "{}", output.stdout);
@@ -32,7 +32,7 @@ fn an_update_whose_workload_ends_with_an_error_is_undone_as_a_whole() {
     let (before, (_, db)) = (desired(&cluster), cluster.engine.only_container("db"));
     let new = manifest(&[workload("web", "exit3"), workload("extra", "run")]);
     let output = apply(&cluster, &new);
-    assert_undone(&cluster, &output, &before, "web: Failed(ExecFailed): Exit code: '3'");
+    assert_undone(&cluster, &output, &before, "web: Failed(ExecFailed): 'Exit code: '3''");
     cluster.wait_for_state("web", "Running(Ok)");
     assert_eq!(cluster.engine.containers_of("web")[0]["Image"], "run");
     cluster.wait_until_gone("extra");
@@ -51,7 +51,7 @@ fn an_update_that_cannot_be_started_is_undone() {
     let before = desired(&cluster);
     let output = apply(&cluster, &manifest(&[workload("web", "missing")]));
     assert_eq!(output.code, 5, "{}{}", output.stdout, output.stderr);
-    let why = "warn: the update failed: web: Pending(StartingFailed): No more retries: ";
+    let why = "warn: the update failed: web: Pending(StartingFailed): 'No more retries: ";
     assert!(output.stderr.starts_with(why), "{}", output.stderr);
     assert_eq!(desired(&cluster), before);
     cluster.wait_for_state("web", "Running(Ok)");
@@ -65,7 +65,7 @@ fn a_config_whose_users_fail_is_put_back() {
     cluster.ank_with_input(&["apply", "-"], text).success();
     let before = desired(&cluster);
     let output = apply(&cluster, "apiVersion: v1\nconfigs: {image: exit4}\n");
-    assert_undone(&cluster, &output, &before, "web: Failed(ExecFailed): Exit code: '4'");
+    assert_undone(&cluster, &output, &before, "web: Failed(ExecFailed): 'Exit code: '4''");
     cluster.wait_for_state("web", "Running(Ok)");
 }
 
@@ -79,7 +79,7 @@ fn a_running_workload_that_needs_a_changed_one_and_fails_undoes_the_update() {
     wait_until("the update waits for the end of 'web'", || update.stdout().contains("waits for 'web' to end"));
     cluster.engine.finish("web", 7);
     wait_until("ank ends", || !update.is_running());
-    assert!(update.stderr().starts_with("warn: the update failed: web: Failed(ExecFailed): Exit code: '7'\n"));
+    assert!(update.stderr().starts_with("warn: the update failed: web: Failed(ExecFailed): 'Exit code: '7''\n"));
     assert_eq!(desired(&cluster), before);
 }
 
@@ -101,7 +101,7 @@ fn a_new_workload_that_fails_is_deleted_again() {
     let cluster = Cluster::start(&["agent_A"]);
     let before = desired(&cluster);
     let output = apply(&cluster, &manifest(&[workload("job", "exit1")]));
-    assert_undone(&cluster, &output, &before, "job: Failed(ExecFailed): Exit code: '1'");
+    assert_undone(&cluster, &output, &before, "job: Failed(ExecFailed): 'Exit code: '1''");
     cluster.wait_until_gone("job");
 }
 

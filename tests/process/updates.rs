@@ -64,7 +64,7 @@ fn a_failed_update_ends_with_5_and_the_same_is_refused_unless_it_is_forced() {
     let bad = [guarded("web", "exit3", "onFailure: ROLLBACK")];
     let undone = |number: u8| {
         format!(
-            "error: update {number} failed and was undone: web: Failed(ExecFailed): Exit code: '3'\n\
+            "error: update {number} failed and was undone: web: Failed(ExecFailed): 'Exit code: '3''\n\
              hint: correct it and send it again; 'ank apply --force' tries the same again\n"
         )
     };
@@ -72,14 +72,14 @@ fn a_failed_update_ends_with_5_and_the_same_is_refused_unless_it_is_forced() {
     assert_eq!(cluster.ank(&["get", "state", "desiredState"]).success(), before);
     cluster.wait_for_state("web", "Running(Ok)");
     let refused = "error: Command failed: 'SetState failed with: 'Update rejected: 'it is the same as update 1, which was \
-                   undone: web: Failed(ExecFailed): Exit code: '3''''\n\
+                   undone: web: Failed(ExecFailed): 'Exit code: '3'''''\n\
                    hint: nothing was changed; 'ank apply --force' tries it again all the same\n";
     assert_ended(&apply(&cluster, &[], &bad), 1, refused);
     assert_ended(&apply(&cluster, &["--force"], &bad), 5, &undone(2));
     // With '--rollback' it is the server that judges what it guards.
     assert_ended(&apply(&cluster, &["--force", "--rollback"], &bad), 5, &undone(3));
     let (rows, warning) = updates(&cluster);
-    let why = "web: Failed(ExecFailed): Exit code: '3'";
+    let why = "web: Failed(ExecFailed): 'Exit code: '3''";
     assert_eq!(rows.last().map(|row| row.each_ref().map(String::as_str)), Some(["3", "UNDONE", "web", why]));
     assert!(warning.starts_with("warn: the server keeps updates in memory: "), "{warning}");
     let none = cluster.ank(&["rollback"]);
@@ -94,7 +94,7 @@ fn a_failed_update_ends_with_5_and_the_same_is_refused_unless_it_is_forced() {
 #[test]
 fn a_failure_that_is_kept_is_a_warning_or_with_the_option_an_error() {
     let cluster = Cluster::start(&["agent_A"]);
-    let kept = "update 1 is kept, though not all of it is healthy: web: Failed(ExecFailed): Exit code: '3'\n";
+    let kept = "update 1 is kept, though not all of it is healthy: web: Failed(ExecFailed): 'Exit code: '3''\n";
     let output = apply(&cluster, &[], &[guarded("web", "exit3", "onFailure: KEEP")]);
     assert_ended(&output, 0, &format!("warn: {kept}"));
     let output = apply(&cluster, &["--fail-on-error"], &[guarded("web", "exit3", "onFailure: KEEP, deadlineMs: 9000")]);
@@ -105,7 +105,8 @@ fn a_failure_that_is_kept_is_a_warning_or_with_the_option_an_error() {
 #[test]
 fn an_open_update_is_listed_with_what_it_waits_for() {
     let cluster = Cluster::start(&["agent_A"]);
-    let workloads = [guarded("web", "run", "").after("nobody", "ADD_COND_RUNNING"), guarded("far", "run", "").on("agent_Z")];
+    let workloads =
+        [guarded("web", "run", "").after("nobody", "ADD_COND_RUNNING"), guarded("far", "run", "").on("agent_Z")];
     let output = apply(&cluster, &["--wait-timeout", "1s"], &workloads);
     assert_eq!(output.code, 4, "{}", output.stderr);
     let end = "error: gave up waiting after '1s': update 1 is open\n\
@@ -137,13 +138,13 @@ fn set_state_run_and_delete_wait_for_their_guarded_updates_as_well() {
     cluster.start_all(&["agent_A"]);
     let config = "image: exit3\nlifecycle: { update: { healthyMs: 200 } }";
     let run = ["run", "workload", "web", "--runtime", "podman", "--agent", "agent_A", "--config", config];
-    let undone = "error: update 1 failed and was undone: web: Failed(ExecFailed): Exit code: '3'\n";
+    let undone = "error: update 1 failed and was undone: web: Failed(ExecFailed): 'Exit code: '3''\n";
     let output = cluster.ank(&run);
     assert!(output.code == 5 && output.stderr.starts_with(undone), "{}", output.stderr);
     let state = "desiredState: {apiVersion: v1, workloads: {job: {agent: agent_A, runtime: podman, \
                  runtimeConfig: 'image: exit1'}}}";
     let output = cluster.ank_with_input(&["set", "state", "desiredState.workloads.job", "-"], state);
-    let undone = "error: update 2 failed and was undone: job: Failed(ExecFailed): Exit code: '1'\n";
+    let undone = "error: update 2 failed and was undone: job: Failed(ExecFailed): 'Exit code: '1''\n";
     assert!(output.code == 5 && output.stderr.starts_with(undone), "{}", output.stderr);
     let stdout = apply(&cluster, &[], &[guarded("db", "run", "")]).success();
     assert!(stdout.ends_with("\nUpdate 3 is good.\n"), "{stdout}");

@@ -6,7 +6,7 @@ use super::{Context, Objects};
 use crate::cli::error::{CliError, CommandError, ExitCode};
 use crate::cli::rows;
 use crate::cli::session::{Accepted, ServerLink};
-use crate::cli::wait::trial::Trial;
+use crate::cli::wait::trial::ClientTrial;
 use crate::cli::wait::{self, Settled, WaitEnd, WaitState};
 use crate::model::field_path::parts;
 use crate::model::node::Node;
@@ -23,10 +23,10 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         mut state: WaitState,
     ) -> Result<ExitCode, CliError> {
         let effective =
-            Trial::names(accepted, before).into_iter().map(|name| format!("effectiveState.workloads.{name}"));
+            ClientTrial::names(accepted, before).into_iter().map(|name| format!("effectiveState.workloads.{name}"));
         let masks: Vec<String> = objects.masks.iter().cloned().chain(effective).collect();
         let sent = self.read(&masks)?;
-        let mut trial = Trial::new(accepted, before, &mut state, &sent, self.clock.now());
+        let mut trial = ClientTrial::new(accepted, before, &mut state, &sent, self.clock.now());
         let (limit, clock) = (self.waiting.limit, self.clock);
         let end = wait::wait(&mut state, &mut trial, self.link, clock, limit, self.output).inspect_err(|_| {
             self.output.warn("the update is not watched any more: it stays in force, whether it fails or not");
@@ -40,7 +40,7 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         }
         let gone = trial.gone();
         if end == WaitEnd::Reached && !gone.is_empty() {
-            let names = gone.into_iter().collect::<Vec<_>>().join("', '");
+            let names = gone.iter().map(|name| &**name).collect::<Vec<_>>().join("', '");
             let text = format!("others deleted or replaced '{names}' meanwhile; all else of the update is in force");
             self.output.error(text, Some("'ank diff' shows what is not as the manifests say"));
             return Ok(ExitCode::Failed);
@@ -71,7 +71,7 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
             self.warn_of_missed(&state, end);
         }
         if others.is_empty() {
-            let hint = "what it names is as it was before; correct it and apply it again";
+            let hint = "the desired state is as it was before; correct the manifest and apply it again";
             self.output.error("the update failed and was undone", Some(hint));
             return Ok(ExitCode::Undone);
         }

@@ -122,7 +122,10 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
         ("update: { stage: INIT }", "lifecycle.update.stage: an initialised container would hold memory and ports"),
         ("update: { stage: create }", "unknown value 'create', expected NONE, IMAGE or CREATE"),
         ("update: { onFailure: ROLL_BACK }", "unknown value 'ROLL_BACK', expected ROLLBACK or KEEP"),
-        ("update: { when: {} }", "lifecycle.update.when: at least one of pathExists, pathMissing or tagEquals is needed"),
+        (
+            "update: { when: {} }",
+            "lifecycle.update.when: at least one of pathExists, pathMissing or tagEquals is needed",
+        ),
         ("update: { healthyMs: 86400001 }", "expected a whole number from 0 to 86400000"),
         ("update: { deadlineMs: 999 }", "expected a whole number from 1000 to 86400000"),
         ("update: { deadline: 1 }", "lifecycle.update.deadline: unknown key, did you mean 'deadlineMs'?"),

@@ -67,8 +67,7 @@ pub struct Update {
 pub(super) fn read(at: &At<'_>) -> Result<Update, Problem> {
     known_keys(at, &[&KEYS])?;
     let stage = at.optional("stage").map(|at| stage(&at)).transpose()?;
-    let on_failure =
-        at.optional("onFailure").map(|at| at.member("ROLLBACK or KEEP", OnFailure::parse)).transpose()?;
+    let on_failure = at.optional("onFailure").map(|at| at.member("ROLLBACK or KEEP", OnFailure::parse)).transpose()?;
     let lowest = u64::try_from(UPDATE_DEADLINE_LOWEST.as_millis()).unwrap_or_default();
     Ok(Update {
         stage: stage.unwrap_or(Stage::Create),

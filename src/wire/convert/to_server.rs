@@ -4,8 +4,8 @@
 
 use super::state;
 use super::values::{
-    read_instance_name,     read_log_entries, read_logs_request, read_workload_states, required_instance_name, write_instance_name,
-    write_log_entries, write_logs_request, write_workload_states,
+    read_instance_name, read_log_entries, read_logs_request, read_workload_states, required_instance_name,
+    write_instance_name, write_log_entries, write_logs_request, write_workload_states,
 };
 use crate::model::messages::{
     AgentFeatures, AgentLoad, PreparedInstance, ReadState, Request, RequestContent, ToServer, UpdateState,

@@ -8,8 +8,7 @@ use crate::limits::{
 };
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{
-    AgentFeatures,
-    FromServer, LogsRequest, Request, RequestContent, Response, ResponseContent, ToServer, UpdateState,
+    AgentFeatures, FromServer, LogsRequest, Request, RequestContent, Response, ResponseContent, ToServer, UpdateState,
 };
 use crate::model::names::InstanceName;
 use crate::model::version::VERSION;
@@ -90,7 +89,12 @@ fn commander(version: &str) -> ToServer {
 }
 
 fn agent(name: &str) -> ToServer {
-    ToServer::AgentHello { agent: name.to_owned(), version: VERSION.to_owned(), tags: BTreeMap::new(), features: AgentFeatures::default() }
+    ToServer::AgentHello {
+        agent: name.to_owned(),
+        version: VERSION.to_owned(),
+        tags: BTreeMap::new(),
+        features: AgentFeatures::default(),
+    }
 }
 
 fn opened(events: &Receiver<PeerEvent>) -> (PeerId, PeerHello, Outbox) {
@@ -198,7 +202,12 @@ fn a_wrong_hello_is_refused_with_the_documented_status() {
     let long = BTreeMap::from([("key".to_owned(), "x".repeat(AGENT_TAGS_BYTES))]);
     let many: BTreeMap<String, String> = (1_000..2_000).map(|key| (key.to_string(), String::new())).collect();
     for (tags, bytes) in [(long, AGENT_TAGS_BYTES + 3 + AGENT_TAG_ENTRY), (many, 1_000 * (4 + AGENT_TAG_ENTRY))] {
-        let hello = ToServer::AgentHello { agent: "A".to_owned(), version: VERSION.to_owned(), tags, features: AgentFeatures::default() };
+        let hello = ToServer::AgentHello {
+            agent: "A".to_owned(),
+            version: VERSION.to_owned(),
+            tags,
+            features: AgentFeatures::default(),
+        };
         let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Agent, hello);
         let text = format!("The tags of agent 'A' take {bytes} bytes, at most 16384 are allowed.");
         assert_eq!(receiver.receive(), Err(refused("INVALID_ARGUMENT", &text)));
@@ -267,7 +276,12 @@ fn a_request_that_no_workload_could_send_is_refused_by_its_id_and_the_stream_goe
 fn a_large_first_message_ends_the_connection_before_it_is_received() {
     let (endpoint, events) = endpoint(MESSAGE_MAX);
     let tags = BTreeMap::from([("a".to_owned(), "x".repeat(2 * FIRST_MESSAGE_MAX))]);
-    let hello = ToServer::AgentHello { agent: "A".to_owned(), version: VERSION.to_owned(), tags, features: AgentFeatures::default() };
+    let hello = ToServer::AgentHello {
+        agent: "A".to_owned(),
+        version: VERSION.to_owned(),
+        tags,
+        features: AgentFeatures::default(),
+    };
     let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Agent, hello);
     assert!(receiver.receive().is_err());
     assert!(events.try_recv().is_err());
@@ -480,7 +494,11 @@ fn a_socket_and_a_port_are_open_together_and_the_file_goes_with_the_server() {
         let options = client(&url, Security::Insecure, Service::Agent);
         let (mut sender, mut receiver, _hangup) = connect(&options, agent("A")).unwrap();
         let (peer, hello, outbox) = opened(&events);
-        assert_eq!(hello, PeerHello::Agent { name: "A".into(), tags: BTreeMap::new(), features: AgentFeatures::default() }, "{url}");
+        assert_eq!(
+            hello,
+            PeerHello::Agent { name: "A".into(), tags: BTreeMap::new(), features: AgentFeatures::default() },
+            "{url}"
+        );
         sender.send(ToServer::Goodbye).unwrap();
         assert_eq!(message(&events), (peer, ToServer::Goodbye));
         // Larger than what a socket holds.

@@ -104,9 +104,9 @@ fn a_failed_update_is_undone_and_the_old_workloads_are_waited_for() {
     steps.extend(undone(objects("new", "81")));
     steps.extend(back());
     let ran = run(steps);
-    let expected = "warn: the update failed: web: Failed(ExecFailed): Exit code: '1'\n\
+    let expected = "warn: the update failed: web: Failed(ExecFailed): 'Exit code: '1''\n\
                     error: the update failed and was undone\n\
-                    hint: what it names is as it was before; correct it and apply it again\n";
+                    hint: the desired state is as it was before; correct the manifest and apply it again\n";
     assert_eq!((ran.result.unwrap(), ran.err.as_str()), (ExitCode::Undone, expected));
     assert!(ran.server.is_done());
     assert_eq!(ran.server.updates[1], (objects("old", "80"), vec![PORT.to_owned(), WEB.to_owned()]));
@@ -122,7 +122,7 @@ fn an_update_that_is_not_healthy_in_time_is_undone() {
     steps.extend(back());
     let ran = run(steps);
     assert_eq!(ran.result.unwrap(), ExitCode::Undone);
-    let why = "warn: the update failed: web: not healthy within 30 s: Pending(Starting): Retry 2: no image\n";
+    let why = "warn: the update failed: web: not healthy within 30 s: Pending(Starting): 'Retry 2: no image'\n";
     assert!(ran.err.starts_with(why), "{}", ran.err);
 }
 
@@ -224,7 +224,7 @@ fn a_failure_that_its_workload_keeps_is_an_error_only_with_the_option() {
     };
     let ran = run(steps());
     assert_eq!(ran.result.unwrap(), ExitCode::Success);
-    let why = "warn: failed, and stays because of 'onFailure: KEEP': web: Failed(ExecFailed): Exit code: '1'\n";
+    let why = "warn: failed, and stays because of 'onFailure: KEEP': web: Failed(ExecFailed): 'Exit code: '1''\n";
     assert!(ran.err.starts_with(why), "{}", ran.err);
     let ran = run_with(Waiting { fail_on_error: true, ..Waiting::default() }, steps());
     assert_eq!((ran.result.unwrap(), ran.server.updates.len()), (ExitCode::WorkloadFailed, 1));
